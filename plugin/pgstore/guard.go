@@ -52,11 +52,12 @@ type guard struct {
 	written  []neighbour
 	existing []neighbour
 	byName   map[string][]neighbour // both
+	tiers    map[string]string      // by tenant, of those whose row sets an existing tier
 }
 
 // newGuard returns a guard. It ignores rows with the keys of written policies. A nil config has no limits.
-func newGuard(written, rows []Policy, config *policy.Plan) *guard {
-	g := &guard{byName: map[string][]neighbour{}}
+func newGuard(written, rows []Policy, tiers map[string]string, config *policy.Plan) *guard {
+	g := &guard{byName: map[string][]neighbour{}, tiers: tiers}
 	isWritten := map[PolicyKey]bool{}
 	for _, p := range written {
 		isWritten[canonical(p.Key())] = true
@@ -170,13 +171,13 @@ func split(list []neighbour) (shared, own []neighbour) {
 // conflict reports whether a request can have both limits and the first allows all tenants less than the second allows
 // one of them.
 func (g *guard) conflict(all, one neighbour) bool {
-	return slower(all.Policy, one.Policy) && coincide(all.Policy, one.Policy) &&
+	return slower(all.Policy, one.Policy) && g.coincide(all.Policy, one.Policy) &&
 		!g.replaced(all, one) && !g.replaced(one, all)
 }
 
-// coincide reports whether one request can have both limits. A request has one tenant and one tier, and a tenant may
-// have any tier. Of two limits of one name one replaces the other. Two endpoints must have a request in common.
-func coincide(a, b Policy) bool {
+// coincide reports whether one request can have both limits. A request has one tenant and one tier, and a tenant whose
+// row sets none may have any tier. Of two limits of one name one replaces the other. Two endpoints must have a request in common.
+func (g *guard) coincide(a, b Policy) bool {
 	x, y := a.Key(), b.Key()
 	switch {
 	case x.Namespace != y.Namespace, x.Name == y.Name:
@@ -185,8 +186,16 @@ func coincide(a, b Policy) bool {
 		return false
 	case x.Tier != "" && y.Tier != "" && x.Tier != y.Tier:
 		return false
+	case !g.mayHave(x.Tenant, y.Tier), !g.mayHave(y.Tenant, x.Tier):
+		return false
 	}
 	return policy.Overlap(x.Endpoint, y.Endpoint)
+}
+
+// mayHave reports whether requests of a tenant can have a tier; "" is any of either.
+func (g *guard) mayHave(tenant, tier string) bool {
+	own := g.tiers[tenant]
+	return tier == "" || own == "" || own == tier
 }
 
 // replaced reports whether a more specific row replaces a in all requests that a and b have in common.

@@ -148,3 +148,60 @@ func TestAListWithoutRowsIsEmptyAndNotAbsent(t *testing.T) {
 		t.Errorf("no overrides are listed as %#v (%v), want an empty list", list, err)
 	}
 }
+
+func TestReviewComparesATenantWithTheLimitsOfItsRowsTierAlone(t *testing.T) {
+	shared, own := ofLimit("all", "global", 4), ofLimit("daily", "tenant", 10)
+	own.Tier, own.Tenant = "", "acme"
+	for name, c := range map[string]struct {
+		tier  string
+		locks bool
+	}{
+		"of the same tier":              {"gold", true},
+		"of another tier":               {"silver", false},
+		"of a tier that does not exist": {"slver", true},
+		"without a tier":                {"", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := open(t)
+			put(t, s, own)
+			if _, _, err := s.PutTier(t.Context(), ann, pgstore.Tier{Name: "silver"}); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{ID: "acme", Tier: c.tier}); err != nil {
+				t.Fatal(err)
+			}
+			put(t, s, ofLimit("other", "tenant", 1)) // the tier gold exists
+			review, err := s.ReviewPolicy(t.Context(), nil, shared)
+			if locks := len(review.LockOuts) > 0; err != nil || locks != c.locks {
+				t.Errorf("the review is %+v (%v), want a lock-out: %t", review, err, c.locks)
+			}
+		})
+	}
+}
+
+func TestAPolicyInANamespaceWithoutOtherPoliciesHasAWarning(t *testing.T) {
+	s, _ := open(t)
+	warns := func(namespace string) bool {
+		t.Helper()
+		p := ofLimit("daily", "tenant", 10)
+		p.Namespace = namespace
+		review, err := s.ReviewPolicy(t.Context(), nil, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(review.Warnings, func(warning string) bool {
+			return strings.Contains(warning, "no other policy is in namespace")
+		})
+	}
+	if warns("prod") {
+		t.Error("the first policy of all has a warning")
+	}
+	first := ofLimit("hourly", "tenant", 10)
+	first.Namespace = "prod"
+	put(t, s, first)
+	for namespace, want := range map[string]bool{"prod": false, "prdo": true, "": true} {
+		if got := warns(namespace); got != want {
+			t.Errorf("a policy in namespace %q has a warning: %t, want %t", namespace, got, want)
+		}
+	}
+}

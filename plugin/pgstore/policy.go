@@ -97,18 +97,20 @@ func (s *Store) EachPolicy(ctx context.Context, f PolicyFilter) iter.Seq2[Policy
 // Namespaces returns the namespaces of the policies that a filter selects, in the order of their names. It ignores the
 // filter's page.
 func (s *Store) Namespaces(ctx context.Context, f PolicyFilter) ([]string, error) {
+	names, err := namespaces(ctx, s.pool, f)
+	return names, fail("list namespaces", err)
+}
+
+func namespaces(ctx context.Context, q querier, f PolicyFilter) ([]string, error) {
 	type row struct{ Namespace string }
 	w := f.where()
-	rows, err := collect[row](ctx, s.pool,
+	rows, err := collect[row](ctx, q,
 		"SELECT DISTINCT namespace FROM rate_limiter.policies"+w.String()+" ORDER BY namespace", w.args...)
-	if err != nil {
-		return nil, fail("list namespaces", err)
-	}
 	var names []string
 	for _, r := range rows {
 		names = append(names, r.Namespace)
 	}
-	return names, nil
+	return names, err
 }
 
 // where returns the conditions of a filter without those of its page.

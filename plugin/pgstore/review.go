@@ -27,8 +27,7 @@ func reviewOne(ctx context.Context, q querier, config *policy.Plan, p Policy) (R
 	if err != nil {
 		return Review{}, err
 	}
-	r, config := compare(config, []Policy{p}, rows)
-	return r, r.addTierWarnings(ctx, q, config, []Policy{p})
+	return reviewAmong(ctx, q, config, []Policy{p}, rows, []Policy{p})
 }
 
 // reviewSet reviews a diff before it is written. after holds the active policies of the namespace after it.
@@ -37,26 +36,84 @@ func reviewSet(ctx context.Context, q querier, config *policy.Plan, d Diff, afte
 	for _, r := range d.Update {
 		written = append(written, r.After)
 	}
-	r, config := compare(config, written, after)
-	return r, r.addTierWarnings(ctx, q, config, d.Create)
+	return reviewAmong(ctx, q, config, written, after, d.Create)
 }
 
-// compare reviews policies of one namespace against the rows of that namespace. It does no I/O. It returns the config
-// if it has the namespace, else nil: the policies do not apply to another config.
-func compare(config *policy.Plan, written, rows []Policy) (Review, *policy.Plan) {
+// reviewAmong reviews written policies of one namespace against the rows of that namespace. Of those, created are new.
+func reviewAmong(
+	ctx context.Context, q querier, config *policy.Plan, written, rows, created []Policy,
+) (Review, error) {
 	var r Review
 	if len(written) == 0 {
-		return r, config
+		return r, nil
 	}
-	if key := written[0].Key(); config != nil && config.Namespace() != key.Namespace {
-		r.Warnings = append(r.Warnings, fmt.Sprintf(
-			"%s applies to no request of the plugin's config: its namespace is %q, and the config's %q",
-			key, key.Namespace, config.Namespace()))
-		config = nil
+	key := written[0].Key()
+	warning, err := namespaceWarning(ctx, q, config, key)
+	if err != nil {
+		return r, err
 	}
-	g := newGuard(written, rows, config)
+	if warning != "" {
+		r.Warnings = append(r.Warnings, warning)
+	}
+	if config != nil && config.Namespace() != key.Namespace {
+		config = nil // the policies do not apply to it
+	}
+	tiers, err := tiersOfTenants(ctx, q, config, key.Namespace, slices.Concat(written, rows))
+	if err != nil {
+		return r, err
+	}
+	g := newGuard(written, rows, tiers, config)
 	r.LockOuts, r.Warnings = g.lockOuts(), append(r.Warnings, g.overshoots()...)
-	return r, config
+	return r, r.addTierWarnings(ctx, q, config, created)
+}
+
+// namespaceWarning returns a warning if a policy's namespace is not the config's, or, without a config, if all other
+// policies are in other namespaces; else "".
+func namespaceWarning(ctx context.Context, q querier, config *policy.Plan, key PolicyKey) (string, error) {
+	if config != nil {
+		if config.Namespace() == key.Namespace {
+			return "", nil
+		}
+		return fmt.Sprintf("%s applies to no request of the plugin's config: its namespace is %q, and the config's %q",
+			key, key.Namespace, config.Namespace()), nil
+	}
+	used, err := namespaces(ctx, q, PolicyFilter{})
+	if err != nil || len(used) == 0 || slices.Contains(used, key.Namespace) {
+		return "", err
+	}
+	return fmt.Sprintf("no other policy is in namespace %q: unless it is that of the plugin's config, %s applies to no "+
+		"request; others are in %q", key.Namespace, key, used), nil
+}
+
+// tiersOfTenants returns the tiers that rows of tenants set, by tenant, for the tenants of policies. It omits a tier that
+// does not exist: the default tier applies to its tenants.
+func tiersOfTenants(
+	ctx context.Context, q querier, config *policy.Plan, namespace string, list []Policy,
+) (map[string]string, error) {
+	var ids, configured []string
+	for _, p := range list {
+		if p.Tenant != "" {
+			ids = append(ids, p.Tenant)
+		}
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	if config != nil {
+		configured = config.Tiers()
+	}
+	rows, err := collect[Tenant](ctx, q, selectTenants+` t WHERE id = ANY($1) AND tier <> '' AND (tier = ANY($2)
+		OR EXISTS (SELECT FROM rate_limiter.tiers WHERE name = t.tier)
+		OR EXISTS (SELECT FROM rate_limiter.policies p WHERE p.tier = t.tier AND p.namespace = $3 AND p.slot = $4))`,
+		ids, configured, namespace, SlotActive)
+	if err != nil {
+		return nil, fmt.Errorf("read the tiers of tenants: %w", err)
+	}
+	tiers := map[string]string{}
+	for _, t := range rows {
+		tiers[t.ID] = t.Tier
+	}
+	return tiers, nil
 }
 
 // addTierWarnings warns once of each tier that does not exist without these policies.
