@@ -33,7 +33,7 @@ import (
 func fourScopes(seq int, others string) string {
 	const plenty = `"limit":60000000,"window_size":60`
 	return fmt.Sprintf(`{"__seq__":%d,"__plugin_id":"p%[1]d","route_id":"r","user_from":["consumer.username"],
-		"kong_headers":true,%s"tiers":[{"name":"a","limits":[
+		"kong_headers":true,"show_shared_limits":true,%s"tiers":[{"name":"a","limits":[
 		{"name":"tenant","scope":"tenant",%s},{"name":"endpoint","scope":"tenant+endpoint",%[3]s},
 			{"name":"user","scope":"user",%[3]s}]}],
 		"global":{"limits":[{"name":"all","scope":"global",%[3]s}]}}`, seq, others, plenty)
