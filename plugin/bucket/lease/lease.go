@@ -65,7 +65,7 @@ type Store struct {
 	seed         maphash.Seed
 	shards       [shardCount]shard
 
-	nextSweep limit.Micros // used by Step alone; 0: before the first
+	sweeping sweepProgress // used by Step alone
 
 	mu      sync.Mutex // taken after a shard's, never before
 	due     []dueRenewal

@@ -95,16 +95,10 @@ func (s *Store) Run(ctx context.Context) error {
 // Step does what is due at now, an instant of Options.Now, and returns the instant of the next step. A take may make a
 // renewal due earlier than that. Step is not called concurrently with itself or Run.
 func (s *Store) Step(ctx context.Context, now limit.Micros) (next limit.Micros) {
-	switch {
-	case s.nextSweep == 0:
-		s.nextSweep = now + span
-	case now >= s.nextSweep:
-		s.sweep(now - maxGrantAge)
-		s.nextSweep = now + span
-	}
+	nextSweep := s.sweepSome(now)
 	s.callStore(ctx, s.renewDue)
 	s.callStore(ctx, s.returnGrants)
-	return s.nextDue(s.nextSweep)
+	return s.nextDue(nextSweep)
 }
 
 // close ends all leases. What is drawn for requests that are not decided yet is spent by them, or lost.
@@ -251,28 +245,6 @@ func (s *Store) finishRenewal(r *renewal, bounds []policy.Bound, statuses []deci
 			e.ledger.returning += cost
 			s.scheduleReturn(r.dueRenewal, bounds[i], [2]grant{{tokens: cost, receipt: statuses[i].Receipt}})
 		}
-	}
-}
-
-// sweep withdraws grants from before an instant and those of idle buckets, and removes idle entries.
-func (s *Store) sweep(before limit.Micros) {
-	for i := range s.shards {
-		sh := &s.shards[i]
-		sh.mu.Lock()
-		now := s.now()
-		for hash, e := range sh.entries {
-			since := before
-			if now-e.lastUsed >= idleAfter {
-				since = forever
-			}
-			if e.terms != nil && e.ledger.available() > 0 {
-				s.withdrawGrants(sh, e, since, now)
-			}
-			if e.isIdle(now) {
-				sh.remove(hash, e)
-			}
-		}
-		sh.mu.Unlock()
 	}
 }
 
