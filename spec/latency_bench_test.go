@@ -5,7 +5,6 @@ package spec
 import (
 	"fmt"
 	"runtime/debug"
-	"slices"
 	"testing"
 	"time"
 )
@@ -22,16 +21,21 @@ const (
 // event-p99-ms is the whole duration with the socket and the wait for a free connection. Each number is the median of
 // its turns.
 //
+// control-p99-ms is the same difference for the control of [newControl], which costs what the plugin costs and does
+// nothing else. It is the part of p99-ms that any plugin of that cost adds on this machine. beyond-control-p99-ms is
+// what the plugin adds to it.
+//
 // The time of an event counts from its due instant. Client, plugin and Redis share the machine, and are saturated
 // together.
 func BenchmarkAddedLatency(b *testing.B) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // less garbage collection in the client
-	subjects, _ := rivals(b)
+	subjects, client := rivals(b)
 	noop := subjects[0]
 	for _, u := range subjects {
 		if u.name != "local" && u.name != "redis-leased" && u.name != "redis-exact" {
 			continue
 		}
+		control := newControl(b, client, u, saturation(b, u)/2)
 		percents := []float64{25, 50, 75}
 		turns := map[float64][]sideBySide{}
 		for range latencyRounds {
@@ -39,8 +43,7 @@ func BenchmarkAddedLatency(b *testing.B) {
 			for _, percent := range percents {
 				rate := most * percent / 100
 				turns[percent] = append(turns[percent], sideBySide{
-					rate: rate, noop: offered(b, noop, rate),
-					event: offered(b, u, rate),
+					rate: rate, noop: offered(b, noop, rate), control: offered(b, control, rate), event: offered(b, u, rate),
 				})
 			}
 		}
@@ -65,41 +68,31 @@ func saturation(b *testing.B, u *subject) float64 {
 	return float64(len(took)) / time.Since(start).Seconds()
 }
 
-// offered returns the sorted durations of a turn's events.
-func offered(b *testing.B, u *subject, rate float64) []time.Duration {
-	b.Helper()
-	var took []time.Duration
-	for _, lasts := range []time.Duration{leadIn, latencyTurn} {
-		var err error
-		if took, err = u.offer(latencyConnections, rate, lasts); err != nil {
-			b.Fatal(err)
-		}
-	}
-	slices.Sort(took)
-	return took
-}
-
-// sideBySide has the durations of two turns at the same rate, in events a second.
+// sideBySide has turns of three subjects at the same rate, in events a second.
 type sideBySide struct {
-	rate        float64
-	noop, event []time.Duration
+	rate                 float64
+	noop, control, event turn
 }
 
 // latencies returns the cells of a row.
 func latencies(turns []sideBySide) map[string]float64 {
 	over := func(value func(sideBySide) float64) float64 {
 		var values []float64
-		for _, turn := range turns {
-			values = append(values, value(turn))
+		for _, t := range turns {
+			values = append(values, value(t))
 		}
 		return median(values)
 	}
 	cells := map[string]float64{
-		"events/s":     over(func(t sideBySide) float64 { return t.rate }),
-		"p50-ms":       over(func(t sideBySide) float64 { return percentile(t.event, 50) - percentile(t.noop, 50) }),
-		"p99-ms":       over(func(t sideBySide) float64 { return percentile(t.event, 99) - percentile(t.noop, 99) }),
-		"event-p99-ms": over(func(t sideBySide) float64 { return percentile(t.event, 99) }),
-		"noop-p99-ms":  over(func(t sideBySide) float64 { return percentile(t.noop, 99) }),
+		"events/s":              over(func(t sideBySide) float64 { return t.rate }),
+		"p50-ms":                over(func(t sideBySide) float64 { return t.event.ms(50) - t.noop.ms(50) }),
+		"p99-ms":                over(func(t sideBySide) float64 { return t.event.ms(99) - t.noop.ms(99) }),
+		"control-p99-ms":        over(func(t sideBySide) float64 { return t.control.ms(99) - t.noop.ms(99) }),
+		"beyond-control-p99-ms": over(func(t sideBySide) float64 { return t.event.ms(99) - t.control.ms(99) }),
+		"event-p99-ms":          over(func(t sideBySide) float64 { return t.event.ms(99) }),
+		"noop-p99-ms":           over(func(t sideBySide) float64 { return t.noop.ms(99) }),
+		"cpu-µs/event":          over(func(t sideBySide) float64 { return t.event.cpu }),
+		"control-cpu-µs/event":  over(func(t sideBySide) float64 { return t.control.cpu }),
 	}
 	for _, promise := range []float64{1, 2, 5} {
 		unit := fmt.Sprintf("holds-%.0fms", promise)

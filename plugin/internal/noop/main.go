@@ -1,6 +1,7 @@
 // The command noop is a baseline for the benchmarks of the socket. It has the plugin's server, and buckets that admit
 // everything. With a config without limits it asks Kong nothing and sets no headers. With limits it asks and sets the
-// same as the plugin, but spends nothing. It has no observers.
+// same as the plugin, but spends nothing. It has no observers. With -work, -redis and -redis-work an event with limits
+// costs as much processor time as wanted, here and in Redis, still without any logic.
 package main
 
 import (
@@ -24,10 +25,20 @@ import (
 
 func main() {
 	prefix := flag.String("kong-prefix", "/usr/local/kong", "directory of the socket")
+	var w work
+	flag.IntVar(&w.rounds, "work", 0, "rounds of a loop for each event with limits")
+	socket := flag.String("redis", "", "unix socket of a Redis that is called for each event with limits")
+	flag.IntVar(&w.redisRounds, "redis-work", 0, "rounds of a loop in Redis for each call")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	err := serve(ctx, filepath.Join(*prefix, "noop.socket"), log)
+	var err error
+	if *socket != "" {
+		err = w.dial(ctx, *socket)
+	}
+	if err == nil {
+		err = serve(ctx, filepath.Join(*prefix, "noop.socket"), &w, log)
+	}
 	stop()
 	if err != nil {
 		log.Error("the server ends", "error", err)
@@ -36,27 +47,32 @@ func main() {
 }
 
 // serve serves Kong at a socket until ctx ends.
-func serve(ctx context.Context, socket string, log *slog.Logger) error {
+func serve(ctx context.Context, socket string, w *work, log *slog.Logger) error {
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		return err
 	}
 	log.Info("serving Kong", "socket", socket)
-	return kongplugin.New(kongplugin.Options{Log: log, Build: build}).Serve(ctx, listener)
+	return kongplugin.New(kongplugin.Options{Log: log, Build: w.build}).Serve(ctx, listener)
 }
 
 // build implements kongplugin.Build.
-func build(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
-	path := &admit.Path{Buckets: fullBuckets{}, Renderer: response.New(config, nil)}
+func (w *work) build(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
+	path := &admit.Path{Buckets: fullBuckets{w}, Renderer: response.New(config, nil)}
 	path.Policies.Store(plan)
 	return path, nil, nil
 }
 
-// fullBuckets are buckets that are always full.
-type fullBuckets struct{}
+// fullBuckets are buckets that are always full. Taking from them costs the work of an event.
+type fullBuckets struct{ work *work }
 
 // Take implements admit.Buckets.
-func (fullBuckets) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+func (b fullBuckets) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	if len(bounds) > 0 {
+		if err := b.work.do(); err != nil {
+			return err
+		}
+	}
 	for i := range bounds {
 		statuses[i] = decision.Status{
 			Status: limit.Status{Used: 1, Remaining: bounds[i].Policy.Limit.Spec().Quantity - 1, Reset: limit.Second},
