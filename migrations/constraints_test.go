@@ -222,7 +222,8 @@ func TestANameAndAMatchHaveOnePolicy(t *testing.T) {
 	}
 	for _, same := range []row{{}, {"endpoint": "GET /records/{record}"}, {"limit": 7}, {"scope": "user"}} {
 		err := insert(t, pool, "policies", first.with(same))
-		if violated := new(pgconn.PgError); !errors.As(err, &violated) || violated.ConstraintName != "policies_one_per_match" {
+		violated := new(pgconn.PgError)
+		if !errors.As(err, &violated) || violated.ConstraintName != "policies_one_per_match" {
 			t.Errorf("a second policy with %v: %v, want a violation of policies_one_per_match", same, err)
 		}
 	}

@@ -31,7 +31,8 @@ var executes = map[string]string{
 	"record_action":      writers,
 
 	"take_version": noRole, "await_turn": noRole, "keep_record": noRole,
-	"queue": noRole, "record": noRole, "refuse": noRole, "count_revision": noRole, "want_reason": noRole,
+	"refuse": noRole, //nolint:misspell // the name of a SQL function
+	"queue":  noRole, "record": noRole, "count_revision": noRole, "want_reason": noRole,
 	"remember_override": noRole, "record_token": noRole, "keep_token_name": noRole,
 	"check_actor": noRole, "check_names": noRole,
 }

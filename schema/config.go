@@ -1,10 +1,10 @@
-// Package schema declares the plugin's Config and the rows of policies, and holds the Kong schema that is generated from
-// them. It checks configs, and reports every fault with its path.
+// Package schema declares the plugin's Config and the rows of policies, and holds the Kong schema that is generated
+// from them. It checks configs, and reports every fault with its path.
 //
-// config.go is the only source. The first paragraph of a field's doc comment is its description in Kong, its tags are its
-// constraints, and the //kong:check lines above a type are its entity checks. internal/gen turns them into
-// kong_schema.json and options.md. Parse, Validate and Kong read that generated schema. semantic.go has the rules that the
-// schema language cannot express, such as those of two fields in different records.
+// config.go is the only source. The first paragraph of a field's doc comment is its description in Kong, its tags are
+// its constraints, and the //kong:check lines above a type are its entity checks. internal/gen turns them into
+// kong_schema.json and options.md. Parse, Validate and Kong read that generated schema. semantic.go has the rules that
+// the schema language cannot express, such as those of two fields in different records.
 //
 // Package policy compiles a Config into policies, and package limit has the arithmetic.
 package schema
@@ -288,8 +288,8 @@ type Limit struct {
 	Description string `json:"description,omitempty" kong:"len_max=200" kong_err:"must have at most 200 bytes, without control characters" unit:"text" example:"Protects the nightly import."`
 }
 
-// Capacity returns the most tokens that l holds at once, before thresholds: the burst of a bucket or its default, or the
-// limit of a window.
+// Capacity returns the most tokens that l holds at once, before thresholds: the burst of a bucket or its default, or
+// the limit of a window.
 func (l Limit) Capacity() int64 {
 	switch l.Algorithm {
 	case AlgorithmTokenBucket, "":

@@ -22,8 +22,8 @@ const (
 
 // Override is a change to the limits of one subject for some time, as a row of the database has it, the REST API and
 // the ratelimit command. The subject is a tenant, and in it perhaps a user, an endpoint or both; or a credential; or an
-// address. The last two are those of the tenant if one is given, else of all tenants. Each field is declared here alone,
-// as those of Policy are, or takes over the constraints of a field of Policy. OverrideFields lists them.
+// address. The last two are those of the tenant if one is given, else of all tenants. Each field is declared here
+// alone, as those of Policy are, or takes over the constraints of a field of Policy. OverrideFields lists them.
 //
 // An empty text, a zero number and a zero time mean absent.
 type Override struct {
@@ -46,8 +46,8 @@ type Override struct {
 	// Only requests to this endpoint, as "METHOD /pattern"; {param} and a final * are wildcards, * stands for any method.
 	Endpoint string `json:"endpoint,omitempty" kong:"as=Policy.endpoint" example:"POST /records"`
 
-	// Only limits of this policy, by its name. A custom_limit needs one; a multiplier without one changes all limits of its
-	// subject.
+	// Only limits of this policy, by its name. A custom_limit needs one; a multiplier without one changes all limits of
+	// its subject.
 	Policy string `json:"policy,omitempty" kong:"as=Policy.name" example:"daily"`
 
 	// Of a custom_limit: how many tokens a window allows.

@@ -214,7 +214,8 @@ func TestNumbersThatAreNoIntegersAreFaults(t *testing.T) {
 }
 
 func TestKeysThatKongAddsAreAccepted(t *testing.T) {
-	config := `{"__seq__":17,"__plugin_id":"55a0","__key__":"plugins:x","__ws_id":"0dc6","route_id":"288d","service_id":"1",
+	config := `{"__seq__":17,"__plugin_id":"55a0","__key__":"plugins:x","__ws_id":"0dc6","route_id":"288d",
+		"service_id":"1",
 		"consumer_id":"2","consumer_group_id":"3","plugin_instance_name":"a","$refs":{"x":"y"},
 		"redis":{"password":"secret","$refs":{"password":"{vault://env/redis}"}},"tier_from":null,"user_from":{},"costs":{}}`
 	c, _, err := schema.Parse([]byte(config))

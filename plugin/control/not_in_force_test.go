@@ -40,7 +40,9 @@ func everywhereRows(kind string) policy.Rows {
 	rows := enterprise()
 	rows.Policies = []policy.Row{{ID: 9, Policy: schema.Policy{Tenant: "acme", Limit: limitOf("daily", "* /*", 2000)}}}
 	if kind != "" {
-		rows.Overrides = []policy.Override{policytest.Override(3, schema.Override{Kind: kind, Tenant: "acme", Endpoint: "* /*"})}
+		rows.Overrides = []policy.Override{
+			policytest.Override(3, schema.Override{Kind: kind, Tenant: "acme", Endpoint: "* /*"}),
+		}
 	}
 	return rows
 }

@@ -136,8 +136,12 @@ func eventful() policy.Rows {
 		{ID: 2, Policy: schema.Policy{Tier: "enterprise", Limit: limitOf("extra", "GET /search", 30)}},
 	}
 	rows.Overrides = []policy.Override{
-		policytest.Override(3, schema.Override{Kind: policy.Multiplier, Factor: 2000, Tenant: "acme", ExpiresAt: timeOf(tomorrow)}),
-		policytest.Override(4, schema.Override{Kind: policy.CustomLimit, Policy: "daily", Limit: 99, Tenant: "acme", Endpoint: "POST /bulk"}),
+		policytest.Override(3, schema.Override{
+			Kind: policy.Multiplier, Factor: 2000, Tenant: "acme", ExpiresAt: timeOf(tomorrow),
+		}),
+		policytest.Override(4, schema.Override{
+			Kind: policy.CustomLimit, Policy: "daily", Limit: 99, Tenant: "acme", Endpoint: "POST /bulk",
+		}),
 		policytest.Override(5, schema.Override{Kind: policy.Exempt, Tenant: "acme", Endpoint: "GET /free"}),
 		policytest.Override(6, schema.Override{Kind: policy.Ban, Tenant: "acme", User: "eve", ExpiresAt: timeOf(tomorrow)}),
 		policytest.Override(7, schema.Override{Kind: policy.Ban, IP: "192.0.2.1"}),
@@ -200,7 +204,9 @@ func TestWhyAnOverrideIsInForceAgreesWithWhetherItApplies(t *testing.T) {
 		policytest.Override(4, schema.Override{Kind: policy.CustomLimit, Policy: "daily", Limit: 80, Tenant: "acme"}),
 		policytest.Override(5, schema.Override{Kind: policy.Multiplier, Factor: 500, Tenant: "acme", ExpiresAt: timeOf(1)}),
 		policytest.Override(6, schema.Override{Kind: policy.Exempt, Tenant: "acme", Endpoint: "GET /free"}),
-		policytest.Override(7, schema.Override{Kind: policy.CustomLimit, Policy: "writes", Limit: 9, Tenant: "acme", Endpoint: "* /*"}),
+		policytest.Override(7, schema.Override{
+			Kind: policy.CustomLimit, Policy: "writes", Limit: 9, Tenant: "acme", Endpoint: "* /*",
+		}),
 		policytest.Override(8, schema.Override{Kind: policy.CustomLimit, Policy: "none", Limit: 9, Tenant: "acme"}),
 		policytest.Override(9, schema.Override{Kind: policy.Exempt, Tenant: "acme", Endpoint: "GET /pages/{page}"}),
 	}

@@ -37,11 +37,13 @@ func TestEachKindOfOverrideIsMadeAndRead(t *testing.T) {
 		}
 		made := read[overrideWritten](w, a).Override
 		again := w.want(w.as("GET", a.Header().Get("Location"), ""), http.StatusOK)
-		if back := read[control.Override](w, again); fmt.Sprint(back.ID, back.Kind, back.ExpiresAt) != fmt.Sprint(made.ID, made.Kind, made.ExpiresAt) {
+		back := read[control.Override](w, again)
+		if fmt.Sprint(back.ID, back.Kind, back.ExpiresAt) != fmt.Sprint(made.ID, made.Kind, made.ExpiresAt) {
 			t.Errorf("read as %s, want %+v", again.Body, made)
 		}
 	}
-	if list := read[control.Page[control.Override]](w, w.as("GET", overrides+"?kind=multiplier&limit=2", "")); len(list.Items) != 2 || list.NextCursor == "" {
+	list := read[control.Page[control.Override]](w, w.as("GET", overrides+"?kind=multiplier&limit=2", ""))
+	if len(list.Items) != 2 || list.NextCursor == "" {
 		t.Errorf("the first page of multipliers is %+v", list)
 	}
 	w.want(w.as("POST", overrides, tests[0].body), http.StatusConflict)
@@ -50,9 +52,11 @@ func TestEachKindOfOverrideIsMadeAndRead(t *testing.T) {
 func TestTheAuditShowsAFactorAsItIsWritten(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	made := w.want(w.as("POST", overrides, `{"kind":"multiplier","factor":1.5,"reason":"launch","permanent":true}`), http.StatusCreated)
+	const multiplier = `{"kind":"multiplier","factor":1.5,"reason":"launch","permanent":true}`
+	made := w.want(w.as("POST", overrides, multiplier), http.StatusCreated)
 	w.want(w.as("DELETE", made.Header().Get("Location")+"?reason=over", ""), http.StatusOK)
-	list := read[control.Page[struct{ Before, After struct{ Factor json.Number } }]](w, w.as("GET", "/v1/ratelimit/audit", ""))
+	type change struct{ Before, After struct{ Factor json.Number } }
+	list := read[control.Page[change]](w, w.as("GET", "/v1/ratelimit/audit", ""))
 	if len(list.Items) != 2 || list.Items[0].Before.Factor != "1.5" || list.Items[1].After.Factor != "1.5" {
 		t.Errorf("the audit has %+v", list.Items)
 	}
@@ -122,7 +126,10 @@ func TestAnOrgMayHaveAnyNameThatItIsCountedBy(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	const body = `{"kind":"ban","reason":"abuse","permanent":true}`
-	for _, org := range []string{"a%2Fb", "%2e%2e", "%2E", "..%2F..%2Fetc", "%C3%BCn%C3%AF", "a%20b", "%27%3B%20DROP%20TABLE%20x--", "a%0D%0AX-Evil:%201", strings.Repeat("x", 128)} {
+	for _, org := range []string{
+		"a%2Fb", "%2e%2e", "%2E", "..%2F..%2Fetc", "%C3%BCn%C3%AF", "a%20b", "%27%3B%20DROP%20TABLE%20x--",
+		"a%0D%0AX-Evil:%201", strings.Repeat("x", 128),
+	} {
 		path := "/v1/orgs/" + org + "/ratelimit/overrides"
 		a := w.want(w.as("POST", path, body), http.StatusCreated)
 		if a.Header().Get("X-Evil") != "" {

@@ -4,8 +4,8 @@ import "strings"
 
 // GRPC reports whether the request is a gRPC call: a POST over HTTP/2 to a route with a gRPC protocol, with gRPC's
 // content type. missing holds the next facts that must be known for that; 0: call is the answer. The route comes first,
-// because it is usually known, and most routes have no gRPC protocol. The others come together: Kong itself denies other
-// requests on a gRPC route, so that almost all need both.
+// because it is usually known, and most routes have no gRPC protocol. The others come together: Kong itself denies
+// other requests on a gRPC route, so that almost all need both.
 func (r *Request) GRPC() (call bool, missing Facts) {
 	switch {
 	case r.Known&TargetFact != 0 && (!r.HTTP2 || r.Method != "POST"):

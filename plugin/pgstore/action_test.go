@@ -25,7 +25,9 @@ func done(context.Context) error { return nil }
 type reply struct{ Text string }
 
 // flushOnce does flush under the key k. It returns the text of the answer, and whether it was a replay.
-func flushOnce(ctx context.Context, s *pgstore.Store, text string, do func(context.Context) error) (string, bool, error) {
+func flushOnce(
+	ctx context.Context, s *pgstore.Store, text string, do func(context.Context) error,
+) (string, bool, error) {
 	c, answer := once("k", "a request"), reply{text}
 	err := s.Do(ctx, c, flush, &answer, do)
 	return answer.Text, c.Idempotency.Replayed, err
@@ -63,7 +65,8 @@ func TestAnActionThatCannotBeRecordedIsNotDone(t *testing.T) {
 	never := func(context.Context) error { t.Error("the action is done"); return nil }
 	wantInvalid(t, "an action without reason", s.Do(t.Context(), pgstore.Change{Actor: "ann"}, flush, nil, never),
 		"reason")
-	wantInvalid(t, "an action without an operation", s.Do(t.Context(), ann, pgstore.Action{Key: "daily"}, nil, never), "operation")
+	err := s.Do(t.Context(), ann, pgstore.Action{Key: "daily"}, nil, never)
+	wantInvalid(t, "an action without an operation", err, "operation")
 	pool.Close()
 	for _, c := range []pgstore.Change{ann, once("k", "a request")} {
 		if err := s.Do(t.Context(), c, flush, nil, never); err == nil {

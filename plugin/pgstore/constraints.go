@@ -18,8 +18,8 @@ const (
 )
 
 // constraintOf returns the fault that a CHECK of a name reports, and false for an unlisted one. A CHECK named after a
-// field of a policy or an override has the text of the field's declaration. A CHECK of fields beside each other has what
-// the declaration reports of an override that breaks it.
+// field of a policy or an override has the text of the field's declaration. A CHECK of fields beside each other has
+// what the declaration reports of an override that breaks it.
 func constraintOf(name string) (InvalidError, bool) {
 	if invalid, ok := constraints[name]; ok {
 		return invalid, true

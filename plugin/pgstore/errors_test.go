@@ -178,7 +178,8 @@ func TestErrorsNameTheRowTheFieldAndTheProblem(t *testing.T) {
 		"override 7 does not exist":        &NotFoundError{"override 7"},
 		"policy a of tier b for GET /c":    errors.New(PolicyKey{Name: "a", Tier: "b", Endpoint: "GET /c"}.String()),
 		"policy a of tenant t (candidate)": errors.New(PolicyKey{Name: "a", Tenant: "t", Slot: SlotCandidate}.String()),
-		"override 7: ban, ip 10.0.0.1":     errors.New(Override{ID: 7, Override: schema.Override{Kind: "ban", IP: "10.0.0.1"}}.String()),
+		"override 7: ban, ip 10.0.0.1": errors.New(
+			Override{ID: 7, Override: schema.Override{Kind: "ban", IP: "10.0.0.1"}}.String()),
 	} {
 		if err.Error() != want {
 			t.Errorf("%q, want %q", err, want)

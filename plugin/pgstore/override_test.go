@@ -132,7 +132,8 @@ func TestSecondOverrideOfOneKindForOneSubjectIsAConflict(t *testing.T) {
 	if second.ID == first.ID {
 		t.Error("the new ban is the old row")
 	}
-	if history, err := s.OverrideHistory(t.Context(), pgstore.OverrideFilter{Tenant: "acme"}); err != nil || len(history) != 1 || history[0].ID != first.ID {
+	history, err := s.OverrideHistory(t.Context(), pgstore.OverrideFilter{Tenant: "acme"})
+	if err != nil || len(history) != 1 || history[0].ID != first.ID {
 		t.Errorf("the history is %v (%v), want the ban that had expired", history, err)
 	}
 }

@@ -37,8 +37,8 @@ type TenantFilter struct {
 	Max   int    // at most so many; 0: all
 }
 
-// EachTenant yields the tenants that a filter selects, in the order of their IDs, row by row as the database sends them.
-// An error ends it.
+// EachTenant yields the tenants that a filter selects, in the order of their IDs, row by row as the database sends
+// them. An error ends it.
 func (s *Store) EachTenant(ctx context.Context, f TenantFilter) iter.Seq2[Tenant, error] {
 	var w where
 	w.equal("tier", f.Tier)

@@ -232,8 +232,8 @@ func (b *builder) countRow(r *row, n int) namespaceRows {
 	return s
 }
 
-// acquireEndpoint counts a use of the endpoint of a row's last good value, and reports whether it is compatible with the
-// others.
+// acquireEndpoint counts a use of the endpoint of a row's last good value, and reports whether it is compatible with
+// the others.
 func (b *builder) acquireEndpoint(text, table string, id int64) bool {
 	err := b.snapshot.endpoints.acquire(text)
 	if err != nil {

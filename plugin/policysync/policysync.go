@@ -8,9 +8,9 @@
 // accepts no reports: it is polled every second.
 //
 // pgx scans all rows and waits for notifications. Against a decoder of the binary COPY format, which took 2.5 s for a
-// million rows on two idle cores, a load takes 7 % more CPU and 4 % fewer allocations: 3.8 s on two busy cores. Only the
-// saved file has its own codec, because its format is not one of pgx. pgxlisten would reconnect by itself; here a lost
-// listener ends the session, so that the version is polled again.
+// million rows on two idle cores, a load takes 7 % more CPU and 4 % fewer allocations: 3.8 s on two busy cores. Only
+// the saved file has its own codec, because its format is not one of pgx. pgxlisten would reconnect by itself; here a
+// lost listener ends the session, so that the version is polled again.
 //
 // Package pgstore writes policies, and package policy compiles rows. The programs select what uses a snapshot.
 package policysync

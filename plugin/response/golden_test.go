@@ -80,7 +80,7 @@ func published(t testing.TB) []struct {
 			schema.Config{DegradedHeader: true},
 			decide(t, answers{shared(roomy[0]), failing(0), roomy[2], failing(0)}, shadowed), false,
 		},
-		{"degraded_not_told", schema.Config{}, decide(t, answers{shared(roomy[0]), failing(0), roomy[2]}), false},
+		{"degraded_not_shown", schema.Config{}, decide(t, answers{shared(roomy[0]), failing(0), roomy[2]}), false},
 		{
 			"degraded_in_shadow",
 			schema.Config{DegradedHeader: true},

@@ -177,8 +177,8 @@ func (p *plan) fill(statuses []decision.Status, admitted bool) error {
 	return p.fillStatuses(statuses, admitted)
 }
 
-// fillStatuses fills in the statuses of a take. Charged reports whether what the script has spent stays spent; it is false where
-// another call of the same request denies.
+// fillStatuses fills in the statuses of a take. Charged reports whether what the script has spent stays spent; it is
+// false where another call of the same request denies.
 func (p *plan) fillStatuses(statuses []decision.Status, charged bool) error {
 	denied := p.denied()
 	refunds := !charged && !denied // what the script has spent is refunded, because another call denies

@@ -203,8 +203,8 @@ type part struct {
 }
 
 // decideParts decides the parts of a request, which may lie in several Redis, all at once. If one denies, what the
-// others have spent is refunded. What remains of that is a new receipt, and the conversion of a bucket that another limit
-// wrote, as after any admission: see [limit.Limit.Advance]. Neither admits a token more.
+// others have spent is refunded. What remains of that is a new receipt, and the conversion of a bucket that another
+// limit wrote, as after any admission: see [limit.Limit.Advance]. Neither admits a token more.
 func decideParts(ctx context.Context, parts []part, statuses []decision.Status, mode byte) error {
 	for i := range parts {
 		p := &parts[i]

@@ -28,7 +28,8 @@ type OverrideCase struct {
 	Message string          // of its declaration
 }
 
-// FaultyOverrides returns overrides that are wrong in one field; file lists them, schema/testdata/faulty_overrides.json.
+// FaultyOverrides returns overrides that are wrong in one field; file is the path of
+// schema/testdata/faulty_overrides.json, which lists them.
 func FaultyOverrides(t *testing.T, file string) []OverrideCase {
 	t.Helper()
 	text, err := os.ReadFile(file)
