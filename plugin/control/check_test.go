@@ -264,10 +264,11 @@ func TestAllFaultsOfChecksAreListedWithTheirPaths(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), policy.Rows{})
 	for body, want := range map[string]string{
-		`{"org_id":7,"cost":0,"ip":"here","endpoint":"POST records","surprise":1}`:                  "body.cost body.endpoint body.ip body.org_id body.surprise",
-		`{"org_id":"` + strings.Repeat("x", 1025) + `","cost":1e12}`:                                "body.cost body.org_id",
-		`{"org_id":"a\u0000b","endpoint":"/records"}`:                                               "body.endpoint body.org_id",
-		`{"org_id":"acme","endpoint":" /records"}`:                                                  "body.endpoint",
+		`{"org_id":7,"cost":0,"ip":"here","endpoint":"POST records","surprise":1}`: "body.cost body.endpoint body.ip body.org_id body.surprise",
+		`{"org_id":"` + strings.Repeat("x", 1025) + `","cost":1e12}`:               "body.cost body.org_id",
+		`{"org_id":"a\u0000b","endpoint":"/records"}`:                              "body.endpoint body.org_id",
+		`{"org_id":"acme","endpoint":" /records"}`:                                 "body.endpoint",
+
 		`{"org_id":"acme","user_id":"a\u0000","tier":"\u0000","credential_id":"\u0000","ip":"::g"}`: "body.credential_id body.ip body.tier body.user_id",
 	} {
 		a := p.want(p.as("POST", "/v1/ratelimit/check", body), http.StatusUnprocessableEntity)
