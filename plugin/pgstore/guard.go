@@ -176,7 +176,8 @@ func (g *guard) conflict(all, one neighbour) bool {
 }
 
 // coincide reports whether one request can have both limits. A request has one tenant and one tier, and a tenant whose
-// row sets none may have any tier. Of two limits of one name one replaces the other. Two endpoints must have a request in common.
+// row sets none may have any tier. Of two limits of one name one replaces the other. Two endpoints must have a request
+// in common.
 func (g *guard) coincide(a, b Policy) bool {
 	x, y := a.Key(), b.Key()
 	switch {

@@ -85,8 +85,8 @@ func namespaceWarning(ctx context.Context, q querier, config *policy.Plan, key P
 		"request; others are in %q", key.Namespace, key, used), nil
 }
 
-// tiersOfTenants returns the tiers that rows of tenants set, by tenant, for the tenants of policies. It omits a tier that
-// does not exist: the default tier applies to its tenants.
+// tiersOfTenants returns the tiers that rows of tenants set, by tenant, for the tenants of policies. It omits a tier
+// that does not exist: the default tier applies to its tenants.
 func tiersOfTenants(
 	ctx context.Context, q querier, config *policy.Plan, namespace string, list []Policy,
 ) (map[string]string, error) {
