@@ -297,18 +297,25 @@ func (c *conn) reportFailure(err error) {
 	}
 }
 
-// sendExit sends the exit that ends the request. Kong then abandons the connection without an answer, for which
-// sendExit returns false. A peer that answers nevertheless gets the usual end.
+// sendExit sends the exit that ends the request, and reports whether the connection may be used again. Kong reads the
+// exit and abandons the connection without an answer, so the server closes it and does not wait for Kong to do so.
+//
+// If Kong has answers to send before it reads the exit, the connection stays open for them: else Kong could not send
+// them, and would replay the event. A peer that also answers the exit gets the usual end.
 func (c *conn) sendExit() bool {
 	err := c.flush()
-	if err == nil {
+	closes := c.unanswered == 0
+	switch {
+	case err != nil:
+	case closes:
+		err = c.net.sendLast()
+	default:
 		_, err = c.nextFrame()
 	}
 	if err != nil {
 		c.logClose("connection closed after an exit", err)
-		return false
 	}
-	return true
+	return err == nil && !closes
 }
 
 // readAnswers reads the answers to the last n questions and skips those to earlier ones.

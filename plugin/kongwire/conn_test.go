@@ -1,7 +1,10 @@
 package kongwire
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -102,17 +105,41 @@ func TestAConnectionThatBreaksDuringAnEventIsLoggedUnlessKongHasClosedIt(t *test
 	}
 }
 
-func TestAConnectionThatBreaksAfterAnExitIsLoggedUnlessKongHasClosedIt(t *testing.T) {
+// Kong abandons the connection at an exit, but may keep it open until it collects garbage.
+func TestAConnectionIsClosedWithItsExit(t *testing.T) {
 	h := serve(t, deny, nil)
 	k := h.dial()
 	id := k.StartInstance(1, "{}")
 	k.Begin(id, getConsumer)
 	k.Send(k.Answers[getConsumer])
-	for range 2 { // the method and its arguments
+	for _, part := range []string{"method", "arguments"} {
+		if _, err := k.Receive(); err != nil {
+			t.Fatalf("the %s of the exit: %v", part, err)
+		}
+	}
+	if err := k.Conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if frame, err := k.Receive(); !errors.Is(err, io.EOF) {
+		t.Errorf("%q, %v after the exit; want the end of the connection", frame, err)
+	}
+}
+
+func TestAConnectionThatBreaksAfterAnExitIsLoggedUnlessKongHasClosedIt(t *testing.T) {
+	h := serve(t, func(_ context.Context, e *Event) error {
+		e.Call("kong.log.set_serialize_value", nil)
+		e.Exit(429, nil, nil)
+		return nil
+	}, nil)
+	k := h.dial()
+	id := k.StartInstance(1, "{}")
+	k.CallEvent(id, "access")
+	for range 4 { // the methods and their arguments
 		if _, err := k.Receive(); err != nil {
 			t.Fatal(err)
 		}
 	}
+	k.Send(nil) // the answer to the call: the connection is open for it
 	k.Write(binary.LittleEndian.AppendUint32(nil, maxFrame+1))
 	h.log.Await(t, "longer than 67108864 bytes")
 }

@@ -8,10 +8,10 @@
 // # Cost
 //
 // One connection is one goroutine. Its memory is reused from event to event, about 30 KiB unless frames are long, and
-// then for another connection: Kong ends a connection with each [Event.Exit]. The server allocates nothing for an
-// event. [Event.Ask] sends any number of questions in one write and reads all
-// answers; the headers, the end of the event and the return of the call share another write. What costs Kong is the
-// number of questions, about 7 µs each.
+// then for another connection: Kong abandons a connection with each [Event.Exit], and the server closes it. The server
+// allocates nothing for an event. [Event.Ask] sends any number of questions in one write and reads all answers; the
+// headers, the end of the event and the return of the call share another write. What costs Kong is the number of
+// questions, about 7 µs each.
 //
 // The number of connections is not bounded: the socket is for Kong's workers, which open one for each request that they
 // handle at once. An idle connection may stay open for ever; a frame that has begun to arrive may not.
@@ -19,9 +19,9 @@
 // # Failures
 //
 // The protocol has no error reply. A connection that closes during an event means that the instance is lost: Kong
-// resets all instances of the plugin and replays the event repeatedly. So the server closes a connection only
-// for an unknown instance and for a frame that it cannot parse. It skips an answer that is late or too long, and
-// returns the error to the instance. A replayed event is a new event for the plugin. A panic is answered by the
+// resets all instances of the plugin and replays the event repeatedly. So the server closes a connection during an
+// event only for an unknown instance and for a frame that it cannot parse. It skips an answer that is late or too long,
+// and returns the error to the instance. A replayed event is a new event for the plugin. A panic is answered by the
 // instance's Fault, and ends neither the process nor the connection.
 //
 // A Lua error in a method that a plugin calls ends the request with a 500, which no plugin can prevent. Call only

@@ -20,6 +20,7 @@ type socket struct {
 
 	unsent   []byte // the next Read writes it first
 	answered bool   // unsent will be answered: Read waits before it looks for input
+	last     bool   // nothing is read after unsent
 	attempt  func(fd uintptr) (done bool)
 	into     []byte // the buffer of the current Read
 	n        int
@@ -92,10 +93,17 @@ func (s *socket) flush() error {
 	return err
 }
 
+// sendLast writes what is unsent. The connection must be closed then.
+func (s *socket) sendLast() error {
+	s.last = true
+	_, err := s.Read(nil)
+	return err
+}
+
 // Read writes what is unsent, even if it is interrupted, and waits for input.
 func (s *socket) Read(p []byte) (int, error) {
 	if s.raw == nil {
-		if err := s.flush(); err != nil {
+		if err := s.flush(); err != nil || s.last {
 			return 0, err
 		}
 		return s.Conn.Read(p)
@@ -134,6 +142,9 @@ func (s *socket) writeAndRead(fd uintptr) (done bool) {
 		if s.answered {
 			return false
 		}
+	}
+	if s.last {
+		return true
 	}
 	n, err := readNow(fd, s.into)
 	switch {

@@ -136,7 +136,7 @@ func TestAResetConnKeepsNothingButMemory(t *testing.T) {
 	c := newConn(New(Options{}))
 	c.open(ours)
 	secret := []byte("secret")
-	c.net.raw, c.net.unsent, c.net.answered = rawConn{}, secret, true
+	c.net.raw, c.net.unsent, c.net.answered, c.net.last = rawConn{}, secret, true, true
 	c.net.into, c.net.n, c.net.err, c.net.ended = secret, 1, errHalfFrame, true
 	c.net.closed.Store(true)
 	c.in.r.Reset(bytes.NewReader(secret))
