@@ -115,11 +115,12 @@ func (d *denier) measure(b *testing.B, connections int, turn time.Duration) spel
 // deniers starts the plugins of BenchmarkDenial. The first one is the floor.
 func deniers(b *testing.B) []*denier {
 	b.Helper()
+	const exit = `{"__seq__":1,"exit":true}`
 	leased := fmt.Sprintf(`"strategy":"redis","fail_mode":"closed","redis":{"socket":%q},`, redistest.Single(b).Socket)
 	usedUp := fourScopesUsedUp("")
 	list := []*denier{
-		{name: "bare-exit", server: serve(b, "bare"), config: noLimits, denies: true},
-		{name: "bare-exit-on-kongwire", server: serve(b, "bare", "-loop", "kongwire"), config: noLimits, denies: true},
+		{name: "bare-exit", server: serve(b, "bench-floor", "-loop", "least"), config: exit, denies: true},
+		{name: "bare-exit-on-kongwire", server: serve(b, "bench-floor"), config: exit, denies: true},
 		{name: "denied-in-memory", server: servePlugin(b), config: usedUp, denies: true},
 		{name: "denied-remembered", server: servePlugin(b), config: fourScopesUsedUp(leased), denies: true},
 		{name: "admitted", server: servePlugin(b), config: strings.Replace(usedUp, `"limit":1,`, `"limit":60000000,`, 1)},

@@ -1,6 +1,9 @@
-// Command bench-floor is the least that a Go plugin can do behind Kong: the floor that bench-kong measures the plugin
-// against. With {"exit": true} it reads the consumer and denies the request; else it does nothing. It has the server
-// loop of the plugin, package kongwire.
+// Command bench-floor is the least that a Go plugin can do behind Kong: the floor that bench-kong and the benchmark of
+// denials measure the plugin against. With {"exit": true} it asks who the consumer is and denies the request with a
+// short body; there is no cheaper plugin that denies by name. Else it does nothing.
+//
+// With -loop kongwire it has the server loop of the plugin. With -loop least it has the least loop that can serve Kong,
+// and denies with every config.
 package main
 
 import (
@@ -27,11 +30,12 @@ const dump = `{"Protocol": "ProtoBuf:1", "SocketPath": %q, "Plugins": [{"Name": 
 
 func main() {
 	prefix := flag.String("kong-prefix", "/usr/local/kong", "directory of the socket")
+	loop := flag.String("loop", "kongwire", "what serves Kong: kongwire or least")
 	query := flag.Bool("dump", false, "print what Kong needs to know about the plugin, and exit")
 	flag.Parse()
 	socket := filepath.Join(*prefix, "bench-floor.socket")
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	err := run(ctx, socket, *query, os.Stdout)
+	err := run(ctx, socket, *loop, *query, os.Stdout)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench-floor:", err)
@@ -40,10 +44,13 @@ func main() {
 }
 
 // run prints the dump, or serves Kong until ctx ends.
-func run(ctx context.Context, socket string, query bool, stdout io.Writer) error {
+func run(ctx context.Context, socket, loop string, query bool, stdout io.Writer) error {
 	if query {
 		_, err := fmt.Fprintf(stdout, dump, socket)
 		return err
+	}
+	if loop != "kongwire" && loop != "least" {
+		return fmt.Errorf("-loop: %q is neither kongwire nor least", loop)
 	}
 	// A server that was killed leaves its socket behind.
 	if err := os.Remove(socket); err != nil && !os.IsNotExist(err) {
@@ -54,6 +61,10 @@ func run(ctx context.Context, socket string, query bool, stdout io.Writer) error
 		return err
 	}
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	log.Info("serving Kong", "socket", socket, "loop", loop)
+	if loop == "least" {
+		return serveLeast(ctx, listener)
+	}
 	server := kongwire.New(kongwire.Options{Name: "bench-floor", Version: "0.1.0", Log: log, Start: start})
 	return server.Serve(ctx, listener)
 }
@@ -70,17 +81,18 @@ func start(c kongwire.Config) kongwire.Instance {
 	return kongwire.Instance{Access: func(context.Context, *kongwire.Event) error { return nil }}
 }
 
-var (
-	consumer = []kongwire.Question{kongwire.NewQuestion("kong.client.get_consumer", "")}
-	headers  = []kongwire.Header{{Name: "Content-Type", Value: []byte("application/json")}}
-	body     = []byte(`{"message":"denied"}`)
+const (
+	getConsumer = "kong.client.get_consumer"
+	body        = `{"message":"denied"}`
 )
+
+var consumer = []kongwire.Question{kongwire.NewQuestion(getConsumer, "")}
 
 // deny reads one fact, as every plugin that limits consumers must, and denies.
 func deny(_ context.Context, e *kongwire.Event) error {
 	if err := e.Ask(consumer, func(int, []byte) error { return nil }); err != nil {
 		return err
 	}
-	e.Exit(429, headers, body)
+	e.Exit(429, nil, []byte(body))
 	return nil
 }

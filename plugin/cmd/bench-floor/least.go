@@ -1,8 +1,3 @@
-// The command bare is what the benchmark of denials compares the plugin with: about each request it asks who the
-// consumer is, and then ends the request with a short body. There is no cheaper plugin that denies by name.
-//
-// With -loop own it serves Kong with the least code that can: a goroutine and a small buffer for each connection, no
-// limits, no deadlines, no drain. With -loop kongwire it is the same plugin on the plugin's own server.
 package main
 
 import (
@@ -10,63 +5,17 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"flag"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"os"
-	"os/signal"
-	"path/filepath"
 	"syscall"
 
 	"google.golang.org/protobuf/encoding/protowire"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire"
 )
 
-func main() {
-	prefix := flag.String("kong-prefix", "/usr/local/kong", "directory of the socket")
-	loop := flag.String("loop", "own", "what serves Kong: own or kongwire")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	err := serve(ctx, filepath.Join(*prefix, "bare.socket"), *loop, log)
-	stop()
-	if err != nil {
-		log.Error("the server ends", "error", err)
-		os.Exit(1)
-	}
-}
-
-func serve(ctx context.Context, socket, loop string, log *slog.Logger) error {
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		return err
-	}
-	log.Info("serving Kong", "socket", socket)
-	switch loop {
-	case "own":
-		return serveOwn(ctx, listener)
-	case "kongwire":
-		start := func(kongwire.Config) kongwire.Instance { return kongwire.Instance{Access: deny} }
-		return kongwire.New(kongwire.Options{Name: "bare", Start: start, Log: log}).Serve(ctx, listener)
-	}
-	return fmt.Errorf("-loop: %q is neither own nor kongwire", loop)
-}
-
-const body = `{"message":"API rate limit exceeded"}`
-
-var consumer = []kongwire.Question{kongwire.NewQuestion("kong.client.get_consumer", "")}
-
-// deny is the plugin on kongwire.
-func deny(_ context.Context, e *kongwire.Event) error {
-	err := e.Ask(consumer, func(int, []byte) error { return nil })
-	e.Exit(429, nil, []byte(body))
-	return err
-}
-
-func serveOwn(ctx context.Context, listener net.Listener) error {
+// serveLeast serves Kong with the least code that can: a goroutine and a small buffer for each connection, no limits,
+// no deadlines, no drain. Every config denies.
+func serveLeast(ctx context.Context, listener net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() }) // Accept returns its error
 	defer stop()
 	for {
@@ -78,7 +27,7 @@ func serveOwn(ctx context.Context, listener net.Listener) error {
 			return err
 		}
 		go func() {
-			if err := answer(conn); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+			if err := answer(conn); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
 				slog.Error("serve a connection", "error", err)
 			}
 			_ = conn.Close() // nothing is unsent
@@ -87,7 +36,7 @@ func serveOwn(ctx context.Context, listener net.Listener) error {
 }
 
 var (
-	question = appendFrames(nil, []byte("kong.client.get_consumer"), nil)
+	question = appendFrames(nil, []byte(getConsumer), nil)
 	exit     = appendFrames(nil, []byte("kong.response.exit"), exitArguments())
 )
 
@@ -96,7 +45,8 @@ func exitArguments() []byte {
 	return protowire.AppendString(protowire.AppendTag(status, 2, protowire.BytesType), body)
 }
 
-// answer answers the calls of one connection: an event by a question and an exit, any other by the instance 1.
+// answer answers the calls of one connection until it ends: an event by a question and an exit, any other by the
+// instance 1.
 func answer(conn net.Conn) error {
 	reader := bufio.NewReaderSize(conn, 1024)
 	for {
