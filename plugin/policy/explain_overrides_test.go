@@ -95,9 +95,11 @@ func TestWhyAnOverrideGoesBeforeAnotherNamesWhatDecided(t *testing.T) {
 	short := ban
 	short.ExpiresAt = instant(5_000_000)
 	for why, overrides := range map[string][2]schema.Override{ // the first loses
-		"a ban goes before an exemption":        {exempt, write(ban, "POST /records/{id}")},
-		"its ban lasts longer":                  {write(short, "POST /records/{id}"), ban},
-		"its factor is smaller":                 {penalty(900, schema.Override{Tenant: "acme", Policy: "daily"}), penalty(100, acme)},
+		"a ban goes before an exemption": {exempt, write(ban, "POST /records/{id}")},
+		"its ban lasts longer":           {write(short, "POST /records/{id}"), ban},
+		"its factor is smaller": {
+			penalty(900, schema.Override{Tenant: "acme", Policy: "daily"}), penalty(100, acme),
+		},
 		"endpoint is more specific than tenant": {exempt, write(exempt, "POST /records/{id}")},
 		"its endpoint is narrower": {
 			write(exempt, "* /records/*"), write(exempt, "POST /records/{id}"),

@@ -135,7 +135,8 @@ func TestWhyAnOverrideHoldsOrDoesNotIsWhatTheResolutionDid(t *testing.T) {
 		},
 		"one of several limits": {[]schema.Override{times(500, acme)}, []string{"it changes t, te, u, ue, c"}},
 		"a younger one": {
-			[]schema.Override{custom("t", 7, acme), custom("t", 8, acme)}, []string{"override 2 goes before it: it is younger", "it changes t"},
+			[]schema.Override{custom("t", 7, acme), custom("t", 8, acme)},
+			[]string{"override 2 goes before it: it is younger", "it changes t"},
 		},
 		"too much for a log": {[]schema.Override{custom("u", 20_000, acme)}, []string{uncountable}},
 		"behind too much for a log": {
