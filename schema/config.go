@@ -42,8 +42,8 @@ type Config struct {
 	// tier of the list.
 	DefaultTier string `json:"default_tier,omitempty" kong:"len_max=64"`
 
-	// What happens to a request without a tenant: limit_by_ip counts it by client address under the anonymous limits (or,
-	// when there are none, under those of the default tier), deny denies it, skip applies only the global limits.
+	// What happens to a request without a tenant: limit_by_ip counts it by client address, deny denies it, skip applies
+	// only the global limits. limit_by_ip applies the anonymous limits, or those of the default tier when there are none.
 	// Default: limit_by_ip.
 	OnMissingTenant string `json:"on_missing_tenant,omitempty" kong:"required,one_of=limit_by_ip|deny|skip" default:"limit_by_ip"`
 
@@ -112,14 +112,14 @@ type Config struct {
 	FailMode string `json:"fail_mode,omitempty" kong:"required,one_of=open|closed|local" default:"local"`
 
 	// How near to the limit all nodes together come. leased: a node takes tokens of busy limits from Redis ahead of need,
-	// so it need not ask for every request; this never admits more than the limit, and at most 2 percent fewer (of limits
+	// so it need not ask for every request. This never admits more than the limit, and at most 2 percent fewer (of limits
 	// of 500 and more). exact: every request asks Redis. Only token_bucket and fixed_window are ever leased: other
 	// algorithms and smaller limits are exact anyway. It does nothing with strategy local. A limit may have an accuracy of
 	// its own. Default: leased.
 	Accuracy string `json:"accuracy,omitempty" kong:"required,one_of=leased|exact" default:"leased"`
 
 	// How much of a limit all nodes together may give out while Redis cannot be reached and its fail mode is local, in
-	// percent; each live node has an equal part of it, at least 1 token. Default: 70 percent.
+	// percent. Each live node has an equal part of it, at least 1 token. Default: 70 percent.
 	LocalSharePct int64 `json:"local_share_pct,omitempty" kong:"required,between=1..100" default:"70"`
 
 	// HTTP status code of a denial by a limit that fails closed, from 400 to 599; its body says that capacity is reduced
@@ -150,8 +150,8 @@ type Config struct {
 	HideClientHeaders bool `json:"hide_client_headers" kong:"required" default:"false"`
 
 	// Shows clients the numbers of the limits that all tenants share (scopes global and endpoint) as it shows those of
-	// their own: in headers, in the body of a denial and to a tenant's token of the decision API. For configs that have
-	// no other limits. Default: false, a shared limit is only named, on a denial that it causes.
+	// their own. They appear in headers, in the body of a denial and to a tenant's token of the decision API. For configs
+	// that have no other limits. Default: false, a shared limit is only named, on a denial that it causes.
 	ShowSharedLimits bool `json:"show_shared_limits" kong:"required" default:"false"`
 
 	// Also sends RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, as Kong's own rate-limiting plugin does.
@@ -162,7 +162,7 @@ type Config struct {
 	// mode and others). It costs one question more per request. Default: false.
 	LogDecisions bool `json:"log_decisions" kong:"required" default:"false"`
 
-	// Asks Kong for the id of each request that is denied, or would be in shadow or log mode, for the denial record: the
+	// Asks Kong for the id of each request that is denied, or would be in shadow or log mode, for the denial record. The
 	// id is the one of Kong's own logs and of the response header X-Kong-Request-Id. It costs one question more per
 	// denial, and none where the denial record is off. Default: false.
 	DenialRequestID bool `json:"denial_request_id" kong:"required" default:"false"`
@@ -211,7 +211,7 @@ type Global struct {
 //
 //kong:check conditional if=algorithm:eq=sliding_log then=limit:between=1..10000 err="must be at most 10000, because a sliding_log keeps an entry for every request"
 //kong:check conditional if=burst:required then=algorithm:one_of=token_bucket|leaky_bucket err="must be token_bucket or leaky_bucket, because only these have a burst"
-//kong:check conditional if=hard_threshold_pct:required then=soft_only:eq=false err="must not be true beside hard_threshold_pct, because a limit that never refuses has no hard threshold"
+//kong:check conditional if=hard_threshold_pct:required then=soft_only:eq=false err="must not be true beside hard_threshold_pct, because a limit that never denies has no hard threshold"
 type Limit struct {
 	// The name of the limit, shown in response headers and part of the counter's key: 1 to 64 letters, digits, dots,
 	// dashes or underscores. Limits with different names all apply. Required.
@@ -255,7 +255,7 @@ type Limit struct {
 	// Zero means absent.
 	HardThresholdPct int64 `json:"hard_threshold_pct,omitempty" kong:"between=100..1000" unit:"percent"`
 
-	// Warns above 100 percent and never denies. Default: false, the limit is enforced.
+	// Warns above 100 percent of the limit, but never denies. Default: false, the limit is enforced.
 	SoftOnly bool `json:"soft_only,omitempty" kong:"required" default:"false"`
 
 	// What this limit does: enforce, shadow (decide and record but never deny) or log (shadow, and log each request that

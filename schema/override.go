@@ -10,8 +10,8 @@ import (
 const (
 	KindCustomLimit = "custom_limit" // replaces the limit of a policy
 	KindMultiplier  = "multiplier"   // scales limits
-	KindBan         = "ban"          // denies everything
-	KindExempt      = "exempt"       // admits everything
+	KindBan         = "ban"          // denies all requests
+	KindExempt      = "exempt"       // admits all requests
 )
 
 // Values of Override.Source.
@@ -27,8 +27,8 @@ const (
 //
 // An empty text, a zero number and a zero time mean absent.
 type Override struct {
-	// The kind of change: custom_limit replaces the limit of a policy, multiplier scales limits, ban denies everything,
-	// exempt admits everything. Required.
+	// The kind of change: custom_limit replaces the limit of a policy, multiplier scales limits, ban denies all requests,
+	// exempt admits all requests. Required.
 	Kind string `json:"kind" kong:"required,one_of=custom_limit|multiplier|ban|exempt"`
 
 	// The tenant whose limits change; required unless a credential or an ip is given.
@@ -37,29 +37,30 @@ type Override struct {
 	// Only this user of the tenant.
 	User string `json:"user,omitempty" kong:"as=Policy.tenant" example:"u_42"`
 
-	// Only this credential, by its id; without a tenant, in requests of any tenant.
+	// Only the credential with this id; without a tenant, in requests of every tenant.
 	Credential string `json:"credential,omitempty" kong:"as=Policy.tenant"`
 
-	// Only this ip address, or this prefix of IPv6 addresses; without a tenant, in requests of any tenant.
-	IP string `json:"ip,omitempty" kong:"len_max=64" kong_err:"must be one address, or a prefix of IPv6 addresses, such as 192.0.2.1 or 2001:db8::/48" example:"2001:db8::/64"`
+	// Only this IP address or IPv6 prefix; without a tenant, in requests of every tenant.
+	IP string `json:"ip,omitempty" kong:"len_max=64" kong_err:"must be one address, or a prefix of IPv6 addresses, such as 192.0.2.1 or 2001:db8::/48" unit:"address" example:"2001:db8::/64"`
 
-	// Only requests to this endpoint, as "METHOD /pattern"; {param} and a final * are wildcards, * stands for any method.
+	// Only requests to this endpoint, as "METHOD /pattern": {param} and a trailing * are wildcards; * as the method
+	// matches any method.
 	Endpoint string `json:"endpoint,omitempty" kong:"as=Policy.endpoint" example:"POST /records"`
 
-	// Only limits of this policy, by its name. A custom_limit needs one; a multiplier without one changes all limits of
+	// Only limits of the policy with this name. Required for custom_limit; without it, a multiplier changes all limits of
 	// its subject.
 	Policy string `json:"policy,omitempty" kong:"as=Policy.name" example:"daily"`
 
-	// Of a custom_limit: how many tokens a window allows.
+	// For custom_limit: how many tokens a window allows.
 	Limit int64 `json:"limit,omitempty" kong:"as=Policy.limit" unit:"tokens"`
 
-	// Of a custom_limit: the window in seconds. Default: the policy's.
+	// For custom_limit: the window in seconds. Default: the policy's.
 	WindowSize int64 `json:"window_size,omitempty" kong:"as=Policy.window_size" unit:"seconds" flag:"window"`
 
-	// Of a custom_limit: the capacity of the bucket in tokens. Default: the algorithm's.
+	// For custom_limit: the capacity of the bucket in tokens. Default: the algorithm's default.
 	Burst int64 `json:"burst,omitempty" kong:"as=Policy.burst" unit:"tokens"`
 
-	// Of a multiplier: the factor by which limits are multiplied, from 0.001 to 1000, with at most three decimals.
+	// For multiplier: the factor to multiply limits by, from 0.001 to 1000, with at most three decimals.
 	Factor int64 `json:"factor,omitempty" kong:"between=1..1000000" kong_err:"must be a decimal number with at most three places, such as 1.5, from 0.001 to 1000" unit:"thousandths" example:"1.5"`
 
 	// Why the override is there; recorded in the audit and in the override, and not shown to tenants. Required.

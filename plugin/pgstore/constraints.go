@@ -88,7 +88,7 @@ var constraints = map[string]InvalidError{
 	},
 	"policies_hard_soft_only": {
 		Field:   "hard_threshold_pct",
-		Problem: "must be left out beside soft_only, because a limit that never refuses has no hard threshold",
+		Problem: "must be left out beside soft_only, because a limit that never denies has no hard threshold",
 	},
 	"policies_cost_capacity": {
 		Field:   "cost",
