@@ -88,7 +88,7 @@ var rules = map[string][]string{
 // foreign maps a module to the folders that may import it.
 var foreign = map[string][]string{
 	"github.com/Kong/go-pdk": {
-		"plugin/kongwire", "plugin/kongplugin/internal", "plugin/internal/onpdk", "kong/gateway", "spec",
+		"plugin/kongwire", "plugin/internal/onpdk", "kong/gateway", "spec",
 	},
 	"github.com/redis": {"plugin/bucket/redis", "internal", "plugin/internal", "spec"},
 	"github.com/jackc": {
