@@ -65,7 +65,7 @@ func (c *call) audit(ctx context.Context, s *pgstore.Store, f pgstore.AuditFilte
 	})
 }
 
-// entryText returns the columns that an entry changed, before and after; of an action, what was done.
+// entryText returns the columns that an entry changed, before and after. For an action it returns what was done.
 func entryText(e pgstore.AuditEntry) string {
 	if e.Kind == "action" {
 		return actionText(e)
@@ -123,10 +123,10 @@ func changedColumns(before, after map[string]json.RawMessage) []string {
 	return parts
 }
 
-// omitted are the columns that an entry shows elsewhere, or that always change.
+// omitted lists the columns that an entry shows elsewhere, or that always change.
 var omitted = []string{"id", "revision", "tenant", "reason", "author", "created_at"}
 
-// rowColumns returns the columns of a row; none for the row that is not there.
+// rowColumns returns the columns of a row. Without a row it returns none.
 func rowColumns(row json.RawMessage) (map[string]json.RawMessage, error) {
 	if len(row) == 0 {
 		return nil, nil

@@ -178,35 +178,36 @@ func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *
 
 // read reads the buckets as they are now, and returns the status of each. Those of prefixes that count nothing are left
 // out from then on.
-func (found *tenantBuckets) read(ctx context.Context) ([]decision.Status, error) {
-	store, closeRedis, err := found.open()
+func (b *tenantBuckets) read(ctx context.Context) ([]decision.Status, error) {
+	store, closeRedis, err := b.open()
 	if err != nil {
 		return nil, err
 	}
 	defer closeRedis()
-	statuses, err := found.ask(ctx, store)
+	statuses, err := b.peek(ctx, store)
 	if err != nil { // it reads, so it can be sent again whatever became of it
-		statuses, err = found.ask(ctx, store)
+		statuses, err = b.peek(ctx, store)
 	}
 	if err != nil {
 		return nil, err
 	}
-	found.bounds, statuses = prefix.InUse(found.bounds, statuses)
+	b.bounds, statuses = prefix.InUse(b.bounds, statuses)
 	return statuses, nil
 }
 
-func (found *tenantBuckets) ask(ctx context.Context, store *redis.Pair) ([]decision.Status, error) {
-	statuses := make([]decision.Status, len(found.bounds))
-	for first := 0; first < len(found.bounds); first += manyBounds {
-		last := min(first+manyBounds, len(found.bounds))
-		if err := store.Peek(ctx, found.bounds[first:last], statuses[first:last]); err != nil {
+// peek reads the statuses of all buckets, and spends nothing.
+func (b *tenantBuckets) peek(ctx context.Context, store *redis.Pair) ([]decision.Status, error) {
+	statuses := make([]decision.Status, len(b.bounds))
+	for first := 0; first < len(b.bounds); first += manyBounds {
+		last := min(first+manyBounds, len(b.bounds))
+		if err := store.Peek(ctx, b.bounds[first:last], statuses[first:last]); err != nil {
 			return nil, fmt.Errorf("read the buckets: %w", err)
 		}
 	}
 	for i := range statuses {
 		if failure := statuses[i].Failure; failure != decision.NoFailure {
 			return nil, fmt.Errorf("read the buckets from Redis at %s: %s",
-				store.Holder(&found.bounds[i].Key).Name(), failureText(failure))
+				store.Holder(&b.bounds[i].Key).Name(), failureText(failure))
 		}
 	}
 	return statuses, nil
@@ -231,13 +232,13 @@ func failureText(failure decision.Failure) string {
 }
 
 // empty empties the buckets.
-func (found *tenantBuckets) empty(ctx context.Context) error {
-	store, closeRedis, err := found.open()
+func (b *tenantBuckets) empty(ctx context.Context) error {
+	store, closeRedis, err := b.open()
 	if err != nil {
 		return err
 	}
 	defer closeRedis()
-	keys := policy.KeysOf(found.bounds)
+	keys := policy.KeysOf(b.bounds)
 	if _, err = store.Forget(ctx, keys); err != nil { // an empty bucket stays empty
 		_, err = store.Forget(ctx, keys)
 	}
@@ -251,8 +252,8 @@ func (found *tenantBuckets) empty(ctx context.Context) error {
 // less.
 const operatorTimeout = 5000
 
-func (found *tenantBuckets) open() (*redis.Pair, func(), error) {
-	patient := found.config.WithDefaults()
+func (b *tenantBuckets) open() (*redis.Pair, func(), error) {
+	patient := b.config.WithDefaults()
 	blocks := []*schema.Redis{&patient.Redis}
 	if !patient.AddressRedis.IsZero() {
 		blocks = append(blocks, &patient.AddressRedis)
@@ -262,8 +263,8 @@ func (found *tenantBuckets) open() (*redis.Pair, func(), error) {
 			*timeout = max(*timeout, operatorTimeout)
 		}
 	}
-	redis := redis.NewRegistry(slog.New(slog.DiscardHandler), nil)
-	return redis.OpenPair(patient.Redis, patient.AddressRedis, addresses.Counted)
+	registry := redis.NewRegistry(slog.New(slog.DiscardHandler), nil)
+	return registry.OpenPair(patient.Redis, patient.AddressRedis, addresses.Counted)
 }
 
 // showBuckets shows the buckets, given the status of each.

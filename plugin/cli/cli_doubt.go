@@ -63,7 +63,7 @@ func (c *call) warnAll(warnings []string) {
 	}
 }
 
-// warnOfName shows what Doubt… has found of a name. The write has been made by then, so an error is only a warning.
+// warnOfName writes a warning of pgstore about a name. The write has succeeded, so an error is only a warning.
 func (c *call) warnOfName(warning string, err error) {
 	switch {
 	case err != nil:

@@ -115,7 +115,7 @@ func faultCount(faults json.RawMessage) string {
 	return fmt.Sprint(len(list))
 }
 
-// faultTexts returns what a node reports of rows, to follow its name.
+// faultTexts returns the faults that a node reports, one text for each, without the node's name.
 func faultTexts(faults json.RawMessage) []string {
 	list, err := nodeFaults(faults)
 	if err != nil {

@@ -113,8 +113,8 @@ request, or else from the config.`,
 	},
 }
 
-// setTenant sets the given fields of a tenant, and keeps the others. What was read is what is written over, or somebody
-// else's change would be lost.
+// setTenant sets the given fields of a tenant, and keeps the others. It writes only over the revision it read, so no
+// concurrent change is lost.
 func (c *call) setTenant(
 	ctx context.Context,
 	s *pgstore.Store,
@@ -157,7 +157,7 @@ var tenantList = listing[pgstore.Tenant]{"TENANT|TIER|TIME ZONE|REVISION", func(
 	return []any{t.ID, orDefault(t.Tier, "(from the request)"), orDefault(t.TimeZone, "UTC"), t.Revision}
 }}
 
-// listed is a list that is [] in JSON when it is empty.
+// listed returns a list that is [] in JSON when it is empty.
 func listed[T any](list []T) []T {
 	if list == nil {
 		return []T{}

@@ -24,8 +24,8 @@ const (
 	defaultRows  = 20
 
 	// A node that does not answer must not hold up the others for long, nor be given up for one slow answer.
-	leastPatience = time.Second
-	mostPatience  = 10 * time.Second
+	leastTimeout = time.Second
+	mostTimeout  = 10 * time.Second
 )
 
 var topCommand = &command{
@@ -96,7 +96,7 @@ func (c *call) topFlags(m *monitor) {
 			m.nodes = []*watched{{address: defaultNode}}
 		}
 		m.every = every.length
-		m.patience = min(max(m.every, leastPatience), mostPatience)
+		m.timeout = min(max(m.every, leastTimeout), mostTimeout)
 		return nil
 	})
 }
@@ -116,13 +116,13 @@ func checkNode(address string) error {
 
 // monitor reads nodes again and again.
 type monitor struct {
-	nodes    []*watched
-	every    time.Duration // between two readings
-	patience time.Duration // with a node that does not answer
-	once     bool
-	live     bool   // a terminal is watched: what is known before there are rates is shown, and written over
-	order    string // of tenants
-	rows     int    // of tenants and of policies, at most
+	nodes   []*watched
+	every   time.Duration // between two readings
+	timeout time.Duration // of a node's answer
+	once    bool
+	live    bool   // a terminal is watched: what is known before there are rates is shown, and written over
+	order   string // of tenants
+	rows    int    // of tenants and of policies, at most
 
 	now  func() time.Time
 	wait func(context.Context, time.Duration) error
@@ -166,7 +166,7 @@ func (m *monitor) interrupted() error {
 
 // read reads all nodes at the same time, and is when that was.
 func (m *monitor) read(ctx context.Context, client *http.Client) time.Time {
-	ctx, cancel := context.WithTimeout(ctx, m.patience)
+	ctx, cancel := context.WithTimeout(ctx, m.timeout)
 	defer cancel()
 	at := m.now()
 	var all sync.WaitGroup
@@ -177,7 +177,7 @@ func (m *monitor) read(ctx context.Context, client *http.Client) time.Time {
 	return at
 }
 
-// pause waits; the error is that ctx ended first.
+// pause waits for a time, or returns the error of ctx.
 func pause(ctx context.Context, length time.Duration) error {
 	timer := time.NewTimer(length)
 	defer timer.Stop()

@@ -278,7 +278,7 @@ func most(rates map[string]rate) string {
 	return best
 }
 
-// first is the beginning of a list, never nil, and how many are left.
+// first returns the beginning of a list, never nil, and how many are left.
 func first[T any](list []T, most int) (begin []T, left int) {
 	n := min(len(list), most)
 	return listed(list[:n]), len(list) - n

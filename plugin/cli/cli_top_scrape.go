@@ -145,13 +145,14 @@ func parseMetrics(r io.Reader, at time.Time) (*scrape, error) {
 		}
 		for _, sample := range samples {
 			ours = ours || strings.HasPrefix(string(sample.Metric[model.MetricNameLabel]), metricsPrefix)
-			s.take(sample)
+			s.record(sample)
 		}
 	}
 }
 
-// take takes what is of interest, and leaves numbers that cannot be: NaN is within no bounds, so these are negated.
-func (s *scrape) take(sample *model.Sample) {
+// record stores a sample of a known family. It skips values out of bounds. NaN fails both comparisons, hence the
+// negation.
+func (s *scrape) record(sample *model.Sample) {
 	value := float64(sample.Value)
 	if !(value >= 0 && value <= mostCounted) {
 		return

@@ -114,7 +114,7 @@ func (n *topNode) note() string {
 	return ""
 }
 
-// ifKnown is a value in a table that may be unknown.
+// ifKnown returns a value for a table, or an empty text for nil.
 func ifKnown[T any](value *T) any {
 	if value == nil {
 		return ""

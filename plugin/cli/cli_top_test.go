@@ -69,7 +69,7 @@ func watching(t *testing.T, refreshes int, nodes ...string) (views []*topView) {
 	defer cancel()
 	now := noon
 	m := &monitor{
-		every: 2 * time.Second, patience: mostPatience, order: byRequests, rows: defaultRows,
+		every: 2 * time.Second, timeout: mostTimeout, order: byRequests, rows: defaultRows,
 		now: func() time.Time { return now },
 		wait: func(ctx context.Context, length time.Duration) error {
 			now = now.Add(length)
@@ -306,7 +306,7 @@ func TestTopEndsCleanlyWhenItIsInterrupted(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			m := &monitor{
 				nodes: []*watched{{address: fakeNode(t, "rate_limiter_instances 1\n")}},
-				every: time.Hour, patience: mostPatience, once: once,
+				every: time.Hour, timeout: mostTimeout, once: once,
 				now: func() time.Time {
 					if reading {
 						cancel()
@@ -331,7 +331,7 @@ func TestATerminalShowsTheFirstAnswerBeforeThereAreRates(t *testing.T) {
 	defer cancel()
 	m := &monitor{
 		nodes: []*watched{{address: fakeNode(t, metric(7, versionFamily))}},
-		every: time.Hour, patience: mostPatience, live: true,
+		every: time.Hour, timeout: mostTimeout, live: true,
 		now: func() time.Time { return noon }, wait: pause,
 		show: func(v *topView) error {
 			cancel()

@@ -100,7 +100,7 @@ func (c *call) validateFile(file string) (findings []deck.Finding, err error) {
 	return findings, err
 }
 
-// read has a file read, with the name that messages give it; - is standard input.
+// read calls do with an open file and the name for messages. The file - is standard input.
 func (o *operator) read(file string, do func(r io.Reader, name string) error) error {
 	if file == "-" {
 		return do(o.stdin, "standard input")

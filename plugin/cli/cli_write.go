@@ -10,7 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-// changeFlags are those of every command that writes.
+// changeFlags holds the flags of every command that writes.
 type changeFlags struct {
 	actor, reason string
 	wait          waitFlag
