@@ -89,7 +89,7 @@ func (s *Server) database(t testing.TB, from string) string {
 
 // do runs one statement in the superuser's database.
 func (s *Server) do(statement string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), serverTimeout)
 	defer cancel()
 	connection, err := pgx.Connect(ctx, s.DSN(superuser))
 	if err != nil {

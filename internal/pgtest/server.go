@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// patience bounds the wait for a server. It is long because tests share a busy machine.
-	patience = 60 * time.Second
+	// serverTimeout bounds the wait for a server. It is long because tests share a busy machine.
+	serverTimeout = 60 * time.Second
 	// interval is the time between two checks of a condition.
 	interval = 10 * time.Millisecond
 	// attempts bounds the starts of a server: another process may take its port first.
@@ -156,7 +156,7 @@ func (s *Server) run() error {
 // restart runs a server again. Postgres does not start while children of a killed server still run.
 func (s *Server) restart() error {
 	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(interval) {
+	for deadline := time.Now().Add(serverTimeout); time.Now().Before(deadline); time.Sleep(interval) {
 		if err = s.run(); err == nil {
 			return nil
 		}
@@ -166,7 +166,7 @@ func (s *Server) restart() error {
 
 // awaitReady waits until the server accepts a connection.
 func (s *Server) awaitReady() error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), serverTimeout)
 	defer cancel()
 	for {
 		select {
@@ -179,7 +179,7 @@ func (s *Server) awaitReady() error {
 			return connection.Close(ctx)
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("no answer on %s within %v: %w", s.Address(), patience, err)
+			return fmt.Errorf("no answer on %s within %v: %w", s.Address(), serverTimeout, err)
 		}
 	}
 }
@@ -195,8 +195,8 @@ func (s *Server) end(signal os.Signal) error {
 	select {
 	case <-s.ended:
 		return nil
-	case <-time.After(patience):
-		return fmt.Errorf("postgres %d did not end within %v of %v", s.process.Pid, patience, signal)
+	case <-time.After(serverTimeout):
+		return fmt.Errorf("postgres %d did not end within %v of %v", s.process.Pid, serverTimeout, signal)
 	}
 }
 

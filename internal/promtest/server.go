@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// patience bounds the wait for a server. It is long because tests share a busy machine.
-	patience = 30 * time.Second
+	// serverTimeout bounds the wait for a server. It is long because tests share a busy machine.
+	serverTimeout = 30 * time.Second
 	// interval is the time between two checks of a condition.
 	interval = 10 * time.Millisecond
 	// attempts bounds the starts of a server: another process may take its port first.
@@ -74,7 +74,7 @@ func startOnce(t testing.TB, c Config) (*Server, error) {
 	address := freeport.Address(t)
 	s := &Server{Address: address, output: &bytes.Buffer{}, ended: make(chan struct{}), client: &http.Client{
 		Transport: &http.Transport{DisableKeepAlives: true}, // an idle connection would be a leak
-		Timeout:   patience,
+		Timeout:   serverTimeout,
 	}}
 	cmd := exec.Command(paths.prometheus, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+address, "--log.level=warn")
@@ -125,7 +125,7 @@ func (c Config) write(file string) error {
 
 // awaitReady waits until the server is ready for queries.
 func (s *Server) awaitReady() error {
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(serverTimeout); time.Now().Before(deadline); {
 		select {
 		case <-s.ended:
 			return errors.New("the process ended at once")
@@ -142,7 +142,7 @@ func (s *Server) awaitReady() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("not ready on %s within %v", s.Address, patience)
+	return fmt.Errorf("not ready on %s within %v", s.Address, serverTimeout)
 }
 
 // kill ends the server at once. Its data is in the folder of the test.

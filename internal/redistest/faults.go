@@ -213,7 +213,7 @@ func (s *Server) Replicate(t testing.TB, key string) {
 	if err := connection.Set(ctx, key, "", time.Minute).Err(); err != nil {
 		t.Fatalf("write to %s: %v", s.Address(), err)
 	}
-	if replicas, err := connection.Wait(ctx, 1, patience).Result(); err != nil || replicas < 1 {
+	if replicas, err := connection.Wait(ctx, 1, serverTimeout).Result(); err != nil || replicas < 1 {
 		t.Fatalf("await a replica of %s: %d replicas, %v", s.Address(), replicas, err)
 	}
 }

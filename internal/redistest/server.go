@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// patience bounds the wait for a server. It is long because tests share a busy machine.
-	patience = 30 * time.Second
+	// serverTimeout bounds the wait for a server. It is long because tests share a busy machine.
+	serverTimeout = 30 * time.Second
 	// interval is the time between two checks of a condition.
 	interval = 10 * time.Millisecond
 	// attempts bounds the starts of a server: another process may take its port first.
@@ -158,7 +158,7 @@ func (s *Server) run() error {
 // awaitListening waits until the server accepts connections. It sends no command: the server may need a password or
 // TLS.
 func (s *Server) awaitListening() error {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(serverTimeout)
 	for time.Now().Before(deadline) {
 		select {
 		case <-s.ended:
@@ -170,19 +170,19 @@ func (s *Server) awaitListening() error {
 			return connection.Close()
 		}
 	}
-	return fmt.Errorf("not listening on %s within %v", s.Address(), patience)
+	return fmt.Errorf("not listening on %s within %v", s.Address(), serverTimeout)
 }
 
 // await waits until done returns nil, or fails the test.
 func await(t testing.TB, what string, done func() error) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(interval) {
+	for deadline := time.Now().Add(serverTimeout); time.Now().Before(deadline); time.Sleep(interval) {
 		if err = done(); err == nil {
 			return
 		}
 	}
-	t.Fatalf("%s: not within %v: %v", what, patience, err)
+	t.Fatalf("%s: not within %v: %v", what, serverTimeout, err)
 }
 
 // folder creates a temporary folder with a short path, because the path of a unix socket has at most 107 bytes.

@@ -30,11 +30,11 @@ import (
 const (
 	// serveConnections bounds the connections of the API to the database, besides those that follow its rows.
 	serveConnections = 10
-	// rowsPatience bounds how long the address stays closed until the first rows are loaded. Without them, for example
+	// rowsTimeout bounds how long the address stays closed until the first rows are loaded. Without them, for example
 	// while Postgres is away, requests that need rows are answered with 503.
-	rowsPatience = 2 * time.Second
-	// databasePatience bounds the check of the database at the start.
-	databasePatience = 5 * time.Second
+	rowsTimeout = 2 * time.Second
+	// databaseTimeout bounds the check of the database at the start.
+	databaseTimeout = 5 * time.Second
 	// ownBuckets bounds the buckets of the API's own limits: one for each token or address.
 	ownBuckets = 100_000
 )
@@ -76,7 +76,7 @@ func Run(ctx context.Context, s *Settings, stderr io.Writer) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	defer context.AfterFunc(background, end)() // if a background task fails, serving ends
-	d.AwaitRows(ctx, rowsPatience)
+	d.AwaitRows(ctx, rowsTimeout)
 	err = s.listenAndServe(ctx, server, log)
 	stop()
 	return errors.Join(err, group.Wait())
@@ -152,7 +152,7 @@ func (d *Database) open(ctx context.Context) (*pgxpool.Pool, error) {
 // checkTokens returns an error if there is no live token although other machines reach the process, or if the database
 // lacks tables. While the database is away, every token is denied.
 func (s *Settings) checkTokens(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
-	ctx, cancel := context.WithTimeout(ctx, databasePatience)
+	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
 	defer cancel()
 	live, err := 0, migrations.CheckReady(ctx, pool)
 	if err == nil {

@@ -19,9 +19,9 @@ const (
 	// revoked. If only this process is cut off, a revocation is late by at most this time.
 	tokenOutage = 10 * time.Minute
 
-	// tokenPatience is the time after which a look-up counts as hanging. It is shorter than from tokenRenewal to
+	// tokenTimeout is the time after which a look-up counts as hanging. It is shorter than from tokenRenewal to
 	// tokenFresh, so a token in use is not denied before a hanging database is detected.
-	tokenPatience = 500 * time.Millisecond
+	tokenTimeout = 500 * time.Millisecond
 	// tokenLookUp bounds a look-up in the background, so that a slow database can answer.
 	tokenLookUp = 5 * time.Second
 	// tokenPause is the time between two look-ups that fail.
@@ -88,7 +88,7 @@ func (t *tokens) renewAll(ctx context.Context) {
 func (t *tokens) lookUpAgain(ctx context.Context, r renewal) bool {
 	bounded, cancel := context.WithTimeout(ctx, tokenLookUp)
 	defer cancel()
-	hanging := time.AfterFunc(tokenPatience, func() { t.recordFailure(context.DeadlineExceeded) })
+	hanging := time.AfterFunc(tokenTimeout, func() { t.recordFailure(context.DeadlineExceeded) })
 	defer hanging.Stop()
 	_, err := t.lookUp(bounded, r.hash, r.secret)
 	if err != nil && !isTokenDenial(err) {

@@ -195,8 +195,8 @@ func TestAfterAPauseOnlyTheFirstRequestWaitsForAHangingDatabase(t *testing.T) {
 		use(t, ts, time.Second)
 		rows.setAnswer(silent)
 		time.Sleep(time.Minute)
-		if n, waited, _ := use(t, ts, 10*time.Second); n < 180 || waited != tokenPatience {
-			t.Errorf("%d requests are authenticated after waits of %v, want %v", n, waited, tokenPatience)
+		if n, waited, _ := use(t, ts, 10*time.Second); n < 180 || waited != tokenTimeout {
+			t.Errorf("%d requests are authenticated after waits of %v, want %v", n, waited, tokenTimeout)
 		}
 		rows.setAnswer(ended)
 		time.Sleep(tokenLookUp + tokenPause) // without requests

@@ -92,7 +92,7 @@ func (t *tokens) find(ctx context.Context, hash secretHash, secret string, mayLo
 	bounded := ctx
 	if valid {
 		var cancel context.CancelFunc
-		bounded, cancel = context.WithTimeout(ctx, tokenPatience)
+		bounded, cancel = context.WithTimeout(ctx, tokenTimeout)
 		defer cancel()
 	}
 	token, err := t.lookUp(bounded, hash, secret)

@@ -64,7 +64,7 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	s.writeJSON(w, status, answer)
 }
 
-// degraded are the names of the stores that are, never nil.
+// degraded returns the names of the degraded stores, never nil.
 func (s *Sources) degraded() []string {
 	names := []string{}
 	for _, store := range s.stores() {

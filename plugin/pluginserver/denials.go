@@ -62,7 +62,8 @@ func (d *denials) Run(ctx context.Context) error {
 	return err
 }
 
-// numbers counts what became of the record. Every reason is there from the start, so that an alert sees the first loss.
+// numbers returns the counts of written, queued and dropped lines. Every reason is there from the start, so that an
+// alert sees the first loss.
 func (d *denials) numbers() metrics.Denial {
 	s := d.Stats()
 	n := metrics.Denial{Dropped: map[string]uint64{denial.Groups.String(): s.Folded}}

@@ -57,7 +57,7 @@ func newEngine(
 func (s *settings) rows(node string, g *guard) policysync.Options {
 	return policysync.Options{
 		Source: policysync.Source{DSN: s.Database, File: s.DatabaseFile}, Node: node,
-		Dir: s.SnapshotDir, MaxRows: s.SnapshotMaxRows, Idle: g.Away,
+		Dir: s.SnapshotDir, MaxRows: s.SnapshotMaxRows, Superseded: g.Superseded,
 	}
 }
 

@@ -75,7 +75,7 @@ func (l *logging) open(s *settings, stderr io.Writer) (outs [len(levels)]io.Writ
 	default:
 		file := denial.NewFile(denial.FileOptions{Path: s.LogFile, MaxBytes: s.LogFileSize, Keep: s.LogFileKeep})
 		if err := file.Write(context.Background(), nil); err != nil { // opens it
-			complain(stderr, "cannot open -log-file: lines go to stderr until it can be opened", err)
+			writeLogError(stderr, "cannot open -log-file: lines go to stderr until it can be opened", err)
 		}
 		l.closers = append(l.closers, file)
 		same = orStderr{lineFunc(func(line string) error {
@@ -146,14 +146,14 @@ type orStderr struct {
 
 func (o orStderr) Write(line []byte) (int, error) {
 	if err := o.write(string(bytes.TrimSuffix(line, []byte("\n")))); err != nil {
-		complain(o.stderr, "cannot write to -log-file; the line follows here", err)
+		writeLogError(o.stderr, "cannot write to -log-file; the line follows here", err)
 		return o.stderr.Write(line)
 	}
 	return len(line), nil
 }
 
-// complain writes an error of the log itself.
-func complain(stderr io.Writer, what string, err error) {
+// writeLogError writes an error of the log itself.
+func writeLogError(stderr io.Writer, what string, err error) {
 	slog.New(slog.NewJSONHandler(stderr, nil)).Error(what, "error", err)
 }
 

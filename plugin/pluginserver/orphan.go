@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// lonely is how long a process that Kong started goes on without its Kong and without a connection.
-const lonely = 10 * time.Second
+// orphanTimeout is how long a process that Kong started continues without its Kong and without a connection.
+const orphanTimeout = 10 * time.Second
 
 // supervisors are variables that name a supervisor as the parent: it ends the process itself.
 var supervisors = []string{
@@ -34,63 +34,64 @@ func startedByKong(environ []string, parent int) bool {
 		return false
 	}
 	name, err := os.ReadFile("/proc/" + strconv.Itoa(parent) + "/comm")
-	return !slices.ContainsFunc(environ, notAShells) || (err == nil && strings.TrimSpace(string(name)) == "nginx")
+	return !slices.ContainsFunc(environ, isForeign) || (err == nil && strings.TrimSpace(string(name)) == "nginx")
 }
 
-// notAShells reports whether a variable is none that a shell sets by itself: Kong starts plugins through one.
-func notAShells(variable string) bool {
+// isForeign reports whether a variable is not one that a shell sets. Kong starts plugins through a shell.
+func isForeign(variable string) bool {
 	name, _, _ := strings.Cut(variable, "=")
 	return !slices.Contains([]string{"PWD", "OLDPWD", "SHLVL", "_"}, name)
 }
 
-// sight is what a process sees of its Kong at one instant.
-type sight struct {
+// observation holds what a process can see of its Kong at one instant.
+type observation struct {
 	taken    bool   // another process has the socket
 	orphaned bool   // the parent is gone
 	open     int    // connections
 	accepted uint64 // connections since the start
 }
 
-// vigil decides when a process that Kong started has been left alone for good. The zero value has seen nothing.
-type vigil struct {
+// orphanCheck decides when a process that Kong started ends: without Kong and without a connection for orphanTimeout.
+// The zero value has no observations.
+type orphanCheck struct {
 	quiet    time.Time // since when there was no connection and no Kong; zero: there was one
 	accepted uint64
 }
 
-// look records what is seen now, and reports whether the process should end: another process has its socket or its
-// parent is gone, and for all of lonely there was no connection.
-func (v *vigil) look(now time.Time, s sight) bool {
-	connected := s.open > 0 || s.accepted != v.accepted
-	v.accepted = s.accepted
+// observe records an observation, and reports whether the process should end: another process has its socket or its
+// parent is gone, and there was no connection for orphanTimeout.
+func (c *orphanCheck) observe(now time.Time, o observation) bool {
+	connected := o.open > 0 || o.accepted != c.accepted
+	c.accepted = o.accepted
 	switch {
-	case connected || (!s.taken && !s.orphaned):
-		v.quiet = time.Time{}
-	case v.quiet.IsZero():
-		v.quiet = now
+	case connected || (!o.taken && !o.orphaned):
+		c.quiet = time.Time{}
+	case c.quiet.IsZero():
+		c.quiet = now
 	}
-	return !v.quiet.IsZero() && now.Sub(v.quiet) >= lonely
+	return !c.quiet.IsZero() && now.Sub(c.quiet) >= orphanTimeout
 }
 
 // guard watches over a process's socket and its parent.
 type guard struct {
-	path    string
-	own     os.FileInfo // what lay at path when this process had opened it
-	parent  int         // 0: Kong did not start this process, which then never ends by itself
-	taken   chan struct{}
-	log     *slog.Logger
-	clients func() (open int, accepted uint64)
-	isAway  atomic.Bool // another process has the socket, and there is no connection
+	path       string
+	own        os.FileInfo // what lay at path when this process had opened it
+	parent     int         // 0: Kong did not start this process, which then never ends by itself
+	taken      chan struct{}
+	log        *slog.Logger
+	clients    func() (open int, accepted uint64)
+	superseded atomic.Bool // another process has the socket, and there is no connection
 }
 
-// Away implements outage.Process.
-func (g *guard) Away() bool { return g.isAway.Load() }
+// Superseded implements outage.Process.
+func (g *guard) Superseded() bool { return g.superseded.Load() }
 
 // watch closes taken when another process has taken over the socket, and calls end when Kong has left this process
 // alone. It ends with ctx. Without a file at the path, no process has taken the socket.
 func (g *guard) watch(ctx context.Context, end func()) error {
 	ticker := time.NewTicker(inspection)
 	defer ticker.Stop()
-	var v vigil
+	var check orphanCheck
 	for taken := false; ; {
 		select {
 		case <-ctx.Done():
@@ -100,19 +101,13 @@ func (g *guard) watch(ctx context.Context, end func()) error {
 				taken = true
 				close(g.taken)
 			}
-			s := sight{taken: taken, orphaned: g.parent != 0 && os.Getppid() != g.parent}
-			s.open, s.accepted = g.clients()
-			g.isAway.Store(taken && s.open == 0)
-			if g.parent != 0 && v.look(now, s) {
+			o := observation{taken: taken, orphaned: g.parent != 0 && os.Getppid() != g.parent}
+			o.open, o.accepted = g.clients()
+			g.superseded.Store(taken && o.open == 0)
+			if g.parent != 0 && check.observe(now, o) {
 				g.log.Warn(
 					"shutting down: the Kong that started this process is gone or uses another one, and no client is connected",
-					"socket_taken",
-					s.taken,
-					"parent_gone",
-					s.orphaned,
-					"for",
-					lonely,
-				)
+					"socket_taken", o.taken, "parent_gone", o.orphaned, "for", orphanTimeout)
 				end()
 				return nil
 			}

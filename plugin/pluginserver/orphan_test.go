@@ -9,43 +9,43 @@ import (
 func TestAProcessEndsWhenItsKongHasLeftItAloneForTenSeconds(t *testing.T) {
 	type seen struct {
 		at time.Duration
-		sight
+		observation
 		ends bool
 	}
 	for name, timeline := range map[string][]seen{
 		"the parent is gone": {
-			{0, sight{}, false},
-			{time.Second, sight{orphaned: true}, false},
-			{10 * time.Second, sight{orphaned: true}, false},
-			{11 * time.Second, sight{orphaned: true}, true},
+			{0, observation{}, false},
+			{time.Second, observation{orphaned: true}, false},
+			{10 * time.Second, observation{orphaned: true}, false},
+			{11 * time.Second, observation{orphaned: true}, true},
 		},
 		"the socket is taken": {
-			{0, sight{taken: true}, false},
-			{lonely - 1, sight{taken: true}, false},
-			{lonely, sight{taken: true}, true},
+			{0, observation{taken: true}, false},
+			{orphanTimeout - 1, observation{taken: true}, false},
+			{orphanTimeout, observation{taken: true}, true},
 		},
 		"another worker stays connected": {
-			{0, sight{orphaned: true, taken: true, open: 1, accepted: 1}, false},
-			{time.Hour, sight{orphaned: true, taken: true, open: 1, accepted: 1}, false},
-			{2 * time.Hour, sight{orphaned: true, taken: true, accepted: 1}, false},
-			{2*time.Hour + lonely, sight{orphaned: true, taken: true, accepted: 1}, true},
+			{0, observation{orphaned: true, taken: true, open: 1, accepted: 1}, false},
+			{time.Hour, observation{orphaned: true, taken: true, open: 1, accepted: 1}, false},
+			{2 * time.Hour, observation{orphaned: true, taken: true, accepted: 1}, false},
+			{2*time.Hour + orphanTimeout, observation{orphaned: true, taken: true, accepted: 1}, true},
 		},
 		"somebody connects between two looks": {
-			{0, sight{orphaned: true}, false},
-			{9 * time.Second, sight{orphaned: true, accepted: 1}, false},
-			{18 * time.Second, sight{orphaned: true, accepted: 2}, false},
-			{20 * time.Second, sight{orphaned: true, accepted: 2}, false},
-			{30 * time.Second, sight{orphaned: true, accepted: 2}, true},
+			{0, observation{orphaned: true}, false},
+			{9 * time.Second, observation{orphaned: true, accepted: 1}, false},
+			{18 * time.Second, observation{orphaned: true, accepted: 2}, false},
+			{20 * time.Second, observation{orphaned: true, accepted: 2}, false},
+			{30 * time.Second, observation{orphaned: true, accepted: 2}, true},
 		},
 		"Kong lives and is idle": {
-			{0, sight{}, false},
-			{24 * time.Hour, sight{}, false},
+			{0, observation{}, false},
+			{24 * time.Hour, observation{}, false},
 		},
 	} {
-		var v vigil
+		var check orphanCheck
 		begun := time.Now()
 		for _, s := range timeline {
-			if got := v.look(begun.Add(s.at), s.sight); got != s.ends {
+			if got := check.observe(begun.Add(s.at), s.observation); got != s.ends {
 				t.Errorf("%s, after %v: ends %t, want %t", name, s.at, got, s.ends)
 			}
 		}

@@ -202,7 +202,7 @@ func (s *settings) endsWithKong(environ []string, parent int) bool {
 	return s.EndWithKong == "true"
 }
 
-// tenantLabels are which tenants have metrics of their own.
+// tenantLabels returns which tenants have metrics of their own.
 func (s *settings) tenantLabels() metrics.TenantLabels {
 	labels := metrics.TenantLabels{Busiest: s.MetricsTenants, Always: s.MetricsAlways}
 	if labels.Busiest == 0 {

@@ -26,8 +26,8 @@ const (
 // lifeFile holds the locked file of this process; the zero value has none.
 type lifeFile struct{ file *os.File }
 
-// beginLife makes and locks the file. Without it an operator has to remove the report of a killed process.
-func (s *Sync) beginLife() {
+// createLifeFile creates and locks the file. Without it an operator has to remove the report of a killed process.
+func (s *Sync) createLifeFile() {
 	if s.options.Dir == "" || s.options.Node == "" {
 		return
 	}
@@ -79,8 +79,8 @@ func (l lifeFile) close(reportRemoved bool) error {
 	return errors.Join(err, l.file.Close())
 }
 
-// endLife closes the life file after the last report.
-func (s *Sync) endLife() {
+// closeLifeFile closes the life file after the last report.
+func (s *Sync) closeLifeFile() {
 	if err := s.life.close(s.reportRemoved); err != nil {
 		s.log.Debug("removing this node's life file failed", "error", err)
 	}
@@ -97,7 +97,7 @@ func (s *Sync) removeDeadReports(ctx context.Context, conn *pgx.Conn) {
 			err = errors.Join(err, s.removeIfDead(ctx, conn, path))
 		}
 	}
-	if err = errors.Join(err, removeOldNewLives(s.options.Dir)); err != nil {
+	if err = errors.Join(err, removeUnlockedLifeFiles(s.options.Dir)); err != nil {
 		s.log.Debug("removing the report of a process that has ended failed", "error", err)
 	}
 }
@@ -134,8 +134,8 @@ func (s *Sync) removeIfDead(ctx context.Context, conn *pgx.Conn, path string) (e
 	return os.Remove(path)
 }
 
-// removeOldNewLives removes the files of processes that were killed before they locked theirs.
-func removeOldNewLives(dir string) error {
+// removeUnlockedLifeFiles removes the files of processes that were killed before they locked theirs.
+func removeUnlockedLifeFiles(dir string) error {
 	paths, err := filepath.Glob(filepath.Join(dir, newLifeFiles))
 	for _, path := range paths {
 		if info, failed := os.Stat(path); failed == nil && time.Since(info.ModTime()) > staleAfter {

@@ -22,13 +22,13 @@ type versionRow struct {
 	localTime  time.Time // the node's clock at that moment
 }
 
-// queryer is a connection or a transaction.
-type queryer interface {
+// querier is a connection or a transaction.
+type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 // readHead reads the version. It compares the server's clock with the middle of the round trip.
-func readHead(ctx context.Context, from queryer) (versionRow, error) {
+func readHead(ctx context.Context, from querier) (versionRow, error) {
 	var h versionRow
 	sent := time.Now()
 	err := from.QueryRow(ctx, `SELECT version, at, pruned, pg_is_in_recovery(), clock_timestamp()

@@ -48,11 +48,11 @@ const FileName = "policies.snapshot"
 // Options configure what to follow, and how closely. The zero value of a duration or number selects its default;
 // a negative one is an error.
 type Options struct {
-	Source Source       // where Postgres is; required
-	Node   string       // name of this process in its reports, 1 to 256 bytes; "": no reports
-	Idle   func() bool  // reports whether this process answers no requests, and so makes no reports; nil: never
-	Dir    string       // folder of the saved snapshot and the life file, created if missing; "": nothing is saved
-	Log    *slog.Logger // nil: slog.Default()
+	Source     Source       // where Postgres is; required
+	Node       string       // name of this process in its reports, 1 to 256 bytes; "": no reports
+	Superseded func() bool  // reports whether this process answers no requests, and so makes no reports; nil: never
+	Dir        string       // folder of the saved snapshot and the life file, created if missing; "": nothing is saved
+	Log        *slog.Logger // nil: slog.Default()
 
 	// Changed is called with every new snapshot, one after the other, by the goroutine that made it, which waits for it.
 	// A load of all rows makes a new snapshot even if no row has changed. nil: no call.
@@ -164,8 +164,8 @@ func (s *Sync) Load() {
 // Run follows Postgres until ctx ends, also while Postgres is away, and returns nil. It is called once.
 func (s *Sync) Run(ctx context.Context) error {
 	s.Load()
-	s.beginLife()
-	defer s.endLife()
+	s.createLifeFile()
+	defer s.closeLifeFile()
 	var loops sync.WaitGroup
 	loops.Go(func() { s.follow(ctx) })
 	loops.Go(func() { s.saveUntil(ctx) })

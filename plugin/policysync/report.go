@@ -28,7 +28,7 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 	if s.reportsNothing() {
 		return nil
 	}
-	if s.options.Idle != nil && s.options.Idle() {
+	if s.options.Superseded != nil && s.options.Superseded() {
 		if !s.reportRemoved {
 			s.removeReport(ctx, conn)
 		}

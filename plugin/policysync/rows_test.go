@@ -209,17 +209,17 @@ func TestAnIdleProcessRemovesItsReportAndReportsAgainWhenItServes(t *testing.T) 
 	w := newWorld(t)
 	options := w.options()
 	options.BeatEvery = 20 * time.Millisecond
-	var idle atomic.Bool
-	options.Idle = idle.Load
+	var superseded atomic.Bool
+	options.Superseded = superseded.Load
 	n := start(t, options)
 	n.await(w.policies(1, 3))
 	reports := func(want int64) func(policysync.Stats) bool {
 		return func(policysync.Stats) bool { return value[int64](w, `SELECT count(*) FROM rate_limiter.nodes`) == want }
 	}
 	n.until("it is reported", reports(1))
-	idle.Store(true)
+	superseded.Store(true)
 	n.until("the report is removed", reports(0))
-	idle.Store(false)
+	superseded.Store(false)
 	n.until("it is reported again", reports(1))
 }
 

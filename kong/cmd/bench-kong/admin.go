@@ -103,7 +103,7 @@ func (a *adminAPI) remove(ctx context.Context) (err error) {
 
 var errNotFound = errors.New("404 Not Found")
 
-// call sends a request. What is the body, Answer receives the answer's; each may be nil.
+// call sends a request with body what, and decodes the response into answer; either may be nil.
 func (a *adminAPI) call(ctx context.Context, method, path string, what entity, answer any) error {
 	var body io.Reader
 	if what != nil {

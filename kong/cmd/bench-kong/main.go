@@ -1,7 +1,7 @@
 // Command bench-kong measures what the plugin costs behind a Kong: requests per second, the 99th percentile, and the
 // CPU time that Kong, the plugin and Redis use per request, beside no limiter, a plugin that does nothing, and Kong's
-// own rate-limiting. All routes take turns in every round, so what else the machine does hits all alike: compare the
-// rows of one run, never two runs.
+// own rate-limiting. Every round measures all routes, so other load affects all routes equally: compare the rows of one
+// run, never two runs.
 //
 // It adds routes of its own to the Kong by the Admin API and removes them at the end, or prints them as a declarative
 // file for a Kong without a database. Without a Kong it starts the stand-in gateway.

@@ -92,7 +92,7 @@ func TestTurnsArePrintedAsJSON(t *testing.T) {
 	}
 	var order []string
 	for decoder := json.NewDecoder(&stdout); ; {
-		var measured turn
+		var measured sample
 		if err := decoder.Decode(&measured); err == io.EOF {
 			break
 		} else if err != nil {
@@ -100,7 +100,7 @@ func TestTurnsArePrintedAsJSON(t *testing.T) {
 		}
 		order = append(order, measured.Route)
 		if measured.Requests == 0 || measured.PerSecond <= 0 || measured.P99 < measured.P50 {
-			t.Errorf("a turn without figures: %+v", measured)
+			t.Errorf("a sample without figures: %+v", measured)
 		}
 	}
 	if got := strings.Join(order, " "); got != "none local local none" {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// turn is what one turn of a route measured.
-type turn struct {
+// sample holds what one measurement of a route found.
+type sample struct {
 	Route     string  `json:"route"`
 	Round     int     `json:"round"`
 	Requests  int     `json:"requests"`
@@ -24,7 +24,7 @@ type turn struct {
 	CPU map[string]float64 `json:"cpu_us_per_request"`
 }
 
-// measure runs all rounds and prints the table. The order of the routes turns by one from round to round.
+// measure runs all rounds and prints the table. Each round begins with the next route.
 func (b *bench) measure(ctx context.Context, s *settings, stdout, stderr io.Writer) error {
 	clients := make([]*client, len(b.routes))
 	for i := range b.routes {
@@ -37,19 +37,19 @@ func (b *bench) measure(ctx context.Context, s *settings, stdout, stderr io.Writ
 		}
 		clients[i] = c
 	}
-	turns := make([][]turn, len(b.routes))
+	samples := make([][]sample, len(b.routes))
 	for round := range s.rounds {
 		fmt.Fprintf(stderr, "round %d of %d\n", round+1, s.rounds)
 		for n := range b.routes {
 			i := (n + round) % len(b.routes)
-			t, err := s.turnOf(ctx, clients[i])
+			m, err := s.measureOnce(ctx, clients[i])
 			if err != nil {
 				return fmt.Errorf("%s: %w", b.routes[i].name, err)
 			}
-			t.Route, t.Round = b.routes[i].name, round+1
-			turns[i] = append(turns[i], t)
+			m.Route, m.Round = b.routes[i].name, round+1
+			samples[i] = append(samples[i], m)
 			if s.json {
-				if err := json.NewEncoder(stdout).Encode(t); err != nil {
+				if err := json.NewEncoder(stdout).Encode(m); err != nil {
 					return err
 				}
 			}
@@ -58,43 +58,43 @@ func (b *bench) measure(ctx context.Context, s *settings, stdout, stderr io.Writ
 	if s.json {
 		return nil
 	}
-	return b.table(stdout, s, turns)
+	return b.table(stdout, s, samples)
 }
 
-// turnOf measures one turn.
-func (s *settings) turnOf(ctx context.Context, c *client) (t turn, err error) {
+// measureOnce measures a route once.
+func (s *settings) measureOnce(ctx context.Context, c *client) (m sample, err error) {
 	if s.leadIn > 0 {
 		if _, err := c.run(ctx, s.connections, s.leadIn); err != nil {
-			return t, err
+			return m, err
 		}
 	}
 	before, err := s.processes.cpuSeconds()
 	if err != nil {
-		return t, err
+		return m, err
 	}
 	begun := time.Now()
 	took, err := c.run(ctx, s.connections, s.turn)
 	if err != nil {
-		return t, err
+		return m, err
 	}
 	lasted := time.Since(begun)
 	after, err := s.processes.cpuSeconds()
 	if err != nil {
-		return t, err
+		return m, err
 	}
 	n := len(took)
-	t = turn{
+	m = sample{
 		Requests: n, PerSecond: float64(n) / lasted.Seconds(), CPU: map[string]float64{},
 		P50: took[n/2].Seconds() * 1e3, P99: took[n*99/100].Seconds() * 1e3,
 	}
 	for name, seconds := range after {
-		t.CPU[name] = (seconds - before[name]) / float64(n) * 1e6
+		m.CPU[name] = (seconds - before[name]) / float64(n) * 1e6
 	}
-	return t, nil
+	return m, nil
 }
 
 // table prints the medians as a table in Markdown. Ratios are medians over the rounds of what one round measured.
-func (b *bench) table(w io.Writer, s *settings, turns [][]turn) error {
+func (b *bench) table(w io.Writer, s *settings, samples [][]sample) error {
 	columns := []string{"route", "req/s", "of the first", "p99 ms"}
 	for i := range s.processes {
 		columns = append(columns, s.processes[i].name+" CPU µs")
@@ -103,21 +103,21 @@ func (b *bench) table(w io.Writer, s *settings, turns [][]turn) error {
 	write := func(cells []string) { fmt.Fprintf(aligned, "| %s\t|\n", strings.Join(cells, "\t| ")) }
 	write(columns)
 	write(slices.Concat([]string{"---"}, slices.Repeat([]string{"--:"}, len(columns)-1)))
-	for i, rounds := range turns {
+	for i, rounds := range samples {
 		ratio := make([]float64, len(rounds))
 		for round := range rounds {
-			ratio[round] = rounds[round].PerSecond / turns[0][round].PerSecond
+			ratio[round] = rounds[round].PerSecond / samples[0][round].PerSecond
 		}
 		cells := []string{
 			b.routes[i].title,
-			fmt.Sprintf("%.0f", medianOf(rounds, func(t turn) float64 { return t.PerSecond })),
+			fmt.Sprintf("%.0f", medianOf(rounds, func(m sample) float64 { return m.PerSecond })),
 			fmt.Sprintf("%.2f", median(ratio)),
-			fmt.Sprintf("%.1f", medianOf(rounds, func(t turn) float64 { return t.P99 })),
+			fmt.Sprintf("%.1f", medianOf(rounds, func(m sample) float64 { return m.P99 })),
 		}
 		for _, group := range s.processes {
 			cell := "–"
 			if _, found := rounds[0].CPU[group.name]; found {
-				cell = fmt.Sprintf("%.1f", medianOf(rounds, func(t turn) float64 { return t.CPU[group.name] }))
+				cell = fmt.Sprintf("%.1f", medianOf(rounds, func(m sample) float64 { return m.CPU[group.name] }))
 			}
 			cells = append(cells, cell)
 		}
@@ -130,10 +130,10 @@ func (b *bench) table(w io.Writer, s *settings, turns [][]turn) error {
 	return err
 }
 
-func medianOf(turns []turn, value func(turn) float64) float64 {
-	values := make([]float64, len(turns))
-	for i := range turns {
-		values[i] = value(turns[i])
+func medianOf(samples []sample, value func(sample) float64) float64 {
+	values := make([]float64, len(samples))
+	for i := range samples {
+		values[i] = value(samples[i])
 	}
 	return median(values)
 }

@@ -57,7 +57,7 @@ func (g groups) childrenOf(pid int) {
 }
 
 // cpuSeconds returns how long the processes of each group have computed since their start, user and system time
-// together; absent: there are none on this machine. A process that ends takes its time along.
+// together; absent: there are none on this machine. Ended processes do not count.
 func (g groups) cpuSeconds() (map[string]float64, error) {
 	processes, err := procfs.AllProcs()
 	if err != nil {

@@ -69,24 +69,24 @@ func allRoutes(redis string) []route {
 			name: "floor", title: "no-op Go plugin (floor)", plugin: "bench-floor", config: entity{"exit": false},
 			status: limited,
 		},
-		ours("local", "ours, 4 limits, in memory", entity{"strategy": "local"}, false, limited),
-		ours("leased", "ours, 4 limits, leased", inRedis(redis, "leased"), true, limited),
-		ours("exact", "ours, 4 limits, exact", inRedis(redis, "exact"), true, limited),
-		kongs("kong-local", "Kong rate-limiting, 3 windows, local", entity{"policy": "local"}, false, plenty),
-		kongs("kong-redis", "Kong rate-limiting, 3 windows, redis", kongRedis(redis), true, plenty),
+		pluginRoute("local", "ours, 4 limits, in memory", entity{"strategy": "local"}, false, limited),
+		pluginRoute("leased", "ours, 4 limits, leased", inRedis(redis, "leased"), true, limited),
+		pluginRoute("exact", "ours, 4 limits, exact", inRedis(redis, "exact"), true, limited),
+		kongRoute("kong-local", "Kong rate-limiting, 3 windows, local", entity{"policy": "local"}, false, plenty),
+		kongRoute("kong-redis", "Kong rate-limiting, 3 windows, redis", kongRedis(redis), true, plenty),
 		{
 			name: "denial-floor", title: "denial: bare exit (floor)", plugin: "bench-floor", config: entity{"exit": true},
 			status: denied,
 		},
-		ours("denial-local", "denial: ours, in memory", entity{"strategy": "local"}, false, denied),
-		ours("denial-redis", "denial: ours, remembered", inRedis(redis, "leased"), true, denied),
-		kongs("denial-kong-local", "denial: Kong, local", entity{"policy": "local"}, false, 1),
-		kongs("denial-kong-redis", "denial: Kong, redis", kongRedis(redis), true, 1),
+		pluginRoute("denial-local", "denial: ours, in memory", entity{"strategy": "local"}, false, denied),
+		pluginRoute("denial-redis", "denial: ours, remembered", inRedis(redis, "leased"), true, denied),
+		kongRoute("denial-kong-local", "denial: Kong, local", entity{"policy": "local"}, false, 1),
+		kongRoute("denial-kong-redis", "denial: Kong, redis", kongRedis(redis), true, 1),
 	}
 }
 
-// ours returns a row of this plugin with four limits per request, of which the first denies in rows of denials.
-func ours(name, title string, where entity, redis bool, status int) route {
+// pluginRoute returns a row of this plugin with four limits per request, of which the first denies in rows of denials.
+func pluginRoute(name, title string, where entity, redis bool, status int) route {
 	daily := plenty
 	if status == http.StatusTooManyRequests {
 		daily = 1
@@ -96,11 +96,11 @@ func ours(name, title string, where entity, redis bool, status int) route {
 		{"name": "endpoint", "scope": "tenant+endpoint", "limit": plenty, "window_size": 60},
 		{"name": "user", "scope": "user", "limit": plenty, "window_size": 60},
 	}
-	everyone := []entity{{"name": "all", "scope": "global", "limit": plenty, "window_size": 60}}
+	global := []entity{{"name": "all", "scope": "global", "limit": plenty, "window_size": 60}}
 	config := entity{
 		"tenant_from": []string{"consumer.custom_id"}, "user_from": []string{"consumer.username"},
 		"default_tier": "bench", "tiers": []entity{{"name": "bench", "limits": limits}},
-		"global":    entity{"limits": everyone},
+		"global":    entity{"limits": global},
 		"namespace": prefix + "-" + name + "-" + rand.Text()[:8], // each run has full buckets
 	}
 	for field, value := range where {
@@ -112,8 +112,8 @@ func ours(name, title string, where entity, redis bool, status int) route {
 	}
 }
 
-// kongs returns a row of Kong's own plugin. All windows but the longest have room.
-func kongs(name, title string, config entity, redis bool, daily int) route {
+// kongRoute returns a row of Kong's own plugin. All windows but the longest have room.
+func kongRoute(name, title string, config entity, redis bool, daily int) route {
 	status := http.StatusOK
 	if daily == 1 {
 		status = http.StatusTooManyRequests

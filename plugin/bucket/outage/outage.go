@@ -50,8 +50,9 @@ type Fallback interface {
 
 // Process is this process, as a node that shares limits.
 type Process interface {
-	// Away reports whether this process answers no requests, and so is no live node. It must not block.
-	Away() bool
+	// Superseded reports whether another process answers the requests of this one, which so is no live node. It must not
+	// block.
+	Superseded() bool
 }
 
 // Options configures a Store. Name, Log, Now and Breakers must be set; zero means the default elsewhere.

@@ -202,7 +202,7 @@ func (s *Store) beatOnce(ctx context.Context) {
 		sent := s.clock()
 		if s.dropUnused(ns) {
 			s.leave(ctx, ns)
-		} else if s.process != nil && s.process.Away() {
+		} else if s.process != nil && s.process.Superseded() {
 			continue // other nodes drop this one; its leases end before that
 		} else if live, err := s.shared.Beat(ctx, ns.name, s.node, lifetime); err != nil {
 			s.log.Debug("counting the live nodes failed", "namespace", ns.name, "error", err)

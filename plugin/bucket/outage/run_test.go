@@ -49,7 +49,7 @@ func TestLimitsAreSharedAmongTheNodesThatLastLived(t *testing.T) {
 		w.servers.set("", unreachable)
 		time.Sleep(time.Minute)
 		if got := share(); got != 175 {
-			t.Errorf("share %d while the count is away, want the last one's 175", got)
+			t.Errorf("share %d while the count is unavailable, want the last one's 175", got)
 		}
 		w.servers.set("", up)
 		w.servers.mu.Lock()
@@ -275,14 +275,14 @@ func TestAStoreIsDrivenOnAVirtualClock(t *testing.T) {
 }
 
 // process is this process, which may serve no Kong any more.
-type process struct{ away *atomic.Bool }
+type process struct{ superseded *atomic.Bool }
 
-func (p process) Away() bool { return p.away.Load() }
+func (p process) Superseded() bool { return p.superseded.Load() }
 
 func TestAProcessThatServesNoKongIsNoLiveNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var away atomic.Bool
-		w := newWorld(Options{Process: process{&away}}, ViewOptions{})
+		var superseded atomic.Bool
+		w := newWorld(Options{Process: process{&superseded}}, ViewOptions{})
 		end := w.run(t)
 		defer end()
 		beats := func(when string, want bool) {
@@ -300,12 +300,12 @@ func TestAProcessThatServesNoKongIsNoLiveNode(t *testing.T) {
 			}
 		}
 		beats("while it serves", true)
-		away.Store(true)
+		superseded.Store(true)
 		beats("when another process has its socket and there is no connection", false)
 		if got := w.store.LeaseNodes("default"); got != 0 {
 			t.Errorf("it leases among %d nodes, which do not count it", got)
 		}
-		away.Store(false)
+		superseded.Store(false)
 		beats("when there is a connection again", true)
 	})
 }

@@ -51,8 +51,8 @@ func (Panics) Fatal(args ...any) { panic(fmt.Sprint(args...)) }
 // Fatalf panics.
 func (Panics) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 
-// patience bounds the wait for a frame of the plugin.
-const patience = 20 * time.Second
+// frameTimeout bounds the wait for a frame of the plugin.
+const frameTimeout = 20 * time.Second
 
 // Worker is one connection of a Kong worker. It fails its test if the plugin breaks the protocol.
 type Worker struct {
@@ -118,7 +118,7 @@ func (k *Worker) Send(payload []byte) {
 
 // Receive returns the next frame.
 func (k *Worker) Receive() ([]byte, error) {
-	if err := k.Conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := k.Conn.SetReadDeadline(time.Now().Add(frameTimeout)); err != nil {
 		return nil, err
 	}
 	return k.receive()

@@ -24,7 +24,7 @@ func Serve(t T, listener net.Listener, serve func(context.Context, net.Listener)
 		select {
 		case err := <-served:
 			return err
-		case <-time.After(patience):
+		case <-time.After(frameTimeout):
 			return context.DeadlineExceeded
 		}
 	}
@@ -54,7 +54,7 @@ func (l *Log) Write(p []byte) (int, error) {
 // Await reads lines until one contains part, and returns that line.
 func (l *Log) Await(t T, part string) string {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(frameTimeout)
 	for {
 		select {
 		case line := <-l.lines:
