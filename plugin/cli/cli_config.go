@@ -15,7 +15,7 @@ func (c *call) configFlag() *configFlags {
 	f := new(configFlags)
 	c.flags.StringVar(&f.file, "config", "", "the decK `file` with the plugin's config (- reads standard input)")
 	c.flags.StringVar(&f.route, "plugin-route", "",
-		"the name of the request's `route`: selects its config, and is the endpoint of limits per endpoint; "+
+		"the name of the request's `route`: selects the config, and is the endpoint for limits per endpoint; "+
 			"required if the file has several configs")
 	return f
 }

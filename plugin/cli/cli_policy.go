@@ -58,7 +58,7 @@ default). If --tier, --tenant or --name selects some of them, the file says part
 		about: `A policy is identified by its name, tier or tenant, endpoint and namespace. The whole policy is
 replaced: flags that are not given reset their fields to the defaults.
 
-Policies with different names all apply to a request. Of policies with the same name only one applies: a tenant's
+Policies with different names all apply to a request. If several have the same name, only one applies: a tenant's
 before a tier's, then the one with the most specific endpoint.`,
 		least: 1,
 		most:  1,

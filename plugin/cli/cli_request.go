@@ -27,7 +27,7 @@ func (c *call) requestFlag() *requestFlags {
 	c.flags.StringVar(&r.method, "method", "GET", "the request's `method` (default GET)")
 	c.flags.StringVar(&r.path, "path", "/", "the request's `path` (default /)")
 	c.flags.StringVar(&r.endpoint, "endpoint", "",
-		"method and path in one, such as \"GET /records/7\", or a `pattern` such as \"GET /records/{id}\"")
+		"the method and path, such as \"GET /records/7\", or a `pattern` such as \"GET /records/{id}\"")
 	c.check(func() error { return r.target(c) })
 	return r
 }
@@ -93,7 +93,8 @@ func (c *call) rowsFlag() *rowsFlags {
 	r := new(rowsFlags)
 	c.flags.StringVar(&r.snapshot, "snapshot", "",
 		"read policies and overrides from this `file`, a node's snapshot, instead of the database")
-	c.flags.BoolVar(&r.none, "config-only", false, "use the config alone, without policies and overrides of the database")
+	c.flags.BoolVar(&r.none, "config-only", false,
+		"use the config alone, without policies and overrides from the database")
 	c.databaseFlag()
 	c.check(func() error {
 		if r.none && r.snapshot != "" {

@@ -72,13 +72,13 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 			"if other machines can reach it, TLS (or --insecure-http) and a live token are required")
 	config := c.configFlag()
 	f.Lookup("config").Usage = "the decK `file` with the plugin's config, for decisions, limits in force and usage " +
-		"(default: none, and their endpoints return 503)"
+		"(default: none; those endpoints return 503)"
 	f.Lookup("plugin-route").Usage = routeUsage
 	f.StringVar(&s.TLS.Cert, "tls-cert", "",
 		"a PEM `file` with the certificate chain of the API; changes are picked up within a second")
 	f.StringVar(&s.TLS.Key, "tls-key", "", "a PEM `file` with the private key of --tls-cert")
 	f.StringVar(&s.TLS.ClientCA, "client-ca", "",
-		"a PEM `file` with CA certificates: clients need a certificate of theirs in addition to a token "+
+		"a PEM `file` with CA certificates: clients must have a certificate signed by one of them, in addition to a token "+
 			"(default: no client certificates)")
 	f.BoolVar(&s.InsecureHTTP, "insecure-http", false,
 		"allow other machines to connect without TLS, because a proxy in front terminates it")
@@ -112,9 +112,13 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 			return setting.ParseDuration(text, &s.DrainTime)
 		},
 	)
-	f.Func("shutdown-time", "then give running requests this `duration` to finish (default 40s)", func(text string) error {
-		return setting.ParseDuration(text, &s.ShutdownTime)
-	})
+	f.Func(
+		"shutdown-time",
+		"after the drain time, give running requests this `duration` to finish (default 40s)",
+		func(text string) error {
+			return setting.ParseDuration(text, &s.ShutdownTime)
+		},
+	)
 	c.databaseFlag()
 	c.check(c.fromEnvironment)
 	c.check(func() error {

@@ -31,7 +31,7 @@ const (
 var topCommand = &command{
 	words: "top", brief: "watch the busiest tenants, denials, tenants near a limit, and node health",
 	about: `It polls the metrics of the nodes and shows rates, so the first rates appear after the second poll. Tenants
-without a label of their own are added up as other, requests without a tenant as (none). NEAREST LIMIT is the highest
+without a label of their own are combined as other, requests without a tenant as (none). NEAREST LIMIT is the highest
 usage that any node reports. Press Ctrl-C to stop.
 
   ratelimit top --node edge-1:9542 --node edge-2:9542 --sort near
