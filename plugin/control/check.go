@@ -131,7 +131,7 @@ func (s *Server) decideOne(ctx context.Context, policies *policy.Plan, c *Check)
 	}
 	var x admit.Exchange
 	if err := path.Admit(ctx, c.admitRequest(), &x); err != nil {
-		s.Log.Error("a request was decided by on_internal_error", "error", err)
+		s.Log.Error("decide a request: on_internal_error applies", "error", err)
 	}
 	d := v.filter(&x.Decision)
 	return newChecked(d, c, s.checkNotes(policies, d, c, v), v)

@@ -44,7 +44,7 @@ func (s *Server) writeError(action string, err error) error {
 	return s.storeError(action, "; nothing was written", err)
 }
 
-// readError is writeError for a read.
+// readError returns the answer to an error of the store during a read.
 func (s *Server) readError(action string, err error) error { return s.storeError(action, "", err) }
 
 // storeError returns the answer to an error of the store. effect describes the outcome of a write.

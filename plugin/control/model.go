@@ -9,8 +9,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// describeInput publishes what the declaration of a row says of its fields, without having huma check it: what is wrong
-// with a row is reported by the row's own faults, in the words that all ways to write one have.
+// describeInput publishes the declared constraints of fields, but huma does not check them. The row's own check does,
+// with the same texts for all ways to write it.
 func describeInput[T any](s *huma.Schema, fields []schema.Field[T]) {
 	describeFields(s, fields)
 	for i := range fields {

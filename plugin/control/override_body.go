@@ -57,7 +57,7 @@ func overrideOf(o pgstore.Override) Override {
 	return out
 }
 
-// override is an override as the caller reads it: the token of an org learns neither why it is there nor who made it.
+// override returns an override as the caller reads it: the token of an org learns neither why it is there nor who made it.
 func (v view) override(o pgstore.Override) Override {
 	if v.tenant {
 		o.Reason, o.Author = "", ""
@@ -70,7 +70,7 @@ type factor int64
 
 const thousand = 1000
 
-// decimalPattern is a factor's text: what floats and exponents would make of it is not left to them.
+// decimalPattern matches a factor: a decimal without sign or exponent.
 const decimalPattern = `^[0-9]{1,4}(\.[0-9]{1,3}0*)?$`
 
 var decimal = regexp.MustCompile(decimalPattern)
@@ -108,7 +108,7 @@ func (f *factor) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// Schema is huma's.
+// Schema implements [huma.SchemaProvider].
 func (factor) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{
 		OneOf:       []*huma.Schema{{Type: huma.TypeNumber}, {Type: huma.TypeString, Pattern: decimalPattern}},
@@ -230,7 +230,7 @@ func (b *overrideBody) override(org string, now time.Time) (pgstore.Override, er
 
 var errWholeSeconds = errors.New("must be whole seconds, such as 30s, 1m, 1h or 1d")
 
-// windowSeconds is a window in seconds, by either spelling; 0 when none is given.
+// windowSeconds returns a window in seconds, by either spelling; 0 when none is given.
 func windowSeconds(seconds int64, text string) (int64, error) {
 	if text == "" {
 		return seconds, nil

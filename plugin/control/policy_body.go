@@ -112,10 +112,10 @@ func (b *policyBody) spelled(field string) string {
 	return field
 }
 
-// tenant is the tenant, by any of its spellings.
+// tenant returns the tenant, by any of its spellings.
 func (b *policyBody) tenant() string { return cmp.Or(b.Tenant, b.OrgID, b.Org) }
 
-// policy is the policy that the body asks for, with the defaults of this API.
+// policy returns the policy that the body requests, with the defaults of this API.
 func (b *policyBody) policy() pgstore.Policy {
 	window, _ := windowSeconds(b.WindowSize, b.Window) // faults reports an invalid one
 	p := pgstore.Policy{Policy: b.Policy}
@@ -134,8 +134,8 @@ func (b *policyBody) policy() pgstore.Policy {
 // maxSlug bounds the readable part of a derived name, in bytes. A hash after it distinguishes names with the same one.
 const maxSlug = 50
 
-// derivedName is the name of a policy that was given none: always the same for the same tier or tenant and endpoint,
-// and another for others.
+// derivedName returns the name of a policy without one: always the same for the same tier or tenant and endpoint, and
+// another for others.
 func derivedName(p pgstore.Policy) string {
 	endpoint := schema.CanonicalEndpoint(p.Endpoint)
 	var slug strings.Builder

@@ -176,7 +176,7 @@ func (f *orgBuckets) items(statuses []decision.Status) []BucketUsage {
 type failureError decision.Failure
 
 // Error implements error.
-func (u failureError) Error() string { return decision.Failure(u).String() }
+func (e failureError) Error() string { return decision.Failure(e).String() }
 
 // bucketsError returns the answer to a failed call of Redis.
 func (s *Server) bucketsError(action string, err error) error {

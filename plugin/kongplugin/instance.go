@@ -93,7 +93,7 @@ func (in *instance) access(ctx context.Context, e *kongwire.Event) error {
 		err = in.path.Admit(ctx, s, &s.exchange)
 	}
 	if err != nil {
-		err = fmt.Errorf("a request could not be decided; on_internal_error answers: %w", err)
+		err = fmt.Errorf("decide a request: on_internal_error applies: %w", err)
 	}
 	s.respond()
 	return err

@@ -84,7 +84,7 @@ func (f OverrideFilter) where() *where {
 	return &w
 }
 
-// Overrides are the overrides that a filter selects, in the order of their IDs. Those that have expired are there until
+// Overrides returns the overrides that a filter selects, in the order of their IDs. Those that have expired are there until
 // they are moved to the history.
 func (s *Store) Overrides(ctx context.Context, f OverrideFilter) ([]Override, error) {
 	return all(s.EachOverride(ctx, f))
@@ -102,7 +102,7 @@ func (s *Store) EachOverride(ctx context.Context, f OverrideFilter) iter.Seq2[Ov
 		w.args...)
 }
 
-// OverrideHistory are the overrides of the past that a filter selects, in the order of their IDs.
+// OverrideHistory returns the ended overrides that a filter selects, in the order of their IDs.
 func (s *Store) OverrideHistory(ctx context.Context, f OverrideFilter) ([]EndedOverride, error) {
 	return all(s.EachEndedOverride(ctx, f))
 }
@@ -115,7 +115,7 @@ func (s *Store) EachEndedOverride(ctx context.Context, f OverrideFilter) iter.Se
 		w.args...)
 }
 
-// Override is one override, or a NotFoundError.
+// Override returns one override, or a NotFoundError.
 func (s *Store) Override(ctx context.Context, id int64) (Override, error) {
 	o, err := override(ctx, s.pool, id)
 	return o, fail(fmt.Sprint("read override ", id), err)
@@ -147,7 +147,7 @@ func (s *Store) AddOverride(ctx context.Context, c Change, o Override) (Override
 		if _, err := tx.Exec(ctx, endExpired, row); err != nil {
 			return Override{}, err
 		}
-		if err := roomFor(ctx, tx, row); err != nil {
+		if err := checkVacant(ctx, tx, row); err != nil {
 			return Override{}, err
 		}
 		var id int64
@@ -167,8 +167,8 @@ func (o Override) check() error {
 	return errors.Join(faults...)
 }
 
-// roomFor is a ConflictError that names the override whose place a new one would take.
-func roomFor(ctx context.Context, tx pgx.Tx, row []byte) error {
+// checkVacant returns a ConflictError that names the override whose place a new one would take.
+func checkVacant(ctx context.Context, tx pgx.Tx, row []byte) error {
 	var id int64
 	switch err := tx.QueryRow(ctx, sameSubject, row).Scan(&id); {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -181,7 +181,8 @@ func roomFor(ctx context.Context, tx pgx.Tx, row []byte) error {
 	return &conflict
 }
 
-// canonicalIP is the one spelling of an address or prefix; what is neither stays, and is denied by check.
+// canonicalIP returns the one spelling of an address or prefix. It returns other texts as they are, and check finds
+// them invalid.
 func canonicalIP(text string) string {
 	if prefix, err := netip.ParsePrefix(text); err == nil {
 		return prefix.Masked().String()
@@ -212,8 +213,8 @@ var insertOverride = fmt.Sprintf(`INSERT INTO rate_limiter.overrides (%s)
 	SELECT %s FROM jsonb_populate_record(NULL::rate_limiter.overrides, $1) n RETURNING id`,
 	columnsOf(schema.OverrideFields()).names(), columnsOf(schema.OverrideFields()).values("n"))
 
-// EndOverride ends an override before its time and moves it to the history, or is a NotFoundError. It returns the
-// version in which it is gone.
+// EndOverride ends an override before its time and moves it to the history, or returns a NotFoundError. It returns the
+// version without it.
 func (s *Store) EndOverride(ctx context.Context, c Change, id int64) (int64, error) {
 	what := fmt.Sprint("override ", id)
 	_, version, err := write(ctx, s, "end "+what, c, func(tx pgx.Tx) (noResult, error) {
