@@ -29,10 +29,7 @@ type FactSource interface {
 
 // Buckets spends a request's bounds.
 type Buckets interface {
-	// Take checks every bound and then spends all enforced ones or none, atomically. A shadow bound is spent alone, if
-	// the enforced ones admit and it would admit too. statuses has one element for each bound, in the same order; Take
-	// must fill all of them, also where the store did not answer (see decision.Failure). An error means that no store
-	// could be called. Take must not keep either slice.
+	// Take is the Take of store.Store (package plugin/bucket/store), with the same contract.
 	Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 }
 

@@ -92,27 +92,27 @@ func (s *Stores) Open(config *schema.Config) (buckets store.Store, release func(
 	if config.Strategy != schema.StrategyRedis {
 		return s.local, func() {}, nil
 	}
-	redis, closeRedis, err := s.connect(config)
+	pair, closeRedis, err := s.connect(config)
 	if err != nil {
 		return nil, nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	of, ok := s.open[pairOf(redis)]
+	used, ok := s.open[pairOf(pair)]
 	if !ok {
-		of = s.start(redis)
+		used = s.start(pair)
 	}
-	of.uses++
-	view := of.outage.View(outage.ViewOptions{
+	used.uses++
+	view := used.outage.View(outage.ViewOptions{
 		Namespace: config.Namespace, SharePct: int(config.LocalSharePct), Nodes: s.options.Nodes,
 	})
-	buckets = of.lease.View(view)
-	if of.addresses != nil {
-		buckets = of.addresses.View(buckets, view.Local())
+	buckets = used.lease.View(view)
+	if used.addresses != nil {
+		buckets = used.addresses.View(buckets, view.Local())
 	}
 	return buckets, func() {
 		view.Close()
-		s.release(of, closeRedis)
+		s.release(used, closeRedis)
 	}, nil
 }
 
@@ -140,11 +140,11 @@ func (s *Stores) OpenShared(config *schema.Config) (buckets Shared, release func
 }
 
 // shareable returns a nil interface, and not one that holds a nil pointer, after an error.
-func shareable(redis *redis.Pair, release func(), err error) (Shared, func(), error) {
+func shareable(pair *redis.Pair, release func(), err error) (Shared, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return redis, release, nil
+	return pair, release, nil
 }
 
 // connect opens the Redis of a config. Its timeouts are capped by the time budget of a request, so that fail modes
@@ -173,8 +173,8 @@ func (s *Stores) Run(ctx context.Context) error {
 	go func() { closed <- s.operators.Run(connected) }()
 	<-ctx.Done()
 	s.mu.Lock()
-	for _, of := range s.open {
-		s.running.Go(of.end)
+	for _, used := range s.open {
+		s.running.Go(used.end)
 	}
 	s.mu.Unlock()
 	s.running.Wait()

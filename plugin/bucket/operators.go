@@ -10,34 +10,32 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// operatorTimeout is how long an operator waits for Redis, in milliseconds, where the config allows requests less. What
-// fails is tried twice, so both calls must end before the answer is due.
+// operatorTimeout is the shortest timeout of operators, in milliseconds: a Redis that is too slow for requests still
+// answers them. A failed call is retried once, so both calls must end before the answer is due.
 const operatorTimeout = 2000
 
-// OpenOperators returns the buckets of a config as [Stores.OpenShared] does, for operators, who have seconds: a Redis
-// that is too slow for requests still answers them, and what one connection loses is read or forgotten again. It has
-// connections of its own, without a breaker, so that neither what requests meet nor what operators meet concerns the
-// other.
+// OpenOperators opens a config's buckets with operatorTimeout and connections of its own, without a breaker. So
+// requests and operators do not affect each other's breakers. A failed Peek or Forget is retried once.
 func (s *Stores) OpenOperators(config *schema.Config) (buckets Shared, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
 		return nil, nil, ErrNotShared
 	}
-	main, second := patient(config.Redis), config.AddressRedis
+	main, second := WithTimeouts(config.Redis, operatorTimeout), config.AddressRedis
 	if !second.IsZero() {
-		second = patient(second)
+		second = WithTimeouts(second, operatorTimeout)
 	}
-	redis, closeRedis, err := s.operators.OpenPair(main, second, addresses.Counted)
+	pair, closeRedis, err := s.operators.OpenPair(main, second, addresses.Counted)
 	if err != nil {
 		return nil, nil, err
 	}
-	return retrying{redis}, closeRedis, nil
+	return retrying{pair}, closeRedis, nil
 }
 
-// patient returns a block with its defaults and the timeouts of operators.
-func patient(block schema.Redis) schema.Redis {
+// WithTimeouts returns a block with its defaults, and with no timeout below least, in milliseconds.
+func WithTimeouts(block schema.Redis, least int64) schema.Redis {
 	block = schema.Config{Redis: block}.WithDefaults().Redis
 	for _, timeout := range []*int64{&block.ConnectTimeout, &block.SendTimeout, &block.ReadTimeout} {
-		*timeout = max(*timeout, operatorTimeout)
+		*timeout = max(*timeout, least)
 	}
 	return block
 }

@@ -17,7 +17,7 @@ import (
 // other buckets, so each pair has its own decorators.
 type redisPair struct{ main, second *redis.Store }
 
-func pairOf(redis *redis.Pair) redisPair { return redisPair{redis.Main(), redis.Second()} }
+func pairOf(p *redis.Pair) redisPair { return redisPair{p.Main(), p.Second()} }
 
 // shared is one pair with its decorators: leases answer a request, else Redis, else the outage layer.
 type shared struct {
@@ -31,8 +31,8 @@ type shared struct {
 }
 
 // start opens the decorators of a pair. s.mu is held.
-func (s *Stores) start(redis *redis.Pair) *shared {
-	pair := pairOf(redis)
+func (s *Stores) start(opened *redis.Pair) *shared {
+	pair := pairOf(opened)
 	fallback := memory.New(memory.Options{Now: s.options.Now, MaxBuckets: s.options.MaxBuckets})
 	o := outage.Options{
 		Name: pair.main.Name(), Log: s.options.Log, Now: s.options.Now, Breakers: s.breakers, Process: s.options.Process,
@@ -40,17 +40,17 @@ func (s *Stores) start(redis *redis.Pair) *shared {
 	if pair.second != nil {
 		o.Second = pair.second.Name()
 	}
-	away := outage.New(redis, fallback, o)
-	of := &shared{
+	guarded := outage.New(opened, fallback, o)
+	made := &shared{
 		redis:  pair,
-		outage: away,
-		lease: lease.New(redis, lease.Options{
-			Now: s.options.Elapsed, Nodes: away, Policies: leasable{s.options.LeaseShare}, Observer: away,
+		outage: guarded,
+		lease: lease.New(opened, lease.Options{
+			Now: s.options.Elapsed, Nodes: guarded, Policies: leasable{s.options.LeaseShare}, Observer: guarded,
 			SharePct: s.options.LeaseShare,
 		}),
 	}
 	if s.options.MaxAddresses >= 0 {
-		of.addresses = addresses.New(addresses.Options{
+		made.addresses = addresses.New(addresses.Options{
 			Now: s.options.Elapsed, Most: s.options.MaxAddresses, Rate: s.options.NewAddresses,
 		})
 	}
@@ -58,17 +58,17 @@ func (s *Stores) start(redis *redis.Pair) *shared {
 	leasing, giveBack := context.WithCancel(s.ctx)
 	watching, leave := context.WithCancel(s.ctx)
 	var leases, watchers sync.WaitGroup
-	leases.Go(func() { s.report("renewing leases", of.lease.Run(leasing)) })
-	watchers.Go(func() { s.report("watching Redis", away.Run(watching)) })
+	leases.Go(func() { s.report("renewing leases", made.lease.Run(leasing)) })
+	watchers.Go(func() { s.report("watching Redis", guarded.Run(watching)) })
 	watchers.Go(func() { s.report("sweeping fallback buckets", fallback.Run(watching)) })
-	of.end = func() {
+	made.end = func() {
 		giveBack()
 		leases.Wait()
 		leave()
 		watchers.Wait()
 	}
-	s.open[pair] = of
-	return of
+	s.open[pair] = made
+	return made
 }
 
 // leasable are the policies that may be leased, by the share of a limit that may be out on lease.
@@ -88,16 +88,16 @@ func (s *Stores) StorePolicy(p *policy.Policy) *policy.Policy {
 
 // release counts a user out. The last one's release closes the store in the background: leaving the list of live nodes
 // may block, and a config change must not wait for that.
-func (s *Stores) release(of *shared, closeRedis func()) {
+func (s *Stores) release(used *shared, closeRedis func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if of.uses--; of.uses > 0 {
+	if used.uses--; used.uses > 0 {
 		closeRedis()
 		return
 	}
-	delete(s.open, of.redis)
+	delete(s.open, used.redis)
 	s.running.Go(func() {
-		of.end()
+		used.end()
 		closeRedis()
 	})
 }
@@ -110,7 +110,7 @@ func (s *Stores) Local() memory.Stats { return s.local.Stats() }
 type Stats struct {
 	Name        string        // where it is, without secrets
 	Second      bool          // it is the second of a pair
-	Degraded    bool          // some server of it is away
+	Degraded    bool          // some server of it is unavailable
 	DegradedFor time.Duration // altogether, since the start
 	Redis       redis.Stats
 	Outage      outage.Stats
@@ -125,20 +125,20 @@ func (s *Stores) Stats() []Stats {
 	defer s.mu.Unlock()
 	var list []Stats
 	counted := map[*redis.Store]bool{}
-	of := func(redis *redis.Store) Stats {
-		stats := Stats{Name: redis.Name()}
+	statsOf := func(store *redis.Store) Stats {
+		stats := Stats{Name: store.Name()}
 		stats.Degraded, stats.DegradedFor = s.breakers.Degraded(stats.Name)
-		if !counted[redis] {
-			stats.Redis, counted[redis] = redis.Stats(), true
+		if !counted[store] {
+			stats.Redis, counted[store] = store.Stats(), true
 		}
 		return stats
 	}
 	for pair, shared := range s.open {
-		main := of(pair.main)
+		main := statsOf(pair.main)
 		main.Outage, main.Lease = shared.outage.Stats(), shared.lease.Stats()
 		holder := &main
 		if pair.second != nil {
-			second := of(pair.second)
+			second := statsOf(pair.second)
 			second.Second, holder = true, &second
 		}
 		if shared.addresses != nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
@@ -248,23 +249,17 @@ func (b *tenantBuckets) empty(ctx context.Context) error {
 	return nil
 }
 
-// operatorTimeout is how long an operator's command waits for Redis, in milliseconds, where the config allows requests
-// less.
-const operatorTimeout = 5000
+// redisTimeout is the shortest Redis timeout of a command, in milliseconds. A person waits longer than a request.
+const redisTimeout = 5000
 
 func (b *tenantBuckets) open() (*redis.Pair, func(), error) {
-	patient := b.config.WithDefaults()
-	blocks := []*schema.Redis{&patient.Redis}
-	if !patient.AddressRedis.IsZero() {
-		blocks = append(blocks, &patient.AddressRedis)
-	}
-	for _, block := range blocks {
-		for _, timeout := range []*int64{&block.ConnectTimeout, &block.SendTimeout, &block.ReadTimeout} {
-			*timeout = max(*timeout, operatorTimeout)
-		}
+	config := b.config.WithDefaults()
+	main, second := bucket.WithTimeouts(config.Redis, redisTimeout), config.AddressRedis
+	if !second.IsZero() {
+		second = bucket.WithTimeouts(second, redisTimeout)
 	}
 	registry := redis.NewRegistry(slog.New(slog.DiscardHandler), nil)
-	return registry.OpenPair(patient.Redis, patient.AddressRedis, addresses.Counted)
+	return registry.OpenPair(main, second, addresses.Counted)
 }
 
 // showBuckets shows the buckets, given the status of each.

@@ -97,7 +97,7 @@ func spendWith(t *testing.T, file, password string, id identity.Identity, cost i
 		blocks = append(blocks, &configs[0].AddressRedis)
 	}
 	for _, block := range blocks { // a busy machine is no outage
-		block.ConnectTimeout, block.SendTimeout, block.ReadTimeout = operatorTimeout, operatorTimeout, operatorTimeout
+		block.ConnectTimeout, block.SendTimeout, block.ReadTimeout = redisTimeout, redisTimeout, redisTimeout
 	}
 	snapshot, err := policy.FromConfig(configs[0].Config)
 	if err != nil {

@@ -57,8 +57,8 @@ func (a sourceSet) String() string {
 	return "mixed"
 }
 
-func (h *durationHistograms) observe(of sourceSet, took limit.Micros) {
-	h.bySource[of].Observe(float64(min(max(took, 0), maxDuration)) / float64(limit.Second))
+func (h *durationHistograms) observe(sources sourceSet, took limit.Micros) {
+	h.bySource[sources].Observe(float64(min(max(took, 0), maxDuration)) / float64(limit.Second))
 }
 
 // perLimit is how many parts of a limit fullness is counted in; a part that is begun counts.

@@ -87,7 +87,7 @@ func (t *tenants) count(who *tenant, k laneKey, result decision.Result) {
 }
 
 // full reports whether one tenant, or all together, have reached their maximum of lanes.
-func (t *tenants) full(of *lanes) bool { return len(of.by) >= maxSeries || t.lanes.Load() >= t.ceiling }
+func (t *tenants) full(l *lanes) bool { return len(l.by) >= maxSeries || t.lanes.Load() >= t.ceiling }
 
 // addLane returns a lane for k, or one with the same labels. At the maximum names from configurations become other.
 func (t *tenants) addLane(who *tenant, k laneKey) *lane {
@@ -165,14 +165,14 @@ func (t *tenant) updateBuckets(d *decision.Decision, unknownRoute bool) {
 }
 
 // bucket returns the bucket of a bound, or nil if there is no room for it. t.mu is held.
-func (t *tenant) bucket(of *policy.Bound) *bucket {
-	p, endpoint := of.Policy, of.Key.Endpoint
+func (t *tenant) bucket(bound *policy.Bound) *bucket {
+	p, endpoint := bound.Policy, bound.Key.Endpoint
 	if endpoint == "" {
 		endpoint = p.Endpoint
 	}
 	for i := range t.buckets {
 		b := &t.buckets[i]
-		if b.policy == p.Name && b.endpoint == endpoint && b.scope == p.Scope && b.namespace == of.Key.Namespace {
+		if b.policy == p.Name && b.endpoint == endpoint && b.scope == p.Scope && b.namespace == bound.Key.Namespace {
 			return b
 		}
 	}
@@ -181,7 +181,7 @@ func (t *tenant) bucket(of *policy.Bound) *bucket {
 	}
 	t.buckets = append(
 		t.buckets,
-		bucket{namespace: of.Key.Namespace, policy: p.Name, endpoint: endpoint, scope: p.Scope},
+		bucket{namespace: bound.Key.Namespace, policy: p.Name, endpoint: endpoint, scope: p.Scope},
 	)
 	return &t.buckets[len(t.buckets)-1]
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -13,8 +14,8 @@ import (
 
 // Peek implements store.Store. It keeps no new address: it shows the bucket that would count one now.
 func (v *View) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if len(bounds) != len(statuses) {
-		return fmt.Errorf("peek at %d bounds: there is room for %d statuses", len(bounds), len(statuses))
+	if err := store.CheckLengths("peek at", bounds, statuses); err != nil {
+		return err
 	}
 	d := drafts.Get().(*draft)
 	defer d.putBack()
@@ -80,8 +81,8 @@ func (p *pace) isDue(now limit.Micros) bool {
 // Refund implements store.Store. What an address above the budget spent by its prefix stays spent: its bucket may be
 // another by now.
 func (v *View) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if len(bounds) != len(statuses) {
-		return fmt.Errorf("refund %d bounds: there are %d statuses", len(bounds), len(statuses))
+	if err := store.CheckLengths("refund", bounds, statuses); err != nil {
+		return err
 	}
 	now := v.budget.now()
 	var shared, local part

@@ -65,8 +65,8 @@ func (d *draft) putBack() {
 // other bounds stay [decision.Unanswered] without a failure. An error is next's or local's, or there is not one status
 // for each bound.
 func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if len(bounds) != len(statuses) {
-		return fmt.Errorf("take %d bounds: there is room for %d statuses", len(bounds), len(statuses))
+	if err := store.CheckLengths("take", bounds, statuses); err != nil {
+		return err
 	}
 	if !anyAddress(bounds) {
 		return v.next.Take(ctx, bounds, statuses)

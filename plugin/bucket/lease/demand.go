@@ -30,8 +30,7 @@ func (d *demand) perSpan(now limit.Micros) int64 {
 	return max(d.average, d.current)
 }
 
-// isHot reports whether enough requests arrive that a lease costs less than they would: two in a span, at what they
-// cost.
+// isHot reports whether a lease saves calls: two requests of the last cost arrive in a span.
 func (d *demand) isHot(now limit.Micros) bool { return d.perSpan(now) >= minLease*max(d.cost, 1) }
 
 func (d *demand) roll(now limit.Micros) {

@@ -32,7 +32,7 @@
 // and that this node spends from 20 times a second or more. It denies for two rounds, 40 ms, although it could admit
 // earlier, and then whatever a node's share has no room for, until a share leaves a whole lease beside what the others
 // can take in a round. What comes back stays in the bucket meanwhile, for the next shares. So a tenant far beyond its
-// limit gets all of it for few calls, and a client that waits whole seconds notices nothing.
+// limit gets all of it for few calls. The delay is below the resolution of Retry-After.
 //
 // When a denial by a token bucket that is not leased ends, one request calls the store, if it needs that bucket alone
 // and at the denied cost. While another token cannot have come back, other requests are denied for 5 ms more. If the

@@ -12,7 +12,7 @@ const source = decision.Leased
 const (
 	// grantLife is the time for which a grant can be spent. A token bucket's capacity is reduced by what refills in that
 	// time. Traffic at its limit is denied that much more, which must be well below 2 % of a minute's offer. It is also
-	// part of why nodes that come and go never have too much out together: see Options.Live.
+	// part of why nodes that come and go never have too much out together: see [Nodes].
 	grantLife = 3 * limit.Second / 4
 	// maxGrantAge is the age at which a grant is returned: well before it ends, so that a late sweep loses nothing.
 	maxGrantAge = 2 * grantLife / 3
@@ -59,14 +59,14 @@ type denial struct {
 }
 
 // matchesPolicy reports whether the entry was learned under the limit of p, and under the same terms.
-func (e *entry) matchesPolicy(p *policy.Policy, b *termsCache) bool {
+func (e *entry) matchesPolicy(p *policy.Policy, c *termsCache) bool {
 	if e.policy == p {
 		return true
 	}
 	if e.policy.Limit != p.Limit {
 		return false
 	}
-	t := b.get(p)
+	t := c.get(p)
 	if (t == nil) != (e.terms == nil) {
 		return false
 	}

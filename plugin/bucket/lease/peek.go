@@ -2,9 +2,9 @@ package lease
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
@@ -12,8 +12,8 @@ import (
 // Peek implements store.Store: it shows what leases and remembered denials decide, and draws nothing. What is available
 // on lease counts as not used.
 func (v *View) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if len(bounds) != len(statuses) {
-		return fmt.Errorf("peek at %d bounds: there is room for %d statuses", len(bounds), len(statuses))
+	if err := store.CheckLengths("peek at", bounds, statuses); err != nil {
+		return err
 	}
 	clear(statuses)
 	places := make([]place, len(bounds))
@@ -71,8 +71,8 @@ func (s *Store) peek(bounds []policy.Bound, statuses []decision.Status, places [
 // Refund implements store.Store, for what the shared store or this process has spent. What was drawn from a lease stays
 // spent, because its grant may have ended.
 func (v *View) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if len(bounds) != len(statuses) {
-		return fmt.Errorf("refund %d bounds: there are %d statuses", len(bounds), len(statuses))
+	if err := store.CheckLengths("refund", bounds, statuses); err != nil {
+		return err
 	}
 	taken := slices.Clone(bounds)
 	for i := range taken {

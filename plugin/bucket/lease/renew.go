@@ -52,11 +52,11 @@ func (s *Store) enqueue(d dueRenewal) {
 }
 
 // scheduleReturn schedules the return of grants of an entry to the bucket of b. They were taken with b's policy.
-func (s *Store) scheduleReturn(of dueRenewal, b policy.Bound, grants [2]grant) {
+func (s *Store) scheduleReturn(d dueRenewal, b policy.Bound, grants [2]grant) {
 	s.mu.Lock()
 	for _, g := range grants {
 		if b.Cost = g.tokens; b.Cost > 0 {
-			s.returns = append(s.returns, pendingReturn{of, b, g.receipt})
+			s.returns = append(s.returns, pendingReturn{d, b, g.receipt})
 		}
 	}
 	s.mu.Unlock()
@@ -155,7 +155,7 @@ func (s *Store) renewDue(ctx context.Context) {
 // renewals is one call of the shared store for several buckets, each of which is granted or not on its own.
 type renewals struct {
 	calledAt limit.Micros // this node's clock before the call
-	of       []renewal
+	list     []renewal
 	bounds   []policy.Bound
 	statuses []decision.Status
 }
@@ -180,12 +180,12 @@ func (s *Store) prepare(r *renewals, d dueRenewal) {
 	}
 	e.ledger.beginRenewal(n)
 	r.bounds = e.splitRequest(r.bounds, n)
-	r.of = append(r.of, renewal{dueRenewal: d, epoch: e.epoch, ends: len(r.bounds)})
+	r.list = append(r.list, renewal{dueRenewal: d, epoch: e.epoch, ends: len(r.bounds)})
 }
 
 // takeGrants calls the shared store for renewals.
 func (s *Store) takeGrants(ctx context.Context, r *renewals) {
-	if len(r.of) == 0 {
+	if len(r.list) == 0 {
 		return
 	}
 	r.statuses = make([]decision.Status, len(r.bounds))
@@ -194,14 +194,14 @@ func (s *Store) takeGrants(ctx context.Context, r *renewals) {
 		clear(r.statuses) // a misuse error: nothing was spent
 	}
 	begins := 0
-	for i := range r.of {
-		of := &r.of[i]
-		bounds, statuses := r.bounds[begins:of.ends], r.statuses[begins:of.ends]
-		begins = of.ends
+	for i := range r.list {
+		part := &r.list[i]
+		bounds, statuses := r.bounds[begins:part.ends], r.statuses[begins:part.ends]
+		begins = part.ends
 		if !answered(&statuses[0]) {
 			s.failed.Add(1)
 		}
-		s.finishRenewal(of, bounds, statuses, r.calledAt)
+		s.finishRenewal(part, bounds, statuses, r.calledAt)
 	}
 	s.recordRenewalTime(r)
 	if s.observer != nil {
@@ -213,8 +213,8 @@ func (s *Store) takeGrants(ctx context.Context, r *renewals) {
 // millisecond.
 func (s *Store) recordRenewalTime(r *renewals) {
 	lasted, now := limit.Micros(0), s.now()
-	for i := range r.of {
-		lasted = max(lasted, now-r.of[i].since)
+	for i := range r.list {
+		lasted = max(lasted, now-r.list[i].since)
 	}
 	before := limit.Micros(s.renewalTime.Load())
 	if lasted = 2*lasted + limit.Second/1000; lasted < before {

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// minLease is the smallest lease, in tokens and in requests. A request takes a smaller one as cheaply itself.
+	// minLease is the smallest lease, in tokens and in requests. A smaller lease saves no call.
 	minLease = 2
 	// renewalPause is the time without renewals after one that was unanswered or too small.
 	renewalPause = limit.Second / 20

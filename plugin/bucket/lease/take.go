@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 
@@ -28,8 +27,8 @@ func (s *Store) View(next store.Store) *View { return &View{store: s, next: next
 // others stay [decision.Unanswered] without a failure, and shadow bounds are not counted. It returns the error of next,
 // or an error if there is not one status for each bound.
 func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if len(bounds) != len(statuses) {
-		return fmt.Errorf("take %d bounds: there is room for %d statuses", len(bounds), len(statuses))
+	if err := store.CheckLengths("take", bounds, statuses); err != nil {
+		return err
 	}
 	clear(statuses)
 	if len(bounds) == 0 {

@@ -126,21 +126,21 @@ type termsCache struct {
 }
 
 // get returns the terms of a policy, nil if it is not leased.
-func (b *termsCache) get(p *policy.Policy) *terms {
-	b.mu.RLock()
-	t, known := b.compiled[p]
-	b.mu.RUnlock()
+func (c *termsCache) get(p *policy.Policy) *terms {
+	c.mu.RLock()
+	t, known := c.compiled[p]
+	c.mu.RUnlock()
 	if known {
 		return t
 	}
-	if b.policies.MayLease(p) {
-		t = newTerms(p, b.pct)
+	if c.policies.MayLease(p) {
+		t = newTerms(p, c.pct)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.compiled == nil || len(b.compiled) >= maxTerms {
-		b.compiled = map[*policy.Policy]*terms{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.compiled == nil || len(c.compiled) >= maxTerms {
+		c.compiled = map[*policy.Policy]*terms{}
 	}
-	b.compiled[p] = t
+	c.compiled[p] = t
 	return t
 }

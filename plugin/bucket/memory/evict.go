@@ -54,15 +54,15 @@ func cohortKeyOf(key *policy.Key) (cohortKey, bool) {
 
 // joinCohort adds a bucket to its cohort, if it has one.
 func (sh *shard) joinCohort(b *bucket) {
-	of, ok := cohortKeyOf(&b.key)
+	key, ok := cohortKeyOf(&b.key)
 	if !ok {
 		return
 	}
-	c := sh.cohorts[of]
+	c := sh.cohorts[key]
 	if c == nil {
-		of.namespace, of.tenant = strings.Clone(of.namespace), strings.Clone(of.tenant)
-		c = &cohort{key: of}
-		sh.cohorts[of] = c
+		key.namespace, key.tenant = strings.Clone(key.namespace), strings.Clone(key.tenant)
+		c = &cohort{key: key}
+		sh.cohorts[key] = c
 	}
 	b.cohort, b.place = c, int32(len(c.buckets))
 	c.buckets = append(c.buckets, b)
@@ -148,8 +148,8 @@ func (sh *shard) evict(t *taking, key *policy.Key, perShard int) {
 
 // cohortOf returns the cohort that the bucket of a key will join; nil: none, or it will be the first.
 func (sh *shard) cohortOf(key *policy.Key) *cohort {
-	if of, ok := cohortKeyOf(key); ok {
-		return sh.cohorts[of]
+	if k, ok := cohortKeyOf(key); ok {
+		return sh.cohorts[k]
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ func (s *Store) Forget(_ context.Context, keys []policy.Key) (forgotten int, err
 // forget deletes one bucket, and reports whether it still counted anything.
 func (s *Store) forget(key *policy.Key) bool {
 	hash := maphash.Comparable(s.seed, *key)
-	sh := &s.shards[int(hash)&(len(s.shards)-1)]
+	sh := &s.shards[s.shardIndex(hash)]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	b := sh.findBucket(hash, key)

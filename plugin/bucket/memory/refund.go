@@ -2,17 +2,17 @@ package memory
 
 import (
 	"context"
-	"fmt"
 	"hash/maphash"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
 // Refund implements store.Store.
 func (s *Store) Refund(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if len(bounds) != len(statuses) {
-		return fmt.Errorf("refund %d bounds: there are %d statuses", len(bounds), len(statuses))
+	if err := store.CheckLengths("refund", bounds, statuses); err != nil {
+		return err
 	}
 	for i := range statuses {
 		if statuses[i].Charged {
@@ -25,7 +25,7 @@ func (s *Store) Refund(_ context.Context, bounds []policy.Bound, statuses []deci
 // refund returns what one bound has spent.
 func (s *Store) refund(b *policy.Bound, status *decision.Status) {
 	hash := maphash.Comparable(s.seed, b.Key)
-	sh := &s.shards[int(hash)&(len(s.shards)-1)]
+	sh := &s.shards[s.shardIndex(hash)]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	status.Charged, status.Returned = false, 0

@@ -15,7 +15,7 @@ func (s *Store) Seed(key policy.Key, l *limit.Limit, tokens int64, at limit.Micr
 		return
 	}
 	hash := maphash.Comparable(s.seed, key)
-	sh := &s.shards[int(hash)&(len(s.shards)-1)]
+	sh := &s.shards[s.shardIndex(hash)]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := max(s.now(), sh.droppedAt)

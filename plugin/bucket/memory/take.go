@@ -2,12 +2,12 @@ package memory
 
 import (
 	"context"
-	"fmt"
 	"hash/maphash"
 	"math"
 	"slices"
 	"sync"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -66,8 +66,8 @@ func (s *Store) Peek(_ context.Context, bounds []policy.Bound, statuses []decisi
 
 // decide takes bounds or peeks at them.
 func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, peeks bool) error {
-	if len(bounds) != len(statuses) {
-		return fmt.Errorf("decide %d bounds: there is room for %d statuses", len(bounds), len(statuses))
+	if err := store.CheckLengths("decide", bounds, statuses); err != nil {
+		return err
 	}
 	clear(statuses)
 	var few [fewBounds]draft
@@ -102,6 +102,9 @@ func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, peeks 
 	return nil
 }
 
+// shardIndex returns the index of the shard of a hash. The number of shards is a power of two.
+func (s *Store) shardIndex(hash uint64) int { return int(hash) & (len(s.shards) - 1) }
+
 func (s *Store) lock(shards []int) {
 	for _, i := range shards {
 		s.shards[i].mu.Lock()
@@ -126,7 +129,7 @@ func (s *Store) findShards(t *taking, locks []int) []int {
 				break
 			}
 		}
-		index := int(d.hash) & (len(s.shards) - 1)
+		index := s.shardIndex(d.hash)
 		d.shard = &s.shards[index]
 		locks = append(locks, index)
 	}

@@ -165,17 +165,17 @@ func (l *ledger) forget(keys []policy.Key) {
 
 // spend adds to what is due, which never exceeds a full bucket.
 func (d *debt) spend(cost int64, now limit.Micros) {
-	of := &d.policy.Limit
-	of.Advance(&d.state, now)
-	room := of.Capacity() - of.Status(&d.state, now).Used
-	of.Spend(&d.state, now, min(cost, max(room, 0)))
+	l := &d.policy.Limit
+	l.Advance(&d.state, now)
+	room := l.Capacity() - l.Status(&d.state, now).Used
+	l.Spend(&d.state, now, min(cost, max(room, 0)))
 }
 
 // due returns the tokens that are worth charging now.
 func (d *debt) due(now limit.Micros) int64 {
-	of := &d.policy.Limit
-	of.Advance(&d.state, now)
-	return min(of.Status(&d.state, now).Used, d.tokens)
+	l := &d.policy.Limit
+	l.Advance(&d.state, now)
+	return min(l.Status(&d.state, now).Used, d.tokens)
 }
 
 // drain removes and returns all debts by their importance: first those of whole tenants and of shared limits, then the

@@ -3,8 +3,8 @@ package outage
 import (
 	"context"
 	"errors"
-	"fmt"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
@@ -12,8 +12,8 @@ import (
 // Peek implements store.Store: it shows what fail modes decide where the shared store does not answer. A bucket of this
 // process may then start with the usage that the shared store last reported, as it does for a Take.
 func (v *View) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if len(bounds) != len(statuses) {
-		return fmt.Errorf("peek at %d bounds: there is room for %d statuses", len(bounds), len(statuses))
+	if err := store.CheckLengths("peek at", bounds, statuses); err != nil {
+		return err
 	}
 	if len(bounds) == 0 {
 		return nil
@@ -40,8 +40,8 @@ func (s *Store) peekShared(
 
 // Refund implements store.Store. What this process admitted is not charged to the shared store later.
 func (v *View) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if len(bounds) != len(statuses) {
-		return fmt.Errorf("refund %d bounds: there are %d statuses", len(bounds), len(statuses))
+	if err := store.CheckLengths("refund", bounds, statuses); err != nil {
+		return err
 	}
 	if err := v.store.refundShared(ctx, bounds, statuses); err != nil {
 		return err

@@ -8,8 +8,8 @@ import (
 
 // room shares out the places of a ledger, so that a client that makes up names or addresses cannot keep the debts of
 // others from being charged. Debts of whole tenants, of endpoints and of limits for all, whose number is bounded, may
-// take every place. Those of users and credentials together take half at most, of which one tenant's take an eighth at
-// most, and those of addresses without a tenant take a quarter. So a quarter is left for whole tenants.
+// take every place. Users and credentials take at most half of the places, one tenant's users at most a sixteenth,
+// addresses without a tenant at most a quarter. So a quarter is left for whole tenants.
 type room struct {
 	most      int
 	taken     [kinds]int

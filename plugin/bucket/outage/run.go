@@ -38,9 +38,9 @@ type liveCount struct {
 const (
 	// maxBeatAge is the age up to which a beat allows leases.
 	maxBeatAge = 2 * time.Second
-	// minKnown is the time for which a node must have been counted before it may lease. By then every other node counts
+	// minCounted is the time for which a node must have been counted before it may lease. By then every other node counts
 	// it: it has beaten since, or may not lease any more, and what it took before has ended.
-	minKnown = 5 * time.Second
+	minCounted = 5 * time.Second
 )
 
 // recordBeat records a beat that was sent at an instant, and the number of nodes it found.
@@ -59,9 +59,9 @@ func (s *Store) recordBeat(ns *members, live int, sent time.Time) {
 	h.at, h.live = sent, max(h.live, live)
 }
 
-// maxLive returns the largest number of nodes that was found within the last lifetime. A node that is not heard of any
-// more counts for that long, also if the shared store has lost its list: the nodes report again one by one, and until
-// then each would find too few, and take too large a part of what all may lease.
+// maxLive returns the largest number of nodes that was found within the last lifetime. A node counts for lifetime after
+// its last beat, even if the shared store has lost its list. Otherwise the nodes that report first would find too few
+// nodes and take too large shares.
 func (ns *members) maxLive(now time.Time) (most int) {
 	for _, h := range ns.recentCounts {
 		if now.Sub(h.at) <= lifetime {
@@ -72,12 +72,12 @@ func (ns *members) maxLive(now time.Time) (most int) {
 }
 
 // LeaseNodes returns the number of nodes of a namespace that share leases: those that are alive, or were five seconds
-// ago. It is 0 unless this node was counted just now, and for long enough that all others know it.
+// ago. It is 0 unless the last beat is younger than maxBeatAge and the count has lasted minCounted.
 func (s *Store) LeaseNodes(namespace string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ns := s.namespaces[namespace]
-	if ns == nil || s.clock().Sub(ns.last) >= maxBeatAge || ns.last.Sub(ns.since) < minKnown {
+	if ns == nil || s.clock().Sub(ns.last) >= maxBeatAge || ns.last.Sub(ns.since) < minCounted {
 		return 0
 	}
 	return ns.maxLive(s.clock())

@@ -80,7 +80,7 @@ func TestANodeVouchesForLeasesOnlyWhileAllOthersKnowIt(t *testing.T) {
 			}
 		}
 		awaits("at the start", 0, 0)
-		awaits("before all others know", minKnown-beat/2, 0)
+		awaits("before all others know", minCounted-beat/2, 0)
 		awaits("when all others know", beat, 4)
 		if got := w.store.LeaseNodes("elsewhere"); got != 0 {
 			t.Errorf("counted among %d where this node does not live", got)
@@ -89,7 +89,7 @@ func TestANodeVouchesForLeasesOnlyWhileAllOthersKnowIt(t *testing.T) {
 		awaits("just after the last beat", maxBeatAge-beat, 4)
 		awaits("when that is old", beat, 0)
 		w.servers.set("", up)
-		awaits("when it is back, and others may have believed it dead", minKnown, 0)
+		awaits("when it is back, and others may have believed it dead", minCounted, 0)
 		awaits("later", 2*beat, 4)
 		w.servers.mu.Lock()
 		w.servers.live = 1 // Redis has lost all nodes, and this one is the first to report again

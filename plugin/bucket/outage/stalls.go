@@ -18,8 +18,8 @@ const (
 // stalls records the times in which this process could not run: the machine was busy, its CPU quota was used up, or its
 // threads were. In such a time no answer of a server is read, so a breaker subtracts it from the duration of a call.
 //
-// A goroutine wakes every pulse and measures its delay. The result is short of the truth by a pulse at most: a busy
-// process may be taken for a slow server, and never the other way round.
+// A goroutine wakes every pulse and measures its delay. A measured stall is at most one pulse too short. So a stall
+// may count as slowness of the server, never the reverse.
 //
 // The zero value is ready, and has no stalls.
 type stalls struct {

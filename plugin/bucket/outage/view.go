@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -57,8 +58,8 @@ func (v *View) live() int { return min(max(v.nodes, int(v.namespace.live.Load())
 
 // Take implements store.Store. It leaves bounds Unanswered that fail open or closed and whose server did not answer.
 func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if len(bounds) != len(statuses) {
-		return fmt.Errorf("take %d bounds: there is room for %d statuses", len(bounds), len(statuses))
+	if err := store.CheckLengths("take", bounds, statuses); err != nil {
+		return err
 	}
 	if len(bounds) == 0 {
 		return nil

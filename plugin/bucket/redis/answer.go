@@ -23,7 +23,7 @@ const (
 	entriesForeign = 2
 )
 
-var errReply = errors.New("the script's reply has not the form of its contract")
+var errReply = errors.New("parse the script's reply: unexpected form")
 
 // errScriptDiffers reports a fault of this program: the script and package limit are tested to decide alike.
 var errScriptDiffers = errors.New("the script denied what the limit admits")

@@ -25,7 +25,7 @@ type connection struct {
 }
 
 // rejection is a fatal fault that a check has found. Every call that it rejects counts as a failure at its gate, so
-// that the store counts as away.
+// that the store counts as unavailable.
 type rejection struct {
 	err  error
 	gate Gate

@@ -49,6 +49,7 @@
 //
 // # What does not live here
 //
-// What the numbers mean is in package limit. What happens while Redis is away is in the outage layer: here the status
-// of a bound without an answer has the cause, and a [Gate] of that layer holds calls back from a server that fails.
+// What the numbers mean is in package limit. What happens while Redis is unavailable is in the outage layer: here the
+// status of a bound without an answer has the cause, and a [Gate] of that layer holds calls back from a server that
+// fails.
 package redis

@@ -138,9 +138,9 @@ func failure(err error) decision.Failure {
 	}
 }
 
-// notItsFault holds how errors begin of a healthy server that lacks the script or the key's slot, or has a foreign type
-// there.
-var notItsFault = []string{"NOSCRIPT ", "MOVED ", "ASK ", "TRYAGAIN ", "CROSSSLOT ", "WRONGTYPE "}
+// clientErrors holds how the errors of a healthy server begin that lacks the script or the key's slot, or has a foreign
+// type there.
+var clientErrors = []string{"NOSCRIPT ", "MOVED ", "ASK ", "TRYAGAIN ", "CROSSSLOT ", "WRONGTYPE "}
 
 // isServerRejection reports whether an error is the reply of a server that is up but runs no scripts.
 func isServerRejection(err error) bool {
@@ -151,20 +151,20 @@ func isServerRejection(err error) bool {
 	return errors.As(err, &reply) && isServerFault(err)
 }
 
-// isServerFault reports whether an error is the fault of its server. That a caller had no more time is not, see
-// [gaveUp].
+// isServerFault reports whether an error is the fault of its server. A caller's timeout is not a fault of the server:
+// see [callerTimedOut].
 func isServerFault(err error) bool {
-	if err == nil || gaveUp(err) {
+	if err == nil || callerTimedOut(err) {
 		return false
 	}
 	var reply redis.Error
 	return !errors.As(err, &reply) ||
-		!slices.ContainsFunc(notItsFault, func(prefix string) bool { return strings.HasPrefix(reply.Error(), prefix) })
+		!slices.ContainsFunc(clientErrors, func(prefix string) bool { return strings.HasPrefix(reply.Error(), prefix) })
 }
 
-// gaveUp reports whether a call ended because its caller had no more time, so that no answer was seen. A connection
-// that could not be opened in time is the server's fault.
-func gaveUp(err error) bool {
+// callerTimedOut reports whether a call ended because its caller had no more time, so that no answer was seen. A
+// connection that could not be opened in time is the server's fault.
+func callerTimedOut(err error) bool {
 	if err == nil {
 		return false // without the variables, which would be allocated
 	}

@@ -13,8 +13,8 @@ type Gate interface {
 	// Leave ends a call that the server answered, or that failed: how long it took, and whether its error is the server's
 	// fault.
 	Leave(took time.Duration, failed bool)
-	// Abandon ends a call whose caller had no more time after it took so long. An answer may still come, but a server that
-	// hangs shows nothing else.
+	// Abandon ends a call whose caller had no more time after it took so long. An answer may still come. A hung server
+	// ends calls only this way.
 	Abandon(took time.Duration)
 	// Close ends the gate: the store uses the server no more. It may be called twice.
 	Close()
@@ -37,7 +37,7 @@ func (openGate) Close()                       {}
 
 // leaveGate ends a call that a gate has admitted, by its error.
 func leaveGate(g Gate, began time.Time, err *error) {
-	if took := time.Since(began); errors.Is(*err, errUnfinished) || gaveUp(*err) {
+	if took := time.Since(began); errors.Is(*err, errUnfinished) || callerTimedOut(*err) {
 		g.Abandon(took)
 	} else {
 		g.Leave(took, isServerFault(*err))

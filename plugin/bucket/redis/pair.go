@@ -7,13 +7,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Pair keeps some buckets in a second Redis, so that neither can fill or slow the Redis of the others. It spends
-// all bounds of a request or none, as a cluster does with its groups. Where one Redis is away, only the
+// all bounds of a request or none, as a cluster does with its groups. Where one Redis is unavailable, only the
 // bounds in it have no answer. It is safe for concurrent use. Make it with [NewPair].
 type Pair struct {
 	main, second *Store
@@ -116,8 +117,8 @@ func (p *Pair) parts(bounds []policy.Bound, indexes []int) []part {
 
 // Refund implements store.Store, see [Store.Refund].
 func (p *Pair) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if len(bounds) != len(statuses) {
-		return errRefund(bounds, statuses)
+	if err := store.CheckLengths("refund", bounds, statuses); err != nil {
+		return err
 	}
 	refund(ctx, p.parts(bounds, markRefunded(bounds, statuses)), statuses)
 	return nil
@@ -135,7 +136,7 @@ func (p *Pair) callBoth(call func(*Store) error) (main, second error) {
 }
 
 // Beat counts the nodes in both stores, see [Store.Beat], and returns how many the main one counts. A second that is
-// away or full is no error: it only keeps the form of buckets that was last heard of there.
+// unavailable or full is no error: it only keeps the form of buckets that was last heard of there.
 func (p *Pair) Beat(ctx context.Context, namespace, node string, ttl time.Duration) (live int, err error) {
 	err, missed := p.callBoth(func(s *Store) error {
 		n, err := s.Beat(ctx, namespace, node, ttl)

@@ -60,7 +60,7 @@ func (l libraryLog) Printf(ctx context.Context, format string, args ...any) {
 
 // Open returns the store of a redis block, and a function to call once when it is no longer used: the last such call
 // closes the connection, which takes no longer than the commands in flight. Open does not wait for Redis, which may be
-// away. It fails when the block names no Redis, or certificates that cannot be read.
+// unavailable. It fails when the block names no Redis, or certificates that cannot be read.
 func (r *Registry) Open(block schema.Redis) (*Store, func(), error) {
 	c, release, err := r.acquire(block)
 	if err != nil {

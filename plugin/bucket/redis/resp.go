@@ -15,7 +15,7 @@ const (
 )
 
 var (
-	errSyntax    = errors.New("the reply is no RESP")
+	errSyntax    = errors.New("parse the reply: not RESP")
 	errLongReply = fmt.Errorf("the reply has more than %d bytes", maxReply)
 )
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -75,8 +76,8 @@ func (s *Store) Peek(ctx context.Context, bounds []policy.Bound, statuses []deci
 
 // decide takes or peeks, as the mode says.
 func (s *Store) decide(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, mode byte) error {
-	if len(bounds) != len(statuses) {
-		return fmt.Errorf("decide %d bounds: there is room for %d statuses", len(bounds), len(statuses))
+	if err := store.CheckLengths("decide", bounds, statuses); err != nil {
+		return err
 	}
 	clear(statuses)
 	if len(bounds) == 0 {
@@ -252,15 +253,11 @@ func (p *part) report(ctx context.Context, statuses []decision.Status, admitted 
 // Refund implements store.Store, for the statuses with the source Redis. What is doubtful stays spent, and so does the
 // refund of a call that fails.
 func (s *Store) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if len(bounds) != len(statuses) {
-		return errRefund(bounds, statuses)
+	if err := store.CheckLengths("refund", bounds, statuses); err != nil {
+		return err
 	}
 	refund(ctx, s.addParts(nil, bounds, markRefunded(bounds, statuses)), statuses)
 	return nil
-}
-
-func errRefund(bounds []policy.Bound, statuses []decision.Status) error {
-	return fmt.Errorf("refund %d bounds: there are %d statuses", len(bounds), len(statuses))
 }
 
 // markRefunded marks the statuses that Redis has charged as not charged, and returns their indexes.

@@ -162,7 +162,7 @@ func TestAServerThatDoesNotReplyLosesItsWire(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	err := p.run(ctx, newScript("return {}"), newCall([]string{"k"}))
-	if !gaveUp(err) {
+	if !callerTimedOut(err) {
 		t.Errorf("error is %v, want that the caller had no more time", err)
 	}
 	eventually(t, "a new wire is opened", func() bool {

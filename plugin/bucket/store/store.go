@@ -9,6 +9,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -38,4 +39,16 @@ type Store interface {
 	// Forget deletes buckets, so that all of their limits are free again, and returns their number. Some may be deleted
 	// before an error. Tokens that nodes hold on lease, this one included, can still be spent.
 	Forget(ctx context.Context, keys []policy.Key) (int, error)
+}
+
+// CheckLengths returns an error unless there is one status for each bound. The verb says what the caller was to do.
+func CheckLengths(verb string, bounds []policy.Bound, statuses []decision.Status) error {
+	if len(bounds) != len(statuses) {
+		return errLengths(verb, len(bounds), len(statuses))
+	}
+	return nil
+}
+
+func errLengths(verb string, bounds, statuses int) error {
+	return fmt.Errorf("%s %d bounds: got %d statuses, need one for each bound", verb, bounds, statuses)
 }
