@@ -88,7 +88,7 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	d.Mode, d.PolicyVersion = policies.Mode(), policies.Version()
 	wait, err := p.Meta.wait(ctx, &d.Identity)
 	if err != nil {
-		return errors.Join(fmt.Errorf("take the meta limit: %w", err), p.fault(ctx, facts, x))
+		return errors.Join(fmt.Errorf("take the meta limit: %w", err), p.readAndFault(ctx, facts, x))
 	}
 
 	// Which limits apply, and does every one have room? All are spent, or none. Where a store does not answer, each
@@ -112,7 +112,7 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 		d.Grow()
 		started := readClock(p.Elapsed)
 		if err := p.Buckets.Take(ctx, d.Resolution.Bounds, d.Statuses); err != nil {
-			return errors.Join(fmt.Errorf("take %d bounds: %w", len(d.Statuses), err), p.fault(ctx, facts, x))
+			return errors.Join(fmt.Errorf("take %d bounds: %w", len(d.Statuses), err), p.readAndFault(ctx, facts, x))
 		}
 		d.Took = readClock(p.Elapsed) - started
 		d.Combine()
@@ -174,11 +174,11 @@ func readClock(clock func() limit.Micros) limit.Micros {
 // answered as one if the known facts say so.
 func (p *Path) Fault(x *Exchange) {
 	call, missing := x.Request.GRPC()
-	x.uncounted(decision.InternalFault, p.FailClosed, call && missing == 0, p.Renderer)
+	x.answerUncounted(decision.InternalFault, p.FailClosed, call && missing == 0, p.Renderer)
 }
 
-// fault is Fault where facts can still be read. It returns the error of reading them.
-func (p *Path) fault(ctx context.Context, facts FactSource, x *Exchange) (err error) {
+// readAndFault reads whether the request is a gRPC call, and then calls Fault. It returns the error of reading.
+func (p *Path) readAndFault(ctx context.Context, facts FactSource, x *Exchange) (err error) {
 	if p.FailClosed {
 		_, err = isGRPC(ctx, facts, &x.Request, 0)
 	}
@@ -194,15 +194,21 @@ func Unconfigured(ctx context.Context, facts FactSource, deny bool, x *Exchange)
 	if deny {
 		grpc, err = isGRPC(ctx, facts, &x.Request, 0)
 	}
-	x.uncounted(decision.ConfigFault, deny, grpc, plain)
+	x.answerUncounted(decision.ConfigFault, deny, grpc, plain)
 	return err
+}
+
+// UnconfiguredFault answers a request of such a config if it could not be handled. It reads no facts, as [Path.Fault].
+func UnconfiguredFault(deny bool, x *Exchange) {
+	path := Path{Renderer: plain, FailClosed: deny}
+	path.Fault(x)
 }
 
 // plain renders responses for requests without a usable config.
 var plain = response.New(schema.Config{}.WithDefaults(), nil)
 
-// uncounted answers a request that no limit counts.
-func (x *Exchange) uncounted(reason decision.Reason, deny, grpc bool, renderer *response.Renderer) {
+// answerUncounted answers a request that no limit counts.
+func (x *Exchange) answerUncounted(reason decision.Reason, deny, grpc bool, renderer *response.Renderer) {
 	x.Decision.Reset()
 	x.Decision.Reason = reason
 	if deny {

@@ -92,7 +92,7 @@ func TestReadingTheRequestOfACallerAllocatesNothing(t *testing.T) {
 	var request identity.Request
 	if n := testing.AllocsPerRun(100, func() {
 		request.Reset()
-		if err := caller.Read(context.Background(), rules.Wants, rules, &request); err != nil {
+		if err := caller.Read(context.Background(), rules.Required, rules, &request); err != nil {
 			t.Fatal(err)
 		}
 	}); n > 0 {

@@ -31,7 +31,7 @@ const (
 	readyTime = 2 * time.Second
 )
 
-// Options configure a Server. Store, Tokens and Log are required.
+// Options configures a Server. Store, Tokens and Log are required.
 type Options struct {
 	Version string // of the program
 	Store   *pgstore.Store

@@ -100,7 +100,7 @@ type Result uint8
 // The results, as the metrics name them.
 const (
 	Allowed       Result = iota
-	SoftThrottled        // allowed, and above the soft threshold of an enforced bound
+	SoftThrottled        // admitted, and above the soft threshold of an enforced bound
 	HardThrottled        // denied
 )
 

@@ -29,7 +29,7 @@ const (
 	DefaultFlushTime  = 2 * time.Second
 )
 
-// Options configure a recorder. Only Log is required.
+// Options configures a recorder. Only Log is required.
 type Options struct {
 	Sinks map[string]Sink // where lines go, by their names in logs and Stats
 	Log   *slog.Logger    // one line when a sink begins to fail, fails with another error, or works again

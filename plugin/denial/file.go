@@ -16,7 +16,7 @@ const (
 	DefaultKeep     = 5
 )
 
-// FileOptions configure a File.
+// FileOptions configures a File.
 type FileOptions struct {
 	Path     string
 	MaxBytes int64 // of a file, unless a single batch is larger; 0: DefaultMaxBytes

@@ -124,7 +124,7 @@ type Rules struct {
 	CostHeaderMax      int64
 	CallerCost         bool     // the cost is Request.Caller's
 	Headers            []string // names of the headers that Request.Headers holds
-	Wants              Facts    // needed of every request
+	Required           Facts    // needed of every request
 	NeedUser           bool     // some limit is counted per user
 	NeedTenant         bool     // some limit is a tenant's
 	NeedCredential     bool     // some limit is counted per credential
@@ -143,7 +143,7 @@ func (r *Rules) EndpointPath(normal string) string {
 // Identify fills id from the facts of req and returns the facts that are still needed; 0: id is complete. Call it again
 // when they are known. It needs at most three rounds.
 func (r *Rules) Identify(req *Request, id *Identity) Facts {
-	if missing := r.Wants &^ req.Known; missing != 0 {
+	if missing := r.Required &^ req.Known; missing != 0 {
 		return missing
 	}
 	id.Reset()

@@ -99,12 +99,12 @@ func Header(name string, headers *[]string) int {
 
 // Compile sets the facts that Identify needs of every request, from the rules and from what the limits need.
 func (r *Rules) Compile(needed Facts) {
-	r.Wants = needed
+	r.Required = needed
 	if r.CostHeader >= 0 {
-		r.Wants |= HeaderFacts
+		r.Required |= HeaderFacts
 	}
 	if r.CallerCost {
-		r.Wants |= CallerFacts
+		r.Required |= CallerFacts
 	}
 	if !r.NeedTenant {
 		return
@@ -115,7 +115,7 @@ func (r *Rules) Compile(needed Facts) {
 	}
 	for _, list := range lists {
 		for _, source := range list {
-			r.Wants |= source.fact()
+			r.Required |= source.fact()
 		}
 	}
 }

@@ -17,8 +17,8 @@ const (
 // maxReported bounds the conflicts that are logged.
 const maxReported = 1000
 
-// use records that an instance has an event at now.
-func (r *configs) use(in *instance, now time.Duration) {
+// recordUse records that an instance has an event at now.
+func (r *configs) recordUse(in *instance, now time.Duration) {
 	idle := now - time.Duration(in.usedAt.Load())
 	if idle < useStep {
 		return

@@ -62,7 +62,7 @@ func TestAConfigThatServesRequestsStaysALiveDefinition(t *testing.T) {
 	first := l.define(1, "one", 5)
 	for range 30 {
 		l.now += useStep
-		l.use(first, l.now)
+		l.recordUse(first, l.now)
 	}
 	l.define(2, "two", 6)
 	if got := l.conflicts(); got != 1 {
@@ -79,7 +79,7 @@ func TestAConfigThatIsUsedAgainIsComparedAgain(t *testing.T) {
 		t.Fatalf("%d conflicts with a config that serves no requests, want none", got)
 	}
 	for range 3 {
-		l.use(first, l.now)
+		l.recordUse(first, l.now)
 	}
 	if got := l.conflicts(); got != 1 {
 		t.Errorf("%d conflicts once it serves requests again, want 1", got)

@@ -9,8 +9,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // instance is one plugin config in one worker of Kong.
@@ -53,39 +51,11 @@ func (in *instance) keepRoute(req *identity.Request, now time.Duration) {
 	in.route.Store(&route{req.Route, req.GRPCRoute, now + routeFresh})
 }
 
-// session is the memory of one connection. Each event reuses it.
-type session struct {
-	exchange admit.Exchange
-	interner *kongwire.Interner
-	headers  []kongwire.Header
-
-	// of the current event
-	event    *kongwire.Event
-	instance *instance
-
-	// of the current Read
-	req       *identity.Request
-	decoders  []decoder
-	questions []kongwire.Question
-	decode    func(i int, answer []byte) error // decodeAnswer
-}
-
-// sessionOf returns the session of the event's connection.
-func sessionOf(e *kongwire.Event) *session {
-	if s, ok := e.Local.(*session); ok {
-		return s
-	}
-	s := &session{interner: kongwire.NewInterner()}
-	s.decode = s.decodeAnswer
-	e.Local = s
-	return s
-}
-
 // access decides a request and answers it.
 func (in *instance) access(ctx context.Context, e *kongwire.Event) error {
 	s := sessionOf(e)
 	s.event, s.instance = e, in
-	in.configs.use(in, e.Began())
+	in.configs.recordUse(in, e.Began())
 	var err error
 	if in.path == nil {
 		err = admit.Unconfigured(ctx, s, in.deny, &s.exchange)
@@ -102,27 +72,10 @@ func (in *instance) access(ctx context.Context, e *kongwire.Event) error {
 // fault answers a request whose access has panicked.
 func (in *instance) fault(e *kongwire.Event) {
 	s := sessionOf(e)
-	path := in.path
-	if path == nil {
-		path = &admit.Path{Renderer: response.New(schema.Config{}.WithDefaults(), nil), FailClosed: in.deny}
+	if in.path == nil {
+		admit.UnconfiguredFault(in.deny, &s.exchange)
+	} else {
+		in.path.Fault(&s.exchange)
 	}
-	path.Fault(&s.exchange)
 	s.respond()
-}
-
-// respond sends the decision to Kong.
-func (s *session) respond() {
-	if s.instance.traces {
-		s.event.SetSerializeValue(serializedAs, trace(&s.exchange.Decision))
-	}
-	r := &s.exchange.Response
-	s.headers = s.headers[:0]
-	for _, h := range r.Headers {
-		s.headers = append(s.headers, kongwire.Header(h))
-	}
-	if r.Denied {
-		s.event.Exit(r.Status, s.headers, r.Body)
-		return
-	}
-	s.event.SetHeaders(s.headers)
 }

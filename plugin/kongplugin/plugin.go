@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Options configure a Server.
+// Options configures a Server.
 type Options struct {
 	Version string        // of the plugin
 	Budget  time.Duration // how long an event may wait for Kong; buckets have a budget of their own. 0: one second

@@ -1,7 +1,6 @@
 package kongplugin
 
 import (
-	"context"
 	"strings"
 	"sync/atomic"
 
@@ -134,44 +133,4 @@ func parseRequestLine(line string) (method, path string, http2 bool) {
 		target, http2 = target[:i], target[i+1:] == "HTTP/2.0"
 	}
 	return method, identity.NormalizePath(target), http2
-}
-
-// Read reads facts from Kong in one round trip. It implements admit.FactSource.
-func (s *session) Read(_ context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error {
-	req.Known |= facts
-	now := s.event.Began()
-	if facts&identity.RouteFact != 0 && s.instance.fillRoute(req, now) {
-		facts &^= identity.RouteFact
-	}
-	s.questions, s.decoders, s.req = s.questions[:0], s.decoders[:0], req
-	for i := range questions {
-		if facts&questions[i].fact != 0 {
-			s.addQuestion(&questions[i])
-		}
-	}
-	if facts&identity.HeaderFacts != 0 {
-		headers := s.instance.headers.questionsFor(rules)
-		req.Headers = append(req.Headers[:0], headers.empty...)
-		for i := range headers.questions {
-			s.addQuestion(&headers.questions[i])
-		}
-	}
-	if err := s.event.Ask(s.questions, s.decode); err != nil {
-		return err
-	}
-	if facts&identity.RouteFact != 0 {
-		s.instance.keepRoute(req, now)
-	}
-	return nil
-}
-
-// addQuestion adds a question to those that Read sends.
-func (s *session) addQuestion(q *question) {
-	s.questions = append(s.questions, q.ask)
-	s.decoders = append(s.decoders, q.decode)
-}
-
-// decodeAnswer sets the fact of the answer to the question at i.
-func (s *session) decodeAnswer(i int, answer []byte) error {
-	return s.decoders[i](answer, s.interner, s.req)
 }

@@ -4,5 +4,5 @@ package kongwire
 
 import "net"
 
-// quieten returns listener: other systems have no accept that makes a connection which does not block.
-func quieten(listener net.Listener) (net.Listener, error) { return listener, nil }
+// newQuietListener returns listener: other systems have no accept that makes a connection which does not block.
+func newQuietListener(listener net.Listener) (net.Listener, error) { return listener, nil }

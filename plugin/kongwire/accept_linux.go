@@ -22,8 +22,9 @@ type quietListener struct {
 	err     error
 }
 
-// quieten returns a listener that accepts the connections of listener. It is listener itself if that is no unix socket.
-func quieten(listener net.Listener) (net.Listener, error) {
+// newQuietListener returns a listener that accepts the connections of listener. It is listener itself if that is no
+// unix socket.
+func newQuietListener(listener net.Listener) (net.Listener, error) {
 	unix, ok := listener.(*net.UnixListener)
 	if !ok {
 		return listener, nil

@@ -16,7 +16,7 @@ func listenQuietly(t *testing.T) (l net.Listener, dial func() net.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l, err = quieten(unix); err != nil {
+	if l, err = newQuietListener(unix); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() }) // the test may have closed it

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// acceptLast is how long an ending server accepts connections from the queue of the kernel.
-const acceptLast = 20 * time.Millisecond
+// acceptGrace is how long an ending server accepts connections from the queue of the kernel.
+const acceptGrace = 20 * time.Millisecond
 
-// Options configure a Server.
+// Options configures a Server.
 type Options struct {
 	Name string // the plugin's name in Kong (required)
 	// Start makes an instance of a config (required). It cannot fail: the instance of a config with faults must answer
@@ -126,7 +126,7 @@ var errListenerClosed = errors.New("the listener was closed from outside")
 // events finish for at most the drain time, and closes all connections. No goroutine that it started is left when it
 // returns. It returns nil after ctx has ended. A server serves once.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
-	listener, err := quieten(listener)
+	listener, err := newQuietListener(listener)
 	if err != nil {
 		return fmt.Errorf("accept connections: %w", err)
 	}
@@ -156,7 +156,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	err = errors.Join(err, closeListener(listener))
 	<-accepting
-	s.dismiss()
+	s.endWorkers()
 	s.finish(&owned, cut)
 	return err
 }
@@ -178,7 +178,7 @@ func (s *Server) finish(owned *sync.WaitGroup, cut context.CancelFunc) {
 	}
 }
 
-// stopListening denies new connections. Those that wait in the kernel can still be accepted for acceptLast. It reports
+// stopListening denies new connections. Those that wait in the kernel can still be accepted for acceptGrace. It reports
 // whether the system can do that: Linux can for unix sockets.
 func stopListening(listener net.Listener) bool {
 	unix, ok := listener.(interface {
@@ -194,7 +194,7 @@ func stopListening(listener net.Listener) bool {
 	}
 	var stopped error
 	err = raw.Control(func(fd uintptr) { stopped = syscall.Shutdown(int(fd), syscall.SHUT_RD) })
-	return err == nil && stopped == nil && unix.SetDeadline(time.Now().Add(acceptLast)) == nil
+	return err == nil && stopped == nil && unix.SetDeadline(time.Now().Add(acceptGrace)) == nil
 }
 
 func closeListener(listener net.Listener) error {

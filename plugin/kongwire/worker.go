@@ -78,8 +78,8 @@ func (s *Server) setIdle(w *worker) bool {
 	return true
 }
 
-// dismiss ends the idle workers, and each of the others after its connection. No connection may come after it.
-func (s *Server) dismiss() {
+// endWorkers ends the idle workers, and each of the others after its connection. No connection may come after it.
+func (s *Server) endWorkers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, w := range s.idle {

@@ -102,7 +102,11 @@ func TestOnlySoManyWorkersStayIdle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	deadline := time.Now().Add(time.Minute)
 	for open, _ := h.Connections(); open > 0; open, _ = h.Connections() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d connections are open after a minute", open)
+		}
 		time.Sleep(time.Millisecond)
 	}
 	h.mu.Lock()

@@ -18,7 +18,7 @@ const Never = time.Duration(math.MaxInt64)
 // Decision is the answer to one request. The caller may keep and change it.
 type Decision struct {
 	Allowed bool
-	Result  decision.Result // allowed, soft_throttled (allowed, beyond a soft threshold) or hard_throttled (denied)
+	Result  decision.Result // allowed, soft_throttled (admitted, beyond a soft threshold) or hard_throttled (denied)
 	Reason  decision.Reason // counted: the limits decided; else what decided instead
 
 	// Policy is the name of the limit that binds: of those that deny, the one with the longest wait; else the one with the
@@ -67,7 +67,7 @@ type Status struct {
 type Header struct{ Name, Value string }
 
 // WriteTo sets the headers of the decision on an HTTP response, and sends the response of a denied request. It reports
-// whether the request is allowed.
+// whether the request is admitted.
 func (d *Decision) WriteTo(w http.ResponseWriter) bool {
 	for _, h := range d.Headers {
 		w.Header().Set(h.Name, h.Value)

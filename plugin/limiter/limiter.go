@@ -28,7 +28,7 @@ import (
 // ErrClosed is the error of a request to a limiter that is closed.
 var ErrClosed = errors.New("the limiter is closed")
 
-// Options configure a Limiter; zero fields have defaults. All nodes and programs that share a budget must have the same
+// Options configures a Limiter; zero fields have defaults. All nodes and programs that share a budget must have the same
 // values of those that are settings of the plugin server.
 type Options struct {
 	// Config has the policies, and where their buckets are. Its zero fields mean their defaults. Parse reads one from YAML
@@ -141,7 +141,7 @@ func (l *Limiter) start(config *schema.Config, o *Options) error {
 	return nil
 }
 
-// TryAcquire decides a request, and spends its cost if it is allowed. It does not wait until there is room. An error
+// TryAcquire decides a request, and spends its cost if it is admitted. It does not wait until there is room. An error
 // means that the limits could not decide; Allowed is set all the same, as the package comment explains.
 func (l *Limiter) TryAcquire(ctx context.Context, r Request) (Decision, error) {
 	x := l.exchange()

@@ -40,7 +40,7 @@ const (
 	maxScrapes = 4
 )
 
-// ServerOptions configure a Server. Metrics and Log must be set.
+// ServerOptions configures a Server. Metrics and Log must be set.
 type ServerOptions struct {
 	Metrics *Metrics
 	// Address is host:port; port 0 selects a free one. "": the server does not listen, and only logs the last numbers.

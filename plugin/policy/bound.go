@@ -75,16 +75,8 @@ func PerScope(name string) string {
 // ByEndpoint reports whether each endpoint has a bucket of its own.
 func (s Scope) ByEndpoint() bool { return s == Endpoint || s == TenantEndpoint || s == UserEndpoint }
 
-// ByUser reports whether each user of a tenant has a bucket of its own.
-func (s Scope) ByUser() bool { return s == User || s == UserEndpoint }
-
-// Clone returns a copy for a store to keep: its names share no memory with the request's texts, of which they may be
-// small parts.
-func (k *Key) Clone() Key {
-	c := *k
-	c.GroupID, c.Subject, c.Endpoint = strings.Clone(c.GroupID), strings.Clone(c.Subject), strings.Clone(c.Endpoint)
-	return c
-}
+// byUser reports whether each user of a tenant has a bucket of its own.
+func (s Scope) byUser() bool { return s == User || s == UserEndpoint }
 
 // Shared reports whether all tenants spend from the buckets of the scope.
 func (s Scope) Shared() bool { return s == Endpoint || s == Global }
@@ -195,6 +187,14 @@ func (k *Key) SubjectText() string {
 	default:
 		return ""
 	}
+}
+
+// Clone returns a copy for a store to keep: its names share no memory with the request's texts, of which they may be
+// small parts.
+func (k *Key) Clone() Key {
+	c := *k
+	c.GroupID, c.Subject, c.Endpoint = strings.Clone(c.GroupID), strings.Clone(c.Subject), strings.Clone(c.Endpoint)
+	return c
 }
 
 // KeysOf returns the bucket keys of bounds.

@@ -227,8 +227,8 @@ func compileRow(in Row) (r *row, faults []Fault) {
 	}, nil
 }
 
-// valid reports whether a row, whose limit is p, means something to a node. It takes what Faults would report where a
-// node can still count it, and does without what Faults costs: a database has very many rows.
+// valid reports whether a node can use a row, whose limit is p. It accepts some rows that Faults rejects, and is
+// cheaper.
 func (in Row) valid(p Policy) bool {
 	l := in.Limit
 	return isName(in.Namespace) && isName(l.Name) && len(in.Tier) <= maxName && len(in.Tenant) <= maxPart &&

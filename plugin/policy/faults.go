@@ -12,8 +12,7 @@ import (
 
 // Faults returns everything that is wrong with a policy by itself, in the order of its fields: what its declaration
 // says, arithmetic that would not be exact, and a pattern that matches nothing. Every way to write a policy, and every
-// node that reads one, reports these. Whether its endpoint is ambiguous beside those of others is for NewSnapshot to
-// find.
+// node that reads one, reports these. NewSnapshot finds endpoints that are ambiguous with others.
 func Faults(p schema.Policy) []schema.Fault { return p.Faults(compiles) }
 
 // compiles returns why a limit cannot be counted, as schema.Faults.

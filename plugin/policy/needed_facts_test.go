@@ -113,9 +113,9 @@ func TestNoFactIsReadThatNoLimitNeeds(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", test.name, err)
 			}
-			if rules := plan.Rules; rules.Wants != want || !slices.Equal(rules.Headers, test.headers) {
+			if rules := plan.Rules; rules.Required != want || !slices.Equal(rules.Headers, test.headers) {
 				t.Errorf("%s: reads facts %010b with headers %q, want %010b with %q",
-					test.name, rules.Wants, rules.Headers, want, test.headers)
+					test.name, rules.Required, rules.Headers, want, test.headers)
 			}
 		}
 	}
@@ -126,13 +126,15 @@ func TestForCallersTheConfigsSourcesAreNotRead(t *testing.T) {
 	sources := `tenant_from: [header.X-Org], user_from: [jwt.sub], tier_from: [header.X-Tier], cost_header: X-Cost,
 		trusted_headers: [X-Org, X-Tier, X-Cost], observe_endpoint: false`
 	for limits, want := range map[string]identity.Rules{
-		``: {Wants: route},
-		`global: {limits: [{name: g, scope: global, limit: 1, window_size: 1}]}`: {Wants: caller | route, CallerCost: true},
+		``: {Required: route},
+		`global: {limits: [{name: g, scope: global, limit: 1, window_size: 1}]}`: {
+			Required: caller | route, CallerCost: true,
+		},
 		`on_missing_tenant: deny`: {
-			Wants: caller | route, NeedTenant: true, Tenant: []identity.Source{identity.CallerTenant},
+			Required: caller | route, NeedTenant: true, Tenant: []identity.Source{identity.CallerTenant},
 		},
 		`tiers: [{name: a, limits: [{name: u, scope: user, limit: 1, window_size: 1}]}, {name: b}]`: {
-			Wants: caller | route, NeedTenant: true, NeedUser: true, CallerCost: true,
+			Required: caller | route, NeedTenant: true, NeedUser: true, CallerCost: true,
 			Tenant: []identity.Source{identity.CallerTenant}, Tier: []identity.Source{identity.CallerTier},
 			User: []identity.Source{identity.CallerUser},
 		},
@@ -162,8 +164,8 @@ func TestRowsBesideAPlanForCallersReadTheCallerToo(t *testing.T) {
 		t.Fatal(faults)
 	}
 	rules := plan.With(snapshot).Rules
-	if want := identity.CallerFacts | identity.RouteFact; rules.Wants != want || len(rules.Headers) != 0 {
-		t.Errorf("reads facts %010b with headers %q, want %010b with none", rules.Wants, rules.Headers, want)
+	if want := identity.CallerFacts | identity.RouteFact; rules.Required != want || len(rules.Headers) != 0 {
+		t.Errorf("reads facts %010b with headers %q, want %010b with none", rules.Required, rules.Headers, want)
 	}
 }
 

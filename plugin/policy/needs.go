@@ -33,7 +33,7 @@ func (n Needs) union(other Needs) Needs {
 // addPolicy adds what one policy needs beside a tenant.
 func (n *Needs) addPolicy(p *Policy) {
 	n.Cost = true
-	n.User = n.User || p.Scope.ByUser()
+	n.User = n.User || p.Scope.byUser()
 	switch {
 	case p.Scope == Credential:
 		n.Credential = true

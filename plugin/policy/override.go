@@ -219,8 +219,8 @@ func compileOverride(in Override) (o *override, faults []Fault) {
 	return o, nil
 }
 
-// valid reports whether a row means something to a node, its address aside. It takes what OverrideFaults would report
-// where a node can still apply it, and does without what OverrideFaults costs: a database has very many rows.
+// valid reports whether a node can use a row, apart from its address. It accepts some rows that OverrideFaults rejects,
+// and is cheaper.
 func (in *Override) valid() bool {
 	if in.Kind == CustomLimit {
 		if _, err := limit.New(customSpec(in.Override)); err != nil {

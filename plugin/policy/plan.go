@@ -201,7 +201,7 @@ func (s *Plan) appendBound(p *Policy, id *identity.Identity, cost int64, r *Reso
 	bound := &r.Bounds[n]
 	if !s.fillKey(p, id, r, &bound.Key) {
 		r.Bounds = r.Bounds[:n]
-		r.UserRequired = r.UserRequired || (p.Scope.ByUser() && (p.Mode == Enforce || s.mode != Enforce))
+		r.UserRequired = r.UserRequired || (p.Scope.byUser() && (p.Mode == Enforce || s.mode != Enforce))
 		return
 	}
 	if p.Cost >= 0 {

@@ -54,7 +54,7 @@ type Row struct {
 	schema.Policy
 }
 
-// Match is what the row applies to, least specific first: tier, tenant, tenant+endpoint.
+// Match returns what the row applies to, least specific first: tier, tenant, tenant+endpoint.
 func (p *Row) Match() string {
 	switch {
 	case p.Tenant == "":

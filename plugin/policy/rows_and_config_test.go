@@ -63,14 +63,14 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 		trusted_headers: [X-User, X-Tier], on_missing_tenant: skip}`)
 	for _, test := range tests {
 		with := config.With(build(t, test.rows))
-		if with.Rules.Wants != test.want || !slices.Equal(with.Rules.Headers, test.headers) {
+		if with.Rules.Required != test.want || !slices.Equal(with.Rules.Headers, test.headers) {
 			t.Errorf("%s: reads facts %08b with headers %q, want %08b with %q",
-				test.name, with.Rules.Wants, with.Rules.Headers, test.want, test.headers)
+				test.name, with.Rules.Required, with.Rules.Headers, test.want, test.headers)
 		}
 		back := with.With(build(t, policy.Rows{}))
-		if config.Rules.Wants != 0 || back.Rules.Wants != 0 || with.With(nil).Rules.Wants != 0 {
+		if config.Rules.Required != 0 || back.Rules.Required != 0 || with.With(nil).Rules.Required != 0 {
 			t.Errorf("%s: without the rows, facts %08b are read, by the config alone %08b",
-				test.name, back.Rules.Wants, config.Rules.Wants)
+				test.name, back.Rules.Required, config.Rules.Required)
 		}
 	}
 }
@@ -80,8 +80,8 @@ func TestRowsOfAnotherNamespaceNeedNoFacts(t *testing.T) {
 	snapshot := build(t, policy.Rows{Policies: []policy.Row{
 		{ID: 1, Policy: schema.Policy{Namespace: "eu", Tenant: "acme", Limit: perUser}},
 	}})
-	if with := compile(t, `{observe_endpoint: false, on_missing_tenant: skip}`).With(snapshot); with.Rules.Wants != 0 {
-		t.Errorf("facts %08b are read, want none", with.Rules.Wants)
+	if with := compile(t, `{observe_endpoint: false, on_missing_tenant: skip}`).With(snapshot); with.Rules.Required != 0 {
+		t.Errorf("facts %08b are read, want none", with.Rules.Required)
 	}
 	if needs := snapshot.Needs("eu"); !needs.User || !needs.Tenant || !needs.Cost {
 		t.Errorf("the namespace of the rows needs %+v, want a tenant, a user and a cost", needs)

@@ -45,7 +45,7 @@ const (
 // FileName is the name of the saved snapshot in Options.Dir.
 const FileName = "policies.snapshot"
 
-// Options configure what to follow, and how closely. The zero value of a duration or number selects its default;
+// Options configures what to follow, and how closely. The zero value of a duration or number selects its default;
 // a negative one is an error.
 type Options struct {
 	Source     Source       // where Postgres is; required

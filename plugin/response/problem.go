@@ -30,12 +30,11 @@ func (re *Renderer) body(d *decision.Decision, wait int64, r *Response) {
 	switch d.Reason {
 	case decision.TenantMissing:
 		b = append(b, identityIsRequired...)
-		b = append(b,
-			`,"detail":"The request does not tell which tenant it is for, and this API serves known tenants only."`...)
+		b = append(b, `,"detail":"No tenant is identified, and this API requires one."`...)
 		message = []byte(`"No tenant identified"`)
 	case decision.UserMissing:
 		b = append(b, identityIsRequired...)
-		b = append(b, `,"detail":"The request does not tell which user it is from, and this API serves known users only."`...)
+		b = append(b, `,"detail":"No user is identified, and this API requires one."`...)
 		message = []byte(`"No user identified"`)
 	case decision.HeaderRepeated:
 		b = append(b, badRequest...)
@@ -95,7 +94,7 @@ func (re *Renderer) body(d *decision.Decision, wait int64, r *Response) {
 // appends the name alone.
 func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 	bound := &d.Resolution.Bounds[d.Binding]
-	if !re.Shows(bound) {
+	if !re.shows(bound) {
 		return sharedDetail(b, d, wait)
 	}
 	spec := bound.Policy.Limit.Spec()

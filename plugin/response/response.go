@@ -83,9 +83,9 @@ func New(config schema.Config, jitter func(n int64) int64) *Renderer {
 	}
 }
 
-// Shows reports whether clients read the numbers of a bound: always for their own buckets, and only with
+// shows reports whether clients read the numbers of a bound: always for their own buckets, and only with
 // show_shared_limits for a bucket that all tenants share. A denial by a shared bound shows its name and Retry-After.
-func (re *Renderer) Shows(b *policy.Bound) bool { return re.showShared || !b.Key.Shared() }
+func (re *Renderer) shows(b *policy.Bound) bool { return re.showShared || !b.Key.Shared() }
 
 // ShowsShared reports whether clients read the numbers of limits that all tenants share: show_shared_limits.
 func (re *Renderer) ShowsShared() bool { return re.showShared }
@@ -175,12 +175,12 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	r.number("X-RateLimit-Limit", capacity)
 	r.number("X-RateLimit-Remaining", remaining)
 	r.number("X-RateLimit-Reset", status.ResetAt().Seconds())
-	if re.Warns(d) {
+	if re.warns(d) {
 		r.text("X-RateLimit-Warning", "true")
 	}
 	start := len(r.buf)
 	for i := range d.Resolution.Bounds {
-		if bound := &d.Resolution.Bounds[i]; bound.Enforced() && re.Shows(bound) {
+		if bound := &d.Resolution.Bounds[i]; bound.Enforced() && re.shows(bound) {
 			if len(r.buf) > start {
 				r.buf = append(r.buf, ',')
 			}
@@ -200,14 +200,14 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	}
 }
 
-// Warns reports whether clients read a warning: the request is allowed, and is in the soft zone of a bound whose
+// warns reports whether clients read a warning: the request is admitted, and is in the soft zone of a bound whose
 // numbers they read.
-func (re *Renderer) Warns(d *decision.Decision) bool {
+func (re *Renderer) warns(d *decision.Decision) bool {
 	if d.Result != decision.SoftThrottled {
 		return false
 	}
 	for i := range d.Statuses {
-		if bound := &d.Resolution.Bounds[i]; d.Statuses[i].Soft && bound.Enforced() && re.Shows(bound) {
+		if bound := &d.Resolution.Bounds[i]; d.Statuses[i].Soft && bound.Enforced() && re.shows(bound) {
 			return true
 		}
 	}
@@ -220,7 +220,7 @@ func (re *Renderer) degradation(d *decision.Decision, r *Response) {
 	start := len(r.buf)
 	for i := range d.Statuses {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
-		if status.Failure == decision.NoFailure || !bound.Enforced() || !re.Shows(bound) && !decision.Denies(bound, status) {
+		if status.Failure == decision.NoFailure || !bound.Enforced() || !re.shows(bound) && !decision.Denies(bound, status) {
 			continue
 		}
 		if len(r.buf) > start {

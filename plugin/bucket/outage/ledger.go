@@ -15,8 +15,8 @@ import (
 // maxNames bounds the policy names that are counted separately.
 const maxNames = 1000
 
-// Other stands for the policy names beyond those that are counted separately.
-const Other = "other"
+// otherNames stands for the policy names beyond those that are counted separately.
+const otherNames = "other"
 
 // Tally counts what a policy did without the shared store. Unverified is always Charged + WrittenOff + what is pending.
 type Tally struct {
@@ -105,7 +105,7 @@ func (l *ledger) recordRequest(bounds []policy.Bound, statuses []decision.Status
 // addTally adds to a policy's tally.
 func (l *ledger) addTally(name string, t Tally) {
 	if _, known := l.tallies[name]; !known && len(l.tallies) >= maxNames {
-		name = Other
+		name = otherNames
 	}
 	sum := l.tallies[name]
 	sum.add(t, 1)

@@ -150,7 +150,7 @@ func orDefault(n, otherwise int) int {
 
 // Stats holds a store's numbers, since its start where they count events.
 type Stats struct {
-	Policies    map[string]Tally            // by policy name; names beyond the first thousand are under Other
+	Policies    map[string]Tally            // by policy name; names beyond the first thousand count as "other"
 	Activations map[decision.Failure]uint64 // requests that fell back, by the first failure among their bounds
 	Waiting     int64                       // requests that wait for the shared store now
 	Buckets     int                         // buckets with debts

@@ -127,7 +127,7 @@ func (e *Engine) add(path *admit.Path, config *policy.Plan) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.live[path] = config
-	e.use(path, config, e.snapshot())
+	e.setPolicies(path, config, e.snapshot())
 	e.reportFaults()
 }
 
@@ -153,14 +153,14 @@ func (e *Engine) follow(snapshot *policy.Snapshot) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for path, config := range e.live {
-		e.use(path, config, snapshot)
+		e.setPolicies(path, config, snapshot)
 	}
 	e.reportFaults()
 	e.loadOnce.Do(func() { close(e.loaded) })
 }
 
-// use combines a path's config with a snapshot, if there is one. e.mu is held.
-func (e *Engine) use(path *admit.Path, config *policy.Plan, snapshot *policy.Snapshot) {
+// setPolicies combines a path's config with a snapshot, if there is one. e.mu is held.
+func (e *Engine) setPolicies(path *admit.Path, config *policy.Plan, snapshot *policy.Snapshot) {
 	if snapshot == nil {
 		path.Policies.Store(config)
 		return

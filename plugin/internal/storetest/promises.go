@@ -157,8 +157,8 @@ func shadowIsNotSpentByADeniedRequest(t *testing.T, f *fixture) {
 	f.expect(t, "after a denial", []policy.Bound{shadow, enforced}, 1, 1)
 }
 
-// During a rollout a candidate in shadow spends from the bucket of the enforced policy. It must not spend the tokens of
-// the enforced bound.
+// shadowAndEnforcedInOneBucket checks that a candidate in shadow, which during a rollout spends from the bucket of the
+// enforced policy, does not spend the tokens of the enforced bound.
 func shadowAndEnforcedInOneBucket(t *testing.T, f *fixture) {
 	enforced := fixed(t, "rollout", 3)
 	shadow := withMode(enforced, policy.Shadow)
@@ -242,7 +242,8 @@ func keysShareNoBucket(t *testing.T, f *fixture) {
 	}
 }
 
-// Names come from clients. No name may contain a valid separator of the parts of a stored key.
+// hostileNamesShareNoBucket checks that no name contains a valid separator of the parts of a stored key. Names come
+// from clients.
 func hostileNamesShareNoBucket(t *testing.T, f *fixture) {
 	names := []string{
 		"a", "b", "a:b", "a%3Ab", "a%3ab", "{a}", "{t=a}", "}{", "a\x00", "a\x00b", "\xff\xfe", "�", "é", "e\u0301",
