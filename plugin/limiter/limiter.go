@@ -28,8 +28,8 @@ import (
 // ErrClosed is the error of a request to a limiter that is closed.
 var ErrClosed = errors.New("the limiter is closed")
 
-// Options configures a Limiter; zero fields have defaults. All nodes and programs that share a budget must have the same
-// values of those that are settings of the plugin server.
+// Options configures a Limiter; zero fields have defaults. All nodes and programs that share a budget must have the
+// same values of those that are settings of the plugin server.
 type Options struct {
 	// Config has the policies, and where their buckets are. Its zero fields mean their defaults. Parse reads one from YAML
 	// or JSON. Mode log is like shadow here: an observer may log.

@@ -30,7 +30,7 @@ var errScriptDiffers = errors.New("the script denied what the limit admits")
 
 // readReply reads the reply to a take. It returns how many values were not of our form, and how many keys hold a
 // foreign type.
-func (p *plan) readReply(reply []byte) (foreign, taken int, err error) {
+func (p *scriptCall) readReply(reply []byte) (foreign, taken int, err error) {
 	e := elements{left: reply}
 	subjects, size := len(p.subjects), e.array()
 	if e.err == nil && size != subjects+1 && size != subjects+3 && size != subjects+4 {
@@ -58,7 +58,7 @@ func (p *plan) readReply(reply []byte) (foreign, taken int, err error) {
 
 // learnLevels records the levels of the request's subjects, if the reply consists of them. It reports whether it does:
 // then the script has done nothing else, and is run again.
-func (p *plan) learnLevels(reply []byte) (bool, error) {
+func (p *scriptCall) learnLevels(reply []byte) (bool, error) {
 	e := elements{left: reply}
 	if e.array() != 1 || e.next() != '*' {
 		return false, nil
@@ -79,7 +79,7 @@ func (p *plan) learnLevels(reply []byte) (bool, error) {
 }
 
 // readValues reads the subjects' strings.
-func (p *plan) readValues(e *elements) (foreign, taken int) {
+func (p *scriptCall) readValues(e *elements) (foreign, taken int) {
 	for i := range p.subjects {
 		s := &p.subjects[i]
 		s.value, s.readable = nil, true
@@ -99,7 +99,7 @@ func (p *plan) readValues(e *elements) (foreign, taken int) {
 }
 
 // readStates reads the states of the buckets as the script found them, and returns how many had impossible numbers.
-func (p *plan) readStates() (foreign int) {
+func (p *scriptCall) readStates() (foreign int) {
 	for i := range p.buckets {
 		b := &p.buckets[i]
 		b.state, b.charged, b.shown, b.refunded = limit.State{}, false, nil, false
@@ -118,7 +118,7 @@ func (p *plan) readStates() (foreign int) {
 }
 
 // readDenials marks the records that deny.
-func (p *plan) readDenials(e *elements) {
+func (p *scriptCall) readDenials(e *elements) {
 	for range e.array() {
 		if i := e.between(1, int64(len(p.records))); i > 0 {
 			p.records[i-1].denied = true
@@ -128,7 +128,7 @@ func (p *plan) readDenials(e *elements) {
 
 // readLogs reads the views of sliding logs. It returns how many have lost their entries, and how many keys of entries
 // hold a foreign type.
-func (p *plan) readLogs(e *elements) (lost, taken int) {
+func (p *scriptCall) readLogs(e *elements) (lost, taken int) {
 	size := e.array()
 	if size%viewSize != 0 {
 		e.fail()
@@ -160,7 +160,7 @@ func (p *plan) readLogs(e *elements) (lost, taken int) {
 }
 
 // denied reports whether an enforced bound denies.
-func (p *plan) denied() bool {
+func (p *scriptCall) denied() bool {
 	for i := range p.records[:p.enforced] {
 		if p.records[i].denied {
 			return true
@@ -170,7 +170,7 @@ func (p *plan) denied() bool {
 }
 
 // fill fills in the statuses of a decision. Admitted reports whether all calls of the request admit.
-func (p *plan) fill(statuses []decision.Status, admitted bool) error {
+func (p *scriptCall) fill(statuses []decision.Status, admitted bool) error {
 	if p.mode == modePeek {
 		return p.fillPeeked(statuses, admitted)
 	}
@@ -179,7 +179,7 @@ func (p *plan) fill(statuses []decision.Status, admitted bool) error {
 
 // fillStatuses fills in the statuses of a take. Charged reports whether what the script has spent stays spent; it is
 // false where another call of the same request denies.
-func (p *plan) fillStatuses(statuses []decision.Status, charged bool) error {
+func (p *scriptCall) fillStatuses(statuses []decision.Status, charged bool) error {
 	denied := p.denied()
 	refunds := !charged && !denied // what the script has spent is refunded, because another call denies
 	charged = charged && !denied
@@ -219,7 +219,7 @@ func (p *plan) fillStatuses(statuses []decision.Status, charged bool) error {
 
 // fillPeeked fills in the statuses of a peek: the waits of a take, and how the buckets stand without it. Admitted
 // reports whether all calls of the request admit.
-func (p *plan) fillPeeked(statuses []decision.Status, admitted bool) error {
+func (p *scriptCall) fillPeeked(statuses []decision.Status, admitted bool) error {
 	if err := p.fillStatuses(statuses, admitted); err != nil {
 		return err
 	}
@@ -238,7 +238,7 @@ func (p *plan) fillPeeked(statuses []decision.Status, admitted bool) error {
 
 // wait returns how long the record's bound has to wait. The script's decision stands, but for a bound in shadow that
 // was checked after spending which was then refunded: it is checked again without that.
-func (p *plan) wait(r *record, state limit.State, charged bool) (limit.Micros, error) {
+func (p *scriptCall) wait(r *record, state limit.State, charged bool) (limit.Micros, error) {
 	bound := &p.bounds[r.bound]
 	l := &bound.Policy.Limit
 	if !r.denied {
@@ -263,18 +263,18 @@ func (p *plan) wait(r *record, state limit.State, charged bool) (limit.Micros, e
 }
 
 // wasSpent reports whether the script has spent the record, if no enforced record denied.
-func (p *plan) wasSpent(r *record) bool {
+func (p *scriptCall) wasSpent(r *record) bool {
 	return r.spends && !r.denied && p.bounds[r.bound].Cost > 0 && p.isAnswered(r)
 }
 
 // isAnswered reports whether the record's bucket could be read.
-func (p *plan) isAnswered(r *record) bool {
+func (p *scriptCall) isAnswered(r *record) bool {
 	return p.subjects[p.buckets[r.bucket].subject].readable && (r.log == nil || !r.log.foreign)
 }
 
 // spend returns the state after the record was spent from it. Of a sliding log it spends from the view, with the mark
 // of the state.
-func (p *plan) spend(r *record, state limit.State) limit.State {
+func (p *scriptCall) spend(r *record, state limit.State) limit.State {
 	bound := &p.bounds[r.bound]
 	l := &bound.Policy.Limit
 	if r.log != nil {
@@ -289,7 +289,7 @@ func (p *plan) spend(r *record, state limit.State) limit.State {
 }
 
 // report fills in how the bound's bucket stands after the request.
-func (p *plan) report(i int, status *decision.Status) {
+func (p *scriptCall) report(i int, status *decision.Status) {
 	status.Now, status.Source = p.now, decision.Redis
 	b, r := &p.buckets[p.bucketOf[i]], p.shown[i]
 	if !p.subjects[b.subject].readable || (r != nil && r.log.foreign) {

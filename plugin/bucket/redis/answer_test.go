@@ -13,10 +13,10 @@ import (
 )
 
 // compiled is a compiled request of one enforced bound and one sliding log.
-func compiled(t testing.TB) *plan {
+func compiled(t testing.TB) *scriptCall {
 	t.Helper()
 	log := of(bound(t, "log", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 5, Window: hour}), "u")
-	p := new(plan)
+	p := new(scriptCall)
 	if err := p.compile([]policy.Bound{hundred(t), log}); err != nil {
 		t.Fatal(err)
 	}
@@ -102,10 +102,10 @@ func TestTooManyBoundsAreRefusedAsAWhole(t *testing.T) {
 	for i := range many {
 		many[i] = of(hundred(t), strings.Repeat("u", i))
 	}
-	if err := new(plan).compile(many); !errors.Is(err, errTooMany) {
+	if err := new(scriptCall).compile(many); !errors.Is(err, errTooMany) {
 		t.Errorf("%d subjects: %v", len(many), err)
 	}
-	if err := new(plan).compile(many[:maxSubjects]); err != nil {
+	if err := new(scriptCall).compile(many[:maxSubjects]); err != nil {
 		t.Errorf("%d subjects: %v", maxSubjects, err)
 	}
 	many = make([]policy.Bound, maxRecords+1)
@@ -113,7 +113,7 @@ func TestTooManyBoundsAreRefusedAsAWhole(t *testing.T) {
 		many[i] = hundred(t)
 		many[i].Key.Policy = strings.Repeat("p", i)
 	}
-	if err := new(plan).compile(many); !errors.Is(err, errTooMany) {
+	if err := new(scriptCall).compile(many); !errors.Is(err, errTooMany) {
 		t.Errorf("%d bounds: %v", len(many), err)
 	}
 }
@@ -145,7 +145,7 @@ func TestARequestAllocatesLittle(t *testing.T) {
 	}
 	statuses := make([]decision.Status, len(bounds))
 	reply := encoded(nil, nil, int64(1_700_000_000_000_000))
-	var p plan
+	var p scriptCall
 	if n := testing.AllocsPerRun(100, func() {
 		if err := p.compile(bounds); err != nil {
 			t.Fatal(err)

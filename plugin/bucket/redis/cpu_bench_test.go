@@ -108,13 +108,13 @@ func shipped(b *testing.B, algorithm limit.Algorithm, scopes func(n int) []polic
 		b.Fatal(err)
 	}
 	p := &policy.Policy{Limit: l}
-	var plans []*plan
+	var plans []*scriptCall
 	for n := range benchTenants * benchUsers {
 		var bounds []policy.Bound
 		for _, key := range scopes(n) {
 			bounds = append(bounds, policy.Bound{Policy: p, Key: key, Cost: 1})
 		}
-		plans = append(plans, &plan{levels: &benchLevels.levels, bounds: bounds})
+		plans = append(plans, &scriptCall{levels: &benchLevels.levels, bounds: bounds})
 	}
 	compiled := -1
 	return func(pipeline redis.Pipeliner, n int) {
@@ -273,7 +273,7 @@ func usedCPU(b *testing.B, client *redis.Client) float64 {
 func BenchmarkPlan(b *testing.B) {
 	bounds, statuses := benchBounds(b)
 	reply := encoded(nil, nil, int64(1_700_000_000_000_000))
-	var p plan
+	var p scriptCall
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := p.compile(bounds); err != nil {

@@ -163,7 +163,7 @@ func TestALongValueIsToldInPart(t *testing.T) {
 	f.take(t, bounds...)
 	unspent := bound(t, "unspent", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 100, Window: 300 * 24 * hour})
 	asked := []policy.Bound{bounds[20], bounds[7], unspent, bounds[8], bounds[29]}
-	var p plan
+	var p scriptCall
 	if err := p.compile(asked); err != nil {
 		t.Fatal(err)
 	}

@@ -148,7 +148,7 @@ func evalshaRival(b *testing.B, client *redis.Client) rival {
 	if err != nil {
 		b.Fatal(err)
 	}
-	plans := make([]plan, benchTenants*benchUsers)
+	plans := make([]scriptCall, benchTenants*benchUsers)
 	for n := range plans {
 		var bounds []policy.Bound
 		for _, key := range benchGlobal(n) {

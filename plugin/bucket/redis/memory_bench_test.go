@@ -167,7 +167,7 @@ func loadBuckets(b *testing.B, client *redis.Client, k *kind) {
 	if k.limit.Algorithm == limit.TokenBucket {
 		cost = l.Capacity()
 	}
-	plans, bounds := make([]plan, memoryBatch), make([][]policy.Bound, memoryBatch)
+	plans, bounds := make([]scriptCall, memoryBatch), make([][]policy.Bound, memoryBatch)
 	for range k.spent {
 		for next := 0; next < k.buckets; {
 			pipeline, queued := client.Pipeline(), 0
@@ -183,7 +183,7 @@ func loadBuckets(b *testing.B, client *redis.Client, k *kind) {
 	}
 }
 
-func send(b *testing.B, pipeline redis.Pipeliner, p *plan, bounds []policy.Bound) {
+func send(b *testing.B, pipeline redis.Pipeliner, p *scriptCall, bounds []policy.Bound) {
 	if err := p.compile(bounds); err != nil {
 		b.Fatal(err)
 	}

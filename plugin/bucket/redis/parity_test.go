@@ -64,7 +64,7 @@ func playTimelines(t *testing.T, count int, play func(*rapid.T)) {
 // step is one request of a timeline, and what the model answers to it.
 type step struct {
 	now    limit.Micros
-	plan   plan
+	plan   scriptCall
 	bounds []policy.Bound
 	want   []decision.Status
 	back   []int64 // of a refund: the units that each bound got back

@@ -77,8 +77,8 @@ type record struct {
 // viewsOnly reports whether the record neither checks nor spends, but only reads a sliding log.
 func (r *record) viewsOnly() bool { return !r.checks && !r.spends }
 
-// plan is one call of the script: it compiles the request and reads the reply. It is reused.
-type plan struct {
+// scriptCall is one call of the script: it compiles the request and reads the reply. It is reused.
+type scriptCall struct {
 	levels   *levels  // nil: no subject is split
 	formats  *formats // nil: the oldest form is written
 	bounds   []policy.Bound
@@ -103,7 +103,7 @@ type plan struct {
 }
 
 // reset drops what belongs to the request, and keeps the memory.
-func (p *plan) reset() {
+func (p *scriptCall) reset() {
 	clear(p.subjects)
 	clear(p.buckets)
 	p.bounds, p.receipts, p.mode = nil, nil, modeTake
@@ -113,7 +113,7 @@ func (p *plan) reset() {
 }
 
 // recompile makes the same request again, with the levels that its subjects have by now.
-func (p *plan) recompile() error {
+func (p *scriptCall) recompile() error {
 	if p.receipts != nil {
 		return p.refund(p.bounds, p.receipts)
 	}
@@ -121,7 +121,7 @@ func (p *plan) recompile() error {
 }
 
 // compile makes the request of a take, or of a peek.
-func (p *plan) compile(bounds []policy.Bound) error {
+func (p *scriptCall) compile(bounds []policy.Bound) error {
 	p.numberBuckets(bounds)
 	p.listRecords()
 	if p.tooMany() {
@@ -146,10 +146,12 @@ func (p *plan) compile(bounds []policy.Bound) error {
 	return nil
 }
 
-func (p *plan) tooMany() bool { return len(p.records) > maxRecords || len(p.subjects) > maxSubjects }
+func (p *scriptCall) tooMany() bool {
+	return len(p.records) > maxRecords || len(p.subjects) > maxSubjects
+}
 
 // numberBuckets finds the buckets and subjects of bounds.
-func (p *plan) numberBuckets(bounds []policy.Bound) {
+func (p *scriptCall) numberBuckets(bounds []policy.Bound) {
 	p.bounds = bounds
 	p.subjects, p.buckets, p.bucketOf, p.records = p.subjects[:0], p.buckets[:0], p.bucketOf[:0], p.records[:0]
 	for i := range bounds {
@@ -162,7 +164,7 @@ func (p *plan) numberBuckets(bounds []policy.Bound) {
 }
 
 // findBucket returns the number of the bound's bucket.
-func (p *plan) findBucket(b *policy.Bound) int {
+func (p *scriptCall) findBucket(b *policy.Bound) int {
 	for i := range p.buckets {
 		if *p.buckets[i].key == b.Key {
 			return i
@@ -176,7 +178,7 @@ func (p *plan) findBucket(b *policy.Bound) int {
 }
 
 // stringOf returns the number of the string that holds a bucket: its subject's head, or a chunk behind that.
-func (p *plan) stringOf(k *policy.Key, name [nameSize]byte) int {
+func (p *scriptCall) stringOf(k *policy.Key, name [nameSize]byte) int {
 	at := slices.IndexFunc(p.subjects, func(s subject) bool { return s.chunk == head && sameSubject(s.key, k) })
 	if at < 0 {
 		at = len(p.subjects)
@@ -203,7 +205,7 @@ func (p *plan) stringOf(k *policy.Key, name [nameSize]byte) int {
 
 // listRecords lists the steps: the enforced bounds are checked, then spent where that is a step of its own; then come
 // the shadows, then the logs that share a bucket.
-func (p *plan) listRecords() {
+func (p *scriptCall) listRecords() {
 	p.sortBounds()
 	for i := range p.bounds {
 		if p.bounds[i].Enforced() {
@@ -248,7 +250,7 @@ func (p *plan) listRecords() {
 // sortBounds orders the bounds by the string that holds their bucket, and there by endpoint: so buckets that are spent
 // from together come to lie together, and the script writes them at once. Bounds of one bucket keep their order, in
 // which they are checked.
-func (p *plan) sortBounds() {
+func (p *scriptCall) sortBounds() {
 	p.order = p.order[:0]
 	for i := range p.bounds {
 		p.order = append(p.order, i)
@@ -285,7 +287,7 @@ func costInUnits(l *limit.Limit, cost int64) int64 {
 }
 
 // writeHeader writes the keys, subjects first, and the first bytes of the request.
-func (p *plan) writeHeader(mode byte) {
+func (p *scriptCall) writeHeader(mode byte) {
 	p.text, p.cuts, p.call.keys = p.text[:0], p.cuts[:0], p.call.keys[:0]
 	for i := range p.subjects {
 		if s := &p.subjects[i]; s.chunk == head {
@@ -320,10 +322,10 @@ func (p *plan) writeHeader(mode byte) {
 }
 
 // setArgument makes the request the script's argument.
-func (p *plan) setArgument() { p.call.args = append(p.call.args[:0], p.request) }
+func (p *scriptCall) setArgument() { p.call.args = append(p.call.args[:0], p.request) }
 
 // appendRecord appends the start of a record: how its bucket counts, and where it is.
-func (p *plan) appendRecord(r *record) {
+func (p *scriptCall) appendRecord(r *record) {
 	b := &p.buckets[r.bucket]
 	u := p.bounds[r.bound].Policy.Limit.Units()
 	place := byte(b.subject + 1)
@@ -335,7 +337,7 @@ func (p *plan) appendRecord(r *record) {
 }
 
 // appendParameters appends the three parameters of the algorithm, see its Lua file.
-func (p *plan) appendParameters(r *record) {
+func (p *scriptCall) appendParameters(r *record) {
 	l, b := &p.bounds[r.bound].Policy.Limit, &p.buckets[r.bucket]
 	u, window := l.Units(), int64(l.Spec().Window)
 	switch u.Kind {
@@ -354,7 +356,7 @@ func (p *plan) appendParameters(r *record) {
 	}
 }
 
-func (p *plan) appendNumbers(numbers ...int64) {
+func (p *scriptCall) appendNumbers(numbers ...int64) {
 	for _, n := range numbers {
 		p.request = binary.LittleEndian.AppendUint64(p.request, math.Float64bits(float64(n)))
 	}

@@ -9,7 +9,7 @@ import (
 
 // refund compiles the request that refunds what bounds have spent, by the receipts of their takes. lua/refund.lua
 // decides how much each bucket gets: never more than is certain to be missing still.
-func (p *plan) refund(bounds []policy.Bound, receipts []limit.Receipt) error {
+func (p *scriptCall) refund(bounds []policy.Bound, receipts []limit.Receipt) error {
 	p.numberBuckets(bounds)
 	p.receipts = receipts
 	for i := range bounds {
@@ -31,7 +31,7 @@ func (p *plan) refund(bounds []policy.Bound, receipts []limit.Receipt) error {
 }
 
 // readReturned reads the reply to a refund. It returns how many whole tokens each bound got back.
-func (p *plan) readReturned(reply []byte) ([]int64, error) {
+func (p *scriptCall) readReturned(reply []byte) ([]int64, error) {
 	returned, err := integers(reply)
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (p *plan) readReturned(reply []byte) ([]int64, error) {
 }
 
 // provisional returns the bounds that the script has spent, and their receipts.
-func (p *plan) provisional() (spent []policy.Bound, receipts []limit.Receipt) {
+func (p *scriptCall) provisional() (spent []policy.Bound, receipts []limit.Receipt) {
 	states := make([]limit.State, len(p.buckets))
 	for i := range p.buckets {
 		states[i] = p.buckets[i].state

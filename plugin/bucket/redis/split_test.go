@@ -145,7 +145,7 @@ func TestARequestReadsTheHeadAndTheChunkOfItsEndpoint(t *testing.T) {
 		second.Key.Policy = "reads"
 		f.take(t, tenant, all[i], second)
 	}
-	var p plan
+	var p scriptCall
 	p.levels = &f.levels
 	second := all[7]
 	second.Key.Policy = "reads"

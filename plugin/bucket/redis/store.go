@@ -22,7 +22,7 @@ type Store struct {
 	script    *script // takes and refunds
 	splitting *script // splits subjects
 	log       *slog.Logger
-	plans     sync.Pool // of *plan
+	plans     sync.Pool // of *scriptCall
 	levels    levels
 	formats   formats
 	reads     int // the newest form of buckets that this node reads
@@ -44,7 +44,7 @@ func newStore(name string, t transport, script *script, log *slog.Logger) *Store
 	s := &Store{
 		name: name, transport: t, script: script, splitting: splitScript, reads: format, log: log.With("redis", name),
 	}
-	s.plans.New = func() any { return &plan{levels: &s.levels, formats: &s.formats} }
+	s.plans.New = func() any { return &scriptCall{levels: &s.levels, formats: &s.formats} }
 	return s
 }
 
@@ -101,7 +101,7 @@ func oneGroup(bounds []policy.Bound) bool {
 
 // decideOne decides bounds with one call.
 func (s *Store) decideOne(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, mode byte) error {
-	p := s.plans.Get().(*plan)
+	p := s.plans.Get().(*scriptCall)
 	p.mode = mode
 	if err := p.compile(bounds); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (s *Store) decideOne(ctx context.Context, bounds []policy.Bound, statuses [
 }
 
 // runTake runs the script for a compiled take or peek and reads its reply.
-func (s *Store) runTake(ctx context.Context, p *plan) error {
+func (s *Store) runTake(ctx context.Context, p *scriptCall) error {
 	if err := s.run(ctx, p); err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ const maxTries = 5
 var errLevels = fmt.Errorf("%w: the levels of its subjects changed between all tries", errReply)
 
 // run runs the script for a compiled request, and again where a subject has another level than this node had recorded.
-func (s *Store) run(ctx context.Context, p *plan) error {
+func (s *Store) run(ctx context.Context, p *scriptCall) error {
 	for range maxTries {
 		s.calls.Add(1)
 		if err := s.transport.Run(ctx, s.script, &p.call); err != nil {
@@ -163,7 +163,7 @@ func (s *Store) run(ctx context.Context, p *plan) error {
 }
 
 // splitLarge splits the subjects that the reply names as too large.
-func (s *Store) splitLarge(ctx context.Context, p *plan) {
+func (s *Store) splitLarge(ctx context.Context, p *scriptCall) {
 	for _, number := range p.toSplit {
 		large := &p.subjects[number-1]
 		if err := s.split(ctx, large.key, large.level); err != nil {
@@ -199,7 +199,7 @@ type part struct {
 	store   *Store
 	indexes []int // of its bounds in the request
 	bounds  []policy.Bound
-	plan    plan
+	plan    scriptCall
 	err     error
 }
 
@@ -290,7 +290,7 @@ func (s *Store) giveBack(ctx context.Context, bounds []policy.Bound, receipts []
 	if len(bounds) == 0 {
 		return nil
 	}
-	p := plan{levels: &s.levels, formats: &s.formats}
+	p := scriptCall{levels: &s.levels, formats: &s.formats}
 	err := p.refund(bounds, receipts)
 	var returned []int64
 	if err == nil {

@@ -200,7 +200,7 @@ func TestADecisionAllocatesLittle(t *testing.T) {
 	c := checked(t, takeScript.source, block)
 	bounds := []policy.Bound{hundred(t), hundred(t), of(hundred(t), "u"), everybody(hundred(t))}
 	bounds[1].Key.Policy = "other"
-	statuses, p, ctx := make([]decision.Status, len(bounds)), new(plan), t.Context()
+	statuses, p, ctx := make([]decision.Status, len(bounds)), new(scriptCall), t.Context()
 	take := func() { // as Take, but with one plan: the race detector makes a pool forget some
 		clear(statuses)
 		err := errors.Join(p.compile(bounds), c.store.runTake(ctx, p), p.fill(statuses, true))
