@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -13,8 +14,9 @@ import (
 // pipeline keeps a wire to a server open, once there is a call for it. go-redis opens and authenticates the connection,
 // so it is as any other: at the same address, with the same certificates, user and database.
 type pipeline struct {
-	options redis.Options  // of the server
-	serving sync.WaitGroup // counts the wires that have not ended
+	options   redis.Options        // of the server
+	newClient func() *redis.Client // returns a client for one wire
+	serving   sync.WaitGroup       // counts the wires that have not ended
 
 	mu     sync.Mutex
 	wire   *wire // nil: the next call makes one
@@ -24,6 +26,10 @@ type pipeline struct {
 func newPipeline(client *redis.Client) *pipeline {
 	p := &pipeline{options: *client.Options()}
 	p.options.MinIdleConns, p.options.PipelinePoolSize, p.options.MaxRetries = 0, -1, -1
+	p.newClient = func() *redis.Client {
+		options := p.options
+		return redis.NewClient(&options)
+	}
 	return p
 }
 
@@ -63,9 +69,11 @@ func (p *pipeline) current() *wire {
 	return p.wire
 }
 
-// serve opens a wire and reads from it until it ends.
+// serve opens a wire and reads from it until it ends. The client of the wire stays open that long: one that Sentinel
+// leads closes its connection when there is another master.
 func (p *pipeline) serve(ctx context.Context, w *wire) {
-	conn, client, err := p.dial(ctx)
+	client := p.newClient()
+	conn, err := dial(ctx, client, w.retire)
 	if err != nil {
 		w.end(err)
 	} else {
@@ -74,21 +82,18 @@ func (p *pipeline) serve(ctx context.Context, w *wire) {
 	_ = client.Close() // its connection has ended
 }
 
-// dial opens a connection. It returns go-redis's client of it too, which has to be closed at the end.
-func (p *pipeline) dial(ctx context.Context) (net.Conn, *redis.Client, error) {
-	options := p.options
-	var conn net.Conn
-	options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
-		var err error
-		conn, err = p.options.Dialer(ctx, network, address)
-		return conn, err
-	}
-	client := redis.NewClient(&options)
+// dial opens a connection of a new client. When the client closes it later, retire is called instead.
+func dial(ctx context.Context, client *redis.Client, retire func()) (net.Conn, error) {
+	var opened opening
+	client.AddHook(&opened)
 	err := client.Ping(ctx).Err()
 	if err != nil && !redis.HasErrorPrefix(err, "NOPERM ") { // a user may run scripts without being allowed to ping
-		return nil, client, err
+		return nil, err
 	}
-	return conn, client, conn.SetDeadline(time.Time{})
+	if opened.conn == nil || !opened.conn.lend(retire) { // not PING was denied, but what go-redis sends before
+		return nil, cmp.Or(err, net.ErrClosed)
+	}
+	return opened.conn.Conn, opened.conn.SetDeadline(time.Time{})
 }
 
 // drop makes the next call open another wire.
@@ -113,7 +118,10 @@ func (p *pipeline) close() {
 
 // follower is a hook of go-redis's client that ends the wire when a new connection of the client leads to another
 // server: Sentinel names another master, or a name has another address.
-type follower struct{ pipeline *pipeline }
+type follower struct {
+	onlyDials
+	pipeline *pipeline
+}
 
 // DialHook implements redis.Hook.
 func (f follower) DialHook(next redis.DialHook) redis.DialHook {
@@ -124,14 +132,6 @@ func (f follower) DialHook(next redis.DialHook) redis.DialHook {
 		}
 		return conn, err
 	}
-}
-
-// ProcessHook implements redis.Hook: it adds nothing.
-func (follower) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-
-// ProcessPipelineHook implements redis.Hook: it adds nothing.
-func (follower) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
 }
 
 // follow ends the wire if it leads elsewhere.

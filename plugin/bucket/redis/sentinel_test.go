@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
@@ -8,15 +9,20 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func TestSentinelLeadsToTheMasterAndToItsSuccessor(t *testing.T) {
-	t.Parallel()
-	watched := redistest.Sentinel(t)
+// sentinels returns the settings of a master that Sentinels name.
+func sentinels(watched *redistest.Watched) schema.Redis {
 	block := at(watched.Master, true) // its timeouts
 	block.Host, block.Port, block.SentinelMaster = "", 0, redistest.MasterName
 	for _, s := range watched.Sentinels {
 		block.SentinelNodes = append(block.SentinelNodes, schema.RedisSentinelNode{Host: s.Host, Port: int64(s.Port)})
 	}
-	c := checked(t, countScript, block)
+	return block
+}
+
+func TestSentinelLeadsToTheMasterAndToItsSuccessor(t *testing.T) {
+	t.Parallel()
+	watched := redistest.Sentinel(t)
+	c := checked(t, countScript, sentinels(watched))
 	call := func() error { return run(c, "k") }
 	if err := atOnce(16, 5, call); err != nil {
 		t.Fatal(err)
@@ -42,6 +48,30 @@ func TestSentinelLeadsToTheMasterAndToItsSuccessor(t *testing.T) {
 	}
 	if calls := calls(t, successor); calls["evalsha"] != 80 || calls["script|load"] != 0 || calls["eval"] != 0 {
 		t.Errorf("80 calls are these at the successor: %v", calls)
+	}
+}
+
+// A master that a failover has replaced may stay up for long before Sentinel demotes it. Here that never happens.
+func TestTheWireFollowsAFailoverAtOnceAlthoughTheOldMasterStaysUp(t *testing.T) {
+	t.Parallel()
+	watched := redistest.Sentinel(t)
+	c := checked(t, countScript, sentinels(watched))
+	c.backend.(single).callers.Store(directCallers) // all calls share the wire
+	defer c.backend.(single).callers.Store(0)
+	if err := run(c, "k"); err != nil {
+		t.Fatal(err)
+	}
+	must(t, watched.Master.Client(t), "acl", "setuser", "default", "-replicaof", "-slaveof")
+	must(t, watched.Sentinels[0].Client(t), "sentinel", "failover", redistest.MasterName)
+	successor := watched.Replica.Client(t)
+	eventually(t, "the replica becomes the master, which ends its connections", func() bool {
+		return strings.Contains(successor.Info(t.Context(), "replication").Val(), "role:master")
+	})
+	eventually(t, "calls reach the successor", func() bool {
+		return run(c, "k") == nil && calls(t, successor)["evalsha"] > 0
+	})
+	if err := watched.Master.Client(t).Set(t.Context(), "k", 0, 0).Err(); err != nil {
+		t.Errorf("the old master does not take writes any more: %v", err)
 	}
 }
 

@@ -27,7 +27,7 @@ func dialed(t *testing.T, timeout time.Duration, dial func() (net.Conn, error)) 
 		Dialer:          func(context.Context, string, string) (net.Conn, error) { return dial() },
 	})
 	p := newPipeline(client)
-	client.AddHook(follower{p})
+	client.AddHook(follower{pipeline: p})
 	t.Cleanup(func() {
 		p.close()
 		p.serving.Wait()
