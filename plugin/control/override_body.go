@@ -57,7 +57,8 @@ func overrideOf(o pgstore.Override) Override {
 	return out
 }
 
-// override returns an override as the caller reads it: the token of an org learns neither why it is there nor who made it.
+// override returns an override as the caller reads it: a token of an org learns neither why it is there nor who made
+// it.
 func (v view) override(o pgstore.Override) Override {
 	if v.tenant {
 		o.Reason, o.Author = "", ""

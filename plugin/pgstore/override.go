@@ -84,8 +84,8 @@ func (f OverrideFilter) where() *where {
 	return &w
 }
 
-// Overrides returns the overrides that a filter selects, in the order of their IDs. Those that have expired are there until
-// they are moved to the history.
+// Overrides returns the overrides that a filter selects, in the order of their IDs. Those that have expired are there
+// until they are moved to the history.
 func (s *Store) Overrides(ctx context.Context, f OverrideFilter) ([]Override, error) {
 	return all(s.EachOverride(ctx, f))
 }
