@@ -74,14 +74,7 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 	f.Lookup("config").Usage = "the decK `file` with the plugin's config, for decisions, limits in force and usage " +
 		"(default: none; those endpoints return 503)"
 	f.Lookup("plugin-route").Usage = routeUsage
-	f.StringVar(&s.TLS.Cert, "tls-cert", "",
-		"a PEM `file` with the certificate chain of the API; changes are picked up within a second")
-	f.StringVar(&s.TLS.Key, "tls-key", "", "a PEM `file` with the private key of --tls-cert")
-	f.StringVar(&s.TLS.ClientCA, "client-ca", "",
-		"a PEM `file` with CA certificates: clients must have a certificate signed by one of them, in addition to a token "+
-			"(default: no client certificates)")
-	f.BoolVar(&s.InsecureHTTP, "insecure-http", false,
-		"allow other machines to connect without TLS, because a proxy in front terminates it")
+	c.tlsFlags(s)
 	f.StringVar(&s.MetricsListen, metrics.Setting, "127.0.0.1:9543",
 		"the `address` of /metrics, /healthz and /readyz, which need no token; off disables them (default 127.0.0.1:9543)")
 	f.BoolVar(&s.MetricsRemote, metrics.RemoteSetting, false,
@@ -128,6 +121,19 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 		return nil
 	})
 	return s, config
+}
+
+// tlsFlags defines the flags of encrypted connections to the API.
+func (c *call) tlsFlags(s *controlserver.Settings) {
+	f := c.flags
+	f.StringVar(&s.TLS.Cert, "tls-cert", "",
+		"a PEM `file` with the certificate chain of the API; changes are picked up within a second")
+	f.StringVar(&s.TLS.Key, "tls-key", "", "a PEM `file` with the private key of --tls-cert")
+	f.StringVar(&s.TLS.ClientCA, "client-ca", "",
+		"a PEM `file` with CA certificates: clients must have a certificate signed by one of them, in addition to a token "+
+			"(default: no client certificates)")
+	f.BoolVar(&s.InsecureHTTP, "insecure-http", false,
+		"allow other machines to connect without TLS, because a proxy in front terminates it")
 }
 
 // capacityFlags defines the flags of leases, and of how many buckets callers may create.

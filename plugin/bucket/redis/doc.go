@@ -38,9 +38,9 @@
 // connection, a [wire], on which every caller writes without waiting for earlier replies. The replies are read from
 // their bytes. README.md has what this costs beside go-redis's own pipelines and another client.
 //
-// When Sentinel announces another master, go-redis closes its connections, and the shared one takes no more calls: those
-// that are sent get their replies, and the next call opens another. Without the announcement, because that Sentinel has
-// just failed, a node uses the old master until Sentinel demotes it, some ten seconds later.
+// When Sentinel announces another master, go-redis closes its connections, and the shared one takes no more calls:
+// those that are sent get their replies, and the next call opens another. Without the announcement, because that
+// Sentinel has just failed, a node uses the old master until Sentinel demotes it, some ten seconds later.
 //
 // A command is sent once. A call that ends early is not sent if it is not written yet, and its outcome is unknown if it
 // is: then its memory is not used again, because the reply may still come.

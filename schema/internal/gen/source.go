@@ -189,5 +189,5 @@ func (s *source) fieldType(expr ast.Expr) (*fieldType, error) {
 		elem, err := s.fieldType(t.Value)
 		return &fieldType{kind: "map", elem: elem}, err
 	}
-	return nil, fmt.Errorf("Kong has no type for %T", expr)
+	return nil, fmt.Errorf("no type of Kong for %T", expr)
 }
