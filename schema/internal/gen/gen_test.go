@@ -114,7 +114,7 @@ func TestFaultsInTheSourceAreReported(t *testing.T) {
 			"// Short.\nA string `json:\"a\"`", "A: the doc comment's first paragraph has 6 characters",
 		},
 		"unknown constraint": {"// Long enough a text.\nA string `json:\"a\" kong:\"lt=4\"`", `unknown constraint "lt"`},
-		"unknown type":       {"// Long enough a text.\nA chan int `json:\"a\"`", "Kong has no type"},
+		"unknown type":       {"// Long enough a text.\nA chan int `json:\"a\"`", "no type of Kong"},
 		"no json name":       {"// Long enough a text.\nA string `kong:\"required\"`", "A: no json name"},
 		"bad default":        {"// Long enough a text.\nA int64 `json:\"a\" default:\"x\"`", "invalid syntax"},
 		"unknown pattern list": {
