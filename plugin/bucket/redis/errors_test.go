@@ -36,6 +36,8 @@ func TestWhatIsNotCertainIsUnknown(t *testing.T) {
 		{errors.New("redis: all sentinels specified in configuration are unreachable: EOF"), NotSent},
 		{reply("LOADING Redis is loading the dataset in memory"), Rejected},
 		{reply("READONLY You can't write against a read only replica."), Rejected},
+		{reply("TRYAGAIN Multiple keys request during rehashing of slot"), Rejected},
+		{reply("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."), Rejected},
 		{reply("MOVED 3999 127.0.0.1:6381"), Rejected},
 		{reply("OOM command not allowed when used memory > 'maxmemory'."), Rejected},
 		{reply("NOPERM this user has no permissions to run the 'evalsha' command"), Rejected},

@@ -79,7 +79,7 @@ func TestAReplyEndsWithItsLastElement(t *testing.T) {
 func TestWhatIsNoReplyIsAnError(t *testing.T) {
 	for _, text := range []string{
 		"\r\n", "?\r\n", "OK\n", "$x\r\n", "$\r\n", "$-2\r\n", "$1\r\nxyz", ":1x\r\n", ":\r\n", "*9999999999999999999\r\n",
-		"$999999999999\r\n", "%1\r\n+a\r\n+b\r\n",
+		"$999999999999\r\n", "%1\r\n+a\r\n+b\r\n", ">2\r\n+invalidate\r\n*0\r\n",
 	} {
 		if n, err := replyLength([]byte(text)); err == nil {
 			t.Errorf("%q has a reply of %d bytes, want an error", text, n)
