@@ -20,11 +20,10 @@ type call struct {
 	deadline deadline
 
 	// Of a run over a wire.
-	script    *script
-	sent      bool          // under the wire's lock
-	abandoned bool          // under the wire's lock
-	err       error         // set before answered
-	answered  chan struct{} // has room for one
+	script   *script
+	sent     bool          // under the wire's lock
+	err      error         // set before answered
+	answered chan struct{} // has room for one
 
 	// Of a run by go-redis.
 	command *redis.RawWriteToCmd
@@ -131,6 +130,14 @@ type deadline struct {
 	at              time.Time
 	passed          chan struct{}
 	timer           *time.Timer // closes passed
+}
+
+// callerContext returns the caller's context, of which a deadline has the values and the cancellation.
+func callerContext(ctx context.Context) context.Context {
+	if d, ok := ctx.(*deadline); ok {
+		return d.Context
+	}
+	return ctx
 }
 
 // start begins the time of a call, which the caller's context can shorten.

@@ -142,8 +142,9 @@ func (s *server) sendAsking(ctx context.Context, script *script, c *call) error 
 // load sends the script to the server, once for all calls that miss it at the same time. It uses SCRIPT LOAD and not
 // EVAL, whose scripts newer servers evict. When it fails the caller's script did not run.
 func (s *server) load(ctx context.Context, script *script) error {
+	caller := callerContext(ctx) // the deadline of the call is used again while the script may still be loaded
 	loaded := s.loading.DoChan(script.sha, func() (any, error) {
-		return nil, s.client.ScriptLoad(context.WithoutCancel(ctx), script.source).Err()
+		return nil, s.client.ScriptLoad(context.WithoutCancel(caller), script.source).Err()
 	})
 	select {
 	case result := <-loaded:
@@ -156,8 +157,9 @@ func (s *server) load(ctx context.Context, script *script) error {
 		}
 		return &Error{Kind: kind, err: fmt.Errorf("load the script: %w", result.Err)}
 	case <-ctx.Done():
-		return &Error{Kind: NotSent, err: fmt.Errorf("load the script: %w", ctx.Err())}
+	case <-caller.Done():
 	}
+	return &Error{Kind: NotSent, err: fmt.Errorf("load the script: %w", ctx.Err())}
 }
 
 // single is one Redis, or the master that Sentinel names.

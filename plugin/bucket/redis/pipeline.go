@@ -35,7 +35,7 @@ func newPipeline(client *redis.Client) *pipeline {
 
 // run sends a call and waits for its reply. It returns errEnded when the pipeline is closed.
 func (p *pipeline) run(ctx context.Context, script *script, c *call) error {
-	c.script, c.err, c.sent, c.abandoned = script, nil, false, false
+	c.script, c.err, c.sent = script, nil, false
 	if c.answered == nil {
 		c.answered = make(chan struct{}, 1)
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,6 +21,8 @@ const (
 	maxTurns = 3
 	// wireBuffer is the size of a wire's buffers, which grow to twice that and for larger replies.
 	wireBuffer = 64 << 10
+	// slowWrite is the time after which a caller that has written leaves further writing to a goroutine.
+	slowWrite = 10 * time.Millisecond
 )
 
 var (
@@ -44,7 +47,7 @@ type wire struct {
 	written int      // how many of them are written
 	writing bool
 	spare   []byte    // for the next write
-	active  time.Time // when the last reply came, or the first call since none was left
+	active  time.Time // when the last reply was whole, or the first call since none was left
 	retired bool      // takes no more calls
 	err     error     // why it is closed
 
@@ -56,17 +59,18 @@ func (w *wire) run(ctx context.Context, c *call) error {
 	if err := w.add(c); err != nil {
 		return err
 	}
-	var canceled <-chan struct{}
-	if d, ok := ctx.(*deadline); ok {
-		canceled = d.Context.Done()
-	}
 	select {
 	case <-c.answered:
 		return c.err
 	case <-ctx.Done():
-	case <-canceled:
+	case <-callerContext(ctx).Done():
 	}
-	return w.abandon(c, ctx.Err())
+	select {
+	case <-c.answered: // at the last moment
+		return c.err
+	default:
+		return w.abandon(c, ctx.Err())
+	}
 }
 
 // add queues a call, and writes it unless that is done already.
@@ -97,11 +101,12 @@ func (w *wire) add(c *call) error {
 }
 
 // write writes the calls that are not written. After some turns it leaves those that have come meanwhile to the next
-// call, or to the next reply, which is on its way. The caller has set writing.
+// call, or to the next reply, which is on its way. After a slow one it leaves them to a goroutine, so that its caller is
+// held up once at most. The caller has set writing.
 func (w *wire) write() {
 	for turn := 1; ; turn++ {
-		buffer := w.encode()
-		err := w.conn.SetWriteDeadline(time.Now().Add(w.writeTimeout))
+		buffer, began := w.encode(), time.Now()
+		err := w.conn.SetWriteDeadline(began.Add(w.writeTimeout))
 		if err == nil && len(buffer) > 0 {
 			_, err = w.conn.Write(buffer)
 		}
@@ -119,6 +124,10 @@ func (w *wire) write() {
 		if !again {
 			return
 		}
+		if time.Since(began) > slowWrite {
+			go w.write() // ends with the connection at the latest
+			return
+		}
 	}
 }
 
@@ -126,23 +135,22 @@ func (w *wire) write() {
 func (w *wire) encode() []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	buffer, kept := w.spare[:0], w.calls[:w.written]
+	buffer := w.spare[:0]
 	for _, c := range w.calls[w.written:] {
-		if !c.abandoned {
-			c.sent = true
-			buffer, kept = c.appendCommand(buffer), append(kept, c)
-		}
+		c.sent = true
+		buffer = c.appendCommand(buffer)
 	}
-	clear(w.calls[len(kept):])
-	w.calls, w.written = kept, len(kept)
+	w.written = len(w.calls)
 	return buffer
 }
 
 // abandon ends a call whose caller has no more time, and the wire too if its server has not replied for that long.
 func (w *wire) abandon(c *call, cause error) error {
 	w.mu.Lock()
-	c.abandoned = true
 	sent := c.sent
+	if i := slices.Index(w.calls[w.written:], c); !sent && i >= 0 {
+		w.calls = slices.Delete(w.calls, w.written+i, w.written+i+1)
+	}
 	silent := w.conn != nil && w.written > 0 && time.Since(w.active) > w.timeout*7/8
 	w.mu.Unlock()
 	if silent {
@@ -218,7 +226,10 @@ func (w *wire) answer(b []byte) (used int, err error) {
 	}
 	left := copy(w.calls, w.calls[len(finished):])
 	clear(w.calls[left:])
-	w.calls, w.written, w.active = w.calls[:left], w.written-len(finished), time.Now()
+	w.calls, w.written = w.calls[:left], w.written-len(finished)
+	if len(finished) > 0 {
+		w.active = time.Now()
+	}
 	writes := !w.writing && w.written < left
 	w.writing = w.writing || writes
 	w.mu.Unlock()
