@@ -51,7 +51,7 @@ func TestAStringIsReadBackFromYAMLAsItWas(t *testing.T) {
 	for _, text := range []string{
 		"daily", "POST /a/{id}", "it's: a #note, [sic", "12", "0x1f", "1e3", "2026-01-31",
 		"yes", "No", "NULL", "~", "y", "off",
-		"true", "truely", "", " ", "a ", " a", "a: b", "a #b", "-", "- a", "&a", "*a", "!a", "%a", "@a",
+		"true", "trues", "", " ", "a ", " a", "a: b", "a #b", "-", "- a", "&a", "*a", "!a", "%a", "@a",
 		"`a", "\"", "\\", "'", "a\tb",
 		"two\nlines", "evil\x1b[2J\u202e\U000e0001", "日本", "👍", "Europe/Berlin", "tenant+endpoint",
 		"a,b", "a]b", "?", ": ", "<<",

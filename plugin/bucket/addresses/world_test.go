@@ -97,13 +97,17 @@ func perMinute(t testing.TB, n int64) *policy.Policy {
 }
 
 func ofAddress(p *policy.Policy, address string) policy.Bound {
-	return policy.Bound{Policy: p,
-		Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByIP, GroupID: address}, Cost: 1}
+	return policy.Bound{
+		Policy: p,
+		Key:    policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByIP, GroupID: address}, Cost: 1,
+	}
 }
 
 func ofTenant(p *policy.Policy, name string) policy.Bound {
-	return policy.Bound{Policy: p,
-		Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByTenant, GroupID: name}, Cost: 1}
+	return policy.Bound{
+		Policy: p,
+		Key:    policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByTenant, GroupID: name}, Cost: 1,
+	}
 }
 
 // take takes bounds, and returns their statuses and whether the request is admitted.

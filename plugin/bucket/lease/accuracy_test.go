@@ -48,14 +48,22 @@ type shape struct {
 func (s *shape) String() string { return s.traffic + " of " + s.bounds }
 
 var (
-	perMinute = shape{bounds: "12000-per-minute", spent: 11_700,
-		limit: limit.Spec{Algorithm: limit.TokenBucket, Quantity: 12_000, Window: minute}}
-	slow = shape{bounds: "600-per-minute", spent: 580,
-		limit: limit.Spec{Algorithm: limit.TokenBucket, Quantity: 600, Window: minute}}
-	perDay = shape{bounds: "million-per-day", spent: 999_970,
-		limit: limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1_000_000, Window: 1440 * minute}}
-	aligned = shape{bounds: "window-of-12000",
-		limit: limit.Spec{Algorithm: limit.FixedWindow, Quantity: 12_000, Window: minute}}
+	perMinute = shape{
+		bounds: "12000-per-minute", spent: 11_700,
+		limit: limit.Spec{Algorithm: limit.TokenBucket, Quantity: 12_000, Window: minute},
+	}
+	slow = shape{
+		bounds: "600-per-minute", spent: 580,
+		limit: limit.Spec{Algorithm: limit.TokenBucket, Quantity: 600, Window: minute},
+	}
+	perDay = shape{
+		bounds: "million-per-day", spent: 999_970,
+		limit: limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1_000_000, Window: 1440 * minute},
+	}
+	aligned = shape{
+		bounds: "window-of-12000",
+		limit:  limit.Spec{Algorithm: limit.FixedWindow, Quantity: 12_000, Window: minute},
+	}
 )
 
 // of returns traffic that is offered to a limit.

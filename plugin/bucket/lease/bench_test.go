@@ -46,8 +46,8 @@ func TestARememberedDenialAllocatesNothing(t *testing.T) {
 	}
 }
 
-// load is simulated traffic of one hot tenant: so many requests a second, evenly at so many nodes, for 5 s, while asking
-// takes a millisecond and each node's background works as often.
+// load is simulated traffic of one hot tenant: so many requests a second, evenly at so many nodes, for 5 s, while a
+// call takes a millisecond and each node's background works as often.
 type load struct{ rate, nodes int }
 
 func (l load) run(t testing.TB, bounds []policy.Bound) (calls, admissions, requests int) {
@@ -92,8 +92,13 @@ func TestSoakAHotTenantReachesTheStoreWithFewOfItsRequests(t *testing.T) {
 		load
 		limit int64
 		most  float64 // calls per 1,000 requests
-	}{{load{soak.Count(15_000, 50_000), 1}, 100_000, float64(soak.Count(3, 2))}, {load{5_000, 1}, 100_000, 5},
-		{load{5_000, 1}, 5000, 15}, {load{5_000, 4}, 100_000, 15}, {load{5_000, 4}, 5000, 60}} {
+	}{
+		{load{soak.Count(15_000, 50_000), 1}, 100_000, float64(soak.Count(3, 2))},
+		{load{5_000, 1}, 100_000, 5},
+		{load{5_000, 1}, 5000, 15},
+		{load{5_000, 4}, 100_000, 15},
+		{load{5_000, 4}, 5000, 60},
+	} {
 		bounds := append(perSecond(t, test.limit, "tenant", "tenant+endpoint", "user"), perSecond(t, 100_000, "global")...)
 		calls, admissions, requests := test.run(t, bounds)
 		if per1000 := 1000 * float64(calls) / float64(requests); per1000 > test.most || admissions != requests {
@@ -109,8 +114,13 @@ func TestSoakATenantBeyondItsLimitCostsFewCallsAndGetsAllButTheShare(t *testing.
 		load
 		limit int
 		most  int // calls per 1,000 requests
-	}{{load{5000, 1}, 3000, 20}, {load{5000, 4}, 3000, 80}, {load{15_000, 1}, 5000, 8}, {load{15_000, 4}, 5000, 25},
-		{load{soak.Count(30_000, 150_000), 4}, 5000, soak.Count(13, 4)}} {
+	}{
+		{load{5000, 1}, 3000, 20},
+		{load{5000, 4}, 3000, 80},
+		{load{15_000, 1}, 5000, 8},
+		{load{15_000, 4}, 5000, 25},
+		{load{soak.Count(30_000, 150_000), 4}, 5000, soak.Count(13, 4)},
+	} {
 		const seconds = 5
 		calls, admissions, requests := test.run(t,
 			append(perSecond(t, int64(test.limit), "tenant", "user"), perSecond(t, 100_000, "tenant+endpoint", "global")...))
@@ -125,8 +135,8 @@ func TestSoakATenantBeyondItsLimitCostsFewCallsAndGetsAllButTheShare(t *testing.
 	}
 }
 
-// BenchmarkCallsOfAHotTenant reports calls of the shared store per 1,000 requests, and what share of the tokens that the
-// limit allows in 5 s was admitted.
+// BenchmarkCallsOfAHotTenant reports calls of the shared store per 1,000 requests, and what share of the tokens that
+// the limit allows in 5 s was admitted.
 func BenchmarkCallsOfAHotTenant(b *testing.B) {
 	for _, l := range []load{{1_000, 1}, {5_000, 1}, {5_000, 4}, {50_000, 1}, {50_000, 8}} {
 		for _, limit := range []int64{100_000, 5_500, 3_000} {

@@ -14,8 +14,10 @@ import (
 func TestRequestsAtOnceAtTwoNodesSpendEveryTokenOnceAndInEveryScope(t *testing.T) {
 	const callers, each, quantity = 4, 1000, 3000
 	bank := newBank()
-	bounds := []policy.Bound{window(t, "window", quantity), tokens(t, "bucket", 10*quantity),
-		window(t, "exact", 10*quantity)}
+	bounds := []policy.Bound{
+		window(t, "window", quantity), tokens(t, "bucket", 10*quantity),
+		window(t, "exact", 10*quantity),
+	}
 	var admissions atomic.Int64
 	var running, calling sync.WaitGroup
 	ctx, cancel := context.WithCancel(context.Background())

@@ -295,8 +295,10 @@ func TestARequestThatMaySpendNothingKeepsNoOtherFromTheStore(t *testing.T) {
 		}
 	}
 	n.admits(t, withCost(b, 2))
-	leased := entry{terms: new(terms),
-		observed: observed{denial: denial{cost: 1, status: decision.Status{Wait: limit.Second}}}}
+	leased := entry{
+		terms:    new(terms),
+		observed: observed{denial: denial{cost: 1, status: decision.Status{Wait: limit.Second}}},
+	}
 	if leased.extendDenial(1, limit.Second); leased.denies(1, limit.Second) {
 		t.Error("a denial of a leased bucket is prolonged")
 	}
@@ -306,8 +308,9 @@ func TestARequestThatMaySpendNothingKeepsNoOtherFromTheStore(t *testing.T) {
 func TestADenialIsRememberedForNoLongerThanItHolds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		spec := limit.Spec{
-			Algorithm: rapid.SampledFrom([]limit.Algorithm{limit.TokenBucket, limit.LeakyBucket, limit.FixedWindow,
-				limit.SlidingWindow}).Draw(rt, "algorithm"),
+			Algorithm: rapid.SampledFrom([]limit.Algorithm{
+				limit.TokenBucket, limit.LeakyBucket, limit.FixedWindow, limit.SlidingWindow,
+			}).Draw(rt, "algorithm"),
 			Quantity: rapid.Int64Range(1, 400).Draw(rt, "quantity"),
 			Window:   limit.Second * limit.Micros(rapid.IntRange(1, 3).Draw(rt, "window")),
 		}

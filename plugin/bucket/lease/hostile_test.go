@@ -179,8 +179,17 @@ func TestTwoKeysOfOneHashAreTwoBuckets(t *testing.T) {
 func TestEveryPartOfAKeyCountsInItsHash(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	k := policy.Key{Namespace: "a", Policy: "a", Group: policy.ByTenant, GroupID: "a", Subject: "a", Endpoint: "a"}
-	keys := []policy.Key{k, {}, {Namespace: "a"}, {Policy: "a"}, {GroupID: "a"}, {Subject: "a"}, {Endpoint: "a"},
-		{Group: 1}, {Kind: 1}}
+	keys := []policy.Key{
+		k,
+		{},
+		{Namespace: "a"},
+		{Policy: "a"},
+		{GroupID: "a"},
+		{Subject: "a"},
+		{Endpoint: "a"},
+		{Group: 1},
+		{Kind: 1},
+	}
 	for _, change := range []func(*policy.Key){
 		func(k *policy.Key) { k.Namespace = "b" }, func(k *policy.Key) { k.Policy = "b" }, func(k *policy.Key) { k.Group++ },
 		func(k *policy.Key) { k.Kind++ }, func(k *policy.Key) { k.GroupID = "b" }, func(k *policy.Key) { k.Subject = "b" },

@@ -22,8 +22,10 @@ func TestEveryTokenOfALedgerIsSpentReturnedOrExpiredOnce(t *testing.T) {
 			case 1:
 				l.beginRenewal(rapid.Int64Range(1, 50).Draw(rt, "requested"))
 			case 2:
-				g := grant{tokens: l.requested, receipt: limit.Receipt{At: now}, since: now,
-					ends: now + limit.Micros(rapid.IntRange(1, 100).Draw(rt, "life"))}
+				g := grant{
+					tokens: l.requested, receipt: limit.Receipt{At: now}, since: now,
+					ends: now + limit.Micros(rapid.IntRange(1, 100).Draw(rt, "life")),
+				}
 				granted += g.tokens
 				ends[g.ends] += g.tokens
 				l.endRenewal(g)
@@ -75,7 +77,7 @@ func alive(ends map[limit.Micros]int64, now limit.Micros) int64 {
 	return sum
 }
 
-func TestTheEldestGrantIsSpentFirst(t *testing.T) {
+func TestTheOldestGrantIsSpentFirst(t *testing.T) {
 	var l ledger
 	l.endRenewal(grant{tokens: 5, receipt: limit.Receipt{At: 1}, since: 1, ends: 100})
 	l.endRenewal(grant{tokens: 5, receipt: limit.Receipt{At: 2}, since: 2, ends: 200})

@@ -255,7 +255,8 @@ func (f *fleet) request(t storetest.Failer, m *member, bounds []policy.Bound) {
 	clear(m.called)
 	now := f.bank.Now()
 	var peeked storetest.Peeked
-	if !f.unpeeked && f.bank.there+f.bank.back == 0 && f.bank.during == nil { // a peek is answered at the instant of the take
+	// A peek is answered at the instant of the take.
+	if !f.unpeeked && f.bank.there+f.bank.back == 0 && f.bank.during == nil {
 		before := m.Stats()
 		if peeked = storetest.Peek(t, m.view, bounds); m.Stats() != before {
 			t.Fatalf("a peek changes %+v to %+v", before, m.Stats())

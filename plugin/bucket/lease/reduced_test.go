@@ -18,10 +18,16 @@ func TestALeasedBucketIsCalledWithLessByWhatComesBackInALifeOrByTheShare(t *test
 		{"a day's million", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1_000_000, Window: day}, 2, 1_000_000 - 9},
 		{"slow, with a large burst", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: day, Burst: 1000}, 2, 999},
 		{"a second's thousand", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: limit.Second}, 2, 980},
-		{"the same with a larger share", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: limit.Second}, 5,
-			950},
-		{"read in seconds", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 999_999_937, Window: day}, 2,
-			999_999_937 - 11_575},
+		{
+			"the same with a larger share",
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: limit.Second},
+			5, 950,
+		},
+		{
+			"read in seconds",
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 999_999_937, Window: day},
+			2, 999_999_937 - 11_575,
+		},
 		{"a window", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1_000_000, Window: day}, 2, 1_000_000},
 	} {
 		terms := newTerms(bound(t, test.name, test.spec).Policy, test.pct)
@@ -67,15 +73,18 @@ func TestABucketThatWouldReadTimeOtherwiseWithLessIsNotLeased(t *testing.T) {
 	}
 }
 
-// worst is what clients can get at most of a bucket of 1000 tokens a second with a burst of 100,000: some nodes lease as
-// much as they have just spent, the bucket refills for as long as the leases last, and then everything is spent at once.
+// worst is what clients can get at most of a bucket of 1000 tokens a second with a burst of 100,000: some nodes lease
+// as much as they have just spent, the bucket refills for as long as the leases last, and then everything is spent at
+// once.
 func worst(t *testing.T, l *limit.Limit, spent int64, nodes int, pause limit.Micros, late bool) {
 	t.Helper()
 	f := &fleet{bank: newBank(), admitted: map[policy.Key][]limit.Admission{}, sharePct: MaxSharePct}
-	f.unpeeked = true                  // TestNobodyIsOverAdmittedWhateverHappensToNodesAndStore peeks
+	f.unpeeked = true                  // TestNoBucketAdmitsTooMuchWhateverHappensToNodesAndStore peeks
 	f.bank.fast, f.bank.late = 2, late // twice in a thousand: the drift that is allowed for
-	b := policy.Bound{Policy: &policy.Policy{Name: "worst", Limit: *l, Cost: -1}, Key: policy.Key{Policy: "worst"},
-		Cost: 1}
+	b := policy.Bound{
+		Policy: &policy.Policy{Name: "worst", Limit: *l, Cost: -1},
+		Key:    policy.Key{Policy: "worst"}, Cost: 1,
+	}
 	for range nodes {
 		m := f.join()
 		m.nodes = nodesFunc(func(string) int { return nodes })

@@ -162,8 +162,10 @@ func TestAPolicyThatBecomesExactCallsTheStoreAndReturnsItsLease(t *testing.T) {
 
 func TestInTheSoftZoneALeaseIsRenewedAndADenialIsNotHeld(t *testing.T) {
 	n := newNode(newBank(), Options{})
-	b := bound(t, "soft", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1000, Window: 60 * limit.Second, SoftPct: 10,
-		HardPct: 200})
+	b := bound(t, "soft", limit.Spec{
+		Algorithm: limit.FixedWindow, Quantity: 1000, Window: 60 * limit.Second,
+		SoftPct: 10, HardPct: 200,
+	})
 	n.admits(t, withCost(b, 100))
 	n.admits(t, withCost(b, 5000)) // denied, whatever the bucket holds
 	for i := range 1800 {

@@ -79,8 +79,10 @@ func probe(t *testing.T, b *Breaker) time.Duration {
 func TestPausesBetweenProbesGrowAndStartAnewAfterSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := opened(t, NewBreakers(quiet(), time.Now))
-		for _, want := range []time.Duration{firstPause, 2 * firstPause, 4 * firstPause, 8 * firstPause, longestPause,
-			longestPause} {
+		for _, want := range []time.Duration{
+			firstPause, 2 * firstPause, 4 * firstPause, 8 * firstPause,
+			longestPause, longestPause,
+		} {
 			if got := probe(t, b); got < want*8/10 || got > want*12/10 {
 				t.Errorf("paused %v, want about %v", got, want)
 			}

@@ -82,8 +82,11 @@ func TestWhatNoLongerMattersIsWrittenOff(t *testing.T) {
 		charged int64
 	}{
 		{"a window that is over", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: minute}, minute, 0},
-		{"a bucket that has refilled by half",
-			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 8, Window: 8 * limit.Second}, 2 * limit.Second, 2},
+		{
+			"a bucket that has refilled by half",
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 8, Window: 8 * limit.Second},
+			2 * limit.Second, 2,
+		},
 		{"a log that still counts", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 10, Window: minute}, minute - 1, 4},
 	}
 	for _, test := range tests {

@@ -26,7 +26,7 @@ func TestTheLatestSightingIsReturnedOnce(t *testing.T) {
 	}
 }
 
-func TestSightingsAreBoundedAndForgetTheEldest(t *testing.T) {
+func TestSightingsAreBoundedAndForgetTheOldest(t *testing.T) {
 	const most = 64
 	s := newSightings(most)
 	key := func(i int) *policy.Key { return &policy.Key{GroupID: fmt.Sprint(i)} }

@@ -215,8 +215,17 @@ func TestTooManyWaitingRequestsFallBackUnsent(t *testing.T) {
 	steps := []struct {
 		bound policy.Bound
 		sent  bool
-	}{{acme, true}, {acme, true}, {acme, false}, {globex, true}, {globex, true}, {all, true}, {all, true}, {all, true},
-		{initech, false}}
+	}{
+		{acme, true},
+		{acme, true},
+		{acme, false},
+		{globex, true},
+		{globex, true},
+		{all, true},
+		{all, true},
+		{all, true},
+		{initech, false},
+	}
 	var got []string
 	var nest func(i int)
 	nest = func(i int) { // each request comes while all that were sent before it wait

@@ -45,7 +45,7 @@ func element(depth int) *rapid.Generator[any] {
 	})
 }
 
-func TestAReplyOfAnyFormIsReadOrRefusedAndNeverPanics(t *testing.T) {
+func TestAReplyOfAnyFormIsReadOrRejectedAndNeverPanics(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p := compiled(t)
 		reply := rapid.SliceOfN(element(1), 0, 6).Draw(rt, "reply")
@@ -61,7 +61,7 @@ func TestAReplyOfAnyFormIsReadOrRefusedAndNeverPanics(t *testing.T) {
 	})
 }
 
-func TestRepliesThatTheScriptNeverGivesAreRefused(t *testing.T) {
+func TestRepliesThatTheScriptNeverGivesAreRejected(t *testing.T) {
 	now := int64(1_700_000_000_000_000)
 	cases := map[string][]any{
 		"nothing":               {},
@@ -75,7 +75,7 @@ func TestRepliesThatTheScriptNeverGivesAreRefused(t *testing.T) {
 		"a denial by no record": {nil, nil, now, []any{int64(3)}, nil},
 		"a denial by text":      {nil, nil, now, []any{"1"}, nil},
 		"half a view":           {nil, nil, now, nil, []any{int64(1), int64(0), now}},
-		"a view of nobody":      {nil, nil, now, nil, []any{int64(0), int64(0), now, now, int64(0), int64(0)}},
+		"a view of no record":   {nil, nil, now, nil, []any{int64(0), int64(0), now, now, int64(0), int64(0)}},
 		"a view with text":      {nil, nil, now, nil, []any{int64(2), "0", now, now, int64(0), int64(0)}},
 	}
 	for name, reply := range cases {
@@ -87,7 +87,7 @@ func TestRepliesThatTheScriptNeverGivesAreRefused(t *testing.T) {
 	}
 }
 
-func TestARefusalThatTheLimitWouldAdmitIsAnError(t *testing.T) {
+func TestADenialThatTheLimitWouldAdmitIsAnError(t *testing.T) {
 	p := compiled(t)
 	if _, _, err := p.readReply(encoded(nil, nil, int64(1_700_000_000_000_000), []any{int64(1)}, nil)); err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestARefusalThatTheLimitWouldAdmitIsAnError(t *testing.T) {
 	}
 }
 
-func TestTooManyBoundsAreRefusedAsAWhole(t *testing.T) {
+func TestTooManyBoundsAreRejectedAsAWhole(t *testing.T) {
 	many := make([]policy.Bound, maxSubjects+1)
 	for i := range many {
 		many[i] = of(hundred(t), strings.Repeat("u", i))

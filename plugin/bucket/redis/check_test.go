@@ -73,8 +73,10 @@ func TestAWrongTopologyIsDeniedUntilItIsRight(t *testing.T) {
 	nodes := redistest.Cluster(t, 3, 0)
 	for want, block := range map[string]schema.Redis{
 		"is part of a Redis Cluster": at(nodes.Masters[0], true),
-		"names a Redis that is not part of a Redis Cluster": {ClusterNodes: []schema.RedisClusterNode{{IP: alone.Host,
-			Port: int64(alone.Port)}}, SendTimeout: 5000, ReadTimeout: 5000},
+		"names a Redis that is not part of a Redis Cluster": {
+			ClusterNodes: []schema.RedisClusterNode{{IP: alone.Host, Port: int64(alone.Port)}},
+			SendTimeout:  5000, ReadTimeout: 5000,
+		},
 	} {
 		r, log := watching(t, countScript)
 		c, release, err := r.acquire(block)

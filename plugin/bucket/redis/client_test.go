@@ -165,7 +165,7 @@ func TestACallEndsAfterReadTimeout(t *testing.T) {
 	})
 }
 
-// breaker is a proxy in front of a Redis that loses the reply to a script and the connection with it, while told to.
+// breaker is a proxy in front of a Redis. While breaking, it loses the reply to a script, and the connection with it.
 type breaker struct {
 	listener net.Listener
 	server   string
@@ -298,7 +298,7 @@ func TestACallWithoutAConnectionIsNotSent(t *testing.T) {
 	})
 }
 
-func TestWhatRedisTurnsAwayIsRefused(t *testing.T) {
+func TestWhatRedisDeniesIsRejected(t *testing.T) {
 	server := redistest.Single(t)
 	client := server.Client(t)
 	must(t, client, "acl", "setuser", "reader", "on", ">secret", "+@all", "-script", "-evalsha", "~*")

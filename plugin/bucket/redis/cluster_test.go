@@ -30,7 +30,8 @@ func TestAClusterThatStopsWithOneMasterIsWarnedOfAtTheStart(t *testing.T) {
 	nodes := redistest.Cluster(t, 3, 0)
 	c := open(t, takeScript.source, among(nodes, true))
 	warnings, rejection, err := c.check(t.Context())
-	if len(warnings) != 3 || rejection != nil || err != nil || !strings.Contains(warnings[0], "cluster-require-full-coverage") {
+	if len(warnings) != 3 || rejection != nil || err != nil ||
+		!strings.Contains(warnings[0], "cluster-require-full-coverage") {
 		t.Errorf("by default the check says %q, %v, %v: want a warning for each master", warnings, rejection, err)
 	}
 	nodes.KeepHealthySlots(t)
@@ -72,7 +73,7 @@ func TestEveryCallOfAClusterIsOneEvalshaAtTheMasterOfItsKey(t *testing.T) {
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		c := checked(t, countScript, among(nodes, pipelined))
 		if !c.Groups() {
-			t.Error("a cluster is not told from a single Redis")
+			t.Error("a cluster is taken for a single Redis")
 		}
 		round := func() error { return errors.Join(run(c, keys[0]), run(c, keys[1]), run(c, keys[2])) }
 		if err := atOnce(16, 1, round); err != nil {
@@ -93,7 +94,7 @@ func TestEveryCallOfAClusterIsOneEvalshaAtTheMasterOfItsKey(t *testing.T) {
 	})
 }
 
-func TestAHungMasterDelaysNobodyElsesCalls(t *testing.T) {
+func TestAHungMasterDelaysNoOtherMastersCalls(t *testing.T) {
 	nodes := covering(t, 0)
 	keys := keysOf(t, nodes)
 	for _, master := range nodes.Masters { // it must hang without being noticed
@@ -111,7 +112,8 @@ func TestAHungMasterDelaysNobodyElsesCalls(t *testing.T) {
 			_, err := evaluate(ctx, c, c.script, []string{key})
 			return time.Since(started), err
 		}
-		if err := atOnce(16, 1, func() error { return errors.Join(run(c, keys[0]), run(c, keys[1]), run(c, keys[2])) }); err != nil {
+		round := func() error { return errors.Join(run(c, keys[0]), run(c, keys[1]), run(c, keys[2])) }
+		if err := atOnce(16, 1, round); err != nil {
 			t.Fatal(err)
 		}
 		nodes.Masters[1].Hang(t)
@@ -177,7 +179,8 @@ func TestARedirectionIsFollowedAndTheScriptRunsOnce(t *testing.T) {
 		c := open(t, countScript, among(nodes, pipelined))
 		must(t, from, "del", key)
 		call := func() error { return run(c, key) }
-		if err := c.backend.(*cluster).client.ForEachMaster(t.Context(), func(context.Context, *redis.Client) error { return nil }); err != nil {
+		visit := func(context.Context, *redis.Client) error { return nil }
+		if err := c.backend.(*cluster).client.ForEachMaster(t.Context(), visit); err != nil {
 			t.Fatal(err) // the cluster as it is now has been seen
 		}
 		move(t, from, to, key, false)

@@ -32,22 +32,22 @@ end}
 // turned makes a store split by the clock that its script reads.
 func turned(s *Store) *Store {
 	s.splitting = newScript(assemble("split", standing))
-	if s.script == toldClock {
+	if s.script == givenClock {
 		s.splitting = newScript(strings.Replace(s.splitting.source, `redis.call("GET", "clock")`, `ARGV[2]`, 1))
 	}
 	return s
 }
 
-// toldClock is the script whose time comes with each request: in a cluster there is no key that all masters can read.
-var toldClock = newScript(strings.Replace(turnedClock.source, `redis.call("GET", "clock")`, `ARGV[2]`, 1))
+// givenClock is the script whose time comes with each request: in a cluster there is no key that all masters can read.
+var givenClock = newScript(strings.Replace(turnedClock.source, `redis.call("GET", "clock")`, `ARGV[2]`, 1))
 
-// told is a transport whose requests say what time it is.
-type told struct {
+// timed is a transport whose requests say what time it is.
+type timed struct {
 	transport
 	clock storetest.Clock
 }
 
-func (t told) Run(ctx context.Context, script *script, c *call) error {
+func (t timed) Run(ctx context.Context, script *script, c *call) error {
 	c.args = append(c.args[:1:1], strconv.AppendInt(nil, int64(t.clock.Now()), 10))
 	return t.transport.Run(ctx, script, c)
 }
@@ -127,13 +127,13 @@ func TestARealClusterKeepsTheStoresPromises(t *testing.T) {
 	t.Parallel()
 	nodes := covering(t, 0)
 	eachWay(t, func(t *testing.T, pipelined bool) {
-		c := checked(t, toldClock.source, among(nodes, pipelined))
+		c := checked(t, givenClock.source, among(nodes, pipelined))
 		storetest.Run(t, func(t *testing.T) (store.Store, storetest.Clock) {
 			for _, master := range nodes.Masters {
 				flush(t, master.Client(t))
 			}
 			clock := storetest.NewClock()
-			return turned(newStore("test", told{c, clock}, toldClock, quiet)), clock
+			return turned(newStore("test", timed{c, clock}, givenClock, quiet)), clock
 		})
 	})
 }

@@ -86,8 +86,10 @@ func TestTwoNodesShareALimitExactly(t *testing.T) {
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		flush(t, client)
 		stores := opened(t, at(server, pipelined))
-		bounds := []policy.Bound{daily(t, 100, policy.ByTenant, "acme"), daily(t, 1000, policy.ByIP, "192.0.2.7"),
-			daily(t, 1000, policy.ByAll, "")}
+		bounds := []policy.Bound{
+			daily(t, 100, policy.ByTenant, "acme"), daily(t, 1000, policy.ByIP, "192.0.2.7"),
+			daily(t, 1000, policy.ByAll, ""),
+		}
 		must(t, client, "config", "resetstat")
 		if admitted := offer(t, bounds, stores...); admitted != 100 {
 			t.Errorf("%d requests were admitted of a limit of 100", admitted)
@@ -109,8 +111,10 @@ func TestInAClusterEachGroupOfARequestIsOneEvalsha(t *testing.T) {
 			must(t, master.Client(t), "config", "resetstat")
 		}
 		stores := opened(t, among(nodes, pipelined))
-		bounds := []policy.Bound{daily(t, 100, policy.ByTenant, "acme"), daily(t, 1000, policy.ByTenant, "acme"),
-			daily(t, 1000, policy.ByIP, "192.0.2.7"), daily(t, 1000, policy.ByAll, "")}
+		bounds := []policy.Bound{
+			daily(t, 100, policy.ByTenant, "acme"), daily(t, 1000, policy.ByTenant, "acme"),
+			daily(t, 1000, policy.ByIP, "192.0.2.7"), daily(t, 1000, policy.ByAll, ""),
+		}
 		bounds[1].Key.Policy = "other"
 		if admitted := offer(t, bounds, stores...); admitted != 100 {
 			t.Errorf("%d requests were admitted of a limit of 100", admitted)

@@ -32,27 +32,59 @@ func TestLuaDecidesAsGoDoesWhereNumbersAreCutOff(t *testing.T) {
 	// Two limits of one window, of which the smaller counts in finer ticks and can multiply less.
 	large := limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 1_000_000, Window: day}
 	small := limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 10_000, Window: day}
-	most := limit.Spec{Algorithm: limit.FixedWindow, Quantity: limit.MaxQuantity, Window: year, SoftPct: 1000,
-		HardPct: 1000}
+	most := limit.Spec{
+		Algorithm: limit.FixedWindow, Quantity: limit.MaxQuantity, Window: year,
+		SoftPct: 1000, HardPct: 1000,
+	}
 	tiny := limit.Spec{Algorithm: limit.SlidingLog, Quantity: 1, Window: year, SoftOnly: true}
 	cases := map[string][]request{
-		"a debt that a slower limit cannot wait for": {{0, fast, 1500}, {hour, slow, 1}, {30 * day, slow, 0},
-			{15 * year, slow, 1}},
-		"a window that a smaller limit cannot multiply": {{0, large, 1_000_000}, {day, small, 1}, {19 * hour, small, 100},
-			{2 * hour, small, 1}},
-		"the largest count becomes a log, and a log debt": {{0, most, 10 * limit.MaxQuantity}, {1, tiny, 1}, {1, fast, 1},
-			{1, slow, 1}, {year, tiny, 1}},
-		"a count grows in a limit that never denies": {{0,
-			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1, Window: day, SoftOnly: true}, 5}, {1, large, 3},
-			{1, small, 3}},
-		"a bucket of seconds becomes one of microseconds": {{0, slow, 900},
-			{12345, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: day}, 1}, {limit.Second, fast, 10}},
-		"a bucket of microseconds becomes one of seconds": {{0,
-			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: hour}, 7}, {12345, slow, 1}, {limit.Second, slow, 1}},
-		"the clock steps back further than anything lasts": {{0, small, 10}, {-2 * year, small, 1}, {1, fast, 1},
-			{-year, tiny, 1}, {4 * year, tiny, 1}},
+		"a debt that a slower limit cannot wait for": {
+			{0, fast, 1500},
+			{hour, slow, 1},
+			{30 * day, slow, 0},
+			{15 * year, slow, 1},
+		},
+		"a window that a smaller limit cannot multiply": {
+			{0, large, 1_000_000},
+			{day, small, 1},
+			{19 * hour, small, 100},
+			{2 * hour, small, 1},
+		},
+		"the largest count becomes a log, and a log debt": {
+			{0, most, 10 * limit.MaxQuantity},
+			{1, tiny, 1},
+			{1, fast, 1},
+			{1, slow, 1},
+			{year, tiny, 1},
+		},
+		"a count grows in a limit that never denies": {
+			{0, limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1, Window: day, SoftOnly: true}, 5},
+			{1, large, 3},
+			{1, small, 3},
+		},
+		"a bucket of seconds becomes one of microseconds": {
+			{0, slow, 900},
+			{12345, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: day}, 1},
+			{limit.Second, fast, 10},
+		},
+		"a bucket of microseconds becomes one of seconds": {
+			{0, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: hour}, 7},
+			{12345, slow, 1},
+			{limit.Second, slow, 1},
+		},
+		"the clock steps back further than anything lasts": {
+			{0, small, 10},
+			{-2 * year, small, 1},
+			{1, fast, 1},
+			{-year, tiny, 1},
+			{4 * year, tiny, 1},
+		},
 		"the clock steps back to where nothing is forgotten, and further": {
-			{0, fast, 1500}, {-hour, fast, 1}, {-limit.Second, slow, 1}, {3 * hour, small, 10}, {-2 * day, tiny, 1},
+			{0, fast, 1500},
+			{-hour, fast, 1},
+			{-limit.Second, slow, 1},
+			{3 * hour, small, 10},
+			{-2 * day, tiny, 1},
 			{-hour - 1, tiny, 1},
 		},
 	}
@@ -76,12 +108,13 @@ func TestLuaDecidesAsGoDoesWhereNumbersAreCutOff(t *testing.T) {
 	}
 }
 
-// A tenant that was exhausted by a clock that was far ahead is admitted once it is right, and what was taken before is not
-// given back. A step by an hour forgives nothing.
+// A tenant that was exhausted by a clock that was far ahead is admitted once it is right, and what was taken before is
+// not given back. A step by an hour forgives nothing.
 func TestABucketOfATimeThatIsFarAheadIsEmpty(t *testing.T) {
 	client := redistest.Single(t).Client(t)
-	for _, algorithm := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow,
-		limit.SlidingLog} {
+	for _, algorithm := range []limit.Algorithm{
+		limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog,
+	} {
 		f, clock, _ := grouped(t, client)
 		clock.Advance(day - storetest.Start%day) // windows begin with the timeline
 		b := bound(t, "p", limit.Spec{Algorithm: algorithm, Quantity: 100, Window: hour})
@@ -108,8 +141,10 @@ func TestSoakLuaKeepsLongLogsAsGoDoes(t *testing.T) {
 	playTimelines(t, soak.Count(30, 100), func(rt *rapid.T) {
 		flush(t, client)
 		w := &world{now: storetest.Start, kept: map[policy.Key]kept{}}
-		spec := limit.Spec{Algorithm: limit.SlidingLog, Quantity: rapid.Int64Range(5, 200).Draw(rt, "quantity"),
-			Window: limit.Second}
+		spec := limit.Spec{
+			Algorithm: limit.SlidingLog, Quantity: rapid.Int64Range(5, 200).Draw(rt, "quantity"),
+			Window: limit.Second,
+		}
 		for _, softOnly := range []bool{false, true} {
 			spec.SoftOnly = softOnly
 			b := of(bound(t, "log", spec), "u")

@@ -66,7 +66,8 @@ func BenchmarkRedisCPU(b *testing.B) {
 				}
 			}
 			sendAll(b, client, c.send, benchTenants*benchUsers) // the buckets exist
-			for range 3 {                                       // on a busy machine, buckets may have expired before they could be split
+			// On a busy machine, buckets may have expired before they could be split.
+			for range 3 {
 				if strings.HasPrefix(c.name, "shipped") {
 					benchLevels.splitAll(b, client)
 					sendAll(b, client, c.send, benchTenants*benchUsers) // those that were split, too
@@ -92,7 +93,10 @@ func benchScript(b *testing.B, name string) *script {
 func benchKeys(n int) []string {
 	tenant, user := n%benchTenants, n/benchTenants%benchUsers
 	tag := fmt.Sprintf("rl:default:{t=tenant-%d}:", tenant)
-	return []string{tag + "daily", tag + "writes:POST%20/records", fmt.Sprint(tag, "burst:u_", user), fmt.Sprint(tag, "heavy:u_", user, ":POST%20/records")}
+	return []string{
+		tag + "daily", tag + "writes:POST%20/records",
+		fmt.Sprint(tag, "burst:u_", user), fmt.Sprint(tag, "heavy:u_", user, ":POST%20/records"),
+	}
 }
 
 // shipped sends what Take sends.
@@ -101,7 +105,7 @@ func shipped(b *testing.B, algorithm limit.Algorithm, scopes func(n int) []polic
 	if algorithm == limit.SlidingLog {
 		spec.Quantity = limit.MaxLogQuantity
 		spec.Window = limit.Second
-		spec.SoftOnly = true // it never refuses, and forgets
+		spec.SoftOnly = true // it never denies, and forgets
 	}
 	l, err := limit.New(spec)
 	if err != nil {
@@ -151,7 +155,7 @@ func benchSubject(tenant int) *policy.Key {
 	return &policy.Key{Namespace: "default", Group: policy.ByTenant, GroupID: fmt.Sprint("tenant-", tenant)}
 }
 
-// splitAll splits what holds too many buckets, as a store does when it is told.
+// splitAll splits what holds too many buckets, as a store does when a reply reports it.
 func (l *levelled) splitAll(b *testing.B, client *redis.Client) {
 	s := newStore("bench", &direct{client, false}, takeScript, slog.New(slog.DiscardHandler))
 	for tenant := range benchTenants {

@@ -44,14 +44,18 @@ func TestWhatIsNotCertainIsUnknown(t *testing.T) {
 		{reply("WRONGPASS invalid username-password pair or user is disabled."), Rejected},
 		{inScript("OOM command not allowed when used memory > 'maxmemory'."), Rejected},
 		{inScript("READONLY You can't write against a read only replica."), Rejected},
-		{inScript("MISCONF Redis is configured to save RDB snapshots, but it is currently not able to persist on disk."),
-			Rejected},
+		{
+			inScript("MISCONF Redis is configured to save RDB snapshots, but it is currently not able to persist on disk."),
+			Rejected,
+		},
 		{inScript("LOADING Redis is loading the dataset in memory"), Rejected},
 		{inScript("CLUSTERDOWN The cluster is down"), Rejected},
 		{inScript("NOREPLICAS Not enough good replicas to write."), Rejected},
 		{inScript("WRONGTYPE Operation against a key holding the wrong kind of value"), Unknown},
-		{reply("ERR Error running script (call to f_0123): @user_script:7: user_script:7: attempt to compare nil with OOM "),
-			Unknown},
+		{
+			reply("ERR Error running script (call to f_0123): @user_script:7: user_script:7: attempt to compare nil with OOM "),
+			Unknown,
+		},
 		{reply("ERR user_script:1: attempt to index a nil value"), Unknown}, // it may have written before
 		{reply("WRONGTYPE Operation against a key holding the wrong kind of value"), Unknown},
 		{io.EOF, Unknown},

@@ -39,7 +39,8 @@ func TestEveryKeyOutlivesItsBucketsAndNotByMuch(t *testing.T) {
 			}
 			for _, key := range keys {
 				lives := f.lives(t, key)
-				needs := till(findState([]byte(f.client.Get(context.Background(), subjectKey(b)).Val()), appendName(nil, &b.Key))) - status.Now
+				value := []byte(f.client.Get(context.Background(), subjectKey(b)).Val())
+				needs := till(findState(value, appendName(nil, &b.Key))) - status.Now
 				late := limit.Micros(5 * time.Minute / time.Microsecond) // the test itself may be slow
 				if lives < needs-late && lives < needs/2 {
 					rt.Fatalf("%s means something for %d µs, and lives for %d", key, needs, lives)
@@ -74,7 +75,8 @@ func TestABucketThatExpiredIsGoneFromRedisAndStartsAfresh(t *testing.T) {
 	f := newFixture(t)
 	var bounds []policy.Bound
 	for _, algorithm := range storetest.Algorithms {
-		b := of(bound(t, algorithm.String(), limit.Spec{Algorithm: algorithm, Quantity: 3, Window: limit.Second}), algorithm.String())
+		spec := limit.Spec{Algorithm: algorithm, Quantity: 3, Window: limit.Second}
+		b := of(bound(t, algorithm.String(), spec), algorithm.String())
 		bounds = append(bounds, costing(b, b.Policy.Limit.Capacity()))
 	}
 	f.take(t, bounds...)
@@ -93,7 +95,7 @@ func TestABucketThatExpiredIsGoneFromRedisAndStartsAfresh(t *testing.T) {
 	}
 }
 
-func TestNothingIsWrittenByARefusalOrARead(t *testing.T) {
+func TestNothingIsWrittenByADenialOrARead(t *testing.T) {
 	f := newFixture(t)
 	empty := hundred(t)
 	f.take(t, costing(empty, 100))
@@ -101,7 +103,8 @@ func TestNothingIsWrittenByARefusalOrARead(t *testing.T) {
 	value := f.client.Get(context.Background(), subjectKey(empty)).Val()
 	var others []policy.Bound
 	for _, algorithm := range storetest.Algorithms {
-		others = append(others, of(bound(t, algorithm.String(), limit.Spec{Algorithm: algorithm, Quantity: 3, Window: hour}), "u"))
+		spec := limit.Spec{Algorithm: algorithm, Quantity: 3, Window: hour}
+		others = append(others, of(bound(t, algorithm.String(), spec), "u"))
 	}
 	f.take(t, append(others, empty)...)
 	for i := range others {
@@ -116,7 +119,7 @@ func TestNothingIsWrittenByARefusalOrARead(t *testing.T) {
 	}
 }
 
-// Whoever has many buckets loses those that mean nothing any more, and no others.
+// A subject with many buckets loses those that mean nothing any more, and no others.
 func TestIdleBucketsOfALargeSubjectAreSwept(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	// The clock of tests, but one that may step back by no more than an hour.
@@ -174,7 +177,7 @@ func TestALongValueIsToldInPart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := len(p.subjects[0].value); got != headSize+4*entrySize {
-		t.Errorf("four buckets of thirty, and one that is new, are told in %d bytes", got)
+		t.Errorf("four buckets of thirty, and one that is new, take %d bytes", got)
 	}
 	for i, s := range f.take(t, asked...) {
 		if want := []int64{3, 3, 2, 3, 3}[i]; s.Used != want {

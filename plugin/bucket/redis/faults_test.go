@@ -154,8 +154,10 @@ func TestScriptAndGoReadAnyBytesAlike(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		flush(t, f.client)
 		l := storetest.Limits().Draw(rt, "limit")
-		b := policy.Bound{Policy: &policy.Policy{Limit: *l}, Key: policy.Key{Policy: "p", Group: policy.ByIP, GroupID: "o"},
-			Cost: 1}
+		b := policy.Bound{
+			Policy: &policy.Policy{Limit: *l},
+			Key:    policy.Key{Policy: "p", Group: policy.ByIP, GroupID: "o"}, Cost: 1,
+		}
 		entry := append(appendName(nil, &b.Key), rapid.SliceOfN(rapid.Byte(), 31, 31).Draw(rt, "bucket")...)
 		if rapid.Bool().Draw(rt, "algorithm exists") {
 			entry[nameSize] = byte(rapid.IntRange(0, 6).Draw(rt, "algorithm"))

@@ -26,8 +26,11 @@ func TestALaterFormIsWrittenOnlyWhileEveryLiveNodeReadsIt(t *testing.T) {
 		want int
 	}{
 		{"it is alone", func() error { return nil }, later},
-		{"one comes that reads less", func() error { _, err := old.Beat(t.Context(), "a", "old", time.Hour); return err },
-			format},
+		{
+			"one comes that reads less",
+			func() error { _, err := old.Beat(t.Context(), "a", "old", time.Hour); return err },
+			format,
+		},
 		{"that one reads more, under another name", func() error {
 			old.reads = later
 			if _, err := old.Beat(t.Context(), "a", "new", time.Hour); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// turnstile is a gate that writes down what it is told.
+// turnstile is a gate that counts its calls.
 type turnstile struct {
 	mu              sync.Mutex
 	shut            bool
@@ -99,7 +99,8 @@ func TestNothingIsSentThroughAShutGate(t *testing.T) {
 			t.Errorf("bound %d says %+v, want that Redis is unavailable for 7 s", i, s)
 		}
 	}
-	if err := c.Run(t.Context(), c.script, newCall([]string{"k"})); !errors.Is(err, errGate) || wantKind(err, NotSent) != nil {
+	err := c.Run(t.Context(), c.script, newCall([]string{"k"}))
+	if !errors.Is(err, errGate) || wantKind(err, NotSent) != nil {
 		t.Errorf("error is %v", err)
 	}
 	store.Probe(t.Context())
@@ -128,7 +129,7 @@ func TestAGateIsToldWhatSpeaksAgainstItsServer(t *testing.T) {
 	must(t, server.Client(t), "config", "set", "maxmemory", "1")
 	take(decision.Unavailable)
 	if gate.failed != 1 {
-		t.Errorf("%d failures after a full Redis refused a script, want 1", gate.failed)
+		t.Errorf("%d failures after a full Redis rejected a script, want 1", gate.failed)
 	}
 	server.Kill()
 	take(decision.Unavailable)
@@ -163,7 +164,7 @@ func TestEachMasterHasAGateUntilTheEnd(t *testing.T) {
 	}
 	for server, gate := range gates {
 		if !gate.closed {
-			t.Errorf("the gate of %s is not told of the end", server)
+			t.Errorf("the gate of %s is not closed at the end", server)
 		}
 	}
 }

@@ -15,27 +15,58 @@ func TestKeysAreWhatTheDocumentationSays(t *testing.T) {
 		subject string
 		log     string
 	}{
-		"tenant": {policy.Key{Policy: "daily", Group: policy.ByTenant, GroupID: "acme"}, "rl:default:{t=acme}",
-			"rl:default:{t=acme}:log:daily"},
-		"tenant+endpoint": {policy.Key{Policy: "writes", Group: policy.ByTenant, GroupID: "acme", Endpoint: "POST /records"},
-			"rl:default:{t=acme}", "rl:default:{t=acme}:log:writes:POST%20/records"},
-		"user": {policy.Key{Policy: "burst", Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindUser,
-			Subject: "u_42"}, "rl:default:{t=acme}:u=u_42", "rl:default:{t=acme}:u=u_42:log:burst"},
-		"user+endpoint": {policy.Key{Policy: "heavy", Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindUser,
-			Subject: "u_42", Endpoint: "GET /export"}, "rl:default:{t=acme}:u=u_42",
-			"rl:default:{t=acme}:u=u_42:log:heavy:GET%20/export"},
-		"credential": {policy.Key{Policy: "keys", Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindCredential,
-			Subject: "9f2c41d0"}, "rl:default:{t=acme}:c=9f2c41d0", "rl:default:{t=acme}:c=9f2c41d0:log:keys"},
-		"user, by ip": {policy.Key{Policy: "burst", Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindIP,
-			Subject: "192.0.2.7"}, "rl:default:{t=acme}:i=192.0.2.7", "rl:default:{t=acme}:i=192.0.2.7:log:burst"},
-		"ip": {policy.Key{Policy: "visitors", Group: policy.ByIP, GroupID: "2001:db8::/64"},
-			"rl:default:{i=2001%3Adb8%3A%3A/64}", "rl:default:{i=2001%3Adb8%3A%3A/64}:log:visitors"},
-		"endpoint": {policy.Key{Policy: "logins", Group: policy.ByEndpoint, GroupID: "POST /login"},
-			"rl:default:{e=POST%20/login}", "rl:default:{e=POST%20/login}:log:logins"},
-		"global": {policy.Key{Policy: "everything", Group: policy.ByAll}, "rl:default:{g}",
-			"rl:default:{g}:log:everything"},
-		"forged braces": {policy.Key{Policy: "p", Group: policy.ByTenant, GroupID: "x}:u={t=acme"},
-			"rl:default:{t=x%7D%3Au%3D%7Bt%3Dacme}", "rl:default:{t=x%7D%3Au%3D%7Bt%3Dacme}:log:p"},
+		"tenant": {
+			policy.Key{Policy: "daily", Group: policy.ByTenant, GroupID: "acme"},
+			"rl:default:{t=acme}", "rl:default:{t=acme}:log:daily",
+		},
+		"tenant+endpoint": {
+			policy.Key{Policy: "writes", Group: policy.ByTenant, GroupID: "acme", Endpoint: "POST /records"},
+			"rl:default:{t=acme}", "rl:default:{t=acme}:log:writes:POST%20/records",
+		},
+		"user": {
+			policy.Key{
+				Policy: "burst", Group: policy.ByTenant, GroupID: "acme",
+				Kind: policy.KindUser, Subject: "u_42",
+			},
+			"rl:default:{t=acme}:u=u_42", "rl:default:{t=acme}:u=u_42:log:burst",
+		},
+		"user+endpoint": {
+			policy.Key{
+				Policy: "heavy", Group: policy.ByTenant, GroupID: "acme",
+				Kind: policy.KindUser, Subject: "u_42", Endpoint: "GET /export",
+			},
+			"rl:default:{t=acme}:u=u_42", "rl:default:{t=acme}:u=u_42:log:heavy:GET%20/export",
+		},
+		"credential": {
+			policy.Key{
+				Policy: "keys", Group: policy.ByTenant, GroupID: "acme",
+				Kind: policy.KindCredential, Subject: "9f2c41d0",
+			},
+			"rl:default:{t=acme}:c=9f2c41d0", "rl:default:{t=acme}:c=9f2c41d0:log:keys",
+		},
+		"user, by ip": {
+			policy.Key{
+				Policy: "burst", Group: policy.ByTenant, GroupID: "acme",
+				Kind: policy.KindIP, Subject: "192.0.2.7",
+			},
+			"rl:default:{t=acme}:i=192.0.2.7", "rl:default:{t=acme}:i=192.0.2.7:log:burst",
+		},
+		"ip": {
+			policy.Key{Policy: "visitors", Group: policy.ByIP, GroupID: "2001:db8::/64"},
+			"rl:default:{i=2001%3Adb8%3A%3A/64}", "rl:default:{i=2001%3Adb8%3A%3A/64}:log:visitors",
+		},
+		"endpoint": {
+			policy.Key{Policy: "logins", Group: policy.ByEndpoint, GroupID: "POST /login"},
+			"rl:default:{e=POST%20/login}", "rl:default:{e=POST%20/login}:log:logins",
+		},
+		"global": {
+			policy.Key{Policy: "everything", Group: policy.ByAll},
+			"rl:default:{g}", "rl:default:{g}:log:everything",
+		},
+		"forged braces": {
+			policy.Key{Policy: "p", Group: policy.ByTenant, GroupID: "x}:u={t=acme"},
+			"rl:default:{t=x%7D%3Au%3D%7Bt%3Dacme}", "rl:default:{t=x%7D%3Au%3D%7Bt%3Dacme}:log:p",
+		},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -53,8 +84,10 @@ func TestKeysAreWhatTheDocumentationSays(t *testing.T) {
 // drawPart draws names that try to look like something else.
 func drawPart(t *rapid.T, label string) string {
 	return rapid.OneOf(
-		rapid.SampledFrom([]string{"", "a", "b", "acme", "log", ":", "}", "{t=a}", "a:log:p", "u=a", "%", "%61", "\x00",
-			"é"}),
+		rapid.SampledFrom([]string{
+			"", "a", "b", "acme", "log", ":", "}", "{t=a}", "a:log:p", "u=a",
+			"%", "%61", "\x00", "é",
+		}),
 		rapid.StringN(0, 6, 12),
 		rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 4), func(b []byte) string { return string(b) }),
 	).Draw(t, label)
@@ -65,8 +98,9 @@ func drawKey(t *rapid.T, label string) policy.Key {
 		Namespace: drawPart(t, label+" namespace"), Policy: drawPart(t, label+" policy"),
 		Group: rapid.SampledFrom([]policy.Group{policy.ByTenant, policy.ByIP, policy.ByEndpoint, policy.ByAll}).Draw(t,
 			label+" group"),
-		Kind: rapid.SampledFrom([]policy.Kind{policy.WholeGroup, policy.KindUser, policy.KindCredential,
-			policy.KindIP}).Draw(t, label+" kind"),
+		Kind: rapid.SampledFrom([]policy.Kind{
+			policy.WholeGroup, policy.KindUser, policy.KindCredential, policy.KindIP,
+		}).Draw(t, label+" kind"),
 		GroupID: drawPart(t, label+" tenant"), Subject: drawPart(t, label+" subject"),
 		Endpoint: drawPart(t, label+" endpoint"),
 	}
@@ -147,8 +181,10 @@ func TestAllKeysOfAGroupHaveOneSlotAndNoOtherGroupHasItsTag(t *testing.T) {
 }
 
 func TestKeysAreMadeInTheMemoryGiven(t *testing.T) {
-	key := policy.Key{Namespace: "default", Policy: "heavy", Group: policy.ByTenant, GroupID: "acme",
-		Kind: policy.KindUser, Subject: "u 42", Endpoint: "GET /export"}
+	key := policy.Key{
+		Namespace: "default", Policy: "heavy", Group: policy.ByTenant, GroupID: "acme",
+		Kind: policy.KindUser, Subject: "u 42", Endpoint: "GET /export",
+	}
 	memory := make([]byte, 0, 256)
 	if n := testing.AllocsPerRun(100, func() {
 		memory = appendSubject(memory[:0], &key)

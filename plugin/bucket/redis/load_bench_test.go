@@ -27,7 +27,7 @@ const (
 	loadRounds = 5
 	loadTurn   = 400 * time.Millisecond // of each rival in each round
 	loadWarmUp = 100 * time.Millisecond // opens connections and fills buckets
-	// Every limit is a million tokens a second, and a minute's worth of them at once: nobody is denied.
+	// Every limit is a million tokens a second, and a minute's worth of them at once: nothing is denied.
 	loadRate  = 1_000_000
 	loadBurst = 60 * loadRate
 	loadPool  = 64 // connections for each rival: no caller waits for one
@@ -39,9 +39,9 @@ var errDenied = errors.New("a request was denied: its limit is meant not to be r
 // one answer before they ask again. A request spends from four token buckets: a tenant's, its endpoint's, a user's and
 // the global one.
 //
-// The rivals take turns in every round, on one server and over TCP, each with connections of its own; what is printed is
-// the median of the rounds, and a ratio is the median of the rounds' ratios. Compare within one run. client-µs is all
-// that this process computes, garbage collection and the loop with its one look at the clock included.
+// The rivals take turns in every round, on one server and over TCP, each with connections of its own; what is printed
+// is the median of the rounds, and a ratio is the median of the rounds' ratios. Compare within one run. client-µs is
+// all that this process computes, garbage collection and the loop with its one look at the clock included.
 func BenchmarkLoad(b *testing.B) {
 	server := redistest.Single(b)
 	rivals := loadRivals(b, server)
@@ -99,7 +99,10 @@ func loadRivals(b *testing.B, server *redistest.Server) []rival {
 }
 
 func loadClient(b *testing.B, server *redistest.Server, database int) *redis.Client {
-	client := redis.NewClient(&redis.Options{Addr: server.Address(), DB: database, Protocol: 2, PoolSize: loadPool, MaxRetries: -1})
+	client := redis.NewClient(&redis.Options{
+		Addr: server.Address(), DB: database, Protocol: 2,
+		PoolSize: loadPool, MaxRetries: -1,
+	})
 	b.Cleanup(func() {
 		if err := client.Close(); err != nil {
 			b.Errorf("close a rival's client: %v", err)
@@ -197,7 +200,8 @@ func gcraRival(b *testing.B, client *redis.Client) rival {
 	must(b, client, "script", "load", gcra.source)
 	allow := func(key string) error {
 		period := time.Minute
-		reply, err := client.EvalSha(context.Background(), gcra.sha, []string{"rate:" + key}, loadBurst, loadBurst, period.Seconds(), 1).Slice()
+		reply, err := client.EvalSha(context.Background(), gcra.sha, []string{"rate:" + key},
+			loadBurst, loadBurst, period.Seconds(), 1).Slice()
 		if err != nil {
 			return err
 		}
@@ -253,7 +257,7 @@ type cost struct {
 // measure gives the rival its turn.
 func measure(b *testing.B, admin *redis.Client, r rival, callers int) cost {
 	b.Helper()
-	runtime.GC() // nobody pays for another's garbage
+	runtime.GC() // no rival pays for another's garbage
 	must(b, admin, "config", "resetstat")
 	redisBefore, ownBefore := usedCPU(b, admin), ownCPU(b)
 	var before, after runtime.MemStats
@@ -359,7 +363,8 @@ func loadTable(rivals []rival, rounds map[string][]cost) string {
 			return median(values)
 		}
 		fmt.Fprintf(table, "%s\t%.0f\t%.1f\t%.1f\t%.1f\t%.2f\t%.2f\t%.0f\t%.0f\t%.0f\t%.0f\t\n", r.name,
-			of(func(c cost) float64 { return c.perSecond }), of(func(c cost) float64 { return c.client }), of(func(c cost) float64 { return c.allocations }),
+			of(func(c cost) float64 { return c.perSecond }), of(func(c cost) float64 { return c.client }),
+			of(func(c cost) float64 { return c.allocations }),
 			of(func(c cost) float64 { return c.redis }), of(func(c cost) float64 { return c.commands }),
 			of(func(c cost) float64 { return c.calls }), of(func(c cost) float64 { return c.in }),
 			of(func(c cost) float64 { return c.out }), of(func(c cost) float64 { return c.p50 }),

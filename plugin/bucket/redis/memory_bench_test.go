@@ -78,8 +78,8 @@ func mixedBuckets(b *testing.B) int {
 	return total / 1000 * 1000
 }
 
-// mix is what a gateway with many tenants may hold: of 20 buckets 4 are of tenants and their endpoints, 10 of users, 1 of
-// a user at an endpoint, 4 of addresses, and 1 is a user's sliding log with four entries.
+// mix is what a gateway with many tenants may hold: of 20 buckets 4 are of tenants and their endpoints, 10 of users, 1
+// of a user at an endpoint, 4 of addresses, and 1 is a user's sliding log with four entries.
 func mix(total int) []kind {
 	part := total / 20
 	log := limit.Spec{Algorithm: limit.SlidingLog, Quantity: 100, Window: memoryDay}
@@ -100,7 +100,8 @@ func mix(total int) []kind {
 // tenantKey makes the keys of tenants with so many buckets of their own: one for all, the others for an endpoint each.
 func tenantKey(fields int) func(n int) policy.Key {
 	return func(n int) policy.Key {
-		key := policy.Key{Namespace: "default", Policy: "daily", Group: policy.ByTenant, GroupID: fmt.Sprintf("tenant-%07d", n/fields)}
+		tenant := fmt.Sprintf("tenant-%07d", n/fields)
+		key := policy.Key{Namespace: "default", Policy: "daily", Group: policy.ByTenant, GroupID: tenant}
 		if field := n % fields; field > 0 {
 			key.Policy, key.Endpoint = "writes", fmt.Sprintf("POST /records/%d", field)
 		}
@@ -191,7 +192,7 @@ func send(b *testing.B, pipeline redis.Pipeliner, p *scriptCall, bounds []policy
 	p.reset()
 }
 
-// spent sends what is queued, and demands that nothing refuses.
+// spent sends what is queued, and demands that nothing is denied.
 func spent(b *testing.B, pipeline redis.Pipeliner) {
 	replies, err := pipeline.Exec(context.Background())
 	if err != nil {
@@ -205,9 +206,9 @@ func spent(b *testing.B, pipeline redis.Pipeliner) {
 		if len(elements) < 3 {
 			continue
 		}
-		// The last but one is a value, or the numbers of those that refuse.
-		if refused, ok := elements[len(elements)-2].([]any); ok && len(refused) > 0 {
-			b.Fatalf("buckets that were not spent from before refuse: %v", refused)
+		// The last but one is a value, or the numbers of those that deny.
+		if denied, ok := elements[len(elements)-2].([]any); ok && len(denied) > 0 {
+			b.Fatalf("buckets that were not spent from before deny: %v", denied)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func pairOf(t *testing.T, clients [2]*redis.Client, groups bool, clock storetest
 	t.Helper()
 	over := func(client *redis.Client) *Store {
 		flush(t, client)
-		return turned(newStore("test", told{&direct{client, groups}, clock}, toldClock, quiet))
+		return turned(newStore("test", timed{&direct{client, groups}, clock}, givenClock, quiet))
 	}
 	return NewPair(over(clients[0]), over(clients[1]), byParity)
 }
@@ -167,7 +167,8 @@ func TestADenialByEitherRedisLeavesBothUnspent(t *testing.T) {
 					want = before[i]
 				}
 				if after[i] != want || statuses[i].Used != want {
-					r.Fatalf("%s is said to have %d used and has %d, want %d (denied: %t)", bounds[i].Key.Policy, statuses[i].Used, after[i], want, denied)
+					r.Fatalf("%s reports %d used and has %d, want %d (denied: %t)",
+						bounds[i].Key.Policy, statuses[i].Used, after[i], want, denied)
 				}
 			}
 		}

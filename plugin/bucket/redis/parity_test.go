@@ -405,8 +405,9 @@ func admissions(entries []byte) []limit.Admission {
 	before := littleEndian(entries[8:15])
 	for i := number(0); i < number(4); i++ {
 		entry := entries[15+i*14:]
-		log = append(log, limit.Admission{At: limit.Micros(littleEndian(entry[:7])), Cost: littleEndian(entry[7:14]) - before})
-		before = littleEndian(entry[7:14])
+		sum := littleEndian(entry[7:14])
+		log = append(log, limit.Admission{At: limit.Micros(littleEndian(entry[:7])), Cost: sum - before})
+		before = sum
 	}
 	return log
 }

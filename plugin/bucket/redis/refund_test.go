@@ -60,7 +60,7 @@ func (f *faulty) Run(ctx context.Context, script *script, c *call) error {
 	return f.direct.Run(ctx, script, c)
 }
 
-func TestAGroupThatRefusesCostsTheOthersNothing(t *testing.T) {
+func TestAGroupThatDeniesCostsTheOthersNothing(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	for _, algorithm := range storetest.Algorithms {
 		t.Run(algorithm.String(), func(t *testing.T) {
@@ -78,15 +78,18 @@ func TestAGroupThatRefusesCostsTheOthersNothing(t *testing.T) {
 				clock.Advance(1)
 				statuses := f.take(t, costing(ours, 3), costing(shadow, 3), all)
 				if !statuses[0].Admits() || !statuses[1].Admits() || statuses[2].Admits() {
-					t.Fatalf("waits are %d, %d, %d: want that of the third alone", statuses[0].Wait, statuses[1].Wait, statuses[2].Wait)
+					t.Fatalf("waits are %d, %d, %d: want that of the third alone",
+						statuses[0].Wait, statuses[1].Wait, statuses[2].Wait)
 				}
 				if statuses[0].Used != 4 || statuses[1].Used != 2 || statuses[2].Used != 10 {
-					t.Errorf("told %d, %d, %d used: want 4, 2, 10 as before", statuses[0].Used, statuses[1].Used, statuses[2].Used)
+					t.Errorf("a denial reports %d, %d, %d used: want 4, 2, 10 as before",
+						statuses[0].Used, statuses[1].Used, statuses[2].Used)
 				}
 			}
 			statuses := f.take(t, costing(ours, 0), costing(shadow, 0), costing(all, 0))
 			if statuses[0].Used != 4 || statuses[1].Used != 2 || statuses[2].Used != 10 {
-				t.Errorf("kept %d, %d, %d used: want 4, 2, 10 as before", statuses[0].Used, statuses[1].Used, statuses[2].Used)
+				t.Errorf("kept %d, %d, %d used: want 4, 2, 10 as before",
+					statuses[0].Used, statuses[1].Used, statuses[2].Used)
 			}
 			if transport.refunds.Load() != 3 {
 				t.Errorf("%d refunds for 3 rejections by one of two groups", transport.refunds.Load())
@@ -110,9 +113,11 @@ func TestWhatIsGivenBackAfterTheClockHasSteppedBackIsWhatWasTaken(t *testing.T) 
 			clock.Advance(-back)
 			f.Refund(context.Background(), []policy.Bound{costing(b, 20)}, taken)
 			if used := f.take(t, costing(b, 0))[0].Used; used != 5000 {
-				t.Errorf("%s: 20 of 5020 are given back by a clock that stepped %d µs back, and %d are used", b.Policy.Describe(), back, used)
+				t.Errorf("%s: 20 of 5020 are given back by a clock that stepped %d µs back, and %d are used",
+					b.Policy.Describe(), back, used)
 			}
-			f.Refund(context.Background(), []policy.Bound{costing(b, 20)}, []decision.Status{{Now: clock.Now() + 2*back, Source: decision.Redis, Charged: true}})
+			later := decision.Status{Now: clock.Now() + 2*back, Source: decision.Redis, Charged: true}
+			f.Refund(context.Background(), []policy.Bound{costing(b, 20)}, []decision.Status{later})
 			if used := f.take(t, costing(b, 0))[0].Used; used < 4980 {
 				t.Errorf("%s: what a bucket never held is given back to it: %d are used", b.Policy.Describe(), used)
 			}
@@ -126,11 +131,12 @@ func TestALostRefundIsNotRepeatedAndUnderAdmits(t *testing.T) {
 	f.take(t, costing(all, 100))
 	transport.lose = true
 	if statuses := f.take(t, ours, all); statuses[1].Admits() {
-		t.Fatalf("statuses are %+v, want the second refused", statuses)
+		t.Fatalf("statuses are %+v, want the second denied", statuses)
 	}
 	transport.lose = false
-	if s := f.take(t, costing(ours, 0))[0]; s.Used != 1 || transport.refunds.Load() != 1 || f.Stats().LostRefunds != 1 {
-		t.Errorf("used %d after %d refunds of which %d were lost: want 1, 1, 1", s.Used, transport.refunds.Load(), f.Stats().LostRefunds)
+	s, refunds, lost := f.take(t, costing(ours, 0))[0], transport.refunds.Load(), f.Stats().LostRefunds
+	if s.Used != 1 || refunds != 1 || lost != 1 {
+		t.Errorf("used %d after %d refunds of which %d were lost: want 1, 1, 1", s.Used, refunds, lost)
 	}
 }
 
@@ -152,7 +158,7 @@ func TestAGroupThatDoesNotAnswerLeavesTheOthersTheirSay(t *testing.T) {
 	}
 }
 
-func TestARequestThatIsRefusedAfterAllIsGivenBack(t *testing.T) {
+func TestARequestThatIsDeniedAfterAllIsGivenBack(t *testing.T) {
 	f, _, transport := grouped(t, redistest.Single(t).Client(t))
 	bounds := []policy.Bound{costing(hundred(t), 60), everybody(costing(hundred(t), 2)), costing(hundred(t), 0)}
 	statuses := f.take(t, bounds...)
@@ -163,8 +169,10 @@ func TestARequestThatIsRefusedAfterAllIsGivenBack(t *testing.T) {
 			t.Errorf("bound %d still counts as charged", i)
 		}
 	}
-	if s := f.take(t, costing(bounds[0], 0), costing(bounds[1], 0)); s[0].Used != 0 || s[1].Used != 0 || transport.refunds.Load() != 2 {
-		t.Errorf("used %d and %d after %d refunds, want 0 and 0 after 2: one for each group", s[0].Used, s[1].Used, transport.refunds.Load())
+	s, refunds := f.take(t, costing(bounds[0], 0), costing(bounds[1], 0)), transport.refunds.Load()
+	if s[0].Used != 0 || s[1].Used != 0 || refunds != 2 {
+		t.Errorf("used %d and %d after %d refunds, want 0 and 0 after 2: one for each group",
+			s[0].Used, s[1].Used, refunds)
 	}
 }
 
@@ -275,7 +283,8 @@ func TestBoundsOfEveryGroupAreTakenInARealCluster(t *testing.T) {
 	spec := limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1000, Window: 300 * 24 * hour}
 	for i := range 50 {
 		tenant := fmt.Sprint("tenant-", i)
-		ours, log, user, ip := bound(t, "p", spec), bound(t, "log", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 1, Window: hour}), bound(t, "p", spec), bound(t, "p", spec)
+		ours, user, ip := bound(t, "p", spec), bound(t, "p", spec), bound(t, "p", spec)
+		log := bound(t, "log", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 1, Window: hour})
 		ours.Key.GroupID, log.Key.GroupID, user.Key.GroupID = tenant, tenant, tenant
 		user = of(user, "u}{")
 		ip.Key.Group, ip.Key.GroupID = policy.ByIP, fmt.Sprint("192.0.2.", i)
@@ -283,13 +292,14 @@ func TestBoundsOfEveryGroupAreTakenInARealCluster(t *testing.T) {
 		if statuses := f.take(t, ours, log, user, ip, all); statuses[4].Used != int64(i+1) || statuses[1].Used != 1 {
 			t.Fatalf("request %d: %+v", i, statuses)
 		}
-		refused := f.take(t, ours, log, user, ip, all)
-		if refused[1].Admits() || refused[0].Used != 1 || refused[2].Used != 1 || refused[3].Used != 1 || refused[4].Used != int64(i+1) {
-			t.Fatalf("refused request %d: %+v: want nothing but the log to refuse, and nothing charged", i, refused)
+		denied := f.take(t, ours, log, user, ip, all)
+		if denied[1].Admits() || denied[0].Used != 1 || denied[2].Used != 1 || denied[3].Used != 1 ||
+			denied[4].Used != int64(i+1) {
+			t.Fatalf("denied request %d: %+v: want that the log alone denies, and nothing is charged", i, denied)
 		}
 		for j, s := range f.take(t, costing(ours, 0), costing(user, 0), costing(ip, 0)) {
 			if s.Used != 1 {
-				t.Fatalf("after refused request %d bound %d has %d used, want 1", i, j, s.Used)
+				t.Fatalf("after denied request %d bound %d has %d used, want 1", i, j, s.Used)
 			}
 		}
 	}

@@ -28,10 +28,18 @@ func TestEqualSettingsShareAConnectionAndOthersDoNot(t *testing.T) {
 		{"another database", base, schema.Redis{Host: "a", Password: "p", Database: 1}, false},
 		{"another timeout", base, schema.Redis{Host: "a", Password: "p", ReadTimeout: 51}, false},
 		{"a pipeline", base, schema.Redis{Host: "a", Password: "p", Pipeline: true}, false},
-		{"nodes in another order", schema.Redis{ClusterNodes: []schema.RedisClusterNode{node("a"), node("b")}},
-			schema.Redis{ClusterNodes: []schema.RedisClusterNode{node("b"), node("a")}}, true},
-		{"a host that a cluster does not use", schema.Redis{ClusterNodes: []schema.RedisClusterNode{node("a")}},
-			schema.Redis{ClusterNodes: []schema.RedisClusterNode{node("a")}, Host: "h"}, true},
+		{
+			"nodes in another order",
+			schema.Redis{ClusterNodes: []schema.RedisClusterNode{node("a"), node("b")}},
+			schema.Redis{ClusterNodes: []schema.RedisClusterNode{node("b"), node("a")}},
+			true,
+		},
+		{
+			"a host that a cluster does not use",
+			schema.Redis{ClusterNodes: []schema.RedisClusterNode{node("a")}},
+			schema.Redis{ClusterNodes: []schema.RedisClusterNode{node("a")}, Host: "h"},
+			true,
+		},
 		{"certificates without ssl", base, schema.Redis{Host: "a", Password: "p", SSLVerify: true, ServerName: "s"}, true},
 	} {
 		r := newRegistry(quiet, openGates{}, newScript(countScript))
@@ -185,8 +193,10 @@ func TestNoSecretIsEverPrinted(t *testing.T) {
 	for _, block := range []schema.Redis{
 		{Host: server.Host, Port: int64(server.Port), Username: "default", Password: "hunter2"},
 		{ClusterNodes: []schema.RedisClusterNode{{IP: server.Host, Port: int64(server.Port)}}, Password: "hunter2"},
-		{SentinelNodes: []schema.RedisSentinelNode{{Host: server.Host, Port: int64(server.Port)}}, SentinelMaster: "m",
-			Password: "hunter2", SentinelPassword: "hunter2"},
+		{
+			SentinelNodes: []schema.RedisSentinelNode{{Host: server.Host, Port: int64(server.Port)}}, SentinelMaster: "m",
+			Password: "hunter2", SentinelPassword: "hunter2",
+		},
 	} {
 		for _, pipelined := range []bool{true, false} {
 			block.Pipeline = pipelined

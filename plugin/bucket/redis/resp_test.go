@@ -90,7 +90,8 @@ func TestWhatIsNoReplyIsAnError(t *testing.T) {
 func FuzzReply(f *testing.F) {
 	now := int64(1_700_000_000_000_000)
 	f.Add(encoded(nil, nil, now))
-	f.Add(encoded(string(slices.Repeat([]byte{2}, headSize+entrySize)), int64(1), now, []any{int64(1)}, nil, []any{int64(2)}))
+	value := string(slices.Repeat([]byte{2}, headSize+entrySize))
+	f.Add(encoded(value, int64(1), now, []any{int64(1)}, nil, []any{int64(2)}))
 	f.Add(encoded(nil, nil, now, nil, []any{int64(2), int64(1), now, now, int64(0), int64(1)}))
 	f.Add(encoded([]any{int64(1), int64(-1)}))
 	f.Fuzz(func(t *testing.T, reply []byte) {

@@ -9,7 +9,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// The scripts as Redis gets them stand in testdata, to be read as a whole and to show each change of the assembled text.
+// The scripts as Redis gets them stand in testdata, to be read as a whole and to show each change of the assembled
+// text.
 func TestTheAssembledScriptsAreTheGoldenFiles(t *testing.T) {
 	for name, script := range map[string]*script{"script.lua": takeScript, "split.lua": splitScript} {
 		golden := filepath.Join("testdata", name)

@@ -16,7 +16,10 @@ import (
 
 // at are the settings of one server. Its timeout is long, because a busy machine is no outage.
 func at(s *redistest.Server, pipelined bool) schema.Redis {
-	return schema.Redis{Host: s.Host, Port: int64(s.Port), Pipeline: pipelined, ConnectTimeout: 5000, SendTimeout: 5000, ReadTimeout: 5000}
+	return schema.Redis{
+		Host: s.Host, Port: int64(s.Port), Pipeline: pipelined,
+		ConnectTimeout: 5000, SendTimeout: 5000, ReadTimeout: 5000,
+	}
 }
 
 // open makes a connection that ends with the test.

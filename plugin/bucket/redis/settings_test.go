@@ -63,8 +63,9 @@ func newAuthority(t *testing.T) *authority {
 func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
 
 // issue makes NAME.pem and NAME.key, signed by the authority, or by itself while there is none.
-func (a *authority) issue(t *testing.T, name string, template *x509.Certificate) (*x509.Certificate,
-	*ecdsa.PrivateKey) {
+func (a *authority) issue(
+	t *testing.T, name string, template *x509.Certificate,
+) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	fatal := func(err error) {
 		if err != nil {
@@ -142,8 +143,10 @@ func TestTLSIsVerifiedBothWays(t *testing.T) {
 
 func TestACertificateIsReplacedWithoutARestart(t *testing.T) {
 	a := newAuthority(t)
-	server := &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	server := &x509.Certificate{
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
 	a.issue(t, "server", server)
 	port := freeport.Port(t)
 	redistest.Single(t, "--tls-port", strconv.Itoa(port), "--tls-auth-clients", "no", "--tls-ca-cert-file",
@@ -160,8 +163,10 @@ func TestACertificateIsReplacedWithoutARestart(t *testing.T) {
 		}
 	}
 	replace(newAuthority(t).file("ca.pem"))
-	c := open(t, countScript, schema.Redis{Host: "127.0.0.1", Port: int64(port), SSL: true, SSLVerify: true, CACert: mine,
-		SendTimeout: 5000, ReadTimeout: 5000, ConnectTimeout: 5000})
+	c := open(t, countScript, schema.Redis{
+		Host: "127.0.0.1", Port: int64(port), SSL: true, SSLVerify: true, CACert: mine,
+		SendTimeout: 5000, ReadTimeout: 5000, ConnectTimeout: 5000,
+	})
 	if err := wantKind(run(c, "k"), NotSent); err != nil {
 		t.Fatal(err)
 	}
@@ -202,8 +207,10 @@ func TestAPlaceIsSaidShortly(t *testing.T) {
 		"/run/redis.sock":             {Socket: "/run/redis.sock"},
 		"a cluster at a:7000, b:7000": {ClusterNodes: cluster("b", "a")},
 		"a cluster at a:7000, b:7000, c:7000 and 2 more": {ClusterNodes: cluster("e", "d", "c", "b", "a")},
-		"master m of the sentinels at s:26379": {SentinelMaster: "m",
-			SentinelNodes: []schema.RedisSentinelNode{{Host: "s"}}},
+		"master m of the sentinels at s:26379": {
+			SentinelMaster: "m",
+			SentinelNodes:  []schema.RedisSentinelNode{{Host: "s"}},
+		},
 	} {
 		s, err := normalize(block)
 		if err != nil {

@@ -133,7 +133,8 @@ func TestAHeadOutlivesItsChunksByAnHourAtMost(t *testing.T) {
 	}
 }
 
-// A request with a bucket of its tenant and those of one endpoint reads the head and one chunk, whatever there is beside.
+// A request with a bucket of its tenant and those of one endpoint reads the head and one chunk, whatever there is
+// beside.
 func TestARequestReadsTheHeadAndTheChunkOfItsEndpoint(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	flush(t, client)
@@ -159,7 +160,8 @@ func TestARequestReadsTheHeadAndTheChunkOfItsEndpoint(t *testing.T) {
 	if s := f.take(t, costing(tenant, 10), costing(all[7], 900)); s[0].Used < 105 {
 		t.Errorf("%d used of the tenant's bucket", s[0].Used)
 	}
-	if s := f.take(t, costing(tenant, 0), costing(all[7], 0), costing(second, 0)); s[0].Used < 105 || s[1].Used != 901 || s[2].Used != 1 {
+	s := f.take(t, costing(tenant, 0), costing(all[7], 0), costing(second, 0))
+	if s[0].Used < 105 || s[1].Used != 901 || s[2].Used != 1 {
 		t.Errorf("%d, %d and %d used, want some 110, 901 and 1", s[0].Used, s[1].Used, s[2].Used)
 	}
 	// A head that is left without buckets keeps its chunks.
@@ -175,8 +177,8 @@ func TestARequestReadsTheHeadAndTheChunkOfItsEndpoint(t *testing.T) {
 	}
 }
 
-// However the limits of a request are listed, it writes twice: the tenant's own buckets are neighbours, and so are those
-// of an endpoint, in a string of their own or not.
+// However the limits of a request are listed, it writes twice: the tenant's own buckets are neighbours, and so are
+// those of an endpoint, in a string of their own or not.
 func TestARequestWritesTheBucketsOfAnEndpointAtOnce(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	for _, n := range []int{10, 100} {
@@ -297,7 +299,9 @@ func TestWhatWasTakenBeforeAResetIsNotGivenBack(t *testing.T) {
 			f.set(t, "clock", now)
 		},
 	} {
-		for _, algorithm := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog} {
+		for _, algorithm := range []limit.Algorithm{
+			limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog,
+		} {
 			f, clock, _ := grouped(t, redistest.Single(t).Client(t))
 			b := bound(t, "p", limit.Spec{Algorithm: algorithm, Quantity: 100, Window: hour})
 			f.take(t, bound(t, "neighbour", limit.Spec{Algorithm: algorithm, Quantity: 100, Window: hour}))

@@ -102,7 +102,8 @@ func TestAReplyThatIsNoneEndsTheWire(t *testing.T) {
 func TestAWireFollowsTheClientToAnotherServer(t *testing.T) {
 	servers := []*redistest.Server{redistest.Single(t), redistest.Single(t)}
 	var at atomic.Int32
-	p, client := dialed(t, 10*time.Second, func() (net.Conn, error) { return net.Dial("tcp", servers[at.Load()].Address()) })
+	dial := func() (net.Conn, error) { return net.Dial("tcp", servers[at.Load()].Address()) }
+	p, client := dialed(t, 10*time.Second, dial)
 	for _, server := range servers {
 		must(t, server.Client(t), "script", "load", "return {KEYS[1]}")
 	}
