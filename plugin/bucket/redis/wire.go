@@ -101,8 +101,8 @@ func (w *wire) add(c *call) error {
 }
 
 // write writes the calls that are not written. After some turns it leaves those that have come meanwhile to the next
-// call, or to the next reply, which is on its way. After a slow one it leaves them to a goroutine, so that its caller is
-// held up once at most. The caller has set writing.
+// call, or to the next reply, which is on its way. After a slow one it leaves them to a goroutine, so that its caller
+// is held up once at most. The caller has set writing.
 func (w *wire) write() {
 	for turn := 1; ; turn++ {
 		buffer, began := w.encode(), time.Now()
