@@ -29,6 +29,10 @@ func newQuietListener(listener net.Listener) (net.Listener, error) {
 	if !ok {
 		return listener, nil
 	}
+	// A raw accept on a socket that blocks would hold the thread. Handing a socket over leaves it so.
+	if err := setNonblock(unix); err != nil && !errors.Is(err, net.ErrClosed) {
+		return nil, err
+	}
 	file, err := unix.File()
 	if errors.Is(err, net.ErrClosed) {
 		return listener, nil // Accept reports it
@@ -45,14 +49,38 @@ func newQuietListener(listener net.Listener) (net.Listener, error) {
 	return l, nil
 }
 
+func setNonblock(listener *net.UnixListener) error {
+	raw, err := listener.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	if err := raw.Control(func(fd uintptr) { failed = syscall.SetNonblock(int(fd), true) }); err != nil {
+		return err
+	}
+	return failed
+}
+
+// checkOpen ends an Accept that waits if the listener was closed from outside. The other file of the socket is still
+// open then.
+func (l *quietListener) checkOpen() {
+	raw, err := l.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(uintptr) {})
+	}
+	if errors.Is(err, net.ErrClosed) {
+		_ = l.Close() // it has no other error than that of the listener
+	}
+}
+
 // Accept waits for a connection. One goroutine may call it at a time.
 func (l *quietListener) Accept() (net.Conn, error) {
 	err := l.raw.Read(l.attempt)
 	switch {
+	case err == nil: // also if Close was called meanwhile: what was accepted must be closed
+		err = l.err
 	case l.closed.Load():
 		err = net.ErrClosed
-	case err == nil:
-		err = l.err
 	}
 	if err != nil {
 		return nil, err

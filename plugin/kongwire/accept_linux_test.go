@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -57,6 +58,55 @@ func TestAnAcceptThatWaitsEndsWithTheListenerAndWithItsDeadline(t *testing.T) {
 				t.Errorf("Accept returned %v, want %v", err, test.want)
 			}
 		})
+	}
+}
+
+func TestAConnectionAcceptedDuringACloseIsNotLost(t *testing.T) {
+	l, dial := listenQuietly(t)
+	dial()
+	l.(*quietListener).closed.Store(true) // Close has begun, and Accept has not been interrupted yet
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatalf("%v; no one closes what was accepted", err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	l.(*quietListener).closed.Store(false)
+}
+
+// exhausted is a listener that lacks files until one is closed.
+type exhausted struct {
+	net.Listener
+	closed  *bool
+	accepts int
+}
+
+func (l *exhausted) Accept() (net.Conn, error) {
+	if l.accepts++; *l.closed {
+		return nil, net.ErrClosed
+	}
+	return nil, syscall.EMFILE
+}
+
+// closing is a connection that records its end.
+type closing struct {
+	net.Conn
+	closed *bool
+}
+
+func (c closing) Close() error {
+	*c.closed = true
+	return nil
+}
+
+func TestConnectionsThatWaitToBeClosedMakeRoomForNewOnes(t *testing.T) {
+	s, closed := New(Options{}), false
+	s.late.add(closing{closed: &closed})
+	l := &exhausted{closed: &closed}
+	s.accept(t.Context(), l, func(net.Conn) { t.Error("a connection was accepted") })
+	if !closed || l.accepts != 2 {
+		t.Errorf("Accept was called %d times, want a second call after the close at once", l.accepts)
 	}
 }
 

@@ -172,15 +172,34 @@ func TestServeRetriesAcceptAndStillEndsAtOnce(t *testing.T) {
 }
 
 func TestServeReturnsAnErrorIfItsListenerIsClosedFromOutside(t *testing.T) {
-	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := New(Options{}).Serve(t.Context(), listener); err == nil {
-		t.Error("Serve ended without an error before its context")
+	for name, dials := range map[string]bool{"before it serves": false, "while it serves": true} {
+		t.Run(name, func(t *testing.T) {
+			listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			s := New(Options{
+				Budget: 100 * time.Millisecond,
+				Start:  func(Config) Instance { return Instance{Access: greet} },
+			})
+			start := func() { go func() { ended <- s.Serve(t.Context(), listener) }() }
+			if dials {
+				start()
+				k := kongtest.Dial(t, listener.Addr().String())
+				defer k.Conn.Close()
+				k.StartInstance(1, "{}") // it has been accepted
+			}
+			if err := listener.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if !dials {
+				start()
+			}
+			if err := <-ended; err == nil {
+				t.Error("Serve ended without an error before its context")
+			}
+		})
 	}
 }
 

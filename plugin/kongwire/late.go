@@ -24,11 +24,13 @@ func (l *lateCloser) add(c net.Conn) {
 	}
 }
 
-// flush closes all connections that were added.
-func (l *lateCloser) flush() {
+// flush closes all connections that were added, and returns their number.
+func (l *lateCloser) flush() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	n := l.n
 	l.closeAll()
+	return n
 }
 
 func (l *lateCloser) closeAll() {

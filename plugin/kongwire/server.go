@@ -133,7 +133,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	var owned sync.WaitGroup
 	stop := make(chan struct{})
 	var watchdog sync.WaitGroup // it outlives the connections: events exceed their budget during the drain too
-	watchdog.Go(func() { s.watch(stop) })
+	watchdog.Go(func() { s.watch(listener, stop) })
 	defer func() { close(stop); watchdog.Wait(); s.late.flush() }()
 
 	events, cut := context.WithCancel(context.WithoutCancel(ctx)) // events go on for the drain time after ctx has ended
@@ -211,6 +211,8 @@ func (s *Server) accept(ctx context.Context, listener net.Listener, serve func(n
 		switch {
 		case errors.Is(err, net.ErrClosed), err != nil && s.draining.Load():
 			return
+		case err != nil && s.late.flush() > 0: // usually too many files were open
+			continue
 		case err != nil:
 			// Usually too many files are open, until connections close.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
@@ -231,9 +233,10 @@ func (s *Server) accept(ctx context.Context, listener net.Listener, serve func(n
 // events.
 func (s *Server) Elapsed() time.Duration { return time.Since(s.epoch) }
 
-// watch interrupts events and frames that exceed their time. One ticker for all connections costs an event one atomic
-// store.
-func (s *Server) watch(stop <-chan struct{}) {
+// watch interrupts events and frames that exceed their time, and notices that the listener was closed from outside. One
+// ticker for all connections costs an event one atomic store.
+func (s *Server) watch(listener net.Listener, stop <-chan struct{}) {
+	checked, _ := listener.(interface{ checkOpen() })
 	ticker := time.NewTicker(max(s.budget/8, time.Millisecond))
 	defer ticker.Stop()
 	for {
@@ -242,6 +245,9 @@ func (s *Server) watch(stop <-chan struct{}) {
 			return
 		case <-ticker.C:
 			s.late.flush()
+			if checked != nil {
+				checked.checkOpen()
+			}
 			now := s.Elapsed()
 			s.each(func(c *conn) {
 				if c.isOverdue(now) {
