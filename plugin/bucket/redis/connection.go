@@ -127,8 +127,9 @@ func (c *connection) Ping(ctx context.Context) error {
 }
 
 // Run implements transport. It waits no longer than read_timeout, whatever ctx allows, but for a write that the server
-// does not take: the caller of it waits send_timeout at most, or read_timeout where that is shorter. A call that needs a new
-// connection has no more time, but the connection is opened for the next call all the same. Every error is an *Error.
+// does not take: the caller of it waits send_timeout at most, or read_timeout where that is shorter. A call that needs
+// a new connection has no more time, but the connection is opened for the next call all the same. Every error is an
+// *Error.
 func (c *connection) Run(ctx context.Context, script *script, call *call) error {
 	if rejection := c.rejection.Load(); rejection != nil {
 		return rejection.callError()
