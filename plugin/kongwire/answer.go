@@ -14,13 +14,25 @@ func DecodeString(answer []byte, n *Interner) (string, error) {
 	return text, err
 }
 
-// DecodeStringValue returns the string of the answer of a method that returns any value, such as kong.ctx.shared.get,
-// and "" for a value of another kind.
-func DecodeStringValue(answer []byte) (string, error) {
-	var text string
+// DecodeInt returns the number of the answer of a method that returns an integer, such as kong.response.get_status, and
+// 0 for nil.
+func DecodeInt(answer []byte) (int, error) {
+	number := 0
+	err := decodeFields(answer, func(field protowire.Number, value []byte, n uint64) {
+		if field == 1 && value == nil {
+			number = int(int32(n))
+		}
+	})
+	return number, err
+}
+
+// DecodeBytes returns the text of the answer of a method that returns a string, nil for nil. It is a part of answer:
+// for long texts, such as the JSON of kong.log.serialize.
+func DecodeBytes(answer []byte) ([]byte, error) {
+	var text []byte
 	err := decodeFields(answer, func(field protowire.Number, value []byte, _ uint64) {
-		if field == 3 && value != nil {
-			text = string(value)
+		if field == 1 && value != nil {
+			text = value
 		}
 	})
 	return text, err

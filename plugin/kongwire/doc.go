@@ -3,7 +3,19 @@
 //
 // A plugin gives [New] a function that starts an instance from a config. Kong starts one instance of each config in
 // each of its workers, and then sends the requests of that config as events. An instance handles an event with
-// [Event.Ask], [Event.Call], [Event.SetHeaders] and [Event.Exit]. The example is a complete plugin.
+// [Event.Ask], [Event.Call], [Event.SetShared], [Event.SetHeaders] and [Event.Exit]. The example is a complete plugin.
+//
+// # Phases
+//
+// [Options].Phases names the events that Kong sends: [PhaseAccess], before the request goes to the upstream, or
+// [PhaseLog], after the client has its response. A plugin that needs both for a part of its routes only is best two
+// plugins in one process, each with a [Server] and a socket of its own: the log phase costs Kong more than the access
+// phase does. What one plugin knows in access it hands to the other with [Event.SetShared].
+//
+// In the log phase Kong answers few methods: kong.response.get_status, get_source, get_header and get_headers,
+// kong.request.get_header and get_headers, kong.ctx.shared.get, kong.nginx.get_ctx, kong.log.serialize, and those for
+// the consumer, the credential, the route and the service. Any other raises a Lua error: Kong closes the connection,
+// logs one line, and does not send the event again.
 //
 // # Cost
 //

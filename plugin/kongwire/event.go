@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Event is the access phase of one request. An instance must not use it after its Access or Fault has returned.
+// Event is one phase of one request: the access phase, or the log phase. An instance must not use it after its Access,
+// Log or Fault has returned.
 type Event struct {
 	// Local is the plugin's own memory, such as buffers and caches, for events that come one at a time. It is kept from
 	// event to event of a connection, and then for the events of another one; it is nil at first. What it holds may come
@@ -15,9 +16,14 @@ type Event struct {
 	conn    *conn
 	began   time.Duration
 	exiting bool
+	logs    bool // the event is the log phase
 }
 
-var errExiting = errors.New("a question after Exit")
+var (
+	errExiting  = errors.New("a question after Exit")
+	errLateExit = errors.New("Exit in the log phase: dropped, because the client has its response")
+	errLateSet  = errors.New("SetHeaders in the log phase: dropped, because the client has its response")
+)
 
 // Began returns when the event began, on the clock of [Server.Elapsed].
 func (e *Event) Began() time.Duration { return e.began }
@@ -58,16 +64,36 @@ func (e *Event) Call(method string, message []byte) {
 	}
 }
 
-// SetHeaders sets headers of the response to the client. They leave with the next write.
+// SetShared sets a key of kong.ctx.shared to a text, which plugins that run later read, in their log phase too. The
+// call leaves with the next write.
+func (e *Event) SetShared(key, text string) {
+	if c := e.conn; c.lost == nil && !e.exiting {
+		c.out = appendSetShared(c.out, key, text)
+		c.queued++
+		c.server.counters.questions.Add(1)
+	}
+}
+
+// SetHeaders sets headers of the response to the client. They leave with the next write. In the log phase, where Kong
+// would raise an error, they are dropped and counted as a failure.
 func (e *Event) SetHeaders(headers []Header) {
+	if e.logs {
+		e.conn.server.logFailure(errLateSet)
+		return
+	}
 	if c := e.conn; c.lost == nil && !e.exiting && len(headers) > 0 {
 		c.out = appendSetHeaders(c.out, headers)
 		c.queued++
 	}
 }
 
-// Exit ends the request with a response of the plugin's own, when Access returns. Nothing may follow it.
+// Exit ends the request with a response of the plugin's own, when Access returns. Nothing may follow it. In the log
+// phase it is dropped and counted as a failure.
 func (e *Event) Exit(status int, headers []Header, body []byte) {
+	if e.logs {
+		e.conn.server.logFailure(errLateExit)
+		return
+	}
 	if c := e.conn; c.lost == nil && !e.exiting {
 		c.out = appendExit(c.out, status, headers, body)
 		e.exiting = true

@@ -59,3 +59,49 @@ func Example() {
 	// <nil> map[X-Hello:alice]
 	// <nil>
 }
+
+// A log phase reads what the upstream has answered. Its plugin is a second server of the process, with a socket of its
+// own; here a worker of package kongtest calls the instance.
+func Example_log() {
+	status := []kongwire.Question{kongwire.NewQuestion("kong.response.get_status", "")}
+	server := kongwire.New(kongwire.Options{
+		Name:   "hello-log",
+		Phases: []string{kongwire.PhaseLog},
+		Start: func(kongwire.Config) kongwire.Instance {
+			return kongwire.Instance{Log: func(_ context.Context, e *kongwire.Event) error {
+				return e.Ask(status, func(_ int, answer []byte) error {
+					code, err := kongwire.DecodeInt(answer)
+					fmt.Println("the client got", code)
+					return err
+				})
+			}}
+		},
+	})
+	dir, err := os.MkdirTemp("", "kongwire")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	socket := filepath.Join(dir, "hello-log.socket")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error)
+	go func() { served <- server.Serve(ctx, listener) }()
+
+	kong := kongtest.Dial(kongtest.Panics{}, socket)
+	defer kong.Conn.Close()
+	kong.Answers = kongtest.AnswersOf(kongtest.Panics{}, "log-exit-429")
+	fmt.Println(kong.LogEvent(kong.StartInstance(1, `{}`)))
+
+	stop()
+	fmt.Println(<-served)
+	// Output:
+	// the client got 429
+	// <nil>
+	// <nil>
+}

@@ -9,9 +9,14 @@ import (
 
 // Instance holds the functions of a plugin for one config. The goroutines of several connections call them at once.
 type Instance struct {
-	// Access handles the access phase of one request (required). ctx ends when the drain time of the server is over. An
-	// error is counted and logged once for its text; the headers and calls that Access added to e are sent all the same.
+	// Access handles the access phase of one request. ctx ends when the drain time of the server is over. An error is
+	// counted and logged once for its text; the headers and calls that Access added to e are sent all the same. nil: the
+	// request passes.
 	Access func(ctx context.Context, e *Event) error
+	// Log handles the log phase of one request, after the client has its response. Kong may send an event again, if it
+	// has lost the connection meanwhile. An error is counted and logged as one of Access is, and so is a panic: neither
+	// closes the connection. nil: nothing happens.
+	Log func(ctx context.Context, e *Event) error
 	// Fault handles an event in which Access panicked; all that Access had not sent is dropped. It should not ask, because
 	// the time budget may be used up. nil: the request passes.
 	Fault func(e *Event)

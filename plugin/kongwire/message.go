@@ -170,6 +170,19 @@ func appendSetHeaders(out []byte, headers []Header) []byte {
 	return out
 }
 
+// appendSetShared appends the two frames of kong.ctx.shared.set with its KV: a key, and a google.protobuf.Value that is
+// a string.
+func appendSetShared(out []byte, key, text string) []byte {
+	out = append(out, setSharedMethod...)
+	out, start := openFrame(out)
+	out = appendString(out, 1, key)
+	out = protowire.AppendVarint(protowire.AppendTag(out, 2, protowire.BytesType),
+		uint64(protowire.SizeTag(3)+protowire.SizeBytes(len(text))))
+	out = protowire.AppendString(protowire.AppendTag(out, 3, protowire.BytesType), text)
+	closeFrame(out, start)
+	return out
+}
+
 // appendExit appends the two frames of kong.response.exit with its ExitArgs: status, body, headers.
 func appendExit(out []byte, status int, headers []Header, body []byte) []byte {
 	out = append(out, exitMethod...)
@@ -194,7 +207,9 @@ func appendExit(out []byte, status int, headers []Header, body []byte) []byte {
 // encodeInfo returns the PluginInfo message, which answers CmdGetPluginInfo.
 func encodeInfo(o *Options) []byte {
 	info := appendString(nil, 1, o.Name)
-	info = appendString(info, 4, "access")
+	for _, phase := range o.Phases {
+		info = appendString(info, 4, phase)
+	}
 	info = appendString(info, 5, o.Version)
 	info = appendVarint(info, 6, uint64(o.Priority))
 	return appendString(info, 7, string(o.Schema))

@@ -11,6 +11,7 @@ func NewQuestion(method, argument string) Question {
 
 var (
 	setHeadersMethod = appendFrame(nil, []byte("kong.response.set_headers"))
+	setSharedMethod  = appendFrame(nil, []byte("kong.ctx.shared.set"))
 	exitMethod       = appendFrame(nil, []byte("kong.response.exit"))
 )
 

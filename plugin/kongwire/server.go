@@ -16,6 +16,12 @@ import (
 // acceptGrace is how long an ending server accepts connections from the queue of the kernel.
 const acceptGrace = 20 * time.Millisecond
 
+// The phases of a request whose events a server handles.
+const (
+	PhaseAccess = "access" // before the request goes to the upstream
+	PhaseLog    = "log"    // after the client has its response
+)
+
 // Options configures a Server.
 type Options struct {
 	Name string // the plugin's name in Kong (required)
@@ -23,10 +29,11 @@ type Options struct {
 	// events too. Requests wait while it runs. Connections call it at the same time.
 	Start func(Config) Instance
 
-	// Version, Priority and Schema describe the plugin to Kong, if it requests them. Schema is the JSON of
-	// the plugin's config schema.
+	// Version, Priority, Phases and Schema describe the plugin to Kong, if it requests them. Phases names the events that
+	// Kong sends; nil: PhaseAccess. Schema is the JSON of the plugin's config schema.
 	Version  string
 	Priority int32
+	Phases   []string
 	Schema   []byte
 
 	Budget time.Duration // how long an event may wait for Kong's answers; 0: one second
@@ -40,7 +47,7 @@ type Counters struct {
 	Questions        uint64 // PDK questions sent
 	Writes           uint64 // writes to sockets
 	Panics           uint64 // events and other calls that panicked
-	Failures         uint64 // events whose Access returned an error
+	Failures         uint64 // events whose Access or Log returned an error
 	UnknownInstances uint64 // events and status calls for instances that the server does not have
 }
 
@@ -74,6 +81,9 @@ type Server struct {
 
 // New makes a server. Serve starts it.
 func New(o Options) *Server {
+	if o.Phases == nil {
+		o.Phases = []string{PhaseAccess}
+	}
 	s := &Server{
 		name:      o.Name,
 		info:      encodeInfo(&o),

@@ -214,12 +214,23 @@ func (k *Worker) Begin(id int32, method string) {
 	}
 }
 
-// Event runs one event as Kong does: it answers the questions one after another, keeps the headers, and drops the
-// connection on exit. The error is the one that ended the connection.
+// Event runs one access event as Kong does: it answers the questions one after another, keeps the headers, and drops
+// the connection on exit. The error is the one that ended the connection.
 func (k *Worker) Event(id int32) error {
 	k.t.Helper()
+	return k.event(id, "access")
+}
+
+// LogEvent runs one log event as Kong does.
+func (k *Worker) LogEvent(id int32) error {
+	k.t.Helper()
+	return k.event(id, "log")
+}
+
+func (k *Worker) event(id int32, phase string) error {
+	k.t.Helper()
 	k.Questions, k.Headers, k.Exit = nil, nil, nil
-	k.CallEvent(id, "access")
+	k.CallEvent(id, phase)
 	for {
 		method, err := k.Receive()
 		if err != nil {

@@ -2,7 +2,7 @@ package kongtest
 
 import (
 	"bytes"
-	_ "embed" // the transcript
+	_ "embed" // the transcripts
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -10,8 +10,12 @@ import (
 	"strings"
 )
 
-//go:embed kong-3.9.3.jsonl
-var transcript []byte
+var (
+	//go:embed kong-3.9.3.jsonl
+	transcript []byte
+	//go:embed kong-3.9.3-log.jsonl
+	logTranscript []byte
+)
 
 // Recorded is one frame between a running Kong 3.9.3 and a plugin.
 type Recorded struct {
@@ -19,16 +23,30 @@ type Recorded struct {
 	Conn  int
 	Dir   string
 	Label string // "RpcCall", "args of METHOD=ARGUMENT", "answer of METHOD=ARGUMENT", …
-	Case  string // how the request was authenticated
+	Case  string // of the request
 	EOF   bool
 	Frame []byte
+	// Server is the plugin that was called, in LogTranscript.
+	Server string
 }
 
-// Transcript returns all recorded frames.
+// Transcript returns all recorded frames of an access phase.
 func Transcript(t T) []Recorded {
 	t.Helper()
+	return decode(t, transcript)
+}
+
+// LogTranscript returns the recorded frames of requests with a log phase. Two plugins were called: "rec" in the access
+// phase, "rec-log" in the log phase.
+func LogTranscript(t T) []Recorded {
+	t.Helper()
+	return decode(t, logTranscript)
+}
+
+func decode(t T, lines []byte) []Recorded {
+	t.Helper()
 	var all []Recorded
-	for decoder := json.NewDecoder(bytes.NewReader(transcript)); ; {
+	for decoder := json.NewDecoder(bytes.NewReader(lines)); ; {
 		var line struct {
 			Recorded
 			Frame string
@@ -52,7 +70,7 @@ func Transcript(t T) []Recorded {
 func AnswersOf(t T, name string) map[string][]byte {
 	t.Helper()
 	answers := map[string][]byte{}
-	for _, line := range Transcript(t) {
+	for _, line := range append(Transcript(t), LogTranscript(t)...) {
 		if question, ok := strings.CutPrefix(line.Label, "answer of "); ok && line.Case == name {
 			answers[question] = line.Frame
 		}
@@ -60,8 +78,10 @@ func AnswersOf(t T, name string) map[string][]byte {
 	if len(answers) == 0 {
 		t.Fatalf("the transcript has no case %s", name)
 	}
-	// nginx's variable of a header that came once was not recorded. It holds what get_header answers.
-	answers["kong.nginx.get_var=http_x_user_id"] = answers["kong.request.get_header=x-user-id"]
-	delete(answers, "kong.request.get_header=x-user-id")
+	if !strings.HasPrefix(name, "log-") {
+		// nginx's variable of a header that came once was not recorded. It holds what get_header answers.
+		answers["kong.nginx.get_var=http_x_user_id"] = answers["kong.request.get_header=x-user-id"]
+		delete(answers, "kong.request.get_header=x-user-id")
+	}
 	return answers
 }
