@@ -139,7 +139,7 @@ chaos: ## Inject faults of Redis and the network under load, and print their eff
 
 # The tables of docs/benchmarks.md are copied from BENCH_TABLE of one run.
 .PHONY: bench
-bench: ## Measure decisions, with other limiters, through the socket and on several nodes (10 min)
+bench: ## Measure decisions, with other limiters, through the socket and on several nodes (16 min)
 	@mkdir -p $(CACHE)
 	@set -o pipefail; { $(GO) test -run '^$$' -bench . -timeout 30m ./plugin/internal/compare \
 		&& $(GO) test -run '^$$' -bench BelowTheLimit -benchtime 1x -timeout 30m ./plugin/bucket/lease \
