@@ -20,8 +20,8 @@ const (
 
 // core lists the folders that an adapter may import.
 var core = []string{
-	"schema", "plugin/limit", "plugin/identity", "plugin/policy", "plugin/decision", "plugin/response", "plugin/admit",
-	"plugin/internal",
+	"schema", "plugin/limit", "plugin/identity", "plugin/settle", "plugin/policy", "plugin/decision", "plugin/response",
+	"plugin/admit", "plugin/internal",
 }
 
 // stores lists the folders that a store of buckets may import.
@@ -39,7 +39,8 @@ var rules = map[string][]string{
 	// Pure: no clock, no I/O, no log.
 	"plugin/limit":    {},
 	"plugin/identity": {},
-	"plugin/policy":   {"plugin/identity", "plugin/limit", "schema", "internal/docpath"},
+	"plugin/settle":   {"plugin/limit", "schema"},
+	"plugin/policy":   {"plugin/identity", "plugin/limit", "plugin/settle", "schema", "internal/docpath"},
 	"plugin/decision": {"plugin/identity", "plugin/limit", "plugin/policy"},
 	"plugin/response": {"plugin/decision", "plugin/identity", "plugin/limit", "plugin/policy", "schema"},
 	"plugin/admit": {
@@ -103,7 +104,9 @@ var foreign = map[string][]string{
 // impure lists the packages that a pure package must not import.
 var impure = []string{"context", "log", "log/slog", "net", "net/http", "os", "io/fs", "database/sql", "sync/atomic"}
 
-var pure = []string{"plugin/limit", "plugin/identity", "plugin/policy", "plugin/decision", "plugin/response", "schema"}
+var pure = []string{
+	"plugin/limit", "plugin/identity", "plugin/settle", "plugin/policy", "plugin/decision", "plugin/response", "schema",
+}
 
 // file is a Go file with its imports.
 type file struct {

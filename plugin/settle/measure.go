@@ -1,0 +1,146 @@
+package settle
+
+import (
+	"encoding/json"
+	"math"
+	"strconv"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Answer holds what Kong's log phase answers about a request.
+type Answer struct {
+	Status int    // of the response, as the client got it; 499: the client closed its connection before
+	Source string // of the response: SourceService, SourceExit or SourceError
+
+	// Tried reports whether Kong passed the request to the upstream. Without the log entry, which lists the tries
+	// ([Tried]), it is true.
+	Tried bool
+
+	Headers map[string]string // values of Needs.Headers; "" or absent: the response had none
+	Shared  map[string]Value  // values of Needs.Shared
+	Log     []byte            // Kong's serialized log entry; nil: it was not read
+
+	log *log // Log, once it has been checked
+}
+
+// Sources of a response, as kong.response.get_source answers.
+const (
+	SourceService = "service" // the upstream
+	SourceExit    = "exit"    // a plugin, or Kong without a route
+	SourceError   = "error"   // Kong, because the upstream failed
+)
+
+// Value is a value of kong.ctx.shared. The zero value stands for one that is missing, or is neither a number nor a
+// text.
+type Value struct {
+	number float64
+	text   string
+	kind   valueKind
+}
+
+type valueKind uint8
+
+const (
+	noValue valueKind = iota
+	numberValue
+	textValue
+)
+
+// Number returns the Value of a number.
+func Number(n float64) Value { return Value{number: n, kind: numberValue} }
+
+// Text returns the Value of a text.
+func Text(s string) Value { return Value{text: s, kind: textValue} }
+
+// Outcome says how a request was measured.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Measured       Outcome = iota // it used what its sources say
+	NeverTried                    // it never reached the upstream, or Kong answered for it: it used nothing
+	RefundedStatus                // the upstream answered with a status of refund_on: it used nothing
+	Unmeasured                    // it is unknown what it used: the reservation stays
+)
+
+func (o Outcome) String() string {
+	return [...]string{"measured", "never_tried", "refunded_status", "unmeasured"}[o]
+}
+
+// Measure returns the tokens that a request used, from 0 to MaxActual. They have no meaning if it is Unmeasured.
+func (r *Rule) Measure(a *Answer) (actual int64, outcome Outcome) {
+	switch {
+	case !a.Tried, a.Source == SourceExit, a.Source == SourceError:
+		return 0, NeverTried
+	case a.Source != SourceService, a.Status == schema.StatusClientClosed:
+		return 0, Unmeasured
+	case r.RefundOn(a.Status):
+		return 0, RefundedStatus
+	}
+	total := 0.0
+	for i := range r.sources {
+		value, ok := r.sources[i].read(a)
+		if !ok {
+			return 0, Unmeasured
+		}
+		total += value * r.sources[i].weight
+	}
+	return roundUp(total), Measured
+}
+
+// roundUp returns a sum as whole tokens. Kong writes numbers with 14 digits; what a sum of them has beyond 15 is noise
+// and rounds no whole number up.
+func roundUp(total float64) int64 {
+	const noise = 1e-15
+	return int64(math.Ceil(min(total, MaxActual) * (1 - noise)))
+}
+
+// read returns the value of the source, and reports whether there is a valid one.
+func (s *source) read(a *Answer) (float64, bool) {
+	switch s.kind {
+	case fromHeader:
+		return parseAmount(a.Headers[s.name])
+	case fromShared:
+		return a.Shared[s.name].amount()
+	default:
+		return a.document().sum(s.path)
+	}
+}
+
+// document returns the log entry, which is checked once however many sources read it.
+func (a *Answer) document() *log {
+	if a.log == nil {
+		a.log = newLog(a.Log)
+	}
+	return a.log
+}
+
+func (v Value) amount() (float64, bool) {
+	switch v.kind {
+	case numberValue:
+		return v.number, isAmount(v.number)
+	case textValue:
+		return parseAmount(v.text)
+	default:
+		return 0, false
+	}
+}
+
+// maxAmount is the largest value of a source: above it not every whole number is a float64.
+const maxAmount = 1 << 53
+
+// isAmount reports whether a number can be the value of a source. NaN cannot.
+func isAmount(n float64) bool { return n >= 0 && n <= maxAmount }
+
+// maxDigits bounds the length of a number that is a text, in bytes.
+const maxDigits = 64
+
+// parseAmount reads a number as JSON writes it. It reports false for any other text, and if the number is no amount.
+func parseAmount(text string) (float64, bool) {
+	if text == "" || len(text) > maxDigits || text[0] < '0' || text[0] > '9' || !json.Valid([]byte(text)) {
+		return 0, false
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	return n, err == nil && isAmount(n)
+}

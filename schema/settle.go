@@ -1,0 +1,126 @@
+package schema
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Settle makes a limit charge what a request really used. The limit takes a reservation when the request arrives, and
+// adds or returns the difference when the response has been sent. The plugin tenant-rate-settling does the latter.
+//
+//kong:patterns settle_source ^header[.][A-Za-z0-9_-]+$ ^log[.][A-Za-z0-9_.*-]+$ ^shared[.][A-Za-z0-9_.-]+$ err="must be header.<Name>, log.<path> such as log.ai.*.usage.total_tokens, or shared.<name>"
+//kong:check mutually_required reserve_header|reserve_max
+type Settle struct {
+	// Where the amount is read from after the response, 1 to 8 sources; it is the sum of their values, each times its
+	// weight, rounded up. If one of them has no value, the reservation stays. Required.
+	Sources []SettleSource `json:"sources" kong:"required,len_min=1,len_max=8"`
+
+	// How many tokens a request takes when it arrives, from 1 to 10^12. Choose what a typical request uses, not the most.
+	// Default: the cost of the request.
+	//
+	// Zero means absent.
+	Reserve int64 `json:"reserve,omitempty" kong:"between=1..1000000000000"`
+
+	// Name of a request header that carries the reservation in tokens, such as X-Max-Tokens. It must be listed in
+	// trusted_headers. A missing or malformed value counts as reserve, or as the cost of the request without a reserve.
+	// Default: no header is read.
+	//
+	// Empty means absent.
+	ReserveHeader string `json:"reserve_header,omitempty" kong:"match=^[A-Za-z0-9_-]+$,len_max=128" kong_err:"must be a header name: letters, digits, dashes or underscores"`
+
+	// The largest reservation in tokens that reserve_header may ask for; a higher value counts as this. From 1 to 10^12
+	// tokens. Required beside reserve_header. Default: none.
+	//
+	// Zero means absent.
+	ReserveMax int64 `json:"reserve_max,omitempty" kong:"between=1..1000000000000"`
+
+	// Statuses of the upstream's response after which a request costs nothing: its whole reservation is returned. From 100
+	// to 599, at most 32. Default: none; what Kong answers by itself is always returned.
+	RefundOn []int64 `json:"refund_on" kong:"required,set,len_max=32" elements:"between=100..599" default:""`
+
+	// How long a reservation waits for the end of its request, in seconds, from 1 to 86400. After that it stays charged.
+	// Default: 600 seconds.
+	Timeout int64 `json:"timeout,omitempty" kong:"required,between=1..86400" default:"600"`
+}
+
+// SettleSource names a value that is known once a response has been sent.
+type SettleSource struct {
+	// header.<Name> is a header of the response; log.<path> a number of Kong's log entry, where * stands for every key, as
+	// in log.ai.*.usage.total_tokens, and all that match are added; shared.<name> a value of kong.ctx.shared. Required.
+	From string `json:"from" kong:"required,match_any=settle_source,len_max=256"`
+
+	// How many tokens one unit of the value counts, from 1 to 10^6. Default: 1 token.
+	Weight int64 `json:"weight,omitempty" kong:"required,between=1..1000000" default:"1"`
+}
+
+// Defaults of a Settle, for values that Parse has not filled in.
+const (
+	SettleTimeout = 600 // seconds
+	SettleWeight  = 1
+)
+
+// LargeReservePct is the part of a limit, in percent, above which a constant reservation is probably too large.
+const LargeReservePct = 25
+
+// MaxReserveHeaders is the largest number of different headers that carry reservations under one config.
+const MaxReserveHeaders = 4
+
+// MaxSettlePath is the largest number of keys in the path of a log source.
+const MaxSettlePath = 16
+
+// StatusClientClosed is the status that Kong logs for a client that closed its connection before the response.
+const StatusClientClosed = 499
+
+// Equal reports whether two records are the same; nil is one without settling.
+func (s *Settle) Equal(other *Settle) bool {
+	if s == nil || other == nil {
+		return s == other
+	}
+	a, b := s.WithDefaults(), other.WithDefaults()
+	return slices.Equal(a.Sources, b.Sources) && slices.Equal(a.RefundOn, b.RefundOn) && a.Timeout == b.Timeout &&
+		a.Reserve == b.Reserve && a.ReserveHeader == b.ReserveHeader && a.ReserveMax == b.ReserveMax
+}
+
+// WithDefaults returns s with its defaults, and with the statuses in ascending order, each once.
+func (s Settle) WithDefaults() Settle {
+	n := s
+	n.Sources = slices.Clone(s.Sources)
+	for i := range n.Sources {
+		if n.Sources[i].Weight == 0 {
+			n.Sources[i].Weight = SettleWeight
+		}
+	}
+	n.RefundOn = slices.Compact(slices.Sorted(slices.Values(s.RefundOn)))
+	if n.Timeout == 0 {
+		n.Timeout = SettleTimeout
+	}
+	return n
+}
+
+// Describe returns s in words: what it reserves, and what it settles to.
+func (s *Settle) Describe() string {
+	n := s.WithDefaults()
+	terms := make([]string, len(n.Sources))
+	for i, source := range n.Sources {
+		if terms[i] = source.From; source.Weight != SettleWeight {
+			terms[i] = fmt.Sprintf("%d × %s", source.Weight, source.From)
+		}
+	}
+	text := fmt.Sprintf("reserves %s, settles to %s", n.describeReserve(), strings.Join(terms, " + "))
+	if len(n.RefundOn) > 0 {
+		text += ", or to 0 after status " + strings.ReplaceAll(strings.Trim(fmt.Sprint(n.RefundOn), "[]"), " ", ", ")
+	}
+	return text
+}
+
+func (s *Settle) describeReserve() string {
+	otherwise := "the request's cost"
+	if s.Reserve > 0 {
+		otherwise = fmt.Sprint(s.Reserve)
+	}
+	if s.ReserveHeader == "" {
+		return otherwise
+	}
+	return fmt.Sprintf("the number in %s, at most %d, or else %s", s.ReserveHeader, s.ReserveMax, otherwise)
+}
