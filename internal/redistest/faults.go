@@ -20,6 +20,15 @@ func (n *Nodes) KeepHealthySlots(t testing.TB) {
 	}
 }
 
+// SetNodeTimeout makes the nodes take another for dead only after a longer time than in [Cluster]: on a busy machine a
+// process may not run for a while.
+func (n *Nodes) SetNodeTimeout(t testing.TB, d time.Duration) {
+	t.Helper()
+	for _, s := range n.All() {
+		do(t, s.Client(t), "config", "set", "cluster-node-timeout", d.Milliseconds())
+	}
+}
+
 // MasterOf waits until all running nodes agree on the master of a key, and returns it.
 func (n *Nodes) MasterOf(t testing.TB, key string) *Server {
 	t.Helper()
@@ -215,6 +224,14 @@ func (s *Server) Replicate(t testing.TB, key string) {
 	}
 	if replicas, err := connection.Wait(ctx, 1, serverTimeout).Result(); err != nil || replicas < 1 {
 		t.Fatalf("await a replica of %s: %d replicas, %v", s.Address(), replicas, err)
+	}
+}
+
+// SetDownAfter makes the Sentinels take the master for dead only after a longer time than in [Sentinel].
+func (w *Watched) SetDownAfter(t testing.TB, d time.Duration) {
+	t.Helper()
+	for _, s := range w.Sentinels {
+		do(t, s.Client(t), "sentinel", "set", MasterName, "down-after-milliseconds", d.Milliseconds())
 	}
 }
 
