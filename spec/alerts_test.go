@@ -30,15 +30,13 @@ const (
 // would deny.
 const everyKind = `
   - {name: records, paths: [/records], plugins: [{name: key-auth},
-      {name: tenant-rate-limiting, config: {strategy: redis,
-          redis: {host: %[1]s, port: %[2]d, send_timeout: 600, read_timeout: 600},
+      {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, %[3]s},
       tiers: [{name: enterprise, limits: [
         {name: daily, scope: tenant, limit: 1000000, window_size: 86400, algorithm: fixed_window, fail_mode: open},
         {name: burst, scope: tenant, limit: 30, window_size: 5, soft_threshold_pct: 50, fail_mode: local},
         {name: trial, scope: tenant, limit: 1, window_size: 60, mode: shadow}]}, {name: essentials}]}}]}
   - {name: search, paths: [/search], plugins: [{name: key-auth},
-      {name: tenant-rate-limiting, config: {strategy: redis,
-          redis: {host: %[1]s, port: %[2]d, send_timeout: 600, read_timeout: 600},
+      {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, %[3]s},
       tiers: [{name: enterprise,
           limits: [{name: strict, scope: tenant+endpoint, limit: 1000, window_size: 1, fail_mode: closed}]}]}}]}`
 
@@ -107,7 +105,8 @@ func startWatchtower(t *testing.T) *watchtower {
 	redis := redistest.Single(t)
 	g.override("kind, tenant, policy, \"limit\", permanent", "'custom_limit', 'acme', 'daily', 2000000, true")
 	g.override("kind, tenant, expires_at", "'ban', 'beta', clock_timestamp() + interval '1 h'")
-	g.node = start(t, deckOf(fmt.Sprintf(everyKind, redis.Host, redis.Port)), atDatabase(dsn, g.saved, g.metrics),
+	g.node = start(t, deckOf(fmt.Sprintf(everyKind, redis.Host, redis.Port, patience)),
+		atDatabase(dsn, g.saved, g.metrics),
 		recorded(filepath.Join(t.TempDir(), "denials")))
 	rules, err := os.ReadFile("../kong/prometheus/rules.yml")
 	if err != nil {

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,6 +45,7 @@ func TestTheServicesOfComposeWorkTogether(t *testing.T) {
 	flags := startFlags(t, project)
 	delete(flags, "-kong-prefix") // the gateway gives its own
 	flags["-database-file"], flags["-snapshot-dir"] = filepath.Join(t.TempDir(), "database"), t.TempDir()
+	flags[patient[0]] = patient[1]
 	if err := os.WriteFile(flags["-database-file"], []byte(dsn), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +56,7 @@ func TestTheServicesOfComposeWorkTogether(t *testing.T) {
 	for name, value := range flags {
 		args = append(args, name, value)
 	}
-	config := strings.NewReplacer("host: redis", "host: 127.0.0.1, port: "+strconv.Itoa(counters.Port),
+	config := strings.NewReplacer("host: redis", fmt.Sprintf("host: 127.0.0.1, port: %d, %s", counters.Port, patience),
 		"{vault://env/redis-password}", "of-redis").Replace(demoConfig(t))
 	n := start(t, config, func(o *gateway.Options) { o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: args}} })
 

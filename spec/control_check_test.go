@@ -89,7 +89,7 @@ func TestADryRunAndUsageReadTokensSpentByKongAndSpendNone(t *testing.T) {
 	kong.want([]int{200}, "/records", "apikey", "alice")
 }
 
-// used returns the usage of acme's limit an hour.
+// used returns the usage of acme's limit a year.
 func (a *api) used() int64 {
 	a.t.Helper()
 	var usage struct {
@@ -98,7 +98,7 @@ func (a *api) used() int64 {
 			Used   int64
 		}
 	}
-	a.want(http.StatusOK, &usage, http.MethodGet, "/v1/orgs/acme/ratelimit/usage?tier=enterprise&policy=hour", "")
+	a.want(http.StatusOK, &usage, http.MethodGet, "/v1/orgs/acme/ratelimit/usage?tier=enterprise&policy=year", "")
 	if len(usage.Items) != 1 {
 		a.t.Fatalf("%+v: want one bucket", usage)
 	}

@@ -28,7 +28,8 @@ func TestTheRESTAPIOfComposeNeedsATokenAndReadsTheBucketsOfKong(t *testing.T) {
 	p.operate(project.Services["migrations"].Command...)
 
 	config := filepath.Join(t.TempDir(), "kong.yml")
-	text := strings.Replace(demoConfig(t), "host: redis", "host: 127.0.0.1, port: "+strconv.Itoa(counters.Port), 1)
+	text := strings.Replace(demoConfig(t), "host: redis",
+		fmt.Sprintf("host: 127.0.0.1, port: %d, %s", counters.Port, patience), 1)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

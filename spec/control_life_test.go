@@ -55,7 +55,7 @@ func (a *api) request(by *http.Client) (fate, error) {
 func TestSIGTERMUnderLoadDropsNoRequest(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
-	a := p.serve("--drain-time", "500ms", "--log-level", "warn")
+	a := p.serve("--drain-time", "3s", "--log-level", "warn") // in which each client sends a request
 	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
 	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
 	counted := func() int64 { return p.redis.Client(t).ZCard(context.Background(), "rl:default:{n}").Val() }
@@ -64,7 +64,7 @@ func TestSIGTERMUnderLoadDropsNoRequest(t *testing.T) {
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
-			by := &http.Client{Transport: &http.Transport{}, Timeout: 30 * time.Second}
+			by := &http.Client{Transport: &http.Transport{}, Timeout: longest}
 			for {
 				what, err := a.request(by)
 				if err != nil {
@@ -88,7 +88,7 @@ func TestSIGTERMUnderLoadDropsNoRequest(t *testing.T) {
 		clock_timestamp(), clock_timestamp() + interval '1 h', 'config')`)
 	waiting := make(chan error, 1)
 	go func() {
-		got, err := a.send(http.MethodPut, "/v1/ratelimit/policies?wait=2s", policyOf(1001), "If-Match", "*")
+		got, err := a.send(http.MethodPut, "/v1/ratelimit/policies?wait=6s", policyOf(1001), "If-Match", "*")
 		if err == nil && (got.Status != http.StatusOK || !strings.Contains(got.Body, `"asleep"`)) {
 			err = fmt.Errorf("%d %s", got.Status, got.Body)
 		}
@@ -125,7 +125,7 @@ func TestTheAPIListensBeyondLoopbackOnlyWithTLSAndATokenOrAnExplicitFlag(t *test
 	p := newPlane(t)
 	fail := func(args ...string) string {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), longest)
 		defer cancel()
 		built := p.command(append([]string{"serve", "--metrics-listen", "off"}, args...)...)
 		cmd := exec.CommandContext(ctx, built.Path, built.Args[1:]...)
@@ -181,7 +181,7 @@ func TestEarlierTokensGetDecisionsWhilePostgresIsAway(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
 	a := p.serve()
-	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=5s", policyOf(1000))
+	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=30s", policyOf(1000))
 	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
 	p.postgres.Stop(t)
 	await(t, "/readyz is degraded", func() bool {
@@ -232,7 +232,7 @@ func TestTheAPINeedsOnlyTheRightsOfItsRole(t *testing.T) {
 	p := planeOn(t, shared, postgres, postgres.RoleDSN(pgtest.Owner))
 	a := p.serve("--database", postgres.RoleDSN(pgtest.ServerRole))
 	a.awaitFleet(1)
-	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=5s", policyOf(1000), "Idempotency-Key",
+	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=30s", policyOf(1000), "Idempotency-Key",
 		"once")
 	again := a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000), "Idempotency-Key",
 		"once")

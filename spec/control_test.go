@@ -19,7 +19,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
 // plane is the database, the Redis and the config that processes of the REST API and nodes share.
@@ -34,9 +33,10 @@ type plane struct {
 	admin    string // the secret of an admin's token
 }
 
-// shared is an exact limit of sixty requests an hour for tenants of the tier enterprise, over all nodes.
+// shared is an exact limit of sixty requests for tenants of the tier enterprise, over all nodes. Its window is a year, so
+// that none ends during a spec.
 const shared = `tiers: [{name: enterprise,
-    limits: [{name: hour, scope: tenant, limit: 60, window_size: 3600, algorithm: fixed_window, accuracy: exact}]},
+    limits: [{name: year, scope: tenant, limit: 60, window_size: 31536000, algorithm: fixed_window, accuracy: exact}]},
         {name: essentials}]`
 
 // newPlane starts a plane of shared.
@@ -57,7 +57,7 @@ func planeOn(t testing.TB, config string, postgres *pgtest.Server, dsn string) *
 	t.Helper()
 	p := &plane{t: t, postgres: postgres, redis: redistest.Single(t), dsn: dsn}
 	p.rows = pgtest.Pool(t, p.dsn)
-	p.config = fmt.Sprintf("{strategy: redis, redis: {host: 127.0.0.1, port: %d, send_timeout: 600, read_timeout: 600}, %s}", p.redis.Port, config)
+	p.config = fmt.Sprintf("{strategy: redis, redis: {host: 127.0.0.1, port: %d, %s}, %s}", p.redis.Port, patience, config)
 	p.deck = filepath.Join(t.TempDir(), "kong.yml")
 	if err := os.WriteFile(p.deck, []byte(deck(p.config)), 0o600); err != nil {
 		t.Fatal(err)
@@ -69,11 +69,8 @@ func planeOn(t testing.TB, config string, postgres *pgtest.Server, dsn string) *
 // node starts a gateway with a plugin server that follows a database.
 func (p *plane) node(name, dsn string) *node {
 	p.t.Helper()
-	return start(p.t, deck(p.config), func(o *gateway.Options) {
-		o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: []string{
-			"-database", dsn, "-snapshot-dir", "off", "-metrics-listen", "off", "-node-name", name,
-		}}}
-	})
+	return start(p.t, deck(p.config), serverWith("-database", dsn, "-snapshot-dir", "off", "-metrics-listen", "off",
+		"-node-name", name))
 }
 
 // write changes the database as the role that owns the tables.

@@ -40,7 +40,7 @@ func TestAFullRedisIsDegradedUntilItHasMemoryAlthoughItAnswersPing(t *testing.T)
 		calls, _ = strconv.Atoi(text) // 0 without calls
 		return calls
 	}
-	n, metric := degradedBy(t, "socket: "+server.Socket, server.Socket)
+	n, metric := degradedBy(t, "socket: "+server.Socket+", "+patience, server.Socket)
 	degraded := func() bool { return metric("degraded") == 1 }
 	n.want([]int{200}, "/records", "apikey", "alice")
 	set("maxmemory", "1")
@@ -71,7 +71,7 @@ func TestARedisThatCannotServeCountsAsDegraded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, metric := degradedBy(t, fmt.Sprintf("host: %s, port: %s", host, port), sentinel)
+	n, metric := degradedBy(t, fmt.Sprintf("host: %s, port: %s, %s", host, port, patience), sentinel)
 	n.want([]int{200}, "/records", "apikey", "alice")
 	await(t, "the reason in the log", func() bool { return strings.Contains(n.log.String(), "no limit can be counted") })
 	await(t, "the metrics to report it degraded for longer than one probe", func() bool {

@@ -32,7 +32,7 @@ plugins: [%s]
 func TestADeniedGRPCCallHasAStatusAndARetryAfter(t *testing.T) {
 	const message = "Zu schnell: 5 % übrig"
 	const limits = `{error_message: "` + message + `", on_missing_tenant: limit_by_ip, tiers: [{name: a, limits: [
-		{name: hour, scope: tenant, limit: 1, window_size: 3600, algorithm: fixed_window}]}]}`
+		{name: year, scope: tenant, limit: 1, window_size: 31536000, algorithm: fixed_window}]}]}`
 	for name, deck := range map[string]func(port int) string{
 		"with a route": func(port int) string { return grpcDeck(port, limits, "") },
 		"global":       func(port int) string { return grpcDeck(port, "", limits) },
@@ -90,7 +90,7 @@ func TestTheCodeOfADeniedGRPCCallIsItsReason(t *testing.T) {
 
 func TestOnlyGRPCCallsAreDeniedAsGRPC(t *testing.T) {
 	const global = `{global: {limits: [
-		{name: all, scope: global, limit: 1, window_size: 3600, algorithm: fixed_window}]}}`
+		{name: all, scope: global, limit: 1, window_size: 31536000, algorithm: fixed_window}]}}`
 	n := start(t, grpcDeck(grpctest.ServeHealth(t), "", global))
 	grpctest.Post(t, n.URL(), "rest.test", "text/plain") // spends the limit
 	for _, test := range []struct {

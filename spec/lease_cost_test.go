@@ -46,26 +46,30 @@ func TestAFloodOfDenialsByAnyScopeCostsRedisAlmostNothing(t *testing.T) {
 			id := m.openScoped(named(scope), 1000, scope, `"limit":30,"window_size":3600`)
 			m.want(t, id, append(times(30, 200), 429))
 			checkNames(t, m.ask(t, id, by("acme")), named(scope))
+			begun := time.Now()
 			calls, n := m.flood(t, client, id)
-			t.Logf("%d calls of Redis for %d denials", calls, n)
+			took := time.Since(begun)
+			t.Logf("%d calls of Redis for %d denials in %v", calls, n, took)
 			// Each connection may ask once a second, even if a busy machine has few denials in that time.
-			if 1000*calls > 5*max(n, 3000) {
-				t.Errorf("%d calls of Redis for %d denials: more than 5 per 1,000", calls, n)
+			if float64(calls) > max(5*float64(n)/1000, 15*took.Seconds()) {
+				t.Errorf("%d calls of Redis for %d denials in %v: more than 5 per 1,000", calls, n, took)
 			}
 		})
 	}
 }
 
-// flood sends requests that are denied to a member for a second, and counts the denials and the scripts of Redis.
+// flood sends requests that are denied to a member, for a second and at least 1,000, and counts the denials and the
+// scripts of Redis.
 func (m *member) flood(t testing.TB, client *redis.Client, id int32) (calls, denied int) {
 	t.Helper()
 	before := scripts(t, client)
 	tr := m.fleet.offer(by("acme"), steady(4000))
 	tr.to(m, id, 8)
+	tr.awaitDenials(t, 1000)
 	samples := tr.lastFor(time.Second)
 	calls, denied = scripts(t, client)-before, counted(samples, http.StatusTooManyRequests)
-	if denied != len(samples) || denied < 400 {
-		t.Errorf("%d of %d requests were denied: no flood", denied, len(samples))
+	if denied != len(samples) {
+		t.Errorf("%d of %d requests were denied, want all", denied, len(samples))
 	}
 	return calls, denied
 }
@@ -96,8 +100,9 @@ func TestARememberedDenialEndsAfterItsRetryAfter(t *testing.T) {
 	flood := f.offer(by("acme"), steady(500))
 	flood.to(m, id, 4)
 	flood.awaitDenials(t, 1)
-	deniedAt := f.since()
+	asked := f.since()
 	denial := m.ask(t, id, by("acme"))
+	answered := f.since()
 	if denial.Exit == nil {
 		t.Fatal("it was not denied")
 	}
@@ -109,47 +114,55 @@ func TestARememberedDenialEndsAfterItsRetryAfter(t *testing.T) {
 	await(t, "an admission after the denial", func() bool { return flood.count(http.StatusOK) > before })
 	samples := flood.stop()
 	all := admitted(samples)
-	first := slices.IndexFunc(all, func(a admission) bool { return a.Answered > deniedAt })
-	if all[first].Sent > deniedAt+time.Duration(seconds)*time.Second+100*time.Millisecond {
-		t.Errorf("denied at %v with Retry-After %d, and admitted only at %v", deniedAt, seconds, all[first].Answered)
+	first := all[slices.IndexFunc(all, func(a admission) bool { return a.Answered > asked })]
+	due := answered + time.Duration(seconds)*time.Second + 100*time.Millisecond
+	for _, one := range samples {
+		if one.Sent > due && one.Answered < first.Sent {
+			t.Errorf("denied at %v with Retry-After %d, and again at %v", answered, seconds, one.Sent)
+		}
 	}
 	b.check(t, samples, 5)
 }
 
-// hotTenant loads four scopes of one tenant through some processes, and measures the cost for Redis.
-func hotTenant(t testing.TB, processes int) (scriptsPer1000, perSecond float64) {
-	const offered, lasts = 5000, 2 * time.Second
+// hotRate is the number of requests a second that a hot tenant sends, as far as the machine can.
+const hotRate = 5000
+
+// hotTenant loads four scopes of one tenant through some processes, and counts the scripts of Redis and the decisions
+// in about two seconds.
+func hotTenant(t testing.TB, processes int) (calls, decisions int, took time.Duration) {
 	server := redistest.Single(t)
 	f := onSocket(t, server)
 	client := server.Client(t)
 	members := f.joinAll(processes)
 	f.awaitLeases(members...)
 	alone(t)
-	tr := f.offer(by("acme"), steady(offered))
+	tr := f.offer(by("acme"), steady(hotRate))
 	for _, m := range members {
-		tr.to(m, m.openScoped("default", 2*offered, "", ""), 16/processes)
+		tr.to(m, m.openScoped("default", 2*hotRate, "", ""), 16/processes)
 	}
 	elapse(t.Context(), time.Second) // leases grow to the rate
-	before, calls, begun := tr.count(http.StatusOK), scripts(t, client), time.Now()
-	elapse(t.Context(), lasts)
-	n, calls, took := tr.count(http.StatusOK)-before, scripts(t, client)-calls, time.Since(begun)
+	before, scriptsBefore, begun := tr.count(http.StatusOK), scripts(t, client), time.Now()
+	elapse(t.Context(), 2*time.Second)
+	decisions, calls, took = tr.count(http.StatusOK)-before, scripts(t, client)-scriptsBefore, time.Since(begun)
 	if all := tr.stop(); counted(all, http.StatusOK) != len(all) {
 		t.Errorf("%d of %d requests were admitted, want all", counted(all, http.StatusOK), len(all))
 	}
 	if calls == 0 {
 		t.Error("Redis was never called: nothing is limited")
 	}
-	return 1000 * float64(calls) / float64(max(n, 1)), float64(n) / took.Seconds()
+	return calls, decisions, took
 }
 
 func TestAHotTenantWithFourLimitsHardlyNeedsRedis(t *testing.T) {
 	for processes, most := range map[int]float64{1: 40, 4: 160} {
 		t.Run(fmt.Sprint("processes=", processes), func(t *testing.T) {
 			t.Parallel()
-			got, perSecond := hotTenant(t, processes)
-			t.Logf("%.1f scripts per 1,000 decisions, at %.0f decisions a second", got, perSecond)
-			if got > most {
-				t.Errorf("%.1f scripts per 1,000 decisions, at most %g", got, most)
+			calls, decisions, took := hotTenant(t, processes)
+			t.Logf("%d scripts for %d decisions in %v", calls, decisions, took)
+			// A node renews leases as often on a machine that is too busy for all requests that are due.
+			due := max(float64(decisions), hotRate*took.Seconds())
+			if got := 1000 * float64(calls) / due; got > most {
+				t.Errorf("%.1f scripts per 1,000 requests, at most %g", got, most)
 			}
 		})
 	}

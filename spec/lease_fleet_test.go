@@ -27,13 +27,12 @@ type fleet struct {
 
 // onSocket returns a fleet without members on a Redis.
 func onSocket(t testing.TB, server *redistest.Server) *fleet {
-	return onRedis(t, fmt.Sprintf(`"socket":%q`, server.Socket))
+	return onRedis(t, fmt.Sprintf(`"socket":%q,%s`, server.Socket, patience))
 }
 
-// onRedis returns a fleet on the Redis at an address, as in a config. Its timeouts are long for a busy machine.
-func onRedis(t testing.TB, address string) *fleet {
-	return &fleet{t: t, redis: fmt.Sprintf(`{%s,"send_timeout":%[2]d,"read_timeout":%[2]d}`, address,
-		chaosTimeout.Milliseconds()), begun: time.Now().Truncate(time.Minute)}
+// onRedis returns a fleet on a Redis, with settings of the redis block of a config.
+func onRedis(t testing.TB, settings string) *fleet {
+	return &fleet{t: t, redis: "{" + settings + "}", begun: time.Now().Truncate(time.Minute)}
 }
 
 // since returns the time on the clock of the samples.
@@ -161,8 +160,8 @@ func (m *member) sendUntilLeased(id int32) error {
 	defer pace.Stop()
 	before, start := m.drawn(), time.Now()
 	for n := 1; n%10 != 0 || m.drawn() == before; n++ {
-		if time.Since(start) > 30*time.Second {
-			return fmt.Errorf("a node has leased nothing within 30 s:\n%v", m.numbers())
+		if time.Since(start) > longest {
+			return fmt.Errorf("a node has leased nothing within %v:\n%v", longest, m.numbers())
 		}
 		<-pace.C
 		if _, err := c.HandleEvent(id, "access", by("plenty")); err != nil {

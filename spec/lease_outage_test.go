@@ -13,7 +13,8 @@ func TestAnOutageIsDecidedFromLeasesFirstAndThenByFailModes(t *testing.T) {
 	t.Parallel()
 	const connections = 8
 	proxy := proxyTo(t, redistest.Single(t))
-	f := onRedis(t, fmt.Sprintf(`"host":"127.0.0.1","port":%d`, proxy.Port()))
+	f := onRedis(t, fmt.Sprintf(`"host":"127.0.0.1","port":%d,"send_timeout":%[2]d,"read_timeout":%[2]d`, proxy.Port(),
+		chaosTimeout.Milliseconds()))
 	m := f.join()
 	f.awaitLeases(m)
 	alone(t)
@@ -26,12 +27,18 @@ func TestAnOutageIsDecidedFromLeasesFirstAndThenByFailModes(t *testing.T) {
 	}
 	m.awaitSpent(t, 200)
 	var struck time.Duration
-	// No request is in flight when Redis goes away, and the next ones follow within the life of a lease.
-	flows["closed"].between(func() {
-		flows["local"].between(func() {
-			proxy.Partition()
-			struck = f.since()
+	// When Redis goes away both tenants have tokens on lease, because more are out than one may have, and no request is in
+	// flight. The next ones follow within the life of a lease.
+	await(t, "leases of both tenants", func() (both bool) {
+		flows["closed"].between(func() {
+			flows["local"].between(func() {
+				if both = m.out() > closed.share(); both {
+					proxy.Partition()
+					struck = f.since()
+				}
+			})
 		})
+		return both
 	})
 	flows["local"].awaitDenials(t, 100) // this node's share of the limit is exhausted, too
 	if err := proxy.Heal(); err != nil {

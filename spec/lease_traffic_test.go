@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -140,8 +141,17 @@ func (tr *traffic) count(status int) int {
 	return counted(tr.samples, status)
 }
 
+// denied reports whether a request was denied that was sent and answered within a span.
+func (tr *traffic) denied(within span) bool {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return slices.ContainsFunc(tr.samples, func(one sample) bool {
+		return one.Status == http.StatusTooManyRequests && one.Sent >= within.From && one.Answered < within.To
+	})
+}
+
 // awaitDenials waits for n more denials.
-func (tr *traffic) awaitDenials(t *testing.T, n int) {
+func (tr *traffic) awaitDenials(t testing.TB, n int) {
 	t.Helper()
 	before := tr.count(http.StatusTooManyRequests)
 	await(t, fmt.Sprintf("%d denials", n), func() bool { return tr.count(http.StatusTooManyRequests) >= before+n })

@@ -13,20 +13,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// binaries is the folder in which TestMain builds the programs. If the specs have the race detector, the plugin server
-// is also built with it, for the specs about concurrency: see raced.
 var (
-	binaries string
-	withRace bool
+	binaries string // the folder in which TestMain builds the programs
+	withRace bool   // the specs have the race detector: see raced
 )
 
 func TestMain(m *testing.M) {
@@ -44,12 +42,6 @@ func run(m *testing.M) int {
 	if err := build(dir, "../plugin/cmd/..."); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
-	}
-	if withRace {
-		if err := build(filepath.Join(dir, "race"), "-race", "../plugin/cmd/tenant-rate-limiting"); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
 	}
 	code := m.Run()
 	if err := pgtest.Close(); err != nil {
@@ -73,14 +65,41 @@ func build(dir string, args ...string) error {
 // plugin returns the path of the plugin server.
 func plugin() string { return filepath.Join(binaries, "tenant-rate-limiting") }
 
-// raced is an option of start: the plugin server with the race detector, if the specs have it. A race ends the process
-// with a failure.
-func raced(o *gateway.Options) {
-	if withRace {
-		o.Servers = []gateway.PluginServer{{
-			Binary: filepath.Join(binaries, "race", "tenant-rate-limiting"),
-			Args:   []string{"-metrics-listen", "off", "-max-procs", "2"},
-		}}
+// patience has the timeouts of a redis block, in JSON. Specs share a busy machine, on which an answer of Redis may take
+// seconds. Only specs about a Redis that does not answer have shorter timeouts.
+const patience = `"connect_timeout":10000,"send_timeout":10000,"read_timeout":10000`
+
+// patient is how a plugin server waits for Kong, and the most for which it waits for Redis: see patience.
+var patient = []string{"-time-budget", "30s"}
+
+// serverWith is an option of start: the plugin server with flags.
+func serverWith(flags ...string) func(*gateway.Options) {
+	return func(o *gateway.Options) {
+		o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: slices.Concat(patient, flags)}}
+	}
+}
+
+// racedPlugin builds the plugin server with the race detector, and returns its path.
+var racedPlugin = sync.OnceValues(func() (string, error) {
+	dir := filepath.Join(binaries, "race")
+	return filepath.Join(dir, "tenant-rate-limiting"), build(dir, "-race", "../plugin/cmd/tenant-rate-limiting")
+})
+
+// raced returns an option of start: the plugin server with the race detector, if the specs have it. A race ends the
+// process with a failure.
+func raced(t *testing.T) func(*gateway.Options) {
+	t.Helper()
+	option := serverWith("-metrics-listen", "off", "-max-procs", "2")
+	if !withRace {
+		return option
+	}
+	binary, err := racedPlugin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(o *gateway.Options) {
+		option(o)
+		o.Servers[0].Binary = binary
 	}
 }
 
@@ -109,9 +128,6 @@ func (l *logBuffer) String() string {
 	return l.text.String()
 }
 
-// inEveryConfig is the first part of every plugin config. A spec sets it to run others with another strategy.
-var inEveryConfig string
-
 // start starts a node with a decK file; change may alter the options.
 func start(t testing.TB, deck string, change ...func(*gateway.Options)) *node {
 	t.Helper()
@@ -125,24 +141,20 @@ func start(t testing.TB, deck string, change ...func(*gateway.Options)) *node {
 // tryStart starts a node, or returns the error.
 func tryStart(t testing.TB, deck string, change ...func(*gateway.Options)) (*node, error) {
 	t.Helper()
-	const entry = "tenant-rate-limiting, config: {"
-	config, err := gateway.ParseConfig([]byte(strings.ReplaceAll(deck, entry, entry+inEveryConfig)))
+	config, err := gateway.ParseConfig([]byte(deck))
 	if err != nil {
 		return nil, err
 	}
 	n := &node{t: t, log: &logBuffer{}}
-	options := gateway.Options{
-		Config:  config,
-		Servers: []gateway.PluginServer{{Binary: plugin(), Args: []string{"-metrics-listen", "off"}}},
-		Log:     slog.New(slog.NewTextHandler(n.log, nil)),
-	}
+	options := gateway.Options{Config: config, Log: slog.New(slog.NewTextHandler(n.log, nil))}
+	serverWith("-metrics-listen", "off")(&options)
 	for _, c := range change {
 		c(&options)
 	}
 	if n.Gateway, err = gateway.New(options); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), longest)
 	defer cancel()
 	if err := n.Start(ctx); err != nil {
 		return nil, err
@@ -170,7 +182,7 @@ type answer struct {
 
 var client = &http.Client{
 	Transport: &http.Transport{MaxIdleConnsPerHost: 256},
-	Timeout:   30 * time.Second,
+	Timeout:   longest,
 }
 
 // get sends one request; headers are pairs of name and value.

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
@@ -16,16 +15,14 @@ import (
 
 // watched is an option of start: the plugin server with its metrics at an address.
 func watched(address string) func(*gateway.Options) {
-	return func(o *gateway.Options) {
-		o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: []string{"-metrics-listen", address}}}
-	}
+	return serverWith("-metrics-listen", address)
 }
 
 // read returns the answer at a path of the plugin process, or 0 and "" without an answer.
 func read(address, path string) (status int, body string) {
 	response, err := (&http.Client{
 		Transport: &http.Transport{DisableKeepAlives: true},
-		Timeout:   5 * time.Second,
+		Timeout:   longest,
 	}).Get("http://" + address + path)
 	if err != nil {
 		return 0, ""

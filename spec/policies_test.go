@@ -16,18 +16,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// hourly is a limit of five requests an hour for tenants of the tier enterprise.
+// hourly is a limit of five requests an hour for tenants of the tier enterprise. A bucket is used, because a window may
+// end during a spec.
 const hourly = `{tiers: [{name: enterprise,
-    limits: [{name: hour, scope: tenant, limit: 5, window_size: 3600, algorithm: fixed_window}]}, {name: essentials}]}`
+    limits: [{name: hour, scope: tenant, limit: 5, window_size: 3600}]}, {name: essentials}]}`
 
 // atDatabase is an option of start: the plugin server with a database, a snapshot folder and metrics.
 func atDatabase(dsn, saved, metrics string) func(*gateway.Options) {
-	return func(o *gateway.Options) {
-		o.Servers = []gateway.PluginServer{{
-			Binary: plugin(),
-			Args:   []string{"-database", dsn, "-snapshot-dir", saved, "-metrics-listen", metrics},
-		}}
-	}
+	return serverWith("-database", dsn, "-snapshot-dir", saved, "-metrics-listen", metrics)
 }
 
 // governed is a node whose policies come from a database.
@@ -109,14 +105,17 @@ func TestAnOverrideIsEnforcedAndEndsAtItsInstant(t *testing.T) {
 		t.Fatalf("by the config the limit is %q, want 5", got)
 	}
 	g.override("kind, tenant, policy, \"limit\", expires_at",
-		"'custom_limit', 'acme', 'hour', 500, clock_timestamp() + interval '3 s'")
-	written := time.Now()
+		"'custom_limit', 'acme', 'hour', 500, clock_timestamp() + interval '1 h'")
 	await(t, "the override is enforced", func() bool { return g.limitOf("alice") == "500" })
 	if got := g.limitOf("gus"); got == "500" {
 		t.Error("an override of one tenant applies to another")
 	}
+	begun := time.Now()
+	g.write(`BEGIN; SET LOCAL rate_limiter.reason = 'sooner';
+		UPDATE rate_limiter.overrides SET expires_at = clock_timestamp() + interval '3 s'; COMMIT`)
+	g.awaitEnforced()
 	await(t, "the override has ended", func() bool { return g.limitOf("alice") == "5" })
-	if took := time.Since(written); took < 2*time.Second {
+	if took := time.Since(begun); took < 3*time.Second {
 		t.Errorf("an override of three seconds ended after %v", took)
 	}
 }
@@ -124,11 +123,13 @@ func TestAnOverrideIsEnforcedAndEndsAtItsInstant(t *testing.T) {
 func TestABannedTenantReadsItsBanAndRetryAfter(t *testing.T) {
 	t.Parallel()
 	g := govern(t)
+	begun := time.Now()
 	g.override("kind, tenant, expires_at", "'ban', 'acme', clock_timestamp() + interval '1 h'")
 	g.awaitEnforced()
 	a := g.get("/records", "apikey", "alice")
 	p := a.problem(t)
-	if a.Status != 429 || !strings.HasSuffix(p.Type, "#abnormal-usage-detected") || p.RetryAfter < 3590 ||
+	checkWait(t, float64(p.RetryAfter), time.Hour, begun)
+	if a.Status != 429 || !strings.HasSuffix(p.Type, "#abnormal-usage-detected") ||
 		a.Header.Get("Retry-After") != strconv.Itoa(p.RetryAfter) {
 		t.Errorf("%d %v %s", a.Status, a.Header, a.Body)
 	}
@@ -141,8 +142,8 @@ func TestRowsReplacePoliciesOfTheConfigByNameAndAddOthers(t *testing.T) {
 	t.Parallel()
 	g := govern(t)
 	g.write(`INSERT INTO rate_limiter.tenants (id, tier) VALUES ('acme', 'enterprise')`)
-	g.write(`INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, algorithm) VALUES ('hour',
-		'enterprise', 'tenant', 3, 3600, 'fixed_window')`)
+	g.write(`INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size) VALUES ('hour', 'enterprise',
+		'tenant', 3, 3600)`)
 	g.awaitEnforced()
 	g.want([]int{200, 200, 200, 429}, "/records", "apikey", "alice")
 	g.write(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size) VALUES ('minute', 'acme',
@@ -204,7 +205,7 @@ func TestChangesReachARunningNodeFast(t *testing.T) {
 		}
 	}()
 	var took []time.Duration
-	for i := range 60 {
+	for i := range 30 {
 		g.write(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size) VALUES ('p', 'acme', 'tenant',
 			$1, 60)
 			ON CONFLICT DO NOTHING`, 1000+i)
@@ -222,7 +223,8 @@ func TestChangesReachARunningNodeFast(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("from commit to enforcement: median %v, p99 %v", took[len(took)/2], took[len(took)*99/100])
-	if median := took[len(took)/2]; median > time.Second { // a single one also waits for its turn on a busy machine
+	// Without a notification most take seconds. A busy machine delays some.
+	if median := took[len(took)/2]; median > time.Second {
 		t.Errorf("half of the changes took more than %v", median)
 	}
 }

@@ -30,18 +30,21 @@ func TestAKilledPluginIsRestartedAndItsFailuresAreBounded(t *testing.T) {
 	n.want([]int{200}, "/records", "apikey", "alice")
 	victim := n.PluginPID()
 	var failed, passed atomic.Int64
+	var lastFailed atomic.Pointer[time.Time] // when the last request that failed was sent, about
 	ctx, stop := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
-			pace := time.NewTicker(5 * time.Millisecond) // so that the count of failures measures time
+			pace := time.NewTicker(5 * time.Millisecond)
 			defer pace.Stop()
 			for ctx.Err() == nil {
 				<-pace.C
+				sent := time.Now()
 				if a, err := n.send("GET", "/records", "apikey", "alice"); err == nil && a.Status == 200 {
 					passed.Add(1)
 				} else {
 					failed.Add(1)
+					lastFailed.Store(&sent)
 				}
 			}
 		})
@@ -53,25 +56,31 @@ func TestAKilledPluginIsRestartedAndItsFailuresAreBounded(t *testing.T) {
 	await(t, "another plugin process", func() bool { pid := n.PluginPID(); return pid != victim && pid != 0 })
 	before := passed.Load()
 	await(t, "traffic after the kill", func() bool { return passed.Load() > before+100 })
+	again, before := time.Now(), passed.Load()
+	await(t, "more traffic", func() bool { return passed.Load() > before+1000 })
 	stop()
 	group.Wait()
 	t.Logf("killed under 1,600 requests a second: %d failed, %d passed", failed.Load(), passed.Load())
-	if failed.Load() == 0 || failed.Load() > 8000 {
-		t.Errorf("%d requests failed; want some (else it was not killed under load) and at most those of five seconds",
-			failed.Load())
+	if last := lastFailed.Load(); last == nil {
+		t.Error("no request failed: it was not killed under load")
+	} else if last.After(again) {
+		t.Errorf("a request failed that was sent %v after the other process had answered 100", last.Sub(again))
 	}
 	n.want(times(20, 200), "/records", "apikey", "alice")
 }
 
+// longest is when a spec gives up. No promise depends on it, so it is long enough for a busy machine.
+const longest = time.Minute
+
 // await waits until a condition holds.
 func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline, tick := time.After(20*time.Second), time.NewTicker(5*time.Millisecond)
+	deadline, tick := time.After(longest), time.NewTicker(5*time.Millisecond)
 	defer tick.Stop()
 	for !holds() {
 		select {
 		case <-deadline:
-			t.Fatalf("%s: not within 20 s", what)
+			t.Fatalf("%s: not within %v", what, longest)
 		case <-tick.C:
 		}
 	}
@@ -102,7 +111,7 @@ func TestACommonRequestCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 
 func TestAConfigChangeIsInForceAtOnceAndKeepsWhatWasSpent(t *testing.T) {
 	config := `{tiers: [{name: a,
-		limits: [{name: hour, scope: tenant, limit: %d, window_size: 3600, algorithm: fixed_window}]}]}`
+		limits: [{name: year, scope: tenant, limit: %d, window_size: 31536000, algorithm: fixed_window}]}]}`
 	n := start(t, deck(fmt.Sprintf(config, 3)))
 	n.want([]int{200, 200, 200, 429}, "/records", "apikey", "alice")
 	changed, err := gateway.ParseConfig([]byte(deck(fmt.Sprintf(config, 5))))
@@ -249,7 +258,7 @@ type process struct {
 // startPlugin starts a plugin server with an empty environment, as Kong does, and waits until it serves.
 func startPlugin(t testing.TB, prefix string, args ...string) *process {
 	t.Helper()
-	cmd := exec.Command(plugin(), append([]string{"--kong-prefix", prefix}, args...)...)
+	cmd := exec.Command(plugin(), slices.Concat([]string{"--kong-prefix", prefix}, patient, args)...)
 	cmd.Env = []string{}
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -294,25 +303,27 @@ func (p *process) terminate() {
 }
 
 func TestHostileTenantNamesShareNoBucket(t *testing.T) {
-	n := start(t, deck(`{tenant_from: [header.X-Org], trusted_headers: [X-Org], on_missing_tenant: skip,
-		tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`),
-		func(o *gateway.Options) { o.MaxHeaderBytes = 4 << 20 })
-	for _, org := range []string{
-		"{acme}", "acme}", "{t=acme}", "acme:hour", "acme%3Ahour", "acme", "ACME", "a b", "\xff\xfe", "\xc3\x28", "é",
-		strings.Repeat("x", 128),
-		strings.Repeat("x", 129), strings.Repeat("x", 1<<20), "sha256:" + strings.Repeat("0", 64), "rl:{t=acme}:hour:",
-	} {
-		for i, want := range []int{200, 429} {
-			const head = "GET /records HTTP/1.1\r\nHost: x\r\napikey: alice\r\nX-Org: "
-			status := n.raw(t, head+org+"\r\nConnection: close\r\n\r\n")
-			if status != want {
-				t.Errorf("tenant %.40q, request %d: %d, want %d", org, i+1, status, want)
+	inEachStore(t, func(t *testing.T, in store) {
+		n := in.start(t, deck(`{tenant_from: [header.X-Org], trusted_headers: [X-Org], on_missing_tenant: skip,
+			tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`),
+			func(o *gateway.Options) { o.MaxHeaderBytes = 4 << 20 })
+		for _, org := range []string{
+			"{acme}", "acme}", "{t=acme}", "acme:hour", "acme%3Ahour", "acme", "ACME", "a b", "\xff\xfe", "\xc3\x28", "é",
+			strings.Repeat("x", 128),
+			strings.Repeat("x", 129), strings.Repeat("x", 1<<20), "sha256:" + strings.Repeat("0", 64), "rl:{t=acme}:hour:",
+		} {
+			for i, want := range []int{200, 429} {
+				const head = "GET /records HTTP/1.1\r\nHost: x\r\napikey: alice\r\nX-Org: "
+				status := n.raw(t, head+org+"\r\nConnection: close\r\n\r\n")
+				if status != want {
+					t.Errorf("tenant %.40q, request %d: %d, want %d", org, i+1, status, want)
+				}
 			}
 		}
-	}
-	if got := n.Counters().Replays() + n.Counters().ServerErrors(); got != 0 {
-		t.Errorf("%d replays and server errors, want 0", got)
-	}
+		if got := n.Counters().Replays() + n.Counters().ServerErrors(); got != 0 {
+			t.Errorf("%d replays and server errors, want 0", got)
+		}
+	})
 }
 
 func TestAClientCannotHideATrustedHeaderBehindItsOwn(t *testing.T) {
@@ -368,45 +379,3 @@ func (n *node) raw(t *testing.T, request string) int {
 
 // closed reports whether a connection was closed already.
 func closed(err error) bool { return errors.Is(err, net.ErrClosed) }
-
-func TestAPluginWithAHundredTiersAndNoRedisAnswersSoonAfterItsStart(t *testing.T) {
-	config := hundredTiers(`"strategy":"redis","redis":{"host":"127.0.0.1","port":1}`) // no server listens there
-	var took []time.Duration
-	for range 5 {
-		prefix := shortDir(t)
-		begun := time.Now()
-		p := startPlugin(t, prefix, "-metrics-listen", "off")
-		socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
-		id := startInstance(t, socket, config)
-		c, err := gateway.Dial(socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		outcome, err := c.HandleEvent(id, "access",
-			gateway.Request{Consumer: &gateway.Consumer{ID: "c", Username: "acme"}, RemoteAddr: "127.0.0.1:1"})
-		if err != nil || outcome.Exit != nil {
-			t.Errorf("the first request: %+v, %v", outcome, err)
-		}
-		took = append(took, time.Since(begun))
-		c.Close()
-		p.terminate()
-	}
-	slices.Sort(took)
-	t.Logf("from the start of the process to the first answer: %v in the median of %v", took[2], took)
-	if took[2] > time.Second {
-		t.Errorf("the first answer takes %v", took[2])
-	}
-}
-
-// hundredTiers is a large config as Kong sends it, with other settings beside.
-func hundredTiers(others string) string {
-	var tiers []string
-	for i := range 100 {
-		tiers = append(tiers,
-			fmt.Sprintf(`{"name":"t%d",
-				"limits":[{"name":"day","scope":"tenant","limit":%d,"window_size":86400,"algorithm":"fixed_window"},
-			{"name":"burst","scope":"tenant","limit":50,"window_size":1},
-				{"name":"write","scope":"user","endpoint":"POST /records/{id}","limit":10,"window_size":1}]}`, i, 1000+i))
-	}
-	return `{"__seq__":4711,"__plugin_id":"p",` + others + `,"tiers":[` + strings.Join(tiers, ",") + `]}`
-}

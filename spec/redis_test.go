@@ -1,8 +1,8 @@
 package spec
 
 import (
-	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,46 +10,42 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-func TestEveryPromiseAboutLimitsHoldsInRedisToo(t *testing.T) {
-	server := redistest.Single(t)
-	client := server.Client(t)
-	inEveryConfig = fmt.Sprintf("strategy: redis, redis: {socket: %s}, ", server.Socket)
-	defer func() { inEveryConfig = "" }()
-	for name, promise := range map[string]func(*testing.T){
-		"tiers":            TestEachTierMeetsItsOwnLimits,
-		"headers":          TestEveryResponseHasTheBindingLimitAndA429HasRetryAfter,
-		"retry after":      TestARequestAfterRetryAfterIsAdmitted,
-		"all or none":      TestADeniedRequestSpendsNoScope,
-		"one quota":        TestATenantsQuotaSpansItsConsumersAndRoutes,
-		"namespaces":       TestNamespacesKeepQuotasApart,
-		"missing tenant":   TestAMissingTenantIsLimitedByAddressDeniedOrSkipped,
-		"missing user":     TestLeavingTheUserOutEvadesNoLimit,
-		"endpoints":        TestNoSpellingOfAPathEvadesAnEndpointsLimit,
-		"costs":            TestCostsAreSpentAndACostAboveTheCapacityIsDeniedWithAReason,
-		"shadow":           TestShadowAndLogNeverDenyAndSendNoHeaders,
-		"global":           TestGlobalLimitsHoldForAllTenantsTogether,
-		"one token":        TestSoakTheLastTokenAdmitsExactlyOneRequest,
-		"nasty identities": TestHostileTenantNamesShareNoBucket,
-	} {
-		if err := client.FlushAll(context.Background()).Err(); err != nil {
-			t.Fatal(err)
+// store is where the buckets of a spec are: the first part of its plugin configs.
+type store string
+
+// start starts a node as the function start does, with its buckets in the store.
+func (s store) start(t testing.TB, deck string, change ...func(*gateway.Options)) *node {
+	t.Helper()
+	const entry = "tenant-rate-limiting, config: {"
+	return start(t, strings.ReplaceAll(deck, entry, entry+string(s)), change...)
+}
+
+// inEachStore runs a spec with the buckets in memory, and in Redis.
+func inEachStore(t *testing.T, spec func(t *testing.T, in store)) {
+	t.Parallel()
+	t.Run("memory", func(t *testing.T) {
+		t.Parallel()
+		spec(t, "")
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Single(t)
+		spec(t, store(fmt.Sprintf("strategy: redis, redis: {socket: %s, %s}, ", server.Socket, patience)))
+		if size, err := server.Client(t).DBSize(t.Context()).Result(); err != nil || size == 0 {
+			t.Errorf("%d keys in Redis (%v): the promise was not kept there", size, err)
 		}
-		t.Run(name, promise)
-		if size, err := client.DBSize(context.Background()).Result(); err != nil || size == 0 {
-			t.Errorf("%s: %d keys in Redis (%v): the promise was not kept there", name, size, err)
-		}
-	}
+	})
 }
 
 func TestTwoNodesWithOneRedisShareALimitExactly(t *testing.T) {
 	server := redistest.Single(t)
 	config := deck(fmt.Sprintf(`{strategy: redis, accuracy: exact,
-		redis: {host: 127.0.0.1, port: %[1]d, send_timeout: %[2]d, read_timeout: %[2]d}, tiers: [{name: a, limits: [
+		redis: {host: 127.0.0.1, port: %d, %s}, tiers: [{name: a, limits: [
 		{name: day, scope: tenant, limit: 500, window_size: 86400},
-			{name: all, scope: global, limit: 100000, window_size: 60, algorithm: fixed_window}]}]}`, server.Port,
-		chaosTimeout.Milliseconds()))
+			{name: all, scope: global, limit: 100000, window_size: 60, algorithm: fixed_window}]}]}`, server.Port, patience))
 	nodes := []*node{start(t, config), start(t, config)}
 	var admitted, denied, other atomic.Int64
 	var group sync.WaitGroup
@@ -73,9 +69,10 @@ func TestTwoNodesWithOneRedisShareALimitExactly(t *testing.T) {
 }
 
 func TestSoakFourProcessesOnOneRedisNeverExceedAnyAlgorithmsBound(t *testing.T) {
+	alone(t)
 	server := redistest.Single(t)
 	exact(t, load{
 		processes: 4, connections: 64, lasts: soak.For(t, 2*time.Second),
-		config: fmt.Sprintf(`"strategy":"redis","redis":{"socket":%q},`, server.Socket),
+		config: fmt.Sprintf(`"strategy":"redis","redis":{"socket":%q,%s},`, server.Socket, patience),
 	})
 }
