@@ -126,11 +126,11 @@ vet:
 
 .PHONY: unit
 unit: ## Run only the unit tests
-	$(call gotest,unit,-timeout 10m -p 3 $(UNCACHED) $(UNIT))
+	$(call gotest,unit,-timeout 20m -p 3 $(UNCACHED) $(UNIT))
 
 .PHONY: spec
 spec: ## Run only the specs: the built programs, from outside
-	$(call gotest,spec,-timeout 10m -count=1 -parallel 6 -skip '^TestChaos' ./spec/...)
+	$(call gotest,spec,-timeout 20m -count=1 -parallel 12 -skip '^TestChaos' ./spec/...)
 
 .PHONY: chaos
 chaos: ## Inject faults of Redis and the network under load, and print their effects

@@ -287,6 +287,7 @@ func (c clustered) isAffected(tenant string) bool {
 }
 
 func TestAKilledMasterOfAClusterLosesOnlyUnreplicatedAdmissions(t *testing.T) {
+	t.Parallel()
 	c := pressCluster(t)
 	c.awaitDecisions("load")
 	key := bucketKey(c.tenants[0])
@@ -312,6 +313,7 @@ func TestAKilledMasterOfAClusterLosesOnlyUnreplicatedAdmissions(t *testing.T) {
 }
 
 func TestAPlannedFailoverOfAClusterLosesNoAdmission(t *testing.T) {
+	t.Parallel()
 	c := pressCluster(t)
 	c.awaitDecisions("load")
 	key := bucketKey(c.tenants[0])
@@ -325,6 +327,7 @@ func TestAPlannedFailoverOfAClusterLosesNoAdmission(t *testing.T) {
 }
 
 func TestASlotOfAClusterMovesWhileItsTenantIsCountedExactly(t *testing.T) {
+	t.Parallel()
 	c := pressCluster(t)
 	c.awaitDecisions("load")
 	moved := c.tenants[0]
@@ -353,6 +356,7 @@ func (p *pressure) seen(tenant string) []verdict {
 }
 
 func TestAKilledMasterOfSentinelsLosesOnlyUnreplicatedAdmissions(t *testing.T) {
+	t.Parallel()
 	watched := redistest.Sentinel(t)
 	watched.SetDownAfter(t, deadAfter)
 	var addresses []string

@@ -21,6 +21,7 @@ import (
 
 // The spec runs the commands, flags and configurations of docker-compose.yml with the addresses of this machine.
 func TestTheServicesOfComposeWorkTogether(t *testing.T) {
+	t.Parallel()
 	project := composed(t)
 	counters := redistest.Single(t, project.Services["redis"].Command[1:]...)
 	dsn := postgresFor(t, project)

@@ -73,6 +73,7 @@ func startFlags(t testing.TB, project *types.Project) map[string]string {
 }
 
 func TestComposeRequiresItsPasswordsAndHasNoOthers(t *testing.T) {
+	t.Parallel()
 	for name := range passwords {
 		lacking := maps.Clone(passwords)
 		delete(lacking, name)
@@ -99,6 +100,7 @@ func TestComposeRequiresItsPasswordsAndHasNoOthers(t *testing.T) {
 }
 
 func TestComposeRunsPinnedReleases(t *testing.T) {
+	t.Parallel()
 	for name, s := range composed(t).Services {
 		switch {
 		case s.Build == nil && !version.MatchString(s.Image):
@@ -124,6 +126,7 @@ func absolute(t testing.TB, path string) string {
 }
 
 func TestComposeWaitsForHealthyServices(t *testing.T) {
+	t.Parallel()
 	project := composed(t)
 	for name, s := range project.Services {
 		stays := s.Restart == types.RestartPolicyUnlessStopped
@@ -149,6 +152,7 @@ func TestComposeWaitsForHealthyServices(t *testing.T) {
 }
 
 func TestComposePublishesOnTheLoopbackOnly(t *testing.T) {
+	t.Parallel()
 	project := composed(t)
 	published := map[string]uint32{}
 	for name, s := range project.Services {
@@ -171,6 +175,7 @@ func TestComposePublishesOnTheLoopbackOnly(t *testing.T) {
 }
 
 func TestComposeMountsExistingFilesWhereTheyAreRead(t *testing.T) {
+	t.Parallel()
 	project := composed(t)
 	for name, s := range project.Services {
 		for _, mount := range s.Volumes {
@@ -201,6 +206,7 @@ func TestComposeMountsExistingFilesWhereTheyAreRead(t *testing.T) {
 }
 
 func TestComposeGivesKongOnlySettingsThatItHas(t *testing.T) {
+	t.Parallel()
 	kong := variables(composed(t).Services["kong"])
 	if unknown := unknownToKong(t, kong); len(unknown) > 0 {
 		t.Errorf("not settings of Kong: %v", unknown)
@@ -217,6 +223,7 @@ func TestComposeGivesKongOnlySettingsThatItHas(t *testing.T) {
 }
 
 func TestComposeNamesLeadToServices(t *testing.T) {
+	t.Parallel()
 	project := composed(t)
 	names := map[string]bool{}
 	for name, s := range project.Services {
@@ -262,6 +269,7 @@ func database(t testing.TB, project *types.Project) *pgx.ConnConfig {
 }
 
 func TestComposeHasOneDatabase(t *testing.T) {
+	t.Parallel()
 	project := composed(t)
 	config, postgres := database(t, project), variables(project.Services["postgres"])
 	setup := project.Configs["owner"].Content
@@ -291,6 +299,7 @@ func TestComposeHasOneDatabase(t *testing.T) {
 }
 
 func TestPrometheusScrapesThePlugin(t *testing.T) {
+	t.Parallel()
 	var config struct {
 		Global struct {
 			Interval string `yaml:"scrape_interval"`

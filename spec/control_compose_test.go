@@ -90,6 +90,7 @@ func healthCheck(t *testing.T, service types.ServiceConfig, from, to string) fun
 }
 
 func TestPrometheusScrapesTheRESTAPIOfCompose(t *testing.T) {
+	t.Parallel()
 	command := strings.Join(composed(t).Services["control"].Command, " ")
 	flag := regexp.MustCompile(`--metrics-listen=\S+:(\d+)`).FindStringSubmatch(command)
 	if flag == nil || !strings.Contains(file(t, "kong/prometheus.yml"), fmt.Sprintf("targets: [control:%s]", flag[1])) {

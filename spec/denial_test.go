@@ -51,6 +51,7 @@ func denialEvents(t *testing.T, file string) []denialEvent {
 }
 
 func TestAFloodOfDenialsIsAFewLinesThatCountEveryOne(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "denials")
 	address := freeport.Address(t)
 	n := start(t, deck(`{tiers: [{name: enterprise,
@@ -89,6 +90,7 @@ func TestAFloodOfDenialsIsAFewLinesThatCountEveryOne(t *testing.T) {
 }
 
 func TestTheDenialRecordHasRequestIDsAndRoutesOfAGlobalConfig(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "denials")
 	n := start(t, deckOf(`
   - {name: records, paths: [/records], plugins: [{name: key-auth}]}`)+`

@@ -171,6 +171,7 @@ func checkAnswers(t *testing.T, out string) {
 }
 
 func TestAnOutputThatDiffersFromTheDocsIsFound(t *testing.T) {
+	t.Parallel()
 	s := shown{output: []string{"version 4 of …: enforced", "…", "end"}}
 	for output, want := range map[string]bool{
 		"version 4 of today: enforced\nend\n":         true,

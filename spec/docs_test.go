@@ -40,6 +40,7 @@ func codeBlocks(text string) []block {
 }
 
 func TestTheREADMEIsShort(t *testing.T) {
+	t.Parallel()
 	if size := len(file(t, "README.md")); size > 12<<10 {
 		t.Errorf("the README has %d bytes, want at most 12 KiB: move details to docs", size)
 	}
@@ -51,6 +52,7 @@ var (
 )
 
 func TestEveryLinkOfTheDocsLeadsSomewhere(t *testing.T) {
+	t.Parallel()
 	for _, page := range documents(t) {
 		prose := codeSpan.ReplaceAllString(fenced.ReplaceAllString(file(t, page), ""), "code")
 		for _, found := range linkTarget.FindAllStringSubmatch(prose, -1) {
@@ -90,6 +92,7 @@ func anchors(text string) []string {
 // Blocks of yaml are judged by TestEveryDeckSnippetIsAcceptedByKongAndByValidate, those of sql run in package
 // migrations, and those of sh and console in TestTheCommandsOfTheDocsRunAsOneSession, except in the README.
 func TestEveryCodeBlockOfTheDocsIsChecked(t *testing.T) {
+	t.Parallel()
 	for _, page := range documents(t) {
 		for _, b := range codeBlocks(file(t, page)) {
 			switch b.language {

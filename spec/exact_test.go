@@ -216,6 +216,7 @@ func checkLog(t *testing.T, all []admission) {
 }
 
 func TestSoakOneProcessUnderThreefoldLoadNeverExceedsAnyAlgorithmsBound(t *testing.T) {
+	t.Parallel()
 	alone(t)
 	exact(t, load{processes: 1, connections: 16, lasts: soak.For(t, 1500*time.Millisecond)})
 }

@@ -30,6 +30,7 @@ plugins: [%s]
 }
 
 func TestADeniedGRPCCallHasAStatusAndARetryAfter(t *testing.T) {
+	t.Parallel()
 	const message = "Zu schnell: 5 % übrig"
 	const limits = `{error_message: "` + message + `", on_missing_tenant: limit_by_ip, tiers: [{name: a, limits: [
 		{name: year, scope: tenant, limit: 1, window_size: 31536000, algorithm: fixed_window}]}]}`
@@ -61,6 +62,7 @@ func TestADeniedGRPCCallHasAStatusAndARetryAfter(t *testing.T) {
 }
 
 func TestTheCodeOfADeniedGRPCCallIsItsReason(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		config string
 		code   codes.Code
@@ -89,6 +91,7 @@ func TestTheCodeOfADeniedGRPCCallIsItsReason(t *testing.T) {
 }
 
 func TestOnlyGRPCCallsAreDeniedAsGRPC(t *testing.T) {
+	t.Parallel()
 	const global = `{global: {limits: [
 		{name: all, scope: global, limit: 1, window_size: 31536000, algorithm: fixed_window}]}}`
 	n := start(t, grpcDeck(grpctest.ServeHealth(t), "", global))

@@ -108,6 +108,7 @@ func unknownToKong(t testing.TB, environment map[string]string) (unknown []strin
 }
 
 func TestEveryVariableOfTheImageIsASettingOfKong(t *testing.T) {
+	t.Parallel()
 	environment := imageEnvironment(t)
 	if unknown := unknownToKong(t, environment); len(unknown) > 0 {
 		t.Errorf("not settings of Kong: %v", unknown)
@@ -121,6 +122,7 @@ func TestEveryVariableOfTheImageIsASettingOfKong(t *testing.T) {
 }
 
 func TestTheImageHasTheSettingsOfKongConf(t *testing.T) {
+	t.Parallel()
 	environment := imageEnvironment(t)
 	for line := range strings.Lines(file(t, "kong/kong.conf")) {
 		name, value, found := strings.Cut(line, " = ")
@@ -142,6 +144,7 @@ func TestTheImageHasTheSettingsOfKongConf(t *testing.T) {
 var version = regexp.MustCompile(`^[a-z/]+:v?\d+\.\d+(\.\d+)?(-[a-z]+)?$`)
 
 func TestTheImageHasPinnedReleases(t *testing.T) {
+	t.Parallel()
 	from := texts(dockerfile(t), "FROM", "build", "gateway", "demo")
 	if len(from) != 3 {
 		t.Fatalf("stages %q", from)
@@ -161,6 +164,7 @@ func TestTheImageHasPinnedReleases(t *testing.T) {
 }
 
 func TestTheImageIsBuiltFromAllImportedFolders(t *testing.T) {
+	t.Parallel()
 	all := dockerfile(t)
 	var copied []string
 	for _, text := range texts(all, "COPY", "build") {
@@ -196,6 +200,7 @@ func TestTheImageIsBuiltFromAllImportedFolders(t *testing.T) {
 }
 
 func TestTheImageHasItsProgramsAndDoesNotRunAsRoot(t *testing.T) {
+	t.Parallel()
 	all := dockerfile(t)
 	users := texts(all, "USER", "gateway", "demo")
 	if len(users) == 0 || users[len(users)-1] != "kong" {
@@ -260,6 +265,7 @@ func pluginConfig(t testing.TB, deck string) map[string]any {
 }
 
 func TestTheConfigOfTheImageIsThatOfTheDemoWithRedis(t *testing.T) {
+	t.Parallel()
 	want, got := pluginConfig(t, file(t, "kong/kong.yml")), pluginConfig(t, demoConfig(t))
 	redis, _ := got["redis"].(map[string]any)
 	if got["strategy"] != "redis" || redis["host"] == "" || redis["password"] == "" {
@@ -275,6 +281,7 @@ func TestTheConfigOfTheImageIsThatOfTheDemoWithRedis(t *testing.T) {
 }
 
 func TestTheHealthCheckOfTheImageIsTheReadinessOfKong(t *testing.T) {
+	t.Parallel()
 	text := one(t, "HEALTHCHECK", texts(dockerfile(t), "HEALTHCHECK", "gateway"))
 	_, text, _ = strings.Cut(text, "CMD ")
 	var command []string

@@ -37,6 +37,7 @@ func (m *member) openScoped(namespace string, perSecond int, apart, settings str
 }
 
 func TestAFloodOfDenialsByAnyScopeCostsRedisAlmostNothing(t *testing.T) {
+	t.Parallel()
 	server := redistest.Single(t)
 	f := onSocket(t, server)
 	client := server.Client(t)
@@ -93,6 +94,7 @@ func checkNames(t *testing.T, denial gateway.Outcome, limit string) {
 }
 
 func TestARememberedDenialEndsAfterItsRetryAfter(t *testing.T) {
+	t.Parallel()
 	f := onSocket(t, redistest.Single(t))
 	m := f.join()
 	b := bound{algorithm: "token_bucket", limit: 30, burst: 30, window: time.Minute} // a token in two seconds
@@ -154,6 +156,7 @@ func hotTenant(t testing.TB, processes int) (calls, decisions int, took time.Dur
 }
 
 func TestAHotTenantWithFourLimitsHardlyNeedsRedis(t *testing.T) {
+	t.Parallel()
 	for processes, most := range map[int]float64{1: 40, 4: 160} {
 		t.Run(fmt.Sprint("processes=", processes), func(t *testing.T) {
 			t.Parallel()

@@ -43,6 +43,7 @@ func TestExactLimitsAreNeverLeasedAndSharedExactly(t *testing.T) {
 }
 
 func TestAChangedLimitDropsRememberedDenials(t *testing.T) {
+	t.Parallel()
 	f := onSocket(t, redistest.Single(t))
 	m := f.join()
 	before := m.open("", yearly(20).config())

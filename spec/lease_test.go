@@ -18,6 +18,7 @@ const (
 
 // TestSoakNoIntervalExceedsTheLimitWhileLeasingNodesJoinAndLeave runs with the largest lease share.
 func TestSoakNoIntervalExceedsTheLimitWhileLeasingNodesJoinAndLeave(t *testing.T) {
+	t.Parallel()
 	alone(t)
 	f := onSocket(t, redistest.Single(t))
 	bounds := []bound{

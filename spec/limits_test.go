@@ -159,6 +159,7 @@ func TestAMissingTenantIsLimitedByAddressDeniedOrSkipped(t *testing.T) {
 }
 
 func TestAnonymousRequestsHaveTheDefaultTiersLimitsByAddress(t *testing.T) {
+	t.Parallel()
 	n := start(t, deck(`{tiers: [{name: essentials,
 		limits: [{name: hour, scope: tenant, limit: 2, window_size: 3600}]}]}`))
 	n.want([]int{200, 200, 429}, "/records")
@@ -166,6 +167,7 @@ func TestAnonymousRequestsHaveTheDefaultTiersLimitsByAddress(t *testing.T) {
 }
 
 func TestAForgedTokenIdentifiesNoTenant(t *testing.T) {
+	t.Parallel()
 	const config = `{tenant_from: [jwt.org], user_from: [jwt.sub], on_missing_tenant: deny,
 		tiers: [{name: a, limits: [{name: user, scope: user, limit: 2, window_size: 3600}]}]}`
 	n := start(t, deckOf(`
@@ -257,6 +259,7 @@ func TestShadowAndLogNeverDenyAndSendNoHeaders(t *testing.T) {
 }
 
 func TestAConfigInLogModeLogsDenialsForMissingTenants(t *testing.T) {
+	t.Parallel()
 	n := start(t, deck(`{mode: log, on_missing_tenant: deny,
 		tiers: [{name: a, limits: [{name: l, scope: tenant, limit: 1, window_size: 3600}]}]}`))
 	n.want([]int{200, 200}, "/records")
@@ -264,6 +267,7 @@ func TestAConfigInLogModeLogsDenialsForMissingTenants(t *testing.T) {
 }
 
 func TestALimitForOneEndpointHasAnotherBucketThanTheQuotaOfItsName(t *testing.T) {
+	t.Parallel()
 	n := start(t, deck(`{tiers: [{name: a, limits: [
 		{name: year, scope: tenant, limit: 3, window_size: 31536000, algorithm: fixed_window},
 		{name: year, scope: tenant, endpoint: "GET /records/a", limit: 1, window_size: 1, algorithm: fixed_window}]}]}`))
@@ -273,6 +277,7 @@ func TestALimitForOneEndpointHasAnotherBucketThanTheQuotaOfItsName(t *testing.T)
 }
 
 func TestTheResetOfADenialIsNotBeforeItsRetryAfter(t *testing.T) {
+	t.Parallel()
 	n := start(t, deck(`{tiers: [{name: a,
 		limits: [{name: l, scope: tenant, limit: 10, window_size: 4, algorithm: sliding_window}]}]}`))
 	a, before := answer{Status: 200}, int64(0)
@@ -301,6 +306,7 @@ func TestGlobalLimitsHoldForAllTenantsTogether(t *testing.T) {
 }
 
 func TestATenantSeesItsOwnLimitsAndOnlyTheNameOfASharedOneThatDenies(t *testing.T) {
+	t.Parallel()
 	const limits = `tiers: [{name: a, limits: [{name: burst, scope: tenant, limit: 50, window_size: 3600}]}],
 		global: {limits: [
 		{name: all, scope: global, limit: 150000, window_size: 3600, cost: 150000},
@@ -358,6 +364,7 @@ func TestSoakTheLastTokenAdmitsExactlyOneRequest(t *testing.T) {
 }
 
 func TestSoakTenantsAtOnceEachHaveTheirOwnQuota(t *testing.T) {
+	t.Parallel()
 	n := start(t, deck(`{tenant_from: [header.X-Org], trusted_headers: [X-Org],
 		tiers: [{name: a,
 			limits: [{name: year, scope: tenant, limit: 1, window_size: 31536000, algorithm: fixed_window}]}]}`))

@@ -12,6 +12,7 @@ import (
 )
 
 func TestErrorsReachTheLogFileAfterLogrotateHasMovedIt(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "plugin.log")
 	n := start(t, deck(plentiful), serverWith("-metrics-listen", "off", "-log-file", path))
 	n.want(times(2, 200), "/records", "apikey", "alice")

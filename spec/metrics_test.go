@@ -47,6 +47,7 @@ func number(metrics, sample string) (value float64, ok bool) {
 }
 
 func TestMetricsCountDecisions(t *testing.T) {
+	t.Parallel()
 	address := freeport.Address(t)
 	n := start(t, deck(`{tiers: [{name: enterprise,
 		limits: [{name: hour, scope: tenant, limit: 2, window_size: 3600}]}]}`), watched(address))
@@ -70,6 +71,7 @@ func TestMetricsCountDecisions(t *testing.T) {
 }
 
 func TestAProcessThatTakesOverTheSocketGetsTheMetricsPortToo(t *testing.T) {
+	t.Parallel()
 	prefix, address := shortDir(t), freeport.Address(t)
 	startOf := func() float64 {
 		_, metrics := read(address, "/metrics")
@@ -89,6 +91,7 @@ func TestAProcessThatTakesOverTheSocketGetsTheMetricsPortToo(t *testing.T) {
 }
 
 func TestAMetricsPortInUseDoesNotStopTheStart(t *testing.T) {
+	t.Parallel()
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -100,6 +103,7 @@ func TestAMetricsPortInUseDoesNotStopTheStart(t *testing.T) {
 }
 
 func TestATenantAboveTheMetaLimitIsDeniedBeforeItsPolicies(t *testing.T) {
+	t.Parallel()
 	address := freeport.Address(t)
 	n := start(t, deck(`{meta_limit: 3,
 		tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1000, window_size: 3600}]},

@@ -26,6 +26,7 @@ import (
 const plentiful = `{tiers: [{name: a, limits: [{name: burst, scope: tenant, limit: 1000000, window_size: 1}]}]}`
 
 func TestAKilledPluginIsRestartedAndItsFailuresAreBounded(t *testing.T) {
+	t.Parallel()
 	n := start(t, deck(plentiful))
 	n.want([]int{200}, "/records", "apikey", "alice")
 	victim := n.PluginPID()
@@ -87,6 +88,7 @@ func await(t testing.TB, what string, holds func() bool) {
 }
 
 func TestDenialsDoNotMakeKongReplay(t *testing.T) {
+	t.Parallel()
 	n := start(t, deck(`{tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`))
 	n.want(append([]int{200}, times(50, 429)...), "/records", "apikey", "alice")
 	if got := n.Counters().Replays(); got != 0 {
@@ -98,6 +100,7 @@ func TestDenialsDoNotMakeKongReplay(t *testing.T) {
 }
 
 func TestACommonRequestCostsOneQuestionAndOneSetHeaders(t *testing.T) {
+	t.Parallel()
 	n := start(t, deckOf(`
   - {name: records, paths: [/records], plugins: [{name: key-auth},
       {name: tenant-rate-limiting, config: `+plentiful+`}]}`))
@@ -110,6 +113,7 @@ func TestACommonRequestCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 }
 
 func TestAConfigChangeIsInForceAtOnceAndKeepsWhatWasSpent(t *testing.T) {
+	t.Parallel()
 	config := `{tiers: [{name: a,
 		limits: [{name: year, scope: tenant, limit: %d, window_size: 31536000, algorithm: fixed_window}]}]}`
 	n := start(t, deck(fmt.Sprintf(config, 3)))
@@ -132,6 +136,7 @@ const duplicate = `{on_config_fault: %s,
         {name: hour, scope: tenant, limit: 2, window_size: 60}]}]}`
 
 func TestAFaultyConfigActsByOnConfigFaultAndIsLoggedWithItsPath(t *testing.T) {
+	t.Parallel()
 	n := start(t, deck(fmt.Sprintf(duplicate, "open")))
 	n.want(times(3, 200), "/records", "apikey", "alice")
 	if !strings.Contains(n.log.String(), "tiers[0].limits[1]") {
@@ -145,6 +150,7 @@ func TestAFaultyConfigActsByOnConfigFaultAndIsLoggedWithItsPath(t *testing.T) {
 }
 
 func TestTheLastGoodConfigStaysInForceWhenAChangeIsFaulty(t *testing.T) {
+	t.Parallel()
 	n := start(t, deck(`{tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 2, window_size: 3600}]}]}`))
 	n.want([]int{200, 200}, "/records", "apikey", "alice")
 	changed, err := gateway.ParseConfig([]byte(deck(fmt.Sprintf(duplicate, "open"))))
@@ -159,6 +165,7 @@ func TestTheLastGoodConfigStaysInForceWhenAChangeIsFaulty(t *testing.T) {
 }
 
 func TestKongDeniesAFaultyConfigWithThePathOfTheField(t *testing.T) {
+	t.Parallel()
 	for config, path := range map[string]string{
 		`{tiers: [{name: a, limits: [{name: x, scope: tenant, limit: -5, window_size: 60}]}]}`:          "tiers.1.limits.1.limit",
 		`{tiers: [{name: a, limits: [{name: x, scope: planet, limit: 5, window_size: 60}]}]}`:           "tiers.1.limits.1.scope",
@@ -176,6 +183,7 @@ func TestKongDeniesAFaultyConfigWithThePathOfTheField(t *testing.T) {
 }
 
 func TestValidateFindsFaultsThatKongCannotFind(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "kong.yml")
 	text := deck(`{costs: {"GET /a/{x}": 1, "GET /a/{y}": 2}, tiers: [{name: a, limits: [
 		{name: hour, scope: tenant, limit: 1, window_size: 3600}, {name: hour, scope: tenant, limit: 2, window_size: 60},
@@ -203,6 +211,7 @@ func TestValidateFindsFaultsThatKongCannotFind(t *testing.T) {
 }
 
 func TestASecondPluginProcessTakesTheSocketOverWithoutALostRequest(t *testing.T) {
+	t.Parallel()
 	prefix := shortDir(t)
 	first := startPlugin(t, prefix)
 	n := start(t, deck(plentiful), func(o *gateway.Options) {
@@ -327,6 +336,7 @@ func TestHostileTenantNamesShareNoBucket(t *testing.T) {
 }
 
 func TestAClientCannotHideATrustedHeaderBehindItsOwn(t *testing.T) {
+	t.Parallel()
 	n := start(t, deck(`{tenant_from: [header.X-Org], trusted_headers: [X-Org], cost_header: X-Org,
 		on_missing_tenant: skip, tiers: [{name: a, limits: [
 		{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`))

@@ -41,6 +41,7 @@ func inEachStore(t *testing.T, spec func(t *testing.T, in store)) {
 }
 
 func TestTwoNodesWithOneRedisShareALimitExactly(t *testing.T) {
+	t.Parallel()
 	server := redistest.Single(t)
 	config := deck(fmt.Sprintf(`{strategy: redis, accuracy: exact,
 		redis: {host: 127.0.0.1, port: %d, %s}, tiers: [{name: a, limits: [
@@ -69,6 +70,7 @@ func TestTwoNodesWithOneRedisShareALimitExactly(t *testing.T) {
 }
 
 func TestSoakFourProcessesOnOneRedisNeverExceedAnyAlgorithmsBound(t *testing.T) {
+	t.Parallel()
 	alone(t)
 	server := redistest.Single(t)
 	exact(t, load{

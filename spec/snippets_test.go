@@ -121,6 +121,7 @@ func namedRoutes(t *testing.T, text string) string {
 }
 
 func TestEveryDeckSnippetIsAcceptedByKongAndByValidate(t *testing.T) {
+	t.Parallel()
 	documents, err := filepath.Glob("../docs/*.md")
 	if err != nil {
 		t.Fatal(err)
@@ -177,6 +178,7 @@ func kongPlugin(t *testing.T, name string) *gateway.PluginInfo {
 }
 
 func TestASnippetThatKongDeniesIsFound(t *testing.T) {
+	t.Parallel()
 	info, err := gateway.QueryPlugin(context.Background(), plugin())
 	if err != nil {
 		t.Fatal(err)

@@ -53,6 +53,7 @@ func awaitCount(t *testing.T, what string, count func() int64, by int64) {
 func busyKong(o *gateway.Options) { o.NoticeAfter = 50 * time.Millisecond }
 
 func TestSoakRestartsOfThePluginUnderLoadStallNoRoute(t *testing.T) {
+	t.Parallel()
 	alone(t)
 	n := start(t, deck(plentiful), busyKong)
 	underLoad(t, n, func(answered *atomic.Int64) {

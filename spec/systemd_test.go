@@ -22,6 +22,7 @@ func execStart(t *testing.T) []string {
 }
 
 func TestTheSystemdUnitUsesOnlyExistingFlags(t *testing.T) {
+	t.Parallel()
 	command := execStart(t)
 	help, err := exec.Command(plugin(), "-help").CombinedOutput()
 	if err != nil {
@@ -42,6 +43,7 @@ func TestTheSystemdUnitUsesOnlyExistingFlags(t *testing.T) {
 }
 
 func TestTheSystemdUnitListensWhereItsKongConfLooks(t *testing.T) {
+	t.Parallel()
 	unit, command := file(t, unitFile), execStart(t)
 	socket := regexp.MustCompile(`(?m)^#\s+pluginserver_tenant_rate_limiting_socket = (\S+)$`).FindStringSubmatch(unit)
 	if socket == nil {
@@ -58,6 +60,7 @@ func TestTheSystemdUnitListensWhereItsKongConfLooks(t *testing.T) {
 }
 
 func TestTheSystemdUnitIsValid(t *testing.T) {
+	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
 		t.Log("systemd-analyze is not installed: only the flags and paths of the unit are checked")

@@ -18,6 +18,7 @@ func checkWait(t *testing.T, seconds any, wait time.Duration, after time.Time) {
 }
 
 func TestKongLogsTheDecisionIfTheConfigHasLogDecisions(t *testing.T) {
+	t.Parallel()
 	prefix := shortDir(t)
 	startPlugin(t, prefix, "-metrics-listen", "off")
 	socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
