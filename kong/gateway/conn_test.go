@@ -47,8 +47,8 @@ func TestConnDrivesEventsWithoutHTTP(t *testing.T) {
 	if err != nil || outcome.Exit == nil || outcome.Exit.Status != 403 {
 		t.Errorf("outcome %+v: %v", outcome, err)
 	}
-	if n := c.node.counters; n.Questions() != 12 || n.Starts() != 1 || n.Closes() != 1 {
-		t.Errorf("%d questions, %d starts, %d closes", n.Questions(), n.Starts(), n.Closes())
+	if n := c.node.counters; n.Questions() != 12 || n.starts.Load() != 1 || n.Closes() != 1 {
+		t.Errorf("%d questions, %d starts, %d closes", n.Questions(), n.starts.Load(), n.Closes())
 	}
 }
 

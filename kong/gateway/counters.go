@@ -8,9 +8,6 @@ type Counters struct {
 	starts, closes, spawns, stalls             atomic.Int64
 }
 
-// Requests counts the HTTP requests answered.
-func (c *Counters) Requests() int64 { return c.requests.Load() }
-
 // Questions counts the PDK calls of plugins, those that set something included.
 func (c *Counters) Questions() int64 { return c.questions.Load() }
 
@@ -19,9 +16,6 @@ func (c *Counters) Replays() int64 { return c.replays.Load() }
 
 // ServerErrors counts answers with a 5xx status, the upstream's included.
 func (c *Counters) ServerErrors() int64 { return c.serverErrors.Load() }
-
-// Starts counts the calls that start an instance.
-func (c *Counters) Starts() int64 { return c.starts.Load() }
 
 // Closes counts the calls that close an instance.
 func (c *Counters) Closes() int64 { return c.closes.Load() }

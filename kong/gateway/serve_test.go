@@ -66,7 +66,7 @@ func TestBadTargetsNeverReachAPlugin(t *testing.T) {
 			t.Errorf("%s: status %d", line, got.status)
 		}
 	}
-	if n := g.Counters().Questions(); n != 0 || g.Counters().Starts() != 0 {
+	if n := g.Counters().Questions(); n != 0 || g.counters.starts.Load() != 0 {
 		t.Errorf("%d questions", n)
 	}
 }

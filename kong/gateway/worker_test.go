@@ -71,7 +71,7 @@ func TestRequestsWaitForAStartInFlight(t *testing.T) {
 	for range 2 {
 		all.Go(func() { status <- send(t, g, "GET / HTTP/1.1").status })
 	}
-	await(t, "three requests", func() bool { return g.Counters().Requests() == 3 })
+	await(t, "three requests", func() bool { return g.counters.requests.Load() == 3 })
 	close(release)
 	all.Wait()
 	for range 3 {
@@ -157,9 +157,9 @@ func TestRequestsInParallelGetTheirOwnAnswers(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if c := g.Counters(); c.Replays() != 0 || c.ServerErrors() != 0 || c.Requests() != 800 || c.Starts() != 2 {
+	if c := g.Counters(); c.Replays() != 0 || c.ServerErrors() != 0 || c.requests.Load() != 800 || c.starts.Load() != 2 {
 		t.Errorf("%d replays, %d server errors, %d requests, %d starts",
-			c.Replays(), c.ServerErrors(), c.Requests(), c.Starts())
+			c.Replays(), c.ServerErrors(), c.requests.Load(), c.starts.Load())
 	}
 }
 

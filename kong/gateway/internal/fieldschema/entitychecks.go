@@ -43,7 +43,6 @@ var entityChecks = map[string]entityCheck{
 	"distinct":                    {false, true, distinct},
 	"conditional":                 {false, true, conditional},
 	"conditional_at_least_one_of": {true, true, conditionalAtLeastOneOf},
-	"mutually_exclusive_sets":     {true, false, mutuallyExclusiveSets},
 }
 
 // runCheck applies one rule to a record under the same conditions as Kong, and adds its verdict to the record's faults.
@@ -118,8 +117,7 @@ func (c check) sources() (names, needed []string) {
 
 var sourceKeys = map[string][]string{
 	"conditional":                 {"if_field", "then_field"},
-	"conditional_at_least_one_of": {"if_field", "then_at_least_one_of", "else_then_at_least_one_of"},
-	"mutually_exclusive_sets":     {"set1", "set2"},
+	"conditional_at_least_one_of": {"if_field", "then_at_least_one_of"},
 }
 
 // countFilled returns a rule about how many of its fields are not empty.
@@ -177,21 +175,11 @@ func conditional(rule check, record, faults *table) string {
 func conditionalAtLeastOneOf(rule check, record, _ *table) string {
 	arg, _ := rule.arg.(map[string]any)
 	value := valueAt(record, luaText(arg["if_field"]))
-	if isMissing(value) {
+	names := fieldNames(arg["then_at_least_one_of"])
+	if !rule.matches("if_match", value) || len(filledFields(record, names)) > 0 {
 		return ""
 	}
-	branch := "then"
-	if !rule.matches("if_match", value) {
-		if arg["else_match"] == nil || !rule.matches("else_match", value) {
-			return ""
-		}
-		branch = "else_then"
-	}
-	names := fieldNames(arg[branch+"_at_least_one_of"])
-	if len(filledFields(record, names)) > 0 {
-		return ""
-	}
-	if own, ok := arg[branch+"_err"].(string); ok {
+	if own, ok := arg["then_err"].(string); ok {
 		return format(own, quoteNames(names))
 	}
 	return atLeastOne + quoteNames(names)
@@ -200,13 +188,6 @@ func conditionalAtLeastOneOf(rule check, record, _ *table) string {
 // matches reports whether value passes the pattern that the rule has under key. An absent value passes none.
 func (c check) matches(key string, value any) bool {
 	return !isMissing(value) && c.match[key].validate(value) == nil
-}
-
-func mutuallyExclusiveSets(rule check, record, _ *table) string {
-	arg, _ := rule.arg.(map[string]any)
-	first, second := filledFields(record, fieldNames(arg["set1"])), filledFields(record, fieldNames(arg["set2"]))
-	return messageUnless(len(first) == 0 || len(second) == 0,
-		"these sets are mutually exclusive: (%s), (%s)", quoteNames(first), quoteNames(second))
 }
 
 // valueAt follows a dotted name through records. A number or a boolean on the way raises.

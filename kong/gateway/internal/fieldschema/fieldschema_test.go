@@ -179,9 +179,9 @@ const rules = `{"name": "p", "fields": [{"config": {"type": "record", "fields": 
  {"m": {"type": "map", "keys": {"type": "string"}, "values": {"type": "string", "len_max": 2}}},
  {"l": {"type": "array", "elements": {"type": "string", "match_any": {"patterns": ["a"]}}}}],
  "entity_checks": [
-  {"conditional_at_least_one_of": {"if_field": "mode", "if_match": {"eq": "a"}, "then_at_least_one_of": ["x", "y"],
-    "else_match": {"eq": "b"}, "else_then_at_least_one_of": ["r.u", "r.v"], "else_then_err": "b needs %s, 100%%"}},
-  {"mutually_exclusive_sets": {"set1": ["x", "y"], "set2": ["r.u", "r.v"]}}]}}]}`
+  {"conditional_at_least_one_of": {"if_field": "mode", "if_match": {"eq": "a"}, "then_at_least_one_of": ["x", "y"]}},
+  {"conditional_at_least_one_of": {"if_field": "mode", "if_match": {"eq": "b"},
+    "then_at_least_one_of": ["r.u", "r.v"], "then_err": "b needs %s, 100%%"}}]}}]}`
 
 func TestRulesOfKongsSchemaLanguage(t *testing.T) {
 	s := parsed(t, rules)
@@ -193,10 +193,6 @@ func TestRulesOfKongsSchemaLanguage(t *testing.T) {
 		{`{"some": "s", "mode": "b"}`, "config: b needs 'r.u', 'r.v', 100%"},
 		{`{"some": "s", "mode": "c"}`, ""},
 		{
-			`{"some": "s", "x": 1, "y": "q", "r": {"v": "w"}}`,
-			"config: these sets are mutually exclusive: ('x', 'y'), ('r.v')",
-		},
-		{
 			`{"some": "s", "fn": "f", "nothing": "n"}`,
 			"config.fn: expected a function; config.nothing: value must be null",
 		},
@@ -204,7 +200,7 @@ func TestRulesOfKongsSchemaLanguage(t *testing.T) {
 		{`{"some": "s", "m": {}, "l": {}}`, ""},
 		{`{"some": "s", "m": ["a"], "l": ["b"]}`, "config.l[0]: invalid value: b; config.m: expected a string"},
 		{`{"some": "s", "updated_at": 1}`, ""},
-		{`{"some": "s", "re": "^(?!a)(?<n>b)++(?>c)\\1{2000}$"}`, ""},
+		{`{"some": "s", "re": "^(?!a)(?<n>b)++(?>c)\\1$"}`, ""},
 		{`{"some": "s", "re": "(?=a"}`, "config.re: not a valid regex: (?=a"},
 		{`{"some": "s", "re": "\\(?=a)"}`, "config.re: not a valid regex: \\(?=a)"},
 	} {

@@ -29,14 +29,10 @@ var (
 
 var attributes = map[string]attribute{
 	"type": {checkNonEmpty, nil}, "required": {checkBoolean, nil}, "reference": {checkNonEmpty, nil},
-	"description": {checkDescription, nil}, "examples": {checkList, nil}, "auto": {checkBoolean, nil},
-	"unique":           {checkBoolean, withIndex},
-	"unique_across_ws": {checkBoolean, withIndex}, "on_delete": {checkOnDelete, nil}, "default": {acceptAny, nil},
-	"abstract":           {checkBoolean, []string{"string", "number", "integer", "record", "array", "set", "map"}},
-	"generate_admin_api": {checkBoolean, nil}, "immutable": {checkBoolean, nil}, "err": {checkNonEmpty, nil},
-	"encrypted": {checkBoolean, nil}, "referenceable": {checkBoolean, nil},
-	"transient":   {checkBoolean, []string{"string", "number", "integer", "array", "set", "boolean"}},
-	"deprecation": {checkDeprecation, nil},
+	"description": {checkDescription, nil}, "auto": {checkBoolean, nil}, "unique": {checkBoolean, withIndex},
+	"default": {acceptAny, nil}, "err": {checkNonEmpty, nil}, "encrypted": {checkBoolean, nil},
+	"abstract":      {checkBoolean, []string{"string", "number", "integer", "record", "array", "set", "map"}},
+	"referenceable": {checkBoolean, nil},
 
 	"between": {checkTwoNumbers, numeric}, "eq": {acceptAny, nil}, "ne": {acceptAny, nil}, "gt": {checkNumber, nil},
 	"len_eq": {checkInteger, withLength}, "len_min": {checkInteger, nil}, "len_max": {checkInteger, nil},
@@ -48,7 +44,7 @@ var attributes = map[string]attribute{
 	"uuid": {checkBoolean, onlyStrings}, "mutually_exclusive_subsets": {checkStringLists, nil},
 
 	"elements": {checkRecord, nil}, "keys": {checkRecord, nil}, "values": {checkRecord, nil}, "fields": {checkList, nil},
-	"entity_checks": {checkList, nil}, "shorthand_fields": {checkShorthands, nil},
+	"entity_checks": {checkList, nil},
 }
 
 // requiredAttributes holds the attributes without which a field of a type is incomplete.
@@ -71,7 +67,7 @@ func checkAttributes(path, kind string, attrs map[string]any) error {
 	for _, key := range sortedKeys(attrs) {
 		rule, exists := attributes[key]
 		if !exists {
-			return fmt.Errorf("%s: unknown attribute %q", path, key)
+			return fmt.Errorf("%s: unknown attribute %q, or one that is not simulated", path, key)
 		}
 		if rule.kinds != nil && !slices.Contains(rule.kinds, kind) {
 			return fmt.Errorf("%s: field of type '%s' cannot have attribute '%s'", path, kind, key)
@@ -84,9 +80,6 @@ func checkAttributes(path, kind string, attrs map[string]any) error {
 		if _, has := attrs[needed]; !has && attrs["abstract"] != true {
 			return fmt.Errorf("%s: field of type '%s' must declare '%s'", path, kind, needed)
 		}
-	}
-	if attrs["unique_across_ws"] == true && attrs["unique"] != true {
-		return fmt.Errorf("%s: unique: required field missing", path)
 	}
 	return nil
 }
@@ -114,13 +107,6 @@ func checkDescription(value any) error {
 	const least, most = 10, 500
 	if s, ok := value.(string); !ok || len(s) < least || len(s) > most {
 		return fmt.Errorf("length must be %d to %d", least, most)
-	}
-	return nil
-}
-
-func checkOnDelete(value any) error {
-	if s, ok := value.(string); !ok || !slices.Contains([]string{"restrict", "cascade", "null"}, s) {
-		return errors.New("expected one of: restrict, cascade, null")
 	}
 	return nil
 }
@@ -233,22 +219,6 @@ func checkStringList(value any) error {
 	return nil
 }
 
-func checkDeprecation(value any) error {
-	rule, _ := value.(map[string]any)
-	if err := checkOnlyKeys(rule, "message", "removal_in_version", "old_default", "replaced_with"); err != nil {
-		return err
-	}
-	return errors.Join(checkNonEmpty(rule["message"]), checkNonEmpty(rule["removal_in_version"]))
-}
-
-// checkShorthands denies shorthand fields: each needs a function, which JSON cannot hold.
-func checkShorthands(value any) error {
-	if err := checkList(value); err != nil || len(asList(value)) == 0 {
-		return err
-	}
-	return errors.New("func: required field missing")
-}
-
 func checkOnlyKeys(rule map[string]any, allowed ...string) error {
 	if rule == nil {
 		return errors.New("expected a record")
@@ -263,12 +233,8 @@ func checkOnlyKeys(rule map[string]any, allowed ...string) error {
 
 // checkArguments holds the arguments of the entity checks that take a record.
 var checkArguments = map[string][]string{
-	"conditional": {"if_field", "if_match", "then_field", "then_match", "then_err"},
-	"conditional_at_least_one_of": {
-		"if_field", "if_match", "then_at_least_one_of", "then_err", "else_match", "else_then_at_least_one_of",
-		"else_then_err",
-	},
-	"mutually_exclusive_sets": {"set1", "set2"},
+	"conditional":                 {"if_field", "if_match", "then_field", "then_match", "then_err"},
+	"conditional_at_least_one_of": {"if_field", "if_match", "then_at_least_one_of", "then_err"},
 }
 
 // compileChecks compiles entity checks over f's fields.
@@ -296,7 +262,7 @@ func (f *field) compileChecks(path string, checks any) ([]check, error) {
 
 func (f *field) compileCheck(c check) error {
 	if _, exists := entityChecks[c.name]; !exists {
-		return fmt.Errorf("unknown check %q", c.name)
+		return fmt.Errorf("unknown check %q, or one that is not simulated", c.name)
 	}
 	arg, isObject := c.arg.(map[string]any)
 	if keys, wanted := checkArguments[c.name]; wanted != isObject {
@@ -315,7 +281,7 @@ func (f *field) compileCheck(c check) error {
 			return fmt.Errorf("%s: field %q is not defined", c.name, name)
 		}
 	}
-	fields := map[string]string{"if_match": "if_field", "else_match": "if_field", "then_match": "then_field"}
+	fields := map[string]string{"if_match": "if_field", "then_match": "then_field"}
 	for key, about := range fields {
 		match, given := arg[key]
 		if !given {

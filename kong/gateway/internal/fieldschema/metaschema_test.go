@@ -43,9 +43,7 @@ func TestSchemasThatKongDoesNotLoadAreDenied(t *testing.T) {
 		{field(`{"type":"integer","default":"x"}`), "default: expected an integer"},
 		{field(`{"type":"string","one_of":["a"],"default":"b"}`), "default: expected one of: a"},
 		{field(`{"type":"array","elements":{"type":"string"},"default":[1]}`), "expected a string"},
-		{field(`{"type":"record","fields":[],"shorthand_fields":[{"a":{}}]}`), "shorthand_fields"},
-		{field(`{"type":"string","unique_across_ws":true}`), "unique: required field missing"},
-		{field(`{"type":"string","deprecation":{"message":"m"}}`), "deprecation"},
+		{field(`{"type":"string","deprecation":{"message":"m"}}`), "not simulated"},
 		{field(`{"type":"set","elements":{"type":"string"},"one_of":["a"]}`), "cannot have attribute 'one_of'"},
 		{field(`{"type":"json","json_schema":{"inline":{}}}`), "not simulated"},
 		{
@@ -63,10 +61,9 @@ func TestSchemasThatKongDoesNotLoadAreDenied(t *testing.T) {
 func TestSchemasKongLoadsAreParsed(t *testing.T) {
 	for _, definition := range []string{
 		`{"type":"function"}`,
-		`{"type":"record","fields":{},"entity_checks":[],"shorthand_fields":[]}`,
+		`{"type":"record","fields":{},"entity_checks":[]}`,
 		`{"type":"record","abstract":true}`,
-		`{"type":"string","description":"ten bytes.","examples":["a"],"immutable":true,"unique":true}`,
-		`{"type":"string","deprecation":{"message":"m","removal_in_version":"4.0","old_default":"x"}}`,
+		`{"type":"string","description":"ten bytes.","unique":true}`,
 		`{"type":"number","default":null}`,
 	} {
 		schema := `{"name": "p", "fields": [{"config": {"type": "record", "fields": [{"f": ` + definition + `}]}}]}`

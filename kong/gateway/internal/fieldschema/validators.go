@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -173,8 +172,6 @@ func isRegex(pattern string) bool {
 			return `(?:`
 		case strings.HasPrefix(construct, `\`):
 			return `a`
-		case strings.HasPrefix(construct, `{`):
-			return replaceRepetition(construct)
 		}
 		return construct[:len(construct)-1]
 	})
@@ -183,21 +180,7 @@ func isRegex(pattern string) bool {
 }
 
 var notInGo = regexp.MustCompile(
-	`\\\\|\\\(|\(\?(?:=|!|<=|<!|>|\|)|\\[1-9hHKGRXZeN]|\\k<\w+>|\\g\{?-?\w+\}?|[*+?}]\+|\{\d+(?:,\d*)?\}`)
-
-// replaceRepetition replaces a repetition of more than 1,000 that PCRE accepts and Go does not.
-func replaceRepetition(construct string) string {
-	low, high, ranged := strings.Cut(strings.Trim(construct, "{}"), ",")
-	from, err := strconv.Atoi(low)
-	const most = 65535
-	if err != nil || from > most {
-		return construct
-	}
-	if to, err := strconv.Atoi(high); ranged && high != "" && (err != nil || to < from || to > most) {
-		return construct
-	}
-	return "*"
-}
+	`\\\\|\\\(|\(\?(?:=|!|<=|<!|>|\|)|\\[1-9hHKGRXZeN]|\\k<\w+>|\\g\{?-?\w+\}?|[*+?}]\+`)
 
 // messageUnless formats a message, and returns "" where ok holds.
 func messageUnless(ok bool, format string, args ...any) string {
