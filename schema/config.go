@@ -90,6 +90,16 @@ type Config struct {
 	// The limits that hold for all tenants together, in addition to those of the tier. Default: absent, no such limits.
 	Global Global `json:"global,omitzero"`
 
+	// The requests that no limit applies to: each entry names a tenant, a user, a tag of the consumer, a network, an
+	// endpoint, or several of these, which must then all match. Bans and meta_limit hold for them too. The first entry
+	// that matches counts. Default: none.
+	Exempt []Exemption `json:"exempt" kong:"required,len_max=10000" default:""`
+
+	// Lifts the limits of tenants, their users and credentials from CORS preflights: OPTIONS requests with one Origin and
+	// one Access-Control-Request-Method. Limits counted by address, per endpoint for all tenants or in total still hold.
+	// Default: false, a preflight counts as any request.
+	ExemptPreflights bool `json:"exempt_preflights" kong:"required" default:"false"`
+
 	// Keeps counters apart: configs with the same namespace share the counters of limits with the same name, on whatever
 	// route they are enabled. Default: default, one namespace for all.
 	Namespace string `json:"namespace,omitempty" kong:"required,match=^[A-Za-z0-9_.-]+$,len_max=64" kong_err:"must be 1 to 64 letters, digits, dots, dashes or underscores" default:"default"`
@@ -205,6 +215,31 @@ type Anonymous struct {
 type Global struct {
 	// Limits over all tenants together, at least one. Their scope is global, endpoint or ip. Required.
 	Limits []Limit `json:"limits" kong:"required,len_min=1" scope:"one_of=global|endpoint|ip"`
+}
+
+// Exemption names requests that no limit applies to. All fields that are given must match.
+//
+//kong:check at_least_one_of tenant|user|tag|cidr|endpoint
+//kong:check conditional_at_least_one_of if=user:required then=tenant err="needs tenant beside it, because users of different tenants may have the same name"
+type Exemption struct {
+	// Only requests of this tenant, as tenant_from finds it; of a name of more than 128 bytes, the hash that metrics show.
+	// Default: any tenant.
+	Tenant string `json:"tenant,omitempty" kong:"match=^[^*]+$,len_max=128" kong_err:"must be the name of one tenant, in at most 128 bytes; * is no wildcard here" example:"acme"`
+
+	// Only requests of this user of the tenant, as user_from finds it; tenant is required beside it. Default: any user.
+	User string `json:"user,omitempty" kong:"match=^[^*]+$,len_max=128" kong_err:"must be the name of one user, in at most 128 bytes; * is no wildcard here" example:"u_42"`
+
+	// Only requests whose consumer in Kong has this tag, written in full. The consumers of anonymous_consumers have none.
+	// Default: any tags.
+	Tag string `json:"tag,omitempty" kong:"match=^[^*]+$,len_max=128" kong_err:"must be one whole tag of a consumer, in at most 128 bytes; * is no wildcard here" example:"monitoring"`
+
+	// Only requests from this network: the address that limits per ip count, behind the proxies that Kong trusts. An IPv6
+	// address counts in full here, whatever ipv6_prefix_length is. Default: any address.
+	CIDR string `json:"cidr,omitempty" kong:"match=^[0-9A-Fa-f:.]+/[1-9][0-9]*$,len_max=64" kong_err:"must be a network, such as 10.0.0.0/8, 192.0.2.1/32 or 2001:db8::/48; a length of 0 would exempt all addresses" example:"10.0.0.0/8"`
+
+	// Only requests to this endpoint, as "METHOD /pattern"; {param} and a final * are wildcards, * stands for any method.
+	// A path with an escape, ;, # or a backslash in it never matches: upstreams may read it as another. Default: any.
+	Endpoint string `json:"endpoint,omitempty" kong:"match=^[A-Z*-]+ /[^ ]*$,len_max=1024" kong_err:"must be METHOD /pattern, such as GET /records/{id}, or * /pattern for any method" example:"GET /healthz"`
 }
 
 // Limit holds one named limit: its quantity, window, algorithm and scope.

@@ -10,6 +10,8 @@ import (
 // entity runs one entity check on the record n, with Kong's meaning of each check.
 func (c *checker) entity(check entityCheck, n *node, path string) {
 	switch {
+	case check.AtLeastOneOf != nil:
+		c.atLeastOneOf(check.AtLeastOneOf, n, path)
 	case check.MutuallyRequired != nil:
 		c.mutuallyRequired(check.MutuallyRequired, n, path)
 	case check.MutuallyExclusive != nil:
@@ -22,6 +24,15 @@ func (c *checker) entity(check entityCheck, n *node, path string) {
 		if rule.IfMatch.accepts(lookup(n, rule.IfField)) && !slices.ContainsFunc(rule.ThenAtLeastOneOf, given) {
 			c.fault(docpath.Join(path, rule.IfField), "%s", rule.ThenErr)
 		}
+	}
+}
+
+// atLeastOneOf reports a record without any of the named fields, unless one of them was given and is faulty by itself.
+func (c *checker) atLeastOneOf(names []string, n *node, path string) {
+	present, _ := partition(names, n)
+	faulty := func(name string) bool { return c.faulty[docpath.Member(path, name)] }
+	if len(present) == 0 && !slices.ContainsFunc(names, faulty) {
+		c.fault(path, "must name at least one of %s", strings.Join(names, ", "))
 	}
 }
 

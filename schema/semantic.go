@@ -37,7 +37,8 @@ func (c Config) limits() []locatedLimit {
 // semanticFaults finds faults that Kong's schema language cannot express. Fields may have values that the schema check
 // has reported already; consequences of those are not reported.
 func (c Config) semanticFaults() []Fault {
-	return slices.Concat(c.tierFaults(), c.headerFaults(), c.nameFaults(), c.limitFaults(), c.redisFaults())
+	return slices.Concat(c.tierFaults(), c.headerFaults(), c.nameFaults(), c.limitFaults(),
+		c.exemptFaults(), c.redisFaults())
 }
 
 func (c Config) tierFaults() []Fault {

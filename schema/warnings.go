@@ -18,7 +18,7 @@ var validReference = regexp.MustCompile(`^\{vault://[A-Za-z0-9_.-]+/[^{}/?#\s]+(
 
 // Warnings returns warnings of valid values of c that are probably not expected. Zero fields count as their defaults.
 func (c Config) Warnings() []Warning {
-	warnings := slices.Concat(c.tenantWarnings(), c.costWarnings(), c.Redis.warnings("redis"),
+	warnings := slices.Concat(c.tenantWarnings(), c.costWarnings(), c.exemptWarnings(), c.Redis.warnings("redis"),
 		c.AddressRedis.warnings("address_redis"))
 	for _, l := range c.limits() {
 		if l.inRange() {

@@ -103,6 +103,7 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	case d.Resolution.Exempt:
 	case d.Identity.Repeated != "":
 		d.DenyOrRecord(decision.HeaderRepeated, 0)
+	case d.Resolution.Preflight:
 	case d.Identity.TenantDenied:
 		d.DenyOrRecord(decision.TenantMissing, 0)
 	case d.Identity.UserDenied && d.Resolution.UserRequired:
@@ -117,6 +118,7 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 		d.Took = readClock(p.Elapsed) - started
 		d.Combine()
 	}
+	d.RecordExemption()
 
 	// What does the client read? Only a denial must know whether the request is gRPC; it stands even if that is unknown.
 	grpc, unanswered := p.readAtDenial(ctx, facts, x)

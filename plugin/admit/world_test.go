@@ -59,6 +59,10 @@ func (g *gateway) Read(_ context.Context, facts identity.Facts, _ *identity.Rule
 	}
 	if facts&identity.HeaderFacts != 0 {
 		r.Headers = append(r.Headers[:0], g.request.Headers...)
+		r.Repeated = g.request.Repeated
+	}
+	if facts&identity.PreflightFacts != 0 {
+		r.Origin, r.RequestedMethod = g.request.Origin, g.request.RequestedMethod
 	}
 	if facts&identity.ContentTypeFact != 0 {
 		r.ContentType = g.request.ContentType

@@ -102,9 +102,13 @@ const (
 	Allowed       Result = iota
 	SoftThrottled        // admitted, and above the soft threshold of an enforced bound
 	HardThrottled        // denied
+	Exempted             // admitted, and limits did not apply because of an exemption
+	Results       = iota // the number of results
 )
 
-func (r Result) String() string { return [...]string{"allowed", "soft_throttled", "hard_throttled"}[r] }
+func (r Result) String() string {
+	return [...]string{"allowed", "soft_throttled", "hard_throttled", "exempt"}[r]
+}
 
 // Reason is the reason why a request was denied, or admitted without being counted.
 type Reason uint8
@@ -241,6 +245,13 @@ func (d *Decision) Combine() {
 	}
 }
 
+// RecordExemption sets the result of an admitted request that an exemption lifts limits from.
+func (d *Decision) RecordExemption() {
+	if d.Result == Allowed && d.Resolution.Exemption.By != "" {
+		d.Result = Exempted
+	}
+}
+
 // BindingWhere returns the index of the bound that binds among those for which shown returns true; -1: none.
 func (d *Decision) BindingWhere(shown func(*policy.Bound) bool) int {
 	binding := -1
@@ -266,6 +277,7 @@ func (d *Decision) Filter(kept func(*policy.Bound) bool) *Decision {
 	among.Result, among.Reason, among.Binding, among.OwnBinding, among.RetryAfter = Allowed, Counted, -1, -1, 0
 	among.ShadowDenied, among.Degraded = d.ShadowReason != Counted, false
 	among.Combine()
+	among.RecordExemption()
 	return &among
 }
 

@@ -1,6 +1,7 @@
 package decision_test
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
@@ -171,7 +172,7 @@ func TestADecisionKeepsNothingOfTheRequestBefore(t *testing.T) {
 	d.Identity.Tenant = identity.Name{Kind: identity.Tenant, ID: "acme"}
 	d.Reason = decision.InternalFault
 	d.Reset()
-	if d.Identity != (identity.Identity{}) || len(d.Resolution.Bounds)+len(d.Statuses) != 0 ||
+	if !reflect.DeepEqual(d.Identity, identity.Identity{}) || len(d.Resolution.Bounds)+len(d.Statuses) != 0 ||
 		d.Result != decision.Allowed || d.Reason != decision.Counted || d.Binding != -1 || d.RetryAfter != 0 ||
 		d.ShadowDenied {
 		t.Errorf("after Reset the decision is %+v", d)

@@ -1,6 +1,7 @@
 package identity_test
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
@@ -27,7 +28,7 @@ func TestACallersNamesAndCostAreReadFromTheCallerAlone(t *testing.T) {
 		Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: "gold",
 		User: identity.Name{Kind: identity.User, ID: "u_42"}, Cost: 7,
 	}
-	if got := g.identify(t, callerRules()); got != want {
+	if got := g.identify(t, callerRules()); !reflect.DeepEqual(got, want) {
 		t.Errorf("identity is %+v,\nwant %+v", got, want)
 	}
 	g.wantRounds(t, identity.CallerFacts)
@@ -59,7 +60,7 @@ func TestANameThatACallerDoesNotStateIsMissing(t *testing.T) {
 		rules := callerRules()
 		rules.OnMissingTenant, rules.OnMissingUser = identity.Deny, identity.ByIP
 		g := gateway{Request: identity.Request{Caller: test.caller, IP: "192.0.2.1"}}
-		if got := g.identify(t, rules); got != test.want {
+		if got := g.identify(t, rules); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: identity is %+v,\nwant %+v", test.name, got, test.want)
 		}
 		g.wantRounds(t, test.facts...)

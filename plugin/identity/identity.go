@@ -28,6 +28,7 @@ const (
 	ContentTypeFact                   // Request.ContentType
 	RequestIDFact                     // Request.ID
 	CallerFacts                       // Request.Caller
+	PreflightFacts                    // Request.Origin and RequestedMethod
 )
 
 // Consumer is the consumer that the gateway authenticated; the zero value means none.
@@ -51,8 +52,11 @@ type Request struct {
 	Headers      []string // the values of Rules.Headers, in that order; "" where the client sent none
 	Repeated     string   // HeaderFacts: one of Rules.Headers that came with more than one value; "" if none did
 	ContentType  string
-	ID           string // the gateway's id of the request, as in its logs and in X-Kong-Request-Id
-	Caller       Caller
+
+	Origin, RequestedMethod string // the headers Origin and Access-Control-Request-Method; "" without
+
+	ID     string // the gateway's id of the request, as in its logs and in X-Kong-Request-Id
+	Caller Caller
 }
 
 // Reset clears all facts and keeps the memory.
@@ -93,6 +97,10 @@ type Identity struct {
 	Cost       int64  // from the cost header or the caller; 0: none
 	Repeated   string // a trusted header that came with more than one value; "" if none did
 
+	Address   netip.Addr // the whole client address, IPv4 not mapped; invalid if no rule needs it or there is none
+	Tags      []string   // of the consumer if a rule needs them; none of an anonymous one. The memory is the request's
+	Preflight bool       // a CORS preflight, if the rules look for them
+
 	Anonymous    bool // no source named a tenant
 	UserMissing  bool // no source named a user where a limit needs one
 	TenantDenied bool // Anonymous, and on_missing_tenant is deny
@@ -128,6 +136,11 @@ type Rules struct {
 	NeedUser           bool     // some limit is counted per user
 	NeedTenant         bool     // some limit is a tenant's
 	NeedCredential     bool     // some limit is counted per credential
+	SeekTenant         bool     // some exemption names a tenant: one that is missing counts as another
+	SeekUser           bool     // some exemption names a user, in the same way
+	NeedAddress        bool     // some exemption names a network
+	NeedTags           bool     // some exemption names a tag
+	NeedPreflight      bool     // preflights are exempt
 	DecodePath         bool     // endpoints are matched on the path without any escapes
 	AnonymousLimits    bool     // anonymous clients have limits of their own, never per user or credential
 }
@@ -141,7 +154,7 @@ func (r *Rules) EndpointPath(normal string) string {
 }
 
 // Identify fills id from the facts of req and returns the facts that are still needed; 0: id is complete. Call it again
-// when they are known. It needs at most three rounds.
+// when they are known. It needs at most three rounds, and one more for an OPTIONS request if preflights are exempt.
 func (r *Rules) Identify(req *Request, id *Identity) Facts {
 	if missing := r.Required &^ req.Known; missing != 0 {
 		return missing
@@ -152,30 +165,65 @@ func (r *Rules) Identify(req *Request, id *Identity) Facts {
 	if req.Known&IPFact != 0 {
 		id.IP = r.address(req.IP)
 	}
+	if need := r.identifyExempt(req, id); need != 0 {
+		return need
+	}
 	if req.Repeated != "" {
 		id.Repeated, id.Anonymous = req.Repeated, true
 		return 0
 	}
 	id.Cost = r.cost(req)
+	who := reader{rules: r, request: req}
 	if !r.NeedTenant {
+		r.seekNames(&who, id)
 		return 0
 	}
-	who := reader{rules: r, request: req}
 	if need := r.identifyTenant(&who, id); need != 0 {
 		return need
 	}
 	if id.Tenant.Kind == Unidentified || (id.Anonymous && r.AnonymousLimits) {
 		return 0
 	}
-	if r.NeedUser {
-		if need := r.identifyUser(&who, id); need != 0 {
-			return need
-		}
+	if !r.NeedUser {
+		r.seekNames(&who, id)
+	} else if need := r.identifyUser(&who, id); need != 0 {
+		return need
 	}
 	if r.NeedCredential && id.Credential == "" && req.Known&IPFact == 0 {
 		return IPFact // the address stands in, so that omitting a credential gains nothing
 	}
 	return 0
+}
+
+// identifyExempt fills in what only exemptions need.
+func (r *Rules) identifyExempt(req *Request, id *Identity) Facts {
+	if r.NeedAddress {
+		id.Address = wholeAddress(req.IP)
+	}
+	if r.NeedTags && !r.anonymous(&req.Consumer) {
+		id.Tags = req.Consumer.Tags
+	}
+	if r.NeedPreflight && req.Method == "OPTIONS" {
+		if req.Known&PreflightFacts == 0 {
+			return PreflightFacts
+		}
+		id.Preflight = req.isPreflight()
+	}
+	return 0
+}
+
+// seekNames fills in the tenant and the user that only exemptions need, if the request names them.
+func (r *Rules) seekNames(who *reader, id *Identity) {
+	if r.SeekTenant && id.Tenant.Kind == Unidentified && !r.anonymous(&who.request.Consumer) {
+		if name := who.first(r.Tenant); name != "" {
+			id.Tenant = Name{Kind: Tenant, ID: part(name)}
+		}
+	}
+	if r.SeekUser && id.Tenant.Kind == Tenant {
+		if name := who.first(r.User); name != "" {
+			id.User = Name{Kind: User, ID: part(name)}
+		}
+	}
 }
 
 func (r *Rules) identifyTenant(who *reader, id *Identity) Facts {
@@ -281,6 +329,18 @@ func (r *Rules) address(ip string) string {
 		return addr.String()
 	}
 	return prefix.String()
+}
+
+// wholeAddress parses a client's address. It returns the zero Addr for a client without one.
+func wholeAddress(ip string) netip.Addr {
+	if ip == "" {
+		return netip.Addr{} // an error would allocate
+	}
+	addr, err := netip.ParseAddr(ip)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return addr.Unmap().WithZone("")
 }
 
 const (

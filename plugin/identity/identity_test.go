@@ -1,6 +1,7 @@
 package identity_test
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
@@ -41,7 +42,7 @@ func TestAMissingTenantIsTreatedAsTheRulesSay(t *testing.T) {
 			rules := tenantRules(t, "consumer.custom_id")
 			rules.OnMissingTenant = test.missing
 			g := gateway{Request: test.request}
-			if got := g.identify(t, rules); got != test.want {
+			if got := g.identify(t, rules); !reflect.DeepEqual(got, test.want) {
 				t.Errorf("identity is %+v,\nwant %+v", got, test.want)
 			}
 			g.wantRounds(t, test.facts...)
@@ -141,7 +142,7 @@ func TestAnIdentityKeepsNothingOfTheRequestBefore(t *testing.T) {
 		Credential: "k", IP: "192.0.2.1", Cost: 9, UserMissing: true, TenantDenied: true, UserDenied: true,
 	}
 	if missing := rules.Identify(&identity.Request{Known: consumer}, &id); missing != 0 ||
-		id != (identity.Identity{Anonymous: true}) {
+		!reflect.DeepEqual(id, identity.Identity{Anonymous: true}) {
 		t.Errorf("identity is %+v, want an anonymous one (missing %s)", id, names(missing))
 	}
 }
@@ -151,7 +152,7 @@ func TestNoFactIsReadWhenNoLimitNeedsAName(t *testing.T) {
 	rules.Tenant, rules.User = parse(t, rules, "consumer.custom_id"), parse(t, rules, "jwt.sub")
 	rules.Compile(0)
 	g := gateway{Request: identity.Request{Consumer: identity.Consumer{CustomID: "acme"}}}
-	if id := g.identify(t, rules); id != (identity.Identity{}) {
+	if id := g.identify(t, rules); !reflect.DeepEqual(id, identity.Identity{}) {
 		t.Errorf("identity is %+v, want an empty one", id)
 	}
 	g.wantRounds(t)
@@ -173,7 +174,7 @@ func TestAllThatEveryRequestNeedsIsReadInOneRound(t *testing.T) {
 		User:       identity.Name{Kind: identity.User, ID: "u_42"},
 		Credential: "k-1", Method: "GET", Path: "/records", Route: "records",
 	}
-	if got := g.identify(t, rules); got != want {
+	if got := g.identify(t, rules); !reflect.DeepEqual(got, want) {
 		t.Errorf("identity is %+v,\nwant %+v", got, want)
 	}
 	g.wantRounds(t, consumer|credential|jwt|headers|identity.TargetFact|identity.RouteFact)

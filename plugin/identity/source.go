@@ -106,11 +106,14 @@ func (r *Rules) Compile(needed Facts) {
 	if r.CallerCost {
 		r.Required |= CallerFacts
 	}
-	if !r.NeedTenant {
-		return
+	var lists [][]Source
+	if r.NeedTenant {
+		lists = append(lists, r.Tenant, r.Tier)
 	}
-	lists := [][]Source{r.Tenant, r.Tier}
-	if r.NeedUser {
+	if r.SeekTenant {
+		lists = append(lists, r.Tenant)
+	}
+	if r.NeedTenant && r.NeedUser || r.SeekUser {
 		lists = append(lists, r.User)
 	}
 	for _, list := range lists {

@@ -18,8 +18,8 @@ type question struct {
 	decode decoder
 }
 
-// questions are the questions for the facts that take one question each, in the order in which they are sent. None of
-// these methods can raise an error in Kong, which would end the request with a 500.
+// questions are the questions for the facts that take a fixed number of them, in the order in which they are sent. None
+// of these methods can raise an error in Kong, which would end the request with a 500.
 var questions = []question{
 	{identity.ConsumerFact, kongwire.NewQuestion("kong.client.get_consumer", ""), decodeConsumer},
 	{identity.CredentialFact, kongwire.NewQuestion("kong.client.get_credential", ""), decodeCredential},
@@ -28,6 +28,11 @@ var questions = []question{
 	{identity.RouteFact, kongwire.NewQuestion("kong.router.get_route", ""), decodeRoute},
 	{identity.TokenFact, kongwire.NewQuestion("kong.ctx.shared.get", "authenticated_jwt_token"), decodeToken},
 	{identity.ContentTypeFact, kongwire.NewQuestion("kong.request.get_header", "content-type"), decodeContentType},
+	{identity.PreflightFacts, kongwire.NewQuestion("kong.nginx.get_var", "http_origin"), decodeOrigin},
+	{
+		identity.PreflightFacts, kongwire.NewQuestion("kong.nginx.get_var", "http_access_control_request_method"),
+		decodeRequestedMethod,
+	},
 	{identity.RequestIDFact, kongwire.NewQuestion("kong.nginx.get_var", "kong_request_id"), decodeRequestID},
 }
 
@@ -69,6 +74,17 @@ func decodeToken(answer []byte, _ *kongwire.Interner, req *identity.Request) (er
 
 func decodeContentType(answer []byte, interner *kongwire.Interner, req *identity.Request) (err error) {
 	req.ContentType, err = kongwire.DecodeString(answer, interner)
+	return err
+}
+
+// decodeOrigin sets all lines of the header, joined by commas, which no origin has.
+func decodeOrigin(answer []byte, interner *kongwire.Interner, req *identity.Request) (err error) {
+	req.Origin, err = kongwire.DecodeString(answer, interner)
+	return err
+}
+
+func decodeRequestedMethod(answer []byte, interner *kongwire.Interner, req *identity.Request) (err error) {
+	req.RequestedMethod, err = kongwire.DecodeString(answer, interner)
 	return err
 }
 

@@ -58,7 +58,7 @@ func (k laneKey) asLabels() laneKey {
 // lane counts requests by result.
 type lane struct {
 	laneKey
-	results [decision.HardThrottled + 1]atomic.Uint64
+	results [decision.Results]atomic.Uint64
 }
 
 // lanes holds the lanes of a tenant. It is immutable, except for the counts.

@@ -35,6 +35,7 @@ func fromConfig(config schema.Config, forCallers bool) (*Plan, error) {
 		c.plan.anonymous = c.compileLimits("anonymous.limits", "", config.Anonymous.Limits)
 	}
 	c.plan.global = c.compileLimits("global.limits", "", config.Global.Limits)
+	c.compileExemptions()
 	c.compileRules()
 	if len(c.faults) > 0 {
 		return nil, c.faults

@@ -20,6 +20,9 @@ type Explanation struct {
 	Verdict string       `json:"verdict"`                // limited, exempt or banned
 	Until   limit.Micros `json:"banned_until,omitempty"` // end of a ban, in microseconds since the epoch; 0: permanent
 
+	// ExemptBy is what exempts the request, or what lifts the limits of its tenant because it is a CORS preflight.
+	ExemptBy string `json:"exempt_by,omitempty"`
+
 	Bounds    []ExplainedBound    `json:"bounds"`
 	Policies  []ExplainedPolicy   `json:"policies"`  // every policy for the tenant, its tier and all tenants
 	Overrides []ExplainedOverride `json:"overrides"` // every override on the tenant, user, credential and address
@@ -64,7 +67,7 @@ func (s *Plan) Explain(id *identity.Identity, now limit.Micros) Explanation {
 	case r.Exempt:
 		e.Verdict = "exempt"
 	}
-	e.Version = s.Version()
+	e.Version, e.ExemptBy = s.Version(), s.describe(r.Exemption)
 	var rows *tenantRows
 	if id.Tenant.Kind == identity.Tenant {
 		e.Tenant = id.Tenant.ID
@@ -184,7 +187,7 @@ func (e *explainer) explainConfig(list []*Policy, match string) {
 // explainMatch records whether a policy that matches won its name, and whether it became a bound.
 func (e *explainer) explainMatch(x *ExplainedPolicy, p *Policy) {
 	if e.resolution.Exempt {
-		x.Why = fmt.Sprintf("override %d exempts the request", e.resolution.Override)
+		x.Why = e.resolution.Exemption.Source() + " exempts the request"
 		return
 	}
 	for _, winner := range e.resolution.rows {
@@ -194,7 +197,11 @@ func (e *explainer) explainMatch(x *ExplainedPolicy, p *Policy) {
 		}
 	}
 	x.Won, x.Why = true, "the most specific of its name"
-	if !e.plan.fillKey(p, e.id, e.resolution, new(Key)) {
+	var key Key
+	switch hasKey := e.plan.fillKey(p, e.id, e.resolution, &key); {
+	case !hasKey:
 		x.Why = fmt.Sprintf("the most specific of its name, but the request lacks what it is counted per (%s)", p.Scope)
+	case e.resolution.Preflight && key.Group == ByTenant:
+		x.Won, x.Why = false, "exempt_preflights lifts it from CORS preflights"
 	}
 }

@@ -99,7 +99,7 @@ func (s *Plan) outcomes(o *override, id *identity.Identity, now limit.Micros, r 
 	if active == nil {
 		return []Outcome{{Why: endpointIsAnother, irrelevant: true}}
 	}
-	winner := r.active(r.Override) // the ban or the exemption of the request, if it has one
+	winner := r.active(r.Override) // the row that bans or exempts the request, if there is one
 	switch {
 	case winner == active && r.Banned:
 		return []Outcome{{Applied: true, Why: "it bans the request"}}
@@ -112,7 +112,7 @@ func (s *Plan) outcomes(o *override, id *identity.Identity, now limit.Micros, r 
 	switch {
 	case list[0].irrelevant:
 	case r.Exempt:
-		return []Outcome{{Why: fmt.Sprintf("override %d exempts the request", r.Override)}}
+		return []Outcome{{Why: r.Exemption.Source() + " exempts the request"}}
 	case r.Banned:
 		list = append(list, Outcome{Why: fmt.Sprintf("override %d bans the request", r.Override)})
 	}

@@ -15,6 +15,10 @@ type Needs struct {
 	User       bool
 	Credential bool // some limit is counted per credential: without a credential, per address
 	Cost       bool // there is a limit that could be charged
+	SeekTenant bool // an exemption names a tenant
+	SeekUser   bool // an exemption names a user
+	Address    bool // an exemption names a network
+	Tags       bool // an exemption names a tag
 	Facts      identity.Facts
 }
 
@@ -26,6 +30,10 @@ func (n Needs) union(other Needs) Needs {
 		User:       n.User || other.User,
 		Credential: n.Credential || other.Credential,
 		Cost:       n.Cost || other.Cost,
+		SeekTenant: n.SeekTenant || other.SeekTenant,
+		SeekUser:   n.SeekUser || other.SeekUser,
+		Address:    n.Address || other.Address,
+		Tags:       n.Tags || other.Tags,
 		Facts:      n.Facts | other.Facts,
 	}
 }
@@ -91,7 +99,7 @@ func (b *Snapshot) Needs(namespace string) Needs {
 	return n
 }
 
-// ownNeeds returns what the config's own policies need.
+// ownNeeds returns what the config's own policies and exemptions need.
 func (s *Plan) ownNeeds(config *schema.Config) Needs {
 	n := Needs{
 		Tenant: config.OnMissingTenant == schema.MissingTenantDeny || len(s.anonymous) > 0,
@@ -107,6 +115,12 @@ func (s *Plan) ownNeeds(config *schema.Config) Needs {
 			continue
 		}
 		n.addPolicy(p)
+	}
+	if s.exempt != nil {
+		s.exempt.needs(&n)
+	}
+	if config.ExemptPreflights {
+		n.Facts |= identity.TargetFact
 	}
 	return n
 }
@@ -135,6 +149,11 @@ func (s *Plan) identityRules(n Needs) identity.Rules {
 		NeedTenant:      n.Tenant,
 		NeedUser:        n.User,
 		NeedCredential:  n.Credential,
+		SeekTenant:      n.SeekTenant,
+		SeekUser:        n.SeekUser,
+		NeedAddress:     n.Address,
+		NeedTags:        n.Tags,
+		NeedPreflight:   config.ExemptPreflights,
 	}
 	if s.forCallers {
 		readFromCaller(&r, n)
@@ -150,13 +169,13 @@ func (s *Plan) identityRules(n Needs) identity.Rules {
 
 // readFromCaller sets that names and the cost are what the caller states.
 func readFromCaller(r *identity.Rules, n Needs) {
-	if n.Tenant {
+	if n.Tenant || n.SeekTenant {
 		r.Tenant = []identity.Source{identity.CallerTenant}
-		if n.Tier {
-			r.Tier = []identity.Source{identity.CallerTier}
-		}
 	}
-	if n.User {
+	if n.Tenant && n.Tier {
+		r.Tier = []identity.Source{identity.CallerTier}
+	}
+	if n.User || n.SeekUser {
 		r.User = []identity.Source{identity.CallerUser}
 	}
 	r.CallerCost = n.Cost
@@ -164,13 +183,13 @@ func readFromCaller(r *identity.Rules, n Needs) {
 
 // readFromGateway sets that names and the cost are read where the config says.
 func readFromGateway(r *identity.Rules, config *schema.Config, n Needs) {
-	if n.Tenant {
+	if n.Tenant || n.SeekTenant {
 		r.Tenant = parsedSources(config.TenantFrom, &r.Headers)
-		if n.Tier {
-			r.Tier = parsedSources(config.TierFrom, &r.Headers)
-		}
 	}
-	if n.User {
+	if n.Tenant && n.Tier {
+		r.Tier = parsedSources(config.TierFrom, &r.Headers)
+	}
+	if n.User || n.SeekUser {
 		r.User = parsedSources(config.UserFrom, &r.Headers)
 	}
 	if config.CostHeader != "" && n.Cost {

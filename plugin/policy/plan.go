@@ -41,7 +41,8 @@ type Plan struct {
 	anonymous   []*Policy // nil: each anonymous address gets the limits of the default tier
 	global      []*Policy
 	patterns    *patterns
-	costs       []int64 // by pattern index; -1 where the pattern sets no cost
+	costs       []int64     // by pattern index; -1 where the pattern sets no cost
+	exempt      *exemptions // nil: the config has none
 }
 
 // Resolution holds what applies to one request. Its slices are reused. The zero value is ready to use.
@@ -54,14 +55,19 @@ type Resolution struct {
 
 	Banned   bool         // deny, whatever Bounds are
 	Until    limit.Micros // end of a ban; 0: it is permanent
-	Exempt   bool         // no limit applies: there are no bounds
-	Override int64        // the id of the ban or exemption; meaningless without one
+	Override int64        // the id of the row that bans or exempts; meaningless without one
+
+	Exempt    bool      // no limit applies: there are no bounds
+	Preflight bool      // a CORS preflight: no limit of a tenant applies, and a tenant or user need not be named
+	Exemption Exemption // what exempts the request, or lifts limits from it
 
 	configMatches    []int            // patterns of the config that match, most specific first
 	rowMatches       []int            // the same of the snapshot
 	networkOverrides []*override      // of the networks that the address is in
 	overrides        []activeOverride // active for the request
 	rows             []*row           // that replace the config's policies of their names
+	exemptNetworks   []int            // of the config's exemptions: those that the address is in
+	exemptPatterns   []int            // of the config's exemptions: those that match
 }
 
 // Reset empties the resolution and keeps its memory.
@@ -72,6 +78,7 @@ func (r *Resolution) Reset() {
 	*r = Resolution{
 		Bounds: r.Bounds[:0], configMatches: r.configMatches[:0], rowMatches: r.rowMatches[:0],
 		networkOverrides: r.networkOverrides[:0], overrides: r.overrides[:0], rows: r.rows[:0],
+		exemptNetworks: r.exemptNetworks[:0], exemptPatterns: r.exemptPatterns[:0],
 	}
 }
 
@@ -84,26 +91,39 @@ func (s *Plan) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution)
 	r.Reset()
 	s.matchEndpoint(id, r)
 	rows := s.collectOverrides(id, now, r)
-	if r.applyBanOrExemption(); r.Exempt {
-		r.Tier = s.tierOf(rows, id)
+	if r.applyBanOrExemption(); !r.Banned && !r.Exempt {
+		s.applyExemption(id, r)
+	}
+	if r.Exempt {
+		if s.hasTierOf(id) {
+			r.Tier = s.tierOf(rows, id)
+		}
 		return
 	}
 	s.bind(rows, id, r)
+	if r.Preflight {
+		r.liftTenantBounds()
+	}
 }
 
 // bind appends the bounds of a request, whose tenant has rows (nil: none).
 func (s *Plan) bind(rows *tenantRows, id *identity.Identity, r *Resolution) {
 	cost := s.requestCost(id, r)
 	switch {
-	case id.Tenant.Kind == identity.Unidentified:
-	case id.Tenant.Kind != identity.Tenant && s.anonymous != nil:
-		s.bindPolicies(s.anonymous, id, cost, r)
-	default:
+	case s.hasTierOf(id):
 		r.Tier = s.tierOf(rows, id)
 		s.bindRows(rows, id, cost, r)
 		s.bindPolicies(s.tiers[r.Tier], id, cost, r)
+	case id.Tenant.Kind != identity.Unidentified:
+		s.bindPolicies(s.anonymous, id, cost, r)
 	}
 	s.bindPolicies(s.global, id, cost, r)
+}
+
+// hasTierOf reports whether the limits of a tier apply to the requests of an identity: of a tenant, or of an address
+// that stands in for one where anonymous requests have no limits of their own.
+func (s *Plan) hasTierOf(id *identity.Identity) bool {
+	return id.Tenant.Kind == identity.Tenant || id.Tenant.Kind != identity.Unidentified && s.anonymous == nil
 }
 
 // Tier returns a claimed tier if the config or a row has it, else the default.

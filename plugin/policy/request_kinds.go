@@ -14,8 +14,8 @@ var unmatchedPath = strings.Repeat("/\x00", 512)
 //
 //   - to an endpoint that no pattern matches, on id's route and on each of routes;
 //   - to the root;
-//   - to the endpoint of each policy and override that could apply to id, at each depth that a final * covers and a
-//     narrower pattern may not.
+//   - to the endpoint of each policy, override and exemption that could apply to id, at each depth that a final *
+//     covers and a narrower pattern may not.
 //
 // VisitRequestKinds ignores Method and Path of id. Those of a visit are made up, but patterns match them as they match
 // those of requests. The resolution is reused from visit to visit.
@@ -34,7 +34,7 @@ func (s *Plan) VisitRequestKinds(
 		at("", unmatchedPath, route)
 	}
 	at("", "/", "")
-	patterns := e.patterns()
+	patterns := append(e.patterns(), s.exemptEndpoints(&id)...)
 	deepest := 0
 	for _, text := range patterns {
 		deepest = max(deepest, strings.Count(text, "/"))
@@ -47,6 +47,24 @@ func (s *Plan) VisitRequestKinds(
 			at(method, path, "")
 		}
 	}
+}
+
+// exemptEndpoints returns the endpoints of the config's exemptions that name no other tenant, each once.
+func (s *Plan) exemptEndpoints(id *identity.Identity) []string {
+	if s.exempt == nil {
+		return nil
+	}
+	var list []string
+	seen := map[string]bool{}
+	for i := range s.exempt.entries {
+		e := &s.exempt.entries[i]
+		isOfAnother := e.Tenant != "" && (id.Tenant.Kind != identity.Tenant || e.Tenant != id.Tenant.ID)
+		if e.Endpoint != "" && !isOfAnother && !seen[e.Endpoint] {
+			seen[e.Endpoint] = true
+			list = append(list, e.Endpoint)
+		}
+	}
+	return list
 }
 
 // patterns returns the patterns of the policies and overrides that could apply, each once.

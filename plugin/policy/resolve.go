@@ -161,6 +161,8 @@ func (r *Resolution) applyBanOrExemption() {
 		r.Banned, r.Exempt, r.Override = strongest.kind == ban, strongest.kind == exempt, strongest.id
 		if r.Banned {
 			r.Until = strongest.expires
+		} else {
+			r.Exemption = Exemption{By: targetNames[strongest.target], Override: strongest.id}
 		}
 	}
 }

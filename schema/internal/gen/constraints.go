@@ -100,6 +100,7 @@ func plainConstraint(key, value string) (member, error) {
 
 // entityCheck reads the text of a //kong:check line, which is one of
 //
+//	at_least_one_of a|b
 //	mutually_required a|b
 //	mutually_exclusive a|b
 //	conditional if=FIELD:CONSTRAINT then=FIELD:CONSTRAINT err="MESSAGE"
@@ -107,7 +108,7 @@ func plainConstraint(key, value string) (member, error) {
 func entityCheck(line string) (object, error) {
 	name, rest, _ := strings.Cut(line, " ")
 	switch name {
-	case "mutually_required", "mutually_exclusive":
+	case "at_least_one_of", "mutually_required", "mutually_exclusive":
 		return object{{name, strings.Split(rest, "|")}}, nil
 	case "conditional", "conditional_at_least_one_of":
 		arguments, message, err := cutMessage(rest)

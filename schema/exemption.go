@@ -1,0 +1,98 @@
+package schema
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
+)
+
+// exemptFaults returns the faults of networks that Kong's schema language cannot express.
+func (c Config) exemptFaults() []Fault {
+	var faults []Fault
+	for i, e := range c.Exempt {
+		if e.CIDR == "" {
+			continue
+		}
+		if _, err := e.Network(); err != nil {
+			faults = append(faults, Fault{docpath.Member(docpath.Item("exempt", i), "cidr"), err.Error()})
+		}
+	}
+	return faults
+}
+
+// Network returns the network of e, or an error that says how to write it. An entry without a network has the zero
+// Prefix.
+func (e Exemption) Network() (netip.Prefix, error) {
+	if e.CIDR == "" {
+		return netip.Prefix{}, nil
+	}
+	prefix, err := netip.ParsePrefix(e.CIDR)
+	switch {
+	case err != nil:
+		return netip.Prefix{}, fmt.Errorf("must be a network, such as 10.0.0.0/8 or 2001:db8::/48, got %s",
+			docpath.Shorten(e.CIDR))
+	case prefix.Addr().Is4In6():
+		return netip.Prefix{}, fmt.Errorf("must be written as a network of IPv4, such as 192.0.2.0/24, got %s", e.CIDR)
+	case prefix.Bits() == 0:
+		return netip.Prefix{}, fmt.Errorf("must not cover all addresses, got %s", e.CIDR)
+	case prefix != prefix.Masked():
+		return netip.Prefix{}, fmt.Errorf("has bits set after its length: write %s, or %s for the one address",
+			prefix.Masked(), netip.PrefixFrom(prefix.Addr(), prefix.Addr().BitLen()))
+	}
+	return prefix, nil
+}
+
+// Subject returns what e is about, in words.
+func (e Exemption) Subject() string {
+	var parts []string
+	for _, part := range [...][2]string{
+		{"tenant", e.Tenant}, {"user", e.User}, {"tag", e.Tag}, {"cidr", e.CIDR}, {"endpoint", e.Endpoint},
+	} {
+		if part[1] != "" {
+			parts = append(parts, part[0]+" "+part[1])
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// exemptWarnings returns warnings of exemptions that match nothing or nearly everything, and of preflights that no
+// limit holds for.
+func (c Config) exemptWarnings() []Warning {
+	var warnings []Warning
+	first := map[Exemption]int{}
+	for i, e := range c.Exempt {
+		path := docpath.Item("exempt", i)
+		at, repeated := first[e]
+		switch {
+		case repeated:
+			warnings = append(warnings, Warning{path, fmt.Sprintf("is the same as exempt[%d]", at)})
+		case e == Exemption{Endpoint: "* /*"}:
+			warnings = append(warnings, Warning{path, "exempts requests to all endpoints but the root"})
+		case e.User != "" && c.UserFrom != nil && len(c.UserFrom) == 0:
+			warnings = append(warnings, Warning{docpath.Member(path, "user"), "matches no request, because user_from is empty"})
+		}
+		if !repeated {
+			first[e] = i
+		}
+	}
+	if c.ExemptPreflights && !c.limitsEveryRequest() {
+		warnings = append(warnings, Warning{
+			"exempt_preflights",
+			"lets a client send as many preflights as it likes, because no limit in global holds for all of them: add one, " +
+				"such as one with scope ip",
+		})
+	}
+	return warnings
+}
+
+// limitsEveryRequest reports whether a limit of global holds for the requests to all endpoints.
+func (c Config) limitsEveryRequest() bool {
+	for _, l := range c.Global.Limits {
+		if l.Endpoint == "" && !l.SoftOnly && l.Mode != ModeShadow && l.Mode != ModeLog {
+			return true
+		}
+	}
+	return false
+}
