@@ -52,7 +52,9 @@ func (c *call) explain(ctx context.Context, f *configFlags, r *requestFlags, fro
 		return err
 	}
 	e.Explanation = snapshot.Explain(&id, limit.Micros(c.now().UnixMicro()))
-	e.Denied = denialOf(&id)
+	if e.ExemptBy == "" {
+		e.Denied = denialOf(&id)
+	}
 	return c.print(e, func(out *page) { writeExplanation(out, &e) })
 }
 
@@ -123,11 +125,20 @@ func verdictText(e *explanation) string {
 	case e.Verdict == "banned":
 		return "banned permanently"
 	case e.Verdict == "exempt":
-		return "exempt: no limit applies"
+		return "exempt: no limit applies, by " + e.ExemptBy
 	case len(e.Bounds) == 0:
-		return "no limit applies"
+		return "no limit applies" + liftedText(e)
 	}
-	return plural(len(e.Bounds), "limit applies, and must have tokens left", "limits apply, and all must have tokens left")
+	const one, several = "limit applies, and must have tokens left", "limits apply, and all must have tokens left"
+	return plural(len(e.Bounds), one, several) + liftedText(e)
+}
+
+// liftedText returns what lifts some of the limits, to go behind a verdict; "" if nothing does.
+func liftedText(e *explanation) string {
+	if e.ExemptBy == "" {
+		return ""
+	}
+	return "; " + e.ExemptBy + " lifts those of the tenant"
 }
 
 func changedBy(b policy.ExplainedBound) string {

@@ -14,6 +14,8 @@ import (
 type requestFlags struct {
 	tenant, user, tier, credential, ip string
 	method, path, endpoint             string
+	tags                               []string
+	preflight                          bool
 }
 
 func (c *call) requestFlag() *requestFlags {
@@ -24,6 +26,9 @@ func (c *call) requestFlag() *requestFlags {
 		"the `tier` that the request carries, as found by the config's tier_from")
 	c.flags.StringVar(&r.credential, "credential", "", "the `id` of the request's credential")
 	c.flags.StringVar(&r.ip, "ip", "", "the client's IP `address`")
+	c.flags.StringArrayVar(&r.tags, "tag", nil, "a `tag` of the request's consumer in Kong; repeat it for more")
+	c.flags.BoolVar(&r.preflight, "preflight", false,
+		"a CORS preflight: use it with --method OPTIONS, or an endpoint of that method")
 	c.flags.StringVar(&r.method, "method", "GET", "the request's `method` (default GET)")
 	c.flags.StringVar(&r.path, "path", "/", "the request's `path` (default /)")
 	c.flags.StringVar(&r.endpoint, "endpoint", "",
@@ -43,6 +48,9 @@ func (r *requestFlags) target(c *call) error {
 			return wrong("--endpoint: %q: must be METHOD /path, such as \"GET /records/{id}\"", r.endpoint)
 		}
 		r.method, r.path = method, path
+	}
+	if r.preflight && !strings.EqualFold(r.method, "OPTIONS") {
+		return wrong("--preflight: a preflight has method OPTIONS, got %q", r.method)
 	}
 	if !strings.HasPrefix(r.path, "/") {
 		return wrong("--path: %q: must begin with /", r.path)
@@ -65,11 +73,15 @@ func (r *requestFlags) identify(rules identity.Rules, route string) (identity.Id
 	request := identity.Request{
 		Known:        everything,
 		Caller:       identity.Caller{Tenant: r.tenant, User: r.user, Tier: r.tier},
+		Consumer:     identity.Consumer{Tags: r.tags},
 		CredentialID: r.credential,
 		IP:           r.ip,
 		Method:       strings.ToUpper(r.method),
 		Path:         identity.NormalizePath(r.path),
 		Route:        route,
+	}
+	if r.preflight {
+		request.Origin, request.RequestedMethod = "https://origin.example", "GET"
 	}
 	var id identity.Identity
 	if missing := rules.Identify(&request, &id); missing != 0 {
@@ -81,7 +93,7 @@ func (r *requestFlags) identify(rules identity.Rules, route string) (identity.Id
 // everything is all facts: the flags leave none to read.
 const everything = identity.ConsumerFact | identity.CredentialFact | identity.IPFact | identity.TargetFact |
 	identity.RouteFact | identity.TokenFact | identity.HeaderFacts | identity.ContentTypeFact | identity.RequestIDFact |
-	identity.CallerFacts
+	identity.CallerFacts | identity.PreflightFacts
 
 // rowsFlags say where rows are read from.
 type rowsFlags struct {

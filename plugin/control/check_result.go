@@ -34,6 +34,7 @@ type Checked struct {
 	Degraded  bool          `json:"degraded,omitempty"      doc:"Redis did not answer for all limits: their fail modes decided."`
 	Statuses  []CheckStatus `json:"statuses"                doc:"The result of each limit. If one is known to deny, others may not have been checked. For an org's token: the limits of the org and of its users, and limits that all orgs share only with show_shared_limits."`
 	Overrides []int64       `json:"overrides,omitempty"     doc:"The ids of the overrides that changed a limit, or that ban or exempt the request."`
+	ExemptBy  string        `json:"exempt_by,omitempty"     doc:"What exempts the request: an override, or the place in the plugin's config." example:"exempt[3]"`
 	Notes     []string      `json:"notes,omitempty"         doc:"Warnings about likely mistakes in the check, and about limits that do not count it together with Kong's requests."`
 }
 
@@ -68,6 +69,7 @@ func newChecked(d *decision.Decision, of *Check, notes []string, v view) Checked
 		Tier:          d.Resolution.Tier,
 		Endpoint:      d.Resolution.Endpoint,
 		PolicyVersion: d.PolicyVersion,
+		ExemptBy:      d.Resolution.Exemption.Source(),
 		Warning:       v.showsWarning(d),
 		Shadow:        v.showsShadow(d),
 		Degraded:      v.showsDegraded(d),

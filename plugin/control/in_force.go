@@ -59,7 +59,7 @@ type inForceReport struct {
 	explanation policy.Explanation // the policies and overrides that could apply
 	verdict     string             // on the requested endpoint, else on endpoints without policies of their own
 	overrides   map[int64]policy.Override
-	exceptions  map[int64]bool             // the ids of listed bans and exemptions
+	exceptions  map[exceptionKey]bool      // the listed bans and exemptions
 	outcomes    map[int64][]policy.Outcome // by the id of the override, of all requests
 	met         map[origin]bool
 	listed      map[changedPolicy]bool
@@ -69,6 +69,12 @@ type inForceReport struct {
 type origin struct {
 	name, endpoint, match string
 	row                   int64
+}
+
+// exceptionKey identifies a ban by its override, and an exemption by itself too.
+type exceptionKey struct {
+	override  int64
+	exemption policy.Exemption
 }
 
 // changedPolicy identifies a policy with the overrides that changed it.
@@ -86,7 +92,7 @@ func newInForceReport(policies *policy.Plan, id identity.Identity, now limit.Mic
 		view:        v,
 		explanation: policies.Explain(&id, now),
 		overrides:   map[int64]policy.Override{},
-		exceptions:  map[int64]bool{},
+		exceptions:  map[exceptionKey]bool{},
 		outcomes:    map[int64][]policy.Outcome{},
 		met:         map[origin]bool{},
 		listed:      map[changedPolicy]bool{},
@@ -114,8 +120,8 @@ func (w *inForceReport) addResolution(id *identity.Identity, r *policy.Resolutio
 		w.verdict = verdictText(r)
 	}
 	w.addOutcomes(id, r)
-	if (r.Banned || r.Exempt) && !w.exceptions[r.Override] {
-		w.exceptions[r.Override] = true
+	if key := (exceptionKey{r.Override, r.Exemption}); (r.Banned || r.Exempt) && !w.exceptions[key] {
+		w.exceptions[key] = true
 		w.Exceptions = append(w.Exceptions, w.exceptionOf(r))
 	}
 	for i := range r.Bounds {
@@ -146,6 +152,15 @@ func originOf(p *policy.Policy) origin {
 
 // exceptionOf returns the ban or the exemption of a resolution.
 func (w *inForceReport) exceptionOf(r *policy.Resolution) Exception {
+	if r.Exempt && r.Exemption.Override == 0 {
+		endpoint := w.policies.ExemptEntry(r.Exemption).Endpoint
+		return Exception{
+			Verdict:  "exempt",
+			Endpoint: endpoint,
+			Summary: fmt.Sprintf("No limit applies%s, by %s of the plugin's config.", atEndpoint(endpoint),
+				r.Exemption.Source()),
+		}
+	}
 	o := w.overrides[r.Override]
 	x := Exception{
 		Verdict:    "exempt",

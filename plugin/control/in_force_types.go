@@ -43,7 +43,7 @@ type LimitInForce struct {
 type Exception struct {
 	Verdict  string    `json:"verdict"            enum:"banned,exempt"`
 	Endpoint string    `json:"endpoint,omitempty"                      doc:"The requests that it covers; absent: all."`
-	Override int64     `json:"override"`
+	Override int64     `json:"override,omitempty"                      doc:"Absent: it is in the plugin's config."`
 	Until    time.Time `json:"until,omitzero"                          doc:"Absent: it has no end."`
 
 	PublicNote string `json:"public_note,omitempty" doc:"The note about the override for the org."`

@@ -70,6 +70,7 @@ type group struct {
 
 	policyID, policyVersion int64
 	override, penalty       int64
+	exemption               policy.Exemption // that lifted other limits
 	scope                   policy.Scope
 	spec                    limit.Spec
 	cost                    int64
@@ -79,7 +80,7 @@ type group struct {
 }
 
 // fields is a set of fields of a line.
-type fields uint8
+type fields uint16
 
 const (
 	orgField fields = 1 << iota
@@ -90,9 +91,10 @@ const (
 	sourceField
 	policyField
 	nodeField
+	exemptByField
 )
 
-var fieldNames = [...]string{"org", "user", "endpoint", "tier", "request_id", "source", "policy", "node"}
+var fieldNames = [...]string{"org", "user", "endpoint", "tier", "request_id", "source", "policy", "node", "exempt_by"}
 
 // names returns the fields of the set, as a line names them.
 func (f fields) names() []string {
@@ -116,6 +118,7 @@ func (r *Recorder) newGroup(k key, now time.Time, d *decision.Decision, c cause)
 	g.user.ID = g.truncate(d.Identity.User.ID, userField)
 	g.endpoint = g.truncate(d.Resolution.Endpoint, endpointField)
 	g.tier = g.truncate(d.Resolution.Tier, tierField)
+	g.exemption = d.Resolution.Exemption
 	if c.bound == nil {
 		if c.reason == decision.Banned {
 			g.override = d.Resolution.Override
@@ -176,6 +179,9 @@ func (g *group) countDenial(now time.Time, d *decision.Decision, c cause) {
 	}
 	if c.status != nil && c.status.Source != g.source {
 		g.mixed |= sourceField
+	}
+	if d.Resolution.Exemption != g.exemption {
+		g.mixed |= exemptByField
 	}
 }
 

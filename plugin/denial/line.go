@@ -55,6 +55,7 @@ type event struct {
 	Cost          *int64 `json:"cost,omitempty"`
 	Override      int64  `json:"override,omitempty"`
 	Penalty       int64  `json:"penalty,omitempty"`
+	ExemptBy      string `json:"exempt_by,omitempty"`
 
 	RetryAfter json.RawMessage `json:"retry_after_seconds,omitempty"`
 	Source     string          `json:"source,omitempty"`
@@ -107,6 +108,7 @@ func (r *Recorder) describe(e *event, g *group) {
 		e.RequestID, e.RequestIDs = g.requestIDs[0], g.requestIDs[1:]
 	}
 	e.PolicyVersion, e.Override, e.Penalty = g.policyVersion, g.override, g.penalty
+	e.ExemptBy = g.exemption.Source()
 	switch {
 	case g.wait == limit.Never:
 		e.RetryAfter = json.RawMessage("null")

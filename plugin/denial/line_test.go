@@ -91,6 +91,13 @@ func kinds() []kind {
 	repeated := deniedFor("", decision.HeaderRepeated)
 	repeated.Identity = identity.Identity{Anonymous: true, Repeated: "X-Org"}
 	repeated.Resolution.Tier = ""
+	preflight := decided("192.0.2.7", answered{named("flood", policy.IP), denies})
+	preflight.Identity.Tenant.Kind = identity.IP
+	preflight.Resolution.Exemption = policy.Exemption{By: "preflight"}
+	hasty := deniedFor("acme", decision.MetaLimited)
+	hasty.Resolution.Exemption = policy.Exemption{By: "cidr+endpoint", Entry: 12}
+	hastyRow := deniedFor("acme", decision.MetaLimited)
+	hastyRow.Resolution.Exemption = policy.Exemption{By: "tenant", Override: 9}
 	one := func(d *decision.Decision) []*decision.Decision { return []*decision.Decision{d} }
 	list := []kind{
 		{"quota", complete, one(decided("acme", answered{minute, denies}))},
@@ -116,6 +123,9 @@ func kinds() []kind {
 		{"user_missing", complete, one(deniedFor("acme", decision.UserMissing))},
 		{"header_repeated", complete, one(repeated)},
 		{"meta_limited", complete, one(limited)},
+		{"quota of a preflight", complete, one(preflight)},
+		{"meta_limited, although exempt", complete, one(hasty)},
+		{"meta_limited, although exempt by an entry and then by a row", complete, []*decision.Decision{hasty, hastyRow}},
 		{
 			"others",
 			crowd,

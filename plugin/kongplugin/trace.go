@@ -17,6 +17,7 @@ func trace(d *decision.Decision) kongwire.Struct {
 	if d.Reason != decision.Counted {
 		t = t.Text("reason", d.Reason.String())
 	}
+	t = t.Text("exempt_by", d.Resolution.Exemption.Source())
 	if d.Denied() && d.RetryAfter != limit.Never {
 		t = t.Number("retry_after", d.RetryAfter.Seconds())
 	}

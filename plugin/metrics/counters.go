@@ -129,6 +129,21 @@ type unavailableKey string
 func (k unavailableKey) values() []string     { return []string{string(k)} }
 func (unavailableKey) folded() unavailableKey { return other }
 
+// exemptKey identifies what an exemption names, of which there are few kinds, and whether it is a row.
+type exemptKey struct {
+	kind  string
+	isRow bool
+}
+
+func (k exemptKey) values() []string {
+	if k.isRow {
+		return []string{k.kind, "row"}
+	}
+	return []string{k.kind, "config"}
+}
+
+func (k exemptKey) folded() exemptKey { return k }
+
 // overrideKey identifies what an override did, and the scope of the limits.
 type overrideKey struct {
 	effect effect

@@ -25,6 +25,10 @@ func full(t *testing.T) *Metrics {
 	m.Observe(banned)
 	m.Observe(decided(t, "gold", answered{daily, denies}))
 	m.Observe(decided(t, "gold", answered{daily, unanswered}))
+	exempt := decided(t, "gold")
+	exempt.Resolution.Exemption.By = "tenant"
+	exempt.RecordExemption()
+	m.Observe(exempt)
 	return m
 }
 

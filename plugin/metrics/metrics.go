@@ -52,6 +52,7 @@ type Metrics struct {
 	unverified    counters[unverifiedKey]
 	unavailable   counters[unavailableKey]
 	overrides     counters[overrideKey]
+	exempt        counters[exemptKey]
 
 	missingTenants, missingUsers, unknownTiers prometheus.Counter
 }
@@ -112,6 +113,10 @@ func (m *Metrics) countDecisions() {
 		"Overrides that applied to a request: ban and exempt once, limit (a commercial override) and penalty "+
 			"(a detector's) once for each limit that they changed.",
 		"override_type", "scope")
+	m.exempt.init(m.registry, "exempt_total",
+		"Requests admitted with the result exempt, by what the exemption names (such as tenant or user+endpoint; preflight "+
+			"for CORS preflights), and by its source: config, or row for an override in Postgres.",
+		"kind", "source")
 	// There are few reasons, and an alert compares them with their past: each counts from 0.
 	for f := decision.Unavailable; f <= decision.WrongType; f++ {
 		m.fallbacks.with(failureKey(f))

@@ -47,8 +47,11 @@ func (m *Metrics) observeIdentity(d *decision.Decision) {
 	switch {
 	case d.Resolution.Banned:
 		m.overrides.with(overrideKey{effect: ban}).Inc()
-	case d.Resolution.Exempt:
+	case d.Resolution.Exemption.Override != 0:
 		m.overrides.with(overrideKey{effect: exemption}).Inc()
+	}
+	if by := d.Resolution.Exemption; d.Result == decision.Exempted {
+		m.exempt.with(exemptKey{by.By, by.Override != 0}).Inc()
 	}
 }
 

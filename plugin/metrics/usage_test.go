@@ -227,10 +227,13 @@ func TestOverridesAreCountedByWhatTheyDo(t *testing.T) {
 	m.Observe(d)
 	for _, change := range []func(*policy.Resolution){
 		func(r *policy.Resolution) { r.Banned = true },
-		func(r *policy.Resolution) { r.Exempt = true },
+		func(r *policy.Resolution) { r.Exempt, r.Exemption = true, policy.Exemption{By: "user", Override: 7} },
+		func(r *policy.Resolution) { r.Exempt, r.Exemption = true, policy.Exemption{By: "cidr", Entry: 3} },
+		func(r *policy.Resolution) { r.Preflight, r.Exemption = true, policy.Exemption{By: "preflight"} },
 	} {
 		d = decided(t, "gold")
 		change(&d.Resolution)
+		d.RecordExemption()
 		m.Observe(d)
 	}
 	const want = `override_type="ban" scope="(none)" 1
@@ -240,5 +243,11 @@ override_type="limit" scope="user" 1
 override_type="penalty" scope="tenant" 1`
 	if got := samples(t, m, "override_applied_total"); got != want {
 		t.Errorf("counted\n%s\nwant\n%s", got, want)
+	}
+	const exempt = `kind="cidr" source="config" 1
+kind="preflight" source="config" 1
+kind="user" source="row" 1`
+	if got := samples(t, m, "exempt_total"); got != exempt {
+		t.Errorf("counted as exempt\n%s\nwant\n%s", got, exempt)
 	}
 }
