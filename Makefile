@@ -130,7 +130,7 @@ unit: ## Run only the unit tests
 
 .PHONY: spec
 spec: ## Run only the specs: the built programs, from outside
-	$(call gotest,spec,-timeout 20m -count=1 -parallel 12 -skip '^TestChaos' ./spec/...)
+	$(call gotest,spec,-timeout 20m -count=1 -parallel 16 -skip '^TestChaos' ./spec/...)
 
 .PHONY: chaos
 chaos: ## Inject faults of Redis and the network under load, and print their effects

@@ -98,7 +98,7 @@ func (p *pressure) drive(ctx context.Context, socket string, id int32, who calle
 		Consumer: &gateway.Consumer{ID: "c", Username: who.tenant}, RemoteAddr: "127.0.0.1:1",
 		CredentialID: "k",
 	}
-	pace := time.NewTicker(5 * time.Millisecond) // so that the quota lasts longer than the switch
+	pace := time.NewTicker(10 * time.Millisecond) // so that the quota lasts longer than the switch
 	defer pace.Stop()
 	var c *gateway.Conn
 	for n := 0; ctx.Err() == nil; n++ {

@@ -27,8 +27,9 @@ type load struct {
 // admission is one admitted request: it was decided at some instant from Sent to Answered.
 type admission struct{ Sent, Answered time.Duration }
 
-// press sends events of one tenant as fast as it can, until the load has lasted and some were denied.
-func (l load) press(t *testing.T, limit string) []sample {
+// press sends events of one tenant as fast as it can, until the load has lasted and some were denied. The limit has a
+// bucket of its own.
+func (l load) press(t *testing.T, algorithm string) []sample {
 	t.Helper()
 	var all []sample
 	var denied atomic.Bool
@@ -43,8 +44,9 @@ func (l load) press(t *testing.T, limit string) []sample {
 		t.Cleanup(func() { os.RemoveAll(prefix) })
 		startPlugin(t, prefix)
 		socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
-		id := startInstance(t, socket,
-			`{"__seq__":1,"__plugin_id":"p","fail_mode":"closed",`+l.config+`"tiers":[{"name":"a","limits":[`+limit+`]}]}`)
+		id := startInstance(t, socket, fmt.Sprintf(`{"__seq__":1,"__plugin_id":"p","fail_mode":"closed",%s"namespace":%q,
+			"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant","limit":%d,"window_size":1,"algorithm":%[2]q}]}]}`,
+			l.config, algorithm, quantity))
 		begun := time.Now()
 		goesOn := func() bool {
 			lasted := time.Since(begun)
@@ -127,8 +129,8 @@ const quantity = 300 // per second, in every exactness spec: a third of the load
 func exact(t *testing.T, l load) {
 	for _, algorithm := range []string{"token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"} {
 		t.Run(algorithm, func(t *testing.T) {
-			samples := l.press(t, fmt.Sprintf(`{"name":"l","scope":"tenant","limit":%d,"window_size":1,"algorithm":%q}`,
-				quantity, algorithm))
+			t.Parallel()
+			samples := l.press(t, algorithm)
 			all := admitted(samples)
 			switch algorithm {
 			case "token_bucket":
@@ -217,6 +219,6 @@ func checkLog(t *testing.T, all []admission) {
 
 func TestSoakOneProcessUnderThreefoldLoadNeverExceedsAnyAlgorithmsBound(t *testing.T) {
 	t.Parallel()
-	alone(t)
+	awaitTurn(t)
 	exact(t, load{processes: 1, connections: 16, lasts: soak.For(t, 1500*time.Millisecond)})
 }

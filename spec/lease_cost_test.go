@@ -137,7 +137,7 @@ func hotTenant(t testing.TB, processes int) (calls, decisions int, took time.Dur
 	client := server.Client(t)
 	members := f.joinAll(processes)
 	f.awaitLeases(members...)
-	alone(t)
+	awaitTurn(t)
 	tr := f.offer(by("acme"), steady(hotRate))
 	for _, m := range members {
 		tr.to(m, m.openScoped("default", 2*hotRate, "", ""), 16/processes)

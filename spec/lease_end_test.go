@@ -22,7 +22,7 @@ func TestAKilledNodeLosesOnlyItsLeasesWhichRefillWithTime(t *testing.T) {
 	f := onSocket(t, redistest.Single(t))
 	nodes := f.joinAll(2)
 	f.awaitLeases(nodes...)
-	alone(t)
+	awaitTurn(t)
 	quota, window := yearly(4000), bound{algorithm: "fixed_window", limit: 600, window: 2 * time.Second}
 	bucket := bound{algorithm: "token_bucket", limit: 2000, window: 100 * time.Second, burst: 2000}
 	var dying []*part
@@ -93,7 +93,7 @@ func TestANodeThatEndsReleasesItsLeases(t *testing.T) {
 	f := onSocket(t, redistest.Single(t))
 	nodes := f.joinAll(2)
 	f.awaitLeases(nodes...)
-	alone(t)
+	awaitTurn(t)
 	quota := yearly(4000)
 	tr := f.offer(by("acme"), steady(1000))
 	ending := tr.to(nodes[0], nodes[0].open("", quota.config()), 8)

@@ -13,7 +13,7 @@ func TestExactLimitsAreNeverLeasedAndSharedExactly(t *testing.T) {
 	f := onSocket(t, redistest.Single(t))
 	noShare, others := f.joinAll(2, "-lease-share", "0"), f.joinAll(2)
 	f.awaitLeases(others...) // so that the two that joined before could lease, too
-	alone(t)
+	awaitTurn(t)
 	quota := yearly(2000)
 	drawn, granted := make([]int, len(others)), make([]int, len(others))
 	for i, m := range others {
@@ -57,7 +57,7 @@ func TestAChangedLimitHoldsWhileTokensOfTheOldOneAreOnLease(t *testing.T) {
 	f := onSocket(t, redistest.Single(t))
 	m := f.join()
 	f.awaitLeases(m)
-	alone(t)
+	awaitTurn(t)
 	more, fewer := yearly(4000), yearly(3000)
 	first := f.offer(by("acme"), steady(1000))
 	first.to(m, m.open("", more.config()), 8)

@@ -55,14 +55,14 @@ func (f *fleet) join(args ...string) *member {
 	return &member{process: p, fleet: f, socket: filepath.Join(prefix, "tenant-rate-limiting.socket"), metrics: metrics}
 }
 
-// machine is locked by the spec that loads the machine.
-var machine sync.Mutex
+// loads has an element for each spec that loads the machine.
+var loads = make(chan struct{}, 2)
 
-// alone locks the machine until the test ends. Specs wait in parallel until their nodes may lease, and then run their
-// load one after the other.
-func alone(t testing.TB) {
-	machine.Lock()
-	t.Cleanup(machine.Unlock)
+// awaitTurn waits until at most one other spec loads the machine. The spec then counts as loading it until it ends. Specs
+// wait in parallel until their nodes may lease.
+func awaitTurn(t testing.TB) {
+	loads <- struct{}{}
+	t.Cleanup(func() { <-loads })
 }
 
 // joinAll starts n members.

@@ -13,11 +13,10 @@ func TestAnOutageIsDecidedFromLeasesFirstAndThenByFailModes(t *testing.T) {
 	t.Parallel()
 	const connections = 8
 	proxy := proxyTo(t, redistest.Single(t))
-	f := onRedis(t, fmt.Sprintf(`"host":"127.0.0.1","port":%d,"send_timeout":%[2]d,"read_timeout":%[2]d`, proxy.Port(),
-		chaosTimeout.Milliseconds()))
+	f := onRedis(t, fmt.Sprintf(`"host":"127.0.0.1","port":%d,"send_timeout":3000,"read_timeout":3000`, proxy.Port()))
 	m := f.join()
 	f.awaitLeases(m)
-	alone(t)
+	awaitTurn(t)
 	closed, local := yearly(2000), yearly(2000)
 	local.others = `,"fail_mode":"local"`
 	flows := map[string]*traffic{}

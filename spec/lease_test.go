@@ -19,11 +19,11 @@ const (
 // TestSoakNoIntervalExceedsTheLimitWhileLeasingNodesJoinAndLeave runs with the largest lease share.
 func TestSoakNoIntervalExceedsTheLimitWhileLeasingNodesJoinAndLeave(t *testing.T) {
 	t.Parallel()
-	alone(t)
+	awaitTurn(t)
 	f := onSocket(t, redistest.Single(t))
 	bounds := []bound{
-		{algorithm: "token_bucket", limit: 500, window: time.Second, burst: 2000},
-		{algorithm: "fixed_window", limit: 1000, window: 2 * time.Second},
+		{algorithm: "token_bucket", limit: 300, window: time.Second, burst: 2000},
+		{algorithm: "fixed_window", limit: 800, window: 2 * time.Second},
 	}
 	var crowd crowd
 	for _, b := range bounds {
@@ -71,7 +71,7 @@ func TestSoakLeasesHeldInACalmAddNothingToABurst(t *testing.T) {
 	f := onSocket(t, redistest.Single(t))
 	members := f.joinAll(4, "-lease-share", "5")
 	f.awaitLeases(members...)
-	alone(t)
+	awaitTurn(t)
 	b := bound{algorithm: "token_bucket", limit: 1000, window: time.Second, burst: 1000}
 	tr := f.offer(by("acme"), rushes(3*b.limit))
 	for _, m := range members {

@@ -191,12 +191,14 @@ func TestChangesReachARunningNodeFast(t *testing.T) {
 	done := make(chan struct{})
 	requests := make(chan error, 1)
 	go func() { // requests run meanwhile
+		pace := time.NewTicker(2 * time.Millisecond)
+		defer pace.Stop()
 		for {
 			select {
 			case <-done:
 				requests <- nil
 				return
-			default:
+			case <-pace.C:
 			}
 			if a, err := g.send(http.MethodGet, "/records", "apikey", "beth"); err != nil || a.Status != 200 {
 				requests <- fmt.Errorf("%d %v", a.Status, err)

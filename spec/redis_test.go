@@ -71,7 +71,7 @@ func TestTwoNodesWithOneRedisShareALimitExactly(t *testing.T) {
 
 func TestSoakFourProcessesOnOneRedisNeverExceedAnyAlgorithmsBound(t *testing.T) {
 	t.Parallel()
-	alone(t)
+	awaitTurn(t)
 	server := redistest.Single(t)
 	exact(t, load{
 		processes: 4, connections: 64, lasts: soak.For(t, 2*time.Second),

@@ -12,7 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// underLoad runs act while many clients send requests one after another.
+// underLoad runs act while many clients send requests.
 func underLoad(t *testing.T, n *node, act func(answered *atomic.Int64)) {
 	t.Helper()
 	var clients sync.WaitGroup
@@ -20,11 +20,13 @@ func underLoad(t *testing.T, n *node, act func(answered *atomic.Int64)) {
 	done := make(chan struct{})
 	for range 16 {
 		clients.Go(func() {
+			pace := time.NewTicker(10 * time.Millisecond)
+			defer pace.Stop()
 			for {
 				select {
 				case <-done:
 					return
-				default:
+				case <-pace.C:
 				}
 				a, err := n.send(http.MethodGet, "/records", "apikey", "alice")
 				if err != nil {
@@ -54,7 +56,7 @@ func busyKong(o *gateway.Options) { o.NoticeAfter = 50 * time.Millisecond }
 
 func TestSoakRestartsOfThePluginUnderLoadStallNoRoute(t *testing.T) {
 	t.Parallel()
-	alone(t)
+	awaitTurn(t)
 	n := start(t, deck(plentiful), busyKong)
 	underLoad(t, n, func(answered *atomic.Int64) {
 		for range soak.Count(4, 10) {
