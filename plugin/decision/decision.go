@@ -55,7 +55,7 @@ func (f Failure) MayHaveSpent() bool { return f == TimedOut || f == Lost }
 type Status struct {
 	limit.Status              // after the request was charged, or as it stands if nothing was
 	Wait         limit.Micros // until the bound admits; 0: it admits now; limit.Never: it never will
-	Now          limit.Micros // the store's clock when it answered
+	Now          limit.Micros // the clock of the bucket's store when it decided
 	Source       Source
 	Failure      Failure       // of the shared store, also where this process answered instead
 	Charged      bool          // the bound's cost was spent

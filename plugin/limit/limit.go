@@ -64,9 +64,13 @@ type Algorithm uint8
 //	sliding log     H in any interval of one window
 //
 // Intervals are of a clock that does not step. When it steps back by no more than [StepBack], nothing refills until it
-// has caught up, and the bounds hold. Each step forward may fill a bucket that is not full yet, and each step back by
-// more than StepBack resets it: an interval that contains one may see H more. Without the reset, a bucket that was
-// exhausted while the clock was ahead would admit nothing for as long as the clock had been ahead.
+// has caught up, and the bounds hold if each admission counts at the latest instant that its bucket has seen. A clock
+// that is read before the bucket is locked steps back as well: for a request that is overtaken by one with a later
+// reading. So a store reads it while nothing else can spend from the bucket.
+//
+// Each step forward may fill a bucket that is not full yet, and each step back by more than StepBack resets it: an
+// interval that contains one may see H more. Without the reset, a bucket that was exhausted while the clock was ahead
+// would admit nothing for as long as the clock had been ahead.
 const (
 	None Algorithm = iota
 	TokenBucket

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,12 +14,17 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
 
-// turnedClock is the script whose time is the instant that clock has written. What Redis does by its own time it leaves
-// out: keys do not expire, and nothing is swept, which a clock that steps back would notice.
-var turnedClock = newScript(assemble("frame", standing))
+// readClock is Lua that reads the time of a server that may read any key.
+const readClock = `redis.call("GET", "clock")`
 
-var standing = map[string]string{"clock": `
-local now, STEP_BACK = tonumber(redis.call("GET", "clock")), 2 ^ 53
+// turnedClock is the script whose time is the instant that clock has written.
+var turnedClock = newScript(assemble("frame", standing(readClock)))
+
+// standing returns a fragment for a clock that stands still, whose time is read by a Lua expression. What Redis does by
+// its own time it leaves out: keys do not expire, and nothing is swept, which a clock that steps back would notice.
+func standing(time string) map[string]string {
+	return map[string]string{"clock": `
+local now, STEP_BACK = tonumber(` + time + `), 2 ^ 53
 local redis = {pcall = redis.pcall, call = function(command, ...)
   if command == "PEXPIRE" then return end
   local key, value, option = ...
@@ -28,46 +32,62 @@ local redis = {pcall = redis.pcall, call = function(command, ...)
   return redis.call(command, ...)
 end}
 `}
+}
 
 // turned makes a store split by the clock that its script reads.
-func turned(s *Store) *Store {
-	s.splitting = newScript(assemble("split", standing))
-	if s.script == givenClock {
-		s.splitting = newScript(strings.Replace(s.splitting.source, `redis.call("GET", "clock")`, `ARGV[2]`, 1))
-	}
+func turned(s *Store) *Store { return splitBy(s, readClock) }
+
+// splitBy makes a store split by the time that a Lua expression reads.
+func splitBy(s *Store, time string) *Store {
+	s.splitting = newScript(assemble("split", standing(time)))
 	return s
 }
 
-// givenClock is the script whose time comes with each request: in a cluster there is no key that all masters can read.
-var givenClock = newScript(strings.Replace(turnedClock.source, `redis.call("GET", "clock")`, `ARGV[2]`, 1))
-
-// timed is a transport whose requests say what time it is.
-type timed struct {
-	transport
-	clock storetest.Clock
+// clockOfMaster returns Lua that reads the time of the master that runs it. Each master has one of the keys, and may
+// not read the others.
+func clockOfMaster(keys []string) string {
+	return `(function()
+  for _, key in ipairs({"` + strings.Join(keys, `", "`) + `"}) do
+    local instant = redis.pcall("GET", key)
+    if type(instant) == "string" then return instant end
+  end
+end)()`
 }
 
-func (t timed) Run(ctx context.Context, script *script, c *call) error {
-	c.args = append(c.args[:1:1], strconv.AppendInt(nil, int64(t.clock.Now()), 10))
-	return t.transport.Run(ctx, script, c)
-}
-
-// clock is a storetest.Clock that lives in Redis, so that requests at the same time never see it step back.
+// clock is a storetest.Clock. Each server has its time in a key, and the script reads it there: so requests at the same
+// time never see it step back, in whatever order they were sent. Two servers may differ while it advances.
 type clock struct {
-	t      testing.TB
-	client redis.UniversalClient
+	t       testing.TB
+	servers []timeKey
 }
 
-func newClock(t testing.TB, client redis.UniversalClient) clock {
-	c := clock{t, client}
-	if err := client.Set(context.Background(), "clock", int64(storetest.Start), 0).Err(); err != nil {
-		t.Fatalf("set the clock: %v", err)
+// timeKey is the key that has the time of a server.
+type timeKey struct {
+	client *redis.Client
+	key    string
+}
+
+// newClock returns the clock of some servers, which begins at storetest.Start.
+func newClock(t testing.TB, servers ...*redis.Client) clock {
+	t.Helper()
+	c := clock{t: t}
+	for _, client := range servers {
+		c.add(client, "clock")
 	}
 	return c
 }
 
+// add adds a server, which has its time in a key.
+func (c *clock) add(client *redis.Client, key string) {
+	c.t.Helper()
+	c.servers = append(c.servers, timeKey{client, key})
+	if err := client.Set(context.Background(), key, int64(storetest.Start), 0).Err(); err != nil {
+		c.t.Fatalf("set the clock: %v", err)
+	}
+}
+
 func (c clock) Now() limit.Micros {
-	now, err := c.client.Get(context.Background(), "clock").Int64()
+	now, err := c.servers[0].client.Get(context.Background(), c.servers[0].key).Int64()
 	if err != nil {
 		c.t.Fatalf("read the clock: %v", err)
 	}
@@ -75,8 +95,10 @@ func (c clock) Now() limit.Micros {
 }
 
 func (c clock) Advance(by limit.Micros) {
-	if err := c.client.IncrBy(context.Background(), "clock", int64(by)).Err(); err != nil {
-		c.t.Fatalf("turn the clock: %v", err)
+	for _, s := range c.servers {
+		if err := s.client.IncrBy(context.Background(), s.key, int64(by)).Err(); err != nil {
+			c.t.Errorf("advance the clock: %v", err)
+		}
 	}
 }
 
@@ -117,7 +139,7 @@ func TestRedisstoreKeepsTheStoresPromises(t *testing.T) {
 		t.Run("groups="+strconv.FormatBool(groups), func(t *testing.T) {
 			storetest.Run(t, func(t *testing.T) (store.Store, storetest.Clock) {
 				flush(t, client)
-				return turned(newStore("test", &direct{client, groups}, turnedClock, slog.New(slog.DiscardHandler))), newClock(t, client)
+				return turned(newStore("test", &direct{client, groups}, turnedClock, quiet)), newClock(t, client)
 			})
 		})
 	}
@@ -126,14 +148,20 @@ func TestRedisstoreKeepsTheStoresPromises(t *testing.T) {
 func TestARealClusterKeepsTheStoresPromises(t *testing.T) {
 	t.Parallel()
 	nodes := covering(t, 0)
+	keys, masters := keysOf(t, nodes), make([]*redis.Client, len(nodes.Masters))
+	for i, master := range nodes.Masters {
+		keys[i], masters[i] = "clock"+keys[i], master.Client(t)
+	}
+	time := clockOfMaster(keys)
 	eachWay(t, func(t *testing.T, pipelined bool) {
-		c := checked(t, givenClock.source, among(nodes, pipelined))
+		c := checked(t, assemble("frame", standing(time)), among(nodes, pipelined))
 		storetest.Run(t, func(t *testing.T) (store.Store, storetest.Clock) {
-			for _, master := range nodes.Masters {
-				flush(t, master.Client(t))
+			clock := clock{t: t}
+			for i, master := range masters {
+				flush(t, master)
+				clock.add(master, keys[i])
 			}
-			clock := storetest.NewClock()
-			return turned(newStore("test", timed{c, clock}, givenClock, quiet)), clock
+			return splitBy(c.store, time), clock
 		})
 	})
 }

@@ -52,14 +52,24 @@ func pairOn(t *testing.T, clients [2]*redis.Client) *Pair {
 	return NewPair(over(clients[0]), over(clients[1]), byParity)
 }
 
-// pairOf makes a pair over two servers, which it empties, and which read the time from one clock.
-func pairOf(t *testing.T, clients [2]*redis.Client, groups bool, clock storetest.Clock) *Pair {
+// pairOf makes a pair over two servers, which it empties, and their clock.
+func pairOf(t *testing.T, clients [2]*redis.Client, groups bool) (*Pair, clock) {
 	t.Helper()
-	over := func(client *redis.Client) *Store {
+	return pairOver(t, clients, func(_ int, d *direct) transport {
+		d.groups = groups
+		return d
+	})
+}
+
+// pairOver makes a pair over two servers, which it empties, and their clock. wrap returns the transport of a server.
+func pairOver(t *testing.T, clients [2]*redis.Client, wrap func(server int, d *direct) transport) (*Pair, clock) {
+	t.Helper()
+	var stores [2]*Store
+	for i, client := range clients {
 		flush(t, client)
-		return turned(newStore("test", timed{&direct{client, groups}, clock}, givenClock, quiet))
+		stores[i] = turned(newStore("test", wrap(i, &direct{client: client}), turnedClock, quiet))
 	}
-	return NewPair(over(clients[0]), over(clients[1]), byParity)
+	return NewPair(stores[0], stores[1], byParity), newClock(t, clients[:]...)
 }
 
 // placed returns which call of a pair by parity decides a bucket: there is one for each Redis, or for each group in it.
@@ -78,8 +88,7 @@ func TestAPairKeepsTheStoresPromises(t *testing.T) {
 	for _, groups := range []bool{false, true} {
 		t.Run("groups="+strconv.FormatBool(groups), func(t *testing.T) {
 			storetest.RunApart(t, func(t *testing.T) (store.Store, storetest.Clock) {
-				clock := storetest.NewClock()
-				return pairOf(t, clients, groups, clock), clock
+				return pairOf(t, clients, groups)
 			}, placed(groups))
 		})
 	}
@@ -87,7 +96,7 @@ func TestAPairKeepsTheStoresPromises(t *testing.T) {
 
 // One sliding log has two bounds in shadow, of which the first spends what is refunded as the other Redis denies.
 func TestABoundShowsNothingOfWhatTheOtherRedisDenied(t *testing.T) {
-	pair := pairOf(t, twoServers(t), false, storetest.NewClock())
+	pair, _ := pairOf(t, twoServers(t), false)
 	empty := hourly(t, named(0, true), 1, 1)
 	shadow := hourly(t, named(0, false), 2, 2)
 	l, err := limit.New(limit.Spec{Algorithm: limit.SlidingLog, Quantity: 2, Window: 3600 * limit.Second})
@@ -144,7 +153,7 @@ func usedOf(t *testing.T, store *Pair, bounds []policy.Bound) []int64 {
 func TestADenialByEitherRedisLeavesBothUnspent(t *testing.T) {
 	clients := twoServers(t)
 	rapid.Check(t, func(r *rapid.T) {
-		pair := pairOf(t, clients, false, storetest.NewClock())
+		pair, _ := pairOf(t, clients, false)
 		var bounds []policy.Bound
 		for i := range rapid.IntRange(2, 6).Draw(r, "bounds") {
 			quantity := rapid.Int64Range(1, 9).Draw(r, "quantity")
@@ -176,7 +185,7 @@ func TestADenialByEitherRedisLeavesBothUnspent(t *testing.T) {
 }
 
 func TestARefundGoesBackToTheRedisThatWasSpentFrom(t *testing.T) {
-	pair := pairOf(t, twoServers(t), false, storetest.NewClock())
+	pair, _ := pairOf(t, twoServers(t), false)
 	one, other := named(0, false), named(0, true)
 	bounds, statuses := []policy.Bound{hourly(t, one, 10, 3), hourly(t, other, 10, 4)}, make([]decision.Status, 2)
 	if err := pair.Take(t.Context(), bounds, statuses); err != nil {

@@ -61,7 +61,8 @@ func (s *Store) Stats() Stats {
 
 // Take implements store.Store. A single Redis decides all bounds in one atomic round trip. In a cluster each group of
 // bounds with one hash tag is decided so, all groups at once; if one denies, what the others have spent is refunded
-// once. A refund that is lost, or that comes too late, leaves a denied request charged.
+// once. A refund that is lost, or that comes too late, leaves a denied request charged. Each group is decided by the
+// clock of its own master. A limit's bound holds over these instants, which the statuses have as Now.
 //
 // Where no answer comes, the statuses of the group's bounds are [decision.Unanswered] with the cause; their Wait is how
 // long a retry is pointless, or 0. An error means that the request cannot be sent at all.

@@ -20,7 +20,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Clock is the clock of the store under test. The store must use no other clock.
+// Clock is the clock of the store under test. The store must use no other clock, and must read it while nothing else
+// can spend from the buckets that it decides. Otherwise a request that is overtaken is recorded at an instant before
+// that of its bucket, and the interval up to it may see more than the bound.
 type Clock interface {
 	Now() limit.Micros
 	Advance(by limit.Micros) // negative: the clock steps back
