@@ -12,8 +12,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/router"
 )
 
-// accessPhase is the only phase that is simulated.
-const accessPhase = "access"
+// The phases that are simulated.
+const (
+	accessPhase = "access" // before the request goes to the upstream
+	logPhase    = "log"    // after the client has its response
+)
 
 // workspaceID is the id of the default workspace; a real Kong makes one up when it migrates its database.
 const workspaceID = "0dc6f45b-8f8d-40d2-a504-473544ee190b"
@@ -44,6 +47,7 @@ type jwtCredential struct {
 // scopedPlugin is a plugin with all its configurations. Only the most specific of them runs for a request.
 type scopedPlugin struct {
 	info    *PluginInfo
+	logs    bool // it has a log phase
 	configs map[scope]accessHandler
 }
 
@@ -57,6 +61,11 @@ type scope struct {
 // setting x.exit; an error is a 500.
 type accessHandler interface {
 	access(x *exchange, worker int) error
+}
+
+// logHandler runs one configuration of a plugin in the log phase of the given worker.
+type logHandler interface {
+	log(x *exchange, worker int) error
 }
 
 // mostSpecific returns the configuration that runs for a request by Kong's order of scopes; nil if none does.
@@ -128,7 +137,9 @@ func (c *compiledConfig) plugin(info *PluginInfo) *scopedPlugin {
 			return p
 		}
 	}
-	p := &scopedPlugin{info: info, configs: map[scope]accessHandler{}}
+	p := &scopedPlugin{
+		info: info, logs: slices.Contains(info.Phases, logPhase), configs: map[scope]accessHandler{},
+	}
 	c.plugins = append(c.plugins, p)
 	return p
 }
@@ -179,7 +190,16 @@ type instanceConfig struct {
 }
 
 func (p *externalPlugin) access(x *exchange, worker int) error {
-	return p.server.workers[worker].run(p.configs[worker], x, p.server.forgetInstances)
+	if !slices.Contains(p.server.info.Phases, accessPhase) {
+		return nil
+	}
+	return p.run(accessPhase, x, worker)
+}
+
+func (p *externalPlugin) log(x *exchange, worker int) error { return p.run(logPhase, x, worker) }
+
+func (p *externalPlugin) run(phase string, x *exchange, worker int) error {
+	return p.server.workers[worker].run(phase, p.configs[worker], x, p.server.forgetInstances)
 }
 
 // newExternalPlugin encodes the JSON that starts an instance in each worker: the config without nulls, with its vault

@@ -103,7 +103,11 @@ func (c *Conn) HandleEvent(instance int32, phase string, request Request) (Outco
 	if errors.Is(err, errExited) {
 		err = c.Close()
 	}
-	return Outcome{Exit: x.exit, Header: x.responseHeader, Serialized: x.serialized}, err
+	outcome := Outcome{Exit: x.exit, Header: x.responseHeader}
+	for _, added := range x.serialized {
+		put(&outcome.Serialized, added.key, added.value)
+	}
+	return outcome, err
 }
 
 func (c *Conn) handleEvent(instance int32, phase string, x *exchange) error {

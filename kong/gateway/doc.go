@@ -3,12 +3,17 @@
 // server as Kong would, speaks Kong's plugin-server protocol with it over the unix socket, and proxies to the upstream.
 //
 // A plugin sees the same as in Kong: the config of StartInstance, one instance per worker and config, answers to PDK
-// questions in the access phase, exits, gRPC over HTTP/2 without TLS, replays of a lost event, respawns, normalised
-// paths, and the most specific config. The PDK methods are those that the plugin or a recorded transcript asks
-// ([pdkMethods]), the fields of entities those that an example or spec sets. Any other method or field is an error; an
-// nginx variable that is not simulated reads as empty.
+// questions in the access and the log phase, exits, gRPC over HTTP/2 without TLS, replays of a lost event, respawns,
+// normalised paths, and the most specific config. A plugin gets the events of the phases that its info names. The PDK
+// methods are those that the plugin or a recorded transcript asks ([pdkMethods], [logMethods]), the fields of entities
+// those that an example or spec sets. Any other method or field is an error; an nginx variable that is not simulated
+// reads as empty.
 //
-// Other phases and plugins, TLS listeners, load balancing, the Admin API and retries are not simulated.
+// Log events are sent once the client has its response, and no request waits for them. Sizes in a log entry are those
+// of HTTP/1.1 as Kong writes it.
+//
+// Other phases and plugins, TLS listeners, load balancing and the Admin API are not simulated. Retries are in the log
+// entry only.
 //
 // The package has no code for a particular plugin: it reads the plugin's schema from -dump.
 package gateway

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/router"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/uri"
@@ -46,9 +48,11 @@ type Exit struct {
 	Header http.Header
 }
 
-// exchange is one request in Kong's access phase: the facts that plugins read, and the state that they change.
+// exchange is one request in Kong: the facts that plugins read, and the state that they change.
 type exchange struct {
 	node       *node
+	began      time.Time
+	size       int64 // of the request, in bytes
 	requestID  string
 	method     string
 	target     string // as sent
@@ -67,17 +71,26 @@ type exchange struct {
 	consumer     *Consumer
 	credentialID string
 
-	// Lua values by key: kong.ctx.shared, the additions to Kong's log entries, ngx.ctx.
-	shared, serialized, ctx map[string]any
+	shared, ctx map[string]any // Lua values by key: kong.ctx.shared, ngx.ctx
+	serialized  []keyValue     // the additions to Kong's log entries
 
 	responseHeader http.Header // as plugins spelled the names
 	exit           *Exit
+
+	sent    *sentResponse // nil before the log phase
+	logging sync.Mutex    // held while a question is answered: the events of the log phase run in parallel
+}
+
+// keyValue is a Lua value with its key.
+type keyValue struct {
+	key   string
+	value any
 }
 
 // newExchange parses the target. It returns false if nginx answers 400.
 func newExchange(n *node, request Request) (x *exchange, ok bool) {
 	x = &exchange{
-		node: n, method: request.Method, target: request.Target, host: request.Host, protocol: "HTTP/1.1",
+		node: n, began: time.Now(), method: request.Method, target: request.Target, host: request.Host, protocol: "HTTP/1.1",
 		header: request.Header, route: request.Route, consumer: request.Consumer, credentialID: request.CredentialID,
 		responseHeader: http.Header{},
 	}

@@ -22,6 +22,7 @@ type fakePlugin struct {
 	listener net.Listener
 	onEvent  func(*fakeEvent)
 	onStart  func(config map[string]any) bool // false: close the connection
+	newID    func() int32                     // of an instance; nil: its __seq__
 
 	mu        sync.Mutex
 	conns     map[net.Conn]bool
@@ -34,6 +35,7 @@ type fakePlugin struct {
 // fakeEvent is one event as the plugin sees it.
 type fakeEvent struct {
 	conn   net.Conn
+	name   string // of the phase
 	config map[string]any
 	call   int64
 	closed bool
@@ -123,6 +125,9 @@ func (f *fakePlugin) handle(conn net.Conn, call *pb.RpcCall) bool {
 			return false
 		}
 		id := int32(config["__seq__"].(float64))
+		if f.newID != nil {
+			id = f.newID()
+		}
 		f.mu.Lock()
 		f.instances[id] = config
 		f.mu.Unlock()
@@ -139,7 +144,9 @@ func (f *fakePlugin) handle(conn net.Conn, call *pb.RpcCall) bool {
 		if !exists {
 			return false
 		}
-		event := &fakeEvent{conn: conn, config: config, call: call.Sequence}
+		event := &fakeEvent{
+			conn: conn, name: call.GetCmdHandleEvent().EventName, config: config, call: call.Sequence,
+		}
 		f.onEvent(event)
 		return !event.closed
 	}

@@ -26,16 +26,17 @@ type Gateway struct {
 	sequence atomic.Int64 // numbers the instances (__seq__)
 
 	listener   net.Listener
-	port       string // of the listener
 	http       *http.Server
 	serving    chan error
 	stop       context.CancelFunc
 	running    sync.WaitGroup
+	logging    sync.WaitGroup // log events that are not over
 	tempPrefix bool
 }
 
 // node holds what requests and connections share.
 type node struct {
+	port     string // of the listener
 	trusted  trustedProxies
 	log      *slog.Logger
 	counters *Counters
@@ -80,7 +81,7 @@ func (g *Gateway) start(ctx context.Context) error {
 	if g.listener, err = net.Listen("tcp", g.options.Listen); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	if _, g.port, err = net.SplitHostPort(g.listener.Addr().String()); err != nil {
+	if _, g.node.port, err = net.SplitHostPort(g.listener.Addr().String()); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -166,9 +167,9 @@ func (g *Gateway) PluginPID() int {
 // Counters returns what the gateway has counted since New.
 func (g *Gateway) Counters() *Counters { return &g.counters }
 
-// Close lets requests in flight end (10 s at most), stops listening, ends the plugin servers with SIGTERM (10 s later
-// with SIGKILL), waits for everything that the gateway has started and removes a temporary prefix. It may be called
-// again, and before Start.
+// Close lets requests in flight and log events end (10 s at most), stops listening, ends the plugin servers with
+// SIGTERM (10 s later with SIGKILL), waits for everything that the gateway has started and removes a temporary prefix.
+// It may be called again, and before Start.
 func (g *Gateway) Close() error {
 	var errs []error
 	if g.http != nil {
@@ -180,6 +181,7 @@ func (g *Gateway) Close() error {
 		if err := <-g.serving; !errors.Is(err, http.ErrServerClosed) {
 			errs = append(errs, fmt.Errorf("serve: %w", err))
 		}
+		errs = append(errs, g.awaitLogs(ctx))
 		g.http = nil
 	} else if g.listener != nil {
 		if err := g.listener.Close(); !errors.Is(err, net.ErrClosed) {
@@ -200,4 +202,16 @@ func (g *Gateway) Close() error {
 		errs = append(errs, os.RemoveAll(g.options.Prefix))
 	}
 	return errors.Join(errs...)
+}
+
+// awaitLogs waits for the log events that are not over, until ctx ends.
+func (g *Gateway) awaitLogs(ctx context.Context) error {
+	over := make(chan struct{})
+	go func() { g.logging.Wait(); close(over) }()
+	select {
+	case <-over:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("log events: %w", ctx.Err())
+	}
 }

@@ -132,8 +132,10 @@ func decodeValue(b []byte, depth int) (value any, err error) {
 	}
 	err = eachField(b, func(number protowire.Number, payload []byte, scalar uint64) (err error) {
 		switch number {
-		case valueNull:
-			value = nil
+		case valueNull: // Kong's decoder names members of an enum
+			if value = any("NULL_VALUE"); scalar != 0 {
+				value = float64(int32(scalar))
+			}
 		case valueNumber:
 			value = math.Float64frombits(scalar)
 		case valueString:
@@ -163,6 +165,9 @@ func decodeList(b []byte, depth int) (list []any, err error) {
 		list = append(list, item)
 		return err
 	})
+	if end := slices.Index(list, nil); end >= 0 {
+		list = list[:end] // Kong's encoder stops at a hole
+	}
 	return list, err
 }
 

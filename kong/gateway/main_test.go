@@ -41,6 +41,10 @@ func pluginBinary(t *testing.T, kind string) string {
 
 // runPluginProcess runs a kind of plugin server and returns its exit code.
 func runPluginProcess(name string, args []string) int {
+	if len(args) == 1 && args[0] == "-dump-log" {
+		fmt.Println(strings.NewReplacer(`"rec"`, `"rec-log"`, accessPhase, logPhase).Replace(recDump))
+		return 0
+	}
 	if len(args) == 1 && args[0] == "-dump" {
 		if name == "plugin-broken" {
 			fmt.Fprintln(os.Stderr, "dump failed")
@@ -61,12 +65,31 @@ func runPluginProcess(name string, args []string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	if name == "plugin-two" {
+		logs, err := net.Listen("unix", filepath.Join(args[1], "rec-log.socket"))
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		serveFake(logs, func(e *fakeEvent) {
+			answers, err := e.ask(
+				question{"kong.response.get_status", nil}, question{"kong.ctx.shared.get", encodeString("k")},
+			)
+			if err == nil {
+				fmt.Printf("logged %x\n", answers)
+				e.end()
+			}
+		})
+	}
 	serveFake(listener, func(e *fakeEvent) {
 		answers, err := e.ask(question{"kong.request.get_header", encodeString("x-die")})
 		if err == nil && len(answers[0]) > 0 {
 			os.Exit(9)
 		}
-		e.end(setHeadersCall(map[string]any{"X-PID": fmt.Sprint(os.Getpid())}))
+		e.end(
+			question{"kong.ctx.shared.set", kv("k", "v")},
+			setHeadersCall(map[string]any{"X-PID": fmt.Sprint(os.Getpid())}),
+		)
 	}).done.Wait()
 	return 0
 }

@@ -14,6 +14,9 @@ import (
 // headers as JSON.
 const EchoHost = "echo.internal"
 
+// AnswerHost is the service host of the other built-in upstream, [ServeAnswer]. Its chunks arrive as one.
+const AnswerHost = "answer.internal"
+
 // nodeID is the answer of kong.node.get_id.
 const nodeID = "b0e68085-6bb5-47c9-843d-d5777ca5efca"
 
@@ -41,7 +44,7 @@ type Options struct {
 	// NoticeAfter is the time that a worker takes to notice that the plugin has closed an idle connection. Until then it
 	// may use the connection. The default is 2 ms.
 	NoticeAfter time.Duration
-	// Upstreams serve hosts of services within the process; EchoHost is there by default.
+	// Upstreams serve hosts of services within the process; EchoHost and AnswerHost are there by default.
 	Upstreams map[string]http.Handler
 	// Log gets Kong's error log; nothing is logged by default.
 	Log *slog.Logger
@@ -53,16 +56,28 @@ type Options struct {
 	eventTimeout time.Duration
 }
 
-// PluginServer names an external plugin's server: a Binary that the gateway runs, or Info and Socket of one that runs
-// already, as without pluginserver_*_start_cmd in Kong.
+// PluginServer names an external plugin's server: a Binary that the gateway runs, or the Socket of one that something
+// else runs, with its Info or the Query for it, as without pluginserver_*_start_cmd in Kong. One process may serve
+// several plugins, each at its own socket.
 type PluginServer struct {
 	// Binary is the executable: run with -dump for the plugin's info, then with -kong-prefix and Args, and again when
 	// it dies. Its socket is <prefix>/<name of the executable>.socket.
 	Binary string
 	// Args follow -kong-prefix on the command line.
-	Args   []string
-	Info   *PluginInfo
+	Args []string
+	// Query is the command that prints the plugin's info: pluginserver_*_query_cmd.
+	Query []string
+	Info  *PluginInfo
+	// Socket is a path; a relative one begins in the prefix.
 	Socket string
+}
+
+// isComplete reports whether one of the three ways to name a server is given.
+func (s *PluginServer) isComplete() bool {
+	if s.Binary != "" {
+		return s.Info == nil && s.Query == nil && s.Socket == ""
+	}
+	return s.Socket != "" && (s.Info == nil) != (len(s.Query) == 0)
 }
 
 // complete checks the options and sets the defaults.
@@ -71,8 +86,8 @@ func (o *Options) complete() error {
 		return errors.New("gateway: no config given")
 	}
 	for i, s := range o.Servers {
-		if (s.Binary == "") == (s.Info == nil || s.Socket == "") {
-			return fmt.Errorf("gateway: server %d needs either a binary or info and socket", i)
+		if !s.isComplete() {
+			return fmt.Errorf("gateway: server %d needs either a binary, or a socket with info or a query", i)
 		}
 	}
 	if o.Workers < 0 {
@@ -93,7 +108,9 @@ func (o *Options) complete() error {
 	setDefault(&o.replayFor, 2700*time.Millisecond)
 	setDefault(&o.eventTimeout, callTimeout)
 	setDefault(&o.Log, slog.New(slog.DiscardHandler))
-	upstreams := map[string]http.Handler{EchoHost: http.HandlerFunc(echo)}
+	upstreams := map[string]http.Handler{
+		EchoHost: http.HandlerFunc(echo), AnswerHost: http.HandlerFunc(ServeAnswer),
+	}
 	maps.Copy(upstreams, o.Upstreams)
 	o.Upstreams = upstreams
 	return nil

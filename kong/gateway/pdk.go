@@ -12,7 +12,8 @@ import (
 // Kong sends an empty frame for a nil answer.
 type pdkMethod func(x *exchange, arg []byte) ([]byte, error)
 
-// pdkMethods holds the simulated methods by the names that Kong derives from kong/pluginsocket.proto.
+// pdkMethods holds the simulated methods of the access phase by the names that Kong derives from
+// kong/pluginsocket.proto.
 var pdkMethods = map[string]pdkMethod{
 	"kong.client.get_consumer":         func(x *exchange, _ []byte) ([]byte, error) { return encodeConsumer(x.consumer) },
 	"kong.client.get_credential":       answerString(func(x *exchange) string { return x.credentialID }),
@@ -20,10 +21,18 @@ var pdkMethods = map[string]pdkMethod{
 	"kong.client.get_ip":               answerString(func(x *exchange) string { return x.peerIP }),
 	"kong.ctx.shared.get":              lookupValue(sharedValue),
 	"kong.ctx.shared.set":              withKV(func(x *exchange, key string, value any) { put(&x.shared, key, value) }),
+	"kong.log.alert":                   logLine,
+	"kong.log.crit":                    logLine,
+	"kong.log.debug":                   logLine,
+	"kong.log.err":                     logLine,
+	"kong.log.info":                    logLine,
+	"kong.log.notice":                  logLine,
 	"kong.log.serialize":               raiseInAccess,
 	"kong.log.set_serialize_value":     withKV(setSerializeValue),
+	"kong.log.warn":                    logLine,
 	"kong.nginx.get_ctx":               lookupValue(nginxCtx),
 	"kong.nginx.get_var":               lookupString((*exchange).nginxVar),
+	"kong.nginx.req_start_time":        startTime,
 	"kong.nginx.set_ctx":               withKV(func(x *exchange, key string, value any) { put(&x.ctx, key, value) }),
 	"kong.node.get_id":                 answerString(func(*exchange) string { return nodeID }),
 	"kong.request.get_header":          lookupString((*exchange).requestHeader),
@@ -32,6 +41,7 @@ var pdkMethods = map[string]pdkMethod{
 	"kong.request.get_method":          answerString(func(x *exchange) string { return x.method }),
 	"kong.request.get_path":            answerString(func(x *exchange) string { return x.path }),
 	"kong.request.get_path_with_query": answerString(func(x *exchange) string { return x.requestURI }),
+	"kong.request.get_uri_captures":    uriCaptures,
 	"kong.response.exit":               exit,
 	"kong.response.set_headers":        setResponseHeaders,
 	"kong.router.get_route":            func(x *exchange, _ []byte) ([]byte, error) { return encodeRoute(x.route) },
@@ -40,17 +50,20 @@ var pdkMethods = map[string]pdkMethod{
 
 // answer runs one method. An error ends the event with a 500, but for errExited after kong.response.exit.
 func (x *exchange) answer(method string, arg []byte) ([]byte, error) {
-	run, simulated := pdkMethods[method]
+	methods := pdkMethods
+	if x.sent != nil {
+		methods = logMethods
+	}
+	run, simulated := methods[method]
 	if !simulated {
 		return nil, fmt.Errorf("method %q is not simulated", method)
 	}
 	x.node.counters.questions.Add(1)
+	x.logging.Lock()
+	defer x.logging.Unlock()
 	reply, err := run(x, arg)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", method, err)
-	}
-	if x.exit != nil {
-		return nil, errExited
 	}
 	return reply, nil
 }
@@ -125,7 +138,31 @@ func requestHeaders(x *exchange, arg []byte) ([]byte, error) {
 	return encodeStruct(x.headerTable(int(limit.V))), nil
 }
 
-func setSerializeValue(x *exchange, key string, value any) { put(&x.serialized, key, value) }
+func setSerializeValue(x *exchange, key string, value any) {
+	x.serialized = append(x.serialized, keyValue{key, value})
+}
+
+// logLine answers kong.log.notice and its like: it writes the values to the error log.
+func logLine(x *exchange, arg []byte) ([]byte, error) {
+	values, err := decodeList(arg, 0)
+	if err == nil {
+		x.node.log.Info(fmt.Sprint(values...), "request_id", x.requestID)
+	}
+	return nil, err
+}
+
+// startTime answers kong.nginx.req_start_time: seconds, to a millisecond.
+func startTime(x *exchange, _ []byte) ([]byte, error) {
+	return encodeMessage(&pb.Number{V: float64(x.began.UnixMilli()) / 1000})
+}
+
+// uriCaptures answers kong.request.get_uri_captures for a path that is no regular expression.
+func uriCaptures(x *exchange, _ []byte) ([]byte, error) {
+	if x.match != nil && x.match.IsRegex {
+		return nil, errors.New("captures of a regular expression are not simulated")
+	}
+	return nil, nil
+}
 
 func sharedValue(x *exchange, key string) (any, error) { return x.shared[key], nil }
 

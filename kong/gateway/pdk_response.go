@@ -16,7 +16,8 @@ func setResponseHeaders(x *exchange, arg []byte) ([]byte, error) {
 	return nil, setHeaders(x.responseHeader, headers)
 }
 
-// exit answers kong.response.exit. It decodes ExitArgs by hand, because headers and body are any bytes.
+// exit carries out kong.response.exit, which has no answer. It decodes ExitArgs by hand, because headers and body are
+// any bytes.
 func exit(x *exchange, arg []byte) ([]byte, error) {
 	answer := &Exit{Body: []byte{}, Header: http.Header{}}
 	err := eachField(arg, func(number protowire.Number, payload []byte, scalar uint64) error {
@@ -42,5 +43,5 @@ func exit(x *exchange, arg []byte) ([]byte, error) {
 	}
 	x.completeGRPC(answer)
 	x.exit = answer
-	return nil, nil
+	return nil, errExited
 }

@@ -28,17 +28,21 @@ type PluginInfo struct {
 // QueryPlugin runs "<binary> -dump", Kong's query command, in an empty environment and parses its output. A command
 // that fails, invalid output and a schema that Kong does not load are errors, as at Kong's start.
 func QueryPlugin(ctx context.Context, binary string) (*PluginInfo, error) {
-	command := exec.CommandContext(ctx, binary, "-dump")
+	return queryPlugin(ctx, []string{binary, "-dump"})
+}
+
+func queryPlugin(ctx context.Context, query []string) (*PluginInfo, error) {
+	command := exec.CommandContext(ctx, query[0], query[1:]...)
 	command.Env = []string{}
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr
 	if err := command.Run(); err != nil {
-		return nil, fmt.Errorf("error loading plugins info from [%s -dump]: %w: %s",
-			binary, err, strings.TrimSpace(stderr.String()))
+		return nil, fmt.Errorf("error loading plugins info from %v: %w: %s",
+			query, err, strings.TrimSpace(stderr.String()))
 	}
 	info, err := ParsePluginInfo(stdout.Bytes())
 	if err != nil {
-		return nil, fmt.Errorf("%s -dump: %w", binary, err)
+		return nil, fmt.Errorf("%s: %w", strings.Join(query, " "), err)
 	}
 	return info, nil
 }

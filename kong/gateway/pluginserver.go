@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"slices"
 	"time"
 )
@@ -28,22 +29,32 @@ type pluginServer struct {
 
 func newPluginServer(ctx context.Context, given PluginServer, g *Gateway) (*pluginServer, error) {
 	s := &pluginServer{info: given.Info, socket: given.Socket}
+	query := given.Query
 	if given.Binary != "" {
-		info, err := QueryPlugin(ctx, given.Binary)
+		query = []string{given.Binary, "-dump"}
+	}
+	if query != nil {
+		info, err := queryPlugin(ctx, query)
 		if err != nil {
 			return nil, err
 		}
-		s.info, s.socket = info, socketPath(g.options.Prefix, given.Binary)
+		s.info = info
+	}
+	if given.Binary != "" {
+		s.socket = socketPath(g.options.Prefix, given.Binary)
 		s.process = &process{
 			binary: given.Binary, args: append([]string{"-kong-prefix", g.options.Prefix}, given.Args...),
-			log: g.options.Log, name: info.Name, spawns: &g.counters.spawns,
+			log: g.options.Log, name: s.info.Name, spawns: &g.counters.spawns,
 		}
+	}
+	if !filepath.IsAbs(s.socket) {
+		s.socket = filepath.Join(g.options.Prefix, s.socket)
 	}
 	if len(s.socket) > maxSocketPath {
 		return nil, fmt.Errorf("socket path %s is longer than %d bytes", s.socket, maxSocketPath)
 	}
-	if !slices.Contains(s.info.Phases, accessPhase) {
-		return nil, fmt.Errorf("plugin %s has no access phase; no other is simulated", s.info.Name)
+	if !slices.Contains(s.info.Phases, accessPhase) && !slices.Contains(s.info.Phases, logPhase) {
+		return nil, fmt.Errorf("plugin %s has neither of the phases that are simulated: access and log", s.info.Name)
 	}
 	for range g.options.Workers {
 		s.workers = append(s.workers, newWorker(s.socket, g.node, &g.options))

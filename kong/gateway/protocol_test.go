@@ -169,7 +169,7 @@ func TestStoredValuesAreReadAsInKong(t *testing.T) {
 			answers, err := e.ask(
 				question{set, kv("text", "kept")}, question{get, encodeString("text")},
 				question{set, kv("no", false)}, question{get, encodeString("no")},
-				question{set, kv("text", nil)}, question{get, encodeString("text")},
+				question{set, append(encodeString("text"), "\x12\x02\x08\x00"...)}, question{get, encodeString("text")},
 			)
 			if err != nil {
 				return
@@ -181,7 +181,7 @@ func TestStoredValuesAreReadAsInKong(t *testing.T) {
 	if got := send(t, g, "GET / HTTP/1.1"); got.status != 200 {
 		t.Fatalf("status %d", got.status)
 	}
-	want := slices.Concat(encodeValue("kept"), encodeValue(nil), encodeValue(nil))
+	want := slices.Concat(encodeValue("kept"), encodeValue(nil), encodeValue("NULL_VALUE"))
 	if len(got) != 2 {
 		t.Fatalf("answers of %d stores", len(got))
 	}

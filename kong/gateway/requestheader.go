@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 )
@@ -37,7 +38,12 @@ func (x *exchange) requestHeader(name string) string {
 	if !strings.Contains(value, ", ") {
 		return value
 	}
-	table := x.headerTable(maxTableHeaders)
+	return firstLine(x.headerTable(maxTableHeaders), lower)
+}
+
+// firstLine returns the first line of a header in OpenResty's table of headers, "" if there is none.
+func firstLine(table map[string]any, name string) string {
+	lower := strings.ToLower(name)
 	entry, found := table[lower]
 	if !found { // OpenResty looks such a name up with dashes
 		entry = table[strings.ReplaceAll(lower, "_", "-")]
@@ -60,8 +66,14 @@ func (x *exchange) headerTable(limit int) map[string]any {
 		table["host"] = x.host
 		limit--
 	}
-	for _, name := range slices.Sorted(maps.Keys(x.header)) {
-		values := x.header[name]
+	addLines(table, x.header, limit)
+	return table
+}
+
+// addLines adds at most limit lines of the headers to OpenResty's table of them.
+func addLines(table map[string]any, header http.Header, limit int) {
+	for _, name := range slices.Sorted(maps.Keys(header)) {
+		values := header[name]
 		if len(values) == 0 || limit <= 0 {
 			continue
 		}
@@ -73,7 +85,6 @@ func (x *exchange) headerTable(limit int) map[string]any {
 		}
 		table[strings.ToLower(name)] = value
 	}
-	return table
 }
 
 // luaList converts strings to a Lua list.

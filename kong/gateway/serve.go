@@ -3,7 +3,6 @@ package gateway
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"net/http"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/router"
@@ -12,21 +11,46 @@ import (
 // serverName is Kong's name in the headers Server and Via.
 const serverName = "kong/3.9.3"
 
-// serve handles a request as Kong does: it denies bad requests, routes, runs the plugins by priority, and proxies.
+// serve handles a request as Kong does: it denies bad requests, routes, runs the plugins by priority, proxies, and runs
+// the log phase.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	worker := int(g.counters.requests.Add(1)) % g.options.Workers
 	config := g.config.Load()
 	x, ok := g.exchange(r)
 	answer := &answerWriter{ResponseWriter: w, x: x}
-	if !ok {
+	if ok {
+		g.route(config, x)
+	} else {
 		x.fail(http.StatusBadRequest, "")
+		answer.source = sourceError
+	}
+	if logs := g.access(config, x, worker); len(logs) > 0 {
+		answer.keep(r)
+		defer g.startLogs(answer, logs, worker) // the proxy panics when the client has gone
+	}
+	if x.exit != nil {
 		answer.exit()
 		return
 	}
-	g.route(config, x)
+	g.proxy(answer, r, config)
+}
+
+// access runs the plugins in their order until one ends the request, and returns those that run in the log phase. Only
+// the global ones do so for a request that ended before them.
+func (g *Gateway) access(config *compiledConfig, x *exchange, worker int) (logs []logHandler) {
+	routed := x.exit == nil
 	for _, plugin := range config.plugins {
-		handler := plugin.mostSpecific(x)
-		if x.exit != nil || handler == nil {
+		handler := plugin.configs[scope{}]
+		if routed {
+			handler = plugin.mostSpecific(x)
+		}
+		if handler == nil {
+			continue
+		}
+		if external, ok := handler.(logHandler); ok && plugin.logs {
+			logs = append(logs, external)
+		}
+		if x.exit != nil {
 			continue
 		}
 		if err := handler.access(x, worker); err != nil {
@@ -34,11 +58,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 			x.fail(http.StatusInternalServerError, "")
 		}
 	}
-	if x.exit != nil {
-		answer.exit()
-		return
-	}
-	g.proxy(answer, r, config)
+	return logs
 }
 
 // exchange reads the facts from the HTTP request. net/http has removed the Host header and made the names canonical;
@@ -50,7 +70,7 @@ func (g *Gateway) exchange(r *http.Request) (x *exchange, ok bool) {
 	var id [16]byte
 	rand.Read(id[:]) // never fails
 	x.requestID = hex.EncodeToString(id[:])
-	x.protocol = r.Proto
+	x.protocol, x.size = r.Proto, x.requestSize()
 	return x, ok
 }
 
@@ -68,50 +88,5 @@ func (g *Gateway) route(config *compiledConfig, x *exchange) {
 		x.denyOtherProtocols()
 	case !x.route.Allows("http"):
 		x.fail(httpsRedirectStatus, "Please use HTTPS protocol", "Connection", "Upgrade", "Upgrade", "TLS/1.2, HTTP/1.1")
-	}
-}
-
-// answerWriter writes the response to the client. Headers that plugins set go into any answer: the upstream's, Kong's
-// own, or a plugin's.
-type answerWriter struct {
-	http.ResponseWriter
-	x       *exchange
-	started bool
-}
-
-// Unwrap lets net/http flush and hijack the connection.
-func (a *answerWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
-
-// WriteHeader completes the headers of a proxied answer.
-func (a *answerWriter) WriteHeader(status int) {
-	if status >= 200 && !a.started {
-		a.started = true
-		mergeHeaders(a.Header(), a.x.responseHeader)
-		a.Header()["X-Kong-Request-Id"] = []string{a.x.requestID}
-		a.count(status)
-	}
-	a.ResponseWriter.WriteHeader(status)
-}
-
-func (a *answerWriter) count(status int) {
-	if status >= http.StatusInternalServerError {
-		a.x.node.counters.serverErrors.Add(1)
-	}
-}
-
-// exit writes x.exit: its status, body and headers, and no others but those that plugins set before and those that
-// every answer has.
-func (a *answerWriter) exit() {
-	header, answer := a.Header(), a.x.exit
-	header["Content-Type"] = nil // net/http would guess one
-	header["Server"] = []string{serverName}
-	header["X-Kong-Request-Id"] = []string{a.x.requestID}
-	replaceHeaders(header, a.x.responseHeader)
-	replaceHeaders(header, answer.Header)
-	a.count(answer.Status)
-	a.started = true
-	a.ResponseWriter.WriteHeader(answer.Status)
-	if _, err := a.Write(answer.Body); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
-		a.x.node.log.Debug("write response", "error", err, "request_id", a.x.requestID)
 	}
 }

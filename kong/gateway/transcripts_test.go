@@ -108,6 +108,7 @@ var answerMessages = map[string]func() proto.Message{
 	"kong.router.get_service":  func() proto.Message { return &pb.Service{} },
 	"kong.request.get_headers": func() proto.Message { return &structpb.Struct{} },
 	"kong.nginx.get_ctx":       func() proto.Message { return &structpb.Value{} },
+	"kong.ctx.shared.get":      func() proto.Message { return &structpb.Value{} },
 }
 
 // sameAnswer reports whether two answers are equal, or equal as messages.

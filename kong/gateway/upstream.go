@@ -47,11 +47,16 @@ func (g *Gateway) proxy(answer *answerWriter, r *http.Request, config *compiledC
 	if handler, within := g.options.Upstreams[x.service.Host]; within {
 		transport = handlerTransport{handler}
 	}
+	answer.proxied = time.Now()
 	proxy := httputil.ReverseProxy{
 		Transport: transport,
-		Rewrite:   func(p *httputil.ProxyRequest) { x.rewrite(p.Out, g.port) },
+		Rewrite:   func(p *httputil.ProxyRequest) { x.rewrite(p.Out) },
 		ModifyResponse: func(response *http.Response) error {
+			answer.answered = time.Now()
 			response.Header["Via"] = append(response.Header["Via"], "1.1 "+serverName)
+			if response.Header["Server"] == nil {
+				response.Header["Server"] = []string{serverName}
+			}
 			return nil
 		},
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) { answer.upstreamFailed(err) },
@@ -61,7 +66,7 @@ func (g *Gateway) proxy(answer *answerWriter, r *http.Request, config *compiledC
 }
 
 // rewrite turns the client's request into the upstream's: the service's address and path, and Kong's X-Forwarded-*.
-func (x *exchange) rewrite(out *http.Request, port string) {
+func (x *exchange) rewrite(out *http.Request) {
 	s, path, query := x.service, uri.Escape(x.match.UpstreamPath), uri.Query(x.requestURI)
 	out.URL.Scheme = strings.Replace(s.Protocol, "grpc", "http", 1)
 	out.URL.Host = net.JoinHostPort(s.Host, strconv.Itoa(s.Port))
@@ -89,26 +94,37 @@ func (x *exchange) rewrite(out *http.Request, port string) {
 	}
 	replaceRequestHeaders(out.Header, map[string]string{
 		"X-Forwarded-For": chain, "X-Forwarded-Proto": "http",
-		"X-Forwarded-Host": x.hostName(), "X-Forwarded-Port": port,
+		"X-Forwarded-Host": x.hostName(), "X-Forwarded-Port": x.node.port,
 		"X-Forwarded-Path": uri.Path(x.requestURI), "X-Forwarded-Prefix": prefix,
 		"X-Real-Ip": x.forwardedIP, "X-Kong-Request-Id": x.requestID,
 		"Via": strings.Join(append(x.header["Via"], "1.1 "+serverName), ", "),
 	})
 }
 
+// statusClientClosed is nginx's status for a request whose client has gone.
+const statusClientClosed = 499
+
 // upstreamFailed answers with Kong's status for an error of the upstream.
 func (a *answerWriter) upstreamFailed(err error) {
 	if errors.Is(err, context.Canceled) {
-		return // the client has closed the connection
+		a.status = statusClientClosed
+		return
 	}
 	var dns *net.DNSError
 	var network net.Error
+	var dial *net.OpError
 	switch {
 	case errors.As(err, &dns):
+		a.proxied = time.Time{} // Kong resolves the name before
 		a.x.fail(http.StatusServiceUnavailable, "name resolution failed")
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &network) && network.Timeout():
+		a.source = sourceError
 		a.x.fail(http.StatusGatewayTimeout, "")
 	default:
+		a.source = sourceError
+		if errors.As(err, &dial) && dial.Op == "dial" {
+			a.retries = a.x.service.Retries
+		}
 		a.x.fail(http.StatusBadGateway, "")
 	}
 	a.x.node.log.Error("upstream failed", "error", err, "request_id", a.x.requestID)

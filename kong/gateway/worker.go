@@ -46,11 +46,20 @@ func newWorker(socket string, n *node, options *Options) *worker {
 	return w
 }
 
-// run sends a request's event to the plugin. A nil error with x.exit set is an exit; any other error ends in a 500.
-func (w *worker) run(config *instanceConfig, x *exchange, forgetInstances func(plugin string)) error {
-	deadline := time.Now().Add(w.options.replayFor)
+// run sends an event of a request to the plugin. In access a nil error with x.exit set is an exit, and any other error
+// ends in a 500.
+//
+// Kong forgets the instances before it replays an event, and once more after that: its workers also send each other a
+// message to do so, which arrives later.
+func (w *worker) run(phase string, config *instanceConfig, x *exchange, forgetInstances func(plugin string)) error {
+	deadline, replayed := time.Now().Add(w.options.replayFor), false
+	defer func() {
+		if replayed {
+			forgetInstances(config.plugin)
+		}
+	}()
 	for {
-		err := w.runOnce(config, x)
+		err := w.runOnce(phase, config, x)
 		switch {
 		case err == nil, errors.Is(err, errExited):
 			return nil
@@ -62,10 +71,11 @@ func (w *worker) run(config *instanceConfig, x *exchange, forgetInstances func(p
 		forgetInstances(config.plugin)
 		w.node.log.Warn("replay event", "error", err, "request_id", x.requestID)
 		w.node.counters.replays.Add(1)
+		replayed = true
 	}
 }
 
-func (w *worker) runOnce(config *instanceConfig, x *exchange) error {
+func (w *worker) runOnce(phase string, config *instanceConfig, x *exchange) error {
 	id, err := w.instanceID(config)
 	if err != nil {
 		return err
@@ -74,7 +84,7 @@ func (w *worker) runOnce(config *instanceConfig, x *exchange) error {
 	if err != nil {
 		return err
 	}
-	return w.release(c, c.handleEvent(id, accessPhase, x))
+	return w.release(c, c.handleEvent(id, phase, x))
 }
 
 // instanceID returns the id of the configuration's instance, and starts the instance if needed. A configuration

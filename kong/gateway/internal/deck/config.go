@@ -26,6 +26,7 @@ type Service struct {
 	Host      string   `yaml:"host"`
 	Port      int      `yaml:"port"`
 	Path      string   `yaml:"path"`
+	Retries   int      `yaml:"-"`
 	Tags      []string `yaml:"tags"`
 	CreatedAt int64    `yaml:"created_at"`
 	UpdatedAt int64    `yaml:"updated_at"`

@@ -22,6 +22,7 @@ type serviceEntry struct {
 	Service `yaml:",inline"`
 
 	URL     string        `yaml:"url"`
+	Retries *int          `yaml:"retries"`
 	Routes  []routeEntry  `yaml:"routes"`
 	Plugins []pluginEntry `yaml:"plugins"`
 }

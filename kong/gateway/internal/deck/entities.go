@@ -16,7 +16,10 @@ var httpProtocols = []string{"http", "https", "grpc", "grpcs"}
 
 func (r *reader) service(path string, e *serviceEntry) {
 	s := &e.Service
-	s.Protocol, s.Port = cmp.Or(s.Protocol, "http"), cmp.Or(s.Port, 80)
+	s.Protocol, s.Port, s.Retries = cmp.Or(s.Protocol, "http"), cmp.Or(s.Port, 80), 5
+	if e.Retries != nil {
+		s.Retries = *e.Retries
+	}
 	s.CreatedAt, s.UpdatedAt = cmp.Or(s.CreatedAt, r.now), cmp.Or(s.UpdatedAt, r.now)
 	s.ID = r.id(s.ID, "services", cmp.Or(s.Name, path), path)
 	if e.URL != "" {
@@ -30,6 +33,9 @@ func (r *reader) service(path string, e *serviceEntry) {
 	}
 	if s.Port < 0 || s.Port > 65535 {
 		r.faults.add(path+".port", "value should be between 0 and 65535")
+	}
+	if s.Retries < 0 || s.Retries > 32767 {
+		r.faults.add(path+".retries", "value should be between 0 and 32767")
 	}
 	if s.Path != "" && s.Path[0] != '/' {
 		r.faults.add(path+".path", "should start with: /")

@@ -31,11 +31,12 @@ type Request struct {
 }
 
 // Match is the route of a request. Prefix is the part of the path that the route matched ("" without paths),
-// UpstreamPath the path that goes to the service, not yet escaped.
+// UpstreamPath the path that goes to the service, not yet escaped. IsRegex means that a regular expression matched.
 type Match struct {
 	Route        *deck.Route
 	Prefix       string
 	UpstreamPath string
+	IsRegex      bool
 }
 
 type candidate struct {
@@ -123,7 +124,7 @@ func (c *candidate) match(request Request) *Match {
 	if len(c.route.Methods) > 0 && !slices.Contains(c.route.Methods, request.Method) {
 		return nil
 	}
-	m := &Match{Route: c.route}
+	m := &Match{Route: c.route, IsRegex: c.pattern != nil}
 	postfix := strings.TrimPrefix(request.Path, "/")
 	if len(c.route.Paths) > 0 {
 		if !c.matchPath(request.Path, m) {

@@ -1,0 +1,158 @@
+package gateway
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+)
+
+// What the response came from, as kong.response.get_source answers.
+const (
+	sourceService = "service" // the upstream, and a client that has gone before
+	sourceExit    = "exit"    // a plugin, or Kong before it called the upstream
+	sourceError   = "error"   // Kong, for an upstream that failed
+)
+
+// sentResponse is what Kong keeps of a response for the log phase.
+type sentResponse struct {
+	status         int
+	source         string
+	header         map[string]any // OpenResty's table
+	size           int64          // bytes, headers included
+	upstreamStatus string
+	tries          int // calls of the upstream
+	proxied        time.Time
+	kong, proxy    int64 // ms: until the upstream was called or Kong answered; until the upstream's headers
+	receive, total int64 // ms: for the upstream's body; for all
+}
+
+// startLogs sends the log events of a request. The client has its response, and does not wait for them.
+func (g *Gateway) startLogs(a *answerWriter, handlers []logHandler, worker int) {
+	if err := http.NewResponseController(a.ResponseWriter).Flush(); err != nil {
+		g.options.Log.Debug("flush response", "error", err, "request_id", a.x.requestID)
+	}
+	a.x.sent = a.sent(time.Now())
+	if a.upload != nil {
+		a.x.size += a.upload.read.Load()
+	}
+	for _, handler := range handlers {
+		g.logging.Go(func() {
+			if err := handler.log(a.x, worker); err != nil {
+				g.options.Log.Error("plugin failed in the log phase", "error", err, "request_id", a.x.requestID)
+			}
+		})
+	}
+}
+
+// sent returns what Kong keeps of the response.
+func (a *answerWriter) sent(now time.Time) *sentResponse {
+	s := &sentResponse{
+		status: a.status, source: sourceService, header: map[string]any{}, proxied: a.proxied,
+		proxy: -1, total: now.Sub(a.x.began).Milliseconds(),
+	}
+	switch {
+	case a.source != "":
+		s.source = a.source
+	case a.x.exit != nil:
+		s.source = sourceExit
+	}
+	a.fillLatencies(s, now)
+	a.fillUpstream(s)
+	if a.status == statusClientClosed {
+		addLines(s.header, a.x.responseHeader, maxTableHeaders)
+		s.header["connection"] = "close"
+		return s
+	}
+	addLines(s.header, a.header, maxTableHeaders)
+	if a.request.ProtoMajor == 1 {
+		s.header["connection"] = "keep-alive"
+		if a.request.Close {
+			s.header["connection"] = "close"
+		}
+	}
+	if a.chunked {
+		s.header["transfer-encoding"] = "chunked"
+		a.body += int64(len("0\r\n\r\n"))
+	}
+	s.size = a.body + headSize(s.status, s.header)
+	if _, dated := s.header["date"]; !dated && s.source != sourceService {
+		s.size += int64(len("Date: " + http.TimeFormat + "\r\n"))
+	}
+	return s
+}
+
+func (a *answerWriter) fillLatencies(s *sentResponse, now time.Time) {
+	s.kong = s.total
+	if a.proxied.IsZero() {
+		return
+	}
+	answered := a.answered
+	if answered.IsZero() {
+		answered = now
+	}
+	s.kong = a.proxied.Sub(a.x.began).Milliseconds()
+	s.proxy, s.receive = answered.Sub(a.proxied).Milliseconds(), now.Sub(answered).Milliseconds()
+}
+
+func (a *answerWriter) fillUpstream(s *sentResponse) {
+	if a.proxied.IsZero() {
+		return
+	}
+	s.tries = 1 + a.retries
+	s.upstreamStatus = "-" // of a call that the client has aborted
+	if a.status != statusClientClosed {
+		code := strconv.Itoa(a.status)
+		s.upstreamStatus = code + strings.Repeat(", "+code, a.retries)
+	}
+}
+
+// headSize returns the size of a response's status line and headers in HTTP/1.1.
+func headSize(status int, table map[string]any) int64 {
+	size := len("HTTP/1.1  \r\n\r\n") + len(strconv.Itoa(status)) + len(http.StatusText(status))
+	for name, value := range table {
+		lines, isList := value.([]any)
+		if !isList {
+			lines = []any{value}
+		}
+		for _, line := range lines {
+			text, _ := line.(string) // of every header
+			size += len(name) + len(": \r\n") + len(text)
+		}
+	}
+	return int64(size)
+}
+
+// logMethods holds the methods that Kong answers in the log phase, from what it has kept of the request. Any other one
+// raises an error there: those that read nginx's variables, and those that change the request or the response.
+var logMethods = withMethodsOfAccess(map[string]pdkMethod{
+	"kong.log.serialize": serialize,
+	"kong.request.get_header": lookupString(func(x *exchange, name string) string {
+		return firstLine(x.headerTable(maxTableHeaders), name)
+	}),
+	"kong.request.get_headers": func(x *exchange, _ []byte) ([]byte, error) {
+		return encodeStruct(x.headerTable(maxTableHeaders)), nil
+	},
+	"kong.response.get_header": lookupString(func(x *exchange, name string) string {
+		return firstLine(x.sent.header, name)
+	}),
+	"kong.response.get_headers": func(x *exchange, _ []byte) ([]byte, error) { return encodeStruct(x.sent.header), nil },
+	"kong.response.get_source":  answerString(func(x *exchange) string { return x.sent.source }),
+	"kong.response.get_status": func(x *exchange, _ []byte) ([]byte, error) {
+		return encodeMessage(&pb.Int{V: int32(x.sent.status)})
+	},
+},
+	"kong.client.get_consumer", "kong.client.get_credential", "kong.ctx.shared.get", "kong.ctx.shared.set",
+	"kong.log.alert", "kong.log.crit", "kong.log.debug", "kong.log.err", "kong.log.info", "kong.log.notice",
+	"kong.log.warn", "kong.nginx.get_ctx", "kong.nginx.req_start_time", "kong.nginx.set_ctx", "kong.node.get_id",
+	"kong.request.get_uri_captures", "kong.router.get_route", "kong.router.get_service",
+)
+
+func withMethodsOfAccess(methods map[string]pdkMethod, names ...string) map[string]pdkMethod {
+	for _, name := range names {
+		methods[name] = pdkMethods[name]
+	}
+	return methods
+}
