@@ -109,12 +109,12 @@ func (l *Limit) Refund(s *State, now Micros, cost int64, r Receipt) int64 {
 	return cost
 }
 
-// Returned converts a result of [Limit.Refund] to whole tokens.
-func (l *Limit) Returned(refunded int64) int64 {
+// WholeTokens converts a result of [Limit.Refund] or [Limit.Settle] to whole tokens, rounded toward 0.
+func (l *Limit) WholeTokens(units int64) int64 {
 	if l.kind == TokenBucket {
-		return refunded / l.base
+		return units / l.base
 	}
-	return refunded
+	return units
 }
 
 func (l *Limit) refundBucket(s *State, now Micros, cost, since int64, r Receipt) int64 {

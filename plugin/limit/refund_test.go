@@ -20,10 +20,11 @@ type taken struct {
 
 // event is a take in a bucket's history, of so many tokens as are not given back. One of none shows the clock.
 type event struct {
-	limit *limit.Limit
-	now   limit.Micros
-	seen  limit.Micros // the latest instant that the bucket has seen
-	cost  int64
+	limit   *limit.Limit
+	now     limit.Micros
+	seen    limit.Micros // the latest instant that the bucket has seen
+	cost    int64
+	charged int64 // units, by a settlement
 }
 
 // timeline is one bucket with takes by several, some of which are given back later, in any order.
@@ -49,7 +50,7 @@ func (tl *timeline) spend(l *limit.Limit, cost int64) bool {
 // seen records what the bucket has seen of the clock, with what it spent then.
 func (tl *timeline) seen(l *limit.Limit, cost int64) {
 	tl.latest = max(tl.latest, tl.now)
-	tl.history = append(tl.history, event{l, tl.now, tl.latest, cost})
+	tl.history = append(tl.history, event{limit: l, now: tl.now, seen: tl.latest, cost: cost})
 }
 
 // refund gives back so much of an open take, and returns the units that came back.
@@ -109,6 +110,7 @@ func (tl *timeline) owed(l *limit.Limit) limit.State {
 	for _, e := range tl.history {
 		e.limit.Advance(&s, e.now)
 		e.limit.Spend(&s, e.now, e.cost)
+		s.Spent += e.charged
 	}
 	l.Advance(&s, tl.now)
 	return s
@@ -194,7 +196,7 @@ func TestAPulseThatIsGivenBackCostsOnlyWhatWasSpent(t *testing.T) {
 		receipt := tl.state.Receipt()
 		tl.now += 400_000
 		if back := l.Refund(&tl.state, tl.now, 110, receipt); back != 110*l.Units().Base {
-			t.Fatalf("%d tokens come back, want 110", l.Returned(back))
+			t.Fatalf("%d tokens come back, want 110", l.WholeTokens(back))
 		}
 		tl.now += 100_000
 	}

@@ -20,6 +20,8 @@ type Units struct {
 	// Hard is the usage in units above which a request is denied; for a limit that only warns, the most that is
 	// counted.
 	Hard int64
+	// Ceiling is the most usage in units that a charge leaves, see settle.go.
+	Ceiling int64
 	// Step is the number of ticks that refill a token, rounded up: the mark of a token bucket counts that many as one. 0
 	// for other kinds.
 	Step int64
@@ -30,6 +32,7 @@ type Units struct {
 // Units returns the numbers that l was compiled to.
 func (l *Limit) Units() Units {
 	return Units{
-		Kind: l.kind, Tick: l.tick, Ticks: l.ticks, Rate: l.rate, Base: l.base, Hard: l.hard, Step: l.step, Tag: l.tag,
+		Kind: l.kind, Tick: l.tick, Ticks: l.ticks, Rate: l.rate, Base: l.base, Hard: l.hard, Ceiling: l.ceiling(),
+		Step: l.step, Tag: l.tag,
 	}
 }

@@ -171,7 +171,7 @@ func (b *bank) deliver() {
 func (b *bank) refund(bounds []policy.Bound, statuses []decision.Status) {
 	for i := range bounds {
 		l, state := &bounds[i].Policy.Limit, b.states[bounds[i].Key]
-		statuses[i].Returned = l.Returned(l.Refund(&state, b.Now(), bounds[i].Cost, statuses[i].Receipt))
+		statuses[i].Returned = l.WholeTokens(l.Refund(&state, b.Now(), bounds[i].Cost, statuses[i].Receipt))
 		b.states[bounds[i].Key] = state
 	}
 }

@@ -35,7 +35,7 @@ func (s *Store) refund(b *policy.Bound, status *decision.Status) {
 		return
 	}
 	l, state := &b.Policy.Limit, kept.state
-	status.Returned = l.Returned(l.Refund(&state, now, b.Cost, status.Receipt))
+	status.Returned = l.WholeTokens(l.Refund(&state, now, b.Cost, status.Receipt))
 	if status.Returned > 0 {
 		kept.write(&state, l, now)
 	}

@@ -43,7 +43,7 @@ func (p *scriptCall) readReturned(reply []byte) ([]int64, error) {
 		if n < 0 {
 			return nil, fmt.Errorf("%w: a refund returned %d", errReply, n)
 		}
-		returned[i] = p.bounds[i].Policy.Limit.Returned(n)
+		returned[i] = p.bounds[i].Policy.Limit.WholeTokens(n)
 	}
 	return returned, nil
 }

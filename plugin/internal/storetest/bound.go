@@ -66,14 +66,8 @@ func (b Bound) hard(base int64) int64 {
 // checkBucket checks base × sum(i..j) − rate × ticks(i..j) ≤ hard for every i ≤ j. For each j only the largest
 // left side over all i counts: the previous one, minus the refill since then, plus the cost of j.
 func (b Bound) checkBucket(sorted []limit.Admission) error {
-	spec, tick := b.Limit.Spec(), b.Limit.Tick()
-	rate, base := spec.Quantity, int64(spec.Window/tick)
-	for x, y := rate, base; ; x, y = y, x%y {
-		if y == 0 {
-			rate, base = rate/x, base/x
-			break
-		}
-	}
+	tick := b.Limit.Tick()
+	rate, base := b.fraction()
 	hard, slack := b.hard(base), int64((b.Slack+tick-1)/tick)
 	var excess, sum int64
 	var from, last limit.Micros
@@ -90,6 +84,17 @@ func (b Bound) checkBucket(sorted []limit.Admission) error {
 		}
 	}
 	return nil
+}
+
+// fraction returns the reduced fraction of tokens per tick.
+func (b Bound) fraction() (rate, base int64) {
+	spec := b.Limit.Spec()
+	rate, base = spec.Quantity, int64(spec.Window/b.Limit.Tick())
+	x, y := rate, base
+	for y != 0 {
+		x, y = y, x%y
+	}
+	return rate / x, base / x
 }
 
 // checkWindows checks that no aligned window sees more than H and, for sliding windows, that two neighbours see no

@@ -105,3 +105,30 @@ func Cost(t *rapid.T, l *limit.Limit) int64 {
 
 // Start is the first instant of timelines. It is within a window of any length, and no round number.
 const Start = limit.Micros(1_700_000_000_123_457)
+
+// Settling holds the algorithms whose requests can be settled to more than they reserved.
+var Settling = []limit.Algorithm{limit.TokenBucket, limit.LeakyBucket, limit.FixedWindow}
+
+// Actual draws what a request cost that had reserved some tokens: mostly less or some more, sometimes nothing, exactly
+// that, far more than the limit, or the most that can be settled.
+func Actual(t *rapid.T, l *limit.Limit, reserved int64) int64 {
+	switch rapid.IntRange(0, 9).Draw(t, "kind of actual cost") {
+	case 0:
+		return 0
+	case 1:
+		return reserved
+	case 2:
+		return reserved + 1
+	case 3:
+		return min(reserved+rapid.Int64Range(1, 3).Draw(t, "times the capacity")*l.Capacity(), limit.MaxQuantity)
+	case 4:
+		if rapid.IntRange(0, 3).Draw(t, "the most") == 0 {
+			return limit.MaxQuantity
+		}
+		return reserved - 1
+	case 5, 6:
+		return reserved + rapid.Int64Range(0, max(1, l.Capacity()/10)).Draw(t, "excess")
+	default:
+		return rapid.Int64Range(0, reserved).Draw(t, "actual cost")
+	}
+}

@@ -124,7 +124,7 @@ func (m *Model) Refund(_ context.Context, bounds []policy.Bound, statuses []deci
 			_, kept := m.buckets[bounds[i].Key]
 			if status.Charged, status.Returned = false, 0; kept {
 				l, s := &bounds[i].Policy.Limit, m.state(&bounds[i])
-				status.Returned = l.Returned(l.Refund(&s, m.now, bounds[i].Cost, status.Receipt))
+				status.Returned = l.WholeTokens(l.Refund(&s, m.now, bounds[i].Cost, status.Receipt))
 				m.buckets[bounds[i].Key] = modelBucket{state: s, expiry: m.buckets[bounds[i].Key].expiry}
 			}
 		}
