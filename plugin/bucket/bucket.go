@@ -1,6 +1,7 @@
 // Package bucket puts stores together: it opens the buckets of a plugin config, in this process or in Redis. The plugin
 // server, the REST API and package limiter all open their buckets here, so they count alike. What it opens is a
-// [store.Store]: take, peek, refund, forget. That interface is in a package below, where the stores can name it too.
+// [store.Store]: take, peek, refund, settle, forget. That interface is in a package below, where the stores can name it
+// too.
 //
 // For Redis the decorators stand in this order: package addresses chooses the bucket that counts an address; package
 // lease answers from leases and remembered denials; package outage calls Redis (package redis) and, where Redis does

@@ -38,9 +38,11 @@ type bank struct {
 	states  map[policy.Key]limit.State
 	calls   int
 	refunds int
-	late    bool     // refunds do not arrive before deliver
-	mail    []func() // those that have not
-	during  func()   // runs once, while an answer is on its way
+
+	settlements int
+	late        bool     // refunds do not arrive before deliver
+	mail        []func() // those that have not
+	during      func()   // runs once, while an answer is on its way
 }
 
 func newBank() *bank {
@@ -154,6 +156,29 @@ func (b *bank) Refund(_ context.Context, bounds []policy.Bound, statuses []decis
 		b.mail = append(b.mail, func() { b.refund(bounds, statuses) })
 	default:
 		b.refund(bounds, statuses)
+	}
+	return nil
+}
+
+// Settle implements store.Store.
+func (b *bank) Settle(
+	_ context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
+) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.settlements++
+	for i := range bounds {
+		status := &statuses[i]
+		if !status.Charged || status.Source != decision.Redis {
+			continue
+		}
+		if status.Charged, status.Settled = false, 0; b.is == unreachable {
+			status.Failure = decision.Unavailable
+			continue
+		}
+		l, state := &bounds[i].Policy.Limit, b.states[bounds[i].Key]
+		status.Settled = l.WholeTokens(l.Settle(&state, b.Now(), bounds[i].Cost, actual[i], status.Receipt))
+		b.states[bounds[i].Key] = state
 	}
 	return nil
 }

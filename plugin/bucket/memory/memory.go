@@ -100,6 +100,14 @@ func (sh *shard) addBucket(hash uint64, key policy.Key) *bucket {
 	return b
 }
 
+// makeBucket adds an empty bucket outside of a request. In a full shard it evicts another.
+func (sh *shard) makeBucket(hash uint64, key *policy.Key, perShard int, now limit.Micros) *bucket {
+	if sh.kept >= perShard {
+		sh.evict(&taking{now: now}, key, perShard)
+	}
+	return sh.addBucket(hash, *key)
+}
+
 // removeBucket removes a bucket.
 func (sh *shard) removeBucket(hash uint64, b *bucket) {
 	sh.kept--

@@ -33,10 +33,7 @@ func (s *Store) Seed(key policy.Key, l *limit.Limit, tokens int64, at limit.Micr
 		return
 	}
 	if b == nil {
-		if sh.kept >= s.perShard {
-			sh.evict(&taking{now: now}, &key, s.perShard)
-		}
-		b = sh.addBucket(hash, key)
+		b = sh.makeBucket(hash, &key, s.perShard, now)
 	}
 	b.write(&seeded, l, now)
 }

@@ -20,7 +20,9 @@ const otherNames = "other"
 
 // Tally counts what a policy did without the shared store. Unverified is always Charged + WrittenOff + what is pending.
 type Tally struct {
-	Unverified int64 // tokens admitted by this process alone (fail mode local) or unchecked (open), which can be charged
+	// Unverified counts tokens that can be charged: admitted by this process alone (fail mode local) or unchecked (open),
+	// or what a request cost beyond its reservation.
+	Unverified int64
 	Charged    int64 // tokens of Unverified that the shared store was charged later
 	WrittenOff int64 // tokens of Unverified that were not: refilled or expired meanwhile, no room left, or no answer again
 
@@ -92,14 +94,18 @@ func (l *ledger) recordRequest(bounds []policy.Bound, statuses []decision.Status
 		default:
 			t.DeniedClosed = 1
 		}
-		if t == (Tally{}) {
-			continue
+		if t != (Tally{}) {
+			l.record(b.Policy.Name, t)
 		}
-		if l.since.IsZero() {
-			l.since = l.clock()
-		}
-		l.addTally(b.Policy.Name, t)
 	}
+}
+
+// record adds to a policy's tally what happened without the shared store.
+func (l *ledger) record(name string, t Tally) {
+	if l.since.IsZero() {
+		l.since = l.clock()
+	}
+	l.addTally(name, t)
 }
 
 // addTally adds to a policy's tally.
@@ -140,14 +146,17 @@ func (l *ledger) cancel(bounds []policy.Bound, statuses []decision.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range statuses {
-		cost, status := bounds[i].Cost, &statuses[i]
-		if !status.Charged || status.Source != decision.Local || status.Failure == decision.NoFailure {
-			continue
+		if status := &statuses[i]; status.Charged && isFallback(status) {
+			l.cancelAdmission(&bounds[i], status.Failure)
 		}
-		if d := l.debts[bounds[i].Key]; d != nil && d.tokens >= cost && !status.Failure.MayHaveSpent() {
-			d.tokens -= cost
-			l.addTally(bounds[i].Policy.Name, Tally{Unverified: -cost})
-		}
+	}
+}
+
+// cancelAdmission removes the bound's cost from what is due, unless it is not due any more.
+func (l *ledger) cancelAdmission(b *policy.Bound, failure decision.Failure) {
+	if d := l.debts[b.Key]; d != nil && d.tokens >= b.Cost && !failure.MayHaveSpent() {
+		d.tokens -= b.Cost
+		l.addTally(b.Policy.Name, Tally{Unverified: -b.Cost})
 	}
 }
 

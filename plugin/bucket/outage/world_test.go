@@ -44,15 +44,16 @@ var errAway = errors.New("away")
 type servers struct {
 	clock *storetest.ManualClock
 
-	mu      sync.Mutex
-	is      map[string]condition // by tenant
-	states  map[policy.Key]limit.State
-	before  map[policy.Key]limit.State // what the last take has changed
-	spent   map[string]int64           // tokens, by policy: of enforced bounds that were answered
-	unknown map[string]int64           // of those that were not
-	takes   int
-	refunds int
-	probes  int
+	mu          sync.Mutex
+	is          map[string]condition // by tenant
+	states      map[policy.Key]limit.State
+	before      map[policy.Key]limit.State // what the last take has changed
+	spent       map[string]int64           // tokens, by policy: of enforced bounds that were answered
+	unknown     map[string]int64           // of those that were not
+	takes       int
+	settlements int
+	refunds     int
+	probes      int
 
 	beats map[string]string // node by namespace
 	live  int
@@ -175,7 +176,7 @@ func (s *servers) spend(b *policy.Bound, status *decision.Status, denied bool, n
 	}
 	if admits {
 		b.Policy.Limit.Spend(&state, now, b.Cost)
-		s.states[b.Key] = state
+		s.states[b.Key], status.Receipt = state, state.Receipt()
 	}
 	if status.Source == decision.Redis {
 		status.Status = b.Policy.Limit.Status(&state, now)
@@ -195,6 +196,42 @@ func (s *servers) Refund(_ context.Context, bounds []policy.Bound, statuses []de
 	}
 	maps.Copy(s.states, s.before)
 	return nil
+}
+
+// Settle implements Shared.
+func (s *servers) Settle(
+	_ context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
+) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settlements++
+	for i := range bounds {
+		b, status := &bounds[i], &statuses[i]
+		if !status.Charged || status.Source != decision.Redis {
+			continue
+		}
+		c := s.is[b.Key.GroupID]
+		status.Charged, status.Settled, status.Failure = false, 0, failureOf[c]
+		if c != up && c != deaf {
+			continue
+		}
+		state, l := s.states[b.Key], &b.Policy.Limit
+		state.Log = slices.Clone(state.Log)
+		change := l.Settle(&state, s.clock.Now(), b.Cost, actual[i], status.Receipt)
+		if s.states[b.Key] = state; c == up {
+			status.Settled = l.WholeTokens(change)
+		}
+	}
+	return nil
+}
+
+// used returns what a bucket counts.
+func (s *servers) used(b *policy.Bound) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.clock.Now()
+	state := s.state(b, now)
+	return b.Policy.Limit.Status(&state, now).Used
 }
 
 // Beat implements Shared.

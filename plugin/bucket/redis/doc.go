@@ -50,7 +50,7 @@
 //
 // Every key has a TTL, and outlives its buckets. A key that is evicted or deleted is a bucket that was never spent
 // from: its tenant is admitted at most its limit's bound once more. A sliding log that loses its entries alone counts
-// as empty too. A refund to a bucket that has begun anew is dropped.
+// as empty too. A refund to a bucket that has begun anew is dropped, and a charge counts in it.
 //
 // # What does not live here
 //

@@ -124,6 +124,17 @@ func (p *Pair) Refund(ctx context.Context, bounds []policy.Bound, statuses []dec
 	return nil
 }
 
+// Settle implements store.Store, see [Store.Settle].
+func (p *Pair) Settle(
+	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
+) error {
+	if err := store.CheckActual(bounds, statuses, actual); err != nil {
+		return err
+	}
+	settle(ctx, p.parts(bounds, markSettled(bounds, statuses, actual)), statuses, actual)
+	return nil
+}
+
 // callBoth runs one call for the main and one for the second store, if there is one, and waits for both.
 func (p *Pair) callBoth(call func(*Store) error) (main, second error) {
 	var other sync.WaitGroup

@@ -204,6 +204,31 @@ func TestARefundGoesBackToTheRedisThatWasSpentFrom(t *testing.T) {
 	}
 }
 
+func TestASettlementReachesTheRedisThatWasSpentFromThoughTheOtherIsAway(t *testing.T) {
+	one, other := named(0, false), named(0, true)
+	bounds := []policy.Bound{hourly(t, one, 10, 3), hourly(t, other, 10, 4)}
+	clients := twoServers(t)
+	for away := range bounds {
+		pair, statuses := pairOn(t, clients), make([]decision.Status, 2)
+		if err := pair.Take(t.Context(), bounds, statuses); err != nil {
+			t.Fatal(err)
+		}
+		broken := []*Store{pair.main, pair.second}[away]
+		reachable := broken.transport
+		broken.transport = failing{reachable}
+		if err := pair.Settle(t.Context(), bounds, statuses, []int64{20, 1}); err != nil {
+			t.Fatal(err)
+		}
+		broken.transport = reachable
+		want := []int64{20, 1}
+		want[away] = bounds[away].Cost
+		if used := usedOf(t, pair, bounds); used[0] != want[0] || used[1] != want[1] ||
+			statuses[away].Failure != decision.Lost || statuses[1-away].Failure != decision.NoFailure {
+			t.Errorf("%v is used, want %v, and the statuses are %+v", used, want, statuses)
+		}
+	}
+}
+
 // failing is a transport that answers nothing.
 type failing struct{ transport }
 

@@ -67,7 +67,7 @@ type step struct {
 	plan   scriptCall
 	bounds []policy.Bound
 	want   []decision.Status
-	back   []int64 // of a refund: the units that each bound got back
+	change []int64 // of a settlement: the units by which each bucket changed
 	reply  *redis.RawCmd
 }
 
@@ -92,8 +92,8 @@ func (w *world) play(t *rapid.T, client *redis.Client, requests int, next func()
 		s.bounds = next()
 		s.now = w.now
 		var err error
-		if len(w.charged) > 0 && rapid.IntRange(0, 4).Draw(t, "gives back") == 3 {
-			err = s.plan.refund(w.refund(t, s))
+		if len(w.charged) > 0 && rapid.IntRange(0, 4).Draw(t, "settles") == 3 {
+			err = s.plan.settle(w.settle(t, s))
 		} else {
 			s.want = w.take(s.bounds)
 			err = s.plan.compile(s.bounds)
@@ -120,14 +120,15 @@ func (s *step) check(t *rapid.T, before []step) {
 	if err != nil {
 		t.Fatalf("request %d: %v", number, err)
 	}
-	if s.back != nil {
+	if s.change != nil {
 		returned, err := integers(reply)
 		if err != nil {
-			t.Fatalf("refund %d: %v", number, err)
+			t.Fatalf("settlement %d: %v", number, err)
 		}
-		for i, want := range s.back {
-			if returned[i] != want {
-				t.Fatalf("refund %d:%s\nreturned %v, want %d", number, past(append(before, *s), &s.bounds[i].Key), returned[i], want)
+		for i, want := range s.change {
+			if -returned[i] != want {
+				t.Fatalf("settlement %d:%s\nchanged by %d units, want %d",
+					number, past(append(before, *s), &s.bounds[i].Key), -returned[i], want)
 			}
 		}
 		return
@@ -152,9 +153,9 @@ func past(steps []step, key *policy.Key) string {
 	var lines []string
 	for i := range steps {
 		for j := range steps[i].bounds {
-			if b := &steps[i].bounds[j]; b.Key == *key && steps[i].back != nil {
-				lines = append(lines, fmt.Sprintf("\n%d: at %d %s gives %d back by %+v under %+v\nwant %d",
-					i, steps[i].now, b.Key.Policy, b.Cost, steps[i].plan.receipts[j], b.Policy.Limit.Spec(), steps[i].back[j]))
+			if b := &steps[i].bounds[j]; b.Key == *key && steps[i].change != nil {
+				lines = append(lines, fmt.Sprintf("\n%d: at %d %s settles %d to %+v with %+v\nwant %d", i, steps[i].now,
+					b.Key.Policy, b.Cost, steps[i].plan.settlements[j], b.Policy.Limit.Spec(), steps[i].change[j]))
 			} else if b.Key == *key {
 				lines = append(lines, fmt.Sprintf("\n%d: at %d %s %s of cost %d under %+v\nwant %+v",
 					i, steps[i].now, b.Key.Policy, b.Policy.Mode, b.Cost, b.Policy.Limit.Spec(), steps[i].want[j]))
@@ -288,27 +289,36 @@ func (w *world) charge(b *policy.Bound, status *decision.Status) {
 	}
 }
 
-// refund draws takes to be given back, all or in part, and gives them back.
-func (w *world) refund(t *rapid.T, s *step) ([]policy.Bound, []limit.Receipt) {
-	var receipts []limit.Receipt
-	s.bounds, s.back = nil, []int64{}
-	for range rapid.IntRange(1, 3).Draw(t, "refunds") {
-		c := w.charged[rapid.IntRange(0, len(w.charged)-1).Draw(t, "refund of")]
+// settle draws takes to be settled, or refunded in part or as a whole, and settles them.
+func (w *world) settle(t *rapid.T, s *step) ([]policy.Bound, []settlement) {
+	var settlements []settlement
+	s.bounds, s.change = nil, []int64{}
+	for range rapid.IntRange(1, 3).Draw(t, "settlements") {
+		c := w.charged[rapid.IntRange(0, len(w.charged)-1).Draw(t, "settlement of")]
 		if rapid.IntRange(0, 3).Draw(t, "in part") == 0 {
-			c.bound.Cost = rapid.Int64Range(1, c.bound.Cost).Draw(t, "refunded")
+			c.bound.Cost = rapid.Int64Range(1, c.bound.Cost).Draw(t, "of the cost")
+		}
+		l := &c.bound.Policy.Limit
+		one := settlement{receipt: c.receipt}
+		if !rapid.Bool().Draw(t, "refund") {
+			one.actual = storetest.Actual(t, l, c.bound.Cost)
 		}
 		k := w.kept[c.bound.Key]
 		if k.expiry <= w.now {
 			k.state = limit.State{}
 		}
 		k.state.Log = slices.Clone(k.state.Log)
-		back := c.bound.Policy.Limit.Refund(&k.state, w.now, c.bound.Cost, c.receipt)
-		if back > 0 {
+		change := l.Settle(&k.state, w.now, c.bound.Cost, one.actual, one.receipt)
+		if change > 0 {
+			k.expiry = l.Expiry(&k.state, w.now)
+		}
+		if change != 0 {
 			w.kept[c.bound.Key] = k
 		}
-		s.bounds, s.back, receipts = append(s.bounds, c.bound), append(s.back, back), append(receipts, c.receipt)
+		s.bounds, s.change = append(s.bounds, c.bound), append(s.change, change)
+		settlements = append(settlements, one)
 	}
-	return s.bounds, receipts
+	return s.bounds, settlements
 }
 
 // take answers a request as Take promises.

@@ -13,7 +13,7 @@ import (
 
 const (
 	modeTake   = 0
-	modeRefund = 1
+	modeSettle = 1
 	modePeek   = 2
 	// always is a room that fits every usage.
 	always = 1 << 53
@@ -82,8 +82,7 @@ type scriptCall struct {
 	levels   *levels  // nil: no subject is split
 	formats  *formats // nil: the oldest form is written
 	bounds   []policy.Bound
-	mode     byte            // modeTake or modePeek, unless it has receipts
-	receipts []limit.Receipt // of a refund, one for each bound
+	mode     byte // modeTake or modePeek, unless it has settlements
 	subjects []subject
 	buckets  []bucket
 	bucketOf []int // bound → bucket
@@ -96,6 +95,8 @@ type scriptCall struct {
 	request []byte
 	call    call
 
+	settlements []settlement // one for each bound; nil: it is a take or a peek
+
 	now     limit.Micros
 	views   []view
 	toSplit []int     // numbers of the strings that should be split, from 1
@@ -106,7 +107,7 @@ type scriptCall struct {
 func (p *scriptCall) reset() {
 	clear(p.subjects)
 	clear(p.buckets)
-	p.bounds, p.receipts, p.mode = nil, nil, modeTake
+	p.bounds, p.settlements, p.mode = nil, nil, modeTake
 	if cap(p.call.reply) > keptReply {
 		p.call.reply = nil
 	}
@@ -114,8 +115,8 @@ func (p *scriptCall) reset() {
 
 // recompile makes the same request again, with the levels that its subjects have by now.
 func (p *scriptCall) recompile() error {
-	if p.receipts != nil {
-		return p.refund(p.bounds, p.receipts)
+	if p.settlements != nil {
+		return p.settle(p.bounds, p.settlements)
 	}
 	return p.compile(p.bounds)
 }

@@ -45,7 +45,7 @@ type faulty struct {
 }
 
 func (f *faulty) Run(ctx context.Context, script *script, c *call) error {
-	if script == turnedClock && c.args[0][0] == modeRefund {
+	if script == turnedClock && c.args[0][0] == modeSettle {
 		f.refunds.Add(1)
 		if f.refunding != nil {
 			f.refunding()

@@ -107,8 +107,12 @@ func FuzzReply(f *testing.F) {
 		if again, err := p.learnLevels(reply); err != nil && (again || !errors.Is(err, errReply)) {
 			t.Fatalf("levels: %v, %v", again, err)
 		}
-		if _, err := p.readReturned(reply); err != nil && !errors.Is(err, errReply) {
-			t.Fatalf("refund: %v", err)
+		var settling scriptCall
+		if err := settling.settle(p.bounds, make([]settlement, len(p.bounds))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := settling.readSettled(reply); err != nil && !errors.Is(err, errReply) {
+			t.Fatalf("settlement: %v", err)
 		}
 		if _, _, err := p.readReply(reply); err != nil {
 			if !errors.Is(err, errReply) {

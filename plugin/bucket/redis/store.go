@@ -19,7 +19,7 @@ import (
 type Store struct {
 	name      string
 	transport transport
-	script    *script // takes and refunds
+	script    *script // takes and settles
 	splitting *script // splits subjects
 	log       *slog.Logger
 	plans     sync.Pool // of *scriptCall
@@ -27,16 +27,17 @@ type Store struct {
 	formats   formats
 	reads     int // the newest form of buckets that this node reads
 
-	foreignValues, foreignKeys, lostRefunds, failed, calls atomic.Uint64
+	foreignValues, foreignKeys, lostRefunds, lostSettlements, failed, calls atomic.Uint64
 }
 
 // Stats holds a store's numbers since its start.
 type Stats struct {
-	Foreign     uint64 // values that were not of our form and were read as empty buckets
-	Taken       uint64 // keys that hold a foreign type, so that their bounds were not answered
-	LostRefunds uint64 // failed calls to refund what a denied request had spent
-	Failed      uint64 // calls of the script without an answer, without those that a gate held back
-	Calls       uint64 // calls to take or refund, with those that a gate held back
+	Foreign         uint64 // values that were not of our form and were read as empty buckets
+	Taken           uint64 // keys that hold a foreign type, so that their bounds were not answered
+	LostRefunds     uint64 // failed calls to refund what a denied request had spent
+	LostSettlements uint64 // bounds of which a settlement was not answered, with those that a gate held back
+	Failed          uint64 // calls of the script without an answer, without those that a gate held back
+	Calls           uint64 // calls to take, refund or settle, with those that a gate held back
 }
 
 // newStore returns a store that runs the script by t.
@@ -54,7 +55,8 @@ func (s *Store) Name() string { return s.name }
 // Stats returns the store's numbers.
 func (s *Store) Stats() Stats {
 	return Stats{
-		Foreign: s.foreignValues.Load(), Taken: s.foreignKeys.Load(), LostRefunds: s.lostRefunds.Load(),
+		Foreign: s.foreignValues.Load(), Taken: s.foreignKeys.Load(),
+		LostRefunds: s.lostRefunds.Load(), LostSettlements: s.lostSettlements.Load(),
 		Failed: s.failed.Load(), Calls: s.calls.Load(),
 	}
 }
@@ -249,61 +251,6 @@ func (p *part) report(ctx context.Context, statuses []decision.Status, admitted 
 	for j, bound := range p.indexes {
 		statuses[bound] = own[j]
 	}
-}
-
-// Refund implements store.Store, for the statuses with the source Redis. What is doubtful stays spent, and so does the
-// refund of a call that fails.
-func (s *Store) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if err := store.CheckLengths("refund", bounds, statuses); err != nil {
-		return err
-	}
-	refund(ctx, s.addParts(nil, bounds, markRefunded(bounds, statuses)), statuses)
-	return nil
-}
-
-// markRefunded marks the statuses that Redis has charged as not charged, and returns their indexes.
-func markRefunded(bounds []policy.Bound, statuses []decision.Status) (indexes []int) {
-	for i := range statuses {
-		if status := &statuses[i]; status.Charged && status.Source == decision.Redis {
-			indexes = append(indexes, i)
-			status.Charged, status.Returned = false, 0
-			status.Used, status.Remaining = status.Used-bounds[i].Cost, status.Remaining+bounds[i].Cost
-		}
-	}
-	return indexes
-}
-
-// refund returns what the bounds of parts have spent, all at once.
-func refund(ctx context.Context, parts []part, statuses []decision.Status) {
-	runAll(parts, func(p *part) {
-		receipts := make([]limit.Receipt, len(p.indexes))
-		for j, bound := range p.indexes {
-			receipts[j] = statuses[bound].Receipt
-		}
-		for j, tokens := range p.store.giveBack(ctx, p.bounds, receipts) {
-			statuses[p.indexes[j]].Returned = tokens
-		}
-	})
-}
-
-// giveBack refunds bounds of one group, and reports how many tokens each got; nil: unknown, because the call failed.
-func (s *Store) giveBack(ctx context.Context, bounds []policy.Bound, receipts []limit.Receipt) []int64 {
-	if len(bounds) == 0 {
-		return nil
-	}
-	p := scriptCall{levels: &s.levels, formats: &s.formats}
-	err := p.refund(bounds, receipts)
-	var returned []int64
-	if err == nil {
-		if err = s.run(ctx, &p); err == nil {
-			returned, err = p.readReturned(p.call.reply)
-		}
-	}
-	if err != nil {
-		s.countAndWarn(&s.lostRefunds, 1, "refunding what a denied request had spent failed", "error", err)
-		return nil
-	}
-	return returned
 }
 
 // allIndexes returns the index of each bound.

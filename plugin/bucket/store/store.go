@@ -36,9 +36,28 @@ type Store interface {
 	// a store cannot make is lost, and its Returned is 0. An error means that the slices do not fit together.
 	Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 
+	// Settle replaces what a Take of the same bounds spent for the statuses that are Charged by the actual tokens, one
+	// number for each bound. It returns what is less by the rules of Refund, and charges what is more even where the
+	// bucket has no room, see [limit.Limit.Settle]. It clears Charged and sets Settled to the change in tokens: below 0
+	// returned, above 0 charged. Each bucket is settled on its own, once or never: a settlement whose outcome is unknown
+	// is not repeated. A refund that cannot be made is lost. Where the shared store did not settle a bound that it had
+	// charged, Failure has the cause. An error means that the slices do not fit together.
+	Settle(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64) error
+
 	// Forget deletes buckets, so that all of their limits are free again, and returns their number. Some may be deleted
 	// before an error. Tokens that nodes hold on lease, this one included, can still be spent.
 	Forget(ctx context.Context, keys []policy.Key) (int, error)
+}
+
+// CheckActual returns an error unless there is one status, and one actual cost, for each bound to settle.
+func CheckActual(bounds []policy.Bound, statuses []decision.Status, actual []int64) error {
+	if err := CheckLengths("settle", bounds, statuses); err != nil {
+		return err
+	}
+	if len(bounds) != len(actual) {
+		return fmt.Errorf("settle %d bounds: got %d actual costs, need one for each bound", len(bounds), len(actual))
+	}
+	return nil
 }
 
 // CheckLengths returns an error unless there is one status for each bound. The verb says what the caller was to do.

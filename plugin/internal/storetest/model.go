@@ -132,6 +132,43 @@ func (m *Model) Refund(_ context.Context, bounds []policy.Bound, statuses []deci
 	return nil
 }
 
+// Settle implements store.Store.
+func (m *Model) Settle(
+	_ context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
+) error {
+	if len(bounds) != len(statuses) || len(bounds) != len(actual) {
+		return errMisfit
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now = m.clock.Now()
+	for i := range statuses {
+		if status := &statuses[i]; status.Charged {
+			status.Charged = false
+			status.Settled = m.settle(&bounds[i], status.Receipt, actual[i])
+		}
+	}
+	return nil
+}
+
+// settle settles a bound, and returns the change in tokens.
+func (m *Model) settle(b *policy.Bound, r limit.Receipt, actual int64) int64 {
+	var s limit.State
+	if bucket := m.buckets[b.Key]; bucket.expiry > m.now {
+		s = bucket.state
+		s.Log = slices.Clone(s.Log)
+	}
+	l := &b.Policy.Limit
+	change := l.Settle(&s, m.now, b.Cost, actual, r)
+	switch {
+	case change > 0:
+		m.buckets[b.Key] = modelBucket{state: s, expiry: l.Expiry(&s, m.now)}
+	case change < 0:
+		m.buckets[b.Key] = modelBucket{state: s, expiry: m.buckets[b.Key].expiry}
+	}
+	return l.WholeTokens(change)
+}
+
 // Forget implements store.Store.
 func (m *Model) Forget(_ context.Context, keys []policy.Key) (forgotten int, err error) {
 	m.mu.Lock()

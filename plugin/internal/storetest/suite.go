@@ -75,6 +75,14 @@ var promises = []test{
 	{"PeekShowsTheWaitsOfATakeAndSpendsNothing", peekShowsWaits},
 	{"PeekShowsABoundInShadowBesideItsEnforcedTwin", peekShowsShadowBesideItsTwin},
 	{"RefundReturnsWhatATakeSpentOnce", refundReturnsOnce},
+	{"SettleReplacesWhatATakeSpentOnce", settleReplacesWhatWasSpent},
+	{"SettleMayLeaveADebtThatDeniesUntilItIsPaidBack", settleMayLeaveADebt},
+	{"SettleCountsTheBoundsOfOneBucketTogether", settleCountsBoundsOfOneBucketTogether},
+	{"SettleChargesABucketThatWasDeletedAndReturnsNothingToIt", settleChargesABucketThatWasDeleted},
+	{"SettleChargesABucketOfAChangedLimitAndReturnsNothingToIt", settleChargesABucketOfAChangedLimit},
+	{"SettlementsThatDoNotFitTheBoundsAreAnError", settleMustFit},
+	{"ConcurrentSettlementsKeepTheBound", concurrentSettlementsKeepTheBound},
+	{"ConcurrentSettlementsAddUp", concurrentSettlementsAddUp},
 	{"ForgetEmptiesTheBucketsOfItsKeysAlone", forgetEmptiesItsKeysAlone},
 	{"StatusesThatDoNotFitTheBoundsAreAnError", statusesMustFit},
 	{"OverlappingRequestsNeverDeadlockAndKeepEveryBound", overlappingRequests},
@@ -86,6 +94,9 @@ func Run(t *testing.T, open Open) {
 	t.Run("EveryTimelineIsDecidedAsByTheModel", func(t *testing.T) {
 		compareWithModel(t, open, samePlace, []policy.Group{policy.ByTenant})
 	})
+	t.Run("EveryTimelineIsSettledAsByTheModel", func(t *testing.T) {
+		compareSettlements(t, open, samePlace, []policy.Group{policy.ByTenant})
+	})
 }
 
 // RunApart runs the suite for a store that keeps the buckets of a request in several places. place returns the place of
@@ -95,6 +106,9 @@ func RunApart(t *testing.T, open Open, place Place) {
 	run(t, open, test{"LastTokenIsNotGivenTwice", lastTokenIsNotGivenTwice})
 	t.Run("EveryTimelineIsDecidedAsByTheModel", func(t *testing.T) {
 		compareWithModel(t, open, place, []policy.Group{policy.ByTenant, policy.ByTenant, policy.ByAll})
+	})
+	t.Run("EveryTimelineIsSettledAsByTheModel", func(t *testing.T) {
+		compareSettlements(t, open, place, []policy.Group{policy.ByTenant, policy.ByTenant, policy.ByAll})
 	})
 }
 

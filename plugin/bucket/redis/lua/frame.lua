@@ -1,4 +1,4 @@
--- Decides one request: checks every bound, then spends all of the enforced ones or none. Mode 1 refunds what an earlier
+-- Decides one request: checks every bound, then spends all of the enforced ones or none. Mode 1 settles what an earlier
 -- request has spent, mode 2 only shows the decision. Go's package limit is the reference model of all arithmetic here.
 --
 -- This file is the frame. Each line "--@ name" is replaced by the file name.lua when the script is assembled, because a
@@ -7,7 +7,7 @@
 --
 --   of the request     request (ARGV[1]), mode, subjects and records (numbers of them), enforced, p (place of the next
 --                      record in request), now and STEP_BACK (clock.lua), values (of KEYS: a string, false or true)
---   of a record        kind (the limit's algorithm, with its tag until state.lua has run), subject (its string, an
+--   of a record        kind (the limit's algorithm, with its tag until convert.lua has run), subject (its string, an
 --                      index of KEYS), name, room, cost, a, b, c (the algorithm's own parameters), shared (other
 --                      records name its bucket too), value (of its string), guess (where in value the bucket may begin)
 --   of a bucket        place (where in value it begins; nil: nowhere), stored (algorithm and tag of the limit that
@@ -17,13 +17,13 @@
 --   of a sliding log   entries (key), tail, tails, head, count, forgotten, lost, entry, first: see log_entries.lua
 --   of what is written patches, patched, drafts, grown, last_subject, next_place (patch.lua), needs, tails, to_split
 --                      (write.lua)
---   of the reply       denials, logs, runs, ran, to_split (reply.lua), returned (refund.lua)
+--   of the reply       denials, logs, runs, ran, to_split (reply.lua), settled (settle.lua)
 --
 -- KEYS     the subjects' strings, which hold buckets; then the entries of sliding logs. All in one slot. At level 0 a
 --          subject has one string, its head. At level n > 0 it has a head, which holds the buckets without an endpoint,
 --          and 2^n chunks, of which those that the records need follow the head: see split.lua.
 -- ARGV[1]  binary, little-endian, without gaps:
---            1 byte    mode: 0 take, 1 refund, 2 peek: a take that writes nothing
+--            1 byte    mode: 0 take, 1 settle, 2 peek: a take that writes nothing
 --            1 byte    number of subjects' strings
 --            1 byte    number of records that enforce: they come first
 --            1 byte    number of records
@@ -36,7 +36,7 @@
 --              6 bytes the bucket's name
 --              5 doubles, all whole numbers: room (the most usage with which the request fits; 2^53: any), cost (what
 --              is spent if it fits; 0 only checks), and a, b, c of the algorithm, see its file
---            72 bytes  for each record of a refund, see refund.lua
+--            72 bytes  for each record of a settlement, see settle.lua
 --
 -- Reply    of a take or a peek:
 --            for each string its value before the request, of a long one only the buckets of the request. nil: there is
@@ -47,7 +47,7 @@
 --            of each record of a sliding log six integers, see sliding_log.lua
 --            numbers of the strings that should be split
 --
---          of a refund: for each record how many units were returned
+--          of a settlement: for each record how many units were returned; below 0: charged
 --
 --          of either, if a head has another level than the request has: one array, the levels of the heads, and -1 for
 --          each chunk. Then nothing was checked or spent.
@@ -61,8 +61,8 @@
 --          impossible numbers, is read as empty.
 --
 -- Cost     TIME, one MGET, and a SETRANGE for each bucket that is spent from, or for several neighbours. A SET for a
---          new bucket, and when the TTL has become too short: then it gets a quarter to spare. A denial and a peek write
---          nothing.
+--          new bucket, and when the TTL has become too short: then it gets a quarter to spare. A denial and a peek
+--          write nothing.
 
 local unpack_binary, pack, find = struct.unpack, struct.pack, string.find
 local sub, byte, ceil = string.sub, string.byte, math.ceil
@@ -114,7 +114,7 @@ local patches = {false, false, false, false, false, false, false, false, false, 
 local patched = 0
 local needs = {false, false, false, false} -- by subject: the instant (µs) that its string must outlive
 local last_subject, next_place, drafts, grown, tails, to_split -- see patch.lua, sliding_log.lua, write.lua
-local denials, logs, returned
+local denials, logs, settled
 local runs, ran -- see reply.lua
 
 if mode ~= 1 then
@@ -138,22 +138,7 @@ if mode ~= 1 then
           runs[ran - 2], runs[ran - 1], runs[ran] = subject, place, place + 36
         end
       end
-      local wanted = kind
-      kind = kind % 16
-      if stored ~= wanted then
-        if algorithm > 0 then mark = (mark + SPAN) % MARKS end
-        if algorithm ~= kind then -- another limit's state: all that it counts is spent at one instant here
-          if algorithm == 1 then
-            spent = ceil(spent / more)
-          else
-            at = algorithm == 5 and spent > 0 and more or now
-          end
-          if spent > MOST then spent = MOST end
-          more = 0
-        end
-      elseif kind == 1 and more ~= b then
-        mark = (mark + SPAN) % MARKS
-      end
+      --@ convert
       local admits, expiry
       if kind == 1 then
         --@ token_bucket
@@ -179,10 +164,10 @@ if mode ~= 1 then
   end
   if denied or mode == 2 then patched, tails = 0, nil end
 else
-  returned = {}
-  --@ refund
+  settled = {}
+  --@ settle
 end
 
 --@ write
-if returned then return returned end
+if settled then return settled end
 --@ reply

@@ -1,4 +1,4 @@
--- Decides one request: checks every bound, then spends all of the enforced ones or none. Mode 1 refunds what an earlier
+-- Decides one request: checks every bound, then spends all of the enforced ones or none. Mode 1 settles what an earlier
 -- request has spent, mode 2 only shows the decision. Go's package limit is the reference model of all arithmetic here.
 --
 -- This file is the frame. Each line "--@ name" is replaced by the file name.lua when the script is assembled, because a
@@ -7,7 +7,7 @@
 --
 --   of the request     request (ARGV[1]), mode, subjects and records (numbers of them), enforced, p (place of the next
 --                      record in request), now and STEP_BACK (clock.lua), values (of KEYS: a string, false or true)
---   of a record        kind (the limit's algorithm, with its tag until state.lua has run), subject (its string, an
+--   of a record        kind (the limit's algorithm, with its tag until convert.lua has run), subject (its string, an
 --                      index of KEYS), name, room, cost, a, b, c (the algorithm's own parameters), shared (other
 --                      records name its bucket too), value (of its string), guess (where in value the bucket may begin)
 --   of a bucket        place (where in value it begins; nil: nowhere), stored (algorithm and tag of the limit that
@@ -17,13 +17,13 @@
 --   of a sliding log   entries (key), tail, tails, head, count, forgotten, lost, entry, first: see log_entries.lua
 --   of what is written patches, patched, drafts, grown, last_subject, next_place (patch.lua), needs, tails, to_split
 --                      (write.lua)
---   of the reply       denials, logs, runs, ran, to_split (reply.lua), returned (refund.lua)
+--   of the reply       denials, logs, runs, ran, to_split (reply.lua), settled (settle.lua)
 --
 -- KEYS     the subjects' strings, which hold buckets; then the entries of sliding logs. All in one slot. At level 0 a
 --          subject has one string, its head. At level n > 0 it has a head, which holds the buckets without an endpoint,
 --          and 2^n chunks, of which those that the records need follow the head: see split.lua.
 -- ARGV[1]  binary, little-endian, without gaps:
---            1 byte    mode: 0 take, 1 refund, 2 peek: a take that writes nothing
+--            1 byte    mode: 0 take, 1 settle, 2 peek: a take that writes nothing
 --            1 byte    number of subjects' strings
 --            1 byte    number of records that enforce: they come first
 --            1 byte    number of records
@@ -36,7 +36,7 @@
 --              6 bytes the bucket's name
 --              5 doubles, all whole numbers: room (the most usage with which the request fits; 2^53: any), cost (what
 --              is spent if it fits; 0 only checks), and a, b, c of the algorithm, see its file
---            72 bytes  for each record of a refund, see refund.lua
+--            72 bytes  for each record of a settlement, see settle.lua
 --
 -- Reply    of a take or a peek:
 --            for each string its value before the request, of a long one only the buckets of the request. nil: there is
@@ -47,7 +47,7 @@
 --            of each record of a sliding log six integers, see sliding_log.lua
 --            numbers of the strings that should be split
 --
---          of a refund: for each record how many units were returned
+--          of a settlement: for each record how many units were returned; below 0: charged
 --
 --          of either, if a head has another level than the request has: one array, the levels of the heads, and -1 for
 --          each chunk. Then nothing was checked or spent.
@@ -61,8 +61,8 @@
 --          impossible numbers, is read as empty.
 --
 -- Cost     TIME, one MGET, and a SETRANGE for each bucket that is spent from, or for several neighbours. A SET for a
---          new bucket, and when the TTL has become too short: then it gets a quarter to spare. A denial and a peek write
---          nothing.
+--          new bucket, and when the TTL has become too short: then it gets a quarter to spare. A denial and a peek
+--          write nothing.
 
 local unpack_binary, pack, find = struct.unpack, struct.pack, string.find
 local sub, byte, ceil = string.sub, string.byte, math.ceil
@@ -117,7 +117,7 @@ local patches = {false, false, false, false, false, false, false, false, false, 
 local patched = 0
 local needs = {false, false, false, false} -- by subject: the instant (µs) that its string must outlive
 local last_subject, next_place, drafts, grown, tails, to_split -- see patch.lua, sliding_log.lua, write.lua
-local denials, logs, returned
+local denials, logs, settled
 local runs, ran -- see reply.lua
 
 if mode ~= 1 then
@@ -176,22 +176,25 @@ end
           runs[ran - 2], runs[ran - 1], runs[ran] = subject, place, place + 36
         end
       end
-      local wanted = kind
-      kind = kind % 16
-      if stored ~= wanted then
-        if algorithm > 0 then mark = (mark + SPAN) % MARKS end
-        if algorithm ~= kind then -- another limit's state: all that it counts is spent at one instant here
-          if algorithm == 1 then
-            spent = ceil(spent / more)
-          else
-            at = algorithm == 5 and spent > 0 and more or now
-          end
-          if spent > MOST then spent = MOST end
-          more = 0
-        end
-      elseif kind == 1 and more ~= b then
-        mark = (mark + SPAN) % MARKS
-      end
+-- Converts the state of a bucket that another limit wrote: what it counts is spent at one instant here.
+-- In: kind with the tag, stored, algorithm, at, spent, more, mark, b. Out: wanted (kind with the tag), kind without it,
+-- at, spent, more, mark. The fraction of another base is left to token_bucket.lua.
+local wanted = kind
+kind = kind % 16
+if stored ~= wanted then
+  if algorithm > 0 then mark = (mark + SPAN) % MARKS end
+  if algorithm ~= kind then
+    if algorithm == 1 then
+      spent = ceil(spent / more)
+    else
+      at = algorithm == 5 and spent > 0 and more or now
+    end
+    if spent > MOST then spent = MOST end
+    more = 0
+  end
+elseif kind == 1 and more ~= b then
+  mark = (mark + SPAN) % MARKS
+end
       local admits, expiry
       if kind == 1 then
 -- Counts in token and leaky buckets.
@@ -439,19 +442,18 @@ last_subject, next_place = subject, place + 37
   end
   if denied or mode == 2 then patched, tails = 0, nil end
 else
-  returned = {}
--- Refunds what an earlier request has spent, as far as it is certain that no limit admits more for it. What is doubtful
--- stays spent; limit/refund.go has the proof. Each record refunds to one bucket:
+  settled = {}
+-- Settles what an earlier request has spent: returns a part of it, or charges more. Each record settles one bucket:
 --   1 byte, 1 byte, 6 bytes as for a take
 --   8 doubles, all whole numbers:
---   cost   what was spent (units of the algorithm)
+--   cost   what to return (units of the algorithm); below 0: what to charge
 --   taken  the bucket's instant right after the take (µs; a window's start; of a log, the instant of its entry)
---   debt   what the bucket counted as spent right after the take
+--   debt   what the bucket counted as spent right after the take; of a charge: the most that it may leave
 --   was    its mark at the take
 --   a b c  as for a take
 --   step   of a token bucket: the ticks that refill a token, rounded up
--- Out: returned (units, by record).
--- Cost: as a take. Of a sliding log one GETRANGE or two, and two SETRANGE or a SET.
+-- Out: settled (units, by record).
+-- Cost: as a take, see refund.lua and charge.lua.
 for record = 1, records do
   local kind, subject, name, cost, taken, debt, was, a, b, c, step
   kind, subject, name, cost, taken, debt, was, a, b, c, step, p = unpack_binary("<BBc6dddddddd", request, p)
@@ -495,20 +497,27 @@ if algorithm == 0 then
 elseif algorithm == 5 then
   more = spent > 0 and at - more or 0 -- the instant of the last entry
 end
-    local since = (mark - was) % MARKS
-    kind = kind % 16
-    if stored % 16 ~= kind or stored ~= unpack_binary("B", request, p - 72) then
-      back = 0
-    elseif kind == 4 and since == SPAN and at == taken + a then
-      back = cost < more and cost or more
-      more = more - back
-    elseif since >= SPAN then
-      back = 0
-    elseif kind == 1 then
-      if more == b and at >= taken then
-        local room, expiry, admits = -1
-        local spends = cost
-        cost = 0
+    local state
+    if cost > 0 then
+-- Returns what an earlier request has spent, as far as it is certain that no limit admits more for it. What is doubtful
+-- stays spent; limit/refund.go has the proof.
+-- In: the numbers of a record of settle.lua, the state. Out: back (units that are returned), the state without them.
+-- Cost: no command. Of a sliding log one GETRANGE or two; two SETRANGE or a SET follow.
+local since = (mark - was) % MARKS
+local same = stored == kind
+kind = kind % 16
+if not same then
+  back = 0
+elseif kind == 4 and since == SPAN and at == taken + a then
+  back = cost < more and cost or more
+  more = more - back
+elseif since >= SPAN then
+  back = 0
+elseif kind == 1 then
+  if more == b and at >= taken then
+    local room, expiry, admits = -1
+    local spends = cost
+    cost = 0
 -- Counts in token and leaky buckets.
 -- State: at, spent (the debt at that instant, in units of 1/base token), more (the base).
 -- In: room (units; 2^52 more than the capacity if the request always fits) and cost (units), a rate (units per tick),
@@ -544,23 +553,25 @@ if admits and cost > 0 then
   if room > MOST and spent > room - MOST then spent = room - MOST end
   expiry = at + (spent + -spent % rate) / rate * tick -- full again; a quotient rounded up without a function
 end
-        cost = spends
-        -- Without the request the bucket was not full before so many ticks. From then on a tick's refill may be lost.
-        local left = debt > cost and debt - cost or 0
-        left = (left - left % rate) / rate - since * step
-        local lost = (at - taken) / tick - (left > 0 and left or 0)
-        back = cost
-        if lost > 0 then back = cost - lost * rate end
-        if back > spent then back = spent end
-        if back > 0 then
-          spent = spent - back
-          local ticks = (back + -back % rate) / rate
-          mark = (mark + (ticks + -ticks % step) / step) % MARKS
-        end
-      end
-    elseif kind == 5 then
-      local entries = KEYS[c]
-      local tail = tails and tails[entries]
+    cost = spends
+    -- Without the request the bucket was not full before so many ticks. From then on a tick's refill may be lost.
+    local left = debt > cost and debt - cost or 0
+    left = (left - left % rate) / rate - since * step
+    local lost = (at - taken) / tick - (left > 0 and left or 0)
+    back = cost
+    if lost > 0 then back = cost - lost * rate end
+    if back > spent then back = spent end
+    if back > 0 then
+      spent = spent - back
+      local ticks = (back + -back % rate) / rate
+      mark = (mark + (ticks + -ticks % step) / step) % MARKS
+    else
+      back = 0
+    end
+  end
+elseif kind == 5 then
+  local entries = KEYS[c]
+  local tail = tails and tails[entries]
 -- Reads the entries of a sliding log, which are a string of their own. It begins with 15 bytes: 4 head, 4 count,
 -- 7 forgotten. Then follow 14 bytes for each admission in the order of time: 7 instant (µs), 7 the sum of all costs up
 -- to this one, it included. With sums a search answers how much has expired and when there is room.
@@ -610,41 +621,137 @@ local function first(low, stop, column, value)
   end
   return low
 end
-      if type(chunk) ~= "table" then
-        local i = first(head, count, 1, taken - 1)
-        local before = forgotten
-        if i > head then before = select(2, entry(i - 1)) end
-        if before < forgotten then before = forgotten end
-        if i < count and count - i <= 64 then -- later sums change too, so only a recent entry is worth it
-          local instant, sum = entry(i)
-          if instant == taken and sum - before >= cost then
-            local bytes, later = "", i
-            if sum - before == cost then later = i + 1 end -- nothing is left of the entry: it is removed
-            for j = later, count - 1 do
-              instant, sum = entry(j)
-              bytes = bytes .. pack("<I7I7", instant, sum - cost)
-            end
-            count = count - (later - i)
-            if count == i and i > head then more = entry(i - 1) end
-            if not lost then
-              back, spent = cost, spent - cost
-              if tail and tail[1] < i then
-                i, bytes = tail[1], sub(tail[2], 1, (i - tail[1]) * 14) .. bytes
-              end
-              tails = tails or {}
-              tails[entries] = {i, bytes, pack("<I4I4I7", head, count, forgotten)}
-            end
+  if type(chunk) ~= "table" then
+    local i = first(head, count, 1, taken - 1)
+    local before = forgotten
+    if i > head then before = select(2, entry(i - 1)) end
+    if before < forgotten then before = forgotten end
+    if i < count and count - i <= 64 then -- later sums change too, so only a recent entry is worth it
+      local instant, sum = entry(i)
+      if instant == taken and sum - before >= cost then
+        local bytes, later = "", i
+        if sum - before == cost then later = i + 1 end -- nothing is left of the entry: it is removed
+        for j = later, count - 1 do
+          instant, sum = entry(j)
+          bytes = bytes .. pack("<I7I7", instant, sum - cost)
+        end
+        count = count - (later - i)
+        if count == i and i > head then more = entry(i - 1) end
+        if not lost then
+          back, spent = cost, spent - cost
+          if tail and tail[1] < i then
+            i, bytes = tail[1], sub(tail[2], 1, (i - tail[1]) * 14) .. bytes
           end
+          tails = tails or {}
+          tails[entries] = {i, bytes, pack("<I4I4I7", head, count, forgotten)}
         end
       end
-    else
-      back = cost < spent and cost or spent
-      spent = spent - back
     end
-    if back > 0 then -- till stays, which is later than needed
-      if kind == 5 then more = spent > 0 and at - more or 0 end
-      local state = sub(value, place + 6, place + 10) .. pack("<I7I7I6I6", at, spent, more, mark)
-      needs[subject] = 0 -- its string lives long enough
+  end
+else
+  back = cost < spent and cost or spent
+  spent = spent - back
+end
+      if back > 0 then -- till stays, which is later than needed, and the string lives long enough
+        if kind == 5 then more = spent > 0 and at - more or 0 end
+        needs[subject], state = needs[subject] or 0, sub(value, place + 6, place + 10)
+      end
+    elseif cost < 0 then
+      local expiry
+-- Charges what a request cost beyond what it had reserved, whether or not there is room.
+-- In: the numbers of a record of settle.lua, the state. Out: back (minus the units that are charged), the state with
+-- them, wanted, expiry.
+-- Cost: no command.
+-- Converts the state of a bucket that another limit wrote: what it counts is spent at one instant here.
+-- In: kind with the tag, stored, algorithm, at, spent, more, mark, b. Out: wanted (kind with the tag), kind without it,
+-- at, spent, more, mark. The fraction of another base is left to token_bucket.lua.
+local wanted = kind
+kind = kind % 16
+if stored ~= wanted then
+  if algorithm > 0 then mark = (mark + SPAN) % MARKS end
+  if algorithm ~= kind then
+    if algorithm == 1 then
+      spent = ceil(spent / more)
+    else
+      at = algorithm == 5 and spent > 0 and more or now
+    end
+    if spent > MOST then spent = MOST end
+    more = 0
+  end
+elseif kind == 1 and more ~= b then
+  mark = (mark + SPAN) % MARKS
+end
+if kind == 1 or kind == 3 then -- others would count it at the wrong instant
+  local room, admits = -1 -- the algorithm's file brings the state to now, and spends nothing
+  if kind == 1 then
+-- Counts in token and leaky buckets.
+-- State: at, spent (the debt at that instant, in units of 1/base token), more (the base).
+-- In: room (units; 2^52 more than the capacity if the request always fits) and cost (units), a rate (units per tick),
+-- b base (units per token), c tick (µs). Out: admits, expiry.
+-- Cost: no command.
+local rate, base, tick = a, b, c
+local most = rate * ((MOST - MOST % tick) / tick) -- the largest debt: no wait exceeds 2^52 µs
+if most > MOST then most = MOST end
+if algorithm ~= 1 or more ~= base then -- whole tokens are kept, a fraction counts as one
+  if algorithm == 1 then spent = ceil(spent / more) else at = at - at % tick end
+  local tokens = (most - most % base) / base
+  if spent > tokens then spent = tokens end
+  spent, more = spent * base, base
+end
+if spent > most then spent = most end
+local elapsed
+if tick == 1 then
+  elapsed = now - at
+else
+  local off = at % tick
+  if off > 0 then at = at + tick - off end -- written in finer ticks: rounded up, so that no refill counts twice
+  elapsed = now - now % tick - at
+end
+if elapsed > 0 then -- a clock that steps back refills nothing
+  local refill = elapsed / tick * rate
+  if refill >= spent then spent = 0 else spent = spent - refill end
+  at = at + elapsed
+end
+admits = spent <= room
+if admits and cost > 0 then
+  spent = spent + cost
+  -- A limit that never denies remembers no more than its capacity, which is in its room.
+  if room > MOST and spent > room - MOST then spent = room - MOST end
+  expiry = at + (spent + -spent % rate) / rate * tick -- full again; a quotient rounded up without a function
+end
+  else
+-- Counts in fixed windows, aligned to the epoch.
+-- State: at (start of the window), spent (tokens in it).
+-- In: room and cost in tokens, a window (µs). Out: admits, expiry.
+-- Cost: no command.
+local window = a
+local off = at % window
+if off > 0 then at, mark = at - off, (mark + SPAN) % MARKS end
+local start = now - now % window
+if start > at then at, spent, mark = start, 0, (mark + SPAN) % MARKS end
+admits = spent <= room
+if admits and cost > 0 then
+  spent = spent + cost
+  if spent > MOST then spent = MOST end
+  expiry = at + window
+end
+more = 0
+  end
+  local units = debt - spent < -cost and debt - spent or -cost
+  if units > 0 then
+    spent, back = spent + units, -units
+    expiry = kind == 1 and at + (spent + -spent % a) / a * c or at + a
+  end
+end
+      if back < 0 then
+        if not needs[subject] or expiry > needs[subject] then needs[subject] = expiry end
+        local till = ceil(expiry / 1000000)
+        if till > FOREVER then till = FOREVER end
+        state = pack("<BI4", wanted, till)
+      end
+    end
+    if state then
+      state = state .. pack("<I7I7I6I6", at, spent, more, mark)
 -- Records the new state of a bucket, to be written in the end.
 -- In: subject, shared, value, name, place, state (31 bytes). Out: patches and patched (threes of subject, offset,
 -- bytes), drafts (values with the states of this request, by subject), grown (subjects with a new bucket),
@@ -667,7 +774,7 @@ end
 last_subject, next_place = subject, place + 37
     end
   end
-  returned[record] = back > 0 and back or 0
+  settled[record] = back
 end
 end
 
@@ -742,7 +849,7 @@ if tails then
     end
   end
 end
-if returned then return returned end
+if settled then return settled end
 -- Returns the reply to a take. Of a long value it has the first 5 bytes and the buckets of the records.
 -- In: values, runs (where neighbours among those buckets lie, in threes of subject, first and last byte), ran (the
 -- length of runs), denials, logs, to_split.

@@ -1,0 +1,95 @@
+package addresses
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// Settle implements store.Store. What an address gets back follows the rules of [View.Refund]. What it cost beyond its
+// reservation is charged where the address is counted now.
+func (v *View) Settle(
+	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
+) error {
+	if err := store.CheckActual(bounds, statuses, actual); err != nil {
+		return err
+	}
+	if !anyAddress(bounds) {
+		return v.next.Settle(ctx, bounds, statuses, actual)
+	}
+	now := v.budget.now()
+	var shared, local part
+	for i := range bounds {
+		b, status := &bounds[i], &statuses[i]
+		switch {
+		case !status.Charged:
+		case status.Source == decision.Local && status.Failure == decision.NoFailure:
+			local.addStatus(i, *b, status)
+		case prefix.Address(&b.Key) == nil, actual[i] <= b.Cost && v.budget.isApart(b, now):
+			shared.addStatus(i, *b, status)
+		case actual[i] <= b.Cost:
+			status.Charged, status.Settled = false, 0
+		default:
+			v.budget.chargeAddress(&shared, &local, i, *b, status, actual[i], now)
+		}
+	}
+	err := shared.settle(ctx, v.next, statuses, actual)
+	if len(local.bounds) > 0 {
+		err = errors.Join(err, local.settle(ctx, v.local, statuses, actual))
+	}
+	return err
+}
+
+// chargeAddress adds the bound of an address to the parts of the stores that count the address now, and keeps its keys
+// for as long as the charge counts there.
+func (b *Budget) chargeAddress(
+	shared, local *part, i int, bound policy.Bound, status *decision.Status, actual int64, now limit.Micros,
+) {
+	bytes := logBytes(&bound)
+	r := b.route(&bound.Key, b.hash(&bound.Key, bytes), bytes, now)
+	lasts := chargeLife(&bound, status, actual)
+	switch r.way {
+	case inProcess:
+		local.addStatus(i, bound, status)
+		return
+	case byPrefix:
+		b.prefixes.extend(r.prefixHash, now, now+lasts)
+	default:
+		shared.addStatus(i, bound, status)
+		if b.own.extend(r.hash, now, now+lasts); r.way == byAddress {
+			return
+		}
+	}
+	bound.Key = prefix.WithAddress(bound.Key, r.prefix)
+	shared.addStatus(i, bound, status)
+}
+
+// chargeLife returns how long the key of a bound may live in the store after a charge, by its status after the take.
+func chargeLife(b *policy.Bound, taken *decision.Status, actual int64) limit.Micros {
+	spec := b.Policy.Limit.Spec()
+	lasts := spec.Window
+	if b.Policy.Limit.Units().Kind == limit.TokenBucket {
+		refill := float64(actual-b.Cost) / float64(spec.Quantity) * float64(spec.Window)
+		lasts = max(taken.Reset-taken.Now, 0) + limit.Micros(min(refill, limit.MaxProduct))
+	}
+	return lasts + lasts/4 + slack
+}
+
+// settle settles the part in its store, and fills in the statuses of the request.
+func (p *part) settle(ctx context.Context, s store.Store, statuses []decision.Status, actual []int64) error {
+	own := make([]int64, len(p.indexes))
+	for j, i := range p.indexes {
+		own[j] = actual[i]
+	}
+	err := s.Settle(ctx, p.bounds, p.statuses, own)
+	for j, i := range p.indexes {
+		from := &p.statuses[j]
+		statuses[i].Charged, statuses[i].Settled, statuses[i].Failure = from.Charged, from.Settled, from.Failure
+	}
+	return err
+}

@@ -1,0 +1,69 @@
+package lease
+
+import (
+	"context"
+	"slices"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// Settle implements store.Store. What was drawn from a lease stays spent, because its grant may have ended; what the
+// request cost beyond that is charged to the shared store. A denial that is remembered of a bucket that got tokens back
+// is dropped.
+func (v *View) Settle(
+	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
+) error {
+	if err := store.CheckActual(bounds, statuses, actual); err != nil {
+		return err
+	}
+	taken := slices.Clone(bounds)
+	var leased []int
+	for i := range taken {
+		if t := v.store.terms.get(taken[i].Policy); t != nil {
+			taken[i].Policy = t.policy
+		}
+		switch status := &statuses[i]; {
+		case !status.Charged || status.Source != source:
+		case actual[i] <= bounds[i].Cost:
+			status.Charged, status.Settled = false, 0
+		default: // to the shared store it is a charge, which needs no receipt
+			status.Source = decision.Redis
+			leased = append(leased, i)
+		}
+	}
+	err := v.next.Settle(ctx, taken, statuses, actual)
+	for _, i := range leased {
+		statuses[i].Source = source
+	}
+	v.store.dropDenials(bounds, statuses)
+	return err
+}
+
+// dropDenials drops the remembered denials of the buckets that got tokens back. A leased bucket keeps them: its tokens
+// are shared out among the nodes.
+func (s *Store) dropDenials(bounds []policy.Bound, statuses []decision.Status) {
+	if !slices.ContainsFunc(statuses, gotTokensBack) {
+		return
+	}
+	places := make([]place, len(bounds))
+	s.locate(bounds, places)
+	for i := range places {
+		if gotTokensBack(statuses[i]) {
+			places[i].dropDenial(&bounds[i].Key)
+		}
+	}
+}
+
+func gotTokensBack(s decision.Status) bool { return s.Settled < 0 }
+
+// dropDenial drops what is remembered of a denial by the bucket of a key.
+func (p *place) dropDenial(key *policy.Key) {
+	p.shard.mu.Lock()
+	defer p.shard.mu.Unlock()
+	if e := p.shard.lookup(p.hash, key); e != nil && e.terms == nil {
+		e.denial, e.lastStatus = denial{}, limit.Status{}
+	}
+}

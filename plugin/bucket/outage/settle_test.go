@@ -1,0 +1,122 @@
+package outage
+
+import (
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// settle settles a request of one bound.
+func (w *world) settle(t *testing.T, b policy.Bound, statuses []decision.Status, actual int64) decision.Status {
+	t.Helper()
+	if err := w.view.Settle(t.Context(), []policy.Bound{b}, statuses, []int64{actual}); err != nil {
+		t.Fatal(err)
+	}
+	return statuses[0]
+}
+
+// ofFive is a bound that reserves 5 of 100 tokens.
+func ofFive(t *testing.T, mode policy.FailMode) policy.Bound {
+	b := bound(t, mode, 100, "acme")
+	b.Cost = 5
+	return b
+}
+
+func TestASettlementOfWhatThisProcessAdmittedChangesWhatIsDue(t *testing.T) {
+	w := newWorld(Options{}, ViewOptions{SharePct: 100})
+	b := ofFive(t, policy.FailLocal)
+	w.servers.set("acme", unreachable)
+	less, _ := w.take(t, b)
+	more, _ := w.take(t, b)
+	same, _ := w.take(t, b)
+	for range 2 { // the second time nothing is Charged any more
+		for statuses, actual := range map[*decision.Status]int64{&less[0]: 2, &more[0]: 9, &same[0]: 5} {
+			s := []decision.Status{*statuses}
+			*statuses = w.settle(t, b, s, actual)
+			if statuses.Charged || statuses.Settled != actual-5 || statuses.Source != decision.Local {
+				t.Errorf("settled to %d: %+v", actual, *statuses)
+			}
+		}
+		w.expect(t, "local", Tally{Unverified: 16}, 16)
+	}
+	if after, _ := w.take(t, b); after[0].Used != 21 {
+		t.Errorf("%d used here after 16 and 5", after[0].Used)
+	}
+	w.servers.set("acme", up)
+	w.store.reconcile(t.Context())
+	w.expect(t, "local", Tally{Unverified: 21, Charged: 21}, 0)
+	if used := w.servers.used(&b); used != 21 {
+		t.Errorf("%d used there after the outage, want 21", used)
+	}
+}
+
+func TestACostBeyondAReservationIsChargedAtOnceWhenTheSharedStoreIsBack(t *testing.T) {
+	w := newWorld(Options{}, ViewOptions{SharePct: 100})
+	b := ofFive(t, policy.FailLocal)
+	w.servers.set("acme", unreachable)
+	less, _ := w.take(t, b)
+	more, _ := w.take(t, b)
+	w.servers.set("acme", up)
+	w.store.reconcile(t.Context())
+	w.settle(t, b, more, 9)
+	w.settle(t, b, less, 2)
+	w.expect(t, "local", Tally{Unverified: 10, Charged: 10}, 0)
+	if used := w.servers.used(&b); used != 14 {
+		t.Errorf("%d used there, want the 10 that were charged and 4 more", used)
+	}
+}
+
+func TestWhatASettlementCouldNotSendIsChargedLaterAndNotReturned(t *testing.T) {
+	w := newWorld(Options{}, ViewOptions{SharePct: 100})
+	b := ofFive(t, policy.FailLocal)
+	less, _ := w.take(t, b)
+	more, _ := w.take(t, b)
+	w.servers.set("acme", unreachable)
+	for statuses, actual := range map[*decision.Status]int64{&less[0]: 2, &more[0]: 9} {
+		s := w.settle(t, b, []decision.Status{*statuses}, actual)
+		if s.Charged || s.Settled != 0 || s.Failure != decision.Unavailable {
+			t.Errorf("settled to %d while the store is away: %+v", actual, s)
+		}
+	}
+	w.expect(t, "local", Tally{Unverified: 4}, 4)
+	w.servers.set("acme", up)
+	w.store.reconcile(t.Context())
+	w.expect(t, "local", Tally{Unverified: 4, Charged: 4}, 0)
+	if used := w.servers.used(&b); used != 14 {
+		t.Errorf("%d used there, want 14", used)
+	}
+}
+
+func TestASettlementOfAnUnknownOutcomeIsNeverRepeated(t *testing.T) {
+	for _, c := range []condition{silent, deaf} {
+		w := newWorld(Options{}, ViewOptions{SharePct: 100})
+		b := ofFive(t, policy.FailLocal)
+		statuses, _ := w.take(t, b)
+		w.servers.set("acme", c)
+		if s := w.settle(t, b, statuses, 9); s.Settled != 0 || s.Failure != decision.TimedOut {
+			t.Errorf("settled without an answer: %+v", s)
+		}
+		w.expect(t, "local", Tally{Unknown: 4}, 0)
+		w.servers.set("acme", up)
+		w.settle(t, b, statuses, 9)
+		w.store.reconcile(t.Context())
+		if used := w.servers.used(&b); used != map[condition]int64{silent: 5, deaf: 9}[c] || w.servers.settlements != 1 {
+			t.Errorf("%d used there after %d settlements", used, w.servers.settlements)
+		}
+	}
+}
+
+func TestABoundThatNoStoreAnsweredIsNotSettled(t *testing.T) {
+	w := newWorld(Options{}, ViewOptions{})
+	b := ofFive(t, policy.FailOpen)
+	w.servers.set("acme", unreachable)
+	statuses, admitted := w.take(t, b)
+	if !admitted {
+		t.Fatalf("%+v: denied by fail mode open", statuses[0])
+	}
+	if s := w.settle(t, b, statuses, 9); s.Settled != 0 || w.servers.settlements != 0 {
+		t.Errorf("settled %+v by %d calls", s, w.servers.settlements)
+	}
+	w.expect(t, "open", Tally{Unverified: 5}, 5)
+}

@@ -1,0 +1,18 @@
+-- Charges what a request cost beyond what it had reserved, whether or not there is room.
+-- In: the numbers of a record of settle.lua, the state. Out: back (minus the units that are charged), the state with
+-- them, wanted, expiry.
+-- Cost: no command.
+--@ convert
+if kind == 1 or kind == 3 then -- others would count it at the wrong instant
+  local room, admits = -1 -- the algorithm's file brings the state to now, and spends nothing
+  if kind == 1 then
+    --@ token_bucket
+  else
+    --@ fixed_window
+  end
+  local units = debt - spent < -cost and debt - spent or -cost
+  if units > 0 then
+    spent, back = spent + units, -units
+    expiry = kind == 1 and at + (spent + -spent % a) / a * c or at + a
+  end
+end

@@ -1,0 +1,206 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// settlement is what is settled of one take.
+type settlement struct {
+	receipt limit.Receipt
+	actual  int64 // tokens, of the bound's cost
+}
+
+// Refund implements store.Store, for the statuses with the source Redis. What is doubtful stays spent, and so does the
+// refund of a call that fails.
+func (s *Store) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	if err := store.CheckLengths("refund", bounds, statuses); err != nil {
+		return err
+	}
+	refund(ctx, s.addParts(nil, bounds, markRefunded(bounds, statuses)), statuses)
+	return nil
+}
+
+// markRefunded marks the statuses that Redis has charged as not charged, and returns their indexes.
+func markRefunded(bounds []policy.Bound, statuses []decision.Status) (indexes []int) {
+	for i := range statuses {
+		if status := &statuses[i]; status.Charged && status.Source == decision.Redis {
+			indexes = append(indexes, i)
+			status.Charged, status.Returned = false, 0
+			status.Used, status.Remaining = status.Used-bounds[i].Cost, status.Remaining+bounds[i].Cost
+		}
+	}
+	return indexes
+}
+
+// refund returns what the bounds of parts have spent, all at once.
+func refund(ctx context.Context, parts []part, statuses []decision.Status) {
+	runAll(parts, func(p *part) {
+		receipts := make([]limit.Receipt, len(p.indexes))
+		for j, bound := range p.indexes {
+			receipts[j] = statuses[bound].Receipt
+		}
+		for j, change := range p.store.giveBack(ctx, p.bounds, receipts) {
+			statuses[p.indexes[j]].Returned = -change
+		}
+	})
+}
+
+// giveBack refunds bounds of one group, and returns the change of each in tokens; nil: unknown, because the call
+// failed.
+func (s *Store) giveBack(ctx context.Context, bounds []policy.Bound, receipts []limit.Receipt) []int64 {
+	if len(bounds) == 0 {
+		return nil
+	}
+	settlements := make([]settlement, len(receipts))
+	for i := range receipts {
+		settlements[i].receipt = receipts[i]
+	}
+	changes, err := s.runSettle(ctx, bounds, settlements)
+	if err != nil {
+		s.countAndWarn(&s.lostRefunds, 1, "refunding what a denied request had spent failed", "error", err)
+		return nil
+	}
+	return changes
+}
+
+// Settle implements store.Store, for the statuses with the source Redis. In a cluster each group of bounds with one
+// hash tag is settled by a call of its own, all at once, whether or not the others are answered.
+func (s *Store) Settle(
+	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
+) error {
+	if err := store.CheckActual(bounds, statuses, actual); err != nil {
+		return err
+	}
+	settle(ctx, s.addParts(nil, bounds, markSettled(bounds, statuses, actual)), statuses, actual)
+	return nil
+}
+
+// markSettled marks the statuses that Redis has charged as not charged, and returns the indexes of those that change.
+func markSettled(bounds []policy.Bound, statuses []decision.Status, actual []int64) (indexes []int) {
+	for i := range statuses {
+		if status := &statuses[i]; status.Charged && status.Source == decision.Redis {
+			status.Charged, status.Settled = false, 0
+			if unitsToReturn(&bounds[i].Policy.Limit, bounds[i].Cost, actual[i]) != 0 {
+				indexes = append(indexes, i)
+			}
+		}
+	}
+	return indexes
+}
+
+// settle settles the bounds of parts, all at once.
+func settle(ctx context.Context, parts []part, statuses []decision.Status, actual []int64) {
+	runAll(parts, func(p *part) {
+		settlements := make([]settlement, len(p.indexes))
+		for j, i := range p.indexes {
+			settlements[j] = settlement{statuses[i].Receipt, actual[i]}
+		}
+		changes, err := p.store.runSettle(ctx, p.bounds, settlements)
+		if err != nil {
+			const message = "settling what requests had reserved failed"
+			p.store.countAndWarn(&p.store.lostSettlements, len(p.indexes), message, "error", err)
+		}
+		for j, i := range p.indexes {
+			if err != nil {
+				statuses[i].Failure = failure(err)
+			} else {
+				statuses[i].Settled = changes[j]
+			}
+		}
+	})
+}
+
+// runSettle settles bounds of one group by one call, and returns the change of each in tokens.
+func (s *Store) runSettle(ctx context.Context, bounds []policy.Bound, settlements []settlement) ([]int64, error) {
+	p := scriptCall{levels: &s.levels, formats: &s.formats}
+	if err := p.settle(bounds, settlements); err != nil {
+		return nil, err
+	}
+	if err := s.run(ctx, &p); err != nil {
+		return nil, err
+	}
+	return p.readSettled(p.call.reply)
+}
+
+// settle compiles the request that settles what bounds have spent. lua/settle.lua decides how much each bucket gets:
+// never more than is certain to be missing still.
+func (p *scriptCall) settle(bounds []policy.Bound, settlements []settlement) error {
+	p.numberBuckets(bounds)
+	p.settlements = settlements
+	for i := range bounds {
+		p.records = append(p.records, record{bound: i, bucket: p.bucketOf[i], spends: true})
+	}
+	if p.tooMany() {
+		return errTooMany
+	}
+	p.writeHeader(modeSettle)
+	for i := range p.records {
+		l, r := &bounds[i].Policy.Limit, settlements[i].receipt
+		cost := unitsToReturn(l, bounds[i].Cost, settlements[i].actual)
+		if cost < 0 {
+			r.Debt = l.Units().Ceiling
+		}
+		p.appendRecord(&p.records[i])
+		p.appendNumbers(cost, int64(r.At), r.Debt, r.Mark)
+		p.appendParameters(&p.records[i])
+		p.appendNumbers(l.Units().Step)
+	}
+	p.setArgument()
+	return nil
+}
+
+// unitsToReturn returns what the script returns of the reserved tokens, in the units that it counts; below 0: what it
+// charges beyond them.
+func unitsToReturn(l *limit.Limit, reserved, actual int64) int64 {
+	reserved, actual = max(reserved, 0), max(actual, 0)
+	if actual <= reserved {
+		return costInUnits(l, max(min(reserved, l.Capacity())-actual, 0))
+	}
+	u, excess := l.Units(), actual-reserved
+	if u.Kind == limit.TokenBucket {
+		return -min(excess, u.Ceiling/u.Base) * u.Base
+	}
+	return -min(excess, u.Ceiling)
+}
+
+// readSettled reads the reply to a settlement, and returns the change of each bound in tokens.
+func (p *scriptCall) readSettled(reply []byte) ([]int64, error) {
+	changes, err := integers(reply)
+	if err != nil {
+		return nil, err
+	}
+	if len(changes) != len(p.records) {
+		return nil, fmt.Errorf("%w: %d numbers for %d settlements", errReply, len(changes), len(p.records))
+	}
+	for i, returned := range changes {
+		bound := &p.bounds[i]
+		if charges := p.settlements[i].actual > bound.Cost; charges && returned > 0 || !charges && returned < 0 {
+			return nil, fmt.Errorf("%w: %d units came back of %d tokens that cost %d", errReply, returned, bound.Cost,
+				p.settlements[i].actual)
+		}
+		changes[i] = bound.Policy.Limit.WholeTokens(-returned)
+	}
+	return changes, nil
+}
+
+// provisional returns the bounds that the script has spent, and their receipts.
+func (p *scriptCall) provisional() (spent []policy.Bound, receipts []limit.Receipt) {
+	states := make([]limit.State, len(p.buckets))
+	for i := range p.buckets {
+		states[i] = p.buckets[i].state
+	}
+	for i := range p.records {
+		if r := &p.records[i]; p.wasSpent(r) {
+			state := &states[r.bucket]
+			*state = p.spend(r, *state)
+			spent, receipts = append(spent, p.bounds[r.bound]), append(receipts, state.Receipt())
+		}
+	}
+	return spent, receipts
+}
