@@ -3,6 +3,8 @@ package pgtest
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -76,7 +78,7 @@ func (s *Server) migrate(dsn string) error {
 func (s *Server) database(t testing.TB, from string) string {
 	t.Helper()
 	name := fmt.Sprint("test_", databases.Add(1))
-	must(t, "create a database", s.do("CREATE DATABASE "+name+" TEMPLATE "+from))
+	must(t, "create a database", s.copyDatabase(from, name))
 	t.Cleanup(func() {
 		select {
 		case <-s.ended: // the databases are gone with the server
@@ -87,15 +89,42 @@ func (s *Server) database(t testing.TB, from string) string {
 	return s.DSN(name)
 }
 
+// copyDatabase creates a copy of a database. A copy of the files takes half of the time of one through the log, which
+// Postgres makes by default since version 15, and has the files with which connections start faster.
+func (s *Server) copyDatabase(from, to string) error {
+	return s.with(func(ctx context.Context, connection *pgx.Conn) error {
+		statement := "CREATE DATABASE " + to + " TEMPLATE " + from
+		if major, err := strconv.Atoi(majorVersion(connection)); err == nil && major >= 15 {
+			statement += " STRATEGY file_copy"
+		}
+		_, err := connection.Exec(ctx, statement)
+		return err
+	})
+}
+
+// majorVersion returns the digits of a server's major version.
+func majorVersion(connection *pgx.Conn) string {
+	major, _, _ := strings.Cut(connection.PgConn().ParameterStatus("server_version"), ".")
+	return major
+}
+
 // do runs one statement in the superuser's database.
 func (s *Server) do(statement string) error {
+	return s.with(func(ctx context.Context, connection *pgx.Conn) error {
+		_, err := connection.Exec(ctx, statement)
+		return err
+	})
+}
+
+// with calls use with a connection to the superuser's database.
+func (s *Server) with(use func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), serverTimeout)
 	defer cancel()
 	connection, err := pgx.Connect(ctx, s.DSN(superuser))
 	if err != nil {
 		return err
 	}
-	_, err = connection.Exec(ctx, statement)
+	err = use(ctx, connection)
 	if closed := connection.Close(ctx); err == nil {
 		err = closed
 	}

@@ -29,7 +29,7 @@ func TestTheAuditNamesTheBucketsThatAResetEmptied(t *testing.T) {
 }
 
 func TestAChangeInTheNameOfATokenOfTheAPIIsDenied(t *testing.T) {
-	dsn := pgtest.Start(t).Database(t)
+	dsn := pgtest.Shared(t).Database(t)
 	for _, actor := range []string{"token:ann", " Token:ann", "TOKEN:"} {
 		for _, x := range []*terminal{
 			{t: t, env: map[string]string{databaseVariable: dsn, actorVariable: actor}},

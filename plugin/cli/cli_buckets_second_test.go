@@ -32,7 +32,7 @@ func TestBucketsOfAnAddressAreShownAndResetInTheRedisOfAddresses(t *testing.T) {
 	main, second := redistest.Single(t), redistest.Single(t, "--requirepass", "of-addresses")
 	file := onTwo(t, main, second)
 	x := &terminal{t: t, env: map[string]string{
-		databaseVariable: pgtest.Start(t).Database(t), addressRedisPasswordVariable: "of-addresses",
+		databaseVariable: pgtest.Shared(t).Database(t), addressRedisPasswordVariable: "of-addresses",
 	}}
 	subject := []string{"--config", file, "--config-only", "--tenant", "acme", "--ip", "192.0.2.1"}
 	used := func() int64 {

@@ -46,7 +46,7 @@ func TestBucketsOfATenantWithManyEndpointsAreShownAndReset(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	x := &terminal{t: t, env: map[string]string{databaseVariable: pgtest.Start(t).Database(t)}}
+	x := &terminal{t: t, env: map[string]string{databaseVariable: pgtest.Shared(t).Database(t)}}
 	shown := x.must("buckets", "show", "--config", file, "--config-only", "--tenant", "acme")
 	if got := strings.Count(shown, "GET /e"); got != endpoints {
 		t.Errorf("%d buckets are shown, want %d", got, endpoints)
@@ -207,7 +207,7 @@ func TestLocalBucketsAreNotLookedFor(t *testing.T) {
 
 func TestAResetEmptiesTheBucketsOfOneTenantAndIsAudited(t *testing.T) {
 	file := onRedis(t, redistest.Single(t))
-	x := &terminal{t: t, env: map[string]string{databaseVariable: pgtest.Start(t).Database(t)}}
+	x := &terminal{t: t, env: map[string]string{databaseVariable: pgtest.Shared(t).Database(t)}}
 	id := func(tenant string) identity.Identity {
 		return identity.Identity{
 			Tenant: identity.Name{Kind: identity.Tenant, ID: tenant},

@@ -43,7 +43,7 @@ func TestNoErrorShowsAPassword(t *testing.T) {
 }
 
 func TestADatabaseThatLacksTablesOrRightsIsAnErrorThatNamesTheFix(t *testing.T) {
-	dsn := pgtest.Start(t).Database(t)
+	dsn := pgtest.Shared(t).Database(t)
 	pool := pgtest.Pool(t, dsn)
 	do := func(statements string) {
 		t.Helper()
@@ -68,7 +68,7 @@ func TestADatabaseThatLacksTablesOrRightsIsAnErrorThatNamesTheFix(t *testing.T) 
 }
 
 func TestAnOldProgramWarnsOfNewerTables(t *testing.T) {
-	dsn := pgtest.Start(t).Database(t)
+	dsn := pgtest.Shared(t).Database(t)
 	pool := pgtest.Pool(t, dsn)
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
 	if got := x.must("policy", "list"); strings.Contains(got, "newer") {

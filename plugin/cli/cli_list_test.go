@@ -57,7 +57,7 @@ func TestAListThatBreaksOffIsAnError(t *testing.T) {
 }
 
 func TestListedPoliciesAreADocumentThatChangesNothing(t *testing.T) {
-	dsn := pgtest.Start(t).Empty(t)
+	dsn := pgtest.Shared(t).Empty(t)
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
 	x.must("migrate", "up")
 	x.must("policy", "put", "daily", "--tier", "gold", "--limit", "1000", "--window", "24h",

@@ -15,7 +15,7 @@ import (
 
 // TestMigrateDownListsWhatEveryMigrationMade reverts all migrations, one after the other, and compares what is gone.
 func TestMigrateDownListsWhatEveryMigrationMade(t *testing.T) {
-	dsn := pgtest.Start(t).Empty(t)
+	dsn := pgtest.Shared(t).Empty(t)
 	config, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 )
 
 func TestNoMigrationRunsOnTablesThatAreNewerThanTheProgram(t *testing.T) {
-	dsn := pgtest.Start(t).Database(t)
+	dsn := pgtest.Shared(t).Database(t)
 	pool := pgtest.Pool(t, dsn)
 	do := func(statement string) {
 		t.Helper()
@@ -41,7 +41,7 @@ func TestNoMigrationRunsOnTablesThatAreNewerThanTheProgram(t *testing.T) {
 }
 
 func TestMigrateUpWritesNothingAsJSONBeforeItsError(t *testing.T) {
-	dsn := pgtest.Start(t).Database(t)
+	dsn := pgtest.Shared(t).Database(t)
 	const newer = `INSERT INTO rate_limiter.migrations (version_id, is_applied) VALUES (9000, true)`
 	if _, err := pgtest.Pool(t, dsn).Exec(t.Context(), newer); err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestMigrateUpWritesNothingAsJSONBeforeItsError(t *testing.T) {
 }
 
 func TestServeDoesNotStartOnTablesThatAreOlderThanTheProgram(t *testing.T) {
-	dsn := pgtest.Start(t).Database(t)
+	dsn := pgtest.Shared(t).Database(t)
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
 	x.must("migrate", "down", "--yes")
 	x.output.Reset()

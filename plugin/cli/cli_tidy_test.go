@@ -11,7 +11,7 @@ import (
 )
 
 func TestTidyReportsProgressOnStandardErrorAndOneDocumentOnStandardOutput(t *testing.T) {
-	pool := pgtest.Pool(t, pgtest.Start(t).Database(t))
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	_, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at)
 		SELECT 'n' || i, 0, now() - interval '9 days', now() - interval '9 days' FROM generate_series(1, 10) i`)
 	if err != nil {

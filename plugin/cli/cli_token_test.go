@@ -16,7 +16,7 @@ type full struct{}
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
 func TestATokenWhoseSecretCouldNotBeShownIsToBeRevoked(t *testing.T) {
-	dsn := pgtest.Start(t).Database(t)
+	dsn := pgtest.Shared(t).Database(t)
 	for name, format := range map[string]string{"x1": "table", "x2": "json"} {
 		file := filepath.Join(t.TempDir(), "dsn")
 		if err := os.WriteFile(file, []byte(dsn), 0o600); err != nil {

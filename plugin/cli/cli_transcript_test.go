@@ -61,7 +61,7 @@ func TestTranscripts(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("found %v (%v), want transcripts", files, err)
 	}
-	server := pgtest.Start(t)
+	server := pgtest.Shared(t)
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) { play(t, file, server) })
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 func TestAWriteToAReadOnlyDatabaseFailsWithoutASQLSTATE(t *testing.T) {
-	dsn := pgtest.Start(t).Database(t) + "&default_transaction_read_only=on"
+	dsn := pgtest.Shared(t).Database(t) + "&default_transaction_read_only=on"
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
 	for _, args := range [][]string{
 		{"tier", "put", "gold", "--reason", "r"},
@@ -31,7 +31,7 @@ func TestAWriteToAReadOnlyDatabaseFailsWithoutASQLSTATE(t *testing.T) {
 }
 
 func TestAFailedMigrationNamesItsFileWithoutTheWordsOfTheMigrator(t *testing.T) {
-	dsn := pgtest.Start(t).Empty(t)
+	dsn := pgtest.Shared(t).Empty(t)
 	pool := pgtest.Pool(t, dsn)
 	if _, err := pool.Exec(t.Context(), `CREATE SCHEMA rate_limiter; CREATE TABLE rate_limiter.tiers ()`); err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func anonymous(address string) identity.Identity {
 func TestBucketsOfAnAddressWithoutATenantAreShownAndReset(t *testing.T) {
 	file := onRedis(t, redistest.Single(t))
 	spend(t, file, anonymous("192.0.2.7"), 3)
-	x := &terminal{t: t, env: map[string]string{databaseVariable: pgtest.Start(t).Database(t)}}
+	x := &terminal{t: t, env: map[string]string{databaseVariable: pgtest.Shared(t).Database(t)}}
 	address := []string{"--config", file, "--config-only", "--ip", "192.0.2.7", "-o", "json"}
 	used := func() map[string]int64 {
 		t.Helper()

@@ -31,7 +31,7 @@ func TestAFileOfPoliciesKeepsEveryFieldOfAPolicy(t *testing.T) {
 }
 
 func TestPoliciesAreMovedToAnotherDatabaseByAFileWithEveryField(t *testing.T) {
-	postgres := pgtest.Start(t)
+	postgres := pgtest.Shared(t)
 	database := func() *terminal {
 		x := &terminal{t: t, env: map[string]string{databaseVariable: postgres.Empty(t)}}
 		x.must("migrate", "up")

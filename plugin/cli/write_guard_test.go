@@ -154,7 +154,7 @@ var guardedWrites = []guardCase{
 type guardedDoor func(x *terminal, g guardCase, force bool) (text string, written bool)
 
 func TestEveryWayToWriteAPolicyGuardsItAlike(t *testing.T) {
-	server := pgtest.Start(t)
+	server := pgtest.Shared(t)
 	for door, write := range map[string]guardedDoor{
 		"policy put": putByCLI, "apply": applyByCLI, "REST by key": writeByREST(true), "REST": writeByREST(false),
 	} {

@@ -118,7 +118,7 @@ func TestServeLabelsOnlyTheRoutesOfItsFile(t *testing.T) {
 }
 
 func TestServeDecidesByTheSavedRowsUntilItHasThoseOfTheDatabase(t *testing.T) {
-	dsn, dir := pgtest.Start(t).Database(t), t.TempDir()
+	dsn, dir := pgtest.Shared(t).Database(t), t.TempDir()
 	ban := pgstore.Override{Override: schema.Override{Tenant: "acme", Kind: "ban", Permanent: true}}
 	by := pgstore.Change{Actor: "ann", Reason: "abuse"}
 	if _, _, err := pgstore.New(pgtest.Pool(t, dsn)).AddOverride(t.Context(), by, ban); err != nil {

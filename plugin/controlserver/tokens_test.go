@@ -260,7 +260,7 @@ func TestUseIsWrittenInTheBackgroundAndAtTheEndAndKeptWhileTheDatabaseIsAway(t *
 }
 
 func TestTheLogNamesARevokedTokenWithoutItsSecret(t *testing.T) {
-	dsn := pgtest.Start(t).Empty(t)
+	dsn := pgtest.Shared(t).Empty(t)
 	pool := pgtest.Pool(t, dsn)
 	if _, err := migrations.Up(t.Context(), pool.Config().ConnConfig); err != nil {
 		t.Fatal(err)
