@@ -38,8 +38,8 @@ var built = sync.OnceValues(func() (string, error) {
 	if folder, err = os.MkdirTemp("", "bench-kong"); err != nil {
 		return "", err
 	}
-	build := exec.Command("go", "build", "-o", folder+"/", "../demo-gateway", "../../../plugin/cmd/bench-floor",
-		"../../../plugin/cmd/tenant-rate-limiting")
+	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", folder+"/",
+		"../demo-gateway", "../../../plugin/cmd/bench-floor", "../../../plugin/cmd/tenant-rate-limiting")
 	if output, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the programs: %w\n%s", err, output)
 	}

@@ -3,25 +3,44 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) { leaktest.Main(m, func() error { return os.RemoveAll(folder) }) }
 
-// pluginBinary builds the plugin server.
+// folder has the built plugin server. TestMain removes it.
+var folder string
+
+// built builds the plugin server, once, and returns its path.
+var built = sync.OnceValues(func() (string, error) {
+	var err error
+	if folder, err = os.MkdirTemp("", "demo-gateway"); err != nil {
+		return "", err
+	}
+	binary := filepath.Join(folder, "tenant-rate-limiting")
+	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", binary, "../../../plugin/cmd/tenant-rate-limiting")
+	if output, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the plugin: %w\n%s", err, output)
+	}
+	return binary, nil
+})
+
+// pluginBinary returns the path of the plugin server.
 func pluginBinary(t *testing.T) string {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "tenant-rate-limiting")
-	build := exec.Command("go", "build", "-o", binary, "../../../plugin/cmd/tenant-rate-limiting")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the plugin: %v\n%s", err, out)
+	binary, err := built()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return binary
 }
