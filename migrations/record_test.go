@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 )
 
 // recorded holds the fields of an audit row that tests read.
@@ -266,8 +267,8 @@ func TestListenersAreNotifiedOnlyAfterTheCommit(t *testing.T) {
 	}
 }
 
-func TestTenThousandRowsInOneStatementAreOneVersion(t *testing.T) {
-	const rows = 10_000
+func TestSoakManyRowsInOneStatementAreOneVersion(t *testing.T) {
+	rows := soak.Count(1000, 10_000)
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	began := time.Now()
 	exec(t, pool, `INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size)
@@ -280,13 +281,13 @@ func TestTenThousandRowsInOneStatementAreOneVersion(t *testing.T) {
 	}
 }
 
-func TestTenThousandStatementsInOneTransactionAreOneVersion(t *testing.T) {
-	const rows = 10_000
+func TestSoakManyStatementsInOneTransactionAreOneVersion(t *testing.T) {
+	rows := soak.Count(1000, 10_000)
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	began := time.Now()
-	exec(t, pool, `DO $$ BEGIN
-		FOR i IN 1..10000 LOOP INSERT INTO rate_limiter.tenants (id) VALUES ('t' || i); END LOOP;
-	END $$`)
+	exec(t, pool, fmt.Sprintf(`DO $$ BEGIN
+		FOR i IN 1..%d LOOP INSERT INTO rate_limiter.tenants (id) VALUES ('t' || i); END LOOP;
+	END $$`, rows))
 	t.Logf("%d statements took %v", rows, time.Since(began))
 	if v, changes := version(t, pool), count(t, pool, "changes"); v != 1 || changes != rows {
 		t.Errorf("version %d with %d changes, want 1 and %d", v, changes, rows)

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
@@ -50,7 +51,7 @@ type guarded struct {
 func openGuarded(t *testing.T) *guarded {
 	t.Helper()
 	g := &guarded{T: t, numbers: prometheus.NewRegistry()}
-	config, err := pgxpool.ParseConfig(pgtest.Start(t).Database(t))
+	config, err := pgxpool.ParseConfig(pgtest.Shared(t).Database(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,9 +152,9 @@ func (g *guarded) lookups(result string) float64 {
 	return 0
 }
 
-func TestGuessesFromOneAddressReachPostgresOnlyAsOftenAsItsLimitAllows(t *testing.T) {
-	g := openGuarded(t)
-	const guesses, most = 20_000, 60
+func TestSoakGuessesFromOneAddressReachPostgresOnlyAsOftenAsItsLimitAllows(t *testing.T) {
+	g, guesses := openGuarded(t), soak.Count(4000, 20_000)
+	const most = 60
 	for name, from := range map[string]func(int) string{
 		"an-address":        func(i int) string { return fmt.Sprint("192.0.2.1:", 1+i%60_000) },
 		"a-network":         func(i int) string { return fmt.Sprintf("[2001:db8::%x:%x]:1", i>>16, i&0xffff) },
@@ -168,7 +169,7 @@ func TestGuessesFromOneAddressReachPostgresOnlyAsOftenAsItsLimitAllows(t *testin
 			statuses[http.StatusTooManyRequests] < guesses-most {
 			t.Errorf("%s: %d guesses make %d queries, want %d; the responses are %v", name, guesses, queries, most, statuses)
 		}
-		if got := g.lookups("denied") - denied; got != guesses-most {
+		if got := g.lookups("denied") - denied; got != float64(guesses-most) {
 			t.Errorf("%s: %v guesses are counted as denied, want %d", name, got, guesses-most)
 		}
 		g.want(http.StatusOK, cached, from(1)) // a cached token needs no look-up

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
@@ -109,8 +110,8 @@ func TestOneBadPolicyOfASetIsNamedAndNothingIsWritten(t *testing.T) {
 	}
 }
 
-func TestTenThousandPoliciesApplyInOneVersion(t *testing.T) {
-	const many = 10_000
+func TestSoakManyPoliciesApplyInOneVersion(t *testing.T) {
+	many := soak.Count(1000, 10_000)
 	s, _ := open(t)
 	var set pgstore.Set
 	for i := range many {

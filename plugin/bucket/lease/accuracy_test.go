@@ -212,9 +212,10 @@ const mostDenied = 2
 func TestSoakLeasesDenyHardlyMoreThanAskingForEveryRequest(t *testing.T) {
 	t.Parallel()
 	const seed = 9 // it was among the worst when a lease could be spent for two seconds
-	// The short form plays so many requests of a shape: 75 s of the busy ones, and those at four nodes alone.
-	most := soak.Count(15_000, 1_000_000)
-	for _, s := range append(regular(), random(seed)...) {
+	// The short form plays so many requests of a shape: 65 s of the busy ones, and those at four nodes alone. It leaves
+	// out random traffic at 80 and 90 % of a limit, of which leases deny less.
+	most, from := soak.Count(13_000, 1_000_000), soak.Count(8, 0)
+	for _, s := range append(regular(), random(seed)[from:]...) {
 		counts := []int{1, 4}
 		if len(s.at) > most {
 			s.at, counts = s.at[:most], counts[1:]

@@ -53,8 +53,8 @@ func TestSoakNodesGetOfAScarceBucketWhatTheyNeedOrAnEqualPart(t *testing.T) {
 			nodes[i].live = len(nodes)
 		}
 		bounds := []policy.Bound{bound(t, "scarce", test.spec), perSecond(t, 1_000_000, "roomy")[0]}
-		offer(t, nodes, test.rates, 4, bounds) // until the burst is spent
-		lasts := soak.Count(2, 4)
+		offer(t, nodes, test.rates, 3, bounds) // until the burst is spent
+		lasts := soak.Count(1, 4)
 		got := offer(t, nodes, test.rates, lasts, bounds)
 		for i, admissions := range got {
 			if want := lasts * test.want[i]; admissions < want*9/10 || admissions > want*11/10+1 {
