@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -133,16 +132,22 @@ func flush(t testing.TB, client redis.UniversalClient) {
 	}
 }
 
-func TestRedisstoreKeepsTheStoresPromises(t *testing.T) {
+// A single Redis, whose requests are not grouped, is in TestAStoreKeepsItsPromisesWithAPipelineAndWithout.
+func TestAStoreOfGroupsKeepsTheStoresPromises(t *testing.T) {
 	client := redistest.Single(t).Client(t)
-	for _, groups := range []bool{false, true} {
-		t.Run("groups="+strconv.FormatBool(groups), func(t *testing.T) {
-			storetest.Run(t, func(t *testing.T) (store.Store, storetest.Clock) {
-				flush(t, client)
-				return turned(newStore("test", &direct{client, groups}, turnedClock, quiet)), newClock(t, client)
-			})
-		})
+	storetest.Run(t, func(t *testing.T) (store.Store, storetest.Clock) {
+		flush(t, client)
+		return turned(newStore("test", &direct{client, true}, turnedClock, quiet)), newClock(t, client)
+	})
+}
+
+// comparing returns the suite for a transport: with random timelines, which are one request after the other, for one of
+// the two.
+func comparing(pipelined bool) func(*testing.T, storetest.Open) {
+	if pipelined {
+		return storetest.RunPromises
 	}
+	return storetest.Run
 }
 
 func TestARealClusterKeepsTheStoresPromises(t *testing.T) {
@@ -155,7 +160,7 @@ func TestARealClusterKeepsTheStoresPromises(t *testing.T) {
 	time := clockOfMaster(keys)
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		c := checked(t, assemble("frame", standing(time)), among(nodes, pipelined))
-		storetest.Run(t, func(t *testing.T) (store.Store, storetest.Clock) {
+		comparing(pipelined)(t, func(t *testing.T) (store.Store, storetest.Clock) {
 			clock := clock{t: t}
 			for i, master := range masters {
 				flush(t, master)

@@ -20,7 +20,7 @@ func TestAStoreKeepsItsPromisesWithAPipelineAndWithout(t *testing.T) {
 	client := server.Client(t)
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		c := checked(t, turnedClock.source, at(server, pipelined))
-		storetest.Run(t, func(t *testing.T) (store.Store, storetest.Clock) {
+		comparing(pipelined)(t, func(t *testing.T) (store.Store, storetest.Clock) {
 			flush(t, client)
 			return turned(c.store), newClock(t, client)
 		})

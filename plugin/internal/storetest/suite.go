@@ -90,13 +90,19 @@ var promises = []test{
 
 // Run runs the suite for a store that decides a request at one instant.
 func Run(t *testing.T, open Open) {
-	run(t, open, test{"LastTokenIsGivenOnce", lastTokenIsGivenOnce})
+	RunPromises(t, open)
 	t.Run("EveryTimelineIsDecidedAsByTheModel", func(t *testing.T) {
 		compareWithModel(t, open, samePlace, []policy.Group{policy.ByTenant})
 	})
 	t.Run("EveryTimelineIsSettledAsByTheModel", func(t *testing.T) {
 		compareSettlements(t, open, samePlace, []policy.Group{policy.ByTenant})
 	})
+}
+
+// RunPromises runs the suite without the random timelines, for a store whose decisions another test compares with the
+// model, and which has here another transport of its requests.
+func RunPromises(t *testing.T, open Open) {
+	run(t, open, test{"LastTokenIsGivenOnce", lastTokenIsGivenOnce})
 }
 
 // RunApart runs the suite for a store that keeps the buckets of a request in several places. place returns the place of
