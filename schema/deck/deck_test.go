@@ -123,8 +123,10 @@ func TestAliasesThatExplodeOrLoopAreFindings(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	wide := "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a, *a]\nplugins:\n" +
-		strings.Repeat("- {name: tenant-rate-limiting, config: {costs: *b}}\n", 20_000)
+	const ten = "[*%[1]s, *%[1]s, *%[1]s, *%[1]s, *%[1]s, *%[1]s, *%[1]s, *%[1]s, *%[1]s, *%[1]s]\n"
+	wide := "a: &a [[], [], [], [], [], [], [], [], [], []]\n" +
+		"b: &b " + fmt.Sprintf(ten, "a") + "c: &c " + fmt.Sprintf(ten, "b") + "plugins:\n" +
+		strings.Repeat("- {name: tenant-rate-limiting, config: {costs: *c}}\n", 2000)
 	got := deck.Validate(strings.NewReader(wide), "kong.yml")
 	if last := got[len(got)-1]; !strings.Contains(last.Message, "too many values") {
 		t.Errorf("many configs with many values each: %v", last)
