@@ -50,7 +50,7 @@ func init() {
 		again := o.call(admin).with("Idempotency-Key", "k")
 		by := pgstore.Change{Actor: "token:ann", Reason: "r", Idempotency: &pgstore.Idempotency{Token: "ann", Key: "k"}}
 		if err := c.store.Do(c.Context(), by, pgstore.Action{Operation: "reset"}, nil, func(ctx context.Context) error {
-			hasty, cancel := context.WithTimeout(ctx, 2*time.Second)
+			hasty, cancel := context.WithTimeout(ctx, 4*time.Second)
 			defer cancel()
 			c.check(o, c.serve(again, again.request().WithContext(hasty)))
 			return nil

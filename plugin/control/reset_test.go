@@ -73,7 +73,7 @@ func TestAResetWhoseFirstRequestIsInProgressForLongIsDenied(t *testing.T) {
 	m := meet(t)
 	first := m.sent(t.Context(), "k")
 	<-m.inside
-	hasty, cancel := context.WithTimeout(t.Context(), time.Second)
+	hasty, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
 	a := m.want(<-m.sent(hasty, "k"), http.StatusConflict)
 	if p := read[problem](m.world, a); !strings.Contains(p.Detail, "in progress") || a.Header().Get("Retry-After") == "" {

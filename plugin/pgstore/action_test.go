@@ -151,7 +151,7 @@ func TestASecondActionUnderAKeyFailsInTimeWhileTheFirstRuns(t *testing.T) {
 	t.Parallel()
 	s, _ := open(t)
 	if _, _, err := flushOnce(t.Context(), s, "", func(context.Context) error {
-		hasty, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		hasty, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 		defer cancel()
 		_, _, err := flushOnce(hasty, s, "", done)
 		if underway := new(pgstore.UnderwayError); !errors.As(err, &underway) || underway.Key != "k" || hasty.Err() != nil {
@@ -202,7 +202,7 @@ func TestTheKeyOfAProcessThatDiesDuringAnActionIsFree(t *testing.T) {
 func TestRunningActionsLeaveConnectionsToWritersAndReaders(t *testing.T) {
 	t.Parallel()
 	s := wired(t, pgtest.Shared(t).Database(t), func(c *pgxpool.Config) { c.MaxConns = 4 })
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	inside, leave := make(chan struct{}, 8), make(chan struct{})
 	var all errgroup.Group

@@ -51,7 +51,7 @@ func TestWaitingWritersLeaveConnectionsToReaders(t *testing.T) {
 		})
 	}
 	awaitBlocked(t, pool)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := s.Policies(ctx, pgstore.PolicyFilter{}); err != nil {
 		t.Errorf("%v, want a connection for a reader while writers wait", err)

@@ -85,6 +85,10 @@ func TestTheNextProcessRemovesTheReportOfAKilledOneButNotOfAFrozenOne(t *testing
 	if !w.reports("frozen") || !w.reports("next") {
 		t.Errorf("frozen has a report: %v, next has one: %v; want both", w.reports("frozen"), w.reports("next"))
 	}
+	w.eventually("its file is removed too", func() bool {
+		files, err := filepath.Glob(filepath.Join(dir, "node.*"))
+		return err == nil && len(files) == 2 // of the frozen process and of the next one
+	})
 	next.stop()
 	if left, err := filepath.Glob(filepath.Join(dir, "node.*")); err != nil || len(left) != 1 || w.reports("next") {
 		t.Errorf("%v (%v) are left, want only the file of the frozen process", left, err)
