@@ -5,6 +5,7 @@
 # the script.
 #
 # Redis and Postgres listen on unix sockets in a temporary folder only. Where they are missing, apt-get installs them.
+# The timeouts of Redis are long, because all servers share this machine.
 
 listen=${LISTEN:-127.0.0.1:8000}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/demo.XXXXXX")
@@ -103,7 +104,8 @@ start_servers() {
 	redis-server --port 0 --unixsocket "$dir/redis.sock" --save '' --appendonly no --dir "$dir" >"$dir/redis.log" &
 	redis=$!
 	await Redis "$redis" test -S "$dir/redis.sock"
-	sed "s|^\( *\)strategy: local\$|\1strategy: redis\n\1redis: {socket: $dir/redis.sock}|" kong/kong.yml >"$dir/kong.yml"
+	local block="{socket: $dir/redis.sock, send_timeout: 1000, read_timeout: 1000}"
+	sed "s|^\( *\)strategy: local\$|\1strategy: redis\n\1redis: $block|" kong/kong.yml >"$dir/kong.yml"
 }
 
 # Kong passes a plugin server its settings in the start command. The gateway takes an executable instead, and names the

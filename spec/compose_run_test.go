@@ -68,7 +68,7 @@ func TestTheServicesOfComposeWorkTogether(t *testing.T) {
 		return err == nil && strings.Contains(out, "1 of 1 live node\n") // it joined after the change, so no time is shown
 	})
 	operate("override", "add", "--tenant", "beta", "--kind", "ban", "--expires-in", "1m", "--reason", "a look around",
-		"--wait")
+		"--wait=30s")
 	n.want([]int{429}, "/records", "apikey", "beta-key")
 	if _, text := read(metrics, "/metrics"); !strings.Contains(text, "rate_limiter_requests_total{") {
 		t.Errorf("no metrics at %s: %s", metrics, text)
