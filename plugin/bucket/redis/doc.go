@@ -3,8 +3,8 @@
 // A script checks every bound of a request and then spends all of the enforced ones or none ([Store.Take]). It runs
 // atomically, by Redis's clock at that moment. So the instants at which a bucket is decided do not step back, unless
 // that clock does, in whatever order the requests were sent. Only the decision is made there: the reply has the states
-// as they were, and package limit, whose arithmetic the script repeats, computes from them what a client reads. So Redis
-// does little, and a difference between the two is noticed.
+// as they were, and package limit, whose arithmetic the script repeats, computes from them what a client reads. So
+// Redis does little, and a difference between the two is noticed.
 //
 // # Where a bucket lives
 //
