@@ -111,7 +111,7 @@ func spendWith(t *testing.T, file, password string, id identity.Identity, cost i
 	defer closeStore()
 	var r policy.Resolution
 	id.Cost = cost
-	snapshot.Resolve(&id, &r)
+	snapshot.ResolveAt(&id, 0, &r)
 	statuses := make([]decision.Status, len(r.Bounds))
 	if err := store.Take(context.Background(), r.Bounds, statuses); err != nil {
 		t.Fatal(err)

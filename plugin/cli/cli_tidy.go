@@ -35,7 +35,7 @@ longer than any outage between your nodes and Postgres.`,
 
 // tidy tidies in batches of so many rows. Progress goes to standard error, so that the output stays one document.
 func (c *call) tidy(ctx context.Context, s *pgstore.Store, keep pgstore.Retention, rows int64) error {
-	done, err := s.TidyInBatches(ctx, keep, rows, func(sofar pgstore.Tidied) {
+	done, err := s.Tidy(ctx, keep, rows, func(sofar pgstore.Tidied) {
 		c.warn("in progress: %s", tidiedText(sofar))
 	})
 	if err != nil {

@@ -88,7 +88,7 @@ func play(t *testing.T, file string, server *pgtest.Server) {
 			}
 			x.output.WriteString("\n")
 		case strings.HasPrefix(line, "% node "):
-			x.report(strings.Fields(line)[2:])
+			x.report(dsn, strings.Fields(line)[2:])
 		case strings.HasPrefix(line, "% silent "):
 			x.silence(dsn, strings.Fields(line)[2])
 		case strings.HasPrefix(line, "% reset "):
@@ -111,11 +111,12 @@ func play(t *testing.T, file string, server *pgtest.Server) {
 }
 
 // report reports a node.
-func (x *terminal) report(words []string) {
+func (x *terminal) report(dsn string, words []string) {
 	x.t.Helper()
 	version, err := strconv.ParseInt(words[1], 10, 64)
 	if err == nil {
-		err = x.store.Report(x.t.Context(), pgstore.Report{Node: words[0], Version: version, Source: "postgres"})
+		r := policysync.Report{Node: words[0], Version: version, Source: policysync.FromPostgres}
+		err = r.Write(x.t.Context(), pgtest.Pool(x.t, dsn))
 	}
 	if err != nil {
 		x.t.Fatalf("report %v: %v", words, err)

@@ -32,7 +32,7 @@ func (w *world) spend(s shelf, p pgstore.Policy, requests int) {
 		Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: p.Tier, Method: "GET", Path: "/a",
 	}
 	var r policy.Resolution
-	plan.With(snapshot).Resolve(&id, &r)
+	plan.With(snapshot).ResolveAt(&id, 0, &r)
 	if len(r.Bounds) != 1 {
 		w.Fatalf("%d bounds, want 1", len(r.Bounds))
 	}

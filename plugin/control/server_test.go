@@ -18,6 +18,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
 // clock stands still.
@@ -26,9 +27,8 @@ func clock() limit.Micros { return 1_900_000_000 * limit.Second }
 // enforces reports for a node that it enforces a version.
 func (w *world) enforces(node string, version int64) {
 	w.Helper()
-	if err := w.store.Report(context.Background(), pgstore.Report{
-		Node: node, Version: version, Source: "postgres",
-	}); err != nil {
+	r := policysync.Report{Node: node, Version: version, Source: policysync.FromPostgres}
+	if err := r.Write(context.Background(), w.pool); err != nil {
 		w.Fatal(err)
 	}
 }

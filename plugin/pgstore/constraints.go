@@ -129,11 +129,6 @@ var constraints = map[string]InvalidError{
 		Field:   "revoked_at",
 		Problem: "must be empty in a new token: make it, and revoke it later",
 	},
-
-	"nodes_node":    {Field: "node", Problem: "must be 1 to 256 bytes"},
-	"nodes_version": {Field: "version", Problem: "must not be negative"},
-	"nodes_source":  {Field: "source", Problem: "must be postgres, disk or config"},
-	"nodes_faults":  {Field: "faults", Problem: "must be a list"},
 }
 
 // conflicts lists the unique indexes of package migrations by name.

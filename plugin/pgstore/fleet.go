@@ -14,37 +14,6 @@ import (
 // requests by old policies.
 const LiveWithin = 15 * time.Second
 
-// Report describes the state of a node.
-type Report struct {
-	Node    string          // names one run of one process
-	Version int64           // the enforced version; 0: none from Postgres
-	Age     time.Duration   // time since that version came into force, by the node's monotonic clock
-	Source  string          // source of the version: postgres, disk or config
-	Faults  json.RawMessage // a list of the rows that it cannot use; nil: none
-}
-
-// Report writes a node's report. Ages instead of instants make it independent of the node's clock.
-func (s *Store) Report(ctx context.Context, r Report) error {
-	if r.Faults == nil {
-		r.Faults = json.RawMessage("[]")
-	}
-	_, err := s.pool.Exec(ctx, `
-		INSERT INTO rate_limiter.nodes AS n (node, version, enforced_at, reported_at, source, faults)
-		SELECT $1, $2, at - $3::interval, at, $4, $5 FROM clock_timestamp() at
-		ON CONFLICT (node) DO UPDATE SET version = excluded.version, reported_at = excluded.reported_at,
-			source = excluded.source,
-			faults = excluded.faults,
-			enforced_at = CASE WHEN n.version = excluded.version THEN n.enforced_at ELSE excluded.enforced_at END`, r.Node,
-		r.Version, r.Age, r.Source, r.Faults)
-	return fail("report node "+r.Node, err)
-}
-
-// Leave drops the report of a node that ends. A node that has never reported is no error.
-func (s *Store) Leave(ctx context.Context, node string) error {
-	_, err := s.pool.Exec(ctx, `DELETE FROM rate_limiter.nodes WHERE node = $1`, node)
-	return fail("drop the report of node "+node, err)
-}
-
 // forgetAction is the operation of ForgetNode in the audit.
 const forgetAction = "forget"
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,24 +15,26 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
-func report(t *testing.T, s *pgstore.Store, node string, version int64, age time.Duration) {
+// report reports for a node that it has enforced a version for a time, as its process would.
+func report(t *testing.T, pool *pgxpool.Pool, node string, version int64, age time.Duration) {
 	t.Helper()
-	if err := s.Report(t.Context(), pgstore.Report{
-		Node: node, Version: version, Age: age, Source: "postgres",
-	}); err != nil {
+	r := policysync.Report{Node: node, Version: version, Enforced: age, Source: policysync.FromPostgres}
+	if err := r.Write(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func TestFleetHasTheVersionOfEachNode(t *testing.T) {
-	s, _ := open(t)
-	report(t, s, "a", 0, 0)
-	report(t, s, "b", 0, 0)
+	s, pool := open(t)
+	report(t, pool, "a", 0, 0)
+	report(t, pool, "b", 0, 0)
 	_, version := put(t, s, daily())
-	report(t, s, "a", version, 0)
-	report(t, s, "b", version-1, time.Hour)
+	report(t, pool, "a", version, 0)
+	report(t, pool, "b", version-1, time.Hour)
 	fleet, err := s.Fleet(t.Context(), time.Minute)
 	if err != nil || fleet.Version != version || fleet.At.IsZero() || len(fleet.Nodes) != 2 {
 		t.Fatalf("the fleet is %+v (%v), want two nodes and version %d", fleet, err, version)
@@ -42,7 +45,7 @@ func TestFleetHasTheVersionOfEachNode(t *testing.T) {
 	if spread, all := fleet.Spread(); all {
 		t.Errorf("the change counts as enforced everywhere after %v", spread)
 	}
-	report(t, s, "b", version, 0)
+	report(t, pool, "b", version, 0)
 	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +57,7 @@ func TestFleetHasTheVersionOfEachNode(t *testing.T) {
 func TestSpreadIgnoresNodesThatStartedAfterTheChange(t *testing.T) {
 	s, pool := open(t)
 	_, version := put(t, s, daily())
-	report(t, s, "late", version, 0)
+	report(t, pool, "late", version, 0)
 	fleet, err := s.Fleet(t.Context(), time.Minute)
 	if err != nil {
 		t.Fatal(err)
@@ -81,13 +84,13 @@ func TestSpreadIgnoresNodesThatStartedAfterTheChange(t *testing.T) {
 }
 
 func TestAReportOfTheSameVersionKeepsItsEnforcedInstant(t *testing.T) {
-	s, _ := open(t)
-	report(t, s, "a", 1, time.Minute)
+	s, pool := open(t)
+	report(t, pool, "a", 1, time.Minute)
 	first, err := s.Fleet(t.Context(), time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
-	report(t, s, "a", 1, 0)
+	report(t, pool, "a", 1, 0)
 	second, err := s.Fleet(t.Context(), time.Minute)
 	if err != nil || !second.Nodes[0].EnforcedAt.Equal(first.Nodes[0].EnforcedAt) ||
 		!second.Nodes[0].ReportedAt.After(first.Nodes[0].ReportedAt) {
@@ -107,8 +110,8 @@ func silence(t *testing.T, pool *pgxpool.Pool, node string) {
 func TestSilentNodeIsNotWaitedForAndKeepsAVersionFromBeingEnforced(t *testing.T) {
 	s, pool := open(t)
 	_, version := put(t, s, daily())
-	report(t, s, "silent", version, 0)
-	report(t, s, "live", version, 0)
+	report(t, pool, "silent", version, 0)
+	report(t, pool, "live", version, 0)
 	silence(t, pool, "silent")
 	fleet, err := s.Await(t.Context(), version, time.Minute)
 	if err != nil || len(fleet.Silent()) != 1 || fleet.Silent()[0].Node != "silent" || fleet.Live() != 1 {
@@ -117,7 +120,7 @@ func TestSilentNodeIsNotWaitedForAndKeepsAVersionFromBeingEnforced(t *testing.T)
 	if fleet.Enforces(version) {
 		t.Error("a version counts as enforced though a node is silent")
 	}
-	if err := s.Leave(t.Context(), "silent"); err != nil {
+	if _, err := policysync.RemoveReport(t.Context(), pool, "silent"); err != nil {
 		t.Fatal(err)
 	}
 	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil || !fleet.Enforces(version) {
@@ -137,7 +140,7 @@ func TestWithoutALiveNodeNothingIsEnforced(t *testing.T) {
 func TestForgottenNodeIsInTheAuditAndListedAgainAfterItsNextReport(t *testing.T) {
 	s, pool := open(t)
 	_, version := put(t, s, daily())
-	report(t, s, "edge-1/ABCD", version, 0)
+	report(t, pool, "edge-1/ABCD", version, 0)
 	why := pgstore.Change{Actor: "ann", Reason: "the machine was removed"}
 	if _, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD"); !errors.As(err, new(*pgstore.ConflictError)) {
 		t.Errorf("forgetting a live node: %v, want a conflict", err)
@@ -155,31 +158,31 @@ func TestForgottenNodeIsInTheAuditAndListedAgainAfterItsNextReport(t *testing.T)
 		entries[0].Actor != "ann" || entries[0].Reason != "the machine was removed" {
 		t.Errorf("the audit has %+v (%v), want one entry with the actor and the reason", entries, err)
 	}
-	report(t, s, "edge-1/ABCD", version, 0)
+	report(t, pool, "edge-1/ABCD", version, 0)
 	if fleet, err := s.Fleet(t.Context(), time.Minute); err != nil || len(fleet.Nodes) != 1 || !fleet.Nodes[0].Live {
 		t.Errorf("after it has reported again the fleet is %+v (%v)", fleet, err)
 	}
 }
 
 func TestAwaitReturnsWithTheLastNode(t *testing.T) {
-	s, _ := open(t)
+	s, pool := open(t)
 	_, version := put(t, s, daily())
-	report(t, s, "slow", version-1, 0)
+	report(t, pool, "slow", version-1, 0)
 	ended := make(chan error)
 	go func() {
 		_, err := s.Await(t.Context(), version, time.Minute)
 		ended <- err
 	}()
-	report(t, s, "slow", version, 0)
+	report(t, pool, "slow", version, 0)
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 }
 
 func TestAwaitReturnsTheNodesThatStayBehind(t *testing.T) {
-	s, _ := open(t)
+	s, pool := open(t)
 	_, version := put(t, s, daily())
-	report(t, s, "slow", version-1, 0)
+	report(t, pool, "slow", version-1, 0)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	fleet, err := s.Await(ctx, version, time.Minute)
@@ -201,8 +204,9 @@ func (q *queries) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndDat
 
 func TestConcurrentAwaitsShareTheirQueries(t *testing.T) {
 	var counted queries
-	s := wired(t, pgtest.Shared(t).Database(t), func(c *pgxpool.Config) { c.ConnConfig.Tracer = &counted })
-	report(t, s, "slow", 0, 0)
+	dsn := pgtest.Shared(t).Database(t)
+	s := wired(t, dsn, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &counted })
+	report(t, pgtest.Pool(t, dsn), "slow", 0, 0)
 	const callers, seconds = 200, 0.5
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(seconds*float64(time.Second)))
 	defer cancel()
@@ -223,18 +227,18 @@ func TestConcurrentAwaitsShareTheirQueries(t *testing.T) {
 }
 
 func TestNodeReportsItsFaultsAndLeaves(t *testing.T) {
-	s, _ := open(t)
-	faults := json.RawMessage(`[{"row": 7}]`)
-	if err := s.Report(t.Context(), pgstore.Report{Node: "a", Version: 1, Source: "disk", Faults: faults}); err != nil {
+	s, pool := open(t)
+	r := policysync.Report{Node: "a", Version: 1, Source: policysync.FromDisk, Faults: []policy.Fault{{Key: "7"}}}
+	if err := r.Write(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	fleet, err := s.Fleet(t.Context(), time.Minute)
-	if err != nil || len(fleet.Nodes) != 1 || string(fleet.Nodes[0].Faults) != string(faults) ||
-		fleet.Nodes[0].Source != "disk" {
+	var faults []policy.Fault
+	if err != nil || len(fleet.Nodes) != 1 || json.Unmarshal(fleet.Nodes[0].Faults, &faults) != nil ||
+		!slices.Equal(faults, r.Faults) || fleet.Nodes[0].Source != "disk" {
 		t.Errorf("the fleet is %+v (%v), want a node with faults from disk", fleet, err)
 	}
-	wantInvalid(t, "an invalid source", s.Report(t.Context(), pgstore.Report{Node: "a", Source: "memory"}), "source")
-	if err := s.Leave(t.Context(), "a"); err != nil {
+	if _, err := policysync.RemoveReport(t.Context(), pool, "a"); err != nil {
 		t.Error(err)
 	}
 	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil || len(fleet.Nodes) != 0 {

@@ -216,7 +216,7 @@ func TestKeysAreForgottenAfterADay(t *testing.T) {
 		pgstore.KeysKept); err != nil {
 		t.Fatal(err)
 	}
-	done, err := s.Tidy(t.Context(), pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
+	done, err := tidy(t.Context(), s, pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
 	if want := (pgstore.Tidied{Leader: true, Keys: 1}); err != nil || done != want {
 		t.Errorf("tidied %+v (%v), want %+v", done, err, want)
 	}

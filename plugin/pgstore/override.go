@@ -102,12 +102,8 @@ func (s *Store) EachOverride(ctx context.Context, f OverrideFilter) iter.Seq2[Ov
 		w.args...)
 }
 
-// OverrideHistory returns the ended overrides that a filter selects, in the order of their IDs.
-func (s *Store) OverrideHistory(ctx context.Context, f OverrideFilter) ([]EndedOverride, error) {
-	return all(s.EachEndedOverride(ctx, f))
-}
-
-// EachEndedOverride yields what OverrideHistory returns, row by row as the database sends them. An error ends it.
+// EachEndedOverride yields the ended overrides that a filter selects, in the order of their IDs, row by row as the
+// database sends them. An error ends it.
 func (s *Store) EachEndedOverride(ctx context.Context, f OverrideFilter) iter.Seq2[EndedOverride, error] {
 	w := f.where()
 	return each[EndedOverride](ctx, s.pool, "list ended overrides", "SELECT "+overrideColumns+

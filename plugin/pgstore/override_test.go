@@ -132,10 +132,22 @@ func TestSecondOverrideOfOneKindForOneSubjectIsAConflict(t *testing.T) {
 	if second.ID == first.ID {
 		t.Error("the new ban is the old row")
 	}
-	history, err := s.OverrideHistory(t.Context(), pgstore.OverrideFilter{Tenant: "acme"})
-	if err != nil || len(history) != 1 || history[0].ID != first.ID {
-		t.Errorf("the history is %v (%v), want the ban that had expired", history, err)
+	ended, err := history(t.Context(), s, pgstore.OverrideFilter{Tenant: "acme"})
+	if err != nil || len(ended) != 1 || ended[0].ID != first.ID {
+		t.Errorf("the history is %v (%v), want the ban that had expired", ended, err)
 	}
+}
+
+// history returns the ended overrides that a filter selects.
+func history(ctx context.Context, s *pgstore.Store, f pgstore.OverrideFilter) ([]pgstore.EndedOverride, error) {
+	var list []pgstore.EndedOverride
+	for o, err := range s.EachEndedOverride(ctx, f) {
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, o)
+	}
+	return list, nil
 }
 
 func TestEndedOverrideIsHistory(t *testing.T) {
@@ -147,11 +159,11 @@ func TestEndedOverrideIsHistory(t *testing.T) {
 	}
 	_, err = s.EndOverride(t.Context(), ann, o.ID)
 	wantMissing(t, "ending it again", err)
-	history, err := s.OverrideHistory(t.Context(), pgstore.OverrideFilter{})
-	if err != nil || len(history) != 1 {
-		t.Fatalf("the history is %v (%v), want one", history, err)
+	ended, err := history(t.Context(), s, pgstore.OverrideFilter{})
+	if err != nil || len(ended) != 1 {
+		t.Fatalf("the history is %v (%v), want one", ended, err)
 	}
-	if h := history[0]; h.Override != o || h.EndedBy != "bob" || h.EndReason != "they paid" || h.EndedAt.IsZero() {
+	if h := ended[0]; h.Override != o || h.EndedBy != "bob" || h.EndReason != "they paid" || h.EndedAt.IsZero() {
 		t.Errorf("the history has %+v, want %+v ended by bob", h, o)
 	}
 }
@@ -167,6 +179,11 @@ func TestExpiredOverridesAreNotInForce(t *testing.T) {
 	}
 }
 
+// tidy tidies in batches of the size that the ratelimit command uses.
+func tidy(ctx context.Context, s *pgstore.Store, keep pgstore.Retention) (pgstore.Tidied, error) {
+	return s.Tidy(ctx, keep, pgstore.TidyBatch, func(pgstore.Tidied) {})
+}
+
 func TestTidyMovesWhatHasExpiredAndDropsWhatIsOld(t *testing.T) {
 	s, pool := open(t)
 	old, recent := add(t, s, ban()), ban()
@@ -174,18 +191,16 @@ func TestTidyMovesWhatHasExpiredAndDropsWhatIsOld(t *testing.T) {
 	recent = add(t, s, recent)
 	age(t, pool, old.ID, 2*time.Hour)
 	age(t, pool, recent.ID, time.Minute)
-	if err := s.Report(t.Context(), pgstore.Report{Node: "n1", Source: "postgres"}); err != nil {
-		t.Fatal(err)
-	}
-	done, err := s.Tidy(t.Context(), pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
+	report(t, pool, "n1", 0, 0)
+	done, err := tidy(t.Context(), s, pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
 	if want := (pgstore.Tidied{Leader: true, Overrides: 1}); err != nil || done != want {
 		t.Errorf("tidied %+v (%v), want %+v", done, err, want)
 	}
-	history, err := s.OverrideHistory(t.Context(), pgstore.OverrideFilter{})
-	if err != nil || len(history) != 1 || history[0].ID != old.ID || history[0].EndReason != "expired" {
-		t.Errorf("the history is %v (%v), want the one that expired long ago", history, err)
+	ended, err := history(t.Context(), s, pgstore.OverrideFilter{})
+	if err != nil || len(ended) != 1 || ended[0].ID != old.ID || ended[0].EndReason != "expired" {
+		t.Errorf("the history is %v (%v), want the one that expired long ago", ended, err)
 	}
-	done, err = s.Tidy(t.Context(), pgstore.Retention{Overrides: time.Hour})
+	done, err = tidy(t.Context(), s, pgstore.Retention{Overrides: time.Hour})
 	if want := (pgstore.Tidied{Leader: true, Changes: 5, Nodes: 1}); err != nil || done != want {
 		t.Errorf("without retention tidied %+v (%v), want %+v", done, err, want)
 	}
@@ -205,11 +220,11 @@ func TestTidyGoesOnBatchByBatchUntilNothingIsLeft(t *testing.T) {
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	done, err := s.Tidy(ended, pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
+	done, err := tidy(ended, s, pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
 	if !errors.Is(err, context.Canceled) || done.Left != silent {
 		t.Errorf("when it is ended at once it says %+v (%v), want %d left", done, err, silent)
 	}
-	done, err = s.Tidy(t.Context(), pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
+	done, err = tidy(t.Context(), s, pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
 	if want := (pgstore.Tidied{Leader: true, Nodes: silent}); err != nil || done != want {
 		t.Errorf("tidied %+v (%v), want %+v", done, err, want)
 	}
@@ -224,13 +239,13 @@ func TestOfManyProcessesOneTidies(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock($1)`, int64(0x726c_7469_6479)); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := s.Tidy(t.Context(), pgstore.Retention{}); err != nil || done.Leader {
+	if done, err := tidy(t.Context(), s, pgstore.Retention{}); err != nil || done.Leader {
 		t.Errorf("beside another it tidied %+v (%v)", done, err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := s.Tidy(t.Context(), pgstore.Retention{}); err != nil || !done.Leader {
+	if done, err := tidy(t.Context(), s, pgstore.Retention{}); err != nil || !done.Leader {
 		t.Errorf("alone it tidied %+v (%v)", done, err)
 	}
 }

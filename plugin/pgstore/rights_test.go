@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -67,7 +68,7 @@ var writing = []work{
 	}},
 	{"read the fleet", func(ctx context.Context, s *pgstore.Store) error { return only(s.Fleet(ctx, time.Minute)) }},
 	{"read the history", func(ctx context.Context, s *pgstore.Store) error {
-		return only(s.OverrideHistory(ctx, pgstore.OverrideFilter{}))
+		return only(history(ctx, s, pgstore.OverrideFilter{}))
 	}},
 	{"list tokens", func(ctx context.Context, s *pgstore.Store) error {
 		return only(s.Tokens(ctx, pgstore.TokenFilter{}))
@@ -96,23 +97,9 @@ var works = map[string][]work{
 		work{"record the use of a token", func(ctx context.Context, s *pgstore.Store) error {
 			return s.Used(ctx, map[int64]time.Duration{1: time.Second})
 		}},
-		work{"report and leave as a node", func(ctx context.Context, s *pgstore.Store) error {
-			if err := s.Report(ctx, pgstore.Report{Node: "n1", Version: 1, Source: "postgres"}); err != nil {
-				return err
-			}
-			return s.Leave(ctx, "n1")
-		}},
 	),
-	pgtest.Node: {
-		{"report and leave", func(ctx context.Context, s *pgstore.Store) error {
-			if err := s.Report(ctx, pgstore.Report{Node: "n1", Version: 1, Source: "postgres"}); err != nil {
-				return err
-			}
-			return s.Leave(ctx, "n1")
-		}},
-	},
 	pgtest.Keeper: {
-		{"tidy", func(ctx context.Context, s *pgstore.Store) error { return only(s.Tidy(ctx, pgstore.Retention{})) }},
+		{"tidy", func(ctx context.Context, s *pgstore.Store) error { return only(tidy(ctx, s, pgstore.Retention{})) }},
 	},
 }
 
@@ -132,6 +119,13 @@ func TestTheGrantsOfTheReadmeSufficeForEachRole(t *testing.T) {
 			}
 		}
 	}
+	for _, role := range []string{pgtest.Node, pgtest.ServerRole} {
+		pool := pgtest.Pool(t, server.RoleDSN(role))
+		report(t, pool, role, 1, 0)
+		if _, err := policysync.RemoveReport(t.Context(), pool, role); err != nil {
+			t.Errorf("%s: %v", role, err)
+		}
+	}
 }
 
 func TestTheRightsOfAKeeperSufficeToTidy(t *testing.T) {
@@ -144,14 +138,15 @@ func TestTheRightsOfAKeeperSufficeToTidy(t *testing.T) {
 	}
 	age(t, pool, o.ID, 2*time.Hour)
 	put(t, root, daily())
-	report(t, root, "n1", 1, time.Second)
+	report(t, pool, "n1", 1, time.Second)
 	if _, _, err := root.PutPolicy(t.Context(), once("k", "a request"), daily()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.answers SET at = at - interval '2 days'`); err != nil {
 		t.Fatal(err)
 	}
-	done, err := pgstore.New(pgtest.Pool(t, server.RoleDSN(pgtest.Keeper))).Tidy(t.Context(), pgstore.Retention{})
+	keeper := pgstore.New(pgtest.Pool(t, server.RoleDSN(pgtest.Keeper)))
+	done, err := tidy(t.Context(), keeper, pgstore.Retention{})
 	if err != nil || !done.Leader || done.Overrides != 1 || done.Changes == 0 || done.Nodes != 1 || done.Keys != 1 {
 		t.Errorf("the keeper has done %+v (%v), want one override, the changes, one node and one key", done, err)
 	}

@@ -11,7 +11,7 @@ import (
 // Retention holds the times for which rows without an effect stay.
 type Retention struct {
 	Overrides time.Duration // an expired override, before it moves to the history
-	Changes   time.Duration // the keys that a version changed; a node that was away for longer loads all rows
+	Changes   time.Duration // the keys that a version changed; a node without contact for longer loads all rows
 	Nodes     time.Duration // the last report of a node that is silent
 }
 
@@ -38,14 +38,9 @@ const (
 var tidyChange = Change{Actor: "retention", Reason: "expired"}
 
 // Tidy moves expired overrides to the history and drops rows older than their retention, batch by batch until none is
-// due or ctx ends. Every process may call it from time to time. With an error it also returns what was done before.
-func (s *Store) Tidy(ctx context.Context, keep Retention) (Tidied, error) {
-	return s.TidyInBatches(ctx, keep, TidyBatch, func(Tidied) {})
-}
-
-// TidyInBatches tidies as Tidy does, in batches of so many rows of a table. It calls progress with the sum so far after
-// each full batch.
-func (s *Store) TidyInBatches(ctx context.Context, keep Retention, rows int64, progress func(Tidied)) (Tidied, error) {
+// due or ctx ends. A batch has at most so many rows of a table; after each full one Tidy calls progress with the sum so
+// far. Every process may call it from time to time. With an error it also returns what was done before.
+func (s *Store) Tidy(ctx context.Context, keep Retention, rows int64, progress func(Tidied)) (Tidied, error) {
 	var done Tidied
 	for {
 		batch, err := s.tidyBatch(ctx, keep, rows)

@@ -39,7 +39,7 @@ func caller() identity.Identity {
 // resolved returns the resolution of a request by the config alone.
 func resolved(plan *policy.Plan, id identity.Identity) policy.Resolution {
 	var r policy.Resolution
-	plan.Resolve(&id, &r)
+	plan.ResolveAt(&id, 0, &r)
 	return r
 }
 
@@ -237,18 +237,18 @@ func TestEntriesThatCannotBeCompiledAreFaultsOfTheirFields(t *testing.T) {
 func TestTenThousandEntriesDoNotSlowARequestAndCostNoAllocation(t *testing.T) {
 	plan, id := crowdedExemptions(t), caller()
 	var r policy.Resolution
-	plan.Resolve(&id, &r)
+	plan.ResolveAt(&id, 0, &r)
 	if r.Exempt {
 		t.Fatalf("exempt by %s", r.Exemption.Source())
 	}
-	if got := testing.AllocsPerRun(100, func() { plan.Resolve(&id, &r) }); got != 0 {
+	if got := testing.AllocsPerRun(100, func() { plan.ResolveAt(&id, 0, &r) }); got != 0 {
 		t.Errorf("%v allocations", got)
 	}
 	id.Tags = []string{"partner-9"}
-	if plan.Resolve(&id, &r); r.Exemption.By != "tag+cidr" {
+	if plan.ResolveAt(&id, 0, &r); r.Exemption.By != "tag+cidr" {
 		t.Errorf("exempt by %q", r.Exemption.By)
 	}
-	if got := testing.AllocsPerRun(100, func() { plan.Resolve(&id, &r) }); got != 0 {
+	if got := testing.AllocsPerRun(100, func() { plan.ResolveAt(&id, 0, &r) }); got != 0 {
 		t.Errorf("%v allocations of an exempt request", got)
 	}
 }
@@ -288,7 +288,7 @@ func BenchmarkExemptions(b *testing.B) {
 			b.ReportAllocs()
 			var r policy.Resolution
 			for b.Loop() {
-				plan.Resolve(&id, &r)
+				plan.ResolveAt(&id, 0, &r)
 			}
 		})
 	}

@@ -113,7 +113,7 @@ func TestResolvingAllocatesNothingInSteadyState(t *testing.T) {
 		Method: "GET", Path: "/x/7", Route: "records",
 	}
 	var r policy.Resolution
-	allocations := testing.AllocsPerRun(100, func() { plan.Resolve(&id, &r) })
+	allocations := testing.AllocsPerRun(100, func() { plan.ResolveAt(&id, 0, &r) })
 	if allocations != 0 || len(r.Bounds) != 11 {
 		t.Errorf("resolving %d bounds: %v allocations, want 11 and 0", len(r.Bounds), allocations)
 	}
@@ -125,13 +125,13 @@ func TestAResolutionKeepsNothingOfTheRequestBefore(t *testing.T) {
 	heavy := identity.Identity{
 		Tenant: tenant("acme"), Tier: "enterprise", Method: "GET", Path: "/heavy-compute", Route: "r",
 	}
-	plan.Resolve(&heavy, &used)
+	plan.ResolveAt(&heavy, 0, &used)
 	for _, id := range []identity.Identity{
 		{Anonymous: true}, {Tenant: tenant("acme"), Tier: "internal"}, {Tenant: address("192.0.2.1"), IP: "192.0.2.1"},
 	} {
 		var fresh policy.Resolution
-		plan.Resolve(&id, &fresh)
-		plan.Resolve(&id, &used)
+		plan.ResolveAt(&id, 0, &fresh)
+		plan.ResolveAt(&id, 0, &used)
 		if used.Tier != fresh.Tier || used.Endpoint != fresh.Endpoint || used.UserRequired != fresh.UserRequired ||
 			len(used.Bounds) != len(fresh.Bounds) {
 			t.Fatalf("%+v: resolution is %+v, want %+v", id, used, fresh)

@@ -82,9 +82,6 @@ func (r *Resolution) Reset() {
 	}
 }
 
-// Resolve calls [Plan.ResolveAt] at instant 0: for a plan without a snapshot, where time does not matter.
-func (s *Plan) Resolve(id *identity.Identity, r *Resolution) { s.ResolveAt(id, 0, r) }
-
 // ResolveAt fills r with the bounds of a request from id at an instant. Overrides that have expired by then do not
 // apply. It allocates only while r's slices grow, and when an override or a row is first used for a policy or config.
 func (s *Plan) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution) {

@@ -12,7 +12,7 @@ import (
 // bounds are a request's bounds as a store sees them.
 func bounds(plan *policy.Plan, id identity.Identity) ([]policy.Key, []int64) {
 	var r policy.Resolution
-	plan.Resolve(&id, &r)
+	plan.ResolveAt(&id, 0, &r)
 	keys, costs := make([]policy.Key, len(r.Bounds)), make([]int64, len(r.Bounds))
 	for i, bound := range r.Bounds {
 		keys[i], costs[i] = bound.Key, bound.Cost
@@ -23,7 +23,7 @@ func bounds(plan *policy.Plan, id identity.Identity) ([]policy.Key, []int64) {
 // labels are a request's bounds as tier/name, with the endpoint of those that have one.
 func labels(plan *policy.Plan, id identity.Identity) []string {
 	var r policy.Resolution
-	plan.Resolve(&id, &r)
+	plan.ResolveAt(&id, 0, &r)
 	var list []string
 	for _, bound := range r.Bounds {
 		label := bound.Policy.Tier + "/" + bound.Policy.Name
@@ -103,7 +103,7 @@ func TestTheLimitsOfATenantsTierApply(t *testing.T) {
 				t.Errorf("bounds are %q, want %q", got, test.want)
 			}
 			var r policy.Resolution
-			plan.Resolve(&test.id, &r)
+			plan.ResolveAt(&test.id, 0, &r)
 			if r.Tier != test.tier || r.Endpoint != test.endpoint {
 				t.Errorf("tier %q and endpoint %q, want %q and %q", r.Tier, r.Endpoint, test.tier, test.endpoint)
 			}
@@ -208,11 +208,11 @@ func TestANameThatIsMissingTakesOnlyItsLimitsAway(t *testing.T) {
 		t.Errorf("bounds are %q, want %q", got, want)
 	}
 	var r policy.Resolution
-	if plan.Resolve(&id, &r); !r.UserRequired {
+	if plan.ResolveAt(&id, 0, &r); !r.UserRequired {
 		t.Error("limits per user apply, and no user is named, but UserRequired is false")
 	}
 	id.User = identity.Name{Kind: identity.User, ID: "u"}
-	if plan.Resolve(&id, &r); r.UserRequired {
+	if plan.ResolveAt(&id, 0, &r); r.UserRequired {
 		t.Error("a user is named, but UserRequired is true")
 	}
 }
@@ -229,7 +229,7 @@ func TestAUserIsRequiredOnlyWhereALimitPerUserCanDeny(t *testing.T) {
 		var r policy.Resolution
 		id := identity.Identity{Tenant: tenant("acme"), Tier: test.tier, UserMissing: true}
 		id.Method, id.Path = "GET", test.path
-		plan.Resolve(&id, &r)
+		plan.ResolveAt(&id, 0, &r)
 		if r.UserRequired != test.want || len(r.Bounds) != 0 {
 			t.Errorf("tier %s, %s: user required %v with %d bounds, want %v with none",
 				test.tier, test.path, r.UserRequired, len(r.Bounds), test.want)

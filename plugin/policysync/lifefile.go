@@ -124,11 +124,11 @@ func (s *Sync) removeIfDead(ctx context.Context, conn *pgx.Conn, path string) (e
 	}
 	ctx, cancel := context.WithTimeout(ctx, removeReportTime)
 	defer cancel()
-	removed, err := conn.Exec(ctx, leaveSQL, string(node))
+	removed, err := RemoveReport(ctx, conn, string(node))
 	if err != nil {
 		return err
 	}
-	if removed.RowsAffected() > 0 {
+	if removed {
 		s.log.Info("removed the report of a process that has ended", "node", string(node))
 	}
 	return os.Remove(path)

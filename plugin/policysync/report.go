@@ -7,12 +7,27 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
 // reportTime bounds a report, and removeReportTime its removal.
 const reportTime, removeReportTime = 5 * time.Second, time.Second
+
+// Report holds what a node reports to Postgres of the rows that it enforces.
+type Report struct {
+	Node     string        // names one run of one process
+	Version  int64         // the enforced version; 0: none from Postgres
+	Enforced time.Duration // how long it has been enforced, by the node's monotonic clock
+	Source   string        // of the version: postgres, disk or config
+	Faults   []policy.Fault
+}
+
+// Execer runs statements: a connection to Postgres, or a pool of them.
+type Execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
 
 // reportSQL takes a duration instead of an instant, so that all instants are the server's.
 const reportSQL = `INSERT INTO rate_limiter.nodes AS n (node, version, enforced_at, reported_at, source, faults)
@@ -21,6 +36,21 @@ const reportSQL = `INSERT INTO rate_limiter.nodes AS n (node, version, enforced_
 		source = excluded.source, faults = excluded.faults,
 		enforced_at = CASE WHEN n.version = excluded.version AND n.source = excluded.source
 			THEN n.enforced_at ELSE excluded.enforced_at END`
+
+// Write writes the report in place of the node's last one.
+func (r Report) Write(ctx context.Context, to Execer) error {
+	if r.Faults == nil {
+		r.Faults = []policy.Fault{}
+	}
+	faults, err := json.Marshal(r.Faults)
+	if err == nil {
+		_, err = to.Exec(ctx, reportSQL, r.Node, r.Version, r.Enforced, r.Source, faults)
+	}
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return nil
+}
 
 // report writes to Postgres what is in force here. It returns an error if contact is lost. A report that Postgres
 // denies is logged once.
@@ -36,26 +66,17 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 	}
 	s.reportRemoved = false
 	now := s.Stats()
-	faults := now.reported()
-	if faults == nil {
-		faults = []policy.Fault{}
-	}
-	text, err := json.Marshal(faults)
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	source := now.Source
-	if source == FromNone {
-		source = "config"
+	r := Report{s.options.Node, now.Version, now.Enforced, now.Source, now.reported()}
+	if r.Source == FromNone {
+		r.Source = "config"
 	}
 	bounded, cancel := context.WithTimeout(ctx, reportTime)
 	defer cancel()
-	_, err = conn.Exec(bounded, reportSQL, s.options.Node, now.Version, now.Enforced, source, text)
-	switch {
+	switch err := r.Write(bounded, conn); {
 	case err == nil:
 		s.reportFailed = false
 	case conn.IsClosed():
-		return fmt.Errorf("report: %w", err)
+		return err
 	case !s.reportFailed:
 		s.reportFailed = true
 		s.log.Warn("Postgres denied the report of this node: ratelimit fleet does not show what it enforces",
@@ -64,8 +85,14 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// leaveSQL removes a report.
-const leaveSQL = `DELETE FROM rate_limiter.nodes WHERE node = $1`
+// RemoveReport removes the report of a node that ends, and reports whether there was one.
+func RemoveReport(ctx context.Context, from Execer, node string) (removed bool, err error) {
+	done, err := from.Exec(ctx, `DELETE FROM rate_limiter.nodes WHERE node = $1`, node)
+	if err != nil {
+		return false, fmt.Errorf("remove the report of node %q: %w", node, err)
+	}
+	return done.RowsAffected() > 0, nil
+}
 
 // removeReport removes this node's report when it ends or stops answering requests, and sets reportRemoved. A report
 // that stays makes it a silent node, and other nodes must assume that it still admits requests.
@@ -75,7 +102,7 @@ func (s *Sync) removeReport(ctx context.Context, conn *pgx.Conn) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeReportTime)
 	defer cancel()
-	_, err := conn.Exec(ctx, leaveSQL, s.options.Node)
+	_, err := RemoveReport(ctx, conn, s.options.Node)
 	s.reportRemoved = err == nil
 	if err != nil {
 		s.log.Warn("removing the report of this node failed: it is listed as silent", "error", err)

@@ -57,7 +57,7 @@ func decide(t testing.TB, given answers, list ...schema.Limit) *decision.Decisio
 	d := new(decision.Decision)
 	d.Reset()
 	d.Identity.Tenant = identity.Name{Kind: identity.Tenant, ID: "acme"}
-	snapshot.Resolve(&d.Identity, &d.Resolution)
+	snapshot.ResolveAt(&d.Identity, 0, &d.Resolution)
 	d.Resolution.Bounds = d.Resolution.Bounds[:len(given)]
 	d.Grow()
 	copy(d.Statuses, given)

@@ -30,13 +30,6 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep drops all buckets that have expired at now.
-func (s *Store) Sweep(now limit.Micros) {
-	for i := range s.shards {
-		s.shards[i].sweep(now)
-	}
-}
-
 // sweep drops the shard's buckets that have expired at now.
 func (sh *shard) sweep(now limit.Micros) {
 	sh.mu.Lock()

@@ -14,9 +14,9 @@ const defaultTimeout = 50 * time.Millisecond
 // back. The shared store calls Enter before each call; a call that Enter lets through ends with exactly one Leave or
 // Abandon. It is safe for concurrent use; make it with [Breakers.New].
 type Breaker struct {
-	store, server string
-	set           *Breakers
-	log           *slog.Logger
+	store string
+	set   *Breakers
+	log   *slog.Logger
 
 	mu       sync.Mutex
 	circuit  circuit
@@ -34,7 +34,6 @@ func newBreaker(set *Breakers, store, server string, timeout time.Duration) *Bre
 	}
 	return &Breaker{
 		store:   store,
-		server:  server,
 		set:     set,
 		log:     set.log.With("store", store, "server", server),
 		circuit: circuit{slow: slowThreshold(timeout)},
@@ -165,13 +164,12 @@ func (b *Breaker) markRemoved() (degraded time.Duration, first bool) {
 	return b.degraded, true
 }
 
-// status returns what metrics show of the breaker.
-func (b *Breaker) status(now time.Time) ServerStatus {
+// outage reports whether the breaker is not closed at an instant, and the total time until then for which it was not.
+func (b *Breaker) outage(now time.Time) (isDegraded bool, total time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := ServerStatus{Store: b.store, Server: b.server, State: b.circuit.state, Since: b.since, Degraded: b.degraded}
-	if b.circuit.state != Closed {
-		s.Degraded += now.Sub(b.since)
+	if b.circuit.state == Closed {
+		return false, b.degraded
 	}
-	return s
+	return true, b.degraded + now.Sub(b.since)
 }

@@ -1,7 +1,6 @@
 package outage
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -20,14 +19,6 @@ type Breakers struct {
 	breakers map[*Breaker]struct{}
 	past     map[string]time.Duration // by store: the total of servers that were removed
 	watchers map[string][]*func()
-}
-
-// ServerStatus describes a server by its breaker.
-type ServerStatus struct {
-	Store, Server string
-	State         State
-	Since         time.Time     // the last change between closed and not closed
-	Degraded      time.Duration // total time that it was not closed
 }
 
 // NewBreakers returns an empty set, whose breakers log each of their changes. now is the clock of the breakers and of
@@ -59,26 +50,6 @@ func (r *Breakers) New(store, server string, timeout time.Duration) *Breaker {
 	return b
 }
 
-// Servers returns the status of all servers, by store and name.
-func (r *Breakers) Servers() []ServerStatus {
-	list := r.statuses()
-	slices.SortFunc(list, func(a, b ServerStatus) int {
-		return cmp.Or(cmp.Compare(a.Store, b.Store), cmp.Compare(a.Server, b.Server))
-	})
-	return list
-}
-
-func (r *Breakers) statuses() []ServerStatus {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	list := make([]ServerStatus, 0, len(r.breakers))
-	now := r.now()
-	for b := range r.breakers {
-		list = append(list, b.status(now))
-	}
-	return list
-}
-
 // Degraded reports whether any breaker of the store is not closed, and the total time that its servers have been
 // unavailable: two servers for one second count as two.
 func (r *Breakers) Degraded(store string) (now bool, total time.Duration) {
@@ -88,9 +59,8 @@ func (r *Breakers) Degraded(store string) (now bool, total time.Duration) {
 	at := r.now()
 	for b := range r.breakers {
 		if b.store == store {
-			s := b.status(at)
-			now = now || s.State != Closed
-			total += s.Degraded
+			isDegraded, lasted := b.outage(at)
+			now, total = now || isDegraded, total+lasted
 		}
 	}
 	return now, total

@@ -89,7 +89,7 @@ func resolve(tb testing.TB, list []schema.Limit, tenant, user string) []policy.B
 		Method: "GET", Path: "/records/7", Route: "records",
 	}
 	var r policy.Resolution
-	plan.Resolve(&id, &r)
+	plan.ResolveAt(&id, 0, &r)
 	if len(r.Bounds) != len(list) {
 		tb.Fatalf("%d bounds of %d limits", len(r.Bounds), len(list))
 	}

@@ -68,7 +68,7 @@ func (f *fixedFacts) Read(_ context.Context, facts identity.Facts, _ *identity.R
 func decide(p *admit.Path, x *admit.Exchange, id *identity.Identity) error {
 	d := &x.Decision
 	d.Reset()
-	p.Policies.Load().Resolve(id, &d.Resolution)
+	p.Policies.Load().ResolveAt(id, 0, &d.Resolution)
 	d.Grow()
 	if err := p.Buckets.Take(context.Background(), d.Resolution.Bounds, d.Statuses); err != nil {
 		return err
