@@ -18,7 +18,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -87,7 +87,7 @@ func spendWith(t *testing.T, file, password string, id identity.Identity, cost i
 	if err != nil {
 		t.Fatal(err)
 	}
-	configs, err := deckfile.Configs(text, file)
+	configs, err := routeconfig.Configs(text, file)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"io"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -24,7 +24,7 @@ func (c *call) configFlag() *configFlags {
 const routeUsage = "the name of the `route` whose config to use; required if the file has several configs"
 
 // load returns the config that applies, and its compiled plan.
-func (c *call) load(f *configFlags) (*deckfile.Config, *policy.Plan, error) {
+func (c *call) load(f *configFlags) (*routeconfig.Config, *policy.Plan, error) {
 	if f.file == "" {
 		return nil, nil, wrong("--config is required: the decK file with the plugin's config, such as --config kong.yml")
 	}
@@ -36,8 +36,8 @@ func (c *call) load(f *configFlags) (*deckfile.Config, *policy.Plan, error) {
 	if err != nil {
 		return nil, nil, wrong("--config: %v", err)
 	}
-	config, plan, err := deckfile.Load(text, f.file, f.route)
-	if errors.As(err, new(*deckfile.ChoiceError)) {
+	config, plan, err := routeconfig.Load(text, f.file, f.route)
+	if errors.As(err, new(*routeconfig.ChoiceError)) {
 		err = wrong("%s", err)
 	}
 	return config, plan, err

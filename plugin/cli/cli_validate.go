@@ -5,7 +5,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
 )
 
@@ -94,7 +94,7 @@ func (v *validated) writeTo(out *page) {
 
 func (c *call) validateFile(file string) (findings []deck.Finding, err error) {
 	err = c.read(file, func(r io.Reader, name string) error {
-		findings = deck.Validate(r, name, deckfile.Compiles)
+		findings = deck.Validate(r, name, routeconfig.Compiles)
 		return nil
 	})
 	return findings, err

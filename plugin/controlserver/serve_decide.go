@@ -10,9 +10,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/deckfile"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/engine"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
@@ -72,7 +72,7 @@ func (d *decider) isRoute(name string) bool {
 }
 
 // openPath opens the path of the config, and its buckets.
-func (d *decider) openPath(config *deckfile.Config) error {
+func (d *decider) openPath(config *routeconfig.Config) error {
 	snapshot, err := policy.ForCallers(config.Config)
 	if err != nil {
 		return fmt.Errorf("%s: %w", config.Where, err)

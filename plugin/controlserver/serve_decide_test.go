@@ -21,7 +21,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
@@ -47,7 +47,7 @@ func onRedis(t *testing.T, server *redistest.Server) string {
 // deciding returns the decider of a process with a decK file and the default settings, changed.
 func deciding(t *testing.T, text string, change func(*Settings)) *decider {
 	t.Helper()
-	config, _, err := deckfile.Load([]byte(text), "kong.yml", "")
+	config, _, err := routeconfig.Load([]byte(text), "kong.yml", "")
 	if err != nil {
 		t.Fatal(err)
 	}

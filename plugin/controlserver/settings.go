@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 )
 
@@ -31,7 +31,7 @@ type Settings struct {
 	DrainTime     time.Duration
 	ShutdownTime  time.Duration
 
-	Config   *deckfile.Config // for decisions; nil: the process decides nothing
+	Config   *routeconfig.Config // for decisions; nil: the process decides nothing
 	Database Database
 }
 

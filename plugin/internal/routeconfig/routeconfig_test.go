@@ -1,4 +1,4 @@
-package deckfile
+package routeconfig
 
 import (
 	"strings"

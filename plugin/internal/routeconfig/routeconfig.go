@@ -1,5 +1,5 @@
-// Package deckfile finds the config of the plugin that Kong runs for a route in a decK file.
-package deckfile
+// Package routeconfig finds the config of the plugin that Kong runs for a route in a decK file.
+package routeconfig
 
 import (
 	"bytes"
