@@ -97,7 +97,6 @@ func connect(s *settings, script *script, gates Gates) *connection {
 	}
 	one := newServer(client, gates.NewGate(s.place(), s.place(), c.timeout), s.Pipeline)
 	if s.SentinelMaster != "" && one.pipeline != nil {
-		client.AddHook(follower{pipeline: one.pipeline})
 		one.pipeline.newClient = func() *redis.Client { return redis.NewFailoverClient(options.Failover()) }
 	}
 	c.backend = single{one}

@@ -115,31 +115,3 @@ func (p *pipeline) close() {
 		w.retire()
 	}
 }
-
-// follower is a hook of go-redis's client that ends the wire when a new connection of the client leads to another
-// server: Sentinel names another master, or a name has another address.
-type follower struct {
-	onlyDials
-	pipeline *pipeline
-}
-
-// DialHook implements redis.Hook.
-func (f follower) DialHook(next redis.DialHook) redis.DialHook {
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := next(ctx, network, address)
-		if err == nil {
-			f.pipeline.follow(conn.RemoteAddr())
-		}
-		return conn, err
-	}
-}
-
-// follow ends the wire if it leads elsewhere.
-func (p *pipeline) follow(address net.Addr) {
-	p.mu.Lock()
-	w := p.wire
-	p.mu.Unlock()
-	if w != nil && w.leadsElsewhere(address) {
-		w.retire()
-	}
-}

@@ -316,10 +316,3 @@ func unsentError(err error) error {
 	}
 	return &Error{Kind: NotSent, err: err}
 }
-
-// leadsElsewhere reports whether the wire is open to another address.
-func (w *wire) leadsElsewhere(address net.Addr) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.conn != nil && w.conn.RemoteAddr().String() != address.String()
-}

@@ -27,7 +27,6 @@ func dialed(t *testing.T, timeout time.Duration, dial func() (net.Conn, error)) 
 		Dialer:          func(context.Context, string, string) (net.Conn, error) { return dial() },
 	})
 	p := newPipeline(client)
-	client.AddHook(follower{pipeline: p})
 	t.Cleanup(func() {
 		p.close()
 		p.serving.Wait()
@@ -96,31 +95,6 @@ func TestAReplyThatIsNoneEndsTheWire(t *testing.T) {
 			_, err := runIn(t, p, "k")
 			return err == nil && dials.Load() > 1
 		})
-	}
-}
-
-func TestAWireFollowsTheClientToAnotherServer(t *testing.T) {
-	servers := []*redistest.Server{redistest.Single(t), redistest.Single(t)}
-	var at atomic.Int32
-	dial := func() (net.Conn, error) { return net.Dial("tcp", servers[at.Load()].Address()) }
-	p, client := dialed(t, 10*time.Second, dial)
-	for _, server := range servers {
-		must(t, server.Client(t), "script", "load", "return {KEYS[1]}")
-	}
-	if _, err := runIn(t, p, "k"); err != nil {
-		t.Fatal(err)
-	}
-	at.Store(1)
-	if err := client.Ping(t.Context()).Err(); err != nil { // opens the client's first connection
-		t.Fatal(err)
-	}
-	if _, err := runIn(t, p, "k"); err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []int{1, 1} {
-		if n := calls(t, servers[i].Client(t))["evalsha"]; n != want {
-			t.Errorf("server %d ran %d scripts, want %d", i+1, n, want)
-		}
 	}
 }
 
