@@ -169,7 +169,7 @@ func (w *watchtower) query() {
 	})
 }
 
-// isOutage reports whether a query has data only while Redis is away.
+// isOutage reports whether a query has data only while Redis is unavailable.
 func (q panelQuery) isOutage() bool {
 	return strings.Contains(q.expression, "rate_limiter_unverified_total") ||
 		strings.Contains(q.expression, "rate_limiter_unavailable_total")
@@ -214,7 +214,7 @@ func (w *watchtower) states() map[string]string {
 	return states
 }
 
-func TestEveryPanelShowsDataOfANodeAndAlertsFireWhenRedisIsAway(t *testing.T) {
+func TestEveryPanelShowsDataOfANodeAndAlertsFireWhenRedisIsUnavailable(t *testing.T) {
 	t.Parallel()
 	w := startWatchtower(t)
 	w.awaitData(func(q panelQuery) bool { return !q.isOutage() })
@@ -226,7 +226,7 @@ func TestEveryPanelShowsDataOfANodeAndAlertsFireWhenRedisIsAway(t *testing.T) {
 	}
 	w.redis.Kill()
 	w.awaitData(panelQuery.isOutage)
-	await(t, "the alerts about a Redis that is away", func() bool {
+	await(t, "the alerts about a Redis that is unavailable", func() bool {
 		states := w.states()
 		return !slices.ContainsFunc(away, func(alert string) bool { return states[alert] != "firing" })
 	})

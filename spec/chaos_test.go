@@ -13,7 +13,7 @@ import (
 const (
 	// chaosLimit is the quantity a second and the burst of every limit.
 	chaosLimit = 100
-	// chaosShare is a node's share of it while Redis is away, before it is divided by the nodes: 0.7 of the limit.
+	// chaosShare is a node's share of it while Redis is unavailable, before it is divided by the nodes: 0.7 of the limit.
 	chaosShare = 70
 	// chaosTimeout is redis.read_timeout. It is twelve times the default, so that a healthy Redis on a busy machine is not
 	// taken for a dead one.

@@ -177,7 +177,7 @@ func TestTheAPIStartsWithoutPostgresAndRedisAndRecovers(t *testing.T) {
 	})
 }
 
-func TestEarlierTokensGetDecisionsWhilePostgresIsAway(t *testing.T) {
+func TestEarlierTokensGetDecisionsWhilePostgresIsUnavailable(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
 	a := p.serve()

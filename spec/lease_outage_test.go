@@ -77,10 +77,10 @@ func checkOutage(t *testing.T, local bool, samples []sample, away span, quota bo
 		}
 	}
 	all, share := counted(samples, http.StatusOK), quota.limit*chaosShare/100
-	t.Logf("%d admitted in all; while Redis was away %d from leases and %d by this node; %d not decided",
+	t.Logf("%d admitted in all; while Redis was unavailable %d from leases and %d by this node; %d not decided",
 		all, leased, alone, undecided)
 	if leased == 0 || leased > quota.share() {
-		t.Errorf("%d were admitted from leases while Redis was away, want some and at most %d", leased, quota.share())
+		t.Errorf("%d were admitted from leases while Redis was unavailable, want some and at most %d", leased, quota.share())
 	}
 	if !local {
 		share = 0

@@ -258,7 +258,7 @@ func TestWhatCannotBeDecidedIsAnsweredAsOnInternalErrorSays(t *testing.T) {
 	}{
 		{"the first round fails", 1, nil, ofTier("trial", "u", "GET", "/"), "read facts: "},
 		{"the second round fails", 2, nil, anonymous, "read facts: "},
-		{"the buckets fail", 0, errAway, ofTier("paid", "u", "GET", "/"), "take 2 bounds: "},
+		{"the buckets fail", 0, errUnavailable, ofTier("paid", "u", "GET", "/"), "take 2 bounds: "},
 	}
 	for _, test := range tests {
 		for _, mode := range []string{"open", "closed"} {
@@ -268,8 +268,8 @@ func TestWhatCannotBeDecidedIsAnsweredAsOnInternalErrorSays(t *testing.T) {
 				admitted(t, path, &gateway{request: ofTier("trial", "u", "GET", "/")}, &x) // its traces must be gone
 				*observed, buckets.err = nil, test.takeErr
 				err := path.Admit(context.Background(), &gateway{request: test.request, failAt: test.failAt}, &x)
-				if !errors.Is(err, errAway) || err.Error() != test.operation+errAway.Error() {
-					t.Errorf("error is %v, want %s%v", err, test.operation, errAway)
+				if !errors.Is(err, errUnavailable) || err.Error() != test.operation+errUnavailable.Error() {
+					t.Errorf("error is %v, want %s%v", err, test.operation, errUnavailable)
 				}
 				if denied := mode == "closed"; x.Response.Denied != denied || (denied && x.Response.Status != 503) {
 					t.Errorf("on_internal_error %s: client reads %s", mode, read(&x.Response))
@@ -293,7 +293,7 @@ func TestADenialStandsWhenItsContentTypeCannotBeRead(t *testing.T) {
 	admitted(t, path, &gateway{request: request}, &x)
 	admitted(t, path, &gateway{request: request}, &x)
 	err := path.Admit(context.Background(), &gateway{request: request, failAt: 2}, &x)
-	if !errors.Is(err, errAway) || !x.Response.Denied || x.Response.Status != 429 ||
+	if !errors.Is(err, errUnavailable) || !x.Response.Denied || x.Response.Status != 429 ||
 		x.Response.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("error %v, client reads %s, want a denial with 429 all the same", err, read(&x.Response))
 	}
@@ -327,9 +327,9 @@ func TestAGRPCCallThatCannotBeDecidedIsUnavailable(t *testing.T) {
 		},
 		"buckets that fail": func() error {
 			path, buckets, _ := pathOf(t, config("%error%", "closed"))
-			buckets.err = errAway
-			if err := path.Admit(context.Background(), &gateway{request: call}, &x); !errors.Is(err, errAway) {
-				return fmt.Errorf("%w, want %w", err, errAway)
+			buckets.err = errUnavailable
+			if err := path.Admit(context.Background(), &gateway{request: call}, &x); !errors.Is(err, errUnavailable) {
+				return fmt.Errorf("%w, want %w", err, errUnavailable)
 			}
 			return nil
 		},

@@ -19,7 +19,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-var errAway = errors.New("away")
+var errUnavailable = errors.New("unavailable")
 
 // gateway returns facts about one request, and fails from round failAt on (1 is the first; 0: never).
 type gateway struct {
@@ -31,7 +31,7 @@ type gateway struct {
 func (g *gateway) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, r *identity.Request) error {
 	g.rounds = append(g.rounds, facts)
 	if g.failAt > 0 && len(g.rounds) >= g.failAt {
-		return errAway
+		return errUnavailable
 	}
 	r.Known |= facts
 	if facts&identity.ConsumerFact != 0 {

@@ -117,7 +117,7 @@ func TestReadersAndOperatorsFindBucketsInTheRedisThatHasThem(t *testing.T) {
 	}
 }
 
-func TestWhileOneRedisIsAwayOnlyTheLimitsInItFollowTheirFailModes(t *testing.T) {
+func TestWhileOneRedisIsUnavailableOnlyTheLimitsInItFollowTheirFailModes(t *testing.T) {
 	for name, awaySecond := range map[string]bool{"the second": true, "the first": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

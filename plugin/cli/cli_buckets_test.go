@@ -188,7 +188,7 @@ func TestBucketsOfAnotherTenantAreFull(t *testing.T) {
 	}
 }
 
-func TestBucketsOfARedisThatIsAwayAreAnError(t *testing.T) {
+func TestBucketsOfARedisThatIsUnavailableAreAnError(t *testing.T) {
 	x := &terminal{t: t}
 	code := x.call("buckets", "show", "--config", "testdata/ratelimit/buckets.yml", "--config-only", "--tenant", "acme")
 	if text := x.output.String(); code != exitFailed || !strings.Contains(text, "cannot connect") {

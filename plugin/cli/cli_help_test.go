@@ -135,7 +135,7 @@ func TestAWrongCallIsReportedBeforeAnythingIsDone(t *testing.T) {
 	}
 }
 
-func TestADatabaseThatIsAwayIsReportedInOneLine(t *testing.T) {
+func TestADatabaseThatIsUnavailableIsReportedInOneLine(t *testing.T) {
 	x := &terminal{t: t, env: map[string]string{databaseVariable: nowhere}}
 	code := x.call("policy", "list")
 	if text := x.output.String(); code != exitFailed || strings.Count(text, "\n") != 1 ||

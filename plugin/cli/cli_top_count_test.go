@@ -134,7 +134,7 @@ func TestARestartedNodeCountsFromZero(t *testing.T) {
 	}
 }
 
-func TestANodeThatWasAwayIsComparedWithItsLastAnswer(t *testing.T) {
+func TestANodeThatWasUnavailableIsComparedWithItsLastAnswer(t *testing.T) {
 	down := "this is not in the text format\n"
 	acme := func(count float64) string { return requested(count, "acme", "allowed") }
 	views := watching(t, 4, fakeNode(t, acme(0), acme(10), down, acme(30), acme(30)))

@@ -49,7 +49,7 @@ func TestAFailedMigrationNamesItsFileWithoutTheWordsOfTheMigrator(t *testing.T) 
 	}
 }
 
-func TestARedisThatIsAwayIsDescribedInWords(t *testing.T) {
+func TestARedisThatIsUnavailableIsDescribedInWords(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

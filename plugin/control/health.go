@@ -53,14 +53,14 @@ func (s *Server) registerHealth() {
 // findings are the result of checking all dependencies.
 type findings struct {
 	at       time.Time // when the check ended
-	away     bool      // the database does not answer
+	noAnswer bool      // the database does not answer
 	degraded []string  // what is missing, and what that means for requests
 }
 
 // findingsAge bounds how old the findings in an answer may be.
 const findingsAge = time.Second
 
-// ready answers a readiness probe. Its failure takes traffic away from this process, so it fails only if the process
+// ready answers a readiness probe. Its failure ends the traffic of this process, so it fails only if the process
 // can serve none. If it failed without the database, all processes would fail at once, including decisions that need no
 // database.
 func (s *Server) ready(context.Context, *struct{}) (*readinessOutput, error) {
@@ -71,7 +71,7 @@ func (s *Server) ready(context.Context, *struct{}) (*readinessOutput, error) {
 		return nil, huma.Error503ServiceUnavailable(
 			strings.Join(append([]string{"the policies are not loaded yet"}, found.degraded...), "; "),
 		)
-	case found.away && !decides:
+	case found.noAnswer && !decides:
 		return nil, huma.Error503ServiceUnavailable(strings.Join(found.degraded, "; "))
 	case len(found.degraded) > 0:
 		return &readinessOutput{Readiness{"degraded", found.degraded}}, nil
@@ -117,7 +117,7 @@ func (s *Server) probe() *findings {
 	switch {
 	case err != nil:
 		s.Log.Debug("database probe failed", "error", err)
-		found.away = true
+		found.noAnswer = true
 		found.degraded = append(found.degraded, databaseProblem(err)+": writes and lists return 503")
 	case why != "":
 		found.degraded = append(found.degraded, "the database is read-only, because it is "+why+": writes return 503")

@@ -65,7 +65,7 @@ func TestAFrozenRedisIsReportedAsDegraded(t *testing.T) {
 	}
 }
 
-func TestARedisOfAddressesThatIsAwayIsNamedAndTheOtherIsNot(t *testing.T) {
+func TestARedisOfAddressesThatIsUnavailableIsNamedAndTheOtherIsNot(t *testing.T) {
 	t.Parallel()
 	var away atomic.Bool
 	p := planning(t, plan(), enterprise())
@@ -73,7 +73,7 @@ func TestARedisOfAddressesThatIsAwayIsNamedAndTheOtherIsNot(t *testing.T) {
 		o.Path, o.Buckets, o.Ping = p.path, p.store, p.store.Ping
 		o.PingSecond = func(context.Context) error {
 			if away.Load() {
-				return errors.New("it is away")
+				return errors.New("it is unavailable")
 			}
 			return nil
 		}
@@ -119,7 +119,7 @@ func TestAThousandProbesQueryTheDatabaseAndRedisOnceASecond(t *testing.T) {
 				recorder := httptest.NewRecorder()
 				server.ServeHTTP(recorder, call{method: "GET", path: "/readyz"}.request())
 				if strings.Contains(recorder.Body.String(), "Redis") {
-					t.Fatalf("Redis is reported as away while only the database does not answer: %s", recorder.Body)
+					t.Fatalf("Redis is reported as unavailable while only the database does not answer: %s", recorder.Body)
 				}
 			}
 			synctest.Wait()

@@ -97,7 +97,7 @@ func TestAWaitingResetIsDoneAfterTheFirstOneFailed(t *testing.T) {
 	first := m.sent(t.Context(), "k")
 	<-inside
 	second := m.sent(t.Context(), "k")
-	leave <- errors.New("the buckets are away")
+	leave <- errors.New("the buckets are unavailable")
 	m.want(<-first, http.StatusServiceUnavailable)
 	<-inside
 	leave <- nil

@@ -140,7 +140,7 @@ func TestMoreBucketsThanOneCallTakesAreAllRead(t *testing.T) {
 	}
 }
 
-func TestUsageReportsThatRedisIsAwayAndNothingIsReset(t *testing.T) {
+func TestUsageReportsThatRedisIsUnavailableAndNothingIsReset(t *testing.T) {
 	t.Parallel()
 	p := using(t)
 	p.redis.Kill()
@@ -255,7 +255,7 @@ func chilled(t *testing.T, before func(ctx context.Context) error) *planned {
 
 func TestAnUnfinishedResetIsMadeByARetry(t *testing.T) {
 	t.Parallel()
-	trouble := errors.New("the buckets are away")
+	trouble := errors.New("the buckets are unavailable")
 	p := chilled(t, func(context.Context) error { return trouble })
 	once := func() answer {
 		return p.as("POST", acmeReset, `{"reason":"billed twice"}`, "Idempotency-Key", "k")

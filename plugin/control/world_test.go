@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// Secrets of the tokens of these tests. "panic" makes the look-up panic, and with "away" the database is away.
+// Secrets of the tokens of these tests. "panic" makes the look-up panic, and with "away" the database is unavailable.
 const (
 	admin        = "secret-admin"
 	other        = "secret-other-admin"
@@ -55,7 +55,7 @@ func (ring) Authenticate(_ context.Context, secret string, _ func() bool) (contr
 	case panics:
 		panic("a bug")
 	case away:
-		return control.Caller{}, errors.New("the database is away: password=hunter2")
+		return control.Caller{}, errors.New("the database is unavailable: password=hunter2")
 	}
 	return control.Caller{}, control.ErrUnknownToken
 }

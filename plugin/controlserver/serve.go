@@ -31,7 +31,7 @@ const (
 	// serveConnections bounds the connections of the API to the database, besides those that follow its rows.
 	serveConnections = 10
 	// rowsTimeout bounds how long the address stays closed until the first rows are loaded. Without them, for example
-	// while Postgres is away, requests that need rows are answered with 503.
+	// while Postgres is unavailable, requests that need rows are answered with 503.
 	rowsTimeout = 2 * time.Second
 	// databaseTimeout bounds the check of the database at the start.
 	databaseTimeout = 5 * time.Second
@@ -150,7 +150,7 @@ func (d *Database) open(ctx context.Context) (*pgxpool.Pool, error) {
 }
 
 // checkTokens returns an error if there is no live token although other machines reach the process, or if the database
-// lacks tables. While the database is away, every token is denied.
+// lacks tables. While the database is unavailable, every token is denied.
 func (s *Settings) checkTokens(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
 	defer cancel()
@@ -162,8 +162,8 @@ func (s *Settings) checkTokens(ctx context.Context, pool *pgxpool.Pool, log *slo
 		live, err = pgstore.New(pool).LiveTokens(ctx)
 	}
 	const how = "no request can be authenticated: create a token with ratelimit token create"
-	switch away := new(pgconn.ConnectError); {
-	case errors.As(err, &away), errors.Is(err, context.DeadlineExceeded):
+	switch unreachable := new(pgconn.ConnectError); {
+	case errors.As(err, &unreachable), errors.Is(err, context.DeadlineExceeded):
 		log.Warn("no connection to the database: all tokens are denied until there is one", "error", err)
 		return nil
 	case err != nil:

@@ -15,8 +15,8 @@ const (
 	// tokenFresh is the age at which a token is denied until it is looked up again, while look-ups work. The docs promise
 	// that a revocation takes effect within five seconds.
 	tokenFresh = 4 * time.Second
-	// tokenOutage is the age at which a token is denied while look-ups fail. While the database is away, no token can be
-	// revoked. If only this process is cut off, a revocation is late by at most this time.
+	// tokenOutage is the age at which a token is denied while look-ups fail. While the database is unavailable, no token
+	// can be revoked. If only this process is cut off, a revocation is late by at most this time.
 	tokenOutage = 10 * time.Minute
 
 	// tokenTimeout is the time after which a look-up counts as hanging. It is shorter than from tokenRenewal to
@@ -114,8 +114,8 @@ func (t *tokens) lookUp(ctx context.Context, hash secretHash, secret string) (pg
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.away {
-		t.away = false
+	if t.failing {
+		t.failing = false
 		t.log.Info("token lookups work again")
 	}
 	if isDenied {
@@ -131,9 +131,9 @@ func (t *tokens) lookUp(ctx context.Context, hash secretHash, secret string) (pg
 func (t *tokens) recordFailure(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.away {
+	if !t.failing {
 		t.log.Warn("token lookups failed: recently used tokens stay valid for a while", "minutes",
 			tokenOutage.Minutes(), "error", err)
 	}
-	t.away = true
+	t.failing = true
 }

@@ -57,7 +57,7 @@ var (
 		return pgstore.Token{}, &pgstore.TokenError{Name: "ann", State: pgstore.TokenRevoked}
 	}
 	fails = func(context.Context) (pgstore.Token, error) {
-		return pgstore.Token{}, errors.New("the database is away")
+		return pgstore.Token{}, errors.New("the database is unavailable")
 	}
 	silent = func(ctx context.Context) (pgstore.Token, error) {
 		<-ctx.Done()
@@ -128,8 +128,8 @@ func use(t *testing.T, ts *tokens, duration time.Duration) (authenticated int, w
 
 func TestRequestsOfATokenInUseNeverWaitForTheDatabase(t *testing.T) {
 	for name, answer := range map[string]lookup{
-		"works": found, "is slow": slow(400*time.Millisecond, found), "hangs": silent, "is away": fails,
-		"is away after a while": slow(3*time.Second, fails),
+		"works": found, "is slow": slow(400*time.Millisecond, found), "hangs": silent, "is unavailable": fails,
+		"is unavailable after a while": slow(3*time.Second, fails),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestRequestsOfATokenInUseNeverWaitForTheDatabase(t *testing.T) {
 }
 
 func TestARevokedTokenIsDeniedWithinFiveSecondsOfTheDatabaseAnswering(t *testing.T) {
-	for _, before := range []string{"worked", "hung", "was away"} {
+	for _, before := range []string{"worked", "hung", "was unavailable"} {
 		for _, after := range []time.Duration{0, 400 * time.Millisecond, time.Second} {
 			t.Run(fmt.Sprint(before, ", answers after ", after), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -159,7 +159,7 @@ func TestARevokedTokenIsDeniedWithinFiveSecondsOfTheDatabaseAnswering(t *testing
 					switch before {
 					case "hung":
 						rows.setAnswer(stopped(resumed, ended))
-					case "was away":
+					case "was unavailable":
 						rows.setAnswer(fails)
 					}
 					use(t, ts, time.Minute)
@@ -206,7 +206,7 @@ func TestAfterAPauseOnlyTheFirstRequestWaitsForAHangingDatabase(t *testing.T) {
 	})
 }
 
-func TestACachedTokenAuthenticatesWhileTheDatabaseIsAwayForALimitedTime(t *testing.T) {
+func TestACachedTokenAuthenticatesWhileTheDatabaseIsUnavailableForALimitedTime(t *testing.T) {
 	begin := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	until := func(expires time.Time) lookup {
 		return func(context.Context) (pgstore.Token, error) {
@@ -232,8 +232,8 @@ func TestACachedTokenAuthenticatesWhileTheDatabaseIsAwayForALimitedTime(t *testi
 			{time.Minute - 1, fails, true},
 			{time.Minute, fails, false},
 		},
-		"revoked, then away":   {{0, found, true}, {tokenFresh, ended, false}, {tokenFresh + 1, fails, false}},
-		"the clock steps back": {{0, found, true}, {-time.Second, fails, false}},
+		"revoked, then unavailable": {{0, found, true}, {tokenFresh, ended, false}, {tokenFresh + 1, fails, false}},
+		"the clock steps back":      {{0, found, true}, {-time.Second, fails, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -261,8 +261,8 @@ func TestACanceledRequestIsNotAuthenticatedAndDoesNotMarkTheDatabaseAway(t *test
 		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
 		rows.setAnswer(silent)
-		if _, err := ts.Authenticate(canceled, "secret", always); !errors.Is(err, context.Canceled) || ts.away {
-			t.Errorf("%v, database away: %v; want only the cancellation", err, ts.away)
+		if _, err := ts.Authenticate(canceled, "secret", always); !errors.Is(err, context.Canceled) || ts.failing {
+			t.Errorf("%v, database unavailable: %v; want only the cancellation", err, ts.failing)
 		}
 	})
 }

@@ -30,8 +30,8 @@ type tokenRows interface {
 
 // tokens authenticates callers of the REST API by the rows of the database. It caches a found token for a short time
 // and looks it up again in the background, so a busy caller never waits for the database, even if it hangs. While the
-// database is away, recently found tokens stay valid. unknownSecrets caches secrets without a token. It is safe for
-// concurrent use. newTokens makes it, and Run must run.
+// database is unavailable, recently found tokens stay valid. unknownSecrets caches secrets without a token. It is safe
+// for concurrent use. newTokens makes it, and Run must run.
 type tokens struct {
 	rows     tokenRows
 	isSecret func(text string) bool // other texts are not looked up
@@ -44,7 +44,7 @@ type tokens struct {
 	unknown   unknownSecrets
 	used      map[int64]time.Time // the last use of tokens by id, until it is written
 	useFailed bool                // the last write of the use failed, and that was logged; only Run uses it
-	away      bool                // look-ups fail or hang; Run retries until one succeeds
+	failing   bool                // look-ups fail or hang; Run retries until one succeeds
 }
 
 func newTokens(rows tokenRows, log *slog.Logger) *tokens {
@@ -120,7 +120,7 @@ func (t *tokens) recall(hash secretHash, secret string) (token pgstore.Token, va
 		delete(t.cached, hash)
 		return pgstore.Token{}, false, false
 	}
-	if fresh = age < tokenFresh || t.away; fresh && age >= tokenRenewal {
+	if fresh = age < tokenFresh || t.failing; fresh && age >= tokenRenewal {
 		t.renew(hash, secret)
 	}
 	return k.token, true, fresh

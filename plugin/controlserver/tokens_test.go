@@ -219,14 +219,14 @@ func TestAFailedLookUpDoesNotMakeATokenUnknown(t *testing.T) {
 	rows := newMemoryRows()
 	ts := quietTokens(rows)
 	authenticate(t, ts, "ci")
-	rows.fail(errors.New("postgres is away"))
+	rows.fail(errors.New("postgres is unavailable"))
 	authenticate(t, ts, "ci")
 	if _, err := ts.Authenticate(t.Context(), "acme", always); err == nil || errors.Is(err, control.ErrUnknownToken) {
 		t.Errorf("a token that cannot be looked up: %v", err)
 	}
 }
 
-func TestUseIsWrittenInTheBackgroundAndAtTheEndAndKeptWhileTheDatabaseIsAway(t *testing.T) {
+func TestUseIsWrittenInTheBackgroundAndAtTheEndAndKeptWhileTheDatabaseIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rows := newMemoryRows()
 		ts := quietTokens(rows)
@@ -247,7 +247,7 @@ func TestUseIsWrittenInTheBackgroundAndAtTheEndAndKeptWhileTheDatabaseIsAway(t *
 		step("ci", "map[1:20s]")
 		step("", "map[]")
 		authenticate(t, ts, "ci")
-		rows.fail(errors.New("postgres is away"))
+		rows.fail(errors.New("postgres is unavailable"))
 		step("", "map[]")
 		rows.fail(nil)
 		step("acme", "map[1:40s 2:20s]")

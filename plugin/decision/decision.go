@@ -22,7 +22,7 @@ const (
 	Memory                   // the buckets of this process
 	Redis                    // the buckets that all nodes share
 	Leased                   // tokens that this node has leased from Redis, or a denial that it remembers
-	Local                    // this node's share of the limit, in this process, while Redis is away
+	Local                    // this node's share of the limit, in this process, while Redis is unavailable
 )
 
 func (s Source) String() string {
@@ -66,7 +66,7 @@ type Status struct {
 }
 
 // Admits reports whether this bound alone admits the request. For an unanswered bound Wait is the time that the store
-// is expected to be away; use [Denies].
+// is expected to be unavailable; use [Denies].
 func (s *Status) Admits() bool { return s.Wait == 0 }
 
 // ResetAt returns the instant of X-RateLimit-Reset: the bucket is full again or its window ends. For a denied request
@@ -218,14 +218,14 @@ func (d *Decision) Ban(now limit.Micros) {
 // An unanswered bound neither admits nor binds. If it fails closed it denies, but a bound without room takes
 // precedence: the client then reads which limit it met, and not that the service has trouble.
 func (d *Decision) Combine() {
-	away := limit.Micros(0)
+	outage := limit.Micros(0)
 	for i := range d.Statuses {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
 		d.Degraded = d.Degraded || status.Failure != NoFailure
 		switch {
 		case status.Source == Unanswered:
 			if Denies(bound, status) {
-				away = max(away, status.Wait, 1)
+				outage = max(outage, status.Wait, 1)
 			}
 		case !bound.Enforced():
 			d.ShadowDenied = d.ShadowDenied || !status.Admits()
@@ -241,8 +241,8 @@ func (d *Decision) Combine() {
 			}
 		}
 	}
-	if away > 0 && d.Result != HardThrottled {
-		d.Result, d.Reason, d.RetryAfter, d.Binding, d.OwnBinding = HardThrottled, StoreAway, away, -1, -1
+	if outage > 0 && d.Result != HardThrottled {
+		d.Result, d.Reason, d.RetryAfter, d.Binding, d.OwnBinding = HardThrottled, StoreAway, outage, -1, -1
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-func TestABoundWhoseStoreIsAwayTakesItsFailMode(t *testing.T) {
+func TestABoundWhoseStoreIsUnavailableTakesItsFailMode(t *testing.T) {
 	const second = limit.Second
 	admits := decision.Status{Status: limit.Status{Remaining: 5}, Source: decision.Redis}
 	full := decision.Status{Wait: 7 * second, Source: decision.Redis}
@@ -92,6 +92,6 @@ func TestABoundWhoseStoreIsAwayTakesItsFailMode(t *testing.T) {
 func TestABoundThatWasNotCheckedBesideARememberedDenialDeniesNothing(t *testing.T) {
 	closed := policy.Policy{FailMode: policy.FailClosed}
 	if decision.Denies(&policy.Bound{Policy: &closed}, &decision.Status{}) {
-		t.Error("its store is not away: it was not called")
+		t.Error("its store is not unavailable: it was not called")
 	}
 }

@@ -104,7 +104,7 @@ func (f *File) reopen() error {
 		return nil
 	}
 	if err := f.close(); err != nil {
-		return fmt.Errorf("close the file that was moved away: %w", err)
+		return fmt.Errorf("close the file that was moved: %w", err)
 	}
 	file, err := os.OpenFile(f.options.Path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {

@@ -54,7 +54,7 @@ func TestADenialIsRecordedForEachPolicyThatDenies(t *testing.T) {
 			decided("acme", answered{minute, denies}, answered{daily, deniesLong}),
 			"acme daily quota enforce 1 1\nacme minute quota enforce 1 0\n",
 		},
-		{"a share while Redis is away", decided("acme", answered{minute, localNo}), "acme minute quota enforce 1 1\n"},
+		{"a share while Redis is unavailable", decided("acme", answered{minute, localNo}), "acme minute quota enforce 1 1\n"},
 		{"shadow", decided("acme", answered{minute, admits}, answered{trial, denies}), "acme trial quota shadow 1 0\n"},
 		{
 			"log beside enforce",

@@ -58,7 +58,7 @@ type Status struct {
 	Remaining int64  // tokens
 	Reset     time.Time
 	// Wait is how long until it has room, and 0 if it has. If Source is unanswered, it is how long Redis is expected to
-	// be away.
+	// be unavailable.
 	Wait   time.Duration
 	Source decision.Source // memory, redis, lease, local, or unanswered
 }

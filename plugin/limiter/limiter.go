@@ -42,7 +42,7 @@ type Options struct {
 
 	Budget     time.Duration // bounds the wait of one request for Redis, whatever the config allows; default 1 s
 	MaxBuckets int           // bounds the buckets in this process, about 250 bytes each; default one million
-	Nodes      int           // the fewest nodes that share a limit while Redis is away; default 1
+	Nodes      int           // the fewest nodes that share a limit while Redis is unavailable; default 1
 	// LeaseShare is the percentage of a limit that all nodes together lease from Redis, at most 5; default 2; negative:
 	// none.
 	LeaseShare int

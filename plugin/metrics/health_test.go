@@ -65,7 +65,7 @@ func TestANodeThatNeedsRedisIsReadyWithoutTheRedisOfAddresses(t *testing.T) {
 			t.Fatalf("%v in %s", err, got.body)
 		}
 		if got.status != test.want || len(answer.DegradedStores) != 1 {
-			t.Errorf("%+v: answer is %d %s, want %d and the store that is away", test.stores, got.status, got.body, test.want)
+			t.Errorf("%+v: answer is %d %s, want %d and the unavailable store", test.stores, got.status, got.body, test.want)
 		}
 		s.stop()
 	}

@@ -52,7 +52,7 @@ type Store struct {
 	Name            string  // its address, without credentials
 	Degraded        bool    // it, or a part of it, does not answer
 	Second          bool    // it keeps the buckets of addresses only: a node is ready without it
-	DegradedSeconds float64 // how long its servers have been away in total, the present time included
+	DegradedSeconds float64 // how long its servers have been unavailable in total, the present time included
 	Waiting         int     // requests that wait for it now
 	Charged         uint64  // tokens admitted without it, charged to it later
 	WrittenOff      uint64  // tokens admitted without it that will never be charged

@@ -13,9 +13,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
-// newEngine returns the engine that the settings want. server returns the server of its paths, once metrics are read.
-// A node that g reports as away serves no Kong any more, and so is no live node. lines returns how many lines were
-// logged by level. The error is about a setting.
+// newEngine returns the engine that the settings want. server returns the server of its paths, once metrics are read. A
+// node whose Kong g reports as gone serves no requests any more, and so is no live node. lines returns how many lines
+// were logged by level. The error is about a setting.
 func newEngine(
 	ctx context.Context,
 	s *settings,

@@ -30,7 +30,8 @@ const (
 	bufferLength = 256 << 10
 )
 
-// The formats. All are read: a node that is upgraded while Postgres is away uses the file of the old program.
+// The formats. All are read: a node that is upgraded while Postgres is unavailable uses the file of the old
+// program.
 const (
 	formatFirst       uint32 = iota + 1
 	formatAccuracy           // adds the accuracy of policies

@@ -1,7 +1,7 @@
 // Package policysync keeps a [policy.Snapshot] that follows Postgres. It listens before it loads, loads all rows in one
 // transaction, then fetches what each new version changed, and swaps snapshots by an atomic pointer. While Postgres is
-// away it serves the last good snapshot and reports its age. It also saves the last snapshot in a file, for starts
-// without Postgres.
+// unavailable it serves the last good snapshot and reports its age. It also saves the last snapshot in a file, for
+// starts without Postgres.
 //
 // A notification is only a hint: changes are found by their version. Sync polls the version after every hint, after
 // every connect, and every few seconds. From time to time it loads all rows again. A standby sends no notifications and
@@ -107,7 +107,7 @@ func New(options Options) (*Sync, error) {
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("policy sync: %w", err)
 	}
-	// A file may be created or repaired later: until then Postgres counts as away.
+	// A file may be created or repaired later: until then Postgres counts as unavailable.
 	if _, err := options.Source.config(); err != nil && (options.Source.File == "" || options.Source.DSN != "") {
 		return nil, fmt.Errorf("policy sync: %w", err)
 	}
@@ -161,7 +161,7 @@ func (s *Sync) Load() {
 	}
 }
 
-// Run follows Postgres until ctx ends, also while Postgres is away, and returns nil. It is called once.
+// Run follows Postgres until ctx ends, also while Postgres is unavailable, and returns nil. It is called once.
 func (s *Sync) Run(ctx context.Context) error {
 	s.Load()
 	s.createLifeFile()

@@ -10,9 +10,9 @@ import (
 // defaultTimeout is the timeout of calls where none is given.
 const defaultTimeout = 50 * time.Millisecond
 
-// Breaker keeps calls away from a server that fails or is slow, and lets single calls through to find out whether it is
-// back. The shared store calls Enter before each call; a call that Enter lets through ends with exactly one Leave or
-// Abandon. It is safe for concurrent use; make it with [Breakers.New].
+// Breaker stops calls to a server that fails or is slow, and lets single calls through to find out whether it is back.
+// The shared store calls Enter before each call; a call that Enter lets through ends with exactly one Leave or Abandon.
+// It is safe for concurrent use; make it with [Breakers.New].
 type Breaker struct {
 	store string
 	set   *Breakers

@@ -237,7 +237,7 @@ func (l *ledger) settle(d *debt, charged int64) {
 type Report struct {
 	Start, End time.Time
 	Policies   map[string]Tally // of this outage alone
-	Pending    int64            // tokens that wait for a server which is still away
+	Pending    int64            // tokens that wait for a server which is still unavailable
 }
 
 // report ends an outage: it returns what no report has covered yet, if there is anything.

@@ -84,9 +84,9 @@ func markLocal(bounds []policy.Bound, statuses []decision.Status) {
 
 // localWait returns the wait of a client that this node's share of a limit denies. If the cost exceeds the share but
 // not the limit, it is the time that the shared store is expected to be unavailable, a second at least.
-func localWait(b *policy.Bound, wait, away limit.Micros) limit.Micros {
+func localWait(b *policy.Bound, wait, outage limit.Micros) limit.Micros {
 	if wait == limit.Never && b.Cost <= b.Policy.Limit.Capacity() {
-		return max(away, limit.Second)
+		return max(outage, limit.Second)
 	}
 	return wait
 }

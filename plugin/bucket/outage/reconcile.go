@@ -78,7 +78,7 @@ func (s *Store) endCharging(recovered bool) {
 		level = slog.LevelDebug // failures that opened no breaker are not worth a line
 	}
 	if report, ok := s.ledger.report(); ok {
-		s.logReport(level, "reconciled what was admitted while Redis was away", report)
+		s.logReport(level, "reconciled what was admitted while Redis was unavailable", report)
 	}
 }
 
@@ -191,6 +191,6 @@ func (s *Store) writeOff() {
 		s.ledger.settle(d, 0)
 	}
 	if report, ok := s.ledger.report(); ok {
-		s.logReport(slog.LevelWarn, "ending before all that was admitted while Redis was away could be charged", report)
+		s.logReport(slog.LevelWarn, "ending before all that was admitted while Redis was unavailable could be charged", report)
 	}
 }

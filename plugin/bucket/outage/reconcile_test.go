@@ -16,7 +16,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// outageOf takes b so many times while its server is away, which is back afterwards.
+// outageOf takes b so many times while its server is unavailable, which is back afterwards.
 func (w *world) outageOf(t testing.TB, b policy.Bound, times int) {
 	t.Helper()
 	w.servers.set(b.Key.GroupID, unreachable)
@@ -102,7 +102,7 @@ func TestWhatNoLongerMattersIsWrittenOff(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsAwayAgainIsChargedTheNextTime(t *testing.T) {
+func TestAServerThatIsUnavailableAgainIsChargedTheNextTime(t *testing.T) {
 	w := newWorld(Options{}, ViewOptions{})
 	b := bound(t, policy.FailLocal, 100, "acme")
 	w.outageOf(t, b, 5)

@@ -21,7 +21,7 @@ func inKind(b policy.Bound, k kind, subject string) policy.Bound {
 	return b
 }
 
-// flood has so many subjects of a kind take b once each, while the servers are away.
+// flood has so many subjects of a kind take b once each, while the servers are unavailable.
 func (w *world) flood(t testing.TB, b policy.Bound, k kind, subjects int) {
 	t.Helper()
 	for i := range subjects {
@@ -103,14 +103,14 @@ type picky struct {
 
 func (p *picky) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if slices.ContainsFunc(bounds, func(b policy.Bound) bool { return b.Key.GroupID == p.not }) {
-		return errAway
+		return errUnavailable
 	}
 	return p.servers.Take(ctx, bounds, statuses)
 }
 
 func (p *picky) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if slices.ContainsFunc(bounds, func(b policy.Bound) bool { return b.Key.GroupID == p.not }) {
-		return errAway
+		return errUnavailable
 	}
 	return p.servers.Peek(ctx, bounds, statuses)
 }

@@ -220,7 +220,7 @@ func TestWhatIsNotChargedAtTheEndIsReportedAndWrittenOff(t *testing.T) {
 	})
 }
 
-func TestOneServerAwayDoesNotKeepWhatIsOwedToOthers(t *testing.T) {
+func TestOneUnavailableServerDoesNotKeepWhatIsOwedToOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(Options{}, ViewOptions{})
 		end := w.run(t)

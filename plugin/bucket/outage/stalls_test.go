@@ -66,7 +66,7 @@ func TestAStallThatLastsCountsBeforeItsPulse(t *testing.T) {
 	})
 }
 
-func TestABusyProcessStillFindsOutThatAServerIsAway(t *testing.T) {
+func TestABusyProcessStillFindsOutThatAServerIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		breakers := stalled(defaultTimeout)
 		b := breakers.New("main", "a", 0)

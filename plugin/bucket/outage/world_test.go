@@ -38,7 +38,7 @@ var failureOf = [...]decision.Failure{
 	foreign: decision.WrongType,
 }
 
-var errAway = errors.New("away")
+var errUnavailable = errors.New("unavailable")
 
 // servers is a shared store of several servers: each tenant's buckets are on a server of its own, which can be away.
 type servers struct {
@@ -126,7 +126,7 @@ func (s *servers) Forget(_ context.Context, keys []policy.Key) (forgotten int, e
 	defer s.mu.Unlock()
 	for _, key := range keys {
 		if s.is[key.GroupID] != up {
-			return forgotten, errAway
+			return forgotten, errUnavailable
 		}
 		if _, kept := s.states[key]; kept {
 			delete(s.states, key)
@@ -239,7 +239,7 @@ func (s *servers) Beat(_ context.Context, namespace, node string, ttl time.Durat
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.is[""] != up || ttl != lifetime {
-		return 0, errAway
+		return 0, errUnavailable
 	}
 	s.beats[namespace] = node
 	return s.live, nil
@@ -250,7 +250,7 @@ func (s *servers) Leave(_ context.Context, namespace, node string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.is[""] != up || s.beats[namespace] != node {
-		return errAway
+		return errUnavailable
 	}
 	delete(s.beats, namespace)
 	return nil

@@ -138,7 +138,7 @@ func checkCoverage(ctx context.Context, client *redis.Client) ([]finding, error)
 		return nil, fmt.Errorf("read %s: %w", setting, err)
 	case values[setting] == "yes":
 		return []finding{{
-			message: "has " + setting + " yes: while one master is away the whole cluster stops answering; set it to no",
+			message: "has " + setting + " yes: while one master is unavailable the whole cluster stops answering; set it to no",
 		}}, nil
 	}
 	return nil, nil

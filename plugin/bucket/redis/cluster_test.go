@@ -40,7 +40,7 @@ func TestAClusterThatStopsWithOneMasterIsWarnedOfAtTheStart(t *testing.T) {
 	}
 }
 
-// covering is a cluster of three masters as it should be: one that is away takes no other with it.
+// covering is a cluster of three masters as it should be: one that is unavailable takes no other with it.
 func covering(t testing.TB, replicas int) *redistest.Nodes {
 	t.Helper()
 	nodes := redistest.Cluster(t, 3, replicas)

@@ -236,7 +236,7 @@ var errFailing = errors.New("it fails")
 
 func (failing) Run(context.Context, *script, *call) error { return errFailing }
 
-func TestOnlyTheBoundsOfTheRedisThatIsAwayHaveNoAnswer(t *testing.T) {
+func TestOnlyTheBoundsOfTheRedisThatIsUnavailableHaveNoAnswer(t *testing.T) {
 	one, other := named(0, false), named(0, true)
 	bounds := []policy.Bound{hourly(t, one, 10, 1), hourly(t, other, 10, 1)}
 	clients := twoServers(t)
@@ -249,7 +249,7 @@ func TestOnlyTheBoundsOfTheRedisThatIsAwayHaveNoAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := statuses[away]; s.Source != decision.Unanswered || s.Failure == decision.NoFailure {
-			t.Errorf("the one that is away: %+v", s)
+			t.Errorf("the one that is unavailable: %+v", s)
 		}
 		if s := statuses[1-away]; s.Source != decision.Redis || !s.Charged || s.Used != 1 {
 			t.Errorf("the other: %+v", s)

@@ -26,7 +26,7 @@ func askOne(t *testing.T, store *Store, tenant string) decision.Status {
 	return statuses[0]
 }
 
-func TestAServerThatTurnsScriptsAwayIsNotBackBecauseItAnswersPing(t *testing.T) {
+func TestAServerThatDeniesScriptsIsNotBackBecauseItAnswersPing(t *testing.T) {
 	server := redistest.Single(t)
 	client := server.Client(t)
 	store, _, gates := guarded(t, at(server, true))
@@ -45,7 +45,7 @@ func TestAServerThatTurnsScriptsAwayIsNotBackBecauseItAnswersPing(t *testing.T) 
 	eventually(t, "what the probe has written expires", func() bool { return client.DBSize(t.Context()).Val() == 0 })
 }
 
-func TestAMasterThatTurnsScriptsAwayIsProbedWithAKeyThatItKeeps(t *testing.T) {
+func TestAMasterThatDeniesScriptsIsProbedWithAKeyThatItKeeps(t *testing.T) {
 	t.Parallel()
 	nodes := covering(t, 0)
 	store, _, gates := guarded(t, among(nodes, true))
@@ -92,7 +92,7 @@ func TestAServerThatARedirectionLedToIsForgottenWhenItIsGone(t *testing.T) {
 	first := gates[master]
 	c.Probe(t.Context())
 	if gate := gates[gone]; cluster.targets[gone] != nil || gate.failed != 1 || !gate.closed {
-		t.Errorf("a server that is gone has the gate %+v: want it closed for good, or it counts as away forever", gate)
+		t.Errorf("a server that is gone has the gate %+v: want it closed for good, or it counts as unavailable forever", gate)
 	}
 	if cluster.targets[lives] == nil || cluster.targets[master] == nil || gates[lives].closed || first.closed {
 		t.Error("servers that live are forgotten")
@@ -115,7 +115,7 @@ func TestAfterTheEndAClusterMakesNoServers(t *testing.T) {
 	}
 }
 
-func TestARedisThatTheCheckRejectsCountsAsAwayUntilItIsFit(t *testing.T) {
+func TestARedisThatTheCheckRejectsCountsAsUnavailableUntilItIsFit(t *testing.T) {
 	server := redistest.Single(t)
 	store, c, gates := guarded(t, at(server, true))
 	c.reject(errors.New("is a Sentinel"))

@@ -150,7 +150,7 @@ func TestAGroupThatDoesNotAnswerLeavesTheOthersTheirSay(t *testing.T) {
 			t.Errorf("the group that is there says %+v, want it to admit (%v) and 60 used", s, admits)
 		}
 		if s := statuses[1]; s.Source != decision.Unanswered || s.Failure != decision.Lost || s.Charged {
-			t.Errorf("the group that is away says %+v, want that its answer was lost", s)
+			t.Errorf("the group that is unavailable says %+v, want that its answer was lost", s)
 		}
 	}
 	if transport.refunds.Load() != 0 || f.Stats().Failed != 2 {
