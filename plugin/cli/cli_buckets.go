@@ -25,7 +25,7 @@ import (
 const whichBuckets = `The command covers the buckets of all policies that apply to the tenant, on every endpoint.
 --user, --credential and --ip add the buckets of that user, credential or address within the tenant. --ip without
 --tenant covers the buckets that are counted by the address alone: limits per ip, and the limits of clients without a
-tenant.
+tenant. One of --tenant and --ip is required.
 
 Buckets are read from the Redis in the plugin's config; buckets of addresses from its address_redis, if set. Redis
 passwords that are not in the decK file are read from RATELIMIT_REDIS_PASSWORD and RATELIMIT_ADDRESS_REDIS_PASSWORD.
@@ -73,16 +73,9 @@ The reset is recorded in the audit log first, with the usage it discards. If tha
 // bucketFlags defines whose buckets a command is about, and returns what finds them.
 func (c *call) bucketFlags() func(context.Context) (*tenantBuckets, error) {
 	config := c.configFlag()
-	r := new(requestFlags)
-	c.flags.StringVar(&r.tenant, "tenant", "", "the `tenant` whose buckets to select; this or --ip is required")
-	c.flags.StringVar(&r.user, "user", "", "include the buckets of this `user` of the tenant")
-	c.flags.StringVar(&r.tier, "tier", "",
-		"the `tier` that the tenant's requests carry; a tier set for the tenant takes precedence")
-	c.flags.StringVar(&r.credential, "credential", "", "include the buckets of the credential with this `id`")
-	c.flags.StringVar(&r.ip, "ip", "", "include the buckets of this client `address`; without --tenant, only these")
+	r := c.subjectFlags()
 	named := c.flags.String("policy", "", "only buckets of the policies with this `name`")
 	rows := c.rowsFlag()
-	r.method, r.path = "GET", "/"
 	c.check(func() error {
 		switch {
 		case r.tenant == "" && r.ip == "":

@@ -18,19 +18,26 @@ type requestFlags struct {
 	preflight                          bool
 }
 
-func (c *call) requestFlag() *requestFlags {
-	r := new(requestFlags)
+// subjectFlags defines whom requests are from.
+func (c *call) subjectFlags() *requestFlags {
+	r := &requestFlags{method: "GET", path: "/"}
 	c.flags.StringVar(&r.tenant, "tenant", "", "the `tenant` of the request (default: none)")
 	c.flags.StringVar(&r.user, "user", "", "the `user` within the tenant")
-	c.flags.StringVar(&r.tier, "tier", "",
-		"the `tier` that the request carries, as found by the config's tier_from")
+	c.flags.StringVar(&r.tier, "tier", "", "the `tier` that the request carries, as found by the config's tier_from; "+
+		"a tier set for the tenant takes precedence")
 	c.flags.StringVar(&r.credential, "credential", "", "the `id` of the request's credential")
 	c.flags.StringVar(&r.ip, "ip", "", "the client's IP `address`")
+	return r
+}
+
+// requestFlag defines one request: whom it is from, and its method and path.
+func (c *call) requestFlag() *requestFlags {
+	r := c.subjectFlags()
 	c.flags.StringArrayVar(&r.tags, "tag", nil, "a `tag` of the request's consumer in Kong; repeat it for more")
 	c.flags.BoolVar(&r.preflight, "preflight", false,
 		"a CORS preflight: use it with --method OPTIONS, or an endpoint of that method")
-	c.flags.StringVar(&r.method, "method", "GET", "the request's `method` (default GET)")
-	c.flags.StringVar(&r.path, "path", "/", "the request's `path` (default /)")
+	c.flags.StringVar(&r.method, "method", r.method, "the request's `method` (default GET)")
+	c.flags.StringVar(&r.path, "path", r.path, "the request's `path` (default /)")
 	c.flags.StringVar(&r.endpoint, "endpoint", "",
 		"the method and path, such as \"GET /records/7\", or a `pattern` such as \"GET /records/{id}\"")
 	c.check(func() error { return r.target(c) })
