@@ -70,6 +70,7 @@ func PolicyFields() []Field[Policy] { return policyModel().fields }
 var (
 	policyModel   = sync.OnceValue(func() model[Policy] { return modelOf("Policy", fieldsOfPolicy) })
 	overrideModel = sync.OnceValue(func() model[Override] { return modelOf("Override", fieldsOfOverride) })
+	tenantModel   = sync.OnceValue(func() model[Tenant] { return modelOf("Tenant", fieldsOfTenant) })
 )
 
 // FieldNamed returns the field of that name, which must be one of fields.

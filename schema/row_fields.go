@@ -44,3 +44,9 @@ var fieldsOfOverride = []Field[Override]{
 	{Name: "source", in: func(row *Override) any { return &row.Source }},
 	{Name: "public_note", Unit: "text", Example: "Agreed until the end of the year.", in: func(row *Override) any { return &row.PublicNote }},
 }
+
+var fieldsOfTenant = []Field[Tenant]{
+	{Name: "id", in: func(row *Tenant) any { return &row.ID }},
+	{Name: "tier", in: func(row *Tenant) any { return &row.Tier }},
+	{Name: "time_zone", Unit: "name", in: func(row *Tenant) any { return &row.TimeZone }},
+}

@@ -17,7 +17,7 @@ import (
 func tenantsUpTo(n int, end error, yielded func(int)) iter.Seq2[pgstore.Tenant, error] {
 	return func(yield func(pgstore.Tenant, error) bool) {
 		for i := range n {
-			if !yield(pgstore.Tenant{ID: fmt.Sprintf("t%d", i)}, nil) {
+			if !yield(pgstore.Tenant{Tenant: schema.Tenant{ID: fmt.Sprintf("t%d", i)}}, nil) {
 				return
 			}
 			yielded(i + 1)

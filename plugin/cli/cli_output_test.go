@@ -11,6 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // hostile is a name that clears a terminal, colours it in two ways, turns the direction of writing, and tries to begin
@@ -61,7 +62,7 @@ func TestNoNameReachesTheTerminalAsAControlSequence(t *testing.T) {
 			return c.print(e, func(out *page) { writeExplanation(out, &e) })
 		},
 		"a table": func(c *call) error {
-			return c.print(nil, func(out *page) { tenantList.add(out, pgstore.Tenant{ID: hostile}) })
+			return c.print(nil, func(out *page) { tenantList.add(out, pgstore.Tenant{Tenant: schema.Tenant{ID: hostile}}) })
 		},
 		"a warning":     func(c *call) error { c.warn("no tier %s", hostile); return nil },
 		"a failed call": func(c *call) error { c.report(c.cobra, wrong("%s", hostile)); return nil },

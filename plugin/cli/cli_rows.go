@@ -65,7 +65,7 @@ func addTenant(ctx context.Context, s *pgstore.Store, subject *rowSubject, rows 
 		return err
 	}
 	if err == nil {
-		rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: t.ID, Tier: t.Tier, TimeZone: t.TimeZone})
+		rows.Tenants = append(rows.Tenants, t.Tenant)
 		subject.tiers = append(subject.tiers, t.Tier)
 	}
 	slices.Sort(subject.tiers)

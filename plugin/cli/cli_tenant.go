@@ -6,6 +6,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 var tierCommands = []*command{
@@ -75,14 +76,14 @@ var tenantCommands = []*command{
 	},
 	{
 		words: "tenant set", args: "ID", brief: "set the tier and time zone of a tenant", least: 1, most: 1,
-		about: `Flags that are not given leave their fields unchanged. With --tier "", the tenant's tier comes from the
-request, or else from the config.`,
+		about: `Flags that are not given leave their fields unchanged. An empty one, such as --tier "", sets the default.`,
 		define: func(c *call) action {
 			var t pgstore.Tenant
 			config := c.knownConfigFlag()
-			c.flags.StringVar(&t.Tier, "tier", "", "the tenant's `tier`")
-			c.flags.StringVar(&t.TimeZone, "time-zone", "",
-				"the IANA `name` of the time zone for calendar windows, such as America/New_York; empty means UTC")
+			fields := schema.FieldsWithout(schema.TenantFields(), "id") // the argument
+			for i := range fields {
+				fieldFlag(c, &fields[i], &t.Tenant)
+			}
 			c.revisionFlag(&t.Revision)
 			c.check(func() error {
 				if !c.given("tier") && !c.given("time-zone") {

@@ -216,7 +216,7 @@ func TestOverridesDecideChecksAndAreNamed(t *testing.T) {
 		policytest.Override(5, schema.Override{Kind: policy.CustomLimit, Tenant: "acme", Policy: "daily", Limit: 2000}),
 		policytest.Override(6, schema.Override{Kind: policy.Multiplier, Tenant: "globex", Factor: 2000}),
 	}
-	rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: "globex", Tier: "enterprise"})
+	rows.Tenants = append(rows.Tenants, schema.Tenant{ID: "globex", Tier: "enterprise"})
 	p := planning(t, plan(), rows)
 	for _, dry := range []string{"", `,"dry_run":true`} {
 		eve := p.checks(admin, `{"org_id":"acme","user_id":"eve"`+dry+`}`)

@@ -189,7 +189,7 @@ func (p *planned) checks(token, body string) control.Checked {
 
 // enterprise returns rows with the org acme on that tier.
 func enterprise() policy.Rows {
-	return policy.Rows{Version: 7, Tenants: []policy.TenantRow{{ID: "acme", Tier: "enterprise"}}}
+	return policy.Rows{Version: 7, Tenants: []schema.Tenant{{ID: "acme", Tier: "enterprise"}}}
 }
 
 // tomorrow returns the instant a day after now.

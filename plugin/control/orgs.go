@@ -4,11 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"time"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const (
@@ -40,21 +41,12 @@ type getOrgInput struct {
 	IfNoneMatch
 }
 
-type getOrgOutput struct {
-	ETag string `header:"ETag"`
-	Body pgstore.Tenant
-}
-
-func (s *Server) getOrg(ctx context.Context, in *getOrgInput) (*getOrgOutput, error) {
+func (s *Server) getOrg(ctx context.Context, in *getOrgInput) (*getOutput[pgstore.Tenant], error) {
 	org, err := s.Store.Tenant(ctx, in.Org)
 	if err != nil {
 		return nil, s.readError("read an org", err)
 	}
-	tag := orgTag(org)
-	if in.matches(tag) {
-		return nil, conditionalAnswer(http.StatusNotModified, tag, "")
-	}
-	return &getOrgOutput{tag, org}, nil
+	return answerGet(in.IfNoneMatch, orgTag(org), org)
 }
 
 // orgTag returns the ETag of an org. It leaves out the name, which may contain characters that a header cannot.
@@ -62,23 +54,36 @@ func orgTag(org pgstore.Tenant) string { return fmt.Sprintf(`"org-%d"`, org.Revi
 
 // orgBody has the settings of an org. Fields that are absent are unset.
 type orgBody struct {
-	ID       string `json:"id,omitempty"       maxLength:"128" doc:"As returned by a read; a write ignores it and uses the path."`
-	Revision int64  `json:"revision,omitempty"                 doc:"As returned by a read; a write ignores it and uses If-Match."`
+	schema.Tenant
 
-	Tier     string `json:"tier,omitempty"      maxLength:"64"   doc:"The tier of the org. Default: the tier that its requests claim, else the plugin config's default." example:"enterprise"`
-	TimeZone string `json:"time_zone,omitempty" maxLength:"64"   doc:"The IANA name of its time zone. Default: UTC."                                                     example:"Europe/Berlin"`
-	Reason   string `json:"reason,omitempty"    maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
+	Revision int64  `json:"revision,omitempty"                  doc:"As returned by a read; a write ignores it and uses If-Match."`
+	Reason   string `json:"reason,omitempty"   maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
+}
+
+// TransformSchema describes the body.
+func (*orgBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	describeInput(s, schema.FieldsWithout(schema.TenantFields(), "id"))
+	s.Required = nil
+	id, tier, zone := s.Properties["id"], s.Properties["tier"], s.Properties["time_zone"]
+	id.Description, id.MaxLength = "As returned by a read; a write ignores it and uses the path.", new(maxName)
+	tier.Description, tier.Examples = strings.Replace(tier.Description, "the tenant", "the org", 1), []any{"enterprise"}
+	zone.Examples = []any{"Europe/Berlin"}
+	return s
 }
 
 // Resolve implements [huma.Resolver]: it reports faults that the schema does not cover.
-func (b *orgBody) Resolve(huma.Context) []error {
+func (b *orgBody) Resolve(ctx huma.Context) []error {
 	faults := notTexts("body", textField{"tier", b.Tier})
-	if len(b.Tier) > 64 {
-		faults = append(faults, fault("body.tier", "must have at most 64 bytes", nil))
-	}
-	if location, err := time.LoadLocation(b.TimeZone); err != nil || location == time.Local {
-		faults = append(faults, fault("body.time_zone",
-			"must be the IANA name of a time zone, such as Europe/Berlin, or left out for UTC", b.TimeZone))
+	desired := pgstore.Tenant{Tenant: b.Tenant}
+	desired.ID = ctx.Param("org")
+	for _, f := range desired.Faults() {
+		switch f.Path {
+		case "id": // the path's, whose faults are reported there
+		case "time_zone":
+			faults = append(faults, fault("body.time_zone", f.Message, b.TimeZone))
+		default:
+			faults = append(faults, fault("body."+f.Path, f.Message, nil))
+		}
 	}
 	if b.Reason != "" {
 		if why := checkReason(b.Reason); why != "" {
@@ -112,7 +117,8 @@ type putOrgOutput struct {
 // putOrg writes the settings of an org. As in putPolicy, a write depends on the row that was read.
 func (s *Server) putOrg(ctx context.Context, in *putOrgInput) (*putOrgOutput, error) {
 	const action = "set an org"
-	desired := pgstore.Tenant{ID: in.Org, Tier: in.Body.Tier, TimeZone: in.Body.TimeZone}
+	desired := pgstore.Tenant{Tenant: in.Body.Tenant}
+	desired.ID = in.Org
 	for {
 		current, err := s.Store.Tenant(ctx, in.Org)
 		if err != nil && !isMissing(err) {
@@ -153,7 +159,7 @@ func (in *putOrgInput) expectedRevision(current, desired pgstore.Tenant) (int64,
 	if in.matches(tag) {
 		return 0, conditionalAnswer(http.StatusPreconditionFailed, tag, "this org has settings already")
 	}
-	if in.IfMatch.IfMatch == "" && current.Tier == desired.Tier && current.TimeZone == desired.TimeZone {
+	if in.IfMatch.IfMatch == "" && current.Tenant == desired.Tenant {
 		return current.Revision, nil // the write changes nothing
 	}
 	return in.requiredRevision(tag, current.Revision)

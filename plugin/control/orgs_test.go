@@ -36,7 +36,7 @@ func TestAnOrgIsSetAndReadAgain(t *testing.T) {
 	a := w.want(w.as("PUT", acmePath+"?wait=1s", `{"tier":"enterprise","time_zone":"Europe/Berlin","reason":"they pay"}`),
 		http.StatusCreated)
 	made := read[orgWritten](w, a)
-	want := pgstore.Tenant{ID: "acme", Tier: "enterprise", TimeZone: "Europe/Berlin", Revision: 1}
+	want := pgstore.Tenant{Tenant: schema.Tenant{ID: "acme", Tier: "enterprise", TimeZone: "Europe/Berlin"}, Revision: 1}
 	if made.Org != want || made.Version == 0 || made.Enforcement == nil || !made.Enforcement.Enforced ||
 		a.Header().Get("Location") != acmePath {
 		t.Errorf("made %s, want %+v", a.Body, want)

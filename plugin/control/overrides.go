@@ -82,21 +82,12 @@ type getOverrideInput struct {
 	IfNoneMatch
 }
 
-type getOverrideOutput struct {
-	ETag string `header:"ETag"`
-	Body Override
-}
-
-func (s *Server) getOverride(ctx context.Context, in *getOverrideInput) (*getOverrideOutput, error) {
+func (s *Server) getOverride(ctx context.Context, in *getOverrideInput) (*getOutput[Override], error) {
 	o, err := s.overrideInOrg(ctx, in.Org, in.ID)
 	if err != nil {
 		return nil, s.readError("read an override", err)
 	}
-	tag := etag(o.ID, o.Revision)
-	if in.matches(tag) {
-		return nil, conditionalAnswer(http.StatusNotModified, tag, "")
-	}
-	return &getOverrideOutput{tag, s.viewOf(callerOf(ctx)).override(o)}, nil
+	return answerGet(in.IfNoneMatch, etag(o.ID, o.Revision), s.viewOf(callerOf(ctx)).override(o))
 }
 
 // overrideInOrg returns an override of an org. An override of another org is not found.

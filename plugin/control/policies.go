@@ -95,21 +95,26 @@ type getPolicyInput struct {
 	IfNoneMatch
 }
 
-type getPolicyOutput struct {
-	ETag string `header:"ETag"`
-	Body pgstore.Policy
-}
-
-func (s *Server) getPolicy(ctx context.Context, in *getPolicyInput) (*getPolicyOutput, error) {
+func (s *Server) getPolicy(ctx context.Context, in *getPolicyInput) (*getOutput[pgstore.Policy], error) {
 	p, err := s.Store.PolicyByID(ctx, in.ID)
 	if err != nil {
 		return nil, s.readError("read a policy", err)
 	}
-	tag := etag(p.ID, p.Revision)
-	if in.matches(tag) {
+	return answerGet(in.IfNoneMatch, etag(p.ID, p.Revision), p)
+}
+
+// getOutput is a resource with its ETag.
+type getOutput[T any] struct {
+	ETag string `header:"ETag"`
+	Body T
+}
+
+// answerGet returns the answer to a conditional GET: the resource, or a 304 if the caller has this revision of it.
+func answerGet[T any](given IfNoneMatch, tag string, resource T) (*getOutput[T], error) {
+	if given.matches(tag) {
 		return nil, conditionalAnswer(http.StatusNotModified, tag, "")
 	}
-	return &getPolicyOutput{tag, p}, nil
+	return &getOutput[T]{tag, resource}, nil
 }
 
 // PolicyWritten is a policy after a write.

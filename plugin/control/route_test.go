@@ -120,9 +120,9 @@ func TestACheckNotesThatATierIsTheDefault(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	rows := enterprise()
-	rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: "small", Tier: "essentials"}, policy.TenantRow{
+	rows.Tenants = append(rows.Tenants, schema.Tenant{ID: "small", Tier: "essentials"}, schema.Tenant{
 		ID: "odd", Tier: "gold",
-	}, policy.TenantRow{ID: "berlin", TimeZone: "Europe/Berlin"})
+	}, schema.Tenant{ID: "berlin", TimeZone: "Europe/Berlin"})
 	rows.Overrides = []policy.Override{policytest.Override(1, schema.Override{Kind: policy.Exempt, Tenant: "free"})}
 	path := pathOf(t, plan(), buckets, rows)
 	w := open(t, func(o *control.Options) { o.Path, o.Buckets = path, buckets })

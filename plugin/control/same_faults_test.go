@@ -64,6 +64,29 @@ func TestAFaultyOverrideHasTheSameFaultInTheAPIAndTheStoreAsInItsDeclaration(t *
 	}
 }
 
+func TestAFaultyTenantHasTheSameFaultInTheAPIAndTheStoreAsInItsDeclaration(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	for _, c := range policytest.FaultyTenants {
+		_, _, err := w.store.SetTenant(t.Context(),
+			pgstore.Change{Actor: "ann", Reason: "r"}, pgstore.Tenant{Tenant: c.Tenant})
+		if err == nil || !strings.Contains(err.Error(), c.Field+": "+c.Message()) {
+			t.Errorf("set a tenant with %s: %v, want %s: %s", c.Name, err, c.Field, c.Message())
+		}
+		if c.Field == "id" {
+			continue // of the path, which is not a field
+		}
+		body, err := json.Marshal(c.Tenant)
+		if err != nil {
+			t.Fatal(err)
+		}
+		faults := read[problem](w, w.want(w.as("PUT", acmePath, string(body)), http.StatusUnprocessableEntity)).Errors
+		if len(faults) != 1 || faults[0].Location != "body."+c.Field || !strings.HasPrefix(faults[0].Message, c.Message()) {
+			t.Errorf("PUT %s: %+v, want %s: %s alone", body, faults, c.Field, c.Message())
+		}
+	}
+}
+
 // overrideJSON returns an override as a body has it, with a decimal factor.
 func overrideJSON(t *testing.T, fields map[string]any) string {
 	t.Helper()

@@ -16,6 +16,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const (
@@ -27,7 +28,7 @@ const (
 func using(t *testing.T) *planned {
 	t.Helper()
 	rows := enterprise()
-	rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: "globex", Tier: "enterprise"})
+	rows.Tenants = append(rows.Tenants, schema.Tenant{ID: "globex", Tier: "enterprise"})
 	p := planning(t, plan(), rows)
 	p.checks(admin, `{"org_id":"acme","user_id":"u_42","endpoint":"POST /records/7","cost":4}`)
 	p.checks(admin, `{"org_id":"globex","user_id":"u_42","endpoint":"POST /records/7"}`)

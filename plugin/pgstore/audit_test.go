@@ -90,7 +90,8 @@ func factorOf(t *testing.T, row json.RawMessage) string {
 func TestAuditIsReadInPagesAndByFilter(t *testing.T) {
 	s, _ := open(t)
 	for i := range 5 {
-		if _, _, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{ID: fmt.Sprint("t", i)}); err != nil {
+		numbered := pgstore.Tenant{Tenant: schema.Tenant{ID: fmt.Sprint("t", i)}}
+		if _, _, err := s.SetTenant(t.Context(), ann, numbered); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 
 // Words that several constraints share.
 const (
-	tierProblem  = "must be at most 64 bytes"
 	idProblem    = "must be at most 128 bytes: longer names are counted by their hash, so write that"
 	actorProblem = "must be given, in at most 256 bytes"
 	// tokenActorProblem and unseenProblem concern the names of actors.
@@ -18,8 +17,8 @@ const (
 )
 
 // constraintOf returns the fault that a CHECK of a name reports, and false for an unlisted one. A CHECK named after a
-// field of a policy or an override has the text of the field's declaration. A CHECK of fields beside each other has
-// what the declaration reports of an override that breaks it.
+// field of a policy, an override or a tenant has the text of the field's declaration. A CHECK of fields beside each
+// other has what the declaration reports of an override that breaks it.
 func constraintOf(name string) (InvalidError, bool) {
 	if invalid, ok := constraints[name]; ok {
 		return invalid, true
@@ -30,6 +29,9 @@ func constraintOf(name string) (InvalidError, bool) {
 		}
 	}
 	if invalid, ok := declared(name, "policies_", schema.PolicyFields()); ok {
+		return invalid, true
+	}
+	if invalid, ok := declared(name, "tenants_", schema.TenantFields()); ok {
 		return invalid, true
 	}
 	return declared(name, "overrides_", schema.OverrideFields())
@@ -62,13 +64,6 @@ var breaking = map[string]schema.Override{
 var constraints = map[string]InvalidError{
 	"tiers_name":        {Field: "name", Problem: "must be 1 to 64 bytes"},
 	"tiers_description": {Field: "description", Problem: "must be at most 1024 bytes"},
-
-	"tenants_id": {
-		Field:   "id",
-		Problem: "must be 1 to 128 bytes: longer names are counted by their hash, so write that",
-	},
-	"tenants_tier":      {Field: "tier", Problem: tierProblem},
-	"tenants_time_zone": {Field: "time_zone", Problem: timeZoneProblem},
 
 	"policies_tier_or_tenant": {
 		Field:   "tier",

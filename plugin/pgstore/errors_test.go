@@ -75,6 +75,7 @@ func TestTheDatabaseHasTheDeclaredBoundsOfARow(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	wantDeclaredBounds(t, pool, "policies_", schema.PolicyFields())
 	wantDeclaredBounds(t, pool, "overrides_", schema.OverrideFields())
+	wantDeclaredBounds(t, pool, "tenants_", schema.TenantFields())
 }
 
 // wantDeclaredBounds compares the constraint of each field with its declaration.

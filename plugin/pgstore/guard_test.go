@@ -167,7 +167,7 @@ func TestReviewComparesATenantWithTheLimitsOfItsRowsTierAlone(t *testing.T) {
 			if _, _, err := s.PutTier(t.Context(), ann, pgstore.Tier{Name: "silver"}); err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{ID: "acme", Tier: c.tier}); err != nil {
+			if _, _, err := s.SetTenant(t.Context(), ann, ofTier(c.tier, 0)); err != nil {
 				t.Fatal(err)
 			}
 			put(t, s, ofLimit("other", "tenant", 1)) // the tier gold exists

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // once returns a change by ann with an Idempotency for a key and a request.
@@ -41,7 +42,7 @@ func TestWriteSentAgainWritesNothingAndReturnsTheSame(t *testing.T) {
 		"policy":   func(c pgstore.Change) (any, int64, error) { return s.PutPolicy(t.Context(), c, daily()) },
 		"override": add,
 		"tenant": func(c pgstore.Change) (any, int64, error) {
-			return s.SetTenant(t.Context(), c, pgstore.Tenant{ID: "acme"})
+			return s.SetTenant(t.Context(), c, pgstore.Tenant{Tenant: schema.Tenant{ID: "acme"}})
 		},
 		"tier": func(c pgstore.Change) (any, int64, error) {
 			return s.PutTier(t.Context(), c, pgstore.Tier{Name: "gold"})

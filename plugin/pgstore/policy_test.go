@@ -165,7 +165,7 @@ func TestAWriteMayRequireThatARowIsAbsentOrPresent(t *testing.T) {
 		t.Errorf("put over it leaves %+v", written)
 	}
 
-	acme := pgstore.Tenant{ID: "acme", Revision: pgstore.Present}
+	acme := pgstore.Tenant{Tenant: schema.Tenant{ID: "acme"}, Revision: pgstore.Present}
 	_, _, err = s.SetTenant(t.Context(), ann, acme)
 	wantMissing(t, "set a tenant that does not exist", err)
 	acme.Revision = pgstore.Absent
@@ -253,7 +253,7 @@ func TestErrorOfAnInvalidPolicyNamesTheField(t *testing.T) {
 
 func TestTextThatPostgresCannotStoreIsInvalid(t *testing.T) {
 	s, _ := open(t)
-	_, _, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{ID: "a\x00b"})
+	_, _, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{Tenant: schema.Tenant{ID: "a\x00b"}})
 	wantInvalid(t, "a zero byte", err, "")
 	p := daily()
 	p.Endpoint = "GET /\x00"

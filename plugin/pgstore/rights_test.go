@@ -33,7 +33,7 @@ var writing = []work{
 		return only2(s.PutTier(ctx, ann, pgstore.Tier{Name: "gold"}))
 	}},
 	{"set a tenant", func(ctx context.Context, s *pgstore.Store) error {
-		return only2(s.SetTenant(ctx, ann, pgstore.Tenant{ID: "acme", Tier: "gold"}))
+		return only2(s.SetTenant(ctx, ann, ofTier("gold", 0)))
 	}},
 	{"put a policy", func(ctx context.Context, s *pgstore.Store) error {
 		p := daily()

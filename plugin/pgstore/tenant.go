@@ -2,20 +2,31 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-const timeZoneProblem = "must be the IANA name of a time zone, such as Europe/Berlin, or left out for UTC"
-
-// Tenant holds the settings of one tenant, besides its policies and overrides.
+// Tenant is a tenant as the database has it.
 type Tenant struct {
-	ID       string `json:"id"`
-	Tier     string `json:"tier,omitempty"`      // "": from the identity of the request
-	TimeZone string `json:"time_zone,omitempty"` // IANA name, for windows of the calendar; "": UTC
-	Revision int64  `json:"revision,omitempty"`  // as in Policy
+	schema.Tenant
+
+	Revision int64 `json:"revision,omitempty"` // as in Policy
+}
+
+// Faults returns everything that is wrong with t by itself, as every way to write a tenant reports it.
+func (t Tenant) Faults() []schema.Fault { return t.Tenant.Faults(hasTimeZone) }
+
+// hasTimeZone returns an error, as schema.Faults, unless the time zone of a tenant exists.
+func hasTimeZone(t schema.Tenant) error {
+	if location, err := time.LoadLocation(t.TimeZone); err == nil && location != time.Local {
+		return nil
+	}
+	return schema.Faults{{Path: "time_zone", Message: schema.FieldNamed(schema.TenantFields(), "time_zone").Must()}}
 }
 
 // Tier is a plan of tenants. The plugin's config may have others.
@@ -58,8 +69,12 @@ func (s *Store) Tenant(ctx context.Context, id string) (Tenant, error) {
 // SetTenant sets the tier and the time zone of an existing or new tenant. It returns the row after the write, and the
 // version in which it is in force.
 func (s *Store) SetTenant(ctx context.Context, c Change, t Tenant) (Tenant, int64, error) {
-	if location, err := time.LoadLocation(t.TimeZone); err != nil || location == time.Local {
-		return Tenant{}, 0, &InvalidError{What: "tenant " + t.ID, Field: "time_zone", Problem: timeZoneProblem}
+	var faults []error
+	for _, f := range t.Faults() {
+		faults = append(faults, &InvalidError{What: "tenant " + t.ID, Field: f.Path, Problem: f.Message})
+	}
+	if len(faults) > 0 {
+		return Tenant{}, 0, errors.Join(faults...)
 	}
 	return tenants.put(ctx, s, c, t.ID, t.Revision, `INSERT INTO rate_limiter.tenants (id, tier, time_zone)
 		VALUES ($1, $2, $3)

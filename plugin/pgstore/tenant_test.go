@@ -1,18 +1,22 @@
 package pgstore_test
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestTenantIsSetReadListedAndDeleted(t *testing.T) {
 	s, _ := open(t)
-	for _, tenant := range []pgstore.Tenant{
+	for _, settings := range []schema.Tenant{
 		{ID: "acme", Tier: "gold", TimeZone: "Europe/Berlin"},
 		{ID: "Beta", Tier: "gold"},
 		{ID: "corp"},
 	} {
+		tenant := pgstore.Tenant{Tenant: settings}
 		written, _, err := s.SetTenant(t.Context(), ann, tenant)
 		if tenant.Revision = 1; err != nil || written != tenant {
 			t.Errorf("set %+v: %+v (%v)", tenant, written, err)
@@ -40,33 +44,37 @@ func TestTenantIsSetReadListedAndDeleted(t *testing.T) {
 	wantMissing(t, "a second delete", err)
 }
 
+// ofTier returns tenant acme with a tier, as a write from a revision has it.
+func ofTier(tier string, revision int64) pgstore.Tenant {
+	return pgstore.Tenant{Tenant: schema.Tenant{ID: "acme", Tier: tier}, Revision: revision}
+}
+
 func TestTenantIsNotSetFromAnotherRevision(t *testing.T) {
 	s, _ := open(t)
 	for range 2 { // the second write changes nothing
-		if _, version, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{ID: "acme", Tier: "gold"}); err != nil ||
-			version != 1 {
+		if _, version, err := s.SetTenant(t.Context(), ann, ofTier("gold", 0)); err != nil || version != 1 {
 			t.Fatalf("version %d (%v), want 1", version, err)
 		}
 	}
-	silver, version, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{ID: "acme", Tier: "silver", Revision: 1})
+	silver, version, err := s.SetTenant(t.Context(), ann, ofTier("silver", 1))
 	if err != nil || version != 2 || silver.Revision != 2 {
 		t.Errorf("from revision 1: %+v in version %d (%v)", silver, version, err)
 	}
-	_, _, err = s.SetTenant(t.Context(), ann, pgstore.Tenant{ID: "acme", Tier: "tin", Revision: 1})
+	_, _, err = s.SetTenant(t.Context(), ann, ofTier("tin", 1))
 	wantConflict(t, "from revision 1 again", err)
 }
 
 func TestErrorOfAnInvalidTenantNamesTheField(t *testing.T) {
 	s, _ := open(t)
-	for field, tenant := range map[string]pgstore.Tenant{
-		"id":        {},
-		"time_zone": {ID: "acme", TimeZone: "Europe/Atlantis"},
-	} {
-		_, _, err := s.SetTenant(t.Context(), ann, tenant)
-		wantInvalid(t, field, err, field)
+	_, _, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{})
+	wantInvalid(t, "no id", err, "id")
+	for _, c := range policytest.FaultyTenants {
+		_, _, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{Tenant: c.Tenant})
+		wantInvalid(t, c.Name, err, c.Field)
+		if err != nil && !strings.Contains(err.Error(), c.Message()) {
+			t.Errorf("%s: %v, want %s", c.Name, err, c.Message())
+		}
 	}
-	_, _, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{ID: "acme", TimeZone: "Local"})
-	wantInvalid(t, "the zone of one machine", err, "time_zone")
 }
 
 func TestTierIsPutListedAndDeleted(t *testing.T) {

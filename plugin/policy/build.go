@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // NewSnapshot builds the snapshot of all rows, and returns a fault for every row that does not compile. Such a row
@@ -139,14 +141,12 @@ func (b *builder) editTenant(tenant string, edit func(*tenantRows)) {
 	tenants[tenant] = &next
 }
 
-func (b *builder) putTenant(in TenantRow) {
-	f := faultList{table: inTenants, key: in.ID}
-	f.part("id", in.ID)
-	f.tier("tier", in.Tier)
-	if in.ID == "" {
-		f.add("id", "must be given")
-	}
-	if len(f.list) > 0 {
+func (b *builder) putTenant(in schema.Tenant) {
+	if in.ID == "" || len(in.ID) > maxPart || len(in.Tier) > maxName {
+		f := faultList{table: inTenants, key: in.ID}
+		for _, fault := range in.Faults() {
+			f.add(fault.Path, "%s", fault.Message)
+		}
 		b.faults = append(b.faults, f.list...)
 		last := b.previous.tenant(in.ID)
 		if last == nil || !last.hasRow {

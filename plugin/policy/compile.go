@@ -141,14 +141,6 @@ func isName(text string) bool {
 	return true
 }
 
-// part checks a name by which requests are identified.
-func (f *faultList) part(field, name string) {
-	if len(name) > maxPart {
-		f.add(field, "has %d bytes, but identities have at most %d: write the hash that metrics and events show",
-			len(name), maxPart)
-	}
-}
-
 // isNote reports whether tenants can be shown text as it is.
 func isNote(text string) bool {
 	return len(text) <= maxNote && utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)

@@ -31,7 +31,7 @@ func explained(t *testing.T) *policy.Plan {
 	}
 	return compile(t, modelConfig).With(build(t, policy.Rows{
 		Version: 42,
-		Tenants: []policy.TenantRow{{ID: "acme", Tier: "silver"}, {ID: "lost", Tier: "nickel"}},
+		Tenants: []schema.Tenant{{ID: "acme", Tier: "silver"}, {ID: "lost", Tier: "nickel"}},
 		Policies: []policy.Row{
 			rowOf("acme", "", row(1, "daily", "", 300)), rowOf("acme", "", row(2, "daily", "POST /records/{id}", 30)),
 			rowOf("acme", "", row(3, "daily", "POST /records/bulk", 3)),

@@ -13,7 +13,7 @@ import (
 type Rows struct {
 	Version   int64 // of the database; a snapshot of these rows enforces it
 	Tiers     []TierRow
-	Tenants   []TenantRow
+	Tenants   []schema.Tenant
 	Policies  []Row
 	Overrides []Override
 }
@@ -36,13 +36,6 @@ type RowKeys struct {
 // TierRow declares a tier, with or without policies. Its key is Name.
 type TierRow struct {
 	Name string `json:"name"`
-}
-
-// TenantRow has the settings of a tenant. Its key is ID, the name that requests identify it by.
-type TenantRow struct {
-	ID       string `json:"id"`
-	Tier     string `json:"tier,omitempty"`      // "": the one that the request claims, else the config's default
-	TimeZone string `json:"time_zone,omitempty"` // of calendar windows; "" for UTC. It is not checked here
 }
 
 // Row is a policy that a database holds, for all tenants of a tier or for one tenant. Its key is ID.

@@ -35,7 +35,7 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 	}
 	ofTin := schema.Policy{Tier: "tin", Limit: schema.Limit{Name: "x", Scope: "tenant", Limit: 1, WindowSize: 1}}
 	twoTiers := policy.Rows{
-		Tiers: []policy.TierRow{{Name: "gold"}}, Tenants: []policy.TenantRow{{ID: "acme"}},
+		Tiers: []policy.TierRow{{Name: "gold"}}, Tenants: []schema.Tenant{{ID: "acme"}},
 		Policies: []policy.Row{{ID: 1, Policy: ofTin}},
 	}
 	tests := []struct {
@@ -46,7 +46,7 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 	}{
 		{"nothing", policy.Rows{}, 0, nil},
 		{"a tier", policy.Rows{Tiers: []policy.TierRow{{Name: "gold"}}}, 0, nil},
-		{"a tenant", policy.Rows{Tenants: []policy.TenantRow{{ID: "acme"}}}, consumer, nil},
+		{"a tenant", policy.Rows{Tenants: []schema.Tenant{{ID: "acme"}}}, consumer, nil},
 		{"two tiers", twoTiers, consumer | headers, []string{"X-Tier"}},
 		{"a policy per tenant", scoped("tenant", ""), consumer, nil},
 		{"a policy per user", scoped("user", ""), consumer | headers, []string{"X-User"}},

@@ -104,7 +104,7 @@ func someRows(t *rapid.T) policy.Rows {
 	for _, id := range []string{"acme", "beta"} {
 		if rapid.Bool().Draw(t, "has a row") {
 			rows.Tenants = append(rows.Tenants,
-				policy.TenantRow{ID: id, Tier: rapid.OneOf(rapid.Just(""), someTier).Draw(t, "tier")})
+				schema.Tenant{ID: id, Tier: rapid.OneOf(rapid.Just(""), someTier).Draw(t, "tier")})
 		}
 	}
 	for id := range rapid.Int64Range(0, 8).Draw(t, "policies") {
@@ -120,7 +120,7 @@ func someRows(t *rapid.T) policy.Rows {
 func merge(rows policy.Rows, changes policy.Changes) policy.Rows {
 	removed := changes.Removed
 	tier := func(r policy.TierRow) string { return r.Name }
-	tenant := func(r policy.TenantRow) string { return r.ID }
+	tenant := func(r schema.Tenant) string { return r.ID }
 	row := func(r policy.Row) int64 { return r.ID }
 	override := func(o policy.Override) int64 { return o.ID }
 	return policy.Rows{

@@ -60,7 +60,7 @@ func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
 		{"another value of a policy", Changes{Rows: Rows{Policies: []Row{row(7, "tenant-7")}}}, 1, 1, 0},
 		{"a removed policy", Changes{Removed: RowKeys{Policies: []int64{7}}}, 1, 1, 0},
 		{"one of many users of one tenant", Changes{Rows: Rows{Overrides: []Override{ban(7, "one", "user-7")}}}, 1, 0, 1},
-		{"a tenant", Changes{Rows: Rows{Tenants: []TenantRow{{ID: "tenant-7", Tier: "gold"}}}}, 1, 0, 0},
+		{"a tenant", Changes{Rows: Rows{Tenants: []schema.Tenant{{ID: "tenant-7", Tier: "gold"}}}}, 1, 0, 0},
 		{
 			"a policy of a tier",
 			Changes{Rows: Rows{Policies: []Row{{ID: 9999, Policy: schema.Policy{Tier: "gold", Limit: row(0, "").Limit}}}}},

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Snapshot holds all rows of a database at one version, indexed and immutable. [NewSnapshot] builds one;
@@ -98,14 +100,14 @@ func (b *Snapshot) Tiers() []TierRow {
 }
 
 // Tenants returns the rows of all tenants, in no particular order.
-func (b *Snapshot) Tenants() iter.Seq[TenantRow] {
-	return func(yield func(TenantRow) bool) {
+func (b *Snapshot) Tenants() iter.Seq[schema.Tenant] {
+	return func(yield func(schema.Tenant) bool) {
 		for _, s := range b.shards {
 			if s == nil {
 				continue
 			}
 			for id, a := range s.tenants {
-				if a.hasRow && !yield(TenantRow{ID: id, Tier: a.tier, TimeZone: a.timeZone}) {
+				if a.hasRow && !yield(schema.Tenant{ID: id, Tier: a.tier, TimeZone: a.timeZone}) {
 					return
 				}
 			}

@@ -18,7 +18,7 @@ func crowd(tenants int) policy.Rows {
 	id := int64(0)
 	for n := range tenants {
 		name := fmt.Sprintf("tenant-%06d", n)
-		rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: name, Tier: "silver"})
+		rows.Tenants = append(rows.Tenants, schema.Tenant{ID: name, Tier: "silver"})
 		for i := range 4 {
 			id++
 			row := policy.Row{ID: id, Policy: schema.Policy{Namespace: "default", Tenant: name, Limit: schema.Limit{

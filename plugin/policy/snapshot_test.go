@@ -75,7 +75,7 @@ func TestABookGivesItsRowsBackAsTheyWere(t *testing.T) {
 	rows := policy.Rows{
 		Version: 7,
 		Tiers:   []policy.TierRow{{Name: "gold"}},
-		Tenants: []policy.TenantRow{{ID: "acme", Tier: "gold", TimeZone: "Europe/Berlin"}},
+		Tenants: []schema.Tenant{{ID: "acme", Tier: "gold", TimeZone: "Europe/Berlin"}},
 		Policies: []policy.Row{
 			{ID: 1, Policy: schema.Policy{Namespace: "eu", Tier: "gold", Limit: schema.Limit{
 				Name: "a", Scope: "user+endpoint", Endpoint: "GET /x", Limit: 5, WindowSize: 60,
@@ -146,8 +146,8 @@ func TestEveryFaultOfARowIsReportedWithItsField(t *testing.T) {
 	long, costly := strings.Repeat("x", 200), int64(99)
 	tests := map[string]policy.Rows{
 		"tiers 5: name: ":                      {Tiers: []policy.TierRow{{Name: ""}}},
-		"tenants : id: ":                       {Tenants: []policy.TenantRow{{ID: ""}}},
-		"tenants acme: tier: ":                 {Tenants: []policy.TenantRow{{ID: "acme", Tier: long}}},
+		"tenants : id: ":                       {Tenants: []schema.Tenant{{ID: ""}}},
+		"tenants acme: tier: ":                 {Tenants: []schema.Tenant{{ID: "acme", Tier: long}}},
 		"policies 5: namespace: ":              policyRow(func(p *policy.Row) { p.Namespace = "a b" }),
 		"policies 5: name: ":                   policyRow(func(p *policy.Row) { p.Limit.Name = `a"b` }),
 		"policies 5: tenant: must be left out": policyRow(func(p *policy.Row) { p.Tier = "gold" }),
@@ -196,13 +196,13 @@ func TestEveryFaultOfARowIsReportedWithItsField(t *testing.T) {
 
 func TestARowThatNoLongerCompilesKeepsItsLastGoodValue(t *testing.T) {
 	good := policy.Rows{
-		Tenants:   []policy.TenantRow{{ID: "acme", Tier: "gold"}},
+		Tenants:   []schema.Tenant{{ID: "acme", Tier: "gold"}},
 		Policies:  []policy.Row{perTenant(1, "acme", 10), perTenant(2, "beta", 20)},
 		Overrides: []policy.Override{banned(1, "acme"), banned(2, "beta")},
 	}
 	bad := policy.Rows{
 		Version:   2,
-		Tenants:   []policy.TenantRow{{ID: "acme", Tier: strings.Repeat("x", 99)}},
+		Tenants:   []schema.Tenant{{ID: "acme", Tier: strings.Repeat("x", 99)}},
 		Policies:  []policy.Row{perTenant(1, "acme", -1), perTenant(3, "new", -1)},
 		Overrides: numbered(schema.Override{Kind: "bless"}),
 	}
@@ -248,7 +248,7 @@ func TestAnUnknownTierIsReportedOnceWithOneOfItsTenants(t *testing.T) {
 	plan := compile(t, modelConfig).With(build(t, policy.Rows{
 		Tiers:    []policy.TierRow{{Name: "gold"}},
 		Policies: []policy.Row{{ID: 1, Policy: schema.Policy{Tier: "tin", Limit: perTenant(1, "", 1).Limit}}},
-		Tenants: []policy.TenantRow{
+		Tenants: []schema.Tenant{
 			{ID: "a", Tier: "nickel"},
 			{ID: "b", Tier: "nickel"},
 			{ID: "c", Tier: "gold"},
@@ -262,7 +262,7 @@ func TestAnUnknownTierIsReportedOnceWithOneOfItsTenants(t *testing.T) {
 		!strings.Contains(faults[0].Problem, `"nickel"`) || !strings.Contains(faults[0].Problem, `tier "bronze" applies`) {
 		t.Fatalf("faults are %v, want one about nickel", faults)
 	}
-	another := policy.Changes{Rows: policy.Rows{Tenants: []policy.TenantRow{{ID: "g", Tier: "nickel"}}}}
+	another := policy.Changes{Rows: policy.Rows{Tenants: []schema.Tenant{{ID: "g", Tier: "nickel"}}}}
 	more := plan.With(apply(t, plan.Snapshot(), another)).Faults()
 	if len(more) != 1 || more[0].Problem != faults[0].Problem {
 		t.Errorf("with another tenant of the tier the faults are %v, want the same problem: %v", more, faults)

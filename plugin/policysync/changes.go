@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // maxChanges is the number of rows that are fetched one by one; for more, all are loaded.
@@ -114,7 +115,7 @@ func (k *tableKeys) fetch(ctx context.Context, tx pgx.Tx, into *policy.Changes) 
 		}
 	}
 	into.Removed.Tiers = missingKeys(k[tiersTable], into.Tiers, func(r policy.TierRow) string { return r.Name })
-	into.Removed.Tenants = missingKeys(k[tenantsTable], into.Tenants, func(r policy.TenantRow) string { return r.ID })
+	into.Removed.Tenants = missingKeys(k[tenantsTable], into.Tenants, func(r schema.Tenant) string { return r.ID })
 	policyKey := func(r policy.Row) string { return strconv.FormatInt(r.ID, 10) }
 	overrideKey := func(o policy.Override) string { return strconv.FormatInt(o.ID, 10) }
 	var policyErr, overrideErr error

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // codec writes rows as bytes, or reads them; both visit the same fields in the same order. A text is its length and its
@@ -31,7 +32,7 @@ const (
 
 func (c *codec) tier(r *policy.TierRow) { c.text(&r.Name) }
 
-func (c *codec) tenant(r *policy.TenantRow) {
+func (c *codec) tenant(r *schema.Tenant) {
 	c.name(&r.ID)
 	c.text(&r.Tier)
 	c.text(&r.TimeZone)

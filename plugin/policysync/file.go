@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // The file of a saved snapshot: a header, one record a row, an end record, and the CRC-32C of all before it. A record
@@ -217,7 +218,7 @@ func decodeRows(sum *checksumReader, rows *policy.Rows, version uint32, count ui
 			rows.Tiers = append(rows.Tiers, policy.TierRow{})
 			c.tier(&rows.Tiers[len(rows.Tiers)-1])
 		case recordTenant:
-			rows.Tenants = append(rows.Tenants, policy.TenantRow{})
+			rows.Tenants = append(rows.Tenants, schema.Tenant{})
 			c.tenant(&rows.Tenants[len(rows.Tenants)-1])
 		case recordPolicy:
 			rows.Policies = append(rows.Policies, policy.Row{})

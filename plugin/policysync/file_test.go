@@ -24,7 +24,7 @@ func crowd(tenants int) policy.Rows {
 	rows := policy.Rows{Version: 42, Tiers: []policy.TierRow{{Name: "gold"}}}
 	for n := range tenants {
 		tenant, cost := fmt.Sprintf("tenant-%06d", n), int64(n%3)
-		rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: tenant, Tier: "gold", TimeZone: "Europe/Vienna"})
+		rows.Tenants = append(rows.Tenants, schema.Tenant{ID: tenant, Tier: "gold", TimeZone: "Europe/Vienna"})
 		for i := range 4 {
 			row := policy.Row{ID: int64(n*10 + i), Policy: schema.Policy{
 				Namespace: "default", Tenant: tenant,

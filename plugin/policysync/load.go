@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // versionRow holds the row of the version, and when it was read.
@@ -89,7 +90,7 @@ func loadAll(ctx context.Context, conn *pgx.Conn, most int) (loadedRows, error) 
 		a.rows = policy.Rows{
 			Version:   a.head.version,
 			Tiers:     make([]policy.TierRow, 0, counts[tiersTable]),
-			Tenants:   make([]policy.TenantRow, 0, counts[tenantsTable]),
+			Tenants:   make([]schema.Tenant, 0, counts[tenantsTable]),
 			Policies:  make([]policy.Row, 0, counts[policiesTable]),
 			Overrides: make([]policy.Override, 0, counts[overridesTable]),
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // table describes one of the tables of a snapshot.
@@ -58,7 +59,7 @@ func scanTiers(texts internedTexts, rows *policy.Rows) ([]any, func()) {
 }
 
 func scanTenants(texts internedTexts, rows *policy.Rows) ([]any, func()) {
-	var r policy.TenantRow
+	var r schema.Tenant
 	to := []any{ownText{&r.ID}, sharedText{&r.Tier, texts}, sharedText{&r.TimeZone, texts}}
 	return to, func() { rows.Tenants = append(rows.Tenants, r) }
 }

@@ -57,7 +57,7 @@ func (f *fixture) setTenants(all ...string) {
 	var rows policy.Rows
 	for _, one := range all {
 		id, tier, _ := strings.Cut(one, " ")
-		rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: id, Tier: tier})
+		rows.Tenants = append(rows.Tenants, schema.Tenant{ID: id, Tier: tier})
 	}
 	snapshot, faults := policy.NewSnapshot(rows, nil)
 	if len(faults) > 0 {

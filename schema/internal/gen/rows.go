@@ -8,7 +8,7 @@ import (
 )
 
 // rowTypes lists the rows of the database that the package declares.
-var rowTypes = []string{"Policy", "Override"}
+var rowTypes = []string{"Policy", "Override", "Tenant"}
 
 // rowSchema returns the rows as records in the form of Kong's schema, by the names of their types.
 func (s *source) rowSchema() ([]byte, error) {
