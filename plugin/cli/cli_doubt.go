@@ -63,12 +63,10 @@ func (c *call) warnAll(warnings []string) {
 	}
 }
 
-// warnOfName writes a warning of pgstore about a name. The write has succeeded, so an error is only a warning.
-func (c *call) warnOfName(warning string, err error) {
-	switch {
-	case err != nil:
-		c.warn("written, but the check for mistyped names failed: %v", err)
-	case warning != "":
-		c.warn("%s", warning)
+// warnOfWrite shows the warnings of pgstore about a write. The write has succeeded, so an error is only a warning.
+func (c *call) warnOfWrite(warnings []string, err error) {
+	c.warnAll(warnings)
+	if err != nil {
+		c.warn("written, but the check for mistakes failed: %v", err)
 	}
 }

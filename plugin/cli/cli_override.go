@@ -59,7 +59,7 @@ One of --expires-in, --expires-at and --permanent is required.
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
 				row, version, err := s.AddOverride(ctx, by, *o)
 				if err == nil {
-					c.warnOfName(s.PolicyWarning(ctx, config.plan, row.Policy))
+					c.warnOfWrite(s.OverrideWarnings(ctx, config.plan, row))
 				}
 				return written{What: "added " + row.String() + ", " + untilText(row), Version: version, Row: row}, err
 			})

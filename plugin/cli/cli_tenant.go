@@ -140,7 +140,7 @@ func (c *call) setTenant(
 	if err != nil {
 		return written{}, err
 	}
-	c.warnOfName(s.TierWarning(ctx, config.plan, row.Tier))
+	c.warnOfWrite(s.TenantWarnings(ctx, config.plan, row))
 	return written{What: "set tenant " + t.ID, Version: version, Row: row}, nil
 }
 

@@ -263,17 +263,17 @@ func writeByREST(byKey bool) guardedDoor {
 				path += fmt.Sprint("/", current.ID)
 			}
 		}
-		return x.byREST(g, method, fmt.Sprint(path, "?force=", force), match)
+		return x.byREST(g, method, fmt.Sprint(path, "?force=", force), match, g.writes)
 	}
 }
 
-// byREST sends the policy to a server, and returns its warnings or faults.
-func (x *terminal) byREST(g guardCase, method, path, match string) (string, bool) {
-	body, err := json.Marshal(g.writes)
+// byREST sends a body to a server, and returns its warnings or faults.
+func (x *terminal) byREST(g guardCase, method, path, match string, body any) (string, bool) {
+	text, err := json.Marshal(body)
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	r := httptest.NewRequest(method, path, bytes.NewReader(body))
+	r := httptest.NewRequest(method, path, bytes.NewReader(text))
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Authorization", "Bearer secret")
 	r.Header.Set("If-Match", match)
@@ -286,14 +286,14 @@ func (x *terminal) byREST(g guardCase, method, path, match string) (string, bool
 	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil {
 		x.t.Fatal(err)
 	}
-	var text []string
+	var lines []string
 	for _, warning := range answer.Warnings {
-		text = append(text, "(warning) "+warning)
+		lines = append(lines, "(warning) "+warning)
 	}
 	for _, fault := range answer.Errors {
-		text = append(text, fault.Location+": "+fault.Message)
+		lines = append(lines, fault.Location+": "+fault.Message)
 	}
-	return strings.Join(text, "\n"), w.Code < http.StatusBadRequest
+	return strings.Join(lines, "\n"), w.Code < http.StatusBadRequest
 }
 
 // server returns the REST API.

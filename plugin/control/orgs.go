@@ -140,7 +140,7 @@ func (s *Server) putOrg(ctx context.Context, in *putOrgInput) (*putOrgOutput, er
 		}
 		return &putOrgOutput{
 			Status: status, ETag: orgTag(org), Location: "/v1/orgs/" + pathSegment(in.Org),
-			Body: OrgWritten{org, s.finishWrite(ctx, orgWrites, version, in.wait(), s.warnOfTierName(ctx, org.Tier))},
+			Body: OrgWritten{org, s.finishWrite(ctx, orgWrites, version, in.wait(), s.warnOfOrg(ctx, org))},
 		}, nil
 	}
 }

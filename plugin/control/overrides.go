@@ -139,7 +139,7 @@ func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (*
 		Replayed: replayedHeader(c),
 		Body: OverrideWritten{
 			overrideOf(added),
-			s.finishWrite(ctx, overrideWrites, version, in.wait(), s.warnOfPolicyName(ctx, added.Policy)),
+			s.finishWrite(ctx, overrideWrites, version, in.wait(), s.warnOfOverride(ctx, added)),
 		},
 	}, nil
 }

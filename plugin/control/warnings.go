@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -27,28 +28,27 @@ func (s *Server) configPlan() *policy.Plan {
 	return plan.With(nil)
 }
 
-// warnOfPolicyName warns if no policy has the name; "" names none.
-func (s *Server) warnOfPolicyName(ctx context.Context, name string) Warnings {
-	return s.warnOfName(ctx, name, s.Store.PolicyWarning)
+// warnOfOverride returns what an operator should check of an override.
+func (s *Server) warnOfOverride(ctx context.Context, o pgstore.Override) Warnings {
+	return s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
+		return s.Store.OverrideWarnings(ctx, s.configPlan(), o)
+	})
 }
 
-// warnOfTierName warns if no tier has the name; "" names none.
-func (s *Server) warnOfTierName(ctx context.Context, name string) Warnings {
-	return s.warnOfName(ctx, name, s.Store.TierWarning)
+// warnOfOrg returns what an operator should check of an org.
+func (s *Server) warnOfOrg(ctx context.Context, org pgstore.Tenant) Warnings {
+	return s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
+		return s.Store.TenantWarnings(ctx, s.configPlan(), org)
+	})
 }
 
-// warnOfName returns the warning of find about a name. It returns no error, because the write has succeeded.
-func (s *Server) warnOfName(
-	ctx context.Context, name string, find func(context.Context, *policy.Plan, string) (string, error),
-) Warnings {
+// warnOfWrite returns the warnings about a write. It returns no error, because the write has succeeded.
+func (s *Server) warnOfWrite(ctx context.Context, find func(context.Context) ([]string, error)) Warnings {
 	ctx, cancel := context.WithTimeout(ctx, warningTimeout)
 	defer cancel()
-	warning, err := find(ctx, s.configPlan(), name)
+	warnings, err := find(ctx)
 	if err != nil {
-		s.Log.Warn("cannot check for a mistyped name", "error", err)
+		s.Log.Warn("cannot check a write for mistakes", "error", err)
 	}
-	if warning == "" {
-		return Warnings{}
-	}
-	return Warnings{[]string{warning}}
+	return Warnings{warnings}
 }

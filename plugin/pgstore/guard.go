@@ -37,14 +37,25 @@ type LockOut struct {
 type neighbour struct {
 	Policy
 	inConfig bool
+
+	override *Override // whose change the policy has; nil: none
+	original *Policy   // without that change; nil: as the policy
 }
 
 // String names the limit in words.
 func (n neighbour) String() string {
-	if n.inConfig {
-		return n.Key().String() + " in the plugin's config"
+	p := n.Policy
+	if n.original != nil {
+		p = *n.original
 	}
-	return n.Key().String()
+	name := p.Key().String()
+	if n.inConfig {
+		name += " in the plugin's config"
+	}
+	if n.override != nil {
+		name = fmt.Sprintf("override %d of %s", n.override.ID, name)
+	}
+	return name
 }
 
 // guard compares the written limits of one namespace with each other and with the existing ones. It does no I/O.
@@ -70,7 +81,7 @@ func newGuard(written, rows []Policy, tiers map[string]string, config *policy.Pl
 	}
 	if config != nil {
 		for _, p := range config.TenantPolicies() {
-			g.existing = g.add(g.existing, neighbour{configured(config.Namespace(), p), true})
+			g.existing = g.add(g.existing, neighbour{Policy: configured(config.Namespace(), p), inConfig: true})
 		}
 	}
 	return g
@@ -169,8 +180,11 @@ func split(list []neighbour) (shared, own []neighbour) {
 }
 
 // conflict reports whether a request can have both limits and the first allows all tenants less than the second allows
-// one of them.
+// one of them. A limit with an override conflicts only if the limit without it does not.
 func (g *guard) conflict(all, one neighbour) bool {
+	if one.original != nil && slower(all.Policy, *one.original) {
+		return false
+	}
 	return slower(all.Policy, one.Policy) && g.coincide(all.Policy, one.Policy) &&
 		!g.replaced(all, one) && !g.replaced(one, all)
 }

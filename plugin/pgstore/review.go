@@ -151,22 +151,22 @@ func rowsToCompare(ctx context.Context, q querier, p Policy) ([]Policy, error) {
 	return all(each[Policy](ctx, q, "list policies", selectPolicies+w.String()+" ORDER BY id", w.args...))
 }
 
-// TierWarning returns a warning if neither the config nor the database has a tier, else "". A nil config is unknown: it
-// may have the tier. An empty tier needs no warning.
-func (s *Store) TierWarning(ctx context.Context, config *policy.Plan, tier string) (string, error) {
-	if tier == "" {
-		return "", nil
+// TenantWarnings returns what an operator should check of a tenant: that neither the config nor the database has its
+// tier. A nil config is unknown: it may have the tier.
+func (s *Store) TenantWarnings(ctx context.Context, config *policy.Plan, t Tenant) ([]string, error) {
+	if t.Tier == "" {
+		return nil, nil
 	}
-	has, err := hasTier(ctx, s.pool, config, tier, Policy{})
+	has, err := hasTier(ctx, s.pool, config, t.Tier, Policy{})
 	if has || err != nil {
-		return "", fail("find tier "+tier, err)
+		return nil, fail("find tier "+t.Tier, err)
 	}
-	return missingTier(config, tier, "the default tier applies"), nil
+	return []string{missingTier(config, t.Tier, "the default tier applies")}, nil
 }
 
-// PolicyWarning returns a warning if neither the config nor the database has a policy of a name, else "". A nil config
+// policyWarning returns a warning if neither the config nor the database has a policy of a name, else "". A nil config
 // is unknown: it may have the policy. An empty name needs no warning.
-func (s *Store) PolicyWarning(ctx context.Context, config *policy.Plan, name string) (string, error) {
+func (s *Store) policyWarning(ctx context.Context, config *policy.Plan, name string) (string, error) {
 	isNamed := func(p *policy.Policy) bool { return p.Name == name }
 	if name == "" || config != nil && slices.ContainsFunc(config.Policies(), isNamed) {
 		return "", nil

@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// overrideCase is an override of tenant acme that is written beside rows.
+type overrideCase struct {
+	guardCase
+	tier     string // that the row of acme sets; "": it has no row
+	override schema.Override
+}
+
+// shared and daily are a limit of all tenants of tier gold, and one of each.
+var (
+	shared = perDay("all", "gold", "global", 150)
+	daily  = perDay("daily", "gold", "tenant", 100)
+)
+
+const sharedAllows = "which is more than policy all of tier gold allows all of them: 150 per 86400 s"
+
+// guardedOverrides are the same for all doors of an operator.
+var guardedOverrides = []overrideCase{
+	{
+		guardCase: guardCase{
+			name: "a factor that lifts a tenant above a shared limit", rows: []pgstore.Policy{shared, daily},
+			warning: "override 1 of policy daily of tier gold allows one tenant 200 per 86400 s, " + sharedAllows,
+		},
+		override: schema.Override{Kind: schema.KindMultiplier, Factor: 2000},
+	},
+	{
+		guardCase: guardCase{name: "a factor up to a shared limit", rows: []pgstore.Policy{shared, daily}},
+		override:  schema.Override{Kind: schema.KindMultiplier, Factor: 1500},
+	},
+	{
+		guardCase: guardCase{
+			name: "a custom limit above a shared one", rows: []pgstore.Policy{shared, daily},
+			warning: "override 1 of policy daily of tier gold allows one tenant 151 per 86400 s, " + sharedAllows,
+		},
+		override: schema.Override{Kind: schema.KindCustomLimit, Policy: "daily", Limit: 151},
+	},
+	{
+		guardCase: guardCase{
+			name: "a custom limit in place of a shared one, for one tenant", rows: []pgstore.Policy{shared, daily},
+			warning: "override 1 of policy all of tier gold allows one tenant 151 per 86400 s, " + sharedAllows,
+		},
+		override: schema.Override{Kind: schema.KindCustomLimit, Policy: "all", Limit: 151},
+	},
+	{
+		guardCase: guardCase{
+			name: "a factor for a limit that was above a shared one before",
+			rows: []pgstore.Policy{perDay("all", "gold", "global", 99), edited(daily, ofTenant)},
+		},
+		override: schema.Override{Kind: schema.KindMultiplier, Factor: 2000},
+	},
+	{
+		guardCase: guardCase{name: "a factor for the limits of one user", rows: []pgstore.Policy{shared, daily}},
+		override:  schema.Override{Kind: schema.KindMultiplier, Factor: 2000, User: "u"},
+	},
+	{
+		guardCase: guardCase{
+			name: "a factor for other requests than those of a shared limit",
+			rows: []pgstore.Policy{edited(shared, at("POST /records")), daily},
+		},
+		override: schema.Override{Kind: schema.KindMultiplier, Factor: 2000, Policy: "daily", Endpoint: "GET /records"},
+	},
+	{
+		guardCase: guardCase{
+			name:    "a factor for the requests of a shared limit",
+			rows:    []pgstore.Policy{edited(shared, at("GET /records")), daily},
+			warning: "override 1 of policy daily of tier gold",
+		},
+		override: schema.Override{Kind: schema.KindMultiplier, Factor: 2000, Policy: "daily", Endpoint: "GET /records"},
+	},
+	{
+		guardCase: guardCase{
+			name: "a factor for a tenant of another tier",
+			rows: []pgstore.Policy{shared, daily, perDay("daily", "silver", "tenant", 100)},
+		},
+		tier:     "silver",
+		override: schema.Override{Kind: schema.KindMultiplier, Factor: 2000},
+	},
+	{
+		guardCase: guardCase{
+			name: "a factor for a tenant whose own row replaces that of its tier",
+			rows: []pgstore.Policy{shared, daily, edited(perDay("daily", "", "tenant", 10), ofTenant)},
+		},
+		override: schema.Override{Kind: schema.KindMultiplier, Factor: 2000},
+	},
+	{
+		guardCase: guardCase{
+			name: "a factor that lifts a tenant above a shared limit of the config", config: true,
+			warning: "than policy heavy for POST /records/bulk in the plugin's config allows all of them: 5000 per 60 s",
+		},
+		override: schema.Override{Kind: schema.KindMultiplier, Factor: 1_000_000, Policy: "daily"},
+	},
+}
+
+func TestEveryWayToWriteAnOverrideWarnsAlike(t *testing.T) {
+	server := pgtest.Start(t)
+	for door, write := range map[string]func(*terminal, overrideCase) (text string, written bool){
+		"override add": overrideByCLI, "REST": overrideByREST,
+	} {
+		for _, c := range guardedOverrides {
+			t.Run(door+"/"+c.name, func(t *testing.T) {
+				t.Parallel()
+				x := c.open(t, server.Database(t))
+				if c.tier != "" {
+					acme := pgstore.Tenant{Tenant: schema.Tenant{ID: "acme", Tier: c.tier}}
+					if _, _, err := x.store.SetTenant(t.Context(), pgstore.Change{Actor: "ann", Reason: "before"}, acme); err != nil {
+						t.Fatal(err)
+					}
+				}
+				text, written := write(x, c)
+				n := strings.Count(text, "(warning)")
+				if !written || n > 1 || (n == 1) != (c.warning != "") || !strings.Contains(text, c.warning) {
+					t.Errorf("written: %t, and it shows %q; want the warning %q alone", written, text, c.warning)
+				}
+			})
+		}
+	}
+}
+
+func overrideByCLI(x *terminal, c overrideCase) (string, bool) {
+	o := c.override
+	args := []string{"override", "add", "--kind", o.Kind, "--tenant", "acme", "--permanent"}
+	for flag, value := range map[string]string{"user": o.User, "endpoint": o.Endpoint, "policy": o.Policy} {
+		if value != "" {
+			args = append(args, "--"+flag, value)
+		}
+	}
+	if o.Kind == schema.KindMultiplier {
+		args = append(args, "--factor", formatFactor(o.Factor))
+	} else {
+		args = append(args, "--limit", fmt.Sprint(o.Limit))
+	}
+	return x.byCLI(c.guardCase, false, args...)
+}
+
+func overrideByREST(x *terminal, c overrideCase) (string, bool) {
+	o := c.override
+	body := map[string]any{"kind": o.Kind, "permanent": true, "reason": "a test"}
+	for name, value := range map[string]string{"user": o.User, "endpoint": o.Endpoint, "policy": o.Policy} {
+		if value != "" {
+			body[name] = value
+		}
+	}
+	if o.Kind == schema.KindMultiplier {
+		body["factor"] = formatFactor(o.Factor)
+	} else {
+		body["limit"] = o.Limit
+	}
+	return x.byREST(c.guardCase, http.MethodPost, "/v1/orgs/acme/ratelimit/overrides", "", body)
+}

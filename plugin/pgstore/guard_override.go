@@ -1,0 +1,125 @@
+package pgstore
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// OverrideWarnings returns what an operator should check of an override: that neither the config nor the database has
+// its policy, and each limit of all tenants that is below what the override allows one of them. A nil config is
+// unknown, as in ReviewPolicy.
+func (s *Store) OverrideWarnings(ctx context.Context, config *policy.Plan, o Override) ([]string, error) {
+	var warnings []string
+	unnamed, err := s.policyWarning(ctx, config, o.Policy)
+	if err != nil {
+		return nil, err
+	}
+	if unnamed != "" {
+		warnings = append(warnings, unnamed)
+	}
+	raised, err := raisedAbove(ctx, s.pool, config, o)
+	return append(warnings, raised...), fail("review "+o.String(), err)
+}
+
+// raisedAbove returns a warning for each limit of all tenants that is below what an override allows one of them, and
+// not below what its policy does.
+func raisedAbove(ctx context.Context, q querier, config *policy.Plan, o Override) ([]string, error) {
+	if o.Kind != schema.KindCustomLimit && o.Kind != schema.KindMultiplier {
+		return nil, nil
+	}
+	var w where
+	w.equal("slot", SlotActive)
+	w.add("(tier <> '' OR scope IN ('global', 'endpoint') OR tenant = %s)", o.Tenant)
+	rows, err := all(each[Policy](ctx, q, "list policies", selectPolicies+w.String()+" ORDER BY id", w.args...))
+	if err != nil {
+		return nil, err
+	}
+	var warnings []string
+	for namespace, rows := range byNamespace(rows, config) {
+		own := config
+		if own != nil && own.Namespace() != namespace {
+			own = nil
+		}
+		ofTenant := Policy{Policy: schema.Policy{Tenant: o.Tenant}}
+		tiers, err := tiersOfTenants(ctx, q, own, namespace, []Policy{ofTenant})
+		if err != nil {
+			return nil, err
+		}
+		warnings = append(warnings, newGuard(nil, rows, tiers, own).raised(&o)...)
+	}
+	slices.Sort(warnings)
+	return warnings, nil
+}
+
+// byNamespace returns the policies of each namespace; that of the config is among them.
+func byNamespace(rows []Policy, config *policy.Plan) map[string][]Policy {
+	lists := map[string][]Policy{}
+	if config != nil {
+		lists[config.Namespace()] = nil
+	}
+	for _, p := range rows {
+		namespace := p.Key().Namespace
+		lists[namespace] = append(lists[namespace], p)
+	}
+	return lists
+}
+
+// raised returns the warnings of overshoots for the limits that an override changes. A limit of all tenants that the
+// override names is compared with itself: the override allows its tenant more of the bucket that all share.
+func (g *guard) raised(o *Override) []string {
+	var warnings []string
+	for _, n := range g.existing {
+		if !g.covers(o, n) {
+			continue
+		}
+		changed := changedBy(o, n)
+		switch {
+		case n.Scope == scopeTenant:
+			g.written = append(g.written, changed)
+		case n.MayDenyAll() && slower(n.Policy, changed.Policy):
+			warnings = append(warnings, overshoot([]neighbour{changed}, n))
+		}
+	}
+	return append(g.overshoots(), warnings...)
+}
+
+// covers reports whether an override changes a limit of requests of its tenant.
+func (g *guard) covers(o *Override, n neighbour) bool {
+	ofTenant := neighbour{Policy: Policy{Policy: schema.Policy{Tenant: o.Tenant}}}
+	switch {
+	case n.Tenant != "" && o.Tenant != "" && n.Tenant != o.Tenant, !g.mayHave(o.Tenant, n.Tier):
+		return false
+	case g.replaced(n, ofTenant), !policy.Overlap(n.Endpoint, o.Endpoint):
+		return false
+	case o.Policy != "":
+		return o.Policy == n.Name
+	case o.User+o.Credential+o.IP != "":
+		return false // without a policy it changes the limits per user, credential or address alone
+	}
+	return n.Scope == scopeTenant && (o.Endpoint == "" || n.Endpoint != "")
+}
+
+// changedBy returns a limit as an override makes it for its tenant.
+func changedBy(o *Override, n neighbour) neighbour {
+	original := n.Policy
+	n.override, n.original = o, &original
+	if o.Tenant != "" {
+		n.Tenant, n.Tier = o.Tenant, ""
+	}
+	n.Endpoint = cmp.Or(n.Endpoint, o.Endpoint)
+	if o.Kind == schema.KindCustomLimit {
+		n.Limit.Limit, n.WindowSize = o.Limit, cmp.Or(o.WindowSize, n.WindowSize)
+		return n
+	}
+	most := int64(limit.MaxQuantity)
+	if n.Algorithm == limit.SlidingLog.String() {
+		most = limit.MaxLogQuantity
+	}
+	n.Limit.Limit = min(max(n.Limit.Limit*o.Factor/1000, 1), most)
+	return n
+}
