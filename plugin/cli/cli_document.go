@@ -204,7 +204,7 @@ func (d *document) check(i int) {
 func (d *document) checkTogether() {
 	var rows policy.Rows
 	for i, p := range d.set.Policies {
-		rows.Policies = append(rows.Policies, policy.Row{ID: int64(i + 1), Policy: p.Policy})
+		rows.Policies = append(rows.Policies, policy.PolicyRow{ID: int64(i + 1), Policy: p.Policy})
 	}
 	_, faults := policy.NewSnapshot(rows, nil)
 	for _, f := range faults {

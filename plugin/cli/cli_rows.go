@@ -76,7 +76,7 @@ func addTenant(ctx context.Context, s *pgstore.Store, subject *rowSubject, rows 
 func addPolicies(ctx context.Context, s *pgstore.Store, f pgstore.PolicyFilter, rows *policy.Rows) error {
 	list, err := s.Policies(ctx, f)
 	for _, p := range list {
-		rows.Policies = append(rows.Policies, policy.Row{ID: p.ID, Policy: p.Policy})
+		rows.Policies = append(rows.Policies, policy.PolicyRow{ID: p.ID, Policy: p.Policy})
 	}
 	return err
 }

@@ -55,7 +55,7 @@ func TestTheTokenOfAnOrgSpendsOneOfASharedLimitAndTheCostOfItsOwn(t *testing.T) 
 		"a limit of its own":        {[]schema.Limit{daily}, policy.Rows{}, `"cost":900`, 1, 900},
 		"one that does not have it": {[]schema.Limit{daily}, policy.Rows{}, `"cost":1001`, 0, 0},
 		"one of a user":             {[]schema.Limit{perUser}, policy.Rows{}, `"cost":900,"user_id":"u"`, 1, 900},
-		"a row of its own": {nil, policy.Rows{Policies: []policy.Row{{ID: 1, Policy: schema.Policy{
+		"a row of its own": {nil, policy.Rows{Policies: []policy.PolicyRow{{ID: 1, Policy: schema.Policy{
 			Tenant: "acme", Limit: daily,
 		}}}}, `"cost":200`, 1, 200},
 		"an exemption": {nil, policy.Rows{Overrides: []policy.Override{exempt}}, `"cost":2`, 0, 0},

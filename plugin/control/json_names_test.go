@@ -14,7 +14,7 @@ import (
 func TestALimitIsNamedAlikeInEveryAnswer(t *testing.T) {
 	t.Parallel()
 	rows := enterprise()
-	rows.Policies = []policy.Row{{ID: 41, Policy: schema.Policy{Tenant: "acme", Limit: schema.Limit{
+	rows.Policies = []policy.PolicyRow{{ID: 41, Policy: schema.Policy{Tenant: "acme", Limit: schema.Limit{
 		Name: "rowed", Scope: "tenant", Limit: 1, WindowSize: 86400,
 	}}}}
 	p := planning(t, platform(), rows)

@@ -38,7 +38,8 @@ func crowdedConfig(onMissingUser string) schema.Config {
 // everywhereRows returns rows about all paths, which go before what the config has for all requests.
 func everywhereRows(kind string) policy.Rows {
 	rows := enterprise()
-	rows.Policies = []policy.Row{{ID: 9, Policy: schema.Policy{Tenant: "acme", Limit: limitOf("daily", "* /*", 2000)}}}
+	own := schema.Policy{Tenant: "acme", Limit: limitOf("daily", "* /*", 2000)}
+	rows.Policies = []policy.PolicyRow{{ID: 9, Policy: own}}
 	if kind != "" {
 		rows.Overrides = []policy.Override{
 			policytest.Override(3, schema.Override{Kind: kind, Tenant: "acme", Endpoint: "* /*"}),

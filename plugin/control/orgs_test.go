@@ -131,7 +131,7 @@ func (p *planned) inForce(token, query string) control.InForce {
 // eventful returns rows with most kinds of limits and overrides.
 func eventful() policy.Rows {
 	rows := enterprise()
-	rows.Policies = []policy.Row{
+	rows.Policies = []policy.PolicyRow{
 		{ID: 1, Policy: schema.Policy{Tenant: "acme", Limit: limitOf("daily", "", 2000)}},
 		{ID: 2, Policy: schema.Policy{Tier: "enterprise", Limit: limitOf("extra", "GET /search", 30)}},
 	}
@@ -193,7 +193,7 @@ func TestLimitsInForceAreShownWithTheirOrigin(t *testing.T) {
 func TestWhyAnOverrideIsInForceAgreesWithWhetherItApplies(t *testing.T) {
 	t.Parallel()
 	rows := enterprise()
-	rows.Policies = []policy.Row{{ID: 2, Policy: schema.Policy{
+	rows.Policies = []policy.PolicyRow{{ID: 2, Policy: schema.Policy{
 		Tier: "enterprise", Limit: limitOf("extra", "GET /search", 30),
 	}}}
 	rows.Overrides = []policy.Override{

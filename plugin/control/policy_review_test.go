@@ -24,7 +24,7 @@ func (w *world) spend(s shelf, p pgstore.Policy, requests int) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	snapshot, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.Row{{ID: p.ID, Policy: p.Policy}}}, nil)
+	snapshot, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.PolicyRow{{ID: p.ID, Policy: p.Policy}}}, nil)
 	if len(faults) > 0 {
 		w.Fatal(faults)
 	}

@@ -28,11 +28,11 @@ func NewSnapshot(rows Rows, previous *Snapshot) (*Snapshot, []Fault) {
 
 // Apply returns the snapshot after changes, and a fault for every row that does not compile; b does not change. Such a
 // row keeps its last good value. The time grows with the changes and the shards that they touch, not with the snapshot.
-func (b *Snapshot) Apply(changes Changes) (*Snapshot, []Fault) {
-	next := *b
-	next.tiers, next.tenantsByTier = maps.Clone(b.tiers), maps.Clone(b.tenantsByTier)
-	next.namespaces, next.endpoints = maps.Clone(b.namespaces), b.endpoints.clone()
-	w := builder{snapshot: &next, previous: b, interned: map[string]string{}}
+func (s *Snapshot) Apply(changes Changes) (*Snapshot, []Fault) {
+	next := *s
+	next.tiers, next.tenantsByTier = maps.Clone(s.tiers), maps.Clone(s.tenantsByTier)
+	next.namespaces, next.endpoints = maps.Clone(s.namespaces), s.endpoints.clone()
+	w := builder{snapshot: &next, previous: s, interned: map[string]string{}}
 	w.dropRows(changes.Removed)
 	w.putRows(changes.Rows)
 	return w.finish(changes.Version)
@@ -175,7 +175,7 @@ func (b *builder) dropTenant(id string) {
 }
 
 // putPolicy drops the old value of a row before it compiles the new one: the new endpoint may cross the old one.
-func (b *builder) putPolicy(in Row) {
+func (b *builder) putPolicy(in PolicyRow) {
 	if r, ok := b.snapshot.policies.get(in.ID); ok {
 		b.dropPolicy(r)
 	}

@@ -58,9 +58,9 @@ func (r *row) variant(mode Mode, failMode FailMode, accuracy Accuracy) *Policy {
 }
 
 // normalized returns the row as it was given, except for spellings that mean the same.
-func (r *row) normalized() Row {
+func (r *row) normalized() PolicyRow {
 	spec := r.Limit.Spec()
-	out := Row{
+	out := PolicyRow{
 		ID: r.Row,
 		Policy: schema.Policy{
 			Namespace:  r.namespace,
@@ -206,7 +206,7 @@ func quotaItem(name string, spec limit.Spec) string {
 
 // compileRow compiles one policy of a database; r is nil if there are faults. Of a row that compiles, whether its
 // endpoint goes with others is found when they are compiled together.
-func compileRow(in Row) (r *row, faults []Fault) {
+func compileRow(in PolicyRow) (r *row, faults []Fault) {
 	in.Namespace = first(in.Namespace, defaultNamespace)
 	p, err := compileLimit(in.Limit)
 	if err != nil || !in.valid(p) {
@@ -221,7 +221,7 @@ func compileRow(in Row) (r *row, faults []Fault) {
 
 // valid reports whether a node can use a row, whose limit is p. It accepts some rows that Faults rejects, and is
 // cheaper.
-func (in Row) valid(p Policy) bool {
+func (in PolicyRow) valid(p Policy) bool {
 	l := in.Limit
 	return isName(in.Namespace) && isName(l.Name) && len(in.Tier) <= maxName && len(in.Tenant) <= maxPart &&
 		(in.Tier == "") != (in.Tenant == "") &&
@@ -236,7 +236,7 @@ func isAmong(values []string, value string) bool {
 }
 
 // faults returns what is wrong with a row that does not compile.
-func (in Row) faults() []Fault {
+func (in PolicyRow) faults() []Fault {
 	f := faultList{table: inPolicies, key: strconv.FormatInt(in.ID, 10)}
 	for _, fault := range Faults(in.Policy) {
 		f.add(fault.Path, "%s", fault.Message)

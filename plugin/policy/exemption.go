@@ -158,17 +158,17 @@ func (f exemptionFields) name() string {
 }
 
 // ExemptEntry returns the entry of the config that an exemption stands for; the zero value for a row and a preflight.
-func (s *Plan) ExemptEntry(by Exemption) schema.Exemption {
+func (p *Plan) ExemptEntry(by Exemption) schema.Exemption {
 	if by.Override != 0 || by.By == "" || by.By == exemptPreflight {
 		return schema.Exemption{}
 	}
-	return s.exempt.entries[by.Entry]
+	return p.exempt.entries[by.Entry]
 }
 
 // describe returns an exemption in words: where it stands, and what an entry of the config names.
-func (s *Plan) describe(by Exemption) string {
+func (p *Plan) describe(by Exemption) string {
 	text := by.Source()
-	if subject := s.ExemptEntry(by).Subject(); subject != "" {
+	if subject := p.ExemptEntry(by).Subject(); subject != "" {
 		text += ": " + subject
 	}
 	return text
@@ -267,14 +267,14 @@ func isUnambiguous(path string) bool {
 }
 
 // applyExemption sets what exempts a request that no row bans or exempts.
-func (s *Plan) applyExemption(id *identity.Identity, r *Resolution) {
-	if s.exempt != nil {
-		if by := s.exempt.match(id, r); by.By != "" {
+func (p *Plan) applyExemption(id *identity.Identity, r *Resolution) {
+	if p.exempt != nil {
+		if by := p.exempt.match(id, r); by.By != "" {
 			r.Exempt, r.Exemption = true, by
 			return
 		}
 	}
-	if id.Preflight && s.config.ExemptPreflights {
+	if id.Preflight && p.config.ExemptPreflights {
 		r.Preflight, r.Exemption = true, Exemption{By: exemptPreflight}
 	}
 }

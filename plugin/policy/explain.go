@@ -55,43 +55,43 @@ type ExplainedPolicy struct {
 
 // Explain describes what ResolveAt does for id at an instant, and why. Its answers come from a resolution, so they
 // match what happens to requests.
-func (s *Plan) Explain(id *identity.Identity, now limit.Micros) Explanation {
+func (p *Plan) Explain(id *identity.Identity, now limit.Micros) Explanation {
 	var r Resolution
-	s.ResolveAt(id, now, &r)
-	e := explainer{plan: s, id: id, resolution: &r}
+	p.ResolveAt(id, now, &r)
+	e := explainer{plan: p, id: id, resolution: &r}
 	e.Bounds, e.Policies = []ExplainedBound{}, []ExplainedPolicy{}
-	e.Namespace, e.Tier, e.Endpoint, e.Verdict = s.namespace, r.Tier, r.Endpoint, "limited"
+	e.Namespace, e.Tier, e.Endpoint, e.Verdict = p.namespace, r.Tier, r.Endpoint, "limited"
 	switch {
 	case r.Banned:
 		e.Verdict, e.Until = "banned", r.Until
 	case r.Exempt:
 		e.Verdict = "exempt"
 	}
-	e.Version, e.ExemptBy = s.Version(), s.describe(r.Exemption)
+	e.Version, e.ExemptBy = p.Version(), p.describe(r.Exemption)
 	var rows *tenantRows
 	if id.Tenant.Kind == identity.Tenant {
 		e.Tenant = id.Tenant.ID
-		if s.snapshot != nil {
-			rows = s.snapshot.tenant(id.Tenant.ID)
+		if p.snapshot != nil {
+			rows = p.snapshot.tenant(id.Tenant.ID)
 		}
-		e.TierFrom = s.tierFrom(rows, id)
+		e.TierFrom = p.tierFrom(rows, id)
 	}
 	for _, b := range r.Bounds {
 		e.Bounds = append(e.Bounds, ExplainedBound{
 			Policy: b.Policy.Name, Limit: b.Policy.Describe(),
-			Mode: b.Policy.Mode.String(), FailMode: b.Policy.FailMode.String(), Accuracy: s.AccuracyOf(&b).String(),
+			Mode: b.Policy.Mode.String(), FailMode: b.Policy.FailMode.String(), Accuracy: p.AccuracyOf(&b).String(),
 			Cost: b.Cost, Override: b.Override, Penalty: b.Penalty,
 		})
 	}
 	e.explainPolicies(rows)
-	e.Overrides = s.ExplainOverrides(id, now, &r)
+	e.Overrides = p.ExplainOverrides(id, now, &r)
 	return e.Explanation
 }
 
 // AccuracyOf returns how a bound is counted: Leased only if nodes do lease tokens of its bucket.
-func (s *Plan) AccuracyOf(b *Bound) Accuracy {
+func (p *Plan) AccuracyOf(b *Bound) Accuracy {
 	large := b.Policy.Limit.Spec().Burst >= schema.LeastLeased
-	if large && b.Policy.Leasable() && s.config.Strategy == schema.StrategyRedis {
+	if large && b.Policy.Leasable() && p.config.Strategy == schema.StrategyRedis {
 		return Leased
 	}
 	return Exact
@@ -106,21 +106,21 @@ type explainer struct {
 
 // TierFrom returns where the tier of a tenant's request comes from: row, request or default. It adds why a given name
 // does not apply.
-func (s *Plan) TierFrom(id *identity.Identity) string {
+func (p *Plan) TierFrom(id *identity.Identity) string {
 	var rows *tenantRows
-	if s.snapshot != nil {
-		rows = s.snapshot.tenant(id.Tenant.ID)
+	if p.snapshot != nil {
+		rows = p.snapshot.tenant(id.Tenant.ID)
 	}
-	return s.tierFrom(rows, id)
+	return p.tierFrom(rows, id)
 }
 
-func (s *Plan) tierFrom(rows *tenantRows, id *identity.Identity) string {
+func (p *Plan) tierFrom(rows *tenantRows, id *identity.Identity) string {
 	switch {
-	case rows != nil && rows.tier != "" && s.hasTier(rows.tier):
+	case rows != nil && rows.tier != "" && p.hasTier(rows.tier):
 		return "row"
 	case rows != nil && rows.tier != "":
 		return fmt.Sprintf("default: the tenant's row says %q, which is no tier", rows.tier)
-	case id.Tier != "" && s.hasTier(id.Tier):
+	case id.Tier != "" && p.hasTier(id.Tier):
 		return "request"
 	case id.Tier != "":
 		return fmt.Sprintf("default: the request says %q, which is no tier", id.Tier)

@@ -41,14 +41,14 @@ func (o Outcome) At(endpoint string) Outcome {
 
 // ExplainOverrides lists the overrides that are looked up for an identity, also those that do not apply, and describes
 // what each does to its request. r must be what ResolveAt returns for both.
-func (s *Plan) ExplainOverrides(id *identity.Identity, now limit.Micros, r *Resolution) []ExplainedOverride {
+func (p *Plan) ExplainOverrides(id *identity.Identity, now limit.Micros, r *Resolution) []ExplainedOverride {
 	list := []ExplainedOverride{}
 	if r.Exempt {
-		r = s.withoutExemption(id, r)
+		r = p.withoutExemption(id, r)
 	}
-	for _, o := range s.overridesFor(id) {
+	for _, o := range p.overridesFor(id) {
 		x := ExplainedOverride{Override: o.normalized(), Target: targetNames[o.target]}
-		x.Outcomes = s.outcomes(o, id, now, r)
+		x.Outcomes = p.outcomes(o, id, now, r)
 		x.Applied, x.Why = DescribeOutcomes(x.Outcomes)
 		list = append(list, x)
 	}
@@ -57,20 +57,20 @@ func (s *Plan) ExplainOverrides(id *identity.Identity, now limit.Micros, r *Reso
 
 // withoutExemption returns a copy of the resolution of an exempt request with the bounds that it would have without the
 // exemption.
-func (s *Plan) withoutExemption(id *identity.Identity, r *Resolution) *Resolution {
+func (p *Plan) withoutExemption(id *identity.Identity, r *Resolution) *Resolution {
 	other := *r
 	other.Bounds, other.rows = nil, nil
 	var rows *tenantRows
-	if s.snapshot != nil && id.Tenant.Kind == identity.Tenant {
-		rows = s.snapshot.tenant(id.Tenant.ID)
+	if p.snapshot != nil && id.Tenant.Kind == identity.Tenant {
+		rows = p.snapshot.tenant(id.Tenant.ID)
 	}
-	s.bind(rows, id, &other)
+	p.bind(rows, id, &other)
 	return &other
 }
 
 // overridesFor returns the overrides of an identity's tenant, user, credential and address.
-func (s *Plan) overridesFor(id *identity.Identity) []*override {
-	b := s.snapshot
+func (p *Plan) overridesFor(id *identity.Identity) []*override {
+	b := p.snapshot
 	if b == nil {
 		return nil
 	}
@@ -88,7 +88,7 @@ func (s *Plan) overridesFor(id *identity.Identity) []*override {
 }
 
 // outcomes returns what an override does to a request.
-func (s *Plan) outcomes(o *override, id *identity.Identity, now limit.Micros, r *Resolution) []Outcome {
+func (p *Plan) outcomes(o *override, id *identity.Identity, now limit.Micros, r *Resolution) []Outcome {
 	switch {
 	case !o.activeAt(now):
 		return []Outcome{{Why: "it has expired"}}

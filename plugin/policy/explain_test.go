@@ -17,22 +17,22 @@ import (
 // explained is a plan in which one request meets most of what can be explained.
 func explained(t *testing.T) *policy.Plan {
 	t.Helper()
-	row := func(id int64, name, endpoint string, quantity int64) policy.Row {
-		return policy.Row{
+	row := func(id int64, name, endpoint string, quantity int64) policy.PolicyRow {
+		return policy.PolicyRow{
 			ID: id,
 			Policy: schema.Policy{
 				Limit: schema.Limit{Name: name, Scope: "tenant", Endpoint: endpoint, Limit: quantity, WindowSize: 60},
 			},
 		}
 	}
-	rowOf := func(tenant, tier string, p policy.Row) policy.Row {
+	rowOf := func(tenant, tier string, p policy.PolicyRow) policy.PolicyRow {
 		p.Tenant, p.Tier = tenant, tier
 		return p
 	}
 	return compile(t, modelConfig).With(build(t, policy.Rows{
 		Version: 42,
 		Tenants: []schema.Tenant{{ID: "acme", Tier: "silver"}, {ID: "lost", Tier: "nickel"}},
-		Policies: []policy.Row{
+		Policies: []policy.PolicyRow{
 			rowOf("acme", "", row(1, "daily", "", 300)), rowOf("acme", "", row(2, "daily", "POST /records/{id}", 30)),
 			rowOf("acme", "", row(3, "daily", "POST /records/bulk", 3)),
 			rowOf("", "silver", row(4, "daily", "", 500)), rowOf("", "silver", row(5, "extra", "", 50)),

@@ -76,11 +76,11 @@ func (m *model) resolve(id *identity.Identity, now limit.Micros) wanted {
 			}
 		}
 	}
-	rows := slices.DeleteFunc(slices.Clone(m.rows.Policies), func(p policy.Row) bool {
+	rows := slices.DeleteFunc(slices.Clone(m.rows.Policies), func(p policy.PolicyRow) bool {
 		return place(p.Limit.Endpoint) < 0 || p.Namespace == "other" ||
 			(p.Tenant != id.Tenant.ID && (p.Tenant != "" || p.Tier != tier))
 	})
-	slices.SortFunc(rows, func(a, b policy.Row) int { // the winner comes last
+	slices.SortFunc(rows, func(a, b policy.PolicyRow) int { // the winner comes last
 		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(place(b.Limit.Endpoint), place(a.Limit.Endpoint)),
 			cmp.Compare(a.ID, b.ID))
 	})
@@ -110,7 +110,9 @@ func (m *model) tier(id *identity.Identity) string {
 	known := func(tier string) bool {
 		return slices.ContainsFunc(m.config.Tiers, func(t schema.Tier) bool { return t.Name == tier }) ||
 			slices.ContainsFunc(m.rows.Tiers, func(t policy.TierRow) bool { return t.Name == tier }) ||
-			slices.ContainsFunc(m.rows.Policies, func(p policy.Row) bool { return p.Tier == tier && p.Namespace != "other" })
+			slices.ContainsFunc(m.rows.Policies, func(p policy.PolicyRow) bool {
+				return p.Tier == tier && p.Namespace != "other"
+			})
 	}
 	claimed := id.Tier
 	for _, t := range m.rows.Tenants {

@@ -76,10 +76,10 @@ func (t *needCounts) addPolicy(p *Policy, n int) {
 }
 
 // Needs returns what the rows need under the configs of a namespace. Overrides apply in every namespace.
-func (b *Snapshot) Needs(namespace string) Needs {
-	uses, on := b.namespaces[namespace].needs, &b.targets
+func (s *Snapshot) Needs(namespace string) Needs {
+	uses, on := s.namespaces[namespace].needs, &s.targets
 	n := Needs{
-		Tenant:     b.tenantCount+uses.rows+b.overrides.rows > 0,
+		Tenant:     s.tenantCount+uses.rows+s.overrides.rows > 0,
 		User:       uses.users+on[onUser]+on[onUserEndpoint] > 0,
 		Credential: uses.credentials > 0,
 		Cost:       uses.rows > 0,
@@ -93,31 +93,31 @@ func (b *Snapshot) Needs(namespace string) Needs {
 	if uses.routes > 0 {
 		n.Facts |= identity.RouteFact
 	}
-	if len(b.endpoints.patterns.list) > 0 {
+	if len(s.endpoints.patterns.list) > 0 {
 		n.Facts |= identity.TargetFact
 	}
 	return n
 }
 
 // ownNeeds returns what the config's own policies and exemptions need.
-func (s *Plan) ownNeeds(config *schema.Config) Needs {
+func (p *Plan) ownNeeds(config *schema.Config) Needs {
 	n := Needs{
-		Tenant: config.OnMissingTenant == schema.MissingTenantDeny || len(s.anonymous) > 0,
-		Tier:   len(s.tiers) > 1,
+		Tenant: config.OnMissingTenant == schema.MissingTenantDeny || len(p.anonymous) > 0,
+		Tier:   len(p.tiers) > 1,
 	}
-	if len(s.patterns.list) > 0 {
+	if len(p.patterns.list) > 0 {
 		n.Facts |= identity.TargetFact
 	}
-	for _, p := range s.Policies() {
-		n.Tenant = n.Tenant || p.Tier != ""
-		if p.Scope == IP && slices.Contains(s.anonymous, p) {
+	for _, policy := range p.Policies() {
+		n.Tenant = n.Tenant || policy.Tier != ""
+		if policy.Scope == IP && slices.Contains(p.anonymous, policy) {
 			n.Cost = true // the address is read once a request proves to be anonymous
 			continue
 		}
-		n.addPolicy(p)
+		n.addPolicy(policy)
 	}
-	if s.exempt != nil {
-		s.exempt.needs(&n)
+	if p.exempt != nil {
+		p.exempt.needs(&n)
 	}
 	if config.ExemptPreflights {
 		n.Facts |= identity.TargetFact
@@ -135,8 +135,8 @@ var missingModes = map[string]identity.Missing{
 
 // identityRules compiles how requests are identified, reading only what n names. The config's sources have been parsed
 // before without a fault.
-func (s *Plan) identityRules(n Needs) identity.Rules {
-	config := s.config
+func (p *Plan) identityRules(n Needs) identity.Rules {
+	config := p.config
 	r := identity.Rules{
 		Anonymous:       config.AnonymousConsumers,
 		OnMissingTenant: missingModes[config.OnMissingTenant],
@@ -155,12 +155,12 @@ func (s *Plan) identityRules(n Needs) identity.Rules {
 		NeedTags:        n.Tags,
 		NeedPreflight:   config.ExemptPreflights,
 	}
-	if s.forCallers {
+	if p.forCallers {
 		readFromCaller(&r, n)
 	} else {
 		readFromGateway(&r, config, n)
 	}
-	if config.ObserveEndpoint || s.forCallers { // a caller's costs nothing
+	if config.ObserveEndpoint || p.forCallers { // a caller's costs nothing
 		n.Facts |= identity.RouteFact // for metrics and records, not for limits
 	}
 	r.Compile(n.Facts)

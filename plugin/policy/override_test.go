@@ -303,7 +303,7 @@ func TestOfTwoNetworksTheNarrowerDecides(t *testing.T) {
 func TestARowWithoutAModeOrAnAccuracyHasThatOfTheConfigThatARequestMeets(t *testing.T) {
 	own := perTenant(1, "acme", 5)
 	own.Limit.Name, own.Limit.Mode, own.Limit.FailMode, own.Limit.Accuracy = "own", "log", "closed", "leased"
-	snapshot := build(t, policy.Rows{Policies: []policy.Row{perTenant(2, "acme", 5), own}})
+	snapshot := build(t, policy.Rows{Policies: []policy.PolicyRow{perTenant(2, "acme", 5), own}})
 	for mode, want := range map[string]policy.Mode{"enforce": policy.Enforce, "shadow": policy.Shadow, "log": policy.Log} {
 		plan, err := policy.FromConfig(schema.Config{Namespace: "default", Mode: mode, FailMode: "open", Accuracy: "exact"})
 		if err != nil {
@@ -366,7 +366,7 @@ func TestAllFaultsOfARowAreReportedAtOnce(t *testing.T) {
 			t.Errorf("%+v: faults of %s, want %s", o, got, want)
 		}
 	}
-	for want, row := range map[string]policy.Row{
+	for want, row := range map[string]policy.PolicyRow{
 		"endpoint limit": {
 			Policy: schema.Policy{
 				Tier: "gold", Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", WindowSize: 60},
@@ -383,7 +383,7 @@ func TestAllFaultsOfARowAreReportedAtOnce(t *testing.T) {
 			},
 		},
 	} {
-		_, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.Row{row}}, nil)
+		_, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.PolicyRow{row}}, nil)
 		if got := fieldsOf(faults); got != want {
 			t.Errorf("%+v: faults of %s, want %s", row, got, want)
 		}

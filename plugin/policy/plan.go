@@ -84,69 +84,69 @@ func (r *Resolution) Reset() {
 
 // ResolveAt fills r with the bounds of a request from id at an instant. Overrides that have expired by then do not
 // apply. It allocates only while r's slices grow, and when an override or a row is first used for a policy or config.
-func (s *Plan) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution) {
+func (p *Plan) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution) {
 	r.Reset()
-	s.matchEndpoint(id, r)
-	rows := s.collectOverrides(id, now, r)
+	p.matchEndpoint(id, r)
+	rows := p.collectOverrides(id, now, r)
 	if r.applyBanOrExemption(); !r.Banned && !r.Exempt {
-		s.applyExemption(id, r)
+		p.applyExemption(id, r)
 	}
 	if r.Exempt {
-		if s.hasTierOf(id) {
-			r.Tier = s.tierOf(rows, id)
+		if p.hasTierOf(id) {
+			r.Tier = p.tierOf(rows, id)
 		}
 		return
 	}
-	s.bind(rows, id, r)
+	p.bind(rows, id, r)
 	if r.Preflight {
 		r.liftTenantBounds()
 	}
 }
 
 // bind appends the bounds of a request, whose tenant has rows (nil: none).
-func (s *Plan) bind(rows *tenantRows, id *identity.Identity, r *Resolution) {
-	cost := s.requestCost(id, r)
+func (p *Plan) bind(rows *tenantRows, id *identity.Identity, r *Resolution) {
+	cost := p.requestCost(id, r)
 	switch {
-	case s.hasTierOf(id):
-		r.Tier = s.tierOf(rows, id)
-		s.bindRows(rows, id, cost, r)
-		s.bindPolicies(s.tiers[r.Tier], id, cost, r)
+	case p.hasTierOf(id):
+		r.Tier = p.tierOf(rows, id)
+		p.bindRows(rows, id, cost, r)
+		p.bindPolicies(p.tiers[r.Tier], id, cost, r)
 	case id.Tenant.Kind != identity.Unidentified:
-		s.bindPolicies(s.anonymous, id, cost, r)
+		p.bindPolicies(p.anonymous, id, cost, r)
 	}
-	s.bindPolicies(s.global, id, cost, r)
+	p.bindPolicies(p.global, id, cost, r)
 }
 
 // hasTierOf reports whether the limits of a tier apply to the requests of an identity: of a tenant, or of an address
 // that stands in for one where anonymous requests have no limits of their own.
-func (s *Plan) hasTierOf(id *identity.Identity) bool {
-	return id.Tenant.Kind == identity.Tenant || id.Tenant.Kind != identity.Unidentified && s.anonymous == nil
+func (p *Plan) hasTierOf(id *identity.Identity) bool {
+	return id.Tenant.Kind == identity.Tenant || id.Tenant.Kind != identity.Unidentified && p.anonymous == nil
 }
 
 // Tier returns a claimed tier if the config or a row has it, else the default.
-func (s *Plan) Tier(claimed string) string {
-	if s.hasTier(claimed) {
+func (p *Plan) Tier(claimed string) string {
+	if p.hasTier(claimed) {
 		return claimed
 	}
-	return s.defaultTier
+	return p.defaultTier
 }
 
-func (s *Plan) hasTier(tier string) bool {
-	if _, ok := s.tiers[tier]; ok {
+func (p *Plan) hasTier(tier string) bool {
+	if _, ok := p.tiers[tier]; ok {
 		return true
 	}
-	if s.snapshot == nil {
+	if p.snapshot == nil {
 		return false
 	}
-	_, ok := s.rows.tiers[tier]
-	return ok || s.snapshot.tiers[tier]
+	_, ok := p.rows.tiers[tier]
+	return ok || p.snapshot.tiers[tier]
 }
 
 // Policies returns all policies of the config, in no particular order.
-func (s *Plan) Policies() []*Policy {
-	all := append([]*Policy(nil), s.anonymous...)
-	all = append(all, s.global...)
-	for _, tier := range s.tiers {
+func (p *Plan) Policies() []*Policy {
+	all := append([]*Policy(nil), p.anonymous...)
+	all = append(all, p.global...)
+	for _, tier := range p.tiers {
 		all = append(all, tier...)
 	}
 	return all
@@ -154,40 +154,40 @@ func (s *Plan) Policies() []*Policy {
 
 // TenantPolicies returns the policies of the config that requests of tenants can have: those of tiers in the order of
 // their names, then the global ones.
-func (s *Plan) TenantPolicies() []*Policy {
+func (p *Plan) TenantPolicies() []*Policy {
 	var list []*Policy
-	for _, tier := range s.Tiers() {
-		list = append(list, s.tiers[tier]...)
+	for _, tier := range p.Tiers() {
+		list = append(list, p.tiers[tier]...)
 	}
-	return append(list, s.global...)
+	return append(list, p.global...)
 }
 
 // Tiers returns the names of the config's tiers, sorted.
-func (s *Plan) Tiers() []string { return slices.Sorted(maps.Keys(s.tiers)) }
+func (p *Plan) Tiers() []string { return slices.Sorted(maps.Keys(p.tiers)) }
 
 // Mode returns the mode of the config as a whole: a policy may have another.
-func (s *Plan) Mode() Mode { return s.mode }
+func (p *Plan) Mode() Mode { return p.mode }
 
 // Version returns the version of the rows beside the config, or 0 without rows.
-func (s *Plan) Version() int64 {
-	if s.snapshot == nil {
+func (p *Plan) Version() int64 {
+	if p.snapshot == nil {
 		return 0
 	}
-	return s.snapshot.version
+	return p.snapshot.version
 }
 
 // Namespace returns the namespace of the plan's buckets.
-func (s *Plan) Namespace() string { return s.namespace }
+func (p *Plan) Namespace() string { return p.namespace }
 
 // requestCost returns what the request costs: the cost in its header, else the most specific entry of the cost table,
 // else 1.
-func (s *Plan) requestCost(id *identity.Identity, r *Resolution) int64 {
+func (p *Plan) requestCost(id *identity.Identity, r *Resolution) int64 {
 	if id.Cost > 0 {
 		return id.Cost
 	}
 	for _, i := range r.configMatches {
-		if s.costs[i] >= 0 {
-			return s.costs[i]
+		if p.costs[i] >= 0 {
+			return p.costs[i]
 		}
 	}
 	return 1
@@ -195,16 +195,16 @@ func (s *Plan) requestCost(id *identity.Identity, r *Resolution) int64 {
 
 // bindPolicies appends the bounds of a list of the config's policies. Policies of one name stand together, most
 // specific first. So only the first that matches binds, and none if a row has the name.
-func (s *Plan) bindPolicies(list []*Policy, id *identity.Identity, cost int64, r *Resolution) {
+func (p *Plan) bindPolicies(list []*Policy, id *identity.Identity, cost int64, r *Resolution) {
 	for i := 0; i < len(list); i++ {
-		p := list[i]
-		if !r.matches(p) {
+		policy := list[i]
+		if !r.matches(policy) {
 			continue
 		}
-		if !r.hasRow(p.Name) {
-			s.appendBound(p, id, cost, r)
+		if !r.hasRow(policy.Name) {
+			p.appendBound(policy, id, cost, r)
 		}
-		for i+1 < len(list) && list[i+1].Name == p.Name {
+		for i+1 < len(list) && list[i+1].Name == policy.Name {
 			i++
 		}
 	}
@@ -212,17 +212,17 @@ func (s *Plan) bindPolicies(list []*Policy, id *identity.Identity, cost int64, r
 
 // appendBound appends the bound of a policy, changed by the overrides that cover it, unless id lacks the name that it
 // is counted per.
-func (s *Plan) appendBound(p *Policy, id *identity.Identity, cost int64, r *Resolution) {
+func (p *Plan) appendBound(policy *Policy, id *identity.Identity, cost int64, r *Resolution) {
 	n := len(r.Bounds)
-	r.Bounds = append(r.Bounds, Bound{Policy: p, Cost: cost})
+	r.Bounds = append(r.Bounds, Bound{Policy: policy, Cost: cost})
 	bound := &r.Bounds[n]
-	if !s.fillKey(p, id, r, &bound.Key) {
+	if !p.fillKey(policy, id, r, &bound.Key) {
 		r.Bounds = r.Bounds[:n]
-		r.UserRequired = r.UserRequired || (p.Scope.byUser() && (p.Mode == Enforce || s.mode != Enforce))
+		r.UserRequired = r.UserRequired || (policy.Scope.byUser() && (policy.Mode == Enforce || p.mode != Enforce))
 		return
 	}
-	if p.Cost >= 0 {
-		bound.Cost = p.Cost
+	if policy.Cost >= 0 {
+		bound.Cost = policy.Cost
 	}
 	if len(r.overrides) > 0 {
 		r.applyOverrides(bound)
@@ -242,11 +242,11 @@ func (r *Resolution) matches(p *Policy) bool {
 }
 
 // fillKey fills in the bucket of p for id. It reports false if id lacks a name that the scope is counted per.
-func (s *Plan) fillKey(p *Policy, id *identity.Identity, r *Resolution, key *Key) bool {
+func (p *Plan) fillKey(policy *Policy, id *identity.Identity, r *Resolution, key *Key) bool {
 	// A policy for some endpoint has a bucket of its own, whatever its scope: the policy of the same name for the other
 	// endpoints may have another window, and one bucket cannot hold the state of both.
-	key.Namespace, key.Policy, key.Endpoint = s.namespace, p.Name, p.Endpoint
-	switch p.Scope {
+	key.Namespace, key.Policy, key.Endpoint = p.namespace, policy.Name, policy.Endpoint
+	switch policy.Scope {
 	case Global:
 		key.Group = ByAll
 		return true
@@ -254,17 +254,17 @@ func (s *Plan) fillKey(p *Policy, id *identity.Identity, r *Resolution, key *Key
 		key.Group, key.GroupID = ByIP, id.IP
 		return id.IP != ""
 	case Endpoint:
-		key.Group, key.GroupID, key.Endpoint = ByEndpoint, r.bucketEndpoint(p, id), ""
+		key.Group, key.GroupID, key.Endpoint = ByEndpoint, r.bucketEndpoint(policy, id), ""
 		return true
 	}
 	key.Group, key.GroupID = ByTenant, id.Tenant.ID
 	if id.Tenant.Kind == identity.IP {
 		key.Group = ByIP
 	}
-	if p.Scope.ByEndpoint() {
-		key.Endpoint = r.bucketEndpoint(p, id)
+	if policy.Scope.ByEndpoint() {
+		key.Endpoint = r.bucketEndpoint(policy, id)
 	}
-	switch p.Scope {
+	switch policy.Scope {
 	case Credential:
 		key.Kind, key.Subject = KindCredential, id.Credential
 		if id.Credential == "" {

@@ -19,22 +19,22 @@ var unmatchedPath = strings.Repeat("/\x00", 512)
 //
 // VisitRequestKinds ignores Method and Path of id. Those of a visit are made up, but patterns match them as they match
 // those of requests. The resolution is reused from visit to visit.
-func (s *Plan) VisitRequestKinds(
+func (p *Plan) VisitRequestKinds(
 	id identity.Identity, routes []string, now limit.Micros, visit func(*identity.Identity, *Resolution),
 ) {
 	var r Resolution
 	at := func(method, path, route string) {
 		id.Method, id.Path, id.Route = method, path, route
-		s.ResolveAt(&id, now, &r)
+		p.ResolveAt(&id, now, &r)
 		visit(&id, &r)
 	}
-	e := s.Explain(&id, now)
+	e := p.Explain(&id, now)
 	at("", unmatchedPath, id.Route)
 	for _, route := range routes {
 		at("", unmatchedPath, route)
 	}
 	at("", "/", "")
-	patterns := append(e.patterns(), s.exemptEndpoints(&id)...)
+	patterns := append(e.patterns(), p.exemptEndpoints(&id)...)
 	deepest := 0
 	for _, text := range patterns {
 		deepest = max(deepest, strings.Count(text, "/"))
@@ -50,14 +50,14 @@ func (s *Plan) VisitRequestKinds(
 }
 
 // exemptEndpoints returns the endpoints of the config's exemptions that name no other tenant, each once.
-func (s *Plan) exemptEndpoints(id *identity.Identity) []string {
-	if s.exempt == nil {
+func (p *Plan) exemptEndpoints(id *identity.Identity) []string {
+	if p.exempt == nil {
 		return nil
 	}
 	var list []string
 	seen := map[string]bool{}
-	for i := range s.exempt.entries {
-		e := &s.exempt.entries[i]
+	for i := range p.exempt.entries {
+		e := &p.exempt.entries[i]
 		isOfAnother := e.Tenant != "" && (id.Tenant.Kind != identity.Tenant || e.Tenant != id.Tenant.ID)
 		if e.Endpoint != "" && !isOfAnother && !seen[e.Endpoint] {
 			seen[e.Endpoint] = true
@@ -89,23 +89,23 @@ func (e *Explanation) patterns() []string {
 // TenantBounds returns the bounds of a tenant's requests to all endpoints, each bucket once. For a limit counted per
 // route it returns the buckets of id's route and of routes. It omits bounds that all tenants share, or that are counted
 // by address alone.
-func (s *Plan) TenantBounds(id identity.Identity, routes []string, now limit.Micros) []Bound {
-	return s.groupBounds(ByTenant, id.Tenant.ID, id, routes, now)
+func (p *Plan) TenantBounds(id identity.Identity, routes []string, now limit.Micros) []Bound {
+	return p.groupBounds(ByTenant, id.Tenant.ID, id, routes, now)
 }
 
 // AddressBounds returns, as TenantBounds does for a tenant, the bounds of requests from id's address that are counted
 // by the address alone: limits per ip, and limits of requests without a tenant where the address stands in for it.
-func (s *Plan) AddressBounds(id identity.Identity, routes []string, now limit.Micros) []Bound {
-	return s.groupBounds(ByIP, id.IP, id, routes, now)
+func (p *Plan) AddressBounds(id identity.Identity, routes []string, now limit.Micros) []Bound {
+	return p.groupBounds(ByIP, id.IP, id, routes, now)
 }
 
 // groupBounds returns the bounds of all kinds of requests whose buckets are in a group.
-func (s *Plan) groupBounds(
+func (p *Plan) groupBounds(
 	group Group, groupID string, id identity.Identity, routes []string, now limit.Micros,
 ) []Bound {
 	var bounds []Bound
 	seen := map[Key]bool{}
-	s.VisitRequestKinds(id, routes, now, func(_ *identity.Identity, r *Resolution) {
+	p.VisitRequestKinds(id, routes, now, func(_ *identity.Identity, r *Resolution) {
 		for _, b := range r.Bounds {
 			inGroup := b.Key.Group == group && b.Key.GroupID == groupID
 			unnamed := b.Policy.Scope.ByEndpoint() && b.Key.Endpoint == "" // no request has that bucket

@@ -11,31 +11,31 @@ import (
 // With returns the plan with another snapshot (nil: the config alone). Its Rules may read more facts and headers than
 // the config's own. With is cheap: it compiles the rules only, and only if the snapshot has other needs than the one
 // before.
-func (s *Plan) With(snapshot *Snapshot) *Plan {
-	next := *s
+func (p *Plan) With(snapshot *Snapshot) *Plan {
+	next := *p
 	next.snapshot, next.rows = snapshot, namespaceRows{}
-	needs := s.ownNeeds(s.config)
+	needs := p.ownNeeds(p.config)
 	if snapshot != nil {
-		next.rows = snapshot.namespaces[s.namespace]
-		needs = needs.union(snapshot.Needs(s.namespace))
-		needs.Tier = len(s.tiers)+len(next.foreignTiers()) > 1
+		next.rows = snapshot.namespaces[p.namespace]
+		needs = needs.union(snapshot.Needs(p.namespace))
+		needs.Tier = len(p.tiers)+len(next.foreignTiers()) > 1
 	}
-	if needs != s.needs {
-		next.needs, next.Rules = needs, s.identityRules(needs)
+	if needs != p.needs {
+		next.needs, next.Rules = needs, p.identityRules(needs)
 	}
 	return &next
 }
 
 // Snapshot returns the snapshot beside the config, or nil without one.
-func (s *Plan) Snapshot() *Snapshot { return s.snapshot }
+func (p *Plan) Snapshot() *Snapshot { return p.snapshot }
 
 // foreignTiers returns the tiers that the rows have and the config does not.
-func (s *Plan) foreignTiers() map[string]bool {
-	names := maps.Clone(s.snapshot.tiers)
-	for name := range s.rows.tiers {
+func (p *Plan) foreignTiers() map[string]bool {
+	names := maps.Clone(p.snapshot.tiers)
+	for name := range p.rows.tiers {
 		names[name] = true
 	}
-	for name := range s.tiers {
+	for name := range p.tiers {
 		delete(names, name)
 	}
 	return names
@@ -43,14 +43,14 @@ func (s *Plan) foreignTiers() map[string]bool {
 
 // Faults returns one fault for each tier that rows of tenants name and that neither the config nor a row has. One of
 // its tenants is the key; the default tier applies to all of them. The problem's text does not depend on the tenants.
-func (s *Plan) Faults() []Fault {
-	if s.snapshot == nil {
+func (p *Plan) Faults() []Fault {
+	if p.snapshot == nil {
 		return nil
 	}
-	unknown := maps.Clone(s.snapshot.tenantsByTier)
-	maps.DeleteFunc(unknown, func(tier string, _ int) bool { return tier == "" || s.hasTier(tier) })
+	unknown := maps.Clone(p.snapshot.tenantsByTier)
+	maps.DeleteFunc(unknown, func(tier string, _ int) bool { return tier == "" || p.hasTier(tier) })
 	var faults []Fault
-	for tenant := range s.snapshot.Tenants() {
+	for tenant := range p.snapshot.Tenants() {
 		if len(unknown) == 0 {
 			break
 		}
@@ -58,7 +58,7 @@ func (s *Plan) Faults() []Fault {
 			delete(unknown, tenant.Tier)
 			faults = append(faults, Fault{inTenants, tenant.ID, "tier", fmt.Sprintf(
 				"neither the config nor a row defines tier %q: tier %q applies to this and all other tenants of it",
-				tenant.Tier, s.defaultTier)})
+				tenant.Tier, p.defaultTier)})
 		}
 	}
 	return faults
@@ -66,22 +66,22 @@ func (s *Plan) Faults() []Fault {
 
 // matchEndpoint finds the patterns of the config and of the rows that match, and sets the endpoint to the most
 // specific. If neither is more specific, the config's stays, so that it does not change with the rows.
-func (s *Plan) matchEndpoint(id *identity.Identity, r *Resolution) {
+func (p *Plan) matchEndpoint(id *identity.Identity, r *Resolution) {
 	r.Endpoint = id.Route
-	r.configMatches = s.patterns.match(id.Method, id.Path, r.configMatches)
+	r.configMatches = p.patterns.match(id.Method, id.Path, r.configMatches)
 	if len(r.configMatches) > 0 {
-		r.Endpoint = s.patterns.list[r.configMatches[0]].text
+		r.Endpoint = p.patterns.list[r.configMatches[0]].text
 	}
-	if s.snapshot == nil {
+	if p.snapshot == nil {
 		return
 	}
-	patterns := s.snapshot.endpoints.patterns
+	patterns := p.snapshot.endpoints.patterns
 	r.rowMatches = patterns.match(id.Method, id.Path, r.rowMatches)
 	if len(r.rowMatches) == 0 {
 		return
 	}
 	narrowest := &patterns.list[r.rowMatches[0]]
-	if len(r.configMatches) == 0 || relate(narrowest, &s.patterns.list[r.configMatches[0]]) == narrower {
+	if len(r.configMatches) == 0 || relate(narrowest, &p.patterns.list[r.configMatches[0]]) == narrower {
 		r.Endpoint = narrowest.text
 	}
 }
@@ -93,8 +93,8 @@ type activeOverride struct {
 }
 
 // collectOverrides returns the rows of the request's tenant, and collects the overrides that apply now.
-func (s *Plan) collectOverrides(id *identity.Identity, now limit.Micros, r *Resolution) (rows *tenantRows) {
-	b := s.snapshot
+func (p *Plan) collectOverrides(id *identity.Identity, now limit.Micros, r *Resolution) (rows *tenantRows) {
+	b := p.snapshot
 	if b == nil {
 		return nil
 	}
@@ -115,12 +115,12 @@ func (s *Plan) collectOverrides(id *identity.Identity, now limit.Micros, r *Reso
 }
 
 // collectActive adds those of a list that apply to the request.
-func (b *Snapshot) collectActive(list []*override, id *identity.Identity, now limit.Micros, r *Resolution) {
+func (s *Snapshot) collectActive(list []*override, id *identity.Identity, now limit.Micros, r *Resolution) {
 	for _, o := range list {
 		if !o.activeAt(now) || (o.tenant != "" && (id.Tenant.Kind != identity.Tenant || o.tenant != id.Tenant.ID)) {
 			continue
 		}
-		rank, ok := b.rank(o.endpoint, r)
+		rank, ok := s.rank(o.endpoint, r)
 		if !ok {
 			continue
 		}
@@ -133,12 +133,12 @@ func (b *Snapshot) collectActive(list []*override, id *identity.Identity, now li
 
 // rank returns the position of a row's endpoint among those that match the request, the narrowest first; no endpoint
 // comes last. It reports false if the endpoint does not match.
-func (b *Snapshot) rank(endpoint string, r *Resolution) (int, bool) {
+func (s *Snapshot) rank(endpoint string, r *Resolution) (int, bool) {
 	if endpoint == "" {
 		return len(r.rowMatches), true
 	}
 	for position, i := range r.rowMatches {
-		if b.endpoints.patterns.list[i].text == endpoint {
+		if s.endpoints.patterns.list[i].text == endpoint {
 			return position, true
 		}
 	}
@@ -204,39 +204,39 @@ func stronger(a, b *activeOverride) *activeOverride {
 
 // tierOf returns the tier of a request's tenant: that of its row, else what the request claims, if it exists; else the
 // default tier.
-func (s *Plan) tierOf(rows *tenantRows, id *identity.Identity) string {
+func (p *Plan) tierOf(rows *tenantRows, id *identity.Identity) string {
 	if id.Tenant.Kind != identity.Tenant {
-		return s.defaultTier
+		return p.defaultTier
 	}
 	if rows != nil && rows.tier != "" {
-		return s.Tier(rows.tier)
+		return p.Tier(rows.tier)
 	}
-	return s.Tier(id.Tier)
+	return p.Tier(id.Tier)
 }
 
 // bindRows appends the bounds of the rows for a tenant and for its tier. Of rows with one name a tenant's goes before
 // a tier's, then a narrower endpoint before a wider one, then the younger before the older.
-func (s *Plan) bindRows(rows *tenantRows, id *identity.Identity, cost int64, r *Resolution) {
-	if s.snapshot == nil {
+func (p *Plan) bindRows(rows *tenantRows, id *identity.Identity, cost int64, r *Resolution) {
+	if p.snapshot == nil {
 		return
 	}
 	if rows != nil {
-		s.bindRowList(rows.policies, id, cost, r)
+		p.bindRowList(rows.policies, id, cost, r)
 	}
-	s.bindRowList(s.rows.tiers[r.Tier], id, cost, r)
+	p.bindRowList(p.rows.tiers[r.Tier], id, cost, r)
 }
 
 // bindRowList appends the bounds of a list of rows, in which those of one namespace and name stand together.
-func (s *Plan) bindRowList(list []*row, id *identity.Identity, cost int64, r *Resolution) {
+func (p *Plan) bindRowList(list []*row, id *identity.Identity, cost int64, r *Resolution) {
 	for len(list) > 0 {
 		n := 1
 		for n < len(list) && list[n].Name == list[0].Name && list[n].namespace == list[0].namespace {
 			n++
 		}
-		if list[0].namespace == s.namespace && !r.hasRow(list[0].Name) {
-			if best := s.snapshot.narrowest(list[:n], r); best != nil {
+		if list[0].namespace == p.namespace && !r.hasRow(list[0].Name) {
+			if best := p.snapshot.narrowest(list[:n], r); best != nil {
 				r.rows = append(r.rows, best)
-				s.appendBound(best.variant(s.mode, s.failMode, s.accuracy), id, cost, r)
+				p.appendBound(best.variant(p.mode, p.failMode, p.accuracy), id, cost, r)
 			}
 		}
 		list = list[n:]
@@ -244,10 +244,10 @@ func (s *Plan) bindRowList(list []*row, id *identity.Identity, cost int64, r *Re
 }
 
 // narrowest returns the row of one name with the most specific endpoint that matches, or nil if none does.
-func (b *Snapshot) narrowest(list []*row, r *Resolution) (best *row) {
+func (s *Snapshot) narrowest(list []*row, r *Resolution) (best *row) {
 	lowest := 0
 	for _, candidate := range list {
-		if rank, ok := b.rank(candidate.Endpoint, r); ok && (best == nil || rank < lowest) {
+		if rank, ok := s.rank(candidate.Endpoint, r); ok && (best == nil || rank < lowest) {
 			best, lowest = candidate, rank
 		}
 	}

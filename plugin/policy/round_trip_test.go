@@ -11,8 +11,8 @@ import (
 
 func TestASnapshotKeepsEveryFieldOfAPolicy(t *testing.T) {
 	for _, p := range policytest.Full(t) {
-		row := policy.Row{ID: 7, Policy: p}
-		snapshot, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.Row{row}}, nil)
+		row := policy.PolicyRow{ID: 7, Policy: p}
+		snapshot, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.PolicyRow{row}}, nil)
 		row.Slot = "" // a snapshot has active policies only
 		if got := slices.Collect(snapshot.Policies()); len(faults) > 0 || len(got) != 1 || !reflect.DeepEqual(got[0], row) {
 			t.Errorf("%+v (%v), want %+v", got, faults, row)

@@ -14,7 +14,7 @@ type Rows struct {
 	Version   int64 // of the database; a snapshot of these rows enforces it
 	Tiers     []TierRow
 	Tenants   []schema.Tenant
-	Policies  []Row
+	Policies  []PolicyRow
 	Overrides []Override
 }
 
@@ -38,17 +38,17 @@ type TierRow struct {
 	Name string `json:"name"`
 }
 
-// Row is a policy that a database holds, for all tenants of a tier or for one tenant. Its key is ID.
+// PolicyRow is a policy that a database holds, for all tenants of a tier or for one tenant. Its key is ID.
 //
 // An empty Mode, FailMode and Accuracy mean those of the config under which a request is decided; an empty Algorithm is
 // token_bucket.
-type Row struct {
+type PolicyRow struct { //nolint:revive // Row alone would not say of what, beside TierRow and Override
 	ID int64 `json:"id"`
 	schema.Policy
 }
 
 // Match returns what the row applies to, least specific first: tier, tenant, tenant+endpoint.
-func (p *Row) Match() string {
+func (p *PolicyRow) Match() string {
 	switch {
 	case p.Tenant == "":
 		return "tier"

@@ -19,7 +19,7 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 	)
 	scoped := func(scope, endpoint string) policy.Rows {
 		return policy.Rows{
-			Policies: []policy.Row{
+			Policies: []policy.PolicyRow{
 				{
 					ID: 1,
 					Policy: schema.Policy{
@@ -36,7 +36,7 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 	ofTin := schema.Policy{Tier: "tin", Limit: schema.Limit{Name: "x", Scope: "tenant", Limit: 1, WindowSize: 1}}
 	twoTiers := policy.Rows{
 		Tiers: []policy.TierRow{{Name: "gold"}}, Tenants: []schema.Tenant{{ID: "acme"}},
-		Policies: []policy.Row{{ID: 1, Policy: ofTin}},
+		Policies: []policy.PolicyRow{{ID: 1, Policy: ofTin}},
 	}
 	tests := []struct {
 		name    string
@@ -77,7 +77,7 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 
 func TestRowsOfAnotherNamespaceNeedNoFacts(t *testing.T) {
 	perUser := schema.Limit{Name: "x", Scope: "user", Limit: 1, WindowSize: 1}
-	snapshot := build(t, policy.Rows{Policies: []policy.Row{
+	snapshot := build(t, policy.Rows{Policies: []policy.PolicyRow{
 		{ID: 1, Policy: schema.Policy{Namespace: "eu", Tenant: "acme", Limit: perUser}},
 	}})
 	if with := compile(t, `{observe_endpoint: false, on_missing_tenant: skip}`).With(snapshot); with.Rules.Required != 0 {
@@ -125,7 +125,7 @@ func TestResolvingBesideASnapshotAllocatesNothingInSteadyState(t *testing.T) {
 
 func TestAnonymousRequestsMeetTheRowsOfTheDefaultTierOnly(t *testing.T) {
 	rows := policy.Rows{
-		Policies: []policy.Row{
+		Policies: []policy.PolicyRow{
 			{ID: 1, Policy: schema.Policy{Tier: "bronze", Limit: perTenant(1, "", 7).Limit}},
 			{ID: 2, Policy: schema.Policy{Tier: "silver", Limit: perTenant(1, "", 8).Limit}},
 		},

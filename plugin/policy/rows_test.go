@@ -39,8 +39,8 @@ func cut(request string) (method, path string) {
 	return request[:i], request[i+1:]
 }
 
-func somePolicy(t *rapid.T, id int64) policy.Row {
-	row := policy.Row{ID: id}
+func somePolicy(t *rapid.T, id int64) policy.PolicyRow {
+	row := policy.PolicyRow{ID: id}
 	row.Namespace = rapid.SampledFrom([]string{"", "default", "other"}).Draw(t, "namespace")
 	row.Limit = schema.Limit{
 		Name:       someName.Draw(t, "name"),
@@ -121,7 +121,7 @@ func merge(rows policy.Rows, changes policy.Changes) policy.Rows {
 	removed := changes.Removed
 	tier := func(r policy.TierRow) string { return r.Name }
 	tenant := func(r schema.Tenant) string { return r.ID }
-	row := func(r policy.Row) int64 { return r.ID }
+	row := func(r policy.PolicyRow) int64 { return r.ID }
 	override := func(o policy.Override) int64 { return o.ID }
 	return policy.Rows{
 		Version:   changes.Version,

@@ -29,8 +29,8 @@ func sameSlice[T any](a, b []T) bool {
 
 func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
 	var rows Rows
-	row := func(id int64, tenant string) Row {
-		return Row{
+	row := func(id int64, tenant string) PolicyRow {
+		return PolicyRow{
 			ID: id,
 			Policy: schema.Policy{
 				Tenant: tenant, Limit: schema.Limit{Name: "a", Scope: "tenant", Endpoint: "GET /x", Limit: 9, WindowSize: 1},
@@ -56,20 +56,20 @@ func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
 		shards, policies, overrides int
 	}{
 		{"nothing", Changes{}, 0, 0, 0},
-		{"a new policy", Changes{Rows: Rows{Policies: []Row{row(9999, "tenant-7")}}}, 1, 1, 0},
-		{"another value of a policy", Changes{Rows: Rows{Policies: []Row{row(7, "tenant-7")}}}, 1, 1, 0},
+		{"a new policy", Changes{Rows: Rows{Policies: []PolicyRow{row(9999, "tenant-7")}}}, 1, 1, 0},
+		{"another value of a policy", Changes{Rows: Rows{Policies: []PolicyRow{row(7, "tenant-7")}}}, 1, 1, 0},
 		{"a removed policy", Changes{Removed: RowKeys{Policies: []int64{7}}}, 1, 1, 0},
 		{"one of many users of one tenant", Changes{Rows: Rows{Overrides: []Override{ban(7, "one", "user-7")}}}, 1, 0, 1},
 		{"a tenant", Changes{Rows: Rows{Tenants: []schema.Tenant{{ID: "tenant-7", Tier: "gold"}}}}, 1, 0, 0},
 		{
 			"a policy of a tier",
-			Changes{Rows: Rows{Policies: []Row{{ID: 9999, Policy: schema.Policy{Tier: "gold", Limit: row(0, "").Limit}}}}},
+			Changes{Rows: Rows{Policies: []PolicyRow{{ID: 9999, Policy: schema.Policy{Tier: "gold", Limit: row(0, "").Limit}}}}},
 			0, 1,
 			0,
 		},
 		{
 			"a policy that does not compile",
-			Changes{Rows: Rows{Policies: []Row{{ID: 7, Policy: schema.Policy{Tenant: "tenant-7"}}}}},
+			Changes{Rows: Rows{Policies: []PolicyRow{{ID: 7, Policy: schema.Policy{Tenant: "tenant-7"}}}}},
 			1, 1, 0,
 		},
 	}

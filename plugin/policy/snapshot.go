@@ -85,28 +85,28 @@ func networkShard(network netip.Prefix) int {
 }
 
 // Version returns the version of the database that the snapshot holds.
-func (b *Snapshot) Version() int64 { return b.version }
+func (s *Snapshot) Version() int64 { return s.version }
 
 // Len returns the number of rows, without those of tiers.
-func (b *Snapshot) Len() int { return b.tenantCount + b.policies.rows + b.overrides.rows }
+func (s *Snapshot) Len() int { return s.tenantCount + s.policies.rows + s.overrides.rows }
 
 // Tiers returns the rows of all tiers, sorted by name.
-func (b *Snapshot) Tiers() []TierRow {
-	rows := make([]TierRow, 0, len(b.tiers))
-	for _, name := range slices.Sorted(maps.Keys(b.tiers)) {
+func (s *Snapshot) Tiers() []TierRow {
+	rows := make([]TierRow, 0, len(s.tiers))
+	for _, name := range slices.Sorted(maps.Keys(s.tiers)) {
 		rows = append(rows, TierRow{name})
 	}
 	return rows
 }
 
 // Tenants returns the rows of all tenants, in no particular order.
-func (b *Snapshot) Tenants() iter.Seq[schema.Tenant] {
+func (s *Snapshot) Tenants() iter.Seq[schema.Tenant] {
 	return func(yield func(schema.Tenant) bool) {
-		for _, s := range b.shards {
-			if s == nil {
+		for _, sh := range s.shards {
+			if sh == nil {
 				continue
 			}
-			for id, a := range s.tenants {
+			for id, a := range sh.tenants {
 				if a.hasRow && !yield(schema.Tenant{ID: id, Tier: a.tier, TimeZone: a.timeZone}) {
 					return
 				}
@@ -116,11 +116,11 @@ func (b *Snapshot) Tenants() iter.Seq[schema.Tenant] {
 }
 
 // Policies returns all policies as they were given, except for spellings that mean the same, in no particular order.
-func (b *Snapshot) Policies() iter.Seq[Row] { return normalizedRows(&b.policies, (*row).normalized) }
+func (s *Snapshot) Policies() iter.Seq[PolicyRow] { return normalizedRows(&s.policies, (*row).normalized) }
 
 // Overrides returns all overrides as they were given, except for spellings that mean the same, in no particular order.
-func (b *Snapshot) Overrides() iter.Seq[Override] {
-	return normalizedRows(&b.overrides, (*override).normalized)
+func (s *Snapshot) Overrides() iter.Seq[Override] {
+	return normalizedRows(&s.overrides, (*override).normalized)
 }
 
 func normalizedRows[R hasID, P any](rows *index[R], as func(R) P) iter.Seq[P] {
@@ -136,24 +136,24 @@ func normalizedRows[R hasID, P any](rows *index[R], as func(R) P) iter.Seq[P] {
 }
 
 // tenant returns the rows of a tenant, or nil if there are none.
-func (b *Snapshot) tenant(tenant string) *tenantRows {
-	if s := b.shards[tenantShard(tenant)]; s != nil {
-		return s.tenants[tenant]
+func (s *Snapshot) tenant(tenant string) *tenantRows {
+	if sh := s.shards[tenantShard(tenant)]; sh != nil {
+		return sh.tenants[tenant]
 	}
 	return nil
 }
 
 // overridesOf returns the overrides of a subject.
-func (b *Snapshot) overridesOf(s subject) []*override {
-	if shard := b.shards[s.shard()]; shard != nil {
-		return shard.subjects[s]
+func (s *Snapshot) overridesOf(whose subject) []*override {
+	if shard := s.shards[whose.shard()]; shard != nil {
+		return shard.subjects[whose]
 	}
 	return nil
 }
 
 // networkOverrides returns the overrides of a network.
-func (b *Snapshot) networkOverrides(network netip.Prefix) []*override {
-	if shard := b.shards[networkShard(network)]; shard != nil {
+func (s *Snapshot) networkOverrides(network netip.Prefix) []*override {
+	if shard := s.shards[networkShard(network)]; shard != nil {
 		return shard.networks[network]
 	}
 	return nil
@@ -161,20 +161,20 @@ func (b *Snapshot) networkOverrides(network netip.Prefix) []*override {
 
 // addressOverrides appends the overrides of all networks that contain an address of an identity: an IPv4 address, or a
 // network of IPv6. It does not find smaller networks than that: an identity does not distinguish them.
-func (b *Snapshot) addressOverrides(address string, found []*override) []*override {
-	if len(b.networkSizes) == 0 {
+func (s *Snapshot) addressOverrides(address string, found []*override) []*override {
+	if len(s.networkSizes) == 0 {
 		return found
 	}
 	whole, err := network(address)
 	if err != nil {
 		return found // a client without an address
 	}
-	for _, s := range b.networkSizes {
-		if s.is4 != whole.Addr().Is4() || s.bits > whole.Bits() {
+	for _, size := range s.networkSizes {
+		if size.is4 != whole.Addr().Is4() || size.bits > whole.Bits() {
 			continue
 		}
-		if part, err := whole.Addr().Prefix(s.bits); err == nil {
-			found = append(found, b.networkOverrides(part)...)
+		if part, err := whole.Addr().Prefix(size.bits); err == nil {
+			found = append(found, s.networkOverrides(part)...)
 		}
 	}
 	return found

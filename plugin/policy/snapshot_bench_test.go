@@ -21,7 +21,7 @@ func crowd(tenants int) policy.Rows {
 		rows.Tenants = append(rows.Tenants, schema.Tenant{ID: name, Tier: "silver"})
 		for i := range 4 {
 			id++
-			row := policy.Row{ID: id, Policy: schema.Policy{Namespace: "default", Tenant: name, Limit: schema.Limit{
+			row := policy.PolicyRow{ID: id, Policy: schema.Policy{Namespace: "default", Tenant: name, Limit: schema.Limit{
 				Name: fmt.Sprintf("limit-%d", i), Scope: "tenant", Limit: 1000 + id, WindowSize: 3600, Algorithm: "token_bucket",
 			}}}
 			if i > 1 {
@@ -69,7 +69,9 @@ func BenchmarkSnapshot(b *testing.B) {
 			n++
 			began := time.Now()
 			apply(b, snapshot,
-				policy.Changes{Rows: policy.Rows{Policies: []policy.Row{perTenant(int64(n%1000+1), "tenant-000001", int64(n))}}})
+				policy.Changes{Rows: policy.Rows{Policies: []policy.PolicyRow{
+					perTenant(int64(n%1000+1), "tenant-000001", int64(n)),
+				}}})
 			slowest = max(slowest, time.Since(began))
 		}
 		b.ReportMetric(float64(slowest.Microseconds()), "slowest-µs")

@@ -56,8 +56,8 @@ func apply(t testing.TB, snapshot *policy.Snapshot, changes policy.Changes) *pol
 }
 
 // perTenant is a valid row: a limit of one tenant.
-func perTenant(id int64, tenant string, quantity int64) policy.Row {
-	return policy.Row{
+func perTenant(id int64, tenant string, quantity int64) policy.PolicyRow {
+	return policy.PolicyRow{
 		ID: id,
 		Policy: schema.Policy{
 			Tenant: tenant, Limit: schema.Limit{Name: "daily", Scope: "tenant", Limit: quantity, WindowSize: 60},
@@ -76,7 +76,7 @@ func TestABookGivesItsRowsBackAsTheyWere(t *testing.T) {
 		Version: 7,
 		Tiers:   []policy.TierRow{{Name: "gold"}},
 		Tenants: []schema.Tenant{{ID: "acme", Tier: "gold", TimeZone: "Europe/Berlin"}},
-		Policies: []policy.Row{
+		Policies: []policy.PolicyRow{
 			{ID: 1, Policy: schema.Policy{Namespace: "eu", Tier: "gold", Limit: schema.Limit{
 				Name: "a", Scope: "user+endpoint", Endpoint: "GET /x", Limit: 5, WindowSize: 60,
 				Algorithm: "token_bucket", Burst: 9, SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow",
@@ -131,10 +131,10 @@ func TestABookGivesItsRowsBackAsTheyWere(t *testing.T) {
 }
 
 func TestEveryFaultOfARowIsReportedWithItsField(t *testing.T) {
-	policyRow := func(edit func(*policy.Row)) policy.Rows {
+	policyRow := func(edit func(*policy.PolicyRow)) policy.Rows {
 		row := perTenant(5, "acme", 10)
 		edit(&row)
-		return policy.Rows{Policies: []policy.Row{row}}
+		return policy.Rows{Policies: []policy.PolicyRow{row}}
 	}
 	type overrideRow = policy.Override
 	const custom = policy.CustomLimit
@@ -148,21 +148,21 @@ func TestEveryFaultOfARowIsReportedWithItsField(t *testing.T) {
 		"tiers 5: name: ":                      {Tiers: []policy.TierRow{{Name: ""}}},
 		"tenants : id: ":                       {Tenants: []schema.Tenant{{ID: ""}}},
 		"tenants acme: tier: ":                 {Tenants: []schema.Tenant{{ID: "acme", Tier: long}}},
-		"policies 5: namespace: ":              policyRow(func(p *policy.Row) { p.Namespace = "a b" }),
-		"policies 5: name: ":                   policyRow(func(p *policy.Row) { p.Limit.Name = `a"b` }),
-		"policies 5: tenant: must be left out": policyRow(func(p *policy.Row) { p.Tier = "gold" }),
-		"policies 5: tenant: ":                 policyRow(func(p *policy.Row) { p.Tenant = long }),
-		"policies 5: tier: ":                   policyRow(func(p *policy.Row) { p.Tenant, p.Tier = "", long }),
-		"policies 5: scope: ":                  policyRow(func(p *policy.Row) { p.Limit.Scope = "galaxy" }),
-		"policies 5: algorithm: ":              policyRow(func(p *policy.Row) { p.Limit.Algorithm = "dice" }),
-		"policies 5: limit: ":                  policyRow(func(p *policy.Row) { p.Limit.Limit = 0 }),
-		"policies 5: window_size: ":            policyRow(func(p *policy.Row) { p.Limit.WindowSize = 1 << 60 }),
-		"policies 5: mode: ":                   policyRow(func(p *policy.Row) { p.Limit.Mode = "dream" }),
-		"policies 5: fail_mode: ":              policyRow(func(p *policy.Row) { p.Limit.FailMode = "ajar" }),
-		"policies 5: public_note: ":            policyRow(func(p *policy.Row) { p.PublicNote = "two\nlines" }),
-		"policies 5: accuracy: ":               policyRow(func(p *policy.Row) { p.Limit.Accuracy = "excat" }),
-		"policies 5: cost: ":                   policyRow(func(p *policy.Row) { p.Limit.Cost = &costly }),
-		"policies 5: endpoint: ":               policyRow(func(p *policy.Row) { p.Limit.Endpoint = "GET records" }),
+		"policies 5: namespace: ":              policyRow(func(p *policy.PolicyRow) { p.Namespace = "a b" }),
+		"policies 5: name: ":                   policyRow(func(p *policy.PolicyRow) { p.Limit.Name = `a"b` }),
+		"policies 5: tenant: must be left out": policyRow(func(p *policy.PolicyRow) { p.Tier = "gold" }),
+		"policies 5: tenant: ":                 policyRow(func(p *policy.PolicyRow) { p.Tenant = long }),
+		"policies 5: tier: ":                   policyRow(func(p *policy.PolicyRow) { p.Tenant, p.Tier = "", long }),
+		"policies 5: scope: ":                  policyRow(func(p *policy.PolicyRow) { p.Limit.Scope = "galaxy" }),
+		"policies 5: algorithm: ":              policyRow(func(p *policy.PolicyRow) { p.Limit.Algorithm = "dice" }),
+		"policies 5: limit: ":                  policyRow(func(p *policy.PolicyRow) { p.Limit.Limit = 0 }),
+		"policies 5: window_size: ":            policyRow(func(p *policy.PolicyRow) { p.Limit.WindowSize = 1 << 60 }),
+		"policies 5: mode: ":                   policyRow(func(p *policy.PolicyRow) { p.Limit.Mode = "dream" }),
+		"policies 5: fail_mode: ":              policyRow(func(p *policy.PolicyRow) { p.Limit.FailMode = "ajar" }),
+		"policies 5: public_note: ":            policyRow(func(p *policy.PolicyRow) { p.PublicNote = "two\nlines" }),
+		"policies 5: accuracy: ":               policyRow(func(p *policy.PolicyRow) { p.Limit.Accuracy = "excat" }),
+		"policies 5: cost: ":                   policyRow(func(p *policy.PolicyRow) { p.Limit.Cost = &costly }),
+		"policies 5: endpoint: ":               policyRow(func(p *policy.PolicyRow) { p.Limit.Endpoint = "GET records" }),
 		"overrides 5: kind: ":                  override(func(o *overrideRow) { o.Kind, o.Factor = "bless", 0 }),
 		"overrides 5: source: ":                override(func(o *overrideRow) { o.Source, o.Factor = policy.Detector, 1000 }),
 		"overrides 5: user: must be left out":  override(func(o *overrideRow) { o.User, o.IP = "u", "192.0.2.1" }),
@@ -197,13 +197,13 @@ func TestEveryFaultOfARowIsReportedWithItsField(t *testing.T) {
 func TestARowThatNoLongerCompilesKeepsItsLastGoodValue(t *testing.T) {
 	good := policy.Rows{
 		Tenants:   []schema.Tenant{{ID: "acme", Tier: "gold"}},
-		Policies:  []policy.Row{perTenant(1, "acme", 10), perTenant(2, "beta", 20)},
+		Policies:  []policy.PolicyRow{perTenant(1, "acme", 10), perTenant(2, "beta", 20)},
 		Overrides: []policy.Override{banned(1, "acme"), banned(2, "beta")},
 	}
 	bad := policy.Rows{
 		Version:   2,
 		Tenants:   []schema.Tenant{{ID: "acme", Tier: strings.Repeat("x", 99)}},
-		Policies:  []policy.Row{perTenant(1, "acme", -1), perTenant(3, "new", -1)},
+		Policies:  []policy.PolicyRow{perTenant(1, "acme", -1), perTenant(3, "new", -1)},
 		Overrides: numbered(schema.Override{Kind: "bless"}),
 	}
 	snapshot := build(t, good)
@@ -223,31 +223,31 @@ func TestARowThatNoLongerCompilesKeepsItsLastGoodValue(t *testing.T) {
 }
 
 func TestAnEndpointThatIsAmbiguousWithAnotherIsAFaultUntilTheOtherIsGone(t *testing.T) {
-	at := func(id int64, endpoint string) policy.Row {
+	at := func(id int64, endpoint string) policy.PolicyRow {
 		row := perTenant(id, "acme", 10)
 		row.Limit.Endpoint = endpoint
 		return row
 	}
-	snapshot := build(t, policy.Rows{Policies: []policy.Row{at(1, "GET /a/{x}"), at(2, "GET /z")}})
+	snapshot := build(t, policy.Rows{Policies: []policy.PolicyRow{at(1, "GET /a/{x}"), at(2, "GET /z")}})
 	for _, endpoint := range []string{"GET /{y}/b", "* /a/b"} {
-		next, faults := snapshot.Apply(policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, endpoint)}}})
+		next, faults := snapshot.Apply(policy.Changes{Rows: policy.Rows{Policies: []policy.PolicyRow{at(2, endpoint)}}})
 		if len(faults) != 1 || faults[0].Field != "endpoint" || faults[0].Key != "2" ||
 			!slices.Equal(contents(next), contents(snapshot)) {
 			t.Errorf("%s: faults are %v, and the snapshot has %q, want one about the endpoint of 2 and %q",
 				endpoint, faults, contents(next), contents(snapshot))
 		}
 		apply(t, snapshot, policy.Changes{
-			Rows: policy.Rows{Policies: []policy.Row{at(2, endpoint)}}, Removed: policy.RowKeys{Policies: []int64{1}},
+			Rows: policy.Rows{Policies: []policy.PolicyRow{at(2, endpoint)}}, Removed: policy.RowKeys{Policies: []int64{1}},
 		})
 	}
 	// the same requests, by another name
-	apply(t, snapshot, policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, "GET /a/{other}")}}})
+	apply(t, snapshot, policy.Changes{Rows: policy.Rows{Policies: []policy.PolicyRow{at(2, "GET /a/{other}")}}})
 }
 
 func TestAnUnknownTierIsReportedOnceWithOneOfItsTenants(t *testing.T) {
 	plan := compile(t, modelConfig).With(build(t, policy.Rows{
 		Tiers:    []policy.TierRow{{Name: "gold"}},
-		Policies: []policy.Row{{ID: 1, Policy: schema.Policy{Tier: "tin", Limit: perTenant(1, "", 1).Limit}}},
+		Policies: []policy.PolicyRow{{ID: 1, Policy: schema.Policy{Tier: "tin", Limit: perTenant(1, "", 1).Limit}}},
 		Tenants: []schema.Tenant{
 			{ID: "a", Tier: "nickel"},
 			{ID: "b", Tier: "nickel"},

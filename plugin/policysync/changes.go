@@ -116,7 +116,7 @@ func (k *tableKeys) fetch(ctx context.Context, tx pgx.Tx, into *policy.Changes) 
 	}
 	into.Removed.Tiers = missingKeys(k[tiersTable], into.Tiers, func(r policy.TierRow) string { return r.Name })
 	into.Removed.Tenants = missingKeys(k[tenantsTable], into.Tenants, func(r schema.Tenant) string { return r.ID })
-	policyKey := func(r policy.Row) string { return strconv.FormatInt(r.ID, 10) }
+	policyKey := func(r policy.PolicyRow) string { return strconv.FormatInt(r.ID, 10) }
 	overrideKey := func(o policy.Override) string { return strconv.FormatInt(o.ID, 10) }
 	var policyErr, overrideErr error
 	into.Removed.Policies, policyErr = parseIDs(missingKeys(k[policiesTable], into.Policies, policyKey))

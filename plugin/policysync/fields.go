@@ -49,7 +49,7 @@ func saved[T any](fields []schema.Field[T]) (list []savedField[T]) {
 }
 
 // policy writes or reads a policy.
-func (c *codec) policy(r *policy.Row) {
+func (c *codec) policy(r *policy.PolicyRow) {
 	c.number(&r.ID)
 	visitFields(c, savedPolicyFields, &r.Policy)
 }
@@ -107,7 +107,7 @@ func columnsOf[T any](fields []schema.Field[T]) string {
 }
 
 func scanPolicies(texts internedTexts, rows *policy.Rows) ([]any, func()) {
-	row := new(policy.Row)
+	row := new(policy.PolicyRow)
 	to := scanFields(texts, &row.ID, policyFields, &row.Policy)
 	return to, func() { rows.Policies = append(rows.Policies, *row) }
 }

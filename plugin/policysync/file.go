@@ -221,7 +221,7 @@ func decodeRows(sum *checksumReader, rows *policy.Rows, version uint32, count ui
 			rows.Tenants = append(rows.Tenants, schema.Tenant{})
 			c.tenant(&rows.Tenants[len(rows.Tenants)-1])
 		case recordPolicy:
-			rows.Policies = append(rows.Policies, policy.Row{})
+			rows.Policies = append(rows.Policies, policy.PolicyRow{})
 			c.policy(&rows.Policies[len(rows.Policies)-1])
 		case recordOverride:
 			rows.Overrides = append(rows.Overrides, policy.Override{})

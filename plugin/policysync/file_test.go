@@ -26,7 +26,7 @@ func crowd(tenants int) policy.Rows {
 		tenant, cost := fmt.Sprintf("tenant-%06d", n), int64(n%3)
 		rows.Tenants = append(rows.Tenants, schema.Tenant{ID: tenant, Tier: "gold", TimeZone: "Europe/Vienna"})
 		for i := range 4 {
-			row := policy.Row{ID: int64(n*10 + i), Policy: schema.Policy{
+			row := policy.PolicyRow{ID: int64(n*10 + i), Policy: schema.Policy{
 				Namespace: "default", Tenant: tenant,
 				Limit: schema.Limit{
 					Name: fmt.Sprint("limit-", i), Scope: "tenant", Limit: int64(1000 + n), WindowSize: 3600,
@@ -93,7 +93,7 @@ func same[T any](a, b func(func(T) bool)) bool {
 	text := func(items func(func(T) bool)) []string {
 		var all []string
 		for item := range items {
-			if r, ok := any(item).(policy.Row); ok && r.Limit.Cost != nil {
+			if r, ok := any(item).(policy.PolicyRow); ok && r.Limit.Cost != nil {
 				all = append(all, fmt.Sprint("cost ", *r.Limit.Cost, " of ", r.ID))
 				r.Limit.Cost = nil
 				all = append(all, fmt.Sprintf("%+v", r))
@@ -141,7 +141,7 @@ func TestAFileOfALaterFormatIsAnError(t *testing.T) {
 
 func TestCodecReadsWhatItWrites(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var row policy.Row
+		var row policy.PolicyRow
 		var over policy.Override
 		draw(t, reflect.ValueOf(&row).Elem())
 		draw(t, reflect.ValueOf(&over).Elem())
@@ -151,7 +151,7 @@ func TestCodecReadsWhatItWrites(t *testing.T) {
 		out.policy(&row)
 		out.override(&over)
 		in := codec{reading: true, format: format, buf: out.buf, texts: internedTexts{}}
-		var rowAgain policy.Row
+		var rowAgain policy.PolicyRow
 		var overAgain policy.Override
 		in.policy(&rowAgain)
 		in.override(&overAgain)

@@ -91,7 +91,7 @@ func loadAll(ctx context.Context, conn *pgx.Conn, most int) (loadedRows, error) 
 			Version:   a.head.version,
 			Tiers:     make([]policy.TierRow, 0, counts[tiersTable]),
 			Tenants:   make([]schema.Tenant, 0, counts[tenantsTable]),
-			Policies:  make([]policy.Row, 0, counts[policiesTable]),
+			Policies:  make([]policy.PolicyRow, 0, counts[policiesTable]),
 			Overrides: make([]policy.Override, 0, counts[overridesTable]),
 		}
 		texts := internedTexts{}
