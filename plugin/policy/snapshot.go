@@ -116,7 +116,9 @@ func (s *Snapshot) Tenants() iter.Seq[schema.Tenant] {
 }
 
 // Policies returns all policies as they were given, except for spellings that mean the same, in no particular order.
-func (s *Snapshot) Policies() iter.Seq[PolicyRow] { return normalizedRows(&s.policies, (*row).normalized) }
+func (s *Snapshot) Policies() iter.Seq[PolicyRow] {
+	return normalizedRows(&s.policies, (*row).normalized)
+}
 
 // Overrides returns all overrides as they were given, except for spellings that mean the same, in no particular order.
 func (s *Snapshot) Overrides() iter.Seq[Override] {

@@ -156,7 +156,7 @@ func BenchmarkCallsOfAHotTenant(b *testing.B) {
 func (n *node) endless() {
 	for i := range n.shards {
 		for _, e := range n.shards[i].entries {
-			e.ledger.grants[0] = grant{tokens: 1 << 40, ends: 1 << 62}
+			e.holdings.grants[0] = grant{tokens: 1 << 40, ends: 1 << 62}
 		}
 	}
 	began := time.Now()

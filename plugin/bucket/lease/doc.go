@@ -4,8 +4,8 @@
 // A node that sees a bucket often takes tokens from it ahead of need, about as many as it spends in 100 ms, and spends
 // them without calling the store. A [Store] does so in the background: it renews leases before they run dry, takes many
 // in one call, and returns what is not needed, so no request ever waits for a lease. A request that finds no lease
-// calls the store itself. Nothing is leased for requests that cost more than a lease can hold. A [ledger] accounts for
-// every token.
+// calls the store itself. Nothing is leased for requests that cost more than a lease can hold. The [holdings] account
+// for every token.
 //
 // # No node admits more than the limit
 //
@@ -46,10 +46,10 @@
 // # Order of the decorators
 //
 // This decorator stands before the outage layer: a [View] calls an outage view, and renewals call the shared store
-// itself. So a lease is spent while the shared store is unavailable, without a place in the bulkhead, and only a request
-// that finds no lease is decided by fail modes. A flood of denied requests takes no place from others, and what a node
-// admits on its own while degraded is never mistaken for a lease. If a request is leased in part, the outage layer
-// decides the other part; if it denies, what was drawn returns to the lease.
+// itself. So a lease is spent while the shared store is unavailable, without a place in the bulkhead, and only a
+// request that finds no lease is decided by fail modes. A flood of denied requests takes no place from others, and what
+// a node admits on its own while degraded is never mistaken for a lease. If a request is leased in part, the outage
+// layer decides the other part; if it denies, what was drawn returns to the lease.
 //
 // Elsewhere: calling the shared store (package redis), decisions without an answer (package outage), how many nodes
 // live, and which policies are exact (package bucket).

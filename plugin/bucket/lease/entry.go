@@ -33,7 +33,7 @@ type entry struct {
 	terms  *terms         // nil: not leased
 	epoch  uint64         // of the limit: a draw from before a change does not return to the lease
 
-	ledger     ledger
+	holdings   holdings
 	queued     bool         // a renewal is due or under way
 	lastUsed   limit.Micros // by the last request
 	clockAhead limit.Micros // of the store's clock to this node's, at least, so that windows end in time
@@ -78,24 +78,24 @@ func (e *entry) matchesPolicy(p *policy.Policy, c *termsCache) bool {
 // were taken with.
 func (e *entry) rebind(p *policy.Policy, t *terms, now limit.Micros) (taken *policy.Policy, back [2]grant) {
 	if e.terms != nil {
-		taken, back = e.terms.leased, e.ledger.withdraw(forever, now)
+		taken, back = e.terms.leased, e.holdings.withdraw(forever, now)
 	}
 	e.policy, e.terms = p, t
 	e.epoch++
-	e.ledger.requested = 0
+	e.holdings.requested = 0
 	e.observed = observed{}
 	return taken, back
 }
 
 // isIdle reports whether the entry can be removed.
 func (e *entry) isIdle(now limit.Micros) bool {
-	return !e.queued && e.ledger.outstanding() == 0 && e.ledger.returning == 0 &&
+	return !e.queued && e.holdings.outstanding() == 0 && e.holdings.returning == 0 &&
 		now >= e.denial.until+e.denial.recalled(now) && now-e.lastUsed >= idleAfter
 }
 
 // denies reports whether a cost is known to be denied: the shared store denied it, and no lease has room for it.
 func (e *entry) denies(cost int64, now limit.Micros) bool {
-	return now < e.denial.until && cost >= e.denial.cost && cost > e.ledger.available()
+	return now < e.denial.until && cost >= e.denial.cost && cost > e.holdings.available()
 }
 
 // recalled returns the time for which a denial is kept after it ended here: 0 if its wait is over too, else as long as
@@ -113,7 +113,7 @@ func (d *denial) recalled(now limit.Micros) limit.Micros {
 // retrying on a day whose quota is used up.
 func (e *entry) recallDenial(cost int64, now limit.Micros) (decision.Status, bool) {
 	d := &e.denial
-	if cost <= 0 || cost <= e.ledger.available() {
+	if cost <= 0 || cost <= e.holdings.available() {
 		return decision.Status{}, false
 	}
 	if d.cost > 0 && cost >= d.cost && now-d.calledAt < d.status.Wait {
@@ -227,11 +227,11 @@ func (e *entry) recordStatus(answer *decision.Status, calledAt limit.Micros) {
 
 // draw takes a request's cost from the lease. It reports whether the lease has enough.
 func (e *entry) draw(d *draw, cost int64, now limit.Micros) bool {
-	if e.terms == nil || e.ledger.available() == 0 {
+	if e.terms == nil || e.holdings.available() == 0 {
 		return false
 	}
 	d.epoch = e.epoch
-	return e.ledger.draw(&d.grant, max(cost, 0), now)
+	return e.holdings.draw(&d.grant, max(cost, 0), now)
 }
 
 // settle ends a draw. Tokens that another limit granted, or that no request can draw any more, do not return to the
@@ -240,7 +240,7 @@ func (e *entry) settle(d *draw, admitted, closed bool, now limit.Micros) {
 	if !admitted && (closed || e.epoch != d.epoch) {
 		d.ends = 0
 	}
-	e.ledger.settle(&d.grant, admitted, now)
+	e.holdings.settle(&d.grant, admitted, now)
 	if admitted {
 		e.demand.observe(d.tokens, now)
 	}
@@ -249,7 +249,7 @@ func (e *entry) settle(d *draw, admitted, closed bool, now limit.Micros) {
 // fillStatus fills in the status of a bound that was answered from the lease: the store's last status, less what is
 // available here.
 func (e *entry) fillStatus(status *decision.Status, charged bool, now limit.Micros) {
-	free := e.ledger.available()
+	free := e.holdings.available()
 	status.Status, status.Now, status.Source, status.Charged = e.lastStatus, now+e.clockAhead, source, charged
 	status.Used = max(status.Used-free, 0)
 	if !status.Soft {

@@ -135,8 +135,8 @@ func (s *Store) Stats() Stats {
 		stats.Entries += len(sh.entries)
 		stats.Tokens.add(sh.gone)
 		for _, e := range sh.entries {
-			stats.Tokens.add(e.ledger.sums)
-			if out := e.ledger.outstanding(); out > 0 {
+			stats.Tokens.add(e.holdings.sums)
+			if out := e.holdings.outstanding(); out > 0 {
 				stats.Out += out
 				stats.Leases++
 			}

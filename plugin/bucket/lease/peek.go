@@ -40,11 +40,11 @@ func (s *Store) peek(bounds []policy.Bound, statuses []decision.Status, places [
 		return true
 	}
 	all = true
-	before := make([]ledger, len(places))
+	before := make([]holdings, len(places))
 	for i := range places {
 		p := &places[i]
 		if p.entry != nil {
-			before[i] = p.entry.ledger
+			before[i] = p.entry.holdings
 		}
 		switch {
 		case p.how == fromMemory: // in shadow
@@ -57,7 +57,7 @@ func (s *Store) peek(bounds []policy.Bound, statuses []decision.Status, places [
 	}
 	for i := range slices.Backward(places) { // two bounds may have drawn from one entry
 		if places[i].entry != nil {
-			places[i].entry.ledger = before[i]
+			places[i].entry.holdings = before[i]
 		}
 	}
 	for i := range places {

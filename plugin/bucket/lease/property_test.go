@@ -291,10 +291,10 @@ func (f *fleet) check(t *rapid.T) {
 		sums, requested, leaving := stats.Tokens, int64(0), int64(0)
 		for i := range m.shards {
 			for _, e := range m.shards[i].entries {
-				e.ledger.expire(m.now())
-				out[e.key] += e.ledger.outstanding()
-				requested += e.ledger.requested
-				leaving += e.ledger.returning
+				e.holdings.expire(m.now())
+				out[e.key] += e.holdings.outstanding()
+				requested += e.holdings.requested
+				leaving += e.holdings.returning
 			}
 		}
 		if held := sums.Granted - sums.Spent - sums.Returned - sums.Expired; held != stats.Out-requested+leaving {

@@ -93,8 +93,8 @@ func TestWhatWasDrawnComesBackWhenTheRestOfARequestPanics(t *testing.T) {
 			t.Fatalf("shard %d is still locked", i)
 		}
 		for _, e := range n.shards[i].entries {
-			if e.ledger.pending != 0 {
-				t.Errorf("%s: %d tokens belong to a request that is gone", e.key.Policy, e.ledger.pending)
+			if e.holdings.pending != 0 {
+				t.Errorf("%s: %d tokens belong to a request that is gone", e.key.Policy, e.holdings.pending)
 			}
 		}
 		n.shards[i].mu.Unlock()

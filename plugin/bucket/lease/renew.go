@@ -178,7 +178,7 @@ func (s *Store) prepare(r *renewals, d dueRenewal) {
 		e.pause(r.calledAt)
 		return
 	}
-	e.ledger.beginRenewal(n)
+	e.holdings.beginRenewal(n)
 	r.bounds = e.splitRequest(r.bounds, n)
 	r.list = append(r.list, renewal{dueRenewal: d, epoch: e.epoch, ends: len(r.bounds)})
 }
@@ -241,8 +241,8 @@ func (s *Store) finishRenewal(r *renewal, bounds []policy.Bound, statuses []deci
 	e.pause(calledAt)
 	for i := range bounds {
 		if cost := bounds[i].Cost; answered(&statuses[i]) && statuses[i].Charged {
-			e.ledger.sums.Granted += cost
-			e.ledger.returning += cost
+			e.holdings.sums.Granted += cost
+			e.holdings.returning += cost
 			s.scheduleReturn(r.dueRenewal, bounds[i], [2]grant{{tokens: cost, receipt: statuses[i].Receipt}})
 		}
 	}
@@ -250,7 +250,7 @@ func (s *Store) finishRenewal(r *renewal, bounds []policy.Bound, statuses []deci
 
 // withdrawGrants schedules the return of an entry's grants from before an instant.
 func (s *Store) withdrawGrants(sh *shard, e *entry, before, now limit.Micros) {
-	if grants := e.ledger.withdraw(before, now); grants != [2]grant{} {
+	if grants := e.holdings.withdraw(before, now); grants != [2]grant{} {
 		s.scheduleReturn(dueRenewal{shard: sh, entry: e}, policy.Bound{Policy: e.terms.leased, Key: e.key}, grants)
 	}
 }
@@ -279,7 +279,7 @@ func (s *Store) refund(ctx context.Context, some []pendingReturn) {
 	}
 	for i, b := range some {
 		b.of.shard.mu.Lock()
-		b.of.entry.ledger.endReturn(b.bound.Cost, min(statuses[i].Returned, b.bound.Cost))
+		b.of.entry.holdings.endReturn(b.bound.Cost, min(statuses[i].Returned, b.bound.Cost))
 		b.of.shard.mu.Unlock()
 	}
 }

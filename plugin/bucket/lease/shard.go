@@ -90,7 +90,7 @@ func (sh *shard) evict() bool {
 	var victim *entry
 	sampled := 0
 	for hash, e := range sh.entries { // a range over a map starts anywhere
-		if e.ledger.outstanding() == 0 && e.ledger.returning == 0 && !e.queued &&
+		if e.holdings.outstanding() == 0 && e.holdings.returning == 0 && !e.queued &&
 			(victim == nil || e.denial.until < victim.denial.until) {
 			victimHash, victim = hash, e
 		}
@@ -105,7 +105,7 @@ func (sh *shard) evict() bool {
 }
 
 func (sh *shard) remove(hash uint64, e *entry) {
-	sh.gone.add(e.ledger.sums)
+	sh.gone.add(e.holdings.sums)
 	delete(sh.entries, hash)
 }
 

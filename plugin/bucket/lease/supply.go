@@ -42,7 +42,7 @@ func (s *supply) isAmple(t *terms, size int64) bool { return s.room >= size+t.re
 
 // renewalDue reports whether a renewal is due: what is left lasts about as long as a renewal takes.
 func (e *entry) renewalDue(lasts, now limit.Micros) bool {
-	free := e.ledger.available()
+	free := e.holdings.available()
 	return 2*free <= e.size && e.renewalUseful(0, now) &&
 		(free <= minLease || free <= e.demand.perSpan(now)*int64(min(lasts, maxRenewalTime))/int64(span))
 }
@@ -50,7 +50,7 @@ func (e *entry) renewalDue(lasts, now limit.Micros) bool {
 // renewalUseful reports whether a renewal is worth it when others are due anyway, or when cost had to be taken from the
 // store.
 func (e *entry) renewalUseful(cost int64, now limit.Micros) bool {
-	free := e.ledger.available()
+	free := e.holdings.available()
 	return e.terms != nil && !e.queued && now >= e.nextRenewal && (2*free <= e.size || free < cost) &&
 		e.demand.isHot(now)
 }
@@ -60,9 +60,9 @@ func (e *entry) renewalSize(live int64, now limit.Micros) int64 {
 	if e.terms == nil || live <= 0 {
 		return 0
 	}
-	e.ledger.expire(now)
+	e.holdings.expire(now)
 	e.size = min(e.demand.perSpan(now), e.terms.maxOut/live)
-	n := e.size - e.ledger.outstanding()
+	n := e.size - e.holdings.outstanding()
 	if e.supply.scarce {
 		n = min(n, e.supply.fairShare(e.terms, live, now))
 	}
@@ -96,7 +96,7 @@ func (e *entry) pause(now limit.Micros) {
 // applyRenewal ends a renewal whose parts were requested at an instant of this node's clock. It reports whether another
 // must follow, as soon as nextRenewal allows.
 func (e *entry) applyRenewal(parts []policy.Bound, answer []decision.Status, calledAt, now, longest limit.Micros) bool {
-	e.ledger.endRenewal(grant{})
+	e.holdings.endRenewal(grant{})
 	e.queued = false
 	last := &answer[len(answer)-1]
 	if !answered(last) {
@@ -115,7 +115,7 @@ func (e *entry) applyRenewal(parts []policy.Bound, answer []decision.Status, cal
 	e.recordStatus(last, calledAt)
 	e.supply.lastShare = calledAt
 	if got > 0 {
-		e.ledger.endRenewal(e.newGrant(got, receipt, last, calledAt))
+		e.holdings.endRenewal(e.newGrant(got, receipt, last, calledAt))
 	}
 	switch {
 	case whole && e.supply.scarce && e.supply.isAmple(e.terms, e.size):

@@ -57,7 +57,7 @@ func (s *Store) sweepShard(sh *shard, before limit.Micros) (visited int) {
 		if now-e.lastUsed >= idleAfter {
 			since = forever
 		}
-		if e.terms != nil && e.ledger.available() > 0 {
+		if e.terms != nil && e.holdings.available() > 0 {
 			s.withdrawGrants(sh, e, since, now)
 		}
 		if e.isIdle(now) {

@@ -14,7 +14,7 @@ func (v *View) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 	for i := range keys {
 		s.sightings.forget(&keys[i])
 	}
-	s.ledger.forget(keys)
+	s.debts.forget(keys)
 	here, err := s.fallback.Forget(ctx, keys)
 	there, failed := s.shared.Forget(ctx, keys)
 	return here + there, errors.Join(err, failed)

@@ -3,7 +3,7 @@
 // A [Breaker] for each server keeps requests from waiting for a dead or slow one, and a bulkhead bounds how many wait
 // at all. The breaker is ours: it must judge abandoned calls and stalls of this process, by a clock of the caller. Each
 // policy's fail mode decides what the shared store does not answer: package decision applies open and closed; for
-// local, a [View] takes from buckets of this process, with this node's share of the limit. A ledger records what was
+// local, a [View] takes from buckets of this process, with this node's share of the limit. Debts record what was
 // admitted without the shared store, and charges it once when the store is back. A heartbeat counts the nodes that
 // share limits.
 //
@@ -74,7 +74,7 @@ type Options struct {
 
 const (
 	defaultWaiting, defaultWaitingPerTenant = 4096, 256
-	defaultSightings, defaultLedger         = 100_000, 100_000
+	defaultSightings, defaultMaxDebts       = 100_000, 100_000
 )
 
 // Store is a shared store with its fallback. It is safe for concurrent use. Make it with New; requests take through a
@@ -90,7 +90,7 @@ type Store struct {
 	clock     func() time.Time // of the breakers
 	bulkhead  *bulkhead
 	sightings *sightings
-	ledger    *ledger
+	debts     *debts
 	drafts    sync.Pool // of *draft
 	process   Process
 
@@ -132,7 +132,7 @@ func New(shared Shared, fallback Fallback, o Options) *Store {
 		bulkhead: newBulkhead(orDefault(o.MaxWaiting, defaultWaiting),
 			orDefault(o.MaxWaitingPerTenant, defaultWaitingPerTenant)),
 		sightings: newSightings(orDefault(o.MaxSightings, defaultSightings)),
-		ledger:    newLedger(orDefault(o.MaxDebts, defaultLedger), o.Breakers.now),
+		debts:     newDebts(orDefault(o.MaxDebts, defaultMaxDebts), o.Breakers.now),
 		drafts:    sync.Pool{New: func() any { return new(draft) }},
 
 		namespaces: map[string]*members{},
@@ -169,7 +169,7 @@ func (s *Store) Stats() Stats {
 			stats.Activations[decision.Failure(failure)] = n
 		}
 	}
-	s.ledger.stats(&stats)
+	s.debts.stats(&stats)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, ns := range s.namespaces {

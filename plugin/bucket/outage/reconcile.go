@@ -36,8 +36,8 @@ func (s *Store) wantCharge() {
 	signal(s.chargeNow)
 }
 
-// stepCharge does what is due of a reconciliation: it charges the debts of the ledger once, batch by batch, and reports
-// the outage. What cannot be charged yet stays in the ledger. It returns the instant of the next batch, zero if none is
+// stepCharge does what is due of a reconciliation: it charges the debts once, batch by batch, and reports
+// the outage. What cannot be charged yet stays a debt. It returns the instant of the next batch, zero if none is
 // scheduled.
 func (s *Store) stepCharge(ctx context.Context, now time.Time) (next time.Time) {
 	c := &s.charging
@@ -49,7 +49,7 @@ func (s *Store) stepCharge(ctx context.Context, now time.Time) (next time.Time) 
 	}
 	if !c.begun {
 		c.begun, c.recovered = true, s.recovered.Swap(false)
-		c.batches = slices.Collect(slices.Chunk(s.ledger.drain(s.now()), batch))
+		c.batches = slices.Collect(slices.Chunk(s.debts.drain(s.now()), batch))
 	}
 	if len(c.batches) > 0 {
 		s.charge(ctx, c.batches[0])
@@ -77,7 +77,7 @@ func (s *Store) endCharging(recovered bool) {
 	default:
 		level = slog.LevelDebug // failures that opened no breaker are not worth a line
 	}
-	if report, ok := s.ledger.report(); ok {
+	if report, ok := s.debts.report(); ok {
 		s.logReport(level, "reconciled what was admitted while Redis was unavailable", report)
 	}
 }
@@ -125,7 +125,7 @@ func (s *Store) charge(ctx context.Context, debts []*debt) {
 		charges = open
 	}
 	for i := range charges {
-		s.ledger.settle(charges[i].debt, 0)
+		s.debts.settle(charges[i].debt, 0)
 	}
 }
 
@@ -135,16 +135,16 @@ func (s *Store) finishCharge(c *charge) bool {
 	d, failure := c.debt, c.status.Failure
 	switch {
 	case c.status.Charged:
-		s.ledger.settle(d, c.cost)
+		s.debts.settle(d, c.cost)
 	case c.status.Source != decision.Unanswered:
 		if c.cost = min(d.due(s.now()), d.policy.Limit.Capacity()-c.status.Used); c.cost > 0 {
 			return false
 		}
-		s.ledger.settle(d, 0)
+		s.debts.settle(d, 0)
 	case failure == decision.NoFailure, failure == decision.WrongType, failure.MayHaveSpent() && c.cost > 0:
-		s.ledger.settle(d, 0) // the outcome is unknown, or no try can change it
+		s.debts.settle(d, 0) // the outcome is unknown, or no try can change it
 	default:
-		s.ledger.putBack(d, s.now()) // nothing was spent: retry when the server is back
+		s.debts.putBack(d, s.now()) // nothing was spent: retry when the server is back
 	}
 	return true
 }
@@ -183,14 +183,15 @@ func (s *Store) decideCharges(ctx context.Context, charges []charge, decide deci
 func (s *Store) writeOff() {
 	for _, batch := range s.charging.batches {
 		for _, d := range batch {
-			s.ledger.putBack(d, s.now())
+			s.debts.putBack(d, s.now())
 		}
 	}
 	s.charging = charging{}
-	for _, d := range s.ledger.removeAll() {
-		s.ledger.settle(d, 0)
+	for _, d := range s.debts.removeAll() {
+		s.debts.settle(d, 0)
 	}
-	if report, ok := s.ledger.report(); ok {
-		s.logReport(slog.LevelWarn, "ending before all that was admitted while Redis was unavailable could be charged", report)
+	if report, ok := s.debts.report(); ok {
+		const message = "ending before all that was admitted while Redis was unavailable could be charged"
+		s.logReport(slog.LevelWarn, message, report)
 	}
 }

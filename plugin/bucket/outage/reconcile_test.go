@@ -190,7 +190,7 @@ func TestAChargeThatLosesARaceTakesWhatIsLeft(t *testing.T) {
 	}
 }
 
-func TestTheLedgerIsBounded(t *testing.T) {
+func TestDebtsAreBounded(t *testing.T) {
 	w := newWorld(Options{MaxDebts: 2}, ViewOptions{})
 	for i := range 5 {
 		w.outageOf(t, bound(t, policy.FailOpen, 10, fmt.Sprint(i)), 1)
@@ -214,7 +214,7 @@ func TestADebtRemembersNoMoreThanAFullBucket(t *testing.T) {
 		w.outageOf(t, b, 1)
 		w.clock.Advance(1)
 	}
-	if kept := len(w.store.ledger.debts[b.Key].state.Log); kept != 10 {
+	if kept := len(w.store.debts.byKey[b.Key].state.Log); kept != 10 {
 		t.Errorf("%d admissions are remembered, want 10", kept)
 	}
 }

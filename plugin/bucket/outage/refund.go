@@ -16,6 +16,6 @@ func (v *View) Refund(ctx context.Context, bounds []policy.Bound, statuses []dec
 	if err := v.store.refundShared(ctx, bounds, statuses); err != nil {
 		return err
 	}
-	v.store.ledger.cancel(bounds, statuses)
+	v.store.debts.cancel(bounds, statuses)
 	return v.Local().Refund(ctx, bounds, statuses)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// room shares out the places of a ledger, so that a client that makes up names or addresses cannot keep the debts of
+// room shares out the places of debts, so that a client that makes up names or addresses cannot keep the debts of
 // others from being charged. Debts of whole tenants, of endpoints and of limits for all, whose number is bounded, may
 // take every place. Users and credentials take at most half of the places, one tenant's users at most a sixteenth,
 // addresses without a tenant at most a quarter. So a quarter is left for whole tenants.

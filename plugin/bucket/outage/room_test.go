@@ -75,7 +75,7 @@ func TestWhatMattersMostIsChargedFirst(t *testing.T) {
 	large.Key.GroupID = "large"
 	w.outageOf(t, large, 400)
 	var order []string
-	for _, d := range w.store.ledger.drain(w.clock.Now()) {
+	for _, d := range w.store.debts.drain(w.clock.Now()) {
 		order = append(order, d.key.GroupID+d.key.Subject)
 	}
 	if want := []string{"large", "small", "smallalice", "busy"}; !slices.Equal(order[:4], want) {

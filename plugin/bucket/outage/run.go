@@ -184,7 +184,7 @@ func (s *Store) stepBeat(ctx context.Context, now time.Time) (next time.Time) {
 		return s.nextBeat
 	}
 	s.beatOnce(ctx)
-	if s.ledger.hasDebts() && (s.beats%chargeEvery == 0 || !s.Degraded()) {
+	if s.debts.hasDebts() && (s.beats%chargeEvery == 0 || !s.Degraded()) {
 		s.wantCharge()
 	}
 	s.beats++

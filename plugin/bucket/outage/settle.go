@@ -55,7 +55,7 @@ func (s *Store) settleShared(
 			return err
 		}
 	}
-	s.ledger.recordSettlement(bounds, statuses, settled, actual, s.now())
+	s.debts.recordSettlement(bounds, statuses, settled, actual, s.now())
 	for i := range statuses {
 		if statuses[i].Charged && statuses[i].Source == decision.Redis {
 			statuses[i] = settled[i]
@@ -72,11 +72,11 @@ func isFallback(s *decision.Status) bool {
 // recordSettlement records what the shared store did not settle: what a request cost beyond its reservation and was not
 // sent is due later, and what came back is not due any more. The statuses are those of the request, settled are those
 // of the call.
-func (l *ledger) recordSettlement(
+func (ds *debts) recordSettlement(
 	bounds []policy.Bound, statuses, settled []decision.Status, actual []int64, now limit.Micros,
 ) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
 	for i := range bounds {
 		b, status := bounds[i], &statuses[i]
 		if !status.Charged || !b.Enforced() {
@@ -87,10 +87,10 @@ func (l *ledger) recordSettlement(
 		switch {
 		case actual[i] > reserved && failure != decision.NoFailure:
 			b.Cost = actual[i] - reserved
-			l.record(b.Policy.Name, l.recordAdmission(&b, failure, now))
+			ds.record(b.Policy.Name, ds.recordAdmission(&b, failure, now))
 		case actual[i] < reserved && isFallback(status):
 			b.Cost = reserved - max(actual[i], 0)
-			l.cancelAdmission(&b, status.Failure)
+			ds.cancelAdmission(&b, status.Failure)
 		}
 	}
 }

@@ -146,7 +146,7 @@ func (v *View) fallBack(ctx context.Context, bounds []policy.Bound, statuses []d
 			return err
 		}
 	}
-	s.ledger.recordRequest(bounds, statuses, !deniedHere && !closed, s.now())
+	s.debts.recordRequest(bounds, statuses, !deniedHere && !closed, s.now())
 	return nil
 }
 

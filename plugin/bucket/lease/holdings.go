@@ -2,12 +2,12 @@ package lease
 
 import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 
-// ledger accounts for the tokens that this node holds of one bucket: the bucket was charged for them and no request has
-// spent them yet. It has no clock and does no I/O. The zero value holds nothing.
+// holdings account for the tokens that this node holds of one bucket: the bucket was charged for them and no request
+// has spent them yet. It has no clock and does no I/O. The zero value holds nothing.
 //
 // Every granted token ends in one of three ways: Granted = Spent + Returned + Expired + returning + outstanding,
 // without those that are only requested.
-type ledger struct {
+type holdings struct {
 	grants    [2]grant // the first is spent first; one without tokens is none
 	requested int64    // tokens that a renewal under way has requested
 	pending   int64    // tokens drawn for requests that are not decided yet
@@ -23,7 +23,7 @@ type grant struct {
 	ends    limit.Micros  // this node's clock from which they must not be spent
 }
 
-// draw is what one request has taken out of a ledger.
+// draw is what one request has taken out of the holdings of a bucket.
 type draw struct {
 	grant
 	epoch uint64 // of the entry, see there
@@ -45,31 +45,31 @@ func (t *Tokens) add(other Tokens) {
 }
 
 // available returns the tokens that can be drawn, unless their grants have ended meanwhile.
-func (l *ledger) available() int64 { return l.grants[0].tokens + l.grants[1].tokens }
+func (h *holdings) available() int64 { return h.grants[0].tokens + h.grants[1].tokens }
 
 // outstanding returns the tokens that the bucket lacks, or may lack soon, and that a request may still spend.
-func (l *ledger) outstanding() int64 { return l.available() + l.pending + l.requested }
+func (h *holdings) outstanding() int64 { return h.available() + h.pending + h.requested }
 
 // beginRenewal records that a renewal requests tokens.
-func (l *ledger) beginRenewal(tokens int64) { l.requested = tokens }
+func (h *holdings) beginRenewal(tokens int64) { h.requested = tokens }
 
 // endRenewal ends a renewal. A grant without tokens is a denial, or no answer.
-func (l *ledger) endRenewal(g grant) {
-	l.requested = 0
-	l.sums.Granted += g.tokens
-	l.addGrant(g)
+func (h *holdings) endRenewal(g grant) {
+	h.requested = 0
+	h.sums.Granted += g.tokens
+	h.addGrant(g)
 }
 
 // addGrant adds a grant behind the others. A third one is joined with the second, with the worse of both.
-func (l *ledger) addGrant(g grant) {
+func (h *holdings) addGrant(g grant) {
 	switch {
 	case g.tokens == 0:
-	case l.grants[0].tokens == 0:
-		l.grants[0] = g
-	case l.grants[1].tokens == 0:
-		l.grants[1] = g
+	case h.grants[0].tokens == 0:
+		h.grants[0] = g
+	case h.grants[1].tokens == 0:
+		h.grants[1] = g
 	default:
-		l.grants[1] = joinGrants(l.grants[1], g)
+		h.grants[1] = joinGrants(h.grants[1], g)
 	}
 }
 
@@ -90,17 +90,17 @@ func joinGrants(a, b grant) grant {
 }
 
 // draw takes cost tokens for a request that must then be settled. It reports whether there were enough.
-func (l *ledger) draw(d *grant, cost int64, now limit.Micros) bool {
-	first, second := &l.grants[0], &l.grants[1]
+func (h *holdings) draw(d *grant, cost int64, now limit.Micros) bool {
+	first, second := &h.grants[0], &h.grants[1]
 	if cost < first.tokens && now < first.ends { // the usual case
 		*d = *first
 		d.tokens = cost
 		first.tokens -= cost
-		l.pending += cost
+		h.pending += cost
 		return true
 	}
-	l.expire(now)
-	if l.available() == 0 || cost > l.available() {
+	h.expire(now)
+	if h.available() == 0 || cost > h.available() {
 		return false
 	}
 	*d = *first
@@ -113,54 +113,54 @@ func (l *ledger) draw(d *grant, cost int64, now limit.Micros) bool {
 	if first.tokens -= min(cost, first.tokens); first.tokens == 0 {
 		*first, *second = *second, grant{}
 	}
-	l.pending += cost
+	h.pending += cost
 	return true
 }
 
-// settle ends a draw: its tokens are spent, or return to the ledger if they have not ended.
-func (l *ledger) settle(d *grant, admitted bool, now limit.Micros) {
-	l.pending -= d.tokens
+// settle ends a draw: its tokens are spent, or return to the holdings if they have not ended.
+func (h *holdings) settle(d *grant, admitted bool, now limit.Micros) {
+	h.pending -= d.tokens
 	switch {
 	case admitted:
-		l.sums.Spent += d.tokens
+		h.sums.Spent += d.tokens
 	case now >= d.ends:
-		l.sums.Expired += d.tokens
+		h.sums.Expired += d.tokens
 	default:
-		l.grants[0] = joinGrants(*d, l.grants[0])
+		h.grants[0] = joinGrants(*d, h.grants[0])
 	}
 }
 
 // expire drops the grants that have ended.
-func (l *ledger) expire(now limit.Micros) {
-	for i := range l.grants {
-		if g := &l.grants[i]; g.tokens > 0 && now >= g.ends {
-			l.sums.Expired += g.tokens
+func (h *holdings) expire(now limit.Micros) {
+	for i := range h.grants {
+		if g := &h.grants[i]; g.tokens > 0 && now >= g.ends {
+			h.sums.Expired += g.tokens
 			*g = grant{}
 		}
 	}
-	if l.grants[0].tokens == 0 {
-		l.grants[0], l.grants[1] = l.grants[1], grant{}
+	if h.grants[0].tokens == 0 {
+		h.grants[0], h.grants[1] = h.grants[1], grant{}
 	}
 }
 
 // withdraw removes and returns the grants that were requested before an instant, without those that have ended, to be
 // returned to the bucket. End each with endReturn.
-func (l *ledger) withdraw(before, now limit.Micros) [2]grant {
-	l.expire(now)
+func (h *holdings) withdraw(before, now limit.Micros) [2]grant {
+	h.expire(now)
 	var taken [2]grant
-	for i := range l.grants {
-		if g := &l.grants[i]; g.tokens > 0 && g.since < before {
-			l.returning += g.tokens
+	for i := range h.grants {
+		if g := &h.grants[i]; g.tokens > 0 && g.since < before {
+			h.returning += g.tokens
 			taken[i], *g = *g, grant{}
 		}
 	}
-	l.expire(now)
+	h.expire(now)
 	return taken
 }
 
 // endReturn ends the return of tokens, of which the bucket got back got.
-func (l *ledger) endReturn(tokens, got int64) {
-	l.returning -= tokens
-	l.sums.Returned += got
-	l.sums.Expired += tokens - got
+func (h *holdings) endReturn(tokens, got int64) {
+	h.returning -= tokens
+	h.sums.Returned += got
+	h.sums.Expired += tokens - got
 }

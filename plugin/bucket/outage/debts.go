@@ -43,12 +43,12 @@ func (t *Tally) add(other Tally, sign int64) {
 	t.DeniedClosed += sign * other.DeniedClosed
 }
 
-// ledger records what was admitted without the shared store and is to be charged to it, and the tallies of all
+// debts record what was admitted without the shared store and is to be charged to it, and the tallies of all
 // policies.
-type ledger struct {
+type debts struct {
 	clock    func() time.Time // for reports
 	mu       sync.Mutex
-	debts    map[policy.Key]*debt
+	byKey    map[policy.Key]*debt
 	room     room
 	pending  int64            // tokens of Unverified, neither charged nor written off
 	tallies  map[string]Tally // since the start
@@ -67,10 +67,10 @@ type debt struct {
 	tokens int64
 }
 
-func newLedger(most int, clock func() time.Time) *ledger {
-	return &ledger{
+func newDebts(most int, clock func() time.Time) *debts {
+	return &debts{
 		clock:    clock,
-		debts:    map[policy.Key]*debt{},
+		byKey:    map[policy.Key]*debt{},
 		room:     newRoom(most),
 		tallies:  map[string]Tally{},
 		reported: map[string]Tally{},
@@ -78,16 +78,16 @@ func newLedger(most int, clock func() time.Time) *ledger {
 }
 
 // recordRequest records a request of which the shared store did not answer all bounds.
-func (l *ledger) recordRequest(bounds []policy.Bound, statuses []decision.Status, admitted bool, now limit.Micros) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (ds *debts) recordRequest(bounds []policy.Bound, statuses []decision.Status, admitted bool, now limit.Micros) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
 	for i := range bounds {
 		b, status := &bounds[i], &statuses[i]
 		var t Tally
 		switch {
 		case !b.Enforced() || status.Failure == decision.NoFailure:
 		case admitted && b.Cost > 0:
-			t = l.recordAdmission(b, status.Failure, now)
+			t = ds.recordAdmission(b, status.Failure, now)
 		case admitted || !decision.Denies(b, status):
 		case status.Source == decision.Local:
 			t.DeniedLocally = 1
@@ -95,45 +95,45 @@ func (l *ledger) recordRequest(bounds []policy.Bound, statuses []decision.Status
 			t.DeniedClosed = 1
 		}
 		if t != (Tally{}) {
-			l.record(b.Policy.Name, t)
+			ds.record(b.Policy.Name, t)
 		}
 	}
 }
 
 // record adds to a policy's tally what happened without the shared store.
-func (l *ledger) record(name string, t Tally) {
-	if l.since.IsZero() {
-		l.since = l.clock()
+func (ds *debts) record(name string, t Tally) {
+	if ds.since.IsZero() {
+		ds.since = ds.clock()
 	}
-	l.addTally(name, t)
+	ds.addTally(name, t)
 }
 
 // addTally adds to a policy's tally.
-func (l *ledger) addTally(name string, t Tally) {
-	if _, known := l.tallies[name]; !known && len(l.tallies) >= maxNames {
+func (ds *debts) addTally(name string, t Tally) {
+	if _, known := ds.tallies[name]; !known && len(ds.tallies) >= maxNames {
 		name = otherNames
 	}
-	sum := l.tallies[name]
+	sum := ds.tallies[name]
 	sum.add(t, 1)
-	l.tallies[name] = sum
-	l.pending += t.Unverified - t.Charged - t.WrittenOff
+	ds.tallies[name] = sum
+	ds.pending += t.Unverified - t.Charged - t.WrittenOff
 }
 
 // recordAdmission records the admission of one bound, and returns its tally.
-func (l *ledger) recordAdmission(b *policy.Bound, failure decision.Failure, now limit.Micros) Tally {
+func (ds *debts) recordAdmission(b *policy.Bound, failure decision.Failure, now limit.Micros) Tally {
 	switch {
 	case failure.MayHaveSpent():
 		return Tally{Unknown: b.Cost}
 	case failure == decision.WrongType:
 		return Tally{Unchargeable: b.Cost}
 	}
-	d := l.debts[b.Key]
+	d := ds.byKey[b.Key]
 	if d == nil {
-		if !l.room.take(&b.Key) {
+		if !ds.room.take(&b.Key) {
 			return Tally{Unverified: b.Cost, WrittenOff: b.Cost}
 		}
 		d = &debt{key: b.Key.Clone()}
-		l.debts[d.key] = d
+		ds.byKey[d.key] = d
 	}
 	d.policy = b.Policy
 	d.spend(b.Cost, now)
@@ -142,31 +142,31 @@ func (l *ledger) recordAdmission(b *policy.Bound, failure decision.Failure, now 
 }
 
 // cancel removes what is due for the statuses that are Charged by this process, because it is refunded.
-func (l *ledger) cancel(bounds []policy.Bound, statuses []decision.Status) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (ds *debts) cancel(bounds []policy.Bound, statuses []decision.Status) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
 	for i := range statuses {
 		if status := &statuses[i]; status.Charged && isFallback(status) {
-			l.cancelAdmission(&bounds[i], status.Failure)
+			ds.cancelAdmission(&bounds[i], status.Failure)
 		}
 	}
 }
 
 // cancelAdmission removes the bound's cost from what is due, unless it is not due any more.
-func (l *ledger) cancelAdmission(b *policy.Bound, failure decision.Failure) {
-	if d := l.debts[b.Key]; d != nil && d.tokens >= b.Cost && !failure.MayHaveSpent() {
+func (ds *debts) cancelAdmission(b *policy.Bound, failure decision.Failure) {
+	if d := ds.byKey[b.Key]; d != nil && d.tokens >= b.Cost && !failure.MayHaveSpent() {
 		d.tokens -= b.Cost
-		l.addTally(b.Policy.Name, Tally{Unverified: -b.Cost})
+		ds.addTally(b.Policy.Name, Tally{Unverified: -b.Cost})
 	}
 }
 
 // forget writes off what is due from buckets.
-func (l *ledger) forget(keys []policy.Key) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (ds *debts) forget(keys []policy.Key) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
 	for i := range keys {
-		if d := l.debts[keys[i]]; d != nil {
-			l.addTally(d.policy.Name, Tally{WrittenOff: d.tokens})
+		if d := ds.byKey[keys[i]]; d != nil {
+			ds.addTally(d.policy.Name, Tally{WrittenOff: d.tokens})
 			d.tokens = 0
 		}
 	}
@@ -189,47 +189,47 @@ func (d *debt) due(now limit.Micros) int64 {
 
 // drain removes and returns all debts by their importance: first those of whole tenants and of shared limits, then the
 // others, each time the largest first. Each must then be settled or put back.
-func (l *ledger) drain(now limit.Micros) []*debt {
-	debts := l.removeAll()
-	owed := make(map[*debt]int64, len(debts))
-	for _, d := range debts {
+func (ds *debts) drain(now limit.Micros) []*debt {
+	list := ds.removeAll()
+	owed := make(map[*debt]int64, len(list))
+	for _, d := range list {
 		owed[d] = d.due(now)
 	}
-	slices.SortFunc(debts, func(a, b *debt) int {
+	slices.SortFunc(list, func(a, b *debt) int {
 		return cmp.Or(cmp.Compare(kindOf(&a.key), kindOf(&b.key)), cmp.Compare(owed[b], owed[a]))
 	})
-	return debts
+	return list
 }
 
 // removeAll removes and returns all debts, in no order.
-func (l *ledger) removeAll() []*debt {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	debts := slices.Collect(maps.Values(l.debts))
-	clear(l.debts)
-	l.room.clear()
-	return debts
+func (ds *debts) removeAll() []*debt {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	list := slices.Collect(maps.Values(ds.byKey))
+	clear(ds.byKey)
+	ds.room.clear()
+	return list
 }
 
-// putBack returns a debt to the ledger, for the next time. Requests may have made a new one meanwhile. It keeps its
+// putBack returns a debt, for the next time. Requests may have made a new one meanwhile. It keeps its
 // place even if others have taken all the room since.
-func (l *ledger) putBack(d *debt, now limit.Micros) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if newer := l.debts[d.key]; newer != nil {
+func (ds *debts) putBack(d *debt, now limit.Micros) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	if newer := ds.byKey[d.key]; newer != nil {
 		newer.spend(d.due(now), now)
 		newer.tokens += d.tokens
 		return
 	}
-	l.room.reclaim(&d.key)
-	l.debts[d.key] = d
+	ds.room.reclaim(&d.key)
+	ds.byKey[d.key] = d
 }
 
 // settle ends a debt of which charged tokens were charged.
-func (l *ledger) settle(d *debt, charged int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.addTally(d.policy.Name, Tally{Charged: charged, WrittenOff: d.tokens - charged})
+func (ds *debts) settle(d *debt, charged int64) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	ds.addTally(d.policy.Name, Tally{Charged: charged, WrittenOff: d.tokens - charged})
 }
 
 // Report describes one outage, from the first request that was decided without the shared store to the end of the
@@ -241,12 +241,12 @@ type Report struct {
 }
 
 // report ends an outage: it returns what no report has covered yet, if there is anything.
-func (l *ledger) report() (Report, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	r := Report{Start: l.since, End: l.clock(), Policies: map[string]Tally{}, Pending: l.pending}
-	for name, t := range l.tallies {
-		t.add(l.reported[name], -1)
+func (ds *debts) report() (Report, bool) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	r := Report{Start: ds.since, End: ds.clock(), Policies: map[string]Tally{}, Pending: ds.pending}
+	for name, t := range ds.tallies {
+		t.add(ds.reported[name], -1)
 		if t != (Tally{}) {
 			r.Policies[name] = t
 		}
@@ -255,22 +255,22 @@ func (l *ledger) report() (Report, bool) {
 		return Report{}, false
 	}
 	if r.Start.IsZero() {
-		r.Start = l.last.Start // the rest that the last report left pending
+		r.Start = ds.last.Start // the rest that the last report left pending
 	}
-	l.reported, l.since, l.last = maps.Clone(l.tallies), time.Time{}, r
+	ds.reported, ds.since, ds.last = maps.Clone(ds.tallies), time.Time{}, r
 	return r, true
 }
 
-func (l *ledger) stats(s *Stats) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s.Policies, s.Buckets, s.Pending, s.Last = maps.Clone(l.tallies), len(l.debts), l.pending, l.last
-	s.Last.Policies = maps.Clone(l.last.Policies)
+func (ds *debts) stats(s *Stats) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	s.Policies, s.Buckets, s.Pending, s.Last = maps.Clone(ds.tallies), len(ds.byKey), ds.pending, ds.last
+	s.Last.Policies = maps.Clone(ds.last.Policies)
 }
 
 // hasDebts reports whether anything is to be charged.
-func (l *ledger) hasDebts() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.debts) > 0
+func (ds *debts) hasDebts() bool {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	return len(ds.byKey) > 0
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
 
-func TestEveryTokenOfALedgerIsSpentReturnedOrExpiredOnce(t *testing.T) {
+func TestEveryTokenHeldIsSpentReturnedOrExpiredOnce(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		var l ledger
+		var l holdings
 		var now limit.Micros
 		var open []grant
 		var granted, spent, returned int64
@@ -78,7 +78,7 @@ func alive(ends map[limit.Micros]int64, now limit.Micros) int64 {
 }
 
 func TestTheOldestGrantIsSpentFirst(t *testing.T) {
-	var l ledger
+	var l holdings
 	l.endRenewal(grant{tokens: 5, receipt: limit.Receipt{At: 1}, since: 1, ends: 100})
 	l.endRenewal(grant{tokens: 5, receipt: limit.Receipt{At: 2}, since: 2, ends: 200})
 	var d grant
@@ -116,7 +116,7 @@ func TestDemandFollowsTheRateAndIsForgottenInSilence(t *testing.T) {
 }
 
 func TestADrawThatHasEndedDoesNotShortenWhatCameAfter(t *testing.T) {
-	var l ledger
+	var l holdings
 	l.endRenewal(grant{tokens: 5, ends: 100})
 	var d grant
 	if !l.draw(&d, 5, 50) {
