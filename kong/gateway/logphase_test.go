@@ -283,3 +283,33 @@ func TestALogEventThatIsLostIsReplayedOnlySoLong(t *testing.T) {
 		t.Errorf("status %d, %d replays, log %s", got.status, g.Counters().Replays(), log)
 	}
 }
+
+func TestAClientThatGoesInTheBodyIsLoggedWithWhatWasSent(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.WriteString(w, "0123456789"); err == nil {
+			w.(http.Flusher).Flush()
+		}
+		<-r.Context().Done()
+	}))
+	defer upstream.Close()
+	g, entries := withLog(t, strings.Replace(oneRoute, "host: "+EchoHost, "url: "+upstream.URL, 1), pass)
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.URL(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	leave()
+	entry := <-entries
+	if at(entry, "response.status") != 200.0 || at(entry, "source") != "upstream" || at(entry, "upstream_status") != "200" {
+		t.Errorf("entry %v", entry)
+	}
+	if size, ok := at(entry, "response.size").(float64); !ok || size < 100 || size > 1000 {
+		t.Errorf("size %v, want that of the head and 10 bytes", size)
+	}
+}
