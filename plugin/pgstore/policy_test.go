@@ -254,7 +254,7 @@ func TestErrorOfAnInvalidPolicyNamesTheField(t *testing.T) {
 func TestTextThatPostgresCannotStoreIsInvalid(t *testing.T) {
 	s, _ := open(t)
 	_, _, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{Tenant: schema.Tenant{ID: "a\x00b"}})
-	wantInvalid(t, "a zero byte", err, "")
+	wantInvalid(t, "a zero byte", err, "id")
 	p := daily()
 	p.Endpoint = "GET /\x00"
 	_, _, err = s.PutPolicy(t.Context(), ann, p)
