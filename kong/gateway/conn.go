@@ -99,11 +99,17 @@ func (c *Conn) HandleEvent(instance int32, phase string, request Request) (Outco
 	if !ok {
 		return Outcome{}, fmt.Errorf("handle event: bad request target %q", request.Target)
 	}
+	switch {
+	case phase == logPhase && request.Response == nil:
+		return Outcome{}, errors.New("handle event: the log phase needs a response")
+	case phase == logPhase:
+		x.sent = request.Response.sent(x)
+	}
 	err := c.handleEvent(instance, phase, x)
 	if errors.Is(err, errExited) {
 		err = c.Close()
 	}
-	outcome := Outcome{Exit: x.exit, Header: x.responseHeader}
+	outcome := Outcome{Exit: x.exit, Header: x.responseHeader, Shared: x.shared}
 	for _, added := range x.serialized {
 		put(&outcome.Serialized, added.key, added.value)
 	}

@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"bytes"
 	"net/http"
+	"strings"
 	"testing"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
@@ -70,5 +72,57 @@ func TestConnReturnsErrors(t *testing.T) {
 	}
 	if _, err := c.StartInstance("rec", nil); err == nil {
 		t.Error("a lost connection still works")
+	}
+}
+
+func TestConnDrivesBothPhasesOfARequest(t *testing.T) {
+	var answers [][]byte
+	fake := newFakePlugin(t, func(e *fakeEvent) {
+		if e.name == accessPhase {
+			e.end(question{"kong.ctx.shared.set", kv("id", "r-1")})
+			return
+		}
+		var err error
+		answers, err = e.ask(
+			question{"kong.ctx.shared.get", encodeString("id")}, question{"kong.response.get_source", nil},
+			question{"kong.response.get_header", encodeString("x-cost")}, question{"kong.log.serialize", nil},
+		)
+		if err == nil {
+			e.end()
+		}
+	})
+	c, err := Dial(fake.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	id, err := c.StartInstance("rec", []byte(`{"__seq__": 1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := Request{Route: &Route{Service: &Service{Host: "up"}}}
+	outcome, err := c.HandleEvent(id, "access", request)
+	if err != nil || outcome.Shared["id"] != "r-1" {
+		t.Fatalf("%+v, %v", outcome, err)
+	}
+	if _, err := c.HandleEvent(id, "log", request); err == nil {
+		t.Error("a log event without a response was sent")
+	}
+	request.Shared = outcome.Shared
+	request.Response = &Response{Status: 418, Source: "service", Header: http.Header{"X-Cost": {"7"}}}
+	if _, err := c.HandleEvent(id, "log", request); err != nil {
+		t.Fatal(err)
+	}
+	var texts []string
+	for _, answer := range answers[1:] {
+		text, err := decodeString(answer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, text)
+	}
+	if !bytes.Equal(answers[0], encodeValue("r-1")) || texts[0] != "service" || texts[1] != "7" ||
+		!strings.Contains(texts[2], `"upstream_status":"418"`) || !strings.Contains(texts[2], `"ip":"up"`) {
+		t.Errorf("answers %q", answers)
 	}
 }

@@ -29,6 +29,19 @@ type Request struct {
 	Consumer *Consumer
 	// CredentialID is the id of the credential that the consumer used, "" for none.
 	CredentialID string
+	// Shared is kong.ctx.shared before the event: nil, bool, float64, string, []any and map[string]any by key. The
+	// exchange may change it.
+	Shared map[string]any
+	// Response is what the client got (required in the log phase).
+	Response *Response
+}
+
+// Response is the response to a request, as the log phase reads it.
+type Response struct {
+	Status int
+	// Source is "service", "exit" or "error". The upstream was called unless it is "exit".
+	Source string
+	Header http.Header
 }
 
 // Outcome holds the effects of a plugin on a request. The plugin's spelling of headers is kept.
@@ -39,6 +52,8 @@ type Outcome struct {
 	Header http.Header
 	// Serialized holds the fields that the plugin added to the entries of Kong's log plugins.
 	Serialized map[string]any
+	// Shared is kong.ctx.shared after the event.
+	Shared map[string]any
 }
 
 // Exit is the answer of kong.response.exit or of Kong itself.
@@ -92,7 +107,7 @@ func newExchange(n *node, request Request) (x *exchange, ok bool) {
 	x = &exchange{
 		node: n, began: time.Now(), method: request.Method, target: request.Target, host: request.Host, protocol: "HTTP/1.1",
 		header: request.Header, route: request.Route, consumer: request.Consumer, credentialID: request.CredentialID,
-		responseHeader: http.Header{},
+		shared: request.Shared, responseHeader: http.Header{},
 	}
 	setDefault(&x.method, http.MethodGet)
 	setDefault(&x.target, "/")

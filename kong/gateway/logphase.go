@@ -84,6 +84,16 @@ func (a *answerWriter) sent(now time.Time) *sentResponse {
 	return s
 }
 
+// sent returns what Kong would keep of a response to x.
+func (r *Response) sent(x *exchange) *sentResponse {
+	s := &sentResponse{status: r.Status, source: r.Source, header: map[string]any{}, proxy: -1}
+	addLines(s.header, r.Header, maxTableHeaders)
+	if r.Source != sourceExit && x.service != nil {
+		s.tries, s.upstreamStatus, s.proxied, s.proxy = 1, strconv.Itoa(r.Status), x.began, 0
+	}
+	return s
+}
+
 func (a *answerWriter) fillLatencies(s *sentResponse, now time.Time) {
 	s.kong = s.total
 	if a.proxied.IsZero() {

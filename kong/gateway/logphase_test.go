@@ -306,8 +306,10 @@ func TestAClientThatGoesInTheBodyIsLoggedWithWhatWasSent(t *testing.T) {
 	defer response.Body.Close()
 	leave()
 	entry := <-entries
-	if at(entry, "response.status") != 200.0 || at(entry, "source") != "upstream" || at(entry, "upstream_status") != "200" {
-		t.Errorf("entry %v", entry)
+	for path, want := range map[string]any{"response.status": 200.0, "source": "upstream", "upstream_status": "200"} {
+		if got := at(entry, path); got != want {
+			t.Errorf("%s is %v, want %v", path, got, want)
+		}
 	}
 	if size, ok := at(entry, "response.size").(float64); !ok || size < 100 || size > 1000 {
 		t.Errorf("size %v, want that of the head and 10 bytes", size)
