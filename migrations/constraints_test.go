@@ -40,8 +40,9 @@ var good = map[string]row{
 	"version": {"one": false},
 }
 
-// ban and multiplier change the good override into other kinds.
+// ban, exempt and multiplier change the good override into other kinds.
 var (
+	exempt     = row{"kind": "exempt", "policy": "", "limit": nil, "window_size": nil}
 	ban        = row{"kind": "ban", "policy": "", "limit": nil, "window_size": nil}
 	multiplier = row{"kind": "multiplier", "limit": nil, "window_size": nil, "factor": 1500}
 )
@@ -103,7 +104,7 @@ var bad = map[string][]row{
 		{"tenant": "", "ip": "10.0.0.1/8"},
 		{"ip": "10.1"},
 		{"ip": "10.0.0.1/32"},
-		{"ip": "10.0.0.0/8"},
+		{"ip": "10/8"},
 		{"ip": "2001:db8::1/64"},
 	},
 	"overrides_subject": {
@@ -112,8 +113,21 @@ var bad = map[string][]row{
 		{"tenant": "", "endpoint": "GET /a"},
 		{"ip": "10.0.0.1", "user": "bob"},
 		{"ip": "10.0.0.1", "credential": "c"},
+		{"ip": "10.0.0.1", "endpoint": "GET /a"},
+		ban.with(row{"tenant": "", "endpoint": "GET /a"}),
+		exempt.with(row{"tenant": ""}),
+		exempt.with(row{"tenant": "", "user": "bob", "endpoint": "GET /a"}),
+		exempt.with(row{"tag": "x"}),
+		exempt.with(row{"tenant": "", "tag": "x", "ip": "10.0.0.1"}),
+		exempt.with(row{"credential": "c", "endpoint": "GET /a"}),
 		{"credential": "c", "user": "bob"},
 	},
+	"overrides_tag": {
+		exempt.with(row{"tenant": "", "tag": strings.Repeat("x", 129)}),
+		exempt.with(row{"tenant": "", "tag": "x*"}),
+	},
+	"overrides_ip_all":               {exempt.with(row{"tenant": "", "ip": "0.0.0.0/0"}), exempt.with(row{"ip": "::/0"})},
+	"overrides_tag_unused":           {ban.with(row{"tenant": "", "tag": "x"})},
 	"overrides_policy":               {{"policy": "a b"}},
 	"overrides_policy_missing":       {{"policy": ""}},
 	"overrides_policy_unused":        {ban.with(row{"policy": "daily"})},
@@ -165,7 +179,11 @@ func TestGoodRowsAreAccepted(t *testing.T) {
 	for name, change := range map[string]row{
 		"a ban": ban, "a multiplier": multiplier, "forever": {"permanent": true, "expires_at": nil, "user": "bob"},
 		"an address": {"tenant": "", "ip": "10.0.0.1"}, "a prefix": {"tenant": "", "ip": "2001:db8::/64"},
-		"a tenant's address": {"ip": "2001:db8::1"}, "the policy's own window": {"window_size": nil, "user": "eve"},
+		"a network": {"tenant": "", "ip": "10.0.0.0/8"}, "a tag": exempt.with(row{"tenant": "", "tag": "x"}),
+		"a tag and an endpoint":      exempt.with(row{"tenant": "", "tag": "x", "endpoint": "GET /a"}),
+		"an endpoint of all tenants": exempt.with(row{"tenant": "", "endpoint": "GET /a"}),
+		"an endpoint and an address": exempt.with(row{"tenant": "", "ip": "10.0.0.1", "endpoint": "GET /a"}),
+		"a tenant's address":         {"ip": "2001:db8::1"}, "the policy's own window": {"window_size": nil, "user": "eve"},
 		"a credential": {"tenant": "", "credential": "c"}, "user and endpoint": {"user": "bob", "endpoint": "GET /a/{id}"},
 	} {
 		if err := insert(t, pool, "overrides", good["overrides"].with(change)); err != nil {

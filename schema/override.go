@@ -22,8 +22,10 @@ const (
 
 // Override is a change to the limits of one subject for some time, as a row of the database has it, the REST API and
 // the ratelimit command. The subject is a tenant, and in it perhaps a user, an endpoint or both; or a credential; or an
-// address. The last two are those of the tenant if one is given, else of all tenants. Each field is declared here
-// alone, as those of Policy are, or takes over the constraints of a field of Policy. OverrideFields lists them.
+// address. The last two are those of the tenant if one is given, else of all tenants. An exempt override may also be
+// for a consumer's tag, for an endpoint of all tenants, or for an address or a tag and an endpoint. Each field is
+// declared here alone, as those of Policy are, or takes over the constraints of another field. OverrideFields lists
+// them.
 //
 // An empty text, a zero number and a zero time mean absent.
 type Override struct {
@@ -31,7 +33,7 @@ type Override struct {
 	// exempt admits all requests. Required.
 	Kind string `json:"kind" kong:"required,one_of=custom_limit|multiplier|ban|exempt"`
 
-	// The tenant whose limits change; required unless a credential or an ip is given.
+	// The tenant whose limits change; required unless a credential or an ip is given, or a tag or an endpoint is exempt.
 	Tenant string `json:"tenant,omitempty" kong:"as=Policy.tenant" example:"acme"`
 
 	// Only this user of the tenant.
@@ -40,8 +42,13 @@ type Override struct {
 	// Only the credential with this id; without a tenant, in requests of every tenant.
 	Credential string `json:"credential,omitempty" kong:"as=Policy.tenant"`
 
-	// Only this IP address or IPv6 prefix; without a tenant, in requests of every tenant.
-	IP string `json:"ip,omitempty" kong:"len_max=64" kong_err:"must be one address, or a prefix of IPv6 addresses, such as 192.0.2.1 or 2001:db8::/48" unit:"address" example:"2001:db8::/64"`
+	// Only this IP address or network; without a tenant, in requests of every tenant.
+	IP string `json:"ip,omitempty" kong:"len_max=64" kong_err:"must be one address or a network, such as 192.0.2.1, 192.0.2.0/24 or 2001:db8::/48" unit:"address" example:"2001:db8::/64"`
+
+	// For exempt: only requests whose consumer in Kong has this tag, of every tenant.
+	//
+	// It stands without a tenant: a node of an older release does not read it, and would exempt all of the tenant.
+	Tag string `json:"tag,omitempty" kong:"as=Exemption.tag" example:"monitoring"`
 
 	// Only requests to this endpoint, as "METHOD /pattern": {param} and a trailing * are wildcards; * as the method
 	// matches any method.
@@ -91,6 +98,7 @@ func (o Override) Subject() string {
 		{"endpoint", o.Endpoint},
 		{"credential", o.Credential},
 		{"ip", o.IP},
+		{"tag", o.Tag},
 	} {
 		if part[1] != "" {
 			parts = append(parts, part[0]+" "+part[1])
@@ -137,22 +145,36 @@ func (o Override) Conflicts() []Fault {
 var overrideKinds = [...]string{KindCustomLimit, KindMultiplier, KindBan, KindExempt}
 
 func (o Override) subjectFaults() []Fault {
-	const subject = "an override is for a tenant, perhaps with a user, an endpoint or both; or for a credential; or for an ip"
-	if o.Tenant == "" && o.Credential == "" && o.IP == "" {
+	const subject = "an override is for a tenant, perhaps with a user, an endpoint or both; or for a credential; or for an " +
+		"ip; an exempt also for a tag, or for an endpoint of all tenants"
+	isExempt := o.Kind == KindExempt
+	switch {
+	case o.Tag != "" && !isExempt:
+		return []Fault{{"tag", "must be left out: it belongs to an exempt alone"}}
+	case o.Tag != "" && o.Tenant != "":
+		return []Fault{{"tag", "must be left out beside a tenant: an exempt of a tag is for all tenants"}}
+	case o.Tenant+o.Credential+o.IP+o.Tag == "" && (!isExempt || o.User != "" || o.Endpoint == ""):
 		return []Fault{{"tenant", "is required unless credential or ip is given: " + subject}}
 	}
 	beside := "credential"
-	if o.IP != "" {
+	switch {
+	case o.IP != "":
 		beside = "ip"
+	case o.Tag != "":
+		beside = "tag"
 	}
 	var faults []Fault
+	if isExempt && strings.HasSuffix(o.IP, "/0") {
+		faults = append(faults, Fault{"ip", "must not cover all addresses: an exempt of a network has a length from 1 on"})
+	}
 	for _, other := range [...]struct {
 		name  string
 		given bool
 	}{
-		{"user", o.User != "" && o.Credential+o.IP != ""},
-		{"credential", o.Credential != "" && o.IP != ""},
-		{"endpoint", o.Endpoint != "" && o.Credential+o.IP != ""},
+		{"user", o.User != "" && o.Credential+o.IP+o.Tag != ""},
+		{"credential", o.Credential != "" && o.IP+o.Tag != ""},
+		{"tag", o.Tag != "" && o.IP != ""},
+		{"endpoint", o.Endpoint != "" && (o.Credential != "" || o.IP != "" && !isExempt)},
 	} {
 		if other.given {
 			faults = append(faults, Fault{other.name, "must be left out beside " + beside + ": " + subject})

@@ -31,6 +31,7 @@ var fieldsOfOverride = []Field[Override]{
 	{Name: "user", Example: "u_42", in: func(row *Override) any { return &row.User }},
 	{Name: "credential", in: func(row *Override) any { return &row.Credential }},
 	{Name: "ip", Unit: "address", Example: "2001:db8::/64", in: func(row *Override) any { return &row.IP }},
+	{Name: "tag", Example: "monitoring", in: func(row *Override) any { return &row.Tag }},
 	{Name: "endpoint", Example: "POST /records", in: func(row *Override) any { return &row.Endpoint }},
 	{Name: "policy", Example: "daily", in: func(row *Override) any { return &row.Policy }},
 	{Name: "limit", Unit: "tokens", in: func(row *Override) any { return &row.Limit }},

@@ -55,6 +55,7 @@ var lostWith = map[int64][]loss{
 	10: {},
 	11: {{"nodes", "first_reported_at"}},
 	12: {{"policies", "description"}},
+	13: {{"override_history", "tag"}, {"overrides", "tag"}},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

@@ -19,6 +19,7 @@ var overrideCommands = []*command{
 			c.flags.StringVar(&f.User, "user", "", "only overrides of this `user`")
 			c.flags.StringVar(&f.Credential, "credential", "", "only overrides of this `credential`")
 			c.flags.StringVar(&f.IP, "ip", "", "only overrides of this `address`")
+			c.flags.StringVar(&f.Tag, "tag", "", "only exemptions of this `tag` of consumers")
 			c.flags.StringVar(&f.Kind, "kind", "", "only overrides of this `kind`: ban, exempt, custom_limit or multiplier")
 			c.flags.StringVar(&f.Source, "source", "", "only overrides of this `source`: commercial or detector")
 			c.flags.BoolVar(&f.InForce, "in-force", false, "only overrides that have not expired")
@@ -43,7 +44,8 @@ var overrideCommands = []*command{
 		words: "override add",
 		brief: "override the limits of a tenant, user, endpoint, credential or address",
 		about: `An override is for a tenant, optionally narrowed to a user, an endpoint or both; or for a credential or
-an address, within one tenant or everywhere. Kinds:
+an address or network, within one tenant or everywhere. An exempt is also for a tag of consumers, or for an
+endpoint of all tenants; it may add an endpoint to a tag or an address. Kinds:
 
   ban           deny all requests
   exempt        admit all requests

@@ -156,7 +156,7 @@ func (c *call) storedRows(ctx context.Context, r *requestFlags, config *policy.P
 	if err != nil {
 		return policy.Rows{}, err
 	}
-	subject := rowSubject{credential: id.Credential, ip: r.ip, tiers: []string{id.Tier, config.Tier("")}}
+	subject := rowSubject{credential: id.Credential, ip: r.ip, tags: r.tags, tiers: []string{id.Tier, config.Tier("")}}
 	if id.Tenant.Kind == identity.Tenant {
 		subject.tenant = id.Tenant.ID
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/netip"
 	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -25,6 +24,7 @@ func savedRows(file string) (policy.Rows, error) {
 // rowSubject is whom rows are read for.
 type rowSubject struct {
 	tenant, credential, ip string
+	tags                   []string // of the consumer
 	tiers                  []string // that the request or the config may put the tenant in
 }
 
@@ -81,20 +81,18 @@ func addPolicies(ctx context.Context, s *pgstore.Store, f pgstore.PolicyFilter, 
 	return err
 }
 
-// addOverrides adds the overrides of the tenant, of the credential and of the address, each once. Those of IPv6
-// addresses are for networks of any size, so all overrides are looked through.
+// addOverrides adds the overrides of the tenant, of the credential, of the address and of the tags, and the exemptions
+// of all tenants, each once. Those of networks may be of any size, so all overrides are looked through for an address.
 func addOverrides(ctx context.Context, s *pgstore.Store, subject rowSubject, rows *policy.Rows) error {
-	var filters []pgstore.OverrideFilter
+	filters := []pgstore.OverrideFilter{{Kind: policy.Exempt}}
 	if subject.tenant != "" {
 		filters = append(filters, pgstore.OverrideFilter{Tenant: subject.tenant})
 	}
 	if subject.credential != "" {
 		filters = append(filters, pgstore.OverrideFilter{Credential: subject.credential})
 	}
-	if addr, err := netip.ParseAddr(subject.ip); err == nil && addr.Unmap().Is4() {
-		filters = append(filters, pgstore.OverrideFilter{IP: addr.Unmap().String()})
-	} else if err == nil {
-		filters = append(filters, pgstore.OverrideFilter{})
+	if subject.ip != "" {
+		filters = []pgstore.OverrideFilter{{}}
 	}
 	seen := map[int64]bool{}
 	for _, f := range filters {
@@ -106,8 +104,7 @@ func addOverrides(ctx context.Context, s *pgstore.Store, subject rowSubject, row
 			}
 			for _, o := range list {
 				f.After = o.ID
-				relevant := o.IP != "" || o.Credential == subject.credential || o.Tenant == subject.tenant
-				if relevant && !seen[o.ID] {
+				if subject.mayMatch(&o) && !seen[o.ID] {
 					seen[o.ID] = true
 					rows.Overrides = append(rows.Overrides, policy.Override{ID: o.ID, Override: o.Override})
 				}
@@ -116,4 +113,17 @@ func addOverrides(ctx context.Context, s *pgstore.Store, subject rowSubject, row
 		}
 	}
 	return nil
+}
+
+// mayMatch reports whether an override can matter to the subject. Those of addresses are compared later.
+func (r *rowSubject) mayMatch(o *pgstore.Override) bool {
+	switch {
+	case o.Tag != "":
+		return slices.Contains(r.tags, o.Tag)
+	case o.IP != "":
+		return r.ip != ""
+	case o.Credential != "":
+		return o.Credential == r.credential
+	}
+	return o.Tenant == r.tenant || o.Tenant == ""
 }

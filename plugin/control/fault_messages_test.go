@@ -107,8 +107,8 @@ func TestAnInvalidNetworkIsAFaultInPlainWords(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	const ban = `{"kind":"ban","permanent":true,"reason":"a test","ip":"`
-	const want = "one address, or a prefix of IPv6 addresses, such as 192.0.2.1"
-	for _, ip := range []string{"10.0.0.0/33", "10.0.0/8", "10.0.0", "10.0.0.0/8"} {
+	const want = "one address or a network, such as 192.0.2.1"
+	for _, ip := range []string{"10.0.0.0/33", "10.0.0/8", "10.0.0", "10.0.0.0/"} {
 		where, saying := w.fault(w.as("POST", overrides, ban+ip+`"}`), 422)
 		if where != "body.ip" || !strings.Contains(saying, want) || !strings.Contains(saying, strconv.Quote(ip)) {
 			t.Errorf("%s: %s %s, want %s", ip, where, saying, want)

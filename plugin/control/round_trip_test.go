@@ -34,6 +34,9 @@ func TestTheAPIAndTheDatabaseKeepEveryFieldOfAnOverride(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	for _, o := range policytest.FullOverrides(t) {
+		if o.Tenant == "" {
+			continue // the API has the overrides of orgs
+		}
 		fields := fieldsOf(t, o)
 		for _, name := range []string{"tenant", "author", "source"} { // those of the path and the caller
 			delete(fields, name)

@@ -54,6 +54,8 @@ var breaking = map[string]schema.Override{
 	"overrides_limit_unused":         {Kind: schema.KindBan, Limit: 1},
 	"overrides_window_size_unused":   {Kind: schema.KindBan, WindowSize: 1},
 	"overrides_burst_unused":         {Kind: schema.KindBan, Burst: 1},
+	"overrides_tag_unused":           {Kind: schema.KindBan, Tag: "x"},
+	"overrides_ip_all":               {Kind: schema.KindExempt, IP: "0.0.0.0/0"},
 	"overrides_factor_missing":       {Kind: schema.KindMultiplier},
 	"overrides_factor_unused":        {Kind: schema.KindBan, Factor: 1},
 	"overrides_expires_at_missing":   {Kind: schema.KindBan},
@@ -94,7 +96,8 @@ var constraints = map[string]InvalidError{
 	"overrides_subject": {
 		Field: "tenant",
 		Problem: "must be given, perhaps with a user or an endpoint or both; or else a credential or an ip, " +
-			"perhaps with a tenant and nothing more",
+			"perhaps with a tenant and nothing more; an exempt may also be for a tag, for an endpoint of all tenants, or for " +
+			"one of these and an ip or an endpoint",
 	},
 	"overrides_change_reason": {Field: "reason", Problem: "must be given: why is this change made?"},
 

@@ -54,7 +54,7 @@ func (o Override) String() string {
 
 // OverrideFilter selects overrides. Each field that is not empty must be met; the zero value selects all.
 type OverrideFilter struct {
-	Tenant, User, Credential, IP, Kind, Source, Policy string
+	Tenant, User, Credential, IP, Tag, Kind, Source, Policy string
 
 	Endpoint string // whatever its parameters are called
 
@@ -71,6 +71,7 @@ func (f OverrideFilter) where() *where {
 	w.equal(`"user"`, f.User)
 	w.equal("credential", f.Credential)
 	w.equal("ip", f.IP)
+	w.equal("tag", f.Tag)
 	w.equal("kind", f.Kind)
 	w.equal("source", f.Source)
 	w.equal("policy", f.Policy)
@@ -181,6 +182,9 @@ func checkVacant(ctx context.Context, tx pgx.Tx, row []byte) error {
 // them invalid.
 func canonicalIP(text string) string {
 	if prefix, err := netip.ParsePrefix(text); err == nil {
+		if prefix.Addr().Is4() && prefix.IsSingleIP() {
+			return prefix.Addr().String()
+		}
 		return prefix.Masked().String()
 	}
 	if addr, err := netip.ParseAddr(text); err == nil {
@@ -202,7 +206,8 @@ const (
 	samePlace = `o.kind = n.kind AND o.source = n.source
 			AND o.tenant = coalesce(n.tenant, '') AND o."user" = coalesce(n."user", '')
 			AND rate_limiter.canonical_endpoint(o.endpoint) = rate_limiter.canonical_endpoint(coalesce(n.endpoint, ''))
-			AND o.credential = coalesce(n.credential, '') AND o.ip = coalesce(n.ip, '') AND o.policy = coalesce(n.policy, '')`
+			AND o.credential = coalesce(n.credential, '') AND o.ip = coalesce(n.ip, '')
+			AND o.tag = coalesce(n.tag, '') AND o.policy = coalesce(n.policy, '')`
 )
 
 var insertOverride = fmt.Sprintf(`INSERT INTO rate_limiter.overrides (%s)

@@ -322,12 +322,17 @@ func (b *builder) countNetwork(network netip.Prefix, n int) {
 	b.snapshot.networkSizes = sizes
 }
 
-// subject returns the key under which an override of a user or a credential is looked up.
+// subject returns the key under which an override of a user, a credential, a tag, or an endpoint of all tenants is
+// looked up.
 func (o *override) subject() subject {
-	if o.target == onCredential {
-		return subject{onCredential, "", o.targetName}
+	switch o.target {
+	case onCredential, onTag:
+		return subject{o.target, "", o.targetName}
+	case onEndpointOfAll:
+		return subject{o.target, "", o.endpoint}
+	default:
+		return subject{onUser, o.tenant, o.targetName}
 	}
-	return subject{onUser, o.tenant, o.targetName}
 }
 
 // insertRow returns a copy of a list with r inserted. The list is sorted by namespace and name, the younger row first.

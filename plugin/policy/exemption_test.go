@@ -331,3 +331,68 @@ func TestOverridesOfAnExemptRequestAreExplainedWithTheEntry(t *testing.T) {
 		}
 	}
 }
+
+func TestARowExemptsATagAnEndpointOfAllTenantsOrANetwork(t *testing.T) {
+	plan := compile(t, fmt.Sprintf(exempting, ""))
+	for name, test := range map[string]struct {
+		row     schema.Override
+		by      string
+		another func(*identity.Identity)
+	}{
+		"a tag": {
+			schema.Override{Tag: "partner"}, "tag", func(id *identity.Identity) { id.Tags = []string{"partners"} },
+		},
+		"a tag at an endpoint": {
+			schema.Override{Tag: "partner", Endpoint: "* /exports/*"},
+			"tag",
+			func(id *identity.Identity) { id.Path = "/records" },
+		},
+		"an endpoint of all tenants": {
+			schema.Override{Endpoint: "GET /exports/{id}"},
+			"endpoint of all tenants",
+			func(id *identity.Identity) { id.Path = "/exports/7%2F.." },
+		},
+		"a tenant's endpoint": {
+			schema.Override{Tenant: "acme", Endpoint: "GET /exports/{id}"},
+			"endpoint",
+			func(id *identity.Identity) { id.Path = "/exports/..;" },
+		},
+		"a network": {
+			schema.Override{IP: "192.0.2.0/28"}, "ip", func(id *identity.Identity) { id.IP = "192.0.2.16" },
+		},
+		"a network at an endpoint": {
+			schema.Override{IP: "192.0.2.0/28", Endpoint: "GET /exports/*"},
+			"ip",
+			func(id *identity.Identity) { id.Method = "POST" },
+		},
+	} {
+		test.row.Kind = policy.Exempt
+		with := plan.With(build(t, policy.Rows{Overrides: numbered(test.row)}))
+		id := caller()
+		var r policy.Resolution
+		with.ResolveAt(&id, 1, &r)
+		if want := (policy.Exemption{By: test.by, Override: 1}); !r.Exempt || r.Exemption != want {
+			t.Errorf("%s: exempt %v by %+v, want %+v", name, r.Exempt, r.Exemption, want)
+		}
+		if got := testing.AllocsPerRun(10, func() { with.ResolveAt(&id, 1, &r) }); got != 0 {
+			t.Errorf("%s: %v allocations", name, got)
+		}
+		test.another(&id)
+		if with.ResolveAt(&id, 1, &r); r.Exempt {
+			t.Errorf("%s: another request is exempt", name)
+		}
+	}
+}
+
+func TestARowOfATagReadsTheConsumer(t *testing.T) {
+	plan := compile(t, `{observe_endpoint: false, tenant_from: [header.X-Org], trusted_headers: [X-Org],
+		tiers: [{name: a, limits: [{name: d, scope: tenant, limit: 1, window_size: 1}]}]}`)
+	row := schema.Override{Kind: policy.Exempt, Tag: "partner"}
+	rules := plan.With(build(t, policy.Rows{Overrides: numbered(row)})).Rules
+	if want := identity.HeaderFacts | identity.ConsumerFact; rules.Required != want || !rules.NeedTags {
+		t.Errorf("reads the facts %b, want %b", rules.Required, want)
+	}
+	if plan.Rules.NeedTags {
+		t.Error("tags are read without a row that names one")
+	}
+}

@@ -68,7 +68,8 @@ func (p *Plan) withoutExemption(id *identity.Identity, r *Resolution) *Resolutio
 	return &other
 }
 
-// overridesFor returns the overrides of an identity's tenant, user, credential and address.
+// overridesFor returns the overrides of an identity's tenant, user, credential, address and tags, and those of the
+// endpoints of all tenants.
 func (p *Plan) overridesFor(id *identity.Identity) []*override {
 	b := p.snapshot
 	if b == nil {
@@ -84,6 +85,14 @@ func (p *Plan) overridesFor(id *identity.Identity) []*override {
 		}
 	}
 	list = append(list, b.overridesOf(subject{onCredential, "", id.Credential})...)
+	for _, tag := range id.Tags {
+		list = append(list, b.overridesOf(subject{onTag, "", tag})...)
+	}
+	if b.targets[onEndpointOfAll] > 0 {
+		for i := range b.endpoints.patterns.list {
+			list = append(list, b.overridesOf(subject{onEndpointOfAll, "", b.endpoints.patterns.list[i].text})...)
+		}
+	}
 	return b.addressOverrides(id.IP, list)
 }
 

@@ -2,8 +2,6 @@ package policy
 
 import (
 	"fmt"
-	"net/netip"
-	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -44,17 +42,13 @@ func overrideCompiles(o schema.Override) error {
 	return c.err()
 }
 
-// isAddress reports whether text is what the database takes as an address: one address, a prefix of IPv6 addresses, or
-// nothing. Nodes take prefixes of IPv4 addresses too.
+// isAddress reports whether text is what the database takes as an address: one address, a network, or nothing.
 func isAddress(text string) bool {
 	if text == "" {
 		return true
 	}
-	if _, err := network(text); err != nil {
-		return false
-	}
-	prefix, err := netip.ParsePrefix(text)
-	return !strings.Contains(text, "/") || err == nil && prefix.Addr().Is6()
+	_, err := network(text)
+	return err == nil
 }
 
 // customSpec returns the limit of a custom_limit, where the policy is a token_bucket.

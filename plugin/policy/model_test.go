@@ -91,7 +91,7 @@ func (m *model) resolve(id *identity.Identity, now limit.Micros) wanted {
 		return place(o.Endpoint) < 0 || (!o.Permanent && now >= endOf(o)) ||
 			(o.Tenant != "" && o.Tenant != id.Tenant.ID) ||
 			(o.User != "" && o.User != id.User.ID) || (o.Credential != "" && o.Credential != id.Credential) ||
-			(o.IP != "" && o.IP != id.IP)
+			(o.IP != "" && o.IP != id.IP) || (o.Tag != "" && !slices.Contains(id.Tags, o.Tag))
 	})
 	want := judged(overrides)
 	if want.exempt {

@@ -90,6 +90,10 @@ func (s *Snapshot) Needs(namespace string) Needs {
 	if uses.addresses+on[onIP] > 0 {
 		n.Facts |= identity.IPFact
 	}
+	if on[onTag] > 0 {
+		n.Tags = true
+		n.Facts |= identity.ConsumerFact
+	}
 	if uses.routes > 0 {
 		n.Facts |= identity.RouteFact
 	}

@@ -30,12 +30,16 @@ const (
 	onUser
 	onCredential
 	onIP
+	onTag
 	onEndpoint
 	onTenant
+	onEndpointOfAll // an endpoint in requests of all tenants
 	targets
 )
 
-var targetNames = [targets]string{"user+endpoint", "user", "credential", "ip", "endpoint", "tenant"}
+var targetNames = [targets]string{
+	"user+endpoint", "user", "credential", "ip", "tag", "endpoint", "tenant", "endpoint of all tenants",
+}
 
 // override holds a compiled Override. It is immutable except for derived, a cache. The fields that every request reads
 // come first: they share a cache line.
@@ -51,7 +55,7 @@ type override struct {
 	policy   string
 	endpoint string
 
-	targetName     string // the user, credential or network; "" for a tenant's and an endpoint's
+	targetName     string // the user, credential, network or tag; "" for a tenant's and an endpoint's
 	quantity       int64  // tokens; a multiplier's factor in thousandths
 	window         limit.Micros
 	burst          int64
@@ -160,6 +164,8 @@ func (o *override) covers(b *Bound) bool {
 		return b.Key.Kind == KindCredential
 	case onIP:
 		return b.Key.Kind == KindIP || b.Key.Group == ByIP
+	case onTag, onEndpointOfAll:
+		return false // they exempt, and change no limit
 	case onEndpoint:
 		return byEndpoint
 	default:
@@ -183,6 +189,8 @@ func (o *override) normalized() Override {
 		out.Credential = o.targetName
 	case onIP:
 		out.IP = o.targetName
+	case onTag:
+		out.Tag = o.targetName
 	default:
 	}
 	switch o.kind {
@@ -228,7 +236,7 @@ func (in *Override) valid() bool {
 		}
 	}
 	return len(in.Conflicts()) == 0 && slices.Contains(kindNames[:], in.Kind) && isAmong(sources, in.Source) &&
-		len(in.Tenant) <= maxPart && len(in.User) <= maxPart && len(in.Credential) <= maxPart &&
+		len(in.Tenant) <= maxPart && len(in.User) <= maxPart && len(in.Credential) <= maxPart && len(in.Tag) <= maxPart &&
 		(in.Policy == "" || isName(in.Policy)) && isNote(in.PublicNote) &&
 		(in.Kind != Multiplier || in.Factor >= 1 && in.Factor <= maxFactor)
 }
@@ -253,10 +261,14 @@ func (o *override) setTarget(in Override) bool {
 			return false
 		}
 		o.target, o.targetName, o.bits = onIP, networkText(prefix), uint8(max(prefix.Bits(), 0))
+	case in.Tag != "":
+		o.target, o.targetName = onTag, in.Tag
 	case in.User != "" && in.Endpoint != "":
 		o.target, o.targetName = onUserEndpoint, in.User
 	case in.User != "":
 		o.target, o.targetName = onUser, in.User
+	case in.Endpoint != "" && in.Tenant == "":
+		o.target = onEndpointOfAll
 	case in.Endpoint != "":
 		o.target = onEndpoint
 	default:

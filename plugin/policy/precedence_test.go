@@ -19,6 +19,9 @@ func everyKind() []*override {
 				continue
 			}
 			for on := range targets {
+				if k != exempt && (on == onTag || on == onEndpointOfAll) {
+					continue
+				}
 				o := &override{id: 1, kind: k, target: on, detector: detector, quantity: 500, expires: 1000}
 				all = append(all, o)
 			}

@@ -7,8 +7,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
 
+// unusual is a segment of a path that no pattern names: it is no character.
+const unusual = "\uffff"
+
 // unmatchedPath is a path that only patterns for nearly all paths match: it is deeper than any literal pattern.
-var unmatchedPath = strings.Repeat("/\x00", 512)
+var unmatchedPath = strings.Repeat("/"+unusual, 512)
 
 // VisitRequestKinds calls visit once for each kind of request that a tenant's limits distinguish at an instant:
 //
@@ -43,7 +46,7 @@ func (p *Plan) VisitRequestKinds(
 		method, path, _ := strings.Cut(text, " ")
 		at(method, path, "") // a pattern matches itself, taken as a path
 		for strings.HasSuffix(text, "/*") && strings.Count(path, "/") <= deepest {
-			path += "/\x00"
+			path += "/" + unusual
 			at(method, path, "")
 		}
 	}

@@ -111,6 +111,16 @@ func (p *Plan) collectOverrides(id *identity.Identity, now limit.Micros, r *Reso
 	}
 	r.networkOverrides = b.addressOverrides(id.IP, r.networkOverrides)
 	b.collectActive(r.networkOverrides, id, now, r)
+	if b.targets[onTag] > 0 {
+		for _, tag := range id.Tags {
+			b.collectActive(b.overridesOf(subject{onTag, "", tag}), id, now, r)
+		}
+	}
+	if b.targets[onEndpointOfAll] > 0 {
+		for _, i := range r.rowMatches {
+			b.collectActive(b.overridesOf(subject{onEndpointOfAll, "", b.endpoints.patterns.list[i].text}), id, now, r)
+		}
+	}
 	return rows
 }
 
@@ -121,7 +131,7 @@ func (s *Snapshot) collectActive(list []*override, id *identity.Identity, now li
 			continue
 		}
 		rank, ok := s.rank(o.endpoint, r)
-		if !ok {
+		if !ok || (o.kind == exempt && o.endpoint != "" && !isUnambiguous(id.Path)) {
 			continue
 		}
 		if o.target == onIP {

@@ -29,6 +29,7 @@ func somebody(t *rapid.T) identity.Identity {
 		Tenant: tenant(someTenant.Draw(t, "tenant")), User: identity.Name{Kind: identity.User, ID: someUser.Draw(t, "user")},
 		Tier:       rapid.OneOf(rapid.Just(""), someTier).Draw(t, "claimed tier"),
 		Credential: "key", IP: "192.0.2.1", Route: "route",
+		Tags: rapid.SliceOfN(rapid.SampledFrom([]string{"x", "y", "z"}), 0, 2).Draw(t, "tags"),
 	}
 	id.Method, id.Path = cut(request)
 	return id
@@ -63,7 +64,8 @@ func someOverride(t *rapid.T, id int64) policy.Override {
 	if end := limit.Micros(rapid.Int64Range(0, 5).Draw(t, "end")); end > 0 {
 		o.ExpiresAt = instant(end)
 	}
-	switch rapid.SampledFrom([]string{"tenant", "user", "endpoint", "credential", "ip"}).Draw(t, "target") {
+	targets := []string{"tenant", "user", "endpoint", "credential", "ip", "tag", "endpoint of all tenants"}
+	switch rapid.SampledFrom(targets).Draw(t, "target") {
 	case "tenant":
 		o.Tenant = someTenant.Draw(t, "tenant")
 	case "user":
@@ -76,6 +78,9 @@ func someOverride(t *rapid.T, id int64) policy.Override {
 	case "ip":
 		o.IP = rapid.SampledFrom([]string{"192.0.2.1", "192.0.2.2"}).Draw(t, "ip")
 		o.Tenant = rapid.OneOf(rapid.Just(""), someTenant).Draw(t, "tenant")
+	}
+	if someExempt(t, &o) {
+		return policytest.Override(id, o)
 	}
 	// Bans and exemptions are rarer than the overrides that they hide.
 	kinds := []string{"ban", "exempt", "custom", "custom", "custom", "factor", "factor", "factor", "penalty", "penalty"}
@@ -94,6 +99,19 @@ func someOverride(t *rapid.T, id int64) policy.Override {
 		o.Kind, o.Factor, o.Source = policy.Multiplier, rapid.Int64Range(1, 999).Draw(t, "factor"), policy.Detector
 	}
 	return policytest.Override(id, o)
+}
+
+// someExempt makes an override without a subject one that exempts a tag or an endpoint, and reports whether it has.
+func someExempt(t *rapid.T, o *schema.Override) bool {
+	if o.Tenant+o.Credential+o.IP != "" {
+		return false
+	}
+	o.Kind = policy.Exempt
+	o.Tag = rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "tag")
+	if o.Endpoint = somewhere.Draw(t, "endpoint"); o.Tag == "" && o.Endpoint == "" {
+		o.Endpoint = endpoints[0]
+	}
+	return true
 }
 
 func someRows(t *rapid.T) policy.Rows {

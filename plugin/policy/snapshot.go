@@ -52,7 +52,8 @@ type tenantRows struct {
 	overrides []*override // on the tenant and on its endpoints
 }
 
-// subject identifies a user or a credential by name. Only a user belongs to a tenant.
+// subject identifies a user, a credential or a tag by name, or an endpoint of all tenants by its pattern. Only a user
+// belongs to a tenant.
 type subject struct {
 	target target
 	tenant string

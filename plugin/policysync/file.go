@@ -25,7 +25,7 @@ import (
 //	36  CRC-32C of the header up to here, uint32
 const (
 	magic        = "RLPOLICY"
-	format       = formatDescription
+	format       = formatTag
 	fileHeader   = 40
 	maxRecord    = 128 << 10 // bytes of a row: more than all its texts at their longest
 	bufferLength = 256 << 10
@@ -38,9 +38,10 @@ const (
 	formatAccuracy           // adds the accuracy of policies
 	formatPublicNote         // adds the public note of policies and overrides
 	formatDescription        // adds the description of policies
+	formatTag                // adds the tag of overrides
 )
 
-// fieldsSince lists the fields that a saved policy has since a format; before the first of these it has all the others,
+// fieldsSince lists the fields that a saved row has since a format; before the first of these it has all the others,
 // in the order of their declaration.
 var fieldsSince = []struct {
 	format uint32
@@ -49,6 +50,7 @@ var fieldsSince = []struct {
 	{formatAccuracy, "accuracy"},
 	{formatPublicNote, "public_note"},
 	{formatDescription, "description"},
+	{formatTag, "tag"},
 }
 
 var (

@@ -82,8 +82,8 @@ func (c OverrideCase) declared(t *testing.T) string {
 	return ""
 }
 
-// FullOverrides returns commercial overrides of tenant acme that have every other field of the declaration between
-// them, so that a way that does not carry a new field is noticed.
+// FullOverrides returns commercial overrides that have every field of the declaration between them, so that a way that
+// does not carry a new field is noticed. All but the exempt one, which is for a tag, are of tenant acme.
 func FullOverrides(t *testing.T) []schema.Override {
 	t.Helper()
 	var all schema.Override
@@ -102,6 +102,8 @@ func FullOverrides(t *testing.T) []schema.Override {
 		}
 	}
 	all.Tenant, all.Source = "acme", schema.SourceCommercial
+	tag := all.Tag
+	all.Tag = ""
 	custom := all
 	custom.Kind, custom.Factor, custom.Credential, custom.IP, custom.Permanent = schema.KindCustomLimit, 0, "", "", false
 	scaled := all
@@ -109,7 +111,9 @@ func FullOverrides(t *testing.T) []schema.Override {
 	scaled.User, scaled.Endpoint, scaled.IP, scaled.ExpiresAt = "", "", "", time.Time{}
 	banned := scaled
 	banned.Kind, banned.Factor, banned.Policy, banned.Credential, banned.IP = schema.KindBan, 0, "", "", all.IP
-	list := []schema.Override{custom, scaled, banned}
+	exempt := banned
+	exempt.Kind, exempt.Tenant, exempt.IP, exempt.Tag = schema.KindExempt, "", "", tag
+	list := []schema.Override{custom, scaled, banned, exempt}
 	for _, o := range list {
 		if faults := policy.OverrideFaults(o); len(faults) > 0 {
 			t.Fatalf("a full override is faulty: %v", faults)
