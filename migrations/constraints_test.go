@@ -93,6 +93,44 @@ var bad = map[string][]row{
 	"policies_slot_active": {{"slot": "candidate"}},
 	"policies_public_note": {{"public_note": strings.Repeat("x", 1025)}, {"public_note": "two\nlines"}},
 	"policies_accuracy":    {{"accuracy": "excat"}},
+	"policies_settle": {
+		{"settle": `{}`},
+		{"settle": `[]`},
+		{"settle": `7`},
+		{"settle": `null`},
+		{"settle": `{"sources": []}`},
+		{"settle": `{"sources": {"from": "shared.n"}}`},
+		{"settle": `{"sources": ["shared.n"]}`},
+		{"settle": `{"sources": [{}]}`},
+		{"settle": `{"sources": [[{"from": "shared.n"}]]}`},
+		{"settle": `{"sources": [{"from": 7}]}`},
+		{"settle": `{"sources": [{"from": "body.n"}]}`},
+		{"settle": `{"sources": [{"from": "shared.n"}, {"from": ["shared.m"]}]}`},
+		{"settle": `{"sources": [` + strings.Repeat(`{"from": "shared.n"},`, 8) + `{"from": "shared.n"}]}`},
+		{"settle": `{"sources": [{"from": "log.` + strings.Repeat("x", 9000) + `"}]}`},
+		{"settle": `{"sources": [{"from": "shared.n", "weight": 0}]}`},
+		{"settle": `{"sources": [{"from": "shared.n", "weight": 1000001}]}`},
+		{"settle": `{"sources": [{"from": "shared.n", "weight": 1.5}]}`},
+		{"settle": `{"sources": [{"from": "shared.n", "weight": "1"}]}`},
+		{"settle": `{"sources": [{"from": "shared.n", "weight": [1]}]}`},
+		{"settle": `{"sources": [{"from": "shared.n"}], "reserve": 0}`},
+		{"settle": `{"sources": [{"from": "shared.n"}], "reserve": [5]}`},
+		{"settle": `{"sources": [{"from": "shared.n"}], "reserve": 1.0}`},
+		{"settle": `{"sources": [{"from": "shared.n"}], "reserve": 1000000000001}`},
+		{"settle": `{"sources": [{"from": "shared.n"}], "reserve_header": "X-Max-Tokens"}`},
+		{"settle": `{"sources": [{"from": "shared.n"}], "reserve_max": 5}`},
+		{"settle": `{"sources": [{"from": "shared.n"}], "reserve_header": "a b", "reserve_max": 5}`},
+		{"settle": `{"sources": [{"from": "shared.n"}], "timeout": 86401}`},
+		{"settle": `{"sources": [{"from": "shared.n"}], "timeout": "5"}`},
+		{"settle": `{"sources": [{"from": "shared.n"}], "refund_on": 502}`},
+		{"settle": `{"sources": [{"from": "shared.n"}], "refund_on": [99]}`},
+		{"settle": `{"sources": [{"from": "shared.n"}], "refund_on": [[502]]}`},
+		{"settle": `{"sources": [{"from": "shared.n"}], "refund_on": ["502"]}`},
+	},
+	"policies_settle_algorithm": {
+		{"settle": `{"sources": [{"from": "shared.n"}]}`, "algorithm": "sliding_window"},
+	},
+	"policies_settle_soft_only": {{"settle": `{"sources": [{"from": "shared.n"}]}`, "soft_only": true}},
 
 	"overrides_kind":       {ban.with(row{"kind": "block"})},
 	"overrides_tenant":     {{"tenant": strings.Repeat("x", 129)}},
@@ -175,6 +213,12 @@ func TestGoodRowsAreAccepted(t *testing.T) {
 		if err := insert(t, pool, table, good[table]); err != nil {
 			t.Errorf("%s: %v", table, err)
 		}
+	}
+	settling := good["policies"].with(row{"name": "tokens", "settle": `{"sources": [{"from": "shared.n", "weight": 4},
+		{"from": "log.ai.*.usage.total_tokens"}, {"from": "header.X-1.5"}], "reserve": 500, "reserve_header": "X-Max-Tokens",
+		"reserve_max": 4000, "refund_on": [502, 503], "timeout": 60}`})
+	if err := insert(t, pool, "policies", settling); err != nil {
+		t.Errorf("a policy that settles: %v", err)
 	}
 	for name, change := range map[string]row{
 		"a ban": ban, "a multiplier": multiplier, "forever": {"permanent": true, "expires_at": nil, "user": "bob"},

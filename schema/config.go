@@ -33,9 +33,9 @@ type Config struct {
 	TierFrom []string `json:"tier_from" kong:"required,len_max=16" elements:"match_any=source" default:"consumer.tag.tier"`
 
 	// Request headers that clients cannot forge because something in front of this plugin sets or removes them. A
-	// header.<Name> source or a cost_header that is not listed here is denied. Names are compared without regard to case.
-	// A request in which a header that is read has more than one value, or a comma in it, is denied with 400 (see
-	// docs/security.md). Default: none.
+	// header.<Name> source, a cost_header or a reserve_header that is not listed here is denied. Names are compared without
+	// regard to case. A request in which a header that is read has more than one value, or a comma in it, is denied with
+	// 400 (see docs/security.md). Default: none.
 	TrustedHeaders []string `json:"trusted_headers" kong:"required,set" elements:"match=^[A-Za-z0-9_-]+$,len_max=128" elements_err:"must be a header name: letters, digits, dashes or underscores" default:""`
 
 	// The tier of a tenant for which tier_from finds none. It must be the name of one of the tiers. Default: the first
@@ -247,6 +247,8 @@ type Exemption struct {
 //kong:check conditional if=algorithm:eq=sliding_log then=limit:between=1..10000 err="must be at most 10000, because a sliding_log keeps an entry for every request"
 //kong:check conditional if=burst:required then=algorithm:one_of=token_bucket|leaky_bucket err="must be token_bucket or leaky_bucket, because only these have a burst"
 //kong:check conditional if=hard_threshold_pct:required then=soft_only:eq=false err="must not be true beside hard_threshold_pct, because a limit that never denies has no hard threshold"
+//kong:check conditional if=settle.sources:required then=algorithm:one_of=token_bucket|fixed_window err="must be token_bucket or fixed_window beside settle, because only these can charge a request afterwards"
+//kong:check conditional if=settle.sources:required then=soft_only:eq=false err="must not be true beside settle, because a limit that never denies keeps no budget: to try a limit, set mode to shadow"
 type Limit struct {
 	// The name of the limit, shown in response headers and part of the counter's key: 1 to 64 letters, digits, dots,
 	// dashes or underscores. Limits with different names all apply. Required.
@@ -321,6 +323,13 @@ type Limit struct {
 	// What the limit is for, which clients read where it denies their requests: at most 200 bytes without control
 	// characters. Default: nothing.
 	Description string `json:"description,omitempty" kong:"len_max=200" kong_err:"must have at most 200 bytes, without control characters" unit:"text" example:"Protects the nightly import."`
+
+	// Charges what a request really used: the limit takes a reservation when the request arrives, and settles it after
+	// the response. For token_bucket and fixed_window; such a limit is exact. It needs the plugin tenant-rate-settling on
+	// the same routes. Default: absent, a request costs what is known when it arrives.
+	//
+	// Nil means absent.
+	Settle *Settle `json:"settle,omitempty"`
 }
 
 // Capacity returns the most tokens that l holds at once, before thresholds: the burst of a bucket or its default, or

@@ -20,7 +20,7 @@ type Field[T any] struct {
 	Flag        string // in the ratelimit command; empty: the name, with dashes
 	Unit        string // tokens, seconds or percent; text for free text
 	Example     string
-	Type        string // string, integer or boolean
+	Type        string // string, integer, boolean or record; array or set in a record
 	Description string // one paragraph; it ends with the default or says that the field is required
 	Required    bool
 	OneOf       []string // the values of an enum; nil: not an enum
@@ -48,7 +48,8 @@ func (f *Field[T]) Must() string {
 	return "must be " + typeWords[f.Type]
 }
 
-// In returns a pointer to the field of row: a *string, *int64, *bool, *time.Time or, where 0 is not absent, **int64.
+// In returns a pointer to the field of row: a *string, *int64, *bool, *time.Time or, where 0 is not absent, **int64. A
+// record is a **Settle.
 func (f *Field[T]) In(row *T) any { return f.in(row) }
 
 // Problem returns the fault of a value of the field by itself, or "". The value is a string, int64 or bool.
@@ -71,6 +72,8 @@ var (
 	policyModel   = sync.OnceValue(func() model[Policy] { return modelOf("Policy", fieldsOfPolicy) })
 	overrideModel = sync.OnceValue(func() model[Override] { return modelOf("Override", fieldsOfOverride) })
 	tenantModel   = sync.OnceValue(func() model[Tenant] { return modelOf("Tenant", fieldsOfTenant) })
+	settleModel   = sync.OnceValue(func() model[Settle] { return modelOf("Settle", fieldsOfSettle) })
+	sourceModel   = sync.OnceValue(func() model[SettleSource] { return modelOf("SettleSource", fieldsOfSettleSource) })
 )
 
 // FieldNamed returns the field of that name, which must be one of fields.

@@ -21,6 +21,7 @@ var fieldsOfPolicy = []Field[Policy]{
 	{Name: "fail_mode", in: func(row *Policy) any { return &row.Limit.FailMode }},
 	{Name: "accuracy", in: func(row *Policy) any { return &row.Limit.Accuracy }},
 	{Name: "description", Unit: "text", Example: "Protects the nightly import.", in: func(row *Policy) any { return &row.Limit.Description }},
+	{Name: "settle", in: func(row *Policy) any { return &row.Limit.Settle }},
 	{Name: "public_note", Unit: "text", Example: "Agreed until the end of the year.", in: func(row *Policy) any { return &row.PublicNote }},
 	{Name: "slot", in: func(row *Policy) any { return &row.Slot }},
 }
@@ -50,4 +51,18 @@ var fieldsOfTenant = []Field[Tenant]{
 	{Name: "id", in: func(row *Tenant) any { return &row.ID }},
 	{Name: "tier", in: func(row *Tenant) any { return &row.Tier }},
 	{Name: "time_zone", Unit: "name", in: func(row *Tenant) any { return &row.TimeZone }},
+}
+
+var fieldsOfSettle = []Field[Settle]{
+	{Name: "sources", in: func(row *Settle) any { return &row.Sources }},
+	{Name: "reserve", in: func(row *Settle) any { return &row.Reserve }},
+	{Name: "reserve_header", in: func(row *Settle) any { return &row.ReserveHeader }},
+	{Name: "reserve_max", in: func(row *Settle) any { return &row.ReserveMax }},
+	{Name: "refund_on", in: func(row *Settle) any { return &row.RefundOn }},
+	{Name: "timeout", in: func(row *Settle) any { return &row.Timeout }},
+}
+
+var fieldsOfSettleSource = []Field[SettleSource]{
+	{Name: "from", in: func(row *SettleSource) any { return &row.From }},
+	{Name: "weight", in: func(row *SettleSource) any { return &row.Weight }},
 }

@@ -107,6 +107,18 @@ func (c Config) headerFaults() []Fault {
 	if c.CostHeader != "" {
 		check("cost_header", c.CostHeader)
 	}
+	reserves := map[string]bool{}
+	for _, l := range c.limits() {
+		if l.Settle == nil || l.Settle.ReserveHeader == "" {
+			continue
+		}
+		path, header := docpath.Join(l.path, "settle.reserve_header"), l.Settle.ReserveHeader
+		check(path, header)
+		if reserves[strings.ToLower(header)] = true; len(reserves) > MaxReserveHeaders {
+			faults = append(faults, Fault{path, fmt.Sprintf(
+				"is another header than the first %d: a config reads reservations from at most so many", MaxReserveHeaders)})
+		}
+	}
 	return faults
 }
 
@@ -179,10 +191,10 @@ func (l locatedLimit) textFaults() []Fault {
 
 // faults returns the faults of l by itself that Kong's schema language cannot express.
 func (l locatedLimit) faults() []Fault {
+	faults := l.settleFaults()
 	if !l.inRange() {
-		return nil
+		return faults
 	}
-	var faults []Fault
 	if l.SoftThresholdPct > max(l.HardThresholdPct, 100) && !l.SoftOnly {
 		faults = append(faults, l.softAboveHard())
 	}

@@ -1,9 +1,12 @@
 package schema
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
 // Settle makes a limit charge what a request really used. The limit takes a reservation when the request arrives, and
@@ -48,7 +51,7 @@ type Settle struct {
 type SettleSource struct {
 	// header.<Name> is a header of the response; log.<path> a number of Kong's log entry, where * stands for every key, as
 	// in log.ai.*.usage.total_tokens, and all that match are added; shared.<name> a value of kong.ctx.shared. Required.
-	From string `json:"from" kong:"required,match_any=settle_source,len_max=256"`
+	From string `json:"from,omitempty" kong:"required,match_any=settle_source,len_max=256"`
 
 	// How many tokens one unit of the value counts, from 1 to 10^6. Default: 1 token.
 	Weight int64 `json:"weight,omitempty" kong:"required,between=1..1000000" default:"1"`
@@ -71,6 +74,43 @@ const MaxSettlePath = 16
 
 // StatusClientClosed is the status that Kong logs for a client that closed its connection before the response.
 const StatusClientClosed = 499
+
+// SettleFields returns the fields of a Settle in the order of their declaration. The caller must not change them.
+func SettleFields() []Field[Settle] { return settleModel().fields }
+
+// SettleSourceFields returns the fields of a SettleSource as SettleFields does.
+func SettleSourceFields() []Field[SettleSource] { return sourceModel().fields }
+
+// JSON returns s as JSON, which ParseSettle reads.
+func (s *Settle) JSON() string {
+	raw, err := json.Marshal(s)
+	if err != nil {
+		panic(fmt.Sprintf("schema: a settle record cannot be encoded: %v", err)) // it holds only strings and integers
+	}
+	return string(raw)
+}
+
+// ParseSettle reads the JSON of a Settle and fills in its defaults. The paths of faults begin with settle. A Settle
+// with faults lacks the values that have them.
+func ParseSettle(raw []byte) (*Settle, []Fault) {
+	const name = "settle"
+	document, faults := decodeDocument(raw)
+	for i := range faults {
+		faults[i].Path = docpath.Join(name, faults[i].Path)
+	}
+	if document == nil {
+		return nil, faults
+	}
+	c := checker{faulty: map[string]bool{}, faults: faults}
+	if !c.value(settleModel().record, document, name) {
+		return nil, c.faults
+	}
+	s := new(Settle)
+	if err := json.Unmarshal(document.appendJSON(nil), s); err != nil && len(c.faults) == 0 {
+		c.fault(name, "decode: %v", err)
+	}
+	return s, c.faults
+}
 
 // Equal reports whether two records are the same; nil is one without settling.
 func (s *Settle) Equal(other *Settle) bool {

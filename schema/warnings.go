@@ -135,7 +135,7 @@ func (c Config) costWarnings() []Warning {
 func (c Config) chargingLimits() map[string][]locatedLimit {
 	groups := map[string][]locatedLimit{}
 	for _, l := range c.limits() {
-		if l.Cost == nil && !l.SoftOnly && l.inRange() {
+		if l.Cost == nil && !l.SoftOnly && l.inRange() && (l.Settle == nil || l.Settle.Reserve == 0) {
 			endpoint := CanonicalEndpoint(l.Endpoint)
 			groups[endpoint] = append(groups[endpoint], l)
 		}
@@ -155,7 +155,8 @@ func (c Config) leasedBuckets(groups map[string][]locatedLimit) map[string][]loc
 	}
 	for endpoint, limits := range groups {
 		for _, l := range limits {
-			if l.isTokenBucket() && l.Capacity() >= LeastLeased && cmp.Or(l.Accuracy, c.Accuracy) != AccuracyExact {
+			if l.isTokenBucket() && l.Settle == nil && l.Capacity() >= LeastLeased &&
+				cmp.Or(l.Accuracy, c.Accuracy) != AccuracyExact {
 				leased[endpoint] = append(leased[endpoint], l)
 			}
 		}
@@ -188,7 +189,7 @@ func named(limits []locatedLimit) []string {
 }
 
 func (c Config) limitWarnings(l locatedLimit) []Warning {
-	var warnings []Warning
+	warnings := l.settleWarnings()
 	warn := func(field, format string, args ...any) {
 		warnings = append(warnings, Warning{l.path + field, fmt.Sprintf(format, args...)})
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // documentOnly makes the filter of a list that is shown as a document select what a document can hold: the active
@@ -106,6 +107,11 @@ func fieldValue(field any) (value string, present bool) {
 		return yamlString(*field), *field != ""
 	case *bool:
 		return strconv.FormatBool(*field), *field
+	case **schema.Settle:
+		if *field == nil {
+			return "", false
+		}
+		return (*field).JSON(), true // which is YAML too
 	}
 	return "", false
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"errors"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -31,7 +32,31 @@ func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
 			*to = &n
 			return err
 		})
+	case **schema.Settle:
+		c.flags.Func(name, fieldUsage(f.Description)+settleUsage, func(text string) (err error) {
+			*to, err = settleFlag(text)
+			return err
+		})
 	}
+}
+
+// settleUsage ends the description of the flag of a record.
+const settleUsage = "; as `json`, or @FILE with it, such as {\"sources\": [{\"from\": \"log.response.size\"}], \"reserve\": 500}"
+
+// settleFlag reads how a policy settles: JSON, or the name of a file with it.
+func settleFlag(text string) (*schema.Settle, error) {
+	raw := []byte(text)
+	if file, ok := strings.CutPrefix(text, "@"); ok {
+		var err error
+		if raw, err = os.ReadFile(file); err != nil {
+			return nil, err
+		}
+	}
+	s, faults := schema.ParseSettle(raw)
+	if len(faults) > 0 {
+		return nil, schema.Faults(faults)
+	}
+	return s, nil
 }
 
 // withPlaceholder marks the first use of a word in a usage before its default: help shows it as the flag's value.

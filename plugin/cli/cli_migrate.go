@@ -56,6 +56,7 @@ var lostWith = map[int64][]loss{
 	11: {{"nodes", "first_reported_at"}},
 	12: {{"policies", "description"}},
 	13: {{"override_history", "tag"}, {"overrides", "tag"}},
+	14: {{"policies", "settle"}},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

@@ -185,6 +185,9 @@ func limitText(p pgstore.Policy) string {
 	if p.Cost != nil {
 		add(true, "cost %d", *p.Cost)
 	}
+	if p.Settle != nil {
+		add(true, "%s", p.Settle.Describe())
+	}
 	add(p.Description != "", "%s", p.Description)
 	return strings.Join(parts, ", ")
 }

@@ -42,6 +42,13 @@ func byFlags(values map[string]any) error {
 	var line []string
 	for _, f := range schema.PolicyFields() {
 		value, given := values[f.Name]
+		if record, ok := value.(map[string]any); ok {
+			text, err := json.Marshal(record)
+			if err != nil {
+				return err
+			}
+			value = string(text)
+		}
 		if name := strings.ReplaceAll(f.Name, "_", "-"); given && call.flags.Lookup(name) != nil {
 			line = append(line, "--"+name, fmt.Sprint(value))
 		} else if given && f.Flag != "" {

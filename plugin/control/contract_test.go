@@ -70,6 +70,7 @@ type document struct {
 		Schemas map[string]struct {
 			Properties map[string]struct {
 				Type string `json:"type"`
+				Ref  string `json:"$ref"`
 			} `json:"properties"`
 		} `json:"schemas"`
 	} `json:"components"`
@@ -333,7 +334,7 @@ func TestEveryDescribedValueOfAWrongTypeIsAFaultWithItsPath(t *testing.T) {
 				t.Fatalf("%s: %v", o.id, err)
 			}
 			body[property] = map[string]any{"surprise": 1}
-			if schema.Type == "object" {
+			if schema.Type == "object" || schema.Ref != "" {
 				body[property] = "surprise"
 			}
 			raw, err := json.Marshal(body)

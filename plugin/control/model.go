@@ -19,7 +19,10 @@ func describeInput[T any](s *huma.Schema, fields []schema.Field[T]) {
 		if f.Max > 0 {
 			published["minimum"], published["maximum"] = f.Min, f.Max
 		}
-		if f.MaxLength > 0 {
+		switch isList := f.Type == "array" || f.Type == "set"; {
+		case isList && f.MaxLength > 0:
+			published["maxItems"] = f.MaxLength
+		case f.MaxLength > 0:
 			published["maxLength"] = f.MaxLength
 		}
 		if f.Pattern != "" {
@@ -30,6 +33,26 @@ func describeInput[T any](s *huma.Schema, fields []schema.Field[T]) {
 		}
 		s.Properties[f.Name].Extensions = published
 	}
+}
+
+// describeSettle describes how a policy settles, as describeInput does: its row's own check has the faults.
+func describeSettle(r huma.Registry) {
+	record, source := r.Map()["Settle"], r.Map()["SettleSource"]
+	describeInput(record, schema.SettleFields())
+	describeInput(source, schema.SettleSourceFields())
+	record.Required, record.Extensions = nil, map[string]any{"required": []string{"sources"}}
+	source.Required, source.Extensions = nil, map[string]any{"required": []string{"from"}}
+	record.PrecomputeMessages() // else huma still requires what it did
+	source.PrecomputeMessages()
+}
+
+// settleOf reads how the policy of a body settles, with its defaults; nil: it does not.
+func settleOf(body []byte) (*schema.Settle, []schema.Fault) {
+	var given struct{ Settle json.RawMessage }
+	if err := json.Unmarshal(body, &given); err != nil || len(given.Settle) == 0 || string(given.Settle) == "null" {
+		return nil, nil // huma reports a body that is no object
+	}
+	return schema.ParseSettle(given.Settle)
 }
 
 // describeFields gives the fields of a row their descriptions.

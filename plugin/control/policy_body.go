@@ -30,7 +30,8 @@ type policyBody struct {
 
 	Reason string `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit and not shown to tenants. Default: changed by the API."`
 
-	zeros []string // the numbers of the policy that were given as 0, which the fields have as absent
+	zeros        []string       // the numbers of the policy that were given as 0, which the fields have as absent
+	settleFaults []schema.Fault // of settle as it was given
 }
 
 // UnmarshalJSON reads a body and notes which numbers are 0.
@@ -40,12 +41,14 @@ func (b *policyBody) UnmarshalJSON(raw []byte) error {
 		return err
 	}
 	b.zeros = zeros(raw, schema.PolicyFields())
+	b.Settle, b.settleFaults = settleOf(raw)
 	return nil
 }
 
 // TransformSchema describes the body: the name and the scope have defaults here, and a window has two spellings.
-func (*policyBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+func (*policyBody) TransformSchema(r huma.Registry, s *huma.Schema) *huma.Schema {
 	describeInput(s, schema.PolicyFields())
+	describeSettle(r)
 	s.Required = nil
 	s.Extensions = map[string]any{"required": []string{"limit"}}
 	redescribe(s.Properties["name"], "Default: made from the tier or the tenant and the endpoint.")
@@ -87,7 +90,13 @@ func (b *policyBody) Resolve(huma.Context) []error {
 		textField{"org", b.Org}, textField{"orgId", b.OrgID},
 		textField{"endpoint", b.Endpoint}, textField{"endpointPattern", b.Pattern})...)
 	p := b.policy()
+	for _, f := range b.settleFaults {
+		faults = append(faults, fault("body."+f.Path, f.Message, nil))
+	}
 	for _, f := range schema.WithZeros(policy.Faults(p.Policy), schema.PolicyFields(), b.zeros) {
+		if len(b.settleFaults) > 0 && strings.HasPrefix(f.Path, "settle") {
+			continue // a consequence
+		}
 		faults = append(faults, fault("body."+b.spelled(f.Path), f.Message, nil))
 	}
 	return faults

@@ -8,6 +8,7 @@ package identity
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"math"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -100,12 +101,16 @@ type Identity struct {
 	Address   netip.Addr // the whole client address, IPv4 not mapped; invalid if no rule needs it or there is none
 	Tags      []string   // of the consumer if a rule needs them; none of an anonymous one. The memory is the request's
 	Preflight bool       // a CORS preflight, if the rules look for them
+	Reserves [MaxReserveHeaders]int64 // from Rules.ReserveHeaders, in that order, in tokens; 0: none
 
 	Anonymous    bool // no source named a tenant
 	UserMissing  bool // no source named a user where a limit needs one
 	TenantDenied bool // Anonymous, and on_missing_tenant is deny
 	UserDenied   bool // UserMissing, and on_missing_user is deny
 }
+
+// MaxReserveHeaders bounds how many headers carry reservations under one set of rules.
+const MaxReserveHeaders = 4
 
 // Reset clears the identity.
 func (id *Identity) Reset() { *id = Identity{} }
@@ -131,6 +136,7 @@ type Rules struct {
 	CostHeader         int // index of the cost header among Headers; -1 for none
 	CostHeaderMax      int64
 	CallerCost         bool     // the cost is Request.Caller's
+	ReserveHeaders     []int    // indexes among Headers of those that carry reservations, at most MaxReserveHeaders
 	Headers            []string // names of the headers that Request.Headers holds
 	Required           Facts    // needed of every request
 	NeedUser           bool     // some limit is counted per user
@@ -174,6 +180,9 @@ func (r *Rules) Identify(req *Request, id *Identity) Facts {
 	}
 	id.Cost = r.cost(req)
 	who := reader{rules: r, request: req}
+	for i, header := range r.ReserveHeaders {
+		id.Reserves[i] = req.number(header, math.MaxInt64)
+	}
 	if !r.NeedTenant {
 		r.seekNames(&who, id)
 		return 0
@@ -293,18 +302,23 @@ func (r *Rules) cost(req *Request) int64 {
 	if r.CallerCost {
 		return req.Caller.cost()
 	}
-	if r.CostHeader < 0 || r.CostHeader >= len(req.Headers) {
+	return req.number(r.CostHeader, r.CostHeaderMax)
+}
+
+// number returns the whole number in a header, given by its index, up to most. Without such a number it returns 0.
+func (r *Request) number(header int, most int64) int64 {
+	if header < 0 || header >= len(r.Headers) {
 		return 0
 	}
-	text := req.Headers[r.CostHeader]
+	text := r.Headers[header]
 	if text == "" || strings.Trim(text, "0123456789") != "" {
 		return 0
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil { // more digits than a number has
-		return r.CostHeaderMax
+		return most
 	}
-	return min(n, r.CostHeaderMax)
+	return min(n, most)
 }
 
 // address returns ip as it is counted: IPv4 as it is (mapped into IPv6 or not), IPv6 as its prefix. Clients without an

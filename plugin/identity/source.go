@@ -100,7 +100,7 @@ func Header(name string, headers *[]string) int {
 // Compile sets the facts that Identify needs of every request, from the rules and from what the limits need.
 func (r *Rules) Compile(needed Facts) {
 	r.Required = needed
-	if r.CostHeader >= 0 {
+	if r.CostHeader >= 0 || len(r.ReserveHeaders) > 0 {
 		r.Required |= HeaderFacts
 	}
 	if r.CallerCost {

@@ -91,6 +91,14 @@ var constraints = map[string]InvalidError{
 		Field:   "cost",
 		Problem: "must be at most what the limit can hold, or every request would be denied",
 	},
+	"policies_settle_algorithm": {
+		Field:   "algorithm",
+		Problem: "must be token_bucket or fixed_window beside settle, because only these can charge a request afterwards",
+	},
+	"policies_settle_soft_only": {
+		Field:   "soft_only",
+		Problem: "must not be true beside settle, because a limit that never denies keeps no budget",
+	},
 	"policies_slot_active": {Field: "slot", Problem: schema.FieldNamed(schema.PolicyFields(), "slot").Must()},
 
 	"overrides_subject": {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -94,6 +95,8 @@ type Policy struct {
 	Cost     int64 // tokens that a request costs here; -1: the cost of the request
 	Row      int64 // id of the database row; 0 for a policy of the config
 
+	Settle *settle.Rule // charges what a request really used; nil: it costs what it reserves
+
 	pattern int // index of Endpoint among the config's patterns; -1 for every endpoint, and for a row's
 	Limit   limit.Limit
 
@@ -113,6 +116,9 @@ func (p *Policy) Describe() string {
 		text += fmt.Sprintf(" with a burst of %d", spec.Burst)
 	}
 	text = fmt.Sprintf("%s (%s) %s", text, spec.Algorithm, PerScope(p.Scope.String()))
+	if p.Settle != nil {
+		text += ", " + p.Settle.Describe()
+	}
 	if p.Description != "" {
 		text += ": " + p.Description
 	}
@@ -125,13 +131,14 @@ func (p *Policy) ByRoute() bool { return p.Scope.ByEndpoint() && p.Endpoint == "
 
 // Leasable reports whether nodes may lease tokens of the policy's buckets: its accuracy and its algorithm allow it.
 // A leased bucket offers a request less than its capacity. So a policy with a cost close to the capacity is not
-// leasable: it might admit no request.
+// leasable: it might admit no request. Nor is one that settles: what a request gives back would belong to a lease that
+// may have ended.
 //
 // Leasable ignores whether the limit is large enough to be worth a lease.
 func (p *Policy) Leasable() bool {
 	switch p.Limit.Spec().Algorithm {
 	case limit.TokenBucket, limit.FixedWindow:
-		return p.Accuracy == Leased && 100*p.Cost <= schema.LeasedCostPct*p.Limit.Capacity()
+		return p.Accuracy == Leased && p.Settle == nil && 100*p.Cost <= schema.LeasedCostPct*p.Limit.Capacity()
 	default:
 		return false
 	}
@@ -210,7 +217,7 @@ func KeysOf(bounds []Bound) []Key {
 type Bound struct {
 	Policy *Policy
 	Key    Key
-	Cost   int64 // tokens; 0 spends nothing
+	Cost   int64 // tokens; 0 spends nothing. Where the policy settles it is the reservation
 
 	Override int64 // id of the commercial override that changed the limit; 0 for none
 	Penalty  int64 // id of the detector's override that changed it after that; 0 for none

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -44,7 +45,8 @@ type builder struct {
 	previous *Snapshot // holds the last good values
 	fresh    bool      // the snapshot began empty: it shares no part with another
 	owned    [shardCount]bool
-	interned map[string]string // one copy of each name that many rows have
+	interned map[string]string       // one copy of each name that many rows have
+	rules    map[string]*settle.Rule // one copy of each rule that many rows have, by its record
 	faults   []Fault
 }
 
@@ -104,6 +106,22 @@ func (b *builder) intern(text string) string {
 	}
 	b.interned[text] = text
 	return text
+}
+
+// internRule replaces the rule by which a row settles, if any, by the one copy that many rows share.
+func (b *builder) internRule(r *row) {
+	if r == nil || r.Settle == nil {
+		return
+	}
+	record := r.Settle.Spec().JSON()
+	if shared, ok := b.rules[record]; ok {
+		r.Settle = shared
+		return
+	}
+	if b.rules == nil {
+		b.rules = map[string]*settle.Rule{}
+	}
+	b.rules[record] = r.Settle
 }
 
 // ownedShard returns a shard that may be changed, and copies it first if another snapshot shares it.
@@ -182,6 +200,7 @@ func (b *builder) putPolicy(in PolicyRow) {
 	in.Namespace, in.Tier, in.Tenant = b.intern(in.Namespace), b.intern(in.Tier), b.intern(in.Tenant)
 	in.Limit.Name, in.Limit.Endpoint = b.intern(in.Limit.Name), b.intern(in.Limit.Endpoint)
 	r, faults := compileRow(in)
+	b.internRule(r)
 	if r != nil {
 		if err := b.snapshot.endpoints.acquire(r.Endpoint); err != nil {
 			r, faults = nil, endpointFaults(in.faults(), inPolicies, in.ID, err)

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -89,6 +90,9 @@ func (r *row) normalized() PolicyRow {
 	if r.Cost >= 0 {
 		cost := r.Cost
 		out.Limit.Cost = &cost
+	}
+	if r.Settle != nil {
+		out.Limit.Settle = r.Settle.Spec()
 	}
 	return out
 }
@@ -191,7 +195,10 @@ func compileLimit(config schema.Limit) (Policy, error) {
 	if config.Cost != nil {
 		p.Cost = *config.Cost
 	}
-	return p, nil
+	if config.Settle != nil {
+		p.Settle, err = settle.New(*config.Settle)
+	}
+	return p, err
 }
 
 // windowMicros returns a window in microseconds. A window that is too long for a limit stays too long: the product does
@@ -227,6 +234,7 @@ func (in PolicyRow) valid(p Policy) bool {
 		(in.Tier == "") != (in.Tenant == "") &&
 		isAmong(modes, l.Mode) && isAmong(failModes, l.FailMode) && isAmong(accuracies, l.Accuracy) &&
 		isNote(in.PublicNote) && isNote(l.Description) && len(l.Description) <= maxDescription &&
+		(l.Settle == nil || p.settles(l)) &&
 		(l.Cost == nil || *l.Cost >= 0 && *l.Cost <= maxCost && (l.SoftOnly || p.Cost <= p.Limit.Capacity()))
 }
 

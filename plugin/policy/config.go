@@ -59,7 +59,7 @@ func (c *compiler) fault(path string, err error) {
 	}
 	fault := schema.Fault{Path: path, Message: err.Error()}
 	if field := new(limit.FieldError); errors.As(err, &field) {
-		fault = schema.Fault{Path: docpath.Member(path, field.Field), Message: field.Problem}
+		fault = schema.Fault{Path: docpath.Join(path, field.Field), Message: field.Problem}
 	}
 	c.faults = append(c.faults, fault)
 }

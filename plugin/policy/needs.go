@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
@@ -20,11 +21,15 @@ type Needs struct {
 	Address    bool // an exemption names a network
 	Tags       bool // an exemption names a tag
 	Facts      identity.Facts
+
+	// Reserves are the request headers that carry reservations, as HTTP spells them; "" after the last.
+	Reserves [identity.MaxReserveHeaders]string
 }
 
-// union returns the needs of both.
+// union returns the needs of both, with the headers of n.
 func (n Needs) union(other Needs) Needs {
 	return Needs{
+		Reserves:   n.Reserves,
 		Tenant:     n.Tenant || other.Tenant,
 		Tier:       n.Tier || other.Tier,
 		User:       n.User || other.User,
@@ -41,6 +46,9 @@ func (n Needs) union(other Needs) Needs {
 // addPolicy adds what one policy needs beside a tenant.
 func (n *Needs) addPolicy(p *Policy) {
 	n.Cost = true
+	if p.Settle != nil && p.Settle.ReserveHeader() != "" {
+		n.addReserve(p.Settle.ReserveHeader())
+	}
 	n.User = n.User || p.Scope.byUser()
 	switch {
 	case p.Scope == Credential:
@@ -54,7 +62,11 @@ func (n *Needs) addPolicy(p *Policy) {
 }
 
 // needCounts counts the rows by what they need: a need ends with the last row that has it.
-type needCounts struct{ rows, users, credentials, addresses, routes int }
+type needCounts struct {
+	rows, users, credentials, addresses, routes int
+
+	reserves map[string]int // by the header that carries reservations; it is never changed, but replaced
+}
 
 // addPolicy adds n for each thing that a policy needs.
 func (t *needCounts) addPolicy(p *Policy, n int) {
@@ -73,6 +85,19 @@ func (t *needCounts) addPolicy(p *Policy, n int) {
 	if needs.Facts&identity.RouteFact != 0 {
 		t.routes += n
 	}
+	if header := needs.Reserves[0]; header != "" {
+		t.addReserve(header, n)
+	}
+}
+
+// addReserve adds n for a header that carries reservations.
+func (t *needCounts) addReserve(header string, n int) {
+	reserves := map[string]int{}
+	maps.Copy(reserves, t.reserves)
+	if reserves[header] += n; reserves[header] == 0 {
+		delete(reserves, header)
+	}
+	t.reserves = reserves
 }
 
 // Needs returns what the rows need under the configs of a namespace. Overrides apply in every namespace.
@@ -114,11 +139,11 @@ func (p *Plan) ownNeeds(config *schema.Config) Needs {
 	}
 	for _, policy := range p.Policies() {
 		n.Tenant = n.Tenant || policy.Tier != ""
-		if policy.Scope == IP && slices.Contains(p.anonymous, policy) {
-			n.Cost = true // the address is read once a request proves to be anonymous
-			continue
-		}
+		facts := n.Facts
 		n.addPolicy(policy)
+		if policy.Scope == IP && slices.Contains(p.anonymous, policy) {
+			n.Facts = facts // the address is read once a request proves to be anonymous
+		}
 	}
 	if p.exempt != nil {
 		p.exempt.needs(&n)
@@ -198,6 +223,11 @@ func readFromGateway(r *identity.Rules, config *schema.Config, n Needs) {
 	}
 	if config.CostHeader != "" && n.Cost {
 		r.CostHeader = identity.Header(config.CostHeader, &r.Headers)
+	}
+	for _, header := range n.Reserves {
+		if header != "" {
+			r.ReserveHeaders = append(r.ReserveHeaders, identity.Header(header, &r.Headers))
+		}
 	}
 }
 

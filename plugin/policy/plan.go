@@ -53,6 +53,8 @@ type Resolution struct {
 
 	UserRequired bool // a limit per user applies as the config enforces or rehearses it, but the request names no user
 
+	Settles bool // the policy of a bound settles: the request ends with a settlement
+
 	Banned   bool         // deny, whatever Bounds are
 	Until    limit.Micros // end of a ban; 0: it is permanent
 	Override int64        // the id of the row that bans or exempts; meaningless without one
@@ -223,6 +225,9 @@ func (p *Plan) appendBound(policy *Policy, id *identity.Identity, cost int64, r 
 	}
 	if policy.Cost >= 0 {
 		bound.Cost = policy.Cost
+	}
+	if policy.Settle != nil {
+		r.Settles, bound.Cost = true, p.reserve(policy.Settle, id, bound.Cost)
 	}
 	if len(r.overrides) > 0 {
 		r.applyOverrides(bound)

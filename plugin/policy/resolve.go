@@ -19,6 +19,7 @@ func (p *Plan) With(snapshot *Snapshot) *Plan {
 		next.rows = snapshot.namespaces[p.namespace]
 		needs = needs.union(snapshot.Needs(p.namespace))
 		needs.Tier = len(p.tiers)+len(next.foreignTiers()) > 1
+		p.addRowReserves(&needs, &next.rows)
 	}
 	if needs != p.needs {
 		next.needs, next.Rules = needs, p.identityRules(needs)
@@ -43,13 +44,14 @@ func (p *Plan) foreignTiers() map[string]bool {
 
 // Faults returns one fault for each tier that rows of tenants name and that neither the config nor a row has. One of
 // its tenants is the key; the default tier applies to all of them. The problem's text does not depend on the tenants.
+// Faults also returns one for each header that rows take reservations from and that is not read.
 func (p *Plan) Faults() []Fault {
 	if p.snapshot == nil {
 		return nil
 	}
 	unknown := maps.Clone(p.snapshot.tenantsByTier)
 	maps.DeleteFunc(unknown, func(tier string, _ int) bool { return tier == "" || p.hasTier(tier) })
-	var faults []Fault
+	faults := p.reserveFaults()
 	for tenant := range p.snapshot.Tenants() {
 		if len(unknown) == 0 {
 			break

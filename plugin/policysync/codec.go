@@ -2,6 +2,7 @@ package policysync
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -119,6 +120,21 @@ func (c *codec) optional(p **int64) {
 	}
 	c.number(&n)
 	*p = &n
+}
+
+// settle visits how a policy settles, as JSON; an empty text stands for a policy that does not.
+func (c *codec) settle(s **schema.Settle) {
+	text := ""
+	if *s != nil && !c.reading {
+		text = (*s).JSON()
+	}
+	if c.text(&text); !c.reading || text == "" {
+		return
+	}
+	*s = new(schema.Settle)
+	if json.Unmarshal([]byte(text), *s) != nil {
+		c.fail()
+	}
 }
 
 // fail records an error; every further field is empty.

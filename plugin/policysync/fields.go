@@ -84,6 +84,8 @@ func visitFields[T any](c *codec, fields []savedField[T], row *T) {
 			c.boolean(to)
 		case *time.Time:
 			c.instant(to)
+		case **schema.Settle:
+			c.settle(to)
 		}
 	}
 }
@@ -135,6 +137,8 @@ func scanFields[T any](texts internedTexts, id *int64, fields []schema.Field[T],
 			to = append(to, boolean{field})
 		case *time.Time:
 			to = append(to, instant{field})
+		case **schema.Settle:
+			to = append(to, settling{field})
 		default: // **int64
 			to = append(to, field)
 		}

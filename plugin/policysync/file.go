@@ -25,7 +25,7 @@ import (
 //	36  CRC-32C of the header up to here, uint32
 const (
 	magic        = "RLPOLICY"
-	format       = formatTag
+	format       = formatSettle
 	fileHeader   = 40
 	maxRecord    = 128 << 10 // bytes of a row: more than all its texts at their longest
 	bufferLength = 256 << 10
@@ -39,6 +39,7 @@ const (
 	formatPublicNote         // adds the public note of policies and overrides
 	formatDescription        // adds the description of policies
 	formatTag                // adds the tag of overrides
+	formatSettle             // adds how policies settle
 )
 
 // fieldsSince lists the fields that a saved row has since a format; before the first of these it has all the others,
@@ -51,6 +52,7 @@ var fieldsSince = []struct {
 	{formatPublicNote, "public_note"},
 	{formatDescription, "description"},
 	{formatTag, "tag"},
+	{formatSettle, "settle"},
 }
 
 var (

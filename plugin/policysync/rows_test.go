@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
@@ -72,6 +74,49 @@ func TestValuesBeyondTheConstraintsAreScannedWithinBounds(t *testing.T) {
 	}
 	if reason := found["long"].Reason; reason != strings.Repeat("ä", 2048) {
 		t.Errorf("the reason has %d bytes, want 2048 whole letters", len(reason))
+	}
+}
+
+// policytest.Full has every field of a policy.
+func TestANodeReadsEveryFieldOfAPolicyFromTheDatabase(t *testing.T) {
+	w := newWorld(t)
+	n := start(t, w.options())
+	for _, p := range policytest.Full(t) {
+		p.Slot = ""
+		row, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		version := w.write(`INSERT INTO rate_limiter.policies (namespace, name, tenant, scope, endpoint, "limit", window_size,
+			algorithm, burst, soft_threshold_pct, hard_threshold_pct, soft_only, mode, cost, fail_mode, accuracy, description,
+			public_note, settle) SELECT namespace, name, tenant, scope, endpoint, "limit", window_size, algorithm, burst,
+			soft_threshold_pct, hard_threshold_pct, coalesce(soft_only, false), mode, cost, fail_mode, accuracy, description,
+			public_note, settle FROM jsonb_populate_record(NULL::rate_limiter.policies, $1)`, row)
+		for read := range n.await(version).Policies() {
+			if read.Name == p.Name && !reflect.DeepEqual(read.Policy, p) {
+				t.Errorf("%+v, want %+v", read.Policy, p)
+			}
+		}
+		if rows := n.Snapshot().Len(); rows == 0 {
+			t.Error("there are no rows")
+		}
+	}
+}
+
+func TestARecordThatCannotBeDecodedIsAFaultOfItsRowAlone(t *testing.T) {
+	w := newWorld(t)
+	n := start(t, w.options())
+	n.await(w.policies(1, 3))
+	w.write(`ALTER TABLE rate_limiter.policies DROP CONSTRAINT policies_settle`)
+	w.write(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size, settle)
+		VALUES ('bad', 'acme', 'tenant', 5, 1, '{}')`)
+	for _, record := range []string{`7`, `[]`, `"x"`, `{}`, `{"sources": 7}`, `{"sources": [7]}`,
+		`{"sources": [{"from": "shared.n"}], "reserve": 1.5}`, `{"sources": [{"from": "body.n"}]}`} {
+		snapshot := n.await(w.write(`UPDATE rate_limiter.policies SET settle = $1 WHERE name = 'bad'`, record))
+		faults := n.Stats().Faults
+		if len(faults) != 1 || !strings.HasPrefix(faults[0].Field, "settle") || len(limits(snapshot)) != 3 {
+			t.Errorf("%s: faults %+v, want one of settle; limits %v", record, faults, limits(snapshot))
+		}
 	}
 }
 

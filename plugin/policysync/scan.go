@@ -1,11 +1,14 @@
 package policysync
 
 import (
+	"encoding/json"
 	"math"
 	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // The destinations of columns. A NULL becomes the zero value; package policy checks whether that is valid.
@@ -51,6 +54,22 @@ type boolean struct{ to *bool }
 // ScanBool implements pgtype.BoolScanner.
 func (b boolean) ScanBool(v pgtype.Bool) error {
 	*b.to = v.Bool
+	return nil
+}
+
+// settling scans how a policy settles. What cannot be decoded becomes a record without sources, which is a fault of its
+// row and of no other.
+type settling struct{ to **schema.Settle }
+
+// ScanBytes implements pgtype.BytesScanner.
+func (s settling) ScanBytes(text []byte) error {
+	if *s.to = nil; text == nil {
+		return nil
+	}
+	*s.to = new(schema.Settle)
+	if json.Unmarshal(text, *s.to) != nil {
+		**s.to = schema.Settle{}
+	}
 	return nil
 }
 

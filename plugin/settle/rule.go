@@ -59,9 +59,11 @@ func New(s schema.Settle) (*Rule, error) {
 	switch {
 	case s.Reserve < 0 || s.Reserve > maxReserve:
 		return nil, fault("reserve", "must be between 1 and %d tokens, got %d", maxReserve, s.Reserve)
-	case s.ReserveMax < 0 || s.ReserveMax > maxReserve || (s.ReserveMax == 0) != (s.ReserveHeader == ""):
+	case s.ReserveMax < 0 || s.ReserveMax > maxReserve || s.ReserveMax == 0 && s.ReserveHeader != "":
 		return nil, fault("reserve_max", "must be between 1 and %d tokens beside reserve_header, got %d", maxReserve,
 			s.ReserveMax)
+	case s.ReserveMax > 0 && s.ReserveHeader == "":
+		return nil, fault("reserve_header", "is required together with reserve_max")
 	case r.spec.Timeout < 1 || r.spec.Timeout > maxTimeout:
 		return nil, fault("timeout", "must be between 1 and %d seconds, got %d", maxTimeout, s.Timeout)
 	case slices.ContainsFunc(s.RefundOn, func(status int64) bool { return status < leastStatus || status > mostStatus }):

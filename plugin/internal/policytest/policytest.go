@@ -86,7 +86,7 @@ func configMessage(t *testing.T, c Case) string {
 func Full(t *testing.T) []schema.Policy {
 	t.Helper()
 	hard, soft := full(t), full(t)
-	hard.SoftOnly, soft.HardThresholdPct = false, 0 // these two exclude each other
+	hard.SoftOnly, soft.HardThresholdPct, soft.Settle = false, 0, nil // soft_only excludes the other two
 	soft.Name += "-soft"
 	for _, p := range []schema.Policy{hard, soft} {
 		if faults := policy.Faults(p); len(faults) > 0 {
@@ -111,6 +111,11 @@ func full(t *testing.T) (p schema.Policy) {
 			*field = max(f.Min, 100)
 		case **int64:
 			*field = new(int64(100))
+		case **schema.Settle:
+			*field = &schema.Settle{
+				Sources: []schema.SettleSource{{From: "log.ai.*.usage.prompt_tokens", Weight: 1}, {From: "shared.n", Weight: 4}},
+				Reserve: 10, ReserveHeader: "X-Max-Tokens", ReserveMax: 50, RefundOn: []int64{502, 503}, Timeout: 60,
+			}
 		default:
 			t.Fatalf("%s is a %T, for which there is no value", f.Name, field)
 		}
