@@ -41,7 +41,8 @@ func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
 }
 
 // settleUsage ends the description of the flag of a record.
-const settleUsage = "; as `json`, or @FILE with it, such as {\"sources\": [{\"from\": \"log.response.size\"}], \"reserve\": 500}"
+const settleUsage = "; as `json`, or @FILE with it, such as " +
+	"{\"sources\": [{\"from\": \"log.response.size\"}], \"reserve\": 500}"
 
 // settleFlag reads how a policy settles: JSON, or the name of a file with it.
 func settleFlag(text string) (*schema.Settle, error) {

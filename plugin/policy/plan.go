@@ -102,6 +102,7 @@ func (p *Plan) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution)
 	p.bind(rows, id, r)
 	if r.Preflight {
 		r.liftTenantBounds()
+		r.Settles = slices.ContainsFunc(r.Bounds, func(b Bound) bool { return b.Policy.Settle != nil })
 	}
 }
 

@@ -75,7 +75,8 @@ func (p *Plan) reserveFaults() []Fault {
 		}
 		header := row.Settle.ReserveHeader
 		delete(unread, header)
-		problem := fmt.Sprintf("is not in the config's trusted_headers, so %s is not read: requests reserve as without it", header)
+		problem := fmt.Sprintf("is not in the config's trusted_headers, so %s is not read: requests reserve as without it",
+			header)
 		if p.trusts(header) {
 			problem = fmt.Sprintf("is not read, because a config reads reservations from at most %d headers: requests "+
 				"reserve as without it", identity.MaxReserveHeaders)

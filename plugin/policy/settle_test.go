@@ -11,7 +11,8 @@ import (
 )
 
 // settling has limits with each kind of reservation, and one that does not settle.
-const settling = `{trusted_headers: [X-Max-Tokens, X-Cost], cost_header: X-Cost, costs: {POST /chat: 7}, tiers: [{name: a, limits: [
+const settling = `{trusted_headers: [X-Max-Tokens, X-Cost], cost_header: X-Cost, costs: {POST /chat: 7},
+	tiers: [{name: a, limits: [
 	{name: constant, scope: tenant, limit: 1000, window_size: 1, settle: {sources: [{from: log.n}], reserve: 500}},
 	{name: header, scope: tenant, limit: 1000, window_size: 1,
 	 settle: {sources: [{from: shared.n}], reserve_header: x-max-tokens, reserve_max: 400}},
@@ -32,7 +33,8 @@ func costsOf(plan *policy.Plan, id identity.Identity) (costs map[string]int64, s
 
 func TestABoundThatSettlesCostsItsReservation(t *testing.T) {
 	plan := compile(t, settling)
-	if !slices.Equal(plan.Rules.Headers, []string{"X-Cost", "X-Max-Tokens"}) || plan.Rules.Required&identity.HeaderFacts == 0 {
+	if headers := []string{"X-Cost", "X-Max-Tokens"}; !slices.Equal(plan.Rules.Headers, headers) ||
+		plan.Rules.Required&identity.HeaderFacts == 0 {
 		t.Errorf("headers %q, facts %b", plan.Rules.Headers, plan.Rules.Required)
 	}
 	chat := identity.Identity{Tenant: tenant("acme"), Method: "POST", Path: "/chat"}
@@ -116,7 +118,8 @@ func TestARowReadsItsReservationFromAHeaderThatTheConfigTrusts(t *testing.T) {
 		!strings.Contains(faults[0].Problem, "trusted_headers") {
 		t.Errorf("faults %+v", faults)
 	}
-	snapshot = apply(t, snapshot, policy.Changes{Rows: policy.Rows{Version: 2}, Removed: policy.RowKeys{Policies: []int64{1, 2}}})
+	without := policy.Changes{Rows: policy.Rows{Version: 2}, Removed: policy.RowKeys{Policies: []int64{1, 2}}}
+	snapshot = apply(t, snapshot, without)
 	if faults := with.With(snapshot).Faults(); len(faults) > 0 {
 		t.Errorf("without the rows there are faults %+v", faults)
 	}
@@ -132,7 +135,8 @@ func TestReservationsAreReadFromAFewHeadersOfRows(t *testing.T) {
 	if got := with.Rules.Headers; !slices.Equal(got, []string{"A", "B", "C", "D"}) {
 		t.Errorf("it reads %q", got)
 	}
-	if faults := with.Faults(); len(faults) != 1 || faults[0].Key != "5" || !strings.Contains(faults[0].Problem, "at most 4") {
+	faults := with.Faults()
+	if len(faults) != 1 || faults[0].Key != "5" || !strings.Contains(faults[0].Problem, "at most 4") {
 		t.Errorf("faults %+v", faults)
 	}
 }
@@ -151,7 +155,8 @@ func TestAPolicyThatSettlesIsNotLeasableAndDescribesIt(t *testing.T) {
 
 func TestAnOverrideOfALimitKeepsItsSettling(t *testing.T) {
 	plan := compile(t, settling)
-	snapshot := build(t, policy.Rows{Overrides: numbered(schema.Override{Kind: policy.Multiplier, Tenant: "acme", Factor: 500})})
+	half := schema.Override{Kind: policy.Multiplier, Tenant: "acme", Factor: 500}
+	snapshot := build(t, policy.Rows{Overrides: numbered(half)})
 	var r policy.Resolution
 	id := identity.Identity{Tenant: tenant("acme")}
 	plan.With(snapshot).ResolveAt(&id, 0, &r)
@@ -161,7 +166,9 @@ func TestAnOverrideOfALimitKeepsItsSettling(t *testing.T) {
 }
 
 func TestRowsThatSettleAlikeShareOneRule(t *testing.T) {
-	snapshot := build(t, policy.Rows{Policies: []policy.PolicyRow{settlingRow(1, "A"), settlingRow(2, "A"), settlingRow(3, "B")}})
+	snapshot := build(t, policy.Rows{
+		Policies: []policy.PolicyRow{settlingRow(1, "A"), settlingRow(2, "A"), settlingRow(3, "B")},
+	})
 	rules := map[*schema.Settle]int{}
 	for row := range snapshot.Policies() {
 		rules[row.Settle]++
