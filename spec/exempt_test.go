@@ -2,6 +2,7 @@ package spec
 
 import (
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -28,6 +29,7 @@ func (n *node) wantExempt(path string, headers ...string) {
 }
 
 func TestEachKindOfEntryExemptsItsRequestsAndNoOthers(t *testing.T) {
+	t.Parallel()
 	n := start(t, tight(`user_from: [header.X-User], trusted_headers: [X-User], exempt: [{tenant: beta},
 		{tenant: acme, user: batch}, {tag: "tier:unlimited"}, {endpoint: "GET /records/healthz"},
 		{tag: "tier:internal", endpoint: "* /records/*"}, {cidr: 198.51.100.0/24}]`))
@@ -45,6 +47,7 @@ func TestEachKindOfEntryExemptsItsRequestsAndNoOthers(t *testing.T) {
 }
 
 func TestAClientCannotClaimAnExemption(t *testing.T) {
+	t.Parallel()
 	trusting := func(o *gateway.Options) {
 		o.TrustedIPs = []string{"192.0.2.0/24"} // not this client
 	}
@@ -67,6 +70,7 @@ func TestAClientCannotClaimAnExemption(t *testing.T) {
 }
 
 func TestAnEntryOfANetworkCountsTheAddressThatKongTrusts(t *testing.T) {
+	t.Parallel()
 	behindProxy := func(o *gateway.Options) {
 		o.TrustedIPs = []string{"127.0.0.1"} // this client
 	}
@@ -80,6 +84,7 @@ func TestAnEntryOfANetworkCountsTheAddressThatKongTrusts(t *testing.T) {
 }
 
 func TestPreflightsAreExemptOnlyIfTheConfigSaysSoAndUpToTheLimitsPerAddress(t *testing.T) {
+	t.Parallel()
 	const global = `global: {limits: [{name: flood, scope: ip, limit: 5, window_size: 3600}]}`
 	options := func(n *node, headers ...string) int {
 		t.Helper()
@@ -117,6 +122,7 @@ func TestPreflightsAreExemptOnlyIfTheConfigSaysSoAndUpToTheLimitsPerAddress(t *t
 }
 
 func TestKongKeepsAConfigWithAFaultyExemptionOut(t *testing.T) {
+	t.Parallel()
 	for entry, want := range map[string]string{
 		`{}`:                              "at least one of these fields must be non-empty",
 		`{user: u}`:                       "needs tenant beside it",
@@ -134,6 +140,7 @@ func TestKongKeepsAConfigWithAFaultyExemptionOut(t *testing.T) {
 }
 
 func TestMetricsCountExemptRequestsByTheirKind(t *testing.T) {
+	t.Parallel()
 	address := freeport.Address(t)
 	n := start(t, tight(`exempt: [{tenant: acme, endpoint: "GET /records"}, {tag: "tier:unlimited"}], exempt_preflights: true`),
 		watched(address))
@@ -154,5 +161,28 @@ func TestMetricsCountExemptRequestsByTheirKind(t *testing.T) {
 		if got, _ := number(metrics, sample); got != want {
 			t.Errorf("%s is %g, want %g", sample, got, want)
 		}
+	}
+}
+
+func TestKongsLogNamesWhatExemptsARequest(t *testing.T) {
+	t.Parallel()
+	prefix := shortDir(t)
+	startPlugin(t, prefix, "-metrics-listen", "off")
+	socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
+	id := startInstance(t, socket, `{"__seq__":1,"__plugin_id":"p","log_decisions":true,"exempt":[{"tag":"x"},
+		{"tenant":"acme"}],"tiers":[{"name":"a","limits":[{"name":"hour","scope":"tenant","limit":1,"window_size":3600}]}]}`)
+	c, err := gateway.Dial(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	request := gateway.Request{Consumer: &gateway.Consumer{ID: "c", Username: "acme"}, RemoteAddr: "127.0.0.1:1"}
+	outcome, err := c.HandleEvent(id, "access", request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry, ok := outcome.Serialized["rate_limit"].(map[string]any)
+	if !ok || entry["result"] != "exempt" || entry["exempt_by"] != "exempt[1]" || outcome.Exit != nil {
+		t.Errorf("the log has %v, want the result exempt by exempt[1]", outcome.Serialized)
 	}
 }
