@@ -11,7 +11,10 @@ import (
 func exempting() schema.Config {
 	config := plan()
 	config.Exempt = []schema.Exemption{
-		{Tenant: "globex"}, {Endpoint: "GET /healthz"}, {Tenant: "acme", Endpoint: "POST /bulk"}, {CIDR: "192.0.2.0/24"},
+		{Tenant: "globex"},
+		{Endpoint: "GET /healthz"},
+		{Tenant: "acme", Endpoint: "POST /bulk"},
+		{CIDR: "192.0.2.0/24"},
 		{Tag: "monitoring"},
 	}
 	return config
