@@ -247,8 +247,6 @@ type Exemption struct {
 //kong:check conditional if=algorithm:eq=sliding_log then=limit:between=1..10000 err="must be at most 10000, because a sliding_log keeps an entry for every request"
 //kong:check conditional if=burst:required then=algorithm:one_of=token_bucket|leaky_bucket err="must be token_bucket or leaky_bucket, because only these have a burst"
 //kong:check conditional if=hard_threshold_pct:required then=soft_only:eq=false err="must not be true beside hard_threshold_pct, because a limit that never denies has no hard threshold"
-//kong:check conditional if=settle.sources:required then=algorithm:one_of=token_bucket|fixed_window err="must be token_bucket or fixed_window beside settle, because only these can charge a request afterwards"
-//kong:check conditional if=settle.sources:required then=soft_only:eq=false err="must not be true beside settle, because a limit that never denies keeps no budget: to try a limit, set mode to shadow"
 type Limit struct {
 	// The name of the limit, shown in response headers and part of the counter's key: 1 to 64 letters, digits, dots,
 	// dashes or underscores. Limits with different names all apply. Required.

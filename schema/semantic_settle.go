@@ -14,7 +14,7 @@ func (l locatedLimit) settleFaults() []Fault {
 	if s == nil {
 		return nil
 	}
-	faults := sourceFaults(s.Sources, docpath.Member(path, "sources"))
+	faults := append(l.cannotSettle(), sourceFaults(s.Sources, docpath.Member(path, "sources"))...)
 	if ceiling := l.ceiling(); s.Reserve > ceiling && l.inRange() {
 		faults = append(faults, Fault{docpath.Member(path, "reserve"), fmt.Sprintf(
 			"is %d tokens, but the limit can never hold more than %d: every request would be denied", s.Reserve, ceiling)})
@@ -23,6 +23,25 @@ func (l locatedLimit) settleFaults() []Fault {
 		faults = append(faults, Fault{docpath.Item(docpath.Member(path, "refund_on"), i), fmt.Sprintf(
 			"must not be %d, the status of a client that closes its connection: closing early would be free",
 			StatusClientClosed)})
+	}
+	return faults
+}
+
+// cannotSettle returns the faults of a limit that settles and cannot. In Kong's schema language they would be conditions
+// on a field of settle, which Kong reports as a fault of every limit without settle.
+func (l locatedLimit) cannotSettle() []Fault {
+	var faults []Fault
+	switch l.Algorithm {
+	case "", AlgorithmTokenBucket, AlgorithmFixedWindow:
+	default:
+		faults = append(faults, Fault{docpath.Member(l.path, "algorithm"), fmt.Sprintf(
+			"must be token_bucket or fixed_window beside settle, because only these can charge a request afterwards, got %q",
+			docpath.Shorten(l.Algorithm))})
+	}
+	if l.SoftOnly {
+		faults = append(faults, Fault{docpath.Member(l.path, "soft_only"),
+			"must not be true beside settle, because a limit that never denies keeps no budget: to try a limit, set mode to " +
+				"shadow, got true"})
 	}
 	return faults
 }
