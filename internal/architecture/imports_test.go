@@ -56,10 +56,11 @@ var rules = map[string][]string{
 	"plugin/bucket/store":     {"plugin/decision", "plugin/policy"},
 	"plugin/clock":            {"plugin/limit"},
 	"plugin/denial":           core,
-	"plugin/kongplugin":       append([]string{"plugin/kongwire"}, core...),
+	"plugin/kongplugin":       append([]string{"plugin/kongwire", "plugin/reservation"}, core...),
 	"plugin/kongwire":         {},
-	"plugin/metrics":          core,
+	"plugin/metrics":          append([]string{"plugin/reservation"}, core...),
 	"plugin/pgstore":          core,
+	"plugin/reservation":      {"plugin/decision", "plugin/limit", "plugin/policy", "plugin/settle"},
 	"plugin/policysync":       append([]string{"migrations"}, core...),
 	"plugin/control":          append([]string{"plugin/pgstore"}, core...),
 	"plugin/internal": append([]string{

@@ -40,6 +40,13 @@ type Observer interface {
 	Observe(d *decision.Decision)
 }
 
+// Reservations keeps what requests have reserved in limits that settle (package plugin/reservation).
+type Reservations interface {
+	// Keep is called with the decision of an admitted request. It returns the id under which the log phase settles what
+	// was reserved, or "" if there is nothing to settle. It must not keep d or anything that d refers to except strings.
+	Keep(d *decision.Decision) string
+}
+
 // Path admits or denies the requests of one plugin config. Its fields are set once, except the policies, which may be
 // replaced at any time: a request is decided by the policies in force at its start. It is safe for concurrent use.
 type Path struct {
@@ -51,6 +58,8 @@ type Path struct {
 	Renderer  *response.Renderer
 	Observers []Observer
 
+	Reservations Reservations // nil: what limits reserve stays charged
+
 	FailClosed bool // on_internal_error: deny what cannot be decided
 	RequestIDs bool // read the id of each request that is denied, or would be outside shadow mode
 }
@@ -60,6 +69,8 @@ type Exchange struct {
 	Request  identity.Request
 	Decision decision.Decision
 	Response response.Response
+
+	Reservation string // id of what the request has reserved, for the log phase; "": nothing
 }
 
 // Admit decides one request and stores the decision and the response in x. An error means that facts or buckets failed;
@@ -67,6 +78,7 @@ type Exchange struct {
 // was decided before.
 func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	x.Request.Reset()
+	x.Reservation = ""
 	d := &x.Decision
 	d.Reset()
 
@@ -117,6 +129,9 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 		}
 		d.Took = readClock(p.Elapsed) - started
 		d.Combine()
+		if d.Resolution.Settles && !d.Denied() && p.Reservations != nil {
+			x.Reservation = p.Reservations.Keep(d)
+		}
 	}
 	d.RecordExemption()
 
@@ -212,6 +227,7 @@ var plain = response.New(schema.Config{}.WithDefaults(), nil)
 // answerUncounted answers a request that no limit counts.
 func (x *Exchange) answerUncounted(reason decision.Reason, deny, grpc bool, renderer *response.Renderer) {
 	x.Decision.Reset()
+	x.Reservation = ""
 	x.Decision.Reason = reason
 	if deny {
 		x.Decision.Deny(reason)

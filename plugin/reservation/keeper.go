@@ -1,0 +1,57 @@
+package reservation
+
+import (
+	"sync/atomic"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+)
+
+// Keeper keeps the reservations of one store in a table. It keeps the store open for as long as one of them waits: a
+// config may be replaced between a request and its end. It is safe for concurrent use.
+type Keeper struct {
+	table   *Table
+	buckets Buckets
+	release func()
+	uses    atomic.Int64 // the keeper itself, until it is closed, and each of its reservations
+}
+
+// Keeper returns a keeper for a store. release closes the store.
+func (t *Table) Keeper(buckets Buckets, release func()) *Keeper {
+	k := &Keeper{table: t, buckets: buckets, release: release}
+	k.uses.Store(1)
+	return k
+}
+
+// Keep remembers what an admitted request has reserved in limits that settle, and returns the id of the reservation, or
+// "" if there is nothing to settle. It copies what it keeps of d.
+func (k *Keeper) Keep(d *decision.Decision) string {
+	r := newReservation(d)
+	if r == nil || !k.use() {
+		return ""
+	}
+	r.keeper = k
+	return k.table.add(r)
+}
+
+// Close closes the store once no reservation needs it any more. Call it once.
+func (k *Keeper) Close() { k.done() }
+
+// use adds a reservation, and reports false if the store is closed.
+func (k *Keeper) use() bool {
+	for {
+		uses := k.uses.Load()
+		if uses == 0 {
+			return false
+		}
+		if k.uses.CompareAndSwap(uses, uses+1) {
+			return true
+		}
+	}
+}
+
+// done removes a use, and closes the store after the last one.
+func (k *Keeper) done() {
+	if k.uses.Add(-1) == 0 {
+		k.release()
+	}
+}
