@@ -126,7 +126,7 @@ func TestTheImageHasTheSettingsOfKongConf(t *testing.T) {
 	environment := imageEnvironment(t)
 	for line := range strings.Lines(file(t, "kong/kong.conf")) {
 		name, value, found := strings.Cut(line, " = ")
-		if !found {
+		if !found || strings.HasPrefix(line, "#") {
 			continue
 		}
 		name, value = "KONG_"+strings.ToUpper(name), strings.TrimSpace(value)

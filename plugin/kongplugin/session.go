@@ -81,6 +81,9 @@ func (s *session) respond() {
 	if s.instance.traces {
 		s.event.SetSerializeValue(serializedAs, trace(&s.exchange.Decision))
 	}
+	if id := s.exchange.Reservation; id != "" {
+		s.event.SetShared(sharedReservation, id)
+	}
 	r := &s.exchange.Response
 	s.headers = s.headers[:0]
 	for _, h := range r.Headers {

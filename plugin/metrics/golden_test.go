@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
 )
 
 // full is metrics that have something in every family.
@@ -29,6 +30,8 @@ func full(t *testing.T) *Metrics {
 	exempt.Resolution.Exemption.By = "tenant"
 	exempt.RecordExemption()
 	m.Observe(exempt)
+	m.Settlements().Reserved(&policy.Bound{Policy: &daily, Cost: 100})
+	m.Settlements().Settled(&policy.Bound{Policy: &daily, Cost: 100}, reservation.Settlement{Actual: 30, Change: -70})
 	return m
 }
 
@@ -141,6 +144,8 @@ snapshot_saves_total 36
 taken_keys_total{store="redis:6379"} 26
 undecided_total 5
 unknown_instances_total 6
+unknown_reservations_total 82
+unreserved_requests_total 83
 writes_total 1002
 `
 	m := New("0.1.0", everySource())

@@ -83,6 +83,8 @@ func everySource() Sources {
 				Addresses: Addresses{Own: 73, Prefix: 74, Local: 75, Kept: 76, Most: 77, Rate: 78, LogBytes: 79, MostLogBytes: 80},
 			}}
 		},
+		Reservations: func() Reservations { return Reservations{Kept: 81, Unknown: 82, Unreserved: 83} },
+
 		Limits:    func() []Limit { return []Limit{{"minute", "gold", 600}, {"shared", "", 9000}} },
 		Overrides: func() Overrides { return Overrides{Bans: 41, Exemptions: 42, Limits: 43, Penalties: 44} },
 		LogLines:  func() map[string]uint64 { return map[string]uint64{"warn": 54, "error": 55} },

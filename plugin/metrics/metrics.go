@@ -53,6 +53,7 @@ type Metrics struct {
 	unavailable   counters[unavailableKey]
 	overrides     counters[overrideKey]
 	exempt        counters[exemptKey]
+	settlements   settlements
 
 	missingTenants, missingUsers, unknownTiers prometheus.Counter
 }
@@ -85,6 +86,9 @@ func NewWithTenants(version string, sources Sources, labels TenantLabels) *Metri
 
 	m.registry.MustRegister(m.tenants, &m.fullness)
 	m.durations.init(m.registry)
+	if sources.Reservations != nil {
+		m.settlements.init(m.registry)
+	}
 	m.countDecisions()
 	m.countMissing()
 	return m

@@ -65,6 +65,24 @@ var processNumbers = []number[Process]{
 	),
 }
 
+var reservationNumbers = []number[Reservations]{
+	gauge(
+		"reservations",
+		"Reservations that wait for the end of their requests now.",
+		func(r *Reservations) float64 { return float64(r.Kept) },
+	),
+	counter(
+		"unknown_reservations_total",
+		"Log phases with a reservation that this process does not have: settled before, forgotten, or made by another one.",
+		func(r *Reservations) float64 { return float64(r.Unknown) },
+	),
+	counter(
+		"unreserved_requests_total",
+		"Log phases of requests that had reserved nothing, so that settling them cost Kong for nothing.",
+		func(r *Reservations) float64 { return float64(r.Unreserved) },
+	),
+}
+
 var bucketNumbers = []number[Buckets]{
 	gauge("local_buckets", "Buckets kept in this process now.", func(b *Buckets) float64 { return float64(b.Kept) }),
 	counter(

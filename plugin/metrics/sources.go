@@ -23,6 +23,8 @@ type Sources struct {
 	Overrides func() Overrides
 	// LogLines returns the number of lines that the process has logged, by level.
 	LogLines func() map[string]uint64
+	// Reservations is set in a process that settles them.
+	Reservations func() Reservations
 	// Denial is set if denials are recorded.
 	Denial func() Denial
 }
@@ -38,6 +40,13 @@ type Process struct {
 	UnknownInstances uint64 // events of instances that do not exist here, and requests for their status
 	ConfigFaults     uint64 // configs that could not be used
 	MetaDenied       uint64 // requests denied by meta_limit
+}
+
+// Reservations holds the numbers of the reservations in this process, all but Kept since it started.
+type Reservations struct {
+	Kept       int    // that wait for their log phase now
+	Unknown    uint64 // log phases with an id that is not kept: settled before, forgotten, or of another process
+	Unreserved uint64 // log phases of requests without a reservation
 }
 
 // Buckets holds the numbers of the buckets in this process.
@@ -117,6 +126,9 @@ func (s *Sources) collectors() []prometheus.Collector {
 	}
 	if s.Buckets != nil {
 		all = append(all, sourceCollector[Buckets]{s.Buckets, bucketNumbers})
+	}
+	if s.Reservations != nil {
+		all = append(all, sourceCollector[Reservations]{s.Reservations, reservationNumbers})
 	}
 	if s.Policies != nil {
 		all = append(all, sourceCollector[Policies]{s.Policies, policyNumbers})

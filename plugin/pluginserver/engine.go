@@ -11,17 +11,23 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongplugin"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
 )
 
-// newEngine returns the engine that the settings want. server returns the server of its paths, once metrics are read. A
-// node whose Kong g reports as gone serves no requests any more, and so is no live node. lines returns how many lines
-// were logged by level. The error is about a setting.
+// servers holds the two servers of the process. They are set before its metrics are read.
+type servers struct {
+	limiting *kongplugin.Server
+	settling *kongplugin.Settling
+}
+
+// newEngine returns the engine that the settings want. A node whose Kong g reports as gone serves no requests any more,
+// and so is no live node. lines returns how many lines were logged by level. The error is about a setting.
 func newEngine(
 	ctx context.Context,
 	s *settings,
 	stderr io.Writer,
 	log *slog.Logger,
-	server func() *kongplugin.Server,
+	served *servers,
 	g *guard,
 	lines func() map[string]uint64,
 ) (*engine.Engine, error) {
@@ -44,12 +50,19 @@ func newEngine(
 		}
 	}
 	sources := e.Sources()
-	sources.Process = func() metrics.Process { return processNumbers(server(), e.MetaDenied()) }
+	sources.Process = func() metrics.Process { return processNumbers(served.limiting, e.MetaDenied()) }
 	sources.LogLines = lines
 	if record != nil {
 		sources.Denial = record.numbers
 	}
+	sources.Reservations = func() metrics.Reservations {
+		kept := e.Reservations.Stats()
+		return metrics.Reservations{Kept: kept.Kept, Unknown: kept.Unknown, Unreserved: served.settling.Unreserved()}
+	}
 	e.Metrics = metrics.NewWithTenants(process.Version, sources, s.tenantLabels())
+	e.Reservations = reservation.New(reservation.Options{
+		Elapsed: process.Elapsed, Observer: e.Metrics.Settlements(), Log: log,
+	})
 	return e, nil
 }
 

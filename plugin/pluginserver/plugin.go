@@ -35,8 +35,8 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	if err != nil {
 		return fail(stderr, err)
 	}
-	if s.Dump {
-		if _, err := stdout.Write(schema.Dump(process.Version, socket)); err != nil {
+	if s.Dump || s.DumpSettling {
+		if _, err := stdout.Write(s.dump(socket)); err != nil {
 			return fail(stderr, fmt.Errorf("write the dump: %w", err))
 		}
 		return 0
@@ -55,6 +55,14 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	return 0
 }
 
+// dump returns what Kong's query_cmd reads.
+func (s *settings) dump(socket string) []byte {
+	if s.DumpSettling {
+		return schema.DumpSettling(process.Version, s.settlingSocketPath())
+	}
+	return schema.Dump(process.Version, socket)
+}
+
 func fail(stderr io.Writer, err error) int {
 	fmt.Fprintln(stderr, "tenant-rate-limiting:", err)
 	return 1
@@ -67,26 +75,29 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 	defer stop()
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	var server *kongplugin.Server
+	var served servers
 	g := &guard{
 		path:    socket,
 		taken:   make(chan struct{}),
 		log:     log,
-		clients: func() (int, uint64) { return server.Connections() },
+		clients: func() (int, uint64) { return served.limiting.Connections() },
 	}
 	if s.endsWithKong(os.Environ(), os.Getppid()) {
 		g.parent = os.Getppid()
 	}
-	e, err := newEngine(background, s, stderr, log, func() *kongplugin.Server { return server }, g, lines.counted)
+	e, err := newEngine(background, s, stderr, log, &served, g, lines.counted)
 	if err != nil {
 		return err
 	}
-	server = kongplugin.New(kongplugin.Options{
+	served.limiting = kongplugin.New(kongplugin.Options{
 		Version: process.Version,
 		Budget:  s.TimeBudget,
 		Drain:   s.DrainTime,
 		Log:     log,
 		Build:   e.Build,
+	})
+	served.settling = kongplugin.NewSettling(kongplugin.SettlingOptions{
+		Version: process.Version, Budget: s.TimeBudget, Drain: s.DrainTime, Reservations: e.Reservations, Log: log,
 	})
 	monitor, err := metrics.NewServer(metrics.ServerOptions{
 		Metrics: e.Metrics, Address: s.MetricsListen, AllowRemote: s.MetricsAllowRemote, ReadyNeedsStore: s.ReadyNeedsRedis,
@@ -96,9 +107,13 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 		return err
 	}
 	e.AwaitSaved(ctx)
-	listener, own, err := listen(socket)
+	settlingListener, _, err := listen(s.settlingSocketPath())
 	if err != nil {
 		return err
+	}
+	listener, own, err := listen(socket)
+	if err != nil {
+		return errors.Join(err, settlingListener.Close())
 	}
 	g.own = own
 	log.Info("serving Kong", "socket", socket, "version", process.Version, "threads", runtime.GOMAXPROCS(0))
@@ -109,7 +124,12 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 	group.Go(func() error { return e.Run(background) })
 	group.Go(func() error { return monitor.Run(background) })
 	group.Go(func() error { return g.watch(background, end) })
-	err = server.Serve(ctx, listener) // until ctx ends; then what runs in the background ends too
+	group.Go(func() error { return e.Reservations.Run(background) })
+	settled := make(chan error, 1)
+	go func() { settled <- served.settling.Serve(ctx, settlingListener) }()
+	err = served.limiting.Serve(ctx, listener) // until ctx ends; then what runs in the background ends too
+	end()
+	err = errors.Join(err, <-settled)
 	stop()
 	return errors.Join(err, group.Wait())
 }

@@ -17,6 +17,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // settings are those of the process, not of a plugin config: they come from flags (in Kong's start command), from the
@@ -59,7 +60,7 @@ type settings struct {
 	MetricsAllowRemote bool
 	ReadyNeedsRedis    bool
 
-	Dump, Version bool
+	Dump, DumpSettling, Version bool
 }
 
 // mostNodes is more than any limit is shared among.
@@ -77,6 +78,12 @@ func parseSettings(args []string, getenv func(string) string, usage io.Writer) (
 		"dump",
 		false,
 		"print the plugin's name, version and schema for Kong's query_cmd, and exit",
+	)
+	flags.BoolVar(
+		&s.DumpSettling,
+		"dump-settling",
+		false,
+		"print the same of the companion plugin, which settles reservations, and exit",
 	)
 	flags.BoolVar(&s.Version, "version", false, "print the version and exit")
 	file := flags.String("config", "", "a YAML file with the settings of this list, their names with underscores")
@@ -209,6 +216,11 @@ func (s *settings) tenantLabels() metrics.TenantLabels {
 		labels.Busiest = -1 // none: there 0 is the default
 	}
 	return labels
+}
+
+// settlingSocketPath returns where Kong looks for the socket of the companion plugin: beside the other one.
+func (s *settings) settlingSocketPath() string {
+	return filepath.Join(s.KongPrefix, schema.SettlingName+".socket")
 }
 
 // socketPath returns where Kong looks for the socket: in its prefix, named after the executable.

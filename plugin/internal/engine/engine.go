@@ -20,6 +20,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -42,6 +43,9 @@ type Engine struct {
 	Stores  *bucket.Stores
 	Metrics *metrics.Metrics
 	Rows    *policysync.Sync // nil: there is no database
+
+	// Reservations keeps what limits reserve, in a process with a log phase. Set it before the first path is built.
+	Reservations *reservation.Table // nil: what they reserve stays charged
 
 	meta     *memory.Store // buckets of meta limits
 	observer *observer
@@ -115,6 +119,10 @@ func (e *Engine) Build(config schema.Config, plan *policy.Plan) (*admit.Path, fu
 		return nil, nil, err
 	}
 	path.Buckets = buckets
+	if e.Reservations != nil {
+		keeper := e.Reservations.Keeper(buckets, release)
+		path.Reservations, release = keeper, keeper.Close
+	}
 	e.add(path, plan)
 	return path, func() {
 		e.remove(path)

@@ -1,0 +1,154 @@
+package kongplugin
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// sharedReservation is the key of kong.ctx.shared under which the id of a reservation goes from the access phase to the
+// log phase.
+const sharedReservation = "trl"
+
+// SettlingOptions configures a Settling.
+type SettlingOptions struct {
+	Version      string        // of the plugin
+	Budget       time.Duration // how long an event may wait for Kong; 0: one second
+	Drain        time.Duration // how long running events may take to finish at the end; 0: five seconds
+	Reservations Settler       // of the requests that the other plugin has admitted (required)
+	Log          *slog.Logger  // nil: nothing is logged
+}
+
+// Settler settles reservations. A reservation.Table is one.
+type Settler interface {
+	Settle(ctx context.Context, id string, source reservation.Source) error
+}
+
+// Settling serves the companion plugin to Kong: its log phase settles what limits have reserved for a request.
+type Settling struct {
+	*kongwire.Server
+	reservations Settler
+	unreserved   atomic.Uint64
+}
+
+// NewSettling makes a server. Serve starts it.
+func NewSettling(o SettlingOptions) *Settling {
+	s := &Settling{reservations: o.Reservations}
+	s.Server = kongwire.New(kongwire.Options{
+		Name: schema.SettlingName, Version: o.Version, Priority: schema.SettlingPriority,
+		Phases: []string{kongwire.PhaseLog}, Schema: schema.SettlingKongSchema(),
+		Start:  func(kongwire.Config) kongwire.Instance { return kongwire.Instance{Log: s.settle} },
+		Budget: o.Budget, Drain: o.Drain, Log: o.Log,
+	})
+	return s
+}
+
+// Unreserved returns the number of log phases of requests without a reservation, since the start.
+func (s *Settling) Unreserved() uint64 { return s.unreserved.Load() }
+
+// settle settles the reservation of a request, if it has one.
+func (s *Settling) settle(ctx context.Context, e *kongwire.Event) error {
+	end, ok := e.Local.(*requestEnd)
+	if !ok {
+		end = &requestEnd{}
+		e.Local = end
+	}
+	end.event = e
+	id, err := end.readID()
+	switch {
+	case err != nil:
+		return err
+	case id == "":
+		s.unreserved.Add(1)
+		return nil
+	}
+	return s.reservations.Settle(ctx, id, end)
+}
+
+// requestEnd reads what Kong's log phase says about one request. Its memory is that of a connection.
+type requestEnd struct {
+	event     *kongwire.Event
+	status    int
+	source    string
+	questions []kongwire.Question
+}
+
+// endQuestions are those about every request. A status and a source are cheap for Kong, beside the phase itself, and
+// tell most requests that were never tried without the log entry.
+var endQuestions = []kongwire.Question{
+	kongwire.NewQuestion("kong.ctx.shared.get", sharedReservation),
+	kongwire.NewQuestion("kong.response.get_status", ""),
+	kongwire.NewQuestion("kong.response.get_source", ""),
+}
+
+// readID returns the id of the request's reservation, or "" if it has none, and reads the status and the source of the
+// response.
+func (r *requestEnd) readID() (id string, err error) {
+	err = r.event.Ask(endQuestions, func(i int, answer []byte) (err error) {
+		switch i {
+		case 0:
+			id, err = kongwire.DecodeStringValue(answer)
+		case 1:
+			r.status, err = kongwire.DecodeInt(answer)
+		case 2:
+			r.source, err = kongwire.DecodeString(answer, nil)
+		}
+		return err
+	})
+	return id, err
+}
+
+var serializeQuestion = kongwire.NewQuestion("kong.log.serialize", "")
+
+// Read reads what the rules need, in one round trip. It implements reservation.Source.
+func (r *requestEnd) Read(_ context.Context, needs settle.Needs, a *settle.Answer) error {
+	a.Status, a.Source, a.Tried = r.status, r.source, true
+	a.Headers, a.Shared = map[string]string{}, map[string]settle.Value{}
+	r.questions = r.questions[:0]
+	for _, name := range needs.Headers {
+		r.questions = append(r.questions, kongwire.NewQuestion("kong.response.get_header", name))
+	}
+	for _, key := range needs.Shared {
+		r.questions = append(r.questions, kongwire.NewQuestion("kong.ctx.shared.get", key))
+	}
+	if needs.Log {
+		r.questions = append(r.questions, serializeQuestion)
+	}
+	return r.event.Ask(r.questions, func(i int, answer []byte) error {
+		if i < len(needs.Headers) {
+			value, err := kongwire.DecodeString(answer, nil)
+			a.Headers[needs.Headers[i]] = value
+			return err
+		}
+		if i -= len(needs.Headers); i < len(needs.Shared) {
+			value, err := kongwire.DecodeValue(answer)
+			a.Shared[needs.Shared[i]] = sharedValue(value)
+			return err
+		}
+		entry, err := kongwire.DecodeBytes(answer)
+		if err != nil {
+			return err
+		}
+		a.Log = append([]byte(nil), entry...)
+		a.Tried = settle.Tried(a.Log)
+		return nil
+	})
+}
+
+// sharedValue returns a value of kong.ctx.shared that may be an amount.
+func sharedValue(v kongwire.Value) settle.Value {
+	switch v.Kind {
+	case kongwire.NumberValue:
+		return settle.Number(v.Number)
+	case kongwire.TextValue:
+		return settle.Text(v.Text)
+	default:
+		return settle.Value{}
+	}
+}

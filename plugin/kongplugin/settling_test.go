@@ -1,0 +1,88 @@
+package kongplugin
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire/kongtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
+)
+
+// settlements records what is settled, and reads what a rule would read.
+type settlements struct {
+	needs   settle.Needs
+	ids     []string
+	answers []settle.Answer
+}
+
+func (s *settlements) Settle(ctx context.Context, id string, source reservation.Source) error {
+	var a settle.Answer
+	err := source.Read(ctx, s.needs, &a)
+	s.ids, s.answers = append(s.ids, id), append(s.answers, a)
+	return err
+}
+
+// settlingServer serves the companion plugin, and returns a worker of Kong with one instance of it.
+func settlingServer(t *testing.T, s *settlements) (*Settling, *kongtest.Worker, int32) {
+	t.Helper()
+	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := NewSettling(SettlingOptions{Reservations: s})
+	kongtest.Serve(t, listener, server.Serve)
+	k := kongtest.Dial(t, listener.Addr().String())
+	return server, k, k.StartInstance(1, "{}")
+}
+
+func TestTheLogPhaseSettlesTheReservationOfItsRequest(t *testing.T) {
+	s := &settlements{needs: settle.Needs{Log: true, Headers: []string{"x-upstream"}, Shared: []string{"nothing"}}}
+	_, k, id := settlingServer(t, s)
+	k.Answers = kongtest.AnswersOf(t, "log-chunked")
+	k.Answers["kong.ctx.shared.get=trl"] = kongtest.Encode(t, structpb.NewStringValue("0123"))
+	if err := k.LogEvent(id); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(s.ids, []string{"0123"}) {
+		t.Fatalf("settled %q", s.ids)
+	}
+	a := s.answers[0]
+	if a.Status != 200 || a.Source != settle.SourceService || !a.Tried || a.Headers["x-upstream"] != "yes" ||
+		len(a.Log) < 1000 {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestAHostileReservationIdSettlesNothing(t *testing.T) {
+	for name, value := range map[string]*structpb.Value{
+		"null": structpb.NewNullValue(), "a number": structpb.NewNumberValue(7), "true": structpb.NewBoolValue(true),
+		"an empty text": structpb.NewStringValue(""),
+		"a table":       structpb.NewStructValue(&structpb.Struct{}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &settlements{}
+			server, k, id := settlingServer(t, s)
+			k.Answers = kongtest.AnswersOf(t, "log-chunked")
+			k.Answers["kong.ctx.shared.get=trl"] = kongtest.Encode(t, value)
+			if err := k.LogEvent(id); err != nil || len(s.ids) != 0 || server.Unreserved() != 1 {
+				t.Errorf("%v: settled %q, %d requests without a reservation", err, s.ids, server.Unreserved())
+			}
+		})
+	}
+}
+
+func TestOnlyWhatTheRulesNeedIsAsked(t *testing.T) {
+	s := &settlements{}
+	_, k, id := settlingServer(t, s)
+	k.Answers = kongtest.AnswersOf(t, "log-chunked")
+	k.Answers["kong.ctx.shared.get=trl"] = kongtest.Encode(t, structpb.NewStringValue("0123"))
+	if err := k.LogEvent(id); err != nil || len(k.Questions) != len(endQuestions) {
+		t.Errorf("%v, questions %q", err, k.Questions)
+	}
+}

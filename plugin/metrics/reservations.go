@@ -1,0 +1,100 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
+)
+
+// settlements counts what becomes of reservations. It is a reservation.Observer, safe for concurrent use.
+type settlements struct {
+	tokens  counters[settledTokensKey]
+	settled counters[settledKey]
+	delay   prometheus.Histogram
+}
+
+// settleDelays are from 10 ms to an hour, in seconds.
+var settleDelays = []float64{0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 3600}
+
+func (r *settlements) init(to prometheus.Registerer) {
+	r.tokens.init(to, "settled_tokens_total",
+		"Tokens of limits that settle: reserved (taken from the bucket when the request came), used (what measured requests "+
+			"really used), returned (to the bucket), overspent (charged beyond the reservation).",
+		"policy", "kind")
+	r.settled.init(to, "settlements_total",
+		"Reservations by what became of them: measured, refunded (the request used nothing), unmeasured, timed_out and "+
+			"dropped (they stay charged), late (measured after the timeout), lost (the store did not answer).",
+		"policy", "outcome")
+	r.delay = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    prefix + "settle_delay_seconds",
+		Help:    "Seconds from a reservation until it was settled or given up.",
+		Buckets: settleDelays,
+	})
+	to.MustRegister(r.delay)
+}
+
+// Settlements returns the observer that counts what becomes of reservations.
+func (m *Metrics) Settlements() reservation.Observer { return &m.settlements }
+
+// Reserved implements reservation.Observer.
+func (r *settlements) Reserved(b *policy.Bound) {
+	r.tokens.with(settledTokensKey{b.Policy.Name, reservedTokens}).Add(float64(b.Cost))
+}
+
+// Settled implements reservation.Observer.
+func (r *settlements) Settled(b *policy.Bound, s reservation.Settlement) {
+	name := b.Policy.Name
+	r.settled.with(settledKey{name, s.Outcome}).Inc()
+	if s.Outcome == reservation.Measured || s.Outcome == reservation.Late {
+		r.tokens.with(settledTokensKey{name, usedTokens}).Add(float64(s.Actual))
+	}
+	switch {
+	case s.Change < 0:
+		r.tokens.with(settledTokensKey{name, returnedTokens}).Add(float64(-s.Change))
+	case s.Change > 0:
+		r.tokens.with(settledTokensKey{name, overspentTokens}).Add(float64(s.Change))
+	}
+	r.delay.Observe(float64(s.Delay) / float64(limit.Second))
+}
+
+// tokenKind names what happened to tokens.
+type tokenKind uint8
+
+const (
+	reservedTokens tokenKind = iota
+	usedTokens
+	returnedTokens
+	overspentTokens
+)
+
+func (k tokenKind) String() string {
+	return [...]string{"reserved", "used", "returned", "overspent"}[k]
+}
+
+// settledTokensKey identifies a policy, and what happened to tokens of it.
+type settledTokensKey struct {
+	policy string
+	kind   tokenKind
+}
+
+func (k settledTokensKey) values() []string { return []string{k.policy, k.kind.String()} }
+
+func (k settledTokensKey) folded() settledTokensKey {
+	k.policy = other
+	return k
+}
+
+// settledKey identifies a policy, and what became of a reservation.
+type settledKey struct {
+	policy  string
+	outcome reservation.Outcome
+}
+
+func (k settledKey) values() []string { return []string{k.policy, k.outcome.String()} }
+
+func (k settledKey) folded() settledKey {
+	k.policy = other
+	return k
+}

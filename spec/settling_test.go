@@ -1,0 +1,202 @@
+package spec
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// settling is an option of start: the companion plugin runs in the plugin server's process.
+func settling(o *gateway.Options) {
+	o.Servers = []gateway.PluginServer{
+		{Binary: plugin(), Args: append([]string{"-metrics-listen", "off"}, patient...)},
+		{Query: []string{plugin(), "-dump-settling"}, Socket: "tenant-rate-settling.socket"},
+	}
+}
+
+// settlingDeck has the routes /answer, whose upstream answers as the query says, and /chat, each with both plugins. The
+// store and the limit are in YAML flow style.
+func settlingDeck(store, limit string) string {
+	plugins := fmt.Sprintf(`plugins: [{name: key-auth}, {name: tenant-rate-settling},
+      {name: tenant-rate-limiting, config: {%s, trusted_headers: [X-Max-Tokens],
+        tiers: [{name: a, limits: [%s]}]}}]`, store, limit)
+	return `_format_version: "3.0"
+services:
+- {name: answer, url: "http://answer.internal", routes: [{name: answer, paths: [/answer], ` + plugins + `}]}
+- {name: chat, url: "http://chat.internal", routes: [{name: chat, paths: [/chat], ` + plugins + `}]}` + consumers
+}
+
+// budget reads what is left of a limit that settles, between requests whose ends have been settled.
+type budget struct {
+	*node
+	sent int64 // requests, each of which has a log event
+}
+
+// get sends a request and waits until its log phase is over.
+func (b *budget) get(path string, headers ...string) answer {
+	b.t.Helper()
+	b.sent++
+	a := b.node.get(path, append(headers, "apikey", "beth")...)
+	await(b.t, "the log phase", func() bool { return b.Counters().LogEvents() >= b.sent })
+	return a
+}
+
+// left returns what is left of the limit, by a request that reserves tokens and uses none.
+func (b *budget) left(reserves int) int {
+	b.t.Helper()
+	a := b.get("/answer?header=X-Tokens-Used:0")
+	left, err := strconv.Atoi(a.Header.Get("X-RateLimit-Remaining"))
+	if err != nil {
+		b.t.Fatalf("%d %v %s", a.Status, a.Header, a.Body)
+	}
+	return left + reserves
+}
+
+// inStores runs a test with buckets in the process, and in a Redis.
+func inStores(t *testing.T, test func(t *testing.T, store string)) {
+	t.Helper()
+	redis := redistest.Single(t)
+	for name, store := range map[string]string{
+		"local": "strategy: local",
+		"redis": "strategy: redis, redis: {socket: " + redis.Socket + ", " +
+			strings.ReplaceAll(strings.ReplaceAll(patience, `"`, ""), ":", ": ") + "}",
+	} {
+		t.Run(name, func(t *testing.T) { test(t, store) })
+	}
+}
+
+func TestALimitIsChargedWhatARequestReallyUsed(t *testing.T) {
+	t.Parallel()
+	inStores(t, func(t *testing.T, store string) {
+		b := budget{node: start(t, settlingDeck(store, `{name: budget, scope: tenant, limit: 100000, window_size: 31536000,
+			algorithm: fixed_window, settle: {sources: [{from: header.X-Tokens-Used}], reserve: 100, refund_on: [503]}}`), settling)}
+		for _, c := range []struct {
+			query   string
+			charged int
+		}{
+			{"header=X-Tokens-Used:30", 30},
+			{"header=X-Tokens-Used:250", 250},
+			{"header=X-Tokens-Used:0", 0},
+			{"header=X-Tokens-Used:2.5", 3},
+			{"header=X-Tokens-Used:70&chunks=4&size=4000", 70},
+			{"status=503&header=X-Tokens-Used:30", 0},
+			{"status=500&header=X-Tokens-Used:30", 30},
+			{"size=1", 100}, // without the header
+			{"header=X-Tokens-Used:-5", 100},
+			{"header=X-Tokens-Used:1e300", 100},
+			{"header=X-Tokens-Used:NaN", 100},
+			{"header=X-Tokens-Used:many", 100},
+		} {
+			before := b.left(100)
+			a := b.get("/answer?" + c.query)
+			if got, want := a.Header.Get("X-RateLimit-Remaining"), strconv.Itoa(before-100); got != want {
+				t.Errorf("%s: %s tokens remain at access, want %s, after the reservation", c.query, got, want)
+			}
+			if charged := before - b.left(100); charged != c.charged {
+				t.Errorf("%s: %d tokens were charged, want %d", c.query, charged, c.charged)
+			}
+		}
+	})
+}
+
+func TestARequestThatNeverReachedTheUpstreamCostsNothing(t *testing.T) {
+	t.Parallel()
+	b := budget{node: start(t, strings.ReplaceAll(settlingDeck("strategy: local", `{name: budget, scope: tenant, limit: 1000,
+		window_size: 31536000, algorithm: fixed_window, settle: {sources: [{from: header.X-Tokens-Used}], reserve: 100}}`),
+		"http://chat.internal", "http://127.0.0.1:1"), settling)}
+	if a := b.get("/chat"); a.Status != http.StatusBadGateway {
+		t.Fatalf("%d %s", a.Status, a.Body)
+	}
+	if left := b.left(100); left != 1000 {
+		t.Errorf("%d tokens are left, want all 1000", left)
+	}
+}
+
+func TestBytesAndTimeAreReadFromKongsLog(t *testing.T) {
+	t.Parallel()
+	for source, want := range map[string]struct{ query, least, most string }{
+		"log.response.size":     {"size=5000", "5000", "6000"},
+		"log.latencies.proxy":   {"delay=200ms", "200", "20000"},
+		"log.request.headers.x": {"", "100", "100"}, // missing: the reservation stays
+	} {
+		b := budget{node: start(t, settlingDeck("strategy: local", fmt.Sprintf(`{name: egress, scope: tenant, limit: 1000000,
+			window_size: 31536000, algorithm: fixed_window, settle: {sources: [{from: %s}], reserve: 100}}`, source)), settling)}
+		a := b.get("/answer?" + want.query)
+		if got := a.Header.Get("X-RateLimit-Remaining"); got != "999900" {
+			t.Errorf("%s: %s tokens remain at access, want 999900", source, got)
+		}
+		next, err := strconv.Atoi(b.get("/answer").Header.Get("X-RateLimit-Remaining"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		charged := 1_000_000 - 100 - next
+		least, _ := strconv.Atoi(want.least)
+		most, _ := strconv.Atoi(want.most)
+		if charged < least || charged > most {
+			t.Errorf("%s: %d tokens were charged, want %d to %d", source, charged, least, most)
+		}
+	}
+}
+
+// At any time the tokens that admitted requests use are within the budget, because each has reserved as many.
+func TestABudgetHoldsWhileManyRequestsAreInFlight(t *testing.T) {
+	t.Parallel()
+	inStores(t, func(t *testing.T, store string) {
+		const limit, most = 3000, 50
+		var used, admitted, denied atomic.Int64
+		n := start(t, settlingDeck(store, fmt.Sprintf(`{name: budget, scope: tenant, limit: %d, window_size: 31536000,
+			algorithm: fixed_window, settle: {sources: [{from: header.X-Tokens-Used}], reserve: %d}}`, limit, most)), settling,
+			func(o *gateway.Options) {
+				o.Upstreams = map[string]http.Handler{"chat.internal": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					tokens := 1 + (used.Load()*7)%most
+					used.Add(tokens)
+					w.Header().Set("X-Tokens-Used", strconv.FormatInt(tokens, 10))
+				})}
+			})
+		var group sync.WaitGroup
+		for range 64 {
+			group.Go(func() {
+				for range 20 {
+					switch a, err := n.send("GET", "/chat", "apikey", "beth"); {
+					case err != nil:
+						t.Error(err)
+					case a.Status == http.StatusOK:
+						admitted.Add(1)
+					case a.Status == http.StatusTooManyRequests:
+						denied.Add(1)
+					default:
+						t.Errorf("%d %s", a.Status, a.Body)
+					}
+				}
+			})
+		}
+		group.Wait()
+		if used.Load() > limit || denied.Load() == 0 {
+			t.Errorf("%d requests used %d tokens of %d; %d were denied", admitted.Load(), used.Load(), limit, denied.Load())
+		}
+		if used.Load() < limit-2*64*most && admitted.Load() < 60 {
+			t.Errorf("only %d tokens of %d were used", used.Load(), limit)
+		}
+	})
+}
+
+func TestAReservationIsReadFromATrustedHeader(t *testing.T) {
+	t.Parallel()
+	b := budget{node: start(t, settlingDeck("strategy: local", `{name: budget, scope: tenant, limit: 10000,
+		window_size: 31536000, algorithm: fixed_window, settle: {sources: [{from: header.X-Tokens-Used}], reserve: 100,
+		reserve_header: X-Max-Tokens, reserve_max: 2000}}`), settling)}
+	left := 10000
+	for wanted, reserved := range map[string]int{"700": 700, "1": 1, "5000": 2000, "": 100, "-3": 100, "x": 100} {
+		a := b.get("/answer?header=X-Tokens-Used:0", "X-Max-Tokens", wanted)
+		if got := a.Header.Get("X-RateLimit-Remaining"); got != strconv.Itoa(left-reserved) {
+			t.Errorf("X-Max-Tokens: %q leaves %s, want a reservation of %d", wanted, got, reserved)
+		}
+	}
+}
