@@ -3,19 +3,26 @@ package gateway
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
 
-// kongConf reads a kong.conf as Kong does: "#" begins a comment, names and values are trimmed.
-func kongConf(t *testing.T) map[string]string {
+// kongConf returns the text of kong.conf.
+func kongConf(t *testing.T) string {
 	t.Helper()
 	data, err := os.ReadFile("../kong.conf")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return string(data)
+}
+
+// kongSettings reads a kong.conf as Kong does: "#" begins a comment, names and values are trimmed.
+func kongSettings(t *testing.T, conf string) map[string]string {
+	t.Helper()
 	settings := map[string]string{}
-	for _, line := range strings.Split(string(data), "\n") {
+	for _, line := range strings.Split(conf, "\n") {
 		line, _, _ = strings.Cut(line, "#")
 		if strings.TrimSpace(line) == "" {
 			continue
@@ -36,7 +43,7 @@ func serverProperty(server, property string) string {
 }
 
 func TestKongConfStartsThePluginServer(t *testing.T) {
-	settings := kongConf(t)
+	settings := kongSettings(t, kongConf(t))
 	const name = "tenant-rate-limiting"
 	start := strings.Fields(settings[serverProperty(name, "start_cmd")])
 	query := strings.Fields(settings[serverProperty(name, "query_cmd")])
@@ -55,6 +62,33 @@ func TestKongConfStartsThePluginServer(t *testing.T) {
 	}
 	if want := socketPath(start[2], start[0]); socket != want {
 		t.Errorf("socket %q, the plugin listens at %q", socket, want)
+	}
+}
+
+// commented matches a setting in a comment.
+var commented = regexp.MustCompile(`(?m)^#\s+(\w+) = (.*)$`)
+
+func TestKongConfHasTheLinesOfTheCompanionPlugin(t *testing.T) {
+	conf := kongConf(t)
+	for _, line := range commented.FindAllStringSubmatch(conf, -1) {
+		given := regexp.MustCompile(`(?m)^` + line[1] + ` = .*$`)
+		conf = given.ReplaceAllLiteralString(conf, "") + "\n" + line[1] + " = " + line[2]
+	}
+	settings := kongSettings(t, conf)
+	const name, companion = "tenant-rate-limiting", "tenant-rate-settling"
+	if both := name + "," + companion; settings["plugins"] != "bundled,"+both || settings["pluginserver_names"] != both {
+		t.Errorf("settings %v", settings)
+	}
+	if command := settings[serverProperty(companion, "start_cmd")]; command != "" {
+		t.Errorf("start command %q: the process of the other plugin serves this one", command)
+	}
+	server := PluginServer{
+		Query:  strings.Fields(settings[serverProperty(companion, "query_cmd")]),
+		Socket: settings[serverProperty(companion, "socket")],
+	}
+	start := strings.Fields(settings[serverProperty(name, "start_cmd")])
+	if !server.isComplete() || server.Query[0] != start[0] || server.Socket != socketPath(start[2], companion) {
+		t.Errorf("%+v, for the process %q", server, start)
 	}
 }
 
