@@ -33,8 +33,8 @@ type plane struct {
 	admin    string // the secret of an admin's token
 }
 
-// shared is an exact limit of sixty requests for tenants of the tier enterprise, over all nodes. Its window is a year, so
-// that none ends during a spec.
+// shared is an exact limit of sixty requests for tenants of the tier enterprise, over all nodes. Its window is a year:
+// none ends during a spec.
 const shared = `tiers: [{name: enterprise,
     limits: [{name: year, scope: tenant, limit: 60, window_size: 31536000, algorithm: fixed_window, accuracy: exact}]},
         {name: essentials}]`

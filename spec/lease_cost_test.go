@@ -102,7 +102,7 @@ func TestARememberedDenialEndsAfterItsRetryAfter(t *testing.T) {
 	flood := f.offer(by("acme"), steady(500))
 	flood.to(m, id, 4)
 	flood.awaitDenials(t, 1)
-	asked := f.since()
+	sent := f.since()
 	denial := m.ask(t, id, by("acme"))
 	answered := f.since()
 	if denial.Exit == nil {
@@ -116,7 +116,7 @@ func TestARememberedDenialEndsAfterItsRetryAfter(t *testing.T) {
 	await(t, "an admission after the denial", func() bool { return flood.count(http.StatusOK) > before })
 	samples := flood.stop()
 	all := admitted(samples)
-	first := all[slices.IndexFunc(all, func(a admission) bool { return a.Answered > asked })]
+	first := all[slices.IndexFunc(all, func(a admission) bool { return a.Answered > sent })]
 	due := answered + time.Duration(seconds)*time.Second + 100*time.Millisecond
 	for _, one := range samples {
 		if one.Sent > due && one.Answered < first.Sent {

@@ -72,15 +72,14 @@ func TestAKilledNodeLosesOnlyItsLeasesWhichRefillWithTime(t *testing.T) {
 		}
 	})
 	t.Run("the next fixed window has them again", func(t *testing.T) {
-		// A busy machine may send less than the limit in a window.
-		exhausted := killed // the end of the first whole window in which requests were denied
+		var whole span // the first window after the kill in which requests were denied: a busy machine may send too few
 		await(t, "a whole window with denials after the kill", func() bool {
-			whole := f.since().Truncate(window.window) - window.window
-			exhausted = whole + window.window
-			return whole > killed && onWindow.denied(span{whole, exhausted})
+			end := f.since().Truncate(window.window)
+			whole = span{end - window.window, end}
+			return whole.From > killed && onWindow.denied(whole)
 		})
 		samples := onWindow.stop()
-		if n := window.windows(admitted(samples))[exhausted-window.window]; n < window.limit-2*connections {
+		if n := window.windows(admitted(samples))[whole.From]; n < window.limit-2*connections {
 			t.Errorf("%d were admitted in a window after the kill, want %d (of %d requests in all)",
 				n, window.limit, len(samples))
 		}

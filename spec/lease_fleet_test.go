@@ -58,8 +58,8 @@ func (f *fleet) join(args ...string) *member {
 // loads has an element for each spec that loads the machine.
 var loads = make(chan struct{}, 2)
 
-// awaitTurn waits until at most one other spec loads the machine. The spec then counts as loading it until it ends. Specs
-// wait in parallel until their nodes may lease.
+// awaitTurn waits until at most one other spec loads the machine. The spec then counts as loading it until it ends.
+// Specs wait in parallel until their nodes may lease.
 func awaitTurn(t testing.TB) {
 	loads <- struct{}{}
 	t.Cleanup(func() { <-loads })
