@@ -112,6 +112,17 @@ func ParseSettle(raw []byte) (*Settle, []Fault) {
 	return s, c.faults
 }
 
+// Settling returns the paths of the limits of c that settle.
+func (c Config) Settling() []string {
+	var paths []string
+	for _, l := range c.limits() {
+		if l.Settle != nil {
+			paths = append(paths, l.path)
+		}
+	}
+	return paths
+}
+
 // Equal reports whether two records are the same; nil is one without settling.
 func (s *Settle) Equal(other *Settle) bool {
 	if s == nil || other == nil {

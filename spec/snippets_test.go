@@ -145,7 +145,9 @@ func TestEveryDeckSnippetIsAcceptedByKongAndByValidate(t *testing.T) {
 // validate.
 func checkDeck(t *testing.T, deck string) {
 	t.Helper()
-	plugins := []*gateway.PluginInfo{kongPlugin(t, "response-transformer"), kongPlugin(t, "post-function")}
+	plugins := []*gateway.PluginInfo{
+		kongPlugin(t, "response-transformer"), kongPlugin(t, "post-function"), settlingPlugin(t),
+	}
 	info, err := gateway.QueryPlugin(context.Background(), plugin())
 	if err != nil {
 		t.Fatal(err)
@@ -165,6 +167,20 @@ func checkDeck(t *testing.T, deck string) {
 	if err != nil {
 		t.Errorf("ratelimit validate: %v\n%s\n%s", err, out, deck)
 	}
+}
+
+// settlingPlugin returns the info of the companion plugin, as its query_cmd prints it.
+func settlingPlugin(t *testing.T) *gateway.PluginInfo {
+	t.Helper()
+	dump, err := exec.Command(plugin(), "-dump-settling").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := gateway.ParsePluginInfo(dump)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
 }
 
 // kongPlugin returns a plugin of Kong's that documents recommend, with the fields of its schema.

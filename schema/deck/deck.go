@@ -93,19 +93,19 @@ func (v *validator) unreadable(err error) {
 }
 
 func (v *validator) document(document *yaml.Node) {
-	entries, err := pluginEntries(document)
+	entries, settling, err := pluginEntries(document)
 	if err != nil {
 		v.report(1, "", Error, err.Error())
 		return
 	}
 	v.entries += len(entries)
 	for _, e := range entries {
-		v.entry(e)
+		v.entry(e, settling)
 	}
 }
 
-// entry checks one plugin entry.
-func (v *validator) entry(e pluginEntry) {
+// entry checks one plugin entry, in a file that enables the settling plugin at these places.
+func (v *validator) entry(e pluginEntry, settling []place) {
 	config, err := e.encode(v.walk)
 	if err != nil {
 		v.report(e.line, e.path, Error, err.Error())
@@ -123,6 +123,7 @@ func (v *validator) entry(e pluginEntry) {
 	for _, w := range warnings {
 		v.report(config.Line(w.Path), docpath.Join(e.path, w.Path), Warning, w.Message)
 	}
+	v.requireSettling(e, config, parsed, settling)
 	v.compareDefinitions(e, config, parsed)
 }
 

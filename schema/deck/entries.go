@@ -10,25 +10,35 @@ import (
 
 // pluginEntry is one entry of the plugin in a decK file.
 type pluginEntry struct {
+	place
 	path   string // of its config
 	line   int    // of its config, or of the entry when it has none
 	config *yaml.Node
 	shared *yaml.Node // the entry of _plugin_configs that it names by _config; its own config wins
 }
 
-// pluginEntries finds the plugin's entries in every list called plugins, wherever it is nested.
-func pluginEntries(document *yaml.Node) ([]pluginEntry, error) {
-	f := finder{shared: sharedConfigs(document), bounds: deckfile.NewWalk()}
+// pluginEntries finds the plugin's entries in every list called plugins, wherever it is nested, and the places at which
+// the settling plugin is enabled.
+func pluginEntries(document *yaml.Node) (entries []pluginEntry, settling []place, err error) {
+	f := finder{shared: sharedConfigs(document), bounds: deckfile.NewWalk(), serviceOf: map[string]string{}}
 	if err := f.walk(document, ""); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return f.entries, nil
+	for i := range f.entries {
+		if e := &f.entries[i]; e.service == "" {
+			e.service = f.serviceOf[e.route]
+		}
+	}
+	return f.entries, f.settling, nil
 }
 
 type finder struct {
-	shared  map[string]*yaml.Node
-	entries []pluginEntry
-	bounds  *deckfile.Walk
+	shared    map[string]*yaml.Node
+	entries   []pluginEntry
+	settling  []place
+	within    place             // what the walk is in
+	serviceOf map[string]string // by route
+	bounds    *deckfile.Walk
 }
 
 func (f *finder) walk(n *yaml.Node, path string) error {
@@ -45,10 +55,13 @@ func (f *finder) walk(n *yaml.Node, path string) error {
 			}
 		}
 	case yaml.SequenceNode:
+		outer := f.within
 		for i, item := range n.Content {
+			f.enter(deckfile.Resolve(item), path, docpath.Item(path, i))
 			if err := f.walk(item, docpath.Item(path, i)); err != nil {
 				return err
 			}
+			f.within = outer
 		}
 	case yaml.MappingNode:
 		for _, p := range deckfile.Pairs(n) {
@@ -80,11 +93,16 @@ func (f *finder) plugins(list *yaml.Node, path string) error {
 			return err
 		}
 		f.bounds.Leave(entry) // nothing is nested in a plugin entry
-		name := deckfile.Get(entry, "name")
+		name, at := deckfile.Get(entry, "name"), f.placeOf(entry)
+		if name != nil && name.Value == schema.SettlingName && at.enabled {
+			f.settling = append(f.settling, at)
+		}
 		if name == nil || name.Value != schema.Name {
 			continue
 		}
-		e := pluginEntry{path: docpath.Item(path, i) + ".config", line: item.Line, config: deckfile.Get(entry, "config")}
+		e := pluginEntry{
+			place: at, path: docpath.Item(path, i) + ".config", line: item.Line, config: deckfile.Get(entry, "config"),
+		}
 		if e.config != nil {
 			e.line = e.config.Line
 		}
