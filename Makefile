@@ -89,6 +89,11 @@ demo-redis: build ## Play the session with the counters in a Redis of its own (n
 	$(call with_redis,bin/demo-gateway -config kong/kong.yml -plugin bin/tenant-rate-limiting \
 		-listen $(LISTEN) -session $(if $(filter 1,$(ONCE)),-once) -redis "$$redis")
 
+# 20 chats at once: the session fails if reservations do not keep the budget, or if counting after the answer does.
+.PHONY: demo-llm
+demo-llm: build ## Spend a budget of LLM tokens by 20 chats at once, with reservations and without, then exit
+	bin/demo-gateway -config kong/kong-llm.yml -plugin bin/tenant-rate-limiting -listen 127.0.0.1:0 -chats
+
 .PHONY: demo-full
 demo-full: build ## Change limits at run time, and stop Postgres, with its own Redis and Postgres (ONCE=1: then exit)
 	LISTEN=$(LISTEN) ONCE=$(ONCE) kong/demo-full.sh

@@ -1,5 +1,6 @@
-// Command demo-gateway runs the stand-in gateway in front of a plugin server. With -session it plays a short
-// scripted session, and fails if the plugin answers otherwise.
+// Command demo-gateway runs the stand-in gateway in front of a plugin server. With -session it plays a short scripted
+// session, and fails if the plugin answers otherwise. With -chats it spends budgets of LLM tokens by concurrent chats,
+// and fails if reservations do not keep them.
 package main
 
 import (

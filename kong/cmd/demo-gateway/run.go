@@ -8,11 +8,15 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"strconv"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
+
+// companion is the plugin that settles what requests have reserved.
+const companion = "tenant-rate-settling"
 
 // settings holds the command's flags.
 type settings struct {
@@ -21,6 +25,7 @@ type settings struct {
 	redis                  string
 	workers                int
 	session, stay, once    bool
+	chats                  bool
 }
 
 func parse(args []string, stderr io.Writer) (settings, error) {
@@ -39,12 +44,20 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.BoolVar(&s.session, "session", false, "play the scripted session, fail if it differs, then serve on")
 	flags.BoolVar(&s.stay, "stay", false, "serve on after a failed session too, to look around; the status is still 1")
 	flags.BoolVar(&s.once, "once", false, "play the scripted session and exit")
+	flags.BoolVar(&s.chats, "chats", false, "play the chats for kong-llm.yml, fail if a budget is not kept, and exit")
 	if err := flags.Parse(args); err != nil {
 		return s, err
+	}
+	if s.chats && (s.session || s.once) {
+		flags.Usage()
+		return s, errors.New("-chats is a session of its own: leave out -session and -once")
 	}
 	if flags.NArg() > 0 || len(s.plugins) == 0 || s.workers < 1 {
 		flags.Usage()
 		return s, errors.New("need -plugin, at least one worker and no further arguments")
+	}
+	if s.chats { // an answer that waits too long fails the session
+		s.plugins[0].Args = []string{"-time-budget", chatTimeout.String()}
 	}
 	return s, nil
 }
@@ -74,9 +87,11 @@ func serve(ctx context.Context, s settings, stdout, stderr io.Writer) (err error
 	if err := useRedis(config, s.redis); err != nil {
 		return err
 	}
+	llm := newModel()
 	g, err := gateway.New(gateway.Options{
 		Config: config, Listen: s.listen, Prefix: s.prefix, Workers: s.workers,
-		Servers: s.plugins,
+		Servers:   withCompanion(config, s.plugins),
+		Upstreams: map[string]http.Handler{modelHost: llm},
 		// Kong's default log level hides the plugin's own lines, which are at info
 		Log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
@@ -88,8 +103,8 @@ func serve(ctx context.Context, s settings, stdout, stderr io.Writer) (err error
 	}
 	defer func() { err = errors.Join(err, g.Close()) }()
 	fmt.Fprintf(stdout, "gateway %s   plugin pid %d\n\n", g.URL(), g.PluginPID())
-	played := play(ctx, s, g, stdout)
-	if s.once || played != nil && !s.stay {
+	played := play(ctx, s, g, llm, stdout)
+	if s.once || s.chats || played != nil && !s.stay {
 		return played
 	}
 	if played != nil {
@@ -128,12 +143,29 @@ func useRedis(config *gateway.Config, address string) error {
 	return nil
 }
 
-// play plays the session, if a flag requests it.
-func play(ctx context.Context, s settings, g *gateway.Gateway, stdout io.Writer) error {
-	if !s.session && !s.once {
+// withCompanion adds the companion plugin, if the config has it. The process of the first plugin server serves it too.
+func withCompanion(config *gateway.Config, servers []gateway.PluginServer) []gateway.PluginServer {
+	for _, plugin := range config.Plugins {
+		if plugin.Name == companion {
+			return append(servers, gateway.PluginServer{
+				Query: []string{servers[0].Binary, "-dump-settling"}, Socket: companion + ".socket",
+			})
+		}
+	}
+	return servers
+}
+
+// play plays the session that a flag requests, if any.
+func play(ctx context.Context, s settings, g *gateway.Gateway, llm *model, stdout io.Writer) (err error) {
+	switch {
+	case s.chats:
+		err = playChats(ctx, g.URL(), llm, g.Counters().LogEvents, stdout)
+	case s.session || s.once:
+		err = playSession(ctx, g.URL(), stdout)
+	default:
 		return nil
 	}
-	if err := playSession(ctx, g.URL(), stdout); err != nil {
+	if err != nil {
 		return fmt.Errorf("session: %w", err)
 	}
 	if replays := g.Counters().Replays(); replays > 0 {

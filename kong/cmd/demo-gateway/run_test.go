@@ -113,7 +113,13 @@ func TestWrongUsageIsStatusTwo(t *testing.T) {
 			{"-plugin", "x", "-config", "none.yml"},
 			{"-plugin", "./none", "-config", "../../kong.yml", "-listen", "127.0.0.1:0"},
 		},
-		2: {{}, {"-plugin", "x", "extra"}, {"-no-such-flag"}, {"-plugin", "x", "-workers", "0"}},
+		2: {
+			{},
+			{"-plugin", "x", "extra"},
+			{"-no-such-flag"},
+			{"-plugin", "x", "-workers", "0"},
+			{"-plugin", "x", "-chats", "-once"},
+		},
 	} {
 		for _, args := range all {
 			var stdout, stderr bytes.Buffer

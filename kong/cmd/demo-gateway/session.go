@@ -205,7 +205,12 @@ func (s *session) show(ctx context.Context, c call) (reply, error) {
 }
 
 func (s *session) send(ctx context.Context, c call) (reply, error) {
-	request, err := http.NewRequestWithContext(ctx, c.method, s.url+c.path, nil)
+	return s.sendBody(ctx, c, "")
+}
+
+// sendBody sends a call with a body.
+func (s *session) sendBody(ctx context.Context, c call, body string) (reply, error) {
+	request, err := http.NewRequestWithContext(ctx, c.method, s.url+c.path, strings.NewReader(body))
 	if err != nil {
 		return reply{}, fmt.Errorf("%s: %w", c.who, err)
 	}
@@ -216,11 +221,11 @@ func (s *session) send(ctx context.Context, c call) (reply, error) {
 	if err != nil {
 		return reply{}, fmt.Errorf("%s: %w", c.who, err)
 	}
-	body, err := io.ReadAll(response.Body)
+	answer, err := io.ReadAll(response.Body)
 	if err := errors.Join(err, response.Body.Close()); err != nil {
 		return reply{}, fmt.Errorf("%s: read body: %w", c.who, err)
 	}
-	return reply{response.StatusCode, response.Header, string(body)}, nil
+	return reply{response.StatusCode, response.Header, string(answer)}, nil
 }
 
 // printLine prints a call and its answer in one line.
@@ -256,11 +261,20 @@ func expectLimited(c call, r reply, status int) error {
 		return fmt.Errorf("%s: status %d, want %d: %s", c.who, r.status, status, r.body)
 	}
 	for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"} {
-		if _, err := strconv.ParseInt(r.header.Get(name), 10, 64); err != nil {
-			return fmt.Errorf("%s: %s: %w", c.who, name, err)
+		if _, err := r.number(name); err != nil {
+			return fmt.Errorf("%s: %w", c.who, err)
 		}
 	}
 	return nil
+}
+
+// number returns the number in a header.
+func (r *reply) number(name string) (int64, error) {
+	n, err := strconv.ParseInt(r.header.Get(name), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", name, err)
+	}
+	return n, nil
 }
 
 // expectDenial checks that an answer is a 429 with a wait and a problem document.
