@@ -138,7 +138,9 @@ func TestEveryDeckSnippetIsAcceptedByKongAndByValidate(t *testing.T) {
 	if checked < 2 {
 		t.Errorf("only %d snippets were checked", checked)
 	}
-	t.Run("kong/kong.yml", func(t *testing.T) { checkDeck(t, file(t, "kong/kong.yml")) })
+	for _, example := range []string{"kong/kong.yml", "kong/kong-llm.yml"} {
+		t.Run(example, func(t *testing.T) { checkDeck(t, file(t, example)) })
+	}
 }
 
 // checkDeck sends a decK file through the schema of the plugin server, as Kong does, and through ratelimit
