@@ -177,6 +177,13 @@ func draw(t *rapid.T, v reflect.Value) {
 		for i := range v.NumField() {
 			draw(t, v.Field(i))
 		}
+	case reflect.Slice:
+		if n := rapid.IntRange(0, 3).Draw(t, "elements"); n > 0 {
+			v.Set(reflect.MakeSlice(v.Type(), n, n))
+		}
+		for i := range v.Len() {
+			draw(t, v.Index(i))
+		}
 	case reflect.String:
 		v.SetString(rapid.String().Draw(t, "text"))
 	case reflect.Int64:
