@@ -33,9 +33,9 @@ type Config struct {
 	TierFrom []string `json:"tier_from" kong:"required,len_max=16" elements:"match_any=source" default:"consumer.tag.tier"`
 
 	// Request headers that clients cannot forge because something in front of this plugin sets or removes them. A
-	// header.<Name> source, a cost_header or a reserve_header that is not listed here is denied. Names are compared without
-	// regard to case. A request in which a header that is read has more than one value, or a comma in it, is denied with
-	// 400 (see docs/security.md). Default: none.
+	// header.<Name> source, a cost_header or a reserve_header that is not listed here is denied. Case does not matter. A
+	// request in which a header that is read has more than one value, or a comma in it, is denied with 400 (see
+	// docs/security.md). Default: none.
 	TrustedHeaders []string `json:"trusted_headers" kong:"required,set" elements:"match=^[A-Za-z0-9_-]+$,len_max=128" elements_err:"must be a header name: letters, digits, dashes or underscores" default:""`
 
 	// The tier of a tenant for which tier_from finds none. It must be the name of one of the tiers. Default: the first

@@ -32,8 +32,8 @@ func KongSchema() []byte {
 	return append([]byte(nil), kongSchema...)
 }
 
-// SettlingKongSchema returns the schema of the companion plugin. It has no settings: what is settled is part of a limit.
-// The caller may change the returned bytes.
+// SettlingKongSchema returns the schema of the companion plugin. It has no settings: a limit says what it settles. The
+// caller may change the returned bytes.
 func SettlingKongSchema() []byte {
 	return append([]byte(nil), settlingSchema...)
 }

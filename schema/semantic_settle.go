@@ -27,8 +27,8 @@ func (l locatedLimit) settleFaults() []Fault {
 	return faults
 }
 
-// cannotSettle returns the faults of a limit that settles and cannot. In Kong's schema language they would be conditions
-// on a field of settle, which Kong reports as a fault of every limit without settle.
+// cannotSettle returns the faults of a limit that settles and cannot. In Kong's schema language they would be
+// conditions on a field of settle, which Kong reports as a fault of every limit without settle.
 func (l locatedLimit) cannotSettle() []Fault {
 	var faults []Fault
 	switch l.Algorithm {
@@ -39,9 +39,11 @@ func (l locatedLimit) cannotSettle() []Fault {
 			docpath.Shorten(l.Algorithm))})
 	}
 	if l.SoftOnly {
-		faults = append(faults, Fault{docpath.Member(l.path, "soft_only"),
+		faults = append(faults, Fault{
+			docpath.Member(l.path, "soft_only"),
 			"must not be true beside settle, because a limit that never denies keeps no budget: to try a limit, set mode to " +
-				"shadow, got true"})
+				"shadow, got true",
+		})
 	}
 	return faults
 }

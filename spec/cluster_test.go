@@ -276,9 +276,11 @@ func pressCluster(t *testing.T) clustered {
 	for _, s := range nodes.Masters {
 		addresses = append(addresses, fmt.Sprintf(`{"ip":%q,"port":%d}`, s.Host, s.Port))
 	}
-	return clustered{pressOn(t,
-		fmt.Sprintf(`{%s,"pipeline":true,"cluster_nodes":[%s]}`, patience, strings.Join(addresses, ",")), tenants),
-		nodes, masters}
+	return clustered{
+		pressOn(t,
+			fmt.Sprintf(`{%s,"pipeline":true,"cluster_nodes":[%s]}`, patience, strings.Join(addresses, ",")), tenants),
+		nodes, masters,
+	}
 }
 
 // isAffected reports whether a tenant has the same master as the first tenant.

@@ -33,6 +33,11 @@ services:
 - {name: chat, url: "http://chat.internal", routes: [{name: chat, paths: [/chat], ` + plugins + `}]}` + consumers
 }
 
+// chatting is an option of start: the upstream of /chat.
+func chatting(upstream http.HandlerFunc) func(*gateway.Options) {
+	return func(o *gateway.Options) { o.Upstreams = map[string]http.Handler{"chat.internal": upstream} }
+}
+
 // budget reads what is left of a limit that settles, between requests whose ends have been settled.
 type budget struct {
 	*node
@@ -76,7 +81,8 @@ func TestALimitIsChargedWhatARequestReallyUsed(t *testing.T) {
 	t.Parallel()
 	inStores(t, func(t *testing.T, store string) {
 		b := budget{node: start(t, settlingDeck(store, `{name: budget, scope: tenant, limit: 100000, window_size: 31536000,
-			algorithm: fixed_window, settle: {sources: [{from: header.X-Tokens-Used}], reserve: 100, refund_on: [503]}}`), settling)}
+			algorithm: fixed_window, settle: {sources: [{from: header.X-Tokens-Used}], reserve: 100,
+			refund_on: [503]}}`), settling)}
 		for _, c := range []struct {
 			query   string
 			charged int
@@ -108,9 +114,9 @@ func TestALimitIsChargedWhatARequestReallyUsed(t *testing.T) {
 
 func TestARequestThatNeverReachedTheUpstreamCostsNothing(t *testing.T) {
 	t.Parallel()
-	b := budget{node: start(t, strings.ReplaceAll(settlingDeck("strategy: local", `{name: budget, scope: tenant, limit: 1000,
-		window_size: 31536000, algorithm: fixed_window, settle: {sources: [{from: header.X-Tokens-Used}], reserve: 100}}`),
-		"http://chat.internal", "http://127.0.0.1:1"), settling)}
+	deck := settlingDeck("strategy: local", `{name: budget, scope: tenant, limit: 1000, window_size: 31536000,
+		algorithm: fixed_window, settle: {sources: [{from: header.X-Tokens-Used}], reserve: 100}}`)
+	b := budget{node: start(t, strings.ReplaceAll(deck, "http://chat.internal", "http://127.0.0.1:1"), settling)}
 	if a := b.get("/chat"); a.Status != http.StatusBadGateway {
 		t.Fatalf("%d %s", a.Status, a.Body)
 	}
@@ -153,13 +159,11 @@ func TestABudgetHoldsWhileManyRequestsAreInFlight(t *testing.T) {
 		var used, admitted, denied atomic.Int64
 		n := start(t, settlingDeck(store, fmt.Sprintf(`{name: budget, scope: tenant, limit: %d, window_size: 31536000,
 			algorithm: fixed_window, settle: {sources: [{from: header.X-Tokens-Used}], reserve: %d}}`, limit, most)), settling,
-			func(o *gateway.Options) {
-				o.Upstreams = map[string]http.Handler{"chat.internal": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					tokens := 1 + (used.Load()*7)%most
-					used.Add(tokens)
-					w.Header().Set("X-Tokens-Used", strconv.FormatInt(tokens, 10))
-				})}
-			})
+			chatting(func(w http.ResponseWriter, _ *http.Request) {
+				tokens := 1 + (used.Load()*7)%most
+				used.Add(tokens)
+				w.Header().Set("X-Tokens-Used", strconv.FormatInt(tokens, 10))
+			}))
 		var group sync.WaitGroup
 		for range 64 {
 			group.Go(func() {

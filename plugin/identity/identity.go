@@ -98,8 +98,8 @@ type Identity struct {
 	Cost       int64  // from the cost header or the caller; 0: none
 	Repeated   string // a trusted header that came with more than one value; "" if none did
 
-	Address   netip.Addr               // the whole client address, IPv4 not mapped; invalid if no rule needs it or there is none
-	Tags      []string                 // of the consumer if a rule needs them; none of an anonymous one. The memory is the request's
+	Address   netip.Addr               // the whole client address, IPv4 not mapped; invalid: none, or no rule needs it
+	Tags      []string                 // of a known consumer, if a rule needs them, in the request's memory
 	Preflight bool                     // a CORS preflight, if the rules look for them
 	Reserves  [MaxReserveHeaders]int64 // from Rules.ReserveHeaders, in that order, in tokens; 0: none
 

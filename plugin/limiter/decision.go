@@ -18,7 +18,7 @@ const Never = time.Duration(math.MaxInt64)
 // Decision is the answer to one request. The caller may keep and change it.
 type Decision struct {
 	Allowed bool
-	Result  decision.Result // allowed, soft_throttled (admitted, beyond a soft threshold), hard_throttled (denied) or exempt
+	Result  decision.Result // allowed, soft_throttled (admitted, above a soft threshold), hard_throttled or exempt
 	Reason  decision.Reason // counted: the limits decided; else what decided instead
 
 	// Policy is the name of the limit that binds: of those that deny, the one with the longest wait; else the one with the

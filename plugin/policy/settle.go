@@ -29,17 +29,16 @@ func (p *Plan) reserve(rule *settle.Rule, id *identity.Identity, cost int64) int
 	return rule.Reserve(wanted, cost)
 }
 
-// addReserve adds the header that carries the reservations of a rule (nil: none). It reports false if there is no room.
-func (n *Needs) addReserve(header string) bool {
+// addReserve adds a header that carries reservations, if there is room.
+func (n *Needs) addReserve(header string) {
 	for i := range n.Reserves {
 		if n.Reserves[i] == "" {
 			n.Reserves[i] = header
 		}
 		if n.Reserves[i] == header {
-			return true
+			return
 		}
 	}
-	return false
 }
 
 // addRowReserves adds the headers that carry the reservations of rows, as far as the config trusts them and there is

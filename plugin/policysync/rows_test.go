@@ -110,8 +110,10 @@ func TestARecordThatCannotBeDecodedIsAFaultOfItsRowAlone(t *testing.T) {
 	w.write(`ALTER TABLE rate_limiter.policies DROP CONSTRAINT policies_settle`)
 	w.write(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size, settle)
 		VALUES ('bad', 'acme', 'tenant', 5, 1, '{}')`)
-	for _, record := range []string{`7`, `[]`, `"x"`, `{}`, `{"sources": 7}`, `{"sources": [7]}`,
-		`{"sources": [{"from": "shared.n"}], "reserve": 1.5}`, `{"sources": [{"from": "body.n"}]}`} {
+	for _, record := range []string{
+		`7`, `[]`, `"x"`, `{}`, `{"sources": 7}`, `{"sources": [7]}`,
+		`{"sources": [{"from": "shared.n"}], "reserve": 1.5}`, `{"sources": [{"from": "body.n"}]}`,
+	} {
 		snapshot := n.await(w.write(`UPDATE rate_limiter.policies SET settle = $1 WHERE name = 'bad'`, record))
 		faults := n.Stats().Faults
 		if len(faults) != 1 || !strings.HasPrefix(faults[0].Field, "settle") || len(limits(snapshot)) != 3 {

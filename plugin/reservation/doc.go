@@ -1,13 +1,13 @@
 // Package reservation keeps what requests have reserved until they are settled. In Kong's access phase a limit that
-// settles takes a reservation, because nobody knows yet what the request will cost. [Keeper.Keep] remembers it under an
+// settles takes a reservation, because what the request will cost is not clear yet. [Keeper.Keep] remembers it under an
 // id, which travels with the request. The log phase reads what the request really used, and [Table.Settle] replaces the
 // reservation by that.
 //
 // # Once or never
 //
 // A reservation leaves the table before its buckets are changed, so it is settled once at most, however often Kong
-// sends the event of a log phase. The id comes from the request's context, which other plugins can write. An id that the
-// table does not have settles nothing, and a reservation names its buckets itself: a forged id returns no more than
+// sends the event of a log phase. The id comes from the request's context, which other plugins can write. An id that
+// the table does not have settles nothing, and a reservation names its buckets itself: a forged id returns no more than
 // that reservation took.
 //
 // In doubt a request pays: a reservation stays charged if its request cannot be measured, if no log phase comes before

@@ -181,7 +181,9 @@ func TestAReservationIsSettledOnce(t *testing.T) {
 	id := w.reserve(b)
 	other := w.reserve(b)
 	w.settle(id, usedTokens(10))
-	for _, unknown := range []string{id, "", "x", strings.Repeat("0", 32), strings.Repeat("g", 32), id + "0", "NULL_VALUE"} {
+	for _, unknown := range []string{
+		id, "", "x", strings.Repeat("0", 32), strings.Repeat("g", 32), id + "0", "NULL_VALUE",
+	} {
 		w.settle(unknown, usedTokens(0))
 	}
 	w.expect(b, 110, Measured)
