@@ -55,8 +55,8 @@ define gotest
 @mkdir -p $(CACHE)
 @echo "go test $(RACE): $(1)"
 @set -o pipefail; $(GO) test -v -vet=off $(RACE) $(2) 2>&1 | tee $(CACHE)/$(1).log \
-	| grep -vE '^=== |^ *--- PASS|^PASS$$|\[rapid\] OK|no test files'
-@if grep -qE '^ *--- SKIP' $(CACHE)/$(1).log && [ -n "$${CI:-}" ]; then \
+	| grep -avE '^=== |^ *--- PASS|^PASS$$|\[rapid\] OK|no test files'
+@if grep -aqE '^ *--- SKIP' $(CACHE)/$(1).log && [ -n "$${CI:-}" ]; then \
 	echo "skipped tests fail in CI (whole log: $(CACHE)/$(1).log)" >&2; exit 1; fi
 endef
 

@@ -3,6 +3,7 @@ package policysync
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 )
 
 // reportTime bounds a report, and removeReportTime its removal.
-const reportTime, removeReportTime = 5 * time.Second, time.Second
+const reportTime, removeReportTime = 5 * time.Second, 3 * time.Second
 
 // Report holds what a node reports to Postgres of the rows that it enforces.
 type Report struct {
@@ -103,6 +104,30 @@ func (s *Sync) removeReport(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeReportTime)
 	defer cancel()
 	_, err := RemoveReport(ctx, conn, s.options.Node)
+	s.recordRemoval(err)
+}
+
+// removeReportAnew does what removeReport does over a connection of its own.
+func (s *Sync) removeReportAnew(ctx context.Context) {
+	if s.reportsNothing() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeReportTime)
+	defer cancel()
+	config, err := s.options.Source.config()
+	var conn *pgx.Conn
+	if err == nil {
+		conn, err = pgx.ConnectConfig(ctx, config)
+	}
+	if err == nil {
+		_, err = RemoveReport(ctx, conn, s.options.Node)
+		err = errors.Join(err, conn.Close(ctx))
+	}
+	s.recordRemoval(err)
+}
+
+// recordRemoval records whether the report was removed.
+func (s *Sync) recordRemoval(err error) {
 	s.reportRemoved = err == nil
 	if err != nil {
 		s.log.Warn("removing the report of this node failed: it is listed as silent", "error", err)

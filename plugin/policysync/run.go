@@ -150,6 +150,10 @@ func (s *Sync) serve(ctx context.Context, conn *pgx.Conn, hints <-chan struct{},
 			reload.Reset(time.Until(s.reloadAt))
 		}
 	}
+	if ctx.Err() != nil {
+		s.removeReportAnew(ctx) // the end interrupted a query, which closed conn
+		return nil
+	}
 	return err
 }
 

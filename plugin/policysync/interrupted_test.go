@@ -1,0 +1,37 @@
+package policysync_test
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// The end of a process interrupts the query that runs then, and with it the connection.
+func TestANodeThatEndsDuringAQueryRemovesItsReport(t *testing.T) {
+	w := newWorld(t)
+	options := w.options()
+	options.Node, options.BeatEvery = "busy", 10*time.Millisecond
+	n := start(t, options)
+	w.eventually("it reports", func() bool { return w.reports("busy") })
+	// A lock on the reports holds the next one up, so that the end comes during it.
+	lock, err := w.pool.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock.Exec(context.Background(), `LOCK rate_limiter.nodes IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	const waiting = `SELECT count(*) FROM pg_stat_activity
+		WHERE wait_event_type = 'Lock' AND datname = current_database() AND query NOT LIKE 'DELETE%'`
+	w.eventually("a report waits for the lock", func() bool { return value[int](w, waiting) > 0 })
+	ended := make(chan struct{})
+	go func() { n.stop(); close(ended) }()
+	w.eventually("the report is interrupted", func() bool { return value[int](w, waiting) == 0 })
+	if err := lock.Rollback(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	if w.reports("busy") {
+		t.Error("its report is left")
+	}
+}
