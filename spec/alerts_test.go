@@ -27,11 +27,11 @@ const (
 )
 
 // everyKind has routes with limits of every mode and fail mode. For a busy tenant some warn, some deny, and a shadow
-// would deny.
+// would deny. Another tenant is exempt.
 const everyKind = `
   - {name: records, paths: [/records], plugins: [{name: key-auth},
       {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, %[3]s},
-      tiers: [{name: enterprise, limits: [
+      exempt: [{tenant: gamma}], tiers: [{name: enterprise, limits: [
         {name: daily, scope: tenant, limit: 1000000, window_size: 86400, algorithm: fixed_window, fail_mode: open},
         {name: burst, scope: tenant, limit: 30, window_size: 5, soft_threshold_pct: 50, fail_mode: local},
         {name: trial, scope: tenant, limit: 1, window_size: 60, mode: shadow}]}, {name: essentials}]}}]}
@@ -132,7 +132,9 @@ func (w *watchtower) load(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	var drivers sync.WaitGroup
 	t.Cleanup(func() { stop(); drivers.Wait() })
-	for _, who := range [][2]string{{"/records", "alice"}, {"/search", "alice"}, {"/records", "beth"}} {
+	for _, who := range [][2]string{
+		{"/records", "alice"}, {"/search", "alice"}, {"/records", "beth"}, {"/records", "gus"},
+	} {
 		drivers.Go(func() {
 			pace := time.NewTicker(10 * time.Millisecond)
 			defer pace.Stop()
