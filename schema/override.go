@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -166,6 +167,8 @@ func (o Override) subjectFaults() []Fault {
 	var faults []Fault
 	if isExempt && strings.HasSuffix(o.IP, "/0") {
 		faults = append(faults, Fault{"ip", "must not cover all addresses: an exempt of a network has a length from 1 on"})
+	} else if prefix, err := netip.ParsePrefix(o.IP); isExempt && err == nil && prefix.Addr().Is4In6() {
+		faults = append(faults, Fault{"ip", "must be written as a network of IPv4, such as 192.0.2.0/24"})
 	}
 	for _, other := range [...]struct {
 		name  string

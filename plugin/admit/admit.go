@@ -112,9 +112,9 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 		d.Ban(now)
 	case wait > 0:
 		d.DenyOrRecord(decision.MetaLimited, wait)
-	case d.Resolution.Exempt:
-	case d.Identity.Repeated != "":
+	case d.Identity.Repeated != "": // before exemptions: without its identity no ban of the request is found
 		d.DenyOrRecord(decision.HeaderRepeated, 0)
+	case d.Resolution.Exempt:
 	case d.Resolution.Preflight:
 	case d.Identity.TenantDenied:
 		d.DenyOrRecord(decision.TenantMissing, 0)

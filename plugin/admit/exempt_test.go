@@ -84,6 +84,18 @@ func TestBansAndTheMetaLimitHoldForExemptRequests(t *testing.T) {
 	}
 }
 
+// A doubled header hides who a request is from, and so the bans of its tenant.
+func TestADoubledTrustedHeaderIsDeniedForExemptRequestsToo(t *testing.T) {
+	request := ofTier("trial", "u", "GET", "/healthz")
+	path, buckets, _ := pathOf(t, exempting())
+	overridden(t, path, schema.Override{Kind: policy.Ban})
+	var x admit.Exchange
+	request.Repeated = "X-User-Id"
+	if d := sendTo(t, path, request, &x); d.Reason != decision.HeaderRepeated || !x.Response.Denied || buckets.takes != 0 {
+		t.Errorf("%s, denied %v", describe(d), x.Response.Denied)
+	}
+}
+
 func TestAPreflightNeedsNoTenantButRoomInTheLimitsPerAddress(t *testing.T) {
 	path, buckets, _ := pathOf(t, exempting("%tenant%", "deny"))
 	var x admit.Exchange

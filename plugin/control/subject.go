@@ -124,7 +124,9 @@ func (r *Requests) orgIdentity(ctx context.Context, policies *policy.Plan, org s
 	id, err := identify(ctx, policies, &request)
 	id.Tenant = identity.Name{Kind: identity.Tenant, ID: org}
 	id.Method, id.Route = strings.ToUpper(request.Method), request.Route
-	id.Path = policies.Rules.EndpointPath(identity.NormalizePath(request.Path))
+	normal := identity.NormalizePath(request.Path)
+	id.Path = policies.Rules.EndpointPath(normal)
+	id.PathDecoded = id.Path != normal
 	if r.IP == "" {
 		if id.IP = ""; id.User.Kind == identity.IP {
 			id.User = identity.Name{}

@@ -98,10 +98,11 @@ type Identity struct {
 	Cost       int64  // from the cost header or the caller; 0: none
 	Repeated   string // a trusted header that came with more than one value; "" if none did
 
-	Address   netip.Addr               // the whole client address, IPv4 not mapped; invalid: none, or no rule needs it
-	Tags      []string                 // of a known consumer, if a rule needs them, in the request's memory
-	Preflight bool                     // a CORS preflight, if the rules look for them
-	Reserves  [MaxReserveHeaders]int64 // from Rules.ReserveHeaders, in that order, in tokens; 0: none
+	Address     netip.Addr               // the whole client address, IPv4 not mapped; invalid: none, or no rule needs it
+	Tags        []string                 // of a known consumer, if a rule needs them, in the request's memory
+	PathDecoded bool                     // Path has reserved characters that were escaped (decode_path)
+	Preflight   bool                     // a CORS preflight, if the rules look for them
+	Reserves    [MaxReserveHeaders]int64 // from Rules.ReserveHeaders, in that order, in tokens; 0: none
 
 	Anonymous    bool // no source named a tenant
 	UserMissing  bool // no source named a user where a limit needs one
@@ -167,6 +168,7 @@ func (r *Rules) Identify(req *Request, id *Identity) Facts {
 	}
 	id.Reset()
 	id.Method, id.Path, id.Route = req.Method, r.EndpointPath(req.Path), req.Route
+	id.PathDecoded = id.Path != req.Path
 	id.Credential = part(req.CredentialID)
 	if req.Known&IPFact != 0 {
 		id.IP = r.address(req.IP)

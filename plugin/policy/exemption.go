@@ -91,7 +91,7 @@ func (c *compiler) compileExemptions() {
 			named = append(named, prefix)
 		}
 		texts = append(texts, list[i].Endpoint)
-		if _, path, _ := strings.Cut(list[i].Endpoint, " "); !isUnambiguous(path) {
+		if _, path, _ := strings.Cut(list[i].Endpoint, " "); !isPlain(path) {
 			c.fault(docpath.Item("exempt", i)+".endpoint", errAmbiguousPath)
 		}
 	}
@@ -204,7 +204,7 @@ var (
 func (e *exemptions) match(id *identity.Identity, r *Resolution) Exemption {
 	r.exemptNetworks = e.networks.containing(id.Address, r.exemptNetworks[:0])
 	r.exemptPatterns = r.exemptPatterns[:0]
-	if isUnambiguous(id.Path) {
+	if isUnambiguous(id) {
 		r.exemptPatterns = e.patterns.match(id.Method, id.Path, r.exemptPatterns)
 	}
 	best := Exemption{}
@@ -257,7 +257,10 @@ func (s *exemptionShape) match(id *identity.Identity, r *Resolution) int {
 // isUnambiguous reports whether all upstreams read a normalised path alike. Some decode what is still escaped, take a
 // backslash for a slash, cut off what follows a semicolon, or trim control characters: to them such a path may be that
 // of another endpoint.
-func isUnambiguous(path string) bool {
+func isUnambiguous(id *identity.Identity) bool { return !id.PathDecoded && isPlain(id.Path) }
+
+// isPlain reports whether a path has nothing that upstreams read in different ways.
+func isPlain(path string) bool {
 	for i := range len(path) {
 		if c := path[i]; c <= ' ' || c == 0x7f || c == '%' || c == '\\' || c == ';' || c == '#' {
 			return false

@@ -109,12 +109,15 @@ func TestNoSpellingOfAPathMakesItThatOfAnExemptEndpoint(t *testing.T) {
 		"/public/..\\exports": false, "/public/..;/exports": false, "/public/..;a=b/exports": false,
 		"/public/%252e%252e%252fexports": false, "/public/..%c0%af": false, "/public/a%00": false, "/public/..%20": false,
 		"/public/..#": false, "/public/%23": false, "/public": false, "/public/": false, "/public/../exports": false,
+		"/exports%2F..%2Fpublic%2Fx": false, "/public%2F..%3F/x": false, "/a%3F%2F..%2F..%2Fpublic%2Fx": false,
 		"/HEALTHZ": false, "/healthz.json": false, "/healthz;x": false,
 	} {
 		for _, decode := range []bool{false, true} {
 			plan := compile(t, fmt.Sprintf("decode_path: %v\n%s", decode, fmt.Sprintf(exempting, entries)))
 			id := caller()
-			id.Path = plan.Rules.EndpointPath(identity.NormalizePath(target))
+			normal := identity.NormalizePath(target)
+			id.Path = plan.Rules.EndpointPath(normal)
+			id.PathDecoded = id.Path != normal
 			if r := resolved(plan, id); r.Exempt != exempt {
 				t.Errorf("%s (decode_path %v) as %q: exempt %v, want %v", target, decode, id.Path, r.Exempt, exempt)
 			}

@@ -133,7 +133,7 @@ func (s *Snapshot) collectActive(list []*override, id *identity.Identity, now li
 			continue
 		}
 		rank, ok := s.rank(o.endpoint, r)
-		if !ok || (o.kind == exempt && o.endpoint != "" && !isUnambiguous(id.Path)) {
+		if !ok || (o.kind == exempt && o.endpoint != "" && !isUnambiguous(id)) {
 			continue
 		}
 		if o.target == onIP {
