@@ -251,14 +251,19 @@ func (l *Limit) scale(tick Micros) bool {
 	return ok[0] && ok[1] && ok[2] && l.hard <= l.maxDebt
 }
 
-// definitionTag returns 4 bits of a bucket's rate and tick. Together with the base they distinguish definitions.
-// Windows need none: their starts distinguish them.
+// definitionTag returns 4 bits of a bucket's rate and tick, or of a fixed window's length. Together with a bucket's
+// base they distinguish definitions. The others need none: what they refund is found by its instant.
 func (l *Limit) definitionTag() uint8 {
-	if l.kind != TokenBucket {
+	of := uint64(l.rate) ^ uint64(l.tick)<<48
+	switch l.kind {
+	case TokenBucket:
+	case FixedWindow:
+		of = uint64(l.spec.Window/Second) ^ 45<<32 // which tells the common windows apart: seconds to years
+	default:
 		return 0
 	}
 	const golden = 0x9e3779b97f4a7c15 // 2^64 ÷ the golden ratio
-	hash := (uint64(l.rate) ^ uint64(l.tick)<<48) * golden
+	hash := of * golden
 	return uint8((hash ^ hash>>32) * golden >> 60)
 }
 

@@ -25,9 +25,11 @@ package limit
 // end is dropped, because the reserved tokens ended with the window.
 //
 // So the sum of all that is settled is the sum of all A within one window, or as long as a token bucket could not have
-// been full without what was returned. Otherwise a request is charged min(A, R) at least. What a state of another limit
-// counts is converted before a charge, as before a take. A refund is dropped then, and so are later refunds to the
-// requests of that other limit.
+// been full without what was returned. Otherwise a request is charged min(A, R) at least.
+//
+// Where the limit was changed in between, the state is that of the new limit. The old one must neither refill it nor
+// end its window: that would forget what the new one has counted. So a charge is dropped then, as a refund is. One
+// other rate of the same base, or window, in 16 is not noticed.
 //
 // A debt ends where a wait for it would be longer than MaxProduct microseconds, a window's count at MaxProduct tokens,
 // and the debt of a limit that only warns at its capacity. What a charge has beyond that is cut off.
@@ -52,7 +54,7 @@ func (l *Limit) Settles() bool { return l.kind == TokenBucket || l.kind == Fixed
 
 // charge takes tokens whether or not there is room, and returns how many units these are.
 func (l *Limit) charge(s *State, now Micros, tokens int64) int64 {
-	if !l.Settles() {
+	if !l.Settles() || !l.wrote(s) && s.Algorithm != None && !s.ahead(now) {
 		return 0
 	}
 	after, ceiling := *s, l.ceiling()
@@ -64,6 +66,11 @@ func (l *Limit) charge(s *State, now Micros, tokens int64) int64 {
 	after.Spent += units
 	*s = after
 	return units
+}
+
+// wrote reports whether s counts in the way of l: by its algorithm, and its rate or window.
+func (l *Limit) wrote(s *State) bool {
+	return s.Algorithm == l.kind && s.Tag == l.tag && (l.kind != TokenBucket || s.Base == l.base)
 }
 
 // ceiling returns the most usage that a charge leaves.

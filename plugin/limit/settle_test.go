@@ -4,6 +4,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -258,7 +259,7 @@ func TestAfterTheEndOfItsWindowARefundIsDroppedAndAChargeCountsInTheNext(t *test
 }
 
 // A bucket that no longer exists, or that another limit wrote, gets nothing back and is charged.
-func TestARefundToAnotherBucketIsDroppedAndAChargeIsMade(t *testing.T) {
+func TestARefundToAnotherBucketIsDroppedAndAChargeIsMadeUnlessALimitHasWrittenIt(t *testing.T) {
 	tokens := mustNew(t, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 60, Window: minute, Burst: 100})
 	for name, change := range map[string]func(tl *timeline){
 		"lost":                            func(tl *timeline) { tl.state = limit.State{} },
@@ -281,9 +282,49 @@ func TestARefundToAnotherBucketIsDroppedAndAChargeIsMade(t *testing.T) {
 		if units := tl.settle(0, 5); units != 0 || !reflect.DeepEqual(tl.state, before) {
 			t.Errorf("%s: %d units come back, and %+v becomes %+v", name, -units, before, tl.state)
 		}
+		if strings.HasPrefix(name, "written by") {
+			if units := tl.settle(0, 25); units != 0 || !reflect.DeepEqual(tl.state, before) {
+				t.Errorf("%s: %d units are charged, and %+v becomes %+v", name, units, before, tl.state)
+			}
+			continue
+		}
 		tokens.Advance(&before, tl.now)
 		if units := tl.settle(0, 25); units != 5*tokens.Units().Base || tl.state.Spent != before.Spent+units {
 			t.Errorf("%s: %d units are charged to %+v, which becomes %+v", name, units, before, tl.state)
+		}
+	}
+}
+
+// A limit that was changed while a request was in flight counts on, whatever the request settles to.
+func TestASettlementNeverForgetsWhatAnotherLimitCounts(t *testing.T) {
+	const quantity = 1000
+	limits := map[string]*limit.Limit{}
+	for name, window := range map[string]limit.Micros{
+		"second": limit.Second, "minute": minute, "hour": 60 * minute, "day": 24 * 60 * minute,
+		"month": 30 * 24 * 60 * minute,
+	} {
+		for _, algorithm := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow} {
+			limits[name+" "+algorithm.String()] = mustNew(t,
+				limit.Spec{Algorithm: algorithm, Quantity: quantity, Window: window})
+		}
+	}
+	for was, old := range limits {
+		for is, now := range limits {
+			if was == is {
+				continue
+			}
+			tl := timeline{now: noon + 10*minute}
+			tl.takeOpen(old, 100)
+			tl.spend(now, 600)
+			before := clone(tl.state)
+			tl.now += 2 * limit.Second
+			after := clone(before)
+			old.Settle(&after, tl.now, 100, 101, tl.open[0].receipt)
+			now.Advance(&before, tl.now)
+			now.Advance(&after, tl.now)
+			if a, b := now.Status(&after, tl.now).Used, now.Status(&before, tl.now).Used; a < b {
+				t.Errorf("%s becomes %s: %d tokens are used after the settlement, %d without it", was, is, a, b)
+			}
 		}
 	}
 }

@@ -25,7 +25,7 @@ func (r *settlements) init(to prometheus.Registerer) {
 		"policy", "kind")
 	r.settled.init(to, "settlements_total",
 		"Reservations by what became of them: measured, refunded (the request used nothing), unmeasured, timed_out and "+
-			"dropped (they stay charged), late (measured after the timeout), lost (the store did not answer).",
+			"dropped (they stay charged), late (measured after the timeout), lost (the store did not answer, or the limit was changed).",
 		"policy", "outcome")
 	r.delay = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    prefix + "settle_delay_seconds",

@@ -232,6 +232,9 @@ func (p *Plan) appendBound(policy *Policy, id *identity.Identity, cost int64, r 
 	}
 	if len(r.overrides) > 0 {
 		r.applyOverrides(bound)
+		if bound.Policy != policy && bound.Policy.Settle != nil { // a limit below the reservation would deny every request
+			bound.Cost = min(bound.Cost, bound.Policy.Limit.Capacity())
+		}
 	}
 }
 

@@ -155,13 +155,15 @@ func TestAPolicyThatSettlesIsNotLeasableAndDescribesIt(t *testing.T) {
 
 func TestAnOverrideOfALimitKeepsItsSettling(t *testing.T) {
 	plan := compile(t, settling)
-	half := schema.Override{Kind: policy.Multiplier, Tenant: "acme", Factor: 500}
-	snapshot := build(t, policy.Rows{Overrides: numbered(half)})
-	var r policy.Resolution
-	id := identity.Identity{Tenant: tenant("acme")}
-	plan.With(snapshot).ResolveAt(&id, 0, &r)
-	if b := r.Bounds[0]; b.Policy.Settle == nil || b.Policy.Limit.Capacity() != 500 || b.Cost != 500 {
-		t.Errorf("%s costs %d", b.Policy.Describe(), b.Cost)
+	for factor, want := range map[int64]int64{500: 500, 400: 400} { // never more than the limit then holds
+		part := schema.Override{Kind: policy.Multiplier, Tenant: "acme", Factor: factor}
+		snapshot := build(t, policy.Rows{Overrides: numbered(part)})
+		var r policy.Resolution
+		id := identity.Identity{Tenant: tenant("acme")}
+		plan.With(snapshot).ResolveAt(&id, 0, &r)
+		if b := r.Bounds[0]; b.Policy.Settle == nil || b.Policy.Limit.Capacity() != factor || b.Cost != want {
+			t.Errorf("%s costs %d, want %d", b.Policy.Describe(), b.Cost, want)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
 )
 
@@ -22,6 +23,10 @@ func (t *Table) Settle(ctx context.Context, id string, source Source) error {
 		return nil
 	}
 	defer r.keeper.done()
+	if !r.late && t.options.Elapsed() >= r.ends { // Expire has not seen it yet
+		t.giveUp(r, TimedOut)
+		r.late = true
+	}
 	var answer settle.Answer
 	if err := source.Read(ctx, r.needs, &answer); err != nil {
 		t.observe(r, r.unmeasured())
@@ -32,10 +37,15 @@ func (t *Table) Settle(ctx context.Context, id string, source Source) error {
 		t.observe(r, settlements)
 		return nil
 	}
+	failures := make([]decision.Failure, len(r.statuses)) // of the takes
+	for i := range r.statuses {
+		failures[i] = r.statuses[i].Failure
+	}
 	err := r.keeper.buckets.Settle(ctx, r.bounds, r.statuses, actual)
 	for i := range r.statuses {
-		settlements[i].Change = r.statuses[i].Settled
-		if r.statuses[i].Failure.MayHaveSpent() || err != nil {
+		change := r.statuses[i].Settled
+		settlements[i].Change = change
+		if err != nil || r.statuses[i].Failure != failures[i] || change == 0 && actual[i] > r.bounds[i].Cost {
 			settlements[i].Outcome = Lost
 		}
 	}

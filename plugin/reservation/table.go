@@ -44,7 +44,7 @@ const (
 	TimedOut                  // no log phase came in time: the reservation stays charged
 	Late                      // measured after the timeout: what was used beyond the reservation was charged
 	Dropped                   // the table was full: the reservation stays charged
-	Lost                      // the store did not answer: the reservation stays charged, or the change was made
+	Lost                      // the store did not answer, or the limit was changed: it is unknown what was changed
 )
 
 func (o Outcome) String() string {

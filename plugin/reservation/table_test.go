@@ -216,6 +216,15 @@ func TestAReservationThatTimesOutStaysChargedAndALateOneChargesOnlyMore(t *testi
 	}
 }
 
+func TestALogPhaseAfterTheTimeoutIsLateBeforeItIsNoticed(t *testing.T) {
+	w := newWorld(t, 0)
+	b := boundOf(budget(t, 100), 100)
+	id := w.reserve(b)
+	w.now += 60 * limit.Second
+	w.settle(id, usedTokens(10))
+	w.expect(b, 100, TimedOut, Late)
+}
+
 func TestAFullTableDropsTheReservationThatEndsFirst(t *testing.T) {
 	w := newWorld(t, 2)
 	b := boundOf(budget(t, 100), 100)

@@ -79,7 +79,7 @@ var promises = []test{
 	{"SettleMayLeaveADebtThatDeniesUntilItIsPaidBack", settleMayLeaveADebt},
 	{"SettleCountsTheBoundsOfOneBucketTogether", settleCountsBoundsOfOneBucketTogether},
 	{"SettleChargesABucketThatWasDeletedAndReturnsNothingToIt", settleChargesABucketThatWasDeleted},
-	{"SettleChargesABucketOfAChangedLimitAndReturnsNothingToIt", settleChargesABucketOfAChangedLimit},
+	{"SettleLeavesABucketOfAChangedLimitAsItIs", settleLeavesABucketOfAChangedLimit},
 	{"SettlementsThatDoNotFitTheBoundsAreAnError", settleMustFit},
 	{"ConcurrentSettlementsKeepTheBound", concurrentSettlementsKeepTheBound},
 	{"ConcurrentSettlementsAddUp", concurrentSettlementsAddUp},

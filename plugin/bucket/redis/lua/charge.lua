@@ -2,8 +2,9 @@
 -- In: the numbers of a record of settle.lua, the state. Out: back (minus the units that are charged), the state with
 -- them, wanted, expiry.
 -- Cost: no command.
+local changed = algorithm > 0 and (stored ~= kind or kind % 16 == 1 and more ~= b) -- by another limit since the take
 --@ convert
-if kind == 1 or kind == 3 then -- others would count it at the wrong instant
+if not changed and (kind == 1 or kind == 3) then -- others would count it at the wrong instant
   local room, admits = -1 -- the algorithm's file brings the state to now, and spends nothing
   if kind == 1 then
     --@ token_bucket

@@ -56,8 +56,8 @@
 --          expires), and for each bucket 37: 6 name, 1 algorithm + 16 × tag of the limit, 4 till (the second since the
 --          epoch from which on it counts as empty), 7 at (µs), 7 spent, 6 more (a token bucket's units per token, a
 --          sliding window's previous count, µs from a sliding log's last entry to at), 6 mark (see limit/refund.go). A
---          tag is 4 bits of a token bucket's rate, and 0 elsewhere: one other rate in 16 of the same base has it too,
---          and a refund then computes with the new rate. A value of another version or length, and a bucket with
+--          tag is 4 bits of a token bucket's rate or a fixed window's length, and 0 elsewhere: one other rate in 16 of
+--          the same base has it too, and a refund then computes with the new rate. A value of another version or length, and a bucket with
 --          impossible numbers, is read as empty.
 --
 -- Cost     TIME, one MGET, and a SETRANGE for each bucket that is spent from, or for several neighbours. A SET for a

@@ -56,8 +56,8 @@
 --          expires), and for each bucket 37: 6 name, 1 algorithm + 16 × tag of the limit, 4 till (the second since the
 --          epoch from which on it counts as empty), 7 at (µs), 7 spent, 6 more (a token bucket's units per token, a
 --          sliding window's previous count, µs from a sliding log's last entry to at), 6 mark (see limit/refund.go). A
---          tag is 4 bits of a token bucket's rate, and 0 elsewhere: one other rate in 16 of the same base has it too,
---          and a refund then computes with the new rate. A value of another version or length, and a bucket with
+--          tag is 4 bits of a token bucket's rate or a fixed window's length, and 0 elsewhere: one other rate in 16 of
+--          the same base has it too, and a refund then computes with the new rate. A value of another version or length, and a bucket with
 --          impossible numbers, is read as empty.
 --
 -- Cost     TIME, one MGET, and a SETRANGE for each bucket that is spent from, or for several neighbours. A SET for a
@@ -662,6 +662,7 @@ end
 -- In: the numbers of a record of settle.lua, the state. Out: back (minus the units that are charged), the state with
 -- them, wanted, expiry.
 -- Cost: no command.
+local changed = algorithm > 0 and (stored ~= kind or kind % 16 == 1 and more ~= b) -- by another limit since the take
 -- Converts the state of a bucket that another limit wrote: what it counts is spent at one instant here.
 -- In: kind with the tag, stored, algorithm, at, spent, more, mark, b. Out: wanted (kind with the tag), kind without it,
 -- at, spent, more, mark. The fraction of another base is left to token_bucket.lua.
@@ -681,7 +682,7 @@ if stored ~= wanted then
 elseif kind == 1 and more ~= b then
   mark = (mark + SPAN) % MARKS
 end
-if kind == 1 or kind == 3 then -- others would count it at the wrong instant
+if not changed and (kind == 1 or kind == 3) then -- others would count it at the wrong instant
   local room, admits = -1 -- the algorithm's file brings the state to now, and spends nothing
   if kind == 1 then
 -- Counts in token and leaky buckets.
