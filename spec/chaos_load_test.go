@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -104,13 +103,9 @@ func chaosStart(t *testing.T, redis string, nodes int) *chaosNode {
 			mode, redis, chaosTimeout.Milliseconds(), chaosLimit)
 	}
 	metrics := freeport.Address(t)
-	binary := plugin()
-	if withRace {
-		binary = filepath.Join(binaries, "race", filepath.Base(binary))
-	}
 	return &chaosNode{start(t, deckOf(routes), func(o *gateway.Options) {
 		o.Servers = []gateway.PluginServer{{
-			Binary: binary,
+			Binary: pluginWithRace(t),
 			Args:   []string{"-metrics-listen", metrics, "-nodes", strconv.Itoa(nodes)},
 		}}
 	}), metrics}

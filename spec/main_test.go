@@ -85,18 +85,24 @@ var racedPlugin = sync.OnceValues(func() (string, error) {
 	return filepath.Join(dir, "tenant-rate-limiting"), build(dir, "-race", "../plugin/cmd/tenant-rate-limiting")
 })
 
-// raced returns an option of start: the plugin server with the race detector, if the specs have it. A race ends the
-// process with a failure.
-func raced(t *testing.T) func(*gateway.Options) {
+// pluginWithRace returns the path of the plugin server, which has the race detector if the specs have it.
+func pluginWithRace(t testing.TB) string {
 	t.Helper()
-	option := serverWith("-metrics-listen", "off", "-max-procs", "2")
 	if !withRace {
-		return option
+		return plugin()
 	}
 	binary, err := racedPlugin()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return binary
+}
+
+// raced returns an option of start: the plugin server with the race detector, if the specs have it. A race ends the
+// process with a failure.
+func raced(t *testing.T) func(*gateway.Options) {
+	t.Helper()
+	option, binary := serverWith("-metrics-listen", "off", "-max-procs", "2"), pluginWithRace(t)
 	return func(o *gateway.Options) {
 		option(o)
 		o.Servers[0].Binary = binary
