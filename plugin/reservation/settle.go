@@ -2,7 +2,6 @@ package reservation
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
@@ -51,7 +50,7 @@ func (t *Table) Settle(ctx context.Context, id string, source Source) error {
 	}
 	t.observe(r, settlements)
 	if err != nil {
-		return errors.Join(fmt.Errorf("settle %d bounds", len(r.bounds)), err)
+		return fmt.Errorf("settle %d bounds: %w", len(r.bounds), err)
 	}
 	return nil
 }

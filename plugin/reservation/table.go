@@ -198,17 +198,11 @@ func (t *Table) giveUp(r *reservation, why Outcome) {
 
 // take removes the reservation of an id from the table and returns it; nil: there is none.
 func (t *Table) take(text string) *reservation {
-	var key id
-	if len(text) != hex.EncodedLen(len(key)) {
-		return t.countUnknown()
-	}
-	if _, err := hex.Decode(key[:], []byte(text)); err != nil {
-		return t.countUnknown()
-	}
+	key, ok := parseID(text)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.byID[key]
-	if r == nil {
+	if !ok || r == nil {
 		t.unknown++
 		return nil
 	}
@@ -217,11 +211,13 @@ func (t *Table) take(text string) *reservation {
 	return r
 }
 
-func (t *Table) countUnknown() *reservation {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.unknown++
-	return nil
+// parseID returns the id of a text that the table has made.
+func parseID(text string) (key id, ok bool) {
+	if len(text) != hex.EncodedLen(len(key)) {
+		return key, false
+	}
+	_, err := hex.Decode(key[:], []byte(text))
+	return key, err == nil
 }
 
 // Expire gives up the reservations that have timed out. They are kept for as long again, so that a log phase that comes
