@@ -33,7 +33,7 @@ const everyKind = `
       {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, %[3]s},
       exempt: [{tenant: gamma}], tiers: [{name: enterprise, limits: [
         {name: daily, scope: tenant, limit: 1000000, window_size: 86400, algorithm: fixed_window, fail_mode: open},
-        {name: burst, scope: tenant, limit: 30, window_size: 5, soft_threshold_pct: 50, fail_mode: local},
+        {name: burst, scope: tenant, limit: 6, window_size: 6, soft_threshold_pct: 50, fail_mode: local},
         {name: trial, scope: tenant, limit: 1, window_size: 60, mode: shadow}]}, {name: essentials}]}}]}
   - {name: search, paths: [/search], plugins: [{name: key-auth},
       {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, %[3]s},
@@ -180,7 +180,7 @@ func (q panelQuery) isOutage() bool {
 // awaitData waits until all wanted queries have had data.
 func (w *watchtower) awaitData(wanted func(panelQuery) bool) {
 	w.t.Helper()
-	deadline, tick := time.After(2*time.Minute), time.NewTicker(scraped/2)
+	deadline, tick := time.After(longest), time.NewTicker(scraped/2)
 	defer tick.Stop()
 	for slices.ContainsFunc(w.pending, wanted) {
 		select {

@@ -83,4 +83,5 @@ func (c *tapConn) record(frame tapped) {
 		c.play.conns = append(c.play.conns, c)
 	}
 	c.frames = append(c.frames, frame)
+	c.play.changed.Broadcast()
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,6 +47,7 @@ func TestTheRecordedLogPhaseIsPlayedAsByARealKong(t *testing.T) {
 	if err := p.gateway.Close(); err != nil {
 		t.Error(err)
 	}
+	p.awaitEnds()
 	p.compare()
 }
 
@@ -231,6 +233,15 @@ func pairs(list string) map[string]any {
 		}
 	}
 	return headers
+}
+
+// awaitEnds returns when the plugins have seen the end of every connection: they read it after the gateway has closed.
+func (p *logPlay) awaitEnds() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for slices.ContainsFunc(p.conns, func(c *tapConn) bool { return !c.frames[len(c.frames)-1].eof }) {
+		p.changed.Wait()
+	}
 }
 
 // compare compares the connections with the recorded ones.
