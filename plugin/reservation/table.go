@@ -139,9 +139,13 @@ func newReservation(d *decision.Decision) *reservation {
 	return r
 }
 
-// isReserved reports whether a bound can be settled: it was charged, or it reserved 0 tokens of a bucket that answered.
+// isReserved reports whether a bound can be settled: it was charged, it reserved 0 tokens of a bucket that answered, or
+// fail mode open admitted it, so that its cost is due from the shared store.
 func isReserved(b *policy.Bound, s *decision.Status) bool {
-	return s.Charged || b.Cost == 0 && s.Source != decision.Unanswered && s.Admits()
+	if s.Source == decision.Unanswered {
+		return b.Enforced() && s.Failure != decision.NoFailure
+	}
+	return s.Charged || b.Cost == 0 && s.Admits()
 }
 
 // add adds a reservation and returns its id. In a full table it replaces the one that ends first.

@@ -275,6 +275,40 @@ func TestABoundThatReservesNothingIsChargedInFull(t *testing.T) {
 	w.expect(b, 40, Measured)
 }
 
+// ledger is a store that no longer answers, and charges later what requests cost.
+type ledger struct {
+	statuses []decision.Status
+	actual   []int64
+}
+
+func (l *ledger) Settle(_ context.Context, _ []policy.Bound, statuses []decision.Status, actual []int64) error {
+	l.statuses, l.actual = slices.Clone(statuses), actual
+	for i := range statuses {
+		statuses[i].Charged = false
+	}
+	return nil
+}
+
+func TestWhatFailModeOpenAdmittedIsSettled(t *testing.T) {
+	w, store := newWorld(t, 0), &ledger{}
+	keeper := w.table.Keeper(store, func() {})
+	p := *budget(t, 100)
+	p.FailMode = policy.FailOpen
+	shadow := p
+	shadow.Mode = policy.Shadow
+	var d decision.Decision
+	d.Reset()
+	d.Resolution.Bounds = append(d.Resolution.Bounds, boundOf(&p, 100), boundOf(&shadow, 100), boundOf(&p, 0))
+	d.Grow()
+	for i := range d.Statuses {
+		d.Statuses[i] = decision.Status{Failure: decision.Unavailable, Wait: limit.Second}
+	}
+	w.settle(keeper.Keep(&d), usedTokens(30))
+	if !slices.Equal(store.actual, []int64{30, 30}) || !store.statuses[0].Charged || !store.statuses[1].Charged {
+		t.Errorf("settled %+v to %d, want the two bounds that are enforced to 30", store.statuses, store.actual)
+	}
+}
+
 func TestNothingIsKeptOfALimitThatDoesNotSettle(t *testing.T) {
 	w := newWorld(t, 0)
 	p := *budget(t, 100)

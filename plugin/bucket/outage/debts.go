@@ -65,6 +65,7 @@ type debt struct {
 	// or expired in the shared bucket does here, too.
 	state  limit.State
 	tokens int64
+	since  limit.Micros // the first admission; what was admitted before is not due from it
 }
 
 func newDebts(most int, clock func() time.Time) *debts {
@@ -87,7 +88,10 @@ func (ds *debts) recordRequest(bounds []policy.Bound, statuses []decision.Status
 		switch {
 		case !b.Enforced() || status.Failure == decision.NoFailure:
 		case admitted && b.Cost > 0:
-			t = ds.recordAdmission(b, status.Failure, now)
+			if status.Source == decision.Unanswered {
+				status.Now = now
+			}
+			t = ds.recordAdmission(b, status.Failure, status.Now, now)
 		case admitted || !decision.Denies(b, status):
 		case status.Source == decision.Local:
 			t.DeniedLocally = 1
@@ -119,8 +123,8 @@ func (ds *debts) addTally(name string, t Tally) {
 	ds.pending += t.Unverified - t.Charged - t.WrittenOff
 }
 
-// recordAdmission records the admission of one bound, and returns its tally.
-func (ds *debts) recordAdmission(b *policy.Bound, failure decision.Failure, now limit.Micros) Tally {
+// recordAdmission records the admission of one bound at an instant, and returns its tally.
+func (ds *debts) recordAdmission(b *policy.Bound, failure decision.Failure, at, now limit.Micros) Tally {
 	switch {
 	case failure.MayHaveSpent():
 		return Tally{Unknown: b.Cost}
@@ -132,32 +136,37 @@ func (ds *debts) recordAdmission(b *policy.Bound, failure decision.Failure, now 
 		if !ds.room.take(&b.Key) {
 			return Tally{Unverified: b.Cost, WrittenOff: b.Cost}
 		}
-		d = &debt{key: b.Key.Clone()}
+		d = &debt{key: b.Key.Clone(), since: at}
 		ds.byKey[d.key] = d
 	}
-	d.policy = b.Policy
+	d.policy, d.since = b.Policy, min(d.since, at)
 	d.spend(b.Cost, now)
 	d.tokens += b.Cost
 	return Tally{Unverified: b.Cost}
 }
 
-// cancel removes what is due for the statuses that are Charged by this process, because it is refunded.
+// cancel removes what is due for the statuses that are Charged without the shared store, because it is refunded.
 func (ds *debts) cancel(bounds []policy.Bound, statuses []decision.Status) {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
 	for i := range statuses {
-		if status := &statuses[i]; status.Charged && isFallback(status) {
-			ds.cancelAdmission(&bounds[i], status.Failure)
+		if status := &statuses[i]; status.Charged && isUnverified(status) {
+			ds.cancelAdmission(&bounds[i], status)
 		}
 	}
 }
 
-// cancelAdmission removes the bound's cost from what is due, unless it is not due any more.
-func (ds *debts) cancelAdmission(b *policy.Bound, failure decision.Failure) {
-	if d := ds.byKey[b.Key]; d != nil && d.tokens >= b.Cost && !failure.MayHaveSpent() {
-		d.tokens -= b.Cost
-		ds.addTally(b.Policy.Name, Tally{Unverified: -b.Cost})
+// cancelAdmission removes the bound's cost from what is due, and reports whether it was due still: since its admission
+// it may have been charged or written off.
+func (ds *debts) cancelAdmission(b *policy.Bound, admitted *decision.Status) bool {
+	d := ds.byKey[b.Key]
+	if d == nil || d.tokens < b.Cost || d.since > admitted.Now ||
+		admitted.Failure.MayHaveSpent() || admitted.Failure == decision.WrongType {
+		return false
 	}
+	d.tokens -= b.Cost
+	ds.addTally(b.Policy.Name, Tally{Unverified: -b.Cost})
+	return true
 }
 
 // forget writes off what is due from buckets.
@@ -218,7 +227,7 @@ func (ds *debts) putBack(d *debt, now limit.Micros) {
 	defer ds.mu.Unlock()
 	if newer := ds.byKey[d.key]; newer != nil {
 		newer.spend(d.due(now), now)
-		newer.tokens += d.tokens
+		newer.tokens, newer.since = newer.tokens+d.tokens, min(newer.since, d.since)
 		return
 	}
 	ds.room.reclaim(&d.key)

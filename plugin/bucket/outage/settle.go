@@ -12,8 +12,9 @@ import (
 )
 
 // Settle implements store.Store. What this process admitted is settled in its own buckets, and in what is due from the
-// shared store, unless that was charged already. What a request cost beyond its reservation is charged to the shared
-// store, at once, or after the outage if it was not sent.
+// shared store, unless that was charged already. What was admitted unchecked, by fail mode open, is settled in what is
+// due alone: its statuses are Unanswered, with a Failure, and the caller marks them as Charged. What a request cost
+// beyond its reservation is charged to the shared store, at once, or after the outage if it was not sent.
 func (v *View) Settle(
 	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
@@ -29,8 +30,8 @@ func (v *View) Settle(
 	return nil
 }
 
-// settleShared settles what the shared store charged, and charges it what bounds cost that this process admitted,
-// beyond their reservations. It leaves the statuses of these bounds alone.
+// settleShared settles what the shared store charged, and charges it what bounds cost that were admitted without it,
+// beyond their reservations. It leaves the statuses alone of the bounds that this process has counted.
 func (s *Store) settleShared(
 	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
@@ -41,7 +42,7 @@ func (s *Store) settleShared(
 		switch {
 		case !status.Charged:
 			continue
-		case isFallback(status):
+		case isUnverified(status):
 			if status.Charged = actual[i] > bounds[i].Cost; status.Charged {
 				*status = decision.Status{Source: decision.Redis, Charged: true}
 			}
@@ -55,28 +56,34 @@ func (s *Store) settleShared(
 			return err
 		}
 	}
-	s.debts.recordSettlement(bounds, statuses, settled, actual, s.now())
+	changes := s.debts.recordSettlement(bounds, statuses, settled, actual, s.now())
 	for i := range statuses {
-		if statuses[i].Charged && statuses[i].Source == decision.Redis {
-			statuses[i] = settled[i]
+		status := &statuses[i]
+		switch {
+		case !status.Charged:
+		case status.Source == decision.Redis:
+			*status = settled[i]
+		case status.Source == decision.Unanswered:
+			status.Charged, status.Settled = false, settled[i].Settled+changes[i]
 		}
 	}
 	return nil
 }
 
-// isFallback reports whether this process answered for the shared store.
-func isFallback(s *decision.Status) bool {
-	return s.Source == decision.Local && s.Failure != decision.NoFailure
+// isUnverified reports whether a bound was admitted without the shared store: this process answered, or no store did.
+func isUnverified(s *decision.Status) bool {
+	return s.Failure != decision.NoFailure && (s.Source == decision.Local || s.Source == decision.Unanswered)
 }
 
 // recordSettlement records what the shared store did not settle: what a request cost beyond its reservation and was not
 // sent is due later, and what came back is not due any more. The statuses are those of the request, settled are those
-// of the call.
+// of the call. It returns the change of what is due in tokens.
 func (ds *debts) recordSettlement(
 	bounds []policy.Bound, statuses, settled []decision.Status, actual []int64, now limit.Micros,
-) {
+) (changes []int64) {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
+	changes = make([]int64, len(bounds))
 	for i := range bounds {
 		b, status := bounds[i], &statuses[i]
 		if !status.Charged || !b.Enforced() {
@@ -87,12 +94,16 @@ func (ds *debts) recordSettlement(
 		switch {
 		case actual[i] > reserved && failure != decision.NoFailure:
 			b.Cost = actual[i] - reserved
-			ds.record(b.Policy.Name, ds.recordAdmission(&b, failure, now))
-		case actual[i] < reserved && isFallback(status):
-			b.Cost = reserved - max(actual[i], 0)
-			ds.cancelAdmission(&b, status.Failure)
+			t := ds.recordAdmission(&b, failure, now, now)
+			ds.record(b.Policy.Name, t)
+			changes[i] = t.Unverified - t.WrittenOff
+		case actual[i] < reserved && isUnverified(status):
+			if b.Cost = reserved - max(actual[i], 0); ds.cancelAdmission(&b, status) {
+				changes[i] = -b.Cost
+			}
 		}
 	}
+	return changes
 }
 
 // Settle implements store.Store.

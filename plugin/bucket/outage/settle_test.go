@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -107,16 +108,69 @@ func TestASettlementOfAnUnknownOutcomeIsNeverRepeated(t *testing.T) {
 	}
 }
 
-func TestABoundThatNoStoreAnsweredIsNotSettled(t *testing.T) {
+// takeOpen takes a bound that no store answers, and marks it as its keeper does.
+func (w *world) takeOpen(t *testing.T, b policy.Bound) []decision.Status {
+	t.Helper()
+	statuses, admitted := w.take(t, b)
+	if s := statuses[0]; !admitted || s.Charged || s.Source != decision.Unanswered {
+		t.Fatalf("not admitted by fail mode open: %+v", s)
+	}
+	statuses[0].Charged = true
+	return statuses
+}
+
+func TestWhatFailModeOpenAdmittedIsDueAtItsActualCost(t *testing.T) {
 	w := newWorld(Options{}, ViewOptions{})
 	b := ofFive(t, policy.FailOpen)
 	w.servers.set("acme", unreachable)
-	statuses, admitted := w.take(t, b)
-	if !admitted {
-		t.Fatalf("%+v: denied by fail mode open", statuses[0])
+	due := int64(0)
+	for _, actual := range []int64{2, 9, 5, 0} {
+		s := w.settle(t, b, w.takeOpen(t, b), actual)
+		if s.Charged || s.Settled != actual-5 || s.Source != decision.Unanswered {
+			t.Errorf("settled to %d: %+v", actual, s)
+		}
+		due += actual
+		w.expect(t, "open", Tally{Unverified: due}, due)
 	}
-	if s := w.settle(t, b, statuses, 9); s.Settled != 0 || w.servers.settlements != 0 {
-		t.Errorf("settled %+v by %d calls", s, w.servers.settlements)
+	w.servers.set("acme", up)
+	w.store.reconcile(t.Context())
+	if used := w.servers.used(&b); used != due {
+		t.Errorf("%d used there after the outage, want %d", used, due)
 	}
-	w.expect(t, "open", Tally{Unverified: 5}, 5)
+}
+
+func TestWhatFailModeOpenAdmittedIsSettledOnceAfterTheOutage(t *testing.T) {
+	w := newWorld(Options{}, ViewOptions{})
+	b := ofFive(t, policy.FailOpen)
+	w.servers.set("acme", unreachable)
+	more, less := w.takeOpen(t, b), w.takeOpen(t, b)
+	w.servers.set("acme", up)
+	w.store.reconcile(t.Context())
+	for range 2 { // the second time nothing is Charged any more
+		more[0] = w.settle(t, b, more, 9)
+		less[0] = w.settle(t, b, less, 2)
+		if more[0].Settled != 4 || less[0].Settled != 0 {
+			t.Errorf("settled %+v and %+v, want 4 more and no less", more[0], less[0])
+		}
+		if used := w.servers.used(&b); used != 14 {
+			t.Errorf("%d used there, want the 10 that were charged and 4 more", used)
+		}
+	}
+}
+
+func TestASettlementChangesOnlyWhatIsDueSinceItsAdmission(t *testing.T) {
+	for _, mode := range []policy.FailMode{policy.FailOpen, policy.FailLocal} {
+		w := newWorld(Options{}, ViewOptions{SharePct: 100})
+		b := ofFive(t, mode)
+		w.servers.set("acme", unreachable)
+		first, _ := w.take(t, b)
+		first[0].Charged = true
+		w.servers.set("acme", up)
+		w.store.reconcile(t.Context())
+		w.clock.Advance(limit.Second)
+		w.servers.set("acme", unreachable)
+		w.take(t, b)
+		w.settle(t, b, first, 0)
+		w.expect(t, mode.String(), Tally{Unverified: 10, Charged: 5}, 5)
+	}
 }
