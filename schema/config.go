@@ -168,6 +168,10 @@ type Config struct {
 	// Default: false.
 	KongHeaders bool `json:"kong_headers" kong:"required" default:"false"`
 
+	// Also sends X-RateLimit-Cost: the tokens that the request took when it arrived of the limit that the other headers
+	// show. For a limit that settles this is the reservation. It is 0 on a denial. Default: false.
+	ShowCost bool `json:"show_cost" kong:"required" default:"false"`
+
 	// Adds each decision to what Kong's own log plugins write, as rate_limit (result, policy, limit, remaining, source,
 	// mode and others). It costs one question more per request. Default: false.
 	LogDecisions bool `json:"log_decisions" kong:"required" default:"false"`

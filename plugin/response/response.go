@@ -52,6 +52,7 @@ func (r *Response) Get(name string) string {
 type Renderer struct {
 	hideHeaders bool
 	kongHeaders bool
+	cost        bool // show what a request cost
 	showShared  bool // numbers of limits that all tenants share
 	degraded    bool // name the limits that Redis did not answer for
 	status      int
@@ -72,6 +73,7 @@ func New(config schema.Config, jitter func(n int64) int64) *Renderer {
 	return &Renderer{
 		hideHeaders: config.HideClientHeaders,
 		kongHeaders: config.KongHeaders,
+		cost:        config.ShowCost,
 		showShared:  config.ShowSharedLimits,
 		degraded:    config.DegradedHeader,
 		status:      int(config.ErrorCode),
@@ -175,6 +177,9 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	r.number("X-RateLimit-Limit", capacity)
 	r.number("X-RateLimit-Remaining", remaining)
 	r.number("X-RateLimit-Reset", status.ResetAt().Seconds())
+	if re.cost {
+		r.number("X-RateLimit-Cost", charged(d, shown))
+	}
 	if re.warns(d) {
 		r.text("X-RateLimit-Warning", "true")
 	}
@@ -198,6 +203,14 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 		r.number("RateLimit-Remaining", remaining)
 		r.number("RateLimit-Reset", max(t, 1))
 	}
+}
+
+// charged returns the tokens that a request took of a bound when it arrived: none if it was denied.
+func charged(d *decision.Decision, bound int) int64 {
+	if d.Denied() {
+		return 0
+	}
+	return max(d.Resolution.Bounds[bound].Cost, 0)
 }
 
 // warns reports whether clients read a warning: the request is admitted, and is in the soft zone of a bound whose
