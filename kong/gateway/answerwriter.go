@@ -91,8 +91,11 @@ func hasBody(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// Write counts the bytes of the body.
+// Write writes a part of the body, and counts its bytes.
 func (a *answerWriter) Write(p []byte) (int, error) {
+	if len(p) > 0 {
+		a.x.filterBody(p, false)
+	}
 	n, err := a.ResponseWriter.Write(p)
 	if a.request != nil && n > 0 && a.request.Method != http.MethodHead {
 		a.body += int64(n)

@@ -95,6 +95,9 @@ func (g *Gateway) compile(config *Config) (*compiledConfig, error) {
 	for _, s := range g.servers {
 		infos = append(infos, s.info)
 	}
+	for i := range g.options.Plugins {
+		infos = append(infos, g.options.Plugins[i].Info)
+	}
 	entries, err := applySchemas(config, infos)
 	if err != nil {
 		return nil, err
@@ -165,6 +168,11 @@ func (g *Gateway) newHandler(c *compiledConfig, entry checkedPlugin) (accessHand
 	for _, server := range g.servers {
 		if server.info == entry.info {
 			return g.newExternalPlugin(entry, server)
+		}
+	}
+	for i := range g.options.Plugins {
+		if inner := &g.options.Plugins[i]; inner.Info == entry.info {
+			return &innerPlugin{inner, entry.config}, nil
 		}
 	}
 	switch entry.Name {

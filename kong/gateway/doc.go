@@ -12,6 +12,8 @@
 // Log events are sent once the client has its response, and no request waits for them. Sizes in a log entry are those
 // of HTTP/1.1 as Kong writes it.
 //
+// A test may bring further plugins of Kong's as Go functions ([Plugin]), for the access phase and the body filter.
+//
 // Other phases and plugins, TLS listeners, load balancing and the Admin API are not simulated. Retries are in the log
 // entry only.
 //

@@ -91,6 +91,7 @@ type exchange struct {
 
 	responseHeader http.Header // as plugins spelled the names
 	exit           *Exit
+	calls          []*PluginCall // in the order of the plugins
 
 	sent    *sentResponse // nil before the log phase
 	logging sync.Mutex    // held while a question is answered: the events of the log phase run in parallel

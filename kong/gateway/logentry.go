@@ -158,7 +158,7 @@ func serviceTable(s *Service) map[string]any {
 	table := map[string]any{
 		"id": s.ID, "created_at": s.CreatedAt, "updated_at": s.UpdatedAt, "ws_id": workspaceID, "enabled": true,
 		"protocol": s.Protocol, "host": s.Host, "port": s.Port, "retries": s.Retries,
-		"connect_timeout": serviceTimeout, "read_timeout": serviceTimeout, "write_timeout": serviceTimeout,
+		"connect_timeout": serviceTimeout, "read_timeout": s.ReadTimeout, "write_timeout": serviceTimeout,
 	}
 	addGiven(table, map[string]string{"name": s.Name, "path": s.Path}, map[string][]string{"tags": s.Tags})
 	return table

@@ -26,6 +26,8 @@ type Options struct {
 	Config *Config
 	// Servers are the plugin servers, one for each external plugin.
 	Servers []PluginServer
+	// Plugins are plugins within the gateway, beside its bundled ones.
+	Plugins []Plugin
 	// Listen is the address of the proxy listener; "127.0.0.1:0" by default.
 	Listen string
 	// Prefix is Kong's prefix directory, which holds the sockets. By default it is a temporary one, which Close

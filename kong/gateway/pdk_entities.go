@@ -10,7 +10,7 @@ import (
 // Kong's defaults for settings of routes and services that the decK reader does not take.
 const (
 	httpsRedirectStatus = 426
-	serviceTimeout      = 60_000 // ms: to connect, to write and to read
+	serviceTimeout      = 60_000 // ms: to connect and to write
 )
 
 func encodeConsumer(c *Consumer) ([]byte, error) {
@@ -44,7 +44,7 @@ func encodeService(s *Service) ([]byte, error) {
 	return encodeMessage(&pb.Service{
 		Id: s.ID, CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt, Name: s.Name, Retries: int32(s.Retries),
 		Protocol: s.Protocol, Host: s.Host, Port: int32(s.Port), Path: s.Path, ConnectTimeout: serviceTimeout,
-		WriteTimeout: serviceTimeout, ReadTimeout: serviceTimeout, Tags: s.Tags,
+		WriteTimeout: serviceTimeout, ReadTimeout: int32(s.ReadTimeout), Tags: s.Tags,
 	})
 }
 

@@ -30,9 +30,12 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	if x.exit != nil {
 		answer.exit()
-		return
+	} else {
+		g.proxy(answer, r, config)
 	}
-	g.proxy(answer, r, config)
+	if answer.started {
+		x.filterBody(nil, true)
+	}
 }
 
 // access runs the plugins in their order until one ends the request, and returns those that run in the log phase. Only
@@ -49,6 +52,9 @@ func (g *Gateway) access(config *compiledConfig, x *exchange, worker int) (logs 
 		}
 		if external, ok := handler.(logHandler); ok && plugin.logs {
 			logs = append(logs, external)
+		}
+		if inner, ok := handler.(*innerPlugin); ok {
+			x.callOf(inner) // filters the body even if the request ends before its access phase
 		}
 		if x.exit != nil {
 			continue

@@ -27,7 +27,7 @@ func newTransport(s *Service) *http.Transport {
 	return &http.Transport{
 		Protocols:             protocols,
 		DialContext:           dialer.DialContext,
-		ResponseHeaderTimeout: serviceTimeout * time.Millisecond,
+		ResponseHeaderTimeout: time.Duration(s.ReadTimeout) * time.Millisecond,
 		TLSClientConfig:       &tls.Config{InsecureSkipVerify: true},
 		MaxIdleConnsPerHost:   512, // upstream_keepalive_pool_size
 		IdleConnTimeout:       time.Minute,

@@ -30,6 +30,8 @@ type Service struct {
 	Tags      []string `yaml:"tags"`
 	CreatedAt int64    `yaml:"created_at"`
 	UpdatedAt int64    `yaml:"updated_at"`
+	// ReadTimeout bounds the wait for the headers of a response, in milliseconds.
+	ReadTimeout int `yaml:"-"`
 }
 
 // Route selects the requests that go to a service. A route without a Service only runs plugins. Paths that begin with

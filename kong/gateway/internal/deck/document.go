@@ -21,10 +21,11 @@ type document struct {
 type serviceEntry struct {
 	Service `yaml:",inline"`
 
-	URL     string        `yaml:"url"`
-	Retries *int          `yaml:"retries"`
-	Routes  []routeEntry  `yaml:"routes"`
-	Plugins []pluginEntry `yaml:"plugins"`
+	URL         string        `yaml:"url"`
+	Retries     *int          `yaml:"retries"`
+	ReadTimeout *int          `yaml:"read_timeout"`
+	Routes      []routeEntry  `yaml:"routes"`
+	Plugins     []pluginEntry `yaml:"plugins"`
 }
 
 type routeEntry struct {

@@ -20,6 +20,10 @@ func (r *reader) service(path string, e *serviceEntry) {
 	if e.Retries != nil {
 		s.Retries = *e.Retries
 	}
+	s.ReadTimeout = 60_000
+	if e.ReadTimeout != nil {
+		s.ReadTimeout = *e.ReadTimeout
+	}
 	s.CreatedAt, s.UpdatedAt = cmp.Or(s.CreatedAt, r.now), cmp.Or(s.UpdatedAt, r.now)
 	s.ID = r.id(s.ID, "services", cmp.Or(s.Name, path), path)
 	if e.URL != "" {
@@ -36,6 +40,9 @@ func (r *reader) service(path string, e *serviceEntry) {
 	}
 	if s.Retries < 0 || s.Retries > 32767 {
 		r.faults.add(path+".retries", "value should be between 0 and 32767")
+	}
+	if s.ReadTimeout < 1 || s.ReadTimeout > 2147483646 {
+		r.faults.add(path+".read_timeout", "value should be between 1 and 2147483646")
 	}
 	if s.Path != "" && s.Path[0] != '/' {
 		r.faults.add(path+".path", "should start with: /")
