@@ -148,6 +148,19 @@ func shareable(pair *redis.Pair, release func(), err error) (Shared, func(), err
 	return pair, release, nil
 }
 
+// OpenRecords returns the records beside the shared buckets of a config, over the connection of its requests. A config
+// without shared buckets has none: then records is nil. release and errors are those of [Stores.Open].
+func (s *Stores) OpenRecords(config *schema.Config) (records *redis.Records, release func(), err error) {
+	if config.Strategy != schema.StrategyRedis {
+		return nil, func() {}, nil
+	}
+	pair, release, err := s.connect(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	return pair.Records(config.Namespace), release, nil
+}
+
 // connect opens the Redis of a config. Its timeouts are capped by the time budget of a request, so that fail modes
 // decide in time.
 func (s *Stores) connect(config *schema.Config) (*redis.Pair, func(), error) {

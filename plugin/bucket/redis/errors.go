@@ -52,6 +52,9 @@ func (e *Error) Unwrap() error { return e.err }
 // Is reports whether an Error of kind Unknown is compared with errUnknown.
 func (e *Error) Is(target error) bool { return target == errUnknown && e.Kind == Unknown }
 
+// MayHaveRun reports whether the script may have run all the same.
+func (e *Error) MayHaveRun() bool { return e.Kind == Unknown }
+
 // dialError reports a connection that could not be opened. Nothing was sent over it.
 type dialError struct {
 	address string

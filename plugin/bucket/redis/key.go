@@ -59,6 +59,12 @@ func appendNodes(b []byte, namespace string) []byte {
 	return append(appendPart(append(b, "rl:"...), namespace), ":{n}"...)
 }
 
+// appendRecord appends the Redis key of a record.
+func appendRecord(b []byte, namespace, key string) []byte {
+	b = append(appendPart(append(b, "rl:"...), namespace), ":{r="...)
+	return append(appendPart(b, key), '}')
+}
+
 // probeKey returns one of the keys that a probe writes; they differ in their slots. No namespace begins with a brace,
 // so no bucket has this key.
 func probeKey(i int) string { return "rl:{" + strconv.Itoa(i) + "}" }

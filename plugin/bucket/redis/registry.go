@@ -85,6 +85,7 @@ func (r *Registry) acquire(block schema.Redis) (*connection, func(), error) {
 	if !ok {
 		c = connect(s, r.script, r.gates)
 		c.store = newStore(s.place(), c, r.script, r.log)
+		c.store.location = s.location()
 		r.inUse[id] = c
 		r.unchecked = append(r.unchecked, c)
 		select {

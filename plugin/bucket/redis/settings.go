@@ -121,6 +121,11 @@ func (s *settings) place() string {
 	}
 }
 
+// location returns where the data is: the addresses, and the database or the master.
+func (s *settings) location() string {
+	return fmt.Sprintf("%q %q %d", s.addresses(), s.SentinelMaster, s.Database)
+}
+
 // joinFirst joins the first few addresses.
 func joinFirst(addresses []string) string {
 	const few = 3

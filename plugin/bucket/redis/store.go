@@ -18,6 +18,7 @@ import (
 // Store keeps buckets in one Redis, behind Sentinels or not, or in a Redis Cluster. It is safe for concurrent use.
 type Store struct {
 	name      string
+	location  string // of the data, for Records
 	transport transport
 	script    *script // takes and settles
 	splitting *script // splits subjects

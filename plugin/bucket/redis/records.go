@@ -1,0 +1,78 @@
+package redis
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// recordScript keeps records.
+var recordScript = newScript(assemble("record", nil))
+
+// Records keeps records of a few hundred bytes beside the buckets of a namespace, where all processes find them by a
+// key. In a cluster each record has a slot of its own. A call is one script, by the connection, the time limits and the
+// gate of all calls; its errors are of type [Error]. It is safe for concurrent use.
+type Records struct {
+	store       *Store
+	namespace   string
+	fingerprint string
+}
+
+// Records returns the records of a namespace, which the main store keeps.
+func (p *Pair) Records(namespace string) *Records {
+	second := ""
+	if p.second != nil {
+		second = p.second.location
+	}
+	text, err := json.Marshal([]string{p.main.location, second, namespace})
+	if err != nil {
+		panic(fmt.Sprintf("redis: a location cannot be encoded: %v", err)) // it has strings only
+	}
+	sum := sha256.Sum256(text)
+	return &Records{store: p.main, namespace: namespace, fingerprint: hex.EncodeToString(sum[:8])}
+}
+
+// Fingerprint identifies the data: equal ones are of one namespace in Redis at the same addresses, in whatever process.
+// It is 16 characters long, and derived from no user name and no password.
+func (r *Records) Fingerprint() string { return r.fingerprint }
+
+// Add keeps a record under a key for ttl. If there is one already, it changes nothing and returns that one.
+func (r *Records) Add(ctx context.Context, key string, record []byte, ttl time.Duration) (present []byte, err error) {
+	lasts := max(ttl.Milliseconds(), 1)
+	return r.run(ctx, "add", key, record, strconv.AppendInt(nil, lasts, 10))
+}
+
+// Get returns the record of a key, or nil.
+func (r *Records) Get(ctx context.Context, key string) ([]byte, error) { return r.run(ctx, "get", key) }
+
+// Swap replaces the record of a key, if it is the old one, and reports whether it did. The record expires as before.
+func (r *Records) Swap(ctx context.Context, key string, old, next []byte) (bool, error) {
+	present, err := r.run(ctx, "swap", key, old, next)
+	return err == nil && present != nil && bytes.Equal(present, old), err
+}
+
+// Take deletes the record of a key and returns it, or nil. Of all callers one at most gets it.
+func (r *Records) Take(ctx context.Context, key string) ([]byte, error) {
+	return r.run(ctx, "take", key)
+}
+
+// run runs an action on the record of a key, and returns the record that was there before.
+func (r *Records) run(ctx context.Context, action, key string, args ...[]byte) ([]byte, error) {
+	c := newCall([]string{string(appendRecord(nil, r.namespace, key))}, action)
+	c.args = append(c.args, args...)
+	err := r.store.transport.Run(ctx, recordScript, c)
+	if err != nil {
+		return nil, fmt.Errorf("%s a record: %w", action, err)
+	}
+	reply := elements{left: c.reply}
+	record := reply.text()
+	if err := reply.end(); err != nil {
+		return nil, fmt.Errorf("%s a record: %w", action, &Error{err: err})
+	}
+	return record, nil
+}

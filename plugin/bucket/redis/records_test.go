@@ -1,0 +1,172 @@
+package redis
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// recordsOf opens the records of a namespace in the Redis of a block.
+func recordsOf(t *testing.T, block, second schema.Redis, namespace string) *Records {
+	t.Helper()
+	pair, release, err := NewRegistry(quiet, nil).OpenPair(block, second, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	return pair.Records(namespace)
+}
+
+// expectRecord checks the record of a key; "": there is none.
+func expectRecord(t *testing.T, r *Records, key, want string) {
+	t.Helper()
+	if got, err := r.Get(t.Context(), key); err != nil || string(got) != want || (got != nil) != (want != "") {
+		t.Errorf("the record of %s is %q, %v, want %q", key, got, err, want)
+	}
+}
+
+func TestARecordIsAddedOnceReplacedIfItIsTheOldOneAndTakenOnce(t *testing.T) {
+	server, nodes := redistest.Single(t), covering(t, 0)
+	for name, block := range map[string]schema.Redis{"single": at(server, true), "cluster": among(nodes, true)} {
+		t.Run(name, func(t *testing.T) {
+			r := recordsOf(t, block, schema.Redis{}, "default")
+			for i := range 20 { // in slots of all masters
+				key := fmt.Sprintf("id %d", i)
+				if present, err := r.Add(t.Context(), key, []byte("a\r\n\x00"), time.Hour); present != nil || err != nil {
+					t.Fatalf("a new record: %q, %v", present, err)
+				}
+				present, err := r.Add(t.Context(), key, []byte("b"), time.Hour)
+				if string(present) != "a\r\n\x00" || err != nil {
+					t.Fatalf("a second record: %q, %v, want the first", present, err)
+				}
+				for old, want := range map[string]bool{"b": false, "": false} {
+					if swapped, err := r.Swap(t.Context(), key, []byte(old), []byte("c")); swapped != want || err != nil {
+						t.Fatalf("swap %q: %t, %v", old, swapped, err)
+					}
+				}
+				if swapped, err := r.Swap(t.Context(), key, []byte("a\r\n\x00"), []byte("c")); !swapped || err != nil {
+					t.Fatalf("swap: %t, %v", swapped, err)
+				}
+				expectRecord(t, r, key, "c")
+				var got atomic.Int64
+				err = atOnce(4, 1, func() error {
+					record, err := r.Take(t.Context(), key)
+					if bytes.Equal(record, []byte("c")) {
+						got.Add(1)
+					}
+					return err
+				})
+				if err != nil || got.Load() != 1 {
+					t.Fatalf("%d of 4 callers got the record, %v", got.Load(), err)
+				}
+				expectRecord(t, r, key, "")
+				if swapped, err := r.Swap(t.Context(), key, nil, []byte("c")); swapped || err != nil {
+					t.Fatalf("swap of no record: %t, %v", swapped, err)
+				}
+			}
+		})
+	}
+}
+
+func TestARecordExpiresAndASwapDoesNotProlongIt(t *testing.T) {
+	server := redistest.Single(t)
+	client := server.Client(t)
+	r := recordsOf(t, at(server, true), schema.Redis{}, "prod")
+	const key = "rl:prod:{r=x%7D%3A}"
+	if _, err := r.Add(t.Context(), "x}:", []byte("old"), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	ttl := client.PTTL(t.Context(), key).Val()
+	if ttl <= 0 || ttl > time.Minute {
+		t.Fatalf("the keys are %q, the TTL is %v", client.Keys(t.Context(), "*").Val(), ttl)
+	}
+	must(t, client, "pexpire", key, 1000)
+	if swapped, err := r.Swap(t.Context(), "x}:", []byte("old"), []byte("new")); !swapped || err != nil {
+		t.Fatal(swapped, err)
+	}
+	if ttl := client.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > time.Second {
+		t.Errorf("the TTL after a swap is %v", ttl)
+	}
+	expectRecord(t, recordsOf(t, at(server, true), schema.Redis{}, "other"), "x}:", "")
+}
+
+func TestOneCallOfARecordIsOneScriptOfCommandsThatBucketsNeedToo(t *testing.T) {
+	server := redistest.Single(t)
+	client := server.Client(t)
+	must(t, client, "acl", "setuser", "kong", "on", ">hunter2", "~rl:*", "+evalsha", "+script|load", "+set", "+get", "+del")
+	block := at(server, false)
+	block.Username, block.Password = "kong", "hunter2"
+	r := recordsOf(t, block, schema.Redis{}, "default")
+	expectRecord(t, r, "k", "") // loads the script
+	must(t, client, "config", "resetstat")
+	if _, err := r.Add(t.Context(), "k", []byte("a"), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if swapped, err := r.Swap(t.Context(), "k", []byte("a"), []byte("b")); !swapped || err != nil {
+		t.Fatal(swapped, err)
+	}
+	if record, err := r.Take(t.Context(), "k"); string(record) != "b" || err != nil {
+		t.Fatal(string(record), err)
+	}
+	if got := calls(t, client); got["evalsha"] != 3 || got["eval"]+got["script|load"] != 0 {
+		t.Errorf("three calls are %v", got)
+	}
+}
+
+func TestARecordThatIsOutOfReachFailsWithItsOutcome(t *testing.T) {
+	server := redistest.Single(t)
+	block := at(server, false)
+	block.ReadTimeout = 50
+	r := recordsOf(t, block, schema.Redis{}, "default")
+	expectRecord(t, r, "k", "")
+	take := func(when string, mayHaveRun bool) {
+		t.Helper()
+		_, err := r.Take(t.Context(), "k")
+		var outcome interface{ MayHaveRun() bool }
+		if !errors.As(err, &outcome) || outcome.MayHaveRun() != mayHaveRun {
+			t.Errorf("%s: %v, want an error that may have run: %t", when, err, mayHaveRun)
+		}
+	}
+	server.Hang(t)
+	take("a server that hangs", true)
+	server.Resume(t)
+	server.Kill()
+	eventually(t, "a connection that cannot be opened", func() bool {
+		_, err := r.Take(t.Context(), "k")
+		return err != nil && strings.Contains(err.Error(), NotSent.String())
+	})
+	take("a server that is away", false)
+}
+
+func TestFingerprintsDifferWhereTheDataDoes(t *testing.T) {
+	block := schema.Redis{Host: "redis.internal", Port: 6379, Username: "kong", Password: "secret", ReadTimeout: 50}
+	database, host, cluster := block, block, block
+	database.Database, host.Host = 1, "other.internal"
+	cluster.ClusterNodes = []schema.RedisClusterNode{{IP: "10.0.0.1", Port: 6379}}
+	seen := map[string]string{}
+	for name, r := range map[string]*Records{
+		"same":      recordsOf(t, block, schema.Redis{}, "default"),
+		"namespace": recordsOf(t, block, schema.Redis{}, "other"),
+		"database":  recordsOf(t, database, schema.Redis{}, "default"),
+		"host":      recordsOf(t, host, schema.Redis{}, "default"),
+		"cluster":   recordsOf(t, cluster, schema.Redis{}, "default"),
+		"second":    recordsOf(t, block, host, "default"),
+	} {
+		if other, ok := seen[r.Fingerprint()]; ok || len(r.Fingerprint()) != 16 {
+			t.Errorf("%s has the fingerprint %q of %q", name, r.Fingerprint(), other)
+		}
+		seen[r.Fingerprint()] = name
+	}
+	again := block
+	again.Username, again.Password, again.ReadTimeout = "other", "changed", 100
+	if got := recordsOf(t, again, schema.Redis{}, "default").Fingerprint(); seen[got] != "same" {
+		t.Errorf("another user and timeout make the fingerprint that of %q", seen[got])
+	}
+}
