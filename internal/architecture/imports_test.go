@@ -60,7 +60,7 @@ var rules = map[string][]string{
 	"plugin/kongwire":         {},
 	"plugin/metrics":          append([]string{"plugin/reservation"}, core...),
 	"plugin/pgstore":          core,
-	"plugin/reservation":      {"plugin/decision", "plugin/limit", "plugin/policy", "plugin/settle"},
+	"plugin/reservation":      {"plugin/decision", "plugin/limit", "plugin/policy", "plugin/settle", "schema"},
 	"plugin/policysync":       append([]string{"migrations"}, core...),
 	"plugin/control":          append([]string{"plugin/pgstore"}, core...),
 	"plugin/internal": append([]string{

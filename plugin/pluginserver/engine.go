@@ -61,7 +61,7 @@ func newEngine(
 	}
 	e.Metrics = metrics.NewWithTenants(process.Version, sources, s.tenantLabels())
 	e.Reservations = reservation.New(reservation.Options{
-		Elapsed: process.Elapsed, Observer: e.Metrics.Settlements(), Log: log,
+		Elapsed: process.Elapsed, Now: process.WallClock, Observer: e.Metrics.Settlements(), Log: log,
 	})
 	return e, nil
 }

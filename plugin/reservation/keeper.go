@@ -25,12 +25,11 @@ func (t *Table) Keeper(buckets Buckets, release func()) *Keeper {
 // Keep remembers what an admitted request has reserved in limits that settle, and returns the id of the reservation, or
 // "" if there is nothing to settle. It copies what it keeps of d.
 func (k *Keeper) Keep(d *decision.Decision) string {
-	r := newReservation(d)
-	if r == nil || !k.use() {
+	record := NewRecord(d, k.table.options.Now())
+	if record == nil || !k.use() {
 		return ""
 	}
-	r.keeper = k
-	return k.table.add(r)
+	return k.table.add(&reservation{Record: record, needs: record.Needs(), keeper: k})
 }
 
 // Close closes the store once no reservation needs it any more. Call it once.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
 )
 
@@ -31,68 +30,15 @@ func (t *Table) Settle(ctx context.Context, id string, source Source) error {
 		t.observe(r, r.unmeasured())
 		return fmt.Errorf("read what a request used: its reservation stays charged: %w", err)
 	}
-	settlements, actual := r.measure(&answer)
-	if actual == nil {
-		t.observe(r, settlements)
-		return nil
-	}
-	failures := make([]decision.Failure, len(r.statuses)) // of the takes
-	for i := range r.statuses {
-		failures[i] = r.statuses[i].Failure
-	}
-	err := r.keeper.buckets.Settle(ctx, r.bounds, r.statuses, actual)
-	for i := range r.statuses {
-		change := r.statuses[i].Settled
-		settlements[i].Change = change
-		if err != nil || r.statuses[i].Failure != failures[i] || change == 0 && actual[i] > r.bounds[i].Cost {
-			settlements[i].Outcome = Lost
-		}
-	}
-	t.observe(r, settlements)
-	if err != nil {
-		return fmt.Errorf("settle %d bounds: %w", len(r.bounds), err)
-	}
-	return nil
-}
-
-// measure returns what becomes of each bound, and what it costs in the end; nil: no bucket changes.
-func (r *reservation) measure(a *settle.Answer) (all []Settlement, actual []int64) {
-	all = make([]Settlement, len(r.bounds))
-	costs, changes := make([]int64, len(r.bounds)), false
-	for i := range r.bounds {
-		reserved := r.bounds[i].Cost
-		used, outcome := r.bounds[i].Policy.Settle.Measure(a)
-		all[i] = Settlement{Outcome: outcomeOf(outcome), Actual: used}
-		costs[i] = used
-		switch {
-		case outcome == settle.Unmeasured:
-			costs[i] = reserved
-		case r.late:
-			all[i].Outcome = Late
-			costs[i] = max(used, reserved)
-		}
-		changes = changes || costs[i] != reserved
-	}
-	if !changes {
-		return all, nil
-	}
-	return all, costs
-}
-
-func outcomeOf(o settle.Outcome) Outcome {
-	switch o {
-	case settle.Measured:
-		return Measured
-	case settle.NeverTried, settle.RefundedStatus:
-		return Refunded
-	default:
-		return Unmeasured
-	}
+	all := r.Measure(&answer, r.late)
+	err := r.Record.Settle(ctx, r.keeper.buckets, all)
+	t.observe(r, all)
+	return err
 }
 
 // unmeasured returns the settlement of each bound of a request that could not be measured.
-func (r *reservation) unmeasured() []Settlement {
-	all := make([]Settlement, len(r.bounds))
+func (r *Record) unmeasured() []Settlement {
+	all := make([]Settlement, len(r.Bounds))
 	for i := range all {
 		all[i].Outcome = Unmeasured
 	}
@@ -106,8 +52,8 @@ func (t *Table) observe(r *reservation, all []Settlement) {
 		return
 	}
 	delay := t.options.Elapsed() - r.made
-	for i := range r.bounds {
+	for i := range r.Bounds {
 		all[i].Delay = delay
-		o.Settled(&r.bounds[i], all[i])
+		o.Settled(&r.Bounds[i], all[i])
 	}
 }

@@ -59,9 +59,10 @@ type Settlement struct {
 	Delay   limit.Micros // since the reservation
 }
 
-// Options configures a Table. Elapsed must be set.
+// Options configures a Table. Elapsed and Now must be set.
 type Options struct {
 	Elapsed  func() limit.Micros // a monotonic clock
+	Now      func() limit.Micros // the wall clock, which processes share
 	Most     int                 // reservations at a time; 0: DefaultMost
 	Observer Observer            // nil: none
 	Log      *slog.Logger        // nil: nothing is logged
@@ -85,16 +86,14 @@ type id [16]byte
 
 // reservation holds what one request has reserved.
 type reservation struct {
-	id       id
-	keeper   *Keeper
-	bounds   []policy.Bound
-	statuses []decision.Status
-	needs    settle.Needs
-	timeout  limit.Micros
-	made     limit.Micros
-	ends     limit.Micros // when it times out; if it has, when it is forgotten
-	late     bool         // it has timed out
-	place    int          // in byEnd
+	*Record
+	id     id
+	keeper *Keeper
+	needs  settle.Needs
+	made   limit.Micros // by Options.Elapsed
+	ends   limit.Micros // when it times out; if it has, when it is forgotten
+	late   bool         // it has timed out
+	place  int          // in byEnd
 }
 
 // New returns an empty table.
@@ -118,41 +117,11 @@ func (t *Table) Stats() Stats {
 	return Stats{Kept: len(t.byID), Unknown: t.unknown}
 }
 
-// newReservation returns what d has reserved in limits that settle, or nil if there is nothing to settle.
-func newReservation(d *decision.Decision) *reservation {
-	var r *reservation
-	for i := range d.Statuses {
-		b, s := &d.Resolution.Bounds[i], d.Statuses[i]
-		if b.Policy.Settle == nil || !isReserved(b, &s) {
-			continue
-		}
-		if r == nil {
-			r = &reservation{}
-		}
-		s.Charged = true
-		kept := *b
-		kept.Key = b.Key.Clone()
-		r.bounds, r.statuses = append(r.bounds, kept), append(r.statuses, s)
-		r.needs = r.needs.Union(b.Policy.Settle.Needs())
-		r.timeout = max(r.timeout, b.Policy.Settle.Timeout())
-	}
-	return r
-}
-
-// isReserved reports whether a bound can be settled: it was charged, it reserved 0 tokens of a bucket that answered, or
-// fail mode open admitted it, so that its cost is due from the shared store.
-func isReserved(b *policy.Bound, s *decision.Status) bool {
-	if s.Source == decision.Unanswered {
-		return b.Enforced() && s.Failure != decision.NoFailure
-	}
-	return s.Charged || b.Cost == 0 && s.Admits()
-}
-
 // add adds a reservation and returns its id. In a full table it replaces the one that ends first.
 func (t *Table) add(r *reservation) string {
 	rand.Read(r.id[:]) // never fails: it ends the program instead
 	r.made = t.options.Elapsed()
-	r.ends = r.made + r.timeout
+	r.ends = r.made + r.Timeout
 	t.mu.Lock()
 	var dropped *reservation
 	if len(t.byID) >= t.options.Most {
@@ -169,8 +138,8 @@ func (t *Table) add(r *reservation) string {
 		t.drop(dropped)
 	}
 	if o := t.options.Observer; o != nil {
-		for i := range r.bounds {
-			o.Reserved(&r.bounds[i])
+		for i := range r.Bounds {
+			o.Reserved(&r.Bounds[i])
 		}
 	}
 	return hex.EncodeToString(r.id[:])
@@ -194,8 +163,8 @@ func (t *Table) remove(r *reservation) {
 func (t *Table) giveUp(r *reservation, why Outcome) {
 	if o := t.options.Observer; o != nil {
 		delay := t.options.Elapsed() - r.made
-		for i := range r.bounds {
-			o.Settled(&r.bounds[i], Settlement{Outcome: why, Delay: delay})
+		for i := range r.Bounds {
+			o.Settled(&r.Bounds[i], Settlement{Outcome: why, Delay: delay})
 		}
 	}
 }
@@ -266,7 +235,7 @@ func (t *Table) ended(now limit.Micros) (timedOut, forgotten []*reservation, war
 			continue
 		}
 		r.late = true
-		r.ends += r.timeout
+		r.ends += r.Timeout
 		heap.Fix(&t.byEnd, r.place)
 		timedOut = append(timedOut, r)
 	}

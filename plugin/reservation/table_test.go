@@ -37,7 +37,7 @@ func newWorld(t *testing.T, most int) *world {
 	w := &world{t: t, now: 1_000_000 * limit.Second}
 	w.store = memory.New(memory.Options{Now: func() limit.Micros { return w.now }})
 	w.table = New(Options{
-		Elapsed: func() limit.Micros { return w.now }, Most: most, Observer: w,
+		Elapsed: func() limit.Micros { return w.now }, Now: func() limit.Micros { return w.now }, Most: most, Observer: w,
 		Log: slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
 	w.keeper = w.table.Keeper(w.store, func() { w.closed++ })

@@ -1,0 +1,212 @@
+package reservation
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+const (
+	// recordVersion is the version of the form of records. A process settles no record of another version.
+	recordVersion = 1
+	// maxRecord bounds a record in bytes.
+	maxRecord = 64 << 10
+)
+
+var errLongRecord = fmt.Errorf("the record has more than %d bytes", maxRecord)
+
+// jsonRecord is the form of a record: JSON, so that an operator can read it. Its numbers are those of the constants of
+// their packages; testdata/record.json shows if one changes.
+type jsonRecord struct {
+	Version int          `json:"v"`
+	Made    limit.Micros `json:"made"`
+	Bounds  []jsonBound  `json:"bounds"`
+}
+
+type jsonBound struct {
+	Cost      int64            `json:"cost"`
+	Scope     policy.Scope     `json:"scope"`
+	Mode      policy.Mode      `json:"mode,omitempty"`
+	FailMode  policy.FailMode  `json:"fail,omitempty"`
+	Key       jsonKey          `json:"key"`
+	Limit     jsonLimit        `json:"limit"`
+	Settle    json.RawMessage  `json:"settle"`
+	Source    decision.Source  `json:"source"`
+	Failure   decision.Failure `json:"failure,omitempty"`
+	Receipt   limit.Receipt    `json:"receipt"`
+	Now       limit.Micros     `json:"now,omitempty"`
+	FullAgain limit.Micros     `json:"reset,omitempty"`
+}
+
+type jsonKey struct {
+	Namespace string       `json:"ns"`
+	Policy    string       `json:"policy"`
+	Group     policy.Group `json:"group"`
+	Kind      policy.Kind  `json:"kind,omitempty"`
+	GroupID   string       `json:"id,omitempty"`
+	Subject   string       `json:"subject,omitempty"`
+	Endpoint  string       `json:"endpoint,omitempty"`
+}
+
+// escapeKey returns the form of a key. What clients choose is percent-encoded, because JSON has no form for bytes that
+// are no UTF-8, and another byte would name another bucket.
+func escapeKey(k policy.Key) jsonKey {
+	k.GroupID, k.Subject, k.Endpoint = url.PathEscape(k.GroupID), url.PathEscape(k.Subject), url.PathEscape(k.Endpoint)
+	return jsonKey(k)
+}
+
+// unescape returns the key of a form.
+func (k jsonKey) unescape() (policy.Key, error) {
+	var errs [3]error
+	k.GroupID, errs[0] = url.PathUnescape(k.GroupID)
+	k.Subject, errs[1] = url.PathUnescape(k.Subject)
+	k.Endpoint, errs[2] = url.PathUnescape(k.Endpoint)
+	return policy.Key(k), errors.Join(errs[:]...)
+}
+
+type jsonLimit struct {
+	Algorithm limit.Algorithm `json:"algorithm"`
+	Quantity  int64           `json:"quantity"`
+	Window    limit.Micros    `json:"window"`
+	Burst     int64           `json:"burst,omitempty"`
+	SoftPct   int64           `json:"soft,omitempty"`
+	HardPct   int64           `json:"hard,omitempty"`
+	SoftOnly  bool            `json:"soft_only,omitempty"`
+}
+
+// MarshalBinary implements encoding.BinaryMarshaler.
+func (r *Record) MarshalBinary() ([]byte, error) {
+	form := jsonRecord{Version: recordVersion, Made: r.Made}
+	for i := range r.Bounds {
+		b, s := &r.Bounds[i], &r.Statuses[i]
+		spec := b.Policy.Limit.Spec()
+		if spec.Algorithm != limit.TokenBucket {
+			spec.Burst = 0
+		}
+		form.Bounds = append(form.Bounds, jsonBound{
+			Cost: b.Cost, Scope: b.Policy.Scope, Mode: b.Policy.Mode, FailMode: b.Policy.FailMode,
+			Key: escapeKey(b.Key), Limit: jsonLimit(spec), Settle: json.RawMessage(b.Policy.Settle.Spec().JSON()),
+			Source: s.Source, Failure: s.Failure, Receipt: s.Receipt, Now: s.Now, FullAgain: s.Reset,
+		})
+	}
+	text, err := json.Marshal(form)
+	if err == nil && len(text) > maxRecord {
+		err = errLongRecord
+	}
+	if err != nil {
+		return nil, fmt.Errorf("encode a reservation: %w", err)
+	}
+	return text, nil
+}
+
+// UnmarshalBinary implements encoding.BinaryUnmarshaler, for a record that another process may have made. It returns an
+// error for anything that MarshalBinary does not write.
+func (r *Record) UnmarshalBinary(text []byte) error {
+	read, err := decodeRecord(text)
+	if err != nil {
+		return fmt.Errorf("decode a reservation: %w", err)
+	}
+	*r = *read
+	return nil
+}
+
+func decodeRecord(text []byte) (*Record, error) {
+	if len(text) > maxRecord {
+		return nil, errLongRecord
+	}
+	var form jsonRecord
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&form); err != nil {
+		return nil, err
+	}
+	switch _, err := decoder.Token(); {
+	case !errors.Is(err, io.EOF):
+		return nil, errors.New("there is more after the record")
+	case form.Version != recordVersion:
+		return nil, fmt.Errorf("version %d, want %d", form.Version, recordVersion)
+	case form.Made < 0 || form.Made > limit.MaxProduct || len(form.Bounds) == 0:
+		return nil, errors.New("no instant or no bound")
+	}
+	r := &Record{Made: form.Made, chargeOnly: make([]bool, len(form.Bounds))}
+	for i := range form.Bounds {
+		bound, status, err := form.Bounds[i].decode()
+		if err != nil {
+			return nil, fmt.Errorf("bound %d: %w", i, err)
+		}
+		if status.Source != decision.Redis {
+			// What this process did not take itself it can only charge, in the shared store.
+			status, r.chargeOnly[i] = decision.Status{Source: decision.Redis, Charged: true}, true
+		}
+		r.Bounds, r.Statuses = append(r.Bounds, bound), append(r.Statuses, status)
+		r.Timeout = max(r.Timeout, bound.Policy.Settle.Timeout())
+	}
+	return r, nil
+}
+
+// decode returns the bound and the status of its take.
+func (f *jsonBound) decode() (policy.Bound, decision.Status, error) {
+	spec := limit.Spec(f.Limit)
+	rule, err := decodeRule(f.Settle)
+	compiled, limitErr := limit.New(spec)
+	key, keyErr := f.Key.unescape()
+	switch err = errors.Join(err, limitErr, keyErr); {
+	case err != nil:
+	case spec.Algorithm != limit.TokenBucket && spec.Algorithm != limit.FixedWindow:
+		err = fmt.Errorf("a %s cannot be settled", spec.Algorithm)
+	case f.Cost < 0 || f.Cost > settle.MaxActual:
+		err = fmt.Errorf("%d tokens are reserved", f.Cost)
+	case !f.hasNames():
+		err = errors.New("a number names nothing")
+	case !f.hasInstants():
+		err = errors.New("the receipt is of no take")
+	}
+	if err != nil {
+		return policy.Bound{}, decision.Status{}, err
+	}
+	p := &policy.Policy{
+		Name: key.Policy, Scope: f.Scope, Mode: f.Mode, FailMode: f.FailMode, Settle: rule, Limit: compiled,
+	}
+	status := decision.Status{
+		Source: f.Source, Failure: f.Failure, Charged: true, Receipt: f.Receipt, Now: f.Now,
+	}
+	status.Reset = f.FullAgain
+	return policy.Bound{Policy: p, Key: key, Cost: f.Cost}, status, nil
+}
+
+func decodeRule(text []byte) (*settle.Rule, error) {
+	spec, faults := schema.ParseSettle(text)
+	if len(faults) > 0 {
+		return nil, schema.Faults(faults)
+	}
+	return settle.New(*spec)
+}
+
+// hasNames reports whether each number is one of the constants of its type, and the policy has a name.
+func (f *jsonBound) hasNames() bool {
+	k := &f.Key
+	return k.Policy != "" && f.Scope >= policy.Tenant && f.Scope <= policy.UserEndpoint && f.Mode <= policy.Log &&
+		f.FailMode <= policy.FailClosed && f.Source <= decision.Local && f.Failure <= decision.WrongType &&
+		k.Group >= policy.ByTenant && k.Group <= policy.ByAll && k.Kind <= policy.KindIP
+}
+
+// hasInstants reports whether the numbers of the take are in their bounds.
+func (f *jsonBound) hasInstants() bool {
+	for _, n := range []int64{
+		int64(f.Receipt.At), f.Receipt.Debt, f.Receipt.Mark, int64(f.Now), int64(f.FullAgain),
+	} {
+		if n < 0 || n > limit.MaxProduct {
+			return false
+		}
+	}
+	return true
+}

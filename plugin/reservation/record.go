@@ -1,0 +1,136 @@
+package reservation
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
+)
+
+// Record holds what one request has reserved, and all that it takes to settle it: also in another process, with another
+// config, which reads it with UnmarshalBinary.
+type Record struct {
+	Bounds   []policy.Bound    // of limits that settle; Cost is the reservation
+	Statuses []decision.Status // of their takes, one for each bound
+	Made     limit.Micros      // by the wall clock
+	Timeout  limit.Micros      // after it the reservation stays charged
+
+	// Of a record that another process has made: the bounds that only that process could return tokens to. They can be
+	// charged more, in the shared store.
+	chargeOnly []bool
+}
+
+// NewRecord returns what d has reserved at an instant of the wall clock, in limits that settle, or nil if there is
+// nothing to settle. It keeps nothing of d but the policies.
+func NewRecord(d *decision.Decision, made limit.Micros) *Record {
+	var r *Record
+	for i := range d.Statuses {
+		b, s := &d.Resolution.Bounds[i], d.Statuses[i]
+		if b.Policy.Settle == nil || !isReserved(b, &s) {
+			continue
+		}
+		if r == nil {
+			r = &Record{Made: made}
+		}
+		s.Charged = true
+		kept := *b
+		kept.Key = b.Key.Clone()
+		r.Bounds, r.Statuses = append(r.Bounds, kept), append(r.Statuses, s)
+		r.Timeout = max(r.Timeout, b.Policy.Settle.Timeout())
+	}
+	return r
+}
+
+// isReserved reports whether a bound can be settled: it was charged, it reserved 0 tokens of a bucket that answered, or
+// fail mode open admitted it, so that its cost is due from the shared store.
+func isReserved(b *policy.Bound, s *decision.Status) bool {
+	if s.Source == decision.Unanswered {
+		return b.Enforced() && s.Failure != decision.NoFailure
+	}
+	return s.Charged || b.Cost == 0 && s.Admits()
+}
+
+// Needs returns what must be read of the request's end to measure it.
+func (r *Record) Needs() settle.Needs {
+	var needs settle.Needs
+	for i := range r.Bounds {
+		needs = needs.Union(r.Bounds[i].Policy.Settle.Needs())
+	}
+	return needs
+}
+
+// Late reports whether the reservation has timed out at an instant of the wall clock.
+func (r *Record) Late(now limit.Micros) bool { return now-r.Made >= r.Timeout }
+
+// TTL returns how long the record is kept: as long again as the timeout, so that a late settlement still charges what
+// was used beyond the reservation.
+func (r *Record) TTL() time.Duration { return 2 * time.Duration(r.Timeout) * time.Microsecond }
+
+// Measure returns what becomes of each bound, by what is read of the request's end. After the timeout it is late.
+func (r *Record) Measure(a *settle.Answer, late bool) []Settlement {
+	all := make([]Settlement, len(r.Bounds))
+	for i := range all {
+		used, outcome := r.Bounds[i].Policy.Settle.Measure(a)
+		all[i] = Settlement{Outcome: outcomeOf(outcome), Actual: used}
+		if late && outcome != settle.Unmeasured {
+			all[i].Outcome = Late
+		}
+	}
+	return all
+}
+
+func outcomeOf(o settle.Outcome) Outcome {
+	switch o {
+	case settle.Measured:
+		return Measured
+	case settle.NeverTried, settle.RefundedStatus:
+		return Refunded
+	default:
+		return Unmeasured
+	}
+}
+
+// Settle changes the buckets to the actual tokens of the settlements, one for each bound. An unmeasured bound stays as
+// it is, and a late one gets nothing back. It sets the change of each settlement, and the outcome to Lost where the
+// change was not made. Call it once, for a record that this process has taken out.
+func (r *Record) Settle(ctx context.Context, buckets Buckets, all []Settlement) error {
+	actual, changes := make([]int64, len(r.Bounds)), false
+	for i := range actual {
+		actual[i] = r.cost(i, all[i])
+		changes = changes || actual[i] != r.Bounds[i].Cost
+	}
+	if !changes {
+		return nil
+	}
+	statuses := slices.Clone(r.Statuses)
+	err := buckets.Settle(ctx, r.Bounds, statuses, actual)
+	for i := range statuses {
+		change := statuses[i].Settled
+		all[i].Change = change
+		if err != nil || statuses[i].Failure != r.Statuses[i].Failure || change == 0 && actual[i] > r.Bounds[i].Cost {
+			all[i].Outcome = Lost
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("settle %d bounds: %w", len(r.Bounds), err)
+	}
+	return nil
+}
+
+// cost returns the tokens that a bound costs in the end.
+func (r *Record) cost(bound int, s Settlement) int64 {
+	reserved := r.Bounds[bound].Cost
+	switch {
+	case s.Outcome == Unmeasured:
+		return reserved
+	case s.Outcome == Late, r.chargeOnly != nil && r.chargeOnly[bound]:
+		return max(s.Actual, reserved)
+	default:
+		return s.Actual
+	}
+}
