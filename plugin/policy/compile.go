@@ -190,15 +190,17 @@ func compileLimit(config schema.Limit) (Policy, error) {
 		Accuracy:    parseAccuracy(config.Accuracy, ""),
 		Cost:        -1,
 		pattern:     -1,
-		quota:       quotaItem(config.Name, compiled.Spec()),
 	}
 	if config.Cost != nil {
 		p.Cost = *config.Cost
 	}
 	if config.Settle != nil {
-		p.Settle, err = settle.New(*config.Settle)
+		if p.Settle, err = settle.New(*config.Settle); err != nil {
+			return Policy{}, err
+		}
 	}
-	return p, err
+	p.quota = p.quotaItem()
+	return p, nil
 }
 
 // windowMicros returns a window in microseconds. A window that is too long for a limit stays too long: the product does
@@ -207,8 +209,19 @@ func windowMicros(seconds int64) limit.Micros {
 	return limit.Micros(min(max(seconds, -1), int64(limit.MaxWindow/limit.Second)+1)) * limit.Second
 }
 
-func quotaItem(name string, spec limit.Spec) string {
-	return fmt.Sprintf("%q;q=%d;w=%d", name, spec.Quantity, spec.Window/limit.Second)
+// quotaItem returns the policy's item of the RateLimit-Policy field. The registry of its units has requests and bytes;
+// a limit that settles anything else has no item.
+func (p *Policy) quotaItem() string {
+	unit := ""
+	switch {
+	case p.Settle == nil:
+	case p.Settle.CountsBytes():
+		unit = `;qu="content-bytes"`
+	default:
+		return ""
+	}
+	spec := p.Limit.Spec()
+	return fmt.Sprintf("%q;q=%d%s;w=%d", p.Name, spec.Quantity, unit, spec.Window/limit.Second)
 }
 
 // compileRow compiles one policy of a database; r is nil if there are faults. Of a row that compiles, whether its

@@ -110,7 +110,8 @@ func (o *override) derive(base *Policy) *Policy {
 		return base
 	}
 	p := *base
-	p.Limit, p.quota = compiled, quotaItem(p.Name, compiled.Spec())
+	p.Limit = compiled
+	p.quota = p.quotaItem()
 	return &p
 }
 

@@ -5,13 +5,20 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 )
 
-// item is a member of an RFC 9651 list as the RateLimit fields have them: a string with integer parameters.
+// item is a member of an RFC 9651 list as the RateLimit fields have them: a string with integer parameters, and a unit,
+// which is a string.
 type item struct {
 	name       string
+	unit       string
 	parameters map[string]int64
 }
+
+// units are those of the draft's registry.
+var units = map[string]bool{"requests": true, "content-bytes": true, "concurrent-requests": true}
 
 // parseList reads a list of items by the letter of RFC 9651 section 4.2, and rejects what the RateLimit fields do
 // not need.
@@ -50,6 +57,12 @@ func parseItem(left string) (item, string, error) {
 	}
 	for strings.HasPrefix(left, ";") {
 		key, value, found := strings.Cut(strings.TrimLeft(left[1:], " "), "=")
+		if key == "qu" && it.unit == "" {
+			if it.unit, left, found = strings.Cut(strings.TrimPrefix(value, `"`), `"`); !found || !units[it.unit] {
+				return it, left, fmt.Errorf("%q is no registered unit", value)
+			}
+			continue
+		}
 		digits := len(value) - len(strings.TrimLeft(value, "0123456789"))
 		if !found || len(key) != 1 || key[0] < 'a' || key[0] > 'z' || digits == 0 || digits > 15 {
 			return it, left, fmt.Errorf("no key with an integer")
@@ -67,19 +80,41 @@ func parseItem(left string) (item, string, error) {
 }
 
 func TestTheCheckerOfFieldsIsStrict(t *testing.T) {
-	for _, text := range []string{`"a";r=1;t=2`, `"a";q=1;w=2,"b";q=1;w=2`, `"a";q=1 , "b"`} {
+	for _, text := range []string{
+		`"a";r=1;t=2`, `"a";q=1;w=2,"b";q=1;w=2`, `"a";q=1 , "b"`, `"a";q=1;qu="content-bytes";w=2`,
+	} {
 		if _, err := parseList(text); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
 	for _, text := range []string{
 		``, `a`, `"a`, `"a";`, `"a";r`, `"a";r=`, `"a";r=x`, `"a";r=-1`, `"a";r=1;r=2`, `"a",`, `"a" "b"`, `"a";r=1x`,
-		`"a";r=1234567890123456`, `"\x00"`, `"a\"b"`,
+		`"a";r=1234567890123456`, `"\x00"`, `"a\"b"`, `"a";q=1;qu=requests`, `"a";q=1;qu="tokens"`,
+		`"a";q=1;qu="requests";qu="requests"`,
 	} {
 		if list, err := parseList(text); err == nil {
 			t.Errorf("%s was taken for %v", text, list)
 		}
 	}
+}
+
+// parseField reads a field, which may be absent.
+func parseField(t *testing.T, text string) []item {
+	t.Helper()
+	if text == "" {
+		return nil
+	}
+	list, err := parseList(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// hasNoUnit reports whether a bound counts what the fields cannot name: it settles, and not to bytes.
+func hasNoUnit(d *decision.Decision, bound int) bool {
+	p := d.Resolution.Bounds[bound].Policy
+	return p.Settle != nil && p.Name != "egress"
 }
 
 func TestTheRateLimitFieldsFollowTheDraft(t *testing.T) {
@@ -88,20 +123,14 @@ func TestTheRateLimitFieldsFollowTheDraft(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			r := render(test.config, test.decision, test.grpc)
 			policyField, field := r.Get("RateLimit-Policy"), r.Get("RateLimit")
-			if (policyField == "") != (field == "") {
-				t.Fatalf("RateLimit-Policy is %q, RateLimit %q: one without the other", policyField, field)
+			binding := renderer(test.config).Binding(test.decision)
+			hidden := test.config.HideClientHeaders || binding < 0 || hasNoUnit(test.decision, binding)
+			if hidden != (field == "") {
+				t.Fatalf("RateLimit-Policy is %q, RateLimit %q", policyField, field)
 			}
-			if field == "" {
-				return
-			}
-			seen++
-			policies, err := parseList(policyField)
-			if err != nil {
-				t.Fatalf("RateLimit-Policy: %v", err)
-			}
-			current, err := parseList(field)
-			if err != nil {
-				t.Fatalf("RateLimit: %v", err)
+			policies, current := parseField(t, policyField), parseField(t, field)
+			if len(policies) > 0 {
+				seen++
 			}
 			names := map[string]bool{}
 			for _, p := range policies {
@@ -112,7 +141,8 @@ func TestTheRateLimitFieldsFollowTheDraft(t *testing.T) {
 			}
 			for i := range test.decision.Resolution.Bounds {
 				bound := &test.decision.Resolution.Bounds[i]
-				shown := bound.Enforced() && (test.config.ShowSharedLimits || !bound.Key.Shared())
+				shown := len(policies) > 0 && bound.Enforced() && (test.config.ShowSharedLimits || !bound.Key.Shared()) &&
+					!hasNoUnit(test.decision, i)
 				if names[bound.Policy.Name] != shown {
 					t.Errorf("RateLimit-Policy names %v, want the enforced ones that are shown", names)
 				}

@@ -40,6 +40,12 @@ func published(t testing.TB) []struct {
 	beside := func(own answers, shared decision.Status) *decision.Decision {
 		return decide(t, append(append(answers{}, own...), shared), platform)
 	}
+	egress := settling("egress", "log.response.size", "log.request.size")
+	tokens := settling("llm-tokens", "log.ai.*.usage.total_tokens")
+	settles := func(first int64) *decision.Decision {
+		return decide(t, append(append(answers{}, roomy...), status(first, 60*second, 0), status(700, 60*second, 0)),
+			tokens, egress)
+	}
 	full := status(149_321, 7654*second, 6543*second)
 	softShared := soft(7654 * second)
 	shown := schema.Config{ShowSharedLimits: true, KongHeaders: true}
@@ -58,6 +64,12 @@ func published(t testing.TB) []struct {
 		{"allowed_without_limits", schema.Config{}, without(decision.Counted, false), false},
 		{"allowed_fault", schema.Config{}, without(decision.InternalFault, false), false},
 		{"soft", schema.Config{}, decide(t, throttled), false},
+		{"settles", schema.Config{KongHeaders: true}, settles(800), false},
+		{"settles_tokens_binding", schema.Config{KongHeaders: true}, settles(400), false},
+		{
+			"settles_tokens_alone", schema.Config{KongHeaders: true, ShowCost: true},
+			alone(settles(400), "llm-tokens"), false,
+		},
 		{"denied_by_one", schema.Config{}, decide(t, denies), false},
 		{"denied_by_two", schema.Config{}, decide(t, both), false},
 		{"denied_kong_headers", schema.Config{KongHeaders: true}, decide(t, denies), false},
@@ -132,6 +144,30 @@ func published(t testing.TB) []struct {
 		{"shared_shown_denied", shown, beside(roomy, full), false},
 		{"config_fault_grpc", schema.Config{}, without(decision.ConfigFault, true), true},
 	}
+}
+
+// settling is a limit of 1,000 an hour that settles to the sum of sources.
+func settling(name string, sources ...string) schema.Limit {
+	l := schema.Limit{
+		Name: name, Scope: "tenant", Limit: 1000, WindowSize: 3600, Algorithm: "fixed_window",
+		Settle: &schema.Settle{Reserve: 20},
+	}
+	for _, from := range sources {
+		l.Settle.Sources = append(l.Settle.Sources, schema.SettleSource{From: from, Weight: 1})
+	}
+	return l
+}
+
+// alone drops all bounds of a decision but one.
+func alone(d *decision.Decision, name string) *decision.Decision {
+	for i, b := range d.Resolution.Bounds {
+		if b.Policy.Name == name {
+			d.Resolution.Bounds, d.Statuses = d.Resolution.Bounds[i:i+1], d.Statuses[i:i+1]
+			d.Binding, d.OwnBinding = 0, 0
+			return d
+		}
+	}
+	return nil
 }
 
 // described gives every limit of a decision a description.

@@ -160,8 +160,8 @@ func (re *Renderer) statusOf(d *decision.Decision) int {
 	return re.status
 }
 
-// limits writes the headers about the bound whose numbers clients read, and the list of all enforced policies that
-// clients read numbers of.
+// limits writes the headers about the bound whose numbers clients read. The structured fields have no unit for tokens
+// and time: they omit limits that settle those.
 func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	shown := re.Binding(d)
 	if shown < 0 {
@@ -183,25 +183,38 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	if re.warns(d) {
 		r.text("X-RateLimit-Warning", "true")
 	}
-	start := len(r.buf)
-	for i := range d.Resolution.Bounds {
-		if bound := &d.Resolution.Bounds[i]; bound.Enforced() && re.shows(bound) {
-			if len(r.buf) > start {
-				r.buf = append(r.buf, ',')
-			}
-			r.buf = append(r.buf, bound.Policy.Quota()...)
-		}
+	re.policies(d, r)
+	if binding.Quota() != "" {
+		start := len(r.buf)
+		r.buf = append(append(append(r.buf, '"'), binding.Name...), `";r=`...)
+		r.buf = append(strconv.AppendInt(r.buf, remaining, 10), `;t=`...)
+		r.buf = strconv.AppendInt(r.buf, t, 10)
+		r.end("RateLimit", start)
 	}
-	r.end("RateLimit-Policy", start)
-	start = len(r.buf)
-	r.buf = append(append(append(r.buf, '"'), binding.Name...), `";r=`...)
-	r.buf = append(strconv.AppendInt(r.buf, remaining, 10), `;t=`...)
-	r.buf = strconv.AppendInt(r.buf, t, 10)
-	r.end("RateLimit", start)
 	if re.kongHeaders {
 		r.number("RateLimit-Limit", capacity)
 		r.number("RateLimit-Remaining", remaining)
 		r.number("RateLimit-Reset", max(t, 1))
+	}
+}
+
+// policies writes the list of all enforced policies that clients read numbers of, but for those that count what the
+// structured fields have no unit for.
+func (re *Renderer) policies(d *decision.Decision, r *Response) {
+	start := len(r.buf)
+	for i := range d.Resolution.Bounds {
+		bound := &d.Resolution.Bounds[i]
+		item := bound.Policy.Quota()
+		if item == "" || !bound.Enforced() || !re.shows(bound) {
+			continue
+		}
+		if len(r.buf) > start {
+			r.buf = append(r.buf, ',')
+		}
+		r.buf = append(r.buf, item...)
+	}
+	if len(r.buf) > start {
+		r.end("RateLimit-Policy", start)
 	}
 }
 

@@ -103,6 +103,13 @@ func (r *Rule) Reserve(wanted, cost int64) int64 {
 	return cost
 }
 
+// CountsBytes reports whether the rule counts bytes, each as one token: its sources are sizes of Kong's log alone.
+func (r *Rule) CountsBytes() bool {
+	return !slices.ContainsFunc(r.spec.Sources, func(s schema.SettleSource) bool {
+		return s.Weight != 1 || s.From != "log.request.size" && s.From != "log.response.size"
+	})
+}
+
 // Needs returns what must be read of a request's end to measure it.
 func (r *Rule) Needs() Needs { return r.needs }
 

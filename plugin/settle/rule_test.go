@@ -201,6 +201,25 @@ func TestARuleHasTheDefaultsOfItsRecord(t *testing.T) {
 	}
 }
 
+func TestOnlySizesOfTheLogAreBytes(t *testing.T) {
+	for text, want := range map[string]bool{
+		"log.response.size": true, "log.request.size": true, "log.response.size log.request.size": true,
+		"log.response.size log.latencies.proxy": false, "log.ai.*.usage.total_tokens": false, "shared.bytes": false,
+		"header.Content-Length": false, "log.request.size.x": false,
+	} {
+		var s schema.Settle
+		for from := range strings.FieldsSeq(text) {
+			s.Sources = append(s.Sources, schema.SettleSource{From: from})
+		}
+		if got := rule(t, s).CountsBytes(); got != want {
+			t.Errorf("%s: CountsBytes is %t, want %t", text, got, want)
+		}
+		if s.Sources[0].Weight = 4; rule(t, s).CountsBytes() {
+			t.Errorf("%s with a weight counts bytes", text)
+		}
+	}
+}
+
 func TestARuleDescribesItsReservationAndItsSources(t *testing.T) {
 	s := from("log.ai.*.usage.prompt_tokens", "log.ai.*.usage.completion_tokens")
 	if got, want := rule(t, s).Describe(), "reserves the request's cost, settles to log.ai.*.usage.prompt_tokens + "+
