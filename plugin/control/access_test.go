@@ -22,21 +22,26 @@ var roles = []struct{ name, token string }{
 // may lists which roles may use an operation, in the order of roles: y may, . is forbidden, ? has no valid token.
 // Every operation is there: one that is not fails the test.
 var may = map[string]string{
-	"list-policies":    "yy..???",
-	"create-policy":    "y...???",
-	"put-policy":       "y...???",
-	"get-policy":       "yy..???",
-	"put-policy-by-id": "y...???",
-	"delete-policy":    "y...???",
-	"list-overrides":   "yyy.???",
-	"create-override":  "y...???",
-	"get-override":     "yyy.???",
-	"delete-override":  "y...???",
-	"list-audit":       "yy..???",
-	"get-fleet":        "yy..???",
-	"forget-node":      "y...???",
-	"get-healthz":      "yyyyyyy",
-	"get-readyz":       "yyyyyyy",
+	"list-policies":           "yy..???",
+	"create-policy":           "y...???",
+	"put-policy":              "y...???",
+	"get-policy":              "yy..???",
+	"put-policy-by-id":        "y...???",
+	"delete-policy":           "y...???",
+	"list-overrides":          "yyy.???",
+	"create-override":         "y...???",
+	"get-override":            "yyy.???",
+	"delete-override":         "y...???",
+	"list-general-overrides":  "yy..???",
+	"create-general-override": "y...???",
+	"get-general-override":    "yy..???",
+	"delete-general-override": "y...???",
+
+	"list-audit":  "yy..???",
+	"get-fleet":   "yy..???",
+	"forget-node": "y...???",
+	"get-healthz": "yyyyyyy",
+	"get-readyz":  "yyyyyyy",
 }
 
 func TestEachRoleMayUseOnlyItsOperations(t *testing.T) {

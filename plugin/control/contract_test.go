@@ -130,7 +130,11 @@ var samples = map[string]sample{
 	"delete-policy":    {query: "?reason=over"},
 	"create-override":  {body: `{"kind":"ban","reason":"abuse","permanent":true}`},
 	"delete-override":  {query: "?reason=over"},
-	"forget-node":      {body: `{"node":"edge-1","reason":"the machine is gone"}`},
+
+	"create-general-override": {body: `{"kind":"exempt","tag":"monitoring","reason":"ours","permanent":true}`},
+	"delete-general-override": {query: "?reason=over"},
+
+	"forget-node": {body: `{"node":"edge-1","reason":"the machine is gone"}`},
 }
 
 // call returns a request for row 1 that the operation accepts.

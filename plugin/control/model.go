@@ -70,6 +70,22 @@ func redescribe(s *huma.Schema, ending string) {
 	s.Description += " " + ending
 }
 
+// empties returns the names of the texts that are given as "" in the JSON object raw, other than free texts: a row has
+// them as absent.
+func empties[T any](raw []byte, fields []schema.Field[T]) []string {
+	var values map[string]any
+	if json.Unmarshal(raw, &values) != nil {
+		return nil // it is no object, which huma reports
+	}
+	var names []string
+	for _, f := range fields {
+		if text, ok := values[f.Name].(string); ok && text == "" && f.Type == "string" && f.Unit != "text" {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
 // zeros returns the names of the numbers that are given as 0 in the JSON object raw: a row has them as absent.
 func zeros[T any](raw []byte, fields []schema.Field[T]) []string {
 	var values map[string]json.RawMessage

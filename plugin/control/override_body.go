@@ -20,7 +20,7 @@ import (
 // Override is an override as callers read it: with an org for the tenant, and a decimal factor.
 type Override struct {
 	ID  int64  `json:"id"`
-	Org string `json:"org"`
+	Org string `json:"org,omitempty" doc:"Absent: the override applies to the requests of all orgs."`
 
 	schema.Override // without a tenant
 
@@ -34,7 +34,7 @@ func (Override) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	delete(s.Properties, "tenant")
 	describeFields(s, schema.FieldsWithout(schema.OverrideFields(), "tenant"))
 	s.Properties["kind"].Enum = enumOf("kind")
-	s.Required = []string{"id", "kind", "org", "source", "created_at", "revision"}
+	s.Required = []string{"id", "kind", "source", "created_at", "revision"}
 	redescribe(s.Properties["reason"], "Absent for the token of an org, as the author is.")
 	s.Properties["expires_at"].Description = "When the override ends. Absent: it is permanent."
 	return s
@@ -118,7 +118,7 @@ func (factor) Schema(huma.Registry) *huma.Schema {
 	}
 }
 
-// overrideBody is an override as a caller writes it. Its org is that of the path. Some of its fields have a second
+// overrideBody is an override as a caller writes it. Its org is that of the path, if the path has one. Some of its fields have a second
 // spelling.
 type overrideBody struct {
 	schema.Override
@@ -127,20 +127,21 @@ type overrideBody struct {
 	Window    string  `json:"window,omitempty"     doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d." maxLength:"32"`
 	ExpiresIn string  `json:"expires_in,omitempty" doc:"Another spelling of expires_at, as a duration: 30m, 12h, 7d."     maxLength:"32" example:"7d"`
 
-	zeros []string // the numbers of the override that were given as 0, which the fields have as absent
+	zeros   []string // the numbers of the override that were given as 0, which the fields have as absent
+	empties []string // the texts that were given as "", likewise
 }
 
 // notInBody are the fields of an override that a body does not have: the org is in the path, the author is the caller,
 // and this API writes commercial overrides.
 var notInBody = []string{"tenant", "author", "source"}
 
-// UnmarshalJSON reads a body and notes which numbers are 0.
+// UnmarshalJSON reads a body and notes which numbers are 0 and which texts are empty.
 func (b *overrideBody) UnmarshalJSON(raw []byte) error {
 	type plain overrideBody
 	if err := json.Unmarshal(raw, (*plain)(b)); err != nil {
 		return err
 	}
-	b.zeros = zeros(raw, schema.OverrideFields())
+	b.zeros, b.empties = zeros(raw, schema.OverrideFields()), empties(raw, schema.OverrideFields())
 	return nil
 }
 
@@ -156,6 +157,10 @@ func (*overrideBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Sche
 	return s
 }
 
+// noSubject is the problem of an override that names neither an org nor another subject.
+const noSubject = "must have a credential or an ip, or for an exempt a tag or an endpoint; an override of one org is " +
+	"made at /v1/orgs/{org}/ratelimit/overrides"
+
 // Resolve implements [huma.Resolver]: it reports faults that the schema does not cover.
 func (b *overrideBody) Resolve(ctx huma.Context) []error {
 	var faults []error
@@ -170,10 +175,15 @@ func (b *overrideBody) Resolve(ctx huma.Context) []error {
 		b.checkExpiresIn(add)
 	}
 	faults = append(faults, notTexts("body", b.texts()...)...)
+	for _, name := range b.empties {
+		add(name, schema.FieldNamed(schema.OverrideFields(), name).Problem(""), "")
+	}
 	o, _ := b.override(ctx.Param("org"), time.Unix(0, 0)) // what is wrong with its spellings has been reported
 	o.Author = "token"
 	for _, f := range schema.WithZeros(policy.OverrideFaults(o.Override), schema.OverrideFields(), b.zeros) {
 		switch {
+		case f.Path == "tenant" && ctx.Param("org") == "":
+			faults = append(faults, fault("body", noSubject, nil))
 		case f.Path == "tenant": // the path's, whose faults are reported there
 		case f.Path == "expires_at" && b.ExpiresIn != "": // checkExpiresIn has reported them
 		case f.Path == "expires_at" && b.ExpiresAt.IsZero():

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -17,8 +19,14 @@ const (
 	overridePath  = overridesPath + "/{id}"
 )
 
-// registerOverrides adds the operations on the overrides of one org.
+// registerOverrides adds the operations on overrides.
 func (s *Server) registerOverrides() {
+	s.registerOrgOverrides()
+	s.registerGeneralOverrides()
+}
+
+// registerOrgOverrides adds the operations on the overrides of one org.
+func (s *Server) registerOrgOverrides() {
 	tags := []string{"overrides"}
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "list-overrides", Method: http.MethodGet, Path: overridesPath, Tags: tags,
@@ -57,10 +65,18 @@ type listOverridesInput struct {
 type listOverridesOutput struct{ Body Page[Override] }
 
 func (s *Server) listOverrides(ctx context.Context, in *listOverridesInput) (*listOverridesOutput, error) {
-	list, err := s.Store.Overrides(ctx, pgstore.OverrideFilter{
+	return s.overridesPage(ctx, &in.Paging, pgstore.OverrideFilter{
 		Tenant: in.Org, User: in.User, Credential: in.Credential, IP: in.IP, Kind: in.Kind, Source: in.Source,
-		InForce: !in.Expired, After: in.afterID(), Max: in.Limit + 1,
+		InForce: !in.Expired,
 	})
+}
+
+// overridesPage returns a page of the overrides that a filter selects.
+func (s *Server) overridesPage(
+	ctx context.Context, page *Paging, filter pgstore.OverrideFilter,
+) (*listOverridesOutput, error) {
+	filter.After, filter.Max = page.afterID(), page.Limit+1
+	list, err := s.Store.Overrides(ctx, filter)
 	if err != nil {
 		return nil, s.readError("list overrides", err)
 	}
@@ -68,7 +84,7 @@ func (s *Server) listOverrides(ctx context.Context, in *listOverridesInput) (*li
 	for i, o := range list {
 		items[i] = s.viewOf(callerOf(ctx)).override(o)
 	}
-	return &listOverridesOutput{newPage(items, in.Limit, func(o Override) int64 { return o.ID })}, nil
+	return &listOverridesOutput{newPage(items, page.Limit, func(o Override) int64 { return o.ID })}, nil
 }
 
 // OverrideID is the id of an override in a path.
@@ -83,14 +99,20 @@ type getOverrideInput struct {
 }
 
 func (s *Server) getOverride(ctx context.Context, in *getOverrideInput) (*getOutput[Override], error) {
-	o, err := s.overrideInOrg(ctx, in.Org, in.ID)
+	return s.answerOverride(ctx, in.Org, in.ID, in.IfNoneMatch)
+}
+
+func (s *Server) answerOverride(
+	ctx context.Context, org string, id int64, unless IfNoneMatch,
+) (*getOutput[Override], error) {
+	o, err := s.overrideInOrg(ctx, org, id)
 	if err != nil {
 		return nil, s.readError("read an override", err)
 	}
-	return answerGet(in.IfNoneMatch, etag(o.ID, o.Revision), s.viewOf(callerOf(ctx)).override(o))
+	return answerGet(unless, etag(o.ID, o.Revision), s.viewOf(callerOf(ctx)).override(o))
 }
 
-// overrideInOrg returns an override of an org. An override of another org is not found.
+// overrideInOrg returns an override of an org, or with org "" one of all orgs. An override of another org is not found.
 func (s *Server) overrideInOrg(ctx context.Context, org string, id int64) (pgstore.Override, error) {
 	o, err := s.Store.Override(ctx, id)
 	if err == nil && o.Tenant != org {
@@ -120,26 +142,33 @@ type createOverrideOutput struct {
 }
 
 func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (*createOverrideOutput, error) {
-	const action = "make an override"
-	o, err := in.Body.override(in.Org, s.Now())
-	if err != nil {
-		return nil, unprocessable(fault("body", err.Error(), nil))
-	}
 	c := newChange(ctx, in.Body.Reason)
 	if err := in.setIdempotency(ctx, &c, "create-override", in.Org, in.Body); err != nil {
 		return nil, err
 	}
+	at := fmt.Sprintf("/v1/orgs/%s/ratelimit/overrides/", pathSegment(in.Org))
+	return s.addOverride(ctx, c, in.Org, &in.Body, in.wait(), at)
+}
+
+// addOverride adds an override of an org, or with org "" one of all orgs. Its path is its id after at.
+func (s *Server) addOverride(
+	ctx context.Context, c pgstore.Change, org string, body *overrideBody, wait time.Duration, at string,
+) (*createOverrideOutput, error) {
+	o, err := body.override(org, s.Now())
+	if err != nil {
+		return nil, unprocessable(fault("body", err.Error(), nil))
+	}
 	added, version, err := s.Store.AddOverride(ctx, c, o)
 	if err != nil {
-		return nil, s.writeError(action, err)
+		return nil, s.writeError("make an override", err)
 	}
 	return &createOverrideOutput{
 		ETag:     etag(added.ID, added.Revision),
-		Location: fmt.Sprintf("/v1/orgs/%s/ratelimit/overrides/%d", pathSegment(in.Org), added.ID),
+		Location: at + strconv.FormatInt(added.ID, 10),
 		Replayed: replayedHeader(c),
 		Body: OverrideWritten{
 			overrideOf(added),
-			s.finishWrite(ctx, overrideWrites, version, in.wait(), s.warnOfOverride(ctx, added)),
+			s.finishWrite(ctx, overrideWrites, version, wait, s.warnOfOverride(ctx, added)),
 		},
 	}, nil
 }
@@ -160,13 +189,20 @@ type deleteOverrideInput struct {
 }
 
 func (s *Server) deleteOverride(ctx context.Context, in *deleteOverrideInput) (*deletedOutput, error) {
+	return s.endOverride(ctx, in.Org, in.ID, in.Reason, in.wait())
+}
+
+// endOverride ends an override of an org, or with org "" one of all orgs.
+func (s *Server) endOverride(
+	ctx context.Context, org string, id int64, reason Reason, wait time.Duration,
+) (*deletedOutput, error) {
 	const action = "end an override"
-	if _, err := s.overrideInOrg(ctx, in.Org, in.ID); err != nil {
+	if _, err := s.overrideInOrg(ctx, org, id); err != nil {
 		return nil, s.writeError(action, err)
 	}
-	version, err := s.Store.EndOverride(ctx, newChange(ctx, in.Reason.Reason), in.ID)
+	version, err := s.Store.EndOverride(ctx, newChange(ctx, reason.Reason), id)
 	if err != nil {
 		return nil, s.writeError(action, err)
 	}
-	return &deletedOutput{s.finishWrite(ctx, overrideWrites, version, in.wait(), Warnings{})}, nil
+	return &deletedOutput{s.finishWrite(ctx, overrideWrites, version, wait, Warnings{})}, nil
 }

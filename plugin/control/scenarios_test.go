@@ -50,6 +50,25 @@ var scenarios = map[string]func(*contract, operation){
 		c.want(c.as("POST", overrides, samples["create-override"].body), http.StatusCreated)
 		c.check(o, c.do(o.call(admin)))
 	},
+	"list-general-overrides": func(c *contract, o operation) {
+		c.want(c.as("POST", generalOverrides, samples["create-general-override"].body), http.StatusCreated)
+		c.check(o, c.do(o.call(viewer)))
+	},
+	"create-general-override": func(c *contract, o operation) {
+		c.check(o, c.do(o.call(admin)))
+		c.check(o, c.do(o.call(admin)))
+	},
+	"get-general-override": func(c *contract, o operation) {
+		c.check(o, c.do(o.call(viewer)))
+		c.want(c.as("POST", generalOverrides, samples["create-general-override"].body), http.StatusCreated)
+		c.check(o, c.do(o.call(viewer)))
+		c.check(o, c.do(o.call(viewer).with("If-None-Match", `"1-1"`)))
+	},
+	"delete-general-override": func(c *contract, o operation) {
+		c.check(o, c.do(o.call(admin)))
+		c.want(c.as("POST", generalOverrides, samples["create-general-override"].body), http.StatusCreated)
+		c.check(o, c.do(o.call(admin)))
+	},
 	"list-audit": func(c *contract, o operation) {
 		at, tag, _ := c.made(daily)
 		c.want(c.as("DELETE", at+"?reason=over", "", "If-Match", tag), http.StatusOK)

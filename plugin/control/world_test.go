@@ -199,7 +199,9 @@ func read[T any](w *world, a answer) T {
 const (
 	policies  = "/v1/ratelimit/policies"
 	overrides = "/v1/orgs/acme/ratelimit/overrides"
-	daily     = `{"name":"daily","tier":"gold","limit":1000,"window":"1d"}`
+
+	generalOverrides = "/v1/ratelimit/overrides"
+	daily            = `{"name":"daily","tier":"gold","limit":1000,"window":"1d"}`
 )
 
 // policyWritten holds the answer to a write of a policy.

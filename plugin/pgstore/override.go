@@ -58,6 +58,7 @@ type OverrideFilter struct {
 
 	Endpoint string // whatever its parameters are called
 
+	General bool  // only those that name no tenant
 	InForce bool  // only those that have not expired, by the database's clock
 	After   int64 // only overrides of a larger ID: where the last page ended
 	Max     int   // at most so many; 0: all
@@ -76,6 +77,9 @@ func (f OverrideFilter) where() *where {
 	w.equal("source", f.Source)
 	w.equal("policy", f.Policy)
 	w.endpoint(f.Endpoint)
+	if f.General {
+		w.add("tenant = %s", "")
+	}
 	if f.After > 0 {
 		w.add("id > %s", f.After)
 	}
