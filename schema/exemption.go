@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -8,16 +9,20 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
-// exemptFaults returns the faults of networks that Kong's schema language cannot express.
+// exemptFaults returns the faults of tags, networks and methods that Kong's schema language cannot express.
 func (c Config) exemptFaults() []Fault {
 	var faults []Fault
 	for i, e := range c.Exempt {
-		if e.CIDR == "" {
-			continue
+		add := func(field, problem string) {
+			if problem != "" {
+				faults = append(faults, Fault{docpath.Member(docpath.Item("exempt", i), field), problem})
+			}
 		}
+		add("tag", tagProblem(e.Tag))
 		if _, err := e.Network(); err != nil {
-			faults = append(faults, Fault{docpath.Member(docpath.Item("exempt", i), "cidr"), err.Error()})
+			add("cidr", err.Error())
 		}
+		add("endpoint", methodProblem(e.Endpoint))
 	}
 	return faults
 }
@@ -40,6 +45,9 @@ func (e Exemption) Network() (netip.Prefix, error) {
 	case prefix != prefix.Masked():
 		return netip.Prefix{}, fmt.Errorf("has bits set after its length: write %s, or %s for the one address",
 			prefix.Masked(), netip.PrefixFrom(prefix.Addr(), prefix.Addr().BitLen()))
+	}
+	if problem := networkProblem(prefix); problem != "" {
+		return netip.Prefix{}, errors.New(problem)
 	}
 	return prefix, nil
 }

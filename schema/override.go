@@ -122,11 +122,12 @@ func (o Override) Faults(checks ...func(Override) error) []Fault {
 		append([]func(Override) error{func(Override) error { return asError(own) }}, checks...)...)
 }
 
-// Conflicts returns what is wrong with the fields of o beside each other, and with those that are there and empty. It
-// does without what Faults costs.
+// Conflicts returns what is wrong with the fields of o beside each other, with those that are there and empty, and with
+// those that no request can match. It does without what Faults costs.
 func (o Override) Conflicts() []Fault {
 	var faults []Fault
 	faults = append(faults, o.subjectFaults()...)
+	faults = append(faults, o.reachFaults()...)
 	if slices.Contains(overrideKinds[:], o.Kind) { // else what the fields are for is not clear
 		faults = append(faults, o.policyFaults()...)
 		faults = append(faults, o.numberFaults()...)
@@ -181,6 +182,21 @@ func (o Override) subjectFaults() []Fault {
 	} {
 		if other.given {
 			faults = append(faults, Fault{other.name, "must be left out beside " + beside + ": " + subject})
+		}
+	}
+	return faults
+}
+
+// reachFaults returns why o applies to no request.
+func (o Override) reachFaults() []Fault {
+	var faults []Fault
+	for _, f := range [...]Fault{
+		{"ip", o.addressProblem()},
+		{"tag", tagProblem(o.Tag)},
+		{"endpoint", methodProblem(o.Endpoint)},
+	} {
+		if f.Message != "" {
+			faults = append(faults, f)
 		}
 	}
 	return faults

@@ -123,6 +123,9 @@ func (c Config) costWarnings() []Warning {
 				warnings = append(warnings, Warning{docpath.Member("costs", endpoint), message})
 			}
 		}
+		if problem := methodProblem(endpoint); problem != "" {
+			warnings = append(warnings, Warning{docpath.Member("costs", endpoint), problem})
+		}
 		warn(tooSmall, "costs %d tokens, more than some limits can ever hold, so they always deny it", cost)
 		warn(tooNear, "costs %d tokens, more than %d percent of some limits that are leased, so they may never admit "+
 			"it; accuracy exact lifts that", cost, LeasedCostPct)
@@ -195,6 +198,9 @@ func (c Config) limitWarnings(l locatedLimit) []Warning {
 	}
 	if l.HardThresholdPct > 0 && l.SoftThresholdPct == 0 {
 		warn(".hard_threshold_pct", "is ignored without soft_threshold_pct")
+	}
+	if problem := methodProblem(l.Endpoint); problem != "" {
+		warn(".endpoint", "%s", problem)
 	}
 	if l.isUser() && c.UserFrom != nil && len(c.UserFrom) == 0 {
 		warn(".scope", "is %s but user_from is empty: on_missing_user decides for every request", l.Scope)

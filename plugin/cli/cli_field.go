@@ -18,7 +18,7 @@ func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
 	usage := withPlaceholder(fieldUsage(f.Description), cmp.Or(f.Unit, f.Name))
 	switch to := f.In(row).(type) {
 	case *string:
-		c.flags.StringVar(to, name, "", usage)
+		c.flags.Var(&textFlag{to, emptyProblem(f)}, name, usage)
 	case *bool:
 		c.flags.BoolVar(to, name, false, usage)
 	case *int64:
@@ -38,6 +38,15 @@ func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
 			return err
 		})
 	}
+}
+
+// emptyProblem returns the fault of an empty text, which names nothing: a script may have an empty variable there. A
+// free text may be empty.
+func emptyProblem[T any](f *schema.Field[T]) string {
+	if f.Unit == "text" {
+		return ""
+	}
+	return f.Problem("")
 }
 
 // settleUsage ends the description of the flag of a record.

@@ -25,6 +25,31 @@ func (w *waitFlag) Set(text string) error { return setting.ParseDuration(text, &
 // Type implements pflag.Value.
 func (w *waitFlag) Type() string { return "duration" }
 
+// textFlag is a text as a flag.
+type textFlag struct {
+	to           *string
+	emptyProblem string // the fault of an empty text; "": it may be empty
+}
+
+func (f *textFlag) String() string {
+	if f.to == nil { // pflag makes a zero value to find out whether a default is one
+		return ""
+	}
+	return *f.to
+}
+
+// Set implements pflag.Value.
+func (f *textFlag) Set(text string) error {
+	if text == "" && f.emptyProblem != "" {
+		return errors.New(f.emptyProblem)
+	}
+	*f.to = text
+	return nil
+}
+
+// Type implements pflag.Value.
+func (f *textFlag) Type() string { return "string" }
+
 // spanFlag is a length of time as a flag: 90s, 15m, 2h, 30d.
 type spanFlag struct{ length time.Duration }
 

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -15,6 +16,9 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 func TestEveryCallShowsItsResultAndExitsWithItsCode(t *testing.T) {
 	const faulty = "plugins: [{name: " + schema.Name + ", config: {tiers: [{name: a, limits: " +
 		"[{name: x, scope: tenant, limit: 0, window_size: 1}]}]}}]"
+	const entries = "plugins: [{name: " + schema.Name + ", config: {tiers: [{name: a, limits: " +
+		"[{name: x, scope: tenant, limit: 1, window_size: 1}]}], exempt: [%s]}}]"
+	unmatchable := fmt.Sprintf(entries, `{tag: " monitoring"}, {endpoint: "GET /a%2Fb"}`)
 	for _, c := range []struct {
 		args []string
 		in   string
@@ -31,6 +35,14 @@ func TestEveryCallShowsItsResultAndExitsWithItsCode(t *testing.T) {
 		{[]string{"validate", "/does/not/exist.yml"}, "", 2, "no such file"},
 		{[]string{"validate", "-"}, faulty, 1, "standard input:1: error: plugins[0].config.tiers[0].limits[0].limit"},
 		{[]string{"validate", "-"}, faulty, 1, "-: 1 fault, 0 warnings\n"},
+		{
+			[]string{"validate", "-"}, unmatchable, 1,
+			`config.exempt[0].tag: must not begin or end with a space, got " monitoring"`,
+		},
+		{
+			[]string{"validate", "-"}, unmatchable, 1,
+			`config.exempt[1].endpoint: matches no request: a path with %, `,
+		},
 		{[]string{"validate", "-"}, "plugins: []", 0, "0 faults, 1 warning\n"},
 	} {
 		var out bytes.Buffer

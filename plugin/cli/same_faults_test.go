@@ -72,14 +72,18 @@ func byFlags(values map[string]any) error {
 
 func TestAFaultyOverrideHasTheSameFaultInFlagsAsInItsDeclaration(t *testing.T) {
 	for _, c := range policytest.FaultyOverrides(t, "../../schema/testdata/faulty_overrides.json") {
-		if err := overrideByFlags(c.Override); err == nil || !strings.Contains(err.Error(), c.Message) {
+		line := []string{"--tenant", "acme"}
+		if c.All {
+			line = nil
+		}
+		if err := overrideByFlags(line, c.Override); err == nil || !strings.Contains(err.Error(), c.Message) {
 			t.Errorf("flags of %v: %v, want %s", c.Override, err, c.Message)
 		}
 	}
 }
 
-// overrideByFlags returns what is wrong with an override of tenant acme that is given by flags.
-func overrideByFlags(values map[string]any) error {
+// overrideByFlags returns what is wrong with an override that is given by flags: those of line, and those of values.
+func overrideByFlags(line []string, values map[string]any) error {
 	o := &operator{
 		getenv: func(string) string { return "" },
 		stdout: screen{to: io.Discard}, stderr: screen{to: io.Discard},
@@ -88,7 +92,6 @@ func overrideByFlags(values map[string]any) error {
 	command := &command{words: "add"}
 	command.define = func(c *call) action { row = c.overrideFlags(); return nil }
 	call := newCall(o, command)
-	line := []string{"--tenant", "acme"}
 	for _, f := range schema.OverrideFields() {
 		value, given := values[f.Name]
 		name := cmp.Or(f.Flag, strings.ReplaceAll(f.Name, "_", "-"))

@@ -72,6 +72,12 @@ func (e Exemption) Source() string {
 var errAmbiguousPath = errors.New(`matches no request: a path with %, \, ; or # in it is never exempt, because ` +
 	`upstreams read it differently`)
 
+// isExemptable reports whether requests to an endpoint can be exempt.
+func isExemptable(pattern string) bool {
+	_, path, _ := strings.Cut(pattern, " ")
+	return isPlain(path)
+}
+
 // compileExemptions compiles the exemptions of the config, and records a fault for each pattern that does not parse.
 func (c *compiler) compileExemptions() {
 	list := c.config.Exempt
@@ -91,7 +97,7 @@ func (c *compiler) compileExemptions() {
 			named = append(named, prefix)
 		}
 		texts = append(texts, list[i].Endpoint)
-		if _, path, _ := strings.Cut(list[i].Endpoint, " "); !isPlain(path) {
+		if !isExemptable(list[i].Endpoint) {
 			c.fault(docpath.Item("exempt", i)+".endpoint", errAmbiguousPath)
 		}
 	}

@@ -93,7 +93,7 @@ func (p *Plan) overridesFor(id *identity.Identity) []*override {
 			list = append(list, b.overridesOf(subject{onEndpointOfAll, "", b.endpoints.patterns.list[i].text})...)
 		}
 	}
-	return b.addressOverrides(id.IP, list)
+	return b.addressOverrides(id, list)
 }
 
 // outcomes returns what an override does to a request.

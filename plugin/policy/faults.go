@@ -34,6 +34,9 @@ func overrideCompiles(o schema.Override) error {
 		c.fault("ip", fmt.Errorf("%s, got %q", must, docpath.Shorten(o.IP)))
 	}
 	c.checkPattern(o.Endpoint)
+	if o.Kind == Exempt && !isExemptable(o.Endpoint) {
+		c.fault("endpoint", errAmbiguousPath)
+	}
 	if o.Kind == CustomLimit {
 		if _, err := limit.New(customSpec(o)); err != nil {
 			c.fault("", err)

@@ -18,7 +18,7 @@ type Needs struct {
 	Cost       bool // there is a limit that could be charged
 	SeekTenant bool // an exemption names a tenant
 	SeekUser   bool // an exemption names a user
-	Address    bool // an exemption names a network
+	Address    bool // an exemption names a network, or an override one of IPv6
 	Tags       bool // an exemption names a tag
 	Facts      identity.Facts
 
@@ -115,6 +115,7 @@ func (s *Snapshot) Needs(namespace string) Needs {
 	if uses.addresses+on[onIP] > 0 {
 		n.Facts |= identity.IPFact
 	}
+	n.Address = slices.ContainsFunc(s.networkSizes, func(size networkSize) bool { return !size.is4 })
 	if on[onTag] > 0 {
 		n.Tags = true
 		n.Facts |= identity.ConsumerFact

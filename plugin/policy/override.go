@@ -239,7 +239,8 @@ func (in *Override) valid() bool {
 	return len(in.Conflicts()) == 0 && slices.Contains(kindNames[:], in.Kind) && isAmong(sources, in.Source) &&
 		len(in.Tenant) <= maxPart && len(in.User) <= maxPart && len(in.Credential) <= maxPart && len(in.Tag) <= maxPart &&
 		(in.Policy == "" || isName(in.Policy)) && isNote(in.PublicNote) &&
-		(in.Kind != Multiplier || in.Factor >= 1 && in.Factor <= maxFactor)
+		(in.Kind != Multiplier || in.Factor >= 1 && in.Factor <= maxFactor) &&
+		(in.Kind != Exempt || isExemptable(in.Endpoint))
 }
 
 // faults returns what is wrong with a row that does not compile.

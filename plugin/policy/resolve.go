@@ -111,7 +111,7 @@ func (p *Plan) collectOverrides(id *identity.Identity, now limit.Micros, r *Reso
 	if id.Credential != "" && b.targets[onCredential] > 0 {
 		b.collectActive(b.overridesOf(subject{onCredential, "", id.Credential}), id, now, r)
 	}
-	r.networkOverrides = b.addressOverrides(id.IP, r.networkOverrides)
+	r.networkOverrides = b.addressOverrides(id, r.networkOverrides)
 	b.collectActive(r.networkOverrides, id, now, r)
 	if b.targets[onTag] > 0 {
 		for _, tag := range id.Tags {

@@ -32,8 +32,8 @@ func TestASnapshotKeepsEveryFieldOfAnOverride(t *testing.T) {
 
 func TestANodeReportsTheFaultsOfAnOverrideAsItsDeclarationHasThem(t *testing.T) {
 	for _, c := range policytest.FaultyOverrides(t, "../../schema/testdata/faulty_overrides.json") {
-		if c.Zero() {
-			continue // in a row of Go 0 is absent
+		if c.IsAbsent() {
+			continue // in a row of Go
 		}
 		rows := policy.Rows{Overrides: []policy.Override{{ID: 7, Override: c.Row}}}
 		snapshot, faults := policy.NewSnapshot(rows, nil)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -162,22 +163,33 @@ func (s *Snapshot) networkOverrides(network netip.Prefix) []*override {
 	return nil
 }
 
-// addressOverrides appends the overrides of all networks that contain an address of an identity: an IPv4 address, or a
-// network of IPv6. It does not find smaller networks than that: an identity does not distinguish them.
-func (s *Snapshot) addressOverrides(address string, found []*override) []*override {
+// addressOverrides appends the overrides of all networks that contain a client's address. One that changes limits is
+// found only if its network contains all addresses that are counted together with the client's, unless IPv6 addresses
+// are counted in full.
+func (s *Snapshot) addressOverrides(id *identity.Identity, found []*override) []*override {
 	if len(s.networkSizes) == 0 {
 		return found
 	}
-	whole, err := network(address)
+	counted, err := network(id.IP)
 	if err != nil {
 		return found // a client without an address
+	}
+	whole := counted
+	if id.Address.Is6() && counted.Contains(id.Address) {
+		whole = netip.PrefixFrom(id.Address, id.Address.BitLen())
 	}
 	for _, size := range s.networkSizes {
 		if size.is4 != whole.Addr().Is4() || size.bits > whole.Bits() {
 			continue
 		}
-		if part, err := whole.Addr().Prefix(size.bits); err == nil {
-			found = append(found, s.networkOverrides(part)...)
+		part, err := whole.Addr().Prefix(size.bits)
+		if err != nil {
+			continue
+		}
+		for _, o := range s.networkOverrides(part) {
+			if size.bits <= counted.Bits() || o.kind == ban || o.kind == exempt {
+				found = append(found, o)
+			}
 		}
 	}
 	return found

@@ -19,9 +19,10 @@ func Override(id int64, o schema.Override) policy.Override {
 	return policy.Override{ID: id, Override: o}
 }
 
-// OverrideCase is an override of tenant acme with a fault.
+// OverrideCase is an override with a fault.
 type OverrideCase struct {
 	Field    string         // that is at fault
+	All      bool           // it is of all tenants; otherwise it is of tenant acme
 	Override map[string]any // by the names of its fields
 
 	Row     schema.Override // the same
@@ -57,20 +58,27 @@ func FaultyOverrides(t *testing.T, file string) []OverrideCase {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Row.Tenant, c.Row.Author = "acme", "ann"
+		if c.Row.Author = "ann"; !c.All {
+			c.Row.Tenant = "acme"
+		}
 		c.Message = c.declared(t)
 	}
 	return cases
 }
 
-// Zero reports whether the faulty number is 0, which a row of Go has as absent.
-func (c OverrideCase) Zero() bool { return c.Override[c.Field] == json.Number("0") }
+// IsAbsent reports whether the faulty value is 0 or empty, which a row of Go has as absent.
+func (c OverrideCase) IsAbsent() bool { return c.isZero() || c.Override[c.Field] == "" }
+
+func (c OverrideCase) isZero() bool { return c.Override[c.Field] == json.Number("0") }
 
 // declared returns what the declaration says of the override.
 func (c OverrideCase) declared(t *testing.T) string {
 	t.Helper()
+	if c.Override[c.Field] == "" {
+		return schema.FieldNamed(schema.OverrideFields(), c.Field).Problem("")
+	}
 	faults := policy.OverrideFaults(c.Row)
-	if c.Zero() {
+	if c.isZero() {
 		faults = schema.WithZeros(faults, schema.OverrideFields(), []string{c.Field})
 	}
 	for _, f := range faults {

@@ -1,0 +1,94 @@
+package schema
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
+)
+
+// tagProblem returns why no consumer of Kong has a tag, or "". A space at an end is a fault and is not trimmed: the
+// other tag could be that of other consumers.
+func tagProblem(tag string) string {
+	switch {
+	case tag == "":
+		return ""
+	case strings.TrimSpace(tag) != tag:
+		return fmt.Sprintf("must not begin or end with a space, got %q", docpath.Shorten(tag))
+	case strings.ContainsAny(tag, ",/"), strings.ContainsFunc(tag, unicode.IsControl), !utf8.ValidString(tag):
+		return fmt.Sprintf("must be a tag that Kong accepts, in UTF-8 and without commas, slashes and control "+
+			"characters, got %q", docpath.Shorten(tag))
+	}
+	return ""
+}
+
+// noClients lists the networks whose addresses no client has.
+var noClients = [...]struct {
+	network netip.Prefix
+	use     string
+}{
+	{netip.MustParsePrefix("0.0.0.0/32"), "no address"},
+	{netip.MustParsePrefix("224.0.0.0/4"), "multicast"},
+	{netip.MustParsePrefix("255.255.255.255/32"), "broadcast"},
+	{netip.MustParsePrefix("::/128"), "no address"},
+	{netip.MustParsePrefix("ff00::/8"), "multicast"},
+}
+
+// networkProblem returns why no client has an address of a network, or "".
+func networkProblem(network netip.Prefix) string {
+	for _, none := range noClients {
+		if none.network.Bits() <= network.Bits() && none.network.Contains(network.Addr()) {
+			return fmt.Sprintf("contains no address of a client: %s is %s", none.network, none.use)
+		}
+	}
+	return ""
+}
+
+// addressProblem returns why an override of an address or a network applies to no client, or "". It ignores texts that
+// are neither.
+func (o Override) addressProblem() string {
+	network, err := netip.ParsePrefix(o.IP)
+	if err != nil {
+		address, err := netip.ParseAddr(o.IP)
+		if err != nil {
+			return ""
+		}
+		network = netip.PrefixFrom(address.Unmap().WithZone(""), address.Unmap().BitLen())
+	}
+	const counted = 64 // the bits of an IPv6 address that limits count, unless ipv6_prefix_length differs
+	if changesLimits := o.Kind == KindCustomLimit || o.Kind == KindMultiplier; changesLimits &&
+		strings.Contains(o.IP, "/") && network.Addr().Is6() && !network.Addr().Is4In6() && network.Bits() > counted {
+		return fmt.Sprintf("must have a length of at most %d, because limits count addresses of IPv6 together: write %s",
+			counted, netip.PrefixFrom(network.Addr(), counted).Masked())
+	}
+	return networkProblem(network)
+}
+
+// methods lists the methods of requests that plugins can see: those of IANA's registry, and some that caches and media
+// servers use. Kong answers CONNECT and TRACE before its plugins run.
+var methods = strings.Fields(`GET HEAD POST PUT PATCH DELETE OPTIONS QUERY
+	ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT COPY LABEL LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF
+	MKWORKSPACE MOVE ORDERPATCH PROPFIND PROPPATCH REBIND REPORT SEARCH UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE
+	UPDATEREDIRECTREF VERSION-CONTROL
+	BAN PURGE REFRESH NOTIFY SUBSCRIBE UNSUBSCRIBE M-SEARCH`)
+
+// methodProblem returns why no request has the method of an endpoint pattern, or "". A text without a method is another
+// fault.
+func methodProblem(pattern string) string {
+	method, _, found := strings.Cut(pattern, " ")
+	switch {
+	case !found, method == "*", slices.Contains(methods, method):
+		return ""
+	case method == "CONNECT", method == "TRACE":
+		return fmt.Sprintf("must not have the method %s: Kong answers it before its plugins run", method)
+	}
+	hint := ""
+	if near := closest(method, methods); near != "" {
+		hint = fmt.Sprintf(", did you mean %s?", near)
+	}
+	return fmt.Sprintf("must have a method of HTTP, such as GET, or * for any, got %s%s", docpath.Shorten(method), hint)
+}
