@@ -3,6 +3,8 @@ package kongplugin
 import (
 	"context"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -104,41 +106,65 @@ func (r *requestEnd) readID() (id string, err error) {
 	return id, err
 }
 
-var serializeQuestion = kongwire.NewQuestion("kong.log.serialize", "")
+// headersQuestion is for all headers of the response: kong.response.get_header hides that one came more than once.
+var (
+	headersQuestion   = kongwire.NewNumberQuestion("kong.response.get_headers", 100)
+	serializeQuestion = kongwire.NewQuestion("kong.log.serialize", "")
+)
 
 // Read reads what the rules need, in one round trip. It implements reservation.Source.
 func (r *requestEnd) Read(_ context.Context, needs settle.Needs, a *settle.Answer) error {
 	a.Status, a.Source, a.Tried = r.status, r.source, true
 	a.Headers, a.Shared = map[string]string{}, map[string]settle.Value{}
 	r.questions = r.questions[:0]
-	for _, name := range needs.Headers {
-		r.questions = append(r.questions, kongwire.NewQuestion("kong.response.get_header", name))
-	}
 	for _, key := range needs.Shared {
 		r.questions = append(r.questions, kongwire.NewQuestion("kong.ctx.shared.get", key))
 	}
+	headers, log := -1, -1 // their places among the questions
+	if len(needs.Headers) > 0 {
+		headers, r.questions = len(r.questions), append(r.questions, headersQuestion)
+	}
 	if needs.Log {
-		r.questions = append(r.questions, serializeQuestion)
+		log, r.questions = len(r.questions), append(r.questions, serializeQuestion)
 	}
 	return r.event.Ask(r.questions, func(i int, answer []byte) error {
-		if i < len(needs.Headers) {
-			value, err := kongwire.DecodeString(answer, nil)
-			a.Headers[needs.Headers[i]] = value
-			return err
+		switch i {
+		case headers:
+			return readHeaders(answer, needs.Headers, a)
+		case log:
+			return readLog(answer, a)
 		}
-		if i -= len(needs.Headers); i < len(needs.Shared) {
-			value, err := kongwire.DecodeValue(answer)
-			a.Shared[needs.Shared[i]] = sharedValue(value)
-			return err
-		}
-		entry, err := kongwire.DecodeBytes(answer)
-		if err != nil {
-			return err
-		}
-		a.Log = append([]byte(nil), entry...)
-		a.Tried = settle.Tried(a.Log)
-		return nil
+		value, err := kongwire.DecodeValue(answer)
+		a.Shared[needs.Shared[i]] = sharedValue(value)
+		return err
 	})
+}
+
+// readHeaders reads the headers of the names. One that came more than once is no value: which line counts is unknown. An
+// underscore of a name stands for a dash too, as in Kong.
+func readHeaders(answer []byte, names []string, a *settle.Answer) error {
+	return kongwire.DecodeHeaders(answer, func(header string, value kongwire.Value) {
+		for _, name := range names {
+			if header != name && header != strings.ReplaceAll(name, "_", "-") {
+				continue
+			}
+			if _, repeated := a.Headers[name]; repeated {
+				value = kongwire.Value{}
+			}
+			a.Headers[name] = value.Text
+		}
+	})
+}
+
+// readLog reads Kong's log entry, and from it whether the upstream was tried.
+func readLog(answer []byte, a *settle.Answer) error {
+	entry, err := kongwire.DecodeBytes(answer)
+	if err != nil {
+		return err
+	}
+	a.Log = slices.Clone(entry)
+	a.Tried = settle.Tried(a.Log)
+	return nil
 }
 
 // sharedValue returns a value of kong.ctx.shared that may be an amount.

@@ -2,11 +2,13 @@ package kongplugin
 
 import (
 	"context"
+	"maps"
 	"net"
 	"path/filepath"
 	"slices"
 	"testing"
 
+	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire/kongtest"
@@ -56,6 +58,21 @@ func TestTheLogPhaseSettlesTheReservationOfItsRequest(t *testing.T) {
 	if a.Status != 200 || a.Source != settle.SourceService || !a.Tried || a.Headers["x-upstream"] != "yes" ||
 		len(a.Log) < 1000 {
 		t.Errorf("%+v", a)
+	}
+}
+
+func TestAHeaderThatCameMoreThanOnceIsNoValue(t *testing.T) {
+	s := &settlements{needs: settle.Needs{Headers: []string{"x-nothing", "x-twice", "x-upstream", "x_upstream"}}}
+	_, k, id := settlingServer(t, s)
+	k.Answers = kongtest.AnswersOf(t, "log-chunked")
+	k.Answers["kong.ctx.shared.get=trl"] = kongtest.Encode(t, structpb.NewStringValue("0123"))
+	k.Answers["kong.response.get_header=x-twice"] = kongtest.Encode(t, &pb.String{V: "one"}) // as Kong answers
+	if err := k.LogEvent(id); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"x-twice": "", "x-upstream": "yes", "x_upstream": "yes"}
+	if got := s.answers[0].Headers; !maps.Equal(got, want) {
+		t.Errorf("read %q, want %q", got, want)
 	}
 }
 

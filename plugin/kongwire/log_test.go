@@ -267,3 +267,21 @@ func FuzzDecodeValue(f *testing.F) {
 		}
 	})
 }
+
+func TestHeadersAreTextsUnlessTheyCameMoreThanOnce(t *testing.T) {
+	answer := kongtest.AnswersOf(t, "log-chunked")["kong.response.get_headers=100"]
+	headers := map[string]Value{}
+	if err := DecodeHeaders(answer, func(name string, v Value) { headers[name] = v }); err != nil {
+		t.Fatal(err)
+	}
+	if headers["x-upstream"] != (Value{Kind: TextValue, Text: "yes"}) || headers["x-twice"] != (Value{Kind: OtherValue}) {
+		t.Errorf("read %+v", headers)
+	}
+	for cut := range answer {
+		visited := 0
+		err := DecodeHeaders(answer[:cut], func(string, Value) { visited++ })
+		if err == nil && visited >= len(headers) {
+			t.Fatalf("all headers were read of %d bytes of %d", cut, len(answer))
+		}
+	}
+}

@@ -2,6 +2,7 @@ package kongwire
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -58,4 +59,32 @@ func DecodeValue(answer []byte) (Value, error) {
 func DecodeStringValue(answer []byte) (string, error) {
 	v, err := DecodeValue(answer)
 	return v.Text, err
+}
+
+// DecodeHeaders calls visit for each header of the answer of a method that returns headers, such as
+// kong.response.get_headers: a TextValue, or an OtherValue if it came more than once.
+func DecodeHeaders(answer []byte, visit func(name string, value Value)) error {
+	var malformed error
+	err := decodeFields(answer, func(field protowire.Number, entry []byte, _ uint64) {
+		if field != 1 {
+			return
+		}
+		var name string
+		var value Value
+		err := decodeFields(entry, func(field protowire.Number, part []byte, _ uint64) {
+			switch field {
+			case 1:
+				name = string(part)
+			case 2:
+				var err error
+				if value, err = DecodeValue(part); err != nil {
+					malformed = err
+				}
+			}
+		})
+		if malformed = errors.Join(malformed, err); malformed == nil {
+			visit(name, value)
+		}
+	})
+	return errors.Join(err, malformed)
 }

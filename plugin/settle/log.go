@@ -22,27 +22,35 @@ func newLog(entry []byte) *log {
 	return &log{json: entry}
 }
 
-// Tried reports whether a log entry of Kong lists a try of the upstream. For an entry that cannot be read it reports
-// true, so that nothing is returned for it.
+// Tried reports whether Kong may have passed a request to the upstream. It reports false only for a log entry of Kong
+// whose list of tries is there and empty: nothing is returned for an entry that has none, or that cannot be read.
 func Tried(entry []byte) bool {
 	l := newLog(entry)
 	if l.json == nil {
 		return true
 	}
-	tried := false
 	l.skipSpace()
 	if l.json[l.at] != '{' {
 		return true
 	}
+	listed, tried := false, false
 	l.eachMember(func(key []byte) {
-		if isKey(key, "tries") && l.opens() {
-			next := log{json: l.json, at: l.at + 1}
-			next.skipSpace()
-			tried = tried || next.json[next.at] != ']' && next.json[next.at] != '}'
+		if isKey(key, "tries") {
+			listed, tried = true, tried || !l.isEmpty()
 		}
 		l.skipValue()
 	})
-	return tried
+	return tried || !listed
+}
+
+// isEmpty reports whether the value that comes next is an empty list, or an empty object, as Kong may write a list.
+func (l *log) isEmpty() bool {
+	if !l.opens() {
+		return false
+	}
+	next := log{json: l.json, at: l.at + 1}
+	next.skipSpace()
+	return next.json[next.at] == ']' || next.json[next.at] == '}'
 }
 
 // sum returns the sum of the numbers that a path leads to, and reports whether there is one and all are valid. null,

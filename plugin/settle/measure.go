@@ -13,8 +13,8 @@ type Answer struct {
 	Status int    // of the response, as the client got it; 499: the client closed its connection before
 	Source string // of the response: SourceService, SourceExit or SourceError
 
-	// Tried reports whether Kong passed the request to the upstream. Without the log entry, which lists the tries
-	// ([Tried]), it is true.
+	// Tried reports whether Kong passed the request to the upstream. It is true where that is unknown: without the log
+	// entry, or without its list of tries ([Tried]).
 	Tried bool
 
 	Headers map[string]string // values of Needs.Headers; "" or absent: the response had none

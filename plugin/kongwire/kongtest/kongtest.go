@@ -262,13 +262,17 @@ func (k *Worker) event(id int32, phase string) error {
 	}
 }
 
-// QuestionName returns method, or method=argument if the first field of the arguments is a text.
+// QuestionName returns method, or method=argument if the first field of the arguments is a text or a number.
 func QuestionName(method, arguments []byte) string {
-	var argument pb.String
-	if err := proto.Unmarshal(arguments, &argument); err != nil || argument.V == "" {
-		return string(method)
+	var text pb.String
+	if err := proto.Unmarshal(arguments, &text); err == nil && text.V != "" {
+		return string(method) + "=" + text.V
 	}
-	return string(method) + "=" + argument.V
+	var number pb.Int
+	if err := proto.Unmarshal(arguments, &number); err == nil && number.V != 0 {
+		return fmt.Sprintf("%s=%d", method, number.V)
+	}
+	return string(method)
 }
 
 func decodeHeaders(t T, arguments []byte) map[string]string {
