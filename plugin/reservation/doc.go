@@ -16,9 +16,9 @@
 //
 // # Bounds
 //
-// The table has at most [Options.Most] reservations. Beyond that the one that would time out first is dropped, and
-// counted. It is in the memory of one process: a log phase that reaches another process, such as that of the time
-// before a reload of Kong, finds no reservation there.
+// The table has at most [Options.Most] reservations. Beyond that one is dropped: one that has timed out, and so can only
+// be charged more, or else the one that would time out first, which is counted. It is in the memory of one process: a
+// log phase that reaches another process, such as that of the time before a reload of Kong, finds no reservation there.
 //
 // What a request used is measured by package settle, and what a change does to a bucket is in package limit.
 package reservation

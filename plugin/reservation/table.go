@@ -74,7 +74,8 @@ type Table struct {
 
 	mu      sync.Mutex
 	byID    map[id]*reservation
-	byEnd   ends // the reservations by the instant at which they end
+	waiting ends // the reservations that have not timed out, by the instant at which they do
+	late    ends // those that have, by the instant at which they are forgotten
 	unknown uint64
 
 	made, reached uint64       // reservations, and those whose log phase came
@@ -93,7 +94,7 @@ type reservation struct {
 	made   limit.Micros // by Options.Elapsed
 	ends   limit.Micros // when it times out; if it has, when it is forgotten
 	late   bool         // it has timed out
-	place  int          // in byEnd
+	place  int          // in waiting or late
 }
 
 // New returns an empty table.
@@ -117,7 +118,8 @@ func (t *Table) Stats() Stats {
 	return Stats{Kept: len(t.byID), Unknown: t.unknown}
 }
 
-// add adds a reservation and returns its id. In a full table it replaces the one that ends first.
+// add adds a reservation and returns its id. In a full table it replaces one that can only charge more, because it has
+// timed out, or else the one that times out first.
 func (t *Table) add(r *reservation) string {
 	rand.Read(r.id[:]) // never fails: it ends the program instead
 	r.made = t.options.Elapsed()
@@ -125,14 +127,14 @@ func (t *Table) add(r *reservation) string {
 	t.mu.Lock()
 	var dropped *reservation
 	if len(t.byID) >= t.options.Most {
-		dropped = t.byEnd[0]
+		dropped = t.leastUseful()
 		t.remove(dropped)
 	}
 	if t.made++; t.made == 1 {
 		t.firstMade = r.made
 	}
 	t.byID[r.id] = r
-	heap.Push(&t.byEnd, r)
+	heap.Push(&t.waiting, r)
 	t.mu.Unlock()
 	if dropped != nil {
 		t.drop(dropped)
@@ -153,10 +155,22 @@ func (t *Table) drop(r *reservation) {
 	r.keeper.done()
 }
 
+// leastUseful returns the reservation to drop from a full table. The caller holds the lock.
+func (t *Table) leastUseful() *reservation {
+	if len(t.late) > 0 {
+		return t.late[0]
+	}
+	return t.waiting[0]
+}
+
 // remove removes a reservation. The caller holds the lock.
 func (t *Table) remove(r *reservation) {
 	delete(t.byID, r.id)
-	heap.Remove(&t.byEnd, r.place)
+	if r.late {
+		heap.Remove(&t.late, r.place)
+	} else {
+		heap.Remove(&t.waiting, r.place)
+	}
 }
 
 // giveUp reports that a reservation stays charged.
@@ -227,17 +241,17 @@ func (t *Table) reservations() uint64 {
 func (t *Table) ended(now limit.Micros) (timedOut, forgotten []*reservation, warn bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for len(t.byEnd) > 0 && t.byEnd[0].ends <= now {
-		r := t.byEnd[0]
-		if r.late {
-			t.remove(r)
-			forgotten = append(forgotten, r)
-			continue
-		}
+	for len(t.waiting) > 0 && t.waiting[0].ends <= now {
+		r := heap.Pop(&t.waiting).(*reservation)
 		r.late = true
 		r.ends += r.Timeout
-		heap.Fix(&t.byEnd, r.place)
+		heap.Push(&t.late, r)
 		timedOut = append(timedOut, r)
+	}
+	for len(t.late) > 0 && t.late[0].ends <= now {
+		r := t.late[0]
+		t.remove(r)
+		forgotten = append(forgotten, r)
 	}
 	warn = t.reached == 0 && !t.warned && t.made >= warnAfter && now-t.firstMade >= warnTimeout && t.options.Log != nil
 	t.warned = t.warned || warn
