@@ -61,13 +61,29 @@ func (r *configs) reportConflicts(c *compiled) {
 
 // sameDefinition reports whether two policies limit alike.
 func sameDefinition(p, q *policy.Policy) bool {
-	return p.Scope == q.Scope && p.Limit.Spec() == q.Limit.Spec() && p.Leasable() == q.Leasable()
+	return p.Scope == q.Scope && p.Limit.Spec() == q.Limit.Spec() && p.Leasable() == q.Leasable() && settlesAlike(p, q)
+}
+
+// settlesAlike reports whether two policies charge alike what a request has really used.
+func settlesAlike(p, q *policy.Policy) bool {
+	if p.Settle == nil || q.Settle == nil {
+		return p.Settle == q.Settle
+	}
+	return p.Settle.Describe() == q.Settle.Describe()
+}
+
+// accuracyOf returns the accuracy of a policy in words: what settles is exact, whatever the config says.
+func accuracyOf(p *policy.Policy) string {
+	if p.Settle != nil {
+		return policy.Exact.String()
+	}
+	return p.Accuracy.String()
 }
 
 // reportConflict logs that config c defines p, and config other q, which have the same buckets.
 func (r *configs) reportConflict(c, other *compiled, p, q *policy.Policy) {
 	text := fmt.Sprintf("%s: %s, %s in plugin %s, %s, %s in plugin %s",
-		p.Name, p.Describe(), p.Accuracy, c.pluginID, q.Describe(), q.Accuracy, other.pluginID)
+		p.Name, p.Describe(), accuracyOf(p), c.pluginID, q.Describe(), accuracyOf(q), other.pluginID)
 	if _, ok := r.reported[text]; ok || len(r.reported) >= maxReported {
 		return
 	}

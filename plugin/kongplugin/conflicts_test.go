@@ -31,8 +31,12 @@ func newTimeline() *timeline {
 
 // define starts an instance of a plugin with one limit.
 func (l *timeline) define(seq int, plugin string, limit int) *instance {
-	const config = `{"tiers":[{"name":"a","limits":[{"name":"burst","scope":"tenant","limit":%d,"window_size":1}]}]}`
-	text := []byte(kongtest.WithSeq(seq, plugin, fmt.Sprintf(config, limit)))
+	return l.defineLimit(seq, plugin, fmt.Sprintf(`{"name":"burst","scope":"tenant","limit":%d,"window_size":1}`, limit))
+}
+
+// defineLimit starts an instance of a plugin with a limit.
+func (l *timeline) defineLimit(seq int, plugin, limit string) *instance {
+	text := []byte(kongtest.WithSeq(seq, plugin, fmt.Sprintf(`{"tiers":[{"name":"a","limits":[%s]}]}`, limit)))
 	return l.start(kongwire.Config{JSON: text, Common: text, PluginID: plugin})
 }
 
@@ -83,5 +87,33 @@ func TestAConfigThatIsUsedAgainIsComparedAgain(t *testing.T) {
 	}
 	if got := l.conflicts(); got != 1 {
 		t.Errorf("%d conflicts once it serves requests again, want 1", got)
+	}
+}
+
+func TestLimitsThatSettleDifferentlyAreAConflict(t *testing.T) {
+	limit := func(settle string) string {
+		return `{"name":"tokens","scope":"tenant","limit":1000,"window_size":60,"algorithm":"fixed_window"` + settle + `}`
+	}
+	const (
+		settles = `,"settle":{"sources":[{"from":"shared.tokens"}],"reserve":20}`
+		more    = `,"settle":{"sources":[{"from":"shared.tokens"}],"reserve":30}`
+	)
+	for _, test := range []struct {
+		name, first, second string
+		want                int
+	}{
+		{"the same", settles, settles, 0},
+		{"one does not settle", settles, `,"accuracy":"exact"`, 1},
+		{"another reservation", settles, more, 1},
+	} {
+		l := newTimeline()
+		l.defineLimit(1, "one", limit(test.first))
+		l.defineLimit(2, "two", limit(test.second))
+		if strings.Contains(l.log.String(), "leased") {
+			t.Errorf("%s: what settles is exact, but the log has %s", test.name, l.log.String())
+		}
+		if got := l.conflicts(); got != test.want {
+			t.Errorf("%s: %d conflicts, want %d", test.name, got, test.want)
+		}
 	}
 }

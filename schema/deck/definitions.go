@@ -15,9 +15,10 @@ type limitKey struct{ namespace, list, name, endpoint string }
 
 // definition holds the fields of a limit that change the counting, and the place that defined it first.
 type definition struct {
-	limit schema.Limit
-	where string
-	line  int
+	limit  schema.Limit
+	settle string // how it settles, in words; "": it does not
+	where  string
+	line   int
 }
 
 // compareDefinitions warns if two configs of one namespace define one limit differently: they share its counter with
@@ -36,17 +37,20 @@ func (v *validator) compareList(
 	for i, l := range limits {
 		at := docpath.Item(path+".limits", i)
 		key.namespace, key.name, key.endpoint = c.Namespace, l.Name, l.Endpoint
-		counting := countingPart(l, c)
+		here := definition{countingPart(l, c), "", docpath.Join(e.path, at), config.Line(at)}
+		if l.Settle != nil {
+			here.settle = l.Settle.Describe()
+		}
 		first, ok := v.definitions[key]
 		if !ok {
-			v.definitions[key] = definition{counting, docpath.Join(e.path, at), config.Line(at)}
+			v.definitions[key] = here
 			continue
 		}
-		if first.limit != counting {
-			v.report(config.Line(at), docpath.Join(e.path, at), Warning, fmt.Sprintf(
+		if first.limit != here.limit || first.settle != here.settle {
+			v.report(here.line, here.where, Warning, fmt.Sprintf(
 				"defines limit %s of namespace %s otherwise than %s in line %d (%s there, %s here): both use the same counter; "+
 					"give it another name, or one of the configs another namespace",
-				l.Name, key.namespace, first.where, first.line, describe(first.limit), describe(counting)))
+				l.Name, key.namespace, first.where, first.line, first.describe(), here.describe()))
 		}
 	}
 }
@@ -56,13 +60,15 @@ func countingPart(l schema.Limit, c schema.Config) schema.Limit {
 		Scope: l.Scope, Limit: l.Limit, WindowSize: l.WindowSize, Algorithm: l.Algorithm, Burst: l.Capacity(),
 		SoftThresholdPct: l.SoftThresholdPct, HardThresholdPct: l.HardThresholdPct, SoftOnly: l.SoftOnly,
 	}
-	if c.Strategy == schema.StrategyRedis && l.Capacity() >= schema.LeastLeased {
+	if c.Strategy == schema.StrategyRedis && l.Capacity() >= schema.LeastLeased && l.Settle == nil {
 		counting.Accuracy = cmp.Or(l.Accuracy, c.Accuracy) // a leased limit has another capacity
 	}
 	return counting
 }
 
-func describe(l schema.Limit) string {
+// describe returns the definition in words.
+func (d *definition) describe() string {
+	l := &d.limit
 	text := fmt.Sprintf("%d per %d s per %s, %s", l.Limit, l.WindowSize, l.Scope, l.Algorithm)
 	if l.Burst != l.Limit {
 		text += fmt.Sprintf(", burst %d", l.Burst)
@@ -72,6 +78,9 @@ func describe(l schema.Limit) string {
 	}
 	if l.Accuracy != "" {
 		text += ", " + l.Accuracy
+	}
+	if d.settle != "" {
+		text += ", " + d.settle
 	}
 	return text
 }
