@@ -62,7 +62,7 @@ var rules = map[string][]string{
 	"plugin/pgstore":          core,
 	"plugin/reservation":      {"plugin/decision", "plugin/limit", "plugin/policy", "plugin/settle", "schema"},
 	"plugin/policysync":       append([]string{"migrations"}, core...),
-	"plugin/control":          append([]string{"plugin/pgstore"}, core...),
+	"plugin/control":          append([]string{"plugin/pgstore", "plugin/reservation"}, core...),
 	"plugin/internal": append([]string{
 		"plugin/bucket", "plugin/kongplugin", "plugin/kongwire", "plugin/metrics",
 	}, core...),

@@ -111,7 +111,15 @@ func (r *Record) MarshalBinary() ([]byte, error) {
 // UnmarshalBinary implements encoding.BinaryUnmarshaler, for a record that another process may have made. It returns an
 // error for anything that MarshalBinary does not write.
 func (r *Record) UnmarshalBinary(text []byte) error {
-	read, err := decodeRecord(text)
+	return r.read(text, false)
+}
+
+// UnmarshalOwn reads a record as UnmarshalBinary does, for a process whose own buckets all records are of: it can return
+// to them what it took.
+func (r *Record) UnmarshalOwn(text []byte) error { return r.read(text, true) }
+
+func (r *Record) read(text []byte, own bool) error {
+	read, err := decodeRecord(text, own)
 	if err != nil {
 		return fmt.Errorf("decode a reservation: %w", err)
 	}
@@ -119,7 +127,7 @@ func (r *Record) UnmarshalBinary(text []byte) error {
 	return nil
 }
 
-func decodeRecord(text []byte) (*Record, error) {
+func decodeRecord(text []byte, own bool) (*Record, error) {
 	if len(text) > maxRecord {
 		return nil, errLongRecord
 	}
@@ -143,7 +151,7 @@ func decodeRecord(text []byte) (*Record, error) {
 		if err != nil {
 			return nil, fmt.Errorf("bound %d: %w", i, err)
 		}
-		if status.Source != decision.Redis {
+		if status.Source != decision.Redis && !own {
 			// What this process did not take itself it can only charge, in the shared store.
 			status, r.chargeOnly[i] = decision.Status{Source: decision.Redis, Charged: true}, true
 		}

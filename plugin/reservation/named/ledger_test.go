@@ -1,0 +1,272 @@
+package named
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+const start = 1_900_000_000 * limit.Second
+
+// world is a ledger beside buckets of this process.
+type world struct {
+	*testing.T
+	*Ledger
+	buckets *memory.Store
+	budget  policy.Bound
+	now     limit.Micros
+	faults  faultyRecords
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10_000, Window: 86_400 * limit.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule, err := settle.New(schema.Settle{Sources: []schema.SettleSource{{From: "shared.tokens"}}, Timeout: 60})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{T: t, now: start}
+	clock := func() limit.Micros { return w.now }
+	w.buckets = memory.New(memory.Options{Now: clock})
+	w.budget = policy.Bound{
+		Policy: &policy.Policy{Name: "budget", Scope: policy.Tenant, Limit: l, Settle: rule, Row: 7},
+		Key:    policy.Key{Namespace: "default", Policy: "budget", Group: policy.ByTenant, GroupID: "acme"},
+	}
+	w.faults.Local = NewLocal(clock, 3)
+	w.Ledger = New(Options{
+		Records: &w.faults, Own: true, Buckets: w.buckets, Log: slog.New(slog.DiscardHandler),
+		Now: func() time.Time { return time.UnixMicro(int64(w.now)) },
+	})
+	return w
+}
+
+// faultyRecords fail in the ways of a store that is not in this process.
+type faultyRecords struct {
+	*Local
+	lost   int // the next calls that change something do so, and their answers are lost
+	unsent int // the next calls do nothing
+	away   bool
+}
+
+var errLost = errors.New("no answer")
+
+// fault returns the error of a call, and whether it does nothing.
+func (f *faultyRecords) fault() (err error, nothing bool) {
+	switch {
+	case f.away:
+		return errLost, true
+	case f.unsent > 0:
+		f.unsent--
+		return errLost, true
+	case f.lost > 0:
+		f.lost--
+		return errLost, false
+	}
+	return nil, false
+}
+
+func (f *faultyRecords) Add(ctx context.Context, key string, v []byte, ttl time.Duration) ([]byte, error) {
+	failed, nothing := f.fault()
+	if nothing {
+		return nil, failed
+	}
+	present, err := f.Local.Add(ctx, key, v, ttl)
+	return present, errors.Join(failed, err)
+}
+
+func (f *faultyRecords) Get(ctx context.Context, key string) ([]byte, error) {
+	if f.away {
+		return nil, errLost
+	}
+	return f.Local.Get(ctx, key)
+}
+
+func (f *faultyRecords) Swap(ctx context.Context, key string, old, next []byte) (bool, error) {
+	failed, nothing := f.fault()
+	if nothing {
+		return false, failed
+	}
+	ok, err := f.Local.Swap(ctx, key, old, next)
+	return ok, errors.Join(failed, err)
+}
+
+func request(id string, tokens int64) *Request {
+	return &Request{
+		Name: Name{"default", "", id}, Hash: fmt.Append(nil, tokens), Org: "acme", Tokens: tokens, Timeout: time.Minute,
+	}
+}
+
+// reserve charges a reservation and keeps it.
+func (w *world) reserve(id string, tokens int64) error {
+	w.Helper()
+	claim, first, err := w.Claim(w.Context(), request(id, tokens))
+	if err != nil {
+		return err
+	}
+	if claim == nil {
+		w.Fatalf("%s was answered before: %s", id, first)
+	}
+	d := &decision.Decision{Statuses: make([]decision.Status, 1)}
+	d.Resolution.Bounds = []policy.Bound{w.budget}
+	d.Resolution.Bounds[0].Cost = tokens
+	if err := w.buckets.Take(w.Context(), d.Resolution.Bounds, d.Statuses); err != nil || !d.Statuses[0].Charged {
+		w.Fatalf("%v %+v", err, d.Statuses)
+	}
+	return claim.Keep(w.Context(), reservation.NewRecord(d, w.now), json.RawMessage(`"`+id+`"`))
+}
+
+func (w *world) settles(id string, actual int64) (Settlement, error) {
+	return w.Settle(w.Context(), Name{"default", "", id}, actual, func(Reserved) error { return nil })
+}
+
+func (w *world) wantUsed(want int64) {
+	w.Helper()
+	statuses := make([]decision.Status, 1)
+	if err := w.buckets.Peek(w.Context(), []policy.Bound{w.budget}, statuses); err != nil || statuses[0].Used != want {
+		w.Errorf("%d tokens are used (%v), want %d", statuses[0].Used, err, want)
+	}
+}
+
+func TestAReservationIsSettledOnceInTheBucketsOfThisProcess(t *testing.T) {
+	w := newWorld(t)
+	if err := w.reserve("chat", 500); err != nil {
+		t.Fatal(err)
+	}
+	if claim, first, err := w.Claim(t.Context(), request("chat", 500)); claim != nil || string(first) != `"chat"` {
+		t.Errorf("a repetition gets %v, %s, %v, want the first answer", claim, first, err)
+	}
+	if _, _, err := w.Claim(t.Context(), request("chat", 501)); !errors.Is(err, ErrOther) {
+		t.Errorf("another check with the id gets %v", err)
+	}
+	for repetition := range 3 {
+		s, err := w.settles("chat", 120)
+		if err != nil || len(s.Changes) != 1 || s.Changes[0].Change != -380 || s.Changes[0].Row != 7 || s.Late ||
+			s.Repeated != (repetition > 0) {
+			t.Errorf("settlement %d: %+v, %v", repetition, s, err)
+		}
+		w.wantUsed(120)
+	}
+	first := &ActualError{}
+	if _, err := w.settles("chat", 121); !errors.As(err, &first) || first.First != 120 {
+		t.Errorf("another settlement gets %v", err)
+	}
+	if _, err := w.settles("other", 1); !errors.Is(err, ErrUnknown) {
+		t.Errorf("an unknown id gets %v", err)
+	}
+}
+
+func TestACallWhoseAnswerIsLostIsLookedAtAndCountsOnce(t *testing.T) {
+	w := newWorld(t)
+	w.faults.lost = 2 // of the claim, and of the record
+	if err := w.reserve("chat", 500); err != nil {
+		t.Fatal(err)
+	}
+	w.faults.lost = 2 // of the start of the settlement, and of its end
+	for range 2 {
+		if s, err := w.settles("chat", 120); err != nil || s.Unknown || s.Changes[0].Change != -380 {
+			t.Errorf("%+v, %v", s, err)
+		}
+		w.wantUsed(120)
+	}
+}
+
+func TestACallThatDidNotArriveChangesNothingAndCanBeRepeated(t *testing.T) {
+	w := newWorld(t)
+	for range 2 {
+		w.faults.unsent = 1
+		if err := w.reserve("chat", 500); err == nil {
+			t.Error("a claim that did not arrive is none")
+		}
+	}
+	if err := w.reserve("chat", 500); err != nil {
+		t.Fatal(err)
+	}
+	w.faults.unsent = 1
+	if s, err := w.settles("chat", 120); err == nil {
+		t.Errorf("%+v, want an error", s)
+	}
+	w.wantUsed(500)
+	if s, err := w.settles("chat", 120); err != nil || s.Repeated {
+		t.Errorf("%+v, %v, want it settled now", s, err)
+	}
+	w.wantUsed(120)
+}
+
+func TestAnEntryThatCannotBeReadIsNeitherReservedNorSettledNorChanged(t *testing.T) {
+	w := newWorld(t)
+	key := Name{"default", "", "chat"}.key()
+	for _, value := range []string{"", "null", "[]", `{"state":"ended"}`, `{"state":"reserved","record":{"v":9}}`} {
+		if _, err := w.faults.Local.Add(t.Context(), key, []byte(value), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := w.settles("chat", 1); err == nil {
+			t.Errorf("%q is settled: %+v", value, s)
+		}
+		if claim, _, err := w.Claim(t.Context(), request("chat", 1)); err == nil {
+			t.Errorf("%q is claimed: %v", value, claim)
+		}
+		if kept, err := w.faults.Take(t.Context(), key); err != nil || !bytes.Equal(kept, []byte(value)) {
+			t.Errorf("%q has become %q (%v)", value, kept, err)
+		}
+	}
+	w.wantUsed(0)
+}
+
+func TestAReleasedIdIsFreeAndAFullStoreClaimsNothing(t *testing.T) {
+	w := newWorld(t)
+	for range 5 { // more than there is room for
+		claim, _, err := w.Claim(t.Context(), request("chat", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		claim.Release(t.Context())
+	}
+	for i := range 3 {
+		if err := w.reserve(fmt.Sprint("chat", i), 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := w.Claim(t.Context(), request("chat", 1)); !errors.Is(err, ErrFull) {
+		t.Errorf("without room: %v", err)
+	}
+	if _, err := w.settles("chat0", 4); err != nil {
+		t.Error(err)
+	}
+	w.now += 121 * limit.Second // twice the timeout
+	if _, err := w.settles("chat1", 4); !errors.Is(err, ErrUnknown) {
+		t.Errorf("an id that has ended: %v", err)
+	}
+	if err := w.reserve("chat1", 10); err != nil {
+		t.Errorf("an id that has ended is not free: %v", err)
+	}
+	w.wantUsed(34)
+}
+
+func TestNoTwoNamesHaveOneKey(t *testing.T) {
+	seen := map[string]Name{}
+	for _, n := range []Name{
+		{"a", "", "b"}, {"", "a", "b"}, {"a", "b", ""}, {"", "", "ab"}, {"ab", "", ""}, {"a", "1:b", ""}, {"a", "", "1:b"},
+		{"a1:b", "", ""}, {"a", "b", "c"}, {"a", "c", "b"},
+	} {
+		if other, ok := seen[n.key()]; ok {
+			t.Errorf("%+v and %+v have one key", n, other)
+		}
+		seen[n.key()] = n
+	}
+}
