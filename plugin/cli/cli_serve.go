@@ -160,8 +160,8 @@ func (c *call) capacityFlags(s *controlserver.Settings) {
 	})
 	f.Func(
 		"new-subjects",
-		"the maximum `number` of new users, credentials and addresses per second that a tenant's token may spend for, "+
-			"with bursts of ten times that, from 1 to 1000000 (default 100)",
+		"the maximum `number` of new users, credentials, addresses and reservations per second that a tenant's token may "+
+			"spend for, with bursts of ten times that, from 1 to 1000000 (default 100)",
 		func(text string) error {
 			if err := setting.ParseInt(text, 1, &s.NewSubjects); err != nil || s.NewSubjects > maxNewSubjects {
 				return fmt.Errorf("must be a whole number from 1 to %d", maxNewSubjects)

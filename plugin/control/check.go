@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
@@ -22,13 +23,16 @@ func (s *Server) registerCheck() {
 		OperationID: "check", Method: http.MethodPost, Path: decisionPath, Tags: tags,
 		Summary: "Decide about one request, and spend what it costs",
 		Description: "The status is 200 even if the request is denied: check allowed. The limits, the buckets and what " +
-			"happens while Redis is away are the plugin's, so Kong and other callers share one budget.",
+			"happens while Redis is away are the plugin's, so Kong and other callers share one budget. With reserve the same " +
+			"check sent again takes nothing and gets the first answer.",
+		Errors: []int{http.StatusConflict},
 	}, decideAccess), s.check)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "check-batch", Method: http.MethodPost, Path: batchPath, Tags: tags, MaxBodyBytes: maxBatchBody,
 		Summary:     "Decide about up to 100 requests, one after the other, each by itself",
 		Description: "If the token may not check one of them, the batch is denied and nothing is spent.",
 	}, decideAccess), s.checkBatch)
+	s.registerSettle(tags)
 }
 
 // Check describes a request to decide about.
@@ -41,12 +45,17 @@ type Check struct {
 	Endpoint   string `json:"endpoint,omitempty"      maxLength:"4096" doc:"METHOD /path, or the name of a route, which limits per endpoint without a pattern count by. An org's token may name a route that is not in the config file only in a dry run. Default: no endpoint that a policy covers." example:"POST /records"`
 	Cost       int64  `json:"cost,omitempty"                           doc:"Tokens. Default: the policies' cost, else 1. With an org's token it applies to the limits of the org and of its users; limits shared with other orgs count the request as 1."                                                                     minimum:"1" maximum:"1000000000"`
 	DryRun     bool   `json:"dry_run,omitempty"                        doc:"Spend nothing and return what the answer would be. Shared buckets are read as they are: nodes may hold a lease share of a limit (2 % by default) in addition."`
+
+	Reserve        *int64 `json:"reserve,omitempty"         doc:"Tokens to take from the limits that settle, in place of what they reserve by themselves, until POST /v1/ratelimit/settle replaces them by what was really used. Other limits count as without it. Not in a batch." minimum:"0" maximum:"1000000000000" example:"1500"`
+	ReservationID  string `json:"reservation_id,omitempty"  doc:"Names the reservation, which is settled by it. Choose a new one for each request, such as a UUID. Ids of an org's token and of operators are apart. Required with reserve, unless with dry_run." minLength:"1" maxLength:"128" pattern:"^[!-~]+$" patternDescription:"visible ASCII characters" example:"chat-7f3a"`
+	ReserveTimeout int64  `json:"reserve_timeout,omitempty" doc:"Seconds until a settlement returns nothing. Default, and the most for an org's token: the longest timeout of the limits that settle, 600 without one." minimum:"1" maximum:"86400"`
 }
 
 // Resolve implements [huma.ResolverWithPath]: it reports faults that the schema does not cover.
 func (c *Check) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
-	return subjectFaults(at.String(), c.IP, c.Endpoint, textField{"org_id", c.Org}, textField{"user_id", c.User},
+	faults := subjectFaults(at.String(), c.IP, c.Endpoint, textField{"org_id", c.Org}, textField{"user_id", c.User},
 		textField{"credential_id", c.Credential}, textField{"tier", c.Tier})
+	return append(faults, c.reserveFaults(at.String())...)
 }
 
 // admitRequest returns the request in the form that the decision path takes.
@@ -61,14 +70,20 @@ func (c *Check) admitRequest() *admit.CallerRequest {
 
 type checkInput struct{ Body Check }
 
-type checkOutput struct{ Body Checked }
+type checkOutput struct {
+	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was taken, because a check with this reservation_id was answered before."`
+	Body     Checked
+}
 
 func (s *Server) check(ctx context.Context, in *checkInput) (*checkOutput, error) {
+	if in.Body.reserves() {
+		return s.reserve(ctx, &in.Body)
+	}
 	results, err := s.decide(ctx, []Check{in.Body}, func(int) string { return "body" })
 	if err != nil {
 		return nil, err
 	}
-	return &checkOutput{results[0]}, nil
+	return &checkOutput{Body: results[0]}, nil
 }
 
 type checkBatchInput struct {
@@ -84,28 +99,21 @@ type checkBatchOutput struct {
 }
 
 func (s *Server) checkBatch(ctx context.Context, in *checkBatchInput) (*checkBatchOutput, error) {
+	at := func(i int) string { return fmt.Sprintf("body.checks[%d]", i) }
+	if err := denyReservations(in.Body.Checks, at); err != nil {
+		return nil, err
+	}
 	var out checkBatchOutput
 	var err error
-	out.Body.Results, err = s.decide(ctx, in.Body.Checks, func(i int) string { return fmt.Sprintf("body.checks[%d]", i) })
+	out.Body.Results, err = s.decide(ctx, in.Body.Checks, at)
 	return &out, err
 }
 
 // decide decides about requests one after the other; at returns the path of each in the body. Nothing is spent unless
 // the caller may check all of them. The error is an answer.
 func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string) ([]Checked, error) {
-	policies, err := s.loadedPlan()
+	policies, err := s.authorizeChecks(ctx, checks, at)
 	if err != nil {
-		return nil, err
-	}
-	for i := range checks {
-		if err := s.authorizeCheck(ctx, policies, &checks[i]); err != nil {
-			return nil, err
-		}
-	}
-	if err := requireIdentity(ctx, policies, checks, at); err != nil {
-		return nil, err
-	}
-	if err := s.checkNewSubjects(ctx, policies, checks); err != nil {
 		return nil, err
 	}
 	results := make([]Checked, len(checks))
@@ -120,20 +128,52 @@ func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string
 	return results, nil
 }
 
+// authorizeChecks returns the plan that decides, unless the caller may not make one of the checks. The error is an
+// answer.
+func (s *Server) authorizeChecks(ctx context.Context, checks []Check, at func(int) string) (*policy.Plan, error) {
+	policies, err := s.loadedPlan()
+	if err != nil {
+		return nil, err
+	}
+	for i := range checks {
+		if err := s.authorizeCheck(ctx, policies, &checks[i]); err != nil {
+			return nil, err
+		}
+	}
+	if err := requireIdentity(ctx, policies, checks, at); err != nil {
+		return nil, err
+	}
+	return policies, s.checkNewSubjects(ctx, policies, checks)
+}
+
 // decideOne decides about a request that the caller may check.
 func (s *Server) decideOne(ctx context.Context, policies *policy.Plan, c *Check) Checked {
+	var x admit.Exchange
+	s.admitCheck(ctx, policies, c, &x)
+	return s.newAnswer(ctx, policies, c, &x.Decision)
+}
+
+// admitCheck admits or denies a request that the caller may check.
+func (s *Server) admitCheck(ctx context.Context, policies *policy.Plan, c *Check, x *admit.Exchange) {
 	path, v := s.Path, s.viewOf(callerOf(ctx))
 	if c.DryRun {
 		path = s.dryRunPath(policies)
 	}
 	if v.tenant {
-		path = withSingleTokens(path, policies)
+		path = withBuckets(path, policies, singleTokenBuckets{path.Buckets})
 	}
-	var x admit.Exchange
-	if err := path.Admit(ctx, c.admitRequest(), &x); err != nil {
+	if c.Reserve != nil {
+		path = withBuckets(path, policies, reservingBuckets{path.Buckets, *c.Reserve, v})
+	}
+	if err := path.Admit(ctx, c.admitRequest(), x); err != nil {
 		s.Log.Error("decide a request: on_internal_error applies", "error", err)
 	}
-	d := v.filter(&x.Decision)
+}
+
+// newAnswer returns what the caller may read of a decision.
+func (s *Server) newAnswer(ctx context.Context, policies *policy.Plan, c *Check, decided *decision.Decision) Checked {
+	v := s.viewOf(callerOf(ctx))
+	d := v.filter(decided)
 	return newChecked(d, c, s.checkNotes(policies, d, c, v), v)
 }
 

@@ -36,6 +36,8 @@ type Checked struct {
 	Overrides []int64       `json:"overrides,omitempty"     doc:"The ids of the overrides that changed a limit, or that ban or exempt the request."`
 	ExemptBy  string        `json:"exempt_by,omitempty"     doc:"What exempts the request: an override, or the place in the plugin's config." example:"exempt[3]"`
 	Notes     []string      `json:"notes,omitempty"         doc:"Warnings about likely mistakes in the check, and about limits that do not count it together with Kong's requests."`
+
+	Reservation *Reservation `json:"reservation,omitempty" doc:"Present if the check reserved, and was allowed."`
 }
 
 // CheckStatus is the answer of one limit.

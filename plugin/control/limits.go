@@ -20,13 +20,13 @@ import (
 // the same path.
 type Rates struct {
 	Requests  int64 // of one token; 0: 6000
-	Decisions int64 // of one token to the decision API, instead of Requests; each check of a batch counts; 0: 600000
+	Decisions int64 // of one token to the decision API, settlements included, instead of Requests; each check of a batch counts; 0: 600000
 	Failures  int64 // of one address, without a valid token; 0: 60
 	Lookups   int64 // of unknown tokens from one address; 0: 60
 
-	// Subjects bounds how many new users, credentials and addresses the token of an org may spend for, a second; 0:
-	// 100. The burst is ten seconds' worth, and at least as many as a batch can have. A subject is new if the token has
-	// not named it recently.
+	// Subjects bounds how many new users, credentials, addresses and reservations the token of an org may spend for, a
+	// second; 0: 100. The burst is ten seconds' worth, and at least as many as a batch can have. A subject is new if the
+	// token has not named it recently.
 	Subjects int64
 }
 
@@ -34,6 +34,7 @@ const (
 	limitsNamespace = "control"
 	decisionPath    = "/v1/ratelimit/check"
 	batchPath       = decisionPath + "/batch"
+	settlePath      = "/v1/ratelimit/settle"
 	maxChecks       = 100 // of a batch
 	minute          = 60  // seconds
 )
@@ -90,7 +91,7 @@ func (s *Server) withinLimits(ctx huma.Context, token string, cost int64) bool {
 		Method: ctx.Method(),
 		Path:   ctx.Operation().Path,
 	}
-	if request.Path == batchPath {
+	if request.Path == batchPath || request.Path == settlePath {
 		request.Path = decisionPath
 	}
 	if err := s.limits.Admit(ctx.Context(), &request, &x); err != nil {

@@ -25,13 +25,16 @@ const (
 	byNewSubjects        = "new_subjects" // label of limited_total
 )
 
-// subject is a user, a credential or an address with buckets of its own.
+// subject is a user, a credential or an address with buckets of its own, or a reservation.
 type subject struct {
 	kind policy.Kind
 	name string
 }
 
-// subjectLimiter bounds how many new subjects each token may name. Each has buckets in Redis, and callers choose the
+// reservationKind is the kind of a reservation's id, which no bucket has.
+const reservationKind policy.Kind = 1<<8 - 1
+
+// subjectLimiter bounds how many new subjects each token may name. Each has buckets or an entry in Redis, and callers choose the
 // names freely. It remembers hashes of recent subjects, in bounded memory. It is safe for concurrent use.
 type subjectLimiter struct {
 	mu     sync.Mutex
@@ -148,8 +151,8 @@ func (t *recentSubjects) add(h uint64) {
 	}
 }
 
-// checkNewSubjects returns why the token of an org may not spend for so many new users, credentials and addresses.
-// Those without a limit of their own do not count. The error is an answer.
+// checkNewSubjects returns why the token of an org may not spend for so many new users, credentials, addresses and
+// reservations. Those without a limit of their own do not count. The error is an answer.
 func (s *Server) checkNewSubjects(ctx context.Context, policies *policy.Plan, checks []Check) error {
 	caller := callerOf(ctx)
 	if s.newSubjects == nil || caller.Role != Tenant {
@@ -159,6 +162,9 @@ func (s *Server) checkNewSubjects(ctx context.Context, policies *policy.Plan, ch
 	var r policy.Resolution
 	for i := range checks {
 		c := &checks[i]
+		if c.reserves() {
+			named[subject{reservationKind, c.ReservationID}] = struct{}{}
+		}
 		if c.DryRun || c.User+c.Credential+c.IP == "" {
 			continue
 		}
@@ -181,8 +187,8 @@ func (s *Server) checkNewSubjects(ctx context.Context, policies *policy.Plan, ch
 		return nil
 	}
 	s.metrics.limited.WithLabelValues(byNewSubjects).Inc()
-	detail := fmt.Sprintf("this token names more new users, credentials and addresses than the %d a second that are "+
-		"allowed (--new-subjects): nothing was decided", s.newSubjects.limit.Spec().Quantity)
+	detail := fmt.Sprintf("this token names more new users, credentials, addresses and reservations than the %d a second "+
+		"that are allowed (--new-subjects): nothing was decided", s.newSubjects.limit.Spec().Quantity)
 	again := http.Header{"Retry-After": {strconv.FormatInt(wait.Seconds(), 10)}}
 	return huma.ErrorWithHeaders(huma.NewError(http.StatusTooManyRequests, detail), again)
 }

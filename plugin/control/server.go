@@ -18,6 +18,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation/named"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -48,6 +49,9 @@ type Options struct {
 	// Path decides like the plugin, with the same config, rows and buckets; nil: the decision API and the limits in force
 	// answer 503.
 	Path *admit.Path
+
+	// Reservations keeps what checks reserve until it is settled; nil: checks that reserve, and settlements, answer 503.
+	Reservations *named.Ledger
 
 	// RequestPolicy returns the policy that requests use for a bucket: the given one, or one with less capacity if
 	// nodes may lease tokens of it; nil: always the given one.

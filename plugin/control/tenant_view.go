@@ -111,12 +111,12 @@ func (m singleTokenBuckets) Take(ctx context.Context, bounds []policy.Bound, sta
 	return m.Buckets.Take(ctx, bounds, statuses)
 }
 
-// withSingleTokens returns a path that decides like path, with singleTokenBuckets.
-func withSingleTokens(path *admit.Path, policies *policy.Plan) *admit.Path {
+// withBuckets returns a path that decides like path by the given policies, with other buckets.
+func withBuckets(path *admit.Path, policies *policy.Plan, buckets admit.Buckets) *admit.Path {
 	next := &admit.Path{
 		Now:        path.Now,
 		Elapsed:    path.Elapsed,
-		Buckets:    singleTokenBuckets{path.Buckets},
+		Buckets:    buckets,
 		Meta:       path.Meta,
 		Renderer:   path.Renderer,
 		Observers:  path.Observers,

@@ -103,6 +103,7 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		Ping:            d.ping,
 		PingSecond:      d.pingSecond,
 		Path:            d.path,
+		Reservations:    d.reservations,
 		RequestPolicy:   d.requestPolicy,
 		IsRoute:         d.isRoute,
 		Limits:          own,

@@ -16,6 +16,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation/named"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -35,6 +36,7 @@ type decider struct {
 	ping            func(context.Context) error // pings that Redis; nil: none
 	pingSecond      func(context.Context) error // pings the Redis of addresses; nil: none
 	routes          map[string]string           // of the config's file, by name
+	reservations    *named.Ledger               // what checks reserve
 	log             *slog.Logger
 
 	requestPolicy func(*policy.Policy) *policy.Policy // returns the policy for reading the buckets of one; nil: itself
@@ -85,6 +87,9 @@ func (d *decider) openPath(config *routeconfig.Config) error {
 	if config.Config.Strategy == schema.StrategyRedis {
 		d.requestPolicy = d.Stores.StorePolicy
 	}
+	if d.reservations, err = d.openReservations(&config.Config); err != nil {
+		return fmt.Errorf("%s: %w", config.Where, err)
+	}
 	shared, _, err := d.Stores.OpenShared(&config.Config)
 	switch {
 	case errors.Is(err, bucket.ErrNotShared):
@@ -101,4 +106,22 @@ func (d *decider) openPath(config *routeconfig.Config) error {
 	}
 	d.buckets, d.ping, d.pingSecond, d.operatorBuckets = shared, shared.Ping, shared.PingSecond, operators
 	return nil
+}
+
+// openReservations opens what keeps the reservations of checks: beside the buckets, in Redis or in this process.
+func (d *decider) openReservations(config *schema.Config) (*named.Ledger, error) {
+	buckets, _, err := d.Stores.Open(config)
+	if err != nil {
+		return nil, err
+	}
+	o := named.Options{Buckets: buckets, Observer: d.Metrics.Settlements(), Now: time.Now, Log: d.log}
+	switch records, _, err := d.Stores.OpenRecords(config); {
+	case err != nil:
+		return nil, err
+	case records != nil:
+		o.Records = records
+	default:
+		o.Records, o.Own = named.NewLocal(process.Elapsed, 0), true
+	}
+	return named.New(o), nil
 }
