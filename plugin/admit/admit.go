@@ -42,7 +42,7 @@ type Observer interface {
 
 // Reservations keeps what requests have reserved in limits that settle (package plugin/reservation).
 type Reservations interface {
-	// Keep is called with the decision of an admitted request. It returns the id under which the log phase settles what
+	// Keep is called with the decision of an admitted request. It returns the token by which the log phase settles what
 	// was reserved, or "" if there is nothing to settle. It must not keep d or anything that d refers to except strings.
 	Keep(d *decision.Decision) string
 }
@@ -70,7 +70,7 @@ type Exchange struct {
 	Decision decision.Decision
 	Response response.Response
 
-	Reservation string // id of what the request has reserved, for the log phase; "": nothing
+	Reservation string // token of what the request has reserved, for the log phase; "": nothing
 }
 
 // Admit decides one request and stores the decision and the response in x. An error means that facts or buckets failed;

@@ -81,8 +81,8 @@ func (s *session) respond() {
 	if s.instance.traces {
 		s.event.SetSerializeValue(serializedAs, trace(&s.exchange.Decision))
 	}
-	if id := s.exchange.Reservation; id != "" {
-		s.event.SetShared(sharedReservation, id)
+	if token := s.exchange.Reservation; token != "" {
+		s.event.SetShared(sharedReservation, token)
 	}
 	r := &s.exchange.Response
 	s.headers = s.headers[:0]

@@ -14,8 +14,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// sharedReservation is the key of kong.ctx.shared under which the id of a reservation goes from the access phase to the
-// log phase.
+// sharedReservation is the key of kong.ctx.shared under which the token of a reservation goes from the access phase to
+// the log phase.
 const sharedReservation = "trl"
 
 // SettlingOptions configures a Settling.
@@ -29,7 +29,7 @@ type SettlingOptions struct {
 
 // Settler settles reservations. A reservation.Table is one.
 type Settler interface {
-	Settle(ctx context.Context, id string, source reservation.Source) error
+	Settle(ctx context.Context, token string, source reservation.Source) error
 }
 
 // Settling serves the companion plugin to Kong: its log phase settles what limits have reserved for a request.
@@ -62,15 +62,15 @@ func (s *Settling) settle(ctx context.Context, e *kongwire.Event) error {
 		e.Local = end
 	}
 	end.event = e
-	id, err := end.readID()
+	token, err := end.readToken()
 	switch {
 	case err != nil:
 		return err
-	case id == "":
+	case token == "":
 		s.unreserved.Add(1)
 		return nil
 	}
-	return s.reservations.Settle(ctx, id, end)
+	return s.reservations.Settle(ctx, token, end)
 }
 
 // requestEnd reads what Kong's log phase says about one request. Its memory is that of a connection.
@@ -89,13 +89,13 @@ var endQuestions = []kongwire.Question{
 	kongwire.NewQuestion("kong.response.get_source", ""),
 }
 
-// readID returns the id of the request's reservation, or "" if it has none, and reads the status and the source of the
+// readToken returns the token of the request's reservation, or "" if it has none, and reads the status and the source of the
 // response.
-func (r *requestEnd) readID() (id string, err error) {
+func (r *requestEnd) readToken() (token string, err error) {
 	err = r.event.Ask(endQuestions, func(i int, answer []byte) (err error) {
 		switch i {
 		case 0:
-			id, err = kongwire.DecodeStringValue(answer)
+			token, err = kongwire.DecodeStringValue(answer)
 		case 1:
 			r.status, err = kongwire.DecodeInt(answer)
 		case 2:
@@ -103,7 +103,7 @@ func (r *requestEnd) readID() (id string, err error) {
 		}
 		return err
 	})
-	return id, err
+	return token, err
 }
 
 // headersQuestion is for all headers of the response: kong.response.get_header hides that one came more than once.

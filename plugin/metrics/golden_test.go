@@ -108,7 +108,8 @@ func TestNamesAndHelpFollowPrometheusConventions(t *testing.T) {
 }
 
 func TestNumbersThatOthersKeepAreReadAtEveryScrape(t *testing.T) {
-	const want = `answered_limits_total{by="lease",store="redis:6379"} 61
+	const want = `abandoned_settlements_total 88
+answered_limits_total{by="lease",store="redis:6379"} 61
 answered_limits_total{by="memory",store="redis:6379"} 62
 answered_limits_total{by="redis",store="redis:6379"} 63
 config_faults_total 7
@@ -129,6 +130,7 @@ local_buckets_expired_total 12
 log_lines_total{level="error"} 55
 log_lines_total{level="warn"} 54
 lost_refunds_total{store="redis:6379"} 27
+lost_settlements_total{store="redis:6379"} 84
 meta_limit_denials_total 8
 new_addresses_total{by="local",store="redis:6379"} 75
 new_addresses_total{by="own",store="redis:6379"} 73
@@ -138,6 +140,7 @@ questions_total 2001
 reconciled_tokens_total{outcome="charged",store="redis:6379"} 23
 reconciled_tokens_total{outcome="written_off",store="redis:6379"} 24
 redis_round_trips_total{store="redis:6379"} 28
+settled_elsewhere_total 87
 snapshot_catch_ups_total 35
 snapshot_loads_total 34
 snapshot_saves_total 36
@@ -145,6 +148,7 @@ taken_keys_total{store="redis:6379"} 26
 undecided_total 5
 unknown_instances_total 6
 unknown_reservations_total 82
+unrecorded_reservations_total 86
 unreserved_requests_total 83
 writes_total 1002
 `

@@ -75,7 +75,8 @@ func everySource() Sources {
 		Stores: func() []Store {
 			return []Store{{
 				Name: "redis:6379", Degraded: true, DegradedSeconds: 21.5, Waiting: 22, Charged: 23, WrittenOff: 24,
-				Foreign: 25, Taken: 26, LostRefunds: 27, RoundTrips: 28, LiveNodes: map[string]int{"default": 3, "eu": 2},
+				Foreign: 25, Taken: 26, LostRefunds: 27, LostSettlements: 84, RoundTrips: 28,
+				LiveNodes: map[string]int{"default": 3, "eu": 2},
 				Leases: Leases{
 					FromLease: 61, FromMemory: 62, FromStore: 63, Renewals: 64, Failed: 71, Refunds: 65,
 					Held: 72, Out: 66, Granted: 67, Spent: 68, Returned: 69, Expired: 70,
@@ -83,7 +84,11 @@ func everySource() Sources {
 				Addresses: Addresses{Own: 73, Prefix: 74, Local: 75, Kept: 76, Most: 77, Rate: 78, LogBytes: 79, MostLogBytes: 80},
 			}}
 		},
-		Reservations: func() Reservations { return Reservations{Kept: 81, Unknown: 82, Unreserved: 83} },
+		Reservations: func() Reservations {
+			return Reservations{
+				Kept: 81, Parked: 85, Unknown: 82, Unrecorded: 86, Elsewhere: 87, Abandoned: 88, Unreserved: 83,
+			}
+		},
 
 		Limits:    func() []Limit { return []Limit{{"minute", "gold", 600}, {"shared", "", 9000}} },
 		Overrides: func() Overrides { return Overrides{Bans: 41, Exemptions: 42, Limits: 43, Penalties: 44} },

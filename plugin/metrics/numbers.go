@@ -71,10 +71,30 @@ var reservationNumbers = []number[Reservations]{
 		"Reservations that wait for the end of their requests now.",
 		func(r *Reservations) float64 { return float64(r.Kept) },
 	),
+	gauge(
+		"parked_settlements",
+		"Requests that have ended and wait until their reservation can be claimed in Redis now.",
+		func(r *Reservations) float64 { return float64(r.Parked) },
+	),
 	counter(
 		"unknown_reservations_total",
-		"Log phases with a reservation that this process does not have: settled before, forgotten, or made by another one.",
+		"Log phases with a reservation that no process has: settled before, forgotten, or never made.",
 		func(r *Reservations) float64 { return float64(r.Unknown) },
+	),
+	counter(
+		"unrecorded_reservations_total",
+		"Reservations that could not be recorded in Redis, so that only the process that made them can settle them.",
+		func(r *Reservations) float64 { return float64(r.Unrecorded) },
+	),
+	counter(
+		"settled_elsewhere_total",
+		"Reservations of this process that another one has settled, after a reload of Kong for instance.",
+		func(r *Reservations) float64 { return float64(r.Elsewhere) },
+	),
+	counter(
+		"abandoned_settlements_total",
+		"Requests that have ended and were not settled, because their reservation could not be claimed in Redis.",
+		func(r *Reservations) float64 { return float64(r.Abandoned) },
 	),
 	counter(
 		"unreserved_requests_total",
@@ -183,6 +203,12 @@ var storeNumbers = []number[Store]{
 		"lost_refunds_total",
 		"Failed calls to refund what a denied request had spent.",
 		func(s *Store) float64 { return float64(s.LostRefunds) },
+		"store",
+	),
+	counter(
+		"lost_settlements_total",
+		"Limits of requests whose settlement Redis did not answer, so that their reservations may have stayed charged.",
+		func(s *Store) float64 { return float64(s.LostSettlements) },
 		"store",
 	),
 	counter(

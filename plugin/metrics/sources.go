@@ -42,10 +42,14 @@ type Process struct {
 	MetaDenied       uint64 // requests denied by meta_limit
 }
 
-// Reservations holds the numbers of the reservations in this process, all but Kept since it started.
+// Reservations holds the numbers of the reservations in this process, all but Kept and Parked since it started.
 type Reservations struct {
 	Kept       int    // that wait for their log phase now
-	Unknown    uint64 // log phases with an id that is not kept: settled before, forgotten, or of another process
+	Parked     int    // that wait for their shared store now, after their log phase
+	Unknown    uint64 // log phases with an id that is not kept: settled before, forgotten, or never made
+	Unrecorded uint64 // that could not be recorded in the shared store
+	Elsewhere  uint64 // that another process has settled
+	Abandoned  uint64 // that could not be claimed in the shared store, after their log phase
 	Unreserved uint64 // log phases of requests without a reservation
 }
 
@@ -68,6 +72,7 @@ type Store struct {
 	Foreign         uint64  // values of a foreign format, read as empty buckets
 	Taken           uint64  // keys of the plugin that hold another type; their bounds were left out
 	LostRefunds     uint64  // failed calls to refund what a denied request had spent
+	LostSettlements uint64  // bounds of which a settlement was not answered
 	RoundTrips      uint64  // scripts sent to its servers for decisions
 
 	LiveNodes map[string]int // by namespace: the nodes that share it, as last counted
@@ -186,6 +191,7 @@ func (s *Store) add(one *Store) {
 	s.Foreign += one.Foreign
 	s.Taken += one.Taken
 	s.LostRefunds += one.LostRefunds
+	s.LostSettlements += one.LostSettlements
 	s.RoundTrips += one.RoundTrips
 	s.Leases.add(&one.Leases)
 	s.Addresses.add(&one.Addresses)

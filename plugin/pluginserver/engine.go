@@ -57,7 +57,10 @@ func newEngine(
 	}
 	sources.Reservations = func() metrics.Reservations {
 		kept := e.Reservations.Stats()
-		return metrics.Reservations{Kept: kept.Kept, Unknown: kept.Unknown, Unreserved: served.settling.Unreserved()}
+		return metrics.Reservations{
+			Kept: kept.Kept, Parked: kept.Parked, Unknown: kept.Unknown, Unrecorded: kept.Unrecorded,
+			Elsewhere: kept.Elsewhere, Abandoned: kept.Abandoned, Unreserved: served.settling.Unreserved(),
+		}
 	}
 	e.Metrics = metrics.NewWithTenants(process.Version, sources, s.tenantLabels())
 	e.Reservations = reservation.New(reservation.Options{

@@ -1,24 +1,45 @@
 // Package reservation keeps what requests have reserved until they are settled. In Kong's access phase a limit that
 // settles takes a reservation, because what the request will cost is not clear yet. [Keeper.Keep] remembers it under an
-// id, which travels with the request. The log phase reads what the request really used, and [Table.Settle] replaces the
-// reservation by that.
+// id, which travels with the request in a token. The log phase reads what the request really used, and [Table.Settle]
+// replaces the reservation by that.
+//
+// # In all processes
+//
+// A log phase may reach another process: after a reload of Kong, or because the first one was killed. So a reservation
+// in a store that processes share is recorded there too, as a [Record], which has all that settling it takes. The record
+// is written right after the take and not by its script, so that a request neither waits for it nor makes Redis do more
+// at once. A kill in the milliseconds between leaves the reservation charged, which is the safe side.
+//
+// In another process the token says which store has the record, and what to read of the request before the record is
+// there. If that process has not opened the store yet, because it has not seen the config, the end of the request is
+// parked until it does.
 //
 // # Once or never
 //
-// A reservation leaves the table before its buckets are changed, so it is settled once at most, however often Kong
-// sends the event of a log phase. The id comes from the request's context, which other plugins can write. An id that
-// the table does not have settles nothing, and a reservation names its buckets itself: a forged id returns no more than
-// that reservation took.
+// Of a process, one call takes a reservation out of its table. Of all processes, one takes its record out of the store
+// ([Records.Take]). Only who gets both changes the buckets, so a reservation is settled once at most, however often and
+// wherever Kong sends the event of a log phase.
+//
+//	the record               the process that made it           another process
+//	is taken out             settles                            settles
+//	is gone                  does nothing: another has settled  looks once more a second later, then does nothing
+//	was not written          settles                            does nothing
+//	may have been taken out  charges more, returns nothing      looks again
+//	is out of reach          parks the end of the request       parks the end of the request
+//
+// The token comes from the request's context, which other plugins can write. It has no bucket and no number of tokens:
+// a forged one settles nothing, or returns no more than a reservation took.
 //
 // In doubt a request pays: a reservation stays charged if its request cannot be measured, if no log phase comes before
-// the limit's timeout, if the process ends, and if the table is full. A request that is measured after the timeout is
-// charged what it used beyond its reservation, and gets nothing back.
+// the limit's timeout, and if the table is full. A request that is measured after the timeout is charged what it used
+// beyond its reservation, and gets nothing back. All processes measure the timeout by the wall clock of the record.
 //
 // # Bounds
 //
-// The table has at most [Options.Most] reservations. Beyond that one is dropped: one that has timed out, and so can only
-// be charged more, or else the one that would time out first, which is counted. It is in the memory of one process: a
-// log phase that reaches another process, such as that of the time before a reload of Kong, finds no reservation there.
+// The table has at most [Options.Most] reservations. Beyond that one is dropped, with its record: one that has timed
+// out, and so can only be charged more, or else the one that would time out first, which is counted. A record expires
+// after twice the timeout. At most 1,024 records are on their way at a time; beyond that a reservation is not recorded,
+// and only its own process can settle it. At most 10,000 ends of requests are parked, of 32 MB, for ten minutes each.
 //
 // What a request used is measured by package settle, and what a change does to a bucket is in package limit.
 package reservation

@@ -11,29 +11,52 @@ import (
 type Keeper struct {
 	table   *Table
 	buckets Buckets
+	shared  *Shared // nil: its reservations are in this process alone
 	release func()
 	uses    atomic.Int64 // the keeper itself, until it is closed, and each of its reservations
 }
 
-// Keeper returns a keeper for a store. release closes the store.
-func (t *Table) Keeper(buckets Buckets, release func()) *Keeper {
-	k := &Keeper{table: t, buckets: buckets, release: release}
+// Shared is the part of a store that all processes share.
+type Shared struct {
+	Records Records
+	// Fingerprint identifies the store in all processes that have opened it: 16 hexadecimal digits, in lower case.
+	Fingerprint string
+}
+
+// Keeper returns a keeper for a store. With shared, reservations are recorded there, so that other processes can settle
+// them; nil: only this process can. release closes the store.
+func (t *Table) Keeper(buckets Buckets, shared *Shared, release func()) *Keeper {
+	k := &Keeper{table: t, buckets: buckets, shared: shared, release: release}
 	k.uses.Store(1)
+	if shared != nil {
+		t.addShared(k)
+	}
 	return k
 }
 
-// Keep remembers what an admitted request has reserved in limits that settle, and returns the id of the reservation, or
-// "" if there is nothing to settle. It copies what it keeps of d.
+// Keep remembers what an admitted request has reserved in limits that settle, and returns the token of the reservation,
+// or "" if there is nothing to settle. It copies what it keeps of d, and waits for nothing.
 func (k *Keeper) Keep(d *decision.Decision) string {
 	record := NewRecord(d, k.table.options.Now())
 	if record == nil || !k.use() {
 		return ""
 	}
-	return k.table.add(&reservation{Record: record, needs: record.Needs(), keeper: k})
+	r := &reservation{Record: record, needs: record.Needs(), keeper: k}
+	k.table.add(r)
+	t := token{id: r.id}
+	if r.writing != nil {
+		t.store, t.needs = k.shared.Fingerprint, r.needs
+	}
+	return t.String()
 }
 
 // Close closes the store once no reservation needs it any more. Call it once.
-func (k *Keeper) Close() { k.done() }
+func (k *Keeper) Close() {
+	if k.shared != nil {
+		k.table.removeShared(k)
+	}
+	k.done()
+}
 
 // use adds a reservation, and reports false if the store is closed.
 func (k *Keeper) use() bool {

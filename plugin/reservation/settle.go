@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
 )
 
@@ -13,27 +14,87 @@ type Source interface {
 	Read(ctx context.Context, needs settle.Needs, a *settle.Answer) error
 }
 
-// Settle settles the reservation of an id with what source reads. An id that the table does not have, or no longer has,
-// does nothing. An error means that the request could not be measured or settled: its reservation stays charged.
-func (t *Table) Settle(ctx context.Context, id string, source Source) error {
-	r := t.take(id)
-	if r == nil {
+// Settle settles the reservation of a token with what source reads. Another process may have made it: then its record
+// is claimed in the shared store, as soon as this process has opened that. Any other text, and a reservation that is
+// settled already, do nothing. An error means that the request could not be measured or settled: its reservation stays
+// charged.
+func (t *Table) Settle(ctx context.Context, text string, source Source) error {
+	parsed, ok := parseToken(text)
+	if !ok {
+		t.countUnknown()
 		return nil
 	}
-	defer r.keeper.done()
+	if r := t.take(parsed.id); r != nil {
+		return t.settleOwn(ctx, r, source)
+	}
+	if parsed.store == "" {
+		t.countUnknown()
+		return nil
+	}
+	return t.settleForeign(ctx, &parsed, source)
+}
+
+// settleOwn settles a reservation of this process, which has left the table.
+func (t *Table) settleOwn(ctx context.Context, r *reservation, source Source) error {
 	if !r.late && t.options.Elapsed() >= r.ends { // Expire has not seen it yet
 		t.giveUp(r, TimedOut)
 		r.late = true
 	}
-	var answer settle.Answer
-	if err := source.Read(ctx, r.needs, &answer); err != nil {
-		t.observe(r, r.unmeasured())
+	end := &requestEnd{token: token{id: r.id}, own: r, at: t.options.Now()}
+	if err := source.Read(ctx, r.needs, &end.answer); err != nil {
+		t.observe(r.Record, r.unmeasured(), t.options.Elapsed()-r.made)
+		t.discard(r)
+		r.keeper.done()
 		return fmt.Errorf("read what a request used: its reservation stays charged: %w", err)
 	}
-	all := r.Measure(&answer, r.late)
-	err := r.Record.Settle(ctx, r.keeper.buckets, all)
-	t.observe(r, all)
+	done, err := t.finishOwn(ctx, end)
+	if !done && !t.park(end) {
+		t.abandon(end)
+	}
 	return err
+}
+
+// finishOwn claims and settles a reservation of this process. It reports false if the store is out of reach.
+func (t *Table) finishOwn(ctx context.Context, end *requestEnd) (done bool, err error) {
+	r := end.own
+	won := r.claim(ctx)
+	switch won {
+	case isOutOfReach:
+		return false, nil
+	case isSettled:
+		t.elsewhere.Add(1)
+		r.keeper.done()
+		return true, nil
+	}
+	defer r.keeper.done()
+	all := r.Measure(&end.answer, r.late || r.Late(end.at))
+	if won == isDoubtful {
+		r.chargeOnly = allBounds(len(all))
+	}
+	err = r.Record.Settle(ctx, r.keeper.buckets, all)
+	if won == isDoubtful {
+		r.markLost(all)
+	}
+	t.observe(r.Record, all, t.options.Elapsed()-r.made)
+	return true, err
+}
+
+// allBounds returns n times true.
+func allBounds(n int) []bool {
+	all := make([]bool, n)
+	for i := range all {
+		all[i] = true
+	}
+	return all
+}
+
+// markLost marks the settlements that would have returned tokens, and did not.
+func (r *Record) markLost(all []Settlement) {
+	for i := range all {
+		if o := all[i].Outcome; o != Unmeasured && o != Late && all[i].Actual < r.Bounds[i].Cost {
+			all[i].Outcome = Lost
+		}
+	}
 }
 
 // unmeasured returns the settlement of each bound of a request that could not be measured.
@@ -45,15 +106,14 @@ func (r *Record) unmeasured() []Settlement {
 	return all
 }
 
-// observe reports the settlements.
-func (t *Table) observe(r *reservation, all []Settlement) {
+// observe reports the settlements of a record.
+func (t *Table) observe(r *Record, all []Settlement, delay limit.Micros) {
 	o := t.options.Observer
 	if o == nil {
 		return
 	}
-	delay := t.options.Elapsed() - r.made
 	for i := range r.Bounds {
-		all[i].Delay = delay
+		all[i].Delay = max(delay, 0)
 		o.Settled(&r.Bounds[i], all[i])
 	}
 }

@@ -4,11 +4,9 @@ import (
 	"container/heap"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"log/slog"
-	"slices"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -72,29 +70,38 @@ type Options struct {
 type Table struct {
 	options Options
 
+	background sync.WaitGroup
+	slots      chan struct{} // one for each call in the background
+	opened     chan struct{} // has room for one: a shared store was opened
+
+	unrecorded, elsewhere, abandoned atomic.Uint64
+
 	mu      sync.Mutex
 	byID    map[id]*reservation
 	waiting ends // the reservations that have not timed out, by the instant at which they do
 	late    ends // those that have, by the instant at which they are forgotten
 	unknown uint64
 
-	made, reached uint64       // reservations, and those whose log phase came
+	shared      map[string][]*Keeper // the open ones, by the fingerprint of their store
+	parked      []*requestEnd
+	parkedBytes int
+
+	made, reached uint64       // reservations, and requests with one whose log phase came
 	firstMade     limit.Micros // when the first one was made
 	warned        bool         // no log phase came, which was logged
 }
 
-type id [16]byte
-
 // reservation holds what one request has reserved.
 type reservation struct {
 	*Record
-	id     id
-	keeper *Keeper
-	needs  settle.Needs
-	made   limit.Micros // by Options.Elapsed
-	ends   limit.Micros // when it times out; if it has, when it is forgotten
-	late   bool         // it has timed out
-	place  int          // in waiting or late
+	id      id
+	keeper  *Keeper
+	needs   settle.Needs
+	writing *writing     // nil: only this process has it
+	made    limit.Micros // by Options.Elapsed
+	ends    limit.Micros // when it times out; if it has, when it is forgotten
+	late    bool         // it has timed out
+	place   int          // in waiting or late
 }
 
 // New returns an empty table.
@@ -102,28 +109,48 @@ func New(o Options) *Table {
 	if o.Most <= 0 {
 		o.Most = DefaultMost
 	}
-	return &Table{options: o, byID: map[id]*reservation{}}
+	return &Table{
+		options: o, byID: map[id]*reservation{}, shared: map[string][]*Keeper{},
+		slots: make(chan struct{}, maxWriting), opened: make(chan struct{}, 1),
+	}
 }
 
-// Stats holds the numbers of a table.
+// Stats holds the numbers of a table, since the start where they are not of now.
 type Stats struct {
-	Kept    int    // reservations that wait for their log phase now
-	Unknown uint64 // log phases whose id the table did not have, since the start
+	Kept       int    // reservations that wait for their log phase now
+	Parked     int    // requests that have ended, and wait for their shared store now
+	Unknown    uint64 // log phases whose reservation does not exist, or exists no more
+	Unrecorded uint64 // reservations that could not be recorded in the shared store
+	Elsewhere  uint64 // reservations of this process that others have settled
+	Abandoned  uint64 // requests that have ended and could not be settled, because their shared store was out of reach
 }
 
 // Stats returns the numbers of the table.
 func (t *Table) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return Stats{Kept: len(t.byID), Unknown: t.unknown}
+	return Stats{
+		Kept: len(t.byID), Parked: len(t.parked), Unknown: t.unknown, Unrecorded: t.unrecorded.Load(),
+		Elsewhere: t.elsewhere.Load(), Abandoned: t.abandoned.Load(),
+	}
 }
 
-// add adds a reservation and returns its id. In a full table it replaces one that can only charge more, because it has
-// timed out, or else the one that times out first.
-func (t *Table) add(r *reservation) string {
+func (t *Table) countUnknown() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.unknown++
+}
+
+// add adds a reservation, gives it an id, and begins to record it if others can settle it. In a full table it replaces
+// one that can only charge more, because it has timed out, or else the one that times out first.
+func (t *Table) add(r *reservation) {
 	rand.Read(r.id[:]) // never fails: it ends the program instead
 	r.made = t.options.Elapsed()
 	r.ends = r.made + r.Timeout
+	if r.isRecordable() {
+		r.writing = &writing{done: make(chan struct{})}
+		t.write(r)
+	}
 	t.mu.Lock()
 	var dropped *reservation
 	if len(t.byID) >= t.options.Most {
@@ -144,7 +171,6 @@ func (t *Table) add(r *reservation) string {
 			o.Reserved(&r.Bounds[i])
 		}
 	}
-	return hex.EncodeToString(r.id[:])
 }
 
 // drop ends a reservation for which there was no room.
@@ -152,6 +178,7 @@ func (t *Table) drop(r *reservation) {
 	if !r.late {
 		t.giveUp(r, Dropped)
 	}
+	t.discard(r)
 	r.keeper.done()
 }
 
@@ -184,118 +211,13 @@ func (t *Table) giveUp(r *reservation, why Outcome) {
 }
 
 // take removes the reservation of an id from the table and returns it; nil: there is none.
-func (t *Table) take(text string) *reservation {
-	key, ok := parseID(text)
+func (t *Table) take(key id) *reservation {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.byID[key]
-	if !ok || r == nil {
-		t.unknown++
-		return nil
-	}
-	t.remove(r)
-	t.reached++
-	return r
-}
-
-// parseID returns the id of a text that the table has made.
-func parseID(text string) (key id, ok bool) {
-	if len(text) != hex.EncodedLen(len(key)) {
-		return key, false
-	}
-	_, err := hex.Decode(key[:], []byte(text))
-	return key, err == nil
-}
-
-// Expire gives up the reservations that have timed out. They are kept for as long again, so that a log phase that comes
-// late still charges what the request used beyond its reservation.
-func (t *Table) Expire() {
-	timedOut, forgotten, warn := t.ended(t.options.Elapsed())
-	for _, r := range timedOut {
-		t.giveUp(r, TimedOut)
-	}
-	for _, r := range forgotten {
-		r.keeper.done()
-	}
-	if warn {
-		t.options.Log.Warn("no reservation was settled yet: enable the plugin tenant-rate-settling wherever a limit settles; "+
-			"until then reservations stay charged", "reservations", t.reservations())
-	}
-}
-
-// A process that has made this many reservations, the first one this long ago, has a log phase to see by now.
-const (
-	warnAfter   = 100
-	warnTimeout = 60 * limit.Second
-)
-
-// reservations returns how many reservations were made.
-func (t *Table) reservations() uint64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.made
-}
-
-// ended returns the reservations that time out now, those that did so long ago and are forgotten now, and whether to
-// log that no log phase has come. It does the latter once.
-func (t *Table) ended(now limit.Micros) (timedOut, forgotten []*reservation, warn bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for len(t.waiting) > 0 && t.waiting[0].ends <= now {
-		r := heap.Pop(&t.waiting).(*reservation)
-		r.late = true
-		r.ends += r.Timeout
-		heap.Push(&t.late, r)
-		timedOut = append(timedOut, r)
-	}
-	for len(t.late) > 0 && t.late[0].ends <= now {
-		r := t.late[0]
+	if r != nil {
 		t.remove(r)
-		forgotten = append(forgotten, r)
+		t.reached++
 	}
-	warn = t.reached == 0 && !t.warned && t.made >= warnAfter && now-t.firstMade >= warnTimeout && t.options.Log != nil
-	t.warned = t.warned || warn
-	return timedOut, forgotten, warn
-}
-
-// expireEvery is the time between two calls of Expire.
-const expireEvery = time.Second
-
-// Run calls Expire every second until ctx ends.
-func (t *Table) Run(ctx context.Context) error {
-	ticker := time.NewTicker(expireEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			t.Expire()
-		}
-	}
-}
-
-// ends is a heap of reservations, the one that ends first at its top.
-type ends []*reservation
-
-func (e ends) Len() int           { return len(e) }
-func (e ends) Less(i, j int) bool { return e[i].ends < e[j].ends }
-func (e ends) Swap(i, j int) {
-	e[i], e[j] = e[j], e[i]
-	e[i].place, e[j].place = i, j
-}
-
-// Push implements heap.Interface.
-func (e *ends) Push(x any) {
-	r := x.(*reservation)
-	r.place = len(*e)
-	*e = append(*e, r)
-}
-
-// Pop implements heap.Interface.
-func (e *ends) Pop() any {
-	last := len(*e) - 1
-	r := (*e)[last]
-	*e = slices.Delete(*e, last, last+1)
 	return r
 }

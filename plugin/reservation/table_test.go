@@ -20,13 +20,15 @@ import (
 
 // world has a table over a real store in memory, on a clock that stands.
 type world struct {
-	t      *testing.T
-	now    limit.Micros
-	store  *memory.Store
-	table  *Table
-	keeper *Keeper
-	closed int
-	log    bytes.Buffer
+	t       *testing.T
+	now     limit.Micros
+	wall    limit.Micros // of the wall clock; 0: now
+	store   *memory.Store
+	table   *Table
+	keeper  *Keeper
+	closed  int
+	records *memoryRecords // nil: none
+	log     bytes.Buffer
 
 	mu      sync.Mutex
 	settled []Settlement
@@ -37,12 +39,14 @@ func newWorld(t *testing.T, most int) *world {
 	w := &world{t: t, now: 1_000_000 * limit.Second}
 	w.store = memory.New(memory.Options{Now: func() limit.Micros { return w.now }})
 	w.table = New(Options{
-		Elapsed: func() limit.Micros { return w.now }, Now: func() limit.Micros { return w.now }, Most: most, Observer: w,
+		Elapsed: func() limit.Micros { return w.now }, Now: w.wallClock, Most: most, Observer: w,
 		Log: slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
-	w.keeper = w.table.Keeper(w.store, func() { w.closed++ })
+	w.keeper = w.table.Keeper(w.store, nil, func() { w.closed++ })
 	return w
 }
+
+func (w *world) wallClock() limit.Micros { return max(w.wall, w.now) }
 
 func (w *world) Reserved(*policy.Bound) {}
 
@@ -86,6 +90,9 @@ func (w *world) reserve(b policy.Bound) string {
 	}
 	if d.Combine(); d.Denied() {
 		return ""
+	}
+	if w.records != nil {
+		d.Statuses[0].Source = decision.Redis
 	}
 	return w.keeper.Keep(&d)
 }
@@ -311,7 +318,7 @@ func (l *ledger) Settle(_ context.Context, _ []policy.Bound, statuses []decision
 
 func TestWhatFailModeOpenAdmittedIsSettled(t *testing.T) {
 	w, store := newWorld(t, 0), &ledger{}
-	keeper := w.table.Keeper(store, func() {})
+	keeper := w.table.Keeper(store, nil, func() {})
 	p := *budget(t, 100)
 	p.FailMode = policy.FailOpen
 	shadow := p

@@ -24,6 +24,18 @@ type Answer struct {
 	log *log // Log, once it has been checked
 }
 
+// Size returns the length of the texts that the answer holds, in bytes.
+func (a *Answer) Size() int {
+	size := len(a.Source) + len(a.Log)
+	for name, value := range a.Headers {
+		size += len(name) + len(value)
+	}
+	for name, value := range a.Shared {
+		size += len(name) + len(value.text)
+	}
+	return size
+}
+
 // Sources of a response, as kong.response.get_source answers.
 const (
 	SourceService = "service" // the upstream

@@ -120,7 +120,11 @@ func (e *Engine) Build(config schema.Config, plan *policy.Plan) (*admit.Path, fu
 	}
 	path.Buckets = buckets
 	if e.Reservations != nil {
-		keeper := e.Reservations.Keeper(buckets, release)
+		keeper, err := e.keeper(&config, buckets, release)
+		if err != nil {
+			release()
+			return nil, nil, err
+		}
 		path.Reservations, release = keeper, keeper.Close
 	}
 	e.add(path, plan)
@@ -128,6 +132,22 @@ func (e *Engine) Build(config schema.Config, plan *policy.Plan) (*admit.Path, fu
 		e.remove(path)
 		release()
 	}, nil
+}
+
+// keeper returns the keeper of what requests of a config reserve. It releases the buckets at its end.
+func (e *Engine) keeper(config *schema.Config, buckets reservation.Buckets, release func()) (*reservation.Keeper, error) {
+	records, releaseRecords, err := e.Stores.OpenRecords(config)
+	if err != nil {
+		return nil, err
+	}
+	var shared *reservation.Shared
+	if records != nil {
+		shared = &reservation.Shared{Records: records, Fingerprint: records.Fingerprint()}
+	}
+	return e.Reservations.Keeper(buckets, shared, func() {
+		releaseRecords()
+		release()
+	}), nil
 }
 
 // add adds a path that follows the rows of Postgres.

@@ -31,6 +31,7 @@ func storeNumbers(s *bucket.Stats) metrics.Store {
 		Foreign:         s.Redis.Foreign,
 		Taken:           s.Redis.Taken,
 		LostRefunds:     s.Redis.LostRefunds,
+		LostSettlements: s.Redis.LostSettlements,
 		RoundTrips:      s.Redis.Calls,
 		LiveNodes:       s.Outage.Live,
 		Leases: metrics.Leases{

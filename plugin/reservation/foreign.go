@@ -1,0 +1,189 @@
+package reservation
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
+)
+
+// Bounds of the ends of requests that wait for their shared store.
+const (
+	maxParked      = 10_000
+	maxParkedBytes = 32 << 20
+	maxParkedTime  = 600 * limit.Second
+)
+
+// parkedOverhead is what one of them takes beside its texts, in bytes.
+const parkedOverhead = 512
+
+// requestEnd is the end of a request, as its log phase has it. It waits where its shared store is out of reach, or not
+// opened by this process yet.
+type requestEnd struct {
+	token
+	own     *reservation // nil: another process has made it
+	answer  settle.Answer
+	at      limit.Micros // when it was read, by the wall clock
+	since   limit.Micros // when it was parked, by Options.Elapsed
+	size    int
+	missing bool // its record was looked for once, and may have been on its way
+}
+
+// settleForeign settles a reservation of another process.
+func (t *Table) settleForeign(ctx context.Context, parsed *token, source Source) error {
+	t.mu.Lock()
+	t.reached++
+	t.mu.Unlock()
+	end := &requestEnd{token: *parsed, at: t.options.Now()}
+	if err := source.Read(ctx, parsed.needs, &end.answer); err != nil {
+		return fmt.Errorf("read what a request of another process used: its reservation stays charged: %w", err)
+	}
+	done, err := t.finishForeign(ctx, end)
+	if !done && !t.park(end) {
+		t.abandon(end)
+	}
+	return err
+}
+
+// finishForeign claims and settles a reservation of another process. It reports false if that must be tried again: the
+// store is not open, or out of reach, or the record may still be on its way there.
+func (t *Table) finishForeign(ctx context.Context, end *requestEnd) (done bool, err error) {
+	k := t.sharedKeeper(end.store)
+	if k == nil {
+		return false, nil
+	}
+	defer k.done()
+	text, err := k.shared.Records.Take(ctx, end.id.key())
+	switch {
+	case err != nil:
+		return false, nil // the next try finds out
+	case text == nil && !end.missing:
+		end.missing = true
+		return false, nil
+	case text == nil:
+		t.countUnknown()
+		return true, nil
+	}
+	r := new(Record)
+	if err := r.UnmarshalBinary(text); err != nil {
+		t.abandoned.Add(1)
+		return true, fmt.Errorf("settle a request of another process: its reservation stays charged: %w", err)
+	}
+	all := r.Measure(&end.answer, r.Late(end.at))
+	err = r.Settle(ctx, k.buckets, all)
+	t.observe(r, all, end.at-r.Made)
+	return true, err
+}
+
+// addShared adds an open keeper, and lets what waits for its store be settled.
+func (t *Table) addShared(k *Keeper) {
+	t.mu.Lock()
+	t.shared[k.shared.Fingerprint] = append(t.shared[k.shared.Fingerprint], k)
+	t.mu.Unlock()
+	select {
+	case t.opened <- struct{}{}:
+	default: // Run has a signal already
+	}
+}
+
+// removeShared removes a keeper.
+func (t *Table) removeShared(k *Keeper) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	store := k.shared.Fingerprint
+	open := slices.DeleteFunc(t.shared[store], func(other *Keeper) bool { return other == k })
+	if t.shared[store] = open; len(open) == 0 {
+		delete(t.shared, store)
+	}
+}
+
+// sharedKeeper returns a keeper for a shared store, or nil. The caller must call its done.
+func (t *Table) sharedKeeper(store string) *Keeper {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, k := range t.shared[store] {
+		if k.use() {
+			return k
+		}
+	}
+	return nil
+}
+
+// park keeps the end of a request until its store can be reached, and reports whether there is room.
+func (t *Table) park(end *requestEnd) bool {
+	end.since, end.size = t.options.Elapsed(), end.answer.Size()+parkedOverhead
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.parked) >= maxParked || t.parkedBytes+end.size > maxParkedBytes {
+		return false
+	}
+	t.parked, t.parkedBytes = append(t.parked, end), t.parkedBytes+end.size
+	return true
+}
+
+// abandon gives up the end of a request: its reservation stays charged.
+func (t *Table) abandon(end *requestEnd) {
+	t.abandoned.Add(1)
+	if r := end.own; r != nil {
+		t.giveUp(r, Lost)
+		r.keeper.done()
+	}
+}
+
+// retry settles what is parked, as far as the stores can be reached. One that cannot is called once.
+func (t *Table) retry(ctx context.Context) {
+	t.mu.Lock()
+	waiting := t.parked
+	t.parked, t.parkedBytes = nil, 0
+	t.mu.Unlock()
+	away := map[string]bool{}
+	for _, end := range waiting {
+		store, finish := end.store, t.finishForeign
+		if end.own != nil {
+			store, finish = end.own.keeper.shared.Fingerprint, t.finishOwn
+		}
+		if ctx.Err() == nil && !away[store] {
+			missing := end.missing
+			done, err := finish(ctx, end)
+			if err != nil && t.options.Log != nil {
+				t.options.Log.Warn("settling a request after its log phase failed", "error", err)
+			}
+			if done {
+				continue
+			}
+			away[store] = end.missing == missing
+		}
+		if t.options.Elapsed()-end.since >= maxParkedTime || !t.parkAgain(end) {
+			t.abandon(end)
+		}
+	}
+}
+
+// parkAgain parks what was parked before.
+func (t *Table) parkAgain(end *requestEnd) bool {
+	since := end.since
+	ok := t.park(end)
+	end.since = since
+	return ok
+}
+
+// retryEvery is the time between two calls of retry.
+const retryEvery = time.Second
+
+// runRetries calls retry every second, and when a store is opened, until ctx ends.
+func (t *Table) runRetries(ctx context.Context) {
+	ticker := time.NewTicker(retryEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-t.opened:
+		}
+		t.retry(ctx)
+	}
+}

@@ -1,0 +1,229 @@
+package reservation_test
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// These tests have two processes on a real Redis, each with the stores and the table that a plugin process has.
+
+// process is what a plugin process keeps of reservations.
+type process struct {
+	t      *testing.T
+	store  store.Store
+	table  *reservation.Table
+	keeper *reservation.Keeper
+
+	mu       sync.Mutex
+	outcomes map[reservation.Outcome]int
+	reserved int
+}
+
+var started = time.Now()
+
+// newProcess returns a process with the Redis of a config open, until the end of the test.
+func newProcess(t *testing.T, config schema.Config) *process {
+	t.Helper()
+	elapsed := func() limit.Micros { return limit.Micros(time.Since(started).Microseconds()) }
+	now := func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
+	stores := bucket.New(t.Context(), bucket.Options{
+		Now: now, Elapsed: elapsed, Budget: time.Minute, Log: slog.New(slog.DiscardHandler), Nodes: 1, LeaseShare: 2,
+	})
+	p := &process{t: t, outcomes: map[reservation.Outcome]int{}}
+	p.table = reservation.New(reservation.Options{Elapsed: elapsed, Now: now, Observer: p})
+	serve(t, stores.Run)
+	serve(t, p.table.Run)
+
+	view, release, err := stores.Open(&config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, releaseRecords, err := stores.OpenRecords(&config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.store = view
+	p.keeper = p.table.Keeper(view, &reservation.Shared{Records: records, Fingerprint: records.Fingerprint()}, func() {
+		releaseRecords()
+		release()
+	})
+	return p
+}
+
+// serve runs a service until the end of the test.
+func serve(t *testing.T, run func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func inRedis(server *redistest.Server) schema.Config {
+	return schema.Config{Strategy: schema.StrategyRedis, Redis: schema.Redis{
+		Host: "127.0.0.1", Port: int64(server.Port), ConnectTimeout: 60_000, SendTimeout: 60_000, ReadTimeout: 60_000,
+	}}.WithDefaults()
+}
+
+func (p *process) Reserved(*policy.Bound) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reserved++
+}
+
+func (p *process) Settled(_ *policy.Bound, s reservation.Settlement) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.outcomes[s.Outcome]++
+}
+
+const year = 366 * 86_400 * limit.Second
+
+// budget is a limit of a million tokens in a window, which tenant acme has.
+func budget(t *testing.T, window limit.Micros, reserve int64) policy.Bound {
+	t.Helper()
+	rule, err := settle.New(schema.Settle{
+		Sources: []schema.SettleSource{{From: "shared.tokens"}}, Reserve: reserve, Timeout: 600,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1_000_000, Window: window})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return policy.Bound{
+		Policy: &policy.Policy{Name: "budget", Scope: policy.Tenant, Limit: l, Settle: rule}, Cost: reserve,
+		Key: policy.Key{Namespace: "default", Policy: "budget", Group: policy.ByTenant, GroupID: "acme"},
+	}
+}
+
+// reserve admits a request.
+func (p *process) reserve(b policy.Bound) string {
+	p.t.Helper()
+	var d decision.Decision
+	d.Reset()
+	d.Resolution.Bounds = append(d.Resolution.Bounds, b)
+	d.Grow()
+	if err := p.store.Take(p.t.Context(), d.Resolution.Bounds, d.Statuses); err != nil {
+		p.t.Fatal(err)
+	}
+	if d.Combine(); d.Denied() || d.Statuses[0].Source != decision.Redis {
+		p.t.Fatalf("not admitted by Redis: %+v", d.Statuses)
+	}
+	return p.keeper.Keep(&d)
+}
+
+// end is the end of a request that used some tokens.
+type end int64
+
+func (e end) Read(_ context.Context, _ settle.Needs, a *settle.Answer) error {
+	*a = settle.Answer{
+		Status: 200, Source: settle.SourceService, Tried: true,
+		Shared: map[string]settle.Value{"tokens": settle.Number(float64(e))},
+	}
+	return nil
+}
+
+func (p *process) settle(token string, used int64) {
+	if err := p.table.Settle(p.t.Context(), token, end(used)); err != nil {
+		p.t.Error(err)
+	}
+}
+
+// used returns what the bucket counts as spent.
+func (p *process) used(b policy.Bound) int64 {
+	p.t.Helper()
+	statuses := make([]decision.Status, 1)
+	if err := p.store.Peek(p.t.Context(), []policy.Bound{b}, statuses); err != nil {
+		p.t.Fatal(err)
+	}
+	return statuses[0].Used
+}
+
+// settledIn waits until processes have settled n bounds together, and returns their outcomes.
+func settledIn(t *testing.T, n int, all ...*process) map[reservation.Outcome]int {
+	t.Helper()
+	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		sum, outcomes := 0, map[reservation.Outcome]int{}
+		waiting := 0
+		for _, p := range all {
+			p.mu.Lock()
+			for outcome, count := range p.outcomes {
+				outcomes[outcome] += count
+				sum += count
+			}
+			p.mu.Unlock()
+			waiting += p.table.Stats().Parked
+		}
+		if sum >= n && waiting == 0 {
+			return outcomes
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("settled %v within 60 s, want %d", outcomes, n)
+		}
+	}
+}
+
+func TestEachLogEventThatReachesTwoProcessesSettlesOnce(t *testing.T) {
+	config := inRedis(redistest.Single(t))
+	first, second := newProcess(t, config), newProcess(t, config)
+	const requests, reserved = 200, 100
+	b := budget(t, year, reserved)
+	var sum int64
+	var events sync.WaitGroup
+	for i := range requests {
+		token, used := first.reserve(b), int64(i%250)
+		sum += used
+		processes := []*process{first, second}
+		if i%2 == 0 {
+			processes[0], processes[1] = second, first
+		}
+		events.Go(func() { processes[0].settle(token, used) })
+		events.Go(func() { processes[1].settle(token, used) })
+	}
+	events.Wait()
+	outcomes := settledIn(t, requests, first, second)
+	if outcomes[reservation.Measured] != requests || len(outcomes) != 1 {
+		t.Errorf("the outcomes are %v, want %d measured", outcomes, requests)
+	}
+	if used := first.used(b); used != sum {
+		t.Errorf("%d tokens are charged, want %d", used, sum)
+	}
+	if first.reserved != requests || second.reserved != 0 || len(second.outcomes) == 0 || len(first.outcomes) == 0 {
+		t.Errorf("the first reserved %d and settled %v, the second reserved %d and settled %v",
+			first.reserved, first.outcomes, second.reserved, second.outcomes)
+	}
+}
+
+func TestAProcessWithAnotherLimitReturnsNothingAndChargesNothing(t *testing.T) {
+	config := inRedis(redistest.Single(t))
+	first, second := newProcess(t, config), newProcess(t, config)
+	before, after := budget(t, year, 100), budget(t, year/2, 100)
+	less, more := first.reserve(before), first.reserve(before)
+	second.reserve(after) // the bucket now belongs to the new limit
+	charged := second.used(after)
+	second.settle(less, 10)
+	second.settle(more, 300)
+	outcomes := settledIn(t, 2, second)
+	if used := second.used(after); used != charged || outcomes[reservation.Lost] == 0 {
+		t.Errorf("%d tokens are charged after %d, with the outcomes %v", used, charged, outcomes)
+	}
+}

@@ -1,0 +1,493 @@
+package reservation
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
+)
+
+// outcome is an error of a call to records.
+type outcome struct{ mayHaveRun bool }
+
+func (o outcome) Error() string    { return "the store is away" }
+func (o outcome) MayHaveRun() bool { return o.mayHaveRun }
+
+// memoryRecords keeps records in this process. Its calls can fail, and wait.
+type memoryRecords struct {
+	mu       sync.Mutex
+	records  map[string][]byte
+	ttl      time.Duration // of the last record
+	addErr   error         // of each Add, which then keeps the record if it may have run
+	takeErr  error         // of each Take, which then takes the record if it may have run
+	adds     int
+	takes    int
+	holdAdds chan struct{} // Add waits for it; nil: it does not
+}
+
+func (m *memoryRecords) Add(_ context.Context, key string, record []byte, ttl time.Duration) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.adds++
+	if hold := m.holdAdds; hold != nil {
+		m.mu.Unlock()
+		<-hold
+		m.mu.Lock()
+	}
+	if m.addErr != nil && !MayHaveRun(m.addErr) {
+		return nil, m.addErr
+	}
+	if present := m.records[key]; present != nil {
+		return present, m.addErr
+	}
+	m.records[key], m.ttl = bytes.Clone(record), ttl
+	return nil, m.addErr
+}
+
+func (m *memoryRecords) Get(_ context.Context, key string) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.records[key], m.takeErr
+}
+
+func (m *memoryRecords) Swap(context.Context, string, []byte, []byte) (bool, error) {
+	return false, errors.ErrUnsupported
+}
+
+func (m *memoryRecords) Take(_ context.Context, key string) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.takes++
+	if m.takeErr != nil && !MayHaveRun(m.takeErr) {
+		return nil, m.takeErr
+	}
+	record := m.records[key]
+	delete(m.records, key)
+	if m.takeErr != nil {
+		return nil, m.takeErr
+	}
+	return record, nil
+}
+
+func (m *memoryRecords) set(change func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change()
+}
+
+// inRedis makes the buckets of a test those of a shared store, whose receipts are of use in every process.
+type inRedis struct{ Buckets }
+
+func (s inRedis) Settle(
+	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
+) error {
+	for i := range statuses {
+		if statuses[i].Source == decision.Redis {
+			statuses[i].Source = decision.Memory
+		}
+	}
+	return s.Buckets.Settle(ctx, bounds, statuses, actual)
+}
+
+// shares makes the reservations of a world recorded, in records that another world may share.
+func (w *world) shares(records *memoryRecords) {
+	w.records = records
+	w.keeper = w.table.Keeper(inRedis{w.store}, &Shared{Records: records, Fingerprint: testStore}, func() { w.closed++ })
+}
+
+const testStore = "0123456789abcdef"
+
+// newRecords returns records that work.
+func newRecords() *memoryRecords { return &memoryRecords{records: map[string][]byte{}} }
+
+// beside returns the world of another process, on the same buckets and records.
+func (w *world) beside() *world {
+	other := newWorld(w.t, 0)
+	other.store = w.store
+	other.shares(w.records)
+	return other
+}
+
+// recorded waits until all calls in the background have ended.
+func (w *world) recorded() { w.table.background.Wait() }
+
+func TestAReservationIsRecordedBesideTheRequest(t *testing.T) {
+	w, records := newWorld(t, 0), newRecords()
+	records.holdAdds = make(chan struct{})
+	w.shares(records)
+	b := boundOf(budget(t, 100), 100)
+	text := w.reserve(b) // it returns while the record is held up
+	close(records.holdAdds)
+	w.recorded()
+	parsed, ok := parseToken(text)
+	record := new(Record)
+	if err := record.UnmarshalBinary(records.records[parsed.id.key()]); !ok || err != nil {
+		t.Fatalf("the token %s, %v", text, err)
+	}
+	if parsed.store != testStore || len(parsed.needs.Shared) != 1 || records.ttl != 120*time.Second || records.adds != 1 {
+		t.Errorf("the token is %+v, the TTL %v after %d calls", parsed, records.ttl, records.adds)
+	}
+	w.settle(text, usedTokens(30))
+	w.expect(b, 30, Measured)
+	if len(records.records) != 0 {
+		t.Errorf("%d records are left", len(records.records))
+	}
+}
+
+// race is what happens around the claim of a reservation.
+type race struct {
+	name    string
+	before  func(r *memoryRecords) // before the reservation
+	between func(r *memoryRecords) // before its log phase
+	used    float64
+	want    int64
+	outcome []Outcome
+	stats   Stats
+}
+
+func TestWhateverBecomesOfTheRecordAReservationIsSettledOnceAndNeverReturnedInDoubt(t *testing.T) {
+	fails := func(mayHaveRun bool) func(*memoryRecords) {
+		return func(r *memoryRecords) { r.addErr = outcome{mayHaveRun} }
+	}
+	claimFails := func(mayHaveRun bool) func(*memoryRecords) {
+		return func(r *memoryRecords) { r.takeErr = outcome{mayHaveRun} }
+	}
+	taken := func(r *memoryRecords) { clear(r.records) }
+	none := func(*memoryRecords) {}
+	for _, test := range []race{
+		{"recorded", none, none, 30, 30, []Outcome{Measured}, Stats{}},
+		{"not recorded", fails(false), none, 30, 30, []Outcome{Measured}, Stats{Unrecorded: 1}},
+		{"not recorded, the store is away", fails(false), claimFails(false), 30, 30, []Outcome{Measured},
+			Stats{Unrecorded: 1}},
+		{"perhaps recorded, and it is", fails(true), none, 30, 30, []Outcome{Measured}, Stats{Unrecorded: 1}},
+		{"perhaps recorded, and it is not there", fails(true), taken, 30, 100, []Outcome{Lost}, Stats{Unrecorded: 1}},
+		{"perhaps recorded, and more was used", fails(true), taken, 130, 130, []Outcome{Measured}, Stats{Unrecorded: 1}},
+		{"settled by another process", none, taken, 30, 100, nil, Stats{Elsewhere: 1}},
+		{"perhaps claimed", none, claimFails(true), 30, 100, []Outcome{Lost}, Stats{}},
+		{"perhaps claimed, and more was used", none, claimFails(true), 130, 130, []Outcome{Measured}, Stats{}},
+		{"perhaps claimed, and as much was used", none, claimFails(true), 100, 100, []Outcome{Measured}, Stats{}},
+		{"the store is away", none, claimFails(false), 30, 100, nil, Stats{Parked: 1}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w, records := newWorld(t, 0), newRecords()
+			test.before(records)
+			w.shares(records)
+			b := boundOf(budget(t, 100), 100)
+			text := w.reserve(b)
+			w.recorded()
+			records.set(func() { test.between(records) })
+			w.settle(text, usedTokens(test.used))
+			w.expect(b, test.want, test.outcome...)
+			if got := w.table.Stats(); got != test.stats {
+				t.Errorf("the numbers are %+v, want %+v", got, test.stats)
+			}
+			w.settle(text, usedTokens(test.used)) // Kong sends the event again
+			w.table.retry(t.Context())
+			w.expect(b, test.want, test.outcome...)
+		})
+	}
+}
+
+func TestALogPhaseWaitsForTheRecordOnItsWay(t *testing.T) {
+	w, records := newWorld(t, 0), newRecords()
+	records.holdAdds = make(chan struct{})
+	w.shares(records)
+	b := boundOf(budget(t, 100), 100)
+	text := w.reserve(b)
+	settled := make(chan struct{})
+	go func() {
+		defer close(settled)
+		w.settle(text, usedTokens(30))
+	}()
+	records.set(func() {
+		if records.takes != 0 {
+			t.Error("the record was claimed before it was there")
+		}
+	})
+	close(records.holdAdds)
+	<-settled
+	w.expect(b, 30, Measured)
+
+	records.holdAdds = make(chan struct{})
+	text = w.reserve(b)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.table.Settle(ended, text, usedTokens(30)); err != nil {
+		t.Error(err)
+	}
+	w.expect(b, 130, Measured, Lost)
+	close(records.holdAdds)
+	w.recorded()
+}
+
+func TestARequestIsSettledOnceItsStoreIsBack(t *testing.T) {
+	w, records := newWorld(t, 0), newRecords()
+	w.shares(records)
+	b := boundOf(budget(t, 100), 100)
+	var texts []string
+	for range 3 {
+		texts = append(texts, w.reserve(b))
+	}
+	w.recorded()
+	records.takeErr = outcome{false}
+	for _, text := range texts {
+		w.settle(text, usedTokens(30))
+	}
+	records.takes = 0
+	w.table.retry(t.Context())
+	w.expect(b, 300)
+	if records.takes != 1 {
+		t.Errorf("a store that is away is called %d times", records.takes)
+	}
+	w.keeper.Close()
+	if w.closed != 0 {
+		t.Fatal("the store was closed before its reservations were settled")
+	}
+	w.now += 30 * limit.Second
+	records.takeErr = nil
+	w.table.retry(t.Context())
+	w.expect(b, 90, Measured, Measured, Measured)
+	if w.closed != 1 || w.table.Stats() != (Stats{}) {
+		t.Errorf("the store was closed %d times, the numbers are %+v", w.closed, w.table.Stats())
+	}
+}
+
+func TestARequestWhoseStoreStaysAwayKeepsItsReservation(t *testing.T) {
+	w, records := newWorld(t, 0), newRecords()
+	w.shares(records)
+	b := boundOf(budget(t, 100), 100)
+	text := w.reserve(b)
+	w.recorded()
+	records.takeErr = outcome{false}
+	w.settle(text, usedTokens(30))
+	foreign := w.beside().reserve(b)
+	w.recorded()
+	w.settle(foreign, usedTokens(30))
+	w.now += maxParkedTime - 1
+	w.table.retry(t.Context())
+	w.expect(b, 200)
+	w.now++
+	w.table.retry(t.Context())
+	w.expect(b, 200, Lost)
+	w.keeper.Close()
+	if s := w.table.Stats(); s != (Stats{Abandoned: 2}) || w.closed != 1 {
+		t.Errorf("the store was closed %d times, the numbers are %+v", w.closed, s)
+	}
+}
+
+func TestAnotherProcessSettlesByTheRecord(t *testing.T) {
+	w := newWorld(t, 0)
+	w.shares(newRecords())
+	other := w.beside()
+	b := boundOf(budget(t, 100), 100)
+	text := w.reserve(b)
+	w.recorded()
+	other.now += 2 * limit.Second
+	other.settle(text, usedTokens(30))
+	other.expect(b, 30, Measured)
+	if delay := other.settled[0].Delay; delay != 2*limit.Second {
+		t.Errorf("the delay is %d µs", delay)
+	}
+	other.settle(text, usedTokens(0))
+	other.table.retry(t.Context())
+	w.settle(text, usedTokens(0))
+	w.expect(b, 30)
+	if s := w.table.Stats(); s != (Stats{Elsewhere: 1}) {
+		t.Errorf("the numbers of the first process are %+v", s)
+	}
+	if s := other.table.Stats(); s != (Stats{Unknown: 1}) {
+		t.Errorf("the numbers of the second process are %+v", s)
+	}
+}
+
+func TestARecordThatComesAfterItsLogPhaseIsStillSettled(t *testing.T) {
+	w, records := newWorld(t, 0), newRecords()
+	records.holdAdds = make(chan struct{})
+	w.shares(records)
+	other := w.beside()
+	b := boundOf(budget(t, 100), 100)
+	text := w.reserve(b)
+	other.settle(text, usedTokens(30))
+	other.expect(b, 100)
+	close(records.holdAdds)
+	w.recorded()
+	other.table.retry(t.Context())
+	other.expect(b, 30, Measured)
+}
+
+func TestALogPhaseBeforeItsStoreIsOpenIsSettledThen(t *testing.T) {
+	w := newWorld(t, 0)
+	w.shares(newRecords())
+	b := boundOf(budget(t, 100), 100)
+	text := w.reserve(b)
+	w.recorded()
+	respawned := newWorld(t, 0)
+	respawned.store = w.store
+	respawned.settle(text, usedTokens(30))
+	respawned.table.retry(t.Context())
+	respawned.expect(b, 100)
+	if s := respawned.table.Stats(); s != (Stats{Parked: 1}) {
+		t.Errorf("the numbers are %+v", s)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- respawned.table.Run(ctx) }()
+	respawned.shares(w.records)
+	for deadline := time.Now().Add(30 * time.Second); respawned.table.Stats().Parked > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not settled within 30 s")
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	respawned.expect(b, 30, Measured)
+}
+
+func TestProcessesAgreeWhetherASettlementIsLate(t *testing.T) {
+	w := newWorld(t, 0)
+	w.shares(newRecords())
+	other := w.beside()
+	b := boundOf(budget(t, 100), 100)
+	less, more, own := w.reserve(b), w.reserve(b), w.reserve(b)
+	w.recorded()
+	other.now += 60 * limit.Second
+	other.settle(less, usedTokens(30))
+	other.settle(more, usedTokens(150))
+	other.expect(b, 350, Late, Late)
+	w.wall = w.now + 60*limit.Second // the clock of all processes, whatever time this one has counted
+	w.settle(own, usedTokens(30))
+	w.expect(b, 350, Late)
+}
+
+func TestWhatAnotherProcessHasSettledDoesNotTimeOut(t *testing.T) {
+	w := newWorld(t, 0)
+	w.shares(newRecords())
+	other := w.beside()
+	b := boundOf(budget(t, 100), 100)
+	settled := w.reserve(b)
+	w.reserve(b)
+	w.recorded()
+	other.settle(settled, usedTokens(30))
+	w.now += 60 * limit.Second
+	w.table.Expire()
+	w.recorded()
+	w.expect(b, 130, TimedOut)
+	if s := w.table.Stats(); s != (Stats{Kept: 1, Elsewhere: 1}) {
+		t.Errorf("the numbers are %+v", s)
+	}
+}
+
+func TestAReservationForWhichThereIsNoRoomLeavesNoRecord(t *testing.T) {
+	w, records := newWorld(t, 1), newRecords()
+	w.shares(records)
+	b := boundOf(budget(t, 100), 100)
+	w.reserve(b)
+	w.reserve(b)
+	w.recorded()
+	w.expect(b, 200, Dropped)
+	if len(records.records) != 1 {
+		t.Errorf("%d records are left", len(records.records))
+	}
+}
+
+func TestASlowStoreHoldsUpABoundedNumberOfRecords(t *testing.T) {
+	w, records := newWorld(t, 0), newRecords()
+	records.holdAdds = make(chan struct{})
+	w.shares(records)
+	b := boundOf(budget(t, 0), 0)
+	var last string
+	for range maxWriting + 1 {
+		last = w.reserve(b)
+	}
+	if s := w.table.Stats(); s.Unrecorded != 1 {
+		t.Errorf("the numbers are %+v", s)
+	}
+	w.settle(last, usedTokens(30)) // without a record it waits for nothing
+	w.expect(b, 30, Measured)
+	close(records.holdAdds)
+	w.recorded()
+}
+
+func TestOnlyABoundedPartOfWhatWaitsIsKept(t *testing.T) {
+	w := newWorld(t, 0)
+	huge := usedTokens(1)
+	huge.answer.Log = make([]byte, maxParkedBytes/4)
+	for i := range 8 {
+		w.settle(strings.Repeat("0", 31)+string(rune('0'+i))+"."+testStore+".l", huge)
+	}
+	if s := w.table.Stats(); s != (Stats{Parked: 3, Abandoned: 5}) {
+		t.Errorf("the numbers are %+v", s)
+	}
+}
+
+func TestAnUnreadableRecordSettlesNothing(t *testing.T) {
+	w, records := newWorld(t, 0), newRecords()
+	w.shares(records)
+	records.records[strings.Repeat("0", 32)] = []byte(`{"v":9}`)
+	err := w.table.Settle(t.Context(), strings.Repeat("0", 32)+"."+testStore+".l", usedTokens(1))
+	if err == nil || w.table.Stats() != (Stats{Abandoned: 1}) {
+		t.Errorf("%v, %+v", err, w.table.Stats())
+	}
+}
+
+func TestATokenIsReadAsItWasWritten(t *testing.T) {
+	key := strings.Repeat("0a", 16)
+	for _, needs := range []settle.Needs{
+		{Log: true},
+		{Log: true, Headers: []string{"x-a", "x-b"}, Shared: []string{"a.b_c", "n"}},
+		{Headers: []string{"x-a"}},
+		{Shared: []string{"n"}},
+	} {
+		parsed, ok := parseToken(token{store: testStore, needs: needs}.String())
+		if !ok || parsed.store != testStore || parsed.needs.Log != needs.Log ||
+			strings.Join(parsed.needs.Headers, " ") != strings.Join(needs.Headers, " ") ||
+			strings.Join(parsed.needs.Shared, " ") != strings.Join(needs.Shared, " ") {
+			t.Errorf("%+v is read as %+v, %t", needs, parsed, ok)
+		}
+	}
+	long := token{store: testStore, needs: settle.Needs{Shared: []string{strings.Repeat("n", maxToken)}}}.String()
+	if parsed, ok := parseToken(long); !ok || parsed.store != "" || len(long) != 32 {
+		t.Errorf("a long token is %d bytes long, for the store %q", len(long), parsed.store)
+	}
+	for _, text := range []string{
+		"", "x", key + "0", key[1:], strings.Repeat("g", 32), key + ".", key + "." + testStore, key + "." + testStore + ".",
+		key + "." + testStore + ".x", key + "." + testStore + ".l,", key + "." + testStore + ".,", "NULL_VALUE",
+		key + "." + testStore + ".l,q", key + "." + testStore + ".l,h", key + "." + testStore + ".l,ha b",
+		key + "." + testStore + ".l,sé", key + ".0123456789ABCDEF.l", key + ".{t=acme}.l",
+		key + "." + testStore + ".l" + strings.Repeat(",sn", maxNames+1),
+		key + "." + testStore + ".l,s" + strings.Repeat("n", maxName),
+		key + "." + testStore + ".l,s" + strings.Repeat("n", maxToken),
+	} {
+		if parsed, ok := parseToken(text); ok {
+			t.Errorf("%q is the token %+v", text, parsed)
+		}
+	}
+}
+
+func FuzzATokenIsRejectedOrNamesBoundedNeeds(f *testing.F) {
+	f.Add(token{store: testStore, needs: settle.Needs{Log: true, Headers: []string{"x"}}}.String())
+	f.Add(strings.Repeat("0", 32))
+	f.Fuzz(func(t *testing.T, text string) {
+		parsed, ok := parseToken(text)
+		if !ok {
+			return
+		}
+		if n := len(parsed.needs.Headers) + len(parsed.needs.Shared); n > maxNames || len(text) > maxToken {
+			t.Errorf("%q has %d names", text, n)
+		}
+		if again, ok := parseToken(parsed.String()); !ok || again.String() != parsed.String() {
+			t.Errorf("%q is read as %+v", parsed.String(), again)
+		}
+	})
+}
