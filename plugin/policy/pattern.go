@@ -232,27 +232,6 @@ func compilePatterns(texts []string) (*patterns, []patternFault) {
 	return set, faults
 }
 
-// compileCrossing compiles patterns in the order of texts (equal ones count once, "" is none). Unlike those of
-// compilePatterns they may cross, and those that match are in no order. The errors are by index in texts.
-func compileCrossing(texts []string) (*patterns, map[int]error) {
-	set := &patterns{root: &node{}, byText: map[string]int{}}
-	faults := map[int]error{}
-	for i, text := range texts {
-		if _, repeated := set.byText[text]; repeated || text == "" {
-			continue
-		}
-		p, err := ParsePattern(text)
-		if err != nil {
-			faults[i] = err
-			continue
-		}
-		set.byText[text] = len(set.list)
-		set.root.insert(&p, len(set.list))
-		set.list = append(set.list, p)
-	}
-	return set, faults
-}
-
 // ambiguous returns the error for two patterns of which neither is more specific.
 func ambiguous(a, b string) error {
 	return fmt.Errorf("pattern %q is ambiguous with %q: both match some requests and neither is more specific", a, b)
