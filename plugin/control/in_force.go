@@ -15,6 +15,7 @@ import (
 type inForceInput struct {
 	OrgPath
 	Requests
+	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"1000" doc:"The maximum number of items of each list."`
 }
 
 // Resolve implements [huma.Resolver].
@@ -34,17 +35,19 @@ func (s *Server) inForce(ctx context.Context, in *inForceInput) (*inForceOutput,
 	if err := s.authorizeTier(ctx, policies, &id, in.Tier); err != nil {
 		return nil, err
 	}
-	w := newInForceReport(policies, id, s.now(), s.viewOf(callerOf(ctx)))
+	w := newInForceReport(policies, id, s.now(), s.viewOf(callerOf(ctx)), in.Limit)
+	w.Org = in.Org
+	w.listOverrides()
 	if in.Endpoint == "" {
 		policies.VisitRequestKinds(id, nil, w.now, w.addResolution)
+		policies.VisitExemptions(id, w.now, w.addException)
 	} else {
 		var r policy.Resolution
 		policies.ResolveAt(&id, w.now, &r)
 		w.addResolution(&id, &r)
 	}
-	w.Org = in.Org
 	w.addNotInForce(in.Endpoint == "")
-	w.addOverrides()
+	w.describeOverrides()
 	w.summarize()
 	return &inForceOutput{w.InForce}, nil
 }
@@ -58,9 +61,12 @@ type inForceReport struct {
 	view        view
 	explanation policy.Explanation // the policies and overrides that could apply
 	verdict     string             // on the requested endpoint, else on endpoints without policies of their own
+	most        int                // items of each list
+	leftOff     Truncated
 	overrides   map[int64]policy.Override
 	exceptions  map[exceptionKey]bool      // the listed bans and exemptions
-	outcomes    map[int64][]policy.Outcome // by the id of the override, of all requests
+	inList      map[int64]bool             // the ids of the listed overrides
+	outcomes    map[int64][]policy.Outcome // by the id of a listed override, of all requests
 	met         map[origin]bool
 	listed      map[changedPolicy]bool
 }
@@ -83,9 +89,12 @@ type changedPolicy struct {
 	override, penalty int64
 }
 
-// newInForceReport returns an empty report.
-func newInForceReport(policies *policy.Plan, id identity.Identity, now limit.Micros, v view) *inForceReport {
+// newInForceReport returns an empty report, whose lists get at most so many items each.
+func newInForceReport(
+	policies *policy.Plan, id identity.Identity, now limit.Micros, v view, most int,
+) *inForceReport {
 	w := &inForceReport{
+		most:        most,
 		policies:    policies,
 		id:          id,
 		now:         now,
@@ -93,6 +102,7 @@ func newInForceReport(policies *policy.Plan, id identity.Identity, now limit.Mic
 		explanation: policies.Explain(&id, now),
 		overrides:   map[int64]policy.Override{},
 		exceptions:  map[exceptionKey]bool{},
+		inList:      map[int64]bool{},
 		outcomes:    map[int64][]policy.Outcome{},
 		met:         map[origin]bool{},
 		listed:      map[changedPolicy]bool{},
@@ -120,10 +130,7 @@ func (w *inForceReport) addResolution(id *identity.Identity, r *policy.Resolutio
 		w.verdict = verdictText(r)
 	}
 	w.addOutcomes(id, r)
-	if key := (exceptionKey{r.Override, r.Exemption}); (r.Banned || r.Exempt) && !w.exceptions[key] {
-		w.exceptions[key] = true
-		w.Exceptions = append(w.Exceptions, w.exceptionOf(r))
-	}
+	w.addException(r)
 	for i := range r.Bounds {
 		b := &r.Bounds[i]
 		source := originOf(b.Policy)
@@ -133,9 +140,32 @@ func (w *inForceReport) addResolution(id *identity.Identity, r *policy.Resolutio
 		}
 		if key := (changedPolicy{source, b.Override, b.Penalty}); !w.listed[key] {
 			w.listed[key] = true
-			w.Limits = append(w.Limits, w.limitInForce(b, source))
+			if hasRoom(w.Limits, w.most, &w.leftOff.Limits) {
+				w.Limits = append(w.Limits, w.limitInForce(b, source))
+			}
 		}
 	}
+}
+
+// addException adds the ban or the exemption of a request, if it has one that is not listed yet.
+func (w *inForceReport) addException(r *policy.Resolution) {
+	key := exceptionKey{r.Override, r.Exemption}
+	if !r.Banned && !r.Exempt || w.exceptions[key] {
+		return
+	}
+	w.exceptions[key] = true
+	if hasRoom(w.Exceptions, w.most, &w.leftOff.Exceptions) {
+		w.Exceptions = append(w.Exceptions, w.exceptionOf(r))
+	}
+}
+
+// hasRoom reports whether a list has fewer items than most. If not, it counts the item that is left off.
+func hasRoom[T any](list []T, most int, leftOff *int) bool {
+	if len(list) < most {
+		return true
+	}
+	*leftOff++
+	return false
 }
 
 // originOf returns the origin of a bound's policy.
@@ -223,11 +253,12 @@ func (w *inForceReport) limitInForce(b *policy.Bound, from origin) LimitInForce 
 // addNotInForce lists the policies that apply to no request. everywhere reports that the endpoint of each was resolved.
 func (w *inForceReport) addNotInForce(everywhere bool) {
 	for _, p := range w.explanation.Policies {
-		if w.met[origin{p.Name, p.Endpoint, p.Match, p.ID}] || !w.view.readsScope(p.Scope) {
+		if w.met[origin{p.Name, p.Endpoint, p.Match, p.ID}] || !w.view.readsScope(p.Scope) ||
+			!hasRoom(w.NotInForce, w.most, &w.leftOff.NotInForce) {
 			continue
 		}
 		if everywhere && p.Endpoint != "" {
-			for _, there := range w.explainAt(p.Endpoint).Policies {
+			for _, there := range w.explainAt(p.Endpoint) {
 				if there.Name == p.Name && there.ID == p.ID && there.Endpoint == p.Endpoint && there.Match == p.Match {
 					p = there
 				}
@@ -237,9 +268,9 @@ func (w *inForceReport) addNotInForce(everywhere bool) {
 	}
 }
 
-// explainAt explains requests to an endpoint.
-func (w *inForceReport) explainAt(pattern string) policy.Explanation {
+// explainAt explains the policies of requests to an endpoint.
+func (w *inForceReport) explainAt(pattern string) []policy.ExplainedPolicy {
 	id := w.id
 	id.Method, id.Path, _ = strings.Cut(pattern, " ")
-	return w.policies.Explain(&id, w.now)
+	return w.policies.ExplainPolicies(&id, w.now)
 }

@@ -7,9 +7,29 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// addOutcomes records what each override does to the requests to one endpoint.
+// listOverrides adds the overrides to the list, as far as there is room. The token of an org does not read reason and
+// author.
+func (w *inForceReport) listOverrides() {
+	for _, x := range w.explanation.Overrides {
+		o := x.Override
+		if o.Tenant != "" && o.Tenant != w.Org || !hasRoom(w.Overrides, w.most, &w.leftOff.Overrides) {
+			continue
+		}
+		w.inList[o.ID] = true
+		item := OverrideInForce{
+			ID: o.ID, Kind: o.Kind, Target: x.Target, Endpoint: o.Endpoint, Until: o.ExpiresAt,
+			Reason: o.Reason, Author: o.Author, PublicNote: o.PublicNote,
+		}
+		if w.view.tenant {
+			item.Reason, item.Author = "", ""
+		}
+		w.Overrides = append(w.Overrides, item)
+	}
+}
+
+// addOutcomes records what each listed override does to the requests to one endpoint.
 func (w *inForceReport) addOutcomes(id *identity.Identity, r *policy.Resolution) {
-	for _, x := range w.policies.ExplainOverrides(id, w.now, r) {
+	for _, x := range w.policies.ExplainOverrides(id, w.now, r, w.inList) {
 		for _, o := range x.Outcomes {
 			if o.Bound != nil && !w.view.readsBound(o.Bound) {
 				o.Limit = "a limit whose numbers are not shown"
@@ -22,22 +42,10 @@ func (w *inForceReport) addOutcomes(id *identity.Identity, r *policy.Resolution)
 	}
 }
 
-// addOverrides lists the overrides. The token of an org does not read reason and author.
-func (w *inForceReport) addOverrides() {
-	for _, x := range w.explanation.Overrides {
-		o := x.Override
-		if o.Tenant != "" && o.Tenant != w.Org {
-			continue
-		}
-		applied, why := policy.DescribeOutcomes(w.outcomes[o.ID])
-		item := OverrideInForce{
-			ID: o.ID, Kind: o.Kind, Target: x.Target, Endpoint: o.Endpoint, Until: o.ExpiresAt,
-			Reason: o.Reason, Author: o.Author, PublicNote: o.PublicNote,
-			Applied: applied, Why: why,
-		}
-		if w.view.tenant {
-			item.Reason, item.Author = "", ""
-		}
-		w.Overrides = append(w.Overrides, item)
+// describeOverrides says of each listed override what it does.
+func (w *inForceReport) describeOverrides() {
+	for i := range w.Overrides {
+		item := &w.Overrides[i]
+		item.Applied, item.Why = policy.DescribeOutcomes(w.outcomes[item.ID])
 	}
 }

@@ -15,10 +15,14 @@ func (w *inForceReport) summarize() {
 		text += "; " + w.verdict
 	case len(w.Limits) == 0:
 		text += "; no limit applies"
-	case len(w.Limits) == 1:
+	case len(w.Limits)+w.leftOff.Limits == 1:
 		text += "; 1 limit applies"
 	default:
-		text += fmt.Sprintf("; %d limits apply", len(w.Limits))
+		text += fmt.Sprintf("; %d limits apply", len(w.Limits)+w.leftOff.Limits)
+	}
+	if w.leftOff != (Truncated{}) {
+		w.Truncated = &w.leftOff
+		text += "; lists are cut off"
 	}
 	w.Summary = text + "."
 }

@@ -16,6 +16,16 @@ type InForce struct {
 	Exceptions []Exception       `json:"exceptions"   doc:"Bans and exemptions, which go before all limits."`
 	NotInForce []PassedOver      `json:"not_in_force" doc:"The policies that could apply and do not."`
 	Overrides  []OverrideInForce `json:"overrides"    doc:"All overrides of these requests, in force or not."`
+
+	Truncated *Truncated `json:"truncated,omitempty" doc:"How many items are left off, because a list has more than limit; absent: none. With endpoint, the lists have what concerns that one; the overrides of the org are also listed page by page."`
+}
+
+// Truncated counts what the lists of InForce lack.
+type Truncated struct {
+	Limits     int `json:"limits,omitempty"`
+	Exceptions int `json:"exceptions,omitempty"`
+	NotInForce int `json:"not_in_force,omitempty"`
+	Overrides  int `json:"overrides,omitempty"`
 }
 
 // LimitInForce is a limit and where it comes from.

@@ -17,8 +17,10 @@ import (
 type exemptions struct {
 	entries  []schema.Exemption // as configured
 	shapes   []exemptionShape
+	prefixes []netip.Prefix // of the entries; the zero value: the entry names no network
 	networks networks
 	patterns *patterns // of the entries alone: they may cross, and name no endpoint of a request
+	depth    int       // more segments than any pattern has
 }
 
 // exemptionShape holds the entries that name the same fields.
@@ -85,7 +87,7 @@ func (c *compiler) compileExemptions() {
 		return
 	}
 	e := exemptions{entries: list}
-	prefixes := make([]netip.Prefix, len(list)) // by entry
+	e.prefixes = make([]netip.Prefix, len(list)) // by entry
 	var named []netip.Prefix
 	var texts []string
 	for i := range list {
@@ -93,7 +95,7 @@ func (c *compiler) compileExemptions() {
 		if err != nil {
 			c.fault(docpath.Item("exempt", i)+".cidr", err)
 		}
-		if prefixes[i] = prefix; prefix.IsValid() {
+		if e.prefixes[i] = prefix; prefix.IsValid() {
 			named = append(named, prefix)
 		}
 		texts = append(texts, list[i].Endpoint)
@@ -108,14 +110,15 @@ func (c *compiler) compileExemptions() {
 	}
 	e.patterns = patterns
 	for i := range list {
-		e.add(i, prefixes[i])
+		e.add(i)
+		e.depth = max(e.depth, 1+strings.Count(list[i].Endpoint, "/"))
 	}
 	c.plan.exempt = &e
 }
 
-// add adds an entry, whose network is prefix, to its shape.
-func (e *exemptions) add(i int, prefix netip.Prefix) {
-	entry := &e.entries[i]
+// add adds an entry to its shape.
+func (e *exemptions) add(i int) {
+	entry, prefix := &e.entries[i], e.prefixes[i]
 	key := exemptionKey{tenant: entry.Tenant, user: entry.User, tag: entry.Tag}
 	if prefix.IsValid() {
 		key.network = e.networks.index(prefix)
@@ -258,6 +261,14 @@ func (s *exemptionShape) match(id *identity.Identity, r *Resolution) int {
 		}
 	}
 	return found
+}
+
+// couldMatch reports whether an entry matches an identity in all that it names but tag and endpoint.
+func (e *exemptions) couldMatch(i int, id *identity.Identity) bool {
+	entry := &e.entries[i]
+	isTenant := entry.Tenant == "" || id.Tenant == identity.Name{Kind: identity.Tenant, ID: entry.Tenant}
+	isUser := entry.User == "" || id.User == identity.Name{Kind: identity.User, ID: entry.User}
+	return isTenant && isUser && (entry.CIDR == "" || e.prefixes[i].Contains(id.Address))
 }
 
 // isUnambiguous reports whether all upstreams read a normalised path alike. Some decode what is still escaped, take a

@@ -276,27 +276,6 @@ func crowdedExemptions(t testing.TB) *policy.Plan {
 	return plan
 }
 
-func BenchmarkExemptions(b *testing.B) {
-	id := caller()
-	one := parsedExempting()
-	one.Exempt = []schema.Exemption{{Tenant: "x"}, {CIDR: "10.0.0.0/8"}}
-	few, err := policy.FromConfig(one)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for name, plan := range map[string]*policy.Plan{
-		"none": compile(b, fmt.Sprintf(exempting, "")), "2": few, "10000": crowdedExemptions(b),
-	} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			var r policy.Resolution
-			for b.Loop() {
-				plan.ResolveAt(&id, 0, &r)
-			}
-		})
-	}
-}
-
 func TestTheExplanationNamesTheEntryAndWhatItLifts(t *testing.T) {
 	plan := compile(t, "exempt_preflights: true\n"+fmt.Sprintf(exempting, `{tag: x}, {tenant: acme, cidr: 192.0.2.0/24}`))
 	id := caller()

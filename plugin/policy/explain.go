@@ -57,8 +57,21 @@ type ExplainedPolicy struct {
 // match what happens to requests.
 func (p *Plan) Explain(id *identity.Identity, now limit.Micros) Explanation {
 	var r Resolution
-	p.ResolveAt(id, now, &r)
-	e := explainer{plan: p, id: id, resolution: &r}
+	e := p.explain(id, now, &r)
+	e.Overrides = p.ExplainOverrides(id, now, &r, nil)
+	return e
+}
+
+// ExplainPolicies returns the policies of Explain alone: it takes no time for each override.
+func (p *Plan) ExplainPolicies(id *identity.Identity, now limit.Micros) []ExplainedPolicy {
+	var r Resolution
+	return p.explain(id, now, &r).Policies
+}
+
+// explain explains a request without its overrides, and sets its resolution.
+func (p *Plan) explain(id *identity.Identity, now limit.Micros, r *Resolution) Explanation {
+	p.ResolveAt(id, now, r)
+	e := explainer{plan: p, id: id, resolution: r}
 	e.Bounds, e.Policies = []ExplainedBound{}, []ExplainedPolicy{}
 	e.Namespace, e.Tier, e.Endpoint, e.Verdict = p.namespace, r.Tier, r.Endpoint, "limited"
 	switch {
@@ -84,7 +97,6 @@ func (p *Plan) Explain(id *identity.Identity, now limit.Micros) Explanation {
 		})
 	}
 	e.explainPolicies(rows)
-	e.Overrides = p.ExplainOverrides(id, now, &r)
 	return e.Explanation
 }
 

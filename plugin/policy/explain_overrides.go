@@ -40,13 +40,19 @@ func (o Outcome) At(endpoint string) Outcome {
 }
 
 // ExplainOverrides lists the overrides that are looked up for an identity, also those that do not apply, and describes
-// what each does to its request. r must be what ResolveAt returns for both.
-func (p *Plan) ExplainOverrides(id *identity.Identity, now limit.Micros, r *Resolution) []ExplainedOverride {
+// what each does to its request. r must be what ResolveAt returns for both. With a set of ids that is not nil, it lists
+// these overrides alone.
+func (p *Plan) ExplainOverrides(
+	id *identity.Identity, now limit.Micros, r *Resolution, only map[int64]bool,
+) []ExplainedOverride {
 	list := []ExplainedOverride{}
 	if r.Exempt {
 		r = p.withoutExemption(id, r)
 	}
 	for _, o := range p.overridesFor(id) {
+		if only != nil && !only[o.id] {
+			continue
+		}
 		x := ExplainedOverride{Override: o.normalized(), Target: targetNames[o.target]}
 		x.Outcomes = p.outcomes(o, id, now, r)
 		x.Applied, x.Why = DescribeOutcomes(x.Outcomes)

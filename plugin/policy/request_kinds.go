@@ -17,8 +17,10 @@ var unmatchedPath = strings.Repeat("/"+unusual, 512)
 //
 //   - to an endpoint that no pattern matches, on id's route and on each of routes;
 //   - to the root;
-//   - to the endpoint of each policy, override and exemption that could apply to id, at each depth that a final *
-//     covers and a narrower pattern may not.
+//   - to the endpoint of each policy and override that could apply to id, at each depth that a final * covers and a
+//     narrower pattern may not.
+//
+// The endpoints of the config's exemptions are no kinds: an exemption adds no limit. [Plan.VisitExemptions] visits them.
 //
 // VisitRequestKinds ignores Method and Path of id. Those of a visit are made up, but patterns match them as they match
 // those of requests. The resolution is reused from visit to visit.
@@ -37,7 +39,7 @@ func (p *Plan) VisitRequestKinds(
 		at("", unmatchedPath, route)
 	}
 	at("", "/", "")
-	patterns := append(e.patterns(), p.exemptEndpoints(&id)...)
+	patterns := e.patterns()
 	deepest := 0
 	for _, text := range patterns {
 		deepest = max(deepest, strings.Count(text, "/"))
@@ -52,22 +54,33 @@ func (p *Plan) VisitRequestKinds(
 	}
 }
 
-// exemptEndpoints returns the endpoints of the config's exemptions that name no other tenant, each once.
-func (p *Plan) exemptEndpoints(id *identity.Identity) []string {
+// VisitExemptions calls visit with the resolution of a request to the endpoint of each of the config's exemptions that
+// could match id, and of a request far below a final *. It is apart from VisitRequestKinds because a config may have
+// thousands of exemptions. The resolution is reused from visit to visit.
+func (p *Plan) VisitExemptions(id identity.Identity, now limit.Micros, visit func(*Resolution)) {
 	if p.exempt == nil {
-		return nil
+		return
 	}
-	var list []string
+	var r Resolution
+	at := func(path string) {
+		id.Path = path
+		p.ResolveAt(&id, now, &r)
+		visit(&r)
+	}
 	seen := map[string]bool{}
 	for i := range p.exempt.entries {
 		e := &p.exempt.entries[i]
-		isOfAnother := e.Tenant != "" && (id.Tenant.Kind != identity.Tenant || e.Tenant != id.Tenant.ID)
-		if e.Endpoint != "" && !isOfAnother && !seen[e.Endpoint] {
-			seen[e.Endpoint] = true
-			list = append(list, e.Endpoint)
+		if e.Endpoint == "" || seen[e.Endpoint] || !p.exempt.couldMatch(i, &id) {
+			continue
+		}
+		seen[e.Endpoint] = true
+		method, path, _ := strings.Cut(e.Endpoint, " ")
+		id.Method = method
+		at(path)
+		if parent, isWildcard := strings.CutSuffix(path, "/"+wildcard); isWildcard {
+			at(parent + strings.Repeat("/"+unusual, p.exempt.depth))
 		}
 	}
-	return list
 }
 
 // patterns returns the patterns of the policies and overrides that could apply, each once.
