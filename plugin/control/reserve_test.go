@@ -156,6 +156,11 @@ func TestALateSettlementOnlyChargesAndAnEndedIdIsUnknown(t *testing.T) {
 	r.settles(admin, "in-time", 500)
 	r.wantUsed("before the timeout", 2500, 2500, 3)
 	r.passed.Store(61_000_000_000)
+	r.ledger.Expire(t.Context()) // "less" and "more"
+	if n := r.settled.outcomes[reservation.TimedOut].Load(); n != 4 {
+		t.Errorf("%d limits of two reservations have timed out, want two of each", n)
+	}
+	r.ledger.Expire(t.Context())
 	for id, charged := range map[string]int64{"less": 0, "more": 700} {
 		for range 2 {
 			settled := r.settles(admin, id, map[string]int{"less": 300, "more": 1700}[id])
@@ -166,10 +171,9 @@ func TestALateSettlementOnlyChargesAndAnEndedIdIsUnknown(t *testing.T) {
 		}
 	}
 	r.wantUsed("after the timeout", 3200, 3200, 3)
-	if late := r.settled.outcomes[reservation.Late].Load(); late != 4 ||
-		r.settled.outcomes[reservation.TimedOut].Load() != late {
-		t.Errorf("%d late settlements of %d that timed out, want 4", late,
-			r.settled.outcomes[reservation.TimedOut].Load())
+	late, timedOut := r.settled.outcomes[reservation.Late].Load(), r.settled.outcomes[reservation.TimedOut].Load()
+	if late != 4 || timedOut != 4 {
+		t.Errorf("%d late settlements of %d that timed out, want 4", late, timedOut)
 	}
 	r.wantProblem(r.settle(admin, "never-made", 1), http.StatusNotFound, "no reservation")
 }

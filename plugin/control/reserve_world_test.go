@@ -67,7 +67,8 @@ func chats() schema.Config {
 type reserving struct {
 	*planned
 	records reservation.Records
-	passed  atomic.Int64 // nanoseconds that the ledger's clock is ahead
+	ledger  *named.Ledger // of the last replica
+	passed  atomic.Int64  // nanoseconds that the ledger's clock is ahead
 	settled settlements
 }
 
@@ -97,12 +98,12 @@ func reservingChats(t *testing.T, edit ...func(*named.Options)) *reserving {
 // replica returns another server with the same Redis and records.
 func (r *reserving) replica(edit ...func(*named.Options)) *world {
 	r.Helper()
+	r.ledger = ledgerOf(r.records, r.store, append([]func(*named.Options){func(o *named.Options) {
+		o.Now = func() time.Time { return time.Now().Add(time.Duration(r.passed.Load())) }
+		o.Observer = &r.settled
+	}}, edit...)...)
 	return open(r.T, func(o *control.Options) {
-		o.Path, o.Buckets = r.path, r.store
-		o.Reservations = ledgerOf(r.records, r.store, append([]func(*named.Options){func(o *named.Options) {
-			o.Now = func() time.Time { return time.Now().Add(time.Duration(r.passed.Load())) }
-			o.Observer = &r.settled
-		}}, edit...)...)
+		o.Path, o.Buckets, o.Reservations = r.path, r.store, r.ledger
 	})
 }
 

@@ -122,6 +122,9 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 	}
 	server := newDraining(api.HTTPServer(), monitor, log)
 	server.background = []func(context.Context) error{d.Run, own.Run, callers.Run, monitor.Run}
+	if d.reservations != nil {
+		server.background = append(server.background, d.reservations.Run)
+	}
 	return server, nil
 }
 

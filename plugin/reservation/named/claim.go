@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
 )
 
@@ -96,7 +97,11 @@ func (c *Claim) Keep(ctx context.Context, record *reservation.Record, answer jso
 	case !ok:
 		return fmt.Errorf("keep a reservation: %w", ErrUncertain)
 	}
-	if o := c.ledger.options.Observer; o != nil && record != nil {
+	if record == nil {
+		return nil
+	}
+	c.ledger.awaited.add(c.key, limit.Micros(e.Made+e.Timeout)*limit.Second/1000)
+	if o := c.ledger.options.Observer; o != nil {
 		for i := range record.Bounds {
 			o.Reserved(&record.Bounds[i])
 		}

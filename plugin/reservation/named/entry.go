@@ -52,6 +52,7 @@ type entry struct {
 	Record  json.RawMessage `json:"record,omitempty"` // what the limits have reserved; nil: no limit settles
 	Rows    []int64         `json:"rows,omitempty"`   // of their policies in the database; 0: of the config
 
+	TimedOut   bool        `json:"timed_out,omitempty"` // which was reported
 	Actual     int64       `json:"actual,omitempty"`
 	Settlement *Settlement `json:"settlement,omitempty"`
 }

@@ -33,8 +33,12 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// Ledger keeps reservations under ids that callers choose. It is safe for concurrent use. Make it with New.
-type Ledger struct{ options Options }
+// Ledger keeps reservations under ids that callers choose. It is safe for concurrent use. Make it with New; Run reports
+// those that time out.
+type Ledger struct {
+	options Options
+	awaited awaited
+}
 
 // New returns a ledger.
 func New(o Options) *Ledger { return &Ledger{options: o} }

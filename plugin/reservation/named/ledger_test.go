@@ -270,3 +270,62 @@ func TestNoTwoNamesHaveOneKey(t *testing.T) {
 		seen[n.key()] = n
 	}
 }
+
+// outcomes counts what becomes of reservations.
+type outcomes map[reservation.Outcome]int
+
+func (o outcomes) Reserved(*policy.Bound) {}
+
+func (o outcomes) Settled(_ *policy.Bound, s reservation.Settlement) { o[s.Outcome]++ }
+
+func TestAReservationThatIsNotSettledIsReportedOnce(t *testing.T) {
+	w, seen := newWorld(t), outcomes{}
+	w.options.Observer = seen
+	for _, id := range []string{"settled", "late", "never"} {
+		if err := w.reserve(id, 100); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.settles("settled", 10); err != nil {
+		t.Fatal(err)
+	}
+	w.Expire(t.Context())
+	w.now += 61 * limit.Second
+	w.faults.away = true
+	w.Expire(t.Context())
+	if seen[reservation.TimedOut] != 0 {
+		t.Errorf("%v before the records can be read", seen)
+	}
+	w.faults.away = false
+	for range 2 {
+		w.Expire(t.Context())
+	}
+	if s, err := w.settles("late", 150); err != nil || !s.Late || s.Changes[0].Change != 50 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if len(seen) != 3 || seen[reservation.Measured] != 1 || seen[reservation.TimedOut] != 2 || seen[reservation.Late] != 1 {
+		t.Errorf("reported %v", seen)
+	}
+	w.wantUsed(260)
+}
+
+// Another process settles late what the one that made it did not live to report.
+func TestALateSettlementReportsTheTimeoutIfNoProcessHas(t *testing.T) {
+	w, seen := newWorld(t), outcomes{}
+	if err := w.reserve("chat", 100); err != nil {
+		t.Fatal(err)
+	}
+	other := New(w.options)
+	other.options.Observer = seen
+	w.now += 61 * limit.Second
+	for range 2 {
+		s, err := other.Settle(t.Context(), Name{"default", "", "chat"}, 30, func(Reserved) error { return nil })
+		if err != nil || !s.Late || s.Changes[0].Change != 0 {
+			t.Errorf("%+v, %v", s, err)
+		}
+	}
+	if seen[reservation.TimedOut] != 1 || seen[reservation.Late] != 1 {
+		t.Errorf("reported %v", seen)
+	}
+	w.wantUsed(100)
+}

@@ -122,6 +122,7 @@ func (l *Ledger) settle(
 	if done, err = l.swap(ctx, key, value, began); err != nil || !done {
 		return s, false, err
 	}
+	l.awaited.remove(key)
 	ctx, cancel := finishing(ctx)
 	defer cancel()
 	s = l.apply(ctx, e, record)
@@ -179,20 +180,22 @@ func (l *Ledger) apply(ctx context.Context, e *entry, record *reservation.Record
 			Change: all[i].Change, Lost: all[i].Outcome == reservation.Lost,
 		})
 	}
-	l.observe(record, all, s.Late, limit.Micros(e.Since-e.Made)*limit.Second/1000)
+	delay := limit.Micros(e.Since-e.Made) * limit.Second / 1000
+	if s.Late && !e.TimedOut {
+		l.observeTimeout(record, delay)
+	}
+	l.observe(record, all, delay)
 	return s
 }
 
 // observe reports what became of each bound.
-func (l *Ledger) observe(r *reservation.Record, all []reservation.Settlement, late bool, delay limit.Micros) {
+func (l *Ledger) observe(r *reservation.Record, all []reservation.Settlement, delay limit.Micros) {
 	o := l.options.Observer
 	if o == nil {
 		return
 	}
 	for i := range all {
-		if all[i].Delay = delay; late {
-			o.Settled(&r.Bounds[i], reservation.Settlement{Outcome: reservation.TimedOut, Delay: delay})
-		}
+		all[i].Delay = delay
 		o.Settled(&r.Bounds[i], all[i])
 	}
 }

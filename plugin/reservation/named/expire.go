@@ -1,0 +1,107 @@
+package named
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
+)
+
+const (
+	// mostAwaited bounds the reservations whose timeouts this process reports: about 20 MB.
+	mostAwaited = 100_000
+	// expiryPause is the time between two looks for reservations that have timed out.
+	expiryPause = time.Second
+)
+
+// awaited holds the reservations that this process has made, until it settles them or they time out. It is safe for
+// concurrent use.
+type awaited struct {
+	mu   sync.Mutex
+	ends deadlines
+}
+
+// add awaits the timeout of a reservation, if there is room.
+func (a *awaited) add(key string, ends limit.Micros) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ends.size() < mostAwaited {
+		a.ends.add(key, ends)
+	}
+}
+
+func (a *awaited) remove(key string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ends.remove(key)
+}
+
+func (a *awaited) due(now limit.Micros) (string, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ends.due(now)
+}
+
+// Run reports the reservations of this process that time out, until ctx ends.
+func (l *Ledger) Run(ctx context.Context) error {
+	ticker := time.NewTicker(expiryPause)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			l.Expire(ctx)
+		}
+	}
+}
+
+// Expire reports the reservations of this process that have timed out. Their entries stay, for a late settlement. While
+// the records cannot be read it leaves the others for the next call.
+func (l *Ledger) Expire(ctx context.Context) {
+	now := limit.Micros(l.options.Now().UnixMicro())
+	for key, ok := l.awaited.due(now); ok && ctx.Err() == nil; key, ok = l.awaited.due(now) {
+		if err := l.expire(ctx, key); err != nil {
+			l.options.Log.Debug("reading a reservation that timed out failed", "error", err)
+			return
+		}
+		l.awaited.remove(key)
+	}
+}
+
+// expire reports a reservation, unless it has been settled or reported.
+func (l *Ledger) expire(ctx context.Context, key string) error {
+	value, err := l.options.Records.Get(ctx, key)
+	if err != nil || value == nil {
+		return err
+	}
+	e, err := decode(value)
+	if err != nil || e.State != reserved || e.TimedOut {
+		return nil
+	}
+	record, err := l.read(e)
+	if err != nil || record == nil {
+		return nil
+	}
+	e.TimedOut = true
+	next, err := e.encode()
+	if err != nil {
+		return err
+	}
+	ok, err := l.swap(ctx, key, value, next)
+	if err == nil && ok {
+		l.observeTimeout(record, limit.Micros(e.Timeout)*limit.Second/1000)
+	}
+	return err
+}
+
+// observeTimeout reports that a reservation stays charged.
+func (l *Ledger) observeTimeout(r *reservation.Record, delay limit.Micros) {
+	if o := l.options.Observer; o != nil {
+		for i := range r.Bounds {
+			o.Settled(&r.Bounds[i], reservation.Settlement{Outcome: reservation.TimedOut, Delay: delay})
+		}
+	}
+}
