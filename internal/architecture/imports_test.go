@@ -61,6 +61,7 @@ var rules = map[string][]string{
 	"plugin/metrics":          append([]string{"plugin/reservation"}, core...),
 	"plugin/pgstore":          core,
 	"plugin/reservation":      {"plugin/decision", "plugin/limit", "plugin/policy", "plugin/settle", "schema"},
+	"plugin/usage":            append([]string{"plugin/reservation"}, core...),
 	"plugin/policysync":       append([]string{"migrations"}, core...),
 	"plugin/control":          append([]string{"plugin/pgstore", "plugin/reservation"}, core...),
 	"plugin/internal": append([]string{

@@ -1,0 +1,163 @@
+package usage
+
+import (
+	"bytes"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// sample returns a batch with every kind of row.
+func sample() *Batch {
+	return &Batch{
+		Epoch: "00ff00ff00ff00ff", Seq: 7, Span: 5 * time.Second,
+		Rows: []Row{
+			{Key{"", "", ""}, Counts{Admitted: 3, Remaining: NoRemaining}},
+			{
+				Key{"acme", "GET /records", ""},
+				Counts{Admitted: 100, Soft: 20, Denied: 7, ShadowDenied: 1, Remaining: NoRemaining},
+			},
+			{Key{"acme", "GET /records", "daily"}, Counts{Admitted: 100, Denied: 7, Cost: 300, Remaining: 0}},
+			{Key{"acme", "chat", "tokens"}, Counts{Cost: -70, Remaining: 12_000_000_000}},
+			{Key{"zürich, \"x\"\n=1", "chat", ""}, Counts{Admitted: 1, Remaining: NoRemaining}},
+		},
+	}
+}
+
+func encoded(t testing.TB, b *Batch) []byte {
+	t.Helper()
+	text, err := b.MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func TestABatchIsReadAsItWasWritten(t *testing.T) {
+	for name, b := range map[string]*Batch{
+		"sample": sample(), "empty": {Epoch: "0123456789abcdef", Seq: 1},
+	} {
+		var read Batch
+		if err := read.UnmarshalBinary(encoded(t, b)); err != nil || !reflect.DeepEqual(&read, b) {
+			t.Errorf("%s is read as %+v, %v", name, read, err)
+		}
+	}
+}
+
+// Batches wait in Postgres and in files while programs are replaced.
+func TestTheFormOfABatchStays(t *testing.T) {
+	got, path := encoded(t, sample()), filepath.Join("testdata", "batch.golden")
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the form is\n%x\nwant (rewrite with -update, and raise batchVersion, if this is meant)\n%x (%v)",
+			got, want, err)
+	}
+}
+
+// The largest batch of long names and large numbers is within the bound that Postgres checks.
+func TestTheLargestBatchFitsIntoAPayload(t *testing.T) {
+	b := &Batch{Epoch: "0123456789abcdef", Seq: 1 << 62, Span: maxSpan}
+	most := Counts{maxCount, maxCount, maxCount, maxCount, -maxCount, maxCount}
+	names := 0
+	for i := range MaxRows {
+		tenant := fmt.Sprintf("%0*d", maxNames/MaxRows, i)
+		names += len(tenant)
+		b.Rows = append(b.Rows, Row{Key{Tenant: tenant}, most})
+	}
+	if text := encoded(t, b); names != maxNames || len(text) > MaxPayload {
+		t.Errorf("%d bytes with %d of names", len(text), names)
+	}
+}
+
+func TestABatchThatNoReporterWritesIsNotEncoded(t *testing.T) {
+	for want, change := range map[string]func(*Batch){
+		"epoch":              func(b *Batch) { b.Epoch = "00FF00FF00FF00FF" },
+		"hexadecimal digits": func(b *Batch) { b.Epoch = "00ff" },
+		"seq is 0":           func(b *Batch) { b.Seq = 0 },
+		"microseconds":       func(b *Batch) { b.Span = time.Nanosecond },
+		"at most":            func(b *Batch) { b.Span = 2 * maxSpan },
+		"more than 4096":     func(b *Batch) { b.Rows = make([]Row, MaxRows+1) },
+		"number of row 1":    func(b *Batch) { b.Rows[1].Denied = -1 },
+		"number of row 2":    func(b *Batch) { b.Rows[2].Remaining = -2 },
+		"number of row 3":    func(b *Batch) { b.Rows[3].Cost = -maxCount - 1 },
+		"name of row 2":      func(b *Batch) { b.Rows[2].Policy = "a\x00b" },
+		"name of row 4":      func(b *Batch) { b.Rows[4].Tenant = "\xff" },
+		"name of row 0":      func(b *Batch) { b.Rows[0].Endpoint = strings.Repeat("x", MaxName+1) },
+		"row 3 does not":     func(b *Batch) { b.Rows[3].Key = b.Rows[2].Key },
+	} {
+		b := sample()
+		change(b)
+		if _, err := b.MarshalBinary(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error is %v, want one about %q", err, want)
+		}
+	}
+}
+
+// sealed returns a text with a checksum that matches.
+func sealed(text []byte) []byte {
+	return binary.BigEndian.AppendUint32(bytes.Clone(text), crc32.Checksum(text, castagnoli))
+}
+
+func TestADamagedBatchIsNotRead(t *testing.T) {
+	good := encoded(t, sample())
+	body := good[:len(good)-4]
+	for want, text := range map[string][]byte{
+		"incomplete":         good[:12],
+		"checksum":           append(bytes.Clone(body[:len(body)-1]), good[len(body):]...),
+		"version 9":          append([]byte{9}, good[1:]...),
+		"more after":         sealed(append(bytes.Clone(body), 0)),
+		"more than 4096":     sealed(append(bytes.Clone(body[:9]), 1, 1, 0, 0xff, 0xff, 3)),
+		"not in the form":    sealed(append(bytes.Clone(body[:9]), 0x81, 0, 1, 0, 0)), // seq 1 in two bytes
+		"not each of its":    sealed(append(bytes.Clone(body[:9]), 1, 1, 1, 1, 'a', 0)),
+		"seq is 0":           sealed(append(bytes.Clone(body[:9]), 0, 1, 0, 0)),
+		"more than 1048576":  make([]byte, MaxPayload+1),
+		"it is incomplete":   sealed(body[:len(body)-1]),
+		"a name of row 0 is": sealed(append(bytes.Clone(body[:9]), 1, 1, 1, 1, 0xff, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0)),
+	} {
+		b := Batch{Seq: 99}
+		if err := b.UnmarshalBinary(text); err == nil || !strings.Contains(err.Error(), want) || b.Seq != 99 {
+			t.Errorf("the error is %v, want one about %q, and no change", err, want)
+		}
+	}
+}
+
+// What can be read is what MarshalBinary writes, byte by byte.
+func FuzzBatch(f *testing.F) {
+	for _, b := range []*Batch{sample(), {Epoch: "0123456789abcdef", Seq: 1}} {
+		text := encoded(f, b)
+		f.Add(text[:len(text)-4])
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var b Batch
+		if b.UnmarshalBinary(sealed(body)) != nil {
+			return
+		}
+		if again := encoded(t, &b); !bytes.Equal(again, sealed(body)) {
+			t.Errorf("%x is written as %x", body, again)
+		}
+	})
+}
+
+func TestSumsStopAtTheirBounds(t *testing.T) {
+	c := noCounts
+	for range 5 {
+		c.Add(Counts{Admitted: 1 << 62, Cost: -1 << 63, Remaining: 9})
+	}
+	if want := (Counts{Admitted: maxCount, Cost: -maxCount, Remaining: 9}); c != want {
+		t.Errorf("counts are %+v, want %+v", c, want)
+	}
+}
