@@ -3,6 +3,7 @@ package kongplugin
 import (
 	"context"
 	"maps"
+	"math"
 	"net"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire/kongtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // settlements records what is settled, and reads what a rule would read.
@@ -101,5 +103,41 @@ func TestOnlyWhatTheRulesNeedIsAsked(t *testing.T) {
 	k.Answers["kong.ctx.shared.get=trl"] = kongtest.Encode(t, structpb.NewStringValue("0123"))
 	if err := k.LogEvent(id); err != nil || len(k.Questions) != len(endQuestions) {
 		t.Errorf("%v, questions %q", err, k.Questions)
+	}
+}
+
+func TestOnlyANumberInKongCtxSharedIsAnAmount(t *testing.T) {
+	rule, err := settle.New(schema.Settle{Sources: []schema.SettleSource{{From: "shared.tokens"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		value *structpb.Value
+		want  settle.Outcome
+	}{
+		"a number":               {structpb.NewNumberValue(7), settle.Measured},
+		"a number in a text":     {structpb.NewStringValue("7"), settle.Measured},
+		"nothing, or false":      {structpb.NewNullValue(), settle.Unmeasured},
+		"null":                   {structpb.NewStringValue("NULL_VALUE"), settle.Unmeasured},
+		"true":                   {structpb.NewBoolValue(true), settle.Unmeasured},
+		"a negative number":      {structpb.NewNumberValue(-1), settle.Unmeasured},
+		"no number":              {structpb.NewNumberValue(math.NaN()), settle.Unmeasured},
+		"an infinite number":     {structpb.NewNumberValue(math.Inf(1)), settle.Unmeasured},
+		"a number that is large": {structpb.NewNumberValue(1e300), settle.Unmeasured},
+		"a table":                {structpb.NewStructValue(&structpb.Struct{}), settle.Unmeasured},
+		"a list":                 {structpb.NewListValue(&structpb.ListValue{}), settle.Unmeasured},
+		"an empty answer":        {&structpb.Value{}, settle.Unmeasured},
+	} {
+		s := &settlements{needs: rule.Needs()}
+		_, k, id := settlingServer(t, s)
+		k.Answers = kongtest.AnswersOf(t, "log-chunked")
+		k.Answers["kong.ctx.shared.get=trl"] = kongtest.Encode(t, structpb.NewStringValue("0123"))
+		k.Answers["kong.ctx.shared.get=tokens"] = kongtest.Encode(t, test.value)
+		if err := k.LogEvent(id); err != nil || len(s.answers) != 1 {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if actual, outcome := rule.Measure(&s.answers[0]); outcome != test.want || outcome == settle.Measured && actual != 7 {
+			t.Errorf("%s: %d, %s, want %s", name, actual, outcome, test.want)
+		}
 	}
 }
