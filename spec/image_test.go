@@ -97,7 +97,9 @@ func unknownToKong(t testing.TB, environment map[string]string) (unknown []strin
 	settings := map[string]bool{}
 	for line := range strings.Lines(file(t, "spec/testdata/kong-3.9-settings.txt")) {
 		name := strings.ToUpper(strings.TrimSpace(line))
-		settings["KONG_"+strings.Replace(name, "_XXX_", "_TENANT_RATE_LIMITING_", 1)] = true
+		for _, plugin := range []string{"_TENANT_RATE_LIMITING_", "_TENANT_RATE_SETTLING_"} {
+			settings["KONG_"+strings.Replace(name, "_XXX_", plugin, 1)] = true
+		}
 	}
 	for name := range environment {
 		if strings.HasPrefix(name, "KONG_") && !settings[name] {
@@ -121,21 +123,73 @@ func TestEveryVariableOfTheImageIsASettingOfKong(t *testing.T) {
 	}
 }
 
+// companionLine matches a line of kong.conf for the companion plugin, which is a comment.
+var companionLine = regexp.MustCompile(`^#\s+(plugins|pluginserver_\w+) = `)
+
+// kongConf returns the settings of kong/kong.conf with the companion plugin, as Kong's environment has them.
+func kongConf(t testing.TB) map[string]string {
+	t.Helper()
+	settings, companions := map[string]string{}, 0
+	for line := range strings.Lines(file(t, "kong/kong.conf")) {
+		if companionLine.MatchString(line) {
+			line = strings.TrimLeft(line, "# ")
+			companions++
+		}
+		name, value, found := strings.Cut(line, " = ")
+		if found && !strings.HasPrefix(line, "#") {
+			settings["KONG_"+strings.ToUpper(name)] = strings.TrimSpace(value)
+		}
+	}
+	if companions != 4 {
+		t.Errorf("kong.conf has %d lines for the companion plugin, want 4", companions)
+	}
+	return settings
+}
+
 func TestTheImageHasTheSettingsOfKongConf(t *testing.T) {
 	t.Parallel()
 	environment := imageEnvironment(t)
-	for line := range strings.Lines(file(t, "kong/kong.conf")) {
-		name, value, found := strings.Cut(line, " = ")
-		if !found || strings.HasPrefix(line, "#") {
-			continue
-		}
-		name, value = "KONG_"+strings.ToUpper(name), strings.TrimSpace(value)
+	for name, value := range kongConf(t) {
 		got := environment[name]
 		if name == startCommand && strings.HasPrefix(got, value+" ") {
 			continue // and more settings
 		}
 		if got != value {
 			t.Errorf("%s is %q, kong.conf has %q", name, got, value)
+		}
+	}
+}
+
+func TestTheImageServesTheCompanionPlugin(t *testing.T) {
+	t.Parallel()
+	environment := imageEnvironment(t)
+	const prefix = "KONG_PLUGINSERVER_TENANT_RATE_SETTLING_"
+	if command, found := environment[prefix+"START_CMD"]; found {
+		t.Errorf("Kong would start a second process: %s", command)
+	}
+	query := strings.Fields(environment[prefix+"QUERY_CMD"])
+	if len(query) < 2 {
+		t.Fatalf("the query command is %q", query)
+	}
+	out, err := exec.Command(plugin(), query[1:]...).Output()
+	var dump struct {
+		SocketPath string
+		Plugins    []struct{ Name string }
+	}
+	if err != nil || json.Unmarshal(out, &dump) != nil || len(dump.Plugins) != 1 {
+		t.Fatalf("%v: the plugin server answers %s", err, out)
+	}
+	if dump.SocketPath != environment[prefix+"SOCKET"] || dump.Plugins[0].Name != "tenant-rate-settling" {
+		t.Errorf("%s listens at %q, Kong asks at %q", dump.Plugins[0].Name, dump.SocketPath, environment[prefix+"SOCKET"])
+	}
+	for _, list := range []string{"KONG_PLUGINS", "KONG_PLUGINSERVER_NAMES"} {
+		if !slices.Contains(strings.Split(environment[list], ","), dump.Plugins[0].Name) {
+			t.Errorf("%s is %s, without %s", list, environment[list], dump.Plugins[0].Name)
+		}
+	}
+	for _, target := range texts(dockerfile(t), "COPY", "gateway") {
+		if strings.Contains(target, "/usr/local/bin/tenant-rate-settling") {
+			t.Errorf("Kong would start what %s copies", target)
 		}
 	}
 }
