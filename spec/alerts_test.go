@@ -18,6 +18,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
 // scraped is the scrape interval of Prometheus, and rated the range of rates, which tolerates missed scrapes.
@@ -27,7 +28,7 @@ const (
 )
 
 // everyKind has routes with limits of every mode and fail mode. For a busy tenant some warn, some deny, and a shadow
-// would deny. Another tenant is exempt.
+// would deny. Another tenant is exempt. One limit settles.
 const everyKind = `
   - {name: records, paths: [/records], plugins: [{name: key-auth},
       {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, %[3]s},
@@ -35,10 +36,12 @@ const everyKind = `
         {name: daily, scope: tenant, limit: 1000000, window_size: 86400, algorithm: fixed_window, fail_mode: open},
         {name: burst, scope: tenant, limit: 6, window_size: 6, soft_threshold_pct: 50, fail_mode: local},
         {name: trial, scope: tenant, limit: 1, window_size: 60, mode: shadow}]}, {name: essentials}]}}]}
-  - {name: search, paths: [/search], plugins: [{name: key-auth},
+  - {name: search, paths: [/search], plugins: [{name: key-auth}, {name: tenant-rate-settling},
       {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, %[3]s},
       tiers: [{name: enterprise,
-          limits: [{name: strict, scope: tenant+endpoint, limit: 1000, window_size: 1, fail_mode: closed}]}]}}]}`
+          limits: [{name: strict, scope: tenant+endpoint, limit: 1000, window_size: 1, fail_mode: closed},
+            {name: egress, scope: tenant, limit: 1000000000, window_size: 86400, algorithm: fixed_window,
+              settle: {sources: [{from: log.response.size}], reserve: 500}}]}]}}]}`
 
 // panelQuery is one expression of a dashboard with values for its variables.
 type panelQuery struct {
@@ -107,7 +110,7 @@ func startWatchtower(t *testing.T) *watchtower {
 	g.override("kind, tenant, expires_at", "'ban', 'beta', clock_timestamp() + interval '1 h'")
 	g.node = start(t, deckOf(fmt.Sprintf(everyKind, redis.Host, redis.Port, patience)),
 		atDatabase(dsn, g.saved, g.metrics),
-		recorded(filepath.Join(t.TempDir(), "denials")))
+		recorded(filepath.Join(t.TempDir(), "denials")), withCompanion)
 	rules, err := os.ReadFile("../kong/prometheus/rules.yml")
 	if err != nil {
 		t.Fatal(err)
@@ -125,6 +128,13 @@ func startWatchtower(t *testing.T) *watchtower {
 	})
 	w.load(t)
 	return w
+}
+
+// withCompanion is an option of start: the companion plugin runs in the plugin server's process.
+func withCompanion(o *gateway.Options) {
+	o.Servers = append(o.Servers, gateway.PluginServer{
+		Query: []string{plugin(), "-dump-settling"}, Socket: "tenant-rate-settling.socket",
+	})
 }
 
 // load sends requests until the end of the test.

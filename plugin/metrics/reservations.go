@@ -12,6 +12,7 @@ import (
 type settlements struct {
 	tokens  counters[settledTokensKey]
 	settled counters[settledKey]
+	held    counters[heldKey]
 	delay   prometheus.Histogram
 }
 
@@ -27,6 +28,10 @@ func (r *settlements) init(to prometheus.Registerer) {
 		"Reservations by what became of them: measured, refunded (the request used nothing), unmeasured, timed_out and "+
 			"dropped (they stay charged), late (measured after the timeout), lost (the store did not answer, or the limit was changed).",
 		"policy", "outcome")
+	r.held.init(to, "reserved_token_seconds_total",
+		"Tokens of limits that settle times the seconds for which requests had them reserved. Its rate is the number of "+
+			"tokens that requests in flight hold on average.",
+		"policy", "tier")
 	r.delay = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    prefix + "settle_delay_seconds",
 		Help:    "Seconds from a reservation until it was settled or given up.",
@@ -56,7 +61,11 @@ func (r *settlements) Settled(b *policy.Bound, s reservation.Settlement) {
 	case s.Change > 0:
 		r.tokens.with(settledTokensKey{name, overspentTokens}).Add(float64(s.Change))
 	}
-	r.delay.Observe(float64(s.Delay) / float64(limit.Second))
+	seconds := float64(s.Delay) / float64(limit.Second)
+	r.delay.Observe(seconds)
+	if s.Outcome != reservation.Late { // which was held until it timed out
+		r.held.with(heldKey{name, b.Policy.Tier}).Add(max(float64(b.Cost)*seconds, 0))
+	}
 }
 
 // tokenKind names what happened to tokens.
@@ -85,6 +94,13 @@ func (k settledTokensKey) folded() settledTokensKey {
 	k.policy = other
 	return k
 }
+
+// heldKey identifies a policy of a tier.
+type heldKey struct{ policy, tier string }
+
+func (k heldKey) values() []string { return []string{k.policy, orNone(k.tier)} }
+
+func (heldKey) folded() heldKey { return heldKey{other, other} }
 
 // settledKey identifies a policy, and what became of a reservation.
 type settledKey struct {
