@@ -2,6 +2,7 @@ package kongwire
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"sync/atomic"
@@ -136,4 +137,48 @@ func (c quietConn) CloseWrite() error {
 		return err
 	}
 	return failed
+}
+
+// stopListening denies new connections and ends an Accept that waits. Connections that wait in the kernel stay there for
+// acceptQueued. It reports false if the listener is closed, or is no socket.
+func stopListening(listener net.Listener) bool {
+	socket, ok := listener.(interface {
+		syscall.Conn
+		SetDeadline(time.Time) error
+	})
+	if !ok {
+		return false
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var stopped error
+	err = raw.Control(func(fd uintptr) { stopped = syscall.Shutdown(int(fd), syscall.SHUT_RD) })
+	return err == nil && stopped == nil && socket.SetDeadline(time.Now()) == nil
+}
+
+// acceptQueued passes the connections of a stopped listener that wait in the kernel to serve. No new ones come, so it
+// ends, however slow the machine is.
+func acceptQueued(listener net.Listener, serve func(net.Conn)) error {
+	raw, err := listener.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return fmt.Errorf("accept queued connections: %w", err)
+	}
+	for {
+		var accepted uintptr
+		var failed syscall.Errno
+		if err := raw.Control(func(fd uintptr) { accepted, failed = acceptNow(fd) }); err != nil {
+			return fmt.Errorf("accept queued connections: %w", err)
+		}
+		switch failed {
+		case 0:
+			serve(quietConn{os.NewFile(accepted, "connection"), listener})
+		case syscall.ECONNABORTED:
+		case syscall.EAGAIN, syscall.EINVAL: // the queue is empty
+			return nil
+		default:
+			return fmt.Errorf("accept queued connections: %w", os.NewSyscallError("accept", failed))
+		}
+	}
 }

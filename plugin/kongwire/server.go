@@ -6,15 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
-
-// acceptGrace is how long an ending server accepts connections from the queue of the kernel.
-const acceptGrace = 20 * time.Millisecond
 
 // The phases of a request whose events a server handles.
 const (
@@ -161,8 +156,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		}
 	}
 	s.draining.Store(true)
-	if stopListening(listener) {
-		<-accepting // a reset of the connections in the queue would be the full close that hangUp avoids
+	if stopListening(listener) { // a reset of the connections in the queue would be the full close that hangUp avoids
+		<-accepting
+		err = errors.Join(err, acceptQueued(listener, func(c net.Conn) { s.dispatch(events, &owned, c) }))
 	}
 	err = errors.Join(err, closeListener(listener))
 	<-accepting
@@ -186,25 +182,6 @@ func (s *Server) finish(owned *sync.WaitGroup, cut context.CancelFunc) {
 		cut()
 		<-done
 	}
-}
-
-// stopListening denies new connections. Those that wait in the kernel can still be accepted for acceptGrace. It reports
-// whether the system can do that: Linux can for unix sockets.
-func stopListening(listener net.Listener) bool {
-	unix, ok := listener.(interface {
-		syscall.Conn
-		SetDeadline(time.Time) error
-	})
-	if !ok || runtime.GOOS != "linux" {
-		return false
-	}
-	raw, err := unix.SyscallConn()
-	if err != nil {
-		return false // closed
-	}
-	var stopped error
-	err = raw.Control(func(fd uintptr) { stopped = syscall.Shutdown(int(fd), syscall.SHUT_RD) })
-	return err == nil && stopped == nil && unix.SetDeadline(time.Now().Add(acceptGrace)) == nil
 }
 
 func closeListener(listener net.Listener) error {
