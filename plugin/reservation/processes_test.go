@@ -3,6 +3,8 @@ package reservation_test
 import (
 	"context"
 	"log/slog"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -225,5 +227,60 @@ func TestAProcessWithAnotherLimitReturnsNothingAndChargesNothing(t *testing.T) {
 	outcomes := settledIn(t, 2, second)
 	if used := second.used(after); used != charged || outcomes[reservation.Lost] == 0 {
 		t.Errorf("%d tokens are charged after %d, with the outcomes %v", used, charged, outcomes)
+	}
+}
+
+// calls returns how many scripts a Redis has run since the last call.
+func calls(t *testing.T, server *redistest.Server) int {
+	t.Helper()
+	client := server.Client(t)
+	_, stats, _ := strings.Cut(client.Info(t.Context(), "commandstats").Val(), "cmdstat_evalsha:calls=")
+	if err := client.ConfigResetStat(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	number, _, _ := strings.Cut(stats, ",")
+	n, err := strconv.Atoi(number)
+	if err != nil {
+		t.Fatalf("EVALSHA was called %q times", number)
+	}
+	return n
+}
+
+func TestAReservationCostsRedisARecordAndAClaimBesideTheTakeAndTheSettlement(t *testing.T) {
+	server := redistest.Single(t)
+	p := newProcess(t, inRedis(server))
+	b := budget(t, year, 100)
+	p.settle(p.reserve(b), 30) // loads the scripts
+	calls(t, server)
+
+	var tokens []string
+	const requests = 50
+	for range requests {
+		tokens = append(tokens, p.reserve(b))
+	}
+	client := server.Client(t)
+	keys := func() []string { return client.Keys(t.Context(), "rl:default:{r=*}").Val() }
+	for deadline := time.Now().Add(60 * time.Second); len(keys()) < requests; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d records within 60 s", len(keys()))
+		}
+	}
+	if size := client.MemoryUsage(t.Context(), keys()[0]).Val(); size == 0 || size > 1024 {
+		t.Errorf("a record takes %d bytes of Redis, docs/redis.md has about 1 kB", size)
+	}
+	if ttl := client.PTTL(t.Context(), keys()[0]).Val(); ttl < 10*time.Minute || ttl > 20*time.Minute {
+		t.Errorf("a record of a limit with a timeout of ten minutes is kept for %v", ttl)
+	}
+	if n := calls(t, server); n != 2*requests {
+		t.Errorf("%d requests are %d calls, want one to take and one to record each", requests, n)
+	}
+	for _, token := range tokens {
+		p.settle(token, 30)
+	}
+	if n := calls(t, server); n != 2*requests {
+		t.Errorf("%d log phases are %d calls, want one to claim and one to settle each", requests, n)
+	}
+	if left := keys(); len(left) != 0 {
+		t.Errorf("the records %q are left", left)
 	}
 }

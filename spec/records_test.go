@@ -1,0 +1,124 @@
+package spec
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// held is a node with a budget of 1,000 tokens in Redis, of which a request to /chat has reserved 100: it is at the
+// upstream, until it is let go, and uses 30.
+type held struct {
+	budget
+	redis   *redis.Client
+	release chan struct{}
+	answer  chan answer
+}
+
+// hold starts a node, and a request whose reservation is recorded.
+func hold(t *testing.T, change func(*gateway.Options)) *held {
+	t.Helper()
+	server := redistest.Single(t)
+	h := &held{redis: server.Client(t), release: make(chan struct{}), answer: make(chan answer, 1)}
+	store := fmt.Sprintf("strategy: redis, redis: {socket: %s, %s}", server.Socket,
+		strings.ReplaceAll(strings.ReplaceAll(patience, `"`, ""), ":", ": "))
+	var arrived atomic.Bool
+	h.node = start(t, settlingDeck(store, `{name: budget, scope: tenant, limit: 1000, window_size: 31536000,
+		algorithm: fixed_window, settle: {sources: [{from: header.X-Tokens-Used}], reserve: 100}}`), change,
+		chatting(func(w http.ResponseWriter, _ *http.Request) {
+			arrived.Store(true)
+			<-h.release
+			w.Header().Set("X-Tokens-Used", "30")
+		}))
+	go func() {
+		a, err := h.send("GET", "/chat", "apikey", "beth")
+		if err != nil {
+			t.Error(err)
+		}
+		h.answer <- a
+	}()
+	await(t, "the request at its upstream", arrived.Load)
+	await(t, "the record of its reservation", func() bool { return len(h.records()) == 1 })
+	return h
+}
+
+// records returns the keys of the records in Redis.
+func (h *held) records() []string { return h.redis.Keys(h.t.Context(), "rl:*:{r=*}").Val() }
+
+// end lets the request go, and waits until its log phase is over.
+func (h *held) end() {
+	h.t.Helper()
+	close(h.release)
+	if a := <-h.answer; a.Status != http.StatusOK {
+		h.t.Fatalf("%d %s", a.Status, a.Body)
+	}
+	h.sent++
+	await(h.t, "the log phase", func() bool { return h.Counters().LogEvents() >= h.sent })
+}
+
+// wantSettled waits until the request is charged what it used, and checks that nothing changes after that.
+func (h *held) wantSettled() {
+	h.t.Helper()
+	await(h.t, "the settlement", func() bool { return h.left(100) == 970 })
+	if left, records := h.left(100), h.records(); left != 970 || len(records) > 1 {
+		h.t.Errorf("%d tokens are left, with the records %q", left, records)
+	}
+}
+
+// listens reports whether both servers of the plugin accept connections.
+func listens(prefix string) bool {
+	for _, name := range []string{"tenant-rate-limiting.socket", "tenant-rate-settling.socket"} {
+		conn, err := net.Dial("unix", filepath.Join(prefix, name))
+		if err != nil {
+			return false
+		}
+		conn.Close()
+	}
+	return true
+}
+
+func TestARequestIsSettledAfterItsPluginProcessWasKilled(t *testing.T) {
+	t.Parallel()
+	prefix := shortDir(t)
+	h := hold(t, func(o *gateway.Options) {
+		settling(o)
+		o.Prefix = prefix
+	})
+	victim := h.PluginPID()
+	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "another plugin process", func() bool { pid := h.PluginPID(); return pid != victim && pid != 0 })
+	await(t, "its sockets", func() bool { return listens(prefix) })
+	h.end()
+	h.wantSettled()
+}
+
+func TestARequestIsSettledByTheProcessAfterAReload(t *testing.T) {
+	t.Parallel()
+	prefix := shortDir(t)
+	first := startPlugin(t, prefix, "-metrics-listen", "off")
+	h := hold(t, func(o *gateway.Options) {
+		o.Servers = []gateway.PluginServer{
+			{Info: pluginInfo(t), Socket: filepath.Join(prefix, "tenant-rate-limiting.socket")},
+			{
+				Query:  []string{plugin(), "-dump-settling"},
+				Socket: filepath.Join(prefix, "tenant-rate-settling.socket"),
+			},
+		}
+	})
+	startPlugin(t, prefix, "-metrics-listen", "off") // as `kong reload` does, while the first one serves
+	h.end()                                          // its log event is the first, and so opens a connection to the second
+	first.terminate()
+	h.wantSettled()
+}
