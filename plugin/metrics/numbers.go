@@ -88,7 +88,7 @@ var reservationNumbers = []number[Reservations]{
 	),
 	counter(
 		"settled_elsewhere_total",
-		"Reservations of this process that another one has settled, after a reload of Kong for instance.",
+		"Reservations of this process whose record was gone: another one has settled them, or Redis has lost the record.",
 		func(r *Reservations) float64 { return float64(r.Elsewhere) },
 	),
 	counter(

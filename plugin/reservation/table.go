@@ -121,7 +121,7 @@ type Stats struct {
 	Parked     int    // requests that have ended, and wait for their shared store now
 	Unknown    uint64 // log phases whose reservation does not exist, or exists no more
 	Unrecorded uint64 // reservations that could not be recorded in the shared store
-	Elsewhere  uint64 // reservations of this process that others have settled
+	Elsewhere  uint64 // reservations of this process whose record was gone: others have settled them
 	Abandoned  uint64 // requests that have ended and could not be settled, because their shared store was out of reach
 }
 
