@@ -89,8 +89,8 @@ var endQuestions = []kongwire.Question{
 	kongwire.NewQuestion("kong.response.get_source", ""),
 }
 
-// readToken returns the token of the request's reservation, or "" if it has none, and reads the status and the source of the
-// response.
+// readToken returns the token of the request's reservation, or "" if it has none, and reads the status and the source
+// of the response.
 func (r *requestEnd) readToken() (token string, err error) {
 	err = r.event.Ask(endQuestions, func(i int, answer []byte) (err error) {
 		switch i {
@@ -140,8 +140,8 @@ func (r *requestEnd) Read(_ context.Context, needs settle.Needs, a *settle.Answe
 	})
 }
 
-// readHeaders reads the headers of the names. One that came more than once is no value: which line counts is unknown. An
-// underscore of a name stands for a dash too, as in Kong.
+// readHeaders reads the headers of the names. One that came more than once is no value: which line counts is unknown.
+// An underscore of a name stands for a dash too, as in Kong.
 func readHeaders(answer []byte, names []string, a *settle.Answer) error {
 	return kongwire.DecodeHeaders(answer, func(header string, value kongwire.Value) {
 		for _, name := range names {

@@ -6,9 +6,9 @@
 // # In all processes
 //
 // A log phase may reach another process: after a reload of Kong, or because the first one was killed. So a reservation
-// in a store that processes share is recorded there too, as a [Record], which has all that settling it takes. The record
-// is written right after the take and not by its script, so that a request neither waits for it nor makes Redis do more
-// at once. A kill in the milliseconds between leaves the reservation charged, which is the safe side.
+// in a store that processes share is recorded there too, as a [Record], which has all that settling it takes. The
+// record is written right after the take and not by its script, so that a request neither waits for it nor makes Redis
+// do more at once. A kill in the milliseconds between leaves the reservation charged, which is the safe side.
 //
 // In another process the token says which store has the record, and what to read of the request before the record is
 // there. If that process has not opened the store yet, because it has not seen the config, the end of the request is

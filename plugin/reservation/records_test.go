@@ -165,8 +165,11 @@ func TestWhateverBecomesOfTheRecordAReservationIsSettledOnceAndNeverReturnedInDo
 	for _, test := range []race{
 		{"recorded", none, none, 30, 30, []Outcome{Measured}, Stats{}},
 		{"not recorded", fails(false), none, 30, 30, []Outcome{Measured}, Stats{Unrecorded: 1}},
-		{"not recorded, the store is away", fails(false), claimFails(false), 30, 30, []Outcome{Measured},
-			Stats{Unrecorded: 1}},
+		{
+			"not recorded, the store is away", fails(false), claimFails(false), 30, 30,
+			[]Outcome{Measured},
+			Stats{Unrecorded: 1},
+		},
 		{"perhaps recorded, and it is", fails(true), none, 30, 30, []Outcome{Measured}, Stats{Unrecorded: 1}},
 		{"perhaps recorded, and it is not there", fails(true), taken, 30, 100, []Outcome{Lost}, Stats{Unrecorded: 1}},
 		{"perhaps recorded, and more was used", fails(true), taken, 130, 130, []Outcome{Measured}, Stats{Unrecorded: 1}},

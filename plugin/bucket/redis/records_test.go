@@ -100,7 +100,8 @@ func TestARecordExpiresAndASwapDoesNotProlongIt(t *testing.T) {
 func TestOneCallOfARecordIsOneScriptOfCommandsThatBucketsNeedToo(t *testing.T) {
 	server := redistest.Single(t)
 	client := server.Client(t)
-	must(t, client, "acl", "setuser", "kong", "on", ">hunter2", "~rl:*", "+evalsha", "+script|load", "+set", "+get", "+del")
+	must(t, client, "acl", "setuser", "kong", "on", ">hunter2", "~rl:*", "+evalsha", "+script|load", "+set", "+get",
+		"+del")
 	block := at(server, false)
 	block.Username, block.Password = "kong", "hunter2"
 	r := recordsOf(t, block, schema.Redis{}, "default")

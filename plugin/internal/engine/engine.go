@@ -135,7 +135,9 @@ func (e *Engine) Build(config schema.Config, plan *policy.Plan) (*admit.Path, fu
 }
 
 // keeper returns the keeper of what requests of a config reserve. It releases the buckets at its end.
-func (e *Engine) keeper(config *schema.Config, buckets reservation.Buckets, release func()) (*reservation.Keeper, error) {
+func (e *Engine) keeper(
+	config *schema.Config, buckets reservation.Buckets, release func(),
+) (*reservation.Keeper, error) {
 	records, releaseRecords, err := e.Stores.OpenRecords(config)
 	if err != nil {
 		return nil, err
