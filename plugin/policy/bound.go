@@ -105,8 +105,8 @@ type Policy struct {
 	quota       string // item of the RateLimit-Policy field: "burst";q=100;w=60; "": the field has no unit for it
 }
 
-// Quota returns the policy as an item of the IETF RateLimit-Policy field, or "" where the field has no unit for what the
-// policy counts.
+// Quota returns the policy as an item of the IETF RateLimit-Policy field, or "" where the field has no unit for what
+// the policy counts.
 func (p *Policy) Quota() string { return p.quota }
 
 // Describe returns the policy's limit in words, for logs.

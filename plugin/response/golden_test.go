@@ -66,10 +66,7 @@ func published(t testing.TB) []struct {
 		{"soft", schema.Config{}, decide(t, throttled), false},
 		{"settles", schema.Config{KongHeaders: true}, settles(800), false},
 		{"settles_tokens_binding", schema.Config{KongHeaders: true}, settles(400), false},
-		{
-			"settles_tokens_alone", schema.Config{KongHeaders: true, ShowCost: true},
-			alone(settles(400), "llm-tokens"), false,
-		},
+		{"settles_tokens_alone", schema.Config{ShowCost: true}, alone(settles(400), "llm-tokens"), false},
 		{"denied_by_one", schema.Config{}, decide(t, denies), false},
 		{"denied_by_two", schema.Config{}, decide(t, both), false},
 		{"denied_kong_headers", schema.Config{KongHeaders: true}, decide(t, denies), false},
