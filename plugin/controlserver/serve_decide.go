@@ -63,7 +63,9 @@ func newDecider(ctx context.Context, s *Settings, log *slog.Logger) (*decider, e
 	if err := d.FollowRows(policysync.Options{Source: source, Node: node + "/control", Dir: s.SnapshotDir}); err != nil {
 		return nil, err
 	}
-	d.Metrics = metrics.New(process.Version, d.Sources())
+	sources := d.Sources()
+	sources.Reservations = func() metrics.Reservations { return metrics.Reservations{Kept: d.reservations.Awaited()} }
+	d.Metrics = metrics.New(process.Version, sources)
 	return d, d.openPath(s.Config)
 }
 

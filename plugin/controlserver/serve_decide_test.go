@@ -25,6 +25,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation/named"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -138,6 +140,35 @@ func TestServeDecidesByTheSavedRowsUntilItHasThoseOfTheDatabase(t *testing.T) {
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+func TestServeCountsTheReservationsOfItsCallers(t *testing.T) {
+	const everyone = "scope: global, limit: 5000, window_size: 60"
+	const settles = "scope: global, limit: 5000, window_size: 31536000, algorithm: fixed_window, " +
+		"settle: {sources: [{from: shared.tokens}]}"
+	for strategy, text := range map[string]string{
+		"redis": onRedis(t, redistest.Single(t)),
+		"local": strings.Replace(onPort(t, 1), "strategy: redis", "strategy: local", 1),
+	} {
+		d := deciding(t, strings.Replace(text, everyone, settles, 1), nil)
+		var x admit.Exchange
+		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme", Cost: 7}}
+		claim, _, err := d.reservations.Claim(t.Context(), &named.Request{Name: named.Name{ID: "chat"}, Timeout: time.Minute})
+		if err != nil || d.path.Admit(t.Context(), request, &x) != nil {
+			t.Fatalf("%s: %v", strategy, err)
+		}
+		if err := claim.Keep(t.Context(), reservation.NewRecord(&x.Decision, 1), nil); err != nil || d.reservations.Awaited() != 1 {
+			t.Errorf("%s: %d reservations are awaited (%v), want one", strategy, d.reservations.Awaited(), err)
+		}
+		s, err := d.reservations.Settle(t.Context(), named.Name{ID: "chat"}, 3, func(named.Reserved) error { return nil })
+		if err != nil || len(s.Changes) != 1 || s.Changes[0].Change != -4 || d.reservations.Awaited() != 0 {
+			t.Errorf("%s: %+v, %v", strategy, s, err)
+		}
+		series, err := testutil.GatherAndCount(d.Metrics, "rate_limiter_settlements_total", "rate_limiter_reservations")
+		if err != nil || series != 2 {
+			t.Errorf("%s: %d series (%v), want one of settlements and one of reservations", strategy, series, err)
+		}
 	}
 }
 

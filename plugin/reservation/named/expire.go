@@ -44,6 +44,13 @@ func (a *awaited) due(now limit.Micros) (string, bool) {
 	return a.ends.due(now)
 }
 
+// Awaited returns how many reservations of this process have neither been settled by it nor timed out.
+func (l *Ledger) Awaited() int {
+	l.awaited.mu.Lock()
+	defer l.awaited.mu.Unlock()
+	return l.awaited.ends.size()
+}
+
 // Run reports the reservations of this process that time out, until ctx ends.
 func (l *Ledger) Run(ctx context.Context) error {
 	ticker := time.NewTicker(expiryPause)
