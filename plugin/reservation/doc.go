@@ -24,8 +24,9 @@
 //	is taken out             settles                            settles
 //	is gone                  does nothing: another has settled  looks once more a second later, then does nothing
 //	was not written          settles                            does nothing
-//	may have been taken out  charges more, returns nothing      looks again
 //	is out of reach          parks the end of the request       parks the end of the request
+//	is gone, and a lost      charges more, returns nothing      does nothing
+//	  call may be the cause
 //
 // The token comes from the request's context, which other plugins can write. It has no bucket and no number of tokens:
 // a forged one settles nothing, or returns no more than a reservation took.

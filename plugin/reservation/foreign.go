@@ -24,12 +24,14 @@ const parkedOverhead = 512
 // opened by this process yet.
 type requestEnd struct {
 	token
-	own     *reservation // nil: another process has made it
-	answer  settle.Answer
-	at      limit.Micros // when it was read, by the wall clock
-	since   limit.Micros // when it was parked, by Options.Elapsed
-	size    int
-	missing bool // its record was looked for once, and may have been on its way
+	own    *reservation // nil: another process has made it
+	answer settle.Answer
+	at     limit.Micros // when it was read, by the wall clock
+	since  limit.Micros // when it was parked, by Options.Elapsed
+	size   int
+
+	missing  bool // its record was looked for once, and may have been on its way
+	doubtful bool // a claim of this process may have taken the record out
 }
 
 // settleForeign settles a reservation of another process.

@@ -246,6 +246,16 @@ func calls(t *testing.T, server *redistest.Server) int {
 	return n
 }
 
+// recordsIn returns the keys of the records in a Redis.
+func recordsIn(t *testing.T, server *redistest.Server) []string {
+	t.Helper()
+	keys, err := server.Client(t).Keys(t.Context(), "rl:default:{r=*}").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
 func TestAReservationCostsRedisARecordAndAClaimBesideTheTakeAndTheSettlement(t *testing.T) {
 	server := redistest.Single(t)
 	p := newProcess(t, inRedis(server))
@@ -259,16 +269,12 @@ func TestAReservationCostsRedisARecordAndAClaimBesideTheTakeAndTheSettlement(t *
 		tokens = append(tokens, p.reserve(b))
 	}
 	client := server.Client(t)
-	keys := func() []string { return client.Keys(t.Context(), "rl:default:{r=*}").Val() }
-	for deadline := time.Now().Add(60 * time.Second); len(keys()) < requests; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d records within 60 s", len(keys()))
-		}
-	}
-	if size := client.MemoryUsage(t.Context(), keys()[0]).Val(); size == 0 || size > 1024 {
+	within(t, "all are recorded", func() bool { return len(recordsIn(t, server)) == requests })
+	key := recordsIn(t, server)[0]
+	if size := client.MemoryUsage(t.Context(), key).Val(); size == 0 || size > 1024 {
 		t.Errorf("a record takes %d bytes of Redis, docs/redis.md has about 1 kB", size)
 	}
-	if ttl := client.PTTL(t.Context(), keys()[0]).Val(); ttl < 10*time.Minute || ttl > 20*time.Minute {
+	if ttl := client.PTTL(t.Context(), key).Val(); ttl < 10*time.Minute || ttl > 20*time.Minute {
 		t.Errorf("a record of a limit with a timeout of ten minutes is kept for %v", ttl)
 	}
 	if n := calls(t, server); n != 2*requests {
@@ -280,7 +286,7 @@ func TestAReservationCostsRedisARecordAndAClaimBesideTheTakeAndTheSettlement(t *
 	if n := calls(t, server); n != 2*requests {
 		t.Errorf("%d log phases are %d calls, want one to claim and one to settle each", requests, n)
 	}
-	if left := keys(); len(left) != 0 {
+	if left := recordsIn(t, server); len(left) != 0 {
 		t.Errorf("the records %q are left", left)
 	}
 }

@@ -114,12 +114,13 @@ type claim uint8
 const (
 	isOurs       claim = iota
 	isSettled          // another process has settled it
-	isDoubtful         // it may be ours
-	isOutOfReach       // the store was not called
+	isDoubtful         // the record is gone, and it may have been this process that took it out
+	isOutOfReach       // the store did not answer
 )
 
-// claim claims a reservation of this process.
-func (r *reservation) claim(ctx context.Context) claim {
+// claim claims a reservation of this process, whose request has ended.
+func (end *requestEnd) claim(ctx context.Context) claim {
+	r := end.own
 	if r.writing == nil {
 		return isOurs
 	}
@@ -131,10 +132,11 @@ func (r *reservation) claim(ctx context.Context) claim {
 	switch {
 	case text != nil:
 		return isOurs
-	case MayHaveRun(err), err == nil && outcome == isUnsure:
-		return isDoubtful
 	case err != nil:
+		end.doubtful = end.doubtful || MayHaveRun(err)
 		return isOutOfReach
+	case end.doubtful, outcome == isUnsure:
+		return isDoubtful
 	}
 	return isSettled
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -174,9 +175,7 @@ func TestWhateverBecomesOfTheRecordAReservationIsSettledOnceAndNeverReturnedInDo
 		{"perhaps recorded, and it is not there", fails(true), taken, 30, 100, []Outcome{Lost}, Stats{Unrecorded: 1}},
 		{"perhaps recorded, and more was used", fails(true), taken, 130, 130, []Outcome{Measured}, Stats{Unrecorded: 1}},
 		{"settled by another process", none, taken, 30, 100, nil, Stats{Elsewhere: 1}},
-		{"perhaps claimed", none, claimFails(true), 30, 100, []Outcome{Lost}, Stats{}},
-		{"perhaps claimed, and more was used", none, claimFails(true), 130, 130, []Outcome{Measured}, Stats{}},
-		{"perhaps claimed, and as much was used", none, claimFails(true), 100, 100, []Outcome{Measured}, Stats{}},
+		{"perhaps claimed", none, claimFails(true), 30, 100, nil, Stats{Parked: 1}},
 		{"the store is away", none, claimFails(false), 30, 100, nil, Stats{Parked: 1}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -196,6 +195,40 @@ func TestWhateverBecomesOfTheRecordAReservationIsSettledOnceAndNeverReturnedInDo
 			w.table.retry(t.Context())
 			w.expect(b, test.want, test.outcome...)
 		})
+	}
+}
+
+func TestALostClaimIsMadeAgainAndReturnsNothingIfTheRecordIsGone(t *testing.T) {
+	for _, test := range []struct {
+		ran     bool // the claim took the record out
+		used    float64
+		want    int64
+		outcome Outcome
+	}{
+		{false, 30, 30, Measured},
+		{false, 130, 130, Measured},
+		{true, 30, 100, Lost},
+		{true, 130, 130, Measured},
+		{true, 100, 100, Measured},
+	} {
+		w, records := newWorld(t, 0), newRecords()
+		w.shares(records)
+		b := boundOf(budget(t, 100), 100)
+		text := w.reserve(b)
+		w.recorded()
+		before := maps.Clone(records.records)
+		records.takeErr = outcome{true}
+		w.settle(text, usedTokens(test.used))
+		w.expect(b, 100)
+		records.takeErr = nil
+		if !test.ran {
+			records.records = before
+		}
+		w.table.retry(t.Context())
+		w.expect(b, test.want, test.outcome)
+		if s := w.table.Stats(); s != (Stats{}) || len(records.records) != 0 {
+			t.Errorf("%+v: the numbers are %+v, %d records are left", test, s, len(records.records))
+		}
 	}
 }
 

@@ -57,7 +57,7 @@ func (t *Table) settleOwn(ctx context.Context, r *reservation, source Source) er
 // finishOwn claims and settles a reservation of this process. It reports false if the store is out of reach.
 func (t *Table) finishOwn(ctx context.Context, end *requestEnd) (done bool, err error) {
 	r := end.own
-	won := r.claim(ctx)
+	won := end.claim(ctx)
 	switch won {
 	case isOutOfReach:
 		return false, nil
