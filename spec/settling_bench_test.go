@@ -17,11 +17,10 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// settlingSubject is a plugin server under requests with both phases: the access phase at the socket of the plugin, and the
-// log phase at that of the companion.
+// settlingSubject is a plugin server under requests with both phases: the access phase at the socket of the plugin, and
+// the log phase at that of the companion.
 type settlingSubject struct {
 	*subject
 	redis    *redis.Client // nil: the buckets are in memory
@@ -31,13 +30,16 @@ type settlingSubject struct {
 }
 
 const (
+	companion      = "tenant-rate-settling"
 	settledReserve = 300 // tokens of a request
 	settledActual  = 200 // as a source says, which is also the status of its response
 )
 
-// newSettlingSubject starts the plugin with four limits, of which the first settles to source; "": none does. Without a log
-// phase the companion is not enabled.
-func newSettlingSubject(b *testing.B, name, store, source string, hasLog bool, client *redis.Client, connections int) *settlingSubject {
+// newSettlingSubject starts the plugin with four limits, of which the first settles to source; "": none does. Without a
+// log phase the companion is not enabled.
+func newSettlingSubject(
+	b *testing.B, name, store, source string, hasLog bool, client *redis.Client, connections int,
+) *settlingSubject {
 	b.Helper()
 	const tenant = `{"name":"tenant","scope":"tenant",`
 	config := fourScopes(1, store+fmt.Sprintf(`"namespace":%q,"accuracy":"exact",`, name))
@@ -48,7 +50,8 @@ func newSettlingSubject(b *testing.B, name, store, source string, hasLog bool, c
 	config = strings.Replace(config, tenant+`"limit":60000000,"window_size":60`, budget, 1)
 	server := servePlugin(b)
 	s := &settlingSubject{redis: client, settles: source != "", subject: &subject{
-		name: name, server: server, id: startInstance(b, server.socket, config), requests: []gateway.Request{requestOf("acme")},
+		name: name, server: server, id: startInstance(b, server.socket, config),
+		requests: []gateway.Request{requestOf("acme")},
 	}}
 	s.requests[0].Route.Service = &gateway.Service{ID: "s", Name: "records"}
 	s.connect(b, connections)
@@ -63,14 +66,14 @@ func newSettlingSubject(b *testing.B, name, store, source string, hasLog bool, c
 func (s *settlingSubject) connectLogs(b *testing.B, connections int) {
 	b.Helper()
 	for len(s.logs) < connections {
-		c, err := gateway.Dial(filepath.Join(filepath.Dir(s.socket), schema.SettlingName+".socket"))
+		c, err := gateway.Dial(filepath.Join(filepath.Dir(s.socket), companion+".socket"))
 		if err != nil {
 			b.Fatal(err)
 		}
 		b.Cleanup(func() { c.Close() })
 		s.logs = append(s.logs, c)
 	}
-	instance, err := s.logs[0].StartInstance(schema.SettlingName, []byte(`{"__seq__":1,"__plugin_id":"q"}`))
+	instance, err := s.logs[0].StartInstance(companion, []byte(`{"__seq__":1,"__plugin_id":"q"}`))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -100,7 +103,17 @@ func (s *settlingSubject) request(worker int) (left int64, err error) {
 			return 0, err
 		}
 	}
-	return strconv.ParseInt(strings.Join(outcome.Header["X-RateLimit-Remaining"], ","), 10, 64)
+	return remaining(outcome.Header)
+}
+
+// remaining returns the number of the header X-RateLimit-Remaining, however it is spelled.
+func remaining(header http.Header) (int64, error) {
+	for name, lines := range header {
+		if strings.EqualFold(name, "X-RateLimit-Remaining") {
+			return strconv.ParseInt(strings.Join(lines, ","), 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("the headers are %v, want X-RateLimit-Remaining", header)
 }
 
 // wantSettled fails if a request does not cost what it must.

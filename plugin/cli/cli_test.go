@@ -35,14 +35,8 @@ func TestEveryCallShowsItsResultAndExitsWithItsCode(t *testing.T) {
 		{[]string{"validate", "/does/not/exist.yml"}, "", 2, "no such file"},
 		{[]string{"validate", "-"}, faulty, 1, "standard input:1: error: plugins[0].config.tiers[0].limits[0].limit"},
 		{[]string{"validate", "-"}, faulty, 1, "-: 1 fault, 0 warnings\n"},
-		{
-			[]string{"validate", "-"}, unmatchable, 1,
-			`config.exempt[0].tag: must not begin or end with a space, got " monitoring"`,
-		},
-		{
-			[]string{"validate", "-"}, unmatchable, 1,
-			`config.exempt[1].endpoint: matches no request: a path with %, `,
-		},
+		{[]string{"validate", "-"}, unmatchable, 1, `exempt[0].tag: must not begin or end with a space, got " monitoring"`},
+		{[]string{"validate", "-"}, unmatchable, 1, "exempt[1].endpoint: matches no request: a path with %, "},
 		{[]string{"validate", "-"}, "plugins: []", 0, "0 faults, 1 warning\n"},
 	} {
 		var out bytes.Buffer

@@ -118,8 +118,8 @@ func (factor) Schema(huma.Registry) *huma.Schema {
 	}
 }
 
-// overrideBody is an override as a caller writes it. Its org is that of the path, if the path has one. Some of its fields have a second
-// spelling.
+// overrideBody is an override as a caller writes it. Its org is that of the path, if the path has one. Some of its
+// fields have a second spelling.
 type overrideBody struct {
 	schema.Override
 

@@ -94,7 +94,8 @@ func BenchmarkExemptPatterns(b *testing.B) {
 	}
 }
 
-// BenchmarkVisitExemptPatterns visits the kinds of a tenant's requests, and the exemptions, of 10 and of 10,000 patterns.
+// BenchmarkVisitExemptPatterns visits the kinds of a tenant's requests, and the exemptions, of 10 and of 10,000
+// patterns.
 func BenchmarkVisitExemptPatterns(b *testing.B) {
 	visits := map[string]func(*policy.Plan, identity.Identity){
 		"kinds": func(p *policy.Plan, id identity.Identity) {

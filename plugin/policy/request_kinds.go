@@ -20,7 +20,8 @@ var unmatchedPath = strings.Repeat("/"+unusual, 512)
 //   - to the endpoint of each policy and override that could apply to id, at each depth that a final * covers and a
 //     narrower pattern may not.
 //
-// The endpoints of the config's exemptions are no kinds: an exemption adds no limit. [Plan.VisitExemptions] visits them.
+// The endpoints of the config's exemptions are no kinds: an exemption adds no limit. [Plan.VisitExemptions] visits
+// them.
 //
 // VisitRequestKinds ignores Method and Path of id. Those of a visit are made up, but patterns match them as they match
 // those of requests. The resolution is reused from visit to visit.
