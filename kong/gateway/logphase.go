@@ -29,10 +29,13 @@ type sentResponse struct {
 	receive, total int64 // ms: for the upstream's body; for all
 }
 
-// startLogs sends the log events of a request. The client has its response, and does not wait for them.
+// startLogs sends the log events of a request. The client has its response, and does not wait for them. A response over
+// HTTP/2 without a body leaves with the end of its stream, because gRPC clients read no status in headers before it.
 func (g *Gateway) startLogs(a *answerWriter, handlers []logHandler, worker int) {
-	if err := http.NewResponseController(a.ResponseWriter).Flush(); err != nil {
-		g.options.Log.Debug("flush response", "error", err, "request_id", a.x.requestID)
+	if a.request.ProtoMajor == 1 || a.body > 0 {
+		if err := http.NewResponseController(a.ResponseWriter).Flush(); err != nil {
+			g.options.Log.Debug("flush response", "error", err, "request_id", a.x.requestID)
+		}
 	}
 	a.x.sent = a.sent(time.Now())
 	if a.upload != nil {
