@@ -35,7 +35,12 @@ services:
 
 // chatting is an option of start: the upstream of /chat.
 func chatting(upstream http.HandlerFunc) func(*gateway.Options) {
-	return func(o *gateway.Options) { o.Upstreams = map[string]http.Handler{"chat.internal": upstream} }
+	return chattingAt("chat.internal", upstream)
+}
+
+// chattingAt is an option of start: an upstream.
+func chattingAt(host string, upstream http.HandlerFunc) func(*gateway.Options) {
+	return func(o *gateway.Options) { o.Upstreams = map[string]http.Handler{host: upstream} }
 }
 
 // budget reads what is left of a limit that settles, between requests whose ends have been settled.

@@ -98,9 +98,10 @@ var foreign = map[string][]string{
 		"plugin/policysync", "plugin/pgstore", "plugin/pluginserver", "plugin/controlserver", "plugin/cli", "migrations",
 		"internal", "spec",
 	},
-	"database/sql": {"migrations"},
-	"math/rand":    {},
-	"log":          {},
+	"github.com/yuin": {},
+	"database/sql":    {"migrations"},
+	"math/rand":       {},
+	"log":             {},
 }
 
 // impure lists the packages that a pure package must not import.

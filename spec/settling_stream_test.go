@@ -1,0 +1,180 @@
+package spec
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"gopkg.in/yaml.v3"
+)
+
+// streamSnippet returns the decK file of docs/llm-budgets.md that counts streams itself.
+func streamSnippet(t *testing.T) string {
+	t.Helper()
+	for _, s := range snippets(t, "docs/llm-budgets.md") {
+		if strings.Contains(s.text, "name: post-function") {
+			return s.deck(t)
+		}
+	}
+	t.Fatal("docs/llm-budgets.md has no decK file with the plugin post-function")
+	return ""
+}
+
+// streamFunction returns the function of streamSnippet.
+func streamFunction(t *testing.T) string {
+	t.Helper()
+	var file struct {
+		Services []struct {
+			Plugins []struct {
+				Name   string
+				Config struct {
+					Filters []string `yaml:"body_filter"`
+				}
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(streamSnippet(t)), &file); err != nil {
+		t.Fatal(err)
+	}
+	for _, plugin := range file.Services[0].Plugins {
+		if plugin.Name == "post-function" && len(plugin.Config.Filters) == 1 {
+			return plugin.Config.Filters[0]
+		}
+	}
+	t.Fatalf("the file has no function: %+v", file)
+	return ""
+}
+
+// usage returns the object that OpenAI sends.
+func usage(prompt, completion int) string {
+	return fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,
+		"prompt_tokens_details":{"cached_tokens":7,"audio_tokens":0},"completion_tokens_details":{"reasoning_tokens":9}}`,
+		prompt, completion, prompt+completion)
+}
+
+// event returns one event of a stream, with a piece of the answer.
+func event(content, usage string) string {
+	text, err := json.Marshal(content)
+	if err != nil {
+		panic(err) // every string has a JSON
+	}
+	if usage != "" {
+		usage = `,"usage":` + strings.ReplaceAll(usage, "\n\t\t", "")
+	}
+	return fmt.Sprintf(`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"gpt-4o",`+
+		`"choices":[{"index":0,"delta":{"content":%s},"logprobs":null,"finish_reason":null}]%s}`+"\n\n", text, usage)
+}
+
+const (
+	done     = "data: [DONE]\n\n"
+	reserved = 1500 // by the limit of the page
+)
+
+// claim is a text about a usage, in an answer.
+const claim = `so "usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}, "usage": {`
+
+// streams are answers of an upstream, and what they cost: a token of the answer counts as 4 of the question.
+var streams = map[string]struct {
+	body    string
+	charged int
+}{
+	"usage in the last event": {event("Hel", "null") + event("lo", "null") + event("", usage(14, 20)) + done, 94},
+	"no usage":                {event("Hello", "") + done, reserved},
+	"usage is null":           {event("Hello", "null") + done, reserved},
+	"usage in each event, which grows": {
+		event("a", usage(14, 1)) + event("b", usage(14, 2)) + event("c", usage(14, 3)) + done, 26,
+	},
+	"a text about usage, and usage":    {event(claim, "null") + event("", usage(14, 20)) + done, 94},
+	"usage, and a text about usage":    {event("", usage(14, 20)) + event(claim, "null") + done, 94},
+	"a text about usage alone":         {event(claim, "null") + done, reserved},
+	"a long answer":                    {event(strings.Repeat("word ", 1000), "null") + event("", usage(900, 1200)) + done, 5700},
+	"a long answer after an old usage": {event("", usage(1, 1)) + event(strings.Repeat("word ", 1000), usage(14, 20)) + done, 94},
+	"numbers after details": {event("", `{"completion_tokens_details":{"reasoning_tokens":9},`+
+		`"prompt_tokens_details":{"cached_tokens":7},"total_tokens":34,"completion_tokens":20,"prompt_tokens":14}`) + done, 94},
+	"one object, written with spaces": {"{\n  \"usage\" : " + usage(14, 20) + ",\n  \"choices\": []\n}", 94},
+	"one object with a long answer after usage": {
+		`{"usage":` + usage(14, 20) + `,"choices":[{"text":"` + strings.Repeat("word ", 1000) + `"}]}`, 94,
+	},
+	"an answer that used nothing": {event("", usage(0, 0)) + done, 0},
+	"numbers that are texts":      {event("", `{"prompt_tokens":"14","completion_tokens":"20"}`) + done, reserved},
+	"numbers below zero":          {event("", `{"prompt_tokens":-14,"completion_tokens":-20}`) + done, reserved},
+	"one number of two":           {event("", `{"prompt_tokens":14}`) + done, reserved},
+	"an object that does not end": {`data: {"usage":{"prompt_tokens":14,"completion_tokens":20`, reserved},
+	"a number of a thousand digits": {
+		event("", `{"prompt_tokens":14,"completion_tokens":`+strings.Repeat("9", 1000)+`}`) + done, reserved,
+	},
+	"numbers of another object after usage": {
+		"data: {\"usage\":{}}\n\n" + `data: {"cost":{"prompt_tokens":9,"completion_tokens":9}}` + done, reserved,
+	},
+	"no JSON":                 {strings.Repeat("\x00\xff{}\"", 500), reserved},
+	"nothing":                 {"", reserved},
+	"a compressed last event": {compressed(event("", usage(14, 20)) + done), reserved},
+}
+
+func compressed(text string) string {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := io.WriteString(w, text); err != nil {
+		panic(err) // a buffer takes everything
+	}
+	if err := w.Close(); err != nil {
+		panic(err)
+	}
+	return b.String()
+}
+
+func TestAStreamIsChargedTheUsageAtItsEndHoweverItIsCut(t *testing.T) {
+	t.Parallel()
+	deck := strings.ReplaceAll(streamSnippet(t), "window_size: 86400", "window_size: 31536000") +
+		"\nroutes: [{name: chat, service: chat, paths: [/chat]}]\nplugins: [{name: key-auth}]" + consumers
+	for _, size := range []int{0, 3, 64} {
+		answers := func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, streams[r.URL.Query().Get("stream")].body) // the gateway reads it all
+		}
+		upstream := chattingAt("llm.internal", answers)
+		b := budget{node: start(t, deck, settling, upstream, within(postFunction(t, size)))}
+		left := 1_000_000
+		for name, stream := range streams {
+			b.get("/chat?" + "stream=" + strings.ReplaceAll(name, " ", "+"))
+			a := b.get("/chat?stream=an+answer+that+used+nothing")
+			now, err := strconv.Atoi(a.Header.Get("X-RateLimit-Remaining"))
+			if err != nil {
+				t.Fatalf("%d %v %s", a.Status, a.Header, a.Body)
+			}
+			if charged := left - (now + reserved); charged != stream.charged {
+				t.Errorf("%s, in parts of %d bytes: %d tokens were charged, want %d", name, size, charged, stream.charged)
+			}
+			left = now + reserved
+		}
+	}
+}
+
+func TestTheNumbersOfAStreamAreFoundWhereverItIsCut(t *testing.T) {
+	t.Parallel()
+	s, function := newSandbox(t), streamFunction(t)
+	for _, usage := range []string{usage(14, 20), `{"completion_tokens":20,"prompt_tokens":14}`} {
+		stream := event(claim, "null") + event("", usage) + done
+		for at := range len(stream) {
+			own, shared := map[string]any{}, map[string]any{}
+			in := scope{own, func(key string) any { return shared[key] }, func(key string, v any) { shared[key] = v }}
+			for _, part := range []string{stream[:at], stream[at:], ""} {
+				if err := s.bodyFilter(function, in, []byte(part), part == ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if shared["llm_prompt"] != "14" || shared["llm_completion"] != "20" || len(shared) != 2 {
+				t.Fatalf("cut after %q: %v", stream[:at], shared)
+			}
+			if tail, _ := own["tail"].(string); len(tail) > 4096 {
+				t.Fatalf("the function keeps %d bytes", len(tail))
+			}
+		}
+	}
+}
