@@ -30,13 +30,13 @@ const (
 )
 
 // ServeHealth serves the health service on the loopback until the end of the test, and returns its port.
-func ServeHealth(t testing.TB) int {
+func ServeHealth(t testing.TB, options ...grpc.ServerOption) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer()
+	server := grpc.NewServer(options...)
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
