@@ -102,7 +102,7 @@ func (s *storm) admitted(matches func(lane, *sample) bool) []admission {
 	for l, samples := range s.samples {
 		for _, one := range samples {
 			if one.Status == 200 && matches(l, &one) {
-				all = append(all, admission{one.Sent, one.Answered})
+				all = append(all, admission{Sent: one.Sent, Answered: one.Answered, Tokens: 1})
 			}
 		}
 	}
@@ -120,8 +120,8 @@ func excess(all []admission, rate, burst float64) float64 {
 			func(a admission, at time.Duration) int { return cmp.Compare(a.Answered, at) })
 		for _, a := range all[begin:] {
 			if a.Sent >= first.Sent {
-				count++
-				worst = max(worst, count-burst-rate*(a.Answered-first.Sent).Seconds())
+				count += a.Tokens
+				worst = max(worst, count-a.Above-burst-rate*(a.Answered-first.Sent).Seconds())
 			}
 		}
 	}
@@ -277,7 +277,9 @@ func (c *chaosTable) publish(t *testing.T) {
 
 func TestChaosCountsAdmissionsAboveABucket(t *testing.T) {
 	at := func(sent, answered int) admission {
-		return admission{time.Duration(sent) * time.Millisecond, time.Duration(answered) * time.Millisecond}
+		return admission{
+			Sent: time.Duration(sent) * time.Millisecond, Answered: time.Duration(answered) * time.Millisecond, Tokens: 1,
+		}
 	}
 	for name, c := range map[string]struct {
 		all  []admission
@@ -293,6 +295,9 @@ func TestChaosCountsAdmissionsAboveABucket(t *testing.T) {
 			at(0, 0), at(900, 900), at(900, 900), at(900, 900), at(900, 900),
 			at(900, 900),
 		}, 2},
+		"one that spends two more than the burst": {[]admission{{Tokens: 5}}, 2},
+		"two more, of which one is allowed":       {[]admission{{Tokens: 5, Above: 1}}, 1},
+		"one more before one that is allowed":     {[]admission{{Tokens: 4}, {Tokens: 1, Above: 9}}, 1},
 	} {
 		if got := excess(c.all, 10, 3); got < c.want-1e-9 || got > c.want+1e-9 {
 			t.Errorf("%s: %v above a burst of 3 and 10 a second, want %v", name, got, c.want)

@@ -25,7 +25,11 @@ type load struct {
 }
 
 // admission is one admitted request: it was decided at some instant from Sent to Answered.
-type admission struct{ Sent, Answered time.Duration }
+type admission struct {
+	Sent, Answered time.Duration
+	Tokens         float64 // that it spent
+	Above          float64 // tokens that an interval that ends with it may have above the limit
+}
 
 // press sends events of one tenant as fast as it can, until the load has lasted and some were denied. The limit has a
 // bucket of its own.

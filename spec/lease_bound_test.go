@@ -41,7 +41,7 @@ func admitted(samples []sample) []admission {
 	var all []admission
 	for i := range samples {
 		if one := &samples[i]; one.Status == http.StatusOK {
-			all = append(all, admission{one.Sent, one.Answered})
+			all = append(all, admission{Sent: one.Sent, Answered: one.Answered, Tokens: 1})
 		}
 	}
 	slices.SortFunc(all, func(a, b admission) int { return cmp.Compare(a.Answered, b.Answered) })

@@ -1,0 +1,215 @@
+package spec
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// mostUsed is the number of tokens that a request of a spender uses at most.
+const mostUsed = 50
+
+// spending is one admitted request, and when its log phase was over.
+type spending struct {
+	admission
+	Settled time.Duration
+}
+
+// spender sends requests of one tenant to a member, as Kong does, one at a time. Several of them are in flight: it ends
+// the one that was admitted first when a number of them is.
+type spender struct {
+	fleet    *fleet
+	socket   string // of the plugin
+	instance int32
+	log      *gateway.Conn
+	settling int32 // the instance of the companion plugin
+	next     int   // of the sequence of amounts
+	inFlight int
+
+	all    []spending
+	open   []map[string]any // kong.ctx.shared of those in flight, the last ones of all
+	denied int
+}
+
+// newSpender returns a spender for an instance of a member's plugin.
+func (m *member) newSpender(instance int32, n int) (*spender, error) {
+	log, err := gateway.Dial(filepath.Join(filepath.Dir(m.socket), "tenant-rate-settling.socket"))
+	if err != nil {
+		return nil, err
+	}
+	s := &spender{fleet: m.fleet, socket: m.socket, instance: instance, log: log, next: n, inFlight: 1 + n%4}
+	s.settling, err = log.StartInstance("tenant-rate-settling", fmt.Appendf(nil, `{"__seq__":%d,"__plugin_id":"s"}`, 1+n))
+	return s, err
+}
+
+// spend sends requests until goesOn reports false, and ends all of them.
+func (s *spender) spend(goesOn func() bool) (err error) {
+	var c *gateway.Conn
+	for goesOn() {
+		if c == nil {
+			if c, err = gateway.Dial(s.socket); err != nil {
+				return err
+			}
+		}
+		s.next++
+		one := spending{admission: admission{Sent: s.fleet.since(), Tokens: float64(s.next * 7 % (mostUsed + 1))}}
+		outcome, err := c.HandleEvent(s.instance, "access", gateway.Request{
+			Consumer: &gateway.Consumer{ID: "c", Username: "acme"}, RemoteAddr: "127.0.0.1:1",
+		})
+		switch {
+		case err != nil:
+			return err
+		case outcome.Exit != nil:
+			s.denied, c = s.denied+1, nil // an exit closes the connection
+		default:
+			one.Answered = s.fleet.since()
+			s.all, s.open = append(s.all, one), append(s.open, outcome.Shared)
+		}
+		if len(s.open) == s.inFlight || outcome.Exit != nil && len(s.open) > 0 {
+			if err := s.end(); err != nil {
+				return err
+			}
+		}
+	}
+	for len(s.open) > 0 {
+		if err := s.end(); err != nil {
+			return err
+		}
+	}
+	if c != nil {
+		err = c.Close()
+	}
+	return errors.Join(err, s.log.Close())
+}
+
+// end runs the log phase of the request that was admitted first of those in flight.
+func (s *spender) end() error {
+	one := &s.all[len(s.all)-len(s.open)]
+	_, err := s.log.HandleEvent(s.settling, "log", gateway.Request{Shared: s.open[0], Response: &gateway.Response{
+		Status: http.StatusOK, Source: "service",
+		Header: http.Header{"X-Tokens-Used": {strconv.Itoa(int(one.Tokens))}},
+	}})
+	one.Settled, s.open = s.fleet.since(), s.open[1:]
+	return err
+}
+
+// spendOnTwoNodes sends requests of 64 spenders to two nodes with one Redis, and returns those that were admitted and
+// how many were not. each is the number of requests of a spender; 0: as many as it can in a while.
+func spendOnTwoNodes(t *testing.T, f *fleet, limit string, each int) (all []spending, denied int) {
+	t.Helper()
+	var group sync.WaitGroup
+	var spenders []*spender
+	lasts := soak.For(t, 1500*time.Millisecond)
+	for n, m := range f.joinAll(2) {
+		instance := m.open("", limit)
+		for i := range 32 {
+			s, err := m.newSpender(instance, 32*n+i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			spenders = append(spenders, s)
+		}
+	}
+	begun := time.Now()
+	for _, s := range spenders {
+		requests := 0
+		group.Go(func() {
+			err := s.spend(func() bool {
+				requests++
+				return each > 0 && requests <= each || each == 0 && time.Since(begun) < lasts
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	for _, s := range spenders {
+		all, denied = append(all, s.all...), denied+s.denied
+	}
+	slices.SortFunc(all, func(a, b spending) int { return cmp.Compare(a.Answered, b.Answered) })
+	return all, denied
+}
+
+// allowed returns the admissions of requests that reserved tokens, each with the tokens by which those in flight at it
+// exceed their reservations.
+func allowed(all []spending, reserved float64) []admission {
+	admissions := make([]admission, len(all))
+	for i := range all {
+		admissions[i] = all[i].admission
+		for j := range all {
+			if all[j].Sent <= all[i].Answered && all[j].Settled >= all[i].Sent {
+				admissions[i].Above += max(0, all[j].Tokens-reserved)
+			}
+		}
+	}
+	return admissions
+}
+
+// settlingLimit returns a limit of a tenant that settles to a header, as JSON.
+func settlingLimit(b bound, reserve int) string {
+	b.others = fmt.Sprintf(`,"settle":{"sources":[{"from":"header.X-Tokens-Used"}],"reserve":%d}`, reserve)
+	return b.config()
+}
+
+func TestTwoNodesSpendNoMoreThanTheLimitAndWhatRequestsInFlightExceedTheirReservations(t *testing.T) {
+	t.Parallel()
+	awaitTurn(t)
+	b := bound{algorithm: "token_bucket", limit: 3000, window: time.Second, burst: 4000}
+	for _, reserve := range []int{mostUsed, mostUsed / 5} {
+		all, denied := spendOnTwoNodes(t, onSocket(t, redistest.Single(t)), settlingLimit(b, reserve), 0)
+		total := 0.0
+		for _, one := range all {
+			total += one.Tokens
+		}
+		over := excess(allowed(all, float64(reserve)), b.rate(), float64(b.burst))
+		t.Logf("reserving %d: %d requests used %.0f tokens, %d were denied: %.2g over", reserve, len(all), total, denied, over)
+		if over > 1e-6 {
+			t.Errorf("reserving %d: %.1f tokens were used above the promise, in the worst interval", reserve, over)
+		}
+		if denied == 0 || total < float64(b.burst) {
+			t.Errorf("reserving %d: %d were denied, and %.0f tokens were used: that is no load", reserve, denied, total)
+		}
+	}
+}
+
+func TestWhatTwoNodesSettleIsWhatTheirRequestsUsed(t *testing.T) {
+	t.Parallel()
+	awaitTurn(t)
+	for _, reserve := range []int{mostUsed, mostUsed / 5} {
+		f := onSocket(t, redistest.Single(t))
+		limit := settlingLimit(yearly(1_000_000), reserve)
+		all, denied := spendOnTwoNodes(t, f, limit, 25)
+		total := 0
+		for _, one := range all {
+			total += int(one.Tokens)
+		}
+		m := f.join()
+		c, err := gateway.Dial(m.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		outcome, err := c.HandleEvent(m.open("", limit), "access", gateway.Request{
+			Consumer: &gateway.Consumer{ID: "c", Username: "acme"}, RemoteAddr: "127.0.0.1:1",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := strconv.Itoa(1_000_000 - total - reserve)
+		if got := outcome.Header["X-RateLimit-Remaining"]; !slices.Equal(got, []string{want}) || denied > 0 {
+			t.Errorf("reserving %d: %v tokens are left, want %s after %d that were used; %d were denied",
+				reserve, got, want, total, denied)
+		}
+	}
+}
