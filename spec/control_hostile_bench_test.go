@@ -80,7 +80,7 @@ func BenchmarkHostileBodies(b *testing.B) {
 				turns[cell] = append(turns[cell], value)
 			}
 		}
-		cells := map[string]float64{"rss-MB": a.peakMemory(b)}
+		cells := map[string]float64{"rss-MB": peakMemory(b, a.cmd.Process.Pid)}
 		for cell, values := range turns {
 			cells[cell] = median(values)
 		}
@@ -161,10 +161,10 @@ func (a *api) attack(b *testing.B, hostile hostileBody) (stop func() int64) {
 
 var peak = regexp.MustCompile(`VmHWM:\s+([0-9]+) kB`)
 
-// peakMemory returns the peak memory of the process, in MB.
-func (a *api) peakMemory(b *testing.B) float64 {
+// peakMemory returns the peak memory of a process, in MB.
+func peakMemory(b testing.TB, pid int) float64 {
 	b.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		b.Fatal(err)
 	}
