@@ -34,8 +34,8 @@ type subject struct {
 // reservationKind is the kind of a reservation's id, which no bucket has.
 const reservationKind policy.Kind = 1<<8 - 1
 
-// subjectLimiter bounds how many new subjects each token may name. Each has buckets or an entry in Redis, and callers choose the
-// names freely. It remembers hashes of recent subjects, in bounded memory. It is safe for concurrent use.
+// subjectLimiter bounds how many new subjects each token may name. Each has buckets or an entry in Redis, and callers
+// choose the names freely. It remembers hashes of recent subjects, in bounded memory. It is safe for concurrent use.
 type subjectLimiter struct {
 	mu     sync.Mutex
 	limit  limit.Limit

@@ -171,7 +171,9 @@ func (s *Server) settleTimeout(ctx context.Context, policies *policy.Plan, c *Ch
 
 // errNoReservations is the answer of a process that cannot keep reservations.
 func errNoReservations() error {
-	return huma.Error503ServiceUnavailable("this process keeps no reservations: start it as ratelimit serve --config kong.yml")
+	return huma.Error503ServiceUnavailable(
+		"this process keeps no reservations: start it as ratelimit serve --config kong.yml",
+	)
 }
 
 // claimError returns the answer to a check that could not be claimed: nothing was charged for it.

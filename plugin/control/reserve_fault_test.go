@@ -24,28 +24,29 @@ func TestFaultyReservationsAndSettlementsAreListedWithTheirPaths(t *testing.T) {
 	r.reserves(admin, "acme", "chat-1", 10)
 	long := strings.Repeat("x", 129)
 	for body, want := range map[string]string{
-		`"reserve":-1,"reservation_id":"a"`:                                        "body.reserve",
-		`"reserve":1.5,"reservation_id":"a"`:                                       "body.reserve",
-		`"reserve":1e3,"reservation_id":"a"`:                                       "body.reserve",
-		`"reserve":1e300,"reservation_id":"a"`:                                     "body.reserve",
-		`"reserve":1000000000001,"reservation_id":"a"`:                             "body.reserve",
-		`"reserve":99999999999999999999,"reservation_id":"a"`:                      "body.reserve",
-		`"reserve":"5","reservation_id":"a"`:                                       "body.reserve",
-		`"reserve":null,"reservation_id":"a"`:                                      "body.reserve",
-		`"reserve":[5],"reservation_id":"a"`:                                       "body.reserve",
-		`"reserve":5`:                                                              "body.reservation_id",
-		`"reserve":5,"reservation_id":""`:                                          "body.reservation_id",
-		`"reserve":5,"reservation_id":7`:                                           "body.reservation_id",
-		`"reserve":5,"reservation_id":"a b"`:                                       "body.reservation_id",
-		`"reserve":5,"reservation_id":"a\u0000"`:                                   "body.reservation_id",
-		`"reserve":5,"reservation_id":"a\nb"`:                                      "body.reservation_id",
-		`"reserve":5,"reservation_id":"ü"`:                                         "body.reservation_id",
-		`"reserve":5,"reservation_id":"` + long + `"`:                              "body.reservation_id",
-		`"reserve":5,"reservation_id":"a","reserve_timeout":0`:                     "body.reserve_timeout",
-		`"reserve":5,"reservation_id":"a","reserve_timeout":86401`:                 "body.reserve_timeout",
-		`"reservation_id":"a"`:                                                     "body.reserve",
-		`"reserve_timeout":5`:                                                      "body.reserve",
-		`"reserve":-1,"reservation_id":" ","reserve_timeout":-5,"reserve_until":1`: "body.reservation_id body.reserve body.reserve_timeout body.reserve_until",
+		`"reserve":-1,"reservation_id":"a"`:                        "body.reserve",
+		`"reserve":1.5,"reservation_id":"a"`:                       "body.reserve",
+		`"reserve":1e3,"reservation_id":"a"`:                       "body.reserve",
+		`"reserve":1e300,"reservation_id":"a"`:                     "body.reserve",
+		`"reserve":1000000000001,"reservation_id":"a"`:             "body.reserve",
+		`"reserve":99999999999999999999,"reservation_id":"a"`:      "body.reserve",
+		`"reserve":"5","reservation_id":"a"`:                       "body.reserve",
+		`"reserve":null,"reservation_id":"a"`:                      "body.reserve",
+		`"reserve":[5],"reservation_id":"a"`:                       "body.reserve",
+		`"reserve":5`:                                              "body.reservation_id",
+		`"reserve":5,"reservation_id":""`:                          "body.reservation_id",
+		`"reserve":5,"reservation_id":7`:                           "body.reservation_id",
+		`"reserve":5,"reservation_id":"a b"`:                       "body.reservation_id",
+		`"reserve":5,"reservation_id":"a\u0000"`:                   "body.reservation_id",
+		`"reserve":5,"reservation_id":"a\nb"`:                      "body.reservation_id",
+		`"reserve":5,"reservation_id":"ü"`:                         "body.reservation_id",
+		`"reserve":5,"reservation_id":"` + long + `"`:              "body.reservation_id",
+		`"reserve":5,"reservation_id":"a","reserve_timeout":0`:     "body.reserve_timeout",
+		`"reserve":5,"reservation_id":"a","reserve_timeout":86401`: "body.reserve_timeout",
+		`"reservation_id":"a"`:                                     "body.reserve",
+		`"reserve_timeout":5`:                                      "body.reserve",
+		`"reserve":-1,"reservation_id":" ","reserve_timeout":-5,"until":1`: "body.reservation_id body.reserve " +
+			"body.reserve_timeout body.until",
 	} {
 		a := r.want(r.as("POST", checkPath, `{"org_id":"acme",`+body+`}`), http.StatusUnprocessableEntity)
 		if got := read[problem](r.world, a).paths(); !samePaths(got, want) {
@@ -81,8 +82,8 @@ func TestFaultyReservationsAndSettlementsAreListedWithTheirPaths(t *testing.T) {
 	for _, body := range []string{`{"id":"chat-1","actual":NaN}`, `{"id":"chat-1","actual":5,"actual":6}`, `{"id":`} {
 		r.want(r.as("POST", "/v1/ratelimit/settle", body), http.StatusBadRequest)
 	}
-	a := r.want(r.as("POST", batchPath, `{"checks":[{"org_id":"acme"},{"org_id":"acme","reserve":5,"reservation_id":"a"}]}`),
-		http.StatusUnprocessableEntity)
+	const batch = `{"checks":[{"org_id":"acme"},{"org_id":"acme","reserve":5,"reservation_id":"a"}]}`
+	a := r.want(r.as("POST", batchPath, batch), http.StatusUnprocessableEntity)
 	if got := read[problem](r.world, a); got.paths() != "body.checks[1].reserve" ||
 		!strings.Contains(got.Errors[0].Message, checkPath) {
 		t.Errorf("a batch with a reservation: %s", a.Body)
@@ -124,15 +125,14 @@ func init() {
 		c.check(o, c.do(o.call(admin)))
 		c.check(o, c.do(o.call(viewer)))
 		r := reservingChats(c.T)
+		hasty := r.replica(func(o *named.Options) { o.Patience = 1 })
 		slow := slowBuckets{r.store, make(chan struct{}), make(chan struct{})}
 		r.path.Buckets = slow
 		reserve := call{admin, "POST", checkPath, `{"org_id":"acme","reserve":5,"reservation_id":"chat-1"}`, nil}
 		var both sync.WaitGroup
 		both.Go(func() { c.check(o, r.do(reserve)) })
 		<-slow.entered
-		hasty, cancel := context.WithTimeout(c.Context(), 50*time.Millisecond)
-		defer cancel()
-		conflict := r.serve(reserve, reserve.request().WithContext(hasty))
+		conflict := hasty.do(reserve)
 		c.check(o, conflict)
 		if conflict.Code != http.StatusConflict || conflict.Header().Get("Retry-After") != "1" {
 			c.Errorf("while the first is decided: %d %s", conflict.Code, conflict.Body)
@@ -240,10 +240,9 @@ func TestASettlementThatWasNotRecordedIsNotMadeTwice(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	down.Store(false)
-	hasty, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
+	hasty := r.replica(func(o *named.Options) { o.Patience = 1 })
 	again := call{admin, "POST", "/v1/ratelimit/settle", `{"id":"chat-1","actual":20}`, nil}
-	r.wantProblem(r.serve(again, again.request().WithContext(hasty)), http.StatusConflict, "still in progress")
+	hasty.wantProblem(hasty.do(again), http.StatusConflict, "still in progress")
 	r.passed.Store(int64(31 * time.Second))
 	for range 2 {
 		a := r.want(r.do(again), http.StatusOK)

@@ -71,10 +71,14 @@ func TestWhatIsChargedIsWhatDistinctReservationsUsed(t *testing.T) {
 		all.Go(func() {
 			for n := range perCaller {
 				i := (caller/4*perCaller + n) % ids
-				checks[i].add(t, repeats(random, servers, call{admin, "POST", checkPath,
-					fmt.Sprintf(`{"org_id":"acme","reserve":%d,"reservation_id":"chat-%d"}`, reserved[i], i), nil}))
-				settlements[i].add(t, repeats(random, servers, call{admin, "POST", "/v1/ratelimit/settle",
-					fmt.Sprintf(`{"id":"chat-%d","actual":%d}`, i, actual[i]), nil}))
+				checks[i].add(t, repeats(random, servers, call{
+					admin, "POST", checkPath,
+					fmt.Sprintf(`{"org_id":"acme","reserve":%d,"reservation_id":"chat-%d"}`, reserved[i], i), nil,
+				}))
+				settlements[i].add(t, repeats(random, servers, call{
+					admin, "POST", "/v1/ratelimit/settle",
+					fmt.Sprintf(`{"id":"chat-%d","actual":%d}`, i, actual[i]), nil,
+				}))
 			}
 		})
 	}

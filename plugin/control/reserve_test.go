@@ -29,7 +29,8 @@ func TestACheckReservesAndIsSettledToWhatWasUsed(t *testing.T) {
 	}
 	r.wantUsed("after it was settled to less", 420, 420, 1)
 	r.reserves(admin, "acme", "chat-2", 100)
-	if settled = r.settles(admin, "chat-2", 12_000); settled.Limits[0].Charged != 11_900 || settled.Limits[0].Refunded != 0 {
+	settled = r.settles(admin, "chat-2", 12_000)
+	if settled.Limits[0].Charged != 11_900 || settled.Limits[0].Refunded != 0 {
 		t.Errorf("%+v: want 11900 charged", settled)
 	}
 	r.wantUsed("after one was settled to more than there is", 12_420, 12_420, 2)

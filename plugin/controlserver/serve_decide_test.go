@@ -158,7 +158,8 @@ func TestServeCountsTheReservationsOfItsCallers(t *testing.T) {
 		if err != nil || d.path.Admit(t.Context(), request, &x) != nil {
 			t.Fatalf("%s: %v", strategy, err)
 		}
-		if err := claim.Keep(t.Context(), reservation.NewRecord(&x.Decision, 1), nil); err != nil || d.reservations.Awaited() != 1 {
+		err = claim.Keep(t.Context(), reservation.NewRecord(&x.Decision, 1), nil)
+		if err != nil || d.reservations.Awaited() != 1 {
 			t.Errorf("%s: %d reservations are awaited (%v), want one", strategy, d.reservations.Awaited(), err)
 		}
 		s, err := d.reservations.Settle(t.Context(), named.Name{ID: "chat"}, 3, func(named.Reserved) error { return nil })

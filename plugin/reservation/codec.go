@@ -114,8 +114,8 @@ func (r *Record) UnmarshalBinary(text []byte) error {
 	return r.read(text, false)
 }
 
-// UnmarshalOwn reads a record as UnmarshalBinary does, for a process whose own buckets all records are of: it can return
-// to them what it took.
+// UnmarshalOwn reads a record as UnmarshalBinary does, for a process whose own buckets all records are of: it can
+// return to them what it took.
 func (r *Record) UnmarshalOwn(text []byte) error { return r.read(text, true) }
 
 func (r *Record) read(text []byte, own bool) error {

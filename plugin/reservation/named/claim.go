@@ -40,7 +40,7 @@ func (l *Ledger) Claim(ctx context.Context, r *Request) (*Claim, json.RawMessage
 	if err != nil {
 		return nil, nil, err
 	}
-	key, waiting := r.Name.key(), waiter{ctx: ctx}
+	key, waiting := r.Name.key(), l.newWaiter(ctx)
 	for {
 		present, err := l.add(ctx, key, value, 2*r.Timeout)
 		if err != nil {

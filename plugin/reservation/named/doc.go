@@ -14,8 +14,8 @@
 // is unknown, and neither is tried again: in doubt a reservation stays charged.
 //
 // An entry is kept for twice the reservation's timeout. A settlement in the second half charges what was used beyond
-// the reservation, and returns nothing. After that the id is unknown. The process that made a reservation reports it when
-// it times out.
+// the reservation, and returns nothing. After that the id is unknown. The process that made a reservation reports it
+// when it times out.
 //
 // Ids of an org's token and ids of operators are in different spaces ([Name]): a token can neither take, read nor probe
 // an id of another org.

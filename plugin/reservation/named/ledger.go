@@ -2,6 +2,7 @@ package named
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,7 @@ type Options struct {
 	Observer reservation.Observer // nil: none
 	Now      func() time.Time
 	Log      *slog.Logger
+	Patience time.Duration // to wait for another request with the same id; 0: two seconds
 }
 
 // Ledger keeps reservations under ids that callers choose. It is safe for concurrent use. Make it with New; Run reports
@@ -44,8 +46,8 @@ type Ledger struct {
 func New(o Options) *Ledger { return &Ledger{options: o} }
 
 const (
-	patience = 2 * time.Second       // to wait for another attempt with the same id
-	pause    = 20 * time.Millisecond // between two looks at it
+	patience = 2 * time.Second
+	pause    = 20 * time.Millisecond // between two looks at what another request does
 	finish   = 3 * time.Second       // to finish what was begun, also for a client that has disconnected
 )
 
@@ -93,17 +95,17 @@ func (l *Ledger) add(ctx context.Context, key string, next []byte, ttl time.Dura
 
 // waiter waits for an attempt of another request.
 type waiter struct {
-	ctx context.Context
-	end time.Time // zero: it has not waited yet
+	ctx   context.Context
+	until time.Time
+}
+
+func (l *Ledger) newWaiter(ctx context.Context) waiter {
+	return waiter{ctx, time.Now().Add(cmp.Or(l.options.Patience, patience))}
 }
 
 // wait waits a moment. The error is ErrUnderway if the time is up.
 func (w *waiter) wait() error {
-	now := time.Now()
-	if w.end.IsZero() {
-		w.end = now.Add(patience)
-	}
-	if !now.Before(w.end) {
+	if !time.Now().Before(w.until) {
 		return ErrUnderway
 	}
 	timer := time.NewTimer(pause)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"testing"
 	"time"
 
@@ -66,23 +67,23 @@ type faultyRecords struct {
 
 var errLost = errors.New("no answer")
 
-// fault returns the error of a call, and whether it does nothing.
-func (f *faultyRecords) fault() (err error, nothing bool) {
+// fault reports whether a call does nothing, and returns its error.
+func (f *faultyRecords) fault() (nothing bool, err error) {
 	switch {
 	case f.away:
-		return errLost, true
+		return true, errLost
 	case f.unsent > 0:
 		f.unsent--
-		return errLost, true
+		return true, errLost
 	case f.lost > 0:
 		f.lost--
-		return errLost, false
+		return false, errLost
 	}
-	return nil, false
+	return false, nil
 }
 
 func (f *faultyRecords) Add(ctx context.Context, key string, v []byte, ttl time.Duration) ([]byte, error) {
-	failed, nothing := f.fault()
+	nothing, failed := f.fault()
 	if nothing {
 		return nil, failed
 	}
@@ -98,7 +99,7 @@ func (f *faultyRecords) Get(ctx context.Context, key string) ([]byte, error) {
 }
 
 func (f *faultyRecords) Swap(ctx context.Context, key string, old, next []byte) (bool, error) {
-	failed, nothing := f.fault()
+	nothing, failed := f.fault()
 	if nothing {
 		return false, failed
 	}
@@ -261,8 +262,16 @@ func TestAReleasedIdIsFreeAndAFullStoreClaimsNothing(t *testing.T) {
 func TestNoTwoNamesHaveOneKey(t *testing.T) {
 	seen := map[string]Name{}
 	for _, n := range []Name{
-		{"a", "", "b"}, {"", "a", "b"}, {"a", "b", ""}, {"", "", "ab"}, {"ab", "", ""}, {"a", "1:b", ""}, {"a", "", "1:b"},
-		{"a1:b", "", ""}, {"a", "b", "c"}, {"a", "c", "b"},
+		{"a", "", "b"},
+		{"", "a", "b"},
+		{"a", "b", ""},
+		{"", "", "ab"},
+		{"ab", "", ""},
+		{"a", "1:b", ""},
+		{"a", "", "1:b"},
+		{"a1:b", "", ""},
+		{"a", "b", "c"},
+		{"a", "c", "b"},
 	} {
 		if other, ok := seen[n.key()]; ok {
 			t.Errorf("%+v and %+v have one key", n, other)
@@ -303,7 +312,8 @@ func TestAReservationThatIsNotSettledIsReportedOnce(t *testing.T) {
 	if s, err := w.settles("late", 150); err != nil || !s.Late || s.Changes[0].Change != 50 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if len(seen) != 3 || seen[reservation.Measured] != 1 || seen[reservation.TimedOut] != 2 || seen[reservation.Late] != 1 {
+	want := outcomes{reservation.Measured: 1, reservation.TimedOut: 2, reservation.Late: 1}
+	if !maps.Equal(seen, want) {
 		t.Errorf("reported %v", seen)
 	}
 	w.wantUsed(260)

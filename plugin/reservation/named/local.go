@@ -12,8 +12,8 @@ import (
 // DefaultMost is the number of records that a Local has at most, if none is given: about 100 MB.
 const DefaultMost = 50_000
 
-// Local keeps records in this process, for buckets that are in this process too. It implements [reservation.Records], and
-// is safe for concurrent use. Make it with NewLocal.
+// Local keeps records in this process, for buckets that are in this process too. It implements [reservation.Records],
+// and is safe for concurrent use. Make it with NewLocal.
 type Local struct {
 	elapsed func() limit.Micros
 	most    int
@@ -31,8 +31,8 @@ func NewLocal(elapsed func() limit.Micros, most int) *Local {
 	return &Local{elapsed: elapsed, most: most, records: map[string][]byte{}}
 }
 
-// Add implements reservation.Records. The error is [ErrFull] if there is no room: a record never makes room for another,
-// because its id would be free before its time.
+// Add implements reservation.Records. The error is [ErrFull] if there is no room: a record never makes room for
+// another, because its id would be free before its time.
 func (l *Local) Add(_ context.Context, key string, record []byte, ttl time.Duration) (present []byte, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -50,7 +50,7 @@ func (e *ActualError) Error() string {
 func (l *Ledger) Settle(
 	ctx context.Context, n Name, actual int64, admits func(Reserved) error,
 ) (Settlement, error) {
-	key, waiting := n.key(), waiter{ctx: ctx}
+	key, waiting := n.key(), l.newWaiter(ctx)
 	for {
 		value, err := l.options.Records.Get(ctx, key)
 		if err != nil {
