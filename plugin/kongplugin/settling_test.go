@@ -7,12 +7,14 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire/kongtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -33,7 +35,7 @@ func (s *settlements) Settle(ctx context.Context, id string, source reservation.
 }
 
 // settlingServer serves the companion plugin, and returns a worker of Kong with one instance of it.
-func settlingServer(t *testing.T, s *settlements) (*Settling, *kongtest.Worker, int32) {
+func settlingServer(t *testing.T, s Settler) (*Settling, *kongtest.Worker, int32) {
 	t.Helper()
 	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
@@ -93,6 +95,41 @@ func TestAHostileReservationIdSettlesNothing(t *testing.T) {
 				t.Errorf("%v: settled %q, %d requests without a reservation", err, s.ids, server.Unreserved())
 			}
 		})
+	}
+}
+
+// A plugin of Kong can write any token. One that names another process's store makes few questions, and waits.
+func TestAForgedTokenCostsABoundedNumberOfQuestions(t *testing.T) {
+	clock := func() limit.Micros { return limit.Second }
+	table := reservation.New(reservation.Options{Elapsed: clock, Now: clock})
+	_, k, id := settlingServer(t, table)
+	forged := strings.Repeat("0", 32) + ".0123456789abcdef."
+	parked := 0
+	for _, c := range []struct {
+		name, token string
+		questions   int // beside those about every request; -1: the token is none, and nothing is parked
+	}{
+		{"the log", forged + "l", 1},
+		{"all kinds", forged + "l,hx-upstream,snothing", 3},
+		{"the most", forged + strings.Repeat(",sn", 64), 1},
+		{"too many names", forged + strings.Repeat(",sn", 65), -1},
+		{"a long name", forged + "l,s" + strings.Repeat("n", 1000), -1},
+		{"a megabyte", forged + strings.Repeat(",sn", 1<<20/3), -1},
+		{"no names", forged, -1},
+		{"a bucket", strings.Repeat("0", 32) + ".{t=acme}.l", -1},
+	} {
+		k.Answers = kongtest.AnswersOf(t, "log-chunked")
+		k.Answers["kong.ctx.shared.get=trl"] = kongtest.Encode(t, structpb.NewStringValue(c.token))
+		k.Answers["kong.ctx.shared.get"] = kongtest.Encode(t, structpb.NewNullValue())
+		if err := k.LogEvent(id); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if c.questions >= 0 {
+			parked++
+		}
+		if n := len(k.Questions) - len(endQuestions); n != max(c.questions, 0) || table.Stats().Parked != parked {
+			t.Errorf("%s: %d more questions, want %d; %+v", c.name, n, c.questions, table.Stats())
+		}
 	}
 }
 

@@ -146,6 +146,20 @@ func TestARecordThatIsOutOfReachFailsWithItsOutcome(t *testing.T) {
 	take("a server that is away", false)
 }
 
+func TestARecordIsBesideTheBucketsOfTenantsAndNotOfAddresses(t *testing.T) {
+	main, second := redistest.Single(t), redistest.Single(t)
+	r := recordsOf(t, at(main, true), at(second, true), "default")
+	if _, err := r.Add(t.Context(), "k", []byte("a"), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if keys := main.Client(t).Keys(t.Context(), "*").Val(); len(keys) != 1 || keys[0] != "rl:default:{r=k}" {
+		t.Errorf("the keys of the main Redis are %q", keys)
+	}
+	if keys := second.Client(t).Keys(t.Context(), "*").Val(); len(keys) != 0 {
+		t.Errorf("the keys of the second Redis are %q", keys)
+	}
+}
+
 func TestFingerprintsDifferWhereTheDataDoes(t *testing.T) {
 	block := schema.Redis{Host: "redis.internal", Port: 6379, Username: "kong", Password: "secret", ReadTimeout: 50}
 	database, host, cluster := block, block, block
