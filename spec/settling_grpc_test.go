@@ -107,8 +107,8 @@ func TestAGRPCCallIsChargedWhatItsHeaderSays(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{grpctest.Check, grpctest.Watch} {
 		var call grpcCall
-		c := calls{node: start(t, settlingGRPCDeck(grpctest.ServeHealth(t, answersWith(&call)...), grpcBudget("100000")),
-			settling)}
+		server := grpctest.ServeHealth(t, answersWith(&call)...)
+		c := calls{node: start(t, settlingGRPCDeck(server, grpcBudget("100000")), settling)}
 		left := 100_000
 		for _, call = range append(slices.Clone(grpcCalls), grpcCall{name: "the next one"}) {
 			got, now := c.call(method)
@@ -126,7 +126,8 @@ func TestAGRPCCallIsChargedWhatItsHeaderSays(t *testing.T) {
 func TestADeniedGRPCCallOfABudgetCostsNothing(t *testing.T) {
 	t.Parallel()
 	call := grpcCall{header: "90"}
-	c := calls{node: start(t, settlingGRPCDeck(grpctest.ServeHealth(t, answersWith(&call)...), grpcBudget("250")), settling)}
+	server := grpctest.ServeHealth(t, answersWith(&call)...)
+	c := calls{node: start(t, settlingGRPCDeck(server, grpcBudget("250")), settling)}
 	for n, want := range []struct {
 		code codes.Code
 		left int

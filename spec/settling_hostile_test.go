@@ -13,7 +13,8 @@ import (
 // hostileDeck is settlingDeck with a budget of 100,000 tokens, a reservation of 100 and one more plugin for all.
 func hostileDeck(store, source, plugin string) string {
 	return settlingDeck(store, `{name: budget, scope: tenant, limit: 100000, window_size: 31536000,
-		algorithm: fixed_window, settle: {sources: [{from: `+source+`}], reserve: 100}}`) + "\nplugins: [{name: " + plugin + "}]"
+		algorithm: fixed_window, settle: {sources: [{from: `+source+`}], reserve: 100}}`) +
+		"\nplugins: [{name: " + plugin + "}]"
 }
 
 // wantSound fails the test if Kong had to replay an event, or the plugin's process has ended or panicked.

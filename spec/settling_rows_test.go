@@ -36,14 +36,22 @@ var endings = []ending{
 	{name: "a status of refund_on is free", path: "/up?status=503", uses: "30", status: 503, charged: 0},
 	{name: "an upstream that cannot be reached is free", path: "/gone", uses: "30", status: 502, charged: 0},
 	{name: "an upstream that times out is free", path: "/late/stuck", uses: "30", status: 504, charged: 0},
-	{name: "a client that leaves in the body pays what the request used", path: "/up/endless", uses: "30", leaves: true,
-		charged: 30},
-	{name: "a client that leaves before the answer pays the reservation", path: "/up/stuck", uses: "30", leaves: true,
-		charged: 100},
-	{name: "a request that is denied is free", path: "/up", uses: "30", headers: []string{"X-Max-Tokens", "100000"},
-		status: 429, charged: 0},
-	{name: "a request that key-auth denies is free", path: "/up", uses: "30", headers: []string{"apikey", "wrong"},
-		status: 401, charged: 0},
+	{
+		name: "a client that leaves in the body pays what the request used", path: "/up/endless", uses: "30",
+		leaves: true, charged: 30,
+	},
+	{
+		name: "a client that leaves before the answer pays the reservation", path: "/up/stuck", uses: "30",
+		leaves: true, charged: 100,
+	},
+	{
+		name: "a request that is denied is free", path: "/up", uses: "30", headers: []string{"X-Max-Tokens", "100000"},
+		status: 429, charged: 0,
+	},
+	{
+		name: "a request that key-auth denies is free", path: "/up", uses: "30", headers: []string{"apikey", "wrong"},
+		status: 401, charged: 0,
+	},
 	{name: "a request without a route is free", path: "/nowhere", uses: "30", status: 404, charged: 0},
 	{name: "a request that another plugin answers is free", path: "/ended", uses: "30", status: 418, charged: 0},
 }
@@ -212,8 +220,8 @@ func TestEachEndOfARequestCostsWhatItsRuleSays(t *testing.T) {
 		up := &rowsUpstream{arrived: make(chan struct{}), next: make(chan struct{})}
 		upstream := httptest.NewServer(up)
 		t.Cleanup(upstream.Close)
-		r := rows{node: start(t, rowsDeck(store, upstream.URL), settling, within(reporting(t), requestTermination(t))),
-			upstream: up}
+		inKong := within(reporting(t), requestTermination(t))
+		r := rows{node: start(t, rowsDeck(store, upstream.URL), settling, inKong), upstream: up}
 		for source := range rowSources {
 			left := r.left(source)
 			if left != 100_000 {

@@ -79,6 +79,9 @@ const (
 // claim is a text about a usage, in an answer.
 const claim = `so "usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}, "usage": {`
 
+// long is an answer that is longer than what the function keeps.
+var long = strings.Repeat("word ", 1000)
+
 // streams are answers of an upstream, and what they cost: a token of the answer counts as 4 of the question.
 var streams = map[string]struct {
 	body    string
@@ -93,13 +96,13 @@ var streams = map[string]struct {
 	"a text about usage, and usage":    {event(claim, "null") + event("", usage(14, 20)) + done, 94},
 	"usage, and a text about usage":    {event("", usage(14, 20)) + event(claim, "null") + done, 94},
 	"a text about usage alone":         {event(claim, "null") + done, reserved},
-	"a long answer":                    {event(strings.Repeat("word ", 1000), "null") + event("", usage(900, 1200)) + done, 5700},
-	"a long answer after an old usage": {event("", usage(1, 1)) + event(strings.Repeat("word ", 1000), usage(14, 20)) + done, 94},
+	"a long answer":                    {event(long, "null") + event("", usage(900, 1200)) + done, 5700},
+	"a long answer after an old usage": {event("", usage(1, 1)) + event(long, usage(14, 20)) + done, 94},
 	"numbers after details": {event("", `{"completion_tokens_details":{"reasoning_tokens":9},`+
 		`"prompt_tokens_details":{"cached_tokens":7},"total_tokens":34,"completion_tokens":20,"prompt_tokens":14}`) + done, 94},
 	"one object, written with spaces": {"{\n  \"usage\" : " + usage(14, 20) + ",\n  \"choices\": []\n}", 94},
 	"one object with a long answer after usage": {
-		`{"usage":` + usage(14, 20) + `,"choices":[{"text":"` + strings.Repeat("word ", 1000) + `"}]}`, 94,
+		`{"usage":` + usage(14, 20) + `,"choices":[{"text":"` + long + `"}]}`, 94,
 	},
 	"an answer that used nothing": {event("", usage(0, 0)) + done, 0},
 	"numbers that are texts":      {event("", `{"prompt_tokens":"14","completion_tokens":"20"}`) + done, reserved},

@@ -132,8 +132,9 @@ plugins:
 	for _, path := range []string{
 		"_format_version", "services[0].id", "services[0].host", "services[0].protocol", "services[0].port",
 		"services[0].path", "services[0].retries", "services[0].read_timeout", "services[1]",
-		"services[1].url", "routes[0]", "routes[0].service", "routes[1].paths[0]", "routes[1].paths[1]", "routes[1].methods[0]", "routes[1].protocols[0]",
-		"routes[1].hosts[0]", "consumers[0]", "consumers[1].keyauth_credentials[0].key",
+		"services[1].url", "routes[0]", "routes[0].service", "routes[1].paths[0]", "routes[1].paths[1]",
+		"routes[1].methods[0]", "routes[1].protocols[0]", "routes[1].hosts[0]", "consumers[0]",
+		"consumers[1].keyauth_credentials[0].key",
 		"consumers[1].jwt_secrets[0].algorithm", "consumers[1].jwt_secrets[1].secret",
 		"consumers[2].keyauth_credentials[0]", "plugins[0].name", "plugins[0].config",
 		"plugins[1].route", "plugins[1].service", "plugins[1].consumer", "plugins[3]",
