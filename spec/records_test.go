@@ -16,61 +16,68 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// held is a node with a budget of 1,000 tokens in Redis, of which a request to /chat has reserved 100: it is at the
-// upstream, until it is let go, and uses 30.
+// held is a node with a budget of 1,000 tokens in Redis, of which some requests to /chat have reserved 100 each: they are
+// at the upstream, until they are let go, and use 30 each.
 type held struct {
 	budget
 	redis   *redis.Client
 	release chan struct{}
-	answer  chan answer
+	answers chan answer
 }
 
-// hold starts a node, and a request whose reservation is recorded.
+const heldRequests = 8
+
+// hold starts a node, and requests whose reservations are recorded.
 func hold(t *testing.T, change func(*gateway.Options)) *held {
 	t.Helper()
 	server := redistest.Single(t)
-	h := &held{redis: server.Client(t), release: make(chan struct{}), answer: make(chan answer, 1)}
+	h := &held{redis: server.Client(t), release: make(chan struct{}), answers: make(chan answer, heldRequests)}
 	store := fmt.Sprintf("strategy: redis, redis: {socket: %s, %s}", server.Socket,
 		strings.ReplaceAll(strings.ReplaceAll(patience, `"`, ""), ":", ": "))
-	var arrived atomic.Bool
+	var arrived atomic.Int64
 	h.node = start(t, settlingDeck(store, `{name: budget, scope: tenant, limit: 1000, window_size: 31536000,
 		algorithm: fixed_window, settle: {sources: [{from: header.X-Tokens-Used}], reserve: 100}}`), change,
 		chatting(func(w http.ResponseWriter, _ *http.Request) {
-			arrived.Store(true)
+			arrived.Add(1)
 			<-h.release
 			w.Header().Set("X-Tokens-Used", "30")
 		}))
-	go func() {
-		a, err := h.send("GET", "/chat", "apikey", "beth")
-		if err != nil {
-			t.Error(err)
-		}
-		h.answer <- a
-	}()
-	await(t, "the request at its upstream", arrived.Load)
-	await(t, "the record of its reservation", func() bool { return len(h.records()) == 1 })
+	for range heldRequests {
+		go func() {
+			a, err := h.send("GET", "/chat", "apikey", "beth")
+			if err != nil {
+				t.Error(err)
+			}
+			h.answers <- a
+		}()
+	}
+	awaitCount(t, "the requests at their upstream", arrived.Load, heldRequests)
+	await(t, "the records of their reservations", func() bool { return len(h.records()) == heldRequests })
 	return h
 }
 
 // records returns the keys of the records in Redis.
 func (h *held) records() []string { return h.redis.Keys(h.t.Context(), "rl:*:{r=*}").Val() }
 
-// end lets the request go, and waits until its log phase is over.
+// end lets the requests go, and waits until their log phases are over.
 func (h *held) end() {
 	h.t.Helper()
 	close(h.release)
-	if a := <-h.answer; a.Status != http.StatusOK {
-		h.t.Fatalf("%d %s", a.Status, a.Body)
+	for range heldRequests {
+		if a := <-h.answers; a.Status != http.StatusOK {
+			h.t.Fatalf("%d %s", a.Status, a.Body)
+		}
 	}
-	h.sent++
-	await(h.t, "the log phase", func() bool { return h.Counters().LogEvents() >= h.sent })
+	h.sent += heldRequests
+	await(h.t, "the log phases", func() bool { return h.Counters().LogEvents() >= h.sent })
 }
 
-// wantSettled waits until the request is charged what it used, and checks that nothing changes after that.
+// wantSettled waits until the requests are charged what they used, and checks that nothing changes after that.
 func (h *held) wantSettled() {
 	h.t.Helper()
-	await(h.t, "the settlement", func() bool { return h.left(100) == 970 })
-	if left, records := h.left(100), h.records(); left != 970 || len(records) > 1 {
+	const want = 1000 - 30*heldRequests
+	await(h.t, "the settlements", func() bool { return h.left(100) == want })
+	if left, records := h.left(100), h.records(); left != want || len(records) > 1 {
 		h.t.Errorf("%d tokens are left, with the records %q", left, records)
 	}
 }
@@ -87,7 +94,7 @@ func listens(prefix string) bool {
 	return true
 }
 
-func TestARequestIsSettledAfterItsPluginProcessWasKilled(t *testing.T) {
+func TestRequestsAreSettledAfterTheirPluginProcessWasKilled(t *testing.T) {
 	t.Parallel()
 	prefix := shortDir(t)
 	h := hold(t, func(o *gateway.Options) {
@@ -104,7 +111,7 @@ func TestARequestIsSettledAfterItsPluginProcessWasKilled(t *testing.T) {
 	h.wantSettled()
 }
 
-func TestARequestIsSettledByTheProcessAfterAReload(t *testing.T) {
+func TestRequestsAreSettledByTheProcessAfterAReload(t *testing.T) {
 	t.Parallel()
 	prefix := shortDir(t)
 	first := startPlugin(t, prefix, "-metrics-listen", "off")
@@ -118,7 +125,7 @@ func TestARequestIsSettledByTheProcessAfterAReload(t *testing.T) {
 		}
 	})
 	startPlugin(t, prefix, "-metrics-listen", "off") // as `kong reload` does, while the first one serves
-	h.end()                                          // its log event is the first, and so opens a connection to the second
+	h.end()                                          // the first log events, which open connections to the second
 	first.terminate()
 	h.wantSettled()
 }
