@@ -158,8 +158,8 @@ func (*overrideBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Sche
 }
 
 // noSubject is the problem of an override that names neither an org nor another subject.
-const noSubject = "must have a credential or an ip, or for an exempt a tag or an endpoint; an override of one org is " +
-	"made at /v1/orgs/{org}/ratelimit/overrides"
+const noSubject = "is required unless ip is given, or for an exempt tag or endpoint: an override of one org is made at " +
+	"/v1/orgs/{org}/ratelimit/overrides"
 
 // Resolve implements [huma.Resolver]: it reports faults that the schema does not cover.
 func (b *overrideBody) Resolve(ctx huma.Context) []error {
@@ -183,7 +183,7 @@ func (b *overrideBody) Resolve(ctx huma.Context) []error {
 	for _, f := range schema.WithZeros(policy.OverrideFaults(o.Override), schema.OverrideFields(), b.zeros) {
 		switch {
 		case f.Path == "tenant" && ctx.Param("org") == "":
-			faults = append(faults, fault("body", noSubject, nil))
+			add("credential", noSubject, nil)
 		case f.Path == "tenant": // the path's, whose faults are reported there
 		case f.Path == "expires_at" && b.ExpiresIn != "": // checkExpiresIn has reported them
 		case f.Path == "expires_at" && b.ExpiresAt.IsZero():

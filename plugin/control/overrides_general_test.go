@@ -48,10 +48,10 @@ func TestAnOverrideOfAllOrgsNamesWhatItIsFor(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	for body, paths := range map[string]string{
-		`{"kind":"exempt","reason":"r","permanent":true}`:                                        "body",
-		`{"kind":"exempt","user":"u","reason":"r","permanent":true}`:                             "body",
-		`{"kind":"ban","endpoint":"GET /a","reason":"r","permanent":true}`:                       "body",
-		`{"kind":"multiplier","factor":2,"reason":"r","permanent":true}`:                         "body",
+		`{"kind":"exempt","reason":"r","permanent":true}`:                                        "body.credential",
+		`{"kind":"exempt","user":"u","reason":"r","permanent":true}`:                             "body.credential",
+		`{"kind":"ban","endpoint":"GET /a","reason":"r","permanent":true}`:                       "body.credential",
+		`{"kind":"multiplier","factor":2,"reason":"r","permanent":true}`:                         "body.credential",
 		`{"kind":"exempt","tag":"x","tenant":"acme","reason":"r","permanent":true}`:              "body.tenant",
 		`{"kind":"exempt","tag":"x","ip":"192.0.2.1","reason":"r","permanent":true}`:             "body.tag",
 		`{"kind":"exempt","tag":"","endpoint":"GET /a","reason":"r","permanent":true}`:           "body.tag",

@@ -69,14 +69,15 @@ func TestUnknownNamesHaveAWarning(t *testing.T) {
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	w := open(t, func(o *control.Options) { o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, policy.Rows{}) })
 	w.made(`{"name":"of-a-row","tier":"tier-of-a-row","limit":1000,"window":"1d"}`)
+	const ofAll = `{"kind":"multiplier","factor":2,"permanent":true,"reason":"a test"}`
 	multiplier := func(named string) string {
-		return `{"kind":"multiplier","factor":2,"permanent":true,"reason":"a test","policy":"` + named + `"}`
+		return strings.TrimSuffix(ofAll, "}") + `,"policy":"` + named + `"}`
 	}
 	for _, test := range []struct{ method, path, body, names string }{
 		{"POST", overrides, multiplier("nosuch"), "nosuch"},
 		{"POST", overrides, multiplier("daily"), ""},
 		{"POST", overrides, multiplier("of-a-row"), ""},
-		{"POST", overrides, multiplier(""), ""},
+		{"POST", overrides, ofAll, ""},
 		{"PUT", "/v1/orgs/a", `{"tier":"no such tier"}`, "no such tier"},
 		{"PUT", "/v1/orgs/b", `{"tier":"enterprise"}`, ""},
 		{"PUT", "/v1/orgs/c", `{"tier":"tier-of-a-row"}`, ""},
