@@ -28,6 +28,9 @@ type exemptionShape struct {
 	fields exemptionFields
 	name   string               // of the fields, such as "user+endpoint": a user implies its tenant
 	first  map[exemptionKey]int // the index of the first entry with these values
+
+	tags     map[string]bool // of the entries; "" where they name none
+	networks map[int]bool    // of the entries; 0 where they name none
 }
 
 // exemptionFields is a set of fields of an entry.
@@ -127,6 +130,7 @@ func (e *exemptions) add(i int) {
 		key.pattern = e.patterns.index(entry.Endpoint)
 	}
 	shape := e.shape(fieldsOf(entry))
+	shape.tags[key.tag], shape.networks[key.network] = true, true
 	if _, repeated := shape.first[key]; !repeated {
 		shape.first[key] = i
 	}
@@ -139,7 +143,9 @@ func (e *exemptions) shape(fields exemptionFields) *exemptionShape {
 			return &e.shapes[i]
 		}
 	}
-	e.shapes = append(e.shapes, exemptionShape{fields, fields.name(), map[exemptionKey]int{}})
+	e.shapes = append(e.shapes, exemptionShape{
+		fields, fields.name(), map[exemptionKey]int{}, map[string]bool{}, map[int]bool{},
+	})
 	return &e.shapes[len(e.shapes)-1]
 }
 
@@ -252,7 +258,13 @@ func (s *exemptionShape) match(id *identity.Identity, r *Resolution) int {
 	}
 	found := -1
 	for _, key.tag = range tags {
+		if !s.tags[key.tag] {
+			continue
+		}
 		for _, key.network = range networks {
+			if !s.networks[key.network] {
+				continue
+			}
 			for _, key.pattern = range patterns {
 				if at, ok := s.first[key]; ok && (found < 0 || at < found) {
 					found = at
