@@ -22,7 +22,8 @@ var settleDelays = []float64{0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 3
 func (r *settlements) init(to prometheus.Registerer) {
 	r.tokens.init(to, "settled_tokens_total",
 		"Tokens of limits that settle: reserved (taken from the bucket when the request came), used (what measured requests "+
-			"really used), returned (to the bucket), overspent (charged beyond the reservation).",
+			"really used), returned (to the bucket), unreturned (due back, but the bucket had refilled or begun a window, the "+
+			"limit was changed, or the store did not answer), overspent (charged beyond the reservation).",
 		"policy", "kind")
 	r.settled.init(to, "settlements_total",
 		"Reservations by what became of them: measured, refunded (the request used nothing), unmeasured, timed_out and "+
@@ -61,10 +62,23 @@ func (r *settlements) Settled(b *policy.Bound, s reservation.Settlement) {
 	case s.Change > 0:
 		r.tokens.with(settledTokensKey{name, overspentTokens}).Add(float64(s.Change))
 	}
+	if lacking := unreturned(b, s); lacking > 0 {
+		r.tokens.with(settledTokensKey{name, unreturnedTokens}).Add(float64(lacking))
+	}
 	seconds := float64(s.Delay) / float64(limit.Second)
 	r.delay.Observe(seconds)
 	if s.Outcome != reservation.Late { // which was held until it timed out
 		r.held.with(heldKey{name, b.Policy.Tier}).Add(max(float64(b.Cost)*seconds, 0))
+	}
+}
+
+// unreturned returns how many tokens of a reservation were due back and did not come back.
+func unreturned(b *policy.Bound, s reservation.Settlement) int64 {
+	switch s.Outcome {
+	case reservation.Measured, reservation.Refunded, reservation.Lost:
+		return b.Cost - s.Actual + min(s.Change, 0)
+	default: // the reservation stays charged
+		return 0
 	}
 }
 
@@ -75,11 +89,12 @@ const (
 	reservedTokens tokenKind = iota
 	usedTokens
 	returnedTokens
+	unreturnedTokens
 	overspentTokens
 )
 
 func (k tokenKind) String() string {
-	return [...]string{"reserved", "used", "returned", "overspent"}[k]
+	return [...]string{"reserved", "used", "returned", "unreturned", "overspent"}[k]
 }
 
 // settledTokensKey identifies a policy, and what happened to tokens of it.

@@ -26,3 +26,29 @@ func TestReservedTokensAreHeldUntilTheyAreSettledOrGivenUp(t *testing.T) {
 		t.Errorf("%v token seconds, want 60250", got)
 	}
 }
+
+func TestTokensThatWereDueBackAndDidNotComeBackAreCounted(t *testing.T) {
+	m := New("0.1.0", everySource())
+	b := policy.Bound{Policy: &policy.Policy{Name: "budget"}, Cost: 100}
+	for _, s := range []reservation.Settlement{
+		{Outcome: reservation.Measured, Actual: 30, Change: -70},
+		{Outcome: reservation.Measured, Actual: 130, Change: 30},
+		{Outcome: reservation.Late, Actual: 30},              // by the rule
+		{Outcome: reservation.Unmeasured},                    // by the rule
+		{Outcome: reservation.Measured, Actual: 60},          // 40: the limit was changed
+		{Outcome: reservation.Refunded, Change: -98},         // 2: the bucket had refilled
+		{Outcome: reservation.Lost, Actual: 95},              // 5: the store did not answer
+		{Outcome: reservation.Lost, Actual: 130},             // a charge that was lost
+		{Outcome: reservation.Measured, Actual: 100},         // exactly the reservation
+		{Outcome: reservation.Refunded, Change: -100},        // all of it
+		{Outcome: reservation.TimedOut},                      // by the rule
+		{Outcome: reservation.Late, Actual: 150, Change: 50}, // charged more
+	} {
+		m.Settlements().Settled(&b, s)
+	}
+	for kind, want := range map[tokenKind]float64{unreturnedTokens: 40 + 2 + 5, returnedTokens: 70 + 98 + 100, overspentTokens: 80} {
+		if got := testutil.ToFloat64(m.settlements.tokens.with(settledTokensKey{"budget", kind})); got != want {
+			t.Errorf("%v tokens are %v, want %v", got, kind, want)
+		}
+	}
+}
