@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -73,10 +74,10 @@ func TestTheIDOfAnotherReservationReturnsNoMoreThanThatReserved(t *testing.T) {
 				<-answer
 				w.Header().Set("X-Tokens-Used", "70")
 			}))}
-		left := func(consumer string) int {
+		use := func(consumer string, tokens int) int {
 			t.Helper()
 			b.sent++
-			a := b.node.get("/answer?header=X-Tokens-Used:0", "apikey", consumer)
+			a := b.node.get(fmt.Sprint("/answer?header=X-Tokens-Used:", tokens), "apikey", consumer)
 			await(t, "the log phase", func() bool { return b.Counters().LogEvents() >= b.sent })
 			n, err := strconv.Atoi(a.Header.Get("X-RateLimit-Remaining"))
 			if err != nil {
@@ -85,6 +86,7 @@ func TestTheIDOfAnotherReservationReturnsNoMoreThanThatReserved(t *testing.T) {
 			return n + 100
 		}
 		process := b.PluginPID()
+		use("alice", 1000) // so that tokens that are returned twice show
 		var victim sync.WaitGroup
 		victim.Go(func() {
 			if a, err := b.send("GET", "/chat", "apikey", "alice", "X-Role", "victim"); err != nil || a.Status != 200 {
@@ -95,14 +97,14 @@ func TestTheIDOfAnotherReservationReturnsNoMoreThanThatReserved(t *testing.T) {
 		for range 3 { // the first one settles the reservation, the others find none
 			b.get("/answer?header=X-Tokens-Used:0", "X-Role", "thief")
 		}
-		if alice, beth := left("alice"), left("beth"); alice != 100_000 || beth != 100_000-3*100 {
+		if alice, beth := use("alice", 0), use("beth", 0); alice != 99_000 || beth != 100_000-3*100 {
 			t.Errorf("%d and %d tokens are left, want the victim's reservation returned, and those of the thief kept", alice, beth)
 		}
 		close(answer)
 		victim.Wait()
 		b.sent++
 		await(t, "the victim's log phase", func() bool { return b.Counters().LogEvents() >= b.sent })
-		if alice := left("alice"); alice != 100_000 {
+		if alice := use("alice", 0); alice != 99_000 {
 			t.Errorf("%d tokens are left to the victim after its end: its reservation was settled twice", alice)
 		}
 		b.wantSound(process)
