@@ -66,11 +66,11 @@ func decode(value []byte) (*entry, error) {
 	if err := json.Unmarshal(value, e); err != nil {
 		return nil, fmt.Errorf("read the entry of a reservation: %w", err)
 	}
-	switch e.State {
-	case claimed, reserved, settling, settled:
+	switch {
+	case e.State == claimed, e.State == reserved, e.State == settling, e.State == settled && e.Settlement != nil:
 		return e, nil
 	}
-	return nil, fmt.Errorf("read the entry of a reservation: unknown state %q", e.State)
+	return nil, fmt.Errorf("read the entry of a reservation: it is incomplete, in the state %q", e.State)
 }
 
 // encode returns an entry as it is kept.

@@ -212,7 +212,9 @@ func TestACallThatDidNotArriveChangesNothingAndCanBeRepeated(t *testing.T) {
 func TestAnEntryThatCannotBeReadIsNeitherReservedNorSettledNorChanged(t *testing.T) {
 	w := newWorld(t)
 	key := Name{"default", "", "chat"}.key()
-	for _, value := range []string{"", "null", "[]", `{"state":"ended"}`, `{"state":"reserved","record":{"v":9}}`} {
+	for _, value := range []string{
+		"", "null", "[]", `{"state":"ended"}`, `{"state":"settled","actual":1}`, `{"state":"reserved","record":{"v":9}}`,
+	} {
 		if _, err := w.faults.Local.Add(t.Context(), key, []byte(value), time.Hour); err != nil {
 			t.Fatal(err)
 		}
