@@ -59,12 +59,6 @@ func (o Override) addressProblem() string {
 		}
 		network = netip.PrefixFrom(address.Unmap().WithZone(""), address.Unmap().BitLen())
 	}
-	const counted = 64 // the bits of an IPv6 address that limits count, unless ipv6_prefix_length differs
-	if changesLimits := o.Kind == KindCustomLimit || o.Kind == KindMultiplier; changesLimits &&
-		strings.Contains(o.IP, "/") && network.Addr().Is6() && !network.Addr().Is4In6() && network.Bits() > counted {
-		return fmt.Sprintf("must have a length of at most %d, because limits count addresses of IPv6 together: write %s",
-			counted, netip.PrefixFrom(network.Addr(), counted).Masked())
-	}
 	return networkProblem(network)
 }
 
