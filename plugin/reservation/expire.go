@@ -40,7 +40,7 @@ func (t *Table) timeOut(r *reservation) {
 
 // isTaken reports whether another process has taken the record of a reservation.
 func (r *reservation) isTaken(ctx context.Context) bool {
-	if r.writing.await(ctx) != isRecorded {
+	if r.writing.await(ctx) != recordWritten {
 		return false
 	}
 	text, err := r.keeper.shared.Records.Get(ctx, r.id.key())

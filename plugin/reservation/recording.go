@@ -10,28 +10,28 @@ import (
 // maxWriting bounds the calls to Records that run in the background at a time, so what a slow store can hold up.
 const maxWriting = 1024
 
-// writing is the recording of a reservation, which runs in the background.
+// writing follows the background call that writes the record of a reservation.
 type writing struct {
 	done    chan struct{} // closed at its end
-	outcome recorded      // at its end
+	outcome recordState   // at its end
 }
 
-// recorded says whether a reservation is recorded.
-type recorded uint8
+// recordState says whether the record of a reservation was written.
+type recordState uint8
 
 const (
-	isUnsure recorded = iota // the call may have run, or may still run
-	isRecorded
-	isUnrecorded
+	recordUncertain recordState = iota // the call may have run, or may still run
+	recordWritten
+	recordNotWritten
 )
 
-// await returns whether the reservation is recorded. It waits for the end of the recording, but not beyond ctx.
-func (w *writing) await(ctx context.Context) recorded {
+// await waits for the end of the call, but not beyond ctx, and returns whether the record was written.
+func (w *writing) await(ctx context.Context) recordState {
 	select {
 	case <-w.done:
 		return w.outcome
 	case <-ctx.Done():
-		return isUnsure
+		return recordUncertain
 	}
 }
 
@@ -42,37 +42,37 @@ func (r *reservation) isRecordable() bool {
 	})
 }
 
-// write records a reservation in the background.
-func (t *Table) write(r *reservation) {
+// startWriting writes the record of a reservation in the background.
+func (t *Table) startWriting(r *reservation) {
 	w := r.writing
 	started := t.inBackground(r.keeper, func(ctx context.Context) {
 		defer close(w.done)
-		w.outcome = r.add(ctx)
-		if w.outcome != isRecorded {
+		w.outcome = r.writeRecord(ctx)
+		if w.outcome != recordWritten {
 			t.unrecorded.Add(1)
 		}
 	})
 	if !started {
 		t.unrecorded.Add(1)
-		w.outcome = isUnrecorded
+		w.outcome = recordNotWritten
 		close(w.done)
 	}
 }
 
-// add adds the record to the shared store.
-func (r *reservation) add(ctx context.Context) recorded {
+// writeRecord adds the record to the shared store.
+func (r *reservation) writeRecord(ctx context.Context) recordState {
 	text, err := r.MarshalBinary()
 	if err != nil {
-		return isUnrecorded
+		return recordNotWritten
 	}
 	present, err := r.keeper.shared.Records.Add(ctx, r.id.key(), text, r.TTL())
 	switch {
 	case MayHaveRun(err):
-		return isUnsure
+		return recordUncertain
 	case err != nil || present != nil:
-		return isUnrecorded
+		return recordNotWritten
 	}
-	return isRecorded
+	return recordWritten
 }
 
 // discard deletes the record of a reservation that stays charged, in the background, so that the store does not keep
@@ -82,7 +82,7 @@ func (t *Table) discard(r *reservation) {
 		return
 	}
 	t.inBackground(r.keeper, func(ctx context.Context) {
-		if r.writing.await(ctx) != isUnrecorded {
+		if r.writing.await(ctx) != recordNotWritten {
 			_, _ = r.keeper.shared.Records.Take(ctx, r.id.key()) // if it fails, the record expires
 		}
 	})
@@ -108,35 +108,35 @@ func (t *Table) inBackground(k *Keeper, call func(ctx context.Context)) bool {
 	return true
 }
 
-// claim is the right to settle a reservation, of which all processes together have one.
+// claim says whether this process may settle a reservation. Of all processes, at most one may.
 type claim uint8
 
 const (
-	isOurs       claim = iota
-	isSettled          // another process has settled it
-	isDoubtful         // the record is gone, and it may have been this process that took it out
-	isOutOfReach       // the store did not answer
+	claimWon         claim = iota
+	claimedElsewhere       // another process has settled it
+	claimDoubtful          // the record is gone, and it may have been this process that took it out
+	claimUnreachable       // the store did not answer
 )
 
 // claim claims a reservation of this process, whose request has ended.
 func (end *requestEnd) claim(ctx context.Context) claim {
 	r := end.own
 	if r.writing == nil {
-		return isOurs
+		return claimWon
 	}
 	outcome := r.writing.await(ctx)
-	if outcome == isUnrecorded {
-		return isOurs
+	if outcome == recordNotWritten {
+		return claimWon
 	}
 	text, err := r.keeper.shared.Records.Take(ctx, r.id.key())
 	switch {
 	case text != nil:
-		return isOurs
+		return claimWon
 	case err != nil:
 		end.doubtful = end.doubtful || MayHaveRun(err)
-		return isOutOfReach
-	case end.doubtful, outcome == isUnsure:
-		return isDoubtful
+		return claimUnreachable
+	case end.doubtful, outcome == recordUncertain:
+		return claimDoubtful
 	}
-	return isSettled
+	return claimedElsewhere
 }

@@ -59,20 +59,20 @@ func (t *Table) finishOwn(ctx context.Context, end *requestEnd) (done bool, err 
 	r := end.own
 	won := end.claim(ctx)
 	switch won {
-	case isOutOfReach:
+	case claimUnreachable:
 		return false, nil
-	case isSettled:
+	case claimedElsewhere:
 		t.elsewhere.Add(1)
 		r.keeper.done()
 		return true, nil
 	}
 	defer r.keeper.done()
 	all := r.Measure(&end.answer, r.late || r.Late(end.at))
-	if won == isDoubtful {
+	if won == claimDoubtful {
 		r.chargeOnly = allBounds(len(all))
 	}
 	err = r.Record.Settle(ctx, r.keeper.buckets, all)
-	if won == isDoubtful {
+	if won == claimDoubtful {
 		r.markLost(all)
 	}
 	t.observe(r.Record, all, t.options.Elapsed()-r.made)

@@ -149,7 +149,7 @@ func (t *Table) add(r *reservation) {
 	r.ends = r.made + r.Timeout
 	if r.isRecordable() {
 		r.writing = &writing{done: make(chan struct{})}
-		t.write(r)
+		t.startWriting(r)
 	}
 	t.mu.Lock()
 	var dropped *reservation
