@@ -76,7 +76,7 @@ func (t *Table) finishForeign(ctx context.Context, end *requestEnd) (done bool, 
 	}
 	all := r.Measure(&end.answer, r.Late(end.at))
 	err = r.Settle(ctx, k.buckets, all)
-	t.observe(r, all, end.at-r.Made)
+	r.ReportSettled(t.options.Observer, all, end.at-r.Made)
 	return true, err
 }
 

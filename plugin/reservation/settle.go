@@ -3,8 +3,8 @@ package reservation
 import (
 	"context"
 	"fmt"
+	"slices"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
 )
 
@@ -42,7 +42,7 @@ func (t *Table) settleOwn(ctx context.Context, r *reservation, source Source) er
 	}
 	end := &requestEnd{token: token{id: r.id}, own: r, at: t.options.Now()}
 	if err := source.Read(ctx, r.needs, &end.answer); err != nil {
-		t.observe(r.Record, r.unmeasured(), t.options.Elapsed()-r.made)
+		t.giveUp(r, Unmeasured)
 		t.discard(r)
 		r.keeper.done()
 		return fmt.Errorf("read what a request used: its reservation stays charged: %w", err)
@@ -69,23 +69,14 @@ func (t *Table) finishOwn(ctx context.Context, end *requestEnd) (done bool, err 
 	defer r.keeper.done()
 	all := r.Measure(&end.answer, r.late || r.Late(end.at))
 	if won == claimDoubtful {
-		r.chargeOnly = allBounds(len(all))
+		r.chargeOnly = slices.Repeat([]bool{true}, len(all))
 	}
 	err = r.Record.Settle(ctx, r.keeper.buckets, all)
 	if won == claimDoubtful {
 		r.markLost(all)
 	}
-	t.observe(r.Record, all, t.options.Elapsed()-r.made)
+	r.ReportSettled(t.options.Observer, all, t.options.Elapsed()-r.made)
 	return true, err
-}
-
-// allBounds returns n times true.
-func allBounds(n int) []bool {
-	all := make([]bool, n)
-	for i := range all {
-		all[i] = true
-	}
-	return all
 }
 
 // markLost marks the settlements that would have returned tokens, and did not.
@@ -94,26 +85,5 @@ func (r *Record) markLost(all []Settlement) {
 		if o := all[i].Outcome; o != Unmeasured && o != Late && all[i].Actual < r.Bounds[i].Cost {
 			all[i].Outcome = Lost
 		}
-	}
-}
-
-// unmeasured returns the settlement of each bound of a request that could not be measured.
-func (r *Record) unmeasured() []Settlement {
-	all := make([]Settlement, len(r.Bounds))
-	for i := range all {
-		all[i].Outcome = Unmeasured
-	}
-	return all
-}
-
-// observe reports the settlements of a record.
-func (t *Table) observe(r *Record, all []Settlement, delay limit.Micros) {
-	o := t.options.Observer
-	if o == nil {
-		return
-	}
-	for i := range r.Bounds {
-		all[i].Delay = max(delay, 0)
-		o.Settled(&r.Bounds[i], all[i])
 	}
 }

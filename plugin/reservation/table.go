@@ -23,40 +23,6 @@ type Buckets interface {
 	Settle(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64) error
 }
 
-// Observer receives what becomes of reservations. Its methods must not block, and must not keep what they are given.
-type Observer interface {
-	// Reserved is called once for each bound of a reservation.
-	Reserved(b *policy.Bound)
-	// Settled is called once for each bound of a reservation when it is settled or given up.
-	Settled(b *policy.Bound, s Settlement)
-}
-
-// Outcome says what became of the reservation of one bound.
-type Outcome uint8
-
-// The outcomes. Their names are the values of the metrics' label.
-const (
-	Measured   Outcome = iota // its bucket was changed to what the request used
-	Refunded                  // the request used nothing: it never reached the upstream, or its status refunds
-	Unmeasured                // it is unknown what the request used: the reservation stays charged
-	TimedOut                  // no log phase came in time: the reservation stays charged
-	Late                      // measured after the timeout: what was used beyond the reservation was charged
-	Dropped                   // the table was full: the reservation stays charged
-	Lost                      // the store did not answer, or the limit was changed: it is unknown what was changed
-)
-
-func (o Outcome) String() string {
-	return [...]string{"measured", "refunded", "unmeasured", "timed_out", "late", "dropped", "lost"}[o]
-}
-
-// Settlement says what became of the reservation of one bound.
-type Settlement struct {
-	Outcome Outcome
-	Actual  int64        // tokens that the request used; it has no meaning where it was not measured
-	Change  int64        // tokens that the bucket got back (< 0), or was charged beyond the reservation (> 0)
-	Delay   limit.Micros // since the reservation
-}
-
 // Options configures a Table. Elapsed and Now must be set.
 type Options struct {
 	Elapsed  func() limit.Micros // a monotonic clock
@@ -166,11 +132,7 @@ func (t *Table) add(r *reservation) {
 	if dropped != nil {
 		t.drop(dropped)
 	}
-	if o := t.options.Observer; o != nil {
-		for i := range r.Bounds {
-			o.Reserved(&r.Bounds[i])
-		}
-	}
+	r.ReportReserved(t.options.Observer)
 }
 
 // drop ends a reservation for which there was no room.
@@ -202,12 +164,7 @@ func (t *Table) remove(r *reservation) {
 
 // giveUp reports that a reservation stays charged.
 func (t *Table) giveUp(r *reservation, why Outcome) {
-	if o := t.options.Observer; o != nil {
-		delay := t.options.Elapsed() - r.made
-		for i := range r.Bounds {
-			o.Settled(&r.Bounds[i], Settlement{Outcome: why, Delay: delay})
-		}
-	}
+	r.ReportUnsettled(t.options.Observer, why, t.options.Elapsed()-r.made)
 }
 
 // take removes the reservation of an id from the table and returns it; nil: there is none.

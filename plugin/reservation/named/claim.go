@@ -101,11 +101,7 @@ func (c *Claim) Keep(ctx context.Context, record *reservation.Record, answer jso
 		return nil
 	}
 	c.ledger.awaited.add(c.key, limit.Micros(e.Made+e.Timeout)*limit.Second/1000)
-	if o := c.ledger.options.Observer; o != nil {
-		for i := range record.Bounds {
-			o.Reserved(&record.Bounds[i])
-		}
-	}
+	record.ReportReserved(c.ledger.options.Observer)
 	return nil
 }
 

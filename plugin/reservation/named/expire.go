@@ -99,16 +99,7 @@ func (l *Ledger) expire(ctx context.Context, key string) error {
 	}
 	ok, err := l.swap(ctx, key, value, next)
 	if err == nil && ok {
-		l.observeTimeout(record, limit.Micros(e.Timeout)*limit.Second/1000)
+		record.ReportUnsettled(l.options.Observer, reservation.TimedOut, limit.Micros(e.Timeout)*limit.Second/1000)
 	}
 	return err
-}
-
-// observeTimeout reports that a reservation stays charged.
-func (l *Ledger) observeTimeout(r *reservation.Record, delay limit.Micros) {
-	if o := l.options.Observer; o != nil {
-		for i := range r.Bounds {
-			o.Settled(&r.Bounds[i], reservation.Settlement{Outcome: reservation.TimedOut, Delay: delay})
-		}
-	}
 }

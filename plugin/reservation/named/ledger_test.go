@@ -341,3 +341,25 @@ func TestALateSettlementReportsTheTimeoutIfNoProcessHas(t *testing.T) {
 	}
 	w.wantUsed(100)
 }
+
+// delays collects how long reservations were kept.
+type delays []limit.Micros
+
+func (d *delays) Reserved(*policy.Bound) {}
+
+func (d *delays) Settled(_ *policy.Bound, s reservation.Settlement) { *d = append(*d, s.Delay) }
+
+func TestASettlementByAClockThatIsBehindIsReportedWithoutADelay(t *testing.T) {
+	w, seen := newWorld(t), delays{}
+	w.options.Observer = &seen
+	if err := w.reserve("chat", 100); err != nil {
+		t.Fatal(err)
+	}
+	w.now -= limit.Second
+	if _, err := w.settles("chat", 30); err != nil {
+		t.Fatal(err)
+	}
+	if len(seen) != 1 || seen[0] != 0 {
+		t.Errorf("reported the delays %v, want 0", seen)
+	}
+}

@@ -182,20 +182,8 @@ func (l *Ledger) apply(ctx context.Context, e *entry, record *reservation.Record
 	}
 	delay := limit.Micros(e.Since-e.Made) * limit.Second / 1000
 	if s.Late && !e.TimedOut {
-		l.observeTimeout(record, delay)
+		record.ReportUnsettled(l.options.Observer, reservation.TimedOut, delay)
 	}
-	l.observe(record, all, delay)
+	record.ReportSettled(l.options.Observer, all, delay)
 	return s
-}
-
-// observe reports what became of each bound.
-func (l *Ledger) observe(r *reservation.Record, all []reservation.Settlement, delay limit.Micros) {
-	o := l.options.Observer
-	if o == nil {
-		return
-	}
-	for i := range all {
-		all[i].Delay = delay
-		o.Settled(&r.Bounds[i], all[i])
-	}
 }
