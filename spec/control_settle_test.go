@@ -73,7 +73,8 @@ func TestAnotherProcessSettlesWhatAKilledOneHasReserved(t *testing.T) {
 	tenant.want(http.StatusOK, nil, http.MethodPost, settlePath, `{"id":"chat-1","actual":700}`)
 
 	// What is not settled is counted.
-	second.want(http.StatusOK, nil, http.MethodPost, check, strings.Replace(reserve("chat-2", 5), "{", `{"reserve_timeout":1,`, 1))
+	brief := strings.Replace(reserve("chat-2", 5), "{", `{"reserve_timeout":1,`, 1)
+	second.want(http.StatusOK, nil, http.MethodPost, check, brief)
 	await(t, "the timeout is counted", func() bool {
 		_, metrics := read(second.metrics, "/metrics")
 		return strings.Contains(metrics, `rate_limiter_settlements_total{outcome="timed_out",policy="llm-tokens"} 1`)
