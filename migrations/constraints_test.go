@@ -38,6 +38,9 @@ var good = map[string]row{
 	"answers": {"token": "ci", "key": "k1", "request": strings.Repeat("r", 32), "answer": "{}", "version": 1},
 	"nodes":   {"node": "n1", "version": 1, "enforced_at": "2026-01-01", "reported_at": "2026-01-01"},
 	"version": {"one": false},
+
+	"usage_names": {"name": "acme"},
+	"usage_state": {"one": false, "hours_until": "2026-01-02", "days_until": "2026-01-01"},
 }
 
 // ban, exempt and multiplier change the good override into other kinds.
@@ -205,6 +208,20 @@ var bad = map[string][]row{
 	"nodes_version": {{"version": -1}},
 	"nodes_source":  {{"source": "memory"}},
 	"nodes_faults":  {{"faults": "{}"}},
+
+	"usage_names_name":    {{"name": strings.Repeat("x", 1025)}},
+	"usage_state_one_row": {{}},
+	"usage_state_order":   {{"one": true, "days_until": "2026-01-03"}},
+}
+
+// tableOf returns the table of a constraint, with which its name begins.
+func tableOf(constraint string) string {
+	table, further, _ := strings.Cut(constraint, "_")
+	if _, ok := good[table]; ok {
+		return table
+	}
+	word, _, _ := strings.Cut(further, "_")
+	return table + "_" + word
 }
 
 func TestGoodRowsAreAccepted(t *testing.T) {
@@ -239,7 +256,7 @@ func TestGoodRowsAreAccepted(t *testing.T) {
 func TestBadRowsViolateTheirConstraints(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	for constraint, changes := range bad {
-		table, _, _ := strings.Cut(constraint, "_")
+		table := tableOf(constraint)
 		for _, change := range changes {
 			err := insert(t, pool, table, good[table].with(change))
 			if violated := new(pgconn.PgError); !errors.As(err, &violated) || violated.ConstraintName != constraint {

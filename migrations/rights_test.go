@@ -30,6 +30,9 @@ var executes = map[string]string{
 	"actor":              "operator", // the default of tokens.created_by
 	"record_action":      writers,
 
+	"report_usage":          "node server",
+	"keep_usage_partitions": "keeper",
+
 	"take_version": noRole, "await_turn": noRole, "keep_record": noRole,
 	"refuse": noRole, //nolint:misspell // the name of a SQL function
 	"queue":  noRole, "record": noRole, "count_revision": noRole, "want_reason": noRole,
@@ -51,9 +54,23 @@ var holds = map[string]map[string]string{
 	"tokens":           {"operator": "INSERT SELECT UPDATE", "server": "SELECT UPDATE(last_used_at)"},
 	"answers":          {"operator": "SELECT", "server": "INSERT SELECT UPDATE", "keeper": "DELETE SELECT"},
 	"migrations":       {"node": "SELECT", "operator": "SELECT", "server": "SELECT"},
+
+	"usage_batches": {"operator": "SELECT", "server": "SELECT", "keeper": "DELETE SELECT UPDATE(fault)"},
+	"usage_nodes":   {"operator": "SELECT", "server": "SELECT", "keeper": "DELETE SELECT UPDATE(batches) UPDATE(bytes)"},
+	"usage_sources": {"operator": "SELECT", "server": "SELECT", "keeper": written},
+	"usage_state": {
+		"operator": "SELECT", "server": "SELECT", "keeper": "SELECT UPDATE(days_until) UPDATE(hours_until)",
+	},
+	"usage_names":   {"operator": "SELECT", "server": "SELECT", "keeper": "INSERT SELECT"},
+	"usage_minutes": {"operator": "SELECT", "server": "SELECT", "keeper": summedUp},
+	"usage_hours":   {"operator": "SELECT", "server": "SELECT", "keeper": summedUp},
+	"usage_days":    {"operator": "SELECT", "server": "SELECT", "keeper": summedUp},
 }
 
-const written = "DELETE INSERT SELECT UPDATE"
+const (
+	written  = "DELETE INSERT SELECT UPDATE"
+	summedUp = "INSERT SELECT UPDATE"
+)
 
 func TestOnlyTheRolesThatNeedAFunctionMayExecuteIt(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Granted(t).RoleDSN(pgtest.Owner))
@@ -191,8 +208,13 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 	const turn = `DELETE FROM rate_limiter.overrides WHERE false`
 	for role, does := range map[string]struct{ may, mayNot []string }{
 		"node": {
-			may:    []string{`SELECT * FROM rate_limiter.overrides`, report},
-			mayNot: []string{`SELECT * FROM rate_limiter.audit`, `SELECT * FROM rate_limiter.tokens`, put, ban, turn, reset},
+			may: []string{`SELECT * FROM rate_limiter.overrides`, report},
+			mayNot: []string{
+				`SELECT * FROM rate_limiter.audit`, `SELECT * FROM rate_limiter.tokens`, put, ban, turn, reset,
+				`SELECT * FROM rate_limiter.usage_batches`, `SELECT * FROM rate_limiter.usage_days`,
+				`DELETE FROM rate_limiter.usage_batches`, `SELECT rate_limiter.keep_usage_partitions()`,
+				`INSERT INTO rate_limiter.usage_batches DEFAULT VALUES`,
+			},
 		},
 		"operator": {
 			may: []string{
@@ -213,7 +235,9 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 					VALUES ('ci', 'k', sha256(''), '{}', 1)`,
 				`DELETE FROM rate_limiter.nodes`,
 			},
-			mayNot: []string{revoke, token, forge, `DELETE FROM rate_limiter.changes`},
+			mayNot: []string{
+				revoke, token, forge, `DELETE FROM rate_limiter.changes`, `UPDATE rate_limiter.usage_days SET admitted = 0`,
+			},
 		},
 		"keeper": {
 			may: []string{
@@ -223,6 +247,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 			},
 			mayNot: []string{
 				`UPDATE rate_limiter.version SET version = 7`, put, ban, token, reset, `SELECT * FROM rate_limiter.tokens`,
+				`DELETE FROM rate_limiter.usage_days`, `DROP TABLE rate_limiter.usage_days`,
 			},
 		},
 	} {
@@ -244,6 +269,37 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 				t.Errorf("%s: %s: %v, want permission denied", role, statement, err)
 			}
 		}
+	}
+}
+
+// The partitions of usage have the rights of their tables alone.
+func TestPartitionsThatTheKeeperMakesBelongToTheOwnerAndGrantNothing(t *testing.T) {
+	s := pgtest.Granted(t)
+	keeper := connect(t, s, pgtest.Keeper)
+	if _, err := keeper.Exec(t.Context(), `SELECT rate_limiter.keep_usage_partitions()`); err != nil {
+		t.Fatal(err)
+	}
+	for name, rights := range pairs(t, pgtest.Pool(t, s.RoleDSN(pgtest.Owner)), `SELECT relname::text,
+			relowner::regrole || coalesce(relacl::text, '')
+		FROM pg_class WHERE relispartition AND relkind = 'r' AND relnamespace = 'rate_limiter'::regnamespace`) {
+		if rights != pgtest.Owner {
+			t.Errorf("%s has the owner and rights %s, want %s and none", name, rights, pgtest.Owner)
+		}
+	}
+	node := connect(t, s, pgtest.Node)
+	const report = `SELECT rate_limiter.report_usage('edge-1', '0123456789abcdef', 1, '1 s', 'x')`
+	if _, err := node.Exec(t.Context(), report); err != nil {
+		t.Errorf("a node reports usage: %v", err)
+	}
+	for _, role := range []string{pgtest.Operator, pgtest.Keeper} {
+		if _, err := connect(t, s, role).Exec(t.Context(), report); !isDenied(err) {
+			t.Errorf("%s reports usage: %v, want permission denied", role, err)
+		}
+	}
+	var login string
+	if err := keeper.QueryRow(t.Context(), `SELECT login FROM rate_limiter.usage_batches`).Scan(&login); err != nil ||
+		login != pgtest.Node {
+		t.Errorf("the batch has the login %q (%v), want that of the node", login, err)
 	}
 }
 

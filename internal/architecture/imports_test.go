@@ -62,6 +62,7 @@ var rules = map[string][]string{
 	"plugin/pgstore":          core,
 	"plugin/reservation":      {"plugin/decision", "plugin/limit", "plugin/policy", "plugin/settle", "schema"},
 	"plugin/usage":            append([]string{"plugin/reservation"}, core...),
+	"plugin/usagestore":       append([]string{"plugin/usage"}, core...),
 	"plugin/policysync":       append([]string{"migrations"}, core...),
 	"plugin/control":          append([]string{"plugin/pgstore", "plugin/reservation"}, core...),
 	"plugin/internal": append([]string{
@@ -95,7 +96,7 @@ var foreign = map[string][]string{
 	},
 	"github.com/redis": {"plugin/bucket/redis", "internal", "plugin/internal", "spec"},
 	"github.com/jackc": {
-		"plugin/policysync", "plugin/pgstore", "plugin/pluginserver", "plugin/controlserver", "plugin/cli", "migrations",
+		"plugin/policysync", "plugin/pgstore", "plugin/usagestore", "plugin/pluginserver", "plugin/controlserver", "plugin/cli", "migrations",
 		"internal", "spec",
 	},
 	"github.com/yuin": {},

@@ -46,6 +46,7 @@ type call struct {
 	act     action
 
 	database databaseFlags
+	keeper   databaseFlags // of serve
 	change   changeFlags
 	format   string // of the output
 }

@@ -44,6 +44,11 @@ func (c *call) connection() (*pgxpool.Config, error) {
 	if c.source == "" { // later connections of serve are made side by side
 		c.source = source
 	}
+	return parseDSN(dsn, source)
+}
+
+// parseDSN returns how the database of a connection string is reached.
+func parseDSN(dsn, source string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		// The cause quotes parts of what it could not read, and a password may be among them.
@@ -76,20 +81,25 @@ func (c *call) dsn() (dsn, source string, err error) {
 	case c.database.dsn != "":
 		return c.database.dsn, "--database", nil
 	case c.database.file != "":
-		text, err := os.ReadFile(c.database.file)
-		if err != nil {
-			return "", "", wrong("--database-file: %v", err)
-		}
-		if dsn = strings.TrimSpace(string(text)); dsn == "" {
-			return "", "", wrong("--database-file: %s is empty", c.database.file)
-		}
-		return dsn, "--database-file " + c.database.file, nil
+		return readDSN("--database-file", c.database.file)
 	}
 	if dsn = c.getenv(databaseVariable); dsn == "" {
 		return "", "", wrong("no database configured: use --database, --database-file or the environment variable %s",
 			databaseVariable)
 	}
 	return dsn, databaseVariable, nil
+}
+
+// readDSN returns the connection string in the file of a flag.
+func readDSN(flag, file string) (dsn, source string, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", "", wrong("%s: %v", flag, err)
+	}
+	if dsn = strings.TrimSpace(string(text)); dsn == "" {
+		return "", "", wrong("%s: %s is empty", flag, file)
+	}
+	return dsn, flag + " " + file, nil
 }
 
 // open returns the repository, and what closes its connections.

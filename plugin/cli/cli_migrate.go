@@ -57,6 +57,16 @@ var lostWith = map[int64][]loss{
 	12: {{"policies", "description"}},
 	13: {{"override_history", "tag"}, {"overrides", "tag"}},
 	14: {{"policies", "settle"}},
+	15: {
+		{table: "usage_batches"},
+		{table: "usage_days"},
+		{table: "usage_hours"},
+		{table: "usage_minutes"},
+		{table: "usage_names"},
+		{table: "usage_nodes"},
+		{table: "usage_sources"},
+		{table: "usage_state"},
+	},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/pflag"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
@@ -54,7 +55,48 @@ func (c *call) serve(ctx context.Context, s *controlserver.Settings, from *confi
 		return err
 	}
 	s.Database = controlserver.Database{DSN: dsn, File: c.database.file, Name: source, Connect: c.connection}
+	if s.Keeper, err = c.keeperDatabase(&s.Database); err != nil {
+		return err
+	}
 	return controlserver.Run(ctx, s, c.stderr)
+}
+
+// keeperDatabase returns how the leader reaches the database: by its own flags, else as the API does. It is nil if the
+// process does not lead.
+func (c *call) keeperDatabase(otherwise *controlserver.Database) (*controlserver.Database, error) {
+	const flag, fileFlag = "--keeper-database", "--keeper-database-file"
+	switch {
+	case c.keeper.dsn != "" && c.keeper.file != "":
+		return nil, wrong("use either %s or %s, not both", flag, fileFlag)
+	case c.keeper.dsn == "off" || c.keeper.file == "off":
+		return nil, nil
+	case c.keeper.dsn == "" && c.keeper.file == "":
+		return otherwise, nil
+	}
+	name := flag
+	if c.keeper.file != "" {
+		name = fileFlag + " " + c.keeper.file
+	}
+	connect := func() (*pgxpool.Config, error) {
+		if c.keeper.file == "" {
+			return parseDSN(c.keeper.dsn, name)
+		}
+		dsn, source, err := readDSN(fileFlag, c.keeper.file)
+		if err != nil {
+			return nil, err
+		}
+		return parseDSN(dsn, source)
+	}
+	_, err := connect()
+	return &controlserver.Database{Name: name, Connect: connect}, err
+}
+
+func (c *call) keeperFlags() {
+	c.flags.StringVar(&c.keeper.dsn, "keeper-database", "",
+		"the connection `string` of a login with the rights of keeper, for the housekeeping: one process at a time "+
+			"unpacks the usage that nodes report, and does what ratelimit tidy does; off leaves that to ratelimit tidy "+
+			"(default: the same login as --database)")
+	c.flags.StringVar(&c.keeper.file, "keeper-database-file", "", "read that connection string from this `file`")
 }
 
 // maxNewSubjects bounds --new-subjects.
@@ -113,6 +155,7 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 		},
 	)
 	c.databaseFlag()
+	c.keeperFlags()
 	c.check(c.fromEnvironment)
 	c.check(func() error {
 		if err := s.Validate(); err != nil {

@@ -3,24 +3,29 @@ package cli
 import (
 	"context"
 	"fmt"
-	"time"
+	"log/slog"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usagestore"
 )
 
-const day = 24 * time.Hour
-
 var tidyCommand = &command{
-	words: "tidy", brief: "move expired overrides to the history and delete records that are no longer needed",
-	about: `Run it from cron to keep the tables small; overrides expire on time without it. It works in small batches
-that do not block other writes, and reports progress on standard error. Ctrl-C stops it after the current batch. It
-can run on any number of machines: one does the work, and the others exit immediately. Idempotency keys of the REST
-API are deleted after a day.
+	words: "tidy", brief: "do the housekeeping once: expired overrides, old records, and the usage that nodes report",
+	about: `It moves expired overrides to the history, deletes records that are no longer needed, unpacks the usage that
+nodes have reported, sums it up, and makes and drops the partitions of usage. Where ratelimit serve runs with the rights
+of keeper, it does all this itself. Otherwise run tidy from cron, every few minutes; overrides expire on time without
+it. It works in small batches that do not block other writes, and reports progress on standard error. Ctrl-C stops it
+after the current batch. It can run on any number of machines: one does the work, and the others exit immediately.
+Idempotency keys of the REST API are deleted after a day.
 
 A silent node may still admit requests. --nodes-after removes it from ratelimit fleet and --wait, so choose a duration
 longer than any outage between your nodes and Postgres.`,
 	define: func(c *call) action {
-		overrides, changes, nodes := spanFlag{length: 7 * day}, spanFlag{length: 7 * day}, spanFlag{length: day}
+		keep := pgstore.DefaultRetention
+		overrides, changes := spanFlag{length: keep.Overrides}, spanFlag{length: keep.Changes}
+		nodes := spanFlag{length: keep.Nodes}
 		c.flags.Var(&overrides, "overrides-after",
 			"move overrides to the history this `duration` after they end (default 7d)")
 		c.flags.Var(&changes, "changes-after",
@@ -28,26 +33,64 @@ longer than any outage between your nodes and Postgres.`,
 		c.flags.Var(&nodes, "nodes-after", "remove nodes that have been silent for this `duration` (default 1d)")
 		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
 			keep := pgstore.Retention{Overrides: overrides.length, Changes: changes.length, Nodes: nodes.length}
-			return c.tidy(ctx, s, keep, pgstore.TidyBatch)
+			return c.tidy(ctx, s, c.newLeader(), keep, pgstore.TidyBatch)
 		})
 	},
 }
 
-// tidy tidies in batches of so many rows. Progress goes to standard error, so that the output stays one document.
-func (c *call) tidy(ctx context.Context, s *pgstore.Store, keep pgstore.Retention, rows int64) error {
-	done, err := s.Tidy(ctx, keep, rows, func(sofar pgstore.Tidied) {
+// tidied is what tidy has done.
+type tidied struct {
+	pgstore.Tidied
+	Usage usagestore.Stats `json:"usage"`
+}
+
+// newLeader returns a leader for its work once. It logs to standard error.
+func (c *call) newLeader() *usagestore.Leader {
+	return usagestore.NewLeader(usagestore.Options{
+		Lock: pgstore.TidyLock,
+		Log:  slog.New(slog.NewTextHandler(c.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Connect: func(ctx context.Context) (*pgx.Conn, error) {
+			config, err := c.connection()
+			if err != nil {
+				return nil, err
+			}
+			return pgx.ConnectConfig(ctx, config.ConnConfig)
+		},
+	})
+}
+
+// tidy tidies in batches of so many rows, and unpacks usage. Progress goes to standard error, so that the output stays
+// one document.
+func (c *call) tidy(
+	ctx context.Context, s *pgstore.Store, leader *usagestore.Leader, keep pgstore.Retention, rows int64,
+) error {
+	var done tidied
+	var err error
+	done.Tidied, err = s.Tidy(ctx, keep, rows, func(sofar pgstore.Tidied) {
 		c.warn("in progress: %s", tidiedText(sofar))
 	})
+	if err == nil && done.Leader {
+		done.Usage, err = leader.Once(ctx)
+	}
 	if err != nil {
-		return fmt.Errorf("%w; before that: %s", err, tidiedText(done))
+		return fmt.Errorf("%w; before that: %s", err, done.text())
 	}
 	return c.print(done, func(out *page) {
 		if !done.Leader {
-			out.line("nothing done: another process is already running tidy")
+			out.line("nothing done: another process does the housekeeping (ratelimit serve or ratelimit tidy)")
 			return
 		}
-		out.line("%s", tidiedText(done))
+		out.line("%s", done.text())
 	})
+}
+
+func (d *tidied) text() string {
+	text := tidiedText(d.Tidied)
+	if u := d.Usage; u.Leading {
+		text += fmt.Sprintf("; unpacked %d batches of usage, summed up %d hours and closed %d days", u.Batches, u.Hours,
+			u.Days)
+	}
+	return text
 }
 
 // tidiedText returns what was done, and what is left of it.

@@ -125,6 +125,9 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 	if d.reservations != nil {
 		server.background = append(server.background, d.reservations.Run)
 	}
+	if s.Keeper != nil {
+		server.background = append(server.background, s.Keeper.newLeader(log).Run)
+	}
 	return server, nil
 }
 

@@ -33,6 +33,7 @@ type Settings struct {
 
 	Config   *routeconfig.Config // for decisions; nil: the process decides nothing
 	Database Database
+	Keeper   *Database // of a login with the rights of keeper, which unpacks usage and tidies; nil: neither is done
 }
 
 // Database locates the database.

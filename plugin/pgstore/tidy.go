@@ -25,9 +25,13 @@ type Tidied struct {
 	Left      int64 `json:"left"` // rows that are still due, because Tidy was ended or another process took over
 }
 
+// DefaultRetention is the retention unless an operator chooses another one.
+var DefaultRetention = Retention{Overrides: 7 * 24 * time.Hour, Changes: 7 * 24 * time.Hour, Nodes: 24 * time.Hour}
+
 const (
-	// tidyLock is the number of an advisory lock, which each batch holds: one process tidies at a time.
-	tidyLock = 0x726c_7469_6479
+	// TidyLock is the number of an advisory lock, which each batch of Tidy holds: one process tidies at a time. A process
+	// that holds it in its session keeps others from it.
+	TidyLock = 0x726c_7469_6479
 	// TidyBatch is the number of rows of a table in one transaction of Tidy. Writers wait for it, so it is small.
 	TidyBatch = 1_000
 	// countTime bounds counting the rows that are due after a Tidy that was ended.
@@ -43,7 +47,7 @@ var tidyChange = Change{Actor: "retention", Reason: "expired"}
 func (s *Store) Tidy(ctx context.Context, keep Retention, rows int64, progress func(Tidied)) (Tidied, error) {
 	var done Tidied
 	for {
-		batch, err := s.tidyBatch(ctx, keep, rows)
+		batch, err := tidyBatch(ctx, s.pool, keep, rows)
 		done.Overrides += batch.Overrides
 		done.Changes += batch.Changes
 		done.Nodes += batch.Nodes
@@ -63,11 +67,22 @@ func (s *Store) Tidy(ctx context.Context, keep Retention, rows int64, progress f
 	}
 }
 
+// TidyOnce does one batch of Tidy in a session, which may hold TidyLock, and reports whether more rows may be due.
+func TidyOnce(ctx context.Context, session *pgx.Conn, keep Retention) (more bool, err error) {
+	done, err := tidyBatch(ctx, session, keep, TidyBatch)
+	return max(done.Overrides, done.Changes, done.Nodes, done.Keys) >= TidyBatch, fail("tidy", err)
+}
+
+// beginner is a pool or a connection.
+type beginner interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
 // tidyBatch does one batch of each table in one transaction.
-func (s *Store) tidyBatch(ctx context.Context, keep Retention, rows int64) (Tidied, error) {
+func tidyBatch(ctx context.Context, db beginner, keep Retention, rows int64) (Tidied, error) {
 	var done Tidied
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, int64(tidyLock)).Scan(&done.Leader)
+	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, int64(TidyLock)).Scan(&done.Leader)
 		if err != nil || !done.Leader {
 			return err
 		}

@@ -1,0 +1,260 @@
+package usagestore
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// defaultEvery is the time between two rounds of the leader, and between two tries to become it.
+	defaultEvery = 5 * time.Second
+	// defaultGapAfter is how long the batches after a missing one wait for it. A source without a batch for as long does
+	// not keep a day open.
+	defaultGapAfter = 10 * time.Minute
+	// choresEvery is the time between two runs of the chores, and between two looks at the partitions.
+	choresEvery = time.Minute
+	// roundTime bounds one round, so that a server that does not answer costs the leader its session.
+	roundTime = 15 * time.Minute
+	// closeTime bounds closing a session.
+	closeTime = time.Second
+)
+
+// sessionSettings bound what the leader waits for. To drop a partition it waits for readers, and readers wait for it.
+const sessionSettings = `SELECT set_config('lock_timeout', '5s', false),
+	set_config('statement_timeout', '10min', false), set_config('timezone', 'UTC', false)`
+
+// mayLead checks a right that only the role keeper needs.
+const mayLead = `SELECT has_function_privilege('rate_limiter.keep_usage_partitions()', 'EXECUTE')`
+
+// Options configure a Leader. Zero values of the durations are the defaults.
+type Options struct {
+	// Connect opens a session of its own, as a role with the rights of keeper.
+	Connect func(ctx context.Context) (*pgx.Conn, error)
+	// Lock is the number of the advisory lock that the leader holds in its session.
+	Lock int64
+	// Chores does other work of the leader in its session, once a minute, and reports whether more is due; nil: none.
+	Chores func(ctx context.Context, conn *pgx.Conn) (more bool, err error)
+	Log    *slog.Logger
+	// Advice returns what an operator has to do about an error, or ""; nil: there is no advice.
+	Advice func(error) string
+
+	Every    time.Duration // between two rounds: 5 s
+	GapAfter time.Duration // how long a missing batch is waited for: 10 min
+}
+
+// Leader unpacks what the nodes report, sums it up, and keeps partitions and retention. Any number of processes may run
+// one: the process that holds the lock works, and the others wait for it. It is safe for concurrent use.
+type Leader struct {
+	options Options
+	shift   time.Duration // added to the database's clock where days are closed; for tests
+
+	mu     sync.Mutex
+	stats  Stats
+	failed bool // the last session ended with an error, which was logged
+}
+
+// NewLeader returns a leader. It does no I/O.
+func NewLeader(o Options) *Leader {
+	if o.Every <= 0 {
+		o.Every = defaultEvery
+	}
+	if o.GapAfter <= 0 {
+		o.GapAfter = defaultGapAfter
+	}
+	if o.Advice == nil {
+		o.Advice = func(error) string { return "" }
+	}
+	return &Leader{options: o}
+}
+
+// Stats returns what this process has done as the leader.
+func (l *Leader) Stats() Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stats
+}
+
+// Run leads, or waits to lead, until ctx ends. After an error it starts a new session, so it always returns nil.
+func (l *Leader) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := l.lead(ctx)
+		l.setLeading(false)
+		if err != nil && ctx.Err() == nil {
+			l.logFailure(err)
+		}
+		pause(ctx, l.options.Every)
+	}
+	return nil
+}
+
+// pause waits for a time, or until ctx ends.
+func pause(ctx context.Context, length time.Duration) {
+	select {
+	case <-time.After(length):
+	case <-ctx.Done():
+	}
+}
+
+// lead opens a session, waits for the lock, and does the leader's work until there is an error or ctx ends.
+func (l *Leader) lead(ctx context.Context) error {
+	s, err := l.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	for leads := false; !leads; {
+		if leads, err = s.tryLock(ctx); err != nil {
+			return err
+		}
+		if !leads {
+			pause(ctx, l.options.Every)
+		}
+	}
+	l.setLeading(true)
+	if err := s.retryFaulty(ctx); err != nil {
+		return err
+	}
+	for {
+		bounded, cancel := context.WithTimeout(ctx, roundTime)
+		err := s.round(bounded)
+		cancel()
+		if err != nil {
+			return err
+		}
+		l.logSuccess()
+		pause(ctx, l.options.Every)
+	}
+}
+
+// Once does the work of the leader that is due, and returns what it did. If another process leads, it does nothing and
+// Leading is false. With an error it also returns what was done before.
+func (l *Leader) Once(ctx context.Context) (done Stats, err error) {
+	s, err := l.open(ctx)
+	if err != nil {
+		return l.Stats(), err
+	}
+	defer s.close()
+	leads, err := s.tryLock(ctx)
+	if err == nil && leads {
+		l.setLeading(true)
+		defer l.setLeading(false)
+		if err = s.retryFaulty(ctx); err == nil {
+			err = s.round(ctx)
+		}
+	}
+	return l.Stats(), err
+}
+
+// session is a connection of the leader, with what it remembers while it holds the lock.
+type session struct {
+	*Leader
+	conn  *pgx.Conn
+	names map[string]int32 // of usage_names, committed
+	alone bool             // add one batch in a transaction, to find the one that fails
+
+	choresAt time.Time // when the chores are due, by this process's clock
+}
+
+// open opens a session.
+func (l *Leader) open(ctx context.Context) (*session, error) {
+	conn, err := l.options.Connect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	s := &session{Leader: l, conn: conn, names: map[string]int32{}}
+	if err := s.setUp(ctx); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// setUp sets the parameters of the session, and returns an error if its user cannot lead.
+func (s *session) setUp(ctx context.Context) error {
+	if _, err := s.conn.Exec(ctx, sessionSettings); err != nil {
+		return fmt.Errorf("set up the session: %w", err)
+	}
+	var may bool
+	if err := s.conn.QueryRow(ctx, mayLead).Scan(&may); err != nil {
+		return fmt.Errorf("check the rights of the session: %w", err)
+	}
+	if !may {
+		return &RightsError{User: s.conn.Config().User}
+	}
+	return nil
+}
+
+// RightsError reports a database user who cannot lead.
+type RightsError struct{ User string }
+
+func (e *RightsError) Error() string {
+	return fmt.Sprintf("the database user %q lacks the rights of the role keeper", e.User)
+}
+
+// close releases the lock and ends the session. The end of the session would release the lock too, a moment later.
+func (s *session) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	_, _ = s.conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`) // the session is over: an error changes nothing
+	_ = s.conn.Close(ctx)
+	select {
+	case <-s.conn.PgConn().CleanupDone():
+	case <-ctx.Done():
+	}
+}
+
+// tryLock takes the lock for this session, unless another session has it.
+func (s *session) tryLock(ctx context.Context) (leads bool, err error) {
+	if err := s.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, s.options.Lock).Scan(&leads); err != nil {
+		return false, fmt.Errorf("take the lock: %w", err)
+	}
+	return leads, nil
+}
+
+// round does all work that is due.
+func (s *session) round(ctx context.Context) error {
+	if chores := !time.Now().Before(s.choresAt); chores {
+		if err := s.keepPartitions(ctx); err != nil {
+			return err
+		}
+		if err := s.dropSources(ctx); err != nil {
+			return err
+		}
+	}
+	for more := true; more; {
+		var err error
+		if more, err = s.unpack(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.sumUp(ctx); err != nil {
+		return err
+	}
+	if time.Now().Before(s.choresAt) {
+		return nil
+	}
+	more := false
+	if s.options.Chores != nil {
+		var err error
+		if more, err = s.options.Chores(ctx, s.conn); err != nil {
+			return fmt.Errorf("chores: %w", err)
+		}
+	}
+	if !more {
+		s.choresAt = time.Now().Add(choresEvery)
+	}
+	return nil
+}
+
+// keepPartitions makes the partitions that are due, and drops old ones.
+func (s *session) keepPartitions(ctx context.Context) error {
+	if _, err := s.conn.Exec(ctx, `SELECT rate_limiter.keep_usage_partitions()`); err != nil {
+		return fmt.Errorf("keep the partitions: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package usagestore
+
+import "time"
+
+const (
+	// batchesPerSource bounds the batches of a source in one transaction, and payloadBytes those of all sources together.
+	batchesPerSource = 64
+	payloadBytes     = 8 << 20
+)
+
+// head describes a batch that waits, without its payload.
+type head struct {
+	Node, Epoch string
+	Seq         int64
+	Login       string
+	Began       time.Time
+	ReceivedAt  time.Time
+	Bytes       int64
+	LastSeq     int64 // of its source; 0: there is none yet
+}
+
+// source holds what a transaction changes of a source.
+type source struct {
+	node, epoch, login    string
+	lastSeq               int64
+	gaps, tooLate, faulty int64
+	watermark, seenAt     time.Time
+}
+
+// plan is what one transaction does with the batches that wait.
+type plan struct {
+	drop    []head    // batches that add nothing: added before, or too late
+	add     []head    // batches to add, in the order of their seq
+	sources []*source // of all these
+	bySeq   map[int]*source
+	again   int64
+	more    bool // a bound ended the plan
+}
+
+// bounds hold what a plan depends on.
+type bounds struct {
+	now      time.Time     // by the database's clock
+	oldest   time.Time     // the oldest minute that is kept
+	gapAfter time.Duration // how long a missing batch is waited for
+	batches  int           // to add, at most
+	bytes    int64         // of payloads to add, at most, unless the first has more
+}
+
+// planBatches decides which batches can be added now. Heads are ordered by node, epoch and seq. Of each source they are
+// the first ones, at most batchesPerSource.
+func planBatches(heads []head, b bounds) plan {
+	p := plan{bySeq: map[int]*source{}}
+	var bytes int64
+	for first := 0; first < len(heads) && !p.more; {
+		end := first + 1
+		for end < len(heads) && heads[end].Node == heads[first].Node && heads[end].Epoch == heads[first].Epoch {
+			end++
+		}
+		p.addSource(heads[first:end], b, &bytes)
+		first = end
+	}
+	return p
+}
+
+// addSource plans the batches of one source, up to the first that has to wait.
+func (p *plan) addSource(heads []head, b bounds, bytes *int64) {
+	h := heads[0]
+	s := &source{node: h.Node, epoch: h.Epoch, login: h.Login, lastSeq: h.LastSeq}
+	done := 0
+	for _, h := range heads {
+		if h.Seq > s.lastSeq+1 && b.now.Sub(h.ReceivedAt) < b.gapAfter {
+			break // it waits for the one before it
+		}
+		if h.Seq > s.lastSeq && !h.Began.Before(b.oldest) {
+			if len(p.add) >= b.batches || len(p.add) > 0 && *bytes+h.Bytes > b.bytes {
+				p.more = true
+				break
+			}
+			*bytes += h.Bytes
+		}
+		p.addBatch(s, h, b)
+		done++
+	}
+	if done > 0 {
+		p.sources = append(p.sources, s)
+	}
+	p.more = p.more || done == batchesPerSource
+}
+
+// addBatch plans one batch.
+func (p *plan) addBatch(s *source, h head, b bounds) {
+	s.seenAt = later(s.seenAt, h.ReceivedAt)
+	s.watermark = later(s.watermark, h.Began)
+	if h.Seq <= s.lastSeq {
+		p.again++
+		p.drop = append(p.drop, h)
+		return
+	}
+	s.gaps += h.Seq - s.lastSeq - 1
+	s.lastSeq = h.Seq
+	if h.Began.Before(b.oldest) {
+		s.tooLate++
+		p.drop = append(p.drop, h)
+		return
+	}
+	p.bySeq[len(p.add)] = s
+	p.add = append(p.add, h)
+}
+
+// empty reports whether the plan does nothing.
+func (p *plan) empty() bool { return len(p.sources) == 0 }
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,130 @@
+package usagestore
+
+import "fmt"
+
+const (
+	// rowsPerStatement bounds the rows of one statement.
+	rowsPerStatement = 10_000
+	// maxSum bounds each number of a row, as in a batch, so that no sum overflows a column.
+	maxSum = 1 << 53
+)
+
+// selectHeads lists the first batches of each source. It finds the sources in the index one by one, so it does not read
+// all batches that wait. $1 bounds the batches of a source.
+const selectHeads = `WITH RECURSIVE sources AS (
+		(SELECT node, epoch FROM rate_limiter.usage_batches ORDER BY node, epoch LIMIT 1)
+		UNION ALL SELECT n.node, n.epoch FROM sources s CROSS JOIN LATERAL (
+			SELECT node, epoch FROM rate_limiter.usage_batches b
+			WHERE (b.node, b.epoch) > (s.node, s.epoch) ORDER BY node, epoch LIMIT 1) n
+	) SELECT s.node, s.epoch, b.seq, b.login, b.began, b.received_at, b.bytes, coalesce(u.last_seq, 0)
+	FROM sources s LEFT JOIN rate_limiter.usage_sources u USING (node, epoch)
+	CROSS JOIN LATERAL (
+		SELECT seq, login, began, received_at, octet_length(payload)::bigint AS bytes FROM rate_limiter.usage_batches b
+		WHERE b.node = s.node AND b.epoch = s.epoch AND fault = '' ORDER BY seq LIMIT $1) b
+	ORDER BY s.node, s.epoch, b.seq`
+
+// selectPayloads reads batches, each with its place in the arrays.
+const selectPayloads = `SELECT k.place::bigint, payload
+	FROM unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY k (node, epoch, seq, place)
+	JOIN rate_limiter.usage_batches USING (node, epoch, seq) ORDER BY k.place`
+
+const (
+	selectFaulty = `SELECT node, epoch, seq, login, began, received_at, octet_length(payload)::bigint, 0::bigint
+		FROM rate_limiter.usage_batches WHERE fault <> '' ORDER BY node, epoch, seq`
+	selectPayload = `SELECT payload FROM rate_limiter.usage_batches
+		WHERE node = $1 AND epoch = $2 AND seq = $3 AND fault <> ''`
+	markFaulty = `UPDATE rate_limiter.usage_batches SET fault = $4 WHERE node = $1 AND epoch = $2 AND seq = $3`
+)
+
+// deleteBatches deletes batches, and takes them from what waits of their nodes.
+const deleteBatches = `WITH gone AS (
+		DELETE FROM rate_limiter.usage_batches b USING unnest($1::text[], $2::text[], $3::bigint[]) k (node, epoch, seq)
+		WHERE b.node = k.node AND b.epoch = k.epoch AND b.seq = k.seq
+		RETURNING b.login, b.node, octet_length(b.payload) AS bytes
+	), waited AS (SELECT login, node, count(*) AS batches, sum(bytes) AS bytes FROM gone GROUP BY login, node)
+	UPDATE rate_limiter.usage_nodes n
+	SET batches = greatest(0, n.batches - w.batches), bytes = greatest(0, n.bytes - w.bytes)
+	FROM waited w WHERE n.login = w.login AND n.node = w.node`
+
+const upsertSources = `INSERT INTO rate_limiter.usage_sources AS s
+		(node, epoch, login, last_seq, gaps, too_late, faulty, watermark, seen_at)
+	SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
+		$8::timestamptz[], $9::timestamptz[])
+	ON CONFLICT (node, epoch) DO UPDATE SET login = excluded.login, last_seq = excluded.last_seq,
+		gaps = s.gaps + excluded.gaps, too_late = s.too_late + excluded.too_late, faulty = s.faulty + excluded.faulty,
+		watermark = greatest(s.watermark, excluded.watermark), seen_at = greatest(s.seen_at, excluded.seen_at)`
+
+const (
+	selectNames = `SELECT id, name FROM rate_limiter.usage_names WHERE name = ANY ($1::text[])`
+	insertNames = `INSERT INTO rate_limiter.usage_names (name) SELECT unnest($1::text[])
+		ON CONFLICT DO NOTHING RETURNING id, name`
+)
+
+// upserts add rows to a table, by its name.
+var upserts = map[string]string{
+	"usage_minutes": upsert("usage_minutes", "", ""),
+	"usage_hours":   upsert("usage_hours", "", ""),
+	"usage_days":    upsert("usage_days", ", late", ", true"), // the days of rows by minute are summed up, or late
+}
+
+// upsert returns a statement that adds rows to those of a table, with a further column of one value.
+func upsert(table, column, value string) string {
+	sets := ""
+	for _, name := range [...]string{"admitted", "soft", "denied", "shadow_denied", "cost"} {
+		sets += fmt.Sprintf("%[1]s = %[2]s, ", name, bounded("t."+name+" + excluded."+name))
+	}
+	return `INSERT INTO rate_limiter.` + table + ` AS t (at, tenant, endpoint, policy, admitted, soft, denied,
+			shadow_denied, cost, remaining_min` + column + `)
+		SELECT *` + value + ` FROM unnest($1::timestamptz[], $2::int[], $3::int[], $4::int[], $5::bigint[], $6::bigint[],
+			$7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[])
+		ON CONFLICT (tenant, at, endpoint, policy` + column + `) DO UPDATE
+		SET ` + sets + `remaining_min = least(t.remaining_min, excluded.remaining_min)`
+}
+
+// bounded returns an expression that keeps a sum within the bounds of a count.
+func bounded(sum string) string {
+	return fmt.Sprintf("greatest(-%[2]d, least(%[2]d, %[1]s))::bigint", sum, int64(maxSum))
+}
+
+// summed lists the columns of a sum.
+var summed = func() (list string) {
+	for _, name := range [...]string{"admitted", "soft", "denied", "shadow_denied", "cost"} {
+		list += bounded("sum("+name+")") + ", "
+	}
+	return list + "min(remaining_min)"
+}()
+
+// sumUpHour sums up the minutes from $1 until $2, and moves the mark.
+var sumUpHour = `WITH summed AS (
+		INSERT INTO rate_limiter.usage_hours (at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost,
+			remaining_min)
+		SELECT $1::timestamptz, tenant, endpoint, policy, ` + summed + `
+		FROM rate_limiter.usage_minutes WHERE at >= $1 AND at < $2 GROUP BY tenant, endpoint, policy
+	) UPDATE rate_limiter.usage_state SET hours_until = $2`
+
+// closeDay sums up the hours from $1 until $2, and moves the mark.
+var closeDay = `WITH summed AS (
+		INSERT INTO rate_limiter.usage_days (at, tenant, endpoint, policy, late, admitted, soft, denied, shadow_denied,
+			cost, remaining_min)
+		SELECT $1::timestamptz, tenant, endpoint, policy, false, ` + summed + `
+		FROM rate_limiter.usage_hours WHERE at >= $1 AND at < $2 GROUP BY tenant, endpoint, policy
+	) UPDATE rate_limiter.usage_state SET days_until = $2`
+
+// isDayComplete reports whether a day that ends at $1 has all batches of the live sources: each has reported up to $2,
+// and no batch of the day waits. Sources that have not been seen since $3 are not live.
+const isDayComplete = `SELECT NOT EXISTS (
+		SELECT FROM rate_limiter.usage_sources WHERE seen_at >= $3 AND watermark < $2
+	) AND NOT EXISTS (
+		SELECT FROM rate_limiter.usage_batches WHERE began < $1 AND fault = '')`
+
+// deleteSources keeps sources for a month after their last batch, and of each node the last ones only. Without its
+// source a batch that comes once more would be added once more; it would be too late by then.
+const (
+	deleteSources = `DELETE FROM rate_limiter.usage_sources WHERE seen_at < clock_timestamp() - interval '31 days'
+		OR (node, epoch) IN (SELECT node, epoch FROM (
+			SELECT node, epoch, seen_at, row_number() OVER (PARTITION BY node ORDER BY seen_at DESC) AS place
+			FROM rate_limiter.usage_sources) s
+			WHERE place > 1000 AND seen_at < clock_timestamp() - interval '3 days')`
+	deleteNodes = `DELETE FROM rate_limiter.usage_nodes
+		WHERE batches <= 0 AND seen_at < clock_timestamp() - interval '1 day'`
+)

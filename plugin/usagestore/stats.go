@@ -1,0 +1,81 @@
+package usagestore
+
+// Stats counts what a process has done as the leader.
+type Stats struct {
+	Leading bool  `json:"leader"`   // this process leads, or Once did
+	Batches int64 `json:"batches"`  // added
+	Rows    int64 `json:"rows"`     // of minutes that these batches changed
+	Again   int64 `json:"repeated"` // batches that were added before
+	Gaps    int64 `json:"gaps"`     // batches that did not come
+	TooLate int64 `json:"too_late"` // batches from before the oldest minute that is kept
+	Faulty  int64 `json:"faulty"`   // batches that were set aside
+	Hours   int64 `json:"hours"`    // summed up
+	Days    int64 `json:"days"`     // closed
+}
+
+// add adds what a transaction did, after its commit.
+func (l *Leader) add(done Stats) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stats.Batches += done.Batches
+	l.stats.Rows += done.Rows
+	l.stats.Again += done.Again
+	l.stats.Gaps += done.Gaps
+	l.stats.TooLate += done.TooLate
+	l.stats.Faulty += done.Faulty
+	l.stats.Hours += done.Hours
+	l.stats.Days += done.Days
+}
+
+// setLeading records whether this process leads, and logs a change.
+func (l *Leader) setLeading(leads bool) {
+	l.mu.Lock()
+	before := l.stats.Leading
+	l.stats.Leading = leads
+	l.mu.Unlock()
+	if leads != before {
+		text := "this process unpacks the usage that nodes report, and tidies"
+		if !leads {
+			text = "this process has stopped unpacking the usage that nodes report"
+		}
+		l.options.Log.Info(text)
+	}
+}
+
+// logFailure logs the error of a session, unless the one before failed too.
+func (l *Leader) logFailure(err error) {
+	l.mu.Lock()
+	before := l.failed
+	l.failed = true
+	l.mu.Unlock()
+	if !before {
+		l.options.Log.Warn("unpacking usage failed: batches wait in Postgres, and this process tries again",
+			"error", err, "advice", l.options.Advice(err))
+	}
+}
+
+// logSuccess logs that a round succeeded after a failure.
+func (l *Leader) logSuccess() {
+	l.mu.Lock()
+	before := l.failed
+	l.failed = false
+	l.mu.Unlock()
+	if before {
+		l.options.Log.Info("unpacking usage succeeds again")
+	}
+}
+
+// logRound logs what a transaction found wrong with batches.
+func (l *Leader) logRound(done Stats, fault string) {
+	if done.Gaps > 0 {
+		l.options.Log.Warn("batches of usage did not come: what they counted is lost", "batches", done.Gaps)
+	}
+	if done.TooLate > 0 {
+		l.options.Log.Warn("batches of usage came after the time for which minutes are kept, and were dropped",
+			"batches", done.TooLate)
+	}
+	if done.Faulty > 0 {
+		l.options.Log.Warn("batches of usage cannot be added: they are set aside in usage_batches",
+			"batches", done.Faulty, "fault", fault)
+	}
+}

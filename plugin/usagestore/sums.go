@@ -1,0 +1,102 @@
+package usagestore
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usage"
+)
+
+// sums holds counts by time and key.
+type sums map[sumKey]*usage.Counts
+
+type sumKey struct {
+	at int64 // seconds since 1970, of the begin of a minute, hour or day
+	usage.Key
+}
+
+// add adds counts. The time is cut to the begin of its unit.
+func (s sums) add(at time.Time, unit time.Duration, key usage.Key, c usage.Counts) {
+	k := sumKey{at.Truncate(unit).Unix(), key} // Truncate counts from a midnight of UTC
+	if have := s[k]; have != nil {
+		have.Add(c)
+		return
+	}
+	s[k] = &c
+}
+
+// addBatch adds the rows of a batch to a minute.
+func (s sums) addBatch(began time.Time, rows []usage.Row) {
+	for i := range rows {
+		s.add(began, time.Minute, rows[i].Key, rows[i].Counts)
+	}
+}
+
+// before returns the sums by a longer unit of all times before a mark.
+func (s sums) before(mark time.Time, unit time.Duration) sums {
+	part := sums{}
+	for k, c := range s {
+		if at := time.Unix(k.at, 0); at.Before(mark) {
+			part.add(at, unit, k.Key, *c)
+		}
+	}
+	return part
+}
+
+// moved returns the sums of all times, at one time.
+func (s sums) moved(to time.Time, unit time.Duration) sums {
+	part := sums{}
+	for k, c := range s {
+		part.add(to, unit, k.Key, *c)
+	}
+	return part
+}
+
+// columns holds rows as arrays, one for each column, for unnest.
+type columns struct {
+	at                                         []time.Time
+	tenant, endpoint, policy                   []int32
+	admitted, soft, denied, shadowDenied, cost []int64
+	remaining                                  []*int64 // nil: unknown
+}
+
+// columns returns the sums with the numbers of their names, ordered by the primary key of the tables.
+func (s sums) columns(names map[string]int32) columns {
+	keys := make([]sumKey, 0, len(s))
+	for k := range s {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b sumKey) int {
+		return cmp.Or(cmp.Compare(names[a.Tenant], names[b.Tenant]), cmp.Compare(a.at, b.at),
+			cmp.Compare(names[a.Endpoint], names[b.Endpoint]), cmp.Compare(names[a.Policy], names[b.Policy]))
+	})
+	var c columns
+	for _, k := range keys {
+		n := s[k]
+		c.at = append(c.at, time.Unix(k.at, 0))
+		c.tenant = append(c.tenant, names[k.Tenant])
+		c.endpoint = append(c.endpoint, names[k.Endpoint])
+		c.policy = append(c.policy, names[k.Policy])
+		c.admitted = append(c.admitted, n.Admitted)
+		c.soft = append(c.soft, n.Soft)
+		c.denied = append(c.denied, n.Denied)
+		c.shadowDenied = append(c.shadowDenied, n.ShadowDenied)
+		c.cost = append(c.cost, n.Cost)
+		var remaining *int64
+		if n.Remaining != usage.NoRemaining {
+			remaining = &n.Remaining
+		}
+		c.remaining = append(c.remaining, remaining)
+	}
+	return c
+}
+
+// part returns the rows from first to end as arguments of a statement.
+func (c *columns) part(first, end int) []any {
+	return []any{
+		c.at[first:end], c.tenant[first:end], c.endpoint[first:end], c.policy[first:end],
+		c.admitted[first:end], c.soft[first:end], c.denied[first:end], c.shadowDenied[first:end], c.cost[first:end],
+		c.remaining[first:end],
+	}
+}

@@ -1,0 +1,265 @@
+package usagestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usage"
+)
+
+// unpacking is one transaction of the leader.
+type unpacking struct {
+	*session
+	tx    pgx.Tx
+	state state
+	plan  plan
+	sums  sums
+	names map[string]int32 // of usage_names; those that this transaction makes are not in the session's
+	fault string           // of one batch that is set aside
+	done  Stats
+}
+
+// state holds the row of usage_state, and the time.
+type state struct {
+	hoursUntil, daysUntil time.Time
+	now                   time.Time
+}
+
+// oldest returns the oldest minute that is kept.
+func (s *state) oldest() time.Time { return s.now.Truncate(24*time.Hour).AddDate(0, 0, -keptDays) }
+
+// keptDays is the number of days before today for which minutes are kept. keep_usage_partitions has it too.
+const keptDays = 2
+
+// unpack adds the batches that are ready, up to a bound, and reports whether there are more.
+func (s *session) unpack(ctx context.Context) (more bool, err error) {
+	u, err := s.unpackOnce(ctx)
+	if err != nil && isDataFault(err) && len(u.plan.add) > 0 {
+		if len(u.plan.add) > 1 { // one of them: add each alone
+			s.alone = true
+			return true, nil
+		}
+		err = s.setAside(ctx, u.plan.add[0], err)
+		return true, err
+	}
+	if err != nil {
+		return false, fmt.Errorf("unpack usage: %w", err)
+	}
+	s.alone = u.plan.more && s.alone
+	return u.plan.more, nil
+}
+
+// isDataFault reports whether a statement failed because of a value. A missing partition is an integrity error too, but
+// of no constraint.
+func isDataFault(err error) bool {
+	failed := new(pgconn.PgError)
+	const data, integrity = "22", "23"
+	return errors.As(err, &failed) && (strings.HasPrefix(failed.Code, data) ||
+		strings.HasPrefix(failed.Code, integrity) && (failed.ConstraintName != "" || failed.ColumnName != ""))
+}
+
+// unpackOnce runs one transaction.
+func (s *session) unpackOnce(ctx context.Context) (*unpacking, error) {
+	u := &unpacking{session: s, sums: sums{}}
+	err := s.transact(ctx, func(tx pgx.Tx, now state) error {
+		u.tx, u.state = tx, now
+		if err := u.makePlan(ctx); err != nil || u.plan.empty() {
+			return err
+		}
+		return u.apply(ctx)
+	})
+	if err == nil {
+		s.commitNames(u.names)
+		s.add(u.done)
+		s.logRound(u.done, u.fault)
+	}
+	return u, err
+}
+
+// transact runs do in a transaction that no other leader's overlaps.
+func (s *session) transact(ctx context.Context, do func(pgx.Tx, state) error) error {
+	return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
+		var now state
+		err := tx.QueryRow(ctx, `SELECT hours_until, days_until, clock_timestamp() FROM rate_limiter.usage_state FOR UPDATE`).
+			Scan(&now.hoursUntil, &now.daysUntil, &now.now)
+		if err != nil {
+			return fmt.Errorf("read the state: %w", err)
+		}
+		return do(tx, now)
+	})
+}
+
+func (u *unpacking) makePlan(ctx context.Context) error {
+	rows, err := u.tx.Query(ctx, selectHeads, batchesPerSource)
+	if err != nil {
+		return fmt.Errorf("list batches: %w", err)
+	}
+	heads, err := pgx.CollectRows(rows, pgx.RowToStructByPos[head])
+	if err != nil {
+		return fmt.Errorf("list batches: %w", err)
+	}
+	most := math.MaxInt
+	if u.alone {
+		most = 1
+	}
+	u.plan = planBatches(heads, bounds{u.state.now, u.state.oldest(), u.options.GapAfter, most, payloadBytes})
+	return nil
+}
+
+// apply does what is planned.
+func (u *unpacking) apply(ctx context.Context) error {
+	faulty, err := u.decode(ctx)
+	if err != nil {
+		return err
+	}
+	if err := u.write(ctx); err != nil {
+		return err
+	}
+	if err := u.markFaulty(ctx, faulty); err != nil {
+		return err
+	}
+	if err := u.writeSources(ctx); err != nil {
+		return err
+	}
+	added := u.plan.drop
+	for i, h := range u.plan.add {
+		if faulty[i] == "" {
+			added = append(added, h)
+			u.done.Batches++
+		}
+	}
+	u.done.Again = u.plan.again
+	for _, s := range u.plan.sources {
+		u.done.Gaps += s.gaps
+		u.done.TooLate += s.tooLate
+		u.done.Faulty += s.faulty
+	}
+	return u.deleteBatches(ctx, added)
+}
+
+// decode reads the payloads of the batches to add, and sums their rows. It returns the faults of those that cannot be
+// decoded, by their place in the plan.
+func (u *unpacking) decode(ctx context.Context) (faulty map[int]string, err error) {
+	faulty = map[int]string{}
+	if len(u.plan.add) == 0 {
+		return faulty, nil
+	}
+	keys := keysOf(u.plan.add)
+	rows, err := u.tx.Query(ctx, selectPayloads, keys.nodes, keys.epochs, keys.seqs)
+	if err != nil {
+		return nil, fmt.Errorf("read batches: %w", err)
+	}
+	var place int
+	var payload []byte
+	_, err = pgx.ForEachRow(rows, []any{&place, &payload}, func() error {
+		h, s := &u.plan.add[place-1], u.plan.bySeq[place-1]
+		b, err := decodeBatch(h, payload)
+		if err != nil {
+			u.fault = err.Error()
+			faulty[place-1] = u.fault
+			s.faulty++
+			return nil
+		}
+		s.watermark = later(s.watermark, h.Began.Add(b.Span))
+		u.sums.addBatch(h.Began, b.Rows)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read batches: %w", err)
+	}
+	return faulty, nil
+}
+
+// decodeBatch returns the batch in a payload. It must be the one that the payload was reported as.
+func decodeBatch(h *head, payload []byte) (*usage.Batch, error) {
+	b := new(usage.Batch)
+	if err := b.UnmarshalBinary(payload); err != nil {
+		return nil, err
+	}
+	if b.Epoch != h.Epoch || b.Seq != h.Seq {
+		return nil, fmt.Errorf("it is batch %d of %s, and was reported as batch %d of %s", b.Seq, b.Epoch, h.Seq, h.Epoch)
+	}
+	return b, nil
+}
+
+// write adds the sums to the minutes, and to the hours and days that are summed up already.
+func (u *unpacking) write(ctx context.Context) error {
+	if len(u.sums) == 0 {
+		return nil
+	}
+	if err := u.findNames(ctx); err != nil {
+		return err
+	}
+	u.done.Rows += int64(len(u.sums))
+	late := u.sums.before(u.state.daysUntil, time.Minute)
+	today := u.state.now.Add(u.shift)
+	for _, table := range []struct {
+		name string
+		rows sums
+	}{
+		{"usage_minutes", u.sums},
+		{"usage_hours", u.sums.before(u.state.hoursUntil, time.Hour)},
+		{"usage_days", late.moved(today, 24*time.Hour)},
+	} {
+		c := table.rows.columns(u.names)
+		for first := 0; first < len(c.at); first += rowsPerStatement {
+			end := min(first+rowsPerStatement, len(c.at))
+			if _, err := u.tx.Exec(ctx, upserts[table.name], c.part(first, end)...); err != nil {
+				return fmt.Errorf("add to %s: %w", table.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// writeSources records how far the sources are unpacked.
+func (u *unpacking) writeSources(ctx context.Context) error {
+	var nodes, epochs, logins []string
+	var lastSeqs, gaps, tooLate, faulty []int64
+	var watermarks, seen []time.Time
+	for _, s := range u.plan.sources {
+		nodes, epochs, logins = append(nodes, s.node), append(epochs, s.epoch), append(logins, s.login)
+		lastSeqs, gaps = append(lastSeqs, s.lastSeq), append(gaps, s.gaps)
+		tooLate, faulty = append(tooLate, s.tooLate), append(faulty, s.faulty)
+		watermarks, seen = append(watermarks, s.watermark), append(seen, s.seenAt)
+	}
+	_, err := u.tx.Exec(ctx, upsertSources, nodes, epochs, logins, lastSeqs, gaps, tooLate, faulty, watermarks, seen)
+	if err != nil {
+		return fmt.Errorf("write the sources: %w", err)
+	}
+	return nil
+}
+
+// batchKeys holds the keys of batches as arrays, for unnest.
+type batchKeys struct {
+	nodes, epochs []string
+	seqs          []int64
+}
+
+func keysOf(batches []head) (keys batchKeys) {
+	for _, h := range batches {
+		keys.nodes = append(keys.nodes, h.Node)
+		keys.epochs = append(keys.epochs, h.Epoch)
+		keys.seqs = append(keys.seqs, h.Seq)
+	}
+	return keys
+}
+
+// deleteBatches deletes batches. It is the last statement of a transaction: from here on reports of their nodes wait.
+func (u *unpacking) deleteBatches(ctx context.Context, batches []head) error {
+	if len(batches) == 0 {
+		return nil
+	}
+	keys := keysOf(batches)
+	if _, err := u.tx.Exec(ctx, deleteBatches, keys.nodes, keys.epochs, keys.seqs); err != nil {
+		return fmt.Errorf("delete batches: %w", err)
+	}
+	return nil
+}
