@@ -28,8 +28,8 @@ package limit
 // been full without what was returned. Otherwise a request is charged min(A, R) at least.
 //
 // Where the limit was changed in between, the state is that of the new limit. The old one must neither refill it nor
-// end its window: that would forget what the new one has counted. So a charge is dropped then, as a refund is. One
-// other rate of the same base, or window, in 16 is not noticed.
+// end its window: that would forget what the new one has counted. So a charge is dropped then, as a refund is. States
+// have 4 bits of their limit's definition, so of changes that keep the algorithm and the base 1 in 16 goes unnoticed.
 //
 // A debt ends where a wait for it would be longer than MaxProduct microseconds, a window's count at MaxProduct tokens,
 // and the debt of a limit that only warns at its capacity. What a charge has beyond that is cut off.
@@ -52,9 +52,10 @@ func (l *Limit) Settle(s *State, now Micros, reserved, actual int64, r Receipt) 
 // included, or a fixed window. A sliding window or log would count the excess at the wrong instant.
 func (l *Limit) Settles() bool { return l.kind == TokenBucket || l.kind == FixedWindow }
 
-// charge takes tokens whether or not there is room, and returns how many units these are.
+// charge takes tokens whether or not there is room, and returns how many units these are. A state of another limit stays
+// as it is, unless it is from the future, which Advance resets.
 func (l *Limit) charge(s *State, now Micros, tokens int64) int64 {
-	if !l.Settles() || !l.wrote(s) && s.Algorithm != None && !s.ahead(now) {
+	if !l.Settles() || !l.hasWritten(s) && s.Algorithm != None && !s.ahead(now) {
 		return 0
 	}
 	after, ceiling := *s, l.ceiling()
@@ -66,11 +67,6 @@ func (l *Limit) charge(s *State, now Micros, tokens int64) int64 {
 	after.Spent += units
 	*s = after
 	return units
-}
-
-// wrote reports whether s counts in the way of l: by its algorithm, and its rate or window.
-func (l *Limit) wrote(s *State) bool {
-	return s.Algorithm == l.kind && s.Tag == l.tag && (l.kind != TokenBucket || s.Base == l.base)
 }
 
 // ceiling returns the most usage that a charge leaves.

@@ -51,7 +51,7 @@ func (l *Limit) Advance(s *State, now Micros) {
 	switch {
 	case s.Algorithm == None:
 		s.Mark = mark(now)
-	case s.Algorithm != l.kind || s.Tag != l.tag || l.kind == TokenBucket && s.Base != l.base:
+	case !l.hasWritten(s):
 		s.nextLife() // no refund of what another definition granted
 	}
 	if s.Tag = l.tag; s.Algorithm != l.kind {
@@ -67,6 +67,11 @@ func (l *Limit) Advance(s *State, now Micros) {
 	case SlidingLog:
 		l.expireLog(s, now)
 	}
+}
+
+// hasWritten reports whether l, or a limit of the same algorithm and rate or window, wrote s.
+func (l *Limit) hasWritten(s *State) bool {
+	return s.Algorithm == l.kind && s.Tag == l.tag && (l.kind != TokenBucket || s.Base == l.base)
 }
 
 // ahead reports whether s was written by a clock that was further ahead than StepBack.
