@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// log is Kong's log entry: JSON that may hold anything that a client, an upstream or a plugin put into it. It is
-// checked as a whole, and then read in place, without a tree of its values.
+// log reads Kong's log entry: JSON that may hold anything that a client, an upstream or a plugin put into it. The entry
+// is checked as a whole, and then read in place, without a tree of its values.
 type log struct {
 	json []byte // valid; nil: the entry is missing, too long, nested too deep or no JSON
 	at   int    // offset of what is read next
@@ -22,8 +22,8 @@ func newLog(entry []byte) *log {
 	return &log{json: entry}
 }
 
-// Tried reports whether Kong may have passed a request to the upstream. It reports false only for a log entry of Kong
-// whose list of tries is there and empty: nothing is returned for an entry that has none, or that cannot be read.
+// Tried reports whether Kong may have passed a request to the upstream. It reports false only for a log entry whose
+// list of tries is empty. For an entry that has no list, or that cannot be read, it reports true.
 func Tried(entry []byte) bool {
 	l := newLog(entry)
 	if l.json == nil {
@@ -36,15 +36,15 @@ func Tried(entry []byte) bool {
 	listed, tried := false, false
 	l.eachMember(func(key []byte) {
 		if isKey(key, "tries") {
-			listed, tried = true, tried || !l.isEmpty()
+			listed, tried = true, tried || !l.isEmptyNext()
 		}
 		l.skipValue()
 	})
 	return tried || !listed
 }
 
-// isEmpty reports whether the value that comes next is an empty list, or an empty object, as Kong may write a list.
-func (l *log) isEmpty() bool {
+// isEmptyNext reports whether an empty list comes next, or an empty object, as Kong may write a list.
+func (l *log) isEmptyNext() bool {
 	if !l.opens() {
 		return false
 	}
@@ -53,8 +53,8 @@ func (l *log) isEmpty() bool {
 	return next.json[next.at] == ']' || next.json[next.at] == '}'
 }
 
-// sum returns the sum of the numbers that a path leads to, and reports whether there is one and all are valid. null,
-// and -1 among the latencies, are no value. A path is ambiguous, and has no sum, if an object on it has a key twice.
+// sum returns the sum of the numbers that a path leads to, and reports whether there is a number and all are valid.
+// null, and -1 among the latencies, count as no number. If an object on the path has a key twice, there is no sum.
 func (l *log) sum(path []string) (float64, bool) {
 	if l.json == nil {
 		return 0, false

@@ -21,7 +21,7 @@ type Answer struct {
 	Shared  map[string]Value  // values of Needs.Shared
 	Log     []byte            // Kong's serialized log entry; nil: it was not read
 
-	log *log // Log, once it has been checked
+	log *log // of Log; nil: it has not been checked yet
 }
 
 // Size returns the length of the texts that the answer holds, in bytes.
@@ -65,7 +65,7 @@ func Number(n float64) Value { return Value{number: n, kind: numberValue} }
 // Text returns the Value of a text.
 func Text(s string) Value { return Value{text: s, kind: textValue} }
 
-// Outcome says how a request was measured.
+// Outcome says whether a request could be measured, and how.
 type Outcome uint8
 
 // The outcomes.
@@ -101,8 +101,8 @@ func (r *Rule) Measure(a *Answer) (actual int64, outcome Outcome) {
 	return roundUp(total), Measured
 }
 
-// roundUp returns a sum as whole tokens. Kong writes numbers with 14 digits; what a sum of them has beyond 15 is noise
-// and rounds no whole number up.
+// roundUp returns a sum as whole tokens. Kong writes numbers with 14 digits, so what a sum has beyond 15 digits is
+// noise: it must not round a whole number up.
 func roundUp(total float64) int64 {
 	const noise = 1e-15
 	return int64(math.Ceil(min(total, MaxActual) * (1 - noise)))
@@ -139,7 +139,7 @@ func (v Value) amount() (float64, bool) {
 	}
 }
 
-// maxAmount is the largest value of a source: above it not every whole number is a float64.
+// maxAmount bounds the value of a source. Above it a float64 cannot hold every whole number.
 const maxAmount = 1 << 53
 
 // isAmount reports whether a number can be the value of a source. NaN cannot.

@@ -31,13 +31,13 @@ const (
 	maxSources   = 8
 	maxWeight    = 1_000_000
 	maxTimeout   = 86_400 // seconds
-	leastStatus  = 100
-	mostStatus   = 599
+	minStatus    = 100
+	maxStatus    = 599
 	maxReserve   = MaxActual
 	maxLogLength = 1 << 20 // bytes
 )
 
-// MaxActual is the largest amount that Measure returns, in tokens; a larger one counts as this.
+// MaxActual bounds the amounts that Measure returns, in tokens. It returns a larger one as MaxActual.
 const MaxActual = 1_000_000_000_000
 
 // New compiles a record that schema.Parse or Policy.Faults has accepted, with or without its defaults. The error is a
@@ -66,8 +66,8 @@ func New(s schema.Settle) (*Rule, error) {
 		return nil, fault("reserve_header", "is required together with reserve_max")
 	case r.spec.Timeout < 1 || r.spec.Timeout > maxTimeout:
 		return nil, fault("timeout", "must be between 1 and %d seconds, got %d", maxTimeout, s.Timeout)
-	case slices.ContainsFunc(s.RefundOn, func(status int64) bool { return status < leastStatus || status > mostStatus }):
-		return nil, fault("refund_on", "must have statuses from %d to %d only", leastStatus, mostStatus)
+	case slices.ContainsFunc(s.RefundOn, func(status int64) bool { return status < minStatus || status > maxStatus }):
+		return nil, fault("refund_on", "must have statuses from %d to %d only", minStatus, maxStatus)
 	}
 	return r, nil
 }
@@ -79,7 +79,7 @@ func fault(field, format string, args ...any) error {
 // Spec returns the record that the rule was compiled from, with its defaults. The caller must not change it.
 func (r *Rule) Spec() *schema.Settle { return &r.spec }
 
-// Describe returns in words what the rule reserves, and what it settles to.
+// Describe returns a sentence about what the rule reserves, and what it settles to.
 func (r *Rule) Describe() string { return r.spec.Describe() }
 
 // Timeout returns how long a reservation waits for the end of its request. After that it stays charged.
@@ -91,8 +91,8 @@ func (r *Rule) RefundOn(status int) bool { return slices.Contains(r.spec.RefundO
 // ReserveHeader returns the name of the request header that carries the reservation, as HTTP spells it, or "".
 func (r *Rule) ReserveHeader() string { return r.spec.ReserveHeader }
 
-// Reserve returns the reservation of a request in tokens: wanted, which is what its header asks for (0: nothing), but
-// not more than the rule allows; or else the rule's own reservation; or else the cost of the request.
+// Reserve returns the reservation of a request in tokens. It is the number in the request's header (wanted; 0: none),
+// at most reserve_max; or else the rule's reserve; or else the cost of the request.
 func (r *Rule) Reserve(wanted, cost int64) int64 {
 	switch {
 	case wanted > 0 && r.spec.ReserveMax > 0:
@@ -125,18 +125,19 @@ type Needs struct {
 func (n Needs) Union(other Needs) Needs {
 	return Needs{
 		Log:     n.Log || other.Log,
-		Headers: unionOf(n.Headers, other.Headers),
-		Shared:  unionOf(n.Shared, other.Shared),
+		Headers: mergeNames(n.Headers, other.Headers),
+		Shared:  mergeNames(n.Shared, other.Shared),
 	}
 }
 
-func unionOf(a, b []string) []string {
+// mergeNames returns the names of both lists, sorted, each once.
+func mergeNames(a, b []string) []string {
 	all := slices.Concat(a, b)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
 
-// source is a place that a value is read from.
+// source describes a place from which a value is read.
 type source struct {
 	kind   sourceKind
 	name   string   // of a header or a shared value
