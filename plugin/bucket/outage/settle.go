@@ -11,10 +11,16 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Settle implements store.Store. What this process admitted is settled in its own buckets, and in what is due from the
-// shared store, unless that was charged already. What was admitted unchecked, by fail mode open, is settled in what is
-// due alone: its statuses are Unanswered, with a Failure, and the caller marks them as Charged. What a request cost
-// beyond its reservation is charged to the shared store, at once, or after the outage if it was not sent.
+// Settle implements store.Store. Which store admitted a bound decides where it is settled:
+//
+//   - The shared store: there.
+//   - This process: in its buckets. If the shared store did not answer, also in the debt that this process charges to
+//     it after the outage. Once that is charged, the shared store returns nothing.
+//   - None, by fail mode open: in that debt alone. Such a status is Unanswered with a Failure, and the caller marks it
+//     as Charged.
+//
+// Of bounds with a debt, what a request cost beyond its reservation is charged to the shared store at once. If that
+// fails, it adds to the debt.
 func (v *View) Settle(
 	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
@@ -30,8 +36,8 @@ func (v *View) Settle(
 	return nil
 }
 
-// settleShared settles what the shared store charged, and charges it what bounds cost that were admitted without it,
-// beyond their reservations. It leaves the statuses alone of the bounds that this process has counted.
+// settleShared settles the bounds that the shared store charged. Of bounds that were admitted without it, it charges
+// there what they cost beyond their reservations. It does not change the statuses of bounds that this process counted.
 func (s *Store) settleShared(
 	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
@@ -75,9 +81,9 @@ func isUnverified(s *decision.Status) bool {
 	return s.Failure != decision.NoFailure && (s.Source == decision.Local || s.Source == decision.Unanswered)
 }
 
-// recordSettlement records what the shared store did not settle: what a request cost beyond its reservation and was not
-// sent is due later, and what came back is not due any more. The statuses are those of the request, settled are those
-// of the call. It returns the change of what is due in tokens.
+// recordSettlement records in the debts what the shared store did not settle. A cost beyond the reservation that could
+// not be charged adds to the debt, and a cost below the reservation of a bound that is still due reduces it. statuses
+// are those of the request, settled those of the call. It returns the change of each debt in tokens.
 func (ds *debts) recordSettlement(
 	bounds []policy.Bound, statuses, settled []decision.Status, actual []int64, now limit.Micros,
 ) (changes []int64) {
