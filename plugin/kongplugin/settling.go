@@ -56,13 +56,13 @@ func (s *Settling) Unreserved() uint64 { return s.unreserved.Load() }
 
 // settle settles the reservation of a request, if it has one.
 func (s *Settling) settle(ctx context.Context, e *kongwire.Event) error {
-	end, ok := e.Local.(*requestEnd)
+	reader, ok := e.Local.(*endReader)
 	if !ok {
-		end = &requestEnd{}
-		e.Local = end
+		reader = &endReader{}
+		e.Local = reader
 	}
-	end.event = e
-	token, err := end.readToken()
+	reader.event = e
+	token, err := reader.readToken()
 	switch {
 	case err != nil:
 		return err
@@ -70,19 +70,19 @@ func (s *Settling) settle(ctx context.Context, e *kongwire.Event) error {
 		s.unreserved.Add(1)
 		return nil
 	}
-	return s.reservations.Settle(ctx, token, end)
+	return s.reservations.Settle(ctx, token, reader)
 }
 
-// requestEnd reads what Kong's log phase says about one request. Its memory is that of a connection.
-type requestEnd struct {
+// endReader reads what Kong's log phase says about a request. Requests that come one at a time reuse it.
+type endReader struct {
 	event     *kongwire.Event
 	status    int
 	source    string
 	questions []kongwire.Question
 }
 
-// endQuestions are those about every request. A status and a source are cheap for Kong, beside the phase itself, and
-// tell most requests that were never tried without the log entry.
+// endQuestions are put to Kong for every request. The status and the source cost Kong little beside the phase itself.
+// For rules that do not read the log, they identify most requests that never reached the upstream.
 var endQuestions = []kongwire.Question{
 	kongwire.NewQuestion("kong.ctx.shared.get", sharedReservation),
 	kongwire.NewQuestion("kong.response.get_status", ""),
@@ -91,7 +91,7 @@ var endQuestions = []kongwire.Question{
 
 // readToken returns the token of the request's reservation, or "" if it has none, and reads the status and the source
 // of the response.
-func (r *requestEnd) readToken() (token string, err error) {
+func (r *endReader) readToken() (token string, err error) {
 	err = r.event.Ask(endQuestions, func(i int, answer []byte) (err error) {
 		switch i {
 		case 0:
@@ -106,14 +106,14 @@ func (r *requestEnd) readToken() (token string, err error) {
 	return token, err
 }
 
-// headersQuestion is for all headers of the response: kong.response.get_header hides that one came more than once.
 var (
+	// headersQuestion gets all headers, because kong.response.get_header hides that one came more than once.
 	headersQuestion   = kongwire.NewNumberQuestion("kong.response.get_headers", 100)
 	serializeQuestion = kongwire.NewQuestion("kong.log.serialize", "")
 )
 
 // Read reads what the rules need, in one round trip. It implements reservation.Source.
-func (r *requestEnd) Read(_ context.Context, needs settle.Needs, a *settle.Answer) error {
+func (r *endReader) Read(_ context.Context, needs settle.Needs, a *settle.Answer) error {
 	a.Status, a.Source, a.Tried = r.status, r.source, true
 	a.Headers, a.Shared = map[string]string{}, map[string]settle.Value{}
 	r.questions = r.questions[:0]
@@ -140,7 +140,7 @@ func (r *requestEnd) Read(_ context.Context, needs settle.Needs, a *settle.Answe
 	})
 }
 
-// readHeaders reads the headers of the names. One that came more than once is no value: which line counts is unknown.
+// readHeaders reads the headers that have the names. One that came more than once has no value: it is ambiguous.
 // An underscore of a name stands for a dash too, as in Kong.
 func readHeaders(answer []byte, names []string, a *settle.Answer) error {
 	return kongwire.DecodeHeaders(answer, func(header string, value kongwire.Value) {
