@@ -52,8 +52,8 @@ func (l *Limit) Settle(s *State, now Micros, reserved, actual int64, r Receipt) 
 // included, or a fixed window. A sliding window or log would count the excess at the wrong instant.
 func (l *Limit) Settles() bool { return l.kind == TokenBucket || l.kind == FixedWindow }
 
-// charge takes tokens whether or not there is room, and returns how many units these are. A state of another limit stays
-// as it is, unless it is from the future, which Advance resets.
+// charge takes tokens whether or not there is room, and returns how many units these are. A state of another limit
+// stays as it is, unless it is from the future, which Advance resets.
 func (l *Limit) charge(s *State, now Micros, tokens int64) int64 {
 	if !l.Settles() || !l.hasWritten(s) && s.Algorithm != None && !s.ahead(now) {
 		return 0
