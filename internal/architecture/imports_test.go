@@ -60,11 +60,13 @@ var rules = map[string][]string{
 	"plugin/kongwire":         {},
 	"plugin/metrics":          append([]string{"plugin/reservation"}, core...),
 	"plugin/pgstore":          core,
-	"plugin/reservation":      {"plugin/decision", "plugin/limit", "plugin/policy", "plugin/settle", "schema"},
-	"plugin/usage":            append([]string{"plugin/reservation"}, core...),
-	"plugin/usagestore":       append([]string{"plugin/usage"}, core...),
-	"plugin/policysync":       append([]string{"migrations"}, core...),
-	"plugin/control":          append([]string{"plugin/pgstore", "plugin/reservation"}, core...),
+	"plugin/reservation": {
+		"plugin/decision", "plugin/identity", "plugin/limit", "plugin/policy", "plugin/settle", "schema",
+	},
+	"plugin/usage":      append([]string{"plugin/reservation"}, core...),
+	"plugin/usagestore": append([]string{"plugin/usage"}, core...),
+	"plugin/policysync": append([]string{"migrations"}, core...),
+	"plugin/control":    append([]string{"plugin/pgstore", "plugin/reservation"}, core...),
 	"plugin/internal": append([]string{
 		"plugin/bucket", "plugin/kongplugin", "plugin/kongwire", "plugin/metrics",
 	}, core...),

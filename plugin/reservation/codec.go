@@ -27,9 +27,11 @@ var errLongRecord = fmt.Errorf("the record has more than %d bytes", maxRecord)
 // jsonRecord is the form of a record: JSON, so that an operator can read it. Its numbers are those of the constants of
 // their packages; testdata/record.json shows if one changes.
 type jsonRecord struct {
-	Version int          `json:"v"`
-	Made    limit.Micros `json:"made"`
-	Bounds  []jsonBound  `json:"bounds"`
+	Version  int          `json:"v"`
+	Made     limit.Micros `json:"made"`
+	Tenant   string       `json:"tenant,omitempty"`   // escaped as in a key
+	Endpoint string       `json:"endpoint,omitempty"` // escaped as in a key
+	Bounds   []jsonBound  `json:"bounds"`
 }
 
 type jsonBound struct {
@@ -85,7 +87,9 @@ type jsonLimit struct {
 
 // MarshalBinary implements encoding.BinaryMarshaler.
 func (r *Record) MarshalBinary() ([]byte, error) {
-	form := jsonRecord{Version: recordVersion, Made: r.Made}
+	form := jsonRecord{
+		Version: recordVersion, Made: r.Made, Tenant: url.PathEscape(r.Tenant), Endpoint: url.PathEscape(r.Endpoint),
+	}
 	for i := range r.Bounds {
 		b, s := &r.Bounds[i], &r.Statuses[i]
 		spec := b.Policy.Limit.Spec()
@@ -146,6 +150,12 @@ func decodeRecord(text []byte, own bool) (*Record, error) {
 		return nil, errors.New("no instant or no bound")
 	}
 	r := &Record{Made: form.Made, chargeOnly: make([]bool, len(form.Bounds))}
+	var errs [2]error
+	r.Tenant, errs[0] = url.PathUnescape(form.Tenant)
+	r.Endpoint, errs[1] = url.PathUnescape(form.Endpoint)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, err
+	}
 	for i := range form.Bounds {
 		bound, status, err := form.Bounds[i].decode()
 		if err != nil {

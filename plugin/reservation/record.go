@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
@@ -19,6 +21,8 @@ type Record struct {
 	Statuses []decision.Status // of their takes, one for each bound
 	Made     limit.Micros      // by the wall clock
 	Timeout  limit.Micros      // after it the reservation stays charged
+	Tenant   string            // of the request; "": none
+	Endpoint string            // of the request; "": none
 
 	// Of a record that another process has made: the bounds that only that process could return tokens to. They can be
 	// charged more, in the shared store.
@@ -26,7 +30,7 @@ type Record struct {
 }
 
 // NewRecord returns what d has reserved at an instant of the wall clock, in limits that settle, or nil if there is
-// nothing to settle. It keeps nothing of d but the policies.
+// nothing to settle. It keeps nothing of d but the policies and copies of names.
 func NewRecord(d *decision.Decision, made limit.Micros) *Record {
 	var r *Record
 	for i := range d.Statuses {
@@ -35,7 +39,10 @@ func NewRecord(d *decision.Decision, made limit.Micros) *Record {
 			continue
 		}
 		if r == nil {
-			r = &Record{Made: made}
+			r = &Record{Made: made, Endpoint: strings.Clone(d.Resolution.Endpoint)}
+			if d.Identity.Tenant.Kind == identity.Tenant {
+				r.Tenant = strings.Clone(d.Identity.Tenant.ID)
+			}
 		}
 		s.Charged = true
 		kept := *b

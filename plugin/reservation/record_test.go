@@ -40,7 +40,10 @@ func fullRecord(t testing.TB) *Record {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Record{Made: 1_700_000_000_000_000, Timeout: 30 * limit.Second, chargeOnly: []bool{false, false}}
+	r := &Record{
+		Made: 1_700_000_000_000_000, Timeout: 30 * limit.Second, chargeOnly: []bool{false, false},
+		Tenant: "ac\x00me\xff", Endpoint: "POST /chat",
+	}
 	for i, l := range []limit.Limit{bucket, window} {
 		p := &policy.Policy{
 			Name: "tokens", Scope: policy.UserEndpoint, Mode: policy.Log, FailMode: policy.FailClosed, Limit: l, Settle: rule,

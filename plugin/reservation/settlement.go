@@ -34,10 +34,12 @@ func (o Outcome) String() string {
 
 // Settlement says what became of the reservation of one bound.
 type Settlement struct {
-	Outcome Outcome
-	Actual  int64        // tokens that the request used; it has no meaning where it was not measured
-	Change  int64        // tokens that the bucket got back (< 0), or was charged beyond the reservation (> 0)
-	Delay   limit.Micros // since the reservation
+	Outcome  Outcome
+	Actual   int64        // tokens that the request used; it has no meaning where it was not measured
+	Change   int64        // tokens that the bucket got back (< 0), or was charged beyond the reservation (> 0)
+	Delay    limit.Micros // since the reservation
+	Tenant   string       // of the request, for observers; "": none
+	Endpoint string       // of the request, for observers; "": none
 }
 
 // ReportReserved reports each bound of a new reservation to o; nil: to none.
@@ -57,7 +59,7 @@ func (r *Record) ReportSettled(o Observer, all []Settlement, delay limit.Micros)
 		return
 	}
 	for i := range r.Bounds {
-		all[i].Delay = max(delay, 0)
+		all[i].Delay, all[i].Tenant, all[i].Endpoint = max(delay, 0), r.Tenant, r.Endpoint
 		o.Settled(&r.Bounds[i], all[i])
 	}
 }
