@@ -73,6 +73,9 @@ type Exchange struct {
 	Reservation string // token of what the request has reserved, for the log phase; "": nothing
 }
 
+// exchanges numbers the exchanges of the process.
+var exchanges atomic.Uint32
+
 // Admit decides one request and stores the decision and the response in x. An error means that facts or buckets failed;
 // x holds a response all the same: the one of on_internal_error, which observers do not receive, or the denial if it
 // was decided before.
@@ -81,6 +84,9 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	x.Reservation = ""
 	d := &x.Decision
 	d.Reset()
+	if d.Exchange == 0 {
+		d.Exchange = exchanges.Add(1)
+	}
 
 	// Who is it? Each round returns the facts that are still needed; no fact is read that no limit needs.
 	policies := p.Policies.Load()

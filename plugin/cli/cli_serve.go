@@ -106,7 +106,7 @@ const maxNewSubjects = 1_000_000
 func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 	s := &controlserver.Settings{
 		LeaseShare: lease.DefaultSharePct, MaxAddresses: addresses.DefaultMost, NewAddresses: addresses.DefaultRate,
-		DrainTime: time.Second, ShutdownTime: 40 * time.Second,
+		Usage: true, DrainTime: time.Second, ShutdownTime: 40 * time.Second,
 	}
 	f := c.flags
 	f.StringVar(&s.Listen, "listen", "127.0.0.1:8090",
@@ -139,6 +139,12 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 			}
 			return nil
 		},
+	)
+	f.Func(
+		"usage",
+		"`on`: count the requests and tokens of every tenant that this process decides, and report them to the database "+
+			"every 5 s; off: do not (default on)",
+		func(text string) error { return setting.ParseSwitch(text, &s.Usage) },
 	)
 	f.Func(
 		"drain-time",

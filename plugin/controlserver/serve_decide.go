@@ -63,6 +63,9 @@ func newDecider(ctx context.Context, s *Settings, log *slog.Logger) (*decider, e
 	if err := d.FollowRows(policysync.Options{Source: source, Node: node + "/control", Dir: s.SnapshotDir}); err != nil {
 		return nil, err
 	}
+	if s.Usage {
+		d.CountUsage()
+	}
 	sources := d.Sources()
 	sources.Reservations = func() metrics.Reservations { return metrics.Reservations{Kept: d.reservations.Awaited()} }
 	d.Metrics = metrics.New(process.Version, sources)
@@ -85,7 +88,8 @@ func (d *decider) openPath(config *routeconfig.Config) error {
 	if d.path, _, err = d.Build(config.Config, snapshot); err != nil {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}
-	d.routes, d.Metrics.Routes = config.Routes, d.isRoute
+	d.routes = config.Routes
+	d.SetRoutes(d.isRoute)
 	if config.Config.Strategy == schema.StrategyRedis {
 		d.requestPolicy = d.Stores.StorePolicy
 	}
@@ -116,7 +120,7 @@ func (d *decider) openReservations(config *schema.Config) (*named.Ledger, error)
 	if err != nil {
 		return nil, err
 	}
-	o := named.Options{Buckets: buckets, Observer: d.Metrics.Settlements(), Now: time.Now, Log: d.log}
+	o := named.Options{Buckets: buckets, Observer: d.Settlements(), Now: time.Now, Log: d.log}
 	switch records, _, err := d.Stores.OpenRecords(config); {
 	case err != nil:
 		return nil, err

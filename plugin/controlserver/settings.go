@@ -28,6 +28,7 @@ type Settings struct {
 	NewAddresses  int // a second; 0: any number
 	LogLevel      slog.Level
 	SnapshotDir   string // "": none
+	Usage         bool   // report what the process decides
 	DrainTime     time.Duration
 	ShutdownTime  time.Duration
 

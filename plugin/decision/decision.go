@@ -155,6 +155,10 @@ type Decision struct {
 	// PolicyVersion is the version of the database's policies that decided; 0: the config alone did.
 	PolicyVersion int64
 	Took          limit.Micros // duration of the take; 0: there was none, or it was not measured
+
+	// Exchange numbers the memory that d is part of, which serves one request after the other. Observers that count in
+	// stripes choose one by it. Reset keeps it.
+	Exchange uint32
 }
 
 // Reset makes d ready for the next request, keeping its memory.

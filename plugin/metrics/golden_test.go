@@ -150,6 +150,10 @@ unknown_instances_total 6
 unknown_reservations_total 82
 unrecorded_reservations_total 86
 unreserved_requests_total 83
+usage_batches_dropped_total{reason="room"} 92
+usage_batches_total 91
+usage_counts_dropped_total 97
+usage_report_failures_total 93
 writes_total 1002
 `
 	m := New("0.1.0", everySource())

@@ -27,6 +27,8 @@ type Sources struct {
 	Reservations func() Reservations
 	// Denial is set if denials are recorded.
 	Denial func() Denial
+	// Usage is set if usage is reported.
+	Usage func() Usage
 }
 
 // Process holds the numbers of the connection with Kong, all but Instances since the process started.
@@ -152,6 +154,9 @@ func (s *Sources) collectors() []prometheus.Collector {
 	}
 	if s.Denial != nil {
 		all = append(all, denialCollector{s.Denial})
+	}
+	if s.Usage != nil {
+		all = append(all, usageCollector{sourceCollector[Usage]{s.Usage, usageNumbers}})
 	}
 	return all
 }

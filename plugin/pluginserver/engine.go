@@ -48,6 +48,9 @@ func newEngine(
 		if err := e.FollowRows(s.rows(node, g)); err != nil {
 			return nil, err
 		}
+		if s.Usage {
+			e.CountUsage()
+		}
 	}
 	sources := e.Sources()
 	sources.Process = func() metrics.Process { return processNumbers(served.limiting, e.MetaDenied()) }
@@ -64,7 +67,7 @@ func newEngine(
 	}
 	e.Metrics = metrics.NewWithTenants(process.Version, sources, s.tenantLabels())
 	e.Reservations = reservation.New(reservation.Options{
-		Elapsed: process.Elapsed, Now: process.WallClock, Observer: e.Metrics.Settlements(), Log: log,
+		Elapsed: process.Elapsed, Now: process.WallClock, Observer: e.Settlements(), Log: log,
 	})
 	return e, nil
 }

@@ -47,6 +47,7 @@ type settings struct {
 	SnapshotDir     string // "": none
 	SnapshotMaxRows int
 	NodeName        string
+	Usage           bool
 
 	DenialLog      string // off, stderr or a file
 	DenialLogSize  int64  // bytes of a file

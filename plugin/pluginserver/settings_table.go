@@ -197,6 +197,14 @@ var table = []settingRow{
 		},
 	},
 	{
+		"usage",
+		"on",
+		"on: count the requests and tokens of every tenant, and report them to Postgres every 5 s, if there is a database; off: do not",
+		func(s *settings, text string) error {
+			return setting.ParseSwitch(text, &s.Usage)
+		},
+	},
+	{
 		metrics.Setting,
 		"127.0.0.1:9542",
 		"the host:port of /metrics, /healthz and /readyz; off disables them",

@@ -26,7 +26,11 @@ var errDSN = errors.New("the connection string cannot be parsed: " +
 	"it must be a URL (postgres://user@host/database) or pairs (host=… dbname=…)")
 
 // config returns how to connect now. No error contains a part of the connection string.
-func (s Source) config() (*pgx.ConnConfig, error) {
+func (s Source) config() (*pgx.ConnConfig, error) { return s.configWith(sessionParameters) }
+
+// configWith returns how to connect now, with parameters that the connection string may override. No error contains a
+// part of the string.
+func (s Source) configWith(parameters map[string]string) (*pgx.ConnConfig, error) {
 	text := s.DSN
 	switch {
 	case s.DSN != "" && s.File != "":
@@ -48,7 +52,7 @@ func (s Source) config() (*pgx.ConnConfig, error) {
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = connectTime
 	}
-	for name, value := range sessionParameters {
+	for name, value := range parameters {
 		if _, given := config.RuntimeParams[name]; !given {
 			config.RuntimeParams[name] = value
 		}

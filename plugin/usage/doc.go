@@ -1,5 +1,6 @@
-// Package usage is about what every tenant uses. A [Batch] holds what one process counted within a few seconds, in the
-// form in which Postgres keeps it until it is added up by minute, hour and day.
+// Package usage counts what every tenant uses, and reports it. A [Counter] observes decisions and settlements. Every
+// few seconds a [Reporter] takes what was counted, as a [Batch], and hands it to a [Sink], which stores it in Postgres.
+// There one process adds the batches up by minute, hour and day.
 //
 // # What is counted
 //
@@ -19,8 +20,18 @@
 //   - Requests without a tenant, whether counted by address or not at all, have the tenant "". So no row has an address
 //     or a user. Requests for which on_internal_error or on_config_fault decided are not counted: no limit was checked.
 //
-// # Once
+// # Promises
 //
-// A batch may be delivered more than once. It is identified by node, epoch and seq, so that the receiver can count it
-// once. The epoch is random for each process, and seq counts its batches from 1 without a gap.
+// Counting never waits for a sink, a file or another connection: requests of one connection count in one of several
+// stripes, each with a lock that is held for little more than an access of a map. Memory is bounded: rows by
+// [CounterOptions], batches by [ReporterOptions]. What does not fit is dropped and counted.
+//
+// A batch is delivered once or more, and identified by node, epoch and seq, so that the receiver can count it once. The
+// epoch is random for each reporter, seq counts its batches from 1 without a gap. A dropped batch leaves a gap.
+//
+// With a folder, a batch is written to a file before it is sent, and removed after. So a process that ends loses
+// nothing, and a process that is killed loses what it counted since its last batch. The next process that uses the
+// folder sends what an ended one has left there, under the ended one's node and epoch.
+//
+// The package does not import Postgres; package policysync has the sink.
 package usage

@@ -50,6 +50,8 @@ type Engine struct {
 	meta     *memory.Store // buckets of meta limits
 	observer *observer
 	denials  DenialRecorder // nil: they are not recorded
+	usage    *usageReport   // nil: it is not counted
+	follows  policysync.Options
 	log      *slog.Logger
 
 	inventory inventory
@@ -88,6 +90,9 @@ func (e *Engine) Sources() metrics.Sources {
 		sources.Policies = func() metrics.Policies { return policyNumbers(e.Rows.Stats()) }
 		sources.Overrides = e.overrides
 	}
+	if e.usage != nil {
+		sources.Usage = e.usage.numbers
+	}
 	return sources
 }
 
@@ -106,6 +111,9 @@ func (e *Engine) Build(config schema.Config, plan *policy.Plan) (*admit.Path, fu
 	if e.denials != nil {
 		path.Observers = append(path.Observers, e.denials)
 		path.RequestIDs = config.DenialRequestID
+	}
+	if e.usage != nil {
+		path.Observers = append(path.Observers, e.usage)
 	}
 	if config.MetaLimit > 0 {
 		meta, err := admit.NewMeta(config.MetaLimit, config.Namespace, e.meta)
@@ -228,7 +236,8 @@ func (e *Engine) reportFaults() {
 	e.Rows.Unfollowed(now)
 }
 
-// Run drops expired buckets, follows the rows and watches the shared stores until ctx ends.
+// Run drops expired buckets, follows the rows, watches the shared stores and reports usage until ctx ends. All of the
+// usage is reported if ctx ends after the last decision.
 func (e *Engine) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.meta.Run(ctx) })
@@ -238,6 +247,9 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	if e.denials != nil {
 		group.Go(func() error { return e.denials.Run(ctx) })
+	}
+	if e.usage != nil {
+		group.Go(func() error { return e.usage.Run(ctx) })
 	}
 	return group.Wait()
 }

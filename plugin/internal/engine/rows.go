@@ -15,6 +15,7 @@ func (e *Engine) FollowRows(o policysync.Options) (err error) {
 	// Two processes of one node run while one replaces the other, and each reports for itself.
 	o.Node += "/" + rand.Text()[:8]
 	o.Log, o.Changed = e.log, e.follow
+	e.follows = o
 	e.Rows, err = policysync.New(o)
 	return err
 }

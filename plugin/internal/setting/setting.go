@@ -36,3 +36,12 @@ func ParseLevel(text string, to *slog.Level) error {
 	}
 	return nil
 }
+
+// ParseSwitch parses on or off.
+func ParseSwitch(text string, to *bool) error {
+	if text != "on" && text != "off" {
+		return errors.New("must be on or off")
+	}
+	*to = text == "on"
+	return nil
+}

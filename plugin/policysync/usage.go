@@ -1,0 +1,127 @@
+package policysync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
+)
+
+// UsageSink stores batches of usage in Postgres, over a connection of its own. It implements the Sink of package usage.
+type UsageSink struct {
+	source Source
+
+	mu   sync.Mutex // held while a batch is being stored
+	conn *pgx.Conn  // nil: none
+}
+
+// NewUsageSink returns a sink that has not connected yet.
+func NewUsageSink(source Source) *UsageSink { return &UsageSink{source: source} }
+
+// usageParameters are the parameters of the sink's sessions. A batch is removed once it is stored, so commits wait for
+// the disk.
+var usageParameters = map[string]string{
+	"application_name": "tenant-rate-limiting",
+	"client_encoding":  "UTF8",
+	"lock_timeout":     "2s",
+}
+
+// reportUsageSQL takes an age instead of an instant, so that all instants are the server's.
+const reportUsageSQL = `SELECT rate_limiter.report_usage($1, $2, $3, $4, $5)`
+
+// Report stores a batch that began age ago. A batch that is stored already stays as it is.
+func (u *UsageSink) Report(
+	ctx context.Context, node, epoch string, seq int64, age time.Duration, payload []byte,
+) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	called := time.Now()
+	err := u.connect(ctx)
+	if err == nil {
+		_, err = u.conn.Exec(ctx, reportUsageSQL, node, epoch, seq, age+time.Since(called), payload)
+	}
+	if err == nil {
+		return nil
+	}
+	failed := &usageError{err: fmt.Errorf("report usage: %w", err), advice: u.advice(ctx, err)}
+	if answered := new(pgconn.PgError); !errors.As(err, &answered) {
+		u.disconnect()
+	}
+	return failed
+}
+
+// connect connects, unless there is a connection.
+func (u *UsageSink) connect(ctx context.Context) error {
+	if u.conn != nil && !u.conn.IsClosed() {
+		return nil
+	}
+	config, err := u.source.configWith(usageParameters)
+	if err != nil {
+		return err
+	}
+	u.conn, err = pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	return nil
+}
+
+// disconnect closes the connection. u.mu is held.
+func (u *UsageSink) disconnect() {
+	if u.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	_ = u.conn.Close(ctx) // the session is over: an error changes nothing
+	select {
+	case <-u.conn.PgConn().CleanupDone():
+	case <-ctx.Done():
+	}
+	u.conn = nil
+}
+
+// Close closes the connection, unless a batch is being stored.
+func (u *UsageSink) Close() {
+	if u.mu.TryLock() {
+		defer u.mu.Unlock()
+		u.disconnect()
+	}
+}
+
+// advice returns what an operator has to do about an error of Postgres, or "" if there is no advice. u.mu is held.
+func (u *UsageSink) advice(ctx context.Context, err error) string {
+	if ahead := new(migrations.AheadError); migrations.Lacks(err) &&
+		errors.As(migrations.CheckAhead(ctx, u.conn), &ahead) {
+		return ahead.Error()
+	}
+	if answered := new(pgconn.PgError); errors.As(err, &answered) && migrations.Advice(err) == "" {
+		return answered.Hint
+	}
+	return migrations.Advice(err)
+}
+
+// usageError is the error of a batch that is not stored.
+type usageError struct {
+	err    error
+	advice string
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// Advice returns what an operator has to do, or "".
+func (e *usageError) Advice() string { return e.advice }
+
+// Rejects reports whether Postgres will never store the batch: its values break a rule (SQLSTATE classes 22 and 23).
+func (e *usageError) Rejects() bool {
+	answered := new(pgconn.PgError)
+	return errors.As(e.err, &answered) && slices.Contains([]string{"22", "23"}, answered.Code[:min(2, len(answered.Code))])
+}

@@ -1,0 +1,306 @@
+package usage
+
+import (
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
+)
+
+// DefaultMaxRows bounds the rows between two batches: about 150 bytes each, names included.
+const DefaultMaxRows = 200_000
+
+// CounterOptions configures a Counter. The zero value selects the defaults.
+type CounterOptions struct {
+	// MaxRows bounds the rows of all stripes. At half of it [Counter.Full] signals; at the maximum counts without a row
+	// are dropped. 0: DefaultMaxRows.
+	MaxRows int
+	// Routes reports whether a name is that of a route. Other names count as no endpoint, because clients could make any
+	// number of them. nil: every name is a route.
+	Routes func(name string) bool
+}
+
+// stripes is the number of stripes: a power of two, more than the threads that decide at a time.
+const stripes = 16
+
+// Counter counts decisions and settlements. It is an admit.Observer and a reservation.Observer, safe for concurrent
+// use. Make it with NewCounter.
+type Counter struct {
+	options CounterOptions
+	stripes [stripes]stripe
+	rows    atomic.Int64  // in all stripes
+	dropped atomic.Uint64 // counts without a row
+	settled atomic.Uint32 // the stripe of the next settlement
+	full    chan struct{} // room for one signal
+}
+
+// stripe holds the rows of some connections. Those of others are on other cache lines.
+type stripe struct {
+	mu       sync.Mutex
+	places   map[place]*placeRows
+	rows     int
+	last     place // as the last decision named it: the next one often has the same strings
+	lastRows *placeRows
+	_        [64]byte
+}
+
+// place is where requests come from, and what they call.
+type place struct{ tenant, endpoint string }
+
+// placeRows holds the rows of one place.
+type placeRows struct {
+	requests Counts
+	policies []policyRow
+}
+
+type policyRow struct {
+	policy string
+	Counts
+}
+
+// NewCounter returns a counter without rows.
+func NewCounter(o CounterOptions) *Counter {
+	if o.MaxRows <= 0 {
+		o.MaxRows = DefaultMaxRows
+	}
+	c := &Counter{options: o, full: make(chan struct{}, 1)}
+	for i := range c.stripes {
+		c.stripes[i].places = map[place]*placeRows{}
+	}
+	return c
+}
+
+// SetRoutes sets CounterOptions.Routes. Call it before the first decision.
+func (c *Counter) SetRoutes(isRoute func(name string) bool) { c.options.Routes = isRoute }
+
+// Rows returns the number of rows that wait for the next batch. A row counts once for each stripe that has it.
+func (c *Counter) Rows() int { return int(c.rows.Load()) }
+
+// Dropped returns how often a row could not be counted because there were too many.
+func (c *Counter) Dropped() uint64 { return c.dropped.Load() }
+
+// Observe implements admit.Observer. It keeps of d the names of the tenant, the endpoint and the policies.
+func (c *Counter) Observe(d *decision.Decision) {
+	where := place{tenantOf(d), d.Resolution.Endpoint}
+	if c.options.Routes != nil && where.endpoint == d.Identity.Route {
+		where.endpoint = c.routeOf(where.endpoint)
+	}
+	s := &c.stripes[d.Exchange%stripes]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rows := c.rowsAt(s, where)
+	if rows == nil {
+		return
+	}
+	countRequest(&rows.requests, d)
+	for i := range d.Resolution.Bounds {
+		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
+		if status.Source == decision.Unanswered && status.Failure == decision.NoFailure {
+			continue // it was not read, because another bound denies
+		}
+		if counts := c.rowOf(s, rows, i, bound.Policy.Name); counts != nil {
+			countBound(counts, d, bound, status)
+		}
+	}
+}
+
+// tenantOf returns the tenant of a request, or "" if it has none: a name of another kind is an address.
+func tenantOf(d *decision.Decision) string {
+	if d.Identity.Tenant.Kind != identity.Tenant {
+		return ""
+	}
+	return d.Identity.Tenant.ID
+}
+
+// routeOf returns the name of a route, or "" if it does not exist.
+func (c *Counter) routeOf(name string) string {
+	if name == "" || !c.options.Routes(name) {
+		return ""
+	}
+	return name
+}
+
+// countRequest counts a decision in the row without a policy.
+func countRequest(counts *Counts, d *decision.Decision) {
+	switch d.Result {
+	case decision.HardThrottled:
+		counts.Denied++
+	case decision.SoftThrottled:
+		counts.Soft++
+		counts.Admitted++
+	default:
+		counts.Admitted++
+	}
+	if d.ShadowDenied {
+		counts.ShadowDenied++
+	}
+}
+
+// countBound counts what one bound did in the row of its policy.
+func countBound(counts *Counts, d *decision.Decision, b *policy.Bound, s *decision.Status) {
+	unanswered := s.Source == decision.Unanswered
+	switch {
+	case !d.Denied():
+		counts.Admitted++
+		if s.Soft && s.Admits() && !unanswered {
+			counts.Soft++
+		}
+	case unanswered && d.Reason != decision.StoreAway: // a bound without room takes precedence
+	case decision.Denies(b, s):
+		counts.Denied++
+	}
+	if !unanswered && !s.Admits() && !b.Enforced() {
+		counts.ShadowDenied++
+	}
+	if s.Charged || unanswered && b.Enforced() && !d.Denied() {
+		counts.Cost = sum(counts.Cost, b.Cost)
+	}
+	if s.Source == decision.Memory || s.Source == decision.Redis || s.Source == decision.Leased {
+		counts.lower(s.Remaining)
+	}
+}
+
+// Reserved implements reservation.Observer. Observe has counted the reservation.
+func (c *Counter) Reserved(*policy.Bound) {}
+
+// Settled implements reservation.Observer. It counts what a settlement changed.
+func (c *Counter) Settled(b *policy.Bound, settled reservation.Settlement) {
+	if settled.Change == 0 {
+		return
+	}
+	where := place{settled.Tenant, settled.Endpoint}
+	if c.options.Routes != nil && !strings.Contains(where.endpoint, "/") { // only a pattern has a path
+		where.endpoint = c.routeOf(where.endpoint)
+	}
+	s := &c.stripes[c.settled.Add(1)%stripes]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rows := c.rowsAt(s, where)
+	if rows == nil {
+		return
+	}
+	if counts := c.rowOf(s, rows, 0, b.Policy.Name); counts != nil {
+		counts.Cost = sum(counts.Cost, settled.Change)
+	}
+}
+
+// rowsAt returns the rows of a place, or nil if there is no room for a new one. s.mu is held.
+func (c *Counter) rowsAt(s *stripe, where place) *placeRows {
+	if s.lastRows != nil && s.last == where {
+		return s.lastRows
+	}
+	rows := s.places[where]
+	if rows == nil && c.addRow(s) {
+		rows = &placeRows{requests: noCounts}
+		s.places[place{strings.Clone(where.tenant), strings.Clone(where.endpoint)}] = rows
+	}
+	s.last, s.lastRows = where, rows
+	return rows
+}
+
+// rowOf returns the row of a policy at a place, or nil if there is no room for a new one. The row is most often at the
+// place of the bound. s.mu is held.
+func (c *Counter) rowOf(s *stripe, rows *placeRows, likely int, name string) *Counts {
+	if likely < len(rows.policies) && rows.policies[likely].policy == name {
+		return &rows.policies[likely].Counts
+	}
+	for i := range rows.policies {
+		if rows.policies[i].policy == name {
+			return &rows.policies[i].Counts
+		}
+	}
+	if !c.addRow(s) {
+		return nil
+	}
+	rows.policies = append(rows.policies, policyRow{name, noCounts})
+	return &rows.policies[len(rows.policies)-1].Counts
+}
+
+// addRow makes room for a row, and reports whether there is any. s.mu is held.
+func (c *Counter) addRow(s *stripe) bool {
+	rows := int(c.rows.Add(1))
+	if rows >= c.options.MaxRows/2 {
+		select {
+		case c.full <- struct{}{}:
+		default: // it has a signal already
+		}
+	}
+	if rows > c.options.MaxRows {
+		c.rows.Add(-1)
+		c.dropped.Add(1)
+		return false
+	}
+	s.rows++
+	return true
+}
+
+// burst is how many rows are merged without a pause: in a process with one thread, requests wait for it.
+const burst = 256
+
+// cut takes all rows out of the counter. It locks each stripe for the exchange of a map only.
+func (c *Counter) cut() []Row {
+	index, all := map[Key]int{}, []Row(nil)
+	add := func(k Key, counts Counts) {
+		if counts == noCounts {
+			return
+		}
+		k = Key{clean(k.Tenant), clean(k.Endpoint), clean(k.Policy)}
+		i, ok := index[k]
+		if !ok {
+			i = len(all)
+			index[k], all = i, append(all, Row{k, noCounts})
+		}
+		all[i].Add(counts)
+	}
+	done := 0
+	for i := range c.stripes {
+		for where, rows := range c.swap(&c.stripes[i]) {
+			add(Key{where.tenant, where.endpoint, ""}, rows.requests)
+			for _, row := range rows.policies {
+				add(Key{where.tenant, where.endpoint, row.policy}, row.Counts)
+			}
+			if done++; done%burst == 0 {
+				runtime.Gosched()
+			}
+		}
+	}
+	return all
+}
+
+// swap takes the rows of a stripe.
+func (c *Counter) swap(s *stripe) map[place]*placeRows {
+	s.mu.Lock()
+	size := len(s.places)
+	s.mu.Unlock()
+	if size == 0 {
+		return nil
+	}
+	next := make(map[place]*placeRows, size) // outside the lock
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := s.places
+	c.rows.Add(-int64(s.rows))
+	s.places, s.rows, s.lastRows = next, 0, nil
+	return taken
+}
+
+// clean returns a name that can be in a batch.
+func clean(name string) string {
+	if validName(name) {
+		return name
+	}
+	name = strings.ReplaceAll(strings.ToValidUTF8(name, "\uFFFD"), "\x00", "\uFFFD")
+	if len(name) > MaxName {
+		name = name[:MaxName]
+		for !utf8.ValidString(name) { // a rune of up to 4 bytes was cut
+			name = name[:len(name)-1]
+		}
+	}
+	return name
+}

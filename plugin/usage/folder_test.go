@@ -1,0 +1,146 @@
+package usage
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// filesIn returns the names of the batches in a folder.
+func filesIn(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*", "*"+batchFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func TestTheNextProcessReportsWhatAnEndedOneLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, sink, dir := NewCounter(CounterOptions{}), newShelf(), t.TempDir()
+		sink.setFail(failing(errDown))
+		first, end := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir, Node: "node-1/a"})
+		elapse(time.Second) // between two batches
+		for range 3 {
+			admit(t, c, "acme", 1)
+			elapse(5 * time.Second)
+		}
+		began := time.Now()
+		end()
+		if time.Since(began) != 0 {
+			t.Errorf("the end took %v although nothing is lost", time.Since(began))
+		}
+		elapse(time.Hour)
+		sink.setFail(nil)
+		second, end := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir, Node: "node-1/b"})
+		elapse(6 * time.Second)
+		if sink.requests() != 3 || second.Stats().Left != 0 {
+			t.Errorf("%d requests are stored, want 3; stats are %+v", sink.requests(), second.Stats())
+		}
+		age := sink.seen().ages[delivered{"node-1/a", first.epoch, 1}]
+		if want := time.Hour + 16*time.Second; age != want {
+			t.Errorf("the first batch began %v ago, want %v; %v", age, want, sink.seen().order)
+		}
+		end()
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+			t.Errorf("%v stays (%v)", entries, err)
+		}
+	})
+}
+
+func TestTheBatchesOfAProcessThatLivesAreItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, dir, down, up := NewCounter(CounterOptions{}), t.TempDir(), newShelf(), newShelf()
+		down.setFail(failing(errDown))
+		first, end := running(t, ReporterOptions{Counter: c, Sink: down, Dir: dir, Node: "node-1/a"})
+		admit(t, c, "acme", 3)
+		elapse(6 * time.Second)
+		second, _ := running(t, ReporterOptions{Counter: NewCounter(CounterOptions{}), Sink: up, Dir: dir})
+		elapse(5 * time.Minute)
+		if up.requests() != 0 || first.Stats().Waiting == 0 {
+			t.Errorf("%d requests of a process that lives were sent by another one", up.requests())
+		}
+		end()
+		elapse(sweepEvery + 6*time.Second)
+		if up.requests() != 3 || second.Stats().Stored == 0 {
+			t.Errorf("%d requests are stored after its end, want 3", up.requests())
+		}
+	})
+}
+
+func TestAFileThatCannotBeReadIsDroppedAndCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, sink, dir := NewCounter(CounterOptions{}), newShelf(), t.TempDir()
+		sink.setFail(failing(errDown))
+		_, end := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir})
+		elapse(time.Second) // between two batches
+		for range 6 {
+			admit(t, c, "acme", 1)
+			elapse(5 * time.Second)
+		}
+		end()
+		files := filesIn(t, dir)
+		for i, damage := range []func([]byte) []byte{
+			func([]byte) []byte { return nil },
+			func(text []byte) []byte { return append([]byte("other"), text...) },
+			func(text []byte) []byte { return text[:len(text)-1] },
+			func(text []byte) []byte { return text[:len(fileMagic)+12] },
+		} {
+			text, err := os.ReadFile(files[i])
+			if err == nil {
+				err = os.WriteFile(files[i], damage(text), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Rename(files[5], strings.Replace(files[5], "6.", "7.", 1)); err != nil {
+			t.Fatal(err)
+		}
+		sink.setFail(nil)
+		second, _ := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir})
+		elapse(6 * time.Second)
+		if s := second.Stats(); s.Dropped[Damaged] != 5 || sink.requests() != 1 || s.Left != 0 {
+			t.Errorf("stats are %+v with %d requests, want 5 of 6 batches dropped", s, sink.requests())
+		}
+	})
+}
+
+func TestBatchesOfEndedProcessesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, sink, dir := NewCounter(CounterOptions{}), newShelf(), t.TempDir()
+		sink.setFail(failing(errDown))
+		for range 4 { // a node that is restarted again and again while Postgres is unavailable
+			_, end := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir})
+			admit(t, c, "acme", 1)
+			elapse(6 * time.Second)
+			admit(t, c, "acme", 1)
+			end()
+		}
+		r, _ := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir, MaxBytes: 3 * fileBytes})
+		elapse(time.Second)
+		if s := r.Stats(); s.Dropped[Room] != 5 || s.Left != 3 {
+			t.Errorf("stats are %+v, want 3 of 8 batches", s)
+		}
+	})
+}
+
+func TestWithoutAFolderBatchesWaitInMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, text := logged()
+		c, sink, file := NewCounter(CounterOptions{}), newShelf(), filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, end := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: file, Log: log})
+		admit(t, c, "acme", 3)
+		end()
+		if sink.requests() != 3 || strings.Count(text.String(), "usage cannot be saved") != 1 {
+			t.Errorf("%d requests are stored, want 3:\n%s", sink.requests(), text)
+		}
+	})
+}

@@ -1,0 +1,268 @@
+package usage
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Sink stores batches. One goroutine calls Report, one batch after another.
+type Sink interface {
+	// Report stores a batch of a node, which began age ago when Report is called. It must store a batch once that comes
+	// several times: it is identified by node, epoch and seq. After an error the batch is reported again, with the
+	// batches after it, unless [IsRejection] reports true for the error. Report should return soon after ctx ends. It
+	// must not retry, and must not keep or change the payload.
+	Report(ctx context.Context, node, epoch string, seq int64, age time.Duration, payload []byte) error
+}
+
+// IsRejection reports whether a sink will never store a batch: its error has a method Rejects that returns true.
+func IsRejection(err error) bool {
+	var final interface{ Rejects() bool }
+	return errors.As(err, &final) && final.Rejects()
+}
+
+// adviceOf returns what an operator has to do about an error of a sink: the text of its method Advice, if it has one.
+func adviceOf(err error) string {
+	var advised interface{ Advice() string }
+	if errors.As(err, &advised) {
+		return advised.Advice()
+	}
+	return ""
+}
+
+// The defaults of ReporterOptions.
+const (
+	DefaultEvery     = 5 * time.Second
+	DefaultMaxBytes  = 64 << 20
+	DefaultFlushTime = 2 * time.Second
+)
+
+// ReporterOptions configures a Reporter. Counter, Sink and Log are required.
+type ReporterOptions struct {
+	Counter *Counter
+	Sink    Sink
+	Log     *slog.Logger // one line when the sink begins to fail, fails for another reason, or works again
+	Node    string       // this process's name in its batches
+
+	// Dir is the folder of the batches that are not stored yet, in a subfolder for each process. "": they wait in memory
+	// only.
+	Dir string
+
+	Every time.Duration // between two batches; 0: DefaultEvery
+	// MaxBytes bounds the batches that wait, in memory, and those of ended processes in Dir, each of which counts as 4
+	// KiB at least. Beyond it the oldest are dropped. 0: DefaultMaxBytes.
+	MaxBytes  int64
+	FlushTime time.Duration // how long Run may report after its context has ended; 0: DefaultFlushTime
+}
+
+func (o ReporterOptions) withDefaults() ReporterOptions {
+	if o.Every <= 0 {
+		o.Every = DefaultEvery
+	}
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = DefaultMaxBytes
+	}
+	if o.FlushTime <= 0 {
+		o.FlushTime = DefaultFlushTime
+	}
+	return o
+}
+
+// Reporter reports what a counter counts. Make it with NewReporter; Run starts it.
+type Reporter struct {
+	options ReporterOptions
+	epoch   string
+	wake    chan struct{} // has one element if there may be something to send
+	ended   chan struct{} // closed: no more batches come
+
+	// The next fields belong to the goroutine that makes batches.
+	began   time.Time // of the next batch
+	cutAt   time.Time // of the last batch
+	seq     int64     // of the last batch
+	unsaved bool      // the last batch could not be saved, which was logged
+
+	// The next fields belong to the goroutine that sends.
+	problem string    // why the last call failed, as logged; "": it did not
+	swept   time.Time // when the folders of ended processes were last read
+
+	mu      sync.Mutex
+	folder  *folder // nil: none
+	queue   []*waiting
+	bytes   int64 // of queue
+	sending bool  // the first of the queue is being sent
+	account Stats
+}
+
+// waiting is a batch that the sink has not stored yet.
+type waiting struct {
+	seq     int64
+	began   time.Time
+	payload []byte
+	saved   bool // it is in the folder
+}
+
+// fileBytes is how much of MaxBytes a batch takes at least: the room of a file.
+const fileBytes = 4 << 10
+
+func sizeOf(payload int64) int64 { return max(payload, fileBytes) }
+
+// Reason is why a batch was dropped.
+type Reason uint8
+
+// The reasons, named as in the metric.
+const (
+	Room     Reason = iota // more than MaxBytes waited
+	Rejected               // the sink will never store it
+	Damaged                // its file cannot be read
+	Shutdown               // it was not stored within FlushTime, and there is no folder
+	Reasons  = iota        // the number of reasons
+)
+
+func (r Reason) String() string { return [...]string{"room", "rejected", "damaged", "shutdown"}[r] }
+
+// Stats counts what a reporter has done since NewReporter.
+type Stats struct {
+	Stored  uint64          // batches that the sink has stored, also of ended processes
+	Dropped [Reasons]uint64 // batches by Reason, also of ended processes
+	Failed  uint64          // calls of the sink
+	Waiting int             // batches that wait now, the one that is being sent included
+	Left    int             // batches that ended processes have left in the folder, when it was last read
+	Oldest  time.Duration   // since the oldest of Waiting began; 0: none waits
+}
+
+// NewReporter returns a reporter with an epoch of its own.
+func NewReporter(o ReporterOptions) *Reporter {
+	var epoch [epochBytes]byte
+	_, _ = rand.Read(epoch[:]) // it ends the process if the system has no random numbers
+	return &Reporter{
+		options: o.withDefaults(), epoch: hex.EncodeToString(epoch[:]), began: time.Now(),
+		wake: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
+}
+
+// Stats returns the numbers of the reporter.
+func (r *Reporter) Stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.account
+	if s.Waiting = len(r.queue); s.Waiting > 0 {
+		s.Oldest = time.Since(r.queue[0].began)
+	}
+	return s
+}
+
+// sinkGrace is how long after FlushTime a sink may take to notice that its context has ended.
+const sinkGrace = 100 * time.Millisecond
+
+// Run reports until ctx ends. Then it reports the last counts, for at most FlushTime; what is not stored by then stays
+// in the folder, or is dropped if there is none. It must be called once, and end after the last decision. It returns
+// nil: neither the end of ctx nor the failure of a sink is an error.
+func (r *Reporter) Run(ctx context.Context) error {
+	r.openFolder()
+	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.send(sending)
+	}()
+	r.collect(ctx)
+	close(r.ended)
+	if !within(done, r.options.FlushTime) {
+		stop()
+		within(done, sinkGrace)
+	}
+	r.abandon()
+	return nil
+}
+
+// within waits for done, and reports whether it was closed in time.
+func within(done <-chan struct{}, limit time.Duration) bool {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// idle is the longest time between two batches: one without rows reports that the process lives.
+const idle = time.Minute
+
+// collect makes batches until ctx ends, then the last one.
+func (r *Reporter) collect(ctx context.Context) {
+	ticker := time.NewTicker(r.options.Every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			r.cut()
+			return
+		case <-ticker.C:
+		case <-r.options.Counter.full:
+		}
+		r.cut()
+	}
+}
+
+// cut makes batches of what was counted since the last ones, and queues them.
+func (r *Reporter) cut() {
+	now, rows := time.Now(), r.options.Counter.cut()
+	began := r.began
+	r.began = now
+	if len(rows) == 0 {
+		if r.seq > 0 && now.Sub(r.cutAt) < idle {
+			return
+		}
+		r.push(began, now, nil)
+		return
+	}
+	for len(rows) > 0 {
+		n := batchSize(rows)
+		r.push(began, now, rows[:n])
+		rows = rows[n:]
+	}
+}
+
+// batchSize returns how many of the first rows fit into one batch.
+func batchSize(rows []Row) (n int) {
+	for names := 0; n < min(len(rows), MaxRows); n++ {
+		k := &rows[n].Key
+		if names += len(k.Tenant) + len(k.Endpoint) + len(k.Policy); names > maxNames && n > 0 {
+			break
+		}
+	}
+	return n
+}
+
+// push makes a batch, writes it to the folder and queues it.
+func (r *Reporter) push(began, end time.Time, rows []Row) {
+	slices.SortFunc(rows, func(a, b Row) int { return a.compare(b.Key) })
+	r.seq++
+	r.cutAt = end
+	span := min(max(end.Sub(began), 0), maxSpan).Truncate(time.Microsecond)
+	batch := Batch{Epoch: r.epoch, Seq: r.seq, Span: span, Rows: rows}
+	payload, err := batch.MarshalBinary()
+	if err != nil { // rows of a counter are always valid
+		r.drop(Damaged)
+		r.options.Log.Error("a batch of usage was dropped", "rows", len(rows), "error", err)
+		return
+	}
+	w := &waiting{seq: r.seq, began: began, payload: payload}
+	r.save(w)
+	r.enqueue(w)
+}
+
+// drop counts a dropped batch.
+func (r *Reporter) drop(why Reason) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.account.Dropped[why]++
+}

@@ -1,0 +1,120 @@
+package usage
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	// reportTime is how long one call of the sink may take before its context ends.
+	reportTime = 10 * time.Second
+	// firstPause and maxPause bound the pause after a failure, which doubles with every further one.
+	firstPause = 100 * time.Millisecond
+	maxPause   = 5 * time.Second
+	// sweepEvery is the time between two looks for what ended processes have left in the folder.
+	sweepEvery = time.Minute
+)
+
+// isEnding reports whether no more batches come.
+func (r *Reporter) isEnding() bool {
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// send sends batches until ctx ends, or until all are stored after the last one was made.
+func (r *Reporter) send(ctx context.Context) {
+	for failures := 0; ctx.Err() == nil; {
+		ending := r.isEnding() // read before the queue, which then has every batch
+		w := r.first()
+		switch {
+		case w != nil && !r.deliver(ctx, w):
+			if failures++; ending && w.saved {
+				return // the next process sends it
+			}
+			r.pause(ctx, failures)
+			continue
+		case w == nil && ending:
+			return
+		case w == nil && time.Since(r.swept) >= sweepEvery:
+			r.swept = time.Now()
+			r.sweep(ctx)
+			continue
+		case w == nil:
+			r.await(ctx)
+		}
+		failures = 0
+	}
+}
+
+// deliver sends a batch of the queue, and reports whether it needs to be sent no more.
+func (r *Reporter) deliver(ctx context.Context, w *waiting) bool {
+	err := r.report(ctx, r.options.Node, r.epoch, w.seq, time.Since(w.began), w.payload)
+	return r.sent(err)
+}
+
+// report calls the sink once.
+func (r *Reporter) report(
+	ctx context.Context, node, epoch string, seq int64, age time.Duration, payload []byte,
+) error {
+	bounded, cancel := context.WithTimeout(ctx, reportTime)
+	defer cancel()
+	err := r.options.Sink.Report(bounded, node, epoch, seq, age, payload)
+	if err == nil || ctx.Err() == nil {
+		r.recordResult(err)
+	}
+	return err
+}
+
+// await waits until there may be something to send.
+func (r *Reporter) await(ctx context.Context) {
+	timer := time.NewTimer(sweepEvery)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-r.ended:
+	case <-r.wake:
+	case <-timer.C:
+	}
+}
+
+// pause waits before the next try. The end of the last batch ends a running pause, and later ones take firstPause.
+func (r *Reporter) pause(ctx context.Context, failures int) {
+	most, ended := min(maxPause, firstPause<<min(failures-1, 10)), r.ended
+	if r.isEnding() {
+		most, ended = firstPause, nil
+	}
+	timer := time.NewTimer(most/2 + rand.N(most/2+1)) // nodes do not come back at the same instant
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-ended:
+	case <-timer.C:
+	}
+}
+
+// recordResult logs when the sink begins to fail, fails for another reason, and works again.
+func (r *Reporter) recordResult(err error) {
+	problem := ""
+	if err != nil {
+		problem = cmp.Or(adviceOf(err), "Postgres does not store it")
+	}
+	if problem == r.problem {
+		return
+	}
+	before := r.problem
+	switch r.problem = problem; {
+	case err == nil:
+		r.options.Log.Info("usage is reported again")
+	case IsRejection(err):
+		r.problem = before // the next batch may be stored
+		r.options.Log.Error("a batch of usage was dropped: Postgres rejects it", "error", err)
+	default:
+		r.options.Log.Warn("usage is not reported, and waits: "+problem, "error", err)
+	}
+}
