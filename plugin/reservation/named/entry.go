@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
 
 // Name identifies a reservation.
@@ -27,11 +29,11 @@ func (n Name) key() string {
 	return "named:" + hex.EncodeToString(hash.Sum(nil)[:size])
 }
 
-// state is how far an entry has come.
+// state says how far an entry has come.
 type state string
 
 const (
-	claimed  state = "claimed"  // a check decides; since says when it began
+	claimed  state = "claimed"  // a process decides about the check; since says when it began
 	reserved state = "reserved" // the check was admitted
 	settling state = "settling" // a settlement changes buckets; since says when it began
 	settled  state = "settled"
@@ -57,8 +59,8 @@ type entry struct {
 	Settlement *Settlement `json:"settlement,omitempty"`
 }
 
-// underway is how long an attempt may take. An older one has died.
-const underway = 30 * time.Second
+// maxAttempt bounds how long an attempt may take. The process of an older one has ended.
+const maxAttempt = 30 * time.Second
 
 // decode reads an entry.
 func decode(value []byte) (*entry, error) {
@@ -82,12 +84,17 @@ func (e *entry) encode() ([]byte, error) {
 	return value, nil
 }
 
-// begin makes e the entry of a new attempt.
+// begin begins an attempt, in a state for whose end other requests wait.
 func (e *entry) begin(s state, now time.Time) {
 	e.State, e.Nonce, e.Since = s, rand.Text(), now.UnixMilli()
 }
 
 // isUnderway reports whether the attempt that wrote the entry may still be running.
 func (e *entry) isUnderway(now time.Time) bool {
-	return now.UnixMilli()-e.Since < underway.Milliseconds()
+	return now.UnixMilli()-e.Since < maxAttempt.Milliseconds()
+}
+
+// micros returns milliseconds as Micros.
+func micros(milliseconds int64) limit.Micros {
+	return limit.Micros(milliseconds) * (limit.Second / 1000)
 }

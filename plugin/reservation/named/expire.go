@@ -65,31 +65,32 @@ func (l *Ledger) Run(ctx context.Context) error {
 	}
 }
 
-// Expire reports the reservations of this process that have timed out. Their entries stay, for a late settlement. While
-// the records cannot be read it leaves the others for the next call.
+// Expire reports the reservations of this process that have timed out. Their entries stay, for a late settlement. If
+// the records cannot be read or written, it leaves what it has not reported for the next call.
 func (l *Ledger) Expire(ctx context.Context) {
 	now := limit.Micros(l.options.Now().UnixMicro())
 	for key, ok := l.awaited.due(now); ok && ctx.Err() == nil; key, ok = l.awaited.due(now) {
 		if err := l.expire(ctx, key); err != nil {
-			l.options.Log.Debug("reading a reservation that timed out failed", "error", err)
+			l.options.Log.Debug("reporting a reservation that timed out failed: it is tried again", "error", err)
 			return
 		}
 		l.awaited.remove(key)
 	}
 }
 
-// expire reports a reservation, unless it has been settled or reported.
+// expire reports a reservation, unless it has been settled or reported. It logs an entry that it cannot decode. An
+// error means that the records could not be read or written.
 func (l *Ledger) expire(ctx context.Context, key string) error {
 	value, err := l.options.Records.Get(ctx, key)
 	if err != nil || value == nil {
 		return err
 	}
-	e, err := decode(value)
-	if err != nil || e.State != reserved || e.TimedOut {
+	e, record, err := l.decodeReserved(value)
+	if err != nil {
+		l.options.Log.Warn("decoding a reservation that timed out failed: it is not counted as timed out", "error", err)
 		return nil
 	}
-	record, err := l.read(e)
-	if err != nil || record == nil {
+	if record == nil || e.TimedOut {
 		return nil
 	}
 	e.TimedOut = true
@@ -99,7 +100,17 @@ func (l *Ledger) expire(ctx context.Context, key string) error {
 	}
 	ok, err := l.swap(ctx, key, value, next)
 	if err == nil && ok {
-		record.ReportUnsettled(l.options.Observer, reservation.TimedOut, limit.Micros(e.Timeout)*limit.Second/1000)
+		record.ReportUnsettled(l.options.Observer, reservation.TimedOut, micros(e.Timeout))
 	}
 	return err
+}
+
+// decodeReserved returns an entry and what its limits have reserved; a nil record: it is settled, or no limit settles.
+func (l *Ledger) decodeReserved(value []byte) (*entry, *reservation.Record, error) {
+	e, err := decode(value)
+	if err != nil || e.State != reserved {
+		return e, nil, err
+	}
+	record, err := l.decodeRecord(e)
+	return e, record, err
 }

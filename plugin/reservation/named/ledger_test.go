@@ -363,3 +363,24 @@ func TestASettlementByAClockThatIsBehindIsReportedWithoutADelay(t *testing.T) {
 		t.Errorf("reported the delays %v, want 0", seen)
 	}
 }
+
+func TestATimeoutWhoseEntryCannotBeDecodedIsLoggedOnceAndNotCounted(t *testing.T) {
+	w, seen, logged := newWorld(t), outcomes{}, new(bytes.Buffer)
+	w.options.Observer, w.options.Log = seen, slog.New(slog.NewTextHandler(logged, nil))
+	for _, id := range []string{"garbled", "whole"} {
+		if err := w.reserve(id, 100); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.faults.records[Name{"default", "", "garbled"}.key()] = []byte(`{"state":"later"}`)
+	w.now += 61 * limit.Second
+	for range 2 {
+		w.Expire(t.Context())
+	}
+	if n := bytes.Count(logged.Bytes(), []byte("timed out failed")); n != 1 || w.Awaited() != 0 {
+		t.Errorf("logged %d times, %d are awaited: %s", n, w.Awaited(), logged)
+	}
+	if seen[reservation.TimedOut] != 1 {
+		t.Errorf("reported %v, want the whole one", seen)
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
 )
 
@@ -83,8 +82,8 @@ func (l *Ledger) Settle(
 	}
 }
 
-// outcome returns what became of an entry that is not reserved any more, or not yet. It reports false while another
-// request is at it.
+// outcome returns what became of an entry that another request claims or settles, or has settled. It reports false
+// while that request is underway.
 func (e *entry) outcome(actual int64, now time.Time) (s Settlement, done bool, err error) {
 	over := !e.isUnderway(now)
 	switch {
@@ -109,7 +108,7 @@ func (e *entry) outcome(actual int64, now time.Time) (s Settlement, done bool, e
 func (l *Ledger) settle(
 	ctx context.Context, key string, value []byte, e *entry, actual int64,
 ) (s Settlement, done bool, err error) {
-	record, err := l.read(e)
+	record, err := l.decodeRecord(e)
 	if err != nil {
 		return s, false, err
 	}
@@ -138,21 +137,21 @@ func (l *Ledger) settle(
 	return s, true, nil
 }
 
-// read returns what the limits have reserved; nil: no limit settles.
-func (l *Ledger) read(e *entry) (*reservation.Record, error) {
+// decodeRecord returns what the limits of an entry have reserved; nil: no limit settles.
+func (l *Ledger) decodeRecord(e *entry) (*reservation.Record, error) {
 	if e.Record == nil {
 		return nil, nil
 	}
 	record := &reservation.Record{}
-	read := record.UnmarshalBinary
+	unmarshal := record.UnmarshalBinary
 	if l.options.Own {
-		read = record.UnmarshalOwn
+		unmarshal = record.UnmarshalOwn
 	}
-	if err := read(e.Record); err != nil {
-		return nil, fmt.Errorf("settle a reservation: %w", err)
+	if err := unmarshal(e.Record); err != nil {
+		return nil, fmt.Errorf("read a reservation: %w", err)
 	}
 	if len(e.Rows) != len(record.Bounds) {
-		return nil, fmt.Errorf("settle a reservation: %d rows for %d bounds", len(e.Rows), len(record.Bounds))
+		return nil, fmt.Errorf("read a reservation: %d rows for %d bounds", len(e.Rows), len(record.Bounds))
 	}
 	return record, nil
 }
@@ -180,7 +179,7 @@ func (l *Ledger) apply(ctx context.Context, e *entry, record *reservation.Record
 			Change: all[i].Change, Lost: all[i].Outcome == reservation.Lost,
 		})
 	}
-	delay := limit.Micros(e.Since-e.Made) * limit.Second / 1000
+	delay := micros(e.Since - e.Made)
 	if s.Late && !e.TimedOut {
 		record.ReportUnsettled(l.options.Observer, reservation.TimedOut, delay)
 	}
