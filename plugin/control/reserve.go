@@ -98,7 +98,7 @@ func (s *Server) decideClaimed(
 		claim.Release(ctx)
 		return out, nil
 	}
-	record := reservation.NewRecord(s.viewOf(callerOf(ctx)).settles(&x.Decision), s.now())
+	record := reservation.NewRecord(s.viewOf(callerOf(ctx)).settledPart(&x.Decision), s.now())
 	out.Body.addReservation(c, record, claim.SettleBy())
 	answer, err := json.Marshal(out.Body)
 	if err == nil {
@@ -113,10 +113,10 @@ func (s *Server) decideClaimed(
 }
 
 // addReservation adds a reservation to the answer.
-func (c *Checked) addReservation(of *Check, record *reservation.Record, settleBy time.Time) {
-	c.Reservation = &Reservation{ID: of.ReservationID, Tokens: *of.Reserve, Policies: []string{}, SettleBy: settleBy}
+func (c *Checked) addReservation(check *Check, record *reservation.Record, settleBy time.Time) {
+	c.Reservation = &Reservation{ID: check.ReservationID, Tokens: *check.Reserve, Policies: []string{}, SettleBy: settleBy}
 	if record == nil {
-		c.Notes = append(c.Notes, "no limit that applies settles, so nothing is reserved: settle of a limit makes it so")
+		c.Notes = append(c.Notes, "no limit that applies settles, so nothing is reserved: give a limit the field settle")
 		return
 	}
 	for i := range record.Bounds {
@@ -124,7 +124,7 @@ func (c *Checked) addReservation(of *Check, record *reservation.Record, settleBy
 	}
 }
 
-// newRequest returns the reservation that a check asks for. The error is an answer.
+// newRequest returns the request for the reservation of a check. The error is an answer.
 func (s *Server) newRequest(ctx context.Context, policies *policy.Plan, c *Check) (*named.Request, error) {
 	caller := callerOf(ctx)
 	timeout, err := s.settleTimeout(ctx, policies, c)
@@ -179,7 +179,7 @@ func errNoReservations() error {
 // claimError returns the answer to a check that could not be claimed: nothing was charged for it.
 func (s *Server) claimError(err error) error {
 	switch {
-	case errors.Is(err, named.ErrOther):
+	case errors.Is(err, named.ErrReused):
 		return unprocessable(fault("body.reservation_id", "was used for another check: choose a new one", nil))
 	case errors.Is(err, named.ErrUncertain):
 		return huma.NewError(http.StatusConflict, "the process that decided about the first check with this id ended before "+
@@ -230,8 +230,8 @@ func (v view) maySettle(b *policy.Bound) bool {
 	return b.Policy.Settle != nil && (!v.tenant || b.Key.Group == policy.ByTenant)
 }
 
-// settles returns the part of a decision that a reservation of the caller settles.
-func (v view) settles(d *decision.Decision) *decision.Decision {
+// settledPart returns the part of a decision that a reservation of the caller settles.
+func (v view) settledPart(d *decision.Decision) *decision.Decision {
 	kept := &decision.Decision{}
 	for i := range d.Statuses {
 		if b := &d.Resolution.Bounds[i]; v.maySettle(b) {

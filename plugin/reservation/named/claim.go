@@ -7,20 +7,20 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
 )
 
 // Request describes a check that reserves.
 type Request struct {
 	Name    Name
-	Hash    []byte // of all that the check depends on
-	Org     string // that it is billed to
-	Tokens  int64
-	Timeout time.Duration // until a settlement returns nothing
+	Hash    []byte        // of the check: another check with the same name gets ErrReused
+	Org     string        // that is billed
+	Tokens  int64         // to reserve in each limit that settles
+	Timeout time.Duration // after which a settlement returns nothing
 }
 
-// Claim is the right to decide about a check that reserves. Its holder must call Keep or Release, once.
+// Claim gives its holder the sole right to decide about a check that reserves. The holder must call Keep or Release,
+// once.
 type Claim struct {
 	ledger *Ledger
 	key    string
@@ -54,7 +54,7 @@ func (l *Ledger) Claim(ctx context.Context, r *Request) (*Claim, json.RawMessage
 		case err != nil:
 			return nil, nil, err
 		case !bytes.Equal(first.Request, r.Hash):
-			return nil, nil, ErrOther
+			return nil, nil, ErrReused
 		case first.State != claimed:
 			return nil, first.Answer, nil
 		case !first.isUnderway(l.options.Now()):
@@ -69,8 +69,8 @@ func (l *Ledger) Claim(ctx context.Context, r *Request) (*Claim, json.RawMessage
 // SettleBy returns when the timeout of the reservation ends.
 func (c *Claim) SettleBy() time.Time { return time.UnixMilli(c.entry.Made + c.entry.Timeout).UTC() }
 
-// Keep keeps what an admitted check has reserved, with its answer. Without a record no limit settles. An error means
-// that the reservation cannot be settled, and stays charged.
+// Keep stores what an admitted check has reserved, with its answer. A nil record means that no limit settles. An error
+// means that the reservation stays charged, and cannot be settled.
 func (c *Claim) Keep(ctx context.Context, record *reservation.Record, answer json.RawMessage) error {
 	ctx, cancel := finishing(ctx)
 	defer cancel()
@@ -100,7 +100,7 @@ func (c *Claim) Keep(ctx context.Context, record *reservation.Record, answer jso
 	if record == nil {
 		return nil
 	}
-	c.ledger.awaited.add(c.key, limit.Micros(e.Made+e.Timeout)*limit.Second/1000)
+	c.ledger.awaited.add(c.key, micros(e.Made+e.Timeout))
 	record.ReportReserved(c.ledger.options.Observer)
 	return nil
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
 )
 
-// Errors of a Ledger. Where another one is returned, the records could not be read or written,
-// and nothing was charged or settled.
+// Errors of Claim and Settle, beside [ActualError]. Any other error means that the records could not be read or written,
+// and that nothing was charged or settled.
 var (
 	ErrUnknown  = errors.New("there is no reservation with this id")
-	ErrOther    = errors.New("the id was used for another request")
+	ErrReused   = errors.New("the id was used for another request")
 	ErrUnderway = errors.New("the first request with this id is still in progress")
-	// ErrUncertain means that the process that decided ended before it answered: it is unknown whether it charged.
+	// ErrUncertain means that a process ended while it decided about the check: it is unknown whether it charged.
 	ErrUncertain = errors.New("the outcome of the first request with this id is unknown")
 	// ErrFull means that there is no room for another record.
 	ErrFull = errors.New("too many reservations")
@@ -27,8 +27,8 @@ var (
 // Options configures a Ledger. Records, Buckets, Now and Log must be set.
 type Options struct {
 	Records  reservation.Records
-	Own      bool                 // the records, and the buckets, are those of this process
-	Buckets  reservation.Buckets  // that checks have charged
+	Own      bool                 // the records and the buckets are in this process alone
+	Buckets  reservation.Buckets  // those from which checks have taken
 	Observer reservation.Observer // nil: none
 	Now      func() time.Time
 	Log      *slog.Logger
@@ -46,14 +46,14 @@ type Ledger struct {
 func New(o Options) *Ledger { return &Ledger{options: o} }
 
 const (
-	patience = 2 * time.Second
-	pause    = 20 * time.Millisecond // between two looks at what another request does
-	finish   = 3 * time.Second       // to finish what was begun, also for a client that has disconnected
+	defaultPatience = 2 * time.Second
+	pollInterval    = 20 * time.Millisecond // of an entry that another request is about to change
+	finishTimeout   = 3 * time.Second       // of a change that was begun, also for a client that has disconnected
 )
 
-// finishing returns a context for what must be finished once it was begun.
+// finishing returns a context for a change that was begun, and must not end with its request.
 func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), finish)
+	return context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 }
 
 // swap replaces a value, and reports whether it did. If the outcome is unknown it looks at the value.
@@ -67,7 +67,7 @@ func (l *Ledger) swap(ctx context.Context, key string, old, next []byte) (bool, 
 	}
 	present, failed := l.options.Records.Get(ctx, key)
 	switch {
-	case failed != nil, bytes.Equal(present, old): // it may still arrive
+	case failed != nil, bytes.Equal(present, old): // the change may still arrive
 		return false, fmt.Errorf("change the entry of a reservation: %w", err)
 	}
 	return bytes.Equal(present, next), nil
@@ -85,7 +85,7 @@ func (l *Ledger) add(ctx context.Context, key string, next []byte, ttl time.Dura
 	}
 	present, failed := l.options.Records.Get(ctx, key)
 	switch {
-	case failed != nil, present == nil: // it may still arrive
+	case failed != nil, present == nil: // the entry may still arrive
 		return nil, fmt.Errorf("make the entry of a reservation: %w", err)
 	case bytes.Equal(present, next):
 		return nil, nil
@@ -93,22 +93,22 @@ func (l *Ledger) add(ctx context.Context, key string, next []byte, ttl time.Dura
 	return present, nil
 }
 
-// waiter waits for an attempt of another request.
+// waiter waits while another request changes an entry.
 type waiter struct {
 	ctx   context.Context
 	until time.Time
 }
 
 func (l *Ledger) newWaiter(ctx context.Context) waiter {
-	return waiter{ctx, time.Now().Add(cmp.Or(l.options.Patience, patience))}
+	return waiter{ctx, time.Now().Add(cmp.Or(l.options.Patience, defaultPatience))}
 }
 
-// wait waits a moment. The error is ErrUnderway if the time is up.
+// wait pauses before the next look at the entry. It returns ErrUnderway if the patience or the request is over.
 func (w *waiter) wait() error {
 	if !time.Now().Before(w.until) {
 		return ErrUnderway
 	}
-	timer := time.NewTimer(pause)
+	timer := time.NewTimer(pollInterval)
 	defer timer.Stop()
 	select {
 	case <-w.ctx.Done():

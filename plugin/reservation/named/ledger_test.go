@@ -152,7 +152,7 @@ func TestAReservationIsSettledOnceInTheBucketsOfThisProcess(t *testing.T) {
 	if claim, first, err := w.Claim(t.Context(), request("chat", 500)); claim != nil || string(first) != `"chat"` {
 		t.Errorf("a repetition gets %v, %s, %v, want the first answer", claim, first, err)
 	}
-	if _, _, err := w.Claim(t.Context(), request("chat", 501)); !errors.Is(err, ErrOther) {
+	if _, _, err := w.Claim(t.Context(), request("chat", 501)); !errors.Is(err, ErrReused) {
 		t.Errorf("another check with the id gets %v", err)
 	}
 	for repetition := range 3 {
