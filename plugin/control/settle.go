@@ -80,10 +80,10 @@ func (s *Server) settle(ctx context.Context, in *settleInput) (*settleOutput, er
 		return nil, errNoReservations()
 	}
 	name := named.Name{Namespace: s.Path.Policies.Load().Namespace(), Org: caller.Org, ID: in.Body.ID}
-	settled, err := s.settleOf(ctx, name, in.Body.Actual, in.Body.Org)
+	settled, err := s.settleBilledTo(ctx, name, in.Body.Actual, in.Body.Org)
 	if errors.Is(err, named.ErrUnknown) && caller.Role != Tenant && in.Body.Org != "" {
 		name.Org = in.Body.Org
-		settled, err = s.settleOf(ctx, name, in.Body.Actual, in.Body.Org)
+		settled, err = s.settleBilledTo(ctx, name, in.Body.Actual, in.Body.Org)
 	}
 	if err != nil {
 		return nil, s.settleError(err)
@@ -95,8 +95,10 @@ func (s *Server) settle(ctx context.Context, in *settleInput) (*settleOutput, er
 	return out, nil
 }
 
-// settleOf settles a reservation that was billed to an org; "": to any.
-func (s *Server) settleOf(ctx context.Context, name named.Name, actual int64, org string) (named.Settlement, error) {
+// settleBilledTo settles a reservation, if it was billed to an org; "": to any.
+func (s *Server) settleBilledTo(
+	ctx context.Context, name named.Name, actual int64, org string,
+) (named.Settlement, error) {
 	return s.Reservations.Settle(ctx, name, actual, func(r named.Reserved) error {
 		switch {
 		case org != "" && name.Org == "" && r.Org != org:
