@@ -30,6 +30,7 @@ func TestFaultyReservationsAndSettlementsAreListedWithTheirPaths(t *testing.T) {
 		`"reserve":1e300,"reservation_id":"a"`:                     "body.reserve",
 		`"reserve":1000000000001,"reservation_id":"a"`:             "body.reserve",
 		`"reserve":99999999999999999999,"reservation_id":"a"`:      "body.reserve",
+		`"reserve":0,"reservation_id":"a"`:                         "body.reserve",
 		`"reserve":"5","reservation_id":"a"`:                       "body.reserve",
 		`"reserve":null,"reservation_id":"a"`:                      "body.reserve",
 		`"reserve":[5],"reservation_id":"a"`:                       "body.reserve",

@@ -26,7 +26,7 @@ func TestAnOrgsTokenSettlesNotBelowItsReservation(t *testing.T) {
 		t.Errorf("%+v", settled)
 	}
 	r.wantUsed("after it settled to more, which is not charged to all", 1700, 1, 1)
-	r.reserves(ofAcme, "acme", "chat-2", 0)
+	r.reserves(ofAcme, "acme", "chat-2", 1)
 	r.settles(ofAcme, "chat-2", 1_000_000)
 	r.wantUsed("after it overspent its own budget", 1_001_700, 2, 2)
 }
@@ -100,7 +100,7 @@ func TestNewReservationsOfAnOrgsTokenAreLimitedAndRepetitionsAreNot(t *testing.T
 		o.Reservations = ledgerOf(r.records, r.store)
 	})
 	send := func(id int) answer {
-		body := fmt.Sprintf(`{"org_id":"acme","reserve":0,"reservation_id":"chat-%d"}`, id)
+		body := fmt.Sprintf(`{"org_id":"acme","reserve":1,"reservation_id":"chat-%d"}`, id)
 		return w.do(call{ofAcme, "POST", checkPath, body, nil})
 	}
 	sent := 0

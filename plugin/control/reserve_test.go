@@ -37,12 +37,12 @@ func TestACheckReservesAndIsSettledToWhatWasUsed(t *testing.T) {
 	if got = r.reserves(admin, "acme", "chat-3", 1); got.Allowed || got.Reservation != nil {
 		t.Errorf("%+v: want it denied, because the budget is overspent", got)
 	}
-	r.reserves(admin, "globex", "chat-4", 0)
-	if settled = r.settles(admin, "chat-4", 80); settled.Limits[0].Charged != 80 {
-		t.Errorf("%+v: want 80 charged beyond a reservation of nothing", settled)
+	r.reserves(admin, "globex", "chat-4", 1)
+	if settled = r.settles(admin, "chat-4", 81); settled.Limits[0].Charged != 80 {
+		t.Errorf("%+v: want 80 charged beyond a reservation of 1", settled)
 	}
 	s := &r.settled
-	if s.reserved.Load() != 3200 || s.actual.Load() != 2*(420+12_000+80) || s.outcomes[reservation.Measured].Load() != 6 ||
+	if s.reserved.Load() != 3202 || s.actual.Load() != 2*(420+12_000+81) || s.outcomes[reservation.Measured].Load() != 6 ||
 		s.change.Load() != 2*(-1080+11_900+80) {
 		t.Errorf("observed: %d reserved, %d used, a change of %d, %d measured", s.reserved.Load(), s.actual.Load(),
 			s.change.Load(), s.outcomes[reservation.Measured].Load())

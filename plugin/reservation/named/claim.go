@@ -57,6 +57,8 @@ func (l *Ledger) Claim(ctx context.Context, r *Request) (*Claim, json.RawMessage
 			return nil, nil, ErrReused
 		case first.State != claimed:
 			return nil, first.Answer, nil
+		case l.doubts.take(present): // it has arrived after its request was answered
+			return &Claim{l, key, first, present}, nil, nil
 		case !first.isUnderway(l.options.Now()):
 			return nil, nil, ErrUncertain
 		}

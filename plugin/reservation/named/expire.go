@@ -51,7 +51,8 @@ func (l *Ledger) Awaited() int {
 	return l.awaited.ends.size()
 }
 
-// Run reports the reservations of this process that time out, until ctx ends.
+// Run reports the reservations of this process that time out, and frees the ids of checks that the store answered too
+// late, until ctx ends.
 func (l *Ledger) Run(ctx context.Context) error {
 	ticker := time.NewTicker(expiryPause)
 	defer ticker.Stop()
@@ -61,6 +62,7 @@ func (l *Ledger) Run(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 			l.Expire(ctx)
+			l.releaseDoubts(ctx)
 		}
 	}
 }

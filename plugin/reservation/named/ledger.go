@@ -40,6 +40,7 @@ type Options struct {
 type Ledger struct {
 	options Options
 	awaited awaited
+	doubts  doubts
 }
 
 // New returns a ledger.
@@ -86,6 +87,7 @@ func (l *Ledger) add(ctx context.Context, key string, next []byte, ttl time.Dura
 	present, failed := l.options.Records.Get(ctx, key)
 	switch {
 	case failed != nil, present == nil: // the entry may still arrive
+		l.doubts.add(key, next, l.options.Now())
 		return nil, fmt.Errorf("make the entry of a reservation: %w", err)
 	case bytes.Equal(present, next):
 		return nil, nil

@@ -63,6 +63,17 @@ type faultyRecords struct {
 	lost   int // the next calls that change something do so, and their answers are lost
 	unsent int // the next calls do nothing
 	away   bool
+	held   []func() // calls of Add that do their work later; nil: they do it at once
+	holds  bool
+}
+
+// arrive lets the calls that were held do their work.
+func (f *faultyRecords) arrive() {
+	f.holds, f.away = false, false
+	for _, call := range f.held {
+		call()
+	}
+	f.held = nil
 }
 
 var errLost = errors.New("no answer")
@@ -83,6 +94,11 @@ func (f *faultyRecords) fault() (nothing bool, err error) {
 }
 
 func (f *faultyRecords) Add(ctx context.Context, key string, v []byte, ttl time.Duration) ([]byte, error) {
+	if f.holds {
+		f.away = true
+		f.held = append(f.held, func() { _, _ = f.Local.Add(ctx, key, v, ttl) })
+		return nil, errLost
+	}
 	nothing, failed := f.fault()
 	if nothing {
 		return nil, failed
@@ -207,6 +223,47 @@ func TestACallThatDidNotArriveChangesNothingAndCanBeRepeated(t *testing.T) {
 		t.Errorf("%+v, %v, want it settled now", s, err)
 	}
 	w.wantUsed(120)
+}
+
+func TestAClaimThatArrivesTooLateLeavesItsIdFree(t *testing.T) {
+	w := newWorld(t)
+	other := New(w.options) // another process
+	other.options.Patience = time.Nanosecond
+	for _, id := range []string{"same process", "other process"} {
+		w.faults.holds = true
+		if err := w.reserve(id, 500); err == nil {
+			t.Fatal("a claim without an answer is none")
+		}
+		w.faults.arrive()
+	}
+	if err := w.reserve("same process", 500); err != nil {
+		t.Errorf("the request sent again: %v", err)
+	}
+	claim, _, err := other.Claim(t.Context(), request("other process", 500))
+	if !errors.Is(err, ErrUnderway) {
+		t.Fatalf("%v, %v", claim, err)
+	}
+	w.releaseDoubts(t.Context())
+	if claim, _, err = other.Claim(t.Context(), request("other process", 500)); claim == nil || err != nil {
+		t.Errorf("the request sent to another process: %v", err)
+	}
+	w.wantUsed(500)
+	if n := len(w.doubts.byValue); n != 0 {
+		t.Errorf("%d claims are remembered", n)
+	}
+}
+
+func TestAClaimWithoutAnAnswerIsForgottenAfterAWhile(t *testing.T) {
+	w := newWorld(t)
+	w.faults.holds = true
+	if err := w.reserve("chat", 500); err == nil {
+		t.Fatal("a claim without an answer is none")
+	}
+	w.now += limit.Micros(maxAttempt.Microseconds())
+	w.releaseDoubts(t.Context())
+	if n := len(w.doubts.byValue); n != 0 {
+		t.Errorf("%d claims are remembered", n)
+	}
 }
 
 func TestAnEntryThatCannotBeReadIsNeitherReservedNorSettledNorChanged(t *testing.T) {
