@@ -70,6 +70,7 @@ func commands() []*command {
 			forgetCommand,
 			topCommand,
 		},
+		usageCommands,
 		bucketsCommands,
 		[]*command{serveCommand},
 		tokenCommands,

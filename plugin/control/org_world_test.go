@@ -36,13 +36,13 @@ func init() {
 	}
 	for id, who := range map[string]string{
 		"get-org": "yyy.???", "put-org": "y...???", "get-org-policies": "yyy.???", "get-org-usage": "yyy.???",
-		"reset-org-usage": "y...???",
-		"check":           "y.y.???", "check-batch": "y.y.???", // a viewer would pass with dry_run
+		"get-org-usage-history": "yyy.???", "reset-org-usage": "y...???",
+		"check": "y.y.???", "check-batch": "y.y.???", // a viewer would pass with dry_run
 	} {
 		may[id] = who
 	}
 	checkAsAdmin := func(c *contract, o operation) { c.check(o, c.do(o.call(admin))) }
-	for _, id := range []string{"get-org-policies", "get-org-usage"} {
+	for _, id := range []string{"get-org-policies", "get-org-usage", "get-org-usage-history"} {
 		scenarios[id] = checkAsAdmin
 	}
 	scenarios["reset-org-usage"] = func(c *contract, o operation) {

@@ -129,6 +129,7 @@ func New(o Options) (*Server, error) {
 	s.registerOverrides()
 	s.registerOrgs()
 	s.registerUsage()
+	s.registerUsageHistory()
 	s.registerCheck()
 	s.registerRecord()
 	s.registerHealth()

@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+var usageCommands = []*command{{
+	words: "usage show", args: "TENANT", brief: "show what a tenant has used by minute, hour or day", least: 1, most: 1,
+	about: `It shows the requests that all nodes have reported, without the last seconds. Minutes are kept for 2 days,
+hours for 60 days and days for 3 years. Without --step, the step follows from --last: minutes up to 2h, hours up to 14d,
+and days beyond. Steps are cut at UTC; steps without requests are not listed.
+
+With --policy it shows what that policy did: the tokens that it charged, and the least that was left of its limit.
+
+  ratelimit usage show acme --last 7d
+  ratelimit usage show acme --by policy --step 1d --last 30d`,
+	define: func(c *call) action {
+		last, step, by := spanFlag{length: 24 * time.Hour}, "", ""
+		q := pgstore.UsageQuery{}
+		c.flags.Var(&last, "last", "show this `duration` until now (default 24h)")
+		c.flags.StringVar(&step, "step", "", "the `length` of a row: 1m, 1h or 1d")
+		endpoint := c.flags.String("endpoint", "", "only requests of this `endpoint`: a pattern or the name of a route")
+		c.flags.StringVar(&q.Policy, "policy", "", "show what this `policy` did, instead of the requests")
+		c.flags.StringVar(&by, "by", "", "show a row for each `group`: endpoint, policy or endpoint,policy")
+		c.check(func() error {
+			var err error
+			if q.Step, err = stepOf(step, last.length); err != nil {
+				return err
+			}
+			q.ByEndpoint, q.ByPolicy, err = groupsOf(by)
+			return err
+		})
+		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			q.Tenant, q.To = c.arg(), c.now()
+			q.From = q.To.Add(-last.length)
+			if *endpoint != "" {
+				q.Endpoint = endpoint
+			}
+			found, err := s.Usage(ctx, q)
+			if err != nil {
+				return err
+			}
+			return c.print(found, func(out *page) { usagePage(out, &q, &found) })
+		})
+	},
+}}
+
+// stepOf returns the step of a name; without one, the step that suits a duration.
+func stepOf(name string, last time.Duration) (pgstore.UsageStep, error) {
+	if name == "" {
+		switch {
+		case last <= 2*time.Hour:
+			name = "1m"
+		case last <= 14*24*time.Hour:
+			name = "1h"
+		default:
+			name = "1d"
+		}
+	}
+	step, err := pgstore.UsageStepOf(name)
+	if err != nil {
+		return step, wrong("--step: %q: must be 1m, 1h or 1d", name)
+	}
+	return step, nil
+}
+
+// groupsOf returns the groups that --by names.
+func groupsOf(by string) (endpoint, policy bool, err error) {
+	for group := range strings.SplitSeq(by, ",") {
+		switch group {
+		case "endpoint":
+			endpoint = true
+		case "policy":
+			policy = true
+		case "":
+		default:
+			return false, false, wrong("--by: %q: must be endpoint, policy or endpoint,policy", group)
+		}
+	}
+	return endpoint, policy, nil
+}
+
+// usagePage adds a usage history: a line that shows its course, and a table.
+func usagePage(out *page, q *pgstore.UsageQuery, found *pgstore.UsageHistory) {
+	if len(found.Items) == 0 {
+		out.line("no usage of %s from %s to %s", q.Tenant, timeText(found.From), timeText(found.To))
+		return
+	}
+	if line := sparkline(found, q.Step.Span); line != "" {
+		out.line("requests per %s from %s to %s", q.Step.Name, timeText(found.From), timeText(found.To))
+		out.line("%s", line)
+		out.gap()
+	}
+	title := "AT"
+	if q.ByEndpoint {
+		title += "|ENDPOINT"
+	}
+	if q.ByPolicy {
+		title += "|POLICY"
+	}
+	title += "|ADMITTED|SOFT|DENIED|SHADOW DENIED"
+	if q.Step.Name == "1d" {
+		title += "|LATE"
+	}
+	ofPolicy := q.ByPolicy || q.Policy != ""
+	if ofPolicy {
+		title += "|COST|LEAST LEFT"
+	}
+	columns(out, title, found.Items, func(r pgstore.UsageRow) []any {
+		cells := []any{r.At}
+		for _, name := range [...]*string{r.Endpoint, r.Policy} {
+			if name != nil {
+				cells = append(cells, *name)
+			}
+		}
+		cells = append(cells, r.Admitted, r.Soft, red(r.Denied, r.Denied > 0), r.ShadowDenied)
+		if q.Step.Name == "1d" {
+			cells = append(cells, r.Late)
+		}
+		if ofPolicy {
+			cells = append(cells, numberText(r.Cost), numberText(r.Remaining))
+		}
+		return cells
+	})
+}
+
+// numberText returns a number in a table, or "" for none.
+func numberText(n *int64) string {
+	if n == nil {
+		return ""
+	}
+	return fmt.Sprint(*n)
+}
+
+// maxSparks bounds the characters of a sparkline.
+const maxSparks = 200
+
+// sparkline returns the requests of all steps as a line of bars. It is empty if there are too many steps, or several
+// rows for a step.
+func sparkline(found *pgstore.UsageHistory, step time.Duration) string {
+	bars := []rune("▁▂▃▄▅▆▇█")
+	requests := make([]int64, found.To.Sub(found.From)/step)
+	if len(requests) > maxSparks || len(requests) < 2 {
+		return ""
+	}
+	var most int64
+	for _, r := range found.Items {
+		i := r.At.Sub(found.From) / step
+		if r.Endpoint != nil || r.Policy != nil || i < 0 || int(i) >= len(requests) {
+			return ""
+		}
+		requests[i] = r.Admitted + r.Denied
+		most = max(most, requests[i])
+	}
+	line := make([]rune, len(requests))
+	for i, n := range requests {
+		line[i] = ' '
+		if n > 0 {
+			line[i] = bars[int(float64(n)/float64(most)*float64(len(bars)-1))]
+		}
+	}
+	return string(line)
+}

@@ -1,0 +1,81 @@
+package control_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+)
+
+const acmeHistory = acmePath + "/ratelimit/usage/history"
+
+// withHistory returns a world in which acme has used two endpoints in the last minute, and one policy.
+func withHistory(t *testing.T) *world {
+	t.Helper()
+	w := open(t)
+	_, err := w.pool.Exec(t.Context(), `SELECT rate_limiter.keep_usage_partitions();
+		INSERT INTO rate_limiter.usage_names (name) VALUES (''), ('acme'), ('GET /a'), ('=cmd,"b"'), ('daily');
+		INSERT INTO rate_limiter.usage_minutes (at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost,
+			remaining_min)
+		SELECT date_trunc('minute', now()), t.id, e.id, p.id, 3, 2, 1, 0, 30, 70
+		FROM rate_limiter.usage_names t, rate_limiter.usage_names e, rate_limiter.usage_names p
+		WHERE t.name = 'acme' AND e.name IN ('GET /a', '=cmd,"b"') AND p.name IN ('', 'daily')`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func TestTheHistoryOfAnOrgIsFilteredAndGrouped(t *testing.T) {
+	t.Parallel()
+	w := withHistory(t)
+	for query, want := range map[string]struct{ rows, admitted int }{
+		"":                            {1, 6},
+		"?step=1d":                    {1, 6},
+		"?step=1m&endpoint=GET+/a":    {1, 3},
+		"?group_by=endpoint":          {2, 6},
+		"?group_by=endpoint%2Bpolicy": {4, 12},
+		"?policy=daily":               {1, 6},
+		"?policy=none":                {0, 0},
+		"?to=" + time.Now().UTC().Format("2006-01-02T00:00:00Z") + "&from=2026-01-01T00:00:00Z&step=1d": {0, 0},
+	} {
+		got := read[control.UsageHistory](w, w.want(w.as("GET", acmeHistory+query, ""), http.StatusOK))
+		var admitted int64
+		for _, row := range got.Items {
+			admitted += row.Admitted
+		}
+		if len(got.Items) != want.rows || admitted != int64(want.admitted) || got.Org != "acme" {
+			t.Errorf("%s: %+v, want %d rows with %d admitted", query, got, want.rows, want.admitted)
+		}
+	}
+}
+
+func TestTheTokenOfAnOrgReadsItsHistoryButNotThatOfPolicies(t *testing.T) {
+	t.Parallel()
+	w := withHistory(t)
+	a := w.want(w.do(call{ofAcme, "GET", acmeHistory + "?group_by=endpoint", "", nil}), http.StatusOK)
+	if text := a.Body.String(); strings.Contains(text, "70") || !strings.Contains(text, `"admitted":3`) {
+		t.Errorf("the answer is %s, want the requests without what is left of a limit", text)
+	}
+	for _, query := range []string{"?policy=daily", "?group_by=policy"} {
+		w.want(w.do(call{ofAcme, "GET", acmeHistory + query, "", nil}), http.StatusForbidden)
+	}
+	w.want(w.do(call{ofGlobex, "GET", acmeHistory, "", nil}), http.StatusForbidden)
+}
+
+func TestAHistoryThatIsTooLongIsDenied(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	for query, path := range map[string]string{
+		"?step=1m&from=2026-01-01T00:00:00Z":                 "query.step",
+		"?from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z": "query.from",
+		"?step=5m&group_by=tenant&from=yesterday":            "query.from query.group_by query.step",
+	} {
+		a := w.want(w.as("GET", acmeHistory+query, ""), http.StatusUnprocessableEntity)
+		if got := read[problem](w, a).paths(); got != path {
+			t.Errorf("%s: faults at %s, want %s", query, got, path)
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// UsageStep is the time that one row of a usage history covers.
+type UsageStep struct {
+	Name string // 1m, 1h or 1d
+	Span time.Duration
+
+	unit string   // of date_trunc
+	from []string // the tables to read, each from where the one before it ends
+}
+
+// UsageSteps lists the steps, the shortest first.
+var UsageSteps = []UsageStep{
+	{"1m", time.Minute, "minute", []string{"usage_minutes"}},
+	{"1h", time.Hour, "hour", []string{"usage_hours", "usage_minutes"}},
+	{"1d", 24 * time.Hour, "day", []string{"usage_days", "usage_hours", "usage_minutes"}},
+}
+
+// UsageStepOf returns the step of a name.
+func UsageStepOf(name string) (UsageStep, error) {
+	i := slices.IndexFunc(UsageSteps, func(s UsageStep) bool { return s.Name == name })
+	if i < 0 {
+		return UsageStep{}, &InvalidError{Field: "step", Problem: "must be 1m, 1h or 1d"}
+	}
+	return UsageSteps[i], nil
+}
+
+const (
+	// MaxUsageSteps bounds the steps of a history: a day of minutes, 60 days of hours, or 3 years of days.
+	MaxUsageSteps = 1500
+	// MaxUsageRows bounds the rows of a history that is grouped.
+	MaxUsageRows = 10_000
+)
+
+// UsageQuery selects a usage history of a tenant.
+type UsageQuery struct {
+	Tenant     string // "": requests without one
+	From, To   time.Time
+	Step       UsageStep
+	Endpoint   *string // nil: all endpoints
+	Policy     string  // "": the requests themselves, not what a policy did
+	ByEndpoint bool    // a row for each endpoint
+	ByPolicy   bool    // a row for each policy, and one for the requests themselves
+}
+
+// UsageRow is what a tenant used in one step.
+type UsageRow struct {
+	At       time.Time `json:"at"`
+	Endpoint *string   `json:"endpoint,omitempty"`
+	Policy   *string   `json:"policy,omitempty"`
+
+	Admitted     int64  `json:"admitted"`
+	Soft         int64  `json:"soft"`
+	Denied       int64  `json:"denied"`
+	ShadowDenied int64  `json:"shadow_denied"`
+	Late         int64  `json:"late"`
+	Cost         *int64 `json:"cost,omitempty"`
+	Remaining    *int64 `json:"remaining_min,omitempty"`
+}
+
+// UsageHistory has the rows of a query, oldest first.
+type UsageHistory struct {
+	Tenant      string     `json:"org_id"`
+	From        time.Time  `json:"from"`
+	To          time.Time  `json:"to"`
+	Step        string     `json:"step"`
+	ClosedUntil time.Time  `json:"closed_until"`
+	Items       []UsageRow `json:"items"`
+}
+
+// check cuts the times to whole steps, and returns an InvalidError for a query that is too long.
+func (q *UsageQuery) check() error {
+	step := q.Step.Span
+	if q.From = q.From.UTC().Truncate(step); q.To.UTC().Truncate(step) != q.To.UTC() {
+		q.To = q.To.Truncate(step).Add(step)
+	}
+	q.To = q.To.UTC()
+	switch {
+	case !q.From.Before(q.To):
+		return &InvalidError{Field: "from", Problem: "must be before to"}
+	case q.To.Sub(q.From) > MaxUsageSteps*step:
+		return &InvalidError{Field: "step", Problem: fmt.Sprintf(
+			"from and to are more than %d steps apart: choose a longer step or a shorter time", MaxUsageSteps)}
+	}
+	return nil
+}
+
+// Usage returns a usage history of a tenant. It covers what the leader has unpacked, also what is not summed up yet.
+// Steps without requests have no row.
+func (s *Store) Usage(ctx context.Context, q UsageQuery) (UsageHistory, error) {
+	if err := q.check(); err != nil {
+		return UsageHistory{}, err
+	}
+	found := UsageHistory{Tenant: q.Tenant, From: q.From, To: q.To, Step: q.Step.Name}
+	err := s.pool.QueryRow(ctx, `SELECT days_until FROM rate_limiter.usage_state`).Scan(&found.ClosedUntil)
+	if err == nil {
+		found.ClosedUntil = found.ClosedUntil.UTC()
+		found.Items, err = all(each[UsageRow](ctx, s.pool, "read usage", q.sql(), q.args()...))
+	}
+	if err != nil {
+		return UsageHistory{}, fail("read usage", err)
+	}
+	if len(found.Items) > MaxUsageRows {
+		return UsageHistory{}, &InvalidError{Field: "step", Problem: fmt.Sprintf(
+			"there are more than %d rows: choose a longer step or a shorter time, or filter", MaxUsageRows)}
+	}
+	for i := range found.Items {
+		found.Items[i].At = found.Items[i].At.UTC()
+	}
+	return found, nil
+}
+
+func (q *UsageQuery) args() []any {
+	return []any{q.Tenant, q.From, q.To, q.Endpoint, q.Policy, q.ByEndpoint, q.ByPolicy, q.Step.unit, MaxUsageRows + 1}
+}
+
+// usageStarts maps each table to the time before which another table of the same step has the rows.
+var usageStarts = map[string]string{
+	"usage_minutes": "hours_until", "usage_hours": "days_until", "usage_days": "'-infinity'",
+}
+
+// sql returns the statement. Its tables are read at one instant, so no row counts in two of them.
+func (q *UsageQuery) sql() string {
+	rows := ""
+	for i, table := range q.Step.from {
+		start, late := usageStarts[table], "0"
+		if i == 0 {
+			start = "'-infinity'"
+		} else {
+			rows += " UNION ALL "
+		}
+		if table == "usage_days" {
+			late = "CASE WHEN late THEN admitted + denied ELSE 0 END"
+		}
+		rows += `SELECT at, endpoint, policy, admitted, soft, denied, shadow_denied, cost, remaining_min, ` + late + ` AS late
+			FROM rate_limiter.` + table + `, rate_limiter.usage_state
+			WHERE tenant = (SELECT id FROM rate_limiter.usage_names WHERE name = $1)
+			AND at >= $2 AND at < $3 AND at >= ` + start
+	}
+	return `SELECT date_trunc($8, at, 'UTC') AS at, CASE WHEN $6 THEN e.name END AS endpoint,
+			CASE WHEN $7 THEN p.name END AS policy, sum(admitted)::bigint AS admitted, sum(soft)::bigint AS soft,
+			sum(denied)::bigint AS denied, sum(shadow_denied)::bigint AS shadow_denied, sum(late)::bigint AS late,
+			sum(cost) FILTER (WHERE p.name <> '')::bigint AS cost,
+			min(remaining_min) FILTER (WHERE p.name <> '') AS remaining
+		FROM (` + rows + `) u
+		JOIN rate_limiter.usage_names e ON e.id = u.endpoint JOIN rate_limiter.usage_names p ON p.id = u.policy
+		WHERE ($7 OR p.name = $5) AND ($4::text IS NULL OR e.name = $4)
+		GROUP BY 1, 2, 3 ORDER BY 1, 2, 3 LIMIT $9`
+}
