@@ -24,8 +24,8 @@ const (
 
 var errLongRecord = fmt.Errorf("the record has more than %d bytes", maxRecord)
 
-// jsonRecord is the form of a record: JSON, so that an operator can read it. Its numbers are those of the constants of
-// their packages; testdata/record.json shows if one changes.
+// jsonRecord is the stored form of a record: JSON, so that an operator can read it. Enumerations are stored as the
+// numbers of their constants; the test with testdata/record.json fails if one changes.
 type jsonRecord struct {
 	Version  int          `json:"v"`
 	Made     limit.Micros `json:"made"`
@@ -59,14 +59,14 @@ type jsonKey struct {
 	Endpoint  string       `json:"endpoint,omitempty"`
 }
 
-// escapeKey returns the form of a key. What clients choose is percent-encoded, because JSON has no form for bytes that
-// are no UTF-8, and another byte would name another bucket.
+// escapeKey returns the stored form of a key. Parts that clients choose are percent-encoded: JSON would replace bytes
+// that are not UTF-8, and the key would name another bucket.
 func escapeKey(k policy.Key) jsonKey {
 	k.GroupID, k.Subject, k.Endpoint = url.PathEscape(k.GroupID), url.PathEscape(k.Subject), url.PathEscape(k.Endpoint)
 	return jsonKey(k)
 }
 
-// unescape returns the key of a form.
+// unescape returns the key of its stored form.
 func (k jsonKey) unescape() (policy.Key, error) {
 	var errs [3]error
 	k.GroupID, errs[0] = url.PathUnescape(k.GroupID)
@@ -118,8 +118,8 @@ func (r *Record) UnmarshalBinary(text []byte) error {
 	return r.read(text, false)
 }
 
-// UnmarshalOwn reads a record as UnmarshalBinary does, for a process whose own buckets all records are of: it can
-// return to them what it took.
+// UnmarshalOwn reads a record as UnmarshalBinary does, for a process that keeps records and buckets to itself: it can
+// return tokens to all bounds of the record.
 func (r *Record) UnmarshalOwn(text []byte) error { return r.read(text, true) }
 
 func (r *Record) read(text []byte, own bool) error {
@@ -182,11 +182,11 @@ func (f *jsonBound) decode() (policy.Bound, decision.Status, error) {
 	case spec.Algorithm != limit.TokenBucket && spec.Algorithm != limit.FixedWindow:
 		err = fmt.Errorf("a %s cannot be settled", spec.Algorithm)
 	case f.Cost < 0 || f.Cost > settle.MaxActual:
-		err = fmt.Errorf("%d tokens are reserved", f.Cost)
+		err = fmt.Errorf("the cost is %d tokens, want 0 to %d", f.Cost, int64(settle.MaxActual))
 	case !f.hasNames():
-		err = errors.New("a number names nothing")
+		err = errors.New("an enumeration has a number without a constant, or the policy has no name")
 	case !f.hasInstants():
-		err = errors.New("the receipt is of no take")
+		err = errors.New("an instant or a number of the receipt is out of bounds")
 	}
 	if err != nil {
 		return policy.Bound{}, decision.Status{}, err

@@ -6,9 +6,9 @@
 // # In all processes
 //
 // A log phase may reach another process: after a reload of Kong, or because the first one was killed. So a reservation
-// in a store that processes share is recorded there too, as a [Record], which has all that settling it takes. The
-// record is written right after the take and not by its script, so that a request neither waits for it nor makes Redis
-// do more at once. A kill in the milliseconds between leaves the reservation charged, which is the safe side.
+// in a store that processes share is recorded there too, as a [Record], which has all that is needed to settle it.
+// The record is written after the take, by a call of its own, so that a request does not wait for it. A kill in the
+// milliseconds between leaves the reservation charged, which is the safe side.
 //
 // In another process the token says which store has the record, and what to read of the request before the record is
 // there. If that process has not opened the store yet, because it has not seen the config, the end of the request is
@@ -16,9 +16,10 @@
 //
 // # Once or never
 //
-// Of a process, one call takes a reservation out of its table. Of all processes, one takes its record out of the store
-// ([Records.Take]). Only who gets both changes the buckets, so a reservation is settled once at most, however often and
-// wherever Kong sends the event of a log phase.
+// A process takes a reservation out of its table once. Of all processes, one takes its record out of the store
+// ([Records.Take]), and only that one changes the buckets. Where no record was written, only the process that made the
+// reservation changes them. So a reservation is settled once at most, however often and wherever Kong sends the event
+// of a log phase.
 //
 //	the record               the process that made it           another process
 //	is taken out             settles                            settles
@@ -33,7 +34,8 @@
 //
 // In doubt a request pays: a reservation stays charged if its request cannot be measured, if no log phase comes before
 // the limit's timeout, and if the table is full. A request that is measured after the timeout is charged what it used
-// beyond its reservation, and gets nothing back. All processes measure the timeout by the wall clock of the record.
+// beyond its reservation, and gets nothing back. All processes measure the timeout by the wall clock, from the instant
+// in the record; the process that made the reservation also measures it by a monotonic clock.
 //
 // # Bounds
 //

@@ -61,7 +61,7 @@ func (t *Table) forget(r *reservation) {
 	}
 }
 
-// A process that has made this many reservations, the first one this long ago, has a log phase to see by now.
+// A process that has made warnAfter reservations, the first one warnTimeout ago, should have seen a log phase.
 const (
 	warnAfter   = 100
 	warnTimeout = 60 * limit.Second

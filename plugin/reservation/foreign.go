@@ -17,11 +17,11 @@ const (
 	maxParkedTime  = 600 * limit.Second
 )
 
-// parkedOverhead is what one of them takes beside its texts, in bytes.
+// parkedOverhead is the size of a parked end beside its texts, in bytes.
 const parkedOverhead = 512
 
-// requestEnd is the end of a request, as its log phase has it. It waits where its shared store is out of reach, or not
-// opened by this process yet.
+// requestEnd holds the end of a request, as its log phase reported it. It is parked while its shared store is out of
+// reach, or not opened by this process yet.
 type requestEnd struct {
 	token
 	own    *reservation // nil: another process has made it
@@ -61,7 +61,7 @@ func (t *Table) finishForeign(ctx context.Context, end *requestEnd) (done bool, 
 	text, err := k.shared.Records.Take(ctx, end.id.key())
 	switch {
 	case err != nil:
-		return false, nil // the next try finds out
+		return false, nil // the next try finds the record missing, if this call took it out
 	case text == nil && !end.missing:
 		end.missing = true
 		return false, nil
@@ -135,19 +135,19 @@ func (t *Table) abandon(end *requestEnd) {
 	}
 }
 
-// retry settles what is parked, as far as the stores can be reached. One that cannot is called once.
+// retry settles the parked ends of requests. It calls a store that does not answer once only.
 func (t *Table) retry(ctx context.Context) {
 	t.mu.Lock()
 	waiting := t.parked
 	t.parked, t.parkedBytes = nil, 0
 	t.mu.Unlock()
-	away := map[string]bool{}
+	unreachable := map[string]bool{} // by the fingerprint of the store
 	for _, end := range waiting {
 		store, finish := end.store, t.finishForeign
 		if end.own != nil {
 			store, finish = end.own.keeper.shared.Fingerprint, t.finishOwn
 		}
-		if ctx.Err() == nil && !away[store] {
+		if ctx.Err() == nil && !unreachable[store] {
 			missing := end.missing
 			done, err := finish(ctx, end)
 			if err != nil && t.options.Log != nil {
@@ -156,7 +156,7 @@ func (t *Table) retry(ctx context.Context) {
 			if done {
 				continue
 			}
-			away[store] = end.missing == missing
+			unreachable[store] = end.missing == missing // a store that misses a record has answered
 		}
 		if t.options.Elapsed()-end.since >= maxParkedTime || !t.parkAgain(end) {
 			t.abandon(end)
@@ -164,7 +164,7 @@ func (t *Table) retry(ctx context.Context) {
 	}
 }
 
-// parkAgain parks what was parked before.
+// parkAgain parks an end again, and keeps the instant since which it is parked.
 func (t *Table) parkAgain(end *requestEnd) bool {
 	since := end.since
 	ok := t.park(end)

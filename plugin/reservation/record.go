@@ -14,8 +14,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
 )
 
-// Record holds what one request has reserved, and all that it takes to settle it: also in another process, with another
-// config, which reads it with UnmarshalBinary.
+// Record holds what one request has reserved, and all that is needed to settle it. Another process with another config
+// reads it with UnmarshalBinary.
 type Record struct {
 	Bounds   []policy.Bound    // of limits that settle; Cost is the reservation
 	Statuses []decision.Status // of their takes, one for each bound
@@ -78,7 +78,8 @@ func (r *Record) Late(now limit.Micros) bool { return now-r.Made >= r.Timeout }
 // was used beyond the reservation.
 func (r *Record) TTL() time.Duration { return 2 * time.Duration(r.Timeout) * time.Microsecond }
 
-// Measure returns what becomes of each bound, by what is read of the request's end. After the timeout it is late.
+// Measure returns the settlement of each bound, by the answers of Kong's log phase. late reports whether the timeout is
+// over: then the outcome of a measured bound is Late.
 func (r *Record) Measure(a *settle.Answer, late bool) []Settlement {
 	all := make([]Settlement, len(r.Bounds))
 	for i := range all {

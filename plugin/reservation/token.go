@@ -14,9 +14,9 @@ type id [16]byte
 // key returns the key of the reservation's record.
 func (i id) key() string { return hex.EncodeToString(i[:]) }
 
-// token is what travels with a request to its log phase, through kong.ctx.shared, where any plugin of Kong can change
-// it: an id, and where another process finds the record and what it must read before it has the record. All of it is
-// checked, and none of it names a bucket or a number of tokens.
+// token travels with a request to its log phase, in kong.ctx.shared, where any plugin of Kong can change it. Beside the
+// id it has what another process needs: which store has the record, and what to read of the request before the record
+// is there. All of it is checked, and none of it names a bucket or a number of tokens.
 type token struct {
 	id    id
 	store string       // fingerprint of the shared store; "": the process that made the token has the reservation

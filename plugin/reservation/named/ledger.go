@@ -12,8 +12,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
 )
 
-// Errors of Claim and Settle, beside [ActualError]. Any other error means that the records could not be read or written,
-// and that nothing was charged or settled.
+// Errors of Claim and Settle, beside [ActualError]. Any other error means that the records could not be read or
+// written, and that nothing was charged or settled.
 var (
 	ErrUnknown  = errors.New("there is no reservation with this id")
 	ErrReused   = errors.New("the id was used for another request")
