@@ -27,7 +27,8 @@ func (r *settlements) init(to prometheus.Registerer) {
 		"policy", "kind")
 	r.settled.init(to, "settlements_total",
 		"Reservations by what became of them: measured, refunded (the request used nothing), unmeasured, timed_out and "+
-			"dropped (they stay charged), late (measured after the timeout), lost (the store did not answer, or the limit was changed).",
+			"dropped (they stay charged), late (measured after the timeout, when it was counted as timed_out), lost (the store "+
+			"did not answer, or the limit was changed).",
 		"policy", "outcome")
 	r.held.init(to, "reserved_token_seconds_total",
 		"Tokens of limits that settle times the seconds for which requests had them reserved. Its rate is the number of "+
