@@ -140,12 +140,9 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 			return nil
 		},
 	)
-	f.Func(
-		"usage",
-		"`on`: count the requests and tokens of every tenant that this process decides, and report them to the database "+
-			"every 5 s; off: do not (default on)",
-		func(text string) error { return setting.ParseSwitch(text, &s.Usage) },
-	)
+	f.Func("usage", "`on`: count the requests and tokens of every tenant that this process decides, and report them to "+
+		"the database every 5 s; off: do not (default on)",
+		func(text string) error { return setting.ParseSwitch(text, &s.Usage) })
 	f.Func(
 		"drain-time",
 		"keep accepting requests for this `duration` after SIGTERM, so that load balancers notice (default 1s)",

@@ -47,8 +47,9 @@ func TestWhatIsCountedIsReportedEveryFewSeconds(t *testing.T) {
 			{Key{"acme", "GET /x", ""}, Counts{Admitted: 4, Remaining: NoRemaining}},
 			{Key{"acme", "GET /x", "daily"}, Counts{Admitted: 4, Cost: 4, Remaining: 9}},
 		}}
-		if got := sink.seen().stored[id]; !reflect.DeepEqual(got, want) || sink.seen().ages[id] != 5*time.Second || len(sink.seen().stored) != 2 {
-			t.Errorf("batch 2 of %d is %+v from %v ago, want %+v", len(sink.seen().stored), got, sink.seen().ages[id], want)
+		now := sink.seen()
+		if got := now.stored[id]; !reflect.DeepEqual(got, want) || now.ages[id] != 5*time.Second || len(now.stored) != 2 {
+			t.Errorf("batch 2 of %d is %+v from %v ago, want %+v", len(now.stored), got, now.ages[id], want)
 		}
 		if s := r.Stats(); s.Stored != 2 || s.Waiting != 0 || s.Oldest != 0 {
 			t.Errorf("stats are %+v", s)

@@ -1,0 +1,191 @@
+package spec
+
+import (
+	"context"
+	"math/rand/v2"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// usageTraffic is load on a governed node, with the instant of each answer of the plugin.
+type usageTraffic struct {
+	n     *node
+	begun time.Time
+	stop  func()
+
+	mu      sync.Mutex
+	answers []time.Time
+	failed  int64 // requests without an answer of the plugin, which may have counted
+}
+
+// usageLoad starts load, which ends when stop is called.
+func usageLoad(t *testing.T, n *node) *usageTraffic {
+	ctx, cancel := context.WithCancel(context.Background())
+	tr, group := &usageTraffic{n: n, begun: time.Now()}, sync.WaitGroup{}
+	for range 4 {
+		group.Go(func() {
+			pace := time.NewTicker(10 * time.Millisecond)
+			defer pace.Stop()
+			for ctx.Err() == nil {
+				<-pace.C
+				a, err := n.send("GET", "/records", "apikey", "alice")
+				tr.note(err == nil && (a.Status == 200 || a.Status == 429))
+			}
+		})
+	}
+	tr.stop = sync.OnceFunc(func() {
+		cancel()
+		group.Wait()
+	})
+	t.Cleanup(tr.stop)
+	return tr
+}
+
+func (tr *usageTraffic) note(answered bool) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if answered {
+		tr.answers = append(tr.answers, time.Now())
+	} else {
+		tr.failed++
+	}
+}
+
+// count returns the number of answers so far.
+func (tr *usageTraffic) count() int64 {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return int64(len(tr.answers))
+}
+
+// between returns the number of answers from one instant to another.
+func (tr *usageTraffic) between(from, to time.Time) (n int64) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for _, at := range tr.answers {
+		if !at.Before(from) && !at.After(to) {
+			n++
+		}
+	}
+	return n
+}
+
+// signal sends a signal to the plugin process, waits for its successor and for answers of it, and returns when it sent
+// it.
+func (tr *usageTraffic) signal(t *testing.T, s syscall.Signal) time.Time {
+	t.Helper()
+	victim, at := tr.n.PluginPID(), time.Now()
+	if err := syscall.Kill(victim, s); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "another plugin process", func() bool { pid := tr.n.PluginPID(); return pid != victim && pid != 0 })
+	awaitCount(t, "traffic after the signal", tr.count, 100)
+	return at
+}
+
+// unpack runs ratelimit tidy, until no batch waits, and returns the requests that the minutes count.
+func (g *governed) unpack() (requests int64) {
+	g.t.Helper()
+	await(g.t, "all batches are unpacked", func() bool {
+		out, err := exec.Command(filepath.Join(binaries, "ratelimit"), "tidy", "--database", g.dsn).CombinedOutput()
+		if err != nil {
+			g.t.Fatalf("%v: %s", err, out)
+		}
+		return g.one(`SELECT count(*) FROM rate_limiter.usage_batches`) == 0
+	})
+	return g.one(`SELECT coalesce(sum(m.admitted + m.denied), 0)::bigint FROM rate_limiter.usage_minutes m
+		JOIN rate_limiter.usage_names policy ON policy.id = m.policy AND policy.name = ''
+		JOIN rate_limiter.usage_names tenant ON tenant.id = m.tenant AND tenant.name = 'acme'`)
+}
+
+// one returns a number from the database.
+func (g *governed) one(query string) (n int64) {
+	g.t.Helper()
+	if err := g.rows.QueryRow(g.t.Context(), query).Scan(&n); err != nil {
+		g.t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+func TestUsageIsWhatWasAnsweredAlsoOverRestartsWithoutPostgres(t *testing.T) {
+	t.Parallel()
+	g := govern(t)
+	tr := usageLoad(t, g.node)
+	awaitCount(t, "traffic", tr.count, 100)
+	tr.signal(t, syscall.SIGTERM)
+	g.server.Stop(t)
+	tr.signal(t, syscall.SIGTERM)
+	tr.signal(t, syscall.SIGTERM)
+	g.server.Start(t)
+	awaitCount(t, "traffic", tr.count, 100)
+	tr.stop()
+	answered, replays := tr.count(), g.Counters().Replays()
+	if err := g.Close(); err != nil { // ends the process with SIGTERM
+		t.Fatal(err)
+	}
+	g.restart() // sends what the ended ones have left
+	await(t, "all batches are sent", func() bool {
+		return g.number("rate_limiter_usage_batches_total") > 0 && g.number("rate_limiter_usage_batches_waiting") == 0
+	})
+	counted := g.unpack()
+	t.Logf("%d requests counted, %d answered, %d replayed; Kong answered %d without the plugin",
+		counted, answered, replays, tr.failed)
+	if counted < answered || counted > answered+replays {
+		t.Errorf("%d requests are counted, want the %d that were answered, and at most %d more", counted, answered, replays)
+	}
+}
+
+// counted and answered differ by at most what a killed process had not reported, and by what was decided and not
+// answered. A process's last batch is stored, or in the folder for the next one.
+func TestUsageOfKilledProcessesLacksOnlyTheirLastSeconds(t *testing.T) {
+	t.Parallel()
+	g := govern(t)
+	tr := usageLoad(t, g.node)
+	awaitCount(t, "traffic", tr.count, 100)
+	var kills []time.Time
+	for range 3 {
+		time.Sleep(rand.N(6 * time.Second)) // at any time between two batches
+		kills = append(kills, tr.signal(t, syscall.SIGKILL))
+	}
+	tr.stop()
+	answered, uncertain := tr.count(), tr.failed+g.Counters().Replays()
+	if err := g.Close(); err != nil {
+		t.Fatal(err)
+	}
+	g.restart()
+	await(t, "all batches are sent", func() bool {
+		return g.number("rate_limiter_usage_batches_total") > 0 && g.number("rate_limiter_usage_batches_waiting") == 0
+	})
+	counted, unreported := g.unpack(), int64(0)
+	for _, kill := range kills {
+		since := g.lastReport(kill, tr.begun)
+		lost := tr.between(since, kill.Add(time.Second)) // answers that were under way at the kill
+		t.Logf("killed %.1f s after its last batch: at most %d answers are not counted", kill.Sub(since).Seconds(), lost)
+		unreported += lost
+	}
+	t.Logf("-%d ≤ %d counted - %d answered = %d ≤ %d", unreported, counted, answered, counted-answered, uncertain)
+	if counted < answered-unreported || counted > answered+uncertain {
+		t.Errorf("counted - answered is %d, want from %d to %d", counted-answered, -unreported, uncertain)
+	}
+}
+
+// lastReport returns the instant until which all usage was reported before a kill; otherwise: nothing was reported. The
+// database computes the instant when a report arrives, which is later than that of the node by the time of the call.
+func (g *governed) lastReport(kill, otherwise time.Time) time.Time {
+	g.t.Helper()
+	const late = 3 * time.Second
+	var at *time.Time
+	err := g.rows.QueryRow(g.t.Context(), `SELECT max(watermark) FROM rate_limiter.usage_sources WHERE watermark <= $1`,
+		kill.Add(late)).Scan(&at)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if at == nil {
+		return otherwise
+	}
+	return at.Add(-late)
+}
