@@ -10,16 +10,17 @@ import (
 // mostDoubts bounds the claims that may arrive in the store later: about 5 MB.
 const mostDoubts = 10_000
 
-// doubts holds the claims of this process that the store did not answer: they may arrive there later. Nothing was charged
-// for them, so whoever takes one out may use it or delete it. It is safe for concurrent use.
+// doubts holds the claims of this process that the store did not answer, by their entries: they may arrive there later.
+// Nothing was charged for them, so a claim that is taken out may be used or deleted. It is safe for concurrent use.
 type doubts struct {
 	mu      sync.Mutex
 	byValue map[string]doubt // each value has a nonce
 }
 
+// doubt describes a claim that may arrive later.
 type doubt struct {
 	key   string
-	since time.Time
+	since time.Time // when the store did not answer
 }
 
 // add adds a claim, if there is room.
@@ -44,7 +45,7 @@ func (d *doubts) take(value []byte) bool {
 	return ok
 }
 
-// recent forgets the claims that are older than an attempt may be, and returns the others as key by value.
+// recent drops the claims that are older than an attempt may be, and returns the others as key by value.
 func (d *doubts) recent(now time.Time) map[string]string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
