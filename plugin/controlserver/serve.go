@@ -126,7 +126,9 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		server.background = append(server.background, d.reservations.Run)
 	}
 	if s.Keeper != nil {
-		server.background = append(server.background, s.Keeper.newLeader(log).Run)
+		leader := s.Keeper.newLeader(log)
+		numbers.MustRegister(leader) // its names are constants
+		server.background = append(server.background, leader.Run)
 	}
 	return server, nil
 }

@@ -48,7 +48,8 @@ type Options struct {
 }
 
 // Leader unpacks what the nodes report, sums it up, and keeps partitions and retention. Any number of processes may run
-// one: the process that holds the lock works, and the others wait for it. It is safe for concurrent use.
+// one: the process that holds the lock works, and the others wait for it. It is safe for concurrent use, and a
+// prometheus.Collector of its [Stats].
 type Leader struct {
 	options Options
 	shift   time.Duration // added to the database's clock where days are closed; for tests
@@ -126,7 +127,7 @@ func (l *Leader) lead(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		l.logSuccess()
+		l.succeed()
 		pause(ctx, l.options.Every)
 	}
 }

@@ -1,5 +1,7 @@
 package usagestore
 
+import "time"
+
 // Stats counts what a process has done as the leader.
 type Stats struct {
 	Leading bool  `json:"leader"`   // this process leads, or Once did
@@ -11,6 +13,8 @@ type Stats struct {
 	Faulty  int64 `json:"faulty"`   // batches that were set aside
 	Hours   int64 `json:"hours"`    // summed up
 	Days    int64 `json:"days"`     // closed
+
+	UnpackedAt time.Time `json:"-"` // when it had last unpacked all batches that were ready
 }
 
 // add adds what a transaction did, after its commit.
@@ -54,11 +58,12 @@ func (l *Leader) logFailure(err error) {
 	}
 }
 
-// logSuccess logs that a round succeeded after a failure.
-func (l *Leader) logSuccess() {
+// succeed records a round without an error, and logs that if the one before failed.
+func (l *Leader) succeed() {
 	l.mu.Lock()
 	before := l.failed
 	l.failed = false
+	l.stats.UnpackedAt = time.Now()
 	l.mu.Unlock()
 	if before {
 		l.options.Log.Info("unpacking usage succeeds again")
