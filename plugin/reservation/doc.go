@@ -16,18 +16,25 @@
 //
 // # Once or never
 //
-// A process takes a reservation out of its table once. Of all processes, one takes its record out of the store
-// ([Records.Take]), and only that one changes the buckets. Where no record was written, only the process that made the
-// reservation changes them. So a reservation is settled once at most, however often and wherever Kong sends the event
-// of a log phase.
+// A process takes a reservation out of its table once. Of all processes, one claims its record ([Claims]), and only that
+// one changes the buckets. Where no record was written, only the process that made the reservation changes them. So a
+// reservation is settled once at most, however often and wherever Kong sends the event of a log phase. A claimed record
+// stays for 30 seconds with the name of its claimant, which is new for each end of a request. So a claim whose answer
+// was lost is made again, and has the same answer.
 //
 //	the record               the process that made it           another process
-//	is taken out             settles                            settles
-//	is gone                  does nothing: another has settled  looks once more a second later, then does nothing
+//	is there, or claimed     settles                            settles
+//	  by the same claimant
+//	is claimed by another    does nothing: another settles      does nothing
 //	was not written          settles                            does nothing
 //	is out of reach          parks the end of the request       parks the end of the request
-//	is gone, and a lost      charges more, returns nothing      does nothing
-//	  call may be the cause
+//	is gone, and no call     does nothing: another has settled  looks once more a second later, then does nothing
+//	  was lost
+//	is gone, and its writing charges more, returns nothing      looks once more a second later, then does nothing
+//	  or a claim was lost
+//
+// The last line charges twice what was used beyond a reservation only if another process has settled it more than 30
+// seconds before.
 //
 // The token comes from the request's context, which other plugins can write. It has no bucket and no number of tokens:
 // a forged one settles nothing, or returns no more than a reservation took.

@@ -93,7 +93,7 @@ func (f *faulty) reserve(b policy.Bound, behind fault) string {
 	return token
 }
 
-func (f *faulty) records() []string { return recordsIn(f.t, f.server) }
+func (f *faulty) records() []string { return recordsIn(f.t, f.server, false) }
 
 // within waits until a condition holds.
 func within(t *testing.T, what string, holds func() bool) {

@@ -2,6 +2,7 @@ package reservation
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"slices"
 	"time"
@@ -24,14 +25,15 @@ const parkedOverhead = 512
 // reach, or not opened by this process yet.
 type requestEnd struct {
 	token
-	own    *reservation // nil: another process has made it
-	answer settle.Answer
-	at     limit.Micros // when it was read, by the wall clock
-	since  limit.Micros // when it was parked, by Options.Elapsed
-	size   int
+	own      *reservation // nil: another process has made it
+	claimant string       // of the record, the same in each try
+	answer   settle.Answer
+	at       limit.Micros // when it was read, by the wall clock
+	since    limit.Micros // when it was parked, by Options.Elapsed
+	size     int
 
 	missing  bool // its record was looked for once, and may have been on its way
-	doubtful bool // a claim of this process may have taken the record out
+	doubtful bool // a claim by this process may have been made
 }
 
 // settleForeign settles a reservation of another process.
@@ -39,7 +41,7 @@ func (t *Table) settleForeign(ctx context.Context, parsed *token, source Source)
 	t.mu.Lock()
 	t.reached++
 	t.mu.Unlock()
-	end := &requestEnd{token: *parsed, at: t.options.Now()}
+	end := &requestEnd{token: *parsed, claimant: rand.Text(), at: t.options.Now()}
 	if err := source.Read(ctx, parsed.needs, &end.answer); err != nil {
 		return fmt.Errorf("read what a request of another process used: its reservation stays charged: %w", err)
 	}
@@ -58,11 +60,11 @@ func (t *Table) finishForeign(ctx context.Context, end *requestEnd) (done bool, 
 		return false, nil
 	}
 	defer k.done()
-	text, err := k.shared.Records.Take(ctx, end.id.key())
+	text, taken, err := k.shared.Records.Claim(ctx, end.id.key(), end.claimant)
 	switch {
 	case err != nil:
-		return false, nil // the next try finds the record missing, if this call took it out
-	case text == nil && !end.missing:
+		return false, nil // the next try has the same claimant, so it gets what this one got
+	case text == nil && !taken && !end.missing:
 		end.missing = true
 		return false, nil
 	case text == nil:

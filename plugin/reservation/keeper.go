@@ -18,7 +18,7 @@ type Keeper struct {
 
 // Shared is the part of a store that all processes share.
 type Shared struct {
-	Records Records
+	Records Claims
 	// Fingerprint identifies the store in all processes that have opened it: 16 hexadecimal digits, in lower case.
 	Fingerprint string
 }

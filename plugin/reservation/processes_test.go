@@ -246,12 +246,19 @@ func calls(t *testing.T, server *redistest.Server) int {
 	return n
 }
 
-// recordsIn returns the keys of the records in a Redis.
-func recordsIn(t *testing.T, server *redistest.Server) []string {
+// recordsIn returns the keys of the records in a Redis that are claimed, or that are not.
+func recordsIn(t *testing.T, server *redistest.Server, claimed bool) (keys []string) {
 	t.Helper()
-	keys, err := server.Client(t).Keys(t.Context(), "rl:default:{r=*}").Result()
+	client := server.Client(t)
+	all, err := client.Keys(t.Context(), "rl:default:{r=*}").Result()
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, key := range all {
+		record := client.Get(t.Context(), key).Val() // "": it has expired meanwhile
+		if record != "" && strings.HasPrefix(record, "\x00") == claimed {
+			keys = append(keys, key)
+		}
 	}
 	return keys
 }
@@ -269,8 +276,8 @@ func TestAReservationCostsRedisARecordAndAClaimBesideTheTakeAndTheSettlement(t *
 		tokens = append(tokens, p.reserve(b))
 	}
 	client := server.Client(t)
-	within(t, "all are recorded", func() bool { return len(recordsIn(t, server)) == requests })
-	key := recordsIn(t, server)[0]
+	within(t, "all are recorded", func() bool { return len(recordsIn(t, server, false)) == requests })
+	key := recordsIn(t, server, false)[0]
 	if size := client.MemoryUsage(t.Context(), key).Val(); size == 0 || size > 1024 {
 		t.Errorf("a record takes %d bytes of Redis, docs/redis.md has about 1 kB", size)
 	}
@@ -286,7 +293,12 @@ func TestAReservationCostsRedisARecordAndAClaimBesideTheTakeAndTheSettlement(t *
 	if n := calls(t, server); n != 2*requests {
 		t.Errorf("%d log phases are %d calls, want one to claim and one to settle each", requests, n)
 	}
-	if left := recordsIn(t, server); len(left) != 0 {
+	if left := recordsIn(t, server, false); len(left) != 0 {
 		t.Errorf("the records %q are left", left)
+	}
+	for _, key := range recordsIn(t, server, true) {
+		if ttl := client.PTTL(t.Context(), key).Val(); ttl > 30*time.Second {
+			t.Errorf("%s is kept for %v after its request was settled", key, ttl)
+		}
 	}
 }

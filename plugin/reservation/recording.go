@@ -114,7 +114,7 @@ type claim uint8
 const (
 	claimWon         claim = iota
 	claimedElsewhere       // another process has settled it
-	claimDoubtful          // the record is gone, and it may have been this process that took it out
+	claimDoubtful          // there is neither record nor claim, and this process may have claimed it before
 	claimUnreachable       // the store did not answer
 )
 
@@ -128,14 +128,14 @@ func (end *requestEnd) claim(ctx context.Context) claim {
 	if outcome == recordNotWritten {
 		return claimWon
 	}
-	text, err := r.keeper.shared.Records.Take(ctx, r.id.key())
+	text, taken, err := r.keeper.shared.Records.Claim(ctx, r.id.key(), end.claimant)
 	switch {
-	case text != nil:
-		return claimWon
 	case err != nil:
 		end.doubtful = end.doubtful || MayHaveRun(err)
 		return claimUnreachable
-	case end.doubtful, outcome == recordUncertain:
+	case text != nil:
+		return claimWon
+	case !taken && (end.doubtful || outcome == recordUncertain):
 		return claimDoubtful
 	}
 	return claimedElsewhere

@@ -19,6 +19,14 @@ type Records interface {
 	Take(ctx context.Context, key string) ([]byte, error)
 }
 
+// Claims keeps records of which one claimant can have each. To the methods of Records a claimed record is gone.
+type Claims interface {
+	Records
+	// Claim claims the record of a key and returns it. For 30 seconds and more, it returns the record to the same
+	// claimant again, and taken to all others. It returns neither where there is no record and no claim.
+	Claim(ctx context.Context, key, claimant string) (record []byte, taken bool, err error)
+}
+
 // MayHaveRun reports whether a call of Records may have done its work in spite of its error, or may still do it.
 func MayHaveRun(err error) bool {
 	var certain interface{ MayHaveRun() bool }

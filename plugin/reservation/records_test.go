@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,15 +23,23 @@ type outcome struct{ mayHaveRun bool }
 func (o outcome) Error() string    { return "the store is away" }
 func (o outcome) MayHaveRun() bool { return o.mayHaveRun }
 
+// claimed is a record that a claimant has.
+type claimed struct {
+	record   []byte
+	claimant string
+}
+
 // memoryRecords keeps records in this process. Its calls can fail, and wait.
 type memoryRecords struct {
 	mu       sync.Mutex
 	records  map[string][]byte
+	claims   map[string]claimed
 	ttl      time.Duration // of the last record
 	addErr   error         // of each Add, which then keeps the record if it may have run
-	takeErr  error         // of each Take, which then takes the record if it may have run
+	claimErr error         // of each Get and Claim, which then claims the record if it may have run
 	adds     int
-	takes    int
+	lost     bool          // a Claim that fails does not run
+	calls    int           // of Claim
 	holdAdds chan struct{} // Add waits for it; nil: it does not
 }
 
@@ -56,7 +65,7 @@ func (m *memoryRecords) Add(_ context.Context, key string, record []byte, ttl ti
 func (m *memoryRecords) Get(_ context.Context, key string) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.records[key], m.takeErr
+	return m.records[key], m.claimErr
 }
 
 func (m *memoryRecords) Swap(context.Context, string, []byte, []byte) (bool, error) {
@@ -66,17 +75,34 @@ func (m *memoryRecords) Swap(context.Context, string, []byte, []byte) (bool, err
 func (m *memoryRecords) Take(_ context.Context, key string) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.takes++
-	if m.takeErr != nil && !MayHaveRun(m.takeErr) {
-		return nil, m.takeErr
-	}
 	record := m.records[key]
 	delete(m.records, key)
-	if m.takeErr != nil {
-		return nil, m.takeErr
-	}
 	return record, nil
 }
+
+func (m *memoryRecords) Claim(_ context.Context, key, claimant string) (record []byte, taken bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.calls++
+	if m.claimErr != nil && (m.lost || !MayHaveRun(m.claimErr)) {
+		return nil, false, m.claimErr
+	}
+	if record := m.records[key]; record != nil {
+		delete(m.records, key)
+		m.claims[key] = claimed{record, claimant}
+	}
+	claim, taken := m.claims[key]
+	switch {
+	case m.claimErr != nil:
+		return nil, false, m.claimErr
+	case claim.claimant == claimant:
+		return claim.record, false, nil
+	}
+	return nil, taken, nil
+}
+
+// expire ends the time for which claimed records are kept.
+func (m *memoryRecords) expire() { clear(m.claims) }
 
 func (m *memoryRecords) set(change func()) {
 	m.mu.Lock()
@@ -107,7 +133,9 @@ func (w *world) shares(records *memoryRecords) {
 const testStore = "0123456789abcdef"
 
 // newRecords returns records that work.
-func newRecords() *memoryRecords { return &memoryRecords{records: map[string][]byte{}} }
+func newRecords() *memoryRecords {
+	return &memoryRecords{records: map[string][]byte{}, claims: map[string]claimed{}}
+}
 
 // beside returns the world of another process, on the same buckets and records.
 func (w *world) beside() *world {
@@ -159,9 +187,14 @@ func TestWhateverBecomesOfTheRecordAReservationIsSettledOnceAndNeverReturnedInDo
 		return func(r *memoryRecords) { r.addErr = outcome{mayHaveRun} }
 	}
 	claimFails := func(mayHaveRun bool) func(*memoryRecords) {
-		return func(r *memoryRecords) { r.takeErr = outcome{mayHaveRun} }
+		return func(r *memoryRecords) { r.claimErr = outcome{mayHaveRun} }
 	}
-	taken := func(r *memoryRecords) { clear(r.records) }
+	gone := func(r *memoryRecords) { clear(r.records) }
+	taken := func(r *memoryRecords) {
+		for key := range r.records {
+			_, _, _ = r.Claim(t.Context(), key, "another")
+		}
+	}
 	none := func(*memoryRecords) {}
 	for _, test := range []race{
 		{"recorded", none, none, 30, 30, []Outcome{Measured}, Stats{}},
@@ -172,9 +205,11 @@ func TestWhateverBecomesOfTheRecordAReservationIsSettledOnceAndNeverReturnedInDo
 			Stats{Unrecorded: 1},
 		},
 		{"perhaps recorded, and it is", fails(true), none, 30, 30, []Outcome{Measured}, Stats{Unrecorded: 1}},
-		{"perhaps recorded, and it is not there", fails(true), taken, 30, 100, []Outcome{Lost}, Stats{Unrecorded: 1}},
-		{"perhaps recorded, and more was used", fails(true), taken, 130, 130, []Outcome{Measured}, Stats{Unrecorded: 1}},
-		{"settled by another process", none, taken, 30, 100, nil, Stats{Elsewhere: 1}},
+		{"perhaps recorded, and it is not there", fails(true), gone, 30, 100, []Outcome{Lost}, Stats{Unrecorded: 1}},
+		{"perhaps recorded, and more was used", fails(true), gone, 130, 130, []Outcome{Measured}, Stats{Unrecorded: 1}},
+		{"perhaps recorded, and claimed", fails(true), taken, 130, 100, nil, Stats{Unrecorded: 1, Elsewhere: 1}},
+		{"claimed by another process", none, taken, 130, 100, nil, Stats{Elsewhere: 1}},
+		{"settled by another process", none, gone, 30, 100, nil, Stats{Elsewhere: 1}},
 		{"perhaps claimed", none, claimFails(true), 30, 100, nil, Stats{Parked: 1}},
 		{"the store is away", none, claimFails(false), 30, 100, nil, Stats{Parked: 1}},
 	} {
@@ -185,7 +220,7 @@ func TestWhateverBecomesOfTheRecordAReservationIsSettledOnceAndNeverReturnedInDo
 			b := boundOf(budget(t, 100), 100)
 			text := w.reserve(b)
 			w.recorded()
-			records.set(func() { test.between(records) })
+			test.between(records)
 			w.settle(text, usedTokens(test.used))
 			w.expect(b, test.want, test.outcome...)
 			if got := w.table.Stats(); got != test.stats {
@@ -198,18 +233,21 @@ func TestWhateverBecomesOfTheRecordAReservationIsSettledOnceAndNeverReturnedInDo
 	}
 }
 
-func TestALostClaimIsMadeAgainAndReturnsNothingIfTheRecordIsGone(t *testing.T) {
+func TestALostClaimIsMadeAgainAndReturnsNothingOnceItsTimeIsUp(t *testing.T) {
 	for _, test := range []struct {
-		ran     bool // the claim took the record out
+		ran     bool // the claim was made
+		expired bool // and its time is up
 		used    float64
 		want    int64
 		outcome Outcome
 	}{
-		{false, 30, 30, Measured},
-		{false, 130, 130, Measured},
-		{true, 30, 100, Lost},
-		{true, 130, 130, Measured},
-		{true, 100, 100, Measured},
+		{false, false, 30, 30, Measured},
+		{false, false, 130, 130, Measured},
+		{true, false, 30, 30, Measured},
+		{true, false, 130, 130, Measured},
+		{true, true, 30, 100, Lost},
+		{true, true, 130, 130, Measured},
+		{true, true, 100, 100, Measured},
 	} {
 		w, records := newWorld(t, 0), newRecords()
 		w.shares(records)
@@ -217,17 +255,62 @@ func TestALostClaimIsMadeAgainAndReturnsNothingIfTheRecordIsGone(t *testing.T) {
 		text := w.reserve(b)
 		w.recorded()
 		before := maps.Clone(records.records)
-		records.takeErr = outcome{true}
+		records.claimErr = outcome{true}
 		w.settle(text, usedTokens(test.used))
 		w.expect(b, 100)
-		records.takeErr = nil
+		records.claimErr = nil
 		if !test.ran {
 			records.records = before
+		}
+		if !test.ran || test.expired {
+			records.expire()
 		}
 		w.table.retry(t.Context())
 		w.expect(b, test.want, test.outcome)
 		if s := w.table.Stats(); s != (Stats{}) || len(records.records) != 0 {
 			t.Errorf("%+v: the numbers are %+v, %d records are left", test, s, len(records.records))
+		}
+	}
+}
+
+// A log event reaches two processes, and the first claim of each is lost before or after it was made. Each event is
+// settled once, in full.
+func TestALogEventThatReachesTwoProcessesIsSettledOnceInFullWhateverClaimsAreLost(t *testing.T) {
+	const delivered, before = 0, 1 // 2: after it was made
+	for first := range 3 {
+		for second := range 3 {
+			for _, makerLast := range []bool{false, true} {
+				for _, used := range []int64{30, 130} {
+					maker, records := newWorld(t, 0), newRecords()
+					maker.shares(records)
+					other := maker.beside()
+					b := boundOf(budget(t, 100), 100)
+					text := maker.reserve(b)
+					maker.recorded()
+					order := []*world{maker, other}
+					if makerLast {
+						slices.Reverse(order)
+					}
+					for i, lost := range []int{first, second} {
+						records.claimErr, records.lost = nil, lost == before
+						if lost != delivered {
+							records.claimErr = outcome{true}
+						}
+						order[i].settle(text, usedTokens(float64(used)))
+					}
+					records.claimErr = nil
+					for range 2 {
+						order[1].table.retry(t.Context())
+						order[0].table.retry(t.Context())
+					}
+					settled := len(maker.settled) + len(other.settled)
+					parked := maker.table.Stats().Parked + other.table.Stats().Parked
+					if got := maker.used(b); got != used || settled != 1 || parked != 0 {
+						t.Errorf("lost %d and %d, the maker last: %t: used %d, charged %d, settled %d times, %d parked",
+							first, second, makerLast, used, got, settled, parked)
+					}
+				}
+			}
 		}
 	}
 }
@@ -244,7 +327,7 @@ func TestALogPhaseWaitsForTheRecordOnItsWay(t *testing.T) {
 		w.settle(text, usedTokens(30))
 	}()
 	records.set(func() {
-		if records.takes != 0 {
+		if records.calls != 0 {
 			t.Error("the record was claimed before it was there")
 		}
 	})
@@ -273,22 +356,22 @@ func TestARequestIsSettledOnceItsStoreIsBack(t *testing.T) {
 		texts = append(texts, w.reserve(b))
 	}
 	w.recorded()
-	records.takeErr = outcome{false}
+	records.claimErr = outcome{false}
 	for _, text := range texts {
 		w.settle(text, usedTokens(30))
 	}
-	records.takes = 0
+	records.calls = 0
 	w.table.retry(t.Context())
 	w.expect(b, 300)
-	if records.takes != 1 {
-		t.Errorf("a store that is away is called %d times", records.takes)
+	if records.calls != 1 {
+		t.Errorf("a store that is away is called %d times", records.calls)
 	}
 	w.keeper.Close()
 	if w.closed != 0 {
 		t.Fatal("the store was closed before its reservations were settled")
 	}
 	w.now += 30 * limit.Second
-	records.takeErr = nil
+	records.claimErr = nil
 	w.table.retry(t.Context())
 	w.expect(b, 90, Measured, Measured, Measured)
 	if w.closed != 1 || w.table.Stats() != (Stats{}) {
@@ -302,7 +385,7 @@ func TestARequestWhoseStoreStaysAwayKeepsItsReservation(t *testing.T) {
 	b := boundOf(budget(t, 100), 100)
 	text := w.reserve(b)
 	w.recorded()
-	records.takeErr = outcome{false}
+	records.claimErr = outcome{false}
 	w.settle(text, usedTokens(30))
 	foreign := w.beside().reserve(b)
 	w.recorded()

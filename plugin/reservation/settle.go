@@ -2,6 +2,7 @@ package reservation
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"slices"
 
@@ -40,7 +41,7 @@ func (t *Table) settleOwn(ctx context.Context, r *reservation, source Source) er
 		t.giveUp(r, TimedOut)
 		r.late = true
 	}
-	end := &requestEnd{token: token{id: r.id}, own: r, at: t.options.Now()}
+	end := &requestEnd{token: token{id: r.id}, own: r, claimant: rand.Text(), at: t.options.Now()}
 	if err := source.Read(ctx, r.needs, &end.answer); err != nil {
 		t.giveUp(r, Unmeasured)
 		t.discard(r)

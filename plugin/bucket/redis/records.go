@@ -41,7 +41,8 @@ func (p *Pair) Records(namespace string) *Records {
 // It is 16 characters long, and derived from no user name and no password.
 func (r *Records) Fingerprint() string { return r.fingerprint }
 
-// Add keeps a record under a key for ttl. If there is one already, it changes nothing and returns that one.
+// Add keeps a record under a key for ttl. If there is one already, it changes nothing and returns that one. A record
+// is not empty, and begins with no zero byte.
 func (r *Records) Add(ctx context.Context, key string, record []byte, ttl time.Duration) (present []byte, err error) {
 	lasts := max(ttl.Milliseconds(), 1)
 	return r.run(ctx, "add", key, record, strconv.AppendInt(nil, lasts, 10))
@@ -59,6 +60,24 @@ func (r *Records) Swap(ctx context.Context, key string, old, next []byte) (bool,
 // Take deletes the record of a key and returns it, or nil. Of all callers one at most gets it.
 func (r *Records) Take(ctx context.Context, key string) ([]byte, error) {
 	return r.run(ctx, "take", key)
+}
+
+// claimed is how long a claimed record is kept.
+const claimed = 30 * time.Second
+
+// Claim claims the record of a key and returns it. For 30 seconds it returns the record to the same claimant again, and
+// taken to all others. It returns neither where there is no record and no claim. A claimant is a text without zero
+// bytes. To the other methods a claimed record is gone, but Add changes nothing there.
+func (r *Records) Claim(ctx context.Context, key, claimant string) (record []byte, taken bool, err error) {
+	mark := []byte("\x00" + claimant + "\x00")
+	record, err = r.run(ctx, "claim", key, mark, strconv.AppendInt(nil, claimed.Milliseconds(), 10))
+	if err != nil || record == nil {
+		return nil, false, err
+	}
+	if len(record) == 0 {
+		return nil, true, nil
+	}
+	return record, false, nil
 }
 
 // run runs an action on the record of a key, and returns the record that was there before.

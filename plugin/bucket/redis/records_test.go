@@ -75,6 +75,54 @@ func TestARecordIsAddedOnceReplacedIfItIsTheOldOneAndTakenOnce(t *testing.T) {
 	}
 }
 
+func TestAClaimedRecordIsItsClaimantsFor30SecondsAndGoneToAllOthers(t *testing.T) {
+	server := redistest.Single(t)
+	client := server.Client(t)
+	r := recordsOf(t, at(server, true), schema.Redis{}, "default")
+	claim := func(claimant, record string, taken bool) {
+		t.Helper()
+		got, other, err := r.Claim(t.Context(), "k", claimant)
+		if string(got) != record || (got != nil) != (record != "") || other != taken || err != nil {
+			t.Errorf("%s gets %q, taken: %t, %v, want %q, taken: %t", claimant, got, other, err, record, taken)
+		}
+	}
+	claim("one", "", false)
+	if _, err := r.Add(t.Context(), "k", []byte("a\r\n\x00"), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		claim("one", "a\r\n\x00", false)
+		claim("two", "", true)
+		claim("on", "", true)
+		claim("", "", true)
+		expectRecord(t, r, "k", "")
+		for name, call := range map[string]func() (bool, error){
+			"take": func() (bool, error) {
+				record, err := r.Take(t.Context(), "k")
+				return record == nil, err
+			},
+			"swap": func() (bool, error) {
+				swapped, err := r.Swap(t.Context(), "k", []byte("a\r\n\x00"), []byte("b"))
+				return !swapped, err
+			},
+			"add": func() (bool, error) {
+				present, err := r.Add(t.Context(), "k", []byte("b"), time.Hour)
+				return present != nil, err
+			},
+		} {
+			if ok, err := call(); !ok || err != nil {
+				t.Errorf("%s of a claimed record: %t, %v", name, ok, err)
+			}
+		}
+	}
+	const key = "rl:default:{r=k}"
+	if ttl := client.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > 30*time.Second {
+		t.Errorf("a claimed record is kept for %v", ttl)
+	}
+	must(t, client, "del", key)
+	claim("one", "", false)
+}
+
 func TestARecordExpiresAndASwapDoesNotProlongIt(t *testing.T) {
 	server := redistest.Single(t)
 	client := server.Client(t)
@@ -113,11 +161,14 @@ func TestOneCallOfARecordIsOneScriptOfCommandsThatBucketsNeedToo(t *testing.T) {
 	if swapped, err := r.Swap(t.Context(), "k", []byte("a"), []byte("b")); !swapped || err != nil {
 		t.Fatal(swapped, err)
 	}
-	if record, err := r.Take(t.Context(), "k"); string(record) != "b" || err != nil {
-		t.Fatal(string(record), err)
+	if record, taken, err := r.Claim(t.Context(), "k", "a"); string(record) != "b" || taken || err != nil {
+		t.Fatal(string(record), taken, err)
 	}
-	if got := calls(t, client); got["evalsha"] != 3 || got["eval"]+got["script|load"] != 0 {
-		t.Errorf("three calls are %v", got)
+	if _, err := r.Take(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	if got := calls(t, client); got["evalsha"] != 4 || got["eval"]+got["script|load"] != 0 {
+		t.Errorf("four calls are %v", got)
 	}
 }
 
