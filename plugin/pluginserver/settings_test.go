@@ -56,8 +56,8 @@ func TestAWrongSettingIsNamedWithItsPlaceAndTheFix(t *testing.T) {
 		want []string
 	}{
 		{
-			args: []string{"-time-budget", "0s", "-max-buckets", "none"},
-			want: []string{"-time-budget", "-max-buckets", "at least 1"},
+			args: []string{"-time-budget", "0s", "-max-buckets", "none", "-usage", "true"},
+			want: []string{"-time-budget", "-max-buckets", "at least 1", "-usage", "must be on or off"},
 		},
 		{args: []string{"-memory-limit", "5 apples"}, want: []string{"-memory-limit", "MiB"}},
 		{args: []string{"-log-level", "loud"}, want: []string{"-log-level", "loud", "must be debug, info, warn or error"}},

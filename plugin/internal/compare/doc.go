@@ -4,6 +4,7 @@
 //   - BenchmarkHotKey and BenchmarkZipf: time, CPU, allocations and store calls of a decision, for one tenant
 //     and for 100,000 of very different popularity.
 //   - BenchmarkAdmit: the whole path of a request, from facts to headers.
+//   - BenchmarkUsage: the same without usage and with it.
 //   - BenchmarkLatency: the wait of callers that all decide as fast as they can.
 //   - BenchmarkTraffic and BenchmarkDenials: the cost for Redis of paced traffic of one hot tenant, and of a denied
 //     flood.

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync/atomic"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -146,48 +144,6 @@ func BenchmarkAdmit(b *testing.B) {
 			})
 		}
 	}
-}
-
-// BenchmarkUsage compares the path of a request of four limits without usage and with it, by time and by the CPU's
-// time, which other programs on the machine change less.
-func BenchmarkUsage(b *testing.B) {
-	for _, tenants := range []int{1, 1000, 10_000} {
-		for _, counted := range []string{"off", "on"} {
-			b.Run(fmt.Sprintf("tenants=%d/usage=%s", tenants, counted), func(b *testing.B) {
-				p, _ := benchPath(b, 4)
-				if counted == "on" {
-					p.Observers = append(p.Observers, usage.NewCounter(usage.CounterOptions{}))
-				}
-				facts := make([]fixedFacts, tenants)
-				var x admit.Exchange
-				admit := func(i int) {
-					if err := p.Admit(context.Background(), &facts[i], &x); err != nil || x.Response.Denied {
-						b.Fatal("denied", err)
-					}
-				}
-				for i := range facts {
-					facts[i].tenant = "tenant-" + strconv.Itoa(i)
-					admit(i)
-				}
-				b.ReportAllocs()
-				began, i := cpuTime(b), 0
-				for b.Loop() {
-					i = (i + 31) % tenants
-					admit(i)
-				}
-				b.ReportMetric(float64((cpuTime(b)-began).Nanoseconds())/float64(b.N), "cpu-ns/op")
-			})
-		}
-	}
-}
-
-// cpuTime returns the CPU's time of this process.
-func cpuTime(tb testing.TB) time.Duration {
-	var used syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
-		tb.Fatal(err)
-	}
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 func TestADecisionOfFourBoundsInMemoryAllocatesNothing(t *testing.T) {

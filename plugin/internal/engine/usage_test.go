@@ -1,0 +1,44 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestDecisionsAndSettlementsCountAsUsageIfThatIsOn(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		e := newFixture(t).Engine
+		if err := e.FollowRows(policysync.Options{Source: policysync.Source{DSN: "postgres://nowhere"}}); err != nil {
+			t.Fatal(err)
+		}
+		if on {
+			e.CountUsage()
+		}
+		sources := e.Sources()
+		sources.Reservations = func() metrics.Reservations { return metrics.Reservations{} }
+		e.Metrics = metrics.New("1", sources)
+		path, release, err := e.Build(schema.Config{}.WithDefaults(), new(policy.Plan))
+		if err != nil {
+			t.Fatal(err)
+		}
+		release()
+		observers := len(path.Observers)
+		budget := &policy.Bound{Policy: &policy.Policy{Name: "tokens"}, Cost: 100}
+		e.Settlements().Reserved(budget)
+		e.Settlements().Settled(budget, reservation.Settlement{Change: -30, Tenant: "acme", Endpoint: "chat"})
+		if !on {
+			if e.usage != nil || sources.Usage != nil || observers != 2 {
+				t.Errorf("usage is off, and %d observers count", observers)
+			}
+			continue
+		}
+		if n := sources.Usage(); n.Rows != 2 || observers != 3 {
+			t.Errorf("%d rows count a settlement with %d observers, want one of requests and one of the policy", n.Rows, observers)
+		}
+	}
+}
