@@ -17,7 +17,7 @@ func TestAnOutageIsDecidedFromLeasesFirstAndThenByFailModes(t *testing.T) {
 	m := f.join()
 	f.awaitLeases(m)
 	awaitTurn(t)
-	closed, local := yearly(2000), yearly(2000)
+	closed, local := yearly(6000), yearly(6000) // more than is spent until both tenants are seen to have leases
 	local.others = `,"fail_mode":"local"`
 	flows := map[string]*traffic{}
 	for name, b := range map[string]bound{"closed": closed, "local": local} {
