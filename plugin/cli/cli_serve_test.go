@@ -4,6 +4,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -115,5 +117,42 @@ func TestATakenPortIsTheOnlyErrorOfAServerThatNeverStarted(t *testing.T) {
 	}
 	if strings.Contains(text, "last numbers") {
 		t.Errorf("numbers are shown before the reason:\n%s", text)
+	}
+}
+
+func TestTheLeaderOfServeHasALoginOfItsOwnOrThatOfTheAPI(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "dsn")
+	if err := os.WriteFile(file, []byte("host=from-file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	otherwise := &controlserver.Database{Name: "--database"}
+	for line, want := range map[string]string{
+		"": "--database", "--keeper-database off": "", "--keeper-database-file off": "",
+		"--keeper-database host=h":                          "--keeper-database h",
+		"--keeper-database-file " + file:                    "--keeper-database-file " + file + " from-file",
+		"--keeper-database host=h --keeper-database-file f": "not both",
+		"--keeper-database host":                            "--keeper-database: must be a connection string",
+		"--keeper-database-file /does/not/exist":            "--keeper-database-file: open /does/not/exist",
+	} {
+		_, c, err := parseServe(t, nil, line)
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		got := ""
+		switch database, err := c.keeperDatabase(otherwise); {
+		case err != nil:
+			got = err.Error()
+		case database == otherwise:
+			got = database.Name
+		case database != nil:
+			config, err := database.Connect()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = database.Name + " " + config.ConnConfig.Host
+		}
+		if !strings.Contains(got, want) || want == "" && got != "" {
+			t.Errorf("%q: %s, want %s", line, got, want)
+		}
 	}
 }

@@ -52,13 +52,9 @@ func (s *session) setAside(ctx context.Context, h head, fault error) error {
 // retryFaulty tries the batches that were set aside once more. They are below last_seq of their sources; that they are
 // still there shows that they were never added.
 func (s *session) retryFaulty(ctx context.Context) error {
-	rows, err := s.conn.Query(ctx, selectFaulty)
+	heads, err := listFaulty(ctx, s.conn, selectFaulty)
 	if err != nil {
-		return fmt.Errorf("list the batches that are set aside: %w", err)
-	}
-	heads, err := pgx.CollectRows(rows, pgx.RowToStructByPos[head])
-	if err != nil {
-		return fmt.Errorf("list the batches that are set aside: %w", err)
+		return err
 	}
 	for i := range heads {
 		if err := s.retry(ctx, &heads[i]); err != nil {
@@ -66,6 +62,36 @@ func (s *session) retryFaulty(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// querier is a connection or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// listFaulty returns batches that were set aside.
+func listFaulty(ctx context.Context, q querier, sql string, args ...any) ([]head, error) {
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("list the batches that are set aside: %w", err)
+	}
+	heads, err := pgx.CollectRows(rows, pgx.RowToStructByPos[head])
+	if err != nil {
+		return nil, fmt.Errorf("list the batches that are set aside: %w", err)
+	}
+	return heads, nil
+}
+
+// dropFaulty drops batches that were set aside and are too late by now.
+func (s *session) dropFaulty(ctx context.Context) error {
+	return s.transact(ctx, func(tx pgx.Tx, now state) error {
+		heads, err := listFaulty(ctx, tx, selectOldFaulty, now.oldest())
+		if err != nil {
+			return err
+		}
+		u := &unpacking{session: s, tx: tx}
+		return u.deleteBatches(ctx, heads)
+	})
 }
 
 // retry adds a batch that was set aside, drops it if it is too late, or leaves it.

@@ -122,13 +122,15 @@ func (l *Leader) lead(ctx context.Context) error {
 	}
 	for {
 		bounded, cancel := context.WithTimeout(ctx, roundTime)
-		err := s.round(bounded)
+		more, err := s.round(bounded)
 		cancel()
 		if err != nil {
 			return err
 		}
-		l.succeed()
-		pause(ctx, l.options.Every)
+		if !more {
+			l.succeed()
+			pause(ctx, l.options.Every)
+		}
 	}
 }
 
@@ -144,8 +146,9 @@ func (l *Leader) Once(ctx context.Context) (done Stats, err error) {
 	if err == nil && leads {
 		l.setLeading(true)
 		defer l.setLeading(false)
-		if err = s.retryFaulty(ctx); err == nil {
-			err = s.round(ctx)
+		err = s.retryFaulty(ctx)
+		for more := true; more && err == nil; {
+			more, err = s.round(ctx)
 		}
 	}
 	return l.Stats(), err
@@ -217,39 +220,47 @@ func (s *session) tryLock(ctx context.Context) (leads bool, err error) {
 	return leads, nil
 }
 
-// round does all work that is due.
-func (s *session) round(ctx context.Context) error {
-	if chores := !time.Now().Before(s.choresAt); chores {
-		if err := s.keepPartitions(ctx); err != nil {
-			return err
-		}
-		if err := s.dropSources(ctx); err != nil {
-			return err
+// round does the work that is due, and reports whether there is more. It ends in time for the next chores, also while
+// many batches wait.
+func (s *session) round(ctx context.Context) (more bool, err error) {
+	choresDue := !time.Now().Before(s.choresAt)
+	if choresDue {
+		if err := s.tidyUsage(ctx); err != nil {
+			return false, err
 		}
 	}
-	for more := true; more; {
-		var err error
+	for end := time.Now().Add(choresEvery); ; {
 		if more, err = s.unpack(ctx); err != nil {
-			return err
+			return false, err
+		}
+		if !more || time.Now().After(end) {
+			break
 		}
 	}
-	if err := s.sumUp(ctx); err != nil {
-		return err
+	if err := s.sumUp(ctx); err != nil || !choresDue {
+		return more, err
 	}
-	if time.Now().Before(s.choresAt) {
-		return nil
-	}
-	more := false
+	choresLeft := false
 	if s.options.Chores != nil {
-		var err error
-		if more, err = s.options.Chores(ctx, s.conn); err != nil {
-			return fmt.Errorf("chores: %w", err)
+		if choresLeft, err = s.options.Chores(ctx, s.conn); err != nil {
+			return false, fmt.Errorf("chores: %w", err)
 		}
 	}
-	if !more {
+	if !choresLeft {
 		s.choresAt = time.Now().Add(choresEvery)
 	}
-	return nil
+	return more, nil
+}
+
+// tidyUsage keeps the partitions, and drops what is no longer needed to unpack.
+func (s *session) tidyUsage(ctx context.Context) error {
+	if err := s.keepPartitions(ctx); err != nil {
+		return err
+	}
+	if err := s.dropSources(ctx); err != nil {
+		return err
+	}
+	return s.dropFaulty(ctx)
 }
 
 // keepPartitions makes the partitions that are due, and drops old ones.

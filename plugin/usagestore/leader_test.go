@@ -58,6 +58,27 @@ func TestABatchThatCannotBeDecodedIsSetAsideUntilALeaderCan(t *testing.T) {
 	}
 }
 
+func TestABatchThatWasSetAsideIsDroppedWhenItIsTooLate(t *testing.T) {
+	w := newWorld(t)
+	l := w.run()
+	p := newProcess(1)
+	w.reportBytes(p.node, p.epoch, 1, 0, []byte("damaged"))
+	w.await("set aside", func() bool { return l.Stats().Faulty == 1 })
+	w.exec(`UPDATE rate_limiter.usage_batches SET began = began - interval '4 days'`)
+	s, err := l.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	if err := s.dropFaulty(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := w.number(`SELECT (SELECT count(*) FROM rate_limiter.usage_batches) + sum(batches)::bigint
+		FROM rate_limiter.usage_nodes`); left != 0 {
+		t.Errorf("%d batches are left, or counted as waiting", left)
+	}
+}
+
 func TestABatchReportedAsAnotherOneIsSetAside(t *testing.T) {
 	w := newWorld(t)
 	p := newProcess(1)
@@ -277,5 +298,24 @@ func TestABatchWithAnImpossibleAgeGetsAPossibleTime(t *testing.T) {
 	if n := w.number(`SELECT count(*) FROM rate_limiter.usage_batches
 		WHERE began BETWEEN received_at - interval '30 days' AND received_at`); n != 2 {
 		t.Errorf("%d of 2 batches began in the last 30 days", n)
+	}
+}
+
+func TestNamesBeyondTheBoundCountTogether(t *testing.T) {
+	w := newWorld(t)
+	p := newProcess(1)
+	w.report(p.node, p.next(count("acme", 1)), 0)
+	w.lead()
+	w.exec(`ALTER TABLE rate_limiter.usage_names ALTER COLUMN id RESTART WITH 2000000`)
+	w.exec(`INSERT INTO rate_limiter.usage_names (name) VALUES ('last')`)
+	w.report(p.node, p.next(count("acme", 10), count("new", 100), count("new too", 1000)), 0)
+	w.report(p.node, p.next(count("newer", 10_000)), 0)
+	w.lead()
+	for name, want := range map[string]int64{"acme": 11, "(other)": 11_100} {
+		got := w.number(`SELECT sum(admitted)::bigint FROM rate_limiter.usage_minutes
+			JOIN rate_limiter.usage_names ON id = tenant WHERE name = $1`, name)
+		if got != want {
+			t.Errorf("%s has %d admitted, want %d", name, got, want)
+		}
 	}
 }
