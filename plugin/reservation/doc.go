@@ -16,8 +16,8 @@
 //
 // # Once or never
 //
-// A process takes a reservation out of its table once. Of all processes, one claims its record ([Claims]), and only that
-// one changes the buckets. Where no record was written, only the process that made the reservation changes them. So a
+// A process takes a reservation out of its table once. Of all processes, one claims its record ([Claims]), and it alone
+// changes the buckets. Where no record was written, only the process that made the reservation changes them. So a
 // reservation is settled once at most, however often and wherever Kong sends the event of a log phase. A claimed record
 // stays for 30 seconds with the name of its claimant, which is new for each end of a request. So a claim whose answer
 // was lost is made again, and has the same answer.
