@@ -49,7 +49,8 @@
 // The table has at most [Options.Most] reservations. Beyond that one is dropped, with its record: one that has timed
 // out, and so can only be charged more, or else the one that would time out first, which is counted. A record expires
 // after twice the timeout. At most 1,024 records are on their way at a time; beyond that a reservation is not recorded,
-// and only its own process can settle it. At most 10,000 ends of requests are parked, of 32 MB, for ten minutes each.
+// and only its own process can settle it. At most 10,000 ends of requests are parked, of 32 MB, for ten minutes each. A
+// store that this process never had open has a quarter of that room.
 //
 // What a request used is measured by package settle, and what a change does to a bucket is in package limit.
 package reservation

@@ -86,6 +86,7 @@ func (t *Table) finishForeign(ctx context.Context, end *requestEnd) (done bool, 
 func (t *Table) addShared(k *Keeper) {
 	t.mu.Lock()
 	t.shared[k.shared.Fingerprint] = append(t.shared[k.shared.Fingerprint], k)
+	t.known[k.shared.Fingerprint] = true
 	t.mu.Unlock()
 	select {
 	case t.opened <- struct{}{}:
@@ -116,6 +117,13 @@ func (t *Table) sharedKeeper(store string) *Keeper {
 	return nil
 }
 
+// share is the room that the parked ends of one store take.
+type share struct{ ends, bytes int }
+
+// unknownShare is the part of the room, 1 in so many, that the ends of one store have which never was open. Who forges
+// tokens of such a store leaves room for others.
+const unknownShare = 4
+
 // park keeps the end of a request until its store can be reached, and reports whether there is room.
 func (t *Table) park(end *requestEnd) bool {
 	end.since, end.size = t.options.Elapsed(), end.answer.Size()+parkedOverhead
@@ -123,6 +131,14 @@ func (t *Table) park(end *requestEnd) bool {
 	defer t.mu.Unlock()
 	if len(t.parked) >= maxParked || t.parkedBytes+end.size > maxParkedBytes {
 		return false
+	}
+	if end.own == nil && !t.known[end.store] {
+		s := t.parkedFor[end.store]
+		s.ends, s.bytes = s.ends+1, s.bytes+end.size
+		if s.ends > maxParked/unknownShare || s.bytes > maxParkedBytes/unknownShare {
+			return false
+		}
+		t.parkedFor[end.store] = s
 	}
 	t.parked, t.parkedBytes = append(t.parked, end), t.parkedBytes+end.size
 	return true
@@ -142,6 +158,7 @@ func (t *Table) retry(ctx context.Context) {
 	t.mu.Lock()
 	waiting := t.parked
 	t.parked, t.parkedBytes = nil, 0
+	clear(t.parkedFor)
 	t.mu.Unlock()
 	unreachable := map[string]bool{} // by the fingerprint of the store
 	for _, end := range waiting {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -540,6 +541,8 @@ func TestASlowStoreHoldsUpABoundedNumberOfRecords(t *testing.T) {
 
 func TestOnlyABoundedPartOfWhatWaitsIsKept(t *testing.T) {
 	w := newWorld(t, 0)
+	w.shares(newRecords())
+	w.records.claimErr = outcome{false}
 	huge := usedTokens(1)
 	huge.answer.Log = make([]byte, maxParkedBytes/4)
 	for i := range 8 {
@@ -548,6 +551,34 @@ func TestOnlyABoundedPartOfWhatWaitsIsKept(t *testing.T) {
 	if s := w.table.Stats(); s != (Stats{Parked: 3, Abandoned: 5}) {
 		t.Errorf("the numbers are %+v", s)
 	}
+}
+
+func TestAStoreThatNeverWasOpenHasAQuarterOfTheRoom(t *testing.T) {
+	w, opened := newWorld(t, 0), testStore[:15]+"0"
+	w.table.Keeper(w.store, &Shared{Records: newRecords(), Fingerprint: opened}, func() {}).Close()
+	park := func(store string, n int, e end) {
+		for i := range n {
+			w.settle(fmt.Sprintf("%032x.%s.l", i, store), e)
+		}
+	}
+	expect := func(parked int, abandoned uint64) {
+		t.Helper()
+		if s := w.table.Stats(); s != (Stats{Parked: parked, Abandoned: abandoned}) {
+			t.Errorf("the numbers are %+v, want %d parked and %d abandoned", s, parked, abandoned)
+		}
+	}
+	const quarter = maxParked / 4
+	huge := usedTokens(1)
+	huge.answer.Log = make([]byte, maxParkedBytes/8)
+	park(testStore[:15]+"1", 3, huge)
+	expect(1, 2)
+	park(testStore, quarter+10, usedTokens(1))
+	expect(1+quarter, 12)
+	w.table.retry(t.Context())
+	park(testStore, 1, usedTokens(1))
+	expect(1+quarter, 13)
+	park(opened, maxParked, usedTokens(1))
+	expect(maxParked, 13+1+quarter)
 }
 
 func TestAnUnreadableRecordSettlesNothing(t *testing.T) {

@@ -51,6 +51,8 @@ type Table struct {
 	shared      map[string][]*Keeper // the open ones, by the fingerprint of their store
 	parked      []*requestEnd
 	parkedBytes int
+	known       map[string]bool  // the fingerprints of stores that are or were open
+	parkedFor   map[string]share // by the fingerprint of a store that never was
 
 	made, reached uint64       // reservations, and requests with one whose log phase came
 	firstMade     limit.Micros // when the first one was made
@@ -76,7 +78,8 @@ func New(o Options) *Table {
 		o.Most = DefaultMost
 	}
 	return &Table{
-		options: o, byID: map[id]*reservation{}, shared: map[string][]*Keeper{},
+		options: o, byID: map[id]*reservation{}, shared: map[string][]*Keeper{}, known: map[string]bool{},
+		parkedFor: map[string]share{},
 		slots: make(chan struct{}, maxWriting), opened: make(chan struct{}, 1),
 	}
 }
