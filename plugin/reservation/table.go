@@ -80,7 +80,7 @@ func New(o Options) *Table {
 	return &Table{
 		options: o, byID: map[id]*reservation{}, shared: map[string][]*Keeper{}, known: map[string]bool{},
 		parkedFor: map[string]share{},
-		slots: make(chan struct{}, maxWriting), opened: make(chan struct{}, 1),
+		slots:     make(chan struct{}, maxWriting), opened: make(chan struct{}, 1),
 	}
 }
 
