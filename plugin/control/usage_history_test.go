@@ -28,6 +28,11 @@ func withHistory(t *testing.T) *world {
 	return w
 }
 
+// midnight returns the begin of a day, some days from today.
+func midnight(days int) string {
+	return time.Now().UTC().AddDate(0, 0, days).Format("2006-01-02T00:00:00Z")
+}
+
 func TestTheHistoryOfAnOrgIsFilteredAndGrouped(t *testing.T) {
 	t.Parallel()
 	w := withHistory(t)
@@ -39,7 +44,8 @@ func TestTheHistoryOfAnOrgIsFilteredAndGrouped(t *testing.T) {
 		"?group_by=endpoint%2Bpolicy": {4, 12},
 		"?policy=daily":               {1, 6},
 		"?policy=none":                {0, 0},
-		"?to=" + time.Now().UTC().Format("2006-01-02T00:00:00Z") + "&from=2026-01-01T00:00:00Z&step=1d": {0, 0},
+		"?step=1d&from=" + midnight(-9) + "&to=" + midnight(0): {0, 0},
+		"?step=1d&from=" + midnight(0) + "&to=" + midnight(1):  {1, 6},
 	} {
 		got := read[control.UsageHistory](w, w.want(w.as("GET", acmeHistory+query, ""), http.StatusOK))
 		var admitted int64
