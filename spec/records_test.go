@@ -16,8 +16,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// held is a node with a budget of 1,000 tokens in Redis, of which some requests to /chat have reserved 100 each: they are
-// at the upstream, until they are let go, and use 30 each.
+// held is a node with a budget of 1,000 tokens in Redis, of which some requests to /chat have reserved 100 each: they
+// are at the upstream, until they are let go, and use 30 each.
 type held struct {
 	budget
 	redis   *redis.Client

@@ -139,8 +139,8 @@ func (c quietConn) CloseWrite() error {
 	return failed
 }
 
-// stopListening denies new connections and ends an Accept that waits. Connections that wait in the kernel stay there for
-// acceptQueued. It reports false if the listener is closed, or is no socket.
+// stopListening denies new connections and ends an Accept that waits. Connections that wait in the kernel stay there
+// for acceptQueued. It reports false if the listener is closed, or is no socket.
 func stopListening(listener net.Listener) bool {
 	socket, ok := listener.(interface {
 		syscall.Conn

@@ -46,7 +46,9 @@ func TestTokensThatWereDueBackAndDidNotComeBackAreCounted(t *testing.T) {
 	} {
 		m.Settlements().Settled(&b, s)
 	}
-	for kind, want := range map[tokenKind]float64{unreturnedTokens: 40 + 2 + 5, returnedTokens: 70 + 98 + 100, overspentTokens: 80} {
+	for kind, want := range map[tokenKind]float64{
+		unreturnedTokens: 40 + 2 + 5, returnedTokens: 70 + 98 + 100, overspentTokens: 30 + 50,
+	} {
 		if got := testutil.ToFloat64(m.settlements.tokens.with(settledTokensKey{"budget", kind})); got != want {
 			t.Errorf("%v tokens are %v, want %v", got, kind, want)
 		}
