@@ -191,3 +191,53 @@ func (tr *traffic) sums(table string) map[usage.Key]usage.Counts {
 	}
 	return all
 }
+
+// The lock of a session can be lost without notice, for example behind a pooler in transaction mode.
+func TestTwoLeadersAtOnceAddEveryBatchOnce(t *testing.T) {
+	w := newWorld(t)
+	var leaders []*Leader
+	for i := range 2 {
+		leaders = append(leaders, w.runWith(func(o *Options) { o.Lock += int64(i) }))
+	}
+	w.await("both leading", func() bool { return leaders[0].Stats().Leading && leaders[1].Stats().Leading })
+	const times, each = 10, 20
+	processes := []*process{newProcess(2), newProcess(4), newProcess(6)} // of one node
+	for range times {
+		w.reportTogether(processes, each)
+	}
+	want := int64(times * each * len(processes))
+	w.await("all unpacked", func() bool { return leaders[0].Stats().Batches+leaders[1].Stats().Batches >= want })
+	w.await("all summed up", func() bool { return w.admitted("usage_hours") >= want })
+	for _, table := range []string{"usage_minutes", "usage_hours"} {
+		if got := w.admitted(table); got != want {
+			t.Errorf("%s has %d admitted, want %d", table, got, want)
+		}
+	}
+	if first, second := leaders[0].Stats().Batches, leaders[1].Stats().Batches; first+second != want {
+		t.Errorf("the leaders have added %d and %d batches, want %d together", first, second, want)
+	}
+}
+
+// reportTogether reports batches of processes in one transaction, so that leaders find all of them at the same time.
+func (w *world) reportTogether(processes []*process, each int) {
+	w.Helper()
+	err := pgx.BeginFunc(w.Context(), w.pool, func(tx pgx.Tx) error {
+		for _, p := range processes {
+			for range each {
+				b := p.next(count("acme", 1))
+				payload, err := b.MarshalBinary()
+				if err != nil {
+					return err
+				}
+				if _, err := tx.Exec(w.Context(), `SELECT rate_limiter.report_usage($1, $2, $3, '30 hours', $4)`, p.node,
+					b.Epoch, b.Seq, payload); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+}

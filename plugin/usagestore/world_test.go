@@ -186,10 +186,14 @@ func (l *logText) count(text string) int {
 }
 
 // run runs a leader with short pauses until the test ends.
-func (w *world) run() *Leader {
+func (w *world) run() *Leader { return w.runWith(func(*Options) {}) }
+
+// runWith runs a leader with other options.
+func (w *world) runWith(change func(*Options)) *Leader {
 	w.Helper()
 	l := w.newLeader()
 	l.options.Every = 5 * time.Millisecond
+	change(&l.options)
 	ctx, cancel := context.WithCancel(w.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- l.Run(ctx) }()
