@@ -72,8 +72,14 @@ func sourceFaults(sources []SettleSource, path string) []Fault {
 	return faults
 }
 
-// pathProblem returns what is wrong with the path of a log source, or "".
+// reservationSource is where the plugin itself keeps the token of a request's reservation.
+const reservationSource = "shared.trl"
+
+// pathProblem returns what is wrong with the name of a shared source or the path of a log source, or "".
 func pathProblem(source string) string {
+	if source == reservationSource {
+		return "must not be shared.trl, where the plugin keeps its reservation: use another name"
+	}
 	path, ok := strings.CutPrefix(source, "log.")
 	if !ok {
 		return ""
