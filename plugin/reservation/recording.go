@@ -128,12 +128,12 @@ func (end *requestEnd) claim(ctx context.Context) claim {
 	if outcome == recordNotWritten {
 		return claimWon
 	}
-	text, taken, err := r.keeper.shared.Records.Claim(ctx, r.id.key(), end.claimant)
+	won, taken, err := r.keeper.shared.Records.ClaimOwn(ctx, r.id.key(), end.claimant)
 	switch {
 	case err != nil:
 		end.doubtful = end.doubtful || MayHaveRun(err)
 		return claimUnreachable
-	case text != nil:
+	case won:
 		return claimWon
 	case !taken && (end.doubtful || outcome == recordUncertain):
 		return claimDoubtful

@@ -25,6 +25,9 @@ type Claims interface {
 	// Claim claims the record of a key and returns it. For 30 seconds and more, it returns the record to the same
 	// claimant again, and taken to all others. It returns neither where there is no record and no claim.
 	Claim(ctx context.Context, key, claimant string) (record []byte, taken bool, err error)
+	// ClaimOwn is Claim for a claimant that has the record, so that the store need not keep it: won says that it is the
+	// claimant's.
+	ClaimOwn(ctx context.Context, key, claimant string) (won, taken bool, err error)
 }
 
 // MayHaveRun reports whether a call of Records may have done its work in spite of its error, or may still do it.

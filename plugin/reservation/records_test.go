@@ -102,6 +102,11 @@ func (m *memoryRecords) Claim(_ context.Context, key, claimant string) (record [
 	return nil, taken, nil
 }
 
+func (m *memoryRecords) ClaimOwn(ctx context.Context, key, claimant string) (won, taken bool, err error) {
+	record, taken, err := m.Claim(ctx, key, claimant)
+	return record != nil, taken, err
+}
+
 // expire ends the time for which claimed records are kept.
 func (m *memoryRecords) expire() { clear(m.claims) }
 

@@ -69,8 +69,19 @@ const claimed = 30 * time.Second
 // taken to all others. It returns neither where there is no record and no claim. A claimant is a text without zero
 // bytes. To the other methods a claimed record is gone, but Add changes nothing there.
 func (r *Records) Claim(ctx context.Context, key, claimant string) (record []byte, taken bool, err error) {
+	return r.claim(ctx, "claim", key, claimant)
+}
+
+// ClaimOwn claims the record of a key for a claimant that has it, and reports whether it did, as Claim does. What is
+// kept for 30 seconds is the claim alone.
+func (r *Records) ClaimOwn(ctx context.Context, key, claimant string) (won, taken bool, err error) {
+	record, taken, err := r.claim(ctx, "own", key, claimant)
+	return record != nil, taken, err
+}
+
+func (r *Records) claim(ctx context.Context, action, key, claimant string) (record []byte, taken bool, err error) {
 	mark := []byte("\x00" + claimant + "\x00")
-	record, err = r.run(ctx, "claim", key, mark, strconv.AppendInt(nil, claimed.Milliseconds(), 10))
+	record, err = r.run(ctx, action, key, mark, strconv.AppendInt(nil, claimed.Milliseconds(), 10))
 	if err != nil || record == nil {
 		return nil, false, err
 	}

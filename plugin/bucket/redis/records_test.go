@@ -123,6 +123,35 @@ func TestAClaimedRecordIsItsClaimantsFor30SecondsAndGoneToAllOthers(t *testing.T
 	claim("one", "", false)
 }
 
+func TestAClaimOfOnesOwnRecordKeepsTheClaimAlone(t *testing.T) {
+	server := redistest.Single(t)
+	client := server.Client(t)
+	r := recordsOf(t, at(server, true), schema.Redis{}, "default")
+	own := func(claimant string, won, taken bool) {
+		t.Helper()
+		if got, other, err := r.ClaimOwn(t.Context(), "k", claimant); got != won || other != taken || err != nil {
+			t.Errorf("%s wins: %t, taken: %t, %v, want %t and %t", claimant, got, other, err, won, taken)
+		}
+	}
+	own("one", false, false)
+	if _, err := r.Add(t.Context(), "k", bytes.Repeat([]byte("a"), 1000), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		own("one", true, false)
+		own("two", false, true)
+		if record, taken, err := r.Claim(t.Context(), "k", "two"); record != nil || !taken || err != nil {
+			t.Errorf("another claimant gets %q, taken: %t, %v", record, taken, err)
+		}
+		expectRecord(t, r, "k", "")
+	}
+	const key = "rl:default:{r=k}"
+	if size, ttl := client.StrLen(t.Context(), key).Val(), client.PTTL(t.Context(), key).Val(); size != 6 || ttl <= 0 ||
+		ttl > 30*time.Second {
+		t.Errorf("%d bytes are kept for %v", size, ttl)
+	}
+}
+
 func TestARecordExpiresAndASwapDoesNotProlongIt(t *testing.T) {
 	server := redistest.Single(t)
 	client := server.Client(t)
@@ -177,7 +206,10 @@ func TestARecordThatIsOutOfReachFailsWithItsOutcome(t *testing.T) {
 	block := at(server, false)
 	block.ReadTimeout = 50
 	r := recordsOf(t, block, schema.Redis{}, "default")
-	expectRecord(t, r, "k", "")
+	eventually(t, "a call in time, which loads the script", func() bool {
+		_, err := r.Get(t.Context(), "k")
+		return err == nil
+	})
 	take := func(when string, mayHaveRun bool) {
 		t.Helper()
 		_, err := r.Take(t.Context(), "k")
