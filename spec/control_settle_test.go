@@ -34,7 +34,7 @@ type settlement struct {
 func (a *api) remaining() int64 {
 	a.t.Helper()
 	var d decision
-	a.want(http.StatusOK, &d, http.MethodPost, check, `{"org_id":"acme","endpoint":"records","dry_run":true,"reserve":0}`)
+	a.want(http.StatusOK, &d, http.MethodPost, check, `{"org_id":"acme","endpoint":"records","dry_run":true,"reserve":1}`)
 	return d.Remaining
 }
 
@@ -106,8 +106,8 @@ func TestReservationsAreKeptInTheProcessWithStrategyLocal(t *testing.T) {
 	}
 	group.Wait()
 	var d decision
-	a.want(http.StatusOK, &d, http.MethodPost, check, reserve("last", 0))
-	if d.Remaining != 10_000-30*55 {
-		t.Errorf("%d tokens remain, want 8350", d.Remaining)
+	a.want(http.StatusOK, &d, http.MethodPost, check, reserve("last", 1))
+	if d.Remaining != 10_000-30*55-1 {
+		t.Errorf("%d tokens remain, want 8349", d.Remaining)
 	}
 }

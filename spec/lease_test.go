@@ -22,8 +22,8 @@ func TestSoakNoIntervalExceedsTheLimitWhileLeasingNodesJoinAndLeave(t *testing.T
 	awaitTurn(t)
 	f := onSocket(t, redistest.Single(t))
 	bounds := []bound{
-		{algorithm: "token_bucket", limit: 300, window: time.Second, burst: 2000},
-		{algorithm: "fixed_window", limit: 800, window: 2 * time.Second},
+		{algorithm: "token_bucket", limit: 100, window: time.Second, burst: 2000},
+		{algorithm: "fixed_window", limit: 1000, window: 10 * time.Second},
 	}
 	var crowd crowd
 	for _, b := range bounds {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -57,7 +58,11 @@ func hold(t *testing.T, change func(*gateway.Options)) *held {
 }
 
 // records returns the keys of the records in Redis.
-func (h *held) records() []string { return h.redis.Keys(h.t.Context(), "rl:*:{r=*}").Val() }
+func (h *held) records() []string {
+	return slices.DeleteFunc(h.redis.Keys(h.t.Context(), "rl:*:{r=*}").Val(), func(key string) bool {
+		return strings.HasPrefix(h.redis.Get(h.t.Context(), key).Val(), "\x00") // claimed
+	})
+}
 
 // end lets the requests go, and waits until their log phases are over.
 func (h *held) end() {
