@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -77,19 +78,27 @@ type UsageHistory struct {
 
 // check cuts the times to whole steps, and returns an InvalidError for a query that is too long.
 func (q *UsageQuery) check() error {
-	step := q.Step.Span
-	if q.From = q.From.UTC().Truncate(step); q.To.UTC().Truncate(step) != q.To.UTC() {
-		q.To = q.To.Truncate(step).Add(step)
+	var err error
+	if q.From, q.To, err = q.Step.cut(q.From, q.To); err != nil {
+		return err
 	}
-	q.To = q.To.UTC()
-	switch {
-	case !q.From.Before(q.To):
-		return &InvalidError{Field: "from", Problem: "must be before to"}
-	case q.To.Sub(q.From) > MaxUsageSteps*step:
+	if q.To.Sub(q.From) > MaxUsageSteps*q.Step.Span {
 		return &InvalidError{Field: "step", Problem: fmt.Sprintf(
 			"from and to are more than %d steps apart: choose a longer step or a shorter time", MaxUsageSteps)}
 	}
 	return nil
+}
+
+// cut returns the times, extended to whole steps of UTC. The error is an InvalidError: there is no time between them.
+func (s UsageStep) cut(from, to time.Time) (first, end time.Time, err error) {
+	first, end = from.UTC().Truncate(s.Span), to.UTC().Truncate(s.Span)
+	if !end.Equal(to) {
+		end = end.Add(s.Span)
+	}
+	if !first.Before(end) {
+		return first, end, &InvalidError{Field: "from", Problem: "must be before to"}
+	}
+	return first, end, nil
 }
 
 // Usage returns a usage history of a tenant. It covers what the leader has unpacked, also what is not summed up yet.
@@ -118,7 +127,7 @@ func (s *Store) Usage(ctx context.Context, q UsageQuery) (UsageHistory, error) {
 }
 
 func (q *UsageQuery) args() []any {
-	return []any{q.Tenant, q.From, q.To, q.Endpoint, q.Policy, q.ByEndpoint, q.ByPolicy, q.Step.unit, MaxUsageRows + 1}
+	return []any{q.From, q.To, q.Tenant, q.Endpoint, q.Policy, q.ByEndpoint, q.ByPolicy, q.Step.unit, MaxUsageRows + 1}
 }
 
 // usageStarts maps each table to the time before which another table of the same step has the rows.
@@ -126,27 +135,37 @@ var usageStarts = map[string]string{
 	"usage_minutes": "hours_until", "usage_hours": "days_until", "usage_days": "'-infinity'",
 }
 
-// sql returns the statement. Its tables are read at one instant, so no row counts in two of them.
-func (q *UsageQuery) sql() string {
-	rows := ""
-	for i, table := range q.Step.from {
+// rows returns a statement for the rows of a step from $1 until $2, with a further condition. Its tables are read at
+// one instant, so no row counts in two of them.
+func (s UsageStep) rows(condition string) string {
+	var b strings.Builder
+	for i, table := range s.from {
 		start, late := usageStarts[table], "0"
 		if i == 0 {
 			start = "'-infinity'"
 		} else {
-			rows += " UNION ALL "
+			b.WriteString(" UNION ALL ")
 		}
 		if table == "usage_days" {
 			late = "CASE WHEN late THEN admitted + denied ELSE 0 END"
 		}
-		rows += `SELECT at, endpoint, policy, admitted, soft, denied, shadow_denied, cost, remaining_min, ` + late + ` AS late
+		b.WriteString(`SELECT at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost, remaining_min, ` +
+			late + ` AS late
 			FROM rate_limiter.` + table + `, rate_limiter.usage_state
-			WHERE tenant = (SELECT id FROM rate_limiter.usage_names WHERE name = $1)
-			AND at >= $2 AND at < $3 AND at >= ` + start
+			WHERE at >= $1 AND at < $2 AND at >= ` + start + ` AND ` + condition)
 	}
+	return b.String()
+}
+
+// usageSums lists the sums of requests by column, each of a row's counts.
+const usageSums = `sum(admitted)::bigint AS admitted, sum(soft)::bigint AS soft, sum(denied)::bigint AS denied,
+	sum(shadow_denied)::bigint AS shadow_denied, sum(late)::bigint AS late`
+
+// sql returns the statement.
+func (q *UsageQuery) sql() string {
+	rows := q.Step.rows(`tenant = (SELECT id FROM rate_limiter.usage_names WHERE name = $3)`)
 	return `SELECT date_trunc($8, at, 'UTC') AS at, CASE WHEN $6 THEN e.name END AS endpoint,
-			CASE WHEN $7 THEN p.name END AS policy, sum(admitted)::bigint AS admitted, sum(soft)::bigint AS soft,
-			sum(denied)::bigint AS denied, sum(shadow_denied)::bigint AS shadow_denied, sum(late)::bigint AS late,
+			CASE WHEN $7 THEN p.name END AS policy, ` + usageSums + `,
 			sum(cost) FILTER (WHERE p.name <> '')::bigint AS cost,
 			min(remaining_min) FILTER (WHERE p.name <> '') AS remaining
 		FROM (` + rows + `) u
