@@ -36,13 +36,16 @@ func init() {
 	}
 	for id, who := range map[string]string{
 		"get-org": "yyy.???", "put-org": "y...???", "get-org-policies": "yyy.???", "get-org-usage": "yyy.???",
-		"get-org-usage-history": "yyy.???", "reset-org-usage": "y...???",
-		"check": "y.y.???", "check-batch": "y.y.???", // a viewer would pass with dry_run
+		"get-org-usage-history": "yyy.???", "reset-org-usage": "y...???", "get-usage-top": "yy..???",
+		"list-near-limit": "yy..???",
+		"check":           "y.y.???", "check-batch": "y.y.???", // a viewer would pass with dry_run
 	} {
 		may[id] = who
 	}
 	checkAsAdmin := func(c *contract, o operation) { c.check(o, c.do(o.call(admin))) }
-	for _, id := range []string{"get-org-policies", "get-org-usage", "get-org-usage-history"} {
+	for _, id := range []string{
+		"get-org-policies", "get-org-usage", "get-org-usage-history", "get-usage-top", "list-near-limit",
+	} {
 		scenarios[id] = checkAsAdmin
 	}
 	scenarios["reset-org-usage"] = func(c *contract, o operation) {

@@ -130,6 +130,8 @@ func New(o Options) (*Server, error) {
 	s.registerOrgs()
 	s.registerUsage()
 	s.registerUsageHistory()
+	s.registerUsageTop()
+	s.registerNearLimit()
 	s.registerCheck()
 	s.registerRecord()
 	s.registerHealth()

@@ -212,9 +212,12 @@ func usageOf(policies *policy.Plan, b *policy.Bound, status *decision.Status) Bu
 }
 
 // fraction returns a ÷ b, rounded to a thousandth.
-func fraction(a, b int64) float64 {
+func fraction(a, b int64) float64 { return rounded(float64(a) / float64(b)) }
+
+// rounded returns a fraction, rounded to a thousandth.
+func rounded(fraction float64) float64 {
 	const thousandths = 1000
-	return float64(int64(float64(a)/float64(b)*thousandths+0.5)) / thousandths
+	return float64(int64(fraction*thousandths+0.5)) / thousandths
 }
 
 // timeOf returns an instant as JSON shows it.

@@ -1,0 +1,169 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// registerNearLimit adds the operation that lists orgs that have used up most of a limit.
+func (s *Server) registerNearLimit() {
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "list-near-limit", Method: http.MethodGet, Path: "/v1/ratelimit/near-limit",
+		Tags: []string{usageTag}, Summary: "List the orgs that have used most of a limit lately",
+		Description: "For each org and policy: the least that was left in the last minutes, from the usage history, beside " +
+			"the limit that is in force now. It lacks the last seconds. A limit that requests were not counted against in " +
+			"this time is missing, and so are limits that orgs share, and orgs that are banned or exempt now. Of a limit per user or " +
+			"credential it is the one with the least left. Overrides that name a user, a credential or an address, and " +
+			"tiers that requests claim, are not taken into account. Policies of one name count together, by endpoint.",
+	}, readAccess), s.nearLimit)
+}
+
+// NearLimits has the orgs that have used most of a limit.
+type NearLimits struct {
+	Above float64     `json:"above"`
+	Since time.Time   `json:"since"                    doc:"The begin of the time that was looked at."`
+	Rules int64       `json:"policy_version,omitempty" doc:"The version of the database's policies that is in force; absent: there are none."`
+	Items []NearLimit `json:"items"                    doc:"The largest fraction is first."`
+}
+
+// NearLimit is a limit that an org has used most of.
+type NearLimit struct {
+	Org       string    `json:"org_id"`
+	Policy    string    `json:"policy"              doc:"The name of the policy."`
+	Row       int64     `json:"policy_id,omitempty" doc:"The id of the policy in the database; absent: it is in the plugin's config."`
+	Endpoint  string    `json:"endpoint"            doc:"Where the least was left: a policy's pattern, or a route's name; empty: none."`
+	Scope     string    `json:"scope"               example:"tenant"`
+	Mode      string    `json:"mode"                enum:"enforce,shadow,log"`
+	Limit     int64     `json:"limit"               doc:"Tokens, as in X-RateLimit-Limit, in force now."`
+	Remaining int64     `json:"remaining_min"       doc:"The least that was left, in tokens."`
+	Fraction  float64   `json:"fraction"            doc:"1 − remaining_min ÷ limit."`
+	At        time.Time `json:"at"                  doc:"The last minute in which the limit was counted there."`
+}
+
+type nearLimitInput struct {
+	Above float64 `query:"above" default:"0.8" doc:"The least fraction of a limit that was used."             minimum:"0" maximum:"1"`
+	Last  string  `query:"last"  default:"10m" doc:"How long to look back, at most 24h."                     maxLength:"32"`
+	Limit int     `query:"limit" default:"100" doc:"The maximum number of items."                            minimum:"1" maximum:"1000"`
+}
+
+// longestNear bounds how long a list of near limits looks back. Minutes are kept for two days.
+const longestNear = 24 * time.Hour
+
+// Resolve implements [huma.Resolver].
+func (in *nearLimitInput) Resolve(huma.Context) []error {
+	return checkSpan("query.last", in.Last, longestNear)
+}
+
+type nearLimitOutput struct{ Body NearLimits }
+
+func (s *Server) nearLimit(ctx context.Context, in *nearLimitInput) (*nearLimitOutput, error) {
+	policies, err := s.loadedPlan()
+	if err != nil {
+		return nil, err
+	}
+	last := spanOr(in.Last, 0)
+	list := nearList{above: in.Above, most: in.Limit, items: []NearLimit{}}
+	var tenant string
+	var limits limitsByPlace
+	for row, err := range s.Store.UsageLeft(ctx, last) {
+		if err != nil {
+			return nil, s.readError("read what limits left", err)
+		}
+		if limits == nil || row.Tenant != tenant {
+			tenant = row.Tenant
+			if limits, err = limitsOf(ctx, policies, tenant, s.now()); err != nil {
+				return nil, err
+			}
+		}
+		if b, ok := limits.find(row.Policy, row.Endpoint); ok {
+			list.add(&row, &b)
+		}
+	}
+	list.cut()
+	for i := range list.items {
+		list.items[i].Fraction = rounded(list.items[i].Fraction)
+	}
+	return &nearLimitOutput{NearLimits{
+		Above: in.Above, Since: s.Now().UTC().Add(-last).Truncate(time.Minute), Rules: policies.Version(), Items: list.items,
+	}}, nil
+}
+
+// limitPlace is where a limit applies: a policy's name and an endpoint, "" for those without a pattern.
+type limitPlace struct{ policy, endpoint string }
+
+// limitsByPlace holds an org's bounds that no other org spends from.
+type limitsByPlace map[limitPlace]policy.Bound
+
+// otherUser is the name of a user and of a credential that no row names: it is no character.
+const otherUser = "\uffff"
+
+// limitsOf returns the bounds of an org's requests, for each endpoint that its limits distinguish. Users and credentials
+// have those of one that no override names.
+func limitsOf(ctx context.Context, policies *policy.Plan, org string, now limit.Micros) (limitsByPlace, error) {
+	found := limitsByPlace{}
+	requests := Requests{User: otherUser, Credential: otherUser}
+	id, err := requests.orgIdentity(ctx, policies, org)
+	policies.VisitRequestKinds(id, nil, now, func(_ *identity.Identity, r *policy.Resolution) {
+		if r.Banned {
+			return
+		}
+		for _, b := range r.Bounds {
+			if !b.Policy.Scope.Shared() && b.Policy.Scope != policy.IP {
+				found[limitPlace{b.Policy.Name, r.Endpoint}] = b
+			}
+		}
+	})
+	return found, err
+}
+
+// find returns the bound of a policy at an endpoint. Routes, and patterns that no policy has any more, have that of
+// requests without a pattern.
+func (l limitsByPlace) find(name, endpoint string) (policy.Bound, bool) {
+	b, ok := l[limitPlace{name, endpoint}]
+	if !ok {
+		b, ok = l[limitPlace{name, ""}]
+	}
+	return b, ok
+}
+
+// nearList collects the limits with the largest fraction.
+type nearList struct {
+	above float64
+	most  int
+	items []NearLimit
+}
+
+// add adds a row if enough of its limit was used. It keeps at most twice as many as the list may have.
+func (l *nearList) add(row *pgstore.UsageLeft, b *policy.Bound) {
+	size := b.Policy.Limit.Spec().Burst
+	used := float64(size-min(row.Remaining, size)) / float64(size)
+	if used < l.above {
+		return
+	}
+	l.items = append(l.items, NearLimit{
+		Org: row.Tenant, Policy: row.Policy, Row: b.Policy.Row, Endpoint: row.Endpoint, Scope: b.Policy.Scope.String(),
+		Mode: b.Policy.Mode.String(), Limit: size, Remaining: row.Remaining, Fraction: used, At: row.At.UTC(),
+	})
+	if len(l.items) >= 2*l.most {
+		l.cut()
+	}
+}
+
+// cut sorts the list, and drops what it has too many of.
+func (l *nearList) cut() {
+	slices.SortFunc(l.items, func(a, b NearLimit) int {
+		return cmp.Or(-cmp.Compare(a.Fraction, b.Fraction), cmp.Compare(a.Org, b.Org), cmp.Compare(a.Policy, b.Policy),
+			cmp.Compare(a.Endpoint, b.Endpoint))
+	})
+	l.items = l.items[:min(len(l.items), l.most)]
+}
