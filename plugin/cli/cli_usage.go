@@ -9,7 +9,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-var usageCommands = []*command{{
+var usageCommands = []*command{usageShowCommand, usageTopCommand, usageExportCommand}
+
+var usageShowCommand = &command{
 	words: "usage show", args: "TENANT", brief: "show what a tenant has used by minute, hour or day", least: 1, most: 1,
 	about: `It shows the requests that all nodes have reported, without the last seconds. Minutes are kept for 2 days,
 hours for 60 days and days for 3 years. Without --step, the step follows from --last: minutes up to 2h, hours up to 14d,
@@ -48,7 +50,7 @@ With --policy it shows what that policy did: the tokens that it charged, and the
 			return c.print(found, func(out *page) { usagePage(out, &q, &found) })
 		})
 	},
-}}
+}
 
 // stepOf returns the step of a name; without one, the step that suits a duration.
 func stepOf(name string, last time.Duration) (pgstore.UsageStep, error) {
