@@ -98,8 +98,8 @@ var foreign = map[string][]string{
 	},
 	"github.com/redis": {"plugin/bucket/redis", "internal", "plugin/internal", "spec"},
 	"github.com/jackc": {
-		"plugin/policysync", "plugin/pgstore", "plugin/usagestore", "plugin/pluginserver", "plugin/controlserver", "plugin/cli",
-		"migrations",
+		"plugin/policysync", "plugin/pgstore", "plugin/usagestore", "plugin/pluginserver", "plugin/controlserver",
+		"plugin/cli", "migrations",
 		"internal", "spec",
 	},
 	"github.com/yuin": {},
