@@ -107,8 +107,8 @@ type limitsByPlace map[limitPlace]policy.Bound
 // otherUser is the name of a user and of a credential that no row names: it is no character.
 const otherUser = "\uffff"
 
-// limitsOf returns the bounds of an org's requests, for each endpoint that its limits distinguish. Users and credentials
-// have those of one that no override names.
+// limitsOf returns the bounds of an org's requests, for each endpoint that its limits distinguish. Users and
+// credentials have those of one that no override names.
 func limitsOf(ctx context.Context, policies *policy.Plan, org string, now limit.Micros) (limitsByPlace, error) {
 	found := limitsByPlace{}
 	requests := Requests{User: otherUser, Credential: otherUser}
