@@ -21,7 +21,7 @@ const (
 // core lists the folders that an adapter may import.
 var core = []string{
 	"schema", "plugin/limit", "plugin/identity", "plugin/settle", "plugin/policy", "plugin/decision", "plugin/response",
-	"plugin/admit", "plugin/internal",
+	"plugin/admit", "plugin/events", "plugin/internal",
 }
 
 // stores lists the folders that a store of buckets may import.
@@ -40,6 +40,7 @@ var rules = map[string][]string{
 	"plugin/limit":    {},
 	"plugin/identity": {},
 	"plugin/settle":   {"plugin/limit", "schema"},
+	"plugin/events":   {},
 	"plugin/policy":   {"plugin/identity", "plugin/limit", "plugin/settle", "schema", "internal/docpath"},
 	"plugin/decision": {"plugin/identity", "plugin/limit", "plugin/policy"},
 	"plugin/response": {"plugin/decision", "plugin/identity", "plugin/limit", "plugin/policy", "schema"},
@@ -112,7 +113,8 @@ var foreign = map[string][]string{
 var impure = []string{"context", "log", "log/slog", "net", "net/http", "os", "io/fs", "database/sql", "sync/atomic"}
 
 var pure = []string{
-	"plugin/limit", "plugin/identity", "plugin/settle", "plugin/policy", "plugin/decision", "plugin/response", "schema",
+	"plugin/limit", "plugin/identity", "plugin/settle", "plugin/policy", "plugin/decision", "plugin/response", "plugin/events",
+	"schema",
 }
 
 // file is a Go file with its imports.
