@@ -84,7 +84,9 @@ func (p *plane) write(statement string) {
 // operate runs the operator's program.
 func (p *plane) operate(args ...string) string {
 	p.t.Helper()
-	out, err := p.command(args...).Output()
+	cmd := p.command(args...)
+	cmd.Env = append(cmd.Env, "PGCONNECT_TIMEOUT=60") // a busy machine may take longer than the default of 5 s
+	out, err := cmd.Output()
 	if failed := new(exec.ExitError); errors.As(err, &failed) {
 		p.t.Fatalf("ratelimit %q: %v\n%s%s", args, err, out, failed.Stderr)
 	}

@@ -6,52 +6,64 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
+// On a busy machine the first request of an outage may come after the life of the leases. Such an outage keeps the other
+// promises, and another one follows.
 func TestAnOutageIsDecidedFromLeasesFirstAndThenByFailModes(t *testing.T) {
 	t.Parallel()
-	const connections = 8
 	proxy := proxyTo(t, redistest.Single(t))
 	f := onRedis(t, fmt.Sprintf(`"host":"127.0.0.1","port":%d,"send_timeout":3000,"read_timeout":3000`, proxy.Port()))
 	nodes := f.joinAll(2)
+	const most = 5
+	for n := range most {
+		if closed, local := f.strike(t, n, proxy, nodes); closed > 0 && local > 0 {
+			return
+		}
+	}
+	t.Errorf("in %d outages no lease was spent while Redis was unavailable", most)
+}
+
+// strike makes Redis unavailable to two nodes with tokens on lease, and compares the decisions with the promises. It
+// returns how many requests leases have admitted meanwhile, of a tenant with each fail mode.
+func (f *fleet) strike(t *testing.T, n int, proxy *faultproxy.Proxy, nodes []*member) (closed, local int) {
+	t.Helper()
+	const connections = 8
 	f.awaitLeases(nodes...)
 	awaitTurn(t)
-	closed, local := yearly(2000), yearly(2000)
-	local.others = `,"fail_mode":"local"`
-	flows := map[string]*traffic{}
-	for i, flow := range []struct {
-		tenant string
-		bound  bound
-	}{{"closed", closed}, {"local", local}} {
-		flows[flow.tenant] = f.offer(by(flow.tenant), steady(500))
-		flows[flow.tenant].to(nodes[i], nodes[i].open(`"degraded_header":true,`, flow.bound.config()), connections)
+	quota := yearly(2000)
+	modes := []string{"closed", "local"}
+	flows := make([]*traffic, len(modes))
+	for i, mode := range modes {
+		limit := quota
+		limit.others = fmt.Sprintf(`,"fail_mode":%q`, mode)
+		flows[i] = f.offer(by(fmt.Sprintf("%s-%d", mode, n)), steady(500))
+		flows[i].to(nodes[i], nodes[i].open(`"degraded_header":true,`, limit.config()), connections)
 	}
+	await(t, "leases of both tenants", func() bool { return nodes[0].out() > 0 && nodes[1].out() > 0 })
 	var struck time.Duration
-	// When Redis goes away each node has tokens on lease for its tenant, and no request is in flight. The next ones follow
-	// within the life of a lease.
-	await(t, "leases of both tenants", func() (both bool) {
-		flows["closed"].between(func() {
-			flows["local"].between(func() {
-				if both = nodes[0].out() > 0 && nodes[1].out() > 0; both {
-					proxy.Partition()
-					struck = f.since()
-				}
-			})
+	// No request is in flight when Redis goes away, and the next ones follow within the life of a lease.
+	flows[0].between(func() {
+		flows[1].between(func() {
+			proxy.Partition()
+			struck = f.since()
 		})
-		return both
 	})
-	flows["local"].awaitDenials(t, 100) // this node's share of the limit is exhausted, too
+	flows[1].awaitDenials(t, 100) // this node's share of the limit is exhausted, too
 	if err := proxy.Heal(); err != nil {
 		t.Fatal(err)
 	}
-	healed := f.since()
-	for name, tr := range flows {
-		tr.awaitDenialByRedis(t, healed)
-		t.Run(name, func(t *testing.T) {
-			checkOutage(t, name == "local", tr.stop(), span{struck, healed}, closed, connections)
+	away := span{struck, f.since()}
+	leased := make([]int, len(modes))
+	for i, mode := range modes {
+		flows[i].awaitDenialByRedis(t, away.To)
+		t.Run(fmt.Sprintf("%s-%d", mode, n), func(t *testing.T) {
+			leased[i] = checkOutage(t, mode == "local", flows[i].stop(), away, quota, connections)
 		})
 	}
+	return leased[0], leased[1]
 }
 
 // awaitDenialByRedis waits until Redis has denied a request after an instant.
@@ -65,9 +77,11 @@ func (tr *traffic) awaitDenialByRedis(t *testing.T, after time.Duration) {
 	})
 }
 
-// checkOutage compares the decisions about a quota with the promise for a time without Redis.
-func checkOutage(t *testing.T, local bool, samples []sample, away span, quota bound, connections int) {
-	leased, alone, undecided := 0, 0, 0
+// checkOutage compares the decisions about a quota with the promise for a time without Redis. It returns how many
+// requests leases have admitted meanwhile.
+func checkOutage(t *testing.T, local bool, samples []sample, away span, quota bound, connections int) (leased int) {
+	t.Helper()
+	alone, undecided := 0, 0
 	for _, one := range samples {
 		switch meanwhile := one.Sent > away.From && one.Answered < away.To; {
 		case one.Status == http.StatusServiceUnavailable:
@@ -81,8 +95,8 @@ func checkOutage(t *testing.T, local bool, samples []sample, away span, quota bo
 	all, share := counted(samples, http.StatusOK), quota.limit*chaosShare/100
 	t.Logf("%d admitted in all; while Redis was unavailable %d from leases and %d by this node; %d not decided",
 		all, leased, alone, undecided)
-	if leased == 0 || leased > quota.share() {
-		t.Errorf("%d were admitted from leases while Redis was unavailable, want some and at most %d", leased, quota.share())
+	if leased > quota.share() {
+		t.Errorf("%d were admitted from leases while Redis was unavailable, want at most %d", leased, quota.share())
 	}
 	if !local {
 		share = 0
@@ -97,4 +111,5 @@ func checkOutage(t *testing.T, local bool, samples []sample, away span, quota bo
 	if least := quota.limit - quota.share() - 2*connections; all > quota.limit+share || all < least {
 		t.Errorf("%d were admitted in all, want from %d to %d", all, least, quota.limit+share)
 	}
+	return leased
 }
