@@ -257,7 +257,7 @@ func TestAScriptWhoseReplyIsLostIsNotRunAgain(t *testing.T) {
 
 func TestACallEndsWithItsContext(t *testing.T) {
 	eachWay(t, func(t *testing.T, pipelined bool) {
-		server := redistest.Single(t) // of its own: it hangs until the end
+		server := redistest.Single(t) // of its own: it hangs
 		block := at(server, pipelined)
 		block.ReadTimeout = 60_000
 		c := checked(t, countScript, block)
@@ -265,6 +265,7 @@ func TestACallEndsWithItsContext(t *testing.T) {
 			t.Fatal(err)
 		}
 		server.Hang(t)
+		t.Cleanup(func() { server.Resume(t) }) // before the client closes, which waits for the answers
 		err := atOnce(8, 1, func() error {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second/2)
 			defer cancel()
