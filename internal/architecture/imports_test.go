@@ -41,6 +41,7 @@ var rules = map[string][]string{
 	"plugin/identity": {},
 	"plugin/settle":   {"plugin/limit", "schema"},
 	"plugin/events":   {},
+	"plugin/abuse":    {},
 	"plugin/policy":   {"plugin/identity", "plugin/limit", "plugin/settle", "schema", "internal/docpath"},
 	"plugin/decision": {"plugin/identity", "plugin/limit", "plugin/policy"},
 	"plugin/response": {"plugin/decision", "plugin/identity", "plugin/limit", "plugin/policy", "schema"},
@@ -114,7 +115,7 @@ var impure = []string{"context", "log", "log/slog", "net", "net/http", "os", "io
 
 var pure = []string{
 	"plugin/limit", "plugin/identity", "plugin/settle", "plugin/policy", "plugin/decision", "plugin/response", "plugin/events",
-	"schema",
+	"plugin/abuse", "schema",
 }
 
 // file is a Go file with its imports.

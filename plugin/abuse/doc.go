@@ -1,0 +1,44 @@
+// Package abuse scores how tenants send requests, and puts those that look like an attack on a ladder of penalties.
+//
+// [Config.Score] is a pure function: from the state of a tenant and what happened in one minute it returns the next
+// state and a [Verdict], with the reason in words. One process of the fleet calls it for every tenant and minute. It
+// has no clock, and the state is all that it remembers.
+//
+// # Signals
+//
+// Three signals flag a tenant. Each needs denials, because a limit that admits a request has no objection to it:
+//
+//   - DeniedShare: of the requests of the last minutes, most were denied.
+//   - Spike: the requests of the last minutes are many times the tenant's own baseline, and half of them were denied.
+//   - Breadth: many more different users, addresses or credentials than usual were denied, and a good part of the
+//     requests.
+//
+// A signal flags from its second minute in a row on, so a burst of a minute, such as an hourly job, does not flag.
+//
+// A denial counts if a limit had no room. Denials by a ban, by fail mode closed, or for a missing name do not count: the
+// caller leaves them out. Of the denials under a penalty, those that the limit without it would have admitted do not
+// count either, so a penalty is no evidence for the next one. For fifteen minutes after a store that did not answer has
+// denied a tenth of a tenant's requests in a minute nothing flags it, because clients that were denied retry.
+//
+// # Baseline
+//
+// A baseline is an exponentially weighted mean with its variance, updated by
+//
+//	d = x − mean;  mean += α·d;  variance = (1 − α)·(variance + α·d²)
+//
+// as in Tony Finch, "Incremental calculation of weighted mean and variance" (University of Cambridge, 2009), with α of
+// a half-life of six hours. The n-th value has α of at least 1/n, which makes the first hours a plain mean.
+//
+// A baseline does not learn an attack: it learns no minute of a tenant on the ladder, none that is flagged, and none
+// with more than a tenth of the requests denied. What it learns counts as three deviations above the mean at most. So a
+// tenant that grows slowly raises its baseline up to its limits, and no further. Spike and Breadth do not flag before
+// an hour of minutes is learned. Minutes without requests are not learned: the baseline is that of a minute in which
+// the tenant sends.
+//
+// # Ladder
+//
+// The first flag is a warning, without an effect. A tenant that is still flagged five minutes after a step climbs to
+// the next one: half of its limits, a tenth, a ban of 5 minutes, a ban of an hour. After a ban it has a tenth again. A
+// tenant that was on a penalty within the last day climbs two steps at a time, and its next ban lasts an hour. Fifteen
+// minutes without a flag take it one step down.
+package abuse

@@ -1,0 +1,200 @@
+package abuse
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Counts holds requests of a time.
+type Counts struct {
+	Admitted int64
+	Denied   int64 // because a limit had no room
+}
+
+// requests returns all requests.
+func (c Counts) requests() int64 { return c.Admitted + c.Denied }
+
+// excuse returns the counts without the denials that limits without a penalty would have admitted. A penalty of half of
+// a limit that admitted 100 requests has denied at most another 100.
+func (c Counts) excuse(factor int64) Counts {
+	if factor <= 0 || factor >= 1000 {
+		return c
+	}
+	own := min(c.Denied, c.Admitted*(1000-factor)/factor)
+	return Counts{Admitted: c.Admitted + own, Denied: c.Denied - own}
+}
+
+// share returns the fraction of the requests that were denied.
+func (c Counts) share() float64 {
+	if c.Denied == 0 {
+		return 0
+	}
+	return float64(c.Denied) / float64(c.requests())
+}
+
+// Observation holds what happened to the requests of a tenant in a minute, and in the Window that it ends.
+type Observation struct {
+	Minute, Window Counts
+	// Users, Addresses and Credentials are the different ones that were denied in Window.
+	Users, Addresses, Credentials int64
+	// Unavailable counts requests of the minute that were denied because a store did not answer: our fault.
+	Unavailable int64
+	// Factor is the penalty in force, in thousandths; 1000: none.
+	Factor int64
+	// Most bounds the step that the tenant may be on. None: it is exempt.
+	Most Step
+}
+
+// State is what is remembered of a tenant. The zero value is that of a new one.
+type State struct {
+	Step      Step      `json:"step"`
+	Since     time.Time `json:"since,omitzero"`      // when it came to the step
+	Suspect   bool      `json:"suspect,omitempty"`   // the minute before had a signal
+	FlaggedAt time.Time `json:"flagged_at,omitzero"` // the last time
+	EndedAt   time.Time `json:"ended_at,omitzero"`   // the last penalty
+	BannedAt  time.Time `json:"banned_at,omitzero"`  // the last time
+	FaultAt   time.Time `json:"fault_at,omitzero"`   // when a store that did not answer last denied its requests
+
+	Demand      Baseline `json:"demand"`      // requests of a minute
+	Users       Baseline `json:"users"`       // denied in Window
+	Addresses   Baseline `json:"addresses"`   // likewise
+	Credentials Baseline `json:"credentials"` // likewise
+}
+
+// Forgive returns the state without its place on the ladder, and without what makes the next climb faster.
+func (s State) Forgive() State {
+	return State{Demand: s.Demand, Users: s.Users, Addresses: s.Addresses, Credentials: s.Credentials}
+}
+
+// Signal names what flags a tenant.
+type Signal string
+
+// The signals, as the metric names them.
+const (
+	DeniedShare Signal = "denied_share"
+	Spike       Signal = "spike"
+	Breadth     Signal = "breadth"
+)
+
+// Flag is a signal with its numbers.
+type Flag struct {
+	Signal Signal
+	Text   string
+}
+
+// Verdict is the outcome of a minute.
+type Verdict struct {
+	Flags    []Flag // none: the minute was unsuspicious
+	From, To Step
+	Most     Step // that the tenant may be on
+}
+
+// Flagged reports whether a signal flagged the tenant.
+func (v Verdict) Flagged() bool { return len(v.Flags) > 0 }
+
+// Moved reports whether the tenant has come to another step.
+func (v Verdict) Moved() bool { return v.From != v.To }
+
+// Reason returns in words why the tenant is on its step.
+func (v Verdict) Reason() string {
+	var texts []string
+	for _, f := range v.Flags {
+		texts = append(texts, f.Text)
+	}
+	switch evidence := strings.Join(texts, "; "); {
+	case v.To > v.From:
+		return fmt.Sprintf("%s, because %s", v.To.effect(), evidence)
+	case v.From.BanTime() > 0 && v.To == Tenth:
+		return fmt.Sprintf("%s, because %s is over", v.To.effect(), v.From.effect())
+	case v.To < v.From && v.To == v.Most:
+		return fmt.Sprintf("%s after %s, because it is exempt", v.To.effect(), v.From.effect())
+	case v.To < v.From:
+		return fmt.Sprintf("%s after %s, because it went without a flag", v.To.effect(), v.From.effect())
+	case v.Flagged():
+		return evidence
+	}
+	return "unsuspicious"
+}
+
+// Score returns the state after a minute, which ends at now, and the verdict about it.
+func (c *Config) Score(s State, o Observation, now time.Time) (State, Verdict) {
+	v := Verdict{From: s.Step, Most: o.Most}
+	window := o.Window.excuse(o.Factor)
+	if o.Unavailable*minFaultShare >= o.Minute.requests() && o.Unavailable > 0 {
+		s.FaultAt = now
+	}
+	excused := o.Most == None || s.Step.BanTime() > 0 || !s.FaultAt.IsZero() && now.Sub(s.FaultAt) < c.FaultGrace
+	var signals []Flag
+	if !excused {
+		signals = c.signals(&s, &o, window, o.Minute.excuse(o.Factor))
+	}
+	before := s.Suspect
+	if s.Suspect = len(signals) > 0; s.Suspect && before {
+		v.Flags, s.FlaggedAt = signals, now
+	}
+	if !s.Suspect && s.Step == None && now.After(s.FaultAt.Add(c.FaultGrace)) && o.Minute.requests() > 0 && window.share() <= c.LearnShare {
+		c.learn(&s, &o)
+	}
+	c.move(&s, v.Flagged(), o.Most, now)
+	v.To = s.Step
+	return s, v
+}
+
+// minFaultShare is the inverse of the share of requests that our fault must have denied to excuse what follows.
+const minFaultShare = 10
+
+// learn updates the baselines by a minute.
+func (c *Config) learn(s *State, o *Observation) {
+	s.Demand.learn(float64(o.Minute.requests()), c.HalfLife, c.WarmUp)
+	for _, part := range breadths(s, o) {
+		part.usual.learn(float64(part.count), c.HalfLife, c.WarmUp)
+	}
+}
+
+// breadth is a number of different names that were denied, with its baseline.
+type breadth struct {
+	name  string
+	count int64
+	usual *Baseline
+}
+
+func breadths(s *State, o *Observation) [3]breadth {
+	return [...]breadth{
+		{"users", o.Users, &s.Users}, {"addresses", o.Addresses, &s.Addresses},
+		{"credentials", o.Credentials, &s.Credentials},
+	}
+}
+
+// signals returns the signals of a window. Its last minute must have the share of denials too, so a burst of one minute
+// is suspicious for one minute.
+func (c *Config) signals(s *State, o *Observation, window, last Counts) (flags []Flag) {
+	if window.Denied < c.MinDenied {
+		return nil
+	}
+	share := min(window.share(), last.share())
+	if share >= c.DeniedShare {
+		flags = append(flags, Flag{DeniedShare, fmt.Sprintf(
+			"%d of its %d requests in %d minutes were denied (%.0f %%, a flag from %.0f %%)",
+			window.Denied, window.requests(), int(Window.Minutes()), 100*window.share(), 100*c.DeniedShare)})
+	}
+	demand := float64(o.Window.requests()) / Window.Minutes()
+	if s.Demand.Learned >= c.WarmUp && share >= c.SpikeShare &&
+		s.Demand.exceeds(demand, c.SpikeFactor, c.SpikeDeviations) {
+		flags = append(flags, Flag{Spike, fmt.Sprintf(
+			"%.0f requests a minute are %.1f times its usual %.0f (deviation %.0f), and %.0f %% were denied",
+			demand, demand/max(s.Demand.Mean, 1), s.Demand.Mean, s.Demand.deviation(), 100*share)})
+	}
+	if share < c.BreadthShare {
+		return flags
+	}
+	for _, part := range breadths(s, o) {
+		if part.count >= c.BreadthMin && part.usual.Learned >= c.WarmUp &&
+			part.usual.exceeds(float64(part.count), c.BreadthFactor, c.BreadthDeviations) {
+			flags = append(flags, Flag{Breadth, fmt.Sprintf(
+				"about %d different %s were denied in %d minutes, usually %.0f, and %.0f %% of its requests",
+				part.count, part.name, int(Window.Minutes()), part.usual.Mean, 100*share)})
+		}
+	}
+	return flags
+}

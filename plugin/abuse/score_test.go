@@ -1,0 +1,228 @@
+package abuse
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+var start = time.Date(2026, 11, 22, 9, 0, 0, 0, time.UTC)
+
+// player plays minutes to a tenant's score.
+type player struct {
+	config Config
+	state  State
+	last   Verdict
+	now    time.Time
+	recent []Counts
+	steps  []string // each move, with the minute of the run
+	most   Step
+}
+
+func newPlayer() *player { return &player{config: Default(), now: start, most: LongBan} }
+
+// minute plays a minute. The penalty in force is that of the step.
+func (p *player) minute(o Observation) Verdict {
+	p.now = p.now.Add(time.Minute)
+	p.recent = append(p.recent, o.Minute)
+	p.recent = p.recent[max(0, len(p.recent)-int(Window/time.Minute)):]
+	o.Window = Counts{}
+	for _, c := range p.recent {
+		o.Window.Admitted += c.Admitted
+		o.Window.Denied += c.Denied
+	}
+	if o.Factor == 0 {
+		o.Factor = 1000
+	}
+	o.Most = p.most
+	p.state, p.last = p.config.Score(p.state, o, p.now)
+	if p.last.Moved() {
+		p.steps = append(p.steps, p.now.Sub(start).String()+" "+p.last.To.String())
+	}
+	return p.last
+}
+
+func (p *player) minutes(n int, c Counts) {
+	for range n {
+		p.minute(Observation{Minute: c})
+	}
+}
+
+var attack, calm = Counts{Admitted: 100, Denied: 900}, Counts{Admitted: 50}
+
+func TestATenantThatKeepsBeingDeniedClimbsTheLadderAndComesDownWhenItIsQuiet(t *testing.T) {
+	p := newPlayer()
+	p.minutes(30, attack)
+	p.minutes(60, calm)
+	want := []string{
+		"2m0s warn", "7m0s half", "12m0s tenth", "17m0s ban_5m", "22m0s tenth", "27m0s ban_1h",
+		"1h27m0s tenth",
+	}
+	if !reflect.DeepEqual(p.steps, want) {
+		t.Errorf("its steps are %q, want %q", p.steps, want)
+	}
+	p.minutes(60, calm)
+	if want = append(want, "1h42m0s half", "1h57m0s warn", "2h12m0s none"); !reflect.DeepEqual(p.steps, want) {
+		t.Errorf("its steps are %q, want %q", p.steps, want)
+	}
+}
+
+func TestAReasonNamesTheStepAndTheNumbers(t *testing.T) {
+	p := newPlayer()
+	p.minutes(2, attack)
+	const want = "a warning, because 1800 of its 2000 requests in 5 minutes were denied (90 %, a flag from 80 %)"
+	if got := p.last.Reason(); got != want {
+		t.Errorf("the reason is %q, want %q", got, want)
+	}
+	p.minutes(20, calm)
+	if got := p.last.Reason(); got != "unsuspicious" {
+		t.Errorf("the reason of a calm minute is %q", got)
+	}
+}
+
+func TestARepeatWithinADayClimbsFaster(t *testing.T) {
+	climbs := func(pause int) []string {
+		p := newPlayer()
+		p.minutes(7, attack) // up to half of its limits
+		p.minutes(40, calm)
+		if p.state.Step != None {
+			t.Fatalf("it is on %v", p.state.Step)
+		}
+		p.minutes(pause, calm)
+		p.steps = nil
+		p.minutes(8, attack)
+		for i := range p.steps {
+			_, p.steps[i], _ = strings.Cut(p.steps[i], " ")
+		}
+		return p.steps
+	}
+	if got, want := climbs(600), []string{"half", "ban_5m"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("within a day it climbs %q, want %q", got, want)
+	}
+	if got, want := climbs(24*60), []string{"warn", "half"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("after a day it climbs %q, want %q", got, want)
+	}
+}
+
+func TestWhatAPenaltyDeniesIsNoEvidence(t *testing.T) {
+	p := newPlayer()
+	p.minutes(7, attack)
+	if p.state.Step != Half {
+		t.Fatalf("it is on %v", p.state.Step)
+	}
+	// The tenant now sends 150 requests a minute: its own limit of 100 would deny a third of them.
+	for range 30 {
+		p.minute(Observation{Minute: Counts{Admitted: 50, Denied: 100}, Factor: 500})
+	}
+	if p.state.Step != None {
+		t.Errorf("a tenant that is denied mostly by its penalty is on %v", p.state.Step)
+	}
+}
+
+func TestFewDenialsFlagNothing(t *testing.T) {
+	p := newPlayer()
+	p.minutes(60, Counts{Denied: 59})
+	if len(p.steps) > 0 {
+		t.Errorf("less than 300 denied requests in 5 minutes lead to %q", p.steps)
+	}
+}
+
+func TestAnExemptTenantIsOnNoStep(t *testing.T) {
+	p := newPlayer()
+	p.most = None
+	p.minutes(60, attack)
+	if len(p.steps) > 0 {
+		t.Errorf("an exempt tenant comes to %q", p.steps)
+	}
+	p.most = Tenth // an exemption within the tenant, which a ban would beat
+	p.minutes(60, attack)
+	if p.state.Step != Tenth {
+		t.Errorf("a tenant that must not be banned is on %v", p.state.Step)
+	}
+	p.most = None
+	p.minutes(1, attack)
+	if got := p.last.Reason(); p.state.Step != None || got != "no penalty after a tenth of each limit, because it is exempt" {
+		t.Errorf("a tenant that has become exempt is on %v: %s", p.state.Step, got)
+	}
+}
+
+func TestABaselineDoesNotLearnAnAttack(t *testing.T) {
+	p := newPlayer()
+	p.minutes(120, calm)
+	before := p.state.Demand
+	p.minutes(300, Counts{Admitted: 100, Denied: 60}) // not enough for a flag
+	if p.state.Demand != before || len(p.steps) > 0 {
+		t.Errorf("the baseline went from %+v to %+v, steps %q", before, p.state.Demand, p.steps)
+	}
+	p.minute(Observation{Minute: Counts{Admitted: 100_000}})
+	if after := p.state.Demand; after.Mean > 1.1*before.Mean {
+		t.Errorf("one minute with 2,000 times the requests moved the mean from %v to %v", before.Mean, after.Mean)
+	}
+}
+
+func TestAColdBaselineFlagsNothing(t *testing.T) {
+	p := newPlayer()
+	p.minutes(30, calm)
+	p.minutes(10, Counts{Admitted: 1000, Denied: 3000})
+	if len(p.steps) > 0 {
+		t.Errorf("a spike after 30 minutes leads to %q", p.steps)
+	}
+	p = newPlayer()
+	p.minutes(60, calm)
+	p.minutes(10, Counts{Admitted: 1000, Denied: 3000})
+	if p.state.Step < Warn || p.last.Flags[0].Signal != Spike {
+		t.Errorf("a spike after an hour leads to %q, %+v", p.steps, p.last)
+	}
+}
+
+func TestRetriesAfterOurFaultAreExcused(t *testing.T) {
+	p := newPlayer()
+	for range 5 {
+		p.minute(Observation{Unavailable: 500})
+	}
+	p.minutes(14, attack)
+	if len(p.steps) > 0 {
+		t.Errorf("retries within 15 minutes after an outage lead to %q", p.steps)
+	}
+	p.minutes(2, attack)
+	if p.state.Step != Warn {
+		t.Errorf("what goes on after 15 minutes leads to %v", p.state.Step)
+	}
+}
+
+func TestAForgivenTenantStartsAnew(t *testing.T) {
+	p := newPlayer()
+	p.minutes(120, calm)
+	p.minutes(30, attack)
+	p.state = p.state.Forgive()
+	if p.state.Demand.Learned < 100 {
+		t.Errorf("its baseline is gone: %+v", p.state)
+	}
+	p.steps = nil
+	p.minutes(7, attack)
+	if len(p.steps) != 2 || !strings.HasSuffix(p.steps[0], " warn") || !strings.HasSuffix(p.steps[1], " half") {
+		t.Errorf("it climbs %q, want a warning first", p.steps)
+	}
+}
+
+func TestAStateIsReadAsItWasWritten(t *testing.T) {
+	p := newPlayer()
+	p.minutes(100, calm)
+	p.minutes(30, attack)
+	text, err := json.Marshal(p.state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read State
+	if err := json.Unmarshal(text, &read); err != nil || !reflect.DeepEqual(read, p.state) {
+		t.Errorf("%s is read as %+v, %v", text, read, err)
+	}
+	if err := json.Unmarshal([]byte(`{"step":"jail"}`), &read); err == nil {
+		t.Error("a step that does not exist is read")
+	}
+	if _, err := Step(9).MarshalText(); err == nil {
+		t.Error("a step that does not exist is written")
+	}
+}
