@@ -37,7 +37,7 @@ var executes = map[string]string{
 	"refuse": noRole, //nolint:misspell // the name of a SQL function
 	"queue":  noRole, "record": noRole, "count_revision": noRole, "want_reason": noRole,
 	"remember_override": noRole, "record_token": noRole, "keep_token_name": noRole,
-	"check_actor": noRole, "check_names": noRole,
+	"check_actor": noRole, "check_names": noRole, "publish_changes": noRole,
 }
 
 // holds lists all tables of the schema with the rights of each role.
@@ -65,6 +65,10 @@ var holds = map[string]map[string]string{
 	"usage_minutes": {"operator": "SELECT", "server": "SELECT", "keeper": summedUp},
 	"usage_hours":   {"operator": "SELECT", "server": "SELECT", "keeper": summedUp},
 	"usage_days":    {"operator": "SELECT", "server": "SELECT", "keeper": summedUp},
+
+	"outbox":         {"operator": "SELECT", "server": "SELECT", "keeper": "DELETE INSERT SELECT UPDATE(position)"},
+	"outbox_state":   {"operator": "SELECT", "server": "SELECT", "keeper": "SELECT UPDATE(deleted) UPDATE(last)"},
+	"outbox_cursors": {"operator": "SELECT", "server": "SELECT", "keeper": "INSERT SELECT UPDATE"},
 }
 
 const (
@@ -205,6 +209,8 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 	const token = `INSERT INTO rate_limiter.tokens (name, hash, role) VALUES ('new', sha256('new'), 'admin')`
 	const revoke = `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = 'ann'`
 	const reset = `SELECT rate_limiter.record_action('reset', 'buckets', 'acme', NULL)`
+	const addEvent = `INSERT INTO rate_limiter.outbox (event, source, type, at, tenant, data)
+		VALUES ('x', '/control', 'x', now(), '', '{}')`
 	const turn = `DELETE FROM rate_limiter.overrides WHERE false`
 	for role, does := range map[string]struct{ may, mayNot []string }{
 		"node": {
@@ -214,6 +220,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 				`SELECT * FROM rate_limiter.usage_batches`, `SELECT * FROM rate_limiter.usage_days`,
 				`DELETE FROM rate_limiter.usage_batches`, `SELECT rate_limiter.keep_usage_partitions()`,
 				`INSERT INTO rate_limiter.usage_batches DEFAULT VALUES`,
+				`SELECT * FROM rate_limiter.outbox`, addEvent,
 			},
 		},
 		"operator": {
@@ -225,6 +232,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 				forge, `UPDATE rate_limiter.version SET version = 7`, `SELECT rate_limiter.take_version()`,
 				`DELETE FROM rate_limiter.audit`,
 				`UPDATE rate_limiter.audit SET actor = 'x'`, `INSERT INTO rate_limiter.override_history DEFAULT VALUES`,
+				addEvent, `DELETE FROM rate_limiter.outbox`,
 			},
 		},
 		"server": {
@@ -237,6 +245,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 			},
 			mayNot: []string{
 				revoke, token, forge, `DELETE FROM rate_limiter.changes`, `UPDATE rate_limiter.usage_days SET admitted = 0`,
+				addEvent,
 			},
 		},
 		"keeper": {
@@ -248,6 +257,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 			mayNot: []string{
 				`UPDATE rate_limiter.version SET version = 7`, put, ban, token, reset, `SELECT * FROM rate_limiter.tokens`,
 				`DELETE FROM rate_limiter.usage_days`, `DROP TABLE rate_limiter.usage_days`,
+				`UPDATE rate_limiter.outbox SET data = '{}'`,
 			},
 		},
 	} {

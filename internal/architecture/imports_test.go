@@ -61,6 +61,7 @@ var rules = map[string][]string{
 	"plugin/kongplugin":       append([]string{"plugin/kongwire", "plugin/reservation"}, core...),
 	"plugin/kongwire":         {},
 	"plugin/metrics":          append([]string{"plugin/reservation"}, core...),
+	"plugin/outbox":           core,
 	"plugin/pgstore":          core,
 	"plugin/reservation": {
 		"plugin/decision", "plugin/identity", "plugin/limit", "plugin/policy", "plugin/settle", "schema",
@@ -100,8 +101,8 @@ var foreign = map[string][]string{
 	},
 	"github.com/redis": {"plugin/bucket/redis", "internal", "plugin/internal", "spec"},
 	"github.com/jackc": {
-		"plugin/policysync", "plugin/pgstore", "plugin/usagestore", "plugin/pluginserver", "plugin/controlserver",
-		"plugin/cli", "migrations",
+		"plugin/policysync", "plugin/pgstore", "plugin/usagestore", "plugin/outbox", "plugin/pluginserver",
+		"plugin/controlserver", "plugin/cli", "migrations",
 		"internal", "spec",
 	},
 	"github.com/yuin": {},

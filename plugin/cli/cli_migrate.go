@@ -67,6 +67,7 @@ var lostWith = map[int64][]loss{
 		{table: "usage_sources"},
 		{table: "usage_state"},
 	},
+	16: {{table: "outbox"}, {table: "outbox_cursors"}, {table: "outbox_state"}},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

@@ -7,14 +7,15 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usagestore"
 )
 
 var tidyCommand = &command{
 	words: "tidy", brief: "do the housekeeping once: expired overrides, old records, and the usage that nodes report",
-	about: `It moves expired overrides to the history, deletes records that are no longer needed, unpacks the usage that
-nodes have reported, sums it up, and makes and drops the partitions of usage. Where ratelimit serve runs with the rights
+	about: `It moves expired overrides to the history, deletes records and events that are past their retention, unpacks
+the usage that nodes have reported, sums it up, and makes and drops the partitions of usage. Where ratelimit serve runs with the rights
 of keeper, it does all this itself. Otherwise run tidy from cron, every few minutes; overrides expire on time without
 it. It works in small batches that do not block other writes, and reports progress on standard error. Ctrl-C stops it
 after the current batch. It can run on any number of machines: one does the work, and the others exit immediately.
@@ -55,6 +56,12 @@ func (c *call) newLeader() *usagestore.Leader {
 				return nil, err
 			}
 			return pgx.ConnectConfig(ctx, config.ConnConfig)
+		},
+		Chores: func(ctx context.Context, session *pgx.Conn) (more bool, err error) {
+			for more = true; more && err == nil; {
+				more, err = outbox.Tidy(ctx, session)
+			}
+			return false, err
 		},
 	})
 }

@@ -66,3 +66,21 @@ func TestTidyUnpacksTheUsageThatNodesHaveReported(t *testing.T) {
 		t.Errorf("the minutes have %d admitted (%v), want 7", admitted, err)
 	}
 }
+
+func TestTidyDeletesEventsThatArePastTheirRetention(t *testing.T) {
+	x := &terminal{t: t, env: map[string]string{databaseVariable: pgtest.Shared(t).Database(t)}}
+	pool := pgtest.Pool(t, x.env[databaseVariable])
+	_, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.outbox (event, source, type, at, tenant, data, added_at)
+		SELECT i::text, '/control', 'x', now(), '', '{}', now() - i * interval '5 days' FROM generate_series(0, 2) i
+		ORDER BY i DESC`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code := x.call("tidy"); code != 0 {
+		t.Errorf("exit code %d: %s", code, x.output.String())
+	}
+	var left int
+	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM rate_limiter.outbox`).Scan(&left); err != nil || left != 2 {
+		t.Errorf("%d events are left (%v), want 2", left, err)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usagestore"
 )
@@ -18,7 +19,12 @@ func (d *Database) newLeader(log *slog.Logger) *usagestore.Leader {
 		Connect: d.connect,
 		Lock:    pgstore.TidyLock,
 		Chores: func(ctx context.Context, session *pgx.Conn) (more bool, err error) {
-			return pgstore.TidyOnce(ctx, session, pgstore.DefaultRetention)
+			moreRows, err := pgstore.TidyOnce(ctx, session, pgstore.DefaultRetention)
+			if err != nil {
+				return false, err
+			}
+			moreEvents, err := outbox.Tidy(ctx, session)
+			return moreRows || moreEvents, err
 		},
 		Log:    log,
 		Advice: leaderAdvice,
