@@ -124,16 +124,17 @@ func (c *Config) Score(s State, o Observation, now time.Time) (State, Verdict) {
 	if o.Unavailable*minFaultShare >= o.Minute.requests() && o.Unavailable > 0 {
 		s.FaultAt = now
 	}
-	excused := o.Most == None || s.Step.BanTime() > 0 || !s.FaultAt.IsZero() && now.Sub(s.FaultAt) < c.FaultGrace
+	isRecent := now.Before(s.FaultAt.Add(c.FaultGrace))
 	var signals []Flag
-	if !excused {
+	if o.Most > None && s.Step.BanTime() == 0 && !isRecent {
 		signals = c.signals(&s, &o, window, o.Minute.excuse(o.Factor))
 	}
 	before := s.Suspect
 	if s.Suspect = len(signals) > 0; s.Suspect && before {
 		v.Flags, s.FlaggedAt = signals, now
 	}
-	if !s.Suspect && s.Step == None && now.After(s.FaultAt.Add(c.FaultGrace)) && o.Minute.requests() > 0 && window.share() <= c.LearnShare {
+	isCalm := !s.Suspect && s.Step == None && !isRecent && window.share() <= c.LearnShare
+	if isCalm && o.Minute.requests() > 0 {
 		c.learn(&s, &o)
 	}
 	c.move(&s, v.Flagged(), o.Most, now)

@@ -143,7 +143,8 @@ func TestAnExemptTenantIsOnNoStep(t *testing.T) {
 	}
 	p.most = None
 	p.minutes(1, attack)
-	if got := p.last.Reason(); p.state.Step != None || got != "no penalty after a tenth of each limit, because it is exempt" {
+	const want = "no penalty after a tenth of each limit, because it is exempt"
+	if got := p.last.Reason(); p.state.Step != None || got != want {
 		t.Errorf("a tenant that has become exempt is on %v: %s", p.state.Step, got)
 	}
 }

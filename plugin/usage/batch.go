@@ -20,6 +20,8 @@ const (
 
 	// maxNames bounds the bytes of the names in a batch, so that the batch stays within MaxPayload.
 	maxNames = MaxPayload / 2
+	// maxPlaces bounds the names in a batch.
+	maxPlaces = 3*MaxRows + MaxDenials
 	// maxSpan bounds the time that a batch spans.
 	maxSpan = 24 * time.Hour
 )
@@ -30,13 +32,18 @@ type Batch struct {
 	Seq   int64         // from 1, one more for each batch of an epoch
 	Span  time.Duration // in whole microseconds: the batch ended this long after it began
 	Rows  []Row         // sorted by key, each key once; none: the process lives, and counted nothing
+
+	Denials []Denials // sorted by tenant, each tenant once
 }
 
 // epochBytes is half the digits of an epoch.
 const epochBytes = 8
 
-// batchVersion is the version of the form of a batch.
-const batchVersion = 1
+// The versions of the form of a batch. One without denials has the first, which programs before them read.
+const (
+	versionRows    = 1
+	versionDenials = 2
+)
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -45,6 +52,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 //	version (1 byte), epoch (8 bytes), seq, span in µs,
 //	number of names, each name with its length, sorted: those of tenants, endpoints and policies together,
 //	number of rows, each row: 3 places in the list of names, admitted, soft, denied, shadow-denied, cost, remaining+1,
+//	in version 2: number of denials, each: place of the tenant's name, limited, unavailable, 3 sketches,
 //	CRC-32C of all this (4 bytes, big endian).
 //
 // Numbers are varints, of which cost alone has a sign.
@@ -57,7 +65,7 @@ func (b *Batch) MarshalBinary() ([]byte, error) {
 		return nil, fmt.Errorf("encode a batch of usage: %w", err)
 	}
 	names, places := b.names()
-	text := append([]byte{batchVersion}, epoch...)
+	text := append([]byte{b.version()}, epoch...)
 	text = binary.AppendUvarint(text, uint64(b.Seq))
 	text = binary.AppendUvarint(text, uint64(b.Span.Microseconds()))
 	text = binary.AppendUvarint(text, uint64(len(names)))
@@ -76,6 +84,9 @@ func (b *Batch) MarshalBinary() ([]byte, error) {
 		text = binary.AppendVarint(text, r.Cost)
 		text = binary.AppendUvarint(text, uint64(r.Remaining+1))
 	}
+	if len(b.Denials) > 0 {
+		text = appendDenials(text, b.Denials, places)
+	}
 	text = binary.BigEndian.AppendUint32(text, crc32.Checksum(text, castagnoli))
 	if len(text) > MaxPayload {
 		return nil, fmt.Errorf("encode a batch of usage: %w", errLong)
@@ -83,18 +94,47 @@ func (b *Batch) MarshalBinary() ([]byte, error) {
 	return text, nil
 }
 
+// version returns the version of the form of b.
+func (b *Batch) version() byte {
+	if len(b.Denials) > 0 {
+		return versionDenials
+	}
+	return versionRows
+}
+
+// appendDenials appends the denials of a batch.
+func appendDenials(text []byte, denials []Denials, places map[string]int) []byte {
+	text = binary.AppendUvarint(text, uint64(len(denials)))
+	for i := range denials {
+		n := &denials[i]
+		text = binary.AppendUvarint(text, uint64(places[n.Tenant]))
+		text = binary.AppendUvarint(text, uint64(n.Limited))
+		text = binary.AppendUvarint(text, uint64(n.Unavailable))
+		for _, sketch := range [...]*Sketch{&n.Users, &n.Addresses, &n.Credentials} {
+			text = sketch.append(text)
+		}
+	}
+	return text
+}
+
 var errLong = fmt.Errorf("it has more than %d bytes", MaxPayload)
 
 // names returns the names of all rows, sorted, and the place of each.
 func (b *Batch) names() (names []string, places map[string]int) {
 	places = map[string]int{}
-	for i := range b.Rows {
-		for _, name := range [...]string{b.Rows[i].Tenant, b.Rows[i].Endpoint, b.Rows[i].Policy} {
-			if _, ok := places[name]; !ok {
-				places[name] = 0
-				names = append(names, name)
-			}
+	add := func(name string) {
+		if _, ok := places[name]; !ok {
+			places[name] = 0
+			names = append(names, name)
 		}
+	}
+	for i := range b.Rows {
+		add(b.Rows[i].Tenant)
+		add(b.Rows[i].Endpoint)
+		add(b.Rows[i].Policy)
+	}
+	for i := range b.Denials {
+		add(b.Denials[i].Tenant)
 	}
 	slices.Sort(names)
 	for i, name := range names {
@@ -115,6 +155,8 @@ func (b *Batch) check() error {
 		return fmt.Errorf("it spans %v: that must be whole microseconds, at most %v", b.Span, maxSpan)
 	case len(b.Rows) > MaxRows:
 		return fmt.Errorf("it has %d rows, more than %d", len(b.Rows), MaxRows)
+	case len(b.Denials) > MaxDenials:
+		return fmt.Errorf("it has the denials of %d tenants, more than %d", len(b.Denials), MaxDenials)
 	}
 	for i := range b.Rows {
 		r := &b.Rows[i]
@@ -125,6 +167,15 @@ func (b *Batch) check() error {
 			return fmt.Errorf("a name of row %d is no UTF-8, has a NUL or more than %d bytes", i, MaxName)
 		case i > 0 && b.Rows[i-1].compare(r.Key) >= 0:
 			return fmt.Errorf("row %d does not follow the one before it in the order of keys", i)
+		}
+	}
+	for i := range b.Denials {
+		n := &b.Denials[i]
+		switch {
+		case !n.valid() || !validName(n.Tenant):
+			return fmt.Errorf("the denials %d have a number or a name that is out of bounds", i)
+		case i > 0 && b.Denials[i-1].Tenant >= n.Tenant:
+			return fmt.Errorf("the denials %d do not follow those before them in the order of tenants", i)
 		}
 	}
 	return nil
@@ -161,8 +212,8 @@ func decodeBatch(text []byte) (*Batch, error) {
 		return nil, errLong
 	case len(text) < 1+epochBytes+sumBytes:
 		return nil, errShort
-	case text[0] != batchVersion:
-		return nil, fmt.Errorf("it has version %d, want %d", text[0], batchVersion)
+	case text[0] != versionRows && text[0] != versionDenials:
+		return nil, fmt.Errorf("it has version %d, want %d or %d", text[0], versionRows, versionDenials)
 	}
 	body, end := text[:len(text)-sumBytes], text[len(text)-sumBytes:]
 	if crc32.Checksum(body, castagnoli) != binary.BigEndian.Uint32(end) {
@@ -178,6 +229,9 @@ func decodeBatch(text []byte) (*Batch, error) {
 		if r.err != nil {
 			break
 		}
+	}
+	if text[0] == versionDenials {
+		r.allDenials(b, names)
 	}
 	return b, r.end(names)
 }
@@ -232,7 +286,7 @@ func (r *reader) signed() int64 {
 
 // names reads the list of names, which are sorted.
 func (r *reader) names() (names []string) {
-	for range r.number(3 * MaxRows) {
+	for range r.number(maxPlaces) {
 		name := ""
 		if n := int(r.number(MaxName)); n > 0 {
 			name = string(r.take(n))
@@ -251,7 +305,7 @@ func (r *reader) names() (names []string) {
 
 // name reads the place of a name.
 func (r *reader) name(names []string) string {
-	i := r.number(3 * MaxRows)
+	i := r.number(maxPlaces)
 	if r.err == nil && i >= int64(len(names)) {
 		r.err = errForm
 	}

@@ -33,6 +33,20 @@ func sample() *Batch {
 	}
 }
 
+// sampleDenials returns a batch with denials: of few names, and of many.
+func sampleDenials() *Batch {
+	b := sample()
+	few := Denials{Tenant: "acme", Limited: 7, Unavailable: 2}
+	few.Users.add("ann")
+	few.Addresses.add("192.0.2.1")
+	many := Denials{Tenant: "beta", Limited: 9000}
+	for i := range 1000 {
+		many.Credentials.add(fmt.Sprint("key-", i))
+	}
+	b.Denials = []Denials{few, many}
+	return b
+}
+
 func encoded(t testing.TB, b *Batch) []byte {
 	t.Helper()
 	text, err := b.MarshalBinary()
@@ -44,7 +58,7 @@ func encoded(t testing.TB, b *Batch) []byte {
 
 func TestABatchIsReadAsItWasWritten(t *testing.T) {
 	for name, b := range map[string]*Batch{
-		"sample": sample(), "empty": {Epoch: "0123456789abcdef", Seq: 1},
+		"sample": sample(), "denials": sampleDenials(), "empty": {Epoch: "0123456789abcdef", Seq: 1},
 	} {
 		var read Batch
 		if err := read.UnmarshalBinary(encoded(t, b)); err != nil || !reflect.DeepEqual(&read, b) {
@@ -55,7 +69,13 @@ func TestABatchIsReadAsItWasWritten(t *testing.T) {
 
 // Batches wait in Postgres and in files while programs are replaced.
 func TestTheFormOfABatchStays(t *testing.T) {
-	got, path := encoded(t, sample()), filepath.Join("testdata", "batch.golden")
+	checkForm(t, sample(), "batch.golden")
+	checkForm(t, sampleDenials(), "batch_denials.golden")
+}
+
+func checkForm(t *testing.T, b *Batch, name string) {
+	t.Helper()
+	got, path := encoded(t, b), filepath.Join("testdata", name)
 	if *update {
 		if err := os.WriteFile(path, got, 0o644); err != nil {
 			t.Fatal(err)
@@ -63,7 +83,7 @@ func TestTheFormOfABatchStays(t *testing.T) {
 	}
 	want, err := os.ReadFile(path)
 	if err != nil || !bytes.Equal(got, want) {
-		t.Errorf("the form is\n%x\nwant (rewrite with -update, and raise batchVersion, if this is meant)\n%x (%v)",
+		t.Errorf("the form is\n%x\nwant (rewrite with -update, and raise the version, if this is meant)\n%x (%v)",
 			got, want, err)
 	}
 }
@@ -77,6 +97,14 @@ func TestTheLargestBatchFitsIntoAPayload(t *testing.T) {
 		tenant := fmt.Sprintf("%0*d", maxNames/MaxRows, i)
 		names += len(tenant)
 		b.Rows = append(b.Rows, Row{Key{Tenant: tenant}, most})
+	}
+	full := Denials{Limited: maxCount, Unavailable: maxCount}
+	for i := range full.Users {
+		full.Users[i], full.Addresses[i], full.Credentials[i] = 1, 1, 1
+	}
+	for i := range MaxDenials {
+		full.Tenant = b.Rows[i].Tenant
+		b.Denials = append(b.Denials, full)
 	}
 	if text := encoded(t, b); names != maxNames || len(text) > MaxPayload {
 		t.Errorf("%d bytes with %d of names", len(text), names)
@@ -98,8 +126,12 @@ func TestABatchThatNoReporterWritesIsNotEncoded(t *testing.T) {
 		"name of row 4":      func(b *Batch) { b.Rows[4].Tenant = "\xff" },
 		"name of row 0":      func(b *Batch) { b.Rows[0].Endpoint = strings.Repeat("x", MaxName+1) },
 		"row 3 does not":     func(b *Batch) { b.Rows[3].Key = b.Rows[2].Key },
+		"more than 512":      func(b *Batch) { b.Denials = make([]Denials, MaxDenials+1) },
+		"denials 1 do not":   func(b *Batch) { b.Denials[1].Tenant = b.Denials[0].Tenant },
+		"denials 0 have":     func(b *Batch) { b.Denials[0].Limited = -1 },
+		"denials 1 have":     func(b *Batch) { b.Denials[1].Users[3] = maxRank + 1 },
 	} {
-		b := sample()
+		b := sampleDenials()
 		change(b)
 		if _, err := b.MarshalBinary(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error is %v, want one about %q", err, want)
@@ -137,7 +169,7 @@ func TestADamagedBatchIsNotRead(t *testing.T) {
 
 // What can be read is what MarshalBinary writes, byte by byte.
 func FuzzBatch(f *testing.F) {
-	for _, b := range []*Batch{sample(), {Epoch: "0123456789abcdef", Seq: 1}} {
+	for _, b := range []*Batch{sample(), sampleDenials(), {Epoch: "0123456789abcdef", Seq: 1}} {
 		text := encoded(f, b)
 		f.Add(text[:len(text)-4])
 	}

@@ -36,6 +36,7 @@ type Counter struct {
 	stripes [stripes]stripe
 	rows    atomic.Int64  // in all stripes
 	dropped atomic.Uint64 // counts without a row
+	denied  atomic.Int64  // tenants with denials, in all stripes
 	settled atomic.Uint32 // the stripe of the next settlement
 	full    chan struct{} // room for one signal
 }
@@ -45,7 +46,8 @@ type stripe struct {
 	mu       sync.Mutex
 	places   map[place]*placeRows
 	rows     int
-	last     place // as the last decision named it: the next one often has the same strings
+	denials  map[string]*Denials // by tenant
+	last     place               // as the last decision named it: the next one often has the same strings
 	lastRows *placeRows
 	_        [64]byte
 }
@@ -99,6 +101,9 @@ func (c *Counter) Observe(d *decision.Decision) {
 		return
 	}
 	countRequest(&rows.requests, d)
+	if d.Denied() {
+		c.countDenial(s, where.tenant, d)
+	}
 	for i := range d.Resolution.Bounds {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
 		if status.Source == decision.Unanswered && status.Failure == decision.NoFailure {

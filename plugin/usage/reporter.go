@@ -214,41 +214,47 @@ func (r *Reporter) collect(ctx context.Context) {
 
 // cut makes batches of what was counted since the last ones, and queues them.
 func (r *Reporter) cut() {
-	now, rows := time.Now(), r.options.Counter.cut()
+	now, rows, denials := time.Now(), r.options.Counter.cut(), r.options.Counter.cutDenials()
 	began := r.began
 	r.began = now
-	if len(rows) == 0 {
+	if len(rows) == 0 && len(denials) == 0 {
 		if r.seq > 0 && now.Sub(r.cutAt) < idle {
 			return
 		}
-		r.push(began, now, nil)
+		r.push(began, now, nil, nil)
 		return
 	}
-	for len(rows) > 0 {
-		n := batchSize(rows)
-		r.push(began, now, rows[:n])
-		rows = rows[n:]
+	for len(rows)+len(denials) > 0 {
+		n, m := batchSize(rows, denials)
+		r.push(began, now, rows[:n], denials[:m])
+		rows, denials = rows[n:], denials[m:]
 	}
 }
 
-// batchSize returns how many of the first rows fit into one batch.
-func batchSize(rows []Row) (n int) {
-	for names := 0; n < min(len(rows), MaxRows); n++ {
-		k := &rows[n].Key
-		if names += len(k.Tenant) + len(k.Endpoint) + len(k.Policy); names > maxNames && n > 0 {
-			break
+// batchSize returns how many of the first rows, and of the first denials, fit into one batch.
+func batchSize(rows []Row, denials []Denials) (n, m int) {
+	names := 0
+	fits := func(size int) bool {
+		names += size
+		return names <= maxNames || n+m == 0
+	}
+	for ; n < min(len(rows), MaxRows); n++ {
+		if k := &rows[n].Key; !fits(len(k.Tenant) + len(k.Endpoint) + len(k.Policy)) {
+			return n, 0
 		}
 	}
-	return n
+	for ; m < min(len(denials), MaxDenials) && fits(len(denials[m].Tenant)); m++ {
+	}
+	return n, m
 }
 
 // push makes a batch, writes it to the folder and queues it.
-func (r *Reporter) push(began, end time.Time, rows []Row) {
+func (r *Reporter) push(began, end time.Time, rows []Row, denials []Denials) {
 	slices.SortFunc(rows, func(a, b Row) int { return a.compare(b.Key) })
 	r.seq++
 	r.cutAt = end
 	span := min(max(end.Sub(began), 0), maxSpan).Truncate(time.Microsecond)
-	batch := Batch{Epoch: r.epoch, Seq: r.seq, Span: span, Rows: rows}
+	batch := Batch{Epoch: r.epoch, Seq: r.seq, Span: span, Rows: rows, Denials: denials}
 	payload, err := batch.MarshalBinary()
 	if err != nil { // rows of a counter are always valid
 		r.drop(Damaged)

@@ -1,0 +1,128 @@
+package usage
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+)
+
+const (
+	// MaxDenials bounds the tenants with denials in a batch.
+	MaxDenials = 512
+	// maxDenied bounds the tenants with denials of all stripes. The denials of further ones count in rows only.
+	maxDenied = 4096
+)
+
+// Denials counts why requests of a tenant were denied, and from how many.
+type Denials struct {
+	Tenant                        string
+	Limited                       int64  // by limits of the tenant that had no room, or by the meta limit
+	Unavailable                   int64  // by fail mode closed
+	Users, Addresses, Credentials Sketch // of Limited
+}
+
+// valid reports whether the numbers are within their bounds.
+func (n *Denials) valid() bool {
+	return n.Limited >= 0 && n.Limited <= maxCount && n.Unavailable >= 0 && n.Unavailable <= maxCount &&
+		n.Users.valid() && n.Addresses.valid() && n.Credentials.valid()
+}
+
+// Merge adds the denials of another process or time.
+func (n *Denials) Merge(o *Denials) {
+	n.Limited = sum(n.Limited, o.Limited)
+	n.Unavailable = sum(n.Unavailable, o.Unavailable)
+	n.Users.Merge(&o.Users)
+	n.Addresses.Merge(&o.Addresses)
+	n.Credentials.Merge(&o.Credentials)
+}
+
+// isLimited reports whether a tenant's own limits denied a request. A limit that tenants share may be full because of
+// others. Bans and missing names are no limits.
+func isLimited(d *decision.Decision) bool {
+	if d.Reason == decision.MetaLimited {
+		return true
+	}
+	i := d.OwnBinding
+	return d.Reason == decision.Counted && i >= 0 && decision.Denies(&d.Resolution.Bounds[i], &d.Statuses[i])
+}
+
+// countDenial counts why a request was denied. s.mu is held.
+func (c *Counter) countDenial(s *stripe, tenant string, d *decision.Decision) {
+	limited := isLimited(d)
+	if tenant == "" || !limited && d.Reason != decision.StoreAway {
+		return
+	}
+	n := s.denials[tenant]
+	if n == nil {
+		if c.denied.Add(1) > maxDenied {
+			c.denied.Add(-1)
+			c.dropped.Add(1)
+			return
+		}
+		n = &Denials{Tenant: strings.Clone(tenant)}
+		if s.denials == nil {
+			s.denials = map[string]*Denials{}
+		}
+		s.denials[n.Tenant] = n
+	}
+	if !limited {
+		n.Unavailable++
+		return
+	}
+	n.Limited++
+	id := &d.Identity
+	if id.User.Kind == identity.User {
+		n.Users.add(id.User.ID)
+	}
+	if id.IP != "" {
+		n.Addresses.add(id.IP)
+	}
+	if id.Credential != "" {
+		n.Credentials.add(id.Credential)
+	}
+}
+
+// cutDenials takes all denials out of the counter, sorted by tenant.
+func (c *Counter) cutDenials() []Denials {
+	index, all := map[string]int{}, []Denials(nil)
+	for i := range c.stripes {
+		s := &c.stripes[i]
+		s.mu.Lock()
+		taken := s.denials
+		s.denials = nil
+		c.denied.Add(-int64(len(taken)))
+		s.mu.Unlock()
+		for _, n := range taken {
+			n.Tenant = clean(n.Tenant)
+			at, ok := index[n.Tenant]
+			if !ok {
+				at = len(all)
+				index[n.Tenant], all = at, append(all, Denials{Tenant: n.Tenant})
+			}
+			all[at].Merge(n)
+		}
+	}
+	slices.SortFunc(all, func(a, b Denials) int { return strings.Compare(a.Tenant, b.Tenant) })
+	return all
+}
+
+// denials reads the denials of a tenant.
+func (r *reader) denials(names []string) Denials {
+	return Denials{
+		Tenant: r.name(names), Limited: r.number(maxCount), Unavailable: r.number(maxCount),
+		Users: r.sketch(), Addresses: r.sketch(), Credentials: r.sketch(),
+	}
+}
+
+// allDenials reads the denials of a batch, of which there is one at least.
+func (r *reader) allDenials(b *Batch, names []string) {
+	n := r.number(MaxDenials)
+	if r.err == nil && n == 0 {
+		r.err = errForm
+	}
+	for ; n > 0 && r.err == nil; n-- {
+		b.Denials = append(b.Denials, r.denials(names))
+	}
+}

@@ -1,0 +1,142 @@
+package usage
+
+import (
+	"encoding/binary"
+	"math"
+	"math/bits"
+)
+
+const (
+	sketchBits      = 7
+	sketchRegisters = 1 << sketchBits
+	// maxRank is the largest value of a register: all further bits of a hash are 0.
+	maxRank = 64 - sketchBits + 1
+	// maxPairs is the number of registers up to which a sketch is encoded as pairs.
+	maxPairs = sketchRegisters / 2
+)
+
+// Sketch estimates how many different names were added, with a standard error of 9 %. It is the HyperLogLog of
+// Flajolet, Fusy, Gandouet and Meunier (2007), with linear counting for small numbers. It keeps 7 bits of the hash of a
+// name and the number of zeros in others, so it has no name, and every name shares its place with very many others. The
+// zero value is empty.
+type Sketch [sketchRegisters]uint8
+
+// add adds a name.
+func (s *Sketch) add(name string) {
+	h := hashName(name)
+	i, rank := h>>(64-sketchBits), uint8(bits.LeadingZeros64(h<<sketchBits|1<<(sketchBits-1))+1)
+	s[i] = max(s[i], rank)
+}
+
+// hashName returns the FNV-1a hash of a name with the finalizer of MurmurHash3, which spreads its bits. All nodes have
+// the same, so their sketches can be merged.
+func hashName(name string) uint64 {
+	h := uint64(0xcbf29ce484222325)
+	for i := range len(name) {
+		h = (h ^ uint64(name[i])) * 0x100000001b3
+	}
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd
+	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
+	return h ^ h>>33
+}
+
+// Merge adds the names of another sketch.
+func (s *Sketch) Merge(o *Sketch) {
+	for i := range s {
+		s[i] = max(s[i], o[i])
+	}
+}
+
+// Estimate returns about how many different names were added.
+func (s *Sketch) Estimate() int64 {
+	const m = float64(sketchRegisters)
+	sum, empty := 0.0, 0
+	for _, rank := range s {
+		sum += math.Exp2(-float64(rank))
+		if rank == 0 {
+			empty++
+		}
+	}
+	estimate := 0.7213 / (1 + 1.079/m) * m * m / sum
+	if estimate <= 2.5*m && empty > 0 {
+		estimate = m * math.Log(m/float64(empty))
+	}
+	return int64(math.Round(estimate))
+}
+
+// used returns the number of registers that are not 0.
+func (s *Sketch) used() (n int) {
+	for _, rank := range s {
+		if rank > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// MarshalBinary implements encoding.BinaryMarshaler.
+func (s *Sketch) MarshalBinary() ([]byte, error) { return s.append(nil), nil }
+
+// append appends the one form of a sketch: the number of registers that are not 0, and then up to 64 of them as pairs
+// of place and value, else all values.
+func (s *Sketch) append(text []byte) []byte {
+	n := s.used()
+	text = binary.AppendUvarint(text, uint64(n))
+	if n > maxPairs {
+		return append(text, s[:]...)
+	}
+	for i, rank := range s {
+		if rank > 0 {
+			text = append(text, uint8(i), rank)
+		}
+	}
+	return text
+}
+
+// UnmarshalBinary implements encoding.BinaryUnmarshaler. It returns an error for anything that MarshalBinary does
+// not write.
+func (s *Sketch) UnmarshalBinary(text []byte) error {
+	r := reader{text: text}
+	read := r.sketch()
+	if r.err == nil && len(r.text) > 0 {
+		r.err = errForm
+	}
+	if r.err != nil {
+		return r.err
+	}
+	*s = read
+	return nil
+}
+
+// sketch reads a sketch.
+func (r *reader) sketch() (s Sketch) {
+	n := int(r.number(sketchRegisters))
+	switch {
+	case n > maxPairs:
+		copy(s[:], r.take(sketchRegisters))
+	case n > 0:
+		pairs, last := r.take(2*n), -1
+		for ; len(pairs) > 0 && r.err == nil; pairs = pairs[2:] {
+			i, rank := int(pairs[0]), pairs[1]
+			if i <= last || i >= sketchRegisters {
+				r.err = errForm
+				break
+			}
+			s[i], last = rank, i
+		}
+	}
+	if r.err == nil && (s.used() != n || !s.valid()) {
+		r.err = errForm
+	}
+	return s
+}
+
+// valid reports whether names can have made the sketch.
+func (s *Sketch) valid() bool {
+	for _, rank := range s {
+		if rank > maxRank {
+			return false
+		}
+	}
+	return true
+}
