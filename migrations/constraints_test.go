@@ -47,6 +47,9 @@ var good = map[string]row{
 	},
 	"outbox_state":   {"one": false},
 	"outbox_cursors": {"consumer": "webhooks", "position": 1, "moved_at": "2026-01-01"},
+
+	"abuse_tenants": {"tenant": "acme", "state": `{"step": "warn"}`, "mode": "shadow", "scored_at": "2026-01-01"},
+	"abuse_state":   {"one": false, "scored_until": "2026-01-01"},
 }
 
 // ban, exempt and multiplier change the good override into other kinds.
@@ -225,6 +228,10 @@ var bad = map[string][]row{
 	"outbox_data":             {{"data": `"` + strings.Repeat("x", 256<<10) + `"`}},
 	"outbox_state_one_row":    {{}},
 	"outbox_state_order":      {{"one": true, "deleted": 1}, {"one": true, "deleted": -1}},
+	"abuse_tenants_tenant":    {{"tenant": ""}, {"tenant": strings.Repeat("x", 129)}},
+	"abuse_tenants_step":      {{"state": `{"step": "jail"}`}},
+	"abuse_tenants_mode":      {{"mode": "off"}},
+	"abuse_state_one_row":     {{}},
 	"outbox_cursors_consumer": {{"consumer": ""}, {"consumer": strings.Repeat("x", 65)}},
 }
 

@@ -33,6 +33,8 @@ var executes = map[string]string{
 	"report_usage":          "node server",
 	"keep_usage_partitions": "keeper",
 
+	"penalize": "keeper", "lift_penalty": "keeper", "forgive_abuse": writers,
+
 	"take_version": noRole, "await_turn": noRole, "keep_record": noRole,
 	"refuse": noRole, //nolint:misspell // the name of a SQL function
 	"queue":  noRole, "record": noRole, "count_revision": noRole, "want_reason": noRole,
@@ -45,7 +47,7 @@ var holds = map[string]map[string]string{
 	"version":          {"node": "SELECT", "operator": "SELECT", "server": "SELECT", "keeper": "SELECT UPDATE(pruned)"},
 	"changes":          {"node": "SELECT", "operator": "SELECT", "server": "SELECT", "keeper": "DELETE SELECT"},
 	"tiers":            {"node": "SELECT", "operator": written, "server": written},
-	"tenants":          {"node": "SELECT", "operator": written, "server": written},
+	"tenants":          {"node": "SELECT", "operator": written, "server": written, "keeper": "SELECT"},
 	"policies":         {"node": "SELECT", "operator": written, "server": written},
 	"overrides":        {"node": "SELECT", "operator": written, "server": written, "keeper": "DELETE SELECT"},
 	"override_history": {"operator": "SELECT", "server": "SELECT"},
@@ -69,6 +71,11 @@ var holds = map[string]map[string]string{
 	"outbox":         {"operator": "SELECT", "server": "SELECT", "keeper": "DELETE INSERT SELECT UPDATE(position)"},
 	"outbox_state":   {"operator": "SELECT", "server": "SELECT", "keeper": "SELECT UPDATE(deleted) UPDATE(last)"},
 	"outbox_cursors": {"operator": "SELECT", "server": "SELECT", "keeper": "INSERT SELECT UPDATE"},
+
+	"abuse_denials": {"operator": "SELECT", "server": "SELECT", "keeper": written},
+	"abuse_tenants": {"operator": "SELECT", "server": "SELECT", "keeper": written},
+	"abuse_steps":   {"operator": "SELECT", "server": "SELECT", "keeper": "DELETE INSERT SELECT"},
+	"abuse_state":   {"operator": "SELECT", "server": "SELECT", "keeper": "SELECT UPDATE(scored_until)"},
 }
 
 const (
@@ -211,6 +218,8 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 	const reset = `SELECT rate_limiter.record_action('reset', 'buckets', 'acme', NULL)`
 	const addEvent = `INSERT INTO rate_limiter.outbox (event, source, type, at, tenant, data)
 		VALUES ('x', '/control', 'x', now(), '', '{}')`
+	const penalize = `SELECT rate_limiter.penalize('acme', 500, now() + interval '1 hour', 'x')`
+	const forgive = `SELECT rate_limiter.forgive_abuse('acme', '1 hour')`
 	const turn = `DELETE FROM rate_limiter.overrides WHERE false`
 	for role, does := range map[string]struct{ may, mayNot []string }{
 		"node": {
@@ -221,6 +230,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 				`DELETE FROM rate_limiter.usage_batches`, `SELECT rate_limiter.keep_usage_partitions()`,
 				`INSERT INTO rate_limiter.usage_batches DEFAULT VALUES`,
 				`SELECT * FROM rate_limiter.outbox`, addEvent,
+				`SELECT * FROM rate_limiter.abuse_tenants`, penalize, forgive,
 			},
 		},
 		"operator": {
@@ -233,6 +243,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 				`DELETE FROM rate_limiter.audit`,
 				`UPDATE rate_limiter.audit SET actor = 'x'`, `INSERT INTO rate_limiter.override_history DEFAULT VALUES`,
 				addEvent, `DELETE FROM rate_limiter.outbox`,
+				penalize, `UPDATE rate_limiter.abuse_tenants SET mode = 'shadow'`,
 			},
 		},
 		"server": {
@@ -245,7 +256,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 			},
 			mayNot: []string{
 				revoke, token, forge, `DELETE FROM rate_limiter.changes`, `UPDATE rate_limiter.usage_days SET admitted = 0`,
-				addEvent,
+				addEvent, penalize, `SELECT rate_limiter.lift_penalty('', 'x')`,
 			},
 		},
 		"keeper": {
@@ -257,7 +268,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 			mayNot: []string{
 				`UPDATE rate_limiter.version SET version = 7`, put, ban, token, reset, `SELECT * FROM rate_limiter.tokens`,
 				`DELETE FROM rate_limiter.usage_days`, `DROP TABLE rate_limiter.usage_days`,
-				`UPDATE rate_limiter.outbox SET data = '{}'`,
+				`UPDATE rate_limiter.outbox SET data = '{}'`, forgive,
 			},
 		},
 	} {

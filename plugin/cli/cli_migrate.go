@@ -68,6 +68,7 @@ var lostWith = map[int64][]loss{
 		{table: "usage_state"},
 	},
 	16: {{table: "outbox"}, {table: "outbox_cursors"}, {table: "outbox_state"}},
+	17: {{table: "abuse_denials"}, {table: "abuse_state"}, {table: "abuse_steps"}, {table: "abuse_tenants"}},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

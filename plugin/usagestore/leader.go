@@ -260,6 +260,9 @@ func (s *session) tidyUsage(ctx context.Context) error {
 	if err := s.dropSources(ctx); err != nil {
 		return err
 	}
+	if err := s.dropDenials(ctx); err != nil {
+		return err
+	}
 	return s.dropFaulty(ctx)
 }
 

@@ -17,13 +17,14 @@ import (
 // unpacking is one transaction of the leader.
 type unpacking struct {
 	*session
-	tx    pgx.Tx
-	state state
-	plan  plan
-	sums  sums
-	names map[string]int32 // of usage_names; those that this transaction makes are not in the session's
-	fault string           // of one batch that is set aside
-	done  Stats
+	tx     pgx.Tx
+	state  state
+	plan   plan
+	sums   sums
+	denied denials
+	names  map[string]int32 // of usage_names; those that this transaction makes are not in the session's
+	fault  string           // of one batch that is set aside
+	done   Stats
 }
 
 // state holds the row of usage_state, and the time.
@@ -67,7 +68,7 @@ func isDataFault(err error) bool {
 
 // unpackOnce runs one transaction.
 func (s *session) unpackOnce(ctx context.Context) (*unpacking, error) {
-	u := &unpacking{session: s, sums: sums{}}
+	u := &unpacking{session: s, sums: sums{}, denied: denials{}}
 	err := s.transact(ctx, func(tx pgx.Tx, now state) error {
 		u.tx, u.state = tx, now
 		if err := u.makePlan(ctx); err != nil || u.plan.empty() {
@@ -122,6 +123,9 @@ func (u *unpacking) apply(ctx context.Context) error {
 	if err := u.write(ctx); err != nil {
 		return err
 	}
+	if err := u.writeDenials(ctx); err != nil {
+		return err
+	}
 	if err := u.markFaulty(ctx, faulty); err != nil {
 		return err
 	}
@@ -169,6 +173,7 @@ func (u *unpacking) decode(ctx context.Context) (faulty map[int]string, err erro
 		}
 		s.watermark = later(s.watermark, h.Began.Add(b.Span))
 		u.sums.addBatch(h.Began, b.Rows)
+		u.denied.addBatch(h.Began, b.Denials)
 		return nil
 	})
 	if err != nil {

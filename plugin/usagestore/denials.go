@@ -1,0 +1,155 @@
+package usagestore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usage"
+)
+
+// denialsKept is how long denials are kept: abuse detection reads the last minutes.
+const denialsKept = time.Hour
+
+// denials holds the denials of batches by minute and tenant.
+type denials map[denialKey]*usage.Denials
+
+type denialKey struct {
+	at     int64 // seconds since 1970, of the begin of a minute
+	tenant string
+}
+
+// addBatch adds the denials of a batch to a minute.
+func (d denials) addBatch(began time.Time, all []usage.Denials) {
+	for i := range all {
+		d.add(began.Truncate(time.Minute), &all[i])
+	}
+}
+
+// add adds the denials of a tenant to a minute.
+func (d denials) add(at time.Time, n *usage.Denials) {
+	k := denialKey{at.Unix(), n.Tenant}
+	if have := d[k]; have != nil {
+		have.Merge(n)
+		return
+	}
+	d[k] = n
+}
+
+// keys returns the keys in the order of the primary key, so that no two writers wait for each other.
+func (d denials) keys() []denialKey {
+	keys := make([]denialKey, 0, len(d))
+	for k := range d {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b denialKey) int {
+		if a.at != b.at {
+			return int(a.at - b.at)
+		}
+		return strings.Compare(a.tenant, b.tenant)
+	})
+	return keys
+}
+
+// writeDenials adds the denials to those of their minutes. Sketches are merged here, because SQL cannot.
+func (u *unpacking) writeDenials(ctx context.Context) error {
+	for k := range u.denied {
+		if time.Unix(k.at, 0).Before(u.state.now.Add(-denialsKept)) {
+			delete(u.denied, k)
+		}
+	}
+	keys := u.denied.keys()
+	if len(keys) == 0 {
+		return nil
+	}
+	at, tenants := make([]time.Time, len(keys)), make([]string, len(keys))
+	for i, k := range keys {
+		at[i], tenants[i] = time.Unix(k.at, 0), k.tenant
+	}
+	if err := u.mergeStored(ctx, at, tenants); err != nil {
+		return fmt.Errorf("read denials: %w", err)
+	}
+	limited, unavailable := make([]int64, len(keys)), make([]int64, len(keys))
+	var sketches [3][][]byte
+	for i, k := range keys {
+		n := u.denied[k]
+		limited[i], unavailable[i] = n.Limited, n.Unavailable
+		for j, sketch := range [...]*usage.Sketch{&n.Users, &n.Addresses, &n.Credentials} {
+			text, err := sketch.MarshalBinary()
+			if err != nil {
+				return fmt.Errorf("encode denials: %w", err)
+			}
+			sketches[j] = append(sketches[j], text)
+		}
+	}
+	_, err := u.tx.Exec(ctx, upsertDenials, at, tenants, limited, unavailable, sketches[0], sketches[1], sketches[2])
+	if err != nil {
+		return fmt.Errorf("write denials: %w", err)
+	}
+	return nil
+}
+
+// mergeStored adds what the table has of the minutes and tenants.
+func (u *unpacking) mergeStored(ctx context.Context, at []time.Time, tenants []string) error {
+	rows, err := u.tx.Query(ctx, selectDenials, at, tenants)
+	if err != nil {
+		return err
+	}
+	stored, err := pgx.CollectRows(rows, pgx.RowToStructByPos[storedDenials])
+	for i := range stored {
+		n, fault := stored[i].decode()
+		if fault != nil { // another program has written it
+			u.options.Log.Warn("denials in Postgres cannot be read: they are replaced", "error", fault)
+			continue
+		}
+		u.denied.add(stored[i].At, n)
+	}
+	return err
+}
+
+// storedDenials is a row of abuse_denials.
+type storedDenials struct {
+	At                            time.Time
+	Tenant                        string
+	Limited, Unavailable          int64
+	Users, Addresses, Credentials []byte
+}
+
+// decode returns the denials of a row.
+func (s *storedDenials) decode() (*usage.Denials, error) {
+	n := &usage.Denials{Tenant: s.Tenant, Limited: s.Limited, Unavailable: s.Unavailable}
+	for _, part := range []struct {
+		to   *usage.Sketch
+		text []byte
+	}{{&n.Users, s.Users}, {&n.Addresses, s.Addresses}, {&n.Credentials, s.Credentials}} {
+		if err := part.to.UnmarshalBinary(part.text); err != nil {
+			return nil, fmt.Errorf("decode the denials of %q: %w", s.Tenant, err)
+		}
+	}
+	return n, nil
+}
+
+const (
+	selectDenials = `SELECT at, tenant, limited, unavailable, users, addresses, credentials
+		FROM rate_limiter.abuse_denials JOIN unnest($1::timestamptz[], $2::text[]) k (at, tenant) USING (at, tenant)`
+
+	upsertDenials = `INSERT INTO rate_limiter.abuse_denials
+			(at, tenant, limited, unavailable, users, addresses, credentials)
+		SELECT * FROM unnest($1::timestamptz[], $2::text[], $3::bigint[], $4::bigint[], $5::bytea[], $6::bytea[], $7::bytea[])
+		ON CONFLICT (at, tenant) DO UPDATE SET limited = excluded.limited, unavailable = excluded.unavailable,
+			users = excluded.users, addresses = excluded.addresses, credentials = excluded.credentials`
+)
+
+// dropDenials drops denials that nothing reads any more.
+func (s *session) dropDenials(ctx context.Context) error {
+	_, err := s.conn.Exec(ctx, `DELETE FROM rate_limiter.abuse_denials WHERE at < clock_timestamp() - $1::interval`,
+		denialsKept)
+	if err != nil {
+		return fmt.Errorf("drop old denials: %w", err)
+	}
+	return nil
+}
