@@ -1,0 +1,229 @@
+// Package kafka sends events to topics of Kafka: acknowledged by all replicas in sync, and by an idempotent producer, so
+// that its own retries write nothing twice.
+//
+// A [Producer] has no queue: its caller keeps a batch until Kafka has acknowledged it, bounds what waits, and counts
+// what it drops. Nothing here waits for Kafka at startup.
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
+)
+
+const (
+	// maxRequest bounds one request of events of a partition, in bytes before compression. A topic must take that much.
+	maxRequest = 256 << 10
+	// maxBuffered and maxBufferedBytes bound the events that Kafka has not acknowledged, of all calls of Send.
+	maxBuffered      = 10_000
+	maxBufferedBytes = 16 << 20
+	// dialTime, replicateTime and answerTime bound a connection, the time that a broker has to reach its replicas, and
+	// the time that its answer may take beyond that.
+	dialTime      = 5 * time.Second
+	replicateTime = 5 * time.Second
+	answerTime    = 5 * time.Second
+)
+
+// Producer sends events to one topic. Its methods are not for concurrent use.
+type Producer struct {
+	topic  string
+	client *kgo.Client
+	faults *faults
+	sent   map[string]*outcome // by the id of the event
+}
+
+// outcome is what has become of an event that was sent.
+type outcome struct {
+	done chan struct{} // closed: Kafka has answered, or never will
+	err  error         // nil: it is stored; set before done is closed
+}
+
+// New makes a producer. It opens no connection. The options must be valid.
+func New(o Options, topic string) (*Producer, error) {
+	all, err := o.client()
+	if err != nil {
+		return nil, err
+	}
+	p := &Producer{topic: topic, faults: &faults{by: map[string]string{}}, sent: map[string]*outcome{}}
+	p.client, err = kgo.NewClient(append(all,
+		kgo.ClientID("tenant-rate-limiting"),
+		kgo.WithHooks(p.faults),
+		kgo.DisableClientMetrics(),
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.ProduceRequestTimeout(replicateTime),
+		kgo.RequestTimeoutOverhead(answerTime),
+		kgo.ProducerBatchMaxBytes(maxRequest),
+		kgo.MaxBufferedRecords(maxBuffered),
+		kgo.MaxBufferedBytes(maxBufferedBytes),
+	)...)
+	if err != nil {
+		return nil, fmt.Errorf("make a client of Kafka: %w", err)
+	}
+	return p, nil
+}
+
+// Send sends a batch, and returns nil when Kafka has stored all of it. Events of one tenant are stored in the order of
+// the batch. Any other result is an [*Unsent]. Send returns soon after ctx ends; then Kafka may still store what is
+// pending. Send an event again, with its id, to wait for its answer: a pending event is not written again.
+func (p *Producer) Send(ctx context.Context, batch []events.Event) error {
+	p.forget(batch)
+	for _, e := range batch {
+		if p.sent[e.ID] == nil {
+			p.produce(e)
+		}
+	}
+	left := &Unsent{}
+	for i, e := range batch {
+		left.add(i, p.sent[e.ID].await(ctx))
+	}
+	if len(left.retry)+len(left.rejected) == 0 {
+		clear(p.sent)
+		p.faults.reset()
+		return nil
+	}
+	for _, e := range batch {
+		if o := p.sent[e.ID]; o != nil && o.isDone() {
+			delete(p.sent, e.ID)
+		}
+	}
+	left.reason = cmp.Or(left.reason, p.faults.text(), "no acknowledgement from Kafka")
+	return left
+}
+
+// forget removes what an earlier batch has sent, except what is still pending.
+func (p *Producer) forget(batch []events.Event) {
+	if len(p.sent) == 0 {
+		return
+	}
+	again := make(map[string]bool, len(batch))
+	for _, e := range batch {
+		again[e.ID] = true
+	}
+	for id, o := range p.sent {
+		if !again[id] && o.isDone() {
+			delete(p.sent, id)
+		}
+	}
+}
+
+// produce hands an event to the client, without waiting.
+func (p *Producer) produce(e events.Event) {
+	o := &outcome{done: make(chan struct{})}
+	p.sent[e.ID] = o
+	text, err := e.AppendJSON(nil)
+	if err != nil {
+		o.err = &invalidError{err}
+		close(o.done)
+		return
+	}
+	record := &kgo.Record{
+		Topic: p.topic, Value: text,
+		Headers: []kgo.RecordHeader{{Key: "content-type", Value: []byte(events.MediaType + "; charset=UTF-8")}},
+	}
+	if e.Tenant != "" {
+		record.Key = []byte(events.Text(e.Tenant))
+	}
+	p.client.TryProduce(context.Background(), record, func(_ *kgo.Record, err error) {
+		o.err = err
+		close(o.done)
+	})
+}
+
+// Close closes the connections. Events that Kafka has not acknowledged may be stored or not.
+func (p *Producer) Close() { p.client.Close() }
+
+// errPending is the outcome of an event that Kafka has not answered yet.
+var errPending = errors.New("pending")
+
+// await returns the result of an event when it is there, or errPending when ctx ends.
+func (o *outcome) await(ctx context.Context) error {
+	if o.isDone() {
+		return o.err
+	}
+	select {
+	case <-o.done:
+		return o.err
+	case <-ctx.Done():
+		return errPending
+	}
+}
+
+func (o *outcome) isDone() bool {
+	select {
+	case <-o.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// invalidError is about an event that is no CloudEvent.
+type invalidError struct{ error }
+
+func (e *invalidError) Unwrap() error { return e.error }
+
+// permanent lists the errors by which Kafka rejects an event whatever is retried.
+var permanent = []error{
+	kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp,
+	kerr.UnsupportedForMessageFormat,
+}
+
+// Unsent is the error of a batch that Kafka has not stored completely.
+type Unsent struct {
+	retry, rejected []int
+	pending         bool
+	reason          string
+}
+
+// add records the result of the event at an index.
+func (u *Unsent) add(i int, err error) {
+	switch {
+	case err == nil:
+		return
+	case errors.Is(err, errPending):
+		u.pending = true
+		u.retry = append(u.retry, i)
+		return
+	case isPermanent(err):
+		u.rejected = append(u.rejected, i)
+	default:
+		u.retry = append(u.retry, i)
+	}
+	if u.reason == "" {
+		u.reason = describe(err)
+	}
+}
+
+func isPermanent(err error) bool {
+	for _, target := range permanent {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return errors.As(err, new(*invalidError))
+}
+
+// describe returns the text of an error without what differs from one batch to the next, such as sizes.
+func describe(err error) string {
+	if code := new(kerr.Error); errors.As(err, &code) {
+		return code.Error()
+	}
+	return err.Error()
+}
+
+// Error implements error. The text is the same while Kafka fails in the same way.
+func (u *Unsent) Error() string { return "send events to Kafka: " + u.reason }
+
+// Left returns the indexes of the events that are to be sent again, and of those that Kafka rejects for ever.
+func (u *Unsent) Left() (retry, rejected []int) { return u.retry, u.rejected }
+
+// MayArrive reports whether Kafka may store some of the events that are to be sent again, because it has them and has
+// not answered.
+func (u *Unsent) MayArrive() bool { return u.pending }
