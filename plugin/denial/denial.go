@@ -109,11 +109,14 @@ const (
 	Groups     Reason = iota // too many groups in its second: a line for others counts it, without its names
 	Queue                    // the queue was full
 	SinkFailed               // the sink did not take it within RetryFor
+	Rejected                 // the sink will never take it
 	Shutdown                 // it came after the end, or the sink did not take it within FlushTime
 	reasons
 )
 
-func (r Reason) String() string { return [...]string{"groups", "queue", "sink", "shutdown"}[r] }
+func (r Reason) String() string {
+	return [...]string{"groups", "queue", "sink", "rejected", "shutdown"}[r]
+}
 
 // Tally is a number of lines, and of the denials in them.
 type Tally struct{ Lines, Denials uint64 }

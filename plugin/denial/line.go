@@ -96,7 +96,9 @@ func (r *Recorder) encode(g *group) (Line, error) {
 	if err != nil {
 		return Line{}, fmt.Errorf("encode a line about policy %q: %w", e.Policy, err)
 	}
-	return Line{Org: e.Org, Text: jsonline.Escape(text), Denials: g.count}, nil
+	return Line{
+		ID: e.ID, Time: time.UnixMicro(g.first), Org: e.Org, Text: jsonline.Escape(text), Denials: g.count,
+	}, nil
 }
 
 // describe sets the fields about the tenant, the user and the policy.

@@ -2,7 +2,9 @@ package denial
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 )
@@ -117,11 +119,13 @@ func (o *outlet) deliver(ctx context.Context, batch []Line) {
 		err := o.sink.Write(attempt, batch)
 		cancel()
 		o.recordResult(err)
+		left, mayArrive := o.settleResult(batch, err)
+		if mayArrive {
+			giveUp = time.Now().Add(o.retryFor)
+		}
+		batch = left
 		switch {
-		case err == nil:
-			o.settle(batch, &o.account.Written)
-			return
-		case ctx.Err() != nil:
+		case len(batch) == 0 || ctx.Err() != nil:
 			return
 		case time.Now().Add(pause).After(giveUp):
 			o.settle(batch, &o.account.Dropped[SinkFailed])
@@ -132,6 +136,33 @@ func (o *outlet) deliver(ctx context.Context, batch []Line) {
 			return
 		}
 	}
+}
+
+// settleResult counts the lines that a Write has stored, and those that the sink rejects. It returns the others, and
+// whether the sink may still store some of them.
+func (o *outlet) settleResult(batch []Line, err error) (left []Line, mayArrive bool) {
+	var partial Partial
+	switch {
+	case err == nil:
+		o.settle(batch, &o.account.Written)
+		return nil, false
+	case !errors.As(err, &partial):
+		return batch, false
+	}
+	retry, rejected := partial.Left()
+	var stored, lost []Line
+	for i, line := range batch {
+		if _, again := slices.BinarySearch(retry, i); again {
+			left = append(left, line)
+		} else if _, never := slices.BinarySearch(rejected, i); never {
+			lost = append(lost, line)
+		} else {
+			stored = append(stored, line)
+		}
+	}
+	o.settle(stored, &o.account.Written)
+	o.settle(lost, &o.account.Dropped[Rejected])
+	return left, partial.MayArrive()
 }
 
 // wait pauses before the next try. closeQueue ends a running pause, and later ones take firstPause.
@@ -173,20 +204,16 @@ func (o *outlet) recordResult(err error) {
 	if o.account.Failing = err != nil; err != nil {
 		o.account.Failures++
 	}
-	dropped := o.account.Dropped[Queue].Denials + o.account.Dropped[SinkFailed].Denials
+	dropped := o.account.Dropped[Queue].Denials + o.account.Dropped[SinkFailed].Denials +
+		o.account.Dropped[Rejected].Denials
 	o.mu.Unlock()
 	if problem == o.problem {
 		return
 	}
 	o.problem = problem
 	if err != nil {
-		o.log.Warn(
-			"writing denial events failed; they are queued, and dropped when the queue is full",
-			"sink",
-			o.name,
-			"error",
-			err,
-		)
+		o.log.Warn("writing denial events failed; they are queued, and dropped when the queue is full",
+			"sink", o.name, "error", err)
 	} else {
 		o.log.Info("denial events are being written again", "sink", o.name, "dropped_so_far", dropped)
 	}

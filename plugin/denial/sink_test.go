@@ -55,7 +55,7 @@ func TestReasonsHaveTheNamesThatMetricsUse(t *testing.T) {
 	for r := Groups; r < reasons; r++ {
 		got += r.String() + " "
 	}
-	if want := "groups queue sink shutdown "; got != want {
+	if want := "groups queue sink rejected shutdown "; got != want {
 		t.Errorf("names are %q, want %q", got, want)
 	}
 }
