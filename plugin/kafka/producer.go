@@ -20,7 +20,7 @@ import (
 
 const (
 	// maxRequest bounds one request of events of a partition, in bytes before compression. A topic must take that much.
-	maxRequest = 256 << 10
+	maxRequest = 512 << 10
 	// maxBuffered and maxBufferedBytes bound the events that Kafka has not acknowledged, of all calls of Send.
 	maxBuffered      = 10_000
 	maxBufferedBytes = 16 << 20

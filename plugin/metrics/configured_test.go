@@ -37,7 +37,7 @@ func TestAPanicOfOneSourceLeavesTheOthersNumbers(t *testing.T) {
 	m := New("1", Sources{
 		Limits:    func() []Limit { panic("a config is gone") },
 		Overrides: func() Overrides { panic("the snapshot is gone") },
-		Denial:    func() Denial { return Denial{Written: 1, Dropped: map[string]uint64{"\xff": 2}} },
+		Denial:    func() Denial { return Denial{Sinks: []DenialSink{{Written: 1, Dropped: map[string]uint64{"\xff": 2}}}} },
 	})
 	observe(m, 1, "acme")
 	numbers, err := lastNumbers(m)

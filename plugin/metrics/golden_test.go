@@ -114,8 +114,8 @@ answered_limits_total{by="memory",store="redis:6379"} 62
 answered_limits_total{by="redis",store="redis:6379"} 63
 config_faults_total 7
 degraded_seconds_total{store="redis:6379"} 21.5
-denial_events_dropped_total{reason="queue_full"} 52
-denial_events_total 51
+denial_events_dropped_total{reason="queue_full",sink="file"} 52
+denial_events_total{sink="file"} 51
 events_total 1000
 foreign_values_total{store="redis:6379"} 25
 lease_failures_total{store="redis:6379"} 71
@@ -170,9 +170,12 @@ rate_limiter_active_overrides{override_type="penalty"} 44
 # HELP rate_limiter_degraded 1 while the shared store, or a part of it, does not answer and fail modes decide; else 0.
 # TYPE rate_limiter_degraded gauge
 rate_limiter_degraded{store="redis:6379"} 1
-# HELP rate_limiter_denial_queue_depth Events about denials that wait to be written.
+# HELP rate_limiter_denial_queue_depth Events about denials that wait to be written, by sink.
 # TYPE rate_limiter_denial_queue_depth gauge
-rate_limiter_denial_queue_depth 53
+rate_limiter_denial_queue_depth{sink="file"} 53
+# HELP rate_limiter_denial_sink_failing 1 if the last write of a sink of denials failed, else 0.
+# TYPE rate_limiter_denial_sink_failing gauge
+rate_limiter_denial_sink_failing{sink="file"} 1
 # HELP rate_limiter_instances Plugin configs served now.
 # TYPE rate_limiter_instances gauge
 rate_limiter_instances 3
@@ -198,7 +201,7 @@ rate_limiter_local_buckets 11
 rate_limiter_waiting_requests{store="redis:6379"} 22
 `
 	names := []string{
-		"active_overrides", "degraded", "denial_queue_depth", "instances", "lease_tokens_out",
+		"active_overrides", "degraded", "denial_queue_depth", "denial_sink_failing", "instances", "lease_tokens_out",
 		"leases", "limit", "live_nodes", "local_buckets", "waiting_requests",
 	}
 	for i := range names {

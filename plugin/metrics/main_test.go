@@ -93,7 +93,11 @@ func everySource() Sources {
 		Limits:    func() []Limit { return []Limit{{"minute", "gold", 600}, {"shared", "", 9000}} },
 		Overrides: func() Overrides { return Overrides{Bans: 41, Exemptions: 42, Limits: 43, Penalties: 44} },
 		LogLines:  func() map[string]uint64 { return map[string]uint64{"warn": 54, "error": 55} },
-		Denial:    func() Denial { return Denial{Written: 51, Dropped: map[string]uint64{"queue_full": 52}, Queued: 53} },
+		Denial: func() Denial {
+			return Denial{Sinks: []DenialSink{
+				{Name: "file", Written: 51, Dropped: map[string]uint64{"queue_full": 52}, Queued: 53, Failing: true},
+			}}
+		},
 		Usage: func() Usage {
 			return Usage{
 				Stored: 91, Dropped: map[string]uint64{"room": 92}, Failed: 93, Waiting: 94, OldestSeconds: 95.5, Rows: 96,

@@ -11,30 +11,43 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 )
 
-// denials is the record of denials, with the file that it may be written to.
+// denials is the record of denials, with the sinks that are closed after it.
 type denials struct {
 	*denial.Recorder
-	file *denial.File // nil: it goes to stderr
+	file  *denial.File // nil: it goes to no file
+	topic *denialTopic // nil: it does not go to Kafka
 }
 
-// newDenials makes the record that the settings want; nil: none.
-func newDenials(s *settings, node string, stderr io.Writer, log *slog.Logger) *denials {
+// newDenials makes the record that the settings want; nil: none. The error is about a setting.
+func newDenials(s *settings, node string, stderr io.Writer, log *slog.Logger) (*denials, error) {
+	if err := s.Kafka.Validate(); err != nil {
+		return nil, fmt.Errorf("settings of Kafka: %w", err)
+	}
 	d := &denials{}
-	options := denial.Options{Log: log, Node: node, ShowUsers: s.DenialUsers}
+	options := denial.Options{Log: log, Node: node, ShowUsers: s.DenialUsers, Sinks: map[string]denial.Sink{}}
 	switch s.DenialLog {
 	case "off":
-		return nil
 	case "stderr":
-		options.Sinks = map[string]denial.Sink{"stderr": denial.NewWriter(stderr)}
+		options.Sinks["stderr"] = denial.NewWriter(stderr)
 	default:
 		d.file = denial.NewFile(denial.FileOptions{Path: s.DenialLog, MaxBytes: s.DenialLogSize, Keep: s.DenialLogKeep})
-		options.Sinks = map[string]denial.Sink{"file": d.file}
+		options.Sinks["file"] = d.file
+	}
+	if len(s.Kafka.Brokers) > 0 {
+		var err error
+		if d.topic, err = newDenialTopic(s, node); err != nil {
+			return nil, err
+		}
+		options.Sinks["kafka"] = d.topic
+	}
+	if len(options.Sinks) == 0 {
+		return nil, nil
 	}
 	if s.DenialSaltFile != "" {
 		options.Salt = readSalt(s.DenialSaltFile, log)
 	}
 	d.Recorder = denial.New(options)
-	return d
+	return d, nil
 }
 
 // readSalt returns the salt in a file. nil stands for a random one, where the file has none: then the hashes of this
@@ -54,6 +67,9 @@ func readSalt(file string, log *slog.Logger) []byte {
 // Run writes the record until ctx ends, and then what is left of it.
 func (d *denials) Run(ctx context.Context) error {
 	err := d.Recorder.Run(ctx)
+	if d.topic != nil {
+		d.topic.producer.Close()
+	}
 	if d.file != nil {
 		if closed := d.file.Close(); err == nil {
 			err = closed
@@ -62,19 +78,21 @@ func (d *denials) Run(ctx context.Context) error {
 	return err
 }
 
-// numbers returns the counts of written, queued and dropped lines. Every reason is there from the start, so that an
+// numbers returns the counts of written, queued and dropped lines of every sink. Every reason is there from the start, so that an
 // alert sees the first loss.
 func (d *denials) numbers() metrics.Denial {
 	s := d.Stats()
-	n := metrics.Denial{Dropped: map[string]uint64{denial.Groups.String(): s.Folded}}
+	var n metrics.Denial
 	for _, sink := range s.Sinks {
-		n.Written += sink.Written.Lines
-		n.Queued += int(sink.Queued.Lines)
+		dropped := map[string]uint64{}
 		for reason, tally := range sink.Dropped {
-			if name := denial.Reason(reason).String(); name != denial.Groups.String() {
-				n.Dropped[name] += tally.Denials
-			}
+			dropped[denial.Reason(reason).String()] = tally.Denials
 		}
+		dropped[denial.Groups.String()] = s.Folded
+		n.Sinks = append(n.Sinks, metrics.DenialSink{
+			Name: sink.Name, Written: sink.Written.Lines, Dropped: dropped, Queued: int(sink.Queued.Lines),
+			Failing: sink.Failing,
+		})
 	}
 	return n
 }

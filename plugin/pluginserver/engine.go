@@ -39,7 +39,10 @@ func newEngine(
 		Budget: s.TimeBudget, MaxBuckets: s.MaxBuckets, Nodes: s.Nodes, LeaseShare: s.LeaseShare, Process: g,
 		MaxAddresses: s.MaxAddresses, NewAddresses: s.NewAddresses,
 	}}
-	record := newDenials(s, node, stderr, log)
+	record, err := newDenials(s, node, stderr, log)
+	if err != nil {
+		return nil, err
+	}
 	if record != nil {
 		options.Denials = record
 	}

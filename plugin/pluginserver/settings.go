@@ -16,6 +16,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kafka"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -54,6 +55,8 @@ type settings struct {
 	DenialLogKeep  int    // full files
 	DenialUsers    bool   // shown as they are
 	DenialSaltFile string // "": a random salt
+	DenialTopic    string
+	Kafka          kafka.Options // without brokers: no events go there
 
 	MetricsTenants     int
 	MetricsAlways      []string // tenants

@@ -3,6 +3,7 @@ package pluginserver
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,7 +21,10 @@ type settingRow struct {
 	set   func(s *settings, text string) error
 }
 
-var table = []settingRow{
+// table has all settings, in the order of the documentation.
+var table = append(slices.Concat(processRows, denialRows, kafkaRows()), monitorRows...)
+
+var processRows = []settingRow{
 	{
 		"kong-prefix",
 		"/usr/local/kong",
@@ -232,57 +236,6 @@ var table = []settingRow{
 				s.MetricsAlways = strings.Split(text, ",")
 			}
 			return metrics.TenantLabels{Always: s.MetricsAlways}.Validate()
-		},
-	},
-	{
-		"denial-log",
-		"off",
-		"where to record denials, as one JSON line per tenant, policy and second: off, stderr, or the path of a file",
-		func(s *settings, text string) error {
-			s.DenialLog = text
-			return nil
-		},
-	},
-	{
-		"denial-log-size", "64MiB", "the size at which the file is renamed and a new one started",
-		func(s *settings, text string) error {
-			return parseBytes(text, &s.DenialLogSize)
-		},
-	},
-	{"denial-log-keep", "5", "the number of renamed files to keep", func(s *settings, text string) error {
-		return setting.ParseInt(text, 1, &s.DenialLogKeep)
-	}},
-	{
-		"denial-users",
-		"false",
-		"true: record users and addresses in plain text instead of hashed",
-		func(s *settings, text string) error {
-			return parseBool(text, &s.DenialUsers)
-		},
-	},
-	{
-		"denial-salt-file",
-		"none",
-		"a file with the salt for the hashes, so that a user has the same hash on all nodes; none: a random salt per process",
-		func(s *settings, text string) error {
-			s.DenialSaltFile = given(text)
-			return nil
-		},
-	},
-	{
-		metrics.RemoteSetting,
-		"false",
-		"true: allow a metrics-listen address that other machines can reach",
-		func(s *settings, text string) error {
-			return parseBool(text, &s.MetricsAllowRemote)
-		},
-	},
-	{
-		"ready-needs-redis",
-		"false",
-		"true: /readyz fails while Redis is unavailable (not address_redis), so that load balancers take the node out of rotation",
-		func(s *settings, text string) error {
-			return parseBool(text, &s.ReadyNeedsRedis)
 		},
 	},
 }

@@ -1,0 +1,85 @@
+package pluginserver
+
+import (
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kafka"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+)
+
+// denialRows are the settings of the record of denials.
+var denialRows = []settingRow{
+	{
+		"denial-log",
+		"off",
+		"where to record denials, as one JSON line per tenant, policy and second: off, stderr, or the path of a file",
+		func(s *settings, text string) error {
+			s.DenialLog = text
+			return nil
+		},
+	},
+	{
+		"denial-log-size", "64MiB", "the size at which the file is renamed and a new one started",
+		func(s *settings, text string) error {
+			return parseBytes(text, &s.DenialLogSize)
+		},
+	},
+	{"denial-log-keep", "5", "the number of renamed files to keep", func(s *settings, text string) error {
+		return setting.ParseInt(text, 1, &s.DenialLogKeep)
+	}},
+	{
+		"denial-users",
+		"false",
+		"true: record users and addresses in plain text instead of hashed",
+		func(s *settings, text string) error {
+			return parseBool(text, &s.DenialUsers)
+		},
+	},
+	{
+		"denial-salt-file",
+		"none",
+		"a file with the salt for the hashes, so that a user has the same hash on all nodes; none: a random salt per process",
+		func(s *settings, text string) error {
+			s.DenialSaltFile = given(text)
+			return nil
+		},
+	},
+	{
+		"denial-topic",
+		"ratelimit.denials",
+		"the topic of Kafka that denials are sent to, if kafka-brokers is given",
+		func(s *settings, text string) error {
+			return kafka.ParseTopic(text, &s.DenialTopic)
+		},
+	},
+}
+
+// kafkaRows returns the settings of Kafka, which ratelimit serve has too.
+func kafkaRows() []settingRow {
+	var rows []settingRow
+	for _, row := range kafka.Settings() {
+		rows = append(rows, settingRow{row.Name, row.Default, row.Usage, func(s *settings, text string) error {
+			return row.Set(&s.Kafka, text)
+		}})
+	}
+	return rows
+}
+
+// monitorRows are the settings of metrics and health checks.
+var monitorRows = []settingRow{
+	{
+		metrics.RemoteSetting,
+		"false",
+		"true: allow a metrics-listen address that other machines can reach",
+		func(s *settings, text string) error {
+			return parseBool(text, &s.MetricsAllowRemote)
+		},
+	},
+	{
+		"ready-needs-redis",
+		"false",
+		"true: /readyz fails while Redis is unavailable (not address_redis), so that load balancers take the node out of rotation",
+		func(s *settings, text string) error {
+			return parseBool(text, &s.ReadyNeedsRedis)
+		},
+	},
+}
