@@ -45,7 +45,11 @@ var good = map[string]row{
 	"outbox": {
 		"event": "e1", "source": "/control", "type": "x", "at": "2026-01-01", "tenant": "acme", "data": "{}",
 	},
-	"outbox_state":   {"one": false},
+	"outbox_state": {"one": false},
+	"quota_notices": {
+		"tenant": "acme", "policy": "daily", "endpoint": "", "window_start": "2026-01-01", "threshold": 80,
+		"window_end": "2026-01-02", "limit": 100, "used": 85, "late": false, "noticed_at": "2026-01-01",
+	},
 	"outbox_cursors": {"consumer": "webhooks", "position": 1, "moved_at": "2026-01-01"},
 
 	"abuse_tenants": {"tenant": "acme", "state": `{"step": "warn"}`, "mode": "shadow", "scored_at": "2026-01-01"},
@@ -221,6 +225,8 @@ var bad = map[string][]row{
 	"usage_names_name":    {{"name": strings.Repeat("x", 1025)}},
 	"usage_state_one_row": {{}},
 	"usage_state_order":   {{"one": true, "days_until": "2026-01-03"}},
+
+	"quota_notices_threshold": {{"threshold": 0}, {"threshold": 90}},
 
 	"outbox_event":            {{"event": ""}, {"event": strings.Repeat("x", 1025)}},
 	"outbox_source":           {{"source": ""}, {"source": strings.Repeat("x", 1025)}},

@@ -61,8 +61,10 @@ var holds = map[string]map[string]string{
 	"usage_nodes":   {"operator": "SELECT", "server": "SELECT", "keeper": "DELETE SELECT UPDATE(batches) UPDATE(bytes)"},
 	"usage_sources": {"operator": "SELECT", "server": "SELECT", "keeper": written},
 	"usage_state": {
-		"operator": "SELECT", "server": "SELECT", "keeper": "SELECT UPDATE(days_until) UPDATE(hours_until)",
+		"operator": "SELECT", "server": "SELECT",
+		"keeper": "SELECT UPDATE(changed_since) UPDATE(checked_at) UPDATE(days_until) UPDATE(hours_until)",
 	},
+	"quota_notices": {"operator": "SELECT", "server": "SELECT", "keeper": "DELETE INSERT SELECT"},
 	"usage_names":   {"operator": "SELECT", "server": "SELECT", "keeper": "INSERT SELECT"},
 	"usage_minutes": {"operator": "SELECT", "server": "SELECT", "keeper": summedUp},
 	"usage_hours":   {"operator": "SELECT", "server": "SELECT", "keeper": summedUp},

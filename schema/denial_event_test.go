@@ -17,19 +17,21 @@ type denialProperty struct {
 	Const                any                       `json:"const"`
 }
 
-// The package that writes denial events tests them against this schema.
-func TestTheSchemaOfDenialEventsIsClosedVersionedAndDescribed(t *testing.T) {
-	text, err := os.ReadFile("denial_event.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var s denialProperty
-	if err := json.Unmarshal(text, &s); err != nil {
-		t.Fatal(err)
-	}
-	checkDenialProperty(t, "", s)
-	if version := s.Properties["version"].Const; version != 1.0 || !slices.Contains(s.Required, "version") {
-		t.Errorf("version is %v, want the constant 1 in every event", version)
+// The packages that write events test them against these schemas.
+func TestTheSchemasOfEventsAreClosedVersionedAndDescribed(t *testing.T) {
+	for _, file := range []string{"denial_event.schema.json", "quota_threshold.schema.json"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s denialProperty
+		if err := json.Unmarshal(text, &s); err != nil {
+			t.Fatal(err)
+		}
+		checkDenialProperty(t, "", s)
+		if version := s.Properties["version"].Const; version != 1.0 || !slices.Contains(s.Required, "version") {
+			t.Errorf("%s: version is %v, want the constant 1 in every event", file, version)
+		}
 	}
 }
 

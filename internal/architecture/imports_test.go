@@ -69,6 +69,7 @@ var rules = map[string][]string{
 	},
 	"plugin/usage":      append([]string{"plugin/reservation"}, core...),
 	"plugin/usagestore": append([]string{"plugin/usage"}, core...),
+	"plugin/quota":      core,
 	"plugin/policysync": append([]string{"migrations"}, core...),
 	"plugin/control":    append([]string{"plugin/pgstore", "plugin/reservation"}, core...),
 	"plugin/internal": append([]string{
@@ -102,8 +103,8 @@ var foreign = map[string][]string{
 	},
 	"github.com/redis": {"plugin/bucket/redis", "internal", "plugin/internal", "spec"},
 	"github.com/jackc": {
-		"plugin/policysync", "plugin/pgstore", "plugin/usagestore", "plugin/outbox", "plugin/pluginserver",
-		"plugin/controlserver", "plugin/cli", "migrations",
+		"plugin/policysync", "plugin/pgstore", "plugin/usagestore", "plugin/outbox", "plugin/quota",
+		"plugin/pluginserver", "plugin/controlserver", "plugin/cli", "migrations",
 		"internal", "spec",
 	},
 	"github.com/twmb": {"plugin/kafka"},

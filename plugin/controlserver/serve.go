@@ -126,8 +126,12 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		server.background = append(server.background, d.reservations.Run)
 	}
 	if s.Keeper != nil {
-		leader := s.Keeper.newLeader(log)
+		watcher := d.newWatcher()
+		leader := s.Keeper.newLeader(log, watcher)
 		numbers.MustRegister(leader) // its names are constants
+		if watcher != nil {
+			numbers.MustRegister(watcher) // its names too
+		}
 		server.background = append(server.background, leader.Run)
 	}
 	return server, nil

@@ -2,20 +2,29 @@ package controlserver
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/quota"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usagestore"
 )
 
-// newLeader returns the leader of this process. It unpacks usage, and tidies as ratelimit tidy does.
-func (d *Database) newLeader(log *slog.Logger) *usagestore.Leader {
-	return usagestore.NewLeader(usagestore.Options{
+// newLeader returns the leader of this process. It unpacks usage, and tidies as ratelimit tidy does. With a watcher it
+// also writes notices of used quotas.
+func (d *Database) newLeader(log *slog.Logger, watcher *quota.Watcher) *usagestore.Leader {
+	o := usagestore.Options{
 		Connect: d.connect,
 		Lock:    pgstore.TidyLock,
 		Chores: func(ctx context.Context, session *pgx.Conn) (more bool, err error) {
@@ -28,7 +37,46 @@ func (d *Database) newLeader(log *slog.Logger) *usagestore.Leader {
 		},
 		Log:    log,
 		Advice: leaderAdvice,
+	}
+	if watcher != nil {
+		o.Check = watcher.Check
+	}
+	return usagestore.NewLeader(o)
+}
+
+// newWatcher returns what looks for used quotas, or nil if the process has no limits whose buckets it can read.
+func (d *decider) newWatcher() *quota.Watcher {
+	if d.operatorBuckets == nil {
+		return nil
+	}
+	return quota.NewWatcher(quota.Options{
+		Routes: slices.Sorted(maps.Keys(d.routes)),
+		Plan: func() *policy.Plan {
+			if plan := d.path.Policies.Load(); plan != nil && plan.Snapshot() != nil {
+				return plan
+			}
+			return nil
+		},
+		Peek:   d.operatorBuckets.Peek,
+		Report: reportNotices,
+		Log:    d.log,
 	})
+}
+
+// reportNotices adds the events of notices to the outbox.
+func reportNotices(ctx context.Context, tx pgx.Tx, at time.Time, notices []quota.Notice) error {
+	all := make([]events.Event, len(notices))
+	for i := range notices {
+		n := &notices[i]
+		data, err := json.Marshal(n)
+		if err != nil {
+			return fmt.Errorf("encode a notice: %w", err)
+		}
+		all[i] = events.Event{
+			ID: n.ID(), Source: events.Control, Type: events.QuotaThreshold, Time: at, Tenant: n.Tenant, Data: data,
+		}
+	}
+	return outbox.Add(ctx, tx, all...)
 }
 
 // leaderAdvice returns what an operator has to do about an error of the leader.

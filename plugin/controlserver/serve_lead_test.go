@@ -65,7 +65,7 @@ func TestTheLeaderOfServeUnpacksUsageAndTidiesWithTheRightsOfAKeeper(t *testing.
 			t.Fatal(err)
 		}
 	}
-	l := database(server.RoleDSN(pgtest.Keeper)).newLeader(slog.New(slog.DiscardHandler))
+	l := database(server.RoleDSN(pgtest.Keeper)).newLeader(slog.New(slog.DiscardHandler), nil)
 	lead(t, l)
 	await(t, "tidy", func() bool {
 		var sums, nodes int64
@@ -84,7 +84,7 @@ func TestTheLeaderOfServeUnpacksUsageAndTidiesWithTheRightsOfAKeeper(t *testing.
 func TestALoginWithoutTheRightsOfAKeeperDoesNotTakeTheLock(t *testing.T) {
 	server := pgtest.Granted(t)
 	var log bytes.Buffer
-	l := database(server.RoleDSN(pgtest.ServerRole)).newLeader(slog.New(slog.NewJSONHandler(&log, nil)))
+	l := database(server.RoleDSN(pgtest.ServerRole)).newLeader(slog.New(slog.NewJSONHandler(&log, nil)), nil)
 	if done, err := l.Once(t.Context()); err == nil || done.Leading {
 		t.Errorf("it has done %+v (%v), want an error", done, err)
 	} else {

@@ -18,6 +18,8 @@ const (
 	defaultGapAfter = 10 * time.Minute
 	// choresEvery is the time between two runs of the chores, and between two looks at the partitions.
 	choresEvery = time.Minute
+	// checkEvery is the time between two calls of Options.Check.
+	checkEvery = 15 * time.Second
 	// roundTime bounds one round, so that a server that does not answer costs the leader its session.
 	roundTime = 15 * time.Minute
 	// closeTime bounds closing a session.
@@ -39,12 +41,15 @@ type Options struct {
 	Lock int64
 	// Chores does other work of the leader in its session, once a minute, and reports whether more is due; nil: none.
 	Chores func(ctx context.Context, conn *pgx.Conn) (more bool, err error)
-	Log    *slog.Logger
+	// Check looks at the rows that were unpacked, in the session of the leader, from time to time; nil: nothing does.
+	Check func(ctx context.Context, conn *pgx.Conn) error
+	Log   *slog.Logger
 	// Advice returns what an operator has to do about an error, or ""; nil: there is no advice.
 	Advice func(error) string
 
-	Every    time.Duration // between two rounds: 5 s
-	GapAfter time.Duration // how long a missing batch is waited for: 10 min
+	Every      time.Duration // between two rounds: 5 s
+	GapAfter   time.Duration // how long a missing batch is waited for: 10 min
+	CheckEvery time.Duration // between two checks: 15 s
 }
 
 // Leader unpacks what the nodes report, sums it up, and keeps partitions and retention. Any number of processes may run
@@ -66,6 +71,9 @@ func NewLeader(o Options) *Leader {
 	}
 	if o.GapAfter <= 0 {
 		o.GapAfter = defaultGapAfter
+	}
+	if o.CheckEvery <= 0 {
+		o.CheckEvery = checkEvery
 	}
 	if o.Advice == nil {
 		o.Advice = func(error) string { return "" }
@@ -162,6 +170,7 @@ type session struct {
 	alone bool             // add one batch in a transaction, to find the one that fails
 
 	choresAt time.Time // when the chores are due, by this process's clock
+	checkAt  time.Time // when the check is due, by the same clock
 }
 
 // open opens a session.
@@ -237,7 +246,10 @@ func (s *session) round(ctx context.Context) (more bool, err error) {
 			break
 		}
 	}
-	if err := s.sumUp(ctx); err != nil || !choresDue {
+	if err := s.sumUp(ctx); err != nil {
+		return false, err
+	}
+	if err := s.check(ctx); err != nil || !choresDue {
 		return more, err
 	}
 	choresLeft := false
@@ -250,6 +262,18 @@ func (s *session) round(ctx context.Context) (more bool, err error) {
 		s.choresAt = time.Now().Add(choresEvery)
 	}
 	return more, nil
+}
+
+// check looks at what was unpacked, if that is due.
+func (s *session) check(ctx context.Context) error {
+	if s.options.Check == nil || time.Now().Before(s.checkAt) {
+		return nil
+	}
+	s.checkAt = time.Now().Add(s.options.CheckEvery)
+	if err := s.options.Check(ctx, s.conn); err != nil {
+		return fmt.Errorf("check what was unpacked: %w", err)
+	}
+	return nil
 }
 
 // tidyUsage keeps the partitions, and drops what is no longer needed to unpack.

@@ -38,6 +38,9 @@ const (
 	markFaulty = `UPDATE rate_limiter.usage_batches SET fault = $4 WHERE node = $1 AND epoch = $2 AND seq = $3`
 )
 
+// markChanged records the first minute whose rows have changed since Options.Check has looked.
+const markChanged = `UPDATE rate_limiter.usage_state SET changed_since = least(changed_since, $1)`
+
 // deleteBatches deletes batches, and takes them from what waits of their nodes.
 const deleteBatches = `WITH gone AS (
 		DELETE FROM rate_limiter.usage_batches b USING unnest($1::text[], $2::text[], $3::bigint[]) k (node, epoch, seq)

@@ -2,6 +2,7 @@ package usagestore
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -51,6 +52,15 @@ func (s sums) moved(to time.Time, unit time.Duration) sums {
 		part.add(to, unit, k.Key, *c)
 	}
 	return part
+}
+
+// oldest returns the first time of the sums.
+func (s sums) oldest() time.Time {
+	first := int64(math.MaxInt64)
+	for k := range s {
+		first = min(first, k.at)
+	}
+	return time.Unix(first, 0)
 }
 
 // columns holds rows as arrays, one for each column, for unnest.

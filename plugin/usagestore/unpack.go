@@ -221,6 +221,9 @@ func (u *unpacking) write(ctx context.Context) error {
 			}
 		}
 	}
+	if _, err := u.tx.Exec(ctx, markChanged, u.sums.oldest()); err != nil {
+		return fmt.Errorf("mark what was changed: %w", err)
+	}
 	return nil
 }
 

@@ -1,0 +1,107 @@
+package quota
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// Thresholds lists the percentages of a quota at which there is a notice.
+var Thresholds = [...]int64{50, 80, 100}
+
+// leastWindow is the shortest window of a quota.
+const leastWindow = 3600 * limit.Second
+
+// Notice reports that a tenant has used a percentage of a quota. It is the data of an event, see
+// schema/quota_threshold.schema.json.
+type Notice struct {
+	Version     int        `json:"version"` // of this format: 1
+	Tenant      string     `json:"org"`
+	Policy      string     `json:"policy"`
+	Endpoint    string     `json:"endpoint,omitempty"`
+	Threshold   int64      `json:"threshold"` // percent
+	Limit       int64      `json:"limit"`     // tokens
+	Used        int64      `json:"used"`      // tokens
+	WindowStart time.Time  `json:"window_start"`
+	WindowEnd   time.Time  `json:"window_end"`
+	ExhaustedAt *time.Time `json:"exhausted_at,omitempty"`
+	Late        bool       `json:"late,omitempty"`
+}
+
+// ID returns the id of the event of the notice: a hash of what makes it unique.
+func (n *Notice) ID() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %d %d", n.Tenant, n.Policy, n.Endpoint, n.WindowStart.Unix(),
+		n.Threshold))
+	return hex.EncodeToString(sum[:16])
+}
+
+// isQuota reports whether there are notices of a bound: it can deny, it counts per tenant, and its window is long
+// enough. A bucket with a burst below the quantity limits the rate of requests, and is empty all the time.
+func isQuota(b *policy.Bound) bool {
+	spec := b.Policy.Limit.Spec()
+	return b.Enforced() && spec.Window >= leastWindow && spec.Burst >= spec.Quantity &&
+		(b.Policy.Scope == policy.Tenant || b.Policy.Scope == policy.TenantEndpoint)
+}
+
+// reached returns the highest threshold that the usage of a bucket has reached, or 0. All of a quota is used where what
+// is left is too little for a request. That is not so where requests settle: what they reserve may come back.
+func reached(b *policy.Bound, s *decision.Status) (threshold int64) {
+	size := b.Policy.Limit.Spec().Burst
+	if b.Policy.Settle == nil && !s.Admits() && s.Wait != limit.Never {
+		return Thresholds[len(Thresholds)-1]
+	}
+	for _, t := range Thresholds {
+		if float64(s.Used)*100 >= float64(size)*float64(t) {
+			threshold = t
+		}
+	}
+	return threshold
+}
+
+// newNotice returns the notice of a threshold that a bucket has reached. Windows are aligned to the Unix epoch, also for
+// algorithms without fixed windows: there a notice may be repeated in the next one.
+func newNotice(b *policy.Bound, s *decision.Status, threshold int64) Notice {
+	spec := b.Policy.Limit.Spec()
+	start := s.Now - s.Now%spec.Window
+	return Notice{
+		Version: 1, Tenant: b.Key.GroupID, Policy: b.Key.Policy, Endpoint: b.Key.Endpoint, Threshold: threshold,
+		Limit: spec.Burst, Used: s.Used, WindowStart: timeOf(start), WindowEnd: timeOf(start + spec.Window),
+	}
+}
+
+// rateSpan returns the time before now over which the rate of a quota is measured: a 24th of its window, at least 5
+// minutes and at most a day.
+func rateSpan(window limit.Micros) time.Duration {
+	const parts, least, most = 24, 5 * time.Minute, 24 * time.Hour
+	return min(max(time.Duration(window)*time.Microsecond/parts, least), most)
+}
+
+// exhausted returns the instant at which a bucket has no room if a number of tokens is spent per second from now on, or
+// nil if that is not before the end of the window. What a bucket refills, and what leaves a sliding window if it was
+// spent evenly, is subtracted from the rate.
+func exhausted(n *Notice, b *policy.Bound, s *decision.Status, rate float64) *time.Time {
+	spec := b.Policy.Limit.Spec()
+	seconds := float64(spec.Window / limit.Second)
+	switch spec.Algorithm {
+	case limit.TokenBucket, limit.LeakyBucket:
+		rate -= float64(spec.Quantity) / seconds
+	case limit.SlidingWindow, limit.SlidingLog:
+		rate -= float64(s.Used) / seconds
+	}
+	left := float64(b.Policy.Limit.Capacity() - s.Used)
+	if spec.SoftOnly || rate <= 0 || left <= 0 || left/rate >= seconds {
+		return nil
+	}
+	at := timeOf(s.Now).Add(time.Duration(left / rate * float64(time.Second))).Truncate(time.Second)
+	if !at.Before(n.WindowEnd) {
+		return nil
+	}
+	return &at
+}
+
+func timeOf(at limit.Micros) time.Time { return time.UnixMicro(int64(at)).UTC() }

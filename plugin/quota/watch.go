@@ -1,0 +1,320 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+const (
+	// peekBatch is the number of buckets that one call reads.
+	peekBatch = 64
+	// peekTime bounds how long a check waits for the buckets. Its transaction is open meanwhile.
+	peekTime = 30 * time.Second
+	// lateAfter is the time from which a threshold that may have been reached before counts as late.
+	lateAfter = 5 * time.Minute
+)
+
+// Options configure a Watcher. All but Routes are required.
+type Options struct {
+	Routes []string // the names of routes, for limits that are counted per route
+	// Plan returns the limits in force, or nil while they are not loaded.
+	Plan func() *policy.Plan
+	// Peek reads buckets, see store.Store.
+	Peek func(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
+	// Report adds the events of new notices in the transaction that writes them, at a time.
+	Report func(ctx context.Context, tx pgx.Tx, at time.Time, notices []Notice) error
+	Log    *slog.Logger
+}
+
+// Watcher looks for quotas that tenants have used up to a threshold. It is a prometheus.Collector of what it has done.
+type Watcher struct {
+	options Options
+	numbers numbers
+}
+
+// NewWatcher returns a watcher. It does no I/O.
+func NewWatcher(o Options) *Watcher { return &Watcher{options: o} }
+
+// Check looks at what was used since the last check, and writes the notices that are due, in the session of the leader.
+// Buckets that cannot be read are no error: it logs them once, and a later check looks again.
+func (w *Watcher) Check(ctx context.Context, session *pgx.Conn) error {
+	plan := w.options.Plan()
+	if plan == nil {
+		return nil
+	}
+	c := &check{Watcher: w, plan: plan}
+	err := pgx.BeginFunc(ctx, session, func(tx pgx.Tx) error {
+		c.tx = tx
+		return c.run(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("look for used quotas: %w", err)
+	}
+	w.finish(c)
+	if _, err := session.Exec(ctx, deleteOld); err != nil {
+		return fmt.Errorf("delete old notices of quotas: %w", err)
+	}
+	return nil
+}
+
+// check is one transaction of a Watcher.
+type check struct {
+	*Watcher
+	plan      *policy.Plan
+	tx        pgx.Tx
+	now       time.Time  // by the database's clock
+	changed   *time.Time // the first minute to look at; nil: none
+	checkedAt *time.Time // of the last complete check; nil: none
+	unread    error      // buckets could not be read
+	notices   []Notice
+}
+
+// candidate is a quota that was in use.
+type candidate struct {
+	policy.Bound
+	lastUse time.Time // the begin of a minute
+	status  decision.Status
+}
+
+func (c *check) run(ctx context.Context) error {
+	if err := c.tx.QueryRow(ctx, lockState).Scan(&c.changed, &c.checkedAt, &c.now); err != nil {
+		return fmt.Errorf("read the state: %w", err)
+	}
+	if c.changed != nil {
+		candidates, err := c.list(ctx)
+		if err != nil {
+			return err
+		}
+		c.unread = c.peek(ctx, candidates)
+		if err := c.write(ctx, candidates); err != nil {
+			return err
+		}
+	}
+	if c.unread != nil {
+		return nil // the next check looks at the same rows again
+	}
+	if _, err := c.tx.Exec(ctx, setChecked, c.now); err != nil {
+		return fmt.Errorf("write the state: %w", err)
+	}
+	return nil
+}
+
+// use is what a policy counted for a tenant at an endpoint, and when last.
+type use struct {
+	Tenant, Policy, Endpoint string
+	At                       time.Time
+}
+
+// list returns the quotas that were in use since c.changed, each bucket once.
+func (c *check) list(ctx context.Context) ([]candidate, error) {
+	rows, err := c.tx.Query(ctx, selectUses, *c.changed)
+	if err != nil {
+		return nil, fmt.Errorf("list what was used: %w", err)
+	}
+	var all []candidate
+	var group []use // of one tenant
+	var next use
+	_, err = pgx.ForEachRow(rows, []any{&next.Tenant, &next.Policy, &next.Endpoint, &next.At}, func() error {
+		if len(group) > 0 && group[0].Tenant != next.Tenant {
+			all, group = c.addTenant(all, group), group[:0]
+		}
+		group = append(group, next)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list what was used: %w", err)
+	}
+	return c.addTenant(all, group), nil
+}
+
+// addTenant adds the quotas of a tenant that were in use.
+func (c *check) addTenant(all []candidate, uses []use) []candidate {
+	if len(uses) == 0 {
+		return all
+	}
+	limits := limitsOf(c.plan, uses[0].Tenant, routesOf(uses), c.now)
+	places := map[policy.Key]int{}
+	add := func(b policy.Bound, at time.Time) {
+		i, seen := places[b.Key]
+		if !seen {
+			i = len(all)
+			places[b.Key], all = i, append(all, candidate{Bound: b})
+		}
+		if at.After(all[i].lastUse) {
+			all[i].lastUse = at
+		}
+	}
+	for i := range uses {
+		b, ok := limits.quota(uses[i].Policy, uses[i].Endpoint)
+		switch {
+		case ok && b.Policy.ByRoute() && b.Key.Endpoint == "":
+			c.addRoutes(&uses[i], add)
+		case ok:
+			add(b, uses[i].At)
+		}
+	}
+	return all
+}
+
+// addRoutes adds the quotas of all routes: a request that matched a pattern is counted at that pattern, without its
+// route.
+func (c *check) addRoutes(u *use, add func(policy.Bound, time.Time)) {
+	limits := limitsOf(c.plan, u.Tenant, c.options.Routes, c.now)
+	for _, route := range c.options.Routes {
+		if b, ok := limits.quota(u.Policy, route); ok && b.Key.Endpoint == route {
+			add(b, u.At)
+		}
+	}
+}
+
+// errUnread reports a bucket that was not read, without the name of its tenant.
+var errUnread = errors.New("the shared store did not answer")
+
+// peek reads the buckets. The status of a bucket that was not read is Unanswered.
+func (c *check) peek(ctx context.Context, candidates []candidate) (unread error) {
+	ctx, cancel := context.WithTimeout(ctx, peekTime)
+	defer cancel()
+	var bounds [peekBatch]policy.Bound
+	var statuses [peekBatch]decision.Status
+	for first := 0; first < len(candidates); first += peekBatch {
+		n := min(peekBatch, len(candidates)-first)
+		for i := range n {
+			bounds[i], statuses[i] = candidates[first+i].Bound, decision.Status{}
+		}
+		if err := c.options.Peek(ctx, bounds[:n], statuses[:n]); err != nil {
+			unread = errors.Join(unread, err)
+			continue
+		}
+		for i := range n {
+			s := &statuses[i]
+			candidates[first+i].status = *s
+			if s.Source == decision.Unanswered && s.Failure != decision.WrongType { // which no later check can read either
+				unread = errUnread
+			}
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return unread
+}
+
+// write writes the notices that are new, with their events.
+func (c *check) write(ctx context.Context, candidates []candidate) error {
+	var due []candidate
+	var notices []Notice
+	for i := range candidates {
+		n := &candidates[i]
+		if n.status.Source == decision.Unanswered {
+			continue
+		}
+		if threshold := reached(&n.Bound, &n.status); threshold > 0 {
+			due, notices = append(due, *n), append(notices, newNotice(&n.Bound, &n.status, threshold))
+		}
+	}
+	places, err := c.findNew(ctx, notices)
+	if err != nil || len(places) == 0 {
+		return err
+	}
+	for _, i := range places {
+		if err := c.complete(ctx, &notices[i], &due[i]); err != nil {
+			return err
+		}
+		c.notices = append(c.notices, notices[i])
+	}
+	if err := c.insert(ctx); err != nil {
+		return err
+	}
+	if err := c.options.Report(ctx, c.tx, c.now, c.notices); err != nil {
+		return fmt.Errorf("add the events: %w", err)
+	}
+	return nil
+}
+
+// findNew returns the places of the notices of which there is none in the window yet, nor one of a higher threshold.
+func (c *check) findNew(ctx context.Context, notices []Notice) ([]int64, error) {
+	var tenants, policies, endpoints []string
+	var starts []time.Time
+	var thresholds []int16
+	for i := range notices {
+		n := &notices[i]
+		tenants, policies, endpoints = append(tenants, n.Tenant), append(policies, n.Policy), append(endpoints, n.Endpoint)
+		starts, thresholds = append(starts, n.WindowStart), append(thresholds, int16(n.Threshold))
+	}
+	if len(notices) == 0 {
+		return nil, nil
+	}
+	rows, err := c.tx.Query(ctx, selectNew, tenants, policies, endpoints, starts, thresholds)
+	if err != nil {
+		return nil, fmt.Errorf("find new notices: %w", err)
+	}
+	places, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("find new notices: %w", err)
+	}
+	for i := range places {
+		places[i]-- // SQL counts from 1
+	}
+	return places, nil
+}
+
+// complete adds to a notice when the quota will be exhausted, and whether the notice is late.
+func (c *check) complete(ctx context.Context, n *Notice, of *candidate) error {
+	n.Late = c.checkedAt == nil || c.now.Sub(*c.checkedAt) > lateAfter ||
+		c.now.Sub(of.lastUse) > lateAfter+time.Minute
+	since := c.now.Add(-rateSpan(of.Policy.Limit.Spec().Window)).Truncate(time.Minute)
+	cost, err := c.costSince(ctx, &of.Key, since)
+	if err != nil {
+		return err
+	}
+	n.ExhaustedAt = exhausted(n, &of.Bound, &of.status, float64(cost)/c.now.Sub(since).Seconds())
+	return nil
+}
+
+// costSince returns what was charged to a bucket since a minute.
+func (c *check) costSince(ctx context.Context, key *policy.Key, since time.Time) (cost int64, err error) {
+	rows, err := c.tx.Query(ctx, selectCosts, key.GroupID, key.Policy, since)
+	if err != nil {
+		return 0, fmt.Errorf("read the rate: %w", err)
+	}
+	var uses []use
+	var costs []int64
+	var endpoint string
+	var sum int64
+	_, err = pgx.ForEachRow(rows, []any{&endpoint, &sum}, func() error {
+		uses, costs = append(uses, use{Policy: key.Policy, Endpoint: endpoint}), append(costs, sum)
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read the rate: %w", err)
+	}
+	limits := limitsOf(c.plan, key.GroupID, routesOf(uses), c.now)
+	for i := range uses {
+		if b, ok := limits.quota(key.Policy, uses[i].Endpoint); ok && b.Key == *key {
+			cost += costs[i]
+		}
+	}
+	return cost, nil
+}
+
+// insert writes c.notices.
+func (c *check) insert(ctx context.Context) error {
+	batch := &pgx.Batch{}
+	for i := range c.notices {
+		n := &c.notices[i]
+		batch.Queue(insertNotice, n.Tenant, n.Policy, n.Endpoint, n.WindowStart, n.Threshold, n.WindowEnd, n.Limit, n.Used,
+			n.ExhaustedAt, n.Late, c.now)
+	}
+	if err := c.tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("write notices: %w", err)
+	}
+	return nil
+}

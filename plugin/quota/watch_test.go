@@ -1,0 +1,201 @@
+package quota_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestEachThresholdOfAWindowIsNoticedOnce(t *testing.T) {
+	w := newWorld(t, daily(100))
+	w.spend("acme", "a", 49, 0)
+	w.want("49 %", "")
+	w.spend("acme", "a", 1, 0)
+	w.want("50 %", "acme daily 50% of 100: 50")
+	w.spend("acme", "a", 29, 0)
+	w.want("79 %", "")
+	w.spend("acme", "a", 1, 0)
+	w.want("80 %", "acme daily 80% of 100: 80")
+	w.spend("acme", "a", 20, 0)
+	w.want("100 %", "acme daily 100% of 100: 100")
+	w.spend("acme", "a", 1, 0)
+	w.want("a denial", "")
+	w.clock = w.clock.AddDate(0, 0, 1)
+	w.spend("acme", "a", 55, 0)
+	w.want("the next window", "acme daily 50% of 100: 55")
+	if n := w.event(); !n.WindowStart.Equal(noon.AddDate(0, 0, 1).Truncate(24*time.Hour)) ||
+		n.WindowEnd.Sub(n.WindowStart) != 24*time.Hour {
+		t.Errorf("the window is from %v to %v", n.WindowStart, n.WindowEnd)
+	}
+}
+
+func TestARushIsOneNoticeOfTheHighestThreshold(t *testing.T) {
+	w := newWorld(t, daily(100))
+	w.spend("acme", "a", 100, 0)
+	w.spend("globex", "a", 85, 0)
+	w.want("a rush", "acme daily 100% of 100: 100, globex daily 80% of 100: 85")
+}
+
+func TestWhatIsLeftIsTooLittleForARequest(t *testing.T) {
+	w := newWorld(t, daily(100, func(l *schema.Limit) { l.Cost = new(int64(7)) }))
+	w.spend("acme", "a", 1, 0)
+	w.want("7 %", "")
+	for range 13 {
+		w.spend("acme", "a", 1, 0)
+	}
+	w.want("98 %", "acme daily 100% of 100: 98")
+}
+
+func TestAChangedLimitRepeatsNoNotice(t *testing.T) {
+	w := newWorld(t, daily(100))
+	w.spend("acme", "a", 80, 0)
+	w.want("80 %", "acme daily 80% of 100: 80")
+	w.enforce(policy.Rows{}, daily(200))
+	w.spend("acme", "a", 20, 0)
+	w.want("50 % of a raised limit", "")
+	w.spend("acme", "a", 60, 0)
+	w.want("80 % of a raised limit", "")
+	w.enforce(policy.Rows{}, daily(150))
+	w.spend("acme", "a", 1, 0)
+	w.want("a cut below what is used", "acme daily 100% of 150: 160")
+}
+
+// What is returned and used again is no news.
+func TestReturnedTokensRepeatNoNotice(t *testing.T) {
+	w := newWorld(t, daily(100))
+	w.spend("acme", "a", 80, 0)
+	w.want("80 %", "acme daily 80% of 100: 80")
+	if _, err := w.buckets.Forget(t.Context(), policy.KeysOf(w.bounds("acme", "a", 0).Bounds)); err != nil {
+		t.Fatal(err)
+	}
+	w.spend("acme", "a", 50, 0)
+	w.want("50 % after a reset", "")
+	w.spend("acme", "a", 35, 0)
+	w.want("85 % after a reset", "")
+}
+
+func TestOnlyQuotasThatDenyTenantsHaveNotices(t *testing.T) {
+	w := newWorld(
+		t, daily(100),
+		schema.Limit{Name: "short", Scope: "tenant", Limit: 100, WindowSize: 3599, Algorithm: "fixed_window"},
+		schema.Limit{Name: "hourly", Scope: "tenant", Limit: 100, WindowSize: 3600, Algorithm: "sliding_window"},
+		schema.Limit{Name: "bucket", Scope: "tenant", Limit: 100, WindowSize: 3600},
+		schema.Limit{Name: "pace", Scope: "tenant", Limit: 1000, WindowSize: 3600, Burst: 100},
+		schema.Limit{Name: "per-user", Scope: "user", Limit: 100, WindowSize: 3600, Algorithm: "fixed_window"},
+		schema.Limit{Name: "shadow", Scope: "tenant", Limit: 100, WindowSize: 3600, Mode: "shadow"},
+		schema.Limit{Name: "each", Scope: "tenant+endpoint", Limit: 100, WindowSize: 3600},
+		schema.Limit{Name: "some", Scope: "tenant", Limit: 100, WindowSize: 3600, Endpoint: "POST /a/{id}"},
+	)
+	w.spend("acme", "route", 60, 0)
+	w.want("a route", "acme bucket 50% of 100: 60, acme daily 50% of 100: 60, acme each at route 50% of 100: 60, "+
+		"acme hourly 50% of 100: 60")
+	w.spend("globex", "POST /a/1", 90, 0)
+	w.want("an endpoint", "globex bucket 80% of 100: 90, globex daily 80% of 100: 90, globex each at b 80% of 100: 90, "+
+		"globex hourly 80% of 100: 90, globex some at POST /a/{id} 80% of 100: 90")
+}
+
+func TestOverridesAreTakenIntoAccount(t *testing.T) {
+	w := newWorld(t, daily(100))
+	for _, tenant := range []string{"acme", "banned", "exempt", "penalized", "=cmd,\"b\"\n"} {
+		w.spend(tenant, "a", 40, 0)
+	}
+	w.enforce(policy.Rows{Version: 2, Overrides: []policy.Override{
+		policytest.Override(1, schema.Override{Kind: policy.Ban, Tenant: "banned"}),
+		policytest.Override(2, schema.Override{Kind: policy.Exempt, Tenant: "exempt"}),
+		policytest.Override(3, schema.Override{Kind: policy.CustomLimit, Tenant: "acme", Policy: "daily", Limit: 50}),
+		policytest.Override(4, schema.Override{
+			Kind: policy.Multiplier, Tenant: "penalized", Factor: 500, Source: policy.Detector,
+		}),
+		policytest.Override(5, schema.Override{
+			Kind: policy.CustomLimit, Tenant: "=cmd,\"b\"\n", Policy: "daily", Limit: 40,
+		}),
+	}}, daily(100))
+	w.want("with overrides", "=cmd,\"b\"\n daily 100% of 40: 40, acme daily 80% of 50: 40, penalized daily 80% of 50: 40")
+}
+
+// Another leader has unpacked the usage, and did not look at it before it ended.
+func TestWhatALeaderLeftIsNoticedByTheNext(t *testing.T) {
+	w := newWorld(t, daily(100))
+	w.spend("acme", "a", 1, 0)
+	w.want("before", "")
+	w.spend("acme", "a", 79, time.Hour)
+	w.exec(`UPDATE rate_limiter.usage_state SET checked_at = checked_at - interval '1 hour'`)
+	if got, err := w.lead(false); got != "" || err != nil {
+		t.Fatalf("a leader that does not look: %q (%v)", got, err)
+	}
+	w.want("an hour later", "acme daily 80% of 100: 80")
+	if !w.event().Late {
+		t.Error("the notice does not say that it is late")
+	}
+	w.spend("acme", "a", 20, 0)
+	w.want("in time", "acme daily 100% of 100: 100")
+	if w.event().Late {
+		t.Error("the notice says that it is late")
+	}
+}
+
+func TestUsageThatANodeReportsLateIsNoticedAsLate(t *testing.T) {
+	w := newWorld(t, daily(100))
+	w.want("before", "")
+	w.spend("acme", "a", 80, 20*time.Hour)
+	w.spend("globex", "a", 80, 0)
+	w.want("80 %", "acme daily 80% of 100: 80, globex daily 80% of 100: 80")
+	if len(w.events) != 2 || !w.events[0].Late || w.events[1].Late {
+		t.Errorf("the events are %+v, want that of acme to be late", w.events)
+	}
+}
+
+func TestBucketsThatCannotBeReadAreLookedAtAgain(t *testing.T) {
+	w := newWorld(t, daily(100))
+	w.spend("acme", "a", 80, 0)
+	w.spend("globex", "a", 80, 0)
+	w.away = "acme"
+	w.want("without the buckets of acme", "globex daily 80% of 100: 80")
+	w.want("once more", "")
+	if n := strings.Count(w.log.String(), "cannot be read"); n != 1 {
+		t.Errorf("%d lines report it, want one: %s", n, w.log.String())
+	}
+	w.away = ""
+	w.want("with them", "acme daily 80% of 100: 80")
+	if n := strings.Count(w.log.String(), "can be read again"); n != 1 {
+		t.Errorf("%d lines report the end of it, want one: %s", n, w.log.String())
+	}
+}
+
+func TestANoticeIsNotWrittenWithoutItsEvent(t *testing.T) {
+	w := newWorld(t, daily(100))
+	w.spend("acme", "a", 80, 0)
+	w.fault = errAway
+	if got, err := w.lead(true); got != "" || err == nil {
+		t.Errorf("without events the notices are %q (%v), want none and the error", got, err)
+	}
+	w.fault = nil
+	w.want("with events", "acme daily 80% of 100: 80")
+}
+
+func TestNothingIsLookedAtUntilTheLimitsAreLoaded(t *testing.T) {
+	w := newWorld(t, daily(100))
+	w.spend("acme", "a", 80, 0)
+	plan := w.plan
+	w.plan = nil
+	w.want("without limits", "")
+	w.plan = plan
+	w.want("with limits", "acme daily 80% of 100: 80")
+}
+
+func TestNoticesAreDroppedLongAfterTheirWindow(t *testing.T) {
+	w := newWorld(t, daily(100))
+	w.spend("acme", "a", 80, 0)
+	w.want("80 %", "acme daily 80% of 100: 80")
+	w.exec(`UPDATE rate_limiter.quota_notices SET window_end = now() - interval '61 days'`)
+	w.want("later", "")
+	var left int
+	err := w.pool.QueryRow(t.Context(), `SELECT count(*) FROM rate_limiter.quota_notices`).Scan(&left)
+	if err != nil || left != 0 {
+		t.Errorf("%d notices are left (%v)", left, err)
+	}
+}

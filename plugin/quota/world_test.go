@@ -1,0 +1,221 @@
+package quota_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/quota"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usage"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usagestore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// noon is a time in the middle of the windows of a day.
+var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+// world is a database with a leader that watches quotas, and buckets with a clock of their own.
+type world struct {
+	*testing.T
+	pool    *pgxpool.Pool
+	dsn     string
+	watcher *quota.Watcher
+	plan    *policy.Plan
+	buckets *memory.Store
+	clock   time.Time
+	seq     int64
+	away    string          // buckets of this tenant cannot be read
+	fault   error           // of adding events
+	events  []quota.Notice  // that were added, also in transactions that were rolled back
+	log     strings.Builder // of the watcher
+}
+
+func newWorld(t *testing.T, limits ...schema.Limit) *world {
+	t.Helper()
+	w := &world{T: t, dsn: pgtest.Shared(t).Database(t), clock: noon}
+	w.pool = pgtest.Pool(t, w.dsn)
+	w.buckets = memory.New(memory.Options{Now: func() limit.Micros { return limit.Micros(w.clock.UnixMicro()) }})
+	w.enforce(policy.Rows{}, limits...)
+	w.watcher = quota.NewWatcher(quota.Options{
+		Routes: []string{"a", "b", "route"},
+		Plan:   func() *policy.Plan { return w.plan }, Peek: w.peek, Report: w.report,
+		Log: slog.New(slog.NewTextHandler(&w.log, nil)),
+	})
+	return w
+}
+
+// enforce puts limits and rows in force.
+func (w *world) enforce(rows policy.Rows, limits ...schema.Limit) {
+	w.Helper()
+	plan, err := policy.FromConfig(schema.Config{
+		DefaultTier: "basic", OnMissingUser: "skip", TenantFrom: []string{"consumer.custom_id"},
+		Tiers: []schema.Tier{{Name: "basic", Limits: limits}},
+	}.WithDefaults())
+	if err != nil {
+		w.Fatal(err)
+	}
+	snapshot, faults := policy.NewSnapshot(rows, nil)
+	if len(faults) > 0 {
+		w.Fatal(faults)
+	}
+	w.plan = plan.With(snapshot)
+}
+
+var errAway = errors.New("connection refused")
+
+func (w *world) peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	err := w.buckets.Peek(ctx, bounds, statuses)
+	for i := range bounds {
+		if bounds[i].Key.GroupID == w.away {
+			statuses[i] = decision.Status{Failure: decision.TimedOut}
+		}
+	}
+	return err
+}
+
+func (w *world) report(_ context.Context, _ pgx.Tx, _ time.Time, notices []quota.Notice) error {
+	w.events = append(w.events, notices...)
+	return w.fault
+}
+
+// bounds returns the bounds of a request of a tenant on a route or to an endpoint.
+func (w *world) bounds(tenant, endpoint string, tokens int64) (r policy.Resolution) {
+	id := identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: tenant}, Cost: tokens}
+	id.User = identity.Name{Kind: identity.User, ID: "u"}
+	var found bool
+	if id.Method, id.Path, found = strings.Cut(endpoint, " "); !found {
+		id.Method, id.Path, id.Route = "GET", "/unmatched", endpoint
+	} else {
+		id.Route = "b"
+	}
+	w.plan.ResolveAt(&id, limit.Micros(w.clock.UnixMicro()), &r)
+	return r
+}
+
+// spend has a tenant spend tokens by a request on a route or to an endpoint, and reports the usage of a time ago.
+func (w *world) spend(tenant, endpoint string, tokens int64, ago time.Duration) {
+	w.Helper()
+	r := w.bounds(tenant, endpoint, tokens)
+	statuses := make([]decision.Status, len(r.Bounds))
+	if err := w.buckets.Take(w.Context(), r.Bounds, statuses); err != nil {
+		w.Fatal(err)
+	}
+	var rows []usage.Row
+	for i := range r.Bounds {
+		counts := usage.Counts{Denied: 1, Remaining: statuses[i].Remaining}
+		if statuses[i].Charged {
+			counts = usage.Counts{Admitted: 1, Cost: r.Bounds[i].Cost, Remaining: statuses[i].Remaining}
+		}
+		rows = append(rows, usage.Row{Key: usage.Key{
+			Tenant: tenant, Endpoint: r.Endpoint, Policy: r.Bounds[i].Policy.Name,
+		}, Counts: counts})
+	}
+	slices.SortFunc(rows, func(a, b usage.Row) int { return strings.Compare(a.Policy, b.Policy) })
+	w.unreported(rows, ago)
+}
+
+// unreported stores a batch for the leader.
+func (w *world) unreported(rows []usage.Row, ago time.Duration) {
+	w.Helper()
+	w.seq++
+	b := usage.Batch{Epoch: "0123456789abcdef", Seq: w.seq, Rows: rows}
+	payload, err := b.MarshalBinary()
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.exec(`SELECT rate_limiter.report_usage('edge-1', $1, $2, $3, $4)`, b.Epoch, b.Seq, ago, payload)
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.Helper()
+	if _, err := w.pool.Exec(w.Context(), sql, args...); err != nil {
+		w.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// leader returns a leader that watches quotas, or one that does not.
+func (w *world) leader(watches bool) *usagestore.Leader {
+	o := usagestore.Options{
+		Connect: func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, w.dsn) },
+		Lock:    1, Log: slog.New(slog.DiscardHandler),
+	}
+	if watches {
+		o.Check = w.watcher.Check
+	}
+	return usagestore.NewLeader(o)
+}
+
+// lead does the work of the leader once, and returns the notices that it wrote, and its error.
+func (w *world) lead(watches bool) (string, error) {
+	w.Helper()
+	w.events = nil
+	var before time.Time
+	if err := w.pool.QueryRow(w.Context(), `SELECT clock_timestamp()`).Scan(&before); err != nil {
+		w.Fatal(err)
+	}
+	for {
+		done, err := w.leader(watches).Once(w.Context())
+		if err == nil && !done.Leading {
+			continue // the session before has not ended yet
+		}
+		rows, errRead := w.pool.Query(w.Context(), `SELECT format('%s %s%s %s%% of %s: %s', tenant, policy,
+				CASE WHEN endpoint <> '' THEN ' at ' || endpoint END, threshold, "limit", used)
+			FROM rate_limiter.quota_notices WHERE noticed_at >= $1 ORDER BY tenant, policy, endpoint, threshold`, before)
+		if errRead != nil {
+			w.Fatal(errRead)
+		}
+		list, errRead := pgx.CollectRows(rows, pgx.RowTo[string])
+		if errRead != nil {
+			w.Fatal(errRead)
+		}
+		if err == nil && len(list) != len(w.events) {
+			w.Errorf("%d notices and %d events", len(list), len(w.events))
+		}
+		return strings.Join(list, ", "), err
+	}
+}
+
+// want leads, and compares the notices that are written.
+func (w *world) want(what, want string) {
+	w.Helper()
+	got, err := w.lead(true)
+	if err != nil {
+		w.Fatalf("%s: %v", what, err)
+	}
+	if got != want {
+		w.Errorf("%s: the notices are %q, want %q", what, got, want)
+	}
+}
+
+// daily returns a limit of a tenant and day.
+func daily(quantity int64, change ...func(*schema.Limit)) schema.Limit {
+	l := schema.Limit{Name: "daily", Scope: "tenant", Limit: quantity, WindowSize: 86400, Algorithm: "fixed_window"}
+	for _, c := range change {
+		c(&l)
+	}
+	return l
+}
+
+// event returns the one event of the last lead.
+func (w *world) event() quota.Notice {
+	w.Helper()
+	if len(w.events) != 1 {
+		w.Fatalf("the events are %+v, want one", w.events)
+	}
+	return w.events[0]
+}
