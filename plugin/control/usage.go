@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"time"
 
@@ -25,7 +26,15 @@ func (s *Server) registerUsage() {
 	tags := []string{usageTag}
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-org-usage", Method: http.MethodGet, Path: orgPath + "/ratelimit/usage", Tags: tags,
-		Summary: "Show what an org has used of its limits, without spending",
+		Summary: "Show what an org has used of its limits, without spending, or over time",
+		Description: "Without from, to, step and group_by: its buckets as they are now. With one of them: its usage history, as " +
+			"/usage/history has it. " + aboutHistory,
+		Responses: map[string]*huma.Response{"200": {
+			Description: "The buckets, or the history.",
+			Content: map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{OneOf: []*huma.Schema{
+				s.schemaOf(Usage{}), s.schemaOf(UsageHistory{}),
+			}}}},
+		}},
 	}, orgAccess), s.usage)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "reset-org-usage",
@@ -74,15 +83,35 @@ type Usage struct {
 type usageInput struct {
 	OrgPath
 	Requests
-	Policy string `query:"policy" maxLength:"64" doc:"Only buckets of the policies of this name."`
+	Period
+	Policy string `query:"policy" maxLength:"64" doc:"Only buckets of the policies of this name; in a history what this policy did, instead of the requests themselves."`
 }
 
 // Resolve implements [huma.Resolver].
-func (in *usageInput) Resolve(ctx huma.Context) []error { return in.faultsWith(ctx, &in.Requests) }
+func (in *usageInput) Resolve(ctx huma.Context) []error {
+	faults := in.faultsWith(ctx, &in.Requests)
+	if in.Period == (Period{}) {
+		return faults
+	}
+	for _, f := range []textField{
+		{"user", in.User}, {"credential", in.Credential}, {"ip", in.IP}, {"tier", in.Tier},
+	} {
+		if f.value != "" {
+			faults = append(faults, fault("query."+f.name, "a usage history has no "+f.name+": leave it out, or leave out "+
+				"from, to, step and group_by to see the buckets", f.value))
+		}
+	}
+	return faults
+}
 
-type usageOutput struct{ Body Usage }
+// usageOutput has a Usage or a UsageHistory.
+type usageOutput struct{ Body any }
 
 func (s *Server) usage(ctx context.Context, in *usageInput) (*usageOutput, error) {
+	if in.Period != (Period{}) {
+		history, err := s.readHistory(ctx, &usageHistoryInput{in.OrgPath, in.Period, in.Endpoint, in.Policy})
+		return &usageOutput{history}, err
+	}
 	found, err := s.findBuckets(ctx, in.Org, &in.Requests, in.Policy)
 	if err != nil {
 		return nil, err
@@ -99,6 +128,12 @@ func (s *Server) usage(ctx context.Context, in *usageInput) (*usageOutput, error
 	}
 	out.Tier, out.TierFrom = tierOf(found.policies, &found.id, s.now())
 	return &usageOutput{out}, nil
+}
+
+// schemaOf returns the schema of a body, and publishes it.
+func (s *Server) schemaOf(body any) *huma.Schema {
+	of := reflect.TypeOf(body)
+	return s.api.OpenAPI().Components.Schemas.Schema(of, true, of.Name())
 }
 
 // tierOf returns the tier of an org, and where it comes from.

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -13,13 +14,15 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
+// aboutHistory describes a usage history.
+const aboutHistory = "A row has the requests of one step, of all processes that report usage. It lacks the last seconds, " +
+	"and what a process could not report yet. Minutes are kept for 2 days, hours for 60 days, days for 3 years."
+
 // registerUsageHistory adds the operation that reads the usage history of an org.
 func (s *Server) registerUsageHistory() {
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-org-usage-history", Method: http.MethodGet, Path: orgPath + "/ratelimit/usage/history",
-		Tags: []string{usageTag}, Summary: "Show what an org has used by minute, hour or day",
-		Description: "A row has the requests of one step, of all processes that report usage. It lacks the last seconds, and " +
-			"what a process could not report yet. Minutes are kept for 2 days, hours for 60 days, days for 3 years.",
+		Tags: []string{usageTag}, Summary: "Show what an org has used by minute, hour or day", Description: aboutHistory,
 	}, orgAccess), s.usageHistory)
 }
 
@@ -47,14 +50,19 @@ type UsageRow struct {
 	Remaining    *int64    `json:"remaining_min,omitempty" doc:"The least that was left of the policy's limit. Absent if unknown, and for the requests themselves."`
 }
 
+// Period selects the steps of a usage history. The zero value selects the defaults.
+type Period struct {
+	From    time.Time `query:"from"     doc:"The begin, cut to a whole step; absent: a day of minutes, 7 days of hours or 30 days before to."`
+	To      time.Time `query:"to"       doc:"The end; absent: now."`
+	Step    string    `query:"step"     doc:"The length of a step; absent: 1h. There are at most 1500 steps."                                        enum:"1m,1h,1d"`
+	GroupBy string    `query:"group_by" doc:"A row for each endpoint, for each policy, or for both. Without policy, a row counts each request once." enum:"endpoint,policy,endpoint+policy"`
+}
+
 type usageHistoryInput struct {
 	OrgPath
-	From     time.Time `query:"from"                   doc:"The begin, cut to a whole step; absent: a day of minutes, 7 days of hours or 30 days before to."`
-	To       time.Time `query:"to"                     doc:"The end; absent: now."`
-	Step     string    `query:"step"    default:"1h"   doc:"The length of a step. There are at most 1500 steps."                                                               enum:"1m,1h,1d"`
-	Endpoint string    `query:"endpoint" maxLength:"1024" doc:"Only requests of this endpoint: a policy's pattern, or a route's name."                                           example:"POST /records/{id}"`
-	Policy   string    `query:"policy"  maxLength:"64" doc:"What this policy did, instead of the requests themselves. Not for the token of an org."                            example:"daily"`
-	GroupBy  string    `query:"group_by"               doc:"A row for each endpoint, for each policy, or for both. Without policy, a row counts each request once."            enum:"endpoint,policy,endpoint+policy"`
+	Period
+	Endpoint string `query:"endpoint" maxLength:"1024" doc:"Only requests of this endpoint: a policy's pattern, or a route's name."                                           example:"POST /records/{id}"`
+	Policy   string `query:"policy"  maxLength:"64" doc:"What this policy did, instead of the requests themselves. Not for the token of an org."                            example:"daily"`
 }
 
 type usageHistoryOutput struct{ Body UsageHistory }
@@ -64,7 +72,8 @@ var defaultSteps = map[string]time.Duration{"1m": 1440, "1h": 7 * 24, "1d": 30}
 
 // query returns the query of a request at a time.
 func (in *usageHistoryInput) query(now time.Time) (pgstore.UsageQuery, error) {
-	step, err := pgstore.UsageStepOf(in.Step)
+	name := cmp.Or(in.Step, "1h")
+	step, err := pgstore.UsageStepOf(name)
 	groups := strings.Split(in.GroupBy, "+")
 	q := pgstore.UsageQuery{
 		Tenant: in.Org, From: in.From, To: in.To, Step: step, Policy: in.Policy,
@@ -77,12 +86,21 @@ func (in *usageHistoryInput) query(now time.Time) (pgstore.UsageQuery, error) {
 		q.To = now
 	}
 	if q.From.IsZero() {
-		q.From = q.To.Add(-defaultSteps[in.Step] * step.Span)
+		q.From = q.To.Add(-defaultSteps[name] * step.Span)
 	}
 	return q, err
 }
 
 func (s *Server) usageHistory(ctx context.Context, in *usageHistoryInput) (*usageHistoryOutput, error) {
+	found, err := s.readHistory(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	return &usageHistoryOutput{*found}, nil
+}
+
+// readHistory returns a usage history. The error is an answer.
+func (s *Server) readHistory(ctx context.Context, in *usageHistoryInput) (*UsageHistory, error) {
 	q, err := in.query(s.Now())
 	if err == nil && s.viewOf(callerOf(ctx)).tenant && (q.ByPolicy || q.Policy != "") {
 		// Rows of policies name limits that the org shares with others, and have what is left of them.
@@ -98,12 +116,12 @@ func (s *Server) usageHistory(ctx context.Context, in *usageHistoryInput) (*usag
 	if err != nil {
 		return nil, s.readError("read the usage history", err)
 	}
-	out := UsageHistory{
+	out := &UsageHistory{
 		Org: in.Org, From: found.From, To: found.To, Step: found.Step, ClosedUntil: found.ClosedUntil,
 		Items: make([]UsageRow, len(found.Items)),
 	}
 	for i, row := range found.Items {
 		out.Items[i] = UsageRow(row)
 	}
-	return &usageHistoryOutput{out}, nil
+	return out, nil
 }

@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -84,4 +85,32 @@ func TestAHistoryThatIsTooLongIsDenied(t *testing.T) {
 			t.Errorf("%s: faults at %s, want %s", query, got, path)
 		}
 	}
+}
+
+func TestUsageWithATimeAStepOrAGroupIsTheHistory(t *testing.T) {
+	t.Parallel()
+	w := withHistory(t)
+	for _, token := range []string{viewer, ofAcme} {
+		for _, query := range []string{
+			"step=1h", "group_by=endpoint", "step=1m&endpoint=GET+/a", "step=1d&policy=daily", "step=1h&group_by=policy",
+			"from=" + midnight(0) + "&to=" + midnight(1), "to=" + midnight(1), "step=5m",
+			"from=" + midnight(1) + "&to=" + midnight(0),
+		} {
+			history := w.do(call{token, "GET", acmeHistory + "?" + query, "", nil})
+			got := w.want(w.do(call{token, "GET", acmeUsage + "?" + query, "", nil}), history.Code)
+			if a, b := withoutTimes(got.Body.String()), withoutTimes(history.Body.String()); a != b {
+				t.Errorf("%s: %s, want %s", query, a, b)
+			}
+		}
+	}
+	a := w.want(w.as("GET", acmeUsage+"?step=1h&user=u_42&tier=gold", ""), http.StatusUnprocessableEntity)
+	if got := read[problem](w, a).paths(); got != "query.tier query.user" {
+		t.Errorf("a history of a user has faults at %s", got)
+	}
+	w.want(w.as("GET", acmeUsage, ""), http.StatusServiceUnavailable) // its buckets: there is no plugin config
+}
+
+// withoutTimes returns a text without the begin and the end that follow from the time of the request.
+func withoutTimes(text string) string {
+	return regexp.MustCompile(`"(from|to|instance)":"[^"]*"`).ReplaceAllString(text, "")
 }
