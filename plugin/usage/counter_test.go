@@ -3,6 +3,7 @@ package usage
 import (
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -241,6 +242,22 @@ func TestRowsBeyondTheMaximumAreDroppedAndCounted(t *testing.T) {
 	}
 	if c.Dropped() != 2 || c.Rows() != 10 {
 		t.Errorf("after a batch %d counts were dropped with %d rows, want room for 10 again", c.Dropped(), c.Rows())
+	}
+}
+
+func TestATenantWithAMillionUsersHasOneRowForEachPolicy(t *testing.T) {
+	c := NewCounter(CounterOptions{})
+	d := decided(t, "acme", "GET /x", answered{daily, 1, admits(9)})
+	for n := range 1_000_000 {
+		d.Identity.User = identity.Name{Kind: identity.User, ID: strconv.Itoa(n)}
+		d.Exchange = uint32(n)
+		c.Observe(d)
+	}
+	if c.Rows() != 2*stripes || c.Dropped() != 0 {
+		t.Errorf("%d rows, and %d counts dropped; want 2 for each stripe and none", c.Rows(), c.Dropped())
+	}
+	if got := rowsOf(c); len(got) != 2 || got[0].Admitted != 1_000_000 || got[1].Admitted != 1_000_000 {
+		t.Errorf("rows are %+v, want one of requests and one of the policy, with a million each", got)
 	}
 }
 

@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"strings"
@@ -143,4 +144,43 @@ func TestWithoutAFolderBatchesWaitInMemory(t *testing.T) {
 			t.Errorf("%d requests are stored, want 3:\n%s", sink.requests(), text)
 		}
 	})
+}
+
+// The ages of batches of a process that runs are by a clock that cannot be set. Those of an ended one are not: then the
+// database takes the batch as one that began now, or so long ago.
+func TestAMachineWhoseClockWasSetByAnHourReportsAPossibleAge(t *testing.T) {
+	for set, want := range map[time.Duration]time.Duration{ // of the clock, meanwhile
+		-time.Hour: 0,
+		time.Hour:  time.Hour + 6*time.Second,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c, sink, dir := NewCounter(CounterOptions{}), newShelf(), t.TempDir()
+			sink.setFail(failing(errDown))
+			first, end := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir})
+			admit(t, c, "acme", 3)
+			elapse(6 * time.Second)
+			end()
+			setBack(t, filesIn(t, dir)[0], set)
+			sink.setFail(nil)
+			running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir})
+			elapse(5 * time.Second)
+			if age := sink.seen().ages[delivered{"node-1", first.epoch, 1}]; age != want || sink.requests() != 3 {
+				t.Errorf("the clock was set by %v: %d requests began %v ago, want 3 and %v", set, sink.requests(), age, want)
+			}
+		})
+	}
+}
+
+// setBack changes the instant in the file of a batch as if the clock had been set by a duration since.
+func setBack(t *testing.T, file string, by time.Duration) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err == nil {
+		at := text[len(fileMagic):]
+		binary.BigEndian.PutUint64(at, binary.BigEndian.Uint64(at)-uint64(by.Microseconds()))
+		err = os.WriteFile(file, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
