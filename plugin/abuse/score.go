@@ -77,6 +77,9 @@ const (
 	Breadth     Signal = "breadth"
 )
 
+// Signals lists the signals.
+func Signals() []Signal { return []Signal{DeniedShare, Spike, Breadth} }
+
 // Flag is a signal with its numbers.
 type Flag struct {
 	Signal Signal

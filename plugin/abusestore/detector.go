@@ -1,0 +1,153 @@
+package abusestore
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abuse"
+)
+
+// Mode says what a Detector does.
+type Mode string
+
+// The modes.
+const (
+	Off     Mode = "off"     // nothing is scored, and the detector's overrides end
+	Shadow  Mode = "shadow"  // tenants are scored, and steps have no effect
+	Enforce Mode = "enforce" // steps become overrides
+)
+
+// Modes lists the modes.
+var Modes = []Mode{Off, Shadow, Enforce}
+
+const (
+	// scoreAfter is the time between the end of a minute and its score. Most batches have come by then.
+	scoreAfter = 20 * time.Second
+	// catchUp bounds the minutes that a new leader scores.
+	catchUp = 30 * time.Minute
+	// penaltyTime is how long an override lasts that is not a ban. It is renewed in time while the tenant is on the step.
+	penaltyTime, renewBefore = 55 * time.Minute, 10 * time.Minute
+	// maxWrites bounds the overrides that one run writes: other writers wait for each. Later runs write the others.
+	maxWrites = 200
+	// maxTenants bounds the tenants that are remembered, and stateKept for how long after their last minute.
+	maxTenants, stateKept = 100_000, 7 * 24 * time.Hour
+	// stepsKept is how long moves are kept.
+	stepsKept = 30 * 24 * time.Hour
+	// pardon is how long a tenant is off the ladder whose penalty an operator has ended.
+	pardon = time.Hour
+)
+
+// Options configure a Detector.
+type Options struct {
+	Mode        Mode
+	Config      abuse.Config
+	ExemptTiers []string // whose tenants are on no step
+	Log         *slog.Logger
+}
+
+// Detector scores tenants. Make it with New. One goroutine calls Run; it is a prometheus.Collector at the same time.
+type Detector struct {
+	options Options
+
+	mu     sync.Mutex
+	counts counts
+	failed bool // the last run failed, which was logged
+}
+
+// New returns a detector. It does no I/O.
+func New(o Options) *Detector {
+	if o.ExemptTiers == nil {
+		o.ExemptTiers = []string{} // not NULL in SQL
+	}
+	return &Detector{options: o, counts: counts{flags: map[flagKey]int64{}, steps: map[string]int64{}}}
+}
+
+// Run does the work that is due, in the session of the leader. An error of its own work is logged once, and does not
+// keep the leader from its other work. It returns an error only if the session has ended.
+func (d *Detector) Run(ctx context.Context, session *pgx.Conn) error {
+	err := d.run(ctx, session)
+	d.mu.Lock()
+	before := d.failed
+	d.failed = err != nil
+	d.mu.Unlock()
+	switch {
+	case err != nil && session.IsClosed():
+		return fmt.Errorf("detect abuse: %w", err)
+	case err != nil && !before:
+		d.options.Log.Error("detecting abuse failed: penalties in force expire within an hour", "error", err)
+	case err == nil && before:
+		d.options.Log.Info("detecting abuse succeeds again")
+	}
+	return nil
+}
+
+func (d *Detector) run(ctx context.Context, session *pgx.Conn) error {
+	if err := d.lift(ctx, session); err != nil || d.options.Mode == Off {
+		return err
+	}
+	for more := true; more; {
+		var err error
+		if more, err = d.scoreNext(ctx, session); err != nil {
+			return err
+		}
+	}
+	if d.options.Mode == Enforce {
+		if err := d.reconcile(ctx, session); err != nil {
+			return err
+		}
+	}
+	if err := d.countSteps(ctx, session); err != nil {
+		return err
+	}
+	return tidy(ctx, session)
+}
+
+// lift takes the tenants off the ladder that another mode has put there, and ends their penalties. Mode off does so
+// with all.
+func (d *Detector) lift(ctx context.Context, session *pgx.Conn) error {
+	if d.options.Mode != Enforce {
+		var lifted int64
+		err := session.QueryRow(ctx, `SELECT CASE WHEN EXISTS (SELECT FROM rate_limiter.overrides
+				WHERE source = 'detector' AND author = 'abuse detector' AND expires_at > clock_timestamp())
+			THEN rate_limiter.lift_penalty('', $1) ELSE 0 END`,
+			"abuse detection is in mode "+string(d.options.Mode)).Scan(&lifted)
+		if err != nil {
+			return fmt.Errorf("lift penalties: %w", err)
+		}
+		if lifted > 0 {
+			d.options.Log.Warn("the penalties of abuse detection are lifted", "penalties", lifted, "mode", d.options.Mode)
+		}
+	}
+	_, err := session.Exec(ctx, `UPDATE rate_limiter.abuse_tenants SET `+offLadder+`
+		WHERE mode <> $1 AND (step <> 'none' OR override IS NOT NULL)`, d.options.Mode)
+	if err != nil {
+		return fmt.Errorf("take tenants off the ladder: %w", err)
+	}
+	return nil
+}
+
+// offLadder sets the columns of a tenant that starts anew. forgive_abuse has it too.
+const offLadder = `state = (state - '{suspect,since,flagged_at,ended_at,banned_at}'::text[]) || '{"step": "none"}',
+	reason = '', override = NULL, override_until = NULL`
+
+// tidy drops what is past its retention.
+func tidy(ctx context.Context, session *pgx.Conn) error {
+	for _, sql := range [...]string{
+		fmt.Sprintf(`DELETE FROM rate_limiter.abuse_steps WHERE at < clock_timestamp() - interval '%d hours'`,
+			int(stepsKept.Hours())),
+		fmt.Sprintf(`DELETE FROM rate_limiter.abuse_tenants
+			WHERE scored_at < clock_timestamp() - interval '%d hours' AND override IS NULL`, int(stateKept.Hours())),
+		fmt.Sprintf(`DELETE FROM rate_limiter.abuse_tenants WHERE override IS NULL AND tenant IN (
+			SELECT tenant FROM rate_limiter.abuse_tenants ORDER BY scored_at DESC OFFSET %d)`, maxTenants),
+	} {
+		if _, err := session.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("tidy abuse detection: %w", err)
+		}
+	}
+	return nil
+}

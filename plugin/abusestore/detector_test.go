@@ -1,0 +1,197 @@
+package abusestore
+
+import (
+	"strings"
+	"testing"
+)
+
+// scraped is a minute of a scraper.
+var scraped = minute{admitted: 100, denied: 900, addresses: 3}
+
+func TestAScraperIsFlaggedInShadowWithoutAPenaltyAndGetsOneUnderEnforce(t *testing.T) {
+	w := newWorld(t)
+	w.past("acme", repeat(8, scraped)...)
+	w.detect(Shadow)
+	if step, got := w.step("acme"), w.penalties("acme"); step != "half" || got != "" {
+		t.Errorf("in shadow it is on %s with the penalties %q, want half and none", step, got)
+	}
+	w.past("acme", repeat(8, scraped)...)
+	w.detect(Enforce)
+	if step, got := w.step("acme"), w.penalties("acme"); step != "half" || got != "multiplier 500 by abuse detector" {
+		t.Errorf("under enforce it is on %s with the penalties %q, want half and its override", step, got)
+	}
+	reason := w.text(`SELECT reason FROM rate_limiter.overrides`)
+	const want = "of its 5000 requests in 5 minutes were denied (90 %, a flag from 80 %)"
+	if !strings.Contains(reason, want) {
+		t.Errorf("the reason is %q, want one with %q", reason, want)
+	}
+	if got := w.text(`SELECT string_agg(from_step || ' ' || to_step || ' ' || mode, ', ' ORDER BY id)
+		FROM rate_limiter.abuse_steps`); got != "none warn shadow, warn half shadow, none warn enforce, warn half enforce" {
+		t.Errorf("the moves are %q", got)
+	}
+	if got := w.text(`SELECT count(*)::text FROM rate_limiter.outbox WHERE type LIKE '%abuse.step'`); got != "4" {
+		t.Errorf("%s events of moves are in the outbox, want 4", got)
+	}
+	if got := w.text(`SELECT string_agg(actor, ', ') FROM rate_limiter.audit WHERE kind = 'override'`); got != "abuse detector" {
+		t.Errorf("the audit has the changes of %q", got)
+	}
+}
+
+func TestAPenaltyIsReplacedAsTheTenantClimbsAndEndsWhenItIsQuiet(t *testing.T) {
+	w := newWorld(t)
+	w.past("acme", repeat(13, scraped)...)
+	w.detect(Enforce)
+	if got := w.penalties("acme"); got != "multiplier 100 by abuse detector" {
+		t.Errorf("on %s the penalties are %q", w.step("acme"), got)
+	}
+	w.past("acme", repeat(5, minute{admitted: 10, denied: 990})...) // under its penalty
+	w.exec(`UPDATE rate_limiter.abuse_tenants SET state = state || jsonb_build_object('since',
+		clock_timestamp() - interval '20 minutes')`)
+	w.detect(Enforce)
+	if got := w.penalties("acme"); got != "ban by abuse detector" {
+		t.Errorf("on %s the penalties are %q", w.step("acme"), got)
+	}
+	w.exec(`UPDATE rate_limiter.abuse_tenants SET state = state || jsonb_build_object('step', 'half', 'since',
+		clock_timestamp() - interval '1 hour', 'flagged_at', clock_timestamp() - interval '1 hour')`)
+	w.past("acme", repeat(2, minute{admitted: 10})...)
+	w.detect(Enforce)
+	if step, got := w.step("acme"), w.penalties("acme"); step != "warn" || got != "" {
+		t.Errorf("quiet, it is on %s with the penalties %q", step, got)
+	}
+	if got := w.text(`SELECT count(*)::text FROM rate_limiter.override_history WHERE ended_by = 'abuse detector'`); got != "2" {
+		t.Errorf("%s penalties are in the history, want 2", got)
+	}
+}
+
+func TestModesThatDoNotEnforceLiftPenaltiesAtOnce(t *testing.T) {
+	for _, mode := range []Mode{Shadow, Off} {
+		w := newWorld(t)
+		w.past("acme", repeat(8, scraped)...)
+		w.detect(Enforce)
+		w.exec(`INSERT INTO rate_limiter.overrides (kind, tenant, reason, author, expires_at)
+			VALUES ('ban', 'beta', 'fraud', 'ann', now() + interval '1 day')`)
+		w.exec(`INSERT INTO rate_limiter.overrides (kind, tenant, factor, reason, author, source, expires_at)
+			VALUES ('multiplier', 'gamma', 300, 'by another detector', 'waf', 'detector', now() + interval '1 day')`)
+		w.detect(mode)
+		if got := w.penalties("acme"); got != "" || w.step("acme") != "none" {
+			t.Errorf("%s: on %s the penalties are %q", mode, w.step("acme"), got)
+		}
+		if got := w.text(`SELECT string_agg(author, ' ' ORDER BY id) FROM rate_limiter.overrides`); got != "ann waf" {
+			t.Errorf("%s: the overrides of %q are left, want those of others", mode, got)
+		}
+	}
+}
+
+func TestExemptTenantsAreOnNoStep(t *testing.T) {
+	w := newWorld(t)
+	w.exec(`INSERT INTO rate_limiter.tenants (id, tier) VALUES ('own', 'internal'), ('gold', 'gold')`)
+	w.exec(`INSERT INTO rate_limiter.overrides (kind, tenant, endpoint, reason, author, permanent) VALUES
+		('exempt', 'partner', '', 'contract', 'ann', true), ('exempt', 'hook', 'GET /h', 'webhook', 'ann', true)`)
+	for _, name := range []string{"own", "gold", "partner", "hook"} {
+		w.past(name, repeat(29, scraped)...)
+	}
+	w.detect(Enforce)
+	for name, want := range map[string]string{"own": "none", "partner": "none", "gold": "ban_1h", "hook": "tenth"} {
+		if got := w.step(name); got != want {
+			t.Errorf("%s is on %s, want %s", name, got, want)
+		}
+	}
+	if got := w.text(`SELECT string_agg(reason, ', ' ORDER BY id) FROM rate_limiter.overrides WHERE author = 'ann'`); got !=
+		"contract, webhook" {
+		t.Errorf("the operator's overrides are %q", got)
+	}
+}
+
+func TestAPenaltyThatAnOperatorEndsStaysAway(t *testing.T) {
+	w := newWorld(t)
+	w.past("acme", repeat(8, scraped)...)
+	w.detect(Enforce)
+	w.exec(`BEGIN; SET LOCAL rate_limiter.reason = 'a customer of ours'; DELETE FROM rate_limiter.overrides; COMMIT`)
+	w.past("acme", repeat(8, scraped)...)
+	w.detect(Enforce)
+	if step, got := w.step("acme"), w.penalties("acme"); step != "none" || got != "" {
+		t.Errorf("it is on %s with the penalties %q, want that the operator's word stays", step, got)
+	}
+	if got := w.text(`SELECT reason FROM rate_limiter.abuse_steps ORDER BY id DESC LIMIT 1`); !strings.Contains(got,
+		"an operator ended override") {
+		t.Errorf("the last move is because %q", got)
+	}
+}
+
+func TestAForgivenTenantLosesItsStep(t *testing.T) {
+	w := newWorld(t)
+	w.past("acme", repeat(8, scraped)...)
+	w.detect(Enforce)
+	w.exec(`BEGIN; SET LOCAL rate_limiter.actor = 'ann'; SET LOCAL rate_limiter.reason = 'a load test';
+		SELECT rate_limiter.forgive_abuse('acme', '1 hour'); DELETE FROM rate_limiter.overrides; COMMIT`)
+	w.past("acme", repeat(8, scraped)...)
+	w.detect(Enforce)
+	if step, got := w.step("acme"), w.penalties("acme"); step != "none" || got != "" {
+		t.Errorf("it is on %s with the penalties %q", step, got)
+	}
+	if got := w.text(`SELECT reason FROM rate_limiter.abuse_steps ORDER BY id DESC LIMIT 1`); got != "forgiven by ann: a load test" {
+		t.Errorf("the last move is because %q", got)
+	}
+	w.exec(`UPDATE rate_limiter.abuse_tenants SET forgiven_until = now() - interval '1 hour'`)
+	w.past("acme", repeat(3, scraped)...)
+	w.detect(Enforce)
+	if got := w.step("acme"); got != "warn" {
+		t.Errorf("after the time it is on %s, want warn", got)
+	}
+}
+
+func TestANewLeaderScoresEveryMinuteOnce(t *testing.T) {
+	w := newWorld(t)
+	w.past("acme", repeat(6, scraped)...)
+	w.detect(Shadow)
+	before := w.text(`SELECT state::text || scored_at FROM rate_limiter.abuse_tenants`)
+	if w.step("acme") != "warn" {
+		t.Fatalf("it is on %s", w.step("acme"))
+	}
+	w.detect(Shadow)
+	// A minute may have passed meanwhile, in which the tenant has sent nothing.
+	if after := w.text(`SELECT state::text || scored_at FROM rate_limiter.abuse_tenants`); after != before &&
+		w.text(`SELECT (scored_until > date_trunc('minute', clock_timestamp() - interval '80 seconds'))::text
+			FROM rate_limiter.abuse_state`) != "true" {
+		t.Errorf("a second run changes %s to %s", before, after)
+	}
+}
+
+func TestDenialsByAnOutageAndByLimitsOfOthersFlagNothing(t *testing.T) {
+	w := newWorld(t)
+	w.past("acme", repeat(20, minute{admitted: 10, unavailable: 990})...)
+	w.detect(Enforce)
+	if got := w.step("acme"); got != "none" {
+		t.Errorf("a tenant that fail mode closed denied is on %s", got)
+	}
+}
+
+// What a keeper's login can do is bounded, also if it is stolen.
+func TestPenaltiesAreBoundedByTheDatabase(t *testing.T) {
+	w := newWorld(t)
+	for sql, want := range map[string]string{
+		`SELECT rate_limiter.penalize('acme', 500, now() + interval '2 hours', 'x')`:  "an hour at most",
+		`SELECT rate_limiter.penalize('acme', 1000, now() + interval '1 hour', 'x')`:  "0 to 999",
+		`SELECT rate_limiter.penalize('', 500, now() + interval '1 hour', 'x')`:       "1 to 128 bytes",
+		`SELECT rate_limiter.penalize('acme', 500, NULL, 'x')`:                        "an hour at most",
+		`INSERT INTO rate_limiter.overrides (kind, tenant) VALUES ('exempt', 'acme')`: "permission denied",
+	} {
+		if _, err := w.keeper.Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want an error with %q", sql, err, want)
+		}
+	}
+}
+
+func TestStatesOfTenantsThatSendNothingAreDropped(t *testing.T) {
+	w := newWorld(t)
+	w.past("acme", repeat(3, minute{admitted: 10})...)
+	w.detect(Shadow)
+	if got := w.step("acme"); got != "none" {
+		t.Fatalf("it is on %s", got)
+	}
+	w.exec(`UPDATE rate_limiter.abuse_tenants SET scored_at = now() - interval '8 days'`)
+	w.detect(Shadow)
+	if got := w.step("acme"); got != "new" {
+		t.Errorf("after a week it is on %s, want that it is dropped", got)
+	}
+}

@@ -1,0 +1,198 @@
+package abusestore
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abuse"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usage"
+)
+
+// maxName bounds the bytes of a tenant's name: an override cannot name a longer one.
+const maxName = 128
+
+// tenant is what one transaction reads and writes of a tenant.
+type tenant struct {
+	name  string
+	seen  abuse.Observation
+	state abuse.State
+	mode  Mode
+
+	reason        string
+	hasPenalty    bool
+	penaltyUntil  time.Time // by the database's clock; zero: none
+	forgivenUntil time.Time
+	verdict       abuse.Verdict
+	ended         int64 // a penalty that an operator has ended; 0: none
+}
+
+// observe reads the tenants that have sent in a minute or are on the ladder.
+func (d *Detector) observe(ctx context.Context, tx pgx.Tx, minute time.Time) (map[string]*tenant, error) {
+	all := map[string]*tenant{}
+	for _, read := range [...]func(context.Context, pgx.Tx, time.Time, map[string]*tenant) error{
+		readRequests, readDenials, d.readStates, d.readExemptions,
+	} {
+		if err := read(ctx, tx, minute, all); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// add returns a tenant, which is new if it is not there.
+func add(all map[string]*tenant, name string) *tenant {
+	t := all[name]
+	if t == nil {
+		t = &tenant{name: name, seen: abuse.Observation{Factor: 1000, Most: abuse.LongBan}}
+		all[name] = t
+	}
+	return t
+}
+
+// readRequests reads what was admitted, in the minute and in the window that ends with it.
+func readRequests(ctx context.Context, tx pgx.Tx, minute time.Time, all map[string]*tenant) error {
+	rows, err := tx.Query(ctx, `SELECT n.name, coalesce(sum(u.admitted) FILTER (WHERE u.at = $1), 0)::bigint,
+			sum(u.admitted)::bigint
+		FROM rate_limiter.usage_minutes u JOIN rate_limiter.usage_names n ON n.id = u.tenant
+		WHERE u.at > $1::timestamptz - $2::interval AND u.at <= $1
+			AND u.policy = (SELECT id FROM rate_limiter.usage_names WHERE name = '')
+			AND octet_length(n.name) BETWEEN 1 AND $3
+		GROUP BY n.name`, minute, abuse.Window, maxName)
+	if err != nil {
+		return fmt.Errorf("read requests: %w", err)
+	}
+	var name string
+	var last, window int64
+	_, err = pgx.ForEachRow(rows, []any{&name, &last, &window}, func() error {
+		t := add(all, name)
+		t.seen.Minute.Admitted, t.seen.Window.Admitted = last, window
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read requests: %w", err)
+	}
+	return nil
+}
+
+// readDenials reads what was denied, and merges the sketches of the window.
+func readDenials(ctx context.Context, tx pgx.Tx, minute time.Time, all map[string]*tenant) error {
+	rows, err := tx.Query(ctx, `SELECT at, tenant, limited, unavailable, users, addresses, credentials
+		FROM rate_limiter.abuse_denials
+		WHERE at > $1::timestamptz - $2::interval AND at <= $1 AND octet_length(tenant) BETWEEN 1 AND $3
+		ORDER BY tenant`, minute, abuse.Window, maxName)
+	if err != nil {
+		return fmt.Errorf("read denials: %w", err)
+	}
+	var at time.Time
+	var name string
+	var limited, unavailable int64
+	var texts [3][]byte
+	var merged usage.Denials // of the window of one tenant
+	_, err = pgx.ForEachRow(rows, []any{&at, &name, &limited, &unavailable, &texts[0], &texts[1], &texts[2]}, func() error {
+		if merged.Tenant != name {
+			merged = usage.Denials{Tenant: name}
+		}
+		read := usage.Denials{}
+		for i, sketch := range [...]*usage.Sketch{&read.Users, &read.Addresses, &read.Credentials} {
+			if err := sketch.UnmarshalBinary(texts[i]); err != nil {
+				return fmt.Errorf("the sketches of %q: %w", name, err)
+			}
+		}
+		merged.Merge(&read)
+		t := add(all, name)
+		t.seen.Window.Denied += limited
+		if at.Equal(minute) {
+			t.seen.Minute.Denied, t.seen.Unavailable = limited, unavailable
+		}
+		t.seen.Users, t.seen.Addresses = merged.Users.Estimate(), merged.Addresses.Estimate()
+		t.seen.Credentials = merged.Credentials.Estimate()
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read denials: %w", err)
+	}
+	return nil
+}
+
+// readStates reads what is remembered of these tenants, and of those on the ladder. It drops tenants that have sent
+// nothing in the minute and are on no step.
+func (d *Detector) readStates(ctx context.Context, tx pgx.Tx, minute time.Time, all map[string]*tenant) error {
+	names := make([]string, 0, len(all))
+	for name, t := range all {
+		if t.seen.Minute == (abuse.Counts{}) && t.seen.Unavailable == 0 {
+			delete(all, name)
+		} else {
+			names = append(names, name)
+		}
+	}
+	rows, err := tx.Query(ctx, `SELECT t.tenant, t.state, t.reason, t.override IS NOT NULL, t.override_until,
+			t.forgiven_until, CASE WHEN t.override_until > clock_timestamp() AND NOT EXISTS (
+				SELECT FROM rate_limiter.overrides o WHERE o.id = t.override) THEN t.override ELSE 0 END
+		FROM rate_limiter.abuse_tenants t
+		WHERE t.tenant = ANY ($1) OR t.step <> 'none' OR t.override IS NOT NULL`, names)
+	if err != nil {
+		return fmt.Errorf("read states: %w", err)
+	}
+	var name, reason string
+	var state []byte
+	var penalty bool
+	var penaltyUntil, forgivenUntil *time.Time
+	var ended int64
+	_, err = pgx.ForEachRow(rows, []any{&name, &state, &reason, &penalty, &penaltyUntil, &forgivenUntil, &ended}, func() error {
+		t := add(all, name)
+		if err := json.Unmarshal(state, &t.state); err != nil {
+			return fmt.Errorf("the state of %q: %w", name, err)
+		}
+		t.reason, t.hasPenalty, t.ended = reason, penalty, ended
+		if penaltyUntil != nil {
+			t.penaltyUntil = *penaltyUntil
+		}
+		if forgivenUntil != nil {
+			t.forgivenUntil = *forgivenUntil
+		}
+		if d.options.Mode == Enforce && penalty && t.penaltyUntil.After(minute) {
+			t.seen.Factor = t.state.Step.Factor()
+		}
+		if t.forgivenUntil.After(minute) {
+			t.seen.Most = abuse.None
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read states: %w", err)
+	}
+	return nil
+}
+
+// readExemptions reads which tenants must not be on a step, or not be banned.
+func (d *Detector) readExemptions(ctx context.Context, tx pgx.Tx, _ time.Time, all map[string]*tenant) error {
+	names := make([]string, 0, len(all))
+	for name := range all {
+		names = append(names, name)
+	}
+	rows, err := tx.Query(ctx, `SELECT id, true FROM rate_limiter.tenants WHERE id = ANY ($1) AND tier = ANY ($2)
+		UNION ALL SELECT tenant, "user" = '' AND endpoint = '' AND credential = '' AND ip = '' FROM rate_limiter.overrides
+		WHERE tenant = ANY ($1) AND kind = 'exempt' AND (permanent OR expires_at > clock_timestamp())`,
+		names, d.options.ExemptTiers)
+	if err != nil {
+		return fmt.Errorf("read exemptions: %w", err)
+	}
+	var name string
+	var whole bool
+	_, err = pgx.ForEachRow(rows, []any{&name, &whole}, func() error {
+		most := abuse.Tenth // a ban would go before the exemption
+		if whole {
+			most = abuse.None
+		}
+		all[name].seen.Most = min(all[name].seen.Most, most)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read exemptions: %w", err)
+	}
+	return nil
+}

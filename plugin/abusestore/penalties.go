@@ -1,0 +1,111 @@
+package abusestore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abuse"
+)
+
+// penalized is a tenant that has a penalty, or should have one.
+type penalized struct {
+	Tenant string
+	State  []byte
+	Reason string
+	Has    bool // a penalty is remembered
+	Until  time.Time
+	Exists bool  // its override does
+	Factor int64 // of the override, in thousandths; 0: a ban
+	Now    time.Time
+}
+
+// reconcile makes the overrides of steps, and ends those without a step.
+func (d *Detector) reconcile(ctx context.Context, session *pgx.Conn) error {
+	rows, err := session.Query(ctx, `SELECT t.tenant, t.state, t.reason, t.override IS NOT NULL,
+			coalesce(t.override_until, 'epoch'), o.id IS NOT NULL, coalesce(o.factor, 0),
+			clock_timestamp()
+		FROM rate_limiter.abuse_tenants t LEFT JOIN rate_limiter.overrides o ON o.id = t.override
+		WHERE t.step <> 'none' OR t.override IS NOT NULL ORDER BY t.tenant`)
+	if err != nil {
+		return fmt.Errorf("read penalties: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[penalized])
+	if err != nil {
+		return fmt.Errorf("read penalties: %w", err)
+	}
+	writes := 0
+	for i := range all {
+		changed, err := all[i].reconcile(ctx, session)
+		if err != nil {
+			return fmt.Errorf("penalty of %q: %w", all[i].Tenant, err)
+		}
+		if changed {
+			writes++
+		}
+		if writes == maxWrites {
+			d.options.Log.Warn("many tenants get or lose a penalty: the next run continues", "penalties", writes)
+			break
+		}
+	}
+	return nil
+}
+
+// reconcile makes the override of a tenant what its step says, and reports whether it wrote.
+func (p *penalized) reconcile(ctx context.Context, session *pgx.Conn) (changed bool, err error) {
+	var s abuse.State
+	if err := json.Unmarshal(p.State, &s); err != nil {
+		return false, err
+	}
+	if s.Step < abuse.Half {
+		if !p.Has {
+			return false, nil
+		}
+		return true, p.set(ctx, session, `SELECT NULL::bigint, NULL::timestamptz
+			FROM rate_limiter.lift_penalty($1, $2) WHERE $3::bigint IS NULL AND $4::timestamptz IS NULL`,
+			p.Tenant, "abuse detection: "+orCalm(p.Reason), nil, nil)
+	}
+	until := p.Now.Add(penaltyTime)
+	isBan := s.Step.BanTime() > 0
+	if isBan { // it is made once
+		until = p.Now.Add(s.Step.BanTime())
+	}
+	isEnded := p.Has && !p.Exists && p.Until.After(p.Now) // by an operator: the next score forgives the tenant
+	isMade := p.Exists && p.Factor == s.Step.Factor() && (isBan || p.Until.After(p.Now.Add(renewBefore)))
+	if isEnded || isMade {
+		return false, nil
+	}
+	return true, p.set(ctx, session, `SELECT rate_limiter.penalize($1, $3, $4, $2), $4::timestamptz`,
+		p.Tenant, "abuse detection: "+p.Reason, s.Step.Factor(), until)
+}
+
+// orCalm returns a reason, or why a tenant without one is on no step.
+func orCalm(reason string) string {
+	if reason == "" {
+		return "no penalty"
+	}
+	return reason
+}
+
+var errGone = errors.New("the tenant is not remembered any more")
+
+// set runs a statement that returns the override of the tenant and its end, and stores both.
+func (p *penalized) set(ctx context.Context, session *pgx.Conn, sql string, args ...any) error {
+	return pgx.BeginFunc(ctx, session, func(tx pgx.Tx) error {
+		var id *int64
+		var until *time.Time
+		if err := tx.QueryRow(ctx, sql, args...).Scan(&id, &until); err != nil {
+			return err
+		}
+		done, err := tx.Exec(ctx, `UPDATE rate_limiter.abuse_tenants SET override = $2, override_until = $3 WHERE tenant = $1`,
+			p.Tenant, id, until)
+		if err == nil && done.RowsAffected() == 0 {
+			err = errGone
+		}
+		return err
+	})
+}

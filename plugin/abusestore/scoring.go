@@ -1,0 +1,168 @@
+package abusestore
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abuse"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox"
+)
+
+// scoreNext scores the next minute, if one is due, and reports whether more may be.
+func (d *Detector) scoreNext(ctx context.Context, session *pgx.Conn) (more bool, err error) {
+	var scored []*tenant
+	err = pgx.BeginFunc(ctx, session, func(tx pgx.Tx) error {
+		minute, due, err := nextMinute(ctx, tx)
+		if err != nil || !due {
+			return err
+		}
+		all, err := d.observe(ctx, tx, minute)
+		if err != nil {
+			return err
+		}
+		more = true
+		end := minute.Add(time.Minute)
+		for _, t := range all {
+			d.score(t, end)
+			scored = append(scored, t)
+		}
+		slices.SortFunc(scored, func(a, b *tenant) int { return cmp.Compare(a.name, b.name) })
+		return d.write(ctx, tx, scored, end)
+	})
+	if err != nil {
+		return false, fmt.Errorf("score a minute: %w", err)
+	}
+	d.record(scored)
+	return more, nil
+}
+
+// nextMinute locks the mark, and returns the minute after it if that is over for long enough.
+func nextMinute(ctx context.Context, tx pgx.Tx) (minute time.Time, due bool, err error) {
+	var now time.Time
+	err = tx.QueryRow(ctx, `SELECT scored_until, clock_timestamp() FROM rate_limiter.abuse_state FOR UPDATE`).
+		Scan(&minute, &now)
+	if err != nil {
+		return minute, false, fmt.Errorf("read the mark: %w", err)
+	}
+	ready := now.Add(-scoreAfter).Truncate(time.Minute)
+	if oldest := ready.Add(-catchUp); minute.Before(oldest) {
+		minute = oldest
+	}
+	return minute, minute.Before(ready), nil
+}
+
+// score scores the minute of a tenant that ends at end.
+func (d *Detector) score(t *tenant, end time.Time) {
+	if t.ended != 0 {
+		t.forgivenUntil = end.Add(pardon)
+		t.seen.Most = abuse.None
+	}
+	t.state, t.verdict = d.options.Config.Score(t.state, t.seen, end)
+	t.mode = d.options.Mode
+	switch {
+	case t.ended != 0:
+		t.state = t.state.Forgive()
+		t.reason, t.hasPenalty, t.penaltyUntil = "", false, time.Time{}
+	case t.verdict.Moved() || t.verdict.Flagged():
+		t.reason = t.verdict.Reason()
+	case t.state.Step == abuse.None:
+		t.reason = ""
+	}
+}
+
+// moveReason returns why a tenant came to its step.
+func (t *tenant) moveReason() string {
+	if t.ended != 0 {
+		return fmt.Sprintf("an operator ended override %d: no penalty for %v", t.ended, pardon)
+	}
+	return t.verdict.Reason()
+}
+
+// write writes states and moves, and moves the mark.
+func (d *Detector) write(ctx context.Context, tx pgx.Tx, scored []*tenant, end time.Time) error {
+	if err := writeStates(ctx, tx, scored, end); err != nil {
+		return err
+	}
+	for _, t := range scored {
+		if !t.verdict.Moved() {
+			continue
+		}
+		if err := t.writeMove(ctx, tx, end); err != nil {
+			return err
+		}
+	}
+	if _, err := tx.Exec(ctx, `UPDATE rate_limiter.abuse_state SET scored_until = $1`, end); err != nil {
+		return fmt.Errorf("move the mark: %w", err)
+	}
+	return nil
+}
+
+// writeStates writes what is remembered of tenants.
+func writeStates(ctx context.Context, tx pgx.Tx, scored []*tenant, end time.Time) error {
+	var names, states, modes, reasons []string
+	var forgiven []*time.Time
+	ended := []string{} // not NULL in SQL
+	for _, t := range scored {
+		state, err := json.Marshal(t.state)
+		if err != nil {
+			return fmt.Errorf("encode the state of %q: %w", t.name, err)
+		}
+		names, states, modes = append(names, t.name), append(states, string(state)), append(modes, string(t.mode))
+		reasons = append(reasons, t.reason)
+		if t.ended != 0 {
+			ended = append(ended, t.name)
+		}
+		var until *time.Time
+		if t.forgivenUntil.After(end) {
+			until = &t.forgivenUntil
+		}
+		forgiven = append(forgiven, until)
+	}
+	_, err := tx.Exec(ctx, `INSERT INTO rate_limiter.abuse_tenants AS t
+			(tenant, state, mode, reason, forgiven_until, scored_at)
+		SELECT name, state::jsonb, mode, reason, forgiven, $6 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[],
+			$5::timestamptz[]) k (name, state, mode, reason, forgiven)
+		ON CONFLICT (tenant) DO UPDATE SET state = excluded.state, mode = excluded.mode, reason = excluded.reason,
+			forgiven_until = excluded.forgiven_until, scored_at = excluded.scored_at,
+			override = CASE WHEN t.tenant = ANY ($7) THEN NULL ELSE t.override END,
+			override_until = CASE WHEN t.tenant = ANY ($7) THEN NULL ELSE t.override_until END`,
+		names, states, modes, reasons, forgiven, end, ended)
+	if err != nil {
+		return fmt.Errorf("write states: %w", err)
+	}
+	return nil
+}
+
+// stepEvent is the data of an event. schema/abuse_step.schema.json describes it.
+type stepEvent struct {
+	Org    string     `json:"org_id"`
+	From   abuse.Step `json:"from"`
+	To     abuse.Step `json:"to"`
+	Mode   Mode       `json:"mode"`
+	Reason string     `json:"reason"`
+}
+
+// writeMove records a move of a tenant, and adds its event to the outbox.
+func (t *tenant) writeMove(ctx context.Context, tx pgx.Tx, end time.Time) error {
+	e := stepEvent{Org: t.name, From: t.verdict.From, To: t.verdict.To, Mode: t.mode, Reason: t.moveReason()}
+	var id int64
+	err := tx.QueryRow(ctx, `INSERT INTO rate_limiter.abuse_steps (at, tenant, from_step, to_step, mode, reason)
+		VALUES ($1, $2, $3, $4, $5, $6) RETURNING id`, end, t.name, e.From.String(), e.To.String(), e.Mode, e.Reason).Scan(&id)
+	if err != nil {
+		return fmt.Errorf("record a step of %q: %w", t.name, err)
+	}
+	data, err := json.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("encode a step of %q: %w", t.name, err)
+	}
+	return outbox.Add(ctx, tx, events.Event{
+		ID: fmt.Sprint("abuse-step-", id), Source: events.Control, Type: events.AbuseStep, Time: end, Tenant: t.name, Data: data,
+	})
+}

@@ -1,0 +1,138 @@
+package abusestore
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abuse"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usage"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// world is a database with the minutes that a leader has unpacked, and a detector with the rights of a keeper.
+type world struct {
+	*testing.T
+	pool   *pgxpool.Pool // as an administrator
+	keeper *pgx.Conn
+	log    strings.Builder
+	clock  time.Time // the minute after the last one that was played
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	s := pgtest.Granted(t)
+	w := &world{T: t, pool: pgtest.Pool(t, s.RoleDSN("postgres"))}
+	conn, err := pgx.Connect(t.Context(), s.RoleDSN(pgtest.Keeper))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(t.Context()) })
+	w.keeper = conn
+	w.exec(`SELECT rate_limiter.keep_usage_partitions()`)
+	w.exec(`INSERT INTO rate_limiter.usage_names (name) VALUES ('')`)
+	return w
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.Helper()
+	if _, err := w.pool.Exec(w.Context(), sql, args...); err != nil {
+		w.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// text returns the result of a query for one text.
+func (w *world) text(sql string, args ...any) (text string) {
+	w.Helper()
+	if err := w.pool.QueryRow(w.Context(), sql, args...).Scan(&text); err != nil {
+		w.Fatalf("%s: %v", sql, err)
+	}
+	return text
+}
+
+// minute is what a tenant did in a minute.
+type minute struct {
+	admitted, denied, unavailable int64
+	addresses                     int // that were denied
+}
+
+// past makes the last minutes of the database's clock, which ends them, those of a tenant. The mark is before them.
+func (w *world) past(tenant string, minutes ...minute) {
+	w.Helper()
+	var end time.Time
+	if err := w.pool.QueryRow(w.Context(), `SELECT date_trunc('minute', clock_timestamp() - $1::interval)`, scoreAfter).
+		Scan(&end); err != nil {
+		w.Fatal(err)
+	}
+	begin := end.Add(-time.Duration(len(minutes)) * time.Minute)
+	w.exec(`INSERT INTO rate_limiter.usage_names (name) VALUES ($1), ('GET /a') ON CONFLICT DO NOTHING`, tenant)
+	w.exec(`DELETE FROM rate_limiter.usage_minutes
+		WHERE tenant = (SELECT id FROM rate_limiter.usage_names WHERE name = $1)`, tenant)
+	w.exec(`DELETE FROM rate_limiter.abuse_denials WHERE tenant = $1`, tenant)
+	for i, m := range minutes {
+		at := begin.Add(time.Duration(i) * time.Minute)
+		w.exec(`INSERT INTO rate_limiter.usage_minutes
+				(at, admitted, soft, denied, shadow_denied, cost, tenant, endpoint, policy)
+			SELECT $1, $2, 0, $3, 0, 0, t.id, e.id, p.id
+			FROM rate_limiter.usage_names t, rate_limiter.usage_names e, rate_limiter.usage_names p
+			WHERE t.name = $4 AND e.name = 'GET /a' AND p.name = ''`, at, m.admitted, m.denied+m.unavailable, tenant)
+		var sketch, empty usage.Sketch
+		for i := range min(m.addresses, len(sketch)) {
+			sketch[i] = 5 // of about 2,800 names
+		}
+		w.exec(`INSERT INTO rate_limiter.abuse_denials (at, tenant, limited, unavailable, users, addresses, credentials)
+			VALUES ($1, $2, $3, $4, $5, $6, $5)`, at, tenant, m.denied, m.unavailable, encoded(w, &empty), encoded(w, &sketch))
+	}
+	w.exec(`UPDATE rate_limiter.abuse_state SET scored_until = $1`, begin)
+}
+
+func encoded(w *world, s *usage.Sketch) []byte {
+	w.Helper()
+	text, err := s.MarshalBinary()
+	if err != nil {
+		w.Fatal(err)
+	}
+	return text
+}
+
+// repeat returns a number of equal minutes.
+func repeat(n int, m minute) (all []minute) {
+	for range n {
+		all = append(all, m)
+	}
+	return all
+}
+
+// detect runs a new detector once.
+func (w *world) detect(mode Mode) *Detector {
+	w.Helper()
+	d := New(Options{
+		Mode: mode, Config: abuse.Default(), ExemptTiers: []string{"internal"}, Log: slog.New(slog.NewTextHandler(&w.log, nil)),
+	})
+	if err := d.Run(w.Context(), w.keeper); err != nil {
+		w.Fatal(err)
+	}
+	if strings.Contains(w.log.String(), "failed") {
+		w.Fatal(w.log.String())
+	}
+	return d
+}
+
+// step returns the step of a tenant.
+func (w *world) step(tenant string) string {
+	w.Helper()
+	return w.text(`SELECT coalesce((SELECT step FROM rate_limiter.abuse_tenants WHERE tenant = $1), 'new')`, tenant)
+}
+
+// penalties returns the detector's overrides of a tenant.
+func (w *world) penalties(tenant string) string {
+	w.Helper()
+	return w.text(`SELECT coalesce(string_agg(kind || coalesce(' ' || factor, '') || ' by ' || author, ', '), '')
+		FROM rate_limiter.overrides WHERE source = 'detector' AND tenant = $1`, tenant)
+}
