@@ -70,6 +70,7 @@ var rules = map[string][]string{
 	"plugin/usage":      append([]string{"plugin/reservation"}, core...),
 	"plugin/usagestore": append([]string{"plugin/usage"}, core...),
 	"plugin/quota":      core,
+	"plugin/abusestore": append([]string{"plugin/abuse", "plugin/events", "plugin/outbox", "plugin/usage"}, core...),
 	"plugin/policysync": append([]string{"migrations"}, core...),
 	"plugin/control":    append([]string{"plugin/pgstore", "plugin/reservation"}, core...),
 	"plugin/internal": append([]string{
@@ -103,7 +104,7 @@ var foreign = map[string][]string{
 	},
 	"github.com/redis": {"plugin/bucket/redis", "internal", "plugin/internal", "spec"},
 	"github.com/jackc": {
-		"plugin/policysync", "plugin/pgstore", "plugin/usagestore", "plugin/outbox", "plugin/quota",
+		"plugin/policysync", "plugin/pgstore", "plugin/usagestore", "plugin/outbox", "plugin/quota", "plugin/abusestore",
 		"plugin/pluginserver", "plugin/controlserver", "plugin/cli", "migrations",
 		"internal", "spec",
 	},

@@ -32,6 +32,7 @@ func TestAScraperIsFlaggedInShadowWithoutAPenaltyAndGetsOneUnderEnforce(t *testi
 	if got := w.text(`SELECT count(*)::text FROM rate_limiter.outbox WHERE type LIKE '%abuse.step'`); got != "4" {
 		t.Errorf("%s events of moves are in the outbox, want 4", got)
 	}
+	w.checkEvent(w.text(`SELECT data::text FROM rate_limiter.outbox WHERE type LIKE '%abuse.step' ORDER BY id DESC LIMIT 1`))
 	if got := w.text(`SELECT string_agg(actor, ', ') FROM rate_limiter.audit WHERE kind = 'override'`); got != "abuse detector" {
 		t.Errorf("the audit has the changes of %q", got)
 	}

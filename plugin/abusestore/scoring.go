@@ -142,16 +142,20 @@ func writeStates(ctx context.Context, tx pgx.Tx, scored []*tenant, end time.Time
 
 // stepEvent is the data of an event. schema/abuse_step.schema.json describes it.
 type stepEvent struct {
-	Org    string     `json:"org_id"`
-	From   abuse.Step `json:"from"`
-	To     abuse.Step `json:"to"`
-	Mode   Mode       `json:"mode"`
-	Reason string     `json:"reason"`
+	Version int        `json:"version"`
+	Org     string     `json:"org"`
+	From    abuse.Step `json:"from"`
+	To      abuse.Step `json:"to"`
+	Mode    Mode       `json:"mode"`
+	Reason  string     `json:"reason"`
 }
+
+// eventVersion is the version of the format of stepEvent.
+const eventVersion = 1
 
 // writeMove records a move of a tenant, and adds its event to the outbox.
 func (t *tenant) writeMove(ctx context.Context, tx pgx.Tx, end time.Time) error {
-	e := stepEvent{Org: t.name, From: t.verdict.From, To: t.verdict.To, Mode: t.mode, Reason: t.moveReason()}
+	e := stepEvent{eventVersion, t.name, t.verdict.From, t.verdict.To, t.mode, t.moveReason()}
 	var id int64
 	err := tx.QueryRow(ctx, `INSERT INTO rate_limiter.abuse_steps (at, tenant, from_step, to_step, mode, reason)
 		VALUES ($1, $2, $3, $4, $5, $6) RETURNING id`, end, t.name, e.From.String(), e.To.String(), e.Mode, e.Reason).Scan(&id)

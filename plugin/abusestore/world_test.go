@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abuse"
@@ -122,6 +123,22 @@ func (w *world) detect(mode Mode) *Detector {
 		w.Fatal(w.log.String())
 	}
 	return d
+}
+
+// checkEvent compares the data of an event with its published schema.
+func (w *world) checkEvent(text string) {
+	w.Helper()
+	published, err := jsonschema.NewCompiler().Compile("../../schema/abuse_step.schema.json")
+	if err != nil {
+		w.Fatal(err)
+	}
+	data, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
+	if err == nil {
+		err = published.Validate(data)
+	}
+	if err != nil {
+		w.Errorf("%s: %v", text, err)
+	}
 }
 
 // step returns the step of a tenant.

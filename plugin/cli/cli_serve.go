@@ -160,6 +160,7 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 	c.databaseFlag()
 	c.keeperFlags()
 	c.check(c.fromEnvironment)
+	c.abuseFlags(s)
 	c.check(func() error {
 		if err := s.Validate(); err != nil {
 			return wrong("%v", err)

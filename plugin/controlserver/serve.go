@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abusestore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/jsonline"
@@ -127,8 +128,10 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 	}
 	if s.Keeper != nil {
 		watcher := d.newWatcher()
-		leader := s.Keeper.newLeader(log, watcher)
-		numbers.MustRegister(leader) // its names are constants
+		s.Abuse.Log = log
+		detector := abusestore.New(s.Abuse)
+		leader := s.Keeper.newLeader(log, watcher, detector)
+		numbers.MustRegister(leader, detector) // their names are constants
 		if watcher != nil {
 			numbers.MustRegister(watcher) // its names too
 		}

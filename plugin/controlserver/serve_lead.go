@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abusestore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -22,8 +23,10 @@ import (
 )
 
 // newLeader returns the leader of this process. It unpacks usage, and tidies as ratelimit tidy does. With a watcher it
-// also writes notices of used quotas.
-func (d *Database) newLeader(log *slog.Logger, watcher *quota.Watcher) *usagestore.Leader {
+// also writes notices of used quotas. The detector looks for abuse.
+func (d *Database) newLeader(
+	log *slog.Logger, watcher *quota.Watcher, detector *abusestore.Detector,
+) *usagestore.Leader {
 	o := usagestore.Options{
 		Connect: d.connect,
 		Lock:    pgstore.TidyLock,
@@ -33,6 +36,9 @@ func (d *Database) newLeader(log *slog.Logger, watcher *quota.Watcher) *usagesto
 				return false, err
 			}
 			moreEvents, err := outbox.Tidy(ctx, session)
+			if err == nil {
+				err = detector.Run(ctx, session)
+			}
 			return moreRows || moreEvents, err
 		},
 		Log:    log,

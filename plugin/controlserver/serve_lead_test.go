@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abusestore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usagestore"
 )
@@ -65,7 +66,7 @@ func TestTheLeaderOfServeUnpacksUsageAndTidiesWithTheRightsOfAKeeper(t *testing.
 			t.Fatal(err)
 		}
 	}
-	l := database(server.RoleDSN(pgtest.Keeper)).newLeader(slog.New(slog.DiscardHandler), nil)
+	l := database(server.RoleDSN(pgtest.Keeper)).newLeader(slog.New(slog.DiscardHandler), nil, quietDetector())
 	lead(t, l)
 	await(t, "tidy", func() bool {
 		var sums, nodes int64
@@ -84,11 +85,17 @@ func TestTheLeaderOfServeUnpacksUsageAndTidiesWithTheRightsOfAKeeper(t *testing.
 func TestALoginWithoutTheRightsOfAKeeperDoesNotTakeTheLock(t *testing.T) {
 	server := pgtest.Granted(t)
 	var log bytes.Buffer
-	l := database(server.RoleDSN(pgtest.ServerRole)).newLeader(slog.New(slog.NewJSONHandler(&log, nil)), nil)
+	l := database(server.RoleDSN(pgtest.ServerRole)).newLeader(slog.New(slog.NewJSONHandler(&log, nil)), nil,
+		quietDetector())
 	if done, err := l.Once(t.Context()); err == nil || done.Leading {
 		t.Errorf("it has done %+v (%v), want an error", done, err)
 	} else {
 		pgtest.WantPlain(t, err.Error()+": "+leaderAdvice(err), "lacks the rights of the role keeper",
 			"--keeper-database-file")
 	}
+}
+
+// quietDetector returns a detector that does nothing.
+func quietDetector() *abusestore.Detector {
+	return abusestore.New(abusestore.Options{Mode: abusestore.Off, Log: slog.New(slog.DiscardHandler)})
 }

@@ -37,7 +37,7 @@ func TestTheLeaderOfServeNoticesWhatRedisHasAsUsed(t *testing.T) {
 		`SELECT rate_limiter.report_usage('edge-1', $1, $2, '0 s', $3)`, b.Epoch, b.Seq, payload); err != nil {
 		t.Fatal(err)
 	}
-	lead(t, database(server.RoleDSN(pgtest.Keeper)).newLeader(slog.New(slog.DiscardHandler), watcher))
+	lead(t, database(server.RoleDSN(pgtest.Keeper)).newLeader(slog.New(slog.DiscardHandler), watcher, quietDetector()))
 	operator := pgtest.Pool(t, server.RoleDSN(pgtest.Operator))
 	await(t, "a notice", func() bool {
 		var n int

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abusestore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 )
@@ -31,6 +32,8 @@ type Settings struct {
 	Usage         bool   // report what the process decides
 	DrainTime     time.Duration
 	ShutdownTime  time.Duration
+
+	Abuse abusestore.Options // of the leader; its Log is not used
 
 	Config   *routeconfig.Config // for decisions; nil: the process decides nothing
 	Database Database

@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abuse"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abusestore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/controlserver"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+)
+
+// abuseSwitch is the variable that turns abuse detection off, whatever --abuse says.
+const abuseSwitch = "ABUSE_DETECTION_ENABLED"
+
+// abuseFlags defines the flags of abuse detection.
+func (c *call) abuseFlags(s *controlserver.Settings) {
+	s.Abuse = abusestore.Options{Mode: abusestore.Shadow, Config: abuse.Default()}
+	c.flags.Func("abuse", "the `mode` of abuse detection, in the process that leads: shadow records what it would do; "+
+		"enforce makes overrides; off scores nothing, and ends its overrides at once. ABUSE_DETECTION_ENABLED=false is "+
+		"off too (default shadow)", func(text string) error {
+		if s.Abuse.Mode = abusestore.Mode(text); !slices.Contains(abusestore.Modes, s.Abuse.Mode) {
+			return fmt.Errorf("must be off, shadow or enforce")
+		}
+		return nil
+	})
+	c.flags.Func("abuse-exempt-tiers", "a `list` of tiers with commas between them, whose tenants abuse detection leaves "+
+		"alone (default none)", func(text string) error {
+		s.Abuse.ExemptTiers = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+		return nil
+	})
+	c.flags.Func("abuse-denied-share", "the `percent` of a tenant's requests of 5 minutes that are denied by its limits, "+
+		"from which abuse detection flags it, from 50 to 100 (default 80)", func(text string) error {
+		share := 0
+		if err := setting.ParseInt(text, 1, &share); err != nil || share < 50 || share > 100 {
+			return fmt.Errorf("must be a whole number from 50 to 100")
+		}
+		s.Abuse.Config.DeniedShare = float64(share) / 100
+		return nil
+	})
+	c.complete("abuse", "off", "shadow", "enforce")
+	c.check(func() error {
+		text := c.getenv(abuseSwitch)
+		if text == "" {
+			return nil
+		}
+		on := true
+		switch strings.ToLower(text) {
+		case "false", "off", "0", "no":
+			on = false
+		case "true", "on", "1", "yes":
+		default:
+			return wrong("%s: %q: must be true or false", abuseSwitch, text)
+		}
+		if !on {
+			s.Abuse.Mode = abusestore.Off
+		}
+		return nil
+	})
+}
