@@ -14,6 +14,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/controlserver"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kafka"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 )
 
@@ -157,6 +158,7 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 			return setting.ParseDuration(text, &s.ShutdownTime)
 		},
 	)
+	c.kafkaFlags(s)
 	c.databaseFlag()
 	c.keeperFlags()
 	c.check(c.fromEnvironment)
@@ -181,6 +183,26 @@ func (c *call) tlsFlags(s *controlserver.Settings) {
 			"(default: no client certificates)")
 	f.BoolVar(&s.InsecureHTTP, "insecure-http", false,
 		"allow other machines to connect without TLS, because a proxy in front terminates it")
+}
+
+// kafkaFlags defines the flags of the Kafka that events are sent to, which nodes have too.
+func (c *call) kafkaFlags(s *controlserver.Settings) {
+	for _, row := range kafka.Settings() {
+		c.flags.Func(row.Name, row.Usage+" (default "+row.Default+")", func(text string) error {
+			return row.Set(&s.Kafka.Options, text)
+		})
+	}
+	for _, topic := range []struct {
+		name, value, about string
+		to                 *string
+	}{
+		{"kafka-updates-topic", "policy.updates", "changes of policies, tiers, tenants and overrides", &s.Kafka.UpdatesTopic},
+		{"kafka-notices-topic", "ratelimit.notices", "quota thresholds and steps against abuse", &s.Kafka.NoticesTopic},
+	} {
+		*topic.to = topic.value
+		c.flags.Func(topic.name, "the `topic` of events about "+topic.about+" (default "+topic.value+")",
+			func(text string) error { return kafka.ParseTopic(text, topic.to) })
+	}
 }
 
 // capacityFlags defines the flags of leases, and of how many buckets callers may create.

@@ -25,6 +25,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/jsonline"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox/relay"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
@@ -136,6 +137,14 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 			numbers.MustRegister(watcher) // its names too
 		}
 		server.background = append(server.background, leader.Run)
+	}
+	topics, err := s.newTopics(log)
+	if err != nil {
+		return nil, err
+	}
+	if topics != nil {
+		numbers.MustRegister(relay.Collector(topics.relays))
+		server.background = append(server.background, topics.runs()...)
 	}
 	return server, nil
 }

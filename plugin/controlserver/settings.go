@@ -13,6 +13,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abusestore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/routeconfig"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kafka"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 )
 
@@ -37,7 +38,15 @@ type Settings struct {
 
 	Config   *routeconfig.Config // for decisions; nil: the process decides nothing
 	Database Database
+	Kafka    Kafka
 	Keeper   *Database // of a login with the rights of keeper, which unpacks usage and tidies; nil: neither is done
+}
+
+// Kafka locates the Kafka that events are sent to, and names its topics.
+type Kafka struct {
+	kafka.Options        // without brokers: none are sent
+	UpdatesTopic  string // of changes of policies
+	NoticesTopic  string // of everything else that the control plane reports
 }
 
 // Database locates the database.
@@ -58,6 +67,9 @@ func (s *Settings) Validate() error {
 	}
 	if err := metrics.CheckAddress(s.MetricsListen, s.MetricsRemote, "--"); err != nil {
 		return err
+	}
+	if err := s.Kafka.Validate(); err != nil {
+		return fmt.Errorf("settings of Kafka: %w", err)
 	}
 	switch {
 	case (s.TLS.Cert == "") != (s.TLS.Key == ""):

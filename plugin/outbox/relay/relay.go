@@ -1,0 +1,258 @@
+// Package relay sends the events of the outbox to a topic, in the order of commits, and moves a cursor behind them. Each
+// is sent at least once, and again with the same id after an error or a change of the process.
+//
+// One process at a time sends: the one whose session holds an advisory lock. The session moves the cursor too, so a
+// process that has lost its lock cannot. It runs beside the leader that unpacks usage, which does not wait for Kafka.
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox"
+)
+
+const (
+	// maxBatch bounds the events that are read and sent at once: 25 MiB at most, usually 100 KiB.
+	maxBatch = 100
+	// every is the time between two looks at the outbox while it is empty, and between two tries of anything.
+	every = time.Second
+	// sendTime and queryTime bound one try to send a batch, and the queries of one round.
+	sendTime  = 10 * time.Second
+	queryTime = time.Minute
+	// closeTime bounds closing a session.
+	closeTime = time.Second
+)
+
+// Options configure a Relay. All are required but Advice.
+type Options struct {
+	// Connect opens a session of its own, as a role with the rights of keeper.
+	Connect  func(ctx context.Context) (*pgx.Conn, error)
+	Lock     int64                  // the number of the advisory lock: one for each consumer
+	Consumer string                 // the name of the cursor
+	Topic    string                 // for logs and metrics
+	Wants    func(events.Type) bool // which events the topic gets; the cursor passes the others
+	// Send sends events, and returns nil when all are stored. Other errors than a Partial retry all of them.
+	Send   func(ctx context.Context, batch []events.Event) error
+	Log    *slog.Logger
+	Advice func(error) string // what an operator has to do about an error, or ""; nil: there is no advice
+}
+
+// Partial is the error of a Send that has stored some of its events.
+type Partial interface {
+	error
+	// Left returns the indexes of the events to be sent again, and of those that will never be taken.
+	Left() (retry, rejected []int)
+}
+
+// Relay sends the events of one topic. It is safe for concurrent use.
+type Relay struct {
+	options Options
+
+	mu    sync.Mutex
+	stats Stats
+}
+
+// Stats counts what a process has sent to a topic. Lag is what it last read in Postgres.
+type Stats struct {
+	Leading  bool   // this process sends
+	Failing  bool   // the last try failed
+	Sent     uint64 // events that were stored
+	Rejected uint64 // events that were skipped, because they will never be taken
+	Lag      outbox.Lag
+}
+
+// New makes a relay. Run starts it.
+func New(o Options) *Relay {
+	if o.Advice == nil {
+		o.Advice = func(error) string { return "" }
+	}
+	return &Relay{options: o}
+}
+
+// Stats returns what the relay has done.
+func (r *Relay) Stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stats
+}
+
+// Run sends, or waits for the lock, until ctx ends. After an error of Postgres it starts a new session, so it always
+// returns nil.
+func (r *Relay) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := r.lead(ctx)
+		r.update(func(s *Stats) { s.Leading = false })
+		if ctx.Err() == nil {
+			r.record(err)
+		}
+		pause(ctx)
+	}
+	return nil
+}
+
+// pause waits for the time between two tries, or until ctx ends.
+func pause(ctx context.Context) {
+	select {
+	case <-time.After(every):
+	case <-ctx.Done():
+	}
+}
+
+// lead opens a session, waits for the lock, and sends until there is an error of Postgres or ctx ends.
+func (r *Relay) lead(ctx context.Context) error {
+	conn, err := r.options.Connect(ctx)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer closeSession(conn)
+	for leads := false; !leads; {
+		if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, r.options.Lock).Scan(&leads); err != nil {
+			return fmt.Errorf("take the lock: %w", err)
+		}
+		if !leads {
+			r.record(nil) // the process that leads reports its own failures
+			pause(ctx)
+		}
+	}
+	r.update(func(s *Stats) { s.Leading = true })
+	for {
+		more, err := r.round(ctx, conn)
+		if err != nil {
+			return err
+		}
+		if !more {
+			pause(ctx)
+		}
+	}
+}
+
+// closeSession releases the lock and ends the session. Its end would release the lock too, a moment later.
+func closeSession(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	_, _ = conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`) // the session is over: an error changes nothing
+	_ = conn.Close(ctx)
+}
+
+// round sends the next events, and reports whether there may be more.
+func (r *Relay) round(ctx context.Context, conn *pgx.Conn) (more bool, err error) {
+	reading, cancel := context.WithTimeout(ctx, queryTime)
+	defer cancel()
+	entries, err := outbox.Read(reading, conn, r.options.Consumer, maxBatch)
+	if err != nil {
+		return false, err
+	}
+	var batch []events.Event
+	for _, e := range entries {
+		if r.options.Wants(e.Type) {
+			batch = append(batch, e.Event)
+		}
+	}
+	if err := r.send(ctx, conn, batch); err != nil {
+		return false, err
+	}
+	moving, cancel := context.WithTimeout(ctx, queryTime)
+	defer cancel()
+	if len(entries) > 0 {
+		err := pgx.BeginFunc(moving, conn, func(tx pgx.Tx) error {
+			return outbox.Move(moving, tx, r.options.Consumer, entries[len(entries)-1].Position)
+		})
+		if err != nil {
+			return false, err
+		}
+	}
+	if err := r.readLag(moving, conn); err != nil {
+		return false, err
+	}
+	r.record(nil)
+	return len(entries) == maxBatch, nil
+}
+
+// send sends a batch until each event is stored or rejected. The error is one of Postgres, or of ctx.
+func (r *Relay) send(ctx context.Context, conn *pgx.Conn, batch []events.Event) error {
+	for len(batch) > 0 {
+		trying, cancel := context.WithTimeout(ctx, sendTime)
+		err := r.options.Send(trying, batch)
+		cancel()
+		left := r.settle(batch, err)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if batch = left; len(batch) == 0 {
+			return nil
+		}
+		r.record(err)
+		// Without the session another process sends too, and this one stops.
+		reading, cancel := context.WithTimeout(ctx, queryTime)
+		err = r.readLag(reading, conn)
+		cancel()
+		if err != nil {
+			return err
+		}
+		pause(ctx)
+	}
+	return nil
+}
+
+// settle counts what was sent and what was rejected, and returns the events to be sent again.
+func (r *Relay) settle(batch []events.Event, err error) (left []events.Event) {
+	var partial Partial
+	switch {
+	case err == nil:
+		r.update(func(s *Stats) { s.Sent += uint64(len(batch)) })
+		return nil
+	case !errors.As(err, &partial):
+		return batch
+	}
+	retry, rejected := partial.Left()
+	for _, i := range retry {
+		left = append(left, batch[i])
+	}
+	for _, i := range rejected {
+		r.options.Log.Error("an event will never be stored, and is skipped", "topic", r.options.Topic,
+			"id", batch[i].ID, "type", batch[i].Type, "error", err)
+	}
+	r.update(func(s *Stats) {
+		s.Rejected += uint64(len(rejected))
+		s.Sent += uint64(len(batch) - len(retry) - len(rejected))
+	})
+	return left
+}
+
+// readLag reads how far the cursor is behind. There is none before the first event.
+func (r *Relay) readLag(ctx context.Context, conn *pgx.Conn) error {
+	all, err := outbox.Lags(ctx, conn)
+	for _, lag := range all {
+		if lag.Consumer == r.options.Consumer {
+			r.update(func(s *Stats) { s.Lag = lag })
+		}
+	}
+	return err
+}
+
+// record records whether a try failed, and logs a change.
+func (r *Relay) record(err error) {
+	before := r.Stats().Failing
+	r.update(func(s *Stats) { s.Failing = err != nil })
+	switch log := r.options.Log.With("topic", r.options.Topic); {
+	case err != nil && !before:
+		log.Warn("sending events failed: they wait in Postgres, and this process tries again",
+			"error", err, "advice", r.options.Advice(err))
+	case err == nil && before:
+		log.Info("sending events succeeds again")
+	}
+}
+
+func (r *Relay) update(change func(*Stats)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.stats)
+}

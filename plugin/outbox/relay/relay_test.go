@@ -1,0 +1,305 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// topic is a topic that stores events, except those that a test makes it fail with.
+type topic struct {
+	mu       sync.Mutex
+	stored   []string
+	failing  error
+	rejects  string // the id of an event
+	retries  string // the id of an event, which is not stored the first time
+	attempts int
+}
+
+// left is a Partial.
+type left struct{ retry, rejected []int }
+
+func (*left) Error() string                   { return "stored in part" }
+func (l *left) Left() (retry, rejected []int) { return l.retry, l.rejected }
+
+func (k *topic) send(_ context.Context, batch []events.Event) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.attempts++
+	if k.failing != nil {
+		return k.failing
+	}
+	l := &left{}
+	for i, e := range batch {
+		switch e.ID {
+		case k.rejects:
+			l.rejected = append(l.rejected, i)
+		case k.retries:
+			l.retry, k.retries = append(l.retry, i), ""
+		default:
+			k.stored = append(k.stored, e.ID)
+		}
+	}
+	if len(l.retry)+len(l.rejected) > 0 {
+		return l
+	}
+	return nil
+}
+
+func (k *topic) fail(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.failing = err
+}
+
+// ids returns what is stored, in order.
+func (k *topic) ids() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return strings.Join(k.stored, " ")
+}
+
+// world is a database with an outbox.
+type world struct {
+	t    *testing.T
+	dsn  string
+	pool *pgxpool.Pool
+	log  *lines
+}
+
+// lines is a log that can be read while it is written.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(text)
+}
+
+func (l *lines) count(message string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), message)
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	dsn := pgtest.Granted(t).RoleDSN(pgtest.Keeper)
+	return &world{t: t, dsn: dsn, pool: pgtest.Pool(t, dsn), log: &lines{}}
+}
+
+// run runs a relay to a topic until end is called, or the test ends.
+func (w *world) run(to *topic) (r *Relay, end func()) {
+	r = New(Options{
+		Connect: func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, w.dsn) },
+		Lock:    7, Consumer: "kafka", Topic: "policy.updates",
+		Wants: func(t events.Type) bool { return t == events.PolicyUpdated },
+		Send:  to.send, Log: slog.New(slog.NewTextHandler(w.log, nil)),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Error(err)
+		}
+	})
+	w.t.Cleanup(end)
+	return r, end
+}
+
+// add adds events of a type in one transaction.
+func (w *world) add(kind events.Type, ids ...string) {
+	w.t.Helper()
+	err := pgx.BeginFunc(w.t.Context(), w.pool, func(tx pgx.Tx) error {
+		var all []events.Event
+		for _, id := range ids {
+			all = append(all, events.Event{
+				ID: id, Source: events.Control, Type: kind, Time: time.Unix(1_790_000_000, 0), Tenant: "acme",
+				Data: []byte(`{}`),
+			})
+		}
+		return outbox.Add(w.t.Context(), tx, all...)
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// await waits until a condition holds. Go test's timeout ends it.
+func (w *world) await(holds func() bool) {
+	w.t.Helper()
+	for !holds() {
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func TestEventsOfItsTypesAreSentInOrderAndTheCursorPassesTheOthers(t *testing.T) {
+	w, to := newWorld(t), &topic{}
+	r, end := w.run(to)
+	w.add(events.PolicyUpdated, "a", "b")
+	w.add(events.QuotaThreshold, "other")
+	w.add(events.PolicyUpdated, "c")
+	w.add(events.AbuseStep, "last")
+	w.await(func() bool { return to.ids() == "a b c" })
+	w.await(func() bool { s := r.Stats(); return s.Sent == 3 && s.Lag.Consumer != "" && s.Lag.Waiting == 0 })
+	end()
+	if s := r.Stats(); s.Leading || s.Failing || s.Rejected != 0 {
+		t.Errorf("after its end: %+v", s)
+	}
+	var many []string
+	for i := range 3 * maxBatch {
+		many = append(many, fmt.Sprint("m-", i))
+	}
+	w.add(events.PolicyUpdated, many...)
+	w.run(to) // goes on at the cursor
+	w.await(func() bool { return to.ids() == "a b c "+strings.Join(many, " ") })
+}
+
+func TestOneProcessSendsAndAnotherTakesOver(t *testing.T) {
+	w, to := newWorld(t), &topic{}
+	first, end := w.run(to)
+	w.await(func() bool { return first.Stats().Leading })
+	second, _ := w.run(to)
+	w.add(events.PolicyUpdated, "a", "b")
+	w.await(func() bool { return first.Stats().Sent == 2 })
+	end()
+	w.add(events.PolicyUpdated, "c")
+	w.await(func() bool { return second.Stats().Sent == 1 })
+	if to.ids() != "a b c" {
+		t.Errorf("stored %q, want each once", to.ids())
+	}
+}
+
+func TestWhatATopicDoesNotTakeIsSentAgainAndWhatItRejectsIsSkipped(t *testing.T) {
+	w, to := newWorld(t), &topic{rejects: "b", retries: "c"}
+	to.fail(errors.New("no broker"))
+	r, _ := w.run(to)
+	w.add(events.PolicyUpdated, "a", "b", "c", "d")
+	w.await(func() bool { s := r.Stats(); return s.Failing && s.Lag.Consumer == "" })
+	w.await(func() bool { to.mu.Lock(); defer to.mu.Unlock(); return to.attempts > 1 })
+	if w.log.count("sending events failed") != 1 || w.log.count("no broker") != 1 {
+		t.Errorf("logged %s; want the failure once", &w.log.text)
+	}
+	to.fail(nil)
+	w.await(func() bool { return r.Stats().Sent == 3 && !r.Stats().Failing })
+	if s := r.Stats(); s.Rejected != 1 || to.ids() != "a d c" || w.log.count("skipped") != 1 ||
+		w.log.count("succeeds again") != 1 {
+		t.Errorf("%+v, stored %q, logged %s", s, to.ids(), &w.log.text)
+	}
+}
+
+func TestASessionThatWasKilledMeanwhileSendsAtLeastOnce(t *testing.T) {
+	w, to := newWorld(t), &topic{}
+	to.fail(errors.New("no broker"))
+	r, _ := w.run(to)
+	w.add(events.PolicyUpdated, "a", "b")
+	w.await(func() bool { return r.Stats().Failing })
+	if _, err := w.pool.Exec(t.Context(),
+		`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = 7`); err != nil {
+		t.Fatal(err)
+	}
+	to.fail(nil)
+	w.add(events.PolicyUpdated, "c")
+	w.await(func() bool {
+		return strings.HasSuffix(to.ids(), "c") && r.Stats().Lag.Waiting == 0 && !r.Stats().Failing
+	})
+	var once []string
+	for id := range strings.SplitSeq(to.ids(), " ") {
+		if !slices.Contains(once, id) {
+			once = append(once, id)
+		}
+	}
+	if strings.Join(once, " ") != "a b c" {
+		t.Errorf("stored %q, want each at least once, in the order of commits", to.ids())
+	}
+}
+
+func TestAUserWithoutTheRightsOfKeeperIsLoggedOnceWithAdvice(t *testing.T) {
+	w := newWorld(t)
+	dsn := pgtest.Granted(t).RoleDSN(pgtest.Operator)
+	r := New(Options{
+		Connect: func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, dsn) },
+		Lock:    7, Consumer: "kafka", Topic: "policy.updates", Wants: func(events.Type) bool { return true },
+		Send: (&topic{}).send, Log: slog.New(slog.NewTextHandler(w.log, nil)),
+		Advice: func(error) string { return "give a login of keeper" },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	w.await(func() bool { return r.Stats().Failing })
+	cancel()
+	if err := <-ended; err != nil || w.log.count("permission denied") != 1 || w.log.count("give a login of keeper") != 1 {
+		t.Errorf("%v, logged %s", err, &w.log.text)
+	}
+}
+
+func TestTheMetricsAreByTopic(t *testing.T) {
+	w, to := newWorld(t), &topic{rejects: "b"}
+	r, _ := w.run(to)
+	w.add(events.PolicyUpdated, "a", "b")
+	w.await(func() bool { s := r.Stats(); return s.Sent == 1 && s.Rejected == 1 && !s.Failing })
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(Collector{r})
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, values := "", ""
+	for _, f := range families {
+		var labels []string
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, l.GetName())
+		}
+		text += fmt.Sprintf("%s %s {%s}\n    %s\n", f.GetName(), strings.ToLower(f.GetType().String()),
+			strings.Join(labels, ","), f.GetHelp())
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				values += l.GetValue() + " "
+			}
+			values += fmt.Sprintln(f.GetName(), m.GetCounter().GetValue()+m.GetGauge().GetValue())
+		}
+	}
+	for _, want := range []string{
+		"sent policy.updates rate_limiter_topic_events_total 1\n",
+		"rejected policy.updates rate_limiter_topic_events_total 1\n", "policy.updates rate_limiter_topic_leader 1\n",
+		"policy.updates rate_limiter_topic_failing 0\n", "policy.updates rate_limiter_topic_dropped_events 0\n",
+	} {
+		if !strings.Contains(values, want) {
+			t.Errorf("series are\n%swant %s", values, want)
+		}
+	}
+	if *update {
+		if err := os.WriteFile("testdata/metrics.golden", []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile("testdata/metrics.golden")
+	if err != nil || text != string(want) {
+		t.Errorf("metrics.golden differs (%v): run the tests with -update\n%s", err, text)
+	}
+}
