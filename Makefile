@@ -54,7 +54,7 @@ WORKTREE = git ls-files -z -co --exclude-standard | xargs -0 cksum 2>/dev/null |
 define gotest
 @mkdir -p $(CACHE)
 @echo "go test $(RACE): $(1)"
-@set -o pipefail; $(GO) test -v -vet=off $(RACE) $(2) 2>&1 | tee $(CACHE)/$(1).log \
+@set -o pipefail; $(GO) test -v -vet=off -ldflags=-w $(RACE) $(2) 2>&1 | tee $(CACHE)/$(1).log \
 	| grep -avE '^=== |^ *--- PASS|^PASS$$|\[rapid\] OK|no test files'
 @if grep -aqE '^ *--- SKIP' $(CACHE)/$(1).log && [ -n "$${CI:-}" ]; then \
 	echo "skipped tests fail in CI (whole log: $(CACHE)/$(1).log)" >&2; exit 1; fi
