@@ -71,6 +71,7 @@ func commands() []*command {
 			topCommand,
 		},
 		usageCommands,
+		abuseCommands,
 		bucketsCommands,
 		[]*command{serveCommand},
 		tokenCommands,

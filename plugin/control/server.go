@@ -132,6 +132,7 @@ func New(o Options) (*Server, error) {
 	s.registerUsageHistory()
 	s.registerUsageTop()
 	s.registerNearLimit()
+	s.registerAbuse()
 	s.registerCheck()
 	s.registerRecord()
 	s.registerHealth()
