@@ -1,5 +1,6 @@
-// Package denial keeps a record of denials: one JSON line for each tenant, policy and second, with the number of
-// requests that were denied. Lines go to sinks: standard error, a file that rotates, others behind the same interface.
+// Package denial keeps a record of denials: a JSON line for each of the first denials of a tenant by a policy in a
+// second, and one line with the number of those after them. Lines go to sinks: standard error, a file that rotates,
+// others behind the same interface.
 //
 // An attack must not become a flood of events, and a slow disk must not slow the limiter. So a [Recorder] holds its
 // lock for little more than a map access and never waits. It bounds everything it keeps: groups in a second, finished
@@ -23,6 +24,7 @@ import (
 
 // The defaults of Options.
 const (
+	DefaultMaxSingles = 1000
 	DefaultMaxGroups  = 10_000
 	DefaultQueueBytes = 16 << 20
 	DefaultRetryFor   = time.Minute
@@ -38,8 +40,12 @@ type Options struct {
 	ShowUsers bool   // users, credentials and addresses as they are; false: as hashes
 	Salt      []byte // of the hashes: nodes with one salt write one hash for one user; empty: random for each recorder
 
-	// MaxGroups bounds the lines of one second, about 400 bytes each until written. Further denials are counted in one
-	// line per policy. 0: DefaultMaxGroups.
+	// Singles is how many denials of one tenant by one policy in a second have a line each. 0: none.
+	Singles int
+	// MaxSingles bounds these lines of a second, of all tenants. Further denials are grouped. 0: DefaultMaxSingles.
+	MaxSingles int
+	// MaxGroups bounds the lines for groups of one second, about 400 bytes each until written. Further denials are
+	// counted in one line per policy. 0: DefaultMaxGroups.
 	MaxGroups int
 	// QueueBytes bounds the lines that wait for one sink. Further lines are dropped. 0: DefaultQueueBytes.
 	QueueBytes int
@@ -48,6 +54,9 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
+	if o.MaxSingles <= 0 {
+		o.MaxSingles = DefaultMaxSingles
+	}
 	if o.MaxGroups <= 0 {
 		o.MaxGroups = DefaultMaxGroups
 	}

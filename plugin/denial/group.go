@@ -2,6 +2,7 @@ package denial
 
 import (
 	"hash/maphash"
+	"iter"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -25,11 +26,32 @@ const (
 
 // window holds the denials of one second.
 type window struct {
-	second  int64 // since 1970
+	second  int64       // since 1970
+	singles []*group    // of one denial each
+	single  map[key]int // how many of them each key has
 	groups  map[key]*group
 	named   int // groups that are not for others
 	denials uint64
 }
+
+// all returns the groups of the second, those of one denial first and in order.
+func (w *window) all() iter.Seq[*group] {
+	return func(yield func(*group) bool) {
+		for _, g := range w.singles {
+			if !yield(g) {
+				return
+			}
+		}
+		for _, g := range w.groups {
+			if !yield(g) {
+				return
+			}
+		}
+	}
+}
+
+// lines returns how many lines the second has.
+func (w *window) lines() int { return len(w.singles) + len(w.groups) }
 
 // key identifies a group of a second. A policy that denies for two reasons or in two modes, because two configs have
 // it, has two groups: a line holds for every denial that it counts.
@@ -63,6 +85,7 @@ type group struct {
 	first, last int64  // µs since 1970
 
 	user           identity.Name
+	ip             string
 	endpoint, tier string
 	requestIDs     []string // of the first denials with an id, at most maxRequestIDs
 	truncated      fields   // they were cut
@@ -92,9 +115,10 @@ const (
 	policyField
 	nodeField
 	exemptByField
+	ipField
 )
 
-var fieldNames = [...]string{"org", "user", "endpoint", "tier", "request_id", "source", "policy", "node", "exempt_by"}
+var fieldNames = [...]string{"org", "user", "endpoint", "tier", "request_id", "source", "policy", "node", "exempt_by", "ip"}
 
 // names returns the fields of the set, as a line names them.
 func (f fields) names() []string {
@@ -116,6 +140,7 @@ func (r *Recorder) newGroup(k key, now time.Time, d *decision.Decision, c cause)
 	}
 	g.user.Kind = d.Identity.User.Kind
 	g.user.ID = g.truncate(d.Identity.User.ID, userField)
+	g.ip = g.truncate(d.Identity.IP, ipField)
 	g.endpoint = g.truncate(d.Resolution.Endpoint, endpointField)
 	g.tier = g.truncate(d.Resolution.Tier, tierField)
 	g.exemption = d.Resolution.Exemption
@@ -173,6 +198,9 @@ func (g *group) countDenial(now time.Time, d *decision.Decision, c cause) {
 	}
 	if user := &d.Identity.User; user.Kind != g.user.Kind || clip(user.ID) != g.user.ID {
 		g.mixed |= userField
+	}
+	if clip(d.Identity.IP) != g.ip {
+		g.mixed |= ipField
 	}
 	if clip(d.Resolution.Endpoint) != g.endpoint {
 		g.mixed |= endpointField

@@ -25,6 +25,8 @@ const (
 	timeFormat = "2006-01-02T15:04:05.000000Z"
 	// hashPrefix distinguishes the hash of a name from a name.
 	hashPrefix = "hmac:"
+	// MaxLine bounds the bytes of a line: its names, at most maxText bytes each, are longest where JSON escapes each byte.
+	MaxLine = 28 << 10
 )
 
 // event is the JSON of a line. schema/denial_event.schema.json explains the fields.
@@ -44,6 +46,7 @@ type event struct {
 	OrgKind  string `json:"org_kind,omitempty"`
 	User     string `json:"user,omitempty"`
 	UserKind string `json:"user_kind,omitempty"`
+	IP       string `json:"ip,omitempty"`
 	Tier     string `json:"tier,omitempty"`
 	Endpoint string `json:"endpoint,omitempty"`
 
@@ -105,6 +108,7 @@ func (r *Recorder) encode(g *group) (Line, error) {
 func (r *Recorder) describe(e *event, g *group) {
 	e.Org, e.OrgKind = r.displayName(identity.Name{Kind: g.key.orgKind, ID: g.key.org}, g.key.org)
 	e.User, e.UserKind = r.displayName(g.user, g.key.org)
+	e.IP, _ = r.displayName(identity.Name{Kind: identity.IP, ID: g.ip}, g.key.org)
 	e.Tier, e.Endpoint = g.tier, g.endpoint
 	if len(g.requestIDs) > 0 {
 		e.RequestID, e.RequestIDs = g.requestIDs[0], g.requestIDs[1:]

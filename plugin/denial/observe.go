@@ -74,16 +74,29 @@ func (r *Recorder) count(now time.Time, d *decision.Decision, c cause) {
 	w, k := r.window, r.keyOf(d, c)
 	w.denials++
 	g := w.groups[k]
-	if g == nil && w.named < r.options.MaxGroups {
+	switch {
+	case g != nil:
+	case len(w.singles) < r.options.MaxSingles && w.single[k] < r.options.Singles:
+		g = r.newGroup(k, now, d, c)
+		w.addSingle(g)
+	case w.named < r.options.MaxGroups:
 		w.named++
 		g = r.newGroup(k, now, d, c)
 		w.groups[g.key] = g
-	}
-	if g == nil {
+	default:
 		r.folded++
 		g = w.othersGroup(k, now)
 	}
 	g.countDenial(now, d, c)
+}
+
+// addSingle adds a group that will count one denial.
+func (w *window) addSingle(g *group) {
+	if w.single == nil {
+		w.single = map[key]int{}
+	}
+	w.single[g.key]++
+	w.singles = append(w.singles, g)
 }
 
 // closeWindow ends the current second. It takes constant time, because any request may call it. The caller must hold
@@ -94,7 +107,7 @@ func (r *Recorder) closeWindow() {
 	case len(r.finished) < maxFinished:
 		r.finished = append(r.finished, w)
 	default: // Run was not started, or the machine is too busy to run it
-		r.lost[Queue].add(uint64(len(w.groups)), w.denials)
+		r.lost[Queue].add(uint64(w.lines()), w.denials)
 	}
 	r.window = nil
 }

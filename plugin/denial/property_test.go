@@ -41,6 +41,7 @@ func anyDecision(t *rapid.T) *decision.Decision {
 		bounds[i].status = statuses.Draw(t, "status")
 	}
 	d := decided(org, bounds...)
+	d.Identity.IP = rapid.SampledFrom([]string{"", "192.0.2.1", "2001:db8::"}).Draw(t, "address")
 	d.Identity.User = identity.Name{Kind: identity.User, ID: rapid.SampledFrom([]string{"", "u_1", "u_2"}).Draw(t, "user")}
 	if rapid.Bool().Draw(t, "rehearsed") {
 		d.Mode = policy.Log
@@ -93,6 +94,8 @@ func TestTheCountsOfAllLinesAndDropsAreTheDenials(t *testing.T) {
 		to := &moody{moods: rapid.SliceOfN(rapid.Bool(), 1, 4).Draw(rt, "moods")}
 		options := Options{
 			Sinks: map[string]Sink{"moody": to}, Log: slog.New(slog.DiscardHandler),
+			Singles:    rapid.IntRange(0, 3).Draw(rt, "singles"),
+			MaxSingles: rapid.IntRange(1, 8).Draw(rt, "all singles"),
 			MaxGroups:  rapid.IntRange(1, 6).Draw(rt, "groups"),
 			QueueBytes: rapid.SampledFrom([]int{500, 2000, DefaultQueueBytes}).Draw(rt, "queue"),
 			RetryFor:   rapid.SampledFrom([]time.Duration{time.Millisecond, time.Second, time.Minute}).Draw(rt, "retry"),
@@ -131,7 +134,7 @@ func TestTheCountsOfAllLinesAndDropsAreTheDenials(t *testing.T) {
 			rt.Fatalf("lines count %d denials and %d answers, %d denials are dropped; want %d and %d (%+v)",
 				count, answers, dropped, denials, requests, stats)
 		}
-		seen := map[string]bool{}
+		lines, seconds := map[string]int{}, map[string]int{}
 		for _, line := range to.lines {
 			if faults := published.check("", decoded(t, line.Text)); len(faults) != 0 {
 				rt.Fatal(string(line.Text), faults)
@@ -139,10 +142,14 @@ func TestTheCountsOfAllLinesAndDropsAreTheDenials(t *testing.T) {
 		}
 		for _, e := range to.events(t) {
 			place := fmt.Sprintln(e.First[:len("2000-01-01T00:00:00")], e.OrgKind, e.Org, e.Policy, e.Reason, e.Mode, e.Others)
-			if e.Org != "\uFFFD" && seen[place] {
-				rt.Fatalf("two lines for %s", place)
+			if lines[place]++; e.Org != "\uFFFD" && lines[place] > options.Singles+1 {
+				rt.Fatalf("%d lines for %s", lines[place], place)
 			}
-			seen[place] = true
+			second := e.First[:len("2000-01-01T00:00:00")]
+			const others = 3*7*3 + 1 // policies, reasons, modes
+			if seconds[second]++; seconds[second] > options.MaxSingles+options.MaxGroups+others {
+				rt.Fatalf("%d lines in a second", seconds[second])
+			}
 		}
 	})
 }

@@ -94,7 +94,7 @@ func (r *Recorder) finish(end bool) {
 	r.mu.Unlock()
 	made := 0
 	for _, w := range windows {
-		for _, g := range w.groups {
+		for g := range w.all() {
 			r.queueLine(g)
 			if made++; made%burst == 0 && !end {
 				time.Sleep(pause)

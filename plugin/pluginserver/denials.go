@@ -24,7 +24,9 @@ func newDenials(s *settings, node string, stderr io.Writer, log *slog.Logger) (*
 		return nil, fmt.Errorf("settings of Kafka: %w", err)
 	}
 	d := &denials{}
-	options := denial.Options{Log: log, Node: node, ShowUsers: s.DenialUsers, Sinks: map[string]denial.Sink{}}
+	options := denial.Options{
+		Log: log, Node: node, ShowUsers: s.DenialUsers, Singles: s.DenialSingles, Sinks: map[string]denial.Sink{},
+	}
 	switch s.DenialLog {
 	case "off":
 	case "stderr":

@@ -55,6 +55,7 @@ type settings struct {
 	DenialLogKeep  int    // full files
 	DenialUsers    bool   // shown as they are
 	DenialSaltFile string // "": a random salt
+	DenialSingles  int    // lines of one denial for each tenant, policy and second
 	DenialTopic    string
 	Kafka          kafka.Options // without brokers: no events go there
 

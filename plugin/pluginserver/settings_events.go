@@ -1,17 +1,22 @@
 package pluginserver
 
 import (
+	"fmt"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kafka"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 )
+
+// maxSingles bounds denial-singles.
+const maxSingles = 100
 
 // denialRows are the settings of the record of denials.
 var denialRows = []settingRow{
 	{
 		"denial-log",
 		"off",
-		"where to record denials, as one JSON line per tenant, policy and second: off, stderr, or the path of a file",
+		"where to record denials, as JSON lines: off, stderr, or the path of a file",
 		func(s *settings, text string) error {
 			s.DenialLog = text
 			return nil
@@ -26,6 +31,18 @@ var denialRows = []settingRow{
 	{"denial-log-keep", "5", "the number of renamed files to keep", func(s *settings, text string) error {
 		return setting.ParseInt(text, 1, &s.DenialLogKeep)
 	}},
+	{
+		"denial-singles",
+		"5",
+		"the number of denials of a tenant by a policy in a second that are recorded one by one, from 0 to 100, with " +
+			"1000 a second of all tenants; one line counts those after them",
+		func(s *settings, text string) error {
+			if err := setting.ParseInt(text, 0, &s.DenialSingles); err != nil || s.DenialSingles > maxSingles {
+				return fmt.Errorf("must be a whole number from 0 to %d", maxSingles)
+			}
+			return nil
+		},
+	},
 	{
 		"denial-users",
 		"false",
