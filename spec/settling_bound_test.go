@@ -166,7 +166,7 @@ func settlingLimit(b bound, reserve int) string {
 func TestTwoNodesSpendNoMoreThanTheLimitAndWhatRequestsInFlightExceedTheirReservations(t *testing.T) {
 	t.Parallel()
 	awaitTurn(t)
-	b := bound{algorithm: "token_bucket", limit: 3000, window: time.Second, burst: 4000}
+	b := bound{algorithm: "token_bucket", limit: 600, window: time.Second, burst: 800}
 	for _, reserve := range []int{mostUsed, mostUsed / 5} {
 		all, denied := spendOnTwoNodes(t, onSocket(t, redistest.Single(t)), settlingLimit(b, reserve), 0)
 		total := 0.0
