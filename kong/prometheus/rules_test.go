@@ -121,6 +121,7 @@ func TestEveryAlertUsesPublishedMetrics(t *testing.T) {
 	published := promtest.ReadPublished(t, "../../plugin/metrics/testdata/metrics.golden")
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/usagestore/testdata/metrics.golden"))
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/quota/testdata/metrics.golden"))
+	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/abusestore/testdata/metrics.golden"))
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/outbox/relay/testdata/metrics.golden"))
 	maps.Copy(published, readControl(t, "../../plugin/control/testdata/metrics.golden"))
 	for _, a := range alerts(t) {

@@ -1,0 +1,87 @@
+package abusestore
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abuse"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// gathered returns the metrics of a detector.
+func gathered(t *testing.T, d *Detector) []*dto.MetricFamily {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(d)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families
+}
+
+func TestFlagsAreCountedByTenantAndSignal(t *testing.T) {
+	w := newWorld(t)
+	w.past("acme", repeat(8, scraped)...)
+	text, values := "", map[string]float64{}
+	for _, f := range gathered(t, w.detect(Shadow)) {
+		var labels []string
+		for _, m := range f.GetMetric() {
+			labels = labels[:0]
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName())
+				name += " " + l.GetValue()
+			}
+			values[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+		text += fmt.Sprintf("%s %s {%s}\n    %s\n", f.GetName(), strings.ToLower(f.GetType().String()),
+			strings.Join(labels, ","), f.GetHelp())
+	}
+	for name, want := range map[string]float64{
+		"rate_limiter_abuse_detection_flags_total acme denied_share": 7, // of 8 minutes, all but the first
+		"rate_limiter_abuse_detection_flags_total acme spike":        0,
+		"rate_limiter_abuse_orgs shadow half":                        1,
+		"rate_limiter_abuse_orgs shadow ban_1h":                      0,
+	} {
+		if got, ok := values[name]; got != want || !ok {
+			t.Errorf("%s is %v (%v), want %v", name, got, ok, want)
+		}
+	}
+	const file = "testdata/metrics.golden"
+	if *update {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(file); err != nil || text != string(want) {
+		t.Errorf("%s differs (%v): run the tests with -update\n%s", file, err, text)
+	}
+}
+
+func TestTheSeriesOfTenantsAreBounded(t *testing.T) {
+	d := New(Options{Mode: Shadow, Config: abuse.Default()})
+	for i := range maxOrgs + 50 {
+		d.countFlag(fmt.Sprint("tenant-", i), abuse.Spike)
+	}
+	d.countFlag("\xff", abuse.Spike)
+	series, others := 0, 0.0
+	for _, f := range gathered(t, d) {
+		for _, m := range f.GetMetric() {
+			series++
+			if labels := m.GetLabel(); labels[0].GetValue() == otherOrg && labels[1].GetValue() == string(abuse.Spike) {
+				others = m.GetCounter().GetValue()
+			}
+		}
+	}
+	if want := (maxOrgs + 1) * len(abuse.Signals()); series > want+len(abuse.StepNames()) || others != 51 {
+		t.Errorf("%d series, and other has %v", series, others)
+	}
+}
