@@ -54,8 +54,8 @@ BEGIN
     END IF;
     INSERT INTO rate_limiter.outbox (event, source, type, at, tenant, data)
     SELECT 'audit-' || n.id, '/control', 'io.github.tenant-rate-limiting.policy.updated', n.at, n.tenant,
-        json_build_object('version', n.version, 'kind', n.kind, 'operation', n.operation, 'key', n.key,
-            'org_id', n.tenant, 'actor', n.actor, 'reason', n.reason, 'before', n.before, 'after', n.after)
+        json_build_object('version', 1, 'policy_version', n.version, 'kind', n.kind, 'operation', n.operation, 'key', n.key,
+            'org', n.tenant, 'actor', n.actor, 'reason', n.reason, 'before', n.before, 'after', n.after)
     FROM new_rows n WHERE n.kind IN ('tier', 'tenant', 'policy', 'override') ORDER BY n.id;
     RETURN NULL;
 END

@@ -19,7 +19,10 @@ type denialProperty struct {
 
 // The packages that write events test them against these schemas.
 func TestTheSchemasOfEventsAreClosedVersionedAndDescribed(t *testing.T) {
-	for _, file := range []string{"denial_event.schema.json", "quota_threshold.schema.json", "abuse_step.schema.json"} {
+	for _, file := range []string{
+		"denial_event.schema.json", "policy_updated.schema.json", "quota_threshold.schema.json", "abuse_step.schema.json",
+		"webhook_disabled.schema.json",
+	} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

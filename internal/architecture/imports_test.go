@@ -21,7 +21,7 @@ const (
 // core lists the folders that an adapter may import.
 var core = []string{
 	"schema", "plugin/limit", "plugin/identity", "plugin/settle", "plugin/policy", "plugin/decision", "plugin/response",
-	"plugin/admit", "plugin/events", "plugin/internal",
+	"plugin/admit", "plugin/events", "plugin/webhook", "plugin/internal",
 }
 
 // stores lists the folders that a store of buckets may import.
@@ -67,12 +67,14 @@ var rules = map[string][]string{
 	"plugin/reservation": {
 		"plugin/decision", "plugin/identity", "plugin/limit", "plugin/policy", "plugin/settle", "schema",
 	},
-	"plugin/usage":      append([]string{"plugin/reservation"}, core...),
-	"plugin/usagestore": append([]string{"plugin/usage"}, core...),
-	"plugin/quota":      core,
-	"plugin/abusestore": append([]string{"plugin/abuse", "plugin/events", "plugin/outbox", "plugin/usage"}, core...),
-	"plugin/policysync": append([]string{"migrations"}, core...),
-	"plugin/control":    append([]string{"plugin/pgstore", "plugin/reservation"}, core...),
+	"plugin/usage":         append([]string{"plugin/reservation"}, core...),
+	"plugin/usagestore":    append([]string{"plugin/usage"}, core...),
+	"plugin/quota":         core,
+	"plugin/abusestore":    append([]string{"plugin/abuse", "plugin/events", "plugin/outbox", "plugin/usage"}, core...),
+	"plugin/policysync":    append([]string{"migrations"}, core...),
+	"plugin/control":       append([]string{"plugin/pgstore", "plugin/reservation"}, core...),
+	"plugin/webhook":       {"plugin/events"},
+	"plugin/webhooksender": append([]string{"plugin/outbox"}, core...),
 	"plugin/internal": append([]string{
 		"plugin/bucket", "plugin/kongplugin", "plugin/kongwire", "plugin/metrics",
 	}, core...),
@@ -105,6 +107,7 @@ var foreign = map[string][]string{
 	"github.com/redis": {"plugin/bucket/redis", "internal", "plugin/internal", "spec"},
 	"github.com/jackc": {
 		"plugin/policysync", "plugin/pgstore", "plugin/usagestore", "plugin/outbox", "plugin/quota", "plugin/abusestore",
+		"plugin/webhooksender",
 		"plugin/pluginserver", "plugin/controlserver", "plugin/cli", "migrations",
 		"internal", "spec",
 	},

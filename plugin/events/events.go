@@ -36,10 +36,15 @@ const (
 	PolicyUpdated  Type = prefix + "policy.updated"  // a change of a policy, tier, tenant or override
 	QuotaThreshold Type = prefix + "quota.threshold" // a tenant has used 50, 80 or 100 % of a quota
 	AbuseStep      Type = prefix + "abuse.step"      // the abuse detector changed what it does with a tenant
+
+	WebhookDisabled Type = prefix + "webhook.disabled" // a webhook was disabled, because its receiver failed
+	WebhookTest     Type = prefix + "webhook.test"     // an operator tests a webhook
 )
 
 // Types returns all types, in the order of docs/events.md.
-func Types() []Type { return []Type{Denial, PolicyUpdated, QuotaThreshold, AbuseStep} }
+func Types() []Type {
+	return []Type{Denial, PolicyUpdated, QuotaThreshold, AbuseStep, WebhookDisabled, WebhookTest}
+}
 
 // Control is the source of the events that the control plane makes: the leader, and Postgres.
 const Control = "/control"

@@ -1,11 +1,13 @@
 package outbox
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
@@ -28,9 +30,9 @@ func TestAKeeperAddsReadsAndTidies(t *testing.T) {
 
 // change is the data of an event of a change.
 type change struct {
-	Version                             int64
+	Version                             int64 `json:"policy_version"`
 	Kind, Operation, Key, Actor, Reason string
-	Org                                 string `json:"org_id"`
+	Org                                 string `json:"org"`
 	Before, After                       map[string]any
 }
 
@@ -86,6 +88,17 @@ func checkChange(t *testing.T, e Entry, want string) {
 	var c change
 	if err := json.Unmarshal(e.Data, &c); err != nil {
 		t.Fatal(err)
+	}
+	published, err := jsonschema.NewCompiler().Compile("../../schema/policy_updated.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(e.Data))
+	if err == nil {
+		err = published.Validate(value)
+	}
+	if err != nil {
+		t.Errorf("the event of %q: %v", want, err)
 	}
 	limit := ""
 	if c.Kind == "policy" {

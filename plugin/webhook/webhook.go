@@ -1,0 +1,114 @@
+// Package webhook defines webhooks by the Standard Webhooks specification: secrets and signatures, which URLs and
+// addresses may be called, when a delivery is tried again, and what of an event a tenant may read. It does no I/O:
+// package webhooksender sends, and package pgstore keeps the subscriptions.
+//
+// The specification is https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md.
+package webhook
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	secretPrefix = "whsec_" // of the text of a secret
+	newBytes     = 32
+	leastBytes   = 24
+	mostBytes    = 64
+	messageBytes = 18
+)
+
+// The headers of a delivery.
+const (
+	HeaderID        = "Webhook-Id"
+	HeaderTimestamp = "Webhook-Timestamp"
+	HeaderSignature = "Webhook-Signature"
+)
+
+// Secret signs deliveries. Whoever has it can forge them. It formats as REDACTED, so that no log shows it; [Secret.Text]
+// returns it.
+type Secret []byte
+
+// NewSecret returns a random secret.
+func NewSecret() Secret {
+	s := make(Secret, newBytes)
+	rand.Read(s) // it never fails
+	return s
+}
+
+// Text returns the secret in the form that receivers need: whsec_ and base64.
+func (s Secret) Text() string { return secretPrefix + base64.StdEncoding.EncodeToString(s) }
+
+// Format implements [fmt.Formatter] for all verbs.
+func (Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("REDACTED")) }
+
+// MarshalJSON implements [encoding/json.Marshaler].
+func (Secret) MarshalJSON() ([]byte, error) { return []byte(`"REDACTED"`), nil }
+
+// ParseSecret reads the text of a secret. Its errors do not show it.
+func ParseSecret(text string) (Secret, error) {
+	encoded, found := strings.CutPrefix(text, secretPrefix)
+	s, err := base64.StdEncoding.Strict().DecodeString(encoded)
+	if !found || err != nil || len(s) < leastBytes || len(s) > mostBytes {
+		return nil, fmt.Errorf("a secret must be %s and the base64 of %d to %d bytes", secretPrefix, leastBytes, mostBytes)
+	}
+	return s, nil
+}
+
+// Sign returns the value of the header Webhook-Signature: one signature by each secret. A receiver accepts the delivery
+// if one of them is by a secret that it has.
+func Sign(id string, at time.Time, body []byte, secrets ...Secret) string {
+	signatures := make([]string, len(secrets))
+	for i, s := range secrets {
+		signatures[i] = "v1," + base64.StdEncoding.EncodeToString(sum(id, strconv.FormatInt(at.Unix(), 10), body, s))
+	}
+	return strings.Join(signatures, " ")
+}
+
+// sum returns the HMAC of a delivery.
+func sum(id, timestamp string, body []byte, s Secret) []byte {
+	hash := hmac.New(sha256.New, s)
+	_, _ = fmt.Fprintf(hash, "%s.%s.", id, timestamp) // a hash returns no error
+	hash.Write(body)
+	return hash.Sum(nil)
+}
+
+// tolerance bounds how far the clocks of sender and receiver may be apart.
+const tolerance = 5 * time.Minute
+
+// Verify returns nil if a delivery was signed by a secret, at most five minutes from now. Receivers in Go may copy it;
+// docs/webhooks.md has it in other words.
+func Verify(header http.Header, body []byte, now time.Time, s Secret) error {
+	id, timestamp := header.Get(HeaderID), header.Get(HeaderTimestamp)
+	seconds, err := strconv.ParseInt(timestamp, 10, 64)
+	if err != nil || id == "" {
+		return errors.New("the delivery has no id or no timestamp")
+	}
+	if apart := now.Sub(time.Unix(seconds, 0)).Abs(); apart > tolerance {
+		return fmt.Errorf("the delivery was signed %v from now", apart)
+	}
+	want := sum(id, timestamp, body, s)
+	for signature := range strings.FieldsSeq(header.Get(HeaderSignature)) {
+		encoded, found := strings.CutPrefix(signature, "v1,")
+		got, err := base64.StdEncoding.DecodeString(encoded)
+		if found && err == nil && hmac.Equal(got, want) {
+			return nil
+		}
+	}
+	return errors.New("no signature of the delivery is by this secret")
+}
+
+// NewMessageID returns a random id of a delivery, which all its tries have.
+func NewMessageID() string {
+	id := make([]byte, messageBytes)
+	rand.Read(id) // it never fails
+	return "msg_" + base64.RawURLEncoding.EncodeToString(id)
+}
