@@ -52,8 +52,13 @@ var good = map[string]row{
 	},
 	"outbox_cursors": {"consumer": "webhooks", "position": 1, "moved_at": "2026-01-01"},
 
-	"abuse_tenants": {"tenant": "acme", "state": `{"step": "warn"}`, "mode": "shadow", "scored_at": "2026-01-01"},
-	"abuse_state":   {"one": false, "scored_until": "2026-01-01"},
+	"abuse_tenants":   {"tenant": "acme", "state": `{"step": "warn"}`, "mode": "shadow", "scored_at": "2026-01-01"},
+	"abuse_state":     {"one": false, "scored_until": "2026-01-01"},
+	"webhooks":        {"org": "acme", "url": "https://a.example", "created_by": "ann"},
+	"webhook_secrets": {"webhook": 1, "secret": strings.Repeat("s", 32)},
+	"webhook_deliveries": {
+		"id": "msg_1", "webhook": 1, "events": 1, "body": "[]", "created_at": "2026-01-01", "due_at": "2026-01-01",
+	},
 }
 
 // ban, exempt and multiplier change the good override into other kinds.
@@ -239,6 +244,20 @@ var bad = map[string][]row{
 	"abuse_tenants_mode":      {{"mode": "off"}},
 	"abuse_state_one_row":     {{}},
 	"outbox_cursors_consumer": {{"consumer": ""}, {"consumer": strings.Repeat("x", 65)}},
+
+	"webhooks_org": {{"org": strings.Repeat("x", 129)}},
+	"webhooks_url": {
+		{"url": ""}, {"url": "ftp://a"}, {"url": "https://a b"}, {"url": "https://" + strings.Repeat("x", 2041)},
+	},
+	"webhooks_types":           {{"types": make([]string, 17)}},
+	"webhooks_created_by":      {{"created_by": " "}},
+	"webhooks_disabled_for":    {{"disabled_for": "x"}, {"enabled": false, "disabled_for": strings.Repeat("x", 1025)}},
+	"webhooks_last_error":      {{"last_error": strings.Repeat("x", 1025)}},
+	"webhook_secrets_secret":   {{"secret": "short"}, {"secret": strings.Repeat("s", 65)}},
+	"webhook_deliveries_id":    {{"id": ""}},
+	"webhook_deliveries_body":  {{"body": strings.Repeat("x", 1<<20+1)}},
+	"webhook_deliveries_state": {{"state": "lost"}},
+	"webhook_deliveries_error": {{"error": strings.Repeat("x", 1025)}},
 }
 
 // tableOf returns the table of a constraint, with which its name begins.

@@ -40,6 +40,7 @@ var executes = map[string]string{
 	"queue":  noRole, "record": noRole, "count_revision": noRole, "want_reason": noRole,
 	"remember_override": noRole, "record_token": noRole, "keep_token_name": noRole,
 	"check_actor": noRole, "check_names": noRole, "publish_changes": noRole,
+	"record_webhook": noRole, "record_webhook_secret": noRole,
 }
 
 // holds lists all tables of the schema with the rights of each role.
@@ -74,15 +75,21 @@ var holds = map[string]map[string]string{
 	"outbox_state":   {"operator": "SELECT", "server": "SELECT", "keeper": "SELECT UPDATE(deleted) UPDATE(last)"},
 	"outbox_cursors": {"operator": "SELECT", "server": "SELECT", "keeper": "INSERT SELECT UPDATE"},
 
-	"abuse_denials": {"operator": "SELECT", "server": "SELECT", "keeper": written},
-	"abuse_tenants": {"operator": "SELECT", "server": "SELECT", "keeper": written},
-	"abuse_steps":   {"operator": "SELECT", "server": "SELECT", "keeper": "DELETE INSERT SELECT"},
-	"abuse_state":   {"operator": "SELECT", "server": "SELECT", "keeper": "SELECT UPDATE(scored_until)"},
+	"abuse_denials":      {"operator": "SELECT", "server": "SELECT", "keeper": written},
+	"abuse_tenants":      {"operator": "SELECT", "server": "SELECT", "keeper": written},
+	"abuse_steps":        {"operator": "SELECT", "server": "SELECT", "keeper": "DELETE INSERT SELECT"},
+	"abuse_state":        {"operator": "SELECT", "server": "SELECT", "keeper": "SELECT UPDATE(scored_until)"},
+	"webhooks":           {"operator": written, "server": written, "keeper": "SELECT " + sent},
+	"webhook_secrets":    {"operator": unread, "server": unread, "keeper": "DELETE SELECT"},
+	"webhook_deliveries": {"operator": "INSERT SELECT", "server": "INSERT SELECT", "keeper": written},
 }
 
 const (
 	written  = "DELETE INSERT SELECT UPDATE"
 	summedUp = "INSERT SELECT UPDATE"
+	sent     = "UPDATE(delivered_at) UPDATE(disabled_for) UPDATE(dropped) UPDATE(enabled) UPDATE(failing_since) " +
+		"UPDATE(failures) UPDATE(hold_until) UPDATE(last_error)"
+	unread = "INSERT SELECT(id) SELECT(signs_until) SELECT(webhook) UPDATE(signs_until)"
 )
 
 func TestOnlyTheRolesThatNeedAFunctionMayExecuteIt(t *testing.T) {
@@ -218,6 +225,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 	const token = `INSERT INTO rate_limiter.tokens (name, hash, role) VALUES ('new', sha256('new'), 'admin')`
 	const revoke = `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = 'ann'`
 	const reset = `SELECT rate_limiter.record_action('reset', 'buckets', 'acme', NULL)`
+	const readSecrets = `SELECT secret FROM rate_limiter.webhook_secrets`
 	const addEvent = `INSERT INTO rate_limiter.outbox (event, source, type, at, tenant, data)
 		VALUES ('x', '/control', 'x', now(), '', '{}')`
 	const penalize = `SELECT rate_limiter.penalize('acme', 500, now() + interval '1 hour', 'x')`
@@ -231,7 +239,8 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 				`SELECT * FROM rate_limiter.usage_batches`, `SELECT * FROM rate_limiter.usage_days`,
 				`DELETE FROM rate_limiter.usage_batches`, `SELECT rate_limiter.keep_usage_partitions()`,
 				`INSERT INTO rate_limiter.usage_batches DEFAULT VALUES`,
-				`SELECT * FROM rate_limiter.outbox`, addEvent,
+				`SELECT * FROM rate_limiter.outbox`, addEvent, readSecrets, `SELECT id FROM rate_limiter.webhooks`,
+				`SELECT id FROM rate_limiter.webhook_secrets`, `SELECT id FROM rate_limiter.webhook_deliveries`,
 				`SELECT * FROM rate_limiter.abuse_tenants`, penalize, forgive,
 			},
 		},
@@ -244,7 +253,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 				forge, `UPDATE rate_limiter.version SET version = 7`, `SELECT rate_limiter.take_version()`,
 				`DELETE FROM rate_limiter.audit`,
 				`UPDATE rate_limiter.audit SET actor = 'x'`, `INSERT INTO rate_limiter.override_history DEFAULT VALUES`,
-				addEvent, `DELETE FROM rate_limiter.outbox`,
+				addEvent, `DELETE FROM rate_limiter.outbox`, readSecrets,
 				penalize, `UPDATE rate_limiter.abuse_tenants SET mode = 'shadow'`,
 			},
 		},
@@ -259,6 +268,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 			mayNot: []string{
 				revoke, token, forge, `DELETE FROM rate_limiter.changes`, `UPDATE rate_limiter.usage_days SET admitted = 0`,
 				addEvent, penalize, `SELECT rate_limiter.lift_penalty('', 'x')`,
+				readSecrets, `UPDATE rate_limiter.webhook_secrets SET secret = '123456789012345678901234'`,
 			},
 		},
 		"keeper": {
@@ -271,6 +281,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 				`UPDATE rate_limiter.version SET version = 7`, put, ban, token, reset, `SELECT * FROM rate_limiter.tokens`,
 				`DELETE FROM rate_limiter.usage_days`, `DROP TABLE rate_limiter.usage_days`,
 				`UPDATE rate_limiter.outbox SET data = '{}'`, forgive,
+				`UPDATE rate_limiter.webhooks SET url = 'https://a.example'`,
 			},
 		},
 	} {

@@ -70,6 +70,7 @@ var lostWith = map[int64][]loss{
 	16: {{table: "outbox"}, {table: "outbox_cursors"}, {table: "outbox_state"}},
 	17: {{table: "abuse_denials"}, {table: "abuse_state"}, {table: "abuse_steps"}, {table: "abuse_tenants"}},
 	18: {{table: "quota_notices"}, {"usage_state", "changed_since"}, {"usage_state", "checked_at"}},
+	19: {{table: "webhook_deliveries"}, {table: "webhook_secrets"}, {table: "webhooks"}},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

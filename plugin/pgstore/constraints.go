@@ -123,6 +123,13 @@ var constraints = map[string]InvalidError{
 	"answers_key":     {Field: "idempotency_key", Problem: "must be 1 to 128 printable characters of ASCII"},
 	"answers_request": {Field: "request", Problem: "must be 32 bytes"},
 
+	"webhooks_org":          {Field: "org", Problem: idProblem},
+	"webhooks_url":          {Field: "url", Problem: "must begin with https:// or http://, in at most 2048 bytes without spaces"},
+	"webhooks_types":        {Field: "types", Problem: "must be at most 16"},
+	"webhooks_created_by":   {Field: "actor", Problem: actorProblem},
+	"webhooks_disabled_for": {Field: "enabled", Problem: "must be false where the sender has disabled the webhook"},
+	"webhooks_last_error":   {Field: "last_error", Problem: "must be at most 1024 bytes"},
+
 	"audit_actor_token":       {Field: "actor", Problem: tokenActorProblem},
 	"overrides_author_token":  {Field: "author", Problem: tokenActorProblem},
 	"tokens_created_by_token": {Field: "actor", Problem: tokenActorProblem},
