@@ -134,6 +134,19 @@ var samples = map[string]sample{
 	"create-general-override": {body: `{"kind":"exempt","tag":"monitoring","reason":"ours","permanent":true}`},
 	"delete-general-override": {query: "?reason=over"},
 
+	"create-webhook":          {body: hooked},
+	"create-general-webhook":  {body: hooked},
+	"delete-webhook":          {query: "?reason=over"},
+	"delete-general-webhook":  {query: "?reason=over"},
+	"enable-webhook":          {body: `{}`},
+	"enable-general-webhook":  {body: `{}`},
+	"disable-webhook":         {body: `{}`},
+	"disable-general-webhook": {body: `{}`},
+	"rotate-webhook":          {body: `{"now": true}`},
+	"rotate-general-webhook":  {body: `{}`},
+	"test-webhook":            {body: `{}`},
+	"test-general-webhook":    {body: `{}`},
+
 	"forget-node": {body: `{"node":"edge-1","reason":"the machine is gone"}`},
 }
 

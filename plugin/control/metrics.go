@@ -49,6 +49,7 @@ const (
 	orgWrites      = "org"
 	resetWrites    = "reset"
 	nodeWrites     = "node"
+	webhookWrites  = "webhook"
 )
 
 // newMetrics returns the metrics, registered unless the registerer is nil.

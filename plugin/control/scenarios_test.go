@@ -6,7 +6,7 @@ import (
 )
 
 // scenarios ask for the answers that are an operation's own, each on a server of its own.
-var scenarios = map[string]func(*contract, operation){
+var scenarios = withWebhooks(map[string]func(*contract, operation){
 	"list-policies": func(c *contract, o operation) {
 		c.made(daily)
 		c.check(o, c.do(o.call(viewer)))
@@ -85,7 +85,7 @@ var scenarios = map[string]func(*contract, operation){
 		c.silences("edge-1")
 		c.check(o, c.do(o.call(admin)))
 	},
-}
+})
 
 // changesPolicy asks for the answers of an operation that changes the policy 1.
 func changesPolicy(c *contract, o operation) {

@@ -19,6 +19,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation/named"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/webhook"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -59,6 +60,8 @@ type Options struct {
 	// IsRoute reports whether a name is a route of the gateway. Limits per endpoint without a pattern count by route.
 	// The token of an org may spend on no other. nil: no name is.
 	IsRoute func(name string) bool
+
+	Webhooks webhook.Targets // the URLs that a webhook may have
 
 	Limits  admit.Buckets         // buckets of the API's own limits; nil: it has none
 	Rates   Rates                 // the API's own limits; zero: the defaults of its fields
@@ -127,6 +130,7 @@ func New(o Options) (*Server, error) {
 	s.registerPolicies()
 	describeFields(s.api.OpenAPI().Components.Schemas.Map()["Policy"], schema.PolicyFields())
 	s.registerOverrides()
+	s.registerWebhooks()
 	s.registerOrgs()
 	s.registerUsage()
 	s.registerUsageHistory()
@@ -210,8 +214,8 @@ func operation(o huma.Operation, needs access) huma.Operation {
 // describe returns the head of the OpenAPI document.
 func describe(version string) huma.Config {
 	config := huma.DefaultConfig("Tenant rate limiting: control plane", cmp.Or(version, "dev"))
-	config.Info.Description = "Policies and overrides, the limits in force for an org and their usage, the audit, and " +
-		"decisions for callers other than Kong. Errors are problem documents (RFC 9457) that name the path of every " +
+	config.Info.Description = "Policies and overrides, the limits in force for an org and their usage, webhooks, the " +
+		"audit, and decisions for callers other than Kong. Errors are problem documents (RFC 9457) that name the path of every " +
 		"fault."
 	config.OpenAPIPath = "" // huma would generate it in the first request, which races with a second
 	config.DocsPath = ""    // it would load a script from elsewhere

@@ -108,6 +108,7 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		Reservations:    d.reservations,
 		RequestPolicy:   d.requestPolicy,
 		IsRoute:         d.isRoute,
+		Webhooks:        s.Webhooks,
 		Limits:          own,
 		Metrics:         numbers,
 		Rates:           control.Rates{Subjects: int64(s.NewSubjects)},
@@ -132,11 +133,12 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		s.Abuse.Log = log
 		detector := abusestore.New(s.Abuse)
 		leader := s.Keeper.newLeader(log, watcher, detector)
-		numbers.MustRegister(leader, detector) // their names are constants
+		sender := s.newSender(log)
+		numbers.MustRegister(leader, detector, sender) // their names are constants
 		if watcher != nil {
 			numbers.MustRegister(watcher) // its names too
 		}
-		server.background = append(server.background, leader.Run)
+		server.background = append(server.background, leader.Run, sender.Run)
 	}
 	topics, err := s.newTopics(log)
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/quota"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usagestore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/webhooksender"
 )
 
 // newLeader returns the leader of this process. It unpacks usage, and tidies as ratelimit tidy does. With a watcher it
@@ -83,6 +84,13 @@ func reportNotices(ctx context.Context, tx pgx.Tx, at time.Time, notices []quota
 		}
 	}
 	return outbox.Add(ctx, tx, all...)
+}
+
+// newSender returns the sender of this process, which sends events to webhooks while it holds its lock.
+func (s *Settings) newSender(log *slog.Logger) *webhooksender.Sender {
+	return webhooksender.New(webhooksender.Options{
+		Connect: s.Keeper.connect, Targets: s.Webhooks, Log: log, Advice: leaderAdvice,
+	})
 }
 
 // leaderAdvice returns what an operator has to do about an error of the leader.

@@ -15,6 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kafka"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/webhook"
 )
 
 // Settings configure the process that serves the REST API.
@@ -33,6 +34,7 @@ type Settings struct {
 	Usage         bool   // report what the process decides
 	DrainTime     time.Duration
 	ShutdownTime  time.Duration
+	Webhooks      webhook.Targets // that webhooks may call
 
 	Abuse abusestore.Options // of the leader; its Log is not used
 

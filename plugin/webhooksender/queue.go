@@ -1,0 +1,148 @@
+package webhooksender
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/webhook"
+)
+
+const (
+	// Consumer is the name of the sender's cursor in the outbox.
+	Consumer = "webhooks"
+
+	// maxRead bounds the events that are read at a time.
+	maxRead = 1000
+	// maxEvents and maxBody bound a delivery. A single event may be larger than maxBody.
+	maxEvents = 100
+	maxBody   = 256 << 10
+	// maxWaiting bounds the deliveries that wait for one webhook.
+	maxWaiting = 1000
+)
+
+// hook is a webhook for which deliveries are made.
+type hook struct {
+	id        int64
+	org       string
+	types     []string
+	createdAt time.Time
+	waiting   int64
+
+	batch   []events.Event
+	size    int   // bytes of the data of batch
+	dropped int64 // events that do not fit the queue
+}
+
+// queueing makes deliveries of what was read from the outbox.
+type queueing struct {
+	*session
+	hooks map[string][]*hook // by org
+	now   time.Time
+	batch pgx.Batch
+}
+
+// enqueue makes deliveries of events that are new in the outbox, and reports whether there may be more.
+func (s *session) enqueue(ctx context.Context) (more bool, err error) {
+	entries, err := outbox.Read(ctx, s.conn, Consumer, maxRead)
+	if err != nil || len(entries) == 0 {
+		return false, err
+	}
+	q := &queueing{session: s, now: s.options.Now(), hooks: map[string][]*hook{}}
+	if err := q.load(ctx); err != nil {
+		return false, fmt.Errorf("list webhooks: %w", err)
+	}
+	for i := range entries {
+		q.add(&entries[i])
+	}
+	dropped := int64(0)
+	for _, hooks := range q.hooks {
+		for _, h := range hooks {
+			q.flush(h)
+			if h.dropped > 0 {
+				q.batch.Queue(addDropped, h.id, h.dropped)
+				dropped += h.dropped
+			}
+		}
+	}
+	err = pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
+		if err := tx.SendBatch(ctx, &q.batch).Close(); err != nil {
+			return fmt.Errorf("make deliveries: %w", err)
+		}
+		return outbox.Move(ctx, tx, Consumer, entries[len(entries)-1].Position)
+	})
+	if err == nil {
+		s.count(func(now *Stats) { now.Dropped += dropped })
+	}
+	return len(entries) == maxRead, err
+}
+
+// load reads the webhooks.
+func (q *queueing) load(ctx context.Context) error {
+	rows, err := q.conn.Query(ctx, selectHooks)
+	if err != nil {
+		return err
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*hook, error) {
+		h := new(hook)
+		return h, row.Scan(&h.id, &h.org, &h.types, &h.createdAt, &h.waiting)
+	})
+	for _, h := range all {
+		q.hooks[h.org] = append(q.hooks[h.org], h)
+	}
+	return err
+}
+
+// add adds an event to the batches of the webhooks that want it: those of its org, and those of all orgs.
+func (q *queueing) add(e *outbox.Entry) {
+	orgs := []string{""}
+	if e.Tenant != "" {
+		orgs = append(orgs, e.Tenant)
+	}
+	for _, org := range orgs {
+		for _, h := range q.hooks[org] {
+			if webhook.Wants(org, h.types, &e.Event) && !e.AddedAt.Before(h.createdAt) {
+				q.addTo(h, e)
+			}
+		}
+	}
+}
+
+func (q *queueing) addTo(h *hook, e *outbox.Entry) {
+	event := e.Event
+	if h.org != "" {
+		var err error
+		if event, err = webhook.ForOrg(event); err != nil {
+			q.options.Log.Error("an event cannot be sent to webhooks", "error", err)
+			return
+		}
+	}
+	if len(h.batch) == maxEvents || len(h.batch) > 0 && h.size+len(event.Data) > maxBody {
+		q.flush(h)
+	}
+	h.batch, h.size = append(h.batch, event), h.size+len(event.Data)
+}
+
+// flush makes a delivery of the batch of a webhook, if the queue has room for it.
+func (q *queueing) flush(h *hook) {
+	n := len(h.batch)
+	if n == 0 {
+		return
+	}
+	body, err := events.AppendBatch(nil, h.batch)
+	h.batch, h.size = h.batch[:0], 0
+	switch {
+	case err != nil:
+		q.options.Log.Error("events cannot be sent to webhooks", "error", err)
+		h.dropped += int64(n)
+	case h.waiting >= maxWaiting:
+		h.dropped += int64(n)
+	default:
+		h.waiting++
+		q.batch.Queue(insertDelivery, webhook.NewMessageID(), h.id, n, string(body), q.now)
+	}
+}

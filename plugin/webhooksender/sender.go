@@ -1,0 +1,295 @@
+package webhooksender
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/webhook"
+)
+
+// Lock is the number of the advisory lock of a sender.
+const Lock = 0x726c_686f_6f6b
+
+const (
+	// defaultEvery is the time between two looks at the outbox, and at what is due.
+	defaultEvery = time.Second
+	// defaultDrain is how long requests may go on when the process ends.
+	defaultDrain = 5 * time.Second
+	// roundTime and recordTime bound what a database that does not answer costs: the session.
+	roundTime  = time.Minute
+	recordTime = 5 * time.Second
+	// choresEvery is the time between two runs of the chores.
+	choresEvery = 15 * time.Second
+	// deliveriesKept is how long a delivery is listed after it was made.
+	deliveriesKept = 7 * 24 * time.Hour
+
+	// maxInFlight bounds the requests that run at a time, and maxFailing those to webhooks whose last try failed.
+	maxInFlight = 64
+	maxFailing  = maxInFlight / 2
+)
+
+const sessionSettings = `SELECT set_config('lock_timeout', '5s', false), set_config('statement_timeout', '30s', false),
+	set_config('timezone', 'UTC', false)`
+
+// Options configure a Sender. Connect and Log are required.
+type Options struct {
+	// Connect opens a session of its own, as a role with the rights of keeper.
+	Connect func(ctx context.Context) (*pgx.Conn, error)
+	Targets webhook.Targets
+	Log     *slog.Logger
+	// Advice returns what an operator has to do about an error, or ""; nil: there is no advice.
+	Advice func(error) string
+
+	Times  Times
+	Drain  time.Duration    // how long requests may go on when the process ends; 0: 5 s
+	Roots  *x509.CertPool   // nil: those of the system
+	Now    func() time.Time // nil: time.Now
+	Random func() float64   // from 0 to below 1; nil: math/rand
+	Every  time.Duration    // 0: 1 s
+}
+
+// Sender sends events to webhooks. Any number of processes may run one: the process that holds the lock sends. It is a
+// prometheus.Collector of its [Stats].
+type Sender struct {
+	options Options
+	client  *http.Client
+
+	mu     sync.Mutex
+	stats  Stats
+	failed bool // the last session ended with an error, which was logged
+}
+
+// New returns a sender. It does no I/O.
+func New(o Options) *Sender {
+	if o.Advice == nil {
+		o.Advice = func(error) string { return "" }
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Random == nil {
+		o.Random = rand.Float64
+	}
+	if o.Every <= 0 {
+		o.Every = defaultEvery
+	}
+	if o.Drain <= 0 {
+		o.Drain = defaultDrain
+	}
+	o.Times.setDefaults()
+	s := &Sender{options: o}
+	s.client = newClient(&s.options.Targets, o.Times, o.Roots)
+	return s
+}
+
+// Run sends, or waits to send, until ctx ends. Then it waits for running requests, at most for the drain time. After an
+// error it starts a new session, so it always returns nil.
+func (s *Sender) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := s.lead(ctx)
+		s.count(func(now *Stats) { now.Leading = false })
+		if err != nil && ctx.Err() == nil {
+			s.logFailure(err)
+		}
+		pause(ctx, s.options.Every)
+	}
+	return nil
+}
+
+// pause waits for a time, or until ctx ends.
+func pause(ctx context.Context, length time.Duration) {
+	select {
+	case <-time.After(length):
+	case <-ctx.Done():
+	}
+}
+
+// session is a connection that holds the lock, with the requests that run.
+type session struct {
+	*Sender
+	conn     *pgx.Conn
+	inFlight map[int64]bool // by webhook
+	failing  int            // of inFlight: to webhooks whose last try failed
+	outcomes chan outcome   // has room for all in flight
+	choresAt time.Time
+
+	requests context.Context // of the requests
+	abort    context.CancelFunc
+}
+
+// lead opens a session, waits for the lock, and sends until there is an error or ctx ends.
+func (s *Sender) lead(ctx context.Context) error {
+	l, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	for leads := false; !leads; {
+		if err := l.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, int64(Lock)).Scan(&leads); err != nil {
+			return fmt.Errorf("take the lock: %w", err)
+		}
+		if !leads {
+			pause(ctx, s.options.Every)
+		}
+	}
+	s.count(func(now *Stats) { now.Leading = true })
+	for ctx.Err() == nil {
+		if err := l.round(ctx); err != nil {
+			return err
+		}
+		s.succeed()
+		if err := l.await(ctx, time.After(s.options.Every)); err != nil {
+			return err
+		}
+	}
+	return l.drain()
+}
+
+// open opens a session.
+func (s *Sender) open(ctx context.Context) (*session, error) {
+	conn, err := s.options.Connect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	l := &session{Sender: s, conn: conn, inFlight: map[int64]bool{}, outcomes: make(chan outcome, maxInFlight)}
+	l.requests, l.abort = context.WithCancel(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, sessionSettings); err != nil {
+		l.close()
+		return nil, fmt.Errorf("set up the session: %w", err)
+	}
+	return l, nil
+}
+
+// close ends the requests that still run, releases the lock and ends the session.
+func (s *session) close() {
+	s.abort()
+	for len(s.inFlight) > 0 {
+		o := <-s.outcomes
+		delete(s.inFlight, o.Webhook)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, _ = s.conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`) // the session is over: an error changes nothing
+	_ = s.conn.Close(ctx)
+}
+
+// round makes deliveries of new events, and starts the requests that are due.
+func (s *session) round(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, roundTime)
+	defer cancel()
+	for more := true; more; {
+		var err error
+		if more, err = s.enqueue(ctx); err != nil {
+			return err
+		}
+	}
+	if now := s.options.Now(); !now.Before(s.choresAt) {
+		if err := s.doChores(ctx, now); err != nil {
+			return err
+		}
+		s.choresAt = now.Add(choresEvery)
+	}
+	return s.dispatch(ctx)
+}
+
+// dispatch starts the requests that are due.
+func (s *session) dispatch(ctx context.Context) error {
+	free := maxInFlight - len(s.inFlight)
+	if free <= 0 {
+		return nil
+	}
+	busy := make([]int64, 0, len(s.inFlight))
+	for id := range s.inFlight {
+		busy = append(busy, id)
+	}
+	rows, err := s.conn.Query(ctx, selectDue, s.options.Now(), busy, free)
+	if err != nil {
+		return fmt.Errorf("list what is due: %w", err)
+	}
+	due, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[delivery])
+	if err != nil {
+		return fmt.Errorf("list what is due: %w", err)
+	}
+	for _, d := range due {
+		if d.Failing && s.failing >= maxFailing {
+			break
+		}
+		if d.Failing {
+			s.failing++
+		}
+		s.inFlight[d.Webhook] = true
+		go func() { s.outcomes <- s.post(s.requests, d) }()
+	}
+	return nil
+}
+
+// await waits for an outcome, for the timer or for the end of ctx, and records all outcomes that there are.
+func (s *session) await(ctx context.Context, timer <-chan time.Time) error {
+	select {
+	case o := <-s.outcomes:
+		if err := s.recordAlone(ctx, &o); err != nil {
+			return err
+		}
+	case <-timer:
+	case <-ctx.Done():
+	}
+	for {
+		select {
+		case o := <-s.outcomes:
+			if err := s.recordAlone(ctx, &o); err != nil {
+				return err
+			}
+		default:
+			return nil
+		}
+	}
+}
+
+// recordAlone records an outcome also after ctx has ended.
+func (s *session) recordAlone(ctx context.Context, o *outcome) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
+	defer cancel()
+	return s.record(ctx, o)
+}
+
+// drain records the outcomes of running requests until the drain time is over. It aborts what still runs then, which is
+// sent again by the next leader.
+func (s *session) drain() error {
+	ctx, cancel := context.WithTimeout(context.Background(), s.options.Drain)
+	defer cancel()
+	for len(s.inFlight) > 0 && ctx.Err() == nil {
+		if err := s.await(ctx, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// doChores gives up and deletes what is past its time, and counts what there is.
+func (s *session) doChores(ctx context.Context, now time.Time) error {
+	var lost int64
+	if err := s.conn.QueryRow(ctx, giveUp, now.Add(-webhook.KeepTrying)).Scan(&lost); err != nil {
+		return fmt.Errorf("give deliveries up: %w", err)
+	}
+	if _, err := s.conn.Exec(ctx, deleteEnded, now.Add(-deliveriesKept)); err != nil {
+		return fmt.Errorf("delete deliveries: %w", err)
+	}
+	if _, err := s.conn.Exec(ctx, deleteSecrets, now); err != nil {
+		return fmt.Errorf("delete secrets: %w", err)
+	}
+	var hooks hookCounts
+	err := s.conn.QueryRow(ctx, countHooks).Scan(&hooks.Healthy, &hooks.Failing, &hooks.Disabled, &hooks.Waiting)
+	if err != nil {
+		return fmt.Errorf("count webhooks: %w", err)
+	}
+	s.count(func(now *Stats) { now.hookCounts, now.Dropped = hooks, now.Dropped+lost })
+	return nil
+}
