@@ -75,6 +75,7 @@ func commands() []*command {
 		bucketsCommands,
 		[]*command{serveCommand},
 		tokenCommands,
+		webhookCommands,
 		[]*command{tidyCommand, completionCommand, manCommand, versionCommand},
 	)
 }

@@ -95,7 +95,8 @@ func (c *call) keeperDatabase(otherwise *controlserver.Database) (*controlserver
 func (c *call) keeperFlags() {
 	c.flags.StringVar(&c.keeper.dsn, "keeper-database", "",
 		"the connection `string` of a login with the rights of keeper, for the housekeeping: one process at a time "+
-			"unpacks the usage that nodes report, and does what ratelimit tidy does; off leaves that to ratelimit tidy "+
+			"unpacks the usage that nodes report, does what ratelimit tidy does, and sends events to webhooks; off leaves "+
+			"that to ratelimit tidy, and sends no events "+
 			"(default: the same login as --database)")
 	c.flags.StringVar(&c.keeper.file, "keeper-database-file", "", "read that connection string from this `file`")
 }
@@ -159,6 +160,7 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 		},
 	)
 	c.kafkaFlags(s)
+	c.webhookTargetFlags(&s.Webhooks)
 	c.databaseFlag()
 	c.keeperFlags()
 	c.check(c.fromEnvironment)

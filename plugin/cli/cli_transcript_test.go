@@ -210,12 +210,16 @@ var (
 	aTime     = regexp.MustCompile(`20[0-8]\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
 	aDuration = regexp.MustCompile(`\d+\.\d\d s\b`)
 	aSecret   = regexp.MustCompile(`rl_[A-Za-z0-9_-]{43}`)
+	aHookKey  = regexp.MustCompile(`whsec_[A-Za-z0-9+/]{43}=`)
+	aMessage  = regexp.MustCompile(`msg_[A-Za-z0-9_-]{24}`)
 	aSpread   = regexp.MustCompile(`"(spread|waited)_ms": \d+`)
 )
 
 // masked returns an output without what differs from run to run.
 func masked(text string) string {
 	text = aSecret.ReplaceAllString(text, "rl_(secret)")
+	text = aHookKey.ReplaceAllString(text, "whsec_(secret)")
+	text = aMessage.ReplaceAllString(text, "msg_(id)")
 	text = aTime.ReplaceAllString(text, "YYYY-MM-DDThh:mm:ssZ")
 	text = aDuration.ReplaceAllString(text, "(a moment)")
 	return aSpread.ReplaceAllString(text, `"${1}_ms": N`)

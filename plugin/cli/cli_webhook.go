@@ -1,0 +1,272 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/webhook"
+)
+
+var webhookCommands = []*command{
+	{
+		words: "webhook create", args: "URL", brief: "send events to a URL, and print the secret that signs them once",
+		least: 1, most: 1,
+		about: `One process of ratelimit serve sends the events, in batches, as docs/webhooks.md describes. The receiver needs
+the secret to verify them. Only the secret is written to standard output.
+
+  ratelimit webhook create https://example.com/limits --tenant acme --reason "they asked"
+  ratelimit webhook create https://ops.example.com/limits --all-tenants --type policy.updated --reason "audit"`,
+		define: func(c *call) action {
+			n := c.webhookFlags()
+			return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+				return c.createWebhook(ctx, s, by, *n)
+			})
+		},
+	},
+	{
+		words: "webhook list", brief: "list webhooks, with their state",
+		define: func(c *call) action {
+			var f pgstore.WebhookFilter
+			tenant := c.flags.String("tenant", "", "only webhooks of this `tenant`")
+			c.afterFlag(&f.After)
+			c.pageFlag(&f.Max)
+			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+				if *tenant != "" {
+					f.Org = tenant
+				}
+				list, err := s.Webhooks(ctx, f)
+				if err != nil {
+					return err
+				}
+				return c.print(listed(list), func(out *page) { webhookTable(out, list) })
+			})
+		},
+	},
+	{
+		words: "webhook get", args: "ID", brief: "show a webhook", least: 1, most: 1,
+		define: func(c *call) action {
+			id := c.idArgument()
+			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+				w, err := s.Webhook(ctx, *id)
+				if err != nil {
+					return err
+				}
+				return c.print(w, func(out *page) { webhookTable(out, []pgstore.Webhook{w}) })
+			})
+		},
+	},
+	{
+		words: "webhook delete", args: "ID", brief: "delete a webhook, with what waits for it", least: 1, most: 1,
+		define: func(c *call) action {
+			id := c.idArgument()
+			return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+				if err := s.DeleteWebhook(ctx, by, *id); err != nil {
+					return err
+				}
+				return c.print(map[string]int64{"deleted": *id}, func(out *page) { out.line("deleted webhook %d", *id) })
+			})
+		},
+	},
+	{
+		words: "webhook rotate", args: "ID", brief: "give a webhook a new secret, and print it once", least: 1, most: 1,
+		about: `For 24 hours deliveries are signed by the old secret too, so the receiver can change it meanwhile.`,
+		define: func(c *call) action {
+			id := c.idArgument()
+			now := c.flags.Bool("now", false, "end the old secrets at once, because they leaked")
+			return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+				secret, w, err := s.RotateWebhook(ctx, by, *id, *now)
+				if err != nil {
+					return err
+				}
+				return c.showSecret("rotated the secret of", secret, w)
+			})
+		},
+	},
+	webhookSwitch("enable", "send events to a webhook again, after it was disabled", true),
+	webhookSwitch("disable", "send no more events to a webhook; what waits for it is kept for 3 days", false),
+	{
+		words: "webhook test", args: "ID", brief: "send a test event to a webhook", least: 1, most: 1,
+		about: `ratelimit serve sends it within a second. ratelimit webhook deliveries shows the result.`,
+		define: func(c *call) action {
+			id := c.idArgument()
+			return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+				d, err := s.TestWebhook(ctx, by, *id)
+				if err != nil {
+					return err
+				}
+				return c.print(d, func(out *page) { out.line("delivery %s waits to be sent", d.ID) })
+			})
+		},
+	},
+	{
+		words: "webhook deliveries", args: "ID", brief: "list the last deliveries to a webhook, newest first",
+		least: 1, most: 1,
+		define: func(c *call) action {
+			id, most := c.idArgument(), 100
+			state := c.flags.String("state", "", "only deliveries in this `state`: waiting, delivered or failed")
+			c.flags.Func("limit", "show at most this `number` of deliveries (default 100)",
+				func(text string) error { return setting.ParseInt(text, 1, &most) })
+			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+				if _, err := s.Webhook(ctx, *id); err != nil {
+					return err
+				}
+				list, err := s.Deliveries(ctx, *id, *state, most)
+				if err != nil {
+					return err
+				}
+				return c.print(listed(list), func(out *page) { deliveryTable(out, list) })
+			})
+		},
+	},
+}
+
+// webhookSwitch returns the command that enables or disables a webhook.
+func webhookSwitch(verb, brief string, enabled bool) *command {
+	return &command{
+		words: "webhook " + verb, args: "ID", brief: brief, least: 1, most: 1,
+		define: func(c *call) action {
+			id := c.idArgument()
+			return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+				w, err := s.EnableWebhook(ctx, by, *id, enabled)
+				if err != nil {
+					return err
+				}
+				return c.print(w, func(out *page) { out.line("%sd webhook %d", verb, w.ID) })
+			})
+		},
+	}
+}
+
+// idArgument returns the id that is the only argument.
+func (c *call) idArgument() *int64 {
+	var id int64
+	c.check(func() (err error) {
+		id, err = c.id()
+		return err
+	})
+	return &id
+}
+
+// typePrefix begins the types of events, which a flag may leave out.
+const typePrefix = "io.github.tenant-rate-limiting."
+
+// webhookFlags defines a webhook.
+func (c *call) webhookFlags() *pgstore.NewWebhook {
+	n := new(pgstore.NewWebhook)
+	c.flags.StringVar(&n.Org, "tenant", "", "the `tenant`: only events about it, as it may read them")
+	all := c.flags.Bool("all-tenants", false, "all events, for operators")
+	var names []string
+	for _, t := range webhook.Types() {
+		names = append(names, strings.TrimPrefix(string(t), typePrefix))
+	}
+	c.flags.Func("type", "only events of this `type`, can be repeated: "+strings.Join(names, ", ")+" (default: all)",
+		func(text string) error {
+			n.Types = append(n.Types, typePrefix+strings.TrimPrefix(text, typePrefix))
+			return nil
+		})
+	c.check(func() error {
+		if (n.Org == "") == !*all {
+			return wrong("give either --tenant or --all-tenants")
+		}
+		n.URL = c.arg()
+		// What ratelimit serve may call is set by its flags.
+		anywhere := webhook.Targets{
+			HTTP:    true,
+			Private: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")},
+		}
+		for _, f := range n.Faults(&anywhere) {
+			name := map[string]string{"url": "URL", "types": "--type"}[f.Field]
+			return wrong("%s: %s", name, f.Problem)
+		}
+		return nil
+	})
+	return n
+}
+
+func (c *call) createWebhook(ctx context.Context, s *pgstore.Store, by pgstore.Change, n pgstore.NewWebhook) error {
+	secret, w, err := s.CreateWebhook(ctx, by, n)
+	if err != nil {
+		return err
+	}
+	if err := new(webhook.Targets).CheckURL(n.URL); err != nil {
+		c.warn("without further flags ratelimit serve does not call this URL: it %v", err)
+	}
+	return c.showSecret("created", secret, w)
+}
+
+// showSecret prints a secret. As text, it stands alone on standard output.
+func (c *call) showSecret(done string, secret webhook.Secret, w pgstore.Webhook) error {
+	if c.format == formatTable {
+		c.warn("%s webhook %d (%s); the secret is shown only once:", done, w.ID, webhookScope(w))
+	}
+	shown := struct {
+		Secret  string          `json:"secret"`
+		Webhook pgstore.Webhook `json:"webhook"`
+	}{secret.Text(), w}
+	if err := c.print(shown, func(out *page) { out.line("%s", shown.Secret) }); err != nil {
+		return errors.Join(err, fmt.Errorf(
+			"the secret could not be written; run ratelimit webhook rotate %d --now", w.ID))
+	}
+	return nil
+}
+
+// webhookScope returns about whom a webhook gets events.
+func webhookScope(w pgstore.Webhook) string {
+	if w.Org == "" {
+		return "all tenants"
+	}
+	return "tenant " + w.Org
+}
+
+// webhookState returns the state of a webhook in words.
+func webhookState(w pgstore.Webhook) string {
+	switch {
+	case w.DisabledFor != "":
+		return "disabled: " + w.DisabledFor
+	case !w.Enabled:
+		return "disabled"
+	case !w.FailingSince.IsZero():
+		return fmt.Sprintf("failing since %s: %s", timeText(w.FailingSince), w.LastError)
+	}
+	return "enabled"
+}
+
+func webhookTable(out *page, list []pgstore.Webhook) {
+	columns(out, "ID|OF|URL|TYPES|LAST DELIVERY|WAITING|DROPPED|STATE", list, func(w pgstore.Webhook) []any {
+		types := make([]string, len(w.Types))
+		for i, t := range w.Types {
+			types[i] = strings.TrimPrefix(t, typePrefix)
+		}
+		return []any{
+			w.ID, webhookScope(w), w.URL, orDefault(strings.Join(types, ","), "all"), orDefault(timeText(w.DeliveredAt), "never"),
+			w.Waiting, w.Dropped, webhookState(w),
+		}
+	})
+}
+
+func deliveryTable(out *page, list []pgstore.Delivery) {
+	columns(out, "ID|CREATED|EVENTS|STATE|TRIES|LAST TRY|NEXT TRY|RESULT", list, func(d pgstore.Delivery) []any {
+		result := d.Error
+		if result == "" && d.Status != 0 {
+			result = fmt.Sprint("answered ", d.Status)
+		}
+		return []any{
+			d.ID, d.CreatedAt, d.Events, d.State, d.Tries, timeText(d.TriedAt), timeText(d.DueAt), result,
+		}
+	})
+}
+
+// webhookTargetFlags defines which URLs and addresses webhooks may call.
+func (c *call) webhookTargetFlags(t *webhook.Targets) {
+	c.flags.Func("webhook-allow-private", "a comma-separated list of `networks`, such as 10.1.0.0/16, that webhooks may "+
+		"call although their addresses are not public (default: none)", func(text string) (err error) {
+		t.Private, err = webhook.ParseNetworks(text)
+		return err
+	})
+	c.flags.BoolVar(&t.HTTP, "webhook-allow-http", false, "allow webhooks without TLS (http://)")
+}
