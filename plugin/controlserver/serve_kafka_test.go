@@ -200,7 +200,8 @@ func TestWithoutKafkaServeEndsAndTheEventsStayInPostgres(t *testing.T) {
 
 func TestKafkaNeedsTheRightsOfKeeperAndValidSettings(t *testing.T) {
 	s := &Settings{Listen: "127.0.0.1:0", Kafka: Kafka{Options: kafka.Options{Brokers: []string{"k:9092"}}}}
-	if _, err := s.newTopics(slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "--keeper-database") {
+	_, err := s.newTopics(slog.New(slog.DiscardHandler))
+	if err == nil || !strings.Contains(err.Error(), "--keeper-database") {
 		t.Errorf("without keeper: %v", err)
 	}
 	s.Kafka.SASL = "PLAIN"

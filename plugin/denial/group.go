@@ -118,7 +118,9 @@ const (
 	ipField
 )
 
-var fieldNames = [...]string{"org", "user", "endpoint", "tier", "request_id", "source", "policy", "node", "exempt_by", "ip"}
+var fieldNames = [...]string{
+	"org", "user", "endpoint", "tier", "request_id", "source", "policy", "node", "exempt_by", "ip",
+}
 
 // names returns the fields of the set, as a line names them.
 func (f fields) names() []string {

@@ -1,8 +1,8 @@
 // Package events encodes what the limiter reports to other systems as CloudEvents 1.0 in structured mode: one JSON
 // object for each event. It has the types of events, the rules for their attributes, and the encoding.
 //
-// It does not send. Package denial and the leader of `ratelimit serve` do, over Kafka and webhooks, and they decide when
-// an event is lost. docs/events.md describes the types; the JSON schemas of their data are in schema/.
+// It does not send. Package denial and the leader of `ratelimit serve` do, over Kafka and webhooks, and they decide
+// when an event is lost. docs/events.md describes the types; the JSON schemas of their data are in schema/.
 //
 // The specification is https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md.
 package events
@@ -77,8 +77,8 @@ type cloudEvent struct {
 	Data            json.RawMessage `json:"data"`
 }
 
-// AppendJSON appends the event in structured mode, on one line, and returns the extended slice. It returns b and an error
-// that names the attribute if a CloudEvent may not have its value.
+// AppendJSON appends the event in structured mode, on one line, and returns the extended slice. It returns b and an
+// error that names the attribute if a CloudEvent may not have its value.
 func (e Event) AppendJSON(b []byte) ([]byte, error) {
 	if err := e.validate(); err != nil {
 		return b, err
@@ -100,17 +100,18 @@ func (e Event) AppendJSON(b []byte) ([]byte, error) {
 // AppendBatch appends the events as a JSON array in batch mode, and returns the extended slice. It returns b and an
 // error that names the event and the attribute if one cannot be encoded.
 func AppendBatch(b []byte, all []Event) ([]byte, error) {
-	out := append(b, '[')
+	before := len(b)
+	b = append(b, '[')
 	for i, event := range all {
 		if i > 0 {
-			out = append(out, ',')
+			b = append(b, ',')
 		}
 		var err error
-		if out, err = event.AppendJSON(out); err != nil {
-			return b, fmt.Errorf("event %d: %w", i, err)
+		if b, err = event.AppendJSON(b); err != nil {
+			return b[:before], fmt.Errorf("event %d: %w", i, err)
 		}
 	}
-	return append(out, ']'), nil
+	return append(b, ']'), nil
 }
 
 // validate returns an error that names the first attribute that a CloudEvent may not have.

@@ -43,19 +43,27 @@ type Setting struct {
 // Settings returns the settings of o. The value none stands for no value.
 func Settings() []Setting {
 	return []Setting{
-		{"kafka-brokers", "none", "the Kafka that events are sent to: the `addresses` (host:port) of its brokers, separated by commas; " +
-			"none: send none", setBrokers},
+		{"kafka-brokers", "none", "the Kafka that events are sent to: the `addresses` (host:port) of its brokers, " +
+			"separated by commas; none: send none", setBrokers},
 		{"kafka-tls", "off", "`on`: connect to the brokers with TLS", setTLS},
-		{"kafka-ca-file", "none", "a PEM `file` with the authorities of the brokers' certificates; none: those of the system",
-			setText(func(o *Options) *string { return &o.CAFile })},
-		{"kafka-cert-file", "none", "a PEM `file` with a client certificate, read for every connection",
-			setText(func(o *Options) *string { return &o.CertFile })},
-		{"kafka-key-file", "none", "a PEM `file` with the private key of kafka-cert-file",
-			setText(func(o *Options) *string { return &o.KeyFile })},
+		{
+			"kafka-ca-file", "none", "a PEM `file` with the authorities of the brokers' certificates; none: the system's",
+			setText(func(o *Options) *string { return &o.CAFile }),
+		},
+		{
+			"kafka-cert-file", "none", "a PEM `file` with a client certificate, read for every connection",
+			setText(func(o *Options) *string { return &o.CertFile }),
+		},
+		{
+			"kafka-key-file", "none", "a PEM `file` with the private key of kafka-cert-file",
+			setText(func(o *Options) *string { return &o.KeyFile }),
+		},
 		{"kafka-sasl", "none", "the `mechanism` to authenticate by: none, PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", setSASL},
 		{"kafka-user", "none", "the `user` of kafka-sasl", setText(func(o *Options) *string { return &o.User })},
-		{"kafka-password-file", "none", "a `file` with the password of kafka-user, read for every connection",
-			setText(func(o *Options) *string { return &o.PasswordFile })},
+		{
+			"kafka-password-file", "none", "a `file` with the password of kafka-user, read for every connection",
+			setText(func(o *Options) *string { return &o.PasswordFile }),
+		},
 	}
 }
 

@@ -129,8 +129,11 @@ func newKeys(t *testing.T) keys {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cert := write(t, "cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
-	return keys{cert, cert, write(t, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})))}
+	inPEM := func(name, kind string, bytes []byte) string {
+		return write(t, name, string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes})))
+	}
+	cert := inPEM("cert.pem", "CERTIFICATE", der)
+	return keys{cert, cert, inPEM("key.pem", "PRIVATE KEY", secret)}
 }
 
 func TestAProducerAuthenticatesByCertificateAndPassword(t *testing.T) {

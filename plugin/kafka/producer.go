@@ -1,5 +1,5 @@
-// Package kafka sends events to topics of Kafka: acknowledged by all replicas in sync, and by an idempotent producer, so
-// that its own retries write nothing twice.
+// Package kafka sends events to topics of Kafka: acknowledged by all replicas in sync, and by an idempotent producer,
+// so that its own retries write nothing twice.
 //
 // A [Producer] has no queue: its caller keeps a batch until Kafka has acknowledged it, bounds what waits, and counts
 // what it drops. Nothing here waits for Kafka at startup.

@@ -80,8 +80,8 @@ func (d *denials) Run(ctx context.Context) error {
 	return err
 }
 
-// numbers returns the counts of written, queued and dropped lines of every sink. Every reason is there from the start, so that an
-// alert sees the first loss.
+// numbers returns the counts of written, queued and dropped lines of every sink. Every reason is there from the start,
+// so that an alert sees the first loss.
 func (d *denials) numbers() metrics.Denial {
 	s := d.Stats()
 	var n metrics.Denial

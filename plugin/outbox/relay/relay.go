@@ -1,5 +1,5 @@
-// Package relay sends the events of the outbox to a topic, in the order of commits, and moves a cursor behind them. Each
-// is sent at least once, and again with the same id after an error or a change of the process.
+// Package relay sends the events of the outbox to a topic, in the order of commits, and moves a cursor behind them.
+// Each is sent at least once, and again with the same id after an error or a change of the process.
 //
 // One process at a time sends: the one whose session holds an advisory lock. The session moves the cursor too, so a
 // process that has lost its lock cannot. It runs beside the leader that unpacks usage, which does not wait for Kafka.
