@@ -38,6 +38,7 @@ var rules = map[string][]string{
 
 	// Pure: no clock, no I/O, no log.
 	"plugin/limit":    {},
+	"plugin/fair":     {},
 	"plugin/identity": {},
 	"plugin/settle":   {"plugin/limit", "schema"},
 	"plugin/events":   {},
@@ -55,6 +56,7 @@ var rules = map[string][]string{
 	"plugin/bucket/memory":    stores,
 	"plugin/bucket/outage":    stores,
 	"plugin/bucket/redis":     stores,
+	"plugin/bucket/share":     append([]string{"plugin/fair", "plugin/identity"}, stores...),
 	"plugin/bucket/store":     {"plugin/decision", "plugin/policy"},
 	"plugin/clock":            {"plugin/limit"},
 	"plugin/denial":           core,
@@ -122,8 +124,8 @@ var foreign = map[string][]string{
 var impure = []string{"context", "log", "log/slog", "net", "net/http", "os", "io/fs", "database/sql", "sync/atomic"}
 
 var pure = []string{
-	"plugin/limit", "plugin/identity", "plugin/settle", "plugin/policy", "plugin/decision", "plugin/response", "plugin/events",
-	"plugin/abuse", "schema",
+	"plugin/limit", "plugin/fair", "plugin/identity", "plugin/settle", "plugin/policy", "plugin/decision",
+	"plugin/response", "plugin/events", "plugin/abuse", "schema",
 }
 
 // file is a Go file with its imports.

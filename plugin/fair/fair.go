@@ -1,0 +1,94 @@
+// Package fair divides a limit among the tenants that spend from one bucket.
+//
+// [Fill] is weighted max-min fairness, also called water-filling: every tenant gets what it demands, up to one level
+// times its weight, and the level is as high as the limit allows. So nobody gets less because another tenant demands
+// more, and what one tenant does not use goes to the others.
+//
+// [Divide] adds two rules. Tenants with little demand have no cap, because there may be many of them: what they demand,
+// at most what their weights entitle them to, is subtracted before the others share. And while the demand is below
+// [Threshold], there are no caps at all.
+//
+// A [Report] carries the demand at one node, and [Caps] the result: package share counts demand, exchanges both and
+// enforces caps. This package has no clock, no I/O and no state.
+package fair
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+const (
+	// Threshold is the part of a limit's rate below which demand has no caps.
+	Threshold = 0.8
+	// SmallShare is the part of a limit's rate below which the demand of one tenant is small.
+	SmallShare = 0.001
+)
+
+// Demand is what one tenant, or all small ones together, demand of a limit.
+type Demand struct {
+	// Tokens is the demand in tokens per second: what was admitted, and what the limit itself or a cap denied.
+	Tokens float64
+	// Usable is the part of Tokens that can be admitted as far as the tenant's other limits allow. At most Tokens.
+	Usable float64
+	// Weight is the tenant's weight, above 0.
+	Weight float64
+}
+
+// Fill returns the highest level at which the demands fit into rate, where each tenant gets its usable demand, at most
+// the level times its weight. If all fit, it returns the level to which every tenant can grow: that of the tenant with
+// the most for its weight, and what is left divided by all weights. It changes the order of demands.
+func Fill(rate float64, demands []Demand) (level float64) {
+	slices.SortFunc(demands, func(a, b Demand) int { return cmp.Compare(a.Usable*b.Weight, b.Usable*a.Weight) })
+	left, weights := max(rate, 0), 0.0
+	for i := range demands {
+		weights += demands[i].Weight
+	}
+	if weights == 0 {
+		return left
+	}
+	unsatisfied := weights
+	for i := range demands {
+		d := &demands[i]
+		if d.Usable*unsatisfied > left*d.Weight {
+			return left / unsatisfied
+		}
+		left, unsatisfied = max(left-d.Usable, 0), unsatisfied-d.Weight
+	}
+	last := &demands[len(demands)-1]
+	return last.Usable/last.Weight + left/weights
+}
+
+// Share returns the tokens per second that a demand gets at a level.
+func (d *Demand) Share(level float64) float64 { return min(d.Usable, level*d.Weight) }
+
+// Limit is a limit to divide.
+type Limit struct {
+	Rate     float64 // tokens per second by which the bucket refills
+	Capacity float64 // tokens of the full bucket
+	Left     float64 // tokens in the bucket; below 0: unknown
+}
+
+// Divide returns the level of the demands on a limit, and whether there are caps. It changes the order of named.
+//
+// What is in the bucket beyond its reserve is divided too, within a second; what the reserve lacks is withheld, at most
+// a half of the rate. So the reserve is there for the next rush, and what an idle bucket has saved is not lost.
+func Divide(l Limit, named []Demand, small Demand) (level float64, capped bool) {
+	total, weights := small.Usable, small.Weight
+	for i := range named {
+		total, weights = total+named[i].Usable, weights+named[i].Weight
+	}
+	if total < Threshold*l.Rate || weights == 0 {
+		return math.Inf(1), false
+	}
+	rate := l.Rate
+	if l.Left >= 0 {
+		rate = max(rate+l.Left-l.Reserve(), rate/2)
+	}
+	rate -= min(small.Usable, rate*small.Weight/weights)
+	return Fill(rate, named), true
+}
+
+// Reserve returns the tokens that stay in the bucket for a rush: those of a quarter of a second, at most a quarter of
+// the bucket.
+func (l *Limit) Reserve() float64 { return min(l.Rate, l.Capacity) / 4 }

@@ -1,0 +1,60 @@
+package fair
+
+import "math"
+
+// Merge divides a limit among the tenants of all reports, one of each node.
+func Merge(l Limit, reports []Report) Caps {
+	named, small := map[ID]Demand{}, Demand{}
+	l.Left = -1
+	for i := range reports {
+		r := &reports[i]
+		if r.Left >= 0 && (l.Left < 0 || r.Left < l.Left) {
+			l.Left = r.Left
+		}
+		small = small.Plus(r.Small)
+		for id, d := range r.Named {
+			sum := named[id].Plus(d)
+			sum.Weight = max(named[id].Weight, d.Weight) // it is one tenant
+			named[id] = sum
+		}
+	}
+	list := make([]Demand, 0, len(named))
+	for id, d := range named {
+		if d.Tokens < SmallShare*l.Rate || d.Weight == 0 {
+			small = small.Plus(d)
+			delete(named, id)
+			continue
+		}
+		list = append(list, d)
+	}
+	c := Caps{Level: math.Inf(1), Nodes: len(reports), Named: map[ID]float64{}}
+	level, capped := Divide(l, list, small)
+	if !capped {
+		return c
+	}
+	c.Level = level
+	for id, d := range named {
+		if d.Tokens > level*d.Weight && len(c.Named) < MaxNamed*32 {
+			c.Named[id] = d.Tokens
+		}
+	}
+	return c
+}
+
+// Plus returns the demand of two tenants together.
+func (d Demand) Plus(other Demand) Demand {
+	return Demand{Tokens: d.Tokens + other.Tokens, Usable: d.Usable + other.Usable, Weight: d.Weight + other.Weight}
+}
+
+// At returns the cap of a tenant at one node, in tokens per second. It is the part of the tenant's share that is the
+// node's part of the tenant's demand. A tenant that is not named has its whole share at each node: it demands no more
+// than that, or has begun to since. No tenant's cap, over all nodes, is below what counts as small.
+func (c *Caps) At(l Limit, id ID, weight, demand float64) float64 {
+	small := SmallShare * l.Rate
+	share := max(c.Level*weight, small)
+	total, named := c.Named[id]
+	if !named || total <= 0 {
+		return share
+	}
+	return max(share*min(demand/total, 1), small/float64(max(c.Nodes, 1)))
+}
