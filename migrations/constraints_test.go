@@ -68,6 +68,9 @@ var (
 	multiplier = row{"kind": "multiplier", "limit": nil, "window_size": nil, "factor": 1500}
 )
 
+// fairly makes the good policy one that is shared fairly.
+var fairly = row{"scope": "global", "limit": 600, "window_size": 60, "fair": `{"weights": {"gold": 10}, "default": 2}`}
+
 // bad holds changes to a good row, by the name of the constraint that they violate.
 var bad = map[string][]row{
 	"version_one_row": {{}},
@@ -152,6 +155,26 @@ var bad = map[string][]row{
 		{"settle": `{"sources": [{"from": "shared.n"}]}`, "algorithm": "sliding_window"},
 	},
 	"policies_settle_soft_only": {{"settle": `{"sources": [{"from": "shared.n"}]}`, "soft_only": true}},
+	"policies_fair": {
+		fairly.with(row{"fair": `[]`}),
+		fairly.with(row{"fair": `7`}),
+		fairly.with(row{"fair": `null`}),
+		fairly.with(row{"fair": `{"weights": [1]}`}),
+		fairly.with(row{"fair": `{"weights": {"gold": 0}}`}),
+		fairly.with(row{"fair": `{"weights": {"gold": 1001}}`}),
+		fairly.with(row{"fair": `{"weights": {"gold": 1.5}}`}),
+		fairly.with(row{"fair": `{"weights": {"gold": "1"}}`}),
+		fairly.with(row{"fair": `{"default": 0}`}),
+		fairly.with(row{"fair": `{"default": 1.0}`}),
+		fairly.with(row{"fair": `{"default": [1]}`}),
+		fairly.with(row{"fair": `{"weights": {"` + strings.Repeat("x", 9000) + `": 1}}`}),
+	},
+	"policies_fair_scope":       {fairly.with(row{"scope": "tenant"}), fairly.with(row{"scope": "ip"})},
+	"policies_fair_algorithm":   {fairly.with(row{"algorithm": "fixed_window"}), fairly.with(row{"algorithm": "leaky_bucket"})},
+	"policies_fair_soft_only":   {fairly.with(row{"soft_only": true})},
+	"policies_fair_window_size": {fairly.with(row{"limit": 100_000, "window_size": 3600})},
+	"policies_fair_limit":       {fairly.with(row{"limit": 599})},
+	"policies_fair_burst":       {fairly.with(row{"burst": 9})},
 
 	"overrides_kind":       {ban.with(row{"kind": "block"})},
 	"overrides_tenant":     {{"tenant": strings.Repeat("x", 129)}},

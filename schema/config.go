@@ -332,6 +332,13 @@ type Limit struct {
 	//
 	// Nil means absent.
 	Settle *Settle `json:"settle,omitempty"`
+
+	// Divides the limit among the tenants that spend from its bucket, by the weights of their tiers: while they demand
+	// more than it allows, none can take the share of another. For the scopes global and endpoint with token_bucket, at
+	// least 10 tokens a second and a window below an hour. Default: absent, who comes first is served first.
+	//
+	// Nil means absent.
+	Fair *Fair `json:"fair,omitempty"`
 }
 
 // Capacity returns the most tokens that l holds at once, before thresholds: the burst of a bucket or its default, or

@@ -48,8 +48,8 @@ func (f *Field[T]) Must() string {
 	return "must be " + typeWords[f.Type]
 }
 
-// In returns a pointer to the field of row: a *string, *int64, *bool, *time.Time or, where 0 is not absent, **int64. A
-// record is a **Settle.
+// In returns a pointer to the field of row: a *string, *int64, *bool, *time.Time or, where 0 is not absent, **int64.
+// [RecordIn] makes use of a pointer to a record.
 func (f *Field[T]) In(row *T) any { return f.in(row) }
 
 // Problem returns the fault of a value of the field by itself, or "". The value is a string, int64 or bool.
@@ -73,6 +73,7 @@ var (
 	overrideModel = sync.OnceValue(func() model[Override] { return modelOf("Override", fieldsOfOverride) })
 	tenantModel   = sync.OnceValue(func() model[Tenant] { return modelOf("Tenant", fieldsOfTenant) })
 	settleModel   = sync.OnceValue(func() model[Settle] { return modelOf("Settle", fieldsOfSettle) })
+	fairModel     = sync.OnceValue(func() model[Fair] { return modelOf("Fair", fieldsOfFair) })
 	sourceModel   = sync.OnceValue(func() model[SettleSource] { return modelOf("SettleSource", fieldsOfSettleSource) })
 )
 

@@ -22,6 +22,7 @@ var fieldsOfPolicy = []Field[Policy]{
 	{Name: "accuracy", in: func(row *Policy) any { return &row.Limit.Accuracy }},
 	{Name: "description", Unit: "text", Example: "Protects the nightly import.", in: func(row *Policy) any { return &row.Limit.Description }},
 	{Name: "settle", in: func(row *Policy) any { return &row.Limit.Settle }},
+	{Name: "fair", in: func(row *Policy) any { return &row.Limit.Fair }},
 	{Name: "public_note", Unit: "text", Example: "Agreed until the end of the year.", in: func(row *Policy) any { return &row.PublicNote }},
 	{Name: "slot", in: func(row *Policy) any { return &row.Slot }},
 }
@@ -65,4 +66,9 @@ var fieldsOfSettle = []Field[Settle]{
 var fieldsOfSettleSource = []Field[SettleSource]{
 	{Name: "from", in: func(row *SettleSource) any { return &row.From }},
 	{Name: "weight", in: func(row *SettleSource) any { return &row.Weight }},
+}
+
+var fieldsOfFair = []Field[Fair]{
+	{Name: "weights", in: func(row *Fair) any { return &row.Weights }},
+	{Name: "default", in: func(row *Fair) any { return &row.Default }},
 }

@@ -191,7 +191,7 @@ func (l locatedLimit) textFaults() []Fault {
 
 // faults returns the faults of l by itself that Kong's schema language cannot express.
 func (l locatedLimit) faults() []Fault {
-	faults := l.settleFaults()
+	faults := append(l.settleFaults(), l.fairFaults()...)
 	if !l.inRange() {
 		return faults
 	}

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
 // Settle makes a limit charge what a request really used. The limit takes a reservation when the request arrives, and
@@ -93,23 +91,7 @@ func (s *Settle) JSON() string {
 // ParseSettle reads the JSON of a Settle and fills in its defaults. The paths of faults begin with settle. A Settle
 // with faults lacks the values that have them.
 func ParseSettle(raw []byte) (*Settle, []Fault) {
-	const name = "settle"
-	document, faults := decodeDocument(raw)
-	for i := range faults {
-		faults[i].Path = docpath.Join(name, faults[i].Path)
-	}
-	if document == nil {
-		return nil, faults
-	}
-	c := checker{faulty: map[string]bool{}, faults: faults}
-	if !c.value(settleModel().record, document, name) {
-		return nil, c.faults
-	}
-	s := new(Settle)
-	if err := json.Unmarshal(document.appendJSON(nil), s); err != nil && len(c.faults) == 0 {
-		c.fault(name, "decode: %v", err)
-	}
-	return s, c.faults
+	return parseRecord[Settle](raw, "settle", settleModel().record)
 }
 
 // Settling returns the paths of the limits of c that settle.

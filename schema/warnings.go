@@ -192,7 +192,7 @@ func named(limits []locatedLimit) []string {
 }
 
 func (c Config) limitWarnings(l locatedLimit) []Warning {
-	warnings := l.settleWarnings()
+	warnings := append(l.settleWarnings(), c.fairWarnings(l)...)
 	warn := func(field, format string, args ...any) {
 		warnings = append(warnings, Warning{l.path + field, fmt.Sprintf(format, args...)})
 	}

@@ -150,8 +150,8 @@ func (d *document) policy(n *yaml.Node, at place) {
 
 // field reads a field of a policy. What is wrong with a number by itself is reported here, where 0 is not yet absent.
 func (d *document) field(n *yaml.Node, line int, path string, f *schema.Field[schema.Policy], p *schema.Policy) {
-	if to, ok := f.In(p).(**schema.Settle); ok {
-		d.settle(n, line, path, to)
+	if to := schema.RecordIn(f.In(p)); to != nil {
+		d.record(n, line, path, f.Name, to)
 		return
 	}
 	if !d.value(n, line, path, f.In(p)) || f.Type != "integer" {
@@ -164,22 +164,20 @@ func (d *document) field(n *yaml.Node, line int, path string, f *schema.Field[sc
 	}
 }
 
-// settle reads how a policy settles.
-func (d *document) settle(n *yaml.Node, line int, path string, to **schema.Settle) {
+// record reads the record of a field.
+func (d *document) record(n *yaml.Node, line int, path, name string, to schema.RecordField) {
 	var record map[string]any
 	raw, err := []byte(nil), n.Decode(&record)
 	if err == nil {
 		raw, err = json.Marshal(record)
 	}
 	if err != nil || record == nil {
-		d.fault(line, path, "must be a mapping, such as {sources: [{from: log.response.size}], reserve: 500}")
+		d.fault(line, path, "must be a mapping, such as %s", strings.ReplaceAll(to.Example(), `"`, ""))
 		return
 	}
-	s, faults := schema.ParseSettle(raw)
-	for _, f := range faults {
-		d.fault(line, strings.TrimSuffix(path, "settle")+f.Path, "%s", f.Message)
+	for _, f := range to.Parse(raw) {
+		d.fault(line, strings.TrimSuffix(path, name)+f.Path, "%s", f.Message)
 	}
-	*to = s
 }
 
 // value reads a scalar into what to points to, and reports whether it is of that type.

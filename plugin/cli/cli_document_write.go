@@ -107,11 +107,9 @@ func fieldValue(field any) (value string, present bool) {
 		return yamlString(*field), *field != ""
 	case *bool:
 		return strconv.FormatBool(*field), *field
-	case **schema.Settle:
-		if *field == nil {
-			return "", false
-		}
-		return (*field).JSON(), true // which is YAML too
+	}
+	if r := schema.RecordIn(field); r != nil && r.Get() != nil {
+		return r.Get().JSON(), true // which is YAML too
 	}
 	return "", false
 }

@@ -32,11 +32,10 @@ func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
 			*to = &n
 			return err
 		})
-	case **schema.Settle:
-		c.flags.Func(name, fieldUsage(f.Description)+settleUsage, func(text string) (err error) {
-			*to, err = settleFlag(text)
-			return err
-		})
+	default:
+		record := schema.RecordIn(to)
+		usage := fieldUsage(f.Description) + "; as `json`, or @FILE with it, such as " + record.Example()
+		c.flags.Func(name, usage, func(text string) error { return recordFlag(text, record) })
 	}
 }
 
@@ -49,24 +48,19 @@ func emptyProblem[T any](f *schema.Field[T]) string {
 	return f.Problem("")
 }
 
-// settleUsage ends the description of the flag of a record.
-const settleUsage = "; as `json`, or @FILE with it, such as " +
-	"{\"sources\": [{\"from\": \"log.response.size\"}], \"reserve\": 500}"
-
-// settleFlag reads how a policy settles: JSON, or the name of a file with it.
-func settleFlag(text string) (*schema.Settle, error) {
+// recordFlag reads a record: JSON, or the name of a file with it.
+func recordFlag(text string, to schema.RecordField) error {
 	raw := []byte(text)
 	if file, ok := strings.CutPrefix(text, "@"); ok {
 		var err error
 		if raw, err = os.ReadFile(file); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	s, faults := schema.ParseSettle(raw)
-	if len(faults) > 0 {
-		return nil, schema.Faults(faults)
+	if faults := to.Parse(raw); len(faults) > 0 {
+		return schema.Faults(faults)
 	}
-	return s, nil
+	return nil
 }
 
 // withPlaceholder marks the first use of a word in a usage before its default: help shows it as the flag's value.

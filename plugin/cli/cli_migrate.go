@@ -71,6 +71,7 @@ var lostWith = map[int64][]loss{
 	17: {{table: "abuse_denials"}, {table: "abuse_state"}, {table: "abuse_steps"}, {table: "abuse_tenants"}},
 	18: {{table: "quota_notices"}, {"usage_state", "changed_since"}, {"usage_state", "checked_at"}},
 	19: {{table: "webhook_deliveries"}, {table: "webhook_secrets"}, {table: "webhooks"}},
+	20: {{"policies", "fair"}},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

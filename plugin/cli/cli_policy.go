@@ -188,6 +188,9 @@ func limitText(p pgstore.Policy) string {
 	if p.Settle != nil {
 		add(true, "%s", p.Settle.Describe())
 	}
+	if p.Fair != nil {
+		add(true, "%s", p.Fair.Describe())
+	}
 	add(p.Description != "", "%s", p.Description)
 	return strings.Join(parts, ", ")
 }

@@ -60,7 +60,17 @@ func unknownFlag(c *cobra.Command, err *pflag.NotExistError) error {
 			flags.AddCommand(&cobra.Command{Use: f.Name, Hidden: f.Hidden, Run: func(*cobra.Command, []string) {}})
 		})
 	}
-	return wrong("unknown flag %s%s%s", dashes, name, suggestion("--", flags.SuggestionsFor(name)))
+	return wrong("unknown flag %s%s%s", dashes, name, suggestion("--", likely(name, flags.SuggestionsFor(name))))
+}
+
+// likely returns those of the suggestions that begin as the name does, if there are any: few mistakes are in the first
+// letter.
+func likely(name string, suggestions []string) []string {
+	alike := slices.DeleteFunc(slices.Clone(suggestions), func(s string) bool { return s[0] != name[0] })
+	if len(alike) > 0 {
+		return alike
+	}
+	return suggestions
 }
 
 // unknownCommand returns the error of a command that a group does not have, with the closest ones that it has.

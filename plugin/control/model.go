@@ -35,8 +35,8 @@ func describeInput[T any](s *huma.Schema, fields []schema.Field[T]) {
 	}
 }
 
-// describeSettle describes how a policy settles, as describeInput does: its row's own check has the faults.
-func describeSettle(r huma.Registry) {
+// describeRecords describes the records of a policy, as describeInput does: its row's own check has the faults.
+func describeRecords(r huma.Registry) {
 	record, source := r.Map()["Settle"], r.Map()["SettleSource"]
 	describeInput(record, schema.SettleFields())
 	describeInput(source, schema.SettleSourceFields())
@@ -44,15 +44,26 @@ func describeSettle(r huma.Registry) {
 	source.Required, source.Extensions = nil, map[string]any{"required": []string{"from"}}
 	record.PrecomputeMessages() // else huma still requires what it did
 	source.PrecomputeMessages()
+	weights := r.Map()["Fair"]
+	describeInput(weights, schema.FairFields())
+	weights.Required = nil
+	weights.PrecomputeMessages()
 }
 
-// settleOf reads how the policy of a body settles, with its defaults; nil: it does not.
-func settleOf(body []byte) (*schema.Settle, []schema.Fault) {
-	var given struct{ Settle json.RawMessage }
-	if err := json.Unmarshal(body, &given); err != nil || len(given.Settle) == 0 || string(given.Settle) == "null" {
-		return nil, nil // huma reports a body that is no object
+// parseRecords reads the records of the policy of a body, with their defaults.
+func parseRecords(body []byte, to *schema.Policy) (faults []schema.Fault) {
+	var given map[string]json.RawMessage
+	if json.Unmarshal(body, &given) != nil {
+		return nil // huma reports a body that is no object
 	}
-	return schema.ParseSettle(given.Settle)
+	for _, f := range schema.PolicyFields() {
+		record, raw := schema.RecordIn(f.In(to)), given[f.Name]
+		if record == nil || len(raw) == 0 || string(raw) == "null" {
+			continue
+		}
+		faults = append(faults, record.Parse(raw)...)
+	}
+	return faults
 }
 
 // describeFields gives the fields of a row their descriptions.

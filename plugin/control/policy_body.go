@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -31,7 +32,7 @@ type policyBody struct {
 	Reason string `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit and not shown to tenants. Default: changed by the API."`
 
 	zeros        []string       // the numbers of the policy that were given as 0, which the fields have as absent
-	settleFaults []schema.Fault // of settle as it was given
+	recordFaults []schema.Fault // of settle and fair as they were given
 }
 
 // UnmarshalJSON reads a body and notes which numbers are 0.
@@ -41,14 +42,14 @@ func (b *policyBody) UnmarshalJSON(raw []byte) error {
 		return err
 	}
 	b.zeros = zeros(raw, schema.PolicyFields())
-	b.Settle, b.settleFaults = settleOf(raw)
+	b.recordFaults = parseRecords(raw, &b.Policy)
 	return nil
 }
 
 // TransformSchema describes the body: the name and the scope have defaults here, and a window has two spellings.
 func (*policyBody) TransformSchema(r huma.Registry, s *huma.Schema) *huma.Schema {
 	describeInput(s, schema.PolicyFields())
-	describeSettle(r)
+	describeRecords(r)
 	s.Required = nil
 	s.Extensions = map[string]any{"required": []string{"limit"}}
 	redescribe(s.Properties["name"], "Default: made from the tier or the tenant and the endpoint.")
@@ -90,16 +91,24 @@ func (b *policyBody) Resolve(huma.Context) []error {
 		textField{"org", b.Org}, textField{"orgId", b.OrgID},
 		textField{"endpoint", b.Endpoint}, textField{"endpointPattern", b.Pattern})...)
 	p := b.policy()
-	for _, f := range b.settleFaults {
+	for _, f := range b.recordFaults {
 		faults = append(faults, fault("body."+f.Path, f.Message, nil))
 	}
 	for _, f := range schema.WithZeros(policy.Faults(p.Policy), schema.PolicyFields(), b.zeros) {
-		if len(b.settleFaults) > 0 && strings.HasPrefix(f.Path, "settle") {
+		if field, _, _ := strings.Cut(f.Path, "."); b.faultyRecord(field) {
 			continue // a consequence
 		}
 		faults = append(faults, fault("body."+b.spelled(f.Path), f.Message, nil))
 	}
 	return faults
+}
+
+// faultyRecord reports whether a record was given with faults.
+func (b *policyBody) faultyRecord(field string) bool {
+	return slices.ContainsFunc(b.recordFaults, func(f schema.Fault) bool {
+		name, _, _ := strings.Cut(f.Path, ".")
+		return name == field
+	})
 }
 
 // spelled returns the name that the caller has used for a field.

@@ -99,6 +99,29 @@ var constraints = map[string]InvalidError{
 		Field:   "soft_only",
 		Problem: "must not be true beside settle, because a limit that never denies keeps no budget",
 	},
+	"policies_fair_scope": {
+		Field:   "scope",
+		Problem: "must be global or endpoint beside fair, because only from these several tenants spend",
+	},
+	"policies_fair_algorithm": {
+		Field: "algorithm",
+		Problem: "must be token_bucket beside fair, because shares are tokens per second and only a token_bucket refills " +
+			"by the second",
+	},
+	"policies_fair_soft_only": {
+		Field:   "soft_only",
+		Problem: "must not be true beside fair, because a limit that never denies has nothing to share",
+	},
+	"policies_fair_window_size": {
+		Field:   "window_size",
+		Problem: "must be at most 3599 beside fair, because shares are divided every second and a quota is used over hours",
+	},
+	"policies_fair_limit": {
+		Field: "limit",
+		Problem: "must be at least 10 for each second of window_size beside fair, because a smaller rate has too few tokens " +
+			"a second to share",
+	},
+	"policies_fair_burst":  {Field: "burst", Problem: "must be at least what refills in a second beside fair"},
 	"policies_slot_active": {Field: "slot", Problem: schema.FieldNamed(schema.PolicyFields(), "slot").Must()},
 
 	"overrides_subject": {

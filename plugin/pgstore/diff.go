@@ -61,9 +61,9 @@ func Compare(current, desired []Policy) (Diff, error) {
 // equal reports whether two policies with defaults filled in are the same.
 func (p Policy) equal(other Policy) bool {
 	costs := p.Cost == nil && other.Cost == nil || p.Cost != nil && other.Cost != nil && *p.Cost == *other.Cost
-	settles := p.Settle.Equal(other.Settle)
-	p.Cost, other.Cost, p.Settle, other.Settle = nil, nil, nil, nil
-	return costs && settles && p == other
+	records := p.Settle.Equal(other.Settle) && p.Fair.Equal(other.Fair)
+	p.Cost, other.Cost, p.Settle, other.Settle, p.Fair, other.Fair = nil, nil, nil, nil, nil, nil
+	return costs && records && p == other
 }
 
 // canonical returns the key with the canonical spelling of its endpoint, so that names of parameters do not matter. The

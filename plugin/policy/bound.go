@@ -96,6 +96,7 @@ type Policy struct {
 	Row      int64 // id of the database row; 0 for a policy of the config
 
 	Settle *settle.Rule // charges what a request really used; nil: it costs what it reserves
+	Fair   *Fair        // divides the bucket among tenants; nil: who comes first is served first
 
 	pattern int // index of Endpoint among the config's patterns; -1 for every endpoint, and for a row's
 	Limit   limit.Limit
@@ -119,6 +120,9 @@ func (p *Policy) Describe() string {
 	text = fmt.Sprintf("%s (%s) %s", text, spec.Algorithm, PerScope(p.Scope.String()))
 	if p.Settle != nil {
 		text += ", " + p.Settle.Describe()
+	}
+	if p.Fair != nil {
+		text += ", " + p.Fair.Record.Describe()
 	}
 	if p.Description != "" {
 		text += ": " + p.Description

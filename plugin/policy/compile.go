@@ -94,6 +94,9 @@ func (r *row) normalized() PolicyRow {
 	if r.Settle != nil {
 		out.Limit.Settle = r.Settle.Spec()
 	}
+	if r.Fair != nil {
+		out.Limit.Fair = r.Fair.Record
+	}
 	return out
 }
 
@@ -199,6 +202,9 @@ func compileLimit(config schema.Limit) (Policy, error) {
 			return Policy{}, err
 		}
 	}
+	if config.Fair != nil {
+		p.Fair = newFair(config.Fair, &p.Limit)
+	}
 	p.quota = p.quotaItem()
 	return p, nil
 }
@@ -247,7 +253,7 @@ func (in PolicyRow) valid(p Policy) bool {
 		(in.Tier == "") != (in.Tenant == "") &&
 		isAmong(modes, l.Mode) && isAmong(failModes, l.FailMode) && isAmong(accuracies, l.Accuracy) &&
 		isNote(in.PublicNote) && isNote(l.Description) && len(l.Description) <= maxDescription &&
-		(l.Settle == nil || p.settles(l)) &&
+		(l.Settle == nil || p.settles(l)) && (l.Fair == nil || p.divides(l)) &&
 		(l.Cost == nil || *l.Cost >= 0 && *l.Cost <= maxCost && (l.SoftOnly || p.Cost <= p.Limit.Capacity()))
 }
 

@@ -43,9 +43,10 @@ func (n Needs) union(other Needs) Needs {
 	}
 }
 
-// addPolicy adds what one policy needs beside a tenant.
+// addPolicy adds what one policy needs. A policy of a tier needs a tenant too.
 func (n *Needs) addPolicy(p *Policy) {
 	n.Cost = true
+	n.Tenant = n.Tenant || p.Fair != nil
 	if p.Settle != nil && p.Settle.ReserveHeader() != "" {
 		n.addReserve(p.Settle.ReserveHeader())
 	}

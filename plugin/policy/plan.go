@@ -54,6 +54,7 @@ type Resolution struct {
 	UserRequired bool // a limit per user applies as the config enforces or rehearses it, but the request names no user
 
 	Settles bool // the policy of a bound settles: the request ends with a settlement
+	Fair    bool // the policy of a bound is shared fairly
 
 	Banned   bool         // deny, whatever Bounds are
 	Until    limit.Micros // end of a ban; 0: it is permanent
@@ -227,6 +228,7 @@ func (p *Plan) appendBound(policy *Policy, id *identity.Identity, cost int64, r 
 	if policy.Cost >= 0 {
 		bound.Cost = policy.Cost
 	}
+	r.Fair = r.Fair || policy.Fair != nil
 	if policy.Settle != nil {
 		r.Settles, bound.Cost = true, p.reserve(policy.Settle, id, bound.Cost)
 	}

@@ -2,7 +2,6 @@ package policysync
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"time"
 
@@ -122,17 +121,16 @@ func (c *codec) optional(p **int64) {
 	*p = &n
 }
 
-// settle visits how a policy settles, as JSON; an empty text stands for a policy that does not.
-func (c *codec) settle(s **schema.Settle) {
+// record visits a record as JSON; an empty text stands for none.
+func (c *codec) record(r schema.RecordField) {
 	text := ""
-	if *s != nil && !c.reading {
-		text = (*s).JSON()
+	if present := r.Get(); present != nil && !c.reading {
+		text = present.JSON()
 	}
 	if c.text(&text); !c.reading || text == "" {
 		return
 	}
-	*s = new(schema.Settle)
-	if json.Unmarshal([]byte(text), *s) != nil {
+	if r.Decode([]byte(text)) != nil {
 		c.fail()
 	}
 }

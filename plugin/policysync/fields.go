@@ -84,8 +84,8 @@ func visitFields[T any](c *codec, fields []savedField[T], row *T) {
 			c.boolean(to)
 		case *time.Time:
 			c.instant(to)
-		case **schema.Settle:
-			c.settle(to)
+		default:
+			c.record(schema.RecordIn(to))
 		}
 	}
 }
@@ -137,10 +137,10 @@ func scanFields[T any](texts internedTexts, id *int64, fields []schema.Field[T],
 			to = append(to, boolean{field})
 		case *time.Time:
 			to = append(to, instant{field})
-		case **schema.Settle:
-			to = append(to, settling{field})
-		default: // **int64
+		case **int64:
 			to = append(to, field)
+		default:
+			to = append(to, record{schema.RecordIn(field)})
 		}
 	}
 	return to

@@ -25,7 +25,7 @@ import (
 //	36  CRC-32C of the header up to here, uint32
 const (
 	magic        = "RLPOLICY"
-	format       = formatSettle
+	format       = formatFair
 	fileHeader   = 40
 	maxRecord    = 128 << 10 // bytes of a row: more than all its texts at their longest
 	bufferLength = 256 << 10
@@ -40,6 +40,7 @@ const (
 	formatDescription        // adds the description of policies
 	formatTag                // adds the tag of overrides
 	formatSettle             // adds how policies settle
+	formatFair               // adds how policies are shared fairly
 )
 
 // fieldsSince lists the fields that a saved row has since a format; before the first of these it has all the others,
@@ -53,6 +54,7 @@ var fieldsSince = []struct {
 	{formatDescription, "description"},
 	{formatTag, "tag"},
 	{formatSettle, "settle"},
+	{formatFair, "fair"},
 }
 
 var (

@@ -132,7 +132,7 @@ func TestAFileOfALaterFormatIsAnError(t *testing.T) {
 	whole := encoded(t, built(t, crowd(1)))
 	for _, version := range []uint32{0, format + 1} {
 		binary.LittleEndian.PutUint32(whole[len(magic):], version)
-		want := fmt.Sprintf("it has format %d; this program reads formats 1 to 6", version)
+		want := fmt.Sprintf("it has format %d; this program reads formats 1 to 7", version)
 		if _, err := decode(bytes.NewReader(whole), 100); err == nil || err.Error() != want {
 			t.Errorf("format %d: %v, want %s", version, err, want)
 		}
@@ -183,6 +183,10 @@ func draw(t *rapid.T, v reflect.Value) {
 		}
 		for i := range v.Len() {
 			draw(t, v.Index(i))
+		}
+	case reflect.Map:
+		if rapid.Bool().Draw(t, "given") {
+			v.Set(reflect.ValueOf(rapid.MapOfN(rapid.String(), rapid.Int64(), 1, 3).Draw(t, "entries")))
 		}
 	case reflect.String:
 		v.SetString(rapid.String().Draw(t, "text"))

@@ -89,9 +89,9 @@ func TestANodeReadsEveryFieldOfAPolicyFromTheDatabase(t *testing.T) {
 		}
 		version := w.write(`INSERT INTO rate_limiter.policies (namespace, name, tenant, scope, endpoint, "limit", window_size,
 			algorithm, burst, soft_threshold_pct, hard_threshold_pct, soft_only, mode, cost, fail_mode, accuracy, description,
-			public_note, settle) SELECT namespace, name, tenant, scope, endpoint, "limit", window_size, algorithm, burst,
+			public_note, settle, fair) SELECT namespace, name, tenant, scope, endpoint, "limit", window_size, algorithm, burst,
 			soft_threshold_pct, hard_threshold_pct, coalesce(soft_only, false), mode, cost, fail_mode, accuracy, description,
-			public_note, settle FROM jsonb_populate_record(NULL::rate_limiter.policies, $1)`, row)
+			public_note, settle, fair FROM jsonb_populate_record(NULL::rate_limiter.policies, $1)`, row)
 		for read := range n.await(version).Policies() {
 			if read.Name == p.Name && !reflect.DeepEqual(read.Policy, p) {
 				t.Errorf("%+v, want %+v", read.Policy, p)

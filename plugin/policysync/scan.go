@@ -1,7 +1,6 @@
 package policysync
 
 import (
-	"encoding/json"
 	"math"
 	"time"
 	"unicode/utf8"
@@ -57,19 +56,12 @@ func (b boolean) ScanBool(v pgtype.Bool) error {
 	return nil
 }
 
-// settling scans how a policy settles. What cannot be decoded becomes a record without sources, which is a fault of its
-// row and of no other.
-type settling struct{ to **schema.Settle }
+// record scans a record. What cannot be decoded becomes a faulty record, which is a fault of its row and of no other.
+type record struct{ to schema.RecordField }
 
 // ScanBytes implements pgtype.BytesScanner.
-func (s settling) ScanBytes(text []byte) error {
-	if *s.to = nil; text == nil {
-		return nil
-	}
-	*s.to = new(schema.Settle)
-	if json.Unmarshal(text, *s.to) != nil {
-		**s.to = schema.Settle{}
-	}
+func (r record) ScanBytes(text []byte) error {
+	_ = r.to.Decode(text) // the row's own check reports it
 	return nil
 }
 

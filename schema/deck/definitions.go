@@ -17,6 +17,7 @@ type limitKey struct{ namespace, list, name, endpoint string }
 type definition struct {
 	limit  schema.Limit
 	settle string // how it settles, in words; "": it does not
+	fair   string // how it is shared, in words; "": not fairly
 	where  string
 	line   int
 }
@@ -37,16 +38,21 @@ func (v *validator) compareList(
 	for i, l := range limits {
 		at := docpath.Item(path+".limits", i)
 		key.namespace, key.name, key.endpoint = c.Namespace, l.Name, l.Endpoint
-		here := definition{countingPart(l, c), "", docpath.Join(e.path, at), config.Line(at)}
+		here := definition{
+			limit: countingPart(l, c), where: docpath.Join(e.path, at), line: config.Line(at),
+		}
 		if l.Settle != nil {
 			here.settle = l.Settle.Describe()
+		}
+		if l.Fair != nil {
+			here.fair = l.Fair.Describe()
 		}
 		first, ok := v.definitions[key]
 		if !ok {
 			v.definitions[key] = here
 			continue
 		}
-		if first.limit != here.limit || first.settle != here.settle {
+		if first.limit != here.limit || first.settle != here.settle || first.fair != here.fair {
 			v.report(here.line, here.where, Warning, fmt.Sprintf(
 				"defines limit %s of namespace %s otherwise than %s in line %d (%s there, %s here): both use the same counter; "+
 					"give it another name, or one of the configs another namespace",
@@ -81,6 +87,9 @@ func (d *definition) describe() string {
 	}
 	if d.settle != "" {
 		text += ", " + d.settle
+	}
+	if d.fair != "" {
+		text += ", " + d.fair
 	}
 	return text
 }

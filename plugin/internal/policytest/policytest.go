@@ -85,15 +85,18 @@ func configMessage(t *testing.T, c Case) string {
 // interface that drops a new field.
 func Full(t *testing.T) []schema.Policy {
 	t.Helper()
-	hard, soft := full(t), full(t)
+	hard, soft, fair := full(t), full(t), full(t)
 	hard.SoftOnly, soft.HardThresholdPct, soft.Settle = false, 0, nil // soft_only excludes the other two
-	soft.Name += "-soft"
-	for _, p := range []schema.Policy{hard, soft} {
+	hard.Fair, soft.Fair, fair.SoftOnly = nil, nil, false
+	fair.Scope, fair.Limit.Limit = schema.ScopeGlobal, schema.LeastFairRate*fair.WindowSize
+	soft.Name, fair.Name = soft.Name+"-soft", fair.Name+"-fair"
+	all := []schema.Policy{hard, soft, fair}
+	for _, p := range all {
 		if faults := policy.Faults(p); len(faults) > 0 {
 			t.Fatalf("a full policy is faulty: %v", faults)
 		}
 	}
-	return []schema.Policy{hard, soft}
+	return all
 }
 
 // full returns a policy with a value in every field.
@@ -116,6 +119,8 @@ func full(t *testing.T) (p schema.Policy) {
 				Sources: []schema.SettleSource{{From: "log.ai.*.usage.prompt_tokens", Weight: 1}, {From: "shared.n", Weight: 4}},
 				Reserve: 10, ReserveHeader: "X-Max-Tokens", ReserveMax: 50, RefundOn: []int64{502, 503}, Timeout: 60,
 			}
+		case **schema.Fair:
+			*field = &schema.Fair{Weights: map[string]int64{"gold": 10, "a b": 2}, Default: 3}
 		default:
 			t.Fatalf("%s is a %T, for which there is no value", f.Name, field)
 		}
