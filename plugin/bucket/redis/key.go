@@ -54,6 +54,15 @@ func appendLog(b []byte, k *policy.Key) []byte {
 	return b
 }
 
+// appendDemand appends the Redis key that holds what nodes report about a bucket that is shared fairly.
+func appendDemand(b []byte, k *policy.Key) []byte {
+	b = appendPart(append(appendSubject(b, k), ":fair:"...), k.Policy)
+	if k.Endpoint != "" {
+		b = appendPart(append(b, ':'), k.Endpoint)
+	}
+	return b
+}
+
 // appendNodes appends the Redis key that holds the nodes which use the namespace.
 func appendNodes(b []byte, namespace string) []byte {
 	return append(appendPart(append(b, "rl:"...), namespace), ":{n}"...)
