@@ -40,6 +40,17 @@ type Observer interface {
 	Observe(d *decision.Decision)
 }
 
+// Shares keeps tenants to their fair shares of limits that they share (package plugin/bucket/share).
+type Shares interface {
+	// Cap sets the statuses of the bounds of d that the tenant's shares deny at an instant, and returns how many bounds
+	// are to be taken: none if an enforced one denies. It moves bounds in shadow that its shares would deny behind those
+	// to be taken. It must not block.
+	Cap(d *decision.Decision, at limit.Micros) (take int)
+	// Count counts a decision as demand. It must not block, and must not keep d or anything that d refers to except
+	// strings.
+	Count(d *decision.Decision)
+}
+
 // Reservations keeps what requests have reserved in limits that settle (package plugin/reservation).
 type Reservations interface {
 	// Keep is called with the decision of an admitted request. It returns the token by which the log phase settles what
@@ -54,7 +65,8 @@ type Path struct {
 	Now       func() limit.Micros // decides which overrides are in force; nil: there are none
 	Elapsed   func() limit.Micros // a monotonic clock that times takes; nil: they are not timed
 	Buckets   Buckets
-	Meta      *Meta // nil: none
+	Shares    Shares // nil: limits with shares are limits as others
+	Meta      *Meta  // nil: none
 	Renderer  *response.Renderer
 	Observers []Observer
 
@@ -127,14 +139,19 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	case d.Identity.UserDenied && d.Resolution.UserRequired:
 		d.DenyOrRecord(decision.UserMissing, 0)
 	}
-	if len(d.Resolution.Bounds) > 0 {
+	if take := len(d.Resolution.Bounds); take > 0 {
 		d.Grow()
-		started := readClock(p.Elapsed)
-		if err := p.Buckets.Take(ctx, d.Resolution.Bounds, d.Statuses); err != nil {
-			return errors.Join(fmt.Errorf("take %d bounds: %w", len(d.Statuses), err), p.readAndFault(ctx, facts, x))
+		started, fair := readClock(p.Elapsed), d.Resolution.Fair && p.Shares != nil
+		if fair {
+			take = p.Shares.Cap(d, now)
+		}
+		if err := p.Buckets.Take(ctx, d.Resolution.Bounds[:take], d.Statuses[:take]); err != nil {
+			return errors.Join(fmt.Errorf("take %d bounds: %w", take, err), p.readAndFault(ctx, facts, x))
 		}
 		d.Took = readClock(p.Elapsed) - started
-		d.Combine()
+		if d.Combine(); fair {
+			p.Shares.Count(d)
+		}
 		if d.Resolution.Settles && !d.Denied() && p.Reservations != nil {
 			x.Reservation = p.Reservations.Keep(d)
 		}

@@ -6,7 +6,8 @@
 // For Redis the decorators stand in this order: package addresses chooses the bucket that counts an address; package
 // lease answers from leases and remembered denials; package outage calls Redis (package redis) and, where Redis does
 // not answer, applies fail modes with this node's share in memory (package memory). Redis is one, or a pair of which
-// the second keeps the buckets of addresses.
+// the second keeps the buckets of addresses. Beside them stands package share, which keeps tenants to their fair shares
+// of a bucket.
 //
 // Elsewhere: settings of processes, metrics, which policies apply, and the path of a request.
 package bucket
@@ -22,6 +23,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/outage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/share"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -54,6 +56,7 @@ type Options struct {
 type Stores struct {
 	options   Options
 	local     *memory.Store
+	shares    *share.Store // of local
 	breakers  *outage.Breakers
 	redis     *redis.Registry
 	operators *redis.Registry // see OpenOperators
@@ -71,6 +74,7 @@ func New(ctx context.Context, o Options) *Stores {
 	return &Stores{
 		options:   o,
 		local:     memory.New(memory.Options{Now: o.Now, MaxBuckets: o.MaxBuckets}),
+		shares:    share.New(share.Options{Now: o.Elapsed}),
 		breakers:  breakers,
 		redis:     redis.NewRegistry(o.Log, gates{breakers}),
 		operators: redis.NewRegistry(slog.New(slog.DiscardHandler), nil),
@@ -93,6 +97,38 @@ func (s *Stores) Open(config *schema.Config) (buckets store.Store, release func(
 	if config.Strategy != schema.StrategyRedis {
 		return s.local, func() {}, nil
 	}
+	used, releaseShared, err := s.use(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	view := used.outage.View(outage.ViewOptions{
+		Namespace: config.Namespace, SharePct: int(config.LocalSharePct), Nodes: s.options.Nodes,
+	})
+	buckets = used.lease.View(view)
+	if used.addresses != nil {
+		buckets = used.addresses.View(buckets, view.Local())
+	}
+	return buckets, func() {
+		view.Close()
+		releaseShared()
+	}, nil
+}
+
+// OpenShares returns what keeps tenants to their fair shares of the buckets of a config. release and errors are those
+// of [Stores.Open].
+func (s *Stores) OpenShares(config *schema.Config) (shares *share.Store, release func(), err error) {
+	if config.Strategy != schema.StrategyRedis {
+		return s.shares, func() {}, nil
+	}
+	used, release, err := s.use(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	return used.shares, release, nil
+}
+
+// use opens the Redis of a config with its decorators, and returns the function that releases them.
+func (s *Stores) use(config *schema.Config) (used *shared, release func(), err error) {
 	pair, closeRedis, err := s.connect(config)
 	if err != nil {
 		return nil, nil, err
@@ -104,17 +140,7 @@ func (s *Stores) Open(config *schema.Config) (buckets store.Store, release func(
 		used = s.start(pair)
 	}
 	used.uses++
-	view := used.outage.View(outage.ViewOptions{
-		Namespace: config.Namespace, SharePct: int(config.LocalSharePct), Nodes: s.options.Nodes,
-	})
-	buckets = used.lease.View(view)
-	if used.addresses != nil {
-		buckets = used.addresses.View(buckets, view.Local())
-	}
-	return buckets, func() {
-		view.Close()
-		s.release(used, closeRedis)
-	}, nil
+	return used, func() { s.release(used, closeRedis) }, nil
 }
 
 // Shared is the store that all nodes share, as Redis has it: without leases or remembered denials in front, and without
@@ -179,6 +205,7 @@ func (s *Stores) Run(ctx context.Context) error {
 	var sweeping sync.WaitGroup
 	sweeping.Go(func() { s.report("sweeping buckets", s.local.Run(ctx)) })
 	sweeping.Go(func() { s.report("measuring stalls", s.breakers.Run(ctx)) })
+	sweeping.Go(func() { s.report("dividing limits", s.shares.Run(ctx)) })
 	defer sweeping.Wait()
 	connected, disconnect := context.WithCancel(context.WithoutCancel(ctx))
 	defer disconnect()

@@ -2,6 +2,7 @@ package bucket
 
 import (
 	"context"
+	"crypto/rand"
 	"sync"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/outage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/share"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -24,6 +26,7 @@ type shared struct {
 	redis  redisPair
 	outage *outage.Store
 	lease  *lease.Store
+	shares *share.Store
 	// addresses bounds how many of them have buckets; nil: any number
 	addresses *addresses.Budget
 	uses      int
@@ -48,6 +51,9 @@ func (s *Stores) start(opened *redis.Pair) *shared {
 			Now: s.options.Elapsed, Nodes: guarded, Policies: leasable{s.options.LeaseShare}, Observer: guarded,
 			SharePct: s.options.LeaseShare,
 		}),
+		shares: share.New(share.Options{
+			Now: s.options.Elapsed, Exchange: exchange{pair.main}, Node: rand.Text(),
+		}),
 	}
 	if s.options.MaxAddresses >= 0 {
 		made.addresses = addresses.New(addresses.Options{
@@ -59,6 +65,7 @@ func (s *Stores) start(opened *redis.Pair) *shared {
 	watching, leave := context.WithCancel(s.ctx)
 	var leases, watchers sync.WaitGroup
 	leases.Go(func() { s.report("renewing leases", made.lease.Run(leasing)) })
+	leases.Go(func() { s.report("dividing limits", made.shares.Run(leasing)) })
 	watchers.Go(func() { s.report("watching Redis", guarded.Run(watching)) })
 	watchers.Go(func() { s.report("sweeping fallback buckets", fallback.Run(watching)) })
 	made.end = func() {
@@ -69,6 +76,22 @@ func (s *Stores) start(opened *redis.Pair) *shared {
 	}
 	s.open[pair] = made
 	return made
+}
+
+// exchange carries the messages of nodes that share a limit.
+type exchange struct{ redis *redis.Store }
+
+// ReportDemand implements share.Exchange.
+func (e exchange) ReportDemand(
+	ctx context.Context, key *policy.Key, node string, report []byte,
+) (share.Answer, error) {
+	answer, err := e.redis.ReportDemand(ctx, key, node, report)
+	return share.Answer(answer), err
+}
+
+// PublishCaps implements share.Exchange.
+func (e exchange) PublishCaps(ctx context.Context, key *policy.Key, node string, caps []byte) (bool, error) {
+	return e.redis.PublishCaps(ctx, key, node, caps)
 }
 
 // leasable are the policies that may be leased, by the share of a limit that may be out on lease.
@@ -102,6 +125,9 @@ func (s *Stores) release(used *shared, closeRedis func()) {
 	})
 }
 
+// LocalShares returns the numbers of fair shares of configs with strategy local.
+func (s *Stores) LocalShares() share.Stats { return s.shares.Stats() }
+
 // Local returns the numbers of the buckets of configs with strategy local.
 func (s *Stores) Local() memory.Stats { return s.local.Stats() }
 
@@ -116,6 +142,7 @@ type Stats struct {
 	Outage      outage.Stats
 	Lease       lease.Stats
 	Addresses   addresses.Stats
+	Shares      share.Stats
 }
 
 // Stats returns the numbers of every Redis in use, in no order. A Redis of several pairs is listed for each, its own
@@ -135,7 +162,7 @@ func (s *Stores) Stats() []Stats {
 	}
 	for pair, shared := range s.open {
 		main := statsOf(pair.main)
-		main.Outage, main.Lease = shared.outage.Stats(), shared.lease.Stats()
+		main.Outage, main.Lease, main.Shares = shared.outage.Stats(), shared.lease.Stats(), shared.shares.Stats()
 		holder := &main
 		if pair.second != nil {
 			second := statsOf(pair.second)

@@ -56,7 +56,7 @@ type CheckStatus struct {
 	Remaining  *int64    `json:"remaining,omitempty"`
 	Reset      time.Time `json:"reset,omitzero"`
 	RetryAfter int64     `json:"retry_after,omitempty"`
-	Source     string    `json:"source"                doc:"What answered; unanswered: nothing did, and the limit's fail mode decided."                  enum:"memory,redis,lease,local,unanswered"`
+	Source     string    `json:"source"                doc:"What answered; unanswered: nothing did, and the limit's fail mode decided."                  enum:"memory,redis,lease,local,fair_share,unanswered"`
 	Failure    string    `json:"failure,omitempty"     doc:"Why Redis did not."`
 	PublicNote string    `json:"public_note,omitempty" doc:"The note about the policy for the org."`
 }

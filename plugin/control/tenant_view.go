@@ -117,6 +117,7 @@ func withBuckets(path *admit.Path, policies *policy.Plan, buckets admit.Buckets)
 		Now:        path.Now,
 		Elapsed:    path.Elapsed,
 		Buckets:    buckets,
+		Shares:     path.Shares,
 		Meta:       path.Meta,
 		Renderer:   path.Renderer,
 		Observers:  path.Observers,

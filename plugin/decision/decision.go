@@ -23,10 +23,12 @@ const (
 	Redis                    // the buckets that all nodes share
 	Leased                   // tokens that this node has leased from Redis, or a denial that it remembers
 	Local                    // this node's share of the limit, in this process, while Redis is unavailable
+	FairShare                // the cap of the tenant's fair share denies; the bucket was not called
+	Sources    = iota        // the number of sources
 )
 
 func (s Source) String() string {
-	return [...]string{"unanswered", "memory", "redis", "lease", "local"}[s]
+	return [...]string{"unanswered", "memory", "redis", "lease", "local", "fair_share"}[s]
 }
 
 // Failure is the reason why the shared store did not answer for a bound.
@@ -125,12 +127,13 @@ const (
 	MetaLimited                  // denied: the tenant exceeds this node's meta_limit
 	Banned                       // denied: an override bans the tenant, user, credential or address
 	HeaderRepeated               // denied: a trusted header came with more than one value
+	ShareExceeded                // of one bound in records and metrics: the cap of the tenant's fair share denied
 )
 
 func (r Reason) String() string {
 	return [...]string{
 		"counted", "tenant_missing", "user_missing", "internal_fault", "config_fault", "store_away", "meta_limited", "banned",
-		"header_repeated",
+		"header_repeated", "fair_share",
 	}[r]
 }
 

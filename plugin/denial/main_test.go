@@ -38,6 +38,7 @@ var (
 	denies     = decision.Status{Source: decision.Redis, Wait: 1_500_000}
 	deniesLong = decision.Status{Source: decision.Memory, Wait: 60 * limit.Second}
 	localNo    = decision.Status{Source: decision.Local, Failure: decision.TimedOut, Wait: limit.Second}
+	shareNo    = decision.Status{Source: decision.FairShare, Wait: limit.Second}
 	unanswered = decision.Status{Failure: decision.Unavailable, Wait: 2 * limit.Second}
 )
 

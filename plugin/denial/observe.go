@@ -56,7 +56,9 @@ func causeOf(d *decision.Decision, i int) (cause, bool) {
 		c.answer = c.wait == d.RetryAfter
 		return c, d.Reason == decision.StoreAway && decision.Denies(bound, status)
 	}
-	c.answer = i == d.Binding
+	if c.answer = i == d.Binding; status.Source == decision.FairShare {
+		c.reason = decision.ShareExceeded
+	}
 	return c, !status.Admits()
 }
 

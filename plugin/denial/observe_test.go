@@ -55,6 +55,10 @@ func TestADenialIsRecordedForEachPolicyThatDenies(t *testing.T) {
 			"acme daily quota enforce 1 1\nacme minute quota enforce 1 0\n",
 		},
 		{"a share while Redis is unavailable", decided("acme", answered{minute, localNo}), "acme minute quota enforce 1 1\n"},
+		{
+			"a fair share", decided("acme", answered{minute, shareNo}, answered{trial, shareNo}),
+			"acme minute fair_share enforce 1 1\nacme trial fair_share shadow 1 0\n",
+		},
 		{"shadow", decided("acme", answered{minute, admits}, answered{trial, denies}), "acme trial quota shadow 1 0\n"},
 		{
 			"log beside enforce",

@@ -120,6 +120,9 @@ func (l *Limiter) start(config *schema.Config, o *Options) error {
 	group, ctx := errgroup.WithContext(ctx)
 	var err error
 	l.path.Buckets, _, err = all.Open(config) // closed when all ends
+	if err == nil {
+		l.path.Shares, _, err = all.OpenShares(config)
+	}
 	if err == nil && config.MetaLimit > 0 {
 		own := memory.New(memory.Options{Now: l.path.Now, MaxBuckets: o.MaxBuckets})
 		if l.path.Meta, err = admit.NewMeta(config.MetaLimit, config.Namespace, own); err == nil {

@@ -123,6 +123,19 @@ func (k unverifiedKey) folded() unverifiedKey {
 	return k
 }
 
+// cappedKey identifies a policy whose caps deny, or would in its mode.
+type cappedKey struct {
+	policy string
+	mode   policy.Mode
+}
+
+func (k cappedKey) values() []string { return []string{k.policy, k.mode.String()} }
+
+func (k cappedKey) folded() cappedKey {
+	k.policy = other
+	return k
+}
+
 // unavailableKey holds a policy's name.
 type unavailableKey string
 

@@ -11,6 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
 )
@@ -26,6 +28,7 @@ func full(t *testing.T) *Metrics {
 	m.Observe(banned)
 	m.Observe(decided(t, "gold", answered{daily, denies}))
 	m.Observe(decided(t, "gold", answered{daily, unanswered}))
+	m.Observe(decided(t, "gold", answered{daily, decision.Status{Source: decision.FairShare, Wait: limit.Second}}))
 	exempt := decided(t, "gold")
 	exempt.Resolution.Exemption.By = "tenant"
 	exempt.RecordExemption()
@@ -117,6 +120,7 @@ degraded_seconds_total{store="redis:6379"} 21.5
 denial_events_dropped_total{reason="queue_full",sink="file"} 52
 denial_events_total{sink="file"} 51
 events_total 1000
+fair_share_failed_exchanges_total 104
 foreign_values_total{store="redis:6379"} 25
 lease_failures_total{store="redis:6379"} 71
 lease_refunds_total{store="redis:6379"} 65

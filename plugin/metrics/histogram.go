@@ -25,7 +25,7 @@ func (a sourceSet) add(one decision.Source) sourceSet { return a | 1<<one }
 
 // durationHistograms holds histograms of the time until the buckets of a request had answered.
 type durationHistograms struct {
-	bySource [1 << (decision.Local + 1)]prometheus.Observer
+	bySource [1 << decision.Sources]prometheus.Observer
 }
 
 func (h *durationHistograms) init(to prometheus.Registerer) {
@@ -33,7 +33,7 @@ func (h *durationHistograms) init(to prometheus.Registerer) {
 		Name: prefix + "check_duration_seconds",
 		Help: "Seconds until all buckets of a request had answered, by source: memory (of the process), redis, " +
 			"lease (leased tokens, or a remembered denial), local (this node's share of a limit while Redis is away), " +
-			"mixed, or none.",
+			"fair_share (a cap denied), mixed, or none.",
 		Buckets:                     durationBuckets,
 		NativeHistogramBucketFactor: 1.1,
 	}, []string{"source"})
@@ -47,11 +47,10 @@ func (a sourceSet) String() string {
 	switch a {
 	case 0, 1 << decision.Unanswered:
 		return "none"
-	case 1 << decision.Memory, 1 << decision.Redis, 1 << decision.Leased, 1 << decision.Local:
-		for one := decision.Memory; one <= decision.Local; one++ {
-			if a == 1<<one {
-				return one.String()
-			}
+	}
+	for one := decision.Memory; one < decision.Sources; one++ {
+		if a == 1<<one {
+			return one.String()
 		}
 	}
 	return "mixed"

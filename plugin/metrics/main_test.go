@@ -98,6 +98,7 @@ func everySource() Sources {
 				{Name: "file", Written: 51, Dropped: map[string]uint64{"queue_full": 52}, Queued: 53, Failing: true},
 			}}
 		},
+		Shares: func() Shares { return Shares{Limits: 101, Leads: 102, Tenants: 103, Failed: 104} },
 		Usage: func() Usage {
 			return Usage{
 				Stored: 91, Dropped: map[string]uint64{"room": 92}, Failed: 93, Waiting: 94, OldestSeconds: 95.5, Rows: 96,

@@ -51,6 +51,7 @@ type Metrics struct {
 	fallbacks     counters[failureKey]
 	unverified    counters[unverifiedKey]
 	unavailable   counters[unavailableKey]
+	capped        counters[cappedKey]
 	overrides     counters[overrideKey]
 	exempt        counters[exemptKey]
 	settlements   settlements
@@ -110,6 +111,9 @@ func (m *Metrics) countDecisions() {
 		"Bounds of admitted requests that were checked only against this node's share (local) or not at all (open), "+
 			"because the shared store did not answer.",
 		"policy", "fail_mode")
+	m.capped.init(m.registry, "fair_share_denials_total",
+		"Requests that a policy denied because their tenant had used its share, or would have in shadow or log mode.",
+		"policy", "mode")
 	m.unavailable.init(m.registry, "unavailable_total",
 		"Requests denied only because the shared store did not answer, once for each policy that fails closed.",
 		"policy")

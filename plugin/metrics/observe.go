@@ -106,6 +106,9 @@ func (m *Metrics) observeBound(d *decision.Decision, bound *policy.Bound, status
 			by = &m.denials
 		}
 		by.with(policyKey{policy: p.Name, scope: p.Scope, tier: d.Resolution.Tier}).Inc()
+		if status.Source == decision.FairShare {
+			m.capped.with(cappedKey{p.Name, p.Mode}).Inc()
+		}
 	case status.Source == decision.Local && status.Failure != decision.NoFailure && bound.Enforced() && !d.Denied():
 		m.unverified.with(unverifiedKey{p.Name, policy.FailLocal}).Inc()
 	}

@@ -27,6 +27,8 @@ type Sources struct {
 	Reservations func() Reservations
 	// Denial is set if denials are recorded.
 	Denial func() Denial
+	// Shares is set if limits can be shared fairly.
+	Shares func() Shares
 	// Usage is set if usage is reported.
 	Usage func() Usage
 }
@@ -154,6 +156,9 @@ func (s *Sources) collectors() []prometheus.Collector {
 	}
 	if s.Denial != nil {
 		all = append(all, denialCollector{s.Denial})
+	}
+	if s.Shares != nil {
+		all = append(all, sourceCollector[Shares]{s.Shares, sharesNumbers})
 	}
 	if s.Usage != nil {
 		all = append(all, usageCollector{sourceCollector[Usage]{s.Usage, usageNumbers}})

@@ -47,6 +47,8 @@ func published(t testing.TB) []struct {
 			tokens, egress)
 	}
 	full := status(149_321, 7654*second, 6543*second)
+	capped := status(149_321, 400_000, 400_000)
+	capped.Source = decision.FairShare
 	softShared := soft(7654 * second)
 	shown := schema.Config{ShowSharedLimits: true, KongHeaders: true}
 	return []struct {
@@ -139,6 +141,9 @@ func published(t testing.TB) []struct {
 		{"shared_shown_allowed", shown, beside(roomy, status(14_932, 7654*second, 0)), false},
 		{"shared_shown_soft", shown, beside(roomy, softShared), false},
 		{"shared_shown_denied", shown, beside(roomy, full), false},
+		{"share_used", schema.Config{KongHeaders: true}, beside(make(answers, len(roomy)), capped), false},
+		{"share_used_grpc", schema.Config{}, beside(make(answers, len(roomy)), capped), true},
+		{"share_used_shown", shown, beside(make(answers, len(roomy)), capped), false},
 		{"config_fault_grpc", schema.Config{}, without(decision.ConfigFault, true), true},
 	}
 }

@@ -94,6 +94,9 @@ func (re *Renderer) body(d *decision.Decision, wait int64, r *Response) {
 // appends the name alone.
 func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 	bound := &d.Resolution.Bounds[d.Binding]
+	if d.Statuses[d.Binding].Source == decision.FairShare {
+		return fairDetail(b, bound, wait)
+	}
 	if !re.shows(bound) {
 		return sharedDetail(b, d, wait)
 	}
@@ -164,6 +167,13 @@ func sharedDetail(b []byte, d *decision.Decision, wait int64) []byte {
 	b = append(b, "', which all clients share, has no room. Try again in "...)
 	b = strconv.AppendInt(b, wait, 10)
 	return append(b, " s."...)
+}
+
+// fairDetail appends the detail of a denial by a fair share, without its size: it changes every second, and would show
+// what other tenants demand.
+func fairDetail(b []byte, bound *policy.Bound, wait int64) []byte {
+	b = append(append(append(b, "Your share of a shared limit, '"...), bound.Policy.Name...), "', is used up. Try again in "...)
+	return append(strconv.AppendInt(b, wait, 10), " s."...)
 }
 
 // denying appends the names of all policies that deny: those without room (checked), or those that could not be

@@ -85,7 +85,9 @@ func New(ctx context.Context, o Options) *Engine {
 
 // Sources returns the sources of the engine's metrics.
 func (e *Engine) Sources() metrics.Sources {
-	sources := metrics.Sources{Buckets: e.buckets, Stores: e.shared, Limits: e.limits}
+	sources := metrics.Sources{
+		Buckets: e.buckets, Stores: e.shared, Limits: e.limits, Shares: e.shares,
+	}
 	if e.Rows != nil {
 		sources.Policies = func() metrics.Policies { return policyNumbers(e.Rows.Stats()) }
 		sources.Overrides = e.overrides
@@ -127,6 +129,17 @@ func (e *Engine) Build(config schema.Config, plan *policy.Plan) (*admit.Path, fu
 		return nil, nil, err
 	}
 	path.Buckets = buckets
+	shares, releaseShares, err := e.Stores.OpenShares(&config)
+	if err != nil {
+		release()
+		return nil, nil, err
+	}
+	path.Shares = shares
+	releaseBuckets := release
+	release = func() {
+		releaseShares()
+		releaseBuckets()
+	}
 	if e.Reservations != nil {
 		keeper, err := e.keeper(&config, buckets, release)
 		if err != nil {

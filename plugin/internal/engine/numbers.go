@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/share"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 )
 
@@ -18,6 +19,20 @@ func (e *Engine) shared() []metrics.Store {
 		list = append(list, storeNumbers(&stats))
 	}
 	return list
+}
+
+// shares returns the numbers of limits that are shared fairly.
+func (e *Engine) shares() metrics.Shares {
+	var sum metrics.Shares
+	add := func(s share.Stats) {
+		sum.Limits, sum.Leads, sum.Tenants = sum.Limits+s.Limits, sum.Leads+s.Leads, sum.Tenants+s.Tenants
+		sum.Failed += s.Failed
+	}
+	add(e.Stores.LocalShares())
+	for _, stats := range e.Stores.Stats() {
+		add(stats.Shares)
+	}
+	return sum
 }
 
 // storeNumbers converts the numbers of one store.

@@ -1,0 +1,249 @@
+// Package share keeps tenants to their fair shares of limits that they share: limits of the scopes global and endpoint
+// with the field fair.
+//
+// A [Store] counts on this node what each tenant demands of each such limit: what was admitted, and what the limit or a
+// cap denied. Five times a second it reports the demand of the last second to the other nodes. One of them leads: it
+// divides the limit (package fair) and publishes the result. Each node then caps each tenant, at the part of its share
+// that is the node's part of its demand.
+//
+// A cap is a predicate: [Store.Cap] compares, before any bucket is called, and a request that it denies spends nothing.
+// [Store.Count] charges what was admitted to the cap. A cap ends after a second, so without news of the leader the
+// bucket alone decides. No request ever waits for another node.
+//
+// Requests without a tenant share one share, so that many addresses do not make many shares.
+//
+// Elsewhere: the arithmetic (package fair), the messages' way through Redis (package redis), and which limits are
+// shared (package policy).
+package share
+
+import (
+	"context"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/fair"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// Exchange carries messages between the nodes that share a limit, by the clock of a store that they share.
+type Exchange interface {
+	// ReportDemand keeps a node's report for a second, and returns the caps in force with the time that they have left;
+	// none: nil. It makes the node lead if no other does. A leading node also gets the reports of all nodes, its own
+	// included.
+	ReportDemand(ctx context.Context, key *policy.Key, node string, report []byte) (Answer, error)
+	// PublishCaps puts caps in force for a second, if the node leads, and reports whether it does.
+	PublishCaps(ctx context.Context, key *policy.Key, node string, caps []byte) (leads bool, err error)
+}
+
+// Answer is the answer to a report: what the leading node has published, or what it needs to do so.
+type Answer struct {
+	Leads   bool
+	Caps    []byte
+	Lasts   time.Duration // of Caps
+	Reports [][]byte      // where Leads
+}
+
+// Options configures a Store. Now must be set.
+type Options struct {
+	Now      func() limit.Micros // a monotonic clock
+	Exchange Exchange            // nil: this node is alone
+	Node     string              // names this node among those of Exchange
+
+	MaxLimits  int // buckets that are shared fairly; 0: 1000. Others have no caps
+	MaxTenants int // tenants that are counted, over all limits; 0: 100,000. Others are counted together, without caps
+}
+
+const (
+	defaultLimits, defaultTenants = 1000, 100_000
+
+	// period is the interval of reports, and periods the number of them over which demand is measured.
+	period, periods = limit.Second / 5, 5
+	// capLife is the time for which caps are in force.
+	capLife = limit.Second
+	// shards is the number of locks of one limit.
+	shards = 16
+)
+
+// Store counts demand and enforces caps. It is safe for concurrent use. Make it with New.
+type Store struct {
+	options Options
+	seed    maphash.Seed
+	wake    chan struct{} // has room for one
+
+	mu     sync.Mutex // of those that replace pools
+	pools  atomic.Pointer[map[policy.Key]*pool]
+	known  atomic.Int64 // tenants of all pools
+	capped atomic.Uint64
+	failed atomic.Uint64
+}
+
+// pool is what tenants demand of one bucket.
+type pool struct {
+	key    policy.Key
+	fair   atomic.Pointer[policy.Fair] // of the request that was counted last
+	left   atomic.Int64                // tokens in the bucket, and 1; 0: not seen in this period
+	shards [shards]shard
+	others tenant // beyond the bound
+
+	until atomic.Int64 // the caps are in force until then
+	caps  atomic.Pointer[fair.Caps]
+
+	// Of Step alone.
+	ended   limit.Micros          // the last period
+	lengths [periods]limit.Micros // of the last periods
+	at      int                   // the oldest of them
+
+	leads atomic.Bool  // this node divides the limit
+	over  atomic.Int64 // tenants that demand more than their caps
+}
+
+// inForce reports whether the caps are in force.
+func (p *pool) inForce(now limit.Micros) bool { return int64(now) < p.until.Load() }
+
+type shard struct {
+	mu      sync.RWMutex
+	tenants map[string]*tenant
+}
+
+// New returns a store without demand.
+func New(o Options) *Store {
+	if o.MaxLimits <= 0 {
+		o.MaxLimits = defaultLimits
+	}
+	if o.MaxTenants <= 0 {
+		o.MaxTenants = defaultTenants
+	}
+	s := &Store{options: o, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1)}
+	s.pools.Store(&map[policy.Key]*pool{})
+	return s
+}
+
+// Cap implements admit.Shares.
+func (s *Store) Cap(d *decision.Decision, at limit.Micros) (take int) {
+	bounds, now, denied := d.Resolution.Bounds, s.options.Now(), false
+	take = len(bounds)
+	for i := 0; i < take; {
+		wait := s.wait(d, &bounds[i], now)
+		status := decision.Status{
+			Status: limit.Status{Used: bounds[i].Policy.Limit.Capacity(), Reset: at + wait},
+			Wait:   wait, Now: at, Source: decision.FairShare,
+		}
+		switch {
+		case wait == 0:
+			i++
+		case bounds[i].Enforced():
+			d.Statuses[i], denied = status, true
+			i++
+		default: // nothing before take is decided yet, but what denies before i
+			take--
+			bound := bounds[i]
+			copy(bounds[i:take], bounds[i+1:take+1])
+			bounds[take], d.Statuses[take] = bound, status
+		}
+	}
+	if denied {
+		return 0
+	}
+	return take
+}
+
+// wait returns the time until the cap of a bound admits a request, at most a second; 0: now.
+func (s *Store) wait(d *decision.Decision, b *policy.Bound, now limit.Micros) limit.Micros {
+	if !counts(b) {
+		return 0
+	}
+	p := (*s.pools.Load())[b.Key]
+	if p == nil || !p.inForce(now) {
+		return 0
+	}
+	t := s.find(p, tenantOf(d))
+	if t == nil {
+		return 0
+	}
+	return t.wait(now)
+}
+
+// counts reports whether a bound demands tokens of a limit that is shared fairly. A cost that the limit never holds is
+// no demand.
+func counts(b *policy.Bound) bool {
+	return b.Policy.Fair != nil && b.Cost > 0 && b.Cost <= b.Policy.Limit.Capacity()
+}
+
+// tenantOf returns the tenant of a request, or "" if it has none.
+func tenantOf(d *decision.Decision) string {
+	if d.Identity.Tenant.Kind != identity.Tenant {
+		return ""
+	}
+	return d.Identity.Tenant.ID
+}
+
+// Count implements admit.Shares.
+func (s *Store) Count(d *decision.Decision) {
+	now := s.options.Now()
+	for i := range d.Resolution.Bounds {
+		if b := &d.Resolution.Bounds[i]; counts(b) {
+			s.count(d, b, &d.Statuses[i], now)
+		}
+	}
+}
+
+func (s *Store) count(d *decision.Decision, b *policy.Bound, status *decision.Status, now limit.Micros) {
+	p := (*s.pools.Load())[b.Key]
+	if p == nil {
+		if p = s.addPool(&b.Key, b.Policy.Fair, now); p == nil {
+			return
+		}
+	}
+	if b.Override == 0 && b.Penalty == 0 {
+		if p.fair.Load() != b.Policy.Fair {
+			p.fair.Store(b.Policy.Fair)
+		}
+		switch status.Source {
+		case decision.Memory, decision.Redis, decision.Leased:
+			p.left.Store(status.Remaining + 1)
+		}
+	}
+	name := tenantOf(d)
+	t, added := s.find(p, name), false
+	if t == nil {
+		t, added = s.addTenant(p, name)
+	}
+	if weight := b.Policy.Fair.Weight(d.Resolution.Tier); t.weight.Load() != weight {
+		t.weight.Store(weight)
+	}
+	if added {
+		p.capNew(t, now)
+	}
+	switch {
+	case status.Source == decision.FairShare:
+		t.capped.Add(b.Cost)
+		s.capped.Add(1)
+	case status.Source == decision.Unanswered && status.Failure == decision.NoFailure:
+		t.elsewhere.Add(b.Cost) // another bound denied before
+	case status.Source != decision.Unanswered && !status.Admits():
+		t.denied.Add(b.Cost)
+	case d.Denied():
+		t.elsewhere.Add(b.Cost)
+	default:
+		if t.admitted.Add(b.Cost); p.inForce(now) {
+			t.charge(b.Cost, now)
+		}
+	}
+}
+
+func (s *Store) shardOf(p *pool, name string) *shard {
+	return &p.shards[maphash.String(s.seed, name)%shards]
+}
+
+// find returns a tenant that is counted, or nil.
+func (s *Store) find(p *pool, name string) *tenant {
+	in := s.shardOf(p, name)
+	in.mu.RLock()
+	defer in.mu.RUnlock()
+	return in.tenants[name]
+}

@@ -1,0 +1,207 @@
+package share
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/fair"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+// Run ends periods until ctx ends, which is not an error.
+func (s *Store) Run(ctx context.Context) error {
+	tick := time.NewTicker(time.Duration(period) * time.Microsecond)
+	defer tick.Stop()
+	for {
+		if len(*s.pools.Load()) == 0 {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-s.wake:
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			s.Step(ctx)
+		}
+	}
+}
+
+// exchanges is the number of limits whose messages are under way at once.
+const exchanges = 16
+
+// Step ends a period: it reports the demand of all limits, and sets their caps. It is not called concurrently with
+// itself.
+func (s *Store) Step(ctx context.Context) {
+	pools, places := *s.pools.Load(), make(chan struct{}, exchanges)
+	var running sync.WaitGroup
+	for _, p := range pools {
+		now := s.options.Now()
+		report, tenants := s.endPeriod(p, now)
+		if len(tenants) == 0 && report.Small.Tokens == 0 {
+			s.drop(p)
+			continue
+		}
+		places <- struct{}{}
+		running.Go(func() {
+			defer func() { <-places }()
+			s.exchange(ctx, p, &report, tenants, now)
+		})
+	}
+	running.Wait()
+}
+
+// drop removes a pool without tenants.
+func (s *Store) drop(p *pool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fewer := maps.Clone(*s.pools.Load())
+	delete(fewer, p.key)
+	s.pools.Store(&fewer)
+}
+
+// counted is a tenant with its demand per second.
+type counted struct {
+	*tenant
+	fair.Demand
+}
+
+// endPeriod ends the period of a pool, and returns the demand per second of all its tenants.
+func (s *Store) endPeriod(p *pool, now limit.Micros) (fair.Report, []counted) {
+	p.lengths[p.at], p.ended = max(now-p.ended, 0), now
+	length := limit.Micros(0)
+	for _, one := range p.lengths {
+		length += one
+	}
+	seconds := float64(max(length, limit.Second)) / float64(limit.Second)
+	var tenants []counted
+	s.endPeriods(p, func(t *tenant, sum demand) {
+		weight := float64(max(t.weight.Load(), 1))
+		tenants = append(tenants, counted{t, fair.Demand{Tokens: sum.tokens / seconds, Usable: sum.usable / seconds, Weight: weight}})
+	})
+	others := p.others.endPeriod(p.at)
+	p.at = (p.at + 1) % periods
+	r := fair.Report{Left: float64(p.left.Swap(0) - 1), Named: map[fair.ID]fair.Demand{}}
+	r.Small = fair.Demand{Tokens: others.tokens / seconds, Usable: others.usable / seconds}
+	if others.tokens > 0 {
+		r.Small.Weight = 1
+	}
+	slices.SortFunc(tenants, func(a, b counted) int { return cmp.Compare(b.Tokens, a.Tokens) })
+	small := fair.SmallShare * p.fair.Load().Rate / float64(p.nodes())
+	for i := range tenants {
+		if t := &tenants[i]; i < fair.MaxNamed && t.Tokens >= small {
+			r.Named[t.id] = t.Demand
+		} else {
+			r.Small = r.Small.Plus(t.Demand)
+		}
+	}
+	return r, tenants
+}
+
+// nodes returns the number of nodes that reported last.
+func (p *pool) nodes() int {
+	if caps := p.caps.Load(); caps != nil {
+		return max(caps.Nodes, 1)
+	}
+	return 1
+}
+
+// exchange reports the demand of a pool, divides the limit if this node leads, and sets the caps.
+func (s *Store) exchange(ctx context.Context, p *pool, r *fair.Report, tenants []counted, now limit.Micros) {
+	if s.options.Exchange == nil {
+		p.leads.Store(true)
+		p.setCaps(fair.Merge(p.limit(), []fair.Report{*r}), tenants, now, now+capLife)
+		return
+	}
+	answer, err := s.options.Exchange.ReportDemand(ctx, &p.key, s.options.Node, r.Append(nil))
+	leads := err == nil && answer.Leads
+	defer func() { p.leads.Store(leads) }()
+	var caps fair.Caps
+	switch {
+	case err != nil:
+	case answer.Leads:
+		caps = s.divide(p, answer.Reports)
+		leads, err = s.options.Exchange.PublishCaps(ctx, &p.key, s.options.Node, caps.Append(nil))
+		if answer.Lasts = time.Second; err == nil && !leads {
+			return // another node leads now
+		}
+	case answer.Caps == nil:
+		return
+	default:
+		caps, err = fair.ParseCaps(answer.Caps)
+	}
+	if err != nil {
+		s.failed.Add(1)
+		return
+	}
+	p.setCaps(caps, tenants, now, now+limit.Micros(answer.Lasts.Microseconds()))
+}
+
+// divide divides the limit of a pool by the reports of all nodes. A report that it cannot read does not count.
+func (s *Store) divide(p *pool, messages [][]byte) fair.Caps {
+	reports := make([]fair.Report, 0, len(messages))
+	for _, message := range messages {
+		if report, err := fair.ParseReport(message); err == nil {
+			reports = append(reports, report)
+		} else {
+			s.failed.Add(1)
+		}
+	}
+	return fair.Merge(p.limit(), reports)
+}
+
+func (p *pool) limit() fair.Limit {
+	rules := p.fair.Load()
+	return fair.Limit{Rate: rules.Rate, Capacity: rules.Capacity, Left: -1}
+}
+
+// setCaps sets the caps of all tenants at this node.
+func (p *pool) setCaps(caps fair.Caps, tenants []counted, now, until limit.Micros) {
+	l := p.limit()
+	over := int64(0)
+	for i := range tenants {
+		t := &tenants[i]
+		if math.IsInf(caps.Level, 1) {
+			t.setCap(0, now)
+			continue
+		}
+		tokens := caps.At(l, t.id, t.Weight, t.Tokens)
+		if t.setCap(tokens, now); t.Tokens > tokens {
+			over++
+		}
+	}
+	p.over.Store(over)
+	p.caps.Store(&caps)
+	p.until.Store(int64(until))
+}
+
+// Stats holds the numbers of a store.
+type Stats struct {
+	Denied  uint64 // requests that caps denied, or would have in shadow
+	Failed  uint64 // exchanges with other nodes
+	Limits  int    // buckets with demand
+	Leads   int    // of those, the ones whose limits this node divides
+	Tenants int    // that demand more of a bucket than their caps
+}
+
+// Stats returns the numbers.
+func (s *Store) Stats() Stats {
+	pools := *s.pools.Load()
+	n := Stats{Denied: s.capped.Load(), Failed: s.failed.Load(), Limits: len(pools)}
+	for _, p := range pools {
+		if p.leads.Load() {
+			n.Leads++
+		}
+		if p.inForce(s.options.Now()) {
+			n.Tenants += int(p.over.Load())
+		}
+	}
+	return n
+}

@@ -1,0 +1,240 @@
+package share
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// world is some nodes that share one limit of 1000 tokens a second, on a virtual clock. Requests go through the real
+// decision path to a bucket that all nodes share, with or without leases in front. A board stands for Redis.
+type world struct {
+	t     *testing.T
+	now   limit.Micros
+	board *board
+	nodes []*node
+	next  int // node of the next request
+}
+
+// node is one node of a world.
+type node struct {
+	path   admit.Path
+	shares *Store
+	leases *lease.Store // nil: none
+	dead   bool
+	offset limit.Micros // of its clock
+	phase  limit.Micros // of its periods
+}
+
+// rules are what a world limits.
+type rules struct {
+	nodes  int
+	leased bool
+	unfair bool // the bucket alone
+	burst  int64
+	mode   string
+	own    int64 // a limit of each tenant per second; 0: none
+	spread bool  // the clocks of nodes differ
+}
+
+const rate = 1000
+
+func newWorld(t *testing.T, r rules) *world {
+	t.Helper()
+	config := schema.Config{
+		Tiers: []schema.Tier{{Name: "essentials"}, {Name: "enterprise"}},
+		Global: schema.Global{Limits: []schema.Limit{{
+			Name: "all", Scope: schema.ScopeGlobal, Limit: rate, WindowSize: 1, Burst: r.burst, Mode: r.mode,
+			Fair: &schema.Fair{Weights: map[string]int64{"enterprise": 3}},
+		}}},
+	}
+	if r.own > 0 {
+		own := schema.Limit{Name: "own", Scope: schema.ScopeTenant, Limit: r.own, WindowSize: 1, Burst: max(r.own/10, 1)}
+		for i := range config.Tiers {
+			config.Tiers[i].Limits = []schema.Limit{own}
+		}
+	}
+	config = config.WithDefaults()
+	if err := config.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	plan, err := policy.ForCallers(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, now: 1000 * limit.Second}
+	w.board = &board{world: w, leader: map[policy.Key]message{}, caps: map[policy.Key]message{},
+		reports: map[policy.Key]map[string]message{}}
+	bucket := memory.New(memory.Options{Now: func() limit.Micros { return w.now }})
+	for i := range max(r.nodes, 1) {
+		n := &node{phase: limit.Micros(i) * 37_000 % period}
+		if r.spread {
+			n.offset = limit.Micros(i) * 3600 * limit.Second
+		}
+		now := func() limit.Micros { return w.now + n.offset }
+		o := Options{Now: now, Node: string(rune('a' + i)), Exchange: w.board}
+		if r.nodes == 0 {
+			o.Exchange = nil
+		}
+		n.shares = New(o)
+		n.path.Now, n.path.Buckets, n.path.Renderer = now, bucket, response.New(config, nil)
+		if !r.unfair {
+			n.path.Shares = n.shares
+		}
+		if r.leased {
+			n.leases = lease.New(bucket, lease.Options{Now: now, Nodes: liveNodes(max(r.nodes, 1))})
+			n.path.Buckets = n.leases.View(bucket)
+		}
+		n.path.Policies.Store(plan)
+		w.nodes = append(w.nodes, n)
+	}
+	return w
+}
+
+type liveNodes int
+
+// LeaseNodes implements lease.Nodes.
+func (n liveNodes) LeaseNodes(string) int { return int(n) }
+
+// client is a tenant that sends requests at an even rate, from an instant on.
+type client struct {
+	tenant, tier string
+	perSecond    float64
+	from         limit.Micros // since the start of the run
+	until        limit.Micros // 0: to the end
+
+	due      float64
+	admitted []int // in each second
+	exchange admit.Exchange
+}
+
+// total returns how many requests were admitted in the seconds from one to another, 0: the last.
+func (c *client) total(from, to int) (sum int) {
+	for _, n := range c.admitted[from:cmp.Or(to, len(c.admitted))] {
+		sum += n
+	}
+	return sum
+}
+
+// run lets clients send for some seconds. each is called every millisecond; nil: nothing is.
+func (w *world) run(seconds int, each func(at limit.Micros), clients ...*client) {
+	w.t.Helper()
+	began := w.now
+	for _, c := range clients {
+		c.admitted = make([]int, seconds)
+	}
+	const step = limit.Second / 1000
+	for at := limit.Micros(0); at < limit.Micros(seconds)*limit.Second; at += step {
+		w.now = began + at
+		if each != nil {
+			each(at)
+		}
+		w.step()
+		for _, c := range clients {
+			if at < c.from || c.until > 0 && at >= c.until {
+				continue
+			}
+			for c.due += c.perSecond / 1000; c.due >= 1; c.due-- {
+				if w.send(c) {
+					c.admitted[at/limit.Second]++
+				}
+			}
+		}
+	}
+	w.now = began + limit.Micros(seconds)*limit.Second
+}
+
+// step ends the periods that are due, and renews leases.
+func (w *world) step() {
+	for _, n := range w.nodes {
+		if n.dead {
+			continue
+		}
+		if (w.now-n.phase)%period == 0 {
+			n.shares.Step(w.t.Context())
+		}
+		if n.leases != nil {
+			n.leases.Step(w.t.Context(), w.now+n.offset)
+		}
+	}
+}
+
+// send sends a request to the next node that lives, and reports whether it is admitted.
+func (w *world) send(c *client) bool {
+	w.t.Helper()
+	n := w.nodes[w.next%len(w.nodes)]
+	for w.next++; n.dead; w.next++ {
+		n = w.nodes[w.next%len(w.nodes)]
+	}
+	request := &admit.CallerRequest{Caller: identity.Caller{Tenant: c.tenant, Tier: cmp.Or(c.tier, "essentials")}}
+	if err := n.path.Admit(w.t.Context(), request, &c.exchange); err != nil {
+		w.t.Fatal(err)
+	}
+	return !c.exchange.Decision.Denied()
+}
+
+// board keeps the messages of nodes, as the script demand.lua does in Redis.
+type board struct {
+	world *world
+	away  bool
+
+	leader, caps map[policy.Key]message
+	reports      map[policy.Key]map[string]message
+}
+
+type message struct {
+	text []byte
+	ends limit.Micros
+}
+
+var errAway = errors.New("the board is away")
+
+// ReportDemand implements Exchange.
+func (b *board) ReportDemand(_ context.Context, key *policy.Key, node string, report []byte) (Answer, error) {
+	if b.away {
+		return Answer{}, errAway
+	}
+	now := b.world.now
+	if b.reports[*key] == nil {
+		b.reports[*key] = map[string]message{}
+	}
+	b.reports[*key][node] = message{report, now + limit.Second}
+	a := Answer{}
+	if caps := b.caps[*key]; caps.ends > now {
+		a.Caps, a.Lasts = caps.text, time.Duration(caps.ends-now)*time.Microsecond
+	}
+	if leader := b.leader[*key]; leader.ends > now && string(leader.text) != node {
+		return a, nil
+	}
+	a.Leads = true
+	b.leader[*key] = message{[]byte(node), now + limit.Second*6/10}
+	for _, one := range b.reports[*key] {
+		if one.ends > now {
+			a.Reports = append(a.Reports, one.text)
+		}
+	}
+	return a, nil
+}
+
+// PublishCaps implements Exchange.
+func (b *board) PublishCaps(_ context.Context, key *policy.Key, node string, caps []byte) (bool, error) {
+	if b.away {
+		return false, errAway
+	}
+	if leader := b.leader[*key]; leader.ends <= b.world.now || string(leader.text) != node {
+		return false, nil
+	}
+	b.caps[*key] = message{caps, b.world.now + limit.Second}
+	return true, nil
+}
