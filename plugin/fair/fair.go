@@ -1,7 +1,7 @@
 // Package fair divides a limit among the tenants that spend from one bucket.
 //
 // [Fill] is weighted max-min fairness, also called water-filling: every tenant gets what it demands, up to one level
-// times its weight, and the level is as high as the limit allows. So nobody gets less because another tenant demands
+// times its weight, and the level is as high as the limit allows. So no tenant gets less because another demands
 // more, and what one tenant does not use goes to the others.
 //
 // [Divide] adds two rules. Tenants with little demand have no cap, because there may be many of them: what they demand,

@@ -93,7 +93,7 @@ func TestTheOrderOfTenantsDoesNotMatter(t *testing.T) {
 	})
 }
 
-func TestBelowFourFifthsOfTheRateNobodyIsCapped(t *testing.T) {
+func TestBelowFourFifthsOfTheRateThereAreNoCaps(t *testing.T) {
 	l := Limit{Rate: 1000, Capacity: 1000, Left: -1}
 	if level, capped := Divide(l, []Demand{{799, 799, 1}}, Demand{}); capped || !math.IsInf(level, 1) {
 		t.Errorf("a demand of 799 is capped at %v", level)
