@@ -18,8 +18,18 @@ import (
 // columns is the width of a page in Grafana.
 const columns = 24
 
-// publishedFile is the file that lists the names, types and labels of the plugin's metrics.
-const publishedFile = "../../plugin/metrics/testdata/metrics.golden"
+// publishers lists the packages whose golden files have the names, types and labels of metrics.
+var publishers = []string{"metrics", "usagestore", "quota", "abusestore"}
+
+// published returns the metrics of all publishers.
+func published(t *testing.T) promtest.Published {
+	t.Helper()
+	all := promtest.Published{}
+	for _, name := range publishers {
+		maps.Copy(all, promtest.ReadPublished(t, "../../plugin/"+name+"/testdata/metrics.golden"))
+	}
+	return all
+}
 
 // dashboard is the part of a dashboard that the tests need.
 type dashboard struct {
@@ -97,8 +107,7 @@ func TestEveryPanelHasAUnitAndADescriptionAndOverlapsNoOther(t *testing.T) {
 var variableUse = regexp.MustCompile(`\$\{?(\w+)`)
 
 func TestEveryExpressionUsesPublishedMetricsAndVariablesOfItsPage(t *testing.T) {
-	names := promtest.ReadPublished(t, publishedFile)
-	maps.Copy(names, promtest.ReadPublished(t, "../../plugin/abusestore/testdata/metrics.golden"))
+	names := published(t)
 	forEachDashboard(t, func(t *testing.T, _ string, page *dashboard) {
 		defined := map[string]bool{"__rate_interval": true, "__range": true}
 		used := map[string]bool{"datasource": true} // every panel has it
