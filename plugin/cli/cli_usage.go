@@ -9,7 +9,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-var usageCommands = []*command{usageShowCommand, usageTopCommand, usageExportCommand}
+var usageCommands = []*command{usageShowCommand, usageTopCommand, usageExportCommand, usageNoticesCommand}
 
 var usageShowCommand = &command{
 	words: "usage show", args: "TENANT", brief: "show what a tenant has used by minute, hour or day", least: 1, most: 1,
