@@ -155,6 +155,14 @@ bench: ## Measure decisions, with other limiters, through the socket and on seve
 		plugin/internal/compare/notes.md spec/testdata/benchmarks.md <$(CACHE)/bench.txt >$(BENCH_TABLE)
 	@echo "the tables: $(BENCH_TABLE)"
 
+.PHONY: bench-usage
+bench-usage: ## Measure the usage history of 10,000 tenants, in a Postgres on the disk (6 min)
+	@mkdir -p $(CACHE)
+	@set -o pipefail; PGTEST_DURABLE=1 $(GO) test -run '^$$' -bench HistoryOfManyTenants -benchtime 1x -timeout 60m \
+		./plugin/usagestore | tee $(CACHE)/bench-usage.txt
+	@$(GO) run ./plugin/internal/benchtable -command 'make bench-usage' plugin/usagestore/testdata/benchmarks.md \
+		<$(CACHE)/bench-usage.txt
+
 # BENCH_KONG has further flags: see bin/bench-kong -help. A Kong without a database needs -print-config first.
 .PHONY: bench-kong
 bench-kong: build ## Measure the plugin behind a Kong (KONG=http://HOST:PORT ADMIN=URL REDIS=HOST:PORT), or behind the stand-in

@@ -83,7 +83,11 @@ func ids() (uid, gid int, err error) {
 // folder creates a temporary folder for the user that postgres runs as. Its path is short, because the path of a unix
 // socket has at most 107 bytes.
 func folder() (string, error) {
-	dir, err := os.MkdirTemp(memoryFolder())
+	parent, prefix := "", "pg"
+	if os.Getenv(durable) == "" {
+		parent, prefix = memoryFolder()
+	}
+	dir, err := os.MkdirTemp(parent, prefix)
 	if err != nil || os.Geteuid() != 0 {
 		return dir, err
 	}

@@ -37,6 +37,12 @@ var settings = []string{
 	"log_min_messages=warning", "max_wal_size=256MB", "autovacuum=off",
 }
 
+// durable is the environment variable with which servers keep their data on the disk, as those of production do, with
+// the default settings: for benchmarks.
+const durable = "PGTEST_DURABLE"
+
+var durableSettings = []string{"max_connections=100", "log_min_messages=warning"}
+
 // Server controls one Postgres, running or not.
 type Server struct {
 	Host string // 127.0.0.1
@@ -129,7 +135,11 @@ func (s *Server) initialize() error {
 // run starts the process and waits until it answers.
 func (s *Server) run() error {
 	args := []string{"-D", s.data(), "-h", s.Host, "-p", strconv.Itoa(s.Port), "-k", s.Dir}
-	for _, setting := range settings {
+	chosen := settings
+	if os.Getenv(durable) != "" {
+		chosen = durableSettings
+	}
+	for _, setting := range chosen {
 		args = append(args, "-c", setting)
 	}
 	cmd, err := command("postgres", args...)

@@ -26,7 +26,7 @@ const testLock = 0x7465_7374
 
 // world is a database with a leader.
 type world struct {
-	*testing.T
+	testing.TB
 	dsn    string
 	pool   *pgxpool.Pool
 	leader *Leader
@@ -36,7 +36,13 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, dsn: pgtest.Shared(t).Database(t), log: &logText{}}
+	return worldOf(t, pgtest.Shared(t).Database(t))
+}
+
+// worldOf returns the world of a database.
+func worldOf(t testing.TB, dsn string) *world {
+	t.Helper()
+	w := &world{TB: t, dsn: dsn, log: &logText{}}
 	w.pool = pgtest.Pool(t, w.dsn)
 	w.kill.disarm()
 	w.leader = w.newLeader()
