@@ -20,6 +20,9 @@ var (
 		"Requests decided, by tenant, endpoint, tier of the limits, result, and mode of the plugin config. "+
 			"Only the busiest tenants have an org_id of their own, all others share other; (none) has no tenant.",
 		[]string{orgLabel, endpointLabel, "tier", "result", "mode"}, nil)
+	shadowDenied = prometheus.NewDesc(prefix+"tenant_shadow_denials_total",
+		"Requests that limits in shadow or log mode would have denied, by tenant; each request once.",
+		[]string{orgLabel}, nil)
 	bucketTokens = prometheus.NewDesc(prefix+"bucket_tokens",
 		"Tokens left in a busy tenant's own bucket at its last request; the fewest, if there are several of one scope.",
 		[]string{"scope", orgLabel, endpointLabel}, nil)
@@ -34,6 +37,7 @@ var (
 // Describe implements prometheus.Collector.
 func (t *tenants) Describe(to chan<- *prometheus.Desc) {
 	to <- requests
+	to <- shadowDenied
 	to <- bucketTokens
 	to <- usageRatio
 }
@@ -50,6 +54,9 @@ func (t *tenants) Collect(to chan<- prometheus.Metric) {
 	for _, who := range all {
 		for _, l := range who.lanes.Load().all {
 			l.collectResults(who.name, to)
+		}
+		if n := who.shadowDenied.Load(); n > 0 {
+			to <- prometheus.MustNewConstMetric(shadowDenied, prometheus.CounterValue, float64(n), who.name)
 		}
 		collectBuckets(who.name, who.bucketsAt(limit.Micros(now.UnixMicro())), to)
 	}

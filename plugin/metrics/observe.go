@@ -10,6 +10,9 @@ import (
 func (m *Metrics) Observe(d *decision.Decision) {
 	who, tier := m.tenants.byIdentity(&d.Identity), d.Resolution.Tier
 	m.tenants.count(who, laneKey{orNone(m.endpoint(d)), orNone(tier), d.Mode}, d.Result)
+	if d.ShadowDenied {
+		who.shadowDenied.Add(1)
+	}
 	m.observeIdentity(d)
 	switch {
 	case d.ShadowReason != decision.Counted:

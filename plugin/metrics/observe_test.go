@@ -47,7 +47,8 @@ denials_total{policy="minute",scope="tenant",tier="gold"} 1
 requests_total{mode="enforce",result="hard_throttled",tier="gold"} 1`},
 		{"a shadow", []answered{{minute, admits}, {trial, denies}}, `
 requests_total{mode="enforce",result="allowed",tier="gold"} 1
-shadow_denials_total{policy="trial",scope="user",tier="gold"} 1`},
+shadow_denials_total{policy="trial",scope="user",tier="gold"} 1
+tenant_shadow_denials_total 1`},
 		{"local and open admit unverified", []answered{{minute, localYes}, {open, unanswered}}, `
 fallback_activations_total{reason="redis_timeout"} 1
 fallback_activations_total{reason="redis_unavailable"} 1
@@ -98,6 +99,7 @@ func TestADenialForAnotherReasonThanAPolicyHasTheReasonAsItsPolicy(t *testing.T)
 requests_total{mode="enforce",result="hard_throttled",tier="(none)"} 1
 requests_total{mode="log",result="allowed",tier="gold"} 1
 shadow_denials_total{policy="(tenant_missing)",scope="(none)",tier="gold"} 1
+tenant_shadow_denials_total 1
 `
 	if got := counted(t, m); got != want {
 		t.Errorf("counted\n%s\nwant\n%s", got, want)

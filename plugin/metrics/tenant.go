@@ -29,8 +29,9 @@ type tenant struct {
 	scored uint64    // total at the last update of score
 	active time.Time // when new requests were last found
 
-	lanes atomic.Pointer[lanes]
-	addMu sync.Mutex
+	lanes        atomic.Pointer[lanes]
+	addMu        sync.Mutex
+	shadowDenied atomic.Uint64 // requests
 
 	mu      sync.Mutex
 	buckets []bucket
