@@ -106,7 +106,7 @@ func (v Verdict) Reason() string {
 		texts = append(texts, f.Text)
 	}
 	switch evidence := strings.Join(texts, "; "); {
-	case v.To > v.From:
+	case v.Flagged():
 		return fmt.Sprintf("%s, because %s", v.To.effect(), evidence)
 	case v.From.BanTime() > 0 && v.To == Tenth:
 		return fmt.Sprintf("%s, because %s is over", v.To.effect(), v.From.effect())
@@ -114,8 +114,6 @@ func (v Verdict) Reason() string {
 		return fmt.Sprintf("%s after %s, because it is exempt", v.To.effect(), v.From.effect())
 	case v.To < v.From:
 		return fmt.Sprintf("%s after %s, because it went without a flag", v.To.effect(), v.From.effect())
-	case v.Flagged():
-		return evidence
 	}
 	return "unsuspicious"
 }
