@@ -121,7 +121,15 @@ func TestEveryListOfAnEmptyDatabaseIsAnEmptyListAndNeverNull(t *testing.T) {
 	if !slices.ContainsFunc(reads, func(l listed) bool { return l.id == "list-audit" }) || len(reads) < 6 {
 		t.Fatalf("the description has the lists %v, want at least six and the audit among them", reads)
 	}
+	// The lists of one webhook are read after those of all, of which there are none.
+	ofOne := func(l listed) int { return strings.Count(l.path, "{id}") }
+	slices.SortStableFunc(reads, func(a, b listed) int { return ofOne(a) - ofOne(b) })
 	for _, list := range reads {
+		if ofOne(list) > 0 {
+			base, rest, _ := strings.Cut(list.path, "/{id}")
+			made := w.want(w.as("POST", base, hooked), http.StatusCreated)
+			list.path = made.Header().Get("Location") + rest
+		}
 		status, body := fetch(t, server, list.path)
 		if status != http.StatusOK {
 			t.Errorf("%s answers %d %s, want 200", list.id, status, body)

@@ -197,8 +197,8 @@ func (s *Store) RotateWebhook(ctx context.Context, c Change, id int64, now bool)
 	return secret, w, err
 }
 
-// TestWebhook adds a delivery with a test event, which the leader of `ratelimit serve` sends soon. A disabled webhook
-// is a ConflictError.
+// TestWebhook adds a delivery with a test event, which the leader of `ratelimit serve` sends soon, also if it waits after
+// a failure. A disabled webhook is a ConflictError.
 func (s *Store) TestWebhook(ctx context.Context, c Change, id int64) (Delivery, error) {
 	d, _, err := write(ctx, s, "test a webhook", c, func(tx pgx.Tx) (Delivery, error) {
 		w, err := oneWebhook(ctx, tx, id)
@@ -210,6 +210,10 @@ func (s *Store) TestWebhook(ctx context.Context, c Change, id int64) (Delivery, 
 		}
 		message := webhook.NewMessageID()
 		data, err := json.Marshal(map[string]any{"version": 1, "webhook": id})
+		if err != nil {
+			return Delivery{}, err
+		}
+		_, err = tx.Exec(ctx, `UPDATE rate_limiter.webhooks SET hold_until = NULL WHERE id = $1`, id)
 		if err != nil {
 			return Delivery{}, err
 		}

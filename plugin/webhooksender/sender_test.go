@@ -71,6 +71,23 @@ func TestATestEventArrives(t *testing.T) {
 	}
 }
 
+func TestATestIsSentAtOnceAlsoAfterAFailure(t *testing.T) {
+	w := newWorld(t)
+	r := w.newReceiver(status(500))
+	_, id := w.subscribe("acme", r.URL)
+	w.happen("acme", 1)
+	w.work()
+	w.work()
+	w.want(r, 1)
+	if _, err := w.store.TestWebhook(t.Context(), ann, id); err != nil {
+		t.Fatal(err)
+	}
+	w.work()
+	if got := w.want(r, 2)[1].events[0].Type; got != string(events.WebhookTest) {
+		t.Errorf("arrived: %s", got)
+	}
+}
+
 func TestAFailedDeliveryIsSentAgainWithGrowingDelaysAndTheSameIDAndBody(t *testing.T) {
 	w := newWorld(t)
 	r := w.newReceiver(status(500))
