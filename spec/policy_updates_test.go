@@ -1,0 +1,104 @@
+package spec
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// newKafka returns a Kafka with the topics of ratelimit serve, and its address.
+func newKafka(t *testing.T) (cluster *kfake.Cluster, broker string) {
+	t.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "policy.updates", "ratelimit.notices"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	return cluster, cluster.ListenAddrs()[0]
+}
+
+func TestEachChangeOfAPolicyReachesKafkaThoughTheProcessThatSendsIsKilled(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	cluster, broker := newKafka(t)
+	sent := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Observe: true, Count: -1})
+	first := p.serve("--kafka-brokers", broker)
+	first.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
+	if err := sent.Wait(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	const changes = 30
+	for i := range changes {
+		p.write(`UPDATE rate_limiter.policies SET "limit" = ` + strconv.Itoa(2000+i))
+		if i == changes/2 {
+			if err := first.cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			<-first.ended
+			p.serve("--kafka-brokers", broker)
+		}
+	}
+	consumer, err := kgo.NewClient(kgo.SeedBrokers(broker), kgo.ConsumeTopics("policy.updates"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer consumer.Close()
+	var ids []string
+	var limits []int
+	for len(limits) < changes+1 {
+		for _, r := range consumer.PollFetches(t.Context()).Records() {
+			var e struct {
+				ID   string
+				Data struct {
+					Kind  string
+					After struct{ Limit int }
+				}
+			}
+			if err := json.Unmarshal(r.Value, &e); err != nil {
+				t.Fatal(err)
+			}
+			if e.Data.Kind == "policy" && !slices.Contains(ids, e.ID) {
+				ids, limits = append(ids, e.ID), append(limits, e.Data.After.Limit)
+			}
+		}
+	}
+	if !slices.IsSorted(limits) || limits[0] != 1000 || limits[changes] != 2000+changes-1 {
+		t.Errorf("the topic has the limits %d, want those of all changes in their order", limits)
+	}
+}
+
+func TestServeEndsWhileKafkaHangs(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	cluster, broker := newKafka(t)
+	produced := make(chan struct{}, 1)
+	cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		select {
+		case produced <- struct{}{}:
+		default:
+		}
+		return nil, nil, true // no answer
+	})
+	a := p.serve("--kafka-brokers", broker)
+	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
+	<-produced
+	a.want(http.StatusOK, nil, http.MethodGet, "/v1/ratelimit/policies", "")
+	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-a.ended; err != nil {
+		t.Errorf("the process ended with %v", err)
+	}
+	if strings.Contains(a.log.String(), "panic") {
+		t.Error("the process panicked")
+	}
+}
