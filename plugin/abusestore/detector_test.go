@@ -141,6 +141,39 @@ func TestAForgivenTenantLosesItsStep(t *testing.T) {
 	}
 }
 
+func TestManyDifferentAddressesFlagATenantWhoseBaselineIsSmall(t *testing.T) {
+	w := newWorld(t)
+	stuffing := minute{admitted: 600, denied: 400, addresses: 128}
+	w.past("acme", repeat(3, stuffing)...)
+	w.detect(Shadow)
+	if got := w.step("acme"); got != "none" {
+		t.Errorf("without a baseline it is on %s", got)
+	}
+	w.exec(`UPDATE rate_limiter.abuse_tenants SET state = '{"step": "none",
+		"demand": {"mean": 900, "variance": 900, "learned": 200}, "users": {"mean": 1, "variance": 1, "learned": 200},
+		"addresses": {"mean": 12, "variance": 30, "learned": 200}, "credentials": {"mean": 1, "variance": 1, "learned": 200}}'`)
+	w.past("acme", repeat(3, stuffing)...)
+	w.detect(Shadow)
+	reason := w.text(`SELECT reason FROM rate_limiter.abuse_tenants`)
+	if got := w.step("acme"); got != "warn" || !strings.Contains(reason, "different addresses were denied in 5 minutes, usually 12") {
+		t.Errorf("it is on %s, because %s", got, reason)
+	}
+}
+
+// A penalty that is about to be made meets a tenant that is forgiven at that moment.
+func TestAPenaltyIsNotMadeForATenantThatWasForgivenMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	w.past("acme", repeat(8, scraped)...)
+	w.detect(Shadow)
+	p := penalized{Tenant: "acme", State: []byte(`{"step": "tenth"}`), Reason: "x", Now: w.now()}
+	if _, err := p.reconcile(t.Context(), w.keeper); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.penalties("acme"); got != "" {
+		t.Errorf("it has the penalties %q for a step that it is not on", got)
+	}
+}
+
 func TestANewLeaderScoresEveryMinuteOnce(t *testing.T) {
 	w := newWorld(t)
 	w.past("acme", repeat(6, scraped)...)

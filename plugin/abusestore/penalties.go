@@ -65,7 +65,7 @@ func (p *penalized) reconcile(ctx context.Context, session *pgx.Conn) (changed b
 		if !p.Has {
 			return false, nil
 		}
-		return true, p.set(ctx, session, `SELECT NULL::bigint, NULL::timestamptz
+		return true, p.set(ctx, session, s.Step, `SELECT NULL::bigint, NULL::timestamptz
 			FROM rate_limiter.lift_penalty($1, $2) WHERE $3::bigint IS NULL AND $4::timestamptz IS NULL`,
 			p.Tenant, "abuse detection: "+orCalm(p.Reason), nil, nil)
 	}
@@ -79,7 +79,7 @@ func (p *penalized) reconcile(ctx context.Context, session *pgx.Conn) (changed b
 	if isEnded || isMade {
 		return false, nil
 	}
-	return true, p.set(ctx, session, `SELECT rate_limiter.penalize($1, $3, $4, $2), $4::timestamptz`,
+	return true, p.set(ctx, session, s.Step, `SELECT rate_limiter.penalize($1, $3, $4, $2), $4::timestamptz`,
 		p.Tenant, "abuse detection: "+p.Reason, s.Step.Factor(), until)
 }
 
@@ -91,21 +91,26 @@ func orCalm(reason string) string {
 	return reason
 }
 
-var errGone = errors.New("the tenant is not remembered any more")
+var errMoved = errors.New("the tenant has come to another step")
 
-// set runs a statement that returns the override of the tenant and its end, and stores both.
-func (p *penalized) set(ctx context.Context, session *pgx.Conn, sql string, args ...any) error {
-	return pgx.BeginFunc(ctx, session, func(tx pgx.Tx) error {
+// set runs a statement that returns the override of the tenant and its end, and stores both. Where the tenant was
+// forgiven meanwhile, nothing changes.
+func (p *penalized) set(ctx context.Context, session *pgx.Conn, step abuse.Step, sql string, args ...any) error {
+	err := pgx.BeginFunc(ctx, session, func(tx pgx.Tx) error {
 		var id *int64
 		var until *time.Time
 		if err := tx.QueryRow(ctx, sql, args...).Scan(&id, &until); err != nil {
 			return err
 		}
-		done, err := tx.Exec(ctx, `UPDATE rate_limiter.abuse_tenants SET override = $2, override_until = $3 WHERE tenant = $1`,
-			p.Tenant, id, until)
+		done, err := tx.Exec(ctx, `UPDATE rate_limiter.abuse_tenants SET override = $2, override_until = $3
+			WHERE tenant = $1 AND step = $4`, p.Tenant, id, until, step.String())
 		if err == nil && done.RowsAffected() == 0 {
-			err = errGone
+			err = errMoved
 		}
 		return err
 	})
+	if errors.Is(err, errMoved) {
+		return nil
+	}
+	return err
 }

@@ -57,6 +57,15 @@ func (w *world) text(sql string, args ...any) (text string) {
 	return text
 }
 
+// now returns the time of the database.
+func (w *world) now() (now time.Time) {
+	w.Helper()
+	if err := w.pool.QueryRow(w.Context(), `SELECT clock_timestamp()`).Scan(&now); err != nil {
+		w.Fatal(err)
+	}
+	return now
+}
+
 // minute is what a tenant did in a minute.
 type minute struct {
 	admitted, denied, unavailable int64

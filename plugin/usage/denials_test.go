@@ -28,6 +28,16 @@ func TestASketchEstimatesDifferentNames(t *testing.T) {
 	}
 }
 
+func TestAnEstimateOfNamesThatAreMadeForItIsBounded(t *testing.T) {
+	var s Sketch
+	for i := range s {
+		s[i] = maxRank
+	}
+	if got := s.Estimate(); got != maxCount {
+		t.Errorf("the estimate is %d, want the bound", got)
+	}
+}
+
 func TestMergedSketchesAreThatOfAllNames(t *testing.T) {
 	left, right, all := sketchOf(0, 700), sketchOf(400, 1000), sketchOf(0, 1000)
 	if left.Merge(&right); left != all {

@@ -47,7 +47,7 @@ func (s *Sketch) Merge(o *Sketch) {
 	}
 }
 
-// Estimate returns about how many different names were added.
+// Estimate returns about how many different names were added. Names that are made for it can raise it without bound.
 func (s *Sketch) Estimate() int64 {
 	const m = float64(sketchRegisters)
 	sum, empty := 0.0, 0
@@ -61,7 +61,7 @@ func (s *Sketch) Estimate() int64 {
 	if estimate <= 2.5*m && empty > 0 {
 		estimate = m * math.Log(m/float64(empty))
 	}
-	return int64(math.Round(estimate))
+	return int64(math.Round(min(estimate, maxCount)))
 }
 
 // used returns the number of registers that are not 0.
