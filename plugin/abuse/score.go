@@ -163,7 +163,8 @@ type breadth struct {
 
 func breadths(s *State, o *Observation) [3]breadth {
 	return [...]breadth{
-		{"users", o.Users, &s.Users}, {"addresses", o.Addresses, &s.Addresses},
+		{"users", o.Users, &s.Users},
+		{"addresses", o.Addresses, &s.Addresses},
 		{"credentials", o.Credentials, &s.Credentials},
 	}
 }

@@ -151,11 +151,13 @@ func TestManyDifferentAddressesFlagATenantWhoseBaselineIsSmall(t *testing.T) {
 	}
 	w.exec(`UPDATE rate_limiter.abuse_tenants SET state = '{"step": "none",
 		"demand": {"mean": 900, "variance": 900, "learned": 200}, "users": {"mean": 1, "variance": 1, "learned": 200},
-		"addresses": {"mean": 12, "variance": 30, "learned": 200}, "credentials": {"mean": 1, "variance": 1, "learned": 200}}'`)
+		"addresses": {"mean": 12, "variance": 30, "learned": 200},
+		"credentials": {"mean": 1, "variance": 1, "learned": 200}}'`)
 	w.past("acme", repeat(3, stuffing)...)
 	w.detect(Shadow)
 	reason := w.text(`SELECT reason FROM rate_limiter.abuse_tenants`)
-	if got := w.step("acme"); got != "warn" || !strings.Contains(reason, "different addresses were denied in 5 minutes, usually 12") {
+	const want = "different addresses were denied in 5 minutes, usually 12"
+	if got := w.step("acme"); got != "warn" || !strings.Contains(reason, want) {
 		t.Errorf("it is on %s, because %s", got, reason)
 	}
 }

@@ -4,12 +4,13 @@
 // # A run
 //
 // [Detector.Run] is a chore of the leader, in its session. It scores every minute once, a while after the minute has
-// ended: one transaction locks the row of abuse_state, scores the minute, writes the states, the moves and their events,
-// and moves the mark. So a new leader continues where the last one ended, and two leaders would work one after the other.
-// After a pause it scores the last half hour.
+// ended: one transaction locks the row of abuse_state, scores the minute, writes the states, the moves and their
+// events, and moves the mark. So a new leader continues where the last one ended, and two leaders would work one after
+// the other. After a pause it scores the last half hour.
 //
 // Then it compares each tenant's step with its override, and makes, replaces or ends overrides where they differ. A run
-// that fails in between is repaired by the next one. Overrides expire within an hour, so without a leader penalties end.
+// that fails in between is repaired by the next one. Overrides expire within an hour, so without a leader penalties
+// end.
 //
 // # What it never does
 //

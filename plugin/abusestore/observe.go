@@ -78,6 +78,14 @@ func readRequests(ctx context.Context, tx pgx.Tx, minute time.Time, all map[stri
 	return nil
 }
 
+// deniedMinute is a row of abuse_denials.
+type deniedMinute struct {
+	At                            time.Time
+	Tenant                        string
+	Limited, Unavailable          int64
+	Users, Addresses, Credentials []byte
+}
+
 // readDenials reads what was denied, and merges the sketches of the window.
 func readDenials(ctx context.Context, tx pgx.Tx, minute time.Time, all map[string]*tenant) error {
 	rows, err := tx.Query(ctx, `SELECT at, tenant, limited, unavailable, users, addresses, credentials
@@ -87,35 +95,54 @@ func readDenials(ctx context.Context, tx pgx.Tx, minute time.Time, all map[strin
 	if err != nil {
 		return fmt.Errorf("read denials: %w", err)
 	}
-	var at time.Time
-	var name string
-	var limited, unavailable int64
-	var texts [3][]byte
-	var merged usage.Denials // of the window of one tenant
-	_, err = pgx.ForEachRow(rows, []any{&at, &name, &limited, &unavailable, &texts[0], &texts[1], &texts[2]}, func() error {
-		if merged.Tenant != name {
-			merged = usage.Denials{Tenant: name}
-		}
-		read := usage.Denials{}
-		for i, sketch := range [...]*usage.Sketch{&read.Users, &read.Addresses, &read.Credentials} {
-			if err := sketch.UnmarshalBinary(texts[i]); err != nil {
-				return fmt.Errorf("the sketches of %q: %w", name, err)
-			}
-		}
-		merged.Merge(&read)
-		t := add(all, name)
-		t.seen.Window.Denied += limited
-		if at.Equal(minute) {
-			t.seen.Minute.Denied, t.seen.Unavailable = limited, unavailable
-		}
-		t.seen.Users, t.seen.Addresses = merged.Users.Estimate(), merged.Addresses.Estimate()
-		t.seen.Credentials = merged.Credentials.Estimate()
-		return nil
-	})
+	denied, err := pgx.CollectRows(rows, pgx.RowToStructByPos[deniedMinute])
 	if err != nil {
 		return fmt.Errorf("read denials: %w", err)
 	}
+	var merged usage.Denials // of the window of one tenant
+	for i := range denied {
+		m := &denied[i]
+		if merged.Tenant != m.Tenant {
+			merged = usage.Denials{Tenant: m.Tenant}
+		}
+		if err := m.mergeInto(&merged); err != nil {
+			return fmt.Errorf("read the sketches of %q: %w", m.Tenant, err)
+		}
+		seen := &add(all, m.Tenant).seen
+		seen.Window.Denied += m.Limited
+		if m.At.Equal(minute) {
+			seen.Minute.Denied, seen.Unavailable = m.Limited, m.Unavailable
+		}
+		seen.Users, seen.Addresses = merged.Users.Estimate(), merged.Addresses.Estimate()
+		seen.Credentials = merged.Credentials.Estimate()
+	}
 	return nil
+}
+
+// mergeInto adds the sketches of the minute to others.
+func (m *deniedMinute) mergeInto(merged *usage.Denials) error {
+	read := usage.Denials{}
+	for _, part := range [...]struct {
+		to   *usage.Sketch
+		text []byte
+	}{{&read.Users, m.Users}, {&read.Addresses, m.Addresses}, {&read.Credentials, m.Credentials}} {
+		if err := part.to.UnmarshalBinary(part.text); err != nil {
+			return err
+		}
+	}
+	merged.Merge(&read)
+	return nil
+}
+
+// storedState is a row of abuse_tenants.
+type storedState struct {
+	Tenant        string
+	State         []byte
+	Reason        string
+	HasPenalty    bool
+	PenaltyUntil  *time.Time
+	ForgivenUntil *time.Time
+	Ended         int64
 }
 
 // readStates reads what is remembered of these tenants, and of those on the ladder. It drops tenants that have sent
@@ -124,10 +151,9 @@ func (d *Detector) readStates(ctx context.Context, tx pgx.Tx, minute time.Time, 
 	names := make([]string, 0, len(all))
 	for name, t := range all {
 		if t.seen.Minute == (abuse.Counts{}) && t.seen.Unavailable == 0 {
-			delete(all, name)
-		} else {
-			names = append(names, name)
+			continue
 		}
+		names = append(names, name)
 	}
 	rows, err := tx.Query(ctx, `SELECT t.tenant, t.state, t.reason, t.override IS NOT NULL, t.override_until,
 			t.forgiven_until, CASE WHEN t.override_until > clock_timestamp() AND NOT EXISTS (
@@ -137,35 +163,40 @@ func (d *Detector) readStates(ctx context.Context, tx pgx.Tx, minute time.Time, 
 	if err != nil {
 		return fmt.Errorf("read states: %w", err)
 	}
-	var name, reason string
-	var state []byte
-	var penalty bool
-	var penaltyUntil, forgivenUntil *time.Time
-	var ended int64
-	_, err = pgx.ForEachRow(rows, []any{&name, &state, &reason, &penalty, &penaltyUntil, &forgivenUntil, &ended}, func() error {
-		t := add(all, name)
-		if err := json.Unmarshal(state, &t.state); err != nil {
-			return fmt.Errorf("the state of %q: %w", name, err)
+	states, err := pgx.CollectRows(rows, pgx.RowToStructByPos[storedState])
+	if err != nil {
+		return fmt.Errorf("read states: %w", err)
+	}
+	for i := range states {
+		t := add(all, states[i].Tenant)
+		if err := t.restore(&states[i]); err != nil {
+			return fmt.Errorf("read the state of %q: %w", t.name, err)
 		}
-		t.reason, t.hasPenalty, t.ended = reason, penalty, ended
-		if penaltyUntil != nil {
-			t.penaltyUntil = *penaltyUntil
-		}
-		if forgivenUntil != nil {
-			t.forgivenUntil = *forgivenUntil
-		}
-		if d.options.Mode == Enforce && penalty && t.penaltyUntil.After(minute) {
+		if d.options.Mode == Enforce && t.hasPenalty && t.penaltyUntil.After(minute) {
 			t.seen.Factor = t.state.Step.Factor()
 		}
 		if t.forgivenUntil.After(minute) {
 			t.seen.Most = abuse.None
 		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("read states: %w", err)
+	}
+	for name, t := range all {
+		if t.seen.Minute == (abuse.Counts{}) && t.seen.Unavailable == 0 && t.state.Step == abuse.None && !t.hasPenalty {
+			delete(all, name)
+		}
 	}
 	return nil
+}
+
+// restore sets what is remembered.
+func (t *tenant) restore(from *storedState) error {
+	t.reason, t.hasPenalty, t.ended = from.Reason, from.HasPenalty, from.Ended
+	if from.PenaltyUntil != nil {
+		t.penaltyUntil = *from.PenaltyUntil
+	}
+	if from.ForgivenUntil != nil {
+		t.forgivenUntil = *from.ForgivenUntil
+	}
+	return json.Unmarshal(from.State, &t.state)
 }
 
 // readExemptions reads which tenants must not be on a step, or not be banned.

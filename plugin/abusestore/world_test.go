@@ -23,7 +23,6 @@ type world struct {
 	pool   *pgxpool.Pool // as an administrator
 	keeper *pgx.Conn
 	log    strings.Builder
-	clock  time.Time // the minute after the last one that was played
 }
 
 func newWorld(t *testing.T) *world {
@@ -123,7 +122,8 @@ func repeat(n int, m minute) (all []minute) {
 func (w *world) detect(mode Mode) *Detector {
 	w.Helper()
 	d := New(Options{
-		Mode: mode, Config: abuse.Default(), ExemptTiers: []string{"internal"}, Log: slog.New(slog.NewTextHandler(&w.log, nil)),
+		Mode: mode, Config: abuse.Default(), ExemptTiers: []string{"internal"},
+		Log: slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
 	if err := d.Run(w.Context(), w.keeper); err != nil {
 		w.Fatal(err)

@@ -67,7 +67,8 @@ func (s *Store) Abuse(ctx context.Context, f AbuseFilter) iter.Seq2[AbuseState, 
 	if !f.All && f.Step == "" {
 		w.add("(step <> 'none' OR override IS NOT NULL) = %s", true)
 	}
-	return each[AbuseState](ctx, s.pool, "list abuse", `SELECT `+abuseColumns+` FROM rate_limiter.abuse_tenants`+w.String()+
+	return each[AbuseState](ctx, s.pool, "list abuse", `SELECT `+abuseColumns+`
+		FROM rate_limiter.abuse_tenants`+w.String()+
 		` ORDER BY array_position(ARRAY['ban_1h', 'ban_5m', 'tenth', 'half', 'warn', 'none'], step), tenant COLLATE "C"`+
 		limitTo(f.Max), w.args...)
 }
@@ -101,7 +102,9 @@ type Forgiven struct {
 
 // ForgiveAbuse takes a tenant off the ladder of abuse detection, ends its penalty, and keeps it off the ladder for a
 // time. It returns the version without the penalty, or a NotFoundError if nothing is remembered of the tenant.
-func (s *Store) ForgiveAbuse(ctx context.Context, c Change, tenant string, length time.Duration) (Forgiven, int64, error) {
+func (s *Store) ForgiveAbuse(
+	ctx context.Context, c Change, tenant string, length time.Duration,
+) (Forgiven, int64, error) {
 	if length < 0 || length > MaxPardon {
 		return Forgiven{}, 0, &InvalidError{Field: "for", Problem: "must be 0 to 30 days"}
 	}
