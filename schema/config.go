@@ -181,6 +181,11 @@ type Config struct {
 	// denial, and none where the denial record is off. Default: false.
 	DenialRequestID bool `json:"denial_request_id" kong:"required" default:"false"`
 
+	// Asks Kong for the client's address of each request that is denied, or would be in shadow or log mode, for the denial
+	// record, which has its hash. It costs one question more per denial where no rule of the config needs addresses, and
+	// none where the denial record is off. Default: false.
+	DenialIP bool `json:"denial_ip" kong:"required" default:"false"`
+
 	// Asks Kong for the route of each request, so that metrics, the denial record and ratelimit top name the endpoint
 	// whatever the limits are counted per. It costs one question more per request, in the write of the others; where the
 	// plugin is configured on a route, none but one a minute. false leaves endpoints unnamed that no limit asks for.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ func recorded(file string) func(*gateway.Options) {
 type denialEvent struct {
 	Org    string `json:"org"`
 	User   string `json:"user"`
+	IP     string `json:"ip"`
 	Policy string `json:"policy"`
 	Count  int    `json:"count"`
 	Mode   string `json:"mode"`
@@ -95,7 +97,7 @@ func TestTheDenialRecordHasRequestIDsAndRoutesOfAGlobalConfig(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "denials")
 	n := start(t, deckOf(`
   - {name: records, paths: [/records], plugins: [{name: key-auth}]}`)+`
-plugins: [{name: tenant-rate-limiting, config: {denial_request_id: true,
+plugins: [{name: tenant-rate-limiting, config: {denial_request_id: true, denial_ip: true,
     tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}}]
 `, recorded(file))
 	n.want([]int{200}, "/records", "apikey", "alice")
@@ -111,8 +113,8 @@ plugins: [{name: tenant-rate-limiting, config: {denial_request_id: true,
 		t.Fatal(err)
 	}
 	for _, e := range denialEvents(t, file) {
-		if e.Endpoint != "records" {
-			t.Errorf("endpoint %q, want the route", e.Endpoint)
+		if e.Endpoint != "records" || !strings.HasPrefix(e.IP, "hmac:") {
+			t.Errorf("endpoint %q and address %q, want the route and a hash", e.Endpoint, e.IP)
 		}
 		for _, id := range append(e.More, e.RequestID) {
 			if !denied[id] {

@@ -72,8 +72,8 @@ type Path struct {
 
 	Reservations Reservations // nil: what limits reserve stays charged
 
-	FailClosed bool // on_internal_error: deny what cannot be decided
-	RequestIDs bool // read the id of each request that is denied, or would be outside shadow mode
+	FailClosed bool           // on_internal_error: deny what cannot be decided
+	AtDenial   identity.Facts // read of each request that is denied, or would be outside shadow mode, for observers
 }
 
 // Exchange holds the memory of one request; the next one reuses it. The zero value is ready.
@@ -159,7 +159,7 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	d.RecordExemption()
 
 	// What does the client read? Only a denial must know whether the request is gRPC; it stands even if that is unknown.
-	grpc, unanswered := p.readAtDenial(ctx, facts, x)
+	grpc, unanswered := p.readAtDenial(ctx, facts, rules, x)
 	p.Renderer.Render(d, grpc, &x.Response)
 
 	for _, observer := range p.Observers {
@@ -168,22 +168,27 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	return unanswered
 }
 
-// readAtDenial reads the facts that only a denial needs: whether the request is a gRPC call, which it reports, and the
-// id of the request if observers want it. A denial in shadow needs the id alone.
-func (p *Path) readAtDenial(ctx context.Context, facts FactSource, x *Exchange) (grpc bool, err error) {
+// readAtDenial reads the facts that only a denial needs: whether the request is a gRPC call, which it reports, and those
+// that observers want. A denial in shadow needs the latter alone.
+func (p *Path) readAtDenial(
+	ctx context.Context, facts FactSource, rules *identity.Rules, x *Exchange,
+) (grpc bool, err error) {
 	d, wanted := &x.Decision, identity.Facts(0)
-	if p.RequestIDs && (d.Denied() || d.ShadowDenied) {
-		wanted = identity.RequestIDFact
+	if d.Denied() || d.ShadowDenied {
+		wanted = p.AtDenial &^ x.Request.Known
 	}
 	switch {
 	case d.Denied():
 		grpc, err = isGRPC(ctx, facts, &x.Request, wanted)
 	case wanted != 0:
 		if err = facts.Read(ctx, wanted, nil, &x.Request); err != nil {
-			err = fmt.Errorf("read the request's id: %w", err)
+			err = fmt.Errorf("read the facts of a denial: %w", err)
 		}
 	}
 	d.RequestID = x.Request.ID
+	if wanted&identity.IPFact != 0 && x.Request.IP != "" {
+		d.Identity.IP = rules.AddressOf(x.Request.IP)
+	}
 	return grpc, err
 }
 

@@ -383,6 +383,40 @@ func TestASharedLimitThatDeniesIsDecidedAndObservedInFullAndShownByName(t *testi
 	}
 }
 
+func TestTheAddressOfARequestIsReadAtADenialUnlessItIsKnown(t *testing.T) {
+	const address = identity.IPFact
+	request := toRESTRoute(ofTier("", "", "POST", "/"))
+	for _, test := range []struct {
+		name, config, ip, want string
+		spent                  int
+		rounds                 []identity.Facts
+	}{
+		{"allowed", byTenant, "192.0.2.7", "", 0, []identity.Facts{consumer}},
+		{"denied", byTenant, "192.0.2.7", "192.0.2.7", 2, []identity.Facts{consumer, route | address}},
+		{"denied, of IPv6", byTenant, "2001:db8::7", "2001:db8::/64", 2, []identity.Facts{consumer, route | address}},
+		{"denied, on a unix socket", byTenant, "", "", 2, []identity.Facts{consumer, route | address}},
+		{"denied in shadow", byTenant + "\nmode: shadow", "192.0.2.7", "192.0.2.7", 2, []identity.Facts{consumer, address}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			path, _, _ := pathOf(t, test.config)
+			path.AtDenial = address
+			request := request
+			request.IP = test.ip
+			var x admit.Exchange
+			for range test.spent {
+				admitted(t, path, &gateway{request: request}, &x)
+			}
+			g := gateway{request: request}
+			if err := path.Admit(context.Background(), &g, &x); err != nil || x.Decision.Identity.IP != test.want {
+				t.Errorf("the decision is about the address %q (%v), want %q", x.Decision.Identity.IP, err, test.want)
+			}
+			if !slices.Equal(g.rounds, test.rounds) {
+				t.Errorf("read %010b, want %010b", g.rounds, test.rounds)
+			}
+		})
+	}
+}
+
 func TestTheIDOfARequestIsReadAtADenialOnlyWithTheFirstRound(t *testing.T) {
 	const requestID = identity.RequestIDFact
 	const shadowed = byTenant + "\nmode: shadow"
@@ -404,7 +438,9 @@ func TestTheIDOfARequestIsReadAtADenialOnlyWithTheFirstRound(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			path, _, _ := pathOf(t, test.config)
-			path.RequestIDs = test.wanted
+			if test.wanted {
+				path.AtDenial = requestID
+			}
 			var x admit.Exchange
 			for range test.spent {
 				admitted(t, path, &gateway{request: request}, &x)

@@ -171,7 +171,7 @@ func (r *Rules) Identify(req *Request, id *Identity) Facts {
 	id.PathDecoded = id.Path != req.Path
 	id.Credential = part(req.CredentialID)
 	if req.Known&IPFact != 0 {
-		id.IP = r.address(req.IP)
+		id.IP = r.AddressOf(req.IP)
 	}
 	if need := r.identifyExempt(req, id); need != 0 {
 		return need
@@ -323,9 +323,9 @@ func (r *Request) number(header int, most int64) int64 {
 	return min(n, most)
 }
 
-// address returns ip as it is counted: IPv4 as it is (mapped into IPv6 or not), IPv6 as its prefix. Clients without an
+// AddressOf returns ip as it is counted: IPv4 as it is (mapped into IPv6 or not), IPv6 as its prefix. Clients without an
 // address (the gateway listens on a unix socket) share the name "unknown".
-func (r *Rules) address(ip string) string {
+func (r *Rules) AddressOf(ip string) string {
 	if ip == "" {
 		return "unknown"
 	}

@@ -274,7 +274,9 @@ func TestADenialAsksForItsRequestIDInOneWriteWithOtherFacts(t *testing.T) {
 		build := o.Build
 		o.Build = func(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
 			path, release, err := build(config, plan)
-			path.RequestIDs = config.DenialRequestID
+			if config.DenialRequestID {
+				path.AtDenial = identity.RequestIDFact
+			}
 			keepID := func(d *decision.Decision) { ids = append(ids, d.RequestID) }
 			path.Observers = []admit.Observer{observerFunc(keepID)}
 			return path, release, err

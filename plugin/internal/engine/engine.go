@@ -16,6 +16,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -101,6 +102,17 @@ func (e *Engine) Sources() metrics.Sources {
 // MetaDenied returns the number of requests that meta limits have denied.
 func (e *Engine) MetaDenied() uint64 { return e.observer.metaDenied.Load() }
 
+// factsAtDenial returns the facts that the record of denials has of each request, in addition to those that decide.
+func factsAtDenial(config *schema.Config) (wanted identity.Facts) {
+	if config.DenialRequestID {
+		wanted |= identity.RequestIDFact
+	}
+	if config.DenialIP {
+		wanted |= identity.IPFact
+	}
+	return wanted
+}
+
 // Build implements kongplugin.Build.
 func (e *Engine) Build(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
 	path := &admit.Path{
@@ -112,7 +124,7 @@ func (e *Engine) Build(config schema.Config, plan *policy.Plan) (*admit.Path, fu
 	}
 	if e.denials != nil {
 		path.Observers = append(path.Observers, e.denials)
-		path.RequestIDs = config.DenialRequestID
+		path.AtDenial = factsAtDenial(&config)
 	}
 	if e.usage != nil {
 		path.Observers = append(path.Observers, e.usage)
