@@ -63,8 +63,8 @@ func reached(b *policy.Bound, s *decision.Status) (threshold int64) {
 	return threshold
 }
 
-// newNotice returns the notice of a threshold that a bucket has reached. Windows are aligned to the Unix epoch, also for
-// algorithms without fixed windows: there a notice may be repeated in the next one.
+// newNotice returns the notice of a threshold that a bucket has reached. Windows are aligned to the Unix epoch, also
+// for algorithms without fixed windows: there a notice may be repeated in the next one.
 func newNotice(b *policy.Bound, s *decision.Status, threshold int64) Notice {
 	spec := b.Policy.Limit.Spec()
 	start := s.Now - s.Now%spec.Window
