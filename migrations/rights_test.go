@@ -31,6 +31,7 @@ var executes = map[string]string{
 	"record_action":      writers,
 
 	"report_usage":          "node server",
+	"usage_backlog":         "node server",
 	"keep_usage_partitions": "keeper",
 
 	"penalize": "keeper", "lift_penalty": "keeper", "forgive_abuse": writers,

@@ -10,6 +10,7 @@ type Usage struct {
 	Failed        uint64            // calls of Postgres
 	Waiting       int               // batches
 	OldestSeconds float64           // since the oldest batch of this process that waits began; 0: none
+	BacklogSecs   float64           // since Postgres got the oldest batch of all nodes that is not unpacked; 0: none
 	Rows          int               // since the last batch
 	DroppedCounts uint64            // for lack of rows
 }
@@ -34,6 +35,12 @@ var usageNumbers = []number[Usage]{
 		"usage_lag_seconds",
 		"Seconds since the oldest batch of usage of this process began that Postgres has not stored; 0: none waits.",
 		func(u *Usage) float64 { return u.OldestSeconds },
+	),
+	gauge(
+		"usage_backlog_seconds",
+		"Seconds since Postgres got the oldest batch of usage, of any node, that no process has unpacked, as read once a "+
+			"minute; 0: none waits, or it cannot be read.",
+		func(u *Usage) float64 { return u.BacklogSecs },
 	),
 	gauge(
 		"usage_rows",

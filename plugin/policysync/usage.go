@@ -50,7 +50,25 @@ func (u *UsageSink) Report(
 	if err == nil {
 		return nil
 	}
-	failed := &usageError{err: fmt.Errorf("report usage: %w", err), advice: u.advice(ctx, err)}
+	return u.failed(ctx, fmt.Errorf("report usage: %w", err))
+}
+
+// Backlog returns how long ago Postgres stored the oldest batch of all nodes that no process has unpacked; 0: none waits.
+func (u *UsageSink) Backlog(ctx context.Context) (age time.Duration, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if err = u.connect(ctx); err == nil {
+		err = u.conn.QueryRow(ctx, `SELECT rate_limiter.usage_backlog()`).Scan(&age)
+	}
+	if err != nil {
+		return 0, u.failed(ctx, fmt.Errorf("read the backlog of usage: %w", err))
+	}
+	return age, nil
+}
+
+// failed returns the error of a call with advice, and closes a connection that may be broken. u.mu is held.
+func (u *UsageSink) failed(ctx context.Context, err error) error {
+	failed := &usageError{err: err, advice: u.advice(ctx, err)}
 	if answered := new(pgconn.PgError); !errors.As(err, &answered) {
 		u.disconnect()
 	}

@@ -42,6 +42,9 @@ func TestANodeReportsItsUsageWithTheGrantsOfTheReadme(t *testing.T) {
 	server := pgtest.Granted(t)
 	w := &world{t, server.RoleDSN(pgtest.Node), pgtest.Pool(t, server.DSN("ratelimit"))}
 	sink := usageSink(t, policysync.Source{DSN: w.dsn})
+	if waits, err := sink.Backlog(t.Context()); err != nil || waits != 0 {
+		t.Errorf("before the first batch the oldest has been waiting for %v (%v), want 0", waits, err)
+	}
 	for _, seq := range []int64{1, 2, 2, 1} { // an answer that was lost makes the reporter send a batch twice
 		if err := report(t, sink, seq); err != nil {
 			t.Fatal(err)
@@ -56,6 +59,14 @@ func TestANodeReportsItsUsageWithTheGrantsOfTheReadme(t *testing.T) {
 	got := value[[]byte](w, `SELECT payload FROM rate_limiter.usage_batches WHERE seq = 2`)
 	if !slices.Equal(got, payload(t, 2)) {
 		t.Errorf("the payload is %x", got)
+	}
+	const set = `UPDATE rate_limiter.usage_batches SET began = began - interval '1 h',
+		received_at = received_at - interval '1 h' WHERE seq = 2`
+	if _, err := w.pool.Exec(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	if waits, err := sink.Backlog(t.Context()); err != nil || waits < time.Hour || waits > time.Hour+patience {
+		t.Errorf("the oldest batch has been waiting for %v (%v), want an hour", waits, err)
 	}
 }
 

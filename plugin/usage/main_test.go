@@ -103,7 +103,8 @@ type delivered struct {
 type shelf struct {
 	mu sync.Mutex
 	contents
-	fail func(call int) error // nil: never; lostAnswer stores the batch all the same
+	fail    func(call int) error // nil: never; lostAnswer stores the batch all the same
+	backlog func() (time.Duration, error)
 }
 
 // contents is what a shelf has been called with.
@@ -135,6 +136,22 @@ type rejection struct{}
 
 func (rejection) Error() string { return "the payload is malformed" }
 func (rejection) Rejects() bool { return true }
+
+// setBacklog sets what Backlog returns.
+func (s *shelf) setBacklog(backlog func() (time.Duration, error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.backlog = backlog
+}
+
+func (s *shelf) Backlog(context.Context) (time.Duration, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.backlog == nil {
+		return 0, nil
+	}
+	return s.backlog()
+}
 
 func (s *shelf) Report(
 	_ context.Context, node, epoch string, seq int64, age time.Duration, payload []byte,

@@ -18,6 +18,9 @@ type Sink interface {
 	// batches after it, unless [IsRejection] reports true for the error. Report should return soon after ctx ends. It
 	// must not retry, and must not keep or change the payload.
 	Report(ctx context.Context, node, epoch string, seq int64, age time.Duration, payload []byte) error
+
+	// Backlog returns how long ago the oldest batch of all nodes was stored that no process has unpacked; 0: none waits.
+	Backlog(ctx context.Context) (time.Duration, error)
 }
 
 // IsRejection reports whether a sink will never store a batch: its error has a method Rejects that returns true.
@@ -89,6 +92,7 @@ type Reporter struct {
 	// The next fields belong to the goroutine that sends.
 	problem string    // why the last call failed, as logged; "": it did not
 	swept   time.Time // when the folders of ended processes were last read
+	blind   bool      // the last look at the backlog failed
 
 	mu      sync.Mutex
 	folder  *folder // nil: none
@@ -133,6 +137,7 @@ type Stats struct {
 	Waiting int             // batches that wait now, the one that is being sent included
 	Left    int             // batches that ended processes have left in the folder, when it was last read
 	Oldest  time.Duration   // since the oldest of Waiting began; 0: none waits
+	Backlog time.Duration   // since the oldest batch of all nodes was stored that waits to be unpacked; 0: none, or unknown
 }
 
 // NewReporter returns a reporter with an epoch of its own.

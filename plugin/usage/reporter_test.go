@@ -68,6 +68,24 @@ func TestAnIdleNodeReportsThatItLives(t *testing.T) {
 	})
 }
 
+func TestHowLongReportsWaitToBeUnpackedIsReadEveryMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, text := logged()
+		sink, began := newShelf(), time.Now()
+		sink.backlog = func() (time.Duration, error) { return time.Since(began), nil }
+		r, _ := running(t, ReporterOptions{Counter: NewCounter(CounterOptions{}), Sink: sink, Log: log})
+		elapse(10*time.Minute + 6*time.Second)
+		if waits := r.Stats().Backlog; waits < 9*time.Minute || waits > 10*time.Minute+6*time.Second {
+			t.Errorf("after ten minutes the oldest batch has been waiting for %v", waits)
+		}
+		sink.setBacklog(func() (time.Duration, error) { return 0, advised{errDown} })
+		elapse(5 * time.Minute)
+		if waits := r.Stats().Backlog; waits != 0 || strings.Count(text.String(), "run ratelimit migrate up") != 1 {
+			t.Errorf("%v without an answer, want 0 and one line with the advice:\n%s", waits, text)
+		}
+	})
+}
+
 func TestManyRowsAreReportedAtOnceAndInSeveralBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, sink := NewCounter(CounterOptions{MaxRows: 40_000}), newShelf()
@@ -214,6 +232,8 @@ func TestTheEndReportsTheLastCounts(t *testing.T) {
 
 // stuck is a sink that never answers.
 type stuck struct{}
+
+func (stuck) Backlog(ctx context.Context) (time.Duration, error) { return 0, nil }
 
 func (stuck) Report(ctx context.Context, _, _ string, _ int64, _ time.Duration, _ []byte) error {
 	<-ctx.Done()

@@ -44,6 +44,7 @@ func (r *Reporter) send(ctx context.Context) {
 		case w == nil && time.Since(r.swept) >= sweepEvery:
 			r.swept = time.Now()
 			r.sweep(ctx)
+			r.readBacklog(ctx)
 			continue
 		case w == nil:
 			r.await(ctx)
@@ -69,6 +70,24 @@ func (r *Reporter) report(
 		r.recordResult(err)
 	}
 	return err
+}
+
+// readBacklog reads how long the reports of all nodes have been waiting. Why it cannot is logged once.
+func (r *Reporter) readBacklog(ctx context.Context) {
+	bounded, cancel := context.WithTimeout(ctx, reportTime)
+	defer cancel()
+	backlog, err := r.options.Sink.Backlog(bounded)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil && !r.blind {
+		r.options.Log.Warn("how long reported usage waits to be unpacked cannot be read: "+
+			cmp.Or(adviceOf(err), "Postgres does not answer"), "error", err)
+	}
+	r.blind = err != nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.account.Backlog = backlog
 }
 
 // await waits until there may be something to send.

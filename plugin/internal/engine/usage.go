@@ -44,7 +44,8 @@ func (u *usageReport) numbers() metrics.Usage {
 	s := u.reporter.Stats()
 	n := metrics.Usage{
 		Stored: s.Stored, Failed: s.Failed, Waiting: s.Waiting + s.Left, OldestSeconds: s.Oldest.Seconds(),
-		Rows: u.Rows(), DroppedCounts: u.Dropped(), Dropped: map[string]uint64{},
+		BacklogSecs: s.Backlog.Seconds(),
+		Rows:        u.Rows(), DroppedCounts: u.Dropped(), Dropped: map[string]uint64{},
 	}
 	for reason, dropped := range s.Dropped {
 		n.Dropped[usage.Reason(reason).String()] = dropped
