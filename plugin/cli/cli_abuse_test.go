@@ -19,17 +19,17 @@ func abused(t *testing.T) *terminal {
 			RETURNING id, expires_at)
 		INSERT INTO rate_limiter.abuse_tenants (tenant, state, mode, reason, scored_at, override, override_until)
 		SELECT 'acme', '{"step": "half", "since": "2099-01-01T11:50:00Z", "flagged_at": "2099-01-01T11:58:00Z",
-			"demand": {"mean": 120.4, "variance": 9, "learned": 300}}'::jsonb, 'enforce', 'half of each limit, because …',
+			"demand": {"mean": 120.4, "variance": 9, "learned": 300}}'::jsonb, 'enforce', 'denied 90 %',
 			'2099-01-01T11:59:00Z'::timestamptz, id, expires_at
 		FROM penalty
-		UNION ALL SELECT 'globex', '{"step": "warn", "since": "2099-01-01T11:55:00Z"}', 'enforce', 'a warning, because …',
+		UNION ALL SELECT 'globex', '{"step": "warn", "since": "2099-01-01T11:55:00Z"}', 'enforce', 'denied 85 %',
 			'2099-01-01T11:59:00Z', NULL, NULL
 		UNION ALL SELECT 'calm', '{"step": "none", "demand": {"mean": 7, "learned": 1}}', 'enforce', '',
 			'2099-01-01T11:59:00Z', NULL, NULL`)
 	if err == nil {
 		_, err = pool.Exec(t.Context(), `INSERT INTO rate_limiter.abuse_steps (at, tenant, from_step, to_step, mode, reason)
-			VALUES ('2099-01-01T11:45:00Z', 'acme', 'none', 'warn', 'enforce', 'a warning, because …'),
-				('2099-01-01T11:50:00Z', 'acme', 'warn', 'half', 'enforce', 'half of each limit, because …')`)
+			VALUES ('2099-01-01T11:45:00Z', 'acme', 'none', 'warn', 'enforce', 'denied 85 %'),
+				('2099-01-01T11:50:00Z', 'acme', 'warn', 'half', 'enforce', 'denied 90 %')`)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -50,20 +50,20 @@ func (x *terminal) shows(want string, args ...string) {
 func TestAbuseCommandsShowTheLadderAndTakeATenantOffIt(t *testing.T) {
 	x := abused(t)
 	x.shows(`TENANT  STEP  MODE     SINCE                 FLAGGED               OVERRIDE  UNTIL                 USUAL/MIN  REASON
-acme    half  enforce  2099-01-01T11:50:00Z  2099-01-01T11:58:00Z  1         2099-01-01T12:30:00Z  120        half of each limit, because …
-globex  warn  enforce  2099-01-01T11:55:00Z  -                     -         -                     0          a warning, because …
+acme    half  enforce  2099-01-01T11:50:00Z  2099-01-01T11:58:00Z  1         2099-01-01T12:30:00Z  120        denied 90 %
+globex  warn  enforce  2099-01-01T11:55:00Z  -                     -         -                     0          denied 85 %
 `, "abuse", "list")
 	x.shows(`TENANT  STEP  MODE     SINCE  FLAGGED  OVERRIDE  UNTIL  USUAL/MIN  REASON
 calm    none  enforce  -      -        -         -      7          -
 `, "abuse", "list", "--step", "none")
 	x.shows(`acme is on step half, in mode enforce
-because: half of each limit, because …
+because: denied 90 %
 override 1 until 2099-01-01T12:30:00Z
 usually 120 requests a minute, from 300 minutes; last scored at 2099-01-01T11:59:00Z
 
 AT                    FROM  TO    MODE     REASON
-2099-01-01T11:50:00Z  warn  half  enforce  half of each limit, because …
-2099-01-01T11:45:00Z  none  warn  enforce  a warning, because …
+2099-01-01T11:50:00Z  warn  half  enforce  denied 90 %
+2099-01-01T11:45:00Z  none  warn  enforce  denied 85 %
 `, "abuse", "explain", "acme")
 	x.shows("new is on step none: it was not scored within a week\n", "abuse", "explain", "new")
 	x.output.Reset()
