@@ -76,11 +76,11 @@ remembered. An exemption keeps a tenant off the ladder for good.
 }
 
 var abuseList = listing[pgstore.AbuseState]{
-	"TENANT|STEP|MODE|SINCE|FLAGGED|OVERRIDE|UNTIL|USUAL/MIN|REASON",
+	"TENANT|STEP|MODE|SINCE|OVERRIDE|UNTIL|USUAL/MIN|REASON",
 	func(a pgstore.AbuseState) []any {
 		return []any{
-			a.Tenant, a.Step, a.Mode, timeCell(a.Since), timeCell(a.FlaggedAt), numberText(a.Override),
-			timeCell(a.OverrideUntil), fmt.Sprintf("%.0f", a.Usual), a.Reason,
+			a.Tenant, a.Step, a.Mode, timeCell(a.Since), numberText(a.Override), timeCell(a.OverrideUntil),
+			fmt.Sprintf("%.0f", a.Usual), a.Reason,
 		}
 	},
 }
@@ -103,6 +103,9 @@ func abusePage(out *page, h *pgstore.AbuseHistory) {
 	out.line("%s is on step %s, in mode %s", h.Tenant, h.Step, h.Mode)
 	if h.Reason != "" {
 		out.line("because: %s", h.Reason)
+	}
+	if h.FlaggedAt != nil {
+		out.line("last flagged at %s", timeText(*h.FlaggedAt))
 	}
 	if h.Override != nil && h.OverrideUntil != nil {
 		out.line("override %d until %s", *h.Override, timeText(*h.OverrideUntil))

@@ -49,15 +49,16 @@ func (x *terminal) shows(want string, args ...string) {
 
 func TestAbuseCommandsShowTheLadderAndTakeATenantOffIt(t *testing.T) {
 	x := abused(t)
-	x.shows(`TENANT  STEP  MODE     SINCE                 FLAGGED               OVERRIDE  UNTIL                 USUAL/MIN  REASON
-acme    half  enforce  2099-01-01T11:50:00Z  2099-01-01T11:58:00Z  1         2099-01-01T12:30:00Z  120        denied 90 %
-globex  warn  enforce  2099-01-01T11:55:00Z  -                     -         -                     0          denied 85 %
+	x.shows(`TENANT  STEP  MODE     SINCE                 OVERRIDE  UNTIL                 USUAL/MIN  REASON
+acme    half  enforce  2099-01-01T11:50:00Z  1         2099-01-01T12:30:00Z  120        denied 90 %
+globex  warn  enforce  2099-01-01T11:55:00Z  -         -                     0          denied 85 %
 `, "abuse", "list")
-	x.shows(`TENANT  STEP  MODE     SINCE  FLAGGED  OVERRIDE  UNTIL  USUAL/MIN  REASON
-calm    none  enforce  -      -        -         -      7          -
+	x.shows(`TENANT  STEP  MODE     SINCE  OVERRIDE  UNTIL  USUAL/MIN  REASON
+calm    none  enforce  -      -         -      7          -
 `, "abuse", "list", "--step", "none")
 	x.shows(`acme is on step half, in mode enforce
 because: denied 90 %
+last flagged at 2099-01-01T11:58:00Z
 override 1 until 2099-01-01T12:30:00Z
 usually 120 requests a minute, from 300 minutes; last scored at 2099-01-01T11:59:00Z
 
