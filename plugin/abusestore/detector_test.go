@@ -1,6 +1,7 @@
 package abusestore
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -173,6 +174,29 @@ func TestAPenaltyIsNotMadeForATenantThatWasForgivenMeanwhile(t *testing.T) {
 	}
 	if got := w.penalties("acme"); got != "" {
 		t.Errorf("it has the penalties %q for a step that it is not on", got)
+	}
+}
+
+// One lowered limit must not ban a fifth of all customers.
+func TestNoTenantClimbsWhileManyAreFlaggedAtOnce(t *testing.T) {
+	w := newWorld(t)
+	for i := range 2 * massFlagged {
+		w.past(fmt.Sprint("tenant-", i), repeat(8, scraped)...)
+	}
+	w.detect(Enforce)
+	if got := w.text(`SELECT count(*)::text FROM rate_limiter.abuse_tenants WHERE step <> 'none'`); got != "0" {
+		t.Errorf("%s tenants are on a step", got)
+	}
+	if got := strings.Count(w.log.String(), "flags so many tenants at once"); got == 0 {
+		t.Errorf("the log has %s", w.log.String())
+	}
+	w.past("acme", repeat(8, scraped)...) // alone: the others have sent nothing since
+	for i := range 2 * massFlagged {
+		w.past(fmt.Sprint("tenant-", i), repeat(8, minute{admitted: 10})...)
+	}
+	w.detect(Enforce)
+	if got := w.step("acme"); got != "half" {
+		t.Errorf("one that attacks is on %s", got)
 	}
 }
 

@@ -12,6 +12,8 @@
 // that fails in between is repaired by the next one. Overrides expire within an hour, so without a leader penalties
 // end.
 //
+// Where at least 20 tenants are flagged in a minute, and more than a fifth of those that have sent, no tenant climbs.
+//
 // # What it never does
 //
 // It makes no override in shadow mode. It changes no override that it has not made: its database role can only execute

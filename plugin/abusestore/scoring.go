@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -29,11 +30,8 @@ func (d *Detector) scoreNext(ctx context.Context, session *pgx.Conn) (more bool,
 		}
 		more = true
 		end := minute.Add(time.Minute)
-		for _, t := range all {
-			d.score(t, end)
-			scored = append(scored, t)
-		}
-		slices.SortFunc(scored, func(a, b *tenant) int { return cmp.Compare(a.name, b.name) })
+		scored = slices.SortedFunc(maps.Values(all), func(a, b *tenant) int { return cmp.Compare(a.name, b.name) })
+		d.scoreAll(scored, end)
 		return d.write(ctx, tx, scored, end)
 	})
 	if err != nil {
@@ -56,6 +54,32 @@ func nextMinute(ctx context.Context, tx pgx.Tx) (minute time.Time, due bool, err
 		minute = oldest
 	}
 	return minute, minute.Before(ready), nil
+}
+
+// Where so many tenants are flagged in one minute, and more than one in massShare, no tenant climbs.
+const massFlagged, massShare = 20, 5
+
+// scoreAll scores the minute of all tenants that ends at end. Attacks are by few tenants. If many are flagged at once,
+// a change of ours has a part in it, such as a limit that was lowered for all.
+func (d *Detector) scoreAll(all []*tenant, end time.Time) {
+	flagged, before := 0, make([]abuse.State, len(all))
+	for i, t := range all {
+		before[i] = t.state
+		d.score(t, end)
+		if t.verdict.Flagged() {
+			flagged++
+		}
+	}
+	if flagged < massFlagged || flagged*massShare <= len(all) {
+		return
+	}
+	d.options.Log.Error("abuse detection flags so many tenants at once that none gets a higher step: look for a limit "+
+		"that was lowered, or clients that all retry", "flagged", flagged, "tenants", len(all))
+	for i, t := range all {
+		t.state = before[i]
+		t.seen.Most = min(t.seen.Most, t.state.Step)
+		d.score(t, end)
+	}
 }
 
 // score scores the minute of a tenant that ends at end.
