@@ -47,6 +47,7 @@ func recordToKafka(b *testing.B) *denial.Recorder {
 	b.Cleanup(producer.Close)
 	r := denial.New(denial.Options{
 		Sinks: map[string]denial.Sink{"kafka": topic{producer}}, Log: slog.New(slog.DiscardHandler), Singles: 5,
+		FlushTime: time.Minute,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
