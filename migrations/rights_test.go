@@ -41,7 +41,7 @@ var executes = map[string]string{
 	"queue":  noRole, "record": noRole, "count_revision": noRole, "want_reason": noRole,
 	"remember_override": noRole, "record_token": noRole, "keep_token_name": noRole,
 	"check_actor": noRole, "check_names": noRole, "publish_changes": noRole,
-	"record_webhook": noRole, "record_webhook_secret": noRole,
+	"report_denials": "node", "record_webhook": noRole, "record_webhook_secret": noRole,
 }
 
 // holds lists all tables of the schema with the rights of each role.
@@ -82,6 +82,7 @@ var holds = map[string]map[string]string{
 	"abuse_state":        {"operator": "SELECT", "server": "SELECT", "keeper": "SELECT UPDATE(scored_until)"},
 	"webhooks":           {"operator": written, "server": written, "keeper": "SELECT " + sent},
 	"webhook_secrets":    {"operator": unread, "server": unread, "keeper": "DELETE SELECT"},
+	"webhook_denials":    {"operator": "SELECT", "server": "SELECT", "keeper": "DELETE SELECT"},
 	"webhook_deliveries": {"operator": "INSERT SELECT", "server": "INSERT SELECT", "keeper": written},
 }
 
@@ -242,6 +243,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 				`INSERT INTO rate_limiter.usage_batches DEFAULT VALUES`,
 				`SELECT * FROM rate_limiter.outbox`, addEvent, readSecrets, `SELECT id FROM rate_limiter.webhooks`,
 				`SELECT id FROM rate_limiter.webhook_secrets`, `SELECT id FROM rate_limiter.webhook_deliveries`,
+				`SELECT id FROM rate_limiter.webhook_denials`,
 				`SELECT * FROM rate_limiter.abuse_tenants`, penalize, forgive,
 			},
 		},

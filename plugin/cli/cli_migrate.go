@@ -72,6 +72,8 @@ var lostWith = map[int64][]loss{
 	18: {{table: "quota_notices"}, {"usage_state", "changed_since"}, {"usage_state", "checked_at"}},
 	19: {{table: "webhook_deliveries"}, {table: "webhook_secrets"}, {table: "webhooks"}},
 	20: {{"policies", "fair"}},
+	21: {},
+	22: {{table: "webhook_denials"}},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

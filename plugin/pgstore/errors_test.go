@@ -15,7 +15,7 @@ import (
 )
 
 // ofPrograms matches the names of tables that only programs write, so that no caller reads an error about them.
-var ofPrograms = regexp.MustCompile(`^(version|nodes|usage|outbox|abuse|quota|webhook_secrets|webhook_deliveries)_`)
+var ofPrograms = regexp.MustCompile(`^(version|nodes|usage|outbox|abuse|quota|webhook_secrets|webhook_deliveries|webhook_denials)_`)
 
 func TestEveryConstraintHasAnErrorText(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))

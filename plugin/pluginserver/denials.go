@@ -2,6 +2,7 @@ package pluginserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,8 +15,9 @@ import (
 // denials is the record of denials, with the sinks that are closed after it.
 type denials struct {
 	*denial.Recorder
-	file  *denial.File // nil: it goes to no file
-	topic *denialTopic // nil: it does not go to Kafka
+	file  *denial.File  // nil: it goes to no file
+	topic *denialTopic  // nil: it does not go to Kafka
+	offer *denialOffers // nil: it does not go to webhooks
 }
 
 // newDenials makes the record that the settings want; nil: none. The error is about a setting.
@@ -41,6 +43,13 @@ func newDenials(s *settings, node string, stderr io.Writer, log *slog.Logger) (*
 			return nil, err
 		}
 		options.Sinks["kafka"] = d.topic
+	}
+	if s.DenialWebhooks {
+		if s.Database == "" && s.DatabaseFile == "" {
+			return nil, errors.New("denial-webhooks: on needs a database: give database-file, or off")
+		}
+		d.offer = newDenialOffers(s, node)
+		options.Sinks["webhooks"] = d.offer
 	}
 	if len(options.Sinks) == 0 {
 		return nil, nil
@@ -71,6 +80,9 @@ func (d *denials) Run(ctx context.Context) error {
 	err := d.Recorder.Run(ctx)
 	if d.topic != nil {
 		d.topic.producer.Close()
+	}
+	if d.offer != nil {
+		d.offer.close()
 	}
 	if d.file != nil {
 		if closed := d.file.Close(); err == nil {

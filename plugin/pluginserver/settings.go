@@ -56,6 +56,7 @@ type settings struct {
 	DenialUsers    bool   // shown as they are
 	DenialSaltFile string // "": a random salt
 	DenialSingles  int    // lines of one denial for each tenant, policy and second
+	DenialWebhooks bool   // offer them to webhooks
 	DenialTopic    string
 	Kafka          kafka.Options // without brokers: no events go there
 

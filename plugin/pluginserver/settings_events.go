@@ -61,6 +61,14 @@ var denialRows = []settingRow{
 		},
 	},
 	{
+		"denial-webhooks",
+		"off",
+		"on: offer denials to webhooks, through the database; off: do not",
+		func(s *settings, text string) error {
+			return setting.ParseSwitch(text, &s.DenialWebhooks)
+		},
+	},
+	{
 		"denial-topic",
 		"ratelimit.denials",
 		"the topic of Kafka that denials are sent to, if kafka-brokers is given",

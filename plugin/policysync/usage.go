@@ -15,15 +15,18 @@ import (
 )
 
 // UsageSink stores batches of usage in Postgres, over a connection of its own. It implements the Sink of package usage.
-type UsageSink struct {
-	source Source
-
-	mu   sync.Mutex // held while a batch is being stored
-	conn *pgx.Conn  // nil: none
-}
+type UsageSink struct{ reportSession }
 
 // NewUsageSink returns a sink that has not connected yet.
-func NewUsageSink(source Source) *UsageSink { return &UsageSink{source: source} }
+func NewUsageSink(source Source) *UsageSink { return &UsageSink{reportSession{source: source}} }
+
+// reportSession is a connection over which a node reports. It connects when it is used.
+type reportSession struct {
+	source Source
+
+	mu   sync.Mutex // held while a report is being stored
+	conn *pgx.Conn  // nil: none
+}
 
 // usageParameters are the parameters of the sink's sessions. A batch is removed once it is stored, so commits wait for
 // the disk.
@@ -76,7 +79,7 @@ func (u *UsageSink) failed(ctx context.Context, err error) error {
 }
 
 // connect connects, unless there is a connection.
-func (u *UsageSink) connect(ctx context.Context) error {
+func (u *reportSession) connect(ctx context.Context) error {
 	if u.conn != nil && !u.conn.IsClosed() {
 		return nil
 	}
@@ -92,7 +95,7 @@ func (u *UsageSink) connect(ctx context.Context) error {
 }
 
 // disconnect closes the connection. u.mu is held.
-func (u *UsageSink) disconnect() {
+func (u *reportSession) disconnect() {
 	if u.conn == nil {
 		return
 	}
@@ -106,8 +109,8 @@ func (u *UsageSink) disconnect() {
 	u.conn = nil
 }
 
-// Close closes the connection, unless a batch is being stored.
-func (u *UsageSink) Close() {
+// Close closes the connection, unless a report is being stored.
+func (u *reportSession) Close() {
 	if u.mu.TryLock() {
 		defer u.mu.Unlock()
 		u.disconnect()
@@ -115,7 +118,7 @@ func (u *UsageSink) Close() {
 }
 
 // advice returns what an operator has to do about an error of Postgres, or "" if there is no advice. u.mu is held.
-func (u *UsageSink) advice(ctx context.Context, err error) string {
+func (u *reportSession) advice(ctx context.Context, err error) string {
 	if ahead := new(migrations.AheadError); migrations.Lacks(err) &&
 		errors.As(migrations.CheckAhead(ctx, u.conn), &ahead) {
 		return ahead.Error()

@@ -1,8 +1,10 @@
 package webhooksender
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -38,52 +40,81 @@ type hook struct {
 	dropped int64 // events that do not fit the queue
 }
 
-// queueing makes deliveries of what was read from the outbox.
+// queueing makes deliveries of events.
 type queueing struct {
 	*session
 	hooks map[string][]*hook // by org
 	now   time.Time
 	batch pgx.Batch
+
+	dropped int64 // events of all webhooks
 }
 
-// enqueue makes deliveries of events that are new in the outbox, and reports whether there may be more.
+// enqueue makes deliveries of events that are new in the outbox and of denials, and reports whether there may be more.
 func (s *session) enqueue(ctx context.Context) (more bool, err error) {
 	entries, err := outbox.Read(ctx, s.conn, Consumer, maxRead)
-	if err != nil || len(entries) == 0 {
+	if err != nil {
 		return false, err
 	}
 	q := &queueing{session: s, now: s.options.Now(), hooks: map[string][]*hook{}}
-	if err := q.load(ctx); err != nil {
-		return false, fmt.Errorf("list webhooks: %w", err)
-	}
-	for i := range entries {
-		q.add(&entries[i])
-	}
-	dropped := int64(0)
-	for _, hooks := range q.hooks {
-		for _, h := range hooks {
-			q.flush(h)
-			if h.dropped > 0 {
-				q.batch.Queue(addDropped, h.id, h.dropped)
-				dropped += h.dropped
-			}
-		}
-	}
 	err = pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
+		denials, err := s.takeDenials(ctx, tx)
+		if err != nil || len(entries)+len(denials) == 0 {
+			return err
+		}
+		more = len(entries) == maxRead || len(denials) == maxRead
+		if err := q.load(ctx, tx); err != nil {
+			return fmt.Errorf("list webhooks: %w", err)
+		}
+		for _, e := range slices.Concat(entries, denials) {
+			q.add(&e)
+		}
+		q.flushAll()
 		if err := tx.SendBatch(ctx, &q.batch).Close(); err != nil {
 			return fmt.Errorf("make deliveries: %w", err)
+		}
+		if len(entries) == 0 {
+			return nil
 		}
 		return outbox.Move(ctx, tx, Consumer, entries[len(entries)-1].Position)
 	})
 	if err == nil {
-		s.count(func(now *Stats) { now.Dropped += dropped })
+		s.count(func(now *Stats) { now.Dropped += q.dropped })
 	}
-	return len(entries) == maxRead, err
+	return more, err
+}
+
+// takeDenials removes denials that nodes have reported, the oldest first. It leaves out what is no CloudEvent, so that
+// no node damages the batches of others.
+func (s *session) takeDenials(ctx context.Context, tx pgx.Tx) ([]outbox.Entry, error) {
+	rows, err := tx.Query(ctx, takeDenials, maxRead)
+	if err != nil {
+		return nil, fmt.Errorf("take denials: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (outbox.Entry, error) {
+		e := outbox.Entry{Event: events.Event{Type: events.Denial}}
+		var node, data string
+		err := row.Scan(&e.Position, &e.AddedAt, &e.ID, &node, &e.Time, &e.Tenant, &data)
+		e.Source, e.Data = events.NodeSource(node), []byte(data)
+		return e, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("take denials: %w", err)
+	}
+	all = slices.DeleteFunc(all, func(e outbox.Entry) bool {
+		_, err := e.AppendJSON(nil)
+		if err != nil {
+			s.options.Log.Error("a denial cannot be sent to webhooks", "source", e.Source, "error", err)
+		}
+		return err != nil
+	})
+	slices.SortFunc(all, func(a, b outbox.Entry) int { return cmp.Compare(a.Position, b.Position) })
+	return all, nil
 }
 
 // load reads the webhooks.
-func (q *queueing) load(ctx context.Context) error {
-	rows, err := q.conn.Query(ctx, selectHooks)
+func (q *queueing) load(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, selectHooks)
 	if err != nil {
 		return err
 	}
@@ -125,6 +156,19 @@ func (q *queueing) addTo(h *hook, e *outbox.Entry) {
 		q.flush(h)
 	}
 	h.batch, h.size = append(h.batch, event), h.size+len(event.Data)
+}
+
+// flushAll makes deliveries of what is left in the batches, and counts what was dropped.
+func (q *queueing) flushAll() {
+	for _, hooks := range q.hooks {
+		for _, h := range hooks {
+			q.flush(h)
+			if h.dropped > 0 {
+				q.batch.Queue(addDropped, h.id, h.dropped)
+				q.dropped += h.dropped
+			}
+		}
+	}
 }
 
 // flush makes a delivery of the batch of a webhook, if the queue has room for it.

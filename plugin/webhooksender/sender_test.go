@@ -10,6 +10,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/webhook"
@@ -50,6 +51,49 @@ func TestEventsArriveInSignedBatchesAtTheWebhooksThatWantThem(t *testing.T) {
 	}
 	w.work()
 	w.want(ofAcme, 2)
+}
+
+func TestDenialsOfNodesArriveAtTheWebhooksThatWantThem(t *testing.T) {
+	w := newGrantedWorld(t)
+	node := pgtest.Pool(t, w.granted.RoleDSN(pgtest.Node))
+	report := func(text string) (kept int) {
+		t.Helper()
+		if err := node.QueryRow(t.Context(), `SELECT rate_limiter.report_denials('edge 1', $1)`, text).Scan(&kept); err != nil {
+			t.Fatal(err)
+		}
+		return kept
+	}
+	denial := func(id, org string) string {
+		return fmt.Sprintf(`{"event": %q, "at": "2026-11-22T14:20:07Z", "tenant": %q, "data":
+			{"count": 3, "policy": "all", "scope": "global", "limit": {"quantity": 9}}}`, id, org)
+	}
+	if kept := report("[" + denial("a-1", "acme") + "]"); kept != -1 {
+		t.Errorf("without webhooks %d are kept, want -1", kept)
+	}
+	ofAcme := w.newReceiver(status(200))
+	w.subscribe("acme", ofAcme.URL)
+	if kept := report("[" + denial("a-1", "acme") + "," + denial("g-1", "globex") + "," + denial("a-2", "acme") + "," +
+		strings.Replace(denial("a-3", "acme"), "a-3", `a-3\u0001`, 1) + "]"); kept != 3 {
+		t.Errorf("%d are kept, want those of acme", kept)
+	}
+	if kept := report("[" + denial("a-1", "acme") + "]"); kept != 0 {
+		t.Errorf("%d are kept once more, while they wait", kept)
+	}
+	w.work()
+	got := w.want(ofAcme, 1)[0].events
+	if len(got) != 2 || got[0].ID != "a-1" || got[1].ID != "a-2" || got[0].Source != "/nodes/edge%201" ||
+		got[0].Type != string(events.Denial) || got[0].Data["count"] != 3.0 || got[0].Data["limit"] != nil {
+		t.Errorf("arrived: %+v, want two denials without the number of a shared limit", got)
+	}
+	var flood []string
+	for i := range 1200 {
+		flood = append(flood, denial(fmt.Sprint("f-", i), "acme"))
+	}
+	if kept := report("[" + strings.Join(flood, ",") + "]"); kept != 1000 {
+		t.Errorf("%d of a flood are kept, want 1000 of a tenant", kept)
+	}
+	w.work()
+	w.want(ofAcme, 11)
 }
 
 func TestATestEventArrives(t *testing.T) {

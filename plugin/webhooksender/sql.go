@@ -8,6 +8,10 @@ const (
 		) d ON d.webhook = w.id
 		WHERE w.enabled`
 
+	takeDenials = `DELETE FROM rate_limiter.webhook_denials WHERE id IN (
+			SELECT id FROM rate_limiter.webhook_denials ORDER BY id LIMIT $1)
+		RETURNING id, received_at, event, node, at, tenant, data::text`
+
 	insertDelivery = `INSERT INTO rate_limiter.webhook_deliveries (id, webhook, events, body, created_at, due_at)
 		SELECT $1, w.id, $3, $4, $5, $5 FROM rate_limiter.webhooks w WHERE w.id = $2`
 

@@ -38,6 +38,7 @@ type world struct {
 	sender  *Sender
 	session *session
 	log     *bytes.Buffer
+	granted *pgtest.Server // of a granted world
 	events  int
 
 	mu  sync.Mutex
@@ -214,6 +215,7 @@ func newGrantedWorld(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
 	s := pgtest.Granted(t)
+	w.granted = s
 	w.pool = pgtest.Pool(t, s.RoleDSN(pgtest.ServerRole))
 	w.store = pgstore.New(w.pool)
 	w.options.Connect = func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, s.RoleDSN(pgtest.Keeper)) }

@@ -1,0 +1,73 @@
+package pluginserver
+
+import (
+	"context"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/denial"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+)
+
+const (
+	// notWantedFor is how long denials are not offered after no webhook wanted any.
+	notWantedFor = 10 * time.Second
+	// maxReport bounds the bytes of the lines in one report; a line has far less.
+	maxReport = 256 << 10
+)
+
+// denialReporter offers denials to webhooks, and returns how many were kept.
+type denialReporter interface {
+	Report(ctx context.Context, node string, all []policysync.DenialEvent) (kept int, err error)
+}
+
+// denialOffers is a sink of the record of denials: those that a webhook wants go to Postgres, where ratelimit serve reads
+// them. The others count as written.
+type denialOffers struct {
+	node  string
+	now   func() time.Time
+	sink  denialReporter
+	close func()
+
+	notBefore time.Time // no webhook wanted denials a moment ago
+}
+
+// newDenialOffers makes the sink. It opens no connection.
+func newDenialOffers(s *settings, node string) *denialOffers {
+	sink := policysync.NewDenialSink(policysync.Source{DSN: s.Database, File: s.DatabaseFile})
+	return &denialOffers{node: node, now: time.Now, sink: sink, close: sink.Close}
+}
+
+// Write implements [denial.Sink]. A batch that is repeated after an error adds no event twice while it waits.
+func (d *denialOffers) Write(ctx context.Context, batch []denial.Line) error {
+	if d.now().Before(d.notBefore) {
+		return nil
+	}
+	var all []policysync.DenialEvent
+	size := 0
+	for i, line := range batch {
+		all = append(all, policysync.DenialEvent{
+			ID: line.ID, Time: line.Time, Tenant: storable(line.Org), Data: line.Text,
+		})
+		if size += len(line.Text); size < maxReport && i < len(batch)-1 {
+			continue
+		}
+		kept, err := d.sink.Report(ctx, d.node, all)
+		if err != nil {
+			return err
+		}
+		if kept == policysync.NotWanted {
+			d.notBefore = d.now().Add(notWantedFor)
+			return nil
+		}
+		all, size = all[:0], 0
+	}
+	return nil
+}
+
+// storable returns a tenant as Postgres can store it.
+func storable(tenant string) string {
+	const replacement = string(utf8.RuneError)
+	return strings.ReplaceAll(strings.ToValidUTF8(tenant, replacement), "\x00", replacement)
+}

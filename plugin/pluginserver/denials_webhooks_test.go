@@ -1,0 +1,90 @@
+package pluginserver
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/denial"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+)
+
+// reporter answers reports with a number or an error.
+type reporter struct {
+	got  [][]policysync.DenialEvent
+	kept int
+	err  error
+}
+
+// Report implements denialReporter.
+func (r *reporter) Report(_ context.Context, _ string, all []policysync.DenialEvent) (int, error) {
+	r.got = append(r.got, append([]policysync.DenialEvent(nil), all...))
+	return r.kept, r.err
+}
+
+func TestDenialsAreNotOfferedForAWhileAfterNoWebhookWantedAny(t *testing.T) {
+	now, to := time.Unix(1_790_000_000, 0), &reporter{kept: policysync.NotWanted}
+	offers := &denialOffers{node: "gw-1", now: func() time.Time { return now }, sink: to}
+	write := func() error {
+		return offers.Write(t.Context(), []denial.Line{{ID: "a-1", Org: "acme", Text: []byte(`{}`)}})
+	}
+	for range 3 {
+		if err := write(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(to.got) != 1 {
+		t.Errorf("%d reports were sent, want one", len(to.got))
+	}
+	now = now.Add(notWantedFor)
+	to.kept = 1
+	if err := errors.Join(write(), write()); err != nil || len(to.got) != 3 {
+		t.Errorf("%d reports were sent (%v), want two more", len(to.got), err)
+	}
+	to.err = errors.New("down")
+	if err := write(); !errors.Is(err, to.err) {
+		t.Errorf("the error is %v, so the recorder would not retry", err)
+	}
+}
+
+func TestABatchOfDenialsIsOfferedInReportsOfBoundedSize(t *testing.T) {
+	to := &reporter{}
+	offers := &denialOffers{node: "gw-1", now: time.Now, sink: to}
+	line := denial.Line{ID: "a-1", Org: "bad\xff\x00name", Text: []byte(`{"a":"` + strings.Repeat("x", 4000) + `"}`)}
+	batch := make([]denial.Line, 200)
+	for i := range batch {
+		batch[i] = line
+	}
+	if err := offers.Write(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for _, report := range to.got {
+		if count += len(report); len(report)*len(line.Text) > maxReport+len(line.Text) {
+			t.Errorf("a report has %d lines of %d bytes", len(report), len(line.Text))
+		}
+	}
+	if count != len(batch) || to.got[0][0].Tenant != "bad\ufffd\ufffdname" {
+		t.Errorf("%d lines were offered, the first of %q", count, to.got[0][0].Tenant)
+	}
+}
+
+func TestDenialWebhooksNeedADatabase(t *testing.T) {
+	s, err := parseSettings([]string{"-denial-webhooks", "on"}, func(string) string { return "" }, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = newDenials(&s, "gw-1", io.Discard, slog.New(slog.DiscardHandler))
+	if err == nil || !strings.Contains(err.Error(), "denial-webhooks: on needs a database") {
+		t.Errorf("the error is %v", err)
+	}
+	s.Database = "host=127.0.0.1"
+	d, err := newDenials(&s, "gw-1", io.Discard, slog.New(slog.DiscardHandler))
+	if err != nil || d == nil || d.offer == nil {
+		t.Errorf("with a database there is no sink (%v)", err)
+	}
+}
