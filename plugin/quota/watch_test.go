@@ -1,9 +1,12 @@
 package quota_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -197,5 +200,46 @@ func TestNoticesAreDroppedLongAfterTheirWindow(t *testing.T) {
 	err := w.pool.QueryRow(t.Context(), `SELECT count(*) FROM rate_limiter.quota_notices`).Scan(&left)
 	if err != nil || left != 0 {
 		t.Errorf("%d notices are left (%v)", left, err)
+	}
+}
+
+// killer closes its connection before one of the statements, counted from 1.
+type killer struct{ left int }
+
+// TraceQueryStart implements pgx.QueryTracer.
+func (k *killer) TraceQueryStart(ctx context.Context, conn *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	if k.left--; k.left == 0 {
+		_ = conn.PgConn().Conn().Close()
+	}
+	return ctx
+}
+
+// TraceQueryEnd implements pgx.QueryTracer.
+func (*killer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func TestACheckThatIsKilledAtAnyStatementLosesAndRepeatsNoNotice(t *testing.T) {
+	w := newWorld(t, daily(100))
+	w.spend("acme", "a", 80, 0)
+	if _, err := w.lead(false); err != nil {
+		t.Fatal(err)
+	}
+	config, err := pgx.ParseConfig(w.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kills := 0
+	for ended := false; !ended; kills++ {
+		config.Tracer = &killer{left: kills + 1}
+		session, err := pgx.ConnectConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended = w.watcher.Check(t.Context(), session) == nil
+		_ = session.Close(t.Context()) // it may be closed already
+	}
+	var notices int
+	err = w.pool.QueryRow(t.Context(), `SELECT count(*) FROM rate_limiter.quota_notices WHERE threshold = 80`).Scan(&notices)
+	if err != nil || notices != 1 || kills < 7 {
+		t.Errorf("%d notices after %d kills (%v), want one", notices, kills-1, err)
 	}
 }
