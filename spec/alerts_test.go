@@ -50,7 +50,7 @@ type panelQuery struct {
 }
 
 // ofServe matches the metrics that only the leader of ratelimit serve publishes.
-var ofServe = regexp.MustCompile(`rate_limiter_(abuse_|quota_|usage_leader|usage_unpacked_)`)
+var ofServe = regexp.MustCompile(`rate_limiter_(abuse_|quota_|topic_|webhook_|usage_leader|usage_unpacked_)`)
 
 // panelQueries returns all expressions of all dashboards, with the default values of their variables. It leaves out
 // those about ratelimit serve, which is not there.
