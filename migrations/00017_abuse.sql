@@ -1,7 +1,7 @@
 -- Abuse detection: what the leader remembers of tenants, and the overrides that it makes. docs/abuse.md describes it.
 --
--- The leader has no right to write overrides. It executes penalize and lift_penalty, which make and end only overrides
--- of the abuse detector. So a login of the leader cannot make an exemption, raise a limit, or end what an operator made.
+-- The leader cannot write overrides. It executes penalize and lift_penalty, which make and end overrides of the abuse
+-- detector only. So a login of the leader cannot make an exemption, raise a limit, or end what an operator made.
 
 -- +goose Up
 -- Denials by tenant and minute, of the last hour. Of the sketches of names, HyperLogLog, plugin/usage has the form.
@@ -18,7 +18,8 @@ CREATE TABLE rate_limiter.abuse_denials (
 
 -- What is remembered of a tenant: the state of plugin/abuse.
 CREATE TABLE rate_limiter.abuse_tenants (
-    tenant         text        PRIMARY KEY CONSTRAINT abuse_tenants_tenant CHECK (octet_length(tenant) BETWEEN 1 AND 128),
+    tenant         text        PRIMARY KEY
+        CONSTRAINT abuse_tenants_tenant CHECK (octet_length(tenant) BETWEEN 1 AND 128),
     state          jsonb       NOT NULL,
     step           text        NOT NULL GENERATED ALWAYS AS (state ->> 'step') STORED,
     mode           text        NOT NULL, -- shadow: the step has no effect
@@ -106,6 +107,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     before rate_limiter.abuse_tenants;
+    moved  rate_limiter.abuse_steps;
 BEGIN
     IF (forgive_abuse.length BETWEEN interval '0' AND interval '30 days') IS NOT TRUE THEN
         RAISE EXCEPTION 'the time must be 0 to 30 days' USING ERRCODE = 'invalid_parameter_value';
@@ -121,7 +123,14 @@ BEGIN
     WHERE t.tenant = forgive_abuse.tenant;
     INSERT INTO rate_limiter.abuse_steps (at, tenant, from_step, to_step, mode, reason)
     VALUES (clock_timestamp(), before.tenant, before.step, 'none', before.mode,
-        left('forgiven by ' || rate_limiter.actor() || ': ' || coalesce(rate_limiter.reason(), ''), 1024));
+        left('forgiven by ' || rate_limiter.actor() || ': ' || coalesce(rate_limiter.reason(), ''), 1024))
+    RETURNING * INTO moved;
+    IF moved.from_step <> moved.to_step THEN
+        INSERT INTO rate_limiter.outbox (event, source, type, at, tenant, data)
+        VALUES ('abuse-step-' || moved.id, '/control', 'io.github.tenant-rate-limiting.abuse.step', moved.at,
+            moved.tenant, json_build_object('version', 1, 'org', moved.tenant, 'from', moved.from_step,
+                'to', moved.to_step, 'mode', moved.mode, 'reason', moved.reason));
+    END IF;
     RETURN true;
 END
 $$;

@@ -123,8 +123,15 @@ func (d *Detector) lift(ctx context.Context, session *pgx.Conn) error {
 			d.options.Log.Warn("the penalties of abuse detection are lifted", "penalties", lifted, "mode", d.options.Mode)
 		}
 	}
-	_, err := session.Exec(ctx, `UPDATE rate_limiter.abuse_tenants SET `+offLadder+`
-		WHERE mode <> $1 AND (step <> 'none' OR override IS NOT NULL)`, d.options.Mode)
+	_, err := session.Exec(ctx, `WITH before AS (
+			SELECT tenant, step, mode FROM rate_limiter.abuse_tenants
+			WHERE mode <> $1 AND (step <> 'none' OR override IS NOT NULL) FOR UPDATE
+		), moves AS (
+			INSERT INTO rate_limiter.abuse_steps (at, tenant, from_step, to_step, mode, reason)
+			SELECT clock_timestamp(), tenant, step, 'none', mode, 'abuse detection is in mode ' || $1 FROM before
+			WHERE step <> 'none'
+		) UPDATE rate_limiter.abuse_tenants t SET `+offLadder+` FROM before WHERE before.tenant = t.tenant`,
+		string(d.options.Mode))
 	if err != nil {
 		return fmt.Errorf("take tenants off the ladder: %w", err)
 	}
@@ -132,7 +139,7 @@ func (d *Detector) lift(ctx context.Context, session *pgx.Conn) error {
 }
 
 // offLadder sets the columns of a tenant that starts anew. forgive_abuse has it too.
-const offLadder = `state = (state - '{suspect,since,flagged_at,ended_at,banned_at}'::text[]) || '{"step": "none"}',
+const offLadder = `state = (t.state - '{suspect,since,flagged_at,ended_at,banned_at}'::text[]) || '{"step": "none"}',
 	reason = '', override = NULL, override_until = NULL`
 
 // tidy drops what is past its retention.

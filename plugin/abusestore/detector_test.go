@@ -26,15 +26,18 @@ func TestAScraperIsFlaggedInShadowWithoutAPenaltyAndGetsOneUnderEnforce(t *testi
 	if !strings.Contains(reason, want) {
 		t.Errorf("the reason is %q, want one with %q", reason, want)
 	}
+	const moves = "none warn shadow, warn half shadow, half none shadow, none warn enforce, warn half enforce"
 	if got := w.text(`SELECT string_agg(from_step || ' ' || to_step || ' ' || mode, ', ' ORDER BY id)
-		FROM rate_limiter.abuse_steps`); got != "none warn shadow, warn half shadow, none warn enforce, warn half enforce" {
-		t.Errorf("the moves are %q", got)
+		FROM rate_limiter.abuse_steps`); got != moves {
+		t.Errorf("the moves are %q, want %q", got, moves)
 	}
 	if got := w.text(`SELECT count(*)::text FROM rate_limiter.outbox WHERE type LIKE '%abuse.step'`); got != "4" {
 		t.Errorf("%s events of moves are in the outbox, want 4", got)
 	}
-	w.checkEvent(w.text(`SELECT data::text FROM rate_limiter.outbox WHERE type LIKE '%abuse.step' ORDER BY id DESC LIMIT 1`))
-	if got := w.text(`SELECT string_agg(actor, ', ') FROM rate_limiter.audit WHERE kind = 'override'`); got != "abuse detector" {
+	w.checkEvent(w.text(`SELECT data::text FROM rate_limiter.outbox WHERE type LIKE '%abuse.step'
+		ORDER BY id DESC LIMIT 1`))
+	actors := w.text(`SELECT string_agg(actor, ', ') FROM rate_limiter.audit WHERE kind = 'override'`)
+	if got := actors; got != "abuse detector" {
 		t.Errorf("the audit has the changes of %q", got)
 	}
 }
@@ -60,7 +63,8 @@ func TestAPenaltyIsReplacedAsTheTenantClimbsAndEndsWhenItIsQuiet(t *testing.T) {
 	if step, got := w.step("acme"), w.penalties("acme"); step != "warn" || got != "" {
 		t.Errorf("quiet, it is on %s with the penalties %q", step, got)
 	}
-	if got := w.text(`SELECT count(*)::text FROM rate_limiter.override_history WHERE ended_by = 'abuse detector'`); got != "2" {
+	ended := w.text(`SELECT count(*)::text FROM rate_limiter.override_history WHERE ended_by = 'abuse detector'`)
+	if got := ended; got != "2" {
 		t.Errorf("%s penalties are in the history, want 2", got)
 	}
 }
@@ -98,8 +102,8 @@ func TestExemptTenantsAreOnNoStep(t *testing.T) {
 			t.Errorf("%s is on %s, want %s", name, got, want)
 		}
 	}
-	if got := w.text(`SELECT string_agg(reason, ', ' ORDER BY id) FROM rate_limiter.overrides WHERE author = 'ann'`); got !=
-		"contract, webhook" {
+	own := w.text(`SELECT string_agg(reason, ', ' ORDER BY id) FROM rate_limiter.overrides WHERE author = 'ann'`)
+	if got := own; got != "contract, webhook" {
 		t.Errorf("the operator's overrides are %q", got)
 	}
 }
@@ -131,8 +135,13 @@ func TestAForgivenTenantLosesItsStep(t *testing.T) {
 	if step, got := w.step("acme"), w.penalties("acme"); step != "none" || got != "" {
 		t.Errorf("it is on %s with the penalties %q", step, got)
 	}
-	if got := w.text(`SELECT reason FROM rate_limiter.abuse_steps ORDER BY id DESC LIMIT 1`); got != "forgiven by ann: a load test" {
+	const want = "forgiven by ann: a load test"
+	if got := w.text(`SELECT reason FROM rate_limiter.abuse_steps ORDER BY id DESC LIMIT 1`); got != want {
 		t.Errorf("the last move is because %q", got)
+	}
+	event := w.text(`SELECT data::text FROM rate_limiter.outbox WHERE type LIKE '%abuse.step' ORDER BY id DESC LIMIT 1`)
+	if w.checkEvent(event); !strings.Contains(event, want) {
+		t.Errorf("the last event is %s", event)
 	}
 	w.exec(`UPDATE rate_limiter.abuse_tenants SET forgiven_until = now() - interval '1 hour'`)
 	w.past("acme", repeat(3, scraped)...)

@@ -182,7 +182,8 @@ func (t *tenant) writeMove(ctx context.Context, tx pgx.Tx, end time.Time) error 
 	e := stepEvent{eventVersion, t.name, t.verdict.From, t.verdict.To, t.mode, t.moveReason()}
 	var id int64
 	err := tx.QueryRow(ctx, `INSERT INTO rate_limiter.abuse_steps (at, tenant, from_step, to_step, mode, reason)
-		VALUES ($1, $2, $3, $4, $5, $6) RETURNING id`, end, t.name, e.From.String(), e.To.String(), e.Mode, e.Reason).Scan(&id)
+		VALUES ($1, $2, $3, $4, $5, $6) RETURNING id`,
+		end, t.name, e.From.String(), e.To.String(), e.Mode, e.Reason).Scan(&id)
 	if err != nil {
 		return fmt.Errorf("record a step of %q: %w", t.name, err)
 	}
@@ -191,6 +192,7 @@ func (t *tenant) writeMove(ctx context.Context, tx pgx.Tx, end time.Time) error 
 		return fmt.Errorf("encode a step of %q: %w", t.name, err)
 	}
 	return outbox.Add(ctx, tx, events.Event{
-		ID: fmt.Sprint("abuse-step-", id), Source: events.Control, Type: events.AbuseStep, Time: end, Tenant: t.name, Data: data,
+		ID: fmt.Sprint("abuse-step-", id), Source: events.Control, Type: events.AbuseStep,
+		Time: end, Tenant: t.name, Data: data,
 	})
 }
