@@ -3,6 +3,7 @@ package docs
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -58,6 +59,19 @@ func TestTheDocsHaveAnExampleOfEachTypeOfEventWithValidData(t *testing.T) {
 		name := strings.TrimPrefix(string(kind), eventPrefix)
 		if schemas[string(kind)] == nil && !strings.Contains(read(t, "webhooks.md"), "`"+name+"`") {
 			t.Errorf("%s has no row in docs/events.md, and docs/webhooks.md does not name it", kind)
+		}
+	}
+}
+
+func TestTheDocsCreateTheTopicOfDenialsWithARetentionOfSevenDays(t *testing.T) {
+	_, command, found := strings.Cut(read(t, "events.md"), "```text\nkafka-topics.sh ")
+	command, _, _ = strings.Cut(command, "```")
+	for _, want := range []string{
+		"--topic ratelimit.denials ", fmt.Sprintf("retention.ms=%d ", (7 * 24 * time.Hour).Milliseconds()),
+		"message.timestamp.type=LogAppendTime",
+	} {
+		if !found || !strings.Contains(command, want) {
+			t.Errorf("the command is %q, want it with %q", command, want)
 		}
 	}
 }
