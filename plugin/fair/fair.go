@@ -21,8 +21,8 @@ import (
 const (
 	// Threshold is the part of a limit's rate below which demand has no caps.
 	Threshold = 0.8
-	// SmallShare is the part of a limit's rate below which the demand of one tenant is small.
-	SmallShare = 0.001
+	// smallShare is the part of a limit's rate up to which the demand of one tenant is small.
+	smallShare = 0.001
 )
 
 // Demand is what one tenant, or all small ones together, demand of a limit.
@@ -88,6 +88,10 @@ func Divide(l Limit, named []Demand, small Demand) (level float64, capped bool) 
 	rate -= min(small.Usable, rate*small.Weight/weights)
 	return Fill(rate, named), true
 }
+
+// Small returns the demand, in tokens per second, up to which a tenant is small: a thousandth of the rate, but a token at
+// least.
+func (l *Limit) Small() float64 { return max(smallShare*l.Rate, 1) }
 
 // Reserve returns the tokens that stay in the bucket for a rush: those of a quarter of a second, at most a quarter of
 // the bucket.

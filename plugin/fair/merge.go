@@ -20,7 +20,7 @@ func Merge(l Limit, reports []Report) Caps {
 	}
 	list := make([]Demand, 0, len(named))
 	for id, d := range named {
-		if d.Tokens < SmallShare*l.Rate || d.Weight == 0 {
+		if d.Tokens <= l.Small() || d.Weight == 0 {
 			small = small.Plus(d)
 			delete(named, id)
 			continue
@@ -46,15 +46,17 @@ func (d Demand) Plus(other Demand) Demand {
 	return Demand{Tokens: d.Tokens + other.Tokens, Usable: d.Usable + other.Usable, Weight: d.Weight + other.Weight}
 }
 
+// leap is how far the demand of a small tenant can grow before the next caps.
+const leap = 5
+
 // At returns the cap of a tenant at one node, in tokens per second. It is the part of the tenant's share that is the
 // node's part of the tenant's demand. A tenant that is not named has its whole share at each node: it demands no more
-// than that, or has begun to since. No tenant's cap, over all nodes, is below what counts as small.
+// than that, or has begun to since. No share is less than what is small.
 func (c *Caps) At(l Limit, id ID, weight, demand float64) float64 {
-	small := SmallShare * l.Rate
-	share := max(c.Level*weight, small)
+	share := max(c.Level*weight, l.Small())
 	total, named := c.Named[id]
 	if !named || total <= 0 {
-		return share
+		return max(share, leap*l.Small())
 	}
-	return max(share*min(demand/total, 1), small/float64(max(c.Nodes, 1)))
+	return max(share*min(demand/total, 1), l.Small()/float64(max(c.Nodes, 1)))
 }

@@ -1,10 +1,16 @@
 package share
 
 import (
+	"fmt"
+	"slices"
+	"sync"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // places are where a limit can be shared: in one process, and through Redis by one node or several, with and without
 // leases, and with clocks that differ by hours.
@@ -17,36 +23,300 @@ var places = map[string]rules{
 	"five nodes, a minute's burst": {nodes: 5, burst: 60 * rate},
 }
 
-func TestATenantWithinItsShareLosesAtMostASecondOfItWhenAnotherRushes(t *testing.T) {
+// inEachPlace runs a test in all places.
+func inEachPlace(t *testing.T, test func(t *testing.T, r rules)) {
+	t.Helper()
 	for name, r := range places {
-		t.Run(name, func(t *testing.T) {
-			const share, seconds = rate / 2, 12
+		t.Run(name, func(t *testing.T) { test(t, r) })
+	}
+}
+
+const share = rate / 2 // of each of two tenants
+
+func TestATenantWithinItsShareLosesAtMostASecondOfItWhenAnotherRushes(t *testing.T) {
+	const seconds = 12
+	lost := func(t *testing.T, r rules) int {
+		steady := &client{tenant: "steady", perSecond: share}
+		rush := &client{tenant: "rush", perSecond: 50 * share, from: 2 * limit.Second}
+		newWorld(t, r).run(seconds, nil, rush, steady) // in each millisecond the rush is first
+		t.Logf("steady %v, rush %v", steady.admitted, rush.admitted)
+		return seconds*share - steady.total(0, 0)
+	}
+	inEachPlace(t, func(t *testing.T, r rules) {
+		if n := lost(t, r); n > share {
+			t.Errorf("the steady tenant lost %d requests, want at most %d", n, share)
+		}
+	})
+	if n := lost(t, rules{nodes: 5, unfair: true}); n < 5*share {
+		t.Errorf("without shares the steady tenant lost only %d requests: the test shows nothing", n)
+	}
+}
+
+// The first caps are in force after a period in one process, and after three with other nodes: the node's own, the
+// leader's, and the node's next. Until then who comes first is served first.
+func TestARushIsCappedAfterAPeriodOrAfterThreeWithOtherNodes(t *testing.T) {
+	for nodes, until := range map[int]limit.Micros{0: period, 5: 3 * period} {
+		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
+			w := newWorld(t, rules{nodes: nodes})
 			steady := &client{tenant: "steady", perSecond: share}
-			rush := &client{tenant: "rush", perSecond: 50 * share, from: 2 * limit.Second}
-			newWorld(t, r).run(seconds, nil, steady, rush)
-			if lost := seconds*share - steady.total(0, 0); lost > share {
-				t.Errorf("the steady tenant lost %d requests of %d a second: %v", lost, share, steady.admitted)
+			rush := &client{tenant: "rush", perSecond: 50 * share, from: 2*limit.Second + 1000}
+			capped := limit.Micros(0)
+			w.run(4, func(at limit.Micros) {
+				uncapped := func(n *node) bool { return n.shares.Stats().Tenants == 0 }
+				if capped == 0 && at > rush.from && !slices.ContainsFunc(w.nodes, uncapped) {
+					capped = at
+				}
+			}, rush, steady)
+			if waited := capped - rush.from; capped == 0 || waited > until {
+				t.Errorf("all nodes cap the rush %d µs after it began, want at most %d", waited, until)
 			}
-			t.Logf("steady %v, rush %v", steady.admitted, rush.admitted)
+			if most := 2*rate + rate/2; rush.total(2, 3) > most {
+				t.Errorf("in its first second the rush got %d requests, want at most %d", rush.total(2, 3), most)
+			}
 		})
 	}
 }
 
 func TestTheLimitIsUsedAlmostInFullWhileDemandExceedsIt(t *testing.T) {
-	for name, r := range places {
-		t.Run(name, func(t *testing.T) {
-			used := map[bool]int{}
-			for _, unfair := range []bool{true, false} {
-				r.unfair = unfair
-				a, b := &client{tenant: "a", perSecond: 900}, &client{tenant: "b", perSecond: 4000}
-				c := &client{tenant: "c", tier: "enterprise", perSecond: 300}
-				newWorld(t, r).run(60, nil, a, b, c)
-				used[unfair] = a.total(0, 0) + b.total(0, 0) + c.total(0, 0)
+	inEachPlace(t, func(t *testing.T, r rules) {
+		wantUsed(t, r, func() []*client {
+			return []*client{
+				{tenant: "a", perSecond: 900}, {tenant: "b", perSecond: 4000},
+				{tenant: "c", tier: "enterprise", perSecond: 300},
 			}
-			if used[false] < used[true]*97/100 || used[false] > used[true]*101/100 {
-				t.Errorf("with shares %d are admitted, without %d", used[false], used[true])
-			}
-			t.Logf("with shares %d, without %d", used[false], used[true])
 		})
+	})
+}
+
+func TestTheLimitIsUsedAlmostInFullWhereTenantsHaveLimitsOfTheirOwn(t *testing.T) {
+	wantUsed(t, rules{nodes: 5, own: 150}, func() []*client {
+		clients := []*client{{tenant: "flood", perSecond: 9000}}
+		for i := range 7 {
+			clients = append(clients, &client{tenant: fmt.Sprint(i), perSecond: float64(140 + 100*(i%2))})
+		}
+		return clients
+	})
+}
+
+func TestTheLimitIsUsedAlmostInFullByManySmallTenants(t *testing.T) {
+	wantUsed(t, rules{nodes: 5}, func() (clients []*client) {
+		for i := range 1500 {
+			clients = append(clients, &client{tenant: fmt.Sprint(i), perSecond: 0.8, due: float64(i%10) / 10})
+		}
+		return append(clients, &client{tenant: "large", perSecond: 5000})
+	})
+}
+
+// wantUsed wants that almost as much is admitted with shares as without, in a minute.
+func wantUsed(t *testing.T, r rules, clients func() []*client) {
+	t.Helper()
+	used := map[bool]int{}
+	for _, r.unfair = range []bool{true, false} {
+		all := clients()
+		newWorld(t, r).run(60, nil, all...)
+		for _, c := range all {
+			used[r.unfair] += c.total(0, 0)
+		}
+	}
+	if used[false] < used[true]*97/100 || used[false] > used[true]*101/100 {
+		t.Errorf("with shares %d are admitted, without %d", used[false], used[true])
+	}
+	t.Logf("with shares %d are admitted, without %d", used[false], used[true])
+}
+
+func TestTenantsThatAllDemandMoreGetSharesByTheirWeights(t *testing.T) {
+	inEachPlace(t, func(t *testing.T, r rules) {
+		one := &client{tenant: "one", perSecond: 3000}
+		three := &client{tenant: "three", tier: "enterprise", perSecond: 5000}
+		newWorld(t, r).run(20, nil, one, three)
+		if a, b := one.total(10, 0), three.total(10, 0); b < a*27/10 || b > a*33/10 || a+b < 97*rate/10 {
+			t.Errorf("in ten seconds weight 1 gets %d and weight 3 gets %d of %d", a, b, 10*rate)
+		}
+	})
+}
+
+func TestBelowFourFifthsOfTheRateNoRequestIsDenied(t *testing.T) {
+	inEachPlace(t, func(t *testing.T, r rules) {
+		a, b := &client{tenant: "a", perSecond: 780}, &client{tenant: "b", perSecond: 10}
+		newWorld(t, r).run(5, nil, a, b)
+		if n := a.total(0, 0) + b.total(0, 0); n != 5*790 {
+			t.Errorf("%d of %d requests are admitted", n, 5*790)
+		}
+	})
+}
+
+func TestRequestsWithoutATenantHaveOneShareTogether(t *testing.T) {
+	steady := &client{tenant: "steady", perSecond: share}
+	clients := []*client{steady}
+	for i := range 20 {
+		clients = append(clients, &client{ip: fmt.Sprintf("192.0.2.%d", i), perSecond: 500})
+	}
+	newWorld(t, rules{nodes: 5}).run(10, nil, clients...)
+	if n := steady.total(2, 0); n < 8*share*95/100 {
+		t.Errorf("beside twenty addresses the tenant gets %d of %d", n, 8*share)
+	}
+}
+
+func TestTheOthersKeepTheirSharesWhenTheLeaderIsKilled(t *testing.T) {
+	w := newWorld(t, rules{nodes: 5})
+	steady, rush := &client{tenant: "steady", perSecond: share}, &client{tenant: "rush", perSecond: 50 * share}
+	killed := 0
+	w.run(30, func(at limit.Micros) {
+		if at == 0 || at%(7*limit.Second) != 0 {
+			return
+		}
+		for _, n := range w.nodes {
+			if !n.dead && n.shares.Stats().Leads == 1 {
+				n.dead = true
+				killed++
+				return
+			}
+		}
+	}, rush, steady)
+	if killed != 4 {
+		t.Fatalf("%d leaders were killed", killed)
+	}
+	for second := 3; second < 30; second++ {
+		if n := steady.admitted[second]; n < share*8/10 {
+			t.Errorf("in second %d the steady tenant gets %d of %d: %v", second, n, share, steady.admitted)
+		}
+	}
+}
+
+func TestWithoutRedisTheBucketAloneDecidesAndThereAreSharesAgainAfterwards(t *testing.T) {
+	w := newWorld(t, rules{nodes: 5})
+	steady, rush := &client{tenant: "steady", perSecond: share}, &client{tenant: "rush", perSecond: 50 * share}
+	var before, during uint64
+	denied := func() (sum uint64) {
+		for _, n := range w.nodes {
+			sum += n.shares.Stats().Denied
+		}
+		return sum
+	}
+	w.run(20, func(at limit.Micros) {
+		switch at {
+		case 5 * limit.Second:
+			w.board.away = true
+		case 6*limit.Second + period:
+			before = denied()
+		case 10 * limit.Second:
+			during, w.board.away = denied(), false
+		}
+	}, rush, steady)
+	if during != before {
+		t.Errorf("%d requests were denied by caps that had ended", during-before)
+	}
+	if all := steady.total(7, 10) + rush.total(7, 10); all < 3*rate*99/100 {
+		t.Errorf("without caps %d requests were admitted of %d", all, 3*rate)
+	}
+	if n := steady.total(12, 0); n < 8*share*97/100 {
+		t.Errorf("afterwards the steady tenant gets %d of %d", n, 8*share)
+	}
+}
+
+func TestACapInShadowDeniesNothingAndTakesNothingOfTheBucket(t *testing.T) {
+	w := newWorld(t, rules{nodes: 1, mode: "shadow"})
+	steady, rush := &client{tenant: "steady", perSecond: share}, &client{tenant: "rush", perSecond: 10 * share}
+	w.run(5, nil, rush, steady)
+	if n := rush.total(0, 0) + steady.total(0, 0); n != 5*11*share {
+		t.Errorf("%d of %d requests are admitted", n, 5*11*share)
+	}
+	if d := &rush.exchange.Decision; !d.ShadowDenied || w.nodes[0].shares.Stats().Denied == 0 {
+		t.Errorf("the last decision of the rush is %+v, want a denial in shadow", d.Statuses)
+	}
+	if d := &steady.exchange.Decision; d.ShadowDenied || !d.Statuses[0].Charged {
+		t.Errorf("the last decision of the steady tenant is %+v", d.Statuses)
+	}
+}
+
+func TestACapDeniesForASecondAtMostAndSpendsNothing(t *testing.T) {
+	w := newWorld(t, rules{own: 100_000})
+	rush, steady := &client{tenant: "rush", perSecond: 50 * share}, &client{tenant: "steady", perSecond: share}
+	w.run(3, nil, rush, steady)
+	for range rate {
+		w.send(rush)
+	}
+	d := &rush.exchange.Decision
+	if !d.Denied() || d.RetryAfter <= 0 || d.RetryAfter > limit.Second {
+		t.Errorf("the rush waits %d µs: %+v", d.RetryAfter, d.Statuses)
+	}
+	for i := range d.Statuses {
+		if d.Statuses[i].Charged {
+			t.Errorf("a denied request is charged: %+v", d.Statuses)
+		}
+	}
+}
+
+func TestDecisionsWithSharesAllocateNothing(t *testing.T) {
+	w := newWorld(t, rules{})
+	c := &client{tenant: "a", perSecond: 900}
+	w.run(2, nil, c, &client{tenant: "b", perSecond: 900})
+	request := c.request()
+	if n := testing.AllocsPerRun(1000, func() {
+		if err := w.nodes[0].path.Admit(t.Context(), request, &c.exchange); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 0 {
+		t.Errorf("a decision allocates %g times", n)
+	}
+}
+
+func TestTenantsBeyondTheBoundAreCountedTogetherAndNotCapped(t *testing.T) {
+	w := newWorld(t, rules{tenants: 2})
+	clients := make([]*client, 4)
+	for i := range clients {
+		clients[i] = &client{tenant: fmt.Sprint(i), perSecond: 1000}
+	}
+	w.run(3, nil, clients...)
+	p := w.nodes[0].shares
+	if known := p.known.Load(); known != 2 {
+		t.Errorf("%d tenants are counted, want 2", known)
+	}
+	w.run(3, nil)
+	if known, limits := p.known.Load(), p.Stats().Limits; known != 0 || limits != 0 {
+		t.Errorf("after three seconds without requests %d tenants of %d limits are counted", known, limits)
+	}
+}
+
+// BenchmarkDecision measures a decision of one global limit, with shares and without, while there are caps.
+func BenchmarkDecision(b *testing.B) {
+	for _, unfair := range []bool{true, false} {
+		b.Run(map[bool]string{true: "bucket", false: "shares"}[unfair], func(b *testing.B) {
+			w := newWorld(b, rules{unfair: unfair, burst: 60 * rate})
+			c := &client{tenant: "a", perSecond: 900}
+			w.run(2, nil, c, &client{tenant: "b", perSecond: 900})
+			request := c.request()
+			b.ReportAllocs()
+			for b.Loop() {
+				w.now += 1000
+				if err := w.nodes[0].path.Admit(b.Context(), request, &c.exchange); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func TestRequestsAndPeriodsGoOnAtOnce(t *testing.T) {
+	w := newWorld(t, rules{nodes: 2})
+	var sending sync.WaitGroup
+	for i := range 4 {
+		sending.Go(func() {
+			c := &client{tenant: fmt.Sprint(i % 3), perSecond: 1000}
+			for range 2000 {
+				if err := w.nodes[0].path.Admit(t.Context(), c.request(), &c.exchange); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 200 {
+		w.nodes[0].shares.Step(t.Context())
+		w.nodes[0].shares.Stats()
+	}
+	sending.Wait()
+	w.nodes[0].shares.Step(t.Context())
+	if n := w.nodes[0].shares.Stats(); n.Limits > 1 || n.Failed != 0 {
+		t.Errorf("%+v", n)
 	}
 }

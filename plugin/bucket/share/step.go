@@ -94,7 +94,8 @@ func (s *Store) endPeriod(p *pool, now limit.Micros) (fair.Report, []counted) {
 		r.Small.Weight = 1
 	}
 	slices.SortFunc(tenants, func(a, b counted) int { return cmp.Compare(b.Tokens, a.Tokens) })
-	small := fair.SmallShare * p.fair.Load().Rate / float64(p.nodes())
+	l := p.limit()
+	small := l.Small() / float64(p.nodes())
 	for i := range tenants {
 		if t := &tenants[i]; i < fair.MaxNamed && t.Tokens >= small {
 			r.Named[t.id] = t.Demand

@@ -20,7 +20,7 @@ import (
 // world is some nodes that share one limit of 1000 tokens a second, on a virtual clock. Requests go through the real
 // decision path to a bucket that all nodes share, with or without leases in front. A board stands for Redis.
 type world struct {
-	t     *testing.T
+	t     testing.TB
 	now   limit.Micros
 	board *board
 	nodes []*node
@@ -46,11 +46,13 @@ type rules struct {
 	mode   string
 	own    int64 // a limit of each tenant per second; 0: none
 	spread bool  // the clocks of nodes differ
+
+	tenants int // bound of tenants; 0: the default
 }
 
 const rate = 1000
 
-func newWorld(t *testing.T, r rules) *world {
+func newWorld(t testing.TB, r rules) *world {
 	t.Helper()
 	config := schema.Config{
 		Tiers: []schema.Tier{{Name: "essentials"}, {Name: "enterprise"}},
@@ -83,7 +85,7 @@ func newWorld(t *testing.T, r rules) *world {
 			n.offset = limit.Micros(i) * 3600 * limit.Second
 		}
 		now := func() limit.Micros { return w.now + n.offset }
-		o := Options{Now: now, Node: string(rune('a' + i)), Exchange: w.board}
+		o := Options{Now: now, Node: string(rune('a' + i)), Exchange: w.board, MaxTenants: r.tenants}
 		if r.nodes == 0 {
 			o.Exchange = nil
 		}
@@ -110,6 +112,7 @@ func (n liveNodes) LeaseNodes(string) int { return int(n) }
 // client is a tenant that sends requests at an even rate, from an instant on.
 type client struct {
 	tenant, tier string
+	ip           string // of a client without a tenant
 	perSecond    float64
 	from         limit.Micros // since the start of the run
 	until        limit.Micros // 0: to the end
@@ -170,6 +173,13 @@ func (w *world) step() {
 	}
 }
 
+// request returns a request of the client.
+func (c *client) request() *admit.CallerRequest {
+	return &admit.CallerRequest{
+		Caller: identity.Caller{Tenant: c.tenant, Tier: cmp.Or(c.tier, "essentials")}, IP: c.ip,
+	}
+}
+
 // send sends a request to the next node that lives, and reports whether it is admitted.
 func (w *world) send(c *client) bool {
 	w.t.Helper()
@@ -177,8 +187,7 @@ func (w *world) send(c *client) bool {
 	for w.next++; n.dead; w.next++ {
 		n = w.nodes[w.next%len(w.nodes)]
 	}
-	request := &admit.CallerRequest{Caller: identity.Caller{Tenant: c.tenant, Tier: cmp.Or(c.tier, "essentials")}}
-	if err := n.path.Admit(w.t.Context(), request, &c.exchange); err != nil {
+	if err := n.path.Admit(w.t.Context(), c.request(), &c.exchange); err != nil {
 		w.t.Fatal(err)
 	}
 	return !c.exchange.Decision.Denied()
