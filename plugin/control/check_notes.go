@@ -18,7 +18,7 @@ func (s *Server) checkNotes(policies *policy.Plan, d *decision.Decision, of *Che
 		return nil // no limit was checked
 	}
 	var notes []string
-	for _, note := range [...]string{capacityNote(d, v), s.endpointNote(d, of, v), tierNote(policies, d)} {
+	for _, note := range [...]string{capacityNote(d, v), shareNote(d), s.endpointNote(d, of, v), tierNote(policies, d)} {
 		if note != "" {
 			notes = append(notes, note)
 		}
@@ -48,6 +48,15 @@ func capacityNote(d *decision.Decision, v view) string {
 		text += fmt.Sprintf(", because nodes may take some ahead of need: with accuracy: exact it has %d", all)
 	}
 	return text
+}
+
+// shareNote notes that the org has used its share of a limit that it shares with others. It has no number, because the
+// share depends on what the others demand.
+func shareNote(d *decision.Decision) string {
+	if !d.Denied() || d.Binding < 0 || d.Statuses[d.Binding].Source != decision.FairShare {
+		return ""
+	}
+	return "your share of a shared limit, " + d.Resolution.Bounds[d.Binding].Policy.Name + ", is used up for the moment"
 }
 
 // endpointNote notes that some limits count the endpoint of a check differently from Kong's requests. A check has a

@@ -9,7 +9,9 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -180,5 +182,43 @@ func TestABatchCountsEachCheckAsASingleOne(t *testing.T) {
 	p.want(p.do(call{ofAcme, "POST", batchPath, `{"checks":[{"org_id":"acme"},{"org_id":"acme","cost":4000},{"org_id":"acme","cost":4000,"dry_run":true}]}`, nil}), http.StatusOK)
 	if left := *p.checks(admin, `{"org_id":"acme","dry_run":true}`).Remaining; left != 4998 {
 		t.Errorf("%d are left, want 4998", left)
+	}
+}
+
+// spentShare denies every request by its share of the limit of an endpoint.
+type spentShare struct{}
+
+// Cap implements admit.Shares.
+func (spentShare) Cap(d *decision.Decision, at limit.Micros) int {
+	for i := range d.Resolution.Bounds {
+		if d.Resolution.Bounds[i].Policy.Fair != nil {
+			d.Statuses[i] = decision.Status{Source: decision.FairShare, Wait: limit.Second / 2, Now: at}
+		}
+	}
+	return 0
+}
+
+// Count implements admit.Shares.
+func (spentShare) Count(*decision.Decision) {}
+
+func TestADenialByAShareSaysSoWithoutANumberOfTheLimit(t *testing.T) {
+	t.Parallel()
+	config := plan()
+	config.Global = schema.Global{Limits: []schema.Limit{{
+		Name: "platform", Scope: "global", Limit: 987_654_321, WindowSize: 60, Fair: &schema.Fair{Weights: map[string]int64{"gold": 77}},
+	}}}
+	path := pathOf(t, config.WithDefaults(), shelf{memory.New(memory.Options{Now: clock})}, policy.Rows{})
+	path.Shares = spentShare{}
+	w := open(t, func(o *control.Options) { o.Path = path })
+	operator := w.want(w.as("POST", checkPath, `{"org_id":"acme"}`), http.StatusOK)
+	org := w.want(w.do(call{ofAcme, "POST", checkPath, `{"org_id":"acme"}`, nil}), http.StatusOK)
+	for _, text := range []string{operator.Body.String(), org.Body.String()} {
+		if !strings.Contains(text, "your share of a shared limit, platform, is used up") ||
+			!strings.Contains(text, `"allowed":false`) || !strings.Contains(text, `"retry_after":1`) {
+			t.Errorf("the answer is %s", text)
+		}
+	}
+	if text := org.Body.String(); strings.Contains(text, "987654321") || strings.Contains(text, "weight") {
+		t.Errorf("the token of an org reads numbers of a shared limit: %s", text)
 	}
 }
