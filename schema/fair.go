@@ -125,8 +125,10 @@ func (c Config) fairWarnings(l locatedLimit) []Warning {
 	names := tierNames(c.Tiers)
 	for _, tier := range sortedKeys(l.Fair.Weights) {
 		if !slices.Contains(names, tier) {
-			warnings = append(warnings, Warning{docpath.Member(docpath.Join(l.path, "fair.weights"), tier),
-				"is the weight of a tier that this config does not have: it counts only for tenants whose tier a database sets"})
+			warnings = append(warnings, Warning{
+				docpath.Member(docpath.Join(l.path, "fair.weights"), tier),
+				"is the weight of a tier that this config does not have: it counts only for tenants whose tier a database sets",
+			})
 		}
 	}
 	return warnings

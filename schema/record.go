@@ -32,8 +32,11 @@ type RecordField interface {
 func RecordIn(field any) RecordField {
 	switch to := field.(type) {
 	case **Settle:
-		return recordField[Settle, *Settle]{to, ParseSettle, Settle{},
-			`{"sources": [{"from": "log.response.size"}], "reserve": 500}`}
+		return recordField[Settle, *Settle]{
+			to, ParseSettle,
+			Settle{},
+			`{"sources": [{"from": "log.response.size"}], "reserve": 500}`,
+		}
 	case **Fair:
 		return recordField[Fair, *Fair]{to, ParseFair, Fair{Default: -1}, `{"weights": {"enterprise": 10}, "default": 1}`}
 	}

@@ -119,7 +119,8 @@ func TestASharedLimitInShadowDeniesNothingAndRecordsIt(t *testing.T) {
 func TestAnotherNodeDividesALimitAfterTheOneThatDidIsKilled(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
-	config := deck(fmt.Sprintf(fairly, fmt.Sprintf("strategy: redis, redis: {socket: %s, %s}, ", server.Socket, patience), ""))
+	inRedis := fmt.Sprintf("strategy: redis, redis: {socket: %s, %s}, ", server.Socket, patience)
+	config := deck(fmt.Sprintf(fairly, inRedis, ""))
 	var nodes []*node
 	var metrics []string
 	for range 2 {

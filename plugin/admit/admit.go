@@ -139,18 +139,9 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	case d.Identity.UserDenied && d.Resolution.UserRequired:
 		d.DenyOrRecord(decision.UserMissing, 0)
 	}
-	if take := len(d.Resolution.Bounds); take > 0 {
-		d.Grow()
-		started, fair := readClock(p.Elapsed), d.Resolution.Fair && p.Shares != nil
-		if fair {
-			take = p.Shares.Cap(d, now)
-		}
-		if err := p.Buckets.Take(ctx, d.Resolution.Bounds[:take], d.Statuses[:take]); err != nil {
-			return errors.Join(fmt.Errorf("take %d bounds: %w", take, err), p.readAndFault(ctx, facts, x))
-		}
-		d.Took = readClock(p.Elapsed) - started
-		if d.Combine(); fair {
-			p.Shares.Count(d)
+	if len(d.Resolution.Bounds) > 0 {
+		if err := p.take(ctx, d, now); err != nil {
+			return errors.Join(err, p.readAndFault(ctx, facts, x))
 		}
 		if d.Resolution.Settles && !d.Denied() && p.Reservations != nil {
 			x.Reservation = p.Reservations.Keep(d)
@@ -166,6 +157,26 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 		observer.Observe(d)
 	}
 	return unanswered
+}
+
+// take spends the bounds of a request, and combines their statuses. A request whose tenant has used its share of one
+// spends nothing.
+func (p *Path) take(ctx context.Context, d *decision.Decision, now limit.Micros) error {
+	d.Grow()
+	n, started, fair := len(d.Statuses), readClock(p.Elapsed), d.Resolution.Fair && p.Shares != nil
+	if fair {
+		n = p.Shares.Cap(d, now)
+	}
+	if n > 0 {
+		if err := p.Buckets.Take(ctx, d.Resolution.Bounds[:n], d.Statuses[:n]); err != nil {
+			return fmt.Errorf("take %d bounds: %w", n, err)
+		}
+	}
+	d.Took = readClock(p.Elapsed) - started
+	if d.Combine(); fair {
+		p.Shares.Count(d)
+	}
+	return nil
 }
 
 // readAtDenial reads the facts that only a denial needs: whether the request is a gRPC call, which it reports, and those

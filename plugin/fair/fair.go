@@ -89,8 +89,8 @@ func Divide(l Limit, named []Demand, small Demand) (level float64, capped bool) 
 	return Fill(rate, named), true
 }
 
-// Small returns the demand, in tokens per second, up to which a tenant is small: a thousandth of the rate, but a token at
-// least.
+// Small returns the demand, in tokens per second, up to which a tenant is small: a thousandth of the rate, but at least
+// one token.
 func (l *Limit) Small() float64 { return max(smallShare*l.Rate, 1) }
 
 // Reserve returns the tokens that stay in the bucket for a rush: those of a quarter of a second, at most a quarter of

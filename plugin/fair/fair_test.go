@@ -40,7 +40,8 @@ func TestWhereAllFitsEveryTenantCanGrow(t *testing.T) {
 func drawDemands(t *rapid.T) []Demand {
 	demand := rapid.Custom(func(t *rapid.T) Demand {
 		tokens := rapid.Float64Range(0, 1e6).Draw(t, "tokens")
-		return Demand{tokens, tokens * rapid.Float64Range(0, 1).Draw(t, "usable"), float64(rapid.IntRange(1, 1000).Draw(t, "weight"))}
+		usable := tokens * rapid.Float64Range(0, 1).Draw(t, "usable")
+		return Demand{tokens, usable, float64(rapid.IntRange(1, 1000).Draw(t, "weight"))}
 	})
 	return rapid.SliceOfN(demand, 1, 30).Draw(t, "demands")
 }

@@ -7,7 +7,7 @@ import (
 	"math"
 )
 
-// ID identifies a tenant in messages: 64 bits of the SHA-256 of its name. Requests without a tenant have the empty name.
+// ID identifies a tenant in messages: 64 bits of the SHA-256 of its name, which is empty for requests without a tenant.
 type ID uint64
 
 // IDOf returns the id of a tenant.

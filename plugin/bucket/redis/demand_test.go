@@ -20,7 +20,8 @@ func TestOneNodeLeadsAndReadsAllReportsAndTheOthersReadItsCaps(t *testing.T) {
 		}
 		return a
 	}
-	if a := report("one"); !a.Leads || len(a.Reports) != 1 || string(a.Reports[0]) != "demand at\x00\none" || a.Caps != nil {
+	if a := report("one"); !a.Leads || len(a.Reports) != 1 || a.Caps != nil ||
+		string(a.Reports[0]) != "demand at\x00\none" {
 		t.Errorf("the first node gets %+v", a)
 	}
 	if a := report("two"); a.Leads || a.Reports != nil {

@@ -81,7 +81,8 @@ func TestTheLimitIsUsedAlmostInFullWhileDemandExceedsIt(t *testing.T) {
 	inEachPlace(t, func(t *testing.T, r rules) {
 		wantUsed(t, r, func() []*client {
 			return []*client{
-				{tenant: "a", perSecond: 900}, {tenant: "b", perSecond: 4000},
+				{tenant: "a", perSecond: 900},
+				{tenant: "b", perSecond: 4000},
 				{tenant: "c", tier: "enterprise", perSecond: 300},
 			}
 		})

@@ -84,7 +84,8 @@ func (s *Store) endPeriod(p *pool, now limit.Micros) (fair.Report, []counted) {
 	var tenants []counted
 	s.endPeriods(p, func(t *tenant, sum demand) {
 		weight := float64(max(t.weight.Load(), 1))
-		tenants = append(tenants, counted{t, fair.Demand{Tokens: sum.tokens / seconds, Usable: sum.usable / seconds, Weight: weight}})
+		d := fair.Demand{Tokens: sum.tokens / seconds, Usable: sum.usable / seconds, Weight: weight}
+		tenants = append(tenants, counted{t, d})
 	})
 	others := p.others.endPeriod(p.at)
 	p.at = (p.at + 1) % periods

@@ -76,8 +76,10 @@ func newWorld(t testing.TB, r rules) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, now: 1000 * limit.Second}
-	w.board = &board{world: w, leader: map[policy.Key]message{}, caps: map[policy.Key]message{},
-		reports: map[policy.Key]map[string]message{}}
+	w.board = &board{
+		world: w, leader: map[policy.Key]message{}, caps: map[policy.Key]message{},
+		reports: map[policy.Key]map[string]message{},
+	}
 	bucket := memory.New(memory.Options{Now: func() limit.Micros { return w.now }})
 	for i := range max(r.nodes, 1) {
 		n := &node{phase: limit.Micros(i) * 37_000 % period}
