@@ -8,30 +8,28 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abuse"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// gathered returns the metrics of a detector.
-func gathered(t *testing.T, d *Detector) []*dto.MetricFamily {
-	t.Helper()
+// registered returns a registry with the metrics of a detector.
+func registered(d *Detector) *prometheus.Registry {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(d)
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return families
+	return registry
 }
 
 func TestFlagsAreCountedByTenantAndSignal(t *testing.T) {
 	w := newWorld(t)
 	w.past("acme", repeat(8, scraped)...)
 	text, values := "", map[string]float64{}
-	for _, f := range gathered(t, w.detect(Shadow)) {
+	families, err := registered(w.detect(Shadow)).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
 		var labels []string
 		for _, m := range f.GetMetric() {
 			labels = labels[:0]
@@ -73,7 +71,11 @@ func TestTheSeriesOfTenantsAreBounded(t *testing.T) {
 	}
 	d.countFlag("\xff", abuse.Spike)
 	series, others := 0, 0.0
-	for _, f := range gathered(t, d) {
+	families, err := registered(d).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			series++
 			if labels := m.GetLabel(); labels[0].GetValue() == otherOrg && labels[1].GetValue() == string(abuse.Spike) {

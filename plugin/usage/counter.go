@@ -47,6 +47,7 @@ type stripe struct {
 	places   map[place]*placeRows
 	rows     int
 	denials  map[string]*Denials // by tenant
+	denied   *Denials            // of the last denied tenant
 	last     place               // as the last decision named it: the next one often has the same strings
 	lastRows *placeRows
 	_        [64]byte

@@ -54,18 +54,9 @@ func (c *Counter) countDenial(s *stripe, tenant string, d *decision.Decision) {
 	if tenant == "" || !limited && d.Reason != decision.StoreAway {
 		return
 	}
-	n := s.denials[tenant]
+	n := c.denialsOf(s, tenant)
 	if n == nil {
-		if c.denied.Add(1) > maxDenied {
-			c.denied.Add(-1)
-			c.dropped.Add(1)
-			return
-		}
-		n = &Denials{Tenant: strings.Clone(tenant)}
-		if s.denials == nil {
-			s.denials = map[string]*Denials{}
-		}
-		s.denials[n.Tenant] = n
+		return
 	}
 	if !limited {
 		n.Unavailable++
@@ -84,6 +75,28 @@ func (c *Counter) countDenial(s *stripe, tenant string, d *decision.Decision) {
 	}
 }
 
+// denialsOf returns the denials of a tenant, or nil if there is no room for a new one. s.mu is held.
+func (c *Counter) denialsOf(s *stripe, tenant string) *Denials {
+	if s.denied != nil && s.denied.Tenant == tenant {
+		return s.denied
+	}
+	n := s.denials[tenant]
+	if n == nil {
+		if c.denied.Add(1) > maxDenied {
+			c.denied.Add(-1)
+			c.dropped.Add(1)
+			return nil
+		}
+		n = &Denials{Tenant: strings.Clone(tenant)}
+		if s.denials == nil {
+			s.denials = map[string]*Denials{}
+		}
+		s.denials[n.Tenant] = n
+	}
+	s.denied = n
+	return n
+}
+
 // cutDenials takes all denials out of the counter, sorted by tenant.
 func (c *Counter) cutDenials() []Denials {
 	index, all := map[string]int{}, []Denials(nil)
@@ -91,7 +104,7 @@ func (c *Counter) cutDenials() []Denials {
 		s := &c.stripes[i]
 		s.mu.Lock()
 		taken := s.denials
-		s.denials = nil
+		s.denials, s.denied = nil, nil
 		c.denied.Add(-int64(len(taken)))
 		s.mu.Unlock()
 		for _, n := range taken {

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"math"
 	"math/bits"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 const (
@@ -21,23 +23,11 @@ const (
 // zero value is empty.
 type Sketch [sketchRegisters]uint8
 
-// add adds a name.
+// add adds a name. All nodes have the same hash, so their sketches can be merged.
 func (s *Sketch) add(name string) {
-	h := hashName(name)
+	h := xxhash.Sum64String(name)
 	i, rank := h>>(64-sketchBits), uint8(bits.LeadingZeros64(h<<sketchBits|1<<(sketchBits-1))+1)
 	s[i] = max(s[i], rank)
-}
-
-// hashName returns the FNV-1a hash of a name with the finalizer of MurmurHash3, which spreads its bits. All nodes have
-// the same, so their sketches can be merged.
-func hashName(name string) uint64 {
-	h := uint64(0xcbf29ce484222325)
-	for i := range len(name) {
-		h = (h ^ uint64(name[i])) * 0x100000001b3
-	}
-	h = (h ^ h>>33) * 0xff51afd7ed558ccd
-	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
-	return h ^ h>>33
 }
 
 // Merge adds the names of another sketch.
