@@ -179,8 +179,8 @@ func (p *Path) take(ctx context.Context, d *decision.Decision, now limit.Micros)
 	return nil
 }
 
-// readAtDenial reads the facts that only a denial needs: whether the request is a gRPC call, which it reports, and those
-// that observers want. A denial in shadow needs the latter alone.
+// readAtDenial reads the facts that only a denial needs: whether the request is a gRPC call, which it reports, and
+// those that observers want. A denial in shadow needs the latter alone.
 func (p *Path) readAtDenial(
 	ctx context.Context, facts FactSource, rules *identity.Rules, x *Exchange,
 ) (grpc bool, err error) {
