@@ -159,8 +159,7 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 			return setting.ParseDuration(text, &s.ShutdownTime)
 		},
 	)
-	c.kafkaFlags(s)
-	c.webhookTargetFlags(&s.Webhooks)
+	c.eventFlags(s)
 	c.databaseFlag()
 	c.keeperFlags()
 	c.check(c.fromEnvironment)

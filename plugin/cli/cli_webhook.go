@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/controlserver"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/webhook"
@@ -243,8 +244,8 @@ func webhookTable(out *page, list []pgstore.Webhook) {
 			types[i] = strings.TrimPrefix(t, typePrefix)
 		}
 		return []any{
-			w.ID, webhookScope(w), w.URL, orDefault(strings.Join(types, ","), "all"), orDefault(timeText(w.DeliveredAt), "never"),
-			w.Waiting, w.Dropped, webhookState(w),
+			w.ID, webhookScope(w), w.URL, orDefault(strings.Join(types, ","), "all"),
+			orDefault(timeText(w.DeliveredAt), "never"), w.Waiting, w.Dropped, webhookState(w),
 		}
 	})
 }
@@ -259,6 +260,12 @@ func deliveryTable(out *page, list []pgstore.Delivery) {
 			d.ID, d.CreatedAt, d.Events, d.State, d.Tries, timeText(d.TriedAt), timeText(d.DueAt), result,
 		}
 	})
+}
+
+// eventFlags defines where events are sent to.
+func (c *call) eventFlags(s *controlserver.Settings) {
+	c.kafkaFlags(s)
+	c.webhookTargetFlags(&s.Webhooks)
 }
 
 // webhookTargetFlags defines which URLs and addresses webhooks may call.

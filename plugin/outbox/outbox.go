@@ -1,6 +1,6 @@
-// Package outbox keeps events for other systems in Postgres until they are sent. [Add] adds events in the transaction of
-// what they report. A consumer reads them in the order of commits ([Read]), sends them, and moves its cursor ([Move]), so
-// each is sent at least once. The migration 00016_outbox.sql describes the tables.
+// Package outbox keeps events for other systems in Postgres until they are sent. [Add] adds events in the transaction
+// of what they report. A consumer reads them in the order of commits ([Read]), sends them, and moves its cursor
+// ([Move]), so each is sent at least once. The migration 00016_outbox.sql describes the tables.
 //
 // It does not send. The leader of `ratelimit serve` does, with the rights of the role keeper.
 //
@@ -8,13 +8,14 @@
 //
 // A number from a sequence is taken before the commit. So a reader that remembers the highest number it has seen misses
 // the events of a transaction that took a lower one and commits later. Here an event gets its position when it is first
-// read, and so after its commit. Giving positions locks one row, which makes them a sequence without gaps that is visible
-// in its order. No reader waits for open transactions, and positions survive a dump and restore of the database.
+// read, and so after its commit. Giving positions locks one row, which makes them a sequence without gaps that is
+// visible in its order. No reader waits for open transactions, and positions survive a dump and restore of the
+// database.
 //
 // # Bounds
 //
-// [Tidy] deletes events after [Kept], and the oldest beyond [MaxRows]. Consumers do not hold it up: what one has not read
-// by then is counted in its cursor as dropped.
+// [Tidy] deletes events after [Kept], and the oldest beyond [MaxRows]. Consumers do not hold it up: what one has not
+// read by then is counted in its cursor as dropped.
 package outbox
 
 import (
@@ -84,8 +85,8 @@ func check(e *events.Event) error {
 	return nil
 }
 
-// Read returns the events after the cursor of a consumer, at most so many, in the order of commits. A new consumer starts
-// with the oldest event that is kept.
+// Read returns the events after the cursor of a consumer, at most so many, in the order of commits. A new consumer
+// starts with the oldest event that is kept.
 func Read(ctx context.Context, db DB, consumer string, most int) ([]Entry, error) {
 	if _, err := place(ctx, db); err != nil {
 		return nil, fmt.Errorf("read the outbox: %w", err)

@@ -164,8 +164,8 @@ func (s *Store) EnableWebhook(ctx context.Context, c Change, id int64, enabled b
 	return w, err
 }
 
-// RotateWebhook gives a webhook a new secret and returns it. The old one signs too for [webhook.OldSecretSigns], or with
-// now not any more. Too many rotations within that time are a ConflictError.
+// RotateWebhook gives a webhook a new secret and returns it. The old one signs too for [webhook.OldSecretSigns], or
+// with now not any more. Too many rotations within that time are a ConflictError.
 func (s *Store) RotateWebhook(ctx context.Context, c Change, id int64, now bool) (webhook.Secret, Webhook, error) {
 	c.Idempotency = nil // as in CreateWebhook
 	secret, signs := webhook.NewSecret(), webhook.OldSecretSigns
@@ -197,8 +197,8 @@ func (s *Store) RotateWebhook(ctx context.Context, c Change, id int64, now bool)
 	return secret, w, err
 }
 
-// TestWebhook adds a delivery with a test event, which the leader of `ratelimit serve` sends soon, also if it waits after
-// a failure. A disabled webhook is a ConflictError.
+// TestWebhook adds a delivery with a test event, which the leader of `ratelimit serve` sends soon, also if it waits
+// after a failure. A disabled webhook is a ConflictError.
 func (s *Store) TestWebhook(ctx context.Context, c Change, id int64) (Delivery, error) {
 	d, _, err := write(ctx, s, "test a webhook", c, func(tx pgx.Tx) (Delivery, error) {
 		w, err := oneWebhook(ctx, tx, id)

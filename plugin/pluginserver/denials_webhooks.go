@@ -22,8 +22,8 @@ type denialReporter interface {
 	Report(ctx context.Context, node string, all []policysync.DenialEvent) (kept int, err error)
 }
 
-// denialOffers is a sink of the record of denials: those that a webhook wants go to Postgres, where ratelimit serve reads
-// them. The others count as written.
+// denialOffers is a sink of the record of denials: those that a webhook wants go to Postgres, where ratelimit serve
+// reads them. The others count as written.
 type denialOffers struct {
 	node  string
 	now   func() time.Time

@@ -14,8 +14,9 @@ const (
 
 	// KeepTrying is how long a delivery is tried.
 	KeepTrying = 3 * 24 * time.Hour
-	// DisableAfter is how long all tries of a webhook may fail before it is disabled, if there were DisableTries.
+	// DisableAfter is how long all tries of a webhook may fail before it is disabled.
 	DisableAfter = 24 * time.Hour
+	// DisableTries is how many tries must have failed then, at least.
 	DisableTries = 5
 	// OldSecretSigns is how long the secret before a rotation signs too.
 	OldSecretSigns = 24 * time.Hour

@@ -23,8 +23,8 @@ type Targets struct {
 	HTTP    bool           // allow URLs without TLS
 }
 
-// CheckURL returns why webhooks may not call a URL, or nil. Whether the addresses of its name may be called is only clear
-// when it is called.
+// CheckURL returns why webhooks may not call a URL, or nil. Whether the addresses of its name may be called is only
+// clear when it is called.
 func (t *Targets) CheckURL(text string) error {
 	u, err := url.Parse(text)
 	switch {
@@ -33,7 +33,7 @@ func (t *Targets) CheckURL(text string) error {
 	case err != nil || u.Hostname() == "" || strings.ContainsFunc(text, isControl):
 		return errors.New("must be a URL, such as https://example.com/webhooks")
 	case u.Scheme != "https" && (u.Scheme != "http" || !t.HTTP):
-		return errors.New("must begin with https://, because anyone could read and replay what is sent without TLS " +
+		return errors.New("must begin with https://, because others can read and replay what is sent without TLS " +
 			"(ratelimit serve --webhook-allow-http allows http://)")
 	case u.User != nil:
 		return errors.New("must not have a user or a password: receivers authenticate deliveries by their signature")

@@ -42,8 +42,8 @@ var readable = map[events.Type]fields{
 }
 
 // changed selects the fields of a row that its org reads by the REST API: not why it is there, nor who made it.
-var changed = names("id", "name", "tenant", "tier", "time_zone", "scope", "endpoint", "limit", "window_size", "algorithm",
-	"burst", "soft_threshold_pct", "hard_threshold_pct", "soft_only", "mode", "cost", "description", "public_note", "kind",
+var changed = names("id", "name", "tenant", "tier", "time_zone", "scope", "endpoint", "limit", "window_size",
+	"algorithm", "burst", "soft_threshold_pct", "hard_threshold_pct", "soft_only", "mode", "cost", "description", "public_note", "kind",
 	"user", "credential", "ip", "policy", "factor", "expires_at", "permanent")
 
 func names(all ...string) fields {
@@ -61,7 +61,7 @@ func ForOrg(e events.Event) (events.Event, error) {
 	if err != nil {
 		return e, fmt.Errorf("read event %q of %s: %w", e.ID, e.Source, err)
 	}
-	if scope := string(selected["scope"]); e.Type == events.Denial && sharedScopes[scope] {
+	if e.Type == events.Denial && sharedScopes[string(selected["scope"])] {
 		for _, name := range [...]string{"limit", "cost", "scope"} {
 			delete(selected, name)
 		}

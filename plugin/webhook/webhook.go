@@ -33,7 +33,7 @@ const (
 	HeaderSignature = "Webhook-Signature"
 )
 
-// Secret signs deliveries. Whoever has it can forge them. It formats as REDACTED, so that no log shows it; [Secret.Text]
+// Secret signs deliveries. With it they can be forged. It formats as REDACTED, so that no log shows it; [Secret.Text]
 // returns it.
 type Secret []byte
 

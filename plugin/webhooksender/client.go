@@ -137,7 +137,8 @@ type urlError struct{ err error }
 
 func (e *urlError) Error() string { return "the URL " + e.err.Error() }
 
-// faultText returns why there was no answer, for the tenant: without addresses, which may be those of a private network.
+// faultText returns why there was no answer, for the tenant: without addresses, which may be those of a private
+// network.
 func faultText(err error) string {
 	var (
 		address *webhook.AddressError

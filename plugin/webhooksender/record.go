@@ -79,7 +79,9 @@ func (s *session) recordTry(ctx context.Context, tx pgx.Tx, o *outcome, now time
 }
 
 // recordFailure records a failed try in the webhook, disables it if it has failed for too long, and returns why.
-func (s *session) recordFailure(ctx context.Context, tx pgx.Tx, o *outcome, now time.Time) (disabled string, err error) {
+func (s *session) recordFailure(
+	ctx context.Context, tx pgx.Tx, o *outcome, now time.Time,
+) (disabled string, err error) {
 	hold := now.Add(max(o.retryAfter, webhook.Backoff(int(o.Failures)+1, s.options.Random())))
 	var since time.Time
 	var failures int64

@@ -58,7 +58,8 @@ func TestDenialsOfNodesArriveAtTheWebhooksThatWantThem(t *testing.T) {
 	node := pgtest.Pool(t, w.granted.RoleDSN(pgtest.Node))
 	report := func(text string) (kept int) {
 		t.Helper()
-		if err := node.QueryRow(t.Context(), `SELECT rate_limiter.report_denials('edge 1', $1)`, text).Scan(&kept); err != nil {
+		row := node.QueryRow(t.Context(), `SELECT rate_limiter.report_denials('edge 1', $1)`, text)
+		if err := row.Scan(&kept); err != nil {
 			t.Fatal(err)
 		}
 		return kept
