@@ -112,9 +112,10 @@ func TestWhatAPenaltyDeniesIsNoEvidence(t *testing.T) {
 	if p.state.Step != Half {
 		t.Fatalf("it is on %v", p.state.Step)
 	}
-	// The tenant now sends 150 requests a minute: its own limit of 100 would deny a third of them.
-	for range 30 {
-		p.minute(Observation{Minute: Counts{Admitted: 50, Denied: 100}, Factor: 500})
+	// Its limit is 100 requests a minute, and now it sends 300: two thirds are denied. With half the limit more are.
+	for range 40 {
+		factor := p.state.Step.Factor()
+		p.minute(Observation{Minute: limited(300, 100, factor), Factor: factor})
 	}
 	if p.state.Step != None {
 		t.Errorf("a tenant that is denied mostly by its penalty is on %v", p.state.Step)

@@ -61,13 +61,13 @@ var shapes = []shape{
 	},
 	{
 		"retry storm after an outage", "Redis does not answer for 10 minutes, and fail mode closed denies. Clients retry " +
-			"at ten times the requests, which falls by half every 2 minutes.", false, 90,
+			"at thirty times the requests, which falls by half every 3 minutes.", false, 90,
 		func(n int, factor int64, normal Counts) Observation {
 			const outage = 10
 			if n < outage {
 				return Observation{Unavailable: normal.Admitted * int64(1+n)}
 			}
-			storm := float64(10*normal.Admitted) * math.Exp2(-float64(n-outage)/2)
+			storm := float64(30*normal.Admitted) * math.Exp2(-float64(n-outage)/3)
 			return Observation{Minute: limited(normal.Admitted+int64(storm), tenantLimit, factor), Users: 50, Addresses: 60}
 		},
 	},
