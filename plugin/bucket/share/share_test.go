@@ -2,6 +2,7 @@ package share
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -279,17 +280,25 @@ func TestTenantsBeyondTheBoundAreCountedTogetherAndNotCapped(t *testing.T) {
 	}
 }
 
-// BenchmarkDecision measures a decision of one global limit, with shares and without, while there are caps.
+// BenchmarkDecision measures a decision of one global limit while there are caps: by the bucket alone, with shares for a
+// tenant within its share, and for one beyond it.
 func BenchmarkDecision(b *testing.B) {
-	for _, unfair := range []bool{true, false} {
-		b.Run(map[bool]string{true: "bucket", false: "shares"}[unfair], func(b *testing.B) {
-			w := newWorld(b, rules{unfair: unfair, burst: 60 * rate})
+	for _, of := range []struct {
+		name   string
+		unfair bool
+		apart  limit.Micros // the time between two requests
+	}{{"bucket", true, 4000}, {"shares", false, 4000}, {"beyond_the_share", false, 1}} {
+		b.Run(of.name, func(b *testing.B) {
+			w := newWorld(b, rules{unfair: of.unfair})
 			c := &client{tenant: "a", perSecond: 900}
 			w.run(2, nil, c, &client{tenant: "b", perSecond: 900})
+			for _, p := range *w.nodes[0].shares.pools.Load() {
+				p.until.Store(math.MaxInt64)
+			}
 			request := c.request()
 			b.ReportAllocs()
 			for b.Loop() {
-				w.now += 1000
+				w.now += of.apart
 				if err := w.nodes[0].path.Admit(b.Context(), request, &c.exchange); err != nil {
 					b.Fatal(err)
 				}
