@@ -41,7 +41,8 @@ const everyKind = `
       tiers: [{name: enterprise,
           limits: [{name: strict, scope: tenant+endpoint, limit: 1000, window_size: 1, fail_mode: closed},
             {name: egress, scope: tenant, limit: 1000000000, window_size: 86400, algorithm: fixed_window,
-              settle: {sources: [{from: log.response.size}], reserve: 500}}]}]}}]}`
+              settle: {sources: [{from: log.response.size}], reserve: 500}}]}],
+      global: {limits: [{name: platform, scope: global, limit: 10, window_size: 1, mode: shadow, fair: {}}]}}}]}`
 
 // panelQuery is one expression of a dashboard with values for its variables.
 type panelQuery struct {
