@@ -73,6 +73,38 @@ func addTenant(ctx context.Context, s *pgstore.Store, subject *rowSubject, rows 
 	return addPolicies(ctx, s, pgstore.PolicyFilter{Tenant: subject.tenant, Slot: pgstore.SlotActive}, rows)
 }
 
+// allRows reads all rows, as a node does.
+func allRows(ctx context.Context, s *pgstore.Store) (policy.Rows, error) {
+	fleet, err := s.Fleet(ctx, 0)
+	if err != nil {
+		return policy.Rows{}, err
+	}
+	rows := policy.Rows{Version: fleet.Version}
+	tiers, err := s.Tiers(ctx)
+	if err != nil {
+		return rows, err
+	}
+	for _, t := range tiers {
+		rows.Tiers = append(rows.Tiers, policy.TierRow{Name: t.Name})
+	}
+	for t, err := range s.EachTenant(ctx, pgstore.TenantFilter{}) {
+		if err != nil {
+			return rows, err
+		}
+		rows.Tenants = append(rows.Tenants, t.Tenant)
+	}
+	if err := addPolicies(ctx, s, pgstore.PolicyFilter{Slot: pgstore.SlotActive}, &rows); err != nil {
+		return rows, err
+	}
+	for o, err := range s.EachOverride(ctx, pgstore.OverrideFilter{}) {
+		if err != nil {
+			return rows, err
+		}
+		rows.Overrides = append(rows.Overrides, policy.Override{ID: o.ID, Override: o.Override})
+	}
+	return rows, nil
+}
+
 func addPolicies(ctx context.Context, s *pgstore.Store, f pgstore.PolicyFilter, rows *policy.Rows) error {
 	list, err := s.Policies(ctx, f)
 	for _, p := range list {

@@ -9,7 +9,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-var usageCommands = []*command{usageShowCommand, usageTopCommand, usageExportCommand, usageNoticesCommand}
+var usageCommands = []*command{
+	usageShowCommand, usageTopCommand, usageNearLimitCommand, usageNoticesCommand, usageExportCommand,
+}
 
 var usageShowCommand = &command{
 	words: "usage show", args: "TENANT", brief: "show what a tenant has used by minute, hour or day", least: 1, most: 1,

@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"iter"
 	"net/http"
 	"slices"
 	"time"
@@ -72,16 +73,31 @@ func (s *Server) nearLimit(ctx context.Context, in *nearLimitInput) (*nearLimitO
 		return nil, err
 	}
 	last := spanOr(in.Last, 0)
-	list := nearList{above: in.Above, most: in.Limit, items: []NearLimit{}}
+	items, err := FindNearLimits(ctx, policies, s.Store.UsageLeft(ctx, last), s.now(), in.Above, in.Limit)
+	if err != nil {
+		return nil, s.readError("read what limits left", err)
+	}
+	return &nearLimitOutput{NearLimits{
+		Above: in.Above, Since: s.Now().UTC().Add(-last).Truncate(time.Minute), Rules: policies.Version(), Items: items,
+	}}, nil
+}
+
+// FindNearLimits returns the limits of which orgs have used at least a fraction, the largest fraction first, given what
+// limits left, ordered by org. It takes the limits that are in force now.
+func FindNearLimits(
+	ctx context.Context, policies *policy.Plan, left iter.Seq2[pgstore.UsageLeft, error], now limit.Micros,
+	above float64, most int,
+) ([]NearLimit, error) {
+	list := nearList{above: above, most: most, items: []NearLimit{}}
 	var tenant string
 	var limits limitsByPlace
-	for row, err := range s.Store.UsageLeft(ctx, last) {
+	for row, err := range left {
 		if err != nil {
-			return nil, s.readError("read what limits left", err)
+			return nil, err
 		}
 		if limits == nil || row.Tenant != tenant {
 			tenant = row.Tenant
-			if limits, err = limitsOf(ctx, policies, tenant, s.now()); err != nil {
+			if limits, err = limitsOf(ctx, policies, tenant, now); err != nil {
 				return nil, err
 			}
 		}
@@ -93,9 +109,7 @@ func (s *Server) nearLimit(ctx context.Context, in *nearLimitInput) (*nearLimitO
 	for i := range list.items {
 		list.items[i].Fraction = rounded(list.items[i].Fraction)
 	}
-	return &nearLimitOutput{NearLimits{
-		Above: in.Above, Since: s.Now().UTC().Add(-last).Truncate(time.Minute), Rules: policies.Version(), Items: list.items,
-	}}, nil
+	return list.items, nil
 }
 
 // limitPlace is where a limit applies: a policy's name and an endpoint, "" for those without a pattern.

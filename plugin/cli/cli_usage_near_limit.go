@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+var usageNearLimitCommand = &command{
+	words: "usage near-limit", brief: "list the tenants that have used most of a limit lately",
+	about: `It compares the least that was left in the last minutes, as all nodes have reported it, with the limits that
+the config and the database have now. It reads all policies and overrides, as a node does. Limits that tenants share,
+and tenants that are banned or exempt now, are not listed.
+
+  ratelimit usage near-limit --config kong.yml --above 90 --last 1h`,
+	define: func(c *call) action {
+		f := c.configFlag()
+		c.flags.Lookup("plugin-route").Usage = routeUsage
+		last, above, most := spanFlag{length: 10 * time.Minute}, 80, 100
+		c.flags.Var(&last, "last", "look at this `duration` until now, at most 24h (default 10m)")
+		c.flags.Func("above", "list limits of which so many `percent` were used or more (default 80)",
+			func(text string) error { return setting.ParseInt(text, 0, &above) })
+		c.flags.Func("limit", "list at most this `number` of limits (default 100)", func(text string) error {
+			return setting.ParseInt(text, 1, &most)
+		})
+		c.check(func() error {
+			switch {
+			case above > 100:
+				return wrong("--above: %d: must be 0 to 100", above)
+			case last.length > 24*time.Hour:
+				return wrong("--last: must be at most 24h")
+			}
+			return nil
+		})
+		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			plan, faults, err := c.wholePlan(ctx, f, s)
+			if err != nil {
+				return err
+			}
+			for _, fault := range faults {
+				c.warn("a row is left out: %s", fault)
+			}
+			now := limit.Micros(c.now().UnixMicro())
+			found, err := control.FindNearLimits(ctx, plan, s.UsageLeft(ctx, last.length), now, float64(above)/100, most)
+			if err != nil {
+				return err
+			}
+			return c.print(found, func(out *page) { columns(out, nearLimits.title, found, nearLimits.row) })
+		})
+	},
+}
+
+// wholePlan returns the plan of a config with all rows beside it. The faults are those of rows that do not compile.
+func (c *call) wholePlan(
+	ctx context.Context, f *configFlags, s *pgstore.Store,
+) (*policy.Plan, []policy.Fault, error) {
+	config, _, err := c.load(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	plan, err := policy.ForCallers(config.Config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", config.Where, err)
+	}
+	rows, err := allRows(ctx, s)
+	if err != nil {
+		return nil, nil, err
+	}
+	snapshot, faults := policy.NewSnapshot(rows, nil)
+	return plan.With(snapshot), faults, nil
+}
+
+// nearLimits shows limits of which much was used.
+var nearLimits = listing[control.NearLimit]{
+	"TENANT|POLICY|ENDPOINT|SCOPE|MODE|USED|LEAST LEFT|LIMIT|LAST USED",
+	func(n control.NearLimit) []any {
+		const full = 1
+		return []any{
+			n.Org, n.Policy, n.Endpoint, n.Scope, n.Mode, red(fmt.Sprintf("%.1f %%", n.Fraction*100), n.Fraction >= full),
+			n.Remaining, n.Limit, n.At,
+		}
+	},
+}
