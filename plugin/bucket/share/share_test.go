@@ -36,19 +36,31 @@ const share = rate / 2 // of each of two tenants
 
 func TestATenantWithinItsShareLosesAtMostASecondOfItWhenAnotherRushes(t *testing.T) {
 	const seconds = 12
-	lost := func(t *testing.T, r rules) int {
+	lost := func(w *world) int {
 		steady := &client{tenant: "steady", perSecond: share}
 		rush := &client{tenant: "rush", perSecond: 50 * share, from: 2 * limit.Second}
-		newWorld(t, r).run(seconds, nil, rush, steady) // in each millisecond the rush is first
+		w.run(seconds, nil, rush, steady) // in each millisecond the rush is first
 		t.Logf("steady %v, rush %v", steady.admitted, rush.admitted)
 		return seconds*share - steady.total(0, 0)
 	}
 	inEachPlace(t, func(t *testing.T, r rules) {
-		if n := lost(t, r); n > share {
+		if n := lost(newWorld(t, r)); n > share {
 			t.Errorf("the steady tenant lost %d requests, want at most %d", n, share)
 		}
 	})
-	if n := lost(t, rules{nodes: 5, unfair: true}); n < 5*share {
+	// Redis's clock is real. A run in which the machine stalls for so long that messages end says nothing.
+	for _, nodes := range []int{1, 5} {
+		w := newWorld(t, rules{nodes: nodes, redis: true, leased: true})
+		n := lost(w)
+		for w.stalled {
+			w = newWorld(t, rules{nodes: nodes, redis: true, leased: true})
+			n = lost(w)
+		}
+		if n > share {
+			t.Errorf("%d nodes with Redis: the steady tenant lost %d requests, want at most %d", nodes, n, share)
+		}
+	}
+	if n := lost(newWorld(t, rules{nodes: 5, unfair: true})); n < 5*share {
 		t.Errorf("without shares the steady tenant lost only %d requests: the test shows nothing", n)
 	}
 }
@@ -109,13 +121,13 @@ func TestTheLimitIsUsedAlmostInFullByManySmallTenants(t *testing.T) {
 	})
 }
 
-// wantUsed wants that almost as much is admitted with shares as without, in a minute.
+// wantUsed wants that almost as much is admitted with shares as without.
 func wantUsed(t *testing.T, r rules, clients func() []*client) {
 	t.Helper()
 	used := map[bool]int{}
 	for _, r.unfair = range []bool{true, false} {
 		all := clients()
-		newWorld(t, r).run(60, nil, all...)
+		newWorld(t, r).run(40, nil, all...)
 		for _, c := range all {
 			used[r.unfair] += c.total(0, 0)
 		}

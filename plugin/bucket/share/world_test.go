@@ -4,12 +4,15 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -25,6 +28,9 @@ type world struct {
 	board *board
 	nodes []*node
 	next  int // node of the next request
+
+	stepped time.Time // when a period ended last
+	stalled bool      // much time passed between two periods
 }
 
 // node is one node of a world.
@@ -47,7 +53,8 @@ type rules struct {
 	own    int64 // a limit of each tenant per second; 0: none
 	spread bool  // the clocks of nodes differ
 
-	tenants int // bound of tenants; 0: the default
+	tenants int  // bound of tenants; 0: the default
+	redis   bool // messages go through Redis, in place of the board
 }
 
 const rate = 1000
@@ -81,6 +88,10 @@ func newWorld(t testing.TB, r rules) *world {
 		reports: map[policy.Key]map[string]message{},
 	}
 	bucket := memory.New(memory.Options{Now: func() limit.Micros { return w.now }})
+	var server *redistest.Server
+	if r.redis {
+		server = redistest.Single(t)
+	}
 	for i := range max(r.nodes, 1) {
 		n := &node{phase: limit.Micros(i) * 37_000 % period}
 		if r.spread {
@@ -88,8 +99,11 @@ func newWorld(t testing.TB, r rules) *world {
 		}
 		now := func() limit.Micros { return w.now + n.offset }
 		o := Options{Now: now, Node: string(rune('a' + i)), Exchange: w.board, MaxTenants: r.tenants}
-		if r.nodes == 0 {
+		switch {
+		case r.nodes == 0:
 			o.Exchange = nil
+		case r.redis:
+			o.Exchange = throughRedis(t, server)
 		}
 		n.shares = New(o)
 		n.path.Now, n.path.Buckets, n.path.Renderer = now, bucket, response.New(config, nil)
@@ -104,6 +118,27 @@ func newWorld(t testing.TB, r rules) *world {
 		w.nodes = append(w.nodes, n)
 	}
 	return w
+}
+
+// script exchanges messages by the script of package redis, on Redis's own clock.
+type script struct{ *redis.Store }
+
+// ReportDemand implements Exchange.
+func (s script) ReportDemand(ctx context.Context, key *policy.Key, node string, report []byte) (Answer, error) {
+	answer, err := s.Store.ReportDemand(ctx, key, node, report)
+	return Answer(answer), err
+}
+
+// throughRedis returns an exchange over a connection of its own.
+func throughRedis(t testing.TB, server *redistest.Server) Exchange {
+	t.Helper()
+	registry := redis.NewRegistry(slog.New(slog.DiscardHandler), nil)
+	store, release, err := registry.Open(schema.Redis{Socket: server.Socket, ReadTimeout: 60_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	return script{store}
 }
 
 type liveNodes int
@@ -168,6 +203,9 @@ func (w *world) step() {
 		}
 		if (w.now-n.phase)%period == 0 {
 			n.shares.Step(w.t.Context())
+			now := time.Now()
+			w.stalled = w.stalled || !w.stepped.IsZero() && now.Sub(w.stepped) > 200*time.Millisecond
+			w.stepped = now
 		}
 		if n.leases != nil {
 			n.leases.Step(w.t.Context(), w.now+n.offset)
