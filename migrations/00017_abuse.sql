@@ -9,6 +9,7 @@ CREATE TABLE rate_limiter.abuse_denials (
     at          timestamptz NOT NULL,
     tenant      text        NOT NULL,
     limited     bigint      NOT NULL, -- requests that limits of the tenant denied
+    penalized   bigint      NOT NULL, -- of these, only limits that a penalty has lowered
     unavailable bigint      NOT NULL, -- requests that fail mode closed denied
     users       bytea       NOT NULL,
     addresses   bytea       NOT NULL,

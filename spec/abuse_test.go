@@ -40,7 +40,7 @@ func (p *plane) prolong() {
 	const minutes = `generate_series(date_trunc('minute', clock_timestamp() - interval '20 s') - interval '8 minutes',
 		date_trunc('minute', clock_timestamp() - interval '20 s') - interval '1 minute', interval '1 minute') at`
 	p.write(`INSERT INTO rate_limiter.abuse_denials AS d
-		SELECT at, 'acme', 340, 0, s.users, s.addresses, s.credentials FROM ` + minutes + `, (
+		SELECT at, 'acme', 340, 0, 0, s.users, s.addresses, s.credentials FROM ` + minutes + `, (
 			SELECT users, addresses, credentials FROM rate_limiter.abuse_denials WHERE tenant = 'acme' LIMIT 1) s
 		ON CONFLICT (at, tenant) DO UPDATE SET limited = excluded.limited`)
 	p.write(`INSERT INTO rate_limiter.usage_minutes AS m

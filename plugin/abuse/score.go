@@ -10,6 +10,8 @@ import (
 type Counts struct {
 	Admitted int64
 	Denied   int64 // because a limit had no room
+	// Penalized counts requests of Denied that only limits denied which a penalty has lowered.
+	Penalized int64
 }
 
 // requests returns all requests.
@@ -21,8 +23,8 @@ func (c Counts) excuse(factor int64) Counts {
 	if factor <= 0 || factor >= 1000 {
 		return c
 	}
-	own := min(c.Denied, c.Admitted*(1000-factor)/factor)
-	return Counts{Admitted: c.Admitted + own, Denied: c.Denied - own}
+	own := min(c.Penalized, c.Admitted*(1000-factor)/factor)
+	return Counts{Admitted: c.Admitted + own, Denied: c.Denied - own, Penalized: c.Penalized - own}
 }
 
 // share returns the fraction of the requests that were denied.

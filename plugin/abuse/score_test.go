@@ -32,6 +32,7 @@ func (p *player) minute(o Observation) Verdict {
 	for _, c := range p.recent {
 		o.Window.Admitted += c.Admitted
 		o.Window.Denied += c.Denied
+		o.Window.Penalized += c.Penalized
 	}
 	if o.Factor == 0 {
 		o.Factor = 1000

@@ -29,7 +29,11 @@ type shape struct {
 // limited returns what a limit of a tenant admits of a demand.
 func limited(demand, limit, factor int64) Counts {
 	admitted := min(demand, limit*factor/1000)
-	return Counts{Admitted: admitted, Denied: demand - admitted}
+	c := Counts{Admitted: admitted, Denied: demand - admitted}
+	if factor < 1000 {
+		c.Penalized = c.Denied
+	}
+	return c
 }
 
 const tenantLimit = 400
@@ -44,10 +48,9 @@ var shapes = []shape{
 	{
 		"credential stuffing", "2,000 addresses try 8 logins a minute each, against a limit of 5 for each address, which " +
 			"admits most of them.", true, 90,
-		func(n int, factor int64, normal Counts) Observation {
-			admitted := max(2000*5*factor/1000, 1)
+		func(_ int, _ int64, normal Counts) Observation { // a penalty does not lower limits per address
 			return Observation{
-				Minute:    Counts{Admitted: normal.Admitted + admitted, Denied: 2000*8 - admitted},
+				Minute:    Counts{Admitted: normal.Admitted + 2000*5, Denied: 2000 * 3},
 				Addresses: 2000, Credentials: 20,
 			}
 		},

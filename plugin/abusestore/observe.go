@@ -82,13 +82,15 @@ func readRequests(ctx context.Context, tx pgx.Tx, minute time.Time, all map[stri
 type deniedMinute struct {
 	At                            time.Time
 	Tenant                        string
-	Limited, Unavailable          int64
+	Limited                       int64
+	Penalized                     int64
+	Unavailable                   int64
 	Users, Addresses, Credentials []byte
 }
 
 // readDenials reads what was denied, and merges the sketches of the window.
 func readDenials(ctx context.Context, tx pgx.Tx, minute time.Time, all map[string]*tenant) error {
-	rows, err := tx.Query(ctx, `SELECT at, tenant, limited, unavailable, users, addresses, credentials
+	rows, err := tx.Query(ctx, `SELECT at, tenant, limited, penalized, unavailable, users, addresses, credentials
 		FROM rate_limiter.abuse_denials
 		WHERE at > $1::timestamptz - $2::interval AND at <= $1 AND octet_length(tenant) BETWEEN 1 AND $3
 		ORDER BY tenant`, minute, abuse.Window, maxName)
@@ -110,8 +112,9 @@ func readDenials(ctx context.Context, tx pgx.Tx, minute time.Time, all map[strin
 		}
 		seen := &add(all, m.Tenant).seen
 		seen.Window.Denied += m.Limited
+		seen.Window.Penalized += m.Penalized
 		if m.At.Equal(minute) {
-			seen.Minute.Denied, seen.Unavailable = m.Limited, m.Unavailable
+			seen.Minute.Denied, seen.Minute.Penalized, seen.Unavailable = m.Limited, m.Penalized, m.Unavailable
 		}
 		seen.Users, seen.Addresses = merged.Users.Estimate(), merged.Addresses.Estimate()
 		seen.Credentials = merged.Credentials.Estimate()

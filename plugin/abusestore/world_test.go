@@ -95,8 +95,10 @@ func (w *world) past(tenant string, minutes ...minute) {
 		for i := range min(m.addresses, len(sketch)) {
 			sketch[i] = 5 // of about 2,800 names
 		}
-		w.exec(`INSERT INTO rate_limiter.abuse_denials (at, tenant, limited, unavailable, users, addresses, credentials)
-			VALUES ($1, $2, $3, $4, $5, $6, $5)`, at, tenant, m.denied, m.unavailable, encoded(w, &empty), encoded(w, &sketch))
+		w.exec(`INSERT INTO rate_limiter.abuse_denials
+				(at, tenant, limited, penalized, unavailable, users, addresses, credentials)
+			VALUES ($1, $2, $3, $3, $4, $5, $6, $5)`, at, tenant, m.denied, m.unavailable, encoded(w, &empty),
+			encoded(w, &sketch))
 	}
 	w.exec(`UPDATE rate_limiter.abuse_state SET scored_until = $1`, begin)
 }

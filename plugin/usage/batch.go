@@ -52,7 +52,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 //	version (1 byte), epoch (8 bytes), seq, span in µs,
 //	number of names, each name with its length, sorted: those of tenants, endpoints and policies together,
 //	number of rows, each row: 3 places in the list of names, admitted, soft, denied, shadow-denied, cost, remaining+1,
-//	in version 2: number of denials, each: place of the tenant's name, limited, unavailable, 3 sketches,
+//	in version 2: number of denials, each: place of the tenant's name, limited, penalized, unavailable, 3 sketches,
 //	CRC-32C of all this (4 bytes, big endian).
 //
 // Numbers are varints, of which cost alone has a sign.
@@ -109,6 +109,7 @@ func appendDenials(text []byte, denials []Denials, places map[string]int) []byte
 		n := &denials[i]
 		text = binary.AppendUvarint(text, uint64(places[n.Tenant]))
 		text = binary.AppendUvarint(text, uint64(n.Limited))
+		text = binary.AppendUvarint(text, uint64(n.Penalized))
 		text = binary.AppendUvarint(text, uint64(n.Unavailable))
 		for _, sketch := range [...]*Sketch{&n.Users, &n.Addresses, &n.Credentials} {
 			text = sketch.append(text)

@@ -36,7 +36,7 @@ func sample() *Batch {
 // sampleDenials returns a batch with denials: of few names, and of many.
 func sampleDenials() *Batch {
 	b := sample()
-	few := Denials{Tenant: "acme", Limited: 7, Unavailable: 2}
+	few := Denials{Tenant: "acme", Limited: 7, Penalized: 3, Unavailable: 2}
 	few.Users.add("ann")
 	few.Addresses.add("192.0.2.1")
 	many := Denials{Tenant: "beta", Limited: 9000}
@@ -98,7 +98,7 @@ func TestTheLargestBatchFitsIntoAPayload(t *testing.T) {
 		names += len(tenant)
 		b.Rows = append(b.Rows, Row{Key{Tenant: tenant}, most})
 	}
-	full := Denials{Limited: maxCount, Unavailable: maxCount}
+	full := Denials{Limited: maxCount, Penalized: maxCount, Unavailable: maxCount}
 	for i := range full.Users {
 		full.Users[i], full.Addresses[i], full.Credentials[i] = 1, 1, 1
 	}
@@ -129,6 +129,7 @@ func TestABatchThatNoReporterWritesIsNotEncoded(t *testing.T) {
 		"more than 512":      func(b *Batch) { b.Denials = make([]Denials, MaxDenials+1) },
 		"denials 1 do not":   func(b *Batch) { b.Denials[1].Tenant = b.Denials[0].Tenant },
 		"denials 0 have":     func(b *Batch) { b.Denials[0].Limited = -1 },
+		"denials 0 have a":   func(b *Batch) { b.Denials[0].Penalized = 8 },
 		"denials 1 have":     func(b *Batch) { b.Denials[1].Users[3] = maxRank + 1 },
 	} {
 		b := sampleDenials()

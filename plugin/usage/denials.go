@@ -19,38 +19,46 @@ const (
 type Denials struct {
 	Tenant                        string
 	Limited                       int64  // by limits of the tenant that had no room, or by the meta limit
+	Penalized                     int64  // of Limited: only by limits that a penalty has lowered
 	Unavailable                   int64  // by fail mode closed
 	Users, Addresses, Credentials Sketch // of Limited
 }
 
 // valid reports whether the numbers are within their bounds.
 func (n *Denials) valid() bool {
-	return n.Limited >= 0 && n.Limited <= maxCount && n.Unavailable >= 0 && n.Unavailable <= maxCount &&
-		n.Users.valid() && n.Addresses.valid() && n.Credentials.valid()
+	return n.Limited >= 0 && n.Limited <= maxCount && n.Penalized >= 0 && n.Penalized <= n.Limited &&
+		n.Unavailable >= 0 && n.Unavailable <= maxCount && n.Users.valid() && n.Addresses.valid() && n.Credentials.valid()
 }
 
 // Merge adds the denials of another process or time.
 func (n *Denials) Merge(o *Denials) {
 	n.Limited = sum(n.Limited, o.Limited)
+	n.Penalized = sum(n.Penalized, o.Penalized)
 	n.Unavailable = sum(n.Unavailable, o.Unavailable)
 	n.Users.Merge(&o.Users)
 	n.Addresses.Merge(&o.Addresses)
 	n.Credentials.Merge(&o.Credentials)
 }
 
-// isLimited reports whether a tenant's own limits denied a request. A limit that tenants share may be full because of
-// others. Bans and missing names are no limits.
-func isLimited(d *decision.Decision) bool {
-	if d.Reason == decision.MetaLimited {
-		return true
+// deniedBy reports whether a tenant's own limits denied a request, and whether all of these are lowered by a penalty. A
+// limit that tenants share may be full because of others. Bans and missing names are no limits.
+func deniedBy(d *decision.Decision) (limited, penalized bool) {
+	if d.Reason != decision.Counted {
+		return d.Reason == decision.MetaLimited, false
 	}
-	i := d.OwnBinding
-	return d.Reason == decision.Counted && i >= 0 && decision.Denies(&d.Resolution.Bounds[i], &d.Statuses[i])
+	penalized = true
+	for i := range d.Resolution.Bounds {
+		b := &d.Resolution.Bounds[i]
+		if !b.Key.Shared() && decision.Denies(b, &d.Statuses[i]) {
+			limited, penalized = true, penalized && b.Penalty != 0
+		}
+	}
+	return limited, limited && penalized
 }
 
 // countDenial counts why a request was denied. s.mu is held.
 func (c *Counter) countDenial(s *stripe, tenant string, d *decision.Decision) {
-	limited := isLimited(d)
+	limited, penalized := deniedBy(d)
 	if tenant == "" || !limited && d.Reason != decision.StoreAway {
 		return
 	}
@@ -63,6 +71,9 @@ func (c *Counter) countDenial(s *stripe, tenant string, d *decision.Decision) {
 		return
 	}
 	n.Limited++
+	if penalized {
+		n.Penalized++
+	}
 	id := &d.Identity
 	if id.User.Kind == identity.User {
 		n.Users.add(id.User.ID)
@@ -124,7 +135,7 @@ func (c *Counter) cutDenials() []Denials {
 // denials reads the denials of a tenant.
 func (r *reader) denials(names []string) Denials {
 	return Denials{
-		Tenant: r.name(names), Limited: r.number(maxCount), Unavailable: r.number(maxCount),
+		Tenant: r.name(names), Limited: r.number(maxCount), Penalized: r.number(maxCount), Unavailable: r.number(maxCount),
 		Users: r.sketch(), Addresses: r.sketch(), Credentials: r.sketch(),
 	}
 }

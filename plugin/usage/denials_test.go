@@ -73,10 +73,12 @@ func TestASketchIsReadAsItWasWritten(t *testing.T) {
 }
 
 func TestDenialsCountByWhatDenied(t *testing.T) {
-	shared := daily
-	shared.Scope = policy.Global
-	byShared := decided(t, "acme", "GET /x", answered{shared, 1, denies(0)})
-	byShared.OwnBinding = -1 // as for a bucket that is shared
+	byShared := decided(t, "acme", "GET /x", answered{daily, 1, denies(0)})
+	byShared.Resolution.Bounds[0].Key.Group = policy.ByAll
+	byPenalty := decided(t, "acme", "GET /x", answered{daily, 1, denies(0)}, answered{minute, 1, admits(1)})
+	byPenalty.Resolution.Bounds[0].Penalty = 7
+	byBoth := decided(t, "acme", "GET /x", answered{daily, 1, denies(0)}, answered{minute, 1, denies(0)})
+	byBoth.Resolution.Bounds[0].Penalty = 7
 	banned := decided(t, "acme", "GET /x")
 	banned.Deny(decision.Banned)
 	meta := decided(t, "acme", "GET /x")
@@ -86,14 +88,16 @@ func TestDenialsCountByWhatDenied(t *testing.T) {
 		d    *decision.Decision
 		want Denials
 	}{
-		"admitted":                             {decided(t, "acme", "GET /x", answered{daily, 1, admits(9)}), Denials{}},
-		"denied by a limit":                    {decided(t, "acme", "GET /x", answered{daily, 1, denies(0)}), limited},
-		"denied in shadow":                     {decided(t, "acme", "GET /x", answered{trial, 1, denies(0)}), Denials{}},
-		"denied by fail mode":                  {decided(t, "acme", "GET /x", answered{closed, 1, unavailable}), unanswered},
-		"denied by a ban":                      {banned, Denials{}},
-		"denied by meta_limit":                 {meta, limited},
-		"denied without tenant":                {decided(t, "", "GET /x", answered{daily, 1, denies(0)}), Denials{}},
-		"denied by a limit that tenants share": {byShared, Denials{}},
+		"admitted":              {decided(t, "acme", "GET /x", answered{daily, 1, admits(9)}), Denials{}},
+		"denied by a limit":     {decided(t, "acme", "GET /x", answered{daily, 1, denies(0)}), limited},
+		"denied in shadow":      {decided(t, "acme", "GET /x", answered{trial, 1, denies(0)}), Denials{}},
+		"denied by fail mode":   {decided(t, "acme", "GET /x", answered{closed, 1, unavailable}), unanswered},
+		"denied by a ban":       {banned, Denials{}},
+		"denied by meta_limit":  {meta, limited},
+		"denied without tenant": {decided(t, "", "GET /x", answered{daily, 1, denies(0)}), Denials{}},
+		"denied by a limit that a penalty has lowered": {byPenalty, Denials{Tenant: "acme", Limited: 1, Penalized: 1}},
+		"denied by a penalty and by another limit":     {byBoth, limited},
+		"denied by a limit that tenants share":         {byShared, Denials{}},
 	} {
 		c := NewCounter(CounterOptions{})
 		c.Observe(test.d)

@@ -73,11 +73,11 @@ func (u *unpacking) writeDenials(ctx context.Context) error {
 	if err := u.mergeStored(ctx, at, tenants); err != nil {
 		return fmt.Errorf("read denials: %w", err)
 	}
-	limited, unavailable := make([]int64, len(keys)), make([]int64, len(keys))
+	limited, penalized, unavailable := make([]int64, len(keys)), make([]int64, len(keys)), make([]int64, len(keys))
 	var sketches [3][][]byte
 	for i, k := range keys {
 		n := u.denied[k]
-		limited[i], unavailable[i] = n.Limited, n.Unavailable
+		limited[i], penalized[i], unavailable[i] = n.Limited, n.Penalized, n.Unavailable
 		for j, sketch := range [...]*usage.Sketch{&n.Users, &n.Addresses, &n.Credentials} {
 			text, err := sketch.MarshalBinary()
 			if err != nil {
@@ -86,7 +86,8 @@ func (u *unpacking) writeDenials(ctx context.Context) error {
 			sketches[j] = append(sketches[j], text)
 		}
 	}
-	_, err := u.tx.Exec(ctx, upsertDenials, at, tenants, limited, unavailable, sketches[0], sketches[1], sketches[2])
+	_, err := u.tx.Exec(ctx, upsertDenials, at, tenants, limited, penalized, unavailable, sketches[0], sketches[1],
+		sketches[2])
 	if err != nil {
 		return fmt.Errorf("write denials: %w", err)
 	}
@@ -115,13 +116,15 @@ func (u *unpacking) mergeStored(ctx context.Context, at []time.Time, tenants []s
 type storedDenials struct {
 	At                            time.Time
 	Tenant                        string
-	Limited, Unavailable          int64
+	Limited                       int64
+	Penalized                     int64
+	Unavailable                   int64
 	Users, Addresses, Credentials []byte
 }
 
 // decode returns the denials of a row.
 func (s *storedDenials) decode() (*usage.Denials, error) {
-	n := &usage.Denials{Tenant: s.Tenant, Limited: s.Limited, Unavailable: s.Unavailable}
+	n := &usage.Denials{Tenant: s.Tenant, Limited: s.Limited, Penalized: s.Penalized, Unavailable: s.Unavailable}
 	for _, part := range []struct {
 		to   *usage.Sketch
 		text []byte
@@ -134,14 +137,16 @@ func (s *storedDenials) decode() (*usage.Denials, error) {
 }
 
 const (
-	selectDenials = `SELECT at, tenant, limited, unavailable, users, addresses, credentials
+	selectDenials = `SELECT at, tenant, limited, penalized, unavailable, users, addresses, credentials
 		FROM rate_limiter.abuse_denials JOIN unnest($1::timestamptz[], $2::text[]) k (at, tenant) USING (at, tenant)`
 
 	upsertDenials = `INSERT INTO rate_limiter.abuse_denials
-			(at, tenant, limited, unavailable, users, addresses, credentials)
-		SELECT * FROM unnest($1::timestamptz[], $2::text[], $3::bigint[], $4::bigint[], $5::bytea[], $6::bytea[], $7::bytea[])
-		ON CONFLICT (at, tenant) DO UPDATE SET limited = excluded.limited, unavailable = excluded.unavailable,
-			users = excluded.users, addresses = excluded.addresses, credentials = excluded.credentials`
+			(at, tenant, limited, penalized, unavailable, users, addresses, credentials)
+		SELECT * FROM unnest($1::timestamptz[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[],
+			$7::bytea[], $8::bytea[])
+		ON CONFLICT (at, tenant) DO UPDATE SET limited = excluded.limited, penalized = excluded.penalized,
+			unavailable = excluded.unavailable, users = excluded.users, addresses = excluded.addresses,
+			credentials = excluded.credentials`
 )
 
 // dropDenials drops denials that nothing reads any more.

@@ -10,7 +10,7 @@ import (
 // deniedBatch returns a batch with denials of acme: so many, from a number of users that differ by process.
 func deniedBatch(p *process, limited int64, registers ...int) *usage.Batch {
 	b := p.next()
-	n := usage.Denials{Tenant: "acme", Limited: limited, Unavailable: 1}
+	n := usage.Denials{Tenant: "acme", Limited: limited, Penalized: 2, Unavailable: 1}
 	for _, i := range registers {
 		n.Users[i] = 3
 	}
@@ -31,8 +31,9 @@ func TestDenialsOfAllNodesAreMergedByMinute(t *testing.T) {
 	w.report(one.node, deniedBatch(one, 5, 7), 0)
 	w.lead()
 	// A minute may have passed between the reports.
-	if n := w.number(`SELECT (sum(limited) * 100 + sum(unavailable))::bigint FROM rate_limiter.abuse_denials`); n != 3503 {
-		t.Errorf("limited and unavailable are %d, want 35 and 3", n)
+	if n := w.number(`SELECT (sum(limited) * 100 + sum(penalized) * 10 + sum(unavailable))::bigint
+		FROM rate_limiter.abuse_denials`); n != 3563 {
+		t.Errorf("limited, penalized and unavailable are %d, want 35, 6 and 3", n)
 	}
 	rows, err := w.pool.Query(t.Context(), `SELECT users FROM rate_limiter.abuse_denials`)
 	if err != nil {
