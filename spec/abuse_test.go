@@ -93,7 +93,8 @@ func TestAScraperIsFlaggedInShadowPenalizedUnderEnforceAndForgiven(t *testing.T)
 
 	a = p.restart(a, func() *api { return p.serve() })
 	await(t, "the scraper is on a step in shadow", func() bool { return a.step() == "half shadow" })
-	if list := p.operate("abuse", "list"); !strings.Contains(list, "acme") || !strings.Contains(list, "were denied (85 %") {
+	list := p.operate("abuse", "list")
+	if !strings.Contains(list, "acme") || !strings.Contains(list, "were denied (85 %") {
 		t.Errorf("abuse list shows\n%s", list)
 	}
 	if overrides := p.number(`SELECT count(*) FROM rate_limiter.overrides`); overrides != 0 || !n.hasLimit(60) {
