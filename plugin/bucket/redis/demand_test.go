@@ -1,6 +1,10 @@
 package redis
 
 import (
+	"log/slog"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,5 +79,41 @@ func TestALeaderFromBeforeTheClockSteppedBackDoesNotLeadForever(t *testing.T) {
 	must(t, client, "hset", "rl:a:{g}:fair:all", "lead", "99999999999999 future", "caps", "garbage")
 	if a, err := f.ReportDemand(t.Context(), key, "present", []byte("x")); err != nil || !a.Leads || a.Caps != nil {
 		t.Errorf("%+v, %v", a, err)
+	}
+}
+
+func TestTheDocumentedCommandsSufficeToExchangeDemand(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/redis.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := redistest.Single(t)
+	user := []any{"acl", "setuser", "node", "on", ">secret", "~rl:*"}
+	for _, row := range []string{"ACL: commands", "ACL: more for limits with"} {
+		_, after, found := strings.Cut(string(page), "| "+row)
+		line, _, _ := strings.Cut(after, "\n")
+		_, commands, _ := strings.Cut(line, "| ")
+		list := regexp.MustCompile("`([a-z|\\\\]+)`").FindAllStringSubmatch(commands, -1)
+		if !found || len(list) < 4 {
+			t.Fatalf("%q lists the commands %q", row, list)
+		}
+		for _, one := range list {
+			user = append(user, "+"+strings.ReplaceAll(one[1], `\|`, "|"))
+		}
+	}
+	must(t, server.Client(t), user...)
+	block := at(server, false)
+	block.Username, block.Password = "node", "secret"
+	store, release, err := NewRegistry(slog.New(slog.DiscardHandler), nil).Open(block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	key := &policy.Key{Namespace: "a", Policy: "all", Group: policy.ByAll}
+	if a, err := store.ReportDemand(t.Context(), key, "one", []byte("x")); err != nil || !a.Leads {
+		t.Errorf("%+v, %v", a, err)
+	}
+	if leads, err := store.PublishCaps(t.Context(), key, "one", []byte("x")); err != nil || !leads {
+		t.Errorf("publish: %v, %v", leads, err)
 	}
 }
