@@ -35,8 +35,7 @@ func inEachPlace(t *testing.T, test func(t *testing.T, r rules)) {
 const share = rate / 2 // of each of two tenants
 
 func TestATenantWithinItsShareLosesAtMostASecondOfItWhenAnotherRushes(t *testing.T) {
-	const seconds = 12
-	lost := func(w *world) int {
+	lost := func(w *world, seconds int) int {
 		steady := &client{tenant: "steady", perSecond: share}
 		rush := &client{tenant: "rush", perSecond: 50 * share, from: 2 * limit.Second}
 		w.run(seconds, nil, rush, steady) // in each millisecond the rush is first
@@ -44,23 +43,23 @@ func TestATenantWithinItsShareLosesAtMostASecondOfItWhenAnotherRushes(t *testing
 		return seconds*share - steady.total(0, 0)
 	}
 	inEachPlace(t, func(t *testing.T, r rules) {
-		if n := lost(newWorld(t, r)); n > share {
+		if n := lost(newWorld(t, r), 12); n > share {
 			t.Errorf("the steady tenant lost %d requests, want at most %d", n, share)
 		}
 	})
 	// Redis's clock is real. A run in which the machine stalls for so long that messages end says nothing.
 	for _, nodes := range []int{1, 5} {
 		w := newWorld(t, rules{nodes: nodes, redis: true, leased: true})
-		n := lost(w)
+		n := lost(w, 5)
 		for w.stalled {
 			w = newWorld(t, rules{nodes: nodes, redis: true, leased: true})
-			n = lost(w)
+			n = lost(w, 5)
 		}
 		if n > share {
 			t.Errorf("%d nodes with Redis: the steady tenant lost %d requests, want at most %d", nodes, n, share)
 		}
 	}
-	if n := lost(newWorld(t, rules{nodes: 5, unfair: true})); n < 5*share {
+	if n := lost(newWorld(t, rules{nodes: 5, unfair: true}), 12); n < 5*share {
 		t.Errorf("without shares the steady tenant lost only %d requests: the test shows nothing", n)
 	}
 }

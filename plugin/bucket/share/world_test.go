@@ -29,8 +29,7 @@ type world struct {
 	nodes []*node
 	next  int // node of the next request
 
-	stepped time.Time // when a period ended last
-	stalled bool      // much time passed between two periods
+	stalled bool // so much time passed between two periods of a node that messages may have ended
 }
 
 // node is one node of a world.
@@ -41,6 +40,8 @@ type node struct {
 	dead   bool
 	offset limit.Micros // of its clock
 	phase  limit.Micros // of its periods
+
+	stepped time.Time // when a period ended last
 }
 
 // rules are what a world limits.
@@ -204,8 +205,8 @@ func (w *world) step() {
 		if (w.now-n.phase)%period == 0 {
 			n.shares.Step(w.t.Context())
 			now := time.Now()
-			w.stalled = w.stalled || !w.stepped.IsZero() && now.Sub(w.stepped) > 200*time.Millisecond
-			w.stepped = now
+			w.stalled = w.stalled || !n.stepped.IsZero() && now.Sub(n.stepped) > 500*time.Millisecond
+			n.stepped = now
 		}
 		if n.leases != nil {
 			n.leases.Step(w.t.Context(), w.now+n.offset)
