@@ -144,7 +144,7 @@ func TestAReceiverThatHangsDoesNotDelayTheOthers(t *testing.T) {
 	w.happen("slow", 1)
 	w.happen("fast", 1)
 	for range 3 { // while the first request to slow runs
-		if err := w.session.round(t.Context()); err != nil {
+		if _, err := w.session.round(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if err := w.session.await(t.Context(), nil); err != nil {

@@ -142,11 +142,16 @@ func (s *Sender) lead(ctx context.Context) error {
 	}
 	s.count(func(now *Stats) { now.Leading = true })
 	for ctx.Err() == nil {
-		if err := l.round(ctx); err != nil {
+		more, err := l.round(ctx)
+		if err != nil {
 			return err
 		}
 		s.succeed()
-		if err := l.await(ctx, time.After(s.options.Every)); err != nil {
+		wait := s.options.Every
+		if more {
+			wait = 0
+		}
+		if err := l.await(ctx, time.After(wait)); err != nil {
 			return err
 		}
 	}
@@ -181,23 +186,21 @@ func (s *session) close() {
 	_ = s.conn.Close(ctx)
 }
 
-// round makes deliveries of new events, and starts the requests that are due.
-func (s *session) round(ctx context.Context) error {
+// round makes deliveries of new events, starts the requests that are due, and reports whether there may be more events.
+// It makes those of one read only, so that a flood of events does not delay what is due.
+func (s *session) round(ctx context.Context) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, roundTime)
 	defer cancel()
-	for more := true; more; {
-		var err error
-		if more, err = s.enqueue(ctx); err != nil {
-			return err
-		}
+	if more, err = s.enqueue(ctx); err != nil {
+		return false, err
 	}
 	if now := s.options.Now(); !now.Before(s.choresAt) {
 		if err := s.doChores(ctx, now); err != nil {
-			return err
+			return false, err
 		}
 		s.choresAt = now.Add(choresEvery)
 	}
-	return s.dispatch(ctx)
+	return more, s.dispatch(ctx)
 }
 
 // dispatch starts the requests that are due.

@@ -95,10 +95,11 @@ func (w *world) restart() {
 func (w *world) work() {
 	w.Helper()
 	for busy := true; busy; {
-		if err := w.session.round(w.Context()); err != nil {
+		more, err := w.session.round(w.Context())
+		if err != nil {
 			w.Fatal(err)
 		}
-		busy = len(w.session.inFlight) > 0
+		busy = more || len(w.session.inFlight) > 0
 		for len(w.session.inFlight) > 0 {
 			if err := w.session.await(w.Context(), nil); err != nil {
 				w.Fatal(err)
