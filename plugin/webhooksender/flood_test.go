@@ -1,8 +1,11 @@
 package webhooksender
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
 func TestABacklogOfOneTenantDoesNotDelayTheDeliveriesOfAnother(t *testing.T) {
@@ -24,5 +27,22 @@ func TestABacklogOfOneTenantDoesNotDelayTheDeliveriesOfAnother(t *testing.T) {
 	w.want(fast, 1)
 	if unread != 3*maxRead+1-maxRead {
 		t.Errorf("the delivery was sent with %d events unread, want it after the first %d", unread, maxRead)
+	}
+}
+
+func TestADenialWithAnInfiniteTimeIsLeftOutAndTheOthersArrive(t *testing.T) {
+	w := newGrantedWorld(t)
+	r := w.newReceiver(status(200))
+	w.subscribe("acme", r.URL)
+	node := pgtest.Pool(t, w.granted.RoleDSN(pgtest.Node))
+	for i, at := range []string{"infinity", "-infinity", "4713-01-01 BC", "2026-11-22T14:20:07Z", "294276-01-01"} {
+		text := fmt.Sprintf(`[{"event": "a-%d", "at": %q, "tenant": "acme", "data": {}}]`, i, at)
+		if _, err := node.Exec(t.Context(), `SELECT rate_limiter.report_denials('edge', $1)`, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.work()
+	if got := w.want(r, 1)[0].events; len(got) != 1 || got[0].ID != "a-3" {
+		t.Errorf("arrived: %+v, want the denial with a time", got)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox"
@@ -94,7 +95,9 @@ func (s *session) takeDenials(ctx context.Context, tx pgx.Tx) ([]outbox.Entry, e
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (outbox.Entry, error) {
 		e := outbox.Entry{Event: events.Event{Type: events.Denial}}
 		var node, data string
-		err := row.Scan(&e.Position, &e.AddedAt, &e.ID, &node, &e.Time, &e.Tenant, &data)
+		var at pgtype.Timestamptz
+		err := row.Scan(&e.Position, &e.AddedAt, &e.ID, &node, &at, &e.Tenant, &data)
+		e.Time = at.Time // the zero time where it is infinite, which no CloudEvent has
 		e.Source, e.Data = events.NodeSource(node), []byte(data)
 		return e, err
 	})
