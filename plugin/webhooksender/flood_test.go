@@ -46,3 +46,28 @@ func TestADenialWithAnInfiniteTimeIsLeftOutAndTheOthersArrive(t *testing.T) {
 		t.Errorf("arrived: %+v, want the denial with a time", got)
 	}
 }
+
+func TestTheDeliveriesOfOneReadAreMadeInItsOrder(t *testing.T) {
+	w := newWorld(t)
+	r := w.newReceiver(status(200))
+	w.subscribe("acme", r.URL)
+	w.happen("acme", maxRead)
+	if _, err := w.session.enqueue(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// The rows are now in another order in the table, as in the room of deleted ones.
+	const shuffle = `CLUSTER rate_limiter.webhook_deliveries USING webhook_deliveries_pkey`
+	if _, err := w.pool.Exec(t.Context(), shuffle); err != nil {
+		t.Fatal(err)
+	}
+	w.work()
+	next := 1
+	for _, m := range w.want(r, maxRead/maxEvents) {
+		for _, e := range m.events {
+			if want := fmt.Sprint("notice-", next); e.ID != want {
+				t.Fatalf("arrived %s, want %s", e.ID, want)
+			}
+			next++
+		}
+	}
+}

@@ -46,6 +46,7 @@ type queueing struct {
 	*session
 	hooks map[string][]*hook // by org
 	now   time.Time
+	made  int // deliveries
 	batch pgx.Batch
 
 	dropped int64 // events of all webhooks
@@ -190,6 +191,7 @@ func (q *queueing) flush(h *hook) {
 		h.dropped += int64(n)
 	default:
 		h.waiting++
-		q.batch.Queue(insertDelivery, webhook.NewMessageID(), h.id, n, string(body), q.now)
+		q.made++
+		q.batch.Queue(insertDelivery, webhook.NewMessageID(), h.id, n, string(body), q.now, q.made)
 	}
 }

@@ -12,8 +12,9 @@ const (
 			SELECT id FROM rate_limiter.webhook_denials ORDER BY id LIMIT $1)
 		RETURNING id, received_at, event, node, at, tenant, data::text`
 
+	// insertDelivery makes the deliveries of one read due at once ($5), and created one after the other ($6).
 	insertDelivery = `INSERT INTO rate_limiter.webhook_deliveries (id, webhook, events, body, created_at, due_at)
-		SELECT $1, w.id, $3, $4, $5, $5 FROM rate_limiter.webhooks w WHERE w.id = $2`
+		SELECT $1, w.id, $3, $4, $5::timestamptz + $6::bigint * interval '1 microsecond', $5 FROM rate_limiter.webhooks w WHERE w.id = $2`
 
 	addDropped = `UPDATE rate_limiter.webhooks SET dropped = dropped + $2 WHERE id = $1`
 
@@ -24,7 +25,7 @@ const (
 				WHERE s.webhook = w.id AND (s.signs_until IS NULL OR s.signs_until > $1))
 		FROM rate_limiter.webhooks w, LATERAL (
 			SELECT * FROM rate_limiter.webhook_deliveries
-			WHERE webhook = w.id AND state = 'waiting' AND due_at <= $1 ORDER BY due_at LIMIT 1
+			WHERE webhook = w.id AND state = 'waiting' AND due_at <= $1 ORDER BY due_at, created_at LIMIT 1
 		) d
 		WHERE w.enabled AND (w.hold_until IS NULL OR w.hold_until <= $1) AND w.id <> ALL($2::bigint[])
 		ORDER BY w.failing_since IS NOT NULL, d.due_at LIMIT $3`
