@@ -169,8 +169,10 @@ var bad = map[string][]row{
 		fairly.with(row{"fair": `{"default": [1]}`}),
 		fairly.with(row{"fair": `{"weights": {"` + strings.Repeat("x", 9000) + `": 1}}`}),
 	},
-	"policies_fair_scope":       {fairly.with(row{"scope": "tenant"}), fairly.with(row{"scope": "ip"})},
-	"policies_fair_algorithm":   {fairly.with(row{"algorithm": "fixed_window"}), fairly.with(row{"algorithm": "leaky_bucket"})},
+	"policies_fair_scope": {fairly.with(row{"scope": "tenant"}), fairly.with(row{"scope": "ip"})},
+	"policies_fair_algorithm": {
+		fairly.with(row{"algorithm": "fixed_window"}), fairly.with(row{"algorithm": "leaky_bucket"}),
+	},
 	"policies_fair_soft_only":   {fairly.with(row{"soft_only": true})},
 	"policies_fair_window_size": {fairly.with(row{"limit": 100_000, "window_size": 3600})},
 	"policies_fair_limit":       {fairly.with(row{"limit": 599})},
@@ -306,6 +308,12 @@ func TestGoodRowsAreAccepted(t *testing.T) {
 		"reserve_max": 4000, "refund_on": [502, 503], "timeout": 60}`})
 	if err := insert(t, pool, "policies", settling); err != nil {
 		t.Errorf("a policy that settles: %v", err)
+	}
+	for i, fair := range []string{`{}`, `{"weights": {"gold": 1000, "a b": 1}, "default": 1000}`} {
+		shared := good["policies"].with(fairly).with(row{"name": fmt.Sprint("shared-", i), "fair": fair})
+		if err := insert(t, pool, "policies", shared); err != nil {
+			t.Errorf("a policy that is shared fairly by %s: %v", fair, err)
+		}
 	}
 	for name, change := range map[string]row{
 		"a ban": ban, "a multiplier": multiplier, "forever": {"permanent": true, "expires_at": nil, "user": "bob"},

@@ -291,8 +291,8 @@ func TestTenantsBeyondTheBoundAreCountedTogetherAndNotCapped(t *testing.T) {
 	}
 }
 
-// BenchmarkDecision measures a decision of one global limit while there are caps: by the bucket alone, with shares for a
-// tenant within its share, and for one beyond it.
+// BenchmarkDecision measures a decision of one global limit while there are caps: by the bucket alone, with shares for
+// a tenant within its share, and for one beyond it.
 func BenchmarkDecision(b *testing.B) {
 	for _, of := range []struct {
 		name   string
