@@ -10,7 +10,7 @@ CREATE TABLE rate_limiter.abuse_denials (
     tenant      text        NOT NULL,
     limited     bigint      NOT NULL, -- requests that limits of the tenant denied
     penalized   bigint      NOT NULL, -- of these, only limits that a penalty has lowered
-    unavailable bigint      NOT NULL, -- requests that fail mode closed denied
+    unavailable bigint      NOT NULL, -- requests that were denied only because Redis was away
     users       bytea       NOT NULL,
     addresses   bytea       NOT NULL,
     credentials bytea       NOT NULL,

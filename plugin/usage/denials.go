@@ -20,7 +20,7 @@ type Denials struct {
 	Tenant                        string
 	Limited                       int64  // by limits of the tenant that had no room, or by the meta limit
 	Penalized                     int64  // of Limited: only by limits that a penalty has lowered
-	Unavailable                   int64  // by fail mode closed
+	Unavailable                   int64  // only because the shared store was away
 	Users, Addresses, Credentials Sketch // of Limited
 }
 
@@ -40,38 +40,49 @@ func (n *Denials) Merge(o *Denials) {
 	n.Credentials.Merge(&o.Credentials)
 }
 
-// deniedBy reports whether a tenant's own limits denied a request, and whether all of these are lowered by a penalty. A
-// limit that tenants share may be full because of others. Bans and missing names are no limits.
-func deniedBy(d *decision.Decision) (limited, penalized bool) {
+// cause says why limits denied a request.
+type cause struct {
+	limited     bool // limits of the tenant itself had no room
+	penalized   bool // and a penalty has lowered each of these
+	unavailable bool // a limit denied because the shared store was away: by fail mode closed, or by a node's share
+}
+
+// causeOf returns why limits denied a request. A limit that tenants share may be full because of others, and a node's
+// share of a limit while the store is away because of the outage. Bans and missing names are no limits.
+func causeOf(d *decision.Decision) cause {
 	if d.Reason != decision.Counted {
-		return d.Reason == decision.MetaLimited, false
+		return cause{limited: d.Reason == decision.MetaLimited, unavailable: d.Reason == decision.StoreAway}
 	}
-	penalized = true
+	of := cause{penalized: true}
 	for i := range d.Resolution.Bounds {
-		b := &d.Resolution.Bounds[i]
-		if !b.Key.Shared() && decision.Denies(b, &d.Statuses[i]) {
-			limited, penalized = true, penalized && b.Penalty != 0
+		b, status := &d.Resolution.Bounds[i], &d.Statuses[i]
+		switch {
+		case !decision.Denies(b, status):
+		case status.Source == decision.Local || status.Source == decision.Unanswered:
+			of.unavailable = true
+		case !b.Key.Shared():
+			of.limited, of.penalized = true, of.penalized && b.Penalty != 0
 		}
 	}
-	return limited, limited && penalized
+	return of
 }
 
 // countDenial counts why a request was denied. s.mu is held.
 func (c *Counter) countDenial(s *stripe, tenant string, d *decision.Decision) {
-	limited, penalized := deniedBy(d)
-	if tenant == "" || !limited && d.Reason != decision.StoreAway {
+	of := causeOf(d)
+	if tenant == "" || !of.limited && !of.unavailable {
 		return
 	}
 	n := c.denialsOf(s, tenant)
 	if n == nil {
 		return
 	}
-	if !limited {
+	if !of.limited {
 		n.Unavailable++
 		return
 	}
 	n.Limited++
-	if penalized {
+	if of.penalized {
 		n.Penalized++
 	}
 	id := &d.Identity

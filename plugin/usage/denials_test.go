@@ -83,18 +83,24 @@ func TestDenialsCountByWhatDenied(t *testing.T) {
 	banned.Deny(decision.Banned)
 	meta := decided(t, "acme", "GET /x")
 	meta.Deny(decision.MetaLimited)
+	byNodeShare := decided(t, "acme", "GET /x", answered{daily, 1, denies(0)})
+	byNodeShare.Statuses[0].Source = decision.Local
+	byNodeShareToo := decided(t, "acme", "GET /x", answered{daily, 1, denies(0)}, answered{minute, 1, denies(0)})
+	byNodeShareToo.Statuses[0].Source = decision.Local
 	limited, unanswered := Denials{Tenant: "acme", Limited: 1}, Denials{Tenant: "acme", Unavailable: 1}
 	for name, test := range map[string]struct {
 		d    *decision.Decision
 		want Denials
 	}{
-		"admitted":              {decided(t, "acme", "GET /x", answered{daily, 1, admits(9)}), Denials{}},
-		"denied by a limit":     {decided(t, "acme", "GET /x", answered{daily, 1, denies(0)}), limited},
-		"denied in shadow":      {decided(t, "acme", "GET /x", answered{trial, 1, denies(0)}), Denials{}},
-		"denied by fail mode":   {decided(t, "acme", "GET /x", answered{closed, 1, unavailable}), unanswered},
-		"denied by a ban":       {banned, Denials{}},
-		"denied by meta_limit":  {meta, limited},
-		"denied without tenant": {decided(t, "", "GET /x", answered{daily, 1, denies(0)}), Denials{}},
+		"admitted":            {decided(t, "acme", "GET /x", answered{daily, 1, admits(9)}), Denials{}},
+		"denied by a limit":   {decided(t, "acme", "GET /x", answered{daily, 1, denies(0)}), limited},
+		"denied in shadow":    {decided(t, "acme", "GET /x", answered{trial, 1, denies(0)}), Denials{}},
+		"denied by fail mode": {decided(t, "acme", "GET /x", answered{closed, 1, unavailable}), unanswered},
+		"denied by a node's share of a limit while Redis is away":   {byNodeShare, unanswered},
+		"denied by a node's share of a limit, and by another limit": {byNodeShareToo, limited},
+		"denied by a ban":                              {banned, Denials{}},
+		"denied by meta_limit":                         {meta, limited},
+		"denied without tenant":                        {decided(t, "", "GET /x", answered{daily, 1, denies(0)}), Denials{}},
 		"denied by a limit that a penalty has lowered": {byPenalty, Denials{Tenant: "acme", Limited: 1, Penalized: 1}},
 		"denied by a penalty and by another limit":     {byBoth, limited},
 		"denied by a limit that tenants share":         {byShared, Denials{}},
