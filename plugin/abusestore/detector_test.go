@@ -209,6 +209,23 @@ func TestNoTenantClimbsWhileManyAreFlaggedAtOnce(t *testing.T) {
 	}
 }
 
+// The cause of a flag is the same for all, but not all have the least number of denials in the same minute.
+func TestNoTenantClimbsWhileManyAreFlaggedThatBecameSuspectInDifferentMinutes(t *testing.T) {
+	const minutes, group = 12, massFlagged * 3 / 5 // too few for themselves
+	w, calm := newWorld(t), minute{admitted: 10}
+	for i := range 5 * group {
+		begin := minutes
+		if i < 2*group {
+			begin = 2 + i%2
+		}
+		w.past(fmt.Sprint("tenant-", i), append(repeat(begin, calm), repeat(minutes-begin, scraped)...)...)
+	}
+	w.detect(Enforce)
+	if got := w.text(`SELECT count(*)::text FROM rate_limiter.abuse_tenants WHERE step IN ('half', 'tenth')`); got != "0" {
+		t.Errorf("%s tenants have a penalty", got)
+	}
+}
+
 func TestANewLeaderScoresEveryMinuteOnce(t *testing.T) {
 	w := newWorld(t)
 	w.past("acme", repeat(6, scraped)...)
