@@ -96,15 +96,19 @@ func (d *Detector) run(ctx context.Context, session *pgx.Conn) error {
 			return err
 		}
 	}
+	var rejected error
 	if d.options.Mode == Enforce {
-		if err := d.reconcile(ctx, session); err != nil {
-			return err
+		if rejected = d.reconcile(ctx, session); rejected != nil && !isRejected(rejected) {
+			return rejected
 		}
 	}
 	if err := d.countSteps(ctx, session); err != nil {
 		return err
 	}
-	return tidy(ctx, session)
+	if err := tidy(ctx, session); err != nil {
+		return err
+	}
+	return rejected
 }
 
 // lift takes the tenants off the ladder that another mode has put there, and ends their penalties. Mode off does so

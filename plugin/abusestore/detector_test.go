@@ -2,8 +2,11 @@ package abusestore
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abuse"
 )
 
 // scraped is a minute of a scraper.
@@ -223,6 +226,29 @@ func TestNoTenantClimbsWhileManyAreFlaggedThatBecameSuspectInDifferentMinutes(t 
 	w.detect(Enforce)
 	if got := w.text(`SELECT count(*)::text FROM rate_limiter.abuse_tenants WHERE step IN ('half', 'tenth')`); got != "0" {
 		t.Errorf("%s tenants have a penalty", got)
+	}
+}
+
+// Another program may have a penalty of its own, of which there can be one for a tenant.
+func TestAPenaltyThatCannotBeMadeKeepsNoOtherTenantFromOne(t *testing.T) {
+	w := newWorld(t)
+	w.exec(`INSERT INTO rate_limiter.overrides (kind, tenant, factor, reason, author, source, expires_at)
+		VALUES ('multiplier', 'acme', 300, 'by another detector', 'waf', 'detector', now() + interval '1 day')`)
+	for _, name := range []string{"acme", "beta"} {
+		w.past(name, repeat(8, scraped)...)
+	}
+	d := New(Options{Mode: Enforce, Config: abuse.Default(), Log: slog.New(slog.NewTextHandler(&w.log, nil))})
+	if err := d.Run(t.Context(), w.keeper); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.penalties("beta"); got != "multiplier 500 by abuse detector" {
+		t.Errorf("on %s the penalties of another tenant are %q", w.step("beta"), got)
+	}
+	if got := w.penalties("acme"); got != "multiplier 300 by waf" {
+		t.Errorf("the penalties of the tenant are %q", got)
+	}
+	if got := w.log.String(); !strings.Contains(got, `penalty of \"acme\"`) {
+		t.Errorf("the log has %s", got)
 	}
 }
 

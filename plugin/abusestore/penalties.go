@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abuse"
 )
@@ -24,7 +26,8 @@ type penalized struct {
 	Now    time.Time
 }
 
-// reconcile makes the overrides of steps, and ends those without a step.
+// reconcile makes the overrides of steps, and ends those without a step. A penalty that the database rejects keeps no
+// other tenant's from being made or ended: the error names one such tenant.
 func (d *Detector) reconcile(ctx context.Context, session *pgx.Conn) error {
 	rows, err := session.Query(ctx, `SELECT t.tenant, t.state, t.reason, t.override IS NOT NULL,
 			coalesce(t.override_until, 'epoch'), o.id IS NOT NULL, coalesce(o.factor, 0),
@@ -38,11 +41,17 @@ func (d *Detector) reconcile(ctx context.Context, session *pgx.Conn) error {
 	if err != nil {
 		return fmt.Errorf("read penalties: %w", err)
 	}
+	var rejected error
 	writes := 0
 	for i := range all {
 		changed, err := all[i].reconcile(ctx, session)
 		if err != nil {
-			return fmt.Errorf("penalty of %q: %w", all[i].Tenant, err)
+			err = fmt.Errorf("penalty of %q: %w", all[i].Tenant, err)
+			if !isRejected(err) {
+				return err
+			}
+			rejected = err
+			continue
 		}
 		if changed {
 			writes++
@@ -52,7 +61,17 @@ func (d *Detector) reconcile(ctx context.Context, session *pgx.Conn) error {
 			break
 		}
 	}
-	return nil
+	return rejected
+}
+
+// The classes of SQLSTATE of errors that are due to what a statement would write.
+const classData, classIntegrity = "22", "23"
+
+// isRejected reports whether the database rejected what was to be written, and not the session or the statement.
+func isRejected(err error) bool {
+	fault := new(pgconn.PgError)
+	return errors.As(err, &fault) &&
+		(strings.HasPrefix(fault.Code, classData) || strings.HasPrefix(fault.Code, classIntegrity))
 }
 
 // reconcile makes the override of a tenant what its step says, and reports whether it wrote.
