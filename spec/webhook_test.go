@@ -123,7 +123,10 @@ func TestDenialsAndChangesReachAWebhookAlsoWhenTheLeaderIsKilled(t *testing.T) {
 	<-leader.ended
 	next.want(http.StatusCreated, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/overrides",
 		strings.Replace(ban, "mallory", "trudy", 1))
-	await(t, "a change after the leader was killed arrives", func() bool { _, overrides := r.count(); return overrides == 2 })
+	await(t, "a change after the leader was killed arrives", func() bool {
+		_, overrides := r.count()
+		return overrides == 2
+	})
 	if denials, _ := r.count(); denials != 3 {
 		t.Errorf("%d denials arrived, want 3", denials)
 	}

@@ -112,7 +112,8 @@ const selectAfter = `SELECT position, added_at, event, source, type, at, tenant,
 	WHERE position > coalesce((SELECT position FROM rate_limiter.outbox_cursors WHERE consumer = $1), 0)
 	ORDER BY position LIMIT $2`
 
-// place gives positions to events that have none, and returns how many got one.
+// place gives positions to events that have none, and returns how many got one. It takes the lock also if there is
+// none, so that a consumer without the rights, or on a standby, has an error at once.
 func place(ctx context.Context, db DB) (placed int64, err error) {
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		// Statements after this one see all that was committed before the lock was taken.

@@ -119,20 +119,21 @@ func checkChange(t *testing.T, e Entry, want string) {
 
 func TestAStandbyReturnsAnErrorWithAdvice(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
-	if _, err := pool.Exec(t.Context(), `SET default_transaction_read_only = on`); err != nil {
-		t.Fatal(err)
-	}
+	addAll(t, pool, "a")
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Release()
+	if _, err := conn.Exec(t.Context(), `SET default_transaction_read_only = on`); err != nil {
+		t.Fatal(err)
+	}
 	for name, do := range map[string]func() error{
 		"read": func() error { _, err := Read(t.Context(), conn.Conn(), consumer, 1); return err },
 		"tidy": func() error { _, err := Tidy(t.Context(), conn.Conn()); return err },
 		"add": func() error {
 			return pgx.BeginFunc(t.Context(), conn.Conn(), func(tx pgx.Tx) error {
-				return Add(t.Context(), tx, notice("a"))
+				return Add(t.Context(), tx, notice("b"))
 			})
 		},
 	} {

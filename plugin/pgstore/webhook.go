@@ -115,7 +115,8 @@ func (s *Store) CreateWebhook(ctx context.Context, c Change, n NewWebhook) (webh
 }
 
 func addSecret(ctx context.Context, tx pgx.Tx, id int64, secret webhook.Secret) error {
-	_, err := tx.Exec(ctx, `INSERT INTO rate_limiter.webhook_secrets (webhook, secret) VALUES ($1, $2)`, id, []byte(secret))
+	const insert = `INSERT INTO rate_limiter.webhook_secrets (webhook, secret) VALUES ($1, $2)`
+	_, err := tx.Exec(ctx, insert, id, []byte(secret))
 	return err
 }
 

@@ -21,6 +21,8 @@ const Lock = 0x726c_686f_6f6b
 const (
 	// defaultEvery is the time between two looks at the outbox, and at what is due.
 	defaultEvery = time.Second
+	// retryFactor times this is the pause before a new session.
+	retryFactor = 5
 	// defaultDrain is how long requests may go on when the process ends.
 	defaultDrain = 5 * time.Second
 	// roundTime and recordTime bound what a database that does not answer costs: the session.
@@ -99,7 +101,7 @@ func (s *Sender) Run(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			s.logFailure(err)
 		}
-		pause(ctx, s.options.Every)
+		pause(ctx, retryFactor*s.options.Every)
 	}
 	return nil
 }
@@ -133,8 +135,8 @@ func (s *Sender) lead(ctx context.Context) error {
 	}
 	defer l.close()
 	for leads := false; !leads; {
-		if err := l.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, int64(Lock)).Scan(&leads); err != nil {
-			return fmt.Errorf("take the lock: %w", err)
+		if leads, err = l.tryLock(ctx); err != nil {
+			return err
 		}
 		if !leads {
 			pause(ctx, s.options.Every)
@@ -160,17 +162,29 @@ func (s *Sender) lead(ctx context.Context) error {
 
 // open opens a session.
 func (s *Sender) open(ctx context.Context) (*session, error) {
-	conn, err := s.options.Connect(ctx)
+	bounded, cancel := context.WithTimeout(ctx, roundTime)
+	defer cancel()
+	conn, err := s.options.Connect(bounded)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	l := &session{Sender: s, conn: conn, inFlight: map[int64]bool{}, outcomes: make(chan outcome, maxInFlight)}
 	l.requests, l.abort = context.WithCancel(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, sessionSettings); err != nil {
+	if _, err := conn.Exec(bounded, sessionSettings); err != nil {
 		l.close()
 		return nil, fmt.Errorf("set up the session: %w", err)
 	}
 	return l, nil
+}
+
+// tryLock takes the lock for this session, unless another session has it.
+func (s *session) tryLock(ctx context.Context) (leads bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, roundTime)
+	defer cancel()
+	if err := s.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, int64(Lock)).Scan(&leads); err != nil {
+		return false, fmt.Errorf("take the lock: %w", err)
+	}
+	return leads, nil
 }
 
 // close ends the requests that still run, releases the lock and ends the session.

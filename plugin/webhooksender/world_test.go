@@ -135,8 +135,8 @@ func (w *world) happen(org string, count int) {
 	for range count {
 		w.events++
 		all = append(all, events.Event{
-			ID: fmt.Sprint("notice-", w.events), Source: events.Control, Type: events.QuotaThreshold, Time: w.clock(), Tenant: org,
-			Data: json.RawMessage(fmt.Sprintf(`{"org": %q, "threshold": 80, "inner": "private"}`, org)),
+			ID: fmt.Sprint("notice-", w.events), Source: events.Control, Type: events.QuotaThreshold, Time: w.clock(),
+			Tenant: org, Data: json.RawMessage(fmt.Sprintf(`{"org": %q, "threshold": 80, "inner": "private"}`, org)),
 		})
 	}
 	err := pgx.BeginFunc(w.Context(), w.pool, func(tx pgx.Tx) error { return outbox.Add(w.Context(), tx, all...) })

@@ -186,7 +186,7 @@ func TestOneProcessSendsAndAnotherTakesOver(t *testing.T) {
 	w.await(func() bool { return first.Stats().Leading })
 	second, _ := w.run(to)
 	w.add(events.PolicyUpdated, "a", "b")
-	w.await(func() bool { return first.Stats().Sent == 2 })
+	w.await(func() bool { s := first.Stats(); return s.Sent == 2 && s.Lag.Consumer != "" && s.Lag.Waiting == 0 })
 	end()
 	w.add(events.PolicyUpdated, "c")
 	w.await(func() bool { return second.Stats().Sent == 1 })
