@@ -10,8 +10,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
-// On a busy machine the first request of an outage may come after the life of the leases. Such an outage keeps the other
-// promises, and another one follows.
+// On a busy machine the first request of an outage may come after the life of the leases. Such an outage keeps the
+// other promises, and another one follows.
 func TestAnOutageIsDecidedFromLeasesFirstAndThenByFailModes(t *testing.T) {
 	t.Parallel()
 	proxy := proxyTo(t, redistest.Single(t))

@@ -43,7 +43,8 @@ func TestTheLeaderOfServeNoticesWhatRedisHasAsUsed(t *testing.T) {
 		var n int
 		err := operator.QueryRow(t.Context(), `SELECT count(*) FROM rate_limiter.quota_notices
 			JOIN rate_limiter.outbox USING (tenant)
-			WHERE type = 'io.github.tenant-rate-limiting.quota.threshold' AND data->>'threshold' = '50' AND tenant = 'acme' AND policy = 'per-route' AND endpoint = 'records' AND threshold = 50 AND used = 20
+			WHERE type = 'io.github.tenant-rate-limiting.quota.threshold' AND data->>'threshold' = '50'
+				AND tenant = 'acme' AND policy = 'per-route' AND endpoint = 'records' AND threshold = 50 AND used = 20
 				AND "limit" = 40`).Scan(&n)
 		if err != nil {
 			t.Fatal(err)

@@ -323,8 +323,8 @@ func (r *Request) number(header int, most int64) int64 {
 	return min(n, most)
 }
 
-// AddressOf returns ip as it is counted: IPv4 as it is (mapped into IPv6 or not), IPv6 as its prefix. Clients without an
-// address (the gateway listens on a unix socket) share the name "unknown".
+// AddressOf returns ip as it is counted: IPv4 as it is (mapped into IPv6 or not), IPv6 as its prefix. Clients without
+// an address (the gateway listens on a unix socket) share the name "unknown".
 func (r *Rules) AddressOf(ip string) string {
 	if ip == "" {
 		return "unknown"

@@ -56,7 +56,8 @@ func (u *UsageSink) Report(
 	return u.failed(ctx, fmt.Errorf("report usage: %w", err))
 }
 
-// Backlog returns how long ago Postgres stored the oldest batch of all nodes that no process has unpacked; 0: none waits.
+// Backlog returns how long ago Postgres stored the oldest batch of all nodes that no process has unpacked; 0: none
+// waits.
 func (u *UsageSink) Backlog(ctx context.Context) (age time.Duration, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

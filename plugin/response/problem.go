@@ -172,7 +172,8 @@ func sharedDetail(b []byte, d *decision.Decision, wait int64) []byte {
 // fairDetail appends the detail of a denial by a fair share, without its size: it changes every second, and would show
 // what other tenants demand.
 func fairDetail(b []byte, bound *policy.Bound, wait int64) []byte {
-	b = append(append(append(b, "Your share of a shared limit, '"...), bound.Policy.Name...), "', is used up. Try again in "...)
+	b = append(append(b, "Your share of a shared limit, '"...), bound.Policy.Name...)
+	b = append(b, "', is used up. Try again in "...)
 	return append(strconv.AppendInt(b, wait, 10), " s."...)
 }
 

@@ -137,7 +137,7 @@ type Stats struct {
 	Waiting int             // batches that wait now, the one that is being sent included
 	Left    int             // batches that ended processes have left in the folder, when it was last read
 	Oldest  time.Duration   // since the oldest of Waiting began; 0: none waits
-	Backlog time.Duration   // since the oldest batch of all nodes was stored that waits to be unpacked; 0: none, or unknown
+	Backlog time.Duration   // since the oldest batch of all nodes was stored that is not unpacked; 0: none, or unknown
 }
 
 // NewReporter returns a reporter with an epoch of its own.

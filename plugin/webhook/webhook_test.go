@@ -165,7 +165,8 @@ func TestURLsThatWebhooksMayNotCallAreNamedByTheirFault(t *testing.T) {
 	for text, fault := range map[string]string{
 		"https://example.com/a?b=c": "", "https://example.com:8443": "", "https://8.8.8.8/": "",
 		"https://[2606:4700::1]/": "",
-		"":                        "must be a URL", "example.com": "must be a URL", "https://": "must be a URL", "https:///x": "must be a URL",
+		"":                        "must be a URL", "example.com": "must be a URL", "https://": "must be a URL",
+		"https:///x":   "must be a URL",
 		"https://a b/": "must be a URL", "https://example.com/\n": "must be a URL", "https://%zz/": "must be a URL",
 		"ftp://example.com/": "https://", "http://example.com/": "https://", "file:///etc/passwd": "must be a URL",
 		"gopher://example.com/": "https://", "https://a@example.com/": "a user", "https://example.com/#x": "fragment",
