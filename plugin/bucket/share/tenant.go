@@ -38,6 +38,8 @@ const (
 	capBurst, firstBurst = limit.Second, limit.Second / 5
 	// maxWait bounds the wait of a denial by a cap: then there are other caps.
 	maxWait = limit.Second
+	// maxDebt bounds what one request, or a smaller cap, adds to the time in which a cap pays for what was charged.
+	maxDebt = float64(24 * 3600 * limit.Second)
 	// growth is by how much more than was admitted a tenant might use whose other limits deny.
 	growth = 1.25
 )
@@ -57,7 +59,7 @@ func (t *tenant) charge(cost int64, now limit.Micros) {
 	if perSecond == 0 {
 		return
 	}
-	takes := int64(min(float64(cost)*1000*float64(limit.Second)/float64(perSecond), float64(24*3600*limit.Second)))
+	takes := int64(min(float64(cost)*1000*float64(limit.Second)/float64(perSecond), maxDebt))
 	for {
 		paid := t.paidAt.Load()
 		if t.paidAt.CompareAndSwap(paid, max(paid, int64(now))+takes) {
@@ -66,14 +68,24 @@ func (t *tenant) charge(cost int64, now limit.Micros) {
 	}
 }
 
-// setCap sets the cap to tokens per second; 0: none.
+// setCap sets the cap to tokens per second; 0: none. What is overspent stays the same in tokens: a larger cap pays for
+// it in less time.
 func (t *tenant) setCap(tokens float64, now limit.Micros) {
 	thousandths := int64(min(max(tokens*1000, 1), 1e18))
 	if tokens == 0 {
 		thousandths = 0
 	}
-	if t.perSecond.Swap(thousandths) == 0 {
+	before := t.perSecond.Swap(thousandths)
+	if before == 0 {
 		t.paidAt.Store(int64(now + capBurst - firstBurst))
+		return
+	}
+	for thousandths != 0 && thousandths != before {
+		paid, free := t.paidAt.Load(), int64(now+capBurst)
+		overspent := float64(paid-free) * float64(before) / float64(thousandths)
+		if paid <= free || t.paidAt.CompareAndSwap(paid, free+int64(min(overspent, maxDebt))) {
+			return
+		}
 	}
 }
 
