@@ -29,3 +29,12 @@ func TestATenantThatMovesToAnotherNodeHasItsShareThereWithinASecond(t *testing.T
 		}
 	}
 }
+
+func TestRequestsWithoutATenantHaveTheWeightDefaultAndNotThatOfTheDefaultTier(t *testing.T) {
+	address := &client{ip: "192.0.2.1", perSecond: 3000}
+	tenant := &client{tenant: "one", perSecond: 3000}
+	newWorld(t, rules{defaultTier: "enterprise"}).run(10, nil, address, tenant)
+	if a, b := address.total(5, 0), tenant.total(5, 0); a > b*11/10 || b > a*11/10 {
+		t.Errorf("in five seconds the address gets %d, and a tenant with the weight default %d", a, b)
+	}
+}

@@ -182,6 +182,15 @@ func tenantOf(d *decision.Decision) string {
 	return d.Identity.Tenant.ID
 }
 
+// weightOf returns the weight of the tenant of a request. Requests without a tenant have the default, even where the
+// limits of a tier apply to them.
+func weightOf(d *decision.Decision, rules *policy.Fair) int64 {
+	if tenantOf(d) == "" {
+		return max(rules.Record.Default, 1)
+	}
+	return rules.Weight(d.Resolution.Tier)
+}
+
 // Count implements admit.Shares.
 func (s *Store) Count(d *decision.Decision) {
 	now := s.options.Now()
@@ -213,7 +222,7 @@ func (s *Store) count(d *decision.Decision, b *policy.Bound, status *decision.St
 	if t == nil {
 		t, added = s.addTenant(p, name)
 	}
-	if weight := b.Policy.Fair.Weight(d.Resolution.Tier); t.weight.Load() != weight {
+	if weight := weightOf(d, b.Policy.Fair); t.weight.Load() != weight {
 		t.weight.Store(weight)
 	}
 	if added {

@@ -54,6 +54,8 @@ type rules struct {
 	own    int64 // a limit of each tenant per second; 0: none
 	spread bool  // the clocks of nodes differ
 
+	defaultTier string // "": essentials
+
 	tenants int  // bound of tenants; 0: the default
 	redis   bool // messages go through Redis, in place of the board
 }
@@ -63,7 +65,8 @@ const rate = 1000
 func newWorld(t testing.TB, r rules) *world {
 	t.Helper()
 	config := schema.Config{
-		Tiers: []schema.Tier{{Name: "essentials"}, {Name: "enterprise"}},
+		Tiers:       []schema.Tier{{Name: "essentials"}, {Name: "enterprise"}},
+		DefaultTier: r.defaultTier,
 		Global: schema.Global{Limits: []schema.Limit{{
 			Name: "all", Scope: schema.ScopeGlobal, Limit: rate, WindowSize: 1, Burst: r.burst, Mode: r.mode,
 			Fair: &schema.Fair{Weights: map[string]int64{"enterprise": 3}},
