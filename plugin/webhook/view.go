@@ -46,6 +46,9 @@ var changed = names("id", "name", "tenant", "tier", "time_zone", "scope", "endpo
 	"algorithm", "burst", "soft_threshold_pct", "hard_threshold_pct", "soft_only", "mode", "cost", "description",
 	"public_note", "kind", "user", "credential", "ip", "policy", "factor", "expires_at", "permanent")
 
+// changedShared selects those of a policy whose limit orgs share: no numbers, and nothing to derive them from.
+var changedShared = names("id", "name", "tenant", "tier", "endpoint", "mode", "description", "public_note")
+
 func names(all ...string) fields {
 	f := fields{}
 	for _, name := range all {
@@ -66,8 +69,30 @@ func ForOrg(e events.Event) (events.Event, error) {
 			delete(selected, name)
 		}
 	}
+	for _, name := range [...]string{"before", "after"} {
+		row := selected[name]
+		if row == nil {
+			continue
+		}
+		if selected[name], err = rowForOrg(row); err != nil {
+			return e, fmt.Errorf("read event %q of %s: %w", e.ID, e.Source, err)
+		}
+	}
 	e.Data, err = json.Marshal(selected)
 	return e, err
+}
+
+// rowForOrg returns a row without its numbers if it is a policy whose limit orgs share.
+func rowForOrg(row json.RawMessage) (json.RawMessage, error) {
+	var policy struct{ Scope json.RawMessage }
+	if err := json.Unmarshal(row, &policy); err != nil || !sharedScopes[string(policy.Scope)] {
+		return row, err
+	}
+	selected, err := pick(row, changedShared)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(selected)
 }
 
 // sharedScopes has the scopes of limits that orgs share, in JSON.

@@ -260,6 +260,14 @@ func TestAnOrgReadsNeitherReasonsNorNumbersOfSharedLimits(t *testing.T) {
 				`"kind":"override","operation":"insert","org":"acme","policy_version":7,"version":1}`,
 		},
 		{
+			events.PolicyUpdated,
+			`{"kind":"policy","before":{"id":3,"name":"all","tenant":"acme","scope":"tenant","limit":5,"window_size":60},
+				"after":{"id":3,"name":"all","tenant":"acme","scope":"endpoint","limit":777,"window_size":60,"burst":8,
+				"cost":2,"algorithm":"token_bucket","soft_threshold_pct":80,"hard_threshold_pct":110,"public_note":"a launch"}}`,
+			`{"after":{"id":3,"name":"all","public_note":"a launch","tenant":"acme"},"before":{"id":3,"limit":5,` +
+				`"name":"all","scope":"tenant","tenant":"acme","window_size":60},"kind":"policy"}`,
+		},
+		{
 			events.Denial,
 			`{"count":3,"policy":"all","scope":"global","limit":{"quantity":9},"cost":2,"tier":"gold","node":"n1"}`,
 			`{"count":3,"policy":"all"}`,
