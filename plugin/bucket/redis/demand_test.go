@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"regexp"
@@ -115,5 +116,18 @@ func TestTheDocumentedCommandsSufficeToExchangeDemand(t *testing.T) {
 	}
 	if leads, err := store.PublishCaps(t.Context(), key, "one", []byte("x")); err != nil || !leads {
 		t.Errorf("publish: %v, %v", leads, err)
+	}
+}
+
+func TestCapsFromBeforeTheClockSteppedBackDoNotOutliveTheirSecond(t *testing.T) {
+	client := redistest.Single(t).Client(t)
+	f, _, _ := grouped(t, client)
+	key := &policy.Key{Namespace: "a", Policy: "all", Group: policy.ByAll}
+	ends := client.Time(t.Context()).Val().Add(30 * time.Second).UnixMilli()
+	must(t, client, "hset", "rl:a:{g}:fair:all", "lead", fmt.Sprint(ends, " killed"), "caps", fmt.Sprint(ends, " stale"),
+		"of killed", fmt.Sprint(ends, " stale"))
+	if a, err := f.ReportDemand(t.Context(), key, "alive", []byte("x")); err != nil || !a.Leads || a.Caps != nil ||
+		len(a.Reports) != 1 {
+		t.Errorf("%+v, %v", a, err)
 	}
 }

@@ -14,15 +14,15 @@
 --          leads, the reports of all nodes
 --
 -- Cost     TIME and two to four commands; for the node that leads also one for each node that has left.
-local key, action, node, now = KEYS[1], ARGV[1], ARGV[2], redis.call("TIME")
+local key, action, node, life, now = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[4]), redis.call("TIME")
 now = now[1] * 1000 + math.floor(now[2] / 1000)
 
--- read returns the text of a value and how long it lasts. What ends in more than a minute is from before the clock
+-- read returns the text of a value and how long it lasts. What lasts longer than a report is from before the clock
 -- stepped back.
 local function read(value)
   local ends, text = string.match(value or "", "^(%d+) (.*)$")
   local lasts = ends and ends - now or 0
-  if lasts > 0 and lasts <= 60000 then
+  if lasts > 0 and lasts <= life then
     return text, lasts
   end
   return nil, 0
@@ -37,11 +37,11 @@ if action == "publish" then
   if leader ~= node then
     return 0
   end
-  keep("caps", ARGV[3], ARGV[4])
+  keep("caps", ARGV[3], life)
   return 1
 end
 
-keep("of " .. node, ARGV[3], ARGV[4]) -- first, because a full Redis stops a script only at its first write
+keep("of " .. node, ARGV[3], life) -- first, because a full Redis stops a script only at its first write
 redis.call("PEXPIRE", key, 60000)
 if leader and leader ~= node then
   local caps, lasts = read(redis.call("HGET", key, "caps"))
