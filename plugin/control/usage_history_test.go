@@ -78,6 +78,8 @@ func TestAHistoryThatIsTooLongIsDenied(t *testing.T) {
 	for query, path := range map[string]string{
 		"?step=1m&from=2026-01-01T00:00:00Z":                 "query.step",
 		"?from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z": "query.from",
+		"?to=9999-12-31T23:59:59Z&step=1d":                   "query.to",
+		"?to=0001-01-02T00:00:00Z&step=1d":                   "query.from",
 		"?step=5m&group_by=tenant&from=yesterday":            "query.from query.group_by query.step",
 	} {
 		a := w.want(w.as("GET", acmeHistory+query, ""), http.StatusUnprocessableEntity)

@@ -91,7 +91,11 @@ func (q *UsageQuery) check() error {
 	return nil
 }
 
-// cut returns the times, extended to whole steps of UTC. The error is an InvalidError: there is no time between them.
+// The years of usage. JSON has no times before the year 0 and after the year 9999.
+const firstYear, lastYear = 1970, 9998
+
+// cut returns the times, extended to whole steps of UTC. The error is an InvalidError: there is no time between them,
+// or one is in no year of usage.
 func (s UsageStep) cut(from, to time.Time) (first, end time.Time, err error) {
 	first, end = from.UTC().Truncate(s.Span), to.UTC().Truncate(s.Span)
 	if !end.Equal(to) {
@@ -99,6 +103,13 @@ func (s UsageStep) cut(from, to time.Time) (first, end time.Time, err error) {
 	}
 	if !first.Before(end) {
 		return first, end, &InvalidError{Field: "from", Problem: "must be before to"}
+	}
+	years := fmt.Sprintf("must be in the years %d to %d", firstYear, lastYear)
+	switch {
+	case first.Year() < firstYear:
+		return first, end, &InvalidError{Field: "from", Problem: years}
+	case end.Year() > lastYear:
+		return first, end, &InvalidError{Field: "to", Problem: years}
 	}
 	return first, end, nil
 }
