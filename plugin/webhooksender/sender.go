@@ -25,7 +25,8 @@ const (
 	retryFactor = 5
 	// defaultDrain is how long requests may go on when the process ends.
 	defaultDrain = 5 * time.Second
-	// roundTime and recordTime bound what a database that does not answer costs: the session.
+	// roundTime and recordTime bound what a database that does not answer costs: the session. The process ends after
+	// recordTime also within a round.
 	roundTime  = time.Minute
 	recordTime = 5 * time.Second
 	// choresEvery is the time between two runs of the chores.
@@ -203,18 +204,35 @@ func (s *session) close() {
 // round makes deliveries of new events, starts the requests that are due, and reports whether there may be more events.
 // It makes those of one read only, so that a flood of events does not delay what is due.
 func (s *session) round(ctx context.Context) (more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, roundTime)
+	reading, cancel := finishing(ctx, roundTime)
 	defer cancel()
-	if more, err = s.enqueue(ctx); err != nil {
+	if more, err = s.enqueue(reading); err != nil {
 		return false, err
 	}
 	if now := s.options.Now(); !now.Before(s.choresAt) {
-		if err := s.doChores(ctx, now); err != nil {
+		if err := s.doChores(reading, now); err != nil {
 			return false, err
 		}
 		s.choresAt = now.Add(choresEvery)
 	}
-	return more, s.dispatch(ctx)
+	if ctx.Err() != nil {
+		return more, nil
+	}
+	return more, s.dispatch(reading)
+}
+
+// finishing returns a context that ends after a time, and soon after ctx has ended. A query that is cut off costs the
+// session, and so the requests that run.
+func finishing(ctx context.Context, length time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithTimeout(context.WithoutCancel(ctx), length)
+	stop := context.AfterFunc(ctx, func() {
+		pause(longer, recordTime)
+		cancel()
+	})
+	return longer, func() {
+		stop()
+		cancel()
+	}
 }
 
 // dispatch starts the requests that are due.
