@@ -69,6 +69,15 @@ func (s State) Forgive() State {
 	return State{Demand: s.Demand, Users: s.Users, Addresses: s.Addresses, Credentials: s.Credentials}
 }
 
+// cut cuts times that are after now, because the clock was set back: no step would end before they have come.
+func (s *State) cut(now time.Time) {
+	for _, at := range [...]*time.Time{&s.Since, &s.FlaggedAt, &s.EndedAt, &s.BannedAt, &s.FaultAt} {
+		if at.After(now) {
+			*at = now
+		}
+	}
+}
+
 // Signal names what flags a tenant.
 type Signal string
 
@@ -122,6 +131,7 @@ func (v Verdict) Reason() string {
 
 // Score returns the state after a minute, which ends at now, and the verdict about it.
 func (c *Config) Score(s State, o Observation, now time.Time) (State, Verdict) {
+	s.cut(now)
 	v := Verdict{From: s.Step, Most: o.Most}
 	window := o.Window.excuse(o.Factor)
 	if o.Unavailable*minFaultShare >= o.Minute.requests() && o.Unavailable > 0 {

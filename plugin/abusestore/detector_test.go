@@ -269,6 +269,25 @@ func TestANewLeaderScoresEveryMinuteOnce(t *testing.T) {
 	}
 }
 
+// Otherwise a penalty would be renewed until the time has come that was scored before.
+func TestAPenaltyEndsAlsoIfTheClockIsSetBackByADay(t *testing.T) {
+	w := newWorld(t)
+	w.past("acme", repeat(8, scraped)...)
+	w.detect(Enforce)
+	if got := w.step("acme"); got != "half" {
+		t.Fatalf("it is on %s", got)
+	}
+	w.past("acme", repeat(2, minute{admitted: 10})...)
+	w.exec(`UPDATE rate_limiter.abuse_state SET scored_until = now() + interval '1 day'`)
+	w.exec(`UPDATE rate_limiter.abuse_tenants SET state = state || jsonb_build_object(
+		'since', clock_timestamp() + interval '1 day', 'flagged_at', clock_timestamp() + interval '1 day')`)
+	w.detect(Enforce)
+	const isPast = `SELECT ((state ->> 'since')::timestamptz < clock_timestamp())::text FROM rate_limiter.abuse_tenants`
+	if got := w.text(isPast); got != "true" {
+		t.Errorf("it is %s that its step began before now", got)
+	}
+}
+
 func TestDenialsByAnOutageAndByLimitsOfOthersFlagNothing(t *testing.T) {
 	w := newWorld(t)
 	w.past("acme", repeat(20, minute{admitted: 10, unavailable: 990})...)

@@ -53,6 +53,9 @@ func nextMinute(ctx context.Context, tx pgx.Tx) (minute time.Time, due bool, err
 	if oldest := ready.Add(-catchUp); minute.Before(oldest) {
 		minute = oldest
 	}
+	if minute.After(ready.Add(catchUp)) { // the database's clock was set back
+		minute = ready.Add(-time.Minute)
+	}
 	return minute, minute.Before(ready), nil
 }
 
