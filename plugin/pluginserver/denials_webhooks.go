@@ -39,13 +39,14 @@ func newDenialOffers(s *settings, node string) *denialOffers {
 	return &denialOffers{node: node, now: time.Now, sink: sink, close: sink.Close}
 }
 
-// Write implements [denial.Sink]. A batch that is repeated after an error adds no event twice while it waits.
+// Write implements [denial.Sink]. Its error is a [denial.Partial] with the lines that are in no successful report, so
+// that a later try does not offer the others again.
 func (d *denialOffers) Write(ctx context.Context, batch []denial.Line) error {
 	if d.now().Before(d.notBefore) {
 		return nil
 	}
 	var all []policysync.DenialEvent
-	size := 0
+	size, reported := 0, 0
 	for i, line := range batch {
 		all = append(all, policysync.DenialEvent{
 			ID: line.ID, Time: line.Time, Tenant: storable(line.Org), Data: line.Text,
@@ -55,16 +56,35 @@ func (d *denialOffers) Write(ctx context.Context, batch []denial.Line) error {
 		}
 		kept, err := d.sink.Report(ctx, d.node, all)
 		if err != nil {
-			return err
+			return &notOffered{err, reported, len(batch)}
 		}
 		if kept == policysync.NotWanted {
 			d.notBefore = d.now().Add(notWantedFor)
 			return nil
 		}
-		all, size = all[:0], 0
+		all, size, reported = all[:0], 0, i+1
 	}
 	return nil
 }
+
+// notOffered is the error of a report, with the indexes of the lines that are left: [from, end).
+type notOffered struct {
+	error
+	from, end int
+}
+
+func (e *notOffered) Unwrap() error { return e.error }
+
+// Left implements [denial.Partial].
+func (e *notOffered) Left() (retry, rejected []int) {
+	for i := e.from; i < e.end; i++ {
+		retry = append(retry, i)
+	}
+	return retry, nil
+}
+
+// MayArrive implements [denial.Partial]. A report whose answer was lost can be kept, but no later try can learn that.
+func (*notOffered) MayArrive() bool { return false }
 
 // storable returns a tenant as Postgres can store it.
 func storable(tenant string) string {

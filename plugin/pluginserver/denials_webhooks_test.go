@@ -3,6 +3,7 @@ package pluginserver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"strings"
@@ -18,11 +19,16 @@ type reporter struct {
 	got  [][]policysync.DenialEvent
 	kept int
 	err  error
+
+	failFrom int // reports before succeed
 }
 
 // Report implements denialReporter.
 func (r *reporter) Report(_ context.Context, _ string, all []policysync.DenialEvent) (int, error) {
 	r.got = append(r.got, append([]policysync.DenialEvent(nil), all...))
+	if len(r.got) <= r.failFrom {
+		return r.kept, nil
+	}
 	return r.kept, r.err
 }
 
@@ -70,6 +76,25 @@ func TestABatchOfDenialsIsOfferedInReportsOfBoundedSize(t *testing.T) {
 	}
 	if count != len(batch) || to.got[0][0].Tenant != "bad\ufffd\ufffdname" {
 		t.Errorf("%d lines were offered, the first of %q", count, to.got[0][0].Tenant)
+	}
+}
+
+func TestLinesOfASuccessfulReportAreNotOfferedAgainAfterALaterOneFailed(t *testing.T) {
+	to := &reporter{err: errors.New("too many denials wait"), failFrom: 1}
+	offers := &denialOffers{node: "gw-1", now: time.Now, sink: to}
+	batch := make([]denial.Line, 100)
+	for i := range batch {
+		batch[i] = denial.Line{ID: fmt.Sprint("a-", i), Text: []byte(`{"a":"` + strings.Repeat("x", 4000) + `"}`)}
+	}
+	err := offers.Write(t.Context(), batch)
+	var left denial.Partial
+	if !errors.Is(err, to.err) || !errors.As(err, &left) {
+		t.Fatalf("the error is %v, want one of a part of the batch", err)
+	}
+	retry, rejected := left.Left()
+	first := len(to.got[0])
+	if len(retry) != len(batch)-first || retry[0] != first || retry[len(retry)-1] != len(batch)-1 || len(rejected) > 0 {
+		t.Errorf("after a report of %d lines %v are retried and %v rejected", first, retry, rejected)
 	}
 }
 
