@@ -16,9 +16,10 @@
 // A signal flags from its second minute in a row on, so a burst of a minute, such as an hourly job, does not flag.
 //
 // A denial counts if a limit had no room. Denials by a ban, for a missing name, or because the shared store was away
-// (fail mode closed, or a node's share of a limit) do not count: the caller leaves them out. Of the denials under a penalty, those that the limit without it would have admitted do
-// not count either, so a penalty is no evidence for the next one. For fifteen minutes after a store that did not answer
-// has denied a tenth of a tenant's requests in a minute nothing flags it, because clients that were denied retry.
+// (fail mode closed, or a node's share of a limit) do not count: the caller leaves them out. Of the denials under a
+// penalty, those that the limit without it would have admitted do not count either, so a penalty is no evidence for the
+// next one. For fifteen minutes after a store that did not answer has denied a tenth of a tenant's requests in a minute
+// nothing flags it, because clients that were denied retry.
 //
 // # Baseline
 //
