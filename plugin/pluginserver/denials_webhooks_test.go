@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,20 +17,21 @@ import (
 
 // reporter answers reports with a number or an error.
 type reporter struct {
-	got  [][]policysync.DenialEvent
-	kept int
-	err  error
+	got     [][]policysync.DenialEvent
+	kept    int
+	dropped []string
+	err     error
 
 	failFrom int // reports before succeed
 }
 
 // Report implements denialReporter.
-func (r *reporter) Report(_ context.Context, _ string, all []policysync.DenialEvent) (int, error) {
+func (r *reporter) Report(_ context.Context, _ string, all []policysync.DenialEvent) (int, []string, error) {
 	r.got = append(r.got, append([]policysync.DenialEvent(nil), all...))
 	if len(r.got) <= r.failFrom {
-		return r.kept, nil
+		return r.kept, r.dropped, nil
 	}
-	return r.kept, r.err
+	return r.kept, r.dropped, r.err
 }
 
 func TestDenialsAreNotOfferedForAWhileAfterNoWebhookWantedAny(t *testing.T) {
@@ -54,6 +56,24 @@ func TestDenialsAreNotOfferedForAWhileAfterNoWebhookWantedAny(t *testing.T) {
 	to.err = errors.New("down")
 	if err := write(); !errors.Is(err, to.err) {
 		t.Errorf("the error is %v, so the recorder would not retry", err)
+	}
+}
+
+func TestDenialsThatPostgresHasNoRoomForAreRejected(t *testing.T) {
+	to := &reporter{kept: 1, dropped: []string{"a-2", "a-4"}}
+	offers := &denialOffers{node: "gw-1", now: time.Now, sink: to}
+	text := []byte(`{"a":"` + strings.Repeat("x", maxReport/2) + `"}`) // two lines fill a report
+	batch := []denial.Line{
+		{ID: "a-1", Text: text}, {ID: "a-2", Text: text}, {ID: "a-3", Text: text}, {ID: "a-4", Text: text},
+	}
+	err := offers.Write(t.Context(), batch)
+	var partial denial.Partial
+	if !errors.As(err, &partial) || partial.MayArrive() {
+		t.Fatalf("the error is %v", err)
+	}
+	if retry, rejected := partial.Left(); len(retry) > 0 || !slices.Equal(rejected, []int{1, 3}) || len(to.got) != 2 {
+		t.Errorf("%d reports; retried are %d, rejected %d; want the second and the fourth rejected", len(to.got), retry,
+			rejected)
 	}
 }
 

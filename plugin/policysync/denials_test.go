@@ -40,21 +40,21 @@ func TestANodeOffersDenialsWithTheGrantsOfTheReadme(t *testing.T) {
 		{ID: "a-1", Time: time.Now(), Tenant: "acme", Data: json.RawMessage(`{"count": 1}`)},
 		{ID: "g-1", Time: time.Now(), Tenant: "globex", Data: json.RawMessage(`{"count": 1}`)},
 	}
-	if kept, err := sink.Report(t.Context(), "gw-1", all); err != nil || kept != policysync.NotWanted {
+	if kept, _, err := sink.Report(t.Context(), "gw-1", all); err != nil || kept != policysync.NotWanted {
 		t.Errorf("without webhooks: %d, %v", kept, err)
 	}
 	subscribe(t, server)
-	if kept, err := sink.Report(t.Context(), "gw-1", all); err != nil || kept != 1 {
+	if kept, _, err := sink.Report(t.Context(), "gw-1", all); err != nil || kept != 1 {
 		t.Errorf("with a webhook of acme: %d, %v", kept, err)
 	}
 	server.Kill(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if _, err := sink.Report(ctx, "gw-1", all); err == nil || ctx.Err() != nil {
+	if _, _, err := sink.Report(ctx, "gw-1", all); err == nil || ctx.Err() != nil {
 		t.Errorf("without a server: %v (%v), want an error at once", err, ctx.Err())
 	}
 	server.Start(t)
-	if kept, err := sink.Report(t.Context(), "gw-1", all); err != nil || kept != 0 {
+	if kept, _, err := sink.Report(t.Context(), "gw-1", all); err != nil || kept != 0 {
 		t.Errorf("what waits is kept once: %d, %v", kept, err)
 	}
 }

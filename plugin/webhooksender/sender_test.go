@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,10 +57,11 @@ func TestEventsArriveInSignedBatchesAtTheWebhooksThatWantThem(t *testing.T) {
 func TestDenialsOfNodesArriveAtTheWebhooksThatWantThem(t *testing.T) {
 	w := newGrantedWorld(t)
 	node := pgtest.Pool(t, w.granted.RoleDSN(pgtest.Node))
+	var dropped []string
 	report := func(text string) (kept int) {
 		t.Helper()
-		row := node.QueryRow(t.Context(), `SELECT rate_limiter.report_denials('edge 1', $1)`, text)
-		if err := row.Scan(&kept); err != nil {
+		row := node.QueryRow(t.Context(), `SELECT kept, dropped FROM rate_limiter.report_denials('edge 1', $1)`, text)
+		if err := row.Scan(&kept, &dropped); err != nil {
 			t.Fatal(err)
 		}
 		return kept
@@ -90,8 +92,11 @@ func TestDenialsOfNodesArriveAtTheWebhooksThatWantThem(t *testing.T) {
 	for i := range 1200 {
 		flood = append(flood, denial(fmt.Sprint("f-", i), "acme"))
 	}
-	if kept := report("[" + strings.Join(flood, ",") + "]"); kept != 1000 {
-		t.Errorf("%d of a flood are kept, want 1000 of a tenant", kept)
+	if kept := report("[" + strings.Join(flood, ",") + "]"); kept != 1000 || len(dropped) != 200 {
+		t.Errorf("%d of a flood are kept and %d dropped, want 1000 of a tenant", kept, len(dropped))
+	}
+	if kept := report("[" + flood[0] + "," + flood[1100] + "]"); kept != 0 || !slices.Equal(dropped, []string{"f-1100"}) {
+		t.Errorf("of one that waits and one more %d are kept and %q dropped, want the second dropped", kept, dropped)
 	}
 	w.work()
 	w.want(ofAcme, 11)
