@@ -144,6 +144,22 @@ const (
 		) SELECT n FROM counted`
 )
 
+// Start gives a new consumer a cursor before the oldest event that is kept, so that [Lags] counts what waits for it and
+// [Tidy] what it has missed. The cursor of another consumer stays where it is.
+func Start(ctx context.Context, db DB, consumer string) error {
+	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, startCursor, consumer)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("make the cursor %s of the outbox: %w", consumer, err)
+	}
+	return nil
+}
+
+const startCursor = `INSERT INTO rate_limiter.outbox_cursors (consumer, position, moved_at)
+	SELECT $1, deleted, clock_timestamp() FROM rate_limiter.outbox_state ON CONFLICT (consumer) DO NOTHING`
+
 // Move moves the cursor of a consumer: it is done with all events up to a position. A cursor does not move back.
 func Move(ctx context.Context, tx pgx.Tx, consumer string, position int64) error {
 	if _, err := tx.Exec(ctx, moveCursor, consumer, position); err != nil {

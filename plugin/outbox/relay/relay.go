@@ -123,6 +123,9 @@ func (r *Relay) lead(ctx context.Context) error {
 		}
 	}
 	r.update(func(s *Stats) { s.Leading = true })
+	if err := r.start(ctx, conn); err != nil {
+		return err
+	}
 	for {
 		more, err := r.round(ctx, conn)
 		if err != nil {
@@ -132,6 +135,13 @@ func (r *Relay) lead(ctx context.Context) error {
 			pause(ctx)
 		}
 	}
+}
+
+// start makes the cursor if there is none, so that what waits is counted also before the first event is sent.
+func (r *Relay) start(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, queryTime)
+	defer cancel()
+	return outbox.Start(ctx, conn, r.options.Consumer)
 }
 
 // closeSession releases the lock and ends the session. Its end would release the lock too, a moment later.
@@ -227,7 +237,7 @@ func (r *Relay) settle(batch []events.Event, err error) (left []events.Event) {
 	return left
 }
 
-// readLag reads how far the cursor is behind. There is none before the first event.
+// readLag reads how far the cursor is behind.
 func (r *Relay) readLag(ctx context.Context, conn *pgx.Conn) error {
 	all, err := outbox.Lags(ctx, conn)
 	for _, lag := range all {

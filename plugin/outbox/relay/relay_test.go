@@ -239,6 +239,13 @@ func TestASessionThatWasKilledMeanwhileSendsAtLeastOnce(t *testing.T) {
 	}
 }
 
+func TestEventsCountAsWaitingAlsoBeforeTheFirstIsSent(t *testing.T) {
+	w := newWorld(t)
+	w.add(events.PolicyUpdated, "a", "b")
+	r, _ := w.run(&topic{failing: errors.New("no topic")})
+	w.await(func() bool { return r.Stats().Lag.Waiting == 2 && r.Stats().Lag.Oldest > 0 })
+}
+
 func TestAUserWithoutTheRightsOfKeeperIsLoggedOnceWithAdvice(t *testing.T) {
 	w := newWorld(t)
 	dsn := pgtest.Granted(t).RoleDSN(pgtest.Operator)
