@@ -15,7 +15,7 @@ import (
 
 var webhookCommands = []*command{
 	{
-		words: "webhook create", args: "URL", brief: "send events to a URL, and print the secret that signs them once",
+		words: "webhook create", args: "URL", brief: "send events to a URL, and print their signing secret once",
 		least: 1, most: 1,
 		about: `One process of ratelimit serve sends the events, in batches, as docs/webhooks.md describes. The receiver needs
 the secret to verify them. Only the secret is written to standard output.
