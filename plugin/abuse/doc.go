@@ -6,7 +6,7 @@
 //
 // # Signals
 //
-// Three signals flag a tenant. Each needs denials, because a limit that admits a request has no objection to it:
+// Three signals flag a tenant. Each needs denials: requests within the limits never flag a tenant.
 //
 //   - DeniedShare: of the requests of the last minutes, most were denied.
 //   - Spike: the requests of the last minutes are many times the tenant's own baseline, and half of them were denied.
@@ -18,8 +18,8 @@
 // A denial counts if a limit had no room. Denials by a ban, for a missing name, or because the shared store was away
 // (fail mode closed, or a node's share of a limit) do not count: the caller leaves them out. Of the denials under a
 // penalty, those that the limit without it would have admitted do not count either, so a penalty is no evidence for the
-// next one. For fifteen minutes after a store that did not answer has denied a tenth of a tenant's requests in a minute
-// nothing flags it, because clients that were denied retry.
+// next one. Denied clients retry after an outage: where outages of the store denied a tenth of a tenant's requests in a
+// minute, nothing flags the tenant for the next fifteen minutes.
 //
 // # Baseline
 //
@@ -33,7 +33,7 @@
 // A baseline does not learn an attack: it learns no minute of a tenant on the ladder, none that is flagged, and none
 // with more than a tenth of the requests denied. What it learns counts as three deviations above the mean at most. So a
 // tenant that grows slowly raises its baseline up to its limits, and no further. Spike and Breadth do not flag before
-// an hour of minutes is learned. Minutes without requests are not learned: the baseline is that of a minute in which
+// 60 minutes are learned. Minutes without requests are not learned: the baseline is that of a minute in which
 // the tenant sends.
 //
 // # Ladder
