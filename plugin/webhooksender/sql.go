@@ -14,7 +14,8 @@ const (
 
 	// insertDelivery makes the deliveries of one read due at once ($5), and created one after the other ($6).
 	insertDelivery = `INSERT INTO rate_limiter.webhook_deliveries (id, webhook, events, body, created_at, due_at)
-		SELECT $1, w.id, $3, $4, $5::timestamptz + $6::bigint * interval '1 microsecond', $5 FROM rate_limiter.webhooks w WHERE w.id = $2`
+		SELECT $1, w.id, $3, $4, $5::timestamptz + $6::bigint * interval '1 microsecond', $5
+		FROM rate_limiter.webhooks w WHERE w.id = $2`
 
 	addDropped = `UPDATE rate_limiter.webhooks SET dropped = dropped + $2 WHERE id = $1`
 
