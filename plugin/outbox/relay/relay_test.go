@@ -200,7 +200,7 @@ func TestWhatATopicDoesNotTakeIsSentAgainAndWhatItRejectsIsSkipped(t *testing.T)
 	to.fail(errors.New("no broker"))
 	r, _ := w.run(to)
 	w.add(events.PolicyUpdated, "a", "b", "c", "d")
-	w.await(func() bool { s := r.Stats(); return s.Failing && s.Lag.Consumer == "" })
+	w.await(func() bool { s := r.Stats(); return s.Failing && s.Lag.Waiting == 4 })
 	w.await(func() bool { to.mu.Lock(); defer to.mu.Unlock(); return to.attempts > 1 })
 	if w.log.count("sending events failed") != 1 || w.log.count("no broker") != 1 {
 		t.Errorf("logged %s; want the failure once", &w.log.text)
