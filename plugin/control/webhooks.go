@@ -23,14 +23,16 @@ var webhookRoutes = []struct {
 	base, prefix string // of the path, and of the ids of operations
 	of           string
 	reads        access
-	parameters   []*huma.Param
+	parameters   func() []*huma.Param // each server changes its own
 }{
-	{generalWebhooksPath, "general-webhook", "of all orgs", readAccess, nil},
-	{webhooksPath, "webhook", "of an org", orgAccess, []*huma.Param{{
-		Name: "org", In: "path", Required: true, Example: "acme",
-		Description: "The org, as requests identify it, with slashes percent-encoded.",
-		Schema:      &huma.Schema{Type: huma.TypeString, MinLength: new(1), MaxLength: new(maxName)},
-	}}},
+	{generalWebhooksPath, "general-webhook", "of all orgs", readAccess, func() []*huma.Param { return nil }},
+	{webhooksPath, "webhook", "of an org", orgAccess, func() []*huma.Param {
+		return []*huma.Param{{
+			Name: "org", In: "path", Required: true, Example: "acme",
+			Description: "The org, as requests identify it, with slashes percent-encoded.",
+			Schema:      &huma.Schema{Type: huma.TypeString, MinLength: new(1), MaxLength: new(maxName)},
+		}}
+	}},
 }
 
 // registerWebhooks adds the operations on webhooks.
@@ -43,7 +45,7 @@ func (s *Server) registerWebhooks() {
 			}
 			return operation(huma.Operation{
 				OperationID: id, Method: method, Path: at.base + path, Tags: []string{"webhooks"},
-				Summary: fmt.Sprintf(summary, at.of), Parameters: at.parameters, Errors: codes,
+				Summary: fmt.Sprintf(summary, at.of), Parameters: at.parameters(), Errors: codes,
 			}, needs)
 		}
 		const one = "/{id}"

@@ -1,6 +1,7 @@
 package webhooksender
 
 import (
+	"bufio"
 	"crypto/tls"
 	"crypto/x509"
 	"io"
@@ -28,7 +29,7 @@ func flushed(w http.ResponseWriter, text string) error {
 	return http.NewResponseController(w).Flush()
 }
 
-// rawServer accepts connections and gives each to serve.
+// rawServer accepts connections, reads a request of each, and gives it to serve.
 func rawServer(t *testing.T, serve func(net.Conn)) (url string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -44,6 +45,9 @@ func rawServer(t *testing.T, serve func(net.Conn)) (url string) {
 			}
 			go func() {
 				defer func() { _ = conn.Close() }()
+				if _, err := http.ReadRequest(bufio.NewReader(conn)); err != nil {
+					return // an answer before the request would be one to no request
+				}
 				serve(conn)
 			}()
 		}
