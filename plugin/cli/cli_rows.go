@@ -33,17 +33,9 @@ const overridePage = 10_000
 
 // rowsFor reads the rows that can matter to a subject: it does not load the database as a node does.
 func rowsFor(ctx context.Context, s *pgstore.Store, subject rowSubject) (policy.Rows, error) {
-	fleet, err := s.Fleet(ctx, 0)
-	if err != nil {
-		return policy.Rows{}, err
-	}
-	rows := policy.Rows{Version: fleet.Version}
-	tiers, err := s.Tiers(ctx)
+	rows, err := tierRows(ctx, s)
 	if err != nil {
 		return rows, err
-	}
-	for _, t := range tiers {
-		rows.Tiers = append(rows.Tiers, policy.TierRow{Name: t.Name})
 	}
 	if subject.tenant != "" {
 		if err := addTenant(ctx, s, &subject, &rows); err != nil {
@@ -73,19 +65,25 @@ func addTenant(ctx context.Context, s *pgstore.Store, subject *rowSubject, rows 
 	return addPolicies(ctx, s, pgstore.PolicyFilter{Tenant: subject.tenant, Slot: pgstore.SlotActive}, rows)
 }
 
-// allRows reads all rows, as a node does.
-func allRows(ctx context.Context, s *pgstore.Store) (policy.Rows, error) {
+// tierRows reads the version of the rows, and the tiers.
+func tierRows(ctx context.Context, s *pgstore.Store) (policy.Rows, error) {
 	fleet, err := s.Fleet(ctx, 0)
 	if err != nil {
 		return policy.Rows{}, err
 	}
 	rows := policy.Rows{Version: fleet.Version}
 	tiers, err := s.Tiers(ctx)
-	if err != nil {
-		return rows, err
-	}
 	for _, t := range tiers {
 		rows.Tiers = append(rows.Tiers, policy.TierRow{Name: t.Name})
+	}
+	return rows, err
+}
+
+// allRows reads all rows, as a node does.
+func allRows(ctx context.Context, s *pgstore.Store) (policy.Rows, error) {
+	rows, err := tierRows(ctx, s)
+	if err != nil {
+		return rows, err
 	}
 	for t, err := range s.EachTenant(ctx, pgstore.TenantFilter{}) {
 		if err != nil {
