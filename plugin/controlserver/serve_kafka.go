@@ -48,7 +48,7 @@ func (s *Settings) newTopics(log *slog.Logger) (*topics, error) {
 		if err != nil {
 			return nil, err
 		}
-		o.Connect, o.Send, o.Log, o.Advice = s.Keeper.connect, producer.Send, log, leaderAdvice
+		o.Connect, o.Send, o.Log, o.Advice = s.Keeper.connect, producer.SendInOrder, log, leaderAdvice
 		all.producers, all.relays = append(all.producers, producer), append(all.relays, relay.New(o))
 	}
 	return all, nil
