@@ -11,7 +11,7 @@ import (
 func TestATenantThatMovesToAnotherNodeHasItsShareThereWithinASecond(t *testing.T) {
 	const seconds, moves = 9, 5 * limit.Second
 	w := newWorld(t, rules{nodes: 30})
-	other := &client{tenant: "other", perSecond: 5000}
+	other := &client{tenant: "other", perSecond: part(5)}
 	mover, admitted := &client{tenant: "mover"}, make([]int, seconds)
 	w.run(seconds, func(at limit.Micros) {
 		next := w.next
@@ -31,8 +31,8 @@ func TestATenantThatMovesToAnotherNodeHasItsShareThereWithinASecond(t *testing.T
 }
 
 func TestRequestsWithoutATenantHaveTheWeightDefaultAndNotThatOfTheDefaultTier(t *testing.T) {
-	address := &client{ip: "192.0.2.1", perSecond: 3000}
-	tenant := &client{tenant: "one", perSecond: 3000}
+	address := &client{ip: "192.0.2.1", perSecond: part(3)}
+	tenant := &client{tenant: "one", perSecond: part(3)}
 	newWorld(t, rules{defaultTier: "enterprise"}).run(10, nil, address, tenant)
 	if a, b := address.total(5, 0), tenant.total(5, 0); a > b*11/10 || b > a*11/10 {
 		t.Errorf("in five seconds the address gets %d, and a tenant with the weight default %d", a, b)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
 
@@ -21,29 +22,35 @@ var places = map[string]rules{
 	"five nodes":                   {nodes: 5},
 	"five nodes with leases":       {nodes: 5, leased: true},
 	"five nodes, clocks apart":     {nodes: 5, spread: true},
-	"five nodes, a minute's burst": {nodes: 5, burst: 60 * rate},
+	"five nodes, a minute's burst": {nodes: 5, burst: int64(60 * rate)},
 }
 
 // inEachPlace runs a test in all places.
 func inEachPlace(t *testing.T, test func(t *testing.T, r rules)) {
 	t.Helper()
 	for name, r := range places {
-		t.Run(name, func(t *testing.T) { test(t, r) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, r)
+		})
 	}
 }
 
-const share = rate / 2 // of each of two tenants
+var share = rate / 2 // of each of two tenants
 
-func TestATenantWithinItsShareLosesAtMostASecondOfItWhenAnotherRushes(t *testing.T) {
+// part returns a part of the rate, in requests per second.
+func part(x float64) float64 { return x * float64(rate) }
+
+func TestSoakATenantWithinItsShareLosesAtMostASecondOfItWhenAnotherRushes(t *testing.T) {
 	lost := func(w *world, seconds int) int {
-		steady := &client{tenant: "steady", perSecond: share}
-		rush := &client{tenant: "rush", perSecond: 50 * share, from: 2 * limit.Second}
+		steady := &client{tenant: "steady", perSecond: part(0.5)}
+		rush := &client{tenant: "rush", perSecond: part(25), from: 2 * limit.Second}
 		w.run(seconds, nil, rush, steady) // in each millisecond the rush is first
 		t.Logf("steady %v, rush %v", steady.admitted, rush.admitted)
 		return seconds*share - steady.total(0, 0)
 	}
 	inEachPlace(t, func(t *testing.T, r rules) {
-		if n := lost(newWorld(t, r), 12); n > share {
+		if n := lost(newWorld(t, r), soak.Count(6, 12)); n > share {
 			t.Errorf("the steady tenant lost %d requests, want at most %d", n, share)
 		}
 	})
@@ -59,7 +66,7 @@ func TestATenantWithinItsShareLosesAtMostASecondOfItWhenAnotherRushes(t *testing
 			t.Errorf("%d nodes with Redis: the steady tenant lost %d requests, want at most %d", nodes, n, share)
 		}
 	}
-	if n := lost(newWorld(t, rules{nodes: 5, unfair: true}), 12); n < 5*share {
+	if n := lost(newWorld(t, rules{nodes: 5, unfair: true}), 6); n < 3*share {
 		t.Errorf("without shares the steady tenant lost only %d requests: the test shows nothing", n)
 	}
 }
@@ -70,8 +77,8 @@ func TestARushIsCappedAfterAPeriodOrAfterThreeWithOtherNodes(t *testing.T) {
 	for nodes, until := range map[int]limit.Micros{0: period, 5: 3 * period} {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
 			w := newWorld(t, rules{nodes: nodes})
-			steady := &client{tenant: "steady", perSecond: share}
-			rush := &client{tenant: "rush", perSecond: 50 * share, from: 2*limit.Second + 1000}
+			steady := &client{tenant: "steady", perSecond: part(0.5)}
+			rush := &client{tenant: "rush", perSecond: part(25), from: 2*limit.Second + 1000}
 			capped := limit.Micros(0)
 			w.run(4, func(at limit.Micros) {
 				uncapped := func(n *node) bool { return n.shares.Stats().Tenants == 0 }
@@ -89,34 +96,34 @@ func TestARushIsCappedAfterAPeriodOrAfterThreeWithOtherNodes(t *testing.T) {
 	}
 }
 
-func TestTheLimitIsUsedAlmostInFullWhileDemandExceedsIt(t *testing.T) {
+func TestSoakTheLimitIsUsedAlmostInFullWhileDemandExceedsIt(t *testing.T) {
 	inEachPlace(t, func(t *testing.T, r rules) {
 		wantUsed(t, r, func() []*client {
 			return []*client{
-				{tenant: "a", perSecond: 900},
-				{tenant: "b", perSecond: 4000},
-				{tenant: "c", tier: "enterprise", perSecond: 300},
+				{tenant: "a", perSecond: part(0.9)},
+				{tenant: "b", perSecond: part(4)},
+				{tenant: "c", tier: "enterprise", perSecond: part(0.3)},
 			}
 		})
 	})
 }
 
-func TestTheLimitIsUsedAlmostInFullWhereTenantsHaveLimitsOfTheirOwn(t *testing.T) {
-	wantUsed(t, rules{nodes: 5, own: 150}, func() []*client {
-		clients := []*client{{tenant: "flood", perSecond: 9000}}
+func TestSoakTheLimitIsUsedAlmostInFullWhereTenantsHaveLimitsOfTheirOwn(t *testing.T) {
+	wantUsed(t, rules{nodes: 5, own: int64(part(0.15))}, func() []*client {
+		clients := []*client{{tenant: "flood", perSecond: part(9)}}
 		for i := range 7 {
-			clients = append(clients, &client{tenant: fmt.Sprint(i), perSecond: float64(140 + 100*(i%2))})
+			clients = append(clients, &client{tenant: fmt.Sprint(i), perSecond: part(0.14 + 0.1*float64(i%2))})
 		}
 		return clients
 	})
 }
 
-func TestTheLimitIsUsedAlmostInFullByManySmallTenants(t *testing.T) {
+func TestSoakTheLimitIsUsedAlmostInFullByManySmallTenants(t *testing.T) {
 	wantUsed(t, rules{nodes: 5}, func() (clients []*client) {
-		for i := range 1500 {
+		for i := range rate * 3 / 2 {
 			clients = append(clients, &client{tenant: fmt.Sprint(i), perSecond: 0.8, due: float64(i%10) / 10})
 		}
-		return append(clients, &client{tenant: "large", perSecond: 5000})
+		return append(clients, &client{tenant: "large", perSecond: part(5)})
 	})
 }
 
@@ -126,7 +133,7 @@ func wantUsed(t *testing.T, r rules, clients func() []*client) {
 	used := map[bool]int{}
 	for _, r.unfair = range []bool{true, false} {
 		all := clients()
-		newWorld(t, r).run(40, nil, all...)
+		newWorld(t, r).run(soak.Count(15, 60), nil, all...)
 		for _, c := range all {
 			used[r.unfair] += c.total(0, 0)
 		}
@@ -139,30 +146,32 @@ func wantUsed(t *testing.T, r rules, clients func() []*client) {
 
 func TestTenantsThatAllDemandMoreGetSharesByTheirWeights(t *testing.T) {
 	inEachPlace(t, func(t *testing.T, r rules) {
-		one := &client{tenant: "one", perSecond: 3000}
-		three := &client{tenant: "three", tier: "enterprise", perSecond: 5000}
-		newWorld(t, r).run(20, nil, one, three)
-		if a, b := one.total(10, 0), three.total(10, 0); b < a*27/10 || b > a*33/10 || a+b < 97*rate/10 {
-			t.Errorf("in ten seconds weight 1 gets %d and weight 3 gets %d of %d", a, b, 10*rate)
+		one := &client{tenant: "one", perSecond: part(3)}
+		three := &client{tenant: "three", tier: "enterprise", perSecond: part(5)}
+		const begin, seconds = 12, 5
+		newWorld(t, r).run(begin+seconds, nil, one, three)
+		a, b := one.total(begin, 0), three.total(begin, 0)
+		if b < a*27/10 || b > a*33/10 || a+b < seconds*rate*97/100 {
+			t.Errorf("in %d seconds weight 1 gets %d and weight 3 gets %d of %d", seconds, a, b, seconds*rate)
 		}
 	})
 }
 
 func TestBelowFourFifthsOfTheRateNoRequestIsDenied(t *testing.T) {
 	inEachPlace(t, func(t *testing.T, r rules) {
-		a, b := &client{tenant: "a", perSecond: 780}, &client{tenant: "b", perSecond: 10}
+		a, b := &client{tenant: "a", perSecond: part(0.78)}, &client{tenant: "b", perSecond: part(0.01)}
 		newWorld(t, r).run(5, nil, a, b)
-		if n := a.total(0, 0) + b.total(0, 0); n != 5*790 {
-			t.Errorf("%d of %d requests are admitted", n, 5*790)
+		if n := a.total(0, 0) + b.total(0, 0); n != a.sent+b.sent {
+			t.Errorf("%d of %d requests are admitted", n, a.sent+b.sent)
 		}
 	})
 }
 
 func TestRequestsWithoutATenantHaveOneShareTogether(t *testing.T) {
-	steady := &client{tenant: "steady", perSecond: share}
+	steady := &client{tenant: "steady", perSecond: part(0.5)}
 	clients := []*client{steady}
 	for i := range 20 {
-		clients = append(clients, &client{ip: fmt.Sprintf("192.0.2.%d", i), perSecond: 500})
+		clients = append(clients, &client{ip: fmt.Sprintf("192.0.2.%d", i), perSecond: part(0.5)})
 	}
 	newWorld(t, rules{nodes: 5}).run(10, nil, clients...)
 	if n := steady.total(2, 0); n < 8*share*95/100 {
@@ -172,10 +181,10 @@ func TestRequestsWithoutATenantHaveOneShareTogether(t *testing.T) {
 
 func TestTheOthersKeepTheirSharesWhenTheLeaderIsKilled(t *testing.T) {
 	w := newWorld(t, rules{nodes: 5})
-	steady, rush := &client{tenant: "steady", perSecond: share}, &client{tenant: "rush", perSecond: 50 * share}
+	steady, rush := &client{tenant: "steady", perSecond: part(0.5)}, &client{tenant: "rush", perSecond: part(25)}
 	killed := 0
-	w.run(30, func(at limit.Micros) {
-		if at == 0 || at%(7*limit.Second) != 0 {
+	w.run(14, func(at limit.Micros) {
+		if at == 0 || at%(3*limit.Second) != 0 {
 			return
 		}
 		for _, n := range w.nodes {
@@ -189,7 +198,7 @@ func TestTheOthersKeepTheirSharesWhenTheLeaderIsKilled(t *testing.T) {
 	if killed != 4 {
 		t.Fatalf("%d leaders were killed", killed)
 	}
-	for second := 3; second < 30; second++ {
+	for second := 3; second < 14; second++ {
 		if n := steady.admitted[second]; n < share*8/10 {
 			t.Errorf("in second %d the steady tenant gets %d of %d: %v", second, n, share, steady.admitted)
 		}
@@ -198,7 +207,7 @@ func TestTheOthersKeepTheirSharesWhenTheLeaderIsKilled(t *testing.T) {
 
 func TestWithoutRedisTheBucketAloneDecidesAndThereAreSharesAgainAfterwards(t *testing.T) {
 	w := newWorld(t, rules{nodes: 5})
-	steady, rush := &client{tenant: "steady", perSecond: share}, &client{tenant: "rush", perSecond: 50 * share}
+	steady, rush := &client{tenant: "steady", perSecond: part(0.5)}, &client{tenant: "rush", perSecond: part(25)}
 	var before, during uint64
 	denied := func() (sum uint64) {
 		for _, n := range w.nodes {
@@ -206,33 +215,33 @@ func TestWithoutRedisTheBucketAloneDecidesAndThereAreSharesAgainAfterwards(t *te
 		}
 		return sum
 	}
-	w.run(20, func(at limit.Micros) {
+	w.run(13, func(at limit.Micros) {
 		switch at {
-		case 5 * limit.Second:
+		case 3 * limit.Second:
 			w.board.away = true
-		case 6*limit.Second + period:
+		case 4*limit.Second + period:
 			before = denied()
-		case 10 * limit.Second:
+		case 8 * limit.Second:
 			during, w.board.away = denied(), false
 		}
 	}, rush, steady)
 	if during != before {
 		t.Errorf("%d requests were denied by caps that had ended", during-before)
 	}
-	if all := steady.total(7, 10) + rush.total(7, 10); all < 3*rate*99/100 {
+	if all := steady.total(5, 8) + rush.total(5, 8); all < 3*rate*99/100 {
 		t.Errorf("without caps %d requests were admitted of %d", all, 3*rate)
 	}
-	if n := steady.total(12, 0); n < 8*share*97/100 {
-		t.Errorf("afterwards the steady tenant gets %d of %d", n, 8*share)
+	if n := steady.total(10, 0); n < 3*share*97/100 {
+		t.Errorf("afterwards the steady tenant gets %d of %d", n, 3*share)
 	}
 }
 
 func TestACapInShadowDeniesNothingAndTakesNothingOfTheBucket(t *testing.T) {
 	w := newWorld(t, rules{nodes: 1, mode: "shadow"})
-	steady, rush := &client{tenant: "steady", perSecond: share}, &client{tenant: "rush", perSecond: 10 * share}
+	steady, rush := &client{tenant: "steady", perSecond: part(0.5)}, &client{tenant: "rush", perSecond: part(5)}
 	w.run(5, nil, rush, steady)
-	if n := rush.total(0, 0) + steady.total(0, 0); n != 5*11*share {
-		t.Errorf("%d of %d requests are admitted", n, 5*11*share)
+	if n := rush.total(0, 0) + steady.total(0, 0); n != rush.sent+steady.sent {
+		t.Errorf("%d of %d requests are admitted", n, rush.sent+steady.sent)
 	}
 	if d := &rush.exchange.Decision; !d.ShadowDenied || w.nodes[0].shares.Stats().Denied == 0 {
 		t.Errorf("the last decision of the rush is %+v, want a denial in shadow", d.Statuses)
@@ -244,7 +253,7 @@ func TestACapInShadowDeniesNothingAndTakesNothingOfTheBucket(t *testing.T) {
 
 func TestACapDeniesForASecondAtMostAndSpendsNothing(t *testing.T) {
 	w := newWorld(t, rules{own: 100_000})
-	rush, steady := &client{tenant: "rush", perSecond: 50 * share}, &client{tenant: "steady", perSecond: share}
+	rush, steady := &client{tenant: "rush", perSecond: part(25)}, &client{tenant: "steady", perSecond: part(0.5)}
 	w.run(3, nil, rush, steady)
 	for range rate {
 		w.send(rush)
@@ -262,8 +271,8 @@ func TestACapDeniesForASecondAtMostAndSpendsNothing(t *testing.T) {
 
 func TestDecisionsWithSharesAllocateNothing(t *testing.T) {
 	w := newWorld(t, rules{})
-	c := &client{tenant: "a", perSecond: 900}
-	w.run(2, nil, c, &client{tenant: "b", perSecond: 900})
+	c := &client{tenant: "a", perSecond: part(0.9)}
+	w.run(2, nil, c, &client{tenant: "b", perSecond: part(0.9)})
 	request := c.request()
 	if n := testing.AllocsPerRun(1000, func() {
 		if err := w.nodes[0].path.Admit(t.Context(), request, &c.exchange); err != nil {
@@ -278,7 +287,7 @@ func TestTenantsBeyondTheBoundAreCountedTogetherAndNotCapped(t *testing.T) {
 	w := newWorld(t, rules{tenants: 2})
 	clients := make([]*client, 4)
 	for i := range clients {
-		clients[i] = &client{tenant: fmt.Sprint(i), perSecond: 1000}
+		clients[i] = &client{tenant: fmt.Sprint(i), perSecond: part(1)}
 	}
 	w.run(3, nil, clients...)
 	p := w.nodes[0].shares
@@ -301,8 +310,8 @@ func BenchmarkDecision(b *testing.B) {
 	}{{"bucket", true, 4000}, {"shares", false, 4000}, {"beyond_the_share", false, 1}} {
 		b.Run(of.name, func(b *testing.B) {
 			w := newWorld(b, rules{unfair: of.unfair})
-			c := &client{tenant: "a", perSecond: 900}
-			w.run(2, nil, c, &client{tenant: "b", perSecond: 900})
+			c := &client{tenant: "a", perSecond: part(0.9)}
+			w.run(2, nil, c, &client{tenant: "b", perSecond: part(0.9)})
 			for _, p := range *w.nodes[0].shares.pools.Load() {
 				p.until.Store(math.MaxInt64)
 			}
@@ -323,7 +332,7 @@ func TestRequestsAndPeriodsGoOnAtOnce(t *testing.T) {
 	var sending sync.WaitGroup
 	for i := range 4 {
 		sending.Go(func() {
-			c := &client{tenant: fmt.Sprint(i % 3), perSecond: 1000}
+			c := &client{tenant: fmt.Sprint(i % 3), perSecond: part(1)}
 			for range 2000 {
 				if err := w.nodes[0].path.Admit(t.Context(), c.request(), &c.exchange); err != nil {
 					t.Error(err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -20,7 +21,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// world is some nodes that share one limit of 1000 tokens a second, on a virtual clock. Requests go through the real
+// world is some nodes that share one limit, on a virtual clock. Requests go through the real
 // decision path to a bucket that all nodes share, with or without leases in front. A board stands for Redis.
 type world struct {
 	t     testing.TB
@@ -60,7 +61,8 @@ type rules struct {
 	redis   bool // messages go through Redis, in place of the board
 }
 
-const rate = 1000
+// rate is the limit per second. The promises are about parts of it.
+var rate = soak.Count(200, 1000)
 
 func newWorld(t testing.TB, r rules) *world {
 	t.Helper()
@@ -68,7 +70,7 @@ func newWorld(t testing.TB, r rules) *world {
 		Tiers:       []schema.Tier{{Name: "essentials"}, {Name: "enterprise"}},
 		DefaultTier: r.defaultTier,
 		Global: schema.Global{Limits: []schema.Limit{{
-			Name: "all", Scope: schema.ScopeGlobal, Limit: rate, WindowSize: 1, Burst: r.burst, Mode: r.mode,
+			Name: "all", Scope: schema.ScopeGlobal, Limit: int64(rate), WindowSize: 1, Burst: r.burst, Mode: r.mode,
 			Fair: &schema.Fair{Weights: map[string]int64{"enterprise": 3}},
 		}}},
 	}
@@ -159,6 +161,7 @@ type client struct {
 	until        limit.Micros // 0: to the end
 
 	due      float64
+	sent     int
 	admitted []int // in each second
 	exchange admit.Exchange
 }
@@ -190,6 +193,7 @@ func (w *world) run(seconds int, each func(at limit.Micros), clients ...*client)
 				continue
 			}
 			for c.due += c.perSecond / 1000; c.due >= 1; c.due-- {
+				c.sent++
 				if w.send(c) {
 					c.admitted[at/limit.Second]++
 				}
@@ -211,7 +215,7 @@ func (w *world) step() {
 			w.stalled = w.stalled || !n.stepped.IsZero() && now.Sub(n.stepped) > 500*time.Millisecond
 			n.stepped = now
 		}
-		if n.leases != nil {
+		if n.leases != nil && w.now%2000 == 0 {
 			n.leases.Step(w.t.Context(), w.now+n.offset)
 		}
 	}
