@@ -110,7 +110,7 @@ func TestSoakTheLimitIsUsedAlmostInFullWhileDemandExceedsIt(t *testing.T) {
 
 func TestSoakTheLimitIsUsedAlmostInFullWhereTenantsHaveLimitsOfTheirOwn(t *testing.T) {
 	wantUsed(t, rules{nodes: 5, own: int64(part(0.15))}, func() []*client {
-		clients := []*client{{tenant: "flood", perSecond: part(9)}}
+		clients := []*client{{tenant: "flood", tier: "enterprise", perSecond: part(9)}}
 		for i := range 7 {
 			clients = append(clients, &client{tenant: fmt.Sprint(i), perSecond: part(0.14 + 0.1*float64(i%2))})
 		}
