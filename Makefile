@@ -117,7 +117,7 @@ test-busy: ## Run make test RUNS (3) times beside BUSY (8) processes that keep t
 	trap 'kill $$pids' EXIT; \
 	for run in $$(seq $(RUNS)); do \
 		echo "run $$run of $(RUNS), beside $(BUSY) busy processes"; SECONDS=0; \
-		$(MAKE) --no-print-directory test UNCACHED=-count=1 TIMEOUT=60m || exit 1; \
+		$(MAKE) --no-print-directory test UNCACHED=-count=1 TIMEOUT=60m PACKAGES=8 || exit 1; \
 		echo "run $$run is green after $$SECONDS s"; \
 	done
 
@@ -133,7 +133,7 @@ vet:
 
 .PHONY: unit
 unit: ## Run only the unit tests (TIMEOUT=20m for a package)
-	$(call gotest,unit,-timeout $(TIMEOUT) -p 4 $(UNCACHED) $(UNIT))
+	$(call gotest,unit,-timeout $(TIMEOUT) -p $(PACKAGES) $(UNCACHED) $(UNIT))
 
 .PHONY: spec
 spec: ## Run only the specs: the built programs, from outside
