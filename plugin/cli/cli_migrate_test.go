@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -42,6 +43,36 @@ func TestMigrateDownListsWhatEveryMigrationMade(t *testing.T) {
 		}
 		before = after
 	}
+}
+
+// The transcripts leave out the names of files, so that a new migration changes none.
+func TestMigrateNamesTheFilesAndWhatIsLost(t *testing.T) {
+	files, err := filepath.Glob("../../migrations/*.sql")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d migrations (%v)", len(files), err)
+	}
+	x := &terminal{t: t, env: map[string]string{databaseVariable: pgtest.Shared(t).Empty(t)}}
+	contains := func(want string, args ...string) {
+		t.Helper()
+		if x.output.Reset(); x.call(args...) == 1 || !strings.Contains(x.output.String(), want) {
+			t.Errorf("%v: want %q in\n%s", args, want, x.output.String())
+		}
+	}
+	applied := ""
+	for i, file := range files {
+		files[i] = filepath.Base(file)
+		applied += "applied " + files[i] + "\n"
+	}
+	contains(applied, "migrate", "up")
+	for number := len(files); number > len(files)-3; number-- {
+		last := files[number-1]
+		contains("reverting "+last+" deletes ", "migrate", "down")
+		for _, l := range lostWith[int64(number)] {
+			contains("0 rows of "+l.table, "migrate", "down")
+		}
+		contains("reverted "+last, "migrate", "down", "--yes")
+	}
+	contains("\n"+files[0]+" ", "migrate", "status")
 }
 
 // made returns the tables of the schema and their columns, by name, without the list of migrations.

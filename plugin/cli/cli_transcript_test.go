@@ -213,6 +213,13 @@ var (
 	aHookKey  = regexp.MustCompile(`whsec_[A-Za-z0-9+/]{43}=`)
 	aMessage  = regexp.MustCompile(`msg_[A-Za-z0-9_-]{24}`)
 	aSpread   = regexp.MustCompile(`"(spread|waited)_ms": \d+`)
+
+	// The lists of migrations, so that a new migration changes no transcript.
+	appliedFiles = regexp.MustCompile(`(?m)(^applied \d{5}_\w+\.sql\n)+`)
+	doneFiles    = regexp.MustCompile(`(?m)(^\d{5}_\w+\.sql +YYYY-MM-DDThh:mm:ssZ\n)+`)
+	pendingFiles = regexp.MustCompile(`(?m)(^\d{5}_\w+\.sql +-\n)+`)
+	listHeader   = regexp.MustCompile(`(?m)^MIGRATION +APPLIED$`)
+	lastFile     = regexp.MustCompile(`(revert(?:ing|ed)) \d{5}_\w+\.sql(?: deletes [^:]+)?`)
 )
 
 // masked returns an output without what differs from run to run.
@@ -222,6 +229,11 @@ func masked(text string) string {
 	text = aMessage.ReplaceAllString(text, "msg_(id)")
 	text = aTime.ReplaceAllString(text, "YYYY-MM-DDThh:mm:ssZ")
 	text = aDuration.ReplaceAllString(text, "(a moment)")
+	text = appliedFiles.ReplaceAllString(text, "applied (migrations)\n")
+	text = doneFiles.ReplaceAllString(text, "(migrations)  YYYY-MM-DDThh:mm:ssZ\n")
+	text = pendingFiles.ReplaceAllString(text, "(migrations)  -\n")
+	text = listHeader.ReplaceAllString(text, "MIGRATION  APPLIED")
+	text = lastFile.ReplaceAllString(text, "$1 (a migration)")
 	return aSpread.ReplaceAllString(text, `"${1}_ms": N`)
 }
 
