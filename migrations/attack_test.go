@@ -41,6 +41,12 @@ var takeovers = map[string]string{
 	"record_token": `CREATE TEMP TABLE t (name text, org text, e pg_temp.evil);
 		CREATE TRIGGER t AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION rate_limiter.record_token();
 		INSERT INTO t VALUES ('a', 'b', 'x')`,
+	"keep_candidate_open": `CREATE TEMP TABLE t (candidate pg_temp.evil);
+		CREATE TRIGGER t BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION rate_limiter.keep_candidate_open();
+		INSERT INTO t VALUES ('x')`,
+	"keep_candidate": `CREATE TEMP TABLE t (name text, created_by pg_temp.evil);
+		CREATE TRIGGER t BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION rate_limiter.keep_candidate();
+		INSERT INTO t VALUES ('a', 'x')`,
 	"remember_override": `CREATE TEMP TABLE t (id bigint, kind pg_temp.evil, tenant text, "user" text, endpoint text,
 			credential text, ip text, policy text, "limit" bigint, window_size bigint, burst bigint, factor bigint,
 			reason text, author text,

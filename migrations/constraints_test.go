@@ -59,6 +59,13 @@ var good = map[string]row{
 	"webhook_deliveries": {
 		"id": "msg_1", "webhook": 1, "events": 1, "body": "[]", "created_at": "2026-01-01", "due_at": "2026-01-01",
 	},
+
+	"candidates": {"name": "july"},
+	"candidate_policies": {
+		"candidate": "july", "name": "daily", "tier": "gold", "endpoint": "GET /a",
+		"body": `{"namespace": "default", "name": "daily", "tier": "gold", "endpoint": "GET /a", "limit": 9}`,
+	},
+	"candidate_tenants": {"candidate": "july", "tenant": "acme"},
 }
 
 // ban, exempt and multiplier change the good override into other kinds.
@@ -70,6 +77,9 @@ var (
 
 // fairly makes the good policy one that is shared fairly.
 var fairly = row{"scope": "global", "limit": 600, "window_size": 60, "fair": `{"weights": {"gold": 10}, "default": 2}`}
+
+// deleting makes the good policy of a candidate one that it deletes.
+var deleting = row{"body": nil}
 
 // bad holds changes to a good row, by the name of the constraint that they violate.
 var bad = map[string][]row{
@@ -283,6 +293,24 @@ var bad = map[string][]row{
 	"webhook_deliveries_body":  {{"body": strings.Repeat("x", 1<<20+1)}},
 	"webhook_deliveries_state": {{"state": "lost"}},
 	"webhook_deliveries_error": {{"error": strings.Repeat("x", 1025)}},
+
+	"candidates_name":              {{"name": ""}, {"name": "."}, {"name": "a/b"}, {"name": strings.Repeat("x", 65)}},
+	"candidates_state":             {{"state": "lost", "ended_at": "2026-01-01"}},
+	"candidates_percent":           {{"percent": -1}, {"percent": 101}},
+	"candidates_ended_at":          {{"ended_at": "2026-01-01"}, {"state": "dropped"}},
+	"candidate_policies_namespace": {deleting.with(row{"namespace": "a:b"})},
+	"candidate_policies_name":      {deleting.with(row{"name": ""})},
+	"candidate_policies_tier":      {deleting.with(row{"tier": strings.Repeat("x", 65)})},
+	"candidate_policies_tenant":    {deleting.with(row{"tier": "", "tenant": strings.Repeat("x", 129)})},
+	"candidate_policies_tier_or_tenant": {
+		deleting.with(row{"tier": ""}), deleting.with(row{"tenant": "acme"}),
+	},
+	"candidate_policies_endpoint": {deleting.with(row{"endpoint": "/a"})},
+	"candidate_policies_body": {
+		{"body": `null`}, {"body": `[]`}, {"body": `{}`}, {"name": "hourly"}, {"tier": "silver"}, {"endpoint": ""},
+		{"namespace": "other"}, {"tier": "", "tenant": "acme"},
+	},
+	"candidate_tenants_tenant": {{"tenant": ""}, {"tenant": strings.Repeat("x", 129)}},
 }
 
 // tableOf returns the table of a constraint, with which its name begins.
@@ -298,7 +326,10 @@ func tableOf(constraint string) string {
 
 func TestGoodRowsAreAccepted(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
-	for _, table := range []string{"tiers", "tenants", "policies", "overrides", "nodes", "tokens", "answers"} {
+	for _, table := range []string{
+		"tiers", "tenants", "policies", "overrides", "nodes", "tokens", "answers",
+		"candidates", "candidate_policies", "candidate_tenants",
+	} {
 		if err := insert(t, pool, table, good[table]); err != nil {
 			t.Errorf("%s: %v", table, err)
 		}

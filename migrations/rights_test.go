@@ -42,6 +42,7 @@ var executes = map[string]string{
 	"remember_override": noRole, "record_token": noRole, "keep_token_name": noRole,
 	"check_actor": noRole, "check_names": noRole, "publish_changes": noRole,
 	"report_denials": "node", "record_webhook": noRole, "record_webhook_secret": noRole,
+	"keep_candidate": noRole, "keep_candidate_open": noRole,
 }
 
 // holds lists all tables of the schema with the rights of each role.
@@ -84,6 +85,10 @@ var holds = map[string]map[string]string{
 	"webhook_secrets":    {"operator": unread, "server": unread, "keeper": "DELETE SELECT"},
 	"webhook_denials":    {"operator": "SELECT", "server": "SELECT", "keeper": "DELETE SELECT"},
 	"webhook_deliveries": {"operator": "INSERT SELECT", "server": "INSERT SELECT", "keeper": written},
+
+	"candidates":         {"node": "SELECT", "operator": summedUp, "server": summedUp},
+	"candidate_policies": {"node": "SELECT", "operator": written, "server": written},
+	"candidate_tenants":  {"node": "SELECT", "operator": "DELETE INSERT SELECT", "server": "DELETE INSERT SELECT"},
 }
 
 const (
@@ -233,10 +238,12 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 	const penalize = `SELECT rate_limiter.penalize('acme', 500, now() + interval '1 hour', 'x')`
 	const forgive = `SELECT rate_limiter.forgive_abuse('acme', '1 hour')`
 	const turn = `DELETE FROM rate_limiter.overrides WHERE false`
+	const candidate = `INSERT INTO rate_limiter.candidates (name) VALUES ('new')`
 	for role, does := range map[string]struct{ may, mayNot []string }{
 		"node": {
 			may: []string{`SELECT * FROM rate_limiter.overrides`, report},
 			mayNot: []string{
+				candidate,
 				`SELECT * FROM rate_limiter.audit`, `SELECT * FROM rate_limiter.tokens`, put, ban, turn, reset,
 				`SELECT * FROM rate_limiter.usage_batches`, `SELECT * FROM rate_limiter.usage_days`,
 				`DELETE FROM rate_limiter.usage_batches`, `SELECT rate_limiter.keep_usage_partitions()`,
@@ -281,7 +288,8 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 				`DELETE FROM rate_limiter.nodes WHERE reported_at < now()`, `UPDATE rate_limiter.version SET pruned = version`,
 			},
 			mayNot: []string{
-				`UPDATE rate_limiter.version SET version = 7`, put, ban, token, reset, `SELECT * FROM rate_limiter.tokens`,
+				`UPDATE rate_limiter.version SET version = 7`, put, ban, token, reset, candidate,
+				`SELECT * FROM rate_limiter.tokens`,
 				`DELETE FROM rate_limiter.usage_days`, `DROP TABLE rate_limiter.usage_days`,
 				`UPDATE rate_limiter.outbox SET data = '{}'`, forgive,
 				`UPDATE rate_limiter.webhooks SET url = 'https://a.example'`,

@@ -74,6 +74,7 @@ var lostWith = map[int64][]loss{
 	20: {{"policies", "fair"}},
 	21: {},
 	22: {{table: "webhook_denials"}},
+	23: {{table: "candidate_policies"}, {table: "candidate_tenants"}, {table: "candidates"}},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

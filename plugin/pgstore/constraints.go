@@ -12,8 +12,9 @@ const (
 	idProblem    = "must be at most 128 bytes: longer names are counted by their hash, so write that"
 	actorProblem = "must be given, in at most 256 bytes"
 	// tokenActorProblem and unseenProblem concern the names of actors.
-	tokenActorProblem = "must not begin with token: that is a caller of the REST API, for whom its process alone writes"
-	unseenProblem     = "must have no control or invisible characters, and no space at either end"
+	tokenActorProblem    = "must not begin with token: that is a caller of the REST API, for whom its process alone writes"
+	unseenProblem        = "must have no control or invisible characters, and no space at either end"
+	candidateNameProblem = "must be 1 to 64 letters, digits, dots, dashes or underscores, and begin with a letter or digit"
 )
 
 // constraintOf returns the fault that a CHECK of a name reports, and false for an unlisted one. A CHECK named after a
@@ -29,6 +30,9 @@ func constraintOf(name string) (InvalidError, bool) {
 		}
 	}
 	if invalid, ok := declared(name, "policies_", schema.PolicyFields()); ok {
+		return invalid, true
+	}
+	if invalid, ok := declared(name, "candidate_policies_", schema.PolicyFields()); ok {
 		return invalid, true
 	}
 	if invalid, ok := declared(name, "tenants_", schema.TenantFields()); ok {
@@ -62,15 +66,17 @@ var breaking = map[string]schema.Override{
 	"overrides_expires_at_permanent": {Kind: schema.KindBan, Permanent: true, ExpiresAt: time.Unix(1, 0)},
 }
 
+var tierOrTenant = InvalidError{
+	Field:   "tier",
+	Problem: "must be given, or else tenant: a policy is for a tier or for a tenant, not for both",
+}
+
 // constraints lists the other CHECKs of package migrations by name.
 var constraints = map[string]InvalidError{
 	"tiers_name":        {Field: "name", Problem: "must be 1 to 64 bytes"},
 	"tiers_description": {Field: "description", Problem: "must be at most 1024 bytes"},
 
-	"policies_tier_or_tenant": {
-		Field:   "tier",
-		Problem: "must be given, or else tenant: a policy is for a tier or for a tenant, not for both",
-	},
+	"policies_tier_or_tenant": tierOrTenant,
 	"policies_limit_sliding_log": {
 		Field:   "limit",
 		Problem: "must be at most 10000, because a sliding_log keeps an entry for every request",
@@ -153,6 +159,18 @@ var constraints = map[string]InvalidError{
 	"webhooks_disabled_for": {Field: "enabled", Problem: "must be false where the sender has disabled the webhook"},
 	"webhooks_last_error":   {Field: "last_error", Problem: "must be at most 1024 bytes"},
 
+	"candidates_name":     {Field: "name", Problem: candidateNameProblem},
+	"candidates_state":    {Field: "state", Problem: "must be open, promoted, rolled_back or dropped"},
+	"candidates_percent":  {Field: "percent", Problem: "must be 0 to 100"},
+	"candidates_ended_at": {Field: "state", Problem: "must be open in a new candidate"},
+	"candidates_ended": {
+		Field:   "state",
+		Problem: "must be open: a candidate that was promoted or dropped stays as it is, so create another",
+	},
+	"candidate_policies_tier_or_tenant": tierOrTenant,
+	"candidate_policies_body":           {Field: "body", Problem: "must be a policy of the same key, in 32768 bytes at most"},
+	"candidate_tenants_tenant":          {Field: "tenant", Problem: "must have 1 to 128 bytes"},
+
 	"audit_actor_token":       {Field: "actor", Problem: tokenActorProblem},
 	"overrides_author_token":  {Field: "author", Problem: tokenActorProblem},
 	"tokens_created_by_token": {Field: "actor", Problem: tokenActorProblem},
@@ -172,6 +190,14 @@ var conflicts = map[string]ConflictError{
 	"policies_one_per_match": {
 		What:    "policy",
 		Problem: "there is one of this name for the same tier or tenant and endpoint",
+	},
+	"candidates_one_open": {
+		What:    "candidate",
+		Problem: "another one is open: promote or drop it first",
+	},
+	"candidate_policies_one_per_match": {
+		What:    "candidate",
+		Problem: "it changes a policy of this name for the same tier or tenant and endpoint already",
 	},
 	"tokens_one_per_name": {
 		What:    "token",
