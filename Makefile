@@ -19,6 +19,7 @@ SOAK     ?= 10m
 RUNS     ?= 3
 BUSY     ?= 8
 TIMEOUT  ?= 20m
+PACKAGES ?= 4
 LISTEN   ?= 127.0.0.1:8000
 
 BENCH_TABLE ?= $(CACHE)/benchmarks.md
