@@ -4,9 +4,9 @@
 // times its weight, and the level is as high as the limit allows. So no tenant gets less because another demands
 // more, and what one tenant does not use goes to the others.
 //
-// [Divide] adds two rules. Tenants with little demand have no cap, because there may be many of them: what they demand,
-// at most what their weights entitle them to, is subtracted before the others share. And while the demand is below
-// [Threshold], there are no caps at all.
+// [Divide] adds two rules. Tenants with little demand count as one, because there may be many of them: together they
+// get what they demand, at most what their weights entitle them to, and have one cap at each node. And while the demand
+// is below [Threshold], there are no caps at all.
 //
 // A [Report] carries the demand at one node, and [Caps] the result: package share counts demand, exchanges both and
 // enforces caps. This package has no clock, no I/O and no state.
@@ -85,8 +85,14 @@ func Divide(l Limit, named []Demand, small Demand) (level float64, capped bool) 
 	if l.Left >= 0 {
 		rate = max(rate+l.Left-l.Reserve(), rate/2)
 	}
-	rate -= min(small.Usable, rate*small.Weight/weights)
-	return Fill(rate, named), true
+	if small.Weight == 0 {
+		return Fill(rate, named), true
+	}
+	level = Fill(rate, append(slices.Clip(named), small))
+	if small.Usable <= level*small.Weight { // what they do not use is for the others alone
+		level = max(level, Fill(rate-small.Usable, named))
+	}
+	return level, true
 }
 
 // Small returns the demand, in tokens per second, up to which a tenant is small: a thousandth of the rate, but at least

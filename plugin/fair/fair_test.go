@@ -3,6 +3,7 @@ package fair
 import (
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -104,7 +105,7 @@ func TestBelowFourFifthsOfTheRateThereAreNoCaps(t *testing.T) {
 	}
 }
 
-func TestSmallTenantsAreNotCappedAndTakeAtMostTheirWeightsShare(t *testing.T) {
+func TestSmallTenantsTakeAtMostTheirWeightsShare(t *testing.T) {
 	l := Limit{Rate: 1000, Capacity: 1000, Left: 250}
 	for _, test := range []struct{ small, want float64 }{{100, 900}, {5000, 500}} {
 		level, _ := Divide(l, []Demand{{9000, 9000, 1}}, Demand{test.small, test.small, 1})
@@ -156,12 +157,76 @@ func TestMessagesSurviveTheirEncoding(t *testing.T) {
 		t.Errorf("a report becomes %+v, %v", got, err)
 	}
 	for _, level := range []float64{500, math.Inf(1)} {
-		caps := Caps{Level: level, Nodes: 3, Named: map[ID]float64{IDOf("a"): 1000}}
+		caps := Caps{Level: level, Nodes: 3, Named: map[ID]float64{IDOf("a"): 1000}, Joint: Joint{800, 200}}
 		read, err := ParseCaps(caps.Append(nil))
-		if err != nil || read.Level != level || read.Nodes != 3 || read.Named[IDOf("a")] != 1000 {
+		if err != nil || !reflect.DeepEqual(read, caps) {
 			t.Errorf("caps become %+v, %v", read, err)
 		}
 	}
+}
+
+func TestNodesWithoutTheJointCapShareALimitWithThoseThatHaveIt(t *testing.T) {
+	old := []byte{1, 0, 0, 250, 67, 3, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 122, 68} // level 500, 3 nodes, tenant 1 has 1000
+	caps, err := ParseCaps(old)
+	if err != nil || caps.Level != 500 || caps.Named[1] != 1000 || caps.JointAt(Limit{Rate: 1000}, 100) != 0 {
+		t.Errorf("caps %+v, %v", caps, err)
+	}
+	if with := (&Caps{Level: 500, Nodes: 3, Joint: Joint{9, 3}}).Append(nil); with[0] != old[0] {
+		t.Errorf("the version is %d, which such a release does not read", with[0])
+	}
+}
+
+// drawReport draws the demand at one node: that of some tenants by name, and that of small ones together.
+func drawReport(t *rapid.T, names int) Report {
+	tokens, r := rapid.Float64Range(0, 5000), Report{Left: -1, Named: map[ID]Demand{}}
+	small := tokens.Draw(t, "small")
+	r.Small = Demand{small, small, float64(rapid.IntRange(1, 5000).Draw(t, "weights"))}
+	for i := range names {
+		demand := tokens.Draw(t, "demand")
+		r.Named[ID(i)] = Demand{demand, demand, math.Pow(10, float64(i%5))}
+	}
+	return r
+}
+
+// passing returns what the caps let through at one node.
+func passing(c *Caps, l Limit, r *Report) (sum float64) {
+	shared := r.Small.Tokens
+	demand := shared
+	for id, d := range r.Named {
+		through := min(d.Tokens, c.At(l, id, d.Weight, d.Tokens))
+		if c.Shared(l, d.Weight) {
+			shared, demand = shared+through, demand+d.Tokens
+			continue
+		}
+		sum += through
+	}
+	if joint := c.JointAt(l, demand); joint > 0 {
+		shared = min(shared, joint)
+	}
+	return sum + shared
+}
+
+func TestAllCapsTogetherLetNoMoreThroughThanTheRate(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := Limit{Rate: rapid.Float64Range(10, 5000).Draw(t, "rate"), Capacity: 5000, Left: -1}
+		names := rapid.IntRange(0, 10).Draw(t, "names")
+		reports := make([]Report, rapid.IntRange(1, 4).Draw(t, "nodes"))
+		for i := range reports {
+			reports[i] = drawReport(t, names)
+		}
+		caps := Merge(l, reports)
+		if math.IsInf(caps.Level, 1) {
+			return
+		}
+		sum := 0.0
+		for i := range reports {
+			sum += passing(&caps, l, &reports[i])
+		}
+		// At each node a cap is at least the node's part of what is small.
+		if most := l.Rate + float64(names+1)*l.Small(); sum > most*(1+tolerance) {
+			t.Fatalf("%v tokens a second pass caps of %v: %+v", sum, l.Rate, caps)
+		}
+	})
 }
 
 func FuzzForeignBytesAreFaultsOrMessages(f *testing.F) {

@@ -20,7 +20,7 @@ func Merge(l Limit, reports []Report) Caps {
 	}
 	list := make([]Demand, 0, len(named))
 	for id, d := range named {
-		if d.Tokens <= l.Small() || d.Weight == 0 {
+		if d.Weight == 0 {
 			small = small.Plus(d)
 			delete(named, id)
 			continue
@@ -33,7 +33,11 @@ func Merge(l Limit, reports []Report) Caps {
 		return c
 	}
 	c.Level = level
+	c.Joint = Joint{Demand: small.Tokens, Share: small.Share(level)}
 	for id, d := range named {
+		if c.Shared(l, d.Weight) {
+			c.Joint.Demand, c.Joint.Share = c.Joint.Demand+d.Tokens, c.Joint.Share+d.Share(level)
+		}
 		if d.Tokens > level*d.Weight && len(c.Named) < MaxNamed*32 {
 			c.Named[id] = d.Tokens
 		}
@@ -44,6 +48,19 @@ func Merge(l Limit, reports []Report) Caps {
 // Plus returns the demand of two tenants together.
 func (d Demand) Plus(other Demand) Demand {
 	return Demand{Tokens: d.Tokens + other.Tokens, Usable: d.Usable + other.Usable, Weight: d.Weight + other.Weight}
+}
+
+// Shared reports whether a tenant that a node has named spends from the joint cap too. Its share is less than its own
+// cap then, and there may be many like it.
+func (c *Caps) Shared(l Limit, weight float64) bool { return c.Level*weight < l.Small() }
+
+// JointAt returns the joint cap at one node in tokens per second, by the demand there of all tenants that share it; 0:
+// there is none, because they demand no more than they get.
+func (c *Caps) JointAt(l Limit, demand float64) float64 {
+	if c.Joint.Demand <= c.Joint.Share {
+		return 0
+	}
+	return max(c.Joint.Share*min(demand/c.Joint.Demand, 1), l.Small()/float64(max(c.Nodes, 1)))
 }
 
 // leap is how far the demand of a small tenant can grow before the next caps.

@@ -34,7 +34,16 @@ type Caps struct {
 	Nodes int
 	// Named has the demand in tokens per second of each tenant that demands more than the level allows it, at all nodes.
 	Named map[ID]float64
+	// Joint is the share of the tenants that no node names, and of those that [Caps.Shared] adds.
+	Joint Joint
 }
+
+// Joint is what tenants demand together and get together, in tokens per second at all nodes.
+type Joint struct{ Demand, Share float64 }
+
+// In a message, the joint share is among the tenants under these two ids. A node of a release without joint caps takes
+// them for tenants that it does not have, so old and new nodes divide one limit.
+const jointDemand, jointShare ID = math.MaxUint64 - 1, math.MaxUint64
 
 // version begins a message. A reader ignores messages of other versions.
 const version = 1
@@ -70,9 +79,10 @@ func ParseReport(b []byte) (Report, error) {
 func (c *Caps) Append(b []byte) []byte {
 	b = appendNumber(append(b, version), c.Level)
 	b = binary.AppendUvarint(b, uint64(c.Nodes))
-	b = binary.AppendUvarint(b, uint64(len(c.Named)))
+	b = binary.AppendUvarint(b, uint64(len(c.Named)+2))
+	b = appendTokens(appendTokens(b, jointDemand, c.Joint.Demand), jointShare, c.Joint.Share)
 	for id, tokens := range c.Named {
-		b = appendNumber(binary.LittleEndian.AppendUint64(b, uint64(id)), tokens)
+		b = appendTokens(b, id, tokens)
 	}
 	return b
 }
@@ -88,12 +98,19 @@ func ParseCaps(b []byte) (Caps, error) {
 		id := p.id()
 		c.Named[id] = p.tokens()
 	}
+	c.Joint = Joint{Demand: c.Named[jointDemand], Share: c.Named[jointShare]}
+	delete(c.Named, jointDemand)
+	delete(c.Named, jointShare)
 	p.fault = p.fault || math.IsNaN(c.Level) || c.Level < 0
 	return c, p.end()
 }
 
 func appendNumber(b []byte, x float64) []byte {
 	return binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(x)))
+}
+
+func appendTokens(b []byte, id ID, tokens float64) []byte {
+	return appendNumber(binary.LittleEndian.AppendUint64(b, uint64(id)), tokens)
 }
 
 func appendDemand(b []byte, d Demand) []byte {

@@ -10,6 +10,8 @@
 // [Store.Count] charges what was admitted to the cap. A cap ends after a second, so without news of the leader the
 // bucket alone decides. No request ever waits for another node.
 //
+// Small tenants have one cap together, because there may be more of them than fit into a message.
+//
 // Requests without a tenant share one share, so that many addresses do not make many shares.
 //
 // Elsewhere: the arithmetic (package fair), the messages' way through Redis (package redis), and which limits are
@@ -55,7 +57,7 @@ type Options struct {
 	Node     string              // names this node among those of Exchange
 
 	MaxLimits  int // buckets that are shared fairly; 0: 1000. Others have no caps
-	MaxTenants int // tenants that are counted, over all limits; 0: 100,000. Others are counted together, without caps
+	MaxTenants int // tenants that are counted, over all limits; 0: 100,000. Others count as one
 }
 
 const (
@@ -89,6 +91,7 @@ type pool struct {
 	left   atomic.Int64                // tokens in the bucket, and 1; 0: not seen in this period
 	shards [shards]shard
 	others tenant // beyond the bound
+	joint  tenant // its cap is that of all small tenants together
 
 	until atomic.Int64 // the caps are in force until then
 	caps  atomic.Pointer[fair.Caps]
@@ -162,8 +165,11 @@ func (s *Store) wait(d *decision.Decision, b *policy.Bound, now limit.Micros) li
 		return 0
 	}
 	t := s.find(p, tenantOf(d))
-	if t == nil {
-		return 0
+	switch {
+	case t == nil:
+		return p.joint.wait(now)
+	case t.small.Load():
+		return max(t.wait(now), p.joint.wait(now))
 	}
 	return t.wait(now)
 }
@@ -239,8 +245,11 @@ func (s *Store) count(d *decision.Decision, b *policy.Bound, status *decision.St
 	case d.Denied():
 		t.elsewhere.Add(b.Cost)
 	default:
-		if t.admitted.Add(b.Cost); p.inForce(now) {
-			t.charge(b.Cost, now)
+		if t.admitted.Add(b.Cost); !p.inForce(now) {
+			return
+		}
+		if t.charge(b.Cost, now); t.small.Load() {
+			p.joint.charge(b.Cost, now)
 		}
 	}
 }

@@ -283,7 +283,7 @@ func TestDecisionsWithSharesAllocateNothing(t *testing.T) {
 	}
 }
 
-func TestTenantsBeyondTheBoundAreCountedTogetherAndNotCapped(t *testing.T) {
+func TestTenantsBeyondTheBoundAreCountedTogether(t *testing.T) {
 	w := newWorld(t, rules{tenants: 2})
 	clients := make([]*client, 4)
 	for i := range clients {

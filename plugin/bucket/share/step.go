@@ -71,6 +71,7 @@ func (s *Store) drop(p *pool) {
 type counted struct {
 	*tenant
 	fair.Demand
+	named bool // in the node's report
 }
 
 // endPeriod ends the period of a pool, and returns the demand per second of all its tenants.
@@ -85,7 +86,7 @@ func (s *Store) endPeriod(p *pool, now limit.Micros) (fair.Report, []counted) {
 	s.endPeriods(p, func(t *tenant, sum demand) {
 		weight := float64(max(t.weight.Load(), 1))
 		d := fair.Demand{Tokens: sum.tokens / seconds, Usable: sum.usable / seconds, Weight: weight}
-		tenants = append(tenants, counted{t, d})
+		tenants = append(tenants, counted{tenant: t, Demand: d})
 	})
 	others := p.others.endPeriod(p.at)
 	p.at = (p.at + 1) % periods
@@ -98,7 +99,8 @@ func (s *Store) endPeriod(p *pool, now limit.Micros) (fair.Report, []counted) {
 	l := p.limit()
 	small := l.Small() / float64(p.nodes())
 	for i := range tenants {
-		if t := &tenants[i]; i < fair.MaxNamed && t.Tokens >= small {
+		t := &tenants[i]
+		if t.named = i < fair.MaxNamed && t.Tokens >= small; t.named {
 			r.Named[t.id] = t.Demand
 		} else {
 			r.Small = r.Small.Plus(t.Demand)
@@ -119,7 +121,7 @@ func (p *pool) nodes() int {
 func (s *Store) exchange(ctx context.Context, p *pool, r *fair.Report, tenants []counted, now limit.Micros) {
 	if s.options.Exchange == nil {
 		p.leads.Store(true)
-		p.setCaps(fair.Merge(p.limit(), []fair.Report{*r}), tenants, now, now+capLife)
+		p.setCaps(fair.Merge(p.limit(), []fair.Report{*r}), r, tenants, now, now+capLife)
 		return
 	}
 	answer, err := s.options.Exchange.ReportDemand(ctx, &p.key, s.options.Node, r.Append(nil))
@@ -143,7 +145,7 @@ func (s *Store) exchange(ctx context.Context, p *pool, r *fair.Report, tenants [
 		s.failed.Add(1)
 		return
 	}
-	p.setCaps(caps, tenants, now, now+limit.Micros(answer.Lasts.Microseconds()))
+	p.setCaps(caps, r, tenants, now, now+limit.Micros(answer.Lasts.Microseconds()))
 }
 
 // divide divides the limit of a pool by the reports of all nodes. A report that it cannot read does not count.
@@ -164,10 +166,9 @@ func (p *pool) limit() fair.Limit {
 	return fair.Limit{Rate: rules.Rate, Capacity: rules.Capacity, Left: -1}
 }
 
-// setCaps sets the caps of all tenants at this node.
-func (p *pool) setCaps(caps fair.Caps, tenants []counted, now, until limit.Micros) {
-	l := p.limit()
-	over := int64(0)
+// setCaps sets the caps of all tenants at this node, and that of its small ones together.
+func (p *pool) setCaps(caps fair.Caps, r *fair.Report, tenants []counted, now, until limit.Micros) {
+	l, over, joint := p.limit(), int64(0), r.Small.Tokens
 	for i := range tenants {
 		t := &tenants[i]
 		if math.IsInf(caps.Level, 1) {
@@ -178,7 +179,12 @@ func (p *pool) setCaps(caps fair.Caps, tenants []counted, now, until limit.Micro
 		if t.setCap(tokens, now); t.Tokens > tokens {
 			over++
 		}
+		shared := t.named && caps.Shared(l, t.Weight)
+		if t.small.Store(!t.named || shared); shared {
+			joint += t.Tokens
+		}
 	}
+	p.joint.setCap(caps.JointAt(l, joint), now)
 	p.over.Store(over)
 	p.caps.Store(&caps)
 	p.until.Store(int64(until))

@@ -22,6 +22,7 @@ type tenant struct {
 	capped    atomic.Int64 // denied by the cap
 	elsewhere atomic.Int64 // denied by other limits
 
+	small     atomic.Bool  // it spends from the joint cap too
 	perSecond atomic.Int64 // the cap in thousandths of tokens; 0: none
 	paidAt    atomic.Int64 // when the cap has paid for all that was charged
 
@@ -120,6 +121,7 @@ func (s *Store) addPool(key *policy.Key, rules *policy.Fair, now limit.Micros) *
 	}
 	p := &pool{key: key.Clone(), ended: now}
 	p.fair.Store(rules)
+	p.others.small.Store(true)
 	for i := range p.shards {
 		p.shards[i].tenants = map[string]*tenant{}
 	}
@@ -146,6 +148,7 @@ func (s *Store) addTenant(p *pool, name string) (t *tenant, added bool) {
 		return &p.others, false
 	}
 	t = &tenant{id: fair.IDOf(name)}
+	t.small.Store(true)
 	in.tenants[strings.Clone(name)] = t
 	return t, true
 }

@@ -56,6 +56,7 @@ type rules struct {
 	spread bool  // the clocks of nodes differ
 
 	defaultTier string // "": essentials
+	weight      int64  // of the tier enterprise; 0: 3
 
 	tenants int  // bound of tenants; 0: the default
 	redis   bool // messages go through Redis, in place of the board
@@ -71,7 +72,7 @@ func newWorld(t testing.TB, r rules) *world {
 		DefaultTier: r.defaultTier,
 		Global: schema.Global{Limits: []schema.Limit{{
 			Name: "all", Scope: schema.ScopeGlobal, Limit: int64(rate), WindowSize: 1, Burst: r.burst, Mode: r.mode,
-			Fair: &schema.Fair{Weights: map[string]int64{"enterprise": 3}},
+			Fair: &schema.Fair{Weights: map[string]int64{"enterprise": cmp.Or(r.weight, 3)}},
 		}}},
 	}
 	if r.own > 0 {
