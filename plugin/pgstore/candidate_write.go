@@ -1,0 +1,323 @@
+package pgstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// The most policies that a candidate changes, and the most tenants that are assigned to it by name: every node holds
+// them beside the active policies.
+const (
+	MaxCandidatePolicies = 10_000
+	MaxCandidateTenants  = 1000
+)
+
+// CreateCandidate opens a candidate that changes nothing yet. Its base are the active policies of this moment. If
+// another one is open, or there was one of this name, it returns a ConflictError.
+func (s *Store) CreateCandidate(ctx context.Context, c Change, name string) (Candidate, int64, error) {
+	return write(ctx, s, "create "+candidateNamed(name), c, func(tx pgx.Tx) (Candidate, error) {
+		if name == "" {
+			return Candidate{}, violated("candidates_name")
+		}
+		former, err := candidateByName(ctx, tx, name)
+		if err == nil {
+			return Candidate{}, &ConflictError{What: candidateNamed(name), Problem: fmt.Sprintf(
+				"there is or was one of this name (%s), and its buckets and counts are kept under it: take another name",
+				former.State)}
+		}
+		if !isMissing(err) {
+			return Candidate{}, err
+		}
+		if open, err := candidateByName(ctx, tx, ""); err == nil {
+			return Candidate{}, &ConflictError{What: candidateNamed(open.Name), Problem: fmt.Sprintf(
+				"it is open since %s, and only one can be: promote or drop it first", open.CreatedAt.UTC().Format(time.RFC3339))}
+		} else if !isMissing(err) {
+			return Candidate{}, err
+		}
+		if _, err := tx.Exec(ctx, `INSERT INTO rate_limiter.candidates (name) VALUES ($1)`, name); err != nil {
+			return Candidate{}, err
+		}
+		return candidateByName(ctx, tx, name)
+	})
+}
+
+// writeCandidate runs do in a transaction that changes an open candidate. If it is not open, it returns a
+// ConflictError.
+func writeCandidate[T any](
+	ctx context.Context, s *Store, doing string, c Change, name string, do func(pgx.Tx, Candidate) (T, error),
+) (T, int64, error) {
+	return write(ctx, s, doing+" "+candidateNamed(name), c, func(tx pgx.Tx) (T, error) {
+		var none T
+		candidate, err := candidateByName(ctx, tx, name)
+		if err == nil && name == "" {
+			err = &InvalidError{Field: "candidate", Problem: "must be given"}
+		}
+		if err == nil {
+			err = candidate.in(CandidateOpen)
+		}
+		if err != nil {
+			return none, err
+		}
+		return do(tx, candidate)
+	})
+}
+
+// in returns a ConflictError unless the candidate has a state.
+func (c Candidate) in(state string) error {
+	if c.State == state {
+		return nil
+	}
+	problem := "it is open: promote it first"
+	if c.State != CandidateOpen {
+		at := c.EndedAt.UTC().Format(time.RFC3339)
+		problem = fmt.Sprintf("%s has %s it at %s: %s", c.EndedBy, endings[c.State], at, c.EndReason)
+	}
+	return &ConflictError{What: candidateNamed(c.Name), Problem: problem}
+}
+
+// endings has the verbs of the states of a candidate that is not open.
+var endings = map[string]string{
+	CandidatePromoted: "promoted", CandidateRolledBack: "rolled back", CandidateDropped: "dropped",
+}
+
+// ReviewCandidate reviews a put of p into a candidate as ReviewPolicy does a write of p, beside the active policies
+// with the changes of the candidate.
+func (s *Store) ReviewCandidate(
+	ctx context.Context, config *policy.Plan, candidate string, p Policy,
+) (Review, error) {
+	r, err := reviewCandidate(ctx, s.pool, config, candidate, p)
+	return r, fail("review "+p.Key().String(), err)
+}
+
+func reviewCandidate(
+	ctx context.Context, q querier, config *policy.Plan, candidate string, p Policy,
+) (Review, error) {
+	changes, err := changesOf(ctx, q, candidate)
+	if err != nil {
+		return Review{}, err
+	}
+	rows, err := rowsToCompare(ctx, q, p)
+	if err != nil {
+		return Review{}, err
+	}
+	if rows != nil {
+		changed := map[PolicyKey]bool{}
+		for i := range changes {
+			changed[canonical(changes[i].Key)] = true
+		}
+		rows = slices.DeleteFunc(rows, func(row Policy) bool { return changed[canonical(row.Key())] })
+		for _, put := range changes.puts() {
+			if put.Key().Namespace == p.Key().Namespace {
+				rows = append(rows, put)
+			}
+		}
+	}
+	return reviewAmong(ctx, q, config, []Policy{p}, rows, []Policy{p})
+}
+
+// PutCandidatePolicy makes a candidate put p in place of the active policy of its key. p is checked as PutPolicy checks
+// it. It returns what the candidate then changes in that policy. If p is as the active policy, the candidate does not
+// change it any more.
+func (s *Store) PutCandidatePolicy(ctx context.Context, c Change, candidate string, p Policy) (Diff, int64, error) {
+	return writeCandidate(ctx, s, "put "+p.Key().String()+" into", c, candidate,
+		func(tx pgx.Tx, of Candidate) (Diff, error) {
+			current, err := activePolicies(ctx, tx, p.Key())
+			if err != nil {
+				return Diff{}, err
+			}
+			d, err := Compare(current, []Policy{p})
+			if err == nil {
+				err = d.try(ctx, tx)
+			}
+			if err != nil {
+				return Diff{}, err
+			}
+			if d.Empty() {
+				err := removeChange(ctx, tx, candidate, p.Key())
+				if isMissing(err) {
+					err = nil // it did not change that policy
+				}
+				return d, err
+			}
+			body, err := json.Marshal(p.withDefaults().Policy)
+			if err != nil {
+				return d, err
+			}
+			return d, of.change(ctx, tx, p.Key(), body)
+		})
+}
+
+// errTried ends a savepoint whose statements have succeeded.
+var errTried = errors.New("tried")
+
+// try writes the changes and takes them back: it returns the error of write.
+func (d Diff) try(ctx context.Context, tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, tx, func(savepoint pgx.Tx) error {
+		if err := d.write(ctx, savepoint); err != nil {
+			return err
+		}
+		return errTried
+	})
+	if errors.Is(err, errTried) {
+		return nil
+	}
+	return err
+}
+
+// DeleteCandidatePolicy makes a candidate delete the active policy of a key, or, if there is none, forget its own. It
+// returns what the candidate then changes in that policy. If neither exists, it returns a NotFoundError.
+func (s *Store) DeleteCandidatePolicy(
+	ctx context.Context, c Change, candidate string, key PolicyKey,
+) (Diff, int64, error) {
+	return writeCandidate(ctx, s, "delete "+key.String()+" in", c, candidate,
+		func(tx pgx.Tx, of Candidate) (Diff, error) {
+			current, err := activePolicies(ctx, tx, key.withDefaults())
+			if err != nil {
+				return Diff{}, err
+			}
+			if len(current) == 0 {
+				err := removeChange(ctx, tx, candidate, key)
+				if isMissing(err) {
+					err = &NotFoundError{key.String()}
+				}
+				return Diff{}, err
+			}
+			return Diff{Delete: current}, of.change(ctx, tx, current[0].Key(), nil)
+		})
+}
+
+// UndoCandidatePolicy makes a candidate leave the policy of a key as it is. It returns a NotFoundError if the candidate
+// does not change that policy.
+func (s *Store) UndoCandidatePolicy(ctx context.Context, c Change, candidate string, key PolicyKey) (int64, error) {
+	_, version, err := writeCandidate(ctx, s, "undo "+key.String()+" in", c, candidate,
+		func(tx pgx.Tx, _ Candidate) (none noResult, err error) {
+			return none, removeChange(ctx, tx, candidate, key)
+		})
+	return version, err
+}
+
+// change makes the candidate put a policy, or delete it if body is nil.
+func (c Candidate) change(ctx context.Context, tx pgx.Tx, key PolicyKey, body []byte) error {
+	if c.Policies >= MaxCandidatePolicies {
+		return &ConflictError{What: candidateNamed(c.Name), Problem: fmt.Sprintf(
+			"it changes %d policies already, which is the most: promote it, and go on in another one", c.Policies)}
+	}
+	_, err := tx.Exec(ctx, `INSERT INTO rate_limiter.candidate_policies
+			(candidate, namespace, name, tier, tenant, endpoint, body) VALUES ($1, $2, $3, $4, $5, $6, $7)
+		ON CONFLICT (candidate, tenant, name, tier, rate_limiter.canonical_endpoint(endpoint), namespace)
+		DO UPDATE SET endpoint = excluded.endpoint, body = excluded.body`,
+		c.Name, key.Namespace, key.Name, key.Tier, key.Tenant, key.Endpoint, body)
+	return err
+}
+
+// removeChange removes the change of a policy from a candidate, or returns a NotFoundError.
+func removeChange(ctx context.Context, tx pgx.Tx, candidate string, key PolicyKey) error {
+	key = key.withDefaults()
+	return deleteOne(ctx, tx, fmt.Sprintf("a change of %s in %s", key, candidateNamed(candidate)),
+		`DELETE FROM rate_limiter.candidate_policies
+		WHERE candidate = $1 AND tenant = $2 AND name = $3 AND tier = $4 AND namespace = $5
+		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($6)`,
+		candidate, key.Tenant, key.Name, key.Tier, key.Namespace, key.Endpoint)
+}
+
+// Assignment changes for which tenants a candidate is enforced.
+type Assignment struct {
+	Percent *int64   // of all tenants; nil: as before
+	Add     []string // tenants
+	Remove  []string // tenants that were added; it does not exclude them from the percentage
+}
+
+func (a Assignment) check() error {
+	if a.Percent == nil && len(a.Add)+len(a.Remove) == 0 {
+		return &InvalidError{Field: "percent", Problem: "must be given, or else tenants to assign or to remove"}
+	}
+	if a.Percent != nil && (*a.Percent < 0 || *a.Percent > 100) {
+		return violated("candidates_percent")
+	}
+	for _, tenant := range a.Add {
+		if tenant == "" || len(tenant) > 128 {
+			return violated("candidate_tenants_tenant")
+		}
+	}
+	return nil
+}
+
+// violated returns the fault of a CHECK.
+func violated(constraint string) error {
+	fault := constraints[constraint]
+	return &fault
+}
+
+// AssignCandidate changes for which tenants a candidate is enforced.
+func (s *Store) AssignCandidate(
+	ctx context.Context, c Change, candidate string, a Assignment,
+) (Candidate, int64, error) {
+	if err := a.check(); err != nil {
+		return Candidate{}, 0, err
+	}
+	return writeCandidate(ctx, s, "assign tenants to", c, candidate, func(tx pgx.Tx, of Candidate) (Candidate, error) {
+		for _, tenant := range a.Remove {
+			err := deleteOne(ctx, tx, fmt.Sprintf("an assignment of tenant %s to %s", tenant, candidateNamed(candidate)),
+				`DELETE FROM rate_limiter.candidate_tenants WHERE candidate = $1 AND tenant = $2`, candidate, tenant)
+			if err != nil {
+				return of, err
+			}
+		}
+		if _, err := tx.Exec(ctx, `INSERT INTO rate_limiter.candidate_tenants (candidate, tenant)
+			SELECT $1, tenant FROM unnest($2::text[]) tenant ON CONFLICT DO NOTHING`, candidate, a.Add); err != nil {
+			return of, err
+		}
+		if a.Percent != nil {
+			_, err := tx.Exec(ctx, `UPDATE rate_limiter.candidates SET percent = $2 WHERE name = $1`, candidate, *a.Percent)
+			if err != nil {
+				return of, err
+			}
+		}
+		of, err := candidateByName(ctx, tx, candidate)
+		if n := len(of.Tenants); err == nil && n > MaxCandidateTenants {
+			err = &ConflictError{What: candidateNamed(candidate), Problem: fmt.Sprintf(
+				"it would have %d tenants by name, and can have %d: use a percentage", n, MaxCandidateTenants)}
+		}
+		return of, err
+	})
+}
+
+// AssignmentWarnings returns what an operator should check of assigned tenants: that the database has nothing about
+// one.
+func (s *Store) AssignmentWarnings(ctx context.Context, a Assignment) ([]string, error) {
+	type row struct{ Tenant string }
+	unknown, err := collect[row](ctx, s.pool, `SELECT DISTINCT a.tenant FROM unnest($1::text[]) a(tenant)
+		WHERE NOT EXISTS (SELECT FROM rate_limiter.tenants t WHERE t.id = a.tenant)
+		AND NOT EXISTS (SELECT FROM rate_limiter.policies p WHERE p.tenant = a.tenant)
+		AND NOT EXISTS (SELECT FROM rate_limiter.overrides o WHERE o.tenant = a.tenant)
+		AND NOT EXISTS (SELECT FROM rate_limiter.usage_names u WHERE u.name = a.tenant) ORDER BY 1`, a.Add)
+	var warnings []string
+	for _, r := range unknown {
+		warnings = append(warnings, fmt.Sprintf("the database has nothing about tenant %q, not even usage: "+
+			"unless its requests come yet, this assigns no request", r.Tenant))
+	}
+	return warnings, fail("find tenants", err)
+}
+
+// DropCandidate ends a candidate without an effect.
+func (s *Store) DropCandidate(ctx context.Context, c Change, name string) (Candidate, int64, error) {
+	return writeCandidate(ctx, s, "drop", c, name, func(tx pgx.Tx, of Candidate) (Candidate, error) {
+		return of.end(ctx, tx, CandidateDropped)
+	})
+}
+
+// end gives the candidate its next state.
+func (c Candidate) end(ctx context.Context, tx pgx.Tx, state string) (Candidate, error) {
+	if _, err := tx.Exec(ctx, `UPDATE rate_limiter.candidates SET state = $2 WHERE name = $1`, c.Name, state); err != nil {
+		return c, err
+	}
+	return candidateByName(ctx, tx, c.Name)
+}
