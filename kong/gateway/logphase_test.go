@@ -265,7 +265,7 @@ func TestALogEventThatIsLostIsReplayedOnlySoLong(t *testing.T) {
 	info.Phases = []string{logPhase}
 	log := &logLines{}
 	g, err := New(Options{
-		Config: deckConfig(t, oneRoute), replayFor: 30 * time.Millisecond, Log: log.logger(),
+		Config: deckConfig(t, oneRoute), replayFor: time.Millisecond, Log: log.logger(),
 		Servers: []PluginServer{{Info: info, Socket: fake.socket()}},
 	})
 	if err != nil {

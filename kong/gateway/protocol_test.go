@@ -241,7 +241,7 @@ func TestALostInstanceIsStartedAnewAndTheEventReplayed(t *testing.T) {
 func TestReplaysEndWithA500(t *testing.T) {
 	fake := newFakePlugin(t, (*fakeEvent).lose)
 	g := start(t, Options{
-		Config: deckConfig(t, oneRoute), replayFor: 30 * time.Millisecond,
+		Config: deckConfig(t, oneRoute), replayFor: time.Millisecond,
 		Servers: []PluginServer{{Info: recInfo(t), Socket: fake.socket()}},
 	})
 	if got := send(t, g, "GET / HTTP/1.1"); got.status != 500 || g.Counters().Replays() == 0 {

@@ -65,7 +65,7 @@ func (w *worker) run(phase string, config *instanceConfig, x *exchange, forgetIn
 			return nil
 		case !errors.Is(err, errClosed):
 			return err
-		case !time.Now().Before(deadline):
+		case replayed && !time.Now().Before(deadline):
 			return fmt.Errorf("replayed for %s: %w", w.options.replayFor, err)
 		}
 		forgetInstances(config.plugin)

@@ -45,12 +45,16 @@ func (c *client) awaitReady(ctx context.Context, within time.Duration) error {
 	const inARow, pause = 20, 50 * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+	var fault error // of the last try that was not ended by the time limit
 	for good := 0; good < inARow; {
 		if err := c.try(ctx); err != nil {
 			good = 0
+			if fault == nil || ctx.Err() == nil {
+				fault = err
+			}
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("the route is not ready: %w", err)
+				return fmt.Errorf("the route is not ready: %w", fault)
 			case <-time.After(pause):
 			}
 			continue

@@ -68,16 +68,22 @@ func TestEveryRouteOfTheStandInIsMeasured(t *testing.T) {
 	if status := run(t.Context(), args, &stdout, &stderr); status != 0 {
 		t.Fatalf("status %d\n%s%s", status, &stdout, &stderr)
 	}
-	table := stdout.String()
+	table, kongCPU := stdout.String(), 0 // the rows with CPU time of Kong: the system counts it in steps of 10 ms
 	for _, title := range []string{
 		"no limiter", "no-op Go plugin (floor)",
 		"ours, 4 limits, in memory", "ours, 4 limits, leased", "ours, 4 limits, exact",
 		"denial: bare exit (floor)", "denial: ours, in memory", "denial: ours, remembered",
 	} {
 		row := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(title) + strings.Repeat(` +\| ([\d.]+)`, 5) + ` +\|`)
-		if cells := row.FindStringSubmatch(table); cells == nil || cells[1] == "0" || cells[4] == "0.0" {
+		cells := row.FindStringSubmatch(table)
+		if cells == nil || cells[1] == "0" {
 			t.Errorf("no figures of %q in\n%s", title, table)
+		} else if cells[4] != "0.0" {
+			kongCPU++
 		}
+	}
+	if kongCPU == 0 {
+		t.Errorf("no CPU time of Kong in\n%s", table)
 	}
 	if !strings.Contains(stderr.String(), "kong-local is left out: the stand-in does not have Kong's own plugins") {
 		t.Errorf("rows are left out without a reason: %s", &stderr)
@@ -260,7 +266,7 @@ func TestATurnHasAtLeastOneRequestOfEachConnection(t *testing.T) {
 func TestRoutesAreRemovedAfterAFailure(t *testing.T) {
 	k := newKong()
 	k.broken = true
-	status, _, stderr := benchOf(t, k, "-ready-within", "200ms")
+	status, _, stderr := benchOf(t, k, "-ready-within", "1s")
 	if status != 1 || !strings.Contains(stderr, "none: the route is not ready: status 500, want 200") {
 		t.Errorf("status %d: %s", status, stderr)
 	}
