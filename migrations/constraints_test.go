@@ -242,6 +242,9 @@ var bad = map[string][]row{
 	"overrides_expires_at_missing":   {{"expires_at": nil}},
 	"overrides_expires_at_permanent": {{"permanent": true}},
 	"overrides_source":               {{"source": "ann"}},
+	"overrides_starts_at":            {{"starts_at": "-infinity", "source": "scheduled"}},
+	"overrides_starts_at_end":        {{"starts_at": "2100-01-01", "source": "scheduled"}},
+	"overrides_starts_at_source":     {{"starts_at": "2099-01-01"}, {"source": "scheduled"}},
 
 	"tokens_name":        {{"name": ""}, {"name": "a b"}, {"name": "a:b"}, {"name": strings.Repeat("x", 65)}},
 	"tokens_hash":        {{"hash": "secret"}},

@@ -18,6 +18,7 @@ const (
 // Values of Override.Source.
 const (
 	SourceCommercial = "commercial" // agreed with the tenant
+	SourceScheduled  = "scheduled"  // the same, and it begins at StartsAt
 	SourceDetector   = "detector"   // a penalty, which applies after the commercial ones
 )
 
@@ -77,14 +78,21 @@ type Override struct {
 	// Who made the override. Default: the actor of the change.
 	Author string `json:"author,omitempty" kong:"required,len_max=256" kong_err:"must be given, in at most 256 bytes"`
 
+	// When the override begins, such as on a launch day. Default: at once.
+	StartsAt time.Time `json:"starts_at,omitzero" kong_err:"must be a time before the end, from 1970 to 9999"`
+
 	// When the override ends. Give either this or permanent.
 	ExpiresAt time.Time `json:"expires_at,omitzero" kong_err:"must be in the future"`
 
 	// The override never ends. Give either this or an end.
 	Permanent bool `json:"permanent,omitempty"`
 
-	// Either commercial, or detector for a penalty, which applies after the commercial ones. Default: commercial.
-	Source string `json:"source,omitempty" kong:"one_of=commercial|detector" default:"commercial"`
+	// Either commercial, or detector for a penalty, which applies after the commercial ones. A commercial override with
+	// starts_at is scheduled. Default: commercial, or scheduled with starts_at.
+	//
+	// A node of an older release does not read starts_at, and would enforce the override at once. It leaves out a row of a
+	// source that it does not have.
+	Source string `json:"source,omitempty" kong:"one_of=commercial|detector|scheduled"`
 
 	// The note that the tenant sees, at most 1024 bytes without control characters. Default: nothing.
 	PublicNote string `json:"public_note,omitempty" kong:"as=Policy.public_note" unit:"text" example:"Agreed until the end of the year."`
@@ -113,14 +121,20 @@ func (o Override) Subject() string {
 func (o Override) Faults(checks ...func(Override) error) []Fault {
 	var own []Fault
 	writable := o
-	if o.ExpiresAt.UTC().Year() > 9999 { // which JSON cannot write
+	if o.ExpiresAt.UTC().Year() > maxYear {
 		writable.ExpiresAt = time.Time{}
-		own = []Fault{{"expires_at", overrideField("expires_at").Must()}}
+		own = append(own, Fault{"expires_at", overrideField("expires_at").Must()})
+	}
+	if year := o.StartsAt.UTC().Year(); year > maxYear || year < 0 {
+		writable.StartsAt = time.Time{}
 	}
 	own = append(o.Conflicts(), own...)
 	return overrideModel().faults(writable,
 		append([]func(Override) error{func(Override) error { return asError(own) }}, checks...)...)
 }
+
+// maxYear is the last year that JSON can write.
+const maxYear = 9999
 
 // Conflicts returns what is wrong with the fields of o beside each other, with those that are there and empty, and with
 // those that no request can match. It does without what Faults costs.
@@ -137,11 +151,20 @@ func (o Override) Conflicts() []Fault {
 			faults = append(faults, Fault{text.name, overrideField(text.name).Must()})
 		}
 	}
+	faults = append(faults, o.startFaults()...)
 	faults = append(faults, o.endFaults()...)
 	if o.Source == SourceDetector && (o.Kind == KindExempt || o.Kind == KindCustomLimit || o.Factor >= 1000) {
 		faults = append(faults, Fault{"source", "must not be detector: a detector may only ban, or scale down by a factor below 1"})
 	}
 	return faults
+}
+
+// OwnSource returns the source of an override that people make: scheduled if it has a start, else commercial.
+func (o Override) OwnSource() string {
+	if o.StartsAt.IsZero() {
+		return SourceCommercial
+	}
+	return SourceScheduled
 }
 
 var overrideKinds = [...]string{KindCustomLimit, KindMultiplier, KindBan, KindExempt}
@@ -233,6 +256,21 @@ func (o Override) numberFaults() []Fault {
 		}
 	}
 	return faults
+}
+
+func (o Override) startFaults() []Fault {
+	switch hasStart := !o.StartsAt.IsZero(); {
+	case hasStart && (o.StartsAt.UnixMicro() <= 0 || o.StartsAt.UTC().Year() > maxYear),
+		hasStart && !o.ExpiresAt.IsZero() && !o.StartsAt.Before(o.ExpiresAt):
+		return []Fault{{"starts_at", overrideField("starts_at").Must()}}
+	case hasStart && o.Source == SourceDetector:
+		return []Fault{{"starts_at", "must be left out of a detector's penalty, which begins at once"}}
+	case hasStart && o.Source != SourceScheduled && o.Source != "":
+		return []Fault{{"source", "must be scheduled beside starts_at, or left out"}}
+	case !hasStart && o.Source == SourceScheduled:
+		return []Fault{{"starts_at", "is required for source scheduled"}}
+	}
+	return nil
 }
 
 func (o Override) endFaults() []Fault {

@@ -42,6 +42,7 @@ var fieldsOfOverride = []Field[Override]{
 	{Name: "factor", Unit: "thousandths", Example: "1.5", in: func(row *Override) any { return &row.Factor }},
 	{Name: "reason", Example: "launch week", in: func(row *Override) any { return &row.Reason }},
 	{Name: "author", in: func(row *Override) any { return &row.Author }},
+	{Name: "starts_at", in: func(row *Override) any { return &row.StartsAt }},
 	{Name: "expires_at", in: func(row *Override) any { return &row.ExpiresAt }},
 	{Name: "permanent", in: func(row *Override) any { return &row.Permanent }},
 	{Name: "source", in: func(row *Override) any { return &row.Source }},

@@ -120,6 +120,30 @@ func TestAnOverrideIsEnforcedAndEndsAtItsInstant(t *testing.T) {
 	}
 }
 
+func TestAnOverrideBeginsAtItsStartAlsoWithoutPostgres(t *testing.T) {
+	t.Parallel()
+	g := govern(t)
+	g.override("kind, source, tenant, policy, \"limit\", starts_at, expires_at", `'custom_limit', 'scheduled', 'acme', 'hour',
+		500, clock_timestamp() + interval '1 h', clock_timestamp() + interval '2 h'`)
+	g.awaitEnforced()
+	if got := g.limitOf("alice"); got != "5" {
+		t.Fatalf("an hour before the start the limit is %q, want 5", got)
+	}
+	begun := time.Now()
+	g.write(`BEGIN; SET LOCAL rate_limiter.reason = 'sooner';
+		UPDATE rate_limiter.overrides SET starts_at = clock_timestamp() + interval '3 s'; COMMIT`)
+	g.awaitEnforced()
+	version := g.number("rate_limiter_snapshot_version")
+	g.server.Stop(t)
+	await(t, "the override has begun", func() bool { return g.limitOf("alice") == "500" })
+	if took := time.Since(begun); took < 3*time.Second {
+		t.Errorf("an override that starts in three seconds began after %v", took)
+	}
+	if now := g.number("rate_limiter_snapshot_version"); now != version {
+		t.Errorf("it began with version %g, want %g, that of the change", now, version)
+	}
+}
+
 func TestABannedTenantReadsItsBanAndRetryAfter(t *testing.T) {
 	t.Parallel()
 	g := govern(t)

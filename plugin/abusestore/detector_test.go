@@ -96,6 +96,8 @@ func TestExemptTenantsAreOnNoStep(t *testing.T) {
 	w.exec(`INSERT INTO rate_limiter.tenants (id, tier) VALUES ('own', 'internal'), ('gold', 'gold')`)
 	w.exec(`INSERT INTO rate_limiter.overrides (kind, tenant, endpoint, reason, author, permanent) VALUES
 		('exempt', 'partner', '', 'contract', 'ann', true), ('exempt', 'hook', 'GET /h', 'webhook', 'ann', true)`)
+	w.exec(`INSERT INTO rate_limiter.overrides (kind, tenant, reason, author, permanent, starts_at, source) VALUES
+		('exempt', 'gold', 'contract from 2099 on', 'ann', true, '2099-01-01', 'scheduled')`)
 	for _, name := range []string{"own", "gold", "partner", "hook"} {
 		w.past(name, repeat(29, scraped)...)
 	}
@@ -106,7 +108,7 @@ func TestExemptTenantsAreOnNoStep(t *testing.T) {
 		}
 	}
 	own := w.text(`SELECT string_agg(reason, ', ' ORDER BY id) FROM rate_limiter.overrides WHERE author = 'ann'`)
-	if got := own; got != "contract, webhook" {
+	if got := own; got != "contract, webhook, contract from 2099 on" {
 		t.Errorf("the operator's overrides are %q", got)
 	}
 }

@@ -210,7 +210,8 @@ func (d *Detector) readExemptions(ctx context.Context, tx pgx.Tx, _ time.Time, a
 	}
 	rows, err := tx.Query(ctx, `SELECT id, true FROM rate_limiter.tenants WHERE id = ANY ($1) AND tier = ANY ($2)
 		UNION ALL SELECT tenant, "user" = '' AND endpoint = '' AND credential = '' AND ip = '' FROM rate_limiter.overrides
-		WHERE tenant = ANY ($1) AND kind = 'exempt' AND (permanent OR expires_at > clock_timestamp())`,
+		WHERE tenant = ANY ($1) AND kind = 'exempt' AND (permanent OR expires_at > clock_timestamp())
+			AND (starts_at IS NULL OR starts_at <= clock_timestamp())`,
 		names, d.options.ExemptTiers)
 	if err != nil {
 		return fmt.Errorf("read exemptions: %w", err)

@@ -16,15 +16,20 @@ var explainCommand = &command{
 	brief: "show which limits apply to a request, and why",
 	about: `It shows the policies and overrides that matched, and which of them won. The plugin's config is read from a
 decK file; policies and overrides from the database, or from a node's snapshot file with --snapshot. --config-only
-uses the config alone. Nothing is spent.
+uses the config alone. Nothing is spent. With --at, it shows what applies at another time: overrides begin and expire.
 
   ratelimit explain --config kong.yml --tenant acme --user u_42 --endpoint "POST /records/{id}"`,
 	define: func(c *call) action {
 		config, request := c.configFlag(), c.requestFlag()
 		rows := c.rowsFlag()
+		var at instantFlag
+		c.flags.Var(&at, "at", "what applies at this `time`, such as 2026-01-31T12:00:00Z (default: now)")
 		c.outputFlag()
 		return func(ctx context.Context) error {
-			return c.explain(ctx, config, request, rows)
+			if at.at.IsZero() {
+				at.at = c.now()
+			}
+			return c.explain(ctx, config, request, rows, limit.Micros(at.at.UnixMicro()))
 		}
 	},
 }
@@ -38,7 +43,9 @@ type explanation struct {
 	Faults []policy.Fault `json:"faults,omitempty"` // rows that do not compile
 }
 
-func (c *call) explain(ctx context.Context, f *configFlags, r *requestFlags, from *rowsFlags) error {
+func (c *call) explain(
+	ctx context.Context, f *configFlags, r *requestFlags, from *rowsFlags, at limit.Micros,
+) error {
 	config, snapshot, err := c.load(f)
 	if err != nil {
 		return err
@@ -51,7 +58,7 @@ func (c *call) explain(ctx context.Context, f *configFlags, r *requestFlags, fro
 	if err != nil {
 		return err
 	}
-	e.Explanation = snapshot.Explain(&id, limit.Micros(c.now().UnixMicro()))
+	e.Explanation = snapshot.Explain(&id, at)
 	if e.ExemptBy == "" {
 		e.Denied = denialOf(&id)
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,14 +22,24 @@ var overrideCommands = []*command{
 			c.flags.StringVar(&f.IP, "ip", "", "only overrides of this `address`")
 			c.flags.StringVar(&f.Tag, "tag", "", "only exemptions of this `tag` of consumers")
 			c.flags.StringVar(&f.Kind, "kind", "", "only overrides of this `kind`: ban, exempt, custom_limit or multiplier")
-			c.flags.StringVar(&f.Source, "source", "", "only overrides of this `source`: commercial or detector")
-			c.flags.BoolVar(&f.InForce, "in-force", false, "only overrides that have not expired")
+			c.flags.StringVar(&f.Source, "source", "", "only overrides of this `source`: commercial, scheduled or detector")
+			c.flags.Func("state", "only overrides of this `state`: scheduled, in_force or ended", func(text string) error {
+				f.State = text
+				return oneOf(text, pgstore.OverrideStates)
+			})
+			inForce := c.flags.Bool("in-force", false, "only overrides in force: the same as --state in_force")
 			ended := c.flags.Bool("ended", false, "list the history of ended overrides instead")
 			c.afterFlag(&f.After)
 			c.pageFlag(&f.Max)
 			c.check(func() error {
-				if *ended && f.InForce {
-					return wrong("use either --ended or --in-force, not both")
+				switch {
+				case *inForce && f.State != "":
+					return wrong("use either --state or --in-force, not both")
+				case *inForce:
+					f.State = pgstore.StateInForce
+				}
+				if *ended && f.State != "" {
+					return wrong("use only one of --ended, --in-force and --state")
 				}
 				return nil
 			})
@@ -52,18 +63,21 @@ endpoint of all tenants; it may add an endpoint to a tag or an address. Kinds:
   custom_limit  replace the numbers of the policy given by --policy
   multiplier    scale all limits of the subject, or only those of --policy
 
-One of --expires-in, --expires-at and --permanent is required.
+One of --expires-in, --expires-at and --permanent is required. With --starts-at, nodes enforce the override from that
+time on, without another change. Overrides of one kind may overlap if they start at different times: the last to start
+applies.
 
   ratelimit override add --kind multiplier --factor 2 --tenant acme --expires-in 7d --reason "migration weekend"`,
 		define: func(c *call) action {
 			o, config := c.overrideFlags(), c.knownConfigFlag()
+			c.startFlags(o)
 			c.expiryFlags(o)
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
 				row, version, err := s.AddOverride(ctx, by, *o)
 				if err == nil {
 					c.warnOfWrite(s.OverrideWarnings(ctx, config.plan, row))
 				}
-				return written{What: "added " + row.String() + ", " + untilText(row), Version: version, Row: row}, err
+				return written{What: "added " + row.String() + ", " + timesText(row), Version: version, Row: row}, err
 			})
 		},
 	},
@@ -86,8 +100,9 @@ One of --expires-in, --expires-at and --permanent is required.
 // overrideFlags defines an override but its end.
 func (c *call) overrideFlags() *pgstore.Override {
 	o := new(pgstore.Override)
-	// The reason and the author are the change's; expiryFlags define the end.
-	fields := schema.FieldsWithout(schema.OverrideFields(), "reason", "author", "expires_at", "permanent", "source")
+	// The reason and the author are the change's; startFlags and expiryFlags define the start and the end.
+	fields := schema.FieldsWithout(schema.OverrideFields(),
+		"reason", "author", "starts_at", "expires_at", "permanent", "source")
 	for i := range fields {
 		fieldFlag(c, &fields[i], &o.Override)
 	}
@@ -101,13 +116,27 @@ func (c *call) overrideFlags() *pgstore.Override {
 	return o
 }
 
-// expiryFlags defines when an override ends; exactly one of them must be given.
+// startFlags defines when an override begins.
+func (c *call) startFlags(o *pgstore.Override) {
+	var at instantFlag
+	c.flags.Var(&at, "starts-at", "begin at this `time`, such as 2026-01-31T12:00:00Z (default: at once)")
+	c.flags.Var(&at, "from", "another spelling of --starts-at `time`")
+	c.check(func() error {
+		if c.given("starts-at") && c.given("from") {
+			return wrong("use either --starts-at or --from, not both")
+		}
+		o.StartsAt = at.at
+		return nil
+	})
+}
+
+// expiryFlags defines when an override ends; exactly one of them must be given. startFlags comes before it.
 func (c *call) expiryFlags(o *pgstore.Override) {
 	var (
 		in spanFlag
 		at instantFlag
 	)
-	c.flags.Var(&in, "expires-in", "expire after this `duration`, such as 90m, 2h or 7d (uses this machine's clock)")
+	c.flags.Var(&in, "expires-in", "expire this `duration` after the start, such as 90m, 2h or 7d (without --starts-at by this machine's clock)")
 	c.flags.Var(&at, "expires-at", "expire at this `time`, such as 2026-01-31T12:00:00Z")
 	permanent := c.flags.Bool("permanent", false, "never expire: stay in force until ended by override end")
 	c.check(func() error {
@@ -121,7 +150,11 @@ func (c *call) expiryFlags(o *pgstore.Override) {
 		case len(given) > 1:
 			return wrong("use only one of %s", strings.Join(given, " and "))
 		case in.length > 0:
-			o.ExpiresAt = c.now().Add(in.length)
+			from := c.now()
+			if !o.StartsAt.IsZero() {
+				from = o.StartsAt
+			}
+			o.ExpiresAt = from.Add(in.length)
 		case !at.at.IsZero():
 			o.ExpiresAt = at.at
 		case *permanent:
@@ -136,14 +169,15 @@ func (c *call) expiryFlags(o *pgstore.Override) {
 // overrideList and endedList are how overrides are shown: those that hold or have expired, and those of the history.
 var (
 	overrideList = listing[pgstore.Override]{
-		"ID|KIND|SUBJECT|CHANGE|EXPIRES|SOURCE|AUTHOR|REASON",
+		"ID|KIND|SUBJECT|CHANGE|STATE|STARTS|EXPIRES|SOURCE|AUTHOR|REASON",
 		func(o pgstore.Override) []any {
 			expires := any(o.ExpiresAt)
 			if o.Permanent {
 				expires = "never"
 			}
 			return []any{
-				o.ID, kindCell(o.Kind), o.Subject(), changeText(o.Override), expires, o.Source, o.Author, o.Reason,
+				o.ID, kindCell(o.Kind), o.Subject(), changeText(o.Override), strings.ReplaceAll(o.State, "_", " "),
+				o.StartsAt, expires, o.Source, o.Author, o.Reason,
 			}
 		},
 	}
@@ -165,11 +199,24 @@ var (
 	}
 )
 
-func untilText(o pgstore.Override) string {
-	if o.Permanent {
-		return "permanently"
+// timesText returns when an override begins and ends.
+func timesText(o pgstore.Override) string {
+	text := ""
+	if !o.StartsAt.IsZero() {
+		text = "from " + o.StartsAt.UTC().Format(time.RFC3339) + " "
 	}
-	return "until " + o.ExpiresAt.UTC().Format(time.RFC3339)
+	if o.Permanent {
+		return text + "permanently"
+	}
+	return text + "until " + o.ExpiresAt.UTC().Format(time.RFC3339)
+}
+
+// oneOf returns an error unless a text is one of a list.
+func oneOf(text string, list []string) error {
+	if slices.Contains(list, text) {
+		return nil
+	}
+	return fmt.Errorf("must be one of %s", strings.Join(list, ", "))
 }
 
 // changeText returns what an override does to limits; "" for a ban and an exemption.

@@ -17,7 +17,7 @@ func (w *inForceReport) listOverrides() {
 		}
 		w.inList[o.ID] = true
 		item := OverrideInForce{
-			ID: o.ID, Kind: o.Kind, Target: x.Target, Endpoint: o.Endpoint, Until: o.ExpiresAt,
+			ID: o.ID, Kind: o.Kind, Target: x.Target, Endpoint: o.Endpoint, From: o.StartsAt, Until: o.ExpiresAt,
 			Reason: o.Reason, Author: o.Author, PublicNote: o.PublicNote,
 		}
 		if w.view.tenant {

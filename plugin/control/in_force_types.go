@@ -7,7 +7,7 @@ type InForce struct {
 	Org       string    `json:"org_id"`
 	Namespace string    `json:"namespace"`
 	Version   int64     `json:"policy_version,omitempty" doc:"The version of the database's policies that is in force; absent: there are none."`
-	At        time.Time `json:"at"                       doc:"The time that this describes: overrides expire."`
+	At        time.Time `json:"at"                       doc:"The time that this describes: overrides begin and expire."`
 	Tier      string    `json:"tier"`
 	TierFrom  string    `json:"tier_from"                doc:"row, query or default, and why a tier named elsewhere does not apply."`
 	Summary   string    `json:"summary"                  doc:"A summary in one sentence."`
@@ -78,6 +78,7 @@ type OverrideInForce struct {
 	Kind     string    `json:"kind"               enum:"custom_limit,multiplier,ban,exempt"`
 	Target   string    `json:"target"                                                       doc:"What it is on."                                    example:"tenant"`
 	Endpoint string    `json:"endpoint,omitempty"`
+	From     time.Time `json:"from,omitzero"                                                doc:"Absent: it began when it was made."`
 	Until    time.Time `json:"until,omitzero"                                               doc:"Absent: it is permanent."`
 	Reason   string    `json:"reason,omitempty"                                             doc:"Absent for the token of an org, as the author is."`
 	Author   string    `json:"author,omitempty"`

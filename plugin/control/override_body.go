@@ -25,6 +25,7 @@ type Override struct {
 	schema.Override // without a tenant
 
 	Factor    *factor   `json:"factor,omitempty"`
+	State     string    `json:"state" enum:"scheduled,in_force,ended" doc:"By the clock of the database."`
 	CreatedAt time.Time `json:"created_at"`
 	Revision  int64     `json:"revision"`
 }
@@ -34,8 +35,9 @@ func (Override) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	delete(s.Properties, "tenant")
 	describeFields(s, schema.FieldsWithout(schema.OverrideFields(), "tenant"))
 	s.Properties["kind"].Enum = enumOf("kind")
-	s.Required = []string{"id", "kind", "source", "created_at", "revision"}
+	s.Required = []string{"id", "kind", "source", "state", "created_at", "revision"}
 	redescribe(s.Properties["reason"], "Absent for the token of an org, as the author is.")
+	s.Properties["starts_at"].Description = "When the override begins. Absent: it began when it was made."
 	s.Properties["expires_at"].Description = "When the override ends. Absent: it is permanent."
 	return s
 }
@@ -49,7 +51,9 @@ func enumOf(field string) (values []any) {
 }
 
 func overrideOf(o pgstore.Override) Override {
-	out := Override{ID: o.ID, Org: o.Tenant, Override: o.Override, CreatedAt: o.CreatedAt, Revision: o.Revision}
+	out := Override{
+		ID: o.ID, Org: o.Tenant, Override: o.Override, State: o.State, CreatedAt: o.CreatedAt, Revision: o.Revision,
+	}
 	out.Tenant = ""
 	if o.Factor != 0 {
 		out.Factor = new(factor(o.Factor))
@@ -125,7 +129,7 @@ type overrideBody struct {
 
 	Factor    *factor `json:"factor,omitempty"`
 	Window    string  `json:"window,omitempty"     doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d." maxLength:"32"`
-	ExpiresIn string  `json:"expires_in,omitempty" doc:"Another spelling of expires_at, as a duration: 30m, 12h, 7d."     maxLength:"32" example:"7d"`
+	ExpiresIn string  `json:"expires_in,omitempty" doc:"Another spelling of expires_at, as a duration from the start: 30m, 12h, 7d." maxLength:"32" example:"7d"`
 
 	zeros   []string // the numbers of the override that were given as 0, which the fields have as absent
 	empties []string // the texts that were given as "", likewise
@@ -233,6 +237,9 @@ func (b *overrideBody) override(org string, now time.Time) (pgstore.Override, er
 		d, err := parseDuration(b.ExpiresIn)
 		if err != nil {
 			return o, err
+		}
+		if !o.StartsAt.IsZero() {
+			now = o.StartsAt
 		}
 		o.ExpiresAt = now.Add(d).Truncate(time.Microsecond)
 	}

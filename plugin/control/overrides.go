@@ -58,7 +58,8 @@ type listOverridesInput struct {
 	Credential string `query:"credential" maxLength:"128"`
 	IP         string `query:"ip"         maxLength:"64"`
 	Kind       string `query:"kind"                       enum:"custom_limit,multiplier,ban,exempt"`
-	Source     string `query:"source"                     enum:"commercial,detector"`
+	Source     string `query:"source"                     enum:"commercial,detector,scheduled"`
+	State      string `query:"state"                      enum:"scheduled,in_force,ended"               doc:"Only those that have not begun, are in force, or have expired and are not in the history yet."`
 	Expired    bool   `query:"expired"                                                              doc:"Include overrides that have expired and are not in the history yet."`
 }
 
@@ -67,7 +68,7 @@ type listOverridesOutput struct{ Body Page[Override] }
 func (s *Server) listOverrides(ctx context.Context, in *listOverridesInput) (*listOverridesOutput, error) {
 	return s.overridesPage(ctx, &in.Paging, pgstore.OverrideFilter{
 		Tenant: in.Org, User: in.User, Credential: in.Credential, IP: in.IP, Kind: in.Kind, Source: in.Source,
-		InForce: !in.Expired,
+		State: in.State, NotEnded: !in.Expired && in.State == "",
 	})
 }
 

@@ -44,7 +44,8 @@ type listGeneralOverridesInput struct {
 	Tag        string `query:"tag"        maxLength:"128"`
 	Endpoint   string `query:"endpoint"   maxLength:"1024"`
 	Kind       string `query:"kind"                        enum:"custom_limit,multiplier,ban,exempt"`
-	Source     string `query:"source"                      enum:"commercial,detector"`
+	Source     string `query:"source"                      enum:"commercial,detector,scheduled"`
+	State      string `query:"state"                       enum:"scheduled,in_force,ended"               doc:"Only those that have not begun, are in force, or have expired and are not in the history yet."`
 	Expired    bool   `query:"expired"                                                               doc:"Include overrides that have expired and are not in the history yet."`
 }
 
@@ -53,7 +54,7 @@ func (s *Server) listGeneralOverrides(
 ) (*listOverridesOutput, error) {
 	return s.overridesPage(ctx, &in.Paging, pgstore.OverrideFilter{
 		General: true, Credential: in.Credential, IP: in.IP, Tag: in.Tag, Endpoint: in.Endpoint, Kind: in.Kind,
-		Source: in.Source, InForce: !in.Expired,
+		Source: in.Source, State: in.State, NotEnded: !in.Expired && in.State == "",
 	})
 }
 

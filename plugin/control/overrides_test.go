@@ -29,6 +29,7 @@ func TestEachKindOfOverrideIsMadeAndRead(t *testing.T) {
 		{`{"kind":"multiplier","factor":1000,"endpoint":"GET /a","reason":"launch","permanent":true}`, `"factor":1000,`},
 		{`{"kind":"ban","ip":"192.0.2.1","reason":"abuse","expires_in":"1d12h"}`, `"expires_at":"2031-01-02T12:00:00Z"`},
 		{`{"kind":"exempt","credential":"k","reason":"ours","permanent":true}`, `"permanent":true`},
+		{`{"kind":"multiplier","factor":4,"reason":"launch","starts_at":"2099-02-01T00:00:00Z","expires_in":"3d"}`, `"starts_at":"2099-02-01T00:00:00Z","expires_at":"2099-02-04T00:00:00Z"`},
 	}
 	for _, test := range tests {
 		a := w.want(w.as("POST", overrides, test.body), http.StatusCreated)
@@ -47,6 +48,18 @@ func TestEachKindOfOverrideIsMadeAndRead(t *testing.T) {
 		t.Errorf("the first page of multipliers is %+v", list)
 	}
 	w.want(w.as("POST", overrides, tests[0].body), http.StatusConflict)
+	for query, want := range map[string]int{
+		"": len(tests), "?state=scheduled": 1, "?state=in_force": len(tests) - 1, "?state=ended": 0, "?source=scheduled": 1,
+	} {
+		list := read[control.Page[control.Override]](w, w.want(w.as("GET", overrides+query, ""), http.StatusOK))
+		if len(list.Items) != want {
+			t.Errorf("%q selects %d overrides, want %d", query, len(list.Items), want)
+		}
+	}
+	a := w.want(w.as("GET", overrides+"?state=soon", ""), http.StatusUnprocessableEntity)
+	if got := read[problem](w, a).paths(); got != "query.state" {
+		t.Errorf("faults at %s, want query.state", got)
+	}
 }
 
 func TestTheAuditShowsAFactorAsItIsWritten(t *testing.T) {
@@ -78,6 +91,7 @@ func TestAnInvalidOverrideIsDeniedWithAllItsFaults(t *testing.T) {
 		{`{"kind":"ban","reason":"r","permanent":true,"expires_in":"1d"}`, "body.expires_in"},
 		{`{"kind":"ban","reason":"r","expires_in":"-1d"}`, "body.expires_in"},
 		{`{"kind":"ban","reason":"r","expires_at":"2001-01-01T00:00:00Z"}`, "body.expires_at"},
+		{`{"kind":"ban","reason":"r","starts_at":"2099-01-02T00:00:00Z","expires_at":"2099-01-01T00:00:00Z"}`, "body.starts_at"},
 		{`{"kind":"ban","reason":"r","expires_in":"1d","user":"u","ip":"nowhere"}`, "body.ip body.user"},
 		{`{"kind":"ban","reason":"r","expires_in":"1d","ip":"nowhere"}`, "body.ip"},
 		{`{"kind":"ban","reason":"r","permanent":true,"factor":2,"endpoint":"records"}`, "body.endpoint body.factor"},

@@ -48,7 +48,7 @@ func TestTheAPIAndTheDatabaseKeepEveryFieldOfAnOverride(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		row.ExpiresAt = row.ExpiresAt.UTC()
+		row.StartsAt, row.ExpiresAt = row.StartsAt.UTC(), row.ExpiresAt.UTC()
 		want := o
 		want.Author = "token:ann"
 		if row.Override != want {

@@ -62,6 +62,8 @@ var breaking = map[string]schema.Override{
 	"overrides_ip_all":               {Kind: schema.KindExempt, IP: "0.0.0.0/0"},
 	"overrides_factor_missing":       {Kind: schema.KindMultiplier},
 	"overrides_factor_unused":        {Kind: schema.KindBan, Factor: 1},
+	"overrides_starts_at_end":        {Kind: schema.KindBan, StartsAt: time.Unix(2, 0), ExpiresAt: time.Unix(1, 0)},
+	"overrides_starts_at_source":     {Kind: schema.KindBan, Source: schema.SourceScheduled},
 	"overrides_expires_at_missing":   {Kind: schema.KindBan},
 	"overrides_expires_at_permanent": {Kind: schema.KindBan, Permanent: true, ExpiresAt: time.Unix(1, 0)},
 }

@@ -3,7 +3,9 @@ package pgstore
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -11,8 +13,8 @@ import (
 )
 
 // OverrideWarnings returns what an operator should check of an override: that neither the config nor the database has
-// its policy, and each limit of all tenants that is below what the override allows one of them. A nil config is
-// unknown, as in ReviewPolicy.
+// its policy, another override in its place at another time, and each limit of all tenants that is below what the
+// override allows one of them. A nil config is unknown, as in ReviewPolicy.
 func (s *Store) OverrideWarnings(ctx context.Context, config *policy.Plan, o Override) ([]string, error) {
 	var warnings []string
 	unnamed, err := s.policyWarning(ctx, config, o.Policy)
@@ -22,9 +24,46 @@ func (s *Store) OverrideWarnings(ctx context.Context, config *policy.Plan, o Ove
 	if unnamed != "" {
 		warnings = append(warnings, unnamed)
 	}
+	overlap, err := overlapWarning(ctx, s.pool, o)
+	if overlap != "" {
+		warnings = append(warnings, overlap)
+	}
+	if err != nil {
+		return nil, fail("review "+o.String(), err)
+	}
 	raised, err := raisedAbove(ctx, s.pool, config, o)
 	return append(warnings, raised...), fail("review "+o.String(), err)
 }
+
+// overlapWarning returns a warning if another override of its kind, subject and policy is in force at times of o, and
+// which of them then applies; else "". Of bans and exemptions any will do.
+func overlapWarning(ctx context.Context, q querier, o Override) (string, error) {
+	if o.Kind != schema.KindCustomLimit && o.Kind != schema.KindMultiplier || o.Source == schema.SourceDetector {
+		return "", nil
+	}
+	type other struct {
+		ID     int64
+		Starts time.Time
+	}
+	found, err := collect[other](ctx, q, overlapping, o.ID)
+	if err != nil || len(found) == 0 {
+		return "", err
+	}
+	which := "the new one applies"
+	if found[0].Starts.After(o.StartsAt) {
+		which = fmt.Sprint("override ", found[0].ID, " applies")
+	}
+	return fmt.Sprintf("override %d changes the same at some time: while both are in force %s, because it starts later",
+		found[0].ID, which), nil
+}
+
+// overlapping finds the first override of people in the place of another, but for its start, at a common time.
+const overlapping = `SELECT o.id, coalesce(o.starts_at, '0001-01-01 00:00:00+00') AS starts
+	FROM rate_limiter.overrides o, rate_limiter.overrides n
+	WHERE n.id = $1 AND o.id <> n.id AND o.source <> 'detector' AND ` + sameTarget + `
+		AND (o.expires_at IS NULL OR o.expires_at > greatest(clock_timestamp(), n.starts_at))
+		AND (o.starts_at IS NULL OR n.expires_at IS NULL OR o.starts_at < n.expires_at)
+	ORDER BY o.id LIMIT 1`
 
 // raisedAbove returns a warning for each limit of all tenants that is below what an override allows one of them, and
 // not below what its policy does.

@@ -24,9 +24,20 @@ type Override struct {
 
 	schema.Override
 
+	State     string    `json:"state,omitempty"`     // when it was read: one of OverrideStates, by the database's clock
 	CreatedAt time.Time `json:"created_at,omitzero"` // the database's
 	Revision  int64     `json:"revision,omitempty"`  // how often it was written, from 1
 }
+
+// States of an override.
+const (
+	StateScheduled = "scheduled" // it has not begun
+	StateInForce   = "in_force"
+	StateEnded     = "ended" // it has expired, and its row is still there or in the history
+)
+
+// OverrideStates are the states of an override, in the order in which it has them.
+var OverrideStates = []string{StateScheduled, StateInForce, StateEnded}
 
 // EndedOverride is one of the past.
 type EndedOverride struct {
@@ -58,13 +69,25 @@ type OverrideFilter struct {
 
 	Endpoint string // whatever its parameters are called
 
+	State    string // by the database's clock
+	NotEnded bool   // only those that are scheduled or in force
+
 	General bool  // only those that name no tenant
-	InForce bool  // only those that have not expired, by the database's clock
 	After   int64 // only overrides of a larger ID: where the last page ended
 	Max     int   // at most so many; 0: all
 }
 
 var overrideColumns = "id, created_at, revision, " + columnsOf(schema.OverrideFields()).read()
+
+// stateColumn is the state of a row of the overrides. All rows of one statement have it at the same instant.
+const stateColumn = `CASE WHEN expires_at <= statement_timestamp() THEN '` + StateEnded + `'
+	WHEN starts_at > statement_timestamp() THEN '` + StateScheduled + `' ELSE '` + StateInForce + `' END`
+
+var (
+	selectOverrides = "SELECT " + stateColumn + " AS state, " + overrideColumns + " FROM rate_limiter.overrides"
+	selectEnded     = "SELECT '" + StateEnded + "' AS state, " + overrideColumns +
+		", ended_at, ended_by, end_reason FROM rate_limiter.override_history"
+)
 
 func (f OverrideFilter) where() *where {
 	var w where
@@ -83,8 +106,11 @@ func (f OverrideFilter) where() *where {
 	if f.After > 0 {
 		w.add("id > %s", f.After)
 	}
-	if f.InForce {
-		w.add("(permanent OR expires_at > clock_timestamp()) = %s", true)
+	if f.NotEnded {
+		w.add(stateColumn+" <> %s", StateEnded)
+	}
+	if f.State != "" {
+		w.add(stateColumn+" = %s", f.State)
 	}
 	return &w
 }
@@ -98,12 +124,7 @@ func (s *Store) Overrides(ctx context.Context, f OverrideFilter) ([]Override, er
 // EachOverride yields what Overrides returns, row by row as the database sends them. An error ends it.
 func (s *Store) EachOverride(ctx context.Context, f OverrideFilter) iter.Seq2[Override, error] {
 	w := f.where()
-	return each[Override](
-		ctx,
-		s.pool,
-		"list overrides",
-		"SELECT "+overrideColumns+" FROM rate_limiter.overrides"+w.String()+
-			" ORDER BY id"+limitTo(f.Max),
+	return each[Override](ctx, s.pool, "list overrides", selectOverrides+w.String()+" ORDER BY id"+limitTo(f.Max),
 		w.args...)
 }
 
@@ -111,8 +132,7 @@ func (s *Store) EachOverride(ctx context.Context, f OverrideFilter) iter.Seq2[Ov
 // database sends them. An error ends it.
 func (s *Store) EachEndedOverride(ctx context.Context, f OverrideFilter) iter.Seq2[EndedOverride, error] {
 	w := f.where()
-	return each[EndedOverride](ctx, s.pool, "list ended overrides", "SELECT "+overrideColumns+
-		", ended_at, ended_by, end_reason FROM rate_limiter.override_history"+w.String()+" ORDER BY id"+limitTo(f.Max),
+	return each[EndedOverride](ctx, s.pool, "list ended overrides", selectEnded+w.String()+" ORDER BY id"+limitTo(f.Max),
 		w.args...)
 }
 
@@ -123,20 +143,14 @@ func (s *Store) Override(ctx context.Context, id int64) (Override, error) {
 }
 
 func override(ctx context.Context, q querier, id int64) (Override, error) {
-	return one[Override](
-		ctx,
-		q,
-		fmt.Sprint("override ", id),
-		"SELECT "+overrideColumns+" FROM rate_limiter.overrides WHERE id = $1",
-		id,
-	)
+	return one[Override](ctx, q, fmt.Sprint("override ", id), selectOverrides+" WHERE id = $1", id)
 }
 
 // AddOverride adds an override, and returns the row and the version in which it is in force. When there is one of its
-// kind and source for the same subject and policy it is a ConflictError; one that has expired makes room.
+// kind, source and start for the same subject and policy it is a ConflictError; one that has expired makes room.
 func (s *Store) AddOverride(ctx context.Context, c Change, o Override) (Override, int64, error) {
 	o.Reason, o.Author = cmp.Or(o.Reason, c.Reason), cmp.Or(o.Author, c.Actor)
-	o.Source, o.IP = cmp.Or(o.Source, schema.SourceCommercial), canonicalIP(o.IP)
+	o.Source, o.IP = cmp.Or(o.Source, o.OwnSource()), canonicalIP(o.IP)
 	if err := o.check(); err != nil {
 		return Override{}, 0, err
 	}
@@ -148,7 +162,7 @@ func (s *Store) AddOverride(ctx context.Context, c Change, o Override) (Override
 		if _, err := tx.Exec(ctx, endExpired, row); err != nil {
 			return Override{}, err
 		}
-		if err := checkVacant(ctx, tx, row); err != nil {
+		if err := checkVacant(ctx, tx, o, row); err != nil {
 			return Override{}, err
 		}
 		var id int64
@@ -169,7 +183,7 @@ func (o Override) check() error {
 }
 
 // checkVacant returns a ConflictError that names the override whose place a new one would take.
-func checkVacant(ctx context.Context, tx pgx.Tx, row []byte) error {
+func checkVacant(ctx context.Context, tx pgx.Tx, o Override, row []byte) error {
 	var id int64
 	switch err := tx.QueryRow(ctx, sameSubject, row).Scan(&id); {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -177,8 +191,12 @@ func checkVacant(ctx context.Context, tx pgx.Tx, row []byte) error {
 	case err != nil:
 		return err
 	}
+	start := ""
+	if !o.StartsAt.IsZero() {
+		start = ", and starts at the same time"
+	}
 	conflict := conflicts["overrides_one_per_subject"]
-	conflict.Problem = fmt.Sprintf("override %d is of this kind for the same subject and policy: end it first", id)
+	conflict.Problem = fmt.Sprintf("override %d is of this kind for the same subject and policy%s: end it first", id, start)
 	return &conflict
 }
 
@@ -207,8 +225,9 @@ const (
 	sameSubject = `SELECT o.id FROM rate_limiter.overrides o, jsonb_populate_record(NULL::rate_limiter.overrides, $1) n WHERE ` + samePlace
 
 	// samePlace is that of the index overrides_one_per_subject.
-	samePlace = `o.kind = n.kind AND o.source = n.source
-			AND o.tenant = coalesce(n.tenant, '') AND o."user" = coalesce(n."user", '')
+	samePlace = `o.source = n.source AND o.starts_at IS NOT DISTINCT FROM n.starts_at AND ` + sameTarget
+
+	sameTarget = `o.kind = n.kind AND o.tenant = coalesce(n.tenant, '') AND o."user" = coalesce(n."user", '')
 			AND rate_limiter.canonical_endpoint(o.endpoint) = rate_limiter.canonical_endpoint(coalesce(n.endpoint, ''))
 			AND o.credential = coalesce(n.credential, '') AND o.ip = coalesce(n.ip, '')
 			AND o.tag = coalesce(n.tag, '') AND o.policy = coalesce(n.policy, '')`

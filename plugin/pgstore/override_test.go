@@ -73,6 +73,7 @@ func TestOverrideIsReadAsItWasWritten(t *testing.T) {
 		}
 		want := o
 		want.ID, want.Revision, want.CreatedAt, want.ExpiresAt = read.ID, 1, read.CreatedAt, read.ExpiresAt
+		want.State, want.StartsAt = pgstore.StateInForce, read.StartsAt
 		if o.Reason == "" {
 			want.Reason, want.Author = ann.Reason, ann.Actor
 		}
@@ -163,8 +164,61 @@ func TestEndedOverrideIsHistory(t *testing.T) {
 	if err != nil || len(ended) != 1 {
 		t.Fatalf("the history is %v (%v), want one", ended, err)
 	}
+	o.State = pgstore.StateEnded
 	if h := ended[0]; h.Override != o || h.EndedBy != "bob" || h.EndReason != "they paid" || h.EndedAt.IsZero() {
 		t.Errorf("the history has %+v, want %+v ended by bob", h, o)
+	}
+}
+
+func TestOverridesOfOnePlaceMayStartAtDifferentTimes(t *testing.T) {
+	s, pool := open(t)
+	launch := func(day int) pgstore.Override {
+		return row(schema.Override{
+			Kind: "multiplier", Factor: 2000, Tenant: "acme", ExpiresAt: ban().ExpiresAt,
+			StartsAt: time.Date(2099, 1, day, 0, 0, 0, 0, time.UTC),
+		})
+	}
+	today := add(t, s, permanent(schema.Override{Kind: "multiplier", Factor: 1500, Tenant: "acme"}))
+	first, second := add(t, s, launch(1)), add(t, s, launch(2))
+	if first.Source != "scheduled" || first.State != pgstore.StateScheduled || !first.StartsAt.Equal(launch(1).StartsAt) {
+		t.Errorf("made %+v, want it scheduled", first)
+	}
+	_, _, err := s.AddOverride(t.Context(), ann, launch(2))
+	wantConflict(t, "another one with this start", err)
+	begun := launch(3)
+	begun.Tenant, begun.StartsAt = "globex", time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+	if begun = add(t, s, begun); begun.State != pgstore.StateInForce {
+		t.Errorf("made %+v, want it in force", begun)
+	}
+	over := launch(4)
+	over.Tenant = "initech"
+	over = add(t, s, over)
+	unscheduled := row(schema.Override{Kind: "multiplier", Factor: 2000, Tenant: "initech", ExpiresAt: launch(1).ExpiresAt})
+	expired := add(t, s, unscheduled)
+	age(t, pool, expired.ID, time.Second)
+	for want, f := range map[string]pgstore.OverrideFilter{
+		fmt.Sprint([]int64{first.ID, second.ID, over.ID}):                     {State: pgstore.StateScheduled},
+		fmt.Sprint([]int64{today.ID, begun.ID}):                               {State: pgstore.StateInForce},
+		fmt.Sprint([]int64{expired.ID}):                                       {State: pgstore.StateEnded},
+		fmt.Sprint([]int64{today.ID, first.ID, second.ID, begun.ID, over.ID}): {NotEnded: true},
+	} {
+		list, err := s.Overrides(t.Context(), f)
+		var ids []int64
+		for _, o := range list {
+			ids = append(ids, o.ID)
+		}
+		if got := fmt.Sprint(ids); err != nil || got != want {
+			t.Errorf("%+v selects %s (%v), want %s", f, got, err, want)
+		}
+	}
+	for want, o := range map[string]pgstore.Override{
+		"override 2 changes the same at some time: while both are in force override 2 applies, because it starts later":  today,
+		"override 1 changes the same at some time: while both are in force the new one applies, because it starts later": second,
+		"": over,
+	} {
+		if got, err := s.OverrideWarnings(t.Context(), nil, o); err != nil || strings.Join(got, "\n") != want {
+			t.Errorf("%v is warned of by %q (%v), want %q", o, got, err, want)
+		}
 	}
 }
 
@@ -173,7 +227,7 @@ func TestExpiredOverridesAreNotInForce(t *testing.T) {
 	old := add(t, s, ban())
 	age(t, pool, old.ID, time.Second)
 	forever := add(t, s, permanent(schema.Override{Kind: "exempt", Tenant: "acme"}))
-	list, err := s.Overrides(t.Context(), pgstore.OverrideFilter{InForce: true})
+	list, err := s.Overrides(t.Context(), pgstore.OverrideFilter{State: pgstore.StateInForce})
 	if err != nil || len(list) != 1 || list[0].ID != forever.ID {
 		t.Errorf("in force are %v (%v), want the permanent one", list, err)
 	}

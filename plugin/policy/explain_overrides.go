@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -105,6 +106,8 @@ func (p *Plan) overridesFor(id *identity.Identity) []*override {
 // outcomes returns what an override does to a request.
 func (p *Plan) outcomes(o *override, id *identity.Identity, now limit.Micros, r *Resolution) []Outcome {
 	switch {
+	case now < o.starts:
+		return []Outcome{{Why: "it starts at " + o.normalized().StartsAt.Format(time.RFC3339)}}
 	case !o.activeAt(now):
 		return []Outcome{{Why: "it has expired"}}
 	case o.tenant != "" && (id.Tenant.Kind != identity.Tenant || o.tenant != id.Tenant.ID):

@@ -133,6 +133,19 @@ func TestWhyAnOverrideHoldsOrDoesNotIsWhatTheResolutionDid(t *testing.T) {
 		"an expired one": {
 			[]schema.Override{times(500, schema.Override{Tenant: "acme", ExpiresAt: instant(1000)})}, []string{"it has expired"},
 		},
+		"one that has not begun": {
+			[]schema.Override{times(500, schema.Override{Tenant: "acme", StartsAt: instant(2_000_000)})},
+			[]string{"it starts at 1970-01-01T00:00:02Z"},
+		},
+		"one that began later": {
+			[]schema.Override{
+				custom("t", 7, schema.Override{Tenant: "acme", StartsAt: instant(900)}),
+				custom("t", 8, schema.Override{Tenant: "acme", StartsAt: instant(800)}), custom("t", 9, acme),
+			},
+			[]string{
+				"it changes t", "override 1 goes before it: it starts later", "override 1 goes before it: it starts later",
+			},
+		},
 		"one of several limits": {[]schema.Override{times(500, acme)}, []string{"it changes t, te, u, ue, c"}},
 		"a younger one": {
 			[]schema.Override{custom("t", 7, acme), custom("t", 8, acme)},

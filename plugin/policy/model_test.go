@@ -88,7 +88,7 @@ func (m *model) resolve(id *identity.Identity, now limit.Micros) wanted {
 		limits[p.Limit.Name] = p.Limit
 	}
 	overrides := slices.DeleteFunc(slices.Clone(m.rows.Overrides), func(o policy.Override) bool {
-		return place(o.Endpoint) < 0 || (!o.Permanent && now >= endOf(o)) ||
+		return place(o.Endpoint) < 0 || (!o.Permanent && now >= endOf(o)) || instant(now).Before(o.StartsAt) ||
 			(o.Tenant != "" && o.Tenant != id.Tenant.ID) ||
 			(o.User != "" && o.User != id.User.ID) || (o.Credential != "" && o.Credential != id.Credential) ||
 			(o.IP != "" && o.IP != id.IP) || (o.Tag != "" && !slices.Contains(id.Tags, o.Tag))
@@ -177,7 +177,7 @@ func (b *modelBound) change(overrides []policy.Override, place func(string) int)
 	}
 	specific := func(a, b policy.Override) int {
 		return cmp.Or(target(a)-target(b), place(a.Endpoint)-place(b.Endpoint), cmp.Compare(a.Kind, b.Kind),
-			min(len(b.Policy), 1)-min(len(a.Policy), 1), cmp.Compare(b.ID, a.ID))
+			min(len(b.Policy), 1)-min(len(a.Policy), 1), b.StartsAt.Compare(a.StartsAt), cmp.Compare(b.ID, a.ID))
 	}
 	slices.SortFunc(commercial, specific)
 	slices.SortFunc(penalties, func(a, b policy.Override) int {

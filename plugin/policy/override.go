@@ -45,7 +45,8 @@ var targetNames = [targets]string{
 // come first: they share a cache line.
 type override struct {
 	id       int64
-	expires  limit.Micros
+	starts   limit.Micros // 0: it has begun
+	expires  limit.Micros // 0: never
 	derived  atomic.Pointer[[]derivedPolicy]
 	kind     kind
 	target   target
@@ -145,8 +146,13 @@ func scaled(spec limit.Spec, factor int64) limit.Spec {
 	return spec
 }
 
-// activeAt reports whether o has not expired at an instant; at expires itself it has.
-func (o *override) activeAt(now limit.Micros) bool { return o.expires == 0 || now < o.expires }
+// activeAt reports whether o is in force at an instant: from starts on, and before expires.
+func (o *override) activeAt(now limit.Micros) bool { return isActive(o.starts, o.expires, now) }
+
+// isActive reports whether an instant is between a start and an end; 0 is no bound.
+func isActive(starts, expires, now limit.Micros) bool {
+	return (starts == 0 || starts <= now) && (expires == 0 || now < expires)
+}
 
 // covers reports whether o changes the limit of a bound. An override that names a policy changes that policy. One that
 // names none changes the limits with buckets of its target alone. So a user's factor does not change the limit of the
@@ -180,6 +186,9 @@ func (o *override) normalized() Override {
 		Kind: kindNames[o.kind], Tenant: o.tenant, Endpoint: o.endpoint, Policy: o.policy,
 		Reason: o.reason, Author: o.author, PublicNote: o.publicNote, Permanent: o.expires == 0, Source: Commercial,
 	}}
+	if o.starts != 0 {
+		out.StartsAt, out.Source = time.UnixMicro(int64(o.starts)).UTC(), Scheduled
+	}
 	if o.expires != 0 {
 		out.ExpiresAt = time.UnixMicro(int64(o.expires)).UTC()
 	}
@@ -213,7 +222,8 @@ func compileOverride(in Override) (o *override, faults []Fault) {
 	o = &override{
 		id: in.ID, kind: kind(slices.Index(kindNames[:], in.Kind)), detector: in.Source == Detector,
 		tenant: in.Tenant, endpoint: in.Endpoint, policy: in.Policy,
-		reason: in.Reason, author: in.Author, publicNote: in.PublicNote, expires: in.ends(),
+		reason: in.Reason, author: in.Author, publicNote: in.PublicNote,
+		starts: micros(in.StartsAt), expires: micros(in.ExpiresAt),
 	}
 	if !in.valid() || !o.setTarget(in) {
 		return nil, in.faults()

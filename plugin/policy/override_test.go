@@ -256,6 +256,50 @@ func TestABanBeatsAnExemptionAndBothEndAtTheirInstantWithoutASync(t *testing.T) 
 	}
 }
 
+func TestAnOverrideHoldsFromItsStartUntilItsEndWithoutASync(t *testing.T) {
+	launch := func(factor int64, from, until limit.Micros) schema.Override {
+		o := schema.Override{Tenant: "acme", StartsAt: instant(from)}
+		if until > 0 {
+			o.ExpiresAt = instant(until)
+		}
+		return times(factor, o)
+	}
+	// A plan change for good, a launch within it, and the factor of today, in any order of their ids.
+	overrides := []schema.Override{launch(5000, 2000, 3000), launch(3000, 1000, 0), times(2000, acme)}
+	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}} {
+		var rows []schema.Override
+		for _, i := range order {
+			rows = append(rows, overrides[i])
+		}
+		for now, want := range map[limit.Micros]int64{
+			999: 200, 1000: 300, 1999: 300, 2000: 500, 2999: 500, 3000: 300, 1 << 50: 300,
+		} {
+			if got, _ := quotas(t, now, rows...); got["t"] != want {
+				t.Errorf("at %d, with rows in the order %v, the limit is %d, want %d", now, order, got["t"], want)
+			}
+		}
+	}
+	ban := schema.Override{Kind: policy.Ban, Tenant: "acme", StartsAt: instant(1000), ExpiresAt: instant(2000)}
+	for now, want := range map[limit.Micros]bool{999: false, 1000: true, 1999: true, 2000: false} {
+		if _, r := quotas(t, now, ban); r.Banned != want || r.Banned && r.Until != 2000 {
+			t.Errorf("at %d: banned %t until %d, want %t", now, r.Banned, r.Until, want)
+		}
+	}
+}
+
+// An older node reads such a row without its start. In it the source is all that keeps the row from being enforced at
+// once.
+func TestARowOfAnotherSourceIsLeftOutAndReported(t *testing.T) {
+	row := policytest.Override(1, times(500, acme))
+	for _, source := range []string{policy.Scheduled, "of a later release"} {
+		row.Source = source
+		snapshot, faults := policy.NewSnapshot(policy.Rows{Overrides: []policy.Override{row}}, nil)
+		if snapshot.Len() != 0 || len(faults) != 1 || faults[0].Key != "1" {
+			t.Errorf("%s: %d rows, faults %v, want none and one of row 1", source, snapshot.Len(), faults)
+		}
+	}
+}
+
 func TestABanOfAnAddressOrANetworkHoldsForAnonymousRequestsTooAndInAnySpelling(t *testing.T) {
 	tests := []struct {
 		written, seen string

@@ -24,7 +24,8 @@ const (
 //     of two penalties the stricter one applies.
 //   - Of two commercial overrides the more specific one applies: user+endpoint, user, credential, ip, endpoint, tenant,
 //     and of two endpoints or networks the narrower. For one target a custom limit goes before a multiplier, one that
-//     names its policy before one that does not, and the younger before the older.
+//     names its policy before one that does not, the one that starts later, and the younger before the older. One
+//     without a start started before all others.
 //
 // A rank orders the endpoints or networks of overrides that match the request, the narrowest first.
 func precede(a, b *override, rankA, rankB int) order {
@@ -43,6 +44,7 @@ const (
 	byNarrowness                      // the narrower endpoint or network
 	byLimitKind                       // a custom limit before a multiplier
 	byPolicy                          // one that names its policy before one that does not
+	byStart                           // the one that starts later
 	byAge                             // the younger
 	bySource                          // both apply: a penalty changes the result of a commercial override
 	numberOfCriteria = iota
@@ -82,6 +84,8 @@ func compareSpecificity(a, b *override, rankA, rankB int) (order, criterion) {
 		return orderOf(cmp.Compare(a.kind, b.kind)), byLimitKind
 	case (a.policy == "") != (b.policy == ""):
 		return orderOf(cmp.Compare(min(len(b.policy), 1), min(len(a.policy), 1))), byPolicy
+	case a.starts != b.starts:
+		return orderOf(cmp.Compare(b.starts, a.starts)), byStart
 	}
 	return orderOf(cmp.Compare(b.id, a.id)), byAge
 }
@@ -105,6 +109,7 @@ func whyBefore(winner, loser *activeOverride) string {
 		byNarrowness: "its endpoint is narrower",
 		byLimitKind:  "a custom limit goes before a multiplier",
 		byPolicy:     "it names its policy",
+		byStart:      "it starts later",
 		byAge:        "it is younger",
 	}[by]
 	if by == byNarrowness && winner.target == onIP {

@@ -3,6 +3,7 @@ package policy
 import (
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -69,37 +70,41 @@ const (
 // The sources of overrides.
 const (
 	Commercial = schema.SourceCommercial
+	Scheduled  = schema.SourceScheduled
 	Detector   = schema.SourceDetector
 )
 
 // Override is an override that a database holds. Its key is ID.
 //
 // An IPv6 address stands for its /64. A custom_limit without a window has the policy's, without a burst the algorithm's
-// default; windows have no burst and ignore it. An empty Source is commercial.
+// default; windows have no burst and ignore it. An empty Source is commercial, or scheduled beside StartsAt.
 type Override struct {
 	ID int64 `json:"id"`
 	schema.Override
 }
 
-// MarshalJSON writes the end as an instant in microseconds; a permanent override has none.
+// MarshalJSON writes the start and the end as instants in microseconds; a permanent override has no end.
 func (o Override) MarshalJSON() ([]byte, error) {
 	type fields Override // without this method
 	return json.Marshal(struct {
 		fields
+		StartsAt  limit.Micros `json:"starts_at,omitempty"`
 		ExpiresAt limit.Micros `json:"expires_at,omitempty"`
 		Permanent bool         `json:"permanent,omitempty"`
-	}{fields(o), o.ends(), false})
+	}{fields(o), micros(o.StartsAt), micros(o.ExpiresAt), false})
 }
 
-// ActiveAt reports whether o has not ended at an instant.
-func (o *Override) ActiveAt(now limit.Micros) bool { return o.ExpiresAt.IsZero() || now < o.ends() }
+// ActiveAt reports whether o is in force at an instant: it has begun, and has not ended.
+func (o *Override) ActiveAt(now limit.Micros) bool {
+	return isActive(micros(o.StartsAt), micros(o.ExpiresAt), now)
+}
 
-// ends returns the instant at which o ends, or 0 if it is permanent.
-func (o *Override) ends() limit.Micros {
-	if o.ExpiresAt.IsZero() {
+// micros returns an instant in microseconds, or 0 for none.
+func micros(at time.Time) limit.Micros {
+	if at.IsZero() {
 		return 0
 	}
-	return limit.Micros(o.ExpiresAt.UnixMicro())
+	return limit.Micros(at.UnixMicro())
 }
 
 // Fault is what is wrong with a row. The row's last good value, if there is one, stays in force.

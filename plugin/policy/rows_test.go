@@ -3,6 +3,7 @@ package policy_test
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -64,6 +65,10 @@ func someOverride(t *rapid.T, id int64) policy.Override {
 	if end := limit.Micros(rapid.Int64Range(0, 5).Draw(t, "end")); end > 0 {
 		o.ExpiresAt = instant(end)
 	}
+	start := limit.Micros(rapid.Int64Range(0, 4).Draw(t, "start"))
+	if start > 0 && (o.ExpiresAt.IsZero() || instant(start).Before(o.ExpiresAt)) {
+		o.StartsAt = instant(start)
+	}
 	targets := []string{"tenant", "user", "endpoint", "credential", "ip", "tag", "endpoint of all tenants"}
 	switch rapid.SampledFrom(targets).Draw(t, "target") {
 	case "tenant":
@@ -96,6 +101,7 @@ func someOverride(t *rapid.T, id int64) policy.Override {
 		o.Kind, o.Factor = policy.Multiplier, rapid.Int64Range(1, 5000).Draw(t, "factor")
 		o.Policy = rapid.OneOf(rapid.Just(""), someName).Draw(t, "policy")
 	case "penalty":
+		o.StartsAt = time.Time{}
 		o.Kind, o.Factor, o.Source = policy.Multiplier, rapid.Int64Range(1, 999).Draw(t, "factor"), policy.Detector
 	}
 	return policytest.Override(id, o)

@@ -25,7 +25,7 @@ import (
 //	36  CRC-32C of the header up to here, uint32
 const (
 	magic        = "RLPOLICY"
-	format       = formatFair
+	format       = formatStart
 	fileHeader   = 40
 	maxRecord    = 128 << 10 // bytes of a row: more than all its texts at their longest
 	bufferLength = 256 << 10
@@ -41,6 +41,7 @@ const (
 	formatTag                // adds the tag of overrides
 	formatSettle             // adds how policies settle
 	formatFair               // adds how policies are shared fairly
+	formatStart              // adds when overrides start
 )
 
 // fieldsSince lists the fields that a saved row has since a format; before the first of these it has all the others,
@@ -55,6 +56,7 @@ var fieldsSince = []struct {
 	{formatTag, "tag"},
 	{formatSettle, "settle"},
 	{formatFair, "fair"},
+	{formatStart, "starts_at"},
 }
 
 var (

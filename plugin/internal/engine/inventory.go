@@ -11,7 +11,7 @@ import (
 )
 
 // inventory counts the rows of a snapshot for metrics. Counting a million rows takes a while, so it is done once for
-// each snapshot, and again when some overrides may have ended.
+// each snapshot, and again when some overrides may have begun or ended.
 type inventory struct {
 	mu        sync.Mutex
 	snapshot  *policy.Snapshot

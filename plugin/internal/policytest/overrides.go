@@ -109,10 +109,12 @@ func FullOverrides(t *testing.T) []schema.Override {
 			t.Fatalf("%s is a %T, of which no test has a value", f.Name, to)
 		}
 	}
-	all.Tenant, all.Source = "acme", schema.SourceCommercial
+	start := all.StartsAt.AddDate(-1, 0, 0)
+	all.Tenant, all.Source, all.StartsAt = "acme", schema.SourceCommercial, time.Time{}
 	tag := all.Tag
 	all.Tag = ""
 	custom := all
+	custom.Source, custom.StartsAt = schema.SourceScheduled, start
 	custom.Kind, custom.Factor, custom.Credential, custom.IP, custom.Permanent = schema.KindCustomLimit, 0, "", "", false
 	scaled := all
 	scaled.Kind, scaled.Limit, scaled.WindowSize, scaled.Burst = schema.KindMultiplier, 0, 0, 0
