@@ -190,23 +190,7 @@ func choose(configs []*Config, file, route string, routes map[string]string) (*C
 			file, len(configs), placesOf(configs))
 	}
 	service, exists := routes[route]
-	var best *Config
-	rank := 0
-	for _, p := range configs {
-		fits := 0
-		switch {
-		case p.other != "":
-		case p.route == route:
-			fits = 3
-		case p.route == "" && p.service != "" && p.service == service:
-			fits = 2
-		case p.route == "" && p.service == "":
-			fits = 1
-		}
-		if fits > rank {
-			best, rank = p, fits
-		}
-	}
+	best, rank := mostSpecific(configs, route, service)
 	switch {
 	case rank < 3 && !exists:
 		return nil, choiceError("--plugin-route: %s has no route %q", file, route)
@@ -215,6 +199,65 @@ func choose(configs []*Config, file, route string, routes map[string]string) (*C
 			route, file, placesOf(configs))
 	}
 	return best, nil
+}
+
+// mostSpecific returns the config that Kong runs for a route of a service, or nil, and its rank: 3 on the route, 2 on
+// the service, 1 for everything.
+func mostSpecific(configs []*Config, route, service string) (best *Config, rank int) {
+	for _, p := range configs {
+		fits := 0
+		switch {
+		case p.other != "":
+		case p.route != "":
+			if p.route == route {
+				fits = 3
+			}
+		case p.service != "":
+			if p.service == service {
+				fits = 2
+			}
+		default:
+			fits = 1
+		}
+		if fits > rank {
+			best, rank = p, fits
+		}
+	}
+	return best, rank
+}
+
+// File holds the configs of a decK file.
+type File struct {
+	Configs []*Config
+	routes  map[string]string // the services of the routes in the file, by route
+}
+
+// Read returns the configs in text, the decK file of that name.
+func Read(text []byte, file string) (*File, error) {
+	configs, err := Configs(text, file)
+	if err != nil {
+		return nil, err
+	}
+	return &File{Configs: configs, routes: routesOf(text)}, nil
+}
+
+// For returns the config that Kong runs for a route, or nil. The service is that of a route that the file lacks.
+func (f *File) For(route, service string) *Config {
+	if inFile, ok := f.routes[route]; ok {
+		service = inFile
+	}
+	best, _ := mostSpecific(f.Configs, route, service)
+	return best
+}
+
+// OfConsumers returns the configs on consumers and consumer groups, which For never returns.
+func (f *File) OfConsumers() (list []*Config) {
+	for _, p := range f.Configs {
+		if p.other != "" {
+			list = append(list, p)
+		}
+	}
+	return list
 }
 
 func placesOf(configs []*Config) string {
