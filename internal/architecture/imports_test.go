@@ -40,7 +40,7 @@ var rules = map[string][]string{
 	"plugin/limit":    {},
 	"plugin/fair":     {},
 	"plugin/identity": {},
-	"plugin/settle":   {"plugin/limit", "schema"},
+	"plugin/settle":   {"plugin/limit", "schema", "internal/jsonwalk"},
 	"plugin/events":   {},
 	"plugin/abuse":    {},
 	"plugin/policy":   {"plugin/identity", "plugin/limit", "plugin/settle", "schema", "internal/docpath"},
@@ -66,6 +66,7 @@ var rules = map[string][]string{
 	"plugin/metrics":          append([]string{"plugin/reservation"}, core...),
 	"plugin/outbox":           core,
 	"plugin/pgstore":          core,
+	"plugin/replay":        append([]string{"plugin/bucket/memory", "internal/jsonwalk"}, core...),
 	"plugin/reservation": {
 		"plugin/decision", "plugin/identity", "plugin/limit", "plugin/policy", "plugin/settle", "schema",
 	},

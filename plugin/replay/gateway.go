@@ -1,0 +1,252 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/routeconfig"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// ErrUncovered is the error of a request on whose route Kong does not run the plugin.
+var ErrUncovered = errors.New("no config of the plugin applies to the route")
+
+// GatewayOptions configures a gateway.
+type GatewayOptions struct {
+	Rows *policy.Snapshot // beside the configs; nil: none
+
+	// Sources replace the sources of all configs, where they are not nil: tenant_from, user_from and tier_from.
+	TenantFrom, UserFrom, TierFrom []string
+	StatesTenants                  bool // the logs name the tenants themselves, see Log.StatesTenants
+
+	Route      string // decides all requests as of this route; "": each has its own
+	MaxBuckets int    // 0: two million
+}
+
+// DefaultBuckets is the number of buckets that a gateway keeps.
+const DefaultBuckets = 2_000_000
+
+// Gateway decides requests as the plugin in Kong would. Its clock shows the time of the request, and its buckets are in
+// memory: no lease, no fair share and no outage changes a decision. It serves one caller at a time.
+type Gateway struct {
+	Faults []policy.Fault // rows that a config cannot apply
+
+	file     *routeconfig.File
+	options  GatewayOptions
+	now      limit.Micros
+	sweepAt  limit.Micros
+	kept     int // buckets that the last sweep left
+	buckets  *memory.Store
+	meta     *memory.Store
+	paths    map[*routeconfig.Config]*admit.Path
+	byRoute  map[Route]*admit.Path
+	exchange admit.Exchange
+}
+
+// NewGateway returns the gateway of a decK file. Its error lists sources of names that no log carries.
+func NewGateway(file *routeconfig.File, o GatewayOptions) (*Gateway, error) {
+	if o.MaxBuckets == 0 {
+		o.MaxBuckets = DefaultBuckets
+	}
+	g := &Gateway{
+		file: file, options: o,
+		paths: map[*routeconfig.Config]*admit.Path{}, byRoute: map[Route]*admit.Path{},
+	}
+	clock := func() limit.Micros { return g.now }
+	g.buckets = memory.New(memory.Options{Now: clock, MaxBuckets: o.MaxBuckets})
+	g.meta = memory.New(memory.Options{Now: clock, MaxBuckets: o.MaxBuckets})
+	var faults []error
+	for _, config := range file.Configs {
+		path, err := g.newPath(config)
+		if err != nil {
+			faults = append(faults, atConfig(config, err)...)
+			continue
+		}
+		g.paths[config] = path
+	}
+	return g, errors.Join(faults...)
+}
+
+// atConfig returns the errors that one joins, each with the place of a config.
+func atConfig(config *routeconfig.Config, err error) (faults []error) {
+	list := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		list = joined.Unwrap()
+	}
+	for _, fault := range list {
+		faults = append(faults, fmt.Errorf("%s: %w", config.Where, fault))
+	}
+	return faults
+}
+
+// newPath returns the path of a config.
+func (g *Gateway) newPath(from *routeconfig.Config) (*admit.Path, error) {
+	config := from.Config
+	g.setSources(&config)
+	compile := policy.FromConfig
+	if g.options.StatesTenants {
+		compile = policy.ForCallers
+	}
+	plan, err := compile(config)
+	if err != nil {
+		return nil, err
+	}
+	if g.options.Rows != nil {
+		plan = plan.With(g.options.Rows)
+		g.Faults = append(g.Faults, plan.Faults()...)
+	}
+	if plan.Rules.Required&identity.TokenFact != 0 {
+		return nil, tokenSources(&config)
+	}
+	path := &admit.Path{
+		Now: func() limit.Micros { return g.now }, Buckets: g.buckets,
+		Renderer:   response.New(config, func(int64) int64 { return 0 }),
+		FailClosed: config.OnInternalError == schema.FailClosed,
+	}
+	path.Policies.Store(plan)
+	if config.MetaLimit > 0 {
+		if path.Meta, err = admit.NewMeta(config.MetaLimit, config.Namespace, g.meta); err != nil {
+			return nil, fmt.Errorf("meta_limit: %w", err)
+		}
+	}
+	return path, nil
+}
+
+// setSources replaces the sources of a config by those that are given.
+func (g *Gateway) setSources(config *schema.Config) {
+	for _, list := range [...]struct {
+		sources *[]string
+		given   []string
+	}{
+		{&config.TenantFrom, g.options.TenantFrom},
+		{&config.UserFrom, g.options.UserFrom},
+		{&config.TierFrom, g.options.TierFrom},
+	} {
+		if list.given != nil {
+			*list.sources = list.given
+		}
+	}
+}
+
+// tokenSources returns the error of a config that reads names from tokens. It lists these sources.
+func tokenSources(config *schema.Config) error {
+	var faults []error
+	for _, list := range [...]struct {
+		flag, field string
+		sources     []string
+	}{
+		{"--tenant-from", "tenant_from", config.TenantFrom},
+		{"--user-from", "user_from", config.UserFrom},
+		{"--tier-from", "tier_from", config.TierFrom},
+	} {
+		for _, source := range list.sources {
+			if strings.HasPrefix(source, "jwt.") {
+				faults = append(faults, fmt.Errorf("%s: %s: logs carry no tokens: say what to use with %s, "+
+					"such as %s consumer.custom_id", list.field, source, list.flag, list.flag))
+			}
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// HeadersOf returns the names of the request headers that a gateway of these configs may read, and so the logs need.
+func HeadersOf(file *routeconfig.File, o GatewayOptions) []string {
+	headers := []string{originHeader, preflightHeader}
+	sources := slices.Concat(o.TenantFrom, o.UserFrom, o.TierFrom)
+	for _, config := range file.Configs {
+		headers = append(headers, config.TrustedHeaders...)
+		sources = slices.Concat(sources, config.TenantFrom, config.UserFrom, config.TierFrom)
+	}
+	for _, source := range sources {
+		if name, ok := strings.CutPrefix(source, "header."); ok {
+			headers = append(headers, name)
+		}
+	}
+	return headers
+}
+
+// Decide decides a request at its time. The decision is valid until the next call. Requests must come in the order of
+// their times. The error of a request that no config covers is ErrUncovered.
+func (g *Gateway) Decide(ctx context.Context, r *Request) (*decision.Decision, error) {
+	path := g.pathFor(r.Route)
+	if path == nil {
+		return nil, ErrUncovered
+	}
+	g.setClock(r.At)
+	if err := path.Admit(ctx, r, &g.exchange); err != nil {
+		return nil, err
+	}
+	return &g.exchange.Decision, nil
+}
+
+// pathFor returns the path for the requests of a route, or nil.
+func (g *Gateway) pathFor(r *Route) *admit.Path {
+	var route Route
+	if r != nil {
+		route = *r
+	}
+	path, found := g.byRoute[route]
+	if found {
+		return path
+	}
+	name := route.Name
+	if g.options.Route != "" {
+		name = g.options.Route
+	}
+	path = g.paths[g.file.For(name, route.Service)]
+	if len(g.byRoute) < maxInterned {
+		g.byRoute[route] = path
+	}
+	return path
+}
+
+const (
+	// sweepEvery is how often a gateway looks whether to drop expired buckets, in the time of the log.
+	sweepEvery = 60 * limit.Second
+	// sweepFrom is how many buckets are worth it.
+	sweepFrom = 10_000
+)
+
+// setClock sets the clock, which never steps back. It drops expired buckets once there are twice as many buckets as the
+// last time left, so that each bucket costs little.
+func (g *Gateway) setClock(now limit.Micros) {
+	g.now = max(g.now, now)
+	if g.now < g.sweepAt {
+		return
+	}
+	g.sweepAt = g.now + sweepEvery
+	if g.buckets.Stats().Buckets > 2*g.kept+sweepFrom {
+		g.buckets.Sweep(g.now)
+		g.meta.Sweep(g.now)
+		g.kept = g.buckets.Stats().Buckets
+	}
+}
+
+// Evicted returns how many buckets were dropped because there were too many. After that, too few requests are denied.
+func (g *Gateway) Evicted() uint64 { return g.buckets.Stats().Evicted }
+
+// Notes returns what the decisions leave out that the plugin does.
+func (g *Gateway) Notes() (notes []string) {
+	for _, path := range g.paths {
+		for _, p := range path.Policies.Load().Policies() {
+			if p.Settle != nil {
+				notes = append(notes, fmt.Sprintf("policy %s settles: a request is charged what it reserves", p.Name))
+			}
+			if p.Fair != nil {
+				notes = append(notes, fmt.Sprintf("policy %s is shared fairly: who comes first is served first here", p.Name))
+			}
+		}
+	}
+	slices.Sort(notes)
+	return slices.Compact(notes)
+}

@@ -1,0 +1,223 @@
+package replay
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+)
+
+// The formats of logs.
+const (
+	FormatAuto  = "auto" // told by the first line
+	FormatKong  = "kong" // JSON of Kong's file-log or http-log
+	FormatNginx = "nginx"
+	FormatCSV   = "csv"
+)
+
+// LogOptions configures how a log is read. The zero value reads any format, and no headers.
+type LogOptions struct {
+	Format      string   // "": FormatAuto
+	NginxFormat string   // the log_format of nginx; "": combined
+	Headers     []string // the request headers to read
+	FirstLine   int64    // lines before this one are skipped; 0: none is
+}
+
+// Log reads the requests of one log, line by line.
+type Log struct {
+	Name     string
+	Size     int64 // in bytes, compressed if it is; 0: unknown
+	Unparsed int64 // lines that hold no request
+
+	options LogOptions
+	file    io.Closer
+	read    *countingReader
+	lines   *lines
+	parser  parser
+	first   []byte // a line that was read to find the parser; nil: it holds no request, or was parsed
+	free    func() *Request
+	broken  error      // of the text before its first line
+	pending []*Request // of the last line, last first
+	problem func(Problem)
+}
+
+// parser reads the requests of lines. It gets the memory of each from add. After an error, none of the line counts.
+type parser interface {
+	parse(line []byte, add func() *Request) error
+}
+
+// Problem is a line of a log that holds no request.
+type Problem struct {
+	Log     string `json:"log"`
+	Line    int64  `json:"line"`
+	Problem string `json:"problem"`
+}
+
+// BrokenError is the error of a log that ends before its time, such as a truncated gzip file. The lines before Line
+// have been read.
+type BrokenError struct {
+	Log  string
+	Line int64 // to resume at
+	Err  error
+}
+
+func (e *BrokenError) Error() string {
+	return fmt.Sprintf("%s: breaks off before line %d: %v", e.Log, e.Line, e.Err)
+}
+
+// Unwrap returns the fault of the text.
+func (e *BrokenError) Unwrap() error { return e.Err }
+
+// Open opens a log. Close it afterwards.
+func Open(file string, o LogOptions) (*Log, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	l, err := NewLog(file, f, o)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+		l.Size = info.Size()
+	}
+	l.file = f
+	return l, nil
+}
+
+// NewLog returns a log that is read from r.
+func NewLog(name string, r io.Reader, o LogOptions) (*Log, error) {
+	l := &Log{Name: name, options: o, read: &countingReader{Reader: r}, problem: func(Problem) {}}
+	l.free = func() *Request { return new(Request) }
+	var err error
+	if l.lines, err = newLines(l.read); err == nil {
+		err = l.begin()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return l, nil
+}
+
+// StatesTenants reports whether the log names the tenant of each request, in place of what Kong knows of it. Such a log
+// is decided by policy.ForCallers.
+func (l *Log) StatesTenants() bool {
+	p, isCSV := l.parser.(*csvParser)
+	return isCSV && p.statesTenants()
+}
+
+// Close closes the file of a log.
+func (l *Log) Close() error {
+	if l.file == nil {
+		return nil
+	}
+	return l.file.Close()
+}
+
+// Read returns how many bytes of the log have been read. It may be called at any time.
+func (l *Log) Read() int64 { return l.read.n.Load() }
+
+// Lines returns how many lines of the log have been read.
+func (l *Log) Lines() int64 { return l.lines.number }
+
+// next returns the next request, or io.EOF at the end. It counts and reports lines that hold none.
+func (l *Log) next() (*Request, error) {
+	for len(l.pending) == 0 {
+		line, err := l.first, l.broken
+		if l.first = nil; line == nil && err == nil {
+			line, err = l.lines.next()
+		}
+		wanted := l.lines.number >= l.options.FirstLine
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil, io.EOF
+		case errors.Is(err, errLong):
+			if wanted {
+				l.report(err)
+			}
+		case l.broken != nil:
+			return nil, err
+		case err != nil:
+			return nil, &BrokenError{l.Name, l.lines.number + 1, err}
+		case wanted:
+			if line = bytes.TrimSpace(line); len(line) > 0 {
+				l.parse(line)
+			}
+		}
+	}
+	last := len(l.pending) - 1
+	r := l.pending[last]
+	l.pending = l.pending[:last]
+	return r, nil
+}
+
+// parse reads the requests of a line.
+func (l *Log) parse(line []byte) {
+	err := l.parser.parse(line, func() *Request {
+		r := l.free()
+		r.Log, r.Line = l, l.lines.number
+		l.pending = append(l.pending, r)
+		return r
+	})
+	if err != nil {
+		l.pending = l.pending[:0]
+		l.report(err)
+	}
+	for i, j := 0, len(l.pending)-1; i < j; i, j = i+1, j-1 {
+		l.pending[i], l.pending[j] = l.pending[j], l.pending[i]
+	}
+}
+
+// report counts and reports a line that holds no request.
+func (l *Log) report(err error) {
+	l.Unparsed++
+	l.problem(Problem{l.Name, l.lines.number, err.Error()})
+}
+
+// begin makes the parser of the log from its first line that is not empty.
+func (l *Log) begin() (err error) {
+	var line []byte
+	for len(line) == 0 {
+		if line, err = l.lines.next(); errors.Is(err, io.EOF) {
+			l.parser = newKongParser(nil) // of no lines
+			return nil
+		}
+		if err != nil && !errors.Is(err, errLong) {
+			l.broken = &BrokenError{l.Name, l.lines.number + 1, err}
+			l.parser = newKongParser(nil)
+			return nil
+		}
+		line = bytes.TrimSpace(line)
+	}
+	l.first = slices.Clone(line)
+	format := cmp.Or(l.options.Format, FormatAuto)
+	if format == FormatAuto {
+		format = detect(line)
+	}
+	switch format {
+	case FormatKong:
+		l.parser = newKongParser(l.options.Headers)
+	case FormatNginx:
+		l.parser, err = newNginxParser(l.options.NginxFormat, l.options.Headers)
+	case FormatCSV:
+		l.parser, err = newCSVParser(string(line))
+		l.first = nil
+	default:
+		err = fmt.Errorf("format %q: must be auto, kong, nginx or csv", format)
+	}
+	return err
+}
+
+// detect returns the format of a log by its first line.
+func detect(line []byte) string {
+	switch {
+	case line[0] == '{' || line[0] == '[':
+		return FormatKong
+	case isCSVHead(string(line)):
+		return FormatCSV
+	}
+	return FormatNginx
+}

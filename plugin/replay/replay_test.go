@@ -1,0 +1,164 @@
+package replay_test
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/replay"
+)
+
+func TestRequestsAreDecidedAtTheirTimes(t *testing.T) {
+	log := logOf(t, replay.LogOptions{},
+		entry(0, "acme"), entry(10, "acme"), entry(20, "acme"), entry(30, "globex"), entry(59, "acme"), entry(60, "acme"))
+	report, outcomes := replayed(t, twoAMinute, replay.GatewayOptions{}, log)
+	if outcomes != "..D.D." {
+		t.Errorf("outcomes %s, want ..D.D.", outcomes)
+	}
+	if report.Requests != 6 || report.Denied != 2 || report.Tenants != 2 || report.Hurt != 1 {
+		t.Errorf("report %+v", report)
+	}
+	row := report.Rows[0]
+	if row.Tenant != "acme" || row.Policy != "minute" || row.Requests != 5 || row.Denied != 2 ||
+		!row.FirstDenied.Equal(noon.Add(20*time.Second)) || row.FirstLine != "access.log:3" {
+		t.Errorf("row %+v", row)
+	}
+	if w := row.Worst; !w.From.Equal(noon) || w.Seconds != 60 || w.Requests != 4 || w.Denied != 2 || w.Percent != 200 {
+		t.Errorf("worst window %+v", w)
+	}
+}
+
+func TestRequestsAreSortedWithinTenMinutes(t *testing.T) {
+	log := logOf(t, replay.LogOptions{},
+		entry(30, "acme"), entry(0, "acme"), entry(10, "globex"), entry(620, "acme"), entry(25, "acme"), entry(700, "acme"),
+		entry(29, "acme"))
+	report, outcomes := replayed(t, twoAMinute, replay.GatewayOptions{}, log)
+	if outcomes != "...D.." { // 0, 10 (globex), 25, 30, 620, 700; 29 is late
+		t.Errorf("outcomes %s", outcomes)
+	}
+	if report.Counts.Late != 1 || report.Rows[0].FirstLine != "access.log:1" {
+		t.Errorf("counts %+v, row %+v", report.Counts, report.Rows[0])
+	}
+}
+
+func TestLogsOfSeveralNodesAreMerged(t *testing.T) {
+	first := logOf(t, replay.LogOptions{}, entry(0, "acme"), entry(3000, "acme"), entry(3002, "acme"))
+	second := logOf(t, replay.LogOptions{}, entry(1, "acme"), entry(2, "acme"), entry(3001, "acme"))
+	report, outcomes := replayed(t, twoAMinute, replay.GatewayOptions{}, first, second)
+	if outcomes != "..D..D" || report.Counts.Late != 0 {
+		t.Errorf("outcomes %s, late %d", outcomes, report.Counts.Late)
+	}
+}
+
+func TestATimeFarAheadDoesNotMakeOthersLate(t *testing.T) {
+	ahead := strings.Replace(entry(1, "acme"), `"started_at":1`, `"started_at":3`, 1)
+	for name, lines := range map[string][]string{
+		"first":  {ahead, entry(0, "acme"), entry(1, "acme"), entry(2, "acme")},
+		"middle": {entry(0, "acme"), ahead, entry(1, "acme"), entry(2, "acme")},
+	} {
+		report, outcomes := replayed(t, twoAMinute, replay.GatewayOptions{}, logOf(t, replay.LogOptions{}, lines...))
+		if outcomes != "..D" || int(report.Counts.Late) != len(lines)-3 {
+			t.Errorf("%s: outcomes %s, late %d", name, outcomes, report.Counts.Late)
+		}
+	}
+}
+
+func TestLinesWithoutARequestAreCountedAndShown(t *testing.T) {
+	lines := []string{
+		entry(0, "acme"), "not JSON", `{"started_at":"soon"}`, `[1]`, `"text"`, "", `{"started_at":1795306721}`,
+		`{"started_at":1795306721391}`, `{"request":{"method":"GET"}}`, entry(1, "acme"), strings.Repeat("x", 10<<20),
+		entry(2, "acme"),
+	}
+	report, outcomes := replayed(t, twoAMinute, replay.GatewayOptions{}, logOf(t, replay.LogOptions{}, lines...))
+	if outcomes != "..D" || report.Counts.Unparsed != 8 || report.Counts.Lines != 12 {
+		t.Errorf("outcomes %s, counts %+v", outcomes, report.Counts)
+	}
+	var shown []int64
+	for _, p := range report.Counts.Problems {
+		shown = append(shown, p.Line)
+	}
+	if !slices.Equal(shown, []int64{2, 3, 4, 5, 7}) {
+		t.Errorf("shown lines %v", report.Counts.Problems)
+	}
+}
+
+func TestATruncatedLogNamesTheLineToResumeAt(t *testing.T) {
+	var lines []string
+	for i := range 2000 {
+		lines = append(lines, entry(float64(i), "acme"))
+	}
+	whole := strings.Join(lines, "\n") + "\n"
+	text := zipped(t, whole)
+	open := func(text []byte, from int64) *replay.Log {
+		l, err := replay.NewLog("access.log.gz", bytes.NewReader(text), replay.LogOptions{FirstLine: from})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	broken, before := replayed(t, twoAMinute, replay.GatewayOptions{}, open(text[:len(text)/2], 0))
+	if len(broken.Counts.Broken) != 1 || broken.Counts.Unparsed != 0 {
+		t.Fatalf("counts %+v", broken.Counts)
+	}
+	line := broken.Counts.Broken[0].Line
+	if int(line) != len(before)+1 {
+		t.Errorf("resume at line %d after %d requests", line, len(before))
+	}
+	_, after := replayed(t, twoAMinute, replay.GatewayOptions{}, open(text, line))
+	if len(before)+len(after) != len(lines) {
+		t.Errorf("%d requests before line %d, %d from it on, of %d", len(before), line, len(after), len(lines))
+	}
+}
+
+func TestTheRouteSelectsTheConfig(t *testing.T) {
+	const config = `
+services:
+- name: up
+  routes:
+  - name: records
+  - name: search
+    plugins:
+    - name: tenant-rate-limiting
+      config: {tiers: [{name: a, limits: [{name: one, scope: tenant, limit: 1, window_size: 3600}]}]}
+plugins:
+- name: tenant-rate-limiting
+  service: other
+  config: {tiers: [{name: a, limits: [{name: two, scope: tenant, limit: 2, window_size: 3600}]}]}
+`
+	on := func(route, service string) string {
+		return strings.Replace(entry(0, "acme"), `"route":{"name":"records"}`,
+			`"route":{"id":"`+route+`","name":"`+route+`"},"service":{"name":"`+service+`"}`, 1)
+	}
+	log := logOf(t, replay.LogOptions{},
+		on("search", "up"), on("search", "up"), on("records", "up"), on("records", "up"), on("x", "other"), on("y", "other"),
+		on("z", "other"))
+	report, outcomes := replayed(t, config, replay.GatewayOptions{}, log)
+	if outcomes != ".D..D" || report.Uncovered != 2 {
+		t.Errorf("outcomes %s, %d uncovered", outcomes, report.Uncovered)
+	}
+}
+
+func TestSourcesThatNoLogCarriesAreAnError(t *testing.T) {
+	config := strings.Replace(twoAMinute, "on_missing_tenant", "tenant_from: [jwt.org]\n    on_missing_tenant", 1)
+	_, err := replay.NewGateway(file(t, config), replay.GatewayOptions{})
+	if err == nil || !strings.Contains(err.Error(), "tenant_from: jwt.org") || !strings.Contains(err.Error(), "--tenant-from") {
+		t.Errorf("error %v", err)
+	}
+	o := replay.GatewayOptions{TenantFrom: []string{"consumer.custom_id"}}
+	log := logOf(t, replay.LogOptions{}, entry(0, "acme"), entry(1, "acme"), entry(2, "acme"))
+	if _, outcomes := replayed(t, config, o, log); outcomes != "..D" {
+		t.Errorf("outcomes %s", outcomes)
+	}
+}
+
+func TestDenialsAreComparedWithTheLog(t *testing.T) {
+	denied := func(line string) string { return strings.Replace(line, `"status":200`, `"status":429`, 1) }
+	log := logOf(t, replay.LogOptions{},
+		denied(entry(0, "acme")), entry(1, "acme"), denied(entry(2, "acme")), entry(3, "acme"))
+	report, _ := replayed(t, twoAMinute, replay.GatewayOptions{}, log)
+	if want := (replay.Logged{Answered: 4, Denied: 2, Both: 1, OnlyLog: 1, OnlyReplay: 1}); report.Log != want {
+		t.Errorf("log %+v, want %+v", report.Log, want)
+	}
+}

@@ -1,0 +1,102 @@
+package replay
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+// Report is the result of a replay.
+type Report struct {
+	From     time.Time `json:"from"` // of the first request
+	To       time.Time `json:"to"`   // of the last request
+	Requests int64     `json:"requests"`
+
+	Denied          int64   `json:"denied"`
+	ShadowDenied    int64   `json:"shadow_denied"` // that would be denied if all policies were enforced
+	DeniedPct       float64 `json:"denied_percent"`
+	ShadowDeniedPct float64 `json:"shadow_denied_percent"`
+	Uncovered       int64   `json:"uncovered"` // on routes without the plugin
+	Undecided       int64   `json:"undecided"` // that could not be decided
+
+	Log     Logged   `json:"log"` // compares with the responses in the log
+	Tenants int      `json:"tenants"`
+	Hurt    int      `json:"tenants_denied"` // tenants with a denial
+	Rows    []Row    `json:"rows"`           // those with most denials first
+	Counts  Counts   `json:"input"`
+	Notes   []string `json:"notes"` // on what the numbers leave out
+	Evicted uint64   `json:"evicted_buckets"`
+
+	Series Series `json:"series"`
+}
+
+// Logged compares the decisions with the responses in the log.
+type Logged struct {
+	Answered   int64 `json:"answered"`    // requests whose status the log has
+	Denied     int64 `json:"denied"`      // answered 429
+	Both       int64 `json:"denied_both"` // answered 429, and denied now
+	OnlyLog    int64 `json:"denied_only_in_log"`
+	OnlyReplay int64 `json:"denied_only_in_replay"`
+}
+
+// Row is what a policy did to a tenant.
+type Row struct {
+	Tenant   string `json:"tenant"`
+	Tier     string `json:"tier,omitempty"`
+	Policy   string `json:"policy"`
+	Endpoint string `json:"endpoint,omitempty"` // of the policy
+	Mode     string `json:"mode"`
+	Limit    string `json:"limit,omitempty"` // in words
+
+	Requests    int64      `json:"requests"` // that the policy applied to
+	Denied      int64      `json:"denied"`   // for which it had no room, also in shadow
+	FirstDenied *time.Time `json:"first_denial,omitempty"`
+	FirstLine   string     `json:"first_denial_at,omitempty"` // log:line
+	Worst       *Window    `json:"worst_window,omitempty"`    // with most denials, or else most tokens asked for
+}
+
+// Window is one window of a policy, aligned to the epoch.
+type Window struct {
+	From     time.Time `json:"from"`
+	Seconds  int64     `json:"seconds"`
+	Requests int64     `json:"requests"`
+	Denied   int64     `json:"denied"`
+	Tokens   int64     `json:"tokens"`                     // that requests asked for, denied ones included
+	Percent  float64   `json:"percent_of_limit,omitempty"` // where the limit counts the tenant as a whole
+}
+
+// DeniedShare returns the percentage of requests that are denied.
+func (r *Row) DeniedShare() float64 { return percent(r.Denied, r.Requests) }
+
+func percent(part, whole int64) float64 {
+	if whole == 0 {
+		return 0
+	}
+	return 100 * float64(part) / float64(whole)
+}
+
+// Series counts requests over time.
+type Series struct {
+	Step   float64 `json:"step_seconds"`
+	Points []Point `json:"points"`
+}
+
+// Point counts the requests of one step.
+type Point struct {
+	From     time.Time `json:"from"`
+	Requests int64     `json:"requests"`
+	Denied   int64     `json:"denied"` // also in shadow
+}
+
+// instantTime returns an instant as a time.
+func instantTime(at limit.Micros) time.Time { return time.UnixMicro(int64(at)).UTC() }
+
+// sortRows sorts rows: most denials first, then by name.
+func sortRows(rows []Row) {
+	slices.SortFunc(rows, func(a, b Row) int {
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(a.Tenant, b.Tenant),
+			cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Endpoint, b.Endpoint))
+	})
+}

@@ -1,0 +1,113 @@
+package replay
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+// Request is one request of a log. It implements admit.FactSource. A [Stream] reuses its memory for a later one.
+type Request struct {
+	At   limit.Micros // when it started
+	Log  *Log         // that has it
+	Line int64        // in the log, counted from 1
+
+	Consumer   *identity.Consumer // nil: none
+	Caller     *identity.Caller   // of a log that states tenants itself; nil: none
+	Route      *Route             // nil: unknown, or the request matched none
+	Credential string
+	IP         string
+	Method     string
+	Target     string // as the client wrote it, with its query
+	Status     int    // of the response; 0: unknown
+
+	headers []header
+	place   int64 // among the requests that a stream has read
+}
+
+// Route is the route that a gateway chose for a request.
+type Route struct {
+	Name    string // or its id, if it has no name
+	Service string // the name of its service, or its id
+	GRPC    bool   // it has a gRPC protocol
+}
+
+// header is a header of a request, with its name as HTTP spells it. Several lines of one header are several.
+type header struct{ name, value string }
+
+// reset empties r and keeps its memory.
+func (r *Request) reset() {
+	clear(r.headers)
+	*r = Request{headers: r.headers[:0]}
+}
+
+// addHeader adds a line of a header, if wanted has its name.
+func (r *Request) addHeader(name, value string) { r.headers = append(r.headers, header{name, value}) }
+
+// headerValue returns the lines of a header, joined by commas as Kong shows them to the plugin.
+func (r *Request) headerValue(name string) string {
+	value, found := "", false
+	for i := range r.headers {
+		switch {
+		case r.headers[i].name != name:
+		case found:
+			value += ", " + r.headers[i].value
+		default:
+			value, found = r.headers[i].value, true
+		}
+	}
+	return value
+}
+
+// Read implements admit.FactSource. It never fails. Facts that the log lacks are empty.
+func (r *Request) Read(_ context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error {
+	req.Known |= facts
+	if facts&identity.ConsumerFact != 0 && r.Consumer != nil {
+		tags := append(req.Consumer.Tags, r.Consumer.Tags...)
+		req.Consumer = *r.Consumer
+		req.Consumer.Tags = tags
+	}
+	if facts&identity.CallerFacts != 0 && r.Caller != nil {
+		req.Caller = *r.Caller
+	}
+	if facts&identity.CredentialFact != 0 {
+		req.CredentialID = r.Credential
+	}
+	if facts&identity.IPFact != 0 {
+		req.IP = r.IP
+	}
+	if facts&identity.TargetFact != 0 {
+		req.Method, req.Path = r.Method, identity.NormalizePath(r.Target)
+	}
+	if facts&identity.RouteFact != 0 && r.Route != nil {
+		req.Route, req.GRPCRoute = r.Route.Name, r.Route.GRPC
+	}
+	if facts&identity.HeaderFacts != 0 && rules != nil {
+		r.readHeaders(rules, req)
+	}
+	if facts&identity.PreflightFacts != 0 {
+		req.Origin, req.RequestedMethod = r.headerValue(originHeader), r.headerValue(preflightHeader)
+	}
+	return nil
+}
+
+const (
+	originHeader    = "Origin"
+	preflightHeader = "Access-Control-Request-Method"
+)
+
+// readHeaders sets the headers that rules read. As in Kong, a value with a comma may be several values, and counts as
+// none.
+func (r *Request) readHeaders(rules *identity.Rules, req *identity.Request) {
+	req.Headers = slices.Grow(req.Headers[:0], len(rules.Headers))[:len(rules.Headers)]
+	for i, name := range rules.Headers {
+		value := r.headerValue(name)
+		if strings.IndexByte(value, ',') >= 0 {
+			value, req.Repeated = "", name
+		}
+		req.Headers[i] = value
+	}
+}
