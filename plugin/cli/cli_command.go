@@ -63,6 +63,7 @@ func commands() []*command {
 		policyCommands,
 		overrideCommands,
 		documentCommands,
+		[]*command{replayCommand},
 		[]*command{
 			explainCommand,
 			auditCommand,

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -236,6 +237,23 @@ func (d *document) checkTogether() {
 		}
 		at := d.places[i-1]
 		d.fault(at.lineOf(f.Field), at.path+"."+f.Field, "%s", f.Problem)
+	}
+}
+
+// replaceIn replaces the policies of the document's namespace in rows, as apply does in the database.
+func (d *document) replaceIn(rows *policy.Rows) {
+	namespace := cmp.Or(d.set.Namespace, "default")
+	rows.Policies = slices.DeleteFunc(rows.Policies, func(p policy.PolicyRow) bool {
+		return p.Namespace == namespace && !d.partial
+	})
+	id := int64(0)
+	for _, p := range rows.Policies {
+		id = max(id, p.ID)
+	}
+	for _, p := range d.set.Policies {
+		id++
+		p.Namespace = namespace
+		rows.Policies = append(rows.Policies, policy.PolicyRow{ID: id, Policy: p.Policy})
 	}
 }
 

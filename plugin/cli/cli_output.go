@@ -23,15 +23,18 @@ const (
 )
 
 // outputFlag defines --output.
-func (c *call) outputFlag() {
-	formats := []string{formatTable, formatJSON, formatYAML}
+func (c *call) outputFlag() { c.outputFlagOf(formatTable, formatJSON, formatYAML) }
+
+// outputFlagOf defines --output with formats, of which table is the first.
+func (c *call) outputFlagOf(formats ...string) {
+	list := strings.Join(formats[:len(formats)-1], ", ") + " or " + formats[len(formats)-1]
 	c.flags.FuncP(
 		"output",
 		"o",
-		"the output `format`: table, json or yaml (default table)",
+		"the output `format`: "+list+" (default table)",
 		func(text string) error {
 			if !slices.Contains(formats, text) {
-				return errors.New("must be table, json or yaml")
+				return errors.New("must be " + list)
 			}
 			c.format = text
 			return nil

@@ -1,0 +1,188 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/replay"
+)
+
+var replayCommand = &command{
+	words: "replay", args: "[LOG ...]", brief: "show whom limits would have denied, by recorded traffic",
+	about: `It decides each request of access logs with the plugin's own code, on a clock that shows the time of the
+request, and shows how often each policy would have denied each tenant. Nothing is spent, and no Kong, Redis or
+database is needed.
+
+  ratelimit replay --config kong.yml --policies policies.yaml --log access.jsonl.gz --html report.html
+
+Logs are the JSON of Kong's file-log or http-log plugins, lines of nginx (--format nginx, with --log-format unless it is
+combined) or CSV, each plain or compressed by gzip. Requests are sorted by their start within ten minutes. Lines that
+hold no request are counted and shown.
+
+The routes in the log select the configs, as in Kong. Logs carry no tokens: if a config reads names from jwt.<claim>,
+say with --tenant-from what to use.`,
+	most:  -1,
+	exits: "0 success, 1 failure, 2 usage error, 3 a log breaks off, 5 more is denied than --fail-if-denied-above allows",
+	define: func(c *call) action {
+		f := c.replayFlags()
+		return func(ctx context.Context) error { return c.replay(ctx, f) }
+	},
+}
+
+// exitDenied is the exit code of a replay that denies more than --fail-if-denied-above.
+const exitDenied = 5
+
+// formatCSV is a format of --output.
+const formatCSV = "csv"
+
+// replayFlags are the flags of replay.
+type replayFlags struct {
+	config   configFlags
+	logs     logFlags
+	policies string
+	snapshot string
+	most     percentFlag
+	rows     int
+}
+
+func (c *call) replayFlags() *replayFlags {
+	f := new(replayFlags)
+	c.flags.StringVar(&f.config.file, "config", "", "the decK `file` with the plugin's configs (required)")
+	c.flags.StringVar(&f.config.route, "plugin-route", "",
+		"decide all requests as of this `route`, such as those of logs without routes")
+	c.flags.StringVar(&f.policies, "policies", "", "a `file` of policies, as of ratelimit apply, beside the configs")
+	c.flags.StringVar(&f.snapshot, "snapshot", "",
+		"read tenants, overrides and policies from this `file`, a node's snapshot; --policies replaces its policies")
+	c.logFlags(&f.logs)
+	c.flags.Var(&f.most, "fail-if-denied-above",
+		"exit with 5 if a greater `percentage` of requests is denied, or would be outside shadow mode, such as 0.1%")
+	c.flags.IntVar(&f.rows, "max", 50, "the most `rows` of the table; 0: all (default 50)")
+	c.outputFlagOf(formatTable, formatJSON, formatCSV)
+	c.check(func() error {
+		if f.config.file == "" {
+			return wrong("--config is required: the decK file with the plugin's configs, such as --config kong.yml")
+		}
+		if f.rows < 0 {
+			return wrong("--max: %d: must be 0 or more", f.rows)
+		}
+		return nil
+	})
+	return f
+}
+
+// percentFlag is a percentage as a flag.
+type percentFlag struct {
+	percent float64
+	given   bool
+}
+
+func (p *percentFlag) String() string { return strconv.FormatFloat(p.percent, 'g', -1, 64) + "%" }
+
+// Set implements pflag.Value.
+func (p *percentFlag) Set(text string) error {
+	n, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
+	if err != nil || !(n >= 0 && n <= 100) {
+		return errors.New("must be a percentage from 0% to 100%, such as 0.1%")
+	}
+	p.percent, p.given = n, true
+	return nil
+}
+
+// Type implements pflag.Value.
+func (p *percentFlag) Type() string { return "percentage" }
+
+// replay runs the command.
+func (c *call) replay(ctx context.Context, f *replayFlags) error {
+	file, err := c.deckFile(f.config.file)
+	if err != nil {
+		return err
+	}
+	rows, err := c.replayedRows(f)
+	if err != nil {
+		return err
+	}
+	logs, gateway, err := c.openReplay(&f.logs, file, rows, f.config.route)
+	if err != nil {
+		return err
+	}
+	defer closeLogs(logs)
+	for _, fault := range gateway.Faults {
+		c.warn("a row is left out: %v", fault)
+	}
+	progress := c.newProgress(logs)
+	stream := replay.NewStream(logs, replay.StreamOptions{Progress: progress.show})
+	report, err := replay.Run(ctx, stream, gateway, nil)
+	progress.end()
+	if err != nil {
+		return fmt.Errorf("stopped after %d requests: %w", report.Requests, err)
+	}
+	report.Notes = append(report.Notes, replayNotes(file, gateway)...)
+	if err := c.showReplay(report, f.rows); err != nil {
+		return err
+	}
+	return f.verdict(c, report)
+}
+
+// replayedRows returns the rows that replay puts beside the configs, or nil without any.
+func (c *call) replayedRows(f *replayFlags) (*policy.Snapshot, error) {
+	if f.policies == "" && f.snapshot == "" {
+		return nil, nil
+	}
+	var rows policy.Rows
+	if f.snapshot != "" {
+		var err error
+		if rows, err = savedRows(f.snapshot); err != nil {
+			return nil, err
+		}
+	}
+	if f.policies != "" {
+		if err := c.replacePolicies(f.policies, &rows); err != nil {
+			return nil, err
+		}
+	}
+	snapshot, faults := policy.NewSnapshot(rows, nil)
+	for _, fault := range faults {
+		c.warn("a row is left out: %v", fault)
+	}
+	return snapshot, nil
+}
+
+// replacePolicies replaces the policies of a namespace by those in a document, as apply does.
+func (c *call) replacePolicies(file string, rows *policy.Rows) error {
+	var d document
+	var faults error
+	err := c.read(file, func(r io.Reader, name string) error {
+		faults = d.read(r, name)
+		return nil
+	})
+	if err != nil {
+		return wrong("--policies: %v", err)
+	}
+	if faults != nil {
+		return faults
+	}
+	d.replaceIn(rows)
+	return nil
+}
+
+// verdict returns the exit code of a replay.
+func (f *replayFlags) verdict(c *call, r *replay.Report) error {
+	if f.most.given {
+		if share := r.DeniedPct + r.ShadowDeniedPct; share > f.most.percent {
+			c.warn("%.4g%% of the requests are denied, or would be: more than %s", share, f.most.String())
+			return exitStatus(exitDenied)
+		}
+	}
+	for _, b := range r.Counts.Broken {
+		c.warn("%s breaks off (%s): to go on once it is whole, use --log %s --from-line %d", b.Log, b.Problem, b.Log, b.Line)
+	}
+	if len(r.Counts.Broken) > 0 {
+		return exitStatus(exitIncomplete)
+	}
+	return nil
+}

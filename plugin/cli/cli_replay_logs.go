@@ -1,0 +1,213 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/routeconfig"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/replay"
+)
+
+// logFlags say which logs are read, and how.
+type logFlags struct {
+	files      []string
+	options    replay.LogOptions
+	tenantFrom []string
+	userFrom   []string
+	tierFrom   []string
+}
+
+// logFlags defines the flags of logs.
+func (c *call) logFlags(f *logFlags) {
+	c.flags.StringArrayVar(&f.files, "log", nil,
+		"an access log, plain or gzip; - reads standard input; repeat the flag, or list more behind it (required)")
+	c.flags.StringVar(&f.options.Format, "format", "", "the `format` of the logs: auto, kong, nginx or csv (default auto)")
+	c.flags.StringVar(&f.options.NginxFormat, "log-format", "",
+		"the `log_format` of nginx, as in its configuration (default combined)")
+	c.flags.Int64Var(&f.options.FirstLine, "from-line", 0, "skip the lines before this `number` of a log (default 1)")
+	const sources = "the same sources as tenant_from, and repeatable"
+	c.flags.StringSliceVar(&f.tenantFrom, "tenant-from", nil,
+		"read the tenant from this `source` in place of the config's tenant_from; "+sources)
+	c.flags.StringSliceVar(&f.userFrom, "user-from", nil, "read the user from this `source` in place of user_from")
+	c.flags.StringSliceVar(&f.tierFrom, "tier-from", nil, "read the tier from this `source` in place of tier_from")
+	c.complete("format", replay.FormatAuto, replay.FormatKong, replay.FormatNginx, replay.FormatCSV)
+	c.check(func() error { return c.checkLogs(f) })
+}
+
+// checkLogs checks the flags of logs.
+func (c *call) checkLogs(f *logFlags) error {
+	f.files = append(f.files, c.args...)
+	switch f.options.Format {
+	case "", replay.FormatAuto, replay.FormatKong, replay.FormatNginx, replay.FormatCSV:
+	default:
+		return wrong("--format: %q: must be auto, kong, nginx or csv", f.options.Format)
+	}
+	switch {
+	case len(f.files) == 0:
+		return wrong("--log is required: an access log, such as --log access.jsonl")
+	case f.options.NginxFormat != "" && f.options.Format != "" && f.options.Format != replay.FormatNginx:
+		return wrong("--log-format is of --format nginx")
+	case f.options.FirstLine < 0:
+		return wrong("--from-line: %d: must be 1 or more", f.options.FirstLine)
+	case f.options.FirstLine > 1 && len(f.files) > 1:
+		return wrong("--from-line is for one log: %d are given", len(f.files))
+	}
+	if f.options.NginxFormat != "" {
+		f.options.Format = replay.FormatNginx
+	}
+	for _, list := range [...]struct {
+		flag    string
+		sources []string
+	}{{"tenant-from", f.tenantFrom}, {"user-from", f.userFrom}, {"tier-from", f.tierFrom}} {
+		if _, err := identity.ParseSources(list.sources, new([]string)); err != nil {
+			return wrong("--%s: %v", list.flag, err)
+		}
+	}
+	return nil
+}
+
+// deckFile reads the configs of a decK file.
+func (c *call) deckFile(file string) (configs *routeconfig.File, err error) {
+	failed := c.read(file, func(r io.Reader, _ string) error {
+		text, readErr := io.ReadAll(r)
+		if readErr == nil {
+			configs, err = routeconfig.Read(text, file)
+		}
+		return readErr
+	})
+	if failed != nil {
+		return nil, wrong("--config: %v", failed)
+	}
+	return configs, err
+}
+
+// openReplay opens logs, and the gateway that decides their requests.
+func (c *call) openReplay(
+	f *logFlags, file *routeconfig.File, rows *policy.Snapshot, route string,
+) ([]*replay.Log, *replay.Gateway, error) {
+	o := replay.GatewayOptions{
+		Rows: rows, Route: route, TenantFrom: f.tenantFrom, UserFrom: f.userFrom, TierFrom: f.tierFrom,
+	}
+	options := f.options
+	options.Headers = replay.HeadersOf(file, o)
+	logs, err := c.openLogs(f.files, options)
+	if err != nil {
+		return nil, nil, err
+	}
+	o.StatesTenants = logs[0].StatesTenants()
+	for _, l := range logs {
+		if l.StatesTenants() != o.StatesTenants {
+			closeLogs(logs)
+			return nil, nil, wrong("of %s and %s, one has a column tenant: replay them apart", logs[0].Name, l.Name)
+		}
+	}
+	gateway, err := replay.NewGateway(file, o)
+	if err != nil {
+		closeLogs(logs)
+		return nil, nil, err
+	}
+	return logs, gateway, nil
+}
+
+// openLogs opens logs.
+func (c *call) openLogs(files []string, o replay.LogOptions) (logs []*replay.Log, err error) {
+	for _, file := range files {
+		var l *replay.Log
+		if file == "-" {
+			l, err = replay.NewLog("standard input", c.stdin, o)
+		} else {
+			l, err = replay.Open(file, o)
+		}
+		if err != nil {
+			closeLogs(logs)
+			return nil, wrong("--log: %v", err)
+		}
+		logs = append(logs, l)
+	}
+	return logs, nil
+}
+
+// closeLogs closes logs that were only read, so that no error matters.
+func closeLogs(logs []*replay.Log) {
+	var errs []error
+	for _, l := range logs {
+		errs = append(errs, l.Close())
+	}
+	_ = errors.Join(errs...)
+}
+
+// progress shows on a terminal how far logs have been read.
+type progress struct {
+	logs  []*replay.Log
+	to    screen
+	now   func() time.Time
+	began time.Time
+	shown time.Time
+	size  int64 // 0: unknown
+}
+
+// progressEvery is how often progress is shown.
+const progressEvery = 200 * time.Millisecond
+
+// newProgress returns a progress, which shows nothing unless standard error is a terminal.
+func (c *call) newProgress(logs []*replay.Log) *progress {
+	p := &progress{logs: logs, to: c.stderr, now: c.now, began: c.now()}
+	p.to.before = "\r\x1b[K"
+	for _, l := range logs {
+		if l.Size == 0 {
+			p.size = 0
+			break
+		}
+		p.size += l.Size
+	}
+	return p
+}
+
+// show shows the progress, if it is time.
+func (p *progress) show() {
+	now := p.now()
+	if !p.to.isTerminal() || now.Sub(p.shown) < progressEvery {
+		return
+	}
+	p.shown = now
+	p.write(p.text(now))
+}
+
+// end removes the line of progress.
+func (p *progress) end() {
+	if p.to.isTerminal() && !p.shown.IsZero() {
+		p.write("")
+	}
+}
+
+// write writes a line in place of the last one. Progress that cannot be shown is no fault of the command.
+func (p *progress) write(text string) { fmt.Fprint(p.to, text) }
+
+// text returns the line of progress: lines, share, rate and time left.
+func (p *progress) text(now time.Time) string {
+	var lines, read int64
+	for _, l := range p.logs {
+		lines += l.Lines()
+		read += l.Read()
+	}
+	took := now.Sub(p.began).Seconds()
+	text := fmt.Sprintf("%d lines", lines)
+	if took > 0 {
+		text += fmt.Sprintf(", %.0f lines/s", float64(lines)/took)
+	}
+	if p.size > 0 && read > 0 {
+		done := min(float64(read)/float64(p.size), 1)
+		const width = 20
+		bar := ""
+		for i := range width {
+			bar += map[bool]string{true: "#", false: "."}[float64(i) < done*width]
+		}
+		left := time.Duration(took * (1 - done) / done * float64(time.Second)).Round(time.Second)
+		text = fmt.Sprintf("[%s] %3.0f%%, %s, %v left", bar, 100*done, text, left)
+	}
+	return text
+}
