@@ -66,7 +66,7 @@ var rules = map[string][]string{
 	"plugin/metrics":          append([]string{"plugin/reservation"}, core...),
 	"plugin/outbox":           core,
 	"plugin/pgstore":          core,
-	"plugin/replay":        append([]string{"plugin/bucket/memory", "internal/jsonwalk"}, core...),
+	"plugin/replay":           append([]string{"plugin/bucket/memory", "internal/jsonwalk"}, core...),
 	"plugin/reservation": {
 		"plugin/decision", "plugin/identity", "plugin/limit", "plugin/policy", "plugin/settle", "schema",
 	},
