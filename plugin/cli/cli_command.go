@@ -56,6 +56,7 @@ func commands() []*command {
 	return slices.Concat(
 		[]*command{
 			validateCommand,
+			importCommand,
 		},
 		migrateCommands,
 		tierCommands,

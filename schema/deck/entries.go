@@ -8,9 +8,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// pluginEntry is one entry of the plugin in a decK file.
+// pluginEntry is one entry of a plugin in a decK file.
 type pluginEntry struct {
 	place
+	name   string
+	item   *yaml.Node // the entry, or an alias of it, in the list
+	list   *yaml.Node
 	path   string // of its config
 	line   int    // of its config, or of the entry when it has none
 	config *yaml.Node
@@ -20,22 +23,38 @@ type pluginEntry struct {
 // pluginEntries finds the plugin's entries in every list called plugins, wherever it is nested, and the places at which
 // the settling plugin is enabled.
 func pluginEntries(document *yaml.Node) (entries []pluginEntry, settling []place, err error) {
-	f := finder{shared: sharedConfigs(document), bounds: deckfile.NewWalk(), serviceOf: map[string]string{}}
-	if err := f.walk(document, ""); err != nil {
+	f, err := findEntries(document)
+	if err != nil {
 		return nil, nil, err
+	}
+	for _, e := range f.entries {
+		switch {
+		case e.name == schema.Name:
+			entries = append(entries, e)
+		case e.name == schema.SettlingName && e.enabled:
+			settling = append(settling, e.place)
+		}
+	}
+	return entries, settling, nil
+}
+
+// findEntries finds the entries of all plugins.
+func findEntries(document *yaml.Node) (*finder, error) {
+	f := &finder{shared: sharedConfigs(document), bounds: deckfile.NewWalk(), serviceOf: map[string]string{}}
+	if err := f.walk(document, ""); err != nil {
+		return nil, err
 	}
 	for i := range f.entries {
 		if e := &f.entries[i]; e.service == "" {
 			e.service = f.serviceOf[e.route]
 		}
 	}
-	return f.entries, f.settling, nil
+	return f, nil
 }
 
 type finder struct {
 	shared    map[string]*yaml.Node
 	entries   []pluginEntry
-	settling  []place
 	within    place             // what the walk is in
 	serviceOf map[string]string // by route
 	bounds    *deckfile.Walk
@@ -93,15 +112,13 @@ func (f *finder) plugins(list *yaml.Node, path string) error {
 			return err
 		}
 		f.bounds.Leave(entry) // nothing is nested in a plugin entry
-		name, at := deckfile.Get(entry, "name"), f.placeOf(entry)
-		if name != nil && name.Value == schema.SettlingName && at.enabled {
-			f.settling = append(f.settling, at)
-		}
-		if name == nil || name.Value != schema.Name {
+		name := deckfile.Get(entry, "name")
+		if name == nil {
 			continue
 		}
 		e := pluginEntry{
-			place: at, path: docpath.Item(path, i) + ".config", line: item.Line, config: deckfile.Get(entry, "config"),
+			place: f.placeOf(entry), name: name.Value, item: item, list: list,
+			path: docpath.Item(path, i) + ".config", line: item.Line, config: deckfile.Get(entry, "config"),
 		}
 		if e.config != nil {
 			e.line = e.config.Line

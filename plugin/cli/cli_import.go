@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/routeconfig"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/fromkong"
+)
+
+var importCommand = &command{
+	words: "import",
+	args:  "FILE",
+	brief: "convert configs of Kong's own rate limiting plugins in a decK file (- reads standard input)",
+	about: `It converts the entries of rate-limiting, rate-limiting-advanced and response-ratelimiting into entries of this
+plugin, and lists what will work otherwise. An entry with a value that this plugin cannot express stays as it is, and
+the exit code is 1. The converted file is written to standard output and the report to standard error, or with -o FILE
+the report to standard output.
+
+With --side-by-side Kong's plugins stay and go on enforcing, and the new entries count beside them in shadow mode. Later
+the same command without it, on the original file, makes the new entries enforce; their counters go on.
+
+Examples:
+  ratelimit import kong.yml --side-by-side -o kong-shadow.yml
+  ratelimit import kong.yml -o kong-new.yml && ratelimit validate kong-new.yml`,
+	least: 1, most: 1,
+	exits: "0 all entries were converted, 1 some were not, or the file is not YAML, 2 usage error",
+	define: func(c *call) action {
+		f := new(importFlags)
+		c.flags.StringVarP(&f.output, "output", "o", "", "the `file` to write (default: standard output)")
+		c.flags.StringVar(&f.report, "report", formatTable, "the `format` of the report: table, json or yaml (default table)")
+		c.complete("report", formatTable, formatJSON, formatYAML)
+		c.flags.BoolVar(&f.options.SideBySide, "side-by-side", false,
+			"add the new entries in shadow mode, beside Kong's, which go on enforcing")
+		c.flags.BoolVar(&f.options.Approximate, "approximate", false,
+			"also convert month and year, as windows of 30 and 365 days that are not those of the calendar")
+		c.flags.StringVar(&f.options.Redis, "redis", "",
+			"the `address` (HOST:PORT) of the Redis that counts for entries that count in Kong's database")
+		c.check(f.check)
+		return func(context.Context) error { return c.convert(f) }
+	},
+}
+
+type importFlags struct {
+	output, report string
+	options        fromkong.Options
+}
+
+func (f *importFlags) check() error {
+	formats := []string{formatTable, formatJSON, formatYAML}
+	switch {
+	case !slices.Contains(formats, f.report):
+		return wrong("--report must be table, json or yaml, got %q", f.report)
+	case slices.Contains(formats, f.output):
+		return wrong("-o names the file to write here; for the format of the report use --report %s", f.output)
+	}
+	return nil
+}
+
+// convert converts a file, and reports on its entries.
+func (c *call) convert(f *importFlags) error {
+	f.options.Checks = []schema.Check{routeconfig.Compiles}
+	var text []byte
+	err := c.read(c.arg(), func(r io.Reader, _ string) (err error) {
+		text, err = io.ReadAll(r)
+		return err
+	})
+	if err != nil {
+		return wrong("%v", err)
+	}
+	result, err := fromkong.Convert(text, f.options)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.arg(), err)
+	}
+	if err := c.writeConverted(f, result); err != nil {
+		return err
+	}
+	if !result.Complete() {
+		return exitStatus(exitFailed)
+	}
+	return nil
+}
+
+// writeConverted writes the file and the report. The file goes to standard output as it is, because a screen would
+// replace its tabs.
+func (c *call) writeConverted(f *importFlags, result *fromkong.Result) error {
+	reporter := *c
+	reporter.format = f.report
+	if f.output == "" || f.output == "-" {
+		if _, err := c.stdout.to.Write(result.Text); err != nil {
+			return fmt.Errorf("write the output: %w", err)
+		}
+		operator := *c.operator
+		operator.stdout = c.stderr
+		reporter.operator = &operator
+	} else if err := os.WriteFile(f.output, result.Text, 0o644); err != nil {
+		return fmt.Errorf("-o: %w", err)
+	}
+	report := importReport{Entries: result.Entries, Differences: differencesOf(result)}
+	return reporter.print(report, func(out *page) { report.writeTo(out, c.arg()) })
+}
+
+// importReport is what import reports.
+type importReport struct {
+	Entries     []fromkong.Entry `json:"entries"`
+	Differences []fromkong.Text  `json:"differences"` // of all entries
+}
+
+// differencesOf returns the texts of the differences that entries have.
+func differencesOf(result *fromkong.Result) []fromkong.Text {
+	found := []fromkong.Text{}
+	for _, text := range fromkong.Differences() {
+		has := func(e fromkong.Entry) bool { return slices.Contains(e.Differences, text.ID) }
+		if slices.ContainsFunc(result.Entries, has) {
+			found = append(found, text)
+		}
+	}
+	return found
+}
+
+func (r *importReport) writeTo(out *page, file string) {
+	if len(r.Entries) == 0 {
+		out.line("%s: holds no entry of Kong's rate limiting plugins", file)
+		return
+	}
+	converted := 0
+	for _, e := range r.Entries {
+		if e.Converted {
+			converted++
+			out.line("%s:%d: %s for %s: converted, namespace %s", file, e.Line, e.Plugin, e.For, e.Namespace)
+			for _, limit := range e.Limits {
+				out.line("  %s", limit)
+			}
+			continue
+		}
+		out.marked(redMark, "%s:%d: %s for %s: stays as it is", file, e.Line, e.Plugin, e.For)
+		for _, p := range e.Problems {
+			out.line("  %s:%d: %s %s", file, p.Line, p.Path, p.Message)
+		}
+	}
+	for _, d := range r.Differences {
+		out.gap()
+		out.line("%s (%s)", d.What, r.lines(d.ID))
+		out.line("  Kong:   %s", d.Kong)
+		out.line("  Plugin: %s", d.Here)
+	}
+	out.gap()
+	out.line("%s: %d of %s converted", file, converted, plural(len(r.Entries), "entry", "entries"))
+}
+
+// lines returns the lines of the entries that have a difference.
+func (r *importReport) lines(d fromkong.Difference) string {
+	var lines []string
+	for _, e := range r.Entries {
+		if slices.Contains(e.Differences, d) {
+			lines = append(lines, fmt.Sprint(e.Line))
+		}
+	}
+	if len(lines) == 1 {
+		return "line " + lines[0]
+	}
+	return "lines " + strings.Join(lines, ", ")
+}

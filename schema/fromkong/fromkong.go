@@ -1,0 +1,311 @@
+package fromkong
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
+)
+
+// Options choose how a file is converted.
+type Options struct {
+	// SideBySide adds the new entries beside Kong's, in shadow mode and without headers, in place of replacing them.
+	SideBySide bool
+	// Approximate also converts values that have only a near counterpart: windows of months and years.
+	Approximate bool
+	// Redis is the host and port of the Redis that counts for entries that count in Kong's database. "": none, and such
+	// entries stay.
+	Redis string
+	// Checks find faults of a converted config beyond its schema, as for [deck.Validate].
+	Checks []schema.Check
+}
+
+// Result is a converted file.
+type Result struct {
+	Text    []byte // of the file
+	Entries []Entry
+}
+
+// Entry reports on one entry of Kong's plugins.
+type Entry struct {
+	Plugin      string       `json:"plugin"`
+	Line        int          `json:"line"`
+	Path        string       `json:"path"`
+	For         string       `json:"for"` // whose requests it is for, in words
+	Converted   bool         `json:"converted"`
+	Namespace   string       `json:"namespace,omitempty"`
+	Limits      []string     `json:"limits"` // the converted limits, in words
+	Problems    []Problem    `json:"problems"`
+	Differences []Difference `json:"differences"`
+}
+
+// Problem is a value that this plugin cannot express. Its entry stays as it is.
+type Problem struct {
+	Line    int    `json:"line"`
+	Path    string `json:"path"` // from the root of the file
+	Message string `json:"message"`
+}
+
+// Complete reports whether every entry was converted.
+func (r *Result) Complete() bool {
+	return !slices.ContainsFunc(r.Entries, func(e Entry) bool { return !e.Converted })
+}
+
+// Converted returns how many entries were converted.
+func (r *Result) Converted() int {
+	n := 0
+	for _, e := range r.Entries {
+		if e.Converted {
+			n++
+		}
+	}
+	return n
+}
+
+// Convert converts the entries of Kong's rate limiting plugins in the text of a decK file. An error is about the file
+// as a whole: it cannot be read, or not be written again.
+func Convert(text []byte, o Options) (*Result, error) {
+	documents, err := parse(text)
+	if err != nil {
+		return nil, err
+	}
+	f := &file{Options: o, text: text, documents: documents, walk: deckfile.NewWalk()}
+	for _, document := range documents {
+		if err := f.collect(document); err != nil {
+			return nil, err
+		}
+	}
+	f.convert()
+	result := &Result{Entries: []Entry{}}
+	if result.Text, err = f.write(); err != nil {
+		return nil, err
+	}
+	for _, e := range f.entries {
+		result.Entries = append(result.Entries, e.report())
+	}
+	return result, nil
+}
+
+func parse(text []byte) ([]*yaml.Node, error) {
+	var documents []*yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	for {
+		document := new(yaml.Node)
+		err := decoder.Decode(document)
+		if errors.Is(err, io.EOF) {
+			return documents, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("is not YAML: %w", err)
+		}
+		documents = append(documents, document)
+	}
+}
+
+// file is a decK file that is converted.
+type file struct {
+	Options
+	text      []byte
+	documents []*yaml.Node
+	walk      *deckfile.Walk // through the configs of the file
+	entries   []*entry       // of Kong's rate limiting plugins
+	own       []deck.Plugin  // entries of this plugin that were there before
+	rewritten bool           // the text was written anew
+}
+
+// entry is an entry of one of Kong's plugins that is converted.
+type entry struct {
+	deck.Plugin
+	*document
+	options  Options
+	settings *settings // nil: the config cannot be read
+
+	namespace   string
+	config      record // the converted config
+	limits      []string
+	problems    []Problem
+	differences []Difference
+}
+
+// document has what the entries of one document of the file share.
+type document struct {
+	services map[string]string // by route; "": a route without one
+	groups   map[string]bool   // consumer groups that have an entry of rate-limiting-advanced
+
+	// info has overridesKey, and is in root: plugins of consumer groups are overrides, as before Kong 3.4. nil: they are
+	// not.
+	info, root *yaml.Node
+}
+
+// converters maps the name of each plugin of Kong to the function that converts its config.
+var converters = map[string]func(*entry, *settings){
+	"rate-limiting":          (*entry).rateLimiting,
+	"rate-limiting-advanced": (*entry).advanced,
+	"response-ratelimiting":  (*entry).response,
+}
+
+// collect finds the entries of a document.
+func (f *file) collect(root *yaml.Node) error {
+	plugins, services, err := deck.Plugins(root)
+	if err != nil {
+		return err
+	}
+	d := &document{services: services, groups: map[string]bool{}}
+	d.info, d.root = overridesInfo(root)
+	for _, p := range plugins {
+		if p.Name == schema.Name {
+			f.own = append(f.own, p)
+		}
+		if converters[p.Name] == nil {
+			continue
+		}
+		if p.Name == "rate-limiting-advanced" && p.Place.Group != "" {
+			d.groups[p.Place.Group] = true
+		}
+		e := &entry{Plugin: p, document: d, options: f.Options}
+		f.entries = append(f.entries, e)
+		config, err := p.Config(f.walk)
+		if err == nil {
+			e.settings, err = newSettings(config, p.Path+".config")
+		}
+		if err != nil {
+			e.problem("its config %v", err)
+		}
+	}
+	return nil
+}
+
+func (e *entry) problem(format string, args ...any) {
+	e.problems = append(e.problems, Problem{Line: e.Line, Path: e.Path, Message: fmt.Sprintf(format, args...)})
+}
+
+func (e *entry) differs(d Difference) {
+	if !slices.Contains(e.differences, d) {
+		e.differences = append(e.differences, d)
+	}
+}
+
+// convert converts all entries, and finds those that must stay.
+func (f *file) convert() {
+	f.mergeOverrides()
+	for _, e := range f.entries {
+		if e.settings == nil {
+			continue
+		}
+		e.differs(FreshCounters)
+		converters[e.Name](e, e.settings)
+		e.settings.finish()
+		e.problems = append(e.problems, e.settings.shared.problems...)
+		if len(e.problems) == 0 {
+			e.validate(f.walk)
+		}
+	}
+	f.findShared()
+	f.findCollisions()
+	f.keepOverlapping()
+}
+
+// validate checks the converted config as the plugin does.
+func (e *entry) validate(w *deckfile.Walk) {
+	encoded, err := deckfile.Encode(e.config.node(), w)
+	if err == nil {
+		_, _, err = schema.Parse(encoded.JSON, e.options.Checks...)
+	}
+	var faults schema.Faults
+	switch {
+	case err == nil:
+	case errors.As(err, &faults):
+		for _, fault := range faults {
+			e.problem("as config of %s, %s: %s", schema.Name, fault.Path, fault.Message)
+		}
+	default:
+		e.problem("its converted config %v", err)
+	}
+}
+
+// findShared adds a problem to entries that aliases use at several places, because each place needs a namespace of its
+// own.
+func (f *file) findShared() {
+	uses := map[*yaml.Node]int{}
+	for _, e := range f.entries {
+		uses[deckfile.Resolve(e.Item)]++
+	}
+	for _, e := range f.entries {
+		if n := uses[deckfile.Resolve(e.Item)]; n > 1 {
+			e.problem("is at %d places by YAML aliases: write it out at each", n)
+		}
+	}
+}
+
+// findCollisions adds a problem to entries beside which Kong would run another config of this plugin, of which it runs
+// only one for a request.
+func (f *file) findCollisions() {
+	for i, e := range f.entries {
+		if !e.Enabled {
+			continue
+		}
+		for _, own := range f.own {
+			if own.Enabled && own.Place.Overlaps(e.Place) {
+				e.problem("is for the same requests as %s in line %d: Kong runs one config of a plugin for a request; "+
+					"add its limits there", own.Name, own.Line)
+			}
+		}
+		for j, other := range f.entries {
+			if i == j || !other.Enabled || !other.Place.Overlaps(e.Place) {
+				continue
+			}
+			switch {
+			case other.Name != e.Name:
+				e.problem("is for the same requests as %s in line %d: Kong runs both, but only one config of %s; "+
+					"convert one, and add the limits of the other to it", other.Name, other.Line, schema.Name)
+			case other.Place == e.Place:
+				e.problem("is for the same requests as line %d: Kong denies two", other.Line)
+			}
+		}
+	}
+}
+
+// keepOverlapping lets entries stay that overlap with one that stays: Kong would run that one and the converted one for
+// the same requests, where it runs one of them now.
+func (f *file) keepOverlapping() {
+	for changed := true; changed; {
+		changed = false
+		for _, e := range f.entries {
+			if !e.Enabled || len(e.problems) > 0 {
+				continue
+			}
+			for _, other := range f.entries {
+				if other.Enabled && len(other.problems) > 0 && other.Place.Overlaps(e.Place) {
+					e.problem("stays because line %d stays: Kong would run both for the same requests", other.Line)
+					changed = true
+					break
+				}
+			}
+		}
+	}
+}
+
+func (e *entry) report() Entry {
+	r := Entry{
+		Plugin: e.Name, Line: e.Line, Path: e.Path, For: e.Place.String(), Converted: len(e.problems) == 0,
+		Limits: []string{}, Problems: []Problem{}, Differences: []Difference{},
+	}
+	if !r.Converted {
+		r.Problems = e.problems
+		return r
+	}
+	r.Namespace, r.Limits = e.namespace, append(r.Limits, e.limits...)
+	for _, text := range differences { // in their order
+		if slices.Contains(e.differences, text.ID) {
+			r.Differences = append(r.Differences, text.ID)
+		}
+	}
+	return r
+}

@@ -1,0 +1,94 @@
+package fromkong_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/fromkong"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// compiles is what the command checks beyond the schema.
+func compiles(config schema.Config) error {
+	_, err := policy.FromConfig(config)
+	return err
+}
+
+// convert converts a file, whose result must have no faults.
+func convert(t testing.TB, text []byte, o fromkong.Options) *fromkong.Result {
+	t.Helper()
+	o.Checks = []schema.Check{compiles}
+	result, err := fromkong.Convert(text, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range deck.Validate(bytes.NewReader(result.Text), "out.yml", compiles) {
+		if f.Severity == deck.Error {
+			t.Errorf("the result has a fault: %s", f)
+		}
+	}
+	return result
+}
+
+// describe writes a result as the golden files have it.
+func describe(b *strings.Builder, title string, result *fromkong.Result) {
+	fmt.Fprintf(b, "-- %s --\n%s-- report of %s --\n", title, result.Text, title)
+	for _, e := range result.Entries {
+		state := "stays"
+		if e.Converted {
+			state = "namespace " + e.Namespace
+		}
+		fmt.Fprintf(b, "%d %s: %s for %s: %s\n", e.Line, e.Path, e.Plugin, e.For, state)
+		for _, limit := range e.Limits {
+			fmt.Fprintf(b, "  %s\n", limit)
+		}
+		for _, p := range e.Problems {
+			fmt.Fprintf(b, "  %d %s %s\n", p.Line, p.Path, p.Message)
+		}
+		for _, d := range e.Differences {
+			fmt.Fprintf(b, "  differs: %s\n", d)
+		}
+	}
+}
+
+func TestFilesAreConvertedAsTheirGoldenFilesShow(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.yml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("found %v (%v)", files, err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got strings.Builder
+			describe(&got, "replaced", convert(t, text, fromkong.Options{}))
+			describe(&got, "side by side", convert(t, text, fromkong.Options{SideBySide: true}))
+			describe(&got, "with approximations and a Redis", convert(t, text,
+				fromkong.Options{Approximate: true, Redis: "redis.internal:6380"}))
+			golden := strings.TrimSuffix(file, ".yml") + ".golden"
+			if *update {
+				if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.String() != string(want) {
+				t.Errorf("the conversion differs from %s (-update rewrites it):\n%s", golden, got.String())
+			}
+		})
+	}
+}

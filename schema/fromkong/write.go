@@ -1,0 +1,252 @@
+package fromkong
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// write returns the text of the file with the converted entries. It replaces the lines of each entry, and compares the
+// result with what it must hold. Where the layout does not allow that, it writes the file anew.
+func (f *file) write() ([]byte, error) {
+	var changed []*entry
+	for _, e := range f.entries {
+		if len(e.problems) == 0 {
+			changed = append(changed, e)
+		}
+	}
+	if len(changed) == 0 {
+		return f.text, nil
+	}
+	removed := f.removeOverridesKey(changed)
+	edited, ok := f.replaceLines(changed, removed)
+	replaceNodes(changed, f.SideBySide)
+	want, err := canonical(f.documents)
+	if err != nil {
+		return nil, fmt.Errorf("cannot be written: %w", err)
+	}
+	if ok {
+		if got, err := parseCanonical(edited); err == nil && slices.Equal(got, want) {
+			return edited, nil
+		}
+	}
+	var out bytes.Buffer
+	encoder := yaml.NewEncoder(&out)
+	encoder.SetIndent(2)
+	for _, document := range f.documents {
+		if err := encoder.Encode(document); err != nil {
+			return nil, fmt.Errorf("cannot be written: %w", err)
+		}
+	}
+	if got, err := parseCanonical(out.Bytes()); err != nil || !slices.Equal(got, want) {
+		return nil, errors.New("cannot be written with its entries replaced: is a YAML anchor within one of them used " +
+			"elsewhere? Write its values out there")
+	}
+	for _, e := range changed {
+		e.differs(Rewritten)
+	}
+	return out.Bytes(), nil
+}
+
+// canonical returns each document as JSON, to compare what two texts hold.
+func canonical(documents []*yaml.Node) ([]string, error) {
+	var all []string
+	for _, document := range documents {
+		if len(document.Content) == 0 {
+			all = append(all, "")
+			continue
+		}
+		encoded, err := deckfile.Encode(document.Content[0], deckfile.NewWalk())
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, string(encoded.JSON))
+	}
+	return all, nil
+}
+
+func parseCanonical(text []byte) ([]string, error) {
+	documents, err := parse(text)
+	if err != nil {
+		return nil, err
+	}
+	return canonical(documents)
+}
+
+// node returns the converted entry: its own fields, with the name and the config replaced.
+func (e *entry) node(sideBySide bool) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+	n.Content = append(n.Content, textNode("name"), textNode(schema.Name))
+	for _, p := range deckfile.Pairs(e.Item) {
+		switch key := p.Key.Value; key {
+		case "name", "config", "partials", "created_at", "updated_at":
+		case "_config":
+			e.differs(SharedConfig)
+		case "id":
+			e.differs(EntryFields)
+		case "instance_name":
+			if sideBySide {
+				e.differs(EntryFields)
+				continue
+			}
+			n.Content = append(n.Content, textNode(key), plainCopy(p.Value))
+		default:
+			n.Content = append(n.Content, textNode(key), plainCopy(p.Value))
+		}
+	}
+	n.Content = append(n.Content, textNode("config"), e.config.node())
+	return n
+}
+
+// plainCopy returns a value without its comments, aliases and anchors.
+func plainCopy(n *yaml.Node) *yaml.Node {
+	n = deckfile.Resolve(n)
+	c := &yaml.Node{Kind: n.Kind, Tag: n.Tag, Value: n.Value, Style: n.Style}
+	if n.Kind == yaml.MappingNode {
+		for _, p := range deckfile.Pairs(n) {
+			c.Content = append(c.Content, textNode(p.Key.Value), plainCopy(p.Value))
+		}
+		return c
+	}
+	for _, item := range n.Content {
+		c.Content = append(c.Content, plainCopy(item))
+	}
+	return c
+}
+
+// comments returns the comments within a node, in their order, as lines that begin with #.
+func comments(n *yaml.Node) []string {
+	var all []string
+	add := func(text string) {
+		for line := range strings.Lines(text) {
+			if line = strings.TrimSpace(line); line != "" {
+				all = append(all, line)
+			}
+		}
+	}
+	add(n.HeadComment)
+	add(n.LineComment)
+	if n.Kind != yaml.AliasNode {
+		for _, inner := range n.Content {
+			all = append(all, comments(inner)...)
+		}
+	}
+	add(n.FootComment)
+	return all
+}
+
+// replaceNodes replaces the entries in the tree of the file, or adds the converted ones after them.
+func replaceNodes(changed []*entry, sideBySide bool) {
+	for _, e := range slices.Backward(changed) {
+		converted := e.node(sideBySide)
+		at := slices.Index(e.List.Content, e.Item)
+		e.List.Style &^= yaml.FlowStyle
+		if sideBySide {
+			e.List.Content = slices.Insert(e.List.Content, at+1, converted)
+			continue
+		}
+		converted.HeadComment = strings.Join(comments(e.Item), "\n")
+		e.List.Content[at] = converted
+	}
+}
+
+// replaceLines replaces the lines of the entries, or adds those of the converted ones after them. It reports false for
+// an entry whose lines cannot be found. Lines in removed are left out.
+func (f *file) replaceLines(changed []*entry, removed []int) (text []byte, ok bool) {
+	lines := strings.SplitAfter(string(f.text), "\n")
+	for _, i := range removed {
+		lines[i] = ""
+	}
+	for _, e := range slices.Backward(slices.SortedFunc(slices.Values(changed), byLine)) {
+		first, end, ok := span(lines, e)
+		if !ok {
+			return nil, false
+		}
+		block, err := e.block(strings.Join(lines[first:end], ""), f.SideBySide)
+		if err != nil {
+			return nil, false
+		}
+		if f.SideBySide {
+			first = end
+		}
+		if first > 0 && !strings.HasSuffix(lines[first-1], "\n") {
+			lines[first-1] += "\n"
+		}
+		lines = slices.Replace(lines, first, end, block...)
+	}
+	return []byte(strings.Join(lines, "")), true
+}
+
+func byLine(a, b *entry) int { return a.Line - b.Line }
+
+// span returns the lines of an entry in a list that has one entry a line: from its dash to the last line that is
+// indented further.
+func span(lines []string, e *entry) (first, end int, ok bool) {
+	dash := e.List.Column - 1
+	if e.List.Style&yaml.FlowStyle != 0 || e.Item.Kind == yaml.AliasNode {
+		return 0, 0, false
+	}
+	for first = e.Item.Line - 1; ; first-- {
+		if first < 0 || first >= len(lines) || first+1 < e.List.Line {
+			return 0, 0, false
+		}
+		if isDash(lines[first], dash) {
+			break
+		}
+	}
+	end = first + 1
+	for i := end; i < len(lines); i++ {
+		trimmed := strings.TrimSpace(lines[i])
+		if trimmed == "" {
+			continue
+		}
+		if len(lines[i])-len(strings.TrimLeft(lines[i], " ")) <= dash {
+			break
+		}
+		end = i + 1
+	}
+	return first, end, true
+}
+
+// isDash reports whether a line begins an item of a list: spaces, and a dash in that column.
+func isDash(line string, column int) bool {
+	indent, item, found := strings.Cut(line, "-")
+	return found && len(indent) == column && strings.Trim(indent, " ") == "" && strings.TrimLeft(item, " \r\n") != item
+}
+
+// block returns the lines of the converted entry, after the comments within the text that it replaces.
+func (e *entry) block(replaced string, sideBySide bool) ([]string, error) {
+	var out bytes.Buffer
+	encoder := yaml.NewEncoder(&out)
+	encoder.SetIndent(2)
+	if err := encoder.Encode(e.node(sideBySide)); err != nil {
+		return nil, err
+	}
+	indent := strings.Repeat(" ", e.List.Column-1)
+	var lines []string
+	if !sideBySide {
+		for _, comment := range comments(e.Item) {
+			if strings.Contains(replaced, comment) { // else it is above the entry or below it, and stays there
+				lines = append(lines, indent+comment+"\n")
+			}
+		}
+	}
+	lead := "- "
+	for line := range strings.Lines(out.String()) {
+		lines = append(lines, indent+lead+line)
+		lead = "  "
+	}
+	if strings.Contains(replaced, "\r\n") {
+		for i := range lines {
+			lines[i] = strings.TrimSuffix(lines[i], "\n") + "\r\n"
+		}
+	}
+	return lines, nil
+}
