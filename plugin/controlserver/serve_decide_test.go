@@ -40,10 +40,12 @@ func onPort(t *testing.T, port int) string {
 	return strings.Replace(string(text), "port: 1", fmt.Sprint("port: ", port), 1)
 }
 
-// onRedis returns the text of a decK file with that Redis.
+// onRedis returns the text of a decK file with that Redis, which may take a minute for an answer.
 func onRedis(t *testing.T, server *redistest.Server) string {
 	t.Helper()
-	return onPort(t, server.Port)
+	port := fmt.Sprint("port: ", server.Port)
+	return strings.Replace(onPort(t, server.Port), port,
+		port+", connect_timeout: 60000, read_timeout: 60000, send_timeout: 60000", 1)
 }
 
 // deciding returns the decider of a process with a decK file and the default settings, changed.
