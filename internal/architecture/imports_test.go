@@ -114,11 +114,12 @@ var foreign = map[string][]string{
 		"plugin/pluginserver", "plugin/controlserver", "plugin/cli", "migrations",
 		"internal", "spec",
 	},
-	"github.com/twmb": {"plugin/kafka"},
-	"github.com/yuin": {},
-	"database/sql":    {"migrations"},
-	"math/rand":       {},
-	"log":             {},
+	"github.com/twmb":       {"plugin/kafka"},
+	"github.com/go-analyze": {"plugin/internal/chart"},
+	"github.com/yuin":       {},
+	"database/sql":          {"migrations"},
+	"math/rand":             {},
+	"log":                   {},
 }
 
 // impure lists the packages that a pure package must not import.
