@@ -1,15 +1,18 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/replay"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/replay/replayhtml"
 )
 
 var replayCommand = &command{
@@ -46,6 +49,7 @@ type replayFlags struct {
 	logs     logFlags
 	policies string
 	snapshot string
+	html     string
 	most     percentFlag
 	rows     int
 }
@@ -61,6 +65,7 @@ func (c *call) replayFlags() *replayFlags {
 	c.logFlags(&f.logs)
 	c.flags.Var(&f.most, "fail-if-denied-above",
 		"exit with 5 if a greater `percentage` of requests is denied, or would be outside shadow mode, such as 0.1%")
+	c.flags.StringVar(&f.html, "html", "", "also write a report with charts to this `file`, which needs no network")
 	c.flags.IntVar(&f.rows, "max", 50, "the most `rows` of the table; 0: all (default 50)")
 	c.outputFlagOf(formatTable, formatJSON, formatCSV)
 	c.check(func() error {
@@ -125,6 +130,12 @@ func (c *call) replay(ctx context.Context, f *replayFlags) error {
 	if err := c.showReplay(report, f.rows); err != nil {
 		return err
 	}
+	if f.html != "" {
+		source := replayhtml.Source{Logs: f.logs.files, Config: f.config.file, Policies: f.policies}
+		if err := writeFile(f.html, func(w io.Writer) error { return replayhtml.Write(w, report, source) }); err != nil {
+			return fmt.Errorf("--html: %w", err)
+		}
+	}
 	return f.verdict(c, report)
 }
 
@@ -185,4 +196,18 @@ func (f *replayFlags) verdict(c *call, r *replay.Report) error {
 		return exitStatus(exitIncomplete)
 	}
 	return nil
+}
+
+// writeFile writes a file anew.
+func writeFile(name string, write func(io.Writer) error) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriter(f)
+	err = write(out)
+	if err == nil {
+		err = out.Flush()
+	}
+	return errors.Join(err, f.Close())
 }

@@ -21,13 +21,15 @@ type Report struct {
 	Uncovered       int64   `json:"uncovered"` // on routes without the plugin
 	Undecided       int64   `json:"undecided"` // that could not be decided
 
-	Log     Logged   `json:"log"` // compares with the responses in the log
-	Tenants int      `json:"tenants"`
-	Hurt    int      `json:"tenants_denied"` // tenants with a denial
-	Rows    []Row    `json:"rows"`           // those with most denials first
-	Counts  Counts   `json:"input"`
-	Notes   []string `json:"notes"` // on what the numbers leave out
-	Evicted uint64   `json:"evicted_buckets"`
+	Log      Logged   `json:"log"` // compares with the responses in the log
+	Tenants  int      `json:"tenants"`
+	Hurt     int      `json:"tenants_denied"` // tenants with a denial, also in shadow
+	Most     []Sum    `json:"most_denied"`    // the tenants with most denials, at most maxSums
+	Policies []Sum    `json:"policies"`       // all rows, by policy
+	Rows     []Row    `json:"rows"`           // those with most denials first
+	Counts   Counts   `json:"input"`
+	Notes    []string `json:"notes"` // on what the numbers leave out
+	Evicted  uint64   `json:"evicted_buckets"`
 
 	Series Series `json:"series"`
 }
@@ -39,6 +41,56 @@ type Logged struct {
 	Both       int64 `json:"denied_both"` // answered 429, and denied now
 	OnlyLog    int64 `json:"denied_only_in_log"`
 	OnlyReplay int64 `json:"denied_only_in_replay"`
+}
+
+// maxSums bounds the list of the tenants with most denials.
+const maxSums = 20
+
+// Sum adds up requests by tenant or by policy.
+type Sum struct {
+	Name     string `json:"name"`
+	Endpoint string `json:"endpoint,omitempty"` // of a policy
+	Limit    string `json:"limit,omitempty"`    // of a policy, in words; "": tenants have several
+	Requests int64  `json:"requests"`
+	Denied   int64  `json:"denied"`            // also in shadow
+	Tenants  int    `json:"tenants,omitempty"` // of a policy: those with a denial
+}
+
+// DeniedShare returns the percentage of requests that are denied.
+func (s *Sum) DeniedShare() float64 { return percent(s.Denied, s.Requests) }
+
+// sumPolicies adds up rows by policy and endpoint.
+func sumPolicies(rows []Row) []Sum {
+	type key struct{ policy, endpoint string }
+	places := map[key]int{}
+	sums := []Sum{}
+	for i := range rows {
+		r := &rows[i]
+		k := key{r.Policy, r.Endpoint}
+		at, ok := places[k]
+		if !ok {
+			at = len(sums)
+			places[k] = at
+			sums = append(sums, Sum{Name: r.Policy, Endpoint: r.Endpoint, Limit: r.Limit})
+		}
+		s := &sums[at]
+		s.Requests, s.Denied = s.Requests+r.Requests, s.Denied+r.Denied
+		if s.Limit != r.Limit {
+			s.Limit = ""
+		}
+		if r.Denied > 0 && r.Tenant != Anonymous {
+			s.Tenants++
+		}
+	}
+	return sortSums(sums)
+}
+
+// sortSums sorts sums: most denials first, then by name.
+func sortSums(sums []Sum) []Sum {
+	slices.SortFunc(sums, func(a, b Sum) int {
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Endpoint, b.Endpoint))
+	})
+	return sums
 }
 
 // Row is what a policy did to a tenant.

@@ -17,7 +17,7 @@ const Anonymous = "(anonymous)"
 type Tally struct {
 	report  Report
 	rows    map[rowKey]*row
-	tenants map[string]bool // with whether one of its requests was denied
+	tenants map[string]*Sum
 	series  series
 	first   limit.Micros
 	last    limit.Micros
@@ -52,7 +52,7 @@ func (w *window) worseThan(other *window) bool {
 // Add counts the decision about a request.
 func (t *Tally) Add(r *Request, d *decision.Decision) {
 	if t.rows == nil {
-		t.rows, t.tenants = map[rowKey]*row{}, map[string]bool{}
+		t.rows, t.tenants = map[rowKey]*row{}, map[string]*Sum{}
 	}
 	t.count(r)
 	denied := d.Denied() || d.ShadowDenied
@@ -64,8 +64,13 @@ func (t *Tally) Add(r *Request, d *decision.Decision) {
 	}
 	t.compare(r, d.Denied())
 	tenant := tenantOf(d)
-	if was, seen := t.tenants[tenant]; !seen || denied && !was {
-		t.tenants[tenant] = denied
+	sum := t.tenants[tenant]
+	if sum == nil {
+		sum = &Sum{Name: tenant}
+		t.tenants[tenant] = sum
+	}
+	if sum.Requests++; denied {
+		sum.Denied++
 	}
 	if reason := reasonOf(d); reason != decision.Counted {
 		t.addReason(r, d, tenant, reason)
@@ -228,19 +233,26 @@ func (t *Tally) Report(counts Counts) *Report {
 	}
 	report.DeniedPct = percent(report.Denied, report.Requests)
 	report.ShadowDeniedPct = percent(report.ShadowDenied, report.Requests)
-	for tenant, denied := range t.tenants {
+	report.Most = []Sum{}
+	for tenant, sum := range t.tenants {
+		if sum.Denied > 0 {
+			report.Most = append(report.Most, *sum)
+		}
 		if tenant == Anonymous {
 			continue
 		}
-		if report.Tenants++; denied {
+		if report.Tenants++; sum.Denied > 0 {
 			report.Hurt++
 		}
 	}
+	report.Most = sortSums(report.Most)
+	report.Most = report.Most[:min(len(report.Most), maxSums)]
 	report.Rows, report.Notes = []Row{}, []string{}
 	for _, w := range t.rows {
 		report.Rows = append(report.Rows, w.result())
 	}
 	sortRows(report.Rows)
+	report.Policies = sumPolicies(report.Rows)
 	report.Counts, report.Series = counts, t.series.result()
 	return &report
 }
