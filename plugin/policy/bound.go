@@ -82,6 +82,9 @@ func (s Scope) byUser() bool { return s == User || s == UserEndpoint }
 // Shared reports whether all tenants spend from the buckets of the scope.
 func (s Scope) Shared() bool { return s == Endpoint || s == Global }
 
+// ofTenant reports whether the buckets of the scope belong to one tenant.
+func (s Scope) ofTenant() bool { return !s.Shared() && s != IP }
+
 // Policy holds a named, compiled limit and what it applies to. It is immutable. The fields that ResolveAt reads come
 // before Limit: they share a cache line.
 type Policy struct {

@@ -28,9 +28,10 @@ func NewSnapshot(rows Rows, previous *Snapshot) (*Snapshot, []Fault) {
 }
 
 // Apply returns the snapshot after changes, and a fault for every row that does not compile; b does not change. Such a
-// row keeps its last good value. The time grows with the changes and the shards that they touch, not with the snapshot.
+// row keeps its last good value. The snapshot has no candidate: see [Snapshot.WithCandidate]. The time grows with the changes and the shards that they touch, not with the snapshot.
 func (s *Snapshot) Apply(changes Changes) (*Snapshot, []Fault) {
 	next := *s
+	next.candidate = nil
 	next.tiers, next.tenantsByTier = maps.Clone(s.tiers), maps.Clone(s.tenantsByTier)
 	next.namespaces, next.endpoints = maps.Clone(s.namespaces), s.endpoints.clone()
 	w := builder{snapshot: &next, previous: s, interned: map[string]string{}}

@@ -43,6 +43,7 @@ type Plan struct {
 	patterns    *patterns
 	costs       []int64     // by pattern index; -1 where the pattern sets no cost
 	exempt      *exemptions // nil: the config has none
+	candidate   *Candidate  // nil: no candidate is open
 }
 
 // Resolution holds what applies to one request. Its slices are reused. The zero value is ready to use.

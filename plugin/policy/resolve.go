@@ -13,7 +13,7 @@ import (
 // before.
 func (p *Plan) With(snapshot *Snapshot) *Plan {
 	next := *p
-	next.snapshot, next.rows = snapshot, namespaceRows{}
+	next.snapshot, next.rows, next.candidate = snapshot, namespaceRows{}, nil
 	needs := p.ownNeeds(p.config)
 	if snapshot != nil {
 		next.rows = snapshot.namespaces[p.namespace]
@@ -23,6 +23,9 @@ func (p *Plan) With(snapshot *Snapshot) *Plan {
 	}
 	if needs != p.needs {
 		next.needs, next.Rules = needs, p.identityRules(needs)
+	}
+	if snapshot != nil && snapshot.candidate != nil {
+		next.compileCandidate(p)
 	}
 	return &next
 }

@@ -109,8 +109,8 @@ func micros(at time.Time) limit.Micros {
 
 // Fault is what is wrong with a row. The row's last good value, if there is one, stays in force.
 type Fault struct {
-	Table   string `json:"table"` // tiers, tenants, policies or overrides
-	Key     string `json:"key"`   // of the row: an id in decimal, or a name
+	Table   string `json:"table"` // tiers, tenants, policies, overrides or candidate_policies
+	Key     string `json:"key"`   // of the row: an id in decimal, a name, or the key of a change in words
 	Field   string `json:"field"` // as the row's configuration names it
 	Problem string `json:"problem"`
 }
@@ -125,4 +125,5 @@ const (
 	inTenants   = "tenants"
 	inPolicies  = "policies"
 	inOverrides = "overrides"
+	inCandidate = "candidate_policies"
 )

@@ -31,6 +31,8 @@ type Snapshot struct {
 	targets       [targets]int             // overrides by target
 	networkSizes  []networkSize            // of the networks that overrides name, each once
 	endpoints     *endpointSet             // of policies and overrides
+
+	candidate *overlay // nil: no candidate is open
 }
 
 // shardCount is the number of parts of a snapshot. A million rows make a thousand in each: the most that one change
