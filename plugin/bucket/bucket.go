@@ -63,6 +63,8 @@ type Stores struct {
 	ctx       context.Context // of background work; it does not end by itself
 	running   sync.WaitGroup
 
+	candidates candidateStores // mu guards its map
+
 	mu   sync.Mutex
 	open map[redisPair]*shared
 }
@@ -80,6 +82,8 @@ func New(ctx context.Context, o Options) *Stores {
 		operators: redis.NewRegistry(slog.New(slog.DiscardHandler), nil),
 		ctx:       context.WithoutCancel(ctx),
 		open:      map[redisPair]*shared{},
+
+		candidates: newCandidateStores(&o),
 	}
 }
 
@@ -190,13 +194,18 @@ func (s *Stores) OpenRecords(config *schema.Config) (records *redis.Records, rel
 // connect opens the Redis of a config. Its timeouts are capped by the time budget of a request, so that fail modes
 // decide in time.
 func (s *Stores) connect(config *schema.Config) (*redis.Pair, func(), error) {
+	return s.openPair(s.redis, config)
+}
+
+// openPair opens the Redis of a config from a registry, with timeouts that are capped by the time budget of a request.
+func (s *Stores) openPair(from *redis.Registry, config *schema.Config) (*redis.Pair, func(), error) {
 	main, second := config.Redis, config.AddressRedis
 	for _, block := range []*schema.Redis{&main, &second} {
 		if !block.IsZero() {
 			block.ReadTimeout = max(1, min(block.ReadTimeout, s.options.Budget.Milliseconds()))
 		}
 	}
-	return s.redis.OpenPair(main, second, addresses.Counted)
+	return from.OpenPair(main, second, addresses.Counted)
 }
 
 // Run serves the stores until ctx ends. Then it releases leases, leaves the list of live nodes, and closes connections,
@@ -206,10 +215,12 @@ func (s *Stores) Run(ctx context.Context) error {
 	sweeping.Go(func() { s.report("sweeping buckets", s.local.Run(ctx)) })
 	sweeping.Go(func() { s.report("measuring stalls", s.breakers.Run(ctx)) })
 	sweeping.Go(func() { s.report("dividing limits", s.shares.Run(ctx)) })
+	s.runCandidates(ctx, &sweeping)
 	defer sweeping.Wait()
 	connected, disconnect := context.WithCancel(context.WithoutCancel(ctx))
 	defer disconnect()
-	closed := make(chan error, 2)
+	closed := make(chan error, 3)
+	go func() { closed <- s.candidates.redis.Run(connected) }()
 	go func() { closed <- s.redis.Run(connected) }()
 	go func() { closed <- s.operators.Run(connected) }()
 	<-ctx.Done()
@@ -217,10 +228,13 @@ func (s *Stores) Run(ctx context.Context) error {
 	for _, used := range s.open {
 		s.running.Go(used.end)
 	}
+	for _, used := range s.candidates.open {
+		s.running.Go(used.end)
+	}
 	s.mu.Unlock()
 	s.running.Wait()
 	disconnect()
-	return errors.Join(<-closed, <-closed)
+	return errors.Join(<-closed, <-closed, <-closed)
 }
 
 // report logs the error of background work that should not end.

@@ -1,0 +1,126 @@
+package bucket
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"sync"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/share"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// candidateStores holds the stores in which candidates count: in the same Redis as requests, and yet apart from them.
+// They have connections of their own and no breaker, no fallback and no budget of addresses, so nothing that a candidate
+// does or waits for changes what requests get.
+type candidateStores struct {
+	redis  *redis.Registry
+	local  *memory.Store
+	shares *share.Store // of local
+	open   map[redisPair]*candidateStore
+}
+
+// candidateStore is one Redis with its decorators. Its buckets are leased as those of requests are: without leases,
+// every request that an active limit answers from one would call Redis for the candidate.
+type candidateStore struct {
+	lease  *lease.Store
+	shares *share.Store
+	uses   int
+	end    func() // blocks until it is done
+}
+
+func newCandidateStores(o *Options) candidateStores {
+	return candidateStores{
+		redis:  redis.NewRegistry(slog.New(slog.DiscardHandler), nil),
+		local:  memory.New(memory.Options{Now: o.Now, MaxBuckets: o.MaxBuckets}),
+		shares: share.New(share.Options{Now: o.Elapsed}),
+		open:   map[redisPair]*candidateStore{},
+	}
+}
+
+// runCandidates serves the stores in this process until ctx ends.
+func (s *Stores) runCandidates(ctx context.Context, running *sync.WaitGroup) {
+	running.Go(func() { s.report("sweeping buckets of candidates", s.candidates.local.Run(ctx)) })
+	running.Go(func() { s.report("dividing limits of candidates", s.candidates.shares.Run(ctx)) })
+}
+
+// OpenCandidate returns the store in which a candidate counts for a config, and what keeps tenants to their fair shares
+// of its buckets. Bounds that Redis does not answer have a failure. release and errors are those of [Stores.Open].
+func (s *Stores) OpenCandidate(
+	config *schema.Config,
+) (buckets store.Store, shares *share.Store, release func(), err error) {
+	if config.Strategy != schema.StrategyRedis {
+		return s.candidates.local, s.candidates.shares, func() {}, nil
+	}
+	active, releaseActive, err := s.use(config)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	pair, closeRedis, err := s.openPair(s.candidates.redis, config)
+	if err != nil {
+		releaseActive()
+		return nil, nil, nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	used, ok := s.candidates.open[pairOf(pair)]
+	if !ok {
+		used = s.startCandidate(pair, active)
+	}
+	used.uses++
+	return used.lease.View(pair), used.shares, func() {
+		s.releaseCandidate(pairOf(pair), used, closeRedis)
+		releaseActive()
+	}, nil
+}
+
+// startCandidate opens the decorators of a pair. s.mu is held.
+func (s *Stores) startCandidate(opened *redis.Pair, active *shared) *candidateStore {
+	made := &candidateStore{
+		lease: lease.New(opened, lease.Options{
+			Now: s.options.Elapsed, Nodes: candidateNodes{active}, Policies: leasable{s.options.LeaseShare},
+			SharePct: s.options.LeaseShare,
+		}),
+		shares: share.New(share.Options{
+			Now: s.options.Elapsed, Exchange: exchange{opened.Main()}, Node: rand.Text(),
+		}),
+	}
+	running, end := context.WithCancel(s.ctx)
+	var loops sync.WaitGroup
+	loops.Go(func() { s.report("renewing leases of candidates", made.lease.Run(running)) })
+	loops.Go(func() { s.report("dividing limits of candidates", made.shares.Run(running)) })
+	made.end = func() {
+		end()
+		loops.Wait()
+	}
+	s.candidates.open[pairOf(opened)] = made
+	return made
+}
+
+// releaseCandidate counts a user out. The last one's release closes the store in the background.
+func (s *Stores) releaseCandidate(pair redisPair, used *candidateStore, closeRedis func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if used.uses--; used.uses > 0 {
+		closeRedis()
+		return
+	}
+	delete(s.candidates.open, pair)
+	s.running.Go(func() {
+		used.end()
+		closeRedis()
+	})
+}
+
+// candidateNodes counts the nodes of the namespace that a candidate's buckets belong to.
+type candidateNodes struct{ active *shared }
+
+// LeaseNodes implements lease.Nodes.
+func (n candidateNodes) LeaseNodes(namespace string) int {
+	return n.active.outage.LeaseNodes(policy.ActiveNamespace(namespace))
+}
