@@ -71,6 +71,7 @@ type Path struct {
 	Observers []Observer
 
 	Reservations Reservations // nil: what limits reserve stays charged
+	Candidates   Candidates   // nil: an open candidate does nothing
 
 	FailClosed bool           // on_internal_error: deny what cannot be decided
 	AtDenial   identity.Facts // read of each request that is denied, or would be outside shadow mode, for observers
@@ -83,6 +84,8 @@ type Exchange struct {
 	Response response.Response
 
 	Reservation string // token of what the request has reserved, for the log phase; "": nothing
+
+	tried *otherFacts // of requests under a candidate that needs other facts; nil: none was open yet
 }
 
 // exchanges numbers the exchanges of the process.
@@ -100,19 +103,15 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 		d.Exchange = exchanges.Add(1)
 	}
 
-	// Who is it? Each round returns the facts that are still needed; no fact is read that no limit needs.
+	// Who is it?
 	policies := p.Policies.Load()
 	rules := &policies.Rules
-	for {
-		missing := rules.Identify(&x.Request, &d.Identity)
-		if missing == 0 {
-			break
-		}
-		if err := facts.Read(ctx, missing, rules, &x.Request); err != nil {
-			p.Fault(x)
-			return fmt.Errorf("read facts: %w", err)
-		}
+	if err := identify(ctx, facts, rules, &x.Request, &d.Identity); err != nil {
+		p.Fault(x)
+		return err
 	}
+	// Is a candidate open? It replaces the policies of an assigned tenant; other requests are only tried under it.
+	trial := p.trial(ctx, facts, policies.Candidate(), x)
 
 	// Is this tenant within meta_limit, which protects the limiter itself?
 	d.Mode, d.PolicyVersion = policies.Mode(), policies.Version()
@@ -124,21 +123,12 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	// Which limits apply, and does every one have room? All are spent, or none. Where a store does not answer, each
 	// limit's fail mode decides.
 	now := readClock(p.Now)
-	policies.ResolveAt(&d.Identity, now, &d.Resolution)
-	switch {
-	case d.Resolution.Banned:
-		d.Ban(now)
-	case wait > 0:
-		d.DenyOrRecord(decision.MetaLimited, wait)
-	case d.Identity.Repeated != "": // before exemptions: without its identity no ban of the request is found
-		d.DenyOrRecord(decision.HeaderRepeated, 0)
-	case d.Resolution.Exempt:
-	case d.Resolution.Preflight:
-	case d.Identity.TenantDenied:
-		d.DenyOrRecord(decision.TenantMissing, 0)
-	case d.Identity.UserDenied && d.Resolution.UserRequired:
-		d.DenyOrRecord(decision.UserMissing, 0)
+	if trial.enforced {
+		trial.candidate.ResolveAt(&d.Identity, now, &d.Resolution)
+	} else {
+		policies.ResolveAt(&d.Identity, now, &d.Resolution)
 	}
+	checkIdentity(d, now, wait)
 	if len(d.Resolution.Bounds) > 0 {
 		if err := p.take(ctx, d, now); err != nil {
 			return errors.Join(err, p.readAndFault(ctx, facts, x))
@@ -156,7 +146,44 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	for _, observer := range p.Observers {
 		observer.Observe(d)
 	}
+	if trial.candidate != nil {
+		p.Candidates.Offer(trial.candidate, trial.identity, now, d, trial.enforced)
+	}
 	return unanswered
+}
+
+// identify reads the facts that rules need, in rounds, and identifies the request. Each round returns the facts that are
+// still needed; no fact is read that no limit needs.
+func identify(
+	ctx context.Context, facts FactSource, rules *identity.Rules, req *identity.Request, id *identity.Identity,
+) error {
+	for {
+		missing := rules.Identify(req, id)
+		if missing == 0 {
+			return nil
+		}
+		if err := facts.Read(ctx, missing, rules, req); err != nil {
+			return fmt.Errorf("read facts: %w", err)
+		}
+	}
+}
+
+// checkIdentity denies a resolved request for what is not a matter of its bounds. wait is that of the meta limit.
+func checkIdentity(d *decision.Decision, now, wait limit.Micros) {
+	switch {
+	case d.Resolution.Banned:
+		d.Ban(now)
+	case wait > 0:
+		d.DenyOrRecord(decision.MetaLimited, wait)
+	case d.Identity.Repeated != "": // before exemptions: without its identity no ban of the request is found
+		d.DenyOrRecord(decision.HeaderRepeated, 0)
+	case d.Resolution.Exempt:
+	case d.Resolution.Preflight:
+	case d.Identity.TenantDenied:
+		d.DenyOrRecord(decision.TenantMissing, 0)
+	case d.Identity.UserDenied && d.Resolution.UserRequired:
+		d.DenyOrRecord(decision.UserMissing, 0)
+	}
 }
 
 // take spends the bounds of a request, and combines their statuses. A request whose tenant has used its share of one

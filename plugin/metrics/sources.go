@@ -31,6 +31,8 @@ type Sources struct {
 	Shares func() Shares
 	// Usage is set if usage is reported.
 	Usage func() Usage
+	// Candidate is set if policies come from Postgres.
+	Candidate func() Candidate
 }
 
 // Process holds the numbers of the connection with Kong, all but Instances since the process started.
@@ -159,6 +161,9 @@ func (s *Sources) collectors() []prometheus.Collector {
 	}
 	if s.Shares != nil {
 		all = append(all, sourceCollector[Shares]{s.Shares, sharesNumbers})
+	}
+	if s.Candidate != nil {
+		all = append(all, candidateCollector{sourceCollector[Candidate]{s.Candidate, candidateNumbers}})
 	}
 	if s.Usage != nil {
 		all = append(all, usageCollector{sourceCollector[Usage]{s.Usage, usageNumbers}})

@@ -52,8 +52,11 @@ type Engine struct {
 	observer *observer
 	denials  DenialRecorder // nil: they are not recorded
 	usage    *usageReport   // nil: it is not counted
-	follows  policysync.Options
-	log      *slog.Logger
+
+	candidates *candidates // nil: there is no database
+
+	follows policysync.Options
+	log     *slog.Logger
 
 	inventory inventory
 
@@ -92,6 +95,7 @@ func (e *Engine) Sources() metrics.Sources {
 	if e.Rows != nil {
 		sources.Policies = func() metrics.Policies { return policyNumbers(e.Rows.Stats()) }
 		sources.Overrides = e.overrides
+		sources.Candidate = func() metrics.Candidate { return e.candidates.numbers(e.snapshot().Candidate() != "") }
 	}
 	if e.usage != nil {
 		sources.Usage = e.usage.numbers
@@ -147,6 +151,9 @@ func (e *Engine) Build(config schema.Config, plan *policy.Plan) (*admit.Path, fu
 		return nil, nil, err
 	}
 	path.Shares = shares
+	if e.candidates != nil {
+		path.Candidates = e.view(config)
+	}
 	releaseBuckets := release
 	release = func() {
 		releaseShares()
@@ -163,6 +170,7 @@ func (e *Engine) Build(config schema.Config, plan *policy.Plan) (*admit.Path, fu
 	e.add(path, plan)
 	return path, func() {
 		e.remove(path)
+		releaseCandidate(path, true)
 		release()
 	}, nil
 }
@@ -230,6 +238,9 @@ func (e *Engine) setPolicies(path *admit.Path, config *policy.Plan, snapshot *po
 	}
 	both := config.With(snapshot)
 	path.Policies.Store(both)
+	if both.Candidate() == nil {
+		releaseCandidate(path, false)
+	}
 	// Finding the faults takes time for each tenant, so it is done once for a path and a snapshot.
 	e.unfollowed[path] = both.Faults()
 }
@@ -275,6 +286,9 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	if e.usage != nil {
 		group.Go(func() error { return e.usage.Run(ctx) })
+	}
+	if e.candidates != nil {
+		group.Go(func() error { return e.candidates.Run(ctx) })
 	}
 	return group.Wait()
 }

@@ -16,6 +16,7 @@ func (e *Engine) FollowRows(o policysync.Options) (err error) {
 	o.Node += "/" + rand.Text()[:8]
 	o.Log, o.Changed = e.log, e.follow
 	e.follows = o
+	e.candidates = e.newCandidates(o)
 	e.Rows, err = policysync.New(o)
 	return err
 }

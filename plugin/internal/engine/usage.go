@@ -60,6 +60,9 @@ func (e *Engine) SetRoutes(isRoute func(name string) bool) {
 	if e.usage != nil {
 		e.usage.SetRoutes(isRoute)
 	}
+	if e.candidates != nil {
+		e.candidates.SetRoutes(isRoute)
+	}
 }
 
 // Settlements returns the observer of what becomes of reservations.

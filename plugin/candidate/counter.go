@@ -1,0 +1,183 @@
+package candidate
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// DefaultMaxRows bounds the rows between two reports.
+const DefaultMaxRows = 20_000
+
+// maxExamples bounds the examples of one row in one report.
+const maxExamples = 3
+
+var errClosed = errors.New("the config of the request has ended")
+
+// Key is what requests are counted by.
+type Key struct {
+	Candidate string `json:"-"`
+	Tenant    string `json:"tenant"`   // "": none, or an address
+	Endpoint  string `json:"endpoint"` // as the candidate sees it
+	Policy    string `json:"policy"`   // "": the requests themselves
+}
+
+// Row counts the requests of one key.
+type Row struct {
+	Key
+	Requests      int64     `json:"requests"`
+	ActiveOnly    int64     `json:"active_only"`    // denied by the active policies, admitted by the candidate
+	CandidateOnly int64     `json:"candidate_only"` // the other way
+	Both          int64     `json:"both"`           // denied by both
+	Examples      []Example `json:"examples,omitempty"`
+}
+
+// Example is one request that the active policies and the candidate answer differently. It names no address.
+type Example struct {
+	At        time.Time `json:"at"`
+	User      string    `json:"user,omitempty"` // a hash of the tenant's and the user's name; "": no user is named
+	Denied    string    `json:"denied_by"`      // active or candidate
+	Active    string    `json:"active"`         // its limit, or the reason of its denial; "": none
+	Candidate string    `json:"candidate"`
+}
+
+// Counter counts what the active policies and the candidate answer. It is safe for concurrent use.
+type Counter struct {
+	max    int
+	routes func(name string) bool // nil: every name is a route
+
+	mu   sync.Mutex
+	rows map[Key]*Row
+}
+
+// NewCounter returns a counter of at most that many rows; 0: DefaultMaxRows.
+func NewCounter(most int) *Counter {
+	if most <= 0 {
+		most = DefaultMaxRows
+	}
+	return &Counter{max: most, rows: map[Key]*Row{}}
+}
+
+// side is what one of the two plans answers to a request, or one of its policies.
+type side struct {
+	denied bool
+	policy *policy.Policy  // nil: none, or a denial that is not a matter of limits
+	reason decision.Reason // of such a denial
+}
+
+// text returns the limit, or the reason of a denial without one.
+func (s side) text() string {
+	switch {
+	case s.policy != nil:
+		return s.policy.Name + ": " + s.policy.Describe()
+	case s.denied:
+		return s.reason.String()
+	}
+	return ""
+}
+
+// add counts a request and its decision under the candidate: in the row of the requests, and in those of all policies
+// that were read on either side. It reports false if there was no room for a row.
+func (c *Counter) add(r *request, d *decision.Decision) bool {
+	key := Key{Candidate: r.candidate.Name(), Endpoint: c.endpoint(d)}
+	if d.Identity.Tenant.Kind == identity.Tenant {
+		key.Tenant = d.Identity.Tenant.ID
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	room := c.count(key, r, r.answer, side{denied(d), bindingOf(d), reasonOf(d)})
+	for i := range d.Statuses {
+		bound := d.Resolution.Bounds[i].Policy
+		key.Policy = bound.Name
+		active, read := r.sideOf(bound.Name)
+		if read || d.Statuses[i].Source != decision.Unanswered { // else another bound denies, and it was not read
+			room = c.count(key, r, active, side{denied: deniedBy(d, i), policy: bound}) && room
+		}
+	}
+	for _, active := range r.bounds {
+		if active.read && !hasBound(d, active.policy.Name) {
+			key.Policy = active.policy.Name
+			room = c.count(key, r, active.side, side{}) && room
+		}
+	}
+	return room
+}
+
+// hasBound reports whether a policy of a name applies to a decided request.
+func hasBound(d *decision.Decision, name string) bool {
+	for i := range d.Statuses {
+		if d.Resolution.Bounds[i].Policy.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// endpoint returns the endpoint of a request as it is counted. Clients could make any number of names that are not
+// routes.
+func (c *Counter) endpoint(d *decision.Decision) string {
+	name := d.Resolution.Endpoint
+	if c.routes != nil && name == d.Identity.Route && !c.routes(name) {
+		return ""
+	}
+	return name
+}
+
+// count counts the two answers to a request in a row. It reports false if there is no room for the row. c.mu is held.
+func (c *Counter) count(key Key, r *request, active, candidate side) bool {
+	row := c.rows[key]
+	if row == nil {
+		if len(c.rows) >= c.max {
+			return false
+		}
+		key.Tenant, key.Endpoint = strings.Clone(key.Tenant), strings.Clone(key.Endpoint)
+		row = &Row{Key: key}
+		c.rows[key] = row
+	}
+	row.Requests++
+	by := "candidate"
+	switch {
+	case active.denied && candidate.denied:
+		row.Both++
+		return true
+	case active.denied:
+		by = "active"
+		row.ActiveOnly++
+	case candidate.denied:
+		row.CandidateOnly++
+	default:
+		return true
+	}
+	if len(row.Examples) < maxExamples {
+		row.Examples = append(row.Examples, Example{
+			At: time.UnixMicro(int64(r.at)).UTC(), User: hashedUser(&r.identity), Denied: by,
+			Active: active.text(), Candidate: candidate.text(),
+		})
+	}
+	return true
+}
+
+// hashedUser returns a hash that names the user of a request to those who know both names, or "" if it names none.
+func hashedUser(id *identity.Identity) string {
+	if id.User.Kind != identity.User {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(id.Tenant.ID + "\x00" + id.User.ID))
+	return "sha256:" + hex.EncodeToString(sum[:8])
+}
+
+// cut takes all rows out of the counter.
+func (c *Counter) cut() map[Key]*Row {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	taken := c.rows
+	c.rows = map[Key]*Row{}
+	return taken
+}
