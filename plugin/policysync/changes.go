@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -28,6 +29,9 @@ type changeSet struct {
 	changes policy.Changes
 	changed map[rowKey]bool // rows that the changes name
 	fetched map[rowKey]bool // these, and those that were fetched again
+
+	candidateChanged bool
+	candidate        *policy.CandidateSet // the open one, if that has changed; nil: none is
 }
 
 // loadChanges reads the rows that have changed since a version, and again the rows in again, in one transaction. It
@@ -42,9 +46,14 @@ func loadChanges(ctx context.Context, conn *pgx.Conn, since int64, again []rowKe
 		if n.head.version < since || n.head.pruned > since {
 			return errTooFarBehind
 		}
-		keys, err := readKeys(ctx, tx, since, n.changed)
+		keys, err := readKeys(ctx, tx, since, &n)
 		if err != nil {
 			return err
+		}
+		if n.candidateChanged {
+			if n.candidate, err = readCandidate(ctx, tx); err != nil {
+				return err
+			}
 		}
 		maps.Copy(n.fetched, n.changed)
 		for _, k := range again {
@@ -73,8 +82,8 @@ func (k *tableKeys) addKey(key rowKey) {
 	}
 }
 
-// readKeys reads which rows have changed, each once.
-func readKeys(ctx context.Context, tx pgx.Tx, since int64, changed map[rowKey]bool) (tableKeys, error) {
+// readKeys reads which rows have changed, each once, and whether a candidate has.
+func readKeys(ctx context.Context, tx pgx.Tx, since int64, n *changeSet) (tableKeys, error) {
 	var (
 		found     tableKeys
 		kind, key string
@@ -88,16 +97,17 @@ func readKeys(ctx context.Context, tx pgx.Tx, since int64, changed map[rowKey]bo
 		for i := range tables {
 			if tables[i].kind == kind {
 				found[i] = append(found[i], key)
-				changed[rowKey{tables[i].name, key}] = true
+				n.changed[rowKey{tables[i].name, key}] = true
 				return nil
 			}
 		}
+		n.candidateChanged = n.candidateChanged || strings.HasPrefix(kind, candidateKind)
 		return nil // skip a kind of a later version
 	})
 	if err != nil {
 		return found, fmt.Errorf("read the changes: %w", err)
 	}
-	if len(changed) > maxChanges {
+	if len(n.changed) > maxChanges {
 		return found, errTooFarBehind
 	}
 	return found, nil

@@ -69,9 +69,10 @@ func (e *tooManyRowsError) Error() string {
 
 // loadedRows holds all rows at one version.
 type loadedRows struct {
-	head       versionRow
-	rows       policy.Rows
-	candidates candidates
+	head      versionRow
+	rows      policy.Rows
+	inactive  inactive
+	candidate *policy.CandidateSet // nil: none is open
 }
 
 // loadAll reads all rows of interest in one transaction. If there are more than most, it reads none and returns
@@ -100,7 +101,10 @@ func loadAll(ctx context.Context, conn *pgx.Conn, most int) (loadedRows, error) 
 				return fmt.Errorf("read %s: %w", tables[i].name, err)
 			}
 		}
-		a.candidates, err = readCandidates(ctx, tx)
+		if a.inactive, err = readInactive(ctx, tx); err != nil {
+			return err
+		}
+		a.candidate, err = readCandidate(ctx, tx)
 		return err
 	})
 	if err != nil {

@@ -93,8 +93,11 @@ type Sync struct {
 	life             lifeFile
 	reportFailed     bool                   // the last report failed, and that was logged
 	clocksDiffer     bool                   // the clocks differ too much, and that was logged
-	candidates       int64                  // policies of the slot candidate at the last load
+	inactive         int64                  // policies of another slot than active at the last load
 	ahead            *migrations.AheadError // set if the tables are newer than this program, once that was logged
+
+	candidate       *policy.CandidateSet // the open one; nil: none is
+	candidateFaults []policy.Fault       // of its changes
 
 	// The next fields belong to the goroutine that saves, then to Run.
 	saved    *policy.Snapshot // the snapshot of the last save, failed or not

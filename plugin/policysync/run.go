@@ -224,6 +224,9 @@ func (s *Sync) catchUp(ctx context.Context, conn *pgx.Conn) error {
 	if rows := int64(snapshot.Len() + len(snapshot.Tiers())); rows > int64(s.options.MaxRows) {
 		return s.load(ctx, conn) // which reports the size of each table
 	}
+	if n.candidateChanged {
+		s.candidate = n.candidate
+	}
 	fresh := s.faults.replaceSome(found, n.fetched, n.changed)
 	s.logFaults(fresh, n.head.version)
 	s.swapLoaded(snapshot, n.head, func(state *state) { state.catchUps++; state.propagation = n.head.lag() })
@@ -248,9 +251,10 @@ func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	snapshot, found := policy.NewSnapshot(a.rows, s.Snapshot())
+	s.candidate = a.candidate
 	fresh, newer := s.faults.replaceAll(found), followed && a.head.version != s.loadedVersion.version
 	s.logFaults(fresh, a.head.version)
-	s.logCandidates(a.candidates, a.head.version)
+	s.logInactive(a.inactive, a.head.version)
 	took := time.Since(began)
 	s.reloadAt = time.Now().Add(jittered(max(s.options.ReloadEvery, loadShare*took)))
 	s.swapLoaded(snapshot, a.head, func(state *state) {
@@ -271,7 +275,7 @@ func (s *Sync) swapLoaded(snapshot *policy.Snapshot, h versionRow, count func(*s
 		s.log.Info("policies fit within snapshot_max_rows again", "version", h.version, "rows", snapshot.Len())
 	}
 	s.loadedVersion, s.oversizedVersion = h, -1
-	s.swap(snapshot, FromPostgres, h.localTime, func(state *state) {
+	s.swap(s.withCandidate(snapshot), FromPostgres, h.localTime, func(state *state) {
 		state.fault = ""
 		count(state)
 	})

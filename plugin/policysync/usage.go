@@ -71,7 +71,7 @@ func (u *UsageSink) Backlog(ctx context.Context) (age time.Duration, err error) 
 }
 
 // failed returns the error of a call with advice, and closes a connection that may be broken. u.mu is held.
-func (u *UsageSink) failed(ctx context.Context, err error) error {
+func (u *reportSession) failed(ctx context.Context, err error) error {
 	failed := &usageError{err: err, advice: u.advice(ctx, err)}
 	if answered := new(pgconn.PgError); !errors.As(err, &answered) {
 		u.disconnect()

@@ -1,0 +1,73 @@
+package policysync
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// candidateKind begins the kinds of changes to candidates.
+const candidateKind = "candidate"
+
+// readCandidate reads the open candidate; nil: none is open. A change that cannot be decoded is read without a limit, so
+// that it becomes a fault of its own.
+func readCandidate(ctx context.Context, tx pgx.Tx) (*policy.CandidateSet, error) {
+	var set policy.CandidateSet
+	err := tx.QueryRow(ctx, `SELECT name, percent FROM rate_limiter.candidates WHERE state = 'open'`).
+		Scan(&set.Name, &set.Percent)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil //nolint:nilnil // none is open
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the open candidate: %w", err)
+	}
+	rows, err := tx.Query(ctx, `SELECT namespace, name, tier, tenant, endpoint, body
+		FROM rate_limiter.candidate_policies WHERE candidate = $1 ORDER BY namespace, tenant, tier, name, endpoint`, set.Name)
+	if err == nil {
+		set.Rows, err = pgx.CollectRows(rows, scanCandidateRow)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the policies of candidate %s: %w", set.Name, err)
+	}
+	rows, err = tx.Query(ctx, `SELECT tenant FROM rate_limiter.candidate_tenants WHERE candidate = $1`, set.Name)
+	if err == nil {
+		set.Tenants, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the tenants of candidate %s: %w", set.Name, err)
+	}
+	return &set, nil
+}
+
+func scanCandidateRow(row pgx.CollectableRow) (r policy.CandidateRow, err error) {
+	var key policy.CandidateRow
+	var body []byte
+	if err := row.Scan(&key.Namespace, &key.Name, &key.Tier, &key.Tenant, &key.Endpoint, &body); err != nil {
+		return r, err
+	}
+	if r.Deleted = body == nil; !r.Deleted && json.Unmarshal(body, &r.Policy) != nil {
+		r.Policy = key.Policy
+	}
+	r.Namespace, r.Name, r.Tier, r.Tenant, r.Endpoint = key.Namespace, key.Name, key.Tier, key.Tenant, key.Endpoint
+	return r, nil
+}
+
+// withCandidate puts the open candidate beside a snapshot, and logs changes of it that do not compile, once.
+func (s *Sync) withCandidate(snapshot *policy.Snapshot) *policy.Snapshot {
+	if s.candidate == nil {
+		s.candidateFaults = nil
+		return snapshot
+	}
+	both, faults := snapshot.WithCandidate(s.candidate)
+	if !slices.Equal(faults, s.candidateFaults) {
+		s.logFaults(faults, snapshot.Version())
+	}
+	s.candidateFaults = faults
+	return both
+}
