@@ -15,7 +15,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // files is the number of migrations.
-const files = 24
+const files = 25
 
 func TestDownAndUpAgainRestoreTheSameTables(t *testing.T) {
 	dsn := pgtest.Shared(t).Empty(t)

@@ -42,7 +42,7 @@ var executes = map[string]string{
 	"remember_override": noRole, "record_token": noRole, "keep_token_name": noRole,
 	"check_actor": noRole, "check_names": noRole, "publish_changes": noRole,
 	"report_denials": "node", "record_webhook": noRole, "record_webhook_secret": noRole,
-	"keep_candidate": noRole, "keep_candidate_open": noRole,
+	"keep_candidate": noRole, "keep_candidate_open": noRole, "report_candidate": "node server",
 }
 
 // holds lists all tables of the schema with the rights of each role.
@@ -89,6 +89,9 @@ var holds = map[string]map[string]string{
 	"candidates":         {"node": "SELECT", "operator": summedUp, "server": summedUp},
 	"candidate_policies": {"node": "SELECT", "operator": written, "server": written},
 	"candidate_tenants":  {"node": "SELECT", "operator": "DELETE INSERT SELECT", "server": "DELETE INSERT SELECT"},
+	"candidate_counts":   {"operator": "SELECT", "server": "SELECT"},
+	"candidate_reports":  {"operator": "SELECT", "server": "SELECT"},
+	"candidate_sources":  {"operator": "SELECT", "server": "SELECT"},
 }
 
 const (

@@ -152,8 +152,8 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	return unanswered
 }
 
-// identify reads the facts that rules need, in rounds, and identifies the request. Each round returns the facts that are
-// still needed; no fact is read that no limit needs.
+// identify reads the facts that rules need, in rounds, and identifies the request. Each round returns the facts that
+// are still needed; no fact is read that no limit needs.
 func identify(
 	ctx context.Context, facts FactSource, rules *identity.Rules, req *identity.Request, id *identity.Identity,
 ) error {

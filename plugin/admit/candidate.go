@@ -58,8 +58,8 @@ func (p *Path) trial(ctx context.Context, facts FactSource, c *policy.Candidate,
 }
 
 // Try decides what the candidate would answer to a request that it is not enforced for, in its own buckets, which are
-// those of the path, at the instant of the request. It fills in d, which no client sees. An error means that the buckets
-// failed.
+// those of the path, at the instant of the request. It fills in d, which no client sees. An error means that the
+// buckets failed.
 func (p *Path) Try(
 	ctx context.Context, c *policy.Candidate, id *identity.Identity, at limit.Micros, d *decision.Decision,
 ) error {

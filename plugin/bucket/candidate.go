@@ -16,8 +16,8 @@ import (
 )
 
 // candidateStores holds the stores in which candidates count: in the same Redis as requests, and yet apart from them.
-// They have connections of their own and no breaker, no fallback and no budget of addresses, so nothing that a candidate
-// does or waits for changes what requests get.
+// They have connections of their own and no breaker, no fallback and no budget of addresses, so nothing that a
+// candidate does or waits for changes what requests get.
 type candidateStores struct {
 	redis  *redis.Registry
 	local  *memory.Store

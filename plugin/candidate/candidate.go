@@ -6,8 +6,8 @@
 // the answer of a request nor its buckets depend on a candidate. What the workers find is counted by tenant, endpoint
 // and policy ([Counter]), and reported to Postgres every few seconds ([Reporter]).
 //
-// A request is not compared, and counts as dropped, where Redis did not answer for either side. A request that a ban, an
-// exemption or meta_limit decides is the same under both, and is not counted.
+// A request is not compared, and counts as dropped, where Redis did not answer for either side. A request that a ban,
+// an exemption or meta_limit decides is the same under both, and is not counted.
 //
 // Elsewhere: which tenants a candidate is assigned to and what it changes (package policy), how a request is decided
 // (package admit), the candidate's buckets (package bucket).

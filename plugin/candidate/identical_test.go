@@ -3,6 +3,7 @@ package candidate_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -156,7 +157,7 @@ func newWorld(t *rapid.T, config schema.Config, snapshot *policy.Snapshot, now f
 // what observers see. Where limits are shared by tenants, those that a candidate is assigned to send nothing: what they
 // spend would be another story.
 func TestRequestsOfTenantsNotAssignedToACandidateAreAnsweredAsWithoutIt(t *testing.T) {
-	evaluator := candidate.New(candidate.Options{MaxWaiting: 8, Workers: 2})
+	evaluator := candidate.New(candidate.Options{MaxWaiting: 64, Workers: 2})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- evaluator.Run(ctx) }()
@@ -183,7 +184,12 @@ func TestRequestsOfTenantsNotAssignedToACandidateAreAnsweredAsWithoutIt(t *testi
 		view := evaluator.View(func() (candidate.Buckets, error) {
 			return candidate.Buckets{Buckets: tried, Release: func() {}}, nil
 		})
-		defer view.Release(true)
+		defer func() {
+			for evaluator.Stats().Waiting > 0 {
+				runtime.Gosched()
+			}
+			view.Release(true)
+		}()
 		with.Candidates = view
 		for range rapid.IntRange(1, 30).Draw(t, "requests") {
 			at += limit.Micros(rapid.Int64Range(0, int64(limit.Second)).Draw(t, "gap"))

@@ -76,6 +76,7 @@ var lostWith = map[int64][]loss{
 	22: {{table: "webhook_denials"}},
 	23: {{table: "candidate_policies"}, {table: "candidate_tenants"}, {table: "candidates"}},
 	24: {{"override_history", "starts_at"}, {"overrides", "starts_at"}},
+	25: {{table: "candidate_counts"}, {table: "candidate_reports"}, {table: "candidate_sources"}},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

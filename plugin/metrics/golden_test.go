@@ -115,6 +115,14 @@ func TestNumbersThatOthersKeepAreReadAtEveryScrape(t *testing.T) {
 answered_limits_total{by="lease",store="redis:6379"} 61
 answered_limits_total{by="memory",store="redis:6379"} 62
 answered_limits_total{by="redis",store="redis:6379"} 63
+candidate_dropped_total{reason="queue"} 113
+candidate_enforced_total{result="admitted"} 109
+candidate_enforced_total{result="denied"} 110
+candidate_report_failures_total 114
+candidate_requests_total{result="admitted",set="active"} 105
+candidate_requests_total{result="admitted",set="candidate"} 107
+candidate_requests_total{result="denied",set="active"} 106
+candidate_requests_total{result="denied",set="candidate"} 108
 config_faults_total 7
 degraded_seconds_total{store="redis:6379"} 21.5
 denial_events_dropped_total{reason="queue_full",sink="file"} 52

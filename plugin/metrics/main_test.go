@@ -99,6 +99,12 @@ func everySource() Sources {
 			}}
 		},
 		Shares: func() Shares { return Shares{Limits: 101, Leads: 102, Tenants: 103, Failed: 104} },
+		Candidate: func() Candidate {
+			return Candidate{
+				Open: true, Active: CandidateResults{105, 106}, Candidate: CandidateResults{107, 108},
+				Enforced: CandidateResults{109, 110}, Dropped: map[string]uint64{"queue": 113}, Failed: 114, Waiting: 115,
+			}
+		},
 		Usage: func() Usage {
 			return Usage{
 				Stored: 91, Dropped: map[string]uint64{"room": 92}, Failed: 93, Waiting: 94, OldestSeconds: 95.5, Rows: 96,

@@ -28,7 +28,8 @@ func NewSnapshot(rows Rows, previous *Snapshot) (*Snapshot, []Fault) {
 }
 
 // Apply returns the snapshot after changes, and a fault for every row that does not compile; b does not change. Such a
-// row keeps its last good value. The snapshot has no candidate: see [Snapshot.WithCandidate]. The time grows with the changes and the shards that they touch, not with the snapshot.
+// row keeps its last good value. The snapshot has no candidate: see [Snapshot.WithCandidate]. The time grows with the
+// changes and the shards that they touch, not with the snapshot.
 func (s *Snapshot) Apply(changes Changes) (*Snapshot, []Fault) {
 	next := *s
 	next.candidate = nil

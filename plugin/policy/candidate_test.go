@@ -124,7 +124,8 @@ func TestAChangeThatDoesNotCompileLeavesTheActiveRow(t *testing.T) {
 
 func TestAnAssignedTenantKeepsTheActiveLimitsOfSharedBuckets(t *testing.T) {
 	plan, _ := opened(t, &policy.CandidateSet{Name: "spring", Tenants: []string{"acme"}, Rows: []policy.CandidateRow{
-		{Policy: perMinute("a", "free", "tenant", 5)}, {Policy: perMinute("all", "free", "global", 1)},
+		{Policy: perMinute("a", "free", "tenant", 5)},
+		{Policy: perMinute("all", "free", "global", 1)},
 		{Policy: perMinute("per-ip", "free", "ip", 1)},
 	}})
 	c := plan.Candidate()

@@ -15,8 +15,8 @@ import (
 // candidateKind begins the kinds of changes to candidates.
 const candidateKind = "candidate"
 
-// readCandidate reads the open candidate; nil: none is open. A change that cannot be decoded is read without a limit, so
-// that it becomes a fault of its own.
+// readCandidate reads the open candidate; nil: none is open. A change that cannot be decoded is read without a limit,
+// so that it becomes a fault of its own.
 func readCandidate(ctx context.Context, tx pgx.Tx) (*policy.CandidateSet, error) {
 	var set policy.CandidateSet
 	err := tx.QueryRow(ctx, `SELECT name, percent FROM rate_limiter.candidates WHERE state = 'open'`).
