@@ -1,0 +1,106 @@
+package spec
+
+import (
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// limitedByKong is a file with rate-limiting of Kong: three requests a day for each consumer.
+var limitedByKong = deckOf(`
+  - name: records
+    paths: [/records]
+    plugins:
+    - name: key-auth
+      config: {anonymous: anonymous}
+    - name: rate-limiting # by consumer
+      config: {day: 3, policy: local}`)
+
+// rateLimiting stands for Kong's plugin: it counts the requests of each consumer, and denies those above the limit.
+func rateLimiting(t *testing.T) gateway.Plugin {
+	t.Helper()
+	info, err := gateway.ParsePluginInfo([]byte(`{"Protocol":"ProtoBuf:1","Plugins":[{"Name":"rate-limiting",
+		"Phases":["access"],"Priority":910,"Schema":{"name":"rate-limiting","fields":[{"config":{"type":"record","fields":[
+		{"day":{"type":"number"}},{"policy":{"type":"string"}}]}}]}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	admitted := map[string]float64{} // requests come one after another
+	return gateway.Plugin{Info: info, Access: func(c *gateway.PluginCall) {
+		consumer := c.RequestHeader("X-Consumer-ID")
+		if limit, _ := c.Config["day"].(float64); admitted[consumer] >= limit {
+			c.Exit(http.StatusTooManyRequests, []byte(`{"message":"denied by Kong"}`))
+			return
+		}
+		admitted[consumer]++
+	}}
+}
+
+// imported returns what ratelimit import makes of a decK file.
+func imported(t *testing.T, deck string, flags ...string) string {
+	t.Helper()
+	from, to := filepath.Join(t.TempDir(), "kong.yml"), filepath.Join(t.TempDir(), "new.yml")
+	if err := os.WriteFile(from, []byte(deck), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"import", from, "-o", to}, flags...)
+	if out, err := exec.Command(filepath.Join(binaries, "ratelimit"), args...).CombinedOutput(); err != nil {
+		t.Fatalf("ratelimit %v: %v\n%s", args, err, out)
+	}
+	if out, err := exec.Command(filepath.Join(binaries, "ratelimit"), "validate", to).CombinedOutput(); err != nil {
+		t.Fatalf("ratelimit validate: %v\n%s", err, out)
+	}
+	text, err := os.ReadFile(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// wantByKong sends requests, whose denials must be Kong's own and whose headers must not be of this plugin.
+func (n *node) wantByKong(statuses []int, headers ...string) {
+	n.t.Helper()
+	for i, status := range statuses {
+		a := n.get("/records", headers...)
+		if a.Status != status || status == http.StatusTooManyRequests && !strings.Contains(a.Body, "denied by Kong") {
+			n.t.Errorf("request %d of %v: %d %s, want %d by Kong", i+1, headers, a.Status, a.Body, status)
+		}
+		for name := range a.Header {
+			if strings.Contains(strings.ToLower(name), "ratelimit") || name == "Retry-After" {
+				n.t.Errorf("request %d of %v has the header %s: %s", i+1, headers, name, a.Header[name])
+			}
+		}
+	}
+}
+
+func TestAnImportedConfigCountsBesideKongsPluginWhichGoesOnEnforcing(t *testing.T) {
+	t.Parallel()
+	address := freeport.Address(t)
+	shadow := imported(t, limitedByKong, "--side-by-side")
+	n := start(t, shadow, within(rateLimiting(t)), watched(address))
+	n.wantByKong([]int{200, 200, 200, 429, 429}, "apikey", "alice")
+	n.wantByKong([]int{200, 200, 200, 429}) // the anonymous consumer is one as any other
+	n.wantByKong([]int{200}, "apikey", "beth")
+	status, metrics := read(address, "/metrics")
+	const sample = `rate_limiter_shadow_denials_total{policy="day",scope="tenant",tier="all"}`
+	if got, ok := number(metrics, sample); status != 200 || !ok || got != 3 {
+		t.Errorf("%d, %s is %g (%v), want the 3 requests that Kong denied\n%s", status, sample, got, ok, metrics)
+	}
+}
+
+func TestAnImportedConfigEnforcesInPlaceOfKongsPlugin(t *testing.T) {
+	t.Parallel()
+	n := start(t, imported(t, limitedByKong))
+	n.want([]int{200, 200, 200, 429, 429}, "/records", "apikey", "alice")
+	n.want([]int{200, 200, 200, 429}, "/records")
+	a := n.get("/records", "apikey", "beth")
+	if a.Status != 200 || a.Header.Get("RateLimit-Limit") != "3" || a.Header.Get("RateLimit-Remaining") != "2" {
+		t.Errorf("%d with the headers %v, want Kong's names with 2 of 3 left", a.Status, a.Header)
+	}
+}
