@@ -108,21 +108,27 @@ func (c *call) documentFlags() *document {
 		if *file == "" {
 			return wrong("--file is required, such as -f policies.yaml")
 		}
-		var faults error
-		err := c.read(*file, func(r io.Reader, name string) error {
-			faults = d.read(r, name)
-			return nil
-		})
-		if err != nil {
-			return wrong("--file: %v", err)
-		}
-		if d.set.Partial = *partial; d.partial && !*partial && faults == nil {
+		err := c.readDocument(d, *file)
+		if d.set.Partial = *partial; d.partial && !*partial && err == nil {
 			return wrong("--file: %s holds some of the policies only (partial: true): use --partial to keep the others, "+
 				"or remove partial from the file to delete them", d.file)
 		}
-		return faults
+		return err
 	})
 	return d
+}
+
+// readDocument reads a file of policies. Faults of its contents are no wrong call.
+func (c *call) readDocument(d *document, file string) error {
+	var faults error
+	err := c.read(file, func(r io.Reader, name string) error {
+		faults = d.read(r, name)
+		return nil
+	})
+	if err != nil {
+		return wrong("--file: %v", err)
+	}
+	return faults
 }
 
 // writeDiff writes a diff, one policy in each line.

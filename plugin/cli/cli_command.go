@@ -62,6 +62,7 @@ func commands() []*command {
 		tierCommands,
 		tenantCommands,
 		policyCommands,
+		candidateCommands,
 		overrideCommands,
 		documentCommands,
 		[]*command{replayCommand},

@@ -64,6 +64,7 @@ before a tier's, then the one with the most specific endpoint.`,
 		most:  1,
 		define: func(c *call) action {
 			key, fields := c.keyFlags(), c.limitFlags()
+			c.revisionFlag(&fields.Revision)
 			force, config := c.forceFlag(), c.knownConfigFlag()
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
 				p := fields
@@ -92,6 +93,16 @@ before a tier's, then the one with the most specific endpoint.`,
 
 // keyFlags defines what names a policy beside its name, and returns it.
 func (c *call) keyFlags() func() pgstore.PolicyKey {
+	key := c.matchFlags()
+	c.slotFlag(&key.Slot)
+	return func() pgstore.PolicyKey {
+		key.Name = c.arg()
+		return *key
+	}
+}
+
+// matchFlags defines what a policy matches.
+func (c *call) matchFlags() *pgstore.PolicyKey {
 	key := new(pgstore.PolicyKey)
 	c.flags.StringVar(&key.Tier, "tier", "", "the `tier` of the policy; this or --tenant is required")
 	c.flags.StringVar(&key.Tenant, "tenant", "", "the `tenant` of the policy; this or --tier is required")
@@ -99,11 +110,7 @@ func (c *call) keyFlags() func() pgstore.PolicyKey {
 		"the requests to limit, as a `pattern` such as \"GET /path/{id}\" (default: all requests)")
 	c.flags.StringVar(&key.Namespace, "namespace", "",
 		"the `namespace` of the plugin configs that use the policy (default \"default\")")
-	c.slotFlag(&key.Slot)
-	return func() pgstore.PolicyKey {
-		key.Name = c.arg()
-		return *key
-	}
+	return key
 }
 
 func (c *call) slotFlag(to *string) {
@@ -141,7 +148,6 @@ func (c *call) limitFlags() *policyFields {
 	}
 	p.Scope = schema.ScopeTenant
 	c.flags.Lookup("scope").Usage += " (default tenant)"
-	c.revisionFlag(&p.Revision)
 	return p
 }
 

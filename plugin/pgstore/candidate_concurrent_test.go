@@ -112,7 +112,7 @@ func randomStep(t *testing.T, s *pgstore.Store, random *rand.Rand) error {
 	case step == 1:
 		_, err = s.DeletePolicy(t.Context(), ann, p.Key(), pgstore.AnyRevision)
 	case step < 5:
-		_, _, err = s.PutCandidatePolicy(t.Context(), ann, name, p)
+		_, _, err = s.PutCandidatePolicies(t.Context(), ann, name, p)
 	case step == 5:
 		_, _, err = s.DeleteCandidatePolicy(t.Context(), ann, name, p.Key())
 	case step < 8:

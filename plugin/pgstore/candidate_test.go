@@ -20,7 +20,7 @@ func candidate(t *testing.T, s *pgstore.Store, name string, puts ...pgstore.Poli
 		t.Fatal(err)
 	}
 	for _, p := range puts {
-		if _, _, err := s.PutCandidatePolicy(t.Context(), ann, name, p); err != nil {
+		if _, _, err := s.PutCandidatePolicies(t.Context(), ann, name, p); err != nil {
 			t.Fatalf("put %s: %v", p.Key(), err)
 		}
 	}
@@ -156,7 +156,7 @@ func TestAPolicyThatIsDeniedIsDeniedInACandidateInTheSameWords(t *testing.T) {
 		p := daily()
 		change(&p)
 		_, _, want := s.PutPolicy(t.Context(), ann, p)
-		_, _, got := s.PutCandidatePolicy(t.Context(), ann, july, p)
+		_, _, got := s.PutCandidatePolicies(t.Context(), ann, july, p)
 		if want == nil || got == nil || got.Error() != want.Error() {
 			t.Errorf("%s: %v, want as of a policy: %v", name, got, want)
 		}
@@ -285,7 +285,7 @@ func TestACandidateThatHasEndedIsAConflictThatNamesTheEnd(t *testing.T) {
 	promote(t, s)
 	writes := map[string]func() error{
 		"promote twice": func() error { _, _, err := s.PromoteCandidate(t.Context(), ann, july, 0); return err },
-		"put":           func() error { _, _, err := s.PutCandidatePolicy(t.Context(), ann, july, limited(2)); return err },
+		"put":           func() error { _, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(2)); return err },
 		"drop":          func() error { _, _, err := s.DropCandidate(t.Context(), ann, july); return err },
 		"rebase":        func() error { _, _, err := s.RebaseCandidate(t.Context(), ann, july, 1); return err },
 		"the name":      func() error { _, _, err := s.CreateCandidate(t.Context(), ann, july); return err },
@@ -297,7 +297,7 @@ func TestACandidateThatHasEndedIsAConflictThatNamesTheEnd(t *testing.T) {
 	for name, do := range writes {
 		err := do()
 		wantConflict(t, name, err)
-		if name != "the name" && !strings.Contains(fmt.Sprint(err), "candidate july: ann has promoted it at 20") {
+		if name != "the name" && !strings.Contains(fmt.Sprint(err), "candidate july: it was promoted at 20") {
 			t.Errorf("%s: %v, want who has promoted it, and when", name, err)
 		}
 	}
@@ -320,7 +320,7 @@ func TestAPromotionOfWhatHasChangedSinceItWasSeenIsAConflict(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.PutCandidatePolicy(t.Context(), ann, july, limited(1)); err != nil {
+	if _, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(1)); err != nil {
 		t.Fatal(err)
 	}
 	_, _, err = s.PromoteCandidate(t.Context(), ann, july, seen.PoliciesAt)
@@ -396,7 +396,7 @@ func TestACandidateIsReviewedBesideItsOwnChanges(t *testing.T) {
 	if r, err := s.ReviewCandidate(t.Context(), nil, july, shared); err != nil || len(r.LockOuts) != 1 {
 		t.Errorf("a limit of all tenants below that of one: %+v (%v)", r, err)
 	}
-	if _, _, err := s.PutCandidatePolicy(t.Context(), ann, july, limited(50)); err != nil {
+	if _, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(50)); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := s.ReviewCandidate(t.Context(), nil, july, shared); err != nil || len(r.LockOuts) != 0 {

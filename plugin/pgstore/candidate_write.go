@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -77,82 +79,115 @@ func (c Candidate) in(state string) error {
 	}
 	problem := "it is open: promote it first"
 	if c.State != CandidateOpen {
-		at := c.EndedAt.UTC().Format(time.RFC3339)
-		problem = fmt.Sprintf("%s has %s it at %s: %s", c.EndedBy, endings[c.State], at, c.EndReason)
+		problem = fmt.Sprintf("it was %s at %s by %s: %s", strings.ReplaceAll(c.State, "_", " "),
+			c.EndedAt.UTC().Format(time.RFC3339), c.EndedBy, c.EndReason)
 	}
 	return &ConflictError{What: candidateNamed(c.Name), Problem: problem}
 }
 
-// endings has the verbs of the states of a candidate that is not open.
-var endings = map[string]string{
-	CandidatePromoted: "promoted", CandidateRolledBack: "rolled back", CandidateDropped: "dropped",
-}
-
-// ReviewCandidate reviews a put of p into a candidate as ReviewPolicy does a write of p, beside the active policies
-// with the changes of the candidate.
+// ReviewCandidate reviews a put of policies of one namespace into a candidate as ReviewPolicy does a write of one,
+// beside the active policies with the changes of the candidate.
 func (s *Store) ReviewCandidate(
-	ctx context.Context, config *policy.Plan, candidate string, p Policy,
+	ctx context.Context, config *policy.Plan, candidate string, list ...Policy,
 ) (Review, error) {
-	r, err := reviewCandidate(ctx, s.pool, config, candidate, p)
-	return r, fail("review "+p.Key().String(), err)
+	r, err := reviewCandidate(ctx, s.pool, config, candidate, list)
+	return r, fail("review the policies of "+candidateNamed(candidate), err)
 }
 
 func reviewCandidate(
-	ctx context.Context, q querier, config *policy.Plan, candidate string, p Policy,
+	ctx context.Context, q querier, config *policy.Plan, candidate string, list []Policy,
 ) (Review, error) {
 	changes, err := changesOf(ctx, q, candidate)
 	if err != nil {
 		return Review{}, err
 	}
-	rows, err := rowsToCompare(ctx, q, p)
-	if err != nil {
-		return Review{}, err
-	}
-	if rows != nil {
-		changed := map[PolicyKey]bool{}
-		for i := range changes {
-			changed[canonical(changes[i].Key)] = true
+	beside := map[PolicyKey]Policy{}
+	for _, p := range list {
+		rows, err := rowsToCompare(ctx, q, p)
+		if err != nil {
+			return Review{}, err
 		}
-		rows = slices.DeleteFunc(rows, func(row Policy) bool { return changed[canonical(row.Key())] })
-		for _, put := range changes.puts() {
-			if put.Key().Namespace == p.Key().Namespace {
-				rows = append(rows, put)
-			}
+		for _, row := range rows {
+			beside[canonical(row.Key())] = row
 		}
 	}
-	return reviewAmong(ctx, q, config, []Policy{p}, rows, []Policy{p})
+	for i := range changes {
+		key := canonical(changes[i].Key)
+		if delete(beside, key); changes[i].Policy != nil && key.Namespace == list[0].Key().Namespace {
+			beside[key] = *changes[i].Policy
+		}
+	}
+	rows := slices.SortedFunc(maps.Values(beside), func(a, b Policy) int {
+		return strings.Compare(a.Key().String(), b.Key().String())
+	})
+	return reviewAmong(ctx, q, config, list, rows, list)
 }
 
-// PutCandidatePolicy makes a candidate put p in place of the active policy of its key. p is checked as PutPolicy checks
-// it. It returns what the candidate then changes in that policy. If p is as the active policy, the candidate does not
-// change it any more.
-func (s *Store) PutCandidatePolicy(ctx context.Context, c Change, candidate string, p Policy) (Diff, int64, error) {
-	return writeCandidate(ctx, s, "put "+p.Key().String()+" into", c, candidate,
-		func(tx pgx.Tx, of Candidate) (Diff, error) {
-			current, err := activePolicies(ctx, tx, p.Key())
-			if err != nil {
-				return Diff{}, err
-			}
-			d, err := Compare(current, []Policy{p})
-			if err == nil {
-				err = d.try(ctx, tx)
-			}
-			if err != nil {
-				return Diff{}, err
-			}
-			if d.Empty() {
-				err := removeChange(ctx, tx, candidate, p.Key())
-				if isMissing(err) {
-					err = nil // it did not change that policy
-				}
-				return d, err
-			}
-			body, err := json.Marshal(p.withDefaults().Policy)
-			if err != nil {
-				return d, err
-			}
-			return d, of.change(ctx, tx, p.Key(), body)
-		})
+// PutCandidatePolicies makes a candidate put policies in place of the active ones of their keys. They are checked as
+// PutPolicy checks one. It returns what the candidate then changes in these policies. It does not change one any more
+// that is put as it is active.
+func (s *Store) PutCandidatePolicies(
+	ctx context.Context, c Change, candidate string, list ...Policy,
+) (Diff, int64, error) {
+	return writeCandidate(ctx, s, "put policies into", c, candidate, func(tx pgx.Tx, of Candidate) (Diff, error) {
+		keys := make([]PolicyKey, len(list))
+		for i, p := range list {
+			keys[i] = p.Key()
+		}
+		current, err := activePolicies(ctx, tx, keys...)
+		if err != nil {
+			return Diff{}, err
+		}
+		d, err := Compare(current, list)
+		if err == nil {
+			err = d.try(ctx, tx)
+		}
+		if err != nil {
+			return Diff{}, err
+		}
+		return d, of.changePolicies(ctx, tx, keys, d)
+	})
+}
+
+// changePolicies makes the candidate put the new and the changed policies of a difference, and leave the others of keys
+// as they are.
+func (c Candidate) changePolicies(ctx context.Context, tx pgx.Tx, keys []PolicyKey, d Diff) error {
+	puts := slices.Clone(d.Create)
+	for _, r := range d.Update {
+		puts = append(puts, r.After)
+	}
+	isPut := map[PolicyKey]bool{}
+	for _, p := range puts {
+		isPut[canonical(p.Key())] = true
+		body, err := json.Marshal(p.withDefaults().Policy)
+		if err == nil {
+			err = c.change(ctx, tx, p.Key(), body)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, key := range keys {
+		if isPut[canonical(key)] {
+			continue
+		}
+		if err := removeChange(ctx, tx, c.Name, key); err != nil && !isMissing(err) {
+			return err
+		}
+	}
+	return c.checkSize(ctx, tx)
+}
+
+// checkSize returns a ConflictError if the candidate changes too many policies.
+func (c Candidate) checkSize(ctx context.Context, tx pgx.Tx) error {
+	var n int
+	err := tx.QueryRow(ctx, `SELECT count(*) FROM rate_limiter.candidate_policies WHERE candidate = $1`, c.Name).Scan(&n)
+	if err == nil && n > MaxCandidatePolicies {
+		err = &ConflictError{What: candidateNamed(c.Name), Problem: fmt.Sprintf(
+			"it would change %d policies, and can change %d: promote what it has, and go on in another one", n,
+			MaxCandidatePolicies)}
+	}
+	return err
 }
 
 // errTried ends a savepoint whose statements have succeeded.
@@ -206,10 +241,6 @@ func (s *Store) UndoCandidatePolicy(ctx context.Context, c Change, candidate str
 
 // change makes the candidate put a policy, or delete it if body is nil.
 func (c Candidate) change(ctx context.Context, tx pgx.Tx, key PolicyKey, body []byte) error {
-	if c.Policies >= MaxCandidatePolicies {
-		return &ConflictError{What: candidateNamed(c.Name), Problem: fmt.Sprintf(
-			"it changes %d policies already, which is the most: promote it, and go on in another one", c.Policies)}
-	}
 	_, err := tx.Exec(ctx, `INSERT INTO rate_limiter.candidate_policies
 			(candidate, namespace, name, tier, tenant, endpoint, body) VALUES ($1, $2, $3, $4, $5, $6, $7)
 		ON CONFLICT (candidate, tenant, name, tier, rate_limiter.canonical_endpoint(endpoint), namespace)
