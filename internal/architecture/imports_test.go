@@ -68,6 +68,7 @@ var rules = map[string][]string{
 	"plugin/outbox":           core,
 	"plugin/pgstore":          core,
 	"plugin/replay":           append([]string{"plugin/bucket/memory", "internal/jsonwalk"}, core...),
+	"plugin/suggest":          append([]string{"plugin/replay"}, core...),
 	"plugin/reservation": {
 		"plugin/decision", "plugin/identity", "plugin/limit", "plugin/policy", "plugin/settle", "schema",
 	},
