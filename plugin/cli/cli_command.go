@@ -65,7 +65,7 @@ func commands() []*command {
 		candidateCommands,
 		overrideCommands,
 		documentCommands,
-		[]*command{replayCommand},
+		[]*command{replayCommand, suggestCommand},
 		[]*command{
 			explainCommand,
 			auditCommand,

@@ -25,13 +25,13 @@ const (
 // outputFlag defines --output.
 func (c *call) outputFlag() { c.outputFlagOf(formatTable, formatJSON, formatYAML) }
 
-// outputFlagOf defines --output with formats, of which table is the first.
+// outputFlagOf defines --output with formats, of which the first is the default.
 func (c *call) outputFlagOf(formats ...string) {
 	list := strings.Join(formats[:len(formats)-1], ", ") + " or " + formats[len(formats)-1]
 	c.flags.FuncP(
 		"output",
 		"o",
-		"the output `format`: "+list+" (default table)",
+		"the output `format`: "+list+" (default "+formats[0]+")",
 		func(text string) error {
 			if !slices.Contains(formats, text) {
 				return errors.New("must be " + list)

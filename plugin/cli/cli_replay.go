@@ -189,10 +189,15 @@ func (f *replayFlags) verdict(c *call, r *replay.Report) error {
 			return exitStatus(exitDenied)
 		}
 	}
-	for _, b := range r.Counts.Broken {
+	return c.brokenLogs(r.Counts)
+}
+
+// brokenLogs reports logs that break off, with the lines to resume at, and returns the exit code.
+func (c *call) brokenLogs(counts replay.Counts) error {
+	for _, b := range counts.Broken {
 		c.warn("%s breaks off (%s): to go on once it is whole, use --log %s --from-line %d", b.Log, b.Problem, b.Log, b.Line)
 	}
-	if len(r.Counts.Broken) > 0 {
+	if len(counts.Broken) > 0 {
 		return exitStatus(exitIncomplete)
 	}
 	return nil
