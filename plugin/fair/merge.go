@@ -30,6 +30,10 @@ func Merge(l Limit, reports []Report) Caps {
 	c := Caps{Level: math.Inf(1), Nodes: len(reports), Named: map[ID]float64{}}
 	level, capped := Divide(l, list, small)
 	if !capped {
+		c.Free = l.Rate - small.Usable
+		for i := range list {
+			c.Free -= list[i].Usable
+		}
 		return c
 	}
 	c.Level = level
@@ -61,6 +65,17 @@ func (c *Caps) JointAt(l Limit, demand float64) float64 {
 		return 0
 	}
 	return max(c.Joint.Share*min(demand/c.Joint.Demand, 1), l.Small()/float64(max(c.Nodes, 1)))
+}
+
+// AfterRush returns the cap at one node of a tenant that rushed a little while ago, in tokens per second, while there
+// are no other caps; 0: it has none. The tenant can use what it demands there, and of what is free the part that is the
+// node's part of the rush.
+func (c *Caps) AfterRush(l Limit, id ID, demand, rush float64) float64 {
+	total := c.Named[id]
+	if total <= c.Free || rush <= 0 {
+		return 0
+	}
+	return max(demand+c.Free*min(rush/total, 1), l.Small()/float64(max(c.Nodes, 1)))
 }
 
 // leap is how far the demand of a small tenant can grow before the next caps.

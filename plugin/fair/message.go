@@ -33,7 +33,10 @@ type Caps struct {
 	// Nodes is the number of nodes that reported.
 	Nodes int
 	// Named has the demand in tokens per second of each tenant that demands more than the level allows it, at all nodes.
+	// Without caps it has the demand with which tenants rushed a little while ago.
 	Named map[ID]float64
+	// Free is the part of the rate that is not demanded where there are no caps.
+	Free float64
 	// Joint is the share of the tenants that no node names, and of those that [Caps.Shared] adds.
 	Joint Joint
 }
@@ -41,9 +44,13 @@ type Caps struct {
 // Joint is what tenants demand together and get together, in tokens per second at all nodes.
 type Joint struct{ Demand, Share float64 }
 
-// In a message, the joint share is among the tenants under these two ids. A node of a release without joint caps takes
-// them for tenants that it does not have, so old and new nodes divide one limit.
-const jointDemand, jointShare ID = math.MaxUint64 - 1, math.MaxUint64
+// In a message, these numbers are among those of tenants, under ids that stand for no tenant. So nodes that do not know
+// them divide the same limit.
+const (
+	jointShare ID = math.MaxUint64 - iota
+	jointDemand
+	free
+)
 
 // version begins a message. A reader ignores messages of other versions.
 const version = 1
@@ -79,8 +86,9 @@ func ParseReport(b []byte) (Report, error) {
 func (c *Caps) Append(b []byte) []byte {
 	b = appendNumber(append(b, version), c.Level)
 	b = binary.AppendUvarint(b, uint64(c.Nodes))
-	b = binary.AppendUvarint(b, uint64(len(c.Named)+2))
+	b = binary.AppendUvarint(b, uint64(len(c.Named)+3))
 	b = appendTokens(appendTokens(b, jointDemand, c.Joint.Demand), jointShare, c.Joint.Share)
+	b = appendTokens(b, free, c.Free)
 	for id, tokens := range c.Named {
 		b = appendTokens(b, id, tokens)
 	}
@@ -98,9 +106,10 @@ func ParseCaps(b []byte) (Caps, error) {
 		id := p.id()
 		c.Named[id] = p.tokens()
 	}
-	c.Joint = Joint{Demand: c.Named[jointDemand], Share: c.Named[jointShare]}
-	delete(c.Named, jointDemand)
-	delete(c.Named, jointShare)
+	c.Joint, c.Free = Joint{Demand: c.Named[jointDemand], Share: c.Named[jointShare]}, c.Named[free]
+	for id := free; id != 0; id++ {
+		delete(c.Named, id)
+	}
 	p.fault = p.fault || math.IsNaN(c.Level) || c.Level < 0
 	return c, p.end()
 }

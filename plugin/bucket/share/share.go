@@ -97,6 +97,7 @@ type pool struct {
 	caps  atomic.Pointer[fair.Caps]
 
 	// Of Step alone.
+	rushes  map[fair.ID]rush      // at all nodes
 	ended   limit.Micros          // the last period
 	lengths [periods]limit.Micros // of the last periods
 	at      int                   // the oldest of them

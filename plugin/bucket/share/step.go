@@ -83,7 +83,7 @@ func (s *Store) endPeriod(p *pool, now limit.Micros) (fair.Report, []counted) {
 	}
 	seconds := float64(max(length, limit.Second)) / float64(limit.Second)
 	var tenants []counted
-	s.endPeriods(p, func(t *tenant, sum demand) {
+	s.endPeriods(p, now, func(t *tenant, sum demand) {
 		weight := float64(max(t.weight.Load(), 1))
 		d := fair.Demand{Tokens: sum.tokens / seconds, Usable: sum.usable / seconds, Weight: weight}
 		tenants = append(tenants, counted{tenant: t, Demand: d})
@@ -121,7 +121,7 @@ func (p *pool) nodes() int {
 func (s *Store) exchange(ctx context.Context, p *pool, r *fair.Report, tenants []counted, now limit.Micros) {
 	if s.options.Exchange == nil {
 		p.leads.Store(true)
-		p.setCaps(fair.Merge(p.limit(), []fair.Report{*r}), r, tenants, now, now+capLife)
+		p.setCaps(p.merge([]fair.Report{*r}, now), r, tenants, now, now+capLife)
 		return
 	}
 	answer, err := s.options.Exchange.ReportDemand(ctx, &p.key, s.options.Node, r.Append(nil))
@@ -131,7 +131,7 @@ func (s *Store) exchange(ctx context.Context, p *pool, r *fair.Report, tenants [
 	switch {
 	case err != nil:
 	case answer.Leads:
-		caps = s.divide(p, answer.Reports)
+		caps = s.divide(p, answer.Reports, now)
 		leads, err = s.options.Exchange.PublishCaps(ctx, &p.key, s.options.Node, caps.Append(nil))
 		if answer.Lasts = time.Second; err == nil && !leads {
 			return // another node leads now
@@ -149,7 +149,7 @@ func (s *Store) exchange(ctx context.Context, p *pool, r *fair.Report, tenants [
 }
 
 // divide divides the limit of a pool by the reports of all nodes. A report that it cannot read does not count.
-func (s *Store) divide(p *pool, messages [][]byte) fair.Caps {
+func (s *Store) divide(p *pool, messages [][]byte, now limit.Micros) fair.Caps {
 	reports := make([]fair.Report, 0, len(messages))
 	for _, message := range messages {
 		if report, err := fair.ParseReport(message); err == nil {
@@ -158,7 +158,34 @@ func (s *Store) divide(p *pool, messages [][]byte) fair.Caps {
 			s.failed.Add(1)
 		}
 	}
-	return fair.Merge(p.limit(), reports)
+	return p.merge(reports, now)
+}
+
+// merge divides the limit by reports. If there are no caps, the tenants that rushed a little while ago keep theirs.
+func (p *pool) merge(reports []fair.Report, now limit.Micros) fair.Caps {
+	caps := fair.Merge(p.limit(), reports)
+	if !math.IsInf(caps.Level, 1) {
+		return caps
+	}
+	for id, r := range p.rushes {
+		if tokens := r.left(now); tokens > caps.Free {
+			caps.Named[id] = tokens
+		}
+	}
+	return caps
+}
+
+// remember adds the tenants that exceed their shares to those that rush, and their rushes to the caps: nodes divide a
+// share by them, because the reports of a demand that grows are late. All nodes remember, so that each can lead.
+func (p *pool) remember(caps *fair.Caps, now limit.Micros) {
+	if p.rushes == nil {
+		p.rushes = map[fair.ID]rush{}
+	}
+	maps.DeleteFunc(p.rushes, func(_ fair.ID, r rush) bool { return r.ended(now) })
+	for id, tokens := range caps.Named {
+		p.rushes[id] = p.rushes[id].with(tokens, now)
+		caps.Named[id] = p.rushes[id].tokens
+	}
 }
 
 func (p *pool) limit() fair.Limit {
@@ -168,14 +195,22 @@ func (p *pool) limit() fair.Limit {
 
 // setCaps sets the caps of all tenants at this node, and that of its small ones together.
 func (p *pool) setCaps(caps fair.Caps, r *fair.Report, tenants []counted, now, until limit.Micros) {
-	l, over, joint := p.limit(), int64(0), r.Small.Tokens
+	l, over, joint, capped := p.limit(), int64(0), r.Small.Tokens, !math.IsInf(caps.Level, 1)
+	if capped {
+		p.remember(&caps, now)
+	}
 	for i := range tenants {
 		t := &tenants[i]
-		if math.IsInf(caps.Level, 1) {
-			t.setCap(0, now)
+		if !capped {
+			t.setCap(caps.AfterRush(l, t.id, t.Usable, t.rush.left(now)), now)
 			continue
 		}
-		tokens := caps.At(l, t.id, t.Weight, t.Tokens)
+		demand := t.Tokens
+		if _, rushes := caps.Named[t.id]; rushes {
+			t.rush = t.rush.with(t.Tokens, now)
+			demand = t.rush.tokens
+		}
+		tokens := caps.At(l, t.id, t.Weight, demand)
 		if t.setCap(tokens, now); t.Tokens > tokens {
 			over++
 		}

@@ -28,7 +28,8 @@ type tenant struct {
 
 	// Of Step alone.
 	last [periods]demand
-	idle int // periods without demand
+	idle int  // periods without demand
+	rush rush // the demand with which it exceeded its share
 }
 
 // demand is what a tenant demanded in a period, in tokens.
@@ -160,14 +161,39 @@ func (p *pool) capNew(t *tenant, now limit.Micros) {
 	}
 }
 
+// rush is what a tenant demanded beyond its share a little while ago, in tokens per second.
+type rush struct {
+	tokens float64
+	at     limit.Micros
+}
+
+const (
+	// halfRush is the time in which half of a rush is forgotten, and rushLife that in which all of it is.
+	halfRush, rushLife = 2 * limit.Second, 10 * limit.Second
+)
+
+// ended reports whether the rush is forgotten.
+func (r rush) ended(now limit.Micros) bool { return r.tokens == 0 || now-r.at > rushLife }
+
+// left returns what is not forgotten yet.
+func (r rush) left(now limit.Micros) float64 {
+	if r.ended(now) {
+		return 0
+	}
+	return r.tokens * math.Exp2(-float64(now-r.at)/float64(halfRush))
+}
+
+// with returns the rush after a demand beyond the share.
+func (r rush) with(tokens float64, now limit.Micros) rush { return rush{max(r.left(now), tokens), now} }
+
 // endPeriods ends the period of all tenants of a pool, drops those that are idle, and calls visit for the others.
-func (s *Store) endPeriods(p *pool, visit func(*tenant, demand)) {
+func (s *Store) endPeriods(p *pool, now limit.Micros, visit func(*tenant, demand)) {
 	for i := range p.shards {
 		in := &p.shards[i]
 		in.mu.Lock()
 		for name, t := range in.tenants {
 			sum := t.endPeriod(p.at)
-			if t.idle >= periods {
+			if t.idle >= periods && t.rush.ended(now) {
 				delete(in.tenants, name) // a request that has found it already is not counted
 				s.known.Add(-1)
 				continue

@@ -160,11 +160,17 @@ type client struct {
 	perSecond    float64
 	from         limit.Micros // since the start of the run
 	until        limit.Micros // 0: to the end
+	lasts, every limit.Micros // it sends in pulses, from on; 0: at all times
 
 	due      float64
 	sent     int
 	admitted []int // in each second
 	exchange admit.Exchange
+}
+
+// sends reports whether the client sends requests, so long after the start.
+func (c *client) sends(at limit.Micros) bool {
+	return at >= c.from && (c.until == 0 || at < c.until) && (c.every == 0 || (at-c.from)%c.every < c.lasts)
 }
 
 // total returns how many requests were admitted in the seconds from one to another, 0: the last.
@@ -190,7 +196,7 @@ func (w *world) run(seconds int, each func(at limit.Micros), clients ...*client)
 		}
 		w.step()
 		for _, c := range clients {
-			if at < c.from || c.until > 0 && at >= c.until {
+			if !c.sends(at) {
 				continue
 			}
 			for c.due += c.perSecond / 1000; c.due >= 1; c.due-- {
