@@ -71,7 +71,7 @@ type Path struct {
 	Observers []Observer
 
 	Reservations Reservations // nil: what limits reserve stays charged
-	Candidates   Candidates   // nil: an open candidate does nothing
+	Candidates   Candidates   // nil: an open candidate is enforced for its tenants, and not tried beside others
 
 	FailClosed bool           // on_internal_error: deny what cannot be decided
 	AtDenial   identity.Facts // read of each request that is denied, or would be outside shadow mode, for observers
@@ -146,7 +146,7 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	for _, observer := range p.Observers {
 		observer.Observe(d)
 	}
-	if trial.candidate != nil {
+	if trial.candidate != nil && p.Candidates != nil {
 		p.Candidates.Offer(trial.candidate, trial.identity, now, d, trial.enforced)
 	}
 	return unanswered

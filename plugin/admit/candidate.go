@@ -36,7 +36,7 @@ type otherFacts struct {
 // request has the candidate's identity. Facts that only the candidate needs are read for it alone, so that they cannot
 // change the decision of another request.
 func (p *Path) trial(ctx context.Context, facts FactSource, c *policy.Candidate, x *Exchange) (t trial) {
-	if c == nil || p.Candidates == nil {
+	if c == nil {
 		return t
 	}
 	t.candidate, t.identity = c, &x.Decision.Identity
@@ -46,7 +46,9 @@ func (p *Path) trial(ctx context.Context, facts FactSource, c *policy.Candidate,
 		}
 		x.tried.request.Reset()
 		if err := identify(ctx, facts, &c.Plan.Rules, &x.tried.request, &x.tried.identity); err != nil {
-			p.Candidates.Skip()
+			if p.Candidates != nil {
+				p.Candidates.Skip()
+			}
 			return trial{}
 		}
 		t.identity = &x.tried.identity

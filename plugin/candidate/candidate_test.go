@@ -311,3 +311,14 @@ func TestABatchIsSentAgainUnderItsNumberUnlessItIsRejected(t *testing.T) {
 		}
 	}
 }
+
+func TestAPathThatTriesNoCandidatesEnforcesThem(t *testing.T) {
+	r := newTrial(t, candidate.Options{}, "acme")
+	r.Candidates = nil // as in a dry run
+	if acme, zen := r.send(t, "acme", 9), r.send(t, "zen", 9); acme != 2 || zen != 3 {
+		t.Errorf("%d requests of acme and %d of zen are admitted, want 2 of the candidate and 3", acme, zen)
+	}
+	if plan := r.Policies.Load(); plan.ForTenant("acme") != plan.Candidate().Plan || plan.ForTenant("zen") != plan {
+		t.Error("the plan of acme is not the candidate's, or that of zen is")
+	}
+}

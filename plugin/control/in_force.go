@@ -28,6 +28,7 @@ func (s *Server) inForce(ctx context.Context, in *inForceInput) (*inForceOutput,
 	if err != nil {
 		return nil, err
 	}
+	policies = policies.ForTenant(in.Org)
 	id, err := in.orgIdentity(ctx, policies, in.Org)
 	if err != nil {
 		return nil, err

@@ -163,6 +163,7 @@ func (s *Server) findBuckets(ctx context.Context, org string, requests *Requests
 		return nil, huma.Error503ServiceUnavailable("the buckets cannot be read: with strategy local every node keeps " +
 			"its own")
 	}
+	policies = policies.ForTenant(org)
 	id, err := requests.orgIdentity(ctx, policies, org)
 	if err != nil {
 		return nil, err

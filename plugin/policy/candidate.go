@@ -193,6 +193,16 @@ func (c *Candidate) Assigned(tenant identity.Name) bool {
 		(c.overlay.tenants[tenant.ID] || InCandidate(c.overlay.set.Name, tenant.ID, c.overlay.set.Percent))
 }
 
+// ForTenant returns the plan that decides requests of a tenant: the candidate's, if it is open and assigned to the
+// tenant, else p. Where the candidate changes limits that tenants share, it has them all the same: see
+// [Candidate.ResolveAt].
+func (p *Plan) ForTenant(tenant string) *Plan {
+	if p.candidate != nil && p.candidate.Assigned(identity.Name{Kind: identity.Tenant, ID: tenant}) {
+		return p.candidate.Plan
+	}
+	return p
+}
+
 // ResolveAt fills r with the bounds of a request of an assigned tenant. Buckets that several tenants share keep their
 // active limits, because one bucket cannot follow two limits in turns.
 func (c *Candidate) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution) {
