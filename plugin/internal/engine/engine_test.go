@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // fixture is an engine whose rows the test sets, with its log.
 type fixture struct {

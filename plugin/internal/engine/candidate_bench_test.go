@@ -1,0 +1,93 @@
+package engine
+
+import (
+	"context"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/candidate"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// besideCandidate returns a path of four bounds, one of them of a row, that tries a candidate (nil: none is open) in
+// memory.
+func besideCandidate(tb testing.TB, set *policy.CandidateSet) (*admit.Path, *candidate.Evaluator) {
+	tb.Helper()
+	path, _ := benchPath(tb, 4)
+	row := schema.Policy{Tier: "a", Limit: schema.Limit{Name: "l0", Scope: "tenant", Limit: 1_000_000_000, WindowSize: 1}}
+	snapshot, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.PolicyRow{{ID: 1, Policy: row}}}, nil)
+	if set != nil {
+		row.Limit.Limit /= 2
+		set.Rows = []policy.CandidateRow{{Policy: row}}
+		snapshot, faults = snapshot.WithCandidate(set)
+	}
+	if len(faults) > 0 {
+		tb.Fatal(faults)
+	}
+	evaluator := candidate.New(candidate.Options{})
+	tried := memory.New(memory.Options{Now: process.BucketClock.Now})
+	path.Candidates = evaluator.View(func() (candidate.Buckets, error) {
+		return candidate.Buckets{Buckets: tried, Release: func() {}}, nil
+	})
+	path.Policies.Store(path.Policies.Load().With(snapshot))
+	return path, evaluator
+}
+
+var benchCandidates = map[string]func() *policy.CandidateSet{
+	"none":     func() *policy.CandidateSet { return nil },
+	"open":     func() *policy.CandidateSet { return &policy.CandidateSet{Name: "spring"} },
+	"assigned": func() *policy.CandidateSet { return &policy.CandidateSet{Name: "spring", Percent: 100} },
+}
+
+func TestADecisionBesideACandidateAllocatesNothing(t *testing.T) {
+	for name, set := range benchCandidates {
+		path, evaluator := besideCandidate(t, set())
+		var x admit.Exchange
+		facts, ctx := &fixedFacts{"acme"}, context.Background()
+		admit := func() {
+			if err := path.Admit(ctx, facts, &x); err != nil || x.Response.Denied {
+				t.Fatal("denied", err)
+			}
+		}
+		for range 5000 { // so that the queue has its memory, which it keeps
+			admit()
+		}
+		if got := testing.AllocsPerRun(1000, admit); got != 0 {
+			t.Errorf("%s: %g allocations for a decision, want 0", name, got)
+		}
+		if s := evaluator.Stats(); (s.Waiting > 0) != (name == "open") || (s.Enforced.Admitted > 0) != (name == "assigned") {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+}
+
+// BenchmarkBesideACandidate measures the path of a request without a candidate, beside an open one that four workers try
+// meanwhile, and with one that is enforced.
+func BenchmarkBesideACandidate(b *testing.B) {
+	for _, name := range []string{"none", "open", "assigned"} {
+		b.Run(name, func(b *testing.B) {
+			path, evaluator := besideCandidate(b, benchCandidates[name]())
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error)
+			go func() { ended <- evaluator.Run(ctx) }()
+			facts := &fixedFacts{"acme"}
+			var x admit.Exchange
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := path.Admit(ctx, facts, &x); err != nil || x.Response.Denied {
+					b.Fatal("denied", err)
+				}
+			}
+			s := evaluator.Stats()
+			tried := s.Candidate.Admitted + s.Candidate.Denied
+			b.ReportMetric(float64(tried)/float64(b.N), "tried/op")
+			cancel()
+			if err := <-ended; err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,173 @@
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/candidate"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// patience bounds every wait.
+const patience = 2 * time.Minute
+
+// until waits until so returns true.
+func until(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	for tick := time.NewTicker(5 * time.Millisecond); !so(); {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("%s: not within %v", what, patience)
+		}
+	}
+}
+
+// following returns an engine that follows a database, a path of it, and what ends the engine.
+func following(t *testing.T, dsn string, config schema.Config) (e *Engine, path *admit.Path, stop func()) {
+	t.Helper()
+	e = New(context.Background(), Options{
+		Log:     slog.New(slog.DiscardHandler),
+		Buckets: bucket.Options{Budget: patience, MaxBuckets: 1000, Nodes: 1, LeaseShare: 2},
+	})
+	if err := e.FollowRows(policysync.Options{Source: policysync.Source{DSN: dsn}, Node: "n1"}); err != nil {
+		t.Fatal(err)
+	}
+	e.Metrics = metrics.New("1", e.Sources())
+	plan, err := policy.FromConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, release, err := e.Build(config, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- e.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		release()
+	}
+	t.Cleanup(stop)
+	return e, path, stop
+}
+
+// admitted returns how many of n requests of a tenant are admitted.
+func admitted(t *testing.T, path *admit.Path, tenant string, n int) (count int) {
+	t.Helper()
+	var x admit.Exchange
+	for range n {
+		if err := path.Admit(context.Background(), &fixedFacts{tenant}, &x); err != nil {
+			t.Fatal(err)
+		}
+		if !x.Response.Denied {
+			count++
+		}
+	}
+	return count
+}
+
+func TestACandidateIsTriedInRedisAndItsCountsReachPostgres(t *testing.T) {
+	server := redistest.Single(t)
+	config := schema.Config{
+		Tiers: []schema.Tier{{Name: "free"}}, Strategy: schema.StrategyRedis,
+		Redis: schema.Redis{
+			Host: "127.0.0.1", Port: int64(server.Port), ConnectTimeout: 60_000, SendTimeout: 60_000, ReadTimeout: 60_000,
+		},
+	}.WithDefaults()
+	dsn := pgtest.Shared(t).Database(t)
+	pool := pgtest.Pool(t, dsn)
+	write := func(sql string) {
+		t.Helper()
+		if _, err := pool.Exec(context.Background(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, algorithm)
+		VALUES ('daily', 'free', 'tenant', 10, 86400, 'fixed_window')`)
+	e, path, stop := following(t, dsn, config)
+	write(`INSERT INTO rate_limiter.candidates (name) VALUES ('spring');
+		INSERT INTO rate_limiter.candidate_tenants (candidate, tenant) VALUES ('spring', 'acme');
+		INSERT INTO rate_limiter.candidate_policies (candidate, namespace, name, tier, body) VALUES ('spring', 'default',
+			'daily', 'free', '{"namespace": "default", "name": "daily", "tier": "free", "scope": "tenant", "limit": 4,
+			"window_size": 86400, "algorithm": "fixed_window"}')`)
+	until(t, "the candidate is open and assigned", func() bool {
+		plan := path.Policies.Load()
+		return plan.Candidate() != nil && plan.ForTenant("acme") != plan
+	})
+	if acme, zen := admitted(t, path, "acme", 9), admitted(t, path, "zen", 9); acme != 4 || zen != 9 {
+		t.Errorf("%d requests of acme are admitted, and %d of zen; want 4 and 9", acme, zen)
+	}
+	until(t, "all requests are tried", func() bool { return e.candidates.Stats().Candidate.Denied == 5 })
+	client := server.Client(t)
+	keys := client.Keys(context.Background(), "rl:default%2Bspring:*").Val()
+	if len(keys) != 1 || !strings.Contains(keys[0], "zen") || client.TTL(context.Background(), keys[0]).Val() <= 0 {
+		t.Errorf("the candidate counts in %q, want one key of zen that expires", keys)
+	}
+	write(`UPDATE rate_limiter.candidates SET state = 'dropped'`)
+	until(t, "the candidate is closed", func() bool { return path.Policies.Load().Candidate() == nil })
+	if acme := admitted(t, path, "acme", 9); acme != 6 {
+		t.Errorf("%d more requests of acme are admitted, want 6: its bucket is the active one", acme)
+	}
+	stop()
+	var got string
+	if err := pool.QueryRow(context.Background(), `SELECT string_agg(concat_ws(' ', tenant, policy, requests, active_only,
+			candidate_only, "both"), ', ' ORDER BY policy) FROM rate_limiter.candidate_counts`).Scan(&got); err != nil ||
+		got != "zen  9 0 5 0, zen daily 9 0 5 0" {
+		t.Errorf("counted is %s (%v)", got, err)
+	}
+	if s := e.candidates.Stats(); s.Enforced != (candidate.Results{Admitted: 4, Denied: 5}) ||
+		s.Dropped != [candidate.Drops]uint64{} {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestRequestsAreAnsweredAsBeforeWhereACandidatesRedisIsUnavailable(t *testing.T) {
+	server := redistest.Single(t)
+	config := schema.Config{
+		Tiers: []schema.Tier{{Name: "free"}}, Strategy: schema.StrategyRedis,
+		Redis: schema.Redis{
+			Host: "127.0.0.1", Port: int64(server.Port), ConnectTimeout: 60_000, SendTimeout: 60_000, ReadTimeout: 60_000,
+		},
+	}.WithDefaults()
+	dsn := pgtest.Shared(t).Database(t)
+	pool := pgtest.Pool(t, dsn)
+	if _, err := pool.Exec(context.Background(), `INSERT INTO rate_limiter.candidates (name) VALUES ('spring');
+		INSERT INTO rate_limiter.candidate_policies (candidate, namespace, name, tier, body) VALUES ('spring', 'default',
+			'daily', 'free', '{"namespace": "default", "name": "daily", "tier": "free", "scope": "tenant", "limit": 4,
+			"window_size": 86400, "algorithm": "fixed_window"}')`); err != nil {
+		t.Fatal(err)
+	}
+	e, path, _ := following(t, dsn, config)
+	until(t, "the candidate is open", func() bool { return path.Policies.Load().Candidate() != nil })
+	server.Kill()
+	if zen := admitted(t, path, "zen", 9); zen != 9 {
+		t.Errorf("%d requests are admitted, want all: no active policy applies", zen)
+	}
+	until(t, "all trials are dropped", func() bool { return e.candidates.Stats().Dropped[candidate.NoStore] == 9 })
+	for _, stats := range e.Stores.Stats() {
+		if stats.Degraded || stats.Outage.Waiting != 0 {
+			t.Errorf("trials have made the Redis of requests degraded: %+v", stats)
+		}
+	}
+}
