@@ -69,7 +69,7 @@ type listPoliciesInput struct {
 	Name      string `query:"name"      maxLength:"64"`
 	Tier      string `query:"tier"      maxLength:"64"`
 	Endpoint  string `query:"endpoint"  maxLength:"1024" doc:"As written in the policy; the names of parameters do not matter."`
-	Slot      string `query:"slot"                       doc:"A candidate is from an older release: it applies to no request and can only be deleted." enum:"active,candidate"`
+	Slot      string `query:"slot"                       doc:"A row of the slot candidate is from an older release: it belongs to no candidate, applies to no request and can only be deleted." enum:"active,candidate"`
 }
 
 type listPoliciesOutput struct{ Body Page[pgstore.Policy] }

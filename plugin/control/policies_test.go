@@ -279,7 +279,7 @@ func TestACandidateIsNotWrittenAndAnOldOneIsListedAndDeleted(t *testing.T) {
 	one := policies + "/" + string(found[1])
 	a = w.want(w.as("PUT", one, `{"name":"daily","tier":"gold","limit":11,"window":"1m"}`, "If-Match", "*"),
 		http.StatusUnprocessableEntity)
-	if !strings.Contains(a.Body.String(), "is candidate, which applies to no request") {
+	if !strings.Contains(a.Body.String(), "is candidate, a slot of an older release") {
 		t.Errorf("a write of the old one is answered %s", a.Body)
 	}
 	w.want(w.as("DELETE", one+"?reason=old", "", "If-Match", "*"), http.StatusOK)

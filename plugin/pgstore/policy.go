@@ -23,7 +23,7 @@ type Policy struct {
 // Slots of a policy.
 const (
 	SlotActive    = "active"    // in force
-	SlotCandidate = "candidate" // applies to no request: old ones can be listed and deleted, new ones not written
+	SlotCandidate = "candidate" // of older releases, and no Candidate: applies to no request; can be listed and deleted
 )
 
 // PolicyKey names one policy. Names of parameters in the endpoint do not matter.

@@ -54,7 +54,8 @@ func (s *Store) PutPolicyByID(ctx context.Context, c Change, p Policy) (Policy, 
 			err = sameRevision(what, p.Revision, current.Revision)
 		}
 		if err == nil && current.Slot == SlotCandidate {
-			err = &InvalidError{what, "slot", "is candidate, which applies to no request: delete the policy, and make another"}
+			err = &InvalidError{what, "slot", "is candidate, a slot of an older release that applies to no request: " +
+				"delete the policy, and put it into a candidate"}
 		}
 		if err == nil {
 			err = sameKey(what, current.Key(), p.Key())
