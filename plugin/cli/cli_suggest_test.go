@@ -1,0 +1,13 @@
+package cli
+
+import "testing"
+
+func TestSuggestWritesAFileOfPolicies(t *testing.T) {
+	x := terminal{t: t}
+	code := x.call("suggest", "--config", "testdata/ratelimit/kong.yml", "--log", "testdata/ratelimit/replay/access.jsonl",
+		"--percentile", "90", "--headroom", "0.5")
+	if code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	compare(t, "testdata/ratelimit/replay/suggested.yaml", x.output.String())
+}
