@@ -10,7 +10,7 @@ import (
 // Settle makes a limit charge what a request really used. The limit takes a reservation when the request arrives, and
 // adds or returns the difference when the response has been sent. The plugin tenant-rate-settling does the latter.
 //
-//kong:patterns settle_source ^header[.][A-Za-z0-9_-]+$ ^log[.][A-Za-z0-9_.*-]+$ ^shared[.][A-Za-z0-9_.-]+$ err="must be header.<Name>, log.<path> such as log.ai.*.usage.total_tokens, or shared.<name>"
+//kong:patterns settle_source ^header[.][A-Za-z0-9_-]+$ ^header[.][A-Za-z0-9_-]+[.][A-Za-z0-9_.-]+$ ^log[.][A-Za-z0-9_.*-]+$ ^shared[.][A-Za-z0-9_.-]+$ err="must be header.<Name>, header.<Name>.<key>, log.<path> such as log.ai.*.usage.total_tokens, or shared.<name>"
 //kong:check mutually_required reserve_header|reserve_max
 type Settle struct {
 	// Where the amount is read from after the response, 1 to 8 sources; it is the sum of their values, each times its
@@ -47,8 +47,10 @@ type Settle struct {
 
 // SettleSource names a value that is known once a response has been sent.
 type SettleSource struct {
-	// header.<Name> is a header of the response; log.<path> a number of Kong's log entry, where * stands for every key, as
-	// in log.ai.*.usage.total_tokens, and all that match are added; shared.<name> a value of kong.ctx.shared. Required.
+	// header.<Name> is a header of the response; header.<Name>.<key> the number of a key in a header such as X-Kong-Limit:
+	// video=1, image=3, and 0 for what a response does not list; log.<path> a number of Kong's log entry, where * stands
+	// for every key, as in log.ai.*.usage.total_tokens, and all that match are added; shared.<name> a value of
+	// kong.ctx.shared. Required.
 	From string `json:"from,omitempty" kong:"required,match_any=settle_source,len_max=256"`
 
 	// How many tokens one unit of the value counts, from 1 to 10^6. Default: 1 token.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -17,7 +18,7 @@ type Answer struct {
 	// entry, or without its list of tries ([Tried]).
 	Tried bool
 
-	Headers map[string]string // values of Needs.Headers; "" or absent: the response had none
+	Headers map[string]string // values of Needs.Headers; absent: the response had none; "": several
 	Shared  map[string]Value  // values of Needs.Shared
 	Log     []byte            // Kong's serialized log entry; nil: it was not read
 
@@ -112,12 +113,36 @@ func roundUp(total float64) int64 {
 func (s *source) read(a *Answer) (float64, bool) {
 	switch s.kind {
 	case fromHeader:
-		return parseAmount(a.Headers[s.name])
+		value, sent := a.Headers[s.name]
+		if s.key != "" {
+			return listedAmount(value, s.key, sent)
+		}
+		return parseAmount(value)
 	case fromShared:
 		return a.Shared[s.name].amount()
 	default:
 		return a.document().sum(s.path)
 	}
+}
+
+// listedAmount returns the number of a key in a header such as "video=1, image=3". What a response does not list is 0;
+// a header that came more than once, which reads as "", and a key that is in it twice have no value.
+func listedAmount(header, key string, sent bool) (amount float64, ok bool) {
+	if !sent {
+		return 0, true
+	}
+	found := false
+	for item := range strings.SplitSeq(header, ",") {
+		name, number, _ := strings.Cut(item, "=")
+		if strings.TrimSpace(name) != key {
+			continue
+		}
+		if amount, ok = parseAmount(strings.TrimSpace(number)); !ok || found {
+			return 0, false
+		}
+		found = true
+	}
+	return amount, header != ""
 }
 
 // document returns the log entry, which is checked once however many sources read it.

@@ -141,6 +141,7 @@ func mergeNames(a, b []string) []string {
 type source struct {
 	kind   sourceKind
 	name   string   // of a header or a shared value
+	key    string   // of a header that lists numbers by key; "": the header is a number
 	path   []string // of a value of the log
 	weight float64
 }
@@ -164,7 +165,11 @@ func parseSource(s schema.SettleSource, field string) (source, error) {
 	}
 	switch kind {
 	case "header":
-		parsed.kind, parsed.name = fromHeader, strings.ToLower(name)
+		header, key, hasKey := strings.Cut(name, ".")
+		if hasKey && key == "" {
+			return source{}, fault(field+".from", "must have a key after header.<Name>.")
+		}
+		parsed.kind, parsed.name, parsed.key = fromHeader, strings.ToLower(header), key
 	case "shared":
 		parsed.kind = fromShared
 	case "log":
@@ -173,7 +178,7 @@ func parseSource(s schema.SettleSource, field string) (source, error) {
 			return source{}, fault(field+".from", "must have 1 to %d keys, none of them empty", schema.MaxSettlePath)
 		}
 	default:
-		return source{}, fault(field+".from", "must be header.<Name>, log.<path> or shared.<name>")
+		return source{}, fault(field+".from", "must be header.<Name>, header.<Name>.<key>, log.<path> or shared.<name>")
 	}
 	return parsed, nil
 }

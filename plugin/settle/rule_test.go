@@ -252,7 +252,9 @@ func TestARecordOutOfBoundsIsNoRule(t *testing.T) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	for _, source := range []string{"", "log", "log.", "log.a.", "header.", "shared.", "shared", "consumer.id"} {
+	for _, source := range []string{
+		"", "log", "log.", "log.a.", "header.", "header.X-A.", "shared.", "shared", "consumer.id",
+	} {
 		if _, err := settle.New(from(source)); err == nil {
 			t.Errorf("%q is a source", source)
 		}
@@ -268,6 +270,35 @@ func BenchmarkMeasure(b *testing.B) {
 		a := answer(log)
 		if actual, outcome := r.Measure(&a); actual != 334 || outcome != settle.Measured {
 			b.Fatal(actual, outcome)
+		}
+	}
+}
+
+func TestAHeaderThatListsNumbersIsReadByKey(t *testing.T) {
+	r := rule(t, from("header.X-Kong-Limit.video"))
+	if needs := r.Needs(); !reflect.DeepEqual(needs.Headers, []string{"x-kong-limit"}) {
+		t.Errorf("needs the headers %q", needs.Headers)
+	}
+	for _, test := range []struct {
+		name    string
+		headers map[string]string
+		actual  int64
+		want    settle.Outcome
+	}{
+		{"listed", map[string]string{"x-kong-limit": "image=3, video = 7 ,x"}, 7, settle.Measured},
+		{"nothing", map[string]string{"x-kong-limit": "video=0"}, 0, settle.Measured},
+		{"not listed", map[string]string{"x-kong-limit": "image=3"}, 0, settle.Measured},
+		{"other letters", map[string]string{"x-kong-limit": "Video=3"}, 0, settle.Measured},
+		{"without the header", nil, 0, settle.Measured},
+		{"the header twice", map[string]string{"x-kong-limit": ""}, 0, settle.Unmeasured},
+		{"the key twice", map[string]string{"x-kong-limit": "video=1, video=2"}, 0, settle.Unmeasured},
+		{"no number", map[string]string{"x-kong-limit": "video=many"}, 0, settle.Unmeasured},
+		{"no value", map[string]string{"x-kong-limit": "video"}, 0, settle.Unmeasured},
+		{"a negative number", map[string]string{"x-kong-limit": "video=-1"}, 0, settle.Unmeasured},
+	} {
+		a := settle.Answer{Status: 200, Source: settle.SourceService, Tried: true, Headers: test.headers}
+		if actual, outcome := r.Measure(&a); outcome != test.want || outcome == settle.Measured && actual != test.actual {
+			t.Errorf("%s: %d, %s; want %d, %s", test.name, actual, outcome, test.actual, test.want)
 		}
 	}
 }
