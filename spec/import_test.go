@@ -104,3 +104,35 @@ func TestAnImportedConfigEnforcesInPlaceOfKongsPlugin(t *testing.T) {
 		t.Errorf("%d with the headers %v, want Kong's names with 2 of 3 left", a.Status, a.Header)
 	}
 }
+
+func TestAnImportedResponseLimitSpendsWhatTheHeaderOfTheResponseLists(t *testing.T) {
+	t.Parallel()
+	b := budget{node: start(t, imported(t, `_format_version: "3.0"
+services:
+- name: answer
+  url: "http://answer.internal"
+  routes:
+  - name: answer
+    paths: [/answer]
+    plugins:
+    - name: key-auth
+    - name: response-ratelimiting
+      config: {limits: {video: {day: 10}}}
+`+consumers), settling)}
+	for i, c := range []struct {
+		header string
+		status int
+		left   string // after the reservation of 1
+	}{
+		{"X-Kong-Limit:video=4,image=9", 200, "9"},
+		{"X-Other:1", 200, "5"},
+		{"X-Kong-Limit:image=9", 200, "5"},
+		{"X-Kong-Limit:video=7", 200, "5"},
+		{"X-Kong-Limit:video=1", 429, "0"},
+	} {
+		a := b.get("/answer?header=" + c.header)
+		if a.Status != c.status || a.Header.Get("X-RateLimit-Remaining") != c.left {
+			t.Errorf("request %d: %d with the headers %v, want %d and %s left", i+1, a.Status, a.Header, c.status, c.left)
+		}
+	}
+}

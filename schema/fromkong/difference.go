@@ -202,7 +202,8 @@ var differences = [...]Text{
 	{
 		ResponseConcurrent, "requests in flight",
 		"A request counts when its response has been sent.",
-		"A request takes 1 token of each limit when it arrives, and settles to what its response says.",
+		"A request takes 1 token of each limit when it arrives. tenant-rate-settling, which kong.conf must list, settles " +
+			"it to what the response says.",
 	},
 	{
 		ResponseHeaders, "headers of response limits",

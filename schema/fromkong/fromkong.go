@@ -129,6 +129,7 @@ type entry struct {
 
 	namespace   string
 	config      record // the converted config
+	settles     bool   // it needs the plugin that settles
 	limits      []string
 	problems    []Problem
 	differences []Difference

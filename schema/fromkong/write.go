@@ -80,6 +80,15 @@ func parseCanonical(text []byte) ([]string, error) {
 	return canonical(documents)
 }
 
+// nodes returns what is written for an entry: the converted one, and the one of the settling plugin if it needs that.
+func (e *entry) nodes(sideBySide bool) []*yaml.Node {
+	converted := e.node(sideBySide)
+	if !e.settles {
+		return []*yaml.Node{converted}
+	}
+	return []*yaml.Node{converted, e.settling(converted)}
+}
+
 // node returns the converted entry: its own fields, with the name and the config replaced.
 func (e *entry) node(sideBySide bool) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
@@ -145,15 +154,15 @@ func comments(n *yaml.Node) []string {
 // replaceNodes replaces the entries in the tree of the file, or adds the converted ones after them.
 func replaceNodes(changed []*entry, sideBySide bool) {
 	for _, e := range slices.Backward(changed) {
-		converted := e.node(sideBySide)
+		converted := e.nodes(sideBySide)
 		at := slices.Index(e.List.Content, e.Item)
 		e.List.Style &^= yaml.FlowStyle
 		if sideBySide {
-			e.List.Content = slices.Insert(e.List.Content, at+1, converted)
+			e.List.Content = slices.Insert(e.List.Content, at+1, converted...)
 			continue
 		}
-		converted.HeadComment = strings.Join(comments(e.Item), "\n")
-		e.List.Content[at] = converted
+		converted[0].HeadComment = strings.Join(comments(e.Item), "\n")
+		e.List.Content = slices.Replace(e.List.Content, at, at+1, converted...)
 	}
 }
 
@@ -223,12 +232,6 @@ func isDash(line string, column int) bool {
 
 // block returns the lines of the converted entry, after the comments within the text that it replaces.
 func (e *entry) block(replaced string, sideBySide bool) ([]string, error) {
-	var out bytes.Buffer
-	encoder := yaml.NewEncoder(&out)
-	encoder.SetIndent(2)
-	if err := encoder.Encode(e.node(sideBySide)); err != nil {
-		return nil, err
-	}
 	indent := strings.Repeat(" ", e.List.Column-1)
 	var lines []string
 	if !sideBySide {
@@ -238,10 +241,18 @@ func (e *entry) block(replaced string, sideBySide bool) ([]string, error) {
 			}
 		}
 	}
-	lead := "- "
-	for line := range strings.Lines(out.String()) {
-		lines = append(lines, indent+lead+line)
-		lead = "  "
+	for _, n := range e.nodes(sideBySide) {
+		var out bytes.Buffer
+		encoder := yaml.NewEncoder(&out)
+		encoder.SetIndent(2)
+		if err := encoder.Encode(n); err != nil {
+			return nil, err
+		}
+		lead := "- "
+		for line := range strings.Lines(out.String()) {
+			lines = append(lines, indent+lead+line)
+			lead = "  "
+		}
 	}
 	if strings.Contains(replaced, "\r\n") {
 		for i := range lines {
