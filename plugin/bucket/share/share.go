@@ -77,11 +77,11 @@ type Store struct {
 	seed    maphash.Seed
 	wake    chan struct{} // has room for one
 
-	mu     sync.Mutex // of those that replace pools
-	pools  atomic.Pointer[map[policy.Key]*pool]
-	known  atomic.Int64 // tenants of all pools
-	capped atomic.Uint64
-	failed atomic.Uint64
+	mu      sync.Mutex // of those that replace pools
+	pools   atomic.Pointer[map[policy.Key]*pool]
+	tenants atomic.Int64 // of all pools
+	capped  atomic.Uint64
+	failed  atomic.Uint64
 }
 
 // pool is what tenants demand of one bucket.
@@ -111,7 +111,7 @@ func (p *pool) inForce(now limit.Micros) bool { return int64(now) < p.until.Load
 
 type shard struct {
 	mu      sync.RWMutex
-	tenants map[string]*tenant
+	tenants map[string]*tenant // nil: the pool is dropped
 }
 
 // New returns a store without demand.

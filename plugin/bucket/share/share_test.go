@@ -289,12 +289,39 @@ func TestTenantsBeyondTheBoundAreCountedTogether(t *testing.T) {
 	}
 	w.run(3, nil, clients...)
 	p := w.nodes[0].shares
-	if known := p.known.Load(); known != 2 {
-		t.Errorf("%d tenants are counted, want 2", known)
+	if n := p.tenants.Load(); n != 2 {
+		t.Errorf("%d tenants are counted, want 2", n)
 	}
 	w.run(12, nil)
-	if known, limits := p.known.Load(), p.Stats().Limits; known != 0 || limits != 0 {
-		t.Errorf("after twelve seconds without requests %d tenants of %d limits are counted", known, limits)
+	if n, limits := p.tenants.Load(), p.Stats().Limits; n != 0 || limits != 0 {
+		t.Errorf("after twelve seconds without requests %d tenants of %d limits are counted", n, limits)
+	}
+}
+
+func TestATenantIsForgottenASecondAfterItsLastRequest(t *testing.T) {
+	w := newWorld(t, rules{})
+	last := &client{tenant: "last", perSecond: part(0.5), until: limit.Second}
+	w.run(2, nil, last, &client{tenant: "other", perSecond: part(0.1)})
+	w.run(1, func(at limit.Micros) {
+		if n := w.nodes[0].shares.tenants.Load(); at > 2*period && n != 1 {
+			t.Fatalf("%d µs after the second, %d tenants are counted", at, n)
+		}
+	}, &client{tenant: "other", perSecond: part(0.1)})
+}
+
+func TestATenantOfADroppedLimitIsNotCountedForever(t *testing.T) {
+	w := newWorld(t, rules{tenants: 2})
+	w.run(1, nil, &client{tenant: "a", perSecond: part(0.1)})
+	s := w.nodes[0].shares
+	for _, p := range *s.pools.Load() { // as a request that has found it before it is dropped
+		s.addTenant(p, "b")
+		s.drop(p)
+		if late, added := s.addTenant(p, "c"); added || late != &p.others {
+			t.Error("a dropped limit counts a tenant more")
+		}
+	}
+	if n := s.tenants.Load(); n != 0 {
+		t.Errorf("%d tenants are counted of no limit", n)
 	}
 }
 

@@ -58,13 +58,20 @@ func (s *Store) Step(ctx context.Context) {
 	running.Wait()
 }
 
-// drop removes a pool without tenants.
+// drop removes a pool without tenants, and those that requests have added to it since.
 func (s *Store) drop(p *pool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fewer := maps.Clone(*s.pools.Load())
 	delete(fewer, p.key)
 	s.pools.Store(&fewer)
+	for i := range p.shards {
+		in := &p.shards[i]
+		in.mu.Lock()
+		s.tenants.Add(-int64(len(in.tenants)))
+		in.tenants = nil
+		in.mu.Unlock()
+	}
 }
 
 // counted is a tenant with its demand per second.

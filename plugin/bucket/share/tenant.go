@@ -28,7 +28,6 @@ type tenant struct {
 
 	// Of Step alone.
 	last [periods]demand
-	idle int  // periods without demand
 	rush rush // the demand with which it exceeded its share
 }
 
@@ -106,9 +105,6 @@ func (t *tenant) endPeriod(at int) (sum demand) {
 	for _, one := range t.last {
 		sum.tokens, sum.usable = sum.tokens+one.tokens, sum.usable+one.usable
 	}
-	if t.idle++; sum.tokens > 0 {
-		t.idle = 0
-	}
 	return sum
 }
 
@@ -136,7 +132,8 @@ func (s *Store) addPool(key *policy.Key, rules *policy.Fair, now limit.Micros) *
 	return p
 }
 
-// addTenant adds a tenant to a pool. If there are too many, it returns the one that stands for all others.
+// addTenant adds a tenant to a pool. If there are too many, or the pool is dropped, it returns the one that stands for
+// all others.
 func (s *Store) addTenant(p *pool, name string) (t *tenant, added bool) {
 	in := s.shardOf(p, name)
 	in.mu.Lock()
@@ -144,8 +141,11 @@ func (s *Store) addTenant(p *pool, name string) (t *tenant, added bool) {
 	if t := in.tenants[name]; t != nil {
 		return t, false
 	}
-	if s.known.Add(1) > int64(s.options.MaxTenants) {
-		s.known.Add(-1)
+	if in.tenants == nil {
+		return &p.others, false
+	}
+	if s.tenants.Add(1) > int64(s.options.MaxTenants) {
+		s.tenants.Add(-1)
 		return &p.others, false
 	}
 	t = &tenant{id: fair.IDOf(name)}
@@ -193,9 +193,9 @@ func (s *Store) endPeriods(p *pool, now limit.Micros, visit func(*tenant, demand
 		in.mu.Lock()
 		for name, t := range in.tenants {
 			sum := t.endPeriod(p.at)
-			if t.idle >= periods && t.rush.ended(now) {
+			if sum.tokens == 0 && t.rush.ended(now) {
 				delete(in.tenants, name) // a request that has found it already is not counted
-				s.known.Add(-1)
+				s.tenants.Add(-1)
 				continue
 			}
 			visit(t, sum)
