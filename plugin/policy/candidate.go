@@ -113,6 +113,14 @@ func (s *Snapshot) Candidate() string {
 	return s.candidate.set.Name
 }
 
+// CandidateSet returns the open candidate; nil: none is open. It must not be changed.
+func (s *Snapshot) CandidateSet() *CandidateSet {
+	if s.candidate == nil {
+		return nil
+	}
+	return s.candidate.set
+}
+
 // policyLike returns the active policy with the key of another one: what it applies to, and its name. Endpoints that
 // differ in the names of parameters are the same.
 func (s *Snapshot) policyLike(p *schema.Policy) *row {

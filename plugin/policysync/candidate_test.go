@@ -159,3 +159,24 @@ func TestPostgresRejectsCountsThatItWillNeverStore(t *testing.T) {
 		}
 	}
 }
+
+func TestANodeThatStartsWithoutPostgresHasTheCandidateThatItHadBefore(t *testing.T) {
+	w := newWorld(t)
+	version := w.write(`INSERT INTO rate_limiter.candidates (name) VALUES ('spring');
+		INSERT INTO rate_limiter.candidate_tenants (candidate, tenant) VALUES ('spring', 'acme');
+		INSERT INTO rate_limiter.candidate_policies (candidate, namespace, name, tier, body) VALUES ('spring', 'default',
+			'daily', 'gold', '{"namespace": "default", "name": "daily", "tier": "gold", "scope": "tenant", "limit": 40,
+			"window_size": 60, "algorithm": "token_bucket"}')`)
+	options := w.options()
+	options.Dir = t.TempDir()
+	n := start(t, options)
+	n.await(version)
+	n.stop()
+	options.Source = policysync.Source{DSN: "postgres://127.0.0.1:1/nowhere"}
+	alone := start(t, options)
+	alone.until("the saved policies are in force", func(s policysync.Stats) bool { return s.Source == policysync.FromDisk })
+	name, tried, active, assigned := underCandidate(t, alone.Snapshot())
+	if name != "spring" || tried != 40 || active != 0 || !assigned {
+		t.Errorf("candidate %q has the limit %d beside %d, assigned %v", name, tried, active, assigned)
+	}
+}

@@ -28,6 +28,9 @@ const (
 	recordTenant
 	recordPolicy
 	recordOverride
+	recordCandidate // the first kind that is no row of a table
+	recordCandidateTenant
+	recordCandidateRow
 )
 
 func (c *codec) tier(r *policy.TierRow) { c.text(&r.Name) }

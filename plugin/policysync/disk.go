@@ -35,7 +35,8 @@ func (s *Sync) loadSaved() {
 	}
 	snapshot, found := policy.NewSnapshot(saved.Rows, nil)
 	fresh := s.faults.replaceAll(found)
-	s.swap(snapshot, FromDisk, saved.Confirmed, func(*state) {})
+	s.candidate = saved.Candidate
+	s.swap(s.withCandidate(snapshot), FromDisk, saved.Confirmed, func(*state) {})
 	s.log.Info("the saved policies are in force until Postgres answers",
 		"version", snapshot.Version(), "rows", snapshot.Len(), "age_seconds", time.Since(saved.Confirmed).Seconds())
 	s.logFaults(fresh, snapshot.Version())

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // The file of a saved snapshot: a header, one record a row, an end record, and the CRC-32C of all before it. A record
@@ -21,11 +20,11 @@ import (
 //	 8  format, uint32: a reader rejects one that is newer than its own
 //	12  version, int64
 //	20  confirmed, int64: when this version was the newest, in µs since 1970
-//	28  rows, uint64: of all tables
+//	28  rows, uint64: of all tables, without the records of the candidate
 //	36  CRC-32C of the header up to here, uint32
 const (
 	magic        = "RLPOLICY"
-	format       = formatStart
+	format       = formatCandidate
 	fileHeader   = 40
 	maxRecord    = 128 << 10 // bytes of a row: more than all its texts at their longest
 	bufferLength = 256 << 10
@@ -42,6 +41,7 @@ const (
 	formatSettle             // adds how policies settle
 	formatFair               // adds how policies are shared fairly
 	formatStart              // adds when overrides start
+	formatCandidate          // adds the open candidate
 )
 
 // fieldsSince lists the fields that a saved row has since a format; before the first of these it has all the others,
@@ -69,7 +69,8 @@ var (
 // Saved holds the content of the file of a saved snapshot.
 type Saved struct {
 	Rows      policy.Rows
-	Confirmed time.Time // when these rows were last the newest, by the clock of the node that wrote them
+	Candidate *policy.CandidateSet // the open one; nil: none was
+	Confirmed time.Time            // when these rows were last the newest, by the clock of the node that wrote them
 }
 
 // ReadFile reads the file of a saved snapshot of at most maxRows rows (0: DefaultMaxRows). It returns an error for a
@@ -118,6 +119,7 @@ func encode(to io.Writer, snapshot *policy.Snapshot, confirmed time.Time) error 
 	for o := range snapshot.Overrides() {
 		w.write(recordOverride, func(c *codec) { c.override(&o) })
 	}
+	w.writeCandidate(snapshot.CandidateSet())
 	w.write(recordEnd, func(*codec) {})
 	if w.err == nil {
 		w.err = out.Flush()
@@ -163,7 +165,7 @@ func decode(from io.Reader, maxRows int) (Saved, error) {
 	if rows > uint64(maxRows) {
 		return Saved{}, fmt.Errorf("it has %d rows, more than snapshot_max_rows (%d)", rows, maxRows)
 	}
-	if err := decodeRows(sum, &saved.Rows, version, rows); err != nil {
+	if err := decodeRows(sum, &saved, version, rows); err != nil {
 		return Saved{}, err
 	}
 	want := sum.sum
@@ -208,36 +210,22 @@ func decodeHeader(sum *checksumReader) (saved Saved, version uint32, rows uint64
 }
 
 // decodeRows reads the records of a version of the format, up to the end record.
-func decodeRows(sum *checksumReader, rows *policy.Rows, version uint32, count uint64) error {
+func decodeRows(sum *checksumReader, saved *Saved, version uint32, count uint64) error {
 	c := codec{reading: true, format: version, texts: internedTexts{}}
-	for n := uint64(0); ; n++ {
+	for n := uint64(0); ; {
 		kind, row, err := sum.nextRecord()
 		switch {
 		case err != nil:
 			return err
 		case kind == recordEnd && n == count && len(row) == 0:
 			return nil
-		case kind == recordEnd || n == count:
+		case kind == recordEnd || n == count && kind < recordCandidate:
 			return errDamage
+		case kind < recordCandidate:
+			n++
 		}
 		c.buf = row
-		switch kind {
-		case recordTier:
-			rows.Tiers = append(rows.Tiers, policy.TierRow{})
-			c.tier(&rows.Tiers[len(rows.Tiers)-1])
-		case recordTenant:
-			rows.Tenants = append(rows.Tenants, schema.Tenant{})
-			c.tenant(&rows.Tenants[len(rows.Tenants)-1])
-		case recordPolicy:
-			rows.Policies = append(rows.Policies, policy.PolicyRow{})
-			c.policy(&rows.Policies[len(rows.Policies)-1])
-		case recordOverride:
-			rows.Overrides = append(rows.Overrides, policy.Override{})
-			c.override(&rows.Overrides[len(rows.Overrides)-1])
-		default:
-			return errDamage
-		}
-		if err := c.finish(); err != nil {
+		if !c.readRecord(kind, saved) || c.finish() != nil {
 			return errDamage
 		}
 	}
