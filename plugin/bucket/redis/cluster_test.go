@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -64,6 +66,37 @@ func keysOf(t testing.TB, nodes *redistest.Nodes) []string {
 		}
 	}
 	return keys
+}
+
+// Each limit has its messages at the master of their key, and a script touches no other key.
+func TestNodesShareLimitsFairlyInACluster(t *testing.T) {
+	t.Parallel()
+	block := among(covering(t, 0), true)
+	var stores []*Store
+	for range 2 {
+		store, release, err := NewRegistry(slog.New(slog.DiscardHandler), nil).Open(block)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(release)
+		stores = append(stores, store)
+	}
+	for i := range 20 { // limits in many slots
+		key := &policy.Key{Namespace: "a", Policy: "all", Group: policy.ByEndpoint, GroupID: fmt.Sprint(i)}
+		// On a machine that stalls, the first node may lead no more before it publishes.
+		eventually(t, fmt.Sprintf("the second node reads the caps of limit %d", i), func() bool {
+			leads := false
+			first, err := stores[0].ReportDemand(t.Context(), key, "one", []byte("1"))
+			if err == nil && first.Leads {
+				leads, err = stores[0].PublishCaps(t.Context(), key, "one", []byte("caps"))
+			}
+			second, secondErr := stores[1].ReportDemand(t.Context(), key, "two", []byte("2"))
+			if err = errors.Join(err, secondErr); err != nil {
+				t.Fatalf("limit %d: %v", i, err)
+			}
+			return leads && !second.Leads && string(second.Caps) == "caps"
+		})
+	}
 }
 
 func TestEveryCallOfAClusterIsOneEvalshaAtTheMasterOfItsKey(t *testing.T) {

@@ -58,6 +58,9 @@ type rules struct {
 	defaultTier string // "": essentials
 	weight      int64  // of the tier enterprise; 0: 3
 
+	second     int64  // another fair limit per second; 0: none
+	secondMode string // of that limit
+
 	tenants int  // bound of tenants; 0: the default
 	redis   bool // messages go through Redis, in place of the board
 }
@@ -74,6 +77,11 @@ func newWorld(t testing.TB, r rules) *world {
 			Name: "all", Scope: schema.ScopeGlobal, Limit: int64(rate), WindowSize: 1, Burst: r.burst, Mode: r.mode,
 			Fair: &schema.Fair{Weights: map[string]int64{"enterprise": cmp.Or(r.weight, 3)}},
 		}}},
+	}
+	if r.second > 0 {
+		config.Global.Limits = append(config.Global.Limits, schema.Limit{
+			Name: "second", Scope: schema.ScopeGlobal, Limit: r.second, WindowSize: 1, Mode: r.secondMode, Fair: &schema.Fair{},
+		})
 	}
 	if r.own > 0 {
 		own := schema.Limit{Name: "own", Scope: schema.ScopeTenant, Limit: r.own, WindowSize: 1, Burst: max(r.own/10, 1)}
