@@ -161,7 +161,7 @@ type severed struct {
 
 func (c severed) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
-	if err == nil && bytes.Contains(b, []byte("commit")) && c.armed.Swap(false) {
+	if err == nil && bytes.Contains(b, []byte("commit\x00")) && c.armed.Swap(false) {
 		err = c.Close()
 	}
 	return n, err
