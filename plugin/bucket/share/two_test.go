@@ -12,7 +12,7 @@ import (
 func TestWhereTwoFairLimitsApplyTheSmallerOneIsDividedFairlyAndUsedAlmostInFull(t *testing.T) {
 	for _, nodes := range []int{0, 5} {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
-			const seconds = 12
+			const seconds = 10
 			steady := &client{tenant: "steady", perSecond: part(0.25)}
 			rush := &client{tenant: "rush", perSecond: part(25), from: 2 * limit.Second}
 			w := newWorld(t, rules{nodes: nodes, second: int64(rate / 2)})
@@ -20,7 +20,7 @@ func TestWhereTwoFairLimitsApplyTheSmallerOneIsDividedFairlyAndUsedAlmostInFull(
 			if lost := steady.sent - steady.total(0, 0); lost > rate/4 {
 				t.Errorf("the steady tenant gets %v, and its share is %d", steady.admitted, rate/4)
 			}
-			if used, all := rush.total(4, 0)+steady.total(4, 0), (seconds-4)*rate/2; used < all*97/100 {
+			if used, all := rush.total(6, 0)+steady.total(6, 0), (seconds-6)*rate/2; used < all*97/100 {
 				t.Errorf("%d are admitted of %d: %v and %v", used, all, rush.admitted, steady.admitted)
 			}
 		})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -261,6 +262,7 @@ type board struct {
 	world *world
 	away  bool
 
+	mu           sync.Mutex // a node exchanges the messages of several limits at once
 	leader, caps map[policy.Key]message
 	reports      map[policy.Key]map[string]message
 }
@@ -274,6 +276,8 @@ var errAway = errors.New("the board is away")
 
 // ReportDemand implements Exchange.
 func (b *board) ReportDemand(_ context.Context, key *policy.Key, node string, report []byte) (Answer, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.away {
 		return Answer{}, errAway
 	}
@@ -301,6 +305,8 @@ func (b *board) ReportDemand(_ context.Context, key *policy.Key, node string, re
 
 // PublishCaps implements Exchange.
 func (b *board) PublishCaps(_ context.Context, key *policy.Key, node string, caps []byte) (bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.away {
 		return false, errAway
 	}
