@@ -39,14 +39,14 @@ type segment struct {
 // New makes a clock that shows the time of day.
 func New() *Clock {
 	started := time.Now()
-	return newClock(func() (wall, elapsed limit.Micros) {
+	return NewOf(func() (wall, elapsed limit.Micros) {
 		now := time.Now()
 		return limit.Micros(now.UnixMicro()), limit.Micros(now.Sub(started).Microseconds()) // by the monotonic clock
 	})
 }
 
-// newClock makes a clock. read returns the time of day, which may step, and the time since an instant, which may not.
-func newClock(read func() (wall, elapsed limit.Micros)) *Clock {
+// NewOf makes a clock. read returns the time of day, which may step, and the time since an instant, which may not.
+func NewOf(read func() (wall, elapsed limit.Micros)) *Clock {
 	c := &Clock{read: read}
 	wall, elapsed := read()
 	c.segment.Store(&segment{from: elapsed, at: wall})

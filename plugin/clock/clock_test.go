@@ -60,10 +60,10 @@ func TestBucketsGoOnWhenAClockThatWasAheadIsSetBack(t *testing.T) {
 	for name, ahead := range map[string]func(m *machine) *Clock{
 		"since before the start": func(m *machine) *Clock {
 			m.step(2 * hour)
-			return newClock(m.read)
+			return NewOf(m.read)
 		},
 		"for a while": func(m *machine) *Clock {
-			c := newClock(m.read)
+			c := NewOf(m.read)
 			m.step(2 * hour)
 			return c
 		},
@@ -97,7 +97,7 @@ func TestBucketsGoOnWhenAClockThatWasAheadIsSetBack(t *testing.T) {
 func TestAClockComesBackToTheTimeOfDaySlowlyAndStaysThere(t *testing.T) {
 	for _, off := range []limit.Micros{hour, -hour, limit.Second / 2} {
 		m := newMachine()
-		c := newClock(m.read)
+		c := NewOf(m.read)
 		m.step(off)
 		last := c.Now()
 		for passed := limit.Micros(0); passed < 102*max(off, -off); passed += limit.Second {
@@ -116,7 +116,7 @@ func TestAClockComesBackToTheTimeOfDaySlowlyAndStaysThere(t *testing.T) {
 
 func TestAWindowIsAlignedToTheEpochWhereTheTimeOfDayWasRight(t *testing.T) {
 	m := newMachine()
-	c := newClock(m.read)
+	c := NewOf(m.read)
 	for range 1000 {
 		m.pass(hour / 7)
 		if c.Now() != m.wall {
@@ -128,7 +128,7 @@ func TestAWindowIsAlignedToTheEpochWhereTheTimeOfDayWasRight(t *testing.T) {
 func TestAClockNeverStepsWhateverTheTimeOfDayDoes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newMachine()
-		c := newClock(m.read)
+		c := NewOf(m.read)
 		last := c.Now()
 		for range rapid.IntRange(1, 100).Draw(rt, "steps") {
 			m.step(limit.Micros(rapid.Int64Range(-3*int64(hour), 3*int64(hour)).Draw(rt, "step")))

@@ -48,6 +48,10 @@ type Options struct {
 	SharePct     int          // percent of a limit that may be out on lease, at most MaxSharePct; default 2
 	DenialMemory limit.Micros // the longest that a denial is remembered; default 1 s; negative: none is
 	MaxEntries   int          // buckets with a lease or a remembered denial, about 700 bytes each; default 65,536
+
+	// Seed makes the order of background work depend on nothing else that is random, for simulations that repeat; 0: it
+	// is random, so that no client can choose names that meet in one place.
+	Seed uint64
 }
 
 const defaultEntries = 1 << 16
@@ -63,6 +67,7 @@ type Store struct {
 	perShard     int
 	terms        termsCache
 	seed         maphash.Seed
+	fixedSeed    uint64 // Options.Seed
 	shards       [shardCount]shard
 
 	sweeping sweepProgress // used by Step alone
@@ -86,7 +91,7 @@ func New(shared store.Store, o Options) *Store {
 		terms: termsCache{
 			policies: o.Policies, pct: int64(min(cmp.Or(o.SharePct, DefaultSharePct), MaxSharePct)),
 		},
-		seed: maphash.MakeSeed(), wake: make(chan struct{}, 1),
+		seed: maphash.MakeSeed(), fixedSeed: o.Seed, wake: make(chan struct{}, 1),
 	}
 	if s.terms.policies == nil {
 		s.terms.policies = leasedPolicies{}

@@ -71,6 +71,10 @@ func (s *Store) wakeRun() {
 	}
 }
 
+// Wake returns a channel that receives when a step is due earlier than the last one returned, for a program that calls
+// Step in place of Run.
+func (s *Store) Wake() <-chan struct{} { return s.wake }
+
 // Run renews leases before they run low, returns those that are not needed, and returns all of them when ctx ends,
 // which is not an error. It is called once. Requests may go on after it has ended; nothing is leased then.
 //
@@ -93,7 +97,7 @@ func (s *Store) Run(ctx context.Context) error {
 }
 
 // Step does what is due at now, an instant of Options.Now, and returns the instant of the next step. A take may make a
-// renewal due earlier than that. Step is not called concurrently with itself or Run.
+// renewal due earlier than that, which [Store.Wake] signals. Step is not called concurrently with itself or Run.
 func (s *Store) Step(ctx context.Context, now limit.Micros) (next limit.Micros) {
 	nextSweep := s.sweepSome(now)
 	s.callStore(ctx, s.renewDue)

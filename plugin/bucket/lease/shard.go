@@ -5,6 +5,8 @@ import (
 	"math/bits"
 	"sync"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
@@ -168,8 +170,11 @@ func (s *Store) locate(bounds []policy.Bound, places []place) shardSet {
 func mix(hash, part uint64) uint64 { return (hash ^ part) * 0x9e3779b97f4a7c15 } // 2^64 ÷ the golden ratio
 
 func (s *Store) hash(name string) uint64 {
-	if name == "" {
+	switch {
+	case name == "":
 		return 0
+	case s.fixedSeed != 0:
+		return xxhash.Sum64String(name) ^ s.fixedSeed
 	}
 	return maphash.String(s.seed, name)
 }

@@ -1,6 +1,12 @@
 package lease
 
-import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+import (
+	"iter"
+	"maps"
+	"slices"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
 
 const (
 	// sweepBatch is the number of entries after which a sweep pauses. One takes up to 70 ns, and no request is read
@@ -52,7 +58,7 @@ func (s *Store) sweepShard(sh *shard, before limit.Micros) (visited int) {
 	defer sh.mu.Unlock()
 	now := s.now()
 	visited = len(sh.entries)
-	for hash, e := range sh.entries {
+	for hash, e := range s.sweepOrder(sh) {
 		since := before
 		if now-e.lastUsed >= idleAfter {
 			since = forever
@@ -65,4 +71,18 @@ func (s *Store) sweepShard(sh *shard, before limit.Micros) (visited int) {
 		}
 	}
 	return visited
+}
+
+// sweepOrder returns the entries of a shard: in any order, or by their hashes where Options.Seed is set.
+func (s *Store) sweepOrder(sh *shard) iter.Seq2[uint64, *entry] {
+	if s.fixedSeed == 0 {
+		return maps.All(sh.entries)
+	}
+	return func(yield func(uint64, *entry) bool) {
+		for _, hash := range slices.Sorted(maps.Keys(sh.entries)) {
+			if !yield(hash, sh.entries[hash]) {
+				return
+			}
+		}
+	}
 }

@@ -2,7 +2,6 @@ package outage
 
 import (
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 )
@@ -132,7 +131,7 @@ func (b *Breaker) fail(v verdict, now time.Time) {
 	} else {
 		b.late++
 	}
-	if b.circuit.fail(now, 2*rand.Float64()-1) {
+	if b.circuit.fail(now, 2*b.set.jitter()-1) {
 		b.since = now
 		b.log.Warn("Redis does not answer: its limits use their fail modes",
 			"errors", b.errors, "slow", b.late, "slow_means", roundedText(b.circuit.slow))

@@ -3,6 +3,7 @@ package outage
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 type Breakers struct {
 	log    *slog.Logger
 	now    func() time.Time
+	jitter func() float64 // in [0, 1), by which pauses vary
 	stalls stalls
 
 	mu       sync.Mutex
@@ -27,11 +29,16 @@ func NewBreakers(log *slog.Logger, now func() time.Time) *Breakers {
 	return &Breakers{
 		log:      log,
 		now:      now,
+		jitter:   rand.Float64,
 		breakers: map[*Breaker]struct{}{},
 		past:     map[string]time.Duration{},
 		watchers: map[string][]*func(){},
 	}
 }
+
+// Vary sets the source of the numbers from 0 to 1 by which pauses between probes vary, for simulations that repeat. Call
+// it before New. It must be safe for concurrent use if the breakers are used concurrently.
+func (r *Breakers) Vary(jitter func() float64) { r.jitter = jitter }
 
 // Run measures when this process cannot run, until ctx ends, so that no server counts as slow because of it. The end of
 // ctx is not an error.

@@ -205,9 +205,18 @@ func (ds *debts) drain(now limit.Micros) []*debt {
 		owed[d] = d.due(now)
 	}
 	slices.SortFunc(list, func(a, b *debt) int {
-		return cmp.Or(cmp.Compare(kindOf(&a.key), kindOf(&b.key)), cmp.Compare(owed[b], owed[a]))
+		return cmp.Or(cmp.Compare(kindOf(&a.key), kindOf(&b.key)), cmp.Compare(owed[b], owed[a]), compareKeys(&a.key, &b.key))
 	})
 	return list
+}
+
+// compareKeys orders keys, so that equal debts are charged in one order.
+func compareKeys(a, b *policy.Key) int {
+	return cmp.Or(
+		cmp.Compare(a.GroupID, b.GroupID), cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Subject, b.Subject),
+		cmp.Compare(a.Endpoint, b.Endpoint), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Kind, b.Kind),
+		cmp.Compare(a.Group, b.Group),
+	)
 }
 
 // removeAll removes and returns all debts, in no order.

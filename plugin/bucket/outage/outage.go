@@ -13,8 +13,9 @@ package outage
 
 import (
 	"context"
-	"crypto/rand"
+	cryptorand "crypto/rand"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,6 +71,10 @@ type Options struct {
 	MaxWaitingPerTenant int // of one tenant; default 256
 	MaxSightings        int // buckets whose last known usage is kept, 33 bytes each; default 100,000
 	MaxDebts            int // buckets that can be charged after an outage, about 400 bytes each; default 100,000
+
+	// Seed makes the order of what is done after an outage depend on nothing else that is random, for simulations that
+	// repeat; 0: it is random.
+	Seed uint64
 }
 
 const (
@@ -108,6 +113,7 @@ type Store struct {
 	chargeNow    chan struct{}
 	recovered    atomic.Bool // a server has come back since the last report
 	charging     charging    // used by stepCharge alone
+	delay        func(below time.Duration) time.Duration
 }
 
 // failures is the number of values of decision.Failure, NoFailure included.
@@ -123,7 +129,7 @@ func New(shared Shared, fallback Fallback, o Options) *Store {
 		shared:   shared,
 		fallback: fallback,
 		names:    names,
-		node:     rand.Text(),
+		node:     cryptorand.Text(),
 		log:      log,
 		now:      o.Now,
 		breakers: o.Breakers,
@@ -131,14 +137,24 @@ func New(shared Shared, fallback Fallback, o Options) *Store {
 		process:  o.Process,
 		bulkhead: newBulkhead(orDefault(o.MaxWaiting, defaultWaiting),
 			orDefault(o.MaxWaitingPerTenant, defaultWaitingPerTenant)),
-		sightings: newSightings(orDefault(o.MaxSightings, defaultSightings)),
+		sightings: newSightings(orDefault(o.MaxSightings, defaultSightings), o.Seed),
 		debts:     newDebts(orDefault(o.MaxDebts, defaultMaxDebts), o.Breakers.now),
 		drafts:    sync.Pool{New: func() any { return new(draft) }},
 
 		namespaces: map[string]*members{},
 		beatNow:    make(chan struct{}, 1),
 		chargeNow:  make(chan struct{}, 1),
+		delay:      randomDelay(o.Seed),
 	}
+}
+
+// randomDelay returns the source of the delays before charging.
+func randomDelay(seed uint64) func(below time.Duration) time.Duration {
+	if seed == 0 {
+		return rand.N[time.Duration]
+	}
+	fixed := rand.New(rand.NewPCG(seed, 0)) // of stepCharge alone, so without a lock
+	return func(below time.Duration) time.Duration { return time.Duration(fixed.Int64N(int64(below))) }
 }
 
 func orDefault(n, otherwise int) int {

@@ -3,7 +3,6 @@ package outage
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -42,7 +41,7 @@ func (s *Store) wantCharge() {
 func (s *Store) stepCharge(ctx context.Context, now time.Time) (next time.Time) {
 	c := &s.charging
 	if c.at.IsZero() && s.chargeWanted.Swap(false) {
-		c.at = now.Add(rand.N(maxChargeDelay))
+		c.at = now.Add(s.delay(maxChargeDelay))
 	}
 	if c.at.IsZero() || now.Before(c.at) {
 		return c.at

@@ -117,13 +117,15 @@ func signal(c chan<- struct{}) {
 // are back, until ctx ends, which is not an error. It is called once. What cannot be charged then is written off and
 // logged.
 //
-// It runs the two halves of [Store.Step] in real time, side by side, so that a slow charge delays no heartbeat.
+// It runs the loops of [Store.Loops] in real time, side by side, so that a slow charge delays no heartbeat.
 func (s *Store) Run(ctx context.Context) error {
-	defer s.watchBreakers()()
-	var loops sync.WaitGroup
-	loops.Go(func() { s.repeat(ctx, s.beatNow, s.stepBeat) })
-	loops.Go(func() { s.repeat(ctx, s.chargeNow, s.stepCharge) })
-	loops.Wait()
+	loops, end := s.Loops()
+	defer end()
+	var running sync.WaitGroup
+	for _, loop := range loops {
+		running.Go(func() { s.repeat(ctx, loop) })
+	}
+	running.Wait()
 	s.writeOff()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
@@ -131,6 +133,20 @@ func (s *Store) Run(ctx context.Context) error {
 		s.leave(last, ns)
 	}
 	return nil
+}
+
+// Loop is a part of what Run does.
+type Loop struct {
+	Wake <-chan struct{} // receives when a step is due earlier than the last one returned
+	// Step does what is due at now by the clock of the breakers, and returns the instant of the next step; zero: none is
+	// due before a wake. It is not called concurrently with itself.
+	Step func(ctx context.Context, now time.Time) (next time.Time)
+}
+
+// Loops returns what Run does all the time, for a program that runs it by a clock of its own in place of Run: each loop
+// by itself, until it calls end.
+func (s *Store) Loops() (loops [2]Loop, end func()) {
+	return [2]Loop{{s.beatNow, s.stepBeat}, {s.chargeNow, s.stepCharge}}, s.watchBreakers()
 }
 
 // Step does what is due at now by the clock of the breakers, and returns the instant of the next step. What views and
@@ -159,18 +175,18 @@ func (s *Store) watchBreakers() (end func()) {
 	}
 }
 
-// repeat calls step when it is woken and at the instants that step returns (zero: none), until ctx ends.
-func (s *Store) repeat(ctx context.Context, wake <-chan struct{}, step func(context.Context, time.Time) time.Time) {
+// repeat runs a loop until ctx ends.
+func (s *Store) repeat(ctx context.Context, loop Loop) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-wake:
+		case <-loop.Wake:
 		case <-timer.C:
 		}
-		if next := step(ctx, s.clock()); next.IsZero() {
+		if next := loop.Step(ctx, s.clock()); next.IsZero() {
 			timer.Stop()
 		} else {
 			timer.Reset(next.Sub(s.clock()))

@@ -9,7 +9,7 @@ import (
 )
 
 func TestTheLatestSightingIsReturnedOnce(t *testing.T) {
-	s := newSightings(100)
+	s := newSightings(100, 0)
 	key := policy.Key{Policy: "daily", GroupID: "acme"}
 	if _, _, ok := s.takeOnce(&key); ok {
 		t.Error("a bucket that was never seen is recalled")
@@ -28,7 +28,7 @@ func TestTheLatestSightingIsReturnedOnce(t *testing.T) {
 
 func TestSightingsAreBoundedAndForgetTheOldest(t *testing.T) {
 	const most = 64
-	s := newSightings(most)
+	s := newSightings(most, 0)
 	key := func(i int) *policy.Key { return &policy.Key{GroupID: fmt.Sprint(i)} }
 	for i := range 10 * most {
 		s.remember(key(i), 1, limit.Micros(i+1))
