@@ -1,0 +1,137 @@
+package simulate
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sort"
+	"strconv"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+// load is who sends the requests, and when.
+type load struct {
+	random    *rand.Rand
+	tenants   []tenant
+	upTo      []float64 // the part of the requests of each tenant and those before it
+	endpoints [][]endpoint
+	users     []string
+	phases    []Phase
+	ends      limit.Micros // of the first phase, since the beginning of the load
+	now       float64      // µs since the beginning of the load
+}
+
+// tenant is one of a kind.
+type tenant struct {
+	name, tier string
+	kind       int
+	users      int
+}
+
+// endpoint is what a request calls.
+type endpoint struct{ method, path, route string }
+
+func newLoad(s *Scenario, random *rand.Rand) *load {
+	l := &load{random: random, phases: s.Load}
+	l.ends = micros(s.Load[0].For)
+	sum, users := 0.0, 0
+	for i, share := range shares(s.Tenants) {
+		kind := &s.Tenants[i]
+		var list []endpoint
+		for _, text := range kind.Endpoints {
+			method, path, route := admit.Target(text)
+			list = append(list, endpoint{method, path, route})
+		}
+		l.endpoints = append(l.endpoints, list)
+		weights := zipf(kind.Count, kind.Zipf)
+		for k, weight := range weights {
+			sum += share * weight
+			l.upTo = append(l.upTo, sum)
+			l.tenants = append(l.tenants, tenant{tenantName(s, i, k), kind.Tier, i, kind.Users})
+		}
+		users = max(users, kind.Users)
+	}
+	for i := range users {
+		l.users = append(l.users, "u"+strconv.Itoa(i+1))
+	}
+	return l
+}
+
+// tenantName returns the name of the k-th tenant of a kind: gold-1.
+func tenantName(s *Scenario, kind, k int) string {
+	prefix := s.Tenants[kind].Tier
+	if prefix == "" {
+		prefix = "tenant"
+	}
+	for _, before := range s.Tenants[:kind] {
+		if before.Tier == s.Tenants[kind].Tier {
+			prefix = fmt.Sprint(prefix, "-", kind+1)
+			break
+		}
+	}
+	return fmt.Sprint(prefix, "-", k+1)
+}
+
+// shares returns the part of the requests of each kind.
+func shares(kinds []TenantKind) []float64 {
+	left, open := 1.0, 0
+	for i := range kinds {
+		if left -= kinds[i].SharePct / 100; kinds[i].SharePct == 0 {
+			open += kinds[i].Count
+		}
+	}
+	parts := make([]float64, len(kinds))
+	for i := range kinds {
+		if parts[i] = kinds[i].SharePct / 100; kinds[i].SharePct == 0 {
+			parts[i] = max(left, 0) * float64(kinds[i].Count) / float64(open)
+		}
+	}
+	return parts
+}
+
+// zipf returns n weights whose sum is 1, of which the k-th is the first ÷ k^s.
+func zipf(n int, s float64) []float64 {
+	weights, sum := make([]float64, n), 0.0
+	for k := range weights {
+		weights[k] = math.Pow(float64(k+1), -s)
+		sum += weights[k]
+	}
+	for k := range weights {
+		weights[k] /= sum
+	}
+	return weights
+}
+
+// next returns the instant of the next request since the beginning of the load; false: there is none.
+func (l *load) next() (at limit.Micros, more bool) {
+	for {
+		rate := l.phases[0].Rate
+		if rate > 0 {
+			l.now += l.random.ExpFloat64() * 1e6 / rate
+		}
+		if at := limit.Micros(l.now); rate > 0 && at < l.ends {
+			return at, true
+		}
+		l.now = float64(l.ends)
+		if l.phases = l.phases[1:]; len(l.phases) == 0 {
+			return 0, false
+		}
+		l.ends += micros(l.phases[0].For)
+	}
+}
+
+// draw sets a request to a random one, and returns the number of its tenant.
+func (l *load) draw(r *admit.CallerRequest) int {
+	n := min(sort.SearchFloat64s(l.upTo, l.random.Float64()*l.upTo[len(l.upTo)-1]), len(l.tenants)-1)
+	t := &l.tenants[n]
+	list := l.endpoints[t.kind]
+	e := &list[l.random.IntN(len(list))]
+	*r = admit.CallerRequest{
+		Caller: identity.Caller{Tenant: t.name, Tier: t.tier, User: l.users[l.random.IntN(t.users)]},
+		Method: e.method, Path: e.path, Route: e.route,
+	}
+	return n
+}

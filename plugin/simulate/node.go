@@ -1,0 +1,149 @@
+package simulate
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/outage"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/clock"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+)
+
+// started is what a node's monotonic clock shows at the beginning.
+const started = 3600 * limit.Second
+
+// node is one plugin server process: the decision path, over the same decorators and in the order of package bucket.
+type node struct {
+	world    *world
+	path     *admit.Path
+	lease    *lease.Store
+	outage   *outage.Store
+	breakers []*outage.Breaker
+	set      *outage.Breakers
+	loops    []*loop
+	ahead    limit.Micros // of its time of day to the true one
+	dead     bool // it was killed
+	idle     bool // its background work has ended
+}
+
+// startNode starts a node. Its seed differs from those of all others.
+func (s *simulation) startNode(seed uint64) *node {
+	n := &node{world: s.world}
+	quiet := slog.New(slog.DiscardHandler)
+	random := s.source(seed)
+	n.set = outage.NewBreakers(quiet, s.world.time)
+	n.set.Vary(random.Float64)
+	timeout := time.Duration(s.network.timeout) * time.Microsecond
+	for range s.network.masters {
+		n.breakers = append(n.breakers, n.set.New(storeName, "", timeout))
+	}
+	elapsed := func() limit.Micros { return started + s.world.now }
+	wall := func() limit.Micros { return s.world.wallTime() + n.ahead }
+	own := clock.NewOf(func() (limit.Micros, limit.Micros) { return wall(), elapsed() })
+	shared := &link{network: s.network, node: n}
+	fallback := memory.New(memory.Options{Now: own.Now})
+	n.outage = outage.New(shared, fallback, outage.Options{
+		Name: storeName, Log: quiet, Now: own.Now, Breakers: n.set, Seed: random.Uint64() | 1, MaxSightings: s.sightings(),
+	})
+	n.lease = lease.New(shared, lease.Options{
+		Now: elapsed, Nodes: n.outage, Policies: leasable(s.scenario.LeaseShare > 0), Observer: n.outage,
+		SharePct: s.scenario.LeaseShare, Seed: random.Uint64() | 1,
+	})
+	config := &s.scenario.config
+	view := n.outage.View(outage.ViewOptions{Namespace: config.Namespace, SharePct: int(config.LocalSharePct)})
+	n.path = &admit.Path{
+		Now: wall, Elapsed: elapsed, Buckets: n.lease.View(view), Renderer: response.New(*config, random.Int64N),
+	}
+	n.path.Policies.Store(s.scenario.plan)
+	n.startLoops()
+	return n
+}
+
+// storeName names the masters to the breakers.
+const storeName = "simulated"
+
+// leasable says whether policies are leased, as package bucket does.
+type leasable bool
+
+// MayLease implements lease.Policies.
+func (l leasable) MayLease(p *policy.Policy) bool { return bool(l) && p.Leasable() }
+
+// startLoops starts the background work of a node.
+func (n *node) startLoops() {
+	ctx := context.Background()
+	n.loops = []*loop{{node: n, wake: n.lease.Wake(), step: func() limit.Micros {
+		return max(n.lease.Step(ctx, started+n.world.now)-started, n.world.now+limit.Second/1000)
+	}}}
+	watched, _ := n.outage.Loops()
+	for _, w := range watched {
+		n.loops = append(n.loops, &loop{node: n, wake: w.Wake, step: func() limit.Micros {
+			if next := w.Step(ctx, n.world.time()); !next.IsZero() {
+				return instant(next)
+			}
+			return limit.Never
+		}})
+	}
+	for _, l := range n.loops {
+		l.schedule(n.world.now)
+	}
+}
+
+// poke runs the loops that were signalled.
+func (n *node) poke() {
+	for _, l := range n.loops {
+		if !l.busy && l.signalled() {
+			l.schedule(n.world.now)
+		}
+	}
+}
+
+// kill ends a node at once. What it has on lease is lost.
+func (n *node) kill() { n.dead, n.idle = true, true }
+
+// loop is a part of a node's background work: a coroutine while it works.
+type loop struct {
+	node   *node
+	wake   <-chan struct{}
+	step   func() (next limit.Micros)
+	busy   bool
+	number int // of the schedule in force
+}
+
+// signalled reports whether a step is due before its time.
+func (l *loop) signalled() bool {
+	select {
+	case <-l.wake:
+		return true
+	default:
+		return false
+	}
+}
+
+// schedule runs the loop at an instant, in place of the one that was scheduled before.
+func (l *loop) schedule(at limit.Micros) {
+	l.number++
+	if at == limit.Never {
+		return
+	}
+	number := l.number
+	l.node.world.at(at, func() {
+		if l.number == number && !l.busy && !l.node.idle {
+			l.node.world.start(l.run)
+		}
+	})
+}
+
+func (l *loop) run() {
+	l.busy = true
+	next := l.step()
+	if l.busy = false; l.signalled() {
+		next = l.node.world.now
+	}
+	l.schedule(next)
+}

@@ -1,0 +1,174 @@
+package simulate_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/simulate"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
+
+// run simulates a scenario.
+func run(t *testing.T, text string) *simulate.Report {
+	t.Helper()
+	s, err := simulate.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Run(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// scenario returns a scenario of 1,000 requests a second and 20 tenants, with more lines.
+func scenario(lines ...string) string {
+	return "config: {default_tier: a, tiers: [{name: a, limits: [" +
+		"{name: burst, scope: tenant, limit: 3000, window_size: 60, burst: 1000}," +
+		"{name: hourly, scope: tenant, limit: 2000, window_size: 3600, algorithm: fixed_window}]}]}\n" +
+		"tenants: [{count: 20, zipf: 1}]\n" + strings.Join(lines, "\n")
+}
+
+const (
+	fourNodes = "nodes: 4"
+	tenSecond = "load: [{for: 10s, rate: 1000}]"
+)
+
+func TestTheSameSeedGivesTheSameReport(t *testing.T) {
+	text := func(seed int) string {
+		return fmt.Sprintf(`
+seed: %d
+nodes: 5
+redis: {masters: 3}
+tenants: [{count: 300, zipf: 1}]
+load: [{for: 9s, rate: 1500}]
+faults: [{at: 2s, kind: redis_away, for: 2s, master: 2}, {at: 3s, kind: node_dies, node: 2, for: 2s}]
+config: {default_tier: a, tiers: [{name: a, limits: [{name: m, scope: tenant, limit: 3000, window_size: 60}]}]}
+`, seed)
+	}
+	var reports []string
+	for _, seed := range []int{7, 7, 8} {
+		report, err := json.Marshal(run(t, text(seed)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reports = append(reports, string(report))
+	}
+	if reports[0] != reports[1] || reports[0] == reports[2] {
+		t.Errorf("two runs with seed 7 and one with seed 8 report\n%s", strings.Join(reports, "\n"))
+	}
+}
+
+func TestWithoutFaultsNothingAboveTheBoundIsAdmitted(t *testing.T) {
+	for _, lines := range [][]string{
+		{"nodes: 1", tenSecond},
+		{fourNodes, tenSecond},
+		{fourNodes, tenSecond, "lease_share: 0"},
+		{fourNodes, tenSecond, "lease_share: 5", "redis: {masters: 3, latency: {p50: 2ms, p99: 30ms}}"},
+	} {
+		r := run(t, scenario(lines...))
+		if r.OverTokens != 0 || !r.WithinDocs || r.Offered == 0 || r.Denied == 0 || r.Admitted+r.Denied != r.Offered {
+			t.Errorf("%q: %d of %d admitted, %d denied, %d tokens above the bound, want none",
+				lines, r.Admitted, r.Offered, r.Denied, r.OverTokens)
+		}
+		if r.UnderPct > 2 {
+			t.Errorf("%q: %.2f %% fewer were admitted than an ideal limiter does, want 2 %% at most", lines, r.UnderPct)
+		}
+	}
+}
+
+func TestLeasesSaveCommandsAndWaits(t *testing.T) {
+	leased, exact := run(t, scenario(fourNodes, tenSecond)), run(t, scenario(fourNodes, tenSecond, "lease_share: 0"))
+	if leased.RedisOps >= exact.RedisOps || leased.FromLeasePct <= exact.FromLeasePct || exact.Leases.Granted != 0 {
+		t.Errorf("%.0f commands/s with leases and %.0f without, %.1f %% and %.1f %% decided without a call",
+			leased.RedisOps, exact.RedisOps, leased.FromLeasePct, exact.FromLeasePct)
+	}
+	if e := leased.Leases; e.EfficiencyPct < 90 || e.Granted < e.Spent+e.Returned+e.Expired {
+		t.Errorf("of leased tokens became %+v", e)
+	}
+}
+
+func TestAnOutageIsBoundedByTheShareOfNodes(t *testing.T) {
+	r := run(t, scenario(fourNodes, tenSecond, "faults: [{at: 3s, kind: redis_away, for: 3s, loses_data: true}]"))
+	if r.LocalPct == 0 || r.Outage.Unverified == 0 || r.Outage.Charged == 0 || !r.WithinDocs {
+		t.Errorf("%.1f %% local, %+v, within the docs: %v, %+v", r.LocalPct, r.Outage, r.WithinDocs, r.Policies)
+	}
+	degraded := slices.MaxFunc(r.Timeline, func(a, b simulate.Point) int { return a.Degraded - b.Degraded })
+	if degraded.Degraded != 4 || r.Timeline[len(r.Timeline)-1].Degraded != 0 {
+		t.Errorf("%d nodes are degraded at most and %d at the end, want 4 and 0",
+			degraded.Degraded, r.Timeline[len(r.Timeline)-1].Degraded)
+	}
+}
+
+func TestNodesThatFailClosedDenyWhileRedisHangs(t *testing.T) {
+	closed := strings.Replace(scenario(fourNodes, tenSecond), "default_tier", "fail_mode: closed, default_tier", 1)
+	r := run(t, closed+"\nfaults: [{at: 3s, kind: redis_hangs, for: 4s}]")
+	if r.OverTokens != 0 || r.Outage.Unverified != 0 || r.UnderPct < 10 {
+		t.Errorf("%d tokens above the bound, %d unverified, %.1f %% fewer than ideal", r.OverTokens, r.Outage.Unverified,
+			r.UnderPct)
+	}
+}
+
+func TestAStepOfTheMastersClockGivesBackWhatItSkips(t *testing.T) {
+	r := run(t, scenario(fourNodes, tenSecond, "faults: [{at: 5s, kind: clock_step, master: 1, by: 10s}]"))
+	if r.OverTokens == 0 || !r.WithinDocs {
+		t.Errorf("%d tokens above the bound, within the docs: %v", r.OverTokens, r.WithinDocs)
+	}
+	if r = run(t, scenario(fourNodes, tenSecond, "faults: [{at: 5s, kind: clock_step, node: 1, by: 10s}]")); r.OverTokens != 0 {
+		t.Errorf("a step of a node's clock admits %d tokens above the bound, want none", r.OverTokens)
+	}
+}
+
+func TestANodeThatDiesLosesItsLeasesAndItsRequests(t *testing.T) {
+	r := run(t, scenario(fourNodes, tenSecond, "redis: {latency: {p50: 20ms}}",
+		"faults: [{at: 3s, kind: node_dies, node: 2, for: 3s}, {at: 7s, kind: node_dies, node: 1, for: 1h}]"))
+	if r.OverTokens != 0 || r.Lost == 0 || r.Admitted+r.Denied+r.Lost != r.Offered {
+		t.Errorf("%d tokens above the bound, %d requests lost, %d + %d decided of %d",
+			r.OverTokens, r.Lost, r.Admitted, r.Denied, r.Offered)
+	}
+}
+
+func TestCommandsQueueAtAMasterThatIsBusy(t *testing.T) {
+	busy := strings.Replace(scenario(fourNodes), "count: 20, zipf: 1", "count: 20", 1)
+	r := run(t, busy+"\nlease_share: 0\nload: [{for: 150ms, rate: 130000}]")
+	if m := r.Busiest(); m.CPUPct < 80 || m.Queue < 1 || r.WaitP99 < 1 {
+		t.Errorf("busy for %.0f %%, the longest queue %.2f ms, 99th percentile %.2f ms", m.CPUPct, m.Queue, r.WaitP99)
+	}
+}
+
+func TestASimulationEndsWithItsContext(t *testing.T) {
+	s, err := simulate.Parse([]byte(scenario(fourNodes, "load: [{for: 1h, rate: 10000}]")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err = s.Run(ctx, func(done float64) {
+		if done > 0 {
+			cancel()
+		}
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want that of the context", err)
+	}
+}
+
+func TestTheShippedScenariosAreValid(t *testing.T) {
+	for _, name := range simulate.Shipped() {
+		text, ok := simulate.ReadShipped(name)
+		s, err := simulate.Parse(text)
+		if !ok || err != nil || s.About == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, ok := simulate.ReadShipped("../scenarios/million"); ok {
+		t.Error("a path is no name")
+	}
+}
