@@ -65,7 +65,7 @@ func commands() []*command {
 		candidateCommands,
 		overrideCommands,
 		documentCommands,
-		[]*command{replayCommand, suggestCommand},
+		[]*command{replayCommand, suggestCommand, simulateCommand},
 		[]*command{
 			explainCommand,
 			auditCommand,

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -147,25 +148,28 @@ const maxSparks = 200
 // sparkline returns the requests of all steps as a line of bars. It is empty if there are too many steps, or several
 // rows for a step.
 func sparkline(found *pgstore.UsageHistory, step time.Duration) string {
-	bars := []rune("▁▂▃▄▅▆▇█")
-	requests := make([]int64, found.To.Sub(found.From)/step)
+	requests := make([]float64, found.To.Sub(found.From)/step)
 	if len(requests) > maxSparks || len(requests) < 2 {
 		return ""
 	}
-	var most int64
 	for _, r := range found.Items {
 		i := r.At.Sub(found.From) / step
 		if r.Endpoint != nil || r.Policy != nil || i < 0 || int(i) >= len(requests) {
 			return ""
 		}
-		requests[i] = r.Admitted + r.Denied
-		most = max(most, requests[i])
+		requests[i] = float64(r.Admitted + r.Denied)
 	}
-	line := make([]rune, len(requests))
-	for i, n := range requests {
+	return barLine(requests)
+}
+
+// barLine returns values as a line of bars, and a blank for each 0.
+func barLine(values []float64) string {
+	bars := []rune("▁▂▃▄▅▆▇█")
+	line, most := make([]rune, len(values)), slices.Max(append([]float64{0}, values...))
+	for i, n := range values {
 		line[i] = ' '
 		if n > 0 {
-			line[i] = bars[int(float64(n)/float64(most)*float64(len(bars)-1))]
+			line[i] = bars[int(n/most*float64(len(bars)-1))]
 		}
 	}
 	return string(line)

@@ -223,7 +223,9 @@ func (l *link) Refund(ctx context.Context, bounds []policy.Bound, statuses []dec
 }
 
 // Settle implements store.Store. Nothing settles: see [Scenario].
-func (*link) Settle(context.Context, []policy.Bound, []decision.Status, []int64) error { return errSettle }
+func (*link) Settle(context.Context, []policy.Bound, []decision.Status, []int64) error {
+	return errSettle
+}
 
 // Forget implements store.Store.
 func (l *link) Forget(ctx context.Context, keys []policy.Key) (forgotten int, err error) {

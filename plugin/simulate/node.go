@@ -28,8 +28,8 @@ type node struct {
 	set      *outage.Breakers
 	loops    []*loop
 	ahead    limit.Micros // of its time of day to the true one
-	dead     bool // it was killed
-	idle     bool // its background work has ended
+	dead     bool         // it was killed
+	idle     bool         // its background work has ended
 }
 
 // startNode starts a node. Its seed differs from those of all others.
