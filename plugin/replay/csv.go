@@ -56,7 +56,7 @@ func isCSVHead(line string) bool {
 
 // newCSVParser returns the parser of a log with this line of columns.
 func newCSVParser(head string) (*csvParser, error) {
-	columns, err := splitCSV(strings.TrimPrefix(strings.TrimSpace(head), "\ufeff"), nil)
+	columns, err := splitCSV(head, nil)
 	if err != nil {
 		return nil, fmt.Errorf("line 1: %w", err)
 	}

@@ -190,7 +190,7 @@ func (l *Log) begin() (err error) {
 			l.parser = newKongParser(nil)
 			return nil
 		}
-		line = bytes.TrimSpace(line)
+		line = bytes.TrimSpace(bytes.TrimPrefix(line, []byte("\ufeff"))) // some editors begin a text with this mark
 	}
 	l.first = slices.Clone(line)
 	format := cmp.Or(l.options.Format, FormatAuto)

@@ -117,7 +117,12 @@ func (p *nginxParser) setter(name string) func(*nginxParser, string, *Request) e
 	case "request_time":
 		return func(p *nginxParser, value string, _ *Request) (err error) {
 			seconds, err := strconv.ParseFloat(value, 64)
-			p.took = limit.Micros(seconds * 1e6)
+			if err == nil && !(seconds >= 0 && seconds < 1e7) {
+				err = errors.New("must be a duration in seconds")
+			}
+			if err == nil {
+				p.took = limit.Micros(seconds * 1e6)
+			}
 			return err
 		}
 	case "time_iso8601":
