@@ -58,7 +58,7 @@ var rules = map[string][]string{
 	"plugin/bucket/redis":     stores,
 	"plugin/bucket/share":     append([]string{"plugin/fair", "plugin/identity"}, stores...),
 	"plugin/bucket/store":     {"plugin/decision", "plugin/policy"},
-	"plugin/candidate":        core,
+	"plugin/candidate":        append([]string{"plugin/reservation"}, core...),
 	"plugin/clock":            {"plugin/limit"},
 	"plugin/denial":           core,
 	"plugin/kafka":            core,

@@ -123,8 +123,8 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	// Which limits apply, and does every one have room? All are spent, or none. Where a store does not answer, each
 	// limit's fail mode decides.
 	now := readClock(p.Now)
-	if trial.enforced {
-		trial.candidate.ResolveAt(&d.Identity, now, &d.Resolution)
+	if trial.Enforced {
+		trial.Candidate.ResolveAt(&d.Identity, now, &d.Resolution)
 	} else {
 		policies.ResolveAt(&d.Identity, now, &d.Resolution)
 	}
@@ -146,8 +146,9 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	for _, observer := range p.Observers {
 		observer.Observe(d)
 	}
-	if trial.candidate != nil && p.Candidates != nil {
-		p.Candidates.Offer(trial.candidate, trial.identity, now, d, trial.enforced)
+	if trial.Candidate != nil && p.Candidates != nil {
+		trial.At, trial.Reservation = now, x.Reservation
+		p.Candidates.Offer(trial, d)
 	}
 	return unanswered
 }

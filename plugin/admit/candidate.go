@@ -11,19 +11,20 @@ import (
 
 // Candidates compares the open candidate with the active policies (package plugin/candidate).
 type Candidates interface {
-	// Offer is called with the decision of every request that was decided at an instant while a candidate is open, with
-	// its identity under the candidate, and whether the candidate was enforced. It must not block, and must not keep d, id
-	// or anything that they refer to except strings.
-	Offer(c *policy.Candidate, id *identity.Identity, at limit.Micros, d *decision.Decision, enforced bool)
+	// Offer is called with every request that is decided while a candidate is open, and with its decision. It must not
+	// block, and must not keep d, the identity or anything that they refer to except strings and policies.
+	Offer(t Trial, d *decision.Decision)
 	// Skip is called for a request that the candidate cannot be tried with, because its facts could not be read.
 	Skip()
 }
 
-// trial says what an open candidate does with a request. The zero value is that of a request without one.
-type trial struct {
-	candidate *policy.Candidate
-	identity  *identity.Identity // under the candidate
-	enforced  bool
+// Trial says what an open candidate does with a request. The zero value is that of a request without one.
+type Trial struct {
+	Candidate   *policy.Candidate
+	Identity    *identity.Identity // under the candidate
+	Enforced    bool               // the candidate has decided the request
+	At          limit.Micros       // when it was decided
+	Reservation string             // token of what the request has reserved; "": nothing
 }
 
 // otherFacts holds the facts and the identity of one request under a candidate that reads other facts.
@@ -35,11 +36,11 @@ type otherFacts struct {
 // trial returns what an open candidate (nil: there is none) does with an identified request. If it is enforced, the
 // request has the candidate's identity. Facts that only the candidate needs are read for it alone, so that they cannot
 // change the decision of another request.
-func (p *Path) trial(ctx context.Context, facts FactSource, c *policy.Candidate, x *Exchange) (t trial) {
+func (p *Path) trial(ctx context.Context, facts FactSource, c *policy.Candidate, x *Exchange) (t Trial) {
 	if c == nil {
 		return t
 	}
-	t.candidate, t.identity = c, &x.Decision.Identity
+	t.Candidate, t.Identity = c, &x.Decision.Identity
 	if !c.SameFacts {
 		if x.tried == nil {
 			x.tried = &otherFacts{}
@@ -49,12 +50,12 @@ func (p *Path) trial(ctx context.Context, facts FactSource, c *policy.Candidate,
 			if p.Candidates != nil {
 				p.Candidates.Skip()
 			}
-			return trial{}
+			return Trial{}
 		}
-		t.identity = &x.tried.identity
+		t.Identity = &x.tried.identity
 	}
-	if t.enforced = c.Assigned(t.identity.Tenant); t.enforced && !c.SameFacts {
-		x.Decision.Identity = *t.identity
+	if t.Enforced = c.Assigned(t.Identity.Tenant); t.Enforced && !c.SameFacts {
+		x.Decision.Identity = *t.Identity
 	}
 	return t
 }

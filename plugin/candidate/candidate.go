@@ -6,6 +6,10 @@
 // the answer of a request nor its buckets depend on a candidate. What the workers find is counted by tenant, endpoint
 // and policy ([Counter]), and reported to Postgres every few seconds ([Reporter]).
 //
+// Where a candidate's limit settles, what a request reserves of it is settled with the request's own reservation, when
+// its log phase comes to this process ([Reservations]). Otherwise it stays charged until its window or bucket frees it:
+// nothing else waits for it.
+//
 // A request is not compared, and counts as dropped, where Redis did not answer for either side. A request that a ban,
 // an exemption or meta_limit decides is the same under both, and is not counted.
 //
@@ -24,6 +28,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
 )
 
 const (
@@ -82,8 +87,11 @@ func (r *results) load() Results { return Results{r.admitted.Load(), r.denied.Lo
 type Evaluator struct {
 	counter *Counter
 	workers int
+	settles chan settlement
 	queue   chan *request
 	free    chan *request // as many as the queue has room for; nil ones are not allocated yet
+
+	reservations Reservations // nil: what is reserved stays charged
 
 	active, candidate, enforced results
 	dropped                     [Drops]atomic.Uint64
@@ -99,7 +107,8 @@ func New(o Options) *Evaluator {
 	}
 	e := &Evaluator{
 		counter: NewCounter(o.MaxRows), workers: o.Workers,
-		queue: make(chan *request, o.MaxWaiting), free: make(chan *request, o.MaxWaiting),
+		settles: make(chan settlement, o.MaxWaiting),
+		queue:   make(chan *request, o.MaxWaiting), free: make(chan *request, o.MaxWaiting),
 	}
 	for range o.MaxWaiting {
 		e.free <- nil
@@ -143,17 +152,15 @@ func (e *Evaluator) work(ctx context.Context) {
 		case r := <-e.queue:
 			e.try(ctx, r, &d)
 			e.free <- r // which has room for all
+		case s := <-e.settles:
+			e.settle(ctx, s)
 		}
 	}
 }
 
 // try decides a request under the candidate, and counts both outcomes.
 func (e *Evaluator) try(ctx context.Context, r *request, d *decision.Decision) {
-	defer func() {
-		if recover() != nil { // the candidate must not end what decides requests
-			e.dropped[Panicked].Add(1)
-		}
-	}()
+	defer e.recoverPanic()
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
 	path, err := r.view.path()
@@ -164,6 +171,7 @@ func (e *Evaluator) try(ctx context.Context, r *request, d *decision.Decision) {
 		e.dropped[NoStore].Add(1)
 		return
 	}
+	e.follow(r, d)
 	if isSame(d) {
 		return
 	}
@@ -171,6 +179,13 @@ func (e *Evaluator) try(ctx context.Context, r *request, d *decision.Decision) {
 	e.candidate.add(denied(d))
 	if !e.counter.add(r, d) {
 		e.dropped[NoRow].Add(1)
+	}
+}
+
+// recoverPanic ends a panic of a trial: a candidate must not end the process that decides requests.
+func (e *Evaluator) recoverPanic() {
+	if recover() != nil {
+		e.dropped[Panicked].Add(1)
 	}
 }
 
@@ -199,6 +214,8 @@ type request struct {
 	tags      []string
 	at        limit.Micros
 
+	reservation string
+
 	answer side      // of the active policies
 	bounds []outcome // of the active decision
 }
@@ -210,9 +227,9 @@ type outcome struct {
 }
 
 // fill copies what must outlive the request.
-func (r *request) fill(c *policy.Candidate, id *identity.Identity, at limit.Micros, d *decision.Decision) {
-	r.tags = append(r.tags[:0], id.Tags...)
-	r.candidate, r.identity, r.at = c, *id, at
+func (r *request) fill(t *admit.Trial, d *decision.Decision) {
+	r.tags = append(r.tags[:0], t.Identity.Tags...)
+	r.candidate, r.identity, r.at, r.reservation = t.Candidate, *t.Identity, t.At, t.Reservation
 	r.identity.Tags = r.tags
 	r.answer, r.bounds = side{denied(d), bindingOf(d), reasonOf(d)}, r.bounds[:0]
 	for i := range d.Statuses {
@@ -252,9 +269,15 @@ func bindingOf(d *decision.Decision) *policy.Policy {
 	return nil
 }
 
+// Store keeps the buckets of candidates.
+type Store interface {
+	admit.Buckets
+	reservation.Buckets
+}
+
 // Buckets are what a candidate counts in, and the function that releases them.
 type Buckets struct {
-	Buckets admit.Buckets
+	Buckets Store
 	Shares  admit.Shares // nil: limits with shares are limits as others
 	Release func()
 }
@@ -266,6 +289,7 @@ type View struct {
 
 	mu     sync.Mutex
 	opened *admit.Path // nil: no request was tried since the buckets were released
+	store  Store       // of opened
 	freed  func()
 	closed bool
 }
@@ -275,11 +299,9 @@ type View struct {
 func (e *Evaluator) View(open func() (Buckets, error)) *View { return &View{Evaluator: e, open: open} }
 
 // Offer implements admit.Candidates. It never waits.
-func (v *View) Offer(
-	c *policy.Candidate, id *identity.Identity, at limit.Micros, d *decision.Decision, enforced bool,
-) {
+func (v *View) Offer(t admit.Trial, d *decision.Decision) {
 	switch {
-	case enforced:
+	case t.Enforced:
 		v.enforced.add(denied(d))
 		return
 	case isSame(d):
@@ -294,7 +316,7 @@ func (v *View) Offer(
 			r = &request{}
 		}
 		r.view = v
-		r.fill(c, id, at, d)
+		r.fill(&t, d)
 		v.queue <- r // which has room for all
 	default:
 		v.dropped[QueueFull].Add(1)
@@ -318,8 +340,22 @@ func (v *View) path() (*admit.Path, error) {
 	if err != nil {
 		return nil, err
 	}
+	v.store = b.Buckets
 	v.opened, v.freed = &admit.Path{Buckets: b.Buckets, Shares: b.Shares}, b.Release
 	return v.opened, nil
+}
+
+// buckets returns the store that tries requests, and opens it.
+func (v *View) buckets() (Store, error) {
+	if _, err := v.path(); err != nil {
+		return nil, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.store == nil {
+		return nil, errClosed
+	}
+	return v.store, nil
 }
 
 // Release releases the buckets, if they are open. A request that is tried later opens them again, unless end is set.
@@ -329,6 +365,6 @@ func (v *View) Release(end bool) {
 	v.closed = v.closed || end
 	if v.opened != nil {
 		v.freed()
-		v.opened, v.freed = nil, nil
+		v.opened, v.store, v.freed = nil, nil, nil
 	}
 }

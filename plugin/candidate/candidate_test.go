@@ -46,7 +46,7 @@ type trial struct {
 
 // store counts its takes, and fails if err is set.
 type store struct {
-	admit.Buckets
+	candidate.Store
 	mu       sync.Mutex
 	keys     []policy.Key
 	err      error
@@ -60,7 +60,7 @@ func (s *store) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 	if s.err != nil {
 		return s.err
 	}
-	return s.Buckets.Take(ctx, bounds, statuses)
+	return s.Store.Take(ctx, bounds, statuses)
 }
 
 func newTrial(t *testing.T, o candidate.Options, assigned ...string) *trial {
@@ -82,7 +82,7 @@ func newTrial(t *testing.T, o candidate.Options, assigned ...string) *trial {
 	}
 	r := &trial{
 		evaluator: candidate.New(o), active: memory.New(memory.Options{Now: now}),
-		tried: &store{Buckets: memory.New(memory.Options{Now: now})},
+		tried: &store{Store: memory.New(memory.Options{Now: now})},
 	}
 	r.view = r.evaluator.View(func() (candidate.Buckets, error) {
 		return candidate.Buckets{Buckets: r.tried, Release: func() { r.tried.released++ }}, nil
@@ -257,7 +257,7 @@ func TestARequestWhoseStoreFailsIsDroppedAndCounted(t *testing.T) {
 
 func TestAPanicInATrialEndsThatTrialAlone(t *testing.T) {
 	r := newTrial(t, candidate.Options{})
-	r.tried.Buckets = nil
+	r.tried.Store = nil
 	r.run(t)
 	r.send(t, "zen", 2)
 	r.until(t, "both have panicked", func(s candidate.Stats) bool { return s.Dropped[candidate.Panicked] == 2 })

@@ -174,7 +174,9 @@ func TestANodeThatStartsWithoutPostgresHasTheCandidateThatItHadBefore(t *testing
 	n.stop()
 	options.Source = policysync.Source{DSN: "postgres://127.0.0.1:1/nowhere"}
 	alone := start(t, options)
-	alone.until("the saved policies are in force", func(s policysync.Stats) bool { return s.Source == policysync.FromDisk })
+	alone.until("the saved policies are in force", func(s policysync.Stats) bool {
+		return s.Source == policysync.FromDisk
+	})
 	name, tried, active, assigned := underCandidate(t, alone.Snapshot())
 	if name != "spring" || tried != 40 || active != 0 || !assigned {
 		t.Errorf("candidate %q has the limit %d beside %d, assigned %v", name, tried, active, assigned)

@@ -68,7 +68,11 @@ func (t *Table) finishOwn(ctx context.Context, end *requestEnd) (done bool, err 
 		return true, nil
 	}
 	defer r.keeper.done()
-	all := r.Measure(&end.answer, r.late || r.Late(end.at))
+	late := r.late || r.Late(end.at)
+	all := r.Measure(&end.answer, late)
+	if r.follow != nil {
+		r.follow(&end.answer, late)
+	}
 	if won == claimDoubtful {
 		r.chargeOnly = slices.Repeat([]bool{true}, len(all))
 	}

@@ -70,6 +70,8 @@ type reservation struct {
 	ends    limit.Micros // when it times out; if it has, when it is forgotten
 	late    bool         // it has timed out
 	place   int          // in waiting or late
+
+	follow func(a *settle.Answer, late bool) // see Follow; nil: none
 }
 
 // New returns an empty table.
@@ -82,6 +84,24 @@ func New(o Options) *Table {
 		parkedFor: map[string]share{},
 		slots:     make(chan struct{}, maxWriting), opened: make(chan struct{}, 1),
 	}
+}
+
+// Follow calls settled once with what the log phase of a request says, read as needs wants it too, and whether it came
+// late. It reports false, and does nothing, unless the request's reservation waits in this process. settled must not
+// block, and must not keep the answer.
+func (t *Table) Follow(text string, needs settle.Needs, settled func(a *settle.Answer, late bool)) bool {
+	parsed, ok := parseToken(text)
+	if !ok {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.byID[parsed.id]
+	if r == nil {
+		return false
+	}
+	r.needs, r.follow = r.needs.Union(needs), settled
+	return true
 }
 
 // Stats holds the numbers of a table, since the start where they are not of now.

@@ -288,6 +288,9 @@ func (e *Engine) Run(ctx context.Context) error {
 		group.Go(func() error { return e.usage.Run(ctx) })
 	}
 	if e.candidates != nil {
+		if e.Reservations != nil {
+			e.candidates.SetReservations(e.Reservations)
+		}
 		group.Go(func() error { return e.candidates.Run(ctx) })
 	}
 	return group.Wait()
