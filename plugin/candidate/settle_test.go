@@ -30,7 +30,9 @@ func TestWhatACandidateReservesIsSettledWithTheRequest(t *testing.T) {
 	r := newTrial(t, candidate.Options{})
 	settling := func(quantity int64, header string) schema.Policy {
 		p := daily("tokens", quantity)
-		p.Settle = &schema.Settle{Sources: []schema.SettleSource{{From: "header." + header, Weight: 1}}, Reserve: 100, Timeout: 60}
+		p.Settle = &schema.Settle{
+			Sources: []schema.SettleSource{{From: "header." + header, Weight: 1}}, Reserve: 100, Timeout: 60,
+		}
 		return p
 	}
 	snapshot, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.PolicyRow{
