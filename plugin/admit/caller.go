@@ -20,8 +20,12 @@ type CallerRequest struct {
 }
 
 // Target splits an endpoint into method and path ("GET /records/{id}"; a pattern stands for the requests that it
-// covers), or returns it as the name of a route.
+// covers), or returns it as the name of a route. A path alone ("/records") has no method: patterns of any method match
+// it.
 func Target(endpoint string) (method, path, route string) {
+	if strings.HasPrefix(endpoint, "/") {
+		return "", endpoint, ""
+	}
 	if method, path, both := strings.Cut(endpoint, " "); both && strings.HasPrefix(path, "/") {
 		return method, path, ""
 	}

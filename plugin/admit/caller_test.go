@@ -104,7 +104,7 @@ func TestATargetIsAMethodWithAPathOrARoute(t *testing.T) {
 	for endpoint, want := range map[string][3]string{
 		"POST /records/{id}": {"POST", "/records/{id}", ""},
 		"* /":                {"*", "/", ""},
-		"/records":           {"", "", "/records"},
+		"/records":           {"", "/records", ""},
 		"search route":       {"", "", "search route"},
 		"records":            {"", "", "records"},
 		"":                   {},

@@ -78,6 +78,9 @@ func (s *Server) endpointNote(d *decision.Decision, of *Check, v view) string {
 	case byRoute != "":
 		return "no pattern of the config or of a policy covers this endpoint, so " + byRoute +
 			" counts it with requests that name no endpoint: name the route instead, and it shares Kong's bucket"
+	case !covered && strings.HasPrefix(of.Endpoint, "/"):
+		return "no pattern of any method (* " + of.Endpoint + ") of the config or of a policy covers this path: one of a " +
+			"single method covers it only if endpoint names the method"
 	case !covered && d.Identity.Method != "":
 		return "no pattern of the config or of a policy covers this endpoint: only limits for all endpoints apply"
 	}

@@ -21,6 +21,7 @@ type Checked struct {
 	Limit      *int64     `json:"limit,omitempty"       doc:"Tokens, as in X-RateLimit-Limit."`
 	Remaining  *int64     `json:"remaining,omitempty"   doc:"Tokens that are left; in a dry run, before the request."`
 	Reset      *time.Time `json:"reset,omitempty"       doc:"When the bucket is full again, or the window ends."`
+	ResetEpoch int64      `json:"reset_epoch,omitempty" doc:"The same in seconds since 1970, rounded up, as in X-RateLimit-Reset."`
 	RetryAfter int64      `json:"retry_after,omitempty" doc:"Seconds after which to retry a denied request; absent: no wait is known to help."`
 
 	Violated []string `json:"violated_policies,omitempty" doc:"The names of all limits that deny the request. For an org's token: of its own limits, or, if none of those denies, of the limits that it shares with other orgs."`
@@ -55,6 +56,7 @@ type CheckStatus struct {
 	Used       *int64    `json:"used,omitempty"        doc:"Absent, like remaining, reset and retry_after, if the value is unknown."`
 	Remaining  *int64    `json:"remaining,omitempty"`
 	Reset      time.Time `json:"reset,omitzero"`
+	ResetEpoch int64     `json:"reset_epoch,omitempty" doc:"The same in seconds since 1970, rounded up."`
 	RetryAfter int64     `json:"retry_after,omitempty"`
 	Source     string    `json:"source"                doc:"What answered; unanswered: nothing did, and the limit's fail mode decided."                  enum:"memory,redis,lease,local,fair_share,unanswered"`
 	Failure    string    `json:"failure,omitempty"     doc:"Why Redis did not."`
@@ -101,7 +103,7 @@ func newChecked(d *decision.Decision, of *Check, notes []string, v view) Checked
 		b, status := &d.Resolution.Bounds[binding], &d.Statuses[binding]
 		out.Policy, out.PolicyID = b.Policy.Name, b.Policy.Row
 		out.Limit, out.Remaining = new(b.Policy.Limit.Spec().Burst), new(status.Remaining)
-		out.Reset = new(timeOf(status.ResetAt()))
+		out.Reset, out.ResetEpoch = new(timeOf(status.ResetAt())), status.ResetAt().Seconds()
 	}
 	return out
 }
@@ -136,7 +138,8 @@ func statusOf(b *policy.Bound, status *decision.Status) CheckStatus {
 		return out
 	}
 	out.Used, out.Remaining = new(status.Used), new(status.Remaining)
-	out.Reset, out.RetryAfter = timeOf(status.ResetAt()), retryAfter(status.Wait)
+	out.Reset, out.ResetEpoch = timeOf(status.ResetAt()), status.ResetAt().Seconds()
+	out.RetryAfter = retryAfter(status.Wait)
 	return out
 }
 

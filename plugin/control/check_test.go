@@ -26,7 +26,8 @@ func TestACheckSpendsTheCostAndReturnsTheRemainingTokens(t *testing.T) {
 	got := p.checks(admin, `{"org_id":"acme","user_id":"u_42","endpoint":"post /records/7","cost":5}`)
 	if !got.Allowed || got.Reason != "within_limits" || got.Policy != "writes" || *got.Limit != 20 ||
 		*got.Remaining != 15 ||
-		got.Reset == nil || got.RetryAfter != 0 || got.Tier != "enterprise" || got.Endpoint != "POST /records/{id}" ||
+		got.Reset == nil || got.ResetEpoch < got.Reset.Unix() || got.ResetEpoch > got.Reset.Unix()+1 ||
+		got.RetryAfter != 0 || got.Tier != "enterprise" || got.Endpoint != "POST /records/{id}" ||
 		len(got.Statuses) != 4 {
 		t.Errorf("%+v", got)
 	}
@@ -260,13 +261,31 @@ func TestWithoutRedisFailModesDecideChecks(t *testing.T) {
 	}
 }
 
+func TestACheckOfAPathAloneMeetsPatternsOfAnyMethod(t *testing.T) {
+	t.Parallel()
+	config := plan()
+	config.Tiers[0].Limits = append(config.Tiers[0].Limits,
+		schema.Limit{Name: "jobs", Scope: "tenant", Endpoint: "* /jobs/{id}", Limit: 5, WindowSize: 86400},
+		schema.Limit{Name: "gets", Scope: "tenant", Endpoint: "GET /jobs/{id}", Limit: 3, WindowSize: 86400})
+	p := planning(t, config, policy.Rows{})
+	got := p.checks(admin, `{"org_id":"acme","endpoint":"/jobs/7","cost":2}`)
+	if !got.Allowed || got.Endpoint != "* /jobs/{id}" || got.Policy != "jobs" || *got.Remaining != 3 ||
+		len(got.Statuses) != 3 {
+		t.Errorf("%+v, want it counted by jobs", got)
+	}
+	other := p.checks(admin, `{"org_id":"acme","endpoint":"/other"}`)
+	if !other.Allowed || other.Endpoint != "" || !strings.Contains(strings.Join(other.Notes, " "), "(* /other)") {
+		t.Errorf("%+v, want a note that no pattern covers it", other)
+	}
+}
+
 func TestAllFaultsOfChecksAreListedWithTheirPaths(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), policy.Rows{})
 	for body, want := range map[string]string{
 		`{"org_id":7,"cost":0,"ip":"here","endpoint":"POST records","surprise":1}`: "body.cost body.endpoint body.ip body.org_id body.surprise",
 		`{"org_id":"` + strings.Repeat("x", 1025) + `","cost":1e12}`:               "body.cost body.org_id",
-		`{"org_id":"a\u0000b","endpoint":"/records"}`:                              "body.endpoint body.org_id",
+		`{"org_id":"a\u0000b","endpoint":"/rec ords"}`:                             "body.endpoint body.org_id",
 		`{"org_id":"acme","endpoint":" /records"}`:                                 "body.endpoint",
 
 		`{"org_id":"acme","user_id":"a\u0000","tier":"\u0000","credential_id":"\u0000","ip":"::g"}`: "body.credential_id body.ip body.tier body.user_id",

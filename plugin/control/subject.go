@@ -22,7 +22,7 @@ type Requests struct {
 	Credential string `query:"credential" json:"credential,omitempty" maxLength:"1024" doc:"The id of a credential, to include its own limits."`
 	IP         string `query:"ip"         json:"ip,omitempty"         maxLength:"64"   doc:"A client's address; it identifies the client if user and credential are missing, and overrides may name it."`
 	Tier       string `query:"tier"       json:"tier,omitempty"       maxLength:"64"   doc:"The tier that requests of the org claim; it applies unless one is set for the org. Default: none."`
-	Endpoint   string `query:"endpoint"   json:"endpoint,omitempty"   maxLength:"4096" doc:"METHOD /path, or the name of a route; a pattern covers all matching requests. Default: all endpoints."       example:"POST /records"`
+	Endpoint   string `query:"endpoint"   json:"endpoint,omitempty"   maxLength:"4096" doc:"METHOD /path, a path alone, which patterns of any method match, or the name of a route; a pattern covers all matching requests. Default: all endpoints."       example:"POST /records"`
 }
 
 // faults returns the faults that the schema does not cover. place is where the fields are: query or body.
@@ -60,9 +60,8 @@ func checkAddress(text string) string {
 // checkEndpoint returns the problem of an endpoint, or "". An empty endpoint is valid.
 func checkEndpoint(text string) string {
 	method, path, _ := admit.Target(text)
-	switch {
-	case strings.HasPrefix(text, "/"), strings.Contains(text, " ") && path == "", path != "" && method == "":
-		return "must be METHOD /path, such as POST /records, or the name of a route"
+	if strings.Contains(text, " ") && (method == "" || path == "") {
+		return "must be METHOD /path, such as POST /records, a path alone, or the name of a route"
 	}
 	return ""
 }

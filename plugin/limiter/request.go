@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
@@ -25,9 +26,10 @@ type Request struct {
 	IP string
 
 	// Endpoint is METHOD /path, such as "POST /records/7", or the name of a route. A pattern, such as
-	// "POST /records/{id}", stands for the requests that it covers.
+	// "POST /records/{id}", stands for the requests that it covers. A path alone has the method Method.
 	Endpoint string
-	// Method and Path are used if Endpoint is empty or the name of a route. Limits match the path as Kong's router does:
+	// Method and Path are used if Endpoint is empty or the name of a route. Without a method, patterns of any method
+	// match. Limits match the path as Kong's router does:
 	// without query, decoded, without dots and double slashes.
 	Method, Path string
 
@@ -47,8 +49,9 @@ func (r *Request) validate() error {
 // setFacts sets facts to those of the request.
 func (r *Request) setFacts(facts *admit.CallerRequest) {
 	method, path, route := admit.Target(r.Endpoint)
+	method = cmp.Or(method, r.Method)
 	if path == "" {
-		method, path = r.Method, r.Path
+		path = r.Path
 	}
 	*facts = admit.CallerRequest{
 		Caller:     identity.Caller{Tenant: r.Org, User: r.User, Tier: r.Tier, Cost: r.Cost},
