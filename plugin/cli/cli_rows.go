@@ -72,7 +72,7 @@ func tierRows(ctx context.Context, s *pgstore.Store) (policy.Rows, error) {
 		return policy.Rows{}, err
 	}
 	rows := policy.Rows{Version: fleet.Version}
-	tiers, err := s.Tiers(ctx)
+	tiers, err := s.Tiers(ctx, pgstore.TierFilter{})
 	for _, t := range tiers {
 		rows.Tiers = append(rows.Tiers, policy.TierRow{Name: t.Name})
 	}

@@ -14,7 +14,7 @@ var tierCommands = []*command{
 		words: "tier list", brief: "list the tiers in the database (plugin configs may define more)",
 		define: func(c *call) action {
 			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
-				tiers, err := s.Tiers(ctx)
+				tiers, err := s.Tiers(ctx, pgstore.TierFilter{})
 				if err != nil {
 					return err
 				}

@@ -35,6 +35,7 @@ func init() {
 		samples[id] = s
 	}
 	for id, who := range map[string]string{
+		"list-orgs": "yy..???", "list-tiers": "yy..???",
 		"get-org": "yyy.???", "put-org": "y...???", "get-org-policies": "yyy.???", "get-org-usage": "yyy.???",
 		"get-org-usage-history": "yyy.???", "reset-org-usage": "y...???", "get-usage-top": "yy..???",
 		"list-near-limit": "yy..???",
@@ -66,6 +67,9 @@ func init() {
 			checkAsAdmin(c, o)
 			c.check(o, c.do(o.call(viewer)))
 		}
+	}
+	for _, id := range []string{"list-orgs", "list-tiers"} {
+		scenarios[id] = func(c *contract, o operation) { c.check(o, c.do(o.call(viewer))) }
 	}
 	scenarios["get-org"] = func(c *contract, o operation) {
 		checkAsAdmin(c, o)

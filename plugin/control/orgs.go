@@ -13,13 +13,22 @@ import (
 )
 
 const (
-	orgPath = "/v1/orgs/{org}"
-	orgsTag = "orgs"
+	orgsPath = "/v1/orgs"
+	orgPath  = orgsPath + "/{org}"
+	orgsTag  = "orgs"
 )
 
 // registerOrgs adds the operations on one org and on its limits in force.
 func (s *Server) registerOrgs() {
 	tags := []string{orgsTag}
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "list-orgs", Method: http.MethodGet, Path: orgsPath, Tags: tags,
+		Summary: "List the orgs that have a tier or a time zone, ordered by id",
+	}, readAccess), s.listOrgs)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "list-tiers", Method: http.MethodGet, Path: "/v1/ratelimit/tiers", Tags: tags,
+		Summary: "List the tiers in the database, ordered by name; the plugin's config may have others",
+	}, readAccess), s.listTiers)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-org", Method: http.MethodGet, Path: orgPath, Tags: tags,
 		Summary: "Get the tier and the time zone of an org", Responses: notModified(), Errors: []int{http.StatusNotFound},

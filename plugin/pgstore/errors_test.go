@@ -166,7 +166,7 @@ func TestErrorOfAnUnreachableServerHasNoPassword(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = New(pool).Tiers(t.Context())
+		_, err = New(pool).Tiers(t.Context(), TierFilter{})
 		pool.Close()
 		if err == nil || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "list tiers") {
 			t.Errorf("%v, want the operation, and no password", err)

@@ -43,9 +43,10 @@ const (
 
 // TenantFilter selects tenants. The zero value selects all.
 type TenantFilter struct {
-	Tier  string
-	After string // only tenants with a larger ID, in the order of bytes: the last one of the page before
-	Max   int    // at most so many; 0: all
+	Tier   string
+	Prefix string // of the ID
+	After  string // only tenants with a larger ID, in the order of bytes: the last one of the page before
+	Max    int    // at most so many; 0: all
 }
 
 // EachTenant yields the tenants that a filter selects, in the order of their IDs, row by row as the database sends
@@ -53,6 +54,9 @@ type TenantFilter struct {
 func (s *Store) EachTenant(ctx context.Context, f TenantFilter) iter.Seq2[Tenant, error] {
 	var w where
 	w.equal("tier", f.Tier)
+	if f.Prefix != "" {
+		w.add("starts_with(id, %s)", f.Prefix)
+	}
 	if f.After != "" {
 		w.add(`id COLLATE "C" > %s`, f.After)
 	}
@@ -87,10 +91,24 @@ func (s *Store) DeleteTenant(ctx context.Context, c Change, id string, revision 
 	return tenants.delete(ctx, s, c, id, revision)
 }
 
-// Tiers returns all tiers, by name.
-func (s *Store) Tiers(ctx context.Context) ([]Tier, error) {
-	list, err := collect[Tier](ctx, s.pool, selectTiers+` ORDER BY name COLLATE "C"`)
-	return list, fail("list tiers", err)
+// TierFilter selects tiers. The zero value selects all.
+type TierFilter struct {
+	Prefix string // of the name
+	After  string // only tiers with a larger name, in the order of bytes: the last one of the page before
+	Max    int    // at most so many; 0: all
+}
+
+// Tiers returns the tiers that a filter selects, in the order of their names.
+func (s *Store) Tiers(ctx context.Context, f TierFilter) ([]Tier, error) {
+	var w where
+	if f.Prefix != "" {
+		w.add("starts_with(name, %s)", f.Prefix)
+	}
+	if f.After != "" {
+		w.add(`name COLLATE "C" > %s`, f.After)
+	}
+	return all(each[Tier](ctx, s.pool, "list tiers",
+		selectTiers+w.String()+` ORDER BY name COLLATE "C"`+limitTo(f.Max), w.args...))
 }
 
 // PutTier writes an existing or new tier. It returns the row after the write, and the version in which it is in force.

@@ -90,7 +90,7 @@ func TestTierIsPutListedAndDeleted(t *testing.T) {
 	}
 	_, _, err := s.PutTier(t.Context(), ann, pgstore.Tier{Name: "gold", Revision: 1})
 	wantConflict(t, "put from revision 1 again", err)
-	tiers, err := s.Tiers(t.Context())
+	tiers, err := s.Tiers(t.Context(), pgstore.TierFilter{})
 	if want := (pgstore.Tier{Name: "gold", Description: "large customers", Revision: 2}); err != nil ||
 		len(tiers) != 2 || tiers[0] != want {
 		t.Errorf("the tiers are %v (%v), want gold first: %v", tiers, err, want)
