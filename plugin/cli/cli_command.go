@@ -64,6 +64,7 @@ func commands() []*command {
 		policyCommands,
 		candidateCommands,
 		overrideCommands,
+		overrideChangeCommands,
 		documentCommands,
 		[]*command{replayCommand, suggestCommand, simulateCommand},
 		[]*command{

@@ -14,7 +14,7 @@ import (
 // fieldFlag defines the flag of a field of a row, with the description of its declaration. What is wrong with a number
 // is reported here, where 0 is not yet absent.
 func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
-	name := cmp.Or(f.Flag, strings.ReplaceAll(f.Name, "_", "-"))
+	name := flagName(f)
 	usage := withPlaceholder(fieldUsage(f.Description), cmp.Or(f.Unit, f.Name))
 	switch to := f.In(row).(type) {
 	case *string:
@@ -37,6 +37,11 @@ func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
 		usage := fieldUsage(f.Description) + "; as `json`, or @FILE with it, such as " + record.Example()
 		c.flags.Func(name, usage, func(text string) error { return recordFlag(text, record) })
 	}
+}
+
+// flagName returns the name of the flag of a field.
+func flagName[T any](f *schema.Field[T]) string {
+	return cmp.Or(f.Flag, strings.ReplaceAll(f.Name, "_", "-"))
 }
 
 // emptyProblem returns the fault of an empty text, which names nothing: a script may have an empty variable there. A

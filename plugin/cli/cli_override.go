@@ -71,7 +71,11 @@ applies.
 		define: func(c *call) action {
 			o, config := c.overrideFlags(), c.knownConfigFlag()
 			c.startFlags(o)
-			c.expiryFlags(o)
+			setEnd := c.expiryFlags(true)
+			c.check(func() error {
+				setEnd(o)
+				return nil
+			})
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
 				row, version, err := s.AddOverride(ctx, by, *o)
 				if err == nil {
@@ -130,8 +134,9 @@ func (c *call) startFlags(o *pgstore.Override) {
 	})
 }
 
-// expiryFlags defines when an override ends; exactly one of them must be given. startFlags comes before it.
-func (c *call) expiryFlags(o *pgstore.Override) {
+// expiryFlags defines when an override ends, and returns what sets that of an override with its start. At most one of
+// them may be given, and if required one must be.
+func (c *call) expiryFlags(required bool) func(*pgstore.Override) {
 	var (
 		in spanFlag
 		at instantFlag
@@ -146,24 +151,28 @@ func (c *call) expiryFlags(o *pgstore.Override) {
 				given = append(given, "--"+name)
 			}
 		}
-		switch {
-		case len(given) > 1:
+		if len(given) > 1 {
 			return wrong("use only one of %s", strings.Join(given, " and "))
+		}
+		if required && in.length == 0 && at.at.IsZero() && !*permanent {
+			return wrong("--expires-in or --expires-at is required, or --permanent for an override that never expires")
+		}
+		return nil
+	})
+	return func(o *pgstore.Override) {
+		switch {
 		case in.length > 0:
 			from := c.now()
 			if !o.StartsAt.IsZero() {
 				from = o.StartsAt
 			}
-			o.ExpiresAt = from.Add(in.length)
+			o.ExpiresAt, o.Permanent = from.Add(in.length), false
 		case !at.at.IsZero():
-			o.ExpiresAt = at.at
+			o.ExpiresAt, o.Permanent = at.at, false
 		case *permanent:
-			o.Permanent = true
-		default:
-			return wrong("--expires-in or --expires-at is required, or --permanent for an override that never expires")
+			o.ExpiresAt, o.Permanent = time.Time{}, true
 		}
-		return nil
-	})
+	}
 }
 
 // overrideList and endedList are how overrides are shown: those that hold or have expired, and those of the history.

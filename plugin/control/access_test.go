@@ -31,10 +31,12 @@ var may = map[string]string{
 	"list-overrides":          "yyy.???",
 	"create-override":         "y...???",
 	"get-override":            "yyy.???",
+	"put-override":            "y...???",
 	"delete-override":         "y...???",
-	"list-general-overrides":  "yy..???",
+	"list-all-overrides":      "yy..???",
 	"create-general-override": "y...???",
 	"get-general-override":    "yy..???",
+	"put-general-override":    "y...???",
 	"delete-general-override": "y...???",
 
 	"list-webhooks":           "yyy.???",

@@ -129,9 +129,11 @@ var samples = map[string]sample{
 	"put-policy-by-id": {body: daily},
 	"delete-policy":    {query: "?reason=over"},
 	"create-override":  {body: `{"kind":"ban","reason":"abuse","permanent":true}`},
+	"put-override":     {body: `{"kind":"ban","reason":"abuse","permanent":true}`},
 	"delete-override":  {query: "?reason=over"},
 
 	"create-general-override": {body: `{"kind":"exempt","tag":"monitoring","reason":"ours","permanent":true}`},
+	"put-general-override":    {body: `{"kind":"exempt","tag":"monitoring","reason":"ours","permanent":true}`},
 	"delete-general-override": {query: "?reason=over"},
 
 	"create-webhook":          {body: hooked},

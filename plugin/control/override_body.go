@@ -122,9 +122,9 @@ func (factor) Schema(huma.Registry) *huma.Schema {
 	}
 }
 
-// overrideBody is an override as a caller writes it. Its org is that of the path, if the path has one. Some of its
-// fields have a second spelling.
-type overrideBody struct {
+// OverrideBody is an override as a caller writes it. Its org is that of the path, if the path has one. Some of its
+// fields have a second spelling. It is exported because huma reads no other embedded types.
+type OverrideBody struct {
 	schema.Override
 
 	Factor    *factor `json:"factor,omitempty"`
@@ -140,8 +140,8 @@ type overrideBody struct {
 var notInBody = []string{"tenant", "author", "source"}
 
 // UnmarshalJSON reads a body and notes which numbers are 0 and which texts are empty.
-func (b *overrideBody) UnmarshalJSON(raw []byte) error {
-	type plain overrideBody
+func (b *OverrideBody) UnmarshalJSON(raw []byte) error {
+	type plain OverrideBody
 	if err := json.Unmarshal(raw, (*plain)(b)); err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (b *overrideBody) UnmarshalJSON(raw []byte) error {
 }
 
 // TransformSchema describes the body.
-func (*overrideBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+func (*OverrideBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	for _, name := range notInBody {
 		delete(s.Properties, name)
 	}
@@ -166,7 +166,7 @@ const noSubject = "is required unless ip is given, or for an exempt tag or endpo
 	"/v1/orgs/{org}/ratelimit/overrides"
 
 // Resolve implements [huma.Resolver]: it reports faults that the schema does not cover.
-func (b *overrideBody) Resolve(ctx huma.Context) []error {
+func (b *OverrideBody) Resolve(ctx huma.Context) []error {
 	var faults []error
 	add := func(field, problem string, value any) { faults = append(faults, fault("body."+field, problem, value)) }
 	if _, err := windowSeconds(b.WindowSize, b.Window); err != nil {
@@ -202,7 +202,7 @@ func (b *overrideBody) Resolve(ctx huma.Context) []error {
 }
 
 // checkExpiresIn reports what is wrong with expires_in.
-func (b *overrideBody) checkExpiresIn(add func(field, problem string, value any)) {
+func (b *OverrideBody) checkExpiresIn(add func(field, problem string, value any)) {
 	if !b.ExpiresAt.IsZero() || b.Permanent {
 		add("expires_in", "must be left out beside expires_at or permanent: give only one of them", b.ExpiresIn)
 	}
@@ -212,7 +212,7 @@ func (b *overrideBody) checkExpiresIn(add func(field, problem string, value any)
 }
 
 // texts returns the texts of the body.
-func (b *overrideBody) texts() (list []textField) {
+func (b *OverrideBody) texts() (list []textField) {
 	for _, f := range schema.OverrideFields() {
 		if text, ok := f.In(&b.Override).(*string); ok {
 			list = append(list, textField{f.Name, *text})
@@ -222,9 +222,10 @@ func (b *overrideBody) texts() (list []textField) {
 }
 
 // override returns the override that the body describes, at an instant.
-func (b *overrideBody) override(org string, now time.Time) (pgstore.Override, error) {
+func (b *OverrideBody) override(org string, now time.Time) (pgstore.Override, error) {
 	o := pgstore.Override{Override: b.Override}
 	o.Tenant, o.Reason = org, strings.TrimSpace(b.Reason)
+	o.Author, o.Source = "", "" // the caller, and that of what people write
 	if b.Factor != nil {
 		o.Factor = int64(*b.Factor)
 	}

@@ -46,6 +46,11 @@ func (s *Server) registerOrgOverrides() {
 		Summary: "Get an override of an org", Responses: notModified(), Errors: []int{http.StatusNotFound},
 	}, orgAccess), s.getOverride)
 	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "put-override", Method: http.MethodPut, Path: overridePath, Tags: tags,
+		Summary: "Change an override of an org in place, such as its end", Description: putOverrideDescription,
+		Errors: putOverrideErrors,
+	}, writeAccess), s.putOverride)
+	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "delete-override", Method: http.MethodDelete, Path: overridePath, Tags: tags,
 		Summary: "End an override of an org", Errors: []int{http.StatusNotFound},
 	}, writeAccess), s.deleteOverride)
@@ -126,7 +131,7 @@ type createOverrideInput struct {
 	OrgPath
 	Once
 	Waiting
-	Body overrideBody
+	Body OverrideBody
 }
 
 // OverrideWritten is an override after a write.
@@ -153,7 +158,7 @@ func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (*
 
 // addOverride adds an override of an org, or with org "" one of all orgs. Its path is its id after at.
 func (s *Server) addOverride(
-	ctx context.Context, c pgstore.Change, org string, body *overrideBody, wait time.Duration, at string,
+	ctx context.Context, c pgstore.Change, org string, body *OverrideBody, wait time.Duration, at string,
 ) (*createOverrideOutput, error) {
 	o, err := body.override(org, s.Now())
 	if err != nil {

@@ -18,9 +18,9 @@ const (
 func (s *Server) registerGeneralOverrides() {
 	tags := []string{"overrides"}
 	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "list-general-overrides", Method: http.MethodGet, Path: generalOverridesPath, Tags: tags,
-		Summary: "List the overrides that name no org, ordered by id",
-	}, readAccess), s.listGeneralOverrides)
+		OperationID: "list-all-overrides", Method: http.MethodGet, Path: generalOverridesPath, Tags: tags,
+		Summary: "List the overrides of all orgs, and those that name no org, ordered by id",
+	}, readAccess), s.listAllOverrides)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "create-general-override", Method: http.MethodPost, Path: generalOverridesPath, Tags: tags,
 		Summary: "Create an override for the requests of all orgs: of a credential, an address or a network, " +
@@ -32,13 +32,22 @@ func (s *Server) registerGeneralOverrides() {
 		Summary: "Get an override that names no org", Responses: notModified(), Errors: []int{http.StatusNotFound},
 	}, readAccess), s.getGeneralOverride)
 	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "put-general-override", Method: http.MethodPut, Path: generalOverridePath, Tags: tags,
+		Summary: "Change an override that names no org in place", Description: putOverrideDescription,
+		Errors: putOverrideErrors,
+	}, writeAccess), s.putGeneralOverride)
+	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "delete-general-override", Method: http.MethodDelete, Path: generalOverridePath, Tags: tags,
 		Summary: "End an override that names no org", Errors: []int{http.StatusNotFound},
 	}, writeAccess), s.deleteGeneralOverride)
 }
 
-type listGeneralOverridesInput struct {
+type listAllOverridesInput struct {
 	Paging
+	OfTenant
+	General    bool   `query:"general"                                                               doc:"Only those that name no org."`
+	User       string `query:"user"       maxLength:"128"`
+	Policy     string `query:"policy"     maxLength:"64"`
 	Credential string `query:"credential" maxLength:"128"`
 	IP         string `query:"ip"         maxLength:"64"`
 	Tag        string `query:"tag"        maxLength:"128"`
@@ -49,11 +58,9 @@ type listGeneralOverridesInput struct {
 	Expired    bool   `query:"expired"                                                               doc:"Include overrides that have expired and are not in the history yet."`
 }
 
-func (s *Server) listGeneralOverrides(
-	ctx context.Context, in *listGeneralOverridesInput,
-) (*listOverridesOutput, error) {
+func (s *Server) listAllOverrides(ctx context.Context, in *listAllOverridesInput) (*listOverridesOutput, error) {
 	return s.overridesPage(ctx, &in.Paging, pgstore.OverrideFilter{
-		General: true, Credential: in.Credential, IP: in.IP, Tag: in.Tag, Endpoint: in.Endpoint, Kind: in.Kind,
+		Tenant: in.tenant(), General: in.General, User: in.User, Policy: in.Policy, Credential: in.Credential, IP: in.IP, Tag: in.Tag, Endpoint: in.Endpoint, Kind: in.Kind,
 		Source: in.Source, State: in.State, NotEnded: !in.Expired && in.State == "",
 	})
 }
@@ -70,7 +77,7 @@ func (s *Server) getGeneralOverride(ctx context.Context, in *getGeneralOverrideI
 type createGeneralOverrideInput struct {
 	Once
 	Waiting
-	Body overrideBody
+	Body OverrideBody
 }
 
 func (s *Server) createGeneralOverride(

@@ -79,7 +79,7 @@ func TestOverridesOfAllOrgsAndOfOneAreApart(t *testing.T) {
 		w.want(w.as("GET", path+id, ""), http.StatusNotFound)
 		w.want(w.as("DELETE", path+id+"?reason=over", ""), http.StatusNotFound)
 	}
-	for path, id := range map[string]string{overrides: acme, generalOverrides: general} {
+	for path, id := range map[string]string{overrides: acme, generalOverrides + "?general=true": general} {
 		list := read[control.Page[control.Override]](w, w.want(w.as("GET", path, ""), http.StatusOK)).Items
 		if len(list) != 1 || fmt.Sprint("/", list[0].ID) != id {
 			t.Errorf("%s lists %+v, want %s alone", path, list, id)

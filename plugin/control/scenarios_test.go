@@ -50,7 +50,11 @@ var scenarios = withWebhooks(map[string]func(*contract, operation){
 		c.want(c.as("POST", overrides, samples["create-override"].body), http.StatusCreated)
 		c.check(o, c.do(o.call(admin)))
 	},
-	"list-general-overrides": func(c *contract, o operation) {
+	"put-override": func(c *contract, o operation) { changesOverride(c, o, overrides, "create-override") },
+	"put-general-override": func(c *contract, o operation) {
+		changesOverride(c, o, generalOverrides, "create-general-override")
+	},
+	"list-all-overrides": func(c *contract, o operation) {
 		c.want(c.as("POST", generalOverrides, samples["create-general-override"].body), http.StatusCreated)
 		c.check(o, c.do(o.call(viewer)))
 	},
@@ -86,6 +90,17 @@ var scenarios = withWebhooks(map[string]func(*contract, operation){
 		c.check(o, c.do(o.call(admin)))
 	},
 })
+
+// changesOverride asks for the answers of an operation that changes the override 1.
+func changesOverride(c *contract, o operation, at, create string) {
+	c.check(o, c.do(o.call(admin).with("If-Match", "*")))
+	c.want(c.as("POST", at, samples[create].body), http.StatusCreated)
+	c.check(o, c.do(o.call(admin)))
+	c.check(o, c.do(o.call(admin).with("If-Match", `"1-7"`)))
+	c.check(o, c.do(o.call(admin).with("If-Match", `"1-1"`)))
+	c.expireOverrides()
+	c.check(o, c.do(o.call(admin).with("If-Match", "*")))
+}
 
 // changesPolicy asks for the answers of an operation that changes the policy 1.
 func changesPolicy(c *contract, o operation) {

@@ -49,12 +49,12 @@ func overlapWarning(ctx context.Context, q querier, o Override) (string, error) 
 	if err != nil || len(found) == 0 {
 		return "", err
 	}
-	which := "the new one applies"
+	last := o.ID
 	if found[0].Starts.After(o.StartsAt) {
-		which = fmt.Sprint("override ", found[0].ID, " applies")
+		last = found[0].ID
 	}
-	return fmt.Sprintf("override %d changes the same at some time: while both are in force %s, because it starts later",
-		found[0].ID, which), nil
+	return fmt.Sprintf("override %d changes the same at some time: while both are in force override %d applies, because it "+
+		"starts later", found[0].ID, last), nil
 }
 
 // overlapping finds the first override of people in the place of another, but for its start, at a common time.

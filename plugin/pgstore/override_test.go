@@ -212,8 +212,8 @@ func TestOverridesOfOnePlaceMayStartAtDifferentTimes(t *testing.T) {
 		}
 	}
 	for want, o := range map[string]pgstore.Override{
-		"override 2 changes the same at some time: while both are in force override 2 applies, because it starts later":  today,
-		"override 1 changes the same at some time: while both are in force the new one applies, because it starts later": second,
+		"override 2 changes the same at some time: while both are in force override 2 applies, because it starts later": today,
+		"override 1 changes the same at some time: while both are in force override 3 applies, because it starts later": second,
 		"": over,
 	} {
 		if got, err := s.OverrideWarnings(t.Context(), nil, o); err != nil || strings.Join(got, "\n") != want {
