@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/replay"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/replay/replayhtml"
@@ -18,8 +20,8 @@ import (
 var replayCommand = &command{
 	words: "replay", args: "[LOG ...]", brief: "show whom limits would have denied, by recorded traffic",
 	about: `It decides each request of access logs with the plugin's own code, on a clock that shows the time of the
-request, and shows how often each policy would have denied each tenant. Nothing is spent, and no Kong, Redis or
-database is needed.
+request, and shows how often each policy would have denied each tenant. Nothing is spent, and no Kong or Redis is
+needed.
 
   ratelimit replay --config kong.yml --policies policies.yaml --log access.jsonl.gz --html report.html
 
@@ -50,6 +52,8 @@ type replayFlags struct {
 	policies string
 	snapshot string
 	html     string
+	active   bool
+	open     bool // the open candidate
 	most     percentFlag
 	rows     int
 }
@@ -62,6 +66,10 @@ func (c *call) replayFlags() *replayFlags {
 	c.flags.StringVar(&f.policies, "policies", "", "a `file` of policies, as of ratelimit apply, beside the configs")
 	c.flags.StringVar(&f.snapshot, "snapshot", "",
 		"read tenants, overrides and policies from this `file`, a node's snapshot; --policies replaces its policies")
+	c.flags.BoolVar(&f.active, "active", false,
+		"read tenants, overrides and policies from the database, instead of from --snapshot")
+	c.flags.BoolVar(&f.open, "candidate", false, "as --active, with the changes that the open candidate makes")
+	c.databaseFlag()
 	c.logFlags(&f.logs)
 	c.flags.Var(&f.most, "fail-if-denied-above",
 		"exit with 5 if a greater `percentage` of requests is denied, or would be outside shadow mode, such as 0.1%")
@@ -75,9 +83,22 @@ func (c *call) replayFlags() *replayFlags {
 		if f.rows < 0 {
 			return wrong("--max: %d: must be 0 or more", f.rows)
 		}
-		return nil
+		return f.checkRows()
 	})
 	return f
+}
+
+// checkRows checks which rows are put beside the configs.
+func (f *replayFlags) checkRows() error {
+	switch {
+	case f.open && f.active:
+		return wrong("use either --active or --candidate, not both")
+	case f.open && f.policies != "":
+		return wrong("use either --policies or --candidate, not both")
+	case (f.open || f.active) && f.snapshot != "":
+		return wrong("use either --snapshot or the database, not both")
+	}
+	return nil
 }
 
 // percentFlag is a percentage as a flag.
@@ -107,7 +128,7 @@ func (c *call) replay(ctx context.Context, f *replayFlags) error {
 	if err != nil {
 		return err
 	}
-	rows, err := c.replayedRows(f)
+	rows, err := c.replayedRows(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -140,27 +161,79 @@ func (c *call) replay(ctx context.Context, f *replayFlags) error {
 }
 
 // replayedRows returns the rows that replay puts beside the configs, or nil without any.
-func (c *call) replayedRows(f *replayFlags) (*policy.Snapshot, error) {
-	if f.policies == "" && f.snapshot == "" {
+func (c *call) replayedRows(ctx context.Context, f *replayFlags) (*policy.Snapshot, error) {
+	var (
+		rows policy.Rows
+		err  error
+	)
+	switch {
+	case f.active || f.open:
+		rows, err = c.databaseRows(ctx, f.open)
+	case f.snapshot != "":
+		rows, err = savedRows(f.snapshot)
+	case f.policies == "":
 		return nil, nil
 	}
-	var rows policy.Rows
-	if f.snapshot != "" {
-		var err error
-		if rows, err = savedRows(f.snapshot); err != nil {
-			return nil, err
-		}
+	if err == nil && f.policies != "" {
+		err = c.replacePolicies(f.policies, &rows)
 	}
-	if f.policies != "" {
-		if err := c.replacePolicies(f.policies, &rows); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, err
 	}
 	snapshot, faults := policy.NewSnapshot(rows, nil)
 	for _, fault := range faults {
 		c.warn("a row is left out: %v", fault)
 	}
 	return snapshot, nil
+}
+
+// databaseRows returns the active rows of the database, with the changes of the open candidate if they are wanted.
+func (c *call) databaseRows(ctx context.Context, candidate bool) (policy.Rows, error) {
+	store, closeStore, err := c.open(ctx)
+	if err != nil {
+		return policy.Rows{}, err
+	}
+	defer closeStore()
+	rows, err := allRows(ctx, store)
+	if err != nil || !candidate {
+		return rows, err
+	}
+	d, err := store.CandidateDiff(ctx, "")
+	if err != nil {
+		return rows, err
+	}
+	if !d.Moved.Empty() {
+		c.warn("the active policies have moved since the base of candidate %s: its changes are replayed on them as they are",
+			d.Candidate.Name)
+	}
+	rows.Policies = changedPolicies(rows.Policies, &d.Diff)
+	return rows, nil
+}
+
+// changedPolicies returns policies after a diff.
+func changedPolicies(rows []policy.PolicyRow, d *pgstore.Diff) []policy.PolicyRow {
+	gone, added := map[pgstore.PolicyKey]bool{}, slices.Clone(d.Create)
+	for _, p := range d.Delete {
+		gone[p.Key()] = true
+	}
+	for _, r := range d.Update {
+		gone[r.Before.Key()] = true
+		added = append(added, r.After)
+	}
+	id, kept := int64(0), []policy.PolicyRow{}
+	for _, row := range rows {
+		id = max(id, row.ID)
+		p := pgstore.Policy{Policy: row.Policy}
+		if !gone[p.Key()] {
+			kept = append(kept, row)
+		}
+	}
+	for _, p := range added {
+		id++
+		p.Namespace = p.Key().Namespace
+		kept = append(kept, policy.PolicyRow{ID: id, Policy: p.Policy})
+	}
+	return kept
 }
 
 // replacePolicies replaces the policies of a namespace by those in a document, as apply does.
