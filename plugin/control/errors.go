@@ -51,6 +51,7 @@ func (s *Server) readError(action string, err error) error { return s.storeError
 func (s *Server) storeError(action, effect string, err error) error {
 	var (
 		missing  *pgstore.NotFoundError
+		moved    *pgstore.MovedError
 		conflict *pgstore.ConflictError
 		value    *pgstore.InvalidError
 		reused   *pgstore.KeyReusedError
@@ -73,6 +74,8 @@ func (s *Server) storeError(action, effect string, err error) error {
 		)
 	case errors.As(err, &missing):
 		return huma.Error404NotFound(missing.Error())
+	case errors.As(err, &moved):
+		return huma.NewError(http.StatusConflict, moved.Error(), movedPolicies(moved.Diff)...)
 	case errors.As(err, &conflict):
 		return huma.NewError(http.StatusConflict, conflict.Error())
 	case errors.As(err, &value):
@@ -99,3 +102,25 @@ func (s *Server) storeError(action, effect string, err error) error {
 	s.Log.Log(context.Background(), level, "database query failed", "action", action, "error", err)
 	return huma.Error503ServiceUnavailable(action + ": the database query failed" + effect)
 }
+
+// movedPolicies returns the first policies of a difference as details of an error, each with its values.
+func movedPolicies(d pgstore.Diff) (details []error) {
+	add := func(p pgstore.Policy, how string, value any) {
+		if len(details) < maxMovedPolicies {
+			details = append(details, fault("policies", p.Key().String()+" "+how, value))
+		}
+	}
+	for _, p := range d.Create {
+		add(p, "is new", p)
+	}
+	for _, r := range d.Update {
+		add(r.Before, "has changed", r)
+	}
+	for _, p := range d.Delete {
+		add(p, "is deleted", p)
+	}
+	return details
+}
+
+// maxMovedPolicies bounds the details of such an error.
+const maxMovedPolicies = 100

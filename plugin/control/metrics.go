@@ -44,12 +44,13 @@ const (
 
 // Kinds of writes.
 const (
-	policyWrites   = "policy"
-	overrideWrites = "override"
-	orgWrites      = "org"
-	resetWrites    = "reset"
-	nodeWrites     = "node"
-	webhookWrites  = "webhook"
+	policyWrites    = "policy"
+	candidateWrites = "candidate"
+	overrideWrites  = "override"
+	orgWrites       = "org"
+	resetWrites     = "reset"
+	nodeWrites      = "node"
+	webhookWrites   = "webhook"
 )
 
 // newMetrics returns the metrics, registered unless the registerer is nil.

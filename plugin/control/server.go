@@ -129,6 +129,7 @@ func New(o Options) (*Server, error) {
 	s.api.UseMiddleware(s.authenticate, s.rejectAmbiguous)
 	s.registerPolicies()
 	describeFields(s.api.OpenAPI().Components.Schemas.Map()["Policy"], schema.PolicyFields())
+	s.registerCandidates()
 	s.registerOverrides()
 	s.registerWebhooks()
 	s.registerOrgs()
