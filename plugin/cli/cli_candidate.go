@@ -66,6 +66,7 @@ var candidateCommands = []*command{
 			})
 		},
 	},
+	candidateReport,
 	candidateAssign,
 	candidatePromote,
 	{

@@ -53,8 +53,8 @@ func (x *terminal) call(args ...string) int {
 
 // TestTranscripts plays the files of testdata/ratelimit: each calls the program on a database of its own, line by line.
 // "$ ratelimit …" is a call, "% node NAME VERSION" the report of a node, which enforces that version, "% silent NAME"
-// makes its last report an hour old, "% snapshot" has a node save its rows as DIR/policies.snapshot, "% reset
-// TENANT POLICIES" records a reset by the REST API, "% redis" starts a Redis, with the config that names it as
+// makes its last report an hour old, "% counts NAME" has a node report counts of a candidate, "% snapshot" has a node
+// save its rows as DIR/policies.snapshot, "% reset TENANT POLICIES" records a reset by the REST API, "% redis" starts a Redis, with the config that names it as
 // DIR/buckets.yml, and "% spend TENANT ADDRESS COST" spends from the buckets of requests without a user.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/ratelimit/*.transcript")
@@ -89,6 +89,8 @@ func play(t *testing.T, file string, server *pgtest.Server) {
 			x.output.WriteString("\n")
 		case strings.HasPrefix(line, "% node "):
 			x.report(dsn, strings.Fields(line)[2:])
+		case strings.HasPrefix(line, "% counts "):
+			x.count(dsn, strings.Fields(line)[2])
 		case strings.HasPrefix(line, "% silent "):
 			x.silence(dsn, strings.Fields(line)[2])
 		case strings.HasPrefix(line, "% reset "):
@@ -135,6 +137,22 @@ func (x *terminal) spend(file string, words []string) {
 		User:   identity.Name{Kind: identity.IP, ID: words[1]},
 		IP:     words[1], Method: "GET", Path: "/",
 	}, cost)
+}
+
+// count reports what a node has counted beside the active policies under a candidate, for two hours.
+func (x *terminal) count(dsn, candidate string) {
+	x.t.Helper()
+	_, err := pgtest.Pool(x.t, dsn).Exec(x.t.Context(), `SELECT rate_limiter.report_candidate('n1', $1, 1, '2 hours', '[
+		{"tenant": "acme", "endpoint": "search", "policy": "", "requests": 2000, "active_only": 0, "candidate_only": 30,
+			"both": 5},
+		{"tenant": "acme", "endpoint": "search", "policy": "daily", "requests": 2000, "active_only": 0, "candidate_only": 30,
+			"both": 5, "examples": [{"at": "2026-11-22T10:00:00Z", "denied_by": "candidate",
+			"active": "daily: 1000 per 86400 s", "candidate": "daily: 400 per 86400 s"}]},
+		{"tenant": "globex", "endpoint": "search", "policy": "", "requests": 1000, "active_only": 2, "candidate_only": 0,
+			"both": 0}]')`, candidate)
+	if err != nil {
+		x.t.Fatalf("report counts: %v", err)
+	}
 }
 
 // silence makes the last report of a node an hour old.
@@ -214,6 +232,8 @@ var (
 	aMessage  = regexp.MustCompile(`msg_[A-Za-z0-9_-]{24}`)
 	aSpread   = regexp.MustCompile(`"(spread|waited)_ms": \d+`)
 
+	aShareSeen = regexp.MustCompile(`(?m)^(\w+ +\d+ s +)\d+ %$`) // of a window, by a candidate
+
 	// The lists of migrations, so that a new migration changes no transcript.
 	appliedFiles = regexp.MustCompile(`(?m)(^applied \d{5}_\w+\.sql\n)+`)
 	doneFiles    = regexp.MustCompile(`(?m)(^\d{5}_\w+\.sql +YYYY-MM-DDThh:mm:ssZ\n)+`)
@@ -229,6 +249,7 @@ func masked(text string) string {
 	text = aMessage.ReplaceAllString(text, "msg_(id)")
 	text = aTime.ReplaceAllString(text, "YYYY-MM-DDThh:mm:ssZ")
 	text = aDuration.ReplaceAllString(text, "(a moment)")
+	text = aShareSeen.ReplaceAllString(text, "${1}N %")
 	text = appliedFiles.ReplaceAllString(text, "applied (migrations)\n")
 	text = doneFiles.ReplaceAllString(text, "(migrations)  YYYY-MM-DDThh:mm:ssZ\n")
 	text = pendingFiles.ReplaceAllString(text, "(migrations)  -\n")

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 
@@ -103,21 +104,21 @@ func (s *Server) storeError(action, effect string, err error) error {
 	return huma.Error503ServiceUnavailable(action + ": the database query failed" + effect)
 }
 
-// movedPolicies returns the first policies of a difference as details of an error, each with its values.
+// movedPolicies returns the first policies of a difference as details of an error.
 func movedPolicies(d pgstore.Diff) (details []error) {
-	add := func(p pgstore.Policy, how string, value any) {
-		if len(details) < maxMovedPolicies {
-			details = append(details, fault("policies", p.Key().String()+" "+how, value))
+	add := func(p pgstore.Policy, how string) {
+		if n := len(details); n < maxMovedPolicies {
+			details = append(details, fault(fmt.Sprintf("policies[%d]", n), p.Key().String()+" "+how, nil))
 		}
 	}
 	for _, p := range d.Create {
-		add(p, "is new", p)
+		add(p, "is new")
 	}
 	for _, r := range d.Update {
-		add(r.Before, "has changed", r)
+		add(r.Before, "has changed: "+r.String())
 	}
 	for _, p := range d.Delete {
-		add(p, "is deleted", p)
+		add(p, "is deleted")
 	}
 	return details
 }

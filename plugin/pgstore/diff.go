@@ -1,6 +1,12 @@
 package pgstore
 
-import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
 
 // Diff holds the changes from one set of policies to another.
 type Diff struct {
@@ -14,6 +20,19 @@ type Diff struct {
 type Rewrite struct {
 	Before Policy `json:"before"`
 	After  Policy `json:"after"`
+}
+
+// String names the fields that change, with their values as JSON: limit: 1000 → 500.
+func (r Rewrite) String() string {
+	var changes []string
+	for _, f := range schema.PolicyFields() {
+		before, errBefore := json.Marshal(f.In(&r.Before.Policy))
+		after, errAfter := json.Marshal(f.In(&r.After.Policy))
+		if errBefore == nil && errAfter == nil && string(before) != string(after) {
+			changes = append(changes, fmt.Sprintf("%s: %s → %s", f.Name, before, after))
+		}
+	}
+	return strings.Join(changes, ", ")
 }
 
 // Empty reports whether the two sets are equal.
