@@ -214,7 +214,7 @@ func (o Override) subjectFaults() []Fault {
 func (o Override) reachFaults() []Fault {
 	var faults []Fault
 	for _, f := range [...]Fault{
-		{"ip", o.addressProblem()},
+		{"ip", addressProblem(o.IP)},
 		{"tag", tagProblem(o.Tag)},
 		{"endpoint", methodProblem(o.Endpoint)},
 	} {

@@ -48,12 +48,11 @@ func networkProblem(network netip.Prefix) string {
 	return ""
 }
 
-// addressProblem returns why an override of an address or a network applies to no client, or "". It ignores texts that
-// are neither.
-func (o Override) addressProblem() string {
-	network, err := netip.ParsePrefix(o.IP)
+// addressProblem returns why no client has an address, or one of a network, or "". It ignores texts that are neither.
+func addressProblem(text string) string {
+	network, err := netip.ParsePrefix(text)
 	if err != nil {
-		address, err := netip.ParseAddr(o.IP)
+		address, err := netip.ParseAddr(text)
 		if err != nil {
 			return ""
 		}

@@ -185,21 +185,8 @@ func (p Policy) Faults(checks ...func(Policy) error) []Fault {
 	return policyModel().faults(p, append([]func(Policy) error{Policy.semanticFaults}, checks...)...)
 }
 
-// Problems of the tier and the tenant of a policy.
-const (
-	noTarget   = "is required unless tenant is given: a policy applies to either a tier or a tenant"
-	twoTargets = "must be left out beside tier: a policy applies to either a tier or a tenant"
-)
-
 func (p Policy) semanticFaults() error {
-	faults := locatedLimit{Limit: p.Limit}.faults()
-	switch {
-	case p.Tier == "" && p.Tenant == "":
-		faults = append(faults, Fault{"tier", noTarget})
-	case p.Tier != "" && p.Tenant != "":
-		faults = append(faults, Fault{"tenant", twoTargets})
-	}
-	return asError(faults)
+	return asError(append(locatedLimit{Limit: p.Limit}.faults(), p.TargetFaults()...))
 }
 
 // asError returns faults as an error; none is nil.

@@ -85,6 +85,23 @@ func (s Scope) Shared() bool { return s == Endpoint || s == Global }
 // ofTenant reports whether the buckets of the scope belong to one tenant.
 func (s Scope) ofTenant() bool { return !s.Shared() && s != IP }
 
+// match selects what a policy applies to.
+type match uint8
+
+// The matches. The zero value is that of the config's limits: of a tier, or else of all requests.
+const (
+	byTier match = iota
+	forTenant
+	forUser
+	forCredential
+	forNetwork
+	forAnonymous
+	forAll
+	matches
+)
+
+var matchNames = [matches]string{"global", "tenant", "user", "credential", "ip", "anonymous", "global"}
+
 // Policy holds a named, compiled limit and what it applies to. It is immutable. The fields that ResolveAt reads come
 // before Limit: they share a cache line.
 type Policy struct {
@@ -97,6 +114,9 @@ type Policy struct {
 	Accuracy Accuracy
 	Cost     int64 // tokens that a request costs here; -1: the cost of the request
 	Row      int64 // id of the database row; 0 for a policy of the config
+
+	match   match  // what it applies to
+	subject string // the user, credential or network that a row is for; "" for others
 
 	Settle *settle.Rule // charges what a request really used; nil: it costs what it reserves
 	Fair   *Fair        // divides the bucket among tenants; nil: who comes first is served first
@@ -112,6 +132,18 @@ type Policy struct {
 // Quota returns the policy as an item of the IETF RateLimit-Policy field, or "" where the field has no unit for what
 // the policy counts.
 func (p *Policy) Quota() string { return p.quota }
+
+// Match returns what the policy applies to: the list of the config that has it, or what a row is for. It omits the names
+// of tenants, users and credentials.
+func (p *Policy) Match() string {
+	switch {
+	case p.match == forNetwork:
+		return "ip " + p.subject
+	case p.match == byTier && p.Tier != "":
+		return "tier " + p.Tier
+	}
+	return matchNames[p.match]
+}
 
 // Describe returns the policy's limit in words, for logs.
 func (p *Policy) Describe() string {
@@ -160,7 +192,7 @@ const (
 	ByTenant   Group = iota + 1 // GroupID is the tenant
 	ByIP                        // GroupID is the address, or the /64 of an IPv6 address
 	ByEndpoint                  // GroupID is the endpoint
-	ByAll                       // GroupID is ""
+	ByAll                       // GroupID is "", or a network whose requests count together
 )
 
 // Kind names the kind of subject within a group.

@@ -140,6 +140,9 @@ func (b *builder) ownedShard(i int) *shard {
 			tenants:  maps.Clone(s.tenants),
 			subjects: maps.Clone(s.subjects),
 			networks: maps.Clone(s.networks),
+
+			subjectRows: maps.Clone(s.subjectRows),
+			networkRows: maps.Clone(s.networkRows),
 		}
 	}
 	b.owned[i] = true
@@ -217,40 +220,66 @@ func (b *builder) putPolicy(in PolicyRow) {
 		r = last
 	}
 	b.snapshot.policies.insert(r, b.fresh)
-	s := b.countRow(r, 1)
-	if r.tenant == "" {
-		s.tiers = maps.Clone(s.tiers)
-		s.tiers[r.Tier] = insertRow(s.tiers[r.Tier], r)
-		b.snapshot.namespaces[r.namespace] = s
-		return
-	}
-	b.editTenant(r.tenant, func(a *tenantRows) { a.policies = insertRow(a.policies, r) })
+	b.countRow(r, 1)
+	b.editRows(r, func(list []*row) []*row { return insertRow(list, r) })
 }
 
 func (b *builder) dropPolicy(r *row) {
 	b.snapshot.endpoints.release(r.Endpoint)
 	b.snapshot.policies.remove(r.Row)
-	s := b.countRow(r, -1)
-	if r.tenant != "" {
-		b.editTenant(r.tenant, func(a *tenantRows) { a.policies = removed(a.policies, r) })
-		return
-	}
-	s.tiers = maps.Clone(s.tiers)
-	if s.tiers[r.Tier] = removed(s.tiers[r.Tier], r); len(s.tiers[r.Tier]) == 0 {
-		delete(s.tiers, r.Tier)
-	}
-	b.snapshot.namespaces[r.namespace] = s
+	b.countRow(r, -1)
+	b.editRows(r, func(list []*row) []*row { return removed(list, r) })
 }
 
-// countRow counts a row n times in its namespace, and returns the rows of that namespace.
-func (b *builder) countRow(r *row, n int) namespaceRows {
+// countRow counts a row n times by what it applies to, and what it needs in its namespace.
+func (b *builder) countRow(r *row, n int) {
+	b.snapshot.matches[r.match] += n
 	s, ok := b.snapshot.namespaces[r.namespace]
 	if !ok {
 		s.tiers = map[string][]*row{}
 	}
-	s.needs.addPolicy(&r.Policy, n)
+	s.needs.addRow(r, n)
 	b.snapshot.namespaces[r.namespace] = s
-	return s
+	if r.match == forNetwork {
+		b.snapshot.rowSizes = countSize(b.snapshot.rowSizes, r.network(), n)
+	}
+}
+
+// editRows edits the list in which r is looked up.
+func (b *builder) editRows(r *row, edit func([]*row) []*row) {
+	switch r.match {
+	case forTenant:
+		b.editTenant(r.tenant, func(a *tenantRows) { a.policies = edit(a.policies) })
+	case forUser, forCredential:
+		key := r.key()
+		shard := b.ownedShard(key.shard())
+		shard.subjectRows = editedList(shard.subjectRows, key, edit)
+	case forNetwork:
+		shard := b.ownedShard(networkShard(r.network()))
+		shard.networkRows = editedList(shard.networkRows, r.network(), edit)
+	default:
+		s := b.snapshot.namespaces[r.namespace]
+		switch r.match {
+		case forAnonymous:
+			s.anonymous = edit(s.anonymous)
+		case forAll:
+			s.all = edit(s.all)
+		default:
+			s.tiers = editedList(maps.Clone(s.tiers), r.Tier, edit)
+		}
+		b.snapshot.namespaces[r.namespace] = s
+	}
+}
+
+// editedList returns lists with that of a key edited. An empty one is dropped.
+func editedList[K comparable](lists map[K][]*row, key K, edit func([]*row) []*row) map[K][]*row {
+	if lists == nil {
+		lists = map[K][]*row{}
+	}
+	if lists[key] = edit(lists[key]); len(lists[key]) == 0 {
+		delete(lists, key)
+	}
+	return lists
 }
 
 // acquireEndpoint counts a use of the endpoint of a row's last good value, and reports whether it is compatible with
@@ -315,7 +344,7 @@ func (b *builder) editTarget(o *override, n int, edit func([]*override) []*overr
 		if err != nil {
 			return // unreachable: compileOverride has parsed it
 		}
-		b.countNetwork(prefix, n)
+		b.snapshot.networkSizes = countSize(b.snapshot.networkSizes, prefix, n)
 		networks := b.ownedShard(networkShard(prefix)).networks
 		if networks[prefix] = edit(networks[prefix]); len(networks[prefix]) == 0 {
 			delete(networks, prefix)
@@ -329,18 +358,21 @@ func (b *builder) editTarget(o *override, n int, edit func([]*override) []*overr
 	}
 }
 
-// countNetwork counts n overrides for the size of a network.
-func (b *builder) countNetwork(network netip.Prefix, n int) {
+// countSize returns sizes with n more rows of the size of a network, the narrowest networks first.
+func countSize(sizes []networkSize, network netip.Prefix, n int) []networkSize {
 	s := networkSize{bits: network.Bits(), is4: network.Addr().Is4()}
-	sizes := slices.Clone(b.snapshot.networkSizes)
+	sizes = slices.Clone(sizes)
 	i := slices.IndexFunc(sizes, func(other networkSize) bool { return other.bits == s.bits && other.is4 == s.is4 })
 	if i < 0 {
-		i, sizes = len(sizes), append(sizes, s)
+		for i = 0; i < len(sizes) && sizes[i].bits > s.bits; {
+			i++
+		}
+		sizes = slices.Insert(sizes, i, s)
 	}
 	if sizes[i].n += n; sizes[i].n == 0 {
 		sizes = slices.Delete(sizes, i, i+1)
 	}
-	b.snapshot.networkSizes = sizes
+	return sizes
 }
 
 // subject returns the key under which an override of a user, a credential, a tag, or an endpoint of all tenants is
@@ -354,6 +386,23 @@ func (o *override) subject() subject {
 	default:
 		return subject{onUser, o.tenant, o.targetName}
 	}
+}
+
+// key returns the key under which the policy of a user or a credential is looked up.
+func (r *row) key() subject {
+	if r.match == forUser {
+		return subject{onUser, r.tenant, r.subject}
+	}
+	return subject{onCredential, "", r.subject}
+}
+
+// network returns the network that the row is for.
+func (r *row) network() netip.Prefix {
+	prefix, err := network(r.subject)
+	if err != nil {
+		panic("policy: a row that was compiled has no network: " + err.Error()) // compileRow has parsed it
+	}
+	return prefix
 }
 
 // insertRow returns a copy of a list with r inserted. The list is sorted by namespace and name, the younger row first.

@@ -28,12 +28,7 @@ type CandidateRow struct {
 
 // key returns the key of the row in words.
 func (r *CandidateRow) key() string {
-	text := r.Namespace + ": " + r.Name
-	if r.Tenant != "" {
-		text += " of tenant " + r.Tenant
-	} else {
-		text += " of tier " + r.Tier
-	}
+	text := r.Namespace + ": " + r.Name + " of " + r.Target()
 	if r.Endpoint != "" {
 		text += " at " + r.Endpoint
 	}
@@ -124,20 +119,37 @@ func (s *Snapshot) CandidateSet() *CandidateSet {
 // policyLike returns the active policy with the key of another one: what it applies to, and its name. Endpoints that
 // differ in the names of parameters are the same.
 func (s *Snapshot) policyLike(p *schema.Policy) *row {
-	list := s.namespaces[p.Namespace].tiers[p.Tier]
-	if p.Tenant != "" {
-		list = nil
-		if rows := s.tenant(p.Tenant); rows != nil {
-			list = rows.policies
-		}
-	}
 	endpoint := canonicalEndpoint(p.Endpoint)
-	for _, r := range list {
+	for _, r := range s.rowsBeside(p) {
 		if r.namespace == p.Namespace && r.Name == p.Name && canonicalEndpoint(r.Endpoint) == endpoint {
 			return r
 		}
 	}
 	return nil
+}
+
+// rowsBeside returns the rows that apply to the same as a policy, in all namespaces if others may have it too.
+func (s *Snapshot) rowsBeside(p *schema.Policy) []*row {
+	in := PolicyRow{Policy: *p}
+	switch matched, name := in.match(); matched {
+	case forTenant:
+		if rows := s.tenant(p.Tenant); rows != nil {
+			return rows.policies
+		}
+		return nil
+	case forUser:
+		return s.rowsOf(subject{onUser, p.Tenant, name})
+	case forCredential:
+		return s.rowsOf(subject{onCredential, "", name})
+	case forNetwork:
+		return s.rowsOfNetwork(name)
+	case forAnonymous:
+		return s.namespaces[p.Namespace].anonymous
+	case forAll:
+		return s.namespaces[p.Namespace].all
+	default:
+		return s.namespaces[p.Namespace].tiers[p.Tier]
+	}
 }
 
 // canonicalEndpoint returns a pattern without the names of its parameters.

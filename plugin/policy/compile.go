@@ -20,7 +20,7 @@ type row struct {
 	namespace                         string
 	ownMode, ownFailMode, ownAccuracy bool // false: the config's
 	Policy
-	tenant   string // "": it is Policy.Tier's
+	tenant   string // "": it is for no tenant
 	variants atomic.Pointer[[]*Policy]
 }
 
@@ -75,6 +75,18 @@ func (r *row) normalized() PolicyRow {
 			},
 		},
 	}
+	switch r.match {
+	case forUser:
+		out.User = r.subject
+	case forCredential:
+		out.Credential = r.subject
+	case forNetwork:
+		out.IP = r.subject
+	case forAnonymous:
+		out.For = schema.ForAnonymous
+	case forAll:
+		out.For = schema.ForAll
+	}
 	if isBucket(spec.Algorithm) {
 		out.Limit.Burst = spec.Burst
 	}
@@ -125,6 +137,7 @@ var (
 	modes          = policyField("mode").OneOf
 	failModes      = policyField("fail_mode").OneOf
 	accuracies     = policyField("accuracy").OneOf
+	audiences      = policyField("for").OneOf
 
 	maxFactor = schema.FieldNamed(schema.OverrideFields(), "factor").Max // thousandths
 	sources   = schema.FieldNamed(schema.OverrideFields(), "source").OneOf
@@ -239,6 +252,9 @@ func compileRow(in PolicyRow) (r *row, faults []Fault) {
 		return nil, in.faults()
 	}
 	p.Tier, p.Row, p.PublicNote = in.Tier, in.ID, in.PublicNote
+	if p.match, p.subject = in.match(); p.match == forNetwork {
+		p.subject = canonicalNetwork(p.subject)
+	}
 	return &row{
 		Policy: p, namespace: in.Namespace, tenant: in.Tenant,
 		ownMode: in.Limit.Mode != "", ownFailMode: in.Limit.FailMode != "", ownAccuracy: in.Limit.Accuracy != "",
@@ -250,11 +266,20 @@ func compileRow(in PolicyRow) (r *row, faults []Fault) {
 func (in PolicyRow) valid(p Policy) bool {
 	l := in.Limit
 	return isName(in.Namespace) && isName(l.Name) && len(in.Tier) <= maxName && len(in.Tenant) <= maxPart &&
-		(in.Tier == "") != (in.Tenant == "") &&
+		in.hasTarget() &&
 		isAmong(modes, l.Mode) && isAmong(failModes, l.FailMode) && isAmong(accuracies, l.Accuracy) &&
 		isNote(in.PublicNote) && isNote(l.Description) && len(l.Description) <= maxDescription &&
 		(l.Settle == nil || p.settles(l)) && (l.Fair == nil || p.divides(l)) &&
 		(l.Cost == nil || *l.Cost >= 0 && *l.Cost <= maxCost && (l.SoftOnly || p.Cost <= p.Limit.Capacity()))
+}
+
+// hasTarget reports whether what the row applies to can be looked up. Most rows are for a tier or a tenant alone.
+func (in *PolicyRow) hasTarget() bool {
+	if in.User+in.Credential+in.IP+in.For == "" {
+		return (in.Tier == "") != (in.Tenant == "")
+	}
+	return len(in.User) <= maxPart && len(in.Credential) <= maxPart && isAddress(in.IP) &&
+		isAmong(audiences, in.For) && len(in.TargetFaults()) == 0
 }
 
 // isAmong reports whether value is one of an enum's, or absent.
@@ -292,6 +317,15 @@ func network(text string) (netip.Prefix, error) {
 		return addr.Prefix(32)
 	}
 	return addr.Prefix(64)
+}
+
+// canonicalNetwork returns the one spelling of an address or a network, which must be valid.
+func canonicalNetwork(text string) string {
+	prefix, err := network(text)
+	if err != nil {
+		return text
+	}
+	return networkText(prefix)
 }
 
 // networkText formats a network: a single IPv4 address has no length.

@@ -33,6 +33,9 @@ func fromConfig(config schema.Config, forCallers bool) (*Plan, error) {
 	c.compileTiers()
 	if len(config.Anonymous.Limits) > 0 {
 		c.plan.anonymous = c.compileLimits("anonymous.limits", "", config.Anonymous.Limits)
+		for _, p := range c.plan.anonymous {
+			p.match = forAnonymous
+		}
 	}
 	c.plan.global = c.compileLimits("global.limits", "", config.Global.Limits)
 	c.compileExemptions()

@@ -45,7 +45,7 @@ type ExplainedPolicy struct {
 	Name     string `json:"policy"`
 	Source   string `json:"source"`              // row or config
 	ID       int64  `json:"policy_id,omitempty"` // of a row
-	Match    string `json:"match"`               // tenant, tier <name>, anonymous or global
+	Match    string `json:"match"`               // user, credential, ip <network>, tenant, tier <name>, anonymous or global
 	Endpoint string `json:"endpoint,omitempty"`
 	Scope    Scope  `json:"-"`
 	Limit    string `json:"limit"` // in words
@@ -140,31 +140,54 @@ func (p *Plan) tierFrom(rows *tenantRows, id *identity.Identity) string {
 	return "default"
 }
 
-// explainPolicies lists the candidates in the order in which ResolveAt considers them.
+// explainPolicies lists the candidates in the order in which ResolveAt considers them, but for the config's: those of a
+// list stand behind the rows that go before them.
 func (e *explainer) explainPolicies(rows *tenantRows) {
-	s, kind := e.plan, e.id.Tenant.Kind
+	p, kind := e.plan, e.id.Tenant.Kind
+	tier := ""
+	if p.hasTierOf(e.id) {
+		tier = p.tierOf(rows, e.id)
+	}
+	if p.snapshot != nil {
+		e.explainSubjects()
+	}
+	if rows != nil {
+		e.explainRows(rows.policies)
+	}
+	if kind == identity.IP {
+		e.explainRows(p.rows.anonymous)
+	}
+	e.explainRows(p.rows.tiers[tier])
 	switch {
 	case kind == identity.Unidentified:
-	case kind != identity.Tenant && s.anonymous != nil:
-		e.explainConfig(s.anonymous, "anonymous")
+	case kind != identity.Tenant && p.anonymous != nil:
+		e.explainConfig(p.anonymous)
 	default:
-		if rows != nil {
-			e.explainRows(rows.policies, "tenant")
-		}
-		tier := s.tierOf(rows, e.id)
-		e.explainRows(s.rows.tiers[tier], "tier "+tier)
-		e.explainConfig(s.tiers[tier], "tier "+tier)
+		e.explainConfig(p.tiers[tier])
 	}
-	e.explainConfig(s.global, "global")
+	e.explainRows(p.rows.all)
+	e.explainConfig(p.global)
 }
 
-func (e *explainer) explainRows(list []*row, match string) {
+// explainSubjects lists the rows of the request's user, credential and networks.
+func (e *explainer) explainSubjects() {
+	s, id := e.plan.snapshot, e.id
+	if id.Tenant.Kind == identity.Tenant && id.User.Kind == identity.User {
+		e.explainRows(s.rowsOf(subject{onUser, id.Tenant.ID, id.User.ID}))
+	}
+	e.explainRows(s.rowsOf(subject{onCredential, "", id.Credential}))
+	for list := range s.rowsAround(id) {
+		e.explainRows(list)
+	}
+}
+
+func (e *explainer) explainRows(list []*row) {
 	for _, r := range list {
 		if r.namespace != e.plan.namespace {
 			continue
 		}
 		x := ExplainedPolicy{
-			Name: r.Name, Source: "row", ID: r.Row, Match: match,
+			Name: r.Name, Source: "row", ID: r.Row, Match: r.Match(),
 			Endpoint: r.Endpoint, Scope: r.Scope, Limit: r.Describe(),
 		}
 		if _, ok := e.plan.snapshot.rank(r.Endpoint, e.resolution); !ok {
@@ -176,11 +199,11 @@ func (e *explainer) explainRows(list []*row, match string) {
 	}
 }
 
-func (e *explainer) explainConfig(list []*Policy, match string) {
+func (e *explainer) explainConfig(list []*Policy) {
 	won := ""
 	for _, p := range list {
 		x := ExplainedPolicy{
-			Name: p.Name, Source: "config", Match: match,
+			Name: p.Name, Source: "config", Match: p.Match(),
 			Endpoint: p.Endpoint, Scope: p.Scope, Limit: p.Describe(),
 		}
 		switch {

@@ -20,6 +20,7 @@ func compiles(p schema.Policy) error {
 		c.fault("", err)
 	}
 	c.checkPattern(p.Endpoint)
+	checkAddress(&c, policyField("ip"), p.IP)
 	return c.err()
 }
 
@@ -29,10 +30,7 @@ func OverrideFaults(o schema.Override) []schema.Fault { return o.Faults(override
 // overrideCompiles returns why an override cannot be applied, as schema.Faults.
 func overrideCompiles(o schema.Override) error {
 	var c compiler
-	if !isAddress(o.IP) {
-		must := schema.FieldNamed(schema.OverrideFields(), "ip").Must()
-		c.fault("ip", fmt.Errorf("%s, got %q", must, docpath.Shorten(o.IP)))
-	}
+	checkAddress(&c, schema.FieldNamed(schema.OverrideFields(), "ip"), o.IP)
 	c.checkPattern(o.Endpoint)
 	if o.Kind == Exempt && !isExemptable(o.Endpoint) {
 		c.fault("endpoint", errAmbiguousPath)
@@ -43,6 +41,13 @@ func overrideCompiles(o schema.Override) error {
 		}
 	}
 	return c.err()
+}
+
+// checkAddress adds what is wrong with the address in a field.
+func checkAddress[T any](c *compiler, field *schema.Field[T], text string) {
+	if !isAddress(text) {
+		c.fault(field.Name, fmt.Errorf("%s, got %q", field.Must(), docpath.Shorten(text)))
+	}
 }
 
 // isAddress reports whether text is what the database takes as an address: one address, a network, or nothing.

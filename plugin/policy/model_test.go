@@ -3,6 +3,7 @@ package policy_test
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -77,11 +78,13 @@ func (m *model) resolve(id *identity.Identity, now limit.Micros) wanted {
 		}
 	}
 	rows := slices.DeleteFunc(slices.Clone(m.rows.Policies), func(p policy.PolicyRow) bool {
-		return place(p.Limit.Endpoint) < 0 || p.Namespace == "other" ||
-			(p.Tenant != id.Tenant.ID && (p.Tenant != "" || p.Tier != tier))
+		isHis := p.Tenant == id.Tenant.ID && (p.User == "" || p.User == id.User.ID)
+		return place(p.Limit.Endpoint) < 0 || p.Namespace == "other" || !(isHis || p.Tier != "" && p.Tier == tier ||
+			p.Credential != "" && p.Credential == id.Credential || networkBits(p.IP, id) >= 0 || p.For == schema.ForAll)
 	})
 	slices.SortFunc(rows, func(a, b policy.PolicyRow) int { // the winner comes last
-		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(place(b.Limit.Endpoint), place(a.Limit.Endpoint)),
+		return cmp.Or(cmp.Compare(specificity(a), specificity(b)), cmp.Compare(networkBits(a.IP, id), networkBits(b.IP, id)),
+			cmp.Compare(place(b.Limit.Endpoint), place(a.Limit.Endpoint)),
 			cmp.Compare(a.ID, b.ID))
 	})
 	for _, p := range rows {
@@ -104,6 +107,23 @@ func (m *model) resolve(id *identity.Identity, now limit.Micros) wanted {
 	}
 	slices.Sort(want.bounds)
 	return want
+}
+
+// specificity orders what rows are for: the larger goes before the smaller.
+func specificity(p policy.PolicyRow) int {
+	return slices.Index([]bool{
+		p.For == schema.ForAll, p.Tier != "", p.For == schema.ForAnonymous, p.Tenant != "" && p.User == "", p.IP != "",
+		p.Credential != "", p.User != "",
+	}, true)
+}
+
+// networkBits returns the length of a network around the request's address, or -1.
+func networkBits(text string, id *identity.Identity) int {
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil || !prefix.Contains(netip.MustParseAddr(id.IP)) {
+		return -1
+	}
+	return prefix.Bits()
 }
 
 func (m *model) tier(id *identity.Identity) string {
@@ -195,14 +215,17 @@ func (b *modelBound) change(overrides []policy.Override, place func(string) int)
 
 // coveredBy reports whether an override changes the bound.
 func (b *modelBound) coveredBy(o policy.Override) bool {
-	perUser, perTenant := b.scope == "user" || b.scope == "user+endpoint", b.scope != "global"
+	perUser := b.scope == "user" || b.scope == "user+endpoint"
+	perTenant := !slices.Contains([]string{"global", "endpoint", "ip"}, b.scope)
 	switch {
 	case o.Policy != "":
 		return o.Policy == b.name
 	case o.User != "":
 		return perUser && (o.Endpoint == "" || b.endpoint != "")
-	case o.Credential != "" || o.IP != "":
-		return false // the model has no limits per credential or address
+	case o.Credential != "":
+		return b.scope == "credential"
+	case o.IP != "":
+		return b.scope == "ip"
 	case o.Endpoint != "":
 		return perTenant && b.endpoint != ""
 	}

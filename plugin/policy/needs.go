@@ -17,7 +17,7 @@ type Needs struct {
 	Credential bool // some limit is counted per credential: without a credential, per address
 	Cost       bool // there is a limit that could be charged
 	SeekTenant bool // an exemption names a tenant
-	SeekUser   bool // an exemption names a user
+	SeekUser   bool // an exemption or a row names a user
 	Address    bool // an exemption names a network, or an override one of IPv6
 	Tags       bool // an exemption names a tag
 	Facts      identity.Facts
@@ -64,23 +64,35 @@ func (n *Needs) addPolicy(p *Policy) {
 
 // needCounts counts the rows by what they need: a need ends with the last row that has it.
 type needCounts struct {
-	rows, users, credentials, addresses, routes int
+	rows, tenants, users, credentials, addresses, routes int
+
+	soughtUsers, soughtCredentials int // of rows for one user or one credential
 
 	reserves map[string]int // by the header that carries reservations; it is never changed, but replaced
 }
 
-// addPolicy adds n for each thing that a policy needs.
-func (t *needCounts) addPolicy(p *Policy, n int) {
+// addRow adds n for each thing that a row needs.
+func (t *needCounts) addRow(r *row, n int) {
 	var needs Needs
-	needs.addPolicy(p)
+	needs.addPolicy(&r.Policy)
 	t.rows += n
-	if needs.User {
+	if needs.Tenant || r.match != forAll && r.match != forNetwork {
+		t.tenants += n
+	}
+	switch {
+	case r.match == forUser:
+		t.soughtUsers += n
+	case needs.User:
 		t.users += n
 	}
-	if needs.Credential {
+	switch {
+	case r.match == forCredential:
+		t.soughtCredentials += n
+	case needs.Credential:
 		t.credentials += n
 	}
-	if needs.Facts&identity.IPFact != 0 {
+	// The address of an anonymous request is read once it proves to be anonymous.
+	if r.match == forNetwork || needs.Facts&identity.IPFact != 0 && r.match != forAnonymous {
 		t.addresses += n
 	}
 	if needs.Facts&identity.RouteFact != 0 {
@@ -105,12 +117,13 @@ func (t *needCounts) addReserve(header string, n int) {
 func (s *Snapshot) Needs(namespace string) Needs {
 	uses, on := s.namespaces[namespace].needs, &s.targets
 	n := Needs{
-		Tenant:     s.tenantCount+uses.rows+s.overrides.rows > 0,
+		Tenant:     s.tenantCount+uses.tenants+s.overrides.rows > 0,
+		SeekUser:   uses.soughtUsers > 0,
 		User:       uses.users+on[onUser]+on[onUserEndpoint] > 0,
 		Credential: uses.credentials > 0,
 		Cost:       uses.rows > 0,
 	}
-	if uses.credentials+on[onCredential] > 0 {
+	if uses.credentials+uses.soughtCredentials+on[onCredential] > 0 {
 		n.Facts |= identity.CredentialFact
 	}
 	if uses.addresses+on[onIP] > 0 {

@@ -4,8 +4,9 @@
 // it: the rows of a database at one version. [Plan.ResolveAt] resolves an identity to bounds, which are policies with
 // their bucket keys:
 //
-//   - Policies with different names all apply. Of those with the same name one does: a row of the tenant before a row
-//     of its tier before the config, and within each the one with the most specific endpoint.
+//   - Policies with different names all apply. Of those with the same name one does: a row of the user, the credential,
+//     the narrowest network, the tenant, anonymous requests, the tier or all requests, in this order, before the
+//     config, and within each the one with the most specific endpoint.
 //   - Overrides change what applies to a tenant, a user, an endpoint, a credential or an address. The function precede
 //     defines which of several applies.
 //
@@ -111,10 +112,13 @@ func (p *Plan) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution)
 // bind appends the bounds of a request, whose tenant has rows (nil: none).
 func (p *Plan) bind(rows *tenantRows, id *identity.Identity, r *Resolution) {
 	cost := p.requestCost(id, r)
-	switch {
-	case p.hasTierOf(id):
+	hasTier := p.hasTierOf(id)
+	if hasTier {
 		r.Tier = p.tierOf(rows, id)
-		p.bindRows(rows, id, cost, r)
+	}
+	p.bindRows(rows, id, cost, r)
+	switch {
+	case hasTier:
 		p.bindPolicies(p.tiers[r.Tier], id, cost, r)
 	case id.Tenant.Kind != identity.Unidentified:
 		p.bindPolicies(p.anonymous, id, cost, r)
@@ -261,6 +265,9 @@ func (p *Plan) fillKey(policy *Policy, id *identity.Identity, r *Resolution, key
 	switch policy.Scope {
 	case Global:
 		key.Group = ByAll
+		if policy.match == forNetwork {
+			key.GroupID = policy.subject
+		}
 		return true
 	case IP:
 		key.Group, key.GroupID = ByIP, id.IP

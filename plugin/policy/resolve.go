@@ -47,14 +47,15 @@ func (p *Plan) foreignTiers() map[string]bool {
 
 // Faults returns one fault for each tier that rows of tenants name and that neither the config nor a row has. One of
 // its tenants is the key; the default tier applies to all of them. The problem's text does not depend on the tenants.
-// Faults also returns one for each header that rows take reservations from and that is not read.
+// Faults also returns one for each header that rows take reservations from and that is not read, and one for each
+// reason why rows apply to no request ([Plan.Unmet]).
 func (p *Plan) Faults() []Fault {
 	if p.snapshot == nil {
 		return nil
 	}
 	unknown := maps.Clone(p.snapshot.tenantsByTier)
 	maps.DeleteFunc(unknown, func(tier string, _ int) bool { return tier == "" || p.hasTier(tier) })
-	faults := p.reserveFaults()
+	faults := append(p.reserveFaults(), p.unmetFaults()...)
 	for tenant := range p.snapshot.Tenants() {
 		if len(unknown) == 0 {
 			break
@@ -229,16 +230,31 @@ func (p *Plan) tierOf(rows *tenantRows, id *identity.Identity) string {
 	return p.Tier(id.Tier)
 }
 
-// bindRows appends the bounds of the rows for a tenant and for its tier. Of rows with one name a tenant's goes before
-// a tier's, then a narrower endpoint before a wider one, then the younger before the older.
+// bindRows appends the bounds of the rows for a request. Of rows with one name that of its user goes before that of its
+// credential, then come those of its networks (the narrowest first), its tenant, anonymous requests, its tier, and all
+// requests. Of rows for the same, a narrower endpoint goes before a wider one, then the younger before the older.
 func (p *Plan) bindRows(rows *tenantRows, id *identity.Identity, cost int64, r *Resolution) {
-	if p.snapshot == nil {
+	s := p.snapshot
+	if s == nil {
 		return
+	}
+	if s.matches[forUser] > 0 && id.Tenant.Kind == identity.Tenant && id.User.Kind == identity.User {
+		p.bindRowList(s.rowsOf(subject{onUser, id.Tenant.ID, id.User.ID}), id, cost, r)
+	}
+	if s.matches[forCredential] > 0 && id.Credential != "" {
+		p.bindRowList(s.rowsOf(subject{onCredential, "", id.Credential}), id, cost, r)
+	}
+	for list := range s.rowsAround(id) {
+		p.bindRowList(list, id, cost, r)
 	}
 	if rows != nil {
 		p.bindRowList(rows.policies, id, cost, r)
 	}
+	if id.Tenant.Kind == identity.IP {
+		p.bindRowList(p.rows.anonymous, id, cost, r)
+	}
 	p.bindRowList(p.rows.tiers[r.Tier], id, cost, r)
+	p.bindRowList(p.rows.all, id, cost, r)
 }
 
 // bindRowList appends the bounds of a list of rows, in which those of one namespace and name stand together.

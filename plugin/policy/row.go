@@ -39,7 +39,7 @@ type TierRow struct {
 	Name string `json:"name"`
 }
 
-// PolicyRow is a policy that a database holds, for all tenants of a tier or for one tenant. Its key is ID.
+// PolicyRow is a policy that a database holds. Its key is ID.
 //
 // An empty Mode, FailMode and Accuracy mean those of the config under which a request is decided; an empty Algorithm is
 // token_bucket.
@@ -48,15 +48,23 @@ type PolicyRow struct { //nolint:revive // Row alone would not say of what, besi
 	schema.Policy
 }
 
-// Match returns what the row applies to, least specific first: tier, tenant, tenant+endpoint.
-func (p *PolicyRow) Match() string {
+// match returns what the row applies to, and the name of its user, credential or network.
+func (p *PolicyRow) match() (match, string) {
 	switch {
-	case p.Tenant == "":
-		return "tier"
-	case p.Limit.Endpoint == "":
-		return "tenant"
+	case p.User != "":
+		return forUser, p.User
+	case p.Tenant != "":
+		return forTenant, ""
+	case p.Credential != "":
+		return forCredential, p.Credential
+	case p.IP != "":
+		return forNetwork, p.IP
+	case p.For == schema.ForAnonymous:
+		return forAnonymous, ""
+	case p.For != "":
+		return forAll, ""
 	}
-	return "tenant+endpoint"
+	return byTier, ""
 }
 
 // The kinds of overrides.

@@ -52,9 +52,22 @@ func somePolicy(t *rapid.T, id int64) policy.PolicyRow {
 		WindowSize: rapid.Int64Range(1, 100).Draw(t, "window"),
 		Algorithm:  rapid.SampledFrom([]string{"", "fixed_window"}).Draw(t, "algorithm"),
 	}
-	if rapid.Bool().Draw(t, "for a tenant") {
+	switch rapid.SampledFrom([]string{"tier", "tenant", "user", "credential", "ip", "anonymous", "all"}).Draw(t, "for") {
+	case "tenant":
 		row.Tenant = someTenant.Draw(t, "tenant")
-	} else {
+	case "user":
+		row.Tenant, row.User, row.Scope = someTenant.Draw(t, "tenant"), someUser.Draw(t, "user"), "user"
+	case "credential":
+		row.Credential, row.Scope = rapid.SampledFrom([]string{"key", "other"}).Draw(t, "credential"), "credential"
+	case "ip":
+		networks := []string{"192.0.2.0/31", "192.0.2.0/24", "192.0.0.0/8", "198.51.100.0/24"}
+		row.IP = rapid.SampledFrom(networks).Draw(t, "network")
+		row.Scope = rapid.SampledFrom([]string{"ip", "global"}).Draw(t, "scope")
+	case "anonymous":
+		row.For, row.Scope = schema.ForAnonymous, "ip"
+	case "all":
+		row.For, row.Scope = schema.ForAll, rapid.SampledFrom([]string{"ip", "global", "endpoint"}).Draw(t, "scope")
+	default:
 		row.Tier = someTier.Draw(t, "tier")
 	}
 	return row

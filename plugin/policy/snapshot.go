@@ -30,6 +30,8 @@ type Snapshot struct {
 	namespaces    map[string]namespaceRows // by namespace
 	targets       [targets]int             // overrides by target
 	networkSizes  []networkSize            // of the networks that overrides name, each once
+	matches       [matches]int             // policies by what they apply to
+	rowSizes      []networkSize            // of the networks that policies name, each once, the narrowest first
 	endpoints     *endpointSet             // of policies and overrides
 
 	candidate *overlay // nil: no candidate is open
@@ -44,6 +46,9 @@ type shard struct {
 	tenants  map[string]*tenantRows
 	subjects map[subject][]*override
 	networks map[netip.Prefix][]*override
+
+	subjectRows map[subject][]*row      // policies of users and credentials; nil: none
+	networkRows map[netip.Prefix][]*row // policies of addresses and networks; nil: none
 }
 
 // tenantRows holds the rows of one tenant as a whole.
@@ -70,10 +75,12 @@ type networkSize struct {
 	n    int
 }
 
-// namespaceRows holds the rows of one namespace for tiers, and counts what all its rows need.
+// namespaceRows holds the rows of one namespace for tiers, anonymous requests and all requests, and counts what all its
+// rows need.
 type namespaceRows struct {
-	tiers map[string][]*row // by tier, then by name
-	needs needCounts
+	tiers          map[string][]*row // by tier, then by name
+	anonymous, all []*row            // by name
+	needs          needCounts
 }
 
 // seed spreads tenants over the shards in this process; shards have no meaning outside of it.
@@ -169,12 +176,9 @@ func (s *Snapshot) networkOverrides(network netip.Prefix) []*override {
 // found only if its network contains all addresses that are counted together with the client's, unless IPv6 addresses
 // are counted in full.
 func (s *Snapshot) addressOverrides(id *identity.Identity, found []*override) []*override {
-	if len(s.networkSizes) == 0 {
+	counted := countedNetwork(id, s.networkSizes)
+	if !counted.IsValid() {
 		return found
-	}
-	counted, err := network(id.IP)
-	if err != nil {
-		return found // a client without an address
 	}
 	whole := counted
 	if id.Address.Is6() && counted.Contains(id.Address) {
@@ -195,6 +199,59 @@ func (s *Snapshot) addressOverrides(id *identity.Identity, found []*override) []
 		}
 	}
 	return found
+}
+
+// countedNetwork returns the addresses that are counted together with a client's. It returns the zero Prefix for a
+// client without an address, and if networks of no size are looked up.
+func countedNetwork(id *identity.Identity, sizes []networkSize) netip.Prefix {
+	if len(sizes) == 0 {
+		return netip.Prefix{}
+	}
+	counted, err := network(id.IP)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	return counted
+}
+
+// rowsOf returns the policies of a user or a credential.
+func (s *Snapshot) rowsOf(whose subject) []*row {
+	if shard := s.shards[whose.shard()]; shard != nil {
+		return shard.subjectRows[whose]
+	}
+	return nil
+}
+
+// rowsOfNetwork returns the policies of exactly one address or network.
+func (s *Snapshot) rowsOfNetwork(text string) []*row {
+	prefix, err := network(text)
+	if err != nil {
+		return nil
+	}
+	if shard := s.shards[networkShard(prefix)]; shard != nil {
+		return shard.networkRows[prefix]
+	}
+	return nil
+}
+
+// rowsAround yields the policies of each network that contains all addresses that are counted together with a client's,
+// those of the narrowest network first.
+func (s *Snapshot) rowsAround(id *identity.Identity) iter.Seq[[]*row] {
+	return func(yield func([]*row) bool) {
+		counted := countedNetwork(id, s.rowSizes)
+		for _, size := range s.rowSizes {
+			if !counted.IsValid() || size.is4 != counted.Addr().Is4() || size.bits > counted.Bits() {
+				continue
+			}
+			part, err := counted.Addr().Prefix(size.bits)
+			if err != nil {
+				continue
+			}
+			if sh := s.shards[networkShard(part)]; sh != nil && !yield(sh.networkRows[part]) {
+				return
+			}
+		}
+	}
 }
 
 // hasID is a row with an id.

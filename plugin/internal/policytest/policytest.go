@@ -19,8 +19,10 @@ import (
 type Case struct {
 	Field  string         // with the fault
 	Policy map[string]any // by the names of its fields
+	Target bool           // it is not for a tier
+	List   string         // of a config: global or anonymous; empty: that of a tier
 
-	Message string // of a config with the policy as a limit of a tier
+	Message string // of a config with the policy as a limit; of its declaration, where a config cannot have it
 }
 
 // JSON returns the policy as JSON.
@@ -47,21 +49,51 @@ func Faulty(t *testing.T, file string) []Case {
 		t.Fatalf("%d cases in %s (%v)", len(cases), file, err)
 	}
 	for i := range cases {
-		good := map[string]any{"name": "daily", "tier": "gold", "scope": "tenant", "limit": 10, "window_size": 60}
+		good := map[string]any{"name": "daily", "scope": "tenant", "limit": 10, "window_size": 60}
+		if !cases[i].Target {
+			good["tier"] = "gold"
+		}
 		maps.Copy(good, cases[i].Policy)
 		maps.DeleteFunc(good, func(_ string, value any) bool { return value == nil })
 		cases[i].Policy = good
-		cases[i].Message = configMessage(t, cases[i])
+		if cases[i].Message = declaredMessage(t, cases[i]); cases[i].List != "" || !cases[i].Target {
+			cases[i].Message = configMessage(t, cases[i])
+		}
 	}
 	return cases
 }
 
-// configMessage returns the message of a config with the policy as a limit of a tier.
+// declaredMessage returns what the declaration says of the policy, or "" if it says nothing of the field.
+func declaredMessage(t *testing.T, c Case) string {
+	t.Helper()
+	var p schema.Policy
+	if json.Unmarshal([]byte(c.JSON(t)), &p) != nil {
+		return "" // a record that only its parser reads
+	}
+	for _, f := range policy.Faults(p) {
+		if f.Path == c.Field {
+			return f.Message
+		}
+	}
+	if c.Target {
+		t.Fatalf("%s has no fault at %s", c.JSON(t), c.Field)
+	}
+	return ""
+}
+
+// configMessage returns the message of a config with the policy as a limit.
 func configMessage(t *testing.T, c Case) string {
 	t.Helper()
 	limit := maps.Clone(c.Policy)
 	delete(limit, "tier")
-	raw, err := json.Marshal(map[string]any{"tiers": []any{map[string]any{"name": "gold", "limits": []any{limit}}}})
+	delete(limit, "for")
+	list, path := map[string]any{"limits": []any{limit}}, c.List+".limits[0]."+c.Field
+	config := map[string]any{c.List: list}
+	if c.List == "" {
+		list["name"], path = "gold", "tiers[0].limits[0]."+c.Field
+		config = map[string]any{"tiers": []any{list}}
+	}
+	raw, err := json.Marshal(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +104,7 @@ func configMessage(t *testing.T, c Case) string {
 	var faults schema.Faults
 	if errors.As(err, &faults) {
 		for _, f := range faults {
-			if f.Path == "tiers[0].limits[0]."+c.Field {
+			if f.Path == path {
 				return f.Message
 			}
 		}
@@ -81,16 +113,21 @@ func configMessage(t *testing.T, c Case) string {
 	return ""
 }
 
-// Full returns policies of a tenant that together have every declared field except the tier. So a test fails for an
-// interface that drops a new field.
+// Full returns policies of each target but a tier and a whole tenant that together have every other declared field. So a
+// test fails for an interface that drops a new field.
 func Full(t *testing.T) []schema.Policy {
 	t.Helper()
-	hard, soft, fair := full(t), full(t), full(t)
-	hard.SoftOnly, soft.HardThresholdPct, soft.Settle = false, 0, nil // soft_only excludes the other two
-	hard.Fair, soft.Fair, fair.SoftOnly = nil, nil, false
-	fair.Scope, fair.Limit.Limit = schema.ScopeGlobal, schema.LeastFairRate*fair.WindowSize
-	soft.Name, fair.Name = soft.Name+"-soft", fair.Name+"-fair"
-	all := []schema.Policy{hard, soft, fair}
+	ofUser, ofCredential, ofNetwork, forAll := full(t), full(t), full(t), full(t)
+	ofUser.SoftOnly, ofCredential.HardThresholdPct, ofCredential.Settle = false, 0, nil // soft_only excludes the others
+	ofUser.Fair, ofCredential.Fair, ofNetwork.Fair, ofNetwork.SoftOnly, forAll.SoftOnly = nil, nil, nil, false, false
+	ofUser.Scope, ofCredential.Scope, ofNetwork.Scope = schema.ScopeUser, schema.ScopeCredential, schema.ScopeIP
+	forAll.Scope, forAll.Limit.Limit = schema.ScopeGlobal, schema.LeastFairRate*forAll.WindowSize
+	ofUser.Credential, ofUser.IP, ofUser.For = "", "", ""
+	ofCredential.Tenant, ofCredential.User, ofCredential.IP, ofCredential.For = "", "", "", ""
+	ofNetwork.Tenant, ofNetwork.User, ofNetwork.Credential, ofNetwork.For = "", "", "", ""
+	forAll.Tenant, forAll.User, forAll.Credential, forAll.IP = "", "", "", ""
+	ofCredential.Name, ofNetwork.Name, forAll.Name = "of-credential", "of-network", "for-all"
+	all := []schema.Policy{ofUser, ofCredential, ofNetwork, forAll}
 	for _, p := range all {
 		if faults := policy.Faults(p); len(faults) > 0 {
 			t.Fatalf("a full policy is faulty: %v", faults)

@@ -1,0 +1,54 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Unmet returns why no request under the config meets a row, and the field that is the cause, or "".
+func (p *Plan) Unmet(row schema.Policy) (field, problem string) {
+	switch {
+	case row.User != "" && p.lacksUsers():
+		return "user", "the config's user_from is empty, so requests name no user: the policy applies to none"
+	case row.For == schema.ForAnonymous && !p.limitsAnonymous():
+		return "for", fmt.Sprintf("the config's on_missing_tenant is %s, so requests without a tenant have no limits of "+
+			"their own: the policy applies to none", p.config.OnMissingTenant)
+	case row.IP != "":
+		if prefix, err := network(row.IP); err == nil && !prefix.Addr().Is4() && prefix.Bits() > p.Rules.IPv6Prefix {
+			return "ip", fmt.Sprintf("the config counts all addresses of a /%d together (ipv6_prefix_length), and the network "+
+				"is smaller: the policy applies to none", p.Rules.IPv6Prefix)
+		}
+	}
+	return "", ""
+}
+
+// lacksUsers reports whether no request under the config names a user.
+func (p *Plan) lacksUsers() bool { return len(p.config.UserFrom) == 0 && !p.forCallers }
+
+// limitsAnonymous reports whether requests without a tenant have limits besides those of all requests.
+func (p *Plan) limitsAnonymous() bool {
+	return p.config.OnMissingTenant == "" || p.config.OnMissingTenant == schema.MissingTenantLimitByIP
+}
+
+// unmetFaults returns one fault for each reason why a row of the namespace applies to no request under the config. One
+// of these rows is the key.
+func (p *Plan) unmetFaults() []Fault {
+	isSmall := func(size networkSize) bool { return !size.is4 && size.bits > p.Rules.IPv6Prefix }
+	if !(p.rows.needs.soughtUsers > 0 && p.lacksUsers()) && !slices.ContainsFunc(p.snapshot.rowSizes, isSmall) &&
+		(len(p.rows.anonymous) == 0 || p.limitsAnonymous()) {
+		return nil // so that most snapshots need no look at each row
+	}
+	var faults []Fault
+	reported := map[string]bool{}
+	for row := range p.snapshot.Policies() {
+		field, problem := p.Unmet(row.Policy)
+		if problem != "" && row.Namespace == p.namespace && !reported[problem] {
+			reported[problem] = true
+			faults = append(faults, Fault{inPolicies, strconv.FormatInt(row.ID, 10), field, problem})
+		}
+	}
+	return faults
+}
