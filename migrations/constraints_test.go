@@ -75,6 +75,12 @@ var (
 	multiplier = row{"kind": "multiplier", "limit": nil, "window_size": nil, "factor": 1500}
 )
 
+// ofUser and ofNetwork make the good policy one for a user, and for a network.
+var (
+	ofUser    = row{"tier": "(user)", "tenant": "acme", "user": "eve", "scope": "user"}
+	ofNetwork = row{"tier": "", "ip": "192.0.2.0/24", "scope": "ip"}
+)
+
 // fairly makes the good policy one that is shared fairly.
 var fairly = row{"scope": "global", "limit": 600, "window_size": 60, "fair": `{"weights": {"gold": 10}, "default": 2}`}
 
@@ -92,11 +98,26 @@ var bad = map[string][]row{
 	"tenants_tier":      {{"tier": strings.Repeat("x", 65)}},
 	"tenants_time_zone": {{"time_zone": "../etc/passwd"}, {"time_zone": "/UTC"}, {"time_zone": strings.Repeat("x", 65)}},
 
-	"policies_namespace":      {{"namespace": ""}, {"namespace": "a:b"}},
-	"policies_name":           {{"name": ""}, {"name": "a b"}, {"name": strings.Repeat("x", 65)}},
-	"policies_tier":           {{"tier": strings.Repeat("x", 65)}},
-	"policies_tenant":         {{"tier": "", "tenant": strings.Repeat("x", 129)}},
-	"policies_tier_or_tenant": {{"tier": ""}, {"tenant": "acme"}},
+	"policies_namespace":  {{"namespace": ""}, {"namespace": "a:b"}},
+	"policies_name":       {{"name": ""}, {"name": "a b"}, {"name": strings.Repeat("x", 65)}},
+	"policies_tier":       {{"tier": strings.Repeat("x", 65)}},
+	"policies_tenant":     {{"tier": "", "tenant": strings.Repeat("x", 129)}},
+	"policies_user":       {ofUser.with(row{"user": strings.Repeat("x", 129)})},
+	"policies_credential": {{"tier": "", "credential": strings.Repeat("x", 129), "scope": "credential"}},
+	"policies_ip": {
+		ofNetwork.with(row{"ip": "192.0.2"}), ofNetwork.with(row{"ip": "192.0.2.1/24"}), ofNetwork.with(row{"ip": "x"}),
+	},
+	"policies_ip_all": {ofNetwork.with(row{"ip": "0.0.0.0/0"}), ofNetwork.with(row{"ip": "::/0"})},
+	"policies_for":    {{"tier": "", "for": "everyone", "scope": "global"}},
+	"policies_target": {
+		{"tier": ""}, {"tenant": "acme"}, {"for": "all", "scope": "global"}, ofNetwork.with(row{"for": "all"}),
+		ofUser.with(row{"tier": ""}), ofUser.with(row{"tier": "gold"}), ofUser.with(row{"tenant": ""}),
+		ofUser.with(row{"credential": "key"}), {"tier": "", "user": "eve", "scope": "user"},
+	},
+	"policies_target_scope": {
+		ofUser.with(row{"scope": "tenant"}), ofNetwork.with(row{"scope": "tenant"}),
+		{"tier": "", "credential": "key", "scope": "ip"}, {"tier": "", "for": "all", "scope": "tenant"},
+	},
 	"policies_endpoint": {
 		{"endpoint": "/records"},
 		{"endpoint": "get /records"},
@@ -297,17 +318,24 @@ var bad = map[string][]row{
 	"webhook_deliveries_state": {{"state": "lost"}},
 	"webhook_deliveries_error": {{"error": strings.Repeat("x", 1025)}},
 
-	"candidates_name":              {{"name": ""}, {"name": "."}, {"name": "a/b"}, {"name": strings.Repeat("x", 65)}},
-	"candidates_state":             {{"state": "lost", "ended_at": "2026-01-01"}},
-	"candidates_percent":           {{"percent": -1}, {"percent": 101}},
-	"candidates_ended_at":          {{"ended_at": "2026-01-01"}, {"state": "dropped"}},
-	"candidate_policies_namespace": {deleting.with(row{"namespace": "a:b"})},
-	"candidate_policies_name":      {deleting.with(row{"name": ""})},
-	"candidate_policies_tier":      {deleting.with(row{"tier": strings.Repeat("x", 65)})},
-	"candidate_policies_tenant":    {deleting.with(row{"tier": "", "tenant": strings.Repeat("x", 129)})},
-	"candidate_policies_tier_or_tenant": {
-		deleting.with(row{"tier": ""}), deleting.with(row{"tenant": "acme"}),
+	"candidates_name":               {{"name": ""}, {"name": "."}, {"name": "a/b"}, {"name": strings.Repeat("x", 65)}},
+	"candidates_state":              {{"state": "lost", "ended_at": "2026-01-01"}},
+	"candidates_percent":            {{"percent": -1}, {"percent": 101}},
+	"candidates_ended_at":           {{"ended_at": "2026-01-01"}, {"state": "dropped"}},
+	"candidate_policies_namespace":  {deleting.with(row{"namespace": "a:b"})},
+	"candidate_policies_name":       {deleting.with(row{"name": ""})},
+	"candidate_policies_tier":       {deleting.with(row{"tier": strings.Repeat("x", 65)})},
+	"candidate_policies_tenant":     {deleting.with(row{"tier": "", "tenant": strings.Repeat("x", 129)})},
+	"candidate_policies_user":       {deleting.with(row{"tier": "", "tenant": "acme", "user": strings.Repeat("x", 129)})},
+	"candidate_policies_credential": {deleting.with(row{"tier": "", "credential": strings.Repeat("x", 129)})},
+	"candidate_policies_ip":         {deleting.with(row{"tier": "", "ip": "192.0.2.1/24"})},
+	"candidate_policies_for":        {deleting.with(row{"tier": "", "for": "everyone"})},
+	"candidate_policies_target": {
+		deleting.with(row{"tier": ""}), deleting.with(row{"tenant": "acme"}), deleting.with(row{"user": "eve"}),
+		deleting.with(row{"for": "all"}),
 	},
+	"candidate_policies_body_target": {{"tier": "", "tenant": "acme", "user": "eve",
+		"body": `{"namespace": "default", "name": "daily", "tenant": "acme", "endpoint": "GET /a", "limit": 9}`}},
 	"candidate_policies_endpoint": {deleting.with(row{"endpoint": "/a"})},
 	"candidate_policies_body": {
 		{"body": `null`}, {"body": `[]`}, {"body": `{}`}, {"name": "hourly"}, {"tier": "silver"}, {"endpoint": ""},
@@ -406,12 +434,19 @@ func TestANameAndAMatchHaveOnePolicy(t *testing.T) {
 		{"tier": "silver"},
 		{"tier": "", "tenant": "gold"},
 		{"namespace": "other"},
+		ofUser,
+		ofUser.with(row{"user": "bob"}),
+		ofNetwork,
+		ofNetwork.with(row{"ip": "2001:db8::/48", "scope": "global"}),
+		{"tier": "", "credential": "key", "scope": "credential"},
+		{"tier": "", "for": "all", "scope": "endpoint"},
+		{"tier": "", "for": "anonymous", "scope": "ip"},
 	} {
 		if err := insert(t, pool, "policies", first.with(distinct)); err != nil {
 			t.Errorf("a policy with another %v: %v", distinct, err)
 		}
 	}
-	for _, same := range []row{{}, {"endpoint": "GET /records/{record}"}, {"limit": 7}, {"scope": "user"}} {
+	for _, same := range []row{{}, {"endpoint": "GET /records/{record}"}, {"limit": 7}, {"scope": "user"}, ofUser, ofNetwork} {
 		err := insert(t, pool, "policies", first.with(same))
 		violated := new(pgconn.PgError)
 		if !errors.As(err, &violated) || violated.ConstraintName != "policies_one_per_match" {

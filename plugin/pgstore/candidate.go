@@ -120,15 +120,17 @@ type candidateChanges []candidateChange
 
 func changesOf(ctx context.Context, q querier, candidate string) (candidateChanges, error) {
 	type row struct {
-		ID                                      int64
-		Namespace, Name, Tier, Tenant, Endpoint string
-		Body, Was                               *schema.Policy
+		ID                                                                 int64
+		Namespace, Name, Tier, Tenant, User, Credential, IP, For, Endpoint string
+		Body, Was                                                          *schema.Policy
 	}
-	rows, err := collect[row](ctx, q, `SELECT id, namespace, name, tier, tenant, endpoint, body, was
+	rows, err := collect[row](ctx, q, `SELECT id, namespace, name, tier, tenant, "user", credential, ip, "for", endpoint, body, was
 		FROM rate_limiter.candidate_policies WHERE candidate = $1 ORDER BY id`, candidate)
 	list := make(candidateChanges, len(rows))
 	for i, r := range rows {
-		key := PolicyKey{r.Namespace, r.Name, r.Tier, r.Tenant, r.Endpoint, SlotActive}
+		key := PolicyKey{
+			r.Namespace, r.Name, r.Tier, r.Tenant, r.User, r.Credential, r.IP, r.For, r.Endpoint, SlotActive,
+		}
 		list[i] = candidateChange{r.ID, key, policyOf(r.Body), policyOf(r.Was)}
 	}
 	return list, err
@@ -176,8 +178,11 @@ func activePolicies(ctx context.Context, q querier, keys ...PolicyKey) ([]Policy
 		return nil, err
 	}
 	return collect[Policy](ctx, q, selectPolicies+` p JOIN jsonb_to_recordset($1)
-			AS k("Namespace" text, "Name" text, "Tier" text, "Tenant" text, "Endpoint" text)
-		ON (p.tenant, p.name, p.tier, p.namespace) = (k."Tenant", k."Name", k."Tier", k."Namespace")
+			AS k("Namespace" text, "Name" text, "Tier" text, "Tenant" text, "User" text, "Credential" text, "IP" text, "For" text,
+				"Endpoint" text)
+		ON (p.tenant, p.name, p.namespace, p."user", p.credential, p.ip, p."for")
+				= (k."Tenant", k."Name", k."Namespace", k."User", k."Credential", k."IP", k."For")
+			AND p.tier = CASE WHEN k."User" = '' THEN k."Tier" ELSE '`+schema.UserTier+`' END
 			AND rate_limiter.canonical_endpoint(p.endpoint) = rate_limiter.canonical_endpoint(k."Endpoint")
 			AND p.slot = 'active'
 		ORDER BY p.id`, list)
@@ -194,7 +199,9 @@ func movedSince(ctx context.Context, q querier, audit int64) (Diff, error) {
 			) changed WHERE row ->> 'slot' = 'active'`, row, order), audit)
 		list := make([]Policy, len(found))
 		for i := range found {
-			list[i] = found[i].Row
+			if list[i] = found[i].Row; list[i].User != "" {
+				list[i].Tier = "" // as policyColumns reads it
+			}
 		}
 		return list, err
 	}

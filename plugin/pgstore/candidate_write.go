@@ -242,10 +242,12 @@ func (s *Store) UndoCandidatePolicy(ctx context.Context, c Change, candidate str
 // change makes the candidate put a policy, or delete it if body is nil.
 func (c Candidate) change(ctx context.Context, tx pgx.Tx, key PolicyKey, body []byte) error {
 	_, err := tx.Exec(ctx, `INSERT INTO rate_limiter.candidate_policies
-			(candidate, namespace, name, tier, tenant, endpoint, body) VALUES ($1, $2, $3, $4, $5, $6, $7)
-		ON CONFLICT (candidate, tenant, name, tier, rate_limiter.canonical_endpoint(endpoint), namespace)
+			(candidate, namespace, name, tier, tenant, "user", credential, ip, "for", endpoint, body)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+		ON CONFLICT (candidate, tenant, name, tier, rate_limiter.canonical_endpoint(endpoint), namespace, "user", credential,
+			ip, "for")
 		DO UPDATE SET endpoint = excluded.endpoint, body = excluded.body`,
-		c.Name, key.Namespace, key.Name, key.Tier, key.Tenant, key.Endpoint, body)
+		c.Name, key.Namespace, key.Name, key.Tier, key.Tenant, key.User, key.Credential, key.IP, key.For, key.Endpoint, body)
 	return err
 }
 
@@ -255,8 +257,9 @@ func removeChange(ctx context.Context, tx pgx.Tx, candidate string, key PolicyKe
 	return deleteOne(ctx, tx, fmt.Sprintf("a change of %s in %s", key, candidateNamed(candidate)),
 		`DELETE FROM rate_limiter.candidate_policies
 		WHERE candidate = $1 AND tenant = $2 AND name = $3 AND tier = $4 AND namespace = $5
-		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($6)`,
-		candidate, key.Tenant, key.Name, key.Tier, key.Namespace, key.Endpoint)
+		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($6)
+		AND "user" = $7 AND credential = $8 AND ip = $9 AND "for" = $10`, candidate, key.Tenant, key.Name, key.Tier,
+		key.Namespace, key.Endpoint, key.User, key.Credential, key.IP, key.For)
 }
 
 // Assignment changes for which tenants a candidate is enforced.

@@ -68,9 +68,9 @@ var breaking = map[string]schema.Override{
 	"overrides_expires_at_permanent": {Kind: schema.KindBan, Permanent: true, ExpiresAt: time.Unix(1, 0)},
 }
 
-var tierOrTenant = InvalidError{
+var targetFault = InvalidError{
 	Field:   "tier",
-	Problem: "must be given, or else tenant: a policy is for a tier or for a tenant, not for both",
+	Problem: "must be given, or else one of tenant, credential, ip and for; a user is given beside its tenant",
 }
 
 // constraints lists the other CHECKs of package migrations by name.
@@ -78,7 +78,16 @@ var constraints = map[string]InvalidError{
 	"tiers_name":        {Field: "name", Problem: "must be 1 to 64 bytes"},
 	"tiers_description": {Field: "description", Problem: "must be at most 1024 bytes"},
 
-	"policies_tier_or_tenant": tierOrTenant,
+	"policies_target": {
+		Field:   "tier",
+		Problem: "must be given, or else one of tenant, credential, ip and for; a user is given beside its tenant",
+	},
+	"policies_target_scope": {
+		Field: "scope",
+		Problem: "must be user or user+endpoint for a user, credential for a credential, ip or global for an ip, and global, " +
+			"endpoint or ip for all or anonymous requests",
+	},
+	"policies_ip_all": {Field: "ip", Problem: "must not cover all addresses: for these, give for in its place"},
 	"policies_limit_sliding_log": {
 		Field:   "limit",
 		Problem: "must be at most 10000, because a sliding_log keeps an entry for every request",
@@ -169,9 +178,10 @@ var constraints = map[string]InvalidError{
 		Field:   "state",
 		Problem: "must be open: a candidate that was promoted or dropped stays as it is, so create another",
 	},
-	"candidate_policies_tier_or_tenant": tierOrTenant,
-	"candidate_policies_body":           {Field: "body", Problem: "must be a policy of the same key, in 32768 bytes at most"},
-	"candidate_tenants_tenant":          {Field: "tenant", Problem: "must have 1 to 128 bytes"},
+	"candidate_policies_target":      targetFault,
+	"candidate_policies_body_target": {Field: "body", Problem: "must be a policy of the same key"},
+	"candidate_policies_body":        {Field: "body", Problem: "must be a policy of the same key, in 32768 bytes at most"},
+	"candidate_tenants_tenant":       {Field: "tenant", Problem: "must have 1 to 128 bytes"},
 
 	"audit_actor_token":       {Field: "actor", Problem: tokenActorProblem},
 	"overrides_author_token":  {Field: "author", Problem: tokenActorProblem},
@@ -191,7 +201,7 @@ var constraints = map[string]InvalidError{
 var conflicts = map[string]ConflictError{
 	"policies_one_per_match": {
 		What:    "policy",
-		Problem: "there is one of this name for the same tier or tenant and endpoint",
+		Problem: "there is one of this name for the same tier, tenant or other target and endpoint",
 	},
 	"candidates_one_open": {
 		What:    "candidate",

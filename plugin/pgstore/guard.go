@@ -21,9 +21,10 @@ const (
 // Shared reports whether p counts the requests of all tenants together.
 func (p Policy) Shared() bool { return p.Scope == scopeGlobal || p.Scope == scopeEndpoint }
 
-// MayDenyAll reports whether p can deny the requests of all tenants: it is shared, active and enforced.
+// MayDenyAll reports whether p can deny the requests of all tenants: it is shared, active and enforced, and neither for
+// anonymous requests nor for a network.
 func (p Policy) MayDenyAll() bool {
-	return p.Shared() && (p.Mode == "" || p.Mode == modeEnforce) && !p.SoftOnly && p.Slot != SlotCandidate
+	return p.Shared() && p.IP == "" && p.For != schema.ForAnonymous && (p.Mode == "" || p.Mode == modeEnforce) && !p.SoftOnly && p.Slot != SlotCandidate
 }
 
 // LockOut reports a policy that is likely a mistake: it allows all tenants together less than another limit allows one
@@ -216,11 +217,11 @@ func (g *guard) mayHave(tenant, tier string) bool {
 // replaced reports whether a more specific row replaces a in all requests that a and b have in common.
 func (g *guard) replaced(a, b neighbour) bool {
 	for _, row := range g.byName[a.Name] {
-		if row.inConfig || rank(row) <= rank(a) || row.Key().Namespace != a.Key().Namespace {
+		if row.inConfig || row.User != "" || rank(row) <= rank(a) || row.Key().Namespace != a.Key().Namespace {
 			continue
 		}
 		tenant := row.Tenant != "" && (row.Tenant == a.Tenant || row.Tenant == b.Tenant)
-		tier := row.Tier != "" && (row.Tier == a.Tier || row.Tier == b.Tier)
+		tier := row.Tier != "" && (row.Tier == a.Tier || row.Tier == b.Tier) || row.For == schema.ForAll
 		at := canonical(row.Key()).Endpoint
 		where := at == "" || at == canonical(a.Key()).Endpoint || at == canonical(b.Key()).Endpoint
 		if (tenant || tier) && where {
@@ -230,15 +231,18 @@ func (g *guard) replaced(a, b neighbour) bool {
 	return false
 }
 
-// rank orders limits of one name by precedence: the config, then a row of a tier, then a row of a tenant.
+// rank orders limits of one name by precedence: the config, then a row for all requests, of a tier, and of a tenant. No
+// other row replaces a limit in all requests of a tenant.
 func rank(n neighbour) int {
 	switch {
 	case n.inConfig:
 		return 0
-	case n.Tenant == "":
+	case n.For == schema.ForAll:
 		return 1
+	case n.Tenant == "":
+		return 2
 	}
-	return 2
+	return 3
 }
 
 // slower reports whether a allows fewer tokens in the same time than b.

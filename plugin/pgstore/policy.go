@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"net/netip"
+	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -30,30 +32,30 @@ const (
 type PolicyKey struct {
 	Namespace string // "": default
 	Name      string
-	Tier      string
-	Tenant    string
-	Endpoint  string
-	Slot      string // "": active
+
+	Tier, Tenant, User, Credential, IP, For string // what it applies to
+
+	Endpoint string
+	Slot     string // "": active
 }
 
 // Key returns the key of p.
 func (p Policy) Key() PolicyKey {
-	return PolicyKey{p.Namespace, p.Name, p.Tier, p.Tenant, p.Endpoint, p.Slot}.withDefaults()
+	return PolicyKey{
+		p.Namespace, p.Name, p.Tier, p.Tenant, p.User, p.Credential, p.IP, p.For, p.Endpoint, p.Slot,
+	}.withDefaults()
 }
 
 func (k PolicyKey) withDefaults() PolicyKey {
-	k.Namespace, k.Slot = cmp.Or(k.Namespace, defaultNamespace), cmp.Or(k.Slot, SlotActive)
+	k.Namespace, k.Slot, k.IP = cmp.Or(k.Namespace, defaultNamespace), cmp.Or(k.Slot, SlotActive), canonicalNetwork(k.IP)
 	return k
 }
 
 // String names the policy in words.
 func (k PolicyKey) String() string {
 	text := "policy " + k.Name
-	if k.Tenant != "" {
-		text += " of tenant " + k.Tenant
-	}
-	if k.Tier != "" {
-		text += " of tier " + k.Tier
+	if k.target() != (schema.Policy{}) {
+		text += " of " + k.target().Target()
 	}
 	if k.Endpoint != "" {
 		text += " for " + k.Endpoint
@@ -67,11 +69,31 @@ func (k PolicyKey) String() string {
 	return text
 }
 
+// canonicalNetwork returns the one spelling of the address or network of a policy, with a network of IPv4 that is mapped
+// into IPv6 as one of IPv4.
+func canonicalNetwork(text string) string {
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil || !prefix.Addr().Is4In6() {
+		return canonicalIP(text)
+	}
+	if bits := prefix.Bits() - 96; bits >= 0 {
+		return canonicalIP(netip.PrefixFrom(prefix.Addr().Unmap(), bits).String())
+	}
+	return text // check finds it invalid
+}
+
+// target returns a policy with only what it applies to.
+func (k PolicyKey) target() schema.Policy {
+	return schema.Policy{Tier: k.Tier, Tenant: k.Tenant, User: k.User, Credential: k.Credential, IP: k.IP, For: k.For}
+}
+
 // PolicyFilter selects policies. Every field that is set must match; the zero value selects all.
 type PolicyFilter struct {
-	Namespace, Name, Tier, Tenant, Slot string
+	Namespace, Name, Tier, Tenant, User, Credential, IP, For, Slot string
 
 	Endpoint string // whatever its parameters are called
+
+	Networks bool // only those of an address or a network
 
 	After int64 // only policies with a larger ID: the last one of the page before
 	Max   int   // at most so many; 0: all
@@ -82,7 +104,16 @@ const (
 	defaultAlgorithm = "token_bucket"
 )
 
-var selectPolicies = "SELECT id, revision, " + columnsOf(schema.PolicyFields()).read() + " FROM rate_limiter.policies"
+// policyColumns are those of a policy. The row of a user has a tier that its policy has not.
+var policyColumns = func() columns {
+	list := columnsOf(schema.PolicyFields())
+	tier := &list[slices.IndexFunc(list, func(c column) bool { return c.name == `"tier"` })]
+	tier.reads = `CASE WHEN "user" = '' THEN tier ELSE '' END`
+	tier.writes = `CASE WHEN coalesce(%[1]s."user", '') = '' THEN coalesce(%[1]s.tier, '') ELSE '` + schema.UserTier + `' END`
+	return list
+}()
+
+var selectPolicies = "SELECT id, revision, " + policyColumns.read() + " FROM rate_limiter.policies"
 
 // Policies returns the policies that a filter selects, in the order of their IDs.
 func (s *Store) Policies(ctx context.Context, f PolicyFilter) ([]Policy, error) {
@@ -120,6 +151,13 @@ func (f PolicyFilter) where() *where {
 	w.equal("name", f.Name)
 	w.equal("tier", f.Tier)
 	w.equal("tenant", f.Tenant)
+	w.equal(`"user"`, f.User)
+	w.equal("credential", f.Credential)
+	w.equal("ip", canonicalNetwork(f.IP))
+	w.equal(`"for"`, f.For)
+	if f.Networks {
+		w.add("ip <> %s", "")
+	}
 	w.equal("slot", f.Slot)
 	w.endpoint(f.Endpoint)
 	return &w
@@ -151,8 +189,13 @@ func policyByID(ctx context.Context, q querier, id int64) (Policy, error) {
 
 func policyByKey(ctx context.Context, q querier, key PolicyKey) (Policy, error) {
 	key = key.withDefaults()
+	tier := key.Tier
+	if key.User != "" {
+		tier = schema.UserTier
+	}
 	return one[Policy](ctx, q, key.String(), selectPolicies+`
 		WHERE tenant = $1 AND name = $2 AND tier = $3 AND namespace = $4 AND slot = $5
-		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($6)`, key.Tenant, key.Name, key.Tier,
-		key.Namespace, key.Slot, key.Endpoint)
+		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($6)
+		AND "user" = $7 AND credential = $8 AND ip = $9 AND "for" = $10`, key.Tenant, key.Name, tier,
+		key.Namespace, key.Slot, key.Endpoint, key.User, key.Credential, key.IP, key.For)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Values of the Revision of a write, besides the revision that the row must have.
@@ -129,6 +128,10 @@ func sameKey(what string, current, wanted PolicyKey) error {
 		{"name", current.Name, wanted.Name},
 		{"tier", current.Tier, wanted.Tier},
 		{"tenant", current.Tenant, wanted.Tenant},
+		{"user", current.User, wanted.User},
+		{"credential", current.Credential, wanted.Credential},
+		{"ip", current.IP, wanted.IP},
+		{"for", current.For, wanted.For},
 		{"endpoint", current.Endpoint, wanted.Endpoint},
 		{"slot", current.Slot, wanted.Slot},
 	} {
@@ -141,17 +144,17 @@ func sameKey(what string, current, wanted PolicyKey) error {
 
 // policyKeyColumns lists the columns of a key, which a write does not change. The endpoint is not among them: the names
 // of its parameters may change.
-var policyKeyColumns = []string{"namespace", "name", "tier", "tenant", "slot"}
+var policyKeyColumns = []string{"namespace", "name", "tier", "tenant", "user", "credential", "ip", "for", "slot"}
 
 // Each statement writes any number of policies. The first two take them as JSON.
 var (
 	insertPolicies = fmt.Sprintf(`INSERT INTO rate_limiter.policies (%s)
 		SELECT %s FROM jsonb_populate_recordset(NULL::rate_limiter.policies, $1) n`,
-		columnsOf(schema.PolicyFields()).names(), columnsOf(schema.PolicyFields()).values("n"))
+		policyColumns.names(), policyColumns.values("n"))
 
 	updatePolicies = fmt.Sprintf(`UPDATE rate_limiter.policies p SET %s
 		FROM jsonb_populate_recordset(NULL::rate_limiter.policies, $1) n WHERE p.id = n.id`,
-		columnsOf(schema.PolicyFields()).without(policyKeyColumns...).set("n"))
+		policyColumns.without(policyKeyColumns...).set("n"))
 
 	deletePolicies = `DELETE FROM rate_limiter.policies WHERE id = ANY($1)`
 )
@@ -209,7 +212,7 @@ func tryPolicies(ctx context.Context, tx pgx.Tx, statement string, list []Policy
 
 func (p Policy) withDefaults() Policy {
 	key := p.Key()
-	p.Namespace, p.Slot, p.Algorithm = key.Namespace, key.Slot, cmp.Or(p.Algorithm, defaultAlgorithm)
+	p.Namespace, p.Slot, p.IP, p.Algorithm = key.Namespace, key.Slot, key.IP, cmp.Or(p.Algorithm, defaultAlgorithm)
 	return p
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Review holds what an operator should check when policies are written. In the CLI and the REST API alike, lock-outs
@@ -62,6 +63,9 @@ func reviewAmong(
 	if err != nil {
 		return r, err
 	}
+	for _, p := range created {
+		r.Warnings = append(r.Warnings, targetWarnings(config, p)...)
+	}
 	g := newGuard(written, rows, tiers, config)
 	r.LockOuts, r.Warnings = g.lockOuts(), append(r.Warnings, g.overshoots()...)
 	return r, r.addTierWarnings(ctx, q, config, created)
@@ -83,6 +87,25 @@ func namespaceWarning(ctx context.Context, q querier, config *policy.Plan, key P
 	}
 	return fmt.Sprintf("no other policy is in namespace %q: unless it is that of the plugin's config, %s applies to no "+
 		"request; others are in %q", key.Namespace, key, used), nil
+}
+
+// targetWarnings returns what an operator should check of what a new policy applies to: that no request meets it, and
+// that it replaces limits of tiers. A nil config is unknown.
+func targetWarnings(config *policy.Plan, p Policy) []string {
+	if config == nil {
+		return nil
+	}
+	var warnings []string
+	if field, problem := config.Unmet(p.Policy); problem != "" {
+		warnings = append(warnings, fmt.Sprintf("%s: %s: %s", p.Key(), field, problem))
+	}
+	isReplaced := func(q *policy.Policy) bool { return q.Name == p.Name && q.Tier != "" }
+	list := config.TenantPolicies()
+	if i := slices.IndexFunc(list, isReplaced); i >= 0 && p.For == schema.ForAll {
+		warnings = append(warnings, fmt.Sprintf("%s replaces the limit of this name of tier %s in the plugin's config (%s): to "+
+			"have both, take another name", p.Key(), list[i].Tier, list[i].Describe()))
+	}
+	return warnings
 }
 
 // tiersOfTenants returns the tiers that rows of tenants set, by tenant, for the tenants of policies. It omits a tier

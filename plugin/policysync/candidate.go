@@ -27,8 +27,8 @@ func readCandidate(ctx context.Context, tx pgx.Tx) (*policy.CandidateSet, error)
 	if err != nil {
 		return nil, fmt.Errorf("read the open candidate: %w", err)
 	}
-	rows, err := tx.Query(ctx, `SELECT namespace, name, tier, tenant, endpoint, body
-		FROM rate_limiter.candidate_policies WHERE candidate = $1 ORDER BY namespace, tenant, tier, name, endpoint`, set.Name)
+	rows, err := tx.Query(ctx, `SELECT namespace, name, tier, tenant, "user", credential, ip, "for", endpoint, body
+		FROM rate_limiter.candidate_policies WHERE candidate = $1 ORDER BY namespace, tenant, tier, name, endpoint, id`, set.Name)
 	if err == nil {
 		set.Rows, err = pgx.CollectRows(rows, scanCandidateRow)
 	}
@@ -48,13 +48,16 @@ func readCandidate(ctx context.Context, tx pgx.Tx) (*policy.CandidateSet, error)
 func scanCandidateRow(row pgx.CollectableRow) (r policy.CandidateRow, err error) {
 	var key policy.CandidateRow
 	var body []byte
-	if err := row.Scan(&key.Namespace, &key.Name, &key.Tier, &key.Tenant, &key.Endpoint, &body); err != nil {
+	err = row.Scan(&key.Namespace, &key.Name, &key.Tier, &key.Tenant, &key.User, &key.Credential, &key.IP, &key.For,
+		&key.Endpoint, &body)
+	if err != nil {
 		return r, err
 	}
 	if r.Deleted = body == nil; !r.Deleted && json.Unmarshal(body, &r.Policy) != nil {
 		r.Policy = key.Policy
 	}
 	r.Namespace, r.Name, r.Tier, r.Tenant, r.Endpoint = key.Namespace, key.Name, key.Tier, key.Tenant, key.Endpoint
+	r.User, r.Credential, r.IP, r.For = key.User, key.Credential, key.IP, key.For
 	return r, nil
 }
 

@@ -17,8 +17,8 @@ var (
 	policyFields   = schema.FieldsWithout(schema.PolicyFields(), "slot")
 	overrideFields = schema.OverrideFields()
 
-	savedPolicyFields   = saved(policyFields)
-	savedOverrideFields = saved(schema.FieldsWithout(overrideFields, "permanent"))
+	savedPolicyFields   = saved("policies", policyFields)
+	savedOverrideFields = saved("overrides", schema.FieldsWithout(overrideFields, "permanent"))
 )
 
 type savedField[T any] struct {
@@ -26,12 +26,12 @@ type savedField[T any] struct {
 	since uint32 // the format of the file
 }
 
-// saved returns fields in the order of their bytes in a file: that of their declaration, but for those that were added
+// saved returns the fields of a table in the order of their bytes in a file: that of their declaration, but for those that were added
 // later.
-func saved[T any](fields []schema.Field[T]) (list []savedField[T]) {
+func saved[T any](table string, fields []schema.Field[T]) (list []savedField[T]) {
 	addition := func(name string) int { // among fieldsSince; -1: it was there from the start
 		for i, added := range fieldsSince {
-			if added.name == name {
+			if added.name == name || added.name == table+"."+name {
 				return i
 			}
 		}

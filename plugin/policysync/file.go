@@ -24,7 +24,7 @@ import (
 //	36  CRC-32C of the header up to here, uint32
 const (
 	magic        = "RLPOLICY"
-	format       = formatCandidate
+	format       = formatTargets
 	fileHeader   = 40
 	maxRecord    = 128 << 10 // bytes of a row: more than all its texts at their longest
 	bufferLength = 256 << 10
@@ -42,10 +42,11 @@ const (
 	formatFair               // adds how policies are shared fairly
 	formatStart              // adds when overrides start
 	formatCandidate          // adds the open candidate
+	formatTargets            // adds the user, credential and address of policies, and those for all requests
 )
 
-// fieldsSince lists the fields that a saved row has since a format; before the first of these it has all the others,
-// in the order of their declaration.
+// fieldsSince lists the fields that a saved row has since a format, those of one table alone with its name; before the
+// first of these it has all the others, in the order of their declaration.
 var fieldsSince = []struct {
 	format uint32
 	name   string
@@ -57,6 +58,10 @@ var fieldsSince = []struct {
 	{formatSettle, "settle"},
 	{formatFair, "fair"},
 	{formatStart, "starts_at"},
+	{formatTargets, "policies.user"},
+	{formatTargets, "policies.credential"},
+	{formatTargets, "policies.ip"},
+	{formatTargets, "policies.for"},
 }
 
 var (
