@@ -126,7 +126,7 @@ func (d *document) list(n *yaml.Node) {
 
 func (d *document) policy(n *yaml.Node, at place) {
 	if n.Kind != yaml.MappingNode {
-		d.fault(n.Line, at.path, "must be a mapping with the fields name, scope, limit, window_size, and tier or tenant")
+		d.fault(n.Line, at.path, "must be a mapping with the fields name, scope, limit, window_size, and tier, tenant, credential, ip or for")
 		return
 	}
 	var p pgstore.Policy
@@ -138,7 +138,7 @@ func (d *document) policy(n *yaml.Node, at place) {
 		switch {
 		case field < 0:
 			d.fault(key.Line, path,
-				"unknown field: a policy has the fields of a limit in the plugin's config, plus tier or tenant")
+				"unknown field: a policy has the fields of a limit in the plugin's config, plus tier, tenant, user, credential, ip or for")
 		case twice:
 			d.fault(key.Line, path, "appears twice")
 		default:

@@ -54,8 +54,8 @@ const documentPart = 64 << 10
 // document that is cut short is no YAML, instead of a document of fewer policies.
 func (c *call) showDocument(f pgstore.PolicyFilter, rows iter.Seq2[pgstore.Policy, error]) error {
 	part := []byte("namespace: " + yamlString(f.Namespace) + "\n")
-	if f.Tier+f.Tenant+f.Name != "" {
-		part = append(part, "partial: true # selected by --tier, --tenant or --name: apply and diff require --partial\n"...)
+	if f.Tier+f.Tenant+f.User+f.Credential+f.IP+f.For+f.Name != "" {
+		part = append(part, "partial: true # selected by a flag: apply and diff require --partial\n"...)
 	}
 	part = append(part, "policies: ["...)
 	last := "]\n"

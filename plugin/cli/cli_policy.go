@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,12 +16,16 @@ var policyCommands = []*command{
 	{
 		words: "policy list", brief: "list policies",
 		about: `-o yaml writes a file for ratelimit apply and diff: the active policies of one namespace (--namespace, or
-default). If --tier, --tenant or --name selects some of them, the file says partial: true, and apply and diff require
---partial.`,
+default). If --name or what a policy is for, such as --tier, selects some of them, the file says partial: true, and apply
+and diff require --partial.`,
 		define: func(c *call) action {
 			f := pgstore.PolicyFilter{}
 			c.flags.StringVar(&f.Tier, "tier", "", "only policies of this `tier`")
 			c.flags.StringVar(&f.Tenant, "tenant", "", "only policies of this `tenant`")
+			c.flags.StringVar(&f.User, "user", "", "only policies of this `user`")
+			c.flags.StringVar(&f.Credential, "credential", "", "only policies of this `credential`")
+			c.flags.StringVar(&f.IP, "ip", "", "only policies of this `address` or network, as it is written there")
+			c.flags.StringVar(&f.For, "for", "", "only policies for `all` or anonymous requests")
 			c.flags.StringVar(&f.Name, "name", "", "only policies of this `name`")
 			c.flags.StringVar(&f.Namespace, "namespace", "", "only policies of this `namespace`")
 			c.slotFlag(&f.Slot)
@@ -54,12 +59,17 @@ default). If --tier, --tenant or --name selects some of them, the file says part
 	{
 		words: "policy put",
 		args:  "NAME",
-		brief: "create or replace a policy of a tier or a tenant",
-		about: `A policy is identified by its name, tier or tenant, endpoint and namespace. The whole policy is
-replaced: flags that are not given reset their fields to the defaults.
+		brief: "create or replace a policy",
+		about: `A policy is for a tier, for a tenant or one user of it, for a credential, for an address or a network, or for
+all or anonymous requests. It is identified by its name, what it is for, its endpoint and its namespace. The whole policy
+is replaced: flags that are not given reset their fields to the defaults.
 
-Policies with different names all apply to a request. If several have the same name, only one applies: a tenant's
-before a tier's, then the one with the most specific endpoint.`,
+  ratelimit policy put total --for all --scope global --limit 50000 --window 1
+  ratelimit policy put crawlers --ip 203.0.113.0/24 --limit 10 --window 1
+
+Policies with different names all apply to a request. If several have the same name, only one applies: that of the user,
+the credential, the narrowest network, the tenant, anonymous requests, the tier, or all requests, in this order; and of
+these the one with the most specific endpoint.`,
 		least: 1,
 		most:  1,
 		define: func(c *call) action {
@@ -104,8 +114,13 @@ func (c *call) keyFlags() func() pgstore.PolicyKey {
 // matchFlags defines what a policy matches.
 func (c *call) matchFlags() *pgstore.PolicyKey {
 	key := new(pgstore.PolicyKey)
-	c.flags.StringVar(&key.Tier, "tier", "", "the `tier` of the policy; this or --tenant is required")
-	c.flags.StringVar(&key.Tenant, "tenant", "", "the `tenant` of the policy; this or --tier is required")
+	const oneOf = "; one of --tier, --tenant, --credential, --ip and --for is required"
+	c.flags.StringVar(&key.Tier, "tier", "", "the `tier` of the policy"+oneOf)
+	c.flags.StringVar(&key.Tenant, "tenant", "", "the `tenant` of the policy")
+	c.flags.StringVar(&key.User, "user", "", "only this `user` of the tenant")
+	c.flags.StringVar(&key.Credential, "credential", "", "the `credential` of the policy, by its id in Kong")
+	c.flags.StringVar(&key.IP, "ip", "", "the `address` or network of the policy, such as 203.0.113.0/24")
+	c.flags.StringVar(&key.For, "for", "", "`all` requests, or anonymous for those without a tenant")
 	c.flags.StringVar(&key.Endpoint, "endpoint", "",
 		"the requests to limit, as a `pattern` such as \"GET /path/{id}\" (default: all requests)")
 	c.flags.StringVar(&key.Namespace, "namespace", "",
@@ -131,11 +146,15 @@ func (c *call) slotFlag(to *string) {
 type policyFields struct{ pgstore.Policy }
 
 func (p *policyFields) setKey(k pgstore.PolicyKey) {
-	p.Namespace, p.Name, p.Tier, p.Tenant, p.Endpoint, p.Slot = k.Namespace, k.Name, k.Tier, k.Tenant, k.Endpoint, k.Slot
+	p.Namespace, p.Name, p.Endpoint, p.Slot = k.Namespace, k.Name, k.Endpoint, k.Slot
+	p.Tier, p.Tenant, p.User, p.Credential, p.IP, p.For = k.Tier, k.Tenant, k.User, k.Credential, k.IP, k.For
+	p.Scope = cmp.Or(p.Scope, p.DefaultScope())
 }
 
 // policyKeyFields name a policy; keyFlags define their flags.
-var policyKeyFields = []string{"namespace", "name", "tier", "tenant", "endpoint", "slot"}
+var policyKeyFields = []string{
+	"namespace", "name", "tier", "tenant", "user", "credential", "ip", "for", "endpoint", "slot",
+}
 
 // limitFlags defines all of a policy but its key.
 func (c *call) limitFlags() *policyFields {
@@ -146,8 +165,7 @@ func (c *call) limitFlags() *policyFields {
 			fieldFlag(c, &fields[i], &p.Policy.Policy)
 		}
 	}
-	p.Scope = schema.ScopeTenant
-	c.flags.Lookup("scope").Usage += " (default tenant)"
+	c.flags.Lookup("scope").Usage += " (default: what the policy is for, such as tenant)"
 	return p
 }
 
@@ -162,7 +180,7 @@ var policyList = listing[pgstore.Policy]{
 		return []any{
 			p.ID,
 			name,
-			forWhom(p.Tier, p.Tenant),
+			p.Target(),
 			p.Endpoint,
 			limitText(p),
 			p.Scope,

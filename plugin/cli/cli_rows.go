@@ -10,6 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // savedRows returns the rows that a node has saved, however many.
@@ -47,7 +48,28 @@ func rowsFor(ctx context.Context, s *pgstore.Store, subject rowSubject) (policy.
 			return rows, err
 		}
 	}
+	if err := addGeneralPolicies(ctx, s, subject, &rows); err != nil {
+		return rows, err
+	}
 	return rows, addOverrides(ctx, s, subject, &rows)
+}
+
+// addGeneralPolicies adds the policies for all and for anonymous requests, and those of the credential and of networks.
+func addGeneralPolicies(ctx context.Context, s *pgstore.Store, subject rowSubject, rows *policy.Rows) error {
+	filters := []pgstore.PolicyFilter{{For: schema.ForAll}, {For: schema.ForAnonymous}}
+	if subject.credential != "" {
+		filters = append(filters, pgstore.PolicyFilter{Credential: subject.credential})
+	}
+	if subject.ip != "" {
+		filters = append(filters, pgstore.PolicyFilter{Networks: true})
+	}
+	for _, f := range filters {
+		f.Slot = pgstore.SlotActive
+		if err := addPolicies(ctx, s, f, rows); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // addTenant adds the rows of a tenant, and its tier to those that are read.

@@ -207,11 +207,3 @@ func (c *call) id() (int64, error) {
 	}
 	return n.n, nil
 }
-
-// forWhom returns whom a policy is for.
-func forWhom(tier, tenant string) string {
-	if tenant != "" {
-		return "tenant " + tenant
-	}
-	return "tier " + tier
-}

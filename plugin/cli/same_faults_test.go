@@ -58,9 +58,11 @@ func byFlags(values map[string]any) error {
 	if err := call.flags.Parse(line); err != nil {
 		return flagFault(call.cobra, err)
 	}
-	text, err := json.Marshal(map[string]any{
-		"name": values["name"], "tier": values["tier"], "endpoint": values["endpoint"],
-	})
+	key := map[string]any{}
+	for _, name := range policyKeyFields {
+		key[name] = values[name]
+	}
+	text, err := json.Marshal(key)
 	if err == nil {
 		err = json.Unmarshal(text, &fields.Policy.Policy)
 	}
