@@ -171,14 +171,7 @@ func hasRoom[T any](list []T, most int, leftOff *int) bool {
 
 // originOf returns the origin of a bound's policy.
 func originOf(p *policy.Policy) origin {
-	o := origin{p.Name, p.Endpoint, "global", p.Row}
-	switch {
-	case p.Tier != "":
-		o.match = "tier " + p.Tier
-	case p.Row != 0:
-		o.match = "tenant"
-	}
-	return o
+	return origin{p.Name, p.Endpoint, p.Match(), p.Row}
 }
 
 // exceptionOf returns the ban or the exemption of a resolution.

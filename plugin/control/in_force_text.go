@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -71,6 +72,10 @@ func sourceText(from origin, tier string) string {
 	switch {
 	case from.row != 0 && from.match == "tenant":
 		return fmt.Sprintf("by policy %d for this org", from.row)
+	case from.row != 0 && from.match == "global":
+		return fmt.Sprintf("by policy %d for all requests", from.row)
+	case from.row != 0 && !strings.HasPrefix(from.match, "tier "):
+		return fmt.Sprintf("by policy %d for this %s", from.row, from.match)
 	case from.row != 0:
 		return fmt.Sprintf("by policy %d for tier %s", from.row, tier)
 	case from.match == "global":

@@ -34,7 +34,7 @@ func (s *Server) registerPolicies() {
 	}, writeAccess), s.createPolicy)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "put-policy", Method: http.MethodPut, Path: policiesPath, Tags: tags,
-		Summary: "Create a policy, or replace the one with the same namespace, name, tier or tenant, endpoint and slot",
+		Summary: "Create a policy, or replace the one with the same namespace, name, target (such as tier or tenant), endpoint and slot",
 		Errors:  []int{http.StatusPreconditionFailed, http.StatusPreconditionRequired},
 	}, writeAccess), s.putPolicy)
 	s.describeCreated(policiesPath)
@@ -65,11 +65,15 @@ func (s *Server) describeCreated(path string) {
 type listPoliciesInput struct {
 	Paging
 	OfTenant
-	Namespace string `query:"namespace" maxLength:"64"`
-	Name      string `query:"name"      maxLength:"64"`
-	Tier      string `query:"tier"      maxLength:"64"`
-	Endpoint  string `query:"endpoint"  maxLength:"1024" doc:"As written in the policy; the names of parameters do not matter."`
-	Slot      string `query:"slot"                       doc:"A row of the slot candidate is from an older release: it belongs to no candidate, applies to no request and can only be deleted." enum:"active,candidate"`
+	Namespace  string `query:"namespace"  maxLength:"64"`
+	Name       string `query:"name"       maxLength:"64"`
+	Tier       string `query:"tier"       maxLength:"64"`
+	User       string `query:"user"       maxLength:"128"`
+	Credential string `query:"credential" maxLength:"128"`
+	IP         string `query:"ip"         maxLength:"64"   doc:"Only policies of exactly this address or network."`
+	For        string `query:"for"                         doc:"Only policies for all or anonymous requests."      enum:"all,anonymous"`
+	Endpoint   string `query:"endpoint"   maxLength:"1024" doc:"As written in the policy; the names of parameters do not matter."`
+	Slot       string `query:"slot"                        doc:"A row of the slot candidate is from an older release: it belongs to no candidate, applies to no request and can only be deleted." enum:"active,candidate"`
 }
 
 type listPoliciesOutput struct{ Body Page[pgstore.Policy] }
@@ -77,6 +81,7 @@ type listPoliciesOutput struct{ Body Page[pgstore.Policy] }
 func (s *Server) listPolicies(ctx context.Context, in *listPoliciesInput) (*listPoliciesOutput, error) {
 	list, err := s.Store.Policies(ctx, pgstore.PolicyFilter{
 		Namespace: in.Namespace, Name: in.Name, Tier: in.Tier, Tenant: in.tenant(), Endpoint: in.Endpoint, Slot: in.Slot,
+		User: in.User, Credential: in.Credential, IP: in.IP, For: in.For,
 		After: in.afterID(), Max: in.Limit + 1,
 	})
 	if err != nil {

@@ -52,8 +52,8 @@ func (*policyBody) TransformSchema(r huma.Registry, s *huma.Schema) *huma.Schema
 	describeRecords(r)
 	s.Required = nil
 	s.Extensions = map[string]any{"required": []string{"limit"}}
-	redescribe(s.Properties["name"], "Default: made from the tier or the tenant and the endpoint.")
-	redescribe(s.Properties["scope"], "Default: tenant.")
+	redescribe(s.Properties["name"], "Default: made from what the policy is for and the endpoint.")
+	redescribe(s.Properties["scope"], "Default: what the policy is for, such as tenant; global for all requests.")
 	redescribe(s.Properties["window_size"], "Give either window_size or window.")
 	return s
 }
@@ -89,6 +89,7 @@ func (b *policyBody) Resolve(huma.Context) []error {
 	faults = append(faults, notTexts("body",
 		textField{"tier", b.Tier}, textField{"orgTier", b.OrgTier}, textField{"tenant", b.Tenant},
 		textField{"org", b.Org}, textField{"orgId", b.OrgID},
+		textField{"user", b.User}, textField{"credential", b.Credential}, textField{"ip", b.IP},
 		textField{"endpoint", b.Endpoint}, textField{"endpointPattern", b.Pattern})...)
 	p := b.policy()
 	for _, f := range b.recordFaults {
@@ -140,10 +141,10 @@ func (b *policyBody) policy() pgstore.Policy {
 	p.Tier = cmp.Or(b.Tier, strings.ToLower(b.OrgTier))
 	p.Tenant = b.tenant()
 	p.Endpoint = cmp.Or(b.Endpoint, b.Pattern)
-	p.Scope = cmp.Or(b.Scope, policy.Tenant.String())
+	p.Scope = cmp.Or(b.Scope, p.DefaultScope())
 	p.WindowSize = window
 	p.FailMode = cmp.Or(b.FailMode, b.FailureMode)
-	if p.Name == "" && (p.Tier != "" || p.Tenant != "") {
+	if p.Name == "" && p.Tier+p.Tenant+p.Credential+p.IP+p.For != "" {
 		p.Name = derivedName(p)
 	}
 	return p
@@ -152,12 +153,12 @@ func (b *policyBody) policy() pgstore.Policy {
 // maxSlug bounds the readable part of a derived name, in bytes. A hash after it distinguishes names with the same one.
 const maxSlug = 50
 
-// derivedName returns the name of a policy without one: always the same for the same tier or tenant and endpoint, and
-// another for others.
+// derivedName returns the name of a policy without one: always the same for what it is for and its endpoint, and another
+// for others. Metrics and clients see names, so users, credentials and addresses are only in its hash.
 func derivedName(p pgstore.Policy) string {
 	endpoint := schema.CanonicalEndpoint(p.Endpoint)
 	var slug strings.Builder
-	for _, c := range []byte(strings.ToLower(cmp.Or(p.Tier, p.Tenant) + " " + endpoint)) {
+	for _, c := range []byte(strings.ToLower(targetSlug(p) + " " + endpoint)) {
 		switch {
 		case slug.Len() == maxSlug:
 		case c >= 'a' && c <= 'z', c >= '0' && c <= '9', c == '_', c == '.':
@@ -170,6 +171,24 @@ func derivedName(p pgstore.Policy) string {
 	if name == p.Tier {
 		return name
 	}
-	sum := sha256.Sum256([]byte(p.Tier + "\x00" + p.Tenant + "\x00" + endpoint))
+	hashed := p.Tier + "\x00" + p.Tenant + "\x00" + endpoint
+	if p.User+p.Credential+p.IP+p.For != "" {
+		key := p.Key()
+		hashed += "\x00" + strings.Join([]string{key.User, key.Credential, key.IP, key.For}, "\x00")
+	}
+	sum := sha256.Sum256([]byte(hashed))
 	return strings.TrimPrefix(name+"-"+hex.EncodeToString(sum[:4]), "-")
+}
+
+// targetSlug returns the readable part of what a policy is for.
+func targetSlug(p pgstore.Policy) string {
+	switch {
+	case p.User != "":
+		return p.Tenant + " user"
+	case p.Credential != "":
+		return "credential"
+	case p.IP != "":
+		return "ip"
+	}
+	return cmp.Or(p.Tier, p.Tenant, p.For)
 }
