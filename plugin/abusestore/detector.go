@@ -34,7 +34,8 @@ const (
 	penaltyTime, renewBefore = 55 * time.Minute, 10 * time.Minute
 	// maxWrites bounds the overrides that one run writes: other writers wait for each. Later runs write the others.
 	maxWrites = 200
-	// maxTenants bounds the tenants that are remembered, and stateKept for how long after their last minute.
+	// maxTenants bounds the tenants that are scored in a minute, and those that are remembered. stateKept is for how long
+	// they are, after their last minute.
 	maxTenants, stateKept = 100_000, 7 * 24 * time.Hour
 	// stepsKept is how long moves are kept.
 	stepsKept = 30 * 24 * time.Hour
@@ -52,7 +53,8 @@ type Options struct {
 
 // Detector scores tenants. Make it with New. One goroutine calls Run; it is a prometheus.Collector at the same time.
 type Detector struct {
-	options Options
+	options   Options
+	maxScored int // tenants whose requests are read in a minute
 
 	mu     sync.Mutex
 	counts counts
@@ -64,7 +66,8 @@ func New(o Options) *Detector {
 	if o.ExemptTiers == nil {
 		o.ExemptTiers = []string{} // not NULL in SQL
 	}
-	return &Detector{options: o, counts: counts{flags: map[flagKey]int64{}, steps: map[string]int64{}}}
+	empty := counts{flags: map[flagKey]int64{}, steps: map[string]int64{}}
+	return &Detector{options: o, maxScored: maxTenants, counts: empty}
 }
 
 // Run does the work that is due, in the session of the leader. An error of its own work is logged once, and does not

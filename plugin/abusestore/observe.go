@@ -34,7 +34,7 @@ type tenant struct {
 func (d *Detector) observe(ctx context.Context, tx pgx.Tx, minute time.Time) (map[string]*tenant, error) {
 	all := map[string]*tenant{}
 	for _, read := range [...]func(context.Context, pgx.Tx, time.Time, map[string]*tenant) error{
-		readRequests, readDenials, d.readStates, d.readExemptions,
+		d.readRequests, readDenials, d.readStates, d.readExemptions,
 	} {
 		if err := read(ctx, tx, minute, all); err != nil {
 			return nil, err
@@ -53,15 +53,27 @@ func add(all map[string]*tenant, name string) *tenant {
 	return t
 }
 
-// readRequests reads what was admitted, in the minute and in the window that ends with it.
-func readRequests(ctx context.Context, tx pgx.Tx, minute time.Time, all map[string]*tenant) error {
-	rows, err := tx.Query(ctx, `SELECT n.name, coalesce(sum(u.admitted) FILTER (WHERE u.at = $1), 0)::bigint,
-			sum(u.admitted)::bigint
-		FROM rate_limiter.usage_minutes u JOIN rate_limiter.usage_names n ON n.id = u.tenant
-		WHERE u.at > $1::timestamptz - $2::interval AND u.at <= $1
-			AND u.policy = (SELECT id FROM rate_limiter.usage_names WHERE name = '')
-			AND octet_length(n.name) BETWEEN 1 AND $3
-		GROUP BY n.name`, minute, abuse.Window, maxName)
+// readRequests reads what was admitted, in the minute and in the window that ends with it. Of more tenants than it may
+// read it reads those with denials, then those that are remembered, and then those that send most.
+func (d *Detector) readRequests(ctx context.Context, tx pgx.Tx, minute time.Time, all map[string]*tenant) error {
+	rows, err := tx.Query(ctx, `SELECT n.name, u.last, u.admitted
+		FROM (
+			SELECT tenant, coalesce(sum(admitted) FILTER (WHERE at = $1), 0)::bigint AS last,
+				sum(admitted)::bigint AS admitted
+			FROM rate_limiter.usage_minutes
+			WHERE at > $1::timestamptz - $2::interval AND at <= $1
+				AND policy = (SELECT id FROM rate_limiter.usage_names WHERE name = '')
+			GROUP BY tenant
+		) u
+		JOIN rate_limiter.usage_names n ON n.id = u.tenant
+		LEFT JOIN (
+			SELECT DISTINCT tenant FROM rate_limiter.abuse_denials
+			WHERE at > $1::timestamptz - $2::interval AND at <= $1
+		) denied ON denied.tenant = n.name
+		LEFT JOIN rate_limiter.abuse_tenants state ON state.tenant = n.name
+		WHERE octet_length(n.name) BETWEEN 1 AND $3
+		ORDER BY denied.tenant IS NULL, state.tenant IS NULL, u.admitted DESC LIMIT $4`,
+		minute, abuse.Window, maxName, d.maxScored)
 	if err != nil {
 		return fmt.Errorf("read requests: %w", err)
 	}

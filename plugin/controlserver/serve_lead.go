@@ -32,15 +32,10 @@ func (d *Database) newLeader(
 		Connect: d.connect,
 		Lock:    pgstore.TidyLock,
 		Chores: func(ctx context.Context, session *pgx.Conn) (more bool, err error) {
-			moreRows, err := pgstore.TidyOnce(ctx, session, pgstore.DefaultRetention)
-			if err != nil {
-				return false, err
-			}
-			moreEvents, err := outbox.Tidy(ctx, session)
-			if err == nil {
-				err = detector.Run(ctx, session)
-			}
-			return moreRows || moreEvents, err
+			moreRows, rows := pgstore.TidyOnce(ctx, session, pgstore.DefaultRetention)
+			moreEvents, events := outbox.Tidy(ctx, session)
+			// None of them keeps the others from their work.
+			return moreRows || moreEvents, errors.Join(rows, events, detector.Run(ctx, session))
 		},
 		Log:    log,
 		Advice: leaderAdvice,

@@ -171,6 +171,8 @@ type session struct {
 
 	choresAt time.Time // when the chores are due, by this process's clock
 	checkAt  time.Time // when the check is due, by the same clock
+
+	checkFails bool // the last check failed, which was logged
 }
 
 // open opens a session.
@@ -264,14 +266,24 @@ func (s *session) round(ctx context.Context) (more bool, err error) {
 	return more, nil
 }
 
-// check looks at what was unpacked, if that is due.
+// check looks at what was unpacked, if that is due. A check that fails does not keep the leader from its other work: it
+// returns an error only if the session has ended.
 func (s *session) check(ctx context.Context) error {
 	if s.options.Check == nil || time.Now().Before(s.checkAt) {
 		return nil
 	}
 	s.checkAt = time.Now().Add(s.options.CheckEvery)
-	if err := s.options.Check(ctx, s.conn); err != nil {
+	err := s.options.Check(ctx, s.conn)
+	before := s.checkFails
+	s.checkFails = err != nil
+	switch {
+	case err != nil && s.conn.IsClosed():
 		return fmt.Errorf("check what was unpacked: %w", err)
+	case err != nil && !before:
+		s.options.Log.Error("checking what was unpacked failed: it is tried again", "error", err,
+			"advice", s.options.Advice(err))
+	case err == nil && before:
+		s.options.Log.Info("checking what was unpacked succeeds again")
 	}
 	return nil
 }

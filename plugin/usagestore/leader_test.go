@@ -1,11 +1,13 @@
 package usagestore
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -29,6 +31,25 @@ func TestABatchThatIsMissingIsWaitedForAndThenCountsAsAGap(t *testing.T) {
 	gaps := w.number(`SELECT gaps FROM rate_limiter.usage_sources`)
 	if lines := w.log.count("did not come"); gaps != 1 || lines != 1 {
 		t.Errorf("the source has %d gaps, and %d lines report them; want 1 and 1", gaps, lines)
+	}
+}
+
+func TestACheckThatFailsDoesNotKeepTheLeaderFromItsOtherWork(t *testing.T) {
+	w := newWorld(t)
+	p := newProcess(1)
+	w.report(p.node, p.next(count("acme", 1)), 0)
+	l := w.newLeader()
+	chores := 0
+	l.options.Check = func(context.Context, *pgx.Conn) error { return errors.New("the quotas cannot be read") }
+	l.options.Chores = func(context.Context, *pgx.Conn) (bool, error) {
+		chores++
+		return false, nil
+	}
+	if done, err := l.Once(t.Context()); err != nil || done.Batches != 1 || chores != 1 {
+		t.Errorf("the leader has done %+v and %d times its chores, with %v", done, chores, err)
+	}
+	if lines := w.log.count("the quotas cannot be read"); lines != 1 {
+		t.Errorf("%d lines report the check, want one", lines)
 	}
 }
 
