@@ -93,6 +93,15 @@ func TestTheSecretOfAWebhookIsShownOnceAndNowhereElse(t *testing.T) {
 	}
 }
 
+func TestTheSchemeOfAWebhookMayHaveCapitals(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	a := w.want(w.as("POST", webhooks, `{"url":"HTTPS://Example.com/A"}`), http.StatusCreated)
+	if !strings.Contains(a.Body.String(), `"url":"https://Example.com/A"`) {
+		t.Errorf("the webhook is %s", a.Body)
+	}
+}
+
 func TestAWebhookIsCheckedBeforeItIsCreated(t *testing.T) {
 	t.Parallel()
 	w := open(t)

@@ -102,7 +102,7 @@ func (s *Store) CreateWebhook(ctx context.Context, c Change, n NewWebhook) (webh
 		}
 		var id int64
 		err = tx.QueryRow(ctx, `INSERT INTO rate_limiter.webhooks (org, url, types, created_by) VALUES ($1, $2, $3, $4)
-			RETURNING id`, n.Org, n.URL, n.Types, c.Actor).Scan(&id)
+			RETURNING id`, n.Org, webhook.NormalURL(n.URL), n.Types, c.Actor).Scan(&id)
 		if err != nil {
 			return Webhook{}, err
 		}

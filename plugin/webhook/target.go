@@ -13,6 +13,8 @@ const (
 	MaxURL = 2048
 
 	portHTTP, portHTTPS = 80, 443
+	// mappedBits is the length of the prefixes under which IPv6 addresses embed an IPv4 address.
+	mappedBits = 96
 	// firstUserPort is the first port that needs no privilege. Below are protocols other than HTTP.
 	firstUserPort = 1024
 )
@@ -50,6 +52,12 @@ func (t *Targets) CheckURL(text string) error {
 		}
 	}
 	return nil
+}
+
+// NormalURL returns a URL that was checked, with its scheme in lower case.
+func NormalURL(text string) string {
+	scheme, path, _ := strings.Cut(text, "://")
+	return strings.ToLower(scheme) + "://" + path
 }
 
 var (
@@ -137,7 +145,8 @@ func isPublic(ip netip.Addr) bool {
 	return true
 }
 
-// ParseNetworks reads a comma-separated list of networks or addresses.
+// ParseNetworks reads a comma-separated list of networks or addresses. IPv6 networks that embed IPv4 ones become those,
+// as [Targets.Allows] compares addresses.
 func ParseNetworks(text string) (list []netip.Prefix, err error) {
 	for item := range strings.SplitSeq(text, ",") {
 		item = strings.TrimSpace(item)
@@ -147,6 +156,9 @@ func ParseNetworks(text string) (list []netip.Prefix, err error) {
 		}
 		if err != nil || network != network.Masked() {
 			return nil, fmt.Errorf("%q must be a network, such as 10.0.0.0/8, or an address", item)
+		}
+		if ip := embedded(network.Addr()); ip.Is4() && network.Addr().Is6() && network.Bits() >= mappedBits {
+			network = netip.PrefixFrom(ip, network.Bits()-mappedBits)
 		}
 		list = append(list, network)
 	}

@@ -140,6 +140,17 @@ func TestAddressesThatAreNotPublicAreDeniedInAllTheirForms(t *testing.T) {
 			t.Errorf("%s with networks: want %v", text, want)
 		}
 	}
+	mapped, err := ParseNetworks("::ffff:10.1.0.0/112, ::ffff:127.0.0.1, 64:ff9b::a02:0/112")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]bool{
+		"10.1.2.3": true, "::ffff:10.1.2.3": true, "127.0.0.1": true, "10.2.0.1": true, "10.3.0.1": false, "127.0.0.2": false,
+	} {
+		if (&Targets{Private: mapped}).Allows(netip.MustParseAddr(text)) != want {
+			t.Errorf("%s with networks of embedded addresses: want %v", text, want)
+		}
+	}
 	for _, text := range []string{"", "10.0.0.0", "10.0.0.1/8", "x", "10.0.0.0/33"} {
 		if list, err := ParseNetworks(text); text != "10.0.0.0" && err == nil {
 			t.Errorf("%q is read as %v", text, list)

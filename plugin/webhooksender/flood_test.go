@@ -30,6 +30,29 @@ func TestABacklogOfOneTenantDoesNotDelayTheDeliveriesOfAnother(t *testing.T) {
 	}
 }
 
+func TestAFloodOfDenialsLeavesRoomForNotices(t *testing.T) {
+	w := newWorld(t)
+	_, id := w.subscribe("acme", w.newReceiver(status(200)).URL)
+	if _, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.webhook_deliveries
+			(id, webhook, events, body, created_at, due_at)
+		SELECT 'msg_' || n, $1, 100, '[]', $2, $2::timestamptz + interval '1 day' FROM generate_series(1, $3) n`,
+		id, w.clock(), maxDenials); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.pool.Exec(t.Context(), `SELECT rate_limiter.report_denials('edge',
+		'[{"event": "a-1", "at": "2026-11-22T14:20:07Z", "tenant": "acme", "data": {}}]')`); err != nil {
+		t.Fatal(err)
+	}
+	w.happen("acme", 3)
+	if _, err := w.session.enqueue(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if hook := w.hook(id); hook.Dropped != 1 || hook.Waiting != maxDenials+1 {
+		t.Errorf("dropped %d and waiting %d, want the denial, and %d with the notices", hook.Dropped, hook.Waiting,
+			maxDenials+1)
+	}
+}
+
 func TestADenialWithAnInfiniteTimeIsLeftOutAndTheOthersArrive(t *testing.T) {
 	w := newGrantedWorld(t)
 	r := w.newReceiver(status(200))

@@ -24,8 +24,9 @@ const (
 	// maxEvents and maxBody bound a delivery. A single event may be larger than maxBody.
 	maxEvents = 100
 	maxBody   = 256 << 10
-	// maxWaiting bounds the deliveries that wait for one webhook.
-	maxWaiting = 1000
+	// maxWaiting bounds the deliveries that wait for one webhook, and maxDenials how many may wait where one of denials is
+	// added: there can be any number of those, and they leave room for notices.
+	maxWaiting, maxDenials = 1000, 750
 )
 
 // hook is a webhook for which deliveries are made.
@@ -156,7 +157,8 @@ func (q *queueing) addTo(h *hook, e *outbox.Entry) {
 			return
 		}
 	}
-	if len(h.batch) == maxEvents || len(h.batch) > 0 && h.size+len(event.Data) > maxBody {
+	if n := len(h.batch); n > 0 && (n == maxEvents || h.size+len(event.Data) > maxBody ||
+		(h.batch[0].Type == events.Denial) != (event.Type == events.Denial)) {
 		q.flush(h)
 	}
 	h.batch, h.size = append(h.batch, event), h.size+len(event.Data)
@@ -181,13 +183,14 @@ func (q *queueing) flush(h *hook) {
 	if n == 0 {
 		return
 	}
+	denials := h.batch[0].Type == events.Denial
 	body, err := events.AppendBatch(nil, h.batch)
 	h.batch, h.size = h.batch[:0], 0
 	switch {
 	case err != nil:
 		q.options.Log.Error("events cannot be sent to webhooks", "error", err)
 		h.dropped += int64(n)
-	case h.waiting >= maxWaiting:
+	case h.waiting >= maxWaiting || denials && h.waiting >= maxDenials:
 		h.dropped += int64(n)
 	default:
 		h.waiting++
