@@ -94,10 +94,10 @@ func decodeRequestID(answer []byte, _ *kongwire.Interner, req *identity.Request)
 	return err
 }
 
-// headerCache holds the questions for the headers that the rules of a path read. The rules change with the path's
-// policies, which is rare.
+// headerCache holds the questions for the headers that the rules of a path read, and those of the rules before: while a
+// candidate is open, requests are identified by two. The rules change with the path's policies, which is rare.
 type headerCache struct {
-	last atomic.Pointer[headerQuestions]
+	last, before atomic.Pointer[headerQuestions]
 }
 
 // headerQuestions are the questions for the headers that rules read.
@@ -109,10 +109,15 @@ type headerQuestions struct {
 
 // questionsFor returns the questions that rules need.
 func (c *headerCache) questionsFor(rules *identity.Rules) *headerQuestions {
-	if last := c.last.Load(); last != nil && last.rules == rules {
+	last := c.last.Load()
+	if last != nil && last.rules == rules {
 		return last
 	}
+	if before := c.before.Load(); before != nil && before.rules == rules {
+		return before
+	}
 	h := &headerQuestions{rules, newHeaderQuestions(rules.Headers), make([]string, len(rules.Headers))}
+	c.before.Store(last)
 	c.last.Store(h)
 	return h
 }
