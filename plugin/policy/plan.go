@@ -87,8 +87,9 @@ func (r *Resolution) Reset() {
 	}
 }
 
-// ResolveAt fills r with the bounds of a request from id at an instant. Overrides that have not begun or have expired by
-// then do not apply. It allocates only while r's slices grow, and when an override or a row is first used for a policy or config.
+// ResolveAt fills r with the bounds of a request from id at an instant. Overrides that have not begun or have expired
+// by then do not apply. It allocates only while r's slices grow, and when an override or a row is first used for a
+// policy or config.
 func (p *Plan) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution) {
 	r.Reset()
 	p.matchEndpoint(id, r)

@@ -64,8 +64,8 @@ func TestADecisionBesideACandidateAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkBesideACandidate measures the path of a request without a candidate, beside an open one that four workers try
-// meanwhile, and with one that is enforced.
+// BenchmarkBesideACandidate measures the path of a request without a candidate, beside an open one that four workers
+// try meanwhile, and with one that is enforced.
 func BenchmarkBesideACandidate(b *testing.B) {
 	for _, name := range []string{"none", "open", "assigned"} {
 		b.Run(name, func(b *testing.B) {
