@@ -14,10 +14,10 @@ import (
 
 const reports = "/reports/daily"
 
-// traffic returns requests of two and a half days in bursts: consumers with several credentials, requests without one,
+// traffic returns requests of a day or more in bursts: consumers with several credentials, requests without one,
 // IPv4 and IPv6 addresses, with and without the header.
 func traffic(random *rand.Rand, n int) []loggedRequest {
-	at := time.Date(2026, 1, 30, 22, 59, 58, 0, time.UTC) // the end of a month is within
+	at := time.Date(2026, 1, 31, 14, 59, 58, 0, time.UTC) // the end of a month is within
 	pick := func(values ...string) string { return values[random.IntN(len(values))] }
 	var requests []loggedRequest
 	for len(requests) < n {
@@ -120,7 +120,7 @@ func compare(kong, here []bool) (c compared) {
 var limitsOfKong = map[string]float64{"second": 2, "minute": 9.5, "hour": 60, "day": 300}
 
 func TestAConvertedConfigDecidesEveryRequestOfALogAsKongDoes(t *testing.T) {
-	requests := traffic(rand.New(rand.NewPCG(1, 2)), 6000)
+	requests := traffic(rand.New(rand.NewPCG(1, 2)), 1500)
 	const limits = "second: 2, minute: 9.5, hour: 60, day: 300"
 	for name, test := range map[string]struct {
 		config string
@@ -157,7 +157,7 @@ func TestAConvertedConfigDecidesEveryRequestOfALogAsKongDoes(t *testing.T) {
 // In Redis Kong also counts the requests that it denies. So it denies all that the plugin denies, and some more;
 // without that difference the two are equal.
 func TestDeniedRequestsOfKongInRedisSpendTheirOtherWindows(t *testing.T) {
-	requests := traffic(rand.New(rand.NewPCG(3, 4)), 6000)
+	requests := traffic(rand.New(rand.NewPCG(3, 4)), 2500)
 	here := replayedImport(t,
 		"{second: 2, minute: 9.5, hour: 60, day: 300, policy: redis, redis: {host: redis.internal}}", requests)
 	kong := kongModel{limits: limitsOfKong, limitBy: "consumer", synchronous: true}
@@ -173,13 +173,13 @@ func TestDeniedRequestsOfKongInRedisSpendTheirOtherWindows(t *testing.T) {
 // A month of the calendar and 30 days since 1970 begin at different instants: the difference is real, and so is the
 // equality of the other windows.
 func TestOnlyWindowsOfTheCalendarAreApproximated(t *testing.T) {
-	requests := traffic(rand.New(rand.NewPCG(5, 6)), 6000)
-	here := replayedImport(t, "{minute: 9, month: 500}", requests)
-	kong := kongModel{limits: map[string]float64{"minute": 9, "month": 500}, limitBy: "consumer"}
+	requests := traffic(rand.New(rand.NewPCG(5, 6)), 2500)
+	here := replayedImport(t, "{minute: 9, month: 200}", requests)
+	kong := kongModel{limits: map[string]float64{"minute": 9, "month": 200}, limitBy: "consumer"}
 	if c := compare(modeled(kong, requests), here); c.onlyKong == 0 {
 		t.Errorf("a month of the calendar is as one of 30 days: does the log reach its limit? %+v", c)
 	}
-	kong.limits = map[string]float64{"minute": 9, "30 days": 500}
+	kong.limits = map[string]float64{"minute": 9, "30 days": 200}
 	if c := compare(modeled(kong, requests), here); c.onlyKong+c.onlyHere > 0 {
 		t.Errorf("decided otherwise than by windows of 30 days: %+v", c)
 	}

@@ -180,7 +180,9 @@ func (e *entry) place() string {
 	var b strings.Builder
 	b.WriteString(e.Name)
 	for _, part := range [...][2]string{
-		{"service", e.Place.Service}, {"route", e.Place.Route}, {"consumer", e.Place.Consumer},
+		{"service", e.Place.Service},
+		{"route", e.Place.Route},
+		{"consumer", e.Place.Consumer},
 		{"group", e.Place.Group},
 	} {
 		if part[1] != "" && (part[0] != "service" || e.Place.Route == "") {

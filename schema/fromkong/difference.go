@@ -216,8 +216,8 @@ var differences = [...]Text{
 		"The new entry has none: each must be unique.",
 	},
 	{
-		SharedConfig, "configs under _plugin_configs",
-		"The entry takes its config, or a part, from _plugin_configs.",
+		SharedConfig, "shared configs",
+		"The entry takes its config, or a part, from _plugin_configs or partials.",
 		"The new entry has its config in full. The shared one stays in the file.",
 	},
 	{

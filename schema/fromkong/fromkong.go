@@ -117,7 +117,6 @@ type file struct {
 	walk      *deckfile.Walk // through the configs of the file
 	entries   []*entry       // of Kong's rate limiting plugins
 	own       []deck.Plugin  // entries of this plugin that were there before
-	rewritten bool           // the text was written anew
 }
 
 // entry is an entry of one of Kong's plugins that is converted.
@@ -137,8 +136,9 @@ type entry struct {
 
 // document has what the entries of one document of the file share.
 type document struct {
-	services map[string]string // by route; "": a route without one
-	groups   map[string]bool   // consumer groups that have an entry of rate-limiting-advanced
+	services map[string]string     // by route; "": a route without one
+	groups   map[string]bool       // consumer groups that have an entry of rate-limiting-advanced
+	partials map[string]*yaml.Node // configs of Redis that entries name, by name and by id
 
 	// info has overridesKey, and is in root: plugins of consumer groups are overrides, as before Kong 3.4. nil: they are
 	// not.
@@ -158,9 +158,14 @@ func (f *file) collect(root *yaml.Node) error {
 	if err != nil {
 		return err
 	}
-	d := &document{services: services, groups: map[string]bool{}}
+	d := &document{services: map[string]string{}, groups: map[string]bool{}, partials: partialsOf(root)}
 	d.info, d.root = overridesInfo(root)
+	names := entityNames(root)
+	for route, service := range services {
+		d.services[names.nameFor("routes", route)] = names.nameFor("services", service)
+	}
 	for _, p := range plugins {
+		p.Place = names.place(p.Place)
 		if p.Name == schema.Name {
 			f.own = append(f.own, p)
 		}
@@ -172,15 +177,28 @@ func (f *file) collect(root *yaml.Node) error {
 		}
 		e := &entry{Plugin: p, document: d, options: f.Options}
 		f.entries = append(f.entries, e)
-		config, err := p.Config(f.walk)
-		if err == nil {
-			e.settings, err = newSettings(config, p.Path+".config")
-		}
-		if err != nil {
-			e.problem("its config %v", err)
-		}
+		e.readSettings(f.walk)
 	}
 	return nil
+}
+
+// readSettings reads the config of the entry, and what it takes from partials.
+func (e *entry) readSettings(w *deckfile.Walk) {
+	if key := duplicateKey(e.Item, w); key != "" {
+		e.problem("has the key %s twice", key)
+		return
+	}
+	config, err := e.Config(w)
+	if err == nil {
+		e.settings, err = newSettings(config, e.Path+".config")
+	}
+	if err == nil {
+		err = e.addPartials(w)
+	}
+	if err != nil {
+		e.settings = nil
+		e.problem("its config %v", err)
+	}
 }
 
 func (e *entry) problem(format string, args ...any) {

@@ -74,9 +74,6 @@ func (s *settings) ignore(fields ...string) (present []string) {
 // isTemplate reports whether decK fills in a text from the environment.
 func isTemplate(text string) bool { return strings.Contains(text, "${{") }
 
-// isReference reports whether Kong fills in a text from a vault.
-func isReference(text string) bool { return strings.HasPrefix(text, "{vault://") }
-
 // text returns a text, or otherwise if it is absent.
 func (s *settings) text(field, otherwise string) string {
 	v, ok := s.value(field)
