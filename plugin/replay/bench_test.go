@@ -1,0 +1,104 @@
+package replay_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/konglog"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/replay"
+)
+
+// fourLimits has the limits of usual plans.
+const fourLimits = `
+plugins:
+- name: tenant-rate-limiting
+  config:
+    default_tier: essentials
+    tiers:
+    - name: essentials
+      limits:
+      - {name: daily, scope: tenant, limit: 15000, window_size: 86400, algorithm: fixed_window}
+      - {name: burst, scope: tenant, limit: 10, window_size: 1}
+      - {name: search, scope: tenant+endpoint, endpoint: "GET /search", limit: 100, window_size: 60, algorithm: sliding_window}
+    - name: gold
+      limits:
+      - {name: daily, scope: tenant, limit: 1000000, window_size: 86400, algorithm: fixed_window}
+      - {name: per-key, scope: credential, limit: 500, window_size: 60}
+    global:
+      limits:
+      - {name: writes, scope: endpoint, endpoint: "POST /records", limit: 5000, window_size: 60}
+`
+
+// BenchmarkReplay replays a log of Kong, from its text to the report. One operation is a line.
+func BenchmarkReplay(b *testing.B) {
+	var text bytes.Buffer
+	const lines = 20_000
+	o := konglog.Options{Lines: lines, Tenants: 1000, From: noon, PerSecond: 300}
+	if err := konglog.Write(&text, o); err != nil {
+		b.Fatal(err)
+	}
+	config := file(b, fourLimits)
+	b.SetBytes(int64(text.Len() / lines))
+	b.ReportAllocs()
+	for done := 0; done < b.N; done += lines {
+		log, err := replay.NewLog("access.jsonl", bytes.NewReader(text.Bytes()), replay.LogOptions{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		gateway, err := replay.NewGateway(config, replay.GatewayOptions{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		stream := replay.NewStream([]*replay.Log{log}, replay.StreamOptions{})
+		if _, err := replay.Run(context.Background(), stream, gateway, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Minutes()/1e6, "Mlines/min")
+}
+
+func TestSoakAMillionLinesAreReplayedInBoundedMemory(t *testing.T) {
+	lines := soak.Count(30_000, 1_000_000)
+	name := filepath.Join(t.TempDir(), "access.jsonl")
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := konglog.Options{Lines: lines, Tenants: 1000, From: noon, PerSecond: 300, Seed: 1}
+	if err := konglog.Write(f, o); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	log, err := replay.Open(name, replay.LogOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	const waiting = 2000
+	stream := replay.NewStream([]*replay.Log{log}, replay.StreamOptions{Waiting: waiting})
+	gateway, err := replay.NewGateway(file(t, fourLimits), replay.GatewayOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	report, err := replay.Run(context.Background(), stream, gateway, nil)
+	if err != nil || report.Requests != int64(lines) || report.Counts.Unparsed+report.Counts.Late != 0 {
+		t.Fatalf("%v, %d requests, %+v", err, report.Requests, report.Counts)
+	}
+	var memory runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&memory)
+	t.Logf("%d lines in %v, %d MiB in use", lines, time.Since(began).Round(time.Millisecond), memory.HeapAlloc>>20)
+	if memory.HeapAlloc > 64<<20 {
+		t.Errorf("%d MiB in use after a log of %d MiB", memory.HeapAlloc>>20, log.Size>>20)
+	}
+	runtime.KeepAlive(gateway)
+}
