@@ -120,13 +120,17 @@ func TestLinesOfNginx(t *testing.T) {
 	}{
 		"combined": {
 			"", `192.0.2.7 - ann [20/Nov/2026:13:00:00 +0100] "GET /a\x22b HTTP/1.1" 200 12 "-" "curl/8 \x22x\x22"`,
-			seen{at: at, consumer: identity.Consumer{Username: "ann"}, names: [4]string{"", "192.0.2.7", "GET", `/a"b`}, status: 200},
+			seen{
+				at: at, consumer: identity.Consumer{Username: "ann"}, names: [4]string{"", "192.0.2.7", "GET", `/a"b`},
+				status: 200,
+			},
 		},
 		"Kong's headers, and the duration": {
 			`$msec|$request_time|${request_method}|$request_uri|$http_x_consumer_custom_id|$http_x_credential_identifier|$http_x_tenant`,
 			`1795176001.500|1.500|POST|/x y|acme|k-1|globex`,
 			seen{
-				at: at, consumer: identity.Consumer{CustomID: "acme"}, names: [4]string{"k-1", "", "POST", "/x y"}, header: "globex",
+				at: at, consumer: identity.Consumer{CustomID: "acme"}, names: [4]string{"k-1", "", "POST", "/x y"},
+				header: "globex",
 			},
 		},
 		"ISO 8601 without names": {
@@ -182,7 +186,9 @@ func TestCSV(t *testing.T) {
 	if len(stated) != 1 || stated[0].caller != (identity.Caller{Tenant: "acme", User: "ann", Tier: "gold", Cost: 3}) {
 		t.Errorf("stated %+v", stated)
 	}
-	for _, head := range []string{"started_at,started_at", "started_at,org", "tenant,path", "started_at,tenant,consumer.id", `"started_at`} {
+	for _, head := range []string{
+		"started_at,started_at", "started_at,org", "tenant,path", "started_at,tenant,consumer.id", `"started_at`,
+	} {
 		o := replay.LogOptions{Format: replay.FormatCSV}
 		if _, err := replay.NewLog("access.csv", strings.NewReader(head+"\n"), o); err == nil {
 			t.Errorf("columns %q are accepted", head)

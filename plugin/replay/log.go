@@ -12,7 +12,7 @@ import (
 
 // The formats of logs.
 const (
-	FormatAuto  = "auto" // told by the first line
+	FormatAuto  = "auto" // by the first line
 	FormatKong  = "kong" // JSON of Kong's file-log or http-log
 	FormatNginx = "nginx"
 	FormatCSV   = "csv"

@@ -143,7 +143,8 @@ plugins:
 func TestSourcesThatNoLogCarriesAreAnError(t *testing.T) {
 	config := strings.Replace(twoAMinute, "on_missing_tenant", "tenant_from: [jwt.org]\n    on_missing_tenant", 1)
 	_, err := replay.NewGateway(file(t, config), replay.GatewayOptions{})
-	if err == nil || !strings.Contains(err.Error(), "tenant_from: jwt.org") || !strings.Contains(err.Error(), "--tenant-from") {
+	const want = "tenant_from: jwt.org: logs carry no tokens: say what to use with --tenant-from"
+	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("error %v", err)
 	}
 	o := replay.GatewayOptions{TenantFrom: []string{"consumer.custom_id"}}

@@ -44,7 +44,7 @@ func (r *Request) reset() {
 	*r = Request{headers: r.headers[:0]}
 }
 
-// addHeader adds a line of a header, if wanted has its name.
+// addHeader adds a line of a header.
 func (r *Request) addHeader(name, value string) { r.headers = append(r.headers, header{name, value}) }
 
 // headerValue returns the lines of a header, joined by commas as Kong shows them to the plugin.
@@ -66,9 +66,9 @@ func (r *Request) headerValue(name string) string {
 func (r *Request) Read(_ context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
 	if facts&identity.ConsumerFact != 0 && r.Consumer != nil {
-		tags := append(req.Consumer.Tags, r.Consumer.Tags...)
+		tags := req.Consumer.Tags
 		req.Consumer = *r.Consumer
-		req.Consumer.Tags = tags
+		req.Consumer.Tags = append(tags[:0], r.Consumer.Tags...)
 	}
 	if facts&identity.CallerFacts != 0 && r.Caller != nil {
 		req.Caller = *r.Caller

@@ -31,7 +31,6 @@ type row struct {
 	Row
 	window limit.Micros
 	limit  int64 // of the tenant in a window; 0: there is no such limit
-	number int64 // of the window that is being counted
 	now    window
 	worst  window
 }
@@ -176,7 +175,8 @@ func newRow(tenant, tier string, p *policy.Policy) *row {
 // limitOf returns the quantity of a policy that counts a tenant as a whole, and 0 of one that counts parts of it, or
 // several tenants.
 func limitOf(tenant string, p *policy.Policy) int64 {
-	if whole := p.Scope == policy.Tenant || p.Scope == policy.TenantEndpoint && !p.ByRoute(); !whole || tenant == Anonymous {
+	whole := p.Scope == policy.Tenant || p.Scope == policy.TenantEndpoint && !p.ByRoute()
+	if !whole || tenant == Anonymous {
 		return 0
 	}
 	return p.Limit.Spec().Quantity
