@@ -95,7 +95,7 @@ func (s *Sender) post(ctx context.Context, d *delivery) outcome {
 		return o
 	}
 	_ = answer.Body.Close() // its content does not matter
-	o.status, o.retryAfter = answer.StatusCode, webhook.RetryAfter(answer.StatusCode, answer.Header, s.options.Now())
+	o.status, o.retryAfter = answer.StatusCode, webhook.RetryAfter(answer.StatusCode, answer.Header, s.now())
 	switch class := o.status / 100; class {
 	case 2:
 	case 3:
@@ -119,7 +119,7 @@ func (s *Sender) request(ctx context.Context, d *delivery) (*http.Response, erro
 	for i, secret := range d.Secrets {
 		secrets[i] = secret
 	}
-	at := s.options.Now()
+	at := s.now()
 	for name, value := range map[string]string{
 		"Content-Type":          events.BatchMediaType,
 		"User-Agent":            "tenant-rate-limiting",

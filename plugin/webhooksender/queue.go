@@ -59,7 +59,7 @@ func (s *session) enqueue(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	q := &queueing{session: s, now: s.options.Now(), hooks: map[string][]*hook{}}
+	q := &queueing{session: s, now: s.now(), hooks: map[string][]*hook{}}
 	err = pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
 		denials, err := s.takeDenials(ctx, tx)
 		if err != nil || len(entries)+len(denials) == 0 {

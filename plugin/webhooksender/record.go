@@ -23,7 +23,7 @@ func (s *session) record(ctx context.Context, o *outcome) error {
 	if o.Failing {
 		s.failing--
 	}
-	now := s.options.Now()
+	now := s.now()
 	gaveUp, disabled := false, ""
 	err := pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) (err error) {
 		if o.fault == "" {

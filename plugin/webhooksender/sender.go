@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -51,12 +52,14 @@ type Options struct {
 	// Advice returns what an operator has to do about an error, or ""; nil: there is no advice.
 	Advice func(error) string
 
-	Times  Times
-	Drain  time.Duration    // how long requests may go on when the process ends; 0: 5 s
-	Roots  *x509.CertPool   // nil: those of the system
-	Now    func() time.Time // nil: time.Now
-	Random func() float64   // from 0 to below 1; nil: math/rand
-	Every  time.Duration    // 0: 1 s
+	Times Times
+	Drain time.Duration    // how long requests may go on when the process ends; 0: 5 s
+	Roots *x509.CertPool   // nil: those of the system
+	Now   func() time.Time // nil: time.Now
+	// Clock reads the clock by which deliveries are due and secrets end; nil: that of the database.
+	Clock  func(ctx context.Context, conn *pgx.Conn) (time.Time, error)
+	Random func() float64 // from 0 to below 1; nil: math/rand
+	Every  time.Duration  // 0: 1 s
 }
 
 // Sender sends events to webhooks. Any number of processes may run one: the process that holds the lock sends. It is a
@@ -64,6 +67,7 @@ type Options struct {
 type Sender struct {
 	options Options
 	client  *http.Client
+	ahead   atomic.Int64 // Options.Clock, of Options.Now, in nanoseconds
 
 	mu     sync.Mutex
 	stats  Stats
@@ -77,6 +81,9 @@ func New(o Options) *Sender {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Clock == nil {
+		o.Clock = readClock
 	}
 	if o.Random == nil {
 		o.Random = rand.Float64
@@ -104,6 +111,25 @@ func (s *Sender) Run(ctx context.Context) error {
 		}
 		pause(ctx, retryFactor*s.options.Every)
 	}
+	return nil
+}
+
+// readClock reads the clock of the database, by which other processes write deliveries and secrets.
+func readClock(ctx context.Context, conn *pgx.Conn) (now time.Time, err error) {
+	err = conn.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&now)
+	return now, err
+}
+
+// now returns the time by Options.Clock, as it was read last.
+func (s *Sender) now() time.Time { return s.options.Now().Add(time.Duration(s.ahead.Load())) }
+
+// setClock reads Options.Clock.
+func (s *session) setClock(ctx context.Context) error {
+	now, err := s.options.Clock(ctx, s.conn)
+	if err != nil {
+		return fmt.Errorf("read the clock: %w", err)
+	}
+	s.ahead.Store(int64(now.Sub(s.options.Now())))
 	return nil
 }
 
@@ -175,6 +201,10 @@ func (s *Sender) open(ctx context.Context) (*session, error) {
 		l.close()
 		return nil, fmt.Errorf("set up the session: %w", err)
 	}
+	if err := l.setClock(bounded); err != nil {
+		l.close()
+		return nil, err
+	}
 	return l, nil
 }
 
@@ -210,7 +240,10 @@ func (s *session) round(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	if now := s.options.Now(); !now.Before(s.choresAt) {
-		if err := s.doChores(reading, now); err != nil {
+		if err := s.setClock(reading); err != nil {
+			return false, err
+		}
+		if err := s.doChores(reading, s.now()); err != nil {
 			return false, err
 		}
 		s.choresAt = now.Add(choresEvery)
@@ -245,7 +278,7 @@ func (s *session) dispatch(ctx context.Context) error {
 	for id := range s.inFlight {
 		busy = append(busy, id)
 	}
-	rows, err := s.conn.Query(ctx, selectDue, s.options.Now(), busy, free)
+	rows, err := s.conn.Query(ctx, selectDue, s.now(), busy, free)
 	if err != nil {
 		return fmt.Errorf("list what is due: %w", err)
 	}

@@ -335,6 +335,24 @@ func TestBothSecretsSignForADayAfterARotation(t *testing.T) {
 	}
 }
 
+func TestTheClockOfTheDatabaseCountsAndNotThatOfTheProcess(t *testing.T) {
+	w := newWorld(t)
+	w.options.Clock = nil
+	w.pass(-3 * time.Hour) // two hours behind the database
+	w.restart()
+	r := w.newReceiver(status(200))
+	secret, id := w.subscribe("acme", r.URL)
+	if _, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.webhook_deliveries
+			(id, webhook, events, body, created_at, due_at)
+		VALUES ('msg_1', $1, 1, '[{}]', clock_timestamp() - interval '1 hour', clock_timestamp())`, id); err != nil {
+		t.Fatal(err)
+	}
+	w.work()
+	if err := webhook.Verify(w.want(r, 1)[0].header, r.messages()[0].body, time.Now(), secret); err != nil {
+		t.Errorf("by the clock of the database: %v", err)
+	}
+}
+
 func TestEventsThatDoNotFitAQueueAreDroppedAndCounted(t *testing.T) {
 	w := newWorld(t)
 	r := w.newReceiver(status(500))

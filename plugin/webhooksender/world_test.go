@@ -57,6 +57,7 @@ func newWorld(t *testing.T) *world {
 		Targets: webhook.Targets{HTTP: true, Private: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}},
 		Log:     slog.New(slog.NewTextHandler(w.log, nil)),
 		Now:     w.clock,
+		Clock:   func(context.Context, *pgx.Conn) (time.Time, error) { return w.clock(), nil },
 		Random:  func() float64 { return 0.999 },
 		Roots:   x509.NewCertPool(),
 	}
