@@ -1,6 +1,7 @@
 package usagestore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -143,7 +144,7 @@ func (l *Leader) lead(ctx context.Context) error {
 }
 
 // Once does the work of the leader that is due, and returns what it did. If another process leads, it does nothing and
-// Leading is false. With an error it also returns what was done before.
+// Leading is false. With an error it also returns what was done: a check that fails keeps it from nothing else.
 func (l *Leader) Once(ctx context.Context) (done Stats, err error) {
 	s, err := l.open(ctx)
 	if err != nil {
@@ -158,6 +159,7 @@ func (l *Leader) Once(ctx context.Context) (done Stats, err error) {
 		for more := true; more && err == nil; {
 			more, err = s.round(ctx)
 		}
+		err = cmp.Or(err, s.checkFault)
 	}
 	return l.Stats(), err
 }
@@ -172,7 +174,7 @@ type session struct {
 	choresAt time.Time // when the chores are due, by this process's clock
 	checkAt  time.Time // when the check is due, by the same clock
 
-	checkFails bool // the last check failed, which was logged
+	checkFault error // of the last check, which was logged
 }
 
 // open opens a session.
@@ -274,8 +276,8 @@ func (s *session) check(ctx context.Context) error {
 	}
 	s.checkAt = time.Now().Add(s.options.CheckEvery)
 	err := s.options.Check(ctx, s.conn)
-	before := s.checkFails
-	s.checkFails = err != nil
+	before := s.checkFault != nil
+	s.checkFault = err
 	switch {
 	case err != nil && s.conn.IsClosed():
 		return fmt.Errorf("check what was unpacked: %w", err)
