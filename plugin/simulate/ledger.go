@@ -102,8 +102,12 @@ func (s *simulation) documented(a *account) (tokens int64) {
 			restarts++
 		}
 	}
-	for i := range s.scenario.Faults {
-		f := &s.scenario.Faults[i]
+	faults := s.scenario.Faults
+	if s.network.latency.exceeds(s.network.timeout) {
+		faults = append(faults[:len(faults):len(faults)], Fault{Kind: RedisHangs, For: s.scenario.Duration()})
+	}
+	for i := range faults {
+		f := &faults[i]
 		if f.Master != 0 && f.Master-1 != holder {
 			continue
 		}

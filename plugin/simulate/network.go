@@ -42,6 +42,12 @@ func (l latency) oneWay(random *rand.Rand) limit.Micros {
 	return limit.Micros(l.median / 2 * math.Exp(l.sigma*random.NormFloat64()))
 }
 
+// exceeds reports whether some calls take longer than a timeout, so that fail modes decide without any fault.
+func (l latency) exceeds(timeout limit.Micros) bool {
+	const never = 6 // standard deviations
+	return l.median*math.Exp(never*l.sigma) > float64(timeout)
+}
+
 // condition says how a master answers.
 type condition uint8
 

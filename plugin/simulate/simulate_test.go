@@ -29,17 +29,17 @@ func run(t *testing.T, text string) *simulate.Report {
 	return r
 }
 
-// scenario returns a scenario of 1,000 requests a second and 20 tenants, with more lines.
+// scenario returns a scenario of 20 tenants, with more lines.
 func scenario(lines ...string) string {
 	return "config: {default_tier: a, tiers: [{name: a, limits: [" +
-		"{name: burst, scope: tenant, limit: 3000, window_size: 60, burst: 1000}," +
+		"{name: burst, scope: tenant, limit: 3000, window_size: 60, burst: 500}," +
 		"{name: hourly, scope: tenant, limit: 2000, window_size: 3600, algorithm: fixed_window}]}]}\n" +
 		"tenants: [{count: 20, zipf: 1}]\n" + strings.Join(lines, "\n")
 }
 
 const (
-	fourNodes = "nodes: 4"
-	tenSecond = "load: [{for: 10s, rate: 1000}]"
+	fourNodes    = "nodes: 4"
+	threeSeconds = "load: [{for: 3s, rate: 1200}]"
 )
 
 func TestTheSameSeedGivesTheSameReport(t *testing.T) {
@@ -49,8 +49,8 @@ seed: %d
 nodes: 5
 redis: {masters: 3}
 tenants: [{count: 300, zipf: 1}]
-load: [{for: 9s, rate: 1500}]
-faults: [{at: 2s, kind: redis_away, for: 2s, master: 2}, {at: 3s, kind: node_dies, node: 2, for: 2s}]
+load: [{for: 4s, rate: 500}]
+faults: [{at: 1s, kind: redis_away, for: 1s, master: 2}, {at: 2s, kind: node_dies, node: 2, for: 1s}]
 config: {default_tier: a, tiers: [{name: a, limits: [{name: m, scope: tenant, limit: 3000, window_size: 60}]}]}
 `, seed)
 	}
@@ -69,10 +69,10 @@ config: {default_tier: a, tiers: [{name: a, limits: [{name: m, scope: tenant, li
 
 func TestWithoutFaultsNothingAboveTheBoundIsAdmitted(t *testing.T) {
 	for _, lines := range [][]string{
-		{"nodes: 1", tenSecond},
-		{fourNodes, tenSecond},
-		{fourNodes, tenSecond, "lease_share: 0"},
-		{fourNodes, tenSecond, "lease_share: 5", "redis: {masters: 3, latency: {p50: 2ms, p99: 30ms}}"},
+		{"nodes: 1", threeSeconds},
+		{fourNodes, threeSeconds},
+		{fourNodes, threeSeconds, "lease_share: 0"},
+		{fourNodes, threeSeconds, "lease_share: 5", "redis: {masters: 3, latency: {p50: 2ms, p99: 5ms}}"},
 	} {
 		r := run(t, scenario(lines...))
 		if r.OverTokens != 0 || !r.WithinDocs || r.Offered == 0 || r.Denied == 0 || r.Admitted+r.Denied != r.Offered {
@@ -86,7 +86,7 @@ func TestWithoutFaultsNothingAboveTheBoundIsAdmitted(t *testing.T) {
 }
 
 func TestLeasesSaveCommandsAndWaits(t *testing.T) {
-	leased, exact := run(t, scenario(fourNodes, tenSecond)), run(t, scenario(fourNodes, tenSecond, "lease_share: 0"))
+	leased, exact := run(t, scenario(fourNodes, threeSeconds)), run(t, scenario(fourNodes, threeSeconds, "lease_share: 0"))
 	if leased.RedisOps >= exact.RedisOps || leased.FromLeasePct <= exact.FromLeasePct || exact.Leases.Granted != 0 {
 		t.Errorf("%.0f commands/s with leases and %.0f without, %.1f %% and %.1f %% decided without a call",
 			leased.RedisOps, exact.RedisOps, leased.FromLeasePct, exact.FromLeasePct)
@@ -97,7 +97,7 @@ func TestLeasesSaveCommandsAndWaits(t *testing.T) {
 }
 
 func TestAnOutageIsBoundedByTheShareOfNodes(t *testing.T) {
-	r := run(t, scenario(fourNodes, tenSecond, "faults: [{at: 3s, kind: redis_away, for: 3s, loses_data: true}]"))
+	r := run(t, scenario(fourNodes, threeSeconds, "faults: [{at: 500ms, kind: redis_away, for: 500ms, loses_data: true}]"))
 	if r.LocalPct == 0 || r.Outage.Unverified == 0 || r.Outage.Charged == 0 || !r.WithinDocs {
 		t.Errorf("%.1f %% local, %+v, within the docs: %v, %+v", r.LocalPct, r.Outage, r.WithinDocs, r.Policies)
 	}
@@ -108,9 +108,16 @@ func TestAnOutageIsBoundedByTheShareOfNodes(t *testing.T) {
 	}
 }
 
+func TestALatencyAboveTheTimeoutCountsAsAnOutage(t *testing.T) {
+	r := run(t, scenario(fourNodes, threeSeconds, "redis: {latency: {p50: 20ms, p99: 80ms}}"))
+	if r.LocalPct == 0 || !r.WithinDocs || r.Policies[0].Documented == 0 {
+		t.Errorf("%.2f %% local, %+v", r.LocalPct, r.Policies)
+	}
+}
+
 func TestNodesThatFailClosedDenyWhileRedisHangs(t *testing.T) {
-	closed := strings.Replace(scenario(fourNodes, tenSecond), "default_tier", "fail_mode: closed, default_tier", 1)
-	r := run(t, closed+"\nfaults: [{at: 3s, kind: redis_hangs, for: 4s}]")
+	closed := strings.Replace(scenario(fourNodes, threeSeconds), "default_tier", "fail_mode: closed, default_tier", 1)
+	r := run(t, closed+"\nfaults: [{at: 1s, kind: redis_hangs, for: 1s}]")
 	if r.OverTokens != 0 || r.Outage.Unverified != 0 || r.UnderPct < 10 {
 		t.Errorf("%d tokens above the bound, %d unverified, %.1f %% fewer than ideal", r.OverTokens, r.Outage.Unverified,
 			r.UnderPct)
@@ -118,18 +125,18 @@ func TestNodesThatFailClosedDenyWhileRedisHangs(t *testing.T) {
 }
 
 func TestAStepOfTheMastersClockGivesBackWhatItSkips(t *testing.T) {
-	r := run(t, scenario(fourNodes, tenSecond, "faults: [{at: 5s, kind: clock_step, master: 1, by: 10s}]"))
+	r := run(t, scenario(fourNodes, threeSeconds, "faults: [{at: 2s, kind: clock_step, master: 1, by: 10s}]"))
 	if r.OverTokens == 0 || !r.WithinDocs {
 		t.Errorf("%d tokens above the bound, within the docs: %v", r.OverTokens, r.WithinDocs)
 	}
-	if r = run(t, scenario(fourNodes, tenSecond, "faults: [{at: 5s, kind: clock_step, node: 1, by: 10s}]")); r.OverTokens != 0 {
+	if r = run(t, scenario(fourNodes, threeSeconds, "faults: [{at: 2s, kind: clock_step, node: 1, by: 10s}]")); r.OverTokens != 0 {
 		t.Errorf("a step of a node's clock admits %d tokens above the bound, want none", r.OverTokens)
 	}
 }
 
 func TestANodeThatDiesLosesItsLeasesAndItsRequests(t *testing.T) {
-	r := run(t, scenario(fourNodes, tenSecond, "redis: {latency: {p50: 20ms}}",
-		"faults: [{at: 3s, kind: node_dies, node: 2, for: 3s}, {at: 7s, kind: node_dies, node: 1, for: 1h}]"))
+	r := run(t, scenario(fourNodes, threeSeconds, "redis: {latency: {p50: 20ms, p99: 25ms}}",
+		"faults: [{at: 1s, kind: node_dies, node: 2, for: 1s}, {at: 2s, kind: node_dies, node: 1, for: 1h}]"))
 	if r.OverTokens != 0 || r.Lost == 0 || r.Admitted+r.Denied+r.Lost != r.Offered {
 		t.Errorf("%d tokens above the bound, %d requests lost, %d + %d decided of %d",
 			r.OverTokens, r.Lost, r.Admitted, r.Denied, r.Offered)
@@ -138,14 +145,14 @@ func TestANodeThatDiesLosesItsLeasesAndItsRequests(t *testing.T) {
 
 func TestCommandsQueueAtAMasterThatIsBusy(t *testing.T) {
 	busy := strings.Replace(scenario(fourNodes), "count: 20, zipf: 1", "count: 20", 1)
-	r := run(t, busy+"\nlease_share: 0\nload: [{for: 150ms, rate: 130000}]")
+	r := run(t, busy+"\nlease_share: 0\nload: [{for: 50ms, rate: 130000}]")
 	if m := r.Busiest(); m.CPUPct < 80 || m.Queue < 1 || r.WaitP99 < 1 {
 		t.Errorf("busy for %.0f %%, the longest queue %.2f ms, 99th percentile %.2f ms", m.CPUPct, m.Queue, r.WaitP99)
 	}
 }
 
 func TestASimulationEndsWithItsContext(t *testing.T) {
-	s, err := simulate.Parse([]byte(scenario(fourNodes, "load: [{for: 1h, rate: 10000}]")))
+	s, err := simulate.Parse([]byte(scenario(fourNodes, "load: [{for: 1h, rate: 5000}]")))
 	if err != nil {
 		t.Fatal(err)
 	}
