@@ -132,22 +132,31 @@ func plainCopy(n *yaml.Node) *yaml.Node {
 
 // comments returns the comments within a node, in their order, as lines that begin with #.
 func comments(n *yaml.Node) []string {
+	all := slices.Concat(commentLines(n.HeadComment), commentLines(n.LineComment))
+	switch n.Kind {
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key, value := *n.Content[i], n.Content[i+1]
+			below := key.FootComment // stands after the value
+			key.FootComment = ""
+			all = slices.Concat(all, comments(&key), comments(value), commentLines(below))
+		}
+	case yaml.SequenceNode:
+		for _, item := range n.Content {
+			all = append(all, comments(item)...)
+		}
+	}
+	return append(all, commentLines(n.FootComment)...)
+}
+
+// commentLines returns the lines of a comment without their indentation.
+func commentLines(comment string) []string {
 	var all []string
-	add := func(text string) {
-		for line := range strings.Lines(text) {
-			if line = strings.TrimSpace(line); line != "" {
-				all = append(all, line)
-			}
+	for line := range strings.Lines(comment) {
+		if line = strings.TrimSpace(line); line != "" {
+			all = append(all, line)
 		}
 	}
-	add(n.HeadComment)
-	add(n.LineComment)
-	if n.Kind != yaml.AliasNode {
-		for _, inner := range n.Content {
-			all = append(all, comments(inner)...)
-		}
-	}
-	add(n.FootComment)
 	return all
 }
 
