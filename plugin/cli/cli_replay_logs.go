@@ -89,6 +89,9 @@ func (c *call) deckFile(file string) (configs *routeconfig.File, err error) {
 func (c *call) openReplay(
 	f *logFlags, file *routeconfig.File, rows *policy.Snapshot, route string,
 ) ([]*replay.Log, *replay.Gateway, error) {
+	if route != "" && file.For(route, "") == nil {
+		return nil, nil, wrong("--plugin-route: no config of the plugin applies to route %q", route)
+	}
 	o := replay.GatewayOptions{
 		Rows: rows, Route: route, TenantFrom: f.tenantFrom, UserFrom: f.userFrom, TierFrom: f.tierFrom,
 	}

@@ -50,6 +50,7 @@ type Gateway struct {
 	meta     *memory.Store
 	paths    map[*routeconfig.Config]*admit.Path
 	byRoute  map[Route]*admit.Path
+	found    map[string]*Route // that logs do not name, by name
 	exchange admit.Exchange
 }
 
@@ -60,7 +61,7 @@ func NewGateway(file *routeconfig.File, o GatewayOptions) (*Gateway, error) {
 	}
 	g := &Gateway{
 		file: file, options: o,
-		paths: map[*routeconfig.Config]*admit.Path{}, byRoute: map[Route]*admit.Path{},
+		paths: map[*routeconfig.Config]*admit.Path{}, byRoute: map[Route]*admit.Path{}, found: map[string]*Route{},
 	}
 	clock := func() limit.Micros { return g.now }
 	g.buckets = memory.New(memory.Options{Now: clock, MaxBuckets: o.MaxBuckets})
@@ -178,6 +179,9 @@ func HeadersOf(file *routeconfig.File, o GatewayOptions) []string {
 // Decide decides a request at its time. The decision is valid until the next call. Requests must come in the order of
 // their times. The error of a request that no config covers is ErrUncovered.
 func (g *Gateway) Decide(ctx context.Context, r *Request) (*decision.Decision, error) {
+	if r.Route == nil || g.options.Route != "" {
+		r.Route = g.findRoute(r)
+	}
 	path := g.pathFor(r.Route)
 	if path == nil {
 		return nil, ErrUncovered
@@ -187,6 +191,22 @@ func (g *Gateway) Decide(ctx context.Context, r *Request) (*decision.Decision, e
 		return nil, err
 	}
 	return &g.exchange.Decision, nil
+}
+
+// findRoute returns the route that decides all requests, or else that of a request whose log does not name it, by its
+// path; nil: none matches.
+func (g *Gateway) findRoute(r *Request) *Route {
+	name := g.options.Route
+	if name == "" {
+		name = g.file.RouteOf(r.Method, identity.NormalizePath(r.Target))
+	}
+	if name == "" {
+		return nil
+	}
+	if g.found[name] == nil {
+		g.found[name] = &Route{Name: name}
+	}
+	return g.found[name]
 }
 
 // pathFor returns the path for the requests of a route, or nil.
@@ -199,11 +219,7 @@ func (g *Gateway) pathFor(r *Route) *admit.Path {
 	if found {
 		return path
 	}
-	name := route.Name
-	if g.options.Route != "" {
-		name = g.options.Route
-	}
-	path = g.paths[g.file.For(name, route.Service)]
+	path = g.paths[g.file.For(route.Name, route.Service)]
 	if len(g.byRoute) < maxInterned {
 		g.byRoute[route] = path
 	}

@@ -2,6 +2,7 @@ package replay_test
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -161,5 +162,35 @@ func TestDenialsAreComparedWithTheLog(t *testing.T) {
 	report, _ := replayed(t, twoAMinute, replay.GatewayOptions{}, log)
 	if want := (replay.Logged{Answered: 4, Denied: 2, Both: 1, OnlyLog: 1, OnlyReplay: 1}); report.Log != want {
 		t.Errorf("log %+v, want %+v", report.Log, want)
+	}
+}
+
+func TestTheRouteOfALogWithoutRoutesIsFoundByPath(t *testing.T) {
+	const config = `
+services:
+- name: up
+  routes:
+  - {name: all, paths: [/]}
+  - name: records
+    paths: [/records]
+    methods: [GET]
+    plugins:
+    - name: tenant-rate-limiting
+      config: {on_missing_tenant: skip, global: {limits: [{name: one, scope: endpoint, limit: 1, window_size: 3600}]}}
+  - name: search
+    paths: ["~/(search|find)$"]
+    plugins:
+    - name: tenant-rate-limiting
+      config: {on_missing_tenant: skip, global: {limits: [{name: two, scope: endpoint, limit: 2, window_size: 3600}]}}
+`
+	var lines []string
+	for i, request := range []string{
+		"GET /records/7", "GET //records/8", "POST /records", "GET /search", "GET /find?q=x", "GET /search", "GET /other",
+	} {
+		lines = append(lines, fmt.Sprintf(`192.0.2.7 - - [20/Nov/2026:12:00:%02d +0000] "%s HTTP/1.1" 200 1 "-" "-"`, i, request))
+	}
+	report, outcomes := replayed(t, config, replay.GatewayOptions{}, logOf(t, replay.LogOptions{}, lines...))
+	if outcomes != ".D..D" || report.Uncovered != 2 {
+		t.Errorf("outcomes %s, %d uncovered", outcomes, report.Uncovered)
 	}
 }

@@ -228,8 +228,9 @@ func mostSpecific(configs []*Config, route, service string) (best *Config, rank 
 
 // File holds the configs of a decK file.
 type File struct {
-	Configs []*Config
-	routes  map[string]string // the services of the routes in the file, by route
+	Configs  []*Config
+	routes   map[string]string // the services of the routes in the file, by route
+	matchers []matcher         // the paths of these routes
 }
 
 // Read returns the configs in text, the decK file of that name.
@@ -238,7 +239,7 @@ func Read(text []byte, file string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &File{Configs: configs, routes: routesOf(text)}, nil
+	return &File{Configs: configs, routes: routesOf(text), matchers: matchersOf(text)}, nil
 }
 
 // For returns the config that Kong runs for a route, or nil. The service is that of a route that the file lacks.
