@@ -1,0 +1,72 @@
+package spec
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// putYear puts a policy that allows a number of requests a year to each tenant of the tier enterprise.
+func (p *plane) putYear(limit int, command ...string) {
+	p.t.Helper()
+	p.operate(append(command, "year", "--tier", "enterprise", "--limit", fmt.Sprint(limit), "--window", "31536000",
+		"--algorithm", "fixed_window", "--accuracy", "exact", "--reason", "a spec", "--wait=30s")...)
+}
+
+// awaitYear awaits that a consumer's requests have a status, by a limit a year.
+func (n *node) awaitYear(key string, status, limit int) {
+	n.t.Helper()
+	await(n.t, fmt.Sprintf("%s gets %d by a limit of %d", key, status, limit), func() bool {
+		a := n.get("/records", "apikey", key)
+		return a.Status == status && strings.Contains(a.Header.Get("RateLimit-Policy"), fmt.Sprintf(`"year";q=%d`, limit))
+	})
+}
+
+func TestACandidateIsComparedThenEnforcedForATenantThenForAllAndRolledBack(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	n := p.node("one", p.dsn)
+	await(t, "the node reports", func() bool { return strings.Contains(p.operate("fleet"), "one") })
+	p.putYear(1000, "policy", "put")
+	p.operate("tenant", "set", "gamma", "--tier", "enterprise", "--reason", "a spec")
+	n.awaitYear("alice", http.StatusOK, 1000)
+	n.awaitYear("gus", http.StatusOK, 1000)
+
+	p.operate("candidate", "create", "july", "--reason", "a spec")
+	p.putYear(5, "candidate", "put", "july")
+	var report struct {
+		Total struct {
+			Requests      int `json:"requests"`
+			CandidateOnly int `json:"candidate_only"`
+			ActiveOnly    int `json:"active_only"`
+		} `json:"total"`
+	}
+	await(t, "the report has requests that only the candidate denies", func() bool {
+		n.awaitYear("alice", http.StatusOK, 1000)
+		if err := json.Unmarshal([]byte(p.operate("candidate", "report", "-o", "json")), &report); err != nil {
+			t.Fatal(err)
+		}
+		return report.Total.CandidateOnly > 0
+	})
+	if got := report.Total; got.Requests-got.CandidateOnly > 5 || got.ActiveOnly != 0 {
+		t.Errorf("%+v: the candidate admits five requests", got)
+	}
+
+	p.operate("candidate", "assign", "july", "--tenant", "acme", "--reason", "a spec", "--wait=30s")
+	n.awaitYear("alice", http.StatusTooManyRequests, 5) // it has spent more of the same bucket
+	n.awaitYear("gus", http.StatusOK, 1000)
+	p.operate("candidate", "assign", "july", "--remove", "acme", "--reason", "a spec", "--wait=30s")
+	n.awaitYear("alice", http.StatusOK, 1000)
+
+	p.operate("candidate", "promote", "july", "--reason", "a spec", "--wait=30s")
+	n.awaitYear("alice", http.StatusTooManyRequests, 5)
+	if out, err := p.command("candidate", "promote", "july", "--reason", "again").CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), "it was promoted at ") {
+		t.Errorf("promoted twice: %s (%v)", out, err)
+	}
+	p.operate("candidate", "rollback", "july", "--reason", "a spec", "--wait=30s")
+	n.awaitYear("alice", http.StatusOK, 1000)
+	n.awaitYear("gus", http.StatusOK, 1000)
+}
