@@ -101,6 +101,7 @@ func TestTheIDOfANoticeNamesItsTenantPolicyEndpointWindowAndThreshold(t *testing
 		func(n *quota.Notice) { n.Policy = "hourly" },
 		func(n *quota.Notice) { n.Endpoint = "a" },
 		func(n *quota.Notice) { n.WindowStart = noon.Add(time.Hour) },
+		func(n *quota.Notice) { n.WindowEnd = noon.Add(time.Hour) },
 		func(n *quota.Notice) { n.Threshold = 100 },
 	} {
 		other := n
@@ -109,7 +110,7 @@ func TestTheIDOfANoticeNamesItsTenantPolicyEndpointWindowAndThreshold(t *testing
 	}
 	same := n
 	same.Used, same.Limit, same.Late = 99, 110, true
-	if len(ids) != 6 || same.ID() != n.ID() {
+	if len(ids) != 7 || same.ID() != n.ID() {
 		t.Errorf("the ids are %v and %s", ids, same.ID())
 	}
 }

@@ -35,8 +35,8 @@ type Notice struct {
 
 // ID returns the id of the event of the notice: a hash of what makes it unique.
 func (n *Notice) ID() string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %d %d", n.Tenant, n.Policy, n.Endpoint, n.WindowStart.Unix(),
-		n.Threshold))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %d %d %d", n.Tenant, n.Policy, n.Endpoint, n.WindowStart.Unix(),
+		n.WindowEnd.Unix(), n.Threshold))
 	return hex.EncodeToString(sum[:16])
 }
 

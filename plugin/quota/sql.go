@@ -16,12 +16,12 @@ const (
 
 	// selectNew returns which of some notices are new, by their places.
 	selectNew = `SELECT place::bigint
-		FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[], $5::smallint[]) WITH ORDINALITY
-			n (tenant, policy, endpoint, window_start, threshold, place)
+		FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[], $5::timestamptz[], $6::smallint[])
+			WITH ORDINALITY n (tenant, policy, endpoint, window_start, window_end, threshold, place)
 		WHERE NOT EXISTS (
 			SELECT FROM rate_limiter.quota_notices o
 			WHERE o.tenant = n.tenant AND o.policy = n.policy AND o.endpoint = n.endpoint
-				AND o.window_start = n.window_start AND o.threshold >= n.threshold)
+				AND o.window_start = n.window_start AND o.window_end = n.window_end AND o.threshold >= n.threshold)
 		ORDER BY place`
 
 	// selectCosts returns what a policy charged a tenant since a minute, by endpoint.
@@ -30,6 +30,10 @@ const (
 		WHERE u.tenant = (SELECT id FROM rate_limiter.usage_names WHERE name = $1)
 			AND u.policy = (SELECT id FROM rate_limiter.usage_names WHERE name = $2) AND u.at >= $3
 		GROUP BY e.name`
+
+	// deleteReplaced deletes the notices of a window of another length that began at the same time.
+	deleteReplaced = `DELETE FROM rate_limiter.quota_notices
+		WHERE tenant = $1 AND policy = $2 AND endpoint = $3 AND window_start = $4 AND window_end <> $5`
 
 	insertNotice = `INSERT INTO rate_limiter.quota_notices (tenant, policy, endpoint, window_start, threshold, window_end,
 			"limit", used, exhausted_at, late, noticed_at)

@@ -242,17 +242,18 @@ func (c *check) write(ctx context.Context, candidates []candidate) error {
 // findNew returns the places of the notices of which there is none in the window yet, nor one of a higher threshold.
 func (c *check) findNew(ctx context.Context, notices []Notice) ([]int64, error) {
 	var tenants, policies, endpoints []string
-	var starts []time.Time
+	var starts, ends []time.Time
 	var thresholds []int16
 	for i := range notices {
 		n := &notices[i]
 		tenants, policies, endpoints = append(tenants, n.Tenant), append(policies, n.Policy), append(endpoints, n.Endpoint)
-		starts, thresholds = append(starts, n.WindowStart), append(thresholds, int16(n.Threshold))
+		starts, ends = append(starts, n.WindowStart), append(ends, n.WindowEnd)
+		thresholds = append(thresholds, int16(n.Threshold))
 	}
 	if len(notices) == 0 {
 		return nil, nil
 	}
-	rows, err := c.tx.Query(ctx, selectNew, tenants, policies, endpoints, starts, thresholds)
+	rows, err := c.tx.Query(ctx, selectNew, tenants, policies, endpoints, starts, ends, thresholds)
 	if err != nil {
 		return nil, fmt.Errorf("find new notices: %w", err)
 	}
@@ -310,6 +311,7 @@ func (c *check) insert(ctx context.Context) error {
 	batch := &pgx.Batch{}
 	for i := range c.notices {
 		n := &c.notices[i]
+		batch.Queue(deleteReplaced, n.Tenant, n.Policy, n.Endpoint, n.WindowStart, n.WindowEnd)
 		batch.Queue(insertNotice, n.Tenant, n.Policy, n.Endpoint, n.WindowStart, n.Threshold, n.WindowEnd, n.Limit, n.Used,
 			n.ExhaustedAt, n.Late, c.now)
 	}

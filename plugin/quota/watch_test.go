@@ -67,6 +67,22 @@ func TestAChangedLimitRepeatsNoNotice(t *testing.T) {
 	w.want("a cut below what is used", "acme daily 100% of 150: 160")
 }
 
+func TestAQuotaOfADayHasNoticesAlsoAfterThoseOfItsFirstHour(t *testing.T) {
+	w := newWorld(t, daily(100, func(l *schema.Limit) { l.WindowSize = 3600 }))
+	w.clock = w.clock.Truncate(24 * time.Hour) // an hour and a day begin
+	w.spend("acme", "a", 80, 0)
+	w.want("80 % of an hour", "acme daily 80% of 100: 80")
+	hourly := w.event()
+	w.enforce(policy.Rows{}, daily(400))
+	w.spend("acme", "a", 120, 0)
+	w.want("50 % of a day", "acme daily 50% of 400: 200")
+	if n := w.event(); n.ID() == hourly.ID() || !n.WindowStart.Equal(hourly.WindowStart) {
+		t.Errorf("the events are %+v and %+v", hourly, n)
+	}
+	w.spend("acme", "a", 120, 0)
+	w.want("80 % of a day", "acme daily 80% of 400: 320")
+}
+
 // What is returned and used again is no news.
 func TestReturnedTokensRepeatNoNotice(t *testing.T) {
 	w := newWorld(t, daily(100))
