@@ -17,7 +17,8 @@ func writeReport(out *page, r *simulate.Report) {
 	out.gap()
 	columns(out, "COST|AMOUNT|REMARK", costRows(r), func(row [3]string) []any { return []any{row[0], row[1], row[2]} })
 	out.gap()
-	columns(out, "POLICY|BUCKETS|TOKENS|ABOVE THE BOUND|DOCUMENTED|WITHIN", r.Policies, func(p simulate.PolicyCount) []any {
+	const policies = "POLICY|BUCKETS|TOKENS|ABOVE THE BOUND|DOCUMENTED|WITHIN"
+	columns(out, policies, r.Policies, func(p simulate.PolicyCount) []any {
 		documented := strconv.FormatInt(p.Documented, 10)
 		if p.Documented < 0 {
 			documented = "any number"

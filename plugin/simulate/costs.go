@@ -1,6 +1,6 @@
 package simulate
 
-// Costs are the measured costs that the report multiplies. They are those of one machine, two shared cores of an AMD
+// The measured costs that the report multiplies. They are those of one machine, two shared cores of an AMD
 // EPYC with Redis 7.0.15; docs/benchmarks.md and the README of package redis say how to measure yours.
 const (
 	// commandCost is the CPU time of Redis for a command with one bucket, in µs, and bucketCost that of each further one:
@@ -9,9 +9,9 @@ const (
 	// pingCost is that of a PING, in µs (plugin/bucket/redis/README.md, "Redis CPU").
 	pingCost = 0.3
 
-	// EventCost is the CPU time of a node for a request that is answered from a lease, in µs, and CallCost what a call of
+	// eventCost is the CPU time of a node for a request that is answered from a lease, in µs, and callCost what a call of
 	// Redis adds: 11.7 and 25.2 − 11.7, at 16 connections (docs/benchmarks.md, "Events through the plugin's socket").
-	EventCost, CallCost = 11.7, 13.5
+	eventCost, callCost = 11.7, 13.5
 )
 
 // CostSources says where the costs are from, for reports.

@@ -1,5 +1,5 @@
-// Package simulate runs a fleet of nodes by a virtual clock: what a set of limits costs, admits and denies before any of
-// it exists. It is a discrete-event simulation in one goroutine at a time, and repeats by its seed.
+// Package simulate runs a fleet of nodes by a virtual clock: what a set of limits costs, admits and denies before any
+// of it exists. It is a discrete-event simulation in one goroutine at a time, and repeats by its seed.
 //
 // Nothing that decides is written twice. Each node has the path of a request (package admit), with the leases (package
 // lease), circuit breakers, fail modes and charges (package outage), and the clock (package clock) of a real one. What
@@ -13,6 +13,6 @@
 // too much: see [ledger]. A single store without nodes, latencies and faults, which gets the same requests at the same
 // instants, shows what was denied too much.
 //
-// Elsewhere: the costs of a command are measured by benchmarks (see [Costs]), and the command ratelimit simulate shows
-// the [Report].
+// Elsewhere: the costs of a command are measured by benchmarks (see [CostSources]), and the command ratelimit simulate
+// shows the [Report].
 package simulate

@@ -10,12 +10,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// ledger compares what was admitted with the bounds of the limits, over any interval. For each bucket it charges a state
-// of package limit with what was really spent, whether or not there is room. What that lacks beyond its capacity is what
-// some interval has admitted too much.
+// ledger compares what was admitted with the bounds of the limits, over any interval. For each bucket it charges a
+// state of package limit with what was really spent, whether or not there is room. What that lacks beyond its capacity
+// is what some interval has admitted too much.
 //
-// What counts is the true instant of each decision: of the master that decided, of a lease the request itself. Decisions
-// become known in another order, so the ledger waits for a second before it charges them.
+// What counts is the true instant of each decision: of the master that decided, or of the request if it was leased.
+// Decisions become known in another order, so the ledger waits for two seconds before it charges them.
 type ledger struct {
 	accounts map[policy.Key]*account
 	pending  []admission

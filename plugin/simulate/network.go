@@ -53,7 +53,7 @@ type condition uint8
 
 const (
 	answering condition = iota
-	refusing            // connections are closed at once
+	closed              // connections are closed at once
 	hanging             // nothing is answered, and nothing is run
 )
 
@@ -168,7 +168,7 @@ func (l *link) arrive(s *script, end func(limit.Micros, decision.Failure)) {
 	m, now := s.to, l.world.now
 	back := l.latency.oneWay(l.random) + m.slower
 	switch m.is {
-	case refusing:
+	case closed:
 		end(now+back, decision.Unavailable)
 		return
 	case hanging:

@@ -142,7 +142,7 @@ func (s *simulation) reportMasters(r *Report) {
 	}
 	r.RedisOps, r.RedisCores = float64(ops)/r.Seconds, cpu/1e6/r.Seconds
 	r.OpsPer1000 = 1000 * float64(ops) / max(float64(r.Offered), 1)
-	r.NodeCores = (float64(r.Offered)*EventCost + float64(ops)*CallCost) / 1e6 / r.Seconds
+	r.NodeCores = (float64(r.Offered)*eventCost + float64(ops)*callCost) / 1e6 / r.Seconds
 }
 
 func (s *simulation) reportPolicies(r *Report) {

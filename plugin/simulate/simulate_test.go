@@ -129,7 +129,8 @@ func TestAStepOfTheMastersClockGivesBackWhatItSkips(t *testing.T) {
 	if r.OverTokens == 0 || !r.WithinDocs {
 		t.Errorf("%d tokens above the bound, within the docs: %v", r.OverTokens, r.WithinDocs)
 	}
-	if r = run(t, scenario(fourNodes, threeSeconds, "faults: [{at: 2s, kind: clock_step, node: 1, by: 10s}]")); r.OverTokens != 0 {
+	r = run(t, scenario(fourNodes, threeSeconds, "faults: [{at: 2s, kind: clock_step, node: 1, by: 10s}]"))
+	if r.OverTokens != 0 {
 		t.Errorf("a step of a node's clock admits %d tokens above the bound, want none", r.OverTokens)
 	}
 }

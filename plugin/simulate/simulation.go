@@ -277,7 +277,7 @@ func (s *simulation) apply() {
 			switch {
 			case !f.hits(m):
 			case f.Kind == RedisAway:
-				m.is = refusing
+				m.is = closed
 			case f.Kind == RedisHangs:
 				m.is = max(m.is, hanging)
 			default:
