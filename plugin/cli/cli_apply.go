@@ -18,8 +18,8 @@ const documentAbout = `The file lists the active policies of one namespace:
   policies:
   - {name: daily, tier: gold, scope: tenant, limit: 1000, window_size: 86400}
 
-A policy has the fields of a limit in the plugin's config, plus tier, tenant, user, credential, ip or for. Policies that are not in the file are
-deleted, unless --partial is given. A file that says partial: true requires --partial.`
+A policy has the fields of a limit in the plugin's config, plus tier, tenant, user, credential, ip or for.
+Policies that are not in the file are deleted, unless --partial is given. A file that says partial: true requires --partial.`
 
 var documentCommands = []*command{
 	{

@@ -16,8 +16,8 @@ var policyCommands = []*command{
 	{
 		words: "policy list", brief: "list policies",
 		about: `-o yaml writes a file for ratelimit apply and diff: the active policies of one namespace (--namespace, or
-default). If --name or what a policy is for, such as --tier, selects some of them, the file says partial: true, and apply
-and diff require --partial.`,
+default). If --name or what a policy is for, such as --tier, selects some of them, the file says partial: true, and
+apply and diff require --partial.`,
 		define: func(c *call) action {
 			f := pgstore.PolicyFilter{}
 			c.flags.StringVar(&f.Tier, "tier", "", "only policies of this `tier`")
@@ -61,8 +61,8 @@ and diff require --partial.`,
 		args:  "NAME",
 		brief: "create or replace a policy",
 		about: `A policy is for a tier, for a tenant or one user of it, for a credential, for an address or a network, or for
-all or anonymous requests. It is identified by its name, what it is for, its endpoint and its namespace. The whole policy
-is replaced: flags that are not given reset their fields to the defaults.
+all or anonymous requests. It is identified by its name, what it is for, its endpoint and its namespace. The whole
+policy is replaced: flags that are not given reset their fields to the defaults.
 
   ratelimit policy put total --for all --scope global --limit 50000 --window 1
   ratelimit policy put crawlers --ip 203.0.113.0/24 --limit 10 --window 1

@@ -153,8 +153,8 @@ func (b *policyBody) policy() pgstore.Policy {
 // maxSlug bounds the readable part of a derived name, in bytes. A hash after it distinguishes names with the same one.
 const maxSlug = 50
 
-// derivedName returns the name of a policy without one: always the same for what it is for and its endpoint, and another
-// for others. Metrics and clients see names, so users, credentials and addresses are only in its hash.
+// derivedName returns the name of a policy without one: always the same for what it is for and its endpoint, and
+// another for others. Metrics and clients see names, so users, credentials and addresses are only in its hash.
 func derivedName(p pgstore.Policy) string {
 	endpoint := schema.CanonicalEndpoint(p.Endpoint)
 	var slug strings.Builder

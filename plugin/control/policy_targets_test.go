@@ -14,7 +14,8 @@ func TestAMadeNameHasNoUserCredentialOrAddressAndTheScopeIsThatOfTheTarget(t *te
 	names := map[string]bool{}
 	for target, want := range map[string]string{
 		`"tenant": "acme", "user": "u_42"`: "user", `"tenant": "acme", "user": "u_43"`: "user",
-		`"credential": "key_42"`: "credential", `"ip": "192.0.2.42"`: "ip", `"for": "anonymous"`: "ip", `"for": "all"`: "global",
+		`"credential": "key_42"`: "credential", `"ip": "192.0.2.42"`: "ip",
+		`"for": "anonymous"`: "ip", `"for": "all"`: "global",
 	} {
 		body := `{` + target + `, "limit": 1000, "window_size": 60}`
 		p := read[control.PolicyWritten](w, w.want(w.as("POST", policies+"?force=true", body), http.StatusCreated)).Policy

@@ -124,7 +124,8 @@ func changesOf(ctx context.Context, q querier, candidate string) (candidateChang
 		Namespace, Name, Tier, Tenant, User, Credential, IP, For, Endpoint string
 		Body, Was                                                          *schema.Policy
 	}
-	rows, err := collect[row](ctx, q, `SELECT id, namespace, name, tier, tenant, "user", credential, ip, "for", endpoint, body, was
+	rows, err := collect[row](ctx, q, `SELECT id, namespace, name, tier, tenant, "user", credential, ip, "for", endpoint,
+			body, was
 		FROM rate_limiter.candidate_policies WHERE candidate = $1 ORDER BY id`, candidate)
 	list := make(candidateChanges, len(rows))
 	for i, r := range rows {
@@ -178,8 +179,8 @@ func activePolicies(ctx context.Context, q querier, keys ...PolicyKey) ([]Policy
 		return nil, err
 	}
 	return collect[Policy](ctx, q, selectPolicies+` p JOIN jsonb_to_recordset($1)
-			AS k("Namespace" text, "Name" text, "Tier" text, "Tenant" text, "User" text, "Credential" text, "IP" text, "For" text,
-				"Endpoint" text)
+			AS k("Namespace" text, "Name" text, "Tier" text, "Tenant" text, "User" text, "Credential" text, "IP" text,
+				"For" text, "Endpoint" text)
 		ON (p.tenant, p.name, p.namespace, p."user", p.credential, p.ip, p."for")
 				= (k."Tenant", k."Name", k."Namespace", k."User", k."Credential", k."IP", k."For")
 			AND p.tier = CASE WHEN k."User" = '' THEN k."Tier" ELSE '`+schema.UserTier+`' END

@@ -16,8 +16,13 @@ import (
 func ofTargets() []pgstore.Policy {
 	var list []pgstore.Policy
 	for _, target := range []schema.Policy{
-		{Tenant: "acme"}, {Tenant: "acme", User: "u_42"}, {Credential: "key"}, {IP: "192.0.2.0/24"}, {IP: "192.0.2.7"},
-		{For: schema.ForAnonymous}, {For: schema.ForAll},
+		{Tenant: "acme"},
+		{Tenant: "acme", User: "u_42"},
+		{Credential: "key"},
+		{IP: "192.0.2.0/24"},
+		{IP: "192.0.2.7"},
+		{For: schema.ForAnonymous},
+		{For: schema.ForAll},
 	} {
 		target.Limit = schema.Limit{Name: "daily", Scope: target.DefaultScope(), Limit: 10, WindowSize: 60}
 		list = append(list, pgstore.Policy{Policy: target})
@@ -36,7 +41,8 @@ func TestPoliciesOfEveryTargetAreWrittenFoundAppliedAndDeleted(t *testing.T) {
 		}
 	}
 	set := pgstore.Set{Policies: ofTargets()}
-	if d, err := s.Diff(t.Context(), set); err != nil || len(d.Update) != len(set.Policies) || len(d.Create)+len(d.Delete) > 0 {
+	d, err := s.Diff(t.Context(), set)
+	if err != nil || len(d.Update) != len(set.Policies) || len(d.Create)+len(d.Delete) > 0 {
 		t.Errorf("the difference is %+v (%v), want an update of each", d, err)
 	}
 	if _, _, err := s.Apply(t.Context(), ann, set); err != nil {

@@ -133,8 +133,8 @@ type Policy struct {
 // the policy counts.
 func (p *Policy) Quota() string { return p.quota }
 
-// Match returns what the policy applies to: the list of the config that has it, or what a row is for. It omits the names
-// of tenants, users and credentials.
+// Match returns what the policy applies to: the list of the config that has it, or what a row is for. It omits the
+// names of tenants, users and credentials.
 func (p *Policy) Match() string {
 	switch {
 	case p.match == forNetwork:

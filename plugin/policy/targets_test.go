@@ -111,7 +111,8 @@ func TestRowsForAllRequestsStandBesideThoseOfTheTierAndReplaceTheConfigsOfTheirN
 }
 
 func TestRowsForAnonymousRequestsGoBeforeTheConfigsAndAddToThem(t *testing.T) {
-	row := schema.Policy{For: schema.ForAnonymous, Limit: schema.Limit{Name: "daily", Scope: "ip", Limit: 7, WindowSize: 1}}
+	perAddress := schema.Limit{Name: "daily", Scope: "ip", Limit: 7, WindowSize: 1}
+	row := schema.Policy{For: schema.ForAnonymous, Limit: perAddress}
 	more := row
 	more.Name = "more"
 	rows := policy.Rows{Policies: []policy.PolicyRow{{ID: 1, Policy: row}, {ID: 2, Policy: more}}}

@@ -28,7 +28,8 @@ func readCandidate(ctx context.Context, tx pgx.Tx) (*policy.CandidateSet, error)
 		return nil, fmt.Errorf("read the open candidate: %w", err)
 	}
 	rows, err := tx.Query(ctx, `SELECT namespace, name, tier, tenant, "user", credential, ip, "for", endpoint, body
-		FROM rate_limiter.candidate_policies WHERE candidate = $1 ORDER BY namespace, tenant, tier, name, endpoint, id`, set.Name)
+		FROM rate_limiter.candidate_policies WHERE candidate = $1
+		ORDER BY namespace, tenant, tier, name, endpoint, id`, set.Name)
 	if err == nil {
 		set.Rows, err = pgx.CollectRows(rows, scanCandidateRow)
 	}

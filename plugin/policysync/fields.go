@@ -26,8 +26,8 @@ type savedField[T any] struct {
 	since uint32 // the format of the file
 }
 
-// saved returns the fields of a table in the order of their bytes in a file: that of their declaration, but for those that were added
-// later.
+// saved returns the fields of a table in the order of their bytes in a file: that of their declaration, but for those
+// that were added later.
 func saved[T any](table string, fields []schema.Field[T]) (list []savedField[T]) {
 	addition := func(name string) int { // among fieldsSince; -1: it was there from the start
 		for i, added := range fieldsSince {

@@ -92,7 +92,8 @@ func TestANodeReadsEveryFieldOfAPolicyFromTheDatabase(t *testing.T) {
 			algorithm, burst, soft_threshold_pct, hard_threshold_pct, soft_only, mode, cost, fail_mode, accuracy, description,
 			public_note, settle, fair) SELECT namespace, name,
 			CASE WHEN "user" <> '' THEN '(user)' ELSE '' END, coalesce(tenant, ''), coalesce("user", ''),
-			coalesce(credential, ''), coalesce(ip, ''), coalesce("for", ''), scope, endpoint, "limit", window_size, algorithm, burst,
+			coalesce(credential, ''), coalesce(ip, ''), coalesce("for", ''), scope, endpoint, "limit", window_size, algorithm,
+			burst,
 			soft_threshold_pct, hard_threshold_pct, coalesce(soft_only, false), mode, cost, fail_mode, accuracy, description,
 			public_note, settle, fair FROM jsonb_populate_record(NULL::rate_limiter.policies, $1)`, row)
 		for read := range n.await(version).Policies() {

@@ -1,0 +1,127 @@
+package policy
+
+import (
+	"maps"
+	"net/netip"
+)
+
+// putPolicy drops the old value of a row before it compiles the new one: the new endpoint may cross the old one.
+func (b *builder) putPolicy(in PolicyRow) {
+	if r, ok := b.snapshot.policies.get(in.ID); ok {
+		b.dropPolicy(r)
+	}
+	in.Namespace, in.Tier, in.Tenant = b.intern(in.Namespace), b.intern(in.Tier), b.intern(in.Tenant)
+	in.Limit.Name, in.Limit.Endpoint = b.intern(in.Limit.Name), b.intern(in.Limit.Endpoint)
+	r, faults := compileRow(in)
+	b.internRule(r)
+	if r != nil {
+		if err := b.snapshot.endpoints.acquire(r.Endpoint); err != nil {
+			r, faults = nil, endpointFaults(in.faults(), inPolicies, in.ID, err)
+		}
+	}
+	if r == nil {
+		b.faults = append(b.faults, faults...)
+		last, ok := b.previous.policies.get(in.ID)
+		if !ok || !b.acquireEndpoint(last.Endpoint, inPolicies, in.ID) {
+			return
+		}
+		r = last
+	}
+	b.snapshot.policies.insert(r, b.fresh)
+	b.countRow(r, 1)
+	b.editRows(r, func(list []*row) []*row { return insertRow(list, r) })
+}
+
+func (b *builder) dropPolicy(r *row) {
+	b.snapshot.endpoints.release(r.Endpoint)
+	b.snapshot.policies.remove(r.Row)
+	b.countRow(r, -1)
+	b.editRows(r, func(list []*row) []*row { return removed(list, r) })
+}
+
+// countRow counts a row n times by what it applies to, and what it needs in its namespace.
+func (b *builder) countRow(r *row, n int) {
+	b.snapshot.matches[r.match] += n
+	s, ok := b.snapshot.namespaces[r.namespace]
+	if !ok {
+		s.tiers = map[string][]*row{}
+	}
+	s.needs.addRow(r, n)
+	b.snapshot.namespaces[r.namespace] = s
+	if r.match == forNetwork {
+		b.snapshot.rowSizes = countSize(b.snapshot.rowSizes, r.network(), n)
+	}
+}
+
+// editRows edits the list in which r is looked up.
+func (b *builder) editRows(r *row, edit func([]*row) []*row) {
+	switch r.match {
+	case forTenant:
+		b.editTenant(r.tenant, func(a *tenantRows) { a.policies = edit(a.policies) })
+	case forUser, forCredential:
+		key := r.key()
+		shard := b.ownedShard(key.shard())
+		shard.subjectRows = editedList(shard.subjectRows, key, edit)
+	case forNetwork:
+		shard := b.ownedShard(networkShard(r.network()))
+		shard.networkRows = editedList(shard.networkRows, r.network(), edit)
+	default:
+		s := b.snapshot.namespaces[r.namespace]
+		switch r.match {
+		case forAnonymous:
+			s.anonymous = edit(s.anonymous)
+		case forAll:
+			s.all = edit(s.all)
+		default:
+			s.tiers = editedList(maps.Clone(s.tiers), r.Tier, edit)
+		}
+		b.snapshot.namespaces[r.namespace] = s
+	}
+}
+
+// editedList returns lists with that of a key edited. An empty one is dropped.
+func editedList[K comparable](lists map[K][]*row, key K, edit func([]*row) []*row) map[K][]*row {
+	if lists == nil {
+		lists = map[K][]*row{}
+	}
+	if lists[key] = edit(lists[key]); len(lists[key]) == 0 {
+		delete(lists, key)
+	}
+	return lists
+}
+
+// key returns the key under which the policy of a user or a credential is looked up.
+func (r *row) key() subject {
+	if r.match == forUser {
+		return subject{onUser, r.tenant, r.subject}
+	}
+	return subject{onCredential, "", r.subject}
+}
+
+// network returns the network that the row is for.
+func (r *row) network() netip.Prefix {
+	prefix, err := network(r.subject)
+	if err != nil {
+		panic("policy: a row that was compiled has no network: " + err.Error()) // compileRow has parsed it
+	}
+	return prefix
+}
+
+// insertRow returns a copy of a list with r inserted. The list is sorted by namespace and name, the younger row first.
+func insertRow(list []*row, r *row) []*row {
+	i := 0
+	for i < len(list) && rowBefore(list[i], r) {
+		i++
+	}
+	return inserted(list, i, r)
+}
+
+func rowBefore(a, b *row) bool {
+	if a.namespace != b.namespace {
+		return a.namespace < b.namespace
+	}
+	if a.Name != b.Name {
+		return a.Name < b.Name
+	}
+	return a.Row > b.Row
+}
