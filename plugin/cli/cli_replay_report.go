@@ -31,7 +31,8 @@ func writeReplay(out *page, r *replay.Report, most int) {
 	if r.Requests == 0 {
 		out.line("no requests")
 	} else {
-		out.line("%d requests from %s to %s, of %s", r.Requests, timeText(r.From), timeText(r.To), counted(r.Tenants, "tenant"))
+		out.line("%d requests from %s to %s, of %s", r.Requests, timeText(r.From), timeText(r.To),
+			counted(r.Tenants, "tenant"))
 		out.line("%d denied (%s)%s", r.Denied, percentText(r.DeniedPct), shadowText(r))
 	}
 	if r.Log.Denied > 0 {
@@ -62,7 +63,7 @@ func writeReplay(out *page, r *replay.Report, most int) {
 	}
 }
 
-// writeReplayInput writes what is to be known about the logs.
+// writeReplayInput writes what the numbers leave out.
 func writeReplayInput(out *page, r *replay.Report) {
 	if r.Uncovered > 0 {
 		out.line("%s on routes without the plugin", plural64(r.Uncovered, "request was", "requests were"))

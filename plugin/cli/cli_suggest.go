@@ -50,7 +50,8 @@ func (c *call) suggestFlags() *suggestFlags {
 		"the `percent` of a tenant's windows that a limit is to suffice for, before headroom (default 99.9)",
 		numberTo(&f.options.Percentile))
 	c.flags.Func("headroom", "the `factor` from what was used to the limit (default 1.5)", numberTo(&f.options.Headroom))
-	c.flags.Func("window", "the window of the limits, in seconds or as a `duration` such as 24h (default 60)", f.window.Set)
+	c.flags.Func("window", "the window of the limits, in seconds or as a `duration` such as 24h (default 60)",
+		f.window.Set)
 	c.flags.IntVar(&f.options.Endpoints, "endpoints", f.options.Endpoints,
 		"the most endpoints of a tier that get a limit of their own (default 5)")
 	c.flags.StringVar(&f.options.DefaultTier, "default-tier", f.options.DefaultTier,

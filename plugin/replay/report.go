@@ -106,7 +106,7 @@ type Row struct {
 	Denied      int64      `json:"denied"`   // for which it had no room, also in shadow
 	FirstDenied *time.Time `json:"first_denial,omitempty"`
 	FirstLine   string     `json:"first_denial_at,omitempty"` // log:line
-	Worst       *Window    `json:"worst_window,omitempty"`    // with most denials, or else most tokens asked for
+	Worst       *Window    `json:"worst_window,omitempty"`    // with most denials, or else most tokens requested
 }
 
 // Window is one window of a policy, aligned to the epoch.
@@ -115,7 +115,7 @@ type Window struct {
 	Seconds  int64     `json:"seconds"`
 	Requests int64     `json:"requests"`
 	Denied   int64     `json:"denied"`
-	Tokens   int64     `json:"tokens"`                     // that requests asked for, denied ones included
+	Tokens   int64     `json:"tokens"`                     // that were requested, those of denied requests too
 	Percent  float64   `json:"percent_of_limit,omitempty"` // where the limit counts the tenant as a whole
 }
 

@@ -66,9 +66,9 @@ func (r *Request) headerValue(name string) string {
 func (r *Request) Read(_ context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
 	if facts&identity.ConsumerFact != 0 && r.Consumer != nil {
-		tags := req.Consumer.Tags
-		req.Consumer = *r.Consumer
-		req.Consumer.Tags = append(tags[:0], r.Consumer.Tags...)
+		req.Consumer.Tags = append(req.Consumer.Tags, r.Consumer.Tags...)
+		req.Consumer.ID, req.Consumer.Username = r.Consumer.ID, r.Consumer.Username
+		req.Consumer.CustomID = r.Consumer.CustomID
 	}
 	if facts&identity.CallerFacts != 0 && r.Caller != nil {
 		req.Caller = *r.Caller

@@ -40,7 +40,7 @@ type window struct {
 	number, requests, denied, tokens int64
 }
 
-// worseThan reports whether w has more denials than another window, or as many and more tokens asked for.
+// worseThan reports whether w has more denials than another window, or as many and more tokens requested.
 func (w *window) worseThan(other *window) bool {
 	if w.denied != other.denied {
 		return w.denied > other.denied
