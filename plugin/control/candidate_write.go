@@ -6,6 +6,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // requiredReason is the reason of a change that must be explained.
@@ -142,19 +143,26 @@ type deleteCandidatePolicyInput struct {
 	Waiting
 	Reason
 	OfTenant
-	Policy    string `query:"policy"    maxLength:"64"   required:"true" doc:"The name of the policy."                          example:"daily"`
-	Tier      string `query:"tier"      maxLength:"64"   doc:"Its tier; this or tenant is required."`
-	Endpoint  string `query:"endpoint"  maxLength:"1024" doc:"As written in the policy; the names of parameters do not matter."`
-	Namespace string `query:"namespace" maxLength:"64"   doc:"Default: default."`
-	Undo      bool   `query:"undo"                       doc:"Take back what the candidate changes in the policy: the active one stays as it is."`
+	Policy     string `query:"policy"     maxLength:"64"   required:"true" doc:"The name of the policy." example:"daily"`
+	Tier       string `query:"tier"       maxLength:"64"   doc:"Its tier. One of tier, tenant, credential, ip and for is required."`
+	User       string `query:"user"       maxLength:"128"  doc:"Its user, of the tenant."`
+	Credential string `query:"credential" maxLength:"128"  doc:"Its credential."`
+	IP         string `query:"ip"         maxLength:"64"   doc:"Its address or network."`
+	For        string `query:"for"                         doc:"It is for all or for anonymous requests." enum:"all,anonymous"`
+	Endpoint   string `query:"endpoint"   maxLength:"1024" doc:"As written in the policy; the names of parameters do not matter."`
+	Namespace  string `query:"namespace"  maxLength:"64"   doc:"Default: default."`
+	Undo       bool   `query:"undo"                        doc:"Take back what the candidate changes in the policy: the active one stays as it is."`
 }
 
 // Resolve implements [huma.Resolver], which would otherwise find that of one field only.
 func (in *deleteCandidatePolicyInput) Resolve(ctx huma.Context) []error {
 	faults := append(in.Waiting.Resolve(ctx), in.Reason.Resolve(ctx)...)
 	faults = append(faults, in.OfTenant.Resolve(ctx)...)
-	if (in.Tier == "") == (in.tenant() == "") {
-		faults = append(faults, fault("query.tier", "must be given, or else tenant: a policy has one of them", nil))
+	target := schema.Policy{
+		Tier: in.Tier, Tenant: in.tenant(), User: in.User, Credential: in.Credential, IP: in.IP, For: in.For,
+	}
+	for _, f := range target.TargetFaults() {
+		faults = append(faults, fault("query."+f.Path, f.Message, nil))
 	}
 	return faults
 }
@@ -164,7 +172,8 @@ func (s *Server) deleteCandidatePolicy(
 ) (*writeCandidatePoliciesOutput, error) {
 	c := newChange(ctx, in.Reason.Reason)
 	key := pgstore.PolicyKey{
-		Namespace: in.Namespace, Name: in.Policy, Tier: in.Tier, Tenant: in.tenant(), Endpoint: in.Endpoint,
+		Namespace: in.Namespace, Name: in.Policy, Tier: in.Tier, Tenant: in.tenant(), User: in.User,
+		Credential: in.Credential, IP: in.IP, For: in.For, Endpoint: in.Endpoint,
 	}
 	var (
 		d       pgstore.Diff

@@ -132,6 +132,22 @@ func TestAPolicyOfACandidateHasTheFaultsOfAPolicy(t *testing.T) {
 	}
 }
 
+func TestACandidateDeletesAPolicyOfEveryTarget(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	openJuly(w)
+	const ofUser = `{"name":"mine","tenant":"acme","user":"u 1","scope":"user","limit":5,"window":"1h"}`
+	w.made(ofUser)
+	w.want(w.as("DELETE", july+"/policies?policy=mine&tenant=acme&reason=x", ""), http.StatusNotFound)
+	w.want(w.as("DELETE", july+"/policies?policy=mine&reason=x", ""), http.StatusUnprocessableEntity)
+	w.want(w.as("DELETE", july+"/policies?policy=mine&user=u+1&reason=x", ""), http.StatusUnprocessableEntity)
+	w.want(w.as("DELETE", july+"/policies?policy=mine&tenant=acme&user=u+1&reason=x", ""), http.StatusOK)
+	d := read[pgstore.CandidateDiff](w, w.want(w.as("GET", july+"/diff", ""), http.StatusOK))
+	if len(d.Diff.Delete) != 1 || d.Diff.Delete[0].User != "u 1" {
+		t.Errorf("the candidate deletes %+v", d.Diff.Delete)
+	}
+}
+
 func TestFaultsOfAnAssignmentNameTheirField(t *testing.T) {
 	t.Parallel()
 	w := open(t)
