@@ -19,7 +19,18 @@ const documentAbout = `The file lists the active policies of one namespace:
   - {name: daily, tier: gold, scope: tenant, limit: 1000, window_size: 86400}
 
 A policy has the fields of a limit in the plugin's config, plus tier, tenant, user, credential, ip or for.
-Policies that are not in the file are deleted, unless --partial is given. A file that says partial: true requires --partial.`
+Policies that are not in the file are deleted, unless --partial is given. A file that says partial: true requires --partial.
+
+It may also list tenants and overrides, which are of all namespaces. A list that the file does not have changes nothing;
+one that it has is complete, as that of policies is:
+
+  tenants:
+  - {id: acme, tier: gold}
+  overrides:
+  - {kind: multiplier, tenant: acme, factor: 1.5, permanent: true, reason: their contract}
+
+Overrides in the file that have ended are not made. Penalties of detectors are never deleted. An override is identified
+by its kind, its subject, its policy and its start.`
 
 var documentCommands = []*command{
 	{
@@ -31,7 +42,7 @@ tenants that is lower than the limit of a single tenant is written only with --f
 plugin's config are compared too.`,
 		define: func(c *call) action {
 			config, d := c.knownConfigFlag(), c.documentFlags()
-			yes := c.flags.Bool("yes", false, "allow the deletion of policies that are not in the file")
+			yes := c.flags.Bool("yes", false, "allow the deletion of what is not in the file")
 			force := c.forceFlag()
 			d.set.Accept = func(diff pgstore.Diff, review pgstore.Review) error {
 				return c.acceptable(diff, review, *yes, *force)
@@ -80,7 +91,7 @@ func (c *call) forceFlag() *bool {
 // acceptable returns why a file is not to be applied: all faults, joined. If there are none, it shows the warnings.
 func (c *call) acceptable(d pgstore.Diff, review pgstore.Review, yes, force bool) error {
 	var faults []error
-	if n := len(d.Delete); n > 0 && !yes {
+	if text := deletionText(d); text != "" && !yes {
 		shown := struct {
 			Diff pgstore.Diff `json:"diff"`
 		}{d}
@@ -89,8 +100,7 @@ func (c *call) acceptable(d pgstore.Diff, review pgstore.Review, yes, force bool
 		}
 		faults = append(
 			faults,
-			fmt.Errorf("%s would be deleted: use --yes to delete, or --partial to keep policies that are not in the file",
-				plural(n, "policy", "policies")),
+			fmt.Errorf("%s would be deleted: use --yes to delete, or --partial to keep what is not in the file", text),
 		)
 	}
 	if faults = append(faults, unforced(review, force)...); len(faults) == 0 {
@@ -101,9 +111,9 @@ func (c *call) acceptable(d pgstore.Diff, review pgstore.Review, yes, force bool
 
 // documentFlags defines which file is read, and reads it before the database is opened.
 func (c *call) documentFlags() *document {
-	d := new(document)
-	file := c.flags.StringP("file", "f", "", "the `file` of policies (- reads standard input)")
-	partial := c.flags.Bool("partial", false, "keep policies that are not in the file")
+	d := &document{whole: true}
+	file := c.flags.StringP("file", "f", "", "the `file` (- reads standard input)")
+	partial := c.flags.Bool("partial", false, "keep what is not in the file")
 	c.check(func() error {
 		if *file == "" {
 			return wrong("--file is required, such as -f policies.yaml")
@@ -145,13 +155,14 @@ func writeDiff(out *page, d pgstore.Diff) {
 	for _, p := range d.Delete {
 		line("-", p.Key(), describe(p))
 	}
-	out.line(
-		"%d to create, %d to change, %d to delete, %d unchanged",
-		len(d.Create),
-		len(d.Update),
-		len(d.Delete),
-		d.Unchanged,
-	)
+	counts := [4]int{len(d.Create), len(d.Update), len(d.Delete), d.Unchanged}
+	writeRowDiff(out, d.Tenants, &counts, tenantColumns)
+	writeRowDiff(out, d.Overrides, &counts, overrideColumns)
+	ended := ""
+	if d.Overrides != nil && d.Overrides.Ended > 0 {
+		ended = fmt.Sprintf(", %d ended", d.Overrides.Ended)
+	}
+	out.line("%d to create, %d to change, %d to delete, %d unchanged%s", counts[0], counts[1], counts[2], counts[3], ended)
 }
 
 func describe(p pgstore.Policy) string {

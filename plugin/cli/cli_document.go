@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"gopkg.in/yaml.v3"
 
@@ -23,12 +24,18 @@ import (
 //	partial: true             # may be left out: the file has some of the policies only
 //	policies:
 //	- {name: daily, tier: gold, scope: tenant, limit: 1000, window_size: 86400}
+//	tenants:                  # may be left out: tenants stay
+//	- {id: acme, tier: gold}
+//	overrides:                # may be left out: overrides stay
+//	- {kind: multiplier, tenant: acme, factor: 1.5, permanent: true, reason: their contract}
 type document struct {
 	file    string
 	partial bool // as the file says
 	set     pgstore.Set
 	places  []place // of the policies
 	faults  []error
+
+	whole bool // tenants and overrides are allowed too
 }
 
 // place is where a policy of a document is.
@@ -63,6 +70,7 @@ func (d *document) read(r io.Reader, file string) error {
 		for i := range d.set.Policies {
 			d.check(i)
 		}
+		d.checkRows()
 	}
 	if len(d.faults) == 0 {
 		d.checkTogether()
@@ -106,12 +114,15 @@ func (d *document) root(n *yaml.Node) {
 			listed = true
 			d.list(value)
 		default:
-			d.fault(key.Line, key.Value, "unknown field: the fields of a policy file are namespace, partial and policies")
+			if !d.whole || !d.section(key.Value, value) {
+				d.fault(key.Line, key.Value, "unknown field: the fields of %s", d.fieldsText())
+			}
 		}
 	}
-	if !listed {
+	if !listed && d.set.Tenants == nil && d.set.Overrides == nil {
 		d.fault(n.Line, "policies", "is required; to delete all policies, write policies: []")
 	}
+	d.set.KeepPolicies = !listed
 }
 
 func (d *document) list(n *yaml.Node) {
@@ -143,19 +154,32 @@ func (d *document) policy(n *yaml.Node, at place) {
 			d.fault(key.Line, path, "appears twice")
 		default:
 			at.fields[key.Value] = key.Line
-			d.field(value, key.Line, path, &documentFields[field], &p.Policy)
+			documentField(d, value, key.Line, path, &documentFields[field], &p.Policy)
 		}
 	}
 	d.set.Policies, d.places = append(d.set.Policies, p), append(d.places, at)
 }
 
-// field reads a field of a policy. What is wrong with a number by itself is reported here, where 0 is not yet absent.
-func (d *document) field(n *yaml.Node, line int, path string, f *schema.Field[schema.Policy], p *schema.Policy) {
-	if to := schema.RecordIn(f.In(p)); to != nil {
+// documentField reads a field of a row. What is wrong with a number by itself is reported here, where 0 is not yet absent.
+func documentField[T any](d *document, n *yaml.Node, line int, path string, f *schema.Field[T], row *T) {
+	switch to := f.In(row).(type) {
+	case *time.Time:
+		d.instant(n, line, path, to)
+		return
+	case *int64:
+		if f.Unit == "thousandths" {
+			var err error
+			if *to, err = fieldNumber(f, n.Value); err != nil || n.Kind != yaml.ScalarNode {
+				d.fault(line, path, "%s", f.Must())
+			}
+			return
+		}
+	}
+	if to := schema.RecordIn(f.In(row)); to != nil {
 		d.record(n, line, path, f.Name, to)
 		return
 	}
-	if !d.value(n, line, path, f.In(p)) || f.Type != "integer" {
+	if !d.value(n, line, path, f.In(row)) || f.Type != "integer" {
 		return
 	}
 	var value int64

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -57,11 +58,18 @@ func (c *call) showDocument(f pgstore.PolicyFilter, rows iter.Seq2[pgstore.Polic
 	if f.Tier+f.Tenant+f.User+f.Credential+f.IP+f.For+f.Name != "" {
 		part = append(part, "partial: true # selected by a flag: apply and diff require --partial\n"...)
 	}
-	part = append(part, "policies: ["...)
+	return showSection(c, part, "policies", rows, appendPolicy)
+}
+
+// showSection writes a list of a document while its rows come, after a text.
+func showSection[T any](
+	c *call, part []byte, name string, rows iter.Seq2[T, error], appendOne func([]byte, T) []byte,
+) error {
+	part = append(part, name+": ["...)
 	last := "]\n"
-	for p, err := range rows {
+	for row, err := range rows {
 		if err == nil {
-			part, last = appendPolicy(part, p), "\n]\n"
+			part, last = appendOne(part, row), "\n]\n"
 		}
 		if err == nil && len(part) < documentPart {
 			continue
@@ -83,10 +91,19 @@ func (c *call) showDocument(f pgstore.PolicyFilter, rows iter.Seq2[pgstore.Polic
 // appendPolicy appends a policy as a line of a document's list, after the end of the line before it. Fields that are
 // absent are left out.
 func appendPolicy(to []byte, p pgstore.Policy) []byte {
+	return appendRow(to, documentFields, &p.Policy)
+}
+
+// appendRow appends a row as appendPolicy does.
+func appendRow[T any](to []byte, fields []schema.Field[T], row *T) []byte {
 	separator := "\n  {"
-	for i := range documentFields {
-		if value, present := fieldValue(documentFields[i].In(&p.Policy)); present {
-			to = append(to, separator+documentFields[i].Name+": "+value...)
+	for i := range fields {
+		value, present := fieldValue(fields[i].In(row))
+		if fields[i].Unit == "thousandths" && present {
+			value = formatFactor(*fields[i].In(row).(*int64))
+		}
+		if present {
+			to = append(to, separator+fields[i].Name+": "+value...)
 			separator = ", "
 		}
 	}
@@ -107,6 +124,8 @@ func fieldValue(field any) (value string, present bool) {
 		return yamlString(*field), *field != ""
 	case *bool:
 		return strconv.FormatBool(*field), *field
+	case *time.Time:
+		return yamlString(field.UTC().Format(time.RFC3339Nano)), !field.IsZero()
 	}
 	if r := schema.RecordIn(field); r != nil && r.Get() != nil {
 		return r.Get().JSON(), true // which is YAML too

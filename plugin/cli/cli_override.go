@@ -39,7 +39,7 @@ var overrideCommands = []*command{
 					f.State = pgstore.StateInForce
 				}
 				if *ended && f.State != "" {
-					return wrong("use only one of --ended, --in-force and --state")
+					return wrong("use either --ended, --in-force or --state")
 				}
 				return nil
 			})
@@ -141,7 +141,8 @@ func (c *call) expiryFlags(required bool) func(*pgstore.Override) {
 		in spanFlag
 		at instantFlag
 	)
-	c.flags.Var(&in, "expires-in", "expire this `duration` after the start, such as 90m, 2h or 7d (without --starts-at by this machine's clock)")
+	c.flags.Var(&in, "expires-in",
+		"expire this `duration` after the start, such as 90m, 2h or 7d (without --starts-at by this machine's clock)")
 	c.flags.Var(&at, "expires-at", "expire at this `time`, such as 2026-01-31T12:00:00Z")
 	permanent := c.flags.Bool("permanent", false, "never expire: stay in force until ended by override end")
 	c.check(func() error {

@@ -113,7 +113,8 @@ func overrideByFlags(line []string, values map[string]any) error {
 		return flagFault(call.cobra, err)
 	}
 	end, err := json.Marshal(map[string]any{
-		"expires_at": values["expires_at"], "permanent": values["permanent"], "reason": "a test", "author": "ann",
+		"starts_at": values["starts_at"], "expires_at": values["expires_at"], "permanent": values["permanent"],
+		"reason": "a test", "author": "ann",
 	})
 	if err == nil {
 		err = json.Unmarshal(end, &row.Override)

@@ -9,11 +9,17 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Set holds the desired active policies of one namespace.
+// Set holds the desired active policies of one namespace, and perhaps the desired tenants and overrides, which are of
+// all namespaces.
 type Set struct {
-	Namespace string   // "": default
-	Policies  []Policy // without a namespace they are in that of the set; another one is an error
-	Partial   bool     // policies outside the set stay
+	Namespace string     // "": default
+	Policies  []Policy   // without a namespace they are in that of the set; another one is an error
+	Tenants   []Tenant   // nil: tenants stay as they are
+	Overrides []Override // those of people that have not ended; nil: overrides stay as they are
+	Partial   bool       // rows outside the set stay
+
+	// KeepPolicies leaves the policies as they are: the set has none.
+	KeepPolicies bool
 
 	// Config is the plugin's config, for the review of the changes; nil: unknown.
 	Config *policy.Plan
@@ -24,15 +30,15 @@ type Set struct {
 
 // Diff returns what Apply would do, without doing it.
 func (s *Store) Diff(ctx context.Context, set Set) (Diff, error) {
-	d, _, err := set.diff(ctx, s.pool)
+	d, _, err := set.diff(ctx, s.pool, "")
 	return d, fail("compare policies", err)
 }
 
-// Apply changes the policies of a namespace to those of a set, in one transaction and one version. It returns what it
+// Apply changes the policies of a namespace, and tenants and overrides, to those of a set, in one transaction and one version. It returns what it
 // did, and the version in which the set is in force. Applying a set again changes nothing.
 func (s *Store) Apply(ctx context.Context, c Change, set Set) (Diff, int64, error) {
 	return write(ctx, s, "apply policies", c, func(tx pgx.Tx) (Diff, error) {
-		d, after, err := set.diff(ctx, tx)
+		d, after, err := set.diff(ctx, tx, c.Actor)
 		if err == nil && set.Accept != nil {
 			err = set.accept(ctx, tx, d, after)
 		}
@@ -55,8 +61,26 @@ func (set Set) accept(ctx context.Context, q querier, d Diff, after []Policy) er
 	return nil
 }
 
-// diff returns the changes from the current policies to the set, and the policies after them.
-func (set Set) diff(ctx context.Context, q querier) (Diff, []Policy, error) {
+// diff returns the changes from the current rows to the set, and the policies after them. New overrides have an actor as
+// their author.
+func (set Set) diff(ctx context.Context, q querier, actor string) (Diff, []Policy, error) {
+	var d Diff
+	var after []Policy
+	var err error
+	if !set.KeepPolicies {
+		d, after, err = set.diffPolicies(ctx, q)
+	}
+	if err == nil {
+		d.Tenants, err = set.diffTenants(ctx, q)
+	}
+	if err == nil {
+		d.Overrides, err = set.diffOverrides(ctx, q, actor)
+	}
+	return d, after, err
+}
+
+// diffPolicies returns the changes from the current policies to the set, and the policies after them.
+func (set Set) diffPolicies(ctx context.Context, q querier) (Diff, []Policy, error) {
 	namespace := cmp.Or(set.Namespace, defaultNamespace)
 	desired := make([]Policy, len(set.Policies))
 	for i, p := range set.Policies {
@@ -104,5 +128,11 @@ func (d Diff) write(ctx context.Context, tx pgx.Tx) error {
 	if err := putPolicies(ctx, tx, updatePolicies, after); err != nil {
 		return err
 	}
-	return putPolicies(ctx, tx, insertPolicies, d.Create)
+	if err := putPolicies(ctx, tx, insertPolicies, d.Create); err != nil {
+		return err
+	}
+	if err := writeTenants(ctx, tx, d.Tenants); err != nil {
+		return err
+	}
+	return writeOverrides(ctx, tx, d.Overrides)
 }

@@ -1,0 +1,229 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// overrideDocumentFields are the fields that an override of a document may have. Its author is who applies the
+// document, and its source follows from its start.
+var overrideDocumentFields = schema.FieldsWithout(schema.OverrideFields(), "author", "source")
+
+// fieldsText returns which fields a document may have.
+func (d *document) fieldsText() string {
+	if d.whole {
+		return "this file are namespace, partial, policies, tenants and overrides"
+	}
+	return "a policy file are namespace, partial and policies"
+}
+
+// section reads the list of tenants or of overrides, and reports whether a field is one of them.
+func (d *document) section(name string, n *yaml.Node) bool {
+	switch name {
+	case "tenants":
+		d.set.Tenants = []pgstore.Tenant{}
+		d.eachRow(name, n, func(item *yaml.Node, at place) {
+			var t pgstore.Tenant
+			readRow(d, item, at, schema.TenantFields(), &t.Tenant)
+			for _, f := range t.Faults() {
+				d.fault(at.lineOf(f.Path), at.path+"."+f.Path, "%s", f.Message)
+			}
+			d.set.Tenants = append(d.set.Tenants, t)
+		})
+	case "overrides":
+		d.set.Overrides = []pgstore.Override{}
+		d.eachRow(name, n, func(item *yaml.Node, at place) {
+			var o pgstore.Override
+			if readRow(d, item, at, overrideDocumentFields, &o.Override) {
+				checked := o.Override
+				checked.Author = "document"
+				for _, f := range policy.OverrideFaults(checked) {
+					d.fault(at.lineOf(f.Path), at.path+"."+f.Path, "%s", f.Message)
+				}
+			}
+			d.set.Overrides = append(d.set.Overrides, o)
+		})
+	default:
+		return false
+	}
+	return true
+}
+
+// eachRow calls read with the items of a list, and where they are.
+func (d *document) eachRow(name string, n *yaml.Node, read func(*yaml.Node, place)) {
+	if n.Kind != yaml.SequenceNode {
+		d.fault(n.Line, name, "must be a list")
+		return
+	}
+	for i, item := range n.Content {
+		at := place{path: name + "[" + strconv.Itoa(i) + "]", line: item.Line, fields: map[string]int{}}
+		read(aliased(item), at)
+	}
+}
+
+// readRow reads the fields of a row, and reports whether none has a fault.
+func readRow[T any](d *document, n *yaml.Node, at place, fields []schema.Field[T], row *T) bool {
+	before := len(d.faults)
+	if n.Kind != yaml.MappingNode {
+		d.fault(n.Line, at.path, "must be a mapping")
+		return false
+	}
+	for pair := range slices.Chunk(n.Content, 2) {
+		key, value := pair[0], aliased(pair[1])
+		path := at.path + "." + key.Value
+		field := slices.IndexFunc(fields, func(f schema.Field[T]) bool { return f.Name == key.Value })
+		_, twice := at.fields[key.Value]
+		switch {
+		case field < 0:
+			d.fault(key.Line, path, "unknown field: it may be one of %s", fieldNames(fields))
+		case twice:
+			d.fault(key.Line, path, "appears twice")
+		default:
+			at.fields[key.Value] = key.Line
+			documentField(d, value, key.Line, path, &fields[field], row)
+		}
+	}
+	return len(d.faults) == before
+}
+
+func fieldNames[T any](fields []schema.Field[T]) string {
+	names := make([]string, len(fields))
+	for i, f := range fields {
+		names[i] = f.Name
+	}
+	return strings.Join(names, ", ")
+}
+
+// instant reads a time.
+func (d *document) instant(n *yaml.Node, line int, path string, to *time.Time) {
+	at, err := time.Parse(time.RFC3339, n.Value)
+	if err != nil || n.Kind != yaml.ScalarNode {
+		d.fault(line, path, "must be a time such as 2026-01-31T12:00:00Z (RFC 3339)")
+	}
+	*to = at
+}
+
+// checkRows returns what nodes would leave out of the overrides beside each other, such as patterns that are ambiguous.
+func (d *document) checkRows() {
+	var rows policy.Rows
+	for i, o := range d.set.Overrides {
+		o.Author = "document"
+		rows.Overrides = append(rows.Overrides, policy.Override{ID: int64(i + 1), Override: o.Override})
+	}
+	_, faults := policy.NewSnapshot(rows, nil)
+	for _, f := range faults {
+		i, err := strconv.Atoi(f.Key)
+		if err != nil {
+			i = 1
+		}
+		d.faults = append(d.faults, fmt.Errorf("%s: overrides[%d].%s: %s", d.file, i-1, f.Field, f.Problem))
+	}
+}
+
+var dumpCommand = &command{
+	words: "dump",
+	brief: "write policies, tenants and overrides as a file for apply and diff",
+	about: `It writes the active policies of one namespace (--namespace, or default), all tenants, and the overrides that
+have not ended, without the penalties of detectors. All are of one version. Applied to the same database, the file
+changes nothing.
+
+  ratelimit dump > limits.yaml`,
+	define: func(c *call) action {
+		namespace := c.flags.String("namespace", "default", "the `namespace` of the policies")
+		c.databaseFlag()
+		return func(ctx context.Context) error {
+			store, closeStore, err := c.open(ctx)
+			if err != nil {
+				return err
+			}
+			defer closeStore()
+			return store.Dump(ctx, *namespace, func(rows pgstore.Dump) error { return c.showDump(*namespace, rows) })
+		}
+	},
+}
+
+// showDump writes rows as a document while they come.
+func (c *call) showDump(namespace string, rows pgstore.Dump) error {
+	head := []byte("namespace: " + yamlString(namespace) + "\n")
+	err := showSection(c, head, "policies", rows.Policies, appendPolicy)
+	if err == nil {
+		err = showSection(c, nil, "tenants", rows.Tenants, func(to []byte, t pgstore.Tenant) []byte {
+			return appendRow(to, schema.TenantFields(), &t.Tenant)
+		})
+	}
+	if err == nil {
+		err = showSection(c, nil, "overrides", rows.Overrides, func(to []byte, o pgstore.Override) []byte {
+			return appendRow(to, overrideDocumentFields, &o.Override)
+		})
+	}
+	return err
+}
+
+// deletionText returns how many rows a diff deletes; "" for none.
+func deletionText(d pgstore.Diff) string {
+	var parts []string
+	add := func(n int, one, several string) {
+		if n > 0 {
+			parts = append(parts, plural(n, one, several))
+		}
+	}
+	add(len(d.Delete), "policy", "policies")
+	if d.Tenants != nil {
+		add(len(d.Tenants.Delete), "tenant", "tenants")
+	}
+	if d.Overrides != nil {
+		add(len(d.Overrides.Delete), "override", "overrides")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// writeRowDiff writes a diff of tenants or overrides, one in each line, and adds its numbers to counts.
+func writeRowDiff[T fmt.Stringer](out *page, d *pgstore.RowDiff[T], counts *[4]int, text func(T) string) {
+	if d == nil {
+		return
+	}
+	for _, row := range d.Create {
+		out.line("+ %s: %s", row, text(row))
+	}
+	for _, r := range d.Update {
+		out.line("~ %s: %s", r.Before, strings.Join(changedColumns(columnsOfRow(r.Before), columnsOfRow(r.After)), ", "))
+	}
+	for _, row := range d.Delete {
+		out.line("- %s: %s", row, text(row))
+	}
+	for i, n := range [4]int{len(d.Create), len(d.Update), len(d.Delete), d.Unchanged} {
+		counts[i] += n
+	}
+}
+
+func tenantColumns(t pgstore.Tenant) string {
+	return fmt.Sprintf("tier %s, time zone %s", orDefault(t.Tier, "(from the request)"), orDefault(t.TimeZone, "UTC"))
+}
+
+func overrideColumns(o pgstore.Override) string {
+	return strings.TrimSpace(changeText(o.Override) + " " + timesText(o))
+}
+
+// columnsOfRow returns the fields of a row by their names.
+func columnsOfRow(row any) map[string]json.RawMessage {
+	text, err := json.Marshal(row)
+	if err != nil {
+		panic(fmt.Sprintf("cli: a row cannot be encoded: %v", err)) // it holds only texts, numbers, times and booleans
+	}
+	all, err := rowColumns(text)
+	if err != nil {
+		panic(fmt.Sprintf("cli: a row cannot be read back: %v", err))
+	}
+	return all
+}
