@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/simulate"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/simulate/simulatehtml"
 )
 
 var simulateCommand = &command{
@@ -25,6 +26,7 @@ is shipped. The same scenario and seed give the same report. docs/sizing.md expl
 		list := c.flags.Bool("list", false, "list the scenarios that are shipped")
 		show := c.flags.Bool("show", false, "show the scenario instead of running it")
 		seed := c.flags.Uint64("seed", 0, "the `number` that all random choices depend on, instead of that of the scenario")
+		html := c.flags.String("html", "", "also write charts to this `file`, which needs no network")
 		return func(ctx context.Context) error {
 			switch {
 			case *list:
@@ -47,7 +49,7 @@ is shipped. The same scenario and seed give the same report. docs/sizing.md expl
 			if *seed != 0 {
 				scenario.Seed = *seed
 			}
-			return c.simulate(ctx, scenario)
+			return c.simulate(ctx, scenario, *html)
 		}
 	},
 }
@@ -87,11 +89,16 @@ func (c *call) readScenario(file string) (text []byte, err error) {
 	return text, err
 }
 
-// simulate runs a scenario and shows the report.
-func (c *call) simulate(ctx context.Context, scenario *simulate.Scenario) error {
+// simulate runs a scenario and shows the report. It also writes a page of charts; "": none.
+func (c *call) simulate(ctx context.Context, scenario *simulate.Scenario, html string) error {
 	report, err := scenario.Run(ctx, c.showProgress())
 	if err != nil {
 		return err
+	}
+	if html != "" {
+		if err := writeFile(html, func(w io.Writer) error { return simulatehtml.Write(w, report) }); err != nil {
+			return fmt.Errorf("--html: %w", err)
+		}
 	}
 	if err := c.print(report, func(out *page) { writeReport(out, report) }); err != nil {
 		return err
