@@ -195,8 +195,10 @@ percentage takes tenants by a hash of their names: a larger one keeps those of a
 				return written{}, err
 			}
 			c.warnOfWrite(s.AssignmentWarnings(ctx, a))
-			return written{What: fmt.Sprintf("candidate %s is enforced for %s", row.Name, assigned(&row)),
-				Version: version, Row: row}, nil
+			return written{
+				What:    fmt.Sprintf("candidate %s is enforced for %s", row.Name, assigned(&row)),
+				Version: version, Row: row,
+			}, nil
 		})
 	},
 }

@@ -54,8 +54,9 @@ func (x *terminal) call(args ...string) int {
 // TestTranscripts plays the files of testdata/ratelimit: each calls the program on a database of its own, line by line.
 // "$ ratelimit …" is a call, "% node NAME VERSION" the report of a node, which enforces that version, "% silent NAME"
 // makes its last report an hour old, "% counts NAME" has a node report counts of a candidate, "% snapshot" has a node
-// save its rows as DIR/policies.snapshot, "% reset TENANT POLICIES" records a reset by the REST API, "% redis" starts a Redis, with the config that names it as
-// DIR/buckets.yml, and "% spend TENANT ADDRESS COST" spends from the buckets of requests without a user.
+// save its rows as DIR/policies.snapshot, "% reset TENANT POLICIES" records a reset by the REST API, "% redis" starts a
+// Redis, with the config that names it as DIR/buckets.yml, and "% spend TENANT ADDRESS COST" spends from the buckets of
+// requests without a user.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/ratelimit/*.transcript")
 	if err != nil || len(files) == 0 {

@@ -179,13 +179,16 @@ func TestTheReportOfACandidateIsServed(t *testing.T) {
 	w := open(t)
 	openJuly(w)
 	_, err := w.pool.Exec(w.Context(), `SELECT rate_limiter.report_candidate('n1', 'july', 1, '1 hour', '[
-		{"tenant": "acme", "endpoint": "GET /a", "policy": "", "requests": 10, "active_only": 1, "candidate_only": 2, "both": 3},
+		{"tenant": "acme", "endpoint": "GET /a", "policy": "", "requests": 10, "active_only": 1, "candidate_only": 2,
+			"both": 3},
 		{"tenant": "acme", "endpoint": "GET /a", "policy": "daily", "requests": 10, "active_only": 0, "candidate_only": 2,
 			"both": 0}]')`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for query, want := range map[string]int{"": 2, "?requests=true": 1, "?policy=daily": 1, "?tenant=globex": 0, "?limit=1": 1} {
+	for query, want := range map[string]int{
+		"": 2, "?requests=true": 1, "?policy=daily": 1, "?tenant=globex": 0, "?limit=1": 1,
+	} {
 		r := read[pgstore.CandidateReport](w, w.want(w.as("GET", july+"/report"+query, ""), http.StatusOK))
 		if len(r.Items) != want || r.Total.CandidateOnly != 2 || r.Processes != 1 || len(r.Windows) != 1 {
 			t.Errorf("%s: %+v", query, r)

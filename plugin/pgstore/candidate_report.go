@@ -32,8 +32,8 @@ type CandidateTotal struct {
 	Tenants       int64 `json:"tenants_denied" doc:"How many tenants have requests that only the candidate denies."`
 }
 
-// CandidateWindow reports how much of the window of a policy a candidate has seen. Until it has seen all of it, a report
-// may lack denials at its end.
+// CandidateWindow reports how much of the window of a policy a candidate has seen. Until it has seen all of it, a
+// report may lack denials at its end.
 type CandidateWindow struct {
 	Policy     string  `json:"policy"`
 	WindowSize int64   `json:"window_size" doc:"Seconds; the longest, if policies of this name have several."`

@@ -30,10 +30,13 @@ func TestTheReportOfACandidateHasCountsExamplesAndSeenWindows(t *testing.T) {
 	}
 
 	reportCounts(t, pool, "n1", 12*time.Hour, `[
-		{"tenant": "acme", "endpoint": "GET /a", "policy": "", "requests": 100, "active_only": 1, "candidate_only": 7, "both": 2},
+		{"tenant": "acme", "endpoint": "GET /a", "policy": "", "requests": 100, "active_only": 1, "candidate_only": 7,
+			"both": 2},
 		{"tenant": "acme", "endpoint": "GET /a", "policy": "daily", "requests": 100, "active_only": 0, "candidate_only": 8,
-			"both": 0, "examples": [{"at": "2026-11-22T10:00:00Z", "denied_by": "candidate", "active": "", "candidate": "daily"}]},
-		{"tenant": "globex", "endpoint": "GET /a", "policy": "", "requests": 50, "active_only": 0, "candidate_only": 0, "both": 0},
+			"both": 0,
+			"examples": [{"at": "2026-11-22T10:00:00Z", "denied_by": "candidate", "active": "", "candidate": "daily"}]},
+		{"tenant": "globex", "endpoint": "GET /a", "policy": "", "requests": 50, "active_only": 0, "candidate_only": 0,
+			"both": 0},
 		{"tenant": "globex", "endpoint": "GET /a", "policy": "hourly", "requests": 50, "active_only": 0, "candidate_only": 0,
 			"both": 0}]`)
 	reportCounts(t, pool, "n2", time.Minute, `[
