@@ -44,7 +44,7 @@ plugin's config are compared too.`,
 			config, d := c.knownConfigFlag(), c.documentFlags()
 			yes := c.flags.Bool("yes", false, "allow the deletion of what is not in the file")
 			force := c.forceFlag()
-			d.set.Accept = func(diff pgstore.Diff, review pgstore.Review) error {
+			d.set.Accept = func(diff pgstore.SetDiff, review pgstore.Review) error {
 				return c.acceptable(diff, review, *yes, *force)
 			}
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
@@ -89,11 +89,11 @@ func (c *call) forceFlag() *bool {
 }
 
 // acceptable returns why a file is not to be applied: all faults, joined. If there are none, it shows the warnings.
-func (c *call) acceptable(d pgstore.Diff, review pgstore.Review, yes, force bool) error {
+func (c *call) acceptable(d pgstore.SetDiff, review pgstore.Review, yes, force bool) error {
 	var faults []error
 	if text := deletionText(d); text != "" && !yes {
 		shown := struct {
-			Diff pgstore.Diff `json:"diff"`
+			Diff pgstore.SetDiff `json:"diff"`
 		}{d}
 		if err := c.print(shown, func(out *page) { writeDiff(out, d) }); err != nil {
 			return err
@@ -142,7 +142,7 @@ func (c *call) readDocument(d *document, file string) error {
 }
 
 // writeDiff writes a diff, one policy in each line.
-func writeDiff(out *page, d pgstore.Diff) {
+func writeDiff(out *page, d pgstore.SetDiff) {
 	line := func(sign string, key pgstore.PolicyKey, text string) {
 		out.line("%s %s: %s", sign, key, text)
 	}

@@ -13,11 +13,12 @@ func TestADeniedApplyShowsItsDiffInTheOutputFormat(t *testing.T) {
 	var stdout strings.Builder
 	c := newCall(&operator{stdout: screen{to: &stdout}}, documentCommands[0])
 	c.format = formatJSON
-	gone := pgstore.Diff{Delete: []pgstore.Policy{{Policy: schema.Policy{Limit: schema.Limit{Name: "daily"}}}}}
+	var gone pgstore.SetDiff
+	gone.Delete = []pgstore.Policy{{Policy: schema.Policy{Limit: schema.Limit{Name: "daily"}}}}
 	if err := c.acceptable(gone, pgstore.Review{}, false, false); err == nil || !strings.Contains(err.Error(), "--yes") {
 		t.Errorf("the error is %v, want one that names --yes", err)
 	}
-	var shown struct{ Diff pgstore.Diff }
+	var shown struct{ Diff pgstore.SetDiff }
 	if err := json.Unmarshal([]byte(stdout.String()), &shown); err != nil || len(shown.Diff.Delete) != 1 {
 		t.Errorf("the output is %q (%v), want the diff as JSON", stdout.String(), err)
 	}

@@ -252,7 +252,7 @@ func (c *call) showRebase(ctx context.Context, s *pgstore.Store) error {
 func candidateWritten(done, candidate string, d pgstore.Diff, version int64) written {
 	return written{
 		What: done + " candidate " + candidate, Version: version, Diff: d,
-		lines: func(out *page) { writeDiff(out, d) },
+		lines: func(out *page) { writeDiff(out, pgstore.SetDiff{Diff: d}) },
 	}
 }
 
@@ -266,7 +266,7 @@ func (c *call) showMoved(err error) error {
 		Moved   pgstore.Diff `json:"moved"`
 		Version int64        `json:"version"`
 	}{moved.Diff, moved.Version}
-	return errors.Join(err, c.print(shown, func(out *page) { writeDiff(out, moved.Diff) }))
+	return errors.Join(err, c.print(shown, func(out *page) { writeDiff(out, pgstore.SetDiff{Diff: moved.Diff}) }))
 }
 
 var candidateList = listing[pgstore.Candidate]{
@@ -307,7 +307,7 @@ func candidatePage(out *page, c *pgstore.Candidate) {
 
 // candidateChanges adds what a candidate changes, and how its base has moved.
 func candidateChanges(out *page, d *pgstore.CandidateDiff) {
-	writeDiff(out, d.Diff)
+	writeDiff(out, pgstore.SetDiff{Diff: d.Diff})
 	if d.Candidate.State != pgstore.CandidateOpen {
 		return
 	}
@@ -318,5 +318,5 @@ func candidateChanges(out *page, d *pgstore.CandidateDiff) {
 	out.gap()
 	out.line("it cannot be promoted before a rebase: since version %d, up to %d, these have changed",
 		d.Candidate.BaseVersion, d.Version)
-	writeDiff(out, d.Moved)
+	writeDiff(out, pgstore.SetDiff{Diff: d.Moved})
 }

@@ -171,7 +171,7 @@ func (c *call) showDump(namespace string, rows pgstore.Dump) error {
 }
 
 // deletionText returns how many rows a diff deletes; "" for none.
-func deletionText(d pgstore.Diff) string {
+func deletionText(d pgstore.SetDiff) string {
 	var parts []string
 	add := func(n int, one, several string) {
 		if n > 0 {

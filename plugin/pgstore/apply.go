@@ -25,19 +25,30 @@ type Set struct {
 	Config *policy.Plan
 	// Accept runs before Apply writes, with the changes and their review. If it returns an error, Apply writes nothing
 	// and returns a DeclinedError. nil accepts everything.
-	Accept func(Diff, Review) error
+	Accept func(SetDiff, Review) error
 }
 
+// SetDiff holds the changes from the current rows to those of a Set.
+type SetDiff struct {
+	Diff
+
+	Tenants   *RowDiff[Tenant]   `json:"tenants,omitempty"`   // nil: the set has no tenants
+	Overrides *RowDiff[Override] `json:"overrides,omitempty"` // nil: the set has no overrides
+}
+
+// Empty reports whether nothing changes.
+func (d SetDiff) Empty() bool { return d.Diff.Empty() && d.Tenants.Empty() && d.Overrides.Empty() }
+
 // Diff returns what Apply would do, without doing it.
-func (s *Store) Diff(ctx context.Context, set Set) (Diff, error) {
+func (s *Store) Diff(ctx context.Context, set Set) (SetDiff, error) {
 	d, _, err := set.diff(ctx, s.pool, "")
 	return d, fail("compare policies", err)
 }
 
 // Apply changes the policies of a namespace, and tenants and overrides, to those of a set, in one transaction and one version. It returns what it
 // did, and the version in which the set is in force. Applying a set again changes nothing.
-func (s *Store) Apply(ctx context.Context, c Change, set Set) (Diff, int64, error) {
-	return write(ctx, s, "apply policies", c, func(tx pgx.Tx) (Diff, error) {
+func (s *Store) Apply(ctx context.Context, c Change, set Set) (SetDiff, int64, error) {
+	return write(ctx, s, "apply policies", c, func(tx pgx.Tx) (SetDiff, error) {
 		d, after, err := set.diff(ctx, tx, c.Actor)
 		if err == nil && set.Accept != nil {
 			err = set.accept(ctx, tx, d, after)
@@ -50,8 +61,8 @@ func (s *Store) Apply(ctx context.Context, c Change, set Set) (Diff, int64, erro
 }
 
 // accept reviews a diff and returns why it is declined.
-func (set Set) accept(ctx context.Context, q querier, d Diff, after []Policy) error {
-	review, err := reviewSet(ctx, q, set.Config, d, after)
+func (set Set) accept(ctx context.Context, q querier, d SetDiff, after []Policy) error {
+	review, err := reviewSet(ctx, q, set.Config, d.Diff, after)
 	if err != nil {
 		return err
 	}
@@ -63,12 +74,12 @@ func (set Set) accept(ctx context.Context, q querier, d Diff, after []Policy) er
 
 // diff returns the changes from the current rows to the set, and the policies after them. New overrides have an actor as
 // their author.
-func (set Set) diff(ctx context.Context, q querier, actor string) (Diff, []Policy, error) {
-	var d Diff
+func (set Set) diff(ctx context.Context, q querier, actor string) (SetDiff, []Policy, error) {
+	var d SetDiff
 	var after []Policy
 	var err error
 	if !set.KeepPolicies {
-		d, after, err = set.diffPolicies(ctx, q)
+		d.Diff, after, err = set.diffPolicies(ctx, q)
 	}
 	if err == nil {
 		d.Tenants, err = set.diffTenants(ctx, q)
@@ -128,11 +139,17 @@ func (d Diff) write(ctx context.Context, tx pgx.Tx) error {
 	if err := putPolicies(ctx, tx, updatePolicies, after); err != nil {
 		return err
 	}
-	if err := putPolicies(ctx, tx, insertPolicies, d.Create); err != nil {
-		return err
+	return putPolicies(ctx, tx, insertPolicies, d.Create)
+}
+
+// write writes the changes of policies, then those of tenants and overrides.
+func (d SetDiff) write(ctx context.Context, tx pgx.Tx) error {
+	err := d.Diff.write(ctx, tx)
+	if err == nil {
+		err = writeTenants(ctx, tx, d.Tenants)
 	}
-	if err := writeTenants(ctx, tx, d.Tenants); err != nil {
-		return err
+	if err == nil {
+		err = writeOverrides(ctx, tx, d.Overrides)
 	}
-	return writeOverrides(ctx, tx, d.Overrides)
+	return err
 }

@@ -8,15 +8,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Diff holds the changes from one set of policies to another, and perhaps of tenants and overrides.
+// Diff holds the changes from one set of policies to another.
 type Diff struct {
 	Create    []Policy  `json:"create,omitempty"`
 	Update    []Rewrite `json:"update,omitempty"`
 	Delete    []Policy  `json:"delete,omitempty"`
 	Unchanged int       `json:"unchanged"`
-
-	Tenants   *RowDiff[Tenant]   `json:"tenants,omitempty"`
-	Overrides *RowDiff[Override] `json:"overrides,omitempty"`
 }
 
 // Rewrite is a policy that keeps its key and gets other values.
@@ -39,9 +36,7 @@ func (r Rewrite) String() string {
 }
 
 // Empty reports whether the two sets are equal.
-func (d Diff) Empty() bool {
-	return len(d.Create)+len(d.Update)+len(d.Delete) == 0 && d.Tenants.Empty() && d.Overrides.Empty()
-}
+func (d Diff) Empty() bool { return len(d.Create)+len(d.Update)+len(d.Delete) == 0 }
 
 // Compare returns the changes from the current policies to the desired ones. Create and Update have the order of
 // desired, with defaults filled in; Delete has the order of current. Two desired policies with the same key are an

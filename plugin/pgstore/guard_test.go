@@ -63,7 +63,7 @@ func TestAPairThatASetWritesIsReportedOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got pgstore.Review
-			set := pgstore.Set{Policies: c.set, Partial: true, Accept: func(_ pgstore.Diff, r pgstore.Review) error {
+			set := pgstore.Set{Policies: c.set, Partial: true, Accept: func(_ pgstore.SetDiff, r pgstore.Review) error {
 				got = r
 				return nil
 			}}
@@ -104,7 +104,7 @@ func TestOneWarningStandsForAllTenantsAboveASharedLimit(t *testing.T) {
 			set.Policies = append(set.Policies, p)
 		}
 		declined := errors.New("only reviewed")
-		set.Accept = func(_ pgstore.Diff, r pgstore.Review) error {
+		set.Accept = func(_ pgstore.SetDiff, r pgstore.Review) error {
 			if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "policy daily of tenant a allows") ||
 				!strings.HasSuffix(r.Warnings[0], c.end) {
 				t.Errorf("the warnings are %q, want one that ends with %q", r.Warnings, c.end)
@@ -127,7 +127,7 @@ func TestASetWarnsOnceOfEachNewTier(t *testing.T) {
 		set.Policies = append(set.Policies, p)
 	}
 	for round, want := range []int{1, 0} {
-		set.Accept = func(_ pgstore.Diff, r pgstore.Review) error {
+		set.Accept = func(_ pgstore.SetDiff, r pgstore.Review) error {
 			if len(r.Warnings) != want || want == 1 && !strings.Contains(r.Warnings[0], `no tier "glod"`) {
 				t.Errorf("round %d: the warnings are %q, want %d", round, r.Warnings, want)
 			}
