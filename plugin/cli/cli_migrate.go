@@ -77,7 +77,11 @@ var lostWith = map[int64][]loss{
 	23: {{table: "candidate_policies"}, {table: "candidate_tenants"}, {table: "candidates"}},
 	24: {{"override_history", "starts_at"}, {"overrides", "starts_at"}},
 	25: {{table: "candidate_counts"}, {table: "candidate_reports"}, {table: "candidate_sources"}},
-	26: {{"policies", "credential"}, {"policies", "for"}, {"policies", "ip"}, {"policies", "user"}},
+	26: {
+		{"candidate_policies", "credential"}, {"candidate_policies", "for"}, {"candidate_policies", "ip"},
+		{"candidate_policies", "user"},
+		{"policies", "credential"}, {"policies", "for"}, {"policies", "ip"}, {"policies", "user"},
+	},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {
