@@ -19,7 +19,8 @@ const documentAbout = `The file lists the active policies of one namespace:
   - {name: daily, tier: gold, scope: tenant, limit: 1000, window_size: 86400}
 
 A policy has the fields of a limit in the plugin's config, plus tier, tenant, user, credential, ip or for.
-Policies that are not in the file are deleted, unless --partial is given. A file that says partial: true requires --partial.
+Policies that are not in the file are deleted, unless --partial is given. A file that says partial: true requires
+--partial.
 
 It may also list tenants and overrides, which are of all namespaces. A list that the file does not have changes nothing;
 one that it has is complete, as that of policies is:

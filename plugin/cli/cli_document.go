@@ -160,7 +160,8 @@ func (d *document) policy(n *yaml.Node, at place) {
 	d.set.Policies, d.places = append(d.set.Policies, p), append(d.places, at)
 }
 
-// documentField reads a field of a row. What is wrong with a number by itself is reported here, where 0 is not yet absent.
+// documentField reads a field of a row. What is wrong with a number by itself is reported here, where 0 is not yet
+// absent.
 func documentField[T any](d *document, n *yaml.Node, line int, path string, f *schema.Field[T], row *T) {
 	switch to := f.In(row).(type) {
 	case *time.Time:

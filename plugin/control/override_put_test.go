@@ -115,7 +115,8 @@ func TestPagesOfAListStayInOrderWhileItsRowsChange(t *testing.T) {
 		w.want(w.as("PUT", "/v1/orgs/"+url.PathEscape(name), `{"tier":"gold"}`), http.StatusCreated)
 		w.want(w.as("POST", "/v1/orgs/"+url.PathEscape(name)+"/ratelimit/overrides",
 			`{"kind":"ban","reason":"r","permanent":true}`), http.StatusCreated)
-		if _, _, err := w.store.PutTier(t.Context(), pgstore.Change{Actor: "ann", Reason: "r"}, pgstore.Tier{Name: name}); err != nil {
+		by := pgstore.Change{Actor: "ann", Reason: "r"}
+		if _, _, err := w.store.PutTier(t.Context(), by, pgstore.Tier{Name: name}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -126,7 +127,8 @@ func TestPagesOfAListStayInOrderWhileItsRowsChange(t *testing.T) {
 			`DELETE FROM rate_limiter.overrides WHERE id = 2`,
 			`INSERT INTO rate_limiter.overrides (kind, tenant, permanent, reason, author) VALUES ('ban', 'z', true, 'r', 'ann')`,
 		} {
-			if _, err := w.pool.Exec(t.Context(), `BEGIN; SET LOCAL rate_limiter.reason = 'a test'; `+sql+`; COMMIT`); err != nil {
+			sql = `BEGIN; SET LOCAL rate_limiter.reason = 'a test'; ` + sql + `; COMMIT`
+			if _, err := w.pool.Exec(t.Context(), sql); err != nil {
 				t.Fatal(err)
 			}
 		}

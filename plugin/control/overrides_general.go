@@ -60,7 +60,8 @@ type listAllOverridesInput struct {
 
 func (s *Server) listAllOverrides(ctx context.Context, in *listAllOverridesInput) (*listOverridesOutput, error) {
 	return s.overridesPage(ctx, &in.Paging, pgstore.OverrideFilter{
-		Tenant: in.tenant(), General: in.General, User: in.User, Policy: in.Policy, Credential: in.Credential, IP: in.IP, Tag: in.Tag, Endpoint: in.Endpoint, Kind: in.Kind,
+		Tenant: in.tenant(), General: in.General, User: in.User, Credential: in.Credential, IP: in.IP, Tag: in.Tag,
+		Endpoint: in.Endpoint, Policy: in.Policy, Kind: in.Kind,
 		Source: in.Source, State: in.State, NotEnded: !in.Expired && in.State == "",
 	})
 }

@@ -45,8 +45,8 @@ func (s *Store) Diff(ctx context.Context, set Set) (SetDiff, error) {
 	return d, fail("compare policies", err)
 }
 
-// Apply changes the policies of a namespace, and tenants and overrides, to those of a set, in one transaction and one version. It returns what it
-// did, and the version in which the set is in force. Applying a set again changes nothing.
+// Apply changes the policies of a namespace, and tenants and overrides, to those of a set, in one transaction and one
+// version. It returns what it did, and the version in which the set is in force. Applying a set again changes nothing.
 func (s *Store) Apply(ctx context.Context, c Change, set Set) (SetDiff, int64, error) {
 	return write(ctx, s, "apply policies", c, func(tx pgx.Tx) (SetDiff, error) {
 		d, after, err := set.diff(ctx, tx, c.Actor)
@@ -72,8 +72,8 @@ func (set Set) accept(ctx context.Context, q querier, d SetDiff, after []Policy)
 	return nil
 }
 
-// diff returns the changes from the current rows to the set, and the policies after them. New overrides have an actor as
-// their author.
+// diff returns the changes from the current rows to the set, and the policies after them. New overrides have an actor
+// as their author.
 func (set Set) diff(ctx context.Context, q querier, actor string) (SetDiff, []Policy, error) {
 	var d SetDiff
 	var after []Policy

@@ -193,7 +193,8 @@ func TestOverridesOfOnePlaceMayStartAtDifferentTimes(t *testing.T) {
 	over := launch(4)
 	over.Tenant = "initech"
 	over = add(t, s, over)
-	unscheduled := row(schema.Override{Kind: "multiplier", Factor: 2000, Tenant: "initech", ExpiresAt: launch(1).ExpiresAt})
+	unscheduled := launch(1)
+	unscheduled.Tenant, unscheduled.StartsAt = "initech", time.Time{}
 	expired := add(t, s, unscheduled)
 	age(t, pool, expired.ID, time.Second)
 	for want, f := range map[string]pgstore.OverrideFilter{
