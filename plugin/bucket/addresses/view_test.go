@@ -216,7 +216,7 @@ func TestAKnownAddressCostsNoMemory(t *testing.T) {
 	w, p := newWorld(t, 1000, 10), perMinute(t, 1_000_000)
 	w.view.next = answers{}
 	bounds, statuses := []policy.Bound{ofTenant(p, "acme"), ofAddress(p, "2001:db8::/64")}, make([]decision.Status, 2)
-	if n := testing.AllocsPerRun(100, func() {
+	if n := testing.AllocsPerRun(1000, func() {
 		if err := w.view.Take(context.Background(), bounds, statuses); err != nil {
 			t.Fatal(err)
 		}
