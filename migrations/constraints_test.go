@@ -110,13 +110,18 @@ var bad = map[string][]row{
 	"policies_ip_all": {ofNetwork.with(row{"ip": "0.0.0.0/0"}), ofNetwork.with(row{"ip": "::/0"})},
 	"policies_for":    {{"tier": "", "for": "everyone", "scope": "global"}},
 	"policies_target": {
-		{"tier": ""}, {"tenant": "acme"}, {"for": "all", "scope": "global"}, ofNetwork.with(row{"for": "all"}),
+		{"tier": ""},
+		{"tenant": "acme"},
+		{"for": "all", "scope": "global"},
+		ofNetwork.with(row{"for": "all"}),
 		ofUser.with(row{"tier": ""}), ofUser.with(row{"tier": "gold"}), ofUser.with(row{"tenant": ""}),
-		ofUser.with(row{"credential": "key"}), {"tier": "", "user": "eve", "scope": "user"},
+		ofUser.with(row{"credential": "key"}),
+		{"tier": "", "user": "eve", "scope": "user"},
 	},
 	"policies_target_scope": {
 		ofUser.with(row{"scope": "tenant"}), ofNetwork.with(row{"scope": "tenant"}),
-		{"tier": "", "credential": "key", "scope": "ip"}, {"tier": "", "for": "all", "scope": "tenant"},
+		{"tier": "", "credential": "key", "scope": "ip"},
+		{"tier": "", "for": "all", "scope": "tenant"},
 	},
 	"policies_endpoint": {
 		{"endpoint": "/records"},
@@ -334,12 +339,20 @@ var bad = map[string][]row{
 		deleting.with(row{"tier": ""}), deleting.with(row{"tenant": "acme"}), deleting.with(row{"user": "eve"}),
 		deleting.with(row{"for": "all"}),
 	},
-	"candidate_policies_body_target": {{"tier": "", "tenant": "acme", "user": "eve",
-		"body": `{"namespace": "default", "name": "daily", "tenant": "acme", "endpoint": "GET /a", "limit": 9}`}},
+	"candidate_policies_body_target": {{
+		"tier": "", "tenant": "acme", "user": "eve",
+		"body": `{"namespace": "default", "name": "daily", "tenant": "acme", "endpoint": "GET /a", "limit": 9}`,
+	}},
 	"candidate_policies_endpoint": {deleting.with(row{"endpoint": "/a"})},
 	"candidate_policies_body": {
-		{"body": `null`}, {"body": `[]`}, {"body": `{}`}, {"name": "hourly"}, {"tier": "silver"}, {"endpoint": ""},
-		{"namespace": "other"}, {"tier": "", "tenant": "acme"},
+		{"body": `null`},
+		{"body": `[]`},
+		{"body": `{}`},
+		{"name": "hourly"},
+		{"tier": "silver"},
+		{"endpoint": ""},
+		{"namespace": "other"},
+		{"tier": "", "tenant": "acme"},
 	},
 	"candidate_tenants_tenant": {{"tenant": ""}, {"tenant": strings.Repeat("x", 129)}},
 }
@@ -446,7 +459,9 @@ func TestANameAndAMatchHaveOnePolicy(t *testing.T) {
 			t.Errorf("a policy with another %v: %v", distinct, err)
 		}
 	}
-	for _, same := range []row{{}, {"endpoint": "GET /records/{record}"}, {"limit": 7}, {"scope": "user"}, ofUser, ofNetwork} {
+	for _, same := range []row{
+		{}, {"endpoint": "GET /records/{record}"}, {"limit": 7}, {"scope": "user"}, ofUser, ofNetwork,
+	} {
 		err := insert(t, pool, "policies", first.with(same))
 		violated := new(pgconn.PgError)
 		if !errors.As(err, &violated) || violated.ConstraintName != "policies_one_per_match" {

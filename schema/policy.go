@@ -12,8 +12,8 @@ import (
 
 // Policy is a limit of the database: for all tenants of a tier, for one tenant or one of its users, for a credential,
 // for an address or a network, or for all requests or the anonymous ones, as the lists global and anonymous of the
-// config are. Rows, files of policies, the REST API and the ratelimit command have it. Each field is declared here or in
-// Limit alone: its JSON name is the name of its column, its doc comment its description, and its tags are its
+// config are. Rows, files of policies, the REST API and the ratelimit command have it. Each field is declared here or
+// in Limit alone: its JSON name is the name of its column, its doc comment its description, and its tags are its
 // constraints. PolicyFields lists them.
 //
 // An empty text and a zero number mean absent.
@@ -59,8 +59,8 @@ const (
 	ForAnonymous = "anonymous"
 )
 
-// UserTier is the tier of a user's row in the database. A program that does not read the column of the user finds a tier
-// beside the tenant, which is a fault, and leaves the row out.
+// UserTier is the tier of a user's row in the database. A program that does not read the column of the user finds a
+// tier beside the tenant, which is a fault, and leaves the row out.
 const UserTier = "(user)"
 
 // Target returns what p applies to, in words.
@@ -82,7 +82,8 @@ func (p Policy) Target() string {
 	return "all requests"
 }
 
-// DefaultScope returns the scope that the REST API and the ratelimit command give p without one: it counts what p is for.
+// DefaultScope returns the scope that the REST API and the ratelimit command give p without one: it counts what p is
+// for.
 func (p Policy) DefaultScope() string {
 	if p.Tenant+p.Tier == "" {
 		switch {

@@ -50,8 +50,8 @@ type panelQuery struct {
 	legend            []string // the labels that name its series
 }
 
-// ofServe matches the metrics that only the leader of ratelimit serve publishes.
-var ofServe = regexp.MustCompile(`rate_limiter_(abuse_|quota_|topic_|webhook_|usage_leader|usage_unpacked_)`)
+// ofServe matches the metrics that only the leader of ratelimit serve publishes, or nodes with an open candidate.
+var ofServe = regexp.MustCompile(`rate_limiter_(abuse_|candidate_|quota_|topic_|webhook_|usage_leader|usage_unpacked_)`)
 
 // panelQueries returns all expressions of all dashboards, with the default values of their variables. It leaves out
 // those about ratelimit serve, which is not there.
@@ -151,8 +151,12 @@ func (w *watchtower) load(t *testing.T) {
 	var drivers sync.WaitGroup
 	t.Cleanup(func() { stop(); drivers.Wait() })
 	for _, who := range [][2]string{
-		{"/records", "alice"}, {"/records", "beth"}, {"/records", "gus"},
-		{"/search", "alice"}, {"/search", "alice"}, {"/search", "beth"}, // shares need more than 8 requests a second
+		{"/records", "alice"},
+		{"/records", "beth"},
+		{"/records", "gus"},
+		{"/search", "alice"},
+		{"/search", "alice"},
+		{"/search", "beth"}, // shares need more than 8 requests a second
 	} {
 		drivers.Go(func() {
 			pace := time.NewTicker(10 * time.Millisecond)

@@ -22,8 +22,8 @@ func TestLimitsForAllRequestsAndForNetworksAreEnforcedExplainedAndRemovedAtRunTi
 	}
 	explain := func() string {
 		t.Helper()
-		return operator.operate("explain", "--config", config, "--plugin-route", "records", "--tenant", "acme", "--tier", "enterprise",
-			"--ip", "127.0.0.1", "--path", "/records", "--method", "GET")
+		return operator.operate("explain", "--config", config, "--plugin-route", "records", "--tenant", "acme",
+			"--tier", "enterprise", "--ip", "127.0.0.1", "--path", "/records", "--method", "GET")
 	}
 	g.want([]int{200}, "/records", "apikey", "alice")
 
@@ -37,7 +37,8 @@ func TestLimitsForAllRequestsAndForNetworksAreEnforcedExplainedAndRemovedAtRunTi
 	g.want([]int{200}, "/records", "apikey", "gus")
 
 	write("policy", "put", "network", "--ip", "127.0.0.0/8", "--scope", "global", "--limit", "3", "--window", "3600")
-	write("policy", "put", "network", "--ip", "::ffff:127.0.0.0/112", "--scope", "global", "--limit", "1", "--window", "3600")
+	write("policy", "put", "network", "--ip", "::ffff:127.0.0.0/112", "--scope", "global", "--limit", "1",
+		"--window", "3600")
 	g.want([]int{200, 429}, "/records", "apikey", "alice") // by the narrower network
 	g.want([]int{429}, "/records", "apikey", "gus")
 	if text := explain(); !strings.Contains(text, "ip 127.0.0.0/16") || !strings.Contains(text, "ip 127.0.0.0/8") {

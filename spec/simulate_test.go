@@ -43,7 +43,8 @@ func simulateFleet(t *testing.T, limited bound, lasts time.Duration, perSecond f
 }
 
 // TestSoakASimulatedFleetKeepsTheBoundAndCostsWhatARealOneDoes compares four processes on a Redis with a simulation of
-// them. The long form takes a minute, and compares the commands and admissions too: a few seconds are too short for that.
+// them. The long form takes a minute, and compares the commands and admissions too: a few seconds are too short for
+// that.
 func TestSoakASimulatedFleetKeepsTheBoundAndCostsWhatARealOneDoes(t *testing.T) {
 	const short, long = 3 * time.Second, time.Minute
 	lasts := min(soak.For(t, short), long)

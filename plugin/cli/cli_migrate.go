@@ -78,9 +78,14 @@ var lostWith = map[int64][]loss{
 	24: {{"override_history", "starts_at"}, {"overrides", "starts_at"}},
 	25: {{table: "candidate_counts"}, {table: "candidate_reports"}, {table: "candidate_sources"}},
 	26: {
-		{"candidate_policies", "credential"}, {"candidate_policies", "for"}, {"candidate_policies", "ip"},
+		{"candidate_policies", "credential"},
+		{"candidate_policies", "for"},
+		{"candidate_policies", "ip"},
 		{"candidate_policies", "user"},
-		{"policies", "credential"}, {"policies", "for"}, {"policies", "ip"}, {"policies", "user"},
+		{"policies", "credential"},
+		{"policies", "for"},
+		{"policies", "ip"},
+		{"policies", "user"},
 	},
 }
 

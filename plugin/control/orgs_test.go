@@ -254,7 +254,8 @@ func TestWhatIsInForceForOneKindOfRequests(t *testing.T) {
 		len(got.Exceptions) == 0 || got.Exceptions[0].Override != 6 {
 		t.Errorf("%+v: want eve banned", got)
 	}
-	a := p.want(p.as("GET", acmePath+"/ratelimit/policies?endpoint=+/records&ip=here&tier="+strings.Repeat("x", 65)+"", ""),
+	long := strings.Repeat("x", 65)
+	a := p.want(p.as("GET", acmePath+"/ratelimit/policies?endpoint=+/records&ip=here&tier="+long, ""),
 		http.StatusUnprocessableEntity)
 	if paths := read[problem](p.world, a).paths(); paths != "query.endpoint query.ip query.tier" {
 		t.Errorf("faults at %s", paths)

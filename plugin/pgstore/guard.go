@@ -24,7 +24,8 @@ func (p Policy) Shared() bool { return p.Scope == scopeGlobal || p.Scope == scop
 // MayDenyAll reports whether p can deny the requests of all tenants: it is shared, active and enforced, and neither for
 // anonymous requests nor for a network.
 func (p Policy) MayDenyAll() bool {
-	return p.Shared() && p.IP == "" && p.For != schema.ForAnonymous && (p.Mode == "" || p.Mode == modeEnforce) && !p.SoftOnly && p.Slot != SlotCandidate
+	return p.Shared() && p.IP == "" && p.For != schema.ForAnonymous && (p.Mode == "" || p.Mode == modeEnforce) &&
+		!p.SoftOnly && p.Slot != SlotCandidate
 }
 
 // LockOut reports a policy that is likely a mistake: it allows all tenants together less than another limit allows one

@@ -69,8 +69,8 @@ func (k PolicyKey) String() string {
 	return text
 }
 
-// canonicalNetwork returns the one spelling of the address or network of a policy, with a network of IPv4 that is mapped
-// into IPv6 as one of IPv4.
+// canonicalNetwork returns the one spelling of the address or network of a policy, with a network of IPv4 that is
+// mapped into IPv6 as one of IPv4.
 func canonicalNetwork(text string) string {
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil || !prefix.Addr().Is4In6() {

@@ -52,8 +52,8 @@ func (r *loggedRequest) entry() string {
 		r.at.UnixMilli(), r.ip, r.path+"?q=1", org, who)
 }
 
-// replayedImport converts an entry of rate-limiting with this config, replays the requests under the result, and returns
-// which were admitted.
+// replayedImport converts an entry of rate-limiting with this config, replays the requests under the result, and
+// returns which were admitted.
 func replayedImport(t *testing.T, config string, requests []loggedRequest) []bool {
 	t.Helper()
 	text := fmt.Sprintf(`{_format_version: "3.0", services: [{name: echo, routes: [{name: all, paths: [/]}],

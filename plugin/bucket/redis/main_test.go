@@ -9,8 +9,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 )
 
-// TestMain fails the tests when a goroutine outlives them. Properties of a store run over eight transports, so the short
-// form has fewer cases of each than rapid's 100.
+// TestMain fails the tests when a goroutine outlives them. Properties of a store run over eight transports, so the
+// short form has fewer cases of each than rapid's 100.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if !isSet("rapid.checks") {

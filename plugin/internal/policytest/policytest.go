@@ -113,8 +113,8 @@ func configMessage(t *testing.T, c Case) string {
 	return ""
 }
 
-// Full returns policies of each target but a tier and a whole tenant that together have every other declared field. So a
-// test fails for an interface that drops a new field.
+// Full returns policies of each target but a tier and a whole tenant that together have every other declared field. So
+// a test fails for an interface that drops a new field.
 func Full(t *testing.T) []schema.Policy {
 	t.Helper()
 	ofUser, ofCredential, ofNetwork, forAll := full(t), full(t), full(t), full(t)
