@@ -123,8 +123,9 @@ func TestAnOverrideIsEnforcedAndEndsAtItsInstant(t *testing.T) {
 func TestAnOverrideBeginsAtItsStartAlsoWithoutPostgres(t *testing.T) {
 	t.Parallel()
 	g := govern(t)
-	g.override(`kind, source, tenant, policy, "limit", starts_at, expires_at`, `'custom_limit', 'scheduled', 'acme', 'hour',
-		500, clock_timestamp() + interval '1 h', clock_timestamp() + interval '2 h'`)
+	g.override(`kind, source, tenant, policy, "limit", starts_at, expires_at`,
+		`'custom_limit', 'scheduled', 'acme', 'hour', 500,
+		clock_timestamp() + interval '1 h', clock_timestamp() + interval '2 h'`)
 	g.awaitEnforced()
 	if got := g.limitOf("alice"); got != "5" {
 		t.Fatalf("an hour before the start the limit is %q, want 5", got)
