@@ -108,8 +108,7 @@ playground-stop: ## Stop the playground
 	@kong/playground.sh down
 
 .PHONY: test
-test: race vet ## Vet, unit tests and specs with the race detector; nothing may be skipped in CI
-	@$(MAKE) --no-print-directory -j2 unit spec # specs mostly wait, so both take hardly longer than the unit tests
+test: race vet unit spec ## Vet, unit tests and specs with the race detector; nothing may be skipped in CI
 
 # Cached results would prove nothing. Beside 8 busy processes a package takes about five times as long, which must not
 # end its tests. The busy processes end with the target.
