@@ -257,6 +257,9 @@ func (c *call) replacePolicies(file string, rows *policy.Rows) error {
 // verdict returns the exit code of a replay.
 func (f *replayFlags) verdict(c *call, r *replay.Report) error {
 	if f.most.given {
+		if r.Requests == r.Uncovered+r.Undecided {
+			return errors.New("--fail-if-denied-above: no request was decided: do the format, the logs and the routes fit?")
+		}
 		if share := r.DeniedPct + r.ShadowDeniedPct; share > f.most.percent {
 			c.warn("%.4g%% of the requests are denied, or would be: more than %s", share, f.most.String())
 			return exitStatus(exitDenied)

@@ -224,7 +224,8 @@ func (p *Plan) ForTenant(tenant string) *Plan {
 }
 
 // ResolveAt fills r with the bounds of a request of an assigned tenant. Buckets that several tenants share keep their
-// active limits, because one bucket cannot follow two limits in turns.
+// active limits, because one bucket cannot follow two limits in turns. So does a policy that only one of the sets
+// shares.
 func (c *Candidate) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution) {
 	c.Plan.ResolveAt(id, now, r)
 	if !c.overlay.shared || r.Exempt {
@@ -233,8 +234,14 @@ func (c *Candidate) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolu
 	var active Resolution
 	c.active.ResolveAt(id, now, &active)
 	ofTenant := func(b Bound) bool { return b.Key.Group == ByTenant }
-	r.Bounds = slices.DeleteFunc(r.Bounds, func(b Bound) bool { return !ofTenant(b) })
-	r.Bounds = append(r.Bounds, slices.DeleteFunc(active.Bounds, ofTenant)...)
+	differs := func(b Bound, from []Bound) bool {
+		return slices.ContainsFunc(from, func(other Bound) bool {
+			return other.Policy.Name == b.Policy.Name && ofTenant(other) != ofTenant(b)
+		})
+	}
+	kept := slices.DeleteFunc(active.Bounds, func(b Bound) bool { return ofTenant(b) && !differs(b, r.Bounds) })
+	r.Bounds = slices.DeleteFunc(r.Bounds, func(b Bound) bool { return !ofTenant(b) || differs(b, kept) })
+	r.Bounds = append(r.Bounds, kept...)
 	r.Settles = slices.ContainsFunc(r.Bounds, func(b Bound) bool { return b.Policy.Settle != nil })
 	r.Fair = slices.ContainsFunc(r.Bounds, func(b Bound) bool { return b.Policy.Fair != nil })
 }

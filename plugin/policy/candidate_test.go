@@ -138,6 +138,19 @@ func TestAnAssignedTenantKeepsTheActiveLimitsOfSharedBuckets(t *testing.T) {
 	}
 }
 
+// A policy that only one of the sets shares is neither lost nor there twice.
+func TestAnAssignedTenantKeepsAPolicyThatChangesWhetherItIsShared(t *testing.T) {
+	plan, _ := opened(t, &policy.CandidateSet{Name: "spring", Tenants: []string{"acme"}, Rows: []policy.CandidateRow{
+		{Policy: perMinute("a", "free", "endpoint", 5)},
+		{Policy: perMinute("all", "free", "tenant", 100)},
+	}})
+	c := plan.Candidate()
+	enforced := limitsOf(func(id *identity.Identity, r *policy.Resolution) { c.ResolveAt(id, 0, r) })
+	if want := "b=20#2 a=10#1 all=1000#3"; enforced != want {
+		t.Errorf("acme is held to %s, want %s", enforced, want)
+	}
+}
+
 func TestTheNextSnapshotHasNoCandidateUntilItIsPutBesideIt(t *testing.T) {
 	snapshot, _ := policy.NewSnapshot(activeRows(), nil)
 	set := &policy.CandidateSet{Name: "spring", Rows: []policy.CandidateRow{{Policy: perMinute("a", "free", "tenant", 5)}}}
