@@ -23,7 +23,7 @@ func TestAKilledNodeLosesOnlyItsLeasesWhichRefillWithTime(t *testing.T) {
 	nodes := f.joinAll(2)
 	f.awaitLeases(nodes...)
 	awaitTurn(t)
-	quota, window := yearly(4000), bound{algorithm: "fixed_window", limit: 240, window: 8 * time.Second}
+	quota, window := yearly(4000), bound{algorithm: "fixed_window", limit: 240, window: 10 * time.Second}
 	bucket := bound{algorithm: "token_bucket", limit: 2000, window: 100 * time.Second, burst: 2000}
 	var dying []*part
 	press := func(tenant string, b bound, perSecond int) *traffic {
