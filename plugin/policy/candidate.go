@@ -119,9 +119,9 @@ func (s *Snapshot) CandidateSet() *CandidateSet {
 // policyLike returns the active policy with the key of another one: what it applies to, and its name. Endpoints that
 // differ in the names of parameters are the same.
 func (s *Snapshot) policyLike(p *schema.Policy) *row {
-	endpoint := canonicalEndpoint(p.Endpoint)
+	endpoint := schema.CanonicalEndpoint(p.Endpoint)
 	for _, r := range s.rowsBeside(p) {
-		if r.namespace == p.Namespace && r.Name == p.Name && canonicalEndpoint(r.Endpoint) == endpoint {
+		if r.namespace == p.Namespace && r.Name == p.Name && schema.CanonicalEndpoint(r.Endpoint) == endpoint {
 			return r
 		}
 	}
@@ -149,20 +149,6 @@ func (s *Snapshot) rowsBeside(p *schema.Policy) []*row {
 		return s.namespaces[p.Namespace].all
 	default:
 		return s.namespaces[p.Namespace].tiers[p.Tier]
-	}
-}
-
-// canonicalEndpoint returns a pattern without the names of its parameters.
-func canonicalEndpoint(pattern string) string {
-	var b strings.Builder
-	for {
-		before, after, ok := strings.Cut(pattern, "{")
-		b.WriteString(before)
-		if !ok {
-			return b.String()
-		}
-		_, pattern, _ = strings.Cut(after, "}")
-		b.WriteString("{}")
 	}
 }
 

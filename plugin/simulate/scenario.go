@@ -64,7 +64,7 @@ type Phase struct {
 
 // The kinds of faults.
 const (
-	RedisAway  = "redis_away"  // connections are refused
+	RedisAway  = "redis_away"  // no connection succeeds
 	RedisHangs = "redis_hangs" // no answers come
 	RedisSlow  = "redis_slow"  // each round trip takes longer, by a time
 	NodeDies   = "node_dies"   // and starts again afterwards, if for is set
