@@ -1,0 +1,122 @@
+// Package npmtest installs packages of npm for tests that need their programs or scripts. The packages and their
+// checksums are those of a package-lock.json in the folder of the test.
+package npmtest
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
+)
+
+// manifests are the files of a folder that npm reads.
+var manifests = []string{"package.json", "package-lock.json"}
+
+// Modules installs the packages of the package-lock.json in dir and returns the folder that holds node_modules. The
+// packages stay in the user's cache, so that they are downloaded once. Scripts of the packages are not run. If npm is
+// missing, Modules installs it as package debian does.
+func Modules(t testing.TB, dir string) string {
+	t.Helper()
+	folder, err := install(dir)
+	if err != nil {
+		t.Fatalf("install the npm packages of %s: %v", dir, err)
+	}
+	return folder
+}
+
+// Node returns the path of the program node.
+func Node(t testing.TB) string {
+	t.Helper()
+	node, err := debian.Find("nodejs", func() (string, error) { return exec.LookPath("node") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return node
+}
+
+// install returns the folder of the cache with the packages of dir. Processes that install the same packages wait for
+// the first one. A folder appears under its name when it is complete.
+func install(dir string) (folder string, err error) {
+	root, sum, err := locate(dir)
+	if err != nil {
+		return "", err
+	}
+	unlock, err := lock(filepath.Join(root, sum+".lock"))
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	folder = filepath.Join(root, sum)
+	if _, err := os.Stat(folder); err == nil {
+		return folder, nil
+	}
+	npm, err := debian.Find("npm", func() (string, error) { return exec.LookPath("npm") })
+	if err != nil {
+		return "", err
+	}
+	partial, err := os.MkdirTemp(root, sum+".partial-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(partial)
+	if err := fill(npm, dir, partial); err != nil {
+		return "", err
+	}
+	return folder, os.Rename(partial, folder)
+}
+
+// locate returns the folder of the cache, and the name in it of the packages of dir: a checksum of the manifests.
+func locate(dir string) (root, name string, err error) {
+	hash := sha256.New()
+	for _, file := range manifests {
+		text, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil {
+			return "", "", err
+		}
+		hash.Write(text)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", "", err
+	}
+	root = filepath.Join(cache, "npm-for-tests")
+	return root, hex.EncodeToString(hash.Sum(nil)[:16]), os.MkdirAll(root, 0o755)
+}
+
+// fill installs the packages of dir into a new folder.
+func fill(npm, dir, folder string) error {
+	for _, file := range manifests {
+		text, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(folder, file), text, 0o644); err != nil {
+			return err
+		}
+	}
+	cmd := exec.Command(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
+	cmd.Dir = folder
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("npm ci: %w: %s", err, debian.LastLine(output))
+	}
+	return nil
+}
+
+// lock takes a lock that other processes of this machine respect.
+func lock(path string) (unlock func() error, err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file.Close, nil
+}
