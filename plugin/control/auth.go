@@ -18,7 +18,7 @@ type Role string
 const (
 	Admin  Role = "admin"  // everything
 	Viewer Role = "viewer" // reads everything, and checks without spending
-	Tenant Role = "tenant" // reads and checks for its own org only
+	Tenant Role = "tenant" // reads and checks for its own org only, and manages its webhooks
 )
 
 // Caller identifies the holder of a token.
@@ -49,6 +49,7 @@ const (
 	writeAccess  access = iota // an admin
 	readAccess                 // an admin or a viewer
 	orgAccess                  // an admin, a viewer, or the org itself, named by the path parameter org
+	ownAccess                  // an admin, or the org itself, named by the path parameter org
 	decideAccess               // any role; the operation checks the rest
 )
 
@@ -105,7 +106,7 @@ func (s *Server) authorize(ctx huma.Context, caller Caller, needs access, next f
 		in = s.receiveBody(ctx, caller.Token)
 	}
 	switch {
-	case !s.withinLimits(ctx, caller.Token, in.cost()):
+	case !s.withinLimits(ctx, caller.Token, s.costOf(caller, needs, &in)):
 		s.metrics.limited.WithLabelValues(byToken).Inc()
 		return
 	case !caller.hasAccess(needs, ctx.Param("org")):
@@ -140,9 +141,9 @@ func (c Caller) hasAccess(needs access, org string) bool {
 	case Admin:
 		return true
 	case Viewer:
-		return needs != writeAccess
+		return needs != writeAccess && needs != ownAccess
 	case Tenant:
-		return needs == decideAccess || (needs == orgAccess && org != "" && org == c.Org)
+		return needs == decideAccess || ((needs == orgAccess || needs == ownAccess) && org != "" && org == c.Org)
 	}
 	return false
 }

@@ -57,7 +57,7 @@ func (r Rates) admitPath(buckets admit.Buckets) (*admit.Path, error) {
 	config := schema.Config{
 		Namespace: limitsNamespace,
 		Tiers: []schema.Tier{{Name: "token", Limits: []schema.Limit{
-			perToken("", cmp.Or(r.Requests, 6000)),
+			perToken("", r.requests()),
 			perToken("POST "+decisionPath, cmp.Or(r.Decisions, 600_000)),
 		}}},
 		Anonymous: schema.Anonymous{Limits: []schema.Limit{
@@ -74,6 +74,22 @@ func (r Rates) admitPath(buckets admit.Buckets) (*admit.Path, error) {
 	path := &admit.Path{Buckets: buckets, Renderer: response.New(config, nil)}
 	path.Policies.Store(plan)
 	return path, nil
+}
+
+// requests returns how many requests a minute one token may send.
+func (r Rates) requests() int64 { return cmp.Or(r.Requests, 6000) }
+
+// ownWrites is how many writes a minute the token of an org may send. Each adds to the audit, so there are fewer than
+// reads.
+const ownWrites = 30
+
+// costOf returns how many requests a request counts as: a batch as its checks, and a write with the token of an org as
+// its share of the minute's requests.
+func (s *Server) costOf(caller Caller, needs access, in *received) int64 {
+	if caller.Role == Tenant && needs == ownAccess {
+		return max(s.Rates.requests()/ownWrites, 1)
+	}
+	return in.cost()
 }
 
 // withinLimits spends a request from the limits of a token, or of an address if no token is valid, and reports whether
@@ -106,13 +122,14 @@ func (s *Server) withinLimits(ctx huma.Context, token string, cost int64) bool {
 	if !x.Response.Denied {
 		return true
 	}
+	isBatch := ctx.Operation().Path == batchPath
 	detail := "too many requests with this token"
 	switch {
 	case token == "":
 		detail = "too many requests without a valid token from this address"
-	case x.Decision.RetryAfter == limit.Never:
+	case isBatch && x.Decision.RetryAfter == limit.Never:
 		detail = fmt.Sprintf("a batch of %d exceeds what this token may check at once: send smaller ones", cost)
-	case cost > 1:
+	case isBatch && cost > 1:
 		detail = fmt.Sprintf("too many requests with this token for a batch of %d; nothing was decided", cost)
 	}
 	s.writeProblem(ctx, http.StatusTooManyRequests, detail)

@@ -79,3 +79,20 @@ func TestAMalformedBatchCostsOneAndIsDeniedForItsFault(t *testing.T) {
 		}
 	}
 }
+
+func TestWritesOfAnOrgSpendItsShareOfTheAPIsOwnLimit(t *testing.T) {
+	t.Parallel()
+	w := open(t, func(o *control.Options) {
+		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), control.Rates{Requests: 90}
+	})
+	test := call{ofAcme, "POST", webhooks + "/1/test", `{}`, nil}
+	for range 30 {
+		w.want(w.do(test), http.StatusNotFound)
+	}
+	a := w.want(w.do(test), http.StatusTooManyRequests)
+	detail, wait := read[problem](w, a).Detail, a.Header().Get("Retry-After")
+	if detail != "too many requests with this token" || wait == "" {
+		t.Errorf("the detail is %q, and the wait is %q", detail, wait)
+	}
+	w.want(w.do(call{ofGlobex, "GET", "/v1/orgs/globex/ratelimit/webhooks", "", nil}), http.StatusOK)
+}

@@ -23,10 +23,11 @@ var webhookRoutes = []struct {
 	base, prefix string // of the path, and of the ids of operations
 	of           string
 	reads        access
+	writes       access
 	parameters   func() []*huma.Param // each server changes its own
 }{
-	{generalWebhooksPath, "general-webhook", "of all orgs", readAccess, func() []*huma.Param { return nil }},
-	{webhooksPath, "webhook", "of an org", orgAccess, func() []*huma.Param {
+	{generalWebhooksPath, "general-webhook", "of all orgs", readAccess, writeAccess, func() []*huma.Param { return nil }},
+	{webhooksPath, "webhook", "of an org", orgAccess, ownAccess, func() []*huma.Param {
 		return []*huma.Param{{
 			Name: "org", In: "path", Required: true, Example: "acme",
 			Description: "The org, as requests identify it, with slashes percent-encoded.",
@@ -49,7 +50,7 @@ func (s *Server) registerWebhooks() {
 			}, needs)
 		}
 		const one = "/{id}"
-		create := define("create", http.MethodPost, "", "Create a webhook %s, and show its secret once", writeAccess,
+		create := define("create", http.MethodPost, "", "Create a webhook %s, and show its secret once", at.writes,
 			http.StatusConflict)
 		create.DefaultStatus = http.StatusCreated
 		huma.Register(s.api, create, s.createWebhook)
@@ -58,15 +59,15 @@ func (s *Server) registerWebhooks() {
 		huma.Register(s.api, define("get", http.MethodGet, one, "Get a webhook %s", at.reads, http.StatusNotFound),
 			s.getWebhook)
 		huma.Register(s.api, define("delete", http.MethodDelete, one, "Delete a webhook %s, with what waits for it",
-			writeAccess, http.StatusNotFound), s.deleteWebhook)
-		huma.Register(s.api, define("enable", http.MethodPost, one+"/enable", "Enable a webhook %s", writeAccess,
+			at.writes, http.StatusNotFound), s.deleteWebhook)
+		huma.Register(s.api, define("enable", http.MethodPost, one+"/enable", "Enable a webhook %s", at.writes,
 			http.StatusNotFound), s.enableWebhook)
-		huma.Register(s.api, define("disable", http.MethodPost, one+"/disable", "Disable a webhook %s", writeAccess,
+		huma.Register(s.api, define("disable", http.MethodPost, one+"/disable", "Disable a webhook %s", at.writes,
 			http.StatusNotFound), s.disableWebhook)
 		huma.Register(s.api, define("rotate", http.MethodPost, one+"/rotate",
-			"Give a webhook %s a new secret, and show it once", writeAccess, http.StatusNotFound, http.StatusConflict),
+			"Give a webhook %s a new secret, and show it once", at.writes, http.StatusNotFound, http.StatusConflict),
 			s.rotateWebhook)
-		huma.Register(s.api, define("test", http.MethodPost, one+"/test", "Send a test event to a webhook %s", writeAccess,
+		huma.Register(s.api, define("test", http.MethodPost, one+"/test", "Send a test event to a webhook %s", at.writes,
 			http.StatusNotFound, http.StatusConflict), s.testWebhook)
 		deliveries := define("list", http.MethodGet, one+"/deliveries", "List the last deliveries to a webhook %s",
 			at.reads, http.StatusNotFound)
@@ -185,13 +186,13 @@ func (s *Server) createWebhook(ctx context.Context, in *createWebhookInput) (*cr
 	if in.org != "" {
 		at = fmt.Sprintf("/v1/orgs/%s/ratelimit/webhooks/", pathSegment(in.org))
 	}
-	return &createWebhookOutput{at + strconv.FormatInt(w.ID, 10), s.showSecret(w, secret)}, nil
+	return &createWebhookOutput{at + strconv.FormatInt(w.ID, 10), s.showSecret(ctx, w, secret)}, nil
 }
 
 // showSecret returns a webhook with its secret, and counts the write.
-func (s *Server) showSecret(w pgstore.Webhook, secret webhook.Secret) WebhookSecret {
+func (s *Server) showSecret(ctx context.Context, w pgstore.Webhook, secret webhook.Secret) WebhookSecret {
 	s.metrics.writes.WithLabelValues(webhookWrites).Inc()
-	return WebhookSecret{w, secret.Text()}
+	return WebhookSecret{s.viewOf(callerOf(ctx)).webhook(w), secret.Text()}
 }
 
 type deleteWebhookInput struct {
@@ -248,7 +249,7 @@ func (s *Server) setWebhook(ctx context.Context, in *changeWebhookInput, enabled
 		return nil, s.writeError("enable or disable a webhook", err)
 	}
 	s.metrics.writes.WithLabelValues(webhookWrites).Inc()
-	return &webhookOutput{w}, nil
+	return &webhookOutput{s.viewOf(callerOf(ctx)).webhook(w)}, nil
 }
 
 // rotateBody says how a secret is rotated.
@@ -278,7 +279,7 @@ func (s *Server) rotateWebhook(ctx context.Context, in *rotateWebhookInput) (*ro
 	if err != nil {
 		return nil, s.writeError(action, err)
 	}
-	return &rotateWebhookOutput{s.showSecret(w, secret)}, nil
+	return &rotateWebhookOutput{s.showSecret(ctx, w, secret)}, nil
 }
 
 type deliveryOutput struct{ Body pgstore.Delivery }

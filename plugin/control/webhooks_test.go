@@ -145,3 +145,50 @@ func TestAnOrgReadsItsOwnWebhooksAndNoOthers(t *testing.T) {
 	w.want(w.as("DELETE", generalWebhooks+"/1?reason=x", ""), http.StatusNotFound)
 	w.want(w.as("DELETE", webhooks+"/1?reason=x", ""), http.StatusNoContent)
 }
+
+func TestAnOrgManagesItsOwnWebhooksAndNoOthers(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	byAcme := func(method, path, body string) answer { return w.do(call{ofAcme, method, path, body, nil}) }
+	w.want(w.as("POST", "/v1/orgs/globex/ratelimit/webhooks", hooked), http.StatusCreated)
+	w.want(w.as("POST", generalWebhooks, hooked), http.StatusCreated)
+	w.want(byAcme("POST", webhooks, hooked), http.StatusCreated)
+	for _, a := range []answer{
+		byAcme("POST", webhooks+"/3/rotate", `{}`), byAcme("POST", webhooks+"/3/disable", `{}`),
+		byAcme("POST", webhooks+"/3/enable", `{}`), byAcme("POST", webhooks+"/3/test", `{}`),
+	} {
+		if w.want(a, http.StatusOK); strings.Contains(a.Body.String(), "acme-portal") {
+			t.Errorf("%s shows who made the webhook: %s", a.call.path, a.Body)
+		}
+	}
+	for _, other := range []string{webhooks + "/1", webhooks + "/2"} {
+		for _, verb := range []string{"rotate", "disable", "enable", "test"} {
+			w.want(byAcme("POST", other+"/"+verb, `{}`), http.StatusNotFound)
+		}
+		w.want(byAcme("DELETE", other+"?reason=x", ""), http.StatusNotFound)
+	}
+	w.want(byAcme("POST", generalWebhooks, hooked), http.StatusForbidden)
+	w.want(w.do(call{viewer, "POST", webhooks, hooked, nil}), http.StatusForbidden)
+	w.want(byAcme("DELETE", webhooks+"/3?reason=x", ""), http.StatusNoContent)
+	if a := w.as("GET", "/v1/ratelimit/audit?tenant=acme", ""); !strings.Contains(a.Body.String(), "token:acme-portal") {
+		t.Errorf("the audit does not name the token: %s", a.Body)
+	}
+}
+
+func TestAWebhookIsTestedAtMostSoOftenAnHour(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	w.want(w.as("POST", webhooks, hooked), http.StatusCreated)
+	for range pgstore.MaxWebhookTests {
+		w.want(w.as("POST", webhooks+"/1/test", `{}`), http.StatusOK)
+	}
+	a := w.want(w.as("POST", webhooks+"/1/test", `{}`), http.StatusConflict)
+	if !strings.Contains(a.Body.String(), "within an hour") {
+		t.Errorf("the answer is %s", a.Body)
+	}
+	const sooner = `UPDATE rate_limiter.webhook_deliveries SET created_at = created_at - interval '61 minutes'`
+	if _, err := w.pool.Exec(t.Context(), sooner); err != nil {
+		t.Fatal(err)
+	}
+	w.want(w.as("POST", webhooks+"/1/test", `{}`), http.StatusOK)
+}

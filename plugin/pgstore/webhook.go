@@ -16,6 +16,9 @@ import (
 // MaxWebhooks bounds the webhooks of an org, and those of all orgs.
 const MaxWebhooks = 10
 
+// MaxWebhookTests bounds the tests of a webhook within an hour: each is kept for a week.
+const MaxWebhookTests = 30
+
 // maxSecrets bounds the secrets of a webhook: the current one, and those of rotations in the last day.
 const maxSecrets = 4
 
@@ -199,7 +202,7 @@ func (s *Store) RotateWebhook(ctx context.Context, c Change, id int64, now bool)
 }
 
 // TestWebhook adds a delivery with a test event, which the leader of `ratelimit serve` sends soon, also if it waits
-// after a failure. A disabled webhook is a ConflictError.
+// after a failure. A disabled webhook, and more than MaxWebhookTests within an hour, are a ConflictError.
 func (s *Store) TestWebhook(ctx context.Context, c Change, id int64) (Delivery, error) {
 	d, _, err := write(ctx, s, "test a webhook", c, func(tx pgx.Tx) (Delivery, error) {
 		w, err := oneWebhook(ctx, tx, id)
@@ -209,7 +212,18 @@ func (s *Store) TestWebhook(ctx context.Context, c Change, id int64) (Delivery, 
 		if !w.Enabled {
 			return Delivery{}, &ConflictError{What: fmt.Sprint("webhook ", id), Problem: "it is disabled: enable it first"}
 		}
-		message := webhook.NewMessageID()
+		var tests int
+		err = tx.QueryRow(ctx, `SELECT count(*) FROM rate_limiter.webhook_deliveries
+			WHERE webhook = $1 AND created_at > clock_timestamp() - interval '1 hour' AND starts_with(id, $2)`,
+			id, webhook.TestPrefix).Scan(&tests)
+		if err != nil {
+			return Delivery{}, err
+		}
+		if tests >= MaxWebhookTests {
+			return Delivery{}, &ConflictError{What: fmt.Sprint("webhook ", id), Problem: fmt.Sprintf(
+				"it was tested %d times within an hour, which is the most: wait", tests)}
+		}
+		message := webhook.NewTestID()
 		data, err := json.Marshal(map[string]any{"version": 1, "webhook": id})
 		if err != nil {
 			return Delivery{}, err

@@ -107,8 +107,16 @@ func Verify(header http.Header, body []byte, now time.Time, s Secret) error {
 }
 
 // NewMessageID returns a random id of a delivery, which all its tries have.
-func NewMessageID() string {
+func NewMessageID() string { return "msg_" + randomID() }
+
+// TestPrefix begins the ids of deliveries that are tests.
+const TestPrefix = "test_"
+
+// NewTestID returns a random id of a delivery that is a test.
+func NewTestID() string { return TestPrefix + randomID() }
+
+func randomID() string {
 	id := make([]byte, messageBytes)
 	rand.Read(id) // it never fails
-	return "msg_" + base64.RawURLEncoding.EncodeToString(id)
+	return base64.RawURLEncoding.EncodeToString(id)
 }
