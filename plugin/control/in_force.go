@@ -28,18 +28,32 @@ func (s *Server) inForce(ctx context.Context, in *inForceInput) (*inForceOutput,
 	if err != nil {
 		return nil, err
 	}
-	policies = policies.ForTenant(in.Org)
-	id, err := in.orgIdentity(ctx, policies, in.Org)
+	w, err := s.reportInForce(ctx, policies, in.Org, &in.Requests, s.now(), in.Limit)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.authorizeTier(ctx, policies, &id, in.Tier); err != nil {
+	return &inForceOutput{w.InForce}, nil
+}
+
+// maxInForce is the largest number of items of each list.
+const maxInForce = 1000
+
+// reportInForce returns the limits in force of requests of an org. The error is an answer.
+func (s *Server) reportInForce(
+	ctx context.Context, policies *policy.Plan, org string, requests *Requests, now limit.Micros, most int,
+) (*inForceReport, error) {
+	policies = policies.ForTenant(org)
+	id, err := requests.orgIdentity(ctx, policies, org)
+	if err != nil {
 		return nil, err
 	}
-	w := newInForceReport(policies, id, s.now(), s.viewOf(callerOf(ctx)), in.Limit)
-	w.Org = in.Org
+	if err := s.authorizeTier(ctx, policies, &id, requests.Tier); err != nil {
+		return nil, err
+	}
+	w := newInForceReport(policies, id, now, s.viewOf(callerOf(ctx)), most)
+	w.Org = org
 	w.listOverrides()
-	if in.Endpoint == "" {
+	if requests.Endpoint == "" {
 		policies.VisitRequestKinds(id, nil, w.now, w.addResolution)
 		policies.VisitExemptions(id, w.now, w.addException)
 	} else {
@@ -47,10 +61,10 @@ func (s *Server) inForce(ctx context.Context, in *inForceInput) (*inForceOutput,
 		policies.ResolveAt(&id, w.now, &r)
 		w.addResolution(&id, &r)
 	}
-	w.addNotInForce(in.Endpoint == "")
+	w.addNotInForce(requests.Endpoint == "")
 	w.describeOverrides()
 	w.summarize()
-	return &inForceOutput{w.InForce}, nil
+	return w, nil
 }
 
 // inForceReport collects the limits in force from the resolutions of requests to each endpoint.
@@ -216,6 +230,8 @@ func (w *inForceReport) limitInForce(b *policy.Bound, from origin) LimitInForce 
 		WindowSize: int64(spec.Window / limit.Second),
 		Burst:      spec.Burst,
 		Algorithm:  spec.Algorithm.String(),
+		Cost:       max(p.Cost, 0),
+		Settles:    p.Settle != nil,
 		Mode:       p.Mode.String(),
 		FailMode:   p.FailMode.String(),
 		Accuracy:   w.policies.AccuracyOf(b).String(),

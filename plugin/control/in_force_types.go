@@ -40,6 +40,8 @@ type LimitInForce struct {
 	WindowSize int64     `json:"window_size"           doc:"Seconds."`
 	Burst      int64     `json:"burst"                 doc:"The most tokens at once."`
 	Algorithm  string    `json:"algorithm"`
+	Cost       int64     `json:"cost,omitempty"        doc:"Tokens that a request spends; absent: what the request costs, 1 unless a config or a caller says otherwise."`
+	Settles    bool      `json:"settles,omitempty"     doc:"A request reserves tokens, and is charged what its answer reports."`
 	Mode       string    `json:"mode"                                                                                                                                  enum:"enforce,shadow,log"`
 	FailMode   string    `json:"fail_mode"                                                                                                                             enum:"open,closed,local"`
 	Accuracy   string    `json:"accuracy"                                                                                                                              enum:"leased,exact"`

@@ -42,6 +42,12 @@ func (s *Server) registerOrgOverrides() {
 		Errors:        []int{http.StatusConflict},
 	}, writeAccess), s.createOverride)
 	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "preview-override", Method: http.MethodPost, Path: overridesPath + "/preview", Tags: tags,
+		Summary: "Show which limits of an org an override would change, and change nothing",
+		Description: "The limits in force now, or when the override begins, beside those that would be in force then. An " +
+			"override that has no effect changes none: another one goes before it, or it names a policy that does not apply.",
+	}, readAccess), s.previewOverride)
+	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-override", Method: http.MethodGet, Path: overridePath, Tags: tags,
 		Summary: "Get an override of an org", Responses: notModified(), Errors: []int{http.StatusNotFound},
 	}, orgAccess), s.getOverride)
