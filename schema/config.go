@@ -172,6 +172,17 @@ type Config struct {
 	// show. For a limit that settles this is the reservation. It is 0 on a denial. Default: false.
 	ShowCost bool `json:"show_cost" kong:"required" default:"false"`
 
+	// Which of a client's own limits RateLimit lists: binding, the one with the smallest share left, or all of them, that
+	// one first and at most 16. On a 429 all lists those that deny. Default: all for a request with at most 4 own limits,
+	// binding for others.
+	//
+	// Empty means absent.
+	RateLimitHeader string `json:"ratelimit_header,omitempty" kong:"one_of=binding|all"`
+
+	// Also sends Access-Control-Expose-Headers with the names of the rate limit headers, so that scripts of other origins
+	// may read them in browsers. Kong's cors plugin replaces it where it has exposed_headers. Default: false.
+	ExposeHeaders bool `json:"expose_headers" kong:"required" default:"false"`
+
 	// Adds each decision to what Kong's own log plugins write, as rate_limit (result, policy, limit, remaining, source,
 	// mode and others). It costs one question more per request. Default: false.
 	LogDecisions bool `json:"log_decisions" kong:"required" default:"false"`

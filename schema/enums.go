@@ -49,6 +49,12 @@ const (
 	StrategyRedis = "redis" // counters in Redis, shared by all nodes
 )
 
+// Values of Config.RateLimitHeader.
+const (
+	ListBinding = "binding" // RateLimit has the limit that binds
+	ListAll     = "all"     // RateLimit has all limits of the client
+)
+
 // Values of Config.FailMode and Limit.FailMode; Config.OnConfigFault and Config.OnInternalError take the first two.
 const (
 	FailOpen   = "open"   // admit

@@ -148,7 +148,7 @@ func TestEveryDeckSnippetIsAcceptedByKongAndByValidate(t *testing.T) {
 func checkDeck(t *testing.T, deck string) {
 	t.Helper()
 	plugins := []*gateway.PluginInfo{
-		kongPlugin(t, "response-transformer"), kongPlugin(t, "post-function"), settlingPlugin(t),
+		kongPlugin(t, "response-transformer"), kongPlugin(t, "post-function"), kongPlugin(t, "cors"), settlingPlugin(t),
 	}
 	info, err := gateway.QueryPlugin(context.Background(), plugin())
 	if err != nil {

@@ -59,6 +59,19 @@ func published(t testing.TB) []struct {
 	}{
 		{"allowed", schema.Config{}, decide(t, roomy), false},
 		{"allowed_grpc", schema.Config{}, decide(t, roomy), true},
+		{"allowed_binding", schema.Config{RateLimitHeader: "binding"}, decide(t, roomy), false},
+		{"allowed_five", schema.Config{}, many(t, 3, 98), false},
+		{"allowed_all_of_five", schema.Config{RateLimitHeader: "all"}, many(t, 3, 98), false},
+		{"allowed_all_of_twenty", schema.Config{RateLimitHeader: "all"}, many(t, 18, 98), false},
+		{"denied_all_of_five", schema.Config{RateLimitHeader: "all"}, many(t, 3, 0), false},
+		{"denied_binding", schema.Config{RateLimitHeader: "binding"}, decide(t, both), false},
+		{
+			"exposed", schema.Config{ExposeHeaders: true, KongHeaders: true, ShowCost: true, DegradedHeader: true},
+			decide(t, roomy), false,
+		},
+		{"exposed_denied", schema.Config{ExposeHeaders: true}, decide(t, denies), false},
+		{"exposed_hidden", schema.Config{ExposeHeaders: true, HideClientHeaders: true}, decide(t, denies), false},
+		{"exposed_without_limits", schema.Config{ExposeHeaders: true}, without(decision.Counted, false), false},
 		{"allowed_kong_headers", schema.Config{KongHeaders: true}, decide(t, roomy), false},
 		{"allowed_cost", schema.Config{ShowCost: true}, costing(decide(t, roomy), 20), false},
 		{"allowed_cost_hidden", schema.Config{ShowCost: true, HideClientHeaders: true}, decide(t, roomy), false},
@@ -146,6 +159,20 @@ func published(t testing.TB) []struct {
 		{"share_used_shown", shown, beside(make(answers, len(roomy)), capped), false},
 		{"config_fault_grpc", schema.Config{}, without(decision.ConfigFault, true), true},
 	}
+}
+
+// many is a decision about the burst, the quota and n more limits, of which the burst has some left.
+func many(t testing.TB, n int, left int64) *decision.Decision {
+	given, more := append(answers{}, roomy...), []schema.Limit{}
+	if left == 0 {
+		given[0] = denies[0]
+	}
+	for i := range n {
+		name := "limit-" + string(rune('a'+i))
+		more = append(more, schema.Limit{Name: name, Scope: "tenant", Limit: 1000, WindowSize: 3600})
+		given = append(given, status(999-int64(i), 4*second, 0))
+	}
+	return decide(t, given, more...)
 }
 
 // settling is a limit of 1,000 an hour that settles to the sum of sources.

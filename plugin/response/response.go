@@ -52,9 +52,11 @@ func (r *Response) Get(name string) string {
 type Renderer struct {
 	hideHeaders bool
 	kongHeaders bool
-	cost        bool // show what a request cost
-	showShared  bool // numbers of limits that all tenants share
-	degraded    bool // name the limits that Redis did not answer for
+	cost        bool   // show what a request cost
+	showShared  bool   // numbers of limits that all tenants share
+	degraded    bool   // name the limits that Redis did not answer for
+	fewest      int    // RateLimit lists all limits of a request that has at most so many
+	exposed     string // value of Access-Control-Expose-Headers; "": it is not sent
 	status      int
 	closed      int    // status of a denial by a limit that fails closed
 	message     []byte // a JSON string
@@ -76,6 +78,8 @@ func New(config schema.Config, jitter func(n int64) int64) *Renderer {
 		cost:        config.ShowCost,
 		showShared:  config.ShowSharedLimits,
 		degraded:    config.DegradedHeader,
+		fewest:      listedWith(config.RateLimitHeader),
+		exposed:     exposedBy(&config),
 		status:      int(config.ErrorCode),
 		closed:      int(config.ClosedStatus),
 		message:     message,
@@ -112,6 +116,9 @@ func (re *Renderer) Render(d *decision.Decision, grpc bool, r *Response) {
 		}
 		if re.degraded && d.Degraded {
 			re.degradation(d, r)
+		}
+		if re.exposed != "" && len(r.Headers) > 0 {
+			r.text("Access-Control-Expose-Headers", re.exposed)
 		}
 	}
 	if !d.Denied() {
@@ -160,8 +167,7 @@ func (re *Renderer) statusOf(d *decision.Decision) int {
 	return re.status
 }
 
-// limits writes the headers about the bound whose numbers clients read. The structured fields have no unit for tokens
-// and time: they omit limits that settle those.
+// limits writes the headers about the bound whose numbers clients read, and the structured fields.
 func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	shown := re.Binding(d)
 	if shown < 0 {
@@ -169,11 +175,6 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	}
 	binding, status := d.Resolution.Bounds[shown].Policy, &d.Statuses[shown]
 	capacity, remaining := binding.Limit.Spec().Burst, status.Remaining
-	// After t seconds there is more quota: enough for a denied request, all of it for others.
-	t := (status.Reset - status.Now).Seconds()
-	if !status.Admits() && status.Wait != limit.Never {
-		t = max(status.Wait.Seconds(), 1)
-	}
 	r.number("X-RateLimit-Limit", capacity)
 	r.number("X-RateLimit-Remaining", remaining)
 	r.number("X-RateLimit-Reset", status.ResetAt().Seconds())
@@ -183,38 +184,11 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	if re.warns(d) {
 		r.text("X-RateLimit-Warning", "true")
 	}
-	re.policies(d, r)
-	if binding.Quota() != "" {
-		start := len(r.buf)
-		r.buf = append(append(append(r.buf, '"'), binding.Name...), `";r=`...)
-		r.buf = append(strconv.AppendInt(r.buf, remaining, 10), `;t=`...)
-		r.buf = strconv.AppendInt(r.buf, t, 10)
-		r.end("RateLimit", start)
-	}
+	re.fields(d, shown, r)
 	if re.kongHeaders {
 		r.number("RateLimit-Limit", capacity)
 		r.number("RateLimit-Remaining", remaining)
-		r.number("RateLimit-Reset", max(t, 1))
-	}
-}
-
-// policies writes the list of all enforced policies that clients read numbers of, but for those that count what the
-// structured fields have no unit for.
-func (re *Renderer) policies(d *decision.Decision, r *Response) {
-	start := len(r.buf)
-	for i := range d.Resolution.Bounds {
-		bound := &d.Resolution.Bounds[i]
-		item := bound.Policy.Quota()
-		if item == "" || !bound.Enforced() || !re.shows(bound) {
-			continue
-		}
-		if len(r.buf) > start {
-			r.buf = append(r.buf, ',')
-		}
-		r.buf = append(r.buf, item...)
-	}
-	if len(r.buf) > start {
-		r.end("RateLimit-Policy", start)
+		r.number("RateLimit-Reset", max(untilMore(status), 1))
 	}
 }
 

@@ -96,8 +96,9 @@ func TestOnlyADenialIsTimedByItsWait(t *testing.T) {
 		{"denied: until there is enough", answers{status(0, 90*second, 2_500_000)}, `"burst";r=0;t=3`},
 		{"denied for ever", answers{status(40, 5*second, limit.Never)}, `"burst";r=40;t=5`},
 	}
+	binding := schema.Config{RateLimitHeader: schema.ListBinding}
 	for _, test := range tests {
-		if got := render(schema.Config{}, decide(t, test.given), false).Get("RateLimit"); got != test.want {
+		if got := render(binding, decide(t, test.given), false).Get("RateLimit"); got != test.want {
 			t.Errorf("%s: RateLimit is %s, want %s", test.name, got, test.want)
 		}
 	}

@@ -1,0 +1,125 @@
+package response
+
+import (
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+const (
+	fewLimits = 4  // RateLimit lists all limits of a request with at most so many, unless the config says otherwise
+	maxListed = 16 // the most limits that RateLimit lists: proxies on the way bound the size of all headers together
+)
+
+// listedWith returns the most limits that a request may have for RateLimit to list them all.
+func listedWith(header string) int {
+	switch header {
+	case schema.ListBinding:
+		return 0
+	case schema.ListAll:
+		return math.MaxInt
+	}
+	return fewLimits
+}
+
+// exposedBy returns the names of the headers that a config may send, or "" if it does not expose them.
+func exposedBy(config *schema.Config) string {
+	if !config.ExposeHeaders {
+		return ""
+	}
+	names := []string{
+		"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-RateLimit-Warning",
+		"RateLimit-Policy", "RateLimit", "Retry-After",
+	}
+	if config.KongHeaders {
+		names = append(names, "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
+	}
+	if config.ShowCost {
+		names = append(names, "X-RateLimit-Cost")
+	}
+	if config.DegradedHeader {
+		names = append(names, "X-RateLimit-Degraded")
+	}
+	return strings.Join(names, ", ")
+}
+
+// fields writes RateLimit-Policy and RateLimit. They have no unit for tokens and time, so they omit limits that settle
+// those.
+//
+// RateLimit-Policy lists all enforced limits whose numbers clients read, always in the same order, because a value that
+// does not change is compressed. RateLimit begins with the binding limit.
+func (re *Renderer) fields(d *decision.Decision, shown int, r *Response) {
+	start, listed := len(r.buf), 0
+	for i := range d.Resolution.Bounds {
+		if bound := &d.Resolution.Bounds[i]; re.lists(bound) {
+			r.separate(start)
+			r.buf = append(r.buf, bound.Policy.Quota()...)
+			listed++
+		}
+	}
+	if listed == 0 {
+		return
+	}
+	r.end("RateLimit-Policy", start)
+	start = len(r.buf)
+	if bound := &d.Resolution.Bounds[shown]; re.lists(bound) {
+		r.remaining(start, bound, &d.Statuses[shown])
+	}
+	if listed <= re.fewest {
+		re.others(d, shown, start, r)
+	}
+	if len(r.buf) > start {
+		r.end("RateLimit", start)
+	}
+}
+
+// others appends the limits beside the one shown to the RateLimit field that begins at start: those that a store
+// answered for. On a denial these are the ones that deny, so the field is as short as can be, and the same whether this
+// node denies from memory or Redis does.
+func (re *Renderer) others(d *decision.Decision, shown, start int, r *Response) {
+	items := 1
+	for i := range d.Statuses {
+		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
+		if i == shown || status.Source == decision.Unanswered || !re.lists(bound) || d.Denied() && status.Admits() {
+			continue
+		}
+		if items++; items > maxListed {
+			return
+		}
+		r.remaining(start, bound, status)
+	}
+}
+
+// lists reports whether the structured fields list a bound: it is enforced, clients read its numbers, and the fields
+// have a unit for what it counts.
+func (re *Renderer) lists(b *policy.Bound) bool {
+	return b.Policy.Quota() != "" && b.Enforced() && re.shows(b)
+}
+
+// remaining appends an item to the RateLimit field that begins at start.
+func (r *Response) remaining(start int, b *policy.Bound, s *decision.Status) {
+	r.separate(start)
+	r.buf = append(append(append(r.buf, '"'), b.Policy.Name...), `";r=`...)
+	r.buf = append(strconv.AppendInt(r.buf, s.Remaining, 10), `;t=`...)
+	r.buf = strconv.AppendInt(r.buf, untilMore(s), 10)
+}
+
+// separate appends a comma unless the list that begins at start is empty.
+func (r *Response) separate(start int) {
+	if len(r.buf) > start {
+		r.buf = append(r.buf, ',')
+	}
+}
+
+// untilMore returns the seconds until there is more quota: enough for a denied request, all of it for others.
+func untilMore(s *decision.Status) int64 {
+	if !s.Admits() && s.Wait != limit.Never {
+		return max(s.Wait.Seconds(), 1)
+	}
+	return (s.Reset - s.Now).Seconds()
+}
