@@ -230,7 +230,7 @@ func pluginKilled(t *testing.T) *stage {
 	return &stage{
 		redis: []string{single(server.Port)},
 		strike: func(s *storm) {
-			victim = s.nodes[0].PluginPID()
+			victim = s.nodes[0].runningPID()
 			if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
 				s.t.Fatal(err)
 			}

@@ -49,6 +49,7 @@ type pressure struct {
 	mu       sync.Mutex
 	verdicts map[string][]verdict // by tenant
 	inARow   map[caller]int       // decisions since the last undecided request
+	rushed   bool                 // the switch is over: the drivers use up the quotas
 }
 
 // pressOn starts pressure through new plugin processes. redis is the redis block of their config, as JSON.
@@ -98,7 +99,7 @@ func (p *pressure) drive(ctx context.Context, socket string, id int32, who calle
 		Consumer: &gateway.Consumer{ID: "c", Username: who.tenant}, RemoteAddr: "127.0.0.1:1",
 		CredentialID: "k",
 	}
-	pace := time.NewTicker(10 * time.Millisecond) // so that the quota lasts longer than the switch
+	pace := time.NewTicker(10 * time.Millisecond)
 	defer pace.Stop()
 	var c *gateway.Conn
 	for n := 0; ctx.Err() == nil; n++ {
@@ -108,7 +109,9 @@ func (p *pressure) drive(ctx context.Context, socket string, id int32, who calle
 				return err
 			}
 		}
-		<-pace.C
+		for waits := p.waits(who.tenant); waits > 0 && ctx.Err() == nil; waits-- {
+			<-pace.C
+		}
 		if newUsers {
 			request.CredentialID = fmt.Sprint("k", who.process, "-", n)
 		}
@@ -127,6 +130,17 @@ func (p *pressure) drive(ctx context.Context, socket string, id int32, who calle
 		return nil
 	}
 	return c.Close()
+}
+
+// waits returns the number of ticks before the next request of a tenant. Half of its quota lasts until the switch is
+// over, however long that takes on a busy machine.
+func (p *pressure) waits(tenant string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.verdicts[tenant]) < quota/2 || p.rushed {
+		return 1
+	}
+	return 30
 }
 
 // note adds a verdict.
@@ -160,6 +174,9 @@ func (p *pressure) awaitDecisions(what string) {
 // awaitDenials waits until every tenant has been denied after an instant: its quota is exhausted.
 func (p *pressure) awaitDenials(after time.Duration) {
 	p.t.Helper()
+	p.mu.Lock()
+	p.rushed = true
+	p.mu.Unlock()
 	await(p.t, "every quota to be exhausted", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()

@@ -138,7 +138,7 @@ func TestAnotherNodeDividesALimitAfterTheOneThatDidIsKilled(t *testing.T) {
 		return leading >= 0
 	})
 	keepsShare(t, nodes[1-leading])
-	if err := syscall.Kill(nodes[leading].PluginPID(), syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(nodes[leading].runningPID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	keepsShare(t, nodes[1-leading])

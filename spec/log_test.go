@@ -16,7 +16,7 @@ func TestErrorsReachTheLogFileAfterLogrotateHasMovedIt(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "plugin.log")
 	n := start(t, deck(plentiful), serverWith("-metrics-listen", "off", "-log-file", path))
 	n.want(times(2, 200), "/records", "apikey", "alice")
-	pid := n.PluginPID()
+	pid := n.runningPID()
 	if err := os.Rename(path, path+".moved"); err != nil {
 		t.Fatal(err)
 	}

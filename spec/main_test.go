@@ -70,7 +70,7 @@ func plugin() string { return filepath.Join(binaries, "tenant-rate-limiting") }
 const patience = `"connect_timeout":10000,"send_timeout":10000,"read_timeout":10000`
 
 // patient is how a plugin server waits for Kong, and the most for which it waits for Redis: see patience.
-var patient = []string{"-time-budget", "30s"}
+var patient = []string{"-time-budget", "90s"}
 
 // serverWith is an option of start: the plugin server with flags.
 func serverWith(flags ...string) func(*gateway.Options) {

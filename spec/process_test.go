@@ -51,7 +51,7 @@ func TestAKilledPluginIsRestartedAndItsFailuresAreBounded(t *testing.T) {
 	}
 	awaitCount(t, "traffic", passed.Load, 100)
 	await(t, "a kill during requests", func() bool {
-		victim := n.PluginPID()
+		victim := n.runningPID()
 		if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
@@ -85,6 +85,13 @@ func await(t testing.TB, what string, holds func() bool) {
 		case <-tick.C:
 		}
 	}
+}
+
+// runningPID returns the process id of the plugin server, which a gateway starts beside the test.
+func (n *node) runningPID() (pid int) {
+	n.t.Helper()
+	await(n.t, "a plugin process", func() bool { pid = n.PluginPID(); return pid != 0 })
+	return pid
 }
 
 func TestDenialsDoNotMakeKongReplay(t *testing.T) {

@@ -106,7 +106,7 @@ func TestRequestsAreSettledAfterTheirPluginProcessWasKilled(t *testing.T) {
 		settling(o)
 		o.Prefix = prefix
 	})
-	victim := h.PluginPID()
+	victim := h.runningPID()
 	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,7 @@ func TestAForgedIDOfAReservationSettlesNothing(t *testing.T) {
 			}
 		})
 		b := budget{node: start(t, hostileDeck(store, "header.X-Tokens-Used", "forges"), settling, within(forges))}
-		process := b.PluginPID()
+		process := b.runningPID()
 		for kind := range forged {
 			before := b.left(100)
 			if a := b.get("/answer?header=X-Tokens-Used:0", "X-Forge", kind); a.Status != http.StatusOK {
@@ -85,7 +85,7 @@ func TestTheIDOfAnotherReservationReturnsNoMoreThanThatReserved(t *testing.T) {
 			}
 			return n + 100
 		}
-		process := b.PluginPID()
+		process := b.runningPID()
 		use("alice", 1000) // so that tokens that are returned twice show
 		var victim sync.WaitGroup
 		victim.Go(func() {
@@ -121,7 +121,7 @@ func TestALongLogEntryIsReadUpToOneMebibyte(t *testing.T) {
 	})
 	inStores(t, func(t *testing.T, store string) {
 		b := budget{node: start(t, hostileDeck(store, "log.ai.*.usage.total_tokens", "bloats"), settling, within(bloats))}
-		process := b.PluginPID()
+		process := b.runningPID()
 		for _, c := range []struct {
 			length, charged int
 		}{

@@ -61,7 +61,7 @@ func TestSoakRestartsOfThePluginUnderLoadStallNoRoute(t *testing.T) {
 	underLoad(t, n, func(answered *atomic.Int64) {
 		for range soak.Count(4, 10) {
 			awaitCount(t, "requests before the restart", answered.Load, 100)
-			if err := syscall.Kill(n.PluginPID(), syscall.SIGTERM); err != nil {
+			if err := syscall.Kill(n.runningPID(), syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
 			awaitCount(t, "a new process", n.Counters().Spawns, 1)

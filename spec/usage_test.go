@@ -78,7 +78,7 @@ func (tr *usageTraffic) between(from, to time.Time) (n int64) {
 // it.
 func (tr *usageTraffic) signal(t *testing.T, s syscall.Signal) time.Time {
 	t.Helper()
-	victim, at := tr.n.PluginPID(), time.Now()
+	victim, at := tr.n.runningPID(), time.Now()
 	if err := syscall.Kill(victim, s); err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,10 @@ func (s *Server) Address() string { return net.JoinHostPort(s.Host, strconv.Itoa
 // Client returns a connection pool to the server, through the socket if there is one. It does not retry. The end of the
 // test closes it.
 func (s *Server) Client(t testing.TB) *redis.Client {
-	options := redis.Options{Addr: s.Address(), MaxRetries: -1, DisableIdentity: true}
+	options := redis.Options{
+		Addr: s.Address(), MaxRetries: -1, DisableIdentity: true,
+		DialTimeout: serverTimeout, ReadTimeout: serverTimeout, WriteTimeout: serverTimeout,
+	}
 	if s.Socket != "" {
 		options.Network, options.Addr = "unix", s.Socket
 	}
