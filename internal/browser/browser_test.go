@@ -1,0 +1,61 @@
+package browser
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+const clean = `<!doctype html><html lang="en"><head><title>A page</title><link rel="icon" href="data:,">
+	<meta name="viewport" content="width=device-width"></head><body><main><h1>A page</h1>
+	<form action="/next"><label for="name">Name</label> <input id="name" name="name"> <button>Go</button></form></main></body></html>`
+
+// serve returns the URL of a server of pages by their paths.
+func serve(t *testing.T, pages map[string]string) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		page, ok := pages[r.URL.Path]
+		if !ok {
+			http.Error(w, "there is no such page", http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Content-Security-Policy", "default-src 'self'; img-src data:")
+		fmt.Fprint(w, page)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func TestAFormIsFilledAndSentAndFaultsAreReported(t *testing.T) {
+	url := serve(t, map[string]string{
+		"/":     clean,
+		"/next": strings.Replace(clean, "<main>", `<main><script>alert(1)</script>`, 1),
+		"/poor": `<html><body style="color:red"><img src="data:,"><input><p style="color:#ccc">pale</p>`,
+	})
+	tab := Start(t).Tab(t, Phone)
+	if status := tab.Open(url); status != http.StatusOK {
+		t.Fatalf("status %d", status)
+	}
+	if faults := append(tab.Faults(), tab.Audit()...); len(faults) > 0 {
+		t.Errorf("a clean page has faults: %q", faults)
+	}
+	tab.Fill("#name", "Ann")
+	if status := tab.Click("button"); status != http.StatusOK || tab.Path() != "/next?name=Ann" {
+		t.Errorf("%d %s", status, tab.Path())
+	}
+	if faults := strings.Join(tab.Faults(), "\n"); !strings.Contains(faults, "Content Security Policy") {
+		t.Errorf("an inline script has no fault: %s", faults)
+	}
+	if status := tab.Open(url + "/none"); status != http.StatusNotFound {
+		t.Errorf("status %d of a page that does not exist", status)
+	}
+	tab.Open(url + "/poor")
+	faults := strings.Join(tab.Audit(), "\n")
+	for _, rule := range []string{"image-alt", "label", "html-has-lang", "document-title"} {
+		if !strings.Contains(faults, rule+":") {
+			t.Errorf("the audit does not report %s: %s", rule, faults)
+		}
+	}
+}
