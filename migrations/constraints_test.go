@@ -273,6 +273,7 @@ var bad = map[string][]row{
 	"overrides_starts_at_source":     {{"starts_at": "2099-01-01"}, {"source": "scheduled"}},
 
 	"tokens_name":        {{"name": ""}, {"name": "a b"}, {"name": "a:b"}, {"name": strings.Repeat("x", 65)}},
+	"tokens_name_org":    {{"name": "acme/ci"}},
 	"tokens_hash":        {{"hash": "secret"}},
 	"tokens_role":        {{"role": ""}, {"role": "root"}},
 	"tokens_org":         {{"role": "tenant", "org": strings.Repeat("x", 129)}},
@@ -282,7 +283,7 @@ var bad = map[string][]row{
 	"tokens_expires_at":  {{"expires_at": "2000-01-01"}, {"expires_at": "infinity"}},
 	"tokens_revoked_by":  {{"revoked_by": "ann"}},
 
-	"answers_token":   {{"token": ""}, {"token": strings.Repeat("x", 65)}},
+	"answers_token":   {{"token": ""}, {"token": strings.Repeat("x", 257)}},
 	"answers_key":     {{"key": ""}, {"key": "a\nb"}, {"key": "ä"}, {"key": strings.Repeat("x", 129)}},
 	"answers_request": {{"request": "a body"}},
 

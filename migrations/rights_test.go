@@ -42,6 +42,8 @@ var executes = map[string]string{
 	"remember_override": noRole, "record_token": noRole, "keep_token_name": noRole,
 	"check_actor": noRole, "check_names": noRole, "publish_changes": noRole,
 	"report_denials": "node", "record_webhook": noRole, "record_webhook_secret": noRole,
+	"report_recent_denials": "node", "drop_recent_denials": "keeper",
+	"token_org": noRole, "create_org_token": "server", "rotate_org_token": "server", "revoke_org_token": "server",
 	"keep_candidate": noRole, "keep_candidate_open": noRole, "report_candidate": "node server",
 }
 
@@ -77,14 +79,16 @@ var holds = map[string]map[string]string{
 	"outbox_state":   {"operator": "SELECT", "server": "SELECT", "keeper": "SELECT UPDATE(deleted) UPDATE(last)"},
 	"outbox_cursors": {"operator": "SELECT", "server": "SELECT", "keeper": "INSERT SELECT UPDATE"},
 
-	"abuse_denials":      {"operator": "SELECT", "server": "SELECT", "keeper": written},
-	"abuse_tenants":      {"operator": "SELECT", "server": "SELECT", "keeper": written},
-	"abuse_steps":        {"operator": "SELECT", "server": "SELECT", "keeper": "DELETE INSERT SELECT"},
-	"abuse_state":        {"operator": "SELECT", "server": "SELECT", "keeper": "SELECT UPDATE(scored_until)"},
-	"webhooks":           {"operator": written, "server": written, "keeper": "SELECT " + sent},
-	"webhook_secrets":    {"operator": unread, "server": unread, "keeper": "DELETE SELECT"},
-	"webhook_denials":    {"operator": "SELECT", "server": "SELECT", "keeper": "DELETE SELECT"},
-	"webhook_deliveries": {"operator": "INSERT SELECT", "server": "INSERT SELECT", "keeper": written},
+	"abuse_denials":        {"operator": "SELECT", "server": "SELECT", "keeper": written},
+	"abuse_tenants":        {"operator": "SELECT", "server": "SELECT", "keeper": written},
+	"abuse_steps":          {"operator": "SELECT", "server": "SELECT", "keeper": "DELETE INSERT SELECT"},
+	"abuse_state":          {"operator": "SELECT", "server": "SELECT", "keeper": "SELECT UPDATE(scored_until)"},
+	"webhooks":             {"operator": written, "server": written, "keeper": "SELECT " + sent},
+	"webhook_secrets":      {"operator": unread, "server": unread, "keeper": "DELETE SELECT"},
+	"webhook_denials":      {"operator": "SELECT", "server": "SELECT", "keeper": "DELETE SELECT"},
+	"recent_denials":       {"operator": "SELECT", "server": "SELECT"},
+	"recent_denial_counts": {"operator": "SELECT", "server": "SELECT"},
+	"webhook_deliveries":   {"operator": "INSERT SELECT", "server": "INSERT SELECT", "keeper": written},
 
 	"candidates":         {"node": "SELECT", "operator": summedUp, "server": summedUp},
 	"candidate_policies": {"node": "SELECT", "operator": written, "server": written},
@@ -233,6 +237,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 	const report = `INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at)
 		VALUES ('n1', 1, now(), now())`
 	const token = `INSERT INTO rate_limiter.tokens (name, hash, role) VALUES ('new', sha256('new'), 'admin')`
+	const orgToken = `SELECT rate_limiter.create_org_token('acme', 'ci', sha256('x'), '1 day')`
 	const revoke = `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = 'ann'`
 	const reset = `SELECT rate_limiter.record_action('reset', 'buckets', 'acme', NULL)`
 	const readSecrets = `SELECT secret FROM rate_limiter.webhook_secrets`
@@ -253,7 +258,8 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 				`INSERT INTO rate_limiter.usage_batches DEFAULT VALUES`,
 				`SELECT * FROM rate_limiter.outbox`, addEvent, readSecrets, `SELECT id FROM rate_limiter.webhooks`,
 				`SELECT id FROM rate_limiter.webhook_secrets`, `SELECT id FROM rate_limiter.webhook_deliveries`,
-				`SELECT id FROM rate_limiter.webhook_denials`,
+				`SELECT id FROM rate_limiter.webhook_denials`, `SELECT id FROM rate_limiter.recent_denials`,
+				orgToken, `SELECT rate_limiter.drop_recent_denials(9)`,
 				`SELECT * FROM rate_limiter.abuse_tenants`, penalize, forgive,
 			},
 		},
@@ -266,7 +272,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 				forge, `UPDATE rate_limiter.version SET version = 7`, `SELECT rate_limiter.take_version()`,
 				`DELETE FROM rate_limiter.audit`,
 				`UPDATE rate_limiter.audit SET actor = 'x'`, `INSERT INTO rate_limiter.override_history DEFAULT VALUES`,
-				addEvent, `DELETE FROM rate_limiter.outbox`, readSecrets,
+				addEvent, `DELETE FROM rate_limiter.outbox`, readSecrets, `DELETE FROM rate_limiter.recent_denials`,
 				penalize, `UPDATE rate_limiter.abuse_tenants SET mode = 'shadow'`,
 			},
 		},
@@ -279,7 +285,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 				`DELETE FROM rate_limiter.nodes`,
 			},
 			mayNot: []string{
-				revoke, token, forge, `DELETE FROM rate_limiter.changes`, `UPDATE rate_limiter.usage_days SET admitted = 0`,
+				revoke, token, `INSERT INTO rate_limiter.recent_denial_counts VALUES ('acme', 1)`, forge, `DELETE FROM rate_limiter.changes`, `UPDATE rate_limiter.usage_days SET admitted = 0`,
 				addEvent, penalize, `SELECT rate_limiter.lift_penalty('', 'x')`,
 				readSecrets, `UPDATE rate_limiter.webhook_secrets SET secret = '123456789012345678901234'`,
 			},

@@ -87,6 +87,8 @@ var lostWith = map[int64][]loss{
 		{"policies", "ip"},
 		{"policies", "user"},
 	},
+	27: {{table: "recent_denial_counts"}, {table: "recent_denials"}},
+	28: {},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

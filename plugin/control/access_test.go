@@ -59,6 +59,13 @@ var may = map[string]string{
 	"test-general-webhook":            "y...???",
 	"list-general-webhook-deliveries": "yy..???",
 
+	"list-org-tokens":  "yyy.???",
+	"create-org-token": "y.y.???",
+	"rotate-org-token": "y.y.???",
+	"revoke-org-token": "y.y.???",
+	"list-denials":     "yy..???",
+	"list-org-denials": "yyy.???",
+
 	"list-audit":  "yy..???",
 	"get-fleet":   "yy..???",
 	"forget-node": "y...???",

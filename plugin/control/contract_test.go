@@ -149,6 +149,12 @@ var samples = map[string]sample{
 	"test-webhook":            {body: `{}`},
 	"test-general-webhook":    {body: `{}`},
 
+	"create-org-token": {body: `{"name":"july","expires_in":"90d"}`},
+	"rotate-org-token": {body: `{"overlap":"2h","reason":"a new laptop"}`},
+	"revoke-org-token": {query: "?reason=over"},
+	"list-denials":     {query: "?tenant=acme&policy=daily&since=24h"},
+	"list-org-denials": {query: "?policy=daily&since=24h"},
+
 	"forget-node": {body: `{"node":"edge-1","reason":"the machine is gone"}`},
 }
 

@@ -51,6 +51,7 @@ const (
 	resetWrites     = "reset"
 	nodeWrites      = "node"
 	webhookWrites   = "webhook"
+	tokenWrites     = "token"
 )
 
 // newMetrics returns the metrics, registered unless the registerer is nil.

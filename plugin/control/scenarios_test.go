@@ -73,6 +73,30 @@ var scenarios = withWebhooks(map[string]func(*contract, operation){
 		c.want(c.as("POST", generalOverrides, samples["create-general-override"].body), http.StatusCreated)
 		c.check(o, c.do(o.call(admin)))
 	},
+	"list-org-tokens": func(c *contract, o operation) {
+		c.want(c.as("POST", orgTokens, samples["create-org-token"].body), http.StatusCreated)
+		c.want(c.as("POST", orgTokens+"/july/rotate", `{}`), http.StatusOK)
+		c.check(o, c.do(o.call(ofAcme)))
+	},
+	"create-org-token": func(c *contract, o operation) {
+		c.check(o, c.do(o.call(ofAcme).with("Idempotency-Key", "k")))
+		c.check(o, c.do(o.call(ofAcme).with("Idempotency-Key", "k")))
+		c.check(o, c.do(o.call(admin)))
+	},
+	"rotate-org-token": func(c *contract, o operation) {
+		c.check(o, c.do(o.call(admin)))
+		c.want(c.as("POST", orgTokens, samples["create-org-token"].body), http.StatusCreated)
+		for range 5 {
+			c.check(o, c.do(o.call(ofAcme)))
+		}
+	},
+	"revoke-org-token": func(c *contract, o operation) {
+		c.check(o, c.do(o.call(admin)))
+		c.want(c.as("POST", orgTokens, samples["create-org-token"].body), http.StatusCreated)
+		c.check(o, c.do(o.call(ofAcme)))
+	},
+	"list-denials":     func(c *contract, o operation) { c.denied(); c.check(o, c.do(o.call(viewer))) },
+	"list-org-denials": func(c *contract, o operation) { c.denied(); c.check(o, c.do(o.call(ofAcme))) },
 	"list-audit": func(c *contract, o operation) {
 		at, tag, _ := c.made(daily)
 		c.want(c.as("DELETE", at+"?reason=over", "", "If-Match", tag), http.StatusOK)

@@ -150,6 +150,9 @@ var constraints = map[string]InvalidError{
 	"overrides_change_reason": {Field: "reason", Problem: "must be given: why is this change made?"},
 
 	"tokens_name":        {Field: "name", Problem: "must be 1 to 64 letters, digits, dots, dashes, underscores or @"},
+	"tokens_name_org":    {Field: "name", Problem: "must have no slash, or begin with the org of the token, percent-encoded"},
+	"tokens_lifetime":    {Field: "expires_in", Problem: "must be from 1s to 365d"},
+	"tokens_overlap":     {Field: "overlap", Problem: "must be from 0s to 7d"},
 	"tokens_hash":        {Field: "hash", Problem: "must be 32 bytes"},
 	"tokens_role":        {Field: "role", Problem: roleProblem},
 	"tokens_org":         {Field: "org", Problem: idProblem},
@@ -159,7 +162,7 @@ var constraints = map[string]InvalidError{
 	"tokens_expires_at":  {Field: "expires_at", Problem: "must be in the future"},
 	"tokens_revoked_by":  {Field: "actor", Problem: actorProblem},
 
-	"answers_token":   {Field: "token", Problem: "must be 1 to 64 bytes"},
+	"answers_token":   {Field: "token", Problem: "must be 1 to 256 bytes"},
 	"answers_key":     {Field: "idempotency_key", Problem: "must be 1 to 128 printable characters of ASCII"},
 	"answers_request": {Field: "request", Problem: "must be 32 bytes"},
 

@@ -23,7 +23,7 @@ type Token struct {
 	CreatedBy  string    `json:"created_by"`
 	ExpiresAt  time.Time `json:"expires_at,omitzero"`   // zero: never
 	LastUsedAt time.Time `json:"last_used_at,omitzero"` // within a minute; zero: never
-	RevokedAt  time.Time `json:"revoked_at,omitzero"`   // zero: it is not
+	RevokedAt  time.Time `json:"revoked_at,omitzero"`   // zero: it is not; ahead: it was rotated, and lives until then
 	RevokedBy  string    `json:"revoked_by,omitempty"`
 	State      string    `json:"state"` // by the database's clock, at the time of reading
 }
@@ -102,7 +102,7 @@ const selectTokens = `SELECT * FROM (SELECT id, name, role, org, created_at, cre
 		coalesce(expires_at, '0001-01-01 00:00:00+00') AS expires_at,
 		coalesce(last_used_at, '0001-01-01 00:00:00+00') AS last_used_at,
 		coalesce(revoked_at, '0001-01-01 00:00:00+00') AS revoked_at,
-		revoked_by, CASE WHEN revoked_at IS NOT NULL THEN 'revoked'
+		revoked_by, CASE WHEN revoked_at <= clock_timestamp() THEN 'revoked'
 			WHEN expires_at <= clock_timestamp() THEN 'expired' ELSE 'live' END AS state
 	FROM rate_limiter.tokens) t`
 
@@ -112,10 +112,7 @@ const selectTokens = `SELECT * FROM (SELECT id, name, role, org, created_at, cre
 // because a replay could not return the secret.
 func (s *Store) CreateToken(ctx context.Context, c Change, n NewToken) (secret string, t Token, err error) {
 	c.Idempotency = nil
-	random := make([]byte, secretBytes)
-	rand.Read(random) // it never fails
-	secret = secretPrefix + secretText.EncodeToString(random)
-	hash := sha256.Sum256([]byte(secret))
+	secret, hash := newSecret()
 	t, _, err = write(ctx, s, "create token "+n.Name, c, func(tx pgx.Tx) (Token, error) {
 		if _, err := tx.Exec(ctx, revokeToken+` AND expires_at <= clock_timestamp()`, n.Name); err != nil {
 			return Token{}, err
@@ -133,15 +130,24 @@ func (s *Store) CreateToken(ctx context.Context, c Change, n NewToken) (secret s
 	return secret, t, nil
 }
 
-const revokeToken = `UPDATE rate_limiter.tokens SET revoked_at = clock_timestamp(), revoked_by = rate_limiter.actor()
-	WHERE name = $1 AND revoked_at IS NULL`
+// newSecret returns a new secret and its hash.
+func newSecret() (secret string, hash [sha256.Size]byte) {
+	random := make([]byte, secretBytes)
+	rand.Read(random) // it never fails
+	secret = secretPrefix + secretText.EncodeToString(random)
+	return secret, sha256.Sum256([]byte(secret))
+}
 
-// RevokeToken revokes the token of a name and returns its row, or a NotFoundError if it is revoked already. The row
-// stays.
+const revokeToken = `UPDATE rate_limiter.tokens SET revoked_at = clock_timestamp(), revoked_by = rate_limiter.actor()
+	WHERE name = $1 AND (revoked_at > clock_timestamp()) IS NOT FALSE`
+
+// RevokeToken revokes the token of a name, with its secrets before rotations, and returns its row, or a NotFoundError if
+// it is revoked already. The row stays.
 func (s *Store) RevokeToken(ctx context.Context, c Change, name string) (Token, error) {
 	t, _, err := write(ctx, s, "revoke token "+name, c, func(tx pgx.Tx) (Token, error) {
 		what := fmt.Sprintf("a live token %q", name)
-		row, err := one[struct{ ID int64 }](ctx, tx, what, revokeToken+` RETURNING id`, name)
+		row, err := one[struct{ ID int64 }](ctx, tx, what, `WITH revoked AS (`+revokeToken+` RETURNING id)
+			SELECT id FROM revoked ORDER BY id DESC`, name)
 		if err != nil {
 			return Token{}, err
 		}
@@ -166,7 +172,7 @@ func (s *Store) Tokens(ctx context.Context, f TokenFilter) ([]Token, error) {
 func (s *Store) LiveTokens(ctx context.Context) (int, error) {
 	var live int
 	err := s.pool.QueryRow(ctx, `SELECT count(*) FROM rate_limiter.tokens
-		WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp())`).Scan(&live)
+		WHERE (revoked_at > clock_timestamp()) IS NOT FALSE AND (expires_at > clock_timestamp()) IS NOT FALSE`).Scan(&live)
 	return live, fail("count the tokens", err)
 }
 

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -64,6 +65,12 @@ var scopeNames = [...]string{
 }
 
 func (s Scope) String() string { return scopeNames[s] }
+
+// ScopeOf returns the scope of a name, and whether there is one.
+func ScopeOf(name string) (Scope, bool) {
+	i := slices.Index(scopeNames[1:], name)
+	return Scope(i + 1), i >= 0
+}
 
 // PerScope returns what a limit is counted per, given the name of its scope: "per tenant", or "in total" for global.
 func PerScope(name string) string {
