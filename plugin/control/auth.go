@@ -70,6 +70,11 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 		next(ctx) // an operation without a token, such as a probe
 		return
 	}
+	if caller, ok := ctx.Context().Value(servedAsKey{}).(Caller); ok {
+		exchangeOf(ctx.Context()).token = caller.Token
+		s.authorize(ctx, caller, needs, next)
+		return
+	}
 	if isRepeated(ctx, "Authorization") { // a proxy may have checked another one
 		s.unauthorized(ctx, reasonMissing, "Bearer", "send exactly one token")
 		return
@@ -79,7 +84,7 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 		s.unauthorized(ctx, reasonMissing, "Bearer", "send a token: Authorization: Bearer …")
 		return
 	}
-	caller, wait, err := s.lookUpToken(ctx, strings.TrimSpace(secret))
+	caller, wait, err := s.lookUpToken(ctx.Context(), ctx.RemoteAddr(), strings.TrimSpace(secret))
 	switch {
 	case errors.Is(err, ErrUnknownToken):
 		s.unauthorized(ctx, reasonUnknown, `Bearer error="invalid_token"`, ErrUnknownToken.Error())

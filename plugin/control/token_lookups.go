@@ -2,13 +2,12 @@ package control
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"maps"
 	"net/netip"
 	"sync"
 	"time"
-
-	"github.com/danielgtaylor/huma/v2"
 )
 
 // maxAddresses bounds how many addresses are remembered.
@@ -72,9 +71,11 @@ func (l *lookups) refund(from netip.Addr) {
 
 // lookUpToken returns the caller whose token a secret is. The error is that of [Authenticator]; after ErrNotLookedUp
 // the address has to wait. Only lookups of unknown tokens count, because a proxy may send many valid ones.
-func (s *Server) lookUpToken(ctx huma.Context, secret string) (caller Caller, wait time.Duration, err error) {
-	from, looked := clientAddress(ctx.RemoteAddr()), false
-	caller, err = s.Tokens.Authenticate(ctx.Context(), secret, func() bool {
+func (s *Server) lookUpToken(
+	ctx context.Context, address, secret string,
+) (caller Caller, wait time.Duration, err error) {
+	from, looked := clientAddress(address), false
+	caller, err = s.Tokens.Authenticate(ctx, secret, func() bool {
 		if s.limits != nil {
 			wait = s.lookups.take(from, s.Now())
 		}

@@ -1,0 +1,73 @@
+package control_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+)
+
+// serveAs returns the answer to a request that a caller makes without a token.
+func (w *world) serveAs(caller control.Caller, method, path, body string) *httptest.ResponseRecorder {
+	w.Helper()
+	a := httptest.NewRecorder()
+	w.server.ServeAs(a, call{method: method, path: path, body: body}.request(), caller)
+	return a
+}
+
+func TestARequestServedAsACallerHasItsRoleAndName(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	ann := control.Caller{Token: "ann@example.com", Role: control.Admin}
+	acme := control.Caller{Token: "acme-portal", Role: control.Tenant, Org: "acme"}
+	for _, c := range []struct {
+		caller             control.Caller
+		method, path, body string
+		want               int
+	}{
+		{ann, "POST", policies, daily, http.StatusCreated},
+		{control.Caller{Token: "vic", Role: control.Viewer}, "GET", fleetPath, "", http.StatusOK},
+		{control.Caller{Token: "vic", Role: control.Viewer}, "POST", policies, daily, http.StatusForbidden},
+		{acme, "GET", fleetPath, "", http.StatusForbidden},
+		{acme, "GET", "/v1/orgs/globex", "", http.StatusForbidden},
+		{control.Caller{Token: "none"}, "GET", fleetPath, "", http.StatusForbidden},
+		{control.Caller{}, "GET", fleetPath, "", http.StatusForbidden},
+	} {
+		if a := w.serveAs(c.caller, c.method, c.path, c.body); a.Code != c.want {
+			t.Errorf("%+v %s %s: %d %s, want %d", c.caller, c.method, c.path, a.Code, a.Body, c.want)
+		}
+	}
+	audit := w.want(w.as("GET", "/v1/ratelimit/audit", ""), http.StatusOK).Body.String()
+	if !strings.Contains(audit, `"token:ann@example.com"`) {
+		t.Errorf("the audit is %s, want the caller as the actor", audit)
+	}
+}
+
+func TestWrongTokensOfAnAddressAreLimitedAlsoOutsideOfRequests(t *testing.T) {
+	t.Parallel()
+	w := open(t, func(o *control.Options) {
+		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), control.Rates{Failures: 3}
+	})
+	const address = "192.0.2.1:4711"
+	for range 3 {
+		if _, err := w.server.Authenticate(t.Context(), unknownToken, address); !errors.Is(err, control.ErrUnknownToken) {
+			t.Fatalf("%v, want an unknown token", err)
+		}
+	}
+	if _, err := w.server.Authenticate(t.Context(), unknownToken, address); !errors.Is(err, control.ErrNotLookedUp) {
+		t.Errorf("%v after three, want a limit", err)
+	}
+	if _, err := w.server.Authenticate(t.Context(), unknownToken, "192.0.2.2:1"); !errors.Is(err, control.ErrUnknownToken) {
+		t.Errorf("another address: %v, want an unknown token", err)
+	}
+	if caller, err := w.server.Authenticate(t.Context(), admin, address); err != nil || caller.Role != control.Admin {
+		t.Errorf("a valid token of the address: %+v, %v", caller, err)
+	}
+	if _, err := w.server.Authenticate(t.Context(), away, address); err == nil || errors.Is(err, control.ErrUnknownToken) {
+		t.Errorf("without a database: %v, want another error than an unknown token", err)
+	}
+}
