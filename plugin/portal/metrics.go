@@ -1,0 +1,70 @@
+package portal
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are the metrics of a portal. Pages are the paths of its table, so their labels are bounded.
+type metrics struct {
+	sessions *prometheus.CounterVec
+	denied   *prometheus.CounterVec
+	pages    *prometheus.HistogramVec
+	viewers  prometheus.Gauge
+	dropped  *prometheus.CounterVec
+}
+
+// Values of labels.
+const (
+	byToken    = "token"
+	byProvider = "provider"
+
+	deniedUnknown   = "unknown"   // the token is unknown, expired or revoked
+	deniedUnchecked = "unchecked" // tokens could not be checked, or too many unknown ones came from the address
+	deniedPlain     = "plain"     // the connection is not encrypted
+	deniedOrigin    = "origin"    // a write from another site, also of somebody signed in
+	deniedProvider  = "provider"  // by the other system
+
+	droppedSlow = "slow" // it did not read
+	droppedFull = "full" // too many were open
+)
+
+// newMetrics returns the metrics, registered unless the registerer is nil.
+func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+	const prefix = "rate_limiter_portal_"
+	counter := func(name, help, label string, values ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, []string{label})
+		for _, value := range values {
+			c.WithLabelValues(value)
+		}
+		return c
+	}
+	m := &metrics{
+		sessions: counter("sessions_total", "Sessions started in the portal, by how people signed in.",
+			"by", byToken, byProvider),
+		denied: counter("denied_total", "Sign-ins and writes denied by the portal, by reason.",
+			"reason", deniedUnknown, deniedUnchecked, deniedPlain, deniedOrigin, deniedProvider),
+		pages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: prefix + "page_duration_seconds", Help: "How long pages of the portal took, in seconds.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
+		}, []string{"page"}),
+		viewers: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: prefix + "live_viewers", Help: "Live parts of pages that are open.",
+		}),
+		dropped: counter("live_dropped_total", "Live parts of pages that were closed or not opened, by reason.",
+			"reason", droppedSlow, droppedFull),
+	}
+	for _, to := range pages() {
+		m.pages.WithLabelValues(to.Path())
+	}
+	if registerer == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.sessions, m.denied, m.pages, m.viewers, m.dropped} {
+		if err := registerer.Register(c); err != nil {
+			return nil, fmt.Errorf("register the metrics of the portal: %w", err)
+		}
+	}
+	return m, nil
+}

@@ -1,0 +1,115 @@
+package session
+
+import (
+	"crypto/rand"
+	"net/http"
+	"time"
+)
+
+const (
+	// cookieOfSession is the name of the cookie of a session, before its prefix.
+	cookieOfSession = "ratelimit_session"
+	// Absolute bounds a session, however much it is used.
+	Absolute = 12 * time.Hour
+	// DefaultIdle is how long a session lasts without a request.
+	DefaultIdle = 30 * time.Minute
+	// reissue is how old a cookie is before it is issued again with a later end.
+	reissue = time.Minute
+)
+
+// Session is what a browser carries of somebody who is signed in. Either Secret is set, or the name, role and org.
+type Session struct {
+	ID     string `json:"id"`
+	Secret string `json:"s,omitempty"` // of a token, which is checked with every request
+	Name   string `json:"n,omitempty"` // of somebody signed in by another system
+	Role   string `json:"r,omitempty"`
+	Org    string `json:"o,omitempty"`
+	Start  int64  `json:"b"`  // Unix seconds
+	Seen   int64  `json:"at"` // when the cookie was issued, in Unix seconds
+	Ends   int64  `json:"to"` // at the latest, in Unix seconds
+}
+
+// Sessions starts, finds and ends sessions. It is safe for concurrent use. Create it with New.
+type Sessions struct {
+	jar   *Jar
+	idle  time.Duration
+	ended endings
+}
+
+// New returns the sessions whose cookies are in a Jar. Zero is DefaultIdle.
+func New(jar *Jar, idle time.Duration) *Sessions {
+	if idle <= 0 {
+		idle = DefaultIdle
+	}
+	return &Sessions{jar: jar, idle: min(idle, Absolute)}
+}
+
+// Start starts a session with a new id, which ends the session that the browser had. It lasts until an instant, and
+// Absolute at most; the zero instant means Absolute. The error is ErrPlain where cookies are not safe.
+func (s *Sessions) Start(w http.ResponseWriter, r *http.Request, who Session, until time.Time) error {
+	now := s.jar.now()
+	latest := now.Add(Absolute)
+	if !until.IsZero() && until.Before(latest) {
+		latest = until
+	}
+	if before, ok := s.read(r); ok {
+		s.ended.add(before, now, s.idle)
+	}
+	who.ID, who.Start, who.Ends = rand.Text(), now.Unix(), latest.Unix()
+	return s.issue(w, r, who, now)
+}
+
+// issue sets the cookie of a session, which lasts for the idle timeout.
+func (s *Sessions) issue(w http.ResponseWriter, r *http.Request, who Session, now time.Time) error {
+	who.Seen = now.Unix()
+	return s.jar.Put(w, r, cookieOfSession, who, min(s.idle, time.Unix(who.Ends, 0).Sub(now)))
+}
+
+// Of returns the session of a request, or false if it has none. It issues the cookie again, at most once a minute, so
+// that the idle timeout begins anew.
+func (s *Sessions) Of(w http.ResponseWriter, r *http.Request) (Session, bool) {
+	who, ok := s.read(r)
+	if !ok {
+		return Session{}, false
+	}
+	if now := s.jar.now(); now.Sub(time.Unix(who.Seen, 0)) >= reissue {
+		if err := s.issue(w, r, who, now); err != nil {
+			return Session{}, false
+		}
+	}
+	return who, true
+}
+
+// Peek returns the session of a request, or false if it has none, and leaves its timeouts as they are.
+func (s *Sessions) Peek(r *http.Request) (Session, bool) { return s.read(r) }
+
+// EndsAt returns when a cookie stops being valid if it is not issued again.
+func (s *Sessions) EndsAt(who Session) time.Time {
+	idle, latest := time.Unix(who.Seen, 0).Add(s.idle), time.Unix(who.Ends, 0)
+	if idle.Before(latest) {
+		return idle
+	}
+	return latest
+}
+
+// IsLive reports whether a session that a request had has neither ended nor run out since.
+func (s *Sessions) IsLive(who Session) bool {
+	now := s.jar.now()
+	return now.Before(s.EndsAt(who)) && !s.ended.has(who, now)
+}
+
+// End ends the session of a request, also for copies of its cookie, and has the browser delete the cookie.
+func (s *Sessions) End(w http.ResponseWriter, r *http.Request) {
+	if who, ok := s.read(r); ok {
+		s.ended.add(who, s.jar.now(), s.idle)
+	}
+	s.jar.Delete(w, r, cookieOfSession)
+}
+
+// read returns the session of a request's cookie.
+func (s *Sessions) read(r *http.Request) (who Session, ok bool) {
+	if s.jar.Get(r, cookieOfSession, &who) != nil || !s.IsLive(who) {
+		return Session{}, false
+	}
+	return who, true
+}

@@ -1,0 +1,227 @@
+package portal
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Secrets of the tokens of these tests.
+const (
+	adminSecret  = "secret-admin"
+	viewerSecret = "secret-viewer"
+	acmeSecret   = "secret-acme"
+	awaySecret   = "secret-away"  // the database is unavailable
+	manySecret   = "secret-many"  // the address has sent too many
+	panicSecret  = "secret-panic" // the look-up panics
+)
+
+// ring is an Authenticator of these tokens, which can be revoked.
+type ring struct {
+	mu     sync.Mutex
+	tokens map[string]Caller
+}
+
+func newRing() *ring {
+	return &ring{tokens: map[string]Caller{
+		adminSecret:  {Name: "ann", Role: RoleAdmin},
+		viewerSecret: {Name: "vic", Role: RoleViewer},
+		acmeSecret:   {Name: "acme-portal", Role: RoleTenant, Org: "acme"},
+	}}
+}
+
+// Authenticate implements Authenticator.
+func (t *ring) Authenticate(_ context.Context, secret, _ string) (Caller, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch secret {
+	case awaySecret:
+		return Caller{}, errors.New("no connection: password=hunter2")
+	case manySecret:
+		return Caller{}, ErrTooManyTokens
+	case panicSecret:
+		panic("a bug: hunter2")
+	}
+	caller, ok := t.tokens[secret]
+	if !ok {
+		return Caller{}, ErrUnknownToken
+	}
+	return caller, nil
+}
+
+func (t *ring) set(secret string, to Caller) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tokens = maps.Clone(t.tokens)
+	if t.tokens[secret] = to; to == (Caller{}) {
+		delete(t.tokens, secret)
+	}
+}
+
+// scripted is an API that answers by path, and records the callers of its requests.
+type scripted struct {
+	mu      sync.Mutex
+	answers map[string]func(http.ResponseWriter, *http.Request, Caller)
+	calls   []string
+}
+
+// ServeAs implements API.
+func (s *scripted) ServeAs(w http.ResponseWriter, r *http.Request, c Caller) {
+	s.mu.Lock()
+	s.calls = append(s.calls, c.Name+" "+r.Method+" "+r.URL.RequestURI())
+	answer := s.answers[r.Method+" "+r.URL.Path]
+	s.mu.Unlock()
+	if answer == nil {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, `{"status":404,"title":"Not Found","detail":"nothing is here"}`)
+		return
+	}
+	answer(w, r, c)
+}
+
+// answer has the API answer a request with a status and a body.
+func (s *scripted) answer(request string, status int, body string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.answers == nil {
+		s.answers = map[string]func(http.ResponseWriter, *http.Request, Caller){}
+	}
+	s.answers[request] = func(w http.ResponseWriter, _ *http.Request, _ Caller) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+// world is a portal behind a server on this machine.
+type world struct {
+	*testing.T
+	portal *Portal
+	api    *scripted
+	tokens *ring
+	server *httptest.Server
+	log    *lines
+}
+
+// lines records the log.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// open starts a portal; edit changes its options.
+func open(t *testing.T, edit ...func(*Options)) *world {
+	t.Helper()
+	w := &world{T: t, api: &scripted{}, tokens: newRing(), log: &lines{}}
+	o := Options{API: w.api, Tokens: w.tokens, Log: slog.New(slog.NewTextHandler(w.log, nil))}
+	for _, e := range edit {
+		e(&o)
+	}
+	var err error
+	if w.portal, err = New(o); err != nil {
+		t.Fatal(err)
+	}
+	w.server = httptest.NewServer(w.portal)
+	t.Cleanup(func() { w.portal.Close(); w.server.Close() })
+	return w
+}
+
+// browser is a client with cookies that does not follow redirects.
+type browser struct {
+	*world
+	client *http.Client
+}
+
+func (w *world) browser() *browser {
+	w.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return &browser{w, &http.Client{
+		Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// signedIn returns a browser with the session of a token.
+func (w *world) signedIn(secret string) *browser {
+	w.Helper()
+	b := w.browser()
+	if a := b.post(signInPath, url.Values{"token": {secret}}); a.StatusCode != http.StatusSeeOther {
+		w.Fatalf("signing in: %s\n%s", a.Status, a.text)
+	}
+	return b
+}
+
+// page is an answer with its text.
+type shown struct {
+	*http.Response
+	text string
+}
+
+func (b *browser) do(method, path, body string, header ...string) shown {
+	b.Helper()
+	r, err := http.NewRequestWithContext(b.Context(), method, b.server.URL+path, strings.NewReader(body))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	a, err := b.client.Do(r)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer a.Body.Close()
+	text, err := io.ReadAll(a.Body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return shown{a, string(text)}
+}
+
+// get returns the page of a path.
+func (b *browser) get(path string) shown { b.Helper(); return b.do("GET", path, "") }
+
+// post sends a form as a page of the portal does.
+func (b *browser) post(path string, form url.Values) shown {
+	b.Helper()
+	return b.do("POST", path, form.Encode(),
+		"Content-Type", "application/x-www-form-urlencoded", "Sec-Fetch-Site", "same-origin")
+}
+
+// want fails the test unless a page has a status and contains texts.
+func (w *world) want(a shown, status int, texts ...string) shown {
+	w.Helper()
+	if a.StatusCode != status {
+		w.Errorf("%s %s: %s, want %d\n%s", a.Request.Method, a.Request.URL, a.Status, status, a.text)
+	}
+	for _, text := range texts {
+		if !strings.Contains(a.text, text) {
+			w.Errorf("%s %s: no %q in\n%s", a.Request.Method, a.Request.URL, text, a.text)
+		}
+	}
+	return a
+}
