@@ -159,6 +159,7 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 			return setting.ParseDuration(text, &s.ShutdownTime)
 		},
 	)
+	c.portalFlags(s)
 	c.eventFlags(s)
 	c.databaseFlag()
 	c.keeperFlags()

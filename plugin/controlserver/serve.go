@@ -123,7 +123,11 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 	if err != nil {
 		return nil, err
 	}
-	server := newDraining(api.HTTPServer(), monitor, log)
+	pages, err := s.newPortal(api, numbers, log)
+	if err != nil {
+		return nil, err
+	}
+	server := newDraining(httpServer(api, pages), monitor, log)
 	server.background = []func(context.Context) error{d.Run, own.Run, callers.Run, monitor.Run}
 	if d.reservations != nil {
 		server.background = append(server.background, d.reservations.Run)

@@ -39,6 +39,7 @@ type Settings struct {
 	Abuse abusestore.Options // of the leader; its Log is not used
 
 	Config   *routeconfig.Config // for decisions; nil: the process decides nothing
+	Portal   Portal
 	Database Database
 	Kafka    Kafka
 	Keeper   *Database // of a login with the rights of keeper, which unpacks usage and tidies; nil: neither is done
