@@ -63,7 +63,9 @@ func plainNumber(value any) (string, error) {
 }
 
 // percent returns a share from 0 to 1 as percent.
-func percent(share float64) string { return strconv.FormatFloat(math.Round(share*1000)/10, 'f', -1, 64) + " %" }
+func percent(share float64) string {
+	return strconv.FormatFloat(math.Round(share*1000)/10, 'f', -1, 64) + " %"
+}
 
 // when returns an instant as a time element, in UTC: a time.Time, a *time.Time, or text of RFC 3339. Without an instant
 // it is a dash.
