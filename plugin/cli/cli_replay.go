@@ -124,6 +124,10 @@ func (p *percentFlag) Type() string { return "percentage" }
 
 // replay runs the command.
 func (c *call) replay(ctx context.Context, f *replayFlags) error {
+	inputs := append([]string{f.config.file, f.policies, f.snapshot}, f.logs.files...)
+	if err := notRead("--html", f.html, inputs...); err != nil {
+		return err
+	}
 	file, err := c.deckFile(f.config.file)
 	if err != nil {
 		return err
@@ -145,7 +149,7 @@ func (c *call) replay(ctx context.Context, f *replayFlags) error {
 	report, err := replay.Run(ctx, stream, gateway, nil)
 	progress.end()
 	if err != nil {
-		return fmt.Errorf("stopped after %d requests: %w", report.Requests, err)
+		return fmt.Errorf("stopped after %s: %w", plural64(report.Requests, "request", "requests"), err)
 	}
 	report.Notes = append(report.Notes, replayNotes(file, gateway)...)
 	if err := c.showReplay(report, f.rows); err != nil {
@@ -257,7 +261,7 @@ func (c *call) replacePolicies(file string, rows *policy.Rows) error {
 // verdict returns the exit code of a replay.
 func (f *replayFlags) verdict(c *call, r *replay.Report) error {
 	if f.most.given {
-		if r.Requests == r.Uncovered+r.Undecided {
+		if r.Requests == r.Uncovered+r.Unmatched+r.Undecided {
 			return errors.New("--fail-if-denied-above: no request was decided: do the format, the logs and the routes fit?")
 		}
 		if share := r.DeniedPct + r.ShadowDeniedPct; share > f.most.percent {
@@ -275,6 +279,20 @@ func (c *call) brokenLogs(counts replay.Counts) error {
 	}
 	if len(counts.Broken) > 0 {
 		return exitStatus(exitIncomplete)
+	}
+	return nil
+}
+
+// notRead returns an error if a file to write is one of those that the command reads.
+func notRead(flag, output string, inputs ...string) error {
+	written, err := os.Stat(output)
+	if output == "" || err != nil {
+		return nil // there is nothing to overwrite
+	}
+	for _, input := range inputs {
+		if read, err := os.Stat(input); err == nil && os.SameFile(written, read) {
+			return wrong("%s: %s is read too, and would be overwritten: name another file", flag, output)
+		}
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/routeconfig"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/replay"
 )
@@ -85,6 +86,9 @@ func (c *call) deckFile(file string) (configs *routeconfig.File, err error) {
 	return configs, err
 }
 
+// clockSlack is how far the times of a log may be ahead of the clock here. Later ones are wrong.
+const clockSlack = 24 * time.Hour
+
 // openReplay opens logs, and the gateway that decides their requests.
 func (c *call) openReplay(
 	f *logFlags, file *routeconfig.File, rows *policy.Snapshot, route string,
@@ -97,6 +101,7 @@ func (c *call) openReplay(
 	}
 	options := f.options
 	options.Headers = replay.HeadersOf(file, o)
+	options.Until = limit.Micros(c.now().Add(clockSlack).UnixMicro())
 	logs, err := c.openLogs(f.files, options)
 	if err != nil {
 		return nil, nil, err

@@ -31,13 +31,13 @@ func writeReplay(out *page, r *replay.Report, most int) {
 	if r.Requests == 0 {
 		out.line("no requests")
 	} else {
-		out.line("%d requests from %s to %s, of %s", r.Requests, timeText(r.From), timeText(r.To),
+		out.line("%s from %s to %s, of %s", plural64(r.Requests, "request", "requests"), timeText(r.From), timeText(r.To),
 			counted(r.Tenants, "tenant"))
 		out.line("%d denied (%s)%s", r.Denied, percentText(r.DeniedPct), shadowText(r))
 	}
 	if r.Log.Denied > 0 {
-		out.line("the log has %d denials (status 429): %d are denied here too, %d are not; %d are denied here only",
-			r.Log.Denied, r.Log.Both, r.Log.OnlyLog, r.Log.OnlyReplay)
+		out.line("the log has %s (status 429): %d are denied here too, %d are not; %d are denied here only",
+			plural64(r.Log.Denied, "denial", "denials"), r.Log.Both, r.Log.OnlyLog, r.Log.OnlyReplay)
 	}
 	writeReplayInput(out, r)
 	if len(r.Rows) == 0 {
@@ -66,7 +66,13 @@ func writeReplay(out *page, r *replay.Report, most int) {
 // writeReplayInput writes what the numbers leave out.
 func writeReplayInput(out *page, r *replay.Report) {
 	if r.Uncovered > 0 {
-		out.line("%s on routes without the plugin", plural64(r.Uncovered, "request was", "requests were"))
+		out.line("%s without a config of the plugin in --config: no limit applies",
+			plural64(r.Uncovered, "request is on a route", "requests are on routes"))
+	}
+	if r.Unmatched > 0 {
+		out.marked(yellowMark, "%s left out: the log does not say which route, and several of --config may match by hosts, "+
+			"headers or addresses that the log lacks: use --plugin-route, or add $host to the log format",
+			plural64(r.Unmatched, "request is", "requests are"))
 	}
 	if r.Undecided > 0 {
 		out.marked(redMark, "%s could not be decided", plural64(r.Undecided, "request", "requests"))
@@ -87,7 +93,8 @@ func writeReplayInput(out *page, r *replay.Report) {
 			timeText(time.UnixMicro(int64(in.Gap.From))))
 	}
 	if r.Evicted > 0 {
-		out.marked(redMark, "%d buckets did not fit into memory: too few requests are denied here", r.Evicted)
+		out.marked(redMark, "%s did not fit into memory: too few requests are denied here",
+			plural64(int64(r.Evicted), "bucket", "buckets"))
 	}
 	for _, note := range r.Notes {
 		out.marked(yellowMark, "%s", note)

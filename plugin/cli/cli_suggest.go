@@ -96,8 +96,8 @@ func (c *call) suggest(ctx context.Context, f *suggestFlags) error {
 	}
 	list := collector.Suggest()
 	if len(list) == 0 {
-		return fmt.Errorf("the logs hold no requests of tenants: of %d requests, none names one "+
-			"(--tenant-from says where names are)", first.Requests)
+		return fmt.Errorf("no limits can be suggested: the logs hold %s, but no tenant "+
+			"(--tenant-from says where tenants are named)", plural64(first.Requests, "request", "requests"))
 	}
 	judged, err := c.replayFor(ctx, f, suggest.Judge(file, list, f.options.DefaultTier), nil)
 	if err != nil {
@@ -160,7 +160,7 @@ func (c *call) replayFor(
 	report, err := replay.Run(ctx, replay.NewStream(logs, replay.StreamOptions{Progress: progress.show}), gateway, decided)
 	progress.end()
 	if err != nil {
-		return nil, fmt.Errorf("stopped after %d requests: %w", report.Requests, err)
+		return nil, fmt.Errorf("stopped after %s: %w", plural64(report.Requests, "request", "requests"), err)
 	}
 	return report, nil
 }
@@ -178,9 +178,10 @@ type suggestions struct {
 
 // document writes the suggestions as a file of policies.
 func (s *suggestions) document(out *page, o *suggest.Options) {
-	out.line("# Suggested by ratelimit suggest, from %d requests of %s,", s.Requests, counted(s.Tenants, "tenant"))
+	out.line("# Suggested by ratelimit suggest, from %s of %s,", plural64(s.Requests, "request", "requests"),
+		counted(s.Tenants, "tenant"))
 	out.line("# %s to %s: percentile %g of what a tenant requested", timeText(s.From), timeText(s.To), o.Percentile)
-	out.line("# in %d seconds, times %g.", int64(o.Window/limit.Second), o.Headroom)
+	out.line("# in %s, times %g.", plural64(int64(o.Window/limit.Second), "second", "seconds"), o.Headroom)
 	if s.Input.Unparsed+s.Input.Late > 0 {
 		out.line("# Left out: %s without a request, and %s out of order.", plural64(s.Input.Unparsed, "line", "lines"),
 			plural64(s.Input.Late, "request", "requests"))

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -40,10 +41,17 @@ func flagFault(c *cobra.Command, err error) error {
 
 // valueFault returns what is wrong with the value of a flag.
 func valueFault(err *pflag.InvalidValueError) string {
+	fault := err.Unwrap()
 	if err.GetFlag().Value.Type() == "bool" {
 		return "must be true or false"
 	}
-	return err.Unwrap().Error()
+	if errors.Is(fault, strconv.ErrRange) {
+		return "is out of range"
+	}
+	if errors.Is(fault, strconv.ErrSyntax) {
+		return "must be a whole number"
+	}
+	return fault.Error()
 }
 
 // unknownFlag returns the error of a flag that the command does not have, with the closest one that it has.

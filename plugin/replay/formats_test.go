@@ -157,6 +157,28 @@ func TestLinesOfNginx(t *testing.T) {
 	}
 }
 
+func TestNamesOfNginxMayHoldWhatSeparatesThem(t *testing.T) {
+	const json = `$remote_addr - $remote_user [$time_local] "$request" $status "$http_x_tenant" "$http_user_agent"`
+	for _, c := range []struct{ format, line, user, target string }{
+		{"", `192.0.2.7 - ann [x] [20/Nov/2026:12:00:00 +0000] "GET /a HTTP/1.1" 200 1 "-" "-"`, "ann [x]", "/a"},
+		{"", `192.0.2.7 - ann - b [20/Nov/2026:12:00:00 +0000] "GET /a HTTP/1.1" 200 1 "-" "-"`, "ann - b", "/a"},
+		{
+			json, `192.0.2.7 - a\"b\\ [20/Nov/2026:12:00:00 +0000] "GET /a?q=\" 1\u0009 HTTP/1.1" 200 "acme" "x"`,
+			`a"b\`, "/a?q=\" 1\t",
+		},
+	} {
+		all, unparsed := read(t, replay.LogOptions{Format: replay.FormatNginx, NginxFormat: c.format}, c.line)
+		if unparsed != 0 || len(all) != 1 || all[0].consumer.Username != c.user || all[0].names[3] != c.target ||
+			all[0].status != 200 {
+			t.Errorf("%s: %+v", c.line, all)
+		}
+	}
+	hostile := "192.0.2.7 - " + strings.Repeat(" [", 10_000) + ` [20/Nov/2026:12:00:00 +0000] "GET /a HTTP/1.1" 200 1 "-" "-"`
+	if _, unparsed := read(t, replay.LogOptions{Format: replay.FormatNginx}, hostile); unparsed != 1 {
+		t.Error("a line with 10,000 places to end a name at is read")
+	}
+}
+
 func TestCSV(t *testing.T) {
 	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	all, unparsed := read(t, replay.LogOptions{},

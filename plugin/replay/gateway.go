@@ -21,6 +21,9 @@ import (
 // ErrUncovered is the error of a request on whose route Kong does not run the plugin.
 var ErrUncovered = errors.New("no config of the plugin applies to the route")
 
+// ErrUnmatched is the error of a request without a route in its log, if several routes may be its own.
+var ErrUnmatched = errors.New("several routes match")
+
 // GatewayOptions configures a gateway.
 type GatewayOptions struct {
 	Rows *policy.Snapshot // beside the configs; nil: none
@@ -163,6 +166,9 @@ func tokenSources(config *schema.Config) error {
 // HeadersOf returns the names of the request headers that a gateway of these configs may read, and so the logs need.
 func HeadersOf(file *routeconfig.File, o GatewayOptions) []string {
 	headers := []string{originHeader, preflightHeader}
+	if file.HasHosts() {
+		headers = append(headers, hostHeader)
+	}
 	sources := slices.Concat(o.TenantFrom, o.UserFrom, o.TierFrom)
 	for _, config := range file.Configs {
 		headers = append(headers, config.TrustedHeaders...)
@@ -177,10 +183,14 @@ func HeadersOf(file *routeconfig.File, o GatewayOptions) []string {
 }
 
 // Decide decides a request at its time. The decision is valid until the next call. Requests must come in the order of
-// their times. The error of a request that no config covers is ErrUncovered.
+// their times. The error of a request that no config covers is ErrUncovered, and that of one whose route is not found
+// ErrUnmatched.
 func (g *Gateway) Decide(ctx context.Context, r *Request) (*decision.Decision, error) {
 	if r.Route == nil || g.options.Route != "" {
-		r.Route = g.findRoute(r)
+		var err error
+		if r.Route, err = g.findRoute(r); err != nil {
+			return nil, err
+		}
 	}
 	path := g.pathFor(r.Route)
 	if path == nil {
@@ -195,18 +205,21 @@ func (g *Gateway) Decide(ctx context.Context, r *Request) (*decision.Decision, e
 
 // findRoute returns the route that decides all requests, or else that of a request whose log does not name it, by its
 // path; nil: none matches.
-func (g *Gateway) findRoute(r *Request) *Route {
+func (g *Gateway) findRoute(r *Request) (*Route, error) {
 	name := g.options.Route
 	if name == "" {
-		name = g.file.RouteOf(r.Method, identity.NormalizePath(r.Target))
+		var ok bool
+		if name, ok = g.file.RouteOf(r.Method, identity.NormalizePath(r.Target), r.headerValue(hostHeader)); !ok {
+			return nil, ErrUnmatched
+		}
 	}
 	if name == "" {
-		return nil
+		return nil, nil
 	}
 	if g.found[name] == nil {
 		g.found[name] = &Route{Name: name}
 	}
-	return g.found[name]
+	return g.found[name], nil
 }
 
 // pathFor returns the path for the requests of a route, or nil.

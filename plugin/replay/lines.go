@@ -20,7 +20,11 @@ type lines struct {
 	in     *bufio.Reader
 	number int64 // of the last line, counted from 1
 	long   []byte
+	broken error // of a compressed text that ends within its header
 }
+
+// gzipMagic is what a compressed text begins with.
+const gzipMagic = "\x1f\x8b"
 
 // newLines returns a reader of lines.
 func newLines(r io.Reader) (*lines, error) {
@@ -29,11 +33,14 @@ func newLines(r io.Reader) (*lines, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	if string(magic) != "\x1f\x8b" {
+	if len(magic) == 0 || string(magic) != gzipMagic[:len(magic)] {
 		return &lines{in: in}, nil
 	}
 	text, err := gzip.NewReader(in)
-	if err != nil {
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return &lines{in: in, broken: io.ErrUnexpectedEOF}, nil
+	case err != nil:
 		return nil, fmt.Errorf("decompress: %w", err)
 	}
 	return &lines{in: bufio.NewReaderSize(text, 64<<10)}, nil
@@ -42,6 +49,9 @@ func newLines(r io.Reader) (*lines, error) {
 // next returns the next line without its end, until the next call. The error of a line that is too long is errLong, and
 // that of the end io.EOF; others are of the text.
 func (l *lines) next() ([]byte, error) {
+	if l.broken != nil {
+		return nil, l.broken
+	}
 	line, err := l.in.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
 		line, err = l.nextLong(line)

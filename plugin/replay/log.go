@@ -8,6 +8,9 @@ import (
 	"io"
 	"os"
 	"slices"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
 
 // The formats of logs.
@@ -24,6 +27,8 @@ type LogOptions struct {
 	NginxFormat string   // the log_format of nginx; "": combined
 	Headers     []string // the request headers to read
 	FirstLine   int64    // lines before this one are skipped; 0: none is
+
+	Until limit.Micros // a line whose request started later holds none; 0: any time is right
 }
 
 // Log reads the requests of one log, line by line.
@@ -162,6 +167,11 @@ func (l *Log) parse(line []byte) {
 		l.pending = append(l.pending, r)
 		return r
 	})
+	for _, r := range l.pending {
+		if err == nil && l.options.Until > 0 && r.At > l.options.Until {
+			err = fmt.Errorf("started_at: %s is in the future", instantTime(r.At).Format(time.RFC3339))
+		}
+	}
 	if err != nil {
 		l.pending = l.pending[:0]
 		l.report(err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/textproto"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,12 +27,16 @@ type nginxParser struct {
 
 	id, username, customID string       // of the line
 	took                   limit.Micros // the request's duration, if the line has it: nginx logs at the end
+	values                 []string     // of the variables in the line
+	tries                  int          // of places at which values of the line may end
+	scratch                Request
 }
 
 // formatPart is a variable of a log_format, and the text behind it.
 type formatPart struct {
 	variable string
 	set      func(p *nginxParser, value string, r *Request) error // nil: the variable does not matter
+	strict   bool                                                 // it is a time, a number or a request line
 	until    string
 }
 
@@ -68,7 +73,7 @@ func (p *nginxParser) compile(format string) error {
 		if until == "" && more {
 			return fmt.Errorf("$%s stands right before another variable: nothing separates them", name)
 		}
-		p.parts = append(p.parts, formatPart{name, p.setter(name), until})
+		p.parts = append(p.parts, formatPart{name, p.setter(name), slices.Contains(strictVariables, name), until})
 		timed = timed || name == "time_local" || name == "time_iso8601" || name == "msec"
 		requested = requested || name == "request" || name == "request_uri" || name == "uri"
 		format = after
@@ -159,6 +164,8 @@ func (p *nginxParser) nameSetter(name string) func(*nginxParser, string, *Reques
 		to = func(p *nginxParser, _ *Request) *string { return &p.id }
 	case "remote_user", consumerVariable + "username":
 		to = func(p *nginxParser, _ *Request) *string { return &p.username }
+	case "host":
+		return p.headerSetter("http_host")
 	case consumerVariable + "custom_id":
 		to = func(p *nginxParser, _ *Request) *string { return &p.customID }
 	default:
@@ -219,21 +226,17 @@ func (p *nginxParser) parse(line []byte, add func() *Request) error {
 		return fmt.Errorf("does not begin with %q, as log_format does", p.parts[0].until)
 	}
 	r := add()
+	p.values, p.tries = p.values[:0], 0
+	if err := p.split(text, p.parts[1:]); err != nil {
+		return err
+	}
 	p.id, p.username, p.customID, p.took = "", "", "", 0
-	for _, part := range p.parts[1:] {
-		value, after, found := text, "", true
-		if part.until != "" {
-			value, after, found = strings.Cut(text, part.until)
-		}
-		if !found {
-			return fmt.Errorf("has no %q behind $%s, as log_format has", part.until, part.variable)
-		}
+	for i, part := range p.parts[1:] {
 		if part.set != nil {
-			if err := part.set(p, value, r); err != nil {
-				return fmt.Errorf("$%s: %.80q: %w", part.variable, value, err)
+			if err := part.set(p, p.values[i], r); err != nil {
+				return part.fault(p.values[i], err)
 			}
 		}
-		text = after
 	}
 	r.At -= p.took
 	if p.id+p.username+p.customID != "" {
@@ -242,21 +245,108 @@ func (p *nginxParser) parse(line []byte, add func() *Request) error {
 	return nil
 }
 
-// unescapeNginx replaces the escapes that nginx writes for quotes, backslashes and bytes that are not printable: \x22.
+// strictVariables are those whose values show whether a line was cut at the right places.
+var strictVariables = []string{"msec", "request_time", "time_iso8601", "time_local", "request", "status"}
+
+// maxTries bounds how many places are tried in a line.
+const maxTries = 100
+
+// split cuts a line into the values of parts. A value may hold the text behind its variable, such as a name with a
+// bracket: then a later place counts, from which on the strict variables are right.
+func (p *nginxParser) split(text string, parts []formatPart) error {
+	if len(parts) == 0 {
+		return nil
+	}
+	part, before := &parts[0], len(p.values)
+	var fault error // of the first place
+	for from := 0; ; {
+		end, next := len(text), len(text)
+		if part.until != "" {
+			if end = indexUnescaped(text, part.until, from); end < 0 {
+				break
+			}
+			next = end + len(part.until)
+		}
+		p.tries++
+		err := part.check(p, text[:end])
+		if err == nil {
+			p.values = append(p.values[:before], text[:end])
+			if err = p.split(text[next:], parts[1:]); err == nil {
+				return nil
+			}
+		}
+		if fault == nil {
+			fault = err
+		}
+		if part.until == "" || p.tries > maxTries {
+			break
+		}
+		from = end + 1
+	}
+	if fault == nil {
+		fault = fmt.Errorf("has no %q behind $%s, as log_format has", part.until, part.variable)
+	}
+	return fault
+}
+
+// check finds the fault of a strict variable's value.
+func (f *formatPart) check(p *nginxParser, value string) error {
+	if !f.strict {
+		return nil
+	}
+	p.scratch.reset()
+	if err := f.set(p, value, &p.scratch); err != nil {
+		return f.fault(value, err)
+	}
+	return nil
+}
+
+func (f *formatPart) fault(value string, err error) error {
+	return fmt.Errorf("$%s: %.80q: %w", f.variable, value, err)
+}
+
+// indexUnescaped returns the place of a text from an index on, or -1. A quote behind a backslash, as escape=json writes
+// it, is part of a value.
+func indexUnescaped(text, part string, from int) int {
+	for {
+		i := strings.Index(text[from:], part)
+		if i < 0 {
+			return -1
+		}
+		i += from
+		escapes := len(text[:i]) - len(strings.TrimRight(text[:i], `\`))
+		if part[0] != '"' || escapes%2 == 0 {
+			return i
+		}
+		from = i + 1
+	}
+}
+
+// unescapeNginx replaces the escapes of nginx: \x22, or with escape=json those of JSON.
 func unescapeNginx(text string) string {
 	if strings.IndexByte(text, '\\') < 0 {
 		return text
 	}
 	var b strings.Builder
-	for i := 0; i < len(text); i++ {
-		if i+3 < len(text) && text[i] == '\\' && text[i+1] == 'x' {
-			if n, err := strconv.ParseUint(text[i+2:i+4], 16, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
+	for len(text) > 0 {
+		size, char := 1, text[0]
+		switch {
+		case len(text) < 2 || char != '\\':
+		case text[1] == 'x' && len(text) >= 4:
+			if n, err := strconv.ParseUint(text[2:4], 16, 8); err == nil {
+				size, char = 4, byte(n)
+			}
+		case text[1] == 'u' && len(text) >= 6:
+			if n, err := strconv.ParseUint(text[2:6], 16, 8); err == nil { // nginx writes control characters so
+				size, char = 6, byte(n)
+			}
+		default:
+			if i := strings.IndexByte(`"\/bfnrt`, text[1]); i >= 0 {
+				size, char = 2, "\"\\/\b\f\n\r\t"[i]
 			}
 		}
-		b.WriteByte(text[i])
+		b.WriteByte(char)
+		text = text[size:]
 	}
 	return b.String()
 }

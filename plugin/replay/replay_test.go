@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/replay"
 )
 
@@ -53,16 +54,54 @@ func TestLogsOfSeveralNodesAreMerged(t *testing.T) {
 	}
 }
 
-func TestATimeFarAheadDoesNotMakeOthersLate(t *testing.T) {
-	ahead := strings.Replace(entry(1, "acme"), `"started_at":1`, `"started_at":3`, 1)
-	for name, lines := range map[string][]string{
-		"first":  {ahead, entry(0, "acme"), entry(1, "acme"), entry(2, "acme")},
-		"middle": {entry(0, "acme"), ahead, entry(1, "acme"), entry(2, "acme")},
+func TestTimesFarAheadDoNotMakeOthersLate(t *testing.T) {
+	ahead := func(seconds float64) string { return entry(seconds+7200, "acme") }
+	many := []string{entry(0, "acme")}
+	for i := range 400 {
+		many = append(many, ahead(float64(i)))
+	}
+	for i := range 600 {
+		many = append(many, entry(float64(1+i), "globex"))
+	}
+	for name, log := range map[string]struct {
+		lines []string
+		late  int64
+	}{
+		"first":        {[]string{ahead(0), entry(0, "acme"), entry(1, "acme"), entry(2, "acme")}, 1},
+		"middle":       {[]string{entry(0, "acme"), ahead(0), entry(1, "acme"), entry(2, "acme")}, 1},
+		"two first":    {[]string{ahead(0), ahead(1), entry(0, "acme"), entry(1, "acme"), entry(2, "acme")}, 2},
+		"two middle":   {[]string{entry(0, "acme"), ahead(0), ahead(1), entry(1, "acme"), entry(2, "acme")}, 2},
+		"interleaved":  {[]string{entry(0, "acme"), ahead(0), entry(1, "acme"), ahead(5), entry(2, "acme")}, 2},
+		"four hundred": {many, 400},
 	} {
-		report, outcomes := replayed(t, twoAMinute, replay.GatewayOptions{}, logOf(t, replay.LogOptions{}, lines...))
-		if outcomes != "..D" || int(report.Counts.Late) != len(lines)-3 {
-			t.Errorf("%s: outcomes %s, late %d", name, outcomes, report.Counts.Late)
+		report, _ := replayed(t, twoAMinute, replay.GatewayOptions{}, logOf(t, replay.LogOptions{}, log.lines...))
+		if report.Counts.Late != log.late || !report.To.Before(noon.Add(time.Hour)) {
+			t.Errorf("%s: %d left out, the last at %v", name, report.Counts.Late, report.To)
 		}
+	}
+}
+
+func TestAHoleIsNoTimeFarAhead(t *testing.T) {
+	var lines []string
+	for _, hours := range []float64{0, 5, 10} {
+		lines = append(lines, entry(hours*3600, "acme"))
+		lines = append(lines, entry(hours*3600-1800, "globex")) // it took long: its line is written at its end
+		lines = append(lines, entry(hours*3600+1, "acme"), entry(hours*3600+2, "acme"))
+	}
+	lines = append(lines, entry(24*3600, "acme"))
+	report, _ := replayed(t, twoAMinute, replay.GatewayOptions{}, logOf(t, replay.LogOptions{}, lines...))
+	if report.Counts.Late != 0 || report.Requests != 13 {
+		t.Errorf("%d requests, %d left out", report.Requests, report.Counts.Late)
+	}
+}
+
+func TestRequestsOfTheFutureAreShown(t *testing.T) {
+	until := limit.Micros(noon.Add(time.Hour).UnixMicro())
+	log := logOf(t, replay.LogOptions{Until: until}, entry(0, "acme"), entry(1, "acme"), entry(3601, "acme"))
+	report, outcomes := replayed(t, twoAMinute, replay.GatewayOptions{}, log)
+	if outcomes != ".." || report.Counts.Unparsed != 1 ||
+		!strings.Contains(report.Counts.Problems[0].Problem, "started_at: 2026-11-20T13:00:01Z is in the future") {
+		t.Errorf("outcomes %s, counts %+v", outcomes, report.Counts)
 	}
 }
 
@@ -110,6 +149,20 @@ func TestATruncatedLogNamesTheLineToResumeAt(t *testing.T) {
 	_, after := replayed(t, twoAMinute, replay.GatewayOptions{}, open(text, line))
 	if len(before)+len(after) != len(lines) {
 		t.Errorf("%d requests before line %d, %d from it on, of %d", len(before), line, len(after), len(lines))
+	}
+}
+
+func TestALogThatIsCutInItsGzipHeaderBreaksOffBeforeItsFirstLine(t *testing.T) {
+	text := zipped(t, entry(0, "acme")+"\n")
+	for length := 1; length <= 12; length++ {
+		log, err := replay.NewLog("access.log.gz", bytes.NewReader(text[:length]), replay.LogOptions{})
+		if err != nil {
+			t.Fatalf("%d bytes: %v", length, err)
+		}
+		report, _ := replayed(t, twoAMinute, replay.GatewayOptions{}, log)
+		if b := report.Counts.Broken; len(b) != 1 || b[0].Line != 1 || report.Counts.Unparsed != 0 {
+			t.Errorf("%d bytes: counts %+v", length, report.Counts)
+		}
 	}
 }
 
@@ -192,5 +245,29 @@ services:
 	report, outcomes := replayed(t, config, replay.GatewayOptions{}, logOf(t, replay.LogOptions{}, lines...))
 	if outcomes != ".D..D" || report.Uncovered != 2 {
 		t.Errorf("outcomes %s, %d uncovered", outcomes, report.Uncovered)
+	}
+}
+
+func TestARequestThatSeveralRoutesMayTakeIsUnmatched(t *testing.T) {
+	const config = `
+services:
+- name: up
+  routes:
+  - {name: www, hosts: [www.example.com], paths: [/]}
+  - name: api
+    hosts: [api.example.com]
+    paths: [/]
+    plugins:
+    - name: tenant-rate-limiting
+      config: {on_missing_tenant: skip, global: {limits: [{name: one, scope: endpoint, limit: 1, window_size: 3600}]}}
+`
+	line := func(host string) string {
+		return fmt.Sprintf(`{"started_at":%d,"request":{"method":"GET","uri":"/","headers":{%s}}}`, noon.UnixMilli(), host)
+	}
+	log := logOf(t, replay.LogOptions{Headers: replay.HeadersOf(file(t, config), replay.GatewayOptions{})},
+		line(`"host":"API.example.com:8000"`), line(`"host":"api.example.com"`), line(`"host":"www.example.com"`), line(""))
+	report, outcomes := replayed(t, config, replay.GatewayOptions{}, log)
+	if outcomes != ".D" || report.Uncovered != 1 || report.Unmatched != 1 {
+		t.Errorf("outcomes %s, %d uncovered, %d unmatched", outcomes, report.Uncovered, report.Unmatched)
 	}
 }

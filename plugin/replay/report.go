@@ -19,6 +19,7 @@ type Report struct {
 	DeniedPct       float64 `json:"denied_percent"`
 	ShadowDeniedPct float64 `json:"shadow_denied_percent"`
 	Uncovered       int64   `json:"uncovered"` // on routes without the plugin
+	Unmatched       int64   `json:"unmatched"` // without a route in the log, where several may be theirs
 	Undecided       int64   `json:"undecided"` // that could not be decided
 
 	Log      Logged   `json:"log"` // compares with the responses in the log

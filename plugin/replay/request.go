@@ -97,6 +97,7 @@ func (r *Request) Read(_ context.Context, facts identity.Facts, rules *identity.
 const (
 	originHeader    = "Origin"
 	preflightHeader = "Access-Control-Request-Method"
+	hostHeader      = "Host"
 )
 
 // readHeaders sets the headers that rules read. As in Kong, a value with a comma may be several values, and counts as

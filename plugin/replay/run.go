@@ -18,6 +18,8 @@ func Run(
 		switch {
 		case errors.Is(err, ErrUncovered):
 			tally.AddUncovered(r)
+		case errors.Is(err, ErrUnmatched):
+			tally.AddUnmatched(r)
 		case err != nil:
 			tally.AddUndecided(r)
 		default:

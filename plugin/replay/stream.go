@@ -16,6 +16,8 @@ const (
 	DefaultWindow = 600 * limit.Second
 	// DefaultWaiting bounds how many requests are sorted at once, about 300 bytes each.
 	DefaultWaiting = 1 << 20
+	// lookahead is how many requests of a log behind one are read to judge whether its time is wrong.
+	lookahead = 1000
 	// shownProblems is how many lines that hold no request are shown.
 	shownProblems = 5
 )
@@ -29,7 +31,8 @@ type Stream struct {
 
 	newestOf []limit.Micros // of the requests of each log that were read
 	heads    []*Request     // the next request of each log; nil: it has ended
-	behind   []*Request     // the request behind a head, where it was read to judge the head's time; nil: it was not
+	behind   [][]*Request   // the requests behind a head that were read to judge the head's time
+	ended    []bool         // all of a log was read
 	heap     requestHeap
 	free     []*Request
 	newest   limit.Micros // of the requests that were read
@@ -76,7 +79,8 @@ func NewStream(logs []*Log, o StreamOptions) *Stream {
 	}
 	s := &Stream{
 		logs: logs, window: o.Window, waiting: o.Waiting, progress: o.Progress,
-		newestOf: make([]limit.Micros, len(logs)), heads: make([]*Request, len(logs)), behind: make([]*Request, len(logs)),
+		newestOf: make([]limit.Micros, len(logs)), heads: make([]*Request, len(logs)),
+		behind: make([][]*Request, len(logs)), ended: make([]bool, len(logs)),
 	}
 	for _, l := range logs {
 		l.free, l.problem = s.newRequest, s.problem
@@ -162,22 +166,18 @@ func (s *Stream) earliest() int {
 	return first
 }
 
-// advance reads the next request of a log. It leaves out one whose time is ahead of all before it and of the next by
-// more than the window: such a time is wrong, and the log would wait for the end of all others.
+// advance reads the next request of a log. It leaves out those whose time is wrong: the log would wait for the end of
+// all others, and its later requests would seem late.
 func (s *Stream) advance(i int) error {
-	r, err := s.behind[i], error(nil)
-	if s.behind[i] = nil; r == nil {
-		r, err = s.next(i)
-	}
+	r, err := s.following(i)
 	for err == nil && r != nil && r.At > s.newestOf[i]+s.window {
-		var after *Request
-		if after, err = s.next(i); after == nil || after.At >= r.At-s.window {
-			s.behind[i] = after
+		var wrong bool
+		if wrong, err = s.isAhead(i, r.At); err != nil || !wrong {
 			break
 		}
 		s.counts.Late++
 		s.free = append(s.free, r)
-		r = after
+		r, err = s.following(i)
 	}
 	if s.heads[i] = r; r != nil {
 		s.newestOf[i] = max(s.newestOf[i], r.At)
@@ -185,16 +185,52 @@ func (s *Stream) advance(i int) error {
 	return err
 }
 
+// isAhead reports whether most of the next requests of a log started before an instant by more than the window. After a
+// time without requests only a few did, such as those that took long.
+func (s *Stream) isAhead(i int, at limit.Micros) (bool, error) {
+	for len(s.behind[i]) < lookahead {
+		r, err := s.next(i)
+		if err != nil {
+			return false, err
+		}
+		if r == nil {
+			break
+		}
+		s.behind[i] = append(s.behind[i], r)
+	}
+	earlier := 0
+	for _, r := range s.behind[i] {
+		if r.At < at-s.window {
+			earlier++
+		}
+	}
+	return 2*earlier > len(s.behind[i]), nil
+}
+
+// following returns the request of a log that follows its head. At the end of the log it returns nil.
+func (s *Stream) following(i int) (*Request, error) {
+	if len(s.behind[i]) == 0 {
+		return s.next(i)
+	}
+	r := s.behind[i][0]
+	s.behind[i] = s.behind[i][1:]
+	return r, nil
+}
+
 // next reads a request of a log. At the end of the log it returns nil.
 func (s *Stream) next(i int) (*Request, error) {
+	if s.ended[i] {
+		return nil, nil
+	}
 	r, err := s.logs[i].next()
 	if broken := new(BrokenError); errors.As(err, &broken) {
 		s.counts.Broken = append(s.counts.Broken, Problem{broken.Log, broken.Line, broken.Err.Error()})
-		return nil, nil
+		r, err = nil, nil
 	}
 	if errors.Is(err, io.EOF) {
-		return nil, nil
+		r, err = nil, nil
 	}
+	s.ended[i] = r == nil
 	return r, err
 }
 

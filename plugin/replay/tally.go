@@ -18,6 +18,7 @@ type Tally struct {
 	report  Report
 	rows    map[rowKey]*row
 	tenants map[string]*Sum
+	limits  map[*policy.Policy]string // in words
 	series  series
 	first   limit.Micros
 	last    limit.Micros
@@ -51,7 +52,7 @@ func (w *window) worseThan(other *window) bool {
 // Add counts the decision about a request.
 func (t *Tally) Add(r *Request, d *decision.Decision) {
 	if t.rows == nil {
-		t.rows, t.tenants = map[rowKey]*row{}, map[string]*Sum{}
+		t.rows, t.tenants, t.limits = map[rowKey]*row{}, map[string]*Sum{}, map[*policy.Policy]string{}
 	}
 	t.count(r)
 	denied := d.Denied() || d.ShadowDenied
@@ -85,6 +86,12 @@ func (t *Tally) AddUncovered(r *Request) {
 	t.count(r)
 	t.report.Uncovered++
 	t.series.add(r.At, false)
+}
+
+// AddUnmatched counts a request whose route is not found.
+func (t *Tally) AddUnmatched(r *Request) {
+	t.count(r)
+	t.report.Unmatched++
 }
 
 // AddUndecided counts a request that could not be decided.
@@ -155,18 +162,21 @@ func (t *Tally) addBound(r *Request, d *decision.Decision, i int, tenant string)
 	key := rowKey{tenant, b.Policy.Name, b.Policy.Endpoint}
 	w := t.rows[key]
 	if w == nil {
-		w = newRow(tenant, d.Resolution.Tier, b.Policy)
+		if t.limits[b.Policy] == "" {
+			t.limits[b.Policy] = b.Policy.Describe()
+		}
+		w = newRow(tenant, d.Resolution.Tier, b.Policy, t.limits[b.Policy])
 		t.rows[key] = w
 	}
 	w.add(r, !status.Admits(), b.Cost)
 }
 
 // newRow returns the row of a policy.
-func newRow(tenant, tier string, p *policy.Policy) *row {
+func newRow(tenant, tier string, p *policy.Policy, inWords string) *row {
 	spec := p.Limit.Spec()
 	return &row{
 		Row: Row{
-			Tenant: tenant, Tier: tier, Policy: p.Name, Endpoint: p.Endpoint, Mode: p.Mode.String(), Limit: p.Describe(),
+			Tenant: tenant, Tier: tier, Policy: p.Name, Endpoint: p.Endpoint, Mode: p.Mode.String(), Limit: inWords,
 		},
 		window: spec.Window, limit: limitOf(tenant, p),
 	}
@@ -247,7 +257,7 @@ func (t *Tally) Report(counts Counts) *Report {
 	}
 	report.Most = sortSums(report.Most)
 	report.Most = report.Most[:min(len(report.Most), maxSums)]
-	report.Rows, report.Notes = []Row{}, []string{}
+	report.Rows, report.Notes = make([]Row, 0, len(t.rows)), []string{}
 	for _, w := range t.rows {
 		report.Rows = append(report.Rows, w.result())
 	}

@@ -19,7 +19,7 @@ import (
 var text string
 
 var page = template.Must(template.New("report").Funcs(template.FuncMap{
-	"count": func(n any) string { return grouped(fmt.Sprint(n)) }, "percent": percentText,
+	"count": func(n any) string { return grouped(fmt.Sprint(n)) }, "counted": counted, "percent": percentText,
 	"time": func(at time.Time) string { return at.UTC().Format("2 Jan 2006, 15:04:05") },
 	"span": spanText, "sub": func(a, b int) int { return a - b },
 }).Parse(text))
@@ -133,6 +133,14 @@ func grouped(digits string) string {
 		digits = digits[:len(digits)-3]
 	}
 	return strings.Join(append([]string{digits}, parts...), "\u202f")
+}
+
+// counted returns a number of things.
+func counted(n any, one, many string) string {
+	if digits := fmt.Sprint(n); digits != "1" {
+		return grouped(digits) + " " + many
+	}
+	return "1 " + one
 }
 
 // percentText returns a percentage with the digits that matter.

@@ -1,0 +1,57 @@
+package routeconfig
+
+import "testing"
+
+// routed has routes by everything that Kong's router knows.
+const routed = `
+plugins:
+- {name: tenant-rate-limiting, config: {}}
+services:
+- name: up
+  routes:
+  - {name: all, paths: [/]}
+  - {name: long, paths: [/records/archive]}
+  - {name: writes, paths: [/records], methods: [POST, PUT]}
+  - {name: low, paths: ["~/v1/\\d+"]}
+  - {name: high, paths: ["~/v1/.+"], regex_priority: 5}
+  - {name: api, hosts: [api.example.com], paths: [/api]}
+  - {name: any-host, hosts: ["*.example.com"], paths: [/api]}
+  - {name: beta, headers: {x-beta: ["1"]}, paths: [/beta]}
+  - {name: inner, sources: [{ip: 10.0.0.0/8}], paths: [/inner]}
+  - {name: deletes, methods: [DELETE]}
+`
+
+func TestTheRouteOfAPathIsTheOneThatKongChooses(t *testing.T) {
+	f, err := Read([]byte(routed), "kong.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !f.HasHosts() {
+		t.Error("no route has a host")
+	}
+	for _, c := range []struct {
+		method, path, host string
+		want               string // ?: several are possible
+	}{
+		{"GET", "/other", "", "all"},
+		{"GET", "/records/archive/7", "", "long"},
+		{"POST", "/records/archive/7", "", "writes"}, // more rules come before a longer path
+		{"GET", "/v1/7", "", "high"},
+		{"DELETE", "/other", "", "all"}, // a path weighs more than a method
+		{"GET", "/api", "api.example.com", "api"},
+		{"GET", "/api", "API.example.com:8443", "api"},
+		{"GET", "/api", "eu.example.com", "any-host"},
+		{"GET", "/api", "example.net", "all"},
+		{"GET", "/api", "", "?"},
+		{"GET", "/beta", "", "?"},
+		{"GET", "/inner", "", "?"},
+	} {
+		got, ok := f.RouteOf(c.method, c.path, c.host)
+		if !ok {
+			got = "?"
+		}
+		if got != c.want {
+			t.Errorf("%s %s of host %q: %s, want %s", c.method, c.path, c.host, got, c.want)
+		}
+	}
+}
