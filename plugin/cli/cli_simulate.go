@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"strconv"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/simulate"
@@ -25,10 +26,15 @@ is shipped. The same scenario and seed give the same report. docs/sizing.md expl
 		c.outputFlag()
 		list := c.flags.Bool("list", false, "list the scenarios that are shipped")
 		show := c.flags.Bool("show", false, "show the scenario instead of running it")
-		seed := c.flags.Uint64("seed", 0, "the `number` that all random choices depend on, instead of that of the scenario")
+		seed := seedFlag{}
+		c.flags.Var(&seed, "seed", "the `number` that all random choices depend on, instead of that of the scenario")
 		html := c.flags.String("html", "", "also write charts to this `file`, which needs no network")
 		return func(ctx context.Context) error {
-			switch {
+			switch running := seed.given || *html != ""; {
+			case *list && (*show || running || len(c.args) > 0):
+				return wrong("--list takes no FILE, and neither --show nor --seed nor --html")
+			case *show && running:
+				return wrong("--show runs nothing: use it without --seed and --html")
 			case *list:
 				return c.listScenarios()
 			case len(c.args) == 0:
@@ -46,13 +52,36 @@ is shipped. The same scenario and seed give the same report. docs/sizing.md expl
 				_, err := c.stdout.Write(text)
 				return err
 			}
-			if *seed != 0 {
-				scenario.Seed = *seed
+			if seed.given {
+				scenario.Seed = seed.number
+			}
+			if err := notRead("--html", *html, c.arg()); err != nil {
+				return err
 			}
 			return c.simulate(ctx, scenario, *html)
 		}
 	},
 }
+
+// seedFlag is a seed as a flag.
+type seedFlag struct {
+	number uint64
+	given  bool
+}
+
+func (s *seedFlag) String() string { return strconv.FormatUint(s.number, 10) }
+
+// Set implements pflag.Value.
+func (s *seedFlag) Set(text string) (err error) {
+	if s.number, err = strconv.ParseUint(text, 10, 64); err != nil {
+		return errors.New("must be a whole number from 0 to 18446744073709551615")
+	}
+	s.given = true
+	return nil
+}
+
+// Type implements pflag.Value.
+func (s *seedFlag) Type() string { return "number" }
 
 // shippedScenario is a row of --list.
 type shippedScenario struct {

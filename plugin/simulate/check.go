@@ -1,11 +1,16 @@
 package simulate
 
 import (
+	"cmp"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -72,6 +77,7 @@ func (s *Scenario) checkTenants(d *decoder) {
 			d.fault(path+".share_pct", "must be from 0 to 100, got %v", t.SharePct)
 		}
 		s.checkTier(d, path+".tier", t.Tier)
+		checkEndpoints(d, path+".endpoints", t.Endpoints)
 		tenants, shares, open = tenants+t.Count, shares+t.SharePct, open || t.SharePct == 0
 	}
 	if tenants > mostTenants {
@@ -85,6 +91,22 @@ func (s *Scenario) checkTenants(d *decoder) {
 		d.fault("tenants", "the sum of share_pct must be 100, got %v: leave one out, and it gets what the others leave", shares)
 	case open && shares > 100-slack:
 		d.fault("tenants", "share_pct leaves nothing for the entries without one: lower a share, or remove these entries")
+	}
+}
+
+// routeName matches the names that Kong allows for routes.
+var routeName = regexp.MustCompile(`^[\pL\pN.~_-]+$`)
+
+// checkEndpoints finds endpoints that no request can call.
+func checkEndpoints(d *decoder, path string, endpoints []string) {
+	for i, text := range endpoints {
+		method, target, route := admit.Target(text)
+		_, err := policy.ParsePattern(cmp.Or(strings.ToUpper(method), "GET") + " " + target)
+		isPath := err == nil && method != "*" && !strings.ContainsAny(target, "?#")
+		if !isPath && !routeName.MatchString(route) {
+			d.fault(docpath.Item(path, i), "must be a method and a path such as GET /records, or the name of a route, got %q",
+				docpath.Shorten(text))
+		}
 	}
 }
 
@@ -150,6 +172,8 @@ func (s *Scenario) checkFault(d *decoder, path string, f *Fault) {
 		d.fault(path+".by", "must be left out: it belongs to redis_slow and clock_step")
 	case f.Kind == RedisSlow && f.By < 0:
 		d.fault(path+".by", "must be above 0, got %s", f.By)
+	case f.Kind == RedisSlow && f.By > time.Minute:
+		d.fault(path+".by", "must be a minute at most, got %s", f.By)
 	case f.By > longest || f.By < -longest:
 		d.fault(path+".by", "must be %s at most, got %s", longest, f.By)
 	}
@@ -181,7 +205,7 @@ func (s *Scenario) checkConfig(d *decoder) {
 		return
 	}
 	if c.Strategy != schema.StrategyRedis {
-		d.fault("config.strategy", "must be redis: with %s no node shares anything", c.Strategy)
+		d.fault("config.strategy", "must be redis, or left out, got %q: only nodes with a Redis share limits", c.Strategy)
 	}
 	if !c.AddressRedis.IsZero() {
 		d.fault("config.address_redis", "is not simulated: remove it")

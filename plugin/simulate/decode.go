@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -39,10 +40,19 @@ func (d *decoder) value(n *yaml.Node, path string, to reflect.Value) {
 	case reflect.Slice:
 		d.items(n, path, to)
 	default:
-		if err := n.Decode(to.Addr().Interface()); err != nil || n.Kind != yaml.ScalarNode {
+		if err := n.Decode(to.Addr().Interface()); err != nil || n.Kind != yaml.ScalarNode || isRounded(n, to) {
 			d.fault(path, "must be %s, got %s", kindText(to.Kind()), nodeText(n))
 		}
 	}
+}
+
+// isRounded reports whether a number lost its fraction.
+func isRounded(n *yaml.Node, to reflect.Value) bool {
+	var number float64
+	if !to.CanInt() && !to.CanUint() || n.Decode(&number) != nil {
+		return false
+	}
+	return number != math.Trunc(number)
 }
 
 // kindText names what a value must be.
@@ -109,7 +119,11 @@ func (d *decoder) fields(n *yaml.Node, path string, to reflect.Value) {
 			d.fault(at, "appears twice: remove one")
 		default:
 			seen = append(seen, name)
+			faults := len(d.faults)
 			d.value(pair[1], at, to.Field(field))
+			if to.Field(field).IsZero() && to.Type().Field(field).Tag.Get("zero") == "no" && len(d.faults) == faults {
+				d.fault(at, "must not be %s: leave it out for the default", nodeText(pair[1]))
+			}
 		}
 	}
 }

@@ -160,7 +160,12 @@ func (l *link) send(s *script, done func()) {
 			done()
 		})
 	}
-	l.world.at(sent+l.latency.oneWay(l.random)+s.to.slower, func() { l.arrive(s, end) })
+	arrives := sent + l.latency.oneWay(l.random) + s.to.slower
+	if arrives > sent+l.timeout { // the master runs the script, and no one waits for the answer
+		end(limit.Never, decision.TimedOut)
+		end = func(limit.Micros, decision.Failure) {}
+	}
+	l.world.at(arrives, func() { l.arrive(s, end) })
 }
 
 // arrive runs a script that has reached its master, once the master's thread is free.

@@ -46,7 +46,10 @@ func (s *simulation) startNode(seed uint64) *node {
 	elapsed := func() limit.Micros { return started + s.world.now }
 	wall := func() limit.Micros { return s.world.wallTime() + n.ahead }
 	own := clock.NewOf(func() (limit.Micros, limit.Micros) { return wall(), elapsed() })
-	shared := &link{network: s.network, node: n}
+	shared := outage.Shared(&link{network: s.network, node: n})
+	if s.scenario.shared != nil {
+		shared = s.scenario.shared(shared)
+	}
 	fallback := memory.New(memory.Options{Now: own.Now})
 	n.outage = outage.New(shared, fallback, outage.Options{
 		Name: storeName, Log: quiet, Now: own.Now, Breakers: n.set, Seed: random.Uint64() | 1, MaxSightings: s.sightings(),

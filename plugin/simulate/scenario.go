@@ -12,6 +12,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/outage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -32,6 +33,7 @@ type Scenario struct {
 
 	config schema.Config
 	plan   *policy.Plan
+	shared func(outage.Shared) outage.Shared // changes the masters in a test; nil: nothing does
 }
 
 // RedisSetup is the shared store.
@@ -42,18 +44,18 @@ type RedisSetup struct {
 
 // Latency is the time of a round trip to a master and back, without its work and the queue before it. It is log-normal.
 type Latency struct {
-	P50 time.Duration `yaml:"p50"` // default 0.3ms
-	P99 time.Duration `yaml:"p99"` // default 4 × p50
+	P50 time.Duration `yaml:"p50" zero:"no"` // default 0.3ms
+	P99 time.Duration `yaml:"p99" zero:"no"` // default 4 × p50
 }
 
 // TenantKind is a group of tenants.
 type TenantKind struct {
-	Tier      string   `yaml:"tier"`      // of the config; default: its default_tier
-	Count     int      `yaml:"count"`     // default 1
-	Zipf      float64  `yaml:"zipf"`      // the k-th tenant sends as much as the first ÷ k^zipf; default 0: all the same
-	SharePct  float64  `yaml:"share_pct"` // of all requests; default: what the others leave, by count
-	Users     int      `yaml:"users"`     // of each tenant, all alike; default 1
-	Endpoints []string `yaml:"endpoints"` // all alike; default GET /
+	Tier      string   `yaml:"tier"`                // of the config; default: its default_tier
+	Count     int      `yaml:"count" zero:"no"`     // default 1
+	Zipf      float64  `yaml:"zipf"`                // the k-th tenant sends as much as the first ÷ k^zipf; default 0: all the same
+	SharePct  float64  `yaml:"share_pct" zero:"no"` // of all requests; default: what the others leave, by count
+	Users     int      `yaml:"users" zero:"no"`     // of each tenant, all alike; default 1
+	Endpoints []string `yaml:"endpoints"`           // methods with paths, all alike; default GET /
 }
 
 // Phase is a time with one rate of requests, which arrive independently of each other.

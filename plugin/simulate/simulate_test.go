@@ -115,6 +115,15 @@ func TestALatencyAboveTheTimeoutCountsAsAnOutage(t *testing.T) {
 	}
 }
 
+func TestNoCallLastsLongerThanTheTimeout(t *testing.T) {
+	r := run(t, scenario(fourNodes, "load: [{for: 2s, rate: 600}]", "lease_share: 0",
+		"faults: [{at: 500ms, kind: redis_slow, for: 1s, by: 3s}]"))
+	const timeout = 50 // ms, the default of redis.read_timeout
+	if r.LocalPct == 0 || r.WaitP999 < timeout/2 || r.WaitP999 > timeout*1.1 || !r.WithinDocs {
+		t.Errorf("%.1f %% local, 99.9 %% wait for %.0f ms at most, within the docs: %v", r.LocalPct, r.WaitP999, r.WithinDocs)
+	}
+}
+
 func TestNodesThatFailClosedDenyWhileRedisHangs(t *testing.T) {
 	closed := strings.Replace(scenario(fourNodes, threeSeconds), "default_tier", "fail_mode: closed, default_tier", 1)
 	r := run(t, closed+"\nfaults: [{at: 1s, kind: redis_hangs, for: 1s}]")
