@@ -64,6 +64,9 @@ func (f *importFlags) check() error {
 
 // convert converts a file, and reports on its entries.
 func (c *call) convert(f *importFlags) error {
+	if err := notRead("-o", f.output, c.arg()); err != nil {
+		return err
+	}
 	f.options.Checks = []schema.Check{routeconfig.Compiles}
 	var text []byte
 	err := c.read(c.arg(), func(r io.Reader, _ string) (err error) {

@@ -2,10 +2,12 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/routeconfig"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
 )
 
@@ -15,9 +17,9 @@ var validateCommand = &command{
 	brief: "check the plugin configs in decK files (- reads standard input)",
 	about: `It applies the plugin's schema as Kong does, and also finds errors that the schema cannot express, such as
 duplicate names, ambiguous endpoint patterns and limits that cannot be counted exactly. Warnings do not change the
-exit code.`,
+exit code. If none of the files has a config of the plugin, nothing was checked, and the exit code is 1.`,
 	most:  -1,
-	exits: "0 no errors, 1 errors found, 2 usage error",
+	exits: "0 no errors, 1 errors found, or no file has a config of the plugin, 2 usage error",
 	define: func(c *call) action {
 		c.outputFlag()
 		return func(context.Context) error { return c.validate() }
@@ -29,6 +31,7 @@ type validated struct {
 	File     string    `json:"file"`
 	Faults   int       `json:"faults"`
 	Warnings int       `json:"warnings"`
+	Configs  int       `json:"configs"` // of the plugin that could be read
 	Findings []finding `json:"findings"`
 }
 
@@ -47,24 +50,28 @@ func (c *call) validate() error {
 	if len(c.args) == 0 {
 		return wrong("expected FILE ...: at least one decK file, such as kong.yml")
 	}
-	files, faults := []validated{}, 0
+	files, faults, configs := []validated{}, 0, 0
 	for _, file := range c.args {
-		findings, err := c.validateFile(file)
+		found, err := c.validateFile(file)
 		if err != nil {
 			return wrong("%v", err)
 		}
-		found := newValidated(file, findings)
-		files, faults = append(files, found), faults+found.Faults
+		files, faults, configs = append(files, found), faults+found.Faults, configs+found.Configs
 	}
 	err := c.print(files, func(out *page) {
 		for _, f := range files {
 			f.writeTo(out)
 		}
 	})
-	if err == nil && faults > 0 {
+	switch {
+	case err != nil:
+		return err
+	case faults > 0:
 		return exitStatus(exitFailed)
+	case configs == 0:
+		return fmt.Errorf("nothing was checked: no file has a config of %s", schema.Name)
 	}
-	return err
+	return nil
 }
 
 func newValidated(file string, findings []deck.Finding) validated {
@@ -92,12 +99,18 @@ func (v *validated) writeTo(out *page) {
 	out.line("%s: %s, %s", v.File, counted(v.Faults, "fault"), counted(v.Warnings, "warning"))
 }
 
-func (c *call) validateFile(file string) (findings []deck.Finding, err error) {
+func (c *call) validateFile(file string) (found validated, err error) {
 	err = c.read(file, func(r io.Reader, name string) error {
-		findings = deck.Validate(r, name, routeconfig.Compiles)
+		configs := 0
+		compiles := func(config schema.Config) error {
+			configs++
+			return routeconfig.Compiles(config)
+		}
+		found = newValidated(file, deck.Validate(r, name, compiles))
+		found.Configs = configs
 		return nil
 	})
-	return findings, err
+	return found, err
 }
 
 // read calls do with an open file and the name for messages. The file - is standard input.

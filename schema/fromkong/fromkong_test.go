@@ -2,6 +2,7 @@ package fromkong_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -90,5 +91,28 @@ func TestFilesAreConvertedAsTheirGoldenFilesShow(t *testing.T) {
 				t.Errorf("the conversion differs from %s (-update rewrites it):\n%s", golden, got.String())
 			}
 		})
+	}
+}
+
+func TestAFileInJSONStaysJSON(t *testing.T) {
+	const text = `{"_format_version": "3.0", "plugins": [{"name": "rate-limiting", "config": {"minute": 5, "policy": "local"}}]}`
+	for _, o := range []fromkong.Options{{}, {SideBySide: true}} {
+		result := convert(t, []byte(text), o)
+		var file struct {
+			Version string `json:"_format_version"`
+			Plugins []struct {
+				Name   string
+				Config struct {
+					Tiers []struct{ Limits []struct{ Limit int } }
+				}
+			}
+		}
+		if err := json.Unmarshal(result.Text, &file); err != nil {
+			t.Fatalf("%v\n%s", err, result.Text)
+		}
+		last := file.Plugins[len(file.Plugins)-1]
+		if file.Version != "3.0" || last.Name != schema.Name || last.Config.Tiers[0].Limits[0].Limit != 5 {
+			t.Errorf("%+v", file)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package fromkong
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -31,6 +32,14 @@ func (f *file) write() ([]byte, error) {
 	want, err := canonical(f.documents)
 	if err != nil {
 		return nil, fmt.Errorf("cannot be written: %w", err)
+	}
+	if json.Valid(f.text) { // YAML has this form too, but not all programs read it
+		var out bytes.Buffer
+		if err := json.Indent(&out, []byte(want[0]), "", "  "); err != nil {
+			return nil, fmt.Errorf("cannot be written: %w", err)
+		}
+		out.WriteByte('\n')
+		return out.Bytes(), nil
 	}
 	if ok {
 		if got, err := parseCanonical(edited); err == nil && slices.Equal(got, want) {
