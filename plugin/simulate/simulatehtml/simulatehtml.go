@@ -10,18 +10,27 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/simulate"
 )
 
-var page = template.Must(template.New("page").Parse(`<!doctype html>
+var page = template.Must(template.New("page").Funcs(template.FuncMap{"counted": counted}).Parse(`<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Simulation: {{.About}}</title>
 <style>body{font:16px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem;color:#1e293b}
 svg{width:100%;height:auto}</style>
 <h1>{{.About}}</h1>
-<p>{{.Nodes}} nodes, {{len .Masters}} masters, {{.Tenants}} tenants, {{.Seconds}} s, seed {{.Seed}}.
+<p>{{counted .Nodes "node"}}, {{counted (len .Masters) "master"}}, {{counted .Tenants "tenant"}},
+{{.Seconds}} s, seed {{.Seed}}.
 {{.Admitted}} of {{.Offered}} requests were admitted; an ideal limiter admits {{.Ideal}}.
-Above the bound of a limit: {{.OverTokens}} tokens at most.</p>
+Above the bound of a limit: {{if .OverTokens}}{{.OverTokens}} tokens at most{{else}}nothing{{end}}.</p>
 {{range .Charts}}<h2>{{.Title}}</h2>
 {{.Image}}
 {{end}}</html>
 `))
+
+// counted returns a number of things: 1 node, 2 nodes.
+func counted(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprint(n, " ", thing)
+}
 
 type titled struct {
 	Title string
