@@ -49,6 +49,7 @@ type hub struct {
 	topics map[string]*topic
 	closed chan struct{}
 	close  func()
+	limit  time.Duration // of the write of one event
 
 	mu    sync.Mutex
 	feeds map[feedKey]*feed
@@ -75,7 +76,7 @@ type feed struct {
 
 func newHub(p *Portal, all []topic) *hub {
 	h := &hub{
-		portal: p, topics: map[string]*topic{}, closed: make(chan struct{}),
+		portal: p, topics: map[string]*topic{}, closed: make(chan struct{}), limit: writeTimeout,
 		feeds: map[feedKey]*feed{}, each: map[string]int{},
 	}
 	h.close = sync.OnceFunc(func() { close(h.closed) })
@@ -120,7 +121,7 @@ func (h *hub) serve(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	v := &viewer{w: w, control: http.NewResponseController(w)}
+	v := &viewer{w: w, control: http.NewResponseController(w), limit: h.limit}
 	h.stream(r, v, f, who)
 	if v.slow {
 		h.portal.metrics.dropped.WithLabelValues(droppedSlow).Inc()
@@ -160,13 +161,14 @@ func (h *hub) stream(r *http.Request, v *viewer, f *feed, who session.Session) {
 type viewer struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
-	sum     uint64 // of the last event
-	slow    bool   // it did not read in time
+	limit   time.Duration // of one write
+	sum     uint64        // of the last event
+	slow    bool          // it did not read in time
 }
 
 // send writes an event, and reports whether the viewer reads.
 func (v *viewer) send(event []byte) bool {
-	if v.control.SetWriteDeadline(time.Now().Add(writeTimeout)) != nil {
+	if v.control.SetWriteDeadline(time.Now().Add(v.limit)) != nil {
 		return false
 	}
 	_, err := v.w.Write(event)

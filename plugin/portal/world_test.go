@@ -11,6 +11,7 @@ import (
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -88,6 +89,13 @@ func (s *scripted) ServeAs(w http.ResponseWriter, r *http.Request, c Caller) {
 		return
 	}
 	answer(w, r, c)
+}
+
+// requests returns the requests so far, as "caller method path".
+func (s *scripted) requests() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.calls)
 }
 
 // answer has the API answer a request with a status and a body.
@@ -175,7 +183,7 @@ func (w *world) signedIn(secret string) *browser {
 	return b
 }
 
-// page is an answer with its text.
+// shown is an answer with its text.
 type shown struct {
 	*http.Response
 	text string
