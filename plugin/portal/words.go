@@ -1,0 +1,171 @@
+package portal
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// limitFacts are the numbers of a limit, as the API returns them.
+type limitFacts struct {
+	Limit      int64  `json:"limit"`
+	Burst      int64  `json:"burst"`
+	WindowSize int64  `json:"window_size"` // seconds
+	Scope      string `json:"scope"`
+	Algorithm  string `json:"algorithm"`
+	Endpoint   string `json:"endpoint"`
+	Cost       int64  `json:"cost"`    // tokens of a request; 0: one
+	Settles    bool   `json:"settles"` // requests cost what their answers report
+}
+
+// limitWords returns a limit as a sentence without its full stop, such as "1,000 requests per minute, shared by all
+// users of acme, in whole minutes UTC". who is the tenant; "" stands for the reader's own.
+func limitWords(l limitFacts, who string) string {
+	if who == "" {
+		who = "your organization"
+	}
+	parts := []string{quantityWords(l)}
+	if l.Endpoint != "" {
+		parts[0] += " to " + l.Endpoint
+	}
+	if scope := scopeWords(l.Scope, who); scope != "" {
+		parts = append(parts, scope)
+	}
+	if way := algorithmWords(l); way != "" {
+		parts = append(parts, way)
+	}
+	if l.Cost > 1 && !l.Settles {
+		parts = append(parts, "of which a request spends "+thousands(l.Cost))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// quantityWords returns how much a limit allows: "1,000 requests per minute".
+func quantityWords(l limitFacts) string {
+	unit := "request"
+	if l.Settles || l.Cost > 1 {
+		unit = "token"
+	}
+	return plural(l.Limit, unit) + " per " + windowWords(l.WindowSize)
+}
+
+// scopeWords returns which requests spend from the same bucket.
+func scopeWords(scope, who string) string {
+	switch scope {
+	case "tenant":
+		return "shared by all users of " + who
+	case "user":
+		return "for each user of " + who
+	case "credential":
+		return "for each credential of " + who
+	case "ip":
+		return "for each address"
+	case "endpoint":
+		return "for each endpoint, shared by all tenants"
+	case "global":
+		return "shared by all tenants"
+	case "tenant+endpoint":
+		return "for each endpoint, shared by all users of " + who
+	case "user+endpoint":
+		return "for each user of " + who + " and each endpoint"
+	}
+	return ""
+}
+
+// algorithmWords returns when a limit allows more again.
+func algorithmWords(l limitFacts) string {
+	window := windowWords(l.WindowSize)
+	switch l.Algorithm {
+	case "fixed_window":
+		if strings.Contains(window, " ") {
+			return "in steps of " + window + " UTC"
+		}
+		return "in whole " + window + "s UTC"
+	case "sliding_window":
+		return "in about the last " + window
+	case "sliding_log":
+		return "in any " + window
+	case "leaky_bucket":
+		return "evenly spaced, at most " + thousands(l.Burst) + " at once"
+	case "token_bucket":
+		if l.Burst != l.Limit {
+			return "refilled evenly, at most " + thousands(l.Burst) + " at once"
+		}
+		return "refilled evenly"
+	}
+	return ""
+}
+
+// Units of windows and of relative times, in seconds, the longest first.
+var units = [...]struct {
+	seconds int64
+	name    string
+}{{86400, "day"}, {3600, "hour"}, {60, "minute"}, {1, "second"}}
+
+// windowWords returns a window in its largest whole unit: 60 is "minute", 600 is "10 minutes".
+func windowWords(seconds int64) string {
+	for _, u := range units {
+		switch {
+		case seconds == u.seconds:
+			return u.name
+		case seconds > 0 && seconds%u.seconds == 0:
+			return plural(seconds/u.seconds, u.name)
+		}
+	}
+	return plural(seconds, "second")
+}
+
+// plural returns a number with its noun: "1 day", "1,000 requests".
+func plural(n int64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return thousands(n) + " " + noun + "s"
+}
+
+// thousands returns an integer with commas between thousands.
+func thousands(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	first := 0
+	if n < 0 {
+		first = 1
+	}
+	for at := len(digits) - 3; at > first; at -= 3 {
+		digits = digits[:at] + "," + digits[at:]
+	}
+	return digits
+}
+
+// relativeTime returns an instant as seen from now: "in 3 minutes", "2 hours ago". It returns "" for the zero time.
+func relativeTime(at, now time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	distance := at.Sub(now)
+	for _, u := range units {
+		if n := int64(distance.Abs().Seconds()) / u.seconds; n > 0 {
+			if distance > 0 {
+				return "in " + plural(n, u.name)
+			}
+			return plural(n, u.name) + " ago"
+		}
+	}
+	return "now"
+}
+
+// clockTime returns an instant in UTC as short as it is clear from now: with the hour alone on the same day, with the
+// weekday within six days, else with the date. It returns "" for the zero time.
+func clockTime(at, now time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	at, now = at.UTC(), now.UTC()
+	const day, week = 24 * time.Hour, 6
+	switch days := at.Truncate(day).Sub(now.Truncate(day)) / day; {
+	case days == 0:
+		return at.Format("15:04 UTC")
+	case days > -week && days < week:
+		return at.Format("Mon 15:04 UTC")
+	}
+	return at.Format("2 Jan 2006 15:04 UTC")
+}
