@@ -79,7 +79,7 @@ var rules = map[string][]string{
 	"plugin/abusestore":    append([]string{"plugin/abuse", "plugin/events", "plugin/outbox", "plugin/usage"}, core...),
 	"plugin/policysync":    append([]string{"migrations"}, core...),
 	"plugin/control":       append([]string{"plugin/pgstore", "plugin/reservation"}, core...),
-	"plugin/portal":        {},
+	"plugin/portal":        {"docs"},
 	"plugin/webhook":       {"plugin/events"},
 	"plugin/webhooksender": append([]string{"plugin/outbox"}, core...),
 	"plugin/internal": append([]string{

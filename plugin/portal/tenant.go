@@ -1,7 +1,225 @@
 package portal
 
-// tenantPages returns the pages of tenants.
-func tenantPages() []page { return nil }
+import (
+	"cmp"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Paths of the pages of tenants.
+const (
+	orgHome         = "/portal/org"
+	orgUsagePath    = orgHome + "/usage"
+	orgDenialsPath  = orgHome + "/denials"
+	orgWebhooksPath = orgHome + "/webhooks"
+	orgTokensPath   = orgHome + "/tokens"
+)
+
+// tenantPages returns the pages of tenants. Each shows the org of the caller and no other.
+func tenantPages() []page {
+	return []page{
+		{Pattern: "GET " + orgHome, For: tenants, Nav: "Plan", Serve: serveOrg},
+		{Pattern: "GET " + orgUsagePath, For: tenants, Nav: "Usage", Serve: serveOrgUsage},
+		{Pattern: "GET " + orgDenialsPath, For: tenants, Nav: "Denials", Serve: serveOrgDenials},
+		{Pattern: "GET " + orgWebhooksPath, For: tenants, Nav: "Webhooks", Serve: serveOrgWebhooks},
+		{Pattern: "POST " + orgWebhooksPath, For: tenants, Serve: createOrgWebhook},
+		{Pattern: "GET " + orgWebhooksPath + "/{id}", For: tenants, Serve: serveOrgWebhook},
+		{Pattern: "POST " + orgWebhooksPath + "/{id}/{action}", For: tenants, Serve: changeOrgWebhook},
+		{Pattern: "GET " + orgTokensPath, For: tenants, Nav: "Tokens", Serve: serveOrgTokens},
+		{Pattern: "POST " + orgTokensPath, For: tenants, Serve: createOrgToken},
+		{Pattern: "POST " + orgTokensPath + "/{name}/{action}", For: tenants, Serve: changeOrgToken},
+	}
+}
 
 // tenantTopics returns the live parts of the pages of tenants.
 func tenantTopics() []topic { return nil }
+
+// orgPath returns a path of the API below the caller's org.
+func (v *visit) orgPath(below string) string { return "/v1/orgs/" + pathSegment(v.caller.Org) + below }
+
+// pathSegment returns a name as one segment of a path. It escapes dot segments too, which would lead elsewhere.
+func pathSegment(name string) string {
+	if name == "." || name == ".." {
+		return strings.ReplaceAll(name, ".", "%2E")
+	}
+	return url.PathEscape(name)
+}
+
+// orgInForce is what the API shows of the limits in force.
+type orgInForce struct {
+	At         time.Time      `json:"at"`
+	Tier       string         `json:"tier"`
+	Limits     []orgLimit     `json:"limits"`
+	Exceptions []orgException `json:"exceptions"`
+	Overrides  []orgOverride  `json:"overrides"`
+	Truncated  *struct{}      `json:"truncated"`
+}
+
+// orgLimit is a limit in force.
+type orgLimit struct {
+	limitFacts
+	Policy     string    `json:"policy"`
+	Row        int64     `json:"policy_id"`
+	Mode       string    `json:"mode"`
+	Until      time.Time `json:"until"`
+	PublicNote string    `json:"public_note"`
+}
+
+// isWide reports whether the limit counts all requests of the org together, or all of one endpoint, and denies.
+func (l *orgLimit) isWide() bool {
+	return l.Mode == "enforce" && (l.Scope == "tenant" || l.Scope == "tenant+endpoint")
+}
+
+// counts reports whether a bucket is of the limit. One per endpoint without a pattern has a bucket for each.
+func (l *orgLimit) counts(b *orgBucket) bool {
+	perEndpoint := l.Endpoint == "" && strings.HasSuffix(l.Scope, "+endpoint")
+	return b.Policy == l.Policy && b.Row == l.Row && b.Scope == l.Scope && (perEndpoint || b.Endpoint == l.Endpoint)
+}
+
+// orgException is a ban or an exemption.
+type orgException struct {
+	Verdict    string    `json:"verdict"`
+	Endpoint   string    `json:"endpoint"`
+	Until      time.Time `json:"until"`
+	PublicNote string    `json:"public_note"`
+}
+
+// orgOverride is an override of the org's requests.
+type orgOverride struct {
+	Kind       string    `json:"kind"`
+	Target     string    `json:"target"`
+	Endpoint   string    `json:"endpoint"`
+	From       time.Time `json:"from"`
+	Until      time.Time `json:"until"`
+	PublicNote string    `json:"public_note"`
+	Applied    bool      `json:"applied"`
+}
+
+// Words returns what the override does, in words.
+func (o *orgOverride) Words() string {
+	what, ok := map[string]string{
+		"custom_limit": "Another limit", "multiplier": "More or less of each limit", "ban": "No requests",
+		"exempt": "No limits",
+	}[o.Kind]
+	if !ok {
+		what = o.Kind
+	}
+	if o.Target != "tenant" {
+		what += " for one " + o.Target
+	}
+	if o.Endpoint != "" {
+		what += " at " + o.Endpoint
+	}
+	return what
+}
+
+// orgBucket is what is used of a limit now.
+type orgBucket struct {
+	Policy    string    `json:"policy"`
+	Row       int64     `json:"policy_id"`
+	Of        string    `json:"of"`
+	Endpoint  string    `json:"endpoint"`
+	Limit     int64     `json:"limit"`
+	Used      int64     `json:"used"`
+	Remaining int64     `json:"remaining"`
+	Fraction  float64   `json:"fraction"`
+	Reset     time.Time `json:"reset"`
+	Scope     string    `json:"scope"`
+}
+
+// Level returns how near the limit is, as a class of badges.
+func (b *orgBucket) Level() string { return usageLevel(b.Fraction) }
+
+// Near returns the usage from which the limit is near, in tokens.
+func (b *orgBucket) Near() int64 { return b.Limit / 5 * 4 }
+
+// usageLevel returns how near a limit is, as a class of badges.
+func usageLevel(fraction float64) string {
+	const near, full = 0.8, 1
+	switch {
+	case fraction >= full:
+		return "bad"
+	case fraction >= near:
+		return "warn"
+	}
+	return "ok"
+}
+
+// planLimit is a limit with what is used of it.
+type planLimit struct {
+	orgLimit
+	Words string
+	Used  []orgBucket // of the org, and of the user whose usage is shown
+	Wide  bool        // the org has one bucket, not each of its users one
+}
+
+// orgPlan is the page of the plan.
+type orgPlan struct {
+	Org, User string
+	InForce   orgInForce
+	TimeZone  string
+	Limits    []planLimit
+	Agreed    []orgOverride
+	NoUsage   bool // what is used cannot be read
+}
+
+// serveOrg serves the plan of an org: its limits in words, and what is used of them now.
+func serveOrg(v *visit) error {
+	data := orgPlan{Org: v.caller.Org, User: strings.TrimSpace(v.r.FormValue("user"))}
+	inForce, err := v.orgLimits(data.User)
+	if err != nil {
+		return err
+	}
+	data.InForce = inForce
+	var org struct {
+		TimeZone string `json:"time_zone"`
+	}
+	if err := v.get(v.orgPath(""), nil, &org); err != nil && !isStatus(err, 404) {
+		return err
+	}
+	data.TimeZone = cmp.Or(org.TimeZone, "UTC")
+	buckets, err := v.orgBuckets(data.User)
+	if data.NoUsage = isStatus(err, 503); err != nil && !data.NoUsage {
+		return err
+	}
+	data.Limits = planLimits(inForce.Limits, buckets)
+	data.Agreed = slices.DeleteFunc(slices.Clone(inForce.Overrides), func(o orgOverride) bool { return !o.Applied })
+	return v.render("tenant_plan", "Plan and limits", &data)
+}
+
+// orgLimits reads the limits in force for the org, and for one of its users; "": for none.
+func (v *visit) orgLimits(user string) (found orgInForce, err error) {
+	query := url.Values{}
+	if user != "" {
+		query.Set("user", user)
+	}
+	return found, v.get(v.orgPath("/ratelimit/policies"), query, &found)
+}
+
+// orgBuckets reads what is used of the limits now.
+func (v *visit) orgBuckets(user string) ([]orgBucket, error) {
+	query := url.Values{}
+	if user != "" {
+		query.Set("user", user)
+	}
+	var found struct{ Items []orgBucket }
+	err := v.get(v.orgPath("/ratelimit/usage"), query, &found)
+	return found.Items, err
+}
+
+// planLimits returns limits in words, each with its buckets.
+func planLimits(limits []orgLimit, buckets []orgBucket) []planLimit {
+	plan := make([]planLimit, len(limits))
+	for i, l := range limits {
+		p := planLimit{orgLimit: l, Words: limitWords(l.limitFacts, ""), Wide: l.isWide() || l.Scope == "tenant"}
+		for _, b := range buckets {
+			if l.counts(&b) {
+				p.Used = append(p.Used, b)
+			}
+		}
+		plan[i] = p
+	}
+	return plan
+}

@@ -1,0 +1,154 @@
+package portal
+
+import (
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/docs"
+)
+
+// orgDenial counts denials of the org by one limit at about one time.
+type orgDenial struct {
+	At         time.Time `json:"at"`
+	Endpoint   string    `json:"endpoint"`
+	Policy     string    `json:"policy"`
+	Limit      int64     `json:"limit"`
+	Window     string    `json:"window"`
+	Scope      string    `json:"scope"`
+	Reason     string    `json:"reason"`
+	Shadow     bool      `json:"shadow"`
+	Count      int64     `json:"count"`
+	User       string    `json:"user"`
+	RetryAfter int64     `json:"retry_after_seconds"`
+}
+
+// Words returns which limit denied, or why none decided.
+func (d *orgDenial) Words() string {
+	if d.Reason != "quota" && d.Reason != "fair_share" {
+		return reasonWords[d.Reason]
+	}
+	if d.Limit == 0 || d.Window == "" {
+		return ""
+	}
+	return thousands(d.Limit) + " per " + d.Window
+}
+
+// FreesAt returns when the limit had room again, or the zero time.
+func (d *orgDenial) FreesAt() time.Time {
+	if d.RetryAfter <= 0 {
+		return time.Time{}
+	}
+	return d.At.Add(time.Duration(d.RetryAfter) * time.Second)
+}
+
+// reasonWords has the reasons of denials without a limit, in words.
+var reasonWords = map[string]string{
+	"banned":          "Requests are banned.",
+	"tenant_missing":  "The request did not say whose it is.",
+	"user_missing":    "The request did not name a user.",
+	"header_repeated": "A header with a name came twice.",
+	"meta_limited":    "Too many requests at once for one node.",
+	"store_away":      "The limit could not be checked.",
+	"internal_fault":  "The request could not be decided.",
+	"config_fault":    "The request could not be decided.",
+	"others":          "Several limits; there were too many denials to list each.",
+}
+
+// Advice returns what to do about a denial.
+func (d *orgDenial) Advice() string {
+	switch d.Reason {
+	case "quota", "fair_share", "others":
+	case "banned":
+		return "Waiting does not help. Your plan says until when, and whom to ask."
+	case "tenant_missing", "user_missing", "header_repeated":
+		return "Correct the request: the body of the answer names what is wrong."
+	default:
+		return "Send it again after Retry-After. It is not a limit of yours."
+	}
+	const long = 3600 // seconds: no program waits that long
+	switch {
+	case d.Shadow:
+		return "Nothing yet: the requests were admitted, but will be denied when the limit is enforced."
+	case d.RetryAfter == 0 && d.Reason == "quota" && d.Limit > 0:
+		return "Send less at once, or wait as long as Retry-After says; without that header no wait helps."
+	case d.RetryAfter >= long:
+		return "Stop until then: a program that sends again before is denied again. Spread work over the window, or ask " +
+			"for more."
+	}
+	return "Wait as long as Retry-After says, and a little more at random; let all workers share the pause."
+}
+
+// denialSpan is a time that the page of denials shows.
+type denialSpan struct{ Name, Label string }
+
+// denialSpans are the times of the page; the first one is the default.
+var denialSpans = []denialSpan{{"24h", "24 hours"}, {"1h", "1 hour"}, {"7d", "7 days"}}
+
+// orgDenials is the page of recent denials.
+type orgDenials struct {
+	Org      string
+	Spans    []denialSpan
+	Span     denialSpan
+	Endpoint string
+	Denials  []orgDenial
+	Sampled  bool
+	Next     string // the path of the next page
+	Clients  []client
+}
+
+// serveOrgDenials serves recent denials of the org, and what to do.
+func serveOrgDenials(v *visit) error {
+	data := orgDenials{
+		Org: v.caller.Org, Spans: denialSpans, Span: denialSpans[0], Endpoint: v.r.FormValue("endpoint"), Clients: clients,
+	}
+	for _, s := range denialSpans {
+		if s.Name == v.r.FormValue("since") {
+			data.Span = s
+		}
+	}
+	query := url.Values{"since": {data.Span.Name}, "limit": {"100"}}
+	for name, value := range map[string]string{"endpoint": data.Endpoint, "cursor": v.r.FormValue("cursor")} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	var found struct {
+		Denials []orgDenial `json:"denials"`
+		Next    string      `json:"next"`
+		Sampled bool        `json:"sampled"`
+	}
+	if err := v.get(v.orgPath("/ratelimit/denials"), query, &found); err != nil {
+		return err
+	}
+	data.Denials, data.Sampled = found.Denials, found.Sampled
+	if found.Next != "" {
+		next := url.Values{"since": {data.Span.Name}, "cursor": {found.Next}}
+		if data.Endpoint != "" {
+			next.Set("endpoint", data.Endpoint)
+		}
+		data.Next = orgDenialsPath + "?" + next.Encode()
+	}
+	return v.render("tenant_denials", "Denials", &data)
+}
+
+// client is a program that waits as long as a denial says.
+type client struct{ Language, Text string }
+
+// clients are the programs of docs/integration.md, whose tests run them.
+var clients = clientsIn(docs.Integration)
+
+// codeBlock matches a block of code in Markdown, with its language.
+var codeBlock = regexp.MustCompile("(?ms)^```([a-z]+)\n(.*?)^```$")
+
+// clientsIn returns the programs of a page in Markdown.
+func clientsIn(page string) (found []client) {
+	names := map[string]string{"bash": "curl", "go": "Go", "python": "Python", "javascript": "JavaScript"}
+	for _, block := range codeBlock.FindAllStringSubmatch(page, -1) {
+		if name, ok := names[block[1]]; ok {
+			found = append(found, client{name, strings.TrimSuffix(block[2], "\n")})
+		}
+	}
+	return found
+}

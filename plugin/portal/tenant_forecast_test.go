@@ -1,0 +1,148 @@
+package portal
+
+import (
+	"testing"
+	"time"
+)
+
+// noon is when the tests of pure functions are.
+var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+const day = 86400 // seconds
+
+func TestAForecastIsWhenNothingIsLeftAtTheSameRate(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		use  quotaUse
+		want time.Duration // from noon; 0: it lasts
+	}{
+		"half is left and a tenth is spent an hour": {
+			quotaUse{1000, 500, 1000, day, "fixed_window", noon.Add(12 * time.Hour), 100.0 / 3600}, 5 * time.Hour,
+		},
+		"the window ends before": {
+			quotaUse{1000, 500, 1000, day, "fixed_window", noon.Add(4 * time.Hour), 100.0 / 3600}, 0,
+		},
+		"nothing is spent":      {quotaUse{1000, 500, 1000, day, "fixed_window", noon.Add(time.Hour), 0}, 0},
+		"more is used than all": {quotaUse{1000, 1200, 1000, day, "fixed_window", noon.Add(time.Hour), 1}, -1},
+		"a bucket refills faster than it is spent": {
+			quotaUse{2400, 500, 2400, day, "token_bucket", noon, 99.0 / 3600}, 0,
+		},
+		"a bucket refills half of what is spent": {
+			quotaUse{2400, 1200, 2400, day, "token_bucket", noon, 200.0 / 3600}, 12 * time.Hour,
+		},
+		"as much leaves a sliding window as is spent": {
+			quotaUse{2400, 2399, 2400, day, "sliding_window", noon, 99.0 / 3600}, 0,
+		},
+		"a window of no length": {quotaUse{Capacity: 5, Algorithm: "token_bucket", Rate: 1}, 0},
+	} {
+		at := c.use.exhaustedAt(noon)
+		switch {
+		case c.want < 0 && !at.Equal(noon), c.want == 0 && !at.IsZero(),
+			c.want > 0 && at.Sub(noon.Add(c.want)).Abs() > time.Second:
+			t.Errorf("%s: it is used up at %v, want %v after noon", name, at, c.want)
+		}
+	}
+}
+
+func TestTheRateOfALimitIsThatOfTheRequestsThatItCounts(t *testing.T) {
+	t.Parallel()
+	limitAt := func(policy, endpoint string, cost int64) orgLimit {
+		return orgLimit{Policy: policy, limitFacts: limitFacts{Endpoint: endpoint, Scope: "tenant", Cost: cost}}
+	}
+	all := []orgLimit{limitAt("daily", "", 0), limitAt("daily", "POST /bulk", 5), limitAt("other", "GET /a", 0)}
+	uses := []hourUse{{"GET /a", 3600}, {"POST /bulk", 7200}, {"", 1800}}
+	for i, want := range []float64{1.5, 10, 1} {
+		if got := rateOf(&all[i], all, uses, time.Hour); got != want {
+			t.Errorf("%s at %q spends %v tokens a second, want %v", all[i].Policy, all[i].Endpoint, got, want)
+		}
+	}
+	if got := rateOf(&all[0], all, uses, 0); got != 0 {
+		t.Errorf("in no time it spends %v", got)
+	}
+}
+
+func TestTheLimitOfAGraphIsTheTightestOfAllRequests(t *testing.T) {
+	t.Parallel()
+	limit := func(name, endpoint string, quantity, window int64, edit ...func(*orgLimit)) orgLimit {
+		l := orgLimit{Policy: name, Mode: "enforce", limitFacts: limitFacts{
+			Scope: "tenant", Endpoint: endpoint, Limit: quantity, WindowSize: window,
+		}}
+		for _, e := range edit {
+			e(&l)
+		}
+		return l
+	}
+	limits := []orgLimit{
+		limit("minute", "", 100, 60), limit("hour", "", 5000, 3600), limit("day", "", 50_000, day),
+		limit("bulk", "POST /bulk", 1, 60), limit("user", "", 1, 60, func(l *orgLimit) { l.Scope = "user" }),
+		limit("shadow", "", 1, 60, func(l *orgLimit) { l.Mode = "shadow" }),
+		limit("tokens", "", 1, 60, func(l *orgLimit) { l.Settles = true }),
+		limit("costly", "", 60_000, 3600, func(l *orgLimit) { l.Cost = 10 }),
+	}
+	for _, c := range []struct {
+		step time.Duration
+		most int64
+		name string
+	}{{time.Hour, 5000, "hour"}, {24 * time.Hour, 50_000, "day"}, {time.Minute, 100, "minute"}, {time.Second, 0, ""}} {
+		if most, name := limitOfStep(limits, c.step); most != c.most || name != c.name {
+			t.Errorf("a step of %v admits %d by %q, want %d by %q", c.step, most, name, c.most, c.name)
+		}
+	}
+}
+
+func TestAGraphHasAPointForEachStep(t *testing.T) {
+	t.Parallel()
+	h := usageHistory{From: noon.Add(-3 * time.Hour), To: noon.Add(time.Minute), Items: []usageRow{
+		{At: noon.Add(-2 * time.Hour), Admitted: 5}, {At: noon, Admitted: 7},
+	}}
+	points := pointsOf(h, time.Hour, func(r *usageRow) int64 { return r.Admitted })
+	want := []int64{0, 5, 0, 7}
+	if len(points) != len(want) {
+		t.Fatalf("the points are %v, want %v", points, want)
+	}
+	for i, p := range points {
+		if p.Value != want[i] || !p.At.Equal(h.From.Add(time.Duration(i)*time.Hour)) {
+			t.Errorf("point %d is %v, want %d", i, p, want[i])
+		}
+	}
+}
+
+func TestEndpointsBeyondTheMostAreSummedUp(t *testing.T) {
+	t.Parallel()
+	var u orgUsage
+	u.sum([]usageRow{
+		{Endpoint: "a", Admitted: 1}, {Endpoint: "b", Admitted: 2, Denied: 9}, {Endpoint: "a", Admitted: 3, Soft: 1},
+		{Endpoint: "c", Admitted: 3}, {Endpoint: "", Denied: 1},
+	}, 2)
+	if u.Total.Admitted != 9 || u.Total.Denied != 10 || u.Total.Soft != 1 {
+		t.Errorf("in all there are %+v", u.Total)
+	}
+	if len(u.Endpoints) != 2 || u.Endpoints[0].Endpoint != "b" || u.Endpoints[1].Admitted != 4 {
+		t.Errorf("the endpoints are %+v, want b and a", u.Endpoints)
+	}
+	if u.Others != 2 || u.Rest.Admitted != 3 || u.Rest.Denied != 1 {
+		t.Errorf("%d others have %+v", u.Others, u.Rest)
+	}
+}
+
+func TestABucketIsShownWithTheLimitThatItIsOf(t *testing.T) {
+	t.Parallel()
+	limit := func(policy, scope, endpoint string, row int64) orgLimit {
+		return orgLimit{Policy: policy, Row: row, limitFacts: limitFacts{Scope: scope, Endpoint: endpoint}}
+	}
+	bucket := func(policy, scope, endpoint string, row int64) orgBucket {
+		return orgBucket{Policy: policy, Scope: scope, Endpoint: endpoint, Row: row}
+	}
+	plan := planLimits([]orgLimit{
+		limit("daily", "tenant", "", 0), limit("daily", "tenant", "POST /bulk", 0), limit("daily", "tenant", "", 7),
+		limit("routes", "tenant+endpoint", "", 0),
+	}, []orgBucket{
+		bucket("daily", "tenant", "", 0), bucket("daily", "tenant", "POST /bulk", 0), bucket("daily", "tenant", "", 7),
+		bucket("routes", "tenant+endpoint", "records", 0), bucket("routes", "tenant+endpoint", "search", 0),
+	})
+	for i, want := range []int{1, 1, 1, 2} {
+		if len(plan[i].Used) != want {
+			t.Errorf("%s at %q has %+v, want %d buckets", plan[i].Policy, plan[i].Endpoint, plan[i].Used, want)
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package portal
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// storedTokens authenticates by the tokens of a database.
+type storedTokens struct{ store *pgstore.Store }
+
+// Authenticate implements control.Authenticator.
+func (t storedTokens) Authenticate(ctx context.Context, secret string, _ func() bool) (control.Caller, error) {
+	found, err := t.store.Authenticate(ctx, secret)
+	if errors.As(err, new(*pgstore.TokenError)) {
+		err = control.ErrUnknownToken
+	}
+	return control.Caller{Token: found.Name, Role: control.Role(found.Role), Org: found.Org}, err
+}
+
+// realAPI is the API of a real server.
+type realAPI struct{ *control.Server }
+
+// ServeAs implements API.
+func (a realAPI) ServeAs(w http.ResponseWriter, r *http.Request, c Caller) {
+	a.Server.ServeAs(w, r, control.Caller{Token: c.Name, Role: control.Role(c.Role), Org: c.Org})
+}
+
+// Authenticate implements Authenticator.
+func (a realAPI) Authenticate(ctx context.Context, secret, address string) (Caller, error) {
+	c, err := a.Server.Authenticate(ctx, secret, address)
+	if errors.Is(err, control.ErrUnknownToken) {
+		err = ErrUnknownToken
+	}
+	return Caller{Name: c.Token, Role: string(c.Role), Org: c.Org}, err
+}
+
+// stored is a portal on the real API with its own database.
+type stored struct {
+	*world
+	api   *control.Server
+	store *pgstore.Store
+}
+
+// openStored starts a portal on the real API, whose tenants have a thousand requests a day.
+func openStored(t *testing.T) *stored {
+	t.Helper()
+	store := pgstore.New(pgtest.Pool(t, pgtest.Shared(t).Database(t)))
+	config := schema.Config{DefaultTier: "basic", TenantFrom: []string{"consumer.custom_id"}, Tiers: []schema.Tier{{
+		Name: "basic", Limits: []schema.Limit{{
+			Name: "daily", Scope: "tenant", Limit: 1000, WindowSize: 86400, Algorithm: "fixed_window",
+		}},
+	}}}.WithDefaults()
+	plan, err := policy.ForCallers(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
+	buckets := memory.New(memory.Options{Now: now})
+	path := &admit.Path{Now: now, Buckets: buckets, Renderer: response.New(config, nil)}
+	snapshot, faults := policy.NewSnapshot(policy.Rows{Version: 1}, nil)
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	path.Policies.Store(plan.With(snapshot))
+	server, err := control.New(control.Options{
+		Store: store, Tokens: storedTokens{store}, Log: slog.New(slog.DiscardHandler), Buckets: buckets, Path: path,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := open(t, func(o *Options) { o.API, o.Tokens = realAPI{server}, realAPI{server} })
+	return &stored{w, server, store}
+}
+
+// issue makes a token as an operator does.
+func (s *stored) issue(name, role, org string) string {
+	s.Helper()
+	secret, _, err := s.store.CreateToken(s.Context(), pgstore.Change{Actor: "test", Reason: "a test"},
+		pgstore.NewToken{Name: name, Role: role, Org: org})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return secret
+}
+
+// checks sends a check to the API with a token, and returns the status.
+func (s *stored) checks(secret string) int {
+	s.Helper()
+	r := httptest.NewRequestWithContext(s.Context(), "POST", "/v1/ratelimit/check", strings.NewReader(`{"org_id":"acme"}`))
+	r.Header.Set("Authorization", "Bearer "+secret)
+	r.Header.Set("Content-Type", "application/json")
+	recorder := httptest.NewRecorder()
+	s.api.ServeHTTP(recorder, r)
+	return recorder.Code
+}
+
+// secretField matches the secret that a page shows.
+var secretField = regexp.MustCompile(`id="secret"[^>]* value="([^"]+)"`)
+
+// secretOf returns the secret that a page shows.
+func (s *stored) secretOf(a shown) string {
+	s.Helper()
+	found := secretField.FindStringSubmatch(s.want(a, http.StatusOK, "shown once").text)
+	if found == nil {
+		s.Fatal("the page shows no secret")
+	}
+	return found[1]
+}
+
+func TestATenantSeesItsPlanAndManagesItsTokens(t *testing.T) {
+	t.Parallel()
+	s := openStored(t)
+	b := s.signedIn(s.issue("acme-portal", "tenant", "acme"))
+	s.want(b.get("/portal/org"), http.StatusOK, "1,000 requests per day", "0 of 1,000", "basic")
+	first := s.secretOf(b.post("/portal/org/tokens", url.Values{"name": {"ci"}, "expires_in": {"7d"}}))
+	for range 3 {
+		if status := s.checks(first); status != http.StatusOK {
+			t.Fatalf("a check with the new token: %d", status)
+		}
+	}
+	s.want(b.get("/portal/org"), http.StatusOK, "3 of 1,000, 997 left")
+	s.want(b.get("/portal/org/tokens"), http.StatusOK, ">ci</th>", ">live<")
+	s.want(b.post("/portal/org/tokens", url.Values{"name": {"ci"}}), http.StatusConflict, `value="ci"`)
+	s.want(b.post("/portal/org/tokens", url.Values{"name": {"a/b"}}),
+		http.StatusUnprocessableEntity, `aria-invalid="true"`)
+
+	second := s.secretOf(b.post("/portal/org/tokens/ci/rotate", nil))
+	if old, renewed := s.checks(first), s.checks(second); old != http.StatusOK || renewed != http.StatusOK {
+		t.Errorf("after a rotation the old secret has %d and the new one %d, want both to work", old, renewed)
+	}
+	third := s.secretOf(b.post("/portal/org/tokens/ci/rotate", url.Values{"now": {"yes"}}))
+	if old := s.checks(second); old != http.StatusUnauthorized {
+		t.Errorf("an old secret that ended at once has %d", old)
+	}
+	a := s.want(b.post("/portal/org/tokens/ci/revoke", nil), http.StatusSeeOther)
+	s.want(b.get(a.Header.Get("Location")), http.StatusOK, "The token ci is revoked.")
+	for _, secret := range []string{first, second, third} {
+		if status := s.checks(secret); status != http.StatusUnauthorized {
+			t.Errorf("a secret of a revoked token has %d", status)
+		}
+	}
+}
+
+func TestATenantManagesItsWebhooks(t *testing.T) {
+	t.Parallel()
+	s := openStored(t)
+	b := s.signedIn(s.issue("acme-portal", "tenant", "acme"))
+	types := url.Values{"url": {"https://example.com/hooks"}}
+	for _, e := range orgEvents {
+		types.Add("types", e.Type)
+	}
+	first := s.secretOf(b.post("/portal/org/webhooks", types))
+	s.want(b.get("/portal/org/webhooks"), http.StatusOK, "https://example.com/hooks", orgEvents[0].Label, ">enabled<")
+	if second := s.secretOf(b.post("/portal/org/webhooks/1/rotate", nil)); second == first {
+		t.Error("a rotation shows the same secret")
+	}
+	for _, action := range []string{"test", "disable", "enable"} {
+		a := s.want(b.post("/portal/org/webhooks/1/"+action, nil), http.StatusSeeOther)
+		s.want(b.get(a.Header.Get("Location")), http.StatusOK, webhookActions[action], ">waiting<")
+	}
+	s.want(b.post("/portal/org/webhooks", url.Values{"url": {"http://10.0.0.1/"}}),
+		http.StatusUnprocessableEntity, `value="http://10.0.0.1/"`, `aria-invalid="true"`)
+
+	other := s.signedIn(s.issue("globex-portal", "tenant", "globex"))
+	s.want(other.get("/portal/org/webhooks"), http.StatusOK, "There is none yet.")
+	s.want(other.get("/portal/org/webhooks/1"), http.StatusNotFound)
+	for _, action := range []string{"test", "disable", "enable", "rotate", "delete"} {
+		s.want(other.post("/portal/org/webhooks/1/"+action, nil), http.StatusNotFound)
+	}
+	s.want(b.post("/portal/org/webhooks/1/delete", nil), http.StatusSeeOther)
+	s.want(b.get("/portal/org/webhooks/1"), http.StatusNotFound)
+}
+
+func TestOperatorsHaveNoPageOfATenant(t *testing.T) {
+	t.Parallel()
+	s := openStored(t)
+	for _, role := range []string{RoleAdmin, RoleViewer} {
+		b := s.signedIn(s.issue("the-"+role, role, ""))
+		for _, path := range []string{orgHome, orgUsagePath, orgDenialsPath, orgWebhooksPath, orgTokensPath} {
+			s.want(b.get(path), http.StatusForbidden)
+		}
+	}
+}
+
+func TestPagesOfATenantAreServedFromTheRealAPI(t *testing.T) {
+	t.Parallel()
+	s := openStored(t)
+	b := s.signedIn(s.issue("acme-portal", "tenant", "acme"))
+	for _, path := range orgPages {
+		if path != "/portal/org/webhooks/7" {
+			s.want(b.get(strings.TrimSuffix(path, "=")), http.StatusOK, "<h1>")
+		}
+	}
+}

@@ -1,0 +1,271 @@
+package portal
+
+import (
+	"encoding/json"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+)
+
+// hostile is text that must not become part of a page's markup.
+const hostile = `"><script>alert(1)</script><img src=x onerror=alert(2)>`
+
+// answersWith has the API answer the requests of acme's pages, with a text in every field that others choose.
+func answersWith(w *world, text string) {
+	w.Helper()
+	quoted, err := json.Marshal(text)
+	if err != nil {
+		w.Fatal(err)
+	}
+	fill := func(body string) string { return strings.ReplaceAll(body, "TEXT", string(quoted)) }
+	const at = "/v1/orgs/acme"
+	for path, body := range map[string]string{
+		"": `{"id":"acme","tier":TEXT,"time_zone":TEXT}`,
+		"/ratelimit/policies": `{"at":"2026-11-22T12:00:00Z","tier":TEXT,"limits":[{"policy":TEXT,"endpoint":TEXT,
+			"scope":"tenant","limit":1000,"window_size":86400,"burst":1000,"algorithm":"fixed_window","mode":"enforce",
+			"public_note":TEXT,"until":"2026-12-01T00:00:00Z"}],
+			"exceptions":[{"verdict":"banned","endpoint":TEXT,"public_note":TEXT}],
+			"overrides":[{"kind":TEXT,"target":TEXT,"endpoint":TEXT,"public_note":TEXT,"applied":true}]}`,
+		"/ratelimit/usage": `{"items":[{"policy":TEXT,"of":TEXT,"endpoint":TEXT,"scope":"tenant","limit":1000,"used":900,
+			"remaining":100,"fraction":0.9,"reset":"2026-11-23T00:00:00Z"}]}`,
+		"/ratelimit/usage/history": `{"from":"2026-11-22T00:00:00Z","to":"2026-11-22T12:00:00Z","items":[
+			{"at":"2026-11-22T03:00:00Z","endpoint":TEXT,"admitted":7,"denied":2}]}`,
+		"/ratelimit/denials": `{"denials":[{"at":"2026-11-22T11:00:00Z","endpoint":TEXT,"policy":TEXT,"reason":"quota",
+			"limit":1000,"window":"1d","user":TEXT,"count":12,"retry_after_seconds":7200}],"next":TEXT,"sampled":true}`,
+		"/ratelimit/webhooks": `{"items":[{"id":7,"url":TEXT,"types":[],"enabled":false,"disabled_reason":TEXT}]}`,
+		"/ratelimit/webhooks/7": `{"id":7,"url":TEXT,"types":[],"enabled":true,"last_error":TEXT,
+			"failing_since":"2026-11-22T11:00:00Z"}`,
+		"/ratelimit/webhooks/7/deliveries": `{"items":[{"id":"msg_1","state":"waiting","error":TEXT}]}`,
+		"/tokens":                          `{"tokens":[{"name":TEXT,"state":"live"},{"name":"old","state":"revoked"}]}`,
+	} {
+		w.api.answer("GET "+at+path, http.StatusOK, fill(body))
+	}
+}
+
+// orgPages are the paths of the pages of tenants.
+var orgPages = []string{
+	"/portal/org", "/portal/org?user=", "/portal/org/usage", "/portal/org/usage?span=7d", "/portal/org/usage?span=30d",
+	"/portal/org/denials", "/portal/org/denials?since=1h&endpoint=", "/portal/org/webhooks", "/portal/org/webhooks/7",
+	"/portal/org/tokens",
+}
+
+func TestNoTextOfOthersBecomesMarkupOfAPageOfATenant(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	answersWith(w, hostile)
+	b := w.signedIn(acmeSecret)
+	for _, path := range orgPages {
+		if strings.HasSuffix(path, "=") {
+			path += url.QueryEscape(hostile)
+		}
+		a := w.want(b.get(path), http.StatusOK, "alert(1)")
+		for _, markup := range []string{"<script>", "<img", "onerror=alert(2)>", `"><`} {
+			if strings.Contains(a.text, markup) && markup != `"><` || strings.Contains(a.text, `"><script`) {
+				t.Errorf("%s has %s", path, markup)
+			}
+		}
+	}
+}
+
+func TestTheLinkOfAWebhookLeadsToItsPageWhateverItsURL(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	answersWith(w, "javascript:alert(1)")
+	a := w.signedIn(acmeSecret).get("/portal/org/webhooks")
+	if w.want(a, http.StatusOK, `href="/portal/org/webhooks/7"`); strings.Contains(a.text, `href="javascript`) {
+		t.Error("a link runs a script")
+	}
+}
+
+func TestAPageOfATenantShowsItsOwnOrgWhateverTheRequestNames(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	answersWith(w, "daily")
+	b := w.signedIn(acmeSecret)
+	for _, path := range orgPages {
+		if !strings.HasSuffix(path, "=") {
+			b.get(path + map[bool]string{true: "&", false: "?"}[strings.Contains(path, "?")] + "org=globex&tenant=globex")
+		}
+	}
+	for _, call := range w.api.calls {
+		if !strings.Contains(call, "/v1/orgs/acme") || strings.Contains(call, "globex") {
+			t.Errorf("the API was called with %s", call)
+		}
+	}
+	if len(w.api.calls) < len(orgPages) {
+		t.Errorf("the API was called %d times", len(w.api.calls))
+	}
+}
+
+func TestAnOrgWhoseNameIsADotSegmentReachesItself(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	for _, org := range []string{"..", ".", "a/../b", "ä ö?#"} {
+		w.tokens.set(org, Caller{Name: "t", Role: RoleTenant, Org: org})
+		w.signedIn(org).get("/portal/org/tokens")
+		last := w.api.calls[len(w.api.calls)-1]
+		_, path, _ := strings.Cut(last, "GET ")
+		segments := strings.Split(path, "/")
+		name, err := url.PathUnescape(segments[3])
+		if err != nil || len(segments) != 5 || name != org {
+			t.Errorf("%q: the API was called with %s (%v)", org, last, err)
+		}
+	}
+}
+
+func TestThePlanShowsLimitsInWordsWithWhatIsUsed(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	answersWith(w, "daily")
+	w.want(w.signedIn(acmeSecret).get("/portal/org"), http.StatusOK,
+		"1,000 requests per day to daily", "90 % used", "900 of 1,000, 100 left", "2026-11-23", "are denied",
+		`<meter class="bar" min="0" max="1000" value="900"`)
+}
+
+func TestThePlanIsShownWhileUsageCannotBeRead(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	answersWith(w, "daily")
+	w.api.answer("GET /v1/orgs/acme", http.StatusNotFound, `{"status":404}`)
+	w.api.answer("GET /v1/orgs/acme/ratelimit/usage", http.StatusServiceUnavailable, `{"status":503}`)
+	b := w.signedIn(acmeSecret)
+	w.want(b.get("/portal/org"), http.StatusOK, "1,000 requests", "cannot be read at the moment", "UTC")
+	w.want(b.get("/portal/org/usage"), http.StatusOK, "<svg", "cannot be read at the moment")
+	w.api.answer("GET /v1/orgs/acme/ratelimit/policies", http.StatusServiceUnavailable,
+		`{"status":503,"detail":"no rows"}`)
+	w.want(b.get("/portal/org"), http.StatusServiceUnavailable, "no rows")
+}
+
+func TestADenialSaysWhenTheLimitHadRoomAndWhatToDo(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	answersWith(w, "daily")
+	a := w.want(w.signedIn(acmeSecret).get("/portal/org/denials"), http.StatusOK,
+		"1,000 per 1d", "2026-11-22 13:00:00 UTC", "Stop until then", "count several at once", "Older denials", "cursor=daily")
+	for _, c := range clients {
+		if !strings.Contains(a.text, "<summary>"+c.Language+"</summary>") {
+			t.Errorf("there is no client in %s", c.Language)
+		}
+	}
+	for _, c := range []struct {
+		denial orgDenial
+		want   string
+	}{
+		{orgDenial{Reason: "quota", Limit: 5, RetryAfter: 3}, "at random"},
+		{orgDenial{Reason: "quota", Limit: 5}, "no wait helps"},
+		{orgDenial{Reason: "quota", Limit: 5, Shadow: true, RetryAfter: 9000}, "will be denied"},
+		{orgDenial{Reason: "fair_share"}, "at random"},
+		{orgDenial{Reason: "banned"}, "Waiting does not help"},
+		{orgDenial{Reason: "user_missing"}, "Correct the request"},
+		{orgDenial{Reason: "store_away"}, "not a limit of yours"},
+		{orgDenial{Reason: "others"}, "at random"},
+	} {
+		if got := c.denial.Advice(); !strings.Contains(got, c.want) {
+			t.Errorf("%+v: %q, want %q", c.denial, got, c.want)
+		}
+	}
+}
+
+// The specs build and run these clients against a server that denies.
+func TestTheClientsAreThoseOfTheDocs(t *testing.T) {
+	t.Parallel()
+	var languages []string
+	for _, c := range clients {
+		languages = append(languages, c.Language)
+		if !strings.Contains(c.Text, "etry") { // curl reads Retry-After by itself
+			t.Errorf("the client in %s does not honour Retry-After", c.Language)
+		}
+		if c.Language != "Go" {
+			continue
+		}
+		if _, err := parser.ParseFile(token.NewFileSet(), "client.go", c.Text, parser.AllErrors); err != nil {
+			t.Errorf("the client in Go: %v", err)
+		}
+	}
+	if got := fmt.Sprint(languages); got != "[curl Go Python JavaScript]" {
+		t.Errorf("there are clients in %s", got)
+	}
+}
+
+func TestASecretIsInTheAnswerToTheWriteAloneAndNotInACookie(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	answersWith(w, "ci")
+	w.api.answer("POST /v1/orgs/acme/tokens", http.StatusCreated, `{"name":"ci","secret":"rl_hush"}`)
+	w.api.answer("POST /v1/orgs/acme/tokens/ci/rotate", http.StatusOK, `{"name":"ci","secret":"rl_hush"}`)
+	const made = `{"webhook":{"url":"u"},"secret":"rl_hush"}`
+	w.api.answer("POST /v1/orgs/acme/ratelimit/webhooks", http.StatusCreated, made)
+	w.api.answer("POST /v1/orgs/acme/ratelimit/webhooks/7/rotate", http.StatusOK, made)
+	b := w.signedIn(acmeSecret)
+	for path, form := range map[string]url.Values{
+		"/portal/org/tokens":            {"name": {"ci"}, "expires_in": {"90d"}},
+		"/portal/org/tokens/ci/rotate":  {"now": {"yes"}},
+		"/portal/org/webhooks":          {"url": {"https://example.com/"}, "types": {orgEvents[0].Type}},
+		"/portal/org/webhooks/7/rotate": {},
+	} {
+		a := w.want(b.post(path, form), http.StatusOK, "rl_hush", "shown once")
+		if a.Header.Get("Cache-Control") != "no-store" || strings.Contains(fmt.Sprint(a.Header), "hush") {
+			t.Errorf("%s: the headers are %v", path, a.Header)
+		}
+	}
+	for _, path := range orgPages {
+		if a := b.get(path); strings.Contains(a.text, "rl_hush") {
+			t.Errorf("%s shows the secret again", path)
+		}
+	}
+	if strings.Contains(w.log.String(), "rl_hush") {
+		t.Error("the log has the secret")
+	}
+}
+
+func TestAFormThatTheAPIDeniesKeepsWhatWasEntered(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	answersWith(w, "ci")
+	w.api.answer("POST /v1/orgs/acme/tokens", http.StatusUnprocessableEntity,
+		`{"status":422,"detail":"invalid","errors":[{"location":"body.name","message":"must be short"}]}`)
+	w.api.answer("POST /v1/orgs/acme/ratelimit/webhooks", http.StatusConflict, `{"status":409,"detail":"there are 10"}`)
+	w.api.answer("POST /v1/orgs/acme/ratelimit/webhooks/7/rotate", http.StatusConflict,
+		`{"status":409,"detail":"4 secrets"}`)
+	b := w.signedIn(acmeSecret)
+	w.want(b.post("/portal/org/tokens", url.Values{"name": {"too long"}, "expires_in": {"7d"}}),
+		http.StatusUnprocessableEntity, "must be short", `value="too long"`, `aria-invalid="true"`, `value="7d" selected`)
+	w.want(b.post("/portal/org/webhooks", url.Values{"url": {"https://a.example/"}, "types": {orgEvents[1].Type}}),
+		http.StatusConflict, "there are 10", `value="https://a.example/"`, `value="`+orgEvents[1].Type+`" checked`)
+	w.want(b.post("/portal/org/webhooks/7/rotate", nil), http.StatusConflict, "4 secrets")
+}
+
+func TestResourcesOfAnotherOrgAndUnknownActionsDoNotExist(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	answersWith(w, "ci")
+	w.api.answer("GET /v1/orgs/acme/ratelimit/webhooks/x", http.StatusUnprocessableEntity, `{"status":422}`)
+	b := w.signedIn(acmeSecret)
+	for _, path := range []string{"/portal/org/webhooks/8", "/portal/org/webhooks/x"} {
+		w.want(b.get(path), http.StatusNotFound)
+	}
+	for _, path := range []string{
+		"/portal/org/webhooks/8/test", "/portal/org/webhooks/8/delete", "/portal/org/webhooks/7/explode",
+		"/portal/org/tokens/theirs/revoke", "/portal/org/tokens/theirs/rotate", "/portal/org/tokens/ci/explode",
+	} {
+		w.want(b.post(path, nil), http.StatusNotFound)
+	}
+}
+
+func TestTheUsagePageSaysUntilWhenAQuotaLasts(t *testing.T) {
+	t.Parallel()
+	w := open(t, func(o *Options) { o.Now = func() time.Time { return noon } })
+	answersWith(w, "daily")
+	w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-22T11:00:00Z",
+		"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","endpoint":"daily","admitted":50}]}`)
+	b := w.signedIn(acmeSecret)
+	w.want(b.get("/portal/org/usage"), http.StatusOK, "used up in 2 hours", "2026-11-22 14:00:00 UTC")
+	w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-22T11:00:00Z",
+		"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","endpoint":"daily","admitted":1}]}`)
+	w.want(b.get("/portal/org/usage?span=30d"), http.StatusOK, "lasts", "until it resets", `aria-current="page">30 days`)
+}

@@ -1,0 +1,112 @@
+package portal
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// orgToken is a token as the API shows it to its org.
+type orgToken struct {
+	Name           string    `json:"name"`
+	Role           string    `json:"role"`
+	State          string    `json:"state"`
+	CreatedAt      time.Time `json:"created_at"`
+	ExpiresAt      time.Time `json:"expires_at"`
+	LastUsedAt     time.Time `json:"last_used_at"`
+	OldSecretUntil time.Time `json:"old_secret_until"`
+	Secret         string    `json:"secret"` // of an answer to a write only
+}
+
+// Live reports whether the token can be used.
+func (t *orgToken) Live() bool { return t.State == "live" }
+
+// tokenForm is what is entered for a new token.
+type tokenForm struct{ Name, ExpiresIn string }
+
+// tokenLife is a time that a new token may last.
+type tokenLife struct{ Value, Label string }
+
+// tokenLives are the times that a new token may last; the first one is the default.
+var tokenLives = []tokenLife{{"90d", "90 days"}, {"7d", "7 days"}, {"30d", "30 days"}, {"365d", "a year"}}
+
+// orgTokens is the page of tokens.
+type orgTokens struct {
+	Org    string
+	Tokens []orgToken
+	Lives  []tokenLife
+	Form   tokenForm
+	Fault  *problem
+	Shown  *shownSecret
+}
+
+const tokensTitle = "Tokens"
+
+// orgTokens reads the page of tokens.
+func (v *visit) orgTokens() (*orgTokens, error) {
+	data := &orgTokens{Org: v.caller.Org, Lives: tokenLives}
+	var found struct {
+		Tokens []orgToken `json:"tokens"`
+	}
+	err := v.get(v.orgPath("/tokens"), nil, &found)
+	data.Tokens = found.Tokens
+	return data, err
+}
+
+// serveOrgTokens serves the tokens of the org, with a form for a new one.
+func serveOrgTokens(v *visit) error {
+	data, err := v.orgTokens()
+	if err != nil {
+		return err
+	}
+	return v.render("tenant_tokens", tokensTitle, data)
+}
+
+// createOrgToken creates a token, and shows its secret. There is no redirect: the secret is in this answer only.
+func createOrgToken(v *visit) error {
+	form := tokenForm{v.r.PostFormValue("name"), v.r.PostFormValue("expires_in")}
+	body := map[string]any{"name": form.Name, "reason": portalReason}
+	if form.ExpiresIn != "" {
+		body["expires_in"] = form.ExpiresIn
+	}
+	var made orgToken
+	err := v.send(http.MethodPost, v.orgPath("/tokens"), body, &made)
+	return v.showToken(&made, form, err)
+}
+
+// changeOrgToken rotates or revokes a token.
+func changeOrgToken(v *visit) error {
+	name := v.r.PathValue("name")
+	at := v.orgPath("/tokens/" + pathSegment(name))
+	switch v.r.PathValue("action") {
+	case "rotate":
+		body := map[string]any{"overlap": "1h", "reason": portalReason}
+		if v.r.PostFormValue("now") == "yes" {
+			body["overlap"] = "0s"
+		}
+		var made orgToken
+		err := v.send(http.MethodPost, at+"/rotate", body, &made)
+		return v.showToken(&made, tokenForm{}, err)
+	case "revoke":
+		if err := v.send(http.MethodDelete, at+"?reason="+url.QueryEscape(portalReason), nil, nil); err != nil {
+			return notFound(err)
+		}
+		return v.redirect(orgTokensPath, "The token "+name+" is revoked.")
+	}
+	return &problem{Status: http.StatusNotFound}
+}
+
+// showToken serves the page of tokens after a write, with the secret that it made, or with its fault.
+func (v *visit) showToken(made *orgToken, form tokenForm, failed error) error {
+	data, err := v.orgTokens()
+	switch {
+	case err != nil:
+		return cmp.Or(failed, err)
+	case failed != nil:
+		data.Form, data.Fault = form, asProblem(failed)
+		return v.renderFault(failed, "tenant_tokens", tokensTitle, data)
+	}
+	data.Shown = &shownSecret{"token " + made.Name, made.Secret}
+	return v.render("tenant_tokens", tokensTitle, data)
+}

@@ -1,0 +1,235 @@
+package portal
+
+import (
+	"cmp"
+	"net/url"
+	"slices"
+	"time"
+)
+
+// usageSpan is a time that the usage page shows.
+type usageSpan struct {
+	Name, Label string
+	Days        int
+	step        time.Duration // of the graph
+}
+
+// usageSpans are the times of the usage page; the first one is the default.
+var usageSpans = []usageSpan{
+	{"today", "Today", 1, time.Hour}, {"7d", "7 days", 7, time.Hour}, {"30d", "30 days", 30, 24 * time.Hour},
+}
+
+// maxEndpoints bounds the endpoints of the table; the others are summed up.
+const maxEndpoints = 100
+
+// usageRow is a row of the API's usage history.
+type usageRow struct {
+	At           time.Time `json:"at"`
+	Endpoint     string    `json:"endpoint"`
+	Admitted     int64     `json:"admitted"`
+	Soft         int64     `json:"soft"`
+	Denied       int64     `json:"denied"`
+	ShadowDenied int64     `json:"shadow_denied"`
+}
+
+// usageHistory is the API's usage history.
+type usageHistory struct {
+	From  time.Time  `json:"from"`
+	To    time.Time  `json:"to"`
+	Items []usageRow `json:"items"`
+}
+
+// orgUsage is the page of the usage.
+type orgUsage struct {
+	Org       string
+	Spans     []usageSpan
+	Span      usageSpan
+	From, To  time.Time
+	Total     usageRow
+	Endpoints []usageRow
+	Others    int // endpoints that Rest sums up
+	Rest      usageRow
+	Admitted  graph
+	LimitOf   string // the name of the limit in the graph
+	Denied    *graph // nil: nothing was denied
+	Quotas    []orgQuota
+	NoUsage   bool // what is used now cannot be read
+}
+
+// orgQuota is a limit with what is used of it, and until when it lasts.
+type orgQuota struct {
+	orgBucket
+	Words     string
+	Idle      bool      // there were no requests lately
+	Exhausted time.Time // at the rate of the last hour; zero: the limit lasts
+	Ahead     string    // how long until then
+	Empty     bool
+	Unknown   bool // requests cost what their answers report, so their number says nothing
+}
+
+// serveOrgUsage serves the usage of an org over time, by endpoint, and what becomes of its quotas.
+func serveOrgUsage(v *visit) error {
+	data := orgUsage{Org: v.caller.Org, Spans: usageSpans, Span: usageSpans[0]}
+	for _, s := range usageSpans {
+		if s.Name == v.r.FormValue("span") {
+			data.Span = s
+		}
+	}
+	now := v.portal.Now().UTC()
+	from := now.Truncate(24*time.Hour).AddDate(0, 0, 1-data.Span.Days)
+	limits, err := v.orgLimits("")
+	if err != nil {
+		return err
+	}
+	steps, err := v.history(from, data.Span.step, false)
+	if err != nil {
+		return err
+	}
+	days, err := v.history(from, 24*time.Hour, true)
+	if err != nil {
+		return err
+	}
+	data.draw(steps, limits.Limits)
+	data.sum(days.Items, maxEndpoints)
+	buckets, err := v.orgBuckets("")
+	if data.NoUsage = isStatus(err, 503); err != nil && !data.NoUsage {
+		return err
+	}
+	lately, err := v.history(now.Add(-time.Hour), time.Hour, true)
+	if err != nil {
+		return err
+	}
+	data.Quotas = quotasOf(limits.Limits, buckets, &lately, now)
+	return v.render("tenant_usage", "Usage", &data)
+}
+
+// history reads the usage history from a time until now.
+func (v *visit) history(from time.Time, step time.Duration, byEndpoint bool) (found usageHistory, err error) {
+	query := url.Values{"from": {from.UTC().Format(time.RFC3339)}, "step": {"1h"}}
+	if step == 24*time.Hour {
+		query.Set("step", "1d")
+	}
+	if byEndpoint {
+		query.Set("group_by", "endpoint")
+	}
+	return found, v.get(v.orgPath("/ratelimit/usage/history"), query, &found)
+}
+
+// draw sets the graphs, given the sums of each step.
+func (u *orgUsage) draw(steps usageHistory, limits []orgLimit) {
+	u.From, u.To = steps.From, steps.To
+	step, unit := u.Span.step, "hour"
+	if step > time.Hour {
+		unit = "day"
+	}
+	most, name := limitOfStep(limits, step)
+	u.LimitOf = name
+	admitted := pointsOf(steps, step, func(r *usageRow) int64 { return r.Admitted })
+	u.Admitted = lineGraph(admitted, most, "Admitted requests by "+unit)
+	denied := pointsOf(steps, step, func(r *usageRow) int64 { return r.Denied })
+	if slices.ContainsFunc(denied, func(p graphPoint) bool { return p.Value > 0 }) {
+		g := lineGraph(denied, 0, "Denied requests by "+unit)
+		u.Denied = &g
+	}
+}
+
+// pointsOf returns a value for each step of a history; a step without a row has 0.
+func pointsOf(h usageHistory, step time.Duration, value func(*usageRow) int64) []graphPoint {
+	byTime := map[int64]int64{}
+	for i := range h.Items {
+		byTime[h.Items[i].At.Unix()] += value(&h.Items[i])
+	}
+	var points []graphPoint
+	for at := h.From.UTC().Truncate(step); at.Before(h.To); at = at.Add(step) {
+		points = append(points, graphPoint{At: at, Value: byTime[at.Unix()]})
+	}
+	return points
+}
+
+// limitOfStep returns the fewest requests that a limit on all requests of the org admits in a step, and its name; 0:
+// none does. Only limits whose windows fit into a step say how many that are.
+func limitOfStep(limits []orgLimit, step time.Duration) (fewest int64, name string) {
+	seconds := int64(step / time.Second)
+	for i := range limits {
+		l := &limits[i]
+		fits := l.WindowSize > 0 && l.WindowSize <= seconds
+		if !fits || !l.isWide() || l.Scope != "tenant" || l.Endpoint != "" || l.Settles {
+			continue
+		}
+		perStep := float64(l.Limit) / float64(l.WindowSize) * float64(seconds) / float64(max(l.Cost, 1))
+		if most := int64(perStep + 0.5); fewest == 0 || most < fewest {
+			fewest, name = most, l.Policy
+		}
+	}
+	return fewest, name
+}
+
+// sum sets the sums of rows: in all, of each endpoint with the busiest first, and of those beyond the most that are
+// listed.
+func (u *orgUsage) sum(rows []usageRow, most int) {
+	sums := map[string]*usageRow{}
+	for i := range rows {
+		r := &rows[i]
+		if sums[r.Endpoint] == nil {
+			sums[r.Endpoint] = &usageRow{Endpoint: r.Endpoint}
+		}
+		sums[r.Endpoint].add(r)
+		u.Total.add(r)
+	}
+	for _, sum := range sums {
+		u.Endpoints = append(u.Endpoints, *sum)
+	}
+	slices.SortFunc(u.Endpoints, func(a, b usageRow) int {
+		return cmp.Or(cmp.Compare(b.Admitted+b.Denied, a.Admitted+a.Denied), cmp.Compare(a.Endpoint, b.Endpoint))
+	})
+	if u.Others = max(len(u.Endpoints)-most, 0); u.Others == 0 {
+		return
+	}
+	for i := range u.Endpoints[most:] {
+		u.Rest.add(&u.Endpoints[most+i])
+	}
+	u.Endpoints = u.Endpoints[:most]
+}
+
+// add adds the numbers of another row.
+func (r *usageRow) add(other *usageRow) {
+	r.Admitted += other.Admitted
+	r.Soft += other.Soft
+	r.Denied += other.Denied
+	r.ShadowDenied += other.ShadowDenied
+}
+
+// leastQuota is the shortest window of a limit that has a forecast, in seconds.
+const leastQuota = 3600
+
+// quotasOf returns the limits of the org whose windows are an hour or longer, with their forecasts, given the requests
+// of about the last hour.
+func quotasOf(limits []orgLimit, buckets []orgBucket, lately *usageHistory, now time.Time) (quotas []orgQuota) {
+	var uses []hourUse
+	for _, r := range lately.Items {
+		uses = append(uses, hourUse{r.Endpoint, r.Admitted})
+	}
+	for _, p := range planLimits(limits, buckets) {
+		if !p.isWide() || p.WindowSize < leastQuota {
+			continue
+		}
+		for _, b := range p.Used {
+			of := p.orgLimit
+			if of.Scope == "tenant+endpoint" {
+				of.Endpoint = b.Endpoint
+			}
+			use := quotaUse{
+				Capacity: b.Limit, Used: b.Used, Limit: p.Limit, Window: p.WindowSize, Algorithm: p.Algorithm, Reset: b.Reset,
+				Rate: rateOf(&of, limits, uses, now.Sub(lately.From)),
+			}
+			q := orgQuota{orgBucket: b, Words: p.Words, Idle: use.Rate == 0, Empty: b.Remaining <= 0, Unknown: p.Settles}
+			if !q.Empty && !q.Unknown {
+				q.Exhausted = use.exhaustedAt(now)
+				q.Ahead = relativeTime(q.Exhausted, now)
+			}
+			quotas = append(quotas, q)
+		}
+	}
+	slices.SortStableFunc(quotas, func(a, b orgQuota) int { return cmp.Compare(b.Fraction, a.Fraction) })
+	return quotas
+}

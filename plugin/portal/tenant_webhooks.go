@@ -1,0 +1,232 @@
+package portal
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// eventKind is a type of events that an org may subscribe to.
+type eventKind struct{ Type, Label string }
+
+// eventPrefix begins the types of events.
+const eventPrefix = "io.github.tenant-rate-limiting."
+
+// orgEvents are the events that an org may read.
+var orgEvents = []eventKind{
+	{eventPrefix + "quota.threshold", "50, 80 or 100 % of a quota is used"},
+	{eventPrefix + "denial", "Requests are denied"},
+	{eventPrefix + "policy.updated", "A limit changes"},
+	{eventPrefix + "webhook.disabled", "A webhook is disabled, because it fails"},
+}
+
+// Subscribes reports whether a form or a webhook has a type; none means all.
+func subscribes(types []string, kind string) bool {
+	for _, t := range types {
+		if t == kind {
+			return true
+		}
+	}
+	return len(types) == 0
+}
+
+// orgWebhook is a webhook as the API shows it to its org.
+type orgWebhook struct {
+	ID           int64     `json:"id"`
+	URL          string    `json:"url"`
+	Types        []string  `json:"types"`
+	Enabled      bool      `json:"enabled"`
+	CreatedAt    time.Time `json:"created_at"`
+	DisabledFor  string    `json:"disabled_reason"`
+	FailingSince time.Time `json:"failing_since"`
+	Failures     int64     `json:"failures"`
+	LastError    string    `json:"last_error"`
+	DeliveredAt  time.Time `json:"delivered_at"`
+	Waiting      int64     `json:"waiting"`
+	Dropped      int64     `json:"dropped"`
+	RotatedUntil time.Time `json:"old_secret_until"`
+}
+
+// Events returns what the webhook is sent, in words.
+func (w *orgWebhook) Events() (labels []string) {
+	for _, e := range orgEvents {
+		if subscribes(w.Types, e.Type) {
+			labels = append(labels, e.Label)
+		}
+	}
+	return labels
+}
+
+// orgDelivery is a delivery to a webhook.
+type orgDelivery struct {
+	ID        string    `json:"id"`
+	Events    int32     `json:"events"`
+	State     string    `json:"state"`
+	CreatedAt time.Time `json:"created_at"`
+	Tries     int32     `json:"tries"`
+	TriedAt   time.Time `json:"tried_at"`
+	DueAt     time.Time `json:"due_at"`
+	Status    int32     `json:"status"`
+	Error     string    `json:"error"`
+}
+
+// Level returns the class of the badge of the delivery's state.
+func (d *orgDelivery) Level() string {
+	return map[string]string{"delivered": "ok", "waiting": "warn", "failed": "bad"}[d.State]
+}
+
+// webhookForm is what is entered for a new webhook.
+type webhookForm struct {
+	URL   string
+	Types []string
+}
+
+// Checked reports whether a type is chosen.
+func (f *webhookForm) Checked(kind string) bool { return subscribes(f.Types, kind) }
+
+// orgWebhooks is the page of webhooks.
+type orgWebhooks struct {
+	Org      string
+	Webhooks []orgWebhook
+	Events   []eventKind
+	Form     webhookForm
+	Fault    *problem
+	Shown    *shownSecret
+}
+
+// shownSecret is a secret that is shown once.
+type shownSecret struct{ What, Secret string }
+
+// webhookWithSecret is the answer of the API to a write that shows a secret.
+type webhookWithSecret struct {
+	Webhook orgWebhook `json:"webhook"`
+	Secret  string     `json:"secret"`
+}
+
+const webhooksTitle = "Webhooks"
+
+// orgWebhooks reads the page of webhooks.
+func (v *visit) orgWebhooks() (*orgWebhooks, error) {
+	var found struct{ Items []orgWebhook }
+	err := v.get(v.orgPath("/ratelimit/webhooks"), nil, &found)
+	return &orgWebhooks{Org: v.caller.Org, Webhooks: found.Items, Events: orgEvents}, err
+}
+
+// serveOrgWebhooks serves the webhooks of the org, with a form for a new one.
+func serveOrgWebhooks(v *visit) error {
+	data, err := v.orgWebhooks()
+	if err != nil {
+		return err
+	}
+	return v.render("tenant_webhooks", webhooksTitle, data)
+}
+
+// createOrgWebhook creates a webhook, and shows its secret. There is no redirect: the secret is in this answer only.
+func createOrgWebhook(v *visit) error {
+	form := webhookForm{URL: v.r.PostFormValue("url"), Types: v.r.PostForm["types"]}
+	var made webhookWithSecret
+	failed := v.send(http.MethodPost, v.orgPath("/ratelimit/webhooks"), map[string]any{
+		"url": form.URL, "types": append([]string{}, form.Types...), "reason": portalReason,
+	}, &made)
+	data, err := v.orgWebhooks()
+	switch {
+	case err != nil:
+		return cmp.Or(failed, err)
+	case failed != nil:
+		data.Form, data.Fault = form, asProblem(failed)
+		return v.renderFault(failed, "tenant_webhooks", webhooksTitle, data)
+	}
+	data.Shown = &shownSecret{"webhook " + made.Webhook.URL, made.Secret}
+	return v.render("tenant_webhooks", webhooksTitle, data)
+}
+
+// portalReason is the reason of changes in the audit.
+const portalReason = "changed by its org in the portal"
+
+// orgWebhookPage is the page of one webhook.
+type orgWebhookPage struct {
+	Webhook    orgWebhook
+	Deliveries []orgDelivery
+	Fault      *problem
+	Shown      *shownSecret
+}
+
+// webhookPath returns the path of the API of the webhook that a page names. One of another org does not exist there.
+func (v *visit) webhookPath() string {
+	return v.orgPath("/ratelimit/webhooks/" + pathSegment(v.r.PathValue("id")))
+}
+
+// orgWebhook reads the page of one webhook.
+func (v *visit) orgWebhook() (*orgWebhookPage, error) {
+	var data orgWebhookPage
+	if err := v.get(v.webhookPath(), nil, &data.Webhook); err != nil {
+		return nil, notFound(err)
+	}
+	var list struct{ Items []orgDelivery }
+	err := v.get(v.webhookPath()+"/deliveries", url.Values{"limit": {"50"}}, &list)
+	data.Deliveries = list.Items
+	return &data, notFound(err)
+}
+
+// notFound returns 404 for a path that cannot name anything.
+func notFound(err error) error {
+	if isStatus(err, http.StatusUnprocessableEntity) {
+		return &problem{Status: http.StatusNotFound}
+	}
+	return err
+}
+
+func serveOrgWebhook(v *visit) error {
+	data, err := v.orgWebhook()
+	if err != nil {
+		return err
+	}
+	return v.render("tenant_webhook", webhooksTitle, data)
+}
+
+// webhookActions has what the buttons of a webhook do, with the notice that says so.
+var webhookActions = map[string]string{
+	"test":    "A test event is on its way: reload this page to see what became of it.",
+	"enable":  "The webhook is enabled.",
+	"disable": "The webhook is disabled: it gets no new events.",
+	"delete":  "The webhook is deleted.",
+	"rotate":  "",
+}
+
+// changeOrgWebhook does what a button of a webhook says. A rotation shows the new secret.
+func changeOrgWebhook(v *visit) error {
+	action := v.r.PathValue("action")
+	notice, ok := webhookActions[action]
+	if !ok {
+		return &problem{Status: http.StatusNotFound}
+	}
+	page, err := orgWebhooksPath+"/"+pathSegment(v.r.PathValue("id")), error(nil)
+	var made webhookWithSecret
+	switch action {
+	case "delete":
+		page = orgWebhooksPath
+		err = v.send(http.MethodDelete, v.webhookPath()+"?reason="+url.QueryEscape(portalReason), nil, nil)
+	case "rotate":
+		body := map[string]any{"now": v.r.PostFormValue("now") == "yes", "reason": portalReason}
+		err = v.send(http.MethodPost, v.webhookPath()+"/rotate", body, &made)
+	default:
+		err = v.send(http.MethodPost, v.webhookPath()+"/"+action, map[string]any{"reason": portalReason}, nil)
+	}
+	if err == nil && made.Secret == "" {
+		return v.redirect(page, notice)
+	}
+	if isStatus(err, http.StatusUnprocessableEntity) || isStatus(err, http.StatusNotFound) {
+		return notFound(err)
+	}
+	data, readErr := v.orgWebhook()
+	switch {
+	case readErr != nil:
+		return cmp.Or(err, readErr)
+	case err != nil:
+		data.Fault = asProblem(err)
+		return v.renderFault(err, "tenant_webhook", webhooksTitle, data)
+	}
+	data.Shown = &shownSecret{"webhook " + made.Webhook.URL, made.Secret}
+	return v.render("tenant_webhook", webhooksTitle, data)
+}
