@@ -111,8 +111,11 @@ func TestEndpointsBeyondTheMostAreSummedUp(t *testing.T) {
 	t.Parallel()
 	var u orgUsage
 	u.sum([]usageRow{
-		{Endpoint: "a", Admitted: 1}, {Endpoint: "b", Admitted: 2, Denied: 9}, {Endpoint: "a", Admitted: 3, Soft: 1},
-		{Endpoint: "c", Admitted: 3}, {Endpoint: "", Denied: 1},
+		{Endpoint: "a", Admitted: 1},
+		{Endpoint: "b", Admitted: 2, Denied: 9},
+		{Endpoint: "a", Admitted: 3, Soft: 1},
+		{Endpoint: "c", Admitted: 3},
+		{Endpoint: "", Denied: 1},
 	}, 2)
 	if u.Total.Admitted != 9 || u.Total.Denied != 10 || u.Total.Soft != 1 {
 		t.Errorf("in all there are %+v", u.Total)

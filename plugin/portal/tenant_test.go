@@ -146,7 +146,8 @@ func TestADenialSaysWhenTheLimitHadRoomAndWhatToDo(t *testing.T) {
 	w := open(t)
 	answersWith(w, "daily")
 	a := w.want(w.signedIn(acmeSecret).get("/portal/org/denials"), http.StatusOK,
-		"1,000 per 1d", "2026-11-22 13:00:00 UTC", "Stop until then", "count several at once", "Older denials", "cursor=daily")
+		"1,000 per 1d", "2026-11-22 13:00:00 UTC", "Stop until then", "count several at once", "Older denials",
+		"cursor=daily")
 	for _, c := range clients {
 		if !strings.Contains(a.text, "<summary>"+c.Language+"</summary>") {
 			t.Errorf("there is no client in %s", c.Language)
