@@ -19,11 +19,14 @@ const hushed = "hushed"
 // hushedConfig returns a config whose shared limits and other tiers are named by the marker.
 func hushedConfig() schema.Config {
 	config := plan()
-	config.Tiers = append(config.Tiers, schema.Tier{Name: "tier-" + hushed, Limits: []schema.Limit{limitOf(hushed+"-own", "", 7)}})
+	config.Tiers = append(config.Tiers, schema.Tier{
+		Name: "tier-" + hushed, Limits: []schema.Limit{limitOf(hushed+"-own", "", 7)},
+	})
 	shared := func(name, scope, endpoint string) schema.Limit {
 		return schema.Limit{Name: name + "-" + hushed, Scope: scope, Endpoint: endpoint, Limit: 777_000, WindowSize: 3600}
 	}
-	config.Tiers[1].Limits = append(config.Tiers[1].Limits, shared("bulk", "endpoint", "POST /bulk"), shared("address", "ip", ""))
+	own := &config.Tiers[1].Limits
+	*own = append(*own, shared("bulk", "endpoint", "POST /bulk"), shared("address", "ip", ""))
 	config.Global.Limits = []schema.Limit{shared("all", "global", "")}
 	return config.WithDefaults()
 }
@@ -71,7 +74,8 @@ const because = `"reason":"hushed: ticket 7"}`
 // queriesOf lists the queries of reads that show more than without.
 var queriesOf = map[string][]string{
 	"get-org-policies": {
-		"?user=eve", "?user=ada", "?ip=192.0.2.1", "?endpoint=POST+/bulk", "?endpoint=GET+/free", "?credential=c1", "?limit=1",
+		"?user=eve", "?user=ada", "?ip=192.0.2.1", "?credential=c1", "?endpoint=POST+/bulk", "?endpoint=GET+/free",
+		"?limit=1",
 	},
 	"get-org-usage":           {"?user=eve", "?ip=192.0.2.1", "?endpoint=POST+/bulk", "?step=1d", "?group_by=endpoint"},
 	"get-org-usage-history":   {"?group_by=endpoint", "?step=1m"},
