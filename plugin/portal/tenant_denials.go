@@ -30,7 +30,7 @@ func (d *orgDenial) Words() string {
 		return reasonWords[d.Reason]
 	}
 	if d.Limit == 0 || d.Window == "" {
-		return ""
+		return "(a limit whose numbers are not shown)"
 	}
 	return thousands(d.Limit) + " per " + d.Window
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -59,12 +61,14 @@ type stored struct {
 	*world
 	api   *control.Server
 	store *pgstore.Store
+	pool  *pgxpool.Pool
 }
 
 // openStored starts a portal on the real API, whose tenants have a thousand requests a day.
 func openStored(t *testing.T) *stored {
 	t.Helper()
-	store := pgstore.New(pgtest.Pool(t, pgtest.Shared(t).Database(t)))
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	store := pgstore.New(pool)
 	config := schema.Config{DefaultTier: "basic", TenantFrom: []string{"consumer.custom_id"}, Tiers: []schema.Tier{{
 		Name: "basic", Limits: []schema.Limit{{
 			Name: "daily", Scope: "tenant", Limit: 1000, WindowSize: 86400, Algorithm: "fixed_window",
@@ -74,7 +78,8 @@ func openStored(t *testing.T) *stored {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
+	start := time.Now() // no day ends while the test runs
+	now := func() limit.Micros { return limit.Micros(start.UnixMicro()) }
 	buckets := memory.New(memory.Options{Now: now})
 	path := &admit.Path{Now: now, Buckets: buckets, Renderer: response.New(config, nil)}
 	snapshot, faults := policy.NewSnapshot(policy.Rows{Version: 1}, nil)
@@ -88,8 +93,10 @@ func openStored(t *testing.T) *stored {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := open(t, func(o *Options) { o.API, o.Tokens = realAPI{server}, realAPI{server} })
-	return &stored{w, server, store}
+	w := open(t, func(o *Options) {
+		o.API, o.Tokens, o.Now = realAPI{server}, realAPI{server}, func() time.Time { return start }
+	})
+	return &stored{w, server, store, pool}
 }
 
 // issue makes a token as an operator does.
@@ -211,4 +218,55 @@ func TestPagesOfATenantAreServedFromTheRealAPI(t *testing.T) {
 			s.want(b.get(strings.TrimSuffix(path, "=")), http.StatusOK, "<h1>")
 		}
 	}
+}
+
+// recentDenials are denials by a limit of acme, by one that tenants share, and by one of globex.
+const recentDenials = `[
+	{"event":"a","tenant":"acme","policy":"daily","scope":"tenant","limit":1000,"window_size":86400,"retry_after":7200,
+		"count":3,"tenant_count":3,"endpoint":"<i>b</i>","age":0,"reason":"quota","shadow":false,"user":"","ip":""},
+	{"event":"b","tenant":"acme","policy":"platform","scope":"global","limit":777,"window_size":60,"retry_after":7,
+		"count":9,"tenant_count":2,"endpoint":"","age":0,"reason":"quota","shadow":false,"user":"","ip":""},
+	{"event":"c","tenant":"globex","policy":"theirs","scope":"tenant","limit":5,"window_size":60,"retry_after":7,
+		"count":1,"tenant_count":1,"endpoint":"","age":0,"reason":"quota","shadow":false,"user":"","ip":""}]`
+
+// use adds requests of the last minute to the usage history, as leaders do, and denials, as nodes do.
+func (s *stored) use() {
+	s.Helper()
+	_, err := s.pool.Exec(s.Context(), `SELECT rate_limiter.keep_usage_partitions();
+		INSERT INTO rate_limiter.usage_names (name) VALUES (''), ('acme'), ('globex'), ('GET /a'), ('<i>b</i>');
+		INSERT INTO rate_limiter.usage_minutes (at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost,
+			remaining_min)
+		SELECT date_trunc('minute', now()), t.id, e.id, p.id, 4321, 0, 1234, 0, 0, 0
+		FROM rate_limiter.usage_names t, rate_limiter.usage_names e, rate_limiter.usage_names p
+		WHERE (t.name, e.name) IN (('acme', 'GET /a'), ('acme', '<i>b</i>'), ('globex', '')) AND p.name = ''`)
+	var added int
+	if err == nil {
+		const report = `SELECT rate_limiter.report_recent_denials('n1', $1)`
+		err = s.pool.QueryRow(s.Context(), report, recentDenials).Scan(&added)
+	}
+	if err != nil || added != 3 {
+		s.Fatalf("%d denials are added (%v)", added, err)
+	}
+}
+
+func TestATenantSeesItsUsageAndDenialsAndNoNumbersOfOthers(t *testing.T) {
+	t.Parallel()
+	s := openStored(t)
+	s.use()
+	b := s.signedIn(s.issue("acme-portal", "tenant", "acme"))
+	for _, span := range usageSpans {
+		a := s.want(b.get("/portal/org/usage?span="+span.Name), http.StatusOK,
+			"8,642", "2,468", "GET /a", "&lt;i&gt;b&lt;/i&gt;", "4,321", "limit 1,000")
+		if strings.Contains(a.text, "12,963") {
+			t.Errorf("%s counts the requests of another org", span.Name)
+		}
+	}
+	a := s.want(b.get("/portal/org/denials"), http.StatusOK, "1,000 per 1d", "Stop until then", "platform",
+		"numbers are not shown", "&lt;i&gt;b&lt;/i&gt;")
+	for _, theirs := range []string{"777", "theirs", ">9<"} {
+		if strings.Contains(a.text, theirs) {
+			t.Errorf("the denials have %q", theirs)
+		}
+	}
+	s.want(b.get("/portal/org/denials?endpoint="+url.QueryEscape("GET /a")), http.StatusOK, "Nothing was denied")
 }

@@ -16,7 +16,7 @@ type usageSpan struct {
 
 // usageSpans are the times of the usage page; the first one is the default.
 var usageSpans = []usageSpan{
-	{"today", "Today", 1, time.Hour}, {"7d", "7 days", 7, time.Hour}, {"30d", "30 days", 30, 24 * time.Hour},
+	{"today", "Today", 1, time.Hour}, {"7d", "7 days", 7, 24 * time.Hour}, {"30d", "30 days", 30, 24 * time.Hour},
 }
 
 // maxEndpoints bounds the endpoints of the table; the others are summed up.
@@ -51,6 +51,8 @@ type orgUsage struct {
 	Rest      usageRow
 	Admitted  graph
 	LimitOf   string // the name of the limit in the graph
+	Sum       *graph // of today, with a limit by the day; nil: there is none, or another time is shown
+	SumOf     string // the name of that limit
 	Denied    *graph // nil: nothing was denied
 	Quotas    []orgQuota
 	NoUsage   bool // what is used now cannot be read
@@ -126,6 +128,10 @@ func (u *orgUsage) draw(steps usageHistory, limits []orgLimit) {
 	u.LimitOf = name
 	admitted := pointsOf(steps, step, func(r *usageRow) int64 { return r.Admitted })
 	u.Admitted = lineGraph(admitted, most, "Admitted requests by "+unit)
+	if most, name := limitOfStep(limits, 24*time.Hour); u.Span.Days == 1 && most > 0 {
+		g := lineGraph(cumulative(admitted), most, "Admitted requests since midnight UTC")
+		u.Sum, u.SumOf = &g, name
+	}
 	denied := pointsOf(steps, step, func(r *usageRow) int64 { return r.Denied })
 	if slices.ContainsFunc(denied, func(p graphPoint) bool { return p.Value > 0 }) {
 		g := lineGraph(denied, 0, "Denied requests by "+unit)
@@ -144,6 +150,15 @@ func pointsOf(h usageHistory, step time.Duration, value func(*usageRow) int64) [
 		points = append(points, graphPoint{At: at, Value: byTime[at.Unix()]})
 	}
 	return points
+}
+
+// cumulative returns the sums of the values up to each point.
+func cumulative(points []graphPoint) []graphPoint {
+	sums := slices.Clone(points)
+	for i := 1; i < len(sums); i++ {
+		sums[i].Value += sums[i-1].Value
+	}
+	return sums
 }
 
 // limitOfStep returns the fewest requests that a limit on all requests of the org admits in a step, and its name; 0:
