@@ -28,8 +28,8 @@ func TestAStoreOrALeaseThatAdmitsTwiceIsReported(t *testing.T) {
 	const text = `
 nodes: 4
 tenants: [{count: 1}]
-load: [{for: 4s, rate: 1500}]
-config: {default_tier: a, tiers: [{name: a, limits: [{name: minute, scope: tenant, limit: 3000, window_size: 60}]}]}
+load: [{for: 2s, rate: 900}]
+config: {default_tier: a, tiers: [{name: a, limits: [{name: minute, scope: tenant, limit: 1000, window_size: 60}]}]}
 `
 	for name, admits := range map[string]func(int64) int64{
 		"sound":  func(cost int64) int64 { return cost },

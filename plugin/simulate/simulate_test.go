@@ -162,7 +162,7 @@ func TestCommandsQueueAtAMasterThatIsBusy(t *testing.T) {
 }
 
 func TestASimulationEndsWithItsContext(t *testing.T) {
-	s, err := simulate.Parse([]byte(scenario(fourNodes, "load: [{for: 1h, rate: 5000}]")))
+	s, err := simulate.Parse([]byte(scenario("nodes: 1", "load: [{for: 1h, rate: 5000}]")))
 	if err != nil {
 		t.Fatal(err)
 	}
