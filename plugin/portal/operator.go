@@ -1,7 +1,101 @@
 package portal
 
+import (
+	"net/url"
+	"strings"
+)
+
 // operatorPages returns the pages of the console.
-func operatorPages() []page { return nil }
+func operatorPages() []page {
+	return []page{
+		{Pattern: "GET /portal/fleet", For: operators, Nav: "Fleet", Serve: serveFleet},
+		{Pattern: "GET /portal/tenants", For: operators, Nav: "Tenants", Serve: serveTenants},
+		{Pattern: "GET /portal/top", For: operators, Nav: "Top tenants", Serve: serveTop},
+		{Pattern: "GET /portal/near-limit", For: operators, Nav: "Near limit", Serve: serveNearLimit},
+		{Pattern: "GET /portal/denials", For: operators, Nav: "Denials", Serve: serveDenials},
+		{Pattern: "GET /portal/candidates", For: operators, Nav: "Rollout", Serve: serveCandidates},
+		{Pattern: "GET /portal/candidates/{name}", For: operators, Serve: serveCandidate},
+		{Pattern: "GET /portal/abuse", For: operators, Nav: "Abuse", Serve: serveAbuse},
+		{Pattern: "GET /portal/audit", For: operators, Nav: "Audit", Serve: serveAudit},
+		{Pattern: "GET /portal/tenants/{org}", For: operators, Serve: serveTenant},
+		{Pattern: "GET /portal/tenants/{org}/usage", For: operators, Serve: serveTenantUsage},
+		{Pattern: "GET /portal/tenants/{org}/overrides/new", For: admins, Serve: serveNewOverride},
+		{Pattern: "POST /portal/tenants/{org}/overrides/preview", For: admins, Serve: previewOverride},
+		{Pattern: "POST /portal/tenants/{org}/overrides", For: admins, Serve: createOverride},
+		{Pattern: "GET /portal/tenants/{org}/overrides/{id}/end", For: admins, Serve: confirmEnd},
+		{Pattern: "POST /portal/tenants/{org}/overrides/{id}/end", For: admins, Serve: endOverride},
+		{Pattern: "GET /portal/tenants/{org}/forgive", For: admins, Serve: confirmForgive},
+		{Pattern: "POST /portal/tenants/{org}/forgive", For: admins, Serve: forgive},
+	}
+}
 
 // operatorTopics returns the live parts of the console.
-func operatorTopics() []topic { return nil }
+func operatorTopics() []topic {
+	return []topic{
+		{Name: "fleet", For: operators, Template: "operator_fleet_rows", Poll: pollFleet},
+		{Name: "denials", For: operators, Template: "operator_denials_rows", Poll: pollDenials},
+	}
+}
+
+// pageRows is the number of rows of a list on a page.
+const pageRows = "50"
+
+// isAdmin reports whether the caller may write.
+func (v *visit) isAdmin() bool { return v.caller.Role == RoleAdmin }
+
+// org returns the tenant in the path.
+func (v *visit) org() string { return v.r.PathValue("org") }
+
+// filters returns the values of these names in the query of the page, without empty ones.
+func (v *visit) filters(names ...string) url.Values {
+	given, kept := v.r.URL.Query(), url.Values{}
+	for _, name := range names {
+		if value := strings.TrimSpace(given.Get(name)); value != "" {
+			kept.Set(name, value)
+		}
+	}
+	return kept
+}
+
+// withPage returns a query with the cursor of the page and its number of rows.
+func (v *visit) withPage(filters url.Values) url.Values {
+	query := clone(filters)
+	query.Set("limit", pageRows)
+	if cursor := v.r.URL.Query().Get("cursor"); cursor != "" {
+		query.Set("cursor", cursor)
+	}
+	return query
+}
+
+// nextPage returns the link of the next page of a list, or "" after the last one.
+func (v *visit) nextPage(filters url.Values, cursor string) string {
+	if cursor == "" {
+		return ""
+	}
+	query := clone(filters)
+	query.Set("cursor", cursor)
+	return v.r.URL.EscapedPath() + "?" + query.Encode()
+}
+
+func clone(values url.Values) url.Values {
+	copied := url.Values{}
+	for name, list := range values {
+		copied[name] = list
+	}
+	return copied
+}
+
+// orgAPI returns the path of an operation on a tenant.
+func orgAPI(org, rest string) string { return "/v1/orgs/" + pathSegment(org) + rest }
+
+// tenantPath returns the path of the page of a tenant.
+func tenantPath(org, rest string) string { return home + "tenants/" + pathSegment(org) + rest }
+
+// unavailable returns why a part of a page cannot be shown, so that the rest can: the API lacks what the part needs.
+// Other errors are returned.
+func unavailable(err error) (string, error) {
+	if p := asProblem(err); p != nil && (p.Status == 404 || p.Status == 503) {
+		return p.Detail, nil
+	}
+	return "", err
+}

@@ -5,5 +5,5 @@ func serveOverview(v *visit) error {
 	if v.caller.Role == RoleTenant {
 		return v.redirect("/portal/org", "")
 	}
-	return v.render("overview", "Overview", v.portal.views.nav[v.caller.Role])
+	return serveOperatorOverview(v)
 }

@@ -30,6 +30,7 @@ type usageRow struct {
 	Soft         int64     `json:"soft"`
 	Denied       int64     `json:"denied"`
 	ShadowDenied int64     `json:"shadow_denied"`
+	Cost         int64     `json:"cost"` // of one policy
 }
 
 // usageHistory is the API's usage history.
@@ -212,6 +213,7 @@ func (r *usageRow) add(other *usageRow) {
 	r.Soft += other.Soft
 	r.Denied += other.Denied
 	r.ShadowDenied += other.ShadowDenied
+	r.Cost += other.Cost
 }
 
 // leastQuota is the shortest window of a limit that has a forecast, in seconds.

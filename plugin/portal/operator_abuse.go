@@ -1,0 +1,73 @@
+package portal
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// abuseState is what abuse detection remembers of a tenant.
+type abuseState struct {
+	Org           string     `json:"org_id"`
+	Step          string     `json:"step"`
+	Mode          string     `json:"mode"`
+	Reason        string     `json:"reason"`
+	Since         *time.Time `json:"since"`
+	FlaggedAt     *time.Time `json:"flagged_at"`
+	ForgivenUntil *time.Time `json:"forgiven_until"`
+	OverrideUntil *time.Time `json:"override_until"`
+	Usual         float64    `json:"usual_requests"`
+}
+
+// serveAbuse shows the tenants that abuse detection has flagged.
+func serveAbuse(v *visit) error {
+	filters := v.filters("step")
+	query := clone(filters)
+	query.Set("limit", pageRows)
+	var found struct {
+		Items []abuseState `json:"items"`
+	}
+	if err := v.get("/v1/ratelimit/abuse", query, &found); err != nil {
+		return err
+	}
+	return v.render("operator_abuse", "Abuse", map[string]any{
+		"Filters": filters, "Items": found.Items, "CanWrite": v.isAdmin(),
+	})
+}
+
+// forgiveView is the page that forgives a tenant.
+type forgiveView struct {
+	Org, For, Reason string
+	State            abuseState
+	Problem          *problem
+}
+
+// confirmForgive shows why a tenant was flagged, and takes the reason.
+func confirmForgive(v *visit) error {
+	f := &forgiveView{Org: v.org(), For: "1h"}
+	if err := v.get(orgAPI(f.Org, "/ratelimit/abuse"), nil, &f.State); err != nil {
+		return err
+	}
+	return v.render("operator_forgive", "Forgive a tenant", f)
+}
+
+// forgive takes a tenant off the ladder of abuse detection.
+func forgive(v *visit) error {
+	f := &forgiveView{
+		Org: v.org(), For: strings.TrimSpace(v.r.PostFormValue("for")),
+		Reason: strings.TrimSpace(v.r.PostFormValue("reason")),
+	}
+	var done struct {
+		Until time.Time `json:"forgiven_until"`
+		written
+	}
+	body := map[string]any{"for": f.For, "reason": f.Reason}
+	err := v.send(http.MethodPost, orgAPI(f.Org, "/ratelimit/abuse/forgive?wait="+waitForNodes), body, &done)
+	if err != nil {
+		f.Problem = asProblem(err)
+		return v.renderFault(err, "operator_forgive", "Forgive a tenant", f)
+	}
+	until := clockTime(done.Until, v.portal.Now())
+	return v.redirect(home+"abuse", done.notice(fmt.Sprintf("%s is forgiven until %s", f.Org, until)))
+}

@@ -1,0 +1,60 @@
+package portal
+
+import (
+	"net/url"
+	"time"
+)
+
+// denialPage is a page of recent denials.
+type denialPage struct {
+	Denials []denial `json:"denials"`
+	Next    string   `json:"next"`
+	Sampled bool     `json:"sampled"`
+}
+
+// denial counts denials of a tenant by one policy at about one time.
+type denial struct {
+	At         time.Time `json:"at"`
+	Org        string    `json:"org"`
+	Endpoint   string    `json:"endpoint"`
+	Policy     string    `json:"policy"`
+	Limit      int64     `json:"limit"`
+	Window     string    `json:"window"`
+	Scope      string    `json:"scope"`
+	Reason     string    `json:"reason"`
+	Shadow     bool      `json:"shadow"`
+	Count      int64     `json:"count"`
+	RetryAfter int64     `json:"retry_after_seconds"`
+}
+
+// denialFilters are the filters of denials.
+var denialFilters = []string{"tenant", "policy", "endpoint", "since"}
+
+// serveDenials shows recent denials. The first page is live.
+func serveDenials(v *visit) error {
+	filters := v.filters(denialFilters...)
+	found, err := readDenials(v, v.withPage(filters))
+	why, err := unavailable(err)
+	if err != nil {
+		return err
+	}
+	live := ""
+	if v.r.URL.Query().Get("cursor") == "" {
+		live = livePath + "denials?" + filters.Encode()
+	}
+	return v.render("operator_denials", "Denials", map[string]any{
+		"Filters": filters, "Found": found, "Live": live, "Next": v.nextPage(filters, found.Next), "Unavailable": why,
+	})
+}
+
+// pollDenials returns the first page of denials for the live part.
+func pollDenials(v *visit) (any, error) {
+	query := v.filters(denialFilters...)
+	query.Set("limit", pageRows)
+	return readDenials(v, query)
+}
+
+func readDenials(v *visit, query url.Values) (*denialPage, error) {
+	found := &denialPage{}
+	return found, v.get("/v1/ratelimit/denials", query, found)
+}

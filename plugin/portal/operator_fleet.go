@@ -1,0 +1,157 @@
+package portal
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// fleet is which version each node enforces, as the API returns it.
+type fleet struct {
+	Version  int64       `json:"version"`
+	At       time.Time   `json:"at"`
+	Nodes    []fleetNode `json:"nodes"`
+	Enforced bool        `json:"enforced"`
+	Live     int         `json:"live_nodes"`
+	Behind   []nodeState `json:"behind"`
+	Silent   []nodeState `json:"silent"`
+
+	More int `json:"-"` // nodes that are not shown
+}
+
+// nodeState is a node with the version that it enforces.
+type nodeState struct {
+	Node    string `json:"node"`
+	Version int64  `json:"version"`
+}
+
+// fleetNode is the last report of a node.
+type fleetNode struct {
+	nodeState
+	EnforcedAt time.Time       `json:"enforced_at"`
+	ReportedAt time.Time       `json:"reported_at"`
+	Live       bool            `json:"live"`
+	Source     string          `json:"source"`
+	Faults     json.RawMessage `json:"faults"`
+
+	Marks []mark `json:"-"`
+}
+
+// mark is a state in a word, with the class of its badge.
+type mark struct{ Class, Text string }
+
+// maxNodes bounds the nodes on a page.
+const maxNodes = 500
+
+// serveFleet shows the nodes.
+func serveFleet(v *visit) error {
+	f, err := readFleet(v)
+	if err != nil {
+		return err
+	}
+	return v.render("operator_fleet", "Fleet", f)
+}
+
+// pollFleet returns the nodes for the live part.
+func pollFleet(v *visit) (any, error) { return readFleet(v) }
+
+func readFleet(v *visit) (*fleet, error) {
+	f := &fleet{}
+	if err := v.get("/v1/ratelimit/fleet", nil, f); err != nil {
+		return nil, err
+	}
+	if len(f.Nodes) > maxNodes {
+		f.Nodes, f.More = f.Nodes[:maxNodes], len(f.Nodes)-maxNodes
+	}
+	for i := range f.Nodes {
+		f.Nodes[i].Marks = f.Nodes[i].marks(f.Version)
+	}
+	return f, nil
+}
+
+// marks returns the states of a node, the worst first. A node without one is as it should be.
+func (n *fleetNode) marks(version int64) []mark {
+	var marks []mark
+	if !n.Live {
+		marks = append(marks, mark{"bad", "silent"})
+	}
+	if n.Version < version {
+		marks = append(marks, mark{"warn", fmt.Sprintf("behind by %s", plural(version-n.Version, "version"))})
+	}
+	if n.Source != "postgres" {
+		marks = append(marks, mark{"warn", "degraded: policies from " + n.Source})
+	}
+	if faults := n.faultCount(); faults > 0 {
+		marks = append(marks, mark{"warn", "degraded: " + plural(int64(faults), "faulty row")})
+	}
+	if len(marks) == 0 {
+		marks = append(marks, mark{"ok", "live"})
+	}
+	return marks
+}
+
+// faultCount returns how many rows the node could not compile.
+func (n *fleetNode) faultCount() int {
+	var faults []json.RawMessage
+	if json.Unmarshal(n.Faults, &faults) != nil {
+		return 0 // an older program reports another shape
+	}
+	return len(faults)
+}
+
+// enforcement reports which nodes enforce a write, as its answer has it.
+type enforcement struct {
+	Version  int64       `json:"version"`
+	Enforced bool        `json:"enforced"`
+	Live     int         `json:"live_nodes"`
+	Behind   []nodeState `json:"behind"`
+	Silent   []nodeState `json:"silent"`
+}
+
+// written is the answer to a write.
+type written struct {
+	Version     int64        `json:"version"`
+	Enforcement *enforcement `json:"enforcement"`
+	Warnings    []string     `json:"warnings"`
+}
+
+// waitForNodes is how long a write waits for the nodes, so that its notice can say that they enforce it.
+const waitForNodes = "3s"
+
+// notice returns what a write did, and which nodes enforce it.
+func (w *written) notice(done string) string {
+	text := fmt.Sprintf("%s (version %s). ", done, thousands(w.Version))
+	switch e := w.Enforcement; {
+	case e == nil:
+		text += "The fleet page shows which nodes enforce it."
+	case e.Enforced:
+		text += fmt.Sprintf("All live nodes enforce it: %s.", plural(int64(e.Live), "node"))
+	case e.Live == 0:
+		text += "No node is live, so none enforces it yet."
+	default:
+		text += fmt.Sprintf("%s of %s live nodes enforce it", thousands(int64(e.Live-len(e.Behind))), thousands(int64(e.Live)))
+		text += nodesText("; behind: ", e.Behind) + nodesText("; silent: ", e.Silent) + "."
+	}
+	for _, warning := range w.Warnings {
+		text += " Check: " + warning + "."
+	}
+	return text
+}
+
+// nodesText returns the names of the first nodes after a prefix, or "" without any.
+func nodesText(prefix string, nodes []nodeState) string {
+	const most = 3
+	var names []string
+	for i, n := range nodes {
+		if i == most {
+			names = append(names, fmt.Sprintf("%d more", len(nodes)-most))
+			break
+		}
+		names = append(names, n.Node)
+	}
+	if names == nil {
+		return ""
+	}
+	return prefix + strings.Join(names, ", ")
+}

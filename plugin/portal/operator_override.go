@@ -1,0 +1,306 @@
+package portal
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// overrideForm has the fields of a new override as they were typed.
+type overrideForm struct {
+	Kind, Policy, Limit, Window, Burst, Factor string
+	Endpoint, User, Credential, IP             string
+	Expires, Until, Reason, Note               string
+
+	Key string // makes a form that is sent twice count once
+}
+
+// fields returns the fields by their names in the form.
+func (f *overrideForm) fields() map[string]*string {
+	return map[string]*string{
+		"kind": &f.Kind, "policy": &f.Policy, "limit": &f.Limit, "window": &f.Window, "burst": &f.Burst,
+		"factor": &f.Factor, "endpoint": &f.Endpoint, "user": &f.User, "credential": &f.Credential, "ip": &f.IP,
+		"expires": &f.Expires, "until": &f.Until, "reason": &f.Reason, "public_note": &f.Note, "key": &f.Key,
+	}
+}
+
+// readOverrideForm returns the form of a request.
+func readOverrideForm(r *http.Request) *overrideForm {
+	f := &overrideForm{}
+	for name, field := range f.fields() {
+		*field = strings.TrimSpace(r.PostFormValue(name))
+	}
+	return f
+}
+
+// untilLayout is how browsers send a date with a time.
+const untilLayout = "2006-01-02T15:04"
+
+// permanently is the value of expires for an override without an end.
+const permanently = "permanent"
+
+// body returns the override as the API reads it. What is no number stays a text, so that the API reports it. Fields of
+// other kinds are left out: a page without JavaScript shows them all.
+func (f *overrideForm) body() map[string]any {
+	body := map[string]any{"kind": f.Kind, "reason": f.Reason}
+	texts := map[string]string{
+		"endpoint": f.Endpoint, "user": f.User, "credential": f.Credential, "ip": f.IP, "public_note": f.Note,
+	}
+	switch f.Kind {
+	case "custom_limit":
+		texts["policy"], texts["window"] = f.Policy, f.Window
+		setInteger(body, "limit", f.Limit)
+		setInteger(body, "burst", f.Burst)
+	case "multiplier":
+		texts["policy"], texts["factor"] = f.Policy, f.Factor
+	}
+	switch {
+	case f.Until != "":
+		texts["expires_at"] = f.Until
+		if at, err := time.Parse(untilLayout, f.Until); err == nil {
+			texts["expires_at"] = at.Format(time.RFC3339)
+		}
+	case f.Expires == permanently:
+		body["permanent"] = true
+	default:
+		texts["expires_in"] = f.Expires
+	}
+	for name, text := range texts {
+		if text != "" {
+			body[name] = text
+		}
+	}
+	return body
+}
+
+// setInteger sets a number that was typed, with or without separators.
+func setInteger(body map[string]any, name, text string) {
+	if text == "" {
+		return
+	}
+	body[name] = text
+	if n, err := strconv.ParseInt(strings.NewReplacer(",", "", " ", "", "_", "").Replace(text), 10, 64); err == nil {
+		body[name] = json.Number(strconv.FormatInt(n, 10))
+	}
+}
+
+// overridePreview is what an override would change.
+type overridePreview struct {
+	At      time.Time     `json:"at"`
+	Begin   time.Time     `json:"starts_at"`
+	End     time.Time     `json:"expires_at"`
+	Applied bool          `json:"applied"`
+	Why     string        `json:"why"`
+	Verdict string        `json:"verdict"`
+	Changes []limitChange `json:"changes"`
+
+	Warnings []string `json:"warnings"`
+}
+
+// limitChange is a limit before and with an override.
+type limitChange struct {
+	Policy   string     `json:"policy"`
+	Endpoint string     `json:"endpoint"`
+	Scope    string     `json:"scope"`
+	Before   limitFacts `json:"before"`
+	After    limitFacts `json:"after"`
+}
+
+// lines returns what changes, one sentence for each limit: "acme: daily 1,000 → 2,000 per day until Fri 14:00 UTC".
+func (p *overridePreview) lines(org, endpoint string, now time.Time) []string {
+	end := "for good"
+	if !p.End.IsZero() {
+		end = "until " + clockTime(p.End, now)
+	}
+	if !p.Begin.IsZero() {
+		end = "from " + clockTime(p.Begin, now) + " " + end
+	}
+	at := ""
+	if endpoint != "" {
+		at = " to " + endpoint
+	}
+	switch p.Verdict {
+	case "banned":
+		return []string{fmt.Sprintf("%s: all requests%s are denied %s", org, at, end)}
+	case "exempt":
+		return []string{fmt.Sprintf("%s: no limit applies to requests%s %s", org, at, end)}
+	}
+	var lines []string
+	for i := range p.Changes {
+		lines = append(lines, fmt.Sprintf("%s: %s %s", org, p.Changes[i].words(), end))
+	}
+	return lines
+}
+
+// words returns a change of a limit: "daily 1,000 → 2,000 per day".
+func (c *limitChange) words() string {
+	name := c.Policy
+	if c.Endpoint != "" {
+		name += " at " + c.Endpoint
+	}
+	before, after := thousands(c.Before.Limit), thousands(c.After.Limit)+" per "+windowWords(c.After.WindowSize)
+	if c.Before.WindowSize != c.After.WindowSize {
+		before += " per " + windowWords(c.Before.WindowSize)
+	}
+	text := fmt.Sprintf("%s %s → %s", name, before, after)
+	if c.Before.Burst != c.Before.Limit || c.After.Burst != c.After.Limit {
+		text += fmt.Sprintf(", at once %s → %s", thousands(c.Before.Burst), thousands(c.After.Burst))
+	}
+	return text
+}
+
+// overrideView is the page of a new override.
+type overrideView struct {
+	Org      string
+	Form     *overrideForm
+	Policies []string
+	Problem  *problem
+
+	Previewed bool
+	Lines     []string
+	Preview   overridePreview
+	NoPreview string
+}
+
+// ends are the choices of how long an override lasts.
+var ends = [...][2]string{
+	{"1h", "1 hour"},
+	{"4h", "4 hours"},
+	{"1d", "1 day"},
+	{"3d", "3 days"},
+	{"7d", "7 days"},
+	{"30d", "30 days"},
+	{permanently, "without an end"},
+}
+
+// Ends returns the choices of how long an override lasts, for the template.
+func (*overrideView) Ends() [len(ends)][2]string { return ends }
+
+// readPolicies reads the names of the policies that an override can change.
+func (o *overrideView) readPolicies(v *visit) error {
+	var limits limitsInForce
+	_, err := unavailable(v.get(orgAPI(o.Org, "/ratelimit/policies"), url.Values{"limit": {"200"}}, &limits))
+	for i := range limits.Limits {
+		if name := limits.Limits[i].Policy; !slices.Contains(o.Policies, name) {
+			o.Policies = append(o.Policies, name)
+		}
+	}
+	return err
+}
+
+// serveNewOverride shows the form of a new override.
+func serveNewOverride(v *visit) error {
+	o := &overrideView{Org: v.org(), Form: &overrideForm{Kind: "custom_limit", Expires: "1d"}}
+	o.Form.Policy = v.r.URL.Query().Get("policy")
+	if err := o.readPolicies(v); err != nil {
+		return err
+	}
+	return v.render("operator_override", "New override", o)
+}
+
+// previewOverride shows what the override of a form would change, beside the form.
+func previewOverride(v *visit) error {
+	o := &overrideView{Org: v.org(), Form: readOverrideForm(v.r)}
+	if err := o.readPolicies(v); err != nil {
+		return err
+	}
+	err := v.send(http.MethodPost, orgAPI(o.Org, "/ratelimit/overrides/preview"), o.Form.body(), &o.Preview)
+	if o.NoPreview, err = unavailable(err); err != nil {
+		o.Problem = asProblem(err)
+		return v.renderFault(err, "operator_override", "New override", o)
+	}
+	o.Previewed = true
+	o.Lines = o.Preview.lines(o.Org, o.Form.Endpoint, v.portal.Now())
+	o.Form.Key = rand.Text()
+	if end := o.Preview.End; !end.IsZero() {
+		o.Form.Until = end.UTC().Format(time.RFC3339Nano) // the end that was shown, however long the reader takes
+	}
+	return v.render("operator_override", "Preview of an override", o)
+}
+
+// createOverride makes the override of a form, and waits a moment for the nodes.
+func createOverride(v *visit) error {
+	o := &overrideView{Org: v.org(), Form: readOverrideForm(v.r)}
+	var done struct {
+		Override struct {
+			ID int64 `json:"id"`
+		} `json:"override"`
+		written
+	}
+	var header []string
+	if o.Form.Key != "" {
+		header = []string{"Idempotency-Key", o.Form.Key}
+	}
+	path := orgAPI(o.Org, "/ratelimit/overrides?wait="+waitForNodes)
+	if err := v.send(http.MethodPost, path, o.Form.body(), &done, header...); err != nil {
+		o.Problem = asProblem(err)
+		if err := o.readPolicies(v); err != nil {
+			return err
+		}
+		return v.renderFault(err, "operator_override", "New override", o)
+	}
+	return v.redirect(tenantPath(o.Org, ""), done.notice(fmt.Sprintf("Override %d is made", done.Override.ID)))
+}
+
+// endView is the page that ends an override.
+type endView struct {
+	Org, Reason string
+	ID          string
+	Override    struct {
+		Kind     string    `json:"kind"`
+		Policy   string    `json:"policy"`
+		Endpoint string    `json:"endpoint"`
+		User     string    `json:"user"`
+		Limit    int64     `json:"limit"`
+		Reason   string    `json:"reason"`
+		Author   string    `json:"author"`
+		State    string    `json:"state"`
+		End      time.Time `json:"expires_at"`
+	}
+	Problem *problem
+}
+
+// readOverride reads the override in the path.
+func (e *endView) readOverride(v *visit) error {
+	e.Org, e.ID = v.org(), v.r.PathValue("id")
+	return v.get(e.api(), nil, &e.Override)
+}
+
+func (e *endView) api() string { return orgAPI(e.Org, "/ratelimit/overrides/"+pathSegment(e.ID)) }
+
+// confirmEnd shows the override that would end, and takes the reason.
+func confirmEnd(v *visit) error {
+	e := &endView{}
+	if err := e.readOverride(v); err != nil {
+		return err
+	}
+	return v.render("operator_end", "End an override", e)
+}
+
+// endOverride ends an override.
+func endOverride(v *visit) error {
+	e := &endView{Reason: strings.TrimSpace(v.r.PostFormValue("reason"))}
+	if err := e.readOverride(v); err != nil {
+		return err
+	}
+	var done written
+	query := url.Values{"reason": {e.Reason}, "wait": {waitForNodes}}
+	err := error(&problem{
+		Status: http.StatusUnprocessableEntity, Detail: "The form is not complete.",
+		Errors: []fieldFault{{"body.reason", "is required: why does it end?"}},
+	})
+	if e.Reason != "" {
+		err = v.send(http.MethodDelete, e.api()+"?"+query.Encode(), nil, &done)
+	}
+	if err != nil {
+		e.Problem = asProblem(err)
+		return v.renderFault(err, "operator_end", "End an override", e)
+	}
+	return v.redirect(tenantPath(e.Org, ""), done.notice("Override "+e.ID+" has ended"))
+}

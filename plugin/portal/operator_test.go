@@ -1,0 +1,272 @@
+package portal
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// consolePages are the pages of operators that need no tenant.
+var consolePages = []string{
+	home, "/portal/fleet", "/portal/tenants", "/portal/top", "/portal/near-limit", "/portal/denials", "/portal/candidates",
+	"/portal/abuse", "/portal/audit",
+}
+
+// missing fails the test if a page contains one of these texts.
+func (w *world) missing(a shown, texts ...string) {
+	w.Helper()
+	for _, text := range texts {
+		if strings.Contains(a.text, text) {
+			w.Errorf("%s %s has %q:\n%s", a.Request.Method, a.Request.URL, text, a.text)
+		}
+	}
+}
+
+func TestEachPageOfTheConsoleIsShownToOperatorsAlone(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	admin, viewer, tenant := w.signedIn(adminSecret), w.signedIn(viewerSecret), w.signedIn(acmeSecret)
+	for _, path := range append(consolePages, "/portal/tenants/acme", "/portal/tenants/acme/usage?policy=daily") {
+		w.missing(w.want(admin.get(path), http.StatusOK, "<h1>"), "ZgotmplZ", "style=")
+		w.want(viewer.get(path), http.StatusOK, "<h1>")
+		if path != home {
+			w.want(tenant.get(path), http.StatusForbidden)
+		}
+	}
+}
+
+func TestViewersReadAndHaveNoWrites(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	b := w.signedIn(viewerSecret)
+	page := w.want(b.get("/portal/tenants/acme"), http.StatusOK)
+	w.missing(page, "overrides/new", "/forgive", "/end")
+	for _, path := range []string{
+		"/portal/tenants/acme/overrides/new", "/portal/tenants/acme/overrides/1/end", "/portal/tenants/acme/forgive",
+	} {
+		w.want(b.get(path), http.StatusForbidden)
+	}
+	ban := url.Values{"kind": {"ban"}, "reason": {"r"}, "expires": {permanently}}
+	for _, path := range []string{
+		"/portal/tenants/acme/overrides", "/portal/tenants/acme/overrides/preview", "/portal/tenants/acme/overrides/1/end",
+		"/portal/tenants/acme/forgive",
+	} {
+		w.want(b.post(path, ban), http.StatusForbidden)
+	}
+	if all, err := w.store.Overrides(t.Context(), pgstore.OverrideFilter{Max: 10}); err != nil || len(all) > 0 {
+		t.Errorf("there are overrides of a viewer: %v (%v)", all, err)
+	}
+}
+
+func TestAnOverrideIsPreviewedThenAppliedThenEnded(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	b := w.signedIn(adminSecret)
+	w.want(b.get("/portal/tenants/acme"), http.StatusOK, "/portal/tenants/acme/overrides/new",
+		"1,000,000 requests per day, shared by all users of acme, in whole days UTC")
+	w.want(b.get("/portal/tenants/acme/overrides/new"), http.StatusOK, `<option value="daily">`)
+	form := url.Values{
+		"kind": {"custom_limit"}, "policy": {"daily"}, "limit": {"2,000,000"}, "until": {"2031-01-03T14:00"},
+		"reason": {"launch week"}, "factor": {"9"},
+	}
+	preview := w.want(b.post("/portal/tenants/acme/overrides/preview", form), http.StatusOK,
+		"acme: daily 1,000,000 → 2,000,000 per day until 3 Jan 2031 14:00 UTC", "Apply")
+	if all, err := w.store.Overrides(t.Context(), pgstore.OverrideFilter{Max: 10}); err != nil || len(all) > 0 {
+		t.Fatalf("a preview wrote %v (%v)", all, err)
+	}
+	applied := hiddenFields(preview.text)
+	if to := w.location(b.post("/portal/tenants/acme/overrides", applied)); to != "/portal/tenants/acme" {
+		t.Errorf("after applying: %s", to)
+	}
+	w.want(b.get("/portal/tenants/acme"), http.StatusOK, "Override 1 is made", "No node is live")
+	w.location(b.post("/portal/tenants/acme/overrides", applied)) // a second click
+	all, err := w.store.Overrides(t.Context(), pgstore.OverrideFilter{Max: 10})
+	if err != nil || len(all) != 1 || all[0].Limit != 2_000_000 || all[0].Author != "token:ann" ||
+		all[0].ExpiresAt.UTC().Format(untilLayout) != "2031-01-03T14:00" {
+		t.Fatalf("the overrides are %+v (%v), want one", all, err)
+	}
+	w.want(b.get("/portal/tenants/acme/overrides/1/end"), http.StatusOK, "custom_limit of daily", "launch week")
+	w.want(b.post("/portal/tenants/acme/overrides/1/end", nil), http.StatusUnprocessableEntity, "why does it end?")
+	w.location(b.post("/portal/tenants/acme/overrides/1/end", url.Values{"reason": {"over"}}))
+	w.want(b.get("/portal/tenants/acme"), http.StatusOK, "Override 1 has ended")
+	w.want(b.get("/portal/tenants/globex/overrides/1/end"), http.StatusNotFound)
+	w.want(b.get("/portal/audit?kind=override"), http.StatusOK, "delete override 1", "insert override 1", "− removed",
+		"<del>2000000</del>", "+ added", "<ins>2000000</ins>", "launch week", "over")
+}
+
+// hiddenFields returns the hidden fields of a page's forms.
+func hiddenFields(page string) url.Values {
+	fields := url.Values{}
+	for part := range strings.SplitSeq(page, `<input type="hidden" name="`) {
+		name, value, _ := strings.Cut(part, `" value="`)
+		if value, _, isField := strings.Cut(value, `">`); isField && !strings.ContainsAny(name, "<> ") {
+			fields.Set(name, strings.NewReplacer("&#43;", "+", "&amp;", "&", "&#34;", `"`, "&#39;", "'").Replace(value))
+		}
+	}
+	return fields
+}
+
+func TestFaultsOfAnOverrideAreShownAtItsFields(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	b := w.signedIn(adminSecret)
+	for _, path := range []string{"/portal/tenants/acme/overrides/preview", "/portal/tenants/acme/overrides"} {
+		w.want(b.post(path, url.Values{"kind": {"custom_limit"}, "expires": {"1d"}, "burst": {"lots"}, "reason": {hostile}}),
+			http.StatusUnprocessableEntity, `id="policy-hint"`, `aria-invalid="true"`, "&lt;script&gt;")
+	}
+	w.want(b.post("/portal/tenants/acme/overrides/preview", url.Values{
+		"kind": {"custom_limit"}, "policy": {"weekly"}, "limit": {"5"}, "expires": {"1d"}, "reason": {"r"},
+	}), http.StatusOK, "Nothing would change", "weekly")
+}
+
+func TestANoticeReportsWhenAllLiveNodesEnforceAWrite(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	b := w.signedIn(adminSecret)
+	report := func(node string, version int64) {
+		r := policysync.Report{Node: node, Version: version, Source: policysync.FromPostgres}
+		if err := r.Write(t.Context(), w.pool); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report("edge-1", 1_000) // it has the version of any write of this test
+	report("edge-2", 0)
+	ban := url.Values{"kind": {"ban"}, "reason": {"abuse"}, "expires": {permanently}}
+	w.want(b.post("/portal/tenants/acme/overrides/preview", ban), http.StatusOK, "acme: all requests are denied for good")
+	w.location(b.post("/portal/tenants/acme/overrides", ban))
+	w.want(b.get("/portal/tenants/acme"), http.StatusOK, "1 of 2 live nodes enforce it; behind: edge-2.")
+	w.want(b.get("/portal/fleet"), http.StatusOK, "edge-1", "edge-2", "behind by 1 version", "not enforced by all nodes")
+	report("edge-2", 1_000)
+	w.location(b.post("/portal/tenants/globex/overrides", ban))
+	w.want(b.get("/portal/tenants/globex"), http.StatusOK, "All live nodes enforce it: 2 nodes.")
+	w.want(b.get("/portal/fleet"), http.StatusOK, "enforced by all nodes")
+}
+
+func TestNamesAndReasonsOfOthersNeverBecomeMarkup(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	by := pgstore.Change{Actor: hostile, Reason: hostile}
+	if _, _, err := w.store.SetTenant(t.Context(), by, pgstore.Tenant{
+		Tenant: schema.Tenant{ID: hostile, Tier: "free"}, Revision: pgstore.Absent,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.store.AddOverride(t.Context(), by, pgstore.Override{Override: schema.Override{
+		Kind: "exempt", Tenant: hostile, Reason: hostile, Permanent: true, PublicNote: hostile,
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(`INSERT INTO rate_limiter.abuse_tenants (tenant, state, mode, reason, scored_at)
+		VALUES ($1, '{"step": "warn"}', 'enforce', $1, now())`, hostile)
+	w.exec(`SELECT rate_limiter.keep_usage_partitions()`)
+	w.exec(`WITH names AS (INSERT INTO rate_limiter.usage_names (name) VALUES (''), ($1) RETURNING id, name)
+		INSERT INTO rate_limiter.usage_minutes (at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost)
+		SELECT date_trunc('minute', now()), t.id, t.id, p.id, 1, 0, 0, 0, 1 FROM names t, names p
+		WHERE t.name <> '' AND p.name = ''`, hostile)
+	b := w.signedIn(adminSecret)
+	of := "/portal/tenants/" + url.PathEscape(hostile)
+	for _, path := range append(consolePages, of, of+"/usage", of+"/overrides/new", of+"/overrides/1/end", of+"/forgive",
+		"/portal/tenants?q="+url.QueryEscape(hostile), "/portal/audit?tenant="+url.QueryEscape(hostile),
+		"/portal/denials?tenant="+url.QueryEscape(hostile), "/portal/top?policy="+url.QueryEscape(hostile),
+	) {
+		page := w.want(b.get(path), http.StatusOK)
+		w.missing(page, "<script>alert", "<img")
+	}
+	for _, path := range []string{"/portal/tenants", "/portal/audit", "/portal/abuse", "/portal/top", of} {
+		w.want(b.get(path), http.StatusOK, "&lt;script&gt;")
+	}
+}
+
+func TestSearchIsBoundedWithManyTenants(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	w.exec(`INSERT INTO rate_limiter.tenants (id, tier)
+		SELECT format('org-%s', lpad(i::text, 5, '0')), 'free' FROM generate_series(1, 10000) i`)
+	b := w.signedIn(viewerSecret)
+	page := w.want(b.get("/portal/tenants?q=org-00"), http.StatusOK, "org-00001", "org-00050", "Next page")
+	w.missing(page, "org-00051")
+	if rows := strings.Count(page.text, `<th scope="row">`); rows != 50 {
+		t.Errorf("the page has %d rows, want 50", rows)
+	}
+	_, next, _ := strings.Cut(page.text, `rel="next" href="`)
+	next, _, _ = strings.Cut(next, `"`)
+	second := w.want(b.get(strings.ReplaceAll(next, "&amp;", "&")), http.StatusOK, "org-00051", "org-00100")
+	w.missing(second, "org-00050", "org-01000")
+	w.want(b.get("/portal/tenants?q=nothing-like-it"), http.StatusOK, "No tenant", "/portal/tenants/nothing-like-it")
+}
+
+func TestUsageOverTimeHasTheLimitDrawnIn(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	w.exec(`SELECT rate_limiter.keep_usage_partitions()`)
+	w.exec(`INSERT INTO rate_limiter.usage_names (name) VALUES (''), ('acme'), ('daily')`)
+	w.exec(`INSERT INTO rate_limiter.usage_minutes (at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost)
+		SELECT date_trunc('minute', now()), t.id, e.id, p.id, 7, 0, 3, 0, 250 FROM rate_limiter.usage_names t,
+			rate_limiter.usage_names e, rate_limiter.usage_names p
+		WHERE t.name = 'acme' AND e.name = '' AND p.name IN ('', 'daily')`)
+	b := w.signedIn(viewerSecret)
+	w.want(b.get("/portal/tenants/acme/usage?policy=daily&period=1h"), http.StatusOK,
+		"limit 1,000,000", `class="limit"`, "the highest is 250", "Used of daily", "3 denied", "250 tokens")
+	page := w.want(b.get("/portal/tenants/acme/usage?period=24h"), http.StatusOK, "the highest is 7 ", "the highest is 3 ")
+	w.missing(page, `class="limit"`)
+}
+
+func TestAForgivenTenantLeavesTheListOfAbuse(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	w.exec(`INSERT INTO rate_limiter.abuse_tenants (tenant, state, mode, reason, scored_at)
+		VALUES ('acme', '{"step": "half"}', 'enforce', 'denied 90 %', now())`)
+	b := w.signedIn(adminSecret)
+	w.want(b.get("/portal/abuse"), http.StatusOK, "acme", "half", "denied 90 %", "/portal/tenants/acme/forgive")
+	w.want(b.get("/portal/tenants/acme"), http.StatusOK, "denied 90 %")
+	form := url.Values{"for": {"1h"}}
+	w.want(b.post("/portal/tenants/acme/forgive", form), http.StatusUnprocessableEntity, `id="reason-hint"`)
+	form.Set("reason", "a test")
+	if to := w.location(b.post("/portal/tenants/acme/forgive", form)); to != "/portal/abuse" {
+		t.Errorf("after forgiving: %s", to)
+	}
+	w.missing(w.want(b.get("/portal/abuse"), http.StatusOK, "acme is forgiven until"), "denied 90 %")
+}
+
+func TestTheAuditShowsEachChangeFieldByField(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	by := pgstore.Change{Actor: "ann", Reason: "upgrade"}
+	first, _, err := w.store.SetTenant(t.Context(), by, pgstore.Tenant{
+		Tenant: schema.Tenant{ID: "acme", Tier: "free"}, Revision: pgstore.Absent,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Tier = "gold"
+	if _, _, err := w.store.SetTenant(t.Context(), by, first); err != nil {
+		t.Fatal(err)
+	}
+	b := w.signedIn(viewerSecret)
+	w.want(b.get("/portal/audit?kind=tenant&tenant=acme"), http.StatusOK,
+		"update tenant acme", "<del>free</del>", "<ins>gold</ins>", "~ changed", "insert tenant acme", "+ added", "upgrade")
+	w.want(b.get("/portal/audit?actor=nobody"), http.StatusOK, "There are no such changes.")
+}
+
+func TestTheReportOfACandidateIsShown(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	const daily = `{"name":"daily","tier":"gold","limit":%d,"window":"1d"}`
+	w.write("POST", "/v1/ratelimit/policies", fmt.Sprintf(daily, 1000))
+	w.write("POST", "/v1/ratelimit/candidates", `{"name":"july","reason":"a trial"}`)
+	w.write("PUT", "/v1/ratelimit/candidates/july/policies", fmt.Sprintf(daily, 500))
+	b := w.signedIn(viewerSecret)
+	w.want(b.get("/portal/candidates"), http.StatusOK, "/portal/candidates/july", "open", "a trial")
+	w.want(b.get("/portal/candidates/july"), http.StatusOK, "No node has compared requests yet", "Update daily of gold",
+		"<del>1000</del>", "<ins>500</ins>")
+	w.want(b.get("/portal/candidates/august"), http.StatusNotFound)
+	w.exec(`INSERT INTO rate_limiter.candidate_sources (candidate, source, login, last_seq, first_at, last_at)
+		VALUES ('july', 'edge-1', 'kong', 1, now() - interval '1 hour', now())`)
+	w.want(b.get("/portal/candidates/july?policy=daily"), http.StatusOK, "Only the candidate denies", "of a window seen")
+}
