@@ -19,6 +19,7 @@ func (w *inForceReport) listOverrides() {
 		item := OverrideInForce{
 			ID: o.ID, Kind: o.Kind, Target: x.Target, Endpoint: o.Endpoint, From: o.StartsAt, Until: o.ExpiresAt,
 			Reason: o.Reason, Author: o.Author, PublicNote: o.PublicNote,
+			General: o.Tenant == "",
 		}
 		if w.view.tenant {
 			item.Reason, item.Author = "", ""

@@ -2,8 +2,10 @@ package control_test
 
 import (
 	"fmt"
+	"net/http"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -65,5 +67,24 @@ func TestOverridesInForceNameWhatDecidesAtEachEndpoint(t *testing.T) {
 				t.Errorf("%s: override %d: %s, want %s", name, x.ID, got, test.want[x.ID-1])
 			}
 		}
+	}
+}
+
+func TestOverridesOfAllOrgsAreMarkedAmongThoseInForce(t *testing.T) {
+	t.Parallel()
+	rows := enterprise()
+	rows.Overrides = []policy.Override{
+		policytest.Override(1, schema.Override{Kind: policy.Ban, IP: "192.0.2.7"}),
+		policytest.Override(2, schema.Override{Kind: policy.Multiplier, Factor: 2000, Tenant: "acme"}),
+	}
+	p := planning(t, plan(), rows)
+	found := read[control.InForce](p.world, p.want(p.as("GET", "/v1/orgs/acme/ratelimit/policies?ip=192.0.2.7", ""),
+		http.StatusOK))
+	general := map[int64]bool{}
+	for _, o := range found.Overrides {
+		general[o.ID] = o.General
+	}
+	if len(general) != 2 || !general[1] || general[2] {
+		t.Errorf("marked as of all orgs: %v, want 1 and not 2", general)
 	}
 }

@@ -87,6 +87,7 @@ type OverrideInForce struct {
 
 	PublicNote string `json:"public_note,omitempty" doc:"The note about it for the org."`
 
+	General bool   `json:"general,omitempty" doc:"It names no org, and applies to the requests of all."`
 	Applied bool   `json:"applied"`
 	Why     string `json:"why"`
 }
