@@ -179,6 +179,11 @@ type Config struct {
 	// Empty means absent.
 	RateLimitHeader string `json:"ratelimit_header,omitempty" kong:"one_of=binding|all"`
 
+	// Answers requests with what their tenant has used of its own limits, as JSON, in place of deciding about them: for a
+	// route of its own, such as /ratelimit/usage, with the namespace and the limits of the configs whose limits it shows.
+	// It spends nothing, and no request reaches an upstream. Default: false.
+	UsageOnly bool `json:"usage_only" kong:"required" default:"false"`
+
 	// Also sends Access-Control-Expose-Headers with the names of the rate limit headers, so that scripts of other origins
 	// may read them in browsers. Kong's cors plugin replaces it where it has exposed_headers. Default: false.
 	ExposeHeaders bool `json:"expose_headers" kong:"required" default:"false"`

@@ -17,7 +17,12 @@ const longWindow = 3600
 var validReference = regexp.MustCompile(`^\{vault://[A-Za-z0-9_.-]+/[^{}/?#\s]+(/[^{}?#\s]+)?/?(\?[^{}\s]*)?(#[0-9]+)?\}$`)
 
 // Warnings returns warnings of valid values of c that are probably not expected. Zero fields count as their defaults.
+// Of a config that shows usage these are only those about Redis: the others are about decisions, and the config that
+// decides has the same limits.
 func (c Config) Warnings() []Warning {
+	if c.UsageOnly {
+		return slices.Concat(c.Redis.warnings("redis"), c.AddressRedis.warnings("address_redis"))
+	}
 	warnings := slices.Concat(c.tenantWarnings(), c.costWarnings(), c.exemptWarnings(), c.Redis.warnings("redis"),
 		c.AddressRedis.warnings("address_redis"))
 	for _, l := range c.limits() {

@@ -72,6 +72,7 @@ type Path struct {
 
 	Reservations Reservations // nil: what limits reserve stays charged
 	Candidates   Candidates   // nil: an open candidate is enforced for its tenants, and not tried beside others
+	Usage        *UsageReader // nil: requests are decided; else they are answered with the usage of their tenants
 
 	FailClosed bool           // on_internal_error: deny what cannot be decided
 	AtDenial   identity.Facts // read of each request that is denied, or would be outside shadow mode, for observers
@@ -101,6 +102,9 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	d.Reset()
 	if d.Exchange == 0 {
 		d.Exchange = exchanges.Add(1)
+	}
+	if p.Usage != nil {
+		return p.answerUsage(ctx, facts, x)
 	}
 
 	// Who is it?

@@ -47,6 +47,7 @@ func (g *gateway) Read(_ context.Context, facts identity.Facts, _ *identity.Rule
 	}
 	if facts&identity.TargetFact != 0 {
 		r.Method, r.Path, r.HTTP2 = g.request.Method, g.request.Path, g.request.HTTP2
+		r.Target = g.request.Target
 	}
 	if facts&identity.RequestIDFact != 0 {
 		r.ID = g.request.ID
@@ -74,6 +75,8 @@ func (g *gateway) Read(_ context.Context, facts identity.Facts, _ *identity.Rule
 type shelf struct {
 	states map[policy.Key]*limit.State
 	takes  int
+	peeks  int
+	away   map[string]bool // policies for whose buckets Peek has no answer
 	err    error
 }
 
@@ -103,6 +106,29 @@ func (s *shelf) Take(_ context.Context, bounds []policy.Bound, statuses []decisi
 			b.Policy.Limit.Spend(state, now, b.Cost)
 		}
 		statuses[i].Status = b.Policy.Limit.Status(state, now)
+	}
+	return nil
+}
+
+// Peek implements admit.Peeker.
+func (s *shelf) Peek(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	s.peeks++
+	if s.err != nil {
+		return s.err
+	}
+	for i := range bounds {
+		b, state := &bounds[i], limit.State{}
+		if kept := s.states[b.Key]; kept != nil {
+			state = *kept
+		}
+		b.Policy.Limit.Advance(&state, now)
+		statuses[i] = decision.Status{
+			Status: b.Policy.Limit.Status(&state, now), Wait: b.Policy.Limit.Wait(&state, now, b.Cost), Now: now,
+			Source: decision.Memory,
+		}
+		if s.away[b.Policy.Name] {
+			statuses[i] = decision.Status{Failure: decision.Unavailable}
+		}
 	}
 	return nil
 }

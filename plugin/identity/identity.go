@@ -46,6 +46,7 @@ type Request struct {
 	IP           string   // the client's address, after the gateway's trusted proxies
 	Method       string   // upper case
 	Path         string   // as NormalizePath gives it
+	Target       string   // the path and query as the client sent them
 	HTTP2        bool     // the client speaks HTTP/2
 	Route        string   // the route's name, or its id when it has none
 	GRPCRoute    bool     // the route has a gRPC protocol

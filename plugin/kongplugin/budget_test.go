@@ -53,6 +53,34 @@ func serveComplete(t testing.TB) *harness {
 	return serve(t, nil, func(o *Options) { o.Build = buildComplete })
 }
 
+func TestUsageCostsTwoQuestionsInOneWriteAndOneExit(t *testing.T) {
+	h := serve(t, nil, func(o *Options) {
+		o.Build = func(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
+			path, release, err := buildComplete(config, plan)
+			if err == nil {
+				path.Usage, err = admit.NewUsageReader(path.Buckets.(*memory.Store), "default", path.Buckets, clock)
+			}
+			return path, release, err
+		}
+	})
+	k := h.dial()
+	k.Answers = kongtest.AnswersOf(t, "key-auth")
+	config := strings.Replace(fourLimits("", routeScoped), "{", `{"usage_only":true,"log_decisions":true,`, 1)
+	id := k.StartInstance(1, config)
+	writes := h.writes()
+	if err := k.Event(id); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{getConsumer, "kong.nginx.get_var=request"}
+	if !slices.Equal(k.Questions, want) || h.writes()-writes != 2 {
+		t.Errorf("questions %q in %d writes, want %q in one, and one for the exit", k.Questions, h.writes()-writes, want)
+	}
+	if k.Exit == nil || k.Exit.Status != 200 || !strings.Contains(string(k.Exit.Body), `"name":"burst"`) ||
+		strings.Contains(string(k.Exit.Body), `"name":"all"`) || k.Headers != nil {
+		t.Errorf("exit %v, headers %v; want the usage of the tenant's own limits", k.Exit, k.Headers)
+	}
+}
+
 func TestTheCommonConfigCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 	for name, config := range map[string]string{
 		"route-scoped":      fourLimits("", routeScoped),

@@ -207,18 +207,23 @@ func (r *configs) substitute(pluginID string, raw []byte, faults error) *compile
 		substitute.config = nil
 		return &substitute
 	}
-	// on_config_fault is read without the other fields, which have the faults.
-	var fields struct {
-		OnConfigFault string `json:"on_config_fault"`
-	}
-	deny := json.Unmarshal(raw, &fields) == nil && fields.OnConfigFault == schema.FailClosed
-	action := "requests are admitted unlimited (on_config_fault: open)"
+	deny, action := onConfigFault(raw), "requests are admitted unlimited (on_config_fault: open)"
 	if deny {
-		action = "requests are denied (on_config_fault: closed)"
+		action = "requests are denied (on_config_fault: closed, or usage_only)"
 	}
 	r.log.Error("config has faults and there is no earlier good one; "+action,
 		"plugin_id", pluginID, "faults", faultList(faults))
 	return &compiled{pluginID: pluginID, deny: deny}
+}
+
+// onConfigFault reports whether requests of a config with faults are denied. It reads two fields without the others,
+// which have the faults. A config that only shows usage admits nothing.
+func onConfigFault(raw []byte) (deny bool) {
+	var fields struct {
+		OnConfigFault string `json:"on_config_fault"`
+		UsageOnly     bool   `json:"usage_only"`
+	}
+	return json.Unmarshal(raw, &fields) == nil && (fields.UsageOnly || fields.OnConfigFault == schema.FailClosed)
 }
 
 // faultList returns the faults for a log line, which must not grow with the config.

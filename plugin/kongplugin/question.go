@@ -53,7 +53,8 @@ func decodeIP(answer []byte, interner *kongwire.Interner, req *identity.Request)
 // decodeRequestLine does not intern: there are too many request lines.
 func decodeRequestLine(answer []byte, _ *kongwire.Interner, req *identity.Request) error {
 	line, err := kongwire.DecodeString(answer, nil)
-	req.Method, req.Path, req.HTTP2 = parseRequestLine(line)
+	req.Method, req.Target, req.HTTP2 = parseRequestLine(line)
+	req.Path = identity.NormalizePath(req.Target)
 	return err
 }
 
@@ -146,12 +147,12 @@ func headerVariable(name string) string {
 	return "http_" + strings.ReplaceAll(strings.ToLower(name), "-", "_")
 }
 
-// parseRequestLine returns method, normalised path and whether it is HTTP/2 of a request line as nginx keeps it
-// ("GET /x?y HTTP/1.1").
-func parseRequestLine(line string) (method, path string, http2 bool) {
-	method, target, _ := strings.Cut(line, " ")
+// parseRequestLine returns method, target and whether it is HTTP/2 of a request line as nginx keeps it ("GET /x?y
+// HTTP/1.1").
+func parseRequestLine(line string) (method, target string, http2 bool) {
+	method, target, _ = strings.Cut(line, " ")
 	if i := strings.LastIndexByte(target, ' '); i >= 0 {
 		target, http2 = target[:i], target[i+1:] == "HTTP/2.0"
 	}
-	return method, identity.NormalizePath(target), http2
+	return method, target, http2
 }

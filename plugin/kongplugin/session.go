@@ -78,18 +78,18 @@ func (s *session) decodeAnswer(i int, answer []byte) error {
 
 // respond sends the decision to Kong.
 func (s *session) respond() {
-	if s.instance.traces {
+	r := &s.exchange.Response
+	if s.instance.traces && !r.Usage {
 		s.event.SetSerializeValue(serializedAs, trace(&s.exchange.Decision))
 	}
 	if token := s.exchange.Reservation; token != "" {
 		s.event.SetShared(sharedReservation, token)
 	}
-	r := &s.exchange.Response
 	s.headers = s.headers[:0]
 	for _, h := range r.Headers {
 		s.headers = append(s.headers, kongwire.Header(h))
 	}
-	if r.Denied {
+	if r.Denied || r.Usage {
 		s.event.Exit(r.Status, s.headers, r.Body)
 		return
 	}

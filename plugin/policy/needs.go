@@ -43,6 +43,14 @@ func (n Needs) union(other Needs) Needs {
 	}
 }
 
+// forUsage returns the needs of requests that read what their tenant has used: who they are from, whatever limits there
+// are, and their target, but nothing about what a request costs.
+func (n Needs) forUsage() Needs {
+	n.Tenant, n.Cost, n.Reserves = true, false, [identity.MaxReserveHeaders]string{}
+	n.Facts = n.Facts&^identity.RouteFact | identity.TargetFact
+	return n
+}
+
 // addPolicy adds what one policy needs. A policy of a tier needs a tenant too.
 func (n *Needs) addPolicy(p *Policy) {
 	n.Cost = true
@@ -181,6 +189,9 @@ var missingModes = map[string]identity.Missing{
 // before without a fault.
 func (p *Plan) identityRules(n Needs) identity.Rules {
 	config := p.config
+	if config.UsageOnly {
+		n = n.forUsage()
+	}
 	r := identity.Rules{
 		Anonymous:       config.AnonymousConsumers,
 		OnMissingTenant: missingModes[config.OnMissingTenant],
@@ -197,14 +208,14 @@ func (p *Plan) identityRules(n Needs) identity.Rules {
 		SeekUser:        n.SeekUser,
 		NeedAddress:     n.Address,
 		NeedTags:        n.Tags,
-		NeedPreflight:   config.ExemptPreflights,
+		NeedPreflight:   config.ExemptPreflights && !config.UsageOnly,
 	}
 	if p.forCallers {
 		readFromCaller(&r, n)
 	} else {
 		readFromGateway(&r, config, n)
 	}
-	if config.ObserveEndpoint || p.forCallers { // a caller's costs nothing
+	if config.ObserveEndpoint && !config.UsageOnly || p.forCallers { // a caller's costs nothing
 		n.Facts |= identity.RouteFact // for metrics and records, not for limits
 	}
 	r.Compile(n.Facts)

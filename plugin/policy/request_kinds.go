@@ -120,17 +120,39 @@ func (p *Plan) AddressBounds(id identity.Identity, routes []string, now limit.Mi
 func (p *Plan) groupBounds(
 	group Group, groupID string, id identity.Identity, routes []string, now limit.Micros,
 ) []Bound {
+	return p.boundsWhere(id, routes, now, func(b *Bound) bool {
+		return b.Key.Group == group && b.Key.GroupID == groupID
+	})
+}
+
+// AllBounds returns the bounds of id's requests to all endpoints for which wanted returns true, each bucket once. For a
+// limit counted per route it has none: the route is part of the bucket.
+func (p *Plan) AllBounds(id identity.Identity, now limit.Micros, wanted func(*Bound) bool) []Bound {
+	return p.boundsWhere(id, nil, now, wanted)
+}
+
+// boundsWhere returns the bounds of all kinds of requests for which wanted returns true, each bucket once.
+func (p *Plan) boundsWhere(
+	id identity.Identity, routes []string, now limit.Micros, wanted func(*Bound) bool,
+) []Bound {
 	var bounds []Bound
 	seen := map[Key]bool{}
 	p.VisitRequestKinds(id, routes, now, func(_ *identity.Identity, r *Resolution) {
 		for _, b := range r.Bounds {
-			inGroup := b.Key.Group == group && b.Key.GroupID == groupID
-			unnamed := b.Policy.Scope.ByEndpoint() && b.Key.Endpoint == "" // no request has that bucket
-			if inGroup && !unnamed && !seen[b.Key] {
+			if !b.Unnamed() && !seen[b.Key] && wanted(&b) {
 				seen[b.Key] = true
 				bounds = append(bounds, b)
 			}
 		}
 	})
 	return bounds
+}
+
+// Unnamed reports whether the bound is counted per endpoint, and the request that it was resolved for names none. No
+// request to an endpoint spends from its bucket.
+func (b *Bound) Unnamed() bool {
+	if b.Key.Group == ByEndpoint {
+		return b.Key.GroupID == ""
+	}
+	return b.Policy.Scope.ByEndpoint() && b.Key.Endpoint == ""
 }

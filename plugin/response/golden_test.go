@@ -66,7 +66,8 @@ func published(t testing.TB) []struct {
 		{"denied_all_of_five", schema.Config{RateLimitHeader: "all"}, many(t, 3, 0), false},
 		{"denied_binding", schema.Config{RateLimitHeader: "binding"}, decide(t, both), false},
 		{
-			"exposed", schema.Config{ExposeHeaders: true, KongHeaders: true, ShowCost: true, DegradedHeader: true},
+			"exposed",
+			schema.Config{ExposeHeaders: true, KongHeaders: true, ShowCost: true, DegradedHeader: true},
 			decide(t, roomy), false,
 		},
 		{"exposed_denied", schema.Config{ExposeHeaders: true}, decide(t, denies), false},

@@ -25,7 +25,8 @@ type Header struct {
 // Response holds what a client reads. Its memory is reused: the zero value is ready, and a value is valid until the
 // next Render into it.
 type Response struct {
-	Denied  bool // the client gets Status and Body; else the request is proxied
+	Denied  bool // the client gets Status and Body; else the request is proxied, unless Usage
+	Usage   bool // the client gets Status and Body, about the usage of its tenant
 	Status  int
 	Headers []Header
 	Body    []byte
@@ -92,6 +93,9 @@ func New(config schema.Config, jitter func(n int64) int64) *Renderer {
 // shows reports whether clients read the numbers of a bound: always for their own buckets, and only with
 // show_shared_limits for a bucket that all tenants share. A denial by a shared bound shows its name and Retry-After.
 func (re *Renderer) shows(b *policy.Bound) bool { return re.showShared || !b.Key.Shared() }
+
+// Shows reports whether clients read the numbers of a bound.
+func (re *Renderer) Shows(b *policy.Bound) bool { return re.shows(b) }
 
 // ShowsShared reports whether clients read the numbers of limits that all tenants share: show_shared_limits.
 func (re *Renderer) ShowsShared() bool { return re.showShared }

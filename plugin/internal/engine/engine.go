@@ -124,7 +124,7 @@ func (e *Engine) Build(config schema.Config, plan *policy.Plan) (*admit.Path, fu
 		Elapsed:    process.Elapsed,
 		Renderer:   response.New(config, rand.Int64N),
 		Observers:  []admit.Observer{e.Metrics, e.observer},
-		FailClosed: config.OnInternalError == schema.FailClosed,
+		FailClosed: config.OnInternalError == schema.FailClosed || config.UsageOnly,
 	}
 	if e.denials != nil {
 		path.Observers = append(path.Observers, e.denials)
@@ -145,13 +145,20 @@ func (e *Engine) Build(config schema.Config, plan *policy.Plan) (*admit.Path, fu
 		return nil, nil, err
 	}
 	path.Buckets = buckets
+	if config.UsageOnly {
+		path.Usage, err = admit.NewUsageReader(buckets, config.Namespace, e.meta, process.Elapsed)
+		if err != nil {
+			release()
+			return nil, nil, err
+		}
+	}
 	shares, releaseShares, err := e.Stores.OpenShares(&config)
 	if err != nil {
 		release()
 		return nil, nil, err
 	}
 	path.Shares = shares
-	if e.candidates != nil {
+	if e.candidates != nil && !config.UsageOnly {
 		path.Candidates = e.view(config)
 	}
 	releaseBuckets := release

@@ -179,9 +179,21 @@ func routesOf(text []byte) map[string]string {
 	return found
 }
 
+// deciding returns the configs that decide about requests, or all of them if all only show usage.
+func deciding(configs []*Config) []*Config {
+	list := slices.DeleteFunc(slices.Clone(configs), func(c *Config) bool { return c.UsageOnly })
+	if len(list) == 0 {
+		return configs
+	}
+	return list
+}
+
 // choose returns the config that Kong runs for a route: the one on the route, or else on its service, or else the
-// global one. It skips configs on consumers.
+// global one. It skips configs on consumers. Without a route it skips configs that only show usage.
 func choose(configs []*Config, file, route string, routes map[string]string) (*Config, error) {
+	if route == "" {
+		configs = deciding(configs)
+	}
 	if route == "" && len(configs) == 1 {
 		return configs[0], nil
 	}

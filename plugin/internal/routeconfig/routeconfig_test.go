@@ -31,6 +31,24 @@ consumers:
   - {name: tenant-rate-limiting, config: {namespace: acme}}
 `
 
+func TestAConfigThatShowsUsageIsNotOneToChooseFrom(t *testing.T) {
+	const text = `
+plugins:
+- {name: tenant-rate-limiting, config: {namespace: deciding}}
+- {name: tenant-rate-limiting, route: usage, config: {namespace: deciding, usage_only: true}}
+routes:
+- {name: usage, paths: [/usage]}
+`
+	chosen, _, err := Load([]byte(text), "kong.yml", "")
+	if err != nil || chosen.UsageOnly {
+		t.Errorf("without a route: %+v (%v), want the config that decides", chosen, err)
+	}
+	chosen, _, err = Load([]byte(text), "kong.yml", "usage")
+	if err != nil || !chosen.UsageOnly {
+		t.Errorf("for the route: %+v (%v), want its config", chosen, err)
+	}
+}
+
 func TestTheConfigOfARouteIsTheOneThatKongRuns(t *testing.T) {
 	configs, err := Configs([]byte(scattered), "kong.yml")
 	if err != nil {
