@@ -75,6 +75,7 @@ func commands() []*command {
 			topCommand,
 		},
 		usageCommands,
+		[]*command{denialsCommand},
 		abuseCommands,
 		bucketsCommands,
 		[]*command{serveCommand},

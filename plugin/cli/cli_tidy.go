@@ -14,11 +14,11 @@ import (
 
 var tidyCommand = &command{
 	words: "tidy", brief: "do the housekeeping once: expired overrides, old records, and the usage that nodes report",
-	about: `It moves expired overrides to the history, deletes records and events that are past their retention, unpacks the
-usage that nodes have reported, sums it up, and makes and drops the partitions of usage. Where ratelimit serve
-runs with the rights of keeper, it does all this itself. Otherwise run tidy from cron, every few minutes;
-overrides expire on time without it. It works in small batches that do not block other writes, and reports
-progress on standard error. Ctrl-C stops it after the current batch. It can run on any number of machines: one
+	about: `It moves expired overrides to the history, deletes records and events that are past their retention and the
+oldest recent denials, unpacks the usage that nodes have reported, sums it up, and makes and drops the partitions of
+usage. Where ratelimit serve runs with the rights of keeper, it does all this itself. Otherwise run tidy from cron,
+every few minutes; overrides expire on time without it. It works in small batches that do not block other writes, and
+reports progress on standard error. Ctrl-C stops it after the current batch. It can run on any number of machines: one
 does the work, and the others exit immediately. Idempotency keys of the REST API are deleted after a day.
 
 A silent node may still admit requests. --nodes-after removes it from ratelimit fleet and --wait, so choose a duration
@@ -60,6 +60,9 @@ func (c *call) newLeader() *usagestore.Leader {
 		Chores: func(ctx context.Context, session *pgx.Conn) (more bool, err error) {
 			for more = true; more && err == nil; {
 				more, err = outbox.Tidy(ctx, session)
+			}
+			for more = true; more && err == nil; {
+				more, err = pgstore.DropDenials(ctx, session)
 			}
 			return false, err
 		},

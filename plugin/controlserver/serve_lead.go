@@ -34,8 +34,9 @@ func (d *Database) newLeader(
 		Chores: func(ctx context.Context, session *pgx.Conn) (more bool, err error) {
 			moreRows, rows := pgstore.TidyOnce(ctx, session, pgstore.DefaultRetention)
 			moreEvents, events := outbox.Tidy(ctx, session)
+			moreDenials, denials := pgstore.DropDenials(ctx, session)
 			// None of them keeps the others from their work.
-			return moreRows || moreEvents, errors.Join(rows, events, detector.Run(ctx, session))
+			return moreRows || moreEvents || moreDenials, errors.Join(rows, events, denials, detector.Run(ctx, session))
 		},
 		Log:    log,
 		Advice: leaderAdvice,

@@ -1,6 +1,6 @@
 // Package denial keeps a record of denials: a JSON line for each of the first denials of a tenant by a policy in a
 // second, and one line with the number of those after them. Lines go to sinks: standard error, a file that rotates,
-// others behind the same interface.
+// others behind the same interface. A bounded sample of recent denials can be taken for people to read.
 //
 // An attack must not become a flood of events, and a slow disk must not slow the limiter. So a [Recorder] holds its
 // lock for little more than a map access and never waits. It bounds everything it keeps: groups in a second, finished
@@ -36,6 +36,8 @@ type Options struct {
 	Sinks map[string]Sink // where lines go, by their names in logs and Stats
 	Log   *slog.Logger    // one line when a sink begins to fail, fails with another error, or works again
 	Node  string          // this node's name, in every line; "": none
+
+	Recent bool // keep a sample of recent denials for TakeRecent
 
 	ShowUsers bool   // users, credentials and addresses as they are; false: as hashes
 	Salt      []byte // of the hashes: nodes with one salt write one hash for one user; empty: random for each recorder
@@ -89,6 +91,7 @@ type Recorder struct {
 	epoch   string       // distinguishes the ids of this recorder's lines
 	seed    maphash.Seed // of names that are too long to be kept
 	lines   atomic.Uint64
+	recent  *sample   // nil: none
 	outlets []*outlet // sorted by name
 
 	mu       sync.Mutex
@@ -104,6 +107,9 @@ type Recorder struct {
 // New makes a recorder. Run starts it.
 func New(options Options) *Recorder {
 	r := &Recorder{options: options.withDefaults(), epoch: hex.EncodeToString(random(8)), seed: maphash.MakeSeed()}
+	if r.options.Recent {
+		r.recent = new(sample)
+	}
 	for _, name := range slices.Sorted(maps.Keys(r.options.Sinks)) {
 		r.outlets = append(r.outlets, newOutlet(name, r.options.Sinks[name], &r.options))
 	}

@@ -82,6 +82,7 @@ type group struct {
 	key         key
 	count       uint64
 	answers     uint64 // of count, those whose policy the response named
+	readable    uint64 // of count, those that the tenant may read
 	first, last int64  // µs since 1970
 
 	user           identity.Name
@@ -189,6 +190,9 @@ func (g *group) countDenial(now time.Time, d *decision.Decision, c cause) {
 	g.count++
 	if c.answer {
 		g.answers++
+	}
+	if tenantReads(d, c.bound) {
+		g.readable++
 	}
 	at := now.UnixMicro()
 	g.first, g.last = min(g.first, at), max(g.last, at)

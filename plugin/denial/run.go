@@ -103,16 +103,28 @@ func (r *Recorder) finish(end bool) {
 	}
 }
 
-// queueLine adds a group's line to all queues.
-func (r *Recorder) queueLine(g *group) {
-	line, err := r.encode(g)
-	if err == nil {
-		for _, o := range r.outlets {
-			o.push(line)
-		}
-	} else {
-		r.options.Log.Error("a denial event was dropped", "error", err)
+// pushLine adds a group's line to the queues of all sinks.
+func (r *Recorder) pushLine(g *group) error {
+	if len(r.outlets) == 0 {
+		return nil
 	}
+	line, err := r.encode(g)
+	if err != nil {
+		r.options.Log.Error("a denial event was dropped", "error", err)
+		return err
+	}
+	for _, o := range r.outlets {
+		o.push(line)
+	}
+	return nil
+}
+
+// queueLine adds a group to the recent denials, and its line to all queues.
+func (r *Recorder) queueLine(g *group) {
+	if r.recent != nil {
+		r.addRecent(g)
+	}
+	err := r.pushLine(g)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {

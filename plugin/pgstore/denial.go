@@ -33,6 +33,8 @@ type DenialFilter struct {
 	Since  time.Time
 	Before DenialCursor // only older ones: the last one of the page before
 
+	AfterID int64 // only those that were reported later
+
 	AsTenant bool // only those that Tenant may read, and of their counts the same
 	Max      int  // at most so many; 0: all
 }
@@ -61,6 +63,9 @@ func (s *Store) Denials(ctx context.Context, f DenialFilter) ([]RecentDenial, er
 	w.equal("endpoint", f.Endpoint)
 	if !f.Since.IsZero() {
 		w.add("at >= %s", f.Since)
+	}
+	if f.AfterID > 0 {
+		w.add("id > %s", f.AfterID)
 	}
 	if f.Before != (DenialCursor{}) {
 		w.args = append(w.args, f.Before.At)

@@ -7,9 +7,12 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/denial"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
 // denials is the record of denials, with the sinks that are closed after it.
@@ -18,6 +21,9 @@ type denials struct {
 	file  *denial.File  // nil: it goes to no file
 	topic *denialTopic  // nil: it does not go to Kafka
 	offer *denialOffers // nil: it does not go to webhooks
+
+	recent *recentDenials         // nil: no sample of it goes to the database
+	sink   *policysync.DenialSink // nil: it does not go to the database
 }
 
 // newDenials makes the record that the settings want; nil: none. The error is about a setting.
@@ -44,20 +50,28 @@ func newDenials(s *settings, node string, stderr io.Writer, log *slog.Logger) (*
 		}
 		options.Sinks["kafka"] = d.topic
 	}
+	hasDatabase := s.Database != "" || s.DatabaseFile != ""
+	if s.DenialWebhooks && !hasDatabase {
+		return nil, errors.New("denial-webhooks: on needs a database: give database-file, or off")
+	}
+	options.Recent = s.DenialRecent && hasDatabase
+	if s.DenialWebhooks || options.Recent {
+		d.sink = policysync.NewDenialSink(policysync.Source{DSN: s.Database, File: s.DatabaseFile})
+	}
 	if s.DenialWebhooks {
-		if s.Database == "" && s.DatabaseFile == "" {
-			return nil, errors.New("denial-webhooks: on needs a database: give database-file, or off")
-		}
-		d.offer = newDenialOffers(s, node)
+		d.offer = &denialOffers{node: node, now: time.Now, sink: d.sink}
 		options.Sinks["webhooks"] = d.offer
 	}
-	if len(options.Sinks) == 0 {
+	if len(options.Sinks) == 0 && !options.Recent {
 		return nil, nil
 	}
 	if s.DenialSaltFile != "" {
 		options.Salt = readSalt(s.DenialSaltFile, log)
 	}
 	d.Recorder = denial.New(options)
+	if options.Recent {
+		d.recent = &recentDenials{node: node, now: time.Now, take: d.TakeRecent, sink: d.sink, log: log}
+	}
 	return d, nil
 }
 
@@ -77,12 +91,19 @@ func readSalt(file string, log *slog.Logger) []byte {
 
 // Run writes the record until ctx ends, and then what is left of it.
 func (d *denials) Run(ctx context.Context) error {
+	var recent sync.WaitGroup
+	if d.recent != nil {
+		recent.Go(func() { d.recent.run(ctx) })
+	}
 	err := d.Recorder.Run(ctx)
+	if recent.Wait(); d.recent != nil {
+		d.recent.end(ctx)
+	}
 	if d.topic != nil {
 		d.topic.producer.Close()
 	}
-	if d.offer != nil {
-		d.offer.close()
+	if d.sink != nil {
+		d.sink.Close()
 	}
 	if d.file != nil {
 		if closed := d.file.Close(); err == nil {
@@ -107,6 +128,9 @@ func (d *denials) numbers() metrics.Denial {
 			Name: sink.Name, Written: sink.Written.Lines, Dropped: dropped, Queued: int(sink.Queued.Lines),
 			Failing: sink.Failing,
 		})
+	}
+	if d.recent != nil {
+		n.Sinks = append(n.Sinks, d.recent.numbers())
 	}
 	return n
 }

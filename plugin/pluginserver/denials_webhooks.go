@@ -27,18 +27,11 @@ type denialReporter interface {
 // denialOffers is a sink of the record of denials: those that a webhook wants go to Postgres, where ratelimit serve
 // reads them. The others count as written.
 type denialOffers struct {
-	node  string
-	now   func() time.Time
-	sink  denialReporter
-	close func()
+	node string
+	now  func() time.Time
+	sink denialReporter
 
 	notBefore time.Time // no webhook wanted denials a moment ago
-}
-
-// newDenialOffers makes the sink. It opens no connection.
-func newDenialOffers(s *settings, node string) *denialOffers {
-	sink := policysync.NewDenialSink(policysync.Source{DSN: s.Database, File: s.DatabaseFile})
-	return &denialOffers{node: node, now: time.Now, sink: sink, close: sink.Close}
 }
 
 // Write implements [denial.Sink]. Its error is a [denial.Partial] with the lines that are in no successful report, so

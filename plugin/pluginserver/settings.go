@@ -57,6 +57,7 @@ type settings struct {
 	DenialSaltFile string // "": a random salt
 	DenialSingles  int    // lines of one denial for each tenant, policy and second
 	DenialWebhooks bool   // offer them to webhooks
+	DenialRecent   bool   // report a sample to the database
 	DenialTopic    string
 	Kafka          kafka.Options // without brokers: no events go there
 

@@ -69,6 +69,14 @@ var denialRows = []settingRow{
 		},
 	},
 	{
+		"denial-recent",
+		"on",
+		"on: report a bounded sample of denials to the database every 5 s, if there is one, for people to read; off: do not",
+		func(s *settings, text string) error {
+			return setting.ParseSwitch(text, &s.DenialRecent)
+		},
+	},
+	{
 		"denial-topic",
 		"ratelimit.denials",
 		"the topic of Kafka that denials are sent to, if kafka-brokers is given",

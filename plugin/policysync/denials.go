@@ -5,13 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// DenialSink offers denials to webhooks, through Postgres, over a connection of its own. Postgres keeps those that a
-// webhook wants.
+// DenialSink stores recent denials in Postgres and offers denials to webhooks, over a connection of its own. Postgres
+// keeps those that a webhook wants.
 type DenialSink struct{ reportSession }
 
 // NewDenialSink returns a sink that has not connected yet.
@@ -47,12 +48,58 @@ func (d *DenialSink) Report(
 	if err == nil {
 		return kept, dropped, nil
 	}
-	advice := d.advice(ctx, err)
-	if answered := new(pgconn.PgError); !errors.As(err, &answered) {
-		d.disconnect()
+	return 0, nil, d.failedToReport(ctx, err)
+}
+
+// failedToReport returns the error of a report with advice, and closes a connection that may be broken. d.mu is held.
+func (d *DenialSink) failedToReport(ctx context.Context, err error) error {
+	failed := d.failed(ctx, fmt.Errorf("report denials: %w", err))
+	if advised := new(usageError); errors.As(failed, &advised) && advised.Advice() != "" {
+		return fmt.Errorf("%w: %s", failed, advised.Advice())
 	}
-	if advice != "" {
-		return 0, nil, fmt.Errorf("report denials: %w: %s", err, advice)
+	return failed
+}
+
+// RecentDenial counts denials of a tenant by one policy at about one time. Its texts are UTF-8 without NUL.
+type RecentDenial struct {
+	ID            string `json:"event"` // unique within the node
+	Age           int64  `json:"age"`   // µs since the last denial
+	Tenant        string `json:"tenant"`
+	Endpoint      string `json:"endpoint"`
+	Policy        string `json:"policy"`
+	Scope         string `json:"scope"`
+	Limit         *int64 `json:"limit"` // nil: no policy denied
+	WindowSeconds *int64 `json:"window_size"`
+	Reason        string `json:"reason"`
+	Shadow        bool   `json:"shadow"`
+	Count         uint64 `json:"count"`
+	TenantCount   uint64 `json:"tenant_count"` // of Count: those that the tenant may read
+	User          string `json:"user"`
+	IP            string `json:"ip"`
+	RetryAfter    *int64 `json:"retry_after"` // seconds; nil: unknown
+}
+
+// ReportRecent adds recent denials, and returns how many. Those of a tenant with too many are left out, and one that was
+// added before stays as it is.
+func (d *DenialSink) ReportRecent(ctx context.Context, node string, all []RecentDenial) (added int, err error) {
+	text, err := json.Marshal(all)
+	if err != nil {
+		return 0, fmt.Errorf("report denials: %w", err)
 	}
-	return 0, nil, fmt.Errorf("report denials: %w", err)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err = d.connect(ctx); err == nil {
+		err = d.conn.QueryRow(ctx, `SELECT rate_limiter.report_recent_denials($1, $2)`, node, string(text)).Scan(&added)
+	}
+	if err != nil {
+		return 0, d.failedToReport(ctx, err)
+	}
+	return added, nil
+}
+
+// IsStorable reports whether a later try can store what a report has not: its error is neither about the values of the
+// report, nor about a bound.
+func IsStorable(err error) bool {
+	answered := new(pgconn.PgError)
+	return !errors.As(err, &answered) || !strings.HasPrefix(answered.Code, "22") && answered.Code != "53400"
 }

@@ -37,6 +37,7 @@ type Options struct {
 type DenialRecorder interface {
 	admit.Observer
 	Run(ctx context.Context) error
+	WantsRequestIDs() bool
 }
 
 // Engine builds paths and keeps their shared parts. Set Metrics before the first path is built.
@@ -107,8 +108,8 @@ func (e *Engine) Sources() metrics.Sources {
 func (e *Engine) MetaDenied() uint64 { return e.observer.metaDenied.Load() }
 
 // factsAtDenial returns the facts that the record of denials has of each request, in addition to those that decide.
-func factsAtDenial(config *schema.Config) (wanted identity.Facts) {
-	if config.DenialRequestID {
+func (e *Engine) factsAtDenial(config *schema.Config) (wanted identity.Facts) {
+	if config.DenialRequestID && e.denials.WantsRequestIDs() {
 		wanted |= identity.RequestIDFact
 	}
 	if config.DenialIP {
@@ -128,7 +129,7 @@ func (e *Engine) Build(config schema.Config, plan *policy.Plan) (*admit.Path, fu
 	}
 	if e.denials != nil {
 		path.Observers = append(path.Observers, e.denials)
-		path.AtDenial = factsAtDenial(&config)
+		path.AtDenial = e.factsAtDenial(&config)
 	}
 	if e.usage != nil {
 		path.Observers = append(path.Observers, e.usage)

@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+)
+
+// reportDenials adds recent denials as a node does.
+func reportDenials(t *testing.T, pool *pgxpool.Pool, tenants ...string) {
+	t.Helper()
+	var rows []string
+	for i, tenant := range tenants {
+		rows = append(rows, fmt.Sprintf(`{"event":"%s-%d","age":%d,"tenant":%q,"endpoint":"POST /a","policy":"daily",
+			"scope":"tenant","limit":100,"window_size":86400,"reason":"quota","shadow":%v,"count":%d,"tenant_count":1,
+			"user":"hmac:1","ip":"","retry_after":7}`, tenant, i, 1000*(len(tenants)-i), tenant, i == 1, i+1))
+	}
+	_, err := pool.Exec(t.Context(), `SELECT rate_limiter.report_recent_denials('n1', $1)`, "["+strings.Join(rows, ",")+"]")
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDenialsListsTheNewestFirstByItsFilters(t *testing.T) {
+	dsn := pgtest.Shared(t).Database(t)
+	reportDenials(t, pgtest.Pool(t, dsn), "acme", "globex", "acme")
+	x := &terminal{t: t, env: map[string]string{"RATELIMIT_DATABASE": dsn}}
+	if code := x.call("denials", "--tenant", "acme", "--limit", "1"); code != 0 {
+		t.Fatalf("exit %d: %s", code, x.output.String())
+	}
+	text := x.output.String()
+	for _, part := range []string{"COUNT", "acme", "3 ", "quota", "100 per 86400 s", "POST /a", "hmac:1", "7 s"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("the list has no %q:\n%s", part, text)
+		}
+	}
+	x.output.Reset()
+	if code := x.call("denials", "-o", "json"); code != 0 || strings.Count(x.output.String(), `"tenant":`) != 3 ||
+		!strings.Contains(x.output.String(), `"shadow": true`) {
+		t.Errorf("exit %d: %s", code, x.output.String())
+	}
+	x.output.Reset()
+	if code := x.call("denials", "--follow", "-o", "json"); code != 2 || !strings.Contains(x.output.String(), "--follow") {
+		t.Errorf("exit %d: %s", code, x.output.String())
+	}
+}
+
+// safeBuffer can be written and read at the same time.
+type safeBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *safeBuffer) Write(text []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(text)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+func TestDenialsFollowListsWhatIsReportedUntilItIsEnded(t *testing.T) {
+	dsn := pgtest.Shared(t).Database(t)
+	pool := pgtest.Pool(t, dsn)
+	reportDenials(t, pool, "first", "second")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var out safeBuffer
+	ended := make(chan int, 1)
+	go func() {
+		o := operator{
+			getenv: func(name string) string { return map[string]string{"RATELIMIT_DATABASE": dsn}[name] },
+			login:  func() string { return "ann@laptop" }, now: func() time.Time { return noon }, stdin: strings.NewReader(""),
+			stdout: screen{to: &out}, stderr: screen{to: &out},
+		}
+		ended <- o.run(ctx, []string{"denials", "--follow"})
+	}()
+	await := func(part string) {
+		t.Helper()
+		deadline := time.Now().Add(time.Minute)
+		for !strings.Contains(out.String(), part) {
+			if time.Now().After(deadline) {
+				t.Fatalf("no %q in\n%s", part, out.String())
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	await("second")
+	reportDenials(t, pool, "third")
+	await("third")
+	cancel()
+	if code := <-ended; code != 0 {
+		t.Errorf("exit %d: %s", code, out.String())
+	}
+	if text := out.String(); strings.Count(text, "first") != 1 || strings.Index(text, "first") > strings.Index(text, "second") {
+		t.Errorf("the lines are\n%s", text)
+	}
+}

@@ -1,0 +1,135 @@
+package denial
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// taken returns the recent denials of what observe does, and checks that they count each denial once.
+func taken(t *testing.T, options Options, observe func(r *Recorder)) (rows []*Recent) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		options.Recent = true
+		r, _, end := running(t, options)
+		observe(r)
+		end()
+		rows = r.TakeRecent()
+		var count uint64
+		ids := map[string]bool{}
+		for _, row := range rows {
+			count += row.Count
+			ids[row.ID] = true
+		}
+		if stats := r.Stats(); count != stats.Denials || len(ids) != len(rows) {
+			t.Errorf("%d rows with %d ids count %d denials, want %d", len(rows), len(ids), count, stats.Denials)
+		}
+		if again := r.TakeRecent(); len(again) > 0 {
+			t.Errorf("%d rows are taken twice", len(again))
+		}
+	})
+	return rows
+}
+
+func TestTheFirstRecentDenialsOfACauseStandAloneAndTheNextCountTheOthers(t *testing.T) {
+	rows := taken(t, Options{Singles: 5, ShowUsers: true}, func(r *Recorder) {
+		for i := range 50 {
+			d := decided("acme", answered{named("minute", policy.Tenant), denies})
+			d.Identity.User.ID = fmt.Sprint("u_", i)
+			r.Observe(d)
+			wait(100 * time.Millisecond)
+		}
+		r.Observe(decided("globex", answered{named("minute", policy.Tenant), denies}))
+	})
+	var got string
+	for _, row := range rows {
+		got += fmt.Sprintln(row.Tenant, row.Policy, row.Count, row.TenantCount, row.User, row.Limit, row.WindowSeconds, row.Reason)
+	}
+	const want = `acme minute 1 1 u_0 10 60 quota
+acme minute 1 1 u_1 10 60 quota
+acme minute 48 48  10 60 quota
+globex minute 1 1 u_42 10 60 quota
+`
+	if got != want {
+		t.Errorf("rows are\n%swant\n%s", got, want)
+	}
+}
+
+func TestAFloodGivesABoundedNumberOfRecentDenials(t *testing.T) {
+	const tenants, policies = 2000, 30
+	rows := taken(t, Options{}, func(r *Recorder) {
+		for i := range tenants {
+			d := decided(fmt.Sprint("org-", i), answered{named("minute", policy.Tenant), denies})
+			for range 5 {
+				r.Observe(d)
+			}
+		}
+		for i := range policies {
+			r.Observe(decided("acme", answered{named(fmt.Sprint("p", i), policy.Tenant), denies}))
+		}
+	})
+	if len(rows) > maxRecent+maxRecentOthers+1 {
+		t.Errorf("%d denials have %d rows", tenants*5+policies, len(rows))
+	}
+	rows = taken(t, Options{}, func(r *Recorder) {
+		for i := range policies {
+			r.Observe(decided("acme", answered{named(fmt.Sprint("p", i), policy.Tenant), denies}))
+		}
+	})
+	others := 0
+	for _, row := range rows {
+		if row.Reason == othersReason {
+			others++
+			if row.Tenant != "acme" || row.Policy != "" || row.Count != policies-maxRecentTenant {
+				t.Errorf("the others are %+v", row)
+			}
+		}
+	}
+	if len(rows) != maxRecentTenant+1 || others != 1 {
+		t.Errorf("a tenant has %d rows, %d of others", len(rows), others)
+	}
+}
+
+func TestATenantReadsOfSharedLimitsOnlyWhatItsAnswersShow(t *testing.T) {
+	shadow := named("shadow", policy.Global)
+	shadow.Mode = policy.Shadow
+	for name, c := range map[string]struct {
+		bounds []answered
+		want   map[string]uint64 // what the tenant reads, by policy
+	}{
+		"own and shared": {
+			[]answered{{named("own", policy.Tenant), denies}, {named("all", policy.Global), denies}},
+			map[string]uint64{"own": 1, "all": 0},
+		},
+		"shared alone":  {[]answered{{named("all", policy.Global), denies}}, map[string]uint64{"all": 1}},
+		"an address":    {[]answered{{named("ip", policy.IP), denies}}, map[string]uint64{"ip": 1}},
+		"shared shadow": {[]answered{{shadow, denies}}, map[string]uint64{"shadow": 0}},
+	} {
+		rows := taken(t, Options{}, func(r *Recorder) { r.Observe(decided("acme", c.bounds...)) })
+		if len(rows) != len(c.want) {
+			t.Errorf("%s: %d rows", name, len(rows))
+		}
+		for _, row := range rows {
+			if row.TenantCount != c.want[row.Policy] || row.Shadow != (row.Policy == "shadow") {
+				t.Errorf("%s: the tenant reads %d of %s, want %d", name, row.TenantCount, row.Policy, c.want[row.Policy])
+			}
+		}
+	}
+}
+
+func TestObservingAllocatesNothingForARequestThatIsAdmittedAndForAnotherDenialOfACause(t *testing.T) {
+	r := New(Options{Recent: true})
+	admitted, denied := decided("acme", answered{named("minute", policy.Tenant), decision.Status{}}),
+		decided("acme", answered{named("minute", policy.Tenant), denies})
+	if n := testing.AllocsPerRun(1000, func() { r.Observe(admitted) }); n != 0 {
+		t.Errorf("an admitted request costs %v allocations", n)
+	}
+	// A second that ends meanwhile begins a window, so the mean is below one, and no test may fail by the clock.
+	if n := testing.AllocsPerRun(1000, func() { r.Observe(denied) }); n != 0 {
+		t.Errorf("a denial costs %v allocations", n)
+	}
+}

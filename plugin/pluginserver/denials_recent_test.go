@@ -1,0 +1,109 @@
+package pluginserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/denial"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+)
+
+// recentStore stores recent denials, or answers with an error.
+type recentStore struct {
+	got []policysync.RecentDenial
+	err error
+}
+
+// ReportRecent implements recentReporter.
+func (r *recentStore) ReportRecent(_ context.Context, _ string, all []policysync.RecentDenial) (int, error) {
+	if r.err != nil {
+		return 0, r.err
+	}
+	r.got = append(r.got, all...)
+	return len(all), nil
+}
+
+// recentRowsOf returns a function that returns rows once.
+func recentRowsOf(n int) func() []*denial.Recent {
+	return func() (rows []*denial.Recent) {
+		for i := range n {
+			rows = append(rows, &denial.Recent{
+				ID: fmt.Sprint("r", i), At: time.Now(), Tenant: "acme\x00", Policy: "daily", Scope: "tenant", Limit: 5,
+				WindowSeconds: 60, Reason: "quota", Count: 2, TenantCount: 2,
+			})
+		}
+		n = 0
+		return rows
+	}
+}
+
+func TestRecentDenialsAreKeptWhilePostgresIsAwayAndDroppedIfItNeverTakesThem(t *testing.T) {
+	to := &recentStore{err: errors.New("away")}
+	d := &recentDenials{
+		node: "n1", now: time.Now, take: recentRowsOf(250), sink: to, log: slog.New(slog.DiscardHandler),
+	}
+	d.report(t.Context(), time.Minute)
+	if n := d.numbers(); n.Queued != 250 || !n.Failing || n.Written != 0 {
+		t.Errorf("while Postgres is away: %+v", n)
+	}
+	to.err = nil
+	d.report(t.Context(), time.Minute)
+	if n := d.numbers(); n.Queued != 0 || n.Failing || n.Written != 250 || len(to.got) != 250 || to.got[249].ID != "r249" {
+		t.Errorf("after it: %+v, %d rows", n, len(to.got))
+	}
+	for _, code := range []string{"22023", "53400"} {
+		to.err, d.take = &pgconn.PgError{Code: code}, recentRowsOf(3)
+		d.report(t.Context(), time.Minute)
+	}
+	if n := d.numbers(); n.Dropped["rejected"] != 12 || n.Queued != 0 || n.Dropped["shutdown"] != 0 {
+		t.Errorf("what Postgres never takes: %+v", n)
+	}
+	to.err, d.take = errors.New("away"), recentRowsOf(3)
+	d.end(t.Context())
+	if n := d.numbers(); n.Dropped["shutdown"] != 6 || n.Queued != 0 {
+		t.Errorf("at the end: %+v", n)
+	}
+}
+
+func TestANodeReportsRecentDenialsWithTheGrantsOfTheReadme(t *testing.T) {
+	s := pgtest.Granted(t)
+	sink := policysync.NewDenialSink(policysync.Source{DSN: s.RoleDSN(pgtest.Node)})
+	t.Cleanup(sink.Close)
+	d := &recentDenials{
+		node: "n1", now: time.Now, take: recentRowsOf(250), sink: sink, log: slog.New(slog.DiscardHandler),
+	}
+	d.report(t.Context(), time.Minute)
+	list, err := pgstore.New(pgtest.Pool(t, s.RoleDSN(pgtest.ServerRole))).Denials(t.Context(), pgstore.DenialFilter{})
+	if err != nil || len(list) != 250 || list[0].Tenant != "acme\ufffd" || *list[0].Limit != 5 || list[0].RetryAfter != nil {
+		t.Errorf("%d denials are stored (%v)", len(list), err)
+	}
+}
+
+func TestRecentDenialsAreReportedWhereThereIsADatabaseUnlessTheyAreOff(t *testing.T) {
+	for args, want := range map[string]bool{
+		"":                               false,
+		"-database x":                    true,
+		"-database x -denial-recent off": false,
+	} {
+		s, err := parseSettings(strings.Fields(args), func(string) string { return "" }, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := newDenials(&s, "n1", nil, slog.New(slog.DiscardHandler))
+		if got := d != nil && d.recent != nil; err != nil || got != want {
+			t.Errorf("%q: they are reported: %v (%v), want %v", args, got, err, want)
+		}
+		if want && d.WantsRequestIDs() {
+			t.Errorf("%q: Kong is sent a question more for each denial", args)
+		}
+	}
+}
