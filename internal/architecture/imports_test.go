@@ -120,6 +120,8 @@ var foreign = map[string][]string{
 	},
 	"github.com/twmb":       {"plugin/kafka"},
 	"github.com/go-analyze": {"plugin/internal/chart"},
+	"github.com/coreos":     {"plugin/portal/oidc"},
+	"golang.org/x/oauth2":   {"plugin/portal/oidc"},
 	"github.com/yuin":       {},
 	"database/sql":          {"migrations"},
 	"math/rand":             {},

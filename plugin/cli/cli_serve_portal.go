@@ -5,6 +5,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/controlserver"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/portal/oidc"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/portal/session"
 )
 
@@ -26,4 +27,22 @@ func (c *call) portalFlags(s *controlserver.Settings) {
 		}
 		return nil
 	})
+	c.oidcFlags(&s.Portal.OIDC)
+}
+
+// oidcFlags defines the flags of signing in by OpenID Connect.
+func (c *call) oidcFlags(s *oidc.Settings) {
+	f := c.flags
+	f.StringVar(&s.Issuer, "portal-oidc-issuer", "", "the `URL` of an OpenID Connect provider that signs people in to "+
+		"the portal, exactly as its tokens have it (default: none, people sign in with tokens)")
+	f.StringVar(&s.ClientID, "portal-oidc-client-id", "", "the `id` that the provider has for this portal")
+	f.StringVar(&s.SecretFile, "portal-oidc-client-secret-file", "", "a `file` with the secret of that client; it is read "+
+		"at each sign-in (default: none, for a public client)")
+	f.StringVar(&s.RedirectURL, "portal-oidc-redirect-url", "", "the `URL` that the provider sends browsers back to: the "+
+		"address of the portal for browsers, with the path "+oidc.CallbackPath)
+	f.StringVar(&s.RolesClaim, "portal-oidc-roles-claim", oidc.DefaultRolesClaim, "the `claim` with a person's roles, or "+
+		"a path such as realm_access.roles; its values are ratelimit:admin, ratelimit:viewer and ratelimit:tenant:{org} "+
+		"(default roles)")
+	f.StringVar(&s.Scopes, "portal-oidc-scopes", oidc.DefaultScopes, "the `scopes` that a sign-in requests, separated by "+
+		"spaces (default openid email profile)")
 }

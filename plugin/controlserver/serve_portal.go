@@ -16,6 +16,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/portal"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/portal/oidc"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/portal/session"
 )
 
@@ -24,10 +25,13 @@ type Portal struct {
 	On      bool
 	KeyFile string // "": a random key
 	Idle    time.Duration
+	OIDC    oidc.Settings // without an issuer: people sign in with tokens only
 }
 
 // newPortal returns the portal, or nil if it is off.
-func (s *Settings) newPortal(api *control.Server, numbers prometheus.Registerer, log *slog.Logger) (*portal.Portal, error) {
+func (s *Settings) newPortal(
+	api *control.Server, numbers prometheus.Registerer, log *slog.Logger,
+) (*portal.Portal, error) {
 	if !s.Portal.On {
 		return nil, nil
 	}
@@ -35,9 +39,13 @@ func (s *Settings) newPortal(api *control.Server, numbers prometheus.Registerer,
 	if err != nil {
 		return nil, err
 	}
-	return portal.New(portal.Options{
+	o := portal.Options{
 		API: portalAPI{api}, Tokens: portalAPI{api}, Log: log, Key: key, Idle: s.Portal.Idle, Metrics: numbers,
-	})
+	}
+	if s.Portal.OIDC.Issuer != "" {
+		o.Provider = oidc.New(oidc.Options{Settings: s.Portal.OIDC, Now: time.Now, Log: log})
+	}
+	return portal.New(o)
 }
 
 // readKey returns the key of the file: 32 bytes, as they are or in base64.

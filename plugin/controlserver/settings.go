@@ -74,6 +74,9 @@ func (s *Settings) Validate() error {
 	if err := s.Kafka.Validate(); err != nil {
 		return fmt.Errorf("settings of Kafka: %w", err)
 	}
+	if err := s.Portal.OIDC.Validate(); err != nil {
+		return err
+	}
 	switch {
 	case (s.TLS.Cert == "") != (s.TLS.Key == ""):
 		return errors.New("give --tls-cert and --tls-key together")

@@ -1,0 +1,201 @@
+package oidc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	gooidc "github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/oauth2"
+	"golang.org/x/sync/singleflight"
+	"golang.org/x/time/rate"
+)
+
+const (
+	// providerTimeout bounds one request to the provider.
+	providerTimeout = 5 * time.Second
+	// maxAnswer bounds the bytes of an answer of the provider.
+	maxAnswer = 1 << 20
+	// keepConfiguration is how long the provider's configuration is used before it is fetched again.
+	keepConfiguration = time.Hour
+	// retryAfter is how long a failure to fetch the configuration is remembered.
+	retryAfter = time.Second
+	// keysEvery and keysBurst bound how often the provider's keys are fetched. They are, once, for a token that is signed
+	// by an unknown key.
+	keysEvery = 10 * time.Second
+	keysBurst = 6
+	// skew is how far the clocks of this process and of the provider may differ.
+	skew = time.Minute
+)
+
+// errAway reports that the provider does not answer, or not as it should.
+var errAway = errors.New("the identity provider is not available")
+
+// configuration is what the provider publishes of itself, and what follows of it.
+type configuration struct {
+	provider *gooidc.Provider
+	verifier *gooidc.IDTokenVerifier
+	endpoint oauth2.Endpoint
+	fetched  time.Time
+}
+
+// discovery fetches the provider's configuration when it is needed, and keeps it. It is safe for concurrent use.
+type discovery struct {
+	settings *Settings
+	client   *http.Client // for everything but keys
+	keys     *http.Client
+	now      func() time.Time
+	log      *slog.Logger
+	fetches  singleflight.Group
+
+	mu     sync.Mutex
+	kept   *configuration
+	failed time.Time // of the last fetch, if it failed
+	err    error
+}
+
+func newDiscovery(s *Settings, transport http.RoundTripper, now func() time.Time, log *slog.Logger) *discovery {
+	if transport == nil {
+		transport = newTransport()
+	}
+	bounded := boundedAnswers{transport}
+	newClient := func(transport http.RoundTripper) *http.Client {
+		return &http.Client{Transport: transport, Timeout: providerTimeout, CheckRedirect: denyRedirects}
+	}
+	return &discovery{
+		settings: s, now: now, log: log, client: newClient(bounded),
+		keys: newClient(&boundedRate{next: bounded, now: now, limit: rate.NewLimiter(rate.Every(keysEvery), keysBurst)}),
+	}
+}
+
+// newTransport returns a transport without idle connections: sign-ins are rare.
+func newTransport() http.RoundTripper {
+	transport, ok := http.DefaultTransport.(*http.Transport)
+	if !ok {
+		return http.DefaultTransport
+	}
+	transport = transport.Clone()
+	transport.DisableKeepAlives = true
+	return transport
+}
+
+// get returns the provider's configuration. If it cannot be fetched again, the former one stays in use.
+func (d *discovery) get(ctx context.Context) (*configuration, error) {
+	now := d.now()
+	d.mu.Lock()
+	kept, err := d.kept, d.err
+	isFresh := kept != nil && now.Sub(kept.fetched) < keepConfiguration
+	hasFailed := err != nil && now.Sub(d.failed) < retryAfter
+	d.mu.Unlock()
+	switch {
+	case isFresh, hasFailed && kept != nil:
+		return kept, nil
+	case hasFailed:
+		return nil, err
+	}
+	fetch := d.fetches.DoChan("", func() (any, error) { return d.fetch() })
+	select {
+	case <-ctx.Done():
+		return nil, errAway
+	case result := <-fetch:
+		found, _ := result.Val.(*configuration)
+		return found, result.Err
+	}
+}
+
+// fetch fetches the configuration and remembers it, or the failure.
+func (d *discovery) fetch() (*configuration, error) {
+	found, err := d.read(gooidc.ClientContext(context.Background(), d.client))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err == nil {
+		d.kept, d.err = found, nil
+		return found, nil
+	}
+	d.failed, d.err = d.now(), err
+	d.log.Warn("fetching the configuration of the identity provider failed", "issuer", d.settings.Issuer, "error", err)
+	if d.kept != nil {
+		return d.kept, nil
+	}
+	return nil, err
+}
+
+func (d *discovery) read(ctx context.Context) (*configuration, error) {
+	provider, err := gooidc.NewProvider(ctx, d.settings.Issuer)
+	if err != nil {
+		if mismatch := new(gooidc.IssuerMismatchError); errors.As(err, &mismatch) {
+			return nil, fmt.Errorf("--portal-oidc-issuer: the provider calls itself %q: %w", mismatch.Discovered, err)
+		}
+		return nil, fmt.Errorf("%w: %s", errAway, shorten(err.Error()))
+	}
+	var claims struct {
+		Keys    string   `json:"jwks_uri"`
+		Methods []string `json:"token_endpoint_auth_methods_supported"`
+	}
+	if err := provider.Claims(&claims); err != nil {
+		return nil, fmt.Errorf("read the configuration: %w", err)
+	}
+	endpoint := provider.Endpoint()
+	for name, text := range map[string]string{
+		"authorization_endpoint": endpoint.AuthURL, "token_endpoint": endpoint.TokenURL, "jwks_uri": claims.Keys,
+	} {
+		if u, err := parseEndpoint(text); err != nil {
+			return nil, fmt.Errorf("the provider's %s: %q: %w", name, u, err)
+		}
+	}
+	endpoint.AuthStyle = oauth2.AuthStyleInHeader
+	hasBasic := len(claims.Methods) == 0 || slices.Contains(claims.Methods, "client_secret_basic")
+	if d.settings.SecretFile == "" || !hasBasic {
+		endpoint.AuthStyle = oauth2.AuthStyleInParams
+	}
+	verifier := provider.VerifierContext(gooidc.ClientContext(ctx, d.keys), &gooidc.Config{
+		ClientID: d.settings.ClientID,
+		Now:      func() time.Time { return d.now().Add(-skew) },
+	})
+	return &configuration{provider, verifier, endpoint, d.now()}, nil
+}
+
+// parseEndpoint parses a URL of the provider, which may have a query.
+func parseEndpoint(text string) (string, error) {
+	before, _, _ := strings.Cut(text, "?")
+	_, err := parseURL(before)
+	return text, err
+}
+
+func denyRedirects(r *http.Request, _ []*http.Request) error {
+	return fmt.Errorf("the provider redirects to %s, which it must not", r.URL.Redacted())
+}
+
+// boundedAnswers bounds the size of answers.
+type boundedAnswers struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (b boundedAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := b.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	response.Body = http.MaxBytesReader(nil, response.Body, maxAnswer)
+	return response, nil
+}
+
+// boundedRate bounds the rate of requests.
+type boundedRate struct {
+	next  http.RoundTripper
+	limit *rate.Limiter
+	now   func() time.Time
+}
+
+// RoundTrip implements http.RoundTripper.
+func (b *boundedRate) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !b.limit.AllowN(b.now(), 1) {
+		return nil, errors.New("the provider's keys were fetched too often")
+	}
+	return b.next.RoundTrip(r)
+}
