@@ -28,9 +28,9 @@ func TestTheAuditNamesTheBucketsThatAResetEmptied(t *testing.T) {
 	}
 }
 
-func TestAChangeInTheNameOfATokenOfTheAPIIsDenied(t *testing.T) {
+func TestAChangeInTheNameOfACallerOfTheAPIIsDenied(t *testing.T) {
 	dsn := pgtest.Shared(t).Database(t)
-	for _, actor := range []string{"token:ann", " Token:ann", "TOKEN:"} {
+	for _, actor := range []string{"token:ann", " Token:ann", "TOKEN:", "oidc:ann@example.org", " OIDC:"} {
 		for _, x := range []*terminal{
 			{t: t, env: map[string]string{databaseVariable: dsn, actorVariable: actor}},
 			{t: t, env: map[string]string{databaseVariable: dsn}},

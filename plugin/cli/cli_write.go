@@ -77,8 +77,8 @@ func (c *call) changes(do func(ctx context.Context, s *pgstore.Store, by pgstore
 			return err
 		}
 		by := pgstore.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
-		if namesToken(by.Actor) {
-			return wrong("actor %q: names that begin with token: are reserved for the REST API; "+
+		if namesCaller(by.Actor) {
+			return wrong("actor %q: names that begin with token: or oidc: are reserved for the REST API; "+
 				"set --actor or %s to another name", by.Actor, actorVariable)
 		}
 		store, closeStore, err := c.openWith(ctx, config)
@@ -90,9 +90,10 @@ func (c *call) changes(do func(ctx context.Context, s *pgstore.Store, by pgstore
 	}
 }
 
-// namesToken reports whether an actor is, or looks like, that of what a token of the REST API does.
-func namesToken(actor string) bool {
-	return strings.HasPrefix(strings.ToLower(strings.TrimSpace(actor)), "token:")
+// namesCaller reports whether an actor is, or looks like, that of what a caller of the REST API does.
+func namesCaller(actor string) bool {
+	name := strings.ToLower(strings.TrimSpace(actor))
+	return strings.HasPrefix(name, "token:") || strings.HasPrefix(name, "oidc:")
 }
 
 // showWritten shows what was done, after waiting for the nodes with --wait.

@@ -2,6 +2,8 @@ package control
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"math"
 	"net/http"
@@ -21,11 +23,34 @@ const (
 	Tenant Role = "tenant" // reads and checks for its own org only, and manages its webhooks
 )
 
-// Caller identifies the holder of a token.
+// Caller identifies the holder of a token, or a person whom an identity provider has signed in.
 type Caller struct {
-	Token string // the name of the token, the actor in the audit
+	Token string // the name of the token; of a person PersonPrefix and the name
 	Role  Role
 	Org   string // of a Tenant
+}
+
+// PersonPrefix begins the name of a Caller who is a person. No token's name has a colon.
+const PersonPrefix = "oidc:"
+
+// maxIdempotencyName bounds the bytes of a name that idempotency keys are kept under.
+const maxIdempotencyName = 64
+
+// actor returns the name in the audit.
+func (c Caller) actor() string {
+	if strings.HasPrefix(c.Token, PersonPrefix) {
+		return c.Token
+	}
+	return "token:" + c.Token
+}
+
+// idempotencyName returns the name that the caller's idempotency keys are kept under: of a long name its hash.
+func (c Caller) idempotencyName() string {
+	if len(c.Token) <= maxIdempotencyName {
+		return c.Token
+	}
+	sum := sha256.Sum256([]byte(c.Token))
+	return PersonPrefix + hex.EncodeToString(sum[:16])
 }
 
 // Authenticator resolves tokens.

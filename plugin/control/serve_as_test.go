@@ -47,6 +47,25 @@ func TestARequestServedAsACallerHasItsRoleAndName(t *testing.T) {
 	}
 }
 
+func TestAPersonOfAnIdentityProviderIsTheActorOfItsChanges(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	person := control.Caller{Token: "oidc:" + strings.Repeat("a", 200) + "@example.org", Role: control.Admin}
+	for _, replayed := range []string{"", "true"} { // an idempotency key is kept under a name of 64 bytes at most
+		a := httptest.NewRecorder()
+		r := call{method: "POST", path: policies, body: daily}.request()
+		r.Header.Set("Idempotency-Key", "once")
+		w.server.ServeAs(a, r, person)
+		if got := a.Header().Get("Idempotent-Replayed"); a.Code != http.StatusCreated || got != replayed {
+			t.Errorf("%d %s, replayed %q, want %q", a.Code, a.Body, got, replayed)
+		}
+	}
+	audit := w.want(w.as("GET", "/v1/ratelimit/audit", ""), http.StatusOK).Body.String()
+	if !strings.Contains(audit, `"actor":"`+person.Token+`"`) {
+		t.Errorf("the audit is %s, want the person as the actor", audit)
+	}
+}
+
 func TestWrongTokensOfAnAddressAreLimitedAlsoOutsideOfRequests(t *testing.T) {
 	t.Parallel()
 	w := open(t, func(o *control.Options) {

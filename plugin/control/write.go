@@ -69,7 +69,7 @@ func (s *Server) awaitNodes(ctx context.Context, version int64, wait time.Durati
 
 // newChange returns a change by the caller. The default reason is that the change was made by the API.
 func newChange(ctx context.Context, reason string) pgstore.Change {
-	return pgstore.Change{Actor: "token:" + callerOf(ctx).Token, Reason: cmp.Or(strings.TrimSpace(reason), reasonDefault)}
+	return pgstore.Change{Actor: callerOf(ctx).actor(), Reason: cmp.Or(strings.TrimSpace(reason), reasonDefault)}
 }
 
 // setIdempotency makes a change happen once if the caller sent a key. request is all that the change depends on.
@@ -81,7 +81,7 @@ func (o *Once) setIdempotency(ctx context.Context, c *pgstore.Change, request ..
 	if err != nil {
 		return fmt.Errorf("encode a request: %w", err)
 	}
-	c.Idempotency = &pgstore.Idempotency{Token: callerOf(ctx).Token, Key: o.Key, Request: sha256.Sum256(text)}
+	c.Idempotency = &pgstore.Idempotency{Token: callerOf(ctx).idempotencyName(), Key: o.Key, Request: sha256.Sum256(text)}
 	return nil
 }
 
