@@ -275,7 +275,8 @@ func (f *replayFlags) verdict(c *call, r *replay.Report) error {
 // brokenLogs reports logs that break off, with the lines to resume at, and returns the exit code.
 func (c *call) brokenLogs(counts replay.Counts) error {
 	for _, b := range counts.Broken {
-		c.warn("%s breaks off (%s): to go on once it is whole, use --log %s --from-line %d", b.Log, b.Problem, b.Log, b.Line)
+		c.warn("%s breaks off (%s): once it is whole, read it again, or with --from-line %d the other lines alone, "+
+			"whose buckets are full at first", b.Log, b.Problem, b.Line)
 	}
 	if len(counts.Broken) > 0 {
 		return exitStatus(exitIncomplete)
