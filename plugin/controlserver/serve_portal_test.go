@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -117,5 +118,21 @@ func TestAKeyFileHas32BytesOrTheirBase64(t *testing.T) {
 	}
 	if _, err := (&Portal{KeyFile: file + ".away"}).readKey(); err == nil {
 		t.Error("a file that does not exist is accepted")
+	}
+}
+
+func TestALivePartHasNoDeadlineAndOtherRequestsDo(t *testing.T) {
+	got := map[string]bool{}
+	d := newDraining(&http.Server{
+		ReadHeaderTimeout: time.Minute, WriteTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			_, got[r.URL.Path] = r.Context().Deadline()
+		}),
+	}, nil, slog.New(slog.DiscardHandler))
+	for path, want := range map[string]bool{"/portal/live/fleet": false, "/portal/": true, "/v1/orgs": true} {
+		d.http.Handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", path, http.NoBody))
+		if got[path] != want {
+			t.Errorf("%s has a deadline: %v, want %v", path, got[path], want)
+		}
 	}
 }

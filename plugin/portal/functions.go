@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"html/template"
 	"math"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -17,7 +16,7 @@ func functions() template.FuncMap {
 		"percent":  percent,
 		"when":     when,
 		"duration": duration,
-		"segment":  url.PathEscape,
+		"segment":  pathSegment,
 		"dict":     dict,
 	}
 }

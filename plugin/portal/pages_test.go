@@ -68,17 +68,16 @@ func TestTheTableOfPagesHasNoWriteForViewersAndNoOrgForTenants(t *testing.T) {
 			t.Errorf("%s: browsers send GET and POST only", page.Pattern)
 		}
 	}
+	p := open(t).portal
 	var names []string
 	for _, to := range topics() {
-		if slices.Contains(names, to.Name) || to.For == 0 || to.Poll == nil || newPortal(t).views.templates.Lookup(to.Template) == nil {
+		hasTemplate := p.views.templates.Lookup(to.Template) != nil
+		if slices.Contains(names, to.Name) || to.For == 0 || to.Poll == nil || !hasTemplate {
 			t.Errorf("%+v is not a live part, or its name or template is not right", to)
 		}
 		names = append(names, to.Name)
 	}
 }
-
-// newPortal returns a portal without a server.
-func newPortal(t *testing.T) *Portal { t.Helper(); return open(t).portal }
 
 func TestEachAnswerHasTheHeadersOfSecurity(t *testing.T) {
 	w := open(t)

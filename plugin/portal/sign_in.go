@@ -67,7 +67,9 @@ func (p *Portal) tokenProblem(err error) *problem {
 			"Try again in a minute."}
 	}
 	p.Log.Error("token lookup failed", "error", err)
-	return &problem{Status: http.StatusServiceUnavailable, Detail: "Tokens cannot be checked at the moment. Try again soon."}
+	return &problem{
+		Status: http.StatusServiceUnavailable, Detail: "Tokens cannot be checked at the moment. Try again soon.",
+	}
 }
 
 // askToSignIn answers a request without a session.

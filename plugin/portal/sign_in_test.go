@@ -117,8 +117,11 @@ func TestAWriteFromAnotherSiteIsDenied(t *testing.T) {
 	form := url.Values{"token": {adminSecret}}.Encode()
 	const kind = "application/x-www-form-urlencoded"
 	for _, header := range [][]string{
-		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"},
-		{"Origin", "null"}, nil,
+		{"Sec-Fetch-Site", "cross-site"},
+		{"Sec-Fetch-Site", "same-site"},
+		{"Origin", "https://evil.example"},
+		{"Origin", "null"},
+		nil,
 	} {
 		for _, path := range []string{signInPath, "/portal/sign-out", home} {
 			a := w.browser().do("POST", path, form, append([]string{"Content-Type", kind}, header...)...)

@@ -64,7 +64,7 @@ func TestAProblemOfTheAPIBecomesAPageWithItsStatus(t *testing.T) {
 		body         string
 		shown, never string
 	}{
-		"missing": {404, `{"status":404,"title":"Not Found","detail":"no <i>org</i>"}`, "no &lt;i&gt;org&lt;/i&gt;", "<i>org"},
+		"missing": {404, `{"status":404,"title":"Not Found","detail":"no <i>x</i>"}`, "no &lt;i&gt;x&lt;/i&gt;", "<i>x"},
 		"faulty":  {422, `{"errors":[{"location":"body.limit","message":"must be <b>","value":"x"}]}`, "must be &lt;b&gt;", "<b>"},
 		"away":    {503, `{"detail":"the database query failed"}`, "the database query failed", "hunter2"},
 		"strange": {500, `hunter2`, "unexpected way", "hunter2"},
@@ -154,10 +154,13 @@ func TestASessionOfAnotherProcessWithTheSameKeyIsValid(t *testing.T) {
 	one, two := open(t, func(o *Options) { o.Key = key }), open(t, func(o *Options) { o.Key = key })
 	other := open(t)
 	r := signedInRequest(t, one.portal, adminSecret, home)
-	for p, want := range map[*Portal]int{one.portal: http.StatusOK, two.portal: http.StatusOK, other.portal: http.StatusSeeOther} {
+	for _, c := range []struct {
+		*world
+		want int
+	}{{one, http.StatusOK}, {two, http.StatusOK}, {other, http.StatusSeeOther}} {
 		a := httptest.NewRecorder()
-		if p.ServeHTTP(a, r); a.Code != want {
-			t.Errorf("%d, want %d", a.Code, want)
+		if c.portal.ServeHTTP(a, r); a.Code != c.want {
+			t.Errorf("%d, want %d", a.Code, c.want)
 		}
 	}
 }

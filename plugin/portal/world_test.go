@@ -119,6 +119,8 @@ type world struct {
 	tokens *ring
 	server *httptest.Server
 	log    *lines
+	// transport is not that of other tests, whose servers close the idle connections of the default one.
+	transport *http.Transport
 }
 
 // lines records the log.
@@ -142,7 +144,7 @@ func (l *lines) String() string {
 // open starts a portal; edit changes its options.
 func open(t *testing.T, edit ...func(*Options)) *world {
 	t.Helper()
-	w := &world{T: t, api: &scripted{}, tokens: newRing(), log: &lines{}}
+	w := &world{T: t, api: &scripted{}, tokens: newRing(), log: &lines{}, transport: &http.Transport{}}
 	o := Options{API: w.api, Tokens: w.tokens, Log: slog.New(slog.NewTextHandler(w.log, nil))}
 	for _, e := range edit {
 		e(&o)
@@ -152,7 +154,7 @@ func open(t *testing.T, edit ...func(*Options)) *world {
 		t.Fatal(err)
 	}
 	w.server = httptest.NewServer(w.portal)
-	t.Cleanup(func() { w.portal.Close(); w.server.Close() })
+	t.Cleanup(func() { w.portal.Close(); w.transport.CloseIdleConnections(); w.server.Close() })
 	return w
 }
 
@@ -169,7 +171,8 @@ func (w *world) browser() *browser {
 		w.Fatal(err)
 	}
 	return &browser{w, &http.Client{
-		Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: w.transport, Jar: jar,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 

@@ -72,8 +72,8 @@ func (j *Jar) Check(r *http.Request) error {
 	return err
 }
 
-// Put sets a cookie with a value, which is encoded as JSON and valid for a time. The error is ErrPlain where cookies are
-// not safe.
+// Put sets a cookie with a value, which is encoded as JSON and valid for a time. The error is ErrPlain where cookies
+// are not safe.
 func (j *Jar) Put(w http.ResponseWriter, r *http.Request, name string, value any, life time.Duration) error {
 	full, secure, err := cookieName(r, name)
 	if err != nil {

@@ -78,7 +78,8 @@ func TestOnlyACookieThatTheProcessSealedIsASession(t *testing.T) {
 		t.Errorf("the cookie shows its content: %s", good.Value)
 	}
 	notice := httptest.NewRecorder()
-	if err := w.jar.Put(notice, request(), "ratelimit_notice", Session{Secret: "forged", Ends: 1 << 40}, time.Hour); err != nil {
+	other := Session{Secret: "forged", Ends: 1 << 40}
+	if err := w.jar.Put(notice, request(), "ratelimit_notice", other, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	forged := map[string][]*http.Cookie{
@@ -120,15 +121,20 @@ func TestACookieOfPlainHTTPIsNotOneOfTLS(t *testing.T) {
 		t.Errorf("the cookie of plain HTTP is %+v", plain)
 	}
 	encrypted := w.start(request(), Session{Secret: "x"})
-	if !encrypted.Secure || encrypted.Name != "__Host-"+cookieOfSession || encrypted.Path != "/" || encrypted.Domain != "" {
+	if !encrypted.Secure || encrypted.Name != "__Host-"+cookieOfSession ||
+		encrypted.Path != "/" || encrypted.Domain != "" {
 		t.Errorf("the cookie of TLS is %+v", encrypted)
 	}
 	if _, _, ok := w.find(&http.Cookie{Name: encrypted.Name, Value: plain.Value}); ok {
 		t.Error("a cookie of plain HTTP is a session over TLS")
 	}
 	for _, c := range []struct{ host, remote, header string }{
-		{"portal.example", "127.0.0.1:1", ""}, {"localhost", "192.0.2.1:1", ""}, {"localhost", "127.0.0.1:1", "X-Forwarded-For"},
-		{"localhost.evil.example", "127.0.0.1:1", ""}, {"192.0.2.1", "127.0.0.1:1", ""}, {"localhost", "", ""},
+		{"portal.example", "127.0.0.1:1", ""},
+		{"localhost", "192.0.2.1:1", ""},
+		{"localhost", "127.0.0.1:1", "X-Forwarded-For"},
+		{"localhost.evil.example", "127.0.0.1:1", ""},
+		{"192.0.2.1", "127.0.0.1:1", ""},
+		{"localhost", "", ""},
 	} {
 		r := httptest.NewRequest("GET", "/", http.NoBody)
 		r.Host, r.RemoteAddr = c.host, c.remote
@@ -203,13 +209,16 @@ func TestEndedSessionsAreBoundedAndNoneComesBack(t *testing.T) {
 	w := newWorld(t, 1)
 	var all []*http.Cookie
 	for i := range maxEndings + 10 {
+		w.now = w.now.Add(100 * time.Millisecond)
+		if i%500 != 0 && i < maxEndings {
+			w.ended.add(Session{ID: fmt.Sprint(i), Start: w.now.Unix()}, w.now, DefaultIdle)
+			continue
+		}
 		c := w.start(request(), Session{Secret: "x"})
 		w.End(httptest.NewRecorder(), request(c))
-		if i%500 == 0 || i > maxEndings {
-			all = append(all, c)
-		}
-		w.now = w.now.Add(100 * time.Millisecond)
+		all = append(all, c)
 	}
+	w.now = w.now.Add(time.Second)
 	if n := len(w.ended.ended); n > maxEndings {
 		t.Errorf("%d endings are remembered, want %d at most", n, maxEndings)
 	}
