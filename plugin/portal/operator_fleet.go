@@ -130,7 +130,8 @@ func (w *written) notice(done string) string {
 	case e.Live == 0:
 		text += "No node is live, so none enforces it yet."
 	default:
-		text += fmt.Sprintf("%s of %s live nodes enforce it", thousands(int64(e.Live-len(e.Behind))), thousands(int64(e.Live)))
+		enforcing := thousands(int64(e.Live - len(e.Behind)))
+		text += fmt.Sprintf("%s of %s live nodes enforce it", enforcing, thousands(int64(e.Live)))
 		text += nodesText("; behind: ", e.Behind) + nodesText("; silent: ", e.Silent) + "."
 	}
 	for _, warning := range w.Warnings {

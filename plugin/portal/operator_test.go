@@ -251,7 +251,7 @@ func TestTheAuditShowsEachChangeFieldByField(t *testing.T) {
 	b := w.signedIn(viewerSecret)
 	w.want(b.get("/portal/audit?kind=tenant&tenant=acme"), http.StatusOK,
 		"update tenant acme", "<del>free</del>", "<ins>gold</ins>", "~ changed", "insert tenant acme", "+ added", "upgrade")
-	w.want(b.get("/portal/audit?actor=nobody"), http.StatusOK, "There are no such changes.")
+	w.want(b.get("/portal/audit?actor=eve"), http.StatusOK, "There are no such changes.")
 }
 
 func TestTheReportOfACandidateIsShown(t *testing.T) {
@@ -269,4 +269,26 @@ func TestTheReportOfACandidateIsShown(t *testing.T) {
 	w.exec(`INSERT INTO rate_limiter.candidate_sources (candidate, source, login, last_seq, first_at, last_at)
 		VALUES ('july', 'edge-1', 'kong', 1, now() - interval '1 hour', now())`)
 	w.want(b.get("/portal/candidates/july?policy=daily"), http.StatusOK, "Only the candidate denies", "of a window seen")
+}
+
+func TestLivePartsOfTheConsoleFollowTheFleetAndTheFilteredDenials(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	b := w.signedIn(viewerSecret)
+	w.want(b.get("/portal/denials?tenant=acme"), http.StatusOK, `data-live="/portal/live/denials?tenant=acme"`)
+	denials := b.watch("denials?tenant=acme")
+	if first := denials.next(); !strings.Contains(first, "There are none.") {
+		t.Errorf("the denials begin with %s", first)
+	}
+	fleet := b.watch("fleet")
+	if first := fleet.next(); !strings.Contains(first, "no node has reported") {
+		t.Errorf("the fleet begins with %s", first)
+	}
+	r := policysync.Report{Node: "edge-1", Source: policysync.FromPostgres}
+	if err := r.Write(t.Context(), w.pool); err != nil {
+		t.Fatal(err)
+	}
+	if next := fleet.next(); !strings.Contains(next, "edge-1") {
+		t.Errorf("after a report the fleet is %s", next)
+	}
 }
