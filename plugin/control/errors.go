@@ -94,14 +94,19 @@ func (s *Server) storeError(action, effect string, err error) error {
 	}
 	if pgstore.IsReadOnly(err) {
 		s.Log.Warn("a change was denied by a read-only database", "action", action, "error", err)
-		return huma.Error503ServiceUnavailable(action + ": " + readOnly + effect)
+		return unavailable(action + ": " + readOnly + effect)
 	}
 	level := slog.LevelError
 	if errors.Is(err, context.Canceled) {
 		level = slog.LevelInfo // the client disconnected
 	}
 	s.Log.Log(context.Background(), level, "database query failed", "action", action, "error", err)
-	return huma.Error503ServiceUnavailable(action + ": the database query failed" + effect)
+	return unavailable(action + ": the database query failed" + effect)
+}
+
+// unavailable returns a 503 that the caller may retry: nothing was written.
+func unavailable(detail string) error {
+	return huma.ErrorWithHeaders(huma.Error503ServiceUnavailable(detail), http.Header{"Retry-After": {"1"}})
 }
 
 // movedPolicies returns the first policies of a difference as details of an error.

@@ -178,9 +178,7 @@ func activePolicies(ctx context.Context, q querier, keys ...PolicyKey) ([]Policy
 	if err != nil {
 		return nil, err
 	}
-	return collect[Policy](ctx, q, selectPolicies+` p JOIN jsonb_to_recordset($1)
-			AS k("Namespace" text, "Name" text, "Tier" text, "Tenant" text, "User" text, "Credential" text, "IP" text,
-				"For" text, "Endpoint" text)
+	return collect[Policy](ctx, q, selectPolicies+` p JOIN jsonb_to_recordset($1) AS k(`+keyColumns+`)
 		ON (p.tenant, p.name, p.namespace, p."user", p.credential, p.ip, p."for")
 				= (k."Tenant", k."Name", k."Namespace", k."User", k."Credential", k."IP", k."For")
 			AND p.tier = CASE WHEN k."User" = '' THEN k."Tier" ELSE '`+schema.UserTier+`' END

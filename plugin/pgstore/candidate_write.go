@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // The most policies that a candidate changes, and the most tenants that are assigned to it by name: every node holds
@@ -102,14 +103,12 @@ func reviewCandidate(
 		return Review{}, err
 	}
 	beside := map[PolicyKey]Policy{}
-	for _, p := range list {
-		rows, err := rowsToCompare(ctx, q, p)
-		if err != nil {
-			return Review{}, err
-		}
-		for _, row := range rows {
-			beside[canonical(row.Key())] = row
-		}
+	active, err := rowsToCompare(ctx, q, list...)
+	if err != nil {
+		return Review{}, err
+	}
+	for _, row := range active {
+		beside[canonical(row.Key())] = row
 	}
 	for i := range changes {
 		key := canonical(changes[i].Key)
@@ -150,30 +149,26 @@ func (s *Store) PutCandidatePolicies(
 }
 
 // changePolicies makes the candidate put the new and the changed policies of a difference, and leave the others of keys
-// as they are.
+// as they are. The number of statements does not grow with the policies: all other writes wait for them.
 func (c Candidate) changePolicies(ctx context.Context, tx pgx.Tx, keys []PolicyKey, d Diff) error {
 	puts := slices.Clone(d.Create)
 	for _, r := range d.Update {
 		puts = append(puts, r.After)
 	}
 	isPut := map[PolicyKey]bool{}
-	for _, p := range puts {
+	changes := make([]policyChange, len(puts))
+	for i, p := range puts {
 		isPut[canonical(p.Key())] = true
-		body, err := json.Marshal(p.withDefaults().Policy)
-		if err == nil {
-			err = c.change(ctx, tx, p.Key(), body)
-		}
-		if err != nil {
-			return err
-		}
+		body := p.withDefaults().Policy
+		changes[i] = policyChange{p.Key(), &body}
 	}
-	for _, key := range keys {
-		if isPut[canonical(key)] {
-			continue
-		}
-		if err := removeChange(ctx, tx, c.Name, key); err != nil && !isMissing(err) {
-			return err
-		}
+	kept := slices.DeleteFunc(slices.Clone(keys), func(key PolicyKey) bool { return isPut[canonical(key)] })
+	err := c.change(ctx, tx, changes...)
+	if err == nil {
+		_, err = removeChanges(ctx, tx, c.Name, kept...)
+	}
+	if err != nil {
+		return err
 	}
 	return c.checkSize(ctx, tx)
 }
@@ -225,7 +220,7 @@ func (s *Store) DeleteCandidatePolicy(
 				}
 				return Diff{}, err
 			}
-			return Diff{Delete: current}, of.change(ctx, tx, current[0].Key(), nil)
+			return Diff{Delete: current}, of.change(ctx, tx, policyChange{PolicyKey: current[0].Key()})
 		})
 }
 
@@ -239,27 +234,57 @@ func (s *Store) UndoCandidatePolicy(ctx context.Context, c Change, candidate str
 	return version, err
 }
 
-// change makes the candidate put a policy, or delete it if body is nil.
-func (c Candidate) change(ctx context.Context, tx pgx.Tx, key PolicyKey, body []byte) error {
-	_, err := tx.Exec(ctx, `INSERT INTO rate_limiter.candidate_policies
+// policyChange is a policy that a candidate puts.
+type policyChange struct {
+	PolicyKey
+	Body *schema.Policy // nil: the candidate deletes it
+}
+
+// keyColumns declares the fields of a PolicyKey as JSON has them.
+const keyColumns = `"Namespace" text, "Name" text, "Tier" text, "Tenant" text, "User" text, "Credential" text, "IP" text,
+	"For" text, "Endpoint" text`
+
+// change makes the candidate put policies, or delete them.
+func (c Candidate) change(ctx context.Context, tx pgx.Tx, changes ...policyChange) error {
+	list, err := json.Marshal(changes)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO rate_limiter.candidate_policies
 			(candidate, namespace, name, tier, tenant, "user", credential, ip, "for", endpoint, body)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+		SELECT $1, "Namespace", "Name", "Tier", "Tenant", "User", "Credential", "IP", "For", "Endpoint", "Body"
+		FROM jsonb_to_recordset($2) AS k(`+keyColumns+`, "Body" jsonb)
 		ON CONFLICT (candidate, tenant, name, tier, rate_limiter.canonical_endpoint(endpoint), namespace, "user", credential,
 			ip, "for")
-		DO UPDATE SET endpoint = excluded.endpoint, body = excluded.body`,
-		c.Name, key.Namespace, key.Name, key.Tier, key.Tenant, key.User, key.Credential, key.IP, key.For, key.Endpoint, body)
+		DO UPDATE SET endpoint = excluded.endpoint, body = excluded.body`, c.Name, list)
 	return err
 }
 
 // removeChange removes the change of a policy from a candidate, or returns a NotFoundError.
 func removeChange(ctx context.Context, tx pgx.Tx, candidate string, key PolicyKey) error {
-	key = key.withDefaults()
-	return deleteOne(ctx, tx, fmt.Sprintf("a change of %s in %s", key, candidateNamed(candidate)),
-		`DELETE FROM rate_limiter.candidate_policies
-		WHERE candidate = $1 AND tenant = $2 AND name = $3 AND tier = $4 AND namespace = $5
-		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($6)
-		AND "user" = $7 AND credential = $8 AND ip = $9 AND "for" = $10`, candidate, key.Tenant, key.Name, key.Tier,
-		key.Namespace, key.Endpoint, key.User, key.Credential, key.IP, key.For)
+	removed, err := removeChanges(ctx, tx, candidate, key)
+	if err == nil && removed == 0 {
+		err = &NotFoundError{fmt.Sprintf("a change of %s in %s", key, candidateNamed(candidate))}
+	}
+	return err
+}
+
+// removeChanges removes the changes of policies from a candidate, and returns how many there were.
+func removeChanges(ctx context.Context, tx pgx.Tx, candidate string, keys ...PolicyKey) (int64, error) {
+	complete := make([]PolicyKey, len(keys))
+	for i, key := range keys {
+		complete[i] = key.withDefaults()
+	}
+	list, err := json.Marshal(complete)
+	if err != nil {
+		return 0, err
+	}
+	done, err := tx.Exec(ctx, `DELETE FROM rate_limiter.candidate_policies c
+		USING jsonb_to_recordset($2) AS k(`+keyColumns+`)
+		WHERE c.candidate = $1 AND (c.tenant, c.name, c.tier, c.namespace, c."user", c.credential, c.ip, c."for")
+				= (k."Tenant", k."Name", k."Tier", k."Namespace", k."User", k."Credential", k."IP", k."For")
+			AND rate_limiter.canonical_endpoint(c.endpoint) = rate_limiter.canonical_endpoint(k."Endpoint")`, candidate, list)
+	return done.RowsAffected(), err
 }
 
 // Assignment changes for which tenants a candidate is enforced.

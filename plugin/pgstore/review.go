@@ -158,16 +158,22 @@ func (r *Review) addTierWarnings(ctx context.Context, q querier, config *policy.
 	return nil
 }
 
-// rowsToCompare returns the rows that a guard compares with p, and those that may replace them. It returns none for a
-// policy that is neither shared nor counted per tenant.
-func rowsToCompare(ctx context.Context, q querier, p Policy) ([]Policy, error) {
+// rowsToCompare returns the rows that a guard compares with policies of one namespace, and those that may replace them.
+// It returns none for policies that are neither shared nor counted per tenant.
+func rowsToCompare(ctx context.Context, q querier, list ...Policy) ([]Policy, error) {
 	var w where
-	w.equal("namespace", p.Key().Namespace)
+	w.equal("namespace", list[0].Key().Namespace)
 	w.equal("slot", SlotActive)
+	var tenants []string
+	for _, p := range list {
+		if p.Scope == scopeTenant {
+			tenants = append(tenants, p.Tenant)
+		}
+	}
 	switch {
-	case p.MayDenyAll():
-	case p.Scope == scopeTenant:
-		w.add("(tier <> '' OR scope IN ('global', 'endpoint') OR tenant = %s)", p.Tenant)
+	case slices.ContainsFunc(list, Policy.MayDenyAll):
+	case len(tenants) > 0:
+		w.add("(tier <> '' OR scope IN ('global', 'endpoint') OR tenant = ANY(%s))", tenants)
 	default:
 		return nil, nil
 	}
