@@ -34,6 +34,7 @@ var good = map[string]row{
 		"kind": "custom_limit", "tenant": "acme", "policy": "daily", "limit": 100, "window_size": 60, "reason": "launch",
 		"author": "ann", "expires_at": "2100-01-01",
 	},
+	"costs":   {"endpoint": "POST /exports", "cost": 50},
 	"tokens":  {"name": "ci", "hash": strings.Repeat("h", 32), "role": "admin"},
 	"answers": {"token": "ci", "key": "k1", "request": strings.Repeat("r", 32), "answer": "{}", "version": 1},
 	"nodes":   {"node": "n1", "version": 1, "enforced_at": "2026-01-01", "reported_at": "2026-01-01"},
@@ -356,6 +357,10 @@ var bad = map[string][]row{
 		{"tier": "", "tenant": "acme"},
 	},
 	"candidate_tenants_tenant": {{"tenant": ""}, {"tenant": strings.Repeat("x", 129)}},
+
+	"costs_namespace": {{"namespace": ""}, {"namespace": "a b"}, {"namespace": strings.Repeat("x", 65)}},
+	"costs_endpoint":  {{"endpoint": ""}, {"endpoint": "/exports"}, {"endpoint": "GET /" + strings.Repeat("x", 1020)}},
+	"costs_cost":      {{"cost": -1}, {"cost": 1_000_000_001}},
 }
 
 // tableOf returns the table of a constraint, with which its name begins.
@@ -373,7 +378,7 @@ func TestGoodRowsAreAccepted(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	for _, table := range []string{
 		"tiers", "tenants", "policies", "overrides", "nodes", "tokens", "answers",
-		"candidates", "candidate_policies", "candidate_tenants",
+		"candidates", "candidate_policies", "candidate_tenants", "costs",
 	} {
 		if err := insert(t, pool, table, good[table]); err != nil {
 			t.Errorf("%s: %v", table, err)

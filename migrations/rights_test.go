@@ -55,6 +55,7 @@ var holds = map[string]map[string]string{
 	"tenants":          {"node": "SELECT", "operator": written, "server": written, "keeper": "SELECT"},
 	"policies":         {"node": "SELECT", "operator": written, "server": written},
 	"overrides":        {"node": "SELECT", "operator": written, "server": written, "keeper": "DELETE SELECT"},
+	"costs":            {"node": "SELECT", "operator": written, "server": written},
 	"override_history": {"operator": "SELECT", "server": "SELECT"},
 	"audit":            {"operator": "SELECT", "server": "SELECT"},
 	"nodes":            {"node": written, "operator": "DELETE SELECT", "server": written, "keeper": "DELETE SELECT"},

@@ -72,6 +72,7 @@ var (
 	policyModel   = sync.OnceValue(func() model[Policy] { return modelOf("Policy", fieldsOfPolicy) })
 	overrideModel = sync.OnceValue(func() model[Override] { return modelOf("Override", fieldsOfOverride) })
 	tenantModel   = sync.OnceValue(func() model[Tenant] { return modelOf("Tenant", fieldsOfTenant) })
+	costModel     = sync.OnceValue(func() model[Cost] { return modelOf("Cost", fieldsOfCost) })
 	settleModel   = sync.OnceValue(func() model[Settle] { return modelOf("Settle", fieldsOfSettle) })
 	fairModel     = sync.OnceValue(func() model[Fair] { return modelOf("Fair", fieldsOfFair) })
 	sourceModel   = sync.OnceValue(func() model[SettleSource] { return modelOf("SettleSource", fieldsOfSettleSource) })

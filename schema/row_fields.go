@@ -59,6 +59,12 @@ var fieldsOfTenant = []Field[Tenant]{
 	{Name: "time_zone", Unit: "name", in: func(row *Tenant) any { return &row.TimeZone }},
 }
 
+var fieldsOfCost = []Field[Cost]{
+	{Name: "namespace", in: func(row *Cost) any { return &row.Namespace }},
+	{Name: "endpoint", Example: "POST /exports", in: func(row *Cost) any { return &row.Endpoint }},
+	{Name: "cost", Unit: "tokens", Example: "50", in: func(row *Cost) any { return &row.Cost }},
+}
+
 var fieldsOfSettle = []Field[Settle]{
 	{Name: "sources", in: func(row *Settle) any { return &row.Sources }},
 	{Name: "reserve", in: func(row *Settle) any { return &row.Reserve }},

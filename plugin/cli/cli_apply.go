@@ -22,9 +22,11 @@ A policy has the fields of a limit in the plugin's config, plus tier, tenant, us
 Policies that are not in the file are deleted, unless --partial is given. A file that says partial: true requires
 --partial.
 
-It may also list tenants and overrides, which are of all namespaces. A list that the file does not have changes nothing;
+It may also list the costs of the namespace, and tenants and overrides, which are of all namespaces. A list that the file does not have changes nothing;
 one that it has is complete, as that of policies is:
 
+  costs:
+  - {endpoint: POST /exports, cost: 50}
   tenants:
   - {id: acme, tier: gold}
   overrides:
@@ -157,6 +159,7 @@ func writeDiff(out *page, d pgstore.SetDiff) {
 		line("-", p.Key(), describe(p))
 	}
 	counts := [4]int{len(d.Create), len(d.Update), len(d.Delete), d.Unchanged}
+	writeRowDiff(out, d.Costs, &counts, costColumns)
 	writeRowDiff(out, d.Tenants, &counts, tenantColumns)
 	writeRowDiff(out, d.Overrides, &counts, overrideColumns)
 	ended := ""

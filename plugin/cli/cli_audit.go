@@ -20,9 +20,9 @@ var auditCommand = &command{
 		var f pgstore.AuditFilter
 		c.flags.StringVar(&f.Tenant, "tenant", "", "only changes about this `tenant`")
 		c.flags.StringVar(&f.Kind, "kind", "",
-			"only changes of this `kind`: tier, tenant, policy, override, token, webhook or action")
+			"only changes of this `kind`: tier, tenant, policy, override, cost, candidate, candidate_policy, candidate_tenant, token, webhook or action")
 		c.flags.StringVar(&f.Key, "key", "",
-			"only changes of the row with this `key`: the name of a tier or token, or the id of a tenant, policy, override or webhook")
+			"only changes of the row with this `key`: the name of a tier or token, or the id of another row")
 		c.flags.StringVar(&f.Actor, "actor", "", "only changes made by this `actor`")
 		since, until := pastFlag{now: c.now}, pastFlag{now: c.now}
 		c.flags.Var(&since, "since", "only changes since this `time`: RFC 3339, or a duration ago such as 2h or 30d")

@@ -62,6 +62,7 @@ func commands() []*command {
 		tierCommands,
 		tenantCommands,
 		policyCommands,
+		costCommands,
 		candidateCommands,
 		overrideCommands,
 		overrideChangeCommands,

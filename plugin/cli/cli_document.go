@@ -24,6 +24,8 @@ import (
 //	partial: true             # may be left out: the file has some of the policies only
 //	policies:
 //	- {name: daily, tier: gold, scope: tenant, limit: 1000, window_size: 86400}
+//	costs:                    # may be left out: costs stay
+//	- {endpoint: POST /exports, cost: 50}
 //	tenants:                  # may be left out: tenants stay
 //	- {id: acme, tier: gold}
 //	overrides:                # may be left out: overrides stay
@@ -35,7 +37,9 @@ type document struct {
 	places  []place // of the policies
 	faults  []error
 
-	whole bool // tenants and overrides are allowed too
+	costPlaces []place
+
+	whole bool // costs, tenants and overrides are allowed too
 }
 
 // place is where a policy of a document is.
@@ -119,7 +123,7 @@ func (d *document) root(n *yaml.Node) {
 			}
 		}
 	}
-	if !listed && d.set.Tenants == nil && d.set.Overrides == nil {
+	if !listed && d.set.Costs == nil && d.set.Tenants == nil && d.set.Overrides == nil {
 		d.fault(n.Line, "policies", "is required; to delete all policies, write policies: []")
 	}
 	d.set.KeepPolicies = !listed
@@ -246,21 +250,28 @@ func (d *document) check(i int) {
 	}
 }
 
-// checkTogether returns what nodes would leave out of the policies beside each other, such as patterns that are
+// checkTogether returns what nodes would leave out of the policies and costs beside each other, such as patterns that are
 // ambiguous.
 func (d *document) checkTogether() {
 	var rows policy.Rows
 	for i, p := range d.set.Policies {
 		rows.Policies = append(rows.Policies, policy.PolicyRow{ID: int64(i + 1), Policy: p.Policy})
 	}
+	for i, cost := range d.set.Costs {
+		rows.Costs = append(rows.Costs, policy.CostRow{ID: int64(i + 1), Cost: cost.Cost})
+	}
 	_, faults := policy.NewSnapshot(rows, nil)
 	for _, f := range faults {
+		places := d.places
+		if f.Table == "costs" {
+			places = d.costPlaces
+		}
 		i, err := strconv.Atoi(f.Key)
-		if err != nil || i < 1 || i > len(d.places) {
-			d.fault(1, "policies", "%v", f)
+		if err != nil || i < 1 || i > len(places) {
+			d.fault(1, f.Table, "%v", f)
 			continue
 		}
-		at := d.places[i-1]
+		at := places[i-1]
 		d.fault(at.lineOf(f.Field), at.path+"."+f.Field, "%s", f.Problem)
 	}
 }

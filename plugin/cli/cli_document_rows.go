@@ -23,14 +23,25 @@ var overrideDocumentFields = schema.FieldsWithout(schema.OverrideFields(), "auth
 // fieldsText returns which fields a document may have.
 func (d *document) fieldsText() string {
 	if d.whole {
-		return "this file are namespace, partial, policies, tenants and overrides"
+		return "this file are namespace, partial, policies, costs, tenants and overrides"
 	}
 	return "a policy file are namespace, partial and policies"
 }
 
-// section reads the list of tenants or of overrides, and reports whether a field is one of them.
+// section reads the list of costs, tenants or overrides, and reports whether a field is one of them.
 func (d *document) section(name string, n *yaml.Node) bool {
 	switch name {
+	case "costs":
+		d.set.Costs = []pgstore.Cost{}
+		d.eachRow(name, n, func(item *yaml.Node, at place) {
+			var cost pgstore.Cost
+			if readRow(d, item, at, costDocumentFields, &cost.Cost) {
+				for _, f := range policy.CostFaults(cost.Cost) {
+					d.fault(at.lineOf(f.Path), at.path+"."+f.Path, "%s", f.Message)
+				}
+			}
+			d.set.Costs, d.costPlaces = append(d.set.Costs, cost), append(d.costPlaces, at)
+		})
 	case "tenants":
 		d.set.Tenants = []pgstore.Tenant{}
 		d.eachRow(name, n, func(item *yaml.Node, at place) {
@@ -133,8 +144,8 @@ func (d *document) checkRows() {
 
 var dumpCommand = &command{
 	words: "dump",
-	brief: "write policies, tenants and overrides as a file for apply and diff",
-	about: `It writes the active policies of one namespace (--namespace, or default), all tenants, and the overrides that
+	brief: "write policies, costs, tenants and overrides as a file for apply and diff",
+	about: `It writes the active policies and the costs of one namespace (--namespace, or default), all tenants, and the overrides that
 have not ended, without the penalties of detectors. All are of one version. Applied to the same database, the file
 changes nothing.
 
@@ -158,6 +169,11 @@ func (c *call) showDump(namespace string, rows pgstore.Dump) error {
 	head := []byte("namespace: " + yamlString(namespace) + "\n")
 	err := showSection(c, head, "policies", rows.Policies, appendPolicy)
 	if err == nil {
+		err = showSection(c, nil, "costs", rows.Costs, func(to []byte, cost pgstore.Cost) []byte {
+			return appendRow(to, costDocumentFields, &cost.Cost)
+		})
+	}
+	if err == nil {
 		err = showSection(c, nil, "tenants", rows.Tenants, func(to []byte, t pgstore.Tenant) []byte {
 			return appendRow(to, schema.TenantFields(), &t.Tenant)
 		})
@@ -179,6 +195,9 @@ func deletionText(d pgstore.SetDiff) string {
 		}
 	}
 	add(len(d.Delete), "policy", "policies")
+	if d.Costs != nil {
+		add(len(d.Costs.Delete), "cost", "costs")
+	}
 	if d.Tenants != nil {
 		add(len(d.Tenants.Delete), "tenant", "tenants")
 	}
@@ -188,7 +207,7 @@ func deletionText(d pgstore.SetDiff) string {
 	return strings.Join(parts, ", ")
 }
 
-// writeRowDiff writes a diff of tenants or overrides, one in each line, and adds its numbers to counts.
+// writeRowDiff writes a diff of costs, tenants or overrides, one in each line, and adds its numbers to counts.
 func writeRowDiff[T fmt.Stringer](out *page, d *pgstore.RowDiff[T], counts *[4]int, text func(T) string) {
 	if d == nil {
 		return

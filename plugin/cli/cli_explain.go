@@ -94,6 +94,9 @@ func writeExplanation(out *page, e *explanation) {
 	} else {
 		out.line("%s", verdictText(e))
 	}
+	if text := explainedCost(e.Cost); text != "" {
+		out.line("%s", text)
+	}
 	if len(e.Bounds) > 0 {
 		out.gap()
 		columns(out, "LIMIT|HOW MUCH|MODE|FAIL MODE|ACCURACY|COST|CHANGED BY", e.Bounds, func(b policy.ExplainedBound) []any {

@@ -89,6 +89,7 @@ var lostWith = map[int64][]loss{
 	},
 	27: {{table: "recent_denial_counts"}, {table: "recent_denials"}},
 	28: {},
+	29: {{table: "costs"}},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

@@ -34,7 +34,7 @@ const overridePage = 10_000
 
 // rowsFor reads the rows that can matter to a subject: it does not load the database as a node does.
 func rowsFor(ctx context.Context, s *pgstore.Store, subject rowSubject) (policy.Rows, error) {
-	rows, err := tierRows(ctx, s)
+	rows, err := generalRows(ctx, s)
 	if err != nil {
 		return rows, err
 	}
@@ -87,8 +87,8 @@ func addTenant(ctx context.Context, s *pgstore.Store, subject *rowSubject, rows 
 	return addPolicies(ctx, s, pgstore.PolicyFilter{Tenant: subject.tenant, Slot: pgstore.SlotActive}, rows)
 }
 
-// tierRows reads the version of the rows, and the tiers.
-func tierRows(ctx context.Context, s *pgstore.Store) (policy.Rows, error) {
+// generalRows reads the version of the rows, the tiers and the costs of endpoints.
+func generalRows(ctx context.Context, s *pgstore.Store) (policy.Rows, error) {
 	fleet, err := s.Fleet(ctx, 0)
 	if err != nil {
 		return policy.Rows{}, err
@@ -98,12 +98,21 @@ func tierRows(ctx context.Context, s *pgstore.Store) (policy.Rows, error) {
 	for _, t := range tiers {
 		rows.Tiers = append(rows.Tiers, policy.TierRow{Name: t.Name})
 	}
-	return rows, err
+	if err != nil {
+		return rows, err
+	}
+	for cost, err := range s.EachCost(ctx, pgstore.CostFilter{}) {
+		if err != nil {
+			return rows, err
+		}
+		rows.Costs = append(rows.Costs, policy.CostRow{ID: cost.ID, Cost: cost.Cost})
+	}
+	return rows, nil
 }
 
 // allRows reads all rows, as a node does.
 func allRows(ctx context.Context, s *pgstore.Store) (policy.Rows, error) {
-	rows, err := tierRows(ctx, s)
+	rows, err := generalRows(ctx, s)
 	if err != nil {
 		return rows, err
 	}

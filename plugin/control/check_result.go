@@ -28,6 +28,8 @@ type Checked struct {
 
 	PolicyVersion int64 `json:"policy_version,omitempty" doc:"The version of the database's policies by which it was decided; absent: there are none."`
 
+	Cost *CheckCost `json:"cost,omitempty" doc:"What the request costs where a policy has no cost of its own, and where that is set. Absent: 1 token, because nothing sets it; or it is exempt."`
+
 	Tier      string        `json:"tier,omitempty"          doc:"The tier whose limits applied."`
 	Endpoint  string        `json:"endpoint,omitempty"      doc:"The name of the endpoint in policies and metrics; absent: no endpoint was given, or no pattern covers it."`
 	Warning   bool          `json:"warning,omitempty"       doc:"The request is allowed, and usage is above the soft threshold of a limit."`
@@ -39,6 +41,14 @@ type Checked struct {
 	Notes     []string      `json:"notes,omitempty"         doc:"Warnings about likely mistakes in the check, and about limits that do not count it together with Kong's requests."`
 
 	Reservation *Reservation `json:"reservation,omitempty" doc:"Present if the check reserved, and was allowed."`
+}
+
+// CheckCost is what a request costs, and where that is set.
+type CheckCost struct {
+	Tokens   int64  `json:"tokens"`
+	From     string `json:"from"               enum:"request,row,config"         doc:"request: the check; row: a cost in the database; config: the cost table of the plugin's config."`
+	ID       int64  `json:"cost_id,omitempty"                                    doc:"The id of the cost in the database."`
+	Endpoint string `json:"endpoint,omitempty"                                   doc:"The pattern that has the cost."`
 }
 
 // CheckStatus is the answer of one limit.
@@ -78,6 +88,9 @@ func newChecked(d *decision.Decision, of *Check, notes []string, v view) Checked
 		Shadow:        v.showsShadow(d),
 		Degraded:      v.showsDegraded(d),
 		Statuses:      []CheckStatus{},
+	}
+	if cost := d.Resolution.Cost; cost.From > policy.DefaultCost {
+		out.Cost = &CheckCost{cost.Tokens, cost.From.String(), cost.Row, cost.Endpoint}
 	}
 	if d.Denied() {
 		out.RetryAfter = retryAfter(d.RetryAfter)

@@ -48,6 +48,7 @@ const (
 	candidateWrites = "candidate"
 	overrideWrites  = "override"
 	orgWrites       = "org"
+	costWrites      = "cost"
 	resetWrites     = "reset"
 	nodeWrites      = "node"
 	webhookWrites   = "webhook"

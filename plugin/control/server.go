@@ -134,6 +134,7 @@ func New(o Options) (*Server, error) {
 	s.registerWebhooks()
 	s.registerTokens()
 	s.registerOrgs()
+	s.registerCosts()
 	s.registerUsage()
 	s.registerUsageHistory()
 	s.registerUsageTop()

@@ -33,7 +33,7 @@ const prefix = "io.github.tenant-rate-limiting."
 // The types.
 const (
 	Denial         Type = prefix + "denial"          // requests of a tenant that a policy denied
-	PolicyUpdated  Type = prefix + "policy.updated"  // a change of a policy, tier, tenant or override
+	PolicyUpdated  Type = prefix + "policy.updated"  // a change of a policy, tier, tenant, override or cost
 	QuotaThreshold Type = prefix + "quota.threshold" // a tenant has used 50, 80 or 100 % of a quota
 	AbuseStep      Type = prefix + "abuse.step"      // the abuse detector changed what it does with a tenant
 

@@ -9,11 +9,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Set holds the desired active policies of one namespace, and perhaps the desired tenants and overrides, which are of
-// all namespaces.
+// Set holds the desired active policies of one namespace, and perhaps its desired costs, and the desired tenants and
+// overrides, which are of all namespaces.
 type Set struct {
 	Namespace string     // "": default
 	Policies  []Policy   // without a namespace they are in that of the set; another one is an error
+	Costs     []Cost     // of the namespace; nil: costs stay as they are
 	Tenants   []Tenant   // nil: tenants stay as they are
 	Overrides []Override // those of people that have not ended; nil: overrides stay as they are
 	Partial   bool       // rows outside the set stay
@@ -32,12 +33,15 @@ type Set struct {
 type SetDiff struct {
 	Diff
 
+	Costs     *RowDiff[Cost]     `json:"costs,omitempty"`     // nil: the set has no costs
 	Tenants   *RowDiff[Tenant]   `json:"tenants,omitempty"`   // nil: the set has no tenants
 	Overrides *RowDiff[Override] `json:"overrides,omitempty"` // nil: the set has no overrides
 }
 
 // Empty reports whether nothing changes.
-func (d SetDiff) Empty() bool { return d.Diff.Empty() && d.Tenants.Empty() && d.Overrides.Empty() }
+func (d SetDiff) Empty() bool {
+	return d.Diff.Empty() && d.Costs.Empty() && d.Tenants.Empty() && d.Overrides.Empty()
+}
 
 // Diff returns what Apply would do, without doing it.
 func (s *Store) Diff(ctx context.Context, set Set) (SetDiff, error) {
@@ -45,7 +49,7 @@ func (s *Store) Diff(ctx context.Context, set Set) (SetDiff, error) {
 	return d, fail("compare policies", err)
 }
 
-// Apply changes the policies of a namespace, and tenants and overrides, to those of a set, in one transaction and one
+// Apply changes the policies and costs of a namespace, and tenants and overrides, to those of a set, in one transaction and one
 // version. It returns what it did, and the version in which the set is in force. Applying a set again changes nothing.
 func (s *Store) Apply(ctx context.Context, c Change, set Set) (SetDiff, int64, error) {
 	return write(ctx, s, "apply policies", c, func(tx pgx.Tx) (SetDiff, error) {
@@ -80,6 +84,9 @@ func (set Set) diff(ctx context.Context, q querier, actor string) (SetDiff, []Po
 	var err error
 	if !set.KeepPolicies {
 		d.Diff, after, err = set.diffPolicies(ctx, q)
+	}
+	if err == nil {
+		d.Costs, err = set.diffCosts(ctx, q)
 	}
 	if err == nil {
 		d.Tenants, err = set.diffTenants(ctx, q)
@@ -142,9 +149,12 @@ func (d Diff) write(ctx context.Context, tx pgx.Tx) error {
 	return putPolicies(ctx, tx, insertPolicies, d.Create)
 }
 
-// write writes the changes of policies, then those of tenants and overrides.
+// write writes the changes of policies, then those of costs, tenants and overrides.
 func (d SetDiff) write(ctx context.Context, tx pgx.Tx) error {
 	err := d.Diff.write(ctx, tx)
+	if err == nil {
+		err = writeCosts(ctx, tx, d.Costs)
+	}
 	if err == nil {
 		err = writeTenants(ctx, tx, d.Tenants)
 	}

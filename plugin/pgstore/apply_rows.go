@@ -257,11 +257,12 @@ var (
 // Dump holds the rows that a document has, at one version. They are read one list after the other.
 type Dump struct {
 	Policies  iter.Seq2[Policy, error]
+	Costs     iter.Seq2[Cost, error]
 	Tenants   iter.Seq2[Tenant, error]
 	Overrides iter.Seq2[Override, error]
 }
 
-// Dump calls do with the active policies of a namespace, all tenants and the overrides that a document has, row by row
+// Dump calls do with the active policies and the costs of a namespace, all tenants and the overrides that a document has, row by row
 // as the database sends them.
 func (s *Store) Dump(ctx context.Context, namespace string, do func(Dump) error) error {
 	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
@@ -270,6 +271,7 @@ func (s *Store) Dump(ctx context.Context, namespace string, do func(Dump) error)
 				Policies: policies(ctx, tx, PolicyFilter{
 					Namespace: cmp.Or(namespace, defaultNamespace), Slot: SlotActive,
 				}),
+				Costs:     costs(ctx, tx, CostFilter{Namespace: cmp.Or(namespace, defaultNamespace)}),
 				Tenants:   each[Tenant](ctx, tx, "list tenants", selectTenants+` ORDER BY id COLLATE "C"`),
 				Overrides: declaredOverrides(ctx, tx),
 			})

@@ -15,9 +15,9 @@ type AuditEntry struct {
 	Actor     string    `json:"actor"`
 	Login     string    `json:"login"` // the database user, whatever the actor is
 	Reason    string    `json:"reason"`
-	Kind      string    `json:"kind"`      // tier, tenant, policy, override, token or webhook; action: see Action
+	Kind      string    `json:"kind"`      // tier, tenant, policy, override, cost, candidate…, token or webhook; action: see Action
 	Operation string    `json:"operation"` // insert, update or delete; secret: a webhook has a new one; an action's own
-	Key       string    `json:"key"`       // the name of a tier or token, a tenant's id, the id of a policy, an override or a webhook
+	Key       string    `json:"key"`       // the name of a tier or token, a tenant's id, the id of another row
 	Tenant    string    `json:"tenant,omitempty"`
 
 	// The row by its columns, with the factor of a multiplier as a decimal: 1.5. An action has its Details in After.

@@ -38,6 +38,9 @@ func constraintOf(name string) (InvalidError, bool) {
 	if invalid, ok := declared(name, "tenants_", schema.TenantFields()); ok {
 		return invalid, true
 	}
+	if invalid, ok := declared(name, "costs_", schema.CostFields()); ok {
+		return invalid, true
+	}
 	return declared(name, "overrides_", schema.OverrideFields())
 }
 
@@ -205,6 +208,10 @@ var conflicts = map[string]ConflictError{
 	"policies_one_per_match": {
 		What:    "policy",
 		Problem: "there is one of this name for the same tier, tenant or other target and endpoint",
+	},
+	"costs_one_per_endpoint": {
+		What:    "cost",
+		Problem: "there is one for the same endpoint, which another name of a parameter does not change",
 	},
 	"candidates_one_open": {
 		What:    "candidate",

@@ -85,6 +85,7 @@ func TestTheDatabaseHasTheDeclaredBoundsOfARow(t *testing.T) {
 	wantDeclaredBounds(t, pool, "policies_", schema.PolicyFields())
 	wantDeclaredBounds(t, pool, "overrides_", schema.OverrideFields())
 	wantDeclaredBounds(t, pool, "tenants_", schema.TenantFields())
+	wantDeclaredBounds(t, pool, "costs_", schema.CostFields())
 }
 
 // wantDeclaredBounds compares the constraint of each field with its declaration.

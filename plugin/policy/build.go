@@ -49,7 +49,9 @@ type builder struct {
 	owned    [shardCount]bool
 	interned map[string]string       // one copy of each name that many rows have
 	rules    map[string]*settle.Rule // one copy of each rule that many rows have, by its record
-	faults   []Fault
+
+	ownedCosts map[string]bool // the namespaces whose costs no other snapshot shares; nil: costs were not changed yet
+	faults     []Fault
 }
 
 // dropRows drops the rows of these keys.
@@ -69,6 +71,9 @@ func (b *builder) dropRows(removed RowKeys) {
 		if o, ok := b.snapshot.overrides.get(id); ok {
 			b.dropOverride(o)
 		}
+	}
+	for _, id := range removed.Costs {
+		b.dropCost(id)
 	}
 }
 
@@ -92,6 +97,9 @@ func (b *builder) putRows(rows Rows) {
 	}
 	for i := range rows.Overrides {
 		b.putOverride(rows.Overrides[i])
+	}
+	for _, cost := range rows.Costs {
+		b.putCost(cost)
 	}
 }
 

@@ -17,6 +17,8 @@ type Explanation struct {
 	TierFrom  string `json:"tier_from,omitempty"` // row, request or default, and why a given name does not apply
 	Endpoint  string `json:"endpoint"`
 
+	Cost *ExplainedCost `json:"cost,omitempty"` // absent: the request is exempt
+
 	Verdict string       `json:"verdict"`                // limited, exempt or banned
 	Until   limit.Micros `json:"banned_until,omitempty"` // end of a ban, in microseconds since the epoch; 0: permanent
 
@@ -26,6 +28,22 @@ type Explanation struct {
 	Bounds    []ExplainedBound    `json:"bounds"`
 	Policies  []ExplainedPolicy   `json:"policies"`  // every policy for the tenant, its tier and all tenants
 	Overrides []ExplainedOverride `json:"overrides"` // every override on the tenant, user, credential and address
+}
+
+// ExplainedCost describes what a request costs where a policy has no cost of its own.
+type ExplainedCost struct {
+	Tokens   int64  `json:"tokens"`
+	From     string `json:"from"`               // request, row, config or default
+	ID       int64  `json:"cost_id,omitempty"`  // of a row
+	Endpoint string `json:"endpoint,omitempty"` // the pattern of a row, or of an entry of the config
+}
+
+// Explained describes the cost for people and programs; nil: the request is exempt.
+func (c RequestCost) Explained() *ExplainedCost {
+	if c.From == NoCost {
+		return nil
+	}
+	return &ExplainedCost{c.Tokens, c.From.String(), c.Row, c.Endpoint}
 }
 
 // ExplainedBound describes a bound and where its numbers come from.
@@ -80,7 +98,7 @@ func (p *Plan) explain(id *identity.Identity, now limit.Micros, r *Resolution) E
 	case r.Exempt:
 		e.Verdict = "exempt"
 	}
-	e.Version, e.ExemptBy = p.Version(), p.describe(r.Exemption)
+	e.Version, e.ExemptBy, e.Cost = p.Version(), p.describe(r.Exemption), r.Cost.Explained()
 	var rows *tenantRows
 	if id.Tenant.Kind == identity.Tenant {
 		e.Tenant = id.Tenant.ID

@@ -7,6 +7,7 @@
 //   - Policies with different names all apply. Of those with the same name one does: a row of the user, the credential,
 //     the narrowest network, the tenant, anonymous requests, the tier or all requests, in this order, before the
 //     config, and within each the one with the most specific endpoint.
+//   - A request costs what it says, else what a row says of its endpoint, else what the config says, else 1 token.
 //   - Overrides change what applies to a tenant, a user, an endpoint, a credential or an address. The function precede
 //     defines which of several applies.
 //
@@ -52,6 +53,7 @@ type Resolution struct {
 	Tier     string // the tier that provides the limits; "" for anonymous requests with limits of their own
 	Endpoint string // the canonical endpoint: the most specific pattern that matches, else the route
 	Bounds   []Bound
+	Cost     RequestCost // what the request costs where a policy has no cost of its own
 
 	UserRequired bool // a limit per user applies as the config enforces or rehearses it, but the request names no user
 
@@ -112,7 +114,8 @@ func (p *Plan) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution)
 
 // bind appends the bounds of a request, whose tenant has rows (nil: none).
 func (p *Plan) bind(rows *tenantRows, id *identity.Identity, r *Resolution) {
-	cost := p.requestCost(id, r)
+	r.Cost = p.requestCost(id, r)
+	cost := r.Cost.Tokens
 	hasTier := p.hasTierOf(id)
 	if hasTier {
 		r.Tier = p.tierOf(rows, id)
@@ -188,20 +191,6 @@ func (p *Plan) Version() int64 {
 
 // Namespace returns the namespace of the plan's buckets.
 func (p *Plan) Namespace() string { return p.namespace }
-
-// requestCost returns what the request costs: the cost in its header, else the most specific entry of the cost table,
-// else 1.
-func (p *Plan) requestCost(id *identity.Identity, r *Resolution) int64 {
-	if id.Cost > 0 {
-		return id.Cost
-	}
-	for _, i := range r.configMatches {
-		if p.costs[i] >= 0 {
-			return p.costs[i]
-		}
-	}
-	return 1
-}
 
 // bindPolicies appends the bounds of a list of the config's policies. Policies of one name stand together, most
 // specific first. So only the first that matches binds, and none if a row has the name.

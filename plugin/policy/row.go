@@ -17,6 +17,7 @@ type Rows struct {
 	Tenants   []schema.Tenant
 	Policies  []PolicyRow
 	Overrides []Override
+	Costs     []CostRow
 }
 
 // Changes are the rows that are new or different at Version, and the keys of removed rows. A row replaces the
@@ -32,6 +33,7 @@ type RowKeys struct {
 	Tenants   []string
 	Policies  []int64
 	Overrides []int64
+	Costs     []int64
 }
 
 // TierRow declares a tier, with or without policies. Its key is Name.
@@ -117,7 +119,7 @@ func micros(at time.Time) limit.Micros {
 
 // Fault is what is wrong with a row. The row's last good value, if there is one, stays in force.
 type Fault struct {
-	Table   string `json:"table"` // tiers, tenants, policies, overrides or candidate_policies
+	Table   string `json:"table"` // tiers, tenants, policies, overrides, costs or candidate_policies
 	Key     string `json:"key"`   // of the row: an id in decimal, a name, or the key of a change in words
 	Field   string `json:"field"` // as the row's configuration names it
 	Problem string `json:"problem"`
@@ -133,5 +135,6 @@ const (
 	inTenants   = "tenants"
 	inPolicies  = "policies"
 	inOverrides = "overrides"
+	inCosts     = "costs"
 	inCandidate = "candidate_policies"
 )

@@ -22,8 +22,9 @@ type Snapshot struct {
 	tenantCount int
 	shards      [shardCount]*shard
 
-	policies  index[*row]      // by id
-	overrides index[*override] // by id
+	policies  index[*row]       // by id
+	overrides index[*override]  // by id
+	costs     map[int64]CostRow // by id
 
 	tiers         map[string]bool          // those that have a row of their own
 	tenantsByTier map[string]int           // tenants by the tier that their row names
@@ -32,7 +33,7 @@ type Snapshot struct {
 	networkSizes  []networkSize            // of the networks that overrides name, each once
 	matches       [matches]int             // policies by what they apply to
 	rowSizes      []networkSize            // of the networks that policies name, each once, the narrowest first
-	endpoints     *endpointSet             // of policies and overrides
+	endpoints     *endpointSet             // of policies, overrides and costs
 
 	candidate *overlay // nil: no candidate is open
 }
@@ -75,11 +76,12 @@ type networkSize struct {
 	n    int
 }
 
-// namespaceRows holds the rows of one namespace for tiers, anonymous requests and all requests, and counts what all its
-// rows need.
+// namespaceRows holds the rows of one namespace for tiers, anonymous requests, all requests and the costs of endpoints,
+// and counts what all its policies need.
 type namespaceRows struct {
-	tiers          map[string][]*row // by tier, then by name
-	anonymous, all []*row            // by name
+	tiers          map[string][]*row  // by tier, then by name
+	anonymous, all []*row             // by name
+	costs          map[string]CostRow // by endpoint
 	needs          needCounts
 }
 
@@ -99,7 +101,9 @@ func networkShard(network netip.Prefix) int {
 func (s *Snapshot) Version() int64 { return s.version }
 
 // Len returns the number of rows, without those of tiers.
-func (s *Snapshot) Len() int { return s.tenantCount + s.policies.rows + s.overrides.rows }
+func (s *Snapshot) Len() int {
+	return s.tenantCount + s.policies.rows + s.overrides.rows + len(s.costs)
+}
 
 // Tiers returns the rows of all tiers, sorted by name.
 func (s *Snapshot) Tiers() []TierRow {

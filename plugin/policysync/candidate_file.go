@@ -49,6 +49,9 @@ func (c *codec) readRecord(kind byte, saved *Saved) bool {
 	case kind == recordOverride:
 		rows.Overrides = append(rows.Overrides, policy.Override{})
 		c.override(&rows.Overrides[len(rows.Overrides)-1])
+	case kind == recordCost:
+		rows.Costs = append(rows.Costs, policy.CostRow{})
+		c.cost(&rows.Costs[len(rows.Costs)-1])
 	case kind == recordCandidate && set == nil:
 		saved.Candidate = &policy.CandidateSet{}
 		c.candidate(saved.Candidate)

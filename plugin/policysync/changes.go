@@ -128,10 +128,12 @@ func (k *tableKeys) fetch(ctx context.Context, tx pgx.Tx, into *policy.Changes) 
 	into.Removed.Tenants = missingKeys(k[tenantsTable], into.Tenants, func(r schema.Tenant) string { return r.ID })
 	policyKey := func(r policy.PolicyRow) string { return strconv.FormatInt(r.ID, 10) }
 	overrideKey := func(o policy.Override) string { return strconv.FormatInt(o.ID, 10) }
-	var policyErr, overrideErr error
+	costKey := func(r policy.CostRow) string { return strconv.FormatInt(r.ID, 10) }
+	var policyErr, overrideErr, costErr error
 	into.Removed.Policies, policyErr = parseIDs(missingKeys(k[policiesTable], into.Policies, policyKey))
 	into.Removed.Overrides, overrideErr = parseIDs(missingKeys(k[overridesTable], into.Overrides, overrideKey))
-	return errors.Join(policyErr, overrideErr)
+	into.Removed.Costs, costErr = parseIDs(missingKeys(k[costsTable], into.Costs, costKey))
+	return errors.Join(policyErr, overrideErr, costErr)
 }
 
 // fetchTable reads rows of a table by their keys.

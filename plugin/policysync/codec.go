@@ -31,7 +31,11 @@ const (
 	recordCandidate // the first kind that is no row of a table
 	recordCandidateTenant
 	recordCandidateRow
+	recordCost // a row of a table again
 )
+
+// isRow reports whether records of a kind are rows of tables, which the header counts.
+func isRow(kind byte) bool { return kind < recordCandidate || kind == recordCost }
 
 func (c *codec) tier(r *policy.TierRow) { c.text(&r.Name) }
 

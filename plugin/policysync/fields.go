@@ -19,6 +19,7 @@ var (
 
 	savedPolicyFields   = saved("policies", policyFields)
 	savedOverrideFields = saved("overrides", schema.FieldsWithout(overrideFields, "permanent"))
+	savedCostFields     = saved("costs", schema.CostFields())
 )
 
 type savedField[T any] struct {
@@ -61,6 +62,12 @@ func (c *codec) override(o *policy.Override) {
 	if c.reading {
 		o.Permanent = o.ExpiresAt.IsZero()
 	}
+}
+
+// cost writes or reads a cost.
+func (c *codec) cost(r *policy.CostRow) {
+	c.number(&r.ID)
+	visitFields(c, savedCostFields, &r.Cost)
 }
 
 func visitFields[T any](c *codec, fields []savedField[T], row *T) {
@@ -118,6 +125,12 @@ func scanOverrides(texts internedTexts, rows *policy.Rows) ([]any, func()) {
 	row := new(policy.Override)
 	to := scanFields(texts, &row.ID, overrideFields, &row.Override)
 	return to, func() { rows.Overrides = append(rows.Overrides, *row) }
+}
+
+func scanCosts(texts internedTexts, rows *policy.Rows) ([]any, func()) {
+	row := new(policy.CostRow)
+	to := scanFields(texts, &row.ID, schema.CostFields(), &row.Cost)
+	return to, func() { rows.Costs = append(rows.Costs, *row) }
 }
 
 // scanFields returns destinations for the id and the fields of a row.

@@ -24,7 +24,7 @@ import (
 //	36  CRC-32C of the header up to here, uint32
 const (
 	magic        = "RLPOLICY"
-	format       = formatTargets
+	format       = formatCosts
 	fileHeader   = 40
 	maxRecord    = 128 << 10 // bytes of a row: more than all its texts at their longest
 	bufferLength = 256 << 10
@@ -43,6 +43,7 @@ const (
 	formatStart              // adds when overrides start
 	formatCandidate          // adds the open candidate
 	formatTargets            // adds the user, credential and address of policies, and those for all requests
+	formatCosts              // adds the costs of endpoints
 )
 
 // fieldsSince lists the fields that a saved row has since a format, those of one table alone with its name; before the
@@ -123,6 +124,9 @@ func encode(to io.Writer, snapshot *policy.Snapshot, confirmed time.Time) error 
 	}
 	for o := range snapshot.Overrides() {
 		w.write(recordOverride, func(c *codec) { c.override(&o) })
+	}
+	for _, r := range snapshot.Costs() {
+		w.write(recordCost, func(c *codec) { c.cost(&r) })
 	}
 	w.writeCandidate(snapshot.CandidateSet())
 	w.write(recordEnd, func(*codec) {})
@@ -224,9 +228,9 @@ func decodeRows(sum *checksumReader, saved *Saved, version uint32, count uint64)
 			return err
 		case kind == recordEnd && n == count && len(row) == 0:
 			return nil
-		case kind == recordEnd || n == count && kind < recordCandidate:
+		case kind == recordEnd || n == count && isRow(kind):
 			return errDamage
-		case kind < recordCandidate:
+		case isRow(kind):
 			n++
 		}
 		c.buf = row

@@ -132,7 +132,7 @@ func TestAFileOfALaterFormatIsAnError(t *testing.T) {
 	whole := encoded(t, built(t, crowd(1)))
 	for _, version := range []uint32{0, format + 1} {
 		binary.LittleEndian.PutUint32(whole[len(magic):], version)
-		want := fmt.Sprintf("it has format %d; this program reads formats 1 to 10", version)
+		want := fmt.Sprintf("it has format %d; this program reads formats 1 to 11", version)
 		if _, err := decode(bytes.NewReader(whole), 100); err == nil || err.Error() != want {
 			t.Errorf("format %d: %v, want %s", version, err, want)
 		}

@@ -94,6 +94,7 @@ func loadAll(ctx context.Context, conn *pgx.Conn, most int) (loadedRows, error) 
 			Tenants:   make([]schema.Tenant, 0, counts[tenantsTable]),
 			Policies:  make([]policy.PolicyRow, 0, counts[policiesTable]),
 			Overrides: make([]policy.Override, 0, counts[overridesTable]),
+			Costs:     make([]policy.CostRow, 0, counts[costsTable]),
 		}
 		texts := internedTexts{}
 		for i := range tables {

@@ -21,7 +21,7 @@ type table struct {
 	scan func(texts internedTexts, rows *policy.Rows) (to []any, appendRow func())
 }
 
-// tables lists the tables in the order of tiersTable to overridesTable.
+// tables lists the tables in the order of tiersTable to costsTable.
 var tables = [...]table{
 	{name: "tiers", kind: "tier", key: "name", where: "true", columns: "name", scan: scanTiers},
 	{name: "tenants", kind: "tenant", key: "id", where: "true", columns: "id, tier, time_zone", scan: scanTenants},
@@ -36,6 +36,11 @@ var tables = [...]table{
 		columns: columnsOf(overrideFields),
 		scan:    scanOverrides,
 	},
+	{
+		name: "costs", kind: "cost", key: "id", numeric: true, where: "true",
+		columns: columnsOf(schema.CostFields()),
+		scan:    scanCosts,
+	},
 }
 
 const (
@@ -43,6 +48,7 @@ const (
 	tenantsTable
 	policiesTable
 	overridesTable
+	costsTable
 )
 
 // selectSQL returns the statement that reads the rows of interest.

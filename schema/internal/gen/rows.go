@@ -8,7 +8,7 @@ import (
 )
 
 // rowTypes lists the rows of the database that the package declares, and the records in them.
-var rowTypes = []string{"Policy", "Override", "Tenant", "Settle", "SettleSource", "Fair"}
+var rowTypes = []string{"Policy", "Override", "Tenant", "Cost", "Settle", "SettleSource", "Fair"}
 
 // rowSchema returns the rows as records in the form of Kong's schema, by the names of their types.
 func (s *source) rowSchema() ([]byte, error) {
