@@ -311,8 +311,12 @@ func candidateChanges(out *page, d *pgstore.CandidateDiff) {
 	if d.Candidate.State != pgstore.CandidateOpen {
 		return
 	}
-	if d.Moved.Empty() {
+	if d.Diff.Empty() {
+		out.line("it changes nothing: put a policy first, before it can be promoted")
+	} else if d.Moved.Empty() {
 		out.line("it can be promoted: no policy has changed since version %d", d.Candidate.BaseVersion)
+	}
+	if d.Moved.Empty() {
 		return
 	}
 	out.gap()

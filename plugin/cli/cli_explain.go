@@ -16,7 +16,8 @@ var explainCommand = &command{
 	brief: "show which limits apply to a request, and why",
 	about: `It shows the policies and overrides that matched, and which of them won. The plugin's config is read from a
 decK file; policies and overrides from the database, or from a node's snapshot file with --snapshot. --config-only
-uses the config alone. Nothing is spent. With --at, it shows what applies at another time: overrides begin and expire.
+uses the config alone. If a candidate is open, it also shows what that decides, and whether it is enforced for the tenant.
+Nothing is spent. With --at, it shows what applies at another time: overrides begin and expire.
 
   ratelimit explain --config kong.yml --tenant acme --user u_42 --endpoint "POST /records/{id}"`,
 	define: func(c *call) action {
@@ -99,9 +100,7 @@ func writeExplanation(out *page, e *explanation) {
 	}
 	if len(e.Bounds) > 0 {
 		out.gap()
-		columns(out, "LIMIT|HOW MUCH|MODE|FAIL MODE|ACCURACY|COST|CHANGED BY", e.Bounds, func(b policy.ExplainedBound) []any {
-			return []any{b.Policy, b.Limit, modeCell(b.Mode), b.FailMode, b.Accuracy, b.Cost, changedBy(b)}
-		})
+		boundList.add(out, e.Bounds...)
 	}
 	if len(e.Policies) > 0 {
 		out.gap()
@@ -123,8 +122,33 @@ func writeExplanation(out *page, e *explanation) {
 			}
 		})
 	}
+	writeCandidate(out, e.Candidate)
 	for _, fault := range e.Faults {
 		out.marked(redMark, "ignored, because it is invalid: %v", fault)
+	}
+}
+
+// boundList is how the bounds of a request are shown.
+var boundList = listing[policy.ExplainedBound]{
+	"LIMIT|HOW MUCH|MODE|FAIL MODE|ACCURACY|COST|CHANGED BY",
+	func(b policy.ExplainedBound) []any {
+		return []any{b.Policy, b.Limit, modeCell(b.Mode), b.FailMode, b.Accuracy, b.Cost, changedBy(b)}
+	},
+}
+
+// writeCandidate adds what the open candidate decides; nil: none is open.
+func writeCandidate(out *page, c *policy.ExplainedCandidate) {
+	if c == nil {
+		return
+	}
+	out.gap()
+	if c.Assigned {
+		out.line("candidate %s is enforced for the tenant: these limits decide, in place of the active ones above", c.Name)
+	} else {
+		out.line("candidate %s is not enforced for the request; it would decide by these limits", c.Name)
+	}
+	if boundList.add(out, c.Bounds...); len(c.Bounds) == 0 {
+		out.line("no limit applies")
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
 // requestFlags describe a request by what the plugin would find out about it.
@@ -132,29 +133,31 @@ func (c *call) withRows(
 	from *rowsFlags,
 ) (*policy.Plan, []policy.Fault, error) {
 	var (
-		rows policy.Rows
-		err  error
+		saved policysync.Saved
+		err   error
 	)
 	switch {
 	case from.none:
 		return config, nil, nil
 	case from.snapshot != "":
-		rows, err = savedRows(from.snapshot)
+		saved, err = readSaved(from.snapshot)
 	default:
-		rows, err = c.storedRows(ctx, r, config)
+		saved, err = c.storedRows(ctx, r, config)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	snapshot, faults := policy.NewSnapshot(rows, nil)
-	return config.With(snapshot), faults, nil
+	snapshot, faults := policy.NewSnapshot(saved.Rows, nil)
+	snapshot, more := snapshot.WithCandidate(saved.Candidate)
+	return config.With(snapshot), append(faults, more...), nil
 }
 
-// storedRows reads the rows by the names that the request is counted by, which are hashes of very long ones.
-func (c *call) storedRows(ctx context.Context, r *requestFlags, config *policy.Plan) (policy.Rows, error) {
+// storedRows reads the rows by the names that the request is counted by, which are hashes of very long ones, and the open
+// candidate.
+func (c *call) storedRows(ctx context.Context, r *requestFlags, config *policy.Plan) (found policysync.Saved, err error) {
 	id, err := r.identify(config.Rules, "")
 	if err != nil {
-		return policy.Rows{}, err
+		return found, err
 	}
 	subject := rowSubject{credential: id.Credential, ip: r.ip, tags: r.tags, tiers: []string{id.Tier, config.Tier("")}}
 	if id.Tenant.Kind == identity.Tenant {
@@ -162,8 +165,11 @@ func (c *call) storedRows(ctx context.Context, r *requestFlags, config *policy.P
 	}
 	store, closeStore, err := c.open(ctx)
 	if err != nil {
-		return policy.Rows{}, err
+		return found, err
 	}
 	defer closeStore()
-	return rowsFor(ctx, store, subject)
+	if found.Rows, err = rowsFor(ctx, store, subject); err == nil {
+		found.Candidate, err = store.OpenCandidate(ctx)
+	}
+	return found, err
 }

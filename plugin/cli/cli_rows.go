@@ -13,13 +13,19 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// savedRows returns the rows that a node has saved, however many.
-func savedRows(file string) (policy.Rows, error) {
+// readSaved returns what a node has saved, however many rows.
+func readSaved(file string) (policysync.Saved, error) {
 	saved, err := policysync.ReadFile(file, math.MaxInt)
 	if err != nil {
-		return policy.Rows{}, fmt.Errorf("--snapshot: %w", err)
+		return saved, fmt.Errorf("--snapshot: %w", err)
 	}
-	return saved.Rows, nil
+	return saved, nil
+}
+
+// savedRows returns the rows that a node has saved, without its candidate.
+func savedRows(file string) (policy.Rows, error) {
+	saved, err := readSaved(file)
+	return saved.Rows, err
 }
 
 // rowSubject is whom rows are read for.

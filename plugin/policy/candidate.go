@@ -161,8 +161,9 @@ type Candidate struct {
 	// Namespace is that of the buckets in which the candidate counts where it is not enforced. No config has it.
 	Namespace string
 
-	active  *Plan
-	overlay *overlay
+	active   *Plan
+	enforced *Plan // Plan with the active limits that tenants share
+	overlay  *overlay
 }
 
 // Candidate returns the open candidate; nil: there is none, or none of its changes is in the plan's namespace.
@@ -186,7 +187,12 @@ func (p *Plan) compileCandidate(base *Plan) {
 	tried := base.With(o.snapshot)
 	p.candidate = &Candidate{
 		Plan: tried, SameFacts: tried.needs == p.needs, Namespace: p.namespace + candidateMark + o.set.Name,
-		active: p, overlay: o,
+		active: p, enforced: tried, overlay: o,
+	}
+	if o.shared {
+		enforced := *tried
+		enforced.enforces = p.candidate
+		p.candidate.enforced = &enforced
 	}
 }
 
@@ -200,11 +206,10 @@ func (c *Candidate) Assigned(tenant identity.Name) bool {
 }
 
 // ForTenant returns the plan that decides requests of a tenant: the candidate's, if it is open and assigned to the
-// tenant, else p. Where the candidate changes limits that tenants share, it has them all the same: see
-// [Candidate.ResolveAt].
+// tenant, else p.
 func (p *Plan) ForTenant(tenant string) *Plan {
 	if p.candidate != nil && p.candidate.Assigned(identity.Name{Kind: identity.Tenant, ID: tenant}) {
-		return p.candidate.Plan
+		return p.candidate.enforced
 	}
 	return p
 }
@@ -213,10 +218,11 @@ func (p *Plan) ForTenant(tenant string) *Plan {
 // active limits, because one bucket cannot follow two limits in turns. So does a policy that only one of the sets
 // shares.
 func (c *Candidate) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution) {
-	c.Plan.ResolveAt(id, now, r)
-	if !c.overlay.shared || r.Exempt {
-		return
-	}
+	c.enforced.ResolveAt(id, now, r)
+}
+
+// keepShared replaces the bounds of limits that tenants share by the active ones, in a resolution of the candidate.
+func (c *Candidate) keepShared(id *identity.Identity, now limit.Micros, r *Resolution) {
 	var active Resolution
 	c.active.ResolveAt(id, now, &active)
 	ofTenant := func(b Bound) bool { return b.Key.Group == ByTenant }
@@ -225,9 +231,20 @@ func (c *Candidate) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolu
 			return other.Policy.Name == b.Policy.Name && ofTenant(other) != ofTenant(b)
 		})
 	}
-	kept := slices.DeleteFunc(active.Bounds, func(b Bound) bool { return ofTenant(b) && !differs(b, r.Bounds) })
-	r.Bounds = slices.DeleteFunc(r.Bounds, func(b Bound) bool { return !ofTenant(b) || differs(b, kept) })
-	r.Bounds = append(r.Bounds, kept...)
+	r.kept = slices.DeleteFunc(active.Bounds, func(b Bound) bool { return ofTenant(b) && !differs(b, r.Bounds) })
+	r.Bounds = slices.DeleteFunc(r.Bounds, func(b Bound) bool { return !ofTenant(b) || differs(b, r.kept) })
+	r.Bounds = append(r.Bounds, r.kept...)
 	r.Settles = slices.ContainsFunc(r.Bounds, func(b Bound) bool { return b.Policy.Settle != nil })
 	r.Fair = slices.ContainsFunc(r.Bounds, func(b Bound) bool { return b.Policy.Fair != nil })
+}
+
+// explain describes what the candidate decides about a request, as it is enforced or tried.
+func (c *Candidate) explain(id *identity.Identity, now limit.Micros) *ExplainedCandidate {
+	plan, assigned := c.Plan, c.Assigned(id.Tenant)
+	if assigned {
+		plan = c.enforced
+	}
+	var r Resolution
+	e := plan.explain(id, now, &r)
+	return &ExplainedCandidate{Name: c.Name(), Assigned: assigned, Verdict: e.Verdict, Bounds: e.Bounds}
 }

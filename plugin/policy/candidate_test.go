@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"strings"
 	"testing"
@@ -208,6 +209,44 @@ func TestTheShareOfACandidateIsTheSameInEveryProcess(t *testing.T) {
 		}
 		if from != want {
 			t.Errorf("%s is assigned from %d %%, want %d %%: nodes of two versions would differ", tenant, from, want)
+		}
+	}
+}
+
+func TestThePlanOfAnAssignedTenantKeepsSharedLimitsAndExplainsThem(t *testing.T) {
+	plan, _ := opened(t, &policy.CandidateSet{Name: "spring", Tenants: []string{"acme"}, Rows: []policy.CandidateRow{
+		{Policy: perMinute("a", "free", "tenant", 5)},
+		{Policy: perMinute("all", "free", "global", 1)},
+	}})
+	of := plan.ForTenant("acme")
+	if got, want := limitsOf(active(of)), "a=5#1 b=20#2 all=1000#3"; got != want {
+		t.Errorf("the plan of acme resolves %s, want %s", got, want)
+	}
+	id := identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, IP: "192.0.2.1"}
+	for _, p := range of.ExplainPolicies(&id, 0) {
+		if p.Source == "row" && p.Won != (p.Name != "all") {
+			t.Errorf("%s is explained as won: %v, because %s", p.Name, p.Won, p.Why)
+		}
+	}
+	if plan.ForTenant("beta") != plan {
+		t.Error("a tenant that is not assigned has another plan")
+	}
+	for tenant, assigned := range map[string]bool{"acme": true, "beta": false} {
+		id.Tenant.ID = tenant
+		e := plan.Explain(&id, 0)
+		limits := map[string]string{}
+		for _, b := range e.Candidate.Bounds {
+			limits[b.Policy], _, _ = strings.Cut(b.Limit, " ")
+		}
+		want := map[string]string{"a": "5", "b": "20", "all": "1000"}
+		if !assigned {
+			want["all"] = "1"
+		}
+		if e.Candidate.Name != "spring" || e.Candidate.Assigned != assigned || !maps.Equal(limits, want) {
+			t.Errorf("%s: the candidate is explained as %+v, want limits %v", tenant, e.Candidate, want)
+		}
+		if len(e.Bounds) != 3 || !strings.HasPrefix(e.Bounds[0].Limit, "10 ") {
+			t.Errorf("%s: the active limits are %+v", tenant, e.Bounds)
 		}
 	}
 }

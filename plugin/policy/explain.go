@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -25,9 +26,19 @@ type Explanation struct {
 	// ExemptBy is what exempts the request, or what lifts the limits of its tenant because it is a CORS preflight.
 	ExemptBy string `json:"exempt_by,omitempty"`
 
+	Candidate *ExplainedCandidate `json:"candidate,omitempty"` // absent: none is open, or it changes nothing here
+
 	Bounds    []ExplainedBound    `json:"bounds"`
 	Policies  []ExplainedPolicy   `json:"policies"`  // every policy for the tenant, its tier and all tenants
 	Overrides []ExplainedOverride `json:"overrides"` // every override on the tenant, user, credential and address
+}
+
+// ExplainedCandidate describes what the open candidate decides about the request.
+type ExplainedCandidate struct {
+	Name     string           `json:"name"`
+	Assigned bool             `json:"assigned"` // its bounds decide in place of those of the explanation
+	Verdict  string           `json:"verdict"`
+	Bounds   []ExplainedBound `json:"bounds"`
 }
 
 // ExplainedCost describes what a request costs where a policy has no cost of its own.
@@ -77,6 +88,9 @@ func (p *Plan) Explain(id *identity.Identity, now limit.Micros) Explanation {
 	var r Resolution
 	e := p.explain(id, now, &r)
 	e.Overrides = p.ExplainOverrides(id, now, &r, nil)
+	if p.candidate != nil {
+		e.Candidate = p.candidate.explain(id, now)
+	}
 	return e
 }
 
@@ -248,6 +262,10 @@ func (e *explainer) explainMatch(x *ExplainedPolicy, p *Policy) {
 			x.Why = fmt.Sprintf("row %d goes before it", winner.Row)
 			return
 		}
+	}
+	if slices.ContainsFunc(e.resolution.kept, func(b Bound) bool { return b.Policy.Name == p.Name }) {
+		x.Why = "tenants share it: the active limit of this name stays until the candidate is promoted"
+		return
 	}
 	x.Won, x.Why = true, "the most specific of its name"
 	var key Key

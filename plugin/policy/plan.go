@@ -46,6 +46,7 @@ type Plan struct {
 	costs       []int64     // by pattern index; -1 where the pattern sets no cost
 	exempt      *exemptions // nil: the config has none
 	candidate   *Candidate  // nil: no candidate is open
+	enforces    *Candidate  // whose plan this is as it decides for assigned tenants; nil: no candidate's
 }
 
 // Resolution holds what applies to one request. Its slices are reused. The zero value is ready to use.
@@ -75,6 +76,7 @@ type Resolution struct {
 	rows             []*row           // that replace the config's policies of their names
 	exemptNetworks   []int            // of the config's exemptions: those that the address is in
 	exemptPatterns   []int            // of the config's exemptions: those that match
+	kept             []Bound          // active ones that stay where a candidate is enforced
 }
 
 // Reset empties the resolution and keeps its memory.
@@ -93,6 +95,14 @@ func (r *Resolution) Reset() {
 // by then do not apply. It allocates only while r's slices grow, and when an override or a row is first used for a
 // policy or config.
 func (p *Plan) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution) {
+	p.resolve(id, now, r)
+	if p.enforces != nil && !r.Exempt {
+		p.enforces.keepShared(id, now, r)
+	}
+}
+
+// resolve does what ResolveAt does, but for what assigned tenants share with others.
+func (p *Plan) resolve(id *identity.Identity, now limit.Micros, r *Resolution) {
 	r.Reset()
 	p.matchEndpoint(id, r)
 	rows := p.collectOverrides(id, now, r)

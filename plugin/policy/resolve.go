@@ -13,7 +13,7 @@ import (
 // before.
 func (p *Plan) With(snapshot *Snapshot) *Plan {
 	next := *p
-	next.snapshot, next.rows, next.candidate = snapshot, namespaceRows{}, nil
+	next.snapshot, next.rows, next.candidate, next.enforces = snapshot, namespaceRows{}, nil, nil
 	needs := p.ownNeeds(p.config)
 	if snapshot != nil {
 		next.rows = snapshot.namespaces[p.namespace]
