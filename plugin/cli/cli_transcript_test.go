@@ -230,7 +230,7 @@ var (
 	aDuration = regexp.MustCompile(`\d+\.\d\d s\b`)
 	aSecret   = regexp.MustCompile(`rl_[A-Za-z0-9_-]{43}`)
 	aHookKey  = regexp.MustCompile(`whsec_[A-Za-z0-9+/]{43}=`)
-	aMessage  = regexp.MustCompile(`msg_[A-Za-z0-9_-]{24}`)
+	aMessage  = regexp.MustCompile(`(?:msg|test)_[A-Za-z0-9_-]{24}`)
 	aSpread   = regexp.MustCompile(`"(spread|waited)_ms": \d+`)
 
 	aShareSeen = regexp.MustCompile(`(?m)^(\w+ +\d+ s +)\d+ %$`) // of a window, by a candidate
