@@ -15,10 +15,10 @@ import (
 type portal struct {
 	*plane
 	*api
+	node1   *node
 	browser *browser.Browser
 	tokens  map[string]string // role → the secret of its token
 }
-
 
 // newPortal starts a portal over data: tenants with usage and denials, overrides, one of them named like markup, and an
 // open candidate.
@@ -38,9 +38,9 @@ func newPortal(t *testing.T) *portal {
 			p.tokens[role] = p.token(name, role)
 		}
 	}
-	n := p.node("node-1", p.dsn)
+	p.node1 = p.node("node-1", p.dsn)
 	for range 45 { // more than acme may send
-		if _, err := n.send("GET", "/records", "apikey", "alice"); err != nil {
+		if _, err := p.node1.send("GET", "/records", "apikey", "alice"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -77,9 +77,16 @@ var pagesOf = map[string][]string{
 	"tenant:acme": {"org", "org/usage", "org/denials", "org/webhooks", "org/tokens"},
 }
 
-func TestEveryPageOfThePortalIsSoundForEachOfItsRoles(t *testing.T) {
+func TestThePortalServesOperatorsAndTenants(t *testing.T) {
 	t.Parallel()
 	p := newPortal(t)
+	t.Run("every page is sound for each of its roles", p.testPages)
+	t.Run("an operator gives a tenant more, and takes it back", p.testOperator)
+	t.Run("a tenant makes, rotates and revokes a token", p.testTenant)
+	t.Run("pages work without JavaScript", p.testWithoutScript)
+}
+
+func (p *portal) testPages(t *testing.T) {
 	for role, paths := range pagesOf {
 		for _, screen := range []browser.Screen{browser.Desktop, browser.Phone, browser.Dark} {
 			tab := p.tab(t, role, screen)
@@ -89,11 +96,81 @@ func TestEveryPageOfThePortalIsSoundForEachOfItsRoles(t *testing.T) {
 					t.Errorf("%s sees %d at /portal/%s", role, status, path)
 					continue
 				}
+				keep(t, tab, screen.Name+"-"+role+"-"+path)
 				if faults := append(tab.Faults(), tab.Audit()...); len(faults) > 0 {
 					t.Errorf("%s, %s: /portal/%s:\n%s", role, screen.Name, path, strings.Join(faults, "\n"))
 				}
-				keep(t, tab, screen.Name+"-"+role+"-"+path)
 			}
+		}
+	}
+}
+
+// testOperator gives acme a higher limit in three clicks after the search, sees that its node enforces it, and ends that.
+func (p *portal) testOperator(t *testing.T) {
+	tab := p.tab(t, "admin", browser.Desktop)
+	tab.Open(p.url + "/portal/tenants")
+	tab.Fill("#q", "acme")
+	tab.Click("form[role=search] button")
+	tab.Click(`a[href="/portal/tenants/acme"]`)
+	tab.Click(`a[href="/portal/tenants/acme/overrides/new"]`)
+	tab.Fill("#kind", "custom_limit")
+	tab.Fill("#policy", "year")
+	tab.Fill("#limit", "2,000,000")
+	tab.Fill("#reason", "launch week")
+	tab.Click("form.stack > button")
+	if preview := tab.Text("main"); !strings.Contains(preview, "→ 2,000,000") {
+		t.Fatalf("the preview does not name the limit: %s", preview)
+	}
+	keep(t, tab, "desktop-admin-preview")
+	tab.Click("section form button")
+	if path := tab.Path(); !strings.HasPrefix(path, "/portal/tenants/acme") {
+		t.Fatalf("after an override the operator is at %s: %s", path, tab.Text("main"))
+	}
+	await(t, "the page to say that the nodes enforce it", func() bool {
+		return strings.Contains(tab.Text("main"), "all live nodes")
+	})
+	await(t, "the node to enforce it", func() bool {
+		a, err := p.node1.send("GET", "/records", "apikey", "alice")
+		return err == nil && a.Status == http.StatusOK
+	})
+	if faults := tab.Faults(); len(faults) > 0 {
+		t.Errorf("faults: %q", faults)
+	}
+}
+
+// testTenant makes a token, uses it, rotates and revokes it.
+func (p *portal) testTenant(t *testing.T) {
+	tab := p.tab(t, "tenant:acme", browser.Phone)
+	if tab.Path() != "/portal/org" {
+		t.Errorf("a tenant begins at %s", tab.Path())
+	}
+	tab.Open(p.url + "/portal/org/tokens")
+	tab.Fill("#name", "billing")
+	tab.Click(`form[action="/portal/org/tokens"] button`)
+	first := browser.Eval[string](tab, `document.querySelector("#secret").value`)
+	if got := p.api.as(first).status("/v1/orgs/acme/ratelimit/usage"); got != http.StatusOK {
+		t.Errorf("the new token reads its org with status %d", got)
+	}
+	if got := p.api.as(first).status("/v1/orgs/beta/ratelimit/usage"); got != http.StatusForbidden {
+		t.Errorf("the new token reads another org with status %d", got)
+	}
+	tab.Open(p.url + "/portal/org/tokens")
+	browser.Eval[bool](tab, `document.querySelectorAll("details").forEach(d => d.open = true), true`)
+	tab.Click(`form[action="/portal/org/tokens/billing/revoke"] button`)
+	await(t, "the revoked token to be denied", func() bool {
+		return p.api.as(first).status("/v1/orgs/acme/ratelimit/usage") == http.StatusUnauthorized
+	})
+}
+
+// testWithoutScript reads the main pages without JavaScript.
+func (p *portal) testWithoutScript(t *testing.T) {
+	screen := browser.Desktop
+	screen.NoScript = true
+	tab := p.tab(t, "admin", screen)
+	for path, text := range map[string]string{"fleet": "node-1", "tenants?q=ac": "acme", "tenants/acme": "year"} {
+		tab.Open(p.url + "/portal/" + path)
+		if shown := tab.Text("main"); !strings.Contains(shown, text) {
+			t.Errorf("/portal/%s lacks %q: %s", path, text, shown)
 		}
 	}
 }
