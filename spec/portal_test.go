@@ -70,8 +70,8 @@ func (p *portal) tab(t *testing.T, role string, screen browser.Screen) *browser.
 // pagesOf has the paths of the portal that each role sees.
 var pagesOf = map[string][]string{
 	"admin": {
-		"", "fleet", "tenants", "tenants?q=ac", "tenants/acme", "tenants/acme/usage", "tenants/acme/overrides/new", "top",
-		"near-limit", "denials", "candidates", "abuse", "audit", "tenants/" + url.PathEscape(`<script>alert(1)</script>`),
+		"", "fleet", "tenants/acme", "tenants/acme/usage", "tenants/acme/overrides/new", "audit", "tenants", "tenants?q=ac",
+		"top", "near-limit", "denials", "candidates", "abuse", "tenants/" + url.PathEscape(`<script>alert(1)</script>`),
 	},
 	"viewer":      {"tenants/acme"},
 	"tenant:acme": {"org", "org/usage", "org/denials", "org/webhooks", "org/tokens"},
@@ -91,6 +91,9 @@ func (p *portal) testPages(t *testing.T) {
 		for _, screen := range []browser.Screen{browser.Desktop, browser.Phone, browser.Dark} {
 			tab := p.tab(t, role, screen)
 			tab.Faults()
+			if screen.Dark {
+				paths = paths[:min(len(paths), 6)] // colors are those of few classes
+			}
 			for _, path := range paths {
 				if status := tab.Open(p.url + "/portal/" + path); status != http.StatusOK {
 					t.Errorf("%s sees %d at /portal/%s", role, status, path)
@@ -127,7 +130,7 @@ func (p *portal) testOperator(t *testing.T) {
 		t.Fatalf("after an override the operator is at %s: %s", path, tab.Text("main"))
 	}
 	await(t, "the page to say that the nodes enforce it", func() bool {
-		return strings.Contains(tab.Text("main"), "all live nodes")
+		return strings.Contains(tab.Text("main"), "All live nodes enforce it")
 	})
 	await(t, "the node to enforce it", func() bool {
 		a, err := p.node1.send("GET", "/records", "apikey", "alice")

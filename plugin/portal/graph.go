@@ -137,8 +137,8 @@ func timeLabels(points []graphPoint, xs []float64) []graphLabel {
 // summarizePoints returns what a graph shows, in words.
 func summarizePoints(points []graphPoint, limit int64) string {
 	most := slices.MaxFunc(points, func(a, b graphPoint) int { return cmp.Compare(a.Value, b.Value) })
-	text := fmt.Sprintf("%s values from %s to %s; the highest is %s at %s",
-		thousands(int64(len(points))), graphTime(points[0].At), graphTime(points[len(points)-1].At),
+	text := fmt.Sprintf("%s from %s to %s; the highest is %s at %s",
+		plural(int64(len(points)), "value"), graphTime(points[0].At), graphTime(points[len(points)-1].At),
 		thousands(most.Value), graphTime(most.At))
 	if limit > 0 {
 		text += fmt.Sprintf(", %s of the limit of %s", percent(float64(most.Value)/float64(limit)), thousands(limit))
