@@ -60,8 +60,8 @@ type sample struct {
 	others map[string]*Recent // by tenant; "" counts those of tenants without a place
 }
 
-// TakeRecent returns the recent denials since the last call. It returns none unless Options.Recent is set. A second is in
-// it once it is over.
+// TakeRecent returns the recent denials since the last call. It returns none unless Options.Recent is set. A second is
+// in it once it is over.
 func (r *Recorder) TakeRecent() []*Recent {
 	if r.recent == nil {
 		return nil
@@ -73,8 +73,8 @@ func (r *Recorder) TakeRecent() []*Recent {
 	return rows
 }
 
-// WantsRequestIDs reports whether the recorder has a use for the ids of requests: lines name them, and recent denials do
-// not.
+// WantsRequestIDs reports whether the recorder has a use for the ids of requests: lines name them, and recent denials
+// do not.
 func (r *Recorder) WantsRequestIDs() bool { return len(r.outlets) > 0 }
 
 // addRecent adds the denials of a finished group to the recent ones.

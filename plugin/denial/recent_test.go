@@ -47,7 +47,8 @@ func TestTheFirstRecentDenialsOfACauseStandAloneAndTheNextCountTheOthers(t *test
 	})
 	var got string
 	for _, row := range rows {
-		got += fmt.Sprintln(row.Tenant, row.Policy, row.Count, row.TenantCount, row.User, row.Limit, row.WindowSeconds, row.Reason)
+		got += fmt.Sprintln(row.Tenant, row.Policy, row.Count, row.TenantCount, row.User, row.Limit, row.WindowSeconds,
+			row.Reason)
 	}
 	const want = `acme minute 1 1 u_0 10 60 quota
 acme minute 1 1 u_1 10 60 quota

@@ -48,8 +48,8 @@ type DenialCursor struct {
 // Cursor returns the place of the denial.
 func (d RecentDenial) Cursor() DenialCursor { return DenialCursor{d.At, d.ID} }
 
-// Denials returns the recent denials that a filter selects, newest first. They are kept for 7 days, as far as the bounds
-// of a tenant and of all allow.
+// Denials returns the recent denials that a filter selects, newest first. They are kept for 7 days, as far as the
+// bounds of a tenant and of all allow.
 func (s *Store) Denials(ctx context.Context, f DenialFilter) ([]RecentDenial, error) {
 	var w where
 	count := "count"
@@ -77,8 +77,8 @@ func (s *Store) Denials(ctx context.Context, f DenialFilter) ([]RecentDenial, er
 	return list, fail("list denials", err)
 }
 
-// DropDenials drops recent denials beyond their bounds, the oldest first, in a session, which may hold TidyLock. It drops
-// at most TidyBatch and reports whether more may be due.
+// DropDenials drops recent denials beyond their bounds, the oldest first, in a session, which may hold TidyLock. It
+// drops at most TidyBatch and reports whether more may be due.
 func DropDenials(ctx context.Context, session *pgx.Conn) (more bool, err error) {
 	var dropped int
 	err = session.QueryRow(ctx, `SELECT rate_limiter.drop_recent_denials($1)`, TidyBatch).Scan(&dropped)

@@ -40,8 +40,8 @@ const selectOrgTokens = `SELECT split_part(t.name, '/', 2) AS name, t.role || ':
 	FROM (SELECT DISTINCT ON (name) * FROM (` + selectTokens + `) rows
 		WHERE org = $1 AND position('/' IN name) > 0 ORDER BY name, id DESC) t`
 
-// OrgTokens returns the tokens that an org manages, each name once: first the live ones, and then the last ones that have
-// ended.
+// OrgTokens returns the tokens that an org manages, each name once: first the live ones, and then the last ones that
+// have ended.
 func (s *Store) OrgTokens(ctx context.Context, org string) ([]OrgToken, error) {
 	list, err := collect[OrgToken](ctx, s.pool,
 		selectOrgTokens+` ORDER BY t.state <> 'live', t.id DESC`+limitTo(maxOrgTokenList), org)
@@ -62,8 +62,9 @@ var orgTokenProblems = map[string]string{
 	"busy": "its four secrets before the last rotations still work: wait until one ends, or rotate with the overlap 0s",
 }
 
-// CreateOrgToken creates a token of an org that is valid for a time, and returns its secret, which cannot be read again.
-// A live one of the name, and too many of the org, are a ConflictError. A replay by c.Idempotency returns no secret.
+// CreateOrgToken creates a token of an org that is valid for a time, and returns its secret, which cannot be read
+// again. A live one of the name, and too many of the org, are a ConflictError. A replay by c.Idempotency returns no
+// secret.
 func (s *Store) CreateOrgToken(
 	ctx context.Context, c Change, org, name string, life time.Duration,
 ) (secret string, t OrgToken, err error) {

@@ -141,8 +141,8 @@ func newSecret() (secret string, hash [sha256.Size]byte) {
 const revokeToken = `UPDATE rate_limiter.tokens SET revoked_at = clock_timestamp(), revoked_by = rate_limiter.actor()
 	WHERE name = $1 AND (revoked_at > clock_timestamp()) IS NOT FALSE`
 
-// RevokeToken revokes the token of a name, with its secrets before rotations, and returns its row, or a NotFoundError if
-// it is revoked already. The row stays.
+// RevokeToken revokes the token of a name, with its secrets before rotations, and returns its row, or a NotFoundError
+// if it is revoked already. The row stays.
 func (s *Store) RevokeToken(ctx context.Context, c Change, name string) (Token, error) {
 	t, _, err := write(ctx, s, "revoke token "+name, c, func(tx pgx.Tx) (Token, error) {
 		what := fmt.Sprintf("a live token %q", name)

@@ -83,7 +83,8 @@ func TestANodeReportsRecentDenialsWithTheGrantsOfTheReadme(t *testing.T) {
 	}
 	d.report(t.Context(), time.Minute)
 	list, err := pgstore.New(pgtest.Pool(t, s.RoleDSN(pgtest.ServerRole))).Denials(t.Context(), pgstore.DenialFilter{})
-	if err != nil || len(list) != 250 || list[0].Tenant != "acme\ufffd" || *list[0].Limit != 5 || list[0].RetryAfter != nil {
+	if err != nil || len(list) != 250 || list[0].Tenant != "acme\ufffd" || *list[0].Limit != 5 ||
+		list[0].RetryAfter != nil {
 		t.Errorf("%d denials are stored (%v)", len(list), err)
 	}
 }
