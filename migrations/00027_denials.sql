@@ -61,10 +61,12 @@ BEGIN
             HINT = 'ratelimit serve drops the oldest, with the rights of the role keeper; ratelimit tidy does too';
     END IF;
     WITH offered AS (
-        SELECT d.*, row_number() OVER (PARTITION BY d.tenant) AS place
-        FROM json_to_recordset(report_recent_denials.denials) AS d(event text, age bigint, tenant text, endpoint text,
-            policy text, scope text, "limit" bigint, window_size bigint, reason text, shadow boolean, count bigint,
-            tenant_count bigint, "user" text, ip text, retry_after bigint)
+        SELECT d.*, row_number() OVER (PARTITION BY d.tenant ORDER BY d.line) AS place
+        FROM ROWS FROM (json_to_recordset(report_recent_denials.denials) AS (event text, age bigint, tenant text,
+            endpoint text, policy text, scope text, "limit" bigint, window_size bigint, reason text, shadow boolean,
+            count bigint, tenant_count bigint, "user" text, ip text, retry_after bigint))
+            WITH ORDINALITY AS d(event, age, tenant, endpoint, policy, scope, "limit", window_size, reason, shadow, count,
+                tenant_count, "user", ip, retry_after, line)
         WHERE octet_length(d.event) BETWEEN 1 AND 256 AND octet_length(d.tenant) <= 1024
             AND octet_length(d.endpoint) <= 1024 AND octet_length(d.policy) <= 256 AND octet_length(d.scope) <= 64
             AND octet_length(d.reason) BETWEEN 1 AND 64 AND octet_length(d."user") <= 1024 AND octet_length(d.ip) <= 1024
@@ -82,6 +84,7 @@ BEGIN
             f.tenant, f.endpoint, f.policy, f.scope, f."limit", f.window_size, f.reason, f.shadow, f.count, f.tenant_count,
             f."user", f.ip, f.retry_after
         FROM fits f
+        ORDER BY f.line
         ON CONFLICT (node, event) DO NOTHING RETURNING tenant
     ), counted AS (
         INSERT INTO rate_limiter.recent_denial_counts AS c (tenant, rows)
@@ -157,8 +160,9 @@ BEGIN
             HINT = 'ratelimit serve sends them, with the rights of the role keeper';
     END IF;
     WITH offered AS (
-        SELECT r.*, row_number() OVER (PARTITION BY r.tenant) AS place
-        FROM json_to_recordset(report_denials.denials) AS r(event text, at timestamptz, tenant text, data json)
+        SELECT r.*, row_number() OVER (PARTITION BY r.tenant ORDER BY r.line) AS place
+        FROM ROWS FROM (json_to_recordset(report_denials.denials) AS (event text, at timestamptz, tenant text, data json))
+            WITH ORDINALITY AS r(event, at, tenant, data, line)
     ), held AS (
         SELECT o.tenant, (
             SELECT count(*) FROM (SELECT FROM rate_limiter.webhook_denials w WHERE w.tenant = o.tenant LIMIT 1000) first
@@ -175,9 +179,10 @@ BEGIN
     ), added AS (
         INSERT INTO rate_limiter.webhook_denials (login, node, event, at, tenant, data)
         SELECT session_user, report_denials.node, d.event, d.at, d.tenant, d.data FROM wanted d WHERE d.fits
+        ORDER BY d.line -- they are sent in the order of their ids
         ON CONFLICT DO NOTHING RETURNING 1
     ) SELECT (SELECT count(*) FROM added), (
-            SELECT array_agg(d.event) FROM wanted d WHERE NOT d.fits AND NOT EXISTS (
+            SELECT array_agg(d.event ORDER BY d.line) FROM wanted d WHERE NOT d.fits AND NOT EXISTS (
                 SELECT FROM rate_limiter.webhook_denials w WHERE w.node = report_denials.node AND w.event = d.event)
         ) INTO kept, dropped;
 END
