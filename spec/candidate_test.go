@@ -75,7 +75,8 @@ func TestACandidateIsComparedThenEnforcedForATenantThenForAllAndRolledBack(t *te
 }
 
 // clockwise matches what in an answer depends on the clock or on chance.
-var clockwise = regexp.MustCompile(`t=\d+|(?m)^(Date|Retry-After|X-Kong-[A-Za-z-]+): .*$|retry_after_seconds":\d+|again in \d+ s`)
+var clockwise = regexp.MustCompile(
+	`t=\d+|(?m)^(Date|Retry-After|X-Kong-[A-Za-z-]+): .*$|retry_after_seconds":\d+|again in \d+ s`)
 
 // sequence returns the answers to requests of a consumer, without what depends on the clock.
 func (n *node) sequence(key string, requests int) string {

@@ -250,8 +250,8 @@ func (d *document) check(i int) {
 	}
 }
 
-// checkTogether returns what nodes would leave out of the policies and costs beside each other, such as patterns that are
-// ambiguous.
+// checkTogether returns what nodes would leave out of the policies and costs beside each other, such as patterns that
+// are ambiguous.
 func (d *document) checkTogether() {
 	var rows policy.Rows
 	for i, p := range d.set.Policies {

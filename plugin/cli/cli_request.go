@@ -152,9 +152,11 @@ func (c *call) withRows(
 	return config.With(snapshot), append(faults, more...), nil
 }
 
-// storedRows reads the rows by the names that the request is counted by, which are hashes of very long ones, and the open
-// candidate.
-func (c *call) storedRows(ctx context.Context, r *requestFlags, config *policy.Plan) (found policysync.Saved, err error) {
+// storedRows reads the rows by the names that the request is counted by, which are hashes of very long ones, and the
+// open candidate.
+func (c *call) storedRows(
+	ctx context.Context, r *requestFlags, config *policy.Plan,
+) (found policysync.Saved, err error) {
 	id, err := r.identify(config.Rules, "")
 	if err != nil {
 		return found, err

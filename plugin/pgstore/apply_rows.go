@@ -262,8 +262,8 @@ type Dump struct {
 	Overrides iter.Seq2[Override, error]
 }
 
-// Dump calls do with the active policies and the costs of a namespace, all tenants and the overrides that a document has, row by row
-// as the database sends them.
+// Dump calls do with the active policies and the costs of a namespace, all tenants and the overrides that a document
+// has, row by row as the database sends them.
 func (s *Store) Dump(ctx context.Context, namespace string, do func(Dump) error) error {
 	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
 		func(tx pgx.Tx) error {

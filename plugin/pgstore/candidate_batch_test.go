@@ -17,7 +17,9 @@ import (
 type statementCounter struct{ n atomic.Int64 }
 
 // TraceQueryStart implements pgx.QueryTracer.
-func (c *statementCounter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+func (c *statementCounter) TraceQueryStart(
+	ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData,
+) context.Context {
 	c.n.Add(1)
 	return ctx
 }

@@ -241,8 +241,8 @@ type policyChange struct {
 }
 
 // keyColumns declares the fields of a PolicyKey as JSON has them.
-const keyColumns = `"Namespace" text, "Name" text, "Tier" text, "Tenant" text, "User" text, "Credential" text, "IP" text,
-	"For" text, "Endpoint" text`
+const keyColumns = `"Namespace" text, "Name" text, "Tier" text, "Tenant" text, "User" text, "Credential" text,
+	"IP" text, "For" text, "Endpoint" text`
 
 // change makes the candidate put policies, or delete them.
 func (c Candidate) change(ctx context.Context, tx pgx.Tx, changes ...policyChange) error {

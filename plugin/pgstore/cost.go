@@ -140,7 +140,8 @@ func (s *Store) DeleteCost(ctx context.Context, c Change, id, revision int64) (i
 	return version, err
 }
 
-// diffCosts returns the changes from the current costs of the namespace to those of the set; nil without such a section.
+// diffCosts returns the changes from the current costs of the namespace to those of the set; nil without such a
+// section.
 func (set Set) diffCosts(ctx context.Context, q querier) (*RowDiff[Cost], error) {
 	if set.Costs == nil {
 		return nil, nil
@@ -182,7 +183,8 @@ func writeCosts(ctx context.Context, tx pgx.Tx, d *RowDiff[Cost]) error {
 const (
 	costRows    = `jsonb_populate_recordset(NULL::rate_limiter.costs, $1) n`
 	deleteCosts = `DELETE FROM rate_limiter.costs c USING ` + costRows + ` WHERE c.id = n.id`
-	updateCosts = `UPDATE rate_limiter.costs c SET endpoint = n.endpoint, cost = n.cost FROM ` + costRows + ` WHERE c.id = n.id`
+	updateCosts = `UPDATE rate_limiter.costs c SET endpoint = n.endpoint, cost = n.cost FROM ` +
+		costRows + ` WHERE c.id = n.id`
 	insertCosts = `INSERT INTO rate_limiter.costs (namespace, endpoint, cost)
 		SELECT n.namespace, n.endpoint, n.cost FROM ` + costRows
 )

@@ -51,7 +51,8 @@ func TestASetOfCostsIsAppliedInItsNamespaceAlone(t *testing.T) {
 	}
 	set := pgstore.Set{KeepPolicies: true, Costs: []pgstore.Cost{costOf("GET /b", 3, 0), costOf("GET /{c}", 4, 0)}}
 	done, version, err := s.Apply(t.Context(), ann, set)
-	if err != nil || version != 4 || len(done.Costs.Create) != 1 || len(done.Costs.Update) != 1 || len(done.Costs.Delete) != 1 {
+	if err != nil || version != 4 || len(done.Costs.Create) != 1 || len(done.Costs.Update) != 1 ||
+		len(done.Costs.Delete) != 1 {
 		t.Fatalf("applied %+v in version %d (%v)", done.Costs, version, err)
 	}
 	if again, err := s.Diff(t.Context(), set); err != nil || !again.Empty() || again.Costs.Unchanged != 2 {

@@ -54,7 +54,9 @@ func TestACostChangesWithItsRow(t *testing.T) {
 		costRow(1, "default", "GET /a", 2), costRow(2, "default", "GET /b", 3), costRow(3, "default", "GET /c", 4),
 	}}, nil)
 	after, faults := before.Apply(policy.Changes{
-		Rows:    policy.Rows{Version: 2, Costs: []policy.CostRow{costRow(1, "default", "GET /b", 5), costRow(4, "x", "GET /d", 6)}},
+		Rows: policy.Rows{Version: 2, Costs: []policy.CostRow{
+			costRow(1, "default", "GET /b", 5), costRow(4, "x", "GET /d", 6),
+		}},
 		Removed: policy.RowKeys{Costs: []int64{2, 77}},
 	})
 	if len(faults) > 0 {
@@ -111,7 +113,8 @@ func TestACandidateLeavesCostsAsTheyAre(t *testing.T) {
 	set := &policy.CandidateSet{
 		Name: "july", Percent: 100, Rows: []policy.CandidateRow{{Policy: perMinute("daily", "a", "tenant", 5)}},
 	}
-	snapshot, faults := build(t, policy.Rows{Costs: []policy.CostRow{costRow(1, "default", "GET /a", 7)}}).WithCandidate(set)
+	rows := policy.Rows{Costs: []policy.CostRow{costRow(1, "default", "GET /a", 7)}}
+	snapshot, faults := build(t, rows).WithCandidate(set)
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
