@@ -31,8 +31,10 @@ func axe(t testing.TB) string {
 }
 
 // wcag runs the rules of WCAG 2.2 level A and AA, and axe's good practices, and returns a line per violation.
-const wcag = `axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}).then(r =>
-	r.violations.flatMap(v => v.nodes.map(n => v.id + ": " + n.html.slice(0, 200) + " (" + n.failureSummary.slice(0, 300) + ")")))`
+const wcag = `axe.run(document, {
+	runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+}).then(r => r.violations.flatMap(v => v.nodes.map(n =>
+	v.id + ": " + n.html.slice(0, 200) + " (" + n.failureSummary.slice(0, 300) + ")")))`
 
 // wide reports by how many pixels the page is wider than the screen.
 const wide = `Math.max(0, document.documentElement.scrollWidth - document.documentElement.clientWidth)`

@@ -10,7 +10,8 @@ import (
 
 const clean = `<!doctype html><html lang="en"><head><title>A page</title><link rel="icon" href="data:,">
 	<meta name="viewport" content="width=device-width"></head><body><main><h1>A page</h1>
-	<form action="/next"><label for="name">Name</label> <input id="name" name="name"> <button>Go</button></form></main></body></html>`
+	<form action="/next"><label for="name">Name</label> <input id="name" name="name"> <button>Go</button></form>
+	</main></body></html>`
 
 // serve returns the URL of a server of pages by their paths.
 func serve(t *testing.T, pages map[string]string) string {

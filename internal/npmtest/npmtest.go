@@ -65,7 +65,7 @@ func install(dir string) (folder string, err error) {
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(partial)
+	defer func() { err = errors.Join(err, os.RemoveAll(partial)) }()
 	if err := fill(npm, dir, partial); err != nil {
 		return "", err
 	}

@@ -16,8 +16,8 @@ const followEvery = 2 * time.Second
 var denialsCommand = &command{
 	words: "denials", brief: "list recent denials, newest first",
 	about: `Nodes report a sample of their denials every 5 seconds (denial-recent). Where a tenant is denied often, a line counts
-several denials, and has no user where they differ; the reason "others" counts those without a line of their own. Denials
-are kept for at most 7 days, the last 5000 lines of a tenant and 200000 in all. ratelimit usage has the exact numbers.
+several denials, and has no user where they differ; the reason "others" counts those without a line of their own.
+Denials are kept for at most 7 days, the last 5000 lines of a tenant and 200000 in all. ratelimit usage has the exact numbers.
 
   ratelimit denials --tenant acme --since 1h
   ratelimit denials --policy daily --follow`,
@@ -26,7 +26,8 @@ are kept for at most 7 days, the last 5000 lines of a tenant and 200000 in all. 
 		var follow bool
 		c.flags.StringVar(&f.Tenant, "tenant", "", "only denials of this `tenant`")
 		c.flags.StringVar(&f.Policy, "policy", "", "only denials by the policies of this `name`")
-		c.flags.StringVar(&f.Endpoint, "endpoint", "", "only denials of this `endpoint`: a policy's pattern, or a route's name")
+		c.flags.StringVar(&f.Endpoint, "endpoint", "", "only denials of this `endpoint`: a policy's pattern, "+
+			"or a route's name")
 		since := pastFlag{now: c.now}
 		c.flags.Var(&since, "since", "only denials since this `time`: RFC 3339, or a duration ago such as 2h or 7d")
 		c.flags.Func("limit", "list at most this `number` of lines (default 100)",

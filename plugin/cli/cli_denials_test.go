@@ -22,7 +22,8 @@ func reportDenials(t *testing.T, pool *pgxpool.Pool, tenants ...string) {
 			"scope":"tenant","limit":100,"window_size":86400,"reason":"quota","shadow":%v,"count":%d,"tenant_count":1,
 			"user":"hmac:1","ip":"","retry_after":7}`, tenant, i, 1000*(len(tenants)-i), tenant, i == 1, i+1))
 	}
-	_, err := pool.Exec(t.Context(), `SELECT rate_limiter.report_recent_denials('n1', $1)`, "["+strings.Join(rows, ",")+"]")
+	_, err := pool.Exec(t.Context(), `SELECT rate_limiter.report_recent_denials('n1', $1)`,
+		"["+strings.Join(rows, ",")+"]")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +104,8 @@ func TestDenialsFollowListsWhatIsReportedUntilItIsEnded(t *testing.T) {
 	if code := <-ended; code != 0 {
 		t.Errorf("exit %d: %s", code, out.String())
 	}
-	if text := out.String(); strings.Count(text, "first") != 1 || strings.Index(text, "first") > strings.Index(text, "second") {
+	text := out.String()
+	if strings.Count(text, "first") != 1 || strings.Index(text, "first") > strings.Index(text, "second") {
 		t.Errorf("the lines are\n%s", text)
 	}
 }

@@ -145,20 +145,11 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 	f.Func("usage", "`on`: count the requests and tokens of every tenant that this process decides, and report them to "+
 		"the database every 5 s; off: do not (default on)",
 		func(text string) error { return setting.ParseSwitch(text, &s.Usage) })
-	f.Func(
-		"drain-time",
+	f.Func("drain-time",
 		"keep accepting requests for this `duration` after SIGTERM, so that load balancers notice (default 1s)",
-		func(text string) error {
-			return setting.ParseDuration(text, &s.DrainTime)
-		},
-	)
-	f.Func(
-		"shutdown-time",
-		"after the drain time, give running requests this `duration` to finish (default 40s)",
-		func(text string) error {
-			return setting.ParseDuration(text, &s.ShutdownTime)
-		},
-	)
+		func(text string) error { return setting.ParseDuration(text, &s.DrainTime) })
+	f.Func("shutdown-time", "after the drain time, give running requests this `duration` to finish (default 40s)",
+		func(text string) error { return setting.ParseDuration(text, &s.ShutdownTime) })
 	c.portalFlags(s)
 	c.eventFlags(s)
 	c.databaseFlag()

@@ -36,8 +36,8 @@ func (c *call) oidcFlags(s *oidc.Settings) {
 	f.StringVar(&s.Issuer, "portal-oidc-issuer", "", "the `URL` of an OpenID Connect provider that signs people in to "+
 		"the portal, exactly as its tokens have it (default: none, people sign in with tokens)")
 	f.StringVar(&s.ClientID, "portal-oidc-client-id", "", "the `id` that the provider has for this portal")
-	f.StringVar(&s.SecretFile, "portal-oidc-client-secret-file", "", "a `file` with the secret of that client; it is read "+
-		"at each sign-in (default: none, for a public client)")
+	f.StringVar(&s.SecretFile, "portal-oidc-client-secret-file", "", "a `file` with the secret of that client; it is "+
+		"read at each sign-in (default: none, for a public client)")
 	f.StringVar(&s.RedirectURL, "portal-oidc-redirect-url", "", "the `URL` that the provider sends browsers back to: the "+
 		"address of the portal for browsers, with the path "+oidc.CallbackPath)
 	f.StringVar(&s.RolesClaim, "portal-oidc-roles-claim", oidc.DefaultRolesClaim, "the `claim` with a person's roles, or "+

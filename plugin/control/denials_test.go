@@ -80,7 +80,8 @@ func TestPagesOfDenialsHaveEachOnceWhileMoreAreReported(t *testing.T) {
 	w.reports(`[` + strings.Join(rows, ",") + `]`)
 	seen, cursor := 0, ""
 	for page := range 10 {
-		got := read[control.DenialList](w, w.want(w.by(ofAcme, "GET", orgDenials+"?limit=7&cursor="+cursor, ""), http.StatusOK))
+		answer := w.want(w.by(ofAcme, "GET", orgDenials+"?limit=7&cursor="+cursor, ""), http.StatusOK)
+		got := read[control.DenialList](w, answer)
 		seen += len(got.Denials)
 		w.reports(`[{"event":"new` + string(rune('a'+page)) + `","age":0,` + reported + `}]`)
 		if cursor = got.Next; cursor == "" {

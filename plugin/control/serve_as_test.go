@@ -80,7 +80,8 @@ func TestWrongTokensOfAnAddressAreLimitedAlsoOutsideOfRequests(t *testing.T) {
 	if _, err := w.server.Authenticate(t.Context(), unknownToken, address); !errors.Is(err, control.ErrNotLookedUp) {
 		t.Errorf("%v after three, want a limit", err)
 	}
-	if _, err := w.server.Authenticate(t.Context(), unknownToken, "192.0.2.2:1"); !errors.Is(err, control.ErrUnknownToken) {
+	_, err := w.server.Authenticate(t.Context(), unknownToken, "192.0.2.2:1")
+	if !errors.Is(err, control.ErrUnknownToken) {
 		t.Errorf("another address: %v, want an unknown token", err)
 	}
 	if caller, err := w.server.Authenticate(t.Context(), admin, address); err != nil || caller.Role != control.Admin {

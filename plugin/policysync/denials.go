@@ -79,8 +79,8 @@ type RecentDenial struct {
 	RetryAfter    *int64 `json:"retry_after"` // seconds; nil: unknown
 }
 
-// ReportRecent adds recent denials, and returns how many. Those of a tenant with too many are left out, and one that was
-// added before stays as it is.
+// ReportRecent adds recent denials, and returns how many. Those of a tenant with too many are left out, and one that
+// was added before stays as it is.
 func (d *DenialSink) ReportRecent(ctx context.Context, node string, all []RecentDenial) (added int, err error) {
 	text, err := json.Marshal(all)
 	if err != nil {
