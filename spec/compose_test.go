@@ -169,8 +169,9 @@ func TestComposePublishesOnTheLoopbackOnly(t *testing.T) {
 	}
 	check := project.Services["prometheus"].HealthCheck.Test
 	want := fmt.Sprintf("http://127.0.0.1:%d/-/ready", published["prometheus"])
-	if len(published) != 3 || check[len(check)-1] != want {
-		t.Errorf("published are %v, want Kong, the REST API and Prometheus with the health check %q", published, check)
+	if len(published) != 4 || check[len(check)-1] != want {
+		t.Errorf("published are %v, want Kong, the REST API, Grafana, and Prometheus with the health check %q",
+			published, check)
 	}
 }
 
@@ -182,8 +183,10 @@ func TestComposeMountsExistingFilesWhereTheyAreRead(t *testing.T) {
 			if mount.Type != types.VolumeTypeBind {
 				continue
 			}
-			if info, err := os.Stat(mount.Source); err != nil || !info.Mode().IsRegular() || !mount.ReadOnly {
-				t.Errorf("%s: %s must be a file, and mounted read-only: %v", name, mount.Source, err)
+			// Docker makes a folder of a path that does not exist, so only Grafana, which reads folders, may have one.
+			info, err := os.Stat(mount.Source)
+			if err != nil || info.IsDir() != (name == "grafana") || !mount.ReadOnly {
+				t.Errorf("%s: %s must exist, be a file, and mounted read-only: %v", name, mount.Source, err)
 			}
 		}
 	}
@@ -198,6 +201,13 @@ func TestComposeMountsExistingFilesWhereTheyAreRead(t *testing.T) {
 	if len(kong.Configs) != 1 || kong.Configs[0].Source != "database" ||
 		kong.Configs[0].Target != flags["-database-file"] {
 		t.Errorf("the configs %v are not the database file %s", kong.Configs, flags["-database-file"])
+	}
+	for _, m := range project.Services["grafana"].Volumes {
+		if _, err := os.Stat(filepath.Join(m.Source, map[string]string{
+			"/etc/grafana/provisioning": "dashboards/rate-limiter.yml", "/etc/grafana/dashboards": "rollout.json",
+		}[m.Target])); err != nil {
+			t.Errorf("Grafana does not find its files in %s: %v", m.Target, err)
+		}
 	}
 	own := absolute(t, "kong/prometheus.yml") + ":/etc/prometheus/prometheus.yml" // where the image of Prometheus looks
 	if m := project.Services["prometheus"].Volumes[0]; m.Source+":"+m.Target != own {
