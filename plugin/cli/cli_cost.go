@@ -53,7 +53,7 @@ policy with a cost of its own ignores all of them.
 	},
 	{
 		words: "cost delete", args: "ENDPOINT", least: 1, most: 1,
-		brief: "delete the cost of an endpoint, so that the plugin's config says again what its requests cost",
+		brief: "delete the cost of an endpoint; the plugin's config then sets it",
 		define: func(c *call) action {
 			var revision int64
 			c.revisionFlag(&revision)
