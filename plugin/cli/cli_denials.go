@@ -17,7 +17,8 @@ var denialsCommand = &command{
 	words: "denials", brief: "list recent denials, newest first",
 	about: `Nodes report a sample of their denials every 5 seconds (denial-recent). Where a tenant is denied often, a line counts
 several denials, and has no user where they differ; the reason "others" counts those without a line of their own.
-Denials are kept for at most 7 days, the last 5000 lines of a tenant and 200000 in all. ratelimit usage has the exact numbers.
+Denials are kept for at most 7 days, the last 5000 lines of a tenant and 200000 in all. ratelimit usage has the exact
+numbers.
 
   ratelimit denials --tenant acme --since 1h
   ratelimit denials --policy daily --follow`,

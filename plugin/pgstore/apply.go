@@ -49,9 +49,9 @@ func (s *Store) Diff(ctx context.Context, set Set) (SetDiff, error) {
 	return d, fail("compare policies", err)
 }
 
-// Apply changes the policies and costs of a namespace, and tenants and overrides, to those of a set, in one
-// transaction and one version. It returns what it did, and the version in which the set is in force. Applying a set again
-// changes nothing.
+// Apply changes the policies and costs of a namespace, and tenants and overrides, to those of a set, in one transaction
+// and one version. It returns what it did, and the version in which the set is in force. Applying a set again changes
+// nothing.
 func (s *Store) Apply(ctx context.Context, c Change, set Set) (SetDiff, int64, error) {
 	return write(ctx, s, "apply policies", c, func(tx pgx.Tx) (SetDiff, error) {
 		d, after, err := set.diff(ctx, tx, c.Actor)
