@@ -24,6 +24,7 @@ type denial struct {
 	Reason     string    `json:"reason"`
 	Shadow     bool      `json:"shadow"`
 	Count      int64     `json:"count"`
+	User       string    `json:"user"`
 	RetryAfter int64     `json:"retry_after_seconds"`
 }
 

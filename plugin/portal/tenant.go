@@ -37,7 +37,7 @@ func tenantPages() []page {
 func tenantTopics() []topic { return nil }
 
 // orgPath returns a path of the API below the caller's org.
-func (v *visit) orgPath(below string) string { return "/v1/orgs/" + pathSegment(v.caller.Org) + below }
+func (v *visit) orgPath(below string) string { return orgAPI(v.caller.Org, below) }
 
 // pathSegment returns a name as one segment of a path. It escapes dot segments too, which would lead elsewhere.
 func pathSegment(name string) string {

@@ -9,23 +9,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/docs"
 )
 
-// orgDenial counts denials of the org by one limit at about one time.
-type orgDenial struct {
-	At         time.Time `json:"at"`
-	Endpoint   string    `json:"endpoint"`
-	Policy     string    `json:"policy"`
-	Limit      int64     `json:"limit"`
-	Window     string    `json:"window"`
-	Scope      string    `json:"scope"`
-	Reason     string    `json:"reason"`
-	Shadow     bool      `json:"shadow"`
-	Count      int64     `json:"count"`
-	User       string    `json:"user"`
-	RetryAfter int64     `json:"retry_after_seconds"`
-}
-
 // Words returns which limit denied, or why none decided.
-func (d *orgDenial) Words() string {
+func (d *denial) Words() string {
 	if d.Reason != "quota" && d.Reason != "fair_share" {
 		return reasonWords[d.Reason]
 	}
@@ -36,7 +21,7 @@ func (d *orgDenial) Words() string {
 }
 
 // FreesAt returns when the limit had room again, or the zero time.
-func (d *orgDenial) FreesAt() time.Time {
+func (d *denial) FreesAt() time.Time {
 	if d.RetryAfter <= 0 {
 		return time.Time{}
 	}
@@ -57,7 +42,7 @@ var reasonWords = map[string]string{
 }
 
 // Advice returns what to do about a denial.
-func (d *orgDenial) Advice() string {
+func (d *denial) Advice() string {
 	switch d.Reason {
 	case "quota", "fair_share", "others":
 	case "banned":
@@ -92,7 +77,7 @@ type orgDenials struct {
 	Spans    []denialSpan
 	Span     denialSpan
 	Endpoint string
-	Denials  []orgDenial
+	Denials  []denial
 	Sampled  bool
 	Next     string // the path of the next page
 	Clients  []client
@@ -114,11 +99,7 @@ func serveOrgDenials(v *visit) error {
 			query.Set(name, value)
 		}
 	}
-	var found struct {
-		Denials []orgDenial `json:"denials"`
-		Next    string      `json:"next"`
-		Sampled bool        `json:"sampled"`
-	}
+	var found denialPage
 	if err := v.get(v.orgPath("/ratelimit/denials"), query, &found); err != nil {
 		return err
 	}

@@ -154,17 +154,17 @@ func TestADenialSaysWhenTheLimitHadRoomAndWhatToDo(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		denial orgDenial
+		denial denial
 		want   string
 	}{
-		{orgDenial{Reason: "quota", Limit: 5, RetryAfter: 3}, "at random"},
-		{orgDenial{Reason: "quota", Limit: 5}, "no wait helps"},
-		{orgDenial{Reason: "quota", Limit: 5, Shadow: true, RetryAfter: 9000}, "will be denied"},
-		{orgDenial{Reason: "fair_share"}, "at random"},
-		{orgDenial{Reason: "banned"}, "Waiting does not help"},
-		{orgDenial{Reason: "user_missing"}, "Correct the request"},
-		{orgDenial{Reason: "store_away"}, "not a limit of yours"},
-		{orgDenial{Reason: "others"}, "at random"},
+		{denial{Reason: "quota", Limit: 5, RetryAfter: 3}, "at random"},
+		{denial{Reason: "quota", Limit: 5}, "no wait helps"},
+		{denial{Reason: "quota", Limit: 5, Shadow: true, RetryAfter: 9000}, "will be denied"},
+		{denial{Reason: "fair_share"}, "at random"},
+		{denial{Reason: "banned"}, "Waiting does not help"},
+		{denial{Reason: "user_missing"}, "Correct the request"},
+		{denial{Reason: "store_away"}, "not a limit of yours"},
+		{denial{Reason: "others"}, "at random"},
 	} {
 		if got := c.denial.Advice(); !strings.Contains(got, c.want) {
 			t.Errorf("%+v: %q, want %q", c.denial, got, c.want)
