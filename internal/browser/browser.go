@@ -207,10 +207,16 @@ func Eval[T any](tab *Tab, script string) T {
 	return run(tab, "evaluate "+script[:min(len(script), 60)], chromedp.Evaluate[T](script, chromedp.EvalAwaitPromise))
 }
 
+// Location returns the URL of the page.
+func (tab *Tab) Location() string {
+	tab.t.Helper()
+	return run(tab, "read the location", chromedp.Location())
+}
+
 // Path returns the path and the query of the page.
 func (tab *Tab) Path() string {
 	tab.t.Helper()
-	u, err := url.Parse(run(tab, "read the location", chromedp.Location()))
+	u, err := url.Parse(tab.Location())
 	if err != nil {
 		tab.t.Fatal(err)
 	}

@@ -7,7 +7,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/portal/session"
 )
 
-// providerPath is the path below which a Provider serves. Its sign-in page links to start.
+// providerPath is the path below which a Provider serves. The sign-in page links to start, with the page to show
+// afterwards in the query (next), and for another account than the provider takes by itself with switch.
 const providerPath = home + "oidc/"
 
 // Provider signs people in by another system, such as one of OpenID Connect.

@@ -137,7 +137,8 @@ func TestAnotherSystemSignsPeopleIn(t *testing.T) {
 	now := time.Now()
 	w := open(t, func(o *Options) { o.Provider, o.Now = elsewhere{}, func() time.Time { return now } })
 	b := w.browser()
-	w.want(b.get(signInPath), http.StatusOK, "Sign in with &lt;Example&gt;", `href="/portal/oidc/start?next=%2fportal%2f"`)
+	w.want(b.get(signInPath), http.StatusOK, "Sign in with &lt;Example&gt;", `href="/portal/oidc/start?next=%2fportal%2f"`,
+		`href="/portal/oidc/start?next=%2fportal%2f&amp;switch"`)
 	w.want(b.get("/portal/oidc/start"), http.StatusForbidden, "There is no role for &lt;you&gt;.")
 	if to := w.location(b.get("/portal/oidc/callback?name=bob&role=viewer&next=//evil.example")); to != home {
 		t.Errorf("signing in leads to %q", to)
