@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
@@ -16,6 +17,7 @@ type ownUsage struct {
 	Degraded bool   `json:"degraded"`
 	Limits   []struct {
 		Name      string `json:"name"`
+		Limit     int64  `json:"limit"`
 		Used      *int64 `json:"used"`
 		Remaining *int64 `json:"remaining"`
 	} `json:"limits"`
@@ -29,6 +31,16 @@ func (u *ownUsage) used(name string) int64 {
 		}
 	}
 	return -1
+}
+
+// limit returns a limit; 0: the answer does not have it.
+func (u *ownUsage) limit(name string) int64 {
+	for _, l := range u.Limits {
+		if l.Name == name {
+			return l.Limit
+		}
+	}
+	return 0
 }
 
 // ownUsage returns the own usage of the tenant with a key.
@@ -61,7 +73,8 @@ func usageExample(t *testing.T, server *redistest.Server) string {
 func TestATenantReadsItsOwnUsageWithItsKeyAndSpendsNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
-	n := start(t, usageExample(t, server))
+	address := freeport.Address(t)
+	n := start(t, usageExample(t, server), watched(address))
 	if u := n.ownUsage(t, "alice"); u.Tenant != "acme" || u.used("daily") != 0 || u.used("burst") != 0 || u.Degraded {
 		t.Errorf("before any request: %+v", u)
 	}
@@ -91,6 +104,9 @@ func TestATenantReadsItsOwnUsageWithItsKeyAndSpendsNothing(t *testing.T) {
 			t.Errorf("%s: %d %v %q, want %d", method, a.Status, err, a.Body, want)
 		}
 	}
+	if _, numbers := read(address, "/metrics"); !strings.Contains(numbers, `usage_answers_total{status="405"} 1`) {
+		t.Errorf("the answer 405 is not counted:\n%s", numbers)
+	}
 	server.Kill()
 	await(t, "usage without numbers", func() bool {
 		u := n.ownUsage(t, "alice")
@@ -107,4 +123,72 @@ func TestUsageOfAnonymousClientsIsDeniedInWords(t *testing.T) {
 	if p := a.problem(t); a.Status != 403 || !strings.Contains(p.Detail, "No tenant is identified") {
 		t.Errorf("%d %s, want 403", a.Status, a.Body)
 	}
+}
+
+// withUsage returns a decK file with the routes /records and /ratelimit/usage of a config, in YAML flow style.
+func withUsage(config string) string {
+	return deckOf(fmt.Sprintf(`
+  - {name: records, paths: [/records], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: {%[1]s}}]}
+  - {name: usage, paths: [/ratelimit/usage], plugins: [{name: key-auth},
+      {name: tenant-rate-limiting, config: {usage_only: true, %[1]s}}]}`, config))
+}
+
+func TestATenantReadsTheLimitsOfTheCandidateThatIsEnforcedForIt(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	n := start(t, withUsage(strings.Trim(p.config, "{}")), serverWith("-database", p.dsn, "-snapshot-dir", "off",
+		"-metrics-listen", "off", "-node-name", "one"))
+	await(t, "the node reports", func() bool { return p.command("fleet").Run() == nil }) // it fails while no node is live
+	p.operate("tenant", "set", "gamma", "--tier", "enterprise", "--reason", "a spec")
+	p.putYear(1000, "policy", "put")
+	p.operate("candidate", "create", "july", "--reason", "a spec")
+	p.putYear(5, "candidate", "put", "july")
+	for _, key := range []string{"alice", "gus"} {
+		n.want(times(3, 200), "/records", "apikey", key)
+	}
+	reads := func(key string, limit, used int64) {
+		t.Helper()
+		await(t, fmt.Sprintf("%s reads that %d of %d are used", key, used, limit), func() bool {
+			u := n.ownUsage(t, key)
+			return u.limit("year") == limit && u.used("year") == used
+		})
+	}
+	reads("alice", 1000, 3) // the open candidate is enforced for no tenant
+	p.operate("candidate", "assign", "july", "--tenant", "acme", "--reason", "a spec", "--wait=30s")
+	reads("alice", 5, 3)
+	reads("gus", 1000, 3)
+	n.want([]int{200, 200, 429}, "/records", "apikey", "alice")
+	reads("alice", 5, 5)
+	p.operate("candidate", "promote", "july", "--reason", "a spec", "--wait=30s")
+	reads("gus", 5, 3)
+	p.operate("candidate", "rollback", "july", "--reason", "a spec", "--wait=30s")
+	reads("alice", 1000, 5)
+}
+
+func TestATenantReadsItsUsageOfEveryMasterOfACluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.Cluster(t, 3, 0)
+	nodes.KeepHealthySlots(t)
+	var addresses []string
+	for _, s := range nodes.Masters {
+		addresses = append(addresses, fmt.Sprintf("{ip: %s, port: %d}", s.Host, s.Port))
+	}
+	tenant := farTenant(t, nodes)
+	year := func(name, scope string) string {
+		return fmt.Sprintf(`{name: %s, scope: %s, limit: 1000, window_size: 31536000, algorithm: fixed_window}`, name, scope)
+	}
+	n := start(t, withUsage(fmt.Sprintf(`strategy: redis, redis: {cluster_nodes: [%s], %s}, accuracy: exact,
+		show_shared_limits: true, global: {limits: [%s]}, tiers: [{name: a, limits: [%s]}]`,
+		strings.Join(addresses, ", "), patience, year("all", "global"), year("own", "tenant")))+
+		fmt.Sprintf("- {username: %s, keyauth_credentials: [{key: %[1]s}]}\n", tenant))
+	n.want(times(3, 200), "/records", "apikey", tenant)
+	n.want(times(2, 200), "/records", "apikey", "beth")
+	if u := n.ownUsage(t, tenant); u.used("own") != 3 || u.used("all") != 5 || u.Degraded {
+		t.Errorf("with all masters: %+v", u)
+	}
+	nodes.MasterOf(t, bucketKey(tenant)).Kill()
+	await(t, "the usage without that of a master", func() bool {
+		u := n.ownUsage(t, tenant)
+		return u.Degraded && u.limit("own") == 1000 && u.used("own") == -1 && u.used("all") == 5
+	})
 }

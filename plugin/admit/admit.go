@@ -104,7 +104,11 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 		d.Exchange = exchanges.Add(1)
 	}
 	if p.Usage != nil {
-		return p.answerUsage(ctx, facts, x)
+		err := p.answerUsage(ctx, facts, x)
+		if p.Usage.Answered != nil {
+			p.Usage.Answered(x.Response.Status)
+		}
+		return err
 	}
 
 	// Who is it?

@@ -24,6 +24,8 @@ const (
 // UsageReader reads what tenants have used of their limits. It bounds what that costs: it keeps each answer for a
 // second, and reads the buckets of a tenant at most ten times a second. It is safe for concurrent use.
 type UsageReader struct {
+	Answered func(status int) // counts the answers, and must not block; nil: they are not counted
+
 	buckets Peeker
 	reads   *Meta
 	elapsed func() limit.Micros

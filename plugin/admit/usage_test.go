@@ -140,6 +140,8 @@ func TestARequestForUsageThatCannotBeAnsweredSaysWhy(t *testing.T) {
 	malformed.Target = "/usage?endpoint=%zz"
 	head := asking(ofTier("paid", "u", "", ""), "")
 	head.Method = "HEAD"
+	counted := 0
+	usage.Usage.Answered = func(status int) { counted = status }
 	for name, test := range map[string]struct {
 		request identity.Request
 		status  int
@@ -155,8 +157,8 @@ func TestARequestForUsageThatCannotBeAnsweredSaysWhy(t *testing.T) {
 		"a long endpoint": {asking(ofTier("paid", "u", "", ""), "/"+strings.Repeat("x", 2000)), 400, ""},
 	} {
 		r, _ := answered(t, usage, test.request)
-		if r.Status != test.status || r.Get("Allow") != test.allow {
-			t.Errorf("%s: %s, want %d", name, read(r), test.status)
+		if r.Status != test.status || r.Get("Allow") != test.allow || counted != test.status {
+			t.Errorf("%s: %s, counted as %d; want %d", name, read(r), counted, test.status)
 		}
 		var problem struct{ Detail, Message string }
 		if test.status >= 400 {

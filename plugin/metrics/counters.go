@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"maps"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -168,6 +169,12 @@ func (k overrideKey) values() []string {
 }
 
 func (k overrideKey) folded() overrideKey { return k }
+
+// statusKey holds the status of an answer, which is a constant or of a config.
+type statusKey int
+
+func (k statusKey) values() []string  { return []string{strconv.Itoa(int(k))} }
+func (k statusKey) folded() statusKey { return k }
 
 func orNone(name string) string {
 	if name == "" {

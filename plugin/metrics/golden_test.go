@@ -33,6 +33,7 @@ func full(t *testing.T) *Metrics {
 	exempt.Resolution.Exemption.By = "tenant"
 	exempt.RecordExemption()
 	m.Observe(exempt)
+	m.CountUsageAnswer(200)
 	m.Settlements().Reserved(&policy.Bound{Policy: &daily, Cost: 100})
 	m.Settlements().Settled(&policy.Bound{Policy: &daily, Cost: 100}, reservation.Settlement{Actual: 30, Change: -70})
 	return m

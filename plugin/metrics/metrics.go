@@ -54,6 +54,7 @@ type Metrics struct {
 	capped        counters[cappedKey]
 	overrides     counters[overrideKey]
 	exempt        counters[exemptKey]
+	usageAnswers  counters[statusKey]
 	settlements   settlements
 
 	missingTenants, missingUsers, unknownTiers prometheus.Counter
@@ -125,6 +126,9 @@ func (m *Metrics) countDecisions() {
 		"Requests admitted with the result exempt, by what the exemption names (such as tenant or user+endpoint; preflight "+
 			"for CORS preflights), and by its source: config, or row for an override in Postgres.",
 		"kind", "source")
+	m.usageAnswers.init(m.registry, "usage_answers_total",
+		"Answers of configs with usage_only, which read the limits of a tenant and spend nothing, by HTTP status.",
+		"status")
 	// There are few reasons, and an alert compares them with their past: each counts from 0.
 	for f := decision.Unavailable; f <= decision.WrongType; f++ {
 		m.fallbacks.with(failureKey(f))

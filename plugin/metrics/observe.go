@@ -23,6 +23,9 @@ func (m *Metrics) Observe(d *decision.Decision) {
 	m.observeBounds(d, who)
 }
 
+// CountUsageAnswer counts an answer of a config with usage_only, which is no decision.
+func (m *Metrics) CountUsageAnswer(status int) { m.usageAnswers.with(statusKey(status)).Inc() }
+
 // endpoint returns the name of the request's endpoint, or "" if that must not be a label.
 func (m *Metrics) endpoint(d *decision.Decision) string {
 	if d.Resolution.Endpoint == d.Identity.Route && m.unknownRoute(d) {

@@ -152,6 +152,7 @@ func (e *Engine) Build(config schema.Config, plan *policy.Plan) (*admit.Path, fu
 			release()
 			return nil, nil, err
 		}
+		path.Usage.Answered = e.Metrics.CountUsageAnswer
 	}
 	shares, releaseShares, err := e.Stores.OpenShares(&config)
 	if err != nil {
