@@ -3,6 +3,7 @@ package oidc
 import (
 	"cmp"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -26,7 +27,8 @@ const (
 	maxAttempts = 6
 	// stateLength is the length of a state.
 	stateLength = 26
-	// maxNext bounds the bytes of the page to return to.
+	// maxNext bounds the bytes of the page to return to, as the cookie has it: with maxAttempts cookies, the headers of a
+	// browser must be shorter than the 16 KiB that the server reads.
 	maxNext = 1024
 	// maxExchanges bounds the exchanges of codes at the same time.
 	maxExchanges = 32
@@ -93,7 +95,8 @@ func (f *Flow) start(w http.ResponseWriter, r *http.Request, jar *session.Jar) *
 	dropOldest(w, r, jar)
 	state := rand.Text()
 	a := attempt{Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(), At: f.Now().UnixMilli()}
-	if next := r.URL.Query().Get("next"); len(next) <= maxNext {
+	next := r.URL.Query().Get("next")
+	if text, err := json.Marshal(next); err == nil && len(text) <= maxNext {
 		a.Next = next
 	}
 	if err := jar.Put(w, r, cookiePrefix+state, a, attemptLife); err != nil {

@@ -13,6 +13,7 @@ func TestAClaimGivesTheHighestRoleOfAnOperatorOrOneTenant(t *testing.T) {
 		"tenant":              {claim: "ratelimit:tenant:acme", role: "tenant", org: "acme"},
 		"tenant twice":        {claim: "ratelimit:tenant:acme ratelimit:tenant:acme", role: "tenant", org: "acme"},
 		"tenant with colons":  {claim: "ratelimit:tenant:a:b", role: "tenant", org: "a:b"},
+		"any tenant":          {claim: "ratelimit:tenant:*", role: "tenant", org: "*"}, // as every name, only itself
 		"two tenants":         {claim: "ratelimit:tenant:acme ratelimit:tenant:b", fault: "several tenants"},
 		"no name of a tenant": {claim: "ratelimit:tenant: ratelimit:tenant", fault: "it has none of"},
 		"control character":   {claim: "ratelimit:tenant:a\x00b", fault: "it has none of"},

@@ -2,6 +2,7 @@ package oidc
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -161,6 +162,35 @@ func TestABrowserKeepsFewSignInsThatItHasBegun(t *testing.T) {
 	}
 	f.token = f.sign(t, f.claims(nonce, s.now(), nil), "1")
 	get(t, b, last, http.StatusOK, "is admin")
+}
+
+func TestLinksThatBeginSignInsDoNotLockABrowserOut(t *testing.T) {
+	t.Parallel()
+	f, s := newForger(t), newSite(t)
+	s.use(t, Settings{Issuer: f.URL})
+	for name, next := range map[string]string{
+		"a long page": strings.Repeat("x", 1000), "many parameters": strings.Repeat("&", 400),
+		"too many": strings.Repeat("<", 5000), "quotes": strings.Repeat(`"`, 600),
+		"line separators": strings.Repeat("\u2028", 300),
+	} {
+		b := newBrowser(t)
+		b.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		for range 2 * maxAttempts {
+			s.ahead.Add(int64(time.Millisecond))
+			get(t, b, s.URL+startPath+"?next=/portal/"+url.QueryEscape(next), http.StatusSeeOther, "")
+		}
+		at, err := url.Parse(s.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size := 0
+		for _, c := range b.Jar.Cookies(at) {
+			size += len("__Host-") + len(c.String()) + len("; ")
+		}
+		if size > 12<<10 { // a session and the other headers have room beside
+			t.Errorf("%s: the cookies have %d bytes of the 16 KiB that the server reads", name, size)
+		}
+	}
 }
 
 func TestASignInTakesTenMinutesAtMost(t *testing.T) {
