@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"html/template"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -28,6 +29,8 @@ const (
 	// maxViewers and maxViewersEach bound the viewers of the process, and of one token or tenant.
 	maxViewers     = 1000
 	maxViewersEach = 250
+	// maxFeedsEach bounds the feeds of one token or tenant, because each is polled.
+	maxFeedsEach = 16
 )
 
 // topic is a live part of pages. A page shows it as an element with the attribute data-live, whose value is
@@ -53,9 +56,12 @@ type hub struct {
 
 	mu    sync.Mutex
 	feeds map[feedKey]*feed
-	each  map[string]int // viewers by whose they are
-	total int
+	each  map[string]*places // by whose they are
+	total int                // viewers
 }
+
+// places are what one token or tenant has open.
+type places struct{ viewers, feeds int }
 
 // feedKey identifies what viewers see.
 type feedKey struct{ topic, query, role, org string }
@@ -65,7 +71,8 @@ type feed struct {
 	topic   *topic
 	caller  Caller
 	query   string
-	viewers int // guarded by hub.mu
+	of      *places // of whose viewer was the first
+	viewers int     // guarded by hub.mu
 
 	mu      sync.Mutex
 	polled  time.Time
@@ -77,7 +84,7 @@ type feed struct {
 func newHub(p *Portal, all []topic) *hub {
 	h := &hub{
 		portal: p, topics: map[string]*topic{}, closed: make(chan struct{}), limit: writeTimeout,
-		feeds: map[feedKey]*feed{}, each: map[string]int{},
+		feeds: map[feedKey]*feed{}, each: map[string]*places{},
 	}
 	h.close = sync.OnceFunc(func() { close(h.closed) })
 	for _, t := range all {
@@ -184,41 +191,49 @@ func isTimeout(err error) bool {
 	return ok && t.Timeout()
 }
 
-// join adds a viewer of a topic, who must leave. It returns nil if too many are open.
+// join adds a viewer of a topic, who must leave. It returns nil if too many are open. A feed is polled under a name of
+// whoever opened it that no token has: the API's own limits count it apart from other feeds and from requests.
 func (h *hub) join(t *topic, caller Caller, query string) (*feed, func()) {
 	key := feedKey{topic: t.Name, query: query, role: RoleViewer}
-	whose, as := "token "+caller.Name, Caller{Name: "portal", Role: RoleViewer}
+	whose, as := "token "+caller.Name, Caller{Name: "portal:" + url.PathEscape(caller.Name), Role: RoleViewer}
 	if caller.Role == RoleTenant {
 		key.role, key.org = RoleTenant, caller.Org
-		whose, as = "tenant "+caller.Org, Caller{Name: "portal of " + caller.Org, Role: RoleTenant, Org: caller.Org}
+		whose = "tenant " + caller.Org
+		as = Caller{Name: "portal of " + url.PathEscape(caller.Org), Role: RoleTenant, Org: caller.Org}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.total >= maxViewers || h.each[whose] >= maxViewersEach {
+	own, f := h.each[whose], h.feeds[key]
+	if own == nil {
+		own = &places{}
+	}
+	switch {
+	case h.total >= maxViewers, own.viewers >= maxViewersEach, f == nil && own.feeds >= maxFeedsEach:
 		return nil, nil
 	}
-	f := h.feeds[key]
 	if f == nil {
-		f = &feed{topic: t, caller: as, query: query}
+		f = &feed{topic: t, caller: as, query: query, of: own}
 		h.feeds[key] = f
+		own.feeds++
 	}
 	f.viewers++
-	h.each[whose]++
+	own.viewers++
+	h.each[whose] = own
 	h.total++
 	h.portal.metrics.viewers.Set(float64(h.total))
-	return f, func() { h.leave(key, f, whose) }
+	return f, func() { h.leave(key, f, own) }
 }
 
 // leave removes a viewer.
-func (h *hub) leave(key feedKey, f *feed, whose string) {
+func (h *hub) leave(key feedKey, f *feed, own *places) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if f.viewers--; f.viewers == 0 {
 		delete(h.feeds, key)
+		f.of.feeds--
 	}
-	if h.each[whose]--; h.each[whose] == 0 {
-		delete(h.each, whose)
-	}
+	own.viewers--
+	maps.DeleteFunc(h.each, func(_ string, p *places) bool { return *p == places{} })
 	h.total--
 	h.portal.metrics.viewers.Set(float64(h.total))
 }

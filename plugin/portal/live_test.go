@@ -189,7 +189,7 @@ func TestTheNumberOfViewersIsBounded(t *testing.T) {
 	ann := Caller{Name: "ann", Role: RoleAdmin}
 	var leave []func()
 	for i := range maxViewersEach {
-		f, end := w.portal.hub.join(w.portal.hub.topics["count"], ann, fmt.Sprint("q=", i))
+		f, end := w.portal.hub.join(w.portal.hub.topics["count"], ann, fmt.Sprint("q=", i%maxFeedsEach))
 		if f == nil {
 			t.Fatalf("viewer %d is denied", i)
 		}
@@ -206,6 +206,41 @@ func TestTheNumberOfViewersIsBounded(t *testing.T) {
 	w.signedIn(adminSecret).watch("count")
 	if n := w.feeds(); n != 1 {
 		t.Errorf("%d feeds are left, want one", n)
+	}
+}
+
+func TestOneWhoOpensManyDifferentLivePartsHasAFewPolled(t *testing.T) {
+	h := open(t).portal.hub
+	count := &topic{Name: "count", For: everyone}
+	ann, bob := Caller{Name: "ann", Role: RoleAdmin}, Caller{Name: "bob", Role: RoleViewer}
+	var leave []func()
+	for i := range 2 * maxFeedsEach {
+		f, end := h.join(count, ann, fmt.Sprint("q=", i))
+		if (f != nil) != (i < maxFeedsEach) {
+			t.Fatalf("feed %d is opened: %v", i, f != nil)
+		}
+		if f != nil {
+			leave = append(leave, end)
+		}
+	}
+	f, end := h.join(count, ann, "q=0")
+	if f == nil {
+		t.Fatal("a second viewer of a feed is denied")
+	}
+	leave = append(leave, end)
+	if f, end = h.join(count, bob, "q=other"); f == nil || f.caller.Name != "portal:bob" {
+		t.Fatalf("another operator's feed is %+v", f)
+	}
+	shared, stay := h.join(count, bob, "q=1")
+	for _, end := range append(leave, end) {
+		end()
+	}
+	if len(h.feeds) != 1 || shared.of.feeds != 1 || len(h.each) != 2 {
+		t.Errorf("%d feeds are left, of %+v, and %d have places; want the shared one", len(h.feeds), shared.of, len(h.each))
+	}
+	stay()
+	if len(h.feeds) != 0 || len(h.each) != 0 || h.total != 0 {
+		t.Errorf("%+v is left, and %d viewers", h.each, h.total)
 	}
 }
 
@@ -285,7 +320,7 @@ func TestATopicIsPolledOnceASecondAsAViewerOrAsTheTenant(t *testing.T) {
 			}
 			time.Sleep(pollTime / 2)
 		}
-		if len(callers) != 10 || callers[0] != (Caller{Name: "portal", Role: RoleViewer}) {
+		if len(callers) != 10 || callers[0] != (Caller{Name: "portal:ann", Role: RoleViewer}) {
 			t.Errorf("%d polls in ten seconds, as %+v", len(callers), callers[0])
 		}
 		callers = nil
