@@ -51,10 +51,10 @@ func lineGraph(points []graphPoint, limit int64, title string) graph {
 	for _, p := range points {
 		top = max(top, p.Value)
 	}
-	top = niceCeil(top)
+	top = niceCeil(min(top, maxDrawn))
 	y := func(v int64) float64 {
 		const height = graphHeight - graphTop - graphBottom
-		return tenth(graphTop + height*(1-float64(max(v, 0))/float64(top)))
+		return tenth(graphTop + height*(1-float64(min(max(v, 0), top))/float64(top)))
 	}
 	const parts = 2
 	for i := range int64(parts + 1) {
@@ -148,8 +148,11 @@ func summarizePoints(points []graphPoint, limit int64) string {
 
 func graphTime(at time.Time) string { return at.UTC().Format("2 Jan 2006 15:04 UTC") }
 
+// maxDrawn is the largest value that a graph draws as it is. A node may report any.
+const maxDrawn = 1_000_000_000_000_000_000
+
 // niceCeil returns the least number of the form 2, 4, 6, 8 or 10 times a power of ten that is not below n, so that half
-// of it is short to write. n is at most 10^18.
+// of it is short to write. n is at most maxDrawn.
 func niceCeil(n int64) int64 {
 	const ten = 10
 	power := int64(1)

@@ -1,6 +1,7 @@
 package portal
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -66,5 +67,16 @@ func TestTheTopOfAGraphIsShortToWrite(t *testing.T) {
 		if got := niceCeil(n); got != want {
 			t.Errorf("the top for %d is %d, want %d", n, got, want)
 		}
+	}
+}
+
+func TestAGraphOfValuesThatNoOneCouldUseIsDrawn(t *testing.T) {
+	g := lineGraph(hourly(math.MaxInt64, math.MinInt64, 1), math.MaxInt64, "use")
+	if want := "M8 20L360 216L712 216"; g.Line != want || g.Limit.Y != graphTop {
+		t.Errorf("the line is %q below %+v, want %q", g.Line, g.Limit, want)
+	}
+	sums := cumulative(hourly(math.MaxInt64, math.MaxInt64, math.MaxInt64))
+	if g := lineGraph(sums, 1, "use"); g.Line == "" {
+		t.Error("sums beyond all numbers are not drawn")
 	}
 }
