@@ -270,3 +270,21 @@ func TestATenantSeesItsUsageAndDenialsAndNoNumbersOfOthers(t *testing.T) {
 	}
 	s.want(b.get("/portal/org/denials?endpoint="+url.QueryEscape("GET /a")), http.StatusOK, "Nothing was denied")
 }
+
+func TestUsageOfVeryManyEndpointsIsShownWithoutThem(t *testing.T) {
+	t.Parallel()
+	s := openStored(t)
+	_, err := s.pool.Exec(s.Context(), `SELECT rate_limiter.keep_usage_partitions();
+		INSERT INTO rate_limiter.usage_names (name) SELECT 'GET /' || n FROM generate_series(1, 10001) n;
+		INSERT INTO rate_limiter.usage_names (name) VALUES (''), ('acme');
+		INSERT INTO rate_limiter.usage_minutes (at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost,
+			remaining_min)
+		SELECT date_trunc('minute', now()), t.id, e.id, p.id, 1, 0, 0, 0, 0, 0
+		FROM rate_limiter.usage_names t, rate_limiter.usage_names e, rate_limiter.usage_names p
+		WHERE t.name = 'acme' AND e.name LIKE 'GET /%' AND p.name = ''`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := s.signedIn(s.issue("acme-portal", "tenant", "acme")).get("/portal/org/usage")
+	s.want(a, http.StatusOK, "10,001", "all else")
+}

@@ -2,6 +2,7 @@ package portal
 
 import (
 	"cmp"
+	"net/http"
 	"net/url"
 	"slices"
 	"time"
@@ -106,7 +107,7 @@ func serveOrgUsage(v *visit) error {
 	return v.render("tenant_usage", "Usage", &data)
 }
 
-// history reads the usage history from a time until now.
+// history reads the usage history from a time until now. If an answer has no room for all endpoints, it has none.
 func (v *visit) history(from time.Time, step time.Duration, byEndpoint bool) (found usageHistory, err error) {
 	query := url.Values{"from": {from.UTC().Format(time.RFC3339)}, "step": {"1h"}}
 	if step == 24*time.Hour {
@@ -114,6 +115,10 @@ func (v *visit) history(from time.Time, step time.Duration, byEndpoint bool) (fo
 	}
 	if byEndpoint {
 		query.Set("group_by", "endpoint")
+		if err = v.get(v.orgPath("/ratelimit/usage/history"), query, &found); !isStatus(err, http.StatusUnprocessableEntity) {
+			return found, err
+		}
+		query.Del("group_by")
 	}
 	return found, v.get(v.orgPath("/ratelimit/usage/history"), query, &found)
 }
