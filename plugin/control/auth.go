@@ -53,6 +53,16 @@ func (c Caller) idempotencyName() string {
 	return PersonPrefix + hex.EncodeToString(sum[:16])
 }
 
+// budget returns the name under which the API's own limits count the caller. Tokens that an org makes itself count as
+// one, because it may make many.
+func (c Caller) budget() string {
+	org, _, isOwn := strings.Cut(c.Token, "/")
+	if !isOwn || strings.HasPrefix(c.Token, PersonPrefix) {
+		return c.Token
+	}
+	return org + "/"
+}
+
 // Authenticator resolves tokens.
 type Authenticator interface {
 	// Authenticate returns the caller whose token a secret is. The error is ErrUnknownToken if the token is unknown,
@@ -133,10 +143,10 @@ func (s *Server) authorize(ctx huma.Context, caller Caller, needs access, next f
 	var in received
 	isBatch := ctx.Operation().Path == batchPath
 	if isBatch {
-		in = s.receiveBody(ctx, caller.Token)
+		in = s.receiveBody(ctx, caller.budget())
 	}
 	switch {
-	case !s.withinLimits(ctx, caller.Token, s.costOf(caller, needs, &in)):
+	case !s.withinLimits(ctx, caller.budget(), s.costOf(caller, needs, &in)):
 		s.metrics.limited.WithLabelValues(byToken).Inc()
 		return
 	case !caller.hasAccess(needs, ctx.Param("org")):
@@ -145,7 +155,7 @@ func (s *Server) authorize(ctx huma.Context, caller Caller, needs access, next f
 		return
 	}
 	if !isBatch {
-		in = s.receiveBody(ctx, caller.Token)
+		in = s.receiveBody(ctx, caller.budget())
 	}
 	if in.fault != nil {
 		s.writeBodyProblem(ctx, in.fault)

@@ -3,6 +3,7 @@ package control_test
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -95,4 +96,30 @@ func TestWritesOfAnOrgSpendItsShareOfTheAPIsOwnLimit(t *testing.T) {
 		t.Errorf("the detail is %q, and the wait is %q", detail, wait)
 	}
 	w.want(w.do(call{ofGlobex, "GET", "/v1/orgs/globex/ratelimit/webhooks", "", nil}), http.StatusOK)
+}
+
+func TestTheTokensThatAnOrgMakesCountAsOneTowardsTheAPIsOwnLimits(t *testing.T) {
+	t.Parallel()
+	w := open(t, func(o *control.Options) {
+		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), control.Rates{Requests: 90}
+	})
+	ask := func(name, org string, status int) {
+		t.Helper()
+		caller := control.Caller{Token: name, Role: control.Tenant, Org: org}
+		a := w.serveAs(caller, "POST", "/v1/orgs/"+url.PathEscape(org)+"/ratelimit/webhooks/1/test", `{}`)
+		if a.Code != status {
+			t.Errorf("%s: %d %s, want %d", name, a.Code, a.Body, status)
+		}
+	}
+	for i := range 30 {
+		ask(fmt.Sprintf("acme/ci%d", i%20), "acme", http.StatusNotFound)
+	}
+	ask("acme/ci1", "acme", http.StatusTooManyRequests)
+	ask("acme/another", "acme", http.StatusTooManyRequests)
+	ask("acme-portal", "acme", http.StatusNotFound) // made by an operator
+	ask("acme%2Fb/ci", "acme/b", http.StatusNotFound)
+	for range 30 {
+		ask("oidc:google/1", "globex", http.StatusNotFound)
+	}
+	ask("oidc:google/2", "globex", http.StatusNotFound) // another person
 }

@@ -182,7 +182,7 @@ func (s *Server) checkNewSubjects(ctx context.Context, policies *policy.Plan, ch
 	if len(named) == 0 {
 		return nil
 	}
-	wait := s.newSubjects.admit(caller.Token, named, limit.Micros(s.Now().UnixMicro()))
+	wait := s.newSubjects.admit(caller.budget(), named, limit.Micros(s.Now().UnixMicro()))
 	if wait == 0 {
 		return nil
 	}

@@ -86,6 +86,23 @@ func TestTheNewSubjectsOfAnOrgsTokenAreLimitedPerSecond(t *testing.T) {
 	}
 }
 
+func TestTheTokensThatAnOrgMakesNameNewSubjectsTogether(t *testing.T) {
+	t.Parallel()
+	p, _, _ := naming(t, 40) // 400 at once
+	ask := func(name string, from, n, status int) {
+		t.Helper()
+		caller := control.Caller{Token: name, Role: control.Tenant, Org: "acme"}
+		if a := p.serveAs(caller, "POST", batchPath, users(from, n, "")); a.Code != status {
+			t.Errorf("%s: %d %s, want %d", name, a.Code, a.Body, status)
+		}
+	}
+	for i := range 4 {
+		ask(fmt.Sprint("acme/ci", i), 100*i, 100, http.StatusOK)
+	}
+	ask("acme/ci5", 400, 1, http.StatusTooManyRequests)
+	ask("acme-portal", 400, 100, http.StatusOK) // made by an operator
+}
+
 func TestAnyBatchOfNewSubjectsFitsAtOnce(t *testing.T) {
 	t.Parallel()
 	p, _, _ := naming(t, 1)
