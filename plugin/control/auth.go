@@ -28,6 +28,8 @@ type Caller struct {
 	Token string // the name of the token; of a person PersonPrefix and the name
 	Role  Role
 	Org   string // of a Tenant
+
+	Routine bool // the requests repeat all the time, so those that succeed are logged as details only
 }
 
 // PersonPrefix begins the name of a Caller who is a person. No token's name has a colon.

@@ -47,6 +47,19 @@ func TestARequestServedAsACallerHasItsRoleAndName(t *testing.T) {
 	}
 }
 
+func TestRoutineRequestsAreLoggedIfTheyFail(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	poll := control.Caller{Token: "portal:ann", Role: control.Viewer, Routine: true}
+	if w.serveAs(poll, "GET", fleetPath, ""); strings.Contains(w.log.String(), "portal:ann") {
+		t.Errorf("one that succeeds is in the log: %s", w.log)
+	}
+	w.serveAs(poll, "POST", policies, daily)
+	if log := w.log.String(); !strings.Contains(log, `"status":403`) || !strings.Contains(log, "portal:ann") {
+		t.Errorf("one that is denied is not in the log: %s", log)
+	}
+}
+
 func TestAPersonOfAnIdentityProviderIsTheActorOfItsChanges(t *testing.T) {
 	t.Parallel()
 	w := open(t)

@@ -135,7 +135,11 @@ func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
 		route = path
 	}
 	s.metrics.observeRequest(route, r.Method, x.status, took)
-	s.Log.LogAttrs(r.Context(), slog.LevelInfo, "request",
+	level := slog.LevelInfo
+	if caller, _ := r.Context().Value(servedAsKey{}).(Caller); caller.Routine && x.status < http.StatusBadRequest {
+		level = slog.LevelDebug
+	}
+	s.Log.LogAttrs(r.Context(), level, "request",
 		slog.String("method", r.Method), slog.String("route", route), slog.Int("status", x.status),
 		slog.Float64("ms", float64(took.Microseconds())/1000), slog.String("token", x.token), slog.String("request_id", x.id))
 	if failure != nil {

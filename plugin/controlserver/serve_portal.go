@@ -73,7 +73,7 @@ type portalAPI struct{ *control.Server }
 
 // ServeAs implements [portal.API].
 func (a portalAPI) ServeAs(w http.ResponseWriter, r *http.Request, c portal.Caller) {
-	a.Server.ServeAs(w, r, control.Caller{Token: c.Name, Role: control.Role(c.Role), Org: c.Org})
+	a.Server.ServeAs(w, r, control.Caller{Token: c.Name, Role: control.Role(c.Role), Org: c.Org, Routine: c.Poll})
 }
 
 // Authenticate implements [portal.Authenticator].

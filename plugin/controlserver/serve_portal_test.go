@@ -1,6 +1,7 @@
 package controlserver
 
 import (
+	"bytes"
 	"log/slog"
 	"net/http"
 	"net/http/cookiejar"
@@ -13,7 +14,9 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/portal"
 )
 
 // servePortal serves what the settings assemble on this machine, and returns its URL with a token of an admin.
@@ -89,6 +92,23 @@ func TestTheTokenOfAnOperatorSignsInToThePortal(t *testing.T) {
 		status, location := answerOf(t, client, c.method, address+c.path, c.body, c.header...)
 		if status != c.status || location != c.location {
 			t.Errorf("%s %s: %d to %q, want %d to %q", c.method, c.path, status, location, c.status, c.location)
+		}
+	}
+}
+
+func TestPollsForLivePartsAreNoLinesOfTheLog(t *testing.T) {
+	var lines bytes.Buffer
+	log, store := slog.New(slog.NewTextHandler(&lines, nil)), pgstore.New(pgtest.Pool(t, pgtest.Shared(t).Database(t)))
+	api, err := control.New(control.Options{Store: store, Tokens: newTokens(store, log), Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for isPoll, want := range map[bool]int{false: 1, true: 0} {
+		lines.Reset()
+		a, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/v1/ratelimit/fleet", http.NoBody)
+		portalAPI{api}.ServeAs(a, r, portal.Caller{Name: "ann", Role: portal.RoleViewer, Poll: isPoll})
+		if n := strings.Count(lines.String(), "msg=request"); n != want || a.Code != http.StatusOK {
+			t.Errorf("a poll %v: %d and %d lines, want %d:\n%s", isPoll, a.Code, n, want, &lines)
 		}
 	}
 }

@@ -195,11 +195,11 @@ func isTimeout(err error) bool {
 // whoever opened it that no token has: the API's own limits count it apart from other feeds and from requests.
 func (h *hub) join(t *topic, caller Caller, query string) (*feed, func()) {
 	key := feedKey{topic: t.Name, query: query, role: RoleViewer}
-	whose, as := "token "+caller.Name, Caller{Name: "portal:" + url.PathEscape(caller.Name), Role: RoleViewer}
+	whose, as := "token "+caller.Name, Caller{Name: "portal:" + url.PathEscape(caller.Name), Role: RoleViewer, Poll: true}
 	if caller.Role == RoleTenant {
 		key.role, key.org = RoleTenant, caller.Org
 		whose = "tenant " + caller.Org
-		as = Caller{Name: "portal of " + url.PathEscape(caller.Org), Role: RoleTenant, Org: caller.Org}
+		as = Caller{Name: "portal of " + url.PathEscape(caller.Org), Role: RoleTenant, Org: caller.Org, Poll: true}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -320,7 +320,7 @@ func TestATopicIsPolledOnceASecondAsAViewerOrAsTheTenant(t *testing.T) {
 			}
 			time.Sleep(pollTime / 2)
 		}
-		if len(callers) != 10 || callers[0] != (Caller{Name: "portal:ann", Role: RoleViewer}) {
+		if len(callers) != 10 || callers[0] != (Caller{Name: "portal:ann", Role: RoleViewer, Poll: true}) {
 			t.Errorf("%d polls in ten seconds, as %+v", len(callers), callers[0])
 		}
 		callers = nil

@@ -21,6 +21,7 @@ type Caller struct {
 	Name string // the actor in the audit
 	Role string // RoleAdmin, RoleViewer or RoleTenant
 	Org  string // of a tenant
+	Poll bool   // not a person: what is read again and again for live parts
 }
 
 // The roles of callers, as the API has them.
