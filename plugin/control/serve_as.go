@@ -19,15 +19,16 @@ func (s *Server) ServeAs(w http.ResponseWriter, r *http.Request, caller Caller) 
 	s.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), servedAsKey{}, caller)))
 }
 
-// Authenticate returns the caller whose token a secret is, within the limits of the address that it came from. The
-// error is that of [Authenticator]; it is ErrNotLookedUp also beyond the limit of requests without a valid token.
+// Authenticate returns the caller whose token a secret is, within the limits of the address that it came from; "" is
+// for a secret that was valid before, so that guesses from its address do not count. The error is that of
+// [Authenticator]; it is ErrNotLookedUp also beyond the limit of requests without a valid token.
 func (s *Server) Authenticate(ctx context.Context, secret, address string) (Caller, error) {
 	caller, _, err := s.lookUpToken(ctx, address, secret)
 	if !errors.Is(err, ErrUnknownToken) {
 		return caller, err
 	}
 	s.metrics.authFailures.WithLabelValues(reasonUnknown).Inc()
-	if s.limits == nil {
+	if s.limits == nil || address == "" {
 		return Caller{}, err
 	}
 	var x admit.Exchange

@@ -1,11 +1,13 @@
 package control_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
@@ -102,5 +104,41 @@ func TestWrongTokensOfAnAddressAreLimitedAlsoOutsideOfRequests(t *testing.T) {
 	}
 	if _, err := w.server.Authenticate(t.Context(), away, address); err == nil || errors.Is(err, control.ErrUnknownToken) {
 		t.Errorf("without a database: %v, want another error than an unknown token", err)
+	}
+}
+
+// forgetful is an Authenticator that has no token in memory.
+type forgetful struct{ ring }
+
+func (f forgetful) Authenticate(ctx context.Context, secret string, mayLook func() bool) (control.Caller, error) {
+	if !mayLook() {
+		return control.Caller{}, control.ErrNotLookedUp
+	}
+	return f.ring.Authenticate(ctx, secret, nil)
+}
+
+func TestGuessesFromAnAddressDoNotEndSessionsBehindIt(t *testing.T) {
+	t.Parallel()
+	w := open(t, func(o *control.Options) {
+		o.Tokens, o.Limits = forgetful{}, memory.New(memory.Options{Now: clock})
+		o.Rates = control.Rates{Failures: 3, Lookups: 3}
+		o.Now = func() time.Time { return time.Unix(1_900_000_000, 0) }
+	})
+	const proxy = "192.0.2.1:4711"
+	for range 4 {
+		if _, err := w.server.Authenticate(t.Context(), unknownToken, proxy); err == nil {
+			t.Fatal("an unknown token is accepted")
+		}
+	}
+	if _, err := w.server.Authenticate(t.Context(), admin, proxy); !errors.Is(err, control.ErrNotLookedUp) {
+		t.Errorf("a sign-in after guesses: %v, want a limit", err)
+	}
+	for range 10 {
+		if _, err := w.server.Authenticate(t.Context(), admin, ""); err != nil {
+			t.Errorf("the token of a session: %v", err)
+		}
+		if _, err := w.server.Authenticate(t.Context(), revoked, ""); !errors.Is(err, control.ErrUnknownToken) {
+			t.Errorf("the revoked token of a session: %v", err)
+		}
 	}
 }

@@ -76,14 +76,14 @@ func (s *Server) lookUpToken(
 ) (caller Caller, wait time.Duration, err error) {
 	from, looked := clientAddress(address), false
 	caller, err = s.Tokens.Authenticate(ctx, secret, func() bool {
-		if s.limits != nil {
+		if s.limits != nil && address != "" {
 			wait = s.lookups.take(from, s.Now())
 		}
 		looked = wait == 0
 		return looked
 	})
 	unknown := errors.Is(err, ErrUnknownToken)
-	if looked && !unknown && s.limits != nil {
+	if looked && !unknown && s.limits != nil && address != "" {
 		s.lookups.refund(from)
 	}
 	result := ""

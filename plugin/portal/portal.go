@@ -39,9 +39,10 @@ type API interface {
 
 // Authenticator resolves tokens.
 type Authenticator interface {
-	// Authenticate returns the caller whose token a secret is. address is the RemoteAddr of the request. The error MUST be
-	// ErrUnknownToken for a token that is unknown, expired or revoked, and ErrTooManyTokens beyond the limit of the
-	// address; others mean that tokens cannot be checked at the moment.
+	// Authenticate returns the caller whose token a secret is. address is the RemoteAddr of the request, or "" for the
+	// token of a session, which is no guess. The error MUST be ErrUnknownToken for a token that is unknown, expired or
+	// revoked, and ErrTooManyTokens beyond the limit of the address; others mean that tokens cannot be checked at the
+	// moment.
 	Authenticate(ctx context.Context, secret, address string) (Caller, error)
 }
 

@@ -57,7 +57,7 @@ func (p *Portal) callerOf(r *http.Request, who session.Session) (Caller, error) 
 	if who.Secret == "" {
 		return Caller{Name: who.Name, Role: who.Role, Org: who.Org}, nil
 	}
-	return p.Tokens.Authenticate(r.Context(), who.Secret, r.RemoteAddr)
+	return p.Tokens.Authenticate(r.Context(), who.Secret, "")
 }
 
 // tokenProblem returns the problem of a token that could not be checked.

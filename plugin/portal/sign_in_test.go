@@ -65,6 +65,14 @@ func TestARevokedTokenEndsItsSessionAndAChangedRoleCountsAtOnce(t *testing.T) {
 	}
 }
 
+func TestOnlySignInsCountTowardsTheWrongTokensOfAnAddress(t *testing.T) {
+	w := open(t)
+	w.want(w.signedIn(adminSecret).get(home), http.StatusOK)
+	if from := w.tokens.from; len(from) != 2 || !strings.HasPrefix(from[0], "127.0.0.1:") || from[1] != "" {
+		t.Errorf("tokens are looked up for %q, want that of the session for no address", from)
+	}
+}
+
 func TestWrongTokensGetOnePlainTextAndNoSession(t *testing.T) {
 	w := open(t)
 	for secret, want := range map[string]struct {
