@@ -39,9 +39,11 @@ func LastLine(output []byte) string {
 	return lines[len(lines)-1]
 }
 
-// installation installs $1. It waits for apt's lock, which another program may hold.
-const installation = `apt-get update && DEBIAN_FRONTEND=noninteractive \
-	apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=120 "$1"`
+// installation installs $1, with new lists of packages if the ones at hand do not suffice. It waits for apt's lock,
+// which another program may hold.
+const installation = `export DEBIAN_FRONTEND=noninteractive
+	install() { apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=120 "$1"; }
+	install "$1" || { apt-get update && install "$1"; }`
 
 // lock takes the lock that processes of this machine hold while they install.
 func lock() (unlock func() error, err error) {
