@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"strings"
+	"sync"
 )
 
 var (
@@ -30,22 +32,37 @@ type Recorded struct {
 	Server string
 }
 
-// Transcript returns all recorded frames of an access phase.
+// The decoded transcripts.
+var (
+	recorded    = sync.OnceValues(func() ([]Recorded, error) { return decode(transcript) })
+	logRecorded = sync.OnceValues(func() ([]Recorded, error) { return decode(logTranscript) })
+)
+
+// Transcript returns all recorded frames of an access phase. The callers share the frames.
 func Transcript(t T) []Recorded {
 	t.Helper()
-	return decode(t, transcript)
+	return framesOf(t, recorded)
 }
 
 // LogTranscript returns the recorded frames of requests with a log phase. Two plugins were called: "rec" in the access
-// phase, "rec-log" in the log phase.
+// phase, "rec-log" in the log phase. The callers share the frames.
 func LogTranscript(t T) []Recorded {
 	t.Helper()
-	return decode(t, logTranscript)
+	return framesOf(t, logRecorded)
 }
 
-func decode(t T, lines []byte) []Recorded {
+// framesOf returns a copy of the list of frames.
+func framesOf(t T, recorded func() ([]Recorded, error)) []Recorded {
 	t.Helper()
-	var all []Recorded
+	all, err := recorded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Clone(all)
+}
+
+// decode decodes a transcript.
+func decode(lines []byte) (all []Recorded, err error) {
 	for decoder := json.NewDecoder(bytes.NewReader(lines)); ; {
 		var line struct {
 			Recorded
@@ -53,15 +70,13 @@ func decode(t T, lines []byte) []Recorded {
 		}
 		switch err := decoder.Decode(&line); {
 		case errors.Is(err, io.EOF):
-			return all
+			return all, nil
 		case err != nil:
-			t.Fatal(err)
+			return nil, err
 		}
-		frame, err := base64.StdEncoding.DecodeString(line.Frame)
-		if err != nil {
-			t.Fatal(err)
+		if line.Recorded.Frame, err = base64.StdEncoding.DecodeString(line.Frame); err != nil {
+			return nil, err
 		}
-		line.Recorded.Frame = frame
 		all = append(all, line.Recorded)
 	}
 }
@@ -72,7 +87,7 @@ func AnswersOf(t T, name string) map[string][]byte {
 	answers := map[string][]byte{}
 	for _, line := range append(Transcript(t), LogTranscript(t)...) {
 		if question, ok := strings.CutPrefix(line.Label, "answer of "); ok && line.Case == name {
-			answers[question] = line.Frame
+			answers[question] = bytes.Clone(line.Frame)
 		}
 	}
 	if len(answers) == 0 {
