@@ -72,8 +72,7 @@ func (c *counters[K]) create(k K) prometheus.Counter {
 		values[i] = labelValue(values[i])
 	}
 	counter := c.family.WithLabelValues(values...)
-	more := make(map[K]prometheus.Counter, len(current)+1)
-	maps.Copy(more, current)
+	more := maps.Clone(current)
 	more[k] = counter
 	c.byKey.Store(&more)
 	return counter

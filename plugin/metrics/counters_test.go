@@ -27,7 +27,7 @@ func family(t *testing.T, m *Metrics, name string) (series int, sum float64) {
 }
 
 func TestNamesBeyondTheCeilingAreOtherAndNoneIsLost(t *testing.T) {
-	const names = 100_000
+	const names = 10 * maxSeries
 	m := New("1", Sources{})
 	d := decided(t, "gold", answered{policy.Policy{Scope: policy.Tenant}, denies},
 		answered{policy.Policy{Scope: policy.Tenant, FailMode: policy.FailOpen}, unanswered})
