@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -58,6 +59,7 @@ end)()`
 type clock struct {
 	t       testing.TB
 	servers []timeKey
+	now     *atomic.Int64 // the time that all servers have, unless it is being advanced
 }
 
 // timeKey is the key that has the time of a server.
@@ -69,7 +71,8 @@ type timeKey struct {
 // newClock returns the clock of some servers, which begins at storetest.Start.
 func newClock(t testing.TB, servers ...*redis.Client) clock {
 	t.Helper()
-	c := clock{t: t}
+	c := clock{t: t, now: new(atomic.Int64)}
+	c.now.Store(int64(storetest.Start))
 	for _, client := range servers {
 		c.add(client, "clock")
 	}
@@ -85,13 +88,7 @@ func (c *clock) add(client *redis.Client, key string) {
 	}
 }
 
-func (c clock) Now() limit.Micros {
-	now, err := c.servers[0].client.Get(context.Background(), c.servers[0].key).Int64()
-	if err != nil {
-		c.t.Fatalf("read the clock: %v", err)
-	}
-	return limit.Micros(now)
-}
+func (c clock) Now() limit.Micros { return limit.Micros(c.now.Load()) }
 
 func (c clock) Advance(by limit.Micros) {
 	for _, s := range c.servers {
@@ -99,6 +96,7 @@ func (c clock) Advance(by limit.Micros) {
 			c.t.Errorf("advance the clock: %v", err)
 		}
 	}
+	c.now.Add(int64(by))
 }
 
 // direct is the least that a transport can be: one connection pool.
@@ -161,7 +159,7 @@ func TestARealClusterKeepsTheStoresPromises(t *testing.T) {
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		c := checked(t, assemble("frame", standing(time)), among(nodes, pipelined))
 		comparing(pipelined)(t, func(t *testing.T) (store.Store, storetest.Clock) {
-			clock := clock{t: t}
+			clock := newClock(t)
 			for i, master := range masters {
 				flush(t, master)
 				clock.add(master, keys[i])

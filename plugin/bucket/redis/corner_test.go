@@ -138,7 +138,7 @@ func TestABucketOfATimeThatIsFarAheadIsEmpty(t *testing.T) {
 // Logs that are long and busy: entries expire one by one and many at once, are searched, compacted, and forgotten.
 func TestSoakLuaKeepsLongLogsAsGoDoes(t *testing.T) {
 	client := redistest.Single(t).Client(t)
-	playTimelines(t, soak.Count(30, 100), func(rt *rapid.T) {
+	playTimelines(t, soak.Count(12, 100), func(rt *rapid.T) {
 		flush(t, client)
 		w := &world{now: storetest.Start, kept: map[policy.Key]kept{}}
 		spec := limit.Spec{
