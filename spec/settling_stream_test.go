@@ -145,6 +145,9 @@ func TestAStreamIsChargedTheUsageAtItsEndHoweverItIsCut(t *testing.T) {
 		b := budget{node: start(t, deck, settling, upstream, within(postFunction(t, size)))}
 		left := 1_000_000
 		for name, stream := range streams {
+			if size == 3 && len(stream.body) > len(long) {
+				continue // thousands of parts would show no more than those of 64 bytes do
+			}
 			b.get("/chat?" + "stream=" + strings.ReplaceAll(name, " ", "+"))
 			a := b.get("/chat?stream=an+answer+that+used+nothing")
 			now, err := strconv.Atoi(a.Header.Get("X-RateLimit-Remaining"))
@@ -161,7 +164,7 @@ func TestAStreamIsChargedTheUsageAtItsEndHoweverItIsCut(t *testing.T) {
 
 func TestTheNumbersOfAStreamAreFoundWhereverItIsCut(t *testing.T) {
 	t.Parallel()
-	s, function := newSandbox(t), streamFunction(t)
+	s, function := newSandbox(), streamFunction(t)
 	for _, usage := range []string{usage(14, 20), `{"completion_tokens":20,"prompt_tokens":14}`} {
 		stream := event(claim, "null") + event("", usage) + done
 		for at := range len(stream) {
