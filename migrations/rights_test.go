@@ -33,6 +33,7 @@ var executes = map[string]string{
 	"report_usage":          "node server",
 	"usage_backlog":         "node server",
 	"keep_usage_partitions": "keeper",
+	"order_usage_minutes":   "keeper",
 
 	"penalize": "keeper", "lift_penalty": "keeper", "forgive_abuse": writers,
 

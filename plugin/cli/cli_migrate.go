@@ -90,6 +90,7 @@ var lostWith = map[int64][]loss{
 	27: {{table: "recent_denial_counts"}, {table: "recent_denials"}},
 	28: {},
 	29: {{table: "costs"}},
+	30: {},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

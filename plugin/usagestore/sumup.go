@@ -63,8 +63,10 @@ func (s *session) sumUpNext(ctx context.Context, tx pgx.Tx, now state) (Stats, e
 	if clock.Before(next.Add(hourAfter)) {
 		return Stats{}, nil
 	}
-	if _, err := tx.Exec(ctx, sumUpHour, now.hoursUntil, next); err != nil {
-		return Stats{}, fmt.Errorf("sum up the hour %s: %w", now.hoursUntil.Format(time.RFC3339), err)
+	for _, sql := range [...]string{sumUpHour, orderMinutes} {
+		if _, err := tx.Exec(ctx, sql, now.hoursUntil, next); err != nil {
+			return Stats{}, fmt.Errorf("sum up the hour %s: %w", now.hoursUntil.Format(time.RFC3339), err)
+		}
 	}
 	return Stats{Hours: 1}, nil
 }
