@@ -83,7 +83,7 @@ func (s *Server) nearLimit(ctx context.Context, in *nearLimitInput) (*nearLimitO
 }
 
 // FindNearLimits returns the limits of which orgs have used at least a fraction, the largest fraction first, given what
-// limits left, ordered by org. It takes the limits that are in force now.
+// limits left, with the rows of an org one after the other. It takes the limits that are in force now.
 func FindNearLimits(
 	ctx context.Context, policies *policy.Plan, left iter.Seq2[pgstore.UsageLeft, error], now limit.Micros,
 	above float64, most int,

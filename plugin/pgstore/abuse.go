@@ -65,7 +65,7 @@ func (s *Store) Abuse(ctx context.Context, f AbuseFilter) iter.Seq2[AbuseState, 
 	var w where
 	w.equal("step", f.Step)
 	if !f.All && f.Step == "" {
-		w.add("(step <> 'none' OR override IS NOT NULL) = %s", true)
+		w.conditions = append(w.conditions, "(step <> 'none' OR override IS NOT NULL)") // as the index has it
 	}
 	return each[AbuseState](ctx, s.pool, "list abuse", `SELECT `+abuseColumns+`
 		FROM rate_limiter.abuse_tenants`+w.String()+

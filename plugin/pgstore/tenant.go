@@ -55,7 +55,7 @@ func (s *Store) EachTenant(ctx context.Context, f TenantFilter) iter.Seq2[Tenant
 	var w where
 	w.equal("tier", f.Tier)
 	if f.Prefix != "" {
-		w.add("starts_with(id, %s)", f.Prefix)
+		w.add(`starts_with(id COLLATE "C", %s)`, f.Prefix)
 	}
 	if f.After != "" {
 		w.add(`id COLLATE "C" > %s`, f.After)

@@ -130,7 +130,8 @@ func (s *Store) Usage(ctx context.Context, q UsageQuery) (UsageHistory, error) {
 	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
 		if err = tx.QueryRow(ctx, beginHistory).Scan(&found.ClosedUntil, nil); err == nil {
 			found.ClosedUntil = found.ClosedUntil.UTC()
-			found.Items, err = all(each[UsageRow](ctx, tx, "read usage", q.sql(), q.args()...))
+			sql, args := q.sql()
+			found.Items, err = all(each[UsageRow](ctx, tx, "read usage", sql, args...))
 		}
 		return err
 	})
@@ -145,10 +146,6 @@ func (s *Store) Usage(ctx context.Context, q UsageQuery) (UsageHistory, error) {
 		found.Items[i].At = found.Items[i].At.UTC()
 	}
 	return found, nil
-}
-
-func (q *UsageQuery) args() []any {
-	return []any{q.From, q.To, q.Tenant, q.Endpoint, q.Policy, q.ByEndpoint, q.ByPolicy, q.Step.unit, MaxUsageRows + 1}
 }
 
 // usageStarts maps each table to the time before which another table of the same step has the rows.
@@ -182,15 +179,32 @@ func (s UsageStep) rows(condition string) string {
 const usageSums = `sum(admitted)::bigint AS admitted, sum(soft)::bigint AS soft, sum(denied)::bigint AS denied,
 	sum(shadow_denied)::bigint AS shadow_denied, sum(late)::bigint AS late`
 
-// sql returns the statement.
-func (q *UsageQuery) sql() string {
-	rows := q.Step.rows(`tenant = (SELECT id FROM rate_limiter.usage_names WHERE name = $3)`)
-	return `SELECT date_trunc($8, at, 'UTC') AS at, CASE WHEN $6 THEN e.name END AS endpoint,
-			CASE WHEN $7 THEN p.name END AS policy, ` + usageSums + `,
-			sum(cost) FILTER (WHERE p.name <> '')::bigint AS cost,
-			min(remaining_min) FILTER (WHERE p.name <> '') AS remaining
-		FROM (` + rows + `) u
-		JOIN rate_limiter.usage_names e ON e.id = u.endpoint JOIN rate_limiter.usage_names p ON p.id = u.policy
-		WHERE ($7 OR p.name = $5) AND ($4::text IS NULL OR e.name = $4)
-		GROUP BY 1, 2, 3 ORDER BY 1, 2, 3 LIMIT $9`
+// sql returns the statement with its arguments. It reads only rows that it selects, by indexes, and the names of its
+// groups one by one: there are names of all tenants.
+func (q *UsageQuery) sql() (string, []any) {
+	const id = `(SELECT id FROM rate_limiter.usage_names WHERE name = %s)`
+	rows := where{args: []any{q.From, q.To}}
+	rows.add("tenant = "+id, q.Tenant)
+	if q.Endpoint != nil {
+		rows.add("endpoint = "+id, *q.Endpoint)
+	}
+	endpoint, policy := "NULL::integer", "NULL::integer"
+	if q.ByEndpoint {
+		endpoint = "endpoint"
+	}
+	if q.ByPolicy {
+		policy = "policy"
+	} else {
+		rows.add("policy = "+id, q.Policy)
+	}
+	ofPolicy := "policy IS DISTINCT FROM " + fmt.Sprintf(id, "''")
+	return `SELECT at, (SELECT name FROM rate_limiter.usage_names WHERE id = endpoint) AS endpoint,
+			(SELECT name FROM rate_limiter.usage_names WHERE id = policy) AS policy,
+			admitted, soft, denied, shadow_denied, late, cost, remaining
+		FROM (
+			SELECT date_trunc('` + q.Step.unit + `', at, 'UTC') AS at, ` + endpoint + ` AS endpoint, ` + policy + ` AS policy,
+				` + usageSums + `, sum(cost) FILTER (WHERE ` + ofPolicy + `)::bigint AS cost,
+				min(remaining_min) FILTER (WHERE ` + ofPolicy + `) AS remaining
+			FROM (` + q.Step.rows(strings.Join(rows.conditions, " AND ")) + `) u GROUP BY 1, 2, 3
+		) groups ORDER BY 1, 2, 3` + limitTo(MaxUsageRows+1), rows.args
 }

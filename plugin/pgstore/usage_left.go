@@ -15,9 +15,9 @@ type UsageLeft struct {
 	At        time.Time // the begin of the last minute that has a number
 }
 
-// UsageLeft yields the least that each policy left each tenant in the minutes since a time ago, ordered by tenant. The
-// minute in which that time lies counts as a whole. It leaves out requests without a tenant, and rows without a number.
-// It holds a connection until it ends.
+// UsageLeft yields the least that each policy left each tenant in the minutes since a time ago, those of a tenant one
+// after the other. The minute in which that time lies counts as a whole. It leaves out requests without a tenant, and
+// rows without a number. It holds a connection until it ends.
 func (s *Store) UsageLeft(ctx context.Context, ago time.Duration) iter.Seq2[UsageLeft, error] {
 	return each[UsageLeft](ctx, s.pool, "read what limits left", `
 		SELECT t.name AS tenant, e.name AS endpoint, p.name AS policy, u.remaining, u.at
@@ -28,5 +28,5 @@ func (s *Store) UsageLeft(ctx context.Context, ago time.Duration) iter.Seq2[Usag
 		) u
 		JOIN rate_limiter.usage_names t ON t.id = u.tenant JOIN rate_limiter.usage_names e ON e.id = u.endpoint
 		JOIN rate_limiter.usage_names p ON p.id = u.policy
-		WHERE t.name <> '' AND p.name <> '' ORDER BY t.name COLLATE "C", p.name COLLATE "C", e.name COLLATE "C"`, ago)
+		WHERE t.name <> '' AND p.name <> '' ORDER BY u.tenant`, ago)
 }
