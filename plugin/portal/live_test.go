@@ -41,7 +41,7 @@ func (w *world) feeds() int {
 
 // events reads the events of a live part.
 type events struct {
-	*testing.T
+	testing.TB
 	lines *bufio.Scanner
 	end   func()
 }
@@ -62,7 +62,7 @@ func (b *browser) watch(path string) *events {
 	if a.StatusCode != http.StatusOK || a.Header.Get("Content-Type") != "text/event-stream" {
 		b.Fatalf("%s: %s %v", path, a.Status, a.Header)
 	}
-	return &events{b.T, bufio.NewScanner(a.Body), end}
+	return &events{b.TB, bufio.NewScanner(a.Body), end}
 }
 
 // next returns the next event as its name and data, or "" at the end.

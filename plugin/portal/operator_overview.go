@@ -3,6 +3,7 @@ package portal
 import (
 	"net/url"
 	"slices"
+	"strconv"
 )
 
 // overviewView is the first page of an operator.
@@ -17,31 +18,27 @@ type overviewView struct {
 }
 
 // overviewRows is the number of rows of a list on the first page.
-const overviewRows = "5"
+const overviewRows = 5
 
 // serveOperatorOverview shows the state of the fleet, and what may need a look.
 func serveOperatorOverview(v *visit) error {
 	o := &overviewView{}
-	few := url.Values{"limit": {overviewRows}}
+	few := url.Values{"limit": {strconv.Itoa(overviewRows)}}
 	var abuse struct {
 		Items []abuseState `json:"items"`
 	}
 	var candidates struct {
 		Items []candidate `json:"items"`
 	}
-	for _, part := range []struct {
-		path  string
-		query url.Values
-		into  any
-	}{
-		{"/v1/ratelimit/fleet", nil, &o.Fleet},
-		{"/v1/ratelimit/near-limit", few, &o.Near},
-		{"/v1/ratelimit/usage/top", few, &o.Top},
-		{"/v1/ratelimit/denials", few, &o.Denials},
-		{"/v1/ratelimit/abuse", few, &abuse},
-		{"/v1/ratelimit/candidates", nil, &candidates},
+	for _, read := range []func() error{
+		func() error { return v.get("/v1/ratelimit/fleet", nil, &o.Fleet) },
+		func() error { return v.readNearLimits(url.Values{}, &o.Near) },
+		func() error { return v.readTop(url.Values{}, &o.Top) },
+		func() error { return v.get("/v1/ratelimit/denials", few, &o.Denials) },
+		func() error { return v.get("/v1/ratelimit/abuse", few, &abuse) },
+		func() error { return v.get("/v1/ratelimit/candidates", nil, &candidates) },
 	} {
-		missing, err := unavailable(v.get(part.path, part.query, part.into))
+		missing, err := unavailable(read())
 		if err != nil {
 			return err
 		}
@@ -49,6 +46,8 @@ func serveOperatorOverview(v *visit) error {
 			o.Missing = append(o.Missing, missing)
 		}
 	}
+	o.Near.Items = o.Near.Items[:min(len(o.Near.Items), overviewRows)]
+	o.Top.Items = o.Top.Items[:min(len(o.Top.Items), overviewRows)]
 	o.Abuse = abuse.Items
 	for i := range candidates.Items {
 		if candidates.Items[i].State == "open" {

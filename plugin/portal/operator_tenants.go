@@ -48,15 +48,20 @@ type ranking struct {
 // serveTop ranks tenants by what they used.
 func serveTop(v *visit) error {
 	filters := v.filters("by", "last", "policy")
+	var found ranking
+	if err := v.readTop(filters, &found); err != nil {
+		return err
+	}
+	return v.render("operator_top", "Top tenants", map[string]any{"Filters": filters, "Found": found})
+}
+
+// readTop reads a ranking, and sets the filters that are missing.
+func (v *visit) readTop(filters url.Values, into *ranking) error {
 	setDefault(filters, "by", "admitted")
 	setDefault(filters, "last", "24h")
 	query := clone(filters)
 	query.Set("limit", pageRows)
-	var found ranking
-	if err := v.get("/v1/ratelimit/usage/top", query, &found); err != nil {
-		return err
-	}
-	return v.render("operator_top", "Top tenants", map[string]any{"Filters": filters, "Found": found})
+	return v.getShared("/v1/ratelimit/usage/top", query, into)
 }
 
 // nearLimits is the tenants that have used most of a limit.
@@ -78,19 +83,23 @@ type nearLimits struct {
 // serveNearLimit shows the tenants that have used most of a limit lately.
 func serveNearLimit(v *visit) error {
 	filters := v.filters("above", "last")
-	setDefault(filters, "above", "0.8")
-	setDefault(filters, "last", "10m")
-	query := clone(filters)
-	query.Set("limit", pageRows)
 	var found nearLimits
-	err := v.get("/v1/ratelimit/near-limit", query, &found)
-	why, err := unavailable(err)
+	why, err := unavailable(v.readNearLimits(filters, &found))
 	if err != nil {
 		return err
 	}
 	return v.render("operator_near_limit", "Near limit", map[string]any{
 		"Filters": filters, "Found": found, "Unavailable": why,
 	})
+}
+
+// readNearLimits reads the tenants that are near a limit, and sets the filters that are missing.
+func (v *visit) readNearLimits(filters url.Values, into *nearLimits) error {
+	setDefault(filters, "above", "0.8")
+	setDefault(filters, "last", "10m")
+	query := clone(filters)
+	query.Set("limit", pageRows)
+	return v.getShared("/v1/ratelimit/near-limit", query, into)
 }
 
 // setDefault sets a value that the query of the page lacks.

@@ -81,6 +81,7 @@ type Portal struct {
 	sessions *session.Sessions
 	views    *views
 	hub      *hub
+	shared   *sharedAnswers
 	metrics  *metrics
 }
 
@@ -109,12 +110,16 @@ func New(o Options) (*Portal, error) {
 		return nil, fmt.Errorf("make the portal: %w", err)
 	}
 	p.hub = newHub(p, topics())
+	p.shared = newSharedAnswers(p)
 	p.route()
 	return p, nil
 }
 
-// Close ends the live parts of all pages. They hold up a shutdown otherwise.
-func (p *Portal) Close() { p.hub.close() }
+// Close ends the live parts of all pages, which hold up a shutdown otherwise, and what is read for pages beforehand.
+func (p *Portal) Close() {
+	p.hub.close()
+	p.shared.end()
+}
 
 // route connects paths to what serves them.
 func (p *Portal) route() {

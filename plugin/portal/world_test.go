@@ -115,7 +115,7 @@ func (s *scripted) answer(request string, status int, body string) {
 
 // world is a portal behind a server on this machine.
 type world struct {
-	*testing.T
+	testing.TB
 	portal *Portal
 	api    *scripted
 	tokens *ring
@@ -144,9 +144,9 @@ func (l *lines) String() string {
 }
 
 // open starts a portal; edit changes its options.
-func open(t *testing.T, edit ...func(*Options)) *world {
+func open(t testing.TB, edit ...func(*Options)) *world {
 	t.Helper()
-	w := &world{T: t, api: &scripted{}, tokens: newRing(), log: &lines{}, transport: &http.Transport{}}
+	w := &world{TB: t, api: &scripted{}, tokens: newRing(), log: &lines{}, transport: &http.Transport{}}
 	o := Options{API: w.api, Tokens: w.tokens, Log: slog.New(slog.NewTextHandler(w.log, nil))}
 	for _, e := range edit {
 		e(&o)
