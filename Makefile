@@ -157,12 +157,20 @@ bench: ## Measure decisions, with other limiters, through the socket and on seve
 	@echo "the tables: $(BENCH_TABLE)"
 
 .PHONY: bench-usage
-bench-usage: ## Measure the usage history of 10,000 tenants, in a Postgres on the disk (6 min)
+bench-usage: ## Measure the usage history of 10,000 tenants, in a Postgres on the disk (8 min)
 	@mkdir -p $(CACHE)
 	@set -o pipefail; PGTEST_DURABLE=1 $(GO) test -run '^$$' -bench HistoryOfManyTenants -benchtime 1x -timeout 60m \
 		./plugin/usagestore | tee $(CACHE)/bench-usage.txt
 	@$(GO) run ./plugin/internal/benchtable -command 'make bench-usage' plugin/usagestore/testdata/benchmarks.md \
 		<$(CACHE)/bench-usage.txt
+
+.PHONY: bench-portal
+bench-portal: ## Measure every page of the portal with 10,000 tenants, in a Postgres on the disk (8 min)
+	@mkdir -p $(CACHE)
+	@set -o pipefail; PGTEST_DURABLE=1 $(GO) test -run '^$$' -bench Pages -benchtime 1x -timeout 60m ./plugin/portal \
+		| tee $(CACHE)/bench-portal.txt
+	@$(GO) run ./plugin/internal/benchtable -command 'make bench-portal' plugin/portal/testdata/benchmarks.md \
+		<$(CACHE)/bench-portal.txt
 
 # BENCH_KONG has further flags: see bin/bench-kong -help. A Kong without a database needs -print-config first.
 .PHONY: bench-kong

@@ -32,7 +32,12 @@ type realWorld struct {
 // overAPI starts a portal on the API, where acme has a daily limit of 1,000,000 and one of 20 writes a minute.
 func overAPI(t *testing.T) *realWorld {
 	t.Helper()
-	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	return overDatabase(t, pgtest.Pool(t, pgtest.Shared(t).Database(t)), policy.Rows{})
+}
+
+// overDatabase is overAPI on a database, whose rows are in force.
+func overDatabase(t testing.TB, pool *pgxpool.Pool, rows policy.Rows) *realWorld {
+	t.Helper()
 	w := &realWorld{store: pgstore.New(pool), pool: pool}
 	config := schema.Config{
 		DefaultTier: "free", OnMissingUser: "skip", TenantFrom: []string{"consumer.custom_id"},
@@ -48,7 +53,7 @@ func overAPI(t *testing.T) *realWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	snapshot, faults := policy.NewSnapshot(policy.Rows{}, nil)
+	snapshot, faults := policy.NewSnapshot(rows, nil)
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}

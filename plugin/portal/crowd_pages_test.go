@@ -1,0 +1,250 @@
+package portal
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+)
+
+// crowdPage is a page of a tenant, or of operators.
+type crowdPage struct {
+	name       string
+	path       func(tenant string) string
+	ofTenants  bool // its viewers are tenants
+	ranks      bool // all tenants; operators share the answer
+	statements int  // at most
+	rows       int  // that a statement reads, at most; 0: fewRows
+}
+
+// fewRows is the most rows that a statement of a page reads: more than a page shows, and fewer than there are tenants.
+const fewRows = 300
+
+// at returns the path of a page that is the same for each tenant.
+func at(path string) func(string) string { return func(string) string { return path } }
+
+// ofTenant returns the path of the page of a tenant, from a pattern with its name.
+func ofTenant(pattern string) func(string) string {
+	return func(tenant string) string { return fmt.Sprintf(pattern, url.PathEscape(tenant)) }
+}
+
+// crowdPages are the pages that the benchmark measures.
+var crowdPages = []crowdPage{
+	{name: "overview", path: at(home), ranks: true, statements: 7},
+	{name: "fleet", path: at("/portal/fleet"), statements: 2},
+	{name: "tenants", path: at("/portal/tenants"), statements: 1},
+	{name: "search", path: ofTenant("/portal/tenants?q=%.12s"), statements: 1},
+	{name: "top-tenants", path: at("/portal/top"), ranks: true, statements: 1},
+	{name: "near-limit", path: at("/portal/near-limit"), ranks: true, statements: 1},
+	{name: "denials", path: at("/portal/denials"), statements: 1},
+	{name: "denials-of-a-rare-endpoint", path: at("/portal/denials?endpoint=GET+/v1/rare"), statements: 1},
+	{name: "denials-by-a-rare-policy", path: at("/portal/denials?policy=rare"), statements: 1},
+	{name: "candidates", path: at("/portal/candidates"), statements: 1},
+	{name: "candidate", path: at("/portal/candidates/july"), statements: 16, rows: 4 * fewRows}, // it sums up all counts
+	{name: "abuse", path: at("/portal/abuse"), statements: 1},
+	{name: "audit", path: at("/portal/audit"), statements: 1},
+	{name: "audit-of-a-tenant", path: ofTenant("/portal/audit?tenant=%s"), statements: 1},
+	{name: "audit-of-a-row", path: at("/portal/audit?key=2000"), statements: 1},
+	{name: "tenant", path: ofTenant("/portal/tenants/%s"), statements: 8},
+	{name: "tenant-usage-30-days", path: ofTenant("/portal/tenants/%s/usage?policy=daily&period=30d"), statements: 4},
+	{name: "tenant-usage-7-days", path: ofTenant("/portal/tenants/%s/usage?period=7d"), statements: 4},
+	{name: "own-plan", path: at(orgHome), ofTenants: true, statements: 1},
+	{name: "own-usage-today", path: at(orgUsagePath), ofTenants: true, statements: 12},
+	{name: "own-usage-30-days", path: at(orgUsagePath + "?span=30d"), ofTenants: true, statements: 12},
+	{name: "own-denials", path: at(orgDenialsPath), ofTenants: true, statements: 1},
+	{name: "own-webhooks", path: at(orgWebhooksPath), ofTenants: true, statements: 1},
+	{name: "own-tokens", path: at(orgTokensPath), ofTenants: true, statements: 1},
+}
+
+// viewersOf returns browsers of an operator, and of tenants.
+func (c *crowd) viewersOf(tenants ...int) (operator *browser, own map[string]*browser) {
+	c.Helper()
+	own = map[string]*browser{}
+	for _, n := range tenants {
+		secret := "secret-of-" + tenantOfCrowd(n)
+		c.tokens.set(secret, Caller{Name: "portal", Role: RoleTenant, Org: tenantOfCrowd(n)})
+		own[tenantOfCrowd(n)] = c.signedIn(secret)
+	}
+	return c.signedIn(viewerSecret), own
+}
+
+func TestNoPageReadsForEachRowOrAllTenants(t *testing.T) {
+	t.Parallel()
+	c := openCrowd(t, pgtest.Shared(t).Database(t), crowdSize{
+		tenants: 2 * fewRows, days: 2, hours: 1, denials: 5000, audit: 5000,
+	})
+	operator, own := c.viewersOf(70)
+	for _, page := range crowdPages {
+		b, tenant := operator, tenantOfCrowd(70)
+		if page.ofTenants {
+			b = own[tenant]
+		}
+		path := page.path(tenant)
+		c.want(b.get(path), http.StatusOK, "<h1>")
+		read := c.queries.take()
+		if len(read) > page.statements || len(read) == 0 && !page.ranks {
+			t.Errorf("%s takes %d statements, want at most %d:\n%s", path, len(read), page.statements, textOf(read))
+		}
+		for _, s := range read {
+			if rows := c.rowsRead(s); rows > max(fewRows, page.rows) && !page.ranks {
+				t.Errorf("%s reads %v rows by\n%s", path, rows, s.sql)
+			}
+		}
+	}
+	for _, page := range crowdPages {
+		if !page.ranks {
+			continue
+		}
+		c.want(operator.get(page.path("")), http.StatusOK)
+		for _, s := range c.queries.take() {
+			if rows := c.rowsRead(s); rows > fewRows {
+				t.Errorf("%s ranks all tenants again, by\n%s", page.name, s.sql)
+			}
+		}
+	}
+}
+
+// textOf returns the statements line by line.
+func textOf(list []statement) string {
+	var b strings.Builder
+	for _, s := range list {
+		fmt.Fprintln(&b, strings.Join(strings.Fields(s.sql), " "))
+	}
+	return b.String()
+}
+
+// planNode is a node of a statement's plan.
+type planNode struct {
+	Rows    float64    `json:"Actual Rows"` // of a loop
+	Loops   float64    `json:"Actual Loops"`
+	Removed float64    `json:"Rows Removed by Filter"`
+	Again   float64    `json:"Rows Removed by Index Recheck"`
+	Plans   []planNode `json:"Plans"`
+}
+
+// rowsRead returns the largest number of rows that a node has read.
+func (p planNode) rowsRead() float64 {
+	rows := (p.Rows + p.Removed + p.Again) * p.Loops
+	for _, child := range p.Plans {
+		rows = max(rows, child.rowsRead())
+	}
+	return rows
+}
+
+// rowsRead returns the largest number of rows that a node of a statement's plan reads; 0 for one without a plan.
+func (c *crowd) rowsRead(s statement) int {
+	c.Helper()
+	if text := strings.TrimSpace(s.sql); !strings.HasPrefix(text, "SELECT") && !strings.HasPrefix(text, "WITH") {
+		return 0
+	}
+	rows, err := c.pool.Query(c.Context(), "EXPLAIN (ANALYZE, FORMAT JSON) "+s.sql, s.args...)
+	if err != nil {
+		c.Fatal(err)
+	}
+	plans, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[[]struct{ Plan planNode }])
+	if err != nil {
+		c.Fatalf("%s: %v", s.sql, err)
+	}
+	c.queries.take()
+	return int(plans[0].Plan.rowsRead())
+}
+
+// BenchmarkPages measures the aim that the 99th percentile of a page is at most 100 ms with 10,000 tenants and 30 days
+// of usage. make bench-portal runs it with a Postgres on the disk.
+func BenchmarkPages(b *testing.B) {
+	const viewers, each, first = 4, 100, 200
+	server := pgtest.Start(b)
+	c := openCrowd(b, server.Database(b), crowdSize{
+		tenants: 10_000, days: 30, hours: 47, denials: 200_000, audit: 100_000,
+	})
+	random := rand.New(rand.NewPCG(1, 2))
+	c.transport.MaxIdleConnsPerHost = viewers
+	operator, own := c.viewersOf(random.Perm(c.tenants)[:first]...)
+	for _, page := range crowdPages {
+		b.Run("page="+page.name, func(b *testing.B) {
+			for b.Loop() {
+				c.queries.take()
+				alone, err := visitPage(&page, operator, own, random)
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(float64(len(c.queries.take())), "statements")
+				b.ReportMetric(millis(alone), "first-ms")
+				all := measurePage(b, &page, operator, own, viewers, each)
+				b.ReportMetric(millis(all[len(all)/2]), "p50-ms")
+				b.ReportMetric(millis(all[len(all)*99/100]), "p99-ms")
+				b.ReportMetric(0, "ns/op")
+			}
+		})
+	}
+}
+
+// measurePage has viewers request a page at the same time, each so many times, and returns how long that took, sorted.
+func measurePage(
+	b *testing.B, page *crowdPage, operator *browser, own map[string]*browser, viewers, each int,
+) []time.Duration {
+	b.Helper()
+	times := make([][]time.Duration, viewers)
+	var group sync.WaitGroup
+	for n := range viewers {
+		group.Go(func() {
+			random := rand.New(rand.NewPCG(3, uint64(n)))
+			for range each {
+				took, err := visitPage(page, operator, own, random)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				times[n] = append(times[n], took)
+			}
+		})
+	}
+	group.Wait()
+	all := slices.Concat(times...)
+	slices.Sort(all)
+	if len(all) < viewers*each {
+		b.FailNow()
+	}
+	return all
+}
+
+func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// visitPage requests a page as its viewer, of a tenant that random chooses, and returns how long that took.
+func visitPage(
+	page *crowdPage, operator *browser, own map[string]*browser, random *rand.Rand,
+) (time.Duration, error) {
+	names := slices.Sorted(maps.Keys(own))
+	tenant := names[random.IntN(len(names))]
+	b := operator
+	if page.ofTenants {
+		b = own[tenant]
+	}
+	r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.server.URL+page.path(tenant), http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	a, err := b.client.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer a.Body.Close()
+	text, err := io.ReadAll(a.Body)
+	took := time.Since(began)
+	if err == nil && (a.StatusCode != http.StatusOK || !strings.Contains(string(text), "<h1>")) {
+		err = fmt.Errorf("%s: %s\n%s", r.URL, a.Status, text)
+	}
+	return took, err
+}
