@@ -19,7 +19,7 @@ import (
 const columns = 24
 
 // publishers lists the packages whose golden files have the names, types and labels of metrics.
-var publishers = []string{"metrics", "usagestore", "quota", "abusestore", "outbox/relay", "webhooksender"}
+var publishers = []string{"metrics", "usagestore", "quota", "abusestore", "outbox/relay", "portal", "webhooksender"}
 
 // published returns the metrics of all publishers.
 func published(t *testing.T) promtest.Published {
