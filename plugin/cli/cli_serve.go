@@ -108,7 +108,7 @@ const maxNewSubjects = 1_000_000
 func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 	s := &controlserver.Settings{
 		LeaseShare: lease.DefaultSharePct, MaxAddresses: addresses.DefaultMost, NewAddresses: addresses.DefaultRate,
-		Usage: true, DrainTime: time.Second, ShutdownTime: 40 * time.Second,
+		Usage: true, DenialRecent: true, DrainTime: time.Second, ShutdownTime: 40 * time.Second,
 	}
 	f := c.flags
 	f.StringVar(&s.Listen, "listen", "127.0.0.1:8090",
@@ -142,9 +142,7 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 			return nil
 		},
 	)
-	f.Func("usage", "`on`: count the requests and tokens of every tenant that this process decides, and report them to "+
-		"the database every 5 s; off: do not (default on)",
-		func(text string) error { return setting.ParseSwitch(text, &s.Usage) })
+	c.reportFlags(s)
 	f.Func("drain-time",
 		"keep accepting requests for this `duration` after SIGTERM, so that load balancers notice (default 1s)",
 		func(text string) error { return setting.ParseDuration(text, &s.DrainTime) })
@@ -163,6 +161,19 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 		return nil
 	})
 	return s, config
+}
+
+// reportFlags defines the flags of what the process reports of its own decisions.
+func (c *call) reportFlags(s *controlserver.Settings) {
+	c.flags.Func("usage", "`on`: count the requests and tokens of every tenant that this process decides, and report "+
+		"them to the database every 5 s; off: do not (default on)",
+		func(text string) error { return setting.ParseSwitch(text, &s.Usage) })
+	c.flags.Func("denial-recent", "`on`: report a bounded sample of the denials that this process decides to the "+
+		"database every 5 s, for people to read; off: do not (default on)",
+		func(text string) error { return setting.ParseSwitch(text, &s.DenialRecent) })
+	c.flags.StringVar(&s.DenialSaltFile, "denial-salt-file", "",
+		"a `file` with at least 16 random bytes, from which the hashes of users and addresses in it are made, like "+
+			"-denial-salt-file of the nodes (default: random bytes for each process)")
 }
 
 // tlsFlags defines the flags of encrypted connections to the API.

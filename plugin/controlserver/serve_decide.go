@@ -10,6 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/denial"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/engine"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/routeconfig"
@@ -44,32 +45,58 @@ type decider struct {
 
 // newDecider returns a decider. Without a config it decides nothing and follows no rows.
 func newDecider(ctx context.Context, s *Settings, log *slog.Logger) (*decider, error) {
-	d := &decider{Engine: engine.New(ctx, engine.Options{Log: log, Buckets: bucket.Options{
-		Budget: serveBudget, MaxBuckets: serveBuckets, Nodes: 1, LeaseShare: s.LeaseShare,
-		MaxAddresses: s.MaxAddresses, NewAddresses: s.NewAddresses,
-	}}), log: log}
-	if s.Config == nil {
-		d.Metrics = metrics.New(process.Version, metrics.Sources{})
-		return d, nil
-	}
 	node, err := process.NodeName("hostname")
 	if err != nil {
 		return nil, err
 	}
-	source := policysync.Source{DSN: s.Database.DSN}
-	if s.Database.File != "" {
-		source = policysync.Source{File: s.Database.File}
+	node += "/control"
+	options := engine.Options{Log: log, Buckets: bucket.Options{
+		Budget: serveBudget, MaxBuckets: serveBuckets, Nodes: 1, LeaseShare: s.LeaseShare,
+		MaxAddresses: s.MaxAddresses, NewAddresses: s.NewAddresses,
+	}}
+	record := s.newDenialRecord(node, log)
+	if record != nil {
+		options.Denials = record
 	}
-	if err := d.FollowRows(policysync.Options{Source: source, Node: node + "/control", Dir: s.SnapshotDir}); err != nil {
+	d := &decider{Engine: engine.New(ctx, options), log: log}
+	if s.Config == nil {
+		d.Metrics = metrics.New(process.Version, metrics.Sources{})
+		return d, nil
+	}
+	if err := d.FollowRows(policysync.Options{Source: s.Database.source(), Node: node, Dir: s.SnapshotDir}); err != nil {
 		return nil, err
 	}
 	if s.Usage {
 		d.CountUsage()
 	}
 	sources := d.Sources()
+	if record != nil {
+		sources.Denial = record.Numbers
+	}
 	sources.Reservations = func() metrics.Reservations { return metrics.Reservations{Kept: d.reservations.Awaited()} }
 	d.Metrics = metrics.New(process.Version, sources)
 	return d, d.openPath(s.Config)
+}
+
+// newDenialRecord returns what records the denials of checks for people to read, or nil if that is off or the process
+// decides nothing.
+func (s *Settings) newDenialRecord(node string, log *slog.Logger) *engine.DenialRecord {
+	if s.Config == nil || !s.DenialRecent {
+		return nil
+	}
+	options := denial.Options{Log: log, Node: node, Recent: true}
+	if s.DenialSaltFile != "" {
+		options.Salt = engine.ReadSalt("--denial-salt-file", s.DenialSaltFile, log)
+	}
+	return engine.NewDenialRecord(options, policysync.NewDenialSink(s.Database.source()))
+}
+
+// source returns how processes that follow rows connect.
+func (d *Database) source() policysync.Source {
+	if d.File != "" {
+		return policysync.Source{File: d.File}
+	}
+	return policysync.Source{DSN: d.DSN}
 }
 
 // isRoute reports whether the config's file has a route of a name.

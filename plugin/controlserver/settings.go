@@ -20,21 +20,23 @@ import (
 
 // Settings configure the process that serves the REST API.
 type Settings struct {
-	Listen        string
-	TLS           TLSFiles
-	InsecureHTTP  bool
-	MetricsListen string // "": none
-	MetricsRemote bool
-	NewSubjects   int
-	LeaseShare    int // percent; 0: nothing is leased
-	MaxAddresses  int // 0: any number
-	NewAddresses  int // a second; 0: any number
-	LogLevel      slog.Level
-	SnapshotDir   string // "": none
-	Usage         bool   // report what the process decides
-	DrainTime     time.Duration
-	ShutdownTime  time.Duration
-	Webhooks      webhook.Targets // that webhooks may call
+	Listen         string
+	TLS            TLSFiles
+	InsecureHTTP   bool
+	MetricsListen  string // "": none
+	MetricsRemote  bool
+	NewSubjects    int
+	LeaseShare     int // percent; 0: nothing is leased
+	MaxAddresses   int // 0: any number
+	NewAddresses   int // a second; 0: any number
+	LogLevel       slog.Level
+	SnapshotDir    string // "": none
+	Usage          bool   // report what the process decides
+	DenialRecent   bool   // report a sample of the denials that it decides
+	DenialSaltFile string // of the hashes of users in it; "": a random salt
+	DrainTime      time.Duration
+	ShutdownTime   time.Duration
+	Webhooks       webhook.Targets // that webhooks may call
 
 	Abuse abusestore.Options // of the leader; its Log is not used
 

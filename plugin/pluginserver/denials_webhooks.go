@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/denial"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
@@ -45,7 +43,7 @@ func (d *denialOffers) Write(ctx context.Context, batch []denial.Line) error {
 	size, reported := 0, 0
 	for i, line := range batch {
 		all = append(all, policysync.DenialEvent{
-			ID: line.ID, Time: line.Time, Tenant: storable(line.Org), Data: line.Text,
+			ID: line.ID, Time: line.Time, Tenant: policysync.Storable(line.Org), Data: line.Text,
 		})
 		if size += len(line.Text); size < maxReport && i < len(batch)-1 {
 			continue
@@ -93,9 +91,3 @@ func (e *notOffered) Left() (retry, rejected []int) {
 
 // MayArrive implements [denial.Partial]. A report whose answer was lost can be kept, but no later try can learn that.
 func (*notOffered) MayArrive() bool { return false }
-
-// storable returns a tenant as Postgres can store it.
-func storable(tenant string) string {
-	const replacement = string(utf8.RuneError)
-	return strings.ReplaceAll(strings.ToValidUTF8(tenant, replacement), "\x00", replacement)
-}

@@ -59,7 +59,7 @@ func newEngine(
 	sources.Process = func() metrics.Process { return processNumbers(served.limiting, e.MetaDenied()) }
 	sources.LogLines = lines
 	if record != nil {
-		sources.Denial = record.numbers
+		sources.Denial = record.Numbers
 	}
 	sources.Reservations = func() metrics.Reservations {
 		kept := e.Reservations.Stats()

@@ -1,11 +1,10 @@
-package pluginserver
+package engine
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"testing"
 	"time"
 
@@ -74,37 +73,20 @@ func TestRecentDenialsAreKeptWhilePostgresIsAwayAndDroppedIfItNeverTakesThem(t *
 	}
 }
 
-func TestANodeReportsRecentDenialsWithTheGrantsOfTheReadme(t *testing.T) {
+func TestRecentDenialsAreReportedWithTheGrantsOfTheReadme(t *testing.T) {
 	s := pgtest.Granted(t)
-	sink := policysync.NewDenialSink(policysync.Source{DSN: s.RoleDSN(pgtest.Node)})
-	t.Cleanup(sink.Close)
-	d := &recentDenials{
-		node: "n1", now: time.Now, take: recentRowsOf(250), sink: sink, log: slog.New(slog.DiscardHandler),
-	}
-	d.report(t.Context(), time.Minute)
-	list, err := pgstore.New(pgtest.Pool(t, s.RoleDSN(pgtest.ServerRole))).Denials(t.Context(), pgstore.DenialFilter{})
-	if err != nil || len(list) != 250 || list[0].Tenant != "acme\ufffd" || *list[0].Limit != 5 ||
-		list[0].RetryAfter != nil {
-		t.Errorf("%d denials are stored (%v)", len(list), err)
-	}
-}
-
-func TestRecentDenialsAreReportedWhereThereIsADatabaseUnlessTheyAreOff(t *testing.T) {
-	for args, want := range map[string]bool{
-		"":                               false,
-		"-database x":                    true,
-		"-database x -denial-recent off": false,
-	} {
-		s, err := parseSettings(strings.Fields(args), func(string) string { return "" }, nil)
-		if err != nil {
-			t.Fatal(err)
+	store := pgstore.New(pgtest.Pool(t, s.RoleDSN(pgtest.ServerRole)))
+	for i, role := range []string{pgtest.Node, pgtest.ServerRole} {
+		sink := policysync.NewDenialSink(policysync.Source{DSN: s.RoleDSN(role)})
+		t.Cleanup(sink.Close)
+		d := &recentDenials{
+			node: role, now: time.Now, take: recentRowsOf(250), sink: sink, log: slog.New(slog.DiscardHandler),
 		}
-		d, err := newDenials(&s, "n1", nil, slog.New(slog.DiscardHandler))
-		if got := d != nil && d.recent != nil; err != nil || got != want {
-			t.Errorf("%q: they are reported: %v (%v), want %v", args, got, err, want)
-		}
-		if want && d.WantsRequestIDs() {
-			t.Errorf("%q: Kong is sent a question more for each denial", args)
+		d.report(t.Context(), time.Minute)
+		list, err := store.Denials(t.Context(), pgstore.DenialFilter{})
+		if err != nil || len(list) != 250*(i+1) || list[0].Tenant != "acme\ufffd" || *list[0].Limit != 5 ||
+			list[0].RetryAfter != nil {
+			t.Errorf("after reports of the role %s %d denials are stored (%v)", role, len(list), err)
 		}
 	}
 }

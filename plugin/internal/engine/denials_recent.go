@@ -1,4 +1,4 @@
-package pluginserver
+package engine
 
 import (
 	"context"
@@ -104,9 +104,10 @@ func (d *recentDenials) count(added, pending int, failing bool) {
 // recentRow returns a row as Postgres stores it.
 func recentRow(d *denial.Recent, now time.Time) policysync.RecentDenial {
 	row := policysync.RecentDenial{
-		ID: d.ID, Age: now.Sub(d.At).Microseconds(), Tenant: storable(d.Tenant), Endpoint: storable(d.Endpoint),
-		Policy: storable(d.Policy), Scope: d.Scope, Reason: d.Reason, Shadow: d.Shadow, Count: d.Count,
-		TenantCount: d.TenantCount, User: storable(d.User), IP: storable(d.IP),
+		ID: d.ID, Age: now.Sub(d.At).Microseconds(), Tenant: policysync.Storable(d.Tenant),
+		Endpoint: policysync.Storable(d.Endpoint), Policy: policysync.Storable(d.Policy), Scope: d.Scope,
+		Reason: d.Reason, Shadow: d.Shadow, Count: d.Count, TenantCount: d.TenantCount,
+		User: policysync.Storable(d.User), IP: policysync.Storable(d.IP),
 	}
 	if d.Scope != "" {
 		row.Limit, row.WindowSeconds = &d.Limit, &d.WindowSeconds

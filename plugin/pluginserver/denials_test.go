@@ -1,0 +1,27 @@
+package pluginserver
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+)
+
+func TestRecentDenialsAreReportedWhereThereIsADatabaseUnlessTheyAreOff(t *testing.T) {
+	for args, want := range map[string]bool{
+		"":                               false,
+		"-database x":                    true,
+		"-database x -denial-recent off": false,
+	} {
+		s, err := parseSettings(strings.Fields(args), func(string) string { return "" }, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := newDenials(&s, "n1", nil, slog.New(slog.DiscardHandler))
+		if got := d != nil && len(d.Numbers().Sinks) > 0; err != nil || got != want {
+			t.Errorf("%q: they are reported: %v (%v), want %v", args, got, err, want)
+		}
+		if want && d.WantsRequestIDs() {
+			t.Errorf("%q: Kong is sent a question more for each denial", args)
+		}
+	}
+}
