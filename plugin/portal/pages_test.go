@@ -123,7 +123,9 @@ func TestNothingInAnAddressBecomesMarkup(t *testing.T) {
 func TestUnknownPathsAndMethodsGetAPage(t *testing.T) {
 	w := open(t)
 	for _, b := range []*browser{w.browser(), w.signedIn(adminSecret)} {
-		w.want(b.get("/portal/nowhere"), http.StatusNotFound, "There is nothing at this address")
+		for _, path := range []string{"/portal/nowhere", "/portal/../v1/orgs", "/portal//nowhere"} {
+			w.want(b.get(path), http.StatusNotFound, "There is nothing at this address")
+		}
 		a := w.want(b.get("/portal/sign-out"), http.StatusMethodNotAllowed, "does not accept")
 		if a.Header.Get("Allow") != "POST" {
 			t.Errorf("Allow is %q", a.Header.Get("Allow"))

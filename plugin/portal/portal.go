@@ -1,7 +1,6 @@
 package portal
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -160,7 +159,10 @@ func (p *Portal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if allow, ok := response.header["Allow"]; ok {
 		w.Header()["Allow"] = allow
 	}
-	p.showProblem(w, r, Caller{}, &problem{Status: cmp.Or(response.status, http.StatusNotFound)})
+	if response.status < http.StatusBadRequest { // a redirect to a path without dots, which is no page either
+		response.status = http.StatusNotFound
+	}
+	p.showProblem(w, r, Caller{}, &problem{Status: response.status})
 }
 
 // checkOrigin returns an error for a write that is not from one of these pages. Browsers send one of both headers with
