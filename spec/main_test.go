@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -32,6 +33,10 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
+	if err := runManyAtOnce(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	dir, err := os.MkdirTemp("", "spec")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -49,6 +54,17 @@ func run(m *testing.M) int {
 		return 1
 	}
 	return code
+}
+
+// runManyAtOnce lets 16 specs run at once, unless the flag -parallel is given: most of their time they wait.
+func runManyAtOnce() error {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if given {
+		return nil
+	}
+	return flag.Set("test.parallel", "16")
 }
 
 // build builds programs into a folder.
