@@ -6,10 +6,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Candidate holds the numbers of what the open candidate would change, all but Open and Waiting since the process
-// started.
+// Candidate holds the numbers of what the open candidate would change, all but Open, AgeSeconds and Waiting since
+// the process started.
 type Candidate struct {
-	Open              bool // a candidate is open at this node
+	Open              bool    // a candidate is open at this node
+	AgeSeconds        float64 // since it was created; 0: none is open, or the time is unknown
 	Active, Candidate CandidateResults
 	Enforced          CandidateResults  // requests that the candidate was enforced for
 	Dropped           map[string]uint64 // requests by reason, and batches of counts: one of a fixed list
@@ -25,6 +26,12 @@ var candidateNumbers = []number[Candidate]{
 		"candidate_open",
 		"1 while a candidate is open at this node, else 0.",
 		func(c *Candidate) float64 { return indicator(c.Open) },
+	),
+	gauge(
+		"candidate_age_seconds",
+		"How long ago the open candidate was created; 0: none is open, or this node has not read it from Postgres since it "+
+			"started.",
+		func(c *Candidate) float64 { return c.AgeSeconds },
 	),
 	gauge(
 		"candidate_waiting",

@@ -180,6 +180,9 @@ rate_limiter_active_overrides{override_type="ban"} 41
 rate_limiter_active_overrides{override_type="exempt"} 42
 rate_limiter_active_overrides{override_type="limit"} 43
 rate_limiter_active_overrides{override_type="penalty"} 44
+# HELP rate_limiter_candidate_age_seconds How long ago the open candidate was created; 0: none is open, or this node has not read it from Postgres since it started.
+# TYPE rate_limiter_candidate_age_seconds gauge
+rate_limiter_candidate_age_seconds 116.5
 # HELP rate_limiter_degraded 1 while the shared store, or a part of it, does not answer and fail modes decide; else 0.
 # TYPE rate_limiter_degraded gauge
 rate_limiter_degraded{store="redis:6379"} 1
@@ -214,8 +217,8 @@ rate_limiter_local_buckets 11
 rate_limiter_waiting_requests{store="redis:6379"} 22
 `
 	names := []string{
-		"active_overrides", "degraded", "denial_queue_depth", "denial_sink_failing", "instances", "lease_tokens_out",
-		"leases", "limit", "live_nodes", "local_buckets", "waiting_requests",
+		"active_overrides", "candidate_age_seconds", "degraded", "denial_queue_depth", "denial_sink_failing", "instances",
+		"lease_tokens_out", "leases", "limit", "live_nodes", "local_buckets", "waiting_requests",
 	}
 	for i := range names {
 		names[i] = prefix + names[i]

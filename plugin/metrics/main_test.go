@@ -103,6 +103,7 @@ func everySource() Sources {
 			return Candidate{
 				Open: true, Active: CandidateResults{105, 106}, Candidate: CandidateResults{107, 108},
 				Enforced: CandidateResults{109, 110}, Dropped: map[string]uint64{"queue": 113}, Failed: 114, Waiting: 115,
+				AgeSeconds: 116.5,
 			}
 		},
 		Usage: func() Usage {

@@ -14,8 +14,9 @@ import (
 // for the tenants that it is assigned to.
 type CandidateSet struct {
 	Name    string
-	Percent int64    // of all tenants, by a hash, that it is assigned to
-	Tenants []string // that it is assigned to by name
+	Created limit.Micros // 0: unknown, as in a saved file
+	Percent int64        // of all tenants, by a hash, that it is assigned to
+	Tenants []string     // that it is assigned to by name
 	Rows    []CandidateRow
 }
 
@@ -110,7 +111,7 @@ func (s *Snapshot) Candidate() string {
 
 // CandidateSet returns the open candidate; nil: none is open. It must not be changed.
 func (s *Snapshot) CandidateSet() *CandidateSet {
-	if s.candidate == nil {
+	if s == nil || s.candidate == nil {
 		return nil
 	}
 	return s.candidate.set

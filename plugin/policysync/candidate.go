@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -19,14 +21,16 @@ const candidateKind = "candidate"
 // so that it becomes a fault of its own.
 func readCandidate(ctx context.Context, tx pgx.Tx) (*policy.CandidateSet, error) {
 	var set policy.CandidateSet
-	err := tx.QueryRow(ctx, `SELECT name, percent FROM rate_limiter.candidates WHERE state = 'open'`).
-		Scan(&set.Name, &set.Percent)
+	var created time.Time
+	err := tx.QueryRow(ctx, `SELECT name, percent, created_at FROM rate_limiter.candidates WHERE state = 'open'`).
+		Scan(&set.Name, &set.Percent, &created)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil //nolint:nilnil // none is open
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the open candidate: %w", err)
 	}
+	set.Created = limit.Micros(created.UnixMicro())
 	rows, err := tx.Query(ctx, `SELECT namespace, name, tier, tenant, "user", credential, ip, "for", endpoint, body
 		FROM rate_limiter.candidate_policies WHERE candidate = $1
 		ORDER BY namespace, tenant, tier, name, endpoint, id`, set.Name)

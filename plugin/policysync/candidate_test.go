@@ -76,6 +76,10 @@ func TestANodeFollowsTheOpenCandidate(t *testing.T) {
 		state{"spring", 0, 90, true})
 	check("all tenants are assigned", w.write(`DELETE FROM rate_limiter.candidate_tenants;
 		UPDATE rate_limiter.candidates SET percent = 100`), state{"spring", 0, 90, true})
+	want := value[int64](w, `SELECT (extract(epoch FROM created_at) * 1000000)::bigint FROM rate_limiter.candidates`)
+	if got := int64(n.Snapshot().CandidateSet().Created); got != want {
+		t.Errorf("the node has a candidate of %d, want %d", got, want)
+	}
 	check("it has ended", w.write(`UPDATE rate_limiter.candidates SET state = 'dropped'`), state{"", 0, 90, false})
 	if s := n.Stats(); s.Loads != 1 {
 		t.Errorf("%d loads of all rows, want one: changes of a candidate are fetched alone", s.Loads)

@@ -2,12 +2,14 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/candidate"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -52,17 +54,21 @@ func releaseCandidate(path *admit.Path, end bool) {
 	}
 }
 
-// numbers returns the numbers of the metrics. Every reason is there from the start.
-func (c *candidates) numbers(open bool) metrics.Candidate {
+// numbers returns the numbers of the metrics while a candidate is open; nil: none is. Every reason is there from the
+// start.
+func (c *candidates) numbers(open *policy.CandidateSet) metrics.Candidate {
 	s := c.Stats()
 	n := metrics.Candidate{
-		Open: open, Waiting: s.Waiting,
+		Open: open != nil, Waiting: s.Waiting,
 		Active: metrics.CandidateResults(s.Active), Candidate: metrics.CandidateResults(s.Candidate),
 		Enforced: metrics.CandidateResults(s.Enforced),
 		Failed:   c.reporter.Failed(), Dropped: map[string]uint64{"report": c.reporter.Lost()},
 	}
 	for reason, dropped := range s.Dropped {
 		n.Dropped[candidate.Drop(reason).String()] = dropped
+	}
+	if open != nil && open.Created > 0 {
+		n.AgeSeconds = max(0, time.Since(time.UnixMicro(int64(open.Created))).Seconds())
 	}
 	return n
 }

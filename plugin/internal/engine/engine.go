@@ -96,7 +96,7 @@ func (e *Engine) Sources() metrics.Sources {
 	if e.Rows != nil {
 		sources.Policies = func() metrics.Policies { return policyNumbers(e.Rows.Stats()) }
 		sources.Overrides = e.overrides
-		sources.Candidate = func() metrics.Candidate { return e.candidates.numbers(e.snapshot().Candidate() != "") }
+		sources.Candidate = func() metrics.Candidate { return e.candidates.numbers(e.snapshot().CandidateSet()) }
 	}
 	if e.usage != nil {
 		sources.Usage = e.usage.numbers
