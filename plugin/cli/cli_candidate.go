@@ -166,7 +166,8 @@ var candidateDelete = &command{
 var candidateAssign = &command{
 	words: "candidate assign", args: "NAME", brief: "enforce a candidate for some tenants", least: 1, most: 1,
 	about: `For tenants that are assigned, the candidate decides in place of the active policies, on the same buckets. A
-percentage takes tenants by a hash of their names: a larger one keeps those of a smaller one.
+percentage takes tenants by a hash of their names: a larger one keeps those of a smaller one. A candidate that promote
+denies without --force is not enforced for more tenants without it either.
 
   ratelimit candidate assign july --percent 5 --reason "first day"
   ratelimit candidate assign july --tenant acme --reason "they asked"`,
@@ -183,6 +184,7 @@ percentage takes tenants by a hash of their names: a larger one keeps those of a
 		})
 		c.flags.StringArrayVar(&a.Add, "tenant", nil, "also enforce it for this `tenant`, can be repeated")
 		c.flags.StringArrayVar(&a.Remove, "remove", nil, "take back the assignment of this `tenant`, can be repeated")
+		approve := c.approvalFlags()
 		c.check(func() error {
 			if a.Percent == nil && len(a.Add)+len(a.Remove) == 0 {
 				return wrong("give --percent, --tenant or --remove")
@@ -190,6 +192,7 @@ percentage takes tenants by a hash of their names: a larger one keeps those of a
 			return nil
 		})
 		return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+			a.Approval = approve()
 			row, version, err := s.AssignCandidate(ctx, by, c.arg(), a)
 			if err != nil {
 				return written{}, err
@@ -207,13 +210,18 @@ var candidatePromote = &command{
 	words: "candidate promote", args: "NAME", least: 1, most: 1,
 	brief: "apply the changes of a candidate to the active policies, in one change",
 	about: `If policies have changed since its base, promote shows the difference and writes nothing: look at ratelimit
-candidate diff, and rebase it. ratelimit candidate rollback takes a promotion back.`,
+candidate diff, and rebase it. ratelimit candidate rollback takes a promotion back.
+
+As with ratelimit policy put, a limit shared by all tenants that is lower than the limit of a single tenant is promoted
+only with --force.`,
 	define: func(c *call) action {
 		var seen countFlag
 		c.flags.Func("if-version", "promote only if its policies have not changed since this `version`, as show has it",
 			seen.Set)
+		approve := c.approvalFlags()
 		return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
-			d, version, err := s.PromoteCandidate(ctx, by, c.arg(), seen.n)
+			p := pgstore.Promotion{UnchangedSince: seen.n, Approval: approve()}
+			d, version, err := s.PromoteCandidate(ctx, by, c.arg(), p)
 			return candidateWritten("promoted", c.arg(), d, version), c.showMoved(err)
 		})
 	},

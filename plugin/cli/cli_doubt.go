@@ -56,6 +56,21 @@ func unforced(r pgstore.Review, force bool) []error {
 	return faults
 }
 
+// approvalFlags defines --force and --config of a command that enforces policies written before, and returns what
+// decides whether it does. Its warnings are shown.
+func (c *call) approvalFlags() func() pgstore.Approval {
+	force, config := c.forceFlag(), c.knownConfigFlag()
+	return func() pgstore.Approval {
+		return pgstore.Approval{Config: config.plan, Accept: func(r pgstore.Review) error {
+			faults := unforced(r, *force)
+			if len(faults) == 0 {
+				c.warnAll(r.Warnings)
+			}
+			return errors.Join(faults...)
+		}}
+	}
+}
+
 // warnAll shows warnings.
 func (c *call) warnAll(warnings []string) {
 	for _, warning := range warnings {

@@ -157,6 +157,7 @@ func TestEveryWayToWriteAPolicyGuardsItAlike(t *testing.T) {
 	server := pgtest.Shared(t)
 	for door, write := range map[string]guardedDoor{
 		"policy put": putByCLI, "apply": applyByCLI, "REST by key": writeByREST(true), "REST": writeByREST(false),
+		"candidate promote": promoteByCLI, "candidate promote by REST": promoteByREST,
 	} {
 		for _, g := range guardedWrites {
 			t.Run(door+"/"+g.name, func(t *testing.T) {
@@ -241,6 +242,65 @@ func applyByCLI(x *terminal, g guardCase, force bool) (string, bool) {
 	}
 	x.stdin = string(document)
 	return x.byCLI(g, force, "apply", "--partial", "-f", "-")
+}
+
+// inCandidate puts the policy into an open candidate, without a review.
+func (g guardCase) inCandidate(x *terminal) {
+	x.t.Helper()
+	by := pgstore.Change{Actor: "ann", Reason: "before"}
+	if _, err := x.store.Candidate(x.t.Context(), "july"); err == nil {
+		return
+	}
+	if _, _, err := x.store.CreateCandidate(x.t.Context(), by, "july"); err != nil {
+		x.t.Fatal(err)
+	}
+	if _, _, err := x.store.PutCandidatePolicies(x.t.Context(), by, "july", g.writes); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+func promoteByCLI(x *terminal, g guardCase, force bool) (string, bool) {
+	g.inCandidate(x)
+	return x.byCLI(g, force, "candidate", "promote", "july")
+}
+
+func promoteByREST(x *terminal, g guardCase, force bool) (string, bool) {
+	g.inCandidate(x)
+	path := fmt.Sprint("/v1/ratelimit/candidates/july/promote?force=", force)
+	return x.byREST(g, http.MethodPost, path, "", map[string]string{"reason": "a test"})
+}
+
+// A candidate is reviewed as a whole, and only if it may be enforced for more tenants.
+func TestAnAssignmentIsGuardedAsAPromotionIs(t *testing.T) {
+	g := guardCase{
+		rows:   []pgstore.Policy{perDay("daily", "gold", "tenant", 1000)},
+		writes: perDay("all", "gold", "global", 999),
+	}
+	x := g.open(t, pgtest.Shared(t).Database(t))
+	g.inCandidate(x)
+	const denied = "policy all of tier gold: policy daily of tier gold alone allows one tenant 1000 per 86400 s"
+	assign := func(body string, force bool) (string, bool) {
+		path := fmt.Sprint("/v1/ratelimit/candidates/july/assign?force=", force)
+		return x.byREST(g, http.MethodPost, path, "", json.RawMessage(`{"reason":"a test",`+body+`}`))
+	}
+	for _, args := range [][]string{{"--percent", "5"}, {"--tenant", "acme"}} {
+		args = append([]string{"candidate", "assign", "july"}, args...)
+		if text, written := x.byCLI(g, false, args...); written || !strings.Contains(text, denied) {
+			t.Errorf("%q without force: written %t, %s", args, written, text)
+		}
+		if text, written := x.byCLI(g, true, args...); !written {
+			t.Errorf("%q by force: %s", args, text)
+		}
+	}
+	if text, written := assign(`"percent":6`, false); written || !strings.Contains(text, denied) {
+		t.Errorf("by REST without force: written %t, %s", written, text)
+	}
+	if text, written := assign(`"percent":6`, true); !written {
+		t.Errorf("by REST with force: %s", text)
+	}
+	if text, written := assign(`"percent":5,"remove":["acme"]`, false); !written {
+		t.Errorf("for fewer tenants: %s", text)
+	}
 }
 
 // guardedToken is an Authenticator that lets everything in as an admin.

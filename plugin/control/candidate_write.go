@@ -213,6 +213,7 @@ func (b *assignBody) Resolve(huma.Context) []error {
 type assignCandidateInput struct {
 	CandidateName
 	CandidateChange
+	Force
 	Body assignBody
 }
 
@@ -221,13 +222,17 @@ func (s *Server) assignCandidate(ctx context.Context, in *assignCandidateInput) 
 	if err := in.setIdempotency(ctx, &c, "assign-candidate", in.Name, in.Body); err != nil {
 		return nil, err
 	}
-	a := pgstore.Assignment{Percent: in.Body.Percent, Add: in.Body.Add, Remove: in.Body.Remove}
+	var reviewed Warnings
+	a := pgstore.Assignment{
+		Percent: in.Body.Percent, Add: in.Body.Add, Remove: in.Body.Remove, Approval: s.approval(in.Force, &reviewed),
+	}
 	row, version, err := s.Store.AssignCandidate(ctx, c, in.Name, a)
 	if err != nil {
 		return nil, s.writeError("assign tenants to a candidate", err)
 	}
 	warnings := s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
-		return s.Store.AssignmentWarnings(ctx, a)
+		unknown, err := s.Store.AssignmentWarnings(ctx, a)
+		return append(reviewed.Warnings, unknown...), err
 	})
 	return s.finishCandidate(ctx, &in.CandidateChange, c, row, version, warnings), nil
 }
@@ -243,6 +248,7 @@ func (b *promoteBody) Resolve(huma.Context) []error { return (&requiredReason{b.
 type promoteCandidateInput struct {
 	CandidateName
 	CandidateChange
+	Force
 	Body promoteBody
 }
 
@@ -253,11 +259,13 @@ func (s *Server) promoteCandidate(
 	if err := in.setIdempotency(ctx, &c, "promote-candidate", in.Name, in.Body); err != nil {
 		return nil, err
 	}
-	d, version, err := s.Store.PromoteCandidate(ctx, c, in.Name, in.Body.IfVersion)
+	var warnings Warnings
+	p := pgstore.Promotion{UnchangedSince: in.Body.IfVersion, Approval: s.approval(in.Force, &warnings)}
+	d, version, err := s.Store.PromoteCandidate(ctx, c, in.Name, p)
 	if err != nil {
 		return nil, s.writeError("promote a candidate", err)
 	}
-	return s.finishPolicies(ctx, &in.CandidateChange, c, d, version, Warnings{}), nil
+	return s.finishPolicies(ctx, &in.CandidateChange, c, d, version, warnings), nil
 }
 
 type rollBackCandidateInput struct {

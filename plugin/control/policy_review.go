@@ -38,6 +38,18 @@ func (s *Server) review(ctx context.Context, force bool, p pgstore.Policy) (Warn
 	return Warnings{r.Warnings}, nil
 }
 
+// approval returns what denies a change of several policies without force if one of them would lock tenants out. It
+// sets the warnings about a change that it accepts.
+func (s *Server) approval(f Force, w *Warnings) pgstore.Approval {
+	return pgstore.Approval{Config: s.configPlan(), Accept: func(r pgstore.Review) error {
+		if len(r.LockOuts) > 0 && !f.Force {
+			return forceRequired("%s: %s", r.LockOuts[0].Key, r.LockOuts[0].Why)
+		}
+		*w = Warnings{r.Warnings}
+		return nil
+	}}
+}
+
 // forceRequired returns the 422 for a policy that needs force.
 func forceRequired(format string, args ...any) error {
 	return unprocessable(fault("query.force", "must be true for this policy: "+fmt.Sprintf(format, args...), nil))

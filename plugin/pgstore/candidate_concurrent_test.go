@@ -21,7 +21,7 @@ func TestOfManyPromotionsAtOnceOneSucceeds(t *testing.T) {
 	var all errgroup.Group
 	for i := range operators {
 		all.Go(func() error {
-			_, _, errs[i] = s.PromoteCandidate(t.Context(), ann, july, 0)
+			_, _, errs[i] = s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{})
 			return nil
 		})
 	}
@@ -116,7 +116,7 @@ func randomStep(t *testing.T, s *pgstore.Store, random *rand.Rand) error {
 	case step == 5:
 		_, _, err = s.DeleteCandidatePolicy(t.Context(), ann, name, p.Key())
 	case step < 8:
-		_, _, err = s.PromoteCandidate(t.Context(), ann, name, 0)
+		_, _, err = s.PromoteCandidate(t.Context(), ann, name, pgstore.Promotion{})
 	case step == 8:
 		_, _, err = s.RebaseCandidate(t.Context(), ann, name, open.Version)
 	default:

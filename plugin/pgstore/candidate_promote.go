@@ -55,22 +55,27 @@ func (d Diff) names() string {
 	return strings.Join(names, ", ")
 }
 
+// Promotion is what a candidate is promoted under.
+type Promotion struct {
+	UnchangedSince int64 // the last version of its policies that the caller has seen; 0: any
+
+	Approval
+}
+
 // PromoteCandidate applies the changes of a candidate to the active policies, in one transaction and one version, and
-// keeps what they replace. unchangedSince is the last version of its policies that the caller has seen; 0: any. If
-// its policies have changed since, or there are none, it returns a ConflictError. If the active policies have changed
-// since its base, it returns a MovedError.
-func (s *Store) PromoteCandidate(
-	ctx context.Context, c Change, name string, unchangedSince int64,
-) (Diff, int64, error) {
+// keeps what they replace. If its policies have changed since the caller has seen them, or there are none, it returns a
+// ConflictError. If the active policies have changed since its base, it returns a MovedError. If Accept declines the
+// changes, it returns a DeclinedError.
+func (s *Store) PromoteCandidate(ctx context.Context, c Change, name string, p Promotion) (Diff, int64, error) {
 	return writeCandidate(ctx, s, "promote", c, name, func(tx pgx.Tx, of Candidate) (Diff, error) {
 		conflict := &ConflictError{What: candidateNamed(name)}
 		if of.Policies == 0 {
 			conflict.Problem = "it changes no policy: put one first, or drop it"
 			return Diff{}, conflict
 		}
-		if unchangedSince != 0 && of.PoliciesAt > unchangedSince {
+		if p.UnchangedSince != 0 && of.PoliciesAt > p.UnchangedSince {
 			conflict.Problem = fmt.Sprintf("its policies have changed in version %d, after version %d: look at them again",
-				of.PoliciesAt, unchangedSince)
+				of.PoliciesAt, p.UnchangedSince)
 			return Diff{}, conflict
 		}
 		d, err := movedSince(ctx, tx, of.BaseAudit)
@@ -85,7 +90,7 @@ func (s *Store) PromoteCandidate(
 		if err != nil {
 			return Diff{}, err
 		}
-		if d, err = changes.apply(ctx, tx); err != nil {
+		if d, err = changes.apply(ctx, tx, p.Approval); err != nil {
 			return Diff{}, err
 		}
 		_, err = of.end(ctx, tx, CandidatePromoted)
@@ -93,20 +98,23 @@ func (s *Store) PromoteCandidate(
 	})
 }
 
-// apply applies the changes to the active policies, and keeps what they replace.
-func (c candidateChanges) apply(ctx context.Context, tx pgx.Tx) (Diff, error) {
+// apply applies the changes to the active policies if they are approved, and keeps what they replace.
+func (c candidateChanges) apply(ctx context.Context, tx pgx.Tx, a Approval) (Diff, error) {
 	current, err := c.active(ctx, tx)
+	if err != nil {
+		return Diff{}, err
+	}
+	d, err := Compare(current, c.puts())
+	if err == nil {
+		err = a.approveChanges(ctx, tx, c, d)
+	}
 	if err != nil {
 		return Diff{}, err
 	}
 	if err := c.keep(ctx, tx, current); err != nil {
 		return Diff{}, fmt.Errorf("keep the replaced policies: %w", err)
 	}
-	d, err := Compare(current, c.puts())
-	if err == nil {
-		err = d.write(ctx, tx)
-	}
-	return d, err
+	return d, d.write(ctx, tx)
 }
 
 // keep stores the active policies beside the changes that replace them.

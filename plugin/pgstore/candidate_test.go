@@ -50,7 +50,7 @@ func rows(t *testing.T, s *pgstore.Store) map[pgstore.PolicyKey]schema.Policy {
 // promote promotes july and returns the version.
 func promote(t *testing.T, s *pgstore.Store) int64 {
 	t.Helper()
-	_, version, err := s.PromoteCandidate(t.Context(), ann, july, 0)
+	_, version, err := s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestAPutThatIsAsTheActivePolicyIsNoChange(t *testing.T) {
 	if err != nil || c.Policies != 0 {
 		t.Errorf("the candidate is %+v (%v), want no changes", c, err)
 	}
-	_, _, err = s.PromoteCandidate(t.Context(), ann, july, 0)
+	_, _, err = s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{})
 	wantConflict(t, "promote without changes", err)
 }
 
@@ -204,7 +204,7 @@ func TestAPromotionIsDeniedWithTheDifferenceOncePoliciesMoved(t *testing.T) {
 	put(t, s, limited(7))
 	put(t, s, named("other")[0])
 
-	_, _, err := s.PromoteCandidate(t.Context(), ann, july, 0)
+	_, _, err := s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{})
 	moved := new(pgstore.MovedError)
 	if !errors.As(err, &moved) || len(moved.Diff.Create) != 1 || len(moved.Diff.Update) != 1 ||
 		moved.Diff.Update[0].Before.Limit.Limit != 1000 || moved.Diff.Update[0].After.Limit.Limit != 7 {
@@ -284,7 +284,7 @@ func TestACandidateThatHasEndedIsAConflictThatNamesTheEnd(t *testing.T) {
 	wantConflict(t, "a second candidate", err)
 	promote(t, s)
 	writes := map[string]func() error{
-		"promote twice": func() error { _, _, err := s.PromoteCandidate(t.Context(), ann, july, 0); return err },
+		"promote twice": func() error { _, _, err := s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{}); return err },
 		"put":           func() error { _, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(2)); return err },
 		"drop":          func() error { _, _, err := s.DropCandidate(t.Context(), ann, july); return err },
 		"rebase":        func() error { _, _, err := s.RebaseCandidate(t.Context(), ann, july, 1); return err },
@@ -306,9 +306,9 @@ func TestACandidateThatHasEndedIsAConflictThatNamesTheEnd(t *testing.T) {
 	}
 	_, _, err = s.RollBackCandidate(t.Context(), ann, july)
 	wantConflict(t, "roll back twice", err)
-	_, _, err = s.PromoteCandidate(t.Context(), ann, july, 0)
+	_, _, err = s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{})
 	wantConflict(t, "promote what was rolled back", err)
-	_, _, err = s.PromoteCandidate(t.Context(), ann, "none", 0)
+	_, _, err = s.PromoteCandidate(t.Context(), ann, "none", pgstore.Promotion{})
 	wantMissing(t, "promote what does not exist", err)
 	candidate(t, s, "august")
 }
@@ -323,10 +323,10 @@ func TestAPromotionOfWhatHasChangedSinceItWasSeenIsAConflict(t *testing.T) {
 	if _, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(1)); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = s.PromoteCandidate(t.Context(), ann, july, seen.PoliciesAt)
+	_, _, err = s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{UnchangedSince: seen.PoliciesAt})
 	wantConflict(t, "promote", err)
 	seen, _ = s.Candidate(t.Context(), july)
-	if _, _, err = s.PromoteCandidate(t.Context(), ann, july, seen.PoliciesAt); err != nil {
+	if _, _, err = s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{UnchangedSince: seen.PoliciesAt}); err != nil {
 		t.Errorf("promote what was seen: %v", err)
 	}
 }
@@ -384,6 +384,45 @@ func TestTheNameOfACandidateHasAForm(t *testing.T) {
 	for _, name := range []string{"", ".", "-x", "a b", "a/b", "ä", strings.Repeat("x", 65)} {
 		_, _, err := s.CreateCandidate(t.Context(), ann, name)
 		wantInvalid(t, name, err, "name")
+	}
+}
+
+func TestAPromotionIsReviewedBesideWhatHasMoved(t *testing.T) {
+	s, _ := open(t)
+	put(t, s, daily())
+	shared := daily()
+	shared.Name, shared.Scope, shared.Limit.Limit = "all", "global", 2*daily().Limit.Limit
+	candidate(t, s, july, shared)
+	put(t, s, limited(3*daily().Limit.Limit))
+	d, err := s.CandidateDiff(t.Context(), july)
+	if err == nil {
+		_, _, err = s.RebaseCandidate(t.Context(), ann, july, d.Version)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	unwanted := errors.New("unwanted")
+	accept := pgstore.Approval{Accept: func(r pgstore.Review) error {
+		if len(r.LockOuts) == 1 && r.LockOuts[0].Key == shared.Key() {
+			return unwanted
+		}
+		return nil
+	}}
+	_, _, err = s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{Approval: accept})
+	if declined := new(pgstore.DeclinedError); !errors.As(err, &declined) || !errors.Is(err, unwanted) {
+		t.Errorf("a promotion that is declined returns %v", err)
+	}
+	if _, isActive := rows(t, s)[shared.Key()]; isActive {
+		t.Error("a declined promotion writes policies")
+	}
+	percent := int64(5)
+	_, _, err = s.AssignCandidate(t.Context(), ann, july, pgstore.Assignment{Percent: &percent, Approval: accept})
+	if !errors.Is(err, unwanted) {
+		t.Errorf("an assignment that is declined returns %v", err)
+	}
+	none := pgstore.Assignment{Percent: new(int64), Approval: accept}
+	if _, _, err = s.AssignCandidate(t.Context(), ann, july, none); err != nil {
+		t.Errorf("an assignment of no tenant: %v", err)
 	}
 }
 

@@ -5,14 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -86,42 +84,6 @@ func (c Candidate) in(state string) error {
 	return &ConflictError{What: candidateNamed(c.Name), Problem: problem}
 }
 
-// ReviewCandidate reviews a put of policies of one namespace into a candidate as ReviewPolicy does a write of one,
-// beside the active policies with the changes of the candidate.
-func (s *Store) ReviewCandidate(
-	ctx context.Context, config *policy.Plan, candidate string, list ...Policy,
-) (Review, error) {
-	r, err := reviewCandidate(ctx, s.pool, config, candidate, list)
-	return r, fail("review the policies of "+candidateNamed(candidate), err)
-}
-
-func reviewCandidate(
-	ctx context.Context, q querier, config *policy.Plan, candidate string, list []Policy,
-) (Review, error) {
-	changes, err := changesOf(ctx, q, candidate)
-	if err != nil {
-		return Review{}, err
-	}
-	beside := map[PolicyKey]Policy{}
-	active, err := rowsToCompare(ctx, q, list...)
-	if err != nil {
-		return Review{}, err
-	}
-	for _, row := range active {
-		beside[canonical(row.Key())] = row
-	}
-	for i := range changes {
-		key := canonical(changes[i].Key)
-		if delete(beside, key); changes[i].Policy != nil && key.Namespace == list[0].Key().Namespace {
-			beside[key] = *changes[i].Policy
-		}
-	}
-	rows := slices.SortedFunc(maps.Values(beside), func(a, b Policy) int {
-		return strings.Compare(a.Key().String(), b.Key().String())
-	})
-	return reviewAmong(ctx, q, config, list, rows, list)
-}
-
 // PutCandidatePolicies makes a candidate put policies in place of the active ones of their keys. They are checked as
 // PutPolicy checks one. It returns what the candidate then changes in these policies. It does not change one any more
 // that is put as it is active.
@@ -151,10 +113,7 @@ func (s *Store) PutCandidatePolicies(
 // changePolicies makes the candidate put the new and the changed policies of a difference, and leave the others of keys
 // as they are. The number of statements does not grow with the policies: all other writes wait for them.
 func (c Candidate) changePolicies(ctx context.Context, tx pgx.Tx, keys []PolicyKey, d Diff) error {
-	puts := slices.Clone(d.Create)
-	for _, r := range d.Update {
-		puts = append(puts, r.After)
-	}
+	puts := d.written()
 	isPut := map[PolicyKey]bool{}
 	changes := make([]policyChange, len(puts))
 	for i, p := range puts {
@@ -292,6 +251,13 @@ type Assignment struct {
 	Percent *int64   // of all tenants; nil: as before
 	Add     []string // tenants
 	Remove  []string // tenants that were added; it does not exclude them from the percentage
+
+	Approval // of what the candidate changes, if it is enforced for more tenants
+}
+
+// widens reports whether the candidate may be enforced for more tenants than before.
+func (a Assignment) widens(before Candidate) bool {
+	return len(a.Add) > 0 || a.Percent != nil && *a.Percent > int64(before.Percent)
 }
 
 func (a Assignment) check() error {
@@ -315,7 +281,8 @@ func violated(constraint string) error {
 	return &fault
 }
 
-// AssignCandidate changes for which tenants a candidate is enforced.
+// AssignCandidate changes for which tenants a candidate is enforced. If its Accept declines that, it returns a
+// DeclinedError.
 func (s *Store) AssignCandidate(
 	ctx context.Context, c Change, candidate string, a Assignment,
 ) (Candidate, int64, error) {
@@ -323,6 +290,11 @@ func (s *Store) AssignCandidate(
 		return Candidate{}, 0, err
 	}
 	return writeCandidate(ctx, s, "assign tenants to", c, candidate, func(tx pgx.Tx, of Candidate) (Candidate, error) {
+		if a.widens(of) {
+			if err := a.approve(ctx, tx, candidate); err != nil {
+				return of, err
+			}
+		}
 		for _, tenant := range a.Remove {
 			err := deleteOne(ctx, tx, fmt.Sprintf("an assignment of tenant %s to %s", tenant, candidateNamed(candidate)),
 				`DELETE FROM rate_limiter.candidate_tenants WHERE candidate = $1 AND tenant = $2`, candidate, tenant)

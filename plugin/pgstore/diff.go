@@ -3,6 +3,7 @@ package pgstore
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -37,6 +38,15 @@ func (r Rewrite) String() string {
 
 // Empty reports whether the two sets are equal.
 func (d Diff) Empty() bool { return len(d.Create)+len(d.Update)+len(d.Delete) == 0 }
+
+// written returns the policies that are created, and those that are changed, as they are then.
+func (d Diff) written() []Policy {
+	list := slices.Clone(d.Create)
+	for _, r := range d.Update {
+		list = append(list, r.After)
+	}
+	return list
+}
 
 // Compare returns the changes from the current policies to the desired ones. Create and Update have the order of
 // desired, with defaults filled in; Delete has the order of current. Two desired policies with the same key are an

@@ -44,7 +44,7 @@ func (e *InvalidError) Error() string {
 	return text
 }
 
-// DeclinedError reports a set that its Accept has declined. Nothing was written.
+// DeclinedError reports a write that its Accept has declined. Nothing was written.
 type DeclinedError struct{ Err error }
 
 func (e *DeclinedError) Error() string { return e.Err.Error() }

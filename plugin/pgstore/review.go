@@ -33,11 +33,7 @@ func reviewOne(ctx context.Context, q querier, config *policy.Plan, p Policy) (R
 
 // reviewSet reviews a diff before it is written. after holds the active policies of the namespace after it.
 func reviewSet(ctx context.Context, q querier, config *policy.Plan, d Diff, after []Policy) (Review, error) {
-	written := slices.Clone(d.Create)
-	for _, r := range d.Update {
-		written = append(written, r.After)
-	}
-	return reviewAmong(ctx, q, config, written, after, d.Create)
+	return reviewAmong(ctx, q, config, d.written(), after, d.Create)
 }
 
 // reviewAmong reviews written policies of one namespace against the rows of that namespace. Of those, created are new.
