@@ -101,6 +101,24 @@ var guardedOverrides = []overrideCase{
 		},
 		override: schema.Override{Kind: schema.KindMultiplier, Factor: 1_000_000, Policy: "daily"},
 	},
+	{
+		guardCase: guardCase{
+			name:    "a factor for a part of what counts together",
+			warning: "ip: unless the plugin's config has another ipv6_prefix_length, all addresses of 2001:db8::/64 count",
+		},
+		override: schema.Override{Kind: schema.KindMultiplier, Factor: 2000, IP: "2001:db8::/65"},
+	},
+	{
+		guardCase: guardCase{
+			name: "a factor for a part of what counts together in the config", config: true,
+			warning: "ip: all addresses of 2001:db8::/64 count together",
+		},
+		override: schema.Override{Kind: schema.KindMultiplier, Factor: 2000, IP: "2001:db8::/65"},
+	},
+	{
+		guardCase: guardCase{name: "a ban of a part of what counts together"},
+		override:  schema.Override{Kind: schema.KindBan, IP: "2001:db8::/65"},
+	},
 }
 
 func TestEveryWayToWriteAnOverrideWarnsAlike(t *testing.T) {
@@ -131,14 +149,15 @@ func TestEveryWayToWriteAnOverrideWarnsAlike(t *testing.T) {
 func overrideByCLI(x *terminal, c overrideCase) (string, bool) {
 	o := c.override
 	args := []string{"override", "add", "--kind", o.Kind, "--tenant", "acme", "--permanent"}
-	for flag, value := range map[string]string{"user": o.User, "endpoint": o.Endpoint, "policy": o.Policy} {
+	for flag, value := range map[string]string{"user": o.User, "ip": o.IP, "endpoint": o.Endpoint, "policy": o.Policy} {
 		if value != "" {
 			args = append(args, "--"+flag, value)
 		}
 	}
-	if o.Kind == schema.KindMultiplier {
+	switch o.Kind {
+	case schema.KindMultiplier:
 		args = append(args, "--factor", formatFactor(o.Factor))
-	} else {
+	case schema.KindCustomLimit:
 		args = append(args, "--limit", fmt.Sprint(o.Limit))
 	}
 	return x.byCLI(c.guardCase, false, args...)
@@ -147,14 +166,15 @@ func overrideByCLI(x *terminal, c overrideCase) (string, bool) {
 func overrideByREST(x *terminal, c overrideCase) (string, bool) {
 	o := c.override
 	body := map[string]any{"kind": o.Kind, "permanent": true, "reason": "a test"}
-	for name, value := range map[string]string{"user": o.User, "endpoint": o.Endpoint, "policy": o.Policy} {
+	for name, value := range map[string]string{"user": o.User, "ip": o.IP, "endpoint": o.Endpoint, "policy": o.Policy} {
 		if value != "" {
 			body[name] = value
 		}
 	}
-	if o.Kind == schema.KindMultiplier {
+	switch o.Kind {
+	case schema.KindMultiplier:
 		body["factor"] = formatFactor(o.Factor)
-	} else {
+	case schema.KindCustomLimit:
 		body["limit"] = o.Limit
 	}
 	return x.byREST(c.guardCase, http.MethodPost, "/v1/orgs/acme/ratelimit/overrides", "", body)

@@ -45,6 +45,11 @@ func edited(p pgstore.Policy, edit func(*pgstore.Policy)) pgstore.Policy {
 // ofTenant makes a policy one of a tenant.
 func ofTenant(p *pgstore.Policy) { p.Tier, p.Tenant = "", "acme" }
 
+// ofNetwork is a limit per day of the addresses of a network.
+func ofNetwork(ip string) pgstore.Policy {
+	return edited(perDay("net", "", "ip", 5), func(p *pgstore.Policy) { p.IP = ip })
+}
+
 // at gives a policy an endpoint.
 func at(endpoint string) func(*pgstore.Policy) {
 	return func(p *pgstore.Policy) { p.Endpoint = endpoint }
@@ -142,6 +147,20 @@ var guardedWrites = []guardCase{
 		writes: perDay("daily", "gold", "tenant", 1000),
 	},
 	{
+		name:    "a policy of a part of what counts together",
+		writes:  ofNetwork("2001:db8:0:1:8000::/65"),
+		warning: "ip: unless the plugin's config has another ipv6_prefix_length, all addresses of 2001:db8:0:1::/64 count",
+	},
+	{
+		name: "a policy of a part of what counts together in the config", config: true,
+		writes:  ofNetwork("2001:db8:0:1:8000::/65"),
+		warning: "ip: all addresses of 2001:db8:0:1::/64 count together, so no request has a limit for a part of it",
+	},
+	{
+		name:   "a policy of one address, which stands for what counts together",
+		writes: ofNetwork("2001:db8:0:1::7"),
+	},
+	{
 		name: "a policy of another namespace than the config", config: true,
 		rows:   []pgstore.Policy{perDay("hourly", "gold", "tenant", 1000)},
 		writes: edited(perDay("all", "gold", "global", 1), func(p *pgstore.Policy) { p.Namespace = "eu" }),
@@ -223,7 +242,7 @@ func putByCLI(x *terminal, g guardCase, force bool) (string, bool) {
 	p := g.writes
 	args := []string{"policy", "put", p.Name}
 	for flag, value := range map[string]string{
-		"tier": p.Tier, "tenant": p.Tenant, "endpoint": p.Endpoint, "namespace": p.Namespace,
+		"tier": p.Tier, "tenant": p.Tenant, "ip": p.IP, "endpoint": p.Endpoint, "namespace": p.Namespace,
 		"scope": p.Scope, "limit": fmt.Sprint(p.Limit.Limit), "window": fmt.Sprint(p.WindowSize),
 	} {
 		if value != "" {

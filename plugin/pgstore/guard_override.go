@@ -13,8 +13,8 @@ import (
 )
 
 // OverrideWarnings returns what an operator should check of an override: that neither the config nor the database has
-// its policy, another override in its place at another time, and each limit of all tenants that is below what the
-// override allows one of them. A nil config is unknown, as in ReviewPolicy.
+// its policy, that no request has its network, another override in its place at another time, and each limit of all
+// tenants that is below what the override allows one of them. A nil config is unknown, as in ReviewPolicy.
 func (s *Store) OverrideWarnings(ctx context.Context, config *policy.Plan, o Override) ([]string, error) {
 	var warnings []string
 	unnamed, err := s.policyWarning(ctx, config, o.Policy)
@@ -23,6 +23,11 @@ func (s *Store) OverrideWarnings(ctx context.Context, config *policy.Plan, o Ove
 	}
 	if unnamed != "" {
 		warnings = append(warnings, unnamed)
+	}
+	if o.Kind == schema.KindCustomLimit || o.Kind == schema.KindMultiplier { // others see the whole address
+		if problem := policy.UncountedNetwork(config, o.IP); problem != "" {
+			warnings = append(warnings, "ip: "+problem)
+		}
 	}
 	overlap, err := overlapWarning(ctx, s.pool, o)
 	if overlap != "" {

@@ -209,8 +209,8 @@ func canonicalIP(text string) string {
 		}
 		return prefix.Masked().String()
 	}
-	if addr, err := netip.ParseAddr(text); err == nil {
-		return addr.Unmap().WithZone("").String()
+	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
+		return addr.Unmap().String()
 	}
 	return text
 }

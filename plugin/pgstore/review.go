@@ -88,10 +88,13 @@ func namespaceWarning(ctx context.Context, q querier, config *policy.Plan, key P
 // targetWarnings returns what an operator should check of what a new policy applies to: that no request meets it, and
 // that it replaces limits of tiers. A nil config is unknown.
 func targetWarnings(config *policy.Plan, p Policy) []string {
-	if config == nil {
-		return nil
-	}
 	var warnings []string
+	if config == nil {
+		if problem := policy.UncountedNetwork(nil, p.IP); problem != "" {
+			warnings = append(warnings, fmt.Sprintf("%s: ip: %s", p.Key(), problem))
+		}
+		return warnings
+	}
 	if field, problem := config.Unmet(p.Policy); problem != "" {
 		warnings = append(warnings, fmt.Sprintf("%s: %s: %s", p.Key(), field, problem))
 	}

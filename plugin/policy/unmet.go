@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 
@@ -17,13 +18,29 @@ func (p *Plan) Unmet(row schema.Policy) (field, problem string) {
 		return "for", fmt.Sprintf("the config's on_missing_tenant is %s, so requests without a tenant have no limits of "+
 			"their own: the policy applies to none", p.config.OnMissingTenant)
 	case row.IP != "":
-		if prefix, err := network(row.IP); err == nil && !prefix.Addr().Is4() && prefix.Bits() > p.Rules.IPv6Prefix {
-			return "ip", fmt.Sprintf("the config counts all addresses of a /%d together (ipv6_prefix_length), and the network "+
-				"is smaller: the policy applies to none", p.Rules.IPv6Prefix)
-		}
+		return "ip", UncountedNetwork(p, row.IP)
 	}
 	return "", ""
 }
+
+// UncountedNetwork returns why no request has a limit for a network alone, or "": the config counts more addresses of
+// IPv6 together. A nil config is unknown: it may count fewer.
+func UncountedNetwork(config *Plan, text string) string {
+	counted, unless := defaultIPv6Prefix, "unless the plugin's config has another ipv6_prefix_length, "
+	if config != nil {
+		counted, unless = config.Rules.IPv6Prefix, ""
+	}
+	prefix, err := network(text)
+	if err != nil || prefix.Addr().Is4() || prefix.Bits() <= counted {
+		return ""
+	}
+	whole := netip.PrefixFrom(prefix.Addr(), counted).Masked()
+	return fmt.Sprintf("%sall addresses of %s count together, so no request has a limit for a part of it: write %s",
+		unless, whole, whole)
+}
+
+// defaultIPv6Prefix is how many leading bits of an address of IPv6 count together by default.
+const defaultIPv6Prefix = 64
 
 // lacksUsers reports whether no request under the config names a user.
 func (p *Plan) lacksUsers() bool { return len(p.config.UserFrom) == 0 && !p.forCallers }
