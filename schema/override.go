@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -79,7 +80,7 @@ type Override struct {
 	Author string `json:"author,omitempty" kong:"required,len_max=256" kong_err:"must be given, in at most 256 bytes"`
 
 	// When the override begins, such as on a launch day. Default: at once.
-	StartsAt time.Time `json:"starts_at,omitzero" kong_err:"must be a time before the end, from 1970 to 9999"`
+	StartsAt time.Time `json:"starts_at,omitzero" kong_err:"must be from 1970 to 9999"`
 
 	// When the override ends. Give either this or permanent.
 	ExpiresAt time.Time `json:"expires_at,omitzero" kong_err:"must be in the future"`
@@ -135,6 +136,19 @@ func (o Override) Faults(checks ...func(Override) error) []Fault {
 
 // maxYear is the last year that JSON can write.
 const maxYear = 9999
+
+// TimeForm is the fault of a text that ParseTime does not read.
+const TimeForm = "must be a time with its zone and a year up to 9999, such as 2026-01-31T12:00:00Z (RFC 3339)"
+
+// ParseTime reads the time of a field. An error has the text TimeForm. The first second of the year 1 is one too: a
+// field has it as absent.
+func ParseTime(text string) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil || at.IsZero() {
+		return time.Time{}, errors.New(TimeForm)
+	}
+	return at, nil
+}
 
 // Conflicts returns what is wrong with the fields of o beside each other, with those that are there and empty, and with
 // those that no request can match. It does without what Faults costs.
@@ -260,9 +274,10 @@ func (o Override) numberFaults() []Fault {
 
 func (o Override) startFaults() []Fault {
 	switch hasStart := !o.StartsAt.IsZero(); {
-	case hasStart && (o.StartsAt.UnixMicro() <= 0 || o.StartsAt.UTC().Year() > maxYear),
-		hasStart && !o.ExpiresAt.IsZero() && !o.StartsAt.Before(o.ExpiresAt):
+	case hasStart && (o.StartsAt.UnixMicro() <= 0 || o.StartsAt.UTC().Year() > maxYear):
 		return []Fault{{"starts_at", overrideField("starts_at").Must()}}
+	case hasStart && !o.ExpiresAt.IsZero() && !o.StartsAt.Before(o.ExpiresAt):
+		return []Fault{{"starts_at", "must be before expires_at"}}
 	case hasStart && o.Source == SourceDetector:
 		return []Fault{{"starts_at", "must be left out of a detector's penalty, which begins at once"}}
 	case hasStart && o.Source != SourceScheduled && o.Source != "":

@@ -118,9 +118,9 @@ func fieldNames[T any](fields []schema.Field[T]) string {
 
 // instant reads a time.
 func (d *document) instant(n *yaml.Node, line int, path string, to *time.Time) {
-	at, err := time.Parse(time.RFC3339, n.Value)
+	at, err := schema.ParseTime(n.Value)
 	if err != nil || n.Kind != yaml.ScalarNode {
-		d.fault(line, path, "must be a time such as 2026-01-31T12:00:00Z (RFC 3339)")
+		d.fault(line, path, schema.TimeForm)
 	}
 	*to = at
 }

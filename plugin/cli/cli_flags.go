@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // waitFlag is --wait, with or without a duration. The zero value does not wait.
@@ -100,13 +101,9 @@ type instantFlag struct{ at time.Time }
 func (i *instantFlag) String() string { return i.at.String() }
 
 // Set implements pflag.Value.
-func (i *instantFlag) Set(text string) error {
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return errors.New("must be a time such as 2026-01-31T12:00:00Z (RFC 3339)")
-	}
-	i.at = at
-	return nil
+func (i *instantFlag) Set(text string) (err error) {
+	i.at, err = schema.ParseTime(text)
+	return err
 }
 
 // Type implements pflag.Value.
@@ -126,7 +123,7 @@ func (p *pastFlag) Set(text string) error {
 		return nil
 	}
 	if err := p.instantFlag.Set(text); err != nil {
-		return errors.New("must be a time such as 2026-01-31T12:00:00Z (RFC 3339), or a duration ago such as 2h or 30d")
+		return errors.New(schema.TimeForm + ", or a duration ago such as 2h or 30d")
 	}
 	return nil
 }

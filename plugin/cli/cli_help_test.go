@@ -53,7 +53,7 @@ func TestAWrongCallIsReportedBeforeAnythingIsDone(t *testing.T) {
 		{"override add --kind ban --tenant acme --expires-in -2h --reason x", "must be a duration above 0"},
 		{
 			"override add --kind ban --tenant acme --expires-at tomorrow --reason x",
-			"must be a time such as 2026-01-31T12:00:00Z",
+			"must be a time with its zone and a year up to 9999, such as 2026-01-31T12:00:00Z",
 		},
 		{
 			"override add --kind multiplier --factor 0 --tenant acme --permanent --reason x",

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -116,6 +118,12 @@ var guardedOverrides = []overrideCase{
 		override: schema.Override{Kind: schema.KindMultiplier, Factor: 2000, IP: "2001:db8::/65"},
 	},
 	{
+		guardCase: guardCase{
+			name: "a start in the past", warning: "starts_at: is in the past: the override is in force at once",
+		},
+		override: schema.Override{Kind: schema.KindBan, StartsAt: time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC)},
+	},
+	{
 		guardCase: guardCase{name: "a ban of a part of what counts together"},
 		override:  schema.Override{Kind: schema.KindBan, IP: "2001:db8::/65"},
 	},
@@ -154,6 +162,9 @@ func overrideByCLI(x *terminal, c overrideCase) (string, bool) {
 			args = append(args, "--"+flag, value)
 		}
 	}
+	if !o.StartsAt.IsZero() {
+		args = append(args, "--starts-at", o.StartsAt.Format(time.RFC3339))
+	}
 	switch o.Kind {
 	case schema.KindMultiplier:
 		args = append(args, "--factor", formatFactor(o.Factor))
@@ -171,6 +182,9 @@ func overrideByREST(x *terminal, c overrideCase) (string, bool) {
 			body[name] = value
 		}
 	}
+	if !o.StartsAt.IsZero() {
+		body["starts_at"] = o.StartsAt
+	}
 	switch o.Kind {
 	case schema.KindMultiplier:
 		body["factor"] = formatFactor(o.Factor)
@@ -178,4 +192,46 @@ func overrideByREST(x *terminal, c overrideCase) (string, bool) {
 		body["limit"] = o.Limit
 	}
 	return x.byREST(c.guardCase, http.MethodPost, "/v1/orgs/acme/ratelimit/overrides", "", body)
+}
+
+func TestAnOddStartHasTheSameFaultByEveryDoor(t *testing.T) {
+	var g guardCase
+	x := g.open(t, pgtest.Shared(t).Database(t))
+	const end = "2099-01-01T00:00:00Z"
+	for start, want := range map[string]string{
+		``:                          schema.TimeForm,
+		`tomorrow`:                  schema.TimeForm,
+		`2098-01-01T00:00:00`:       schema.TimeForm,
+		`2098-01-01`:                schema.TimeForm,
+		`99999-01-01T00:00:00Z`:     schema.TimeForm,
+		`0001-01-01T00:00:00Z`:      schema.TimeForm,
+		`1969-12-31T23:59:59Z`:      "must be from 1970 to 9999",
+		`9999-12-31T23:59:59-01:00`: "must be from 1970 to 9999",
+		end:                         "must be before expires_at",
+	} {
+		body := map[string]any{"kind": "ban", "starts_at": start, "expires_at": end, "reason": "a test"}
+		answers := map[string]string{}
+		answers["CLI"], _ = x.byCLI(g, false, "override", "add", "--kind", "ban", "--tenant", "acme", "--starts-at", start,
+			"--expires-at", end)
+		answers["REST"], _ = x.byREST(g, http.MethodPost, "/v1/orgs/acme/ratelimit/overrides", "", body)
+		body["tenant"] = "acme"
+		document, err := json.Marshal(map[string]any{"overrides": []any{body}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.stdin = string(document)
+		answers["a file"], _ = x.byCLI(g, false, "apply", "--partial", "-f", "-")
+		for door, text := range answers {
+			if !strings.Contains(text, want) {
+				t.Errorf("%q by %s: %q, want %q", start, door, text, want)
+			}
+		}
+	}
+	for _, start := range []string{`5`, `null`, `true`, `{}`, `["2098-01-01T00:00:00Z"]`} {
+		body := json.RawMessage(`{"starts_at":` + start + `,"kind":"ban","permanent":true,"reason":"a test"}`)
+		text, _ := x.byREST(g, http.MethodPost, "/v1/orgs/acme/ratelimit/overrides", "", body)
+		if want := "body.starts_at: " + schema.TimeForm; text != want {
+			t.Errorf("%s: %q, want %q", start, text, want)
+		}
+	}
 }

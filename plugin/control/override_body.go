@@ -122,12 +122,38 @@ func (factor) Schema(huma.Registry) *huma.Schema {
 	}
 }
 
+// instant is a time as a caller writes it. Its fault is reported with those of the other fields.
+type instant struct {
+	time.Time
+	faulty bool
+}
+
+// UnmarshalJSON reads a time. The error of a time.Time would end the decoding of the body, and what follows would seem
+// to be absent.
+func (i *instant) UnmarshalJSON(raw []byte) error {
+	var text string
+	err := json.Unmarshal(raw, &text)
+	if err == nil {
+		i.Time, err = schema.ParseTime(text)
+	}
+	i.faulty = err != nil
+	return nil
+}
+
+// instantForm describes the form of a time, which Resolve checks.
+var instantForm = map[string]any{"type": huma.TypeString, "format": "date-time"}
+
+// Schema implements [huma.SchemaProvider].
+func (instant) Schema(huma.Registry) *huma.Schema { return &huma.Schema{Extensions: instantForm} }
+
 // OverrideBody is an override as a caller writes it. Its org is that of the path, if the path has one. Some of its
 // fields have a second spelling. It is exported because huma reads no other embedded types.
 type OverrideBody struct {
 	schema.Override
 
 	Factor    *factor `json:"factor,omitempty"`
+	StartsAt  instant `json:"starts_at,omitzero"`
+	ExpiresAt instant `json:"expires_at,omitzero"`
 	Window    string  `json:"window,omitempty"     doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d." maxLength:"32"`
 	ExpiresIn string  `json:"expires_in,omitempty" doc:"Another spelling of expires_at, as a duration from the start: 30m, 12h, 7d." maxLength:"32" example:"7d"`
 
@@ -157,6 +183,9 @@ func (*OverrideBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Sche
 	describeInput(s, schema.FieldsWithout(schema.OverrideFields(), append(notInBody, "factor")...))
 	s.Required = nil
 	s.Extensions = map[string]any{"required": []string{"kind", "reason"}}
+	for _, name := range []string{"starts_at", "expires_at"} {
+		s.Properties[name].Extensions = instantForm
+	}
 	s.Properties["expires_at"].Description = "When the override ends. Give one of expires_at, expires_in and permanent."
 	return s
 }
@@ -179,6 +208,11 @@ func (b *OverrideBody) Resolve(ctx huma.Context) []error {
 		b.checkExpiresIn(add)
 	}
 	faults = append(faults, notTexts("body", b.texts()...)...)
+	for name, at := range map[string]instant{"starts_at": b.StartsAt, "expires_at": b.ExpiresAt} {
+		if at.faulty {
+			add(name, schema.TimeForm, nil)
+		}
+	}
 	for _, name := range b.empties {
 		add(name, schema.FieldNamed(schema.OverrideFields(), name).Problem(""), "")
 	}
@@ -189,7 +223,7 @@ func (b *OverrideBody) Resolve(ctx huma.Context) []error {
 		case f.Path == "tenant" && ctx.Param("org") == "":
 			add("credential", noSubject, nil)
 		case f.Path == "tenant": // the path's, whose faults are reported there
-		case f.Path == "expires_at" && b.ExpiresIn != "": // checkExpiresIn has reported them
+		case f.Path == "expires_at" && (b.ExpiresIn != "" || b.ExpiresAt.faulty): // they have been reported
 		case f.Path == "expires_at" && b.ExpiresAt.IsZero():
 			add("expires_in", f.Message, nil)
 		case f.Path == "window_size" && b.Window != "":
@@ -224,6 +258,7 @@ func (b *OverrideBody) texts() (list []textField) {
 // override returns the override that the body describes, at an instant.
 func (b *OverrideBody) override(org string, now time.Time) (pgstore.Override, error) {
 	o := pgstore.Override{Override: b.Override}
+	o.StartsAt, o.ExpiresAt = b.StartsAt.Time, b.ExpiresAt.Time
 	o.Tenant, o.Reason = org, strings.TrimSpace(b.Reason)
 	o.Author, o.Source = "", "" // the caller, and that of what people write
 	if b.Factor != nil {

@@ -92,6 +92,8 @@ func TestAnInvalidOverrideIsDeniedWithAllItsFaults(t *testing.T) {
 		{`{"kind":"ban","reason":"r","expires_in":"-1d"}`, "body.expires_in"},
 		{`{"kind":"ban","reason":"r","expires_at":"2001-01-01T00:00:00Z"}`, "body.expires_at"},
 		{`{"kind":"ban","reason":"r","starts_at":"2099-01-02T00:00:00Z","expires_at":"2099-01-01T00:00:00Z"}`, "body.starts_at"},
+		{`{"expires_at":"tomorrow","kind":"ban","reason":"r"}`, "body.expires_at"},
+		{`{"starts_at":"soon","expires_in":"1d","reason":"r"}`, "body.kind body.starts_at"},
 		{`{"kind":"ban","reason":"r","expires_in":"1d","user":"u","ip":"nowhere"}`, "body.ip body.user"},
 		{`{"kind":"ban","reason":"r","expires_in":"1d","ip":"nowhere"}`, "body.ip"},
 		{`{"kind":"ban","reason":"r","permanent":true,"factor":2,"endpoint":"records"}`, "body.endpoint body.factor"},

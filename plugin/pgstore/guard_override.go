@@ -13,8 +13,9 @@ import (
 )
 
 // OverrideWarnings returns what an operator should check of an override: that neither the config nor the database has
-// its policy, that no request has its network, another override in its place at another time, and each limit of all
-// tenants that is below what the override allows one of them. A nil config is unknown, as in ReviewPolicy.
+// its policy, that no request has its network, that it starts in the past, another override in its place at another
+// time, and each limit of all tenants that is below what the override allows one of them. A nil config is unknown, as
+// in ReviewPolicy.
 func (s *Store) OverrideWarnings(ctx context.Context, config *policy.Plan, o Override) ([]string, error) {
 	var warnings []string
 	unnamed, err := s.policyWarning(ctx, config, o.Policy)
@@ -28,6 +29,9 @@ func (s *Store) OverrideWarnings(ctx context.Context, config *policy.Plan, o Ove
 		if problem := policy.UncountedNetwork(config, o.IP); problem != "" {
 			warnings = append(warnings, "ip: "+problem)
 		}
+	}
+	if !o.StartsAt.IsZero() && o.StartsAt.Before(o.CreatedAt) {
+		warnings = append(warnings, "starts_at: is in the past: the override is in force at once")
 	}
 	overlap, err := overlapWarning(ctx, s.pool, o)
 	if overlap != "" {
