@@ -113,36 +113,62 @@ func (c Config) defaultTier() string {
 // while it is leased. Such requests may always be denied.
 func (c Config) costWarnings() []Warning {
 	var warnings []Warning
-	charging := c.chargingLimits()
+	charging := chargingLimits(c.limits())
 	leased := c.leasedBuckets(charging)
 	for _, endpoint := range sortedKeys(c.Costs) {
-		cost := c.Costs[endpoint]
-		var tooSmall, tooNear []string
-		for _, covered := range [...]string{"", CanonicalEndpoint(endpoint)} {
-			tooSmall = append(tooSmall, named(holding(charging[covered], 0, cost-1))...)
-			tooNear = append(tooNear, named(holding(leased[covered], cost, (100*cost-1)/LeasedCostPct))...)
-		}
-		warn := func(limits []string, format string, args ...any) {
-			if len(limits) > 0 {
-				message := fmt.Sprintf(format, args...) + ": " + strings.Join(limits, ", ")
-				warnings = append(warnings, Warning{docpath.Member("costs", endpoint), message})
-			}
-		}
+		path := docpath.Member("costs", endpoint)
 		if problem := methodProblem(endpoint); problem != "" {
-			warnings = append(warnings, Warning{docpath.Member("costs", endpoint), problem})
+			warnings = append(warnings, Warning{path, problem})
 		}
-		warn(tooSmall, "costs %d tokens, more than some limits can ever hold, so they always deny it", cost)
-		warn(tooNear, "costs %d tokens, more than %d percent of some limits that are leased, so they may never admit "+
-			"it; accuracy exact lifts that", cost, LeasedCostPct)
+		for _, problem := range costProblems(endpoint, c.Costs[endpoint], charging, leased) {
+			warnings = append(warnings, Warning{path, problem})
+		}
 	}
 	return warnings
 }
 
+// CostWarnings returns what costWarnings does of a cost that a row sets, beside c with rows of policies. Rows of tiers
+// go before the limits of c with their name.
+func (c Config) CostWarnings(cost Cost, rows ...Policy) []string {
+	limits := slices.DeleteFunc(c.limits(), func(l locatedLimit) bool {
+		return slices.ContainsFunc(rows, func(p Policy) bool {
+			return p.Tier != "" && l.list == "tier "+docpath.Shorten(p.Tier) && l.Name == p.Name &&
+				CanonicalEndpoint(l.Endpoint) == CanonicalEndpoint(p.Endpoint)
+		})
+	})
+	for _, p := range rows {
+		limits = append(limits, locatedLimit{Limit: p.Limit, list: p.Target()})
+	}
+	charging := chargingLimits(limits)
+	return costProblems(cost.Endpoint, *cost.Cost, charging, c.leasedBuckets(charging))
+}
+
+// costProblems returns what is wrong with the cost of an endpoint beside the limits that charge it.
+func costProblems(endpoint string, cost int64, charging, leased map[string][]locatedLimit) (problems []string) {
+	var tooSmall, tooNear []string
+	for _, covered := range [...]string{"", CanonicalEndpoint(endpoint)} {
+		tooSmall = append(tooSmall, named(holding(charging[covered], 0, cost-1))...)
+		tooNear = append(tooNear, named(holding(leased[covered], cost, leastHolding(cost)-1))...)
+	}
+	add := func(limits []string, format string, args ...any) {
+		if len(limits) > 0 {
+			problems = append(problems, fmt.Sprintf(format, args...)+": "+strings.Join(limits, ", "))
+		}
+	}
+	add(tooSmall, "costs %d tokens, more than some limits can ever hold, so they always deny it", cost)
+	add(tooNear, "costs %d tokens, more than %d percent of some limits that are leased, so they may never admit "+
+		"it; accuracy exact lifts that", cost, LeasedCostPct)
+	return problems
+}
+
+// leastHolding returns the least capacity of a limit that always admits a request of a cost while it is full.
+func leastHolding(cost int64) int64 { return (100*cost-1)/LeasedCostPct + 1 }
+
 // chargingLimits returns the limits that can deny a request because of a cost in the table, by their endpoint ("" =
 // all), in the order of their capacities.
-func (c Config) chargingLimits() map[string][]locatedLimit {
+func chargingLimits(all []locatedLimit) map[string][]locatedLimit {
 	groups := map[string][]locatedLimit{}
-	for _, l := range c.limits() {
+	for _, l := range all {
 		if l.Cost == nil && !l.SoftOnly && l.inRange() && (l.Settle == nil || l.Settle.Reserve == 0) {
 			endpoint := CanonicalEndpoint(l.Endpoint)
 			groups[endpoint] = append(groups[endpoint], l)

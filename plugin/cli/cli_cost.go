@@ -28,7 +28,8 @@ var costCommands = []*command{
 		words: "cost put", args: "ENDPOINT", brief: "set what requests to an endpoint cost", least: 1, most: 1,
 		about: `The endpoint is a pattern, as that of a policy. Of several that match a request the most specific one counts,
 before the costs in the plugin's config. A cost that the request itself states (cost_header) goes before both, and a
-policy with a cost of its own ignores all of them.
+policy with a cost of its own ignores all of them. A cost that a limit can never hold is written with a warning: that
+limit denies the requests always. With --config, the limits in the plugin's config are compared too.
 
   ratelimit cost put "POST /exports" --cost 50 --reason "exports are slow"`,
 		define: func(c *call) action {
@@ -38,6 +39,7 @@ policy with a cost of its own ignores all of them.
 				fieldFlag(c, &fields[i], &cost.Cost)
 			}
 			c.revisionFlag(&cost.Revision)
+			config := c.knownConfigFlag()
 			c.check(func() error {
 				if !c.given("cost") {
 					return wrong("--cost is required; 0 makes the requests free")
@@ -47,6 +49,9 @@ policy with a cost of its own ignores all of them.
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
 				cost.Endpoint = c.arg()
 				row, version, err := s.PutCost(ctx, by, cost)
+				if err == nil {
+					c.warnOfWrite(s.CostWarnings(ctx, config.plan, row))
+				}
 				return written{What: "put the " + cost.String(), Version: version, Row: row}, err
 			})
 		},

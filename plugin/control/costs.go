@@ -160,7 +160,7 @@ func (s *Server) putCost(ctx context.Context, in *putCostInput) (*putCostOutput,
 		}
 		return &putCostOutput{
 			Status: status, ETag: costTag(cost), Location: fmt.Sprint(costsPath, "/", cost.ID),
-			Body: CostWritten{cost, s.finishWrite(ctx, costWrites, version, in.wait(), Warnings{})},
+			Body: CostWritten{cost, s.finishWrite(ctx, costWrites, version, in.wait(), s.warnOfCost(ctx, cost))},
 		}, nil
 	}
 }

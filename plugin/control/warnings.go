@@ -42,6 +42,13 @@ func (s *Server) warnOfOrg(ctx context.Context, org pgstore.Tenant) Warnings {
 	})
 }
 
+// warnOfCost returns what an operator should check of a cost.
+func (s *Server) warnOfCost(ctx context.Context, cost pgstore.Cost) Warnings {
+	return s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
+		return s.Store.CostWarnings(ctx, s.configPlan(), cost)
+	})
+}
+
 // warnOfWrite returns the warnings about a write. It returns no error, because the write has succeeded.
 func (s *Server) warnOfWrite(ctx context.Context, find func(context.Context) ([]string, error)) Warnings {
 	ctx, cancel := context.WithTimeout(ctx, warningTimeout)

@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+func TestEveryWayToWriteACostWarnsOfLimitsThatCannotHoldIt(t *testing.T) {
+	const always = "cost of POST /exports: costs 101 tokens, more than some limits can ever hold, so they always deny it: "
+	free := int64(0)
+	for name, c := range map[string]struct {
+		guardCase
+		cost int64
+	}{
+		"a limit of all endpoints": {guardCase{
+			rows: []pgstore.Policy{perDay("daily", "gold", "tenant", 100)}, warning: always + "daily of tier gold (100)",
+		}, 101},
+		"a limit of this endpoint": {guardCase{
+			rows:    []pgstore.Policy{edited(perDay("daily", "", "tenant", 100), ofTenant), endpointOf("POST /exports")},
+			warning: always + "daily of tenant acme (100), exports of tier gold (10)",
+		}, 101},
+		"a limit that holds it":       {guardCase{rows: []pgstore.Policy{perDay("daily", "gold", "tenant", 101)}}, 101},
+		"a limit of another endpoint": {guardCase{rows: []pgstore.Policy{endpointOf("GET /records")}}, 101},
+		"a limit with a cost of its own": {guardCase{rows: []pgstore.Policy{
+			edited(perDay("daily", "gold", "tenant", 100), func(p *pgstore.Policy) { p.Cost = &free }),
+		}}, 101},
+		"a limit of the config": {guardCase{
+			config:  true,
+			warning: "more than some limits can ever hold, so they always deny it: per-user of tier essentials (500)",
+		}, 600},
+		"a limit of the config that a row replaces": {guardCase{
+			config: true, rows: []pgstore.Policy{perDay("per-user", "essentials", "user", 1000)},
+		}, 600},
+	} {
+		for door, write := range map[string]func(*terminal) (string, bool){
+			"CLI": func(x *terminal) (string, bool) {
+				return x.byCLI(c.guardCase, false, "cost", "put", "POST /exports", "--cost", strconv.FormatInt(c.cost, 10))
+			},
+			"REST": func(x *terminal) (string, bool) {
+				body := map[string]any{"endpoint": "POST /exports", "cost": c.cost}
+				return x.byREST(c.guardCase, http.MethodPut, "/v1/ratelimit/costs", "", body)
+			},
+		} {
+			t.Run(door+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				text, written := write(c.open(t, pgtest.Shared(t).Database(t)))
+				n := strings.Count(text, "(warning)")
+				if !written || (n > 0) != (c.warning != "") || !strings.Contains(text, c.warning) {
+					t.Errorf("written: %t, and it shows %q; want the warning %q", written, text, c.warning)
+				}
+			})
+		}
+	}
+}
+
+// endpointOf is a small limit of one endpoint.
+func endpointOf(endpoint string) pgstore.Policy {
+	return edited(perDay("exports", "gold", "tenant", 10), at(endpoint))
+}
