@@ -36,7 +36,7 @@ func (p *Path) answerUsage(ctx context.Context, facts FactSource, x *Exchange) e
 	}
 	plan := policies
 	if trial := p.trial(ctx, facts, policies.Candidate(), x); trial.Enforced {
-		plan = trial.Candidate.Plan
+		plan = policies.ForTenant(d.Identity.Tenant.ID)
 	}
 	switch x.Request.Method {
 	case "GET", "HEAD":

@@ -312,6 +312,40 @@ func TestABatchIsSentAgainUnderItsNumberUnlessItIsRejected(t *testing.T) {
 	}
 }
 
+// Windows of 30 days are what ratelimit import --approximate makes of months.
+func TestAnAssignedTenantKeepsWhatItHasSpentUnderAnotherAlgorithmAndWindow(t *testing.T) {
+	for algorithm, back := range map[string]int{
+		"token_bucket": 0, "sliding_window": 0, "sliding_log": 0,
+		"fixed_window": 3, // its window began before the shorter one, which is empty
+	} {
+		month := daily("a", 5)
+		month.WindowSize, month.Algorithm = 30*86400, algorithm
+		r := newTrial(t, candidate.Options{})
+		r.Candidates = nil
+		active := r.Policies.Load()
+		snapshot, _ := policy.NewSnapshot(policy.Rows{Version: 1, Policies: []policy.PolicyRow{
+			{ID: 1, Policy: daily("a", 3)}, {ID: 2, Policy: daily("b", 10)},
+		}}, nil)
+		both, faults := snapshot.WithCandidate(&policy.CandidateSet{
+			Name: "spring", Tenants: []string{"acme"}, Rows: []policy.CandidateRow{{Policy: month}},
+		})
+		if len(faults) > 0 {
+			t.Fatal(faults)
+		}
+		if got := r.send(t, "acme", 2); got != 2 {
+			t.Fatalf("%d of 2 requests are admitted", got)
+		}
+		r.Policies.Store(active.With(both))
+		if got := r.send(t, "acme", 9); got != 3 {
+			t.Errorf("%s: once it is assigned, %d more of 5 are admitted, want 3", algorithm, got)
+		}
+		r.Policies.Store(active)
+		if got := r.send(t, "acme", 9); got != back {
+			t.Errorf("%s: once it is not assigned any more, %d more of 3 are admitted, want %d", algorithm, got, back)
+		}
+	}
+}
+
 func TestAPathThatTriesNoCandidatesEnforcesThem(t *testing.T) {
 	r := newTrial(t, candidate.Options{}, "acme")
 	r.Candidates = nil // as in a dry run

@@ -26,7 +26,15 @@ func (l logPhase) Read(_ context.Context, needs settle.Needs, a *settle.Answer) 
 	return nil
 }
 
-func TestWhatACandidateReservesIsSettledWithTheRequest(t *testing.T) {
+// settlingTrial is a trial of a limit that settles by X-Used, and by X-Billed under the candidate.
+type settlingTrial struct {
+	*trial
+	table  *reservation.Table
+	stored *memory.Store // of the candidate
+}
+
+func newSettlingTrial(t *testing.T, assigned ...string) settlingTrial {
+	t.Helper()
 	r := newTrial(t, candidate.Options{})
 	settling := func(quantity int64, header string) schema.Policy {
 		p := daily("tokens", quantity)
@@ -38,48 +46,88 @@ func TestWhatACandidateReservesIsSettledWithTheRequest(t *testing.T) {
 	snapshot, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.PolicyRow{
 		{ID: 1, Policy: settling(1000, "X-Used")},
 	}}, nil)
-	both, more := snapshot.WithCandidate(&policy.CandidateSet{Name: "spring", Rows: []policy.CandidateRow{
+	set := &policy.CandidateSet{Name: "spring", Tenants: assigned, Rows: []policy.CandidateRow{
 		{Policy: settling(500, "X-Billed")}, // which the active policy does not read
-	}})
+	}}
+	both, more := snapshot.WithCandidate(set)
 	if len(faults)+len(more) > 0 {
 		t.Fatal(faults, more)
 	}
 	r.Policies.Store(r.Policies.Load().With(both))
 	table := reservation.New(reservation.Options{Elapsed: now, Now: now})
 	keeper := table.Keeper(r.active, nil, func() {})
-	defer keeper.Close()
+	t.Cleanup(keeper.Close)
 	r.Reservations = keeper
 	r.evaluator.SetReservations(table)
-	tried := memory.New(memory.Options{Now: now})
-	r.tried.Store = tried
+	stored := memory.New(memory.Options{Now: now})
+	r.tried.Store = stored
 	r.run(t)
-	r.send(t, "zen", 1)
-	r.until(t, "it is tried", func(s candidate.Stats) bool { return s.Candidate.Admitted == 1 })
-	if err := table.Settle(t.Context(), r.x.Reservation, logPhase{"x-used": "30", "x-billed": "70"}); err != nil {
+	return settlingTrial{r, table, stored}
+}
+
+// used returns how many tokens of a plan's only limit the last request's tenant has spent.
+func (r settlingTrial) used(t *testing.T, plan *policy.Plan, namespace string, buckets *memory.Store) int64 {
+	t.Helper()
+	var resolution policy.Resolution
+	plan.ResolveAt(&r.x.Decision.Identity, now(), &resolution)
+	resolution.Bounds[0].Key.Namespace = namespace
+	statuses := make([]decision.Status, 1)
+	if err := buckets.Peek(context.Background(), resolution.Bounds, statuses); err != nil {
 		t.Fatal(err)
 	}
-	used := func(plan *policy.Plan, namespace string, buckets *memory.Store) int64 {
-		t.Helper()
-		var resolution policy.Resolution
-		plan.ResolveAt(&r.x.Decision.Identity, now(), &resolution)
-		resolution.Bounds[0].Key.Namespace = namespace
-		statuses := make([]decision.Status, 1)
-		if err := buckets.Peek(context.Background(), resolution.Bounds, statuses); err != nil {
-			t.Fatal(err)
-		}
-		return statuses[0].Used
+	return statuses[0].Used
+}
+
+func TestARequestOfAnAssignedTenantSettlesByTheCandidateInTheActiveBucket(t *testing.T) {
+	r := newSettlingTrial(t, "acme")
+	r.send(t, "acme", 1)
+	plan := r.Policies.Load()
+	if got := r.used(t, plan, "default", r.active); got != 100 {
+		t.Errorf("the active bucket has %d tokens spent, want the 100 reserved", got)
+	}
+	if err := r.table.Settle(t.Context(), r.x.Reservation, logPhase{"x-used": "30", "x-billed": "70"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.used(t, plan, "default", r.active); got != 70 {
+		t.Errorf("the active bucket has %d tokens spent, want the 70 that the candidate's rule measures", got)
+	}
+	if got := r.used(t, plan.Candidate().Plan, plan.Candidate().Namespace, r.stored); got != 0 {
+		t.Errorf("the candidate's own bucket has %d tokens spent, want none", got)
+	}
+}
+
+// The request began under the candidate, and ends when the active policies decide for its tenant again.
+func TestAReservationOutlivesTheAssignmentOfItsTenant(t *testing.T) {
+	r := newSettlingTrial(t, "acme")
+	r.send(t, "acme", 1)
+	plan := r.Policies.Load()
+	r.Policies.Store(newSettlingTrial(t).Policies.Load())
+	if err := r.table.Settle(t.Context(), r.x.Reservation, logPhase{"x-used": "30", "x-billed": "70"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.used(t, plan, "default", r.active); got != 70 {
+		t.Errorf("the active bucket has %d tokens spent, want 70", got)
+	}
+}
+
+func TestWhatACandidateReservesIsSettledWithTheRequest(t *testing.T) {
+	r := newSettlingTrial(t)
+	r.send(t, "zen", 1)
+	r.until(t, "it is tried", func(s candidate.Stats) bool { return s.Candidate.Admitted == 1 })
+	if err := r.table.Settle(t.Context(), r.x.Reservation, logPhase{"x-used": "30", "x-billed": "70"}); err != nil {
+		t.Fatal(err)
 	}
 	plan := r.Policies.Load()
-	if got := used(plan, "default", r.active); got != 30 {
+	if got := r.used(t, plan, "default", r.active); got != 30 {
 		t.Errorf("the active bucket has %d tokens spent, want the 30 used", got)
 	}
-	deadline := time.Now().Add(patience)
-	for tick := time.NewTicker(time.Millisecond); used(plan.Candidate().Plan, plan.Candidate().Namespace, tried) != 70; {
+	deadline, own := time.Now().Add(patience), plan.Candidate()
+	for tick := time.NewTicker(time.Millisecond); r.used(t, own.Plan, own.Namespace, r.stored) != 70; {
 		if <-tick.C; time.Now().After(deadline) {
 			t.Fatal("the candidate's bucket does not have the 70 tokens spent that its rule measures")
 		}
 	}
-	if table.Follow(r.x.Reservation, settle.Needs{}, nil) {
+	if r.table.Follow(r.x.Reservation, settle.Needs{}, nil) {
 		t.Error("a settled reservation is followed")
 	}
 }

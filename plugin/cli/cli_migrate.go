@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -206,6 +208,9 @@ func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool
 	if last.Number == 0 {
 		return errors.New("nothing to revert: no migration is applied")
 	}
+	if err := checkCandidate(ctx, config, last); err != nil {
+		return err
+	}
 	if !yes {
 		losses, err := countLosses(ctx, config, lostWith[last.Number])
 		if err != nil {
@@ -218,6 +223,30 @@ func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool
 		return err
 	}
 	return c.print(shown([]migrations.Migration{undone}), func(out *page) { out.line("reverted %s", undone.File) })
+}
+
+// checkCandidate returns an error if a candidate is open and taking back a migration deletes some of it: what tenants
+// are limited by would change without a trace in the audit.
+func checkCandidate(ctx context.Context, config *pgx.ConnConfig, last migrations.Migration) (err error) {
+	ofCandidates := func(l loss) bool { return strings.HasPrefix(l.table, "candidate") }
+	if !slices.ContainsFunc(lostWith[last.Number], ofCandidates) {
+		return nil
+	}
+	connection, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("look for an open candidate: %w", err)
+	}
+	defer func() { err = errors.Join(err, connection.Close(context.WithoutCancel(ctx))) }()
+	var name string
+	err = connection.QueryRow(ctx, `SELECT name FROM rate_limiter.candidates WHERE state = 'open'`).Scan(&name)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for an open candidate: %w", err)
+	}
+	return fmt.Errorf("candidate %s is open, and reverting %s deletes what it changes: promote or drop it first, as in "+
+		"ratelimit candidate drop %s", name, last.File, name)
 }
 
 // countLosses returns how many rows have something to lose.

@@ -75,6 +75,37 @@ func TestMigrateNamesTheFilesAndWhatIsLost(t *testing.T) {
 	contains("\n"+files[0]+" ", "migrate", "status")
 }
 
+func TestMigrateDownKeepsAnOpenCandidate(t *testing.T) {
+	dsn := pgtest.Shared(t).Database(t)
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
+	x.must("candidate", "create", "july", "--reason", "smaller limits")
+	for _, number := range []int64{26, 25, 23} { // the migrations that made tables and columns of candidates
+		for { // those after it say nothing about candidates
+			all, err := migrations.Status(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if all[number].AppliedAt.IsZero() {
+				break
+			}
+			x.must("migrate", "down", "--yes")
+		}
+		for _, args := range [][]string{{"migrate", "down"}, {"migrate", "down", "--yes"}} {
+			x.output.Reset()
+			if code := x.call(args...); code == 0 || !strings.Contains(x.output.String(), "candidate july is open, and rev") {
+				t.Errorf("%d: %v exits with %d: %s", number, args, code, x.output.String())
+			}
+		}
+		if _, err := migrations.Down(t.Context(), config); err != nil { // as an operator does without this program
+			t.Fatal(err)
+		}
+	}
+}
+
 // made returns the tables of the schema and their columns, by name, without the list of migrations.
 func made(t *testing.T, pool *pgxpool.Pool) []loss {
 	t.Helper()

@@ -174,7 +174,7 @@ func (s *Server) admitCheck(ctx context.Context, policies *policy.Plan, c *Check
 func (s *Server) newAnswer(ctx context.Context, policies *policy.Plan, c *Check, decided *decision.Decision) Checked {
 	v := s.viewOf(callerOf(ctx))
 	d := v.filter(decided)
-	return newChecked(d, c, s.checkNotes(policies, d, c, v), v)
+	return newChecked(d, c, s.checkNotes(policies.ForTenant(c.Org), d, c, v), v)
 }
 
 // requireIdentity returns the faults of requests without any identity where limits are counted per org: they would all
@@ -201,6 +201,7 @@ func requireIdentity(ctx context.Context, policies *policy.Plan, checks []Check,
 // authorizeCheck returns why the caller may not check a request: a viewer may not spend, and the token of an org checks
 // its own org only. The error is an answer.
 func (s *Server) authorizeCheck(ctx context.Context, policies *policy.Plan, c *Check) error {
+	policies = policies.ForTenant(c.Org)
 	if c.DryRun && s.Buckets == nil {
 		return huma.Error503ServiceUnavailable("a dry run needs buckets that all nodes share: every node keeps its own")
 	}

@@ -168,11 +168,12 @@ func (s *Server) checkNewSubjects(ctx context.Context, policies *policy.Plan, ch
 		if c.DryRun || c.User+c.Credential+c.IP == "" {
 			continue
 		}
-		id, err := identify(ctx, policies, c.admitRequest())
+		plan := policies.ForTenant(c.Org)
+		id, err := identify(ctx, plan, c.admitRequest())
 		if err != nil {
 			return err
 		}
-		policies.ResolveAt(&id, s.now(), &r)
+		plan.ResolveAt(&id, s.now(), &r)
 		for j := range r.Bounds {
 			if key := &r.Bounds[j].Key; key.Kind != policy.WholeGroup {
 				named[subject{key.Kind, key.Subject}] = struct{}{}

@@ -151,6 +151,7 @@ func (s *Server) newRequest(ctx context.Context, policies *policy.Plan, c *Check
 
 // settleTimeout returns the longest timeout of the limits that settle and apply to a check.
 func (s *Server) settleTimeout(ctx context.Context, policies *policy.Plan, c *Check) (time.Duration, error) {
+	policies = policies.ForTenant(c.Org)
 	id, err := identify(ctx, policies, c.admitRequest())
 	if err != nil {
 		return 0, err

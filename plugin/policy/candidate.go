@@ -207,9 +207,9 @@ func (c *Candidate) Assigned(tenant identity.Name) bool {
 }
 
 // ForTenant returns the plan that decides requests of a tenant: the candidate's, if it is open and assigned to the
-// tenant, else p.
+// tenant, else p. The tenant "" is none.
 func (p *Plan) ForTenant(tenant string) *Plan {
-	if p.candidate != nil && p.candidate.Assigned(identity.Name{Kind: identity.Tenant, ID: tenant}) {
+	if p.candidate != nil && tenant != "" && p.candidate.Assigned(identity.Name{Kind: identity.Tenant, ID: tenant}) {
 		return p.candidate.enforced
 	}
 	return p
