@@ -21,8 +21,14 @@ import (
 // ErrUncovered is the error of a request on whose route Kong does not run the plugin.
 var ErrUncovered = errors.New("no config of the plugin applies to the route")
 
-// ErrUnmatched is the error of a request without a route in its log, if several routes may be its own.
-var ErrUnmatched = errors.New("several routes match")
+// UnmatchedError is the error of a request without a route in its log, if several routes may be its own.
+type UnmatchedError struct {
+	Routes []string // in words: each with what it matches that the log lacks
+}
+
+func (e *UnmatchedError) Error() string {
+	return "several routes match: " + strings.Join(e.Routes, ", ")
+}
 
 // GatewayOptions configures a gateway.
 type GatewayOptions struct {
@@ -184,7 +190,7 @@ func HeadersOf(file *routeconfig.File, o GatewayOptions) []string {
 
 // Decide decides a request at its time. The decision is valid until the next call. Requests must come in the order of
 // their times. The error of a request that no config covers is ErrUncovered, and that of one whose route is not found
-// ErrUnmatched.
+// an UnmatchedError.
 func (g *Gateway) Decide(ctx context.Context, r *Request) (*decision.Decision, error) {
 	if r.Route == nil || g.options.Route != "" {
 		var err error
@@ -208,9 +214,10 @@ func (g *Gateway) Decide(ctx context.Context, r *Request) (*decision.Decision, e
 func (g *Gateway) findRoute(r *Request) (*Route, error) {
 	name := g.options.Route
 	if name == "" {
-		var ok bool
-		if name, ok = g.file.RouteOf(r.Method, identity.NormalizePath(r.Target), r.headerValue(hostHeader)); !ok {
-			return nil, ErrUnmatched
+		var possible []string
+		name, possible = g.file.RouteOf(r.Method, identity.NormalizePath(r.Target), r.headerValue(hostHeader))
+		if len(possible) > 0 {
+			return nil, &UnmatchedError{possible}
 		}
 	}
 	if name == "" {

@@ -3,6 +3,7 @@ package replay
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -32,6 +33,8 @@ type Report struct {
 	Notes    []string `json:"notes"` // on what the numbers leave out
 	Evicted  uint64   `json:"evicted_buckets"`
 
+	UnmatchedRoutes []Unmatched `json:"unmatched_routes,omitempty"` // those with most requests first
+
 	Series Series `json:"series"`
 }
 
@@ -42,6 +45,26 @@ type Logged struct {
 	Both       int64 `json:"denied_both"` // answered 429, and denied now
 	OnlyLog    int64 `json:"denied_only_in_log"`
 	OnlyReplay int64 `json:"denied_only_in_replay"`
+}
+
+// Unmatched counts requests that the same routes may take. Kong chooses one of them by what the log lacks.
+type Unmatched struct {
+	Routes   []string `json:"routes"` // in words: each with what it matches that the log lacks
+	Requests int64    `json:"requests"`
+	First    string   `json:"first_at"` // log:line
+}
+
+// maxUnmatched bounds the list of these.
+const maxUnmatched = 20
+
+// Text names the routes in a sentence.
+func (u Unmatched) Text() string { return strings.Join(u.Routes, " or ") }
+
+// sortUnmatched sorts sets of routes: most requests first, then by name.
+func sortUnmatched(list []Unmatched) {
+	slices.SortFunc(list, func(a, b Unmatched) int {
+		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Text(), b.Text()))
+	})
 }
 
 // maxSums bounds the list of the tenants with most denials.

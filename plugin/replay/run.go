@@ -15,11 +15,12 @@ func Run(
 	var tally Tally
 	err := stream.Each(ctx, func(r *Request) error {
 		d, err := gateway.Decide(ctx, r)
+		unmatched, isUnmatched := errors.AsType[*UnmatchedError](err)
 		switch {
 		case errors.Is(err, ErrUncovered):
 			tally.AddUncovered(r)
-		case errors.Is(err, ErrUnmatched):
-			tally.AddUnmatched(r)
+		case isUnmatched:
+			tally.AddUnmatched(r, unmatched.Routes)
 		case err != nil:
 			tally.AddUndecided(r)
 		default:

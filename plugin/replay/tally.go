@@ -3,6 +3,7 @@ package replay
 import (
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
@@ -20,8 +21,10 @@ type Tally struct {
 	tenants map[string]*Sum
 	limits  map[*policy.Policy]string // in words
 	series  series
-	first   limit.Micros
-	last    limit.Micros
+
+	unmatched map[string]*Unmatched // by their routes
+	first     limit.Micros
+	last      limit.Micros
 }
 
 // rowKey identifies a row of a report.
@@ -88,10 +91,23 @@ func (t *Tally) AddUncovered(r *Request) {
 	t.series.add(r.At, false)
 }
 
-// AddUnmatched counts a request whose route is not found.
-func (t *Tally) AddUnmatched(r *Request) {
+// AddUnmatched counts a request that several routes may take.
+func (t *Tally) AddUnmatched(r *Request, routes []string) {
 	t.count(r)
 	t.report.Unmatched++
+	key := strings.Join(routes, "\x00")
+	same := t.unmatched[key]
+	if same == nil {
+		if len(t.unmatched) == maxUnmatched {
+			return
+		}
+		if t.unmatched == nil {
+			t.unmatched = map[string]*Unmatched{}
+		}
+		same = &Unmatched{Routes: routes, First: fmt.Sprintf("%s:%d", r.Log.Name, r.Line)}
+		t.unmatched[key] = same
+	}
+	same.Requests++
 }
 
 // AddUndecided counts a request that could not be decided.
@@ -263,6 +279,10 @@ func (t *Tally) Report(counts Counts) *Report {
 	}
 	sortRows(report.Rows)
 	report.Policies = sumPolicies(report.Rows)
+	for _, routes := range t.unmatched {
+		report.UnmatchedRoutes = append(report.UnmatchedRoutes, *routes)
+	}
+	sortUnmatched(report.UnmatchedRoutes)
 	report.Counts, report.Series = counts, t.series.result()
 	return &report
 }

@@ -2,6 +2,7 @@ package routeconfig
 
 import (
 	"cmp"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -24,8 +25,9 @@ type matcher struct {
 	hosts    []string // nil: any
 	methods  []string // nil: any
 	headers  int      // how many it needs
-	hidden   bool     // it needs what logs lack: headers, server names, addresses, or an expression
+	hidden   []string // what it matches that logs lack: headers, server names, addresses, an expression
 	prefix   string   // of paths
+	regex    bool     // the path is a regular expression
 	pattern  *regexp.Regexp
 	priority int // of patterns
 }
@@ -83,7 +85,7 @@ func (m *matcher) wildcards() int {
 
 // patterns returns 1 if the path is a regular expression, else 0.
 func (m *matcher) patterns() int {
-	if m.pattern != nil {
+	if m.regex {
 		return 1
 	}
 	return 0
@@ -96,22 +98,57 @@ func (f *File) HasHosts() bool {
 
 // RouteOf returns the name of the route that Kong's traditional router chooses for a normalized path, or "". Logs have
 // neither the headers nor the addresses by which a route may match, and often no host (""). If that makes several
-// routes possible, it reports false.
-func (f *File) RouteOf(method, path, host string) (route string, ok bool) {
+// routes possible, it returns these in words: each with what it matches that the log lacks.
+func (f *File) RouteOf(method, path, host string) (route string, possible []string) {
 	for i := range f.matchers {
 		m := &f.matchers[i]
 		if !m.matches(method, path, host) {
 			continue
 		}
 		if route != "" && m.route != route {
-			return "", false
+			return "", f.possibleRoutes(method, path, host)
 		}
-		route = m.route
-		if !m.hidden && (len(m.hosts) == 0 || host != "") {
+		if route = m.route; m.isCertain(host) {
 			break
 		}
 	}
-	return route, true
+	return route, nil
+}
+
+// possibleRoutes returns the routes that a request may take in words, in the order in which they are tried.
+func (f *File) possibleRoutes(method, path, host string) (routes []string) {
+	named := map[string]bool{}
+	for i := range f.matchers {
+		m := &f.matchers[i]
+		if !m.matches(method, path, host) {
+			continue
+		}
+		if !named[m.route] {
+			named[m.route] = true
+			routes = append(routes, m.describe(host))
+		}
+		if m.isCertain(host) {
+			break
+		}
+	}
+	return routes
+}
+
+// isCertain reports whether the log of a request that the matcher matches has all that it depends on.
+func (m *matcher) isCertain(host string) bool {
+	return len(m.hidden) == 0 && (len(m.hosts) == 0 || host != "")
+}
+
+// describe names the route, and what it matches that the log of a request with a host lacks.
+func (m *matcher) describe(host string) string {
+	lacks := m.hidden
+	if len(m.hosts) > 0 && host == "" {
+		lacks = append([]string{"hosts"}, lacks...)
+	}
+	if len(lacks) == 0 {
+		return m.route
+	}
+	return m.route + " (by " + strings.Join(lacks, ", ") + ")"
 }
 
 // matchersOf returns the paths of all routes in a file, in the order in which they are tried.
@@ -136,19 +173,37 @@ func matchersOf(text []byte) (list []matcher) {
 	return list
 }
 
-// appendMatchers appends the paths of a route. A pattern that Go does not read may match any path.
+// literalPrefix returns a text that each path begins with that a regular expression matches.
+func literalPrefix(pattern string) string {
+	if strings.Contains(pattern, "|") {
+		return ""
+	}
+	end := strings.IndexAny(pattern, `\.+*?()[]{}^$`)
+	switch {
+	case end < 0:
+		return pattern
+	case end > 0 && strings.ContainsRune("*?{", rune(pattern[end])):
+		end-- // what may be absent
+	}
+	return pattern[:end]
+}
+
+// appendMatchers appends the paths of a route. A pattern that Go does not read may match any path with its prefix.
 func appendMatchers(list []matcher, route map[string]any) []matcher {
 	whole := matcher{route: nameOf(route), hosts: texts(route["hosts"]), methods: texts(route["methods"])}
 	headers, _ := route["headers"].(map[string]any)
 	whole.headers = len(headers)
 	whole.priority, _ = route["regex_priority"].(int)
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		whole.hidden = append(whole.hidden, "header "+name)
+	}
 	others := 0
 	for _, field := range [...]string{"snis", "sources", "destinations", "expression"} {
 		if value := route[field]; value != nil {
 			others++
+			whole.hidden = append(whole.hidden, field)
 		}
 	}
-	whole.hidden = whole.headers+others > 0
 	paths := texts(route["paths"])
 	for _, rule := range [...]struct{ count, kind int }{
 		{len(whole.hosts), byHost},
@@ -169,13 +224,14 @@ func appendMatchers(list []matcher, route map[string]any) []matcher {
 	}
 	for _, path := range paths {
 		m := whole
-		pattern, isPattern := strings.CutPrefix(path, "~")
-		if !isPattern {
+		var pattern string
+		if pattern, m.regex = strings.CutPrefix(path, "~"); !m.regex {
 			m.prefix = path
 		} else if compiled, err := regexp.Compile("^(?:" + pattern + ")"); err == nil {
 			m.pattern = compiled
 		} else {
-			m.hidden = true
+			m.prefix = literalPrefix(pattern)
+			m.hidden = append(slices.Clip(m.hidden), "the pattern "+path)
 		}
 		list = append(list, m)
 	}

@@ -1,6 +1,9 @@
 package routeconfig
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // routed has routes by everything that Kong's router knows.
 const routed = `
@@ -19,6 +22,8 @@ services:
   - {name: beta, headers: {x-beta: ["1"]}, paths: [/beta]}
   - {name: inner, sources: [{ip: 10.0.0.0/8}], paths: [/inner]}
   - {name: deletes, methods: [DELETE]}
+  - {name: sni, hosts: [a.example.net], snis: [a.example.net], paths: [/secure], expression: 'http.path == "/secure"'}
+  - {name: strange, paths: ["~/look(?=ahead)"]}
 `
 
 func TestTheRouteOfAPathIsTheOneThatKongChooses(t *testing.T) {
@@ -31,7 +36,7 @@ func TestTheRouteOfAPathIsTheOneThatKongChooses(t *testing.T) {
 	}
 	for _, c := range []struct {
 		method, path, host string
-		want               string // ?: several are possible
+		want               string // or those that are possible
 	}{
 		{"GET", "/other", "", "all"},
 		{"GET", "/records/archive/7", "", "long"},
@@ -42,13 +47,16 @@ func TestTheRouteOfAPathIsTheOneThatKongChooses(t *testing.T) {
 		{"GET", "/api", "API.example.com:8443", "api"},
 		{"GET", "/api", "eu.example.com", "any-host"},
 		{"GET", "/api", "example.net", "all"},
-		{"GET", "/api", "", "?"},
-		{"GET", "/beta", "", "?"},
-		{"GET", "/inner", "", "?"},
+		{"GET", "/api", "", "api (by hosts) or any-host (by hosts) or all"},
+		{"GET", "/beta", "", "beta (by header x-beta) or all"},
+		{"GET", "/inner", "", "inner (by sources) or all"},
+		{"GET", "/secure", "a.example.net", "sni (by snis, expression) or all"},
+		{"GET", "/secure", "", "sni (by hosts, snis, expression) or all"},
+		{"GET", "/lookahead", "", "strange (by the pattern ~/look(?=ahead)) or all"},
 	} {
-		got, ok := f.RouteOf(c.method, c.path, c.host)
-		if !ok {
-			got = "?"
+		got, possible := f.RouteOf(c.method, c.path, c.host)
+		if len(possible) > 0 {
+			got += strings.Join(possible, " or ")
 		}
 		if got != c.want {
 			t.Errorf("%s %s of host %q: %s, want %s", c.method, c.path, c.host, got, c.want)
