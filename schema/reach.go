@@ -49,7 +49,7 @@ func networkProblem(network netip.Prefix) string {
 }
 
 // addressProblem returns why no client has an address, or one of a network, or "". It ignores texts that are neither.
-// A zone is a fault and is not removed: it names an interface of one machine, and the address is another one without it.
+// A zone is a fault and is not removed: it names an interface of one machine, and without it the address is another.
 func addressProblem(text string) string {
 	network, err := netip.ParsePrefix(text)
 	if err != nil {
@@ -58,8 +58,8 @@ func addressProblem(text string) string {
 			return ""
 		}
 		if bare := address.WithZone(""); bare != address {
-			return fmt.Sprintf("must not have a zone, because addresses count without one: write %s in place of %s", bare.Unmap(),
-				docpath.Shorten(text))
+			return fmt.Sprintf("must not have a zone, because addresses count without one: write %s in place of %s",
+				bare.Unmap(), docpath.Shorten(text))
 		}
 		network = netip.PrefixFrom(address.Unmap(), address.Unmap().BitLen())
 	}

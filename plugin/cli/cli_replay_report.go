@@ -70,8 +70,9 @@ func writeReplayInput(out *page, r *replay.Report) {
 			plural64(r.Uncovered, "request is on a route", "requests are on routes"))
 	}
 	if r.Unmatched > 0 {
-		out.marked(yellowMark, "%s left out: the log does not say which route, and several of --config may match by what the "+
-			"log lacks: use --plugin-route, or add $host to the log format", plural64(r.Unmatched, "request is", "requests are"))
+		out.marked(yellowMark, "%s left out: the log does not say which route, and several of --config may match by what "+
+			"the log lacks: use --plugin-route, or add $host to the log format",
+			plural64(r.Unmatched, "request is", "requests are"))
 	}
 	for i := range r.UnmatchedRoutes {
 		routes := &r.UnmatchedRoutes[i]

@@ -29,8 +29,7 @@ var candidateNumbers = []number[Candidate]{
 	),
 	gauge(
 		"candidate_age_seconds",
-		"How long ago the open candidate was created; 0: none is open, or this node has not read it from Postgres since it "+
-			"started.",
+		"Age of the open candidate; 0: none is open, or it was read from a file.",
 		func(c *Candidate) float64 { return c.AgeSeconds },
 	),
 	gauge(

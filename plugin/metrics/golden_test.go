@@ -180,7 +180,7 @@ rate_limiter_active_overrides{override_type="ban"} 41
 rate_limiter_active_overrides{override_type="exempt"} 42
 rate_limiter_active_overrides{override_type="limit"} 43
 rate_limiter_active_overrides{override_type="penalty"} 44
-# HELP rate_limiter_candidate_age_seconds How long ago the open candidate was created; 0: none is open, or this node has not read it from Postgres since it started.
+# HELP rate_limiter_candidate_age_seconds Age of the open candidate; 0: none is open, or it was read from a file.
 # TYPE rate_limiter_candidate_age_seconds gauge
 rate_limiter_candidate_age_seconds 116.5
 # HELP rate_limiter_degraded 1 while the shared store, or a part of it, does not answer and fail modes decide; else 0.

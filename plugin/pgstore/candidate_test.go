@@ -284,11 +284,14 @@ func TestACandidateThatHasEndedIsAConflictThatNamesTheEnd(t *testing.T) {
 	wantConflict(t, "a second candidate", err)
 	promote(t, s)
 	writes := map[string]func() error{
-		"promote twice": func() error { _, _, err := s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{}); return err },
-		"put":           func() error { _, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(2)); return err },
-		"drop":          func() error { _, _, err := s.DropCandidate(t.Context(), ann, july); return err },
-		"rebase":        func() error { _, _, err := s.RebaseCandidate(t.Context(), ann, july, 1); return err },
-		"the name":      func() error { _, _, err := s.CreateCandidate(t.Context(), ann, july); return err },
+		"promote twice": func() error {
+			_, _, err := s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{})
+			return err
+		},
+		"put":      func() error { _, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(2)); return err },
+		"drop":     func() error { _, _, err := s.DropCandidate(t.Context(), ann, july); return err },
+		"rebase":   func() error { _, _, err := s.RebaseCandidate(t.Context(), ann, july, 1); return err },
+		"the name": func() error { _, _, err := s.CreateCandidate(t.Context(), ann, july); return err },
 		"assign": func() error {
 			_, _, err := s.AssignCandidate(t.Context(), ann, july, pgstore.Assignment{Add: []string{"acme"}})
 			return err
@@ -323,10 +326,12 @@ func TestAPromotionOfWhatHasChangedSinceItWasSeenIsAConflict(t *testing.T) {
 	if _, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(1)); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{UnchangedSince: seen.PoliciesAt})
+	p := pgstore.Promotion{UnchangedSince: seen.PoliciesAt}
+	_, _, err = s.PromoteCandidate(t.Context(), ann, july, p)
 	wantConflict(t, "promote", err)
 	seen, _ = s.Candidate(t.Context(), july)
-	if _, _, err = s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{UnchangedSince: seen.PoliciesAt}); err != nil {
+	p.UnchangedSince = seen.PoliciesAt
+	if _, _, err = s.PromoteCandidate(t.Context(), ann, july, p); err != nil {
 		t.Errorf("promote what was seen: %v", err)
 	}
 }

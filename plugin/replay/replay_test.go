@@ -270,8 +270,9 @@ services:
 	if outcomes != ".D" || report.Uncovered != 1 || report.Unmatched != 1 {
 		t.Errorf("outcomes %s, %d uncovered, %d unmatched", outcomes, report.Uncovered, report.Unmatched)
 	}
-	if list := report.UnmatchedRoutes; len(list) != 1 || list[0].Requests != 1 || !strings.HasSuffix(list[0].First, ":4") ||
-		list[0].Text() != "www (by hosts) or api (by hosts)" {
+	const either = "www (by hosts) or api (by hosts)"
+	list := report.UnmatchedRoutes
+	if len(list) != 1 || list[0].Requests != 1 || !strings.HasSuffix(list[0].First, ":4") || list[0].Text() != either {
 		t.Errorf("the requests that several routes may take are %+v", list)
 	}
 }
