@@ -93,6 +93,7 @@ var lostWith = map[int64][]loss{
 	28: {},
 	29: {{table: "costs"}},
 	30: {},
+	31: {},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

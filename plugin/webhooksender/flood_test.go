@@ -1,9 +1,12 @@
 package webhooksender
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
@@ -50,6 +53,52 @@ func TestAFloodOfDenialsLeavesRoomForNotices(t *testing.T) {
 	if hook := w.hook(id); hook.Dropped != 1 || hook.Waiting != maxDenials+1 {
 		t.Errorf("dropped %d and waiting %d, want the denial, and %d with the notices", hook.Dropped, hook.Waiting,
 			maxDenials+1)
+	}
+}
+
+// scansIn returns how often the session has scanned the denials that wait, whole or by tenant.
+func scansIn(t *testing.T, tx pgx.Tx) (scans int) {
+	t.Helper()
+	err := tx.QueryRow(t.Context(), `SELECT pg_stat_get_xact_numscans('rate_limiter.webhook_denials'::regclass)
+		+ pg_stat_get_xact_numscans('rate_limiter.webhook_denials_tenant'::regclass)`).Scan(&scans)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return scans
+}
+
+func TestAReportOfDenialsCountsThoseThatWaitOnceForEachTenant(t *testing.T) {
+	w := newWorld(t)
+	w.subscribe("", w.newReceiver(status(200)).URL)
+	const perTenant = 100
+	report := func(first, tenants int) (kept, scans int) {
+		t.Helper()
+		tx, err := w.pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(context.Background()) }() // it fails after the commit
+		before := scansIn(t, tx)
+		if err = tx.QueryRow(t.Context(), `SELECT kept FROM rate_limiter.report_denials('edge', (
+				SELECT json_agg(json_build_object('event', 'e-' || tenant || '-' || n, 'at', now(), 'tenant', 'org-' || tenant,
+					'data', '{}'::json))
+				FROM generate_series(1, $2::int) tenant, generate_series($1::int, $1::int + $3::int - 1) n))`,
+			first, tenants, perTenant).Scan(&kept); err != nil {
+			t.Fatal(err)
+		}
+		scans = scansIn(t, tx) - before
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return kept, scans
+	}
+	for i, tenants := range []int{1, 3, 6} {
+		const fixed = 3 // whether too many wait, and which of the report wait already
+		kept, scans := report(1+i*perTenant, tenants)
+		if kept != tenants*perTenant || scans > tenants+fixed {
+			t.Errorf("a report of %d tenants keeps %d denials in %d scans, want %d in at most %d",
+				tenants, kept, scans, tenants*perTenant, tenants+fixed)
+		}
 	}
 }
 
