@@ -112,10 +112,7 @@ func (b *forgiveBody) Resolve(huma.Context) []error {
 	if b.For != "" {
 		faults = checkSpan("body.for", b.For, pgstore.MaxPardon)
 	}
-	if why := checkReason(b.Reason); why != "" {
-		faults = append(faults, fault("body.reason", why, nil))
-	}
-	return faults
+	return append(faults, reasonFaults("body.reason", b.Reason)...)
 }
 
 type forgiveInput struct {
@@ -140,10 +137,7 @@ type forgiveOutput struct {
 
 // forgive takes an org off the ladder.
 func (s *Server) forgive(ctx context.Context, in *forgiveInput) (*forgiveOutput, error) {
-	c := newChange(ctx, in.Body.Reason)
-	if err := in.setIdempotency(ctx, &c, "forgive-org", in.Org, in.Body); err != nil {
-		return nil, err
-	}
+	c := in.newChange(ctx, in.Body.Reason, "forgive-org", in.Org, in.Body)
 	done, version, err := s.Store.ForgiveAbuse(ctx, c, in.Org, spanOr(in.Body.For, time.Hour))
 	if err != nil {
 		return nil, s.writeError("forgive an org", err)

@@ -88,11 +88,7 @@ type forgetBody struct {
 
 // Resolve implements [huma.Resolver].
 func (b *forgetBody) Resolve(huma.Context) []error {
-	faults := notTexts("body", textField{"node", b.Node})
-	if why := checkReason(b.Reason); why != "" {
-		faults = append(faults, fault("body.reason", why, nil))
-	}
-	return faults
+	return append(notTexts("body", textField{"node", b.Node}), reasonFaults("body.reason", b.Reason)...)
 }
 
 // Forgotten has the node that was dropped.
@@ -107,10 +103,7 @@ type forgetOutput struct {
 
 // forgetNode drops the last report of a silent node.
 func (s *Server) forgetNode(ctx context.Context, in *forgetInput) (*forgetOutput, error) {
-	c := newChange(ctx, in.Body.Reason)
-	if err := in.setIdempotency(ctx, &c, "forget node", in.Body); err != nil {
-		return nil, err
-	}
+	c := in.newChange(ctx, in.Body.Reason, "forget node", in.Body)
 	node, err := s.Store.ForgetNode(ctx, c, in.Body.Node)
 	if err != nil {
 		return nil, s.writeError("forget a node", err)

@@ -14,16 +14,8 @@ type requiredReason struct {
 	Reason string `json:"reason" maxLength:"1024" doc:"Why; recorded in the audit." example:"smaller limits"`
 }
 
-// faults returns the fault of the reason.
-func (b *requiredReason) faults() []error {
-	if why := checkReason(b.Reason); why != "" {
-		return []error{fault("body.reason", why, nil)}
-	}
-	return nil
-}
-
 // Resolve implements [huma.Resolver].
-func (b *requiredReason) Resolve(huma.Context) []error { return b.faults() }
+func (b *requiredReason) Resolve(huma.Context) []error { return reasonFaults("body.reason", b.Reason) }
 
 // CandidateWritten is a candidate after a write.
 type CandidateWritten struct {
@@ -53,22 +45,6 @@ type CandidateChange struct {
 	Waiting
 }
 
-// finishCandidate returns the answer to a write of a candidate.
-func (s *Server) finishCandidate(
-	ctx context.Context, in *CandidateChange, c pgstore.Change, row pgstore.Candidate, version int64, w Warnings,
-) *writeCandidateOutput {
-	finished := s.finishWrite(ctx, candidateWrites, version, in.wait(), w)
-	return &writeCandidateOutput{replayedHeader(c), CandidateWritten{row, finished}}
-}
-
-// finishPolicies returns the answer to a write of policies by a candidate.
-func (s *Server) finishPolicies(
-	ctx context.Context, in *CandidateChange, c pgstore.Change, d pgstore.Diff, version int64, w Warnings,
-) *writeCandidatePoliciesOutput {
-	finished := s.finishWrite(ctx, candidateWrites, version, in.wait(), w)
-	return &writeCandidatePoliciesOutput{replayedHeader(c), PoliciesWritten{d, finished}}
-}
-
 type createCandidateBody struct {
 	Name   string `json:"name"   maxLength:"64"   doc:"1 to 64 letters, digits, dots, dashes or underscores." example:"july"`
 	Reason string `json:"reason" maxLength:"1024" doc:"Why; recorded in the audit."                           example:"smaller limits"`
@@ -76,7 +52,7 @@ type createCandidateBody struct {
 
 // Resolve implements [huma.Resolver].
 func (b *createCandidateBody) Resolve(huma.Context) []error {
-	return append((&requiredReason{b.Reason}).faults(), notTexts("body", textField{"name", b.Name})...)
+	return append(reasonFaults("body.reason", b.Reason), notTexts("body", textField{"name", b.Name})...)
 }
 
 type createCandidateInput struct {
@@ -85,15 +61,13 @@ type createCandidateInput struct {
 }
 
 func (s *Server) createCandidate(ctx context.Context, in *createCandidateInput) (*writeCandidateOutput, error) {
-	c := newChange(ctx, in.Body.Reason)
-	if err := in.setIdempotency(ctx, &c, "create-candidate", in.Body); err != nil {
-		return nil, err
-	}
+	c := in.newChange(ctx, in.Body.Reason, "create-candidate", in.Body)
 	row, version, err := s.Store.CreateCandidate(ctx, c, in.Body.Name)
 	if err != nil {
 		return nil, s.writeError("create a candidate", err)
 	}
-	return s.finishCandidate(ctx, &in.CandidateChange, c, row, version, Warnings{}), nil
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), Warnings{})
+	return &writeCandidateOutput{replayedHeader(c), CandidateWritten{row, written}}, nil
 }
 
 type dropCandidateInput struct {
@@ -108,7 +82,8 @@ func (s *Server) dropCandidate(ctx context.Context, in *dropCandidateInput) (*wr
 	if err != nil {
 		return nil, s.writeError("drop a candidate", err)
 	}
-	return s.finishCandidate(ctx, &CandidateChange{Waiting: in.Waiting}, c, row, version, Warnings{}), nil
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), Warnings{})
+	return &writeCandidateOutput{Body: CandidateWritten{row, written}}, nil
 }
 
 type putCandidatePolicyInput struct {
@@ -135,7 +110,8 @@ func (s *Server) putCandidatePolicy(
 	if err != nil {
 		return nil, s.writeError(action, err)
 	}
-	return s.finishPolicies(ctx, &CandidateChange{Waiting: in.Waiting}, c, d, version, Warnings{review.Warnings}), nil
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), Warnings{review.Warnings})
+	return &writeCandidatePoliciesOutput{Body: PoliciesWritten{d, written}}, nil
 }
 
 type deleteCandidatePolicyInput struct {
@@ -188,7 +164,8 @@ func (s *Server) deleteCandidatePolicy(
 	if err != nil {
 		return nil, s.writeError("delete a policy of a candidate", err)
 	}
-	return s.finishPolicies(ctx, &CandidateChange{Waiting: in.Waiting}, c, d, version, Warnings{}), nil
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), Warnings{})
+	return &writeCandidatePoliciesOutput{Body: PoliciesWritten{d, written}}, nil
 }
 
 type assignBody struct {
@@ -200,7 +177,7 @@ type assignBody struct {
 
 // Resolve implements [huma.Resolver].
 func (b *assignBody) Resolve(huma.Context) []error {
-	faults := (&requiredReason{b.Reason}).faults()
+	faults := reasonFaults("body.reason", b.Reason)
 	for _, tenant := range b.Add {
 		faults = append(faults, notTexts("body", textField{"add", tenant})...)
 	}
@@ -218,10 +195,7 @@ type assignCandidateInput struct {
 }
 
 func (s *Server) assignCandidate(ctx context.Context, in *assignCandidateInput) (*writeCandidateOutput, error) {
-	c := newChange(ctx, in.Body.Reason)
-	if err := in.setIdempotency(ctx, &c, "assign-candidate", in.Name, in.Body); err != nil {
-		return nil, err
-	}
+	c := in.newChange(ctx, in.Body.Reason, "assign-candidate", in.Name, in.Body)
 	var reviewed Warnings
 	a := pgstore.Assignment{
 		Percent: in.Body.Percent, Add: in.Body.Add, Remove: in.Body.Remove, Approval: s.approval(in.Force, &reviewed),
@@ -234,7 +208,8 @@ func (s *Server) assignCandidate(ctx context.Context, in *assignCandidateInput) 
 		unknown, err := s.Store.AssignmentWarnings(ctx, a)
 		return append(reviewed.Warnings, unknown...), err
 	})
-	return s.finishCandidate(ctx, &in.CandidateChange, c, row, version, warnings), nil
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), warnings)
+	return &writeCandidateOutput{replayedHeader(c), CandidateWritten{row, written}}, nil
 }
 
 type promoteBody struct {
@@ -243,7 +218,7 @@ type promoteBody struct {
 }
 
 // Resolve implements [huma.Resolver].
-func (b *promoteBody) Resolve(huma.Context) []error { return (&requiredReason{b.Reason}).faults() }
+func (b *promoteBody) Resolve(huma.Context) []error { return reasonFaults("body.reason", b.Reason) }
 
 type promoteCandidateInput struct {
 	CandidateName
@@ -255,17 +230,15 @@ type promoteCandidateInput struct {
 func (s *Server) promoteCandidate(
 	ctx context.Context, in *promoteCandidateInput,
 ) (*writeCandidatePoliciesOutput, error) {
-	c := newChange(ctx, in.Body.Reason)
-	if err := in.setIdempotency(ctx, &c, "promote-candidate", in.Name, in.Body); err != nil {
-		return nil, err
-	}
+	c := in.newChange(ctx, in.Body.Reason, "promote-candidate", in.Name, in.Body)
 	var warnings Warnings
 	p := pgstore.Promotion{UnchangedSince: in.Body.IfVersion, Approval: s.approval(in.Force, &warnings)}
 	d, version, err := s.Store.PromoteCandidate(ctx, c, in.Name, p)
 	if err != nil {
 		return nil, s.writeError("promote a candidate", err)
 	}
-	return s.finishPolicies(ctx, &in.CandidateChange, c, d, version, warnings), nil
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), warnings)
+	return &writeCandidatePoliciesOutput{replayedHeader(c), PoliciesWritten{d, written}}, nil
 }
 
 type rollBackCandidateInput struct {
@@ -277,15 +250,13 @@ type rollBackCandidateInput struct {
 func (s *Server) rollBackCandidate(
 	ctx context.Context, in *rollBackCandidateInput,
 ) (*writeCandidatePoliciesOutput, error) {
-	c := newChange(ctx, in.Body.Reason)
-	if err := in.setIdempotency(ctx, &c, "roll-back-candidate", in.Name, in.Body); err != nil {
-		return nil, err
-	}
+	c := in.newChange(ctx, in.Body.Reason, "roll-back-candidate", in.Name, in.Body)
 	d, version, err := s.Store.RollBackCandidate(ctx, c, in.Name)
 	if err != nil {
 		return nil, s.writeError("roll back a candidate", err)
 	}
-	return s.finishPolicies(ctx, &in.CandidateChange, c, d, version, Warnings{}), nil
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), Warnings{})
+	return &writeCandidatePoliciesOutput{replayedHeader(c), PoliciesWritten{d, written}}, nil
 }
 
 type rebaseBody struct {
@@ -294,7 +265,7 @@ type rebaseBody struct {
 }
 
 // Resolve implements [huma.Resolver].
-func (b *rebaseBody) Resolve(huma.Context) []error { return (&requiredReason{b.Reason}).faults() }
+func (b *rebaseBody) Resolve(huma.Context) []error { return reasonFaults("body.reason", b.Reason) }
 
 type rebaseCandidateInput struct {
 	CandidateName
@@ -303,13 +274,11 @@ type rebaseCandidateInput struct {
 }
 
 func (s *Server) rebaseCandidate(ctx context.Context, in *rebaseCandidateInput) (*writeCandidateOutput, error) {
-	c := newChange(ctx, in.Body.Reason)
-	if err := in.setIdempotency(ctx, &c, "rebase-candidate", in.Name, in.Body); err != nil {
-		return nil, err
-	}
+	c := in.newChange(ctx, in.Body.Reason, "rebase-candidate", in.Name, in.Body)
 	row, version, err := s.Store.RebaseCandidate(ctx, c, in.Name, in.Body.Version)
 	if err != nil {
 		return nil, s.writeError("rebase a candidate", err)
 	}
-	return s.finishCandidate(ctx, &in.CandidateChange, c, row, version, Warnings{}), nil
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), Warnings{})
+	return &writeCandidateOutput{replayedHeader(c), CandidateWritten{row, written}}, nil
 }

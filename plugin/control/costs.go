@@ -104,9 +104,7 @@ func (*costBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 func (b *costBody) Resolve(huma.Context) []error {
 	faults := notTexts("body", textField{"namespace", b.Namespace}, textField{"endpoint", b.Endpoint})
 	if b.Reason != "" {
-		if why := checkReason(b.Reason); why != "" {
-			faults = append(faults, fault("body.reason", why, nil))
-		}
+		faults = append(faults, reasonFaults("body.reason", b.Reason)...)
 	}
 	for _, f := range policy.CostFaults(b.Cost) {
 		faults = append(faults, fault("body."+f.Path, f.Message, nil))
@@ -134,54 +132,29 @@ type putCostOutput struct {
 	Body     CostWritten
 }
 
-// putCost creates a cost, or updates the one with the same namespace and endpoint. As in putPolicy, a write depends on
-// the row that was read.
+// putCost creates a cost, or updates the one with the same namespace and endpoint.
 func (s *Server) putCost(ctx context.Context, in *putCostInput) (*putCostOutput, error) {
-	const action = "put a cost"
 	desired := pgstore.Cost{Cost: in.Body.Cost}
-	for {
-		current, err := s.Store.Cost(ctx, desired.Namespace, desired.Endpoint)
-		if err != nil && !isMissing(err) {
-			return nil, s.writeError(action, err)
-		}
-		status := http.StatusOK
-		if isMissing(err) {
-			status = http.StatusCreated
-		}
-		if desired.Revision, err = in.expectedRevision(current, desired); err != nil {
-			return nil, err
-		}
-		cost, version, err := s.Store.PutCost(ctx, newChange(ctx, in.Body.Reason), desired)
-		if isConflict(err) && ctx.Err() == nil {
-			continue
-		}
-		if err != nil {
-			return nil, s.writeError(action, err)
-		}
-		return &putCostOutput{
-			Status: status, ETag: costTag(cost), Location: fmt.Sprint(costsPath, "/", cost.ID),
-			Body: CostWritten{cost, s.finishWrite(ctx, costWrites, version, in.wait(), s.warnOfCost(ctx, cost))},
-		}, nil
+	put := keyedPut[pgstore.Cost]{
+		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch,
+		absent:  "no cost is set for this endpoint: omit If-Match to set it",
+		present: "this endpoint has a cost already",
+		read:    func() (pgstore.Cost, error) { return s.Store.Cost(ctx, desired.Namespace, desired.Endpoint) },
+		state:   func(c pgstore.Cost) (string, int64) { return costTag(c), c.Revision },
+		isSame:  func(current pgstore.Cost) bool { return current.Equal(desired) },
+		write: func(revision int64) (pgstore.Cost, int64, error) {
+			desired.Revision = revision
+			return s.Store.PutCost(ctx, newChange(ctx, in.Body.Reason), desired)
+		},
 	}
-}
-
-// expectedRevision returns the revision that a write must find, given the current row; its ID is 0 if there is none.
-func (in *putCostInput) expectedRevision(current, desired pgstore.Cost) (int64, error) {
-	if current.ID == 0 {
-		if in.IfMatch.IfMatch != "" {
-			return 0, conditionalAnswer(http.StatusPreconditionFailed, "",
-				"no cost is set for this endpoint: omit If-Match to set it")
-		}
-		return pgstore.Absent, nil
+	status, cost, version, err := put.do(ctx)
+	if err != nil {
+		return nil, s.writeError("put a cost", err)
 	}
-	tag := costTag(current)
-	if in.matches(tag) {
-		return 0, conditionalAnswer(http.StatusPreconditionFailed, tag, "this endpoint has a cost already")
-	}
-	if in.IfMatch.IfMatch == "" && current.Equal(desired) {
-		return current.Revision, nil // the write changes nothing
-	}
-	return in.requiredRevision(tag, current.Revision)
+	return &putCostOutput{
+		Status: status, ETag: costTag(cost), Location: fmt.Sprint(costsPath, "/", cost.ID),
+		Body: CostWritten{cost, s.finishWrite(ctx, costWrites, version, in.wait(), s.warnOfCost(ctx, cost))},
+	}, nil
 }
 
 type deleteCostInput struct {
@@ -203,7 +176,7 @@ func (s *Server) deleteCost(ctx context.Context, in *deleteCostInput) (*deletedO
 	}
 	version, err := s.Store.DeleteCost(ctx, newChange(ctx, in.Reason.Reason), in.ID, revision)
 	if isConflict(err) {
-		return nil, staleError(costTag(current))
+		return nil, staleError("") // the tag of the current state was not read
 	}
 	if err != nil {
 		return nil, s.writeError(action, err)

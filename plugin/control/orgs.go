@@ -95,9 +95,7 @@ func (b *orgBody) Resolve(ctx huma.Context) []error {
 		}
 	}
 	if b.Reason != "" {
-		if why := checkReason(b.Reason); why != "" {
-			faults = append(faults, fault("body.reason", why, nil))
-		}
+		faults = append(faults, reasonFaults("body.reason", b.Reason)...)
 	}
 	return faults
 }
@@ -123,53 +121,28 @@ type putOrgOutput struct {
 	Body     OrgWritten
 }
 
-// putOrg writes the settings of an org. As in putPolicy, a write depends on the row that was read.
+// putOrg writes the settings of an org.
 func (s *Server) putOrg(ctx context.Context, in *putOrgInput) (*putOrgOutput, error) {
-	const action = "set an org"
 	desired := pgstore.Tenant{Tenant: in.Body.Tenant}
 	desired.ID = in.Org
-	for {
-		current, err := s.Store.Tenant(ctx, in.Org)
-		if err != nil && !isMissing(err) {
-			return nil, s.writeError(action, err)
-		}
-		status := http.StatusOK
-		if isMissing(err) {
-			status = http.StatusCreated
-		}
-		if desired.Revision, err = in.expectedRevision(current, desired); err != nil {
-			return nil, err
-		}
-		org, version, err := s.Store.SetTenant(ctx, newChange(ctx, in.Body.Reason), desired)
-		if isConflict(err) && ctx.Err() == nil {
-			continue
-		}
-		if err != nil {
-			return nil, s.writeError(action, err)
-		}
-		return &putOrgOutput{
-			Status: status, ETag: orgTag(org), Location: "/v1/orgs/" + pathSegment(in.Org),
-			Body: OrgWritten{org, s.finishWrite(ctx, orgWrites, version, in.wait(), s.warnOfOrg(ctx, org))},
-		}, nil
+	put := keyedPut[pgstore.Tenant]{
+		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch,
+		absent:  "nothing is set for this org: omit If-Match to create it",
+		present: "this org has settings already",
+		read:    func() (pgstore.Tenant, error) { return s.Store.Tenant(ctx, in.Org) },
+		state:   func(org pgstore.Tenant) (string, int64) { return orgTag(org), org.Revision },
+		isSame:  func(current pgstore.Tenant) bool { return current.Tenant == desired.Tenant },
+		write: func(revision int64) (pgstore.Tenant, int64, error) {
+			desired.Revision = revision
+			return s.Store.SetTenant(ctx, newChange(ctx, in.Body.Reason), desired)
+		},
 	}
-}
-
-// expectedRevision returns the revision that a write must find, given the current row; its ID is empty if there is
-// none.
-func (in *putOrgInput) expectedRevision(current, desired pgstore.Tenant) (int64, error) {
-	if current.ID == "" {
-		if in.IfMatch.IfMatch != "" {
-			return 0, conditionalAnswer(http.StatusPreconditionFailed, "",
-				"nothing is set for this org: omit If-Match to create it")
-		}
-		return pgstore.Absent, nil
+	status, org, version, err := put.do(ctx)
+	if err != nil {
+		return nil, s.writeError("set an org", err)
 	}
-	tag := orgTag(current)
-	if in.matches(tag) {
-		return 0, conditionalAnswer(http.StatusPreconditionFailed, tag, "this org has settings already")
-	}
-	if in.IfMatch.IfMatch == "" && current.Tenant == desired.Tenant {
-		return current.Revision, nil // the write changes nothing
-	}
-	return in.requiredRevision(tag, current.Revision)
+	return &putOrgOutput{
+		Status: status, ETag: orgTag(org), Location: orgsPath + "/" + pathSegment(in.Org),
+		Body: OrgWritten{org, s.finishWrite(ctx, orgWrites, version, in.wait(), s.warnOfOrg(ctx, org))},
+	}, nil
 }

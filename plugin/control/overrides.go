@@ -154,10 +154,7 @@ type createOverrideOutput struct {
 }
 
 func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (*createOverrideOutput, error) {
-	c := newChange(ctx, in.Body.Reason)
-	if err := in.setIdempotency(ctx, &c, "create-override", in.Org, in.Body); err != nil {
-		return nil, err
-	}
+	c := in.newChange(ctx, in.Body.Reason, "create-override", in.Org, in.Body)
 	at := fmt.Sprintf("/v1/orgs/%s/ratelimit/overrides/", pathSegment(in.Org))
 	return s.addOverride(ctx, c, in.Org, &in.Body, in.wait(), at)
 }

@@ -84,10 +84,7 @@ type createGeneralOverrideInput struct {
 func (s *Server) createGeneralOverride(
 	ctx context.Context, in *createGeneralOverrideInput,
 ) (*createOverrideOutput, error) {
-	c := newChange(ctx, in.Body.Reason)
-	if err := in.setIdempotency(ctx, &c, "create-general-override", in.Body); err != nil {
-		return nil, err
-	}
+	c := in.newChange(ctx, in.Body.Reason, "create-general-override", in.Body)
 	return s.addOverride(ctx, c, "", &in.Body, in.wait(), generalOverridesPath+"/")
 }
 

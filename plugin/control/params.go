@@ -292,21 +292,21 @@ type Reason struct {
 
 // Resolve implements [huma.Resolver].
 func (r *Reason) Resolve(huma.Context) []error {
-	if why := checkReason(r.Reason); r.Reason != "" && why != "" {
-		return []error{fault("query.reason", why, nil)}
+	if r.Reason == "" {
+		return nil
 	}
-	return nil
+	return reasonFaults("query.reason", r.Reason)
 }
 
-// checkReason returns the problem of a required reason, or "".
-func checkReason(text string) string {
+// reasonFaults returns the faults of a required reason at a path.
+func reasonFaults(path, text string) []error {
 	switch {
 	case strings.TrimSpace(text) == "" || len(text) > maxReason:
-		return reasonProblem
+		return []error{fault(path, reasonProblem, nil)}
 	case !isText(text):
-		return notText
+		return []error{fault(path, notText, nil)}
 	}
-	return ""
+	return nil
 }
 
 // Once has the idempotency key of a write.

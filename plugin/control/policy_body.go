@@ -82,9 +82,7 @@ func (b *policyBody) Resolve(huma.Context) []error {
 		}
 	}
 	if b.Reason != "" {
-		if why := checkReason(b.Reason); why != "" {
-			faults = append(faults, fault("body.reason", why, nil))
-		}
+		faults = append(faults, reasonFaults("body.reason", b.Reason)...)
 	}
 	faults = append(faults, notTexts("body",
 		textField{"tier", b.Tier}, textField{"orgTier", b.OrgTier}, textField{"tenant", b.Tenant},

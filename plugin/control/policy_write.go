@@ -15,10 +15,7 @@ type createPolicyInput struct {
 }
 
 func (s *Server) createPolicy(ctx context.Context, in *createPolicyInput) (*writePolicyOutput, error) {
-	c := newChange(ctx, in.Body.Reason)
-	if err := in.setIdempotency(ctx, &c, "create-policy", in.Body); err != nil {
-		return nil, err
-	}
+	c := in.newChange(ctx, in.Body.Reason, "create-policy", in.Body)
 	written, version, replayed, err := s.Store.ReplayPolicy(ctx, c) // a replay needs no force
 	var warnings Warnings
 	if err == nil {
@@ -44,8 +41,7 @@ type putPolicyInput struct {
 	Body policyBody
 }
 
-// putPolicy creates a policy, or updates the one with the same key. A write depends on the row that was read; if the
-// row has changed meanwhile, putPolicy starts over.
+// putPolicy creates a policy, or updates the one with the same key.
 func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) (*writePolicyOutput, error) {
 	const action = "put a policy"
 	p := in.Body.policy()
@@ -53,51 +49,26 @@ func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) (*writePolic
 	if err != nil {
 		return nil, s.writeError(action, err)
 	}
-	for {
-		current, err := s.Store.Policy(ctx, p.Key())
-		if err != nil && !isMissing(err) {
-			return nil, s.writeError(action, err)
-		}
-		status := http.StatusOK
-		if isMissing(err) {
-			status = http.StatusCreated
-		}
-		if p.Revision, err = in.expectedRevision(current, p); err != nil {
-			return nil, err
-		}
-		c := newChange(ctx, in.Body.Reason)
-		written, version, err := s.Store.PutPolicy(ctx, c, p)
-		if isConflict(err) && ctx.Err() == nil {
-			continue
-		}
-		if err != nil {
-			return nil, s.writeError(action, err)
-		}
-		finished := s.finishWrite(ctx, policyWrites, version, in.wait(), warnings)
-		return policyResponse(status, c, PolicyWritten{written, finished}), nil
+	put := keyedPut[pgstore.Policy]{
+		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch,
+		absent: "there is no such policy: omit If-Match to create it", present: "this policy exists already",
+		read:  func() (pgstore.Policy, error) { return s.Store.Policy(ctx, p.Key()) },
+		state: func(p pgstore.Policy) (string, int64) { return etag(p.ID, p.Revision), p.Revision },
+		isSame: func(current pgstore.Policy) bool {
+			d, err := pgstore.Compare([]pgstore.Policy{current}, []pgstore.Policy{p})
+			return err == nil && d.Empty()
+		},
+		write: func(revision int64) (pgstore.Policy, int64, error) {
+			p.Revision = revision
+			return s.Store.PutPolicy(ctx, newChange(ctx, in.Body.Reason), p)
+		},
 	}
-}
-
-// expectedRevision returns the revision that a write by key must find, given the current row; its ID is 0 if there is
-// none.
-func (in *putPolicyInput) expectedRevision(current, desired pgstore.Policy) (int64, error) {
-	if current.ID == 0 {
-		if in.IfMatch.IfMatch != "" {
-			return 0, conditionalAnswer(http.StatusPreconditionFailed, "", "there is no such policy: omit If-Match to create it")
-		}
-		return pgstore.Absent, nil
+	status, written, version, err := put.do(ctx)
+	if err != nil {
+		return nil, s.writeError(action, err)
 	}
-	tag := etag(current.ID, current.Revision)
-	if in.matches(tag) {
-		return 0, conditionalAnswer(http.StatusPreconditionFailed, tag, "this policy exists already")
-	}
-	if in.IfMatch.IfMatch == "" {
-		same, err := pgstore.Compare([]pgstore.Policy{current}, []pgstore.Policy{desired})
-		if err == nil && same.Empty() {
-			return current.Revision, nil // the write changes nothing
-		}
-	}
-	return in.requiredRevision(tag, current.Revision)
+	finished := s.finishWrite(ctx, policyWrites, version, in.wait(), warnings)
+	return policyResponse(status, pgstore.Change{}, PolicyWritten{written, finished}), nil
 }
 
 type putPolicyByIDInput struct {

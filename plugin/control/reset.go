@@ -27,8 +27,8 @@ type resetBody struct {
 // Resolve implements [huma.Resolver].
 func (b *resetBody) Resolve(huma.Context) []error {
 	faults := append(b.Requests.faults("body"), notTexts("body", textField{"policy", b.Policy})...)
-	if why := checkReason(b.Reason); why != "" && (!b.Preview || strings.TrimSpace(b.Reason) != "") {
-		faults = append(faults, fault("body.reason", why, nil))
+	if !b.Preview || strings.TrimSpace(b.Reason) != "" {
+		faults = append(faults, reasonFaults("body.reason", b.Reason)...)
 	}
 	return faults
 }
@@ -68,10 +68,7 @@ func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error
 	if in.Body.Preview {
 		return out, nil
 	}
-	c := newChange(ctx, in.Body.Reason)
-	if err := in.setIdempotency(ctx, &c, "reset", in.Org, in.Body); err != nil {
-		return nil, err
-	}
+	c := in.newChange(ctx, in.Body.Reason, "reset", in.Org, in.Body)
 	action, err := pgstore.ResetOf(in.Org, found.bounds, statuses)
 	if err != nil {
 		return nil, err

@@ -111,10 +111,7 @@ type createOrgTokenInput struct {
 }
 
 func (s *Server) createOrgToken(ctx context.Context, in *createOrgTokenInput) (*issuedTokenOutput, error) {
-	c := newChange(ctx, in.Body.Reason)
-	if err := in.setIdempotency(ctx, &c, "create-org-token", in.Org, in.Body); err != nil {
-		return nil, err
-	}
+	c := in.newChange(ctx, in.Body.Reason, "create-org-token", in.Org, in.Body)
 	life := spanOr(in.Body.ExpiresIn, pgstore.MaxOrgTokenLife)
 	secret, t, err := s.Store.CreateOrgToken(ctx, c, in.Org, in.Body.Name, life)
 	if err != nil {
@@ -145,10 +142,7 @@ type rotateOrgTokenInput struct {
 }
 
 func (s *Server) rotateOrgToken(ctx context.Context, in *rotateOrgTokenInput) (*issuedTokenOutput, error) {
-	c := newChange(ctx, in.Body.Reason)
-	if err := in.setIdempotency(ctx, &c, "rotate-org-token", in.Org, in.Name, in.Body); err != nil {
-		return nil, err
-	}
+	c := in.newChange(ctx, in.Body.Reason, "rotate-org-token", in.Org, in.Name, in.Body)
 	secret, t, err := s.Store.RotateOrgToken(ctx, c, in.Org, in.Name, spanOr(in.Body.Overlap, defaultOverlap))
 	if err != nil {
 		return nil, s.writeError("rotate a token of an org", err)

@@ -72,17 +72,19 @@ func newChange(ctx context.Context, reason string) pgstore.Change {
 	return pgstore.Change{Actor: callerOf(ctx).actor(), Reason: cmp.Or(strings.TrimSpace(reason), reasonDefault)}
 }
 
-// setIdempotency makes a change happen once if the caller sent a key. request is all that the change depends on.
-func (o *Once) setIdempotency(ctx context.Context, c *pgstore.Change, request ...any) error {
+// newChange returns a change by the caller, which happens once if it sent a key. request is all that the change depends
+// on.
+func (o *Once) newChange(ctx context.Context, reason string, request ...any) pgstore.Change {
+	c := newChange(ctx, reason)
 	if o.Key == "" {
-		return nil
+		return c
 	}
 	text, err := json.Marshal(request)
 	if err != nil {
-		return fmt.Errorf("encode a request: %w", err)
+		panic(fmt.Sprintf("control: a request cannot be encoded: %v", err)) // it was decoded from JSON
 	}
 	c.Idempotency = &pgstore.Idempotency{Token: callerOf(ctx).idempotencyName(), Key: o.Key, Request: sha256.Sum256(text)}
-	return nil
+	return c
 }
 
 // replayedHeader returns the value of the header Idempotent-Replayed, or "".
@@ -138,7 +140,54 @@ func (m *IfMatch) requiredRevision(current string, revision int64) (int64, error
 	return 0, staleError(current)
 }
 
-// staleError returns the 412 for a write that was made from another state than the current one.
+// keyedPut is a PUT of a row by its key, which creates the row or replaces it.
+type keyedPut[R any] struct {
+	IfMatch
+	IfNoneMatch
+	read            func() (R, error)
+	state           func(R) (tag string, revision int64)
+	isSame          func(current R) bool // the write would change nothing
+	write           func(revision int64) (row R, version int64, err error)
+	absent, present string // why a condition does not hold: there is no row, or there is one
+}
+
+// do writes the row, and returns the status of the answer. A write depends on the row that was read; if that has changed
+// meanwhile, do starts over.
+func (p *keyedPut[R]) do(ctx context.Context) (status int, row R, version int64, err error) {
+	for {
+		current, err := p.read()
+		status, revision := http.StatusOK, int64(pgstore.Absent)
+		switch {
+		case err == nil:
+			revision, err = p.expectedRevision(current)
+		case isMissing(err) && p.IfMatch.IfMatch != "":
+			err = conditionalAnswer(http.StatusPreconditionFailed, "", p.absent)
+		case isMissing(err):
+			status, err = http.StatusCreated, nil
+		}
+		if err != nil {
+			return 0, row, 0, err
+		}
+		row, version, err = p.write(revision)
+		if !isConflict(err) || ctx.Err() != nil {
+			return status, row, version, err
+		}
+	}
+}
+
+// expectedRevision returns the revision that the write must find, given the current row.
+func (p *keyedPut[R]) expectedRevision(current R) (int64, error) {
+	tag, revision := p.state(current)
+	switch {
+	case p.matches(tag):
+		return 0, conditionalAnswer(http.StatusPreconditionFailed, tag, p.present)
+	case p.IfMatch.IfMatch == "" && p.isSame(current):
+		return revision, nil
+	}
+	return p.requiredRevision(tag, revision)
+}
+
+// staleError returns the 412 for a write that was made from another state than the current one, whose tag may be "".
 func staleError(current string) error {
 	return conditionalAnswer(http.StatusPreconditionFailed, current, "it was changed in the meantime: read it again")
 }
