@@ -19,6 +19,7 @@ package candidate
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -163,7 +164,7 @@ func (e *Evaluator) try(ctx context.Context, r *request, d *decision.Decision) {
 	defer e.recoverPanic()
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
-	path, err := r.view.path()
+	path, _, err := r.view.open()
 	if err == nil {
 		err = path.Try(ctx, r.candidate, &r.identity, r.at, d)
 	}
@@ -172,7 +173,7 @@ func (e *Evaluator) try(ctx context.Context, r *request, d *decision.Decision) {
 		return
 	}
 	e.follow(r, d)
-	if isSame(d) {
+	if isExcluded(d) {
 		return
 	}
 	e.active.add(r.answer.denied)
@@ -189,8 +190,8 @@ func (e *Evaluator) recoverPanic() {
 	}
 }
 
-// isSame reports whether neither the active policies nor the candidate's decide a request.
-func isSame(d *decision.Decision) bool {
+// isExcluded reports whether a request is not compared, because something other than policies decides it.
+func isExcluded(d *decision.Decision) bool {
 	return d.Resolution.Banned || d.Resolution.Exempt || d.Reason == decision.MetaLimited ||
 		d.ShadowReason == decision.MetaLimited || d.Identity.Repeated != "" || d.Identity.TenantDenied
 }
@@ -282,10 +283,12 @@ type Buckets struct {
 	Release func()
 }
 
+var errClosed = errors.New("the config of the request has ended")
+
 // View offers the requests of one path. Make it with [Evaluator.View].
 type View struct {
 	*Evaluator
-	open func() (Buckets, error)
+	openBuckets func() (Buckets, error)
 
 	mu     sync.Mutex
 	opened *admit.Path // nil: no request was tried since the buckets were released
@@ -296,7 +299,9 @@ type View struct {
 
 // View returns a view whose candidate counts in the buckets that open returns. They are opened for the first request
 // that is tried.
-func (e *Evaluator) View(open func() (Buckets, error)) *View { return &View{Evaluator: e, open: open} }
+func (e *Evaluator) View(open func() (Buckets, error)) *View {
+	return &View{Evaluator: e, openBuckets: open}
+}
 
 // Offer implements admit.Candidates. It never waits.
 func (v *View) Offer(t admit.Trial, d *decision.Decision) {
@@ -304,7 +309,7 @@ func (v *View) Offer(t admit.Trial, d *decision.Decision) {
 	case t.Enforced:
 		v.enforced.add(denied(d))
 		return
-	case isSame(d):
+	case isExcluded(d):
 		return
 	case d.Degraded:
 		v.dropped[NoStore].Add(1)
@@ -326,36 +331,21 @@ func (v *View) Offer(t admit.Trial, d *decision.Decision) {
 // Skip implements admit.Candidates.
 func (v *View) Skip() { v.dropped[NoFacts].Add(1) }
 
-// path returns the path that tries requests, and opens its buckets.
-func (v *View) path() (*admit.Path, error) {
+// open returns the path that tries requests and its store, and opens the buckets if they are not open.
+func (v *View) open() (*admit.Path, Store, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.opened != nil {
-		return v.opened, nil
-	}
 	if v.closed {
-		return nil, errClosed
+		return nil, nil, errClosed
 	}
-	b, err := v.open()
-	if err != nil {
-		return nil, err
+	if v.opened == nil {
+		b, err := v.openBuckets()
+		if err != nil {
+			return nil, nil, err
+		}
+		v.opened, v.store, v.freed = &admit.Path{Buckets: b.Buckets, Shares: b.Shares}, b.Buckets, b.Release
 	}
-	v.store = b.Buckets
-	v.opened, v.freed = &admit.Path{Buckets: b.Buckets, Shares: b.Shares}, b.Release
-	return v.opened, nil
-}
-
-// buckets returns the store that tries requests, and opens it.
-func (v *View) buckets() (Store, error) {
-	if _, err := v.path(); err != nil {
-		return nil, err
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.store == nil {
-		return nil, errClosed
-	}
-	return v.store, nil
+	return v.opened, v.store, nil
 }
 
 // Release releases the buckets, if they are open. A request that is tried later opens them again, unless end is set.

@@ -3,7 +3,6 @@ package candidate
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -18,8 +17,6 @@ const DefaultMaxRows = 20_000
 
 // maxExamples bounds the examples of one row in one report.
 const maxExamples = 3
-
-var errClosed = errors.New("the config of the request has ended")
 
 // Key is what requests are counted by.
 type Key struct {

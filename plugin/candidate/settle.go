@@ -50,7 +50,7 @@ func (e *Evaluator) settle(ctx context.Context, s settlement) {
 	defer e.recoverPanic()
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
-	store, err := s.view.buckets()
+	_, store, err := s.view.open()
 	if err == nil {
 		err = s.record.Settle(ctx, store, s.used)
 	}
