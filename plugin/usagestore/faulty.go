@@ -19,7 +19,7 @@ func (u *unpacking) markFaulty(ctx context.Context, faulty map[int]string) error
 	return nil
 }
 
-// setAside sets a batch aside whose rows the tables deny.
+// setAside sets a batch aside whose rows the tables reject.
 func (s *session) setAside(ctx context.Context, h head, fault error) error {
 	u := &unpacking{session: s, fault: fault.Error()}
 	err := s.transact(ctx, func(tx pgx.Tx, now state) error {
@@ -30,15 +30,15 @@ func (s *session) setAside(ctx context.Context, h head, fault error) error {
 		if len(u.plan.add) == 0 || u.plan.add[0].Epoch != h.Epoch || u.plan.add[0].Seq != h.Seq {
 			return errors.New("another leader has changed it")
 		}
-		s := u.plan.bySeq[0]
-		s.faulty++
+		origin := u.plan.origins[0]
+		origin.faulty++
 		if err := u.markFaulty(ctx, map[int]string{0: u.fault}); err != nil {
 			return err
 		}
 		if err := u.writeSources(ctx); err != nil {
 			return err
 		}
-		u.done = Stats{Faulty: 1, Again: u.plan.again, Gaps: s.gaps}
+		u.done = Stats{Faulty: 1, Again: u.plan.again, Gaps: origin.gaps}
 		return u.deleteBatches(ctx, u.plan.drop)
 	})
 	if err != nil {

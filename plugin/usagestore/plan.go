@@ -32,7 +32,7 @@ type plan struct {
 	drop    []head    // batches that add nothing: added before, or too late
 	add     []head    // batches to add, in the order of their seq
 	sources []*source // of all these
-	bySeq   map[int]*source
+	origins []*source // of the batches to add
 	again   int64
 	more    bool // a bound ended the plan
 }
@@ -49,7 +49,7 @@ type bounds struct {
 // planBatches decides which batches can be added now. Heads are ordered by node, epoch and seq. Of each source they are
 // the first ones, at most batchesPerSource.
 func planBatches(heads []head, b bounds) plan {
-	p := plan{bySeq: map[int]*source{}}
+	p := plan{}
 	var bytes int64
 	for first := 0; first < len(heads) && !p.more; {
 		end := first + 1
@@ -103,8 +103,7 @@ func (p *plan) addBatch(s *source, h head, b bounds) {
 		p.drop = append(p.drop, h)
 		return
 	}
-	p.bySeq[len(p.add)] = s
-	p.add = append(p.add, h)
+	p.add, p.origins = append(p.add, h), append(p.origins, s)
 }
 
 // empty reports whether the plan does nothing.

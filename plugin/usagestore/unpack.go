@@ -163,7 +163,7 @@ func (u *unpacking) decode(ctx context.Context) (faulty map[int]string, err erro
 	var place int
 	var payload []byte
 	_, err = pgx.ForEachRow(rows, []any{&place, &payload}, func() error {
-		h, s := &u.plan.add[place-1], u.plan.bySeq[place-1]
+		h, s := &u.plan.add[place-1], u.plan.origins[place-1]
 		b, err := decodeBatch(h, payload)
 		if err != nil {
 			u.fault = err.Error()
