@@ -27,10 +27,7 @@ import (
 const patience = 2 * time.Minute
 
 // Browser is a running Chromium.
-type Browser struct {
-	t   testing.TB
-	ctx context.Context
-}
+type Browser struct{ ctx context.Context }
 
 // Start starts a Chromium that ends with the test. It reaches the loopback only.
 func Start(t testing.TB) *Browser {
@@ -51,7 +48,7 @@ func Start(t testing.TB) *Browser {
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatalf("start %s: %v", path, err)
 	}
-	return &Browser{t, ctx}
+	return &Browser{ctx}
 }
 
 // Screen is the size and the color scheme of a screen.

@@ -159,7 +159,7 @@ func writeDiff(out *page, d pgstore.SetDiff) {
 		line("-", p.Key(), describe(p))
 	}
 	counts := [4]int{len(d.Create), len(d.Update), len(d.Delete), d.Unchanged}
-	writeRowDiff(out, d.Costs, &counts, costColumns)
+	writeRowDiff(out, d.Costs, &counts, costText)
 	writeRowDiff(out, d.Tenants, &counts, tenantColumns)
 	writeRowDiff(out, d.Overrides, &counts, overrideColumns)
 	ended := ""

@@ -81,8 +81,8 @@ var costList = listing[pgstore.Cost]{"ID|ENDPOINT|COST|NAMESPACE|REVISION", func
 	return []any{c.ID, c.Endpoint, *c.Cost.Cost, c.Namespace, c.Revision}
 }}
 
-// costColumns returns what a cost says of its endpoint, in words.
-func costColumns(c pgstore.Cost) string { return counted(int(*c.Cost.Cost), "token") }
+// costText returns what a cost says of its endpoint, in words.
+func costText(c pgstore.Cost) string { return counted(int(*c.Cost.Cost), "token") }
 
 // costDocumentFields are the fields that a cost of a document may have: its namespace is the document's.
 var costDocumentFields = schema.FieldsWithout(schema.CostFields(), "namespace")

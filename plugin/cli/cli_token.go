@@ -124,12 +124,8 @@ func (c *call) createToken(ctx context.Context, s *pgstore.Store, by pgstore.Cha
 		Token  pgstore.Token `json:"token"`
 	}{secret, t}
 	if err := c.print(made, func(out *page) { out.line("%s", secret) }); err != nil {
-		return fmt.Errorf(
-			"token %s was created, but its secret could not be written; run ratelimit token revoke %s: %w",
-			t.Name,
-			t.Name,
-			err,
-		)
+		return fmt.Errorf("token %[1]s was created, but its secret could not be written; run ratelimit token revoke "+
+			"%[1]s: %[2]w", t.Name, err)
 	}
 	return nil
 }
