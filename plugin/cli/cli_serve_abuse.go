@@ -25,13 +25,13 @@ func (c *call) abuseFlags(s *controlserver.Settings) {
 		}
 		return nil
 	})
-	c.flags.Func("abuse-exempt-tiers", "a `list` of tiers with commas between them, whose tenants abuse detection leaves "+
-		"alone (default none)", func(text string) error {
+	c.flags.Func("abuse-exempt-tiers", "a comma-separated `list` of tiers whose tenants abuse detection leaves alone "+
+		"(default none)", func(text string) error {
 		s.Abuse.ExemptTiers = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 		return nil
 	})
-	c.flags.Func("abuse-denied-share", "the `percent` of a tenant's requests of 5 minutes that are denied by its limits, "+
-		"from which abuse detection flags it, from 50 to 100 (default 80)", func(text string) error {
+	c.flags.Func("abuse-denied-share", "flag a tenant if its limits deny at least this `percent` of its requests of "+
+		"5 minutes, 50 to 100 (default 80)", func(text string) error {
 		share := 0
 		if err := setting.ParseInt(text, 1, &share); err != nil || share < 50 || share > 100 {
 			return fmt.Errorf("must be a whole number from 50 to 100")

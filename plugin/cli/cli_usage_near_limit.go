@@ -24,7 +24,7 @@ and tenants that are banned or exempt now, are not listed.
 		c.flags.Lookup("plugin-route").Usage = routeUsage
 		last, above, most := spanFlag{length: 10 * time.Minute}, 80, 100
 		c.flags.Var(&last, "last", "look at this `duration` until now, at most 24h (default 10m)")
-		c.flags.Func("above", "list limits of which so many `percent` were used or more (default 80)",
+		c.flags.Func("above", "list limits of which at least this `percent` was used (default 80)",
 			func(text string) error { return setting.ParseInt(text, 0, &above) })
 		c.flags.Func("limit", "list at most this `number` of limits (default 100)", func(text string) error {
 			return setting.ParseInt(text, 1, &most)

@@ -170,7 +170,7 @@ func (s *Server) settleTimeout(ctx context.Context, policies *policy.Plan, c *Ch
 	return time.Duration(longest) * time.Microsecond, nil
 }
 
-// errNoReservations is the answer of a process that cannot keep reservations.
+// errNoReservations returns the answer of a process that cannot keep reservations.
 func errNoReservations() error {
 	return huma.Error503ServiceUnavailable(
 		"this process keeps no reservations: start it as ratelimit serve --config kong.yml",
