@@ -12,7 +12,7 @@ import (
 var costCommands = []*command{
 	{
 		words: "cost list", brief: "list what requests to endpoints cost",
-		about: `The plugin's config may have costs too. A row goes before them.`,
+		about: `The plugin's config may have costs too, which are not listed. A row takes precedence over them.`,
 		define: func(c *call) action {
 			var f pgstore.CostFilter
 			c.flags.StringVar(&f.Namespace, "namespace", "", "only costs of this `namespace`")

@@ -35,7 +35,7 @@ func (s *Server) registerRecord() {
 type auditInput struct {
 	Paging
 	OfTenant
-	Kind  string    `query:"kind"  maxLength:"64"   doc:"tier, tenant, policy, override, cost, candidate, candidate_policy, candidate_tenant, token, webhook or action." example:"policy"`
+	Kind  string    `query:"kind"  maxLength:"64"   doc:"tier, tenant, policy, override, token, webhook or action."                                           example:"policy"`
 	Key   string    `query:"key"   maxLength:"1024" doc:"Only changes of this row: a tier's name, a tenant's id, the id of a policy or an override."`
 	Actor string    `query:"actor" maxLength:"256"  doc:"Only changes by this actor; the actor of a token is token: and its name, of a person whom an identity provider has signed in oidc: and the name." example:"token:ann"`
 	Since time.Time `query:"since"                  doc:"Only changes at or after this time."`

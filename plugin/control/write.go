@@ -151,8 +151,8 @@ type keyedPut[R any] struct {
 	absent, present string // why a condition does not hold: there is no row, or there is one
 }
 
-// do writes the row, and returns the status of the answer. A write depends on the row that was read; if that has changed
-// meanwhile, do starts over.
+// do writes the row, and returns the status of the answer. A write depends on the row that was read; if that has
+// changed meanwhile, do starts over.
 func (p *keyedPut[R]) do(ctx context.Context) (status int, row R, version int64, err error) {
 	for {
 		current, err := p.read()
