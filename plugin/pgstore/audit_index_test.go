@@ -45,6 +45,51 @@ func (p plan) rowsRead() float64 {
 	return rows
 }
 
+// rowsRead returns the largest number of rows that a node of the plan of the last query reads.
+func (q *lastQuery) rowsRead(t *testing.T, pool *pgxpool.Pool) float64 {
+	t.Helper()
+	q.mu.Lock()
+	sql, args := q.sql, q.args
+	q.mu.Unlock()
+	var plans []struct{ Plan plan }
+	if err := pool.QueryRow(t.Context(), "EXPLAIN (ANALYZE, FORMAT JSON) "+sql, args...).Scan(&plans); err != nil {
+		t.Fatal(err)
+	}
+	return plans[0].Plan.rowsRead()
+}
+
+func TestACandidateIsReadWithoutReadingALongAudit(t *testing.T) {
+	const entries = 50_000
+	dsn := pgtest.Shared(t).Database(t)
+	pool := pgtest.Pool(t, dsn)
+	var last lastQuery
+	s := wired(t, dsn, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &last })
+	candidate(t, s, july, daily())
+	before, err := s.Candidate(t.Context(), july)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Half of the entries are of policies of other candidates, which have ended.
+	_, err = pool.Exec(t.Context(), `
+		INSERT INTO rate_limiter.audit (version, at, actor, reason, kind, operation, key, tenant, after)
+		SELECT i, now(), 'ann', 'r', CASE WHEN i % 2 = 0 THEN 'candidate_policy' ELSE 'tier' END, 'insert', i::text, '',
+			json_build_object('candidate', 'of-' || i % 100)
+		FROM generate_series(1, $1::int) i`, entries)
+	if err == nil {
+		_, err = pool.Exec(t.Context(), `ANALYZE rate_limiter.audit`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := s.Candidate(t.Context(), july)
+	if err != nil || after.PoliciesAt != before.PoliciesAt {
+		t.Fatalf("its policies are of version %d (%v), want %d", after.PoliciesAt, err, before.PoliciesAt)
+	}
+	if rows := last.rowsRead(t, pool); rows > entries/20 {
+		t.Errorf("%v of %d entries are read for the version of its policies", rows, entries)
+	}
+}
+
 func TestAFewEntriesOfALongAuditAreFoundByTimeAndByActorWithoutReadingAllOfIt(t *testing.T) {
 	const entries = 50_000
 	dsn := pgtest.Shared(t).Database(t)
@@ -75,14 +120,7 @@ func TestAFewEntriesOfALongAuditAreFoundByTimeAndByActorWithoutReadingAllOfIt(t 
 		if err != nil || len(found) > 60 {
 			t.Fatalf("%s: %d entries (%v)", what, len(found), err)
 		}
-		last.mu.Lock()
-		sql, args := last.sql, last.args
-		last.mu.Unlock()
-		var plans []struct{ Plan plan }
-		if err := pool.QueryRow(t.Context(), "EXPLAIN (ANALYZE, FORMAT JSON) "+sql, args...).Scan(&plans); err != nil {
-			t.Fatal(err)
-		}
-		if rows := plans[0].Plan.rowsRead(); rows > entries/20 {
+		if rows := last.rowsRead(t, pool); rows > entries/20 {
 			t.Errorf("%s: %v of %d entries are read to find %d", what, rows, entries, len(found))
 		}
 	}
