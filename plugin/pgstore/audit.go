@@ -70,7 +70,7 @@ func (s *Store) Audit(ctx context.Context, f AuditFilter) (entries []AuditEntry,
 		page = auditPage
 	}
 	entries, err = collect[AuditEntry](ctx, s.pool,
-		"SELECT "+auditColumns+" FROM rate_limiter.audit"+w.String()+` ORDER BY id DESC`+limitTo(page+1), w.args...)
+		"SELECT "+auditColumns+" FROM rate_limiter.audit"+w.String()+` ORDER BY id DESC`+limitTo(page+1), w.plannedArgs()...)
 	if err != nil {
 		return nil, 0, fail("read the audit", err)
 	}

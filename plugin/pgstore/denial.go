@@ -73,7 +73,7 @@ func (s *Store) Denials(ctx context.Context, f DenialFilter) ([]RecentDenial, er
 	}
 	list, err := collect[RecentDenial](ctx, s.pool, `SELECT id, at, tenant, endpoint, policy, scope, "limit", window_size,
 			reason, shadow, `+count+` AS count, "user", ip, retry_after
-		FROM rate_limiter.recent_denials`+w.String()+` ORDER BY at DESC, id DESC`+limitTo(f.Max), w.args...)
+		FROM rate_limiter.recent_denials`+w.String()+` ORDER BY at DESC, id DESC`+limitTo(f.Max), w.plannedArgs()...)
 	return list, fail("list denials", err)
 }
 

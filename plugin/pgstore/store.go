@@ -234,6 +234,10 @@ func (w *where) endpoint(pattern string) {
 	}
 }
 
+// plannedArgs returns the arguments for a query that Postgres plans for their values each time. After a few executions
+// it would otherwise use one plan for all values, which reads the whole table to find few rows of a rare one.
+func (w *where) plannedArgs() []any { return append([]any{pgx.QueryExecModeCacheDescribe}, w.args...) }
+
 func (w *where) String() string {
 	if len(w.conditions) == 0 {
 		return ""
