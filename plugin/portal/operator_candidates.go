@@ -137,7 +137,7 @@ func serveCandidate(v *visit) error {
 	query := clone(filters)
 	query.Set("limit", pageRows)
 	var report candidateReport
-	if err := v.get(path+"/report", query, &report); err != nil {
+	if err := v.getShared(path+"/report", query, &report); err != nil {
 		return err
 	}
 	var compared struct {
