@@ -41,9 +41,6 @@ LINT     := $(CACHE)/bin/golangci-lint-$(shell $(GO) env GOVERSION)
 
 UNIT = $$($(GO) list ./... | grep -v '/spec\(/\|$$\)')
 
-# The packages that take longest start first, so that no processor is idle at the end.
-SLOW = ./spec/... ./plugin/bucket/redis ./plugin/bucket/lease ./plugin/bucket/share ./plugin/control ./plugin/cli
-
 TESTS = --include='*_test.go' --exclude-dir=.git --exclude-dir=$(CACHE)
 
 # $(call packages_with,PATTERN): the folders whose tests have a line like PATTERN.
@@ -53,8 +50,8 @@ packages_with = grep -rlE $(TESTS) '$(1)' . | xargs -r -n1 dirname | sort -u
 WORKTREE = git ls-files -z -co --exclude-standard | xargs -0 cksum 2>/dev/null || true
 
 # $(call gotest,LOG,ARGUMENTS): the whole output goes to a file, the important part
-# to the terminal. A skipped test is listed, and fails in CI: its promise is unchecked. The linter
-# runs all analyzers of go vet.
+# to the terminal. A skipped test is listed, and fails in CI: its promise is unchecked. The
+# target vet checks more than go test does, and make test runs it once.
 define gotest
 @mkdir -p $(CACHE)
 @echo "go test $(RACE): $(1)"
@@ -110,21 +107,18 @@ playground: build ## Start a Redis, a Postgres and a gateway with the plugin, to
 playground-stop: ## Stop the playground
 	@kong/playground.sh down
 
-# One run of go test for all: while a spec waits, other packages use the processors. Cached results would prove nothing:
-# go test does not see which programs the specs build.
 .PHONY: test
-test: race ## Unit tests and specs with the race detector; nothing may be skipped in CI
-	$(call gotest,test,-timeout $(TIMEOUT) -p $(PACKAGES) -count=1 -skip '^TestChaos' $(SLOW) ./...)
+test: race vet unit spec ## Vet, unit tests and specs with the race detector; nothing may be skipped in CI
 
-# Beside 8 busy processes a package takes about five times as long, which must not end its tests. The busy processes end
-# with the target.
+# Cached results would prove nothing. Beside 8 busy processes a package takes about five times as long, which must not
+# end its tests. The busy processes end with the target.
 .PHONY: test-busy
 test-busy: ## Run make test RUNS (3) times beside BUSY (8) processes that keep the processors busy
 	@for i in $$(seq $(BUSY)); do sh -c 'while :; do :; done' & pids="$$pids $$!"; done; \
 	trap 'kill $$pids' EXIT; \
 	for run in $$(seq $(RUNS)); do \
 		echo "run $$run of $(RUNS), beside $(BUSY) busy processes"; SECONDS=0; \
-		$(MAKE) --no-print-directory test TIMEOUT=60m PACKAGES=8 || exit 1; \
+		$(MAKE) --no-print-directory test UNCACHED=-count=1 TIMEOUT=60m PACKAGES=8 || exit 1; \
 		echo "run $$run is green after $$SECONDS s"; \
 	done
 
@@ -134,13 +128,17 @@ ifeq ($(RACE),)
 	@echo "no C compiler: tests run without the race detector" >&2; [ -z "$${CI:-}" ]
 endif
 
+.PHONY: vet
+vet:
+	$(GO) vet ./...
+
 .PHONY: unit
 unit: ## Run only the unit tests (TIMEOUT=20m for a package)
-	$(call gotest,unit,-timeout $(TIMEOUT) -p $(PACKAGES) $(UNIT))
+	$(call gotest,unit,-timeout $(TIMEOUT) -p $(PACKAGES) $(UNCACHED) $(UNIT))
 
 .PHONY: spec
 spec: ## Run only the specs: the built programs, from outside
-	$(call gotest,spec,-timeout $(TIMEOUT) -count=1 -skip '^TestChaos' ./spec/...)
+	$(call gotest,spec,-timeout $(TIMEOUT) -count=1 -parallel 16 -skip '^TestChaos' ./spec/...)
 
 .PHONY: chaos
 chaos: ## Inject faults of Redis and the network under load, and print their effects
@@ -167,7 +165,7 @@ bench-usage: ## Measure the usage history of 10,000 tenants, in a Postgres on th
 		<$(CACHE)/bench-usage.txt
 
 .PHONY: bench-portal
-bench-portal: ## Measure every page of the portal with 10,000 tenants, in a Postgres on the disk (8 min)
+bench-portal: ## Measure every page of the portal with 10,000 tenants, in a Postgres on the disk (10 min)
 	@mkdir -p $(CACHE)
 	@set -o pipefail; PGTEST_DURABLE=1 $(GO) test -run '^$$' -bench Pages -benchtime 1x -timeout 60m ./plugin/portal \
 		| tee $(CACHE)/bench-portal.txt

@@ -23,7 +23,7 @@ import (
 
 // scraped is the scrape interval of Prometheus, and rated the range of rates, which tolerates missed scrapes.
 const (
-	scraped = time.Second
+	scraped = 500 * time.Millisecond
 	rated   = "10s"
 )
 
@@ -159,7 +159,7 @@ func (w *watchtower) load(t *testing.T) {
 		{"/search", "beth"}, // shares need more than 2 requests a second
 	} {
 		drivers.Go(func() {
-			pace := time.NewTicker(40 * time.Millisecond)
+			pace := time.NewTicker(10 * time.Millisecond)
 			defer pace.Stop()
 			for ctx.Err() == nil {
 				<-pace.C
@@ -203,7 +203,7 @@ func (q panelQuery) isOutage() bool {
 // awaitData waits until all wanted queries have had data.
 func (w *watchtower) awaitData(wanted func(panelQuery) bool) {
 	w.t.Helper()
-	deadline, tick := time.After(longest), time.NewTicker(scraped)
+	deadline, tick := time.After(longest), time.NewTicker(scraped/2)
 	defer tick.Stop()
 	for slices.ContainsFunc(w.pending, wanted) {
 		select {

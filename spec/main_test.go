@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -33,10 +32,6 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	if err := runManyAtOnce(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
 	dir, err := os.MkdirTemp("", "spec")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -44,7 +39,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binaries = dir
-	if err := build(dir, "../plugin/cmd/tenant-rate-limiting", "../plugin/cmd/ratelimit"); err != nil {
+	if err := build(dir, "../plugin/cmd/..."); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -56,24 +51,12 @@ func run(m *testing.M) int {
 	return code
 }
 
-// runManyAtOnce lets 16 specs run at once, unless the flag -parallel is given: most of their time they wait.
-func runManyAtOnce() error {
-	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if given {
-		return nil
-	}
-	return flag.Set("test.parallel", "16")
-}
-
 // build builds programs into a folder.
 func build(dir string, args ...string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	command := exec.Command("go", append([]string{"build", "-ldflags=-s -w", "-o", dir}, args...)...)
-	if out, err := command.CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", append([]string{"build", "-o", dir}, args...)...).CombinedOutput(); err != nil {
 		return fmt.Errorf("build the programs: %w\n%s", err, out)
 	}
 	return nil

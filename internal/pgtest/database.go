@@ -2,7 +2,6 @@ package pgtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -117,17 +116,19 @@ func (s *Server) do(statement string) error {
 	})
 }
 
-// with calls use with the connection to the superuser's database. Connecting for each statement takes longer than most
-// of them.
+// with calls use with a connection to the superuser's database.
 func (s *Server) with(use func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), serverTimeout)
 	defer cancel()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.connection == nil {
-		return errors.New("the server does not run")
+	connection, err := pgx.Connect(ctx, s.DSN(superuser))
+	if err != nil {
+		return err
 	}
-	return use(ctx, s.connection)
+	err = use(ctx, connection)
+	if closed := connection.Close(ctx); err == nil {
+		err = closed
+	}
+	return err
 }
 
 // Pool returns a pool of connections to a database, closed at the end of the test.

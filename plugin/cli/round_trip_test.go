@@ -33,7 +33,9 @@ func TestAFileOfPoliciesKeepsEveryFieldOfAPolicy(t *testing.T) {
 func TestPoliciesAreMovedToAnotherDatabaseByAFileWithEveryField(t *testing.T) {
 	postgres := pgtest.Shared(t)
 	database := func() *terminal {
-		return &terminal{t: t, env: map[string]string{databaseVariable: postgres.Database(t)}}
+		x := &terminal{t: t, env: map[string]string{databaseVariable: postgres.Empty(t)}}
+		x.must("migrate", "up")
+		return x
 	}
 	from, to := database(), database()
 	for _, p := range policytest.Full(t) {
