@@ -292,6 +292,8 @@ var bad = map[string][]row{
 	"nodes_version": {{"version": -1}},
 	"nodes_source":  {{"source": "memory"}},
 	"nodes_faults":  {{"faults": "{}"}},
+	"nodes_leases":  {{"leases": -1}},
+	"nodes_redis":   {{"redis": "{}"}, {"redis": `["a"]`}, {"redis": `[{"name": 1}]`}, {"redis": `[{}]`}},
 
 	"usage_names_name":    {{"name": strings.Repeat("x", 1025)}},
 	"usage_state_one_row": {{}},

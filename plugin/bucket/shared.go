@@ -137,6 +137,7 @@ type Stats struct {
 	Name        string        // where it is, without secrets
 	Second      bool          // it is the second of a pair
 	Degraded    bool          // some server of it is unavailable
+	AwayFor     time.Duration // how long it has been degraded; 0: it is not
 	DegradedFor time.Duration // altogether, since the start
 	Redis       redis.Stats
 	Outage      outage.Stats
@@ -154,7 +155,7 @@ func (s *Stores) Stats() []Stats {
 	counted := map[*redis.Store]bool{}
 	statsOf := func(store *redis.Store) Stats {
 		stats := Stats{Name: store.Name()}
-		stats.Degraded, stats.DegradedFor = s.breakers.Degraded(stats.Name)
+		stats.Degraded, stats.AwayFor, stats.DegradedFor = s.breakers.Degraded(stats.Name)
 		if !counted[store] {
 			stats.Redis, counted[store] = store.Stats(), true
 		}

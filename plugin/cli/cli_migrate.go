@@ -94,6 +94,7 @@ var lostWith = map[int64][]loss{
 	29: {{table: "costs"}},
 	30: {},
 	31: {},
+	32: {{"nodes", "leases"}, {"nodes", "redis"}},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

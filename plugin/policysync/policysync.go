@@ -54,6 +54,9 @@ type Options struct {
 	Dir        string       // folder of the saved snapshot and the life file, created if missing; "": nothing is saved
 	Log        *slog.Logger // nil: slog.Default()
 
+	// Condition returns what the reports have besides the rows; nil: no leases and no Redis. It must not block.
+	Condition func() Condition
+
 	// Changed is called with every new snapshot, one after the other, by the goroutine that made it, which waits for it.
 	// A load of all rows makes a new snapshot even if no row has changed. nil: no call.
 	Changed func(*policy.Snapshot)
@@ -92,6 +95,7 @@ type Sync struct {
 	reportRemoved    bool       // the report was removed
 	life             lifeFile
 	reportFailed     bool                   // the last report failed, and that was logged
+	conditionFailed  bool                   // the last report was written without its condition, and that was logged
 	clocksDiffer     bool                   // the clocks differ too much, and that was logged
 	inactive         int64                  // policies of another slot than active at the last load
 	ahead            *migrations.AheadError // set if the tables are newer than this program, once that was logged

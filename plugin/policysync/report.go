@@ -1,15 +1,19 @@
 package policysync
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -23,6 +27,19 @@ type Report struct {
 	Enforced time.Duration // how long it has been enforced, by the node's monotonic clock
 	Source   string        // of the version: postgres, disk or config
 	Faults   []policy.Fault
+	Condition
+}
+
+// Condition holds what a node reports of itself besides the rows that it enforces.
+type Condition struct {
+	Leases int     // buckets of which it holds tokens on lease
+	Redis  []Redis // each Redis that it uses
+}
+
+// Redis describes one Redis that a node uses.
+type Redis struct {
+	Name        string  `json:"name"`                   // where it is, without secrets
+	AwaySeconds float64 `json:"away_seconds,omitempty"` // how long it has not answered; 0: it answers
 }
 
 // Execer runs statements: a connection to Postgres, or a pool of them.
@@ -30,27 +47,58 @@ type Execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// reportSQL takes a duration instead of an instant, so that all instants are the server's.
-const reportSQL = `INSERT INTO rate_limiter.nodes AS n (node, version, enforced_at, reported_at, source, faults)
-	SELECT $1, $2, at - $3::interval, at, $4, $5 FROM clock_timestamp() at
-	ON CONFLICT (node) DO UPDATE SET version = excluded.version, reported_at = excluded.reported_at,
-		source = excluded.source, faults = excluded.faults,
-		enforced_at = CASE WHEN n.version = excluded.version AND n.source = excluded.source
-			THEN n.enforced_at ELSE excluded.enforced_at END`
+// olderReportSQL writes a report without its condition. It takes durations instead of instants, so that all instants
+// are the server's.
+var olderReportSQL = reportStatement("", "", "")
+
+// reportSQL writes a report.
+var reportSQL = reportStatement(", leases, redis",
+	`, $6::bigint, (SELECT coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('name', r ->> 'name',
+		'away_since', at - (r ->> 'away_seconds')::float8 * interval '1 second')) ORDER BY place), '[]')
+		FROM jsonb_array_elements($7::jsonb) WITH ORDINALITY AS used (r, place))`,
+	", leases = excluded.leases, redis = excluded.redis")
+
+// reportStatement returns the statement of a report with more columns, their values, and how they are updated.
+func reportStatement(columns, values, updates string) string {
+	return `INSERT INTO rate_limiter.nodes AS n (node, version, enforced_at, reported_at, source, faults` + columns + `)
+		SELECT $1, $2, at - $3::interval, at, $4, $5` + values + ` FROM clock_timestamp() at
+		ON CONFLICT (node) DO UPDATE SET version = excluded.version, reported_at = excluded.reported_at,
+			source = excluded.source, faults = excluded.faults` + updates + `,
+			enforced_at = CASE WHEN n.version = excluded.version AND n.source = excluded.source
+				THEN n.enforced_at ELSE excluded.enforced_at END`
+}
 
 // Write writes the report in place of the node's last one.
 func (r Report) Write(ctx context.Context, to Execer) error {
+	redis, err := json.Marshal(r.reportedRedis())
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return r.write(ctx, to, reportSQL, r.Leases, redis)
+}
+
+// write writes the report by a statement, with values besides those of olderReportSQL.
+func (r Report) write(ctx context.Context, to Execer, sql string, more ...any) error {
 	if r.Faults == nil {
 		r.Faults = []policy.Fault{}
 	}
 	faults, err := json.Marshal(r.Faults)
 	if err == nil {
-		_, err = to.Exec(ctx, reportSQL, r.Node, r.Version, r.Enforced, r.Source, faults)
+		_, err = to.Exec(ctx, sql, append([]any{r.Node, r.Version, r.Enforced, r.Source, faults}, more...)...)
 	}
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
 	return nil
+}
+
+// reportedRedis returns each Redis once, those that do not answer first, and as many as fit into a report.
+func (c Condition) reportedRedis() []Redis {
+	list := slices.SortedFunc(slices.Values(c.Redis), func(a, b Redis) int {
+		return cmp.Or(cmp.Compare(b.AwaySeconds, a.AwaySeconds), strings.Compare(a.Name, b.Name))
+	})
+	list = slices.CompactFunc(list, func(a, b Redis) bool { return a.Name == b.Name })
+	return append([]Redis{}, list[:min(len(list), maxReported)]...)
 }
 
 // report writes to Postgres what is in force here. It returns an error if contact is lost. A report that Postgres
@@ -67,13 +115,17 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 	}
 	s.reportRemoved = false
 	now := s.Stats()
-	r := Report{s.options.Node, now.Version, now.Enforced, now.Source, now.reported()}
+	r := Report{Node: s.options.Node, Version: now.Version, Enforced: now.Enforced, Source: now.Source}
+	r.Faults = now.reported()
 	if r.Source == FromNone {
 		r.Source = "config"
 	}
+	if s.options.Condition != nil {
+		r.Condition = s.options.Condition()
+	}
 	bounded, cancel := context.WithTimeout(ctx, reportTime)
 	defer cancel()
-	switch err := r.Write(bounded, conn); {
+	switch err := s.write(bounded, conn, r); {
 	case err == nil:
 		s.reportFailed = false
 	case conn.IsClosed():
@@ -81,6 +133,24 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 	case !s.reportFailed:
 		s.reportFailed = true
 		s.log.Warn("Postgres denied the report of this node: ratelimit fleet does not show what it enforces",
+			"error", err, "advice", s.advice(err))
+	}
+	return nil
+}
+
+// write writes a report. Tables from before migration 00032 take it without the condition, which is logged once.
+func (s *Sync) write(ctx context.Context, conn *pgx.Conn, r Report) error {
+	err := r.Write(ctx, conn)
+	if !migrations.Lacks(err) {
+		s.conditionFailed = s.conditionFailed && err != nil
+		return err
+	}
+	if without := r.write(ctx, conn, olderReportSQL); without != nil {
+		return without
+	}
+	if !s.conditionFailed {
+		s.conditionFailed = true
+		s.log.Warn("the report of this node lacks its leases and its Redis, for which Postgres has no columns",
 			"error", err, "advice", s.advice(err))
 	}
 	return nil

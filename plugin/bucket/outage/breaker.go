@@ -163,12 +163,14 @@ func (b *Breaker) markRemoved() (degraded time.Duration, first bool) {
 	return b.degraded, true
 }
 
-// outage reports whether the breaker is not closed at an instant, and the total time until then for which it was not.
-func (b *Breaker) outage(now time.Time) (isDegraded bool, total time.Duration) {
+// outage reports whether the breaker is not closed at an instant, for how long, and the total time until then for which
+// it was not.
+func (b *Breaker) outage(now time.Time) (isDegraded bool, lasting, total time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.circuit.state == Closed {
-		return false, b.degraded
+		return false, 0, b.degraded
 	}
-	return true, b.degraded + now.Sub(b.since)
+	lasting = now.Sub(b.since)
+	return true, lasting, b.degraded + lasting
 }

@@ -174,19 +174,20 @@ func TestBreakersReportForHowLongTheServersOfAStoreAreUnavailable(t *testing.T) 
 		breakers.New("other", "a", 0)
 		a := opened(t, breakers)
 		time.Sleep(3 * time.Second)
-		if now, total := breakers.Degraded("main"); !now || total != 3*time.Second {
-			t.Errorf("main: degraded %v, %v in total, want true and 3s", now, total)
+		if now, lasting, total := breakers.Degraded("main"); !now || lasting != 3*time.Second || total != 3*time.Second {
+			t.Errorf("main: degraded %v for %v, %v in total, want true and 3s", now, lasting, total)
 		}
-		if now, total := breakers.Degraded("other"); now || total != 0 {
-			t.Errorf("other: degraded %v, %v in total, want no", now, total)
+		if now, lasting, total := breakers.Degraded("other"); now || lasting != 0 || total != 0 {
+			t.Errorf("other: degraded %v for %v, %v in total, want no", now, lasting, total)
 		}
 		back := 0
 		end := breakers.watch("main", func() { back++ })
 		a.Close()
 		a.Close()
 		time.Sleep(time.Second)
-		if now, total := breakers.Degraded("main"); now || total != 3*time.Second || back != 1 {
-			t.Errorf("after the server was removed: degraded %v, %v in total, notified %d times", now, total, back)
+		if now, lasting, total := breakers.Degraded("main"); now || lasting != 0 || total != 3*time.Second || back != 1 {
+			t.Errorf("after the server was removed: degraded %v for %v, %v in total, notified %d times",
+				now, lasting, total, back)
 		}
 		end()
 		breakers.notify("main")

@@ -57,20 +57,20 @@ func (r *Breakers) New(store, server string, timeout time.Duration) *Breaker {
 	return b
 }
 
-// Degraded reports whether any breaker of the store is not closed, and the total time that its servers have been
-// unavailable: two servers for one second count as two.
-func (r *Breakers) Degraded(store string) (now bool, total time.Duration) {
+// Degraded reports whether any breaker of the store is not closed, for how long the first of them has not been, and the
+// total time that its servers have been unavailable: two servers for one second count as two.
+func (r *Breakers) Degraded(store string) (now bool, lasting, total time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	total = r.past[store]
 	at := r.now()
 	for b := range r.breakers {
 		if b.store == store {
-			isDegraded, lasted := b.outage(at)
-			now, total = now || isDegraded, total+lasted
+			isDegraded, present, lasted := b.outage(at)
+			now, lasting, total = now || isDegraded, max(lasting, present), total+lasted
 		}
 	}
-	return now, total
+	return now, lasting, total
 }
 
 // watch calls f each time that a server of the store is back, or does not belong to it any more, until the returned

@@ -197,7 +197,7 @@ func (s *Store) Stats() Stats {
 // Degraded reports whether any server of the shared store or of its second is unavailable.
 func (s *Store) Degraded() bool {
 	for _, name := range s.names {
-		if degraded, _ := s.breakers.Degraded(name); degraded {
+		if degraded, _, _ := s.breakers.Degraded(name); degraded {
 			return true
 		}
 	}

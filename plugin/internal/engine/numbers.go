@@ -4,6 +4,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/share"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
 // buckets returns the numbers of buckets of configs with the strategy local.
@@ -19,6 +20,15 @@ func (e *Engine) shared() []metrics.Store {
 		list = append(list, storeNumbers(&stats))
 	}
 	return list
+}
+
+// condition returns what the reports of this process have besides its rows.
+func (e *Engine) condition() (c policysync.Condition) {
+	for _, stats := range e.Stores.Stats() {
+		c.Leases += stats.Lease.Leases
+		c.Redis = append(c.Redis, policysync.Redis{Name: stats.Name, AwaySeconds: stats.AwayFor.Seconds()})
+	}
+	return c
 }
 
 // shares returns the numbers of limits that are shared fairly.

@@ -10,11 +10,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
-// FollowRows makes the engine follow the rows of Postgres while Run runs. The options need no log and no callback.
+// FollowRows makes the engine follow the rows of Postgres while Run runs. The options need no log and no callbacks.
 func (e *Engine) FollowRows(o policysync.Options) (err error) {
 	// Two processes of one node run while one replaces the other, and each reports for itself.
 	o.Node += "/" + rand.Text()[:8]
-	o.Log, o.Changed = e.log, e.follow
+	o.Log, o.Changed, o.Condition = e.log, e.follow, e.condition
 	e.follows = o
 	e.candidates = e.newCandidates(o)
 	e.Rows, err = policysync.New(o)
