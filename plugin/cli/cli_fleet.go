@@ -18,6 +18,9 @@ dead, or it may still admit requests by old policies, so it counts as not enforc
 removed when a new process starts with the same -snapshot-dir, by ratelimit fleet forget, or by ratelimit tidy after a
 day. Nodes that follow a standby cannot report and are not listed.
 
+Below the list are the Redis that do not answer a node, by its last report, and the rows that a node cannot use. LEASES
+counts the buckets of which a node holds tokens on lease; - is a node whose program is older and does not report it.
+
 The roll-out time covers the nodes that were running before the change; nodes started later already had it.`,
 	define: func(c *call) action {
 		c.liveFlag()
@@ -92,18 +95,30 @@ func nodeTable(out *page, nodes []shownNode) {
 	if len(nodes) == 0 {
 		return
 	}
-	columns(out, "NODE|VERSION|LAG|LIVE|ENFORCED SINCE|REPORTED|SOURCE|FAULTS", nodes, func(n shownNode) []any {
+	columns(out, "NODE|VERSION|LAG|LIVE|ENFORCED SINCE|REPORTED|SOURCE|FAULTS|LEASES", nodes, func(n shownNode) []any {
 		faults := faultCount(n.Faults)
 		return []any{
 			n.Node.Node, n.Version, yellow(n.Lag, n.Lag > 0), red(n.Live, !n.Live), n.EnforcedAt, n.ReportedAt, n.Source,
-			red(faults, faults != "0"),
+			red(faults, faults != "0"), leaseCount(n.Leases),
 		}
 	})
 	for _, n := range nodes {
+		for _, redis := range n.Away() {
+			out.marked(redMark, "%s is degraded: Redis %s does not answer since %s", n.Node.Node, redis.Name,
+				timeText(*redis.AwaySince))
+		}
 		for _, fault := range faultTexts(n.Faults) {
 			out.marked(redMark, "%s %s", n.Node.Node, fault)
 		}
 	}
+}
+
+// leaseCount returns how many leases a node reports.
+func leaseCount(leases *int64) string {
+	if leases == nil {
+		return "-" // an older program does not report them
+	}
+	return fmt.Sprint(*leases)
 }
 
 // faultCount returns how many faults a node reports.

@@ -54,7 +54,7 @@ func notSilent(ctx context.Context, tx pgx.Tx, what, node string) error {
 
 // nodeColumns lists the columns of a Node, where $1 is the largest age of the last report of a live one.
 const nodeColumns = `node, version, enforced_at, first_reported_at, reported_at,
-	reported_at >= clock_timestamp() - $1::interval AS live, source, faults`
+	reported_at >= clock_timestamp() - $1::interval AS live, source, faults, leases, redis`
 
 // Node describes a node by its last report.
 type Node struct {
@@ -66,6 +66,26 @@ type Node struct {
 	Live       bool            `json:"live"`                                     // it has reported lately
 	Source     string          `json:"source"`
 	Faults     json.RawMessage `json:"faults"`
+
+	// Leases and Redis are nil in reports of programs from before migration 00031.
+	Leases *int64      `json:"leases,omitempty" doc:"Buckets of which it holds tokens. Absent: an older program."`
+	Redis  []NodeRedis `json:"redis,omitempty"  doc:"Each Redis that the node uses, those that do not answer first."`
+}
+
+// NodeRedis describes a Redis that a node uses.
+type NodeRedis struct {
+	Name      string     `json:"name"                 doc:"Where it is, without secrets."`
+	AwaySince *time.Time `json:"away_since,omitempty" doc:"Since when it has not answered. Absent: it answers."`
+}
+
+// Away returns each Redis that did not answer the node when it last reported.
+func (n *Node) Away() (away []NodeRedis) {
+	for _, r := range n.Redis {
+		if r.AwaySince != nil {
+			away = append(away, r)
+		}
+	}
+	return away
 }
 
 // Fleet holds the current version, and the version that each node enforces.

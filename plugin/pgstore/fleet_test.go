@@ -54,6 +54,39 @@ func TestFleetHasTheVersionOfEachNode(t *testing.T) {
 	}
 }
 
+// olderReport is the statement by which programs from before migration 00030 report.
+const olderReport = `INSERT INTO rate_limiter.nodes AS n (node, version, enforced_at, reported_at, source, faults)
+	SELECT 'older', 1, at - interval '1 s', at, 'postgres', '[]' FROM clock_timestamp() at
+	ON CONFLICT (node) DO UPDATE SET version = excluded.version, reported_at = excluded.reported_at,
+		source = excluded.source, faults = excluded.faults`
+
+func TestFleetHasTheLeasesAndTheRedisOfEachNodeThatReportsThem(t *testing.T) {
+	s, pool := open(t)
+	for range 2 {
+		if _, err := pool.Exec(t.Context(), olderReport); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := policysync.Report{Node: "new", Source: policysync.FromPostgres, Condition: policysync.Condition{
+		Leases: 12, Redis: []policysync.Redis{{Name: "here:6379"}, {Name: "away:6379", AwaySeconds: 60}},
+	}}
+	if err := r.Write(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	fleet, err := s.Fleet(t.Context(), time.Minute)
+	if err != nil || len(fleet.Nodes) != 2 {
+		t.Fatalf("the fleet is %+v (%v), want two nodes", fleet, err)
+	}
+	n, older := fleet.Nodes[0], fleet.Nodes[1]
+	if away := n.Away(); n.Leases == nil || *n.Leases != 12 || len(n.Redis) != 2 || len(away) != 1 ||
+		away[0].Name != "away:6379" || n.ReportedAt.Sub(*away[0].AwaySince) != time.Minute {
+		t.Errorf("the node is %+v, want 12 leases and one Redis that is away for a minute", n)
+	}
+	if older.Leases != nil || older.Redis != nil || older.Away() != nil || !older.Live {
+		t.Errorf("the node of an older program is %+v, want it live without leases", older)
+	}
+}
+
 func TestSpreadIgnoresNodesThatStartedAfterTheChange(t *testing.T) {
 	s, pool := open(t)
 	_, version := put(t, s, daily())
