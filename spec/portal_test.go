@@ -88,6 +88,7 @@ func TestThePortalServesOperatorsAndTenants(t *testing.T) {
 	t.Run("an operator gives a tenant more", p.testOperator)
 	t.Run("a tenant makes, rotates and revokes a token", p.testTenant)
 	t.Run("pages work without JavaScript", p.testWithoutScript)
+	t.Run("the fleet follows an outage of Redis by itself", p.testOutage)
 }
 
 func (p *portal) testPages(t *testing.T) {
@@ -167,6 +168,23 @@ func (p *portal) testTenant(t *testing.T) {
 	await(t, "the revoked token to be denied", func() bool {
 		return p.api.as(first).status("/v1/orgs/acme/ratelimit/usage") == http.StatusUnauthorized
 	})
+}
+
+// testOutage sees on an open page that Redis does not answer, and that it answers again.
+func (p *portal) testOutage(t *testing.T) {
+	tab := p.tab(t, "viewer", browser.Desktop)
+	tab.Open(p.url + "/portal/fleet")
+	if shown := tab.Text("main"); !strings.Contains(shown, "0 degraded") {
+		t.Errorf("before the outage the fleet is\n%s", shown)
+	}
+	p.redis.Kill()
+	const away = "does not answer since 2"
+	await(t, "the page to show the outage", func() bool { return strings.Contains(tab.Text("main"), away) })
+	p.redis.Restart(t)
+	await(t, "the page to show its end", func() bool { return strings.Contains(tab.Text("main"), "0 degraded") })
+	if faults := append(tab.Faults(), tab.Audit()...); len(faults) > 0 {
+		t.Errorf("faults: %q", faults)
+	}
 }
 
 // testWithoutScript reads the main pages without JavaScript.

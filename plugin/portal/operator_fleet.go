@@ -3,6 +3,7 @@ package portal
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -17,7 +18,8 @@ type fleet struct {
 	Behind   []nodeState `json:"behind"`
 	Silent   []nodeState `json:"silent"`
 
-	More int `json:"-"` // nodes that are not shown
+	Degraded int `json:"-"` // nodes that are
+	More     int `json:"-"` // nodes that are not shown
 }
 
 // nodeState is a node with the version that it enforces.
@@ -34,12 +36,25 @@ type fleetNode struct {
 	Live       bool            `json:"live"`
 	Source     string          `json:"source"`
 	Faults     json.RawMessage `json:"faults"`
+	Leases     *int64          `json:"leases"` // nil: an older program, which does not report its Redis either
+	Redis      []struct {
+		Name      string    `json:"name"`
+		AwaySince time.Time `json:"away_since"` // zero: it answers
+	} `json:"redis"`
 
 	Marks []mark `json:"-"`
 }
 
-// mark is a state in a word, with the class of its badge.
-type mark struct{ Class, Text string }
+// mark is a state in words, with the class of its badge.
+type mark struct {
+	Class, Text string
+	Since       time.Time // zero: the node does not report it
+}
+
+// degraded begins the text of a node that does not enforce all policies by its Redis and the newest rows.
+const degraded = "degraded: "
+
+func (m mark) isDegraded() bool { return strings.HasPrefix(m.Text, degraded) }
 
 // maxNodes bounds the nodes on a page.
 const maxNodes = 500
@@ -61,32 +76,54 @@ func readFleet(v *visit) (*fleet, error) {
 	if err := v.get("/v1/ratelimit/fleet", nil, f); err != nil {
 		return nil, err
 	}
+	f.setMarks()
 	if len(f.Nodes) > maxNodes {
 		f.Nodes, f.More = f.Nodes[:maxNodes], len(f.Nodes)-maxNodes
 	}
-	for i := range f.Nodes {
-		f.Nodes[i].Marks = f.Nodes[i].marks(f.Version)
-	}
 	return f, nil
+}
+
+// setMarks sets the states of the nodes, and counts those that are degraded.
+func (f *fleet) setMarks() {
+	for i := range f.Nodes {
+		n := &f.Nodes[i]
+		if n.Marks = n.marks(f.Version); slices.ContainsFunc(n.Marks, mark.isDegraded) {
+			f.Degraded++
+		}
+	}
+}
+
+// HeldLeases returns how many leases the node holds, or a dash if it does not report that.
+func (n *fleetNode) HeldLeases() string {
+	if n.Leases == nil {
+		return "–"
+	}
+	return thousands(*n.Leases)
 }
 
 // marks returns the states of a node, the worst first. A node without one is as it should be.
 func (n *fleetNode) marks(version int64) []mark {
 	var marks []mark
 	if !n.Live {
-		marks = append(marks, mark{"bad", "silent"})
+		marks = append(marks, mark{Class: "bad", Text: "silent"})
 	}
 	if n.Version < version {
-		marks = append(marks, mark{"warn", fmt.Sprintf("behind by %s", plural(version-n.Version, "version"))})
+		marks = append(marks, mark{Class: "warn", Text: fmt.Sprintf("behind by %s", plural(version-n.Version, "version"))})
+	}
+	for _, r := range n.Redis {
+		if !r.AwaySince.IsZero() {
+			text := degraded + "Redis " + r.Name + " does not answer"
+			marks = append(marks, mark{Class: "bad", Text: text, Since: r.AwaySince})
+		}
 	}
 	if n.Source != "postgres" {
-		marks = append(marks, mark{"warn", "degraded: policies from " + n.Source})
+		marks = append(marks, mark{Class: "warn", Text: degraded + "policies from " + n.Source})
 	}
 	if faults := n.faultCount(); faults > 0 {
-		marks = append(marks, mark{"warn", "degraded: " + plural(int64(faults), "faulty row")})
+		marks = append(marks, mark{Class: "warn", Text: degraded + plural(int64(faults), "faulty row")})
 	}
 	if len(marks) == 0 {
-		marks = append(marks, mark{"ok", "live"})
+		marks = append(marks, mark{Class: "ok", Text: "live"})
 	}
 	return marks
 }

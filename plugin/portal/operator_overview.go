@@ -48,6 +48,7 @@ func serveOperatorOverview(v *visit) error {
 	}
 	o.Near.Items = o.Near.Items[:min(len(o.Near.Items), overviewRows)]
 	o.Top.Items = o.Top.Items[:min(len(o.Top.Items), overviewRows)]
+	o.Fleet.setMarks()
 	o.Abuse = abuse.Items
 	for i := range candidates.Items {
 		if candidates.Items[i].State == "open" {

@@ -148,6 +148,27 @@ func TestANoticeReportsWhenAllLiveNodesEnforceAWrite(t *testing.T) {
 	w.want(b.get("/portal/fleet"), http.StatusOK, "enforced by all nodes")
 }
 
+func TestTheFleetShowsLeasesAndTheRedisThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	b := w.signedIn(viewerSecret)
+	report := func(leases int, away float64) {
+		r := policysync.Report{Node: "edge-1", Source: policysync.FromPostgres, Condition: policysync.Condition{
+			Leases: leases, Redis: []policysync.Redis{{Name: "<b>r:6379", AwaySeconds: away}},
+		}}
+		if err := r.Write(t.Context(), w.pool); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report(1234, 90)
+	const is = "degraded: Redis &lt;b&gt;r:6379 does not answer since <time datetime="
+	w.want(b.get("/portal/fleet"), http.StatusOK, is, "1 degraded", `<td class="number">1,234</td>`)
+	w.want(b.get(home), http.StatusOK, "1 degraded")
+	report(0, 0)
+	w.missing(w.want(b.get("/portal/fleet"), http.StatusOK, "0 degraded", "&lt;b&gt;r:6379", "live"), is)
+	w.missing(w.want(b.get(home), http.StatusOK), "degraded")
+}
+
 func TestNamesAndReasonsOfOthersNeverBecomeMarkup(t *testing.T) {
 	t.Parallel()
 	w := overAPI(t)
