@@ -29,12 +29,11 @@ func TestTheFleetShowsLeasesAndSinceWhenARedisDoesNotAnswer(t *testing.T) {
 	node := func() (leases int, awaySince time.Time) {
 		var f reportedFleet
 		a.want(200, &f, "GET", "/v1/ratelimit/fleet", "")
-		for _, node := range f.Nodes {
+		for _, node := range f.Nodes { // a node uses its Redis from the first request on
 			if strings.HasPrefix(node.Node, "edge-1/") && len(node.Redis) == 1 && node.Redis[0].Name == name {
 				return node.Leases, node.Redis[0].AwaySince
 			}
 		}
-		t.Fatalf("the fleet has no node edge-1 with %s: %+v", name, f)
 		return 0, time.Time{}
 	}
 	await(t, "the node to report a lease", func() bool {

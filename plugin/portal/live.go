@@ -2,10 +2,12 @@ package portal
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
 	"html/template"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
@@ -26,9 +28,11 @@ const (
 	checkTime = 15 * time.Second
 	// writeTimeout bounds how long a viewer may take to read an event.
 	writeTimeout = 10 * time.Second
-	// maxViewers and maxViewersEach bound the viewers of the process, and of one token or tenant.
-	maxViewers     = 1000
-	maxViewersEach = 250
+	// maxViewers and maxViewersEach bound the viewers of the process, and of one token or tenant. maxTenantViewers bounds
+	// those of all tenants, so that operators have room.
+	maxViewers       = 1000
+	maxViewersEach   = 250
+	maxTenantViewers = maxViewers - maxViewersEach
 	// maxFeedsEach bounds the feeds of one token or tenant, because each is polled.
 	maxFeedsEach = 16
 )
@@ -40,13 +44,14 @@ type topic struct {
 	For      audience
 	Template string                    // such as operator_fleet_rows
 	Poll     func(*visit) (any, error) // reads the data of the template from the API; the query is that of the viewer
+	Every    time.Duration             // between two polls; 0: pollTime
 }
 
 // topics returns all live parts.
 func topics() []topic { return append(operatorTopics(), tenantTopics()...) }
 
-// hub sends live parts to their viewers. It polls a topic once a second for all viewers of it that see the same. It
-// keeps nothing for a viewer: one that falls behind gets the newest state, and one that does not read is dropped.
+// hub sends live parts to their viewers. It polls a topic once for all viewers of it that see the same. It keeps
+// nothing for a viewer: one that falls behind gets the newest state, and one that does not read is dropped.
 type hub struct {
 	portal *Portal
 	topics map[string]*topic
@@ -58,6 +63,8 @@ type hub struct {
 	feeds map[feedKey]*feed
 	each  map[string]*places // by whose they are
 	total int                // viewers
+
+	tenants int // viewers of tenants, of total
 }
 
 // places are what one token or tenant has open.
@@ -207,8 +214,9 @@ func (h *hub) join(t *topic, caller Caller, query string) (*feed, func()) {
 	if own == nil {
 		own = &places{}
 	}
+	tenantsFull := key.role == RoleTenant && h.tenants >= maxTenantViewers
 	switch {
-	case h.total >= maxViewers, own.viewers >= maxViewersEach, f == nil && own.feeds >= maxFeedsEach:
+	case h.total >= maxViewers, own.viewers >= maxViewersEach, tenantsFull, f == nil && own.feeds >= maxFeedsEach:
 		return nil, nil
 	}
 	if f == nil {
@@ -219,9 +227,17 @@ func (h *hub) join(t *topic, caller Caller, query string) (*feed, func()) {
 	f.viewers++
 	own.viewers++
 	h.each[whose] = own
-	h.total++
-	h.portal.metrics.viewers.Set(float64(h.total))
+	h.count(&key, 1)
 	return f, func() { h.leave(key, f, own) }
+}
+
+// count adds viewers of a feed. h.mu is held.
+func (h *hub) count(key *feedKey, viewers int) {
+	h.total += viewers
+	if key.role == RoleTenant {
+		h.tenants += viewers
+	}
+	h.portal.metrics.viewers.Set(float64(h.total))
 }
 
 // leave removes a viewer.
@@ -234,15 +250,15 @@ func (h *hub) leave(key feedKey, f *feed, own *places) {
 	}
 	own.viewers--
 	maps.DeleteFunc(h.each, func(_ string, p *places) bool { return *p == places{} })
-	h.total--
-	h.portal.metrics.viewers.Set(float64(h.total))
+	h.count(&key, -1)
 }
 
 // latest returns the newest state of a feed, and polls it if that is due and no other viewer does.
 func (f *feed) latest(ctx context.Context, p *Portal) (event []byte, sum uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now := time.Now(); !f.polling && now.Sub(f.polled) >= pollTime*9/10 { // the ticks of viewers are not exact
+	every := cmp.Or(f.topic.Every, pollTime) * 9 / 10 // the ticks of viewers are not exact
+	if now := time.Now(); !f.polling && now.Sub(f.polled) >= every {
 		f.polled, f.polling = now, true
 		f.mu.Unlock()
 		event := f.poll(context.WithoutCancel(ctx), p) // the other viewers need it too
@@ -266,7 +282,11 @@ func (f *feed) poll(ctx context.Context, p *Portal) []byte {
 	}
 	rows, err := f.rows(&visit{r: r, caller: f.caller, portal: p})
 	if err != nil {
-		p.Log.Warn("polling a live part failed", "topic", f.topic.Name, "error", err)
+		level := slog.LevelWarn
+		if problem := asProblem(err); problem != nil && problem.Status < http.StatusInternalServerError {
+			level = slog.LevelDebug // a fault of the viewer's query
+		}
+		p.Log.Log(ctx, level, "polling a live part failed", "topic", f.topic.Name, "error", err)
 		return staleEvent
 	}
 	return encodeEvent("rows", string(rows))

@@ -332,3 +332,55 @@ func TestATopicIsPolledOnceASecondAsAViewerOrAsTheTenant(t *testing.T) {
 		}
 	})
 }
+
+func TestATopicMayBePolledLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := New(Options{API: &scripted{}, Tokens: newRing(), Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		polls := ticking(p, "count", tenants, func(_ *visit, n int64) (any, error) { return n, nil })
+		p.hub.topics["count"].Every = 5 * time.Second
+		f, leave := p.hub.join(p.hub.topics["count"], Caller{Name: "acme-portal", Role: RoleTenant, Org: "acme"}, "")
+		defer leave()
+		for range 20 {
+			f.latest(t.Context(), p)
+			time.Sleep(pollTime)
+		}
+		if n := polls.Load(); n != 4 {
+			t.Errorf("%d polls in twenty seconds, want one each five", n)
+		}
+	})
+}
+
+func TestTenantsLeaveRoomForOperators(t *testing.T) {
+	w := open(t)
+	ticking(w.portal, "count", everyone, func(*visit, int64) (any, error) { return "", nil })
+	join := func(c Caller) bool {
+		f, _ := w.portal.hub.join(w.portal.hub.topics["count"], c, "")
+		return f != nil
+	}
+	for i := range maxTenantViewers {
+		if org := fmt.Sprint("org-", i%10); !join(Caller{Name: "t", Role: RoleTenant, Org: org}) {
+			t.Fatalf("viewer %d is denied", i)
+		}
+	}
+	if join(Caller{Name: "t", Role: RoleTenant, Org: "acme"}) {
+		t.Error("tenants take the room of operators")
+	}
+	for i := range maxViewersEach {
+		if !join(Caller{Name: "ann", Role: RoleAdmin}) {
+			t.Fatalf("viewer %d of an operator is denied", i)
+		}
+	}
+}
+
+func TestAFaultOfAViewersQueryIsNotLogged(t *testing.T) {
+	w := open(t)
+	if got := w.signedIn(viewerSecret).watch("reach?version=x").next(); got != "stale|" {
+		t.Errorf("the event is %q", got)
+	}
+	if log := w.log.String(); strings.Contains(log, "polling a live part") {
+		t.Errorf("a viewer fills the log:\n%s", log)
+	}
+}

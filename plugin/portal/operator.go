@@ -34,6 +34,7 @@ func operatorTopics() []topic {
 	return []topic{
 		{Name: "fleet", For: operators, Template: "operator_fleet_rows", Poll: pollFleet},
 		{Name: "denials", For: operators, Template: "operator_denials_rows", Poll: pollDenials},
+		{Name: "reach", For: operators, Template: "layout_reach", Poll: pollReach},
 	}
 }
 

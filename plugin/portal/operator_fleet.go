@@ -3,7 +3,9 @@ package portal
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -137,9 +139,8 @@ func (n *fleetNode) faultCount() int {
 	return len(faults)
 }
 
-// enforcement reports which nodes enforce a write, as its answer has it.
+// enforcement reports which nodes enforce a version.
 type enforcement struct {
-	Version  int64       `json:"version"`
 	Enforced bool        `json:"enforced"`
 	Live     int         `json:"live_nodes"`
 	Behind   []nodeState `json:"behind"`
@@ -157,24 +158,53 @@ type written struct {
 const waitForNodes = "3s"
 
 // notice returns what a write did, and which nodes enforce it.
-func (w *written) notice(done string) string {
-	text := fmt.Sprintf("%s (version %s). ", done, thousands(w.Version))
-	switch e := w.Enforcement; {
-	case e == nil:
-		text += "The fleet page shows which nodes enforce it."
-	case e.Enforced:
-		text += fmt.Sprintf("All live nodes enforce it: %s.", plural(int64(e.Live), "node"))
-	case e.Live == 0:
-		text += "No node is live, so none enforces it yet."
-	default:
-		enforcing := thousands(int64(e.Live - len(e.Behind)))
-		text += fmt.Sprintf("%s of %s live nodes enforce it", enforcing, thousands(int64(e.Live)))
-		text += nodesText("; behind: ", e.Behind) + nodesText("; silent: ", e.Silent) + "."
-	}
+func (w *written) notice(done string) notice {
+	n := notice{Text: fmt.Sprintf("%s (version %s).", done, thousands(w.Version)), Version: w.Version}
 	for _, warning := range w.Warnings {
-		text += " Check: " + warning + "."
+		n.Text += " Check: " + warning + "."
 	}
-	return text
+	if w.Enforcement != nil {
+		n.Reach = w.Enforcement.words()
+	}
+	return n
+}
+
+// words returns which nodes enforce a version, as a sentence.
+func (e *enforcement) words() string {
+	switch {
+	case e.Enforced:
+		return fmt.Sprintf("All live nodes enforce it: %s.", plural(int64(e.Live), "node"))
+	case e.Live == 0:
+		return "No node is live, so none enforces it yet."
+	}
+	text := fmt.Sprintf("%s of %s live nodes enforce it", thousands(int64(e.Live-len(e.Behind))), thousands(int64(e.Live)))
+	return text + nodesText("; behind: ", e.Behind) + nodesText("; silent: ", e.Silent) + "."
+}
+
+// pollReach returns which nodes enforce the version of a write, for the live part of its notice.
+func pollReach(v *visit) (any, error) {
+	version, err := strconv.ParseInt(v.r.URL.Query().Get("version"), 10, 64)
+	if err != nil {
+		return nil, &problem{Status: http.StatusBadRequest, Detail: "The version is not a number."}
+	}
+	f := &fleet{}
+	if err := v.get("/v1/ratelimit/fleet", nil, f); err != nil {
+		return nil, err
+	}
+	e := f.enforcement(version)
+	return e.words(), nil
+}
+
+// enforcement reports which nodes enforce a version.
+func (f *fleet) enforcement(version int64) enforcement {
+	e := enforcement{Live: f.Live, Silent: f.Silent}
+	for _, n := range f.Nodes {
+		if n.Live && n.Version < version {
+			e.Behind = append(e.Behind, n.nodeState)
+		}
+	}
+	e.Enforced = e.Live > 0 && len(e.Behind) == 0 && len(e.Silent) == 0
+	return e
 }
 
 // nodesText returns the names of the first nodes after a prefix, or "" without any.

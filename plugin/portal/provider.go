@@ -41,7 +41,7 @@ func (s signer) SignIn(w http.ResponseWriter, r *http.Request, c Caller, expires
 		s.portal.failSignIn(w, r, next, err)
 		return
 	}
-	s.portal.redirect(w, r, ownPath(next), "")
+	s.portal.redirect(w, r, ownPath(next), notice{})
 }
 
 // Deny implements [Signer].

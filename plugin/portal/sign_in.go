@@ -45,7 +45,7 @@ func (p *Portal) enter(w http.ResponseWriter, r *http.Request) (Caller, bool) {
 		return caller, true
 	case errors.Is(err, ErrUnknownToken):
 		p.sessions.End(w, r)
-		p.redirect(w, r, signInPath, tokenEnded)
+		p.redirect(w, r, signInPath, notice{Text: tokenEnded})
 	default:
 		p.showProblem(w, r, Caller{}, p.tokenProblem(err))
 	}
@@ -75,20 +75,20 @@ func (p *Portal) tokenProblem(err error) *problem {
 // askToSignIn answers a request without a session.
 func (p *Portal) askToSignIn(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		p.redirect(w, r, signInPath, notSignedIn)
+		p.redirect(w, r, signInPath, notice{Text: notSignedIn})
 		return
 	}
 	to := signInPath
 	if next := r.URL.RequestURI(); next != home && isOwnPath(next) {
 		to += "?next=" + url.QueryEscape(next)
 	}
-	p.redirect(w, r, to, "")
+	p.redirect(w, r, to, notice{})
 }
 
 // showSignIn serves the page where people sign in.
 func (p *Portal) showSignIn(w http.ResponseWriter, r *http.Request) {
 	if _, ok := p.sessions.Peek(r); ok {
-		p.redirect(w, r, home, "")
+		p.redirect(w, r, home, notice{})
 		return
 	}
 	p.showSignInForm(w, r, http.StatusOK, r.URL.Query().Get("next"), "")
@@ -137,7 +137,7 @@ func (p *Portal) signIn(w http.ResponseWriter, r *http.Request) {
 		p.failSignIn(w, r, next, err)
 		return
 	}
-	p.redirect(w, r, ownPath(next), "")
+	p.redirect(w, r, ownPath(next), notice{})
 }
 
 // start starts a session, counts it and logs it.
@@ -172,5 +172,5 @@ func (p *Portal) failSignIn(w http.ResponseWriter, r *http.Request, next string,
 // signOut ends the session of a request.
 func (p *Portal) signOut(w http.ResponseWriter, r *http.Request) {
 	p.sessions.End(w, r)
-	p.redirect(w, r, signInPath, signedOut)
+	p.redirect(w, r, signInPath, notice{Text: signedOut})
 }

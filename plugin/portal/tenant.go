@@ -33,8 +33,35 @@ func tenantPages() []page {
 	}
 }
 
-// tenantTopics returns the live parts of the pages of tenants.
-func tenantTopics() []topic { return nil }
+// tenantTopics returns the live parts of the pages of tenants. Each is of the org of the caller and no other.
+func tenantTopics() []topic {
+	const often, seldom = 2 * time.Second, 10 * time.Second // usage over time lacks the last seconds anyway
+	return []topic{
+		{
+			Name: "org-plan", For: tenants, Template: "tenant_plan_rows", Every: often,
+			Poll: func(v *visit) (any, error) { return readOrgPlan(v) },
+		},
+		{
+			Name: "org-usage", For: tenants, Template: "tenant_usage_rows", Every: seldom,
+			Poll: func(v *visit) (any, error) { return readOrgUsage(v) },
+		},
+		{
+			Name: "org-denials", For: tenants, Template: "tenant_denials_rows", Every: often,
+			Poll: func(v *visit) (any, error) { return readOrgDenials(v) },
+		},
+	}
+}
+
+// liveURL returns the address of a live part with the values of its query, without empty ones.
+func liveURL(topic string, query url.Values) string {
+	kept := url.Values{}
+	for name, values := range query {
+		if value := strings.Join(values, ""); value != "" {
+			kept.Set(name, value)
+		}
+	}
+	return livePath + topic + "?" + kept.Encode()
+}
 
 // orgPath returns a path of the API below the caller's org.
 func (v *visit) orgPath(below string) string { return orgAPI(v.caller.Org, below) }
@@ -158,6 +185,7 @@ type planLimit struct {
 // orgPlan is the page of the plan.
 type orgPlan struct {
 	Org, User string
+	Live      string // the address of the live part
 	InForce   orgInForce
 	TimeZone  string
 	Limits    []planLimit
@@ -167,26 +195,35 @@ type orgPlan struct {
 
 // serveOrg serves the plan of an org: its limits in words, and what is used of them now.
 func serveOrg(v *visit) error {
-	data := orgPlan{Org: v.caller.Org, User: strings.TrimSpace(v.r.FormValue("user"))}
-	inForce, err := v.orgLimits(data.User)
+	data, err := readOrgPlan(v)
 	if err != nil {
 		return err
+	}
+	return v.render("tenant_plan", "Plan and limits", data)
+}
+
+func readOrgPlan(v *visit) (*orgPlan, error) {
+	data := &orgPlan{Org: v.caller.Org, User: strings.TrimSpace(v.r.FormValue("user"))}
+	data.Live = liveURL("org-plan", url.Values{"user": {data.User}})
+	inForce, err := v.orgLimits(data.User)
+	if err != nil {
+		return nil, err
 	}
 	data.InForce = inForce
 	var org struct {
 		TimeZone string `json:"time_zone"`
 	}
 	if err := v.get(v.orgPath(""), nil, &org); err != nil && !isStatus(err, 404) {
-		return err
+		return nil, err
 	}
 	data.TimeZone = cmp.Or(org.TimeZone, "UTC")
 	buckets, err := v.orgBuckets(data.User)
 	if data.NoUsage = isStatus(err, 503); err != nil && !data.NoUsage {
-		return err
+		return nil, err
 	}
 	data.Limits = planLimits(inForce.Limits, buckets)
 	data.Agreed = slices.DeleteFunc(slices.Clone(inForce.Overrides), func(o orgOverride) bool { return !o.Applied })
-	return v.render("tenant_plan", "Plan and limits", &data)
+	return data, nil
 }
 
 // orgLimits reads the limits in force for the org, and for one of its users; "": for none.

@@ -74,6 +74,7 @@ var denialSpans = []denialSpan{{"24h", "24 hours"}, {"1h", "1 hour"}, {"7d", "7 
 // orgDenials is the page of recent denials.
 type orgDenials struct {
 	Org      string
+	Live     string // the address of the live part; "": this is not the first page
 	Spans    []denialSpan
 	Span     denialSpan
 	Endpoint string
@@ -85,8 +86,17 @@ type orgDenials struct {
 
 // serveOrgDenials serves recent denials of the org, and what to do.
 func serveOrgDenials(v *visit) error {
-	data := orgDenials{
-		Org: v.caller.Org, Spans: denialSpans, Span: denialSpans[0], Endpoint: v.r.FormValue("endpoint"), Clients: clients,
+	data, err := readOrgDenials(v)
+	if err != nil {
+		return err
+	}
+	data.Clients = clients
+	return v.render("tenant_denials", "Denials", data)
+}
+
+func readOrgDenials(v *visit) (*orgDenials, error) {
+	data := &orgDenials{
+		Org: v.caller.Org, Spans: denialSpans, Span: denialSpans[0], Endpoint: v.r.FormValue("endpoint"),
 	}
 	for _, s := range denialSpans {
 		if s.Name == v.r.FormValue("since") {
@@ -94,14 +104,17 @@ func serveOrgDenials(v *visit) error {
 		}
 	}
 	query := url.Values{"since": {data.Span.Name}, "limit": {"100"}}
-	for name, value := range map[string]string{"endpoint": data.Endpoint, "cursor": v.r.FormValue("cursor")} {
-		if value != "" {
-			query.Set(name, value)
-		}
+	if data.Endpoint != "" {
+		query.Set("endpoint", data.Endpoint)
+	}
+	if cursor := v.r.FormValue("cursor"); cursor != "" {
+		query.Set("cursor", cursor)
+	} else {
+		data.Live = liveURL("org-denials", url.Values{"since": {data.Span.Name}, "endpoint": {data.Endpoint}})
 	}
 	var found denialPage
 	if err := v.get(v.orgPath("/ratelimit/denials"), query, &found); err != nil {
-		return err
+		return nil, err
 	}
 	data.Denials, data.Sampled = found.Denials, found.Sampled
 	if found.Next != "" {
@@ -111,7 +124,7 @@ func serveOrgDenials(v *visit) error {
 		}
 		data.Next = orgDenialsPath + "?" + next.Encode()
 	}
-	return v.render("tenant_denials", "Denials", &data)
+	return data, nil
 }
 
 // client is a program that waits as long as a denial says.

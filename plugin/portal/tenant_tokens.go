@@ -92,7 +92,7 @@ func changeOrgToken(v *visit) error {
 		if err := v.send(http.MethodDelete, at+"?reason="+url.QueryEscape(portalReason), nil, nil); err != nil {
 			return notFound(err)
 		}
-		return v.redirect(orgTokensPath, "The token "+name+" is revoked.")
+		return v.redirect(orgTokensPath, notice{Text: "The token " + name + " is revoked."})
 	}
 	return &problem{Status: http.StatusNotFound}
 }

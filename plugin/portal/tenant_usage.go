@@ -44,6 +44,7 @@ type usageHistory struct {
 // orgUsage is the page of the usage.
 type orgUsage struct {
 	Org       string
+	Live      string // the address of the live part
 	Spans     []usageSpan
 	Span      usageSpan
 	From, To  time.Time
@@ -73,38 +74,47 @@ type orgQuota struct {
 
 // serveOrgUsage serves the usage of an org over time, by endpoint, and what becomes of its quotas.
 func serveOrgUsage(v *visit) error {
-	data := orgUsage{Org: v.caller.Org, Spans: usageSpans, Span: usageSpans[0]}
+	data, err := readOrgUsage(v)
+	if err != nil {
+		return err
+	}
+	return v.render("tenant_usage", "Usage", data)
+}
+
+func readOrgUsage(v *visit) (*orgUsage, error) {
+	data := &orgUsage{Org: v.caller.Org, Spans: usageSpans, Span: usageSpans[0]}
 	for _, s := range usageSpans {
 		if s.Name == v.r.FormValue("span") {
 			data.Span = s
 		}
 	}
+	data.Live = liveURL("org-usage", url.Values{"span": {data.Span.Name}})
 	now := v.portal.Now().UTC()
 	from := now.Truncate(24*time.Hour).AddDate(0, 0, 1-data.Span.Days)
 	limits, err := v.orgLimits("")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	steps, err := v.history(from, data.Span.step, false)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	days, err := v.history(from, 24*time.Hour, true)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	data.draw(steps, limits.Limits)
 	data.sum(days.Items, maxEndpoints)
 	buckets, err := v.orgBuckets("")
 	if data.NoUsage = isStatus(err, 503); err != nil && !data.NoUsage {
-		return err
+		return nil, err
 	}
 	lately, err := v.history(now.Add(-time.Hour), time.Hour, true)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	data.Quotas = quotasOf(limits.Limits, buckets, &lately, now)
-	return v.render("tenant_usage", "Usage", &data)
+	return data, nil
 }
 
 // history reads the usage history from a time until now. If an answer has no room for all endpoints, it has none.

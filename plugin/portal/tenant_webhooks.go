@@ -197,7 +197,7 @@ var webhookActions = map[string]string{
 // changeOrgWebhook does what a button of a webhook says. A rotation shows the new secret.
 func changeOrgWebhook(v *visit) error {
 	action := v.r.PathValue("action")
-	notice, ok := webhookActions[action]
+	done, ok := webhookActions[action]
 	if !ok {
 		return &problem{Status: http.StatusNotFound}
 	}
@@ -214,7 +214,7 @@ func changeOrgWebhook(v *visit) error {
 		err = v.send(http.MethodPost, v.webhookPath()+"/"+action, map[string]any{"reason": portalReason}, nil)
 	}
 	if err == nil && made.Secret == "" {
-		return v.redirect(page, notice)
+		return v.redirect(page, notice{Text: done})
 	}
 	if isStatus(err, http.StatusUnprocessableEntity) || isStatus(err, http.StatusNotFound) {
 		return notFound(err)

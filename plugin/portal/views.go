@@ -40,7 +40,7 @@ type layout struct {
 	Title  string
 	Caller Caller
 	Nav    []link
-	Notice string
+	Notice notice
 	Body   template.HTML // rendered by a template
 }
 

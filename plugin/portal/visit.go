@@ -27,7 +27,7 @@ const maxAnswer = 32 << 20
 const (
 	noticeCookie = "ratelimit_notice"
 	noticeTime   = time.Minute
-	maxNotice    = 1 << 10 // bytes
+	maxNotice    = 1 << 10 // bytes of each of its texts
 )
 
 // get decodes the answer of the API to a GET as the caller. The error of an answer that is not 2xx is a *problem.
@@ -92,19 +92,27 @@ func (v *visit) renderStatus(status int, template, title string, data any) error
 	return v.portal.show(v.w, status, template, l, data)
 }
 
+// notice is what a page shows of the write before it.
+type notice struct {
+	Text    string
+	Version int64  // of the write; 0: nodes need not follow it
+	Reach   string // which nodes enforce the version, as of the write
+}
+
 // redirect answers with 303 to a path of the portal, which shows a notice.
-func (v *visit) redirect(path, notice string) error {
+func (v *visit) redirect(path string, shown notice) error {
 	if !isOwnPath(path) {
 		return fmt.Errorf("redirect to %q: the path is not of the portal", path)
 	}
-	v.portal.redirect(v.w, v.r, path, notice)
+	v.portal.redirect(v.w, v.r, path, shown)
 	return nil
 }
 
 // redirect answers with 303 to a path, which shows a notice.
-func (p *Portal) redirect(w http.ResponseWriter, r *http.Request, path, notice string) {
-	if notice != "" {
-		if err := p.jar.Put(w, r, noticeCookie, cut(notice, maxNotice), noticeTime); err != nil {
+func (p *Portal) redirect(w http.ResponseWriter, r *http.Request, path string, shown notice) {
+	if shown.Text != "" {
+		shown.Text, shown.Reach = cut(shown.Text, maxNotice), cut(shown.Reach, maxNotice)
+		if err := p.jar.Put(w, r, noticeCookie, shown, noticeTime); err != nil {
 			p.Log.Warn("keeping a notice failed", "error", err)
 		}
 	}
@@ -113,11 +121,11 @@ func (p *Portal) redirect(w http.ResponseWriter, r *http.Request, path, notice s
 }
 
 // takeNotice returns the notice of the write before, and has the browser delete it.
-func (p *Portal) takeNotice(w http.ResponseWriter, r *http.Request) (text string) {
-	if p.jar.Get(r, noticeCookie, &text) == nil {
+func (p *Portal) takeNotice(w http.ResponseWriter, r *http.Request) (shown notice) {
+	if p.jar.Get(r, noticeCookie, &shown) == nil {
 		p.jar.Delete(w, r, noticeCookie)
 	}
-	return text
+	return shown
 }
 
 // isOwnPath reports whether a path, with or without a query, is below the portal. Browsers read a backslash as a slash.

@@ -43,7 +43,7 @@ func TestAPageReadsAndWritesAsItsCaller(t *testing.T) {
 		if err := v.send("PUT", "/v1/things", body, nil, "If-Match", `"1"`); err != nil {
 			return err
 		}
-		return v.redirect("/portal/test", "<script>alert(1)</script> is changed.")
+		return v.redirect("/portal/test", notice{Text: "<script>alert(1)</script> is changed."})
 	})
 	b := w.signedIn(adminSecret)
 	w.want(b.get("/portal/test"), http.StatusOK, "<h1>&lt;b&gt;acme&lt;/b&gt;</h1>", "<title>Test &amp; try")
@@ -107,7 +107,7 @@ func TestADeniedWriteShowsItsFormAgainWithTheFaults(t *testing.T) {
 
 func TestAPageRedirectsWithinThePortalOnly(t *testing.T) {
 	w := open(t)
-	w.visiting("GET /portal/test", func(v *visit) error { return v.redirect(v.r.URL.Query().Get("to"), "") })
+	w.visiting("GET /portal/test", func(v *visit) error { return v.redirect(v.r.URL.Query().Get("to"), notice{}) })
 	b := w.signedIn(adminSecret)
 	for to, status := range map[string]int{
 		"/portal/fleet?a=b": http.StatusSeeOther, "//evil.example": http.StatusInternalServerError,

@@ -22,11 +22,16 @@
     });
   };
 
-  // Somebody who reads or types in a part keeps the focus.
+  // Replaces the content of a part. What has the focus keeps it, and tables stay where they are scrolled.
   const replace = (element, html) => {
-    const focused = element.contains(document.activeElement) ? document.activeElement.id : "";
+    const tagOf = (node) => node.cloneNode(false).outerHTML;
+    const tables = () => [...element.querySelectorAll(".scroll")];
+    const focused = document.activeElement !== element && element.contains(document.activeElement)
+      ? tagOf(document.activeElement) : "";
+    const scrolled = tables().map((table) => table.scrollLeft);
     element.innerHTML = html;
-    if (focused) document.getElementById(focused)?.focus();
+    if (focused) [...element.querySelectorAll("*")].find((node) => tagOf(node) === focused)?.focus({ preventScroll: true });
+    tables().forEach((table, i) => { table.scrollLeft = scrolled[i] ?? 0; });
   };
 
   const close = (part) => {
