@@ -23,16 +23,15 @@ type abuseState struct {
 // serveAbuse shows the tenants that abuse detection has flagged.
 func serveAbuse(v *visit) error {
 	filters := v.filters("step")
-	query := clone(filters)
-	query.Set("limit", pageRows)
+	page := v.rankedPage()
 	var found struct {
 		Items []abuseState `json:"items"`
 	}
-	if err := v.get("/v1/ratelimit/abuse", query, &found); err != nil {
+	if err := v.get("/v1/ratelimit/abuse", page.query(filters), &found); err != nil {
 		return err
 	}
 	return v.render("operator_abuse", "Abuse", map[string]any{
-		"Filters": filters, "Items": found.Items, "CanWrite": v.isAdmin(),
+		"Filters": filters, "Items": cutPage(v, page, filters, found.Items), "Page": page, "CanWrite": v.isAdmin(),
 	})
 }
 

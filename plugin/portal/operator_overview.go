@@ -23,7 +23,7 @@ const overviewRows = 5
 // serveOperatorOverview shows the state of the fleet, and what may need a look.
 func serveOperatorOverview(v *visit) error {
 	o := &overviewView{}
-	few := url.Values{"limit": {strconv.Itoa(overviewRows)}}
+	few, first := url.Values{"limit": {strconv.Itoa(overviewRows)}}, &ranked{number: 1}
 	var abuse struct {
 		Items []abuseState `json:"items"`
 	}
@@ -32,8 +32,8 @@ func serveOperatorOverview(v *visit) error {
 	}
 	for _, read := range []func() error{
 		func() error { return v.get("/v1/ratelimit/fleet", nil, &o.Fleet) },
-		func() error { return v.readNearLimits(url.Values{}, &o.Near) },
-		func() error { return v.readTop(url.Values{}, &o.Top) },
+		func() error { return v.readNearLimits(url.Values{}, first, &o.Near) },
+		func() error { return v.readTop(url.Values{}, first, &o.Top) },
 		func() error { return v.get("/v1/ratelimit/denials", few, &o.Denials) },
 		func() error { return v.get("/v1/ratelimit/abuse", few, &abuse) },
 		func() error { return v.get("/v1/ratelimit/candidates", nil, &candidates) },

@@ -48,20 +48,20 @@ type ranking struct {
 // serveTop ranks tenants by what they used.
 func serveTop(v *visit) error {
 	filters := v.filters("by", "last", "policy")
+	page := v.rankedPage()
 	var found ranking
-	if err := v.readTop(filters, &found); err != nil {
+	if err := v.readTop(filters, page, &found); err != nil {
 		return err
 	}
-	return v.render("operator_top", "Top tenants", map[string]any{"Filters": filters, "Found": found})
+	found.Items = cutPage(v, page, filters, found.Items)
+	return v.render("operator_top", "Top tenants", map[string]any{"Filters": filters, "Found": found, "Page": page})
 }
 
-// readTop reads a ranking, and sets the filters that are missing.
-func (v *visit) readTop(filters url.Values, into *ranking) error {
+// readTop reads the rows of a ranking up to a page, and sets the filters that are missing.
+func (v *visit) readTop(filters url.Values, page *ranked, into *ranking) error {
 	setDefault(filters, "by", "admitted")
 	setDefault(filters, "last", "24h")
-	query := clone(filters)
-	query.Set("limit", pageRows)
-	return v.getShared("/v1/ratelimit/usage/top", query, into)
+	return v.getShared("/v1/ratelimit/usage/top", page.query(filters), into)
 }
 
 // nearLimits is the tenants that have used most of a limit.
@@ -83,23 +83,23 @@ type nearLimits struct {
 // serveNearLimit shows the tenants that have used most of a limit lately.
 func serveNearLimit(v *visit) error {
 	filters := v.filters("above", "last")
+	page := v.rankedPage()
 	var found nearLimits
-	why, err := unavailable(v.readNearLimits(filters, &found))
+	why, err := unavailable(v.readNearLimits(filters, page, &found))
 	if err != nil {
 		return err
 	}
+	found.Items = cutPage(v, page, filters, found.Items)
 	return v.render("operator_near_limit", "Near limit", map[string]any{
-		"Filters": filters, "Found": found, "Unavailable": why,
+		"Filters": filters, "Found": found, "Page": page, "Unavailable": why,
 	})
 }
 
-// readNearLimits reads the tenants that are near a limit, and sets the filters that are missing.
-func (v *visit) readNearLimits(filters url.Values, into *nearLimits) error {
+// readNearLimits reads the tenants that are near a limit up to a page, and sets the filters that are missing.
+func (v *visit) readNearLimits(filters url.Values, page *ranked, into *nearLimits) error {
 	setDefault(filters, "above", "0.8")
 	setDefault(filters, "last", "10m")
-	query := clone(filters)
-	query.Set("limit", pageRows)
-	return v.getShared("/v1/ratelimit/near-limit", query, into)
+	return v.getShared("/v1/ratelimit/near-limit", page.query(filters), into)
 }
 
 // setDefault sets a value that the query of the page lacks.
