@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
@@ -140,9 +141,17 @@ func TestANoticeReportsWhenAllLiveNodesEnforceAWrite(t *testing.T) {
 	ban := url.Values{"kind": {"ban"}, "reason": {"abuse"}, "expires": {permanently}}
 	w.want(b.post("/portal/tenants/acme/overrides/preview", ban), http.StatusOK, "acme: all requests are denied for good")
 	w.location(b.post("/portal/tenants/acme/overrides", ban))
-	w.want(b.get("/portal/tenants/acme"), http.StatusOK, "1 of 2 live nodes enforce it; behind: edge-2.")
+	w.want(b.get("/portal/tenants/acme"), http.StatusOK, `data-live="/portal/live/reach?version=1">`,
+		"1 of 2 live nodes enforce it; behind: edge-2.</span>", `<a href="/portal/fleet">Fleet</a>`)
 	w.want(b.get("/portal/fleet"), http.StatusOK, "edge-1", "edge-2", "behind by 1 version", "not enforced by all nodes")
+	reach := b.watch("reach?version=1")
+	if first := reach.next(); first != "rows|1 of 2 live nodes enforce it; behind: edge-2." {
+		t.Errorf("the notice begins with %s", first)
+	}
 	report("edge-2", 1_000)
+	if next := reach.next(); next != "rows|All live nodes enforce it: 2 nodes." {
+		t.Errorf("the notice goes on with %s", next)
+	}
 	w.location(b.post("/portal/tenants/globex/overrides", ban))
 	w.want(b.get("/portal/tenants/globex"), http.StatusOK, "All live nodes enforce it: 2 nodes.")
 	w.want(b.get("/portal/fleet"), http.StatusOK, "enforced by all nodes")
@@ -215,9 +224,7 @@ func TestSearchIsBoundedWithManyTenants(t *testing.T) {
 	if rows := strings.Count(page.text, `<th scope="row">`); rows != 50 {
 		t.Errorf("the page has %d rows, want 50", rows)
 	}
-	_, next, _ := strings.Cut(page.text, `rel="next" href="`)
-	next, _, _ = strings.Cut(next, `"`)
-	second := w.want(b.get(strings.ReplaceAll(next, "&amp;", "&")), http.StatusOK, "org-00051", "org-00100")
+	second := w.want(b.get(next(page)), http.StatusOK, "org-00051", "org-00100")
 	w.missing(second, "org-00050", "org-01000")
 	w.want(b.get("/portal/tenants?q=nothing-like-it"), http.StatusOK, "No tenant", "/portal/tenants/nothing-like-it")
 }
@@ -236,6 +243,29 @@ func TestUsageOverTimeHasTheLimitDrawnIn(t *testing.T) {
 		"limit 1,000,000", `class="limit"`, "the highest is 250", "Used of daily", "3 denied", "250 tokens")
 	page := w.want(b.get("/portal/tenants/acme/usage?period=24h"), http.StatusOK, "the highest is 7 ", "the highest is 3 ")
 	w.missing(page, `class="limit"`)
+	w.missing(page, "has no line")
+}
+
+func TestALimitWithoutALineSaysWhy(t *testing.T) {
+	t.Parallel()
+	w := open(t, func(o *Options) { o.Now = func() time.Time { return noon } })
+	b := w.signedIn(viewerSecret)
+	for scope, why := range map[string]string{
+		"tenant": "The line is the limit in force now.", "user": "one for each user, and",
+		"credential": "one for each credential, and", "ip": "one for each address, and",
+		"tenant+endpoint": "one for each endpoint, and", "user+endpoint": "one for each user and endpoint, and",
+		"global": "all tenants share it",
+	} {
+		limits := fmt.Sprintf(`{"limits":[{"policy":"daily","scope":%q,"limit":1000,"window_size":86400,
+			"algorithm":"fixed_window"}]}`, scope)
+		w.api.answer("GET /v1/orgs/acme/ratelimit/policies", http.StatusOK, limits)
+		w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-22T11:00:00Z",
+			"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","admitted":50,"cost":50}]}`)
+		page := w.want(b.get("/portal/tenants/acme/usage?policy=daily"), http.StatusOK, why)
+		if drawn := strings.Contains(page.text, `class="limit"`); drawn != (scope == "tenant") {
+			t.Errorf("%s: a line is drawn: %v", scope, drawn)
+		}
+	}
 }
 
 func TestAForgivenTenantLeavesTheListOfAbuse(t *testing.T) {

@@ -3,6 +3,7 @@ package portal
 import (
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -82,6 +83,24 @@ func limitGraph(points []graphPoint, step time.Duration, l limitFacts, title str
 // isOwnTotal reports whether a tenant has one bucket of a limit, so that its history is that of the bucket.
 func isOwnTotal(l limitFacts) bool { return l.Scope == "tenant" }
 
+// apartWords returns why a limit of a scope has no line in the graph of a tenant.
+func apartWords(scope string) string {
+	switch scope {
+	case "global", "endpoint":
+		return "The limit has no line: all tenants share it, and the graph counts what one uses"
+	}
+	each := scope
+	if scope == "ip" {
+		each = "address"
+	}
+	if of, isEndpoint := strings.CutSuffix(scope, "+endpoint"); isEndpoint {
+		if each = "endpoint"; of != "tenant" {
+			each = of + " and endpoint"
+		}
+	}
+	return "The limit has no line: there is one for each " + each + ", and the graph counts all of them together"
+}
+
 // usageView is the page of what a tenant used over time.
 type usageView struct {
 	Org      string
@@ -90,6 +109,7 @@ type usageView struct {
 	Periods  []period
 	Period   *period
 	Words    string
+	Apart    string // why the limit has no line; "": it has one, or no limit is shown
 	Graph    graph
 	Denied   graph
 	Total    usageRow
@@ -141,8 +161,8 @@ func (u *usageView) draw(history *usageHistory, l limitFacts) {
 		return
 	}
 	spent := pointsOf(*history, step, func(r *usageRow) int64 { return r.Cost })
-	if !isOwnTotal(l) {
-		l.WindowSize = 0
+	if !isOwnTotal(l) && l.WindowSize > 0 {
+		l.WindowSize, u.Apart = 0, apartWords(l.Scope)
 	}
 	u.Graph = limitGraph(spent, step, l, "Used of "+u.Policy)
 }

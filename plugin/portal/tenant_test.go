@@ -270,3 +270,79 @@ func TestTheUsagePageSaysUntilWhenAQuotaLasts(t *testing.T) {
 		"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","endpoint":"daily","admitted":1}]}`)
 	w.want(b.get("/portal/org/usage?span=30d"), http.StatusOK, "lasts", "until it resets", `aria-current="page">30 days`)
 }
+
+// orgTopics are the live parts of the pages of tenants, with the page of each.
+var orgTopics = map[string]string{
+	"org-plan": "/portal/org", "org-usage": "/portal/org/usage", "org-denials": "/portal/org/denials",
+}
+
+func TestALivePartOfATenantBeginsAsItsPageAndFollowsTheOrg(t *testing.T) {
+	t.Parallel()
+	w := open(t, func(o *Options) { o.Now = func() time.Time { return noon } })
+	answersWith(w, "daily")
+	b := w.signedIn(acmeSecret)
+	parts := map[string]*events{}
+	for name, path := range orgTopics {
+		w.portal.hub.topics[name].Every = pollTime
+		page := w.want(b.get(path), http.StatusOK, "load again")
+		_, live, _ := strings.Cut(page.text, `data-live="`+livePath)
+		live, _, _ = strings.Cut(live, `"`)
+		if !strings.HasPrefix(live, name+"?") {
+			t.Fatalf("%s has the live part %q, want %s", path, live, name)
+		}
+		parts[name] = b.watch(strings.ReplaceAll(live, "&amp;", "&"))
+		rows, isRows := strings.CutPrefix(parts[name].next(), "rows|")
+		if !isRows || !strings.Contains(strings.ReplaceAll(page.text, "\n", "|"), rows) {
+			t.Errorf("%s begins with\n%s\nnot as its page:\n%s", name, rows, page.text)
+		}
+	}
+	answersWith(w, "other")
+	for name, part := range parts {
+		rows := part.next()
+		for strings.Contains(rows, "daily") { // a poll between two of these answers
+			rows = part.next()
+		}
+		if !strings.Contains(rows, "other") {
+			t.Errorf("%s goes on with\n%s", name, rows)
+		}
+	}
+	w.missing(b.get("/portal/org/denials?cursor=daily"), "data-live", "load again")
+}
+
+func TestALivePartCarriesTheOrgOfItsCallerAlone(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	answersWith(w, "of acme")
+	w.tokens.set("secret-globex", Caller{Name: "globex-portal", Role: RoleTenant, Org: "globex"})
+	acme, globex, operator := w.signedIn(acmeSecret), w.signedIn("secret-globex"), w.signedIn(adminSecret)
+	for name := range orgTopics {
+		const query = "?org=acme&tenant=acme&user=x&endpoint=y"
+		if got := acme.watch(name + query).next(); !strings.Contains(got, "of acme") {
+			t.Errorf("acme sees %s", got)
+		}
+		if got := globex.watch(name + query).next(); strings.Contains(got, "of acme") { // the API has nothing of globex
+			t.Errorf("globex sees %s", got)
+		}
+		w.want(operator.get(livePath+name), http.StatusForbidden)
+	}
+	for _, call := range w.api.requests() {
+		caller, _, _ := strings.Cut(call, " GET ")
+		if org := strings.TrimPrefix(caller, "portal of "); !strings.Contains(call, "GET /v1/orgs/"+org) {
+			t.Errorf("the API was called with %s", call)
+		}
+	}
+	for _, topic := range operatorTopics() {
+		w.want(acme.get(livePath+topic.Name), http.StatusForbidden)
+	}
+}
+
+func TestTheUsageOfATenantSaysWhyLimitsHaveNoLine(t *testing.T) {
+	t.Parallel()
+	w := open(t, func(o *Options) { o.Now = func() time.Time { return noon } })
+	answersWith(w, "daily")
+	const why = "for each user, credential, address or endpoint has no line"
+	w.missing(w.signedIn(acmeSecret).get("/portal/org/usage"), why)
+	w.api.answer("GET /v1/orgs/acme/ratelimit/policies", http.StatusOK, `{"limits":[{"policy":"each","scope":"user",
+		"limit":10,"window_size":60,"mode":"enforce"}]}`)
+	w.want(w.signedIn(acmeSecret).get("/portal/org/usage"), http.StatusOK, why)
+}

@@ -54,6 +54,7 @@ type orgUsage struct {
 	Rest      usageRow
 	Admitted  graph
 	LimitOf   string // the name of the limit in the graph
+	Apart     bool   // some limits have no line, because there is one for each user, for example
 	Sum       *graph // of today, with a limit by the day; nil: there is none, or another time is shown
 	SumOf     string // the name of that limit
 	Denied    *graph // nil: nothing was denied
@@ -142,6 +143,7 @@ func (u *orgUsage) draw(steps usageHistory, limits []orgLimit) {
 	}
 	most, name := limitOfStep(limits, step)
 	u.LimitOf = name
+	u.Apart = slices.ContainsFunc(limits, func(l orgLimit) bool { return !isOwnTotal(l.limitFacts) })
 	admitted := pointsOf(steps, step, func(r *usageRow) int64 { return r.Admitted })
 	u.Admitted = lineGraph(admitted, most, "Admitted requests by "+unit)
 	if most, name := limitOfStep(limits, 24*time.Hour); u.Span.Days == 1 && most > 0 {
