@@ -67,7 +67,7 @@ type Node struct {
 	Source     string          `json:"source"`
 	Faults     json.RawMessage `json:"faults"`
 
-	// Leases and Redis are nil in reports of programs from before migration 00031.
+	// Leases and Redis are nil in reports of programs from before migration 00032.
 	Leases *int64      `json:"leases,omitempty" doc:"Buckets of which it holds tokens. Absent: an older program."`
 	Redis  []NodeRedis `json:"redis,omitempty"  doc:"Each Redis that the node uses, those that do not answer first."`
 }

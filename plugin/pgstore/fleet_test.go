@@ -54,7 +54,7 @@ func TestFleetHasTheVersionOfEachNode(t *testing.T) {
 	}
 }
 
-// olderReport is the statement by which programs from before migration 00031 report.
+// olderReport is the statement by which programs from before migration 00032 report.
 const olderReport = `INSERT INTO rate_limiter.nodes AS n (node, version, enforced_at, reported_at, source, faults)
 	SELECT 'older', 1, at - interval '1 s', at, 'postgres', '[]' FROM clock_timestamp() at
 	ON CONFLICT (node) DO UPDATE SET version = excluded.version, reported_at = excluded.reported_at,
