@@ -2,7 +2,6 @@ package portal
 
 import (
 	"fmt"
-	"math"
 	"testing"
 	"time"
 )
@@ -18,15 +17,7 @@ func TestNumbersHaveSeparatorsAndTimesTheirZone(t *testing.T) {
 		{shows(number), 999, "999"},
 		{shows(number), -1000, "-1,000"},
 		{shows(number), int64(1234567), "1,234,567"},
-		{shows(number), 1234.5678, "1,234.57"},
-		{shows(number), 2.0, "2"},
-		{shows(number), uint64(math.MaxUint64), "18,446,744,073,709,551,615"},
-		{shows(duration), 1, "1 second"},
-		{shows(duration), 90, "90 seconds"},
-		{shows(duration), 60, "1 minute"},
-		{shows(duration), 86400, "24 hours"},
-		{shows(duration), 172800, "2 days"},
-		{shows(duration), 3661, "1h1m1s"},
+		{shows(number), int32(1000), "1,000"},
 		{shows(when), at, `<time datetime="2026-11-22T22:05:09Z">2026-11-22 22:05:09 UTC</time>`},
 		{shows(when), &at, `<time datetime="2026-11-22T22:05:09Z">2026-11-22 22:05:09 UTC</time>`},
 		{shows(when), "2026-11-22T23:05:09+01:00", `<time datetime="2026-11-22T22:05:09Z">2026-11-22 22:05:09 UTC</time>`},
@@ -38,7 +29,7 @@ func TestNumbersHaveSeparatorsAndTimesTheirZone(t *testing.T) {
 			t.Errorf("%v is shown as %v (%v), want %s", c.in, got, err, c.want)
 		}
 	}
-	for _, in := range []any{math.NaN(), math.Inf(1), "1", nil} {
+	for _, in := range []any{1.5, "1", nil} {
 		if got, err := number(in); err == nil {
 			t.Errorf("%v is shown as the number %s", in, got)
 		}

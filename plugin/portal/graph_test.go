@@ -75,7 +75,7 @@ func TestAGraphOfValuesThatNoOneCouldUseIsDrawn(t *testing.T) {
 	if want := "M8 20L360 216L712 216"; g.Line != want || g.Limit.Y != graphTop {
 		t.Errorf("the line is %q below %+v, want %q", g.Line, g.Limit, want)
 	}
-	sums := cumulative(hourly(math.MaxInt64, math.MaxInt64, math.MaxInt64))
+	sums := windowSums(hourly(math.MaxInt64, math.MaxInt64, math.MaxInt64), 24*time.Hour, true)
 	if g := lineGraph(sums, 1, "use"); g.Line == "" {
 		t.Error("sums beyond all numbers are not drawn")
 	}

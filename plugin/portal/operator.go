@@ -1,6 +1,7 @@
 package portal
 
 import (
+	"maps"
 	"net/url"
 	"strings"
 )
@@ -60,7 +61,7 @@ func (v *visit) filters(names ...string) url.Values {
 
 // withPage returns a query with the cursor of the page and its number of rows.
 func (v *visit) withPage(filters url.Values) url.Values {
-	query := clone(filters)
+	query := maps.Clone(filters)
 	query.Set("limit", pageRows)
 	if cursor := v.r.URL.Query().Get("cursor"); cursor != "" {
 		query.Set("cursor", cursor)
@@ -73,17 +74,9 @@ func (v *visit) nextPage(filters url.Values, cursor string) string {
 	if cursor == "" {
 		return ""
 	}
-	query := clone(filters)
+	query := maps.Clone(filters)
 	query.Set("cursor", cursor)
 	return v.r.URL.EscapedPath() + "?" + query.Encode()
-}
-
-func clone(values url.Values) url.Values {
-	copied := url.Values{}
-	for name, list := range values {
-		copied[name] = list
-	}
-	return copied
 }
 
 // orgAPI returns the path of an operation on a tenant.

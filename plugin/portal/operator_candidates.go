@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 )
 
@@ -134,7 +135,7 @@ type candidateReport struct {
 func serveCandidate(v *visit) error {
 	path := "/v1/ratelimit/candidates/" + pathSegment(v.r.PathValue("name"))
 	filters := v.filters("tenant", "policy")
-	query := clone(filters)
+	query := maps.Clone(filters)
 	query.Set("limit", pageRows)
 	var report candidateReport
 	if err := v.getShared(path+"/report", query, &report); err != nil {

@@ -184,7 +184,7 @@ func (*overrideView) Ends() [len(ends)][2]string { return ends }
 
 // readPolicies reads the names of the policies that an override can change.
 func (o *overrideView) readPolicies(v *visit) error {
-	var limits limitsInForce
+	var limits orgInForce
 	_, err := unavailable(v.get(orgAPI(o.Org, "/ratelimit/policies"), url.Values{"limit": {"200"}}, &limits))
 	for i := range limits.Limits {
 		if name := limits.Limits[i].Policy; !slices.Contains(o.Policies, name) {

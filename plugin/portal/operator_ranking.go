@@ -1,6 +1,7 @@
 package portal
 
 import (
+	"maps"
 	"net/url"
 	"strconv"
 )
@@ -32,7 +33,7 @@ func (v *visit) rankedPage() *ranked {
 
 // query returns a query for the rows up to the end of the page, and one more.
 func (p *ranked) query(filters url.Values) url.Values {
-	query := clone(filters)
+	query := maps.Clone(filters)
 	query.Set("limit", strconv.Itoa(min(p.number*rankedRows+1, maxRanked)))
 	return query
 }
@@ -45,7 +46,7 @@ func cutPage[T any](v *visit, p *ranked, filters url.Values, rows []T) []T {
 	last := min(first+rankedRows, len(rows))
 	p.First, p.Last, p.More = first+1, last, last == maxRanked
 	if len(rows) > last {
-		query := clone(filters)
+		query := maps.Clone(filters)
 		query.Set("page", strconv.Itoa(p.number+1))
 		p.Next = v.r.URL.EscapedPath() + "?" + query.Encode()
 	}

@@ -3,70 +3,7 @@ package portal
 import (
 	"net/http"
 	"net/url"
-	"time"
 )
-
-// limitsInForce is which limits are in force for a tenant, and why.
-type limitsInForce struct {
-	Tier       string    `json:"tier"`
-	Version    int64     `json:"policy_version"`
-	At         time.Time `json:"at"`
-	Summary    string    `json:"summary"`
-	Limits     []inForce `json:"limits"`
-	Exceptions []struct {
-		Verdict string `json:"verdict"`
-		Summary string `json:"summary"`
-	} `json:"exceptions"`
-	NotInForce []struct {
-		Policy   string `json:"policy"`
-		Endpoint string `json:"endpoint"`
-		Limit    string `json:"limit"`
-		Why      string `json:"why"`
-	} `json:"not_in_force"`
-	Overrides []overrideRow `json:"overrides"`
-	Truncated *struct{}     `json:"truncated"`
-}
-
-// inForce is a limit in force.
-type inForce struct {
-	limitFacts
-	Policy  string `json:"policy"`
-	Mode    string `json:"mode"`
-	Summary string `json:"summary"`
-
-	Words string `json:"-"`
-}
-
-// overrideRow is an override of the requests of a tenant.
-type overrideRow struct {
-	ID       int64     `json:"id"`
-	Kind     string    `json:"kind"`
-	Target   string    `json:"target"`
-	Endpoint string    `json:"endpoint"`
-	From     time.Time `json:"from"`
-	Until    time.Time `json:"until"`
-	Reason   string    `json:"reason"`
-	Author   string    `json:"author"`
-	Applied  bool      `json:"applied"`
-	Why      string    `json:"why"`
-	General  bool      `json:"general"`
-}
-
-// usageNow is what a tenant has used of its limits.
-type usageNow struct {
-	Items []struct {
-		Policy    string    `json:"policy"`
-		Of        string    `json:"of"`
-		Endpoint  string    `json:"endpoint"`
-		Limit     int64     `json:"limit"`
-		Used      int64     `json:"used"`
-		Remaining int64     `json:"remaining"`
-		Fraction  float64   `json:"fraction"`
-		Reset     time.Time `json:"reset"`
-		Mode      string    `json:"mode"`
-		MayLease  bool      `json:"may_lease"`
-	} `json:"items"`
-}
 
 // tenantView is the page of a tenant. A part that the API cannot return has the reason instead.
 type tenantView struct {
@@ -74,9 +11,9 @@ type tenantView struct {
 	CanWrite bool
 
 	Row       tenantRow
-	Limits    limitsInForce
+	Limits    orgInForce
 	NoLimits  string
-	Usage     usageNow
+	Usage     []orgBucket
 	NoUsage   string
 	MoreUsage int
 	Graph     graph
@@ -112,18 +49,14 @@ func (t *tenantView) readRow(v *visit) error {
 
 func (t *tenantView) readLimits(v *visit) (err error) {
 	t.NoLimits, err = unavailable(v.get(orgAPI(t.Org, "/ratelimit/policies"), url.Values{"limit": {pageRows}}, &t.Limits))
-	for i := range t.Limits.Limits {
-		l := &t.Limits.Limits[i]
-		l.Words = limitWords(l.limitFacts, t.Org)
-	}
 	return err
 }
 
 func (t *tenantView) readUsage(v *visit) (err error) {
-	t.NoUsage, err = unavailable(v.get(orgAPI(t.Org, "/ratelimit/usage"), nil, &t.Usage))
-	if items := t.Usage.Items; len(items) > maxBuckets {
-		t.Usage.Items, t.MoreUsage = items[:maxBuckets], len(items)-maxBuckets
-	}
+	var found struct{ Items []orgBucket }
+	t.NoUsage, err = unavailable(v.get(orgAPI(t.Org, "/ratelimit/usage"), nil, &found))
+	t.MoreUsage = max(0, len(found.Items)-maxBuckets)
+	t.Usage = found.Items[:len(found.Items)-t.MoreUsage]
 	return err
 }
 

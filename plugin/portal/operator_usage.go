@@ -118,7 +118,7 @@ type usageView struct {
 // serveTenantUsage shows what a tenant used over time: its requests, or what it used of a limit.
 func serveTenantUsage(v *visit) error {
 	u := usageView{Org: v.org(), Policy: v.r.URL.Query().Get("policy"), Periods: periods}
-	var limits limitsInForce
+	var limits orgInForce
 	_, err := unavailable(v.get(orgAPI(u.Org, "/ratelimit/policies"), url.Values{"limit": {pageRows}}, &limits))
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func serveTenantUsage(v *visit) error {
 }
 
 // choose lists the policies of limits, and returns the limit of the chosen one: the first of its name.
-func (u *usageView) choose(limits []inForce) (chosen limitFacts) {
+func (u *usageView) choose(limits []orgLimit) (chosen limitFacts) {
 	for i := range limits {
 		l := &limits[i]
 		if !slices.Contains(u.Policies, l.Policy) {

@@ -74,14 +74,20 @@ func pathSegment(name string) string {
 	return url.PathEscape(name)
 }
 
-// orgInForce is what the API shows of the limits in force.
+// orgInForce is what the API shows of the limits in force. Summaries, authors and reasons are for operators only.
 type orgInForce struct {
 	At         time.Time      `json:"at"`
 	Tier       string         `json:"tier"`
 	Limits     []orgLimit     `json:"limits"`
 	Exceptions []orgException `json:"exceptions"`
-	Overrides  []orgOverride  `json:"overrides"`
-	Truncated  *struct{}      `json:"truncated"`
+	NotInForce []struct {
+		Policy   string `json:"policy"`
+		Endpoint string `json:"endpoint"`
+		Limit    string `json:"limit"`
+		Why      string `json:"why"`
+	} `json:"not_in_force"`
+	Overrides []orgOverride `json:"overrides"`
+	Truncated *struct{}     `json:"truncated"`
 }
 
 // orgLimit is a limit in force.
@@ -90,6 +96,7 @@ type orgLimit struct {
 	Policy     string    `json:"policy"`
 	Row        int64     `json:"policy_id"`
 	Mode       string    `json:"mode"`
+	Summary    string    `json:"summary"` // where it comes from
 	Until      time.Time `json:"until"`
 	PublicNote string    `json:"public_note"`
 }
@@ -108,6 +115,7 @@ func (l *orgLimit) counts(b *orgBucket) bool {
 // orgException is a ban or an exemption.
 type orgException struct {
 	Verdict    string    `json:"verdict"`
+	Summary    string    `json:"summary"`
 	Endpoint   string    `json:"endpoint"`
 	Until      time.Time `json:"until"`
 	PublicNote string    `json:"public_note"`
@@ -115,13 +123,18 @@ type orgException struct {
 
 // orgOverride is an override of the org's requests.
 type orgOverride struct {
+	ID         int64     `json:"id"`
 	Kind       string    `json:"kind"`
 	Target     string    `json:"target"`
 	Endpoint   string    `json:"endpoint"`
 	From       time.Time `json:"from"`
 	Until      time.Time `json:"until"`
 	PublicNote string    `json:"public_note"`
+	Reason     string    `json:"reason"`
+	Author     string    `json:"author"`
 	Applied    bool      `json:"applied"`
+	Why        string    `json:"why"`     // it is applied, or not
+	General    bool      `json:"general"` // it is of all tenants
 }
 
 // Words returns what the override does, in words.
@@ -179,7 +192,6 @@ type planLimit struct {
 	orgLimit
 	Words string
 	Used  []orgBucket // of the org, and of the user whose usage is shown
-	Wide  bool        // the org has one bucket, not each of its users one
 }
 
 // orgPlan is the page of the plan.
@@ -250,7 +262,7 @@ func (v *visit) orgBuckets(user string) ([]orgBucket, error) {
 func planLimits(limits []orgLimit, buckets []orgBucket) []planLimit {
 	plan := make([]planLimit, len(limits))
 	for i, l := range limits {
-		p := planLimit{orgLimit: l, Words: limitWords(l.limitFacts, ""), Wide: l.isWide() || l.Scope == "tenant"}
+		p := planLimit{orgLimit: l, Words: limitWords(l.limitFacts, "")}
 		for _, b := range buckets {
 			if l.counts(&b) {
 				p.Used = append(p.Used, b)

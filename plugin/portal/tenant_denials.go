@@ -15,7 +15,7 @@ func (d *denial) Words() string {
 		return reasonWords[d.Reason]
 	}
 	if d.Limit == 0 || d.Window == "" {
-		return "(a limit whose numbers are not shown)"
+		return "(a limit whose numbers you cannot see)"
 	}
 	return thousands(d.Limit) + " per " + d.Window
 }
@@ -31,10 +31,10 @@ func (d *denial) FreesAt() time.Time {
 // reasonWords has the reasons of denials without a limit, in words.
 var reasonWords = map[string]string{
 	"banned":          "Requests are banned.",
-	"tenant_missing":  "The request did not say whose it is.",
+	"tenant_missing":  "The request did not name your organization.",
 	"user_missing":    "The request did not name a user.",
-	"header_repeated": "A header with a name came twice.",
-	"meta_limited":    "Too many requests at once for one node.",
+	"header_repeated": "A header that names the organization or the user was sent twice.",
+	"meta_limited":    "Too many requests at once.",
 	"store_away":      "The limit could not be checked.",
 	"internal_fault":  "The request could not be decided.",
 	"config_fault":    "The request could not be decided.",
@@ -50,7 +50,7 @@ func (d *denial) Advice() string {
 	case "tenant_missing", "user_missing", "header_repeated":
 		return "Correct the request: the body of the answer names what is wrong."
 	default:
-		return "Send it again after Retry-After. It is not a limit of yours."
+		return "Send it again after Retry-After. No limit of yours denied it."
 	}
 	const long = 3600 // seconds: no program waits that long
 	switch {

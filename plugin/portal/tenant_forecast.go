@@ -41,15 +41,9 @@ func (q *quotaUse) exhaustedAt(now time.Time) time.Time {
 	return at
 }
 
-// hourUse is what requests to an endpoint did in about the last hour.
-type hourUse struct {
-	Endpoint string
-	Admitted int64
-}
-
 // rateOf returns how many tokens of a limit were spent per second, given requests by endpoint in a span. The limit of
 // requests without an endpoint of their own leaves out those that another limit of its name covers.
-func rateOf(l *orgLimit, all []orgLimit, uses []hourUse, span time.Duration) float64 {
+func rateOf(l *orgLimit, all []orgLimit, uses []usageRow, span time.Duration) float64 {
 	if span <= 0 {
 		return 0
 	}

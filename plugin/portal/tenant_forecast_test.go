@@ -50,7 +50,9 @@ func TestTheRateOfALimitIsThatOfTheRequestsThatItCounts(t *testing.T) {
 		return orgLimit{Policy: policy, limitFacts: limitFacts{Endpoint: endpoint, Scope: "tenant", Cost: cost}}
 	}
 	all := []orgLimit{limitAt("daily", "", 0), limitAt("daily", "POST /bulk", 5), limitAt("other", "GET /a", 0)}
-	uses := []hourUse{{"GET /a", 3600}, {"POST /bulk", 7200}, {"", 1800}}
+	uses := []usageRow{
+		{Endpoint: "GET /a", Admitted: 3600}, {Endpoint: "POST /bulk", Admitted: 7200}, {Admitted: 1800},
+	}
 	for i, want := range []float64{1.5, 10, 1} {
 		if got := rateOf(&all[i], all, uses, time.Hour); got != want {
 			t.Errorf("%s at %q spends %v tokens a second, want %v", all[i].Policy, all[i].Endpoint, got, want)

@@ -262,7 +262,7 @@ func TestATenantSeesItsUsageAndDenialsAndNoNumbersOfOthers(t *testing.T) {
 		}
 	}
 	a := s.want(b.get("/portal/org/denials"), http.StatusOK, "1,000 per 1d", "Stop until then", "platform",
-		"numbers are not shown", "&lt;i&gt;b&lt;/i&gt;")
+		"numbers you cannot see", "&lt;i&gt;b&lt;/i&gt;")
 	for _, theirs := range []string{"777", "theirs", ">9<"} {
 		if strings.Contains(a.text, theirs) {
 			t.Errorf("the denials have %q", theirs)
@@ -286,5 +286,5 @@ func TestUsageOfVeryManyEndpointsIsShownWithoutThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := s.signedIn(s.issue("acme-portal", "tenant", "acme")).get("/portal/org/usage")
-	s.want(a, http.StatusOK, "10,001", "all else")
+	s.want(a, http.StatusOK, "10,001", "other requests")
 }

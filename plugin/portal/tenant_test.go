@@ -146,7 +146,7 @@ func TestADenialSaysWhenTheLimitHadRoomAndWhatToDo(t *testing.T) {
 	w := open(t)
 	answersWith(w, "daily")
 	a := w.want(w.signedIn(acmeSecret).get("/portal/org/denials"), http.StatusOK,
-		"1,000 per 1d", "2026-11-22 13:00:00 UTC", "Stop until then", "count several at once", "Older denials",
+		"1,000 per 1d", "2026-11-22 13:00:00 UTC", "Stop until then", "may count several denials", "Older denials",
 		"cursor=daily")
 	for _, c := range clients {
 		if !strings.Contains(a.text, "<summary>"+c.Language+"</summary>") {
@@ -163,7 +163,7 @@ func TestADenialSaysWhenTheLimitHadRoomAndWhatToDo(t *testing.T) {
 		{denial{Reason: "fair_share"}, "at random"},
 		{denial{Reason: "banned"}, "Waiting does not help"},
 		{denial{Reason: "user_missing"}, "Correct the request"},
-		{denial{Reason: "store_away"}, "not a limit of yours"},
+		{denial{Reason: "store_away"}, "No limit of yours"},
 		{denial{Reason: "others"}, "at random"},
 	} {
 		if got := c.denial.Advice(); !strings.Contains(got, c.want) {

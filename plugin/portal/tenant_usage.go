@@ -147,7 +147,7 @@ func (u *orgUsage) draw(steps usageHistory, limits []orgLimit) {
 	admitted := pointsOf(steps, step, func(r *usageRow) int64 { return r.Admitted })
 	u.Admitted = lineGraph(admitted, most, "Admitted requests by "+unit)
 	if most, name := limitOfStep(limits, 24*time.Hour); u.Span.Days == 1 && most > 0 {
-		g := lineGraph(cumulative(admitted), most, "Admitted requests since midnight UTC")
+		g := lineGraph(windowSums(admitted, 24*time.Hour, true), most, "Admitted requests since midnight UTC")
 		u.Sum, u.SumOf = &g, name
 	}
 	denied := pointsOf(steps, step, func(r *usageRow) int64 { return r.Denied })
@@ -168,15 +168,6 @@ func pointsOf(h usageHistory, step time.Duration, value func(*usageRow) int64) [
 		points = append(points, graphPoint{At: at, Value: byTime[at.Unix()]})
 	}
 	return points
-}
-
-// cumulative returns the sums of the values up to each point.
-func cumulative(points []graphPoint) []graphPoint {
-	sums := slices.Clone(points)
-	for i := 1; i < len(sums); i++ {
-		sums[i].Value += sums[i-1].Value
-	}
-	return sums
 }
 
 // limitOfStep returns the fewest requests that a limit on all requests of the org admits in a step, and its name; 0:
@@ -239,10 +230,6 @@ const leastQuota = 3600
 // quotasOf returns the limits of the org whose windows are an hour or longer, with their forecasts, given the requests
 // of about the last hour.
 func quotasOf(limits []orgLimit, buckets []orgBucket, lately *usageHistory, now time.Time) (quotas []orgQuota) {
-	var uses []hourUse
-	for _, r := range lately.Items {
-		uses = append(uses, hourUse{r.Endpoint, r.Admitted})
-	}
 	for _, p := range planLimits(limits, buckets) {
 		if !p.isWide() || p.WindowSize < leastQuota {
 			continue
@@ -254,7 +241,7 @@ func quotasOf(limits []orgLimit, buckets []orgBucket, lately *usageHistory, now 
 			}
 			use := quotaUse{
 				Capacity: b.Limit, Used: b.Used, Limit: p.Limit, Window: p.WindowSize, Algorithm: p.Algorithm, Reset: b.Reset,
-				Rate: rateOf(&of, limits, uses, now.Sub(lately.From)),
+				Rate: rateOf(&of, limits, lately.Items, now.Sub(lately.From)),
 			}
 			q := orgQuota{orgBucket: b, Words: p.Words, Idle: use.Rate == 0, Empty: b.Remaining <= 0, Unknown: p.Settles}
 			if !q.Empty && !q.Unknown {

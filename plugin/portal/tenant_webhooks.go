@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 )
 
@@ -21,14 +22,9 @@ var orgEvents = []eventKind{
 	{eventPrefix + "webhook.disabled", "A webhook is disabled, because it fails"},
 }
 
-// Subscribes reports whether a form or a webhook has a type; none means all.
+// subscribes reports whether a form or a webhook has a type; none means all.
 func subscribes(types []string, kind string) bool {
-	for _, t := range types {
-		if t == kind {
-			return true
-		}
-	}
-	return len(types) == 0
+	return len(types) == 0 || slices.Contains(types, kind)
 }
 
 // orgWebhook is a webhook as the API shows it to its org.

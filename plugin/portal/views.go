@@ -19,8 +19,7 @@ type views struct {
 	nav       map[string][]page
 }
 
-// newViews parses the templates. Each file is a page, named by the file without .html, which may define parts whose
-// names begin with that of the file.
+// newViews parses the templates. A file is a page, named by the file without .html, or has parts of pages.
 func newViews() (*views, error) {
 	found, err := newAssets()
 	if err != nil {

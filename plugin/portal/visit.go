@@ -63,7 +63,7 @@ func (v *visit) send(method, path string, body, into any, header ...string) erro
 	a := &answer{header: http.Header{}}
 	v.portal.API.ServeAs(a, r, v.caller)
 	if err := a.decode(into); err != nil {
-		if errors.As(err, new(*problem)) {
+		if asProblem(err) != nil {
 			return err
 		}
 		return fmt.Errorf("%s %s: %w", method, path, err)
@@ -79,8 +79,8 @@ func (v *visit) render(template, title string, data any) error {
 // renderFault answers a write that the API denied with the page of its form, where data shows the problem. Errors that
 // are not faults of the request are returned.
 func (v *visit) renderFault(err error, template, title string, data any) error {
-	p := new(problem)
-	if !errors.As(err, &p) || !p.isFault() {
+	p := asProblem(err)
+	if p == nil || !p.isFault() {
 		return err
 	}
 	return v.renderStatus(p.Status, template, title, data)

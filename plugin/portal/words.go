@@ -40,6 +40,9 @@ func limitWords(l limitFacts, who string) string {
 	return strings.Join(parts, ", ")
 }
 
+// WordsFor returns the limit as limitWords does, for templates.
+func (l limitFacts) WordsFor(who string) string { return limitWords(l, who) }
+
 // quantityWords returns how much a limit allows: "1,000 requests per minute".
 func quantityWords(l limitFacts) string {
 	unit := "request"
