@@ -102,7 +102,7 @@ func newHub(p *Portal, all []topic) *hub {
 
 // serve streams a topic to a viewer until it disconnects, its session ends or the process shuts down.
 func (h *hub) serve(w http.ResponseWriter, r *http.Request) {
-	who, ok := h.portal.sessions.Peek(r) // a page that is left open does not prolong the session
+	who, ok := h.portal.sessions.Read(r) // a page that is left open does not prolong the session
 	if !ok {
 		http.Error(w, "not signed in", http.StatusUnauthorized)
 		return

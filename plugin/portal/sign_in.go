@@ -34,9 +34,9 @@ type signInPage struct {
 
 // enter returns the caller of a request. Without a session, or with a token that is no longer valid, it has answered.
 func (p *Portal) enter(w http.ResponseWriter, r *http.Request) (Caller, bool) {
-	who, ok := p.sessions.Of(w, r)
+	who, ok := p.sessions.Resume(w, r)
 	if !ok {
-		p.askToSignIn(w, r)
+		p.redirectToSignIn(w, r)
 		return Caller{}, false
 	}
 	caller, err := p.callerOf(r, who)
@@ -72,8 +72,8 @@ func (p *Portal) tokenProblem(err error) *problem {
 	}
 }
 
-// askToSignIn answers a request without a session.
-func (p *Portal) askToSignIn(w http.ResponseWriter, r *http.Request) {
+// redirectToSignIn answers a request without a session.
+func (p *Portal) redirectToSignIn(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		p.redirect(w, r, signInPath, notice{Text: notSignedIn})
 		return
@@ -87,7 +87,7 @@ func (p *Portal) askToSignIn(w http.ResponseWriter, r *http.Request) {
 
 // showSignIn serves the page where people sign in.
 func (p *Portal) showSignIn(w http.ResponseWriter, r *http.Request) {
-	if _, ok := p.sessions.Peek(r); ok {
+	if _, ok := p.sessions.Read(r); ok {
 		p.redirect(w, r, home, notice{})
 		return
 	}

@@ -17,10 +17,11 @@ type fault struct {
 }
 
 const (
-	awayText = "The identity provider is not available at the moment. Try again in a minute, or sign in with a token."
-	busyText = "Too many people are signing in at the moment. Try again in a minute, or sign in with a token."
-	wrongSet = "Sign-in with the identity provider is not set up correctly: an operator finds the cause in the log of " +
-		"this process. Until then, sign in with a token."
+	unavailableText = "The identity provider is not available at the moment. Try again in a minute, or sign in with a " +
+		"token."
+	busyText  = "Too many people are signing in at the moment. Try again in a minute, or sign in with a token."
+	setupText = "Sign-in with the identity provider is not set up correctly: an operator finds the cause in the log " +
+		"of this process. Until then, sign in with a token."
 	invalidText = "The answer of the identity provider is not valid. Start again; if it happens again, an operator " +
 		"finds the cause in the log of this process."
 	usedText = "The identity provider does not accept this sign-in: it was used already, or took too long. Start again."
@@ -33,26 +34,26 @@ func invalid(err error) *fault { return &fault{http.StatusBadGateway, invalidTex
 
 // discoveryFault returns the fault of a failure to fetch the provider's configuration.
 func discoveryFault(err error) *fault {
-	if errors.Is(err, errAway) {
-		return &fault{http.StatusServiceUnavailable, awayText, err}
+	if errors.Is(err, errUnavailable) {
+		return &fault{http.StatusServiceUnavailable, unavailableText, err}
 	}
-	return &fault{http.StatusServiceUnavailable, wrongSet, err}
+	return &fault{http.StatusServiceUnavailable, setupText, err}
 }
 
 // exchangeFault returns the fault of a failure to exchange a code.
 func exchangeFault(err error) *fault {
 	denied := new(oauth2.RetrieveError)
 	if !errors.As(err, &denied) {
-		return &fault{http.StatusServiceUnavailable, awayText, err}
+		return &fault{http.StatusServiceUnavailable, unavailableText, err}
 	}
 	switch denied.ErrorCode {
 	case "invalid_grant":
 		return &fault{http.StatusBadRequest, usedText, err}
 	case "invalid_client", "unauthorized_client", "invalid_scope", "unsupported_grant_type":
-		return &fault{http.StatusServiceUnavailable, wrongSet, err}
+		return &fault{http.StatusServiceUnavailable, setupText, err}
 	}
 	if denied.Response.StatusCode >= http.StatusInternalServerError {
-		return &fault{http.StatusServiceUnavailable, awayText, err}
+		return &fault{http.StatusServiceUnavailable, unavailableText, err}
 	}
 	return invalid(err)
 }

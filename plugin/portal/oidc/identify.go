@@ -27,7 +27,7 @@ func (f *Flow) identify(ctx context.Context, code string, a attempt) (portal.Cal
 	}
 	secret, err := f.secret()
 	if err != nil {
-		return portal.Caller{}, &fault{http.StatusServiceUnavailable, wrongSet, err}
+		return portal.Caller{}, &fault{http.StatusServiceUnavailable, setupText, err}
 	}
 	ctx = gooidc.ClientContext(ctx, f.discovery.client)
 	token, err := f.config(found, secret).Exchange(ctx, code, oauth2.VerifierOption(a.Verifier))

@@ -34,8 +34,8 @@ const (
 	skew = time.Minute
 )
 
-// errAway reports that the provider does not answer, or not as it should.
-var errAway = errors.New("the identity provider is not available")
+// errUnavailable reports that the provider does not answer, or not as it should.
+var errUnavailable = errors.New("the identity provider is not available")
 
 // configuration is what the provider publishes of itself, and what follows of it.
 type configuration struct {
@@ -102,7 +102,7 @@ func (d *discovery) get(ctx context.Context) (*configuration, error) {
 	fetch := d.fetches.DoChan("", func() (any, error) { return d.fetch() })
 	select {
 	case <-ctx.Done():
-		return nil, errAway
+		return nil, errUnavailable
 	case result := <-fetch:
 		found, _ := result.Val.(*configuration)
 		return found, result.Err
@@ -132,7 +132,7 @@ func (d *discovery) read(ctx context.Context) (*configuration, error) {
 		if mismatch := new(gooidc.IssuerMismatchError); errors.As(err, &mismatch) {
 			return nil, fmt.Errorf("--portal-oidc-issuer: the provider calls itself %q: %w", mismatch.Discovered, err)
 		}
-		return nil, fmt.Errorf("%w: %s", errAway, shorten(err.Error()))
+		return nil, fmt.Errorf("%w: %s", errUnavailable, shorten(err.Error()))
 	}
 	var claims struct {
 		Keys    string   `json:"jwks_uri"`

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// cookieOfSession is the name of the cookie of a session, before its prefix.
-	cookieOfSession = "ratelimit_session"
+	// sessionCookie is the name of the cookie of a session, before its prefix.
+	sessionCookie = "ratelimit_session"
 	// Absolute bounds a session, however much it is used.
 	Absolute = 12 * time.Hour
 	// DefaultIdle is how long a session lasts without a request.
@@ -52,7 +52,7 @@ func (s *Sessions) Start(w http.ResponseWriter, r *http.Request, who Session, un
 	if !until.IsZero() && until.Before(latest) {
 		latest = until
 	}
-	if before, ok := s.read(r); ok {
+	if before, ok := s.Read(r); ok {
 		s.ended.add(before, now, s.idle)
 	}
 	who.ID, who.Start, who.Ends = rand.Text(), now.Unix(), latest.Unix()
@@ -62,13 +62,13 @@ func (s *Sessions) Start(w http.ResponseWriter, r *http.Request, who Session, un
 // issue sets the cookie of a session, which lasts for the idle timeout.
 func (s *Sessions) issue(w http.ResponseWriter, r *http.Request, who Session, now time.Time) error {
 	who.Seen = now.Unix()
-	return s.jar.Put(w, r, cookieOfSession, who, min(s.idle, time.Unix(who.Ends, 0).Sub(now)))
+	return s.jar.Put(w, r, sessionCookie, who, min(s.idle, time.Unix(who.Ends, 0).Sub(now)))
 }
 
-// Of returns the session of a request, or false if it has none. It issues the cookie again, at most once a minute, so
-// that the idle timeout begins anew.
-func (s *Sessions) Of(w http.ResponseWriter, r *http.Request) (Session, bool) {
-	who, ok := s.read(r)
+// Resume returns the session of a request, or false if it has none. It issues the cookie again, at most once a minute,
+// so that the idle timeout begins anew.
+func (s *Sessions) Resume(w http.ResponseWriter, r *http.Request) (Session, bool) {
+	who, ok := s.Read(r)
 	if !ok {
 		return Session{}, false
 	}
@@ -80,11 +80,16 @@ func (s *Sessions) Of(w http.ResponseWriter, r *http.Request) (Session, bool) {
 	return who, true
 }
 
-// Peek returns the session of a request, or false if it has none, and leaves its timeouts as they are.
-func (s *Sessions) Peek(r *http.Request) (Session, bool) { return s.read(r) }
+// Read returns the session of a request, or false if it has none, and leaves its timeouts as they are.
+func (s *Sessions) Read(r *http.Request) (who Session, ok bool) {
+	if s.jar.Get(r, sessionCookie, &who) != nil || !s.IsLive(who) {
+		return Session{}, false
+	}
+	return who, true
+}
 
-// EndsAt returns when a cookie stops being valid if it is not issued again.
-func (s *Sessions) EndsAt(who Session) time.Time {
+// endsAt returns when a cookie stops being valid if it is not issued again.
+func (s *Sessions) endsAt(who Session) time.Time {
 	idle, latest := time.Unix(who.Seen, 0).Add(s.idle), time.Unix(who.Ends, 0)
 	if idle.Before(latest) {
 		return idle
@@ -95,21 +100,13 @@ func (s *Sessions) EndsAt(who Session) time.Time {
 // IsLive reports whether a session that a request had has neither ended nor run out since.
 func (s *Sessions) IsLive(who Session) bool {
 	now := s.jar.now()
-	return now.Before(s.EndsAt(who)) && !s.ended.has(who, now)
+	return now.Before(s.endsAt(who)) && !s.ended.has(who, now)
 }
 
 // End ends the session of a request, also for copies of its cookie, and has the browser delete the cookie.
 func (s *Sessions) End(w http.ResponseWriter, r *http.Request) {
-	if who, ok := s.read(r); ok {
+	if who, ok := s.Read(r); ok {
 		s.ended.add(who, s.jar.now(), s.idle)
 	}
-	s.jar.Delete(w, r, cookieOfSession)
-}
-
-// read returns the session of a request's cookie.
-func (s *Sessions) read(r *http.Request) (who Session, ok bool) {
-	if s.jar.Get(r, cookieOfSession, &who) != nil || !s.IsLive(who) {
-		return Session{}, false
-	}
-	return who, true
+	s.jar.Delete(w, r, sessionCookie)
 }

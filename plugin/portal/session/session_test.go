@@ -54,7 +54,7 @@ func (w *world) start(r *http.Request, who Session) *http.Cookie {
 func (w *world) find(cookies ...*http.Cookie) (Session, *http.Cookie, bool) {
 	w.Helper()
 	a := httptest.NewRecorder()
-	who, ok := w.Of(a, request(cookies...))
+	who, ok := w.Resume(a, request(cookies...))
 	if again := a.Result().Cookies(); len(again) > 0 {
 		return who, again[0], ok
 	}
@@ -96,7 +96,7 @@ func TestOnlyACookieThatTheProcessSealedIsASession(t *testing.T) {
 		"of another name":           {changed(good, notice.Result().Cookies()[0].Value)},
 		"two":                       {good, good},
 		"two, of which one is good": {changed(good, "x"), good},
-		"without the prefix":        {{Name: cookieOfSession, Value: good.Value}},
+		"without the prefix":        {{Name: sessionCookie, Value: good.Value}},
 	}
 	for i := range len(good.Value) {
 		flipped := []byte(good.Value)
@@ -117,11 +117,11 @@ func TestACookieOfPlainHTTPIsNotOneOfTLS(t *testing.T) {
 	local := httptest.NewRequest("GET", "http://localhost:8090/", http.NoBody)
 	local.RemoteAddr = "127.0.0.1:4711"
 	plain := w.start(local, Session{Secret: "x"})
-	if plain.Secure || plain.Name != cookieOfSession || !plain.HttpOnly || plain.SameSite != http.SameSiteLaxMode {
+	if plain.Secure || plain.Name != sessionCookie || !plain.HttpOnly || plain.SameSite != http.SameSiteLaxMode {
 		t.Errorf("the cookie of plain HTTP is %+v", plain)
 	}
 	encrypted := w.start(request(), Session{Secret: "x"})
-	if !encrypted.Secure || encrypted.Name != "__Host-"+cookieOfSession ||
+	if !encrypted.Secure || encrypted.Name != "__Host-"+sessionCookie ||
 		encrypted.Path != "/" || encrypted.Domain != "" {
 		t.Errorf("the cookie of TLS is %+v", encrypted)
 	}
