@@ -5,6 +5,7 @@ import (
 	"html/template"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -17,6 +18,7 @@ func functions() template.FuncMap {
 		"when":    when,
 		"segment": pathSegment,
 		"dict":    dict,
+		"pairs":   pairs,
 	}
 }
 
@@ -62,6 +64,9 @@ func when(value any) (template.HTML, error) {
 	text := `<time datetime="` + at.Format(time.RFC3339) + `">` + at.Format("2006-01-02 15:04:05") + ` UTC</time>`
 	return template.HTML(text), nil // #nosec G203 -- digits only
 }
+
+// pairs returns texts two by two, such as the values and labels of a select.
+func pairs(texts ...string) [][]string { return slices.Collect(slices.Chunk(texts, 2)) }
 
 // dict returns a map of pairs, to pass several values to a template.
 func dict(pairs ...any) (map[string]any, error) {

@@ -168,20 +168,6 @@ type overrideView struct {
 	NoPreview string
 }
 
-// ends are the choices of how long an override lasts.
-var ends = [...][2]string{
-	{"1h", "1 hour"},
-	{"4h", "4 hours"},
-	{"1d", "1 day"},
-	{"3d", "3 days"},
-	{"7d", "7 days"},
-	{"30d", "30 days"},
-	{permanently, "without an end"},
-}
-
-// Ends returns the choices of how long an override lasts, for the template.
-func (*overrideView) Ends() [len(ends)][2]string { return ends }
-
 // readPolicies reads the names of the policies that an override can change.
 func (o *overrideView) readPolicies(v *visit) error {
 	var limits orgInForce
