@@ -286,8 +286,7 @@ func (f *filler) fillOrgs() {
 	f.fillUnrecorded(
 		statement{`INSERT INTO rate_limiter.tokens (name, hash, role, org)
 			SELECT ` + named + ` || '/ci', sha256(convert_to(n::text, 'UTF8')), 'tenant', ` + named + `
-			FROM generate_series(0, $1 - 1) n`,
-			[]any{f.tenants}},
+			FROM generate_series(0, $1 - 1) n`, []any{f.tenants}},
 		statement{`INSERT INTO rate_limiter.webhooks (org, url, created_by)
 			SELECT ` + named + `, format('https://example.org/%s', i), 'ann'
 			FROM generate_series(0, $1 - 1, 10) n, generate_series(1, 2) i`, []any{f.tenants}},

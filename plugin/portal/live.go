@@ -199,7 +199,7 @@ func isTimeout(err error) bool {
 }
 
 // join adds a viewer of a topic, who must leave. It returns nil if too many are open. A feed is polled under a name of
-// whoever opened it that no token has: the API's own limits count it apart from other feeds and from requests.
+// the caller who opened it that no token has: the API's own limits count it apart from other feeds and from requests.
 func (h *hub) join(t *topic, caller Caller, query string) (*feed, func()) {
 	key := feedKey{topic: t.Name, query: query, role: RoleViewer}
 	whose, as := "token "+caller.Name, Caller{Name: "portal:" + url.PathEscape(caller.Name), Role: RoleViewer, Poll: true}
