@@ -47,7 +47,8 @@ func TestEveryRowOfARankingIsOnAPage(t *testing.T) {
 		b := w.signedIn(viewerSecret)
 		at, filters, _ := strings.Cut(path, "?")
 		for i, want := range [][]string{
-			{"Rows 1 to 50.", ">org-0001<", ">org-0050<"}, {"Rows 51 to 100.", ">org-0051<", ">org-0100<"},
+			{"Rows 1 to 50.", ">org-0001<", ">org-0050<"},
+			{"Rows 51 to 100.", ">org-0051<", ">org-0100<"},
 			{"Rows 101 to 120.", ">org-0101<", ">org-0120<"},
 		} {
 			page := w.want(b.get(path), http.StatusOK, want...)
