@@ -42,7 +42,7 @@ const everyKind = `
           limits: [{name: strict, scope: tenant+endpoint, limit: 1000, window_size: 1, fail_mode: closed},
             {name: egress, scope: tenant, limit: 1000000000, window_size: 86400, algorithm: fixed_window,
               settle: {sources: [{from: log.response.size}], reserve: 500}}]}],
-      global: {limits: [{name: platform, scope: global, limit: 120, window_size: 60, mode: shadow, fair: {}}]}}}]}`
+      global: {limits: [{name: platform, scope: global, limit: 10, window_size: 1, mode: shadow, fair: {}}]}}}]}`
 
 // panelQuery is one expression of a dashboard with values for its variables.
 type panelQuery struct {
@@ -51,7 +51,7 @@ type panelQuery struct {
 }
 
 // ofServe matches the metrics that only the leader of ratelimit serve publishes, or nodes with an open candidate.
-var ofServe = regexp.MustCompile(`rate_limiter_(abuse_|candidate_|quota_|topic_|webhook_|usage_leader|usage_unpacked_)`)
+var ofServe = regexp.MustCompile(`rate_limiter_(abuse_|candidate_|portal_|quota_|topic_|webhook_|usage_leader|usage_unpacked_)`)
 
 // panelQueries returns all expressions of all dashboards, with the default values of their variables. It leaves out
 // those about ratelimit serve, which is not there.
@@ -156,7 +156,7 @@ func (w *watchtower) load(t *testing.T) {
 		{"/records", "gus"},
 		{"/search", "alice"},
 		{"/search", "alice"},
-		{"/search", "beth"}, // shares need more than 2 requests a second
+		{"/search", "beth"}, // shares need more than 8 requests a second
 	} {
 		drivers.Go(func() {
 			pace := time.NewTicker(10 * time.Millisecond)

@@ -37,7 +37,9 @@ func TestTheFleetShowsLeasesAndSinceWhenARedisDoesNotAnswer(t *testing.T) {
 		return 0, time.Time{}
 	}
 	await(t, "the node to report a lease", func() bool {
-		n.want([]int{200}, "/records", "apikey", "alice")
+		for range 20 { // only buckets in frequent use are leased
+			n.want([]int{200}, "/records", "apikey", "alice")
+		}
 		leases, _ := node()
 		return leases > 0
 	})
