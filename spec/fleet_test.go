@@ -37,7 +37,7 @@ func TestTheFleetShowsLeasesAndSinceWhenARedisDoesNotAnswer(t *testing.T) {
 		return 0, time.Time{}
 	}
 	await(t, "the node to report a lease", func() bool {
-		for range 20 { // only buckets in frequent use are leased
+		for range 100 { // only buckets in frequent use are leased
 			n.want([]int{200}, "/records", "apikey", "alice")
 		}
 		leases, _ := node()
