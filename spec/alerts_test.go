@@ -50,8 +50,9 @@ type panelQuery struct {
 	legend            []string // the labels that name its series
 }
 
-// ofServe matches the metrics that only the leader of ratelimit serve publishes, or nodes with an open candidate.
-var ofServe = regexp.MustCompile(`rate_limiter_(abuse_|candidate_|portal_|quota_|topic_|webhook_|usage_leader|usage_unpacked_)`)
+// ofServe matches the metrics that only ratelimit serve publishes, or nodes with an open candidate.
+var ofServe = regexp.MustCompile(
+	`rate_limiter_(abuse_|candidate_|portal_|quota_|topic_|webhook_|usage_leader|usage_unpacked_)`)
 
 // panelQueries returns all expressions of all dashboards, with the default values of their variables. It leaves out
 // those about ratelimit serve, which is not there.

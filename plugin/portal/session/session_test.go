@@ -243,7 +243,7 @@ func TestOneThatSignsOutVeryOftenEndsNoSessionOfOthers(t *testing.T) {
 	w := newWorld(t, 1)
 	operator := w.start(request(), Session{Secret: "operator"})
 	person := w.start(request(), Session{Name: "ann", Role: "admin"})
-	first := w.start(request(), Session{Secret: "hostile"})
+	first := w.start(request(), Session{Secret: "hostile0"})
 	w.End(httptest.NewRecorder(), request(first))
 	stays := w.start(request(), Session{Secret: "operator"})
 	w.End(httptest.NewRecorder(), request(stays))
