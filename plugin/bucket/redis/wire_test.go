@@ -147,26 +147,22 @@ func TestAServerThatDoesNotReplyLosesItsWire(t *testing.T) {
 }
 
 func TestAFullWireTakesNoMoreCalls(t *testing.T) {
-	proceed := make(chan struct{})
-	p, _ := dialed(t, 10*time.Second, func() (net.Conn, error) {
-		<-proceed
-		return nil, errors.New("no server")
-	})
-	script := newScript("return {}")
-	full := make(chan error, 1)
-	var calling sync.WaitGroup
-	for range maxQueued + 1 {
-		calling.Go(func() {
-			if err := p.run(t.Context(), script, newCall([]string{"k"})); errors.Is(err, errQueueFull) {
-				full <- err
-			}
-		})
+	full := &wire{} // not open, so nothing is written
+	for range maxQueued {
+		if err := full.add(newCall([]string{"k"})); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := wantKind(<-full, NotSent); err != nil {
+	p := &pipeline{wire: full}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err := p.run(ctx, newScript("return {}"), newCall([]string{"k"}))
+	if !errors.Is(err, errQueueFull) {
+		t.Errorf("error is %v, want that too many calls wait", err)
+	}
+	if err := wantKind(err, NotSent); err != nil {
 		t.Error(err)
 	}
-	close(proceed)
-	calling.Wait()
 }
 
 func TestADecisionAllocatesLittle(t *testing.T) {
