@@ -27,12 +27,12 @@ func newScript(source string) *script {
 
 // server runs scripts on one Redis server, or on the master that Sentinel names.
 type server struct {
-	client    *redis.Client
-	pipeline  *pipeline // nil: every call has a connection of its own
-	gate      Gate
-	callers   atomic.Int64
-	rejecting atomic.Bool        // the last script got an error from a live server
-	loading   singleflight.Group // by SHA-1
+	client   *redis.Client
+	pipeline *pipeline // nil: every call has a connection of its own
+	gate     Gate
+	callers  atomic.Int64
+	rejected atomic.Int64       // when a live server last rejected a script (ns since the epoch); 0: it runs scripts
+	loading  singleflight.Group // by SHA-1
 }
 
 // newServer returns a server without a connection: one is opened when it is needed.
@@ -66,13 +66,24 @@ func (s *server) run(ctx context.Context, script *script, c *call, asking bool) 
 	if !ok {
 		return &Error{Kind: NotSent, Wait: wait, err: errGate}
 	}
+	began := time.Now()
 	err = errUnfinished
-	defer leaveGate(s.gate, time.Now(), &err)
+	defer leaveGate(s.gate, began, &err)
 	err = s.try(ctx, script, c, asking)
-	if rejecting := isServerRejection(err); rejecting != s.rejecting.Load() {
-		s.rejecting.Store(rejecting)
-	}
+	s.noteRejection(began, err)
 	return err
+}
+
+// noteRejection records whether the server rejects scripts, which only the success of a later call disproves: a call
+// that began before a rejection may end after it.
+func (s *server) noteRejection(began time.Time, err error) {
+	last := s.rejected.Load()
+	switch {
+	case isServerRejection(err):
+		s.rejected.Store(time.Now().UnixNano())
+	case err == nil && last != 0 && began.UnixNano() > last:
+		s.rejected.CompareAndSwap(last, 0)
+	}
 }
 
 // try sends the call. A server that does not have the script (it is new, restarted, or was a replica until now) has not
@@ -103,7 +114,7 @@ func (s *server) probe(ctx context.Context, key func() string) bool {
 }
 
 func (s *server) ping(ctx context.Context, key func() string) error {
-	if s.rejecting.Load() {
+	if s.rejected.Load() != 0 {
 		if key := key(); key != "" {
 			beat := newCall([]string{key}, "probe", "1", strconv.Itoa(format))
 			return s.try(ctx, beatScript, beat, false)
