@@ -13,18 +13,20 @@ import (
 )
 
 // cluster is the data of a stopped server. Servers start with a copy of it, which takes a tenth of the time of initdb
-// and migrations. [Close] removes it.
+// and migrations. The packages of one run of go test share it, if memory has room for it. Else [Close] removes it.
 type cluster struct {
+	name string                  // of its folder in the folder of a run
 	fill func() (*Server, error) // starts the server
 
-	once sync.Once
-	dir  string
-	err  error
+	once   sync.Once
+	dir    string
+	shared bool
+	err    error
 }
 
 var (
 	// migratedCluster has the template of the databases.
-	migratedCluster = &cluster{fill: func() (*Server, error) {
+	migratedCluster = &cluster{name: "migrated", fill: func() (*Server, error) {
 		s, err := launch((*Server).initialize)
 		if err == nil {
 			err = s.makeTemplate()
@@ -32,7 +34,7 @@ var (
 		return s, err
 	}}
 	// grantedCluster also has the roles, the database and the grants of migrations/README.md.
-	grantedCluster = &cluster{fill: func() (*Server, error) {
+	grantedCluster = &cluster{name: "granted", fill: func() (*Server, error) {
 		s, err := create()
 		if err == nil {
 			err = s.grant()
@@ -43,27 +45,60 @@ var (
 
 // start starts a server with a copy of the cluster.
 func (c *cluster) start() (*Server, error) {
-	c.once.Do(func() { c.err = c.keep() })
+	c.once.Do(func() { c.err = c.make() })
 	if c.err != nil {
 		return nil, c.err
 	}
 	return launch(func(s *Server) error { return copyFolder(filepath.Join(c.dir, "data"), s.data()) })
 }
 
-// keep stops a new server and keeps its data.
-func (c *cluster) keep() error {
+// make finds the cluster of this run of go test, or creates it.
+func (c *cluster) make() error {
+	dir, unlock, err := lockRun(c.name)
+	if err != nil {
+		return err
+	}
+	if dir == "" {
+		c.dir, err = c.keep()
+		return err
+	}
+	c.dir, c.shared = dir, true
+	return errors.Join(c.makeShared(), unlock())
+}
+
+// makeShared creates the cluster, unless another process has: the folder gets its name when it is complete.
+func (c *cluster) makeShared() error {
+	if _, err := os.Stat(c.dir); err == nil {
+		return nil
+	}
+	dir, err := c.keep()
+	if err != nil {
+		return err
+	}
+	return os.Rename(dir, c.dir)
+}
+
+// keep stops a new server and returns the folder with its data.
+func (c *cluster) keep() (dir string, err error) {
 	s, err := c.fill()
 	if s == nil {
-		return err
+		return "", err
 	}
 	if err == nil {
 		err = s.end(syscall.SIGINT)
 	}
 	if err != nil {
-		return errors.Join(err, s.remove())
+		return "", errors.Join(err, s.remove())
 	}
-	c.dir = s.Dir
-	return nil
+	return s.Dir, nil
+}
+
+// remove removes a cluster that no other process has.
+func (c *cluster) remove() error {
+	if c.shared {
+		return nil
+	}
+	return os.RemoveAll(c.dir)
 }
 
 // copyFolder copies a folder with the rights and owners of its files.
@@ -74,12 +109,12 @@ func copyFolder(from, to string) error {
 	return nil
 }
 
-// Close ends the server of [Shared] and removes the data that servers start with. [Main] calls it. A package with
-// another TestMain calls it after its tests.
+// Close ends the server of [Shared] and removes the data that servers start with, unless other packages use it. [Main]
+// calls it. A package with another TestMain calls it after its tests.
 func Close() error {
 	var err error
 	if s := sharedMade.Load(); s != nil {
 		err = s.remove()
 	}
-	return errors.Join(err, os.RemoveAll(migratedCluster.dir), os.RemoveAll(grantedCluster.dir))
+	return errors.Join(err, migratedCluster.remove(), grantedCluster.remove())
 }

@@ -2,6 +2,7 @@ package pgtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -116,19 +117,17 @@ func (s *Server) do(statement string) error {
 	})
 }
 
-// with calls use with a connection to the superuser's database.
+// with calls use with the connection to the superuser's database. Connecting for each statement takes longer than most
+// of them.
 func (s *Server) with(use func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), serverTimeout)
 	defer cancel()
-	connection, err := pgx.Connect(ctx, s.DSN(superuser))
-	if err != nil {
-		return err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.connection == nil {
+		return errors.New("the server does not run")
 	}
-	err = use(ctx, connection)
-	if closed := connection.Close(ctx); err == nil {
-		err = closed
-	}
-	return err
+	return use(ctx, s.connection)
 }
 
 // Pool returns a pool of connections to a database, closed at the end of the test.

@@ -4,7 +4,7 @@
 //
 // [Shared] returns one server for all tests of a package, each with a database of its own. The TestMain of the package
 // is [Main]. A test that stops or kills a server starts another one ([Start]). Servers start with a copy of the data of
-// the first one, because initdb and the migrations take long.
+// the first one, because initdb and the migrations take long. The packages of one run of go test share that data.
 //
 // A test without Postgres fails and is never skipped. If Postgres is missing, this package installs it with apt-get,
 // once and if it may. Postgres does not run as root, so for root its programs run as the user postgres.

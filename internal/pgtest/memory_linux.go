@@ -1,7 +1,9 @@
 package pgtest
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -32,3 +34,39 @@ func memoryFolder() (parent, prefix string) {
 	}
 	return memory, "pgtest-" + strconv.Itoa(os.Getpid()) + "-"
 }
+
+// lockRun returns the path of a folder in memory for all packages of one run of go test, and locks it. The path is ""
+// if memory is short, or if the parent of this process is not go. The folder above it is named for the process id of
+// go and the time of its start, so no other run takes it. The first server that starts after the run removes it.
+func lockRun(name string) (dir string, unlock func() error, err error) {
+	parent, _ := memoryFolder()
+	started, isGo := startOfGo(os.Getppid())
+	if parent == "" || !isGo || os.Getenv(durable) != "" {
+		return "", nil, nil
+	}
+	run := filepath.Join(parent, fmt.Sprintf("pgtest-%d-%s", os.Getppid(), started))
+	if err := os.Mkdir(run, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", nil, err
+	}
+	lock, err := os.Create(filepath.Join(run, name+".lock"))
+	if err != nil {
+		return "", nil, err
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", nil, errors.Join(err, lock.Close())
+	}
+	return filepath.Join(run, name), lock.Close, nil
+}
+
+// startOfGo returns the time at which a process started, since the start of the machine, and whether its program is go.
+func startOfGo(pid int) (started string, isGo bool) {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat") // pid (program) state …; see proc_pid_stat(5)
+	_, stat, found := bytes.Cut(stat, []byte(" (go) "))
+	if fields := strings.Fields(string(stat)); err == nil && found && len(fields) > startField {
+		return fields[startField], true
+	}
+	return "", false
+}
+
+// startField is the index of the time of the start among the fields after the program.
+const startField = 22 - 3

@@ -38,3 +38,36 @@ func TestFoldersOfKilledTestsAreRemovedFromMemory(t *testing.T) {
 		t.Errorf("the folder of a running process is gone: %v", err)
 	}
 }
+
+func TestPackagesOfOneRunShareTheDataThatServersStartWith(t *testing.T) {
+	if parent, _ := memoryFolder(); parent == "" {
+		t.Log("there is too little memory for servers")
+		return
+	}
+	started, isGo := startOfGo(os.Getppid())
+	if !isGo {
+		t.Log("the parent of this process is not go")
+		return
+	}
+	fills := 0
+	fill := func() (*Server, error) {
+		fills++
+		return create()
+	}
+	for range 2 { // one for each package
+		s, err := (&cluster{name: "test", fill: fill}).start()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.remove(); err != nil {
+			t.Error(err)
+		}
+	}
+	dir := filepath.Join(memory, "pgtest-"+strconv.Itoa(os.Getppid())+"-"+started, "test")
+	if err := os.RemoveAll(dir); err != nil {
+		t.Error(err)
+	}
+	if fills != 1 {
+		t.Errorf("the data was created %d times, want once", fills)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -52,6 +53,9 @@ type Server struct {
 	process *os.Process
 	ended   chan struct{} // closed once the process is gone
 	output  *bytes.Buffer
+
+	mu         sync.Mutex
+	connection *pgx.Conn // to the superuser's database, while the process runs
 }
 
 // Start starts a server for one test. The end of the test ends it.
@@ -186,7 +190,8 @@ func (s *Server) awaitReady() error {
 		}
 		connection, err := pgx.Connect(ctx, s.DSN(superuser))
 		if err == nil {
-			return connection.Close(ctx)
+			s.connect(connection)
+			return nil
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("no answer on %s within %v: %w", s.Address(), serverTimeout, err)
@@ -194,11 +199,22 @@ func (s *Server) awaitReady() error {
 	}
 }
 
+// connect replaces the connection to the superuser's database. With nil there is none.
+func (s *Server) connect(connection *pgx.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.connection != nil {
+		_ = s.connection.Close(context.Background()) // the server may be gone
+	}
+	s.connection = connection
+}
+
 // end ends the process with a signal and waits for its end.
 func (s *Server) end(signal os.Signal) error {
 	if s.process == nil {
 		return nil
 	}
+	s.connect(nil)
 	if err := s.process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("send %v to postgres %d: %w", signal, s.process.Pid, err)
 	}
