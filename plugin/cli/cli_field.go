@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -70,12 +71,29 @@ func recordFlag(text string, to schema.RecordField) error {
 
 // withPlaceholder marks the first use of a word in a usage before its default: help shows it as the flag's value.
 func withPlaceholder(usage, word string) string {
-	use := regexp.MustCompile(`\b` + regexp.QuoteMeta(word) + `\b`).FindStringIndex(usage)
-	if use == nil || strings.Contains(usage[:use[0]], "(default: ") {
+	at := indexWord(usage, word)
+	if at < 0 || strings.Contains(usage[:at], "(default: ") {
 		return usage
 	}
-	usage = usage[:use[0]] + "`" + word + "`" + usage[use[1]:]
+	usage = usage[:at] + "`" + word + "`" + usage[at+len(word):]
 	return strings.Replace(usage, "`seconds`", "`seconds` or as a duration such as 24h", 1)
+}
+
+// indexWord returns the index of the first use of a word in a text, or -1. A part of another word is no use of it.
+func indexWord(text, word string) int {
+	inWord := func(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
+	for at := 0; ; at++ {
+		next := strings.Index(text[at:], word)
+		if next < 0 {
+			return -1
+		}
+		at += next
+		before, _ := utf8.DecodeLastRuneInString(text[:at])
+		after, _ := utf8.DecodeRuneInString(text[at+len(word):])
+		if !inWord(before) && !inWord(after) {
+			return at
+		}
+	}
 }
 
 // fieldUsage returns the description of a field as other flags describe themselves: in lower case, with the default in

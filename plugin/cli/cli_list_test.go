@@ -57,9 +57,7 @@ func TestAListThatBreaksOffIsAnError(t *testing.T) {
 }
 
 func TestListedPoliciesAreADocumentThatChangesNothing(t *testing.T) {
-	dsn := pgtest.Shared(t).Empty(t)
-	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
-	x.must("migrate", "up")
+	x := &terminal{t: t, env: map[string]string{databaseVariable: pgtest.Shared(t).Database(t)}}
 	x.must("policy", "put", "daily", "--tier", "gold", "--limit", "1000", "--window", "24h",
 		"--algorithm", "fixed_window", "--reason", "r")
 	x.must("policy", "put", "daily", "--tenant", "yes", "--limit", "5", "--window", "60", "--cost", "0",

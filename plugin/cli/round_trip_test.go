@@ -33,9 +33,7 @@ func TestAFileOfPoliciesKeepsEveryFieldOfAPolicy(t *testing.T) {
 func TestPoliciesAreMovedToAnotherDatabaseByAFileWithEveryField(t *testing.T) {
 	postgres := pgtest.Shared(t)
 	database := func() *terminal {
-		x := &terminal{t: t, env: map[string]string{databaseVariable: postgres.Empty(t)}}
-		x.must("migrate", "up")
-		return x
+		return &terminal{t: t, env: map[string]string{databaseVariable: postgres.Database(t)}}
 	}
 	from, to := database(), database()
 	for _, p := range policytest.Full(t) {
