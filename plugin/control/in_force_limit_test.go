@@ -14,7 +14,7 @@ import (
 func TestTheListsOfTheLimitsInForceAreBounded(t *testing.T) {
 	t.Parallel()
 	config := plan()
-	for i := range 10_000 {
+	for i := range 1100 {
 		config.Exempt = append(config.Exempt, schema.Exemption{Endpoint: fmt.Sprintf("GET /exempt-%d", i)})
 	}
 	rows := enterprise()
@@ -29,7 +29,7 @@ func TestTheListsOfTheLimitsInForceAreBounded(t *testing.T) {
 		if len(got.Exceptions) != want[0] || len(got.Overrides) != want[1] {
 			t.Errorf("%q: %d exceptions and %d overrides", query, len(got.Exceptions), len(got.Overrides))
 		}
-		leftOff := control.Truncated{Exceptions: 10_000 - want[0], Overrides: 1200 - want[1]}
+		leftOff := control.Truncated{Exceptions: 1100 - want[0], Overrides: 1200 - want[1]}
 		if got.Truncated == nil || *got.Truncated != leftOff {
 			t.Errorf("%q: truncated is %+v, want %+v", query, got.Truncated, leftOff)
 		}
@@ -39,8 +39,8 @@ func TestTheListsOfTheLimitsInForceAreBounded(t *testing.T) {
 			}
 		}
 	}
-	if got := p.inForce(viewer, "?limit=1&endpoint=GET+/exempt-9999"); len(got.Exceptions) != 1 ||
-		got.Exceptions[0].Endpoint != "GET /exempt-9999" || got.Truncated.Exceptions != 0 {
+	if got := p.inForce(viewer, "?limit=1&endpoint=GET+/exempt-1099"); len(got.Exceptions) != 1 ||
+		got.Exceptions[0].Endpoint != "GET /exempt-1099" || got.Truncated.Exceptions != 0 {
 		t.Errorf("at one endpoint the exceptions are %+v, truncated %+v", got.Exceptions, got.Truncated)
 	}
 	for _, limit := range []string{"0", "1001"} {
