@@ -13,15 +13,18 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-const (
-	addressCount  = 50_000
-	mostAddresses = 5000
+// A Redis of addressMemory has room for the buckets of mostAddresses, but not for those of addressCount.
+var (
+	addressCount  = soak.Count(20_000, 50_000)
+	mostAddresses = addressCount / 10
+	addressMemory = soak.Count(4, 7) // MB
 )
 
 // daily is a bound of a hundred thousand requests a day.
@@ -64,8 +67,8 @@ func flood(t *testing.T, view taker) (admitted int) {
 	return admitted
 }
 
-func TestAddressesThatFillRedisDenyNoTenant(t *testing.T) {
-	server := redistest.Single(t, "--maxmemory", "7mb", "--maxmemory-policy", "noeviction")
+func TestSoakAddressesThatFillRedisDenyNoTenant(t *testing.T) {
+	server := redistest.Single(t, "--maxmemory", fmt.Sprint(addressMemory, "mb"), "--maxmemory-policy", "noeviction")
 	of, view := onServer(t, server, func(o *bucket.Options) { o.MaxAddresses, o.NewAddresses = mostAddresses, -1 })
 	if admitted := flood(t, view); admitted != addressCount {
 		t.Errorf("%d of %d addresses are admitted by a limit that each is far below", admitted, addressCount)
@@ -88,7 +91,8 @@ func TestAddressesThatFillRedisDenyNoTenant(t *testing.T) {
 		t.Errorf("%d keys in Redis, want %d at most", keys, most)
 	}
 	stats := of.Stats()[0].Addresses
-	if stats.Apart+stats.Prefix+stats.Local != addressCount || stats.Apart < mostAddresses/2 || stats.Kept > stats.Most {
+	if int(stats.Apart+stats.Prefix+stats.Local) != addressCount || int(stats.Apart) < mostAddresses/2 ||
+		stats.Kept > stats.Most {
 		t.Errorf("%+v: want %d addresses in all, and %d of them with a bucket of their own",
 			stats, addressCount, mostAddresses)
 	}
@@ -238,12 +242,15 @@ func TestASlidingLogTakesNoMoreMemoryThanIsReservedForIt(t *testing.T) {
 	of, view := onServer(t, server)
 	bounds, statuses := []policy.Bound{logOf(t, "192.0.2.1", 200, limit.Second)}, make([]decision.Status, 1)
 	client := server.Client(t)
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
 	var most int64
 	for admitted := 0; admitted < 700; { // in the fourth window, when more than half of the entries have expired
 		if err := view.Take(t.Context(), bounds, statuses); err != nil {
 			t.Fatal(err)
 		}
 		if !statuses[0].Admits() {
+			<-again.C
 			continue
 		}
 		if admitted++; admitted%20 != 0 {
