@@ -1,8 +1,10 @@
 package spec
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -36,13 +38,23 @@ func TestTheFleetShowsLeasesAndSinceWhenARedisDoesNotAnswer(t *testing.T) {
 		}
 		return 0, time.Time{}
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var drivers sync.WaitGroup
+	defer drivers.Wait()
+	defer cancel()
+	for range 4 { // only buckets in frequent use are leased, also while the node reports
+		drivers.Go(func() {
+			for ctx.Err() == nil {
+				n.want([]int{200}, "/records", "apikey", "alice")
+			}
+		})
+	}
 	await(t, "the node to report a lease", func() bool {
-		for range 100 { // only buckets in frequent use are leased
-			n.want([]int{200}, "/records", "apikey", "alice")
-		}
 		leases, _ := node()
 		return leases > 0
 	})
+	cancel()
+	drivers.Wait()
 	if _, since := node(); !since.IsZero() {
 		t.Errorf("a Redis that answers is away since %v", since)
 	}
