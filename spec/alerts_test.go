@@ -23,7 +23,7 @@ import (
 
 // scraped is the scrape interval of Prometheus, and rated the range of rates, which tolerates missed scrapes.
 const (
-	scraped = 500 * time.Millisecond
+	scraped = time.Second
 	rated   = "10s"
 )
 
@@ -160,7 +160,7 @@ func (w *watchtower) load(t *testing.T) {
 		{"/search", "beth"}, // shares need more than 8 requests a second
 	} {
 		drivers.Go(func() {
-			pace := time.NewTicker(10 * time.Millisecond)
+			pace := time.NewTicker(40 * time.Millisecond)
 			defer pace.Stop()
 			for ctx.Err() == nil {
 				<-pace.C
@@ -204,7 +204,7 @@ func (q panelQuery) isOutage() bool {
 // awaitData waits until all wanted queries have had data.
 func (w *watchtower) awaitData(wanted func(panelQuery) bool) {
 	w.t.Helper()
-	deadline, tick := time.After(longest), time.NewTicker(scraped/2)
+	deadline, tick := time.After(longest), time.NewTicker(scraped)
 	defer tick.Stop()
 	for slices.ContainsFunc(w.pending, wanted) {
 		select {
