@@ -50,8 +50,8 @@ packages_with = grep -rlE $(TESTS) '$(1)' . | xargs -r -n1 dirname | sort -u
 WORKTREE = git ls-files -z -co --exclude-standard | xargs -0 cksum 2>/dev/null || true
 
 # $(call gotest,LOG,ARGUMENTS): the whole output goes to a file, the important part
-# to the terminal. A skipped test is listed, and fails in CI: its promise is unchecked. The
-# target vet checks more than go test does, and make test runs it once.
+# to the terminal. A skipped test is listed, and fails in CI: its promise is unchecked. The linter
+# runs all analyzers of go vet.
 define gotest
 @mkdir -p $(CACHE)
 @echo "go test $(RACE): $(1)"
@@ -108,7 +108,7 @@ playground-stop: ## Stop the playground
 	@kong/playground.sh down
 
 .PHONY: test
-test: race vet unit spec ## Vet, unit tests and specs with the race detector; nothing may be skipped in CI
+test: race unit spec ## Unit tests and specs with the race detector; nothing may be skipped in CI
 
 # Cached results would prove nothing. Beside 8 busy processes a package takes about five times as long, which must not
 # end its tests. The busy processes end with the target.
@@ -127,10 +127,6 @@ race:
 ifeq ($(RACE),)
 	@echo "no C compiler: tests run without the race detector" >&2; [ -z "$${CI:-}" ]
 endif
-
-.PHONY: vet
-vet:
-	$(GO) vet ./...
 
 .PHONY: unit
 unit: ## Run only the unit tests (TIMEOUT=20m for a package)
@@ -165,7 +161,7 @@ bench-usage: ## Measure the usage history of 10,000 tenants, in a Postgres on th
 		<$(CACHE)/bench-usage.txt
 
 .PHONY: bench-portal
-bench-portal: ## Measure every page of the portal with 10,000 tenants, in a Postgres on the disk (10 min)
+bench-portal: ## Measure every page of the portal with 10,000 tenants, in a Postgres on the disk (8 min)
 	@mkdir -p $(CACHE)
 	@set -o pipefail; PGTEST_DURABLE=1 $(GO) test -run '^$$' -bench Pages -benchtime 1x -timeout 60m ./plugin/portal \
 		| tee $(CACHE)/bench-portal.txt
