@@ -253,7 +253,7 @@ func compileRow(in PolicyRow) (r *row, faults []Fault) {
 	}
 	p.Tier, p.Row, p.PublicNote = in.Tier, in.ID, in.PublicNote
 	if p.match, p.subject = in.match(); p.match == forNetwork {
-		p.subject = canonicalNetwork(p.subject)
+		p.subject = networkSubject(p.subject)
 	}
 	return &row{
 		Policy: p, namespace: in.Namespace, tenant: in.Tenant,
@@ -319,8 +319,9 @@ func network(text string) (netip.Prefix, error) {
 	return addr.Prefix(64)
 }
 
-// canonicalNetwork returns the one spelling of an address or a network, which must be valid.
-func canonicalNetwork(text string) string {
+// networkSubject returns the network that a policy for an address or a network applies to: the /64 of an IPv6 address.
+// It returns other texts as they are.
+func networkSubject(text string) string {
 	prefix, err := network(text)
 	if err != nil {
 		return text
