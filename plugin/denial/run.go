@@ -4,13 +4,13 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/drain"
 )
 
 const (
 	// grace is the time from the end of a second until its lines are made: timers are not exact.
 	grace = 50 * time.Millisecond
-	// sinkGrace is how long after FlushTime a sink may take to notice that its context has ended.
-	sinkGrace = 100 * time.Millisecond
 	// burst is how many lines are made without a pause, in well under a millisecond. In a process with one thread
 	// requests would have to wait for more.
 	burst = 100
@@ -40,26 +40,11 @@ func (r *Recorder) Run(ctx context.Context) error {
 		outlets.Wait()
 		close(done)
 	}()
-	if !within(done, r.options.FlushTime) {
-		stop()
-		within(done, sinkGrace)
-	}
+	drain.Wait(done, r.options.FlushTime, stop)
 	for _, o := range r.outlets {
 		o.abandon()
 	}
 	return nil
-}
-
-// within waits for done, and reports whether it was closed in time.
-func within(done <-chan struct{}, limit time.Duration) bool {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-done:
-		return true
-	case <-timer.C:
-		return false
-	}
 }
 
 // collect makes the lines of each second shortly after its end.

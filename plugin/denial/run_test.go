@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/drain"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -140,7 +141,7 @@ func TestASinkThatIsStuckHoldsUpNeitherRequestsNorOtherSinksNorTheEnd(t *testing
 		}
 		start := time.Now()
 		end()
-		if took := time.Since(start); took > time.Second+sinkGrace {
+		if took := time.Since(start); took > time.Second+drain.Grace {
 			t.Errorf("the end took %v", took)
 		}
 		stats := accounted(t, r)
@@ -180,7 +181,7 @@ func TestTheEndDoesNotWaitForASinkThatFails(t *testing.T) {
 		r.Observe(decided("acme", answered{named("minute", policy.Tenant), denies}))
 		start := time.Now()
 		end()
-		if took := time.Since(start); took > DefaultFlushTime+sinkGrace {
+		if took := time.Since(start); took > DefaultFlushTime+drain.Grace {
 			t.Errorf("the end took %v", took)
 		}
 		if s := accounted(t, r).Sinks[0]; s.Dropped[Shutdown] != (Tally{1, 1}) {

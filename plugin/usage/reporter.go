@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/drain"
 )
 
 // Sink stores batches. One goroutine calls Report, one batch after another.
@@ -161,9 +163,6 @@ func (r *Reporter) Stats() Stats {
 	return s
 }
 
-// sinkGrace is how long after FlushTime a sink may take to notice that its context has ended.
-const sinkGrace = 100 * time.Millisecond
-
 // Run reports until ctx ends. Then it reports the last counts, for at most FlushTime; what is not stored by then stays
 // in the folder, or is dropped if there is none. It must be called once, and end after the last decision. It returns
 // nil: neither the end of ctx nor the failure of a sink is an error.
@@ -178,24 +177,9 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}()
 	r.collect(ctx)
 	close(r.ended)
-	if !within(done, r.options.FlushTime) {
-		stop()
-		within(done, sinkGrace)
-	}
+	drain.Wait(done, r.options.FlushTime, stop)
 	r.abandon()
 	return nil
-}
-
-// within waits for done, and reports whether it was closed in time.
-func within(done <-chan struct{}, limit time.Duration) bool {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-done:
-		return true
-	case <-timer.C:
-		return false
-	}
 }
 
 // idle is the longest time between two batches: one without rows reports that the process lives.

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/drain"
 )
 
 var errDown = errors.New("connection denied by a closed port")
@@ -251,7 +253,7 @@ func TestTheEndWaitsForABoundedTime(t *testing.T) {
 			admit(t, c, "acme", 4)
 			began := time.Now()
 			end()
-			if took := time.Since(began); took > DefaultFlushTime+sinkGrace {
+			if took := time.Since(began); took > DefaultFlushTime+drain.Grace {
 				t.Errorf("it took %v", took)
 			}
 			dropped, kept := r.Stats().Dropped[Shutdown], 0
