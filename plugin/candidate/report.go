@@ -7,10 +7,10 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/pgtext"
 )
 
 const (
@@ -135,10 +135,10 @@ func (r *Reporter) cut() {
 	r.began = time.Now()
 	byCandidate := map[string][]*Row{}
 	for key, row := range r.options.Counter.cut() {
-		row.Key = Key{key.Candidate, storable(key.Tenant), storable(key.Endpoint), key.Policy}
+		row.Key = Key{key.Candidate, pgtext.Storable(key.Tenant), pgtext.Storable(key.Endpoint), key.Policy}
 		for i := range row.Examples {
-			row.Examples[i].Active = storable(row.Examples[i].Active)
-			row.Examples[i].Candidate = storable(row.Examples[i].Candidate)
+			row.Examples[i].Active = pgtext.Storable(row.Examples[i].Active)
+			row.Examples[i].Candidate = pgtext.Storable(row.Examples[i].Candidate)
 		}
 		byCandidate[key.Candidate] = append(byCandidate[key.Candidate], row)
 	}
@@ -153,10 +153,4 @@ func (r *Reporter) cut() {
 			r.waiting = append(r.waiting, batch{name, r.seq, began, text})
 		}
 	}
-}
-
-// storable returns a text as Postgres can store it.
-func storable(text string) string {
-	const replacement = string(utf8.RuneError)
-	return strings.ReplaceAll(strings.ToValidUTF8(text, replacement), "\x00", replacement)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/denial"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/pgtext"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
@@ -43,7 +44,7 @@ func (d *denialOffers) Write(ctx context.Context, batch []denial.Line) error {
 	size, reported := 0, 0
 	for i, line := range batch {
 		all = append(all, policysync.DenialEvent{
-			ID: line.ID, Time: line.Time, Tenant: policysync.Storable(line.Org), Data: line.Text,
+			ID: line.ID, Time: line.Time, Tenant: pgtext.Storable(line.Org), Data: line.Text,
 		})
 		if size += len(line.Text); size < maxReport && i < len(batch)-1 {
 			continue

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -96,12 +95,6 @@ func (d *DenialSink) ReportRecent(ctx context.Context, node string, all []Recent
 		return 0, d.failedToReport(ctx, err)
 	}
 	return added, nil
-}
-
-// Storable returns a text as Postgres can store it.
-func Storable(text string) string {
-	const replacement = string(utf8.RuneError)
-	return strings.ReplaceAll(strings.ToValidUTF8(text, replacement), "\x00", replacement)
 }
 
 // IsStorable reports whether a later try can store what a report has not: its error is neither about the values of the

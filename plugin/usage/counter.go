@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/pgtext"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
 )
@@ -301,7 +302,7 @@ func clean(name string) string {
 	if validName(name) {
 		return name
 	}
-	name = strings.ReplaceAll(strings.ToValidUTF8(name, "\uFFFD"), "\x00", "\uFFFD")
+	name = pgtext.Storable(name)
 	if len(name) > MaxName {
 		name = name[:MaxName]
 		for !utf8.ValidString(name) { // a rune of up to 4 bytes was cut

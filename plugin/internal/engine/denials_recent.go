@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/denial"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/pgtext"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
@@ -104,10 +105,10 @@ func (d *recentDenials) count(added, pending int, failing bool) {
 // recentRow returns a row as Postgres stores it.
 func recentRow(d *denial.Recent, now time.Time) policysync.RecentDenial {
 	row := policysync.RecentDenial{
-		ID: d.ID, Age: now.Sub(d.At).Microseconds(), Tenant: policysync.Storable(d.Tenant),
-		Endpoint: policysync.Storable(d.Endpoint), Policy: policysync.Storable(d.Policy), Scope: d.Scope,
+		ID: d.ID, Age: now.Sub(d.At).Microseconds(), Tenant: pgtext.Storable(d.Tenant),
+		Endpoint: pgtext.Storable(d.Endpoint), Policy: pgtext.Storable(d.Policy), Scope: d.Scope,
 		Reason: d.Reason, Shadow: d.Shadow, Count: d.Count, TenantCount: d.TenantCount,
-		User: policysync.Storable(d.User), IP: policysync.Storable(d.IP),
+		User: pgtext.Storable(d.User), IP: pgtext.Storable(d.IP),
 	}
 	if d.Scope != "" {
 		row.Limit, row.WindowSeconds = &d.Limit, &d.WindowSeconds
