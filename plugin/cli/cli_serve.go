@@ -187,6 +187,11 @@ func (c *call) tlsFlags(s *controlserver.Settings) {
 			"(default: no client certificates)")
 	f.BoolVar(&s.InsecureHTTP, "insecure-http", false,
 		"allow other machines to connect without TLS, because a proxy in front terminates it")
+	f.Func("trusted-proxies", "a comma-separated list of `networks`, such as 10.1.0.0/16, of proxies in front: behind "+
+		"them a client's address is the right-most one of X-Forwarded-For that is in none of these networks (default "+
+		"none: it is that of the connection)", func(text string) error {
+		return controlserver.ParseProxies(text, &s.TrustedProxies)
+	})
 }
 
 // kafkaFlags defines the flags of the Kafka that events are sent to, which nodes have too.

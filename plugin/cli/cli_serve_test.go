@@ -50,6 +50,8 @@ func TestServeReportsASettingThatIsInvalidOrUnsafe(t *testing.T) {
 		{"--lease-share 6", "a whole number from 0 to 5"},
 		{"--max-addresses -1", "must be a whole number"},
 		{"--new-addresses many", "must be a whole number"},
+		{"--trusted-proxies 10.0.0.0/8,lb", `--trusted-proxies: "10.0.0.0/8,lb": "lb" must be a network`},
+		{"--trusted-proxies ::/0", `"::/0" has all addresses`},
 		{"--log-level loud", `--log-level: "loud": must be debug, info, warn or error`},
 		{"--metrics-listen 127.0.0.1", `--metrics-listen: "127.0.0.1": must be host:port`},
 		{"--metrics-listen 0.0.0.0:9543", "or set --metrics-allow-remote"},

@@ -127,7 +127,7 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 	if err != nil {
 		return nil, err
 	}
-	server := newDraining(httpServer(api, pages), monitor, log)
+	server := newDraining(s.httpServer(api, pages), monitor, log)
 	server.background = []func(context.Context) error{d.Run, own.Run, callers.Run, monitor.Run}
 	if d.reservations != nil {
 		server.background = append(server.background, d.reservations.Run)

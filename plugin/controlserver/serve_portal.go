@@ -91,12 +91,13 @@ func (a portalAPI) Authenticate(ctx context.Context, secret, address string) (po
 }
 
 // httpServer returns the HTTP server of the API, and of the portal unless it is nil.
-func httpServer(api *control.Server, pages *portal.Portal) *http.Server {
+func (s *Settings) httpServer(api *control.Server, pages *portal.Portal) *http.Server {
 	server := api.HTTPServer()
 	if pages != nil {
 		server.Handler = mount(api, pages)
 		server.RegisterOnShutdown(pages.Close)
 	}
+	server.Handler = s.TrustedProxies.replacePeer(server.Handler)
 	return server
 }
 

@@ -23,7 +23,8 @@ type Settings struct {
 	Listen         string
 	TLS            TLSFiles
 	InsecureHTTP   bool
-	MetricsListen  string // "": none
+	TrustedProxies Proxies // in front of the process
+	MetricsListen  string  // "": none
 	MetricsRemote  bool
 	NewSubjects    int
 	LeaseShare     int // percent; 0: nothing is leased
