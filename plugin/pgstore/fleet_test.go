@@ -212,19 +212,6 @@ func TestAwaitReturnsWithTheLastNode(t *testing.T) {
 	}
 }
 
-func TestAwaitReturnsTheNodesThatStayBehind(t *testing.T) {
-	s, pool := open(t)
-	_, version := put(t, s, daily())
-	report(t, pool, "slow", version-1, 0)
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	fleet, err := s.Await(ctx, version, time.Minute)
-	if behind := fleet.Behind(version); !errors.Is(err, context.DeadlineExceeded) || len(behind) != 1 ||
-		behind[0].Node != "slow" {
-		t.Errorf("waiting ends with %v (%v), want slow named", behind, err)
-	}
-}
-
 // queries counts the queries of a pool.
 type queries struct{ made atomic.Int64 }
 
@@ -235,27 +222,58 @@ func (q *queries) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQ
 
 func (q *queries) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-func TestConcurrentAwaitsShareTheirQueries(t *testing.T) {
-	var counted queries
-	dsn := pgtest.Shared(t).Database(t)
-	s := wired(t, dsn, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &counted })
-	report(t, pgtest.Pool(t, dsn), "slow", 0, 0)
-	const callers, seconds = 200, 0.5
-	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(seconds*float64(time.Second)))
-	defer cancel()
+// traced returns a store that counts its queries.
+func traced(t *testing.T, dsn string) (*pgstore.Store, *queries) {
+	t.Helper()
+	made := new(queries)
+	return wired(t, dsn, func(c *pgxpool.Config) { c.ConnConfig.Tracer = made }), made
+}
+
+// await waits until a number of queries were made.
+func (q *queries) await(n int64) {
+	for q.made.Load() < n {
+		time.Sleep(time.Millisecond) // between two checks
+	}
+}
+
+// awaitOf returns what callers of Await get, whose context ends after a number of queries.
+func awaitOf(t *testing.T, s *pgstore.Store, made *queries, callers int, version, enough int64) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for range callers {
 		all.Go(func() {
-			if fleet, err := s.Await(ctx, 1, time.Minute); !errors.Is(err, context.DeadlineExceeded) ||
-				len(fleet.Behind(1)) != 1 {
-				t.Errorf("waiting ends with %v (%v), want slow named", fleet, err)
+			fleet, err := s.Await(ctx, version, time.Minute)
+			if behind := fleet.Behind(version); !errors.Is(err, context.Canceled) || len(behind) != 1 ||
+				behind[0].Node != "slow" {
+				t.Errorf("waiting ends with %v (%v), want slow named", behind, err)
 			}
 		})
 	}
+	made.await(enough)
+	cancel()
 	all.Wait()
+}
+
+func TestAwaitReturnsTheNodesThatStayBehind(t *testing.T) {
+	dsn := pgtest.Shared(t).Database(t)
+	s, made := traced(t, dsn)
+	_, version := put(t, s, daily())
+	report(t, pgtest.Pool(t, dsn), "slow", version-1, 0)
+	awaitOf(t, s, made, 1, version, made.made.Load()+6)
+}
+
+func TestConcurrentAwaitsShareTheirQueries(t *testing.T) {
+	dsn := pgtest.Shared(t).Database(t)
+	s, made := traced(t, dsn)
+	report(t, pgtest.Pool(t, dsn), "slow", 0, 0)
+	const callers, enough = 200, 40
+	began := time.Now()
+	awaitOf(t, s, made, callers, 1, enough)
 	// Each read takes two queries, and there is at most one read every 25 ms.
-	if n := counted.made.Load(); n > 2*seconds*40+10 {
-		t.Errorf("%d calls made %d queries in %v s", callers, n, seconds)
+	took := time.Since(began)
+	if n := made.made.Load(); float64(n) > 2*took.Seconds()*40+10 {
+		t.Errorf("%d calls made %d queries in %v", callers, n, took)
 	}
 }
 
