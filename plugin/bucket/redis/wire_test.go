@@ -23,8 +23,8 @@ func dialed(t *testing.T, timeout time.Duration, dial func() (net.Conn, error)) 
 	t.Helper()
 	client := redis.NewClient(&redis.Options{
 		Protocol: 2, MaxRetries: -1, DialerRetries: 1, ReadTimeout: timeout, WriteTimeout: timeout,
-		DisableIdentity: true,
-		Dialer:          func(context.Context, string, string) (net.Conn, error) { return dial() },
+		DialTimeout: time.Minute, DisableIdentity: true,
+		Dialer: func(context.Context, string, string) (net.Conn, error) { return dial() },
 	})
 	p := newPipeline(client)
 	t.Cleanup(func() {
@@ -128,22 +128,33 @@ func TestACallThatIsAbandonedBeforeTheWireIsOpenIsNeverSent(t *testing.T) {
 
 func TestAServerThatDoesNotReplyLosesItsWire(t *testing.T) {
 	var dials atomic.Int32
-	p, _ := dialed(t, 100*time.Millisecond, func() (net.Conn, error) {
+	p, _ := dialed(t, time.Minute, func() (net.Conn, error) {
 		if dials.Add(1) == 1 {
 			return scripted()
 		}
 		return scripted("*0\r\n")
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	err := p.run(ctx, newScript("return {}"), newCall([]string{"k"}))
-	if !callerTimedOut(err) {
+	ended := make(chan error)
+	go func() { ended <- p.run(ctx, newScript("return {}"), newCall([]string{"k"})) }()
+	w := p.current()
+	eventually(t, "the call is sent, and has no reply for a while", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.written == 0 {
+			return false
+		}
+		w.timeout = time.Millisecond // only this timeout of the wire is over
+		return time.Since(w.active) > w.timeout
+	})
+	cancel()
+	if err := <-ended; !callerTimedOut(err) {
 		t.Errorf("error is %v, want that the caller had no more time", err)
 	}
-	eventually(t, "a new wire is opened", func() bool {
-		_, err := runIn(t, p, "k")
-		return err == nil
-	})
+	if _, err := runIn(t, p, "k"); err != nil || dials.Load() != 2 {
+		t.Errorf("the next call: %v, after %d dials; want a new wire", err, dials.Load())
+	}
 }
 
 func TestAFullWireTakesNoMoreCalls(t *testing.T) {
