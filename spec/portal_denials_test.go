@@ -10,7 +10,7 @@ import (
 // testDenials reads, as an operator and as the tenant, what the node has denied and what a check denies.
 func (p *portal) testDenials(t *testing.T) {
 	var d decision
-	p.api.want(http.StatusOK, &d, http.MethodPost, check, `{"org_id":"acme","user_id":"u_1","endpoint":"search"}`)
+	p.api.want(http.StatusOK, &d, http.MethodPost, check, `{"org_id":"acme","user_id":"u_1","endpoint":"export"}`)
 	if d.Allowed {
 		t.Fatal("a check of acme is admitted, although its limit is used up")
 	}
@@ -18,7 +18,7 @@ func (p *portal) testDenials(t *testing.T) {
 		"admin": "denials?tenant=acme&endpoint=", "tenant:acme": "org/denials?endpoint=",
 	} {
 		tab := p.tab(t, role, browser.Desktop)
-		for _, endpoint := range []string{"records", "search"} { // of the node, and of the check
+		for _, endpoint := range []string{"records", "export"} { // of the node, and of the check
 			await(t, role+" reads the denials of "+endpoint, func() bool {
 				return tab.Open(p.url+"/portal/"+page+endpoint) == http.StatusOK && browser.Eval[bool](tab,
 					`[...document.querySelectorAll("tbody tr")].some(row => row.innerText.includes("year"))`)

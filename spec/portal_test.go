@@ -84,6 +84,7 @@ func TestThePortalServesOperatorsAndTenants(t *testing.T) {
 	t.Parallel()
 	p := newPortal(t)
 	t.Run("every page is sound for each of its roles", p.testPages)
+	t.Run("a tenant's open pages follow its denials and no others", p.testLive)
 	t.Run("denials of a node and of checks are on the pages", p.testDenials)
 	t.Run("an operator gives a tenant more", p.testOperator)
 	t.Run("a tenant makes, rotates and revokes a token", p.testTenant)
