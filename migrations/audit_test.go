@@ -10,11 +10,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
-func TestOnlyTheServerRoleWritesInTheNameOfAToken(t *testing.T) {
+func TestOnlyTheServerRoleWritesAsACallerOfTheAPI(t *testing.T) {
 	s := pgtest.Granted(t)
 	for role, may := range map[string]bool{pgtest.Operator: false, pgtest.ServerRole: true} {
 		conn := connect(t, s, role)
-		for i, actor := range []string{"token:ann", " Token:ann"} {
+		for i, actor := range []string{"token:ann", " Token:ann", "oidc:ann", " OIDC:ann"} {
 			_, err := conn.Exec(t.Context(), fmt.Sprintf(`SET rate_limiter.actor = '%s';
 				INSERT INTO rate_limiter.tiers (name) VALUES ('%s-%d')`, actor, role, i))
 			violated := new(pgconn.PgError)

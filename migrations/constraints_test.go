@@ -88,6 +88,9 @@ var fairly = row{"scope": "global", "limit": 600, "window_size": 60, "fair": `{"
 // deleting makes the good policy of a candidate one that it deletes.
 var deleting = row{"body": nil}
 
+// away makes the good report that of a node with a Redis that does not answer since then.
+func away(since string) row { return row{"redis": `[{"name": "a", "away_since": ` + since + `}]`} }
+
 // bad holds changes to a good row, by the name of the constraint that they violate.
 var bad = map[string][]row{
 	"version_one_row": {{}},
@@ -294,6 +297,15 @@ var bad = map[string][]row{
 	"nodes_faults":  {{"faults": "{}"}},
 	"nodes_leases":  {{"leases": -1}},
 	"nodes_redis":   {{"redis": "{}"}, {"redis": `["a"]`}, {"redis": `[{"name": 1}]`}, {"redis": `[{}]`}},
+	"nodes_instants": {
+		{"enforced_at": "infinity"}, {"first_reported_at": "-infinity"}, {"reported_at": "infinity"},
+		{"reported_at": "9999-01-01 00:00+00"}, {"enforced_at": "1969-12-31 23:59+00"},
+	},
+	"nodes_redis_away": {
+		away(`"infinity"`), away(`"yesterday"`), away(`""`), away(`5`), away(`null`), away(`["2026-01-01T00:00:00Z"]`),
+		away(`"10000-01-01T00:00:00Z"`), away(`"2026-01-01"`), away(`"2026-01-01T00:00:00"`),
+		{"redis": `[{"name": "a"}, {"name": "b", "away_since": "x"}]`}, {"redis": `[[{"name": "a"}]]`},
+	},
 
 	"usage_names_name":    {{"name": strings.Repeat("x", 1025)}},
 	"usage_state_one_row": {{}},

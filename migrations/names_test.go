@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -20,6 +21,7 @@ var naming = map[string]string{
 	"audit_actor": `SELECT set_config('rate_limiter.actor', $1, false)`,
 	"overrides_author": `INSERT INTO rate_limiter.overrides (kind, tenant, reason, permanent, author)
 		VALUES ('ban', 'a', 'r', true, $1)`,
+	"webhooks_created_by": `INSERT INTO rate_limiter.webhooks (url, created_by) VALUES ('https://a.example', $1)`,
 	"tokens_created_by": `INSERT INTO rate_limiter.tokens (name, hash, role, created_by)
 		VALUES ('ci', sha256('a'), 'viewer', $1)`,
 	"tokens_revoked_by": `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = $1 WHERE name = 'old'`,
@@ -37,9 +39,9 @@ func violates(t *testing.T, err error) string {
 
 // writeName runs a statement of naming and a change after it in a transaction that is rolled back, and returns the
 // violated constraint.
-func writeName(t *testing.T, s *pgtest.Server, role, statement, name string) string {
+func writeName(t *testing.T, conn *pgx.Conn, statement, name string) string {
 	t.Helper()
-	tx, err := connect(t, s, role).Begin(t.Context())
+	tx, err := conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,25 +60,30 @@ func TestNamesWithInvisibleCharactersAreInvalid(t *testing.T) {
 	s := pgtest.Granted(t)
 	exec(t, pgtest.Pool(t, s.RoleDSN(pgtest.Operator)),
 		`INSERT INTO rate_limiter.tokens (name, hash, role) VALUES ('old', sha256('b'), 'viewer')`)
+	operator, server := connect(t, s, pgtest.Operator), connect(t, s, pgtest.ServerRole)
 	for constraint, statement := range naming {
 		for _, name := range unseen {
-			if got := writeName(t, s, pgtest.Operator, statement, name); got != constraint+"_seen" {
+			if got := writeName(t, operator, statement, name); got != constraint+"_seen" {
 				t.Errorf("%q written as %s violates %q, want %s_seen", name, constraint, got, constraint)
 			}
 		}
-		for _, name := range []string{"token:ann", "TOKEN:root"} {
-			if got := writeName(t, s, pgtest.Operator, statement, name); got != constraint+"_token" {
+		for _, name := range []string{"token:ann", "TOKEN:root", "oidc:ann", "Oidc:root"} {
+			if got := writeName(t, operator, statement, name); got != constraint+"_token" {
 				t.Errorf("%q written as %s violates %q, want %s_token", name, constraint, got, constraint)
 			}
 		}
-		for _, name := range []string{"ann", "Ann Ä. O'Neill (on call)", "李"} {
-			if got := writeName(t, s, pgtest.Operator, statement, name); got != "" {
+		for _, name := range []string{"ann", "Ann Ä. O'Neill (on call)", "李", "oidc", "not oidc:ann"} {
+			if got := writeName(t, operator, statement, name); got != "" {
 				t.Errorf("%q written as %s violates %s, want it accepted", name, constraint, got)
 			}
 		}
 	}
-	if got := writeName(t, s, pgtest.ServerRole, naming["overrides_author"], "token:ann"); got != "" {
-		t.Errorf("the process that serves tokens violates %s", got)
+	for _, constraint := range []string{"audit_actor", "overrides_author", "webhooks_created_by"} {
+		for _, name := range []string{"token:ann", "oidc:ann@example.org"} {
+			if got := writeName(t, server, naming[constraint], name); got != "" {
+				t.Errorf("%q written as %s by the process that serves the API violates %s", name, constraint, got)
+			}
+		}
 	}
 }
 

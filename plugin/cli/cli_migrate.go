@@ -95,6 +95,7 @@ var lostWith = map[int64][]loss{
 	30: {},
 	31: {},
 	32: {{"nodes", "leases"}, {"nodes", "redis"}},
+	33: {},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

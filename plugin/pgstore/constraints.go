@@ -11,8 +11,9 @@ import (
 const (
 	idProblem    = "must be at most 128 bytes: longer names are counted by their hash, so write that"
 	actorProblem = "must be given, in at most 256 bytes"
-	// tokenActorProblem and unseenProblem concern the names of actors.
-	tokenActorProblem    = "must not begin with token: that is a caller of the REST API, for whom its process alone writes"
+	// callerProblem and unseenProblem concern the names of actors.
+	callerProblem = "must not begin with token: or oidc: because only the process that serves the REST API writes for " +
+		"its callers"
 	unseenProblem        = "must have no control or invisible characters, and no space at either end"
 	candidateNameProblem = "must be 1 to 64 letters, digits, dots, dashes or underscores, and begin with a letter or digit"
 )
@@ -189,14 +190,16 @@ var constraints = map[string]InvalidError{
 	"candidate_policies_body":        {Field: "body", Problem: "must be a policy of the same key, in 32768 bytes at most"},
 	"candidate_tenants_tenant":       {Field: "tenant", Problem: "must have 1 to 128 bytes"},
 
-	"audit_actor_token":       {Field: "actor", Problem: tokenActorProblem},
-	"overrides_author_token":  {Field: "author", Problem: tokenActorProblem},
-	"tokens_created_by_token": {Field: "actor", Problem: tokenActorProblem},
-	"tokens_revoked_by_token": {Field: "actor", Problem: tokenActorProblem},
-	"audit_actor_seen":        {Field: "actor", Problem: unseenProblem},
-	"overrides_author_seen":   {Field: "author", Problem: unseenProblem},
-	"tokens_created_by_seen":  {Field: "actor", Problem: unseenProblem},
-	"tokens_revoked_by_seen":  {Field: "actor", Problem: unseenProblem},
+	"audit_actor_token":         {Field: "actor", Problem: callerProblem},
+	"overrides_author_token":    {Field: "author", Problem: callerProblem},
+	"tokens_created_by_token":   {Field: "actor", Problem: callerProblem},
+	"tokens_revoked_by_token":   {Field: "actor", Problem: callerProblem},
+	"audit_actor_seen":          {Field: "actor", Problem: unseenProblem},
+	"webhooks_created_by_token": {Field: "actor", Problem: callerProblem},
+	"overrides_author_seen":     {Field: "author", Problem: unseenProblem},
+	"tokens_created_by_seen":    {Field: "actor", Problem: unseenProblem},
+	"webhooks_created_by_seen":  {Field: "actor", Problem: unseenProblem},
+	"tokens_revoked_by_seen":    {Field: "actor", Problem: unseenProblem},
 	"tokens_made_live": {
 		Field:   "revoked_at",
 		Problem: "must be empty in a new token: make it, and revoke it later",

@@ -38,7 +38,9 @@ func TestEveryConstraintHasAnErrorText(t *testing.T) {
 	for _, name := range raised {
 		exists[name] = true
 	}
-	for _, column := range []string{"audit_actor", "overrides_author", "tokens_created_by", "tokens_revoked_by"} {
+	for _, column := range []string{
+		"audit_actor", "overrides_author", "tokens_created_by", "tokens_revoked_by", "webhooks_created_by",
+	} {
 		exists[column+"_token"], exists[column+"_seen"] = true, true
 	}
 	for _, name := range list(`SELECT conname::text FROM pg_constraint WHERE contype = 'c'

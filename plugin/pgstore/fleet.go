@@ -52,8 +52,12 @@ func notSilent(ctx context.Context, tx pgx.Tx, what, node string) error {
 	}
 }
 
-// nodeColumns lists the columns of a Node, where $1 is the largest age of the last report of a live one.
-const nodeColumns = `node, version, enforced_at, first_reported_at, reported_at,
+// nodeColumns lists the columns of a Node, where $1 is the largest age of the last report of a live one. Instants have
+// the bounds of the constraint nodes_instants, which older rows may violate: JSON cannot hold others.
+const nodeColumns = `node, version,
+	least(greatest(enforced_at, '1970-01-01 00:00+00'), '9998-12-31 00:00+00') AS enforced_at,
+	least(greatest(first_reported_at, '1970-01-01 00:00+00'), '9998-12-31 00:00+00') AS first_reported_at,
+	least(greatest(reported_at, '1970-01-01 00:00+00'), '9998-12-31 00:00+00') AS reported_at,
 	reported_at >= clock_timestamp() - $1::interval AS live, source, faults, leases, redis`
 
 // Node describes a node by its last report.
@@ -76,6 +80,22 @@ type Node struct {
 type NodeRedis struct {
 	Name      string     `json:"name"                 doc:"Where it is, without secrets."`
 	AwaySince *time.Time `json:"away_since,omitempty" doc:"Since when it has not answered. Absent: it answers."`
+}
+
+// UnmarshalJSON reads a Redis from the report of a node. A report whose text is malformed must not hide those of other
+// nodes, so a value of another shape, or an instant that JSON cannot hold, is left out instead of being an error.
+func (r *NodeRedis) UnmarshalJSON(text []byte) error {
+	*r = NodeRedis{}
+	var fields map[string]any
+	if json.Unmarshal(text, &fields) != nil {
+		return nil
+	}
+	r.Name, _ = fields["name"].(string)
+	since, _ := fields["away_since"].(string)
+	if at, err := time.Parse(time.RFC3339, since); err == nil && at.UTC().Year() < 9999 {
+		r.AwaySince = &at
+	}
+	return nil
 }
 
 // Away returns each Redis that did not answer the node when it last reported.

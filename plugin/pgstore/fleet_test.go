@@ -87,6 +87,42 @@ func TestFleetHasTheLeasesAndTheRedisOfEachNodeThatReportsThem(t *testing.T) {
 	}
 }
 
+func TestAMalformedReportHidesNoOtherNode(t *testing.T) {
+	s, pool := open(t)
+	report(t, pool, "good", 0, 0)
+	_, err := pool.Exec(t.Context(), `ALTER TABLE rate_limiter.nodes
+		DROP CONSTRAINT nodes_instants, DROP CONSTRAINT nodes_redis_away`) // as before migration 00033
+	for node, redis := range map[string]string{
+		"infinity": `[{"name": "a", "away_since": "infinity"}]`,
+		"nested":   `[[{"name": "a"}]]`,
+		"number":   `[{"name": "a", "away_since": 5}, {"name": "b", "away_since": "2026-11-23T06:00:00Z"}]`,
+		"late":     `[{"name": "a", "away_since": "9999-12-31T23:00:00-05:00"}]`,
+		"cases":    `[{"name": "a", "NAME": 1, "Away_Since": {}}]`,
+	} {
+		if err == nil {
+			_, err = pool.Exec(t.Context(), `INSERT INTO rate_limiter.nodes
+				(node, version, enforced_at, first_reported_at, reported_at, redis)
+				VALUES ($1, 0, 'infinity', '-infinity', '20000-01-01', $2)`, node, redis)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	fleet, err := s.Fleet(t.Context(), time.Minute)
+	if err != nil || len(fleet.Nodes) != 6 {
+		t.Fatalf("the fleet is %+v (%v), want six nodes", fleet, err)
+	}
+	if _, err := json.Marshal(fleet); err != nil {
+		t.Errorf("the fleet as JSON: %v", err)
+	}
+	for _, n := range fleet.Nodes {
+		if away := n.Away(); n.Node == "number" && (len(away) != 1 || away[0].Name != "b" || n.Redis[0].Name != "a") ||
+			n.Node != "number" && len(away) != 0 {
+			t.Errorf("node %s has %+v, want the readable instants", n.Node, n.Redis)
+		}
+	}
+}
+
 func TestSpreadIgnoresNodesThatStartedAfterTheChange(t *testing.T) {
 	s, pool := open(t)
 	_, version := put(t, s, daily())
