@@ -34,7 +34,7 @@ func operatorPages() []page {
 func operatorTopics() []topic {
 	return []topic{
 		{Name: "fleet", For: operators, Template: "operator_fleet_rows", Poll: pollFleet},
-		{Name: "denials", For: operators, Template: "operator_denials_rows", Poll: pollDenials},
+		{Name: "denials", For: operators, Template: "operator_denials_page", Poll: pollDenials},
 		{Name: "reach", For: operators, Template: "layout_reach", Poll: pollReach},
 	}
 }
@@ -69,14 +69,14 @@ func (v *visit) withPage(filters url.Values) url.Values {
 	return query
 }
 
-// nextPage returns the link of the next page of a list, or "" after the last one.
-func (v *visit) nextPage(filters url.Values, cursor string) string {
+// nextPage returns the link of the next page of the list at a path, or "" after the last one.
+func nextPage(path string, filters url.Values, cursor string) string {
 	if cursor == "" {
 		return ""
 	}
 	query := maps.Clone(filters)
 	query.Set("cursor", cursor)
-	return v.r.URL.EscapedPath() + "?" + query.Encode()
+	return path + "?" + query.Encode()
 }
 
 // orgAPI returns the path of an operation on a tenant.

@@ -44,6 +44,6 @@ func serveAudit(v *visit) error {
 		}
 	}
 	return v.render("operator_audit", "Audit", map[string]any{
-		"Filters": filters, "Items": found.Items, "Next": v.nextPage(filters, found.Next),
+		"Filters": filters, "Items": found.Items, "Next": nextPage(v.r.URL.Path, filters, found.Next),
 	})
 }

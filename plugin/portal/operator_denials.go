@@ -1,7 +1,6 @@
 package portal
 
 import (
-	"net/url"
 	"time"
 )
 
@@ -10,6 +9,8 @@ type denialPage struct {
 	Denials []denial `json:"denials"`
 	Next    string   `json:"next"`
 	Sampled bool     `json:"sampled"`
+
+	Link string `json:"-"` // of the next page of the console; "": this is the last one
 }
 
 // denial counts denials of a tenant by one policy at about one time.
@@ -31,10 +32,13 @@ type denial struct {
 // denialFilters are the filters of denials.
 var denialFilters = []string{"tenant", "policy", "endpoint", "since"}
 
+// denialsPath is the page of recent denials in the console.
+const denialsPath = home + "denials"
+
 // serveDenials shows recent denials. The first page is live.
 func serveDenials(v *visit) error {
 	filters := v.filters(denialFilters...)
-	found, err := readDenials(v, v.withPage(filters))
+	found, err := readDenials(v)
 	why, err := unavailable(err)
 	if err != nil {
 		return err
@@ -44,18 +48,17 @@ func serveDenials(v *visit) error {
 		live = livePath + "denials?" + filters.Encode()
 	}
 	return v.render("operator_denials", "Denials", map[string]any{
-		"Filters": filters, "Found": found, "Live": live, "Next": v.nextPage(filters, found.Next), "Unavailable": why,
+		"Filters": filters, "Found": found, "Live": live, "Unavailable": why,
 	})
 }
 
 // pollDenials returns the first page of denials for the live part.
-func pollDenials(v *visit) (any, error) {
-	query := v.filters(denialFilters...)
-	query.Set("limit", pageRows)
-	return readDenials(v, query)
-}
+func pollDenials(v *visit) (any, error) { return readDenials(v) }
 
-func readDenials(v *visit, query url.Values) (*denialPage, error) {
-	found := &denialPage{}
-	return found, v.get("/v1/ratelimit/denials", query, found)
+// readDenials returns a page of denials, whose link follows the last of its rows.
+func readDenials(v *visit) (*denialPage, error) {
+	found, filters := &denialPage{}, v.filters(denialFilters...)
+	err := v.get("/v1/ratelimit/denials", v.withPage(filters), found)
+	found.Link = nextPage(denialsPath, filters, found.Next)
+	return found, err
 }

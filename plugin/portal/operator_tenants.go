@@ -27,7 +27,7 @@ func serveTenants(v *visit) error {
 		return err
 	}
 	return v.render("operator_tenants", "Tenants", map[string]any{
-		"Q": q, "Items": found.Items, "Next": v.nextPage(v.filters("q"), found.Next),
+		"Q": q, "Items": found.Items, "Next": nextPage(v.r.URL.Path, v.filters("q"), found.Next),
 	})
 }
 

@@ -343,3 +343,33 @@ func TestLivePartsOfTheConsoleFollowTheFleetAndTheFilteredDenials(t *testing.T) 
 		t.Errorf("after a report the fleet is %s", next)
 	}
 }
+
+// deny reports denials of acme, of endpoints that are numbered from first to last.
+func (w *realWorld) deny(first, last int) {
+	w.Helper()
+	w.exec(fmt.Sprintf(`SELECT rate_limiter.report_recent_denials('n1', (SELECT json_agg(json_build_object(
+		'event', 'e' || i, 'tenant', 'acme', 'endpoint', 'GET /' || i, 'policy', 'daily', 'scope', 'tenant', 'age', 0,
+		'reason', 'quota', 'shadow', false, 'count', 1, 'tenant_count', 1, 'user', '', 'ip', '') ORDER BY i)
+		FROM generate_series(%d, %d) i))`, first, last))
+}
+
+func TestTheNextPageOfDenialsFollowsTheLastRowThatIsShown(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	w.deny(1, 60)
+	b := w.signedIn(viewerSecret)
+	page := w.want(b.get("/portal/denials?tenant=acme"), http.StatusOK, "<td>GET /60</td>", "<td>GET /11</td>")
+	w.want(b.get(next(page)), http.StatusOK, "<td>GET /10</td>", "<td>GET /1</td>")
+	live := b.watch("denials?tenant=acme")
+	if rows := live.next(); next(shown{text: rows}) != next(page) {
+		t.Errorf("the live part begins with %s, want the link of the page: %s", rows, next(page))
+	}
+	w.deny(61, 80)
+	rows := live.next()
+	if !strings.Contains(rows, "<td>GET /80</td>") || !strings.Contains(rows, "<td>GET /31</td>") ||
+		strings.Contains(rows, "<td>GET /30</td>") {
+		t.Fatalf("after 20 denials the live part is %s, want 80 to 31", rows)
+	}
+	older := w.want(b.get(next(shown{text: rows})), http.StatusOK, "<td>GET /30</td>", "<td>GET /1</td>")
+	w.missing(older, "<td>GET /31</td>")
+}

@@ -22,9 +22,10 @@
     });
   };
 
-  // Replaces the content of a part. What has the focus keeps it, and tables stay where they are scrolled.
+  // Replaces the content of a part. What has the focus keeps it, also the link of the next page with another address, and
+  // tables stay where they are scrolled.
   const replace = (element, html) => {
-    const tagOf = (node) => node.cloneNode(false).outerHTML;
+    const tagOf = (node) => node.rel === "next" ? "next" : node.cloneNode(false).outerHTML;
     const tables = () => [...element.querySelectorAll(".scroll")];
     const focused = document.activeElement !== element && element.contains(document.activeElement)
       ? tagOf(document.activeElement) : "";
