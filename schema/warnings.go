@@ -127,9 +127,9 @@ func (c Config) costWarnings() []Warning {
 	return warnings
 }
 
-// CostWarnings returns what costWarnings does of a cost that a row sets, beside c with rows of policies. Rows of tiers
-// go before the limits of c with their name.
-func (c Config) CostWarnings(cost Cost, rows ...Policy) []string {
+// CostCheck returns a function with the warnings of costWarnings for a cost that a row sets, beside c with rows of
+// policies. Rows of tiers go before the limits of c with their name.
+func (c Config) CostCheck(rows []Policy) func(Cost) []string {
 	limits := slices.DeleteFunc(c.limits(), func(l locatedLimit) bool {
 		return slices.ContainsFunc(rows, func(p Policy) bool {
 			return p.Tier != "" && l.list == "tier "+docpath.Shorten(p.Tier) && l.Name == p.Name &&
@@ -140,7 +140,8 @@ func (c Config) CostWarnings(cost Cost, rows ...Policy) []string {
 		limits = append(limits, locatedLimit{Limit: p.Limit, list: p.Target()})
 	}
 	charging := chargingLimits(limits)
-	return costProblems(cost.Endpoint, *cost.Cost, charging, c.leasedBuckets(charging))
+	leased := c.leasedBuckets(charging)
+	return func(cost Cost) []string { return costProblems(cost.Endpoint, *cost.Cost, charging, leased) }
 }
 
 // costProblems returns what is wrong with the cost of an endpoint beside the limits that charge it.

@@ -41,8 +41,9 @@ var documentCommands = []*command{
 		about: documentAbout + ` Applying the same file again changes nothing.
 
 If policies would be deleted and --yes is not given, apply lists them and writes nothing. A limit shared by all
-tenants that is lower than the limit of a single tenant is written only with --force. With --config, the limits in the
-plugin's config are compared too.`,
+tenants that is lower than the limit of a single tenant is written only with --force. A cost that a limit can never hold
+is written with a warning: that limit denies the requests always. With --config, the limits in the plugin's config are
+compared too.`,
 		define: func(c *call) action {
 			config, d := c.knownConfigFlag(), c.documentFlags()
 			yes := c.flags.Bool("yes", false, "allow the deletion of what is not in the file")

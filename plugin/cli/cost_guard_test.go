@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -40,6 +41,10 @@ func TestEveryWayToWriteACostWarnsOfLimitsThatCannotHoldIt(t *testing.T) {
 		for door, write := range map[string]func(*terminal) (string, bool){
 			"CLI": func(x *terminal) (string, bool) {
 				return x.byCLI(c.guardCase, false, "cost", "put", "POST /exports", "--cost", strconv.FormatInt(c.cost, 10))
+			},
+			"a file": func(x *terminal) (string, bool) {
+				x.stdin = fmt.Sprintf(`{"costs":[{"endpoint":"POST /exports","cost":%d}]}`, c.cost)
+				return x.byCLI(c.guardCase, false, "apply", "-f", "-")
 			},
 			"REST": func(x *terminal) (string, bool) {
 				body := map[string]any{"endpoint": "POST /exports", "cost": c.cost}

@@ -132,9 +132,12 @@ var guardedOverrides = []overrideCase{
 func TestEveryWayToWriteAnOverrideWarnsAlike(t *testing.T) {
 	server := pgtest.Start(t)
 	for door, write := range map[string]func(*terminal, overrideCase) (text string, written bool){
-		"override add": overrideByCLI, "REST": overrideByREST,
+		"override add": overrideByCLI, "REST": overrideByREST, "a file": overrideByFile,
 	} {
 		for _, c := range guardedOverrides {
+			if door == "a file" && c.override.IP == "" {
+				continue // apply reviews networks alone
+			}
 			t.Run(door+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
 				x := c.open(t, server.Database(t))
@@ -172,6 +175,20 @@ func overrideByCLI(x *terminal, c overrideCase) (string, bool) {
 		args = append(args, "--limit", fmt.Sprint(o.Limit))
 	}
 	return x.byCLI(c.guardCase, false, args...)
+}
+
+func overrideByFile(x *terminal, c overrideCase) (string, bool) {
+	o := c.override
+	row := map[string]any{"kind": o.Kind, "tenant": "acme", "ip": o.IP, "permanent": true, "reason": "a test"}
+	if o.Factor != 0 {
+		row["factor"] = json.Number(formatFactor(o.Factor))
+	}
+	document, err := json.Marshal(map[string]any{"overrides": []any{row}})
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	x.stdin = string(document)
+	return x.byCLI(c.guardCase, false, "apply", "-f", "-")
 }
 
 func overrideByREST(x *terminal, c overrideCase) (string, bool) {

@@ -68,6 +68,9 @@ func (s *Store) Apply(ctx context.Context, c Change, set Set) (SetDiff, int64, e
 // accept reviews a diff and returns why it is declined.
 func (set Set) accept(ctx context.Context, q querier, d SetDiff, after []Policy) error {
 	review, err := reviewSet(ctx, q, set.Config, d.Diff, after)
+	if err == nil {
+		err = review.addRowWarnings(ctx, q, set, d, after)
+	}
 	if err != nil {
 		return err
 	}

@@ -127,27 +127,38 @@ func (s *Store) PutCost(ctx context.Context, c Change, cost Cost) (Cost, int64, 
 // CostWarnings returns what an operator should check of a cost: limits that can never hold it. A nil config is unknown:
 // its limits are not compared.
 func (s *Store) CostWarnings(ctx context.Context, config *policy.Plan, c Cost) ([]string, error) {
-	namespace := cmp.Or(c.Namespace, defaultNamespace)
-	if config != nil && config.Namespace() != namespace {
-		config = nil
-	}
 	var w where
-	w.equal("namespace", namespace)
+	w.equal("namespace", cmp.Or(c.Namespace, defaultNamespace))
 	w.equal("slot", SlotActive)
 	w.add("(endpoint = '' OR rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint(%s))", c.Endpoint)
 	w.add("(tier NOT IN ('', '"+schema.UserTier+"') OR coalesce(burst, \"limit\") < 2 * %s::bigint)", *c.Cost.Cost)
-	var limits []schema.Policy
-	for p, err := range each[Policy](ctx, s.pool, "list policies", selectPolicies+w.String()+" ORDER BY id", w.args...) {
-		if err != nil {
-			return nil, fail("review the "+c.String(), err)
+	rows, err := all(each[Policy](ctx, s.pool, "list policies", selectPolicies+w.String()+" ORDER BY id", w.args...))
+	if err != nil {
+		return nil, fail("review the "+c.String(), err)
+	}
+	return costWarnings(config, rows, []Cost{c}), nil
+}
+
+// costWarnings returns the warnings of CostWarnings for costs of one namespace beside rows of it.
+func costWarnings(config *policy.Plan, rows []Policy, costs []Cost) []string {
+	if len(costs) == 0 {
+		return nil
+	}
+	if config != nil && config.Namespace() != cmp.Or(costs[0].Namespace, defaultNamespace) {
+		config = nil
+	}
+	limits := make([]schema.Policy, len(rows))
+	for i, p := range rows {
+		limits[i] = p.Policy
+	}
+	problems := policy.CostCheck(config, limits)
+	var warnings []string
+	for _, c := range costs {
+		for _, problem := range problems(c.Cost) {
+			warnings = append(warnings, c.String()+": "+problem)
 		}
-		limits = append(limits, p.Policy)
 	}
-	warnings := policy.CostWarnings(config, c.Cost, limits...)
-	for i := range warnings {
-		warnings[i] = c.String() + ": " + warnings[i]
-	}
-	return warnings, nil
+	return warnings
 }
 
 // DeleteCost deletes a cost, so that the plugin's config says again what the requests cost, or returns a NotFoundError.

@@ -25,10 +25,8 @@ func (s *Store) OverrideWarnings(ctx context.Context, config *policy.Plan, o Ove
 	if unnamed != "" {
 		warnings = append(warnings, unnamed)
 	}
-	if o.Kind == schema.KindCustomLimit || o.Kind == schema.KindMultiplier { // others see the whole address
-		if problem := policy.UncountedNetwork(config, o.IP); problem != "" {
-			warnings = append(warnings, "ip: "+problem)
-		}
+	if problem := networkProblem(config, o); problem != "" {
+		warnings = append(warnings, problem)
 	}
 	if !o.StartsAt.IsZero() && o.StartsAt.Before(o.CreatedAt) {
 		warnings = append(warnings, "starts_at: is in the past: the override is in force at once")
@@ -42,6 +40,17 @@ func (s *Store) OverrideWarnings(ctx context.Context, config *policy.Plan, o Ove
 	}
 	raised, err := raisedAbove(ctx, s.pool, config, o)
 	return append(warnings, raised...), fail("review "+o.String(), err)
+}
+
+// networkProblem returns why no request has the network of an override, else "". A nil config is unknown.
+func networkProblem(config *policy.Plan, o Override) string {
+	if o.Kind != schema.KindCustomLimit && o.Kind != schema.KindMultiplier {
+		return "" // it applies to whole addresses
+	}
+	if problem := policy.UncountedNetwork(config, o.IP); problem != "" {
+		return "ip: " + problem
+	}
+	return ""
 }
 
 // overlapWarning returns a warning if another override of its kind, subject and policy is in force at times of o, and

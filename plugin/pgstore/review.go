@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -34,6 +35,29 @@ func reviewOne(ctx context.Context, q querier, config *policy.Plan, p Policy) (R
 // reviewSet reviews a diff before it is written. after holds the active policies of the namespace after it.
 func reviewSet(ctx context.Context, q querier, config *policy.Plan, d Diff, after []Policy) (Review, error) {
 	return reviewAmong(ctx, q, config, d.written(), after, d.Create)
+}
+
+// addRowWarnings warns of the costs and the overrides that a set writes: limits that can never hold a cost, and
+// networks that no request has. after holds the active policies of the namespace after it, unless the set keeps them.
+func (r *Review) addRowWarnings(ctx context.Context, q querier, set Set, d SetDiff, after []Policy) error {
+	if d.Costs != nil {
+		if set.KeepPolicies {
+			var err error
+			namespace := cmp.Or(set.Namespace, defaultNamespace)
+			if after, err = all(policies(ctx, q, PolicyFilter{Namespace: namespace, Slot: SlotActive})); err != nil {
+				return err
+			}
+		}
+		r.Warnings = append(r.Warnings, costWarnings(set.Config, after, slices.Concat(d.Costs.Create, d.Costs.written()))...)
+	}
+	if d.Overrides != nil {
+		for _, o := range slices.Concat(d.Overrides.Create, d.Overrides.written()) {
+			if problem := networkProblem(set.Config, o); problem != "" {
+				r.Warnings = append(r.Warnings, o.String()+": "+problem)
+			}
+		}
+	}
+	return nil
 }
 
 // reviewAmong reviews written policies of one namespace against the rows of that namespace. Of those, created are new.

@@ -25,14 +25,14 @@ func costCompiles(cost schema.Cost) error {
 	return c.err()
 }
 
-// CostWarnings returns why limits of a config, or rows of its namespace beside it, may deny every request of a cost. A
-// nil config is unknown: its limits are not compared.
-func CostWarnings(config *Plan, cost schema.Cost, rows ...schema.Policy) []string {
+// CostCheck returns a function that returns why limits of a config, or rows of its namespace beside it, may deny every
+// request of a cost. A nil config is unknown: its limits are not compared.
+func CostCheck(config *Plan, rows []schema.Policy) func(schema.Cost) []string {
 	var c schema.Config
 	if config != nil {
 		c = *config.config
 	}
-	return c.CostWarnings(cost, rows...)
+	return c.CostCheck(rows)
 }
 
 // RequestCost is what a request costs where a policy has no cost of its own, and where that is set.
