@@ -20,6 +20,7 @@ type csvParser struct {
 	columns []string
 	fields  []string
 	names   *interner[string]
+	headers map[string]bool // that have a column, as HTTP spells them
 	key     []byte
 
 	ofConsumer, ofCaller, ofRoute []int // indexes of columns
@@ -60,12 +61,14 @@ func newCSVParser(head string) (*csvParser, error) {
 	if err != nil {
 		return nil, fmt.Errorf("line 1: %w", err)
 	}
-	p := &csvParser{columns: slices.Clone(columns), names: newNames()}
+	p := &csvParser{columns: slices.Clone(columns), names: newNames(), headers: map[string]bool{}}
 	for i, name := range p.columns {
 		switch {
 		case slices.Contains(p.columns[:i], name):
 			return nil, fmt.Errorf("line 1: column %q appears twice", name)
-		case slices.Contains(plainColumns, name), strings.HasPrefix(name, headerColumn):
+		case slices.Contains(plainColumns, name):
+		case strings.HasPrefix(name, headerColumn):
+			p.headers[textproto.CanonicalMIMEHeaderKey(name[len(headerColumn):])] = true
 		case slices.Contains(routeColumns, name):
 			p.ofRoute = append(p.ofRoute, i)
 		case slices.Contains(callerColumns, name):
@@ -91,6 +94,9 @@ func newCSVParser(head string) (*csvParser, error) {
 
 // statesTenants reports whether the log names the tenant of each request, in place of what a gateway knows of it.
 func (p *csvParser) statesTenants() bool { return slices.Contains(p.columns, tenantColumn) }
+
+// logsHeader implements parser.
+func (p *csvParser) logsHeader(name string) bool { return p.headers[name] }
 
 // parse implements parser.
 func (p *csvParser) parse(line []byte, add func() *Request) (err error) {

@@ -171,10 +171,7 @@ func tokenSources(config *schema.Config) error {
 
 // HeadersOf returns the names of the request headers that a gateway of these configs may read, and so the logs need.
 func HeadersOf(file *routeconfig.File, o GatewayOptions) []string {
-	headers := []string{originHeader, preflightHeader}
-	if file.HasHosts() {
-		headers = append(headers, hostHeader)
-	}
+	headers := append(file.RequestHeaders(), originHeader, preflightHeader)
 	sources := slices.Concat(o.TenantFrom, o.UserFrom, o.TierFrom)
 	for _, config := range file.Configs {
 		headers = append(headers, config.TrustedHeaders...)
@@ -215,7 +212,9 @@ func (g *Gateway) findRoute(r *Request) (*Route, error) {
 	name := g.options.Route
 	if name == "" {
 		var possible []string
-		name, possible = g.file.RouteOf(r.Method, identity.NormalizePath(r.Target), r.headerValue(hostHeader))
+		name, possible = g.file.RouteOf(&routeconfig.Request{
+			Method: r.Method, Path: identity.NormalizePath(r.Target), Host: r.headerValue(hostHeader), Header: r.loggedHeader,
+		})
 		if len(possible) > 0 {
 			return nil, &UnmatchedError{possible}
 		}

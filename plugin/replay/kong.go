@@ -36,6 +36,11 @@ func newKongParser(headers []string) *kongParser {
 	return k
 }
 
+// logsHeader implements parser. Kong redacts credentials.
+func (k *kongParser) logsHeader(name string) bool {
+	return name != "Authorization" && name != "Proxy-Authorization"
+}
+
 // parse implements parser.
 func (k *kongParser) parse(line []byte, add func() *Request) error {
 	if !json.Valid(line) {

@@ -52,6 +52,8 @@ type Log struct {
 // parser reads the requests of lines. It gets the memory of each from add. After an error, none of the line counts.
 type parser interface {
 	parse(line []byte, add func() *Request) error
+	// logsHeader reports whether the log has a header, named as HTTP spells it, of each request that had it.
+	logsHeader(name string) bool
 }
 
 // Problem is a line of a log that holds no request.

@@ -23,7 +23,7 @@ type nginxParser struct {
 	parts     []formatPart
 	names     *interner[string]
 	consumers *interner[*identity.Consumer] // by id, username and custom id
-	headers   map[string]bool               // those that are read
+	headers   map[string]bool               // those that are read, and whether the format has them
 
 	id, username, customID string       // of the line
 	took                   limit.Micros // the request's duration, if the line has it: nginx logs at the end
@@ -51,7 +51,7 @@ func newNginxParser(format string, headers []string) (*nginxParser, error) {
 		return &identity.Consumer{ID: names[0], Username: names[1], CustomID: names[2]}
 	})
 	for _, name := range headers {
-		p.headers[textproto.CanonicalMIMEHeaderKey(name)] = true
+		p.headers[textproto.CanonicalMIMEHeaderKey(name)] = false
 	}
 	if err := p.compile(format); err != nil {
 		return nil, fmt.Errorf("log_format %q: %w", format, err)
@@ -183,9 +183,10 @@ func (p *nginxParser) nameSetter(name string) func(*nginxParser, string, *Reques
 func (p *nginxParser) headerSetter(name string) func(*nginxParser, string, *Request) error {
 	name, isHeader := strings.CutPrefix(name, "http_")
 	name = textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-"))
-	if !isHeader || !p.headers[name] {
+	if _, read := p.headers[name]; !isHeader || !read {
 		return nil
 	}
+	p.headers[name] = true
 	return func(p *nginxParser, value string, r *Request) error {
 		if value != "-" && value != "" {
 			r.addHeader(name, p.names.get([]byte(unescapeNginx(value))))
@@ -218,6 +219,9 @@ func setRequestLine(p *nginxParser, value string, r *Request) error {
 	r.Method, r.Target = p.names.get([]byte(method)), target
 	return nil
 }
+
+// logsHeader implements parser.
+func (p *nginxParser) logsHeader(name string) bool { return p.headers[name] }
 
 // parse implements parser.
 func (p *nginxParser) parse(line []byte, add func() *Request) error {

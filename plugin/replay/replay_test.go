@@ -248,6 +248,52 @@ services:
 	}
 }
 
+func TestTheHeadersThatALogHasChooseTheRoute(t *testing.T) {
+	const config = `
+services:
+- name: up
+  routes:
+  - {name: stable, paths: [/]}
+  - name: beta
+    headers: {x-beta: ["1", "yes"]}
+    paths: [/]
+    plugins:
+    - name: tenant-rate-limiting
+      config: {on_missing_tenant: skip, global: {limits: [{name: one, scope: endpoint, limit: 1, window_size: 3600}]}}
+`
+	headers := replay.HeadersOf(file(t, config), replay.GatewayOptions{})
+	nginx := func(value string) string { return "1795176000.000 GET / " + value }
+	csv := func(value string) string { return "2026-11-20T12:00:00Z,GET,/," + value }
+	for name, c := range map[string]struct {
+		format    string
+		lines     []string
+		outcomes  string
+		uncovered int
+		unmatched int
+	}{
+		"nginx": {
+			"$msec $request_method $request_uri $http_x_beta", []string{nginx("1"), nginx("YES"), nginx("2"), nginx("-")},
+			".D", 2, 0,
+		},
+		"nginx without the header": {
+			"$msec $request_method $request_uri $http_referer", []string{nginx("1"), nginx("-")}, "", 0, 2,
+		},
+		"CSV": {
+			"", []string{"started_at,method,path,header.X-BETA", csv("yes"), csv("1"), csv(""), csv("0")}, ".D", 2, 0,
+		},
+		"CSV without the header": {"", []string{"started_at,method,path,header.Via", csv("1")}, "", 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := logOf(t, replay.LogOptions{NginxFormat: c.format, Headers: headers}, c.lines...)
+			report, outcomes := replayed(t, config, replay.GatewayOptions{}, log)
+			if outcomes != c.outcomes || report.Uncovered != int64(c.uncovered) || report.Unmatched != int64(c.unmatched) {
+				t.Errorf("outcomes %s, %d uncovered, %d unmatched; want %s, %d and %d", outcomes, report.Uncovered,
+					report.Unmatched, c.outcomes, c.uncovered, c.unmatched)
+			}
+		})
+	}
+}
+
 func TestARequestThatSeveralRoutesMayTakeIsUnmatched(t *testing.T) {
 	const config = `
 services:

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"context"
+	"net/textproto"
 	"slices"
 	"strings"
 
@@ -60,6 +61,17 @@ func (r *Request) headerValue(name string) string {
 		}
 	}
 	return value
+}
+
+// loggedHeader returns the lines of a header, and whether the log has those of each request.
+func (r *Request) loggedHeader(name string) (lines []string, logged bool) {
+	name = textproto.CanonicalMIMEHeaderKey(name)
+	for i := range r.headers {
+		if r.headers[i].name == name {
+			lines = append(lines, r.headers[i].value)
+		}
+	}
+	return lines, r.Log.parser.logsHeader(name)
 }
 
 // Read implements admit.FactSource. It never fails. Facts that the log lacks are empty.

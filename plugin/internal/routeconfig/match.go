@@ -24,26 +24,84 @@ type matcher struct {
 	rules    []int    // its kinds
 	hosts    []string // nil: any
 	methods  []string // nil: any
-	headers  int      // how many it needs
-	hidden   []string // what it matches that logs lack: headers, server names, addresses, an expression
+	headers  []headerRule
+	hidden   []string // what it matches that logs lack: server names, addresses, an expression
 	prefix   string   // of paths
 	regex    bool     // the path is a regular expression
 	pattern  *regexp.Regexp
 	priority int // of patterns
 }
 
-// matches reports whether Kong may choose the route for a request. Without a host all hosts match.
-func (m *matcher) matches(method, path, host string) bool {
-	isHost := func(pattern string) bool { return matchesHost(pattern, host) }
-	switch {
-	case len(m.methods) > 0 && !slices.Contains(m.methods, method):
-		return false
-	case len(m.hosts) > 0 && host != "" && !slices.ContainsFunc(m.hosts, isHost):
-		return false
-	case m.pattern != nil:
-		return m.pattern.MatchString(path)
+// headerRule is a header that a route needs, with one of some values.
+type headerRule struct {
+	name    string
+	values  []string       // in lower case
+	pattern *regexp.Regexp // nil: the values count
+}
+
+// anyValue is the pattern in place of one that Go does not read.
+var anyValue = regexp.MustCompile("")
+
+// newHeaderRule returns the rule of a header, and false if Go does not read its pattern.
+func newHeaderRule(name string, values []string) (headerRule, bool) {
+	h := headerRule{name: name}
+	if len(values) == 1 && strings.HasPrefix(values[0], "~*") {
+		var err error
+		h.pattern, err = regexp.Compile(values[0][2:])
+		return h, err == nil
 	}
-	return strings.HasPrefix(path, m.prefix)
+	for _, value := range values {
+		h.values = append(h.values, strings.ToLower(value))
+	}
+	return h, true
+}
+
+// matches reports whether a line of the header has a value of the rule. As in Kong, lines are compared in lower case.
+func (h *headerRule) matches(lines []string) bool {
+	return slices.ContainsFunc(lines, func(line string) bool {
+		line = strings.ToLower(line)
+		if h.pattern != nil {
+			return h.pattern.MatchString(line)
+		}
+		return slices.Contains(h.values, line)
+	})
+}
+
+// Request is what a log has of a request that Kong's router reads.
+type Request struct {
+	Method string
+	Path   string // normalized
+	Host   string // "": the log lacks it
+
+	// Header returns the lines of a header, and whether the log has them. nil: it has none.
+	Header func(name string) (lines []string, logged bool)
+}
+
+// header returns the lines of a header, and whether the log has them.
+func (r *Request) header(name string) (lines []string, logged bool) {
+	if r.Header == nil {
+		return nil, false
+	}
+	return r.Header(name)
+}
+
+// matches reports whether Kong may choose the route for a request. What its log lacks matches.
+func (m *matcher) matches(r *Request) bool {
+	isHost := func(pattern string) bool { return matchesHost(pattern, r.Host) }
+	switch {
+	case len(m.methods) > 0 && !slices.Contains(m.methods, r.Method):
+		return false
+	case len(m.hosts) > 0 && r.Host != "" && !slices.ContainsFunc(m.hosts, isHost):
+		return false
+	case m.pattern != nil && !m.pattern.MatchString(r.Path), !strings.HasPrefix(r.Path, m.prefix):
+		return false
+	}
+	for i := range m.headers {
+		if lines, logged := r.header(m.headers[i].name); logged && !m.headers[i].matches(lines) {
+			return false
+		}
+	}
+	return true
 }
 
 // matchesHost reports whether a host of a route, which may begin or end with *, is that of a request. Ports count only
@@ -68,7 +126,7 @@ func (m *matcher) order(other *matcher) int {
 		cmp.Compare(len(other.rules), len(m.rules)),
 		slices.Compare(other.rules, m.rules),
 		cmp.Compare(m.wildcards(), other.wildcards()),
-		cmp.Compare(other.headers, m.headers),
+		cmp.Compare(len(other.headers), len(m.headers)),
 		cmp.Compare(other.patterns(), m.patterns()),
 		cmp.Compare(other.priority, m.priority),
 		cmp.Compare(len(other.prefix), len(m.prefix)),
@@ -91,24 +149,33 @@ func (m *matcher) patterns() int {
 	return 0
 }
 
-// HasHosts reports whether hosts of requests matter to RouteOf.
-func (f *File) HasHosts() bool {
-	return slices.ContainsFunc(f.matchers, func(m matcher) bool { return len(m.hosts) > 0 })
+// RequestHeaders returns the names of the request headers that RouteOf reads.
+func (f *File) RequestHeaders() (names []string) {
+	for _, m := range f.matchers {
+		if len(m.hosts) > 0 {
+			names = append(names, "Host")
+		}
+		for _, h := range m.headers {
+			names = append(names, h.name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
-// RouteOf returns the name of the route that Kong's traditional router chooses for a normalized path, or "". Logs have
-// neither the headers nor the addresses by which a route may match, and often no host (""). If that makes several
-// routes possible, it returns these in words: each with what it matches that the log lacks.
-func (f *File) RouteOf(method, path, host string) (route string, possible []string) {
+// RouteOf returns the name of the route that Kong's traditional router chooses for a request, or "". Logs lack the
+// addresses by which a route may match, and often headers and the host. If that makes several routes possible, it
+// returns these in words: each with what it matches that the log lacks.
+func (f *File) RouteOf(r *Request) (route string, possible []string) {
 	for i := range f.matchers {
 		m := &f.matchers[i]
-		if !m.matches(method, path, host) {
+		if !m.matches(r) {
 			continue
 		}
 		if route != "" && m.route != route {
-			return "", f.possibleRoutes(method, path, host)
+			return "", f.possibleRoutes(r)
 		}
-		if route = m.route; m.isCertain(host) {
+		if route = m.route; len(m.lacks(r)) == 0 {
 			break
 		}
 	}
@@ -116,35 +183,40 @@ func (f *File) RouteOf(method, path, host string) (route string, possible []stri
 }
 
 // possibleRoutes returns the routes that a request may take in words, in the order in which they are tried.
-func (f *File) possibleRoutes(method, path, host string) (routes []string) {
+func (f *File) possibleRoutes(r *Request) (routes []string) {
 	named := map[string]bool{}
 	for i := range f.matchers {
 		m := &f.matchers[i]
-		if !m.matches(method, path, host) {
+		if !m.matches(r) {
 			continue
 		}
+		lacks := m.lacks(r)
 		if !named[m.route] {
 			named[m.route] = true
-			routes = append(routes, m.describe(host))
+			routes = append(routes, m.describe(lacks))
 		}
-		if m.isCertain(host) {
+		if len(lacks) == 0 {
 			break
 		}
 	}
 	return routes
 }
 
-// isCertain reports whether the log of a request that the matcher matches has all that it depends on.
-func (m *matcher) isCertain(host string) bool {
-	return len(m.hidden) == 0 && (len(m.hosts) == 0 || host != "")
+// lacks returns what the matcher matches that the log of a request lacks.
+func (m *matcher) lacks(r *Request) (names []string) {
+	if len(m.hosts) > 0 && r.Host == "" {
+		names = append(names, "hosts")
+	}
+	for _, h := range m.headers {
+		if _, logged := r.header(h.name); !logged {
+			names = append(names, "header "+h.name)
+		}
+	}
+	return append(names, m.hidden...)
 }
 
-// describe names the route, and what it matches that the log of a request with a host lacks.
-func (m *matcher) describe(host string) string {
-	lacks := m.hidden
-	if len(m.hosts) > 0 && host == "" {
-		lacks = append([]string{"hosts"}, lacks...)
-	}
+// describe names the route, and what it matches that the log lacks.
+func (m *matcher) describe(lacks []string) string {
 	if len(lacks) == 0 {
 		return m.route
 	}
@@ -192,10 +264,14 @@ func literalPrefix(pattern string) string {
 func appendMatchers(list []matcher, route map[string]any) []matcher {
 	whole := matcher{route: nameOf(route), hosts: texts(route["hosts"]), methods: texts(route["methods"])}
 	headers, _ := route["headers"].(map[string]any)
-	whole.headers = len(headers)
 	whole.priority, _ = route["regex_priority"].(int)
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
-		whole.hidden = append(whole.hidden, "header "+name)
+		rule, ok := newHeaderRule(name, texts(headers[name]))
+		if !ok {
+			whole.hidden = append(whole.hidden, "the pattern of header "+name)
+			rule.pattern = anyValue
+		}
+		whole.headers = append(whole.headers, rule)
 	}
 	others := 0
 	for _, field := range [...]string{"snis", "sources", "destinations", "expression"} {
@@ -207,7 +283,7 @@ func appendMatchers(list []matcher, route map[string]any) []matcher {
 	paths := texts(route["paths"])
 	for _, rule := range [...]struct{ count, kind int }{
 		{len(whole.hosts), byHost},
-		{whole.headers, byHeader},
+		{len(whole.headers), byHeader},
 		{len(paths), byPath},
 		{len(whole.methods), byMethod},
 		{others, byOther},

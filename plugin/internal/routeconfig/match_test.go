@@ -20,6 +20,8 @@ services:
   - {name: api, hosts: [api.example.com], paths: [/api]}
   - {name: any-host, hosts: ["*.example.com"], paths: [/api]}
   - {name: beta, headers: {x-beta: ["1"]}, paths: [/beta]}
+  - {name: kind, headers: {x-kind: ["~*^v[12]$"], x-beta: ["1", Two]}, paths: [/beta]}
+  - {name: odd, headers: {x-odd: ["~*look(?=ahead)"]}, paths: [/odd]}
   - {name: inner, sources: [{ip: 10.0.0.0/8}], paths: [/inner]}
   - {name: deletes, methods: [DELETE]}
   - {name: sni, hosts: [a.example.net], snis: [a.example.net], paths: [/secure], expression: 'http.path == "/secure"'}
@@ -31,8 +33,8 @@ func TestTheRouteOfAPathIsTheOneThatKongChooses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !f.HasHosts() {
-		t.Error("no route has a host")
+	if got := strings.Join(f.RequestHeaders(), " "); got != "Host x-beta x-kind x-odd" {
+		t.Errorf("the headers %s are read", got)
 	}
 	for _, c := range []struct {
 		method, path, host string
@@ -48,18 +50,51 @@ func TestTheRouteOfAPathIsTheOneThatKongChooses(t *testing.T) {
 		{"GET", "/api", "eu.example.com", "any-host"},
 		{"GET", "/api", "example.net", "all"},
 		{"GET", "/api", "", "api (by hosts) or any-host (by hosts) or all"},
-		{"GET", "/beta", "", "beta (by header x-beta) or all"},
+		{"GET", "/beta", "", "kind (by header x-beta, header x-kind) or beta (by header x-beta) or all"},
 		{"GET", "/inner", "", "inner (by sources) or all"},
 		{"GET", "/secure", "a.example.net", "sni (by snis, expression) or all"},
 		{"GET", "/secure", "", "sni (by hosts, snis, expression) or all"},
 		{"GET", "/lookahead", "", "strange (by the pattern ~/look(?=ahead)) or all"},
 	} {
-		got, possible := f.RouteOf(c.method, c.path, c.host)
+		got, possible := f.RouteOf(&Request{Method: c.method, Path: c.path, Host: c.host})
 		if len(possible) > 0 {
 			got += strings.Join(possible, " or ")
 		}
 		if got != c.want {
 			t.Errorf("%s %s of host %q: %s, want %s", c.method, c.path, c.host, got, c.want)
+		}
+	}
+}
+
+func TestTheHeadersInALogChooseTheRoute(t *testing.T) {
+	f, err := Read([]byte(routed), "kong.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		path    string
+		headers map[string][]string // that the log has
+		want    string              // or those that are possible
+	}{
+		{"/beta", map[string][]string{"x-beta": {"1"}, "x-kind": nil}, "beta"},
+		{"/beta", map[string][]string{"x-beta": {"2"}, "x-kind": nil}, "all"},
+		{"/beta", map[string][]string{"x-beta": nil, "x-kind": {"v1"}}, "all"},
+		{"/beta", map[string][]string{"x-beta": {"0", "tWO"}, "x-kind": {"V2"}}, "kind"},
+		{"/beta", map[string][]string{"x-beta": {"1"}, "x-kind": {"v3"}}, "beta"},
+		{"/beta", map[string][]string{"x-beta": {"1"}}, "kind (by header x-kind) or beta"},
+		{"/beta", map[string][]string{"x-kind": {"v3"}}, "beta (by header x-beta) or all"},
+		{"/odd", map[string][]string{"x-odd": {"lookahead"}}, "odd (by the pattern of header x-odd) or all"},
+		{"/odd", map[string][]string{"x-odd": nil}, "all"},
+	} {
+		got, possible := f.RouteOf(&Request{Method: "GET", Path: c.path, Header: func(name string) ([]string, bool) {
+			lines, logged := c.headers[name]
+			return lines, logged
+		}})
+		if len(possible) > 0 {
+			got += strings.Join(possible, " or ")
+		}
+		if got != c.want {
+			t.Errorf("%s with %v: %s, want %s", c.path, c.headers, got, c.want)
 		}
 	}
 }
