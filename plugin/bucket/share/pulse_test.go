@@ -13,7 +13,7 @@ func TestSoakARushThatComesAgainAndAgainCostsOthersOnlyOnce(t *testing.T) {
 	inEachPlace(t, func(t *testing.T, r rules) {
 		for _, pulse := range []struct{ lasts, every limit.Micros }{{6 * tenth, 25 * tenth}, {3 * tenth, 45 * tenth}} {
 			rush := &client{
-				tenant: "rush", perSecond: part(25), from: limit.Second + 1000, lasts: pulse.lasts, every: pulse.every,
+				tenant: "rush", perSecond: rushing, from: limit.Second + 1000, lasts: pulse.lasts, every: pulse.every,
 			}
 			steady := &client{tenant: "steady", perSecond: part(0.25)}
 			lumpy := &client{tenant: "lumpy", perSecond: part(1), lasts: tenth / 2, every: 2 * tenth}
@@ -32,7 +32,7 @@ func TestSoakARushThatComesAgainAndAgainCostsOthersOnlyOnce(t *testing.T) {
 
 func TestATenantThatRushedIsDeniedNothingOnceUseIsBelowFourFifths(t *testing.T) {
 	inEachPlace(t, func(t *testing.T, r rules) {
-		rush := &client{tenant: "a", perSecond: part(25), until: 2 * limit.Second}
+		rush := &client{tenant: "a", perSecond: rushing, until: 2 * limit.Second}
 		again := &client{tenant: "a", perSecond: part(0.35), from: 4 * limit.Second, until: 6 * limit.Second}
 		later := &client{tenant: "a", perSecond: part(1.5), from: 6*limit.Second + 3*tenth, lasts: tenth, every: 5 * tenth}
 		steady := &client{tenant: "b", perSecond: part(0.4)}

@@ -42,7 +42,7 @@ func part(x float64) float64 { return x * float64(rate) }
 func TestSoakATenantWithinItsShareLosesAtMostASecondOfItWhenAnotherRushes(t *testing.T) {
 	lost := func(w *world, seconds int) int {
 		steady := &client{tenant: "steady", perSecond: part(0.5)}
-		rush := &client{tenant: "rush", perSecond: part(25), from: 2 * limit.Second}
+		rush := &client{tenant: "rush", perSecond: rushing, from: 2 * limit.Second}
 		w.run(seconds, nil, rush, steady) // in each millisecond the rush is first
 		t.Logf("steady %v, rush %v", steady.admitted, rush.admitted)
 		return seconds*share - steady.total(0, 0)
@@ -76,7 +76,7 @@ func TestARushIsCappedAfterAPeriodOrAfterThreeWithOtherNodes(t *testing.T) {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
 			w := newWorld(t, rules{nodes: nodes})
 			steady := &client{tenant: "steady", perSecond: part(0.5)}
-			rush := &client{tenant: "rush", perSecond: part(25), from: 2*limit.Second + 1000}
+			rush := &client{tenant: "rush", perSecond: rushing, from: 2*limit.Second + 1000}
 			capped := limit.Micros(0)
 			w.run(4, func(at limit.Micros) {
 				uncapped := func(n *node) bool { return n.shares.Stats().Tenants == 0 }
@@ -179,7 +179,7 @@ func TestRequestsWithoutATenantHaveOneShareTogether(t *testing.T) {
 
 func TestTheOthersKeepTheirSharesWhenTheLeaderIsKilled(t *testing.T) {
 	w := newWorld(t, rules{nodes: 5})
-	steady, rush := &client{tenant: "steady", perSecond: part(0.5)}, &client{tenant: "rush", perSecond: part(25)}
+	steady, rush := &client{tenant: "steady", perSecond: part(0.5)}, &client{tenant: "rush", perSecond: rushing}
 	killed := 0
 	w.run(14, func(at limit.Micros) {
 		if at == 0 || at%(3*limit.Second) != 0 {
@@ -205,7 +205,7 @@ func TestTheOthersKeepTheirSharesWhenTheLeaderIsKilled(t *testing.T) {
 
 func TestWithoutRedisTheBucketAloneDecidesAndThereAreSharesAgainAfterwards(t *testing.T) {
 	w := newWorld(t, rules{nodes: 5})
-	steady, rush := &client{tenant: "steady", perSecond: part(0.5)}, &client{tenant: "rush", perSecond: part(25)}
+	steady, rush := &client{tenant: "steady", perSecond: part(0.5)}, &client{tenant: "rush", perSecond: rushing}
 	var before, during uint64
 	denied := func() (sum uint64) {
 		for _, n := range w.nodes {
@@ -251,7 +251,7 @@ func TestACapInShadowDeniesNothingAndTakesNothingOfTheBucket(t *testing.T) {
 
 func TestACapDeniesForASecondAtMostAndSpendsNothing(t *testing.T) {
 	w := newWorld(t, rules{own: 100_000})
-	rush, steady := &client{tenant: "rush", perSecond: part(25)}, &client{tenant: "steady", perSecond: part(0.5)}
+	rush, steady := &client{tenant: "rush", perSecond: rushing}, &client{tenant: "steady", perSecond: part(0.5)}
 	w.run(3, nil, rush, steady)
 	for range rate {
 		w.send(rush)

@@ -14,7 +14,7 @@ func TestWhereTwoFairLimitsApplyTheSmallerOneIsDividedFairlyAndUsedAlmostInFull(
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
 			const seconds = 10
 			steady := &client{tenant: "steady", perSecond: part(0.25)}
-			rush := &client{tenant: "rush", perSecond: part(25), from: 2 * limit.Second}
+			rush := &client{tenant: "rush", perSecond: rushing, from: 2 * limit.Second}
 			w := newWorld(t, rules{nodes: nodes, second: int64(rate / 2)})
 			w.run(seconds, nil, rush, steady)
 			if lost := steady.sent - steady.total(0, 0); lost > rate/4 {
@@ -28,7 +28,7 @@ func TestWhereTwoFairLimitsApplyTheSmallerOneIsDividedFairlyAndUsedAlmostInFull(
 }
 
 func TestAFairLimitInShadowDoesNotChangeTheSharesOfAnother(t *testing.T) {
-	alone, beside := &client{tenant: "rush", perSecond: part(25)}, &client{tenant: "rush", perSecond: part(25)}
+	alone, beside := &client{tenant: "rush", perSecond: rushing}, &client{tenant: "rush", perSecond: rushing}
 	other, steady := &client{tenant: "steady", perSecond: part(0.5)}, &client{tenant: "steady", perSecond: part(0.5)}
 	newWorld(t, rules{}).run(5, nil, alone, other)
 	w := newWorld(t, rules{second: int64(rate / 4), secondMode: "shadow"})

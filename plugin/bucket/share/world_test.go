@@ -67,7 +67,10 @@ type rules struct {
 }
 
 // rate is the limit per second. The promises are about parts of it.
-var rate = soak.Count(200, 1000)
+var rate = soak.Count(100, 1000)
+
+// rushing is how much a tenant demands that rushes, per second.
+var rushing = part(float64(soak.Count(10, 25)))
 
 func newWorld(t testing.TB, r rules) *world {
 	t.Helper()
