@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// dialTimeout bounds opening a connection to the target, which is on the same machine.
-const dialTimeout = 2 * time.Second
+// dialTimeout bounds opening a connection to the target, which is on the same machine. That may be busy.
+const dialTimeout = time.Minute
 
 // Address locates a server.
 type Address struct {

@@ -15,10 +15,10 @@ import (
 )
 
 // patience bounds the time that goroutines closed by a test may take to end.
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // Main runs the tests of a package, then ends, and exits. The exit code is a failure if one of ends fails, or if the
-// tests succeeded and a goroutine still runs ten seconds later.
+// tests succeeded and a goroutine still runs a minute later.
 func Main(m *testing.M, ends ...func() error) {
 	code := m.Run()
 	var err error

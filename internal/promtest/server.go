@@ -19,7 +19,7 @@ import (
 
 const (
 	// serverTimeout bounds the wait for a server. It is long because tests share a busy machine.
-	serverTimeout = 30 * time.Second
+	serverTimeout = 2 * time.Minute
 	// interval is the time between two checks of a condition.
 	interval = 10 * time.Millisecond
 	// attempts bounds the starts of a server: another process may take its port first.

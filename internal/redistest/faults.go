@@ -190,7 +190,7 @@ func (n *Nodes) Migrate(t testing.TB, key string, to *Server, moving func()) {
 		if len(keys) == 0 {
 			break
 		}
-		command := []any{"migrate", to.Host, to.Port, "", 0, 5000, "keys"}
+		command := []any{"migrate", to.Host, to.Port, "", 0, serverTimeout.Milliseconds(), "keys"}
 		for _, k := range keys {
 			command = append(command, k)
 		}
