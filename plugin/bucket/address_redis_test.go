@@ -190,7 +190,7 @@ func TestEachRedisOfAPairIsPingedByItself(t *testing.T) {
 // eventually waits until a condition holds.
 func eventually(t *testing.T, holds func() bool) {
 	t.Helper()
-	patience, next := time.After(30*time.Second), time.NewTicker(10*time.Millisecond)
+	patience, next := time.After(2*time.Minute), time.NewTicker(10*time.Millisecond)
 	defer next.Stop()
 	for !holds() {
 		select {

@@ -29,7 +29,7 @@ func tenant(t *testing.T) []policy.Bound {
 func until(t *testing.T, view taker, enough func(*decision.Status) bool) (last decision.Status, sent int64) {
 	t.Helper()
 	bounds, statuses := tenant(t), make([]decision.Status, 1)
-	patience, next := time.After(30*time.Second), time.NewTicker(time.Millisecond)
+	patience, next := time.After(2*time.Minute), time.NewTicker(time.Millisecond)
 	defer next.Stop()
 	for {
 		select {

@@ -168,7 +168,7 @@ func TestANodeHasTakenItsLeaveOfTheOthersWhenTheStoresHaveEnded(t *testing.T) {
 		}
 		return found > 0
 	}
-	patience, look := time.After(30*time.Second), time.NewTicker(5*time.Millisecond)
+	patience, look := time.After(2*time.Minute), time.NewTicker(5*time.Millisecond)
 	defer look.Stop()
 	for !registered() {
 		select {
