@@ -136,10 +136,10 @@ func (c *course) checkWaits(s *storm) {
 	for l, samples := range s.samples {
 		for _, one := range samples {
 			took := one.Answered - one.Sent
-			if took > chaosCeiling {
-				s.t.Errorf("%+v: a request took %v, more than %v", l, took, chaosCeiling)
+			if most := c.timeout + chaosCeiling; took > most {
+				s.t.Errorf("%+v: a request took %v, more than %v", l, took, most)
 			}
-			if c.opened > 0 && one.Sent > c.opened && one.Degraded && took >= chaosLate {
+			if c.opened > 0 && one.Sent > c.opened && one.Degraded && took >= c.timeout*3/4 {
 				afterwards++
 			}
 		}

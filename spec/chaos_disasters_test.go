@@ -47,7 +47,7 @@ func single(port int) string { return fmt.Sprintf("host: 127.0.0.1, port: %d", p
 func killed(t *testing.T) *stage {
 	server := redistest.Single(t)
 	return &stage{
-		redis: []string{single(server.Port)}, lasts: failureLasts,
+		redis: []string{single(server.Port)}, lasts: failureLasts, answers: true,
 		strike: func(*storm) { server.Kill() },
 		end:    func(s *storm) { server.Restart(s.t) },
 	}
@@ -91,7 +91,7 @@ func behindProxy(lasts time.Duration, harm func(*faultproxy.Proxy)) func(*testin
 	return func(t *testing.T) *stage {
 		proxy := proxyTo(t, redistest.Single(t))
 		return &stage{
-			redis: []string{single(proxy.Port())}, lasts: lasts,
+			redis: []string{single(proxy.Port())}, lasts: lasts, answers: lasts == failureLasts,
 			strike: func(*storm) { harm(proxy) },
 			end:    heal(proxy),
 		}
@@ -116,7 +116,8 @@ func movedStorm(t *testing.T) *stage {
 		t.Fatal(err)
 	}
 	return &stage{
-		redis: []string{fmt.Sprintf("cluster_nodes: [{ip: 127.0.0.1, port: %d}]", proxy.Port())}, lasts: failureLasts,
+		redis: []string{fmt.Sprintf("cluster_nodes: [{ip: 127.0.0.1, port: %d}]", proxy.Port())},
+		lasts: failureLasts, answers: true,
 		strike: func(*storm) { proxy.Answer("evalsha", fmt.Sprintf("-MOVED %d %s", slot, proxy.Address().Name)) },
 		end:    heal(proxy),
 	}
@@ -191,7 +192,7 @@ func flushed(t *testing.T) *stage {
 	server := redistest.Single(t)
 	client := server.Client(t)
 	return &stage{
-		redis: []string{single(server.Port)},
+		redis: []string{single(server.Port)}, answers: true,
 		strike: func(s *storm) {
 			if err := client.FlushAll(s.t.Context()).Err(); err != nil {
 				s.t.Fatal(err)
@@ -206,7 +207,7 @@ func clockSteps(by time.Duration) func(*testing.T) *stage {
 	return func(t *testing.T) *stage {
 		server := redistest.SingleClocked(t)
 		return &stage{
-			redis:  []string{single(server.Port)},
+			redis: []string{single(server.Port)}, answers: true,
 			strike: func(s *storm) { server.Step(s.t, by) },
 			end:    func(*storm) {},
 		}
@@ -218,7 +219,7 @@ func clockSteps(by time.Duration) func(*testing.T) *stage {
 func clockWasAhead(t *testing.T) *stage {
 	server := redistest.SingleClocked(t)
 	return &stage{
-		redis: []string{single(server.Port)}, lasts: failureLasts,
+		redis: []string{single(server.Port)}, lasts: failureLasts, answers: true,
 		strike: func(s *storm) { server.Step(s.t, 2*time.Hour) },
 		end:    func(s *storm) { server.Step(s.t, 0) },
 	}
@@ -228,7 +229,7 @@ func pluginKilled(t *testing.T) *stage {
 	server := redistest.Single(t)
 	victim := 0
 	return &stage{
-		redis: []string{single(server.Port)},
+		redis: []string{single(server.Port)}, answers: true,
 		strike: func(s *storm) {
 			victim = s.nodes[0].runningPID()
 			if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {

@@ -3,6 +3,7 @@ package spec
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -30,12 +31,14 @@ func floodStart(t *testing.T, redis, mode string, args ...string) *chaosNode {
       redis: {%[2]s, send_timeout: %[3]d, read_timeout: %[3]d}, tenant_from: [header.X-Org], trusted_headers: [X-Org],
       tiers: [{name: a, limits: [{name: %[1]s, scope: %[4]s, limit: %[5]d, window_size: 86400,
           algorithm: fixed_window}]}]}}]}`
-	tenants := fmt.Sprintf(route, "pay", redis, chaosTimeout.Milliseconds(), "tenant", floodQuota, mode)
-	addresses := fmt.Sprintf(route, "flood", redis, chaosTimeout.Milliseconds(), "ip", floodQuota, "open")
+	tenants := fmt.Sprintf(route, "pay", redis, chaosPatience.Milliseconds(), "tenant", floodQuota, mode)
+	addresses := fmt.Sprintf(route, "flood", redis, chaosPatience.Milliseconds(), "ip", floodQuota, "open")
 	metrics := freeport.Address(t)
 	return &chaosNode{start(t, deckOf(tenants+addresses), func(o *gateway.Options) {
 		o.TrustedIPs = []string{"127.0.0.1"}
-		o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: append([]string{"-metrics-listen", metrics}, args...)}}
+		o.Servers = []gateway.PluginServer{{
+			Binary: plugin(), Args: slices.Concat([]string{"-metrics-listen", metrics}, patient, args),
+		}}
 	}), metrics}
 }
 

@@ -73,7 +73,7 @@ func startStorm(t *testing.T, at *stage) *storm {
 	t.Helper()
 	s := &storm{t: t, begun: time.Now(), samples: map[lane][]sample{}, inARow: map[lane]int{}}
 	for _, redis := range at.redis {
-		s.nodes = append(s.nodes, chaosStart(t, redis, len(at.redis)))
+		s.nodes = append(s.nodes, chaosStart(t, redis, at.timeout(), len(at.redis)))
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
@@ -89,8 +89,8 @@ func startStorm(t *testing.T, at *stage) *storm {
 	return s
 }
 
-// chaosStart starts one of some nodes.
-func chaosStart(t *testing.T, redis string, nodes int) *chaosNode {
+// chaosStart starts one of some nodes, with a timeout of calls of Redis.
+func chaosStart(t *testing.T, redis string, timeout time.Duration, nodes int) *chaosNode {
 	t.Helper()
 	routes := ""
 	for _, mode := range modes {
@@ -100,13 +100,17 @@ func chaosStart(t *testing.T, redis string, nodes int) *chaosNode {
       degraded_header: true,
           tiers: [{name: a, limits: [{name: %[1]s, scope: tenant, limit: %[4]d, window_size: 1,
               fail_mode: %[1]s}]}]}}]}`,
-			mode, redis, chaosTimeout.Milliseconds(), chaosLimit)
+			mode, redis, timeout.Milliseconds(), chaosLimit)
 	}
 	metrics := freeport.Address(t)
+	args := []string{"-metrics-listen", metrics, "-nodes", strconv.Itoa(nodes)}
+	if timeout == chaosPatience {
+		args = append(args, patient...)
+	}
 	return &chaosNode{start(t, deckOf(routes), func(o *gateway.Options) {
 		o.Servers = []gateway.PluginServer{{
 			Binary: pluginWithRace(t),
-			Args:   []string{"-metrics-listen", metrics, "-nodes", strconv.Itoa(nodes)},
+			Args:   args,
 		}}
 	}), metrics}
 }

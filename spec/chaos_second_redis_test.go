@@ -13,7 +13,7 @@ import (
 
 // withSecond returns a redis block of floodStart with a second Redis for addresses.
 func withSecond(main, second int) string {
-	timeout := chaosTimeout.Milliseconds()
+	timeout := chaosPatience.Milliseconds()
 	return fmt.Sprintf("%s, send_timeout: %d, read_timeout: %d}, address_redis: {%s", single(main), timeout, timeout,
 		single(second))
 }
