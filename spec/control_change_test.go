@@ -45,12 +45,13 @@ func TestAChangeByRESTIsEnforcedByTwoNodesBehindTwoGatewaysWithinASecond(t *test
 	a := p.serve()
 	a.awaitFleet(3) // the process of the API is a node, too
 	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
-	var took []time.Duration
-	for limit := 1001; limit <= 1010; limit++ {
+	limit := 1000
+	wantFast(t, 10, func() time.Duration {
+		limit++
 		var got enforcement
 		start := time.Now()
 		a.want(http.StatusOK, &got, http.MethodPut, "/v1/ratelimit/policies?wait=30s", policyOf(limit), "If-Match", "*")
-		took = append(took, time.Since(start))
+		took := time.Since(start)
 		if !got.Enforcement.Enforced || len(got.Enforcement.Behind) != 0 {
 			t.Errorf("limit %d: %+v, want it enforced everywhere", limit, got)
 		}
@@ -59,13 +60,8 @@ func TestAChangeByRESTIsEnforcedByTwoNodesBehindTwoGatewaysWithinASecond(t *test
 				t.Errorf("limit %d is reported as enforced, and is not", limit)
 			}
 		}
-	}
-	slices.Sort(took)
-	t.Logf("ten changes were enforced by all nodes after %v", took)
-	// Without a notification most take seconds. A busy machine delays some.
-	if took[4] > time.Second {
-		t.Errorf("half of the changes took more than %v", took[4])
-	}
+		return took
+	})
 }
 
 func TestANodeThatIsCutOffFromPostgresIsNamedByAWriteThatWaits(t *testing.T) {
@@ -76,20 +72,33 @@ func TestANodeThatIsCutOffFromPostgresIsNamedByAWriteThatWaits(t *testing.T) {
 	a := p.serve()
 	a.awaitFleet(3)
 	p.write(`ALTER ROLE far NOLOGIN`)
-	p.write(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'far'`)
+	p.write(`SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE usename = 'far'`)
+	// It stays live on a busy machine, too.
+	p.write(`UPDATE rate_limiter.nodes SET reported_at = clock_timestamp() + interval '1 h' WHERE node LIKE 'far/%'`)
 	var got enforcement
-	a.want(http.StatusCreated, &got, http.MethodPost, "/v1/ratelimit/policies?wait=5s", policyOf(1000))
-	if e := got.Enforcement; e.Enforced || len(e.Behind) != 1 || !strings.HasPrefix(e.Behind[0].Node, "far/") {
-		t.Errorf("%+v, want the node far named", e)
-	}
-	if !near.enforces(1000) {
+	limit := 1000
+	a.want(http.StatusCreated, &got, http.MethodPost, "/v1/ratelimit/policies?wait=5s", policyOf(limit))
+	await(t, "a write that the other nodes enforce within its wait", func() bool {
+		e := got.Enforcement
+		if e.Enforced || !slices.ContainsFunc(e.Behind, func(n behind) bool { return strings.HasPrefix(n.Node, "far/") }) {
+			t.Fatalf("%+v, want the node far named", e)
+		}
+		if len(e.Behind) == 1 {
+			return true
+		}
+		limit++
+		got = enforcement{}
+		a.want(http.StatusOK, &got, http.MethodPut, "/v1/ratelimit/policies?wait=5s", policyOf(limit), "If-Match", "*")
+		return false
+	})
+	if !near.enforces(limit) {
 		t.Error("the other node does not enforce it")
 	}
-	if far.enforces(1000) {
+	if far.enforces(limit) {
 		t.Error("the node that is cut off enforces the new row")
 	}
 	p.write(`ALTER ROLE far LOGIN`)
-	await(t, "the node enforces it when it is back", func() bool { return far.enforces(1000) })
+	await(t, "the node enforces it when it is back", func() bool { return far.enforces(limit) })
 }
 
 func TestTheEffectivePoliciesFollowTheRows(t *testing.T) {

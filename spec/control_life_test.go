@@ -55,7 +55,7 @@ func (a *api) request(by *http.Client) (fate, error) {
 func TestSIGTERMUnderLoadDropsNoRequest(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
-	a := p.serve("--drain-time", "3s", "--log-level", "warn") // in which each client sends a request
+	a := p.serve("--drain-time", "15s", "--log-level", "warn") // in which each client sends a request
 	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
 	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
 	counted := func() int64 { return p.redis.Client(t).ZCard(context.Background(), "rl:default:{n}").Val() }
@@ -190,7 +190,8 @@ func TestEarlierTokensGetDecisionsWhilePostgresIsUnavailable(t *testing.T) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	// This is longer than a token is valid without a check in the database.
-	for stopped := time.Now(); time.Since(stopped) < 5*time.Second; <-tick.C {
+	for n, stopped := 0, time.Now(); n < 10 || time.Since(stopped) < 5*time.Second; <-tick.C {
+		n++
 		var d decision
 		a.want(http.StatusOK, &d, http.MethodPost, check, checkAcme)
 		if !d.Allowed || d.Limit != 60 {

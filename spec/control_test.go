@@ -232,10 +232,13 @@ func (a *api) terminate() error {
 // enforcement is the answer of a write that waits for the nodes.
 type enforcement struct {
 	Enforcement struct {
-		Enforced bool `json:"enforced"`
-		Behind   []struct {
-			Node    string `json:"node"`
-			Version int64  `json:"version"`
-		} `json:"behind"`
+		Enforced bool     `json:"enforced"`
+		Behind   []behind `json:"behind"`
 	} `json:"enforcement"`
+}
+
+// behind is a node that does not enforce a change.
+type behind struct {
+	Node    string `json:"node"`
+	Version int64  `json:"version"`
 }

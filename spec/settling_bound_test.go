@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,15 +41,21 @@ type spender struct {
 	all    []spending
 	open   []map[string]any // kong.ctx.shared of those in flight, the last ones of all
 	denied int
+	sum    *spendings
 }
 
+// spendings sums up the requests of some spenders.
+type spendings struct{ tokens, denied atomic.Int64 }
+
 // newSpender returns a spender for an instance of a member's plugin.
-func (m *member) newSpender(instance int32, n int) (*spender, error) {
+func (m *member) newSpender(instance int32, n int, sum *spendings) (*spender, error) {
 	log, err := gateway.Dial(filepath.Join(filepath.Dir(m.socket), "tenant-rate-settling.socket"))
 	if err != nil {
 		return nil, err
 	}
-	s := &spender{fleet: m.fleet, socket: m.socket, instance: instance, log: log, next: n, inFlight: 1 + n%4}
+	s := &spender{
+		fleet: m.fleet, socket: m.socket, instance: instance, log: log, next: n, inFlight: 1 + n%4, sum: sum,
+	}
 	s.settling, err = log.StartInstance("tenant-rate-settling", fmt.Appendf(nil, `{"__seq__":%d,"__plugin_id":"s"}`, 1+n))
 	return s, err
 }
@@ -72,9 +79,11 @@ func (s *spender) spend(goesOn func() bool) (err error) {
 			return err
 		case outcome.Exit != nil:
 			s.denied, c = s.denied+1, nil // an exit closes the connection
+			s.sum.denied.Add(1)
 		default:
 			one.Answered = s.fleet.since()
 			s.all, s.open = append(s.all, one), append(s.open, outcome.Shared)
+			s.sum.tokens.Add(int64(one.Tokens))
 		}
 		if len(s.open) == s.inFlight || outcome.Exit != nil && len(s.open) > 0 {
 			if err := s.end(); err != nil {
@@ -105,16 +114,18 @@ func (s *spender) end() error {
 }
 
 // spendOnTwoNodes sends requests of 64 spenders to two nodes with one Redis, and returns those that were admitted and
-// how many were not. each is the number of requests of a spender; 0: as many as it can in a while.
-func spendOnTwoNodes(t *testing.T, f *fleet, limit string, each int) (all []spending, denied int) {
+// how many were not. each is the number of requests of a spender; 0: as many as it can in a while, and until all have
+// used some tokens and one request was denied.
+func spendOnTwoNodes(t *testing.T, f *fleet, limit string, each, tokens int) (all []spending, denied int) {
 	t.Helper()
 	var group sync.WaitGroup
 	var spenders []*spender
+	var sum spendings
 	lasts := soak.For(t, 1500*time.Millisecond)
 	for n, m := range f.joinAll(2) {
 		instance := m.open("", limit)
 		for i := range 32 {
-			s, err := m.newSpender(instance, 32*n+i)
+			s, err := m.newSpender(instance, 32*n+i, &sum)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -127,7 +138,12 @@ func spendOnTwoNodes(t *testing.T, f *fleet, limit string, each int) (all []spen
 		group.Go(func() {
 			err := s.spend(func() bool {
 				requests++
-				return each > 0 && requests <= each || each == 0 && time.Since(begun) < lasts
+				if each > 0 {
+					return requests <= each
+				}
+				lasted := time.Since(begun)
+				isLoad := sum.tokens.Load() >= int64(tokens) && sum.denied.Load() > 0
+				return lasted < lasts || !isLoad && lasted < longest
 			})
 			if err != nil {
 				t.Error(err)
@@ -168,7 +184,7 @@ func TestTwoNodesSpendNoMoreThanTheLimitAndWhatRequestsInFlightExceedTheirReserv
 	awaitTurn(t)
 	b := bound{algorithm: "token_bucket", limit: 600, window: time.Second, burst: 800}
 	for _, reserve := range []int{mostUsed, mostUsed / 5} {
-		all, denied := spendOnTwoNodes(t, onSocket(t, redistest.Single(t)), settlingLimit(b, reserve), 0)
+		all, denied := spendOnTwoNodes(t, onSocket(t, redistest.Single(t)), settlingLimit(b, reserve), 0, b.burst)
 		total := 0.0
 		for _, one := range all {
 			total += one.Tokens
@@ -191,7 +207,7 @@ func TestWhatTwoNodesSettleIsWhatTheirRequestsUsed(t *testing.T) {
 	for _, reserve := range []int{mostUsed, mostUsed / 5} {
 		f := onSocket(t, redistest.Single(t))
 		limit := settlingLimit(yearly(1_000_000), reserve)
-		all, denied := spendOnTwoNodes(t, f, limit, 25)
+		all, denied := spendOnTwoNodes(t, f, limit, 25, 0)
 		total := 0
 		for _, one := range all {
 			total += int(one.Tokens)
