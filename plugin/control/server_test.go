@@ -206,10 +206,10 @@ func TestAWriteMayWaitLongerThanARequestMayTakeToArrive(t *testing.T) {
 	w.enforces("slow", 0)
 	server := httptest.NewUnstartedServer(w.server)
 	server.Config = w.server.HTTPServer()
-	server.Config.ReadTimeout = 100 * time.Millisecond
+	server.Config.ReadTimeout = 2 * time.Second
 	server.Start()
 	defer server.Close()
-	request := call{admin, "PUT", policies + "?wait=400ms", daily, nil}.request()
+	request := call{admin, "PUT", policies + "?wait=4s", daily, nil}.request()
 	request.RequestURI, request.URL.Scheme, request.URL.Host = "", "http", server.Listener.Addr().String()
 	response, err := server.Client().Do(request)
 	if err != nil {
