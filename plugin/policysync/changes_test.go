@@ -107,7 +107,7 @@ func TestALostNotificationLosesNoChange(t *testing.T) {
 	if got := limits(snapshot)["tenant-1"]; got != 7 {
 		t.Errorf("the limit is %d, want 7", got)
 	}
-	n.until("there is another session", func(s policysync.Stats) bool { return s.Contacts == 2 })
+	n.until("there is another session", func(s policysync.Stats) bool { return s.Contacts >= 2 })
 	if loads := n.Stats().Loads; loads != 1 {
 		t.Errorf("%d loads, want only the first", loads)
 	}

@@ -246,8 +246,9 @@ func TestAFrozenServerProcessIsReplacedByAnotherSession(t *testing.T) {
 		}
 	})
 	snapshot := n.await(w.policies(4, 4))
-	n.until("there is another session", func(s policysync.Stats) bool { return s.Contacts == 2 })
-	if s := n.Stats(); snapshot.Len() != 4 || n.log.count("no contact with Postgres") != 1 {
+	n.until("there is another session", func(s policysync.Stats) bool { return s.Contacts >= 2 })
+	// On a busy machine more sessions may end.
+	if s := n.Stats(); snapshot.Len() != 4 || n.log.count("no contact with Postgres") != int(s.Contacts)-1 {
 		t.Errorf("%d rows after %d sessions:\n%s", snapshot.Len(), s.Contacts, n.log)
 	}
 }
