@@ -75,7 +75,7 @@ func TestAWrongTopologyIsDeniedUntilItIsRight(t *testing.T) {
 		"is part of a Redis Cluster": at(nodes.Masters[0], true),
 		"names a Redis that is not part of a Redis Cluster": {
 			ClusterNodes: []schema.RedisClusterNode{{IP: alone.Host, Port: int64(alone.Port)}},
-			SendTimeout:  5000, ReadTimeout: 5000,
+			SendTimeout:  30_000, ReadTimeout: 30_000,
 		},
 	} {
 		r, log := watching(t, countScript)

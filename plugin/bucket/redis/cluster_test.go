@@ -23,7 +23,7 @@ func among(nodes *redistest.Nodes, pipelined bool) schema.Redis {
 	first := nodes.Masters[0]
 	return schema.Redis{
 		ClusterNodes: []schema.RedisClusterNode{{IP: first.Host, Port: int64(first.Port)}},
-		Pipeline:     pipelined, ConnectTimeout: 5000, SendTimeout: 5000, ReadTimeout: 5000,
+		Pipeline:     pipelined, ConnectTimeout: 30_000, SendTimeout: 30_000, ReadTimeout: 30_000,
 	}
 }
 

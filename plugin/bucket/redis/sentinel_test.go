@@ -78,7 +78,7 @@ func TestTheWireFollowsAFailoverAtOnceAlthoughTheOldMasterStaysUp(t *testing.T) 
 func TestWithoutAnySentinelNothingIsSent(t *testing.T) {
 	c := open(t, countScript, schema.Redis{
 		SentinelMaster: "m", SentinelNodes: []schema.RedisSentinelNode{{Host: "127.0.0.1", Port: int64(freeport.Port(t))}},
-		Pipeline: true, SendTimeout: 5000, ReadTimeout: 5000,
+		Pipeline: true, SendTimeout: 30_000, ReadTimeout: 30_000,
 	})
 	if err := atOnce(8, 1, func() error { return wantKind(run(c, "k"), NotSent) }); err != nil {
 		t.Error(err)

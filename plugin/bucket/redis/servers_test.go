@@ -18,7 +18,7 @@ import (
 func at(s *redistest.Server, pipelined bool) schema.Redis {
 	return schema.Redis{
 		Host: s.Host, Port: int64(s.Port), Pipeline: pipelined,
-		ConnectTimeout: 5000, SendTimeout: 5000, ReadTimeout: 5000,
+		ConnectTimeout: 30_000, SendTimeout: 30_000, ReadTimeout: 30_000,
 	}
 }
 

@@ -31,8 +31,8 @@ func TestASocketADatabaseAndAnACLUserAreReached(t *testing.T) {
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		must(t, client, "flushall")
 		c := checked(t, countScript, schema.Redis{
-			Socket: server.Socket, Database: 3, Username: "kong", Password: "hunter2", Pipeline: pipelined, SendTimeout: 5000,
-			ReadTimeout: 5000,
+			Socket: server.Socket, Database: 3, Username: "kong", Password: "hunter2", Pipeline: pipelined, SendTimeout: 30_000,
+			ReadTimeout: 30_000,
 		})
 		if err := atOnce(8, 1, func() error { return run(c, "k") }); err != nil {
 			t.Fatal(err)
@@ -107,8 +107,8 @@ func TestTLSIsVerifiedBothWays(t *testing.T) {
 		"--tls-cert-file", ours.file("server.pem"), "--tls-key-file", ours.file("server.key"))
 	good := schema.Redis{
 		Host: "127.0.0.1", Port: int64(port), SSL: true, SSLVerify: true, CACert: ours.file("ca.pem"),
-		ClientCert: ours.file("client.pem"), ClientKey: ours.file("client.key"), SendTimeout: 5000, ReadTimeout: 5000,
-		ConnectTimeout: 5000,
+		ClientCert: ours.file("client.pem"), ClientKey: ours.file("client.key"), SendTimeout: 30_000, ReadTimeout: 30_000,
+		ConnectTimeout: 30_000,
 	}
 	for _, test := range []struct {
 		name   string
@@ -165,7 +165,7 @@ func TestACertificateIsReplacedWithoutARestart(t *testing.T) {
 	replace(newAuthority(t).file("ca.pem"))
 	c := open(t, countScript, schema.Redis{
 		Host: "127.0.0.1", Port: int64(port), SSL: true, SSLVerify: true, CACert: mine,
-		SendTimeout: 5000, ReadTimeout: 5000, ConnectTimeout: 5000,
+		SendTimeout: 30_000, ReadTimeout: 30_000, ConnectTimeout: 30_000,
 	})
 	if err := wantKind(run(c, "k"), NotSent); err != nil {
 		t.Fatal(err)
