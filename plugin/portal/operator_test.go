@@ -171,7 +171,7 @@ func TestTheFleetShowsLeasesAndTheRedisThatDoesNotAnswer(t *testing.T) {
 	}
 	report(1234, 90)
 	const is = "degraded: Redis &lt;b&gt;r:6379 does not answer since <time datetime="
-	w.want(b.get("/portal/fleet"), http.StatusOK, is, "1 degraded", `<td class="number">1,234</td>`)
+	w.want(b.get("/portal/fleet"), http.StatusOK, is, "1 degraded", `data-label="Leases">1,234</td>`)
 	w.want(b.get(home), http.StatusOK, "1 degraded")
 	report(0, 0)
 	w.missing(w.want(b.get("/portal/fleet"), http.StatusOK, "0 degraded", "&lt;b&gt;r:6379", "live"), is)
@@ -328,7 +328,7 @@ func TestLivePartsOfTheConsoleFollowTheFleetAndTheFilteredDenials(t *testing.T) 
 	b := w.signedIn(viewerSecret)
 	w.want(b.get("/portal/denials?tenant=acme"), http.StatusOK, `data-live="/portal/live/denials?tenant=acme"`)
 	denials := b.watch("denials?tenant=acme")
-	if first := denials.next(); !strings.Contains(first, "There are none.") {
+	if first := denials.next(); !strings.Contains(first, "No requests were denied.") {
 		t.Errorf("the denials begin with %s", first)
 	}
 	fleet := b.watch("fleet")

@@ -172,9 +172,6 @@ type orgBucket struct {
 // Level returns how near the limit is, as a class of badges.
 func (b *orgBucket) Level() string { return usageLevel(b.Fraction) }
 
-// Near returns the usage from which the limit is near, in tokens.
-func (b *orgBucket) Near() int64 { return b.Limit / 5 * 4 }
-
 // usageLevel returns how near a limit is, as a class of badges.
 func usageLevel(fraction float64) string {
 	const near, full = 0.8, 1

@@ -3,6 +3,7 @@ package portal
 import (
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,7 +18,18 @@ func (d *denial) Words() string {
 	if d.Limit == 0 || d.Window == "" {
 		return "(a limit whose numbers you cannot see)"
 	}
-	return thousands(d.Limit) + " per " + d.Window
+	return thousands(d.Limit) + " per " + d.WindowWords()
+}
+
+// WindowWords returns the window of the limit in words, such as "10 minutes" for the API's "10m"; "" without one.
+func (d *denial) WindowWords() string {
+	for _, u := range units {
+		count, found := strings.CutSuffix(d.Window, u.name[:1])
+		if n, err := strconv.ParseInt(count, 10, 64); found && err == nil {
+			return windowWords(n * u.seconds)
+		}
+	}
+	return d.Window
 }
 
 // FreesAt returns when the limit had room again, or the zero time.

@@ -189,7 +189,7 @@ func TestATenantManagesItsWebhooks(t *testing.T) {
 		http.StatusUnprocessableEntity, `value="http://10.0.0.1/"`, `aria-invalid="true"`)
 
 	other := s.signedIn(s.issue("globex-portal", "tenant", "globex"))
-	s.want(other.get("/portal/org/webhooks"), http.StatusOK, "There is none yet.")
+	s.want(other.get("/portal/org/webhooks"), http.StatusOK, "Your organization has no webhooks yet.")
 	s.want(other.get("/portal/org/webhooks/1"), http.StatusNotFound)
 	for _, action := range []string{"test", "disable", "enable", "rotate", "delete"} {
 		s.want(other.post("/portal/org/webhooks/1/"+action, nil), http.StatusNotFound)
@@ -261,7 +261,7 @@ func TestATenantSeesItsUsageAndDenialsAndNoNumbersOfOthers(t *testing.T) {
 			t.Errorf("%s counts the requests of another org", span.Name)
 		}
 	}
-	a := s.want(b.get("/portal/org/denials"), http.StatusOK, "1,000 per 1d", "Stop until then", "platform",
+	a := s.want(b.get("/portal/org/denials"), http.StatusOK, "1,000 per day", "Stop until then", "platform",
 		"numbers you cannot see", "&lt;i&gt;b&lt;/i&gt;")
 	for _, theirs := range []string{"777", "theirs", ">9<"} {
 		if strings.Contains(a.text, theirs) {

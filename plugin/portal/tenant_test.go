@@ -124,7 +124,7 @@ func TestThePlanShowsLimitsInWordsWithWhatIsUsed(t *testing.T) {
 	answersWith(w, "daily")
 	w.want(w.signedIn(acmeSecret).get("/portal/org"), http.StatusOK,
 		"1,000 requests per day to daily", "90 % used", "900 of 1,000, 100 left", "2026-11-23", "are denied",
-		`<meter class="bar" min="0" max="1000" value="900"`)
+		`high="0.95" optimum="0" value="0.9"`)
 }
 
 func TestThePlanIsShownWhileUsageCannotBeRead(t *testing.T) {
@@ -146,7 +146,7 @@ func TestADenialSaysWhenTheLimitHadRoomAndWhatToDo(t *testing.T) {
 	w := open(t)
 	answersWith(w, "daily")
 	a := w.want(w.signedIn(acmeSecret).get("/portal/org/denials"), http.StatusOK,
-		"1,000 per 1d", "2026-11-22 13:00:00 UTC", "Stop until then", "may count several denials", "Older denials",
+		"1,000 per day", "2026-11-22 13:00:00 UTC", "Stop until then", "may count several denials", "Older denials",
 		"cursor=daily")
 	for _, c := range clients {
 		if !strings.Contains(a.text, "<summary>"+c.Language+"</summary>") {
