@@ -1,7 +1,6 @@
 package portal
 
 import (
-	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -107,22 +106,20 @@ func serveOrgDenials(v *visit) error {
 }
 
 func readOrgDenials(v *visit) (*orgDenials, error) {
+	filters := v.filters("endpoint")
 	data := &orgDenials{
-		Org: v.caller.Org, Spans: denialSpans, Span: denialSpans[0], Endpoint: v.r.FormValue("endpoint"),
+		Org: v.caller.Org, Spans: denialSpans, Span: denialSpans[0], Endpoint: filters.Get("endpoint"),
 	}
 	for _, s := range denialSpans {
 		if s.Name == v.r.FormValue("since") {
 			data.Span = s
 		}
 	}
-	query := url.Values{"since": {data.Span.Name}, "limit": {"100"}}
-	if data.Endpoint != "" {
-		query.Set("endpoint", data.Endpoint)
-	}
-	if cursor := v.r.FormValue("cursor"); cursor != "" {
-		query.Set("cursor", cursor)
-	} else {
-		data.Live = liveURL("org-denials", url.Values{"since": {data.Span.Name}, "endpoint": {data.Endpoint}})
+	filters.Set("since", data.Span.Name)
+	query := v.withPage(filters)
+	query.Set("limit", "100")
+	if query.Get("cursor") == "" {
+		data.Live = liveURL("org-denials", filters)
 	}
 	var found denialPage
 	if err := v.get(v.orgPath("/ratelimit/denials"), query, &found); err != nil {
@@ -130,11 +127,8 @@ func readOrgDenials(v *visit) (*orgDenials, error) {
 	}
 	data.Denials, data.Sampled = found.Denials, found.Sampled
 	if found.Next != "" {
-		next := url.Values{"since": {data.Span.Name}, "cursor": {found.Next}}
-		if data.Endpoint != "" {
-			next.Set("endpoint", data.Endpoint)
-		}
-		data.Next = orgDenialsPath + "?" + next.Encode()
+		filters.Set("cursor", found.Next)
+		data.Next = orgDenialsPath + "?" + filters.Encode()
 	}
 	return data, nil
 }
