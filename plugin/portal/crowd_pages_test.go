@@ -60,7 +60,7 @@ var crowdPages = []crowdPage{
 	{name: "tenant-usage-7-days", path: ofTenant("/portal/tenants/%s/usage?period=7d"), statements: 4},
 	{name: "own-plan", path: at(orgHome), ofTenants: true, statements: 1},
 	{name: "own-usage-today", path: at(orgUsagePath), ofTenants: true, statements: 12},
-	{name: "own-usage-30-days", path: at(orgUsagePath + "?span=30d"), ofTenants: true, statements: 12},
+	{name: "own-usage-30-days", path: at(orgUsagePath + "?span=30d"), ofTenants: true, statements: 8},
 	{name: "own-denials", path: at(orgDenialsPath), ofTenants: true, statements: 1},
 	{name: "own-webhooks", path: at(orgWebhooksPath), ofTenants: true, statements: 1},
 	{name: "own-tokens", path: at(orgTokensPath), ofTenants: true, statements: 1},

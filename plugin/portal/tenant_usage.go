@@ -96,13 +96,15 @@ func readOrgUsage(v *visit) (*orgUsage, error) {
 	if err != nil {
 		return nil, err
 	}
-	steps, err := v.history(from, data.Span.step, false)
-	if err != nil {
-		return nil, err
-	}
 	days, err := v.history(from, 24*time.Hour, true)
 	if err != nil {
 		return nil, err
+	}
+	steps := days // the graph sums up the endpoints
+	if data.Span.step < 24*time.Hour {
+		if steps, err = v.history(from, data.Span.step, false); err != nil {
+			return nil, err
+		}
 	}
 	data.draw(steps, limits.Limits)
 	data.sum(days.Items, maxEndpoints)
