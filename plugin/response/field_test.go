@@ -198,3 +198,53 @@ func TestTheRateLimitFieldsFollowTheDraft(t *testing.T) {
 		t.Errorf("only %d answers had the fields", seen)
 	}
 }
+
+// manyLong returns a decision about limits whose items are as long as can be. The last one binds.
+func manyLong(t *testing.T, n int) *decision.Decision {
+	t.Helper()
+	given, more := append(answers{}, roomy...), []schema.Limit{}
+	for i := range n {
+		l := settling(fmt.Sprintf("%064d", i), "log.response.size")
+		l.Limit, l.WindowSize = 1e12, 366*86400
+		more = append(more, l)
+		given = append(given, status(1e12-int64(i), 366*86400*second, 0))
+	}
+	return decide(t, given, more...)
+}
+
+func TestManyLimitsKeepTheFieldsShortAndTheBindingOnesInThem(t *testing.T) {
+	for name, test := range map[string]struct {
+		header string
+		n      int
+	}{
+		"few":                   {"all", 13},
+		"more than fit":         {"", 40},
+		"more than fit, listed": {"all", 40},
+		"thousands":             {"all", 3000},
+	} {
+		d := manyLong(t, test.n)
+		d.Binding, d.OwnBinding = len(d.Statuses)-1, len(d.Statuses)-1
+		config := schema.Config{RateLimitHeader: test.header}
+		first := render(config, d, false)
+		field, current := first.Get("RateLimit-Policy"), first.Get("RateLimit")
+		names, left := namesOf(parseField(t, field)), namesOf(parseField(t, current))
+		if len(field) > 2048 || len(field)+len(current) > 4096 || !slices.IsSorted(names[2:]) {
+			t.Errorf("%s: RateLimit-Policy has %d bytes, and RateLimit %d; the limits are %q",
+				name, len(field), len(current), names)
+		}
+		if got := render(config, d, false).Get("RateLimit-Policy"); got != field {
+			t.Errorf("%s: %s the second time, not %s", name, got, field)
+		}
+		if want := fmt.Sprintf("%064d", test.n-1); left[0] != want || names[0] != d.Resolution.Bounds[0].Policy.Name {
+			t.Errorf("%s: RateLimit begins with %s, RateLimit-Policy with %s", name, left[0], names[0])
+		}
+		for _, one := range left {
+			if !slices.Contains(names, one) {
+				t.Errorf("%s: RateLimit has %s, and RateLimit-Policy does not: %q", name, one, names)
+			}
+		}
+		if all := test.n + 2; len(names) != all && test.n == 13 || len(names) < min(all, 16) {
+			t.Errorf("%s: RateLimit-Policy has %d of %d limits", name, len(names), all)
+		}
+	}
+}

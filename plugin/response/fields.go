@@ -2,6 +2,7 @@ package response
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,8 +13,11 @@ import (
 )
 
 const (
-	fewLimits = 4  // RateLimit lists all limits of a request with at most so many, unless the config says otherwise
-	maxListed = 16 // the most limits that RateLimit lists: proxies on the way bound the size of all headers together
+	fewLimits = 4 // RateLimit lists all limits of a request with at most so many, unless the config says otherwise
+	// maxListed and maxPolicies bound the limits that RateLimit lists, and the bytes of RateLimit-Policy: proxies on the
+	// way bound the size of all headers together. With names of 64 bytes both fields are shorter than 4 KiB.
+	maxListed   = 16
+	maxPolicies = 2 << 10
 )
 
 // listedWith returns the most limits that a request may have for RateLimit to list them all.
@@ -50,38 +54,67 @@ func exposedBy(config *schema.Config) string {
 
 // fields writes RateLimit-Policy and RateLimit. They have no unit for tokens and time, so they omit limits that settle
 // those.
-//
-// RateLimit-Policy lists all enforced limits whose numbers clients read, always in the same order, because a value that
-// does not change is compressed. RateLimit begins with the binding limit.
 func (re *Renderer) fields(d *decision.Decision, shown int, r *Response) {
-	start, listed := len(r.buf), 0
+	listed, size := 0, 0
 	for i := range d.Resolution.Bounds {
 		if bound := &d.Resolution.Bounds[i]; re.lists(bound) {
-			r.separate(start)
-			r.buf = append(r.buf, bound.Policy.Quota()...)
-			listed++
+			listed, size = listed+1, size+len(bound.Policy.Quota())+1
 		}
 	}
 	if listed == 0 {
 		return
 	}
-	r.end("RateLimit-Policy", start)
-	start = len(r.buf)
-	if bound := &d.Resolution.Bounds[shown]; re.lists(bound) {
-		r.remaining(start, bound, &d.Statuses[shown])
+	var few [maxListed]int
+	current := re.current(d, shown, listed <= re.fewest, few[:0])
+	re.policies(d, current, size, r)
+	start := len(r.buf)
+	for _, i := range current {
+		r.remaining(start, &d.Resolution.Bounds[i], &d.Statuses[i])
 	}
-	if listed <= re.fewest {
-		re.others(d, shown, start, r)
-	}
-	if len(r.buf) > start {
+	if len(current) > 0 {
 		r.end("RateLimit", start)
 	}
 }
 
-// others appends the limits beside the one shown to the RateLimit field that begins at start: those that a store
-// answered for. On a denial these are the ones that deny, so the field is as short as can be, and the same whether this
-// node denies from memory or Redis does.
-func (re *Renderer) others(d *decision.Decision, shown, start int, r *Response) {
+// policies writes RateLimit-Policy, whose items have a size with their commas. It lists all enforced limits whose
+// numbers clients read, always in the same order, because a value that does not change is compressed. If they exceed
+// maxPolicies, it lists those of RateLimit, and the first of the others that fit.
+func (re *Renderer) policies(d *decision.Decision, current []int, size int, r *Response) {
+	room := size
+	if size > maxPolicies {
+		room = maxPolicies
+		for _, i := range current {
+			room -= len(d.Resolution.Bounds[i].Policy.Quota()) + 1
+		}
+	}
+	start := len(r.buf)
+	for i := range d.Resolution.Bounds {
+		bound := &d.Resolution.Bounds[i]
+		if !re.lists(bound) {
+			continue
+		}
+		quota := bound.Policy.Quota()
+		if size > maxPolicies && !slices.Contains(current, i) {
+			if room -= len(quota) + 1; room < 0 {
+				continue
+			}
+		}
+		r.separate(start)
+		r.buf = append(r.buf, quota...)
+	}
+	r.end("RateLimit-Policy", start)
+}
+
+// current appends the limits that RateLimit lists: the one shown, and with all those beside it that a store answered
+// for. On a denial these are the ones that deny, so the field is as short as can be, and the same whether this node
+// denies from memory or Redis does.
+func (re *Renderer) current(d *decision.Decision, shown int, all bool, into []int) []int {
+	if re.lists(&d.Resolution.Bounds[shown]) {
+		into = append(into, shown)
+	}
+	if !all {
+		return into
+	}
 	items := 1
 	for i := range d.Statuses {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
@@ -89,10 +122,11 @@ func (re *Renderer) others(d *decision.Decision, shown, start int, r *Response) 
 			continue
 		}
 		if items++; items > maxListed {
-			return
+			break
 		}
-		r.remaining(start, bound, status)
+		into = append(into, i)
 	}
+	return into
 }
 
 // lists reports whether the structured fields list a bound: it is enforced, clients read its numbers, and the fields
