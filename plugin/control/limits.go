@@ -23,6 +23,7 @@ type Rates struct {
 	Decisions int64 // of one token to check or settle, instead of Requests; each check of a batch counts; 0: 600000
 	Failures  int64 // of one address, without a valid token; 0: 60
 	Lookups   int64 // of unknown tokens from one address; 0: 60
+	SignIns   int64 // of one token to the portal, apart from Requests; 0: 60
 
 	// Subjects bounds how many new users, credentials, addresses and reservations the token of an org may spend for, a
 	// second; 0: 100. The burst is ten seconds' worth, and at least as many as a batch can have. A subject is new if the
@@ -59,6 +60,7 @@ func (r Rates) admitPath(buckets admit.Buckets) (*admit.Path, error) {
 		Tiers: []schema.Tier{{Name: "token", Limits: []schema.Limit{
 			perToken("", r.requests()),
 			perToken("POST "+decisionPath, cmp.Or(r.Decisions, 600_000)),
+			perToken("POST "+signInPath, cmp.Or(r.SignIns, 60)),
 		}}},
 		Anonymous: schema.Anonymous{Limits: []schema.Limit{
 			{Name: "failures", Scope: policy.IP.String(), Limit: cmp.Or(r.Failures, 60), WindowSize: minute},

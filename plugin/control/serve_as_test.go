@@ -3,6 +3,7 @@ package control_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -88,21 +89,22 @@ func TestWrongTokensOfAnAddressAreLimitedAlsoOutsideOfRequests(t *testing.T) {
 	})
 	const address = "192.0.2.1:4711"
 	for range 3 {
-		if _, err := w.server.Authenticate(t.Context(), unknownToken, address); !errors.Is(err, control.ErrUnknownToken) {
+		if _, _, err := w.server.Authenticate(t.Context(), unknownToken, address); !errors.Is(err, control.ErrUnknownToken) {
 			t.Fatalf("%v, want an unknown token", err)
 		}
 	}
-	if _, err := w.server.Authenticate(t.Context(), unknownToken, address); !errors.Is(err, control.ErrNotLookedUp) {
+	if _, _, err := w.server.Authenticate(t.Context(), unknownToken, address); !errors.Is(err, control.ErrNotLookedUp) {
 		t.Errorf("%v after three, want a limit", err)
 	}
-	_, err := w.server.Authenticate(t.Context(), unknownToken, "192.0.2.2:1")
+	_, _, err := w.server.Authenticate(t.Context(), unknownToken, "192.0.2.2:1")
 	if !errors.Is(err, control.ErrUnknownToken) {
 		t.Errorf("another address: %v, want an unknown token", err)
 	}
-	if caller, err := w.server.Authenticate(t.Context(), admin, address); err != nil || caller.Role != control.Admin {
+	if caller, _, err := w.server.Authenticate(t.Context(), admin, address); err != nil || caller.Role != control.Admin {
 		t.Errorf("a valid token of the address: %+v, %v", caller, err)
 	}
-	if _, err := w.server.Authenticate(t.Context(), away, address); err == nil || errors.Is(err, control.ErrUnknownToken) {
+	_, _, err = w.server.Authenticate(t.Context(), away, address)
+	if err == nil || errors.Is(err, control.ErrUnknownToken) {
 		t.Errorf("without a database: %v, want another error than an unknown token", err)
 	}
 }
@@ -126,19 +128,46 @@ func TestGuessesFromAnAddressDoNotEndSessionsBehindIt(t *testing.T) {
 	})
 	const proxy = "192.0.2.1:4711"
 	for range 4 {
-		if _, err := w.server.Authenticate(t.Context(), unknownToken, proxy); err == nil {
+		if _, _, err := w.server.Authenticate(t.Context(), unknownToken, proxy); err == nil {
 			t.Fatal("an unknown token is accepted")
 		}
 	}
-	if _, err := w.server.Authenticate(t.Context(), admin, proxy); !errors.Is(err, control.ErrNotLookedUp) {
+	if _, _, err := w.server.Authenticate(t.Context(), admin, proxy); !errors.Is(err, control.ErrNotLookedUp) {
 		t.Errorf("a sign-in after guesses: %v, want a limit", err)
 	}
 	for range 10 {
-		if _, err := w.server.Authenticate(t.Context(), admin, ""); err != nil {
+		if _, _, err := w.server.Authenticate(t.Context(), admin, ""); err != nil {
 			t.Errorf("the token of a session: %v", err)
 		}
-		if _, err := w.server.Authenticate(t.Context(), revoked, ""); !errors.Is(err, control.ErrUnknownToken) {
+		if _, _, err := w.server.Authenticate(t.Context(), revoked, ""); !errors.Is(err, control.ErrUnknownToken) {
 			t.Errorf("the revoked token of a session: %v", err)
 		}
 	}
+}
+
+func TestSignInsWithOneTokenAreLimitedApartFromItsRequestsAndSessions(t *testing.T) {
+	t.Parallel()
+	w := open(t, func(o *control.Options) {
+		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), control.Rates{SignIns: 3}
+	})
+	signIn := func(secret string, from int) (time.Duration, error) {
+		_, wait, err := w.server.Authenticate(t.Context(), secret, fmt.Sprintf("192.0.2.%d:4711", from))
+		return wait, err
+	}
+	for i := range 3 {
+		if wait, err := signIn(admin, i); wait != 0 || err != nil {
+			t.Fatalf("sign-in %d: %v, wait %v", i, err, wait)
+		}
+	}
+	wait, err := signIn(admin, 9)
+	if !errors.Is(err, control.ErrTooManySignIns) || wait < time.Second || wait > time.Minute {
+		t.Errorf("the fourth sign-in, from another address: %v, wait %v", err, wait)
+	}
+	if _, err := signIn(viewer, 9); err != nil {
+		t.Errorf("with another token from that address: %v", err)
+	}
+	if caller, _, err := w.server.Authenticate(t.Context(), admin, ""); err != nil || caller.Token != "ann" {
+		t.Errorf("a session of the token: %+v, %v", caller, err)
+	}
+	w.want(w.as("GET", policies, ""), http.StatusOK)
 }

@@ -77,17 +77,19 @@ func (a portalAPI) ServeAs(w http.ResponseWriter, r *http.Request, c portal.Call
 }
 
 // Authenticate implements [portal.Authenticator].
-func (a portalAPI) Authenticate(ctx context.Context, secret, address string) (portal.Caller, error) {
-	caller, err := a.Server.Authenticate(ctx, secret, address)
+func (a portalAPI) Authenticate(
+	ctx context.Context, secret, address string,
+) (portal.Caller, time.Duration, error) {
+	caller, wait, err := a.Server.Authenticate(ctx, secret, address)
 	switch {
 	case errors.Is(err, control.ErrUnknownToken):
-		return portal.Caller{}, portal.ErrUnknownToken
+		err = portal.ErrUnknownToken
 	case errors.Is(err, control.ErrNotLookedUp):
-		return portal.Caller{}, portal.ErrTooManyTokens
-	case err != nil:
-		return portal.Caller{}, err
+		err = portal.ErrTooManyTokens
+	case errors.Is(err, control.ErrTooManySignIns):
+		err = portal.ErrTooManySignIns
 	}
-	return portal.Caller{Name: caller.Token, Role: string(caller.Role), Org: caller.Org}, nil
+	return portal.Caller{Name: caller.Token, Role: string(caller.Role), Org: caller.Org}, wait, err
 }
 
 // httpServer returns the HTTP server of the API, and of the portal unless it is nil.

@@ -22,6 +22,7 @@ const (
 
 	deniedUnknown   = "unknown"   // the token is unknown, expired or revoked
 	deniedUnchecked = "unchecked" // tokens could not be checked, or too many unknown ones came from the address
+	deniedOften     = "often"     // too many sign-ins with the token
 	deniedPlain     = "plain"     // the connection is not encrypted
 	deniedOrigin    = "origin"    // a write from another site, also of somebody signed in
 	deniedProvider  = "provider"  // by the other system
@@ -44,7 +45,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		sessions: counter("sessions_total", "Sessions started in the portal, by how people signed in.",
 			"by", byToken, byProvider),
 		denied: counter("denied_total", "Sign-ins and writes denied by the portal, by reason.",
-			"reason", deniedUnknown, deniedUnchecked, deniedPlain, deniedOrigin, deniedProvider),
+			"reason", deniedUnknown, deniedUnchecked, deniedOften, deniedPlain, deniedOrigin, deniedProvider),
 		pages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: prefix + "page_duration_seconds", Help: "How long pages of the portal took, in seconds.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},

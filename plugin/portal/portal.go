@@ -38,17 +38,18 @@ type API interface {
 
 // Authenticator resolves tokens.
 type Authenticator interface {
-	// Authenticate returns the caller whose token a secret is. address is the RemoteAddr of the request, or "" for the
+	// Authenticate returns the caller whose token a secret is. address is the RemoteAddr of a sign-in, or "" for the
 	// token of a session, which is no guess. The error MUST be ErrUnknownToken for a token that is unknown, expired or
-	// revoked, and ErrTooManyTokens beyond the limit of the address; others mean that tokens cannot be checked at the
-	// moment.
-	Authenticate(ctx context.Context, secret, address string) (Caller, error)
+	// revoked, ErrTooManyTokens beyond the limit of the address, and ErrTooManySignIns beyond that of the token; after
+	// the last two, wait is until the next. Others mean that tokens cannot be checked at the moment.
+	Authenticate(ctx context.Context, secret, address string) (caller Caller, wait time.Duration, err error)
 }
 
 // Errors of an [Authenticator].
 var (
-	ErrUnknownToken  = errors.New("the token is unknown, expired or revoked")
-	ErrTooManyTokens = errors.New("too many unknown tokens were sent from this address")
+	ErrUnknownToken   = errors.New("the token is unknown, expired or revoked")
+	ErrTooManyTokens  = errors.New("too many unknown tokens were sent from this address")
+	ErrTooManySignIns = errors.New("too many sign-ins with this token")
 )
 
 const (

@@ -2,8 +2,10 @@ package portal
 
 import (
 	"errors"
+	"math"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -57,14 +59,19 @@ func (p *Portal) callerOf(r *http.Request, who session.Session) (Caller, error) 
 	if who.Secret == "" {
 		return Caller{Name: who.Name, Role: who.Role, Org: who.Org}, nil
 	}
-	return p.Tokens.Authenticate(r.Context(), who.Secret, "")
+	caller, _, err := p.Tokens.Authenticate(r.Context(), who.Secret, "")
+	return caller, err
 }
 
 // tokenProblem returns the problem of a token that could not be checked.
 func (p *Portal) tokenProblem(err error) *problem {
-	if errors.Is(err, ErrTooManyTokens) {
+	switch {
+	case errors.Is(err, ErrTooManyTokens):
 		return &problem{Status: http.StatusTooManyRequests, Detail: "Too many unknown tokens came from your address. " +
 			"Try again in a minute."}
+	case errors.Is(err, ErrTooManySignIns):
+		return &problem{Status: http.StatusTooManyRequests, Detail: "Too many sign-ins with this token. Try again in a " +
+			"minute. Sessions that have begun with it last."}
 	}
 	p.Log.Error("token lookup failed", "error", err)
 	return &problem{
@@ -129,7 +136,10 @@ func (p *Portal) signIn(w http.ResponseWriter, r *http.Request) {
 		p.failSignIn(w, r, next, ErrUnknownToken)
 		return
 	}
-	caller, err := p.Tokens.Authenticate(r.Context(), secret, r.RemoteAddr)
+	caller, wait, err := p.Tokens.Authenticate(r.Context(), secret, r.RemoteAddr)
+	if wait > 0 {
+		w.Header().Set("Retry-After", strconv.FormatInt(int64(math.Ceil(wait.Seconds())), 10))
+	}
 	if err == nil {
 		err = p.start(w, r, session.Session{Secret: secret}, caller, time.Time{})
 	}
@@ -164,6 +174,9 @@ func (p *Portal) failSignIn(w http.ResponseWriter, r *http.Request, next string,
 	default:
 		shown := p.tokenProblem(err)
 		status, reason, fault = shown.Status, deniedUnchecked, shown.Detail
+		if errors.Is(err, ErrTooManySignIns) {
+			reason = deniedOften
+		}
 	}
 	p.metrics.denied.WithLabelValues(reason).Inc()
 	p.showSignInForm(w, r, status, next, fault)

@@ -78,17 +78,22 @@ func TestWrongTokensGetOnePlainTextAndNoSession(t *testing.T) {
 	for secret, want := range map[string]struct {
 		status int
 		text   string
+		wait   string
 	}{
-		"": {http.StatusForbidden, wrongToken}, "secret-guess": {http.StatusForbidden, wrongToken},
-		strings.Repeat("x", 300): {http.StatusForbidden, wrongToken},
-		`"><script>alert(1)`:     {http.StatusForbidden, wrongToken},
-		awaySecret:               {http.StatusServiceUnavailable, "Tokens cannot be checked at the moment"},
-		manySecret:               {http.StatusTooManyRequests, "Too many unknown tokens"},
-		panicSecret:              {http.StatusInternalServerError, "The log of the process has the reason"},
+		"": {http.StatusForbidden, wrongToken, ""}, "secret-guess": {http.StatusForbidden, wrongToken, ""},
+		strings.Repeat("x", 300): {http.StatusForbidden, wrongToken, ""},
+		`"><script>alert(1)`:     {http.StatusForbidden, wrongToken, ""},
+		awaySecret:               {http.StatusServiceUnavailable, "Tokens cannot be checked at the moment", ""},
+		manySecret:               {http.StatusTooManyRequests, "Too many unknown tokens", "2"},
+		oftenSecret:              {http.StatusTooManyRequests, "Too many sign-ins with this token", "1"},
+		panicSecret:              {http.StatusInternalServerError, "The log of the process has the reason", ""},
 	} {
 		a := w.want(w.browser().post(signInPath, url.Values{"token": {secret}}), want.status, want.text)
 		if len(a.Cookies()) > 0 || secret != "" && strings.Contains(a.text, secret) || strings.Contains(a.text, "hunter2") {
 			t.Errorf("%q: cookies %v in\n%s", secret, a.Cookies(), a.text)
+		}
+		if got := a.Header.Get("Retry-After"); got != want.wait {
+			t.Errorf("%q: Retry-After %q, want %q", secret, got, want.wait)
 		}
 	}
 }

@@ -48,12 +48,12 @@ func (a realAPI) ServeAs(w http.ResponseWriter, r *http.Request, c Caller) {
 }
 
 // Authenticate implements Authenticator.
-func (a realAPI) Authenticate(ctx context.Context, secret, address string) (Caller, error) {
-	c, err := a.Server.Authenticate(ctx, secret, address)
+func (a realAPI) Authenticate(ctx context.Context, secret, address string) (Caller, time.Duration, error) {
+	c, wait, err := a.Server.Authenticate(ctx, secret, address)
 	if errors.Is(err, control.ErrUnknownToken) {
 		err = ErrUnknownToken
 	}
-	return Caller{Name: c.Token, Role: string(c.Role), Org: c.Org}, err
+	return Caller{Name: c.Token, Role: string(c.Role), Org: c.Org}, wait, err
 }
 
 // stored is a portal on the real API with its own database.

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Secrets of the tokens of these tests.
@@ -24,6 +25,7 @@ const (
 	acmeSecret   = "secret-acme"
 	awaySecret   = "secret-away"  // the database is unavailable
 	manySecret   = "secret-many"  // the address has sent too many
+	oftenSecret  = "secret-often" // the token has signed in too often
 	panicSecret  = "secret-panic" // the look-up panics
 )
 
@@ -43,23 +45,25 @@ func newRing() *ring {
 }
 
 // Authenticate implements Authenticator.
-func (t *ring) Authenticate(_ context.Context, secret, address string) (Caller, error) {
+func (t *ring) Authenticate(_ context.Context, secret, address string) (Caller, time.Duration, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.from = append(t.from, address)
 	switch secret {
 	case awaySecret:
-		return Caller{}, errors.New("no connection: password=hunter2")
+		return Caller{}, 0, errors.New("no connection: password=hunter2")
 	case manySecret:
-		return Caller{}, ErrTooManyTokens
+		return Caller{}, 1500 * time.Millisecond, ErrTooManyTokens
+	case oftenSecret:
+		return Caller{}, time.Second, ErrTooManySignIns
 	case panicSecret:
 		panic("a bug: hunter2")
 	}
 	caller, ok := t.tokens[secret]
 	if !ok {
-		return Caller{}, ErrUnknownToken
+		return Caller{}, 0, ErrUnknownToken
 	}
-	return caller, nil
+	return caller, 0, nil
 }
 
 func (t *ring) set(secret string, to Caller) {
