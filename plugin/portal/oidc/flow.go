@@ -85,10 +85,10 @@ func (f *Flow) ServeSignIn(w http.ResponseWriter, r *http.Request, s portal.Sign
 	}
 }
 
-// start sends a browser to the provider. The query may have next, the page to show afterwards, and switch, so that the
-// provider does not take the account that the browser is signed in with.
+// start sends a browser to the provider, if that is available. The query may have next, the page to show afterwards,
+// and switch, so that the provider does not take the account that the browser is signed in with.
 func (f *Flow) start(w http.ResponseWriter, r *http.Request, jar *session.Jar) *fault {
-	found, err := f.discovery.get(r.Context())
+	found, err := f.discovery.fetchedWithin(r.Context(), keepAvailable)
 	if err != nil {
 		return discoveryFault(err)
 	}

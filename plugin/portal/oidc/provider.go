@@ -24,6 +24,9 @@ const (
 	maxAnswer = 1 << 20
 	// keepConfiguration is how long the provider's configuration is used before it is fetched again.
 	keepConfiguration = time.Hour
+	// keepAvailable is how long the provider counts as available after a fetch. Sign-ins begin only then, because
+	// browsers that are sent to a provider which is away show an error of their own.
+	keepAvailable = 30 * time.Second
 	// retryAfter is how long a failure to fetch the configuration is remembered.
 	retryAfter = time.Second
 	// keysEvery and keysBurst bound how often the provider's keys are fetched. They are, once, for a token that is signed
@@ -87,14 +90,28 @@ func newTransport() http.RoundTripper {
 
 // get returns the provider's configuration. If it cannot be fetched again, the former one stays in use.
 func (d *discovery) get(ctx context.Context) (*configuration, error) {
+	found, err := d.fetchedWithin(ctx, keepConfiguration)
+	if err == nil {
+		return found, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.kept != nil {
+		return d.kept, nil
+	}
+	return nil, err
+}
+
+// fetchedWithin returns the provider's configuration as it was fetched within a time.
+func (d *discovery) fetchedWithin(ctx context.Context, age time.Duration) (*configuration, error) {
 	now := d.now()
 	d.mu.Lock()
 	kept, err := d.kept, d.err
-	isFresh := kept != nil && now.Sub(kept.fetched) < keepConfiguration
+	isFresh := kept != nil && now.Sub(kept.fetched) < age
 	hasFailed := err != nil && now.Sub(d.failed) < retryAfter
 	d.mu.Unlock()
 	switch {
-	case isFresh, hasFailed && kept != nil:
+	case isFresh:
 		return kept, nil
 	case hasFailed:
 		return nil, err
@@ -120,9 +137,6 @@ func (d *discovery) fetch() (*configuration, error) {
 	}
 	d.failed, d.err = d.now(), err
 	d.log.Warn("fetching the configuration of the identity provider failed", "issuer", d.settings.Issuer, "error", err)
-	if d.kept != nil {
-		return d.kept, nil
-	}
 	return nil, err
 }
 

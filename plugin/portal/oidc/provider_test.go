@@ -45,25 +45,40 @@ func TestAnAnswerThatIsNoConfigurationMeansThatTheProviderIsAway(t *testing.T) {
 	}
 }
 
-func TestAConfigurationIsKeptForAnHourAndLongerWhileTheProviderIsAway(t *testing.T) {
+func TestASignInBeginsOnlyWhileTheProviderIsAvailableAndEndsWithWhatIsKnownOfIt(t *testing.T) {
 	t.Parallel()
 	f, s := newForger(t), newSite(t)
-	fetches, discover := 0, f.discover
+	fetches, isAway, discover := 0, false, f.discover
 	f.discover = func(w http.ResponseWriter, r *http.Request) {
-		if fetches++; fetches == 2 {
+		if fetches++; isAway {
 			http.Error(w, "away", http.StatusBadGateway)
 			return
 		}
 		discover(w, r)
 	}
 	s.use(t, Settings{Issuer: f.URL})
-	for want, ahead := range []time.Duration{0, keepConfiguration, keepConfiguration + time.Minute} {
-		s.ahead.Store(int64(ahead))
-		f.begin(t, s, newBrowser(t))
-		if fetches != want+1 {
-			t.Errorf("%v later: %d fetches, want %d", ahead, fetches, want+1)
-		}
+	b := newBrowser(t)
+	back, nonce := f.begin(t, s, b)
+	f.begin(t, s, newBrowser(t))
+	if fetches != 1 {
+		t.Errorf("two sign-ins at once: %d fetches, want 1", fetches)
 	}
+	isAway = true
+	s.ahead.Store(int64(keepAvailable))
+	get(t, newBrowser(t), s.URL+startPath, http.StatusServiceUnavailable, "not available at the moment")
+	if fetches != 2 {
+		t.Errorf("after %v: %d fetches, want 2", keepAvailable, fetches)
+	}
+	f.token = f.sign(t, f.claims(nonce, s.now(), nil), "1")
+	get(t, b, back, http.StatusOK, "oidc:ann@example.org is admin")
+	s.ahead.Store(int64(keepConfiguration))
+	if _, err := s.flow.discovery.get(t.Context()); err != nil || fetches != 3 {
+		t.Errorf("after %v, to end a sign-in: %v after %d fetches, want the former configuration", keepConfiguration, err,
+			fetches)
+	}
+	isAway = false
+	s.ahead.Add(int64(retryAfter))
+	f.begin(t, s, newBrowser(t))
 }
 
 func TestAFailureIsRememberedForASecond(t *testing.T) {
