@@ -19,8 +19,7 @@ var auditCommand = &command{
 	define: func(c *call) action {
 		var f pgstore.AuditFilter
 		c.flags.StringVar(&f.Tenant, "tenant", "", "only changes about this `tenant`")
-		c.flags.StringVar(&f.Kind, "kind", "",
-			"only changes of this `kind`: tier, tenant, policy, override, cost, candidate, candidate_policy, candidate_tenant, token, webhook or action")
+		c.flags.StringVar(&f.Kind, "kind", "", "only changes of this `kind`: "+pgstore.AuditKindsText())
 		c.flags.StringVar(&f.Key, "key", "",
 			"only changes of the row with this `key`: the name of a tier or token, or the id of another row")
 		c.flags.StringVar(&f.Actor, "actor", "", "only changes made by this `actor`")

@@ -35,18 +35,28 @@ func (s *Server) registerRecord() {
 type auditInput struct {
 	Paging
 	OfTenant
-	Kind  string    `query:"kind"  maxLength:"64"   doc:"tier, tenant, policy, override, token, webhook or action."                                           example:"policy"`
+	Kind  auditKind `query:"kind"  maxLength:"64"`
 	Key   string    `query:"key"   maxLength:"1024" doc:"Only changes of this row: a tier's name, a tenant's id, the id of a policy or an override."`
 	Actor string    `query:"actor" maxLength:"256"  doc:"Only changes by this actor; the actor of a token is token: and its name, of a person whom an identity provider has signed in oidc: and the name." example:"token:ann"`
 	Since time.Time `query:"since"                  doc:"Only changes at or after this time."`
 	Until time.Time `query:"until"                  doc:"Only changes before this time."`
 }
 
+// auditKind is a kind of entries of the audit. A kind that no entry has is valid.
+type auditKind string
+
+// Schema implements [huma.SchemaProvider].
+func (auditKind) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{
+		Type: huma.TypeString, Description: pgstore.AuditKindsText() + ".", Examples: []any{"policy"},
+	}
+}
+
 type auditOutput struct{ Body Page[pgstore.AuditEntry] }
 
 func (s *Server) audit(ctx context.Context, in *auditInput) (*auditOutput, error) {
 	entries, next, err := s.Store.Audit(ctx, pgstore.AuditFilter{
-		Tenant: in.tenant(), Kind: in.Kind, Key: in.Key, Actor: in.Actor, Since: in.Since, Until: in.Until,
+		Tenant: in.tenant(), Kind: string(in.Kind), Key: in.Key, Actor: in.Actor, Since: in.Since, Until: in.Until,
 		Before: in.afterID(), Max: in.Limit,
 	})
 	if err != nil {

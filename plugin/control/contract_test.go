@@ -21,6 +21,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
 const golden = "../../schema/openapi.yaml"
@@ -47,6 +48,18 @@ func TestThePublishedDescriptionIsThatOfTheServer(t *testing.T) {
 	if served := w.want(w.do(call{method: "GET", path: "/openapi.yaml"}),
 		http.StatusOK); !bytes.Equal(served.Body.Bytes(), got) {
 		t.Error("/openapi.yaml is another one")
+	}
+}
+
+func TestTheGuideListsTheKindsOfTheAudit(t *testing.T) {
+	t.Parallel()
+	guide, err := os.ReadFile("../../docs/control-api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := "Kinds: `" + strings.Join(pgstore.AuditKinds, "`, `") + "`."
+	if text := strings.Join(strings.Fields(string(guide)), " "); !strings.Contains(text, listed) {
+		t.Errorf("docs/control-api.md has no list: %s", listed)
 	}
 }
 

@@ -4,8 +4,21 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 )
+
+// AuditKinds lists what entries of the audit are about.
+var AuditKinds = []string{
+	"tier", "tenant", "policy", "override", "cost", "candidate", "candidate_policy", "candidate_tenant", "token",
+	"webhook", "action",
+}
+
+// AuditKindsText returns AuditKinds as descriptions list them: "tier, tenant or action".
+func AuditKindsText() string {
+	last := len(AuditKinds) - 1
+	return strings.Join(AuditKinds[:last], ", ") + " or " + AuditKinds[last]
+}
 
 // AuditEntry records one change of one row, or one action.
 type AuditEntry struct {
@@ -15,7 +28,7 @@ type AuditEntry struct {
 	Actor     string    `json:"actor"`
 	Login     string    `json:"login"` // the database user, whatever the actor is
 	Reason    string    `json:"reason"`
-	Kind      string    `json:"kind"`      // tier, tenant, policy, override, cost, candidate…, token or webhook; action: see Action
+	Kind      string    `json:"kind"`      // one of AuditKinds; action: see Action
 	Operation string    `json:"operation"` // insert, update or delete; secret: a webhook has a new one; an action's own
 	Key       string    `json:"key"`       // the name of a tier or token, a tenant's id, the id of another row
 	Tenant    string    `json:"tenant,omitempty"`

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -71,6 +72,25 @@ func TestEveryConstraintHasAnErrorText(t *testing.T) {
 	indexes = append(indexes, list(`SELECT tgname::text FROM pg_trigger WHERE tgname = 'tokens_one_role_per_name'`)...)
 	if len(indexes) != len(conflicts) {
 		t.Errorf("%d unique indexes, error texts for %d", len(indexes), len(conflicts))
+	}
+}
+
+func TestAuditKindsAreThoseThatTheDatabaseWrites(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	rows, err := pool.Query(t.Context(), `SELECT split_part(encode(tgargs, 'escape'), '\000', 1) FROM pg_trigger
+		WHERE tgfoid = 'rate_limiter.record()'::regprocedure
+		UNION SELECT (regexp_match(prosrc, 'reason\(\), ''''\), ''([a-z_]+)'''))[1] FROM pg_proc
+		WHERE prosrc LIKE '%INSERT INTO rate_limiter.audit%' AND oid <> 'rate_limiter.record()'::regprocedure`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	written, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(written)
+	if listed := slices.Sorted(slices.Values(AuditKinds)); !slices.Equal(written, listed) {
+		t.Errorf("the database writes %q, AuditKinds has %q", written, listed)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -372,4 +374,22 @@ func TestTheNextPageOfDenialsFollowsTheLastRowThatIsShown(t *testing.T) {
 	}
 	older := w.want(b.get(next(shown{text: rows})), http.StatusOK, "<td>GET /30</td>", "<td>GET /1</td>")
 	w.missing(older, "<td>GET /31</td>")
+}
+
+func TestTheAuditIsFilteredByEachKind(t *testing.T) {
+	page, err := templateFiles.ReadFile("templates/operator_audit.html")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, options, _ := strings.Cut(string(page), `(pairs "" "all" `)
+	options, _, _ = strings.Cut(options, ")")
+	var want []string
+	for _, kind := range pgstore.AuditKinds {
+		want = append(want, strconv.Quote(kind), strconv.Quote(kind)) // the value and its label
+	}
+	got := strings.Fields(options)
+	slices.Sort(got)
+	if slices.Sort(want); !slices.Equal(got, want) {
+		t.Errorf("the options are %s, want %s", got, want)
+	}
 }
