@@ -130,19 +130,14 @@ type OrgForgiven struct {
 	Written
 }
 
-type forgiveOutput struct {
-	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because this is a retry of an answered request."`
-	Body     OrgForgiven
-}
-
 // forgive takes an org off the ladder.
-func (s *Server) forgive(ctx context.Context, in *forgiveInput) (*forgiveOutput, error) {
+func (s *Server) forgive(ctx context.Context, in *forgiveInput) (*writeOutput[OrgForgiven], error) {
 	c := in.newChange(ctx, in.Body.Reason, "forgive-org", in.Org, in.Body)
 	done, version, err := s.Store.ForgiveAbuse(ctx, c, in.Org, spanOr(in.Body.For, time.Hour))
 	if err != nil {
 		return nil, s.writeError("forgive an org", err)
 	}
-	return &forgiveOutput{replayedHeader(c), OrgForgiven{
+	return &writeOutput[OrgForgiven]{replayedHeader(c), OrgForgiven{
 		Org: done.Tenant, Until: done.Until, Overrides: done.Overrides,
 		Written: s.finishWrite(ctx, overrideWrites, version, in.wait(), Warnings{}),
 	}}, nil

@@ -23,10 +23,13 @@ type CandidateWritten struct {
 	Written
 }
 
-type writeCandidateOutput struct {
+// writeOutput is the answer to a write that an Idempotency-Key makes happen once.
+type writeOutput[T any] struct {
 	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because this is a retry of an answered request."`
-	Body     CandidateWritten
+	Body     T
 }
+
+type writeCandidateOutput = writeOutput[CandidateWritten]
 
 // PoliciesWritten is what a write by a candidate changes in policies.
 type PoliciesWritten struct {
@@ -34,10 +37,7 @@ type PoliciesWritten struct {
 	Written
 }
 
-type writeCandidatePoliciesOutput struct {
-	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because this is a retry of an answered request."`
-	Body     PoliciesWritten
-}
+type writeCandidatePoliciesOutput = writeOutput[PoliciesWritten]
 
 // CandidateChange has the parameters of a write of a candidate. It is exported because huma reads it.
 type CandidateChange struct {

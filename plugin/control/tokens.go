@@ -70,15 +70,10 @@ type IssuedToken struct {
 	Secret string `json:"secret,omitempty" doc:"It cannot be read again. Absent: this is a retry of an answered request, so rotate the token if the first answer was lost."`
 }
 
-type issuedTokenOutput struct {
-	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because this is a retry of an answered request."`
-	Body     IssuedToken
-}
-
 // issued counts the write of a token, and returns its answer.
-func (s *Server) issued(c pgstore.Change, t pgstore.OrgToken, secret string) *issuedTokenOutput {
+func (s *Server) issued(c pgstore.Change, t pgstore.OrgToken, secret string) *writeOutput[IssuedToken] {
 	s.metrics.writes.WithLabelValues(tokenWrites).Inc()
-	return &issuedTokenOutput{replayedHeader(c), IssuedToken{t, secret}}
+	return &writeOutput[IssuedToken]{replayedHeader(c), IssuedToken{t, secret}}
 }
 
 // tokenName matches the names of tokens.
@@ -110,7 +105,7 @@ type createOrgTokenInput struct {
 	Body createTokenBody
 }
 
-func (s *Server) createOrgToken(ctx context.Context, in *createOrgTokenInput) (*issuedTokenOutput, error) {
+func (s *Server) createOrgToken(ctx context.Context, in *createOrgTokenInput) (*writeOutput[IssuedToken], error) {
 	c := in.newChange(ctx, in.Body.Reason, "create-org-token", in.Org, in.Body)
 	life := spanOr(in.Body.ExpiresIn, pgstore.MaxOrgTokenLife)
 	secret, t, err := s.Store.CreateOrgToken(ctx, c, in.Org, in.Body.Name, life)
@@ -141,7 +136,7 @@ type rotateOrgTokenInput struct {
 	Body rotateTokenBody
 }
 
-func (s *Server) rotateOrgToken(ctx context.Context, in *rotateOrgTokenInput) (*issuedTokenOutput, error) {
+func (s *Server) rotateOrgToken(ctx context.Context, in *rotateOrgTokenInput) (*writeOutput[IssuedToken], error) {
 	c := in.newChange(ctx, in.Body.Reason, "rotate-org-token", in.Org, in.Name, in.Body)
 	secret, t, err := s.Store.RotateOrgToken(ctx, c, in.Org, in.Name, spanOr(in.Body.Overlap, defaultOverlap))
 	if err != nil {
