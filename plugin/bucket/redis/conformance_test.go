@@ -130,8 +130,8 @@ func flush(t testing.TB, client redis.UniversalClient) {
 	}
 }
 
-// A single Redis, whose requests are not grouped, is in TestAStoreKeepsItsPromisesWithAPipelineAndWithout.
-func TestAStoreOfGroupsKeepsTheStoresPromises(t *testing.T) {
+// A single Redis, whose requests are not grouped, is in TestSoakAStoreKeepsItsPromisesWithAPipelineAndWithout.
+func TestSoakAStoreOfGroupsKeepsTheStoresPromises(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	storetest.Run(t, func(t *testing.T) (store.Store, storetest.Clock) {
 		flush(t, client)
@@ -148,7 +148,7 @@ func comparing(pipelined bool) func(*testing.T, storetest.Open) {
 	return storetest.Run
 }
 
-func TestARealClusterKeepsTheStoresPromises(t *testing.T) {
+func TestSoakARealClusterKeepsTheStoresPromises(t *testing.T) {
 	t.Parallel()
 	nodes := covering(t, 0)
 	keys, masters := keysOf(t, nodes), make([]*redis.Client, len(nodes.Masters))

@@ -15,7 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func TestAStoreKeepsItsPromisesWithAPipelineAndWithout(t *testing.T) {
+func TestSoakAStoreKeepsItsPromisesWithAPipelineAndWithout(t *testing.T) {
 	server := redistest.Single(t)
 	client := server.Client(t)
 	eachWay(t, func(t *testing.T, pipelined bool) {

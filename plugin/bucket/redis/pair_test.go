@@ -83,7 +83,7 @@ func placed(groups bool) storetest.Place {
 	}
 }
 
-func TestAPairKeepsTheStoresPromises(t *testing.T) {
+func TestSoakAPairKeepsTheStoresPromises(t *testing.T) {
 	clients := twoServers(t)
 	for _, groups := range []bool{false, true} {
 		t.Run("groups="+strconv.FormatBool(groups), func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -39,8 +40,8 @@ func lastTokenIsNotGivenTwice(t *testing.T, f *fixture) {
 // lastToken lets callers take the last token of a bucket at once. It checks the number of callers that get it, and that
 // the others spend nothing.
 func lastToken(t *testing.T, f *fixture, isRight func(given int) bool) {
-	const rounds, callers = 100, 8
-	for round := range rounds {
+	const callers = 8
+	for round := range soak.Count(25, 100) {
 		bounds := []policy.Bound{fixed(t, fmt.Sprint("tenant-", round), 1), fixed(t, fmt.Sprint("user-", round), 5)}
 		var admissions ledger
 		inParallel(callers, func(int) {
@@ -77,7 +78,8 @@ func (l *ledger) take(t *testing.T, f *fixture, bounds []policy.Bound) {
 // overlappingRequests lets callers take the same buckets in different orders and numbers while the clock advances. A
 // store that locks bucket by bucket would deadlock, and one without locks would admit too much.
 func overlappingRequests(t *testing.T, f *fixture) {
-	const callers, requests = 8, 300
+	const callers, most = 8, 300
+	requests := soak.Count(100, most) // in the same time
 	var all []policy.Bound
 	for _, algorithm := range Algorithms {
 		all = append(all, bound(t, algorithm.String(), limit.Spec{
@@ -95,7 +97,7 @@ func overlappingRequests(t *testing.T, f *fixture) {
 				bounds = append(bounds, bounds[0])
 			}
 			f.record(t, all, ledgers, bounds)
-			f.Advance(limit.Micros(100 + 37*caller))
+			f.Advance(limit.Micros((100 + 37*caller) * most / requests))
 		}
 	})
 	for i := range all {

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -173,16 +174,20 @@ func (r *reservations) advance(f *fixture, by limit.Micros) {
 // concurrentSettlementsKeepTheBound serves many requests at once, which cost less or more than they reserve, while time
 // passes.
 func concurrentSettlementsKeepTheBound(t *testing.T, f *fixture) {
-	const callers, requests = 64, 12
+	const most, requests = 64, 12
+	callers := soak.Count(16, most)
+	apart := most / callers // a smaller number of callers has a smaller limit, and takes the same time
 	for _, algorithm := range Settling {
 		b := bound(t, algorithm.String(), limit.Spec{
-			Algorithm: algorithm, Quantity: 2000, Window: limit.Second, Burst: burst(algorithm, 200),
+			Algorithm: algorithm, Quantity: int64(2000 / apart), Window: limit.Second,
+			Burst: burst(algorithm, int64(200/apart)),
 		})
 		var served reservations
 		inParallel(callers, func(caller int) {
+			later := limit.Micros((500 + 60*apart*caller) * apart)
 			for i := range requests {
 				reserved, actual := int64(1+(caller+i)%9), int64((caller*7+i*5)%20)
-				served.serve(t, f, withCost(b, reserved), actual, limit.Micros(500+60*caller))
+				served.serve(t, f, withCost(b, reserved), actual, later)
 			}
 		})
 		if n := len(served.list); n < callers || n == callers*requests {
@@ -197,7 +202,9 @@ func concurrentSettlementsKeepTheBound(t *testing.T, f *fixture) {
 // concurrentSettlementsAddUp serves many requests at one instant, and compares what the bucket counts with what they
 // cost. Where no request costs more than it reserves, they never cost more than the limit.
 func concurrentSettlementsAddUp(t *testing.T, f *fixture) {
-	const callers, requests, capacity = 64, 8, 500
+	const requests = 8
+	callers := soak.Count(16, 64)
+	capacity := int64(8 * callers)
 	for _, algorithm := range Settling {
 		b := bound(t, algorithm.String(), perHour(algorithm, capacity))
 		var served reservations
@@ -210,7 +217,7 @@ func concurrentSettlementsAddUp(t *testing.T, f *fixture) {
 		for _, r := range served.list {
 			sum += r.Actual
 		}
-		if used := f.used(t, b); used != sum || sum > capacity || len(served.list) < capacity/10 {
+		if used := f.used(t, b); used != sum || sum > capacity || int64(len(served.list)) < capacity/10 {
 			t.Errorf("%s: %d requests cost %d of %d, and %d are used", algorithm, len(served.list), sum, capacity, used)
 		}
 	}
