@@ -298,13 +298,17 @@ var bad = map[string][]row{
 	"nodes_leases":  {{"leases": -1}},
 	"nodes_redis":   {{"redis": "{}"}, {"redis": `["a"]`}, {"redis": `[{"name": 1}]`}, {"redis": `[{}]`}},
 	"nodes_instants": {
-		{"enforced_at": "infinity"}, {"first_reported_at": "-infinity"}, {"reported_at": "infinity"},
-		{"reported_at": "9999-01-01 00:00+00"}, {"enforced_at": "1969-12-31 23:59+00"},
+		{"enforced_at": "infinity"},
+		{"first_reported_at": "-infinity"},
+		{"reported_at": "infinity"},
+		{"reported_at": "9999-01-01 00:00+00"},
+		{"enforced_at": "1969-12-31 23:59+00"},
 	},
 	"nodes_redis_away": {
 		away(`"infinity"`), away(`"yesterday"`), away(`""`), away(`5`), away(`null`), away(`["2026-01-01T00:00:00Z"]`),
 		away(`"10000-01-01T00:00:00Z"`), away(`"2026-01-01"`), away(`"2026-01-01T00:00:00"`),
-		{"redis": `[{"name": "a"}, {"name": "b", "away_since": "x"}]`}, {"redis": `[[{"name": "a"}]]`},
+		{"redis": `[{"name": "a"}, {"name": "b", "away_since": "x"}]`},
+		{"redis": `[[{"name": "a"}]]`},
 	},
 
 	"usage_names_name":    {{"name": strings.Repeat("x", 1025)}},

@@ -272,7 +272,8 @@ services:
 		unmatched int
 	}{
 		"nginx": {
-			"$msec $request_method $request_uri $http_x_beta", []string{nginx("1"), nginx("YES"), nginx("2"), nginx("-")},
+			"$msec $request_method $request_uri $http_x_beta",
+			[]string{nginx("1"), nginx("YES"), nginx("2"), nginx("-")},
 			".D", 2, 0,
 		},
 		"nginx without the header": {
