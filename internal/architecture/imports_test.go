@@ -72,17 +72,16 @@ var rules = map[string][]string{
 	"plugin/reservation": {
 		"plugin/decision", "plugin/identity", "plugin/limit", "plugin/policy", "plugin/settle", "schema",
 	},
-	"plugin/simulate":           append([]string{"plugin/bucket", "plugin/clock", "internal/docpath"}, core...),
-	"plugin/usage":              append([]string{"plugin/reservation"}, core...),
-	"plugin/usagestore":         append([]string{"plugin/usage"}, core...),
-	"plugin/quota":              core,
-	"plugin/abusestore":         append([]string{"plugin/abuse", "plugin/events", "plugin/outbox", "plugin/usage"}, core...),
-	"plugin/policysync":         append([]string{"migrations"}, core...),
-	"plugin/control":            append([]string{"plugin/pgstore", "plugin/reservation"}, core...),
-	"plugin/portal":             {"docs"},
-	"plugin/webhook":            {"plugin/events"},
-	"plugin/webhooksender":      append([]string{"plugin/outbox"}, core...),
-	"plugin/internal/storetest": append([]string{"internal/soak", "plugin/bucket"}, core...), // only for tests
+	"plugin/simulate":      append([]string{"plugin/bucket", "plugin/clock", "internal/docpath"}, core...),
+	"plugin/usage":         append([]string{"plugin/reservation"}, core...),
+	"plugin/usagestore":    append([]string{"plugin/usage"}, core...),
+	"plugin/quota":         core,
+	"plugin/abusestore":    append([]string{"plugin/abuse", "plugin/events", "plugin/outbox", "plugin/usage"}, core...),
+	"plugin/policysync":    append([]string{"migrations"}, core...),
+	"plugin/control":       append([]string{"plugin/pgstore", "plugin/reservation"}, core...),
+	"plugin/portal":        {"docs"},
+	"plugin/webhook":       {"plugin/events"},
+	"plugin/webhooksender": append([]string{"plugin/outbox"}, core...),
 	"plugin/internal": append([]string{
 		"plugin/bucket", "plugin/kongplugin", "plugin/kongwire", "plugin/metrics",
 	}, core...),
@@ -92,12 +91,13 @@ var rules = map[string][]string{
 	"plugin/limiter": append([]string{"plugin/bucket", "plugin/clock"}, core...),
 
 	// Programs, and the packages that two of them share.
-	"plugin/internal/engine":  {"plugin", "schema", "migrations"},
-	"plugin/internal/process": {"plugin", "schema", "migrations"},
-	"plugin/pluginserver":     {"plugin", "schema", "migrations"},
-	"plugin/controlserver":    {"plugin", "schema", "migrations"},
-	"plugin/cli":              {"plugin", "schema", "migrations"},
-	"plugin/cmd":              {"plugin"},
+	"plugin/internal/engine":    {"plugin", "schema", "migrations"},
+	"plugin/internal/process":   {"plugin", "schema", "migrations"},
+	"plugin/internal/storetest": append([]string{"internal/soak", "plugin/bucket"}, core...), // for tests
+	"plugin/pluginserver":       {"plugin", "schema", "migrations"},
+	"plugin/controlserver":      {"plugin", "schema", "migrations"},
+	"plugin/cli":                {"plugin", "schema", "migrations"},
+	"plugin/cmd":                {"plugin"},
 
 	// The other side of the socket.
 	"kong": {"internal/docpath", "internal/deckfile"},
