@@ -161,7 +161,7 @@ bench-usage: ## Measure the usage history of 10,000 tenants, in a Postgres on th
 		<$(CACHE)/bench-usage.txt
 
 .PHONY: bench-portal
-bench-portal: ## Measure every page of the portal with 10,000 tenants, in a Postgres on the disk (8 min)
+bench-portal: ## Measure every page of the portal with 10,000 tenants, in a Postgres on the disk (4 min)
 	@mkdir -p $(CACHE)
 	@set -o pipefail; PGTEST_DURABLE=1 $(GO) test -run '^$$' -bench Pages -benchtime 1x -timeout 60m ./plugin/portal \
 		| tee $(CACHE)/bench-portal.txt
