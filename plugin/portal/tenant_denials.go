@@ -126,10 +126,7 @@ func readOrgDenials(v *visit) (*orgDenials, error) {
 		return nil, err
 	}
 	data.Denials, data.Sampled = found.Denials, found.Sampled
-	if found.Next != "" {
-		filters.Set("cursor", found.Next)
-		data.Next = orgDenialsPath + "?" + filters.Encode()
-	}
+	data.Next = nextPage(orgDenialsPath, filters, found.Next)
 	return data, nil
 }
 
