@@ -55,10 +55,10 @@ func exposedBy(config *schema.Config) string {
 // fields writes RateLimit-Policy and RateLimit. They have no unit for tokens and time, so they omit limits that settle
 // those.
 func (re *Renderer) fields(d *decision.Decision, shown int, r *Response) {
-	listed, size := 0, 0
+	listed := 0
 	for i := range d.Resolution.Bounds {
-		if bound := &d.Resolution.Bounds[i]; re.lists(bound) {
-			listed, size = listed+1, size+len(bound.Policy.Quota())+1
+		if re.lists(&d.Resolution.Bounds[i]) {
+			listed++
 		}
 	}
 	if listed == 0 {
@@ -66,7 +66,7 @@ func (re *Renderer) fields(d *decision.Decision, shown int, r *Response) {
 	}
 	var few [maxListed]int
 	current := re.current(d, shown, listed <= re.fewest, few[:0])
-	re.policies(d, current, size, r)
+	re.policies(d, current, r)
 	start := len(r.buf)
 	for _, i := range current {
 		r.remaining(start, &d.Resolution.Bounds[i], &d.Statuses[i])
@@ -76,16 +76,13 @@ func (re *Renderer) fields(d *decision.Decision, shown int, r *Response) {
 	}
 }
 
-// policies writes RateLimit-Policy, whose items have a size with their commas. It lists all enforced limits whose
-// numbers clients read, always in the same order, because a value that does not change is compressed. If they exceed
-// maxPolicies, it lists those of RateLimit, and the first of the others that fit.
-func (re *Renderer) policies(d *decision.Decision, current []int, size int, r *Response) {
-	room := size
-	if size > maxPolicies {
-		room = maxPolicies
-		for _, i := range current {
-			room -= len(d.Resolution.Bounds[i].Policy.Quota()) + 1
-		}
+// policies writes RateLimit-Policy. It lists all enforced limits whose numbers clients read, always in the same order,
+// because a value that does not change is compressed. If they exceed maxPolicies, it lists those of RateLimit, and the
+// first of the others that fit.
+func (re *Renderer) policies(d *decision.Decision, current []int, r *Response) {
+	room := maxPolicies // for the others: items and their commas
+	for _, i := range current {
+		room -= len(d.Resolution.Bounds[i].Policy.Quota()) + 1
 	}
 	start := len(r.buf)
 	for i := range d.Resolution.Bounds {
@@ -94,7 +91,7 @@ func (re *Renderer) policies(d *decision.Decision, current []int, size int, r *R
 			continue
 		}
 		quota := bound.Policy.Quota()
-		if size > maxPolicies && !slices.Contains(current, i) {
+		if !slices.Contains(current, i) {
 			if room -= len(quota) + 1; room < 0 {
 				continue
 			}
