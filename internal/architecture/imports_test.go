@@ -115,7 +115,7 @@ var foreign = map[string][]string{
 	"github.com/redis": {"plugin/bucket/redis", "internal", "plugin/internal", "spec"},
 	"github.com/jackc": {
 		"plugin/policysync", "plugin/pgstore", "plugin/usagestore", "plugin/outbox", "plugin/quota", "plugin/abusestore",
-		"plugin/webhooksender",
+		"plugin/webhooksender", "plugin/internal/leadership",
 		"plugin/pluginserver", "plugin/controlserver", "plugin/cli", "migrations",
 		"internal", "spec",
 	},

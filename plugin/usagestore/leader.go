@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/leadership"
 )
 
 const (
@@ -23,8 +25,6 @@ const (
 	checkEvery = 15 * time.Second
 	// roundTime bounds one round, so that a server that does not answer costs the leader its session.
 	roundTime = 15 * time.Minute
-	// closeTime bounds closing a session.
-	closeTime = time.Second
 )
 
 // sessionSettings bound what the leader waits for. To drop a partition it waits for readers, and readers wait for it.
@@ -97,17 +97,9 @@ func (l *Leader) Run(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			l.logFailure(err)
 		}
-		pause(ctx, l.options.Every)
+		leadership.Pause(ctx, l.options.Every)
 	}
 	return nil
-}
-
-// pause waits for a time, or until ctx ends.
-func pause(ctx context.Context, length time.Duration) {
-	select {
-	case <-time.After(length):
-	case <-ctx.Done():
-	}
 }
 
 // lead opens a session, waits for the lock, and does the leader's work until there is an error or ctx ends.
@@ -116,14 +108,9 @@ func (l *Leader) lead(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	for leads := false; !leads; {
-		if leads, err = s.tryLock(ctx); err != nil {
-			return err
-		}
-		if !leads {
-			pause(ctx, l.options.Every)
-		}
+	defer leadership.Close(s.conn)
+	if err := leadership.Wait(ctx, s.conn, l.options.Lock, l.options.Every, nil); err != nil {
+		return err
 	}
 	l.setLeading(true)
 	if err := s.retryFaulty(ctx); err != nil {
@@ -138,7 +125,7 @@ func (l *Leader) lead(ctx context.Context) error {
 		}
 		if !more {
 			l.succeed()
-			pause(ctx, l.options.Every)
+			leadership.Pause(ctx, l.options.Every)
 		}
 	}
 }
@@ -150,8 +137,8 @@ func (l *Leader) Once(ctx context.Context) (done Stats, err error) {
 	if err != nil {
 		return l.Stats(), err
 	}
-	defer s.close()
-	leads, err := s.tryLock(ctx)
+	defer leadership.Close(s.conn)
+	leads, err := leadership.TryLock(ctx, s.conn, l.options.Lock)
 	if err == nil && leads {
 		l.setLeading(true)
 		defer l.setLeading(false)
@@ -185,7 +172,7 @@ func (l *Leader) open(ctx context.Context) (*session, error) {
 	}
 	s := &session{Leader: l, conn: conn, names: map[string]int32{}}
 	if err := s.setUp(ctx); err != nil {
-		s.close()
+		leadership.Close(conn)
 		return nil, err
 	}
 	return s, nil
@@ -211,26 +198,6 @@ type RightsError struct{ User string }
 
 func (e *RightsError) Error() string {
 	return fmt.Sprintf("the database user %q lacks the rights of the role keeper", e.User)
-}
-
-// close releases the lock and ends the session. The end of the session would release the lock too, a moment later.
-func (s *session) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
-	defer cancel()
-	_, _ = s.conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`) // the session is over: an error changes nothing
-	_ = s.conn.Close(ctx)
-	select {
-	case <-s.conn.PgConn().CleanupDone():
-	case <-ctx.Done():
-	}
-}
-
-// tryLock takes the lock for this session, unless another session has it.
-func (s *session) tryLock(ctx context.Context) (leads bool, err error) {
-	if err := s.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, s.options.Lock).Scan(&leads); err != nil {
-		return false, fmt.Errorf("take the lock: %w", err)
-	}
-	return leads, nil
 }
 
 // round does the work that is due, and reports whether there is more. It ends in time for the next chores, also while

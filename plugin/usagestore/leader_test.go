@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/leadership"
 )
 
 func TestABatchThatIsMissingIsWaitedForAndThenCountsAsAGap(t *testing.T) {
@@ -90,7 +92,7 @@ func TestABatchThatWasSetAsideIsDroppedWhenItIsTooLate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer leadership.Close(s.conn)
 	if err := s.dropFaulty(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/leadership"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usage"
 )
@@ -123,7 +124,7 @@ func (s *scaled) unpackAll() time.Duration {
 	if err != nil {
 		s.Fatal(err)
 	}
-	defer l.close()
+	defer leadership.Close(l.conn)
 	began := time.Now()
 	for more := true; more && err == nil; {
 		more, err = l.unpack(s.Context())

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/leadership"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/webhook"
 )
 
@@ -109,7 +110,7 @@ func (s *Sender) Run(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			s.logFailure(err)
 		}
-		pause(ctx, retryFactor*s.options.Every)
+		leadership.Pause(ctx, retryFactor*s.options.Every)
 	}
 	return nil
 }
@@ -133,14 +134,6 @@ func (s *session) setClock(ctx context.Context) error {
 	return nil
 }
 
-// pause waits for a time, or until ctx ends.
-func pause(ctx context.Context, length time.Duration) {
-	select {
-	case <-time.After(length):
-	case <-ctx.Done():
-	}
-}
-
 // session is a connection that holds the lock, with the requests that run.
 type session struct {
 	*Sender
@@ -161,13 +154,8 @@ func (s *Sender) lead(ctx context.Context) error {
 		return err
 	}
 	defer l.close()
-	for leads := false; !leads; {
-		if leads, err = l.tryLock(ctx); err != nil {
-			return err
-		}
-		if !leads {
-			pause(ctx, s.options.Every)
-		}
+	if err := leadership.Wait(ctx, l.conn, Lock, s.options.Every, nil); err != nil {
+		return err
 	}
 	s.count(func(now *Stats) { now.Leading = true })
 	for ctx.Err() == nil {
@@ -208,16 +196,6 @@ func (s *Sender) open(ctx context.Context) (*session, error) {
 	return l, nil
 }
 
-// tryLock takes the lock for this session, unless another session has it.
-func (s *session) tryLock(ctx context.Context) (leads bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, roundTime)
-	defer cancel()
-	if err := s.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, int64(Lock)).Scan(&leads); err != nil {
-		return false, fmt.Errorf("take the lock: %w", err)
-	}
-	return leads, nil
-}
-
 // close ends the requests that still run, releases the lock and ends the session.
 func (s *session) close() {
 	s.abort()
@@ -225,10 +203,7 @@ func (s *session) close() {
 		o := <-s.outcomes
 		delete(s.inFlight, o.Webhook)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_, _ = s.conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`) // the session is over: an error changes nothing
-	_ = s.conn.Close(ctx)
+	leadership.Close(s.conn)
 }
 
 // round makes deliveries of new events, starts the requests that are due, and reports whether there may be more events.
@@ -259,7 +234,7 @@ func (s *session) round(ctx context.Context) (more bool, err error) {
 func finishing(ctx context.Context, length time.Duration) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithTimeout(context.WithoutCancel(ctx), length)
 	stop := context.AfterFunc(ctx, func() {
-		pause(longer, recordTime)
+		leadership.Pause(longer, recordTime)
 		cancel()
 	})
 	return longer, func() {

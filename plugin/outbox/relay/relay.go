@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/leadership"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox"
 )
 
@@ -27,8 +28,6 @@ const (
 	// sendTime and queryTime bound one try to send a batch, and the queries of one round.
 	sendTime  = 10 * time.Second
 	queryTime = time.Minute
-	// closeTime bounds closing a session.
-	closeTime = time.Second
 )
 
 // Options configure a Relay. All are required but Advice.
@@ -93,17 +92,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		if ctx.Err() == nil {
 			r.record(err)
 		}
-		pause(ctx)
+		leadership.Pause(ctx, every)
 	}
 	return nil
-}
-
-// pause waits for the time between two tries, or until ctx ends.
-func pause(ctx context.Context) {
-	select {
-	case <-time.After(every):
-	case <-ctx.Done():
-	}
 }
 
 // lead opens a session, waits for the lock, and sends until there is an error of Postgres or ctx ends.
@@ -112,15 +103,10 @@ func (r *Relay) lead(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	defer closeSession(conn)
-	for leads := false; !leads; {
-		if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, r.options.Lock).Scan(&leads); err != nil {
-			return fmt.Errorf("take the lock: %w", err)
-		}
-		if !leads {
-			r.record(nil) // the process that leads reports its own failures
-			pause(ctx)
-		}
+	defer leadership.Close(conn)
+	waiting := func() { r.record(nil) } // the process that leads reports its own failures
+	if err := leadership.Wait(ctx, conn, r.options.Lock, every, waiting); err != nil {
+		return err
 	}
 	r.update(func(s *Stats) { s.Leading = true })
 	if err := r.start(ctx, conn); err != nil {
@@ -132,7 +118,7 @@ func (r *Relay) lead(ctx context.Context) error {
 			return err
 		}
 		if !more {
-			pause(ctx)
+			leadership.Pause(ctx, every)
 		}
 	}
 }
@@ -142,14 +128,6 @@ func (r *Relay) start(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, queryTime)
 	defer cancel()
 	return outbox.Start(ctx, conn, r.options.Consumer)
-}
-
-// closeSession releases the lock and ends the session. Its end would release the lock too, a moment later.
-func closeSession(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
-	defer cancel()
-	_, _ = conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`) // the session is over: an error changes nothing
-	_ = conn.Close(ctx)
 }
 
 // round sends the next events, and reports whether there may be more.
@@ -207,7 +185,7 @@ func (r *Relay) send(ctx context.Context, conn *pgx.Conn, batch []events.Event) 
 		if err != nil {
 			return err
 		}
-		pause(ctx)
+		leadership.Pause(ctx, every)
 	}
 	return nil
 }
