@@ -23,6 +23,7 @@ type guardCase struct {
 	name    string
 	config  bool // testdata/ratelimit/kong.yml, of route records
 	rows    []pgstore.Policy
+	costs   []pgstore.Cost
 	writes  pgstore.Policy
 	denied  string // words of why it needs force; "": it does not
 	warning string // words of the only warning; "": no warning
@@ -167,6 +168,24 @@ var guardedWrites = []guardCase{
 		warning: `policy all of tier gold in namespace eu applies to no request of the plugin's config: ` +
 			`its namespace is "eu", and the config's "default"`,
 	},
+	{
+		name:    "a policy that cannot hold the cost of a request",
+		rows:    []pgstore.Policy{perDay("hourly", "gold", "tenant", 1000)},
+		costs:   []pgstore.Cost{costing("POST /exports", 101)},
+		writes:  perDay("daily", "gold", "tenant", 100),
+		warning: "cost of POST /exports: costs 101 tokens, more than some limits can ever hold, so they always deny it",
+	},
+	{
+		name:   "a policy that holds the cost of a request, and one of another endpoint",
+		rows:   []pgstore.Policy{perDay("hourly", "gold", "tenant", 100)},
+		costs:  []pgstore.Cost{costing("POST /exports", 101), costing("GET /records", 1000)},
+		writes: edited(perDay("daily", "gold", "tenant", 101), at("POST /exports")),
+	},
+}
+
+// costing is the cost of an endpoint.
+func costing(endpoint string, tokens int64) pgstore.Cost {
+	return pgstore.Cost{Cost: schema.Cost{Endpoint: endpoint, Cost: &tokens}}
 }
 
 // guardedDoor writes a policy by one door. It returns what the door shows, and whether the policy was written.
@@ -194,6 +213,11 @@ func (g guardCase) open(t *testing.T, dsn string) *terminal {
 	for _, row := range g.rows {
 		by := pgstore.Change{Actor: "ann", Reason: "before"}
 		if _, _, err := x.store.PutPolicy(t.Context(), by, row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, cost := range g.costs {
+		if _, _, err := x.store.PutCost(t.Context(), pgstore.Change{Actor: "ann", Reason: "before"}, cost); err != nil {
 			t.Fatal(err)
 		}
 	}

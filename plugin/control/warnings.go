@@ -10,7 +10,7 @@ import (
 
 // Warnings are about parts of a write that may be mistakes, and about nodes that could not be read after it.
 type Warnings struct {
-	Warnings []string `json:"warnings,omitempty" doc:"The write has succeeded. Likely mistakes: the name of a tier or a policy that neither the plugin's config nor the database has, a namespace that is not the config's, or a limit of one tenant that is above one of all tenants. Also, that the nodes could not be read after a write with wait."`
+	Warnings []string `json:"warnings,omitempty" doc:"The write has succeeded. Likely mistakes: the name of a tier or a policy that neither the plugin's config nor the database has, a namespace that is not the config's, a limit of one tenant that is above one of all tenants, or one that cannot hold the cost of a request. Also, that the nodes could not be read after a write with wait."`
 }
 
 // warningTimeout bounds how long a write waits for its warnings.

@@ -67,7 +67,7 @@ func (s *Store) Apply(ctx context.Context, c Change, set Set) (SetDiff, int64, e
 
 // accept reviews a diff and returns why it is declined.
 func (set Set) accept(ctx context.Context, q querier, d SetDiff, after []Policy) error {
-	review, err := reviewSet(ctx, q, set.Config, d.Diff, after)
+	review, err := reviewAmong(ctx, q, set.Config, d.Diff.written(), after, d.Create, d.Costs)
 	if err == nil {
 		err = review.addRowWarnings(ctx, q, set, d, after)
 	}

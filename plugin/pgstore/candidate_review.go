@@ -93,5 +93,5 @@ func (c candidateChanges) review(
 	rows := slices.SortedFunc(maps.Values(beside), func(a, b Policy) int {
 		return strings.Compare(a.Key().String(), b.Key().String())
 	})
-	return reviewAmong(ctx, q, config, written, rows, created)
+	return reviewAmong(ctx, q, config, written, rows, created, nil)
 }

@@ -29,12 +29,7 @@ func reviewOne(ctx context.Context, q querier, config *policy.Plan, p Policy) (R
 	if err != nil {
 		return Review{}, err
 	}
-	return reviewAmong(ctx, q, config, []Policy{p}, rows, []Policy{p})
-}
-
-// reviewSet reviews a diff before it is written. after holds the active policies of the namespace after it.
-func reviewSet(ctx context.Context, q querier, config *policy.Plan, d Diff, after []Policy) (Review, error) {
-	return reviewAmong(ctx, q, config, d.written(), after, d.Create)
+	return reviewAmong(ctx, q, config, []Policy{p}, rows, []Policy{p}, nil)
 }
 
 // addRowWarnings warns of the costs and the overrides that a set writes: limits that can never hold a cost, and
@@ -61,8 +56,9 @@ func (r *Review) addRowWarnings(ctx context.Context, q querier, set Set, d SetDi
 }
 
 // reviewAmong reviews written policies of one namespace against the rows of that namespace. Of those, created are new.
+// Changed are the costs that are written with them; nil: none.
 func reviewAmong(
-	ctx context.Context, q querier, config *policy.Plan, written, rows, created []Policy,
+	ctx context.Context, q querier, config *policy.Plan, written, rows, created []Policy, changed *RowDiff[Cost],
 ) (Review, error) {
 	var r Review
 	if len(written) == 0 {
@@ -88,7 +84,28 @@ func reviewAmong(
 	}
 	g := newGuard(written, rows, tiers, config)
 	r.LockOuts, r.Warnings = g.lockOuts(), append(r.Warnings, g.overshoots()...)
+	if err := r.addCostWarnings(ctx, q, written, changed); err != nil {
+		return r, err
+	}
 	return r, r.addTierWarnings(ctx, q, config, created)
+}
+
+// addCostWarnings warns of written policies of one namespace that can never hold a cost there, except those of changed
+// costs.
+func (r *Review) addCostWarnings(ctx context.Context, q querier, written []Policy, changed *RowDiff[Cost]) error {
+	kept, err := all(costs(ctx, q, CostFilter{Namespace: written[0].Key().Namespace}))
+	if err != nil {
+		return err
+	}
+	if changed != nil {
+		gone := map[int64]bool{}
+		for _, c := range slices.Concat(changed.Delete, changed.written()) {
+			gone[c.ID] = true
+		}
+		kept = slices.DeleteFunc(kept, func(c Cost) bool { return gone[c.ID] })
+	}
+	r.Warnings = append(r.Warnings, costWarnings(nil, written, kept)...)
+	return nil
 }
 
 // namespaceWarning returns a warning if a policy's namespace is not the config's, or, without a config, if all other
