@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
@@ -109,20 +110,22 @@ func TestATenantAboveTheMetaLimitIsDeniedBeforeItsPolicies(t *testing.T) {
 		tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1000, window_size: 3600}]},
 			{name: essentials}], tier_from: [consumer.tag.tier]}`), watched(address))
 	denied, passed := 0, 0
-	for range 50 {
-		switch a := n.get("/records", "apikey", "alice"); a.Status {
-		case 200:
-			passed++
-		case 429:
-			if denied++; a.Header.Get("Retry-After") == "" || a.Header.Get("X-RateLimit-Limit") != "" {
-				t.Errorf("a denial by the meta limit has the headers %v", a.Header)
+	for start := time.Now(); denied == 0 && time.Since(start) < longest; { // alone, requests may come too slowly
+		for _, a := range n.atOnce(20, "/records", "apikey", "alice") {
+			switch a.Status {
+			case 200:
+				passed++
+			case 429:
+				if denied++; a.Header.Get("Retry-After") == "" || a.Header.Get("X-RateLimit-Limit") != "" {
+					t.Errorf("a denial by the meta limit has the headers %v", a.Header)
+				}
+			default:
+				t.Errorf("%d: %s", a.Status, a.Body)
 			}
-		default:
-			t.Errorf("%d: %s", a.Status, a.Body)
 		}
 	}
 	if passed < 3 || denied == 0 {
-		t.Errorf("%d admitted and %d denied of 50 at 3 a second", passed, denied)
+		t.Errorf("%d admitted and %d denied at 3 a second", passed, denied)
 	}
 	n.want([]int{200}, "/records", "apikey", "beth")
 	_, metrics := read(address, "/metrics")
