@@ -212,6 +212,24 @@ func manyLong(t *testing.T, n int) *decision.Decision {
 	return decide(t, given, more...)
 }
 
+func TestTheHeaderOfAnOutageHasTheFirstLimitsThatFit(t *testing.T) {
+	away := func(n int) string {
+		d := manyLong(t, n)
+		for i := range d.Statuses {
+			d.Statuses[i] = shared(d.Statuses[i])
+		}
+		d.Degraded = true
+		return render(schema.Config{DegradedHeader: true}, d, false).Get("X-RateLimit-Degraded")
+	}
+	few, many := away(3), away(3000)
+	if want := fmt.Sprintf("%064d=local", 2); !strings.HasSuffix(few, want) {
+		t.Errorf("with few limits it is %s, want %s at its end", few, want)
+	}
+	if !strings.HasPrefix(many, few+",") || !strings.HasSuffix(many, "=local") || len(many) > 2048 || len(many) < 1900 {
+		t.Errorf("with many limits it has %d bytes: %s", len(many), many)
+	}
+}
+
 func TestManyLimitsKeepTheFieldsShortAndTheBindingOnesInThem(t *testing.T) {
 	for name, test := range map[string]struct {
 		header string

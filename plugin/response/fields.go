@@ -14,10 +14,10 @@ import (
 
 const (
 	fewLimits = 4 // RateLimit lists all limits of a request with at most so many, unless the config says otherwise
-	// maxListed and maxPolicies bound the limits that RateLimit lists, and the bytes of RateLimit-Policy: proxies on the
-	// way bound the size of all headers together. With names of 64 bytes both fields are shorter than 4 KiB.
-	maxListed   = 16
-	maxPolicies = 2 << 10
+	// maxListed bounds the limits that RateLimit lists, and maxField the bytes of any other list: proxies on the way bound
+	// the size of all headers together. With names of 64 bytes RateLimit and RateLimit-Policy are shorter than 4 KiB.
+	maxListed = 16
+	maxField  = 2 << 10
 )
 
 // listedWith returns the most limits that a request may have for RateLimit to list them all.
@@ -77,10 +77,10 @@ func (re *Renderer) fields(d *decision.Decision, shown int, r *Response) {
 }
 
 // policies writes RateLimit-Policy. It lists all enforced limits whose numbers clients read, always in the same order,
-// because a value that does not change is compressed. If they exceed maxPolicies, it lists those of RateLimit, and the
+// because a value that does not change is compressed. If they exceed maxField, it lists those of RateLimit, and the
 // first of the others that fit.
 func (re *Renderer) policies(d *decision.Decision, current []int, r *Response) {
-	room := maxPolicies // for the others: items and their commas
+	room := maxField // for the others: items and their commas
 	for _, i := range current {
 		room -= len(d.Resolution.Bounds[i].Policy.Quota()) + 1
 	}

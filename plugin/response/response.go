@@ -219,7 +219,7 @@ func (re *Renderer) warns(d *decision.Decision) bool {
 }
 
 // degradation writes which enforced limits Redis did not answer for, and what decided instead. It omits limits in
-// shadow, and shared limits that do not deny.
+// shadow, shared limits that do not deny, and what does not fit in maxField.
 func (re *Renderer) degradation(d *decision.Decision, r *Response) {
 	start := len(r.buf)
 	for i := range d.Statuses {
@@ -227,15 +227,15 @@ func (re *Renderer) degradation(d *decision.Decision, r *Response) {
 		if status.Failure == decision.NoFailure || !bound.Enforced() || !re.shows(bound) && !decision.Denies(bound, status) {
 			continue
 		}
-		if len(r.buf) > start {
-			r.buf = append(r.buf, ',')
-		}
-		r.buf = append(append(r.buf, bound.Policy.Name...), '=')
+		decidedBy := bound.Policy.FailMode.String()
 		if status.Source == decision.Unanswered && bound.Policy.FailMode == policy.FailLocal {
-			r.buf = append(r.buf, "unchecked"...) // another limit had denied the request already
-		} else {
-			r.buf = append(r.buf, bound.Policy.FailMode.String()...)
+			decidedBy = "unchecked" // another limit had denied the request already
 		}
+		if len(r.buf)-start+len(",=")+len(bound.Policy.Name)+len(decidedBy) > maxField {
+			continue
+		}
+		r.separate(start)
+		r.buf = append(append(append(r.buf, bound.Policy.Name...), '='), decidedBy...)
 	}
 	if len(r.buf) > start {
 		r.end("X-RateLimit-Degraded", start)
