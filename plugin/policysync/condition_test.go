@@ -45,6 +45,7 @@ func TestANodeReportsWithoutItsConditionToOlderTables(t *testing.T) {
 	w.write(`ALTER TABLE rate_limiter.nodes DROP COLUMN leases, DROP COLUMN redis`)
 	options, _ := w.conditioned(policysync.Condition{Leases: 7})
 	n := start(t, options)
+	n.until("it says what its reports lack", func(policysync.Stats) bool { return n.log.count("lacks its leases") > 0 })
 	first := value[time.Time](w, `SELECT clock_timestamp()`)
 	n.until("it has reported again", func(policysync.Stats) bool {
 		return value[int](w, `SELECT count(*) FROM rate_limiter.nodes
