@@ -1,13 +1,16 @@
 package spec
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
@@ -95,11 +98,14 @@ func workFolder(t *testing.T) string {
 	if err := build(filepath.Join(dir, "bin"), "../kong/cmd/demo-gateway"); err != nil {
 		t.Fatal(err)
 	}
+	patiently := fmt.Sprintf("#!/bin/sh\nexec '%s' %s \"$@\"\n", plugin(), strings.Join(patient, " "))
+	if err := os.WriteFile(filepath.Join(dir, "bin/tenant-rate-limiting"), []byte(patiently), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	links := map[string]string{
-		"bin/ratelimit":            filepath.Join(binaries, "ratelimit"),
-		"bin/tenant-rate-limiting": plugin(),
-		"kong":                     "../kong",
-		"Makefile":                 "../Makefile",
+		"bin/ratelimit": filepath.Join(binaries, "ratelimit"),
+		"kong":          "../kong",
+		"Makefile":      "../Makefile",
 	}
 	for name, target := range links {
 		target, err := filepath.Abs(target)
@@ -131,7 +137,11 @@ func TestTheCommandsOfTheDocsRunAsOneSession(t *testing.T) {
 		t.Fatalf("no %s in the lines\n%s", documented, lines)
 	}
 	run := func(lines string) (string, error) {
-		shell := exec.Command("bash", "-c", lines)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*longest)
+		defer cancel()
+		shell := exec.CommandContext(ctx, "bash", "-c", lines)
+		shell.Cancel = func() error { return shell.Process.Signal(syscall.SIGTERM) } // ends what it has started
+		shell.WaitDelay = time.Minute
 		shell.Dir = dir
 		shell.Env = append(os.Environ(),
 			"LISTEN=127.0.0.1:0", "METRICS_LISTEN="+freeport.Address(t), "RATELIMIT_LISTEN="+api,

@@ -135,6 +135,8 @@ func useRedis(config *gateway.Config, address string) error {
 		}
 		redis = map[string]any{"host": host, "port": number}
 	}
+	// A busy machine may delay a Redis of its own beyond the defaults, and no answer of a demo is worth a fallback.
+	redis["send_timeout"], redis["read_timeout"] = 1000, 1000
 	for _, plugin := range config.Plugins {
 		if own, ok := plugin.Config.(map[string]any); ok && plugin.Name == "tenant-rate-limiting" {
 			own["strategy"], own["redis"] = "redis", redis
