@@ -93,23 +93,31 @@ func TestThePortalServesOperatorsAndTenants(t *testing.T) {
 }
 
 func (p *portal) testPages(t *testing.T) {
-	for role, paths := range pagesOf {
-		for _, screen := range []browser.Screen{browser.Desktop, browser.Phone, browser.Dark} {
-			tab := p.tab(t, role, screen)
-			tab.Faults()
-			if screen.Dark {
-				paths = paths[:min(len(paths), 6)] // colors are those of few classes
-			}
-			for _, path := range paths {
-				if status := tab.Open(p.url + "/portal/" + path); status != http.StatusOK {
-					t.Errorf("%s sees %d at /portal/%s", role, status, path)
-					continue
+	for _, screen := range []browser.Screen{browser.Desktop, browser.Phone, browser.Dark} {
+		t.Run(screen.Name, func(t *testing.T) {
+			t.Parallel()
+			for role, paths := range pagesOf {
+				if screen.Dark {
+					paths = paths[:min(len(paths), 6)] // colors are those of few classes
 				}
-				keep(t, tab, screen.Name+"-"+role+"-"+path)
-				if faults := append(tab.Faults(), tab.Audit()...); len(faults) > 0 {
-					t.Errorf("%s, %s: /portal/%s:\n%s", role, screen.Name, path, strings.Join(faults, "\n"))
-				}
+				p.checkPages(t, role, screen, paths)
 			}
+		})
+	}
+}
+
+// checkPages opens pages one after the other and reports their faults.
+func (p *portal) checkPages(t *testing.T, role string, screen browser.Screen, paths []string) {
+	tab := p.tab(t, role, screen)
+	tab.Faults()
+	for _, path := range paths {
+		if status := tab.Open(p.url + "/portal/" + path); status != http.StatusOK {
+			t.Errorf("%s sees %d at /portal/%s", role, status, path)
+			continue
+		}
+		keep(t, tab, screen.Name+"-"+role+"-"+path)
+		if faults := append(tab.Faults(), tab.Audit()...); len(faults) > 0 {
+			t.Errorf("%s, %s: /portal/%s:\n%s", role, screen.Name, path, strings.Join(faults, "\n"))
 		}
 	}
 }
