@@ -138,7 +138,7 @@ func TestALongLogEntryIsReadUpToOneMebibyte(t *testing.T) {
 				t.Errorf("%d bytes more in the log entry: %d tokens were charged, want %d", c.length, charged, c.charged)
 			}
 		}
-		const together, times, entry = 8, 32, 1<<20 - 16<<10
+		const together, times, entry = 4, 32, 1<<20 - 16<<10
 		idle, before := peakMemory(t, process), b.left(100)
 		for range times {
 			var group sync.WaitGroup
@@ -157,7 +157,7 @@ func TestALongLogEntryIsReadUpToOneMebibyte(t *testing.T) {
 		if charged := before - b.left(100); charged != together*times*30 {
 			t.Errorf("%d tokens were charged for %d requests of 30", charged, together*times)
 		}
-		// Each event has the entry in a buffer, which grows as bytes arrive, and a copy of it. All entries have 256 MB.
+		// Each event has the entry in a buffer, which grows as bytes arrive, and a copy of it. All entries have 128 MB.
 		if grown := peakMemory(t, process) - idle; grown > together*16 {
 			t.Errorf("the process grew by %.0f MB for %d entries of 1 MB at a time", grown, together)
 		} else {
