@@ -26,6 +26,9 @@ import (
 // patience bounds one step of a tab. It is long because tests share a busy machine.
 const patience = 2 * time.Minute
 
+// pause is the time between two looks for an element.
+const pause = 10 * time.Millisecond
+
 // Browser is a running Chromium.
 type Browser struct{ ctx context.Context }
 
@@ -192,10 +195,26 @@ func (tab *Tab) Fill(selector, text string) {
 	tab.do("fill "+selector, chromedp.SetValue(chromedp.CSS(selector), text))
 }
 
-// Text returns the visible text of the element of a CSS selector, and waits until there is one.
+// Text returns the visible text of the element of a CSS selector, and waits until there is one. Chromium finds and reads
+// the element in one step, which is repeated if another page opens meanwhile.
 func (tab *Tab) Text(selector string) string {
 	tab.t.Helper()
-	return run(tab, "read "+selector, chromedp.Text(chromedp.CSS(selector)))
+	ctx, cancel := context.WithTimeout(tab.ctx, patience)
+	defer cancel()
+	read := fmt.Sprintf(`[document.querySelector(%q)].filter(e => e?.getClientRects().length).map(e => e.innerText)`, selector)
+	every := time.NewTicker(pause)
+	defer every.Stop()
+	for {
+		texts, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](read))
+		if err == nil && len(texts) == 1 {
+			return texts[0]
+		}
+		select {
+		case <-every.C:
+		case <-ctx.Done():
+			tab.t.Fatalf("read %s: %v (%v)", selector, ctx.Err(), err)
+		}
+	}
 }
 
 // Eval returns the value of a JavaScript expression in a page.

@@ -60,3 +60,14 @@ func TestAFormIsFilledAndSentAndFaultsAreReported(t *testing.T) {
 		}
 	}
 }
+
+func TestAnElementThatThePageReplacesIsFoundAgain(t *testing.T) {
+	tab := Start(t).Tab(t, Desktop)
+	tab.Open(serve(t, map[string]string{"/": clean}))
+	Eval[int](tab, `setInterval(() => { document.querySelector("main").innerHTML = "<p><i>now</i></p>" }, 0)`)
+	for range 200 {
+		if text := tab.Text("i"); text != "now" {
+			t.Fatalf("text %q", text)
+		}
+	}
+}
