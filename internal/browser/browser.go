@@ -201,7 +201,9 @@ func (tab *Tab) Text(selector string) string {
 	tab.t.Helper()
 	ctx, cancel := context.WithTimeout(tab.ctx, patience)
 	defer cancel()
-	read := fmt.Sprintf(`[document.querySelector(%q)].filter(e => e?.getClientRects().length).map(e => e.innerText)`, selector)
+	read := fmt.Sprintf(`[document.querySelector(%q)]
+		.filter(element => element?.getClientRects().length)
+		.map(element => element.innerText)`, selector)
 	every := time.NewTicker(pause)
 	defer every.Stop()
 	for {
