@@ -195,8 +195,8 @@ func (tab *Tab) Fill(selector, text string) {
 	tab.do("fill "+selector, chromedp.SetValue(chromedp.CSS(selector), text))
 }
 
-// Text returns the visible text of the element of a CSS selector, and waits until there is one. Chromium finds and reads
-// the element in one step, which is repeated if another page opens meanwhile.
+// Text returns the visible text of the element of a CSS selector, and waits until there is one. Chromium finds and
+// reads the element in one step, which is repeated if another page opens meanwhile.
 func (tab *Tab) Text(selector string) string {
 	tab.t.Helper()
 	ctx, cancel := context.WithTimeout(tab.ctx, patience)
