@@ -41,14 +41,18 @@ LINT     := $(CACHE)/bin/golangci-lint-$(shell $(GO) env GOVERSION)
 
 UNIT = $$($(GO) list ./... | grep -v '/spec\(/\|$$\)')
 
-# The packages whose code starts goroutines, or has locks or atomics.
-CONCURRENT = $$(grep -rlE --include='*.go' --exclude='*_test.go' \
-	'^\s*go (func|[a-zA-Z.]+)\(|\.Go\(|sync\.(Mutex|RWMutex|Map|Cond|WaitGroup|Pool)|atomic\.' . | xargs -n1 dirname | sort -u | grep -v '^./spec')
-
-TESTS = --include='*_test.go' --exclude-dir=.git --exclude-dir=$(CACHE)
+GO_FILES = --include='*.go' --exclude-dir=.git --exclude-dir=$(CACHE)
+TESTS    = --include='*_test.go' --exclude-dir=.git --exclude-dir=$(CACHE)
 
 # $(call packages_with,PATTERN): the folders whose tests have a line like PATTERN.
-packages_with = grep -rlE $(TESTS) '$(1)' . | xargs -r -n1 dirname | sort -u
+packages_with = $(call folders_with,$(TESTS),$(1))
+
+# $(call folders_with,FILES,PATTERN): the folders of files with a line like PATTERN.
+folders_with = grep -rlE $(1) '$(2)' . | xargs -r -n1 dirname | sort -u
+
+# The packages whose code or tests start goroutines, or have locks or atomics. The specs run programs, not goroutines.
+CONCURRENCY = ^\s*go (func|[a-zA-Z.]+)\(|\.Go\(|sync\.(Mutex|RWMutex|Map|Cond|WaitGroup|Pool)|atomic\.
+CONCURRENT  = $$($(call folders_with,$(GO_FILES),$(CONCURRENCY)) | grep -v '^./spec')
 
 # The checksums of all files that git would commit.
 WORKTREE = git ls-files -z -co --exclude-standard | xargs -0 cksum 2>/dev/null || true
