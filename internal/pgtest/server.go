@@ -35,7 +35,7 @@ const (
 // settings make a server fast. Its data need not survive the end of the machine.
 var settings = []string{
 	"fsync=off", "full_page_writes=off", "shared_buffers=32MB", "max_connections=100",
-	"log_min_messages=warning", "max_wal_size=256MB", "autovacuum=off",
+	"log_min_messages=warning", "max_wal_size=256MB", "autovacuum=off", "jit=off",
 }
 
 // durable is the environment variable with which servers keep their data on the disk, as those of production do, with
