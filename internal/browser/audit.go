@@ -30,9 +30,17 @@ func axe(t testing.TB) string {
 	return string(script)
 }
 
-// wcag runs the rules of WCAG 2.2 level A and AA, and axe's good practices, and returns a line per violation.
+// rules are those of WCAG 2.2 level A and AA, and axe's good practices. contrast is the one of them whose result depends
+// on the color scheme.
+const (
+	rules    = `["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]`
+	contrast = `{type: "rule", values: ["color-contrast"]}`
+)
+
+// wcag runs rules of axe, and returns a line per violation.
 const wcag = `axe.run(document, {
-	runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+	runOnly: %s,
+	resultTypes: ["violations"], selectors: false,
 }).then(r => r.violations.flatMap(v => v.nodes.map(n =>
 	v.id + ": " + n.html.slice(0, 200) + " (" + n.failureSummary.slice(0, 300) + ")")))`
 
@@ -55,11 +63,16 @@ const focusOrder = `(() => {
 })()`
 
 // Audit returns the faults of the page in accessibility: violations of WCAG 2.2 AA, a page that is wider than the
-// screen, a focus that cannot be seen or jumps.
+// screen, a focus that cannot be seen or jumps. On a dark screen, which shows what a light one does in other colors, it
+// checks their contrast and the focus.
 func (tab *Tab) Audit() (faults []string) {
 	tab.t.Helper()
 	Eval[chromedp.Void](tab, axe(tab.t)+";0")
-	faults = Eval[[]string](tab, wcag)
+	which := rules
+	if tab.dark {
+		which = contrast
+	}
+	faults = Eval[[]string](tab, fmt.Sprintf(wcag, which))
 	if pixels := Eval[float64](tab, wide); pixels > 0 {
 		faults = append(faults, fmt.Sprintf("the page is %.0f pixels wider than the screen", pixels))
 	}

@@ -7,6 +7,7 @@ package browser
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os/exec"
@@ -35,7 +36,7 @@ type Browser struct{ ctx context.Context }
 // Start starts a Chromium that ends with the test. It reaches the loopback only.
 func Start(t testing.TB) *Browser {
 	t.Helper()
-	path, err := debian.Find("chromium", func() (string, error) { return exec.LookPath("chromium") })
+	path, err := find()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,6 +53,19 @@ func Start(t testing.TB) *Browser {
 		t.Fatalf("start %s: %v", path, err)
 	}
 	return &Browser{ctx}
+}
+
+// find returns the path of a Chromium. The one without windows takes half of the time of the processor, but not every
+// release of Debian and Ubuntu has it.
+func find() (path string, err error) {
+	for _, name := range []string{"chromium-headless-shell", "chromium"} {
+		found, missing := debian.Find(name, func() (string, error) { return exec.LookPath(name) })
+		if missing == nil {
+			return found, nil
+		}
+		err = errors.Join(err, missing)
+	}
+	return "", err
 }
 
 // Screen is the size and the color scheme of a screen.
@@ -73,6 +87,7 @@ var (
 type Tab struct {
 	t      testing.TB
 	ctx    context.Context
+	dark   bool // its color scheme
 	mu     sync.Mutex
 	faults []string
 }
@@ -85,7 +100,7 @@ func (b *Browser) Tab(t testing.TB, screen Screen) *Tab {
 	if err := chromedp.Do(ctx); err != nil { // without a deadline, which would end the tab
 		t.Fatalf("open a tab: %v", err)
 	}
-	tab := &Tab{t: t, ctx: ctx}
+	tab := &Tab{t: t, ctx: ctx, dark: screen.Dark}
 	scheme := "light"
 	if screen.Dark {
 		scheme = "dark"
@@ -195,14 +210,14 @@ func (tab *Tab) Fill(selector, text string) {
 	tab.do("fill "+selector, chromedp.SetValue(chromedp.CSS(selector), text))
 }
 
-// Text returns the visible text of the element of a CSS selector, and waits until there is one. Chromium finds and
-// reads the element in one step, which is repeated if another page opens meanwhile.
+// Text returns the visible text of the element of a CSS selector, and waits until there is one and the page is parsed.
+// Chromium finds and reads the element in one step, which is repeated if another page opens meanwhile.
 func (tab *Tab) Text(selector string) string {
 	tab.t.Helper()
 	ctx, cancel := context.WithTimeout(tab.ctx, patience)
 	defer cancel()
 	read := fmt.Sprintf(`[document.querySelector(%q)]
-		.filter(element => element?.getClientRects().length)
+		.filter(element => document.readyState !== "loading" && element?.getClientRects().length)
 		.map(element => element.innerText)`, selector)
 	every := time.NewTicker(pause)
 	defer every.Stop()

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 )
 
 const clean = `<!doctype html><html lang="en"><head><title>A page</title><link rel="icon" href="data:,">
@@ -21,6 +22,9 @@ func serve(t *testing.T, pages map[string]string) string {
 		if !ok {
 			http.Error(w, "there is no such page", http.StatusNotFound)
 			return
+		}
+		if strings.HasSuffix(r.URL.Path, ".css") {
+			w.Header().Set("Content-Type", "text/css")
 		}
 		w.Header().Set("Content-Security-Policy", "default-src 'self'; img-src data:")
 		fmt.Fprint(w, page)
@@ -61,6 +65,27 @@ func TestAFormIsFilledAndSentAndFaultsAreReported(t *testing.T) {
 	}
 }
 
+func TestADarkSchemeIsAuditedForItsColors(t *testing.T) {
+	url := serve(t, map[string]string{
+		"/":         strings.Replace(clean, "<main>", `<link rel="stylesheet" href="/dark.css"><main><img src="data:,">`, 1),
+		"/dark.css": "@media (prefers-color-scheme: dark) { body { background: #ddd; color: #eee } }",
+	})
+	chromium := Start(t)
+	for screen, rule := range map[Screen]string{Desktop: "image-alt", Dark: "color-contrast"} {
+		tab := chromium.Tab(t, screen)
+		tab.Open(url)
+		faults := tab.Audit()
+		for _, fault := range faults {
+			if !strings.HasPrefix(fault, rule+":") {
+				t.Errorf("%s: %s", screen.Name, fault)
+			}
+		}
+		if len(faults) == 0 {
+			t.Errorf("%s: the audit does not report %s", screen.Name, rule)
+		}
+	}
+}
+
 func TestAnElementThatThePageReplacesIsFoundAgain(t *testing.T) {
 	tab := Start(t).Tab(t, Desktop)
 	tab.Open(serve(t, map[string]string{"/": clean}))
@@ -69,5 +94,24 @@ func TestAnElementThatThePageReplacesIsFoundAgain(t *testing.T) {
 		if text := tab.Text("i"); text != "now" {
 			t.Fatalf("text %q", text)
 		}
+	}
+}
+
+func TestTheTextOfAPageThatArrivesInPartsIsReadWhole(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, "<!doctype html><title>A page</title><p>")
+		if r.URL.Path == "/slow" {
+			fmt.Fprint(w, "half <i>", strings.Repeat("\n", 4096))
+			w.(http.Flusher).Flush()
+			time.Sleep(500 * time.Millisecond)
+			fmt.Fprint(w, "whole</i>")
+		}
+	}))
+	t.Cleanup(server.Close)
+	tab := Start(t).Tab(t, Desktop)
+	tab.Open(server.URL)
+	Eval[string](tab, `location.href = "/slow"`)
+	if text := tab.Text("i"); text != "whole" {
+		t.Errorf("text %q", text)
 	}
 }
