@@ -14,6 +14,9 @@ func (p *portal) testDenials(t *testing.T) {
 	if d.Allowed {
 		t.Fatal("a check of acme is admitted, although its limit is used up")
 	}
+	for _, endpoint := range []string{"records", "export"} {
+		p.awaitAnswer(t, "/v1/orgs/acme/ratelimit/denials?endpoint="+endpoint, `"year"`)
+	}
 	for role, page := range map[string]string{
 		"admin": "denials?tenant=acme&endpoint=", "tenant:acme": "org/denials?endpoint=",
 	} {

@@ -20,6 +20,7 @@ func (p *portal) testLive(t *testing.T) {
 	operator := p.tab(t, "admin", browser.Desktop)
 	operator.Open(p.url + "/portal/denials")
 	denials, usage := p.tab(t, "tenant:acme", browser.Desktop), p.tab(t, "tenant:acme", browser.Phone)
+	p.awaitAnswer(t, "/v1/orgs/acme/ratelimit/denials", "records")
 	for path, tab := range map[string]*browser.Tab{"denials": denials, "usage": usage} {
 		await(t, "the page of "+path+" to show the requests at first", func() bool {
 			tab.Open(p.url + "/portal/org/" + path)

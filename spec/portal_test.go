@@ -47,12 +47,18 @@ func newPortal(t *testing.T) *portal {
 		}
 	}
 	p.api = p.serve("--keeper-database", p.dsn)
-	await(t, "the usage of acme", func() bool {
-		a, err := p.api.send(http.MethodGet, "/v1/orgs/acme/ratelimit/usage/history?step=1m", "")
-		return err == nil && strings.Contains(a.Body, `"admitted":`)
-	})
+	p.awaitAnswer(t, "/v1/orgs/acme/ratelimit/usage/history?step=1m", `"admitted":`)
 	p.browser = browser.Start(t)
 	return p
+}
+
+// awaitAnswer waits until the API answers with a text. A page that shows the same takes far more of the processor.
+func (p *portal) awaitAnswer(t *testing.T, path, text string) {
+	t.Helper()
+	await(t, path+" to have "+text, func() bool {
+		a, err := p.api.send(http.MethodGet, path, "")
+		return err == nil && strings.Contains(a.Body, text)
+	})
 }
 
 // tab opens a tab, and signs in as a role.

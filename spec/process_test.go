@@ -76,13 +76,12 @@ const longest = 3 * time.Minute
 // await waits until a condition holds.
 func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline, tick := time.After(longest), time.NewTicker(5*time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
+	deadline := time.After(longest)
+	for pause := 5 * time.Millisecond; !holds(); pause = min(pause*5/4, 100*time.Millisecond) {
 		select {
 		case <-deadline:
 			t.Fatalf("%s: not within %v", what, longest)
-		case <-tick.C:
+		case <-time.After(pause):
 		}
 	}
 }
