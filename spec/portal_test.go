@@ -89,7 +89,6 @@ var pagesOf = map[string][]string{
 func TestThePortalServesOperatorsAndTenants(t *testing.T) {
 	t.Parallel()
 	p := newPortal(t)
-	t.Run("every page is sound for each of its roles", p.testPages)
 	t.Run("a tenant's open pages follow its denials and no others", p.testLive)
 	t.Run("denials of a node and of checks are on the pages", p.testDenials)
 	t.Run("an operator gives a tenant more", p.testOperator)
@@ -98,7 +97,9 @@ func TestThePortalServesOperatorsAndTenants(t *testing.T) {
 	t.Run("the fleet follows an outage of Redis by itself", p.testOutage)
 }
 
-func (p *portal) testPages(t *testing.T) {
+func TestEveryPageOfThePortalIsSoundForEachOfItsRoles(t *testing.T) {
+	t.Parallel()
+	p := newPortal(t)
 	for _, screen := range []browser.Screen{browser.Desktop, browser.Phone, browser.Dark} {
 		t.Run(screen.Name, func(t *testing.T) {
 			t.Parallel()

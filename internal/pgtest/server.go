@@ -126,7 +126,7 @@ func (s *Server) data() string { return filepath.Join(s.Dir, "data") }
 // initialize creates an empty database cluster.
 func (s *Server) initialize() error {
 	cmd, err := command("initdb", "--pgdata", s.data(), "--username", superuser, "--auth", "trust", "--encoding", "UTF8",
-		"--locale", "C.UTF-8", "--no-sync", "--no-instructions")
+		"--locale", "C.UTF-8", "--wal-segsize", "1", "--no-sync", "--no-instructions")
 	if err != nil {
 		return err
 	}
