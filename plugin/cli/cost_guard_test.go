@@ -14,6 +14,8 @@ import (
 func TestEveryWayToWriteACostWarnsOfLimitsThatCannotHoldIt(t *testing.T) {
 	const always = "cost of POST /exports: costs 101 tokens, more than some limits can ever hold, so they always deny it: "
 	free := int64(0)
+	t.Parallel()
+	dsn := pgtest.Shared(t).Database(t)
 	for name, c := range map[string]struct {
 		guardCase
 		cost int64
@@ -52,8 +54,7 @@ func TestEveryWayToWriteACostWarnsOfLimitsThatCannotHoldIt(t *testing.T) {
 			},
 		} {
 			t.Run(door+"/"+name, func(t *testing.T) {
-				t.Parallel()
-				text, written := write(c.open(t, pgtest.Shared(t).Database(t)))
+				text, written := write(c.open(t, dsn))
 				n := strings.Count(text, "(warning)")
 				if !written || (n > 0) != (c.warning != "") || !strings.Contains(text, c.warning) {
 					t.Errorf("written: %t, and it shows %q; want the warning %q", written, text, c.warning)

@@ -130,30 +130,36 @@ var guardedOverrides = []overrideCase{
 }
 
 func TestEveryWayToWriteAnOverrideWarnsAlike(t *testing.T) {
-	server := pgtest.Start(t)
+	server := pgtest.Shared(t)
 	for door, write := range map[string]func(*terminal, overrideCase) (text string, written bool){
 		"override add": overrideByCLI, "REST": overrideByREST, "a file": overrideByFile,
 	} {
-		for _, c := range guardedOverrides {
-			if door == "a file" && c.override.IP == "" {
-				continue // apply reviews networks alone
+		t.Run(door, func(t *testing.T) {
+			t.Parallel()
+			dsn := server.Database(t)
+			for _, c := range guardedOverrides {
+				if door == "a file" && c.override.IP == "" {
+					continue // apply reviews networks alone
+				}
+				t.Run(c.name, func(t *testing.T) { c.check(c.open(t, dsn), write) })
 			}
-			t.Run(door+"/"+c.name, func(t *testing.T) {
-				t.Parallel()
-				x := c.open(t, server.Database(t))
-				if c.tier != "" {
-					acme := pgstore.Tenant{Tenant: schema.Tenant{ID: "acme", Tier: c.tier}}
-					if _, _, err := x.store.SetTenant(t.Context(), pgstore.Change{Actor: "ann", Reason: "before"}, acme); err != nil {
-						t.Fatal(err)
-					}
-				}
-				text, written := write(x, c)
-				n := strings.Count(text, "(warning)")
-				if !written || n > 1 || (n == 1) != (c.warning != "") || !strings.Contains(text, c.warning) {
-					t.Errorf("written: %t, and it shows %q; want the warning %q alone", written, text, c.warning)
-				}
-			})
+		})
+	}
+}
+
+// check writes the override, and wants the warning alone.
+func (c overrideCase) check(x *terminal, write func(*terminal, overrideCase) (text string, written bool)) {
+	x.t.Helper()
+	if c.tier != "" {
+		acme := pgstore.Tenant{Tenant: schema.Tenant{ID: "acme", Tier: c.tier}}
+		if _, _, err := x.store.SetTenant(x.t.Context(), pgstore.Change{Actor: "ann", Reason: "before"}, acme); err != nil {
+			x.t.Fatal(err)
 		}
+	}
+	text, written := write(x, c)
+	n := strings.Count(text, "(warning)")
+	if !written || n > 1 || (n == 1) != (c.warning != "") || !strings.Contains(text, c.warning) {
+		x.t.Errorf("written: %t, and it shows %q; want the warning %q alone", written, text, c.warning)
 	}
 }
 

@@ -63,7 +63,7 @@ func programs(t *testing.T) []string {
 func TestEveryRouteOfTheStandInIsMeasured(t *testing.T) {
 	redis := redistest.Single(t)
 	args := append(programs(t), "-redis", redis.Socket, "-connections", "4",
-		"-turn", "600ms", "-lead-in", "10ms", "-rounds", "1")
+		"-turn", "200ms", "-lead-in", "10ms", "-rounds", "1")
 	var stdout, stderr bytes.Buffer
 	if status := run(t.Context(), args, &stdout, &stderr); status != 0 {
 		t.Fatalf("status %d\n%s%s", status, &stdout, &stderr)
