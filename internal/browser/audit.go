@@ -30,8 +30,8 @@ func axe(t testing.TB) string {
 	return string(script)
 }
 
-// rules are those of WCAG 2.2 level A and AA, and axe's good practices. contrast is the one of them whose result depends
-// on the color scheme.
+// rules are those of WCAG 2.2 level A and AA, and axe's good practices. The result of one of them, contrast, depends on
+// the color scheme.
 const (
 	rules    = `["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]`
 	contrast = `{type: "rule", values: ["color-contrast"]}`

@@ -229,8 +229,7 @@ func (g guardCase) open(t *testing.T, dsn string) *terminal {
 	return x
 }
 
-// empty deletes all limits, costs, overrides, tenants and candidates of an earlier case, in a tenth of the time that a new
-// database takes.
+// empty deletes all limits, costs, overrides, tenants and candidates of an earlier case. A new database takes longer.
 func empty(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	text := "SET LOCAL session_replication_role = replica;" // no triggers
