@@ -30,11 +30,11 @@ func axe(t testing.TB) string {
 	return string(script)
 }
 
-// rules are those of WCAG 2.2 level A and AA, and axe's good practices. The result of one of them, contrast, depends on
-// the color scheme.
+// rules are those of WCAG 2.2 level A and AA, and axe's good practices. colors are the ones that compare colors: of text
+// with its background, and of links with the text around them.
 const (
-	rules    = `["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]`
-	contrast = `{type: "rule", values: ["color-contrast"]}`
+	rules  = `["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]`
+	colors = `{type: "rule", values: ["color-contrast", "link-in-text-block"]}`
 )
 
 // wcag runs rules of axe, and returns a line per violation.
@@ -64,13 +64,13 @@ const focusOrder = `(() => {
 
 // Audit returns the faults of the page in accessibility: violations of WCAG 2.2 AA, a page that is wider than the
 // screen, a focus that cannot be seen or jumps. On a dark screen, which shows what a light one does in other colors, it
-// checks their contrast and the focus.
+// checks the colors, the width and the focus.
 func (tab *Tab) Audit() (faults []string) {
 	tab.t.Helper()
 	Eval[chromedp.Void](tab, axe(tab.t)+";0")
 	which := rules
 	if tab.dark {
-		which = contrast
+		which = colors
 	}
 	faults = Eval[[]string](tab, fmt.Sprintf(wcag, which))
 	if pixels := Eval[float64](tab, wide); pixels > 0 {
