@@ -14,14 +14,15 @@ func (p *portal) testDenials(t *testing.T) {
 	if d.Allowed {
 		t.Fatal("a check of acme is admitted, although its limit is used up")
 	}
-	for _, endpoint := range []string{"records", "export"} {
+	endpoints := []string{"records", "export"} // of the node, and of the check
+	for _, endpoint := range endpoints {
 		p.awaitAnswer(t, "/v1/orgs/acme/ratelimit/denials?endpoint="+endpoint, `"year"`)
 	}
 	for role, page := range map[string]string{
 		"admin": "denials?tenant=acme&endpoint=", "tenant:acme": "org/denials?endpoint=",
 	} {
 		tab := p.tab(t, role, browser.Desktop)
-		for _, endpoint := range []string{"records", "export"} { // of the node, and of the check
+		for _, endpoint := range endpoints {
 			await(t, role+" reads the denials of "+endpoint, func() bool {
 				return tab.Open(p.url+"/portal/"+page+endpoint) == http.StatusOK && browser.Eval[bool](tab,
 					`[...document.querySelectorAll("tbody tr")].some(row => row.innerText.includes("year"))`)

@@ -12,9 +12,9 @@ import (
 )
 
 func TestEveryWayToWriteACostWarnsOfLimitsThatCannotHoldIt(t *testing.T) {
+	t.Parallel()
 	const always = "cost of POST /exports: costs 101 tokens, more than some limits can ever hold, so they always deny it: "
 	free := int64(0)
-	t.Parallel()
 	dsn := pgtest.Shared(t).Database(t)
 	for name, c := range map[string]struct {
 		guardCase
