@@ -30,8 +30,8 @@ func axe(t testing.TB) string {
 	return string(script)
 }
 
-// rules are those of WCAG 2.2 level A and AA, and axe's good practices. colors are the ones that compare colors: of text
-// with its background, and of links with the text around them.
+// rules are those of WCAG 2.2 level A and AA, and axe's good practices. colors are the ones that compare colors: text
+// with its background, and links with the text around them.
 const (
 	rules  = `["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]`
 	colors = `{type: "rule", values: ["color-contrast", "link-in-text-block"]}`
