@@ -1,7 +1,9 @@
 package redis
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"slices"
 	"strconv"
@@ -21,7 +23,9 @@ type call struct {
 
 	// Of a run over a wire.
 	script   *script
+	apart    bool          // runs by a command of its own
 	sent     bool          // under the wire's lock
+	merged   int           // how many calls its command runs, from when it is sent
 	err      error         // set before answered
 	answered chan struct{} // has room for one
 
@@ -98,20 +102,56 @@ func (c *call) ReadFrom(r io.Reader) (int64, error) {
 	}
 }
 
-// appendCommand appends the command that runs the script, as RESP.
-func (c *call) appendCommand(b []byte) []byte {
-	b = append(b, '*')
-	b = strconv.AppendInt(b, int64(3+len(c.keys)+len(c.args)), 10)
-	b = append(b, "\r\n$7\r\nevalsha\r\n"...)
-	b = appendBulk(b, c.script.sha)
-	b = appendBulk(b, strconv.Itoa(len(c.keys)))
-	for _, key := range c.keys {
-		b = appendBulk(b, key)
+// appendCommand appends the command that runs calls of one script, as RESP.
+func appendCommand(b []byte, calls []*call) []byte {
+	keys, args := 0, 0
+	for _, c := range calls {
+		keys, args = keys+len(c.keys), args+len(c.args)
 	}
-	for _, arg := range c.args {
-		b = appendBulk(b, arg)
+	b = append(b, '*')
+	b = strconv.AppendInt(b, int64(3+keys+args), 10)
+	b = append(b, "\r\n$7\r\nevalsha\r\n"...)
+	b = appendBulk(b, calls[0].script.sha)
+	b = appendBulk(b, strconv.Itoa(keys))
+	for _, c := range calls {
+		for _, key := range c.keys {
+			b = appendBulk(b, key)
+		}
+	}
+	for _, c := range calls {
+		for _, arg := range c.args {
+			b = appendBulk(b, arg)
+		}
 	}
 	return b
+}
+
+// setReplies records the reply of the command that has run calls, which may be an error.
+func setReplies(calls []*call, reply []byte) error {
+	if reply[0] == '-' {
+		err := serverError(reply[1 : len(reply)-2])
+		for _, c := range calls {
+			c.err = err
+		}
+		return nil
+	}
+	if len(calls) == 1 {
+		calls[0].reply = append(calls[0].reply[:0], reply...)
+		return nil
+	}
+	e := elements{left: reply}
+	if e.array() != len(calls) {
+		return fmt.Errorf("%w: it is not that of %d calls", errSyntax, len(calls))
+	}
+	for _, c := range calls {
+		n, err := replyLength(e.left)
+		if err != nil || n == 0 {
+			return cmp.Or(err, errSyntax)
+		}
+		c.reply = append(append(c.reply[:0], "*1\r\n"...), e.left[:n]...) // as to a command of its own
+		e.left = e.left[n:]
+	}
+	return nil
 }
 
 func appendBulk[text string | []byte](b []byte, value text) []byte {

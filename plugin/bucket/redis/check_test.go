@@ -96,7 +96,7 @@ func TestAWrongTopologyIsDeniedUntilItIsRight(t *testing.T) {
 }
 
 func TestADeniedRedisIsUsedOnceItIsFitForIt(t *testing.T) {
-	c := checked(t, countScript, at(redistest.Single(t), true))
+	c := checked(t, newScript(countScript), at(redistest.Single(t), true))
 	c.reject(errors.New("not yet"))
 	if err := wantKind(run(c, "k"), Rejected); err != nil {
 		t.Error(err)
@@ -135,7 +135,7 @@ func TestAUserWhoMayNotRunInfoIsServedAllTheSame(t *testing.T) {
 	must(t, server.Client(t), "acl", "setuser", "kong", "on", ">hunter2", "~*", "+evalsha", "+script|load", "+incr")
 	block := at(server, true)
 	block.Username, block.Password = "kong", "hunter2"
-	c := open(t, countScript, block)
+	c := open(t, newScript(countScript), block)
 	warnings, rejection, err := c.check(t.Context())
 	if len(warnings) != 1 || !strings.Contains(warnings[0], "may not run INFO") || rejection != nil || err != nil {
 		t.Errorf("%q, %v, %v", warnings, rejection, err)

@@ -19,10 +19,20 @@ const (
 )
 
 // script is a Lua script and its SHA-1, which EVALSHA names.
-type script struct{ source, sha string }
+type script struct {
+	source, sha string
+	merges      bool // each argument is a request with keys of its own, and the reply is an array of their replies
+}
 
 func newScript(source string) *script {
 	return &script{source: source, sha: redis.NewScript(source).Hash()}
+}
+
+// newFrame returns a script of lua/frame.lua, in which fragments are replaced as in assemble.
+func newFrame(replaced map[string]string) *script {
+	s := newScript(assemble("frame", replaced))
+	s.merges = true
+	return s
 }
 
 // server runs scripts on one Redis server, or on the master that Sentinel names.

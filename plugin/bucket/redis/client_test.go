@@ -49,7 +49,7 @@ func TestACallIsOneEvalshaAndNothingElse(t *testing.T) {
 	server := redistest.Single(t)
 	client := server.Client(t)
 	eachWay(t, func(t *testing.T, pipelined bool) {
-		c := checked(t, countScript, at(server, pipelined))
+		c := checked(t, newScript(countScript), at(server, pipelined))
 		const callers, each = 32, 20
 		call := func() error { return run(c, "once") }
 		if err := atOnce(callers, 1, call); err != nil { // opens the connections
@@ -78,7 +78,7 @@ func TestACallIsOneEvalshaAndNothingElse(t *testing.T) {
 func TestTheReplyAndTheArgumentsAreBytesAndIntegers(t *testing.T) {
 	server := redistest.Single(t)
 	eachWay(t, func(t *testing.T, pipelined bool) {
-		c := open(t, "return {KEYS[1], KEYS[2], ARGV[1], 9007199254740992}", at(server, pipelined))
+		c := open(t, newScript("return {KEYS[1], KEYS[2], ARGV[1], 9007199254740992}"), at(server, pipelined))
 		err := atOnce(8, 1, func() error {
 			reply, err := evaluate(t.Context(), c, c.script, []string{"{a}1", "{a}2"}, "\x00\xff\r\n")
 			if err == nil && !slices.Equal(reply, []any{"{a}1", "{a}2", "\x00\xff\r\n", int64(1) << 53}) {
@@ -96,7 +96,7 @@ func TestALostScriptIsHealedAndRunsOnceForEachCall(t *testing.T) {
 	server := redistest.Single(t)
 	client := server.Client(t)
 	eachWay(t, func(t *testing.T, pipelined bool) {
-		c := checked(t, countScript, at(server, pipelined)) // the script is there, and lost twice
+		c := checked(t, newScript(countScript), at(server, pipelined)) // the script is there, and lost twice
 		const callers, each = 16, 10
 		must(t, client, "del", "healed")
 		must(t, client, "config", "resetstat")
@@ -137,7 +137,7 @@ func TestACallEndsAfterReadTimeout(t *testing.T) {
 		server := redistest.Single(t) // of its own: it hangs until the end
 		block := at(server, pipelined)
 		block.ConnectTimeout, block.SendTimeout, block.ReadTimeout = 60_000, 60_000, 200
-		c := open(t, countScript, block)
+		c := open(t, newScript(countScript), block)
 		eventually(t, "calls succeed", func() bool { return atOnce(8, 1, func() error { return run(c, "k") }) == nil })
 		server.Hang(t)
 		for _, callers := range []int{1, 8} {
@@ -234,7 +234,7 @@ func TestAScriptWhoseReplyIsLostIsNotRunAgain(t *testing.T) {
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		block := at(server, pipelined)
 		block.Port = int64(proxy.listener.Addr().(*net.TCPAddr).Port)
-		c := checked(t, countScript, block)
+		c := checked(t, newScript(countScript), block)
 		for _, callers := range []int{1, 8} {
 			if err := atOnce(callers, 5, func() error { return run(c, "k") }); err != nil {
 				t.Fatal(err)
@@ -269,7 +269,7 @@ func TestACallEndsWithItsContext(t *testing.T) {
 		server := redistest.Single(t) // of its own: it hangs
 		block := at(server, pipelined)
 		block.ReadTimeout = 60_000
-		c := checked(t, countScript, block)
+		c := checked(t, newScript(countScript), block)
 		if err := atOnce(8, 1, func() error { return run(c, "k") }); err != nil { // opens the connections
 			t.Fatal(err)
 		}
@@ -299,7 +299,7 @@ func TestACallEndsWithItsContext(t *testing.T) {
 
 func TestACallWithoutAConnectionIsNotSent(t *testing.T) {
 	eachWay(t, func(t *testing.T, pipelined bool) {
-		c := open(t, countScript, schema.Redis{Host: "127.0.0.1", Port: int64(freeport.Port(t)), Pipeline: pipelined, ReadTimeout: 1000, KeepalivePoolSize: 64})
+		c := open(t, newScript(countScript), schema.Redis{Host: "127.0.0.1", Port: int64(freeport.Port(t)), Pipeline: pipelined, ReadTimeout: 1000, KeepalivePoolSize: 64})
 		if err := atOnce(8, 1, func() error { return wantKind(run(c, "k"), NotSent) }); err != nil {
 			t.Error(err)
 		}
@@ -328,7 +328,7 @@ func TestWhatRedisDeniesIsRejected(t *testing.T) {
 				if test.change != nil {
 					test.change(&block)
 				}
-				c := open(t, countScript, block)
+				c := open(t, newScript(countScript), block)
 				if test.make != nil {
 					must(t, client, "script", "load", countScript)
 					must(t, client, test.make...)
@@ -347,7 +347,7 @@ func TestCallsGoOnWhenAHungRedisAnswersAgain(t *testing.T) {
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		block := at(server, pipelined)
 		block.ReadTimeout = 100
-		c := open(t, countScript, block)
+		c := open(t, newScript(countScript), block)
 		call := func() error { return run(c, "hung") }
 		eventually(t, "calls succeed", func() bool { return atOnce(8, 1, call) == nil })
 		server.Hang(t)
@@ -374,7 +374,7 @@ func BenchmarkCallers(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/callers=%d", way, callers), func(b *testing.B) {
 				block := at(server, way != "alone")
 				block.KeepalivePoolSize = 256
-				c := open(b, "return {1}", block)
+				c := open(b, newScript("return {1}"), block)
 				if way == "pipelined" {
 					c.backend.(single).callers.Store(directCallers)
 				}

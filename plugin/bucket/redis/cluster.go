@@ -148,13 +148,22 @@ func (c *cluster) serverOf(client *redis.Client) (*server, error) {
 	if c.isClosed {
 		return nil, redis.ErrClosed
 	}
-	s := newServer(client, c.gate(client.Options().Addr), c.pipelined)
+	s := c.newServer(client, client.Options().Addr)
 	if c.made++; c.made > maxServers {
 		c.dropMasters(func(*redis.Client) bool { return true })
 		c.made = 1
 	}
 	c.servers.Store(client, s)
 	return s, nil
+}
+
+// newServer returns a server of the cluster, whose calls are of many slots.
+func (c *cluster) newServer(client *redis.Client, address string) *server {
+	s := newServer(client, c.gate(address), c.pipelined)
+	if s.pipeline != nil {
+		s.pipeline.apart.Store(true)
+	}
+	return s
 }
 
 // dropMasters drops the servers whose clients dropped reports, though the ClusterClient may still have them.
@@ -184,7 +193,7 @@ func (c *cluster) targetAt(address string) (*server, error) {
 			return nil, err
 		}
 	}
-	s := newServer(c.connect(address), c.gate(address), c.pipelined)
+	s := c.newServer(c.connect(address), address)
 	c.targets[address] = s
 	return s, nil
 }

@@ -30,7 +30,7 @@ func among(nodes *redistest.Nodes, pipelined bool) schema.Redis {
 func TestAClusterThatStopsWithOneMasterIsWarnedOfAtTheStart(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.Cluster(t, 3, 0)
-	c := open(t, takeScript.source, among(nodes, true))
+	c := open(t, takeScript, among(nodes, true))
 	warnings, rejection, err := c.check(t.Context())
 	if len(warnings) != 3 || rejection != nil || err != nil ||
 		!strings.Contains(warnings[0], "cluster-require-full-coverage") {
@@ -104,7 +104,7 @@ func TestEveryCallOfAClusterIsOneEvalshaAtTheMasterOfItsKey(t *testing.T) {
 	nodes := covering(t, 0)
 	keys := keysOf(t, nodes)
 	eachWay(t, func(t *testing.T, pipelined bool) {
-		c := checked(t, countScript, among(nodes, pipelined))
+		c := checked(t, newScript(countScript), among(nodes, pipelined))
 		if !c.Groups() {
 			t.Error("a cluster is taken for a single Redis")
 		}
@@ -137,7 +137,7 @@ func TestAHungMasterDelaysNoOtherMastersCalls(t *testing.T) {
 		// A busy machine may stall a call for longer than its deadline, but not for a sixth of the timeouts.
 		block, late := among(nodes, pipelined), 10*time.Second
 		block.ConnectTimeout, block.SendTimeout, block.ReadTimeout = 60_000, 60_000, 60_000
-		c := checked(t, countScript, block)
+		c := checked(t, newScript(countScript), block)
 		took := func(key string, deadline time.Duration) (time.Duration, error) {
 			ctx, cancel := context.WithTimeout(context.Background(), deadline)
 			defer cancel()
@@ -209,7 +209,7 @@ func TestARedirectionIsFollowedAndTheScriptRunsOnce(t *testing.T) {
 	key := keysOf(t, nodes)[0]
 	from, to := nodes.Masters[0].Client(t), nodes.Masters[2].Client(t)
 	eachWay(t, func(t *testing.T, pipelined bool) {
-		c := open(t, countScript, among(nodes, pipelined))
+		c := open(t, newScript(countScript), among(nodes, pipelined))
 		must(t, from, "del", key)
 		call := func() error { return run(c, key) }
 		visit := func(context.Context, *redis.Client) error { return nil }
@@ -237,7 +237,7 @@ func TestAReplicaThatNeverSawTheScriptTakesOver(t *testing.T) {
 	t.Parallel()
 	nodes := covering(t, 1)
 	key := keysOf(t, nodes)[0]
-	c := checked(t, countScript, among(nodes, true))
+	c := checked(t, newScript(countScript), among(nodes, true))
 	if err := atOnce(8, 1, func() error { return run(c, key) }); err != nil {
 		t.Fatal(err)
 	}

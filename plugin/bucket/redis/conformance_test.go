@@ -18,7 +18,7 @@ import (
 const readClock = `redis.call("GET", "clock")`
 
 // turnedClock is the script whose time is the instant that clock has written.
-var turnedClock = newScript(assemble("frame", standing(readClock)))
+var turnedClock = newFrame(standing(readClock))
 
 // standing returns a fragment for a clock that stands still, whose time is read by a Lua expression. What Redis does by
 // its own time it leaves out: keys do not expire, and nothing is swept, which a clock that steps back would notice.
@@ -157,7 +157,7 @@ func TestSoakARealClusterKeepsTheStoresPromises(t *testing.T) {
 	}
 	time := clockOfMaster(keys)
 	eachWay(t, func(t *testing.T, pipelined bool) {
-		c := checked(t, assemble("frame", standing(time)), among(nodes, pipelined))
+		c := checked(t, newFrame(standing(time)), among(nodes, pipelined))
 		comparing(pipelined)(t, func(t *testing.T) (store.Store, storetest.Clock) {
 			clock := newClock(t)
 			for i, master := range masters {

@@ -160,9 +160,9 @@ func TestNothingIsWrittenByADenialOrARead(t *testing.T) {
 func TestIdleBucketsOfALargeSubjectAreSwept(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	// The clock of tests, but one that may step back by no more than an hour.
-	swept := newScript(assemble("frame", map[string]string{"clock": `
+	swept := newFrame(map[string]string{"clock": `
 local now, STEP_BACK = tonumber(redis.call("GET", "clock")), 3600000000
-`}))
+`})
 	f := &fixture{Store: turned(newStore("test", &direct{client, false}, swept, quiet)), client: client}
 	clock := newClock(t, client)
 	perMinute := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: 60 * limit.Second}

@@ -83,7 +83,7 @@ type rival struct {
 func loadRivals(b *testing.B, server *redistest.Server) []rival {
 	block := at(server, true)
 	block.KeepalivePoolSize = loadPool
-	c := checked(b, takeScript.source, block)
+	c := checked(b, takeScript, block)
 	ping := pingAsSent(b, c.backend.(single).client)
 	return []rival{
 		shippedRival(b, c.store),

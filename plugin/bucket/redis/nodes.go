@@ -32,7 +32,7 @@ func (s *Store) beat(ctx context.Context, namespace, node string, ttl time.Durat
 	err := s.transport.Run(ctx, beatScript, run)
 	var numbers []int64
 	if err == nil {
-		numbers, err = integers(run.reply)
+		numbers, err = (&elements{left: run.reply}).integers()
 	}
 	if err == nil && len(numbers) != 2 {
 		err = fmt.Errorf("%w: %d", errReply, numbers)

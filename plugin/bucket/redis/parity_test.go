@@ -68,13 +68,65 @@ type step struct {
 	bounds []policy.Bound
 	want   []decision.Status
 	change []int64 // of a settlement: the units by which each bucket changed
-	reply  *redis.RawCmd
+}
+
+// batch sends steps, those of one instant by one command. That of the others has one.
+type batch struct {
+	pipeline redis.Pipeliner
+	waiting  []*call
+	sent     [][]*call // by command
+	replies  []*redis.RawCmd
+}
+
+// add sends a step by the next command.
+func (b *batch) add(s *step, alone bool) {
+	if alone || len(b.waiting) == maxMerged {
+		b.flush()
+	}
+	b.waiting = append(b.waiting, &s.plan.call)
+}
+
+// flush sends the steps that wait.
+func (b *batch) flush() {
+	if len(b.waiting) == 0 {
+		return
+	}
+	keys, args := 0, []any{"evalsha", turnedClock.sha, 0}
+	for _, c := range b.waiting {
+		for _, key := range c.keys {
+			keys, args = keys+1, append(args, key)
+		}
+	}
+	for _, c := range b.waiting {
+		args = append(args, slices.Clone(c.args[0]))
+	}
+	args[2] = keys
+	reply := redis.NewRawCmd(context.Background(), args...)
+	_ = b.pipeline.Process(context.Background(), reply)
+	b.sent, b.replies, b.waiting = append(b.sent, b.waiting), append(b.replies, reply), nil
+}
+
+// read hands the replies to the steps, and returns the most of them that one command had.
+func (b *batch) read(t *rapid.T) (most int) {
+	for i, calls := range b.sent {
+		reply, err := b.replies[i].Bytes()
+		if err == nil {
+			err = setReplies(calls, reply)
+		}
+		if err != nil {
+			t.Fatalf("%d requests by one command: %v", len(calls), err)
+		}
+		most = max(most, len(calls))
+	}
+	return most
 }
 
 func playTimeline(t *rapid.T, client *redis.Client) {
 	w := drawBuckets(t)
 	w.play(t, client, stepsPerTimeline, func() []policy.Bound {
-		w.turn(t)
+		if rapid.IntRange(0, 2).Draw(t, "turns") > 0 { // else it comes at the same instant
+			w.turn(t)
+		}
 		return w.request(t)
 	})
 }
@@ -83,9 +135,11 @@ func playTimeline(t *rapid.T, client *redis.Client) {
 func (w *world) play(t *rapid.T, client *redis.Client, requests int, next func() []policy.Bound) {
 	ctx, pipeline := context.Background(), client.Pipeline()
 	pipeline.ScriptLoad(ctx, turnedClock.source)
-	steps := make([]step, requests)
+	steps, sent := make([]step, requests), batch{pipeline: pipeline}
+	var clock limit.Micros
 	for i := range steps {
 		if rapid.IntRange(0, 99).Draw(t, "lost") == 77 {
+			sent.flush()
 			pipeline.Del(ctx, w.lose(t))
 		}
 		s := &steps[i]
@@ -101,12 +155,19 @@ func (w *world) play(t *rapid.T, client *redis.Client, requests int, next func()
 		if err != nil {
 			t.Fatalf("compile %d bounds: %v", len(s.bounds), err)
 		}
-		pipeline.Set(ctx, "clock", int64(s.now), 0)
-		s.reply = redis.NewRawCmd(ctx, slices.Clone(s.plan.call.forGoRedis(turnedClock).Args())...)
-		_ = pipeline.Process(ctx, s.reply)
+		if s.now != clock {
+			sent.flush()
+			clock = s.now
+			pipeline.Set(ctx, "clock", int64(clock), 0)
+		}
+		sent.add(s, rapid.IntRange(0, 9).Draw(t, "alone") == 7)
 	}
+	sent.flush()
 	if _, err := pipeline.Exec(ctx); err != nil {
 		t.Fatalf("play %d requests: %v", len(steps), err)
+	}
+	if most := sent.read(t); most < 2 && requests == stepsPerTimeline {
+		t.Fatal("each request had a command of its own")
 	}
 	for i := range steps {
 		steps[i].check(t, steps[:i])
@@ -116,12 +177,10 @@ func (w *world) play(t *rapid.T, client *redis.Client, requests int, next func()
 
 func (s *step) check(t *rapid.T, before []step) {
 	number := len(before)
-	reply, err := s.reply.Bytes()
-	if err != nil {
-		t.Fatalf("request %d: %v", number, err)
-	}
+	reply := s.plan.call.reply
 	if s.change != nil {
-		returned, err := integers(reply)
+		e := ofOne(reply)
+		returned, err := e.integers()
 		if err != nil {
 			t.Fatalf("settlement %d: %v", number, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,6 +18,8 @@ type pipeline struct {
 	options   redis.Options        // of the server
 	newClient func() *redis.Client // returns a client for one wire
 	serving   sync.WaitGroup       // counts the wires that have not ended
+
+	apart atomic.Bool // a call is never merged with others: the server has keys of several slots
 
 	mu     sync.Mutex
 	wire   *wire // nil: the next call makes one
@@ -35,19 +38,37 @@ func newPipeline(client *redis.Client) *pipeline {
 
 // run sends a call and waits for its reply. It returns errEnded when the pipeline is closed.
 func (p *pipeline) run(ctx context.Context, script *script, c *call) error {
-	c.script, c.err, c.sent = script, nil, false
+	c.script, c.apart = script, p.apart.Load()
 	if c.answered == nil {
 		c.answered = make(chan struct{}, 1)
 	}
 	for {
+		c.err, c.sent = nil, false
 		w := p.current()
 		if w == nil {
 			return errEnded
 		}
-		if err := w.run(ctx, c); !errors.Is(err, errEnded) {
+		err := w.run(ctx, c)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, errEnded):
+		case isRejectedWithOthers(err, c):
+			c.apart = true
+			if redis.HasErrorPrefix(err, "CROSSSLOT ") {
+				p.apart.Store(true)
+			}
+		default:
 			return err
 		}
 	}
+}
+
+// isRejectedWithOthers reports whether Redis has rejected a command that would have run other calls too: then it may
+// accept this one, as a denial writes nothing, and not all may be of one slot, or have keys that the user may access.
+func isRejectedWithOthers(err error, c *call) bool {
+	var reply serverError
+	return errors.As(err, &reply) && c.merged > 1 && isRejection(string(reply)) && !redis.HasErrorPrefix(err, "NOSCRIPT ")
 }
 
 // current returns the wire, which may be a new one that is about to be opened; nil: the pipeline is closed.

@@ -311,7 +311,8 @@ func (p *scriptCall) writeHeader(mode byte) {
 		p.call.keys = append(p.call.keys, text[from:to])
 		from = to
 	}
-	p.request = append(p.request[:0], mode, byte(len(p.subjects)), byte(p.enforced), byte(len(p.records)))
+	p.request = binary.LittleEndian.AppendUint16(append(p.request[:0], mode), uint16(len(p.call.keys)))
+	p.request = append(p.request, byte(len(p.subjects)), byte(p.enforced), byte(len(p.records)))
 	for i := range p.subjects {
 		s := &p.subjects[i]
 		first := p.formats.firstByte(s.key.Namespace, s.level)

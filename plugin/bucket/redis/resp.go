@@ -206,9 +206,8 @@ func (e *elements) end() error {
 	return e.err
 }
 
-// integers returns the elements of a reply that is an array of integers.
-func integers(reply []byte) ([]int64, error) {
-	e := elements{left: reply}
+// integers returns the elements of an array of integers, after which there is nothing else.
+func (e *elements) integers() ([]int64, error) {
 	numbers := make([]int64, e.array())
 	for i := range numbers {
 		numbers[i] = e.integer()

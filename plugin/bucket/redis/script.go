@@ -10,7 +10,7 @@ import (
 var fragments embed.FS
 
 // takeScript takes and refunds buckets. testdata/script.lua has its text.
-var takeScript = newScript(assemble("frame", nil))
+var takeScript = newFrame(nil)
 
 // assemble returns the text of a fragment, in which the file name.lua replaces each line "--@ name". A fragment in
 // replaced is used instead of the file of its name: tests replace the clock.

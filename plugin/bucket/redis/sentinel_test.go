@@ -22,7 +22,7 @@ func sentinels(watched *redistest.Watched) schema.Redis {
 func TestSentinelLeadsToTheMasterAndToItsSuccessor(t *testing.T) {
 	t.Parallel()
 	watched := redistest.Sentinel(t)
-	c := checked(t, countScript, sentinels(watched))
+	c := checked(t, newScript(countScript), sentinels(watched))
 	call := func() error { return run(c, "k") }
 	if err := atOnce(16, 5, call); err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func TestSentinelLeadsToTheMasterAndToItsSuccessor(t *testing.T) {
 func TestTheWireFollowsAFailoverAtOnceAlthoughTheOldMasterStaysUp(t *testing.T) {
 	t.Parallel()
 	watched := redistest.Sentinel(t)
-	c := checked(t, countScript, sentinels(watched))
+	c := checked(t, newScript(countScript), sentinels(watched))
 	c.backend.(single).callers.Store(directCallers) // all calls share the wire
 	defer c.backend.(single).callers.Store(0)
 	if err := run(c, "k"); err != nil {
@@ -76,7 +76,7 @@ func TestTheWireFollowsAFailoverAtOnceAlthoughTheOldMasterStaysUp(t *testing.T) 
 }
 
 func TestWithoutAnySentinelNothingIsSent(t *testing.T) {
-	c := open(t, countScript, schema.Redis{
+	c := open(t, newScript(countScript), schema.Redis{
 		SentinelMaster: "m", SentinelNodes: []schema.RedisSentinelNode{{Host: "127.0.0.1", Port: int64(freeport.Port(t))}},
 		Pipeline: true, SendTimeout: 30_000, ReadTimeout: 30_000,
 	})

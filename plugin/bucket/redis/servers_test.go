@@ -23,9 +23,9 @@ func at(s *redistest.Server, pipelined bool) schema.Redis {
 }
 
 // open makes a connection that ends with the test.
-func open(t testing.TB, source string, block schema.Redis) *connection {
+func open(t testing.TB, script *script, block schema.Redis) *connection {
 	t.Helper()
-	c, release, err := newRegistry(quiet, openGates{}, newScript(source)).acquire(block)
+	c, release, err := newRegistry(quiet, openGates{}, script).acquire(block)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,9 +34,9 @@ func open(t testing.TB, source string, block schema.Redis) *connection {
 }
 
 // checked is open with the start-up check done: the script is there.
-func checked(t testing.TB, source string, block schema.Redis) *connection {
+func checked(t testing.TB, script *script, block schema.Redis) *connection {
 	t.Helper()
-	c := open(t, source, block)
+	c := open(t, script, block)
 	if warnings, rejection, err := c.check(t.Context()); len(warnings) > 0 || rejection != nil || err != nil {
 		t.Fatalf("the start-up check: %v, %v, %v", warnings, rejection, err)
 	}

@@ -30,7 +30,7 @@ func TestASocketADatabaseAndAnACLUserAreReached(t *testing.T) {
 		"+incr")
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		must(t, client, "flushall")
-		c := checked(t, countScript, schema.Redis{
+		c := checked(t, newScript(countScript), schema.Redis{
 			Socket: server.Socket, Database: 3, Username: "kong", Password: "hunter2", Pipeline: pipelined, SendTimeout: 30_000,
 			ReadTimeout: 30_000,
 		})
@@ -132,7 +132,7 @@ func TestTLSIsVerifiedBothWays(t *testing.T) {
 				block := good
 				block.Pipeline = pipelined
 				test.change(&block)
-				c := open(t, countScript, block)
+				c := open(t, newScript(countScript), block)
 				if err := atOnce(8, 1, func() error { return run(c, "k") }); (err == nil) != test.works {
 					t.Errorf("%v", err)
 				}
@@ -163,7 +163,7 @@ func TestACertificateIsReplacedWithoutARestart(t *testing.T) {
 		}
 	}
 	replace(newAuthority(t).file("ca.pem"))
-	c := open(t, countScript, schema.Redis{
+	c := open(t, newScript(countScript), schema.Redis{
 		Host: "127.0.0.1", Port: int64(port), SSL: true, SSLVerify: true, CACert: mine,
 		SendTimeout: 30_000, ReadTimeout: 30_000, ConnectTimeout: 30_000,
 	})

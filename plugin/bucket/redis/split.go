@@ -37,7 +37,7 @@ func (s *Store) split(ctx context.Context, key *policy.Key, level int) error {
 
 // singleInteger returns the integer of a reply that has nothing else.
 func singleInteger(reply []byte) (int64, error) {
-	numbers, err := integers(reply)
+	numbers, err := (&elements{left: reply}).integers()
 	if err != nil {
 		return 0, err
 	}

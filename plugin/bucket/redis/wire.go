@@ -17,6 +17,8 @@ import (
 const (
 	// maxQueued bounds the calls that a server has not replied to; one more is not sent.
 	maxQueued = 16384
+	// maxMerged bounds the calls that one command runs. More of them save little, and Redis runs nothing else meanwhile.
+	maxMerged = 16
 	// maxTurns bounds how often a caller writes those that come while it writes.
 	maxTurns = 3
 	// wireBuffer is the size of a wire's buffers, which grow to twice that and for larger replies.
@@ -32,7 +34,8 @@ var (
 )
 
 // wire is a connection that all calls to a server share. A call is written as soon as the one before it is written, and
-// those that come meanwhile are written together. Replies come in the same order.
+// those that come meanwhile are written together, and merged into one command where their script takes several. Replies
+// come in the same order.
 //
 // A call that is abandoned before it is written is never written.
 type wire struct {
@@ -136,12 +139,25 @@ func (w *wire) encode() []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	buffer := w.spare[:0]
-	for _, c := range w.calls[w.written:] {
-		c.sent = true
-		buffer = c.appendCommand(buffer)
+	for w.written < len(w.calls) {
+		together := merge(w.calls[w.written:])
+		for _, c := range together {
+			c.sent, c.merged = true, len(together)
+		}
+		buffer = appendCommand(buffer, together)
+		w.written += len(together)
 	}
-	w.written = len(w.calls)
 	return buffer
+}
+
+// merge returns the first of calls and those behind it that one command can run with it.
+func merge(calls []*call) []*call {
+	n, first := 1, calls[0]
+	for first.script.merges && !first.apart && n < min(len(calls), maxMerged) &&
+		calls[n].script == first.script && !calls[n].apart {
+		n++
+	}
+	return calls[:n]
 }
 
 // abandon ends a call whose caller has no more time, and the wire too if its server has not replied for that long.
@@ -220,9 +236,11 @@ func (w *wire) answer(b []byte) (used int, err error) {
 			err = errUnwanted
 			break
 		}
-		c := w.calls[len(finished)]
-		c.setReply(b[used : used+n])
-		finished, used = append(finished, c), used+n
+		together := w.calls[len(finished):][:w.calls[len(finished)].merged]
+		if err = setReplies(together, b[used:used+n]); err != nil {
+			break
+		}
+		finished, used = append(finished, together...), used+n
 	}
 	left := copy(w.calls, w.calls[len(finished):])
 	clear(w.calls[left:])
@@ -252,15 +270,6 @@ func errorText(err error) string {
 		return ""
 	}
 	return err.Error()
-}
-
-// setReply records the reply, which may be an error.
-func (c *call) setReply(reply []byte) {
-	if reply[0] == '-' {
-		c.err = serverError(reply[1 : len(reply)-2])
-		return
-	}
-	c.reply = append(c.reply[:0], reply...)
 }
 
 // retire ends the wire when its calls have their replies, or the server does not reply. It takes no more calls.

@@ -179,7 +179,7 @@ func TestAFullWireTakesNoMoreCalls(t *testing.T) {
 func TestADecisionAllocatesLittle(t *testing.T) {
 	block := at(redistest.Single(t), true)
 	block.ReadTimeout = 10_000
-	c := checked(t, takeScript.source, block)
+	c := checked(t, takeScript, block)
 	bounds := []policy.Bound{hundred(t), hundred(t), of(hundred(t), "u"), everybody(hundred(t))}
 	bounds[1].Key.Policy = "other"
 	statuses, p, ctx := make([]decision.Status, len(bounds)), new(scriptCall), t.Context()

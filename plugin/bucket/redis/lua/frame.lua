@@ -1,14 +1,17 @@
--- Decides one request: checks every bound, then spends all of the enforced ones or none. Mode 1 settles what an earlier
--- request has spent, mode 2 only shows the decision. Go's package limit is the reference model of all arithmetic here.
+-- Decides requests, one after the other: checks every bound of one, then spends all of the enforced ones or none. Mode 1
+-- settles what an earlier request has spent, mode 2 only shows the decision. Go's package limit is the reference model of
+-- all arithmetic here.
 --
 -- This file is the frame. Each line "--@ name" is replaced by the file name.lua when the script is assembled, because a
 -- function would be created anew for every call; testdata/script.lua is the result. So the files share their locals.
 -- Each file says at its top which ones it reads (In) and sets (Out). These are the shared ones:
 --
---   of the request     request (ARGV[1]), mode, subjects and records (numbers of them), enforced, p (place of the next
---                      record in request), now and STEP_BACK (clock.lua), values (of KEYS: a string, false or true)
+--   of all requests    now and STEP_BACK (clock.lua)
+--   of the request     request (its argument), keys (KEYS) and before (how many of them are of the requests before),
+--                      mode, subjects and records (numbers of them), enforced, p (place of the next record in request),
+--                      values (of the subjects: a string, false or true)
 --   of a record        kind (the limit's algorithm, with its tag until convert.lua has run), subject (its string, an
---                      index of KEYS), name, room, cost, a, b, c (the algorithm's own parameters), shared (other
+--                      index of values), name, room, cost, a, b, c (the algorithm's own parameters), shared (other
 --                      records name its bucket too), value (of its string), guess (where in value the bucket may begin)
 --   of a bucket        place (where in value it begins; nil: nowhere), stored (algorithm and tag of the limit that
 --                      wrote it), algorithm, at, spent, more, mark: see Value below, and each algorithm's file for its
@@ -19,11 +22,12 @@
 --                      (write.lua)
 --   of the reply       denials, logs, runs, ran, to_split (reply.lua), settled (settle.lua)
 --
--- KEYS     the subjects' strings, which hold buckets; then the entries of sliding logs. All in one slot. At level 0 a
---          subject has one string, its head. At level n > 0 it has a head, which holds the buckets without an endpoint,
---          and 2^n chunks, of which those that the records need follow the head: see split.lua.
--- ARGV[1]  binary, little-endian, without gaps:
+-- KEYS     of each request the subjects' strings, which hold buckets; then the entries of sliding logs. All in one slot.
+--          At level 0 a subject has one string, its head. At level n > 0 it has a head, which holds the buckets without
+--          an endpoint, and 2^n chunks, of which those that the records need follow the head: see split.lua.
+-- ARGV     of each request, binary, little-endian, without gaps:
 --            1 byte    mode: 0 take, 1 settle, 2 peek: a take that writes nothing
+--            2 bytes   number of its keys
 --            1 byte    number of subjects' strings
 --            1 byte    number of records that enforce: they come first
 --            1 byte    number of records
@@ -32,13 +36,14 @@
 --            48 bytes  for each record of a take or a peek:
 --              1 byte  kind: the algorithm whose state the limit keeps (1 token bucket, 3 fixed, 4 sliding window,
 --                      5 sliding log), and 16 × the limit's tag
---              1 byte  string: its place among KEYS, from 1; 128 more when a bucket in it has several records
+--              1 byte  string: its place among the subjects, from 1; 128 more when a bucket in it has several records
 --              6 bytes the bucket's name
 --              5 doubles, all whole numbers: room (the most usage with which the request fits; 2^53: any), cost (what
 --              is spent if it fits; 0 only checks), and a, b, c of the algorithm, see its file
 --            72 bytes  for each record of a settlement, see settle.lua
 --
--- Reply    of a take or a peek:
+-- Reply    an array of a reply to each request, which is an array:
+--          of a take or a peek:
 --            for each string its value before the request, of a long one only the buckets of the request. nil: there is
 --            none; "": not of our form, read as empty; 1: the key holds a foreign type, and its bounds are not decided
 --            now: Redis's clock, µs since the epoch
@@ -50,7 +55,7 @@
 --          of a settlement: for each record how many units were returned; below 0: charged
 --
 --          of either, if a head has another level than the request has: one array, the levels of the heads, and -1 for
---          each chunk. Then nothing was checked or spent.
+--          each chunk. Then nothing was checked or spent for this request.
 --
 -- Value    of a string, binary, little-endian: 1 version and level, 4 life (the second since the epoch at which its key
 --          expires), and for each bucket 37: 6 name, 1 algorithm + 16 × tag of the limit, 4 till (the second since the
@@ -60,9 +65,9 @@
 --          the same base has it too, and a refund then computes with the new rate. A value of another version or length, and a bucket with
 --          impossible numbers, is read as empty.
 --
--- Cost     TIME, one MGET, and a SETRANGE for each bucket that is spent from, or for several neighbours. A SET for a
---          new bucket, and when the TTL has become too short: then it gets a quarter to spare. A denial and a peek
---          write nothing.
+-- Cost     TIME, and for each request one MGET, and a SETRANGE for each bucket that is spent from, or for several
+--          neighbours. A SET for a new bucket, and when the TTL has become too short: then it gets a quarter to spare.
+--          A denial and a peek write nothing.
 
 local unpack_binary, pack, find = struct.unpack, struct.pack, string.find
 local sub, byte, ceil = string.sub, string.byte, math.ceil
@@ -72,102 +77,110 @@ local AHEAD = 3600000000 -- limit.StepBack
 local FOREVER = 4294967295 -- the latest second that 4 bytes hold: later ones are stored as this
 local LONG = 300 -- bytes of a value above which the reply has only parts of it, and writes drop what has expired
 local FULL = 1189 -- bytes of a value with 32 buckets: larger ones are split
-local request = ARGV[1]
-local mode, subjects, enforced, records = unpack_binary("BBBB", request)
-local p = 5 + subjects -- of the first record
+local keys, before, replies = KEYS, 0, {}
 
 --@ clock
 
--- values[i] is a string, false where there is none, or true where the key holds a foreign type.
-local values = redis.call("MGET", unpack(KEYS, 1, subjects))
-local levels
-for i = 1, subjects do
-  local value, first = values[i], byte(request, 4 + i)
-  if not value then
-    if redis.call("EXISTS", KEYS[i]) == 1 then values[i] = true end
-    if first > 32 and first < 128 then levels = true end
-  else
-    local found = byte(value)
-    if found ~= first % 128 then
-      if first < 128 and found and found >= 32 and found < 48 then levels = true end
-      values[i] = ""
-    end
-  end
-end
-if levels then
-  levels = {}
+for number = 1, #ARGV do
+  local request = ARGV[number]
+  local mode, own, subjects, enforced, records = unpack_binary("<BI2BBB", request)
+  local p = 7 + subjects -- of the first record
+
+  -- values[i] is a string, false where there is none, or true where the key holds a foreign type.
+  local values = redis.call("MGET", unpack(keys, before + 1, before + subjects))
+  local levels
   for i = 1, subjects do
-    local found = 0
-    if byte(request, 4 + i) >= 128 then
-      found = -1
-    elseif values[i] then
-      found = redis.call("GETRANGE", KEYS[i], 0, 0)
-      found = found ~= "" and byte(found) % 16 or 0
+    local value, first = values[i], byte(request, 6 + i)
+    if not value then
+      if redis.call("EXISTS", keys[before + i]) == 1 then values[i] = true end
+      if first > 32 and first < 128 then levels = true end
+    else
+      local found = byte(value)
+      if found ~= first % 128 then
+        if first < 128 and found and found >= 32 and found < 48 then levels = true end
+        values[i] = ""
+      end
     end
-    levels[i] = found
   end
-  return {levels}
-end
+  if levels then
+    levels = {}
+    for i = 1, subjects do
+      local found = 0
+      if byte(request, 6 + i) >= 128 then
+        found = -1
+      elseif values[i] then
+        found = redis.call("GETRANGE", keys[before + i], 0, 0)
+        found = found ~= "" and byte(found) % 16 or 0
+      end
+      levels[i] = found
+    end
+    replies[number] = {levels}
+  else
+    -- What is written if no enforced record denies. Tables are made as large as they commonly get, because growing is slow.
+    local patches = {false, false, false, false, false, false, false, false, false, false, false, false}
+    local patched = 0
+    local needs = {false, false, false, false} -- by subject: the instant (µs) that its string must outlive
+    local last_subject, next_place, drafts, grown, tails, to_split -- see patch.lua, sliding_log.lua, write.lua
+    local denials, logs, settled
+    local runs, ran -- see reply.lua
 
--- What is written if no enforced record denies. Tables are made as large as they commonly get, because growing is slow.
-local patches = {false, false, false, false, false, false, false, false, false, false, false, false}
-local patched = 0
-local needs = {false, false, false, false} -- by subject: the instant (µs) that its string must outlive
-local last_subject, next_place, drafts, grown, tails, to_split -- see patch.lua, sliding_log.lua, write.lua
-local denials, logs, settled
-local runs, ran -- see reply.lua
-
-if mode ~= 1 then
-  local denied = false
-  for record = 1, records do
-    if denied and record == enforced + 1 then drafts, tails = nil, nil end
-    local kind, subject, name, room, cost, a, b, c
-    kind, subject, name, room, cost, a, b, c, p = unpack_binary("<BBc6ddddd", request, p)
-    local shared = subject > 128
-    if shared then subject = subject - 128 end
-    local value = drafts and drafts[subject] or values[subject]
-    local guess = 6
-    if subject == last_subject then guess = next_place end
-    if value ~= true then
-      --@ state
-      if place and #value > LONG then
-        if runs and runs[ran - 2] == subject and runs[ran] == place - 1 then
-          runs[ran] = place + 36
-        else
-          runs, ran = runs or {false, false, false, false, false, false}, (ran or 0) + 3
-          runs[ran - 2], runs[ran - 1], runs[ran] = subject, place, place + 36
+    if mode ~= 1 then
+      local denied = false
+      for record = 1, records do
+        if denied and record == enforced + 1 then drafts, tails = nil, nil end
+        local kind, subject, name, room, cost, a, b, c
+        kind, subject, name, room, cost, a, b, c, p = unpack_binary("<BBc6ddddd", request, p)
+        local shared = subject > 128
+        if shared then subject = subject - 128 end
+        local value = drafts and drafts[subject] or values[subject]
+        local guess = 6
+        if subject == last_subject then guess = next_place end
+        if value ~= true then
+          --@ state
+          if place and #value > LONG then
+            if runs and runs[ran - 2] == subject and runs[ran] == place - 1 then
+              runs[ran] = place + 36
+            else
+              runs, ran = runs or {false, false, false, false, false, false}, (ran or 0) + 3
+              runs[ran - 2], runs[ran - 1], runs[ran] = subject, place, place + 36
+            end
+          end
+          --@ convert
+          local admits, expiry
+          if kind == 1 then
+            --@ token_bucket
+          elseif kind == 3 then
+            --@ fixed_window
+          elseif kind == 4 then
+            --@ sliding_window
+          else
+            --@ sliding_log
+          end
+          if not admits then
+            if record <= enforced then denied = true end
+            denials = denials or {}
+            denials[#denials + 1] = record
+          elseif cost > 0 and not denied then
+            if not needs[subject] or expiry > needs[subject] then needs[subject] = expiry end
+            local till = ceil(expiry / 1000000)
+            if till > FOREVER then till = FOREVER end
+            local state = pack("<BI4I7I7I6I6", wanted, till, at, spent, kind == 5 and 0 or more, mark)
+            --@ patch
+          end
         end
       end
-      --@ convert
-      local admits, expiry
-      if kind == 1 then
-        --@ token_bucket
-      elseif kind == 3 then
-        --@ fixed_window
-      elseif kind == 4 then
-        --@ sliding_window
-      else
-        --@ sliding_log
-      end
-      if not admits then
-        if record <= enforced then denied = true end
-        denials = denials or {}
-        denials[#denials + 1] = record
-      elseif cost > 0 and not denied then
-        if not needs[subject] or expiry > needs[subject] then needs[subject] = expiry end
-        local till = ceil(expiry / 1000000)
-        if till > FOREVER then till = FOREVER end
-        local state = pack("<BI4I7I7I6I6", wanted, till, at, spent, kind == 5 and 0 or more, mark)
-        --@ patch
-      end
+      if denied or mode == 2 then patched, tails = 0, nil end
+    else
+      settled = {}
+      --@ settle
     end
-  end
-  if denied or mode == 2 then patched, tails = 0, nil end
-else
-  settled = {}
-  --@ settle
-end
 
---@ write
-if settled then return settled end
---@ reply
+    --@ write
+    if not settled then
+      --@ reply
+    end
+    replies[number] = settled or values
+  end
+  before = before + own
+end
+return replies

@@ -1,4 +1,4 @@
--- Returns the reply to a take. Of a long value it has the first 5 bytes and the buckets of the records.
+-- Makes the reply to a take from values. Of a long value it has the first 5 bytes and the buckets of the records.
 -- In: values, runs (where neighbours among those buckets lie, in threes of subject, first and last byte), ran (the
 -- length of runs), denials, logs, to_split.
 for i = 1, subjects do
@@ -16,4 +16,3 @@ if denials or logs or to_split then
   values[subjects + 2], values[subjects + 3] = denials or false, logs or false
   if to_split then values[subjects + 4] = to_split end
 end
-return values

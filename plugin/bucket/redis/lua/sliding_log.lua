@@ -2,13 +2,13 @@
 -- State: at (the latest instant that the log has seen), spent (tokens of the entries that count), more (the instant of
 -- the last entry, which is stored as µs before at). The entries are a string of their own, see log_entries.lua.
 -- In: room and cost in tokens, a window (µs), b the most tokens that are remembered, c place of the entries' key among
--- KEYS, denied, record. Out: admits, expiry, tails.
+-- those of the request, denied, record. Out: admits, expiry, tails.
 -- Reply: record, spent, at (µs), last (µs), free (instant in µs from which it would fit; 0 where it fits or never
 -- will), lost (1: its entries were missing or of another log, so it was read as empty; 2: their key holds a foreign
 -- type, and the bound is not decided) – all before anything is spent.
 -- Cost: one GETRANGE, and for what expired or waits another for each doubling of the entries passed over beyond 16. Two
 -- SETRANGE and a PEXPIRE, or a SET, if it is spent from. An entry takes 14 bytes, until half of them have expired.
-local window, keep, entries = a, b, KEYS[c]
+local window, keep, entries = a, b, keys[before + c]
 local tail = algorithm == 5 and tails and tails[entries] or nil
 local free = 0
 --@ log_entries

@@ -3,7 +3,7 @@
 -- In: patches, patched, needs, drafts, grown, tails. Out: to_split (numbers of the strings that should be split).
 local lives -- by subject: the lives that were written
 for i = 1, patched > 0 and subjects or 0 do
-  local key, need, value = KEYS[i], needs[i], drafts and drafts[i] or values[i]
+  local key, need, value = keys[before + i], needs[i], drafts and drafts[i] or values[i]
   if need and (grown and grown[i] or need > unpack_binary("<I4", value, 2) * 1000000) then
     for j = 1, patched, 3 do
       if patches[j] == i then
@@ -20,7 +20,7 @@ for i = 1, patched > 0 and subjects or 0 do
         end
       end
       value = table.concat(kept)
-      local first = byte(request, 4 + i)
+      local first = byte(request, 6 + i)
       if #value > FULL and (first >= 128 or first % 16 == 0) then -- what a head keeps beside chunks is not split
         to_split = to_split or {}
         to_split[#to_split + 1] = i
@@ -33,13 +33,13 @@ for i = 1, patched > 0 and subjects or 0 do
       lives = lives or {}
       lives[i] = life
       local head = i
-      while byte(request, 4 + head) >= 128 do head = head - 1 end
+      while byte(request, 6 + head) >= 128 do head = head - 1 end
       if head < i and life > (lives[head] or unpack_binary("<I4", values[head], 2)) then
         -- A head outlives its chunks by an hour: a tenant that returns in time need not be split again.
         life = life + 3600
         lives[head] = life
-        redis.call("SETRANGE", KEYS[head], 1, pack("<I4", life < FOREVER and life or FOREVER))
-        redis.call("PEXPIRE", KEYS[head], ceil(life * 1000 - now / 1000))
+        redis.call("SETRANGE", keys[before + head], 1, pack("<I4", life < FOREVER and life or FOREVER))
+        redis.call("PEXPIRE", keys[before + head], ceil(life * 1000 - now / 1000))
       end
     else
       redis.call("SET", key, value, "KEEPTTL")

@@ -1,14 +1,17 @@
--- Decides one request: checks every bound, then spends all of the enforced ones or none. Mode 1 settles what an earlier
--- request has spent, mode 2 only shows the decision. Go's package limit is the reference model of all arithmetic here.
+-- Decides requests, one after the other: checks every bound of one, then spends all of the enforced ones or none. Mode 1
+-- settles what an earlier request has spent, mode 2 only shows the decision. Go's package limit is the reference model of
+-- all arithmetic here.
 --
 -- This file is the frame. Each line "--@ name" is replaced by the file name.lua when the script is assembled, because a
 -- function would be created anew for every call; testdata/script.lua is the result. So the files share their locals.
 -- Each file says at its top which ones it reads (In) and sets (Out). These are the shared ones:
 --
---   of the request     request (ARGV[1]), mode, subjects and records (numbers of them), enforced, p (place of the next
---                      record in request), now and STEP_BACK (clock.lua), values (of KEYS: a string, false or true)
+--   of all requests    now and STEP_BACK (clock.lua)
+--   of the request     request (its argument), keys (KEYS) and before (how many of them are of the requests before),
+--                      mode, subjects and records (numbers of them), enforced, p (place of the next record in request),
+--                      values (of the subjects: a string, false or true)
 --   of a record        kind (the limit's algorithm, with its tag until convert.lua has run), subject (its string, an
---                      index of KEYS), name, room, cost, a, b, c (the algorithm's own parameters), shared (other
+--                      index of values), name, room, cost, a, b, c (the algorithm's own parameters), shared (other
 --                      records name its bucket too), value (of its string), guess (where in value the bucket may begin)
 --   of a bucket        place (where in value it begins; nil: nowhere), stored (algorithm and tag of the limit that
 --                      wrote it), algorithm, at, spent, more, mark: see Value below, and each algorithm's file for its
@@ -19,11 +22,12 @@
 --                      (write.lua)
 --   of the reply       denials, logs, runs, ran, to_split (reply.lua), settled (settle.lua)
 --
--- KEYS     the subjects' strings, which hold buckets; then the entries of sliding logs. All in one slot. At level 0 a
---          subject has one string, its head. At level n > 0 it has a head, which holds the buckets without an endpoint,
---          and 2^n chunks, of which those that the records need follow the head: see split.lua.
--- ARGV[1]  binary, little-endian, without gaps:
+-- KEYS     of each request the subjects' strings, which hold buckets; then the entries of sliding logs. All in one slot.
+--          At level 0 a subject has one string, its head. At level n > 0 it has a head, which holds the buckets without
+--          an endpoint, and 2^n chunks, of which those that the records need follow the head: see split.lua.
+-- ARGV     of each request, binary, little-endian, without gaps:
 --            1 byte    mode: 0 take, 1 settle, 2 peek: a take that writes nothing
+--            2 bytes   number of its keys
 --            1 byte    number of subjects' strings
 --            1 byte    number of records that enforce: they come first
 --            1 byte    number of records
@@ -32,13 +36,14 @@
 --            48 bytes  for each record of a take or a peek:
 --              1 byte  kind: the algorithm whose state the limit keeps (1 token bucket, 3 fixed, 4 sliding window,
 --                      5 sliding log), and 16 × the limit's tag
---              1 byte  string: its place among KEYS, from 1; 128 more when a bucket in it has several records
+--              1 byte  string: its place among the subjects, from 1; 128 more when a bucket in it has several records
 --              6 bytes the bucket's name
 --              5 doubles, all whole numbers: room (the most usage with which the request fits; 2^53: any), cost (what
 --              is spent if it fits; 0 only checks), and a, b, c of the algorithm, see its file
 --            72 bytes  for each record of a settlement, see settle.lua
 --
--- Reply    of a take or a peek:
+-- Reply    an array of a reply to each request, which is an array:
+--          of a take or a peek:
 --            for each string its value before the request, of a long one only the buckets of the request. nil: there is
 --            none; "": not of our form, read as empty; 1: the key holds a foreign type, and its bounds are not decided
 --            now: Redis's clock, µs since the epoch
@@ -50,7 +55,7 @@
 --          of a settlement: for each record how many units were returned; below 0: charged
 --
 --          of either, if a head has another level than the request has: one array, the levels of the heads, and -1 for
---          each chunk. Then nothing was checked or spent.
+--          each chunk. Then nothing was checked or spent for this request.
 --
 -- Value    of a string, binary, little-endian: 1 version and level, 4 life (the second since the epoch at which its key
 --          expires), and for each bucket 37: 6 name, 1 algorithm + 16 × tag of the limit, 4 till (the second since the
@@ -60,9 +65,9 @@
 --          the same base has it too, and a refund then computes with the new rate. A value of another version or length, and a bucket with
 --          impossible numbers, is read as empty.
 --
--- Cost     TIME, one MGET, and a SETRANGE for each bucket that is spent from, or for several neighbours. A SET for a
---          new bucket, and when the TTL has become too short: then it gets a quarter to spare. A denial and a peek
---          write nothing.
+-- Cost     TIME, and for each request one MGET, and a SETRANGE for each bucket that is spent from, or for several
+--          neighbours. A SET for a new bucket, and when the TTL has become too short: then it gets a quarter to spare.
+--          A denial and a peek write nothing.
 
 local unpack_binary, pack, find = struct.unpack, struct.pack, string.find
 local sub, byte, ceil = string.sub, string.byte, math.ceil
@@ -72,66 +77,68 @@ local AHEAD = 3600000000 -- limit.StepBack
 local FOREVER = 4294967295 -- the latest second that 4 bytes hold: later ones are stored as this
 local LONG = 300 -- bytes of a value above which the reply has only parts of it, and writes drop what has expired
 local FULL = 1189 -- bytes of a value with 32 buckets: larger ones are split
-local request = ARGV[1]
-local mode, subjects, enforced, records = unpack_binary("BBBB", request)
-local p = 5 + subjects -- of the first record
+local keys, before, replies = KEYS, 0, {}
 
 -- Out: now (µs since the epoch by Redis's clock, the one clock of all nodes), STEP_BACK (limit.StepBack: how many µs it
 -- may step back). Tests assemble the script with another clock.
 local now, STEP_BACK = redis.call("TIME"), 3600000000
 now = now[1] * 1000000 + now[2]
 
--- values[i] is a string, false where there is none, or true where the key holds a foreign type.
-local values = redis.call("MGET", unpack(KEYS, 1, subjects))
-local levels
-for i = 1, subjects do
-  local value, first = values[i], byte(request, 4 + i)
-  if not value then
-    if redis.call("EXISTS", KEYS[i]) == 1 then values[i] = true end
-    if first > 32 and first < 128 then levels = true end
-  else
-    local found = byte(value)
-    if found ~= first % 128 then
-      if first < 128 and found and found >= 32 and found < 48 then levels = true end
-      values[i] = ""
-    end
-  end
-end
-if levels then
-  levels = {}
+for number = 1, #ARGV do
+  local request = ARGV[number]
+  local mode, own, subjects, enforced, records = unpack_binary("<BI2BBB", request)
+  local p = 7 + subjects -- of the first record
+
+  -- values[i] is a string, false where there is none, or true where the key holds a foreign type.
+  local values = redis.call("MGET", unpack(keys, before + 1, before + subjects))
+  local levels
   for i = 1, subjects do
-    local found = 0
-    if byte(request, 4 + i) >= 128 then
-      found = -1
-    elseif values[i] then
-      found = redis.call("GETRANGE", KEYS[i], 0, 0)
-      found = found ~= "" and byte(found) % 16 or 0
+    local value, first = values[i], byte(request, 6 + i)
+    if not value then
+      if redis.call("EXISTS", keys[before + i]) == 1 then values[i] = true end
+      if first > 32 and first < 128 then levels = true end
+    else
+      local found = byte(value)
+      if found ~= first % 128 then
+        if first < 128 and found and found >= 32 and found < 48 then levels = true end
+        values[i] = ""
+      end
     end
-    levels[i] = found
   end
-  return {levels}
-end
+  if levels then
+    levels = {}
+    for i = 1, subjects do
+      local found = 0
+      if byte(request, 6 + i) >= 128 then
+        found = -1
+      elseif values[i] then
+        found = redis.call("GETRANGE", keys[before + i], 0, 0)
+        found = found ~= "" and byte(found) % 16 or 0
+      end
+      levels[i] = found
+    end
+    replies[number] = {levels}
+  else
+    -- What is written if no enforced record denies. Tables are made as large as they commonly get, because growing is slow.
+    local patches = {false, false, false, false, false, false, false, false, false, false, false, false}
+    local patched = 0
+    local needs = {false, false, false, false} -- by subject: the instant (µs) that its string must outlive
+    local last_subject, next_place, drafts, grown, tails, to_split -- see patch.lua, sliding_log.lua, write.lua
+    local denials, logs, settled
+    local runs, ran -- see reply.lua
 
--- What is written if no enforced record denies. Tables are made as large as they commonly get, because growing is slow.
-local patches = {false, false, false, false, false, false, false, false, false, false, false, false}
-local patched = 0
-local needs = {false, false, false, false} -- by subject: the instant (µs) that its string must outlive
-local last_subject, next_place, drafts, grown, tails, to_split -- see patch.lua, sliding_log.lua, write.lua
-local denials, logs, settled
-local runs, ran -- see reply.lua
-
-if mode ~= 1 then
-  local denied = false
-  for record = 1, records do
-    if denied and record == enforced + 1 then drafts, tails = nil, nil end
-    local kind, subject, name, room, cost, a, b, c
-    kind, subject, name, room, cost, a, b, c, p = unpack_binary("<BBc6ddddd", request, p)
-    local shared = subject > 128
-    if shared then subject = subject - 128 end
-    local value = drafts and drafts[subject] or values[subject]
-    local guess = 6
-    if subject == last_subject then guess = next_place end
-    if value ~= true then
+    if mode ~= 1 then
+      local denied = false
+      for record = 1, records do
+        if denied and record == enforced + 1 then drafts, tails = nil, nil end
+        local kind, subject, name, room, cost, a, b, c
+        kind, subject, name, room, cost, a, b, c, p = unpack_binary("<BBc6ddddd", request, p)
+        local shared = subject > 128
+        if shared then subject = subject - 128 end
+        local value = drafts and drafts[subject] or values[subject]
+        local guess = 6
+        if subject == last_subject then guess = next_place end
+        if value ~= true then
 -- Reads the state of a bucket from its string.
 -- In: value (of the string, or false), name, guess. Out: value (false unless it is of our form), place, stored,
 -- algorithm (0: the bucket is empty: new, past its till, or ahead of the clock by more than it may step back), at,
@@ -168,14 +175,14 @@ if algorithm == 0 then
 elseif algorithm == 5 then
   more = spent > 0 and at - more or 0 -- the instant of the last entry
 end
-      if place and #value > LONG then
-        if runs and runs[ran - 2] == subject and runs[ran] == place - 1 then
-          runs[ran] = place + 36
-        else
-          runs, ran = runs or {false, false, false, false, false, false}, (ran or 0) + 3
-          runs[ran - 2], runs[ran - 1], runs[ran] = subject, place, place + 36
-        end
-      end
+          if place and #value > LONG then
+            if runs and runs[ran - 2] == subject and runs[ran] == place - 1 then
+              runs[ran] = place + 36
+            else
+              runs, ran = runs or {false, false, false, false, false, false}, (ran or 0) + 3
+              runs[ran - 2], runs[ran - 1], runs[ran] = subject, place, place + 36
+            end
+          end
 -- Converts the state of a bucket that another limit wrote: what it counts is spent at one instant here.
 -- In: kind with the tag, stored, algorithm, at, spent, more, mark, b. Out: wanted (kind with the tag), kind without it,
 -- at, spent, more, mark. The fraction of another base is left to token_bucket.lua.
@@ -195,8 +202,8 @@ if stored ~= wanted then
 elseif kind == 1 and more ~= b then
   mark = (mark + SPAN) % MARKS
 end
-      local admits, expiry
-      if kind == 1 then
+          local admits, expiry
+          if kind == 1 then
 -- Counts in token and leaky buckets.
 -- State: at, spent (the debt at that instant, in units of 1/base token), more (the base).
 -- In: room (units; 2^52 more than the capacity if the request always fits) and cost (units), a rate (units per tick),
@@ -232,7 +239,7 @@ if admits and cost > 0 then
   if room > MOST and spent > room - MOST then spent = room - MOST end
   expiry = at + (spent + -spent % rate) / rate * tick -- full again; a quotient rounded up without a function
 end
-      elseif kind == 3 then
+          elseif kind == 3 then
 -- Counts in fixed windows, aligned to the epoch.
 -- State: at (start of the window), spent (tokens in it).
 -- In: room and cost in tokens, a window (µs). Out: admits, expiry.
@@ -249,7 +256,7 @@ if admits and cost > 0 then
   expiry = at + window
 end
 more = 0
-      elseif kind == 4 then
+          elseif kind == 4 then
 -- Counts in sliding windows, by the two-window approximation.
 -- State: at (start of the window), spent (tokens in it), more (tokens in the window before).
 -- In: room in units of 1/ticks token, cost in tokens, a window (µs), b ticks (the window in ticks), c tick (µs).
@@ -278,18 +285,18 @@ if admits and cost > 0 then
   if spent > MOST then spent = MOST end
   expiry = at + 2 * window -- it counts in the next window too
 end
-      else
+          else
 -- Counts every admission of the last window.
 -- State: at (the latest instant that the log has seen), spent (tokens of the entries that count), more (the instant of
 -- the last entry, which is stored as µs before at). The entries are a string of their own, see log_entries.lua.
 -- In: room and cost in tokens, a window (µs), b the most tokens that are remembered, c place of the entries' key among
--- KEYS, denied, record. Out: admits, expiry, tails.
+-- those of the request, denied, record. Out: admits, expiry, tails.
 -- Reply: record, spent, at (µs), last (µs), free (instant in µs from which it would fit; 0 where it fits or never
 -- will), lost (1: its entries were missing or of another log, so it was read as empty; 2: their key holds a foreign
 -- type, and the bound is not decided) – all before anything is spent.
 -- Cost: one GETRANGE, and for what expired or waits another for each doubling of the entries passed over beyond 16. Two
 -- SETRANGE and a PEXPIRE, or a SET, if it is spent from. An entry takes 14 bytes, until half of them have expired.
-local window, keep, entries = a, b, KEYS[c]
+local window, keep, entries = a, b, keys[before + c]
 local tail = algorithm == 5 and tails and tails[entries] or nil
 local free = 0
 -- Reads the entries of a sliding log, which are a string of their own. It begins with 15 bytes: 4 head, 4 count,
@@ -407,16 +414,16 @@ if admits and cost > 0 and not denied then
     ceil((expiry - now) / 1000) + 1000,
   }
 end
-      end
-      if not admits then
-        if record <= enforced then denied = true end
-        denials = denials or {}
-        denials[#denials + 1] = record
-      elseif cost > 0 and not denied then
-        if not needs[subject] or expiry > needs[subject] then needs[subject] = expiry end
-        local till = ceil(expiry / 1000000)
-        if till > FOREVER then till = FOREVER end
-        local state = pack("<BI4I7I7I6I6", wanted, till, at, spent, kind == 5 and 0 or more, mark)
+          end
+          if not admits then
+            if record <= enforced then denied = true end
+            denials = denials or {}
+            denials[#denials + 1] = record
+          elseif cost > 0 and not denied then
+            if not needs[subject] or expiry > needs[subject] then needs[subject] = expiry end
+            local till = ceil(expiry / 1000000)
+            if till > FOREVER then till = FOREVER end
+            local state = pack("<BI4I7I7I6I6", wanted, till, at, spent, kind == 5 and 0 or more, mark)
 -- Records the new state of a bucket, to be written in the end.
 -- In: subject, shared, value, name, place, state (31 bytes). Out: patches and patched (threes of subject, offset,
 -- bytes), drafts (values with the states of this request, by subject), grown (subjects with a new bucket),
@@ -426,7 +433,7 @@ if shared or not place then -- another record of the request may name it again
   if place then
     drafts[subject] = sub(value, 1, place + 5) .. state .. sub(value, place + 37)
   else
-    value = value or pack("<BI4", byte(request, 4 + subject) % 128, 0)
+    value = value or pack("<BI4", byte(request, 6 + subject) % 128, 0)
     drafts[subject], place, grown = value .. name .. state, #value + 1, grown or {}
     grown[subject] = true
   end
@@ -437,12 +444,12 @@ else
   patches[patched + 1], patches[patched + 2], patches[patched + 3], patched = subject, place + 5, state, patched + 3
 end
 last_subject, next_place = subject, place + 37
+          end
+        end
       end
-    end
-  end
-  if denied or mode == 2 then patched, tails = 0, nil end
-else
-  settled = {}
+      if denied or mode == 2 then patched, tails = 0, nil end
+    else
+      settled = {}
 -- Settles what an earlier request has spent: returns a part of it, or charges more. Each record settles one bucket:
 --   1 byte, 1 byte, 6 bytes as for a take
 --   8 doubles, all whole numbers:
@@ -570,7 +577,7 @@ end
     end
   end
 elseif kind == 5 then
-  local entries = KEYS[c]
+  local entries = keys[before + c]
   local tail = tails and tails[entries]
 -- Reads the entries of a sliding log, which are a string of their own. It begins with 15 bytes: 4 head, 4 count,
 -- 7 forgotten. Then follow 14 bytes for each admission in the order of time: 7 instant (µs), 7 the sum of all costs up
@@ -762,7 +769,7 @@ if shared or not place then -- another record of the request may name it again
   if place then
     drafts[subject] = sub(value, 1, place + 5) .. state .. sub(value, place + 37)
   else
-    value = value or pack("<BI4", byte(request, 4 + subject) % 128, 0)
+    value = value or pack("<BI4", byte(request, 6 + subject) % 128, 0)
     drafts[subject], place, grown = value .. name .. state, #value + 1, grown or {}
     grown[subject] = true
   end
@@ -777,14 +784,14 @@ last_subject, next_place = subject, place + 37
   end
   settled[record] = back
 end
-end
+    end
 
 -- Writes patches, and tails (entries of logs by key: {number of the first, bytes, header, ms to live; nil: as before}).
 -- A TTL is a quarter longer than needed, rounded up to a second.
 -- In: patches, patched, needs, drafts, grown, tails. Out: to_split (numbers of the strings that should be split).
 local lives -- by subject: the lives that were written
 for i = 1, patched > 0 and subjects or 0 do
-  local key, need, value = KEYS[i], needs[i], drafts and drafts[i] or values[i]
+  local key, need, value = keys[before + i], needs[i], drafts and drafts[i] or values[i]
   if need and (grown and grown[i] or need > unpack_binary("<I4", value, 2) * 1000000) then
     for j = 1, patched, 3 do
       if patches[j] == i then
@@ -801,7 +808,7 @@ for i = 1, patched > 0 and subjects or 0 do
         end
       end
       value = table.concat(kept)
-      local first = byte(request, 4 + i)
+      local first = byte(request, 6 + i)
       if #value > FULL and (first >= 128 or first % 16 == 0) then -- what a head keeps beside chunks is not split
         to_split = to_split or {}
         to_split[#to_split + 1] = i
@@ -814,13 +821,13 @@ for i = 1, patched > 0 and subjects or 0 do
       lives = lives or {}
       lives[i] = life
       local head = i
-      while byte(request, 4 + head) >= 128 do head = head - 1 end
+      while byte(request, 6 + head) >= 128 do head = head - 1 end
       if head < i and life > (lives[head] or unpack_binary("<I4", values[head], 2)) then
         -- A head outlives its chunks by an hour: a tenant that returns in time need not be split again.
         life = life + 3600
         lives[head] = life
-        redis.call("SETRANGE", KEYS[head], 1, pack("<I4", life < FOREVER and life or FOREVER))
-        redis.call("PEXPIRE", KEYS[head], ceil(life * 1000 - now / 1000))
+        redis.call("SETRANGE", keys[before + head], 1, pack("<I4", life < FOREVER and life or FOREVER))
+        redis.call("PEXPIRE", keys[before + head], ceil(life * 1000 - now / 1000))
       end
     else
       redis.call("SET", key, value, "KEEPTTL")
@@ -850,8 +857,8 @@ if tails then
     end
   end
 end
-if settled then return settled end
--- Returns the reply to a take. Of a long value it has the first 5 bytes and the buckets of the records.
+    if not settled then
+-- Makes the reply to a take from values. Of a long value it has the first 5 bytes and the buckets of the records.
 -- In: values, runs (where neighbours among those buckets lie, in threes of subject, first and last byte), ran (the
 -- length of runs), denials, logs, to_split.
 for i = 1, subjects do
@@ -869,4 +876,9 @@ if denials or logs or to_split then
   values[subjects + 2], values[subjects + 3] = denials or false, logs or false
   if to_split then values[subjects + 4] = to_split end
 end
-return values
+    end
+    replies[number] = settled or values
+  end
+  before = before + own
+end
+return replies

@@ -1,0 +1,295 @@
+package redis
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// piped is a transport whose calls all go through a pipeline, the first ones together.
+type piped struct {
+	*direct
+	*pipeline
+}
+
+func (p piped) Run(ctx context.Context, script *script, c *call) error {
+	if err := p.run(ctx, script, c); err != nil {
+		return classify(err)
+	}
+	return nil
+}
+
+// together returns a store on a server whose first so many calls wait for each other.
+func together(t *testing.T, calls int, dial func() (net.Conn, error)) (*Store, *pipeline) {
+	t.Helper()
+	var p *pipeline
+	var first atomic.Bool
+	p, client := dialed(t, 30*time.Second, func() (net.Conn, error) {
+		if first.CompareAndSwap(false, true) {
+			w := p.current()
+			eventually(t, "all calls wait", func() bool {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return len(w.calls) == calls
+			})
+		}
+		return dial()
+	})
+	return newStore("test", piped{&direct{client, false}, p}, takeScript, quiet), p
+}
+
+// takeAll takes the bounds of all requests at once, and returns their statuses.
+func takeAll(t *testing.T, s *Store, requests [][]policy.Bound) [][]decision.Status {
+	t.Helper()
+	statuses := make([][]decision.Status, len(requests))
+	for i := range requests {
+		statuses[i] = make([]decision.Status, len(requests[i]))
+	}
+	var next atomic.Int64
+	err := atOnce(len(requests), 1, func() error {
+		i := next.Add(1) - 1
+		return s.Take(t.Context(), requests[i], statuses[i])
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return statuses
+}
+
+func TestCallsThatWaitTogetherAreFewCommandsAndEachHasItsOwnReply(t *testing.T) {
+	const requests = 2*maxMerged + 5
+	server := redistest.Single(t)
+	client := server.Client(t)
+	must(t, client, "script", "load", takeScript.source)
+	s, _ := together(t, requests, func() (net.Conn, error) { return net.Dial("tcp", server.Address()) })
+	before := newStore("test", &direct{client, false}, takeScript, quiet)
+	var all [][]policy.Bound
+	for i := range requests {
+		own := daily(t, 100, policy.ByTenant, fmt.Sprint("tenant-", i))
+		for range i { // so no two tenants have used the same
+			if err := before.Take(t.Context(), []policy.Bound{own}, make([]decision.Status, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all = append(all, []policy.Bound{own, daily(t, 1000, policy.ByAll, "")})
+	}
+	must(t, client, "config", "resetstat")
+	var shared []int64
+	for i, statuses := range takeAll(t, s, all) {
+		if used := statuses[0].Used; used != int64(i)+1 {
+			t.Errorf("tenant %d has used %d", i, used)
+		}
+		shared = append(shared, statuses[1].Used)
+	}
+	slices.Sort(shared)
+	for i, used := range shared {
+		if used != int64(i)+1 {
+			t.Fatalf("the shared limit counts %v: want each request once", shared)
+		}
+	}
+	if n := calls(t, client)["evalsha"]; n != 3 {
+		t.Errorf("%d requests are %d commands, want 3", requests, n)
+	}
+}
+
+func TestADenialIsExactAlthoughARequestBesideItCannotBeCounted(t *testing.T) {
+	server := redistest.Single(t)
+	client := server.Client(t)
+	must(t, client, "script", "load", takeScript.source)
+	usedUp, free := daily(t, 1, policy.ByTenant, "acme"), daily(t, 10, policy.ByTenant, "globex")
+	before := newStore("test", &direct{client, false}, takeScript, quiet)
+	if err := before.Take(t.Context(), []policy.Bound{usedUp}, make([]decision.Status, 1)); err != nil {
+		t.Fatal(err)
+	}
+	s, _ := together(t, 6, func() (net.Conn, error) { return net.Dial("tcp", server.Address()) })
+	must(t, client, "config", "set", "maxmemory", "1")
+	all := [][]policy.Bound{{free}, {usedUp}, {free}, {usedUp}, {usedUp}, {free}}
+	for i, statuses := range takeAll(t, s, all) {
+		got := statuses[0]
+		if all[i][0].Key == usedUp.Key {
+			if got.Source != decision.Redis || got.Admits() {
+				t.Errorf("request %d: %+v, want a denial by Redis", i, got)
+			}
+		} else if got.Source != decision.Unanswered || got.Failure != decision.Unavailable {
+			t.Errorf("request %d: %+v, want that a full Redis is unavailable", i, got)
+		}
+	}
+}
+
+// commands serves a connection as Redis does: reply returns the reply to a command of the pipeline.
+func commands(reply func(args []string) string) (net.Conn, error) {
+	client, server := net.Pipe()
+	go func() {
+		defer server.Close()
+		r := bufio.NewReader(server)
+		for {
+			args, err := readCommand(r)
+			if err != nil {
+				return
+			}
+			text := "+OK\r\n"
+			switch strings.ToLower(args[0]) {
+			case "hello":
+				text = "-ERR unknown command 'hello'\r\n"
+			case "evalsha":
+				text = reply(args)
+			}
+			if _, err := io.WriteString(server, text); err != nil {
+				return
+			}
+		}
+	}()
+	return client, nil
+}
+
+func readCommand(r *bufio.Reader) ([]string, error) {
+	length := func() (int, error) {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return 0, err
+		}
+		return strconv.Atoi(strings.TrimSpace(line[1:]))
+	}
+	n, err := length()
+	args := make([]string, n)
+	for i := range args {
+		size, lengthErr := length()
+		text := make([]byte, size+2)
+		if _, readErr := io.ReadFull(r, text); lengthErr != nil || readErr != nil {
+			return nil, errors.Join(lengthErr, readErr)
+		}
+		args[i] = string(text[:size])
+	}
+	return args, err
+}
+
+// requestsOf returns how many requests a command of the script has: each of one key, and one argument.
+func requestsOf(args []string) int { return (len(args) - 3) / 2 }
+
+// replies returns the reply of the script to so many requests, of a bucket each that is new.
+func replies(requests int) string {
+	one := []any{nil, int64(1_700_000_000_000_000)}
+	return string(encoded(slices.Repeat([]any{one}, requests)...))
+}
+
+func TestRequestsOfSeveralSlotsAreNotMergedAgain(t *testing.T) {
+	var rejected, ran atomic.Int64
+	s, p := together(t, 8, func() (net.Conn, error) {
+		return commands(func(args []string) string {
+			n := requestsOf(args)
+			if n > 1 {
+				rejected.Add(1)
+				return "-CROSSSLOT Keys in request don't hash to the same slot\r\n"
+			}
+			ran.Add(int64(n))
+			return replies(n)
+		})
+	})
+	all := slices.Repeat([][]policy.Bound{{daily(t, 100, policy.ByTenant, "acme")}}, 8)
+	for i, statuses := range takeAll(t, s, all) {
+		if statuses[0].Source != decision.Redis {
+			t.Errorf("request %d: %+v, want that Redis has answered", i, statuses[0])
+		}
+	}
+	if rejected.Load() != 1 || ran.Load() != 8 || !p.apart.Load() {
+		t.Errorf("%d commands were rejected and %d requests ran (apart: %t), want 1 and each once",
+			rejected.Load(), ran.Load(), p.apart.Load())
+	}
+}
+
+// A script that fails in the middle has counted some of the requests: none may be counted twice.
+func TestRequestsOfAScriptThatFailedAreNotSentAgain(t *testing.T) {
+	var sent atomic.Int64
+	s, _ := together(t, 8, func() (net.Conn, error) {
+		return commands(func(args []string) string {
+			sent.Add(int64(requestsOf(args)))
+			return "-ERR user_script:7: out of memory\r\n"
+		})
+	})
+	all := slices.Repeat([][]policy.Bound{{daily(t, 100, policy.ByTenant, "acme")}}, 8)
+	for i, statuses := range takeAll(t, s, all) {
+		if statuses[0].Source != decision.Unanswered || statuses[0].Failure != decision.Lost {
+			t.Errorf("request %d: %+v, want that its outcome is unknown", i, statuses[0])
+		}
+	}
+	if sent.Load() != 8 {
+		t.Errorf("%d requests were sent, want each of 8 once", sent.Load())
+	}
+}
+
+func TestAReplyToOtherRequestsThanWereSentEndsTheWire(t *testing.T) {
+	for _, wrong := range []string{replies(7), replies(9), "*8\r\n" + strings.Repeat(":1\r\n", 8), ":8\r\n", "*8\r\n?\r\n"} {
+		var dials atomic.Int64
+		s, _ := together(t, 8, func() (net.Conn, error) {
+			dialed := dials.Add(1)
+			return commands(func(args []string) string {
+				if dialed > 1 {
+					return replies(requestsOf(args))
+				}
+				return wrong + ":1\r\n:2\r\n"
+			})
+		})
+		all := slices.Repeat([][]policy.Bound{{daily(t, 100, policy.ByTenant, "acme")}}, 8)
+		for i, statuses := range takeAll(t, s, all) {
+			if statuses[0].Source == decision.Redis {
+				t.Errorf("%q: request %d: %+v, want no answer", wrong, i, statuses[0])
+			}
+		}
+		if got := takeAll(t, s, all[:1])[0][0]; got.Source != decision.Redis || dials.Load() != 2 {
+			t.Errorf("%q: then %+v after %d dials, want an answer by a new wire", wrong, got, dials.Load())
+		}
+	}
+}
+
+func TestAnAbandonedCallDoesNotHoldUpThoseMergedWithIt(t *testing.T) {
+	goOn := make(chan struct{})
+	s, p := together(t, 3, func() (net.Conn, error) {
+		return commands(func(args []string) string {
+			<-goOn
+			return replies(requestsOf(args))
+		})
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	bounds := []policy.Bound{daily(t, 100, policy.ByTenant, "acme")}
+	abandoned, others := make([]decision.Status, 1), make([]decision.Status, 2)
+	first, ended := make(chan error, 1), make(chan error, 2)
+	go func() { first <- s.Take(ctx, bounds, abandoned) }()
+	for i := range others {
+		go func() { ended <- s.Take(t.Context(), bounds, others[i:i+1]) }()
+	}
+	w := p.current()
+	eventually(t, "the calls are sent", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.written == 3
+	})
+	cancel()
+	if err := <-first; err != nil || abandoned[0].Source != decision.Unanswered {
+		t.Errorf("the abandoned call has %+v (%v)", abandoned[0], err)
+	}
+	close(goOn)
+	for range others {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	for _, status := range others {
+		if status.Source != decision.Redis {
+			t.Errorf("another call has %+v, want an answer", status)
+		}
+	}
+}
