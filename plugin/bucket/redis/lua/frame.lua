@@ -62,8 +62,8 @@
 --          epoch from which on it counts as empty), 7 at (µs), 7 spent, 6 more (a token bucket's units per token, a
 --          sliding window's previous count, µs from a sliding log's last entry to at), 6 mark (see limit/refund.go). A
 --          tag is 4 bits of a token bucket's rate or a fixed window's length, and 0 elsewhere: one other rate in 16 of
---          the same base has it too, and a refund then computes with the new rate. A value of another version or length, and a bucket with
---          impossible numbers, is read as empty.
+--          the same base has it too, and a refund then computes with the new rate. A value of another version or
+--          length, and a bucket with impossible numbers, is read as empty.
 --
 -- Cost     TIME, and for each request one MGET, and a SETRANGE for each bucket that is spent from, or for several
 --          neighbours. A SET for a new bucket, and when the TTL has become too short: then it gets a quarter to spare.
@@ -88,11 +88,11 @@ for number = 1, #ARGV do
 
   -- values[i] is a string, false where there is none, or true where the key holds a foreign type.
   local values = redis.call("MGET", unpack(keys, before + 1, before + subjects))
-  local levels
+  local missing, levels = 0
   for i = 1, subjects do
     local value, first = values[i], byte(request, 6 + i)
     if not value then
-      if redis.call("EXISTS", keys[before + i]) == 1 then values[i] = true end
+      missing = missing + 1
       if first > 32 and first < 128 then levels = true end
     else
       local found = byte(value)
@@ -116,6 +116,12 @@ for number = 1, #ARGV do
     end
     replies[number] = {levels}
   else
+    if missing > 0 and redis.call("EXISTS", unpack(keys, before + 1, before + subjects)) > subjects - missing then
+      for i = 1, subjects do
+        if not values[i] and redis.call("EXISTS", keys[before + i]) == 1 then values[i] = true end
+      end
+    end
+
     -- What is written if no enforced record denies. Tables are made as large as they commonly get, because growing is slow.
     local patches = {false, false, false, false, false, false, false, false, false, false, false, false}
     local patched = 0

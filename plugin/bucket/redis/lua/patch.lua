@@ -3,12 +3,12 @@
 -- bytes), drafts (values with the states of this request, by subject), grown (subjects with a new bucket),
 -- last_subject, next_place.
 if shared or not place then -- another record of the request may name it again
-  drafts = drafts or {}
+  drafts = drafts or {false, false, false, false}
   if place then
     drafts[subject] = sub(value, 1, place + 5) .. state .. sub(value, place + 37)
   else
     value = value or pack("<BI4", byte(request, 6 + subject) % 128, 0)
-    drafts[subject], place, grown = value .. name .. state, #value + 1, grown or {}
+    drafts[subject], place, grown = value .. name .. state, #value + 1, grown or {false, false, false, false}
     grown[subject] = true
   end
 end

@@ -5,7 +5,7 @@ local lives -- by subject: the lives that were written
 for i = 1, patched > 0 and subjects or 0 do
   local key, need, value = keys[before + i], needs[i], drafts and drafts[i] or values[i]
   if need and (grown and grown[i] or need > unpack_binary("<I4", value, 2) * 1000000) then
-    for j = 1, patched, 3 do
+    for j = 1, values[i] and patched or 0, 3 do -- the draft of a new string has everything
       if patches[j] == i then
         local offset, bytes = patches[j + 1], patches[j + 2]
         value = sub(value, 1, offset) .. bytes .. sub(value, offset + #bytes + 1)
@@ -29,8 +29,8 @@ for i = 1, patched > 0 and subjects or 0 do
     if need > unpack_binary("<I4", value, 2) * 1000000 then
       local life = ceil((need + (need - now) / 4) / 1000000)
       local text = sub(value, 1, 1) .. pack("<I4", life < FOREVER and life or FOREVER) .. sub(value, 6)
-      redis.call("SET", key, text, "PX", ceil(life * 1000 - now / 1000))
-      lives = lives or {}
+      redis.call("SET", key, text, "PX", string.format("%d", ceil(life * 1000 - now / 1000)))
+      lives = lives or {false, false, false, false}
       lives[i] = life
       local head = i
       while byte(request, 6 + head) >= 128 do head = head - 1 end

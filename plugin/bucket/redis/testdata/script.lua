@@ -62,8 +62,8 @@
 --          epoch from which on it counts as empty), 7 at (µs), 7 spent, 6 more (a token bucket's units per token, a
 --          sliding window's previous count, µs from a sliding log's last entry to at), 6 mark (see limit/refund.go). A
 --          tag is 4 bits of a token bucket's rate or a fixed window's length, and 0 elsewhere: one other rate in 16 of
---          the same base has it too, and a refund then computes with the new rate. A value of another version or length, and a bucket with
---          impossible numbers, is read as empty.
+--          the same base has it too, and a refund then computes with the new rate. A value of another version or
+--          length, and a bucket with impossible numbers, is read as empty.
 --
 -- Cost     TIME, and for each request one MGET, and a SETRANGE for each bucket that is spent from, or for several
 --          neighbours. A SET for a new bucket, and when the TTL has become too short: then it gets a quarter to spare.
@@ -91,11 +91,11 @@ for number = 1, #ARGV do
 
   -- values[i] is a string, false where there is none, or true where the key holds a foreign type.
   local values = redis.call("MGET", unpack(keys, before + 1, before + subjects))
-  local levels
+  local missing, levels = 0
   for i = 1, subjects do
     local value, first = values[i], byte(request, 6 + i)
     if not value then
-      if redis.call("EXISTS", keys[before + i]) == 1 then values[i] = true end
+      missing = missing + 1
       if first > 32 and first < 128 then levels = true end
     else
       local found = byte(value)
@@ -119,6 +119,12 @@ for number = 1, #ARGV do
     end
     replies[number] = {levels}
   else
+    if missing > 0 and redis.call("EXISTS", unpack(keys, before + 1, before + subjects)) > subjects - missing then
+      for i = 1, subjects do
+        if not values[i] and redis.call("EXISTS", keys[before + i]) == 1 then values[i] = true end
+      end
+    end
+
     -- What is written if no enforced record denies. Tables are made as large as they commonly get, because growing is slow.
     local patches = {false, false, false, false, false, false, false, false, false, false, false, false}
     local patched = 0
@@ -429,12 +435,12 @@ end
 -- bytes), drafts (values with the states of this request, by subject), grown (subjects with a new bucket),
 -- last_subject, next_place.
 if shared or not place then -- another record of the request may name it again
-  drafts = drafts or {}
+  drafts = drafts or {false, false, false, false}
   if place then
     drafts[subject] = sub(value, 1, place + 5) .. state .. sub(value, place + 37)
   else
     value = value or pack("<BI4", byte(request, 6 + subject) % 128, 0)
-    drafts[subject], place, grown = value .. name .. state, #value + 1, grown or {}
+    drafts[subject], place, grown = value .. name .. state, #value + 1, grown or {false, false, false, false}
     grown[subject] = true
   end
 end
@@ -765,12 +771,12 @@ end
 -- bytes), drafts (values with the states of this request, by subject), grown (subjects with a new bucket),
 -- last_subject, next_place.
 if shared or not place then -- another record of the request may name it again
-  drafts = drafts or {}
+  drafts = drafts or {false, false, false, false}
   if place then
     drafts[subject] = sub(value, 1, place + 5) .. state .. sub(value, place + 37)
   else
     value = value or pack("<BI4", byte(request, 6 + subject) % 128, 0)
-    drafts[subject], place, grown = value .. name .. state, #value + 1, grown or {}
+    drafts[subject], place, grown = value .. name .. state, #value + 1, grown or {false, false, false, false}
     grown[subject] = true
   end
 end
@@ -793,7 +799,7 @@ local lives -- by subject: the lives that were written
 for i = 1, patched > 0 and subjects or 0 do
   local key, need, value = keys[before + i], needs[i], drafts and drafts[i] or values[i]
   if need and (grown and grown[i] or need > unpack_binary("<I4", value, 2) * 1000000) then
-    for j = 1, patched, 3 do
+    for j = 1, values[i] and patched or 0, 3 do -- the draft of a new string has everything
       if patches[j] == i then
         local offset, bytes = patches[j + 1], patches[j + 2]
         value = sub(value, 1, offset) .. bytes .. sub(value, offset + #bytes + 1)
@@ -817,8 +823,8 @@ for i = 1, patched > 0 and subjects or 0 do
     if need > unpack_binary("<I4", value, 2) * 1000000 then
       local life = ceil((need + (need - now) / 4) / 1000000)
       local text = sub(value, 1, 1) .. pack("<I4", life < FOREVER and life or FOREVER) .. sub(value, 6)
-      redis.call("SET", key, text, "PX", ceil(life * 1000 - now / 1000))
-      lives = lives or {}
+      redis.call("SET", key, text, "PX", string.format("%d", ceil(life * 1000 - now / 1000)))
+      lives = lives or {false, false, false, false}
       lives[i] = life
       local head = i
       while byte(request, 6 + head) >= 128 do head = head - 1 end
