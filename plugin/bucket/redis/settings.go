@@ -15,6 +15,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -202,8 +203,23 @@ func (s *settings) dial(ctx context.Context, network, address string) (net.Conn,
 	if err != nil {
 		return nil, &dialError{address, err}
 	}
+	if socket, ok := conn.(syscall.Conn); ok {
+		if raw, err := socket.SyscallConn(); err == nil {
+			return &peekedConn{conn, raw}, nil
+		}
+	}
 	return conn, nil
 }
+
+// peekedConn is a connection on which go-redis looks for an end before each command. It keeps what that needs, which
+// would be allocated each time.
+type peekedConn struct {
+	net.Conn
+	raw syscall.RawConn
+}
+
+// SyscallConn implements syscall.Conn.
+func (c *peekedConn) SyscallConn() (syscall.RawConn, error) { return c.raw, nil }
 
 // connect opens a connection. It reads the certificates anew each time, so that they can be replaced while the process
 // runs.

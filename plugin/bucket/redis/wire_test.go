@@ -196,7 +196,7 @@ func TestADecisionAllocatesLittle(t *testing.T) {
 		way         string
 		others, max int64
 	}{
-		{"a connection of its own", 0, 8},
+		{"a connection of its own", 0, 6},
 		{"the wire", directCallers, 2},
 	} {
 		c.backend.(single).callers.Store(test.others)
