@@ -130,7 +130,7 @@ func BenchmarkTraffic(b *testing.B) {
 				if o.denied.Load() > 0 {
 					b.Errorf("%d requests denied with tokens left", o.denied.Load())
 				}
-				b.ReportMetric(1000*float64(calls)/float64(o.sent()), "evalsha/1000")
+				b.ReportMetric(1000*float64(calls)/float64(o.sent()), "calls/1000")
 				b.ReportMetric(float64(o.sent())/watched.Seconds(), "decisions/s")
 			}
 			b.ReportMetric(0, "ns/op") // it has no meaning for runs of fixed length
@@ -175,7 +175,7 @@ func BenchmarkDenials(b *testing.B) {
 			t.bounds = resolve(b, list, "acme", "u_42")
 			for b.Loop() {
 				o, calls := t.watch(b, redis)
-				b.ReportMetric(1000*float64(calls)/float64(o.denied.Load()), "evalsha/1000-denied")
+				b.ReportMetric(1000*float64(calls)/float64(o.denied.Load()), "calls/1000-denied")
 				b.ReportMetric(float64(o.denied.Load())/watched.Seconds(), "denied/s")
 				b.ReportMetric(float64(o.admitted.Load())/watched.Seconds(), "admitted/s")
 			}
