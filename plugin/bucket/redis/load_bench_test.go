@@ -65,6 +65,7 @@ func BenchmarkLoad(b *testing.B) {
 			cpu := func(c cost) float64 { return c.client + c.redis }
 			b.ReportMetric(ratio(rounds, "four-gcra", cpu), "cpu/four-gcra")
 			b.ReportMetric(ratio(rounds, "textbook", cpu), "cpu/textbook")
+			b.ReportMetric(ratio(rounds, "apart", cpu), "cpu/apart")
 			b.ReportMetric(ratio(rounds, "ping", func(c cost) float64 { return c.p99 }), "p99/ping")
 			b.ReportMetric(ratio(rounds, "ping-alone", func(c cost) float64 { return c.p99 }), "p99/ping-alone")
 		})
@@ -85,8 +86,12 @@ func loadRivals(b *testing.B, server *redistest.Server) []rival {
 	block.KeepalivePoolSize = loadPool
 	c := checked(b, takeScript, block)
 	ping := pingAsSent(b, c.backend.(single).client)
+	block.Database = 4
+	apart := checked(b, takeScript, block)
+	apart.backend.(single).pipeline.apart.Store(true)
 	return []rival{
-		shippedRival(b, c.store),
+		shippedRival(b, "shipped", c.store),
+		shippedRival(b, "apart", apart.store), // one EVALSHA for each decision
 		textbookRival(b, loadClient(b, server, 1)),
 		gcraRival(b, loadClient(b, server, 2)),
 		evalshaRival(b, loadClient(b, server, 3)),
@@ -112,7 +117,7 @@ func loadClient(b *testing.B, server *redistest.Server, database int) *redis.Cli
 }
 
 // shippedRival takes four bounds, and looks whether each admits.
-func shippedRival(b *testing.B, store *Store) rival {
+func shippedRival(b *testing.B, name string, store *Store) rival {
 	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: loadBurst, Window: 60 * limit.Second})
 	if err != nil {
 		b.Fatal(err)
@@ -124,7 +129,7 @@ func shippedRival(b *testing.B, store *Store) rival {
 			requests[n] = append(requests[n], policy.Bound{Policy: p, Key: key, Cost: 1})
 		}
 	}
-	return rival{"shipped", func() func(int) error {
+	return rival{name, func() func(int) error {
 		statuses := make([]decision.Status, len(requests[0]))
 		return func(n int) error {
 			if err := store.Take(context.Background(), requests[n%len(requests)], statuses); err != nil {
