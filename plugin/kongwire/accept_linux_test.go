@@ -142,7 +142,7 @@ func TestNoFileStaysOpenForAConnectionThatHasEnded(t *testing.T) {
 	if err := k.Conn.Close(); err != nil {
 		t.Fatal(err)
 	}
-	serving := before + 2 // the socket, and the copy of it that accepts
+	serving := before + 3 // the socket, the copy of it that accepts, and the spare file
 	for range 2*len(h.late.conns) + 3 {
 		if err := h.dial().Event(id); err != nil {
 			t.Fatal(err)

@@ -44,7 +44,7 @@ type conn struct {
 
 // newConn returns a conn that is not open.
 func newConn(s *Server) *conn {
-	sock := newSocket(&s.counters.writes)
+	sock := newSocket(&s.counters.writes, s.spare)
 	c := &conn{server: s, net: sock, in: newFrameReader(sock)}
 	c.event.conn = c
 	return c

@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// lateCloser closes connections that their peers have closed, several at once. Each close goes through Go's scheduler,
-// and the first one wakes its monitor thread.
+// lateCloser closes the files of connections that have ended, many at once. Each close goes through Go's scheduler, and
+// the first one wakes its monitor thread, which takes the processor from the plugin several times before it sleeps.
 type lateCloser struct {
 	mu     sync.Mutex
-	conns  [16]net.Conn
+	conns  [64]net.Conn
 	n      int
 	report func(error) // errors of Close
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,6 +65,7 @@ type Server struct {
 	counters  counters
 	draining  atomic.Bool
 	late      lateCloser
+	spare     *os.File // of the sockets
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
@@ -134,6 +136,10 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	listener, err := newQuietListener(listener)
 	if err != nil {
 		return fmt.Errorf("accept connections: %w", err)
+	}
+	if spare, err := os.Open(os.DevNull); err == nil { // else connections are closed in the usual way
+		s.spare = spare
+		defer spare.Close()
 	}
 	var owned sync.WaitGroup
 	stop := make(chan struct{})

@@ -17,6 +17,7 @@ type socket struct {
 	net.Conn
 	raw    syscall.RawConn // nil: not a unix socket, so Conn is read and written in the usual way
 	writes *atomic.Uint64
+	spare  *os.File // takes the place of a connection that sendLast closes; nil: Close closes it
 
 	unsent   []byte // the next Read writes it first
 	answered bool   // unsent will be answered: Read waits before it looks for input
@@ -28,13 +29,15 @@ type socket struct {
 
 	ended  bool        // the peer has closed
 	closed atomic.Bool // Close was called
+
+	replaced bool // the connection is closed, and its file is spare now: what remains for Close is that file
 }
 
 var errNotRead = errors.New("write: the peer does not read")
 
 // newSocket returns a socket that is not open.
-func newSocket(writes *atomic.Uint64) *socket {
-	s := &socket{writes: writes}
+func newSocket(writes *atomic.Uint64, spare *os.File) *socket {
+	s := &socket{writes: writes, spare: spare}
 	s.attempt = s.writeAndRead
 	return s
 }
@@ -50,7 +53,7 @@ func (s *socket) open(c net.Conn) {
 }
 
 // reset removes the connection and all of its state.
-func (s *socket) reset() { *s = socket{writes: s.writes, attempt: s.attempt} }
+func (s *socket) reset() { *s = socket{writes: s.writes, spare: s.spare, attempt: s.attempt} }
 
 // Close closes the connection. A Read that waits returns net.ErrClosed.
 func (s *socket) Close() error {
@@ -93,7 +96,8 @@ func (s *socket) flush() error {
 	return err
 }
 
-// sendLast writes what is unsent. The connection must be closed then.
+// sendLast writes what is unsent, and closes the connection if that needs no work of Go's scheduler. Close must be
+// called in any case.
 func (s *socket) sendLast() error {
 	s.last = true
 	_, err := s.Read(nil)
@@ -144,6 +148,7 @@ func (s *socket) writeAndRead(fd uintptr) (done bool) {
 		}
 	}
 	if s.last {
+		s.replaced = s.spare != nil && replaceNow(fd, s.spare.Fd())
 		return true
 	}
 	n, err := readNow(fd, s.into)

@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// readNow, writeNow and acceptNow use sockets that do not block, so they bypass Go's scheduler. It would wake its
-// monitor thread for every event of a plugin that is not busy, which costs more than the event.
+// readNow, writeNow, replaceNow and acceptNow use sockets that do not block, so they bypass Go's scheduler. It would
+// wake its monitor thread for every event of a plugin that is not busy, which costs more than the event.
 
 func readNow(fd uintptr, p []byte) (int, syscall.Errno)  { return now(syscall.SYS_READ, fd, p) }
 func writeNow(fd uintptr, p []byte) (int, syscall.Errno) { return now(syscall.SYS_WRITE, fd, p) }
@@ -22,6 +22,16 @@ func now(call, fd uintptr, p []byte) (int, syscall.Errno) {
 		case syscall.EINTR:
 		default:
 			return 0, err
+		}
+	}
+}
+
+// replaceNow closes the connection of fd and makes fd a copy of spare, for Go to close later. It reports success.
+func replaceNow(fd, spare uintptr) bool {
+	for {
+		_, _, err := syscall.RawSyscall(syscall.SYS_DUP3, spare, fd, syscall.O_CLOEXEC)
+		if err != syscall.EINTR {
+			return err == 0
 		}
 	}
 }

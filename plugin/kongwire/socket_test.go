@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -34,7 +35,7 @@ func eachSocket(t *testing.T, test func(t *testing.T, s *socket, peer net.Conn, 
 			}
 			defer c.Close()
 			var writes atomic.Uint64
-			s := newSocket(&writes)
+			s := newSocket(&writes, nil)
 			s.open(kind(c))
 			if (s.raw != nil) != (name == "unix socket") {
 				t.Fatalf("the socket is read by %v", s.raw)
@@ -83,6 +84,32 @@ func TestSentBytesAreWrittenAlthoughTheReadIsInterrupted(t *testing.T) {
 			t.Errorf("the peer has read %q", answer)
 		}
 	})
+}
+
+func TestAfterTheLastBytesAConnectionIsClosedAtTheLatestByClose(t *testing.T) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for _, spare := range []*os.File{nil, null} {
+		eachSocket(t, func(t *testing.T, s *socket, peer net.Conn, _ *atomic.Uint64) {
+			s.spare = spare
+			s.send([]byte("exit"), false)
+			if err := s.sendLast(); err != nil {
+				t.Fatal(err)
+			}
+			if spare == nil && s.replaced {
+				t.Error("the connection was replaced by nothing")
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			if got, err := io.ReadAll(peer); string(got) != "exit" || err != nil {
+				t.Errorf("the peer has read %q: %v", got, err)
+			}
+		})
+	}
 }
 
 func TestAPeerThatReadsSlowlyGetsAllOfALongAnswer(t *testing.T) {

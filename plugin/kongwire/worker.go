@@ -56,7 +56,7 @@ func (s *Server) serve(ctx context.Context, c *conn) (reusable bool) {
 		s.mu.Lock()
 		delete(s.conns, c) // the watchdog does not see it from here on
 		s.mu.Unlock()
-		if c.net.ended && !c.net.closed.Load() {
+		if (c.net.ended || c.net.replaced) && !c.net.closed.Load() {
 			s.late.add(c.net.Conn)
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"reflect"
 	"slices"
 	"syscall"
@@ -141,6 +142,7 @@ func TestAResetConnKeepsNothingButMemory(t *testing.T) {
 	c.open(ours)
 	secret := []byte("secret")
 	c.net.raw, c.net.unsent, c.net.answered, c.net.last = rawConn{}, secret, true, true
+	c.net.spare, c.net.replaced = os.Stderr, true
 	c.net.into, c.net.n, c.net.err, c.net.ended = secret, 1, errHalfFrame, true
 	c.net.closed.Store(true)
 	c.in.r.Reset(bytes.NewReader(secret))
@@ -157,7 +159,7 @@ func TestAResetConnKeepsNothingButMemory(t *testing.T) {
 		kept []string
 	}{
 		{c, []string{"server", "net", "in", "out", "event"}},
-		{c.net, []string{"writes", "attempt"}},
+		{c.net, []string{"writes", "spare", "attempt"}},
 		{&c.in, []string{"r", "source"}},
 		{&c.event, []string{"Local", "conn"}},
 	}
