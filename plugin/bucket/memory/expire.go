@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"maps"
+	"runtime"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -11,21 +12,27 @@ import (
 const (
 	// round is how long Run takes to visit every shard once.
 	round = 10 * time.Second
+	// turns is the most turns of Run in a round, a power of two as the number of shards. Each wakes the process.
+	turns = 64
 	// smallMap is the size from which a map that has become mostly empty is made anew.
 	smallMap = 64
 )
 
-// Run drops expired buckets until ctx ends, one shard at a time, and returns nil then. Without Run a store is correct,
-// and grows up to its ceiling.
+// Run drops expired buckets until ctx ends, one shard at a time, and returns nil then. Between two shards it lets
+// requests go first. Without Run a store is correct, and grows up to its ceiling.
 func (s *Store) Run(ctx context.Context) error {
-	ticker := time.NewTicker(round / time.Duration(len(s.shards)))
+	atATime := max(len(s.shards)/turns, 1)
+	ticker := time.NewTicker(round * time.Duration(atATime) / time.Duration(len(s.shards)))
 	defer ticker.Stop()
-	for i := 0; ; i = (i + 1) % len(s.shards) {
+	for i := 0; ; i = (i + atATime) % len(s.shards) {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			s.shards[i].sweep(s.now())
+			for j := range atATime {
+				s.shards[i+j].sweep(s.now())
+				runtime.Gosched()
+			}
 		}
 	}
 }
