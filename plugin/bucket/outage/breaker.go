@@ -48,10 +48,14 @@ func slowThreshold(timeout time.Duration) time.Duration { return timeout * 4 / 5
 func (b *Breaker) Enter() (wait time.Duration, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.circuit.state == Closed {
-		return b.circuit.enter(time.Time{}) // without a look at the clock
+	var now time.Time
+	if b.circuit.state != Closed { // else without a look at the clock
+		now = b.set.now()
 	}
-	return b.circuit.enter(b.set.now())
+	if wait, ok = b.circuit.enter(now); ok {
+		b.set.stalls.begin()
+	}
+	return wait, ok
 }
 
 // Leave ends a call that the server answered, or that failed: its duration since Enter, and whether it failed. A call
@@ -79,6 +83,7 @@ func (b *Breaker) end(took time.Duration, how callEnd) {
 func (b *Breaker) count(took time.Duration, how callEnd) (closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	defer b.set.stalls.end() // after they were read
 	c := &b.circuit
 	c.inFlight--
 	if b.removed || c.state == Open {

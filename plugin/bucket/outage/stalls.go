@@ -3,6 +3,7 @@ package outage
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,34 +20,86 @@ const (
 // threads were. In such a time no answer of a server is read, so a breaker subtracts it from the duration of a call.
 //
 // A goroutine wakes every pulse and measures its delay. A measured stall is at most one pulse too short. So a stall
-// may count as slowness of the server, never the reverse.
+// may count as slowness of the server, never the reverse. Between calls there are no pulses, which would wake an idle
+// process.
 //
 // The zero value is ready, and has no stalls.
 type stalls struct {
-	mu   sync.Mutex
-	due  time.Time // of the next pulse; zero: nothing measures
-	last [recentStalls]stall
-	next int // place in last
+	calls  atomic.Int64 // under way
+	paused atomic.Bool  // measure waits for a call; changed under mu
+
+	mu      sync.Mutex
+	resumed chan struct{} // there is a call again; made by measure
+	due     time.Time     // of the next pulse; zero: nothing measures
+	last    [recentStalls]stall
+	next    int // place in last
 }
 
 // stall is a time from one instant to another.
 type stall struct{ from, to time.Time }
 
-// measure sends pulses until ctx ends.
+// measure sends pulses while there are calls, until ctx ends.
 func (s *stalls) measure(ctx context.Context) {
 	timer := time.NewTimer(pulse)
 	defer timer.Stop()
-	s.beat(time.Now(), true)
+	s.start(time.Now())
 	defer s.stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-s.resumed:
+			timer.Reset(s.untilDue()) // at once if this goroutine was late
 		case <-timer.C:
 			s.beat(time.Now(), false)
-			timer.Reset(pulse)
+			if !s.pause() {
+				timer.Reset(pulse)
+			}
 		}
 	}
+}
+
+func (s *stalls) start(now time.Time) {
+	s.mu.Lock()
+	s.resumed = make(chan struct{}, 1)
+	s.mu.Unlock()
+	s.beat(now, true)
+}
+
+func (s *stalls) untilDue() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Until(s.due)
+}
+
+// begin counts a call that begins, and resumes the pulses if they are paused.
+func (s *stalls) begin() {
+	s.calls.Add(1)
+	if !s.paused.Load() { // pause sees the call
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.paused.Swap(false) {
+		s.due = time.Now().Add(pulse)
+		s.resumed <- struct{}{} // has room: measure has taken the one before
+	}
+}
+
+// end counts a call that has ended.
+func (s *stalls) end() { s.calls.Add(-1) }
+
+// pause pauses the pulses, unless there are calls. It reports whether it did.
+func (s *stalls) pause() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paused.Store(true)
+	if s.calls.Load() > 0 {
+		s.paused.Store(false)
+		return false
+	}
+	s.due = time.Time{}
+	return true
 }
 
 // beat records a pulse, and a stall if it is late. The first is never late.
@@ -64,6 +117,7 @@ func (s *stalls) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.due = time.Time{}
+	s.paused.Store(false)
 }
 
 // within returns the time between two instants in which this process could not run, the present stall included.

@@ -109,6 +109,73 @@ func TestAProcessThatRunsHasNoStalls(t *testing.T) {
 	})
 }
 
+func TestStallsAreMeasuredDuringCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		breakers := NewBreakers(quiet(), time.Now)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- breakers.Run(ctx) }()
+		s := &breakers.stalls
+		a, b := breakers.New("main", "a", 0), breakers.New("main", "b", 0)
+		expect := func(want bool) {
+			t.Helper()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if measured := !s.due.IsZero(); measured != want {
+				t.Errorf("there are pulses: %t, want %t", measured, want)
+			}
+		}
+		pulses := func(want bool) {
+			t.Helper()
+			time.Sleep(3 * pulse / 2)
+			expect(want)
+		}
+		for range 3 {
+			pulses(false)
+			a.Enter()
+			b.Enter()
+			expect(true) // at once, for a stall right after it
+			pulses(true)
+			a.Leave(pulse, false)
+			pulses(true)
+			b.Abandon(pulse)
+			b.Enter() // before the next pulse
+			pulses(true)
+			b.Leave(pulse, true)
+		}
+		if got := s.within(time.Now().Add(-time.Second), time.Now()); got != 0 {
+			t.Errorf("stalled for %v in which every timer was exact", got)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAPauseOfThePulsesIsNoStall(t *testing.T) {
+	now := time.Now()
+	var s stalls
+	s.start(now)
+	if !s.pause() {
+		t.Fatal("the pulses go on without a call")
+	}
+	if got := s.within(now, now.Add(time.Hour)); got != 0 {
+		t.Errorf("stalled for %v in a pause", got)
+	}
+	s.begin()
+	if s.pause() {
+		t.Error("the pulses are paused during a call")
+	}
+	late := time.Now().Add(pulse + time.Second) // the process does not run from the begin of the call on
+	if got := s.within(now, late); got < time.Second || got > time.Second+pulse {
+		t.Errorf("stalled for %v, want a second", got)
+	}
+	if s.beat(late, false); s.within(now, late) < time.Second {
+		t.Error("the stall is not recorded by the late pulse")
+	}
+}
+
 func TestStallsAreCountedWhereTheyOverlap(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
 	var s stalls
