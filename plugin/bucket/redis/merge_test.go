@@ -231,7 +231,8 @@ func TestRequestsOfAScriptThatFailedAreNotSentAgain(t *testing.T) {
 }
 
 func TestAReplyToOtherRequestsThanWereSentEndsTheWire(t *testing.T) {
-	for _, wrong := range []string{replies(7), replies(9), "*8\r\n" + strings.Repeat(":1\r\n", 8), ":8\r\n", "*8\r\n?\r\n"} {
+	numbers := "*8\r\n" + strings.Repeat(":1\r\n", 8)
+	for _, wrong := range []string{replies(7), replies(9), numbers, ":8\r\n", "*8\r\n?\r\n"} {
 		var dials atomic.Int64
 		s, _ := together(t, 8, func() (net.Conn, error) {
 			dialed := dials.Add(1)

@@ -57,8 +57,8 @@ func (s *server) empty(tb testing.TB) {
 	}
 }
 
-// calls returns the number of requests that Redis has decided. Each reads its buckets by one MGET, while one EVALSHA may
-// have several requests.
+// calls returns the number of requests that Redis has decided. Each reads its buckets by one MGET, while one EVALSHA
+// may have several requests.
 func (s *server) calls(tb testing.TB) uint64 {
 	tb.Helper()
 	text, err := s.admin.Info(context.Background(), "commandstats").Result()
