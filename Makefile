@@ -7,6 +7,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 GO    ?= go
+BENCHSTAT := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 CACHE := .cache
 
 # The file for the table of the chaos specs.
@@ -191,6 +192,29 @@ else
 	$(call with_redis,bin/bench-kong -stand-in bin/demo-gateway -plugin bin/tenant-rate-limiting \
 		-plugin bin/bench-floor -redis "$$redis" -process "redis=^redis-server .*$$redis" $(BENCH_KONG))
 endif
+
+# Both programs measure each benchmark once in every round, so other load affects both.
+.PHONY: bench-before
+bench-before: BEFORE    ?= HEAD~1
+bench-before: PACKAGE   ?= plugin/internal/compare
+bench-before: ROUNDS    ?= 6
+bench-before: BENCHTIME ?= 1s
+bench-before: ## Compare this tree with a commit, in turns (BEFORE=commit PACKAGE=folder BENCH=regexp ROUNDS=n BENCHTIME=1s)
+	@mkdir -p $(CACHE)/before
+	@set -e; tree=$$(mktemp -d); trap 'git worktree remove --force "$$tree/before"; rm -rf "$$tree"' EXIT; \
+	git worktree add -q --detach "$$tree/before" $(BEFORE); ln -s "$(CURDIR)" "$$tree/after"; \
+	for tree in "$$tree/before" "$$tree/after"; do \
+		(cd "$$tree" && $(GO) test -c -o '$(CURDIR)/$(CACHE)'/before/$${tree##*/}.test ./$(PACKAGE)); \
+		>$(CACHE)/before/$${tree##*/}.txt; \
+	done; \
+	tree=$${tree%/*}; \
+	for round in $$(seq $(ROUNDS)); do for which in before after; do \
+		echo "round $$round: $$which" >&2; \
+		(cd "$$tree/$$which/$(PACKAGE)" && '$(CURDIR)/$(CACHE)'/before/$$which.test -test.run '^$$' -test.timeout 60m \
+			-test.bench '$(BENCH)' -test.benchtime $(BENCHTIME)) >>$(CACHE)/before/$$which.txt; \
+	done; done; \
+	grep -q ^Benchmark $(CACHE)/before/after.txt || { echo "$(PACKAGE) has no benchmark like '$(BENCH)'" >&2; exit 1; }; \
+	$(GO) run $(BENCHSTAT) before=$(CACHE)/before/before.txt after=$(CACHE)/before/after.txt
 
 .PHONY: bench-packages
 bench-packages: ## Run every package's own benchmarks, with allocations (BENCH=regexp COUNT=n)
