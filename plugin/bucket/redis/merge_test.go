@@ -294,3 +294,60 @@ func TestAnAbandonedCallDoesNotHoldUpThoseMergedWithIt(t *testing.T) {
 		}
 	}
 }
+
+// A tenant's value that is not of our form, because something else has written it, harms no other tenant.
+func TestAForeignValueHarmsNoRequestBesideIt(t *testing.T) {
+	long := " " + strings.Repeat("x", 17<<20/37*37+10) // longer than any reply may be
+	for _, foreign := range []string{
+		"", "garbage", "!", "!ab", "\x21\x00\x00\x00", "\x22", "\x23abc", " ", strings.Repeat("x", 1000), long,
+	} {
+		t.Run(fmt.Sprintf("%.10q of %d bytes", foreign, len(foreign)), func(t *testing.T) {
+			server := redistest.Single(t)
+			client := server.Client(t)
+			must(t, client, "script", "load", takeScript.source)
+			s, _ := together(t, 6, func() (net.Conn, error) { return net.Dial("tcp", server.Address()) })
+			before := newStore("test", &direct{client, false}, takeScript, quiet)
+			large := endpoints(t, 60)
+			for i := range 50 { // so many that they are split
+				if err := before.Take(t.Context(), large[i:i+1], make([]decision.Status, 1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			level := before.levels.level(&large[0].Key)
+			if level == 0 {
+				t.Fatal("the subject was not split")
+			}
+			s.levels.learn(&large[0].Key, level)
+			must(t, client, "set", subjectKey(large[0]), foreign)
+			all := [][]policy.Bound{{costing(large[55], 900)}}
+			for i := range 5 {
+				all = append(all, []policy.Bound{daily(t, 100, policy.ByTenant, fmt.Sprint("tenant-", i))})
+			}
+			for i, statuses := range takeAll(t, s, all) {
+				if statuses[0].Source != decision.Redis {
+					t.Errorf("request %d has no answer: %v", i, statuses[0].Failure)
+				}
+			}
+		})
+	}
+}
+
+func TestLargeRequestsAreMergedUpToASize(t *testing.T) {
+	size := func(bytes int) *call {
+		return &call{script: takeScript, args: [][]byte{make([]byte, bytes)}}
+	}
+	for _, test := range []struct {
+		calls []*call
+		want  int
+	}{
+		{[]*call{size(100)}, 1},
+		{[]*call{size(2 * maxMergedSize), size(100)}, 1},
+		{[]*call{size(100), size(maxMergedSize)}, 1},
+		{[]*call{size(100), size(maxMergedSize - 100), size(1)}, 2},
+		{slices.Repeat([]*call{size(100)}, maxMerged+1), maxMerged},
+	} {
+		if got := len(merge(test.calls)); got != test.want {
+			t.Errorf("of %d calls %d are merged, want %d", len(test.calls), got, test.want)
+		}
+	}
+}

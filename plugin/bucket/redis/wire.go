@@ -19,6 +19,8 @@ const (
 	maxQueued = 16384
 	// maxMerged bounds the calls that one command runs. More of them save little, and Redis runs nothing else meanwhile.
 	maxMerged = 16
+	// maxMergedSize bounds the bytes of their requests, which have about 200 each, and up to 18,000.
+	maxMergedSize = 8 << 10
 	// maxTurns bounds how often a caller writes those that come while it writes.
 	maxTurns = 3
 	// wireBuffer is the size of a wire's buffers, which grow to twice that and for larger replies.
@@ -152,12 +154,18 @@ func (w *wire) encode() []byte {
 
 // merge returns the first of calls and those behind it that one command can run with it.
 func merge(calls []*call) []*call {
-	n, first := 1, calls[0]
-	for first.script.merges && !first.apart && n < min(len(calls), maxMerged) &&
-		calls[n].script == first.script && !calls[n].apart {
-		n++
+	script := calls[0].script
+	if !script.merges {
+		return calls[:1]
 	}
-	return calls[:n]
+	size := 0
+	for n, c := range calls[:min(len(calls), maxMerged)] {
+		size += len(c.args[0])
+		if n > 0 && (c.script != script || c.apart || calls[0].apart || size > maxMergedSize) {
+			return calls[:n]
+		}
+	}
+	return calls[:min(len(calls), maxMerged)]
 }
 
 // abandon ends a call whose caller has no more time, and the wire too if its server has not replied for that long.

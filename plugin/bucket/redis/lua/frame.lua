@@ -1,6 +1,6 @@
--- Decides requests, one after the other: checks every bound of one, then spends all of the enforced ones or none. Mode 1
--- settles what an earlier request has spent, mode 2 only shows the decision. Go's package limit is the reference model of
--- all arithmetic here.
+-- Decides requests, one after the other: checks every bound of one, then spends all of the enforced ones or none. Mode
+-- 1 settles what an earlier request has spent, mode 2 only shows the decision. Go's package limit is the reference
+-- model of all arithmetic here.
 --
 -- This file is the frame. Each line "--@ name" is replaced by the file name.lua when the script is assembled, because a
 -- function would be created anew for every call; testdata/script.lua is the result. So the files share their locals.
@@ -22,9 +22,9 @@
 --                      (write.lua)
 --   of the reply       denials, logs, runs, ran, to_split (reply.lua), settled (settle.lua)
 --
--- KEYS     of each request the subjects' strings, which hold buckets; then the entries of sliding logs. All in one slot.
---          At level 0 a subject has one string, its head. At level n > 0 it has a head, which holds the buckets without
---          an endpoint, and 2^n chunks, of which those that the records need follow the head: see split.lua.
+-- KEYS     of each request the subjects' strings, which hold buckets; then the entries of sliding logs. All in one
+--          slot. At level 0 a subject has one string, its head. At level n > 0 it has a head, which holds the buckets
+--          without an endpoint, and 2^n chunks, of which those that the records need follow the head: see split.lua.
 -- ARGV     of each request, binary, little-endian, without gaps:
 --            1 byte    mode: 0 take, 1 settle, 2 peek: a take that writes nothing
 --            2 bytes   number of its keys
@@ -86,7 +86,7 @@ for number = 1, #ARGV do
   local mode, own, subjects, enforced, records = unpack_binary("<BI2BBB", request)
   local p = 7 + subjects -- of the first record
 
-  -- values[i] is a string, false where there is none, or true where the key holds a foreign type.
+  -- values[i] is a string ("" is not of our form), false where there is none, or true where the key has a foreign type.
   local values = redis.call("MGET", unpack(keys, before + 1, before + subjects))
   local missing, levels = 0
   for i = 1, subjects do
@@ -98,6 +98,8 @@ for number = 1, #ARGV do
       local found = byte(value)
       if found ~= first % 128 then
         if first < 128 and found and found >= 32 and found < 48 then levels = true end
+        values[i] = ""
+      elseif #value % 37 ~= 5 then
         values[i] = ""
       end
     end
@@ -122,7 +124,7 @@ for number = 1, #ARGV do
       end
     end
 
-    -- What is written if no enforced record denies. Tables are made as large as they commonly get, because growing is slow.
+    -- What is written if no enforced record denies. Tables are made as large as they commonly get: growing is slow.
     local patches = {false, false, false, false, false, false, false, false, false, false, false, false}
     local patched = 0
     local needs = {false, false, false, false} -- by subject: the instant (µs) that its string must outlive

@@ -3,7 +3,7 @@
 -- length of runs), denials, logs, to_split.
 for i = 1, subjects do
   local value = values[i]
-  if value and value ~= true and #value > LONG and #value % 37 == 5 then
+  if value and value ~= true and #value > LONG then
     local named = sub(value, 1, 5)
     for run = 1, ran or 0, 3 do
       if runs[run] == i then named = named .. sub(value, runs[run + 1], runs[run + 2]) end -- without what is new

@@ -34,7 +34,7 @@ for i = 1, patched > 0 and subjects or 0 do
       lives[i] = life
       local head = i
       while byte(request, 6 + head) >= 128 do head = head - 1 end
-      if head < i and life > (lives[head] or unpack_binary("<I4", values[head], 2)) then
+      if head < i and values[head] ~= "" and life > (lives[head] or unpack_binary("<I4", values[head], 2)) then
         -- A head outlives its chunks by an hour: a tenant that returns in time need not be split again.
         life = life + 3600
         lives[head] = life

@@ -1,6 +1,6 @@
--- Decides requests, one after the other: checks every bound of one, then spends all of the enforced ones or none. Mode 1
--- settles what an earlier request has spent, mode 2 only shows the decision. Go's package limit is the reference model of
--- all arithmetic here.
+-- Decides requests, one after the other: checks every bound of one, then spends all of the enforced ones or none. Mode
+-- 1 settles what an earlier request has spent, mode 2 only shows the decision. Go's package limit is the reference
+-- model of all arithmetic here.
 --
 -- This file is the frame. Each line "--@ name" is replaced by the file name.lua when the script is assembled, because a
 -- function would be created anew for every call; testdata/script.lua is the result. So the files share their locals.
@@ -22,9 +22,9 @@
 --                      (write.lua)
 --   of the reply       denials, logs, runs, ran, to_split (reply.lua), settled (settle.lua)
 --
--- KEYS     of each request the subjects' strings, which hold buckets; then the entries of sliding logs. All in one slot.
---          At level 0 a subject has one string, its head. At level n > 0 it has a head, which holds the buckets without
---          an endpoint, and 2^n chunks, of which those that the records need follow the head: see split.lua.
+-- KEYS     of each request the subjects' strings, which hold buckets; then the entries of sliding logs. All in one
+--          slot. At level 0 a subject has one string, its head. At level n > 0 it has a head, which holds the buckets
+--          without an endpoint, and 2^n chunks, of which those that the records need follow the head: see split.lua.
 -- ARGV     of each request, binary, little-endian, without gaps:
 --            1 byte    mode: 0 take, 1 settle, 2 peek: a take that writes nothing
 --            2 bytes   number of its keys
@@ -89,7 +89,7 @@ for number = 1, #ARGV do
   local mode, own, subjects, enforced, records = unpack_binary("<BI2BBB", request)
   local p = 7 + subjects -- of the first record
 
-  -- values[i] is a string, false where there is none, or true where the key holds a foreign type.
+  -- values[i] is a string ("" is not of our form), false where there is none, or true where the key has a foreign type.
   local values = redis.call("MGET", unpack(keys, before + 1, before + subjects))
   local missing, levels = 0
   for i = 1, subjects do
@@ -101,6 +101,8 @@ for number = 1, #ARGV do
       local found = byte(value)
       if found ~= first % 128 then
         if first < 128 and found and found >= 32 and found < 48 then levels = true end
+        values[i] = ""
+      elseif #value % 37 ~= 5 then
         values[i] = ""
       end
     end
@@ -125,7 +127,7 @@ for number = 1, #ARGV do
       end
     end
 
-    -- What is written if no enforced record denies. Tables are made as large as they commonly get, because growing is slow.
+    -- What is written if no enforced record denies. Tables are made as large as they commonly get: growing is slow.
     local patches = {false, false, false, false, false, false, false, false, false, false, false, false}
     local patched = 0
     local needs = {false, false, false, false} -- by subject: the instant (µs) that its string must outlive
@@ -828,7 +830,7 @@ for i = 1, patched > 0 and subjects or 0 do
       lives[i] = life
       local head = i
       while byte(request, 6 + head) >= 128 do head = head - 1 end
-      if head < i and life > (lives[head] or unpack_binary("<I4", values[head], 2)) then
+      if head < i and values[head] ~= "" and life > (lives[head] or unpack_binary("<I4", values[head], 2)) then
         -- A head outlives its chunks by an hour: a tenant that returns in time need not be split again.
         life = life + 3600
         lives[head] = life
@@ -869,7 +871,7 @@ end
 -- length of runs), denials, logs, to_split.
 for i = 1, subjects do
   local value = values[i]
-  if value and value ~= true and #value > LONG and #value % 37 == 5 then
+  if value and value ~= true and #value > LONG then
     local named = sub(value, 1, 5)
     for run = 1, ran or 0, 3 do
       if runs[run] == i then named = named .. sub(value, runs[run + 1], runs[run + 2]) end -- without what is new
