@@ -193,7 +193,7 @@ else
 		-plugin bin/bench-floor -redis "$$redis" -process "redis=^redis-server .*$$redis" $(BENCH_KONG))
 endif
 
-# Both programs measure each benchmark once in every round, so other load affects both.
+# Both programs measure each benchmark once in every round. Choose few: what else runs on the machine changes in seconds.
 .PHONY: bench-before
 bench-before: BEFORE    ?= HEAD~1
 bench-before: PACKAGE   ?= plugin/internal/compare
@@ -208,7 +208,7 @@ bench-before: ## Compare this tree with a commit, in turns (BEFORE=commit PACKAG
 		>$(CACHE)/before/$${tree##*/}.txt; \
 	done; \
 	tree=$${tree%/*}; \
-	for round in $$(seq $(ROUNDS)); do for which in before after; do \
+	for round in $$(seq $(ROUNDS)); do for which in $$( ((round % 2)) && echo before after || echo after before); do \
 		echo "round $$round: $$which" >&2; \
 		(cd "$$tree/$$which/$(PACKAGE)" && '$(CURDIR)/$(CACHE)'/before/$$which.test -test.run '^$$' -test.timeout 60m \
 			-test.bench '$(BENCH)' -test.benchtime $(BENCHTIME)) >>$(CACHE)/before/$$which.txt; \
