@@ -31,7 +31,7 @@ var errScriptDiffers = errors.New("the script denied what the limit admits")
 // readReply reads the reply to a take. It returns how many values were not of our form, and how many keys hold a
 // foreign type.
 func (p *scriptCall) readReply(reply []byte) (foreign, taken int, err error) {
-	e := ofOne(reply)
+	e := soleReply(reply)
 	subjects, size := len(p.subjects), e.array()
 	if e.err == nil && size != subjects+1 && size != subjects+3 && size != subjects+4 {
 		return 0, 0, fmt.Errorf("%w: %d elements for %d values", errReply, size, subjects)
@@ -56,8 +56,8 @@ func (p *scriptCall) readReply(reply []byte) (foreign, taken int, err error) {
 	return foreign, taken, nil
 }
 
-// ofOne returns the elements of the reply to the only request of a call.
-func ofOne(reply []byte) elements {
+// soleReply returns the elements of the reply to the only request of a command.
+func soleReply(reply []byte) elements {
 	e := elements{left: reply}
 	if n := e.array(); e.err == nil && n != 1 {
 		e.fail()
@@ -68,7 +68,7 @@ func ofOne(reply []byte) elements {
 // learnLevels records the levels of the request's subjects, if the reply consists of them. It reports whether it does:
 // then the script has done nothing else, and is run again.
 func (p *scriptCall) learnLevels(reply []byte) (bool, error) {
-	e := ofOne(reply)
+	e := soleReply(reply)
 	if e.array() != 1 || e.next() != '*' {
 		return false, nil
 	}

@@ -49,7 +49,7 @@ func TestAReplyOfAnyFormIsReadOrRejectedAndNeverPanics(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p := compiled(t)
 		reply := rapid.SliceOfN(element(1), 0, 6).Draw(rt, "reply")
-		if _, _, err := p.readReply(replied(reply...)); err != nil {
+		if _, _, err := p.readReply(scriptReply(reply...)); err != nil {
 			if !errors.Is(err, errReply) {
 				rt.Fatalf("%v: %v", reply, err)
 			}
@@ -80,7 +80,7 @@ func TestRepliesThatTheScriptNeverGivesAreRejected(t *testing.T) {
 	}
 	for name, reply := range cases {
 		t.Run(name, func(t *testing.T) {
-			if _, _, err := compiled(t).readReply(replied(reply...)); !errors.Is(err, errReply) {
+			if _, _, err := compiled(t).readReply(scriptReply(reply...)); !errors.Is(err, errReply) {
 				t.Errorf("error is %v, want that the reply has another form", err)
 			}
 		})
@@ -89,7 +89,7 @@ func TestRepliesThatTheScriptNeverGivesAreRejected(t *testing.T) {
 
 func TestADenialThatTheLimitWouldAdmitIsAnError(t *testing.T) {
 	p := compiled(t)
-	if _, _, err := p.readReply(replied(nil, nil, int64(1_700_000_000_000_000), []any{int64(1)}, nil)); err != nil {
+	if _, _, err := p.readReply(scriptReply(nil, nil, int64(1_700_000_000_000_000), []any{int64(1)}, nil)); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.fillStatuses(make([]decision.Status, 2), true); !errors.Is(err, errScriptDiffers) {
@@ -144,7 +144,7 @@ func TestARequestAllocatesLittle(t *testing.T) {
 		bounds[i].Key.Policy = strings.Repeat("p", i+1)
 	}
 	statuses := make([]decision.Status, len(bounds))
-	reply := replied(nil, nil, int64(1_700_000_000_000_000))
+	reply := scriptReply(nil, nil, int64(1_700_000_000_000_000))
 	var p scriptCall
 	if n := testing.AllocsPerRun(100, func() {
 		if err := p.compile(bounds); err != nil {

@@ -12,8 +12,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// call is one run of a script: its keys and arguments, and the reply as Redis has sent it. Its memory is used again for
-// the next run, but not after an error: then the command may still be on its way, and the reply may still come.
+// call is one request to a script: its keys and arguments, and the reply as Redis has sent it. A wire may send several
+// as one command. Its memory is used again for the next request, but not after an error: then the command may still be
+// on its way, and the reply may still come.
 type call struct {
 	keys  []string
 	args  [][]byte
@@ -22,12 +23,12 @@ type call struct {
 	deadline deadline
 
 	// Of a run over a wire.
-	script   *script
-	apart    bool          // runs by a command of its own
-	sent     bool          // under the wire's lock
-	merged   int           // how many calls its command runs, from when it is sent
-	err      error         // set before answered
-	answered chan struct{} // has room for one
+	script    *script
+	apart     bool          // runs by a command of its own
+	sent      bool          // under the wire's lock
+	inCommand int           // requests of its command, set when it is sent
+	err       error         // set before answered
+	answered  chan struct{} // has room for one
 
 	// Of a run by go-redis.
 	command *redis.RawWriteToCmd
@@ -141,7 +142,7 @@ func setReplies(calls []*call, reply []byte) error {
 	}
 	e := elements{left: reply}
 	if e.array() != len(calls) {
-		return fmt.Errorf("%w: it is not that of %d calls", errSyntax, len(calls))
+		return fmt.Errorf("%w: want the replies to %d requests", errReply, len(calls))
 	}
 	for _, c := range calls {
 		n, err := replyLength(e.left)

@@ -21,7 +21,7 @@ const (
 // script is a Lua script and its SHA-1, which EVALSHA names.
 type script struct {
 	source, sha string
-	merges      bool // each argument is a request with keys of its own, and the reply is an array of their replies
+	merges      bool // a command can have several requests: an argument each, and an array of their replies
 }
 
 func newScript(source string) *script {

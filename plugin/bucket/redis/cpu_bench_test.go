@@ -276,7 +276,7 @@ func usedCPU(b *testing.B, client *redis.Client) float64 {
 // BenchmarkPlan measures what a request costs this process beside the round trip: making it, and reading its reply.
 func BenchmarkPlan(b *testing.B) {
 	bounds, statuses := benchBounds(b)
-	reply := replied(nil, nil, int64(1_700_000_000_000_000))
+	reply := scriptReply(nil, nil, int64(1_700_000_000_000_000))
 	var p scriptCall
 	b.ReportAllocs()
 	for b.Loop() {

@@ -41,16 +41,16 @@
 // their bytes. README.md has what this costs beside go-redis's own pipelines and another client.
 //
 // Requests that are written together are merged: one EVALSHA decides up to 16 of them, one after the other, each all or
-// none. In a cluster none are, because a script has keys of one slot only. If Redis rejects such a command before it
-// has written anything, the requests are sent again, each by a command of its own. If the script fails later, the
-// outcome of all of them is unknown.
+// none. In a cluster none are, because a script has keys of one slot only. If Redis rejects such a command for a reason
+// that may be one request's, before it has written anything, they are sent again, each by a command of its own. If the
+// script fails later, the outcome of all of them is unknown.
 //
 // When Sentinel announces another master, go-redis closes its connections, and the shared one takes no more calls:
 // those that are sent get their replies, and the next call opens another. Without the announcement, because that
 // Sentinel has just failed, a node uses the old master until Sentinel demotes it, some ten seconds later.
 //
-// A command is sent once. A call that ends early is not sent if it is not written yet, and its outcome is unknown if it
-// is: then its memory is not used again, because the reply may still come.
+// Else a request is sent again only where the server lacks the script. A call that ends early is not sent if it is not
+// written yet, and its outcome is unknown if it is: then its memory is not used again, because the reply may still come.
 //
 // # When Redis forgets
 //

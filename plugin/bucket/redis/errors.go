@@ -90,14 +90,35 @@ const (
 // them before the first write, or they do not change while a script runs.
 var beforeWriting = []string{"LOADING ", "MASTERDOWN ", "READONLY ", "NOREPLICAS ", "OOM ", "MISCONF ", "CLUSTERDOWN "}
 
+// ofOneRequest holds how rejections of a command begin that may not concern all of its requests. A denial writes
+// nothing, so it does not need memory, a disk, replicas or a master.
+var ofOneRequest = []string{"CROSSSLOT ", "NOPERM ", "OOM ", "MISCONF ", "NOREPLICAS ", "READONLY "}
+
 // isRejection reports whether an error of Redis means that the script has written nothing.
 func isRejection(reply string) bool {
-	hasPrefix := func(prefix string) bool { return strings.HasPrefix(reply, prefix) }
-	if !hasPrefix(scriptFailed) {
-		return slices.ContainsFunc(rejections, hasPrefix)
+	if cause, inScript := causeOf(reply); inScript {
+		return beginsWith(cause, beforeWriting)
 	}
-	_, reply, _ = strings.Cut(reply, scriptCause)
-	return slices.ContainsFunc(beforeWriting, hasPrefix)
+	return beginsWith(reply, rejections)
+}
+
+// isOfOneRequest reports whether an error of Redis is a rejection that each request may get or not get alone.
+func isOfOneRequest(reply string) bool {
+	cause, _ := causeOf(reply)
+	return isRejection(reply) && beginsWith(cause, ofOneRequest)
+}
+
+// causeOf returns the error of the command that failed in a script of a Redis before 7, else the reply itself.
+func causeOf(reply string) (cause string, inScript bool) {
+	if !strings.HasPrefix(reply, scriptFailed) {
+		return reply, false
+	}
+	_, cause, _ = strings.Cut(reply, scriptCause)
+	return cause, true
+}
+
+func beginsWith(text string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
 }
 
 // classify wraps the error of a command in an Error. Where nothing is certain the kind is Unknown.

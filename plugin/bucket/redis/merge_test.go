@@ -19,7 +19,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// piped is a transport whose calls all go through a pipeline, the first ones together.
+// piped is a transport whose calls all go through a pipeline.
 type piped struct {
 	*direct
 	*pipeline
@@ -32,7 +32,7 @@ func (p piped) Run(ctx context.Context, script *script, c *call) error {
 	return nil
 }
 
-// together returns a store on a server whose first so many calls wait for each other.
+// together returns a store that sends nothing until so many calls are queued.
 func together(t *testing.T, calls int, dial func() (net.Conn, error)) (*Store, *pipeline) {
 	t.Helper()
 	var p *pipeline
@@ -210,23 +210,63 @@ func TestRequestsOfSeveralSlotsAreNotMergedAgain(t *testing.T) {
 	}
 }
 
-// A script that fails in the middle has counted some of the requests: none may be counted twice.
-func TestRequestsOfAScriptThatFailedAreNotSentAgain(t *testing.T) {
-	var sent atomic.Int64
-	s, _ := together(t, 8, func() (net.Conn, error) {
-		return commands(func(args []string) string {
-			sent.Add(int64(requestsOf(args)))
-			return "-ERR user_script:7: out of memory\r\n"
+// A script that fails in the middle has counted some of the requests: none may be counted twice. A server that runs no
+// script at all is not burdened with more commands.
+func TestRequestsThatCannotRunAloneEitherAreNotSentAgain(t *testing.T) {
+	for reply, want := range map[string]decision.Failure{
+		"ERR user_script:7: out of memory":                        decision.Lost,
+		"BUSY Redis is busy running a script":                     decision.Unavailable,
+		"LOADING Redis is loading the dataset in memory":          decision.Unavailable,
+		"MASTERDOWN Link with MASTER is down":                     decision.Unavailable,
+		"ERR Error running script (call to f_1): @x:1: -LOADING ": decision.Unavailable,
+	} {
+		var sent atomic.Int64
+		s, _ := together(t, 8, func() (net.Conn, error) {
+			return commands(func(args []string) string {
+				sent.Add(int64(requestsOf(args)))
+				return "-" + reply + "\r\n"
+			})
 		})
-	})
-	all := slices.Repeat([][]policy.Bound{{daily(t, 100, policy.ByTenant, "acme")}}, 8)
-	for i, statuses := range takeAll(t, s, all) {
-		if statuses[0].Source != decision.Unanswered || statuses[0].Failure != decision.Lost {
-			t.Errorf("request %d: %+v, want that its outcome is unknown", i, statuses[0])
+		all := slices.Repeat([][]policy.Bound{{daily(t, 100, policy.ByTenant, "acme")}}, 8)
+		for i, statuses := range takeAll(t, s, all) {
+			if statuses[0].Source != decision.Unanswered || statuses[0].Failure != want {
+				t.Errorf("%s: request %d: %+v, want failure %v", reply, i, statuses[0], want)
+			}
+		}
+		if sent.Load() != 8 {
+			t.Errorf("%s: %d requests were sent, want each of 8 once", reply, sent.Load())
 		}
 	}
-	if sent.Load() != 8 {
-		t.Errorf("%d requests were sent, want each of 8 once", sent.Load())
+}
+
+// On a replica, and on a master without its replicas, a script may run as long as it writes nothing.
+func TestRequestsThatMayRunAloneAreSentAgain(t *testing.T) {
+	for _, reply := range []string{
+		"READONLY You can't write against a read only replica.",
+		"NOREPLICAS Not enough good replicas to write.",
+		"NOPERM No permissions to access a key",
+		"ERR Error running script (call to f_1): @user_script:1: -OOM command not allowed",
+	} {
+		var ran atomic.Int64
+		s, _ := together(t, 8, func() (net.Conn, error) {
+			return commands(func(args []string) string {
+				n := requestsOf(args)
+				if n > 1 {
+					return "-" + reply + "\r\n"
+				}
+				ran.Add(1)
+				return replies(n)
+			})
+		})
+		all := slices.Repeat([][]policy.Bound{{daily(t, 100, policy.ByTenant, "acme")}}, 8)
+		for i, statuses := range takeAll(t, s, all) {
+			if statuses[0].Source != decision.Redis {
+				t.Errorf("%s: request %d: %+v, want an answer", reply, i, statuses[0])
+			}
+		}
+		if ran.Load() != 8 {
+			t.Errorf("%s: %d requests ran, want each of 8 once", reply, ran.Load())
+		}
 	}
 }
 

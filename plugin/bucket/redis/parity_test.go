@@ -70,7 +70,7 @@ type step struct {
 	change []int64 // of a settlement: the units by which each bucket changed
 }
 
-// batch sends steps, those of one instant by one command. That of the others has one.
+// batch sends steps. Those of one instant that follow each other are one command.
 type batch struct {
 	pipeline redis.Pipeliner
 	waiting  []*call
@@ -78,12 +78,15 @@ type batch struct {
 	replies  []*redis.RawCmd
 }
 
-// add sends a step by the next command.
+// add sends a step by the next command, alone or not.
 func (b *batch) add(s *step, alone bool) {
 	if alone || len(b.waiting) == maxMerged {
 		b.flush()
 	}
 	b.waiting = append(b.waiting, &s.plan.call)
+	if alone {
+		b.flush()
+	}
 }
 
 // flush sends the steps that wait.
@@ -179,7 +182,7 @@ func (s *step) check(t *rapid.T, before []step) {
 	number := len(before)
 	reply := s.plan.call.reply
 	if s.change != nil {
-		e := ofOne(reply)
+		e := soleReply(reply)
 		returned, err := e.integers()
 		if err != nil {
 			t.Fatalf("settlement %d: %v", number, err)

@@ -64,11 +64,11 @@ func (p *pipeline) run(ctx context.Context, script *script, c *call) error {
 	}
 }
 
-// isRejectedWithOthers reports whether Redis has rejected a command that would have run other calls too: then it may
-// accept this one, as a denial writes nothing, and not all may be of one slot, or have keys that the user may access.
+// isRejectedWithOthers reports whether Redis has rejected a command of several requests for a reason that need not be
+// c's: alone it may be a denial, have the keys of one slot, or keys that the user may access.
 func isRejectedWithOthers(err error, c *call) bool {
 	var reply serverError
-	return errors.As(err, &reply) && c.merged > 1 && isRejection(string(reply)) && !redis.HasErrorPrefix(err, "NOSCRIPT ")
+	return errors.As(err, &reply) && c.inCommand > 1 && isOfOneRequest(string(reply))
 }
 
 // current returns the wire, which may be a new one that is about to be opened; nil: the pipeline is closed.

@@ -31,8 +31,8 @@ func encoded(elements ...any) []byte {
 	return reply
 }
 
-// replied returns the reply of the script to one request.
-func replied(elements ...any) []byte { return encoded(elements) }
+// scriptReply returns the reply of the script to one request.
+func scriptReply(elements ...any) []byte { return encoded(elements) }
 
 // decoded returns the elements of a reply that is an array.
 func decoded(e *elements) []any {
@@ -92,11 +92,11 @@ func TestWhatIsNoReplyIsAnError(t *testing.T) {
 
 func FuzzReply(f *testing.F) {
 	now := int64(1_700_000_000_000_000)
-	f.Add(replied(nil, nil, now))
+	f.Add(scriptReply(nil, nil, now))
 	value := string(slices.Repeat([]byte{2}, headSize+entrySize))
-	f.Add(replied(value, int64(1), now, []any{int64(1)}, nil, []any{int64(2)}))
-	f.Add(replied(nil, nil, now, nil, []any{int64(2), int64(1), now, now, int64(0), int64(1)}))
-	f.Add(replied([]any{int64(1), int64(-1)}))
+	f.Add(scriptReply(value, int64(1), now, []any{int64(1)}, nil, []any{int64(2)}))
+	f.Add(scriptReply(nil, nil, now, nil, []any{int64(2), int64(1), now, now, int64(0), int64(1)}))
+	f.Add(scriptReply([]any{int64(1), int64(-1)}))
 	f.Add(encoded([]any{int64(1)}, []any{int64(2)}))
 	f.Fuzz(func(t *testing.T, reply []byte) {
 		n, err := replyLength(reply)

@@ -171,7 +171,7 @@ func unitsToReturn(l *limit.Limit, reserved, actual int64) int64 {
 
 // readSettled reads the reply to a settlement, and returns the change of each bound in tokens.
 func (p *scriptCall) readSettled(reply []byte) ([]int64, error) {
-	e := ofOne(reply)
+	e := soleReply(reply)
 	changes, err := e.integers()
 	if err != nil {
 		return nil, err

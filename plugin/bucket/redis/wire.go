@@ -17,9 +17,9 @@ import (
 const (
 	// maxQueued bounds the calls that a server has not replied to; one more is not sent.
 	maxQueued = 16384
-	// maxMerged bounds the calls that one command runs. More of them save little, and Redis runs nothing else meanwhile.
+	// maxMerged bounds the requests of a command. More of them save little, and Redis does nothing else meanwhile.
 	maxMerged = 16
-	// maxMergedSize bounds the bytes of their requests, which have about 200 each, and up to 18,000.
+	// maxMergedSize bounds the bytes of their arguments. One has about 200, and 18,000 at most.
 	maxMergedSize = 8 << 10
 	// maxTurns bounds how often a caller writes those that come while it writes.
 	maxTurns = 3
@@ -144,7 +144,7 @@ func (w *wire) encode() []byte {
 	for w.written < len(w.calls) {
 		together := merge(w.calls[w.written:])
 		for _, c := range together {
-			c.sent, c.merged = true, len(together)
+			c.sent, c.inCommand = true, len(together)
 		}
 		buffer = appendCommand(buffer, together)
 		w.written += len(together)
@@ -244,7 +244,7 @@ func (w *wire) answer(b []byte) (used int, err error) {
 			err = errUnwanted
 			break
 		}
-		together := w.calls[len(finished):][:w.calls[len(finished)].merged]
+		together := w.calls[len(finished):][:w.calls[len(finished)].inCommand]
 		if err = setReplies(together, b[used:used+n]); err != nil {
 			break
 		}

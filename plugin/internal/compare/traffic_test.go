@@ -105,7 +105,7 @@ func nodes(b *testing.B, redis *server, n int) []admit.Buckets {
 }
 
 // BenchmarkTraffic sends 5,000 requests a second of one tenant, with limits per tenant, per tenant and endpoint, per
-// user and for all. It reports the number of EVALSHA that Redis executes for 1,000 of them. A smaller limit has smaller
+// user and for all. It reports the number of calls that Redis decides for 1,000 of them. A smaller limit has smaller
 // leases, and a new user has none.
 func BenchmarkTraffic(b *testing.B) {
 	const perSecond = 5000
@@ -139,7 +139,7 @@ func BenchmarkTraffic(b *testing.B) {
 }
 
 // BenchmarkDenials sends a flood of requests with four scopes of which one is exhausted. It reports the number of
-// EVALSHA that Redis executes for 1,000 denials. A quota stays exhausted; a bucket gets tokens all the time, which are
+// calls that Redis decides for 1,000 denials. A quota stays exhausted; a bucket gets tokens all the time, which are
 // spent.
 func BenchmarkDenials(b *testing.B) {
 	redis := openRedis(b)

@@ -6,10 +6,10 @@
 -- function would be created anew for every call; testdata/script.lua is the result. So the files share their locals.
 -- Each file says at its top which ones it reads (In) and sets (Out). These are the shared ones:
 --
---   of all requests    now and STEP_BACK (clock.lua)
---   of the request     request (its argument), keys (KEYS) and before (how many of them are of the requests before),
---                      mode, subjects and records (numbers of them), enforced, p (place of the next record in request),
---                      values (of the subjects: a string, false or true)
+--   of all requests    keys (KEYS), replies, now and STEP_BACK (clock.lua)
+--   of the request     number, request (its argument), key_offset (how many keys the requests before it have), own (how
+--                      many it has), mode, subjects and records (numbers of them), enforced, p (place of the next record
+--                      in request), values (of the subjects: a string, false or true)
 --   of a record        kind (the limit's algorithm, with its tag until convert.lua has run), subject (its string, an
 --                      index of values), name, room, cost, a, b, c (the algorithm's own parameters), shared (other
 --                      records name its bucket too), value (of its string), guess (where in value the bucket may begin)
@@ -67,7 +67,8 @@
 --
 -- Cost     TIME, and for each request one MGET, and a SETRANGE for each bucket that is spent from, or for several
 --          neighbours. A SET for a new bucket, and when the TTL has become too short: then it gets a quarter to spare.
---          A denial and a peek write nothing.
+--          An EXISTS where a string is missing, and one for each that is missing if a key has a foreign type. A denial
+--          and a peek write nothing.
 
 local unpack_binary, pack, find = struct.unpack, struct.pack, string.find
 local sub, byte, ceil = string.sub, string.byte, math.ceil
@@ -77,7 +78,7 @@ local AHEAD = 3600000000 -- limit.StepBack
 local FOREVER = 4294967295 -- the latest second that 4 bytes hold: later ones are stored as this
 local LONG = 300 -- bytes of a value above which the reply has only parts of it, and writes drop what has expired
 local FULL = 1189 -- bytes of a value with 32 buckets: larger ones are split
-local keys, before, replies = KEYS, 0, {}
+local keys, key_offset, replies = KEYS, 0, {}
 
 --@ clock
 
@@ -87,7 +88,7 @@ for number = 1, #ARGV do
   local p = 7 + subjects -- of the first record
 
   -- values[i] is a string ("" is not of our form), false where there is none, or true where the key has a foreign type.
-  local values = redis.call("MGET", unpack(keys, before + 1, before + subjects))
+  local values = redis.call("MGET", unpack(keys, key_offset + 1, key_offset + subjects))
   local missing, levels = 0
   for i = 1, subjects do
     local value, first = values[i], byte(request, 6 + i)
@@ -111,16 +112,16 @@ for number = 1, #ARGV do
       if byte(request, 6 + i) >= 128 then
         found = -1
       elseif values[i] then
-        found = redis.call("GETRANGE", keys[before + i], 0, 0)
+        found = redis.call("GETRANGE", keys[key_offset + i], 0, 0)
         found = found ~= "" and byte(found) % 16 or 0
       end
       levels[i] = found
     end
     replies[number] = {levels}
   else
-    if missing > 0 and redis.call("EXISTS", unpack(keys, before + 1, before + subjects)) > subjects - missing then
+    if missing > 0 and redis.call("EXISTS", unpack(keys, key_offset + 1, key_offset + subjects)) > subjects - missing then
       for i = 1, subjects do
-        if not values[i] and redis.call("EXISTS", keys[before + i]) == 1 then values[i] = true end
+        if not values[i] and redis.call("EXISTS", keys[key_offset + i]) == 1 then values[i] = true end
       end
     end
 
@@ -189,6 +190,6 @@ for number = 1, #ARGV do
     end
     replies[number] = settled or values
   end
-  before = before + own
+  key_offset = key_offset + own
 end
 return replies

@@ -35,7 +35,7 @@ elseif kind == 1 then
     end
   end
 elseif kind == 5 then
-  local entries = keys[before + c]
+  local entries = keys[key_offset + c]
   local tail = tails and tails[entries]
   --@ log_entries
   if type(chunk) ~= "table" then

@@ -8,7 +8,7 @@
 -- type, and the bound is not decided) – all before anything is spent.
 -- Cost: one GETRANGE, and for what expired or waits another for each doubling of the entries passed over beyond 16. Two
 -- SETRANGE and a PEXPIRE, or a SET, if it is spent from. An entry takes 14 bytes, until half of them have expired.
-local window, keep, entries = a, b, keys[before + c]
+local window, keep, entries = a, b, keys[key_offset + c]
 local tail = algorithm == 5 and tails and tails[entries] or nil
 local free = 0
 --@ log_entries

@@ -6,7 +6,7 @@ local place
 local stored, algorithm, at, spent, more, mark = 0, 0, now, 0, 0, 0
 if value then
   local size = #value
-  if size % 37 == 5 then
+  if size > 0 then
     local there, till
     -- Buckets mostly lie in the order of the records; the first one of a long value is rarely right.
     if size >= guess + 36 and (guess > 6 or size <= LONG) then

@@ -3,7 +3,7 @@
 -- In: patches, patched, needs, drafts, grown, tails. Out: to_split (numbers of the strings that should be split).
 local lives -- by subject: the lives that were written
 for i = 1, patched > 0 and subjects or 0 do
-  local key, need, value = keys[before + i], needs[i], drafts and drafts[i] or values[i]
+  local key, need, value = keys[key_offset + i], needs[i], drafts and drafts[i] or values[i]
   if need and (grown and grown[i] or need > unpack_binary("<I4", value, 2) * 1000000) then
     for j = 1, values[i] and patched or 0, 3 do -- the draft of a new string has everything
       if patches[j] == i then
@@ -38,8 +38,8 @@ for i = 1, patched > 0 and subjects or 0 do
         -- A head outlives its chunks by an hour: a tenant that returns in time need not be split again.
         life = life + 3600
         lives[head] = life
-        redis.call("SETRANGE", keys[before + head], 1, pack("<I4", life < FOREVER and life or FOREVER))
-        redis.call("PEXPIRE", keys[before + head], ceil(life * 1000 - now / 1000))
+        redis.call("SETRANGE", keys[key_offset + head], 1, pack("<I4", life < FOREVER and life or FOREVER))
+        redis.call("PEXPIRE", keys[key_offset + head], ceil(life * 1000 - now / 1000))
       end
     else
       redis.call("SET", key, value, "KEEPTTL")

@@ -6,10 +6,10 @@
 -- function would be created anew for every call; testdata/script.lua is the result. So the files share their locals.
 -- Each file says at its top which ones it reads (In) and sets (Out). These are the shared ones:
 --
---   of all requests    now and STEP_BACK (clock.lua)
---   of the request     request (its argument), keys (KEYS) and before (how many of them are of the requests before),
---                      mode, subjects and records (numbers of them), enforced, p (place of the next record in request),
---                      values (of the subjects: a string, false or true)
+--   of all requests    keys (KEYS), replies, now and STEP_BACK (clock.lua)
+--   of the request     number, request (its argument), key_offset (how many keys the requests before it have), own (how
+--                      many it has), mode, subjects and records (numbers of them), enforced, p (place of the next record
+--                      in request), values (of the subjects: a string, false or true)
 --   of a record        kind (the limit's algorithm, with its tag until convert.lua has run), subject (its string, an
 --                      index of values), name, room, cost, a, b, c (the algorithm's own parameters), shared (other
 --                      records name its bucket too), value (of its string), guess (where in value the bucket may begin)
@@ -67,7 +67,8 @@
 --
 -- Cost     TIME, and for each request one MGET, and a SETRANGE for each bucket that is spent from, or for several
 --          neighbours. A SET for a new bucket, and when the TTL has become too short: then it gets a quarter to spare.
---          A denial and a peek write nothing.
+--          An EXISTS where a string is missing, and one for each that is missing if a key has a foreign type. A denial
+--          and a peek write nothing.
 
 local unpack_binary, pack, find = struct.unpack, struct.pack, string.find
 local sub, byte, ceil = string.sub, string.byte, math.ceil
@@ -77,7 +78,7 @@ local AHEAD = 3600000000 -- limit.StepBack
 local FOREVER = 4294967295 -- the latest second that 4 bytes hold: later ones are stored as this
 local LONG = 300 -- bytes of a value above which the reply has only parts of it, and writes drop what has expired
 local FULL = 1189 -- bytes of a value with 32 buckets: larger ones are split
-local keys, before, replies = KEYS, 0, {}
+local keys, key_offset, replies = KEYS, 0, {}
 
 -- Out: now (µs since the epoch by Redis's clock, the one clock of all nodes), STEP_BACK (limit.StepBack: how many µs it
 -- may step back). Tests assemble the script with another clock.
@@ -90,7 +91,7 @@ for number = 1, #ARGV do
   local p = 7 + subjects -- of the first record
 
   -- values[i] is a string ("" is not of our form), false where there is none, or true where the key has a foreign type.
-  local values = redis.call("MGET", unpack(keys, before + 1, before + subjects))
+  local values = redis.call("MGET", unpack(keys, key_offset + 1, key_offset + subjects))
   local missing, levels = 0
   for i = 1, subjects do
     local value, first = values[i], byte(request, 6 + i)
@@ -114,16 +115,16 @@ for number = 1, #ARGV do
       if byte(request, 6 + i) >= 128 then
         found = -1
       elseif values[i] then
-        found = redis.call("GETRANGE", keys[before + i], 0, 0)
+        found = redis.call("GETRANGE", keys[key_offset + i], 0, 0)
         found = found ~= "" and byte(found) % 16 or 0
       end
       levels[i] = found
     end
     replies[number] = {levels}
   else
-    if missing > 0 and redis.call("EXISTS", unpack(keys, before + 1, before + subjects)) > subjects - missing then
+    if missing > 0 and redis.call("EXISTS", unpack(keys, key_offset + 1, key_offset + subjects)) > subjects - missing then
       for i = 1, subjects do
-        if not values[i] and redis.call("EXISTS", keys[before + i]) == 1 then values[i] = true end
+        if not values[i] and redis.call("EXISTS", keys[key_offset + i]) == 1 then values[i] = true end
       end
     end
 
@@ -155,7 +156,7 @@ local place
 local stored, algorithm, at, spent, more, mark = 0, 0, now, 0, 0, 0
 if value then
   local size = #value
-  if size % 37 == 5 then
+  if size > 0 then
     local there, till
     -- Buckets mostly lie in the order of the records; the first one of a long value is rarely right.
     if size >= guess + 36 and (guess > 6 or size <= LONG) then
@@ -304,7 +305,7 @@ end
 -- type, and the bound is not decided) – all before anything is spent.
 -- Cost: one GETRANGE, and for what expired or waits another for each doubling of the entries passed over beyond 16. Two
 -- SETRANGE and a PEXPIRE, or a SET, if it is spent from. An entry takes 14 bytes, until half of them have expired.
-local window, keep, entries = a, b, keys[before + c]
+local window, keep, entries = a, b, keys[key_offset + c]
 local tail = algorithm == 5 and tails and tails[entries] or nil
 local free = 0
 -- Reads the entries of a sliding log, which are a string of their own. It begins with 15 bytes: 4 head, 4 count,
@@ -484,7 +485,7 @@ local place
 local stored, algorithm, at, spent, more, mark = 0, 0, now, 0, 0, 0
 if value then
   local size = #value
-  if size % 37 == 5 then
+  if size > 0 then
     local there, till
     -- Buckets mostly lie in the order of the records; the first one of a long value is rarely right.
     if size >= guess + 36 and (guess > 6 or size <= LONG) then
@@ -585,7 +586,7 @@ end
     end
   end
 elseif kind == 5 then
-  local entries = keys[before + c]
+  local entries = keys[key_offset + c]
   local tail = tails and tails[entries]
 -- Reads the entries of a sliding log, which are a string of their own. It begins with 15 bytes: 4 head, 4 count,
 -- 7 forgotten. Then follow 14 bytes for each admission in the order of time: 7 instant (µs), 7 the sum of all costs up
@@ -799,7 +800,7 @@ end
 -- In: patches, patched, needs, drafts, grown, tails. Out: to_split (numbers of the strings that should be split).
 local lives -- by subject: the lives that were written
 for i = 1, patched > 0 and subjects or 0 do
-  local key, need, value = keys[before + i], needs[i], drafts and drafts[i] or values[i]
+  local key, need, value = keys[key_offset + i], needs[i], drafts and drafts[i] or values[i]
   if need and (grown and grown[i] or need > unpack_binary("<I4", value, 2) * 1000000) then
     for j = 1, values[i] and patched or 0, 3 do -- the draft of a new string has everything
       if patches[j] == i then
@@ -834,8 +835,8 @@ for i = 1, patched > 0 and subjects or 0 do
         -- A head outlives its chunks by an hour: a tenant that returns in time need not be split again.
         life = life + 3600
         lives[head] = life
-        redis.call("SETRANGE", keys[before + head], 1, pack("<I4", life < FOREVER and life or FOREVER))
-        redis.call("PEXPIRE", keys[before + head], ceil(life * 1000 - now / 1000))
+        redis.call("SETRANGE", keys[key_offset + head], 1, pack("<I4", life < FOREVER and life or FOREVER))
+        redis.call("PEXPIRE", keys[key_offset + head], ceil(life * 1000 - now / 1000))
       end
     else
       redis.call("SET", key, value, "KEEPTTL")
@@ -887,6 +888,6 @@ end
     end
     replies[number] = settled or values
   end
-  before = before + own
+  key_offset = key_offset + own
 end
 return replies
