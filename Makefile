@@ -201,13 +201,12 @@ bench-before: ROUNDS    ?= 6
 bench-before: BENCHTIME ?= 1s
 bench-before: ## Compare this tree with a commit, in turns (BEFORE=commit PACKAGE=folder BENCH=regexp ROUNDS=n BENCHTIME=1s)
 	@mkdir -p $(CACHE)/before
-	@set -e; tree=$$(mktemp -d); trap 'git worktree remove --force "$$tree/before"; rm -rf "$$tree"' EXIT; \
+	@set -e; tree=$$(mktemp -d); trap 'git worktree remove --force "$$tree/before" || true; rm -rf "$$tree"' EXIT; \
 	git worktree add -q --detach "$$tree/before" $(BEFORE); ln -s "$(CURDIR)" "$$tree/after"; \
-	for tree in "$$tree/before" "$$tree/after"; do \
-		(cd "$$tree" && $(GO) test -c -o '$(CURDIR)/$(CACHE)'/before/$${tree##*/}.test ./$(PACKAGE)); \
-		>$(CACHE)/before/$${tree##*/}.txt; \
+	for which in before after; do \
+		(cd "$$tree/$$which" && $(GO) test -c -o '$(CURDIR)/$(CACHE)'/before/$$which.test ./$(PACKAGE)); \
+		>$(CACHE)/before/$$which.txt; \
 	done; \
-	tree=$${tree%/*}; \
 	for round in $$(seq $(ROUNDS)); do for which in $$( ((round % 2)) && echo before after || echo after before); do \
 		echo "round $$round: $$which" >&2; \
 		(cd "$$tree/$$which/$(PACKAGE)" && '$(CURDIR)/$(CACHE)'/before/$$which.test -test.run '^$$' -test.timeout 60m \

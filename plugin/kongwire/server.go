@@ -65,7 +65,7 @@ type Server struct {
 	counters  counters
 	draining  atomic.Bool
 	late      lateCloser
-	spare     *os.File // of the sockets
+	spare     *os.File // /dev/null, see socket.spare
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}

@@ -30,7 +30,7 @@ type socket struct {
 	ended  bool        // the peer has closed
 	closed atomic.Bool // Close was called
 
-	replaced bool // the connection is closed, and its file is spare now: what remains for Close is that file
+	replaced bool // sendLast has closed the connection; Close closes the copy of spare in its place
 }
 
 var errNotRead = errors.New("write: the peer does not read")

@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// readNow, writeNow, replaceNow and acceptNow use sockets that do not block, so they bypass Go's scheduler. It would
-// wake its monitor thread for every event of a plugin that is not busy, which costs more than the event.
+// readNow, writeNow and acceptNow use sockets that do not block, so they bypass Go's scheduler, as replaceNow does. It
+// would wake its monitor thread for every event of a plugin that is not busy, which costs more than the event.
 
 func readNow(fd uintptr, p []byte) (int, syscall.Errno)  { return now(syscall.SYS_READ, fd, p) }
 func writeNow(fd uintptr, p []byte) (int, syscall.Errno) { return now(syscall.SYS_WRITE, fd, p) }

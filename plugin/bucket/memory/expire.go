@@ -12,8 +12,8 @@ import (
 const (
 	// round is how long Run takes to visit every shard once.
 	round = 10 * time.Second
-	// turns is the most turns of Run in a round, a power of two as the number of shards. Each wakes the process.
-	turns = 64
+	// maxTicks is how often Run wakes the process in a round, a power of two, so that it divides the number of shards.
+	maxTicks = 64
 	// smallMap is the size from which a map that has become mostly empty is made anew.
 	smallMap = 64
 )
@@ -21,15 +21,15 @@ const (
 // Run drops expired buckets until ctx ends, one shard at a time, and returns nil then. Between two shards it lets
 // requests go first. Without Run a store is correct, and grows up to its ceiling.
 func (s *Store) Run(ctx context.Context) error {
-	atATime := max(len(s.shards)/turns, 1)
-	ticker := time.NewTicker(round * time.Duration(atATime) / time.Duration(len(s.shards)))
+	shardsPerTick := max(len(s.shards)/maxTicks, 1)
+	ticker := time.NewTicker(round * time.Duration(shardsPerTick) / time.Duration(len(s.shards)))
 	defer ticker.Stop()
-	for i := 0; ; i = (i + atATime) % len(s.shards) {
+	for i := 0; ; i = (i + shardsPerTick) % len(s.shards) {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			for j := range atATime {
+			for j := range shardsPerTick {
 				s.shards[i+j].sweep(s.now())
 				runtime.Gosched()
 			}

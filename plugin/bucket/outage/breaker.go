@@ -83,7 +83,7 @@ func (b *Breaker) end(took time.Duration, how callEnd) {
 func (b *Breaker) count(took time.Duration, how callEnd) (closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	defer b.set.stalls.end() // after they were read
+	defer b.set.stalls.end() // the stalls are read before
 	c := &b.circuit
 	c.inFlight--
 	if b.removed || c.state == Open {

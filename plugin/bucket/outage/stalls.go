@@ -29,7 +29,7 @@ type stalls struct {
 	paused atomic.Bool  // measure waits for a call; changed under mu
 
 	mu      sync.Mutex
-	resumed chan struct{} // there is a call again; made by measure
+	resumed chan struct{} // there is a call again; made by start
 	due     time.Time     // of the next pulse; zero: nothing measures
 	last    [recentStalls]stall
 	next    int // place in last
@@ -75,7 +75,7 @@ func (s *stalls) untilDue() time.Duration {
 // begin counts a call that begins, and resumes the pulses if they are paused.
 func (s *stalls) begin() {
 	s.calls.Add(1)
-	if !s.paused.Load() { // pause sees the call
+	if !s.paused.Load() { // a pause from now on finds the call, and does not pause
 		return
 	}
 	s.mu.Lock()
