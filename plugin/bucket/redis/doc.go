@@ -50,7 +50,7 @@
 // Sentinel has just failed, a node uses the old master until Sentinel demotes it, some ten seconds later.
 //
 // Else a request is sent again only where the server lacks the script. A call that ends early is not sent if it is not
-// written yet, and its outcome is unknown if it is: then its memory is not used again, because the reply may still come.
+// written yet, and its outcome is unknown if it is. Then its memory is not used again: the reply may still come.
 //
 // # When Redis forgets
 //

@@ -211,8 +211,8 @@ func (s *settings) dial(ctx context.Context, network, address string) (net.Conn,
 	return conn, nil
 }
 
-// peekedConn is a connection that keeps its RawConn. go-redis gets it before each command, to see whether the server has
-// closed the connection, and package net would allocate one each time.
+// peekedConn is a connection that keeps its RawConn. go-redis gets it before each command, to see whether the server
+// has closed the connection, and package net would allocate one each time.
 type peekedConn struct {
 	net.Conn
 	raw syscall.RawConn

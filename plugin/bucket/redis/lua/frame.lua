@@ -7,9 +7,9 @@
 -- Each file says at its top which ones it reads (In) and sets (Out). These are the shared ones:
 --
 --   of all requests    keys (KEYS), replies, now and STEP_BACK (clock.lua)
---   of the request     number, request (its argument), key_offset (how many keys the requests before it have), own (how
---                      many it has), mode, subjects and records (numbers of them), enforced, p (place of the next record
---                      in request), values (of the subjects: a string, false or true)
+--   of the request     number, request (its argument), key_offset (how many keys the requests before it have), own
+--                      (how many it has), mode, subjects and records (numbers of them), enforced, p (place of the next
+--                      record in request), values (of the subjects: a string, false or true)
 --   of a record        kind (the limit's algorithm, with its tag until convert.lua has run), subject (its string, an
 --                      index of values), name, room, cost, a, b, c (the algorithm's own parameters), shared (other
 --                      records name its bucket too), value (of its string), guess (where in value the bucket may begin)
@@ -119,7 +119,8 @@ for number = 1, #ARGV do
     end
     replies[number] = {levels}
   else
-    if missing > 0 and redis.call("EXISTS", unpack(keys, key_offset + 1, key_offset + subjects)) > subjects - missing then
+    local found = subjects - missing
+    if missing > 0 and redis.call("EXISTS", unpack(keys, key_offset + 1, key_offset + subjects)) > found then
       for i = 1, subjects do
         if not values[i] and redis.call("EXISTS", keys[key_offset + i]) == 1 then values[i] = true end
       end
