@@ -28,13 +28,6 @@ func newScript(source string) *script {
 	return &script{source: source, sha: redis.NewScript(source).Hash()}
 }
 
-// newFrame returns a script of lua/frame.lua, in which fragments are replaced as in assemble.
-func newFrame(replaced map[string]string) *script {
-	s := newScript(assemble("frame", replaced))
-	s.merges = true
-	return s
-}
-
 // server runs scripts on one Redis server, or on the master that Sentinel names.
 type server struct {
 	client   *redis.Client

@@ -299,7 +299,9 @@ func TestACallEndsWithItsContext(t *testing.T) {
 
 func TestACallWithoutAConnectionIsNotSent(t *testing.T) {
 	eachWay(t, func(t *testing.T, pipelined bool) {
-		c := open(t, newScript(countScript), schema.Redis{Host: "127.0.0.1", Port: int64(freeport.Port(t)), Pipeline: pipelined, ReadTimeout: 1000, KeepalivePoolSize: 64})
+		c := open(t, newScript(countScript), schema.Redis{
+			Host: "127.0.0.1", Port: int64(freeport.Port(t)), Pipeline: pipelined, ReadTimeout: 1000, KeepalivePoolSize: 64,
+		})
 		if err := atOnce(8, 1, func() error { return wantKind(run(c, "k"), NotSent) }); err != nil {
 			t.Error(err)
 		}

@@ -383,6 +383,8 @@ func TestLargeRequestsAreMergedUpToASize(t *testing.T) {
 		{[]*call{size(100)}, 1},
 		{[]*call{size(2 * maxMergedSize), size(100)}, 1},
 		{[]*call{size(100), size(maxMergedSize)}, 1},
+		{[]*call{size(100), {script: forgetScript}}, 1}, // of another script, without an argument
+		{[]*call{{script: forgetScript}, {script: forgetScript}}, 1},
 		{[]*call{size(100), size(maxMergedSize - 100), size(1)}, 2},
 		{slices.Repeat([]*call{size(100)}, maxMerged+1), maxMerged},
 	} {

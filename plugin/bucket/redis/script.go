@@ -12,6 +12,13 @@ var fragments embed.FS
 // takeScript takes and refunds buckets. testdata/script.lua has its text.
 var takeScript = newFrame(nil)
 
+// newFrame returns a script of lua/frame.lua, in which fragments are replaced as in assemble.
+func newFrame(replaced map[string]string) *script {
+	s := newScript(assemble("frame", replaced))
+	s.merges = true
+	return s
+}
+
 // assemble returns the text of a fragment, in which the file name.lua replaces each line "--@ name". A fragment in
 // replaced is used instead of the file of its name: tests replace the clock.
 func assemble(name string, replaced map[string]string) string {

@@ -154,16 +154,16 @@ func (w *wire) encode() []byte {
 
 // merge returns the first of calls and those behind it that one command can run with it.
 func merge(calls []*call) []*call {
-	script := calls[0].script
-	if !script.merges {
+	first := calls[0]
+	if !first.script.merges || first.apart {
 		return calls[:1]
 	}
-	size := 0
-	for n, c := range calls[:min(len(calls), maxMerged)] {
-		size += len(c.args[0])
-		if n > 0 && (c.script != script || c.apart || calls[0].apart || size > maxMergedSize) {
-			return calls[:n]
+	size := len(first.args[0])
+	for n, c := range calls[1:min(len(calls), maxMerged)] {
+		if c.script != first.script || c.apart || size+len(c.args[0]) > maxMergedSize {
+			return calls[:n+1]
 		}
+		size += len(c.args[0])
 	}
 	return calls[:min(len(calls), maxMerged)]
 }

@@ -100,12 +100,9 @@ for number = 1, #ARGV do
       if first > 32 and first < 128 then levels = true end
     else
       local found = byte(value)
-      if found ~= first % 128 then
-        if first < 128 and found and found >= 32 and found < 48 then levels = true end
-        values[i] = ""
-      elseif #value % 37 ~= 5 then
-        values[i] = ""
-      end
+      local differs = found ~= first % 128
+      if differs and first < 128 and found and found >= 32 and found < 48 then levels = true end
+      if differs or #value % 37 ~= 5 then values[i] = "" end
     end
   end
   if levels then
@@ -122,8 +119,8 @@ for number = 1, #ARGV do
     end
     replies[number] = {levels}
   else
-    local found = subjects - missing
-    if missing > 0 and redis.call("EXISTS", unpack(keys, key_offset + 1, key_offset + subjects)) > found then
+    local strings = subjects - missing
+    if missing > 0 and redis.call("EXISTS", unpack(keys, key_offset + 1, key_offset + subjects)) > strings then
       for i = 1, subjects do
         if not values[i] and redis.call("EXISTS", keys[key_offset + i]) == 1 then values[i] = true end
       end
