@@ -51,7 +51,7 @@ func (s *stalls) measure(ctx context.Context) {
 		case <-s.resumed:
 			timer.Reset(s.untilDue()) // at once if this goroutine was late
 		case <-timer.C:
-			s.beat(time.Now(), false)
+			s.beat(time.Now())
 			if !s.pause() {
 				timer.Reset(pulse)
 			}
@@ -61,9 +61,9 @@ func (s *stalls) measure(ctx context.Context) {
 
 func (s *stalls) start(now time.Time) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.resumed = make(chan struct{}, 1)
-	s.mu.Unlock()
-	s.beat(now, true)
+	s.due = now.Add(pulse)
 }
 
 func (s *stalls) untilDue() time.Duration {
@@ -102,11 +102,11 @@ func (s *stalls) pause() bool {
 	return true
 }
 
-// beat records a pulse, and a stall if it is late. The first is never late.
-func (s *stalls) beat(now time.Time, first bool) {
+// beat records a pulse, and a stall if it is late.
+func (s *stalls) beat(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !first && now.Sub(s.due) >= minStall {
+	if now.Sub(s.due) >= minStall {
 		s.last[s.next] = stall{s.due, now}
 		s.next = (s.next + 1) % len(s.last)
 	}

@@ -10,8 +10,8 @@ import (
 // stalled are breakers of a process that could not run for the last d.
 func stalled(d time.Duration) *Breakers {
 	breakers := NewBreakers(quiet(), time.Now)
-	breakers.stalls.beat(time.Now().Add(-d-pulse), true)
-	breakers.stalls.beat(time.Now(), false)
+	breakers.stalls.start(time.Now().Add(-d - pulse))
+	breakers.stalls.beat(time.Now())
 	return breakers
 }
 
@@ -51,7 +51,7 @@ func TestABusyProcessIsNoSlowServer(t *testing.T) {
 func TestAStallThatLastsCountsBeforeItsPulse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		breakers := NewBreakers(quiet(), time.Now)
-		breakers.stalls.beat(time.Now(), true)
+		breakers.stalls.start(time.Now())
 		b := breakers.New("main", "a", 0)
 		for range failuresInARow {
 			b.Enter()
@@ -171,7 +171,7 @@ func TestAPauseOfThePulsesIsNoStall(t *testing.T) {
 	if got := s.within(now, late); got < time.Second || got > time.Second+pulse {
 		t.Errorf("stalled for %v, want a second", got)
 	}
-	if s.beat(late, false); s.within(now, late) < time.Second {
+	if s.beat(late); s.within(now, late) < time.Second {
 		t.Error("the stall is not recorded by the late pulse")
 	}
 }
@@ -179,10 +179,10 @@ func TestAPauseOfThePulsesIsNoStall(t *testing.T) {
 func TestStallsAreCountedWhereTheyOverlap(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
 	var s stalls
-	s.beat(at(0), true)
-	s.beat(at(50), false)  // due at 10
-	s.beat(at(61), false)  // due at 60: timers are not exact
-	s.beat(at(100), false) // due at 71
+	s.start(at(0))
+	s.beat(at(50))  // due at 10
+	s.beat(at(61))  // due at 60: timers are not exact
+	s.beat(at(100)) // due at 71
 	for _, test := range []struct{ from, to, want int }{
 		{0, 105, 69}, {0, 10, 0}, {20, 40, 20}, {40, 80, 19}, {100, 111, 0}, {100, 120, 10},
 	} {
