@@ -7,7 +7,6 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 GO    ?= go
-BENCHSTAT := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 CACHE := .cache
 
 # The file for the table of the chaos specs.
@@ -24,6 +23,7 @@ PACKAGES ?= 4
 LISTEN   ?= 127.0.0.1:8000
 
 BENCH_TABLE ?= $(CACHE)/benchmarks.md
+BENCHSTAT := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 PARITY_STEPS   ?= 2000000
 MEMORY_BUCKETS ?= 10000000
