@@ -20,20 +20,16 @@ type ConsumerTier struct {
 func (p *Config) consumerTiers(consumers []identity.Consumer) (tiers []ConsumerTier, err error) {
 	for i := range consumers {
 		c := &consumers[i]
-		request := identity.Request{Known: identity.ConsumerFact, Consumer: *c}
-		for _, source := range fileSources(c, p.TierFrom) {
-			rules := identity.Rules{Anonymous: p.AnonymousConsumers, CostHeader: -1, NeedTenant: true}
-			if rules.Tenant, err = identity.ParseSources(fileSources(c, p.TenantFrom), &rules.Headers); err != nil {
-				return nil, err
-			}
-			if rules.Tier, err = identity.ParseSources([]string{source}, &rules.Headers); err != nil {
-				return nil, err
-			}
-			var id identity.Identity
-			if rules.Identify(&request, &id); !id.Anonymous && id.Tier != "" {
-				tiers = append(tiers, ConsumerTier{id.Tenant.ID, id.Tier, source})
-				break
-			}
+		rules := identity.Rules{Anonymous: p.AnonymousConsumers, CostHeader: -1, NeedTenant: true}
+		if rules.Tenant, err = identity.ParseSources(fileSources(c, p.TenantFrom), &rules.Headers); err != nil {
+			return nil, err
+		}
+		if rules.Tier, err = identity.ParseSources(fileSources(c, p.TierFrom), &rules.Headers); err != nil {
+			return nil, err
+		}
+		request, id := identity.Request{Known: identity.ConsumerFact, Consumer: *c}, identity.Identity{}
+		if rules.Identify(&request, &id); !id.Anonymous && id.Tier != "" {
+			tiers = append(tiers, ConsumerTier{id.Tenant.ID, id.Tier, id.TierSource})
 		}
 	}
 	return tiers, nil

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"gopkg.in/yaml.v3"
 
@@ -33,6 +34,7 @@ type Config struct {
 	Serves []string          // the routes for which Kong runs it
 
 	Consumers []ConsumerTier // of the file's consumers, as the config reads them
+	Changed   time.Time      // the file, if it is known; set by the reader of the file
 }
 
 // ChoiceError is the error of a file in which no config, or several, apply.
