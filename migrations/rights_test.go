@@ -73,6 +73,7 @@ var holds = map[string]map[string]string{
 	},
 	"quota_notices": {"operator": "SELECT", "server": "SELECT", "keeper": "DELETE INSERT SELECT"},
 	"usage_names":   {"operator": "SELECT", "server": "SELECT", "keeper": "INSERT SELECT"},
+	"tenant_tiers":  {"operator": "SELECT", "server": "SELECT", "keeper": written},
 	"usage_minutes": {"operator": "SELECT", "server": "SELECT", "keeper": summedUp},
 	"usage_hours":   {"operator": "SELECT", "server": "SELECT", "keeper": summedUp},
 	"usage_days":    {"operator": "SELECT", "server": "SELECT", "keeper": summedUp},
