@@ -48,7 +48,9 @@ type Options struct {
 	Mode        Mode
 	Config      abuse.Config
 	ExemptTiers []string // whose tenants are on no step
-	Log         *slog.Logger
+	// TierOf returns the tier of a tenant without a row, "" if it is unknown. A client must not be able to choose it.
+	TierOf func(tenant string) string
+	Log    *slog.Logger
 }
 
 // Detector scores tenants. Make it with New. One goroutine calls Run; it is a prometheus.Collector at the same time.
@@ -63,8 +65,8 @@ type Detector struct {
 
 // New returns a detector. It does no I/O.
 func New(o Options) *Detector {
-	if o.ExemptTiers == nil {
-		o.ExemptTiers = []string{} // not NULL in SQL
+	if o.TierOf == nil {
+		o.TierOf = func(string) string { return "" }
 	}
 	empty := counts{flags: map[flagKey]int64{}, steps: map[string]int64{}}
 	return &Detector{options: o, maxScored: maxTenants, counts: empty}

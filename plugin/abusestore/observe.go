@@ -1,9 +1,11 @@
 package abusestore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -220,19 +222,24 @@ func (d *Detector) readExemptions(ctx context.Context, tx pgx.Tx, _ time.Time, a
 	for name := range all {
 		names = append(names, name)
 	}
-	rows, err := tx.Query(ctx, `SELECT id, true FROM rate_limiter.tenants WHERE id = ANY ($1) AND tier = ANY ($2)
-		UNION ALL SELECT tenant, "user" = '' AND endpoint = '' AND credential = '' AND ip = '' FROM rate_limiter.overrides
+	rows, err := tx.Query(ctx, `SELECT id, tier, false FROM rate_limiter.tenants WHERE id = ANY ($1) AND tier <> ''
+		UNION ALL
+		SELECT tenant, '', "user" = '' AND endpoint = '' AND credential = '' AND ip = '' FROM rate_limiter.overrides
 		WHERE tenant = ANY ($1) AND kind = 'exempt' AND (permanent OR expires_at > clock_timestamp())
-			AND (starts_at IS NULL OR starts_at <= clock_timestamp())`,
-		names, d.options.ExemptTiers)
+			AND (starts_at IS NULL OR starts_at <= clock_timestamp())`, names)
 	if err != nil {
 		return fmt.Errorf("read exemptions: %w", err)
 	}
-	var name string
+	tiers := map[string]string{} // of rows
+	var name, tier string
 	var whole bool
-	_, err = pgx.ForEachRow(rows, []any{&name, &whole}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&name, &tier, &whole}, func() error {
 		most := abuse.Tenth // a ban would go before the exemption
-		if whole {
+		switch {
+		case tier != "":
+			tiers[name] = tier
+			return nil
+		case whole:
 			most = abuse.None
 		}
 		all[name].seen.Most = min(all[name].seen.Most, most)
@@ -240,6 +247,11 @@ func (d *Detector) readExemptions(ctx context.Context, tx pgx.Tx, _ time.Time, a
 	})
 	if err != nil {
 		return fmt.Errorf("read exemptions: %w", err)
+	}
+	for _, name := range names {
+		if slices.Contains(d.options.ExemptTiers, cmp.Or(tiers[name], d.options.TierOf(name))) {
+			all[name].seen.Most = abuse.None
+		}
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -41,6 +42,9 @@ type explanation struct {
 	AppliesTo string `json:"config_on"`
 	Denied    string `json:"refused,omitempty"` // why the config denies a request without a tenant or user
 	policy.Explanation
+	TierSeenAt time.Time          `json:"tier_seen_at,omitzero"`
+	OtherTiers []control.SeenTier `json:"other_tiers,omitempty"` // that nodes see beside it
+
 	Faults []policy.Fault `json:"faults,omitempty"` // rows that do not compile
 }
 
@@ -52,6 +56,7 @@ func (c *call) explain(
 		return err
 	}
 	e := explanation{Config: config.Where, AppliesTo: config.String()}
+	r.tiers = control.NewTiers(nil, snapshot.Namespace(), config.Consumers, config.Changed)
 	if snapshot, e.Faults, err = c.withRows(ctx, snapshot, r, from); err != nil {
 		return err
 	}
@@ -60,6 +65,10 @@ func (c *call) explain(
 		return err
 	}
 	e.Explanation = snapshot.Explain(&id, at)
+	if id.Tenant.Kind == identity.Tenant && r.tier == "" {
+		tier := r.tiers.Describe(snapshot, &id, at)
+		e.TierFrom, e.TierSeenAt, e.OtherTiers = tier.Source, tier.SeenAt, tier.Others
+	}
 	if e.ExemptBy == "" {
 		e.Denied = denialOf(&id)
 	}
@@ -84,7 +93,7 @@ func writeExplanation(out *page, e *explanation) {
 		who = "tenant " + e.Tenant
 	}
 	if e.Tier != "" {
-		who += fmt.Sprintf(", tier %s (from: %s)", e.Tier, orDefault(e.TierFrom, "default"))
+		who += fmt.Sprintf(", tier %s (from: %s%s)", e.Tier, orDefault(e.TierFrom, "default"), seenText(e))
 	}
 	out.line("%s, endpoint %s", who, orDefault(e.Endpoint, "(none)"))
 	if e.Denied != "" {
@@ -126,6 +135,17 @@ func writeExplanation(out *page, e *explanation) {
 	for _, fault := range e.Faults {
 		out.marked(redMark, "ignored, because it is invalid: %v", fault)
 	}
+}
+
+// seenText returns when nodes saw the tier, and which others they see beside it.
+func seenText(e *explanation) (text string) {
+	if !e.TierSeenAt.IsZero() {
+		text = ", seen " + e.TierSeenAt.Format(time.RFC3339)
+	}
+	for _, other := range e.OtherTiers {
+		text += fmt.Sprintf("; other requests: %s from %s", other.Tier, other.Source)
+	}
+	return text
 }
 
 // boundList is how the bounds of a request are shown.

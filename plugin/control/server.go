@@ -61,6 +61,8 @@ type Options struct {
 	// The token of an org may spend on no other. nil: no name is.
 	IsRoute func(name string) bool
 
+	Tiers *Tiers // the tiers of orgs without a row; nil: none is known
+
 	Webhooks webhook.Targets // the URLs that a webhook may have
 
 	Limits  admit.Buckets         // buckets of the API's own limits; nil: it has none

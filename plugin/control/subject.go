@@ -113,8 +113,10 @@ func identify(ctx context.Context, policies *policy.Plan, request *admit.CallerR
 
 // orgIdentity returns the identity that requests of an org are counted by. A user that is not given stays unidentified:
 // a stand-in would have buckets of others. The name of the org is taken as it is, because it is the name that the org
-// is counted by.
-func (r *Requests) orgIdentity(ctx context.Context, policies *policy.Plan, org string) (identity.Identity, error) {
+// is counted by. Where the requests claim no tier, it is the one that is known of the org.
+func (r *Requests) orgIdentity(
+	ctx context.Context, policies *policy.Plan, tiers *Tiers, org string,
+) (identity.Identity, error) {
 	request := admit.CallerRequest{
 		Caller:     identity.Caller{Tenant: org, User: r.User, Tier: r.Tier},
 		Credential: r.Credential, IP: r.IP,
@@ -122,6 +124,7 @@ func (r *Requests) orgIdentity(ctx context.Context, policies *policy.Plan, org s
 	request.Method, request.Path, request.Route = admit.Target(r.Endpoint)
 	id, err := identify(ctx, policies, &request)
 	id.Tenant = identity.Name{Kind: identity.Tenant, ID: org}
+	tiers.Fill(&id)
 	id.Method, id.Route = strings.ToUpper(request.Method), request.Route
 	normal := identity.NormalizePath(request.Path)
 	id.Path = policies.Rules.EndpointPath(normal)

@@ -95,6 +95,7 @@ func (s *Settings) newLog(w io.Writer) *slog.Logger {
 func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*drainingServer, error) {
 	store, numbers := pgstore.New(pool), prometheus.NewRegistry()
 	own, callers := memory.New(memory.Options{Now: process.BucketClock.Now, MaxBuckets: ownBuckets}), newTokens(store, log)
+	tiers := d.knownTiers(store)
 	api, err := control.New(control.Options{
 		Version:         process.Version,
 		Store:           store,
@@ -108,6 +109,7 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		Reservations:    d.reservations,
 		RequestPolicy:   d.requestPolicy,
 		IsRoute:         d.isRoute,
+		Tiers:           tiers,
 		Webhooks:        s.Webhooks,
 		Limits:          own,
 		Metrics:         numbers,
@@ -129,12 +131,15 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 	}
 	server := newDraining(s.httpServer(api, pages), monitor, log)
 	server.background = []func(context.Context) error{d.Run, own.Run, callers.Run, monitor.Run}
+	if tiers != nil {
+		server.background = append(server.background, func(ctx context.Context) error { return tiers.Run(ctx, log) })
+	}
 	if d.reservations != nil {
 		server.background = append(server.background, d.reservations.Run)
 	}
 	if s.Keeper != nil {
-		watcher := d.newWatcher()
-		s.Abuse.Log = log
+		watcher := d.newWatcher(tiers)
+		s.Abuse.Log, s.Abuse.TierOf = log, tiers.Trusted
 		detector := abusestore.New(s.Abuse)
 		leader := s.Keeper.newLeader(log, watcher, detector)
 		sender := s.newSender(log)
