@@ -1,4 +1,5 @@
-// Package routeconfig finds the config of the plugin that Kong runs for a route in a decK file.
+// Package routeconfig finds the config of the plugin that Kong runs for a route in a decK file, and the tenants and
+// tiers that it reads from the file's consumers.
 package routeconfig
 
 import (
@@ -30,6 +31,8 @@ type Config struct {
 
 	Routes map[string]string // the services of the routes in the file, by route
 	Serves []string          // the routes for which Kong runs it
+
+	Consumers []ConsumerTier // of the file's consumers, as the config reads them
 }
 
 // ChoiceError is the error of a file in which no config, or several, apply.
@@ -59,6 +62,9 @@ func Load(text []byte, file, route string) (*Config, *policy.Plan, error) {
 		}
 	}
 	plan, err := policy.FromConfig(chosen.Config)
+	if err == nil {
+		chosen.Consumers, err = chosen.consumerTiers(consumersOf(text))
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", chosen.Where, err)
 	}
