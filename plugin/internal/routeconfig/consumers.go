@@ -6,6 +6,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // ConsumerTier is what a config reads from one consumer of its file: which tenant it is, and that tenant's tier.
@@ -44,6 +45,40 @@ func fileSources(c *identity.Consumer, sources []string) []string {
 		}
 	}
 	return sources
+}
+
+// ConsumerTiers returns the tenants and tiers that a config reads from the file's consumers, as in Config.Consumers.
+func (f *File) ConsumerTiers(config schema.Config) ([]ConsumerTier, error) {
+	return (&Config{Config: config}).consumerTiers(f.consumers)
+}
+
+// Consumer returns the file's consumer with the id, the username or the custom id of another, or nil.
+func (f *File) Consumer(like *identity.Consumer) *identity.Consumer {
+	for _, key := range keysOf(like) {
+		if c := f.byName[key]; c != nil && key.name != "" {
+			return c
+		}
+	}
+	return nil
+}
+
+// consumerKey is a name of a consumer that no other consumer has in the same field.
+type consumerKey struct{ field, name string }
+
+// keysOf returns the names of a consumer: the id, which never changes, first.
+func keysOf(c *identity.Consumer) [3]consumerKey {
+	return [...]consumerKey{{"id", c.ID}, {"username", c.Username}, {"custom_id", c.CustomID}}
+}
+
+// byName returns consumers by their names.
+func byName(consumers []identity.Consumer) map[consumerKey]*identity.Consumer {
+	named := map[consumerKey]*identity.Consumer{}
+	for i := range consumers {
+		for _, key := range keysOf(&consumers[i]) {
+			named[key] = &consumers[i]
+		}
+	}
+	return named
 }
 
 // consumersOf returns the consumers of a decK file.

@@ -16,6 +16,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
@@ -248,9 +249,11 @@ func mostSpecific(configs []*Config, route, service string) (best *Config, rank 
 
 // File holds the configs of a decK file.
 type File struct {
-	Configs  []*Config
-	routes   map[string]string // the services of the routes in the file, by route
-	matchers []matcher         // the paths of these routes
+	Configs   []*Config
+	routes    map[string]string // the services of the routes in the file, by route
+	matchers  []matcher         // the paths of these routes
+	consumers []identity.Consumer
+	byName    map[consumerKey]*identity.Consumer
 }
 
 // Read returns the configs in text, the decK file of that name.
@@ -259,7 +262,10 @@ func Read(text []byte, file string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &File{Configs: configs, routes: routesOf(text), matchers: matchersOf(text)}, nil
+	consumers := consumersOf(text)
+	return &File{
+		Configs: configs, routes: routesOf(text), matchers: matchersOf(text), consumers: consumers, byName: byName(consumers),
+	}, nil
 }
 
 // For returns the config that Kong runs for a route, or nil. The service is that of a route that the file lacks.
