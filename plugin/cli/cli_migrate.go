@@ -96,6 +96,7 @@ var lostWith = map[int64][]loss{
 	31: {},
 	32: {{"nodes", "leases"}, {"nodes", "redis"}},
 	33: {},
+	36: {},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {
