@@ -346,7 +346,8 @@ func TestTheReportsOfNodesAreBounded(t *testing.T) {
 		t.Fatalf("the fleet has %d nodes (%v), want the newest 2000 with the real one", len(fleet.Nodes), err)
 	}
 	var rows int
-	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM rate_limiter.nodes`).Scan(&rows); err != nil || rows != 2000 {
+	err = pool.QueryRow(t.Context(), `SELECT count(*) FROM rate_limiter.nodes`).Scan(&rows)
+	if err != nil || rows != 2000 {
 		t.Errorf("there are %d rows (%v), want 2000", rows, err)
 	}
 	long := `["` + strings.Repeat("x", 60_000) + `"]`

@@ -2,8 +2,8 @@
 // and the tokens of the REST API, kept in Postgres. The operator's program and the REST API write through it.
 //
 // Every write is one transaction that records its actor and reason ([Change]) and takes one version, which
-// nodes poll. Writes run one after the other, so what a write has read stays true until it commits. A write may name the
-// revision of the row that it was made from, or [Absent] or [Present]. If the row has another revision, the write
+// nodes poll. Writes run one after the other, so what a write has read stays true until it commits. A write may name
+// the revision of the row that it was made from, or [Absent] or [Present]. If the row has another revision, the write
 // returns a [ConflictError]. A write with an [Idempotency] happens once, however often it is sent.
 //
 // The constraints of package migrations define which values a row may have. This package turns their errors into
