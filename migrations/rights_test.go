@@ -42,7 +42,7 @@ var executes = map[string]string{
 	"queue":  noRole, "record": noRole, "count_revision": noRole, "want_reason": noRole,
 	"remember_override": noRole, "record_token": noRole, "keep_token_name": noRole,
 	"check_actor": noRole, "check_names": noRole, "publish_changes": noRole,
-	"report_denials": "node", "record_webhook": noRole, "record_webhook_secret": noRole,
+	"drop_old_reports": noRole, "report_denials": "node", "record_webhook": noRole, "record_webhook_secret": noRole,
 	"report_recent_denials": "node server", "drop_recent_denials": "keeper",
 	"token_org": noRole, "create_org_token": "server", "rotate_org_token": "server", "revoke_org_token": "server",
 	"keep_candidate": noRole, "keep_candidate_open": noRole, "report_candidate": "node server",

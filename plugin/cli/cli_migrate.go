@@ -97,6 +97,7 @@ var lostWith = map[int64][]loss{
 	32: {{"nodes", "leases"}, {"nodes", "redis"}},
 	33: {},
 	34: {{table: "tenant_tiers"}},
+	36: {},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

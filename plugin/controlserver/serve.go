@@ -51,6 +51,12 @@ func Run(ctx context.Context, s *Settings, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	// The address is checked before the database, so that a fault of its own is not hidden behind warnings.
+	if listener, err := s.listen(ctx); err != nil {
+		return err
+	} else if err := listener.Close(); err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
 	pool, err := s.Database.open(ctx)
 	if err != nil {
 		return err
@@ -212,15 +218,24 @@ func (s *Settings) checkTokens(ctx context.Context, pool *pgxpool.Pool, log *slo
 	return nil
 }
 
+// listen opens the address.
+func (s *Settings) listen(ctx context.Context) (net.Listener, error) {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", s.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	return listener, nil
+}
+
 // listenAndServe serves until ctx ends, then finishes running requests.
 func (s *Settings) listenAndServe(ctx context.Context, d *drainingServer, log *slog.Logger) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", s.Listen)
+	listener, err := s.listen(ctx)
 	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
+		return err
 	}
 	encrypted := d.http.TLSConfig != nil
 	log.Info("serving the API", "address", listener.Addr().String(), "tls", encrypted, "decides", s.Config != nil,

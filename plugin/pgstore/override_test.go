@@ -267,7 +267,7 @@ func TestTidyMovesWhatHasExpiredAndDropsWhatIsOld(t *testing.T) {
 
 func TestTidyGoesOnBatchByBatchUntilNothingIsLeft(t *testing.T) {
 	s, pool := open(t)
-	const silent = 2_500
+	const silent = 1_900
 	_, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at)
 		SELECT 'n' || i, 0, now() - interval '9 days', now() - interval '9 days' FROM generate_series(1, $1) i`, silent)
 	if err != nil {

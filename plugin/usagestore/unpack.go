@@ -67,6 +67,30 @@ func isDataFault(err error) bool {
 		strings.HasPrefix(failed.Code, integrity) && (failed.ConstraintName != "" || failed.ColumnName != ""))
 }
 
+// countWaiting counts what waits of each node, for the bounds of report_usage.
+func (s *session) countWaiting(ctx context.Context) error {
+	err := pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, lockNodes)
+		if err != nil {
+			return err
+		}
+		var logins, nodes []string
+		var login, node string
+		_, err = pgx.ForEachRow(rows, []any{&login, &node}, func() error {
+			logins, nodes = append(logins, login), append(nodes, node)
+			return nil
+		})
+		if err == nil && len(nodes) > 0 {
+			_, err = tx.Exec(ctx, countWaiting, logins, nodes)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("count what waits: %w", err)
+	}
+	return nil
+}
+
 // unpackOnce runs one transaction.
 func (s *session) unpackOnce(ctx context.Context) (*unpacking, error) {
 	u := &unpacking{session: s, sums: sums{}, denied: denials{}, tiers: tiers{}}
@@ -262,7 +286,7 @@ func keysOf(batches []head) (keys batchKeys) {
 	return keys
 }
 
-// deleteBatches deletes batches. It is the last statement of a transaction: from here on reports of their nodes wait.
+// deleteBatches deletes batches.
 func (u *unpacking) deleteBatches(ctx context.Context, batches []head) error {
 	if len(batches) == 0 {
 		return nil
