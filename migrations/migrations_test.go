@@ -15,7 +15,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // files is the number of migrations.
-const files = 33
+const files = 35
 
 func TestDownAndUpAgainRestoreTheSameTables(t *testing.T) {
 	dsn := pgtest.Shared(t).Empty(t)
