@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -49,70 +51,51 @@ func (c *call) showRequest(ctx context.Context, s *pgstore.Store, f pgstore.Deni
 
 // aboutDenial returns lines with a title and a text.
 func aboutDenial(d *pgstore.RecentDenial) [][]string {
-	when := timeText(d.At)
+	when, why, limit, source := timeText(d.At), d.Reason, d.Policy, "config"
 	if d.Count > 1 {
 		when += fmt.Sprintf(", the last of %d denials; all else is of one of the last", d.Count)
 	}
-	why := d.Reason
 	if d.Shadow {
 		why += ", in shadow: the request was admitted"
 	}
-	lines := [][]string{{"WHEN", when}, {"WHO", whoWas(d)}, {"ENDPOINT", orDefault(d.Endpoint, "(none)")}}
-	if d.Policy != "" {
-		lines = append(lines, []string{"LIMIT", limitOf(d)}, []string{"FROM", originOf(d)})
+	if d.Limit != nil && d.WindowSize != nil {
+		limit += ": " + perWindow(*d.Limit, *d.WindowSize)
 	}
-	if d.Remaining != nil && d.Cost != nil {
-		lines = append(lines, []string{"LEFT", fmt.Sprintf("%d, and the request cost %d", *d.Remaining, *d.Cost)})
+	if d.PolicyID != nil || d.Policy == "" {
+		source = ""
 	}
-	lines = append(lines, []string{"WHY", why}, []string{"WOULD ADMIT IT", orDefault(d.WouldAdmit(), "(unknown)")})
+	lines := [][]string{
+		{"WHEN", when},
+		{"WHO", labelled("tenant", orDefault(d.Tenant, "(none)"), "tier", d.Tier, "user", d.User, "address", d.IP)},
+		{"ENDPOINT", d.Endpoint},
+		{"LIMIT", labelled("", limit, "scope", d.Scope)},
+		{"FROM", labelled("", source, "row", orNone(d.PolicyID), "", d.PolicyFor, "rows of version", orNone(d.PolicyVersion),
+			"override", orNone(d.Override), "penalty", orNone(d.Penalty))},
+		{"LEFT", labelled("", orNone(d.Remaining), "and the request cost", orNone(d.Cost))},
+		{"WHY", why},
+		{"WOULD ADMIT IT", d.WouldAdmit()},
+	}
 	for _, line := range lines {
-		line[1] = plainText(line[1])
+		line[1] = cellText(line[1])
 	}
 	return lines
 }
 
-// whoWas returns whom a denied request was from.
-func whoWas(d *pgstore.RecentDenial) string {
-	who := []string{"no tenant"}
-	if d.Tenant != "" {
-		who[0] = "tenant " + d.Tenant
-	}
-	for _, part := range [][2]string{{"tier", d.Tier}, {"user", d.User}, {"address", d.IP}} {
-		if part[1] != "" {
-			who = append(who, part[0]+" "+part[1])
+// labelled lists values, each behind its label. It leaves out empty ones.
+func labelled(pairs ...string) string {
+	var parts []string
+	for pair := range slices.Chunk(pairs, 2) {
+		if pair[1] != "" {
+			parts = append(parts, strings.TrimSpace(pair[0]+" "+pair[1]))
 		}
 	}
-	return strings.Join(who, ", ")
+	return strings.Join(parts, ", ")
 }
 
-// limitOf returns the name of the limit that denied, and how much it allows.
-func limitOf(d *pgstore.RecentDenial) string {
-	text := d.Policy
-	if d.Limit != nil && d.WindowSize != nil {
-		text += ": " + perWindow(*d.Limit, *d.WindowSize)
+// orNone returns a number as text, "" for none.
+func orNone(n *int64) string {
+	if n == nil {
+		return ""
 	}
-	if d.Scope != "" {
-		text += ", scope " + d.Scope
-	}
-	return text
-}
-
-// originOf returns where the limit that denied is defined, and what changed it.
-func originOf(d *pgstore.RecentDenial) string {
-	text := "config"
-	if d.PolicyID != nil {
-		text = fmt.Sprint("row ", *d.PolicyID)
-	}
-	if d.PolicyFor != "" {
-		text += ", " + d.PolicyFor
-	}
-	for _, part := range []struct {
-		name string
-		id   *int64
-	}{{"rows of version", d.PolicyVersion}, {"override", d.Override}, {"penalty", d.Penalty}} {
-		if part.id != nil {
-			text += fmt.Sprintf(", %s %d", part.name, *part.id)
-		}
-	}
-	return text
+	return strconv.FormatInt(*n, 10)
 }
