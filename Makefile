@@ -189,7 +189,8 @@ bench-kong: build ## Measure the plugin behind a Kong (KONG=http://HOST:PORT ADM
 ifdef KONG
 	bin/bench-kong -proxy $(KONG) $(if $(ADMIN),-admin $(ADMIN)) $(if $(REDIS),-redis $(REDIS)) $(BENCH_KONG)
 else
-	$(call with_redis,bin/bench-kong -stand-in bin/demo-gateway -plugin bin/tenant-rate-limiting \
+	$(call with_redis,bin/bench-kong -stand-in bin/demo-gateway \
+		-plugin 'bin/tenant-rate-limiting -denial-log $(CACHE)/bench-denials.jsonl' \
 		-plugin bin/bench-floor -redis "$$redis" -process "redis=^redis-server .*$$redis" $(BENCH_KONG))
 endif
 

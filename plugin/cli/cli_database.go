@@ -131,14 +131,17 @@ func (c *call) openWith(ctx context.Context, config *pgxpool.Config) (*pgstore.S
 func (c *call) reads(do func(ctx context.Context, s *pgstore.Store) error) action {
 	c.databaseFlag()
 	c.outputFlag()
-	return func(ctx context.Context) error {
-		store, closeStore, err := c.open(ctx)
-		if err != nil {
-			return err
-		}
-		defer closeStore()
-		return do(ctx, store)
+	return func(ctx context.Context) error { return c.withStore(ctx, do) }
+}
+
+// withStore opens the store that the flags name, for the time of do.
+func (c *call) withStore(ctx context.Context, do func(ctx context.Context, s *pgstore.Store) error) error {
+	store, closeStore, err := c.open(ctx)
+	if err != nil {
+		return err
 	}
+	defer closeStore()
+	return do(ctx, store)
 }
 
 // actor returns who makes a change.

@@ -3,12 +3,16 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -20,20 +24,43 @@ decK file; policies and overrides from the database, or from a node's snapshot f
 uses the config alone. If a candidate is open, it also shows what that decides, and whether it is enforced for the
 tenant. Nothing is spent. With --at, it shows what applies at another time: overrides begin and expire.
 
-  ratelimit explain --config kong.yml --tenant acme --user u_42 --endpoint "POST /records/{id}"`,
+With --request-id alone, it shows what denied that request, from the recent denials in the database.
+
+  ratelimit explain --config kong.yml --tenant acme --user u_42 --endpoint "POST /records/{id}"
+  ratelimit explain --request-id 23362be3186b8717e61304664ec43cb1`,
 	define: func(c *call) action {
 		config, request := c.configFlag(), c.requestFlag()
 		rows := c.rowsFlag()
 		var at instantFlag
 		c.flags.Var(&at, "at", "what applies at this `time`, such as 2026-01-31T12:00:00Z (default: now)")
 		c.outputFlag()
+		requestID := c.requestIDFlag()
+		c.check(func() error { return c.explainsOneThing(*requestID) })
 		return func(ctx context.Context) error {
+			if *requestID != "" {
+				return c.withStore(ctx, func(ctx context.Context, s *pgstore.Store) error {
+					return c.showRequest(ctx, s, pgstore.DenialFilter{RequestID: *requestID})
+				})
+			}
 			if at.at.IsZero() {
 				at.at = c.now()
 			}
 			return c.explain(ctx, config, request, rows, limit.Micros(at.at.UnixMicro()))
 		}
 	},
+}
+
+// explainsOneThing returns an error if a request is named by its id and described too.
+func (c *call) explainsOneThing(requestID string) (err error) {
+	if requestID == "" {
+		return nil
+	}
+	c.flags.Visit(func(f *pflag.Flag) {
+		if !slices.Contains([]string{"request-id", "database", "database-file", "output"}, f.Name) {
+			err = wrong("--%s: describes a request, and --request-id names one: leave out either", f.Name)
+		}
+	})
+	return err
 }
 
 // explanation is the result of explain.

@@ -208,8 +208,11 @@ func operation(o huma.Operation, needs access) huma.Operation {
 	o.Metadata = map[string]any{accessKey: needs}
 	o.Security = []map[string][]string{{bearer: {}}}
 	o.Errors = append(o.Errors,
-		http.StatusUnauthorized, http.StatusForbidden, http.StatusNotAcceptable, http.StatusUnprocessableEntity,
-		http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable)
+		http.StatusUnauthorized, http.StatusNotAcceptable, http.StatusUnprocessableEntity, http.StatusTooManyRequests,
+		http.StatusInternalServerError, http.StatusServiceUnavailable)
+	if needs != decideAccess || o.Method != http.MethodGet { // a read for any role
+		o.Errors = append(o.Errors, http.StatusForbidden)
+	}
 	if o.Method == http.MethodPost || o.Method == http.MethodPut {
 		o.Errors = append(o.Errors, http.StatusBadRequest, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge,
 			http.StatusUnsupportedMediaType)

@@ -187,7 +187,7 @@ func one[T any](ctx context.Context, q querier, what, sql string, args ...any) (
 	if len(rows) == 0 {
 		var none T
 		if err == nil {
-			err = &NotFoundError{what}
+			err = &NotFoundError{What: what}
 		}
 		return none, err
 	}
@@ -203,7 +203,7 @@ func isMissing(err error) bool {
 func deleteOne(ctx context.Context, tx pgx.Tx, what, sql string, args ...any) error {
 	done, err := tx.Exec(ctx, sql, args...)
 	if err == nil && done.RowsAffected() == 0 {
-		err = &NotFoundError{what}
+		err = &NotFoundError{What: what}
 	}
 	return err
 }

@@ -261,7 +261,7 @@ func TestATenantSeesItsUsageAndDenialsAndNoNumbersOfOthers(t *testing.T) {
 			t.Errorf("%s counts the requests of another org", span.Name)
 		}
 	}
-	a := s.want(b.get("/portal/org/denials"), http.StatusOK, "1,000 per day", "Stop until then", "platform",
+	a := s.want(b.get("/portal/org/denials"), http.StatusOK, "1,000 per day", "A retry at 20", "platform",
 		"numbers you cannot see", "&lt;i&gt;b&lt;/i&gt;")
 	for _, theirs := range []string{"777", "theirs", ">9<"} {
 		if strings.Contains(a.text, theirs) {
