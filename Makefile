@@ -232,6 +232,24 @@ bench-packages: ## Run every package's own benchmarks, with allocations (BENCH=r
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 30m \
 		$$($(call packages_with,^func Benchmark) | grep -v internal/compare)
 
+# With -short, benchmarks of long tables have few rows and turns: it shows that they measure, not what. One that prints
+# no result, or only NaN and 0 ns/op, measures nothing.
+.PHONY: bench-once
+bench-once: ## Run every benchmark once, in its short form, and fail if one measures nothing
+	@mkdir -p $(CACHE)
+	@echo "go test -bench . -benchtime 1x -short"
+	@set -o pipefail; $(GO) test -short -vet=off -ldflags=-w -run '^$$' -bench . -benchtime 1x -timeout $(TIMEOUT) \
+		$$($(call packages_with,^func Benchmark)) >$(CACHE)/bench-once.log 2>&1 \
+		|| { grep -avE '^(Benchmark|goos|goarch|cpu|pkg|ok|PASS)' $(CACHE)/bench-once.log >&2; exit 1; }
+	@grep -rnoE $(TESTS) '^func Benchmark\w+' . | awk -v module="$$($(GO) list -m)" ' \
+		FNR == NR && /^pkg: / { pkg = $$2; sub(module, ".", pkg) } \
+		FNR == NR && /^Benchmark/ { split($$1, name, /[^A-Za-z0-9_]/); \
+			for (i = 3; i < NF; i += 2) \
+				if ($$i ~ /[1-9]/ || $$i ~ /[0-9]/ && $$(i + 1) != "ns/op") measured[pkg, name[1]] = 1 } \
+		FNR < NR { split($$0, at, /:[0-9]+:func /); sub(/\/[^\/]*$$/, "", at[1]); \
+			if (!((at[1], at[2]) in measured)) { print "measures nothing: " at[1] " " at[2]; red = 1 } } \
+		END { exit red }' $(CACHE)/bench-once.log - >&2
+
 # Compare numbers of one run on one machine only.
 .PHONY: bench-redis
 bench-redis: ## Measure the cost of a decision for Redis and for the caller
@@ -277,7 +295,7 @@ $(LINT): $(LINT_PIN)/go.mod $(LINT_PIN)/go.sum
 # The target compares the tree before and after, so it also works before a commit. Tests
 # that define the -update flag rewrite golden files.
 .PHONY: verify
-verify: ## Regenerate everything generated, and fail if anything was out of date
+verify: bench-once ## Run every benchmark once, regenerate everything generated, and fail if anything was out of date
 	@git rev-parse --is-inside-work-tree > /dev/null
 	@mkdir -p $(CACHE)
 	@($(WORKTREE)) > $(CACHE)/before
