@@ -75,7 +75,7 @@ func (c *call) validate() error {
 	case faults > 0:
 		return exitStatus(exitFailed)
 	case !checked:
-		return fmt.Errorf("nothing was checked: no file has a config of %s, or policies", schema.Name)
+		return fmt.Errorf("nothing was checked: no file has policies, or a config of %s", schema.Name)
 	}
 	return nil
 }
