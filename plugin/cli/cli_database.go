@@ -91,7 +91,9 @@ func (c *call) dsn() (dsn, source string, err error) {
 }
 
 // hasDatabase reports whether a flag or the environment names a database.
-func (c *call) hasDatabase() bool { return c.database != databaseFlags{} || c.getenv(databaseVariable) != "" }
+func (c *call) hasDatabase() bool {
+	return c.database.dsn != "" || c.database.file != "" || c.getenv(databaseVariable) != ""
+}
 
 // readDSN returns the connection string in the file of a flag.
 func readDSN(flag, file string) (dsn, source string, err error) {

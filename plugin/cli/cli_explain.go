@@ -16,8 +16,9 @@ var explainCommand = &command{
 	brief: "show which limits apply to a request, and why",
 	about: `It shows the policies and overrides that matched, and which of them won. The plugin's config is read from a
 decK file; policies and overrides from the database, or from a node's snapshot file with --snapshot. --config-only
-uses the config alone, and so does explain without a database, with a warning. If a candidate is open, it also shows what that decides, and whether it is enforced for the
-tenant. Nothing is spent. With --at, it shows what applies at another time: overrides begin and expire.
+uses the config alone, and so does explain without a database, with a warning. If a candidate is open, it also shows
+what that decides, and whether it is enforced for the tenant. Nothing is spent. With --at, it shows what applies at
+another time: overrides begin and expire.
 
   ratelimit explain --config kong.yml --tenant acme --user u_42 --endpoint "POST /records/{id}"`,
 	define: func(c *call) action {

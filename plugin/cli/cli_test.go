@@ -53,6 +53,7 @@ func TestEveryCallShowsItsResultAndExitsWithItsCode(t *testing.T) {
 func TestWhatAFileAloneCanAnswerNeedsNoDatabase(t *testing.T) {
 	t.Setenv(databaseVariable, "")
 	const policies, faulty = "testdata/ratelimit/policies.yaml", "testdata/ratelimit/faulty.yaml"
+	const explain = "explain --config ../../kong/kong.yml --tenant acme --tier enterprise"
 	for _, c := range []struct {
 		args       string
 		code       int
@@ -62,8 +63,8 @@ func TestWhatAFileAloneCanAnswerNeedsNoDatabase(t *testing.T) {
 		{"validate " + faulty, 1, faulty + ":2: error: tenants[0].id: is required\n", ""},
 		{"diff -f " + faulty, 2, "", faulty + ":8: overrides[3].reason: is required\n"},
 		{"diff -f " + policies, 2, "", policies + ": no fault of its own; what apply would change depends on the database\n"},
-		{"explain --config ../../kong/kong.yml --tenant acme --tier enterprise", 0, "500 per 60 s", "no database is configured"},
-		{"explain --config-only --config ../../kong/kong.yml --tenant acme --tier enterprise", 0, "500 per 60 s", ""},
+		{explain, 0, "500 per 60 s", "no database is configured"},
+		{explain + " --config-only", 0, "500 per 60 s", ""},
 	} {
 		var out, wrong bytes.Buffer
 		code := Ratelimit(strings.Fields(c.args), strings.NewReader(""), &out, &wrong)
