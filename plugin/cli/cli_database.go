@@ -90,6 +90,11 @@ func (c *call) dsn() (dsn, source string, err error) {
 	return dsn, databaseVariable, nil
 }
 
+// hasDatabase reports whether a flag or the environment names a database.
+func (c *call) hasDatabase() bool {
+	return c.database.dsn != "" || c.database.file != "" || c.getenv(databaseVariable) != ""
+}
+
 // readDSN returns the connection string in the file of a flag.
 func readDSN(flag, file string) (dsn, source string, err error) {
 	text, err := os.ReadFile(file)

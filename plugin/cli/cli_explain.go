@@ -21,8 +21,9 @@ var explainCommand = &command{
 	brief: "show which limits apply to a request, and why",
 	about: `It shows the policies and overrides that matched, and which of them won. The plugin's config is read from a
 decK file; policies and overrides from the database, or from a node's snapshot file with --snapshot. --config-only
-uses the config alone. If a candidate is open, it also shows what that decides, and whether it is enforced for the
-tenant. Nothing is spent. With --at, it shows what applies at another time: overrides begin and expire.
+uses the config alone, and so does explain without a database, with a warning. If a candidate is open, it also shows
+what that decides, and whether it is enforced for the tenant. Nothing is spent. With --at, it shows what applies at
+another time: overrides begin and expire.
 
 With --request-id alone, it shows what denied that request, from the recent denials in the database.
 
@@ -81,6 +82,11 @@ func (c *call) explain(
 	config, snapshot, err := c.load(f)
 	if err != nil {
 		return err
+	}
+	if from.snapshot == "" && !from.none && !c.hasDatabase() {
+		c.warn("no database is configured, so this is what the config alone decides, without policies and overrides " +
+			"at run time: use --database or --database-file, or --config-only if that is meant")
+		from.none = true
 	}
 	e := explanation{Config: config.Where, AppliesTo: config.String()}
 	r.tiers = control.NewTiers(nil, snapshot.Namespace(), config.Consumers, config.Changed)
