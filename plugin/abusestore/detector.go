@@ -148,7 +148,7 @@ func (d *Detector) lift(ctx context.Context, session *pgx.Conn) error {
 }
 
 // offLadder sets the columns of a tenant that starts anew. forgive_abuse has it too.
-const offLadder = `state = (t.state - '{suspect,since,flagged_at,ended_at,banned_at}'::text[]) || '{"step": "none"}',
+const offLadder = `state = (t.state - '{since,flagged_at,ended_at,banned_at}'::text[]) || '{"step": "none"}',
 	reason = '', override = NULL, override_until = NULL`
 
 // tidy drops what is past its retention.

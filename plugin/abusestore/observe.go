@@ -55,13 +55,15 @@ func add(all map[string]*tenant, name string) *tenant {
 	return t
 }
 
-// readRequests reads what was admitted, in the minute and in the window that ends with it. Of more tenants than it may
+// readRequests reads what was admitted: in the minute, in the two before it, and in the window that ends with it. Of more tenants than it may
 // read it reads those with denials, then those that are remembered, and then those that send most.
 func (d *Detector) readRequests(ctx context.Context, tx pgx.Tx, minute time.Time, all map[string]*tenant) error {
-	rows, err := tx.Query(ctx, `SELECT n.name, u.last, u.admitted
+	rows, err := tx.Query(ctx, `SELECT n.name, u.last, u.second, u.third, u.admitted
 		FROM (
-			SELECT tenant, coalesce(sum(admitted) FILTER (WHERE at = $1), 0)::bigint AS last,
-				sum(admitted)::bigint AS admitted
+			SELECT tenant, sum(admitted)::bigint AS admitted,
+				coalesce(sum(admitted) FILTER (WHERE at = $1), 0)::bigint AS last,
+				coalesce(sum(admitted) FILTER (WHERE at = $1 - interval '1 minute'), 0)::bigint AS second,
+				coalesce(sum(admitted) FILTER (WHERE at = $1 - interval '2 minutes'), 0)::bigint AS third
 			FROM rate_limiter.usage_minutes
 			WHERE at > $1::timestamptz - $2::interval AND at <= $1
 				AND policy = (SELECT id FROM rate_limiter.usage_names WHERE name = '')
@@ -80,10 +82,11 @@ func (d *Detector) readRequests(ctx context.Context, tx pgx.Tx, minute time.Time
 		return fmt.Errorf("read requests: %w", err)
 	}
 	var name string
-	var last, window int64
-	_, err = pgx.ForEachRow(rows, []any{&name, &last, &window}, func() error {
-		t := add(all, name)
-		t.seen.Minute.Admitted, t.seen.Window.Admitted = last, window
+	var last, second, third, window int64
+	_, err = pgx.ForEachRow(rows, []any{&name, &last, &second, &third, &window}, func() error {
+		seen := &add(all, name).seen
+		seen.Minute.Admitted, seen.Window.Admitted = last, window
+		seen.Before[0].Admitted, seen.Before[1].Admitted = second, third
 		return nil
 	})
 	if err != nil {
@@ -127,8 +130,11 @@ func readDenials(ctx context.Context, tx pgx.Tx, minute time.Time, all map[strin
 		seen := &add(all, m.Tenant).seen
 		seen.Window.Denied += m.Limited
 		seen.Window.Penalized += m.Penalized
-		if m.At.Equal(minute) {
+		switch ago := int(minute.Sub(m.At) / time.Minute); {
+		case ago == 0:
 			seen.Minute.Denied, seen.Minute.Penalized, seen.Unavailable = m.Limited, m.Penalized, m.Unavailable
+		case ago <= len(seen.Before):
+			seen.Before[ago-1].Denied, seen.Before[ago-1].Penalized = m.Limited, m.Penalized
 		}
 		seen.Users, seen.Addresses = merged.Users.Estimate(), merged.Addresses.Estimate()
 		seen.Credentials = merged.Credentials.Estimate()
