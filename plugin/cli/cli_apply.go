@@ -61,7 +61,7 @@ compared too.`,
 				if done.Empty() {
 					what += " (no changes)"
 				}
-				return written{What: what, Version: version, Diff: done, lines: func(out *page) { writeDiff(out, done) }}, nil
+				return written{What: what, Version: version, Diff: newShownDiff(done), lines: func(out *page) { writeDiff(out, done) }}, nil
 			})
 		},
 	},
@@ -77,7 +77,7 @@ compared too.`,
 				if err != nil {
 					return d.locate(err)
 				}
-				if err := c.print(diff, func(out *page) { writeDiff(out, diff) }); err != nil || diff.Empty() {
+				if err := c.print(newShownDiff(diff), func(out *page) { writeDiff(out, diff) }); err != nil || diff.Empty() {
 					return err
 				}
 				return exitStatus(exitFailed)
@@ -97,8 +97,8 @@ func (c *call) acceptable(d pgstore.SetDiff, review pgstore.Review, yes, force b
 	var faults []error
 	if text := deletionText(d); text != "" && !yes {
 		shown := struct {
-			Diff pgstore.SetDiff `json:"diff"`
-		}{d}
+			Diff shownDiff `json:"diff"`
+		}{newShownDiff(d)}
 		if err := c.print(shown, func(out *page) { writeDiff(out, d) }); err != nil {
 			return err
 		}

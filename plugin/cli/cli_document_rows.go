@@ -230,7 +230,7 @@ func overrideColumns(o pgstore.Override) string {
 
 // columnsOfRow returns the fields of a row by their names.
 func columnsOfRow(row any) map[string]json.RawMessage {
-	text, err := json.Marshal(row)
+	text, err := json.Marshal(shownRow(row))
 	if err != nil {
 		panic(fmt.Sprintf("cli: a row cannot be encoded: %v", err)) // it holds only texts, numbers, times and booleans
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -41,7 +42,14 @@ type explanation struct {
 	AppliesTo string `json:"config_on"`
 	Denied    string `json:"refused,omitempty"` // why the config denies a request without a tenant or user
 	policy.Explanation
-	Faults []policy.Fault `json:"faults,omitempty"` // rows that do not compile
+	ShownOverrides []shownExplained `json:"overrides"`        // those of Explanation
+	Faults         []policy.Fault   `json:"faults,omitempty"` // rows that do not compile
+}
+
+// shownExplained is an override of an explanation in JSON and YAML, with its row as override list shows it.
+type shownExplained struct {
+	Row shownOverride `json:"row"`
+	policy.ExplainedOverride
 }
 
 func (c *call) explain(
@@ -62,6 +70,11 @@ func (c *call) explain(
 	e.Explanation = snapshot.Explain(&id, at)
 	if e.ExemptBy == "" {
 		e.Denied = denialOf(&id)
+	}
+	e.ShownOverrides = make([]shownExplained, len(e.Overrides))
+	for i, o := range e.Overrides {
+		row := pgstore.Override{ID: o.Override.ID, Override: o.Override.Override}
+		e.ShownOverrides[i] = shownExplained{newShownOverride(row), o}
 	}
 	return c.print(e, func(out *page) { writeExplanation(out, &e) })
 }

@@ -104,6 +104,7 @@ func (c *call) showWritten(ctx context.Context, store *pgstore.Store, done writt
 			return fmt.Errorf("%s (version %d), but checking which nodes enforce it failed: %w", done.What, done.Version, err)
 		}
 	}
+	done.Row = shownRow(done.Row)
 	err := c.print(done, done.writeTo)
 	if err == nil && done.Fleet != nil {
 		return done.Fleet.exit()
