@@ -108,6 +108,7 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		Reservations:    d.reservations,
 		RequestPolicy:   d.requestPolicy,
 		IsRoute:         d.isRoute,
+		IsConsumer:      s.isConsumer,
 		Webhooks:        s.Webhooks,
 		Limits:          own,
 		Metrics:         numbers,

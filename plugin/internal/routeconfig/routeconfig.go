@@ -30,6 +30,8 @@ type Config struct {
 
 	Routes map[string]string // the services of the routes in the file, by route
 	Serves []string          // the routes for which Kong runs it
+
+	Consumers map[string]bool // the usernames, custom ids and ids of the consumers in the file
 }
 
 // ChoiceError is the error of a file in which no config, or several, apply.
@@ -52,7 +54,7 @@ func Load(text []byte, file, route string) (*Config, *policy.Plan, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	chosen.Routes = routes
+	chosen.Routes, chosen.Consumers = routes, consumersOf(text)
 	for _, name := range slices.Sorted(maps.Keys(routes)) {
 		if config, err := choose(configs, file, name, routes); err == nil && config == chosen {
 			chosen.Serves = append(chosen.Serves, name)
@@ -174,6 +176,21 @@ func routesOf(text []byte) map[string]string {
 	for _, s := range services {
 		if service, ok := s.(map[string]any); ok {
 			add(service["routes"], nameOf(service))
+		}
+	}
+	return found
+}
+
+// consumersOf returns the usernames, custom ids and ids of the consumers in a file.
+func consumersOf(text []byte) map[string]bool {
+	found := map[string]bool{}
+	list, _ := decoded(text)["consumers"].([]any)
+	for _, entry := range list {
+		consumer, _ := entry.(map[string]any)
+		for _, field := range [...]string{"username", "custom_id", "id"} {
+			if name, ok := consumer[field].(string); ok {
+				found[name] = true
+			}
 		}
 	}
 	return found
