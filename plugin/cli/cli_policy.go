@@ -150,6 +150,8 @@ func (c *call) matchFlags() *pgstore.PolicyKey {
 	return key
 }
 
+// slotFlag defines --slot, which the help does not show: rows of another slot than active are leftovers of an earlier
+// release.
 func (c *call) slotFlag(to *string) {
 	c.flags.Func(
 		"slot",
@@ -162,6 +164,7 @@ func (c *call) slotFlag(to *string) {
 			return nil
 		},
 	)
+	c.flags.Lookup("slot").Hidden = true
 }
 
 // policyFields are a policy as flags.
