@@ -284,7 +284,7 @@ type Limit struct {
 
 	// The requests that the limit covers, as "METHOD /pattern"; {param} and a final * are wildcards, * stands for any
 	// method. Default: all requests, and for the scopes with endpoint each route counts on its own.
-	Endpoint string `json:"endpoint,omitempty" kong:"match=^[A-Z*-]+ /[^ ]*$,len_max=1024" kong_err:"must be METHOD /pattern, such as GET /records/{id}, or * /pattern for any method" example:"POST /records"`
+	Endpoint string `json:"endpoint,omitempty" kong:"match=^[A-Z*-]+ /[^ ]*$,len_max=1024" kong_err:"must be METHOD /pattern, such as GET /records/{id}, or * /pattern for any method" alias:"endpointPattern" example:"POST /records"`
 
 	// How many tokens a window allows; a request costs 1 token unless costs says otherwise. From 1 to 10^12 tokens.
 	// Required.
@@ -335,7 +335,7 @@ type Limit struct {
 	// Default: the fail_mode of the whole config.
 	//
 	// Empty means absent.
-	FailMode string `json:"fail_mode,omitempty" kong:"one_of=open|closed|local"`
+	FailMode string `json:"fail_mode,omitempty" kong:"one_of=open|closed|local" alias:"failMode"`
 
 	// Whether nodes may take tokens of this limit from Redis ahead of need (leased) or ask for every request (exact).
 	// leased never admits more than the limit, and at most 2 percent fewer; only token_bucket and fixed_window are leased,

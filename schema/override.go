@@ -40,7 +40,7 @@ type Override struct {
 	Tenant string `json:"tenant,omitempty" kong:"as=Policy.tenant" example:"acme"`
 
 	// Only this user of the tenant.
-	User string `json:"user,omitempty" kong:"as=Policy.tenant" example:"u_42"`
+	User string `json:"user,omitempty" kong:"as=Policy.tenant" alias:"userId" example:"u_42"`
 
 	// Only the credential with this id; without a tenant, in requests of every tenant.
 	Credential string `json:"credential,omitempty" kong:"as=Policy.tenant"`
@@ -55,7 +55,7 @@ type Override struct {
 
 	// Only requests to this endpoint, as "METHOD /pattern": {param} and a trailing * are wildcards; * as the method
 	// matches any method.
-	Endpoint string `json:"endpoint,omitempty" kong:"as=Policy.endpoint" example:"POST /records"`
+	Endpoint string `json:"endpoint,omitempty" kong:"as=Policy.endpoint" alias:"endpointPattern" example:"POST /records"`
 
 	// Only limits of the policy with this name. Required for custom_limit; without it, a multiplier changes all limits of
 	// its subject.

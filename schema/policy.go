@@ -22,14 +22,14 @@ type Policy struct {
 	Namespace string `json:"namespace,omitempty" kong:"match=^[A-Za-z0-9_.-]+$,len_max=64" kong_err:"must be 1 to 64 letters, digits, dots, dashes or underscores" default:"default"`
 
 	// The tier whose tenants the policy applies to. Give one of tier, tenant, credential, ip and for.
-	Tier string `json:"tier,omitempty" kong:"len_max=64" kong_err:"must have at most 64 bytes" example:"enterprise"`
+	Tier string `json:"tier,omitempty" kong:"len_max=64" kong_err:"must have at most 64 bytes" alias:"orgTier" example:"enterprise"`
 
 	// The tenant that the policy applies to, at most 128 bytes: a longer name is counted by its hash, so give that.
 	// Give one of tier, tenant, credential, ip and for.
-	Tenant string `json:"tenant,omitempty" kong:"len_max=128" kong_err:"must have at most 128 bytes: write the hash by which a longer name is counted" example:"acme"`
+	Tenant string `json:"tenant,omitempty" kong:"len_max=128" kong_err:"must have at most 128 bytes: write the hash by which a longer name is counted" alias:"orgId,org" example:"acme"`
 
 	// Only this user of the tenant, as user_from finds it. The scope is user or user+endpoint. Default: all users.
-	User string `json:"user,omitempty" kong:"as=Policy.tenant" example:"u_42"`
+	User string `json:"user,omitempty" kong:"as=Policy.tenant" alias:"userId" example:"u_42"`
 
 	// The credential that the policy applies to, by its id in Kong. The scope is credential.
 	Credential string `json:"credential,omitempty" kong:"as=Policy.tenant"`

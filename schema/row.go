@@ -17,6 +17,7 @@ var rowSchema []byte
 // Field describes one declared field of a row of type T.
 type Field[T any] struct {
 	Name        string // in JSON, YAML and the database
+	Aliases     string // other names in the REST API, separated by commas
 	Flag        string // in the ratelimit command; empty: the name, with dashes
 	Unit        string // tokens, seconds or percent; text for free text
 	Example     string
@@ -85,6 +86,19 @@ func FieldNamed[T any](fields []Field[T], name string) *Field[T] {
 		panic(fmt.Sprintf("schema: a row has no field %q", name))
 	}
 	return &fields[i]
+}
+
+// Alias is another name of a field.
+type Alias struct{ Name, Field string }
+
+// Aliases returns the other names of fields.
+func Aliases[T any](fields []Field[T]) (list []Alias) {
+	for _, f := range fields {
+		for _, name := range strings.FieldsFunc(f.Aliases, func(c rune) bool { return c == ',' }) {
+			list = append(list, Alias{name, f.Name})
+		}
+	}
+	return list
 }
 
 // FieldsWithout returns the fields but for those with these names.

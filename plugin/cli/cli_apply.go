@@ -52,7 +52,7 @@ compared too.`,
 				return c.acceptable(diff, review, *yes, *force)
 			}
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
-				d.set.Config = config.plan
+				d.set.Config, d.set.IsConsumer = config.plan, config.isConsumer
 				done, version, err := s.Apply(ctx, by, d.set)
 				if err != nil {
 					return written{}, d.locate(err)
@@ -61,7 +61,7 @@ compared too.`,
 				if done.Empty() {
 					what += " (no changes)"
 				}
-				return written{What: what, Version: version, Diff: done, lines: func(out *page) { writeDiff(out, done) }}, nil
+				return written{What: what, Version: version, Diff: newShownDiff(done), lines: func(out *page) { writeDiff(out, done) }}, nil
 			})
 		},
 	},
@@ -85,7 +85,7 @@ Faults of the file itself need no database: see also ratelimit validate.`,
 				if err != nil {
 					return d.locate(err)
 				}
-				if err := c.print(diff, func(out *page) { writeDiff(out, diff) }); err != nil || diff.Empty() {
+				if err := c.print(newShownDiff(diff), func(out *page) { writeDiff(out, diff) }); err != nil || diff.Empty() {
 					return err
 				}
 				return exitStatus(exitFailed)
@@ -105,8 +105,8 @@ func (c *call) acceptable(d pgstore.SetDiff, review pgstore.Review, yes, force b
 	var faults []error
 	if text := deletionText(d); text != "" && !yes {
 		shown := struct {
-			Diff pgstore.SetDiff `json:"diff"`
-		}{d}
+			Diff shownDiff `json:"diff"`
+		}{newShownDiff(d)}
 		if err := c.print(shown, func(out *page) { writeDiff(out, d) }); err != nil {
 			return err
 		}

@@ -20,6 +20,7 @@ var auditCommand = &command{
 		var f pgstore.AuditFilter
 		c.flags.StringVar(&f.Tenant, "tenant", "", "only changes about this `tenant`")
 		c.flags.StringVar(&f.Kind, "kind", "", "only changes of this `kind`: "+pgstore.AuditKindsText())
+		c.complete("kind", pgstore.AuditKinds...)
 		c.flags.StringVar(&f.Key, "key", "",
 			"only changes of the row with this `key`: the name of a tier or token, or the id of another row")
 		c.flags.StringVar(&f.Actor, "actor", "", "only changes made by this `actor`")

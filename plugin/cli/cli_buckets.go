@@ -293,6 +293,10 @@ func (c *call) resetBuckets(ctx context.Context, found *tenantBuckets) error {
 	if err != nil {
 		return err
 	}
+	by, err := c.newChange(config)
+	if err != nil {
+		return err
+	}
 	records, closeRecords, err := c.openWith(ctx, config)
 	if err != nil {
 		return err
@@ -306,7 +310,6 @@ func (c *call) resetBuckets(ctx context.Context, found *tenantBuckets) error {
 	if err != nil {
 		return err
 	}
-	by := pgstore.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
 	if err := records.Do(ctx, by, reset, nil, found.empty); err != nil {
 		return err
 	}

@@ -15,13 +15,12 @@ import (
 
 // command is one row of the table of commands, from which newRoot makes cobra's tree.
 type command struct {
-	words  string // "policy put"
-	args   string // that stand beside the flags, as the usage names them
-	brief  string // what it does, in one line
-	about  string // what else there is to know; "": nothing
-	least  int    // fewest arguments
-	most   int    // most arguments; -1: any number
-	hidden bool   // the help does not list it
+	words string // "policy put"
+	args  string // that stand beside the flags, as the usage names them
+	brief string // what it does, in one line
+	about string // what else there is to know; "": nothing
+	least int    // fewest arguments
+	most  int    // most arguments; -1: any number
 
 	// trouble is the exit code of a failure, where exitFailed has another meaning; 0: exitFailed.
 	trouble int
@@ -177,7 +176,6 @@ func newCall(o *operator, row *command) *call {
 		Short:       row.brief,
 		Long:        strings.Trim(row.about, "\n"),
 		Annotations: map[string]string{exitsAnnotation: row.exits},
-		Hidden:      row.hidden,
 		Args:        cobra.ArbitraryArgs, // counted by run
 		RunE:        func(cmd *cobra.Command, args []string) error { return c.run(cmd.Context(), args) },
 	}
@@ -186,6 +184,7 @@ func newCall(o *operator, row *command) *call {
 	}
 	c.flags = c.cobra.Flags()
 	c.act = row.define(c)
+	c.completeNames()
 	c.flags.VisitAll(func(f *pflag.Flag) {
 		f.DefValue = "" // the usage names the default
 		unquoteUsage(f)

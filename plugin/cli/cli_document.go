@@ -36,6 +36,7 @@ type document struct {
 	set     pgstore.Set
 	places  []place // of the policies
 	faults  []error
+	faulty  map[string]bool // the fields with faults: policies[3].limit
 
 	costPlaces []place
 
@@ -57,7 +58,7 @@ var documentFields = slices.DeleteFunc(slices.Clone(schema.PolicyFields()), func
 
 // read reads a file of policies. The error joins all faults, each with file, line and field.
 func (d *document) read(r io.Reader, file string) error {
-	d.file = file
+	d.file, d.faulty = file, map[string]bool{}
 	var root yaml.Node
 	decoder := yaml.NewDecoder(r)
 	if err := decoder.Decode(&root); err != nil {
@@ -71,12 +72,7 @@ func (d *document) read(r io.Reader, file string) error {
 	}
 	d.root(aliased(root.Content[0]))
 	if len(d.faults) == 0 { // else what else is wrong would be but a consequence
-		for i := range d.set.Policies {
-			d.check(i)
-		}
 		d.checkRows()
-	}
-	if len(d.faults) == 0 {
 		d.checkTogether()
 	}
 	return errors.Join(d.faults...)
@@ -84,6 +80,21 @@ func (d *document) read(r io.Reader, file string) error {
 
 func (d *document) fault(line int, path, format string, args ...any) {
 	d.faults = append(d.faults, d.at(line, path, fmt.Sprintf(format, args...)))
+	d.faulty[fieldOf(path)] = true
+}
+
+// fieldOf returns the path of the field of a row, given a path in it: policies[3].settle of policies[3].settle.reserve.
+func fieldOf(path string) string {
+	parts := strings.SplitN(path, ".", 3)
+	return strings.Join(parts[:min(len(parts), 2)], ".")
+}
+
+// rowFaults reports what is wrong with a row by itself, except in fields that could not be read.
+func (d *document) rowFaults(at place, faults []schema.Fault) {
+	isUnread := func(f schema.Fault) bool { return d.faulty[fieldOf(at.path+"."+f.Path)] }
+	for _, f := range slices.DeleteFunc(faults, isUnread) {
+		d.fault(at.lineOf(f.Path), at.path+"."+f.Path, "%s", f.Message)
+	}
 }
 
 func (d *document) at(line int, path, problem string) error {
@@ -194,6 +205,7 @@ func (d *document) policy(n *yaml.Node, at place) {
 			documentField(d, value, key.Line, path, &documentFields[field], &p.Policy)
 		}
 	}
+	d.rowFaults(at, policy.Faults(p.Policy))
 	d.set.Policies, d.places = append(d.set.Policies, p), append(d.places, at)
 }
 
@@ -273,14 +285,6 @@ func (d *document) value(n *yaml.Node, line int, path string, to any) bool {
 
 func integer(n *yaml.Node, to *int64) bool {
 	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!int" && n.Decode(to) == nil
-}
-
-// check reports what is wrong with policy i by itself.
-func (d *document) check(i int) {
-	at := d.places[i]
-	for _, f := range policy.Faults(d.set.Policies[i].Policy) {
-		d.fault(at.lineOf(f.Path), at.path+"."+f.Path, "%s", f.Message)
-	}
 }
 
 // checkTogether returns what nodes would leave out of the policies and costs beside each other, such as patterns that

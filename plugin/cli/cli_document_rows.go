@@ -36,9 +36,7 @@ func (d *document) section(name string, n *yaml.Node) bool {
 		d.eachRow(name, n, func(item *yaml.Node, at place) {
 			var cost pgstore.Cost
 			if readRow(d, item, at, costDocumentFields, &cost.Cost) {
-				for _, f := range policy.CostFaults(cost.Cost) {
-					d.fault(at.lineOf(f.Path), at.path+"."+f.Path, "%s", f.Message)
-				}
+				d.rowFaults(at, policy.CostFaults(cost.Cost))
 			}
 			d.set.Costs, d.costPlaces = append(d.set.Costs, cost), append(d.costPlaces, at)
 		})
@@ -46,9 +44,8 @@ func (d *document) section(name string, n *yaml.Node) bool {
 		d.set.Tenants = []pgstore.Tenant{}
 		d.eachRow(name, n, func(item *yaml.Node, at place) {
 			var t pgstore.Tenant
-			readRow(d, item, at, schema.TenantFields(), &t.Tenant)
-			for _, f := range t.Faults() {
-				d.fault(at.lineOf(f.Path), at.path+"."+f.Path, "%s", f.Message)
+			if readRow(d, item, at, schema.TenantFields(), &t.Tenant) {
+				d.rowFaults(at, t.Faults())
 			}
 			d.set.Tenants = append(d.set.Tenants, t)
 		})
@@ -59,9 +56,7 @@ func (d *document) section(name string, n *yaml.Node) bool {
 			if readRow(d, item, at, overrideDocumentFields, &o.Override) {
 				checked := o.Override
 				checked.Author = "document"
-				for _, f := range policy.OverrideFaults(checked) {
-					d.fault(at.lineOf(f.Path), at.path+"."+f.Path, "%s", f.Message)
-				}
+				d.rowFaults(at, policy.OverrideFaults(checked))
 			}
 			d.set.Overrides = append(d.set.Overrides, o)
 		})
@@ -83,9 +78,8 @@ func (d *document) eachRow(name string, n *yaml.Node, read func(*yaml.Node, plac
 	}
 }
 
-// readRow reads the fields of a row, and reports whether none has a fault.
+// readRow reads the fields of a row, and reports whether it is a mapping.
 func readRow[T any](d *document, n *yaml.Node, at place, fields []schema.Field[T], row *T) bool {
-	before := len(d.faults)
 	if n.Kind != yaml.MappingNode {
 		d.fault(n.Line, at.path, "must be a mapping")
 		return false
@@ -105,7 +99,7 @@ func readRow[T any](d *document, n *yaml.Node, at place, fields []schema.Field[T
 			documentField(d, value, key.Line, path, &fields[field], row)
 		}
 	}
-	return len(d.faults) == before
+	return true
 }
 
 func fieldNames[T any](fields []schema.Field[T]) string {
@@ -236,7 +230,7 @@ func overrideColumns(o pgstore.Override) string {
 
 // columnsOfRow returns the fields of a row by their names.
 func columnsOfRow(row any) map[string]json.RawMessage {
-	text, err := json.Marshal(row)
+	text, err := json.Marshal(shownRow(row))
 	if err != nil {
 		panic(fmt.Sprintf("cli: a row cannot be encoded: %v", err)) // it holds only texts, numbers, times and booleans
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -82,6 +83,34 @@ func TestAllFaultsOfADocumentAreReportedAtOnce(t *testing.T) {
 	if all := unjoined(err); len(all) != 2 || !strings.HasPrefix(all[0].Error(), "p.yaml:2: ") ||
 		!strings.HasPrefix(all[1].Error(), "p.yaml:3: ") {
 		t.Errorf("faults are %q, want one of line 2 and one of line 3", all)
+	}
+}
+
+func TestAFaultThatCannotBeReadHidesNoOther(t *testing.T) {
+	const text = `policies:
+- {name: a, tier: a, scope: tenant, limit: many, window_size: 60, burts: 5}
+- {name: b, scope: planet, limit: 1, window_size: 60}
+costs:
+- {endpoint: "POST /a", cost: some}
+- {endpoint: nowhere, cost: 5}
+overrides:
+- {kind: multiplier, tenant: acme, factor: much, reason: r}
+- {kind: ban, permanent: true}
+`
+	d := document{whole: true}
+	var got []string
+	for _, err := range unjoined(d.read(strings.NewReader(text), "p.yaml")) {
+		place, _, _ := strings.Cut(err.Error(), ": ")
+		path, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), place+": "), ": ")
+		got = append(got, strings.TrimPrefix(place, "p.yaml:")+" "+path)
+	}
+	want := []string{
+		"2 policies[0].limit", "2 policies[0].burts", "3 policies[1].tier", "3 policies[1].scope",
+		"5 costs[0].cost", "6 costs[1].endpoint",
+		"8 overrides[0].factor", "8 overrides[0].expires_at", "9 overrides[1].tenant", "9 overrides[1].reason",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("faults of\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 

@@ -10,7 +10,12 @@ import (
 )
 
 // knownConfig is the plugin's config of a command that goes without one; nil: --config was not given.
-type knownConfig struct{ plan *policy.Plan }
+type knownConfig struct {
+	plan      *policy.Plan
+	consumers map[string]bool // of its file
+}
+
+func (k *knownConfig) isConsumer(name string) bool { return k.consumers[name] }
 
 // knownConfigFlag defines --config and --plugin-route of a command that goes without them, and has the file read before
 // the database is opened.
@@ -19,16 +24,20 @@ func (c *call) knownConfigFlag() *knownConfig {
 	c.flags.Lookup("config").Usage = "a decK `file` with the plugin's config (- reads standard input): " +
 		"also check against its tiers, limits and namespace (default: check against the database only)"
 	c.flags.Lookup("plugin-route").Usage = routeUsage
-	c.check(func() (err error) {
+	c.check(func() error {
 		document := c.flags.Lookup("file")
 		switch {
 		case f.file == "":
 		case f.file == "-" && document != nil && document.Value.String() == "-":
 			return wrong("only one of --file and --config can read standard input")
 		default:
-			_, config.plan, err = c.load(f)
+			loaded, plan, err := c.load(f)
+			if err != nil {
+				return err
+			}
+			config.plan, config.consumers = plan, loaded.ConsumerNames
 		}
-		return err
+		return nil
 	})
 	return config
 }

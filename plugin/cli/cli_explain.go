@@ -73,7 +73,14 @@ type explanation struct {
 	TierSeenAt time.Time          `json:"tier_seen_at,omitzero"`
 	OtherTiers []control.SeenTier `json:"other_tiers,omitempty"` // that nodes see beside it
 
-	Faults []policy.Fault `json:"faults,omitempty"` // rows that do not compile
+	ShownOverrides []shownExplained `json:"overrides"`        // those of Explanation
+	Faults         []policy.Fault   `json:"faults,omitempty"` // rows that do not compile
+}
+
+// shownExplained is an override of an explanation in JSON and YAML, with its row as override list shows it.
+type shownExplained struct {
+	Row shownOverride `json:"row"`
+	policy.ExplainedOverride
 }
 
 func (c *call) explain(
@@ -104,6 +111,11 @@ func (c *call) explain(
 	}
 	if e.ExemptBy == "" {
 		e.Denied = denialOf(&id)
+	}
+	e.ShownOverrides = make([]shownExplained, len(e.Overrides))
+	for i, o := range e.Overrides {
+		row := pgstore.Override{ID: o.Override.ID, Override: o.Override.Override}
+		e.ShownOverrides[i] = shownExplained{newShownOverride(row), o}
 	}
 	return c.print(e, func(out *page) { writeExplanation(out, &e) })
 }

@@ -38,6 +38,9 @@ func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
 		usage := fieldUsage(f.Description) + "; as `json`, or @FILE with it, such as " + record.Example()
 		c.flags.Func(name, usage, func(text string) error { return recordFlag(text, record) })
 	}
+	if len(f.OneOf) > 0 {
+		c.complete(name, f.OneOf...)
+	}
 }
 
 // flagName returns the name of the flag of a field.

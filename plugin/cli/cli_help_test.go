@@ -27,6 +27,16 @@ func TestEveryHelpTextIsAsPublished(t *testing.T) {
 	compare(t, "testdata/ratelimit/help.golden", x.output.String())
 }
 
+func TestTheHelpHasNoWordsOfTheProgramsInside(t *testing.T) {
+	for _, c := range leaves(new(operator).newRoot()) {
+		for _, word := range []string{"--slot", "stringArray"} {
+			if strings.Contains(helpText(c), word) {
+				t.Errorf("the help of %s has the word %s", c.CommandPath(), word)
+			}
+		}
+	}
+}
+
 func TestHelpOfACommandIsTheSameBothWays(t *testing.T) {
 	before, behind := &terminal{t: t}, &terminal{t: t}
 	before.call("help", "policy", "put")

@@ -11,8 +11,6 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf16"
-
-	"github.com/spf13/cobra"
 )
 
 // The formats of --output.
@@ -41,14 +39,6 @@ func (c *call) outputFlagOf(formats ...string) {
 		},
 	)
 	c.complete("output", formats...)
-}
-
-// complete defines the values that a shell completes for a flag.
-func (c *call) complete(flag string, values ...string) {
-	fixed := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
-	if err := c.cobra.RegisterFlagCompletionFunc(flag, fixed); err != nil {
-		panic(err) // the flag is not defined yet, or completed already
-	}
 }
 
 // print writes a value as JSON, as YAML of the same fields, or as the page that people read.

@@ -27,6 +27,9 @@ var overrideCommands = []*command{
 				f.State = text
 				return oneOf(text, pgstore.OverrideStates)
 			})
+			c.complete("kind", schema.FieldNamed(schema.OverrideFields(), "kind").OneOf...)
+			c.complete("source", schema.FieldNamed(schema.OverrideFields(), "source").OneOf...)
+			c.complete("state", pgstore.OverrideStates...)
 			inForce := c.flags.Bool("in-force", false, "only overrides in force: the same as --state in_force")
 			ended := c.flags.Bool("ended", false, "list the history of ended overrides instead")
 			c.afterFlag(&f.After)
@@ -79,7 +82,7 @@ applies.
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
 				row, version, err := s.AddOverride(ctx, by, *o)
 				if err == nil {
-					c.warnOfWrite(s.OverrideWarnings(ctx, config.plan, row))
+					c.warnOfWrite(s.OverrideWarnings(ctx, config.plan, config.isConsumer, row))
 				}
 				return written{What: "added " + row.String() + ", " + timesText(row), Version: version, Row: row}, err
 			})

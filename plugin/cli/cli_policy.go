@@ -50,7 +50,7 @@ apply and diff require --partial.`,
 			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
 				p, err := s.Policy(ctx, key())
 				if err != nil {
-					return err
+					return nameOthers(ctx, s, key(), err)
 				}
 				return c.print(p, func(out *page) { policyList.add(out, p) })
 			})
@@ -95,10 +95,32 @@ these the one with the most specific endpoint.`,
 			c.revisionFlag(&revision)
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
 				version, err := s.DeletePolicy(ctx, by, key(), revision)
-				return written{What: "deleted " + key().String(), Version: version}, err
+				return written{What: "deleted " + key().String(), Version: version}, nameOthers(ctx, s, key(), err)
 			})
 		},
 	},
+}
+
+// nameOthers returns an error about the policy of a key. If it does not exist, the error names those of the same name.
+func nameOthers(ctx context.Context, s *pgstore.Store, key pgstore.PolicyKey, err error) error {
+	if !errors.As(err, new(*pgstore.NotFoundError)) {
+		return err
+	}
+	const most = 5
+	var others []string
+	for p, listErr := range s.EachPolicy(ctx, pgstore.PolicyFilter{Name: key.Name, Max: most + 1}) {
+		if listErr != nil {
+			return errors.Join(err, listErr)
+		}
+		others = append(others, p.Key().String())
+	}
+	switch {
+	case len(others) == 0:
+		return err
+	case len(others) > most:
+		others[most] = "others, which ratelimit policy list --name shows"
+	}
+	return fmt.Errorf("%w, but there is %s", err, strings.Join(others, "; "))
 }
 
 // keyFlags defines what names a policy beside its name, and returns it.
@@ -128,6 +150,8 @@ func (c *call) matchFlags() *pgstore.PolicyKey {
 	return key
 }
 
+// slotFlag defines --slot, which the help does not show: rows of another slot than active are leftovers of an earlier
+// release.
 func (c *call) slotFlag(to *string) {
 	c.flags.Func(
 		"slot",
@@ -140,6 +164,7 @@ func (c *call) slotFlag(to *string) {
 			return nil
 		},
 	)
+	c.flags.Lookup("slot").Hidden = true
 }
 
 // policyFields are a policy as flags.

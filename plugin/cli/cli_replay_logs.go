@@ -25,7 +25,7 @@ type logFlags struct {
 // logFlags defines the flags of logs.
 func (c *call) logFlags(f *logFlags) {
 	c.flags.StringArrayVar(&f.files, "log", nil,
-		"an access log, plain or gzip; - reads standard input; repeat the flag, or list more behind it (required)")
+		"a `file` with an access log, plain or gzip; - reads standard input; repeat the flag, or list more behind it (required)")
 	c.flags.StringVar(&f.options.Format, "format", "", "the `format` of the logs: auto, kong, nginx or csv (default auto)")
 	c.flags.StringVar(&f.options.NginxFormat, "log-format", "",
 		"the `log_format` of nginx, as in its configuration (default combined)")

@@ -16,7 +16,10 @@ var completionCommand = &command{
 	brief: "print the completion script for bash, zsh or fish",
 	least: 1,
 	most:  1,
-	about: `  ratelimit completion bash > /etc/bash_completion.d/ratelimit
+	about: `The script completes commands, flags and their values, and the names of tenants, policies and tiers if
+RATELIMIT_DATABASE or the flags before them name the database.
+
+  ratelimit completion bash > /etc/bash_completion.d/ratelimit
   ratelimit completion zsh > "${fpath[1]}/_ratelimit"
   ratelimit completion fish > ~/.config/fish/completions/ratelimit.fish`,
 	define: func(c *call) action {
@@ -38,7 +41,8 @@ var completionCommand = &command{
 
 // manCommand writes the man pages that packages install.
 var manCommand = &command{
-	words: "man", args: "DIR", brief: "write a man page for each command to a directory", least: 1, most: 1, hidden: true,
+	words: "man", args: "DIR", brief: "write a man page for each command to a directory", least: 1, most: 1,
+	about: `  ratelimit man /usr/local/share/man/man1`,
 	define: func(c *call) action {
 		return func(context.Context) error {
 			if err := os.MkdirAll(c.arg(), 0o755); err != nil {

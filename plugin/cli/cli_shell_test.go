@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
 func TestAShellGetsACompletionScriptAsItReadsIt(t *testing.T) {
@@ -34,6 +36,45 @@ func TestAShellCompletesCommandsFlagsAndFormats(t *testing.T) {
 			t.Errorf("%q: completed to\n%s\nwant %q", c.typed, text, c.want)
 		} else if strings.Contains(text, "`") {
 			t.Errorf("%q: completed to\n%s\nwant no back quotes", c.typed, text)
+		}
+	}
+}
+
+func TestAShellCompletesEnumsAndNamesOfTheDatabase(t *testing.T) {
+	dsn := pgtest.Shared(t).Database(t)
+	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn + "&connect_timeout=60"}}
+	x.must("tier", "put", "gold", "--reason", "a test")
+	x.must("tenant", "set", "acme", "--tier", "gold", "--reason", "a test")
+	x.must("policy", "put", "daily", "--tenant", "northwind", "--limit", "5", "--window", "60", "--reason", "a test")
+	x.must("override", "add", "--kind", "ban", "--tenant", "globex", "--permanent", "--reason", "a test")
+	for _, c := range []struct{ typed, want string }{
+		{"override add --kind ", "custom_limit multiplier ban exempt"},
+		{"override list --kind ", "custom_limit multiplier ban exempt"},
+		{"policy put daily --scope ", "tenant user credential ip endpoint global tenant+endpoint user+endpoint"},
+		{"override add --tenant ", "acme globex northwind"},
+		{"usage show n", "northwind"},
+		{"tenant get ", "acme globex northwind"},
+		{"policy get ", "daily"},
+		{"override add --policy d", "daily"},
+		{"tenant set acme --tier ", "gold"},
+		{"tier delete x", ""},
+	} {
+		for _, env := range []map[string]string{x.env, {}, {databaseVariable: "postgres://nobody@127.0.0.1:1/none"}} {
+			y := &terminal{t: t, env: env}
+			words, typed := strings.Fields(c.typed), ""
+			if !strings.HasSuffix(c.typed, " ") {
+				words, typed = words[:len(words)-1], words[len(words)-1]
+			}
+			y.call(append([]string{"__complete"}, append(words, typed)...)...)
+			text, _, _ := strings.Cut(y.output.String(), ":4")
+			want := c.want
+			if isEnum := strings.Contains(c.typed, "--kind") || strings.Contains(c.typed, "--scope"); !isEnum &&
+				env[databaseVariable] != x.env[databaseVariable] {
+				want = "" // and no error
+			}
+			if got := strings.Join(strings.Fields(text), " "); got != want {
+				t.Errorf("%s with %v: completed to %q, want %q", c.typed, env, got, want)
+			}
 		}
 	}
 }

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
@@ -18,22 +20,22 @@ var usageNearLimitCommand = &command{
 the config and the database have now. It reads all policies and overrides, as a node does. Limits that tenants share,
 and tenants that are banned or exempt now, are not listed.
 
-  ratelimit usage near-limit --config kong.yml --above 90 --last 1h`,
+  ratelimit usage near-limit --config kong.yml --above 0.9 --last 1h`,
 	define: func(c *call) action {
 		f := c.configFlag()
 		c.flags.Lookup("plugin-route").Usage = routeUsage
-		last, above, most := spanFlag{length: 10 * time.Minute}, 80, 100
+		last, above, most := spanFlag{length: 10 * time.Minute}, 0.8, 100
 		c.flags.Var(&last, "last", "look at this `duration` until now, at most 24h (default 10m)")
-		c.flags.Func("above", "list limits of which at least this `percent` was used (default 80)",
-			func(text string) error { return setting.ParseInt(text, 0, &above) })
+		c.flags.Func("above", "list limits of which at least this `fraction` was used, from 0 to 1 (default 0.8)",
+			func(text string) (err error) {
+				above, err = parseFraction(text)
+				return err
+			})
 		c.flags.Func("limit", "list at most this `number` of limits (default 100)", func(text string) error {
 			return setting.ParseInt(text, 1, &most)
 		})
 		c.check(func() error {
-			switch {
-			case above > 100:
-				return wrong("--above: %d: must be 0 to 100", above)
-			case last.length > 24*time.Hour:
+			if last.length > 24*time.Hour {
 				return wrong("--last: must be at most 24h")
 			}
 			return nil
@@ -47,8 +49,7 @@ and tenants that are banned or exempt now, are not listed.
 				c.warn("a row is left out: %s", fault)
 			}
 			now := limit.Micros(c.now().UnixMicro())
-			found, err := control.FindNearLimits(ctx, plan, tiers, s.UsageLeft(ctx, last.length), now,
-				float64(above)/100, most)
+			found, err := control.FindNearLimits(ctx, plan, tiers, s.UsageLeft(ctx, last.length), now, above, most)
 			if err != nil {
 				return err
 			}
@@ -57,7 +58,17 @@ and tenants that are banned or exempt now, are not listed.
 	},
 }
 
-// wholePlan returns the plan of a config with all rows beside it, and the tiers that are known. The faults are those of rows that do not compile.
+// parseFraction reads a fraction, as ?above of the REST API.
+func parseFraction(text string) (float64, error) {
+	fraction, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(fraction >= 0 && fraction <= 1) { // NaN is neither
+		return 0, errors.New("must be a fraction from 0 to 1, as in the REST API: 0.8 for 80 %")
+	}
+	return fraction, nil
+}
+
+// wholePlan returns the plan of a config with all rows beside it, and the tiers that are known. The faults are those of
+// rows that do not compile.
 func (c *call) wholePlan(
 	ctx context.Context, f *configFlags, s *pgstore.Store,
 ) (*policy.Plan, *control.Tiers, []policy.Fault, error) {

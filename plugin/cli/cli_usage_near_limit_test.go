@@ -66,7 +66,7 @@ func TestUsageNearLimitListsTenantsByTheLimitsInForce(t *testing.T) {
 			{Org: "acme", Policy: "daily", Limit: 1000, Remaining: 100, Fraction: 0.9},
 			{Org: "globex", Policy: "daily", Limit: 20, Remaining: 3, Fraction: 0.85},
 		}},
-		{[]string{"--above", "86", "--limit", "1"}, []control.NearLimit{
+		{[]string{"--above", "0.86", "--limit", "1"}, []control.NearLimit{
 			{Org: "acme", Policy: "hourly", Limit: 500, Remaining: 0, Fraction: 1},
 		}},
 	} {
@@ -97,9 +97,15 @@ func TestUsageNearLimitWritesATable(t *testing.T) {
 }
 
 func TestUsageNearLimitReportsWhatIsWrong(t *testing.T) {
-	for _, args := range [][]string{{"--above", "101"}, {"--last", "25h"}, {"--limit", "0"}, {"--config", ""}} {
+	for _, args := range [][]string{{"--last", "25h"}, {"--limit", "0"}, {"--config", ""}} {
 		if code, output := callNearLimit(t, args...); code != 2 {
 			t.Errorf("%q: exit code %d and %s", args, code, output)
+		}
+	}
+	for _, above := range []string{"80", "80%", "NaN", "-0.1", "1.1"} {
+		code, output := callNearLimit(t, "--above", above)
+		if code != 2 || !strings.Contains(output, "must be a fraction from 0 to 1, as in the REST API: 0.8 for 80 %") {
+			t.Errorf("--above %s: exit code %d and %s", above, code, output)
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
@@ -76,10 +78,9 @@ func (c *call) changes(do func(ctx context.Context, s *pgstore.Store, by pgstore
 		if err != nil {
 			return err
 		}
-		by := pgstore.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
-		if namesCaller(by.Actor) {
-			return wrong("actor %q: names that begin with token: or oidc: are reserved for the REST API; "+
-				"set --actor or %s to another name", by.Actor, actorVariable)
+		by, err := c.newChange(config)
+		if err != nil {
+			return err
 		}
 		store, closeStore, err := c.openWith(ctx, config)
 		if err != nil {
@@ -88,6 +89,16 @@ func (c *call) changes(do func(ctx context.Context, s *pgstore.Store, by pgstore
 		defer closeStore()
 		return do(ctx, store, by)
 	}
+}
+
+// newChange returns a change by the person who calls the program.
+func (c *call) newChange(config *pgxpool.Config) (pgstore.Change, error) {
+	by := pgstore.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
+	if namesCaller(by.Actor) {
+		return by, wrong("actor %q: names that begin with token: or oidc: are reserved for the REST API; "+
+			"set --actor or %s to another name", by.Actor, actorVariable)
+	}
+	return by, nil
 }
 
 // namesCaller reports whether an actor is, or looks like, that of what a caller of the REST API does.
@@ -104,6 +115,7 @@ func (c *call) showWritten(ctx context.Context, store *pgstore.Store, done writt
 			return fmt.Errorf("%s (version %d), but checking which nodes enforce it failed: %w", done.What, done.Version, err)
 		}
 	}
+	done.Row = shownRow(done.Row)
 	err := c.print(done, done.writeTo)
 	if err == nil && done.Fleet != nil {
 		return done.Fleet.exit()

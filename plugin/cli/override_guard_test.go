@@ -16,7 +16,8 @@ import (
 // overrideCase is an override of tenant acme that is written beside rows.
 type overrideCase struct {
 	guardCase
-	tier     string // that the row of acme sets; "": it has no row
+	tier     string // that the row of acme sets; "": a row without a tier
+	unseen   bool   // acme has no row
 	override schema.Override
 }
 
@@ -127,6 +128,11 @@ var guardedOverrides = []overrideCase{
 		guardCase: guardCase{name: "a ban of a part of what counts together"},
 		override:  schema.Override{Kind: schema.KindBan, IP: "2001:db8::/65"},
 	},
+	{
+		guardCase: guardCase{name: "a tenant that was never seen", warning: "tenant acme was never seen"},
+		unseen:    true,
+		override:  schema.Override{Kind: schema.KindBan},
+	},
 }
 
 func TestEveryWayToWriteAnOverrideWarnsAlike(t *testing.T) {
@@ -138,8 +144,8 @@ func TestEveryWayToWriteAnOverrideWarnsAlike(t *testing.T) {
 			t.Parallel()
 			dsn := server.Database(t)
 			for _, c := range guardedOverrides {
-				if door == "a file" && c.override.IP == "" {
-					continue // apply reviews networks alone
+				if door == "a file" && c.override.IP == "" && !c.unseen {
+					continue // apply reviews tenants and networks alone
 				}
 				t.Run(c.name, func(t *testing.T) { c.check(c.open(t, dsn), write) })
 			}
@@ -150,8 +156,8 @@ func TestEveryWayToWriteAnOverrideWarnsAlike(t *testing.T) {
 // check writes the override, and wants the warning alone.
 func (c overrideCase) check(x *terminal, write func(*terminal, overrideCase) (text string, written bool)) {
 	x.t.Helper()
-	if c.tier != "" {
-		acme := pgstore.Tenant{Tenant: schema.Tenant{ID: "acme", Tier: c.tier}}
+	if !c.unseen {
+		acme := pgstore.Tenant{Tenant: schema.Tenant{ID: "acme", Tier: c.tier, TimeZone: "UTC"}}
 		if _, _, err := x.store.SetTenant(x.t.Context(), pgstore.Change{Actor: "ann", Reason: "before"}, acme); err != nil {
 			x.t.Fatal(err)
 		}

@@ -41,7 +41,7 @@ func readJSON(body []byte, into any) error {
 	case errors.As(err, &syntax), errors.Is(err, io.ErrUnexpectedEOF):
 		return notJSON(body)
 	case errors.As(err, &number) && strings.HasPrefix(number.Value, "number "):
-		return numberFault(body, number.Offset, numberProblem(strings.TrimPrefix(number.Value, "number ")))
+		return numberFault(body, strings.TrimPrefix(number.Value, "number "))
 	}
 	return err
 }
@@ -71,18 +71,17 @@ func numberProblem(number string) string {
 	return "must be written in digits only, not as " + number
 }
 
-// numberFault returns the fault of the number that ends at an offset of the body. huma reports a body that cannot be
-// decoded as a whole, with the text of the error, so that text starts with the path: tidyProblem splits it.
-func numberFault(body []byte, end int64, problem string) error {
+// numberFault returns the fault of a number of the body: no field takes one of its form. huma reports a body that
+// cannot be decoded as a whole, with the text of the error, so that text starts with the path: tidyProblem splits it.
+func numberFault(body []byte, number string) error {
 	w := walk(body)
 	for {
 		token, err := w.next()
 		if err != nil {
 			return err
 		}
-		// The offset of package json may be one past the number.
-		if _, is := token.(json.Number); is && w.InputOffset() >= end-1 {
-			return errors.New(w.path() + pathSeparator + problem)
+		if token == json.Number(number) {
+			return errors.New(w.path() + pathSeparator + numberProblem(number))
 		}
 	}
 }

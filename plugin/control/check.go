@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const checkTag = "decisions"
@@ -52,13 +54,53 @@ type Check struct {
 	ReserveTimeout int64  `json:"reserve_timeout,omitempty" doc:"Seconds until a settlement returns nothing. Default, and the most for an org's token: the longest timeout of the limits that settle, 600 without one." minimum:"1" maximum:"86400"`
 
 	knownTier string // what is known of the org where Tier is empty
+	Scope     string `json:"scope,omitempty" doc:"What other systems count the request by, such as user, which requires user_id. All limits of the request are checked, whatever it is." example:"user"`
+
+	spelled spellings
+}
+
+// checkAliases are the other names of the fields of a check: those of a policy's.
+var checkAliases = newCheckAliases()
+
+func newCheckAliases() []schema.Alias {
+	own := map[string]string{"tenant": "org_id", "user": "user_id", "tier": "tier", "endpoint": "endpoint"}
+	var list []schema.Alias
+	for _, a := range policyAliases {
+		if field, ok := own[a.Field]; ok {
+			list = append(list, schema.Alias{Name: a.Name, Field: field})
+		}
+	}
+	return list
+}
+
+// UnmarshalJSON reads a check.
+func (c *Check) UnmarshalJSON(raw []byte) error {
+	type plain Check
+	raw, spelled, err := respell(raw, checkAliases)
+	if err == nil {
+		err = json.Unmarshal(raw, (*plain)(c))
+	}
+	c.spelled, c.Tier = spelled, spelled.tier(c.Tier)
+	return err
+}
+
+// TransformSchema describes the other names of fields.
+func (*Check) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	describeAliases(s, checkAliases)
+	return s
 }
 
 // Resolve implements [huma.ResolverWithPath]: it reports faults that the schema does not cover.
 func (c *Check) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
-	faults := subjectFaults(at.String(), c.IP, c.Endpoint, textField{"org_id", c.Org}, textField{"user_id", c.User},
-		textField{"credential_id", c.Credential}, textField{"tier", c.Tier})
-	return append(faults, c.reserveFaults(at.String())...)
+	name := c.spelled.name
+	org, user := textField{name("org_id"), c.Org}, textField{name("user_id"), c.User}
+	faults := subjectFaults(at.String(), c.IP, textField{name("endpoint"), c.Endpoint}, org, user,
+		textField{"credential_id", c.Credential}, textField{name("tier"), c.Tier})
+	faults = append(faults, scopeFaults(at.String(), c.Scope, map[string]textField{
+		"tenant": org, "user": user, "credential": {"credential_id", c.Credential}, "ip": {"ip", c.IP},
+		"endpoint": {name("endpoint"), c.Endpoint},
+	})...)
+	return slices.Concat(faults, c.spelled.faults(at.String()), c.reserveFaults(at.String()))
 }
 
 // admitRequest returns the request in the form that the decision path takes.

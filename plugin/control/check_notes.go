@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
@@ -18,7 +19,9 @@ func (s *Server) checkNotes(policies *policy.Plan, d *decision.Decision, of *Che
 		return nil // no limit was checked
 	}
 	var notes []string
-	for _, note := range [...]string{capacityNote(d, v), shareNote(d), s.endpointNote(d, of, v), tierNote(policies, d)} {
+	for _, note := range [...]string{
+		capacityNote(d, v), shareNote(d), s.endpointNote(d, of, v), tierNote(policies, d), anonymousNote(d, of),
+	} {
 		if note != "" {
 			notes = append(notes, note)
 		}
@@ -95,6 +98,25 @@ func countedByRoute(bounds []policy.Bound, v view) string {
 		}
 	}
 	return ""
+}
+
+// anonymousNote notes that a limit counts the user or the credential of a check with others, because the check names no
+// org: as in Kong, it is then a request of its address.
+func anonymousNote(d *decision.Decision, of *Check) string {
+	if !d.Identity.Anonymous || of.User+of.Credential == "" {
+		return ""
+	}
+	pooled := func(b policy.Bound) bool { return b.Key.Group == policy.ByIP && b.Key.Subject == "" }
+	i := slices.IndexFunc(d.Resolution.Bounds, pooled)
+	if i < 0 {
+		return ""
+	}
+	others := "all requests from its ip"
+	if of.IP == "" {
+		others = "all requests that name neither org nor ip"
+	}
+	return fmt.Sprintf("without org_id the request is anonymous: %s counts it with %s, whatever user_id and credential_id "+
+		"are; give org_id to count each user apart", d.Resolution.Bounds[i].Policy.Name, others)
 }
 
 // tierNote notes that the default tier applies because the check claims none. Kong may derive another tier from the

@@ -156,10 +156,15 @@ type OverrideBody struct {
 	ExpiresAt instant `json:"expires_at,omitzero"`
 	Window    string  `json:"window,omitempty"     doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d." maxLength:"32"`
 	ExpiresIn string  `json:"expires_in,omitempty" doc:"Another spelling of expires_at, as a duration from the start: 30m, 12h, 7d." maxLength:"32" example:"7d"`
+	Scope     string  `json:"scope,omitempty"      doc:"What the override is for, such as user, which requires user. Nothing else follows from it." example:"user"`
 
 	zeros   []string // the numbers of the override that were given as 0, which the fields have as absent
 	empties []string // the texts that were given as "", likewise
+	spelled spellings
 }
+
+// overrideAliases are the other names of the fields of an override.
+var overrideAliases = schema.Aliases(schema.OverrideFields())
 
 // notInBody are the fields of an override that a body does not have: the org is in the path, the author is the caller,
 // and this API writes commercial overrides.
@@ -168,9 +173,14 @@ var notInBody = []string{"tenant", "author", "source"}
 // UnmarshalJSON reads a body and notes which numbers are 0 and which texts are empty.
 func (b *OverrideBody) UnmarshalJSON(raw []byte) error {
 	type plain OverrideBody
-	if err := json.Unmarshal(raw, (*plain)(b)); err != nil {
+	raw, spelled, err := respell(raw, overrideAliases)
+	if err == nil {
+		err = json.Unmarshal(raw, (*plain)(b))
+	}
+	if err != nil {
 		return err
 	}
+	b.spelled = spelled
 	b.zeros, b.empties = zeros(raw, schema.OverrideFields()), empties(raw, schema.OverrideFields())
 	return nil
 }
@@ -182,11 +192,13 @@ func (*OverrideBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Sche
 	}
 	describeInput(s, schema.FieldsWithout(schema.OverrideFields(), append(notInBody, "factor")...))
 	s.Required = nil
-	s.Extensions = map[string]any{"required": []string{"kind", "reason"}}
+	s.Extensions = map[string]any{"required": []string{"reason"}}
 	for _, name := range []string{"starts_at", "expires_at"} {
 		s.Properties[name].Extensions = instantForm
 	}
 	s.Properties["expires_at"].Description = "When the override ends. Give one of expires_at, expires_in and permanent."
+	redescribe(s.Properties["kind"], "Default: custom_limit with limit, multiplier with factor.")
+	describeAliases(s, overrideAliases)
 	return s
 }
 
@@ -196,8 +208,14 @@ const noSubject = "is required unless ip is given, or for an exempt tag or endpo
 
 // Resolve implements [huma.Resolver]: it reports faults that the schema does not cover.
 func (b *OverrideBody) Resolve(ctx huma.Context) []error {
-	var faults []error
-	add := func(field, problem string, value any) { faults = append(faults, fault("body."+field, problem, value)) }
+	faults := b.spelled.faults("body")
+	add := func(field, problem string, value any) {
+		faults = append(faults, fault("body."+b.spelled.name(field), problem, value))
+	}
+	faults = append(faults, scopeFaults("body", b.Scope, map[string]textField{
+		"user": {b.spelled.name("user"), b.User}, "credential": {"credential", b.Credential}, "ip": {"ip", b.IP},
+		"endpoint": {b.spelled.name("endpoint"), b.Endpoint},
+	})...)
 	if _, err := windowSeconds(b.WindowSize, b.Window); err != nil {
 		add("window", err.Error(), b.Window)
 	}
@@ -249,7 +267,7 @@ func (b *OverrideBody) checkExpiresIn(add func(field, problem string, value any)
 func (b *OverrideBody) texts() (list []textField) {
 	for _, f := range schema.OverrideFields() {
 		if text, ok := f.In(&b.Override).(*string); ok {
-			list = append(list, textField{f.Name, *text})
+			list = append(list, textField{b.spelled.name(f.Name), *text})
 		}
 	}
 	return list
@@ -263,6 +281,13 @@ func (b *OverrideBody) override(org string, now time.Time) (pgstore.Override, er
 	o.Author, o.Source = "", "" // the caller, and that of what people write
 	if b.Factor != nil {
 		o.Factor = int64(*b.Factor)
+	}
+	switch {
+	case o.Kind != "":
+	case o.Limit != 0:
+		o.Kind = schema.KindCustomLimit
+	case o.Factor != 0:
+		o.Kind = schema.KindMultiplier
 	}
 	window, err := windowSeconds(b.WindowSize, b.Window)
 	if err != nil {

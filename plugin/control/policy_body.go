@@ -15,32 +15,36 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// policyBody is a policy as a caller writes it. Some of its fields have a second spelling.
+// policyBody is a policy as a caller writes it. Some of its fields have other spellings.
 type policyBody struct {
 	ID       int64 `json:"id,omitempty"       doc:"As returned by a read; a write ignores it."                   example:"7"`
 	Revision int64 `json:"revision,omitempty" doc:"As returned by a read; a write ignores it and uses If-Match." example:"3"`
 
 	schema.Policy
 
-	OrgTier     string `json:"orgTier,omitempty"         doc:"Another spelling of tier; converted to lower case."               example:"Enterprise"`
-	Org         string `json:"org,omitempty"             doc:"Another spelling of tenant."                                      example:"acme"`
-	OrgID       string `json:"orgId,omitempty"           doc:"Another spelling of tenant."                                      example:"acme"`
-	Pattern     string `json:"endpointPattern,omitempty" doc:"Another spelling of endpoint."                                    example:"POST /records"`
-	Window      string `json:"window,omitempty"          doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d." example:"1m"            maxLength:"32"`
-	FailureMode string `json:"failMode,omitempty"        doc:"Another spelling of fail_mode."`
+	Window string `json:"window,omitempty" doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d." example:"1m" maxLength:"32"`
 
 	Reason string `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit and not shown to tenants. Default: changed by the API."`
 
 	zeros        []string       // the numbers of the policy that were given as 0, which the fields have as absent
 	recordFaults []schema.Fault // of settle and fair as they were given
+	spelled      spellings
 }
+
+// policyAliases are the other names of the fields of a policy.
+var policyAliases = schema.Aliases(schema.PolicyFields())
 
 // UnmarshalJSON reads a body and notes which numbers are 0.
 func (b *policyBody) UnmarshalJSON(raw []byte) error {
 	type plain policyBody
-	if err := json.Unmarshal(raw, (*plain)(b)); err != nil {
+	raw, spelled, err := respell(raw, policyAliases)
+	if err == nil {
+		err = json.Unmarshal(raw, (*plain)(b))
+	}
+	if err != nil {
 		return err
 	}
+	b.spelled, b.Tier = spelled, spelled.tier(b.Tier)
 	b.zeros = zeros(raw, schema.PolicyFields())
 	b.recordFaults = parseRecords(raw, &b.Policy)
 	return nil
@@ -55,24 +59,13 @@ func (*policyBody) TransformSchema(r huma.Registry, s *huma.Schema) *huma.Schema
 	redescribe(s.Properties["name"], "Default: made from what the policy is for and the endpoint.")
 	redescribe(s.Properties["scope"], "Default: what the policy is for, such as tenant; global for all requests.")
 	redescribe(s.Properties["window_size"], "Give either window_size or window.")
+	describeAliases(s, policyAliases)
 	return s
 }
 
 // Resolve implements [huma.Resolver]: it adds the faults that the schema does not find.
 func (b *policyBody) Resolve(huma.Context) []error {
-	var faults []error
-	twice := func(one, other, spelling, field string) {
-		if one != "" && other != "" {
-			faults = append(faults, fault("body."+spelling, otherSpelling(field), other))
-		}
-	}
-	twice(b.Tier, b.OrgTier, "orgTier", "tier")
-	twice(b.Tenant, b.OrgID, "orgId", "tenant")
-	if b.Org != b.tenant() {
-		twice(b.tenant(), b.Org, "org", "tenant")
-	}
-	twice(b.Endpoint, b.Pattern, "endpointPattern", "endpoint")
-	twice(b.FailMode, b.FailureMode, "failMode", "fail_mode")
+	faults := b.spelled.faults("body")
 	if b.Window != "" {
 		if b.WindowSize != 0 {
 			faults = append(faults, fault("body.window", otherSpelling("window_size"), b.Window))
@@ -84,11 +77,10 @@ func (b *policyBody) Resolve(huma.Context) []error {
 	if b.Reason != "" {
 		faults = append(faults, reasonFaults("body.reason", b.Reason)...)
 	}
-	faults = append(faults, notTexts("body",
-		textField{"tier", b.Tier}, textField{"orgTier", b.OrgTier}, textField{"tenant", b.Tenant},
-		textField{"org", b.Org}, textField{"orgId", b.OrgID},
-		textField{"user", b.User}, textField{"credential", b.Credential}, textField{"ip", b.IP},
-		textField{"endpoint", b.Endpoint}, textField{"endpointPattern", b.Pattern})...)
+	name := b.spelled.name
+	faults = append(faults, notTexts("body", textField{name("tier"), b.Tier}, textField{name("tenant"), b.Tenant},
+		textField{name("user"), b.User}, textField{"credential", b.Credential}, textField{"ip", b.IP},
+		textField{name("endpoint"), b.Endpoint})...)
 	p := b.policy()
 	for _, f := range b.recordFaults {
 		faults = append(faults, fault("body."+f.Path, f.Message, nil))
@@ -97,7 +89,7 @@ func (b *policyBody) Resolve(huma.Context) []error {
 		if field, _, _ := strings.Cut(f.Path, "."); b.faultyRecord(field) {
 			continue // a consequence
 		}
-		faults = append(faults, fault("body."+b.spelled(f.Path), f.Message, nil))
+		faults = append(faults, fault("body."+b.spelledField(f.Path), f.Message, nil))
 	}
 	return faults
 }
@@ -110,38 +102,20 @@ func (b *policyBody) faultyRecord(field string) bool {
 	})
 }
 
-// spelled returns the name that the caller has used for a field.
-func (b *policyBody) spelled(field string) string {
-	switch {
-	case field == "tier" && b.OrgTier != "":
-		return "orgTier"
-	case field == "tenant" && b.OrgID != "":
-		return "orgId"
-	case field == "tenant" && b.Tenant == "" && b.Org != "":
-		return "org"
-	case field == "endpoint" && b.Pattern != "":
-		return "endpointPattern"
-	case field == "window_size" && b.Window != "":
+// spelledField returns the name that the caller has used for a field.
+func (b *policyBody) spelledField(field string) string {
+	if field == "window_size" && b.Window != "" {
 		return "window"
-	case field == "fail_mode" && b.FailureMode != "":
-		return "failMode"
 	}
-	return field
+	return b.spelled.name(field)
 }
-
-// tenant returns the tenant, by any of its spellings.
-func (b *policyBody) tenant() string { return cmp.Or(b.Tenant, b.OrgID, b.Org) }
 
 // policy returns the policy that the body requests, with the defaults of this API.
 func (b *policyBody) policy() pgstore.Policy {
 	window, _ := windowSeconds(b.WindowSize, b.Window) // faults reports an invalid one
 	p := pgstore.Policy{Policy: b.Policy}
-	p.Tier = cmp.Or(b.Tier, strings.ToLower(b.OrgTier))
-	p.Tenant = b.tenant()
-	p.Endpoint = cmp.Or(b.Endpoint, b.Pattern)
 	p.Scope = cmp.Or(b.Scope, p.DefaultScope())
 	p.WindowSize = window
-	p.FailMode = cmp.Or(b.FailMode, b.FailureMode)
 	if p.Name == "" && p.Tier+p.Tenant+p.Credential+p.IP+p.For != "" {
 		p.Name = derivedName(p)
 	}

@@ -136,7 +136,7 @@ func TestACheckNotesThatATierIsTheDefault(t *testing.T) {
 		`{"org_id":"small"}`:                      "",
 		`{"org_id":"odd"}`:                        `tier essentials is the default: the tenant's row says "gold"`,
 		`{"org_id":"free"}`:                       "",
-		`{"user_id":"u"}`:                         "",
+		`{"user_id":"u"}`:                         "without org_id the request is anonymous: daily counts it",
 	} {
 		got := w.decided(admin, body)
 		if words == "" && len(got.Notes) != 0 || words != "" &&

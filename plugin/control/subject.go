@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -13,6 +14,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Requests selects requests of an org. The zero value selects all, as far as their limits do not depend on who in the
@@ -30,7 +32,7 @@ func (r *Requests) faults(place string) []error {
 	return subjectFaults(
 		place,
 		r.IP,
-		r.Endpoint,
+		textField{"endpoint", r.Endpoint},
 		textField{"user", r.User},
 		textField{"credential", r.Credential},
 		textField{"tier", r.Tier},
@@ -38,13 +40,30 @@ func (r *Requests) faults(place string) []error {
 }
 
 // subjectFaults returns the faults of an address, an endpoint and other texts that the schema does not cover.
-func subjectFaults(place, ip, endpoint string, texts ...textField) []error {
-	faults := notTexts(place, append(texts, textField{"endpoint", endpoint})...)
+func subjectFaults(place, ip string, endpoint textField, texts ...textField) []error {
+	faults := notTexts(place, append(texts, endpoint)...)
 	if why := checkAddress(ip); why != "" {
 		faults = append(faults, fault(place+".ip", why, ip))
 	}
-	if why := checkEndpoint(endpoint); why != "" {
-		faults = append(faults, fault(place+".endpoint", why, endpoint))
+	if why := checkEndpoint(endpoint.value); why != "" {
+		faults = append(faults, fault(place+"."+endpoint.name, why, endpoint.value))
+	}
+	return faults
+}
+
+// scopeFaults returns the faults of a scope beside what identifies a request: other systems name by it what they count
+// by. The fields are by the part of a scope that needs them.
+func scopeFaults(place, scope string, fields map[string]textField) (faults []error) {
+	if scope == "" {
+		return nil
+	}
+	if f := schema.FieldNamed(schema.PolicyFields(), "scope"); !slices.Contains(f.OneOf, scope) {
+		return []error{fault(place+".scope", f.Must(), scope)}
+	}
+	for part := range strings.SplitSeq(scope, "+") {
+		if f, ok := fields[part]; ok && f.value == "" {
+			faults = append(faults, fault(place+"."+f.name, "is required beside scope "+scope, nil))
+		}
 	}
 	return faults
 }

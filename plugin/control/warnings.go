@@ -10,7 +10,7 @@ import (
 
 // Warnings are about parts of a write that may be mistakes, and about nodes that could not be read after it.
 type Warnings struct {
-	Warnings []string `json:"warnings,omitempty" doc:"The write has succeeded. Likely mistakes: the name of a tier or a policy that neither the plugin's config nor the database has, a namespace that is not the config's, a limit of one tenant that is above one of all tenants, or one that cannot hold the cost of a request. Also, that the nodes could not be read after a write with wait."`
+	Warnings []string `json:"warnings,omitempty" doc:"The write has succeeded. Likely mistakes: an override of a tenant that was never seen, the name of a tier or a policy that neither the plugin's config nor the database has, a namespace that is not the config's, a limit of one tenant that is above one of all tenants, or one that cannot hold the cost of a request. Also, that the nodes could not be read after a write with wait."`
 }
 
 // warningTimeout bounds how long a write waits for its warnings.
@@ -31,7 +31,7 @@ func (s *Server) configPlan() *policy.Plan {
 // warnOfOverride returns what an operator should check of an override.
 func (s *Server) warnOfOverride(ctx context.Context, o pgstore.Override) Warnings {
 	return s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
-		return s.Store.OverrideWarnings(ctx, s.configPlan(), o)
+		return s.Store.OverrideWarnings(ctx, s.configPlan(), s.IsConsumer, o)
 	})
 }
 

@@ -67,7 +67,10 @@ func TestAWriteUnderAWrongConditionReturnsTheRightOne(t *testing.T) {
 func TestUnknownNamesHaveAWarning(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
-	w := open(t, func(o *control.Options) { o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, policy.Rows{}) })
+	w := open(t, func(o *control.Options) {
+		o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, policy.Rows{})
+		o.IsConsumer = func(name string) bool { return name == "acme" }
+	})
 	w.made(`{"name":"of-a-row","tier":"tier-of-a-row","limit":1000,"window":"1d"}`)
 	const ofAll = `{"kind":"multiplier","factor":2,"permanent":true,"reason":"a test"}`
 	multiplier := func(named string) string {
@@ -78,6 +81,7 @@ func TestUnknownNamesHaveAWarning(t *testing.T) {
 		{"POST", overrides, multiplier("daily"), ""},
 		{"POST", overrides, multiplier("of-a-row"), ""},
 		{"POST", overrides, ofAll, ""},
+		{"POST", "/v1/orgs/nosuchtenant/ratelimit/overrides", ofAll, "tenant nosuchtenant was never seen"},
 		{"PUT", "/v1/orgs/a", `{"tier":"no such tier"}`, "no such tier"},
 		{"PUT", "/v1/orgs/b", `{"tier":"enterprise"}`, ""},
 		{"PUT", "/v1/orgs/c", `{"tier":"tier-of-a-row"}`, ""},
@@ -93,7 +97,7 @@ func TestUnknownNamesHaveAWarning(t *testing.T) {
 
 func TestWithoutAConfigAWarningAllowsForNamesThatItMayHave(t *testing.T) {
 	t.Parallel()
-	w := open(t)
+	w := open(t, func(o *control.Options) { o.IsConsumer = func(string) bool { return true } })
 	for _, test := range []struct{ method, path, body, warning string }{
 		{
 			"POST", overrides, `{"kind":"multiplier","factor":2,"permanent":true,"reason":"a test","policy":"nosuch"}`,

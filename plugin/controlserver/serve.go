@@ -116,6 +116,7 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		RequestPolicy:   d.requestPolicy,
 		IsRoute:         d.isRoute,
 		Tiers:           tiers,
+		IsConsumer:      s.isConsumer,
 		Webhooks:        s.Webhooks,
 		Limits:          own,
 		Metrics:         numbers,

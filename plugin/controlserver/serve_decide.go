@@ -117,6 +117,11 @@ func (d *decider) isRoute(name string) bool {
 	return ok
 }
 
+// isConsumer reports whether the config's file has a consumer of a name.
+func (s *Settings) isConsumer(name string) bool {
+	return s.Config != nil && s.Config.ConsumerNames[name]
+}
+
 // openPath opens the path of the config, and its buckets.
 func (d *decider) openPath(config *routeconfig.Config) error {
 	snapshot, err := policy.ForCallers(config.Config)

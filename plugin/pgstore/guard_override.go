@@ -12,18 +12,26 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// OverrideWarnings returns what an operator should check of an override: that neither the config nor the database has
-// its policy, that no request has its network, that it starts in the past, another override in its place at another
+// OverrideWarnings returns what an operator should check of an override: that its tenant was never seen, that neither
+// the config nor the database has its policy, that no request has its network, that it starts in the past, another override in its place at another
 // time, and each limit of all tenants that is below what the override allows one of them. A nil config is unknown, as
 // in ReviewPolicy.
-func (s *Store) OverrideWarnings(ctx context.Context, config *policy.Plan, o Override) ([]string, error) {
+func (s *Store) OverrideWarnings(
+	ctx context.Context, config *policy.Plan, isConsumer func(name string) bool, o Override,
+) ([]string, error) {
 	var warnings []string
+	stranger, err := unseen(ctx, s.pool, isConsumer, o.Tenant)
+	if err != nil {
+		return nil, fail("review "+o.String(), err)
+	}
 	unnamed, err := s.policyWarning(ctx, config, o.Policy)
 	if err != nil {
 		return nil, err
 	}
-	if unnamed != "" {
-		warnings = append(warnings, unnamed)
+	for _, warning := range [...]string{stranger, unnamed} {
+		if warning != "" {
+			warnings = append(warnings, warning)
+		}
 	}
 	if problem := networkProblem(config, o); problem != "" {
 		warnings = append(warnings, problem)

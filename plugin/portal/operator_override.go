@@ -163,6 +163,7 @@ type overrideView struct {
 	Problem  *problem
 
 	Previewed bool
+	Until     string // the end that the preview shows, which applying it sets: the form keeps what was chosen
 	Lines     []string
 	Preview   overridePreview
 	NoPreview string
@@ -204,8 +205,9 @@ func previewOverride(v *visit) error {
 	o.Previewed = true
 	o.Lines = o.Preview.lines(o.Org, o.Form.Endpoint, v.portal.Now())
 	o.Form.Key = rand.Text()
+	o.Until = o.Form.Until
 	if end := o.Preview.End; !end.IsZero() {
-		o.Form.Until = end.UTC().Format(time.RFC3339Nano) // the end that was shown, however long the reader takes
+		o.Until = end.UTC().Format(time.RFC3339Nano) // the end that was shown, however long the reader takes
 	}
 	return v.render("operator_override", "Preview of an override", o)
 }

@@ -115,6 +115,21 @@ func hiddenFields(page string) url.Values {
 	return fields
 }
 
+func TestAnEndThatIsChosenAfterAPreviewCounts(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	b := w.signedIn(adminSecret)
+	form := url.Values{"kind": {"ban"}, "expires": {"1d"}, "reason": {"abuse"}}
+	page := w.want(b.post("/portal/tenants/acme/overrides/preview", form), http.StatusOK, "Apply")
+	_, below, _ := strings.Cut(page.text, "Change it first")
+	if !strings.Contains(below, `<input id="until" name="until" value="" `) {
+		t.Errorf("the form below a preview has an end that was not typed:\n%s", below)
+	}
+	if end := hiddenFields(page.text).Get("until"); end == "" {
+		t.Error("applying a preview would set another end than it shows")
+	}
+}
+
 func TestFaultsOfAnOverrideAreShownAtItsFields(t *testing.T) {
 	t.Parallel()
 	w := overAPI(t)

@@ -87,7 +87,7 @@ func Convert(text []byte, o Options) (*Result, error) {
 	if result.Text, err = f.write(); err != nil {
 		return nil, err
 	}
-	for _, e := range f.entries {
+	for _, e := range slices.Concat(f.entries, f.foreign) {
 		result.Entries = append(result.Entries, e.report())
 	}
 	return result, nil
@@ -116,6 +116,7 @@ type file struct {
 	documents []*yaml.Node
 	walk      *deckfile.Walk // through the configs of the file
 	entries   []*entry       // of Kong's rate limiting plugins
+	foreign   []*entry       // of those that are never converted
 	own       []deck.Plugin  // entries of this plugin that were there before
 }
 
@@ -152,6 +153,13 @@ var converters = map[string]func(*entry, *settings){
 	"response-ratelimiting":  (*entry).response,
 }
 
+// unconverted maps the name of each plugin of Kong that limits rates and is never converted to what replaces it.
+var unconverted = map[string]string{
+	"ai-rate-limiting-advanced":      "a limit that settles to the tokens of an answer, as docs/llm-budgets.md shows",
+	"graphql-rate-limiting-advanced": "a limit whose cost the request names (cost_header)",
+	"service-protection":             "a limit with scope global on the service",
+}
+
 // collect finds the entries of a document.
 func (f *file) collect(root *yaml.Node) error {
 	plugins, services, err := deck.Plugins(root)
@@ -168,6 +176,11 @@ func (f *file) collect(root *yaml.Node) error {
 		p.Place = names.place(p.Place)
 		if p.Name == schema.Name {
 			f.own = append(f.own, p)
+		}
+		if instead := unconverted[p.Name]; instead != "" {
+			e := &entry{Plugin: p}
+			e.problem("is not converted: write %s", instead)
+			f.foreign = append(f.foreign, e)
 		}
 		if converters[p.Name] == nil {
 			continue

@@ -114,10 +114,11 @@ func serve(ctx context.Context, s settings, stdout, stderr io.Writer) (err error
 	if played != nil {
 		fmt.Fprintln(stderr, "demo-gateway:", played)
 	}
-	if err := printCurlLines(stdout, g.URL()); err != nil {
+	lines, err := curlLines(config, g.URL())
+	if err != nil {
 		return err
 	}
-	fmt.Fprintln(stdout, "\nserving until interrupted")
+	fmt.Fprintf(stdout, "Try it:\n%s\nserving until interrupted\n", lines)
 	<-ctx.Done()
 	return played
 }
@@ -178,21 +179,4 @@ func play(ctx context.Context, s settings, g *gateway.Gateway, llm *model, stdou
 		return fmt.Errorf("session: %d events were replayed", replays)
 	}
 	return nil
-}
-
-func printCurlLines(out io.Writer, url string) error {
-	token, err := signedToken(acmeSecret)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(out, `Try it:
-  curl -i %[1]s/records -H 'apikey: acme-key' -H 'X-User-Id: u_1'     # enterprise: 500 a minute per user
-  curl -i %[1]s/records -H 'apikey: beta-key'                         # essentials: 5 a second
-  curl -i -X POST %[1]s/search -H 'apikey: beta-key'                  # essentials, a call that costs 5
-  curl -i %[1]s/records -H 'apikey: gamma-key'                        # unlimited: warned, never denied
-  curl -i %[1]s/records -H 'apikey: ops-key'                          # internal: no limits, no headers
-  curl -i %[1]s/records                                               # anonymous: 60 a minute per address
-  curl -i %[1]s/account -H 'Authorization: Bearer %[2]s'
-`, url, token)
-	return err
 }

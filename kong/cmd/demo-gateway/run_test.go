@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m, func() error { return os.RemoveAll(folder) }) }
@@ -70,6 +71,47 @@ func TestTheGatewayStaysUntilInterrupted(t *testing.T) {
 	status := run(ctx, args, stdout, &stderr)
 	if status != 0 || !strings.Contains(stdout.text.String(), "curl -i http://127.0.0.1:") {
 		t.Errorf("status %d\n%s\n%s", status, &stdout.text, &stderr)
+	}
+}
+
+func TestRequestsToTryAreThoseOfTheConfig(t *testing.T) {
+	const text = `_format_version: "3.0"
+services:
+- name: shop
+  url: http://echo.internal
+  routes:
+  - {name: carts, paths: [/carts], hosts: [shop.example]}
+  - {name: orders, paths: [/orders], methods: [POST]}
+  - name: open
+    paths: [/open]
+  - {name: reports, paths: ['~/reports/\d+']}
+  plugins:
+  - name: key-auth
+    config: {key_names: [x-key]}
+- name: free
+  url: http://echo.internal
+  routes:
+  - {name: status, paths: [/status]}
+consumers:
+- {username: initech, tags: ['tier:gold'], keyauth_credentials: [{key: initech-key}]}
+- {username: umbrella, keyauth_credentials: [{key: umbrella-key}]}
+`
+	file := filepath.Join(t.TempDir(), "kong.yml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config, err := gateway.LoadConfig(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `  curl -i -H 'Host: shop.example' http://gw/carts -H 'x-key: initech-key'   # initech, tier:gold
+  curl -i -H 'Host: shop.example' http://gw/carts -H 'x-key: umbrella-key'   # umbrella
+  curl -i -X POST http://gw/orders -H 'x-key: initech-key'   # initech, tier:gold
+  curl -i http://gw/open -H 'x-key: initech-key'   # initech, tier:gold
+  curl -i http://gw/status   # anonymous
+`
+	if got, err := curlLines(config, "http://gw"); err != nil || got != want {
+		t.Errorf("%v\n%s\nwant\n%s", err, got, want)
 	}
 }
 

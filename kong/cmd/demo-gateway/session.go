@@ -105,7 +105,7 @@ func (s *session) tokens(ctx context.Context) error {
 		{"acme, token of u_2", acmeSecret, http.StatusOK},
 		{"a forged token", "a-made-up-secret-of-32-characters", http.StatusUnauthorized},
 	} {
-		token, err := signedToken(caller.secret)
+		token, err := signedToken("acme-issuer", caller.secret)
 		if err != nil {
 			return err
 		}
@@ -120,10 +120,10 @@ func (s *session) tokens(ctx context.Context) error {
 	return nil
 }
 
-// signedToken returns a token of acme's user u_2, good for an hour.
-func signedToken(secret string) (string, error) {
+// signedToken returns a token of the user u_2, good for an hour.
+func signedToken(issuer, secret string) (string, error) {
 	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
-		"iss": "acme-issuer", "sub": "u_2", "exp": time.Now().Add(time.Hour).Unix(),
+		"iss": issuer, "sub": "u_2", "exp": time.Now().Add(time.Hour).Unix(),
 	}).SignedString([]byte(secret))
 	if err != nil {
 		return "", fmt.Errorf("sign a token: %w", err)

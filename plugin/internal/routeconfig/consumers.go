@@ -99,3 +99,16 @@ func consumersOf(text []byte) (consumers []identity.Consumer) {
 	}
 	return consumers
 }
+
+// namesOf returns the usernames, custom ids and ids of consumers.
+func namesOf(consumers []identity.Consumer) map[string]bool {
+	names := map[string]bool{}
+	for i := range consumers {
+		for _, key := range keysOf(&consumers[i]) {
+			if key.name != "" {
+				names[key.name] = true
+			}
+		}
+	}
+	return names
+}

@@ -31,6 +31,27 @@ consumers:
   - {name: tenant-rate-limiting, config: {namespace: acme}}
 `
 
+func TestTheConsumersOfAFileAreKnownByAllTheirNames(t *testing.T) {
+	const text = `
+plugins:
+- {name: tenant-rate-limiting, config: {namespace: a}}
+consumers:
+- {username: ann, custom_id: acme, id: 4f1a6c1e-0000-4000-8000-000000000000}
+- {username: bob}
+`
+	config, _, err := Load([]byte(text), "kong.yml", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{
+		"ann": true, "acme": true, "4f1a6c1e-0000-4000-8000-000000000000": true, "bob": true, "eve": false, "": false,
+	} {
+		if got := config.ConsumerNames[name]; got != want {
+			t.Errorf("%q is a consumer: %t, want %t", name, got, want)
+		}
+	}
+}
+
 func TestAConfigThatShowsUsageIsNotOneToChooseFrom(t *testing.T) {
 	const text = `
 plugins:
