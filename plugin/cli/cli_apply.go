@@ -61,7 +61,8 @@ compared too.`,
 				if done.Empty() {
 					what += " (no changes)"
 				}
-				return written{What: what, Version: version, Diff: newShownDiff(done), lines: func(out *page) { writeDiff(out, done) }}, nil
+				lines := func(out *page) { writeDiff(out, done) }
+				return written{What: what, Version: version, Diff: newShownDiff(done), lines: lines}, nil
 			})
 		},
 	},

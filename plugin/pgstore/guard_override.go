@@ -13,14 +13,14 @@ import (
 )
 
 // OverrideWarnings returns what an operator should check of an override: that its tenant was never seen, that neither
-// the config nor the database has its policy, that no request has its network, that it starts in the past, another override in its place at another
-// time, and each limit of all tenants that is below what the override allows one of them. A nil config is unknown, as
-// in ReviewPolicy.
+// the config nor the database has its policy, that no request has its network, that it starts in the past, another
+// override in its place at another time, and each limit of all tenants that is below what the override allows one of
+// them. A nil config is unknown, as in ReviewPolicy.
 func (s *Store) OverrideWarnings(
 	ctx context.Context, config *policy.Plan, isConsumer func(name string) bool, o Override,
 ) ([]string, error) {
 	var warnings []string
-	stranger, err := unseen(ctx, s.pool, isConsumer, o.Tenant)
+	neverSeen, err := unseen(ctx, s.pool, isConsumer, o.Tenant)
 	if err != nil {
 		return nil, fail("review "+o.String(), err)
 	}
@@ -28,7 +28,7 @@ func (s *Store) OverrideWarnings(
 	if err != nil {
 		return nil, err
 	}
-	for _, warning := range [...]string{stranger, unnamed} {
+	for _, warning := range [...]string{neverSeen, unnamed} {
 		if warning != "" {
 			warnings = append(warnings, warning)
 		}

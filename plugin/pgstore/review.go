@@ -46,12 +46,12 @@ func (r *Review) addRowWarnings(ctx context.Context, q querier, set Set, d SetDi
 		r.Warnings = append(r.Warnings, costWarnings(set.Config, after, slices.Concat(d.Costs.Create, d.Costs.written()))...)
 	}
 	if d.Overrides != nil {
-		stranger, err := unseen(ctx, q, set.hasTenant, tenantsOf(d.Overrides.Create)...)
+		neverSeen, err := unseen(ctx, q, set.hasTenant, tenantsOf(d.Overrides.Create)...)
 		if err != nil {
 			return err
 		}
-		if stranger != "" {
-			r.Warnings = append(r.Warnings, stranger)
+		if neverSeen != "" {
+			r.Warnings = append(r.Warnings, neverSeen)
 		}
 		for _, o := range slices.Concat(d.Overrides.Create, d.Overrides.written()) {
 			if problem := networkProblem(set.Config, o); problem != "" {

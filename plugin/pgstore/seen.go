@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// unseen returns the warning about tenants of overrides that were never seen: no usage of them is recorded, they have no
-// row, and no consumer has their name; "" if there are none. A nil isConsumer knows no consumers.
+// unseen returns the warning about tenants of overrides that were never seen: no usage of them is recorded, they have
+// no row, and no consumer has their name; "" if there are none. A nil isConsumer knows no consumers.
 func unseen(ctx context.Context, q querier, isConsumer func(name string) bool, tenants ...string) (string, error) {
 	tenants = slices.DeleteFunc(tenants, func(name string) bool {
 		return name == "" || isConsumer != nil && isConsumer(name)
