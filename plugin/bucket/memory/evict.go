@@ -19,11 +19,11 @@ import (
 // themselves. A new bucket of a cohort replaces another of the same cohort where that loses no more than a sample of
 // all buckets, and always once the cohort has its part of the store. So invented names evict no more than that part
 // of the other buckets, those with the least loss first. Addresses, and further users of a tenant, evict no tenant's
-// own bucket as long as their shard has others. The buckets of endpoints and all are in no cohort: as long as a shard
-// has a cohort, none of them is evicted.
+// own bucket as long as their shard has others. The buckets of endpoints and all are in no cohort: as long as a
+// shard has a cohort, none of them is evicted.
 //
-// An eviction considers [sampleSize] buckets of all and as many of cohorts, whatever the store's size, under the lock
-// of the shard alone.
+// An eviction considers [sampleSize] buckets of all and as many of cohorts, whatever the store's size, under the
+// lock of the shard alone.
 
 const (
 	// sampleSize is how many buckets a new one chooses from at the ceiling, of all and of a cohort.
