@@ -186,7 +186,7 @@ living() { awk '$4 == "yes" {print $1}'; }
 reported() {
 	local now
 	now=$(fleet)
-	grep -q '1 of 1 live node ' <<<"$now" && [ "$(living <<<"$now")" != "$first" ]
+	grep -Eq '1 of 1 live node( |$)' <<<"$now" && [ "$(living <<<"$now")" != "$first" ]
 }
 
 start_servers

@@ -10,6 +10,7 @@
 listen=${LISTEN:-127.0.0.1:8000}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/demo.XXXXXX")
 redis='' postgres='' gateway='' api='' # process ids, while they run
+reason=''                              # why the script fails: its last line
 
 # stop SIGNAL PID ends a process that this script has started, and waits for its end.
 stop() {
@@ -24,7 +25,8 @@ cleanup() {
 	stop INT "$postgres"
 	stop TERM "$redis"
 	if [ "$status" -ne 0 ] && [ "$status" -lt 128 ]; then
-		tail -n 20 "$dir"/*.log >&2 || true
+		tail -n 20 "$dir"/*.log 2>/dev/null >&2 || true
+		[ -z "$reason" ] || printf '%s: %s\n' "${0##*/}" "$reason" >&2
 	fi
 	rm -rf "$dir"
 	exit "$status"
@@ -34,8 +36,14 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 fail() {
-	printf '%s: %s\n' "${0##*/}" "$1" >&2
+	reason=$1
 	exit 1
+}
+
+# need_free VARIABLE ADDRESS fails if something listens at an address.
+need_free() {
+	! (exec 3<>"/dev/tcp/${2%:*}/${2##*:}") 2>/dev/null ||
+		fail "$2 is in use: end what listens there, or set $1 to another address, such as $1=127.0.0.1:8100"
 }
 
 # await WHAT PID COMMAND ... waits until the command succeeds: for at most half a minute, and while the process lives.
@@ -87,6 +95,8 @@ stop_postgres() {
 }
 
 start_servers() {
+	need_free LISTEN "$listen"
+	need_free METRICS_LISTEN "${METRICS_LISTEN:-off}"
 	command -v redis-server >/dev/null || install redis-server
 	programs=$(find_postgres) || { install postgresql && programs=$(find_postgres); }
 	command -v curl >/dev/null || install curl

@@ -82,4 +82,12 @@ func TestAReportOfRecentDenialsIsBounded(t *testing.T) {
 	if err != nil || added != 0 {
 		t.Errorf("%d rows without values are added (%v)", added, err)
 	}
+	err = node.QueryRow(t.Context(), `SELECT rate_limiter.report_recent_denials('n1', (
+		SELECT json_agg(json_build_object('event', ids || '-' || bytes, 'age', 0, 'tenant', 'acme', 'endpoint', '',
+			'policy', '', 'scope', '', 'reason', 'quota', 'shadow', false, 'count', 1, 'tenant_count', 1, 'user', '',
+			'ip', '', 'request_ids', array_to_json(array_fill(repeat('x', bytes), ARRAY[ids]))))
+		FROM (VALUES (32, 64), (33, 1), (1, 5000)) v(ids, bytes)))`).Scan(&added)
+	if err != nil || added != 1 {
+		t.Errorf("%d rows are added (%v), want that with 32 ids of 64 bytes alone", added, err)
+	}
 }

@@ -228,45 +228,6 @@ func writeBoth(t *testing.T, pool *pgxpool.Pool, w, i int) error {
 	return tx.Commit(t.Context())
 }
 
-func TestListenersAreNotifiedOnlyAfterTheCommit(t *testing.T) {
-	dsn := pgtest.Shared(t).Database(t)
-	pool := pgtest.Pool(t, dsn)
-	listener, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close(t.Context())
-	if _, err := listener.Exec(t.Context(), `LISTEN rate_limiter_changes`); err != nil {
-		t.Fatal(err)
-	}
-	for _, end := range []func(pgx.Tx) error{
-		func(tx pgx.Tx) error { return tx.Rollback(t.Context()) },
-		func(tx pgx.Tx) error { return tx.Commit(t.Context()) },
-	} {
-		tx, err := pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, id := range []string{"a", "b"} { // two statements, one notification
-			if _, err := tx.Exec(t.Context(), `INSERT INTO rate_limiter.tenants (id) VALUES ($1)`, id); err != nil {
-				t.Fatal(err)
-			}
-		}
-		// The mark is committed after the inserts are written. A notification before their commit would arrive before it.
-		exec(t, pool, `NOTIFY rate_limiter_changes, 'mark'`)
-		if err := end(tx); err != nil {
-			t.Fatal(err)
-		}
-	}
-	exec(t, pool, `NOTIFY rate_limiter_changes, 'end'`)
-	for _, want := range []string{"mark", "mark", "1", "end"} {
-		n, err := listener.WaitForNotification(t.Context())
-		if err != nil || n.Payload != want {
-			t.Fatalf("the listener receives %v (%v), want %s", n, err, want)
-		}
-	}
-}
-
 func TestSoakManyRowsInOneStatementAreOneVersion(t *testing.T) {
 	rows := soak.Count(1000, 10_000)
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))

@@ -144,12 +144,16 @@ func (c *checker) member(f *field, m member, path string) bool {
 	if addedByKong(m.key, path == "") {
 		return false
 	}
-	hint := ""
-	if near := closest(m.key, f.names); near != "" {
-		hint = fmt.Sprintf(", did you mean %s?", near)
-	}
-	c.fault(docpath.Member(path, m.key), "unknown field%s", hint)
+	c.fault(docpath.Member(path, m.key), "%s", f.unknown(m.key))
 	return false
+}
+
+// unknown returns the message for a key that the record does not have.
+func (f *field) unknown(key string) string {
+	if near := closest(key, f.names); near != "" {
+		return fmt.Sprintf("unknown field, did you mean %s?", near)
+	}
+	return "unknown field"
 }
 
 // addedByKong reports whether Kong itself adds a key: resolved vault references in any record, and the identity and

@@ -192,10 +192,11 @@ type Config struct {
 	// mode and others). It costs one question more per request. Default: false.
 	LogDecisions bool `json:"log_decisions" kong:"required" default:"false"`
 
-	// Asks Kong for the id of each request that is denied, or would be in shadow or log mode, for the denial record. The
-	// id is the one of Kong's own logs and of the response header X-Kong-Request-Id. It costs one question more per
-	// denial, and none where the denial record is off. Default: false.
-	DenialRequestID bool `json:"denial_request_id" kong:"required" default:"false"`
+	// Asks Kong for the id of each request that is denied, or would be in shadow or log mode, for the denial record and
+	// recent denials, which are found by it. The id is the one of Kong's own logs and of the response header
+	// X-Kong-Request-Id. It costs one question more per denial, up to 18 % of it, and none where neither is recorded.
+	// Default: true.
+	DenialRequestID bool `json:"denial_request_id" kong:"required" default:"true"`
 
 	// Asks Kong for the client's address of each request that is denied, or would be in shadow or log mode, for the denial
 	// record, which has its hash. It costs one question more per denial where no rule of the config needs addresses, and

@@ -13,7 +13,7 @@ import (
 type Check func(Config) error
 
 // Parse decodes a config from Kong and fills in defaults. The JSON may have null for an absent value, {} for an empty
-// array, 86400.0 or 1e+15 for an integer, and keys that Kong adds.
+// array, 86400.0 or 1e+15 for an integer, and keys that Kong adds. [DeniedNulls] finds the nulls that Kong denies.
 //
 // An error is of type Faults and holds all faults, including those of the checks. Then the Config is the zero value,
 // and there are no warnings.

@@ -150,12 +150,12 @@ func TestEmptyConfigIsAllDefaults(t *testing.T) {
 		},
 		FailMode: schema.FailLocal, Accuracy: schema.AccuracyLeased, LocalSharePct: 70, ClosedStatus: 503,
 		OnConfigFault: schema.FailOpen, OnInternalError: schema.FailOpen,
-		ErrorCode: 429, ErrorMessage: "API rate limit exceeded", ObserveEndpoint: true,
+		ErrorCode: 429, ErrorMessage: "API rate limit exceeded", DenialRequestID: true, ObserveEndpoint: true,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", got, want)
 	}
-	if filled := (schema.Config{ObserveEndpoint: true, Redis: schema.Redis{
+	if filled := (schema.Config{DenialRequestID: true, ObserveEndpoint: true, Redis: schema.Redis{
 		SSLVerify: true, Pipeline: true,
 	}}).WithDefaults(); !reflect.DeepEqual(filled, want) {
 		t.Errorf("WithDefaults gives\n%+v\nwant\n%+v", filled, want)

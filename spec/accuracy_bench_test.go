@@ -18,14 +18,16 @@ func BenchmarkAccuracy(b *testing.B) {
 	a := accuracy{fleet: onSocket(b, server), client: server.Client(b)}
 	a.members = a.fleet.joinAll(4)
 	a.fleet.awaitLeases(a.members...)
-	for _, limited := range []bound{
+	limits := []bound{
 		{algorithm: "token_bucket", limit: 1000, window: time.Second, burst: 2000},
 		{algorithm: "fixed_window", limit: 1000, window: time.Second},
-	} {
-		for _, traffic := range []struct {
-			name string
-			at   func(perSecond int) schedule
-		}{{"steady", steady}, {"bursty", bursty}, {"on-off", onOff}, {"rushes", rushes}} {
+	}
+	shapes := []struct {
+		name string
+		at   func(perSecond int) schedule
+	}{{"steady", steady}, {"bursty", bursty}, {"on-off", onOff}, {"rushes", rushes}}
+	for _, limited := range limits[:shortly(len(limits))] {
+		for _, traffic := range shapes[:shortly(len(shapes))] {
 			for _, how := range []string{"leased", "exact"} {
 				b.Run(fmt.Sprintf("algorithm=%s/traffic=%s/accuracy=%s", limited.algorithm, traffic.name, how), func(b *testing.B) {
 					for b.Loop() {
@@ -117,12 +119,12 @@ func BenchmarkAccuracyBelowTheLimit(b *testing.B) {
 		})
 	}
 	server := redistest.Single(b)
-	for _, processes := range []int{1, 2, 4} {
+	for _, processes := range []int{1, 2, 4}[:shortly(3)] {
 		b.Run(fmt.Sprint("processes=", processes), func(b *testing.B) {
 			a := accuracy{fleet: onSocket(b, server), client: server.Client(b)}
 			a.members = a.fleet.joinAll(processes)
 			a.fleet.awaitLeases(a.members...)
-			for _, shape := range shapes {
+			for _, shape := range shapes[:shortly(len(shapes))] {
 				b.Run("traffic="+shape.name, func(b *testing.B) {
 					for b.Loop() {
 						a.measureBelow(b, shape)
@@ -136,7 +138,10 @@ func BenchmarkAccuracyBelowTheLimit(b *testing.B) {
 
 // measureBelow sends traffic to a leased and an exact limit at once, of two tenants, and compares the denials.
 func (a *accuracy) measureBelow(b *testing.B, shape below) {
-	const lasts = 75 * time.Second
+	lasts, least := 75*time.Second, 60
+	if testing.Short() {
+		lasts, least = 3*time.Second, 1 // without a worst minute
+	}
 	running := map[string]*traffic{}
 	for _, how := range []string{"exact", "leased"} {
 		a.tenants++
@@ -158,8 +163,8 @@ func (a *accuracy) measureBelow(b *testing.B, shape below) {
 	minutes := map[string]perSecond{}
 	for how, tr := range running {
 		samples := tr.lastFor(lasts)
-		if minutes[how] = bySecond(samples, tr.start.Sub(a.fleet.begun)); len(minutes[how]) < 60 {
-			b.Fatalf("%s: requests came for %d s, want at least a minute", how, len(minutes[how]))
+		if minutes[how] = bySecond(samples, tr.start.Sub(a.fleet.begun)); len(minutes[how]) < least {
+			b.Fatalf("%s: requests came for %d s, want at least %d", how, len(minutes[how]), least)
 		}
 		b.ReportMetric(100*float64(counted(samples, http.StatusTooManyRequests))/float64(max(len(samples), 1)),
 			how+"-denied-%")

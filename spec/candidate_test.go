@@ -134,8 +134,8 @@ func TestAnswersToTenantsThatAreNotAssignedAreThoseWithoutACandidate(t *testing.
 	}
 }
 
-// A promotion and a rollback are one version each, which nodes are notified of: a node fetches it once, however many
-// policies it changes. How long that takes is shown and not judged, because it depends on the machine.
+// A promotion and a rollback are one version each: a node fetches it once, however many policies it changes.
+// How long that takes is shown and not judged, because it depends on the machine.
 func TestAPromotionAndARollbackReachAllNodesInOneFetchEach(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)

@@ -72,10 +72,11 @@ func BenchmarkHostileBodies(b *testing.B) {
 	a := p.serve("--log-level", "warn")
 	neighbour := a.as(p.token("acme-portal", "tenant:acme"))
 	neighbour.latencies(b, hostileTurn) // creates buckets and connections
-	for _, hostile := range hostileBodies() {
+	bodies := hostileBodies()
+	for _, hostile := range bodies[:shortly(len(bodies))] {
 		mallory := a.as(p.token("mallory-"+hostile.name, "tenant:mallory")) // with no counted faults
 		turns := map[string][]float64{}
-		for range hostileRounds {
+		for range shortly(hostileRounds) {
 			for cell, value := range neighbour.round(b, mallory, hostile) {
 				turns[cell] = append(turns[cell], value)
 			}
@@ -85,7 +86,7 @@ func BenchmarkHostileBodies(b *testing.B) {
 			cells[cell] = median(values)
 		}
 		row(b, "body="+hostile.name, cells)
-		if times := cells["times-quiet"]; times > mostTimesQuiet {
+		if times := cells["times-quiet"]; times > mostTimesQuiet && !testing.Short() { // of one round it is chance
 			b.Errorf("%s: the neighbour's p99 is %.1f times the quiet one, want at most %d", hostile.name, times, mostTimesQuiet)
 		}
 		if memory := cells["rss-MB"]; memory > mostMemory {

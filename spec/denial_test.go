@@ -97,7 +97,7 @@ func TestTheDenialRecordHasRequestIDsAndRoutesOfAGlobalConfig(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "denials")
 	n := start(t, deckOf(`
   - {name: records, paths: [/records], plugins: [{name: key-auth}]}`)+`
-plugins: [{name: tenant-rate-limiting, config: {denial_request_id: true, denial_ip: true,
+plugins: [{name: tenant-rate-limiting, config: {denial_ip: true,
     tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}}]
 `, recorded(file))
 	n.want([]int{200}, "/records", "apikey", "alice")

@@ -3,6 +3,7 @@ package spec
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -167,6 +168,26 @@ func TestTheCommandsOfTheDocsRunAsOneSession(t *testing.T) {
 		}
 	}
 	checkAnswers(t, out)
+}
+
+func TestThePlaygroundSaysLastThatItsAddressIsInUse(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for _, variable := range []string{"LISTEN", "METRICS_LISTEN"} {
+		start := exec.Command("kong/playground.sh", "up")
+		start.Dir = workFolder(t)
+		start.Env = append(os.Environ(), "LISTEN=127.0.0.1:0", "METRICS_LISTEN=off", variable+"="+taken.Addr().String())
+		out, err := start.CombinedOutput()
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		want := taken.Addr().String() + " is in use: end what listens there, or set " + variable + " to another address"
+		if err == nil || !strings.Contains(lines[len(lines)-1], want) {
+			t.Errorf("%s: %v, want %q in the last line\n%s", variable, err, want, out)
+		}
+	}
 }
 
 // checkAnswers checks the promises of the text about the answers of the REST API.

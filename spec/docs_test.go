@@ -90,7 +90,8 @@ func anchors(text string) []string {
 }
 
 // Blocks of yaml are judged by TestEveryDeckSnippetIsAcceptedByKongAndByValidate, those of sql run in package
-// migrations, and those of sh and console in TestTheCommandsOfTheDocsRunAsOneSession, except in the README.
+// migrations, and those of sh and console in TestTheCommandsOfTheDocsRunAsOneSession. Those of the README run in
+// .ci/readme.
 func TestEveryCodeBlockOfTheDocsIsChecked(t *testing.T) {
 	t.Parallel()
 	for _, page := range documents(t) {

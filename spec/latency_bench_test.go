@@ -38,7 +38,7 @@ func BenchmarkAddedLatency(b *testing.B) {
 		control := newControl(b, client, u, saturation(b, u)/2)
 		percents := []float64{25, 50, 75}
 		turns := map[float64][]sideBySide{}
-		for range latencyRounds {
+		for range shortly(latencyRounds) {
 			most := saturation(b, u) // again, because the load of the machine changes
 			for _, percent := range percents {
 				rate := most * percent / 100

@@ -30,7 +30,7 @@ import (
 func BenchmarkMasters(b *testing.B) {
 	const rounds, turn = 3, 600 * time.Millisecond
 	cells := masterCells(b)
-	for range rounds {
+	for range shortly(rounds) {
 		for _, c := range cells {
 			c.measure(b, turn)
 		}

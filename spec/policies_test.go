@@ -251,7 +251,7 @@ func TestChangesReachARunningNodeFast(t *testing.T) {
 }
 
 // wantFast makes series of changes, which return the time until they are enforced, until half of a series take at most
-// a second. Without a notification each takes seconds. A busy machine delays some series.
+// a second. A busy machine delays some series.
 func wantFast(t *testing.T, changes int, change func() time.Duration) {
 	t.Helper()
 	for begun := time.Now(); ; {

@@ -80,7 +80,8 @@ func (p *portal) tab(t *testing.T, role string, screen browser.Screen) *browser.
 var pagesOf = map[string][]string{
 	"admin": {
 		"", "fleet", "tenants/acme", "tenants/acme/usage", "tenants/acme/overrides/new", "audit", "tenants", "tenants?q=ac",
-		"top", "near-limit", "denials", "candidates", "abuse", "tenants/" + url.PathEscape(`<script>alert(1)</script>`),
+		"top", "near-limit", "denials", "denials?request_id=unknown", "candidates", "abuse",
+		"tenants/" + url.PathEscape(`<script>alert(1)</script>`),
 	},
 	"viewer":      {"tenants/acme"},
 	"tenant:acme": {"org", "org/usage", "org/denials", "org/webhooks", "org/tokens"},

@@ -219,7 +219,7 @@ func BenchmarkSettling(b *testing.B) {
 			newSettlingSubject(b, "settles-to-log", at.config, "log.response.status", true, at.client, connections),
 		}
 		measured := make([][]cost, len(subjects))
-		for range rounds {
+		for range shortly(rounds) {
 			for i, s := range subjects {
 				measured[i] = append(measured[i], s.measure(b, turn))
 			}

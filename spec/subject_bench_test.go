@@ -254,6 +254,14 @@ func row(b *testing.B, name string, cells map[string]float64) {
 	})
 }
 
+// shortly returns n, or 1 where -short only checks that a benchmark measures.
+func shortly(n int) int {
+	if testing.Short() {
+		return 1
+	}
+	return n
+}
+
 // median returns the median of values, and sorts them.
 func median(values []float64) float64 {
 	slices.Sort(values)

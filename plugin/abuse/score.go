@@ -38,6 +38,8 @@ func (c Counts) share() float64 {
 // Observation holds what happened to the requests of a tenant in a minute, and in the Window that it ends.
 type Observation struct {
 	Minute, Window Counts
+	// Before are the minutes before Minute, the last one first.
+	Before [2]Counts
 	// Users, Addresses and Credentials are the different ones that were denied in Window.
 	Users, Addresses, Credentials int64
 	// Unavailable counts requests of the minute that were denied because a store did not answer: our fault.
@@ -52,7 +54,6 @@ type Observation struct {
 type State struct {
 	Step      Step      `json:"step"`
 	Since     time.Time `json:"since,omitzero"`      // when it came to the step
-	Suspect   bool      `json:"suspect,omitempty"`   // the minute before had a signal
 	FlaggedAt time.Time `json:"flagged_at,omitzero"` // the last time
 	EndedAt   time.Time `json:"ended_at,omitzero"`   // the last penalty
 	BannedAt  time.Time `json:"banned_at,omitzero"`  // the last time
@@ -138,15 +139,13 @@ func (c *Config) Score(s State, o Observation, now time.Time) (State, Verdict) {
 		s.FaultAt = now
 	}
 	isRecent := now.Before(s.FaultAt.Add(c.FaultGrace))
-	var signals []Flag
 	if o.Most > None && s.Step.BanTime() == 0 && !isRecent {
-		signals = c.signals(&s, &o, window, o.Minute.excuse(o.Factor))
+		v.Flags = c.signals(&s, &o, window)
 	}
-	before := s.Suspect
-	if s.Suspect = len(signals) > 0; s.Suspect && before {
-		v.Flags, s.FlaggedAt = signals, now
+	if v.Flagged() {
+		s.FlaggedAt = now
 	}
-	isCalm := !s.Suspect && s.Step == None && !isRecent && window.share() <= c.LearnShare
+	isCalm := !v.Flagged() && s.Step == None && !isRecent && window.share() <= c.LearnShare
 	if isCalm && o.Minute.requests() > 0 {
 		c.learn(&s, &o)
 	}
@@ -181,13 +180,20 @@ func breadths(s *State, o *Observation) [3]breadth {
 	}
 }
 
-// signals returns the signals of a window. Its last minute must have the share of denials too, so a burst of one minute
-// is suspicious for one minute.
-func (c *Config) signals(s *State, o *Observation, window, last Counts) (flags []Flag) {
+// signals returns the signals of a window. Each of its last three minutes must have its part of MinDenied, and the share
+// of denials. A burst of up to a minute lies in two of them at most, wherever it begins.
+func (c *Config) signals(s *State, o *Observation, window Counts) (flags []Flag) {
+	share := window.share()
+	for _, minute := range [...]Counts{o.Minute, o.Before[0], o.Before[1]} {
+		minute = minute.excuse(o.Factor)
+		if minute.Denied < c.MinDenied/int64(Window/time.Minute) {
+			return nil
+		}
+		share = min(share, minute.share())
+	}
 	if window.Denied < c.MinDenied {
 		return nil
 	}
-	share := min(window.share(), last.share())
 	if share >= c.DeniedShare {
 		flags = append(flags, Flag{DeniedShare, fmt.Sprintf(
 			"%d of its %d requests in %d minutes were denied (%.0f %%, a flag from %.0f %%)",

@@ -26,6 +26,11 @@ func newPlayer() *player { return &player{config: Default(), now: start, most: L
 // minute plays a minute. The penalty in force is that of the step.
 func (p *player) minute(o Observation) Verdict {
 	p.now = p.now.Add(time.Minute)
+	for i := range o.Before {
+		if n := len(p.recent) - 1 - i; n >= 0 {
+			o.Before[i] = p.recent[n]
+		}
+	}
 	p.recent = append(p.recent, o.Minute)
 	p.recent = p.recent[max(0, len(p.recent)-int(Window/time.Minute)):]
 	o.Window = Counts{}
@@ -58,22 +63,22 @@ func TestATenantThatKeepsBeingDeniedClimbsTheLadderAndComesDownWhenItIsQuiet(t *
 	p.minutes(30, attack)
 	p.minutes(60, calm)
 	want := []string{
-		"2m0s warn", "7m0s half", "12m0s tenth", "17m0s ban_5m", "22m0s tenth", "27m0s ban_1h",
-		"1h27m0s tenth",
+		"3m0s warn", "8m0s half", "13m0s tenth", "18m0s ban_5m", "23m0s tenth", "28m0s ban_1h",
+		"1h28m0s tenth",
 	}
 	if !reflect.DeepEqual(p.steps, want) {
 		t.Errorf("its steps are %q, want %q", p.steps, want)
 	}
 	p.minutes(60, calm)
-	if want = append(want, "1h42m0s half", "1h57m0s warn", "2h12m0s none"); !reflect.DeepEqual(p.steps, want) {
+	if want = append(want, "1h43m0s half", "1h58m0s warn", "2h13m0s none"); !reflect.DeepEqual(p.steps, want) {
 		t.Errorf("its steps are %q, want %q", p.steps, want)
 	}
 }
 
 func TestAReasonNamesTheStepAndTheNumbers(t *testing.T) {
 	p := newPlayer()
-	p.minutes(2, attack)
-	const want = "a warning, because 1800 of its 2000 requests in 5 minutes were denied (90 %, a flag from 80 %)"
+	p.minutes(3, attack)
+	const want = "a warning, because 2700 of its 3000 requests in 5 minutes were denied (90 %, a flag from 80 %)"
 	if got := p.last.Reason(); got != want {
 		t.Errorf("the reason is %q, want %q", got, want)
 	}
@@ -86,14 +91,14 @@ func TestAReasonNamesTheStepAndTheNumbers(t *testing.T) {
 func TestARepeatWithinADayClimbsFaster(t *testing.T) {
 	climbs := func(pause int) []string {
 		p := newPlayer()
-		p.minutes(7, attack) // up to half of its limits
+		p.minutes(8, attack) // up to half of its limits
 		p.minutes(40, calm)
 		if p.state.Step != None {
 			t.Fatalf("it is on %v", p.state.Step)
 		}
 		p.minutes(pause, calm)
 		p.steps = nil
-		p.minutes(8, attack)
+		p.minutes(9, attack)
 		for i := range p.steps {
 			_, p.steps[i], _ = strings.Cut(p.steps[i], " ")
 		}
@@ -109,7 +114,7 @@ func TestARepeatWithinADayClimbsFaster(t *testing.T) {
 
 func TestWhatAPenaltyDeniesIsNoEvidence(t *testing.T) {
 	p := newPlayer()
-	p.minutes(7, attack)
+	p.minutes(8, attack)
 	if p.state.Step != Half {
 		t.Fatalf("it is on %v", p.state.Step)
 	}
@@ -204,7 +209,7 @@ func TestAForgivenTenantStartsAnew(t *testing.T) {
 		t.Errorf("its baseline is gone: %+v", p.state)
 	}
 	p.steps = nil
-	p.minutes(7, attack)
+	p.minutes(8, attack)
 	if len(p.steps) != 2 || !strings.HasSuffix(p.steps[0], " warn") || !strings.HasSuffix(p.steps[1], " half") {
 		t.Errorf("it climbs %q, want a warning first", p.steps)
 	}
@@ -227,5 +232,54 @@ func TestAStateIsReadAsItWasWritten(t *testing.T) {
 	}
 	if _, err := Step(9).MarshalText(); err == nil {
 		t.Error("a step that does not exist is written")
+	}
+}
+
+// play plays bursts of denials, of a number of seconds each, which begin so many seconds after every period. Beside them
+// the tenant sends what is admitted.
+func (p *player) play(length, period, first, burst int, admitted int64) {
+	denied := make([]int64, length)
+	for begin := first; begin+burst < 60*length; begin += period {
+		for second := begin; second < begin+burst; second++ {
+			denied[second/60] += 1000
+		}
+	}
+	for _, n := range denied {
+		p.minute(Observation{Minute: Counts{Admitted: admitted, Denied: n}})
+	}
+}
+
+func TestABurstOfAMinuteFlagsNothingWhereverItBegins(t *testing.T) {
+	for _, every := range []int{4 * 60, 5 * 60, 10 * 60, 60 * 60} {
+		for _, burst := range []int{1, 2, 10, 59, 60} {
+			for first := 60; first < 120; first++ { // second by second around the turns of two minutes
+				p := newPlayer()
+				p.play(180, every, first, burst, 0)
+				if len(p.steps) > 0 {
+					t.Fatalf("bursts of %d s every %d s lead to %q if they begin at second %d", burst, every, p.steps, first%60)
+				}
+			}
+		}
+	}
+}
+
+func TestWhatIsDeniedForThreeMinutesIsFlaggedWheneverItBegins(t *testing.T) {
+	for first := 60; first < 120; first++ {
+		p := newPlayer()
+		p.play(8, 60*60, first, 181, 10)
+		if len(p.steps) != 1 {
+			t.Errorf("denials for 3 minutes from second %d on lead to %q, want a warning", first%60, p.steps)
+		}
+	}
+}
+
+func TestABurstThatLeavesAFewDenialsBehindFlagsNothing(t *testing.T) {
+	p := newPlayer()
+	for range 20 {
+		p.minutes(2, Counts{Denied: 20_000})
+		p.minutes(3, Counts{Denied: 59})
+	}
+	if len(p.steps) > 0 {
+		t.Errorf("bursts and the few requests that are denied after them lead to %q", p.steps)
 	}
 }

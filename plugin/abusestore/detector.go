@@ -48,7 +48,9 @@ type Options struct {
 	Mode        Mode
 	Config      abuse.Config
 	ExemptTiers []string // whose tenants are on no step
-	Log         *slog.Logger
+	// TierOf returns the tier of a tenant without a row, "" if it is unknown. A client must not be able to choose it.
+	TierOf func(tenant string) string
+	Log    *slog.Logger
 }
 
 // Detector scores tenants. Make it with New. One goroutine calls Run; it is a prometheus.Collector at the same time.
@@ -63,8 +65,8 @@ type Detector struct {
 
 // New returns a detector. It does no I/O.
 func New(o Options) *Detector {
-	if o.ExemptTiers == nil {
-		o.ExemptTiers = []string{} // not NULL in SQL
+	if o.TierOf == nil {
+		o.TierOf = func(string) string { return "" }
 	}
 	empty := counts{flags: map[flagKey]int64{}, steps: map[string]int64{}}
 	return &Detector{options: o, maxScored: maxTenants, counts: empty}
@@ -146,7 +148,7 @@ func (d *Detector) lift(ctx context.Context, session *pgx.Conn) error {
 }
 
 // offLadder sets the columns of a tenant that starts anew. forgive_abuse has it too.
-const offLadder = `state = (t.state - '{suspect,since,flagged_at,ended_at,banned_at}'::text[]) || '{"step": "none"}',
+const offLadder = `state = (t.state - '{since,flagged_at,ended_at,banned_at}'::text[]) || '{"step": "none"}',
 	reason = '', override = NULL, override_until = NULL`
 
 // tidy drops what is past its retention.

@@ -3,6 +3,7 @@ package abusestore
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,6 +43,28 @@ func TestAScraperIsFlaggedInShadowWithoutAPenaltyAndGetsOneUnderEnforce(t *testi
 	actors := w.text(`SELECT string_agg(actor, ', ') FROM rate_limiter.audit WHERE kind = 'override'`)
 	if got := actors; got != "abuse detector" {
 		t.Errorf("the audit has the changes of %q", got)
+	}
+}
+
+func TestABurstOfSecondsLeadsToNoStepWhereverTheMinuteTurns(t *testing.T) {
+	w := newWorld(t)
+	bursts := map[string][]minute{
+		"within": {{denied: 9000}, {}, {}, {}}, "a second before": {{denied: 6000}, {denied: 3000}, {}, {}},
+		"across": {{denied: 4500}, {denied: 4500}, {}, {}}, "a second after": {{denied: 3000}, {denied: 6000}, {}, {}},
+		"with others": {{admitted: 5, denied: 4500}, {admitted: 5, denied: 4500}, {admitted: 5}, {admitted: 5, denied: 9}},
+	}
+	for name, burst := range bursts {
+		w.past(name, slices.Repeat(burst, 7)...)
+	}
+	w.past("goes on", append(make([]minute, 24), repeat(4, minute{denied: 9000})...)...)
+	w.detect(Enforce)
+	for name := range bursts {
+		if got := w.step(name); got != "none" {
+			t.Errorf("bursts every four minutes, %s: the tenant is on %s, want none", name, got)
+		}
+	}
+	if got := w.step("goes on"); got != "warn" {
+		t.Errorf("after denials of four minutes the tenant is on %s, want warn", got)
 	}
 }
 

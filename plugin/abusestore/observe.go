@@ -1,9 +1,11 @@
 package abusestore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -53,13 +55,15 @@ func add(all map[string]*tenant, name string) *tenant {
 	return t
 }
 
-// readRequests reads what was admitted, in the minute and in the window that ends with it. Of more tenants than it may
+// readRequests reads what was admitted: in the minute, in the two before it, and in the window that ends with it. Of more tenants than it may
 // read it reads those with denials, then those that are remembered, and then those that send most.
 func (d *Detector) readRequests(ctx context.Context, tx pgx.Tx, minute time.Time, all map[string]*tenant) error {
-	rows, err := tx.Query(ctx, `SELECT n.name, u.last, u.admitted
+	rows, err := tx.Query(ctx, `SELECT n.name, u.last, u.second, u.third, u.admitted
 		FROM (
-			SELECT tenant, coalesce(sum(admitted) FILTER (WHERE at = $1), 0)::bigint AS last,
-				sum(admitted)::bigint AS admitted
+			SELECT tenant, sum(admitted)::bigint AS admitted,
+				coalesce(sum(admitted) FILTER (WHERE at = $1), 0)::bigint AS last,
+				coalesce(sum(admitted) FILTER (WHERE at = $1 - interval '1 minute'), 0)::bigint AS second,
+				coalesce(sum(admitted) FILTER (WHERE at = $1 - interval '2 minutes'), 0)::bigint AS third
 			FROM rate_limiter.usage_minutes
 			WHERE at > $1::timestamptz - $2::interval AND at <= $1
 				AND policy = (SELECT id FROM rate_limiter.usage_names WHERE name = '')
@@ -78,10 +82,11 @@ func (d *Detector) readRequests(ctx context.Context, tx pgx.Tx, minute time.Time
 		return fmt.Errorf("read requests: %w", err)
 	}
 	var name string
-	var last, window int64
-	_, err = pgx.ForEachRow(rows, []any{&name, &last, &window}, func() error {
-		t := add(all, name)
-		t.seen.Minute.Admitted, t.seen.Window.Admitted = last, window
+	var last, second, third, window int64
+	_, err = pgx.ForEachRow(rows, []any{&name, &last, &second, &third, &window}, func() error {
+		seen := &add(all, name).seen
+		seen.Minute.Admitted, seen.Window.Admitted = last, window
+		seen.Before[0].Admitted, seen.Before[1].Admitted = second, third
 		return nil
 	})
 	if err != nil {
@@ -125,8 +130,11 @@ func readDenials(ctx context.Context, tx pgx.Tx, minute time.Time, all map[strin
 		seen := &add(all, m.Tenant).seen
 		seen.Window.Denied += m.Limited
 		seen.Window.Penalized += m.Penalized
-		if m.At.Equal(minute) {
+		switch ago := int(minute.Sub(m.At) / time.Minute); {
+		case ago == 0:
 			seen.Minute.Denied, seen.Minute.Penalized, seen.Unavailable = m.Limited, m.Penalized, m.Unavailable
+		case ago <= len(seen.Before):
+			seen.Before[ago-1].Denied, seen.Before[ago-1].Penalized = m.Limited, m.Penalized
 		}
 		seen.Users, seen.Addresses = merged.Users.Estimate(), merged.Addresses.Estimate()
 		seen.Credentials = merged.Credentials.Estimate()
@@ -220,19 +228,24 @@ func (d *Detector) readExemptions(ctx context.Context, tx pgx.Tx, _ time.Time, a
 	for name := range all {
 		names = append(names, name)
 	}
-	rows, err := tx.Query(ctx, `SELECT id, true FROM rate_limiter.tenants WHERE id = ANY ($1) AND tier = ANY ($2)
-		UNION ALL SELECT tenant, "user" = '' AND endpoint = '' AND credential = '' AND ip = '' FROM rate_limiter.overrides
+	rows, err := tx.Query(ctx, `SELECT id, tier, false FROM rate_limiter.tenants WHERE id = ANY ($1) AND tier <> ''
+		UNION ALL
+		SELECT tenant, '', "user" = '' AND endpoint = '' AND credential = '' AND ip = '' FROM rate_limiter.overrides
 		WHERE tenant = ANY ($1) AND kind = 'exempt' AND (permanent OR expires_at > clock_timestamp())
-			AND (starts_at IS NULL OR starts_at <= clock_timestamp())`,
-		names, d.options.ExemptTiers)
+			AND (starts_at IS NULL OR starts_at <= clock_timestamp())`, names)
 	if err != nil {
 		return fmt.Errorf("read exemptions: %w", err)
 	}
-	var name string
+	tiers := map[string]string{} // of rows
+	var name, tier string
 	var whole bool
-	_, err = pgx.ForEachRow(rows, []any{&name, &whole}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&name, &tier, &whole}, func() error {
 		most := abuse.Tenth // a ban would go before the exemption
-		if whole {
+		switch {
+		case tier != "":
+			tiers[name] = tier
+			return nil
+		case whole:
 			most = abuse.None
 		}
 		all[name].seen.Most = min(all[name].seen.Most, most)
@@ -240,6 +253,11 @@ func (d *Detector) readExemptions(ctx context.Context, tx pgx.Tx, _ time.Time, a
 	})
 	if err != nil {
 		return fmt.Errorf("read exemptions: %w", err)
+	}
+	for _, name := range names {
+		if slices.Contains(d.options.ExemptTiers, cmp.Or(tiers[name], d.options.TierOf(name))) {
+			all[name].seen.Most = abuse.None
+		}
 	}
 	return nil
 }

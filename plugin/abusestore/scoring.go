@@ -79,11 +79,9 @@ func (d *Detector) scoreAll(all []*tenant, end time.Time) {
 	d.options.Log.Error("abuse detection flags so many tenants at once that none gets a higher step: look for a limit "+
 		"that was lowered, or clients that all retry", "flagged", flagged, "tenants", len(all))
 	for i, t := range all {
-		suspect := t.state.Suspect
 		t.state = before[i]
 		t.seen.Most = min(t.seen.Most, t.state.Step)
 		d.score(t, end)
-		t.state.Suspect = suspect // so the next minute counts it among the flagged too
 	}
 }
 

@@ -52,7 +52,7 @@ compared too.`,
 				return c.acceptable(diff, review, *yes, *force)
 			}
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
-				d.set.Config, d.set.IsConsumer = config.plan, config.isConsumer
+				d.set.Config = config.plan
 				done, version, err := s.Apply(ctx, by, d.set)
 				if err != nil {
 					return written{}, d.locate(err)
@@ -67,11 +67,19 @@ compared too.`,
 	},
 	{
 		words: "diff", brief: "show what apply would change",
-		about:   documentAbout,
+		about: documentAbout + `
+
+Faults of the file itself need no database: see also ratelimit validate.`,
 		trouble: exitWrongCall,
 		exits:   "0 no changes, 1 changes, 2 usage error or failure",
 		define: func(c *call) action {
 			d := c.documentFlags()
+			c.check(func() error {
+				if !c.hasDatabase() {
+					c.warn("%s: no fault of its own; what apply would change depends on the database", d.file)
+				}
+				return nil
+			})
 			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
 				diff, err := s.Diff(ctx, d.set)
 				if err != nil {

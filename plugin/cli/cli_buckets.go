@@ -12,6 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
@@ -148,6 +149,7 @@ func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *
 		return nil, fmt.Errorf("%s: strategy is %s: buckets are in each node's memory "+
 			"and can only be read with strategy: redis", config.Where, config.Strategy)
 	}
+	r.tiers = control.NewTiers(nil, snapshot.Namespace(), config.Consumers, config.Changed)
 	// Rows that do not compile have no buckets; explain shows them.
 	if snapshot, _, err = c.withRows(ctx, snapshot, r, from); err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"io"
+	"os"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -40,5 +41,13 @@ func (c *call) load(f *configFlags) (*routeconfig.Config, *policy.Plan, error) {
 	if errors.As(err, new(*routeconfig.ChoiceError)) {
 		err = wrong("%s", err)
 	}
-	return config, plan, err
+	if err != nil {
+		return nil, nil, err
+	}
+	if info, err := os.Stat(f.file); err == nil {
+		config.Changed = info.ModTime()
+	} else { // standard input
+		config.Changed = c.now()
+	}
+	return config, plan, nil
 }

@@ -90,6 +90,11 @@ func (c *call) dsn() (dsn, source string, err error) {
 	return dsn, databaseVariable, nil
 }
 
+// hasDatabase reports whether a flag or the environment names a database.
+func (c *call) hasDatabase() bool {
+	return c.database.dsn != "" || c.database.file != "" || c.getenv(databaseVariable) != ""
+}
+
 // readDSN returns the connection string in the file of a flag.
 func readDSN(flag, file string) (dsn, source string, err error) {
 	text, err := os.ReadFile(file)
@@ -131,14 +136,17 @@ func (c *call) openWith(ctx context.Context, config *pgxpool.Config) (*pgstore.S
 func (c *call) reads(do func(ctx context.Context, s *pgstore.Store) error) action {
 	c.databaseFlag()
 	c.outputFlag()
-	return func(ctx context.Context) error {
-		store, closeStore, err := c.open(ctx)
-		if err != nil {
-			return err
-		}
-		defer closeStore()
-		return do(ctx, store)
+	return func(ctx context.Context) error { return c.withStore(ctx, do) }
+}
+
+// withStore opens the store that the flags name, for the time of do.
+func (c *call) withStore(ctx context.Context, do func(ctx context.Context, s *pgstore.Store) error) error {
+	store, closeStore, err := c.open(ctx)
+	if err != nil {
+		return err
 	}
+	defer closeStore()
+	return do(ctx, store)
 }
 
 // actor returns who makes a change.

@@ -16,12 +16,15 @@ const followEvery = 2 * time.Second
 var denialsCommand = &command{
 	words: "denials", brief: "list recent denials, newest first",
 	about: `Nodes report a sample of their denials every 5 seconds (denial-recent). Where a tenant is denied often, a line counts
-several denials, and has no user where they differ; the reason "others" counts those without a line of their own.
+several denials, and has no user where they differ; the reason "others" counts those without a line of their own. With
+--request-id it shows what denied one request: when, who, by which limit, what was left, and what would have admitted
+it. A line has the ids of 32 requests at most.
 Denials are kept for at most 7 days, the last 5000 lines of a tenant and 200000 in all. ratelimit usage has the exact
 numbers.
 
   ratelimit denials --tenant acme --since 1h
-  ratelimit denials --policy daily --follow`,
+  ratelimit denials --policy daily --follow
+  ratelimit denials --request-id 23362be3186b8717e61304664ec43cb1`,
 	define: func(c *call) action {
 		f := pgstore.DenialFilter{Max: 100}
 		var follow bool
@@ -34,15 +37,22 @@ numbers.
 		c.flags.Func("limit", "list at most this `number` of lines (default 100)",
 			func(text string) error { return setting.ParseInt(text, 1, &f.Max) })
 		c.flags.BoolVar(&follow, "follow", false, "then list what nodes report, until Ctrl-C; the newest is the last")
+		requestID := c.requestIDFlag()
 		read := c.reads(func(ctx context.Context, s *pgstore.Store) error {
-			f.Since = since.at
+			f.Since, f.RequestID = since.at, *requestID
+			if f.RequestID != "" {
+				return c.showRequest(ctx, s, f)
+			}
 			list, err := s.Denials(ctx, f)
 			if err != nil || follow {
 				return c.followDenials(ctx, s, f, list, err)
 			}
-			return c.print(listed(list), func(out *page) { denialList.add(out, list...) })
+			return c.print(answered(list), func(out *page) { denialList.add(out, list...) })
 		})
 		c.check(func() error {
+			if follow && *requestID != "" {
+				return wrong("use either --follow or --request-id, not both")
+			}
 			if follow && c.format != formatTable {
 				return wrong("--follow: lists lines as text: leave out --output")
 			}

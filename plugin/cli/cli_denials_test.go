@@ -109,3 +109,49 @@ func TestDenialsFollowListsWhatIsReportedUntilItIsEnded(t *testing.T) {
 		t.Errorf("the lines are\n%s", text)
 	}
 }
+
+func TestARequestIDShowsWhatDeniedItAndWhatWouldAdmitIt(t *testing.T) {
+	dsn := pgtest.Shared(t).Database(t)
+	const at = `"age":0,"tenant":"acme","endpoint":"POST /a","scope":"tenant","reason":"quota","shadow":false,"count":1,
+		"tenant_count":1,"user":"hmac:1","ip":"","tier":"gold","request_ids":["r1"],"cost":3,"limit":100,
+		"window_size":86400`
+	_, err := pgtest.Pool(t, dsn).Exec(t.Context(), `SELECT rate_limiter.report_recent_denials('n1', $1)`, `[
+		{"event":"a",`+at+`,"policy":"daily","policy_id":17,"policy_version":31,"policy_for":"tenant","remaining":2,
+			"retry_after":7,"override":5},
+		{"event":"b",`+at+`,"policy":"burst","policy_for":"tier gold","remaining":0,"capacity":2}]`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &terminal{t: t, env: map[string]string{"RATELIMIT_DATABASE": dsn}}
+	for _, command := range []string{"explain", "denials"} {
+		x.output.Reset()
+		if code := x.call(command, "--request-id", "r1"); code != 0 {
+			t.Fatalf("%s: exit %d: %s", command, code, x.output.String())
+		}
+		for _, part := range []string{
+			"tenant acme, tier gold, user hmac:1", "POST /a", "daily: 100 per 86400 s, scope tenant",
+			"row 17, tenant, rows of version 31, override 5", "config, tier gold", "2, and the request cost 3", "quota",
+			"A retry at 2", "by policy 17", "A cost of at most 2, which is all that the limit holds",
+		} {
+			if !strings.Contains(x.output.String(), part) {
+				t.Errorf("%s does not show %q:\n%s", command, part, x.output.String())
+			}
+		}
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"explain", "--request-id", "r1", "-o", "json"}, 0, `"would_admit": "A retry`},
+		{[]string{"denials", "--request-id", "r2"}, 1, "denial_request_id"},
+		{[]string{"denials", "--request-id", "r1", "--tenant", "globex"}, 1, "request r1 does not exist"},
+		{[]string{"denials", "--request-id", "r1", "--follow"}, 2, "not both"},
+		{[]string{"explain", "--request-id", "r1", "--tenant", "acme"}, 2, "--tenant"},
+	} {
+		x.output.Reset()
+		if code := x.call(c.args...); code != c.code || !strings.Contains(x.output.String(), c.want) {
+			t.Errorf("%v: exit %d, want %d with %q: %s", c.args, code, c.code, c.want, x.output.String())
+		}
+	}
+}

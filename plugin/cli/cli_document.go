@@ -98,10 +98,43 @@ func (d *document) rowFaults(at place, faults []schema.Fault) {
 }
 
 func (d *document) at(line int, path, problem string) error {
-	if path == "" {
-		return fmt.Errorf("%s:%d: %s", d.file, line, problem)
+	return &documentError{d.file, line, path, problem}
+}
+
+// documentError is a fault of a document, and its place.
+type documentError struct {
+	file          string
+	line          int    // 0: unknown
+	path, problem string // path "": the document as a whole
+}
+
+func (e *documentError) Error() string { return e.text("") }
+
+// text returns the fault with a severity before its path.
+func (e *documentError) text(severity string) string {
+	text := e.file + ": "
+	if e.line > 0 {
+		text = fmt.Sprintf("%s:%d: ", e.file, e.line)
 	}
-	return fmt.Errorf("%s:%d: %s: %s", d.file, line, path, problem)
+	text += severity
+	if e.path != "" {
+		text += e.path + ": "
+	}
+	return text + e.problem
+}
+
+// isDocument reports whether a file has a list of a document, which no decK file has.
+func isDocument(text []byte) bool {
+	var root map[string]yaml.Node
+	if yaml.Unmarshal(text, &root) != nil {
+		return false
+	}
+	for _, list := range []string{"policies", "costs", "tenants", "overrides"} {
+		if _, has := root[list]; has {
+			return true
+		}
+	}
+	return false
 }
 
 // aliased follows an alias to what it stands for.

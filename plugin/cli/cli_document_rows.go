@@ -132,7 +132,7 @@ func (d *document) checkRows() {
 		if err != nil {
 			i = 1
 		}
-		d.faults = append(d.faults, fmt.Errorf("%s: overrides[%d].%s: %s", d.file, i-1, f.Field, f.Problem))
+		d.fault(0, fmt.Sprintf("overrides[%d].%s", i-1, f.Field), "%s", f.Problem)
 	}
 }
 

@@ -3,9 +3,13 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -17,17 +21,28 @@ var explainCommand = &command{
 	brief: "show which limits apply to a request, and why",
 	about: `It shows the policies and overrides that matched, and which of them won. The plugin's config is read from a
 decK file; policies and overrides from the database, or from a node's snapshot file with --snapshot. --config-only
-uses the config alone. If a candidate is open, it also shows what that decides, and whether it is enforced for the
-tenant. Nothing is spent. With --at, it shows what applies at another time: overrides begin and expire.
+uses the config alone, and so does explain without a database, with a warning. If a candidate is open, it also shows
+what that decides, and whether it is enforced for the tenant. Nothing is spent. With --at, it shows what applies at
+another time: overrides begin and expire.
 
-  ratelimit explain --config kong.yml --tenant acme --user u_42 --endpoint "POST /records/{id}"`,
+With --request-id alone, it shows what denied that request, from the recent denials in the database.
+
+  ratelimit explain --config kong.yml --tenant acme --user u_42 --endpoint "POST /records/{id}"
+  ratelimit explain --request-id 23362be3186b8717e61304664ec43cb1`,
 	define: func(c *call) action {
 		config, request := c.configFlag(), c.requestFlag()
 		rows := c.rowsFlag()
 		var at instantFlag
 		c.flags.Var(&at, "at", "what applies at this `time`, such as 2026-01-31T12:00:00Z (default: now)")
 		c.outputFlag()
+		requestID := c.requestIDFlag()
+		c.check(func() error { return c.explainsOneThing(*requestID) })
 		return func(ctx context.Context) error {
+			if *requestID != "" {
+				return c.withStore(ctx, func(ctx context.Context, s *pgstore.Store) error {
+					return c.showRequest(ctx, s, pgstore.DenialFilter{RequestID: *requestID})
+				})
+			}
 			if at.at.IsZero() {
 				at.at = c.now()
 			}
@@ -36,12 +51,28 @@ tenant. Nothing is spent. With --at, it shows what applies at another time: over
 	},
 }
 
+// explainsOneThing returns an error if a request is named by its id and described too.
+func (c *call) explainsOneThing(requestID string) (err error) {
+	if requestID == "" {
+		return nil
+	}
+	c.flags.Visit(func(f *pflag.Flag) {
+		if !slices.Contains([]string{"request-id", "database", "database-file", "output"}, f.Name) {
+			err = wrong("--%s: describes a request, and --request-id names one: leave out either", f.Name)
+		}
+	})
+	return err
+}
+
 // explanation is the result of explain.
 type explanation struct {
 	Config    string `json:"config"` // file:line and path of the config
 	AppliesTo string `json:"config_on"`
 	Denied    string `json:"refused,omitempty"` // why the config denies a request without a tenant or user
 	policy.Explanation
+	TierSeenAt time.Time          `json:"tier_seen_at,omitzero"`
+	OtherTiers []control.SeenTier `json:"other_tiers,omitempty"` // that nodes see beside it
+
 	ShownOverrides []shownExplained `json:"overrides"`        // those of Explanation
 	Faults         []policy.Fault   `json:"faults,omitempty"` // rows that do not compile
 }
@@ -59,7 +90,13 @@ func (c *call) explain(
 	if err != nil {
 		return err
 	}
+	if from.snapshot == "" && !from.none && !c.hasDatabase() {
+		c.warn("no database is configured, so this is what the config alone decides, without policies and overrides " +
+			"at run time: use --database or --database-file, or --config-only if that is meant")
+		from.none = true
+	}
 	e := explanation{Config: config.Where, AppliesTo: config.String()}
+	r.tiers = control.NewTiers(nil, snapshot.Namespace(), config.Consumers, config.Changed)
 	if snapshot, e.Faults, err = c.withRows(ctx, snapshot, r, from); err != nil {
 		return err
 	}
@@ -68,6 +105,10 @@ func (c *call) explain(
 		return err
 	}
 	e.Explanation = snapshot.Explain(&id, at)
+	if id.Tenant.Kind == identity.Tenant && r.tier == "" {
+		tier := r.tiers.Describe(snapshot, &id, at)
+		e.TierFrom, e.TierSeenAt, e.OtherTiers = tier.Source, tier.SeenAt, tier.Others
+	}
 	if e.ExemptBy == "" {
 		e.Denied = denialOf(&id)
 	}
@@ -97,7 +138,7 @@ func writeExplanation(out *page, e *explanation) {
 		who = "tenant " + e.Tenant
 	}
 	if e.Tier != "" {
-		who += fmt.Sprintf(", tier %s (from: %s)", e.Tier, orDefault(e.TierFrom, "default"))
+		who += fmt.Sprintf(", tier %s (from: %s%s)", e.Tier, orDefault(e.TierFrom, "default"), seenText(e))
 	}
 	out.line("%s, endpoint %s", who, orDefault(e.Endpoint, "(none)"))
 	if e.Denied != "" {
@@ -139,6 +180,17 @@ func writeExplanation(out *page, e *explanation) {
 	for _, fault := range e.Faults {
 		out.marked(redMark, "ignored, because it is invalid: %v", fault)
 	}
+}
+
+// seenText returns when nodes saw the tier, and which others they see beside it.
+func seenText(e *explanation) (text string) {
+	if !e.TierSeenAt.IsZero() {
+		text = ", seen " + e.TierSeenAt.Format(time.RFC3339)
+	}
+	for _, other := range e.OtherTiers {
+		text += fmt.Sprintf("; other requests: %s from %s", other.Tier, other.Source)
+	}
+	return text
 }
 
 // boundList is how the bounds of a request are shown.

@@ -96,6 +96,21 @@ var lostWith = map[int64][]loss{
 	31: {},
 	32: {{"nodes", "leases"}, {"nodes", "redis"}},
 	33: {},
+	34: {{table: "tenant_tiers"}},
+	35: {
+		{"recent_denials", "capacity"},
+		{"recent_denials", "cost"},
+		{"recent_denials", "hidden_ids"},
+		{"recent_denials", "override"},
+		{"recent_denials", "penalty"},
+		{"recent_denials", "policy_for"},
+		{"recent_denials", "policy_id"},
+		{"recent_denials", "policy_version"},
+		{"recent_denials", "remaining"},
+		{"recent_denials", "request_ids"},
+		{"recent_denials", "tier"},
+	},
+	36: {},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

@@ -29,8 +29,9 @@ Logs are the JSON of Kong's file-log or http-log plugins, lines of nginx (--form
 combined) or CSV, each plain or compressed by gzip. Requests are sorted by their start within ten minutes. Lines that
 hold no request are counted and shown.
 
-The routes in the log select the configs, as in Kong. Logs carry no tokens: if a config reads names from jwt.<claim>,
-say with --tenant-from what to use.`,
+The routes in the log select the configs, as in Kong. The consumers of --config add the tags and names that the log
+lacks; requests whose tenant still has no tier are counted. Logs carry no tokens: if a config reads names from
+jwt.<claim>, say with --tenant-from what to use.`,
 	most:  -1,
 	exits: "0 success, 1 failure, 2 usage error, 3 a log breaks off, 5 more is denied than --fail-if-denied-above allows",
 	define: func(c *call) action {
@@ -60,7 +61,7 @@ type replayFlags struct {
 
 func (c *call) replayFlags() *replayFlags {
 	f := new(replayFlags)
-	c.flags.StringVar(&f.config.file, "config", "", "the decK `file` with the plugin's configs (required)")
+	c.flags.StringVar(&f.config.file, "config", "", "the decK `file` with the plugin's configs and consumers (required)")
 	c.flags.StringVar(&f.config.route, "plugin-route", "",
 		"decide all requests as of this `route`, such as those of logs without routes")
 	c.flags.StringVar(&f.policies, "policies", "", "a `file` of policies, as of ratelimit apply, beside the configs")

@@ -81,6 +81,10 @@ func writeReplayInput(out *page, r *replay.Report) {
 	if r.Undecided > 0 {
 		out.marked(redMark, "%s could not be decided", plural64(r.Undecided, "request", "requests"))
 	}
+	if r.WithoutTier > 0 {
+		out.marked(yellowMark, "%s: neither the log nor a consumer in --config names it, so the default tier decides",
+			withoutTierText(r.WithoutTier))
+	}
 	in := r.Counts
 	if in.Unparsed > 0 {
 		out.marked(yellowMark, "%s no request, of %d:", plural64(in.Unparsed, "line holds", "lines hold"), in.Lines)
@@ -107,6 +111,11 @@ func writeReplayInput(out *page, r *replay.Report) {
 
 // plural64 returns a number of things, as plural does.
 func plural64(n int64, one, many string) string { return plural(int(n), one, many) }
+
+// withoutTierText counts requests whose tenant's tier is not known.
+func withoutTierText(n int64) string {
+	return plural64(n, "request is of a tenant without a tier", "requests are of tenants without a tier")
+}
 
 // shadowText returns what would be denied outside shadow mode; "" if nothing would.
 func shadowText(r *replay.Report) string {

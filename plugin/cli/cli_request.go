@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
@@ -17,6 +18,8 @@ type requestFlags struct {
 	method, path, endpoint             string
 	tags                               []string
 	preflight                          bool
+
+	tiers *control.Tiers // the tiers of tenants for which tier is empty; nil: none is known
 }
 
 // subjectFlags defines whom requests are from.
@@ -95,6 +98,7 @@ func (r *requestFlags) identify(rules identity.Rules, route string) (identity.Id
 	if missing := rules.Identify(&request, &id); missing != 0 {
 		return id, fmt.Errorf("identify the request: facts %b are missing", missing)
 	}
+	r.tiers.Fill(&id)
 	return id, nil
 }
 
@@ -157,19 +161,25 @@ func (c *call) withRows(
 func (c *call) storedRows(
 	ctx context.Context, r *requestFlags, config *policy.Plan,
 ) (found policysync.Saved, err error) {
+	store, closeStore, err := c.open(ctx)
+	if err != nil {
+		return found, err
+	}
+	defer closeStore()
 	id, err := r.identify(config.Rules, "")
 	if err != nil {
+		return found, err
+	}
+	if err := r.tiers.ReadFrom(ctx, store, id.Tenant.ID); err != nil {
+		return found, err
+	}
+	if id, err = r.identify(config.Rules, ""); err != nil { // by the tier that was read
 		return found, err
 	}
 	subject := rowSubject{credential: id.Credential, ip: r.ip, tags: r.tags, tiers: []string{id.Tier, config.Tier("")}}
 	if id.Tenant.Kind == identity.Tenant {
 		subject.tenant = id.Tenant.ID
 	}
-	store, closeStore, err := c.open(ctx)
-	if err != nil {
-		return found, err
-	}
-	defer closeStore()
 	if found.Rows, err = rowsFor(ctx, store, subject); err == nil {
 		found.Candidate, err = store.OpenCandidate(ctx)
 	}

@@ -22,8 +22,9 @@ says how many tenants it would have denied, which a replay of the same logs find
 
   ratelimit suggest --config kong.yml --log access.jsonl.gz --percentile 99.9 --headroom 1.5 > policies.yaml
 
-With --config, tenants, tiers and costs are those of the configs; without, they are read from the default sources, or
-from those of --tenant-from and --tier-from. Logs are as for ratelimit replay.`,
+With --config, tenants, tiers and costs are those of the configs, and the file's consumers add the tags and names that
+the logs lack; without, they are read from the default sources, or from those of --tenant-from and --tier-from. Logs are
+as for ratelimit replay.`,
 	most:  -1,
 	exits: "0 success, 1 failure, 2 usage error, 3 a log breaks off",
 	define: func(c *call) action {
@@ -106,7 +107,7 @@ func (c *call) suggest(ctx context.Context, f *suggestFlags) error {
 	suggest.AddTouched(list, judged)
 	result := suggestions{
 		Namespace: namespace, From: first.From, To: first.To, Requests: first.Requests, Tenants: collector.Tenants(),
-		Policies: list, Input: first.Counts,
+		Policies: list, Input: first.Counts, WithoutTier: first.WithoutTier,
 	}
 	if c.format == formatJSON {
 		err = writeJSON(c.stdout, result)
@@ -174,6 +175,8 @@ type suggestions struct {
 	Tenants   int                  `json:"tenants"`
 	Policies  []suggest.Suggestion `json:"policies"`
 	Input     replay.Counts        `json:"input"`
+
+	WithoutTier int64 `json:"without_tier"` // requests of tenants whose tier is not known: they count for the default tier
 }
 
 // document writes the suggestions as a file of policies.
@@ -185,6 +188,10 @@ func (s *suggestions) document(out *page, o *suggest.Options) {
 	if s.Input.Unparsed+s.Input.Late > 0 {
 		out.line("# Left out: %s without a request, and %s out of order.", plural64(s.Input.Unparsed, "line", "lines"),
 			plural64(s.Input.Late, "request", "requests"))
+	}
+	if s.WithoutTier > 0 {
+		out.line("# %s: neither the logs nor", withoutTierText(s.WithoutTier))
+		out.line("# a consumer in --config names it, so they count for the default tier.")
 	}
 	out.line("namespace: %s", s.Namespace)
 	out.line("policies:")

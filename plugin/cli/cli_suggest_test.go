@@ -11,3 +11,13 @@ func TestSuggestWritesAFileOfPolicies(t *testing.T) {
 	}
 	compare(t, "testdata/ratelimit/replay/suggested.yaml", x.output.String())
 }
+
+func TestSuggestTakesTiersFromTheConsumersOfTheFileAndCountsRequestsWithoutOne(t *testing.T) {
+	x := terminal{t: t}
+	code := x.call("suggest", "--config", "testdata/ratelimit/replay/tagged.yml",
+		"--log", "testdata/ratelimit/replay/tagged.csv", "--endpoints", "0")
+	if code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	compare(t, "testdata/ratelimit/replay/suggested_tiers.yaml", x.output.String())
+}

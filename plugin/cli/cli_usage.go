@@ -118,10 +118,11 @@ func usagePage(out *page, q *pgstore.UsageQuery, found *pgstore.UsageHistory) {
 	}
 	columns(out, title, found.Items, func(r pgstore.UsageRow) []any {
 		cells := []any{r.At}
-		for _, name := range [...]*string{r.Endpoint, r.Policy} {
-			if name != nil {
-				cells = append(cells, *name)
-			}
+		if r.Endpoint != nil {
+			cells = append(cells, *r.Endpoint)
+		}
+		if r.Policy != nil {
+			cells = append(cells, policyCell(*r.Policy, r.PolicyID, r.Tier))
 		}
 		cells = append(cells, r.Admitted, r.Soft, red(r.Denied, r.Denied > 0), r.ShadowDenied)
 		if q.Step.Name == "1d" {

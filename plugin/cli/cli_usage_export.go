@@ -110,7 +110,7 @@ func latest(a, b time.Time) time.Time {
 // writeUsageCSV writes rows as CSV, below a line with the names that JSON has.
 func writeUsageCSV(w io.Writer, rows iter.Seq2[pgstore.UsageExportRow, error]) error {
 	line := csvLine("day", "org_id", "endpoint", "policy", "admitted", "soft", "denied", "shadow_denied", "late", "cost",
-		"closed")
+		"closed", "policy_id", "tier")
 	if _, err := io.WriteString(w, line); err != nil {
 		return fmt.Errorf("write the output: %w", err)
 	}
@@ -120,12 +120,20 @@ func writeUsageCSV(w io.Writer, rows iter.Seq2[pgstore.UsageExportRow, error]) e
 		}
 		line := csvLine(r.Day, csvText(r.Tenant), csvText(r.Endpoint), csvText(r.Policy), fmt.Sprint(r.Admitted),
 			fmt.Sprint(r.Soft), fmt.Sprint(r.Denied), fmt.Sprint(r.ShadowDenied), fmt.Sprint(r.Late), numberText(r.Cost),
-			fmt.Sprint(r.Closed))
+			fmt.Sprint(r.Closed), rowText(r.PolicyID), csvText(r.Tier))
 		if _, err := io.WriteString(w, line); err != nil {
 			return fmt.Errorf("write the output: %w", err)
 		}
 	}
 	return nil
+}
+
+// rowText returns the id of a policy, or "" for one of a config.
+func rowText(id int64) string {
+	if id == 0 {
+		return ""
+	}
+	return fmt.Sprint(id)
 }
 
 // monthFlag is a month of UTC as a flag.

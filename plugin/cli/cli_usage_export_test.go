@@ -25,11 +25,11 @@ func callOnDays(t *testing.T, args ...string) (code int, output string) {
 			FOR VALUES FROM ('2098-01-01 00:00:00+00') TO ('2099-01-01 00:00:00+00');
 		UPDATE rate_limiter.usage_state SET hours_until = '2098-12-31 12:00:00+00', days_until = '2098-12-31 00:00:00+00';
 		INSERT INTO rate_limiter.usage_names (name)
-		VALUES (''), (E'`+strings.ReplaceAll(hostileTenant, "\n", `\n`)+`'), ('GET /a'), ('daily');
+		VALUES (''), (E'`+strings.ReplaceAll(hostileTenant, "\n", `\n`)+`'), ('GET /a'), ('daily/default/pro');
 		INSERT INTO rate_limiter.usage_days (at, tenant, endpoint, policy, late, admitted, soft, denied, shadow_denied, cost)
 		SELECT '2098-12-30 00:00:00+00', t.id, e.id, p.id, false, 10, 2, 1, 0, CASE p.name WHEN '' THEN 0 ELSE -5 END
 		FROM rate_limiter.usage_names t, rate_limiter.usage_names e, rate_limiter.usage_names p
-		WHERE t.name LIKE '=%' AND e.name = 'GET /a' AND p.name IN ('', 'daily');
+		WHERE t.name LIKE '=%' AND e.name = 'GET /a' AND p.name IN ('', 'daily/default/pro');
 		INSERT INTO rate_limiter.usage_hours (at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost)
 		SELECT '2098-12-31 03:00:00+00', t.id, e.id, p.id, 7, 0, 0, 0, 0
 		FROM rate_limiter.usage_names t, rate_limiter.usage_names e, rate_limiter.usage_names p
@@ -43,12 +43,12 @@ func callOnDays(t *testing.T, args ...string) (code int, output string) {
 }
 
 const exportHead = `"day","org_id","endpoint","policy","admitted","soft","denied","shadow_denied",` +
-	`"late","cost","closed"` + "\n"
+	`"late","cost","closed","policy_id","tier"` + "\n"
 
 func TestUsageExportWritesClosedDaysAsCSVAndNamesTheOpenOnes(t *testing.T) {
 	code, got := callOnDays(t, "export", "--month", "2098-12")
 	want := exportHead + `"2098-12-30","'=cmd,""b""'` + "\n" +
-		`'@x;'+1","GET /a","","10","2","1","0","0","","true"` + "\n" +
+		`'@x;'+1","GET /a","","10","2","1","0","0","","true","",""` + "\n" +
 		"ratelimit usage export: the days from 2098-12-31 until 2098-12-31 are not closed, and left out: add --open to " +
 		"write them\n"
 	if code != 0 || got != want {
@@ -62,7 +62,8 @@ func TestUsageExportWritesClosedDaysAsCSVAndNamesTheOpenOnes(t *testing.T) {
 func TestUsageExportWritesOpenDaysAndPoliciesIfItShould(t *testing.T) {
 	_, got := callOnDays(t, "export", "--month", "2098-12", "--by", "policy", "--open")
 	for _, want := range []string{
-		`"GET /a","","10","2","1","0","0","","true"`, `"GET /a","daily","10","2","1","0","0","-5","true"`,
+		`"GET /a","","10","2","1","0","0","","true","",""`,
+		`"GET /a","daily","10","2","1","0","0","-5","true","","pro"`,
 		`"2098-12-31","'=cmd`, `"GET /a","","7","0","0","0","0","","false"`, "closed=false",
 	} {
 		if !strings.Contains(got, want) {

@@ -41,7 +41,7 @@ and tenants that are banned or exempt now, are not listed.
 			return nil
 		})
 		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
-			plan, faults, err := c.wholePlan(ctx, f, s)
+			plan, tiers, faults, err := c.wholePlan(ctx, f, s)
 			if err != nil {
 				return err
 			}
@@ -49,7 +49,7 @@ and tenants that are banned or exempt now, are not listed.
 				c.warn("a row is left out: %s", fault)
 			}
 			now := limit.Micros(c.now().UnixMicro())
-			found, err := control.FindNearLimits(ctx, plan, s.UsageLeft(ctx, last.length), now, above, most)
+			found, err := control.FindNearLimits(ctx, plan, tiers, s.UsageLeft(ctx, last.length), now, above, most)
 			if err != nil {
 				return err
 			}
@@ -67,24 +67,26 @@ func parseFraction(text string) (float64, error) {
 	return fraction, nil
 }
 
-// wholePlan returns the plan of a config with all rows beside it. The faults are those of rows that do not compile.
+// wholePlan returns the plan of a config with all rows beside it, and the tiers that are known. The faults are those of
+// rows that do not compile.
 func (c *call) wholePlan(
 	ctx context.Context, f *configFlags, s *pgstore.Store,
-) (*policy.Plan, []policy.Fault, error) {
+) (*policy.Plan, *control.Tiers, []policy.Fault, error) {
 	config, _, err := c.load(f)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	plan, err := policy.ForCallers(config.Config)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", config.Where, err)
+		return nil, nil, nil, fmt.Errorf("%s: %w", config.Where, err)
 	}
 	rows, err := allRows(ctx, s)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
+	tiers := control.NewTiers(s, plan.Namespace(), config.Consumers, config.Changed)
 	snapshot, faults := policy.NewSnapshot(rows, nil)
-	return plan.With(snapshot), faults, nil
+	return plan.With(snapshot), tiers, faults, tiers.Refresh(ctx, "")
 }
 
 // nearLimits shows limits of which much was used.
@@ -93,8 +95,20 @@ var nearLimits = listing[control.NearLimit]{
 	func(n control.NearLimit) []any {
 		const full = 1
 		return []any{
-			n.Org, n.Policy, n.Endpoint, n.Scope, n.Mode, red(fmt.Sprintf("%.1f %%", n.Fraction*100), n.Fraction >= full),
+			n.Org, policyCell(n.Policy, n.Row, n.Tier), n.Endpoint, n.Scope, n.Mode, red(fmt.Sprintf("%.1f %%", n.Fraction*100), n.Fraction >= full),
 			n.Remaining, n.Limit, n.At,
 		}
 	},
+}
+
+// policyCell returns the name of a policy and what tells it from others of its name: its row, or the tier whose list
+// has it.
+func policyCell(name string, row int64, tier string) string {
+	switch {
+	case row != 0:
+		return fmt.Sprintf("%s (policy %d)", name, row)
+	case tier != "":
+		return fmt.Sprintf("%s (tier %s)", name, tier)
+	}
+	return name
 }

@@ -25,14 +25,16 @@ func callNearLimit(t *testing.T, args ...string) (code int, output string) {
 		INSERT INTO rate_limiter.overrides (kind, tenant, policy, "limit", reason, author, permanent)
 		VALUES ('custom_limit', 'globex', 'daily', 20, 'r', 'a', true), ('ban', 'banned', '', NULL, 'r', 'a', true);
 		INSERT INTO rate_limiter.usage_names (name)
-		VALUES (''), ('acme'), ('globex'), ('banned'), ('daily'), ('hourly');
+		VALUES (''), ('acme'), ('globex'), ('banned'), ('daily/default/basic'), ('daily/default/gold');
+		INSERT INTO rate_limiter.usage_names (name) SELECT 'hourly/#' || id FROM rate_limiter.policies;
 		INSERT INTO rate_limiter.usage_minutes (at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost,
 			remaining_min)
 		SELECT date_trunc('minute', now()), t.id, e.id, p.id, 1, 0, 0, 0, 0, remaining
 		FROM (VALUES ('acme', 'daily', 100), ('acme', 'hourly', 0), ('globex', 'daily', 3), ('banned', 'daily', 0)
 			) v (tenant, policy, remaining)
 		JOIN rate_limiter.usage_names t ON t.name = v.tenant JOIN rate_limiter.usage_names e ON e.name = ''
-		JOIN rate_limiter.usage_names p ON p.name = v.policy`)
+		JOIN rate_limiter.usage_names p ON split_part(p.name, '/', 1) = v.policy
+			AND (v.policy <> 'daily' OR p.name LIKE CASE v.tenant WHEN 'acme' THEN '%/gold' ELSE '%/basic' END)`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,9 +89,9 @@ func TestUsageNearLimitListsTenantsByTheLimitsInForce(t *testing.T) {
 func TestUsageNearLimitWritesATable(t *testing.T) {
 	code, got := callNearLimit(t, "-o", "table", "--limit", "1")
 	head, row, _ := strings.Cut(got, "\n")
-	const want = "TENANT  POLICY  ENDPOINT  SCOPE   MODE     USED     LEAST LEFT  LIMIT  LAST USED"
+	const want = "TENANT  POLICY             ENDPOINT  SCOPE   MODE     USED     LEAST LEFT  LIMIT  LAST USED"
 	if code != 0 || head != want ||
-		!strings.HasPrefix(row, "acme    hourly  -         tenant  enforce  100.0 %  0           500    20") {
+		!strings.HasPrefix(row, "acme    hourly (policy 1)  -         tenant  enforce  100.0 %  0           500    20") {
 		t.Errorf("exit code %d and\n%s", code, got)
 	}
 }

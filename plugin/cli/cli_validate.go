@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,12 +16,13 @@ import (
 var validateCommand = &command{
 	words: "validate",
 	args:  "FILE ...",
-	brief: "check the plugin configs in decK files (- reads standard input)",
+	brief: "check the plugin configs in decK files, and files of policies (- reads standard input)",
 	about: `It applies the plugin's schema as Kong does, and also finds errors that the schema cannot express, such as
-duplicate names, ambiguous endpoint patterns and limits that cannot be counted exactly. Warnings do not change the
-exit code. If none of the files has a config of the plugin, nothing was checked, and the exit code is 1.`,
+duplicate names, ambiguous endpoint patterns and limits that cannot be counted exactly. A file of policies, as apply and
+diff read it, is checked by itself, without a database. Warnings do not change the exit code. If none of the files has a
+config of the plugin or is a file of policies, nothing was checked, and the exit code is 1.`,
 	most:  -1,
-	exits: "0 no errors, 1 errors found, or no file has a config of the plugin, 2 usage error",
+	exits: "0 no errors, 1 errors found, or nothing to check in any file, 2 usage error",
 	define: func(c *call) action {
 		c.outputFlag()
 		return func(context.Context) error { return c.validate() }
@@ -33,6 +36,8 @@ type validated struct {
 	Warnings int       `json:"warnings"`
 	Configs  int       `json:"configs"` // of the plugin that could be read
 	Findings []finding `json:"findings"`
+
+	isDocument bool // the file has policies, and no configs
 }
 
 // finding is one fault or warning of a file.
@@ -50,13 +55,14 @@ func (c *call) validate() error {
 	if len(c.args) == 0 {
 		return wrong("expected FILE ...: at least one decK file, such as kong.yml")
 	}
-	files, faults, configs := []validated{}, 0, 0
+	files, faults, checked := []validated{}, 0, false
 	for _, file := range c.args {
 		found, err := c.validateFile(file)
 		if err != nil {
 			return wrong("%v", err)
 		}
-		files, faults, configs = append(files, found), faults+found.Faults, configs+found.Configs
+		files, faults = append(files, found), faults+found.Faults
+		checked = checked || found.Configs > 0 || found.isDocument
 	}
 	err := c.print(files, func(out *page) {
 		for _, f := range files {
@@ -68,8 +74,8 @@ func (c *call) validate() error {
 		return err
 	case faults > 0:
 		return exitStatus(exitFailed)
-	case configs == 0:
-		return fmt.Errorf("nothing was checked: no file has a config of %s", schema.Name)
+	case !checked:
+		return fmt.Errorf("nothing was checked: no file has policies, or a config of %s", schema.Name)
 	}
 	return nil
 }
@@ -101,16 +107,42 @@ func (v *validated) writeTo(out *page) {
 
 func (c *call) validateFile(file string) (found validated, err error) {
 	err = c.read(file, func(r io.Reader, name string) error {
+		text, err := io.ReadAll(r)
+		if err != nil {
+			return err
+		}
+		if isDocument(text) {
+			found = validatedDocument(file, name, text)
+			return nil
+		}
 		configs := 0
 		compiles := func(config schema.Config) error {
 			configs++
 			return routeconfig.Compiles(config)
 		}
-		found = newValidated(file, deck.Validate(r, name, compiles))
+		found = newValidated(file, deck.Validate(bytes.NewReader(text), name, compiles))
 		found.Configs = configs
 		return nil
 	})
 	return found, err
+}
+
+// validatedDocument checks a file of policies.
+func validatedDocument(file, name string, text []byte) validated {
+	d := &document{whole: true}
+	found := validated{File: file, Findings: []finding{}, isDocument: true}
+	if err := d.read(bytes.NewReader(text), name); err != nil && len(d.faults) == 0 {
+		d.faults = []error{err}
+	}
+	for _, err := range d.faults {
+		fault := finding{Severity: string(deck.Error), Message: err.Error(), text: err.Error()}
+		if at := new(documentError); errors.As(err, &at) {
+			fault.Line, fault.Path, fault.Message, fault.text = at.line, at.path, at.problem, at.text("error: ")
+		}
+		found.Findings = append(found.Findings, fault)
+	}
+	found.Faults = len(found.Findings)
+	return found
 }
 
 // read calls do with an open file and the name for messages. The file - is standard input.

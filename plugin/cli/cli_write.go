@@ -139,7 +139,7 @@ func (c *call) await(ctx context.Context, store *pgstore.Store, version int64) (
 	start := c.now()
 	limited, cancel := context.WithTimeout(ctx, c.change.wait.most)
 	defer cancel()
-	_, err := store.Await(limited, version, c.change.within.length)
+	err := store.Await(limited, version, c.change.within.length)
 	if err != nil && (!errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil) {
 		return nil, err
 	}

@@ -65,6 +65,7 @@ var may = map[string]string{
 	"revoke-org-token": "y.y.???",
 	"list-denials":     "yy..???",
 	"list-org-denials": "yyy.???",
+	"get-denial":       "yyyy???",
 
 	"list-audit":  "yy..???",
 	"get-fleet":   "yy..???",

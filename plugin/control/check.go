@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -52,9 +53,10 @@ type Check struct {
 	ReservationID  string `json:"reservation_id,omitempty"  doc:"Names the reservation, which is settled by it. Choose a new one for each request, such as a UUID. Ids of an org's token and of operators are apart. Required with reserve, unless with dry_run." minLength:"1" maxLength:"128" pattern:"^[!-~]+$" patternDescription:"visible ASCII characters" example:"chat-7f3a"`
 	ReserveTimeout int64  `json:"reserve_timeout,omitempty" doc:"Seconds until a settlement returns nothing. Default, and the most for an org's token: the longest timeout of the limits that settle, 600 without one." minimum:"1" maximum:"86400"`
 
-	Scope string `json:"scope,omitempty" doc:"What other systems count the request by, such as user, which requires user_id. All limits of the request are checked, whatever it is." example:"user"`
+	Scope string `json:"scope,omitempty" doc:"What other systems count the request by, such as user, which requires user_id. All limits of the request are checked, whatever it is." example:"user" enum:"tenant,user,credential,ip,endpoint,global,tenant+endpoint,user+endpoint"`
 
-	spelled spellings
+	spelled   spellings
+	knownTier string // what is known of the org where Tier is empty
 }
 
 // checkAliases are the other names of the fields of a check: those of a policy's.
@@ -104,7 +106,9 @@ func (c *Check) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
 // admitRequest returns the request in the form that the decision path takes.
 func (c *Check) admitRequest() *admit.CallerRequest {
 	r := &admit.CallerRequest{
-		Caller:     identity.Caller{Tenant: c.Org, User: c.User, Tier: c.Tier, Cost: c.Cost},
+		Caller: identity.Caller{
+			Tenant: c.Org, User: c.User, Tier: cmp.Or(c.Tier, c.knownTier), Cost: c.Cost,
+		},
 		Credential: c.Credential, IP: c.IP,
 	}
 	r.Method, r.Path, r.Route = admit.Target(c.Endpoint)
@@ -217,7 +221,9 @@ func (s *Server) admitCheck(ctx context.Context, policies *policy.Plan, c *Check
 func (s *Server) newAnswer(ctx context.Context, policies *policy.Plan, c *Check, decided *decision.Decision) Checked {
 	v := s.viewOf(callerOf(ctx))
 	d := v.filter(decided)
-	return newChecked(d, c, s.checkNotes(policies.ForTenant(c.Org), d, c, v), v)
+	answer := newChecked(d, c, s.checkNotes(policies.ForTenant(c.Org), d, c, v), v)
+	answer.TierSource, answer.TierSeenAt = s.Tiers.sourceOf(d, c.Tier != "")
+	return answer
 }
 
 // requireIdentity returns the faults of requests without any identity where limits are counted per org: they would all
@@ -255,6 +261,9 @@ func (s *Server) authorizeCheck(ctx context.Context, policies *policy.Plan, c *C
 	if id.Anonymous && c.Org != "" {
 		s.Log.Error("decision path misconfigured: policies are not compiled for callers")
 		return huma.Error500InternalServerError("this process is misconfigured and cannot identify orgs; nothing was decided")
+	}
+	if id.Tenant.Kind == identity.Tenant {
+		c.knownTier = s.Tiers.Trusted(id.Tenant.ID)
 	}
 	caller := callerOf(ctx)
 	switch {

@@ -30,7 +30,10 @@ type Checked struct {
 
 	Cost *CheckCost `json:"cost,omitempty" doc:"What the request costs where a policy has no cost of its own, and where that is set. Absent: 1 token, because nothing sets it; or it is exempt."`
 
-	Tier      string        `json:"tier,omitempty"          doc:"The tier whose limits applied."`
+	Tier       string    `json:"tier,omitempty"        doc:"The tier whose limits applied."`
+	TierSource string    `json:"tier_source,omitempty" doc:"Where the tier comes from: row; query: the check; as the plugin's config names it, such as consumer.tag.tier: nodes found it there; default; assumed: the default, because no node has seen the org."`
+	TierSeenAt time.Time `json:"tier_seen_at,omitzero" doc:"When a node last reported it; absent: none has, or the check or a row names it."`
+
 	Endpoint  string        `json:"endpoint,omitempty"      doc:"The name of the endpoint in policies and metrics; absent: no endpoint was given, or no pattern covers it."`
 	Warning   bool          `json:"warning,omitempty"       doc:"The request is allowed, and usage is above the soft threshold of a limit."`
 	Shadow    bool          `json:"shadow_denied,omitempty" doc:"A limit or config in shadow mode would have denied it."`

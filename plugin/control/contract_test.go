@@ -187,7 +187,7 @@ var samples = map[string]sample{
 // call returns a request for row 1 that the operation accepts.
 func (o operation) call(token string) call {
 	s := samples[o.id]
-	at := strings.NewReplacer("{org}", "acme", "{id}", "1", "{name}", "july").Replace(o.path)
+	at := strings.NewReplacer("{org}", "acme", "{id}", "1", "{name}", "july", "{request_id}", requestID).Replace(o.path)
 	return call{token: token, method: o.method, path: at + s.query, body: s.body}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
@@ -32,6 +33,12 @@ func (s *Server) registerDenials() {
 		Summary: "List recent denials of an org, newest first", Description: aboutDenials + " The token of an org reads " +
 			"no numbers of limits that orgs share, and those that deny beside a limit of its own not at all.",
 	}, orgAccess), s.listOrgDenials)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "get-denial", Method: http.MethodGet, Path: "/v1/ratelimit/denials/{request_id}", Tags: tags,
+		Summary: "Get what denied a request", Errors: []int{http.StatusNotFound},
+		Description: "One item for each limit that denied the request: all of them must admit it. " + aboutDenials + " An " +
+			"item names at most 32 requests. The token of an org finds requests of this org only.",
+	}, decideAccess), s.getDenial)
 }
 
 // DenialList is a page of recent denials.
@@ -57,6 +64,10 @@ type Denial struct {
 	User       string    `json:"user,omitempty"                doc:"A hash, unless the nodes show users. Absent: none, or several."`
 	IPHash     string    `json:"ip_hash,omitempty"             doc:"The same of the client's address."`
 	RetryAfter *int64    `json:"retry_after_seconds,omitempty" doc:"After which the limit had room. Absent: unknown, or no wait helps."`
+
+	decision.Denier
+	RetryAt    *time.Time `json:"retry_at,omitempty"    doc:"at and retry_after_seconds, in whole seconds."`
+	WouldAdmit string     `json:"would_admit,omitempty" doc:"What would have admitted the request. Where an item counts several, this and all numbers are of one of the last."`
 }
 
 // DenialPage selects a page of recent denials.
@@ -174,32 +185,61 @@ func (s *Server) denials(ctx context.Context, page *DenialPage, tenant string) (
 	if err != nil {
 		return nil, s.readError("list denials", err)
 	}
-	out := &listDenialsOutput{DenialList{Denials: []Denial{}}}
+	next := ""
 	if len(list) > page.Limit {
 		list = list[:page.Limit]
-		out.Body.Next = denialCursor(list[page.Limit-1].Cursor())
+		next = denialCursor(list[page.Limit-1].Cursor())
 	}
-	for i := range list {
-		out.Body.Denials = append(out.Body.Denials, v.denial(&list[i]))
-		out.Body.Sampled = out.Body.Sampled || list[i].Count > 1
-	}
+	out := v.denials(list)
+	out.Body.Next = next
 	return out, nil
 }
 
+// denials returns denials as the caller reads them.
+func (v view) denials(list []pgstore.RecentDenial) *listDenialsOutput {
+	out := &listDenialsOutput{DenialList{Denials: []Denial{}}}
+	for i := range list {
+		out.Body.Denials = append(out.Body.Denials, v.denial(list[i]))
+		out.Body.Sampled = out.Body.Sampled || list[i].Count > 1
+	}
+	return out
+}
+
+type getDenialInput struct {
+	RequestID string `path:"request_id" minLength:"1" maxLength:"64" pattern:"^[!-~]+$" patternDescription:"printable ASCII" doc:"The X-Kong-Request-Id of the response." example:"23362be3186b8717e61304664ec43cb1"`
+}
+
+// getDenial returns what denied a request. To the token of an org the requests of others are unknown.
+func (s *Server) getDenial(ctx context.Context, in *getDenialInput) (*listDenialsOutput, error) {
+	caller := callerOf(ctx)
+	v := s.viewOf(caller)
+	list, err := s.Store.DenialsOf(ctx, pgstore.DenialFilter{
+		RequestID: in.RequestID, Tenant: caller.Org, AsTenant: v.tenant,
+	})
+	if err != nil {
+		return nil, s.readError("get a denial", err)
+	}
+	return v.denials(list), nil
+}
+
 // denial returns a denial as the caller reads it, without the numbers of limits that it may not read.
-func (v view) denial(d *pgstore.RecentDenial) Denial {
+func (v view) denial(d pgstore.RecentDenial) Denial {
+	if v.tenant {
+		d.Override, d.Penalty = nil, nil // may be those of an address, which are internal
+	}
+	if scope, ok := policy.ScopeOf(d.Scope); d.Scope != "" && !(ok && v.readsScope(scope)) {
+		d.Limit, d.WindowSize, d.RetryAfter, d.Denier = nil, nil, nil, decision.Denier{Tier: d.Tier}
+	}
 	out := Denial{
 		At: d.At, Org: d.Tenant, Endpoint: d.Endpoint, Policy: d.Policy, Limit: d.Limit, Scope: d.Scope, Reason: d.Reason,
 		Result: "denied", Shadow: d.Shadow, Count: d.Count, User: d.User, IPHash: d.IP, RetryAfter: d.RetryAfter,
+		Denier: d.Denier, RetryAt: d.RetryAt(), WouldAdmit: d.WouldAdmit(),
 	}
 	if d.Shadow {
 		out.Result = "shadow_denied"
 	}
 	if d.WindowSize != nil {
 		out.Window = windowText(*d.WindowSize)
-	}
-	if scope, ok := policy.ScopeOf(d.Scope); d.Scope != "" && !(ok && v.readsScope(scope)) {
-		out.Limit, out.Window, out.RetryAfter = nil, "", nil
 	}
 	return out
 }

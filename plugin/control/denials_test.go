@@ -114,3 +114,69 @@ func TestFiltersOfDenials(t *testing.T) {
 		w.want(w.as("GET", denials+query, ""), http.StatusUnprocessableEntity)
 	}
 }
+
+// requestID is the id of a denied request of acme.
+const requestID = "23362be3186b8717e61304664ec43cb1"
+
+// identified adds denials of requests with an id: by two limits of acme, by a shared one beside them, and by one of the
+// config that is all of globex.
+func (w *world) identified() {
+	w.Helper()
+	const ids = `"request_ids":["` + requestID + `","shared-only"],"tier":"gold","policy_version":31,"cost":3,"remaining":2`
+	w.reports(`[
+		{"event":"a","age":0,` + reported + `,` + ids + `,"policy_for":"tenant","policy_id":17,"capacity":100,"penalty":6},
+		{"event":"b","age":0,` + reported + `,` + ids + `,"policy":"burst","policy_for":"tier gold","capacity":2,
+			"retry_after":null},
+		{"event":"c","age":0,` + reported + `,` + ids + `,"policy":"platform","scope":"global","policy_for":"global",
+			"capacity":777,"count":2,"hidden_ids":["` + requestID + `"]},
+		{"event":"d","age":0,` + reported + `,"tenant":"globex","request_ids":["of-globex"],"capacity":777}]`)
+}
+
+func TestARequestIDLeadsToTheLimitsThatDeniedAndWhatWouldAdmit(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	w.identified()
+	list := read[control.DenialList](w, w.want(w.by(viewer, "GET", denials+"/"+requestID, ""), http.StatusOK)).Denials
+	if len(list) != 3 {
+		t.Fatalf("an operator reads %+v", list)
+	}
+	byRow, byConfig := list[2], list[1]
+	if byRow.Org != "acme" || byRow.User != "hmac:1" || byRow.Tier != "gold" || *byRow.PolicyID != 17 ||
+		*byRow.PolicyVersion != 31 || *byRow.Remaining != 2 || *byRow.Cost != 3 || byRow.RetryAt.Before(byRow.At.Add(7e9)) {
+		t.Errorf("an operator reads %+v of a row", byRow)
+	}
+	for _, part := range []string{"A retry at 20", "at most 2, which was left", "the end of penalty 6", "by policy 17"} {
+		if !strings.Contains(byRow.WouldAdmit, part) {
+			t.Errorf("it would be admitted by %q, want %q", byRow.WouldAdmit, part)
+		}
+	}
+	if byConfig.PolicyID != nil || byConfig.PolicyFor != "tier gold" ||
+		!strings.Contains(byConfig.WouldAdmit, "at most 2, which is all that the limit holds") {
+		t.Errorf("an operator reads %+v of the config", byConfig)
+	}
+}
+
+func TestAnOrgFindsItsOwnRequestsAndOfSharedLimitsNoNumbers(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	w.identified()
+	a := w.want(w.by(ofAcme, "GET", denials+"/"+requestID, ""), http.StatusOK)
+	own := read[control.DenialList](w, a).Denials
+	if len(own) != 2 || *own[1].Remaining != 2 || strings.Contains(a.Body.String(), "penalty") {
+		t.Errorf("the org reads %s, want both limits of its own", a.Body)
+	}
+	a = w.want(w.by(ofAcme, "GET", denials+"/shared-only", ""), http.StatusOK)
+	shared := read[control.DenialList](w, a).Denials[0]
+	if shared.Policy != "platform" || shared.Remaining != nil || shared.Capacity != nil || shared.RetryAt != nil ||
+		shared.WouldAdmit == "" || strings.Contains(a.Body.String(), "777") {
+		t.Errorf("the org reads %s of a shared limit", a.Body)
+	}
+	for token, id := range map[string]string{ofAcme: "of-globex", ofGlobex: requestID, viewer: "unknown"} {
+		a := w.want(w.by(token, "GET", denials+"/"+id, ""), http.StatusNotFound)
+		if text := a.Body.String(); !strings.Contains(text, "7 days") || !strings.Contains(text, "denial_request_id") {
+			t.Errorf("%s does not say why it may be unknown", text)
+		}
+	}
+	w.want(w.by(viewer, "GET", denials+"/%00", ""), http.StatusUnprocessableEntity)
+	w.want(w.by(viewer, "GET", denials+"/"+strings.Repeat("a", 65), ""), http.StatusUnprocessableEntity)
+}

@@ -121,7 +121,7 @@ func TestAnIfMatchThatIsNoETagIsAFaultAndNotAConflict(t *testing.T) {
 	w := open(t)
 	path, tag, _ := w.made(daily)
 	changed := strings.Replace(daily, "1000", "7", 1)
-	for _, odd := range []string{"garbage", "7-3", `"7-3`, `"a" "b"`, `"a",`, "w/\"a\"", "**"} {
+	for _, odd := range []string{"garbage", "7-3", `"7-3`, `"a" "b"`, `"a",`, "w/\"a\"", "**", `*, "1"`, `"1", *`} {
 		for _, c := range []call{
 			{admin, "PUT", path, changed, nil},
 			{admin, "PUT", policies, changed, nil},

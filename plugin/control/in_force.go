@@ -43,7 +43,7 @@ func (s *Server) reportInForce(
 	ctx context.Context, policies *policy.Plan, org string, requests *Requests, now limit.Micros, most int,
 ) (*inForceReport, error) {
 	policies = policies.ForTenant(org)
-	id, err := requests.orgIdentity(ctx, policies, org)
+	id, err := requests.orgIdentity(ctx, policies, s.Tiers, org)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (s *Server) reportInForce(
 		return nil, err
 	}
 	w := newInForceReport(policies, id, now, s.viewOf(callerOf(ctx)), most)
-	w.Org = org
+	w.Org, w.OrgTier = org, s.Tiers.Describe(policies, &id, now)
 	w.listOverrides()
 	if requests.Endpoint == "" {
 		policies.VisitRequestKinds(id, nil, w.now, w.addResolution)
@@ -135,7 +135,6 @@ func newInForceReport(
 		NotInForce: []PassedOver{},
 		Overrides:  []OverrideInForce{},
 	}
-	w.Tier, w.TierFrom = tierOf(policies, &id, now)
 	return w
 }
 

@@ -10,7 +10,7 @@ import (
 
 // summarize sets the summary.
 func (w *inForceReport) summarize() {
-	text := fmt.Sprintf("%s is of tier %s (%s)", w.Org, w.Tier, tierText(w.TierFrom))
+	text := fmt.Sprintf("%s is of tier %s (%s)", w.Org, w.Tier, tierText(w.OrgTier))
 	switch {
 	case w.verdict != verdictLimited:
 		text += "; " + w.verdict
@@ -85,14 +85,25 @@ func sourceText(from origin, tier string) string {
 }
 
 // tierText returns the source of the tier of an org in words.
-func tierText(from string) string {
-	switch from {
-	case "row":
+func tierText(t OrgTier) string {
+	text := ""
+	switch t.Source {
+	case policy.TierOfRow:
 		return "set for this org"
 	case "query":
 		return "as claimed in this request; none is set for this org"
-	case "default":
-		return "the default: none is set for this org, and this request claims none; requests through Kong may"
+	case tierAssumed:
+		return "assumed: none is set for this org, and no node has reported a request of it"
+	case policy.TierOfDefault:
+		text = "the default: nodes found none in its requests"
+	default:
+		text = "from " + t.Source
 	}
-	return from
+	if !t.SeenAt.IsZero() {
+		text += ", seen " + t.SeenAt.Format(time.RFC3339)
+	}
+	for _, other := range t.Others {
+		text += fmt.Sprintf("; other requests: %s (from %s)", other.Tier, other.Source)
+	}
+	return text
 }

@@ -8,9 +8,8 @@ type InForce struct {
 	Namespace string    `json:"namespace"`
 	Version   int64     `json:"policy_version,omitempty" doc:"The version of the database's policies that is in force; absent: there are none."`
 	At        time.Time `json:"at"                       doc:"The time that this describes: overrides begin and expire."`
-	Tier      string    `json:"tier"`
-	TierFrom  string    `json:"tier_from"                doc:"row, query or default, and why a tier named elsewhere does not apply."`
-	Summary   string    `json:"summary"                  doc:"A summary in one sentence."`
+	OrgTier
+	Summary string `json:"summary"                  doc:"A summary in one sentence."`
 
 	Limits     []LimitInForce    `json:"limits"       doc:"All limits that cover a request must have room for it."`
 	Exceptions []Exception       `json:"exceptions"   doc:"Bans and exemptions, which go before all limits."`

@@ -10,7 +10,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -24,8 +23,8 @@ func (s *Server) registerNearLimit() {
 		Description: "For each org and policy: the least that was left in the last minutes, from the usage history, beside " +
 			"the limit that is in force now. It lacks the last seconds. A limit that requests were not counted against in " +
 			"this time is missing, and so are limits that orgs share, and orgs that are banned or exempt now. Of a limit per user or " +
-			"credential it is the one with the least left. Overrides that name a user, a credential or an address, and " +
-			"tiers that requests claim, are not taken into account. Policies of one name count together, by endpoint.",
+			"credential it is the one with the least left. Overrides that name a user, a credential or an address are not " +
+			"taken into account. A bucket is listed once, also if requests to several endpoints spend from it.",
 	}, readAccess), s.nearLimit)
 }
 
@@ -42,6 +41,7 @@ type NearLimit struct {
 	Org       string    `json:"org_id"`
 	Policy    string    `json:"policy"              doc:"The name of the policy."`
 	Row       int64     `json:"policy_id,omitempty" doc:"The id of the policy in the database; absent: it is in the plugin's config."`
+	Tier      string    `json:"tier,omitempty"      doc:"The tier whose list in the plugin's config has the policy."`
 	Endpoint  string    `json:"endpoint"            doc:"Where the least was left: a policy's pattern, or a route's name; empty: none."`
 	Scope     string    `json:"scope"               example:"tenant"`
 	Mode      string    `json:"mode"                enum:"enforce,shadow,log"`
@@ -73,7 +73,7 @@ func (s *Server) nearLimit(ctx context.Context, in *nearLimitInput) (*nearLimitO
 		return nil, err
 	}
 	last := spanOr(in.Last, 0)
-	items, err := FindNearLimits(ctx, policies, s.Store.UsageLeft(ctx, last), s.now(), in.Above, in.Limit)
+	items, err := FindNearLimits(ctx, policies, s.Tiers, s.Store.UsageLeft(ctx, last), s.now(), in.Above, in.Limit)
 	if err != nil {
 		return nil, s.readError("read what limits left", err)
 	}
@@ -85,26 +85,42 @@ func (s *Server) nearLimit(ctx context.Context, in *nearLimitInput) (*nearLimitO
 // FindNearLimits returns the limits of which orgs have used at least a fraction, the largest fraction first, given what
 // limits left, with the rows of an org one after the other. It takes the limits that are in force now.
 func FindNearLimits(
-	ctx context.Context, policies *policy.Plan, left iter.Seq2[pgstore.UsageLeft, error], now limit.Micros,
+	ctx context.Context, policies *policy.Plan, tiers *Tiers, left iter.Seq2[pgstore.UsageLeft, error], now limit.Micros,
 	above float64, most int,
 ) ([]NearLimit, error) {
 	list := nearList{above: above, most: most, items: []NearLimit{}}
-	var tenant string
-	var limits limitsByPlace
+	var org string
+	var limits policy.BoundsByUse
+	var buckets map[nearBucket]NearLimit // of the org
 	for row, err := range left {
 		if err != nil {
 			return nil, err
 		}
-		if limits == nil || row.Tenant != tenant {
-			tenant = row.Tenant
-			if limits, err = limitsOf(ctx, policies, tenant, now); err != nil {
+		if limits == nil || row.Tenant != org {
+			list.add(buckets)
+			org, buckets = row.Tenant, map[nearBucket]NearLimit{}
+			if limits, err = limitsOf(ctx, policies, tiers, org, now); err != nil {
 				return nil, err
 			}
 		}
-		if b, ok := limits.find(row.Policy, row.Endpoint); ok {
-			list.add(&row, &b)
+		b, ok := limits.Find(policy.ParseRef(row.Policy), row.Endpoint)
+		if !ok || b.Policy.Scope.Shared() || b.Policy.Scope == policy.IP {
+			continue
 		}
+		key, item := nearLimitOf(&row, &b)
+		if other, ok := buckets[key]; ok {
+			at := item.At
+			if other.At.After(at) {
+				at = other.At
+			}
+			if other.Remaining <= item.Remaining {
+				item = other
+			}
+			item.At = at
+		}
+		buckets[key] = item
 	}
+	list.add(buckets)
 	list.cut()
 	for i := range list.items {
 		list.items[i].Fraction = rounded(list.items[i].Fraction)
@@ -112,42 +128,36 @@ func FindNearLimits(
 	return list.items, nil
 }
 
-// limitPlace is where a limit applies: a policy's name and an endpoint, "" for those without a pattern.
-type limitPlace struct{ policy, endpoint string }
+// nearBucket identifies a bucket of an org. That of a limit per route has the route of the usage.
+type nearBucket struct {
+	policy.Key
+	route string
+}
 
-// limitsByPlace holds an org's bounds that no other org spends from.
-type limitsByPlace map[limitPlace]policy.Bound
+// nearLimitOf returns what a row of usage says of a bound, and the bucket of it.
+func nearLimitOf(row *pgstore.UsageLeft, b *policy.Bound) (nearBucket, NearLimit) {
+	key, size := nearBucket{Key: b.Key}, b.Policy.Limit.Spec().Burst
+	if b.Policy.ByRoute() {
+		key.route = row.Endpoint
+	}
+	return key, NearLimit{
+		Org: row.Tenant, Policy: b.Policy.Name, Row: b.Policy.Row, Tier: b.Ref().Tier, Endpoint: row.Endpoint,
+		Scope: b.Policy.Scope.String(), Mode: b.Policy.Mode.String(), Limit: size, Remaining: row.Remaining,
+		Fraction: float64(size-min(row.Remaining, size)) / float64(size), At: row.At.UTC(),
+	}
+}
 
 // otherUser is the name of a user and of a credential that no row names: it is no character.
 const otherUser = "\uffff"
 
 // limitsOf returns the bounds of an org's requests, for each endpoint that its limits distinguish. Users and
 // credentials have those of one that no override names.
-func limitsOf(ctx context.Context, policies *policy.Plan, org string, now limit.Micros) (limitsByPlace, error) {
-	found := limitsByPlace{}
+func limitsOf(
+	ctx context.Context, policies *policy.Plan, tiers *Tiers, org string, now limit.Micros,
+) (policy.BoundsByUse, error) {
 	requests := Requests{User: otherUser, Credential: otherUser}
-	id, err := requests.orgIdentity(ctx, policies, org)
-	policies.VisitRequestKinds(id, nil, now, func(_ *identity.Identity, r *policy.Resolution) {
-		if r.Banned {
-			return
-		}
-		for _, b := range r.Bounds {
-			if !b.Policy.Scope.Shared() && b.Policy.Scope != policy.IP {
-				found[limitPlace{b.Policy.Name, r.Endpoint}] = b
-			}
-		}
-	})
-	return found, err
-}
-
-// find returns the bound of a policy at an endpoint. Routes, and patterns that no policy has any more, have that of
-// requests without a pattern.
-func (l limitsByPlace) find(name, endpoint string) (policy.Bound, bool) {
-	b, ok := l[limitPlace{name, endpoint}]
-	if !ok {
-		b, ok = l[limitPlace{name, ""}]
-	}
-	return b, ok
+	id, err := requests.orgIdentity(ctx, policies, tiers, org)
+	return policies.BoundsByUse(id, nil, now), err
 }
 
 // nearList collects the limits with the largest fraction.
@@ -157,19 +167,15 @@ type nearList struct {
 	items []NearLimit
 }
 
-// add adds a row if enough of its limit was used. It keeps at most twice as many as the list may have.
-func (l *nearList) add(row *pgstore.UsageLeft, b *policy.Bound) {
-	size := b.Policy.Limit.Spec().Burst
-	used := float64(size-min(row.Remaining, size)) / float64(size)
-	if used < l.above {
-		return
-	}
-	l.items = append(l.items, NearLimit{
-		Org: row.Tenant, Policy: row.Policy, Row: b.Policy.Row, Endpoint: row.Endpoint, Scope: b.Policy.Scope.String(),
-		Mode: b.Policy.Mode.String(), Limit: size, Remaining: row.Remaining, Fraction: used, At: row.At.UTC(),
-	})
-	if len(l.items) >= 2*l.most {
-		l.cut()
+// add adds the buckets of an org of which enough was used. It keeps at most twice as many as the list may have.
+func (l *nearList) add(buckets map[nearBucket]NearLimit) {
+	for _, item := range buckets {
+		if item.Fraction < l.above {
+			continue
+		}
+		if l.items = append(l.items, item); len(l.items) >= 2*l.most {
+			l.cut()
+		}
 	}
 }
 

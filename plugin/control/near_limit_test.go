@@ -29,19 +29,25 @@ func nearing(t *testing.T) *world {
 	_, err := w.pool.Exec(t.Context(), `SELECT rate_limiter.keep_usage_partitions();
 		INSERT INTO rate_limiter.usage_names (name)
 		VALUES (''), ('acme'), ('=cmd,"b"'), ('globex'), ('banned'), ('exempt'),
-			('daily'), ('writes'), ('per-user'), ('all'), ('gone'),
-			('POST /records/{id}'), ('search');
+			('daily'), ('all/default/'), ('POST /records/{id}'), ('search');
+		INSERT INTO rate_limiter.usage_names (name)
+		SELECT policy || '/default/' || tier FROM unnest(ARRAY['daily', 'writes', 'per-user', 'gone']) policy,
+			unnest(ARRAY['enterprise', 'essentials']) tier;
 		INSERT INTO rate_limiter.usage_minutes (at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost,
 			remaining_min)
 		SELECT date_trunc('minute', now()) - minutes * interval '1 minute', t.id, e.id, p.id, 1, 0, 0, 0, 0, remaining
 		FROM (VALUES ('acme', '', 'daily', 0, 300), ('acme', 'search', 'daily', 0, 200), ('acme', 'search', 'daily', 3, 150),
-				('acme', 'search', 'daily', 30, 0), ('acme', 'POST /records/{id}', 'writes', 0, 1),
+				('acme', 'search', 'daily', 30, 0), ('acme', 'POST /records/{id}', 'daily', 1, 180), ('acme', 'POST /records/{id}', 'writes', 0, 1),
 				('acme', 'search', 'per-user', 0, 5), ('acme', '', 'all', 0, 0), ('acme', '', 'gone', 0, 0),
 				('globex', '', 'daily', 0, 9), ('globex', 'search', 'daily', 0, NULL), ('=cmd,"b"', '', 'daily', 1, 2),
 				('banned', '', 'daily', 1, 0), ('exempt', '', 'daily', 1, 0), ('', '', 'daily', 0, 0)
 			) v (tenant, endpoint, policy, minutes, remaining)
 		JOIN rate_limiter.usage_names t ON t.name = v.tenant JOIN rate_limiter.usage_names e ON e.name = v.endpoint
-		JOIN rate_limiter.usage_names p ON p.name = v.policy`)
+		JOIN rate_limiter.usage_names p ON p.name = v.policy || '/default/' ||
+			CASE WHEN v.policy = 'all' THEN '' WHEN v.tenant = 'acme' THEN 'enterprise' ELSE 'essentials' END
+		UNION ALL SELECT date_trunc('minute', now()), t.id, e.id, p.id, 1, 0, 0, 0, 0, 0 -- usage by another tier's limit
+		FROM rate_limiter.usage_names t, rate_limiter.usage_names e, rate_limiter.usage_names p
+		WHERE t.name = 'acme' AND e.name = 'search' AND p.name = 'daily/default/essentials'`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,8 @@ func newNamePage[T any](rows []T, limit int, name func(T) string) Page[T] {
 
 type listOrgsInput struct {
 	NamePaging
-	Tier string `query:"tier" maxLength:"64" doc:"Only orgs whose row has this tier."`
+	Tier  string `query:"tier"  doc:"Only orgs whose row has this tier."                                maxLength:"64"`
+	Usage bool   `query:"usage" doc:"Also orgs that have usage, and neither a tier nor a time zone set."`
 }
 
 type listOrgsOutput struct{ Body Page[pgstore.Tenant] }
@@ -54,7 +55,7 @@ type listOrgsOutput struct{ Body Page[pgstore.Tenant] }
 func (s *Server) listOrgs(ctx context.Context, in *listOrgsInput) (*listOrgsOutput, error) {
 	list := []pgstore.Tenant{}
 	for org, err := range s.Store.EachTenant(ctx, pgstore.TenantFilter{
-		Tier: in.Tier, Prefix: in.Prefix, After: in.after(), Max: in.Limit + 1,
+		Tier: in.Tier, Prefix: in.Prefix, After: in.after(), Max: in.Limit + 1, Usage: in.Usage,
 	}) {
 		if err != nil {
 			return nil, s.readError("list orgs", err)

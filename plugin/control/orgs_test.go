@@ -176,7 +176,7 @@ func TestLimitsInForceAreShownWithTheirOrigin(t *testing.T) {
 	if !slices.Equal(summaries, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(summaries, "\n"), strings.Join(want, "\n"))
 	}
-	if got.Tier != "enterprise" || got.TierFrom != "row" || got.Version != 7 || got.Namespace != "default" ||
+	if got.Tier != "enterprise" || got.Source != "row" || got.Version != 7 || got.Namespace != "default" ||
 		got.Summary != "acme is of tier enterprise (set for this org); 5 limits apply." {
 		t.Errorf("%+v", got)
 	}
@@ -293,18 +293,18 @@ func TestTheTierComesFromTheRowTheClaimOrTheDefault(t *testing.T) {
 	for path, want := range map[string]string{
 		"acme/ratelimit/policies?tier=essentials":   "enterprise row",
 		"globex/ratelimit/policies?tier=enterprise": "enterprise query",
-		"globex/ratelimit/policies":                 "essentials default",
+		"globex/ratelimit/policies":                 "essentials assumed",
 		"globex/ratelimit/usage?tier=enterprise":    "enterprise query",
-		"globex/ratelimit/usage":                    "essentials default",
+		"globex/ratelimit/usage":                    "essentials assumed",
 		"globex/ratelimit/usage?tier=bronze":        `essentials default: the request says "bronze", which is no tier`,
 	} {
 		a := p.want(p.as("GET", "/v1/orgs/"+path, ""), http.StatusOK)
 		got := read[struct {
-			Tier     string `json:"tier"`
-			TierFrom string `json:"tier_from"`
+			Tier   string `json:"tier"`
+			Source string `json:"tier_source"`
 		}](p.world, a)
-		if got.Tier+" "+got.TierFrom != want {
-			t.Errorf("%s: %s from %s, want %s", path, got.Tier, got.TierFrom, want)
+		if got.Tier+" "+got.Source != want {
+			t.Errorf("%s: %s from %s, want %s", path, got.Tier, got.Source, want)
 		}
 	}
 }

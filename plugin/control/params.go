@@ -66,7 +66,7 @@ func otherSpelling(of string) string {
 }
 
 // entityTags matches the values of If-Match, by RFC 9110.
-var entityTags = regexp.MustCompile(`^\s*(\*|(W/)?"[^"]*")(\s*,\s*(\*|(W/)?"[^"]*"))*\s*$`)
+var entityTags = regexp.MustCompile(`^\s*(\*|(W/)?"[^"]*"(\s*,\s*(W/)?"[^"]*")*)\s*$`)
 
 // rejectAmbiguous denies a request that can be read in more than one way. Otherwise a part of the query that cannot be
 // decoded, or a duplicate parameter or condition, would be ignored silently.

@@ -111,7 +111,7 @@ func TestAPlainCheckAndADryRunMakeNoReservation(t *testing.T) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	if got := strings.Join(names, " "); got != "allowed limit policy reason remaining reset reset_epoch statuses tier" ||
+	if got := strings.Join(names, " "); got != "allowed limit policy reason remaining reset reset_epoch statuses tier tier_source" ||
 		a.Header().Get("Idempotent-Replayed") != "" {
 		t.Errorf("a plain check is answered with %s: %s", got, a.Body)
 	}

@@ -97,6 +97,11 @@ var scenarios = withWebhooks(map[string]func(*contract, operation){
 	},
 	"list-denials":     func(c *contract, o operation) { c.denied(); c.check(o, c.do(o.call(viewer))) },
 	"list-org-denials": func(c *contract, o operation) { c.denied(); c.check(o, c.do(o.call(ofAcme))) },
+	"get-denial": func(c *contract, o operation) {
+		c.check(o, c.do(o.call(ofAcme)))
+		c.identified()
+		c.check(o, c.do(o.call(ofAcme)))
+	},
 	"list-audit": func(c *contract, o operation) {
 		at, tag, _ := c.made(daily)
 		c.want(c.as("DELETE", at+"?reason=over", "", "If-Match", tag), http.StatusOK)

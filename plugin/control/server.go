@@ -60,8 +60,10 @@ type Options struct {
 	// IsRoute reports whether a name is a route of the gateway. Limits per endpoint without a pattern count by route.
 	// The token of an org may spend on no other. nil: no name is.
 	IsRoute func(name string) bool
-	// IsConsumer reports whether the config's file has a consumer of a name; nil: none is known.
-	IsConsumer func(name string) bool
+	// IsConsumer reports whether the config's file has a consumer that is a tenant; nil: none is known.
+	IsConsumer func(tenant string) bool
+
+	Tiers *Tiers // the tiers of orgs without a row; nil: none is known
 
 	Webhooks webhook.Targets // the URLs that a webhook may have
 
@@ -208,8 +210,11 @@ func operation(o huma.Operation, needs access) huma.Operation {
 	o.Metadata = map[string]any{accessKey: needs}
 	o.Security = []map[string][]string{{bearer: {}}}
 	o.Errors = append(o.Errors,
-		http.StatusUnauthorized, http.StatusForbidden, http.StatusNotAcceptable, http.StatusUnprocessableEntity,
-		http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable)
+		http.StatusUnauthorized, http.StatusNotAcceptable, http.StatusUnprocessableEntity, http.StatusTooManyRequests,
+		http.StatusInternalServerError, http.StatusServiceUnavailable)
+	if needs != decideAccess || o.Method != http.MethodGet { // a read for any role
+		o.Errors = append(o.Errors, http.StatusForbidden)
+	}
 	if o.Method == http.MethodPost || o.Method == http.MethodPut {
 		o.Errors = append(o.Errors, http.StatusBadRequest, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge,
 			http.StatusUnsupportedMediaType)

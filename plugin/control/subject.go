@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -14,7 +13,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Requests selects requests of an org. The zero value selects all, as far as their limits do not depend on who in the
@@ -54,12 +52,6 @@ func subjectFaults(place, ip string, endpoint textField, texts ...textField) []e
 // scopeFaults returns the faults of a scope beside what identifies a request: other systems name by it what they count
 // by. The fields are by the part of a scope that needs them.
 func scopeFaults(place, scope string, fields map[string]textField) (faults []error) {
-	if scope == "" {
-		return nil
-	}
-	if f := schema.FieldNamed(schema.PolicyFields(), "scope"); !slices.Contains(f.OneOf, scope) {
-		return []error{fault(place+".scope", f.Must(), scope)}
-	}
 	for part := range strings.SplitSeq(scope, "+") {
 		if f, ok := fields[part]; ok && f.value == "" {
 			faults = append(faults, fault(place+"."+f.name, "is required beside scope "+scope, nil))
@@ -132,8 +124,10 @@ func identify(ctx context.Context, policies *policy.Plan, request *admit.CallerR
 
 // orgIdentity returns the identity that requests of an org are counted by. A user that is not given stays unidentified:
 // a stand-in would have buckets of others. The name of the org is taken as it is, because it is the name that the org
-// is counted by.
-func (r *Requests) orgIdentity(ctx context.Context, policies *policy.Plan, org string) (identity.Identity, error) {
+// is counted by. Where the requests claim no tier, it is the one that is known of the org.
+func (r *Requests) orgIdentity(
+	ctx context.Context, policies *policy.Plan, tiers *Tiers, org string,
+) (identity.Identity, error) {
 	request := admit.CallerRequest{
 		Caller:     identity.Caller{Tenant: org, User: r.User, Tier: r.Tier},
 		Credential: r.Credential, IP: r.IP,
@@ -141,6 +135,7 @@ func (r *Requests) orgIdentity(ctx context.Context, policies *policy.Plan, org s
 	request.Method, request.Path, request.Route = admit.Target(r.Endpoint)
 	id, err := identify(ctx, policies, &request)
 	id.Tenant = identity.Name{Kind: identity.Tenant, ID: org}
+	tiers.Fill(&id)
 	id.Method, id.Route = strings.ToUpper(request.Method), request.Route
 	normal := identity.NormalizePath(request.Path)
 	id.Path = policies.Rules.EndpointPath(normal)

@@ -90,8 +90,8 @@ func (s *Server) authorizeTier(ctx context.Context, policies *policy.Plan, id *i
 		return nil
 	}
 	unclaimed := *id
-	unclaimed.Tier = ""
-	if own, _ := tierOf(policies, &unclaimed, s.now()); tier == own {
+	unclaimed.Tier = s.Tiers.Trusted(id.Tenant.ID)
+	if tier == policies.Explain(&unclaimed, s.now()).Tier {
 		return nil
 	}
 	return huma.Error403Forbidden("an org's token may claim only its own tier: omit tier")

@@ -72,12 +72,11 @@ type BucketUsage struct {
 
 // Usage has the current usage of an org.
 type Usage struct {
-	Org       string        `json:"org_id"`
-	Namespace string        `json:"namespace"`
-	Tier      string        `json:"tier"`
-	TierFrom  string        `json:"tier_from"                doc:"row, query or default, and why a tier named elsewhere does not apply."`
-	Version   int64         `json:"policy_version,omitempty" doc:"The version of the database's policies that is in force; absent: there are none."`
-	Items     []BucketUsage `json:"items"`
+	Org       string `json:"org_id"`
+	Namespace string `json:"namespace"`
+	OrgTier
+	Version int64         `json:"policy_version,omitempty" doc:"The version of the database's policies that is in force; absent: there are none."`
+	Items   []BucketUsage `json:"items"`
 }
 
 type usageInput struct {
@@ -126,7 +125,7 @@ func (s *Server) usage(ctx context.Context, in *usageInput) (*usageOutput, error
 		Version:   found.policies.Version(),
 		Items:     found.items(statuses),
 	}
-	out.Tier, out.TierFrom = tierOf(found.policies, &found.id, s.now())
+	out.OrgTier = s.Tiers.Describe(found.policies, &found.id, s.now())
 	return &usageOutput{out}, nil
 }
 
@@ -134,15 +133,6 @@ func (s *Server) usage(ctx context.Context, in *usageInput) (*usageOutput, error
 func (s *Server) schemaOf(body any) *huma.Schema {
 	of := reflect.TypeOf(body)
 	return s.api.OpenAPI().Components.Schemas.Schema(of, true, of.Name())
-}
-
-// tierOf returns the tier of an org, and where it comes from.
-func tierOf(policies *policy.Plan, id *identity.Identity, now limit.Micros) (tier, from string) {
-	e := policies.Explain(id, now)
-	if from = e.TierFrom; from == "request" {
-		from = "query"
-	}
-	return e.Tier, from
 }
 
 // orgBuckets are buckets of an org.
@@ -164,7 +154,7 @@ func (s *Server) findBuckets(ctx context.Context, org string, requests *Requests
 			"its own")
 	}
 	policies = policies.ForTenant(org)
-	id, err := requests.orgIdentity(ctx, policies, org)
+	id, err := requests.orgIdentity(ctx, policies, s.Tiers, org)
 	if err != nil {
 		return nil, err
 	}

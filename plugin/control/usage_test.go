@@ -44,7 +44,7 @@ func TestUsageIsReadAndNotSpent(t *testing.T) {
 			http.StatusOK))
 	}
 	if last.Org != "acme" || last.Namespace != "default" || last.Tier != "enterprise" ||
-		last.TierFrom != "row" || len(last.Items) != 3 {
+		last.Source != "row" || len(last.Items) != 3 {
 		t.Fatalf("%+v: want the three limits of acme", last)
 	}
 	i := slices.IndexFunc(last.Items, func(b control.BucketUsage) bool { return b.Policy == "writes" })

@@ -58,13 +58,12 @@ func (s *Server) awaitNodes(ctx context.Context, version int64, wait time.Durati
 	if err := exchangeOf(ctx).endReading(); err != nil {
 		return pgstore.Fleet{}, fmt.Errorf("wait for the nodes: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
+	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	fleet, err := s.Store.Await(ctx, version, pgstore.LiveWithin)
-	if ctx.Err() != nil && len(fleet.Nodes) > 0 {
-		err = nil // the time is up, and the nodes were read: not an error
+	if err := s.Store.Await(waiting, version, pgstore.LiveWithin); err != nil && waiting.Err() == nil {
+		return pgstore.Fleet{}, err
 	}
-	return fleet, err
+	return s.Store.Fleet(ctx, pgstore.LiveWithin)
 }
 
 // newChange returns a change by the caller. The default reason is that the change was made by the API.

@@ -51,6 +51,12 @@ func Run(ctx context.Context, s *Settings, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	// The address is checked before the database, so that a fault of its own is not hidden behind warnings.
+	if listener, err := s.listen(ctx); err != nil {
+		return err
+	} else if err := listener.Close(); err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
 	pool, err := s.Database.open(ctx)
 	if err != nil {
 		return err
@@ -95,6 +101,7 @@ func (s *Settings) newLog(w io.Writer) *slog.Logger {
 func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*drainingServer, error) {
 	store, numbers := pgstore.New(pool), prometheus.NewRegistry()
 	own, callers := memory.New(memory.Options{Now: process.BucketClock.Now, MaxBuckets: ownBuckets}), newTokens(store, log)
+	tiers := d.knownTiers(store)
 	api, err := control.New(control.Options{
 		Version:         process.Version,
 		Store:           store,
@@ -109,6 +116,7 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		RequestPolicy:   d.requestPolicy,
 		IsRoute:         d.isRoute,
 		IsConsumer:      s.isConsumer,
+		Tiers:           tiers,
 		Webhooks:        s.Webhooks,
 		Limits:          own,
 		Metrics:         numbers,
@@ -130,12 +138,15 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 	}
 	server := newDraining(s.httpServer(api, pages), monitor, log)
 	server.background = []func(context.Context) error{d.Run, own.Run, callers.Run, monitor.Run}
+	if tiers != nil {
+		server.background = append(server.background, func(ctx context.Context) error { return tiers.Run(ctx, log) })
+	}
 	if d.reservations != nil {
 		server.background = append(server.background, d.reservations.Run)
 	}
 	if s.Keeper != nil {
-		watcher := d.newWatcher()
-		s.Abuse.Log = log
+		watcher := d.newWatcher(tiers)
+		s.Abuse.Log, s.Abuse.TierOf = log, tiers.Trusted
 		detector := abusestore.New(s.Abuse)
 		leader := s.Keeper.newLeader(log, watcher, detector)
 		sender := s.newSender(log)
@@ -208,15 +219,24 @@ func (s *Settings) checkTokens(ctx context.Context, pool *pgxpool.Pool, log *slo
 	return nil
 }
 
+// listen opens the address.
+func (s *Settings) listen(ctx context.Context) (net.Listener, error) {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", s.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	return listener, nil
+}
+
 // listenAndServe serves until ctx ends, then finishes running requests.
 func (s *Settings) listenAndServe(ctx context.Context, d *drainingServer, log *slog.Logger) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", s.Listen)
+	listener, err := s.listen(ctx)
 	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
+		return err
 	}
 	encrypted := d.http.TLSConfig != nil
 	log.Info("serving the API", "address", listener.Addr().String(), "tls", encrypted, "decides", s.Config != nil,

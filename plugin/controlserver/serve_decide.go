@@ -15,6 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation/named"
@@ -36,7 +37,7 @@ type decider struct {
 	operatorBuckets control.Buckets             // the same buckets for operators, with longer timeouts; nil: none
 	ping            func(context.Context) error // pings that Redis; nil: none
 	pingSecond      func(context.Context) error // pings the Redis of addresses; nil: none
-	routes          map[string]string           // of the config's file, by name
+	config          *routeconfig.Config         // nil: none
 	reservations    *named.Ledger               // what checks reserve
 	log             *slog.Logger
 
@@ -99,14 +100,25 @@ func (d *Database) source() policysync.Source {
 	return policysync.Source{DSN: d.DSN}
 }
 
+// knownTiers returns what is known of the tiers of tenants without a row, or nil without a config.
+func (d *decider) knownTiers(store *pgstore.Store) *control.Tiers {
+	if d.config == nil {
+		return nil
+	}
+	return control.NewTiers(store, d.path.Policies.Load().Namespace(), d.config.Consumers, d.config.Changed)
+}
+
 // isRoute reports whether the config's file has a route of a name.
 func (d *decider) isRoute(name string) bool {
-	_, ok := d.routes[name]
+	if d.config == nil {
+		return false
+	}
+	_, ok := d.config.Routes[name]
 	return ok
 }
 
 // isConsumer reports whether the config's file has a consumer of a name.
-func (s *Settings) isConsumer(name string) bool { return s.Config != nil && s.Config.Consumers[name] }
+func (s *Settings) isConsumer(name string) bool { return s.Config != nil && s.Config.Tenants[name] }
 
 // openPath opens the path of the config, and its buckets.
 func (d *decider) openPath(config *routeconfig.Config) error {
@@ -118,7 +130,7 @@ func (d *decider) openPath(config *routeconfig.Config) error {
 	if d.path, _, err = d.Build(config.Config, snapshot); err != nil {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}
-	d.routes = config.Routes
+	d.config = config
 	d.SetRoutes(d.isRoute)
 	if config.Config.Strategy == schema.StrategyRedis {
 		d.requestPolicy = d.Stores.StorePolicy

@@ -92,8 +92,8 @@ func TestServeBoundsTheAddressesWithBucketsInRedis(t *testing.T) {
 
 func TestServeLabelsOnlyTheRoutesOfItsFile(t *testing.T) {
 	d := deciding(t, strings.Replace(onPort(t, 1), "strategy: redis", "strategy: local", 1), nil)
-	if !slices.Equal(slices.Sorted(maps.Keys(d.routes)), []string{"records", "search"}) {
-		t.Errorf("the routes are %v", d.routes)
+	if !slices.Equal(slices.Sorted(maps.Keys(d.config.Routes)), []string{"records", "search"}) {
+		t.Errorf("the routes are %v", d.config.Routes)
 	}
 	for _, endpoint := range []string{"records", "invented"} {
 		var x admit.Exchange

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abusestore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -48,18 +49,19 @@ func (d *Database) newLeader(
 }
 
 // newWatcher returns what looks for used quotas, or nil if the process has no limits whose buckets it can read.
-func (d *decider) newWatcher() *quota.Watcher {
+func (d *decider) newWatcher(tiers *control.Tiers) *quota.Watcher {
 	if d.operatorBuckets == nil {
 		return nil
 	}
 	return quota.NewWatcher(quota.Options{
-		Routes: slices.Sorted(maps.Keys(d.routes)),
+		Routes: slices.Sorted(maps.Keys(d.config.Routes)),
 		Plan: func() *policy.Plan {
 			if plan := d.path.Policies.Load(); plan != nil && plan.Snapshot() != nil {
 				return plan
 			}
 			return nil
 		},
+		Tiers:  tiers,
 		Peek:   d.operatorBuckets.Peek,
 		Report: reportNotices,
 		Log:    d.log,

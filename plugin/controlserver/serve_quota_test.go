@@ -2,12 +2,14 @@ package controlserver
 
 import (
 	"log/slog"
+	"slices"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usage"
 )
@@ -16,7 +18,7 @@ import (
 func TestTheLeaderOfServeNoticesWhatRedisHasAsUsed(t *testing.T) {
 	server := pgtest.Granted(t)
 	d := deciding(t, onRedis(t, redistest.Single(t)), nil)
-	watcher := d.newWatcher()
+	watcher := d.newWatcher(d.knownTiers(pgstore.New(pgtest.Pool(t, server.RoleDSN(pgtest.ServerRole)))))
 	snapshot, _ := policy.NewSnapshot(policy.Rows{}, nil)
 	d.path.Policies.Store(d.path.Policies.Load().With(snapshot)) // as if the rows were loaded
 	var x admit.Exchange
@@ -25,8 +27,10 @@ func TestTheLeaderOfServeNoticesWhatRedisHasAsUsed(t *testing.T) {
 	if err := d.path.Admit(t.Context(), request, &x); err != nil || x.Decision.Denied() {
 		t.Fatalf("%+v (%v)", x.Decision, err)
 	}
+	bounds := x.Decision.Resolution.Bounds
+	perRoute := slices.IndexFunc(bounds, func(b policy.Bound) bool { return b.Policy.Name == "per-route" })
 	b := usage.Batch{Epoch: "0123456789abcdef", Seq: 1, Rows: []usage.Row{{
-		Key:    usage.Key{Tenant: "acme", Endpoint: "records", Policy: "per-route"},
+		Key:    usage.Key{Tenant: "acme", Endpoint: "records", Policy: bounds[perRoute].Ref().String()},
 		Counts: usage.Counts{Admitted: 1, Cost: 20, Remaining: 20},
 	}}}
 	payload, err := b.MarshalBinary()
@@ -44,7 +48,7 @@ func TestTheLeaderOfServeNoticesWhatRedisHasAsUsed(t *testing.T) {
 		err := operator.QueryRow(t.Context(), `SELECT count(*) FROM rate_limiter.quota_notices
 			JOIN rate_limiter.outbox USING (tenant)
 			WHERE type = 'io.github.tenant-rate-limiting.quota.threshold' AND data->>'threshold' = '50'
-				AND tenant = 'acme' AND policy = 'per-route' AND endpoint = 'records' AND threshold = 50 AND used = 20
+				AND tenant = 'acme' AND policy LIKE 'per-route/%' AND endpoint = 'records' AND threshold = 50 AND used = 20
 				AND "limit" = 40`).Scan(&n)
 		if err != nil {
 			t.Fatal(err)

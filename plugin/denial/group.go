@@ -89,6 +89,7 @@ type group struct {
 	ip             string
 	endpoint, tier string
 	requestIDs     []string // of the first denials with an id, at most maxRequestIDs
+	hiddenIDs      []string // of requestIDs, those that the tenant may not read
 	truncated      fields   // they were cut
 	mixed          fields   // a later denial has another value
 
@@ -97,7 +98,9 @@ type group struct {
 	exemption               policy.Exemption // that lifted other limits
 	scope                   policy.Scope
 	spec                    limit.Spec
-	cost                    int64
+	policyFor               string // for recent denials
+	cost, capacity          int64
+	remaining               int64 // -1: unknown
 	wait                    limit.Micros
 	source                  decision.Source
 	failure                 decision.Failure
@@ -155,7 +158,14 @@ func (r *Recorder) newGroup(k key, now time.Time, d *decision.Decision, c cause)
 	}
 	p := c.bound.Policy
 	g.policyID, g.scope, g.spec = p.Row, p.Scope, p.Limit.Spec()
+	if r.recent != nil {
+		g.policyFor = p.Match()
+	}
 	g.cost, g.override, g.penalty = c.bound.Cost, c.bound.Override, c.bound.Penalty
+	g.capacity = decision.Capacity(c.bound, c.status)
+	if g.remaining = c.status.Remaining; c.status.Source == decision.Unanswered || c.status.Source == decision.FairShare {
+		g.remaining = -1
+	}
 	g.source, g.failure = c.status.Source, c.status.Failure
 	return g
 }
@@ -191,7 +201,8 @@ func (g *group) countDenial(now time.Time, d *decision.Decision, c cause) {
 	if c.answer {
 		g.answers++
 	}
-	if tenantReads(d, c.bound) {
+	isReadable := tenantReads(d, c.bound)
+	if isReadable {
 		g.readable++
 	}
 	at := now.UnixMicro()
@@ -200,7 +211,10 @@ func (g *group) countDenial(now time.Time, d *decision.Decision, c cause) {
 		return
 	}
 	if d.RequestID != "" && len(g.requestIDs) < maxRequestIDs {
-		g.requestIDs = append(g.requestIDs, g.truncate(d.RequestID, requestIDField))
+		id := g.truncate(d.RequestID, requestIDField)
+		if g.requestIDs = append(g.requestIDs, id); !isReadable {
+			g.hiddenIDs = append(g.hiddenIDs, id)
+		}
 	}
 	if user := &d.Identity.User; user.Kind != g.user.Kind || clip(user.ID) != g.user.ID {
 		g.mixed |= userField

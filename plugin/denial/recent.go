@@ -1,7 +1,9 @@
 package denial
 
 import (
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +21,9 @@ const (
 	// maxRecentTenant bounds those of one tenant, and maxRecentCause those of one cause of a tenant.
 	maxRecentTenant = 10
 	maxRecentCause  = 3
+	// maxRecentIDs bounds the ids of the requests of a recent denial, and maxRecentID the bytes of one. Postgres takes no
+	// more.
+	maxRecentIDs, maxRecentID = 32, 64
 	// othersReason is the reason of recent denials that count what has no place of its own.
 	othersReason = "others"
 )
@@ -38,6 +43,10 @@ type Recent struct {
 	TenantCount   uint64 // of Count: those that the tenant may read
 	User, IP      string // as in a line; "" if they differ
 	RetryAfter    int64  // seconds; 0: unknown, or no wait helps
+
+	decision.Denier          // of one of the last denials, as RetryAfter
+	RequestIDs      []string // of the first requests
+	HiddenIDs       []string // of RequestIDs, those that the tenant may not read
 }
 
 // recentKey identifies a cause of denials.
@@ -72,10 +81,6 @@ func (r *Recorder) TakeRecent() []*Recent {
 	r.recent.rows, r.recent.causes, r.recent.org, r.recent.others = nil, nil, nil, nil
 	return rows
 }
-
-// WantsRequestIDs reports whether the recorder has a use for the ids of requests: lines name them, and recent denials
-// do not.
-func (r *Recorder) WantsRequestIDs() bool { return len(r.outlets) > 0 }
 
 // addRecent adds the denials of a finished group to the recent ones.
 func (r *Recorder) addRecent(g *group) {
@@ -177,9 +182,49 @@ func (d *Recent) merge(g *group, user, ip string) {
 	if d.IP != ip {
 		d.IP = ""
 	}
-	if d.Reason != othersReason && g.wait > 0 && g.wait != limit.Never {
+	if d.Reason == othersReason {
+		return
+	}
+	if g.wait > 0 && g.wait != limit.Never {
 		d.RetryAfter = g.wait.Seconds()
 	}
+	d.Denier = g.denier()
+	for _, id := range g.requestIDs {
+		if len(d.RequestIDs) < maxRecentIDs && isShortASCII(id) {
+			d.RequestIDs = append(d.RequestIDs, id)
+			if slices.Contains(g.hiddenIDs, id) {
+				d.HiddenIDs = append(d.HiddenIDs, id)
+			}
+		}
+	}
+}
+
+// isShortASCII reports whether Postgres stores the id of a request as it is.
+func isShortASCII(id string) bool {
+	return len(id) <= maxRecentID && !strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
+// denier returns what denied the first request of a group.
+func (g *group) denier() decision.Denier {
+	d := decision.Denier{
+		Tier: g.tier, PolicyFor: clip(g.policyFor), PolicyVersion: unlessZero(g.policyVersion),
+		Override: unlessZero(g.override), Penalty: unlessZero(g.penalty),
+	}
+	if g.scope != 0 {
+		d.PolicyID, d.Capacity, d.Cost = unlessZero(g.policyID), &g.capacity, &g.cost
+		if g.remaining >= 0 {
+			d.Remaining = &g.remaining
+		}
+	}
+	return d
+}
+
+// unlessZero returns a number that 0 stands for none of.
+func unlessZero(n int64) *int64 {
+	if n == 0 {
+		return nil
+	}
+	return &n
 }
 
 // isOwn reports whether a bound's bucket belongs to the request's tenant alone.

@@ -134,3 +134,43 @@ func TestObservingAllocatesNothingForARequestThatIsAdmittedAndForAnotherDenialOf
 		t.Errorf("a denial costs %v allocations", n)
 	}
 }
+
+func TestARecentDenialHasTheIDsOfItsRequestsAndWhatWasLeft(t *testing.T) {
+	rows := taken(t, Options{}, func(r *Recorder) {
+		for i := range 60 {
+			bounds := []answered{{named("all", policy.Global), denies}}
+			if i == 1 {
+				bounds = append(bounds, answered{named("own", policy.Tenant), denies})
+			}
+			d := decided("acme", bounds...)
+			d.RequestID, d.PolicyVersion = fmt.Sprintf("r%02d", i), 31
+			d.Statuses[0].Remaining = 3
+			r.Observe(d)
+			wait(100 * time.Millisecond)
+		}
+		d := decided("acme", answered{named("own", policy.Tenant), decision.Status{Wait: 5}})
+		d.RequestID = "é"
+		r.Observe(d)
+	})
+	ids := map[string]bool{}
+	for _, row := range rows {
+		if len(row.RequestIDs) > maxRecentIDs {
+			t.Errorf("a row has %d ids", len(row.RequestIDs))
+		}
+		for _, id := range row.RequestIDs {
+			ids[row.Policy+" "+id] = true
+		}
+		for _, id := range row.HiddenIDs {
+			ids["hidden "+row.Policy+" "+id] = true
+		}
+	}
+	if !ids["all r00"] || !ids["all r01"] || !ids["hidden all r01"] || ids["hidden all r00"] || !ids["own r01"] ||
+		ids["hidden own r01"] || ids["own é"] {
+		t.Errorf("the rows have the ids %v", ids)
+	}
+	first := rows[0]
+	if *first.Remaining != 3 || *first.Cost != 1 || *first.PolicyVersion != 31 || *first.Capacity != 20 ||
+		first.PolicyFor == "" || first.Tier != "gold" {
+		t.Errorf("the first row is %+v", first)
+	}
+}

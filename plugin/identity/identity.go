@@ -90,6 +90,7 @@ const (
 type Identity struct {
 	Tenant     Name   // IP where anonymous clients are limited by address; Unidentified: no tenant limit applies
 	Tier       string // the tenant's tier as it claims it; the policies know which tiers exist
+	TierSource string // where Tier was found, as the config names it: consumer.tag.tier; "": a caller states it
 	User       Name   // of kind User, or what stands in for one; Unidentified: no user limit applies
 	Credential string
 	IP         string // an IPv6 address is its prefix
@@ -242,7 +243,7 @@ func (r *Rules) identifyTenant(who *reader, id *Identity) Facts {
 	if !r.anonymous(&who.request.Consumer) {
 		if name := who.first(r.Tenant); name != "" {
 			id.Tenant = Name{Kind: Tenant, ID: part(name)}
-			id.Tier = who.first(r.Tier)
+			id.Tier, id.TierSource = who.firstWithSource(r.Tier)
 			return 0
 		}
 	}

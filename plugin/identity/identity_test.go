@@ -170,7 +170,7 @@ func TestAllThatEveryRequestNeedsIsReadInOneRound(t *testing.T) {
 		Token:   token(hs256, `{"sub":"u_42"}`), Method: "GET", Path: "/records", Route: "records",
 	}}
 	want := identity.Identity{
-		Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: "gold",
+		Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: "gold", TierSource: "consumer.tag.tier",
 		User:       identity.Name{Kind: identity.User, ID: "u_42"},
 		Credential: "k-1", Method: "GET", Path: "/records", Route: "records",
 	}

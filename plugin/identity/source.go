@@ -15,9 +15,15 @@ import (
 // what a caller states.
 type Source struct {
 	kind   sourceKind
+	text   string // as the config names it; "": a caller states it
 	detail string // the tag's key with its colon, or the claim
 	header int    // index among Rules.Headers
 }
+
+// IsHeader reports whether a source, as a config names it, is a header: a client may write it.
+func IsHeader(source string) bool { return strings.HasPrefix(source, headerPrefix) }
+
+const headerPrefix = "header."
 
 type sourceKind uint8
 
@@ -55,6 +61,7 @@ func ParseSources(texts []string, headers *[]string) ([]Source, error) {
 		if err != nil {
 			return nil, err
 		}
+		source.text = text
 		sources = append(sources, source)
 	}
 	return sources, nil
@@ -72,7 +79,7 @@ func parseSource(text string, headers *[]string) (Source, error) {
 	if key, ok := strings.CutPrefix(text, "consumer.tag."); ok && key != "" {
 		return Source{kind: fromTag, detail: key + ":"}, nil
 	}
-	if name, ok := strings.CutPrefix(text, "header."); ok && name != "" {
+	if name, ok := strings.CutPrefix(text, headerPrefix); ok && name != "" {
 		return Source{kind: fromHeader, header: Header(name, headers)}, nil
 	}
 	if claim, ok := strings.CutPrefix(text, "jwt."); ok && claim != "" {
@@ -134,12 +141,18 @@ type reader struct {
 // first returns the first name that any of the sources gives; "" if none does. A fact that was not read counts as
 // empty.
 func (r *reader) first(sources []Source) string {
-	for _, source := range sources {
-		if name := r.read(source); name != "" {
-			return name
+	name, _ := r.firstWithSource(sources)
+	return name
+}
+
+// firstWithSource returns the first name that any of the sources gives, and that source as the config names it.
+func (r *reader) firstWithSource(sources []Source) (name, source string) {
+	for i := range sources {
+		if name := r.read(sources[i]); name != "" {
+			return name, sources[i].text
 		}
 	}
-	return ""
+	return "", ""
 }
 
 func (r *reader) read(s Source) string {

@@ -1,8 +1,5 @@
-// Package kafka sends events to topics of Kafka: acknowledged by all replicas in sync, and by an idempotent producer,
-// so that its own retries write nothing twice.
-//
-// A [Producer] has no queue: its caller keeps a batch until Kafka has acknowledged it, bounds what waits, and counts
-// what it drops. Nothing here waits for Kafka at startup.
+//go:build !nokafka
+
 package kafka
 
 import (
@@ -223,13 +220,6 @@ var permanent = []error{
 	kerr.UnsupportedForMessageFormat,
 }
 
-// Unsent is the error of a batch that Kafka has not stored completely.
-type Unsent struct {
-	retry, rejected []int
-	pending         bool
-	reason          string
-}
-
 // add records the result of the event at an index.
 func (u *Unsent) add(i int, err error) {
 	switch {
@@ -265,13 +255,3 @@ func describe(err error) string {
 	}
 	return err.Error()
 }
-
-// Error implements error. The text is the same while Kafka fails in the same way.
-func (u *Unsent) Error() string { return "send events to Kafka: " + u.reason }
-
-// Left returns the indexes of the events that are to be sent again, and of those that Kafka rejects for ever.
-func (u *Unsent) Left() (retry, rejected []int) { return u.retry, u.rejected }
-
-// MayArrive reports whether Kafka may store some of the events that are to be sent again, because it has them and has
-// not answered.
-func (u *Unsent) MayArrive() bool { return u.pending }

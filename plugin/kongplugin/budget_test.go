@@ -315,9 +315,9 @@ func TestADenialAsksForItsRequestIDInOneWriteWithOtherFacts(t *testing.T) {
 		questions []string
 		writes    uint64
 	}{
-		{byConsumer, []string{getConsumer, getRoute}, 3},
-		{strings.Replace(byConsumer, "{", `{"denial_request_id":true,`, 1), []string{getConsumer, getRoute, getID}, 3},
-		{strings.Replace(observing, "{", `{"denial_request_id":true,`, 1), []string{getConsumer, getRoute, getID}, 3},
+		{strings.Replace(byConsumer, "{", `{"denial_request_id":false,`, 1), []string{getConsumer, getRoute}, 3},
+		{byConsumer, []string{getConsumer, getRoute, getID}, 3},
+		{observing, []string{getConsumer, getRoute, getID}, 3},
 	} {
 		k := h.dial()
 		k.Answers = kongtest.AnswersOf(t, "key-auth")

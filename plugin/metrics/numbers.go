@@ -125,7 +125,7 @@ var policyNumbers = []number[Policies]{
 	),
 	gauge(
 		"policies_standby",
-		"1 if the Postgres server is a standby: it is polled every second, may lag, and has no report of this node; else 0.",
+		"1 if the Postgres server is a standby: it may lag, and has no report of this node; else 0.",
 		func(p *Policies) float64 { return indicator(p.Standby) },
 	),
 	gauge(

@@ -175,7 +175,7 @@ func (s *Store) DeleteCandidatePolicy(
 			if len(current) == 0 {
 				err := removeChange(ctx, tx, candidate, key)
 				if isMissing(err) {
-					err = &NotFoundError{key.String()}
+					err = &NotFoundError{What: key.String()}
 				}
 				return Diff{}, err
 			}
@@ -223,7 +223,7 @@ func (c Candidate) change(ctx context.Context, tx pgx.Tx, changes ...policyChang
 func removeChange(ctx context.Context, tx pgx.Tx, candidate string, key PolicyKey) error {
 	removed, err := removeChanges(ctx, tx, candidate, key)
 	if err == nil && removed == 0 {
-		err = &NotFoundError{fmt.Sprintf("a change of %s in %s", key, candidateNamed(candidate))}
+		err = &NotFoundError{What: fmt.Sprintf("a change of %s in %s", key, candidateNamed(candidate))}
 	}
 	return err
 }

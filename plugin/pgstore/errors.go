@@ -12,9 +12,15 @@ import (
 // NotFoundError reports a row that does not exist.
 type NotFoundError struct {
 	What string // the row in words: policy daily of tier gold
+	Why  string // what else may be the cause; "": nothing
 }
 
-func (e *NotFoundError) Error() string { return e.What + " does not exist" }
+func (e *NotFoundError) Error() string {
+	if e.Why != "" {
+		return e.What + " does not exist: " + e.Why
+	}
+	return e.What + " does not exist"
+}
 
 // ConflictError reports a write that does not fit the current row. Nothing was written.
 type ConflictError struct {

@@ -209,7 +209,7 @@ func TestErrorsNameTheRowTheFieldAndTheProblem(t *testing.T) {
 		"limit: too small":                 &InvalidError{Field: "limit", Problem: "too small"},
 		"policy a: is given twice":         &InvalidError{What: "policy a", Problem: "is given twice"},
 		"policy a: it has revision 2":      &ConflictError{What: "policy a", Problem: "it has revision 2"},
-		"override 7 does not exist":        &NotFoundError{"override 7"},
+		"override 7 does not exist":        &NotFoundError{What: "override 7"},
 		"policy a of tier b for GET /c":    errors.New(PolicyKey{Name: "a", Tier: "b", Endpoint: "GET /c"}.String()),
 		"policy a of tenant t (candidate)": errors.New(PolicyKey{Name: "a", Tenant: "t", Slot: SlotCandidate}.String()),
 		"override 7: ban, ip 10.0.0.1": errors.New(

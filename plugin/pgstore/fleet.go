@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -115,13 +116,26 @@ type Fleet struct {
 	Nodes   []Node    `json:"nodes"`   // by name
 }
 
-// Fleet returns the reports of all nodes. A node is live if its last report is not older than within.
+// fleetSQL reads the newest 2,000 reports, as many as the trigger nodes_bound keeps: several transactions together may
+// insert more. After 4 MB of their details, the newest first, it leaves out those of the other nodes.
+const fleetSQL = `SELECT ` + nodeColumns + ` FROM (
+		SELECT node, version, enforced_at, first_reported_at, reported_at, source, leases,
+			CASE WHEN bytes <= 4194304 THEN redis END AS redis,
+			CASE WHEN bytes <= 4194304 THEN faults ELSE jsonb_build_array(jsonb_build_object('table', 'nodes', 'key', node,
+				'field', 'faults', 'problem', 'left out, as its Redis: newer reports have 4 MB of details')) END AS faults
+		FROM (
+			SELECT *, sum(octet_length(faults::text) + coalesce(octet_length(redis::text), 0))
+				OVER (ORDER BY reported_at DESC, node) AS bytes
+			FROM (SELECT * FROM rate_limiter.nodes ORDER BY reported_at DESC, node LIMIT 2000) newest
+		) measured
+	) bounded ORDER BY node COLLATE "C"`
+
+// Fleet returns the reports of the nodes, at most 2,000. A node is live if its last report is not older than within.
 func (s *Store) Fleet(ctx context.Context, within time.Duration) (Fleet, error) {
 	var f Fleet
 	err := s.pool.QueryRow(ctx, `SELECT version, at FROM rate_limiter.version`).Scan(&f.Version, &f.At)
 	if err == nil {
-		f.Nodes, err = collect[Node](ctx, s.pool, `SELECT `+nodeColumns+` FROM rate_limiter.nodes ORDER BY node COLLATE "C"`,
-			within)
+		f.Nodes, err = collect[Node](ctx, s.pool, fleetSQL, within)
 	}
 	return f, fail("read the fleet", err)
 }
@@ -174,63 +188,60 @@ func (f Fleet) Spread() (time.Duration, bool) {
 }
 
 const (
-	// fleetPoll is the time between two reads of the fleet by one call of Await.
-	fleetPoll = 50 * time.Millisecond
-	// fleetAge is the largest age of a read that several calls share.
-	fleetAge = fleetPoll / 2
+	// awaitPoll is the time between two reads of the versions by one call of Await.
+	awaitPoll = 100 * time.Millisecond
+	// awaitAge is the largest age of a read that several calls share.
+	awaitAge = awaitPoll / 2
 )
 
-// fleetReader reads the fleet for all calls of Await: they share one query. The zero value is not usable.
-type fleetReader struct {
+// oldestReader reads the oldest version that a live node enforces, for all calls of Await: they share one query. The
+// zero value is not usable.
+type oldestReader struct {
 	lock   chan struct{} // holds one value; the holder may use the next fields
-	last   Fleet
+	last   int64
 	at     time.Time     // before last was read
 	within time.Duration // of last
 }
 
-func newFleetReader() *fleetReader {
-	r := &fleetReader{lock: make(chan struct{}, 1)}
+func newOldestReader() *oldestReader {
+	r := &oldestReader{lock: make(chan struct{}, 1)}
 	r.lock <- struct{}{}
 	return r
 }
 
-// read returns the fleet, at most fleetAge old.
-func (r *fleetReader) read(ctx context.Context, s *Store, within time.Duration) (Fleet, error) {
+// read returns the oldest version, at most awaitAge old. Without a live node it is the largest number.
+func (r *oldestReader) read(ctx context.Context, s *Store, within time.Duration) (oldest int64, err error) {
 	select {
 	case <-r.lock:
 		defer func() { r.lock <- struct{}{} }()
 	case <-ctx.Done():
-		return Fleet{}, fail("read the fleet", ctx.Err())
+		return 0, ctx.Err()
 	}
-	if r.within == within && !r.at.IsZero() && time.Since(r.at) < fleetAge {
+	if r.within == within && !r.at.IsZero() && time.Since(r.at) < awaitAge {
 		return r.last, nil
 	}
 	at := time.Now()
-	fleet, err := s.Fleet(ctx, within)
+	err = s.pool.QueryRow(ctx, `SELECT coalesce(min(version), $2) FROM rate_limiter.nodes
+		WHERE reported_at >= clock_timestamp() - $1::interval`, within, int64(math.MaxInt64)).Scan(&oldest)
 	if err == nil {
-		r.last, r.at, r.within = fleet, at, within
+		r.last, r.at, r.within = oldest, at, within
 	}
-	return fleet, err
+	return oldest, err
 }
 
-// Await returns the fleet once no live node is behind a version. It does not wait for silent nodes. Without a live node
-// it returns at once; Enforces then reports false. If ctx ends first, it returns the last read fleet and the error of
-// ctx. Concurrent calls share their reads.
-func (s *Store) Await(ctx context.Context, version int64, within time.Duration) (Fleet, error) {
-	var last Fleet
-	tick := time.NewTicker(fleetPoll)
+// Await returns once no live node is behind a version. It does not wait for silent nodes; without a live node it
+// returns at once. If ctx ends first, it returns the error of ctx. Concurrent calls share their reads.
+func (s *Store) Await(ctx context.Context, version int64, within time.Duration) error {
+	tick := time.NewTicker(awaitPoll)
 	defer tick.Stop()
 	for {
-		fleet, err := s.fleets.read(ctx, s, within)
-		if err != nil {
-			return last, err
-		}
-		if last = fleet; len(fleet.Behind(version)) == 0 {
-			return fleet, nil
+		oldest, err := s.oldest.read(ctx, s, within)
+		if err != nil || oldest >= version {
+			return fail("await the nodes", err)
 		}
 		select {
 		case <-ctx.Done():
-			return fleet, fail("await the nodes", ctx.Err())
+			return fail("await the nodes", ctx.Err())
 		case <-tick.C:
 		}
 	}

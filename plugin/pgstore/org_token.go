@@ -99,7 +99,7 @@ func (s *Store) issueOrgToken(
 		case err != nil:
 			return OrgToken{}, err
 		case made.Problem == "missing":
-			return OrgToken{}, &NotFoundError{fmt.Sprintf("a live token %q", name)}
+			return OrgToken{}, &NotFoundError{What: fmt.Sprintf("a live token %q", name)}
 		case made.Problem != "":
 			return OrgToken{}, &ConflictError{What: what, Problem: orgTokenProblems[made.Problem]}
 		}
@@ -118,7 +118,7 @@ func (s *Store) RevokeOrgToken(ctx context.Context, c Change, org, name string) 
 		var revoked int
 		err = tx.QueryRow(ctx, `SELECT rate_limiter.revoke_org_token($1, $2)`, org, name).Scan(&revoked)
 		if err == nil && revoked == 0 {
-			err = &NotFoundError{fmt.Sprintf("a live token %q", name)}
+			err = &NotFoundError{What: fmt.Sprintf("a live token %q", name)}
 		}
 		return none, err
 	})

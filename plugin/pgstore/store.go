@@ -1,10 +1,10 @@
 // Package pgstore is the control plane's repository: tiers, tenants, policies, overrides, the audit, the nodes' reports
 // and the tokens of the REST API, kept in Postgres. The operator's program and the REST API write through it.
 //
-// Every write is one transaction that records its actor and reason ([Change]) and takes one version. Its commit
-// notifies the nodes. Writes run one after the other, so what a write has read stays true until it commits. A write may
-// name the revision of the row that it was made from, or [Absent] or [Present]. If the row has another revision,
-// the write returns a [ConflictError]. A write with an [Idempotency] happens once, however often it is sent.
+// Every write is one transaction that records its actor and reason ([Change]) and takes one version, which
+// nodes poll. Writes run one after the other, so what a write has read stays true until it commits. A write may name
+// the revision of the row that it was made from, or [Absent] or [Present]. If the row has another revision, the write
+// returns a [ConflictError]. A write with an [Idempotency] happens once, however often it is sent.
 //
 // The constraints of package migrations define which values a row may have. This package turns their errors into
 // [InvalidError]. Package policysync loads the rows into nodes, and package policy compiles them.
@@ -26,7 +26,7 @@ type Store struct {
 	pool    *pgxpool.Pool
 	writes  chan struct{} // bounds the writes that hold a connection, most of which wait for the lock of writes
 	actions chan struct{} // bounds the actions under an Idempotency that run at a time
-	fleets  *fleetReader
+	oldest  *oldestReader
 }
 
 // New returns a store on a pool, which the caller closes. The database must be migrated. Writes take at most half of
@@ -38,7 +38,7 @@ func New(pool *pgxpool.Pool) *Store {
 		pool:    pool,
 		writes:  make(chan struct{}, max(1, most/2)),
 		actions: make(chan struct{}, max(1, most/4)),
-		fleets:  newFleetReader(),
+		oldest:  newOldestReader(),
 	}
 }
 
@@ -187,7 +187,7 @@ func one[T any](ctx context.Context, q querier, what, sql string, args ...any) (
 	if len(rows) == 0 {
 		var none T
 		if err == nil {
-			err = &NotFoundError{what}
+			err = &NotFoundError{What: what}
 		}
 		return none, err
 	}
@@ -203,7 +203,7 @@ func isMissing(err error) bool {
 func deleteOne(ctx context.Context, tx pgx.Tx, what, sql string, args ...any) error {
 	done, err := tx.Exec(ctx, sql, args...)
 	if err == nil && done.RowsAffected() == 0 {
-		err = &NotFoundError{what}
+		err = &NotFoundError{What: what}
 	}
 	return err
 }

@@ -41,12 +41,31 @@ const (
 	selectTiers   = `SELECT name, description, revision FROM rate_limiter.tiers`
 )
 
-// TenantFilter selects tenants. The zero value selects all.
+// TenantFilter selects tenants. The zero value selects all that have a row.
 type TenantFilter struct {
 	Tier   string
 	Prefix string // of the ID
 	After  string // only tenants with a larger ID, in the order of bytes: the last one of the page before
 	Max    int    // at most so many; 0: all
+	Usage  bool   // also tenants without a row, and so without a tier, that have usage
+}
+
+// usedTenants selects the names of tenants that have usage. There are names of endpoints and policies too: a row of
+// usage shows which one is a tenant's. It is looked up by an index, first in the table that most tenants have rows in.
+const usedTenants = `SELECT id, '' AS tier, '' AS time_zone, 0::bigint AS revision FROM (
+		SELECT name AS id FROM rate_limiter.usage_names n WHERE name <> '' AND coalesce(
+			(SELECT true FROM rate_limiter.usage_days u WHERE u.tenant = n.id LIMIT 1),
+			(SELECT true FROM rate_limiter.usage_hours u WHERE u.tenant = n.id LIMIT 1),
+			(SELECT true FROM rate_limiter.usage_minutes u WHERE u.tenant = n.id LIMIT 1), false)
+	) used`
+
+// withUsedTenants returns the statement for a page of tenants with a row, and of those with usage alone. It reads a
+// page of each kind, and then leaves out what is in both.
+func withUsedTenants(page, limit string) string {
+	return `SELECT * FROM ((` + selectTenants + page + `) UNION ALL (
+			SELECT * FROM (` + usedTenants + page + `) used
+			WHERE (SELECT id FROM rate_limiter.tenants t WHERE t.id = used.id COLLATE "C") IS NULL
+		)) listed ORDER BY id COLLATE "C"` + limit
 }
 
 // EachTenant yields the tenants that a filter selects, in the order of their IDs, row by row as the database sends
@@ -60,8 +79,12 @@ func (s *Store) EachTenant(ctx context.Context, f TenantFilter) iter.Seq2[Tenant
 	if f.After != "" {
 		w.add(`id COLLATE "C" > %s`, f.After)
 	}
-	return each[Tenant](ctx, s.pool, "list tenants",
-		selectTenants+w.String()+` ORDER BY id COLLATE "C"`+limitTo(f.Max), w.args...)
+	page := w.String() + ` ORDER BY id COLLATE "C"` + limitTo(f.Max)
+	sql := selectTenants + page
+	if f.Usage && f.Tier == "" {
+		sql = withUsedTenants(page, limitTo(f.Max))
+	}
+	return each[Tenant](ctx, s.pool, "list tenants", sql, w.args...)
 }
 
 // Tenant returns one tenant, or a NotFoundError if nothing was set for it.

@@ -3,6 +3,7 @@ package pgstore_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -100,4 +101,67 @@ func TestTierIsPutListedAndDeleted(t *testing.T) {
 	}
 	_, err = s.DeleteTier(t.Context(), ann, "gold", 0)
 	wantMissing(t, "a second delete", err)
+}
+
+func TestTenantsWithUsageAreListedBesideThoseWithARow(t *testing.T) {
+	s := used(t, time.Minute) // acme and globex, endpoints and a policy
+	for _, id := range []string{"acme", "corp"} {
+		gold := pgstore.Tenant{Tenant: schema.Tenant{ID: id, Tier: "gold"}}
+		if _, _, err := s.SetTenant(t.Context(), ann, gold); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for want, f := range map[string]pgstore.TenantFilter{
+		"acme/gold corp/gold":         {},
+		"acme/gold corp/gold globex/": {Usage: true},
+		"acme/gold corp/gold ":        {Usage: true, Tier: "gold"},
+		"corp/gold globex/":           {Usage: true, After: "acme", Max: 2},
+		"acme/gold":                   {Usage: true, Max: 1},
+		"globex/":                     {Usage: true, Prefix: "g"},
+		"":                            {Usage: true, After: "globex"},
+	} {
+		var listed []string
+		for tenant, err := range s.EachTenant(t.Context(), f) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			listed = append(listed, tenant.ID+"/"+tenant.Tier)
+		}
+		if got := strings.Join(listed, " "); got != strings.TrimSpace(want) {
+			t.Errorf("%+v lists %q, want %q", f, got, want)
+		}
+	}
+}
+
+func TestATenantIsListedWhileOneOfItsUsageTablesHasARow(t *testing.T) {
+	s, pool := open(t)
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	listed := func() (ids string) {
+		for tenant, err := range s.EachTenant(t.Context(), pgstore.TenantFilter{Usage: true}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids += " " + tenant.ID
+		}
+		return ids
+	}
+	exec(`SELECT rate_limiter.keep_usage_partitions()`)
+	for _, table := range [...]string{"usage_minutes", "usage_hours", "usage_days"} {
+		exec(`INSERT INTO rate_limiter.usage_names (name) VALUES ($1)`, table)
+		late := map[bool]string{true: ", false"}[table == "usage_days"]
+		exec(`INSERT INTO rate_limiter.`+table+` SELECT date_trunc('day', now(), 'UTC'), 1, 0, 0, 0, 0, NULL, id, 0, 0`+late+`
+			FROM rate_limiter.usage_names WHERE name = $1`, table)
+	}
+	if got := listed(); got != " usage_days usage_hours usage_minutes" {
+		t.Errorf("listed are%s", got)
+	}
+	exec(`DELETE FROM rate_limiter.usage_minutes`) // as its partitions are dropped
+	if got := listed(); got != " usage_days usage_hours" {
+		t.Errorf("without minutes, listed are%s", got)
+	}
 }

@@ -86,6 +86,10 @@ func tidyBatch(ctx context.Context, db beginner, keep Retention, rows int64) (Ti
 		if err != nil || !done.Leader {
 			return err
 		}
+		// The nodes come before the lock of writes, because a node may lock its report, or their table.
+		if err := tx.QueryRow(ctx, deleteNodes, keep.Nodes, rows).Scan(&done.Nodes); err != nil {
+			return err
+		}
 		if err := beginWrite(ctx, tx, tidyChange); err != nil {
 			return err
 		}
@@ -96,7 +100,6 @@ func tidyBatch(ctx context.Context, db beginner, keep Retention, rows int64) (Ti
 		}{
 			{moveOverrides, keep.Overrides, &done.Overrides},
 			{deleteChanges, keep.Changes, &done.Changes},
-			{deleteNodes, keep.Nodes, &done.Nodes},
 			{deleteAnswers, KeysKept, &done.Keys},
 		} {
 			if err := tx.QueryRow(ctx, step.sql, step.after, rows).Scan(step.count); err != nil {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+
 	"github.com/jackc/pgx/v5"
 )
 
@@ -48,7 +50,7 @@ type UsageQuery struct {
 	From, To   time.Time
 	Step       UsageStep
 	Endpoint   *string // nil: all endpoints
-	Policy     string  // "": the requests themselves, not what a policy did
+	Policy     string  // all policies of a name, or the one of a policy.Ref; "": the requests themselves
 	ByEndpoint bool    // a row for each endpoint
 	ByPolicy   bool    // a row for each policy, and one for the requests themselves
 }
@@ -58,6 +60,8 @@ type UsageRow struct {
 	At       time.Time `json:"at"`
 	Endpoint *string   `json:"endpoint,omitempty"`
 	Policy   *string   `json:"policy,omitempty"`
+	PolicyID int64     `json:"policy_id,omitempty" db:"-"`
+	Tier     string    `json:"tier,omitempty" db:"-"` // whose list in a config has the policy
 
 	Admitted     int64  `json:"admitted"`
 	Soft         int64  `json:"soft"`
@@ -143,7 +147,11 @@ func (s *Store) Usage(ctx context.Context, q UsageQuery) (UsageHistory, error) {
 			"there are more than %d rows: choose a longer step or a shorter time, or filter", MaxUsageRows)}
 	}
 	for i := range found.Items {
-		found.Items[i].At = found.Items[i].At.UTC()
+		row := &found.Items[i]
+		if row.At = row.At.UTC(); row.Policy != nil {
+			ref := policy.ParseRef(*row.Policy)
+			row.Policy, row.PolicyID, row.Tier = &ref.Name, ref.Row, ref.Tier
+		}
 	}
 	return found, nil
 }
@@ -179,6 +187,13 @@ func (s UsageStep) rows(condition string) string {
 const usageSums = `sum(admitted)::bigint AS admitted, sum(soft)::bigint AS soft, sum(denied)::bigint AS denied,
 	sum(shadow_denied)::bigint AS shadow_denied, sum(late)::bigint AS late`
 
+// policyIs returns a condition for the policies of a name, or the one of a policy.Ref, given as a parameter; "" is that
+// of the requests themselves.
+func policyIs(parameter string) string {
+	return strings.ReplaceAll(`policy = ANY (ARRAY(SELECT id FROM rate_limiter.usage_names
+		WHERE name = $ OR $ <> '' AND name >= $ || '/' AND name < $ || '0'))`, "$", parameter) // 0 follows the slash
+}
+
 // sql returns the statement with its arguments. It reads only rows that it selects, by indexes, and the names of its
 // groups one by one: there are names of all tenants.
 func (q *UsageQuery) sql() (string, []any) {
@@ -195,7 +210,7 @@ func (q *UsageQuery) sql() (string, []any) {
 	if q.ByPolicy {
 		policy = "policy"
 	} else {
-		rows.add("policy = "+id, q.Policy)
+		rows.add(policyIs("%[1]s"), q.Policy)
 	}
 	ofPolicy := "policy IS DISTINCT FROM " + fmt.Sprintf(id, "''")
 	return `SELECT at, (SELECT name FROM rate_limiter.usage_names WHERE id = endpoint) AS endpoint,

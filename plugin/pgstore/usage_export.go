@@ -4,6 +4,8 @@ import (
 	"context"
 	"iter"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
 // UsageExportQuery selects the days of an export.
@@ -20,6 +22,8 @@ type UsageExportRow struct {
 	Tenant       string `json:"org_id"`
 	Endpoint     string `json:"endpoint"`
 	Policy       string `json:"policy"`
+	PolicyID     int64  `json:"policy_id,omitempty" db:"-"`
+	Tier         string `json:"tier,omitempty" db:"-"` // whose list in a config has the policy
 	Admitted     int64  `json:"admitted"`
 	Soft         int64  `json:"soft"`
 	Denied       int64  `json:"denied"`
@@ -43,8 +47,8 @@ func (s *Store) UsageClosedUntil(ctx context.Context) (time.Time, error) {
 // are read at one instant.
 func (s *Store) UsageExport(ctx context.Context, q UsageExportQuery) iter.Seq2[UsageExportRow, error] {
 	rows := UsageSteps[2].rows(`($3 OR at < days_until) AND
-		($4 OR policy = (SELECT id FROM rate_limiter.usage_names WHERE name = $5))`)
-	return each[UsageExportRow](ctx, s.pool, "export usage", `
+		($4 OR ` + policyIs("$5") + `)`)
+	all := each[UsageExportRow](ctx, s.pool, "export usage", `
 		SELECT to_char(u.day AT TIME ZONE 'UTC', 'YYYY-MM-DD') AS day, t.name AS tenant, e.name AS endpoint,
 			p.name AS policy, admitted, soft, denied, shadow_denied, late,
 			CASE WHEN p.name <> '' THEN cost END AS cost, u.day < days_until AS closed
@@ -57,4 +61,13 @@ func (s *Store) UsageExport(ctx context.Context, q UsageExportQuery) iter.Seq2[U
 		JOIN rate_limiter.usage_names p ON p.id = u.policy
 		ORDER BY u.day, t.name COLLATE "C", e.name COLLATE "C", p.name COLLATE "C"`,
 		q.From, q.To, q.Open, q.ByPolicy, q.Policy)
+	return func(yield func(UsageExportRow, error) bool) {
+		for row, err := range all {
+			ref := policy.ParseRef(row.Policy)
+			row.Policy, row.PolicyID, row.Tier = ref.Name, ref.Row, ref.Tier
+			if !yield(row, err) {
+				return
+			}
+		}
+	}
 }

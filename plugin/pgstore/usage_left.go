@@ -10,7 +10,7 @@ import (
 type UsageLeft struct {
 	Tenant    string
 	Endpoint  string // "": none
-	Policy    string
+	Policy    string // the text of a policy.Ref
 	Remaining int64
 	At        time.Time // the begin of the last minute that has a number
 }

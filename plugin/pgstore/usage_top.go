@@ -76,7 +76,7 @@ func (s *Store) UsageTop(ctx context.Context, q UsageTopQuery, now time.Time) (U
 
 // sql returns the statement. It sums up the rows of q.Policy. The cost without a policy is that of all policies.
 func (q *UsageTopQuery) sql(step UsageStep) string {
-	const policy = `policy = (SELECT id FROM rate_limiter.usage_names WHERE name = $3)`
+	policy := policyIs("$3")
 	rows := step.rows(`($3 = '' OR ` + policy + `)`)
 	sums := ""
 	for _, column := range [...]string{"admitted", "soft", "denied", "shadow_denied", "late"} {

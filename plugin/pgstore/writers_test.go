@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
@@ -143,5 +144,33 @@ func cut(t *testing.T, pool *pgxpool.Pool) {
 	if err := pool.QueryRow(t.Context(), `SELECT bool_and(pg_terminate_backend(pid)) `+stopped).Scan(&ended); err != nil ||
 		!ended {
 		t.Fatalf("the connection cannot be cut: %v", err)
+	}
+}
+
+func TestANodeThatLocksTheReportsStopsTidyingAndNoWriter(t *testing.T) {
+	s, pool := open(t)
+	node, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := node.Exec(t.Context(), `LOCK TABLE rate_limiter.nodes`); err != nil {
+		t.Fatal(err)
+	}
+	tidied := make(chan error, 1)
+	go func() {
+		_, err := s.Tidy(t.Context(), pgstore.DefaultRetention, pgstore.TidyBatch, func(pgstore.Tidied) {})
+		tidied <- err
+	}()
+	awaitStopped(t, pool)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, _, err := s.PutPolicy(ctx, ann, daily()); err != nil {
+		t.Errorf("while tidying waits for the reports, a write fails: %v", err)
+	}
+	if err := node.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-tidied; err != nil {
+		t.Error(err)
 	}
 }

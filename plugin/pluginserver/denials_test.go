@@ -20,8 +20,5 @@ func TestRecentDenialsAreReportedWhereThereIsADatabaseUnlessTheyAreOff(t *testin
 		if got := d != nil && len(d.Numbers().Sinks) > 0; err != nil || got != want {
 			t.Errorf("%q: they are reported: %v (%v), want %v", args, got, err, want)
 		}
-		if want && d.WantsRequestIDs() {
-			t.Errorf("%q: Kong is sent a question more for each denial", args)
-		}
 	}
 }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -15,7 +16,7 @@ type Explanation struct {
 	Namespace string `json:"namespace"`
 	Tenant    string `json:"tenant,omitempty"`
 	Tier      string `json:"tier,omitempty"`
-	TierFrom  string `json:"tier_from,omitempty"` // row, request or default, and why a given name does not apply
+	TierFrom  string `json:"tier_source,omitempty"` // as the method TierFrom returns it
 	Endpoint  string `json:"endpoint"`
 
 	Cost *ExplainedCost `json:"cost,omitempty"` // absent: the request is exempt
@@ -148,8 +149,8 @@ type explainer struct {
 	resolution *Resolution
 }
 
-// TierFrom returns where the tier of a tenant's request comes from: row, request or default. It adds why a given name
-// does not apply.
+// TierFrom returns where the tier of a tenant's request comes from: row, the source that the request's identity names,
+// request without one, or default. It adds why a given name does not apply.
 func (p *Plan) TierFrom(id *identity.Identity) string {
 	var rows *tenantRows
 	if p.snapshot != nil {
@@ -161,15 +162,15 @@ func (p *Plan) TierFrom(id *identity.Identity) string {
 func (p *Plan) tierFrom(rows *tenantRows, id *identity.Identity) string {
 	switch {
 	case rows != nil && rows.tier != "" && p.hasTier(rows.tier):
-		return "row"
+		return TierOfRow
 	case rows != nil && rows.tier != "":
 		return fmt.Sprintf("default: the tenant's row says %q, which is no tier", rows.tier)
 	case id.Tier != "" && p.hasTier(id.Tier):
-		return "request"
+		return cmp.Or(id.TierSource, "request")
 	case id.Tier != "":
 		return fmt.Sprintf("default: the request says %q, which is no tier", id.Tier)
 	}
-	return "default"
+	return TierOfDefault
 }
 
 // explainPolicies lists the candidates in the order in which ResolveAt considers them, but for the config's: those of a
@@ -178,7 +179,7 @@ func (e *explainer) explainPolicies(rows *tenantRows) {
 	p, kind := e.plan, e.id.Tenant.Kind
 	tier := ""
 	if p.hasTierOf(e.id) {
-		tier = p.tierOf(rows, e.id)
+		tier, _ = p.tierOf(rows, e.id)
 	}
 	if p.snapshot != nil {
 		e.explainSubjects()

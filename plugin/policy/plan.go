@@ -51,10 +51,14 @@ type Plan struct {
 
 // Resolution holds what applies to one request. Its slices are reused. The zero value is ready to use.
 type Resolution struct {
-	Tier     string // the tier that provides the limits; "" for anonymous requests with limits of their own
-	Endpoint string // the canonical endpoint: the most specific pattern that matches, else the route
-	Bounds   []Bound
-	Cost     RequestCost // what the request costs where a policy has no cost of its own
+	Tier string // the tier that provides the limits; "" for anonymous requests with limits of their own
+	// TierSource is where Tier comes from: TierOfRow, TierOfDefault or a source of the config, such as consumer.tag.tier;
+	// "": the caller states it.
+	TierSource string
+	Namespace  string // of the plan's buckets
+	Endpoint   string // the canonical endpoint: the most specific pattern that matches, else the route
+	Bounds     []Bound
+	Cost       RequestCost // what the request costs where a policy has no cost of its own
 
 	UserRequired bool // a limit per user applies as the config enforces or rehearses it, but the request names no user
 
@@ -104,6 +108,7 @@ func (p *Plan) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution)
 // resolve does what ResolveAt does, but for what assigned tenants share with others.
 func (p *Plan) resolve(id *identity.Identity, now limit.Micros, r *Resolution) {
 	r.Reset()
+	r.Namespace = p.namespace
 	p.matchEndpoint(id, r)
 	rows := p.collectOverrides(id, now, r)
 	if r.applyBanOrExemption(); !r.Banned && !r.Exempt {
@@ -111,7 +116,7 @@ func (p *Plan) resolve(id *identity.Identity, now limit.Micros, r *Resolution) {
 	}
 	if r.Exempt {
 		if p.hasTierOf(id) {
-			r.Tier = p.tierOf(rows, id)
+			r.Tier, r.TierSource = p.tierOf(rows, id)
 		}
 		return
 	}
@@ -128,7 +133,7 @@ func (p *Plan) bind(rows *tenantRows, id *identity.Identity, r *Resolution) {
 	cost := r.Cost.Tokens
 	hasTier := p.hasTierOf(id)
 	if hasTier {
-		r.Tier = p.tierOf(rows, id)
+		r.Tier, r.TierSource = p.tierOf(rows, id)
 	}
 	p.bindRows(rows, id, cost, r)
 	switch {

@@ -103,6 +103,40 @@ func (e *Explanation) patterns() []string {
 	return list
 }
 
+// BoundsByUse holds the bounds of a tenant's requests by what usage is counted by: a policy and an endpoint, "" for
+// requests to none.
+type BoundsByUse map[usePlace]Bound
+
+type usePlace struct {
+	ref      Ref
+	endpoint string
+}
+
+// BoundsByUse returns the bounds of id's requests to the endpoints that they distinguish and to routes. Requests that
+// are banned have none.
+func (p *Plan) BoundsByUse(id identity.Identity, routes []string, now limit.Micros) BoundsByUse {
+	found := BoundsByUse{}
+	p.VisitRequestKinds(id, routes, now, func(_ *identity.Identity, r *Resolution) {
+		if r.Banned {
+			return
+		}
+		for i := range r.Bounds {
+			found[usePlace{r.Bounds[i].Ref(), r.Endpoint}] = r.Bounds[i]
+		}
+	})
+	return found
+}
+
+// Find returns the bound in which the usage of a policy at an endpoint counts. Routes that were not given, and patterns
+// that no policy has any more, have that of requests without an endpoint.
+func (b BoundsByUse) Find(ref Ref, endpoint string) (Bound, bool) {
+	bound, ok := b[usePlace{ref, endpoint}]
+	if !ok {
+		bound, ok = b[usePlace{ref, ""}]
+	}
+	return bound, ok
+}
+
 // TenantBounds returns the bounds of a tenant's requests to all endpoints, each bucket once. For a limit counted per
 // route it returns the buckets of id's route and of routes. It omits bounds that all tenants share, or that are counted
 // by address alone.

@@ -218,16 +218,27 @@ func stronger(a, b *activeOverride) *activeOverride {
 	return a
 }
 
-// tierOf returns the tier of a request's tenant: that of its row, else what the request claims, if it exists; else the
-// default tier.
-func (p *Plan) tierOf(rows *tenantRows, id *identity.Identity) string {
-	if id.Tenant.Kind != identity.Tenant {
-		return p.defaultTier
-	}
+// Where a tier comes from, beside the sources that a config names.
+const (
+	TierOfRow     = "row"     // the tenant's row
+	TierOfDefault = "default" // the config's default
+)
+
+// tierOf returns the tier of a request's tenant, and where it comes from: that of its row, else what the request
+// claims, if it exists; else the default tier. Where a header names no tier the header is the source: a client chose the
+// default.
+func (p *Plan) tierOf(rows *tenantRows, id *identity.Identity) (tier, source string) {
+	claimed, source := id.Tier, id.TierSource
 	if rows != nil && rows.tier != "" {
-		return p.Tier(rows.tier)
+		claimed, source = rows.tier, TierOfRow
 	}
-	return p.Tier(id.Tier)
+	switch {
+	case id.Tenant.Kind == identity.Tenant && p.hasTier(claimed):
+		return claimed, source
+	case claimed != "" && identity.IsHeader(source):
+		return p.defaultTier, source
+	}
+	return p.defaultTier, TierOfDefault
 }
 
 // bindRows appends the bounds of the rows for a request. Of rows with one name that of its user goes before that of its

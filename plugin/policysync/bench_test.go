@@ -31,7 +31,7 @@ func BenchmarkSync(b *testing.B) {
 	fill(b, dsn, rows/10)
 	dir := b.TempDir()
 	options := policysync.Options{
-		Source: policysync.Source{DSN: dsn}, Dir: dir, PollEvery: never, ReloadEvery: never, Node: "node-1",
+		Source: policysync.Source{DSN: dsn}, Dir: dir, ReloadEvery: never, Node: "node-1",
 		Log: slog.New(slog.DiscardHandler),
 	}
 	b.Run("load and save all rows", func(b *testing.B) {

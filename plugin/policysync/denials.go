@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 )
 
 // DenialSink stores recent denials in Postgres and offers denials to webhooks, over a connection of its own. Postgres
@@ -77,6 +79,10 @@ type RecentDenial struct {
 	User          string `json:"user"`
 	IP            string `json:"ip"`
 	RetryAfter    *int64 `json:"retry_after"` // seconds; nil: unknown
+
+	decision.Denier
+	RequestIDs []string `json:"request_ids,omitempty"` // of the first requests: ASCII, at most 32 of at most 64 bytes
+	HiddenIDs  []string `json:"hidden_ids,omitempty"`  // of RequestIDs, those that the tenant may not read
 }
 
 // ReportRecent adds recent denials, and returns how many. Those of a tenant with too many are left out, and one that

@@ -1,16 +1,15 @@
-// Package policysync keeps a [policy.Snapshot] that follows Postgres. It listens before it loads, loads all rows in one
-// transaction, then fetches what each new version changed, and swaps snapshots by an atomic pointer. While Postgres is
-// unavailable it serves the last good snapshot and reports its age. It also saves the last snapshot in a file, for
-// starts without Postgres.
+// Package policysync keeps a [policy.Snapshot] that follows Postgres. It loads all rows in one transaction, then
+// fetches what each new version changed, and swaps snapshots by an atomic pointer. While Postgres is unavailable it
+// serves the last good snapshot and reports its age. It also saves the last snapshot in a file, for starts without
+// Postgres.
 //
-// A notification is only a hint: changes are found by their version. Sync polls the version after every hint, after
-// every connect, and every few seconds. From time to time it loads all rows again. A standby sends no notifications and
-// accepts no reports: it is polled every second.
+// Changes are found by their version: one row, which Sync polls four times a second. From time to time it loads all
+// rows again. Writes send no notification, because any role can fill Postgres's queue of notifications, and a full
+// queue stops every write that sends one. A standby accepts no reports.
 //
-// pgx scans all rows and waits for notifications. Against a decoder of the binary COPY format, which took 2.5 s for a
-// million rows on two idle cores, a load takes 7 % more CPU and 4 % fewer allocations: 3.8 s on two busy cores. Only
-// the saved file has its own codec, because its format is not one of pgx. pgxlisten would reconnect by itself; here a
-// lost listener ends the session, so that the version is polled again.
+// pgx scans all rows. Against a decoder of the binary COPY format, which took 2.5 s for a million rows on two idle
+// cores, a load takes 7 % more CPU and 4 % fewer allocations: 3.8 s on two busy cores. Only the saved file has its own
+// codec, because its format is not one of pgx.
 //
 // Package pgstore writes policies, and package policy compiles rows. The programs select what uses a snapshot.
 package policysync
@@ -35,7 +34,7 @@ import (
 const (
 	DefaultMaxRows     = 2_000_000
 	DefaultReloadEvery = time.Minute
-	DefaultPollEvery   = 5 * time.Second
+	DefaultPollEvery   = 250 * time.Millisecond
 	DefaultBeatEvery   = 5 * time.Second
 	DefaultSaveEvery   = 3 * time.Second
 	DefaultMinPause    = 100 * time.Millisecond
@@ -66,7 +65,7 @@ type Options struct {
 	MaxRows int
 
 	ReloadEvery time.Duration // between loads of all rows; longer where loading takes more than 2 % of that
-	PollEvery   time.Duration // between polls of the version without a hint
+	PollEvery   time.Duration // between polls of the version
 	BeatEvery   time.Duration // between reports of the node without a change
 	SaveEvery   time.Duration // at least between saves; longer where saving takes more than 5 % of that
 	MinPause    time.Duration // before connecting again, doubled with every failure, and jittered

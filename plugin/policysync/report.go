@@ -20,6 +20,9 @@ import (
 // reportTime bounds a report, and removeReportTime its removal.
 const reportTime, removeReportTime = 5 * time.Second, 3 * time.Second
 
+// maxFaultBytes bounds the faults of a report. Postgres denies more than 64 KiB of them, with its white space.
+const maxFaultBytes = 60_000
+
 // Report holds what a node reports to Postgres of the rows that it enforces.
 type Report struct {
 	Node     string        // names one run of one process
@@ -83,6 +86,10 @@ func (r Report) write(ctx context.Context, to Execer, sql string, more ...any) e
 		r.Faults = []policy.Fault{}
 	}
 	faults, err := json.Marshal(r.Faults)
+	for err == nil && len(faults) > maxFaultBytes {
+		r.Faults = r.Faults[:len(r.Faults)/2]
+		faults, err = json.Marshal(r.Faults)
+	}
 	if err == nil {
 		_, err = to.Exec(ctx, sql, append([]any{r.Node, r.Version, r.Enforced, r.Source, faults}, more...)...)
 	}
@@ -184,11 +191,7 @@ func (s *Sync) removeReportAnew(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeReportTime)
 	defer cancel()
-	config, err := s.options.Source.config()
-	var conn *pgx.Conn
-	if err == nil {
-		conn, err = pgx.ConnectConfig(ctx, config)
-	}
+	conn, err := s.connect(ctx)
 	if err == nil {
 		_, err = RemoveReport(ctx, conn, s.options.Node)
 		err = errors.Join(err, conn.Close(ctx))

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,8 +19,6 @@ const (
 	pollTime, fetchTime, loadTime = 3 * time.Second, 30 * time.Second, 2 * time.Minute
 	// loadShare is the least ratio of the time between loads to a load.
 	loadShare = 50
-	// hintPause is the least time between two polls after hints, so that a burst of changes makes few snapshots.
-	hintPause = 10 * time.Millisecond
 	// clockTolerance is the difference of the clocks above which it is logged: overrides end by the node's clock.
 	clockTolerance = time.Second
 )
@@ -37,9 +33,6 @@ func (s *Sync) follow(ctx context.Context) {
 		}
 		if s.contacts() != before {
 			failures = 0
-		}
-		if errors.Is(err, errPromoted) {
-			continue
 		}
 		s.recordLoss(err)
 		pause := time.NewTimer(jittered(min(s.options.MaxPause, s.options.MinPause<<min(failures, 10))))
@@ -56,29 +49,17 @@ func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
 // runSession connects and follows the versions until ctx ends or contact is lost.
 func (s *Sync) runSession(ctx context.Context) error {
-	l, err := s.connect(ctx)
+	conn, err := s.connect(ctx)
 	if err != nil {
 		return err
 	}
-	// The listener has a context of its own: the end of ctx is not lost contact.
-	listening, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	hints, lost := make(chan struct{}, 1), make(chan error, 1)
-	var listener sync.WaitGroup
-	if l.listener != nil {
-		listener.Go(func() { lost <- listen(listening, l.listener, hints) })
-	}
-	defer func() {
-		cancel()
-		listener.Wait()
-		l.close()
-	}()
-	s.setStandby(l.standby)
-	s.checkTables(ctx, l.worker)
-	if err := s.poll(ctx, l.worker); err != nil {
+	defer closeConn(conn)
+	s.checkTables(ctx, conn)
+	if err := s.poll(ctx, conn); err != nil {
 		return err
 	}
 	s.recordContact()
-	return s.serve(ctx, l.worker, hints, lost)
+	return s.serve(ctx, conn)
 }
 
 // checkTables logs once if a newer program has migrated the database. Rows are followed as before: a migration keeps
@@ -108,39 +89,19 @@ func (s *Sync) advice(err error) string {
 	return migrations.Advice(err)
 }
 
-// listen signals a hint for notifications until contact is lost. Notifications that come together make one hint.
-func listen(ctx context.Context, conn *pgx.Conn, hints chan<- struct{}) error {
-	for {
-		if _, err := conn.WaitForNotification(ctx); err != nil {
-			return fmt.Errorf("wait for changes: %w", err)
-		}
-		signal(hints)
-	}
-}
-
 // serve polls, reports and loads when due, until ctx ends or contact is lost.
-func (s *Sync) serve(ctx context.Context, conn *pgx.Conn, hints <-chan struct{}, lost <-chan error) error {
-	poll, beat := time.NewTicker(s.pollEvery()), time.NewTicker(s.options.BeatEvery)
+func (s *Sync) serve(ctx context.Context, conn *pgx.Conn) error {
+	poll, beat := time.NewTicker(s.options.PollEvery), time.NewTicker(s.options.BeatEvery)
 	defer poll.Stop()
 	defer beat.Stop()
 	reload := time.NewTimer(time.Until(s.reloadAt))
 	defer reload.Stop()
-	paused := time.NewTimer(0)
-	defer paused.Stop()
-	var ready <-chan struct{} // hints; nil during the pause after one
 	err := s.beat(ctx, conn)
 	for err == nil {
 		select {
 		case <-ctx.Done():
 			s.removeReport(ctx, conn)
 			return nil
-		case err = <-lost:
-		case <-paused.C:
-			ready = hints
-		case <-ready:
-			ready = nil
-			err = s.poll(ctx, conn)
-			paused.Reset(hintPause)
 		case <-poll.C:
 			err = s.poll(ctx, conn)
 		case <-beat.C:
@@ -173,9 +134,8 @@ func (s *Sync) poll(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	s.compareClocks(h)
+	s.setStandby(h.standby)
 	switch {
-	case s.standby && !h.standby:
-		return errPromoted
 	case h.version == s.oversizedVersion:
 		return nil
 	case s.source() != FromPostgres, h.version < s.loadedVersion.version,

@@ -88,66 +88,30 @@ func readSecret(path string) (string, error) {
 const (
 	// connectTime bounds connecting if the connection string has no connect_timeout.
 	connectTime = 5 * time.Second
-	// closeTime bounds closing the connections.
+	// closeTime bounds closing the connection.
 	closeTime = time.Second
 )
 
-// session holds two connections: one waits for hints, the other does the work. A standby sends no hints.
-type session struct {
-	listener, worker *pgx.Conn // listener is nil for a standby
-	standby          bool
-}
-
-// connect connects and listens: every later commit sends a hint, unless the server is a standby.
-func (s *Sync) connect(ctx context.Context) (*session, error) {
+// connect connects to Postgres.
+func (s *Sync) connect(ctx context.Context) (*pgx.Conn, error) {
 	config, err := s.options.Source.config()
 	if err != nil {
 		return nil, err
 	}
-	l := &session{}
-	if err := l.open(ctx, config); err != nil {
-		l.close()
-		return nil, err
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
 	}
-	return l, nil
+	return conn, nil
 }
 
-func (l *session) open(ctx context.Context, config *pgx.ConnConfig) (err error) {
-	if l.worker, err = pgx.ConnectConfig(ctx, config); err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	bounded, cancel := context.WithTimeout(ctx, pollTime)
-	defer cancel()
-	if err = l.worker.QueryRow(bounded, `SELECT pg_is_in_recovery()`).Scan(&l.standby); err != nil {
-		return fmt.Errorf("check whether the server is a standby: %w", err)
-	}
-	if l.standby {
-		return nil // it denies LISTEN
-	}
-	if l.listener, err = pgx.ConnectConfig(ctx, config); err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	if _, err = l.listener.Exec(ctx, "LISTEN "+channel); err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	return nil
-}
-
-// channel is the channel on which Postgres notifies of commits.
-const channel = "rate_limiter_changes"
-
-// close closes the connections and waits, for a bounded time, until pgx has cleaned them up.
-func (l *session) close() {
+// closeConn closes a connection and waits, for a bounded time, until pgx has cleaned it up.
+func closeConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
-	for _, connection := range []*pgx.Conn{l.listener, l.worker} {
-		if connection == nil {
-			continue
-		}
-		_ = connection.Close(ctx) // the session is over: an error changes nothing
-		select {
-		case <-connection.PgConn().CleanupDone():
-		case <-ctx.Done():
-		}
+	_ = conn.Close(ctx) // the session is over: an error changes nothing
+	select {
+	case <-conn.PgConn().CleanupDone():
+	case <-ctx.Done():
 	}
 }

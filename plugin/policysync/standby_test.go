@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
-func TestAStandbyIsPolledAndListenedToOnceItIsPromoted(t *testing.T) {
+func TestAStandbyIsFollowedAlsoOnceItIsPromoted(t *testing.T) {
 	primary := pgtest.Start(t)
 	w := worldOn(t, primary)
 	first := w.policies(1, 3)
@@ -35,7 +35,7 @@ func TestAStandbyIsPolledAndListenedToOnceItIsPromoted(t *testing.T) {
 	promoted := &world{t, options.Source.DSN, pgtest.Pool(t, options.Source.DSN)}
 	n.until("it follows no standby any more", func(s policysync.Stats) bool { return s.Connected && !s.Standby })
 	promoted.eventually("it reports", func() bool { return promoted.reports("node-1") })
-	n.await(promoted.policies(5, 5)) // by a hint: it polls once an hour
+	n.await(promoted.policies(5, 5))
 	if n.log.count("no longer a standby") != 1 || n.log.count("no contact") != 0 {
 		t.Errorf("it logs\n%s\nwant one line about the promotion", n.log)
 	}

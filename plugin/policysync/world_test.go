@@ -97,11 +97,11 @@ type node struct {
 	swaps map[int64]time.Time // the instant at which each version came into force
 }
 
-// options returns the options of a node that only follows hints.
+// options returns the options of a node that follows the version and does nothing else.
 func (w *world) options() policysync.Options {
 	return policysync.Options{
 		Source: policysync.Source{DSN: w.dsn}, Node: "node-1",
-		PollEvery: never, ReloadEvery: never, BeatEvery: never, MinPause: time.Millisecond, MaxPause: 20 * time.Millisecond,
+		PollEvery: glance, ReloadEvery: never, BeatEvery: never, MinPause: time.Millisecond, MaxPause: 20 * time.Millisecond,
 	}
 }
 

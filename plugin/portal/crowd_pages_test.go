@@ -164,11 +164,13 @@ func (c *crowd) rowsRead(s statement) int {
 // BenchmarkPages measures the aim that the 99th percentile of a page is at most 100 ms with 10,000 tenants and 30 days
 // of usage. make bench-portal runs it with a Postgres on the disk.
 func BenchmarkPages(b *testing.B) {
-	const viewers, each, first = 4, 100, 200
+	const viewers, first = 4, 200
+	each, size := 100, crowdSize{tenants: 10_000, days: 30, hours: 47, denials: 200_000, audit: 100_000}
+	if testing.Short() {
+		each, size = 2, crowdSize{tenants: first, days: 2, hours: 1, denials: 5000, audit: 5000}
+	}
 	server := pgtest.Start(b)
-	c := openCrowd(b, server.Database(b), crowdSize{
-		tenants: 10_000, days: 30, hours: 47, denials: 200_000, audit: 100_000,
-	})
+	c := openCrowd(b, server.Database(b), size)
 	random := rand.New(rand.NewPCG(1, 2))
 	c.transport.MaxIdleConnsPerHost = viewers
 	operator, own := c.viewersOf(random.Perm(c.tenants)[:first]...)

@@ -22,9 +22,9 @@ func functions() template.FuncMap {
 	}
 }
 
-// number returns an integer with separators between thousands: 1,234,567.
+// number returns an integer, or the one that a pointer is to, with separators between thousands: 1,234,567.
 func number(value any) (string, error) {
-	if n := reflect.ValueOf(value); n.CanInt() {
+	if n := reflect.Indirect(reflect.ValueOf(value)); n.CanInt() {
 		return thousands(n.Int()), nil
 	}
 	return "", fmt.Errorf("%T is not an integer", value)

@@ -14,6 +14,7 @@ func operatorPages() []page {
 		{Pattern: "GET /portal/top", For: operators, Nav: "Top tenants", Serve: serveTop},
 		{Pattern: "GET /portal/near-limit", For: operators, Nav: "Near limit", Serve: serveNearLimit},
 		{Pattern: "GET /portal/denials", For: operators, Nav: "Denials", Serve: serveDenials},
+		{Pattern: "GET /portal/search", For: operators, Serve: serveSearch},
 		{Pattern: "GET /portal/candidates", For: operators, Nav: "Rollout", Serve: serveCandidates},
 		{Pattern: "GET /portal/candidates/{name}", For: operators, Serve: serveCandidate},
 		{Pattern: "GET /portal/abuse", For: operators, Nav: "Abuse", Serve: serveAbuse},

@@ -1,6 +1,8 @@
 package portal
 
 import (
+	"regexp"
+	"strings"
 	"time"
 )
 
@@ -26,16 +28,42 @@ type denial struct {
 	Shadow     bool      `json:"shadow"`
 	Count      int64     `json:"count"`
 	User       string    `json:"user"`
-	RetryAfter int64     `json:"retry_after_seconds"`
+	IPHash     string    `json:"ip_hash"`
+	RetryAt    string    `json:"retry_at"`
+	WouldAdmit string    `json:"would_admit"`
+
+	Tier          string `json:"tier"`
+	PolicyFor     string `json:"policy_for"`
+	PolicyID      int64  `json:"policy_id"` // 0: the limit is in the config
+	PolicyVersion int64  `json:"policy_version"`
+	Override      int64  `json:"override"`
+	Penalty       int64  `json:"penalty"`
+	Cost          *int64 `json:"cost"`
+	Remaining     *int64 `json:"remaining"`
 }
 
-// denialFilters are the filters of denials.
-var denialFilters = []string{"tenant", "policy", "endpoint", "since"}
+// denialFilters are the filters of denials. With a request no other one counts.
+var denialFilters = []string{"request_id", "tenant", "policy", "endpoint", "since"}
 
 // denialsPath is the page of recent denials in the console.
 const denialsPath = home + "denials"
 
-// serveDenials shows recent denials. The first page is live.
+// requestID matches what Kong names requests by.
+var requestID = regexp.MustCompile("^[0-9a-f]{32}$")
+
+// serveSearch leads to what denied a request, or to a tenant.
+func serveSearch(v *visit) error {
+	q := strings.TrimSpace(v.r.URL.Query().Get("q"))
+	switch {
+	case q == "":
+		return v.redirect(home+"tenants", notice{})
+	case requestID.MatchString(q):
+		return v.redirect(denialsPath+"?request_id="+q, notice{})
+	}
+	return v.redirect(tenantPath(q, ""), notice{})
+}
+
+// serveDenials shows recent denials, or what denied one request. The first page is live.
 func serveDenials(v *visit) error {
 	filters := v.filters(denialFilters...)
 	found, err := readDenials(v)
@@ -44,7 +72,7 @@ func serveDenials(v *visit) error {
 		return err
 	}
 	live := ""
-	if v.r.URL.Query().Get("cursor") == "" {
+	if v.r.URL.Query().Get("cursor") == "" && !filters.Has("request_id") {
 		live = livePath + "denials?" + filters.Encode()
 	}
 	return v.render("operator_denials", "Denials", map[string]any{
@@ -58,6 +86,9 @@ func pollDenials(v *visit) (any, error) { return readDenials(v) }
 // readDenials returns a page of denials, whose link follows the last of its rows.
 func readDenials(v *visit) (*denialPage, error) {
 	found, filters := &denialPage{}, v.filters(denialFilters...)
+	if id := filters.Get("request_id"); id != "" {
+		return found, v.get("/v1/ratelimit/denials/"+pathSegment(id), nil, found)
+	}
 	err := v.get("/v1/ratelimit/denials", v.withPage(filters), found)
 	found.Link = nextPage(denialsPath, filters, found.Next)
 	return found, err

@@ -12,10 +12,10 @@ type tenantRow struct {
 	TimeZone string `json:"time_zone"`
 }
 
-// serveTenants searches tenants by the begin of their name. One without a row is found by its complete name only.
+// serveTenants lists the tenants that have usage or a row, and searches them by the begin of their name.
 func serveTenants(v *visit) error {
 	q := v.r.URL.Query().Get("q")
-	query := url.Values{}
+	query := url.Values{"usage": {"true"}}
 	if q != "" {
 		query.Set("prefix", q)
 	}

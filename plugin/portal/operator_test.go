@@ -408,3 +408,27 @@ func TestTheAuditIsFilteredByEachKind(t *testing.T) {
 		t.Errorf("the options are %s, want %s", got, want)
 	}
 }
+
+func TestTheSearchOfTheConsoleLeadsToWhatDeniedARequestOrToATenant(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	const id, unknown = "23362be3186b8717e61304664ec43cb1", "00000000000000000000000000000000"
+	w.exec(`SELECT rate_limiter.report_recent_denials('n1', $1)`, `[{"event":"a","age":0,"tenant":"acme",
+		"endpoint":"POST /a","policy":"daily","scope":"tenant","limit":1000,"window_size":86400,"reason":"quota",
+		"shadow":false,"count":1,"tenant_count":1,"user":"hmac:1","ip":"hmac:2","retry_after":7,"tier":"gold",
+		"policy_for":"tenant","policy_id":17,"policy_version":31,"cost":3,"remaining":0,"penalty":6,
+		"request_ids":["`+id+`"]}]`)
+	b := w.signedIn(viewerSecret)
+	w.want(b.get("/portal/"), http.StatusOK, `action="/portal/search"`, "Tenant or request id")
+	for q, to := range map[string]string{
+		"+" + id: "/portal/denials?request_id=" + id, "acme%2Feu": "/portal/tenants/acme%2Feu", "": "/portal/tenants",
+	} {
+		if a := b.get("/portal/search?q=" + q); a.StatusCode != http.StatusSeeOther || a.Header.Get("Location") != to {
+			t.Errorf("a search for %q leads to %q (%d), want %q", q, a.Header.Get("Location"), a.StatusCode, to)
+		}
+	}
+	w.want(b.get("/portal/denials?request_id="+id), http.StatusOK, "acme</a>, tier gold, user hmac:1, address hmac:2",
+		"daily: 1,000 per day, scope tenant", "row 17, tenant, rows of version 31, penalty 6", "0, and the request cost 3",
+		"quota", "A retry at 20", "the end of penalty 6", "by policy 17")
+	w.want(b.get("/portal/denials?request_id="+unknown), http.StatusOK, "7 days", "/portal/tenants/"+unknown)
+}

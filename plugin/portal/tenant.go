@@ -74,10 +74,24 @@ func pathSegment(name string) string {
 	return url.PathEscape(name)
 }
 
+// orgTier is what the API shows of the tier of an org.
+type orgTier struct {
+	Tier       string    `json:"tier"`
+	TierSource string    `json:"tier_source"`
+	TierSeenAt time.Time `json:"tier_seen_at"`
+	OtherTiers []struct {
+		Tier       string `json:"tier"`
+		TierSource string `json:"tier_source"`
+	} `json:"other_tiers"`
+}
+
+// TierAssumed reports whether the tier is the default because no node has seen the org.
+func (t orgTier) TierAssumed() bool { return t.TierSource == "assumed" }
+
 // orgInForce is what the API shows of the limits in force. Summaries, authors and reasons are for operators only.
 type orgInForce struct {
-	At         time.Time      `json:"at"`
-	Tier       string         `json:"tier"`
+	At time.Time `json:"at"`
+	orgTier
 	Limits     []orgLimit     `json:"limits"`
 	Exceptions []orgException `json:"exceptions"`
 	NotInForce []struct {

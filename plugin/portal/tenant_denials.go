@@ -4,7 +4,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/docs"
 )
@@ -31,14 +30,6 @@ func (d *denial) WindowWords() string {
 	return d.Window
 }
 
-// FreesAt returns when the limit had room again, or the zero time.
-func (d *denial) FreesAt() time.Time {
-	if d.RetryAfter <= 0 {
-		return time.Time{}
-	}
-	return d.At.Add(time.Duration(d.RetryAfter) * time.Second)
-}
-
 // reasonWords has the reasons of denials without a limit, in words.
 var reasonWords = map[string]string{
 	"banned":          "Requests are banned.",
@@ -50,30 +41,6 @@ var reasonWords = map[string]string{
 	"internal_fault":  "The request could not be decided.",
 	"config_fault":    "The request could not be decided.",
 	"others":          "Several limits; there were too many denials to list each.",
-}
-
-// Advice returns what to do about a denial.
-func (d *denial) Advice() string {
-	switch d.Reason {
-	case "quota", "fair_share", "others":
-	case "banned":
-		return "Waiting does not help. Your plan says until when, and whom to ask."
-	case "tenant_missing", "user_missing", "header_repeated":
-		return "Correct the request: the body of the answer names what is wrong."
-	default:
-		return "Send it again after Retry-After. No limit of yours denied it."
-	}
-	const long = 3600 // seconds: no program waits that long
-	switch {
-	case d.Shadow:
-		return "Nothing yet: the requests were admitted, but will be denied when the limit is enforced."
-	case d.RetryAfter == 0 && d.Reason == "quota" && d.Limit > 0:
-		return "Send less at once, or wait as long as Retry-After says; without that header no wait helps."
-	case d.RetryAfter >= long:
-		return "Stop until then: a program that sends again before is denied again. Spread work over the window, or ask " +
-			"for more."
-	}
-	return "Wait as long as Retry-After says, and a little more at random; let all workers share the pause."
 }
 
 // denialSpan is a time that the page of denials shows.

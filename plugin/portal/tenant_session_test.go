@@ -138,7 +138,7 @@ func TestATenantSeesItsPlanAndManagesItsTokens(t *testing.T) {
 	t.Parallel()
 	s := openStored(t)
 	b := s.signedIn(s.issue("acme-portal", "tenant", "acme"))
-	s.want(b.get("/portal/org"), http.StatusOK, "1,000 requests per day", "0 of 1,000", "basic")
+	s.want(b.get("/portal/org"), http.StatusOK, "1,000 requests per day", "0 of 1,000", "Plan not known yet: no request seen.")
 	first := s.secretOf(b.post("/portal/org/tokens", url.Values{"name": {"ci"}, "expires_in": {"7d"}}))
 	for range 3 {
 		if status := s.checks(first); status != http.StatusOK {
@@ -261,7 +261,7 @@ func TestATenantSeesItsUsageAndDenialsAndNoNumbersOfOthers(t *testing.T) {
 			t.Errorf("%s counts the requests of another org", span.Name)
 		}
 	}
-	a := s.want(b.get("/portal/org/denials"), http.StatusOK, "1,000 per day", "Stop until then", "platform",
+	a := s.want(b.get("/portal/org/denials"), http.StatusOK, "1,000 per day", "A retry at 20", "platform",
 		"numbers you cannot see", "&lt;i&gt;b&lt;/i&gt;")
 	for _, theirs := range []string{"777", "theirs", ">9<"} {
 		if strings.Contains(a.text, theirs) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"path"
 	"strings"
 	"time"
 )
@@ -128,11 +129,12 @@ func (p *Portal) takeNotice(w http.ResponseWriter, r *http.Request) (shown notic
 	return shown
 }
 
-// isOwnPath reports whether a path, with or without a query, is below the portal. Browsers read a backslash as a slash.
-func isOwnPath(path string) bool {
-	at, err := url.Parse(path)
-	return err == nil && at.Scheme == "" && at.Host == "" && at.User == nil &&
-		strings.HasPrefix(path, home) && !strings.ContainsAny(path, "\\\r\n\t")
+// isOwnPath reports whether a path, with or without a query, is below the portal. Browsers read a backslash as a slash,
+// and resolve the segment "..", also as %2e%2e.
+func isOwnPath(target string) bool {
+	at, err := url.Parse(target)
+	return err == nil && at.Scheme == "" && at.Host == "" && at.User == nil && strings.HasPrefix(target, home) &&
+		strings.HasPrefix(path.Clean(at.Path)+"/", home) && !strings.ContainsAny(target, "\\\r\n\t")
 }
 
 // cut returns the first bytes of a text, without half a character.

@@ -2,41 +2,26 @@ package quota
 
 import (
 	"strings"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// place is where a limit applies: a policy's name and an endpoint, "" for requests without one.
-type place struct{ policy, endpoint string }
-
-// limits holds the limits of a tenant by the places whose usage counts in them.
-type limits map[place]policy.Bound
+// limits holds the limits of a tenant by what usage is counted by.
+type limits struct{ policy.BoundsByUse }
 
 // limitsOf returns the limits of a tenant's requests, to the endpoints that they distinguish and to routes.
-func limitsOf(plan *policy.Plan, tenant string, routes []string, now time.Time) limits {
-	found := limits{}
+func (c *check) limitsOf(tenant string, routes []string) limits {
 	id := identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: tenant}}
-	plan.VisitRequestKinds(id, routes, limit.Micros(now.UnixMicro()), func(_ *identity.Identity, r *policy.Resolution) {
-		if r.Banned {
-			return
-		}
-		for _, b := range r.Bounds {
-			found[place{b.Policy.Name, r.Endpoint}] = b
-		}
-	})
-	return found
+	c.options.Tiers.Fill(&id)
+	return limits{c.plan.BoundsByUse(id, routes, limit.Micros(c.now.UnixMicro()))}
 }
 
 // quota returns the quota in which the usage of a policy at an endpoint counts, if it is one. A pattern that no policy
 // has any more has the limit of requests without an endpoint.
-func (l limits) quota(name, endpoint string) (policy.Bound, bool) {
-	b, ok := l[place{name, endpoint}]
-	if !ok {
-		b, ok = l[place{name, ""}]
-	}
+func (l limits) quota(ref policy.Ref, endpoint string) (policy.Bound, bool) {
+	b, ok := l.Find(ref, endpoint)
 	return b, ok && isQuota(&b)
 }
 

@@ -23,6 +23,8 @@ type Notice struct {
 	Version     int        `json:"version"` // of this format: 1
 	Tenant      string     `json:"org"`
 	Policy      string     `json:"policy"`
+	PolicyID    int64      `json:"policy_id,omitempty"`
+	Tier        string     `json:"tier,omitempty"` // whose list in the config has the policy
 	Endpoint    string     `json:"endpoint,omitempty"`
 	Threshold   int64      `json:"threshold"` // percent
 	Limit       int64      `json:"limit"`     // tokens
@@ -31,11 +33,18 @@ type Notice struct {
 	WindowEnd   time.Time  `json:"window_end"`
 	ExhaustedAt *time.Time `json:"exhausted_at,omitempty"`
 	Late        bool       `json:"late,omitempty"`
+
+	namespace string // of a policy in a config
+}
+
+// ref returns the text that identifies the policy.
+func (n *Notice) ref() string {
+	return policy.Ref{Name: n.Policy, Row: n.PolicyID, Namespace: n.namespace, Tier: n.Tier}.String()
 }
 
 // ID returns the id of the event of the notice: a hash of what makes it unique.
 func (n *Notice) ID() string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %d %d %d", n.Tenant, n.Policy, n.Endpoint, n.WindowStart.Unix(),
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %d %d %d", n.Tenant, n.ref(), n.Endpoint, n.WindowStart.Unix(),
 		n.WindowEnd.Unix(), n.Threshold))
 	return hex.EncodeToString(sum[:16])
 }
@@ -66,11 +75,11 @@ func reached(b *policy.Bound, s *decision.Status) (threshold int64) {
 // newNotice returns the notice of a threshold that a bucket has reached. Windows are aligned to the Unix epoch, also
 // for algorithms without fixed windows: there a notice may be repeated in the next one.
 func newNotice(b *policy.Bound, s *decision.Status, threshold int64) Notice {
-	spec := b.Policy.Limit.Spec()
+	spec, ref := b.Policy.Limit.Spec(), b.Ref()
 	start := s.Now - s.Now%spec.Window
 	return Notice{
-		Version: 1, Tenant: b.Key.GroupID, Policy: b.Key.Policy, Endpoint: b.Key.Endpoint, Threshold: threshold,
-		Limit: spec.Burst, Used: s.Used, WindowStart: timeOf(start), WindowEnd: timeOf(start + spec.Window),
+		Version: 1, Tenant: b.Key.GroupID, Policy: ref.Name, PolicyID: ref.Row, Tier: ref.Tier, namespace: ref.Namespace,
+		Endpoint: b.Key.Endpoint, Threshold: threshold, Limit: spec.Burst, Used: s.Used, WindowStart: timeOf(start), WindowEnd: timeOf(start + spec.Window),
 	}
 }
 

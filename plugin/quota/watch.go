@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -27,11 +28,21 @@ type Options struct {
 	Routes []string // the names of routes, for limits that are counted per route
 	// Plan returns the limits in force, or nil while they are not loaded.
 	Plan func() *policy.Plan
+	// Tiers knows the tiers of tenants without a row.
+	Tiers Tiers
 	// Peek reads buckets, see store.Store.
 	Peek func(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 	// Report adds the events of new notices in the transaction that writes them, at a time.
 	Report func(ctx context.Context, tx pgx.Tx, at time.Time, notices []Notice) error
 	Log    *slog.Logger
+}
+
+// Tiers knows the tiers of tenants without a row.
+type Tiers interface {
+	// Refresh reads what nodes have reported; the tenant "" means all.
+	Refresh(ctx context.Context, tenant string) error
+	// Fill sets the tier of an identity that claims none, if one is known.
+	Fill(id *identity.Identity)
 }
 
 // Watcher looks for quotas that tenants have used up to a threshold. It is a prometheus.Collector of what it has done.
@@ -49,6 +60,9 @@ func (w *Watcher) Check(ctx context.Context, session *pgx.Conn) error {
 	plan := w.options.Plan()
 	if plan == nil {
 		return nil
+	}
+	if err := w.options.Tiers.Refresh(ctx, ""); err != nil {
+		return fmt.Errorf("look for used quotas: %w", err)
 	}
 	c := &check{Watcher: w, plan: plan}
 	err := pgx.BeginFunc(ctx, session, func(tx pgx.Tx) error {
@@ -140,7 +154,7 @@ func (c *check) addTenant(all []candidate, uses []use) []candidate {
 	if len(uses) == 0 {
 		return all
 	}
-	limits := limitsOf(c.plan, uses[0].Tenant, routesOf(uses), c.now)
+	limits := c.limitsOf(uses[0].Tenant, routesOf(uses))
 	places := map[policy.Key]int{}
 	add := func(b policy.Bound, at time.Time) {
 		i, seen := places[b.Key]
@@ -153,7 +167,7 @@ func (c *check) addTenant(all []candidate, uses []use) []candidate {
 		}
 	}
 	for i := range uses {
-		b, ok := limits.quota(uses[i].Policy, uses[i].Endpoint)
+		b, ok := limits.quota(policy.ParseRef(uses[i].Policy), uses[i].Endpoint)
 		switch {
 		case ok && b.Policy.ByRoute() && b.Key.Endpoint == "":
 			c.addRoutes(&uses[i], add)
@@ -167,9 +181,9 @@ func (c *check) addTenant(all []candidate, uses []use) []candidate {
 // addRoutes adds the quotas of all routes: a request that matched a pattern is counted at that pattern, without its
 // route.
 func (c *check) addRoutes(u *use, add func(policy.Bound, time.Time)) {
-	limits := limitsOf(c.plan, u.Tenant, c.options.Routes, c.now)
+	limits := c.limitsOf(u.Tenant, c.options.Routes)
 	for _, route := range c.options.Routes {
-		if b, ok := limits.quota(u.Policy, route); ok && b.Key.Endpoint == route {
+		if b, ok := limits.quota(policy.ParseRef(u.Policy), route); ok && b.Key.Endpoint == route {
 			add(b, u.At)
 		}
 	}
@@ -246,7 +260,7 @@ func (c *check) findNew(ctx context.Context, notices []Notice) ([]int64, error) 
 	var thresholds []int16
 	for i := range notices {
 		n := &notices[i]
-		tenants, policies, endpoints = append(tenants, n.Tenant), append(policies, n.Policy), append(endpoints, n.Endpoint)
+		tenants, policies, endpoints = append(tenants, n.Tenant), append(policies, n.ref()), append(endpoints, n.Endpoint)
 		starts, ends = append(starts, n.WindowStart), append(ends, n.WindowEnd)
 		thresholds = append(thresholds, int16(n.Threshold))
 	}
@@ -272,7 +286,7 @@ func (c *check) complete(ctx context.Context, n *Notice, of *candidate) error {
 	n.Late = c.checkedAt == nil || c.now.Sub(*c.checkedAt) > lateAfter ||
 		c.now.Sub(of.lastUse) > lateAfter+time.Minute
 	since := c.now.Add(-rateSpan(of.Policy.Limit.Spec().Window)).Truncate(time.Minute)
-	cost, err := c.costSince(ctx, &of.Key, since)
+	cost, err := c.costSince(ctx, &of.Bound, since)
 	if err != nil {
 		return err
 	}
@@ -280,9 +294,10 @@ func (c *check) complete(ctx context.Context, n *Notice, of *candidate) error {
 	return nil
 }
 
-// costSince returns what was charged to a bucket since a minute.
-func (c *check) costSince(ctx context.Context, key *policy.Key, since time.Time) (cost int64, err error) {
-	rows, err := c.tx.Query(ctx, selectCosts, key.GroupID, key.Policy, since)
+// costSince returns what a policy charged to the bucket of a bound since a minute.
+func (c *check) costSince(ctx context.Context, of *policy.Bound, since time.Time) (cost int64, err error) {
+	ref, key := of.Ref(), of.Key
+	rows, err := c.tx.Query(ctx, selectCosts, key.GroupID, ref.String(), since)
 	if err != nil {
 		return 0, fmt.Errorf("read the rate: %w", err)
 	}
@@ -291,15 +306,15 @@ func (c *check) costSince(ctx context.Context, key *policy.Key, since time.Time)
 	var endpoint string
 	var sum int64
 	_, err = pgx.ForEachRow(rows, []any{&endpoint, &sum}, func() error {
-		uses, costs = append(uses, use{Policy: key.Policy, Endpoint: endpoint}), append(costs, sum)
+		uses, costs = append(uses, use{Endpoint: endpoint}), append(costs, sum)
 		return nil
 	})
 	if err != nil {
 		return 0, fmt.Errorf("read the rate: %w", err)
 	}
-	limits := limitsOf(c.plan, key.GroupID, routesOf(uses), c.now)
+	limits := c.limitsOf(key.GroupID, routesOf(uses))
 	for i := range uses {
-		if b, ok := limits.quota(key.Policy, uses[i].Endpoint); ok && b.Key == *key {
+		if b, ok := limits.quota(ref, uses[i].Endpoint); ok && b.Key == key {
 			cost += costs[i]
 		}
 	}
@@ -311,8 +326,8 @@ func (c *check) insert(ctx context.Context) error {
 	batch := &pgx.Batch{}
 	for i := range c.notices {
 		n := &c.notices[i]
-		batch.Queue(deleteReplaced, n.Tenant, n.Policy, n.Endpoint, n.WindowStart, n.WindowEnd)
-		batch.Queue(insertNotice, n.Tenant, n.Policy, n.Endpoint, n.WindowStart, n.Threshold, n.WindowEnd, n.Limit, n.Used,
+		batch.Queue(deleteReplaced, n.Tenant, n.ref(), n.Endpoint, n.WindowStart, n.WindowEnd)
+		batch.Queue(insertNotice, n.Tenant, n.ref(), n.Endpoint, n.WindowStart, n.Threshold, n.WindowEnd, n.Limit, n.Used,
 			n.ExhaustedAt, n.Late, c.now)
 	}
 	if err := c.tx.SendBatch(ctx, batch).Close(); err != nil {

@@ -26,6 +26,13 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+// knownTiers has the tiers of tenants without a row.
+type knownTiers map[string]string
+
+func (k knownTiers) Refresh(context.Context, string) error { return nil }
+
+func (k knownTiers) Fill(id *identity.Identity) { id.Tier = k[id.Tenant.ID] }
+
 // noon is a time in the middle of the windows of a day.
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
@@ -36,6 +43,7 @@ type world struct {
 	dsn     string
 	watcher *quota.Watcher
 	plan    *policy.Plan
+	tiers   knownTiers
 	buckets *memory.Store
 	clock   time.Time
 	seq     int64
@@ -47,13 +55,13 @@ type world struct {
 
 func newWorld(t *testing.T, limits ...schema.Limit) *world {
 	t.Helper()
-	w := &world{T: t, dsn: pgtest.Shared(t).Database(t), clock: noon}
+	w := &world{T: t, dsn: pgtest.Shared(t).Database(t), clock: noon, tiers: knownTiers{}}
 	w.pool = pgtest.Pool(t, w.dsn)
 	w.buckets = memory.New(memory.Options{Now: func() limit.Micros { return limit.Micros(w.clock.UnixMicro()) }})
 	w.enforce(policy.Rows{}, limits...)
 	w.watcher = quota.NewWatcher(quota.Options{
 		Routes: []string{"a", "b", "route"},
-		Plan:   func() *policy.Plan { return w.plan }, Peek: w.peek, Report: w.report,
+		Plan:   func() *policy.Plan { return w.plan }, Peek: w.peek, Report: w.report, Tiers: w.tiers,
 		Log: slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
 	return w
@@ -97,6 +105,7 @@ func (w *world) report(_ context.Context, _ pgx.Tx, _ time.Time, notices []quota
 func (w *world) bounds(tenant, endpoint string, tokens int64) (r policy.Resolution) {
 	id := identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: tenant}, Cost: tokens}
 	id.User = identity.Name{Kind: identity.User, ID: "u"}
+	w.tiers.Fill(&id)
 	var found bool
 	if id.Method, id.Path, found = strings.Cut(endpoint, " "); !found {
 		id.Method, id.Path, id.Route = "GET", "/unmatched", endpoint
@@ -122,7 +131,7 @@ func (w *world) spend(tenant, endpoint string, tokens int64, ago time.Duration) 
 			counts = usage.Counts{Admitted: 1, Cost: r.Bounds[i].Cost, Remaining: statuses[i].Remaining}
 		}
 		rows = append(rows, usage.Row{Key: usage.Key{
-			Tenant: tenant, Endpoint: r.Endpoint, Policy: r.Bounds[i].Policy.Name,
+			Tenant: tenant, Endpoint: r.Endpoint, Policy: r.Bounds[i].Ref().String(),
 		}, Counts: counts})
 	}
 	slices.SortFunc(rows, func(a, b usage.Row) int { return strings.Compare(a.Policy, b.Policy) })
@@ -173,7 +182,7 @@ func (w *world) lead(watches bool) (string, error) {
 		if err == nil && !done.Leading {
 			continue // the session before has not ended yet
 		}
-		rows, errRead := w.pool.Query(w.Context(), `SELECT format('%s %s%s %s%% of %s: %s', tenant, policy,
+		rows, errRead := w.pool.Query(w.Context(), `SELECT format('%s %s%s %s%% of %s: %s', tenant, split_part(policy, '/', 1),
 				CASE WHEN endpoint <> '' THEN ' at ' || endpoint END, threshold, "limit", used)
 			FROM rate_limiter.quota_notices WHERE noticed_at >= $1 ORDER BY tenant, policy, endpoint, threshold`, before)
 		if errRead != nil {

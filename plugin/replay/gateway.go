@@ -48,7 +48,8 @@ const DefaultBuckets = 2_000_000
 // Gateway decides requests as the plugin in Kong would. Its clock shows the time of the request, and its buckets are in
 // memory: no lease, no fair share and no outage changes a decision. It serves one caller at a time.
 type Gateway struct {
-	Faults []policy.Fault // rows that a config cannot apply
+	Faults      []policy.Fault // rows that a config cannot apply
+	WithoutTier int64          // requests of tenants that the default tier decides, because no tier is known
 
 	file     *routeconfig.File
 	options  GatewayOptions
@@ -61,6 +62,10 @@ type Gateway struct {
 	byRoute  map[Route]*admit.Path
 	found    map[string]*Route // that logs do not name, by name
 	exchange admit.Exchange
+
+	consumer identity.Consumer                 // of the request, completed
+	caller   identity.Caller                   // of the request, completed
+	tiers    map[*admit.Path]map[string]string // of the tenants that logs state, by the file's consumers
 }
 
 // NewGateway returns the gateway of a decK file. Its error lists sources of names that no log carries.
@@ -71,6 +76,7 @@ func NewGateway(file *routeconfig.File, o GatewayOptions) (*Gateway, error) {
 	g := &Gateway{
 		file: file, options: o,
 		paths: map[*routeconfig.Config]*admit.Path{}, byRoute: map[Route]*admit.Path{}, found: map[string]*Route{},
+		tiers: map[*admit.Path]map[string]string{},
 	}
 	clock := func() limit.Micros { return g.now }
 	g.buckets = memory.New(memory.Options{Now: clock, MaxBuckets: o.MaxBuckets})
@@ -129,7 +135,10 @@ func (g *Gateway) newPath(from *routeconfig.Config) (*admit.Path, error) {
 			return nil, fmt.Errorf("meta_limit: %w", err)
 		}
 	}
-	return path, nil
+	if g.options.StatesTenants {
+		g.tiers[path], err = tenantTiers(g.file, config)
+	}
+	return path, err
 }
 
 // setSources replaces the sources of a config by those that are given.
@@ -200,9 +209,11 @@ func (g *Gateway) Decide(ctx context.Context, r *Request) (*decision.Decision, e
 		return nil, ErrUncovered
 	}
 	g.setClock(r.At)
+	g.complete(r, path)
 	if err := path.Admit(ctx, r, &g.exchange); err != nil {
 		return nil, err
 	}
+	g.countWithoutTier(path, &g.exchange.Decision)
 	return &g.exchange.Decision, nil
 }
 

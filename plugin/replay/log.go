@@ -42,7 +42,8 @@ type Log struct {
 	read    *countingReader
 	lines   *lines
 	parser  parser
-	first   []byte // a line that was read to find the parser; nil: it holds no request, or was parsed
+	first   []byte    // a line that was read to find the parser; nil: it holds no request, or was parsed
+	long    []Problem // the lines before first, which are too long
 	free    func() *Request
 	broken  error      // of the text before its first line
 	pending []*Request // of the last line, last first
@@ -132,6 +133,13 @@ func (l *Log) Lines() int64 { return l.lines.number }
 
 // next returns the next request, or io.EOF at the end. It counts and reports lines that hold none.
 func (l *Log) next() (*Request, error) {
+	for _, p := range l.long {
+		if p.Line >= l.options.FirstLine {
+			l.Unparsed++
+			l.problem(p)
+		}
+	}
+	l.long = nil
 	for len(l.pending) == 0 {
 		line, err := l.first, l.broken
 		if l.first = nil; line == nil && err == nil {
@@ -197,7 +205,9 @@ func (l *Log) begin() (err error) {
 			l.parser = newKongParser(nil) // of no lines
 			return nil
 		}
-		if err != nil && !errors.Is(err, errLong) {
+		if errors.Is(err, errLong) {
+			l.long = append(l.long, Problem{l.Name, l.lines.number, err.Error()})
+		} else if err != nil {
 			l.broken = &BrokenError{l.Name, l.lines.number + 1, err}
 			l.parser = newKongParser(nil)
 			return nil

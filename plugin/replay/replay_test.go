@@ -124,6 +124,17 @@ func TestLinesWithoutARequestAreCountedAndShown(t *testing.T) {
 	}
 }
 
+func TestOverlongLinesBeforeTheFirstRequestAreCountedAndShown(t *testing.T) {
+	long := strings.Repeat("x", 2<<20)
+	for _, lines := range [][]string{{long}, {long, long, entry(0, "acme")}, {long, `tenant,started_at`}} {
+		report, _ := replayed(t, twoAMinute, replay.GatewayOptions{}, logOf(t, replay.LogOptions{}, lines...))
+		c := report.Counts
+		if c.Unparsed == 0 || c.Problems[0].Line != 1 || !strings.Contains(c.Problems[0].Problem, "is longer than") {
+			t.Errorf("%d lines: %+v, want the first one shown", len(lines), c)
+		}
+	}
+}
+
 func TestATruncatedLogNamesTheLineToResumeAt(t *testing.T) {
 	var lines []string
 	for i := range 2000 {

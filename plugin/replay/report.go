@@ -19,9 +19,10 @@ type Report struct {
 	ShadowDenied    int64   `json:"shadow_denied"` // that would be denied if all policies were enforced
 	DeniedPct       float64 `json:"denied_percent"`
 	ShadowDeniedPct float64 `json:"shadow_denied_percent"`
-	Uncovered       int64   `json:"uncovered"` // on routes without the plugin
-	Unmatched       int64   `json:"unmatched"` // without a route in the log, where several may be theirs
-	Undecided       int64   `json:"undecided"` // that could not be decided
+	Uncovered       int64   `json:"uncovered"`    // on routes without the plugin
+	Unmatched       int64   `json:"unmatched"`    // without a route in the log, where several may be theirs
+	Undecided       int64   `json:"undecided"`    // that could not be decided
+	WithoutTier     int64   `json:"without_tier"` // that the default tier decides, because the tenant's is not known
 
 	Log      Logged   `json:"log"` // compares with the responses in the log
 	Tenants  int      `json:"tenants"`

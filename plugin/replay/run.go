@@ -32,6 +32,6 @@ func Run(
 		return nil
 	})
 	report := tally.Report(stream.Counts())
-	report.Evicted = gateway.Evicted()
+	report.Evicted, report.WithoutTier = gateway.Evicted(), gateway.WithoutTier
 	return report, err
 }

@@ -21,7 +21,7 @@ const (
 	// maxNames bounds the bytes of the names in a batch, so that the batch stays within MaxPayload.
 	maxNames = MaxPayload / 2
 	// maxPlaces bounds the names in a batch.
-	maxPlaces = 3*MaxRows + MaxDenials
+	maxPlaces = 3*MaxRows + MaxDenials + 4*MaxTiers
 	// maxSpan bounds the time that a batch spans.
 	maxSpan = 24 * time.Hour
 )
@@ -34,16 +34,14 @@ type Batch struct {
 	Rows  []Row         // sorted by key, each key once; none: the process lives, and counted nothing
 
 	Denials []Denials // sorted by tenant, each tenant once
+	Tiers   []Tier    // each once, those of a tenant one after the other, the one that was seen last at the end
 }
 
 // epochBytes is half the digits of an epoch.
 const epochBytes = 8
 
-// The versions of the form of a batch. One without denials has the first, which programs before them read.
-const (
-	versionRows    = 1
-	versionDenials = 2
-)
+// version is the version of the form of a batch.
+const version = 1
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -52,7 +50,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 //	version (1 byte), epoch (8 bytes), seq, span in µs,
 //	number of names, each name with its length, sorted: those of tenants, endpoints and policies together,
 //	number of rows, each row: 3 places in the list of names, admitted, soft, denied, shadow-denied, cost, remaining+1,
-//	in version 2: number of denials, each: place of the tenant's name, limited, penalized, unavailable, 3 sketches,
+//	number of denials, each: place of the tenant's name, limited, penalized, unavailable, 3 sketches,
+//	number of tiers, each: places of the tenant, the namespace, the tier and the source,
 //	CRC-32C of all this (4 bytes, big endian).
 //
 // Numbers are varints, of which cost alone has a sign.
@@ -65,7 +64,7 @@ func (b *Batch) MarshalBinary() ([]byte, error) {
 		return nil, fmt.Errorf("encode a batch of usage: %w", err)
 	}
 	names, places := b.names()
-	text := append([]byte{b.version()}, epoch...)
+	text := append([]byte{version}, epoch...)
 	text = binary.AppendUvarint(text, uint64(b.Seq))
 	text = binary.AppendUvarint(text, uint64(b.Span.Microseconds()))
 	text = binary.AppendUvarint(text, uint64(len(names)))
@@ -84,22 +83,18 @@ func (b *Batch) MarshalBinary() ([]byte, error) {
 		text = binary.AppendVarint(text, r.Cost)
 		text = binary.AppendUvarint(text, uint64(r.Remaining+1))
 	}
-	if len(b.Denials) > 0 {
-		text = appendDenials(text, b.Denials, places)
+	text = appendDenials(text, b.Denials, places)
+	text = binary.AppendUvarint(text, uint64(len(b.Tiers)))
+	for i := range b.Tiers {
+		for _, name := range b.Tiers[i].names() {
+			text = binary.AppendUvarint(text, uint64(places[name]))
+		}
 	}
 	text = binary.BigEndian.AppendUint32(text, crc32.Checksum(text, castagnoli))
 	if len(text) > MaxPayload {
 		return nil, fmt.Errorf("encode a batch of usage: %w", errLong)
 	}
 	return text, nil
-}
-
-// version returns the version of the form of b.
-func (b *Batch) version() byte {
-	if len(b.Denials) > 0 {
-		return versionDenials
-	}
-	return versionRows
 }
 
 // appendDenials appends the denials of a batch.
@@ -137,6 +132,11 @@ func (b *Batch) names() (names []string, places map[string]int) {
 	for i := range b.Denials {
 		add(b.Denials[i].Tenant)
 	}
+	for i := range b.Tiers {
+		for _, name := range b.Tiers[i].names() {
+			add(name)
+		}
+	}
 	slices.Sort(names)
 	for i, name := range names {
 		places[name] = i
@@ -158,6 +158,8 @@ func (b *Batch) check() error {
 		return fmt.Errorf("it has %d rows, more than %d", len(b.Rows), MaxRows)
 	case len(b.Denials) > MaxDenials:
 		return fmt.Errorf("it has the denials of %d tenants, more than %d", len(b.Denials), MaxDenials)
+	case len(b.Tiers) > MaxTiers:
+		return fmt.Errorf("it has %d tiers, more than %d", len(b.Tiers), MaxTiers)
 	}
 	for i := range b.Rows {
 		r := &b.Rows[i]
@@ -178,6 +180,29 @@ func (b *Batch) check() error {
 		case i > 0 && b.Denials[i-1].Tenant >= n.Tenant:
 			return fmt.Errorf("the denials %d do not follow those before them in the order of tenants", i)
 		}
+	}
+	return b.checkTiers()
+}
+
+// checkTiers returns why the tiers cannot be in a batch.
+func (b *Batch) checkTiers() error {
+	seen := map[Tier]bool{}
+	for i := range b.Tiers {
+		t := &b.Tiers[i]
+		for _, name := range t.names() {
+			if !validName(name) {
+				return fmt.Errorf("a name of tier %d is no UTF-8, has a NUL or more than %d bytes", i, MaxName)
+			}
+		}
+		switch {
+		case t.Tenant == "" || t.Tier == "":
+			return fmt.Errorf("tier %d has no tenant or no name", i)
+		case i > 0 && b.Tiers[i-1].Tenant > t.Tenant:
+			return fmt.Errorf("tier %d does not follow the one before it in the order of tenants", i)
+		case seen[*t]:
+			return fmt.Errorf("tier %d is repeated", i)
+		}
+		seen[*t] = true
 	}
 	return nil
 }
@@ -213,8 +238,8 @@ func decodeBatch(text []byte) (*Batch, error) {
 		return nil, errLong
 	case len(text) < 1+epochBytes+sumBytes:
 		return nil, errShort
-	case text[0] != versionRows && text[0] != versionDenials:
-		return nil, fmt.Errorf("it has version %d, want %d or %d", text[0], versionRows, versionDenials)
+	case text[0] != version:
+		return nil, fmt.Errorf("it has version %d, want %d", text[0], version)
 	}
 	body, end := text[:len(text)-sumBytes], text[len(text)-sumBytes:]
 	if crc32.Checksum(body, castagnoli) != binary.BigEndian.Uint32(end) {
@@ -231,8 +256,9 @@ func decodeBatch(text []byte) (*Batch, error) {
 			break
 		}
 	}
-	if text[0] == versionDenials {
-		r.allDenials(b, names)
+	r.allDenials(b, names)
+	for n := r.number(MaxTiers); n > 0 && r.err == nil; n-- {
+		b.Tiers = append(b.Tiers, Tier{r.name(names), r.name(names), r.name(names), r.name(names)})
 	}
 	return b, r.end(names)
 }

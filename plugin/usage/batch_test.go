@@ -44,6 +44,10 @@ func sampleDenials() *Batch {
 		many.Credentials.add(fmt.Sprint("key-", i))
 	}
 	b.Denials = []Denials{few, many}
+	b.Tiers = []Tier{
+		{"acme", "default", "pro", "header.X-Tier"}, {"acme", "default", "free", "consumer.tag.tier"},
+		{"beta", "eu", "free", "default"},
+	}
 	return b
 }
 
@@ -155,11 +159,11 @@ func TestADamagedBatchIsNotRead(t *testing.T) {
 		"more after":         sealed(append(bytes.Clone(body), 0)),
 		"more than 4096":     sealed(append(bytes.Clone(body[:9]), 1, 1, 0, 0xff, 0xff, 3)),
 		"not in the form":    sealed(append(bytes.Clone(body[:9]), 0x81, 0, 1, 0, 0)), // seq 1 in two bytes
-		"not each of its":    sealed(append(bytes.Clone(body[:9]), 1, 1, 1, 1, 'a', 0)),
-		"seq is 0":           sealed(append(bytes.Clone(body[:9]), 0, 1, 0, 0)),
+		"not each of its":    sealed(append(bytes.Clone(body[:9]), 1, 1, 1, 1, 'a', 0, 0, 0)),
+		"seq is 0":           sealed(append(bytes.Clone(body[:9]), 0, 1, 0, 0, 0, 0)),
 		"more than 1048576":  make([]byte, MaxPayload+1),
 		"it is incomplete":   sealed(body[:len(body)-1]),
-		"a name of row 0 is": sealed(append(bytes.Clone(body[:9]), 1, 1, 1, 1, 0xff, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0)),
+		"a name of row 0 is": sealed(append(bytes.Clone(body[:9]), 1, 1, 1, 1, 0xff, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)),
 	} {
 		b := Batch{Seq: 99}
 		if err := b.UnmarshalBinary(text); err == nil || !strings.Contains(err.Error(), want) || b.Seq != 99 {

@@ -23,7 +23,7 @@ type CounterOptions struct {
 	// are dropped. 0: DefaultMaxRows.
 	MaxRows int
 	// Routes reports whether a name is that of a route. Other names count as no endpoint, because clients could make any
-	// number of them. nil: every name is a route.
+	// number of them, and the tiers that these clients state are not reported as seen. nil: every name is a route.
 	Routes func(name string) bool
 }
 
@@ -40,6 +40,10 @@ type Counter struct {
 	denied  atomic.Int64  // tenants with denials, in all stripes
 	settled atomic.Uint32 // the stripe of the next settlement
 	full    chan struct{} // room for one signal
+
+	tiers     atomic.Int64  // in all stripes
+	tierOrder atomic.Uint64 // the order in which tiers were seen
+	reported  reportedTiers // belongs to the goroutine that cuts
 }
 
 // stripe holds the rows of some connections. Those of others are on other cache lines.
@@ -49,6 +53,7 @@ type stripe struct {
 	rows     int
 	denials  map[string]*Denials // by tenant
 	denied   *Denials            // of the last denied tenant
+	tiers    map[Tier]uint64     // with the order in which they were seen last
 	last     place               // as the last decision named it: the next one often has the same strings
 	lastRows *placeRows
 	_        [64]byte
@@ -60,11 +65,12 @@ type place struct{ tenant, endpoint string }
 // placeRows holds the rows of one place.
 type placeRows struct {
 	requests Counts
+	tier     Tier // of the last decision
 	policies []policyRow
 }
 
 type policyRow struct {
-	policy string
+	policy policy.Ref
 	Counts
 }
 
@@ -103,6 +109,7 @@ func (c *Counter) Observe(d *decision.Decision) {
 		return
 	}
 	countRequest(&rows.requests, d)
+	c.countTier(s, rows, where.tenant, d)
 	if d.Denied() {
 		c.countDenial(s, where.tenant, d)
 	}
@@ -111,7 +118,7 @@ func (c *Counter) Observe(d *decision.Decision) {
 		if status.Source == decision.Unanswered && status.Failure == decision.NoFailure {
 			continue // it was not read, because another bound denies
 		}
-		if counts := c.rowOf(s, rows, i, bound.Policy.Name); counts != nil {
+		if counts := c.rowOf(s, rows, i, bound.Ref()); counts != nil {
 			countBound(counts, d, bound, status)
 		}
 	}
@@ -192,7 +199,7 @@ func (c *Counter) Settled(b *policy.Bound, settled reservation.Settlement) {
 	if rows == nil {
 		return
 	}
-	if counts := c.rowOf(s, rows, 0, b.Policy.Name); counts != nil {
+	if counts := c.rowOf(s, rows, 0, b.Ref()); counts != nil {
 		counts.Cost = sum(counts.Cost, settled.Change)
 	}
 }
@@ -213,19 +220,19 @@ func (c *Counter) rowsAt(s *stripe, where place) *placeRows {
 
 // rowOf returns the row of a policy at a place, or nil if there is no room for a new one. The row is most often at the
 // place of the bound. s.mu is held.
-func (c *Counter) rowOf(s *stripe, rows *placeRows, likely int, name string) *Counts {
-	if likely < len(rows.policies) && rows.policies[likely].policy == name {
+func (c *Counter) rowOf(s *stripe, rows *placeRows, likely int, ref policy.Ref) *Counts {
+	if likely < len(rows.policies) && rows.policies[likely].policy == ref {
 		return &rows.policies[likely].Counts
 	}
 	for i := range rows.policies {
-		if rows.policies[i].policy == name {
+		if rows.policies[i].policy == ref {
 			return &rows.policies[i].Counts
 		}
 	}
 	if !c.addRow(s) {
 		return nil
 	}
-	rows.policies = append(rows.policies, policyRow{name, noCounts})
+	rows.policies = append(rows.policies, policyRow{ref, noCounts})
 	return &rows.policies[len(rows.policies)-1].Counts
 }
 
@@ -270,7 +277,7 @@ func (c *Counter) cut() []Row {
 		for where, rows := range c.swap(&c.stripes[i]) {
 			add(Key{where.tenant, where.endpoint, ""}, rows.requests)
 			for _, row := range rows.policies {
-				add(Key{where.tenant, where.endpoint, row.policy}, row.Counts)
+				add(Key{where.tenant, where.endpoint, row.policy.String()}, row.Counts)
 			}
 			if done++; done%burst == 0 {
 				runtime.Gosched()

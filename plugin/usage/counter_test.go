@@ -48,15 +48,15 @@ func TestWhereARequestCounts(t *testing.T) {
 		"admitted": {
 			decided(t, "acme", "GET /x", answered{daily, 5, admits(95)}, answered{minute, 1, admits(7)}),
 			map[string]Counts{
-				"": {Admitted: 1, Remaining: none}, "daily": {Admitted: 1, Cost: 5, Remaining: 95},
-				"minute": {Admitted: 1, Cost: 1, Remaining: 7},
+				"": {Admitted: 1, Remaining: none}, "daily//": {Admitted: 1, Cost: 5, Remaining: 95},
+				"minute//": {Admitted: 1, Cost: 1, Remaining: 7},
 			},
 		},
 		"above a soft threshold": {
 			decided(t, "acme", "GET /x", answered{daily, 5, soft(1)}, answered{minute, 1, admits(7)}),
 			map[string]Counts{
-				"": {Admitted: 1, Soft: 1, Remaining: none}, "daily": {Admitted: 1, Soft: 1, Cost: 5, Remaining: 1},
-				"minute": {Admitted: 1, Cost: 1, Remaining: 7},
+				"": {Admitted: 1, Soft: 1, Remaining: none}, "daily//": {Admitted: 1, Soft: 1, Cost: 5, Remaining: 1},
+				"minute//": {Admitted: 1, Cost: 1, Remaining: 7},
 			},
 		},
 		"denied by one of two": {
@@ -64,41 +64,41 @@ func TestWhereARequestCounts(t *testing.T) {
 				Source: decision.Redis, Status: limit.Status{Remaining: 7},
 			}}),
 			map[string]Counts{
-				"": {Denied: 1, Remaining: none}, "daily": {Denied: 1, Remaining: 2}, "minute": {Remaining: 7},
+				"": {Denied: 1, Remaining: none}, "daily//": {Denied: 1, Remaining: 2}, "minute//": {Remaining: 7},
 			},
 		},
 		"denied in shadow": {
 			decided(t, "acme", "GET /x", answered{daily, 5, admits(95)}, answered{trial, 1, denies(0)}),
 			map[string]Counts{
-				"": {Admitted: 1, ShadowDenied: 1, Remaining: none}, "daily": {Admitted: 1, Cost: 5, Remaining: 95},
-				"trial": {Admitted: 1, ShadowDenied: 1, Remaining: 0},
+				"": {Admitted: 1, ShadowDenied: 1, Remaining: none}, "daily//": {Admitted: 1, Cost: 5, Remaining: 95},
+				"trial//": {Admitted: 1, ShadowDenied: 1, Remaining: 0},
 			},
 		},
 		"denied without a tenant in a config in shadow": {
 			rehearsed,
 			map[string]Counts{
-				"": {Admitted: 1, ShadowDenied: 1, Remaining: none}, "trial": {Admitted: 1, Cost: 1, Remaining: 9},
+				"": {Admitted: 1, ShadowDenied: 1, Remaining: none}, "trial//": {Admitted: 1, Cost: 1, Remaining: 9},
 			},
 		},
 		"admitted by fail mode open": {
 			decided(t, "acme", "GET /x", answered{daily, 5, unavailable}),
-			map[string]Counts{"": {Admitted: 1, Remaining: none}, "daily": {Admitted: 1, Cost: 5, Remaining: none}},
+			map[string]Counts{"": {Admitted: 1, Remaining: none}, "daily//": {Admitted: 1, Cost: 5, Remaining: none}},
 		},
 		"admitted by fail mode local": {
 			decided(t, "acme", "GET /x", answered{daily, 5, local}),
-			map[string]Counts{"": {Admitted: 1, Remaining: none}, "daily": {Admitted: 1, Cost: 5, Remaining: none}},
+			map[string]Counts{"": {Admitted: 1, Remaining: none}, "daily//": {Admitted: 1, Cost: 5, Remaining: none}},
 		},
 		"denied by fail mode closed": {
 			decided(t, "acme", "GET /x", answered{closed, 5, unavailable}, answered{minute, 1, unavailable}),
-			map[string]Counts{"": {Denied: 1, Remaining: none}, "closed": {Denied: 1, Remaining: none}},
+			map[string]Counts{"": {Denied: 1, Remaining: none}, "closed//": {Denied: 1, Remaining: none}},
 		},
 		"denied by a limit while another one fails closed": {
 			decided(t, "acme", "GET /x", answered{closed, 5, unavailable}, answered{minute, 1, denies(0)}),
-			map[string]Counts{"": {Denied: 1, Remaining: none}, "minute": {Denied: 1, Remaining: 0}},
+			map[string]Counts{"": {Denied: 1, Remaining: none}, "minute//": {Denied: 1, Remaining: 0}},
 		},
 		"denied, and one limit was not read": {
 			decided(t, "acme", "GET /x", answered{daily, 5, denies(2)}, answered{minute, 1, decision.Status{}}),
-			map[string]Counts{"": {Denied: 1, Remaining: none}, "daily": {Denied: 1, Remaining: 2}},
+			map[string]Counts{"": {Denied: 1, Remaining: none}, "daily//": {Denied: 1, Remaining: 2}},
 		},
 		"banned":       {denied(decision.Banned), map[string]Counts{"": {Denied: 1, Remaining: none}}},
 		"meta limited": {denied(decision.MetaLimited), map[string]Counts{"": {Denied: 1, Remaining: none}}},
@@ -128,7 +128,7 @@ func TestRequestsOfAllConnectionsAddUp(t *testing.T) {
 	}
 	want := []Row{
 		{Key{"acme", "GET /x", ""}, Counts{Admitted: 100, Remaining: NoRemaining}},
-		{Key{"acme", "GET /x", "daily"}, Counts{Admitted: 100, Cost: 200, Remaining: 50}},
+		{Key{"acme", "GET /x", "daily//"}, Counts{Admitted: 100, Cost: 200, Remaining: 50}},
 	}
 	if got := rowsOf(c); !reflect.DeepEqual(got, want) || c.Rows() != 0 {
 		t.Errorf("rows are %+v, want %+v; %d stay", got, want, c.Rows())
@@ -150,7 +150,7 @@ func TestASettlementChangesTheCost(t *testing.T) {
 		t.Errorf("the policy counts %+v, want a cost of 30", got)
 	}
 	c.Settled(b, reservation.Settlement{Actual: 31, Change: 1, Tenant: "acme", Endpoint: "chat"})
-	want := []Row{{Key{"acme", "chat", "daily"}, Counts{Cost: 1, Remaining: NoRemaining}}}
+	want := []Row{{Key{"acme", "chat", "daily//"}, Counts{Cost: 1, Remaining: NoRemaining}}}
 	if got := rowsOf(c); !reflect.DeepEqual(got, want) {
 		t.Errorf("a settlement after the batch counts %+v, want %+v", got, want)
 	}

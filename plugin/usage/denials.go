@@ -151,13 +151,9 @@ func (r *reader) denials(names []string) Denials {
 	}
 }
 
-// allDenials reads the denials of a batch, of which there is one at least.
+// allDenials reads the denials of a batch.
 func (r *reader) allDenials(b *Batch, names []string) {
-	n := r.number(MaxDenials)
-	if r.err == nil && n == 0 {
-		r.err = errForm
-	}
-	for ; n > 0 && r.err == nil; n-- {
+	for n := r.number(MaxDenials); n > 0 && r.err == nil; n-- {
 		b.Denials = append(b.Denials, r.denials(names))
 	}
 }

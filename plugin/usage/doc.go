@@ -20,6 +20,9 @@
 //   - Requests without a tenant, whether counted by address or not at all, have the tenant "". So no row has an address
 //     or a user. Requests for which on_internal_error or on_config_fault decided are not counted: no limit was checked.
 //
+// A policy is identified by its [policy.Ref]: two tiers may have policies of one name. A [Tier] says by which tier the
+// requests of a tenant were decided, and where it was found, unless the caller stated it.
+//
 // # Promises
 //
 // Counting never waits for a sink, a file or another connection: requests of one connection count in one of several

@@ -203,47 +203,60 @@ func (r *Reporter) collect(ctx context.Context) {
 
 // cut makes batches of what was counted since the last ones, and queues them.
 func (r *Reporter) cut() {
-	now, rows, denials := time.Now(), r.options.Counter.cut(), r.options.Counter.cutDenials()
+	now, counter := time.Now(), r.options.Counter
+	rest := counts{counter.cut(), counter.cutDenials(), counter.cutTiers(now)}
 	began := r.began
 	r.began = now
-	if len(rows) == 0 && len(denials) == 0 {
-		if r.seq > 0 && now.Sub(r.cutAt) < idle {
-			return
-		}
-		r.push(began, now, nil, nil)
+	if rest.empty() && r.seq > 0 && now.Sub(r.cutAt) < idle {
 		return
 	}
-	for len(rows)+len(denials) > 0 {
-		n, m := batchSize(rows, denials)
-		r.push(began, now, rows[:n], denials[:m])
-		rows, denials = rows[n:], denials[m:]
+	r.push(began, now, rest.take())
+	for !rest.empty() {
+		r.push(began, now, rest.take())
 	}
 }
 
-// batchSize returns how many of the first rows, and of the first denials, fit into one batch.
-func batchSize(rows []Row, denials []Denials) (n, m int) {
-	names := 0
+// counts holds what was counted between two cuts.
+type counts struct {
+	rows    []Row
+	denials []Denials
+	tiers   []Tier
+}
+
+func (c *counts) empty() bool { return len(c.rows)+len(c.denials)+len(c.tiers) == 0 }
+
+// take takes the first rows, denials and tiers out of c that fit into one batch.
+func (c *counts) take() (first counts) {
+	n, m, l, names := 0, 0, 0, 0
 	fits := func(size int) bool {
 		names += size
-		return names <= maxNames || n+m == 0
+		return names <= maxNames || n+m+l == 0
 	}
-	for ; n < min(len(rows), MaxRows); n++ {
-		if k := &rows[n].Key; !fits(len(k.Tenant) + len(k.Endpoint) + len(k.Policy)) {
-			return n, 0
+	for ; n < min(len(c.rows), MaxRows); n++ {
+		if k := &c.rows[n].Key; !fits(len(k.Tenant) + len(k.Endpoint) + len(k.Policy)) {
+			break
 		}
 	}
-	for ; m < min(len(denials), MaxDenials) && fits(len(denials[m].Tenant)); m++ {
+	for ; m < min(len(c.denials), MaxDenials) && fits(len(c.denials[m].Tenant)); m++ {
 	}
-	return n, m
+	for ; l < len(c.tiers); l++ {
+		if t := &c.tiers[l]; !fits(len(t.Tenant) + len(t.Namespace) + len(t.Tier) + len(t.Source)) {
+			break
+		}
+	}
+	first = counts{c.rows[:n], c.denials[:m], c.tiers[:l]}
+	c.rows, c.denials, c.tiers = c.rows[n:], c.denials[m:], c.tiers[l:]
+	return first
 }
 
 // push makes a batch, writes it to the folder and queues it.
-func (r *Reporter) push(began, end time.Time, rows []Row, denials []Denials) {
+func (r *Reporter) push(began, end time.Time, c counts) {
+	rows := c.rows
 	slices.SortFunc(rows, func(a, b Row) int { return a.compare(b.Key) })
 	r.seq++
 	r.cutAt = end
 	span := min(max(end.Sub(began), 0), maxSpan).Truncate(time.Microsecond)
-	batch := Batch{Epoch: r.epoch, Seq: r.seq, Span: span, Rows: rows, Denials: denials}
+	batch := Batch{Epoch: r.epoch, Seq: r.seq, Span: span, Rows: rows, Denials: c.denials, Tiers: c.tiers}
 	payload, err := batch.MarshalBinary()
 	if err != nil { // rows of a counter are always valid
 		r.drop(Damaged)

@@ -47,7 +47,7 @@ func TestWhatIsCountedIsReportedEveryFewSeconds(t *testing.T) {
 		id := delivered{"node-1", r.epoch, 2}
 		want := Batch{Epoch: r.epoch, Seq: 2, Span: 5 * time.Second, Rows: []Row{
 			{Key{"acme", "GET /x", ""}, Counts{Admitted: 4, Remaining: NoRemaining}},
-			{Key{"acme", "GET /x", "daily"}, Counts{Admitted: 4, Cost: 4, Remaining: 9}},
+			{Key{"acme", "GET /x", "daily//"}, Counts{Admitted: 4, Cost: 4, Remaining: 9}},
 		}}
 		now := sink.seen()
 		if got := now.stored[id]; !reflect.DeepEqual(got, want) || now.ages[id] != 5*time.Second || len(now.stored) != 2 {

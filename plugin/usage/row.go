@@ -9,7 +9,7 @@ import (
 type Key struct {
 	Tenant   string // "": none
 	Endpoint string // a pattern or the name of a route; "": none
-	Policy   string // "": the row counts requests, not what a policy did
+	Policy   string // the text of a policy.Ref; "": the row counts requests, not what a policy did
 }
 
 // compare orders keys by tenant, endpoint and policy.

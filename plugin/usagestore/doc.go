@@ -22,6 +22,11 @@
 // A day before days_until is closed and does not change. What comes later for it is added to the day on which it comes,
 // in rows that are marked as late. Its minutes and hours have the true time.
 //
+// # Tiers
+//
+// tenant_tiers has by which tiers nodes decided the requests of a tenant, and when last. A batch that comes late changes
+// nothing that is newer. package control resolves a tenant's tier by them.
+//
 // # Faults
 //
 // A batch that cannot be decoded is set aside: it stays in its table with the fault, and the batches after it are

@@ -96,7 +96,7 @@ func (s *session) dropFaulty(ctx context.Context) error {
 
 // retry adds a batch that was set aside, drops it if it is too late, or leaves it.
 func (s *session) retry(ctx context.Context, h *head) error {
-	u := &unpacking{session: s, sums: sums{}}
+	u := &unpacking{session: s, sums: sums{}, tiers: tiers{}}
 	err := s.transact(ctx, func(tx pgx.Tx, now state) error {
 		u.tx, u.state = tx, now
 		var payload []byte
@@ -113,6 +113,7 @@ func (s *session) retry(ctx context.Context, h *head) error {
 				return nil // it stays set aside
 			}
 			u.sums.addBatch(h.Began, b.Rows)
+			u.tiers.addBatch(h.Began.Add(b.Span), b.Tiers)
 			u.done.Batches = 1
 			if err := u.write(ctx); err != nil {
 				return err

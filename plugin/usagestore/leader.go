@@ -217,6 +217,9 @@ func (s *session) round(ctx context.Context) (more bool, err error) {
 			break
 		}
 	}
+	if err := s.countWaiting(ctx); err != nil {
+		return false, err
+	}
 	if err := s.sumUp(ctx); err != nil {
 		return false, err
 	}

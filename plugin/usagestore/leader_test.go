@@ -96,6 +96,9 @@ func TestABatchThatWasSetAsideIsDroppedWhenItIsTooLate(t *testing.T) {
 	if err := s.dropFaulty(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	if err := s.countWaiting(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if left := w.number(`SELECT (SELECT count(*) FROM rate_limiter.usage_batches) + sum(batches)::bigint
 		FROM rate_limiter.usage_nodes`); left != 0 {
 		t.Errorf("%d batches are left, or counted as waiting", left)
@@ -340,5 +343,34 @@ func TestNamesBeyondTheBoundCountTogether(t *testing.T) {
 		if got != want {
 			t.Errorf("%s has %d admitted, want %d", name, got, want)
 		}
+	}
+}
+
+func TestAnOpenReportOfANodeStopsNoUnpacking(t *testing.T) {
+	w := newWorld(t)
+	hostile, other := newProcess(1), newProcess(2)
+	w.report(hostile.node, hostile.next(count("acme", 1)), 0)
+	w.report(other.node, other.next(count("acme", 2)), 0)
+	w.exec(`INSERT INTO rate_limiter.usage_nodes VALUES (session_user, 'old', 0, 0, now() - interval '2 days')`)
+	for _, node := range []string{hostile.node, "old"} {
+		open, err := w.pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = open.Rollback(context.WithoutCancel(t.Context())) }()
+		_, err = open.Exec(t.Context(), `SELECT rate_limiter.report_usage($1, $2, 9, '0', 'x')`, node, hostile.epoch)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	if done := w.lead(); done.Batches != 2 {
+		t.Errorf("the leader has unpacked %d batches in %v, want both", done.Batches, time.Since(began))
+	}
+	waiting := func(node string) int64 {
+		return w.number(`SELECT batches FROM rate_limiter.usage_nodes WHERE node = $1`, node)
+	}
+	if own, others := waiting(hostile.node), waiting(other.node); own != 1 || others != 0 {
+		t.Errorf("%d batches of the node and %d of the other are counted, want 1 until its report ends, and 0", own, others)
 	}
 }

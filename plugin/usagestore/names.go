@@ -16,18 +16,24 @@ const (
 	otherName = "(other)"
 )
 
-// findNames finds the numbers of all names of the sums, and makes those that are missing.
+// findNames finds the numbers of all names of the sums and of the tenants with tiers, and makes those that are missing.
 func (u *unpacking) findNames(ctx context.Context) error {
 	u.names = map[string]int32{}
 	missing := map[string]bool{}
-	for k := range u.sums {
-		for _, name := range [...]string{k.Tenant, k.Endpoint, k.Policy} {
-			if id, ok := u.session.names[name]; ok {
-				u.names[name] = id
-			} else {
-				missing[name] = true
-			}
+	find := func(name string) {
+		if id, ok := u.session.names[name]; ok {
+			u.names[name] = id
+		} else {
+			missing[name] = true
 		}
+	}
+	for k := range u.sums {
+		find(k.Tenant)
+		find(k.Endpoint)
+		find(k.Policy)
+	}
+	for t := range u.tiers {
+		find(t.Tenant)
 	}
 	if len(missing) == 0 {
 		return nil

@@ -195,7 +195,11 @@ func (s *scaled) readRows() int64 {
 // tenant's day, and how many rows a leader unpacks in the time in which 100 nodes report them. make bench-usage runs it
 // with a Postgres on the disk.
 func BenchmarkHistoryOfManyTenants(b *testing.B) {
-	const tenants, nodes, reads, perSecond, every = 10_000, 100, 200, 100, 5
+	const perSecond, every = 100, 5
+	tenants, nodes, reads := 10_000, 100, 200
+	if testing.Short() {
+		tenants, nodes, reads = 100, 2, 5
+	}
 	for b.Loop() {
 		server := pgtest.Start(b)
 		s := &scaled{world: worldOf(b, server.Database(b)), server: server, tenants: tenants}

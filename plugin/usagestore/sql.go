@@ -41,15 +41,21 @@ const (
 // markChanged records the first minute whose rows have changed since Options.Check has looked.
 const markChanged = `UPDATE rate_limiter.usage_state SET changed_since = least(changed_since, $1)`
 
-// deleteBatches deletes batches, and takes them from what waits of their nodes.
-const deleteBatches = `WITH gone AS (
-		DELETE FROM rate_limiter.usage_batches b USING unnest($1::text[], $2::text[], $3::bigint[]) k (node, epoch, seq)
-		WHERE b.node = k.node AND b.epoch = k.epoch AND b.seq = k.seq
-		RETURNING b.login, b.node, octet_length(b.payload) AS bytes
-	), waited AS (SELECT login, node, count(*) AS batches, sum(bytes) AS bytes FROM gone GROUP BY login, node)
-	UPDATE rate_limiter.usage_nodes n
-	SET batches = greatest(0, n.batches - w.batches), bytes = greatest(0, n.bytes - w.bytes)
-	FROM waited w WHERE n.login = w.login AND n.node = w.node`
+const deleteBatches = `DELETE FROM rate_limiter.usage_batches b
+	USING unnest($1::text[], $2::text[], $3::bigint[]) k (node, epoch, seq)
+	WHERE b.node = k.node AND b.epoch = k.epoch AND b.seq = k.seq`
+
+// lockNodes and countWaiting count what waits of each node. The count is exact, because the row of a node is locked by
+// each report until it commits. A row that is locked now is left for the next count: the leader never waits for a node.
+const (
+	lockNodes = `SELECT login, node FROM rate_limiter.usage_nodes WHERE batches > 0 FOR UPDATE SKIP LOCKED`
+
+	countWaiting = `UPDATE rate_limiter.usage_nodes n SET batches = w.batches, bytes = w.bytes
+		FROM (SELECT k.login, k.node, count(b.seq) AS batches, coalesce(sum(octet_length(b.payload)), 0) AS bytes
+			FROM unnest($1::text[], $2::text[]) k (login, node) LEFT JOIN rate_limiter.usage_batches b USING (login, node)
+			GROUP BY 1, 2) w
+		WHERE n.login = w.login AND n.node = w.node AND (n.batches, n.bytes) <> (w.batches, w.bytes)`
+)
 
 const upsertSources = `INSERT INTO rate_limiter.usage_sources AS s
 		(node, epoch, login, last_seq, gaps, too_late, faulty, watermark, seen_at)
@@ -135,6 +141,7 @@ const (
 			SELECT node, epoch, seen_at, row_number() OVER (PARTITION BY node ORDER BY seen_at DESC) AS place
 			FROM rate_limiter.usage_sources) s
 			WHERE place > 1000 AND seen_at < clock_timestamp() - interval '3 days')`
-	deleteNodes = `DELETE FROM rate_limiter.usage_nodes
-		WHERE batches <= 0 AND seen_at < clock_timestamp() - interval '1 day'`
+	deleteNodes = `DELETE FROM rate_limiter.usage_nodes WHERE (login, node) IN (
+		SELECT login, node FROM rate_limiter.usage_nodes
+		WHERE batches <= 0 AND seen_at < clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED)`
 )

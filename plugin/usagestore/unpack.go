@@ -22,6 +22,7 @@ type unpacking struct {
 	plan   plan
 	sums   sums
 	denied denials
+	tiers  tiers
 	names  map[string]int32 // of usage_names; those that this transaction makes are not in the session's
 	fault  string           // of one batch that is set aside
 	done   Stats
@@ -66,9 +67,33 @@ func isDataFault(err error) bool {
 		strings.HasPrefix(failed.Code, integrity) && (failed.ConstraintName != "" || failed.ColumnName != ""))
 }
 
+// countWaiting counts what waits of each node, for the bounds of report_usage.
+func (s *session) countWaiting(ctx context.Context) error {
+	err := pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, lockNodes)
+		if err != nil {
+			return err
+		}
+		var logins, nodes []string
+		var login, node string
+		_, err = pgx.ForEachRow(rows, []any{&login, &node}, func() error {
+			logins, nodes = append(logins, login), append(nodes, node)
+			return nil
+		})
+		if err == nil && len(nodes) > 0 {
+			_, err = tx.Exec(ctx, countWaiting, logins, nodes)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("count what waits: %w", err)
+	}
+	return nil
+}
+
 // unpackOnce runs one transaction.
 func (s *session) unpackOnce(ctx context.Context) (*unpacking, error) {
-	u := &unpacking{session: s, sums: sums{}, denied: denials{}}
+	u := &unpacking{session: s, sums: sums{}, denied: denials{}, tiers: tiers{}}
 	err := s.transact(ctx, func(tx pgx.Tx, now state) error {
 		u.tx, u.state = tx, now
 		if err := u.makePlan(ctx); err != nil || u.plan.empty() {
@@ -174,6 +199,7 @@ func (u *unpacking) decode(ctx context.Context) (faulty map[int]string, err erro
 		s.watermark = later(s.watermark, h.Began.Add(b.Span))
 		u.sums.addBatch(h.Began, b.Rows)
 		u.denied.addBatch(h.Began, b.Denials)
+		u.tiers.addBatch(h.Began.Add(b.Span), b.Tiers)
 		return nil
 	})
 	if err != nil {
@@ -194,12 +220,12 @@ func decodeBatch(h *head, payload []byte) (*usage.Batch, error) {
 	return b, nil
 }
 
-// write adds the sums to the minutes, and to the hours and days that are summed up already.
+// write stores the tiers, and adds the sums to the minutes, and to the hours and days that are summed up already.
 func (u *unpacking) write(ctx context.Context) error {
-	if len(u.sums) == 0 {
-		return nil
-	}
 	if err := u.findNames(ctx); err != nil {
+		return err
+	}
+	if err := u.writeTiers(ctx); err != nil || len(u.sums) == 0 {
 		return err
 	}
 	u.done.Rows += int64(len(u.sums))
@@ -260,7 +286,7 @@ func keysOf(batches []head) (keys batchKeys) {
 	return keys
 }
 
-// deleteBatches deletes batches. It is the last statement of a transaction: from here on reports of their nodes wait.
+// deleteBatches deletes batches.
 func (u *unpacking) deleteBatches(ctx context.Context, batches []head) error {
 	if len(batches) == 0 {
 		return nil

@@ -72,11 +72,12 @@ func allowsPort(port uint16) bool {
 	return port == portHTTP || port == portHTTPS || port >= firstUserPort
 }
 
-// AddressError reports a connection to an address that webhooks may not call.
+// AddressError reports a connection to an address that webhooks may not call. Its text does not say that there is one,
+// because tenants would learn which names of a private network exist.
 type AddressError struct{ Address string }
 
 func (*AddressError) Error() string {
-	return "the URL leads to an address or a port that is not allowed"
+	return "the host of the URL leads to no address that is allowed"
 }
 
 // CheckAddress returns an AddressError if webhooks may not connect to an address, as a dialer has resolved it: ip:port.

@@ -137,7 +137,7 @@ type urlError struct{ err error }
 
 func (e *urlError) Error() string { return "the URL " + e.err.Error() }
 
-// faultText returns why there was no answer, for the tenant: without addresses, which may be those of a private
+// faultText returns why there was no answer, for the tenant: without addresses and names, which may be of a private
 // network.
 func faultText(err error) string {
 	var (
@@ -152,12 +152,10 @@ func faultText(err error) string {
 	switch {
 	case errors.As(err, &url):
 		return url.Error()
-	case errors.As(err, &address):
-		return address.Error()
+	case errors.As(err, &address), errors.As(err, &name):
+		return new(webhook.AddressError).Error()
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return "did not answer in time"
-	case errors.As(err, &name):
-		return "the name of the host cannot be resolved"
 	case errors.As(err, &cert):
 		return "the TLS certificate is not valid"
 	case errors.As(err, &record), errors.As(err, &alert), errors.Is(err, http.ErrSchemeMismatch):

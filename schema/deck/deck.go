@@ -115,7 +115,8 @@ func (v *validator) entry(e pluginEntry, settling []place) {
 		v.report(config.Line(path), docpath.Join(e.path, path), Warning,
 			"comes from the environment when decK runs, so it is not checked")
 	}
-	parsed, warnings, err := schema.Parse(config.JSON, v.checks...)
+	nulls := func(schema.Config) error { return schema.DeniedNulls(config.JSON) }
+	parsed, warnings, err := schema.Parse(config.JSON, append([]schema.Check{nulls}, v.checks...)...)
 	if err != nil {
 		v.reportError(e, config, err)
 		return

@@ -71,7 +71,7 @@ func parse(args []string, stderr io.Writer) (*settings, error) {
 	flags.BoolVar(&s.printConfig, "print-config", false, "print the routes as a declarative file, and exit")
 	flags.BoolVar(&s.installed, "installed", false, "the routes that -print-config printed are in Kong (needs -key)")
 	flags.StringVar(&s.standIn, "stand-in", "", "start this demo-gateway `PROGRAM` in place of a Kong (needs -plugin)")
-	flags.Var(&s.plugins, "plugin", "plugin server's `PROGRAM` for -stand-in; may be repeated")
+	flags.Var(&s.plugins, "plugin", "plugin server's `PROGRAM`, with its flags, for -stand-in; may be repeated")
 	flags.StringVar(&s.upstream, "upstream", "",
 		"`URL` of the service as Kong reaches it (default one of this program, on loopback)")
 	flags.StringVar(&s.redis, "redis", "",

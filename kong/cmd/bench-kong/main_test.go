@@ -72,7 +72,8 @@ func TestEveryRouteOfTheStandInIsMeasured(t *testing.T) {
 	for _, title := range []string{
 		"no limiter", "no-op Go plugin (floor)",
 		"ours, 4 limits, in memory", "ours, 4 limits, leased", "ours, 4 limits, exact",
-		"denial: bare exit (floor)", "denial: ours, in memory", "denial: ours, remembered",
+		"denial: bare exit (floor)", "denial: ours, in memory", "denial: ours, in memory, without its request id",
+		"denial: ours, remembered",
 	} {
 		row := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(title) + strings.Repeat(` +\| ([\d.]+)`, 5) + ` +\|`)
 		cells := row.FindStringSubmatch(table)

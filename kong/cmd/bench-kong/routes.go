@@ -79,6 +79,8 @@ func allRoutes(redis string) []route {
 			status: denied,
 		},
 		pluginRoute("denial-local", "denial: ours, in memory", entity{"strategy": "local"}, false, denied),
+		pluginRoute("denial-no-id", "denial: ours, in memory, without its request id",
+			entity{"strategy": "local", "denial_request_id": false}, false, denied),
 		pluginRoute("denial-redis", "denial: ours, remembered", inRedis(redis, "leased"), true, denied),
 		kongRoute("denial-kong-local", "denial: Kong, local", entity{"policy": "local"}, false, 1),
 		kongRoute("denial-kong-redis", "denial: Kong, redis", kongRedis(redis), true, 1),

@@ -33,8 +33,12 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags := flag.NewFlagSet("demo-gateway", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&s.config, "config", "kong.yml", "decK file to serve")
-	flags.Func("plugin", "plugin server's executable (required); may be repeated", func(path string) error {
-		s.plugins = append(s.plugins, gateway.PluginServer{Binary: path})
+	flags.Func("plugin", "plugin server's executable, with its flags (required); may be repeated", func(text string) error {
+		words := strings.Fields(text)
+		if len(words) == 0 {
+			return errors.New("must be the path of an executable")
+		}
+		s.plugins = append(s.plugins, gateway.PluginServer{Binary: words[0], Args: words[1:]})
 		return nil
 	})
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:8000", "address to listen on; port 0 for any")
@@ -57,7 +61,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 		return s, errors.New("need -plugin, at least one worker and no further arguments")
 	}
 	if s.chats { // an answer that waits too long fails the session
-		s.plugins[0].Args = []string{"-time-budget", chatTimeout.String()}
+		s.plugins[0].Args = append(s.plugins[0].Args, "-time-budget", chatTimeout.String())
 	}
 	return s, nil
 }

@@ -235,7 +235,10 @@ func TestSoakLeasesDenyHardlyMoreThanAskingForEveryRequest(t *testing.T) {
 // BenchmarkBelowTheLimit reports the same of all shapes, with twenty seeds for those that have one: the worst minute is
 // that of all of them. It runs on virtual time, so each run has the same numbers.
 func BenchmarkBelowTheLimit(b *testing.B) {
-	const seeds = 20
+	seeds := 20
+	if testing.Short() {
+		seeds = 2
+	}
 	for i, s := range append(regular(), random(1)...) {
 		for _, nodes := range []int{1, 2, 4} {
 			b.Run(fmt.Sprintf("limit=%s/traffic=%s/live-nodes=%d", s.bounds, s.traffic, nodes), func(b *testing.B) {
@@ -246,7 +249,7 @@ func BenchmarkBelowTheLimit(b *testing.B) {
 						again := other.compare(b, nodes, other.exactly(b))
 						o = outcome{o.exact + again.exact, o.leased + again.leased, max(o.worst, again.worst)}
 					}
-					o.exact, o.leased = o.exact/seeds, o.leased/seeds
+					o.exact, o.leased = o.exact/float64(seeds), o.leased/float64(seeds)
 				}
 				b.ReportMetric(o.exact, "exact-denied-%")
 				b.ReportMetric(o.leased, "leased-denied-%")

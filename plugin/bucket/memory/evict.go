@@ -14,26 +14,30 @@ import (
 // how long still: the used share of the limit × the time until the bucket expires. So the used up quota of a day is
 // evicted last, and a name that was seen once first.
 //
-// A client may invent names of users, credentials and addresses. The buckets of one tenant's users are a cohort, and so
-// are those of all addresses without a tenant. A new bucket of a cohort replaces another of the same cohort where that
-// loses no more than a sample of all buckets, and always once the cohort has its part of the store. So invented names
-// evict no more than that part of the other buckets, those with the least loss first. The buckets of tenants, endpoints
-// and all are in no cohort: as long as a shard has a cohort, none of them is evicted.
+// A client may invent names of users, credentials and addresses, and of tenants where requests name them. So buckets are
+// in cohorts: those of one tenant's users, those of all addresses without a tenant, and those of all tenants themselves.
+// A new bucket of a cohort replaces another of the same cohort where that loses no more than a sample of all buckets, and
+// always once the cohort has its part of the store. So invented names evict no more than that part of the other buckets,
+// those with the least loss first, and an expired bucket before any. Users and addresses evict no bucket of a tenant as long as their shard has others. The
+// buckets of endpoints and all are in no cohort: as long as a shard has a cohort, none of them is evicted.
 //
-// An eviction considers [sampleSize] buckets of all and as many of a cohort, whatever the store's size, under the lock
-// of the shard alone.
+// An eviction considers [sampleSize] buckets of all and as many of cohorts, whatever the store's size, under the lock of
+// the shard alone.
 
 const (
 	// sampleSize is how many buckets a new one chooses from at the ceiling, of all and of a cohort.
 	sampleSize = 8
 	// cohortPart is the part of a shard that one cohort may take at the ceiling: one in so many.
 	cohortPart = 4
-	// unsharedLoss is the loss of a bucket that is in no cohort, at least.
-	unsharedLoss = math.MaxInt64 / 2
+	// sparedLoss is the loss of a bucket that another one must not evict, at least.
+	sparedLoss = math.MaxInt64 / 2
 )
 
-// cohortKey identifies a cohort: a tenant's users, or, with the zero value, all addresses without a tenant.
-type cohortKey struct{ namespace, tenant string }
+// cohortKey identifies a cohort: a tenant's users, all addresses without a tenant, or all tenants.
+type cohortKey struct {
+	group             policy.Group // ByTenant or ByIP
+	namespace, tenant string       // of users
+}
 
 // cohort holds the buckets of one cohort in one shard, in no order.
 type cohort struct {
@@ -41,15 +45,16 @@ type cohort struct {
 	buckets []*bucket
 }
 
+// ofTenants is the cohort of the tenants' own buckets.
+var ofTenants = cohortKey{group: policy.ByTenant}
+
 // cohortKeyOf returns the cohort of a bucket, and false where it is in none.
 func cohortKeyOf(key *policy.Key) (cohortKey, bool) {
-	switch {
-	case key.Group == policy.ByIP:
-		return cohortKey{}, true
-	case key.Kind != policy.WholeGroup:
-		return cohortKey{key.Namespace, key.GroupID}, true
+	k := cohortKey{group: key.Group}
+	if key.Group == policy.ByTenant && key.Kind != policy.WholeGroup {
+		k.namespace, k.tenant = key.Namespace, key.GroupID
 	}
-	return cohortKey{}, false
+	return k, !key.Shared()
 }
 
 // joinCohort adds a bucket to its cohort, if it has one.
@@ -93,19 +98,21 @@ func (b *bucket) write(state *limit.State, l *limit.Limit, now limit.Micros) {
 }
 
 // loss returns how much is lost when the bucket is evicted.
-func (b *bucket) loss(now limit.Micros) int64 {
+func (b *bucket) loss(now limit.Micros, isSpared bool) int64 {
 	left := int64(max(b.expiry-now, 0))
-	lost := min(left, unsharedLoss/2048) * int64(b.used)
-	if b.cohort == nil && left > 0 {
-		lost = unsharedLoss + lost/2
+	lost := min(left, sparedLoss/2048) * int64(b.used)
+	if isSpared && left > 0 {
+		lost = sparedLoss + lost/2
 	}
 	return lost
 }
 
 // choice is the bucket with the least loss that was considered.
 type choice struct {
-	bucket *bucket
-	loss   int64
+	bucket        *bucket
+	loss          int64
+	sparesTenants bool    // the bucket that needs the room is not a tenant's
+	within        *cohort // the only cohort to choose from, except for expired buckets; nil: any
 }
 
 // consider chooses a bucket if its loss is the least so far. It leaves out the buckets of the request that needs the
@@ -114,7 +121,8 @@ func (c *choice) consider(b *bucket, t *taking) {
 	if t.uses(b) {
 		return
 	}
-	if loss := b.loss(t.now); c.bucket == nil || loss < c.loss {
+	isSpared := b.cohort == nil || c.within != nil && c.within != b.cohort || c.sparesTenants && b.cohort.key == ofTenants
+	if loss := b.loss(t.now, isSpared); c.bucket == nil || loss < c.loss {
 		c.bucket, c.loss = b, loss
 	}
 }
@@ -122,19 +130,17 @@ func (c *choice) consider(b *bucket, t *taking) {
 // evict makes room in a full shard for the bucket of a key. Where the shard has no buckets but the request's own, it
 // grows by this one.
 func (sh *shard) evict(t *taking, key *policy.Key, perShard int) {
-	var best choice
-	same := sh.cohortOf(key)
+	k, _ := cohortKeyOf(key)
+	best, same := choice{sparesTenants: k != ofTenants}, sh.cohorts[k]
+	if same != nil && len(same.buckets) >= max(perShard/cohortPart, 1) {
+		best.within = same
+	}
 	if same != nil {
 		same.sample(&best, t)
 	}
-	if best.bucket == nil || len(same.buckets) < max(perShard/cohortPart, 1) {
-		sh.sample(&best, t)
-	}
-	if best.bucket == nil || best.loss >= unsharedLoss {
-		for _, c := range sh.cohorts { // a range over a map starts anywhere
-			c.sample(&best, t)
-			break
-		}
+	sh.sample(&best, t)
+	if same == nil || best.bucket == nil || best.loss >= sparedLoss {
+		sh.sampleCohorts(&best, t)
 	}
 	switch victim := best.bucket; {
 	case victim == nil:
@@ -146,12 +152,18 @@ func (sh *shard) evict(t *taking, key *policy.Key, perShard int) {
 	}
 }
 
-// cohortOf returns the cohort that the bucket of a key will join; nil: none, or it will be the first.
-func (sh *shard) cohortOf(key *policy.Key) *cohort {
-	if k, ok := cohortKeyOf(key); ok {
-		return sh.cohorts[k]
+// sampleCohorts considers some buckets of users and addresses.
+func (sh *shard) sampleCohorts(best *choice, t *taking) {
+	sampled := 0
+	for k, c := range sh.cohorts { // a range over a map starts anywhere
+		if k == ofTenants {
+			continue
+		}
+		c.sample(best, t)
+		if sampled += len(c.buckets); sampled >= sampleSize {
+			return
+		}
 	}
-	return nil
 }
 
 // sample considers some buckets of a cohort.

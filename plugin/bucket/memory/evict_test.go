@@ -73,6 +73,41 @@ func TestSoakNamesThatAreMadeUpEvictNoUsedUpQuota(t *testing.T) {
 	}
 }
 
+func TestSoakTenantsThatAreMadeUpEvictNoNearlySpentLimitOfAUser(t *testing.T) {
+	ceiling := soak.Count(5000, 20_000)
+	for name, users := range map[string]bool{"tenants": false, "tenants with a user each": true} {
+		t.Run(name, func(t *testing.T) {
+			clock := storetest.NewClock()
+			s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: ceiling})
+			quota := daily(t)
+			honest := make([]policy.Bound, ceiling/10)
+			for i := range honest {
+				honest[i] = ofUser(quota, fmt.Sprint("tenant-", i), "alice")
+				honest[i].Cost = quota.Limit.Capacity() * int64(80+i%11) / 100
+				take(t, s, honest[i])
+			}
+			for i := range 4 * ceiling {
+				tenant := fmt.Sprint("made up ", i)
+				bounds := []policy.Bound{boundOf(quota, policy.ByTenant, tenant), ofUser(quota, tenant, "u")}
+				if !users {
+					bounds = bounds[:1]
+				}
+				take(t, s, bounds...)
+				clock.Advance(1)
+			}
+			lost := 0
+			for _, b := range honest {
+				if b.Cost = 0; take(t, s, b)[0].Used == 0 {
+					lost++
+				}
+			}
+			if lost > 0 {
+				t.Errorf("%d of %d limits of users that are spent by 80 to 90 %% start again", lost, len(honest))
+			}
+		})
+	}
+}
+
 func TestACrowdThatSpendsAllOfItsNamesEvictsNoMoreThanItsPart(t *testing.T) {
 	const ceiling = 4000
 	clock := storetest.NewClock()
@@ -99,7 +134,7 @@ func TestACrowdThatSpendsAllOfItsNamesEvictsNoMoreThanItsPart(t *testing.T) {
 	}
 }
 
-func TestATenantsOwnBucketGoesAfterAllUsersAndAddresses(t *testing.T) {
+func TestATenantsOwnBucketIsEvictedByNoUserOrAddressButByAnotherTenants(t *testing.T) {
 	clock := storetest.NewClock()
 	s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: 31}) // one shard
 	quota, short := daily(t), policyOf(t, "short", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: minute})
@@ -108,16 +143,26 @@ func TestATenantsOwnBucketGoesAfterAllUsersAndAddresses(t *testing.T) {
 		tenants[i] = boundOf(short, policy.ByTenant, fmt.Sprint("tenant-", i))
 		take(t, s, tenants[i])
 	}
-	users := []policy.Bound{ofUser(quota, "acme", "alice")}
-	spent(t, s, users)
-	take(t, s, boundOf(short, policy.ByTenant, "one more"))
-	users[0].Cost = 0
-	if used := take(t, s, users[0])[0].Used; used != 0 {
-		t.Errorf("a user's bucket is kept with %d used, and a tenant's own made room", used)
-	}
-	for i, b := range tenants {
-		if b.Cost = 0; take(t, s, b)[0].Used != 1 {
-			t.Errorf("the bucket of tenant %d has made room for another tenant's, and a user's was there", i)
+	kept := func() (n int) {
+		for _, b := range tenants {
+			if b.Cost = 0; take(t, s, b)[0].Used == 1 {
+				n++
+			}
 		}
+		return n
+	}
+	used := func(b policy.Bound) int64 {
+		b.Cost = 0
+		return take(t, s, b)[0].Used
+	}
+	alice, address := ofUser(quota, "acme", "alice"), boundOf(quota, policy.ByIP, ip(1))
+	spent(t, s, []policy.Bound{alice})
+	take(t, s, address)
+	if n := kept(); n != 30 || used(alice) != 0 || used(address) != 1 {
+		t.Errorf("an address's bucket has made room among %d of 30 tenants' own and a user's with %d used", n, used(alice))
+	}
+	take(t, s, boundOf(short, policy.ByTenant, "one more"))
+	if n := kept(); n != 29 || used(address) != 1 {
+		t.Errorf("another tenant's bucket has left %d of 30 tenants' own, and an address's with %d used", n, used(address))
 	}
 }

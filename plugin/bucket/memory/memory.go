@@ -72,7 +72,7 @@ type bucket struct {
 	state  limit.State
 	expiry limit.Micros
 	next   *bucket // another of the same hash
-	cohort *cohort // nil: it is the bucket of a tenant, of an endpoint or of all
+	cohort *cohort // nil: it is the bucket of an endpoint or of all
 	place  int32   // in the cohort
 	used   int32   // 1/1024 of the limit, when it was last spent from; 1 at least
 }

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -66,9 +67,13 @@ func soleReply(reply []byte) elements {
 }
 
 // learnLevels records the levels of the request's subjects, if the reply consists of them. It reports whether it does:
-// then the script has done nothing else, and is run again.
+// then the script has done nothing else, and is run again. It returns the error that the reply is, if it is one: then the
+// script has written nothing for the request.
 func (p *scriptCall) learnLevels(reply []byte) (bool, error) {
 	e := soleReply(reply)
+	if e.next() == '-' {
+		return false, &Error{Kind: Rejected, err: serverError(bytes.TrimSpace(e.left[1:]))}
+	}
 	if e.array() != 1 || e.next() != '*' {
 		return false, nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -22,10 +23,18 @@ const (
 type script struct {
 	source, sha string
 	merges      bool // a command can have several requests: an argument each, and an array of their replies
+	readsUntil  int  // the number of its last line with the comment [readsOnly]; 0: there is none
 }
 
+// readsOnly ends the lines of scripts with commands before which nothing is written.
+const readsOnly = "-- nothing is written yet"
+
 func newScript(source string) *script {
-	return &script{source: source, sha: redis.NewScript(source).Hash()}
+	s := &script{source: source, sha: redis.NewScript(source).Hash()}
+	if at := strings.LastIndex(source, readsOnly); at >= 0 {
+		s.readsUntil = 1 + strings.Count(source[:at], "\n")
+	}
+	return s
 }
 
 // server runs scripts on one Redis server, or on the master that Sentinel names.
@@ -95,12 +104,12 @@ func (s *server) noteRejection(began time.Time, err error) {
 func (s *server) try(ctx context.Context, script *script, c *call, asking bool) error {
 	err := s.send(ctx, script, c, asking)
 	if err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {
-		return err
+		return script.classify(err)
 	}
 	if err := s.load(ctx, script); err != nil {
 		return err
 	}
-	return s.send(ctx, script, c, asking)
+	return script.classify(s.send(ctx, script, c, asking))
 }
 
 // probe reports whether the server answers, if its gate admits the call. Key returns a key that the server keeps, "" if

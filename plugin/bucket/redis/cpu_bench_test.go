@@ -229,7 +229,7 @@ func benchEndpoints(tenants int) func(n int) []policy.Key {
 	}
 }
 
-// sendAll sends at least n decisions, and tells how many.
+// sendAll sends at least n decisions, and returns how many.
 func sendAll(b *testing.B, client *redis.Client, send command, n int) int {
 	sent := 0
 	for sent < n {
@@ -243,14 +243,22 @@ func sendAll(b *testing.B, client *redis.Client, send command, n int) int {
 			b.Fatal(err)
 		}
 		for _, reply := range replies {
-			if script, ok := reply.(*redis.Cmd); ok {
-				if of, ok := script.Val().([]any); ok && len(of) == 1 {
-					b.Fatalf("the script has done nothing but tell levels: %v", of)
-				}
+			if script, ok := reply.(*redis.Cmd); ok && hasLevelsOnly(script.Val()) {
+				b.Fatalf("the script has decided nothing, only reported levels: %v", script.Val())
 			}
 		}
 	}
 	return sent
+}
+
+// hasLevelsOnly reports whether the reply to a command of one request has only the levels of its subjects.
+func hasLevelsOnly(reply any) bool {
+	requests, ok := reply.([]any)
+	if !ok || len(requests) != 1 {
+		return false
+	}
+	levels, ok := requests[0].([]any)
+	return ok && len(levels) == 1
 }
 
 // usedCPU is how many seconds Redis has computed.

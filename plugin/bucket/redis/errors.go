@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -86,6 +87,9 @@ const (
 	scriptCause  = ": -"
 )
 
+// scriptLine precedes the number of the line of a script in which a command failed.
+const scriptLine = "@user_script:"
+
 // beforeWriting holds how errors begin that a script's first write can get and a later one cannot: Redis checks for
 // them before the first write, or they do not change while a script runs.
 var beforeWriting = []string{"LOADING ", "MASTERDOWN ", "READONLY ", "NOREPLICAS ", "OOM ", "MISCONF ", "CLUSTERDOWN "}
@@ -115,6 +119,24 @@ func causeOf(reply string) (cause string, inScript bool) {
 	}
 	_, cause, _ = strings.Cut(reply, scriptCause)
 	return cause, true
+}
+
+// classify returns an error of the script as a rejection if Redis names a line of it before whose end nothing is
+// written: the ACL denies its first commands. The text around the line differs between versions of Redis.
+func (s *script) classify(err error) error {
+	if err == nil || s.readsUntil == 0 {
+		return err
+	}
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return err
+	}
+	_, at, _ := strings.Cut(reply.Error(), scriptLine)
+	digits := len(at) - len(strings.TrimLeft(at, "0123456789"))
+	if line, _ := strconv.Atoi(at[:digits]); line == 0 || line > s.readsUntil {
+		return err
+	}
+	return &Error{Kind: Rejected, err: err}
 }
 
 func beginsWith(text string, prefixes []string) bool {

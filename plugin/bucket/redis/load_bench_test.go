@@ -44,7 +44,10 @@ var errDenied = errors.New("a request was denied: its limit is meant not to be r
 // all that this process computes, garbage collection and the loop with its one look at the clock included.
 func BenchmarkLoad(b *testing.B) {
 	server := redistest.Single(b)
-	rivals := loadRivals(b, server)
+	rivals, turns := loadRivals(b, server), loadRounds
+	if testing.Short() {
+		turns = 1
+	}
 	admin := server.Client(b)
 	for _, callers := range []int{1, 16, 64} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
@@ -53,7 +56,7 @@ func BenchmarkLoad(b *testing.B) {
 			}
 			rounds := make(map[string][]cost)
 			for b.Loop() {
-				for round := range loadRounds {
+				for round := range turns {
 					for i := range rivals {
 						r := rivals[(round+i)%len(rivals)]
 						rounds[r.name] = append(rounds[r.name], measure(b, admin, r, callers))

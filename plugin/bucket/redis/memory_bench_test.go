@@ -45,7 +45,10 @@ func BenchmarkMemory(b *testing.B) {
 	client := redistest.Single(b).Client(b)
 	must(b, client, "script", "load", takeScript.source)
 	log := limit.Spec{Algorithm: limit.SlidingLog, Quantity: limit.MaxLogQuantity, Window: memoryDay}
-	const n = memoryBuckets
+	n, logs := memoryBuckets, memoryLogs
+	if testing.Short() {
+		n, logs = n/10, logs/10
+	}
 	kinds := []kind{
 		{"tenant/fields=1", n, 1, wholeDay, tenantKey(1), n},
 		{"tenant/fields=4", n, 1, wholeDay, tenantKey(4), n / 4},
@@ -53,22 +56,21 @@ func BenchmarkMemory(b *testing.B) {
 		{"user", n, 1, wholeDay, userKey, n},
 		{"user+endpoint", n, 1, wholeDay, userEndpointKey, n},
 		{"ip", n, 1, wholeDay, ipKey, n},
-		{"sliding-log/entries=1", memoryLogs, 1, log, userKey, 2 * memoryLogs},
-		{"sliding-log/entries=16", memoryLogs, 16, log, userKey, 2 * memoryLogs},
-		{"sliding-log/entries=256", memoryLogs / 10, 256, log, userKey, 2 * memoryLogs / 10},
+		{"sliding-log/entries=1", logs, 1, log, userKey, 2 * logs},
+		{"sliding-log/entries=16", logs, 16, log, userKey, 2 * logs},
+		{"sliding-log/entries=256", logs / 10, 256, log, userKey, 2 * logs / 10},
 	}
 	for _, k := range kinds {
 		b.Run(k.name, func(b *testing.B) { measureMemory(b, client, k.buckets, k) })
 	}
 	b.Run("mixed", func(b *testing.B) {
-		total := mixedBuckets(b)
+		total := mixedBuckets(b, n)
 		measureMemory(b, client, total, mix(total)...)
 	})
 }
 
-// mixedBuckets is a multiple of what the mix divides by.
-func mixedBuckets(b *testing.B) int {
-	total := memoryBuckets
+// mixedBuckets returns a multiple of what the mix divides by: total, or the number in the environment.
+func mixedBuckets(b *testing.B, total int) int {
 	if text, ok := os.LookupEnv("MEMORY_BUCKETS"); ok {
 		var err error
 		if total, err = strconv.Atoi(text); err != nil || total < 1000 {

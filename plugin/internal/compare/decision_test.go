@@ -12,6 +12,14 @@ import (
 // warmUp is the time that a limiter runs before it is measured: it creates its buckets, and leases grow.
 const warmUp = 300 * time.Millisecond
 
+// shortened returns a time, or a tenth of it where -short only checks that a benchmark measures.
+func shortened(d time.Duration) time.Duration {
+	if testing.Short() {
+		return d / 10
+	}
+	return d
+}
+
 var errDenied = errors.New("denied with tokens left")
 
 // The test fails for an entrant that is fast because it does nothing.
@@ -94,7 +102,7 @@ func (r *run) warm(b *testing.B) {
 	b.Helper()
 	start := time.Now()
 	r.each(b, 8, func(_ int, decide func() error) error {
-		for time.Since(start) < warmUp {
+		for time.Since(start) < shortened(warmUp) {
 			for range 8 {
 				if err := decide(); err != nil {
 					return err

@@ -17,8 +17,8 @@ const (
 	recentEvery = 5 * time.Second
 	// recentTime bounds a report, and recentLastTime the last one.
 	recentTime, recentLastTime = 10 * time.Second, time.Second
-	// recentRows bounds the rows of a statement, whose names could have about 8 kB each.
-	recentRows = 100
+	// recentRows bounds the rows of a statement, whose names and ids could have about 14 kB each.
+	recentRows = 70
 )
 
 // recentReporter stores recent denials. It returns how many were added.
@@ -109,7 +109,9 @@ func recentRow(d *denial.Recent, now time.Time) policysync.RecentDenial {
 		Endpoint: pgtext.Storable(d.Endpoint), Policy: pgtext.Storable(d.Policy), Scope: d.Scope,
 		Reason: d.Reason, Shadow: d.Shadow, Count: d.Count, TenantCount: d.TenantCount,
 		User: pgtext.Storable(d.User), IP: pgtext.Storable(d.IP),
+		Denier: d.Denier, RequestIDs: d.RequestIDs, HiddenIDs: d.HiddenIDs,
 	}
+	row.Tier, row.PolicyFor = pgtext.Storable(d.Tier), pgtext.Storable(d.PolicyFor)
 	if d.Scope != "" {
 		row.Limit, row.WindowSeconds = &d.Limit, &d.WindowSeconds
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/denial"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
@@ -38,6 +39,7 @@ func recentRowsOf(n int) func() []*denial.Recent {
 			rows = append(rows, &denial.Recent{
 				ID: fmt.Sprint("r", i), At: time.Now(), Tenant: "acme\x00", Policy: "daily", Scope: "tenant", Limit: 5,
 				WindowSeconds: 60, Reason: "quota", Count: 2, TenantCount: 2,
+				Denier: decision.Denier{Tier: "gold\x00"}, RequestIDs: []string{"r1"},
 			})
 		}
 		n = 0
@@ -83,9 +85,9 @@ func TestRecentDenialsAreReportedWithTheGrantsOfTheReadme(t *testing.T) {
 			node: role, now: time.Now, take: recentRowsOf(250), sink: sink, log: slog.New(slog.DiscardHandler),
 		}
 		d.report(t.Context(), time.Minute)
-		list, err := store.Denials(t.Context(), pgstore.DenialFilter{})
+		list, err := store.DenialsOf(t.Context(), pgstore.DenialFilter{RequestID: "r1"})
 		if err != nil || len(list) != 250*(i+1) || list[0].Tenant != "acme\ufffd" || *list[0].Limit != 5 ||
-			list[0].RetryAfter != nil {
+			list[0].RetryAfter != nil || list[0].Tier != "gold\ufffd" {
 			t.Errorf("after reports of the role %s %d denials are stored (%v)", role, len(list), err)
 		}
 	}

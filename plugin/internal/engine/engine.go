@@ -37,7 +37,6 @@ type Options struct {
 type DenialRecorder interface {
 	admit.Observer
 	Run(ctx context.Context) error
-	WantsRequestIDs() bool
 }
 
 // Engine builds paths and keeps their shared parts. Set Metrics before the first path is built.
@@ -109,7 +108,7 @@ func (e *Engine) MetaDenied() uint64 { return e.observer.metaDenied.Load() }
 
 // factsAtDenial returns the facts that the record of denials has of each request, in addition to those that decide.
 func (e *Engine) factsAtDenial(config *schema.Config) (wanted identity.Facts) {
-	if config.DenialRequestID && e.denials.WantsRequestIDs() {
+	if config.DenialRequestID {
 		wanted |= identity.RequestIDFact
 	}
 	if config.DenialIP {

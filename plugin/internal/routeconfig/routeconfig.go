@@ -1,4 +1,5 @@
-// Package routeconfig finds the config of the plugin that Kong runs for a route in a decK file.
+// Package routeconfig finds the config of the plugin that Kong runs for a route in a decK file, and the tenants and
+// tiers that it reads from the file's consumers.
 package routeconfig
 
 import (
@@ -11,9 +12,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
@@ -31,7 +34,9 @@ type Config struct {
 	Routes map[string]string // the services of the routes in the file, by route
 	Serves []string          // the routes for which Kong runs it
 
-	Consumers map[string]bool // the usernames, custom ids and ids of the consumers in the file
+	Consumers []ConsumerTier  // of the file's consumers, as the config reads them
+	Tenants   map[string]bool // the same, with or without a tier
+	Changed   time.Time       // the file, if it is known; set by the reader of the file
 }
 
 // ChoiceError is the error of a file in which no config, or several, apply.
@@ -54,13 +59,16 @@ func Load(text []byte, file, route string) (*Config, *policy.Plan, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	chosen.Routes, chosen.Consumers = routes, consumersOf(text)
+	chosen.Routes = routes
 	for _, name := range slices.Sorted(maps.Keys(routes)) {
 		if config, err := choose(configs, file, name, routes); err == nil && config == chosen {
 			chosen.Serves = append(chosen.Serves, name)
 		}
 	}
 	plan, err := policy.FromConfig(chosen.Config)
+	if err == nil {
+		chosen.Consumers, err = chosen.consumerTiers(consumersOf(text))
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", chosen.Where, err)
 	}
@@ -181,21 +189,6 @@ func routesOf(text []byte) map[string]string {
 	return found
 }
 
-// consumersOf returns the usernames, custom ids and ids of the consumers in a file.
-func consumersOf(text []byte) map[string]bool {
-	found := map[string]bool{}
-	list, _ := decoded(text)["consumers"].([]any)
-	for _, entry := range list {
-		consumer, _ := entry.(map[string]any)
-		for _, field := range [...]string{"username", "custom_id", "id"} {
-			if name, ok := consumer[field].(string); ok {
-				found[name] = true
-			}
-		}
-	}
-	return found
-}
-
 // deciding returns the configs that decide about requests, or all of them if all only show usage.
 func deciding(configs []*Config) []*Config {
 	list := slices.DeleteFunc(slices.Clone(configs), func(c *Config) bool { return c.UsageOnly })
@@ -257,9 +250,11 @@ func mostSpecific(configs []*Config, route, service string) (best *Config, rank 
 
 // File holds the configs of a decK file.
 type File struct {
-	Configs  []*Config
-	routes   map[string]string // the services of the routes in the file, by route
-	matchers []matcher         // the paths of these routes
+	Configs   []*Config
+	routes    map[string]string // the services of the routes in the file, by route
+	matchers  []matcher         // the paths of these routes
+	consumers []identity.Consumer
+	byName    map[consumerKey]*identity.Consumer
 }
 
 // Read returns the configs in text, the decK file of that name.
@@ -268,7 +263,10 @@ func Read(text []byte, file string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &File{Configs: configs, routes: routesOf(text), matchers: matchersOf(text)}, nil
+	consumers := consumersOf(text)
+	return &File{
+		Configs: configs, routes: routesOf(text), matchers: matchersOf(text), consumers: consumers, byName: byName(consumers),
+	}, nil
 }
 
 // For returns the config that Kong runs for a route, or nil. The service is that of a route that the file lacks.

@@ -1,6 +1,7 @@
 package routeconfig
 
 import (
+	"maps"
 	"strings"
 	"testing"
 )
@@ -31,24 +32,21 @@ consumers:
   - {name: tenant-rate-limiting, config: {namespace: acme}}
 `
 
-func TestTheConsumersOfAFileAreKnownByAllTheirNames(t *testing.T) {
+func TestTheTenantsOfAFileAreItsConsumersAsTheConfigReadsThem(t *testing.T) {
 	const text = `
 plugins:
-- {name: tenant-rate-limiting, config: {namespace: a}}
+- {name: tenant-rate-limiting, config: {namespace: a, tenant_from: [consumer.custom_id]}}
 consumers:
-- {username: ann, custom_id: acme, id: 4f1a6c1e-0000-4000-8000-000000000000}
-- {username: bob}
+- {username: ann, custom_id: acme, tags: ["tier:gold"]}
+- {username: bob, custom_id: globex}
+- {username: eve}
 `
 	config, _, err := Load([]byte(text), "kong.yml", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]bool{
-		"ann": true, "acme": true, "4f1a6c1e-0000-4000-8000-000000000000": true, "bob": true, "eve": false, "": false,
-	} {
-		if got := config.Consumers[name]; got != want {
-			t.Errorf("%q is a consumer: %t, want %t", name, got, want)
-		}
+	if want := map[string]bool{"acme": true, "globex": true}; !maps.Equal(config.Tenants, want) {
+		t.Errorf("the tenants are %v, want %v", config.Tenants, want)
 	}
 }
 

@@ -28,9 +28,10 @@ func report() *replay.Report {
 	quiet := replay.Row{Tenant: "globex", Policy: "daily", Mode: "enforce", Requests: 10}
 	return &replay.Report{
 		From: from, To: from.Add(time.Hour), Requests: 12355, ShadowDenied: 2345, ShadowDeniedPct: 18.98, Tenants: 2, Hurt: 1,
-		Most:     []replay.Sum{{Name: hostile, Requests: 12345, Denied: 2345}},
-		Policies: []replay.Sum{{Name: "daily", Requests: 12355, Denied: 2345, Tenants: 1}},
-		Rows:     []replay.Row{row, quiet},
+		WithoutTier: 10,
+		Most:        []replay.Sum{{Name: hostile, Requests: 12345, Denied: 2345}},
+		Policies:    []replay.Sum{{Name: "daily", Requests: 12355, Denied: 2345, Tenants: 1}},
+		Rows:        []replay.Row{row, quiet},
 		Counts: replay.Counts{
 			Lines: 12360, Requests: 12355, Unparsed: 5, Late: 2,
 			Problems: []replay.Problem{{Log: "access.jsonl", Line: 4, Problem: "is not JSON"}},

@@ -10,7 +10,7 @@
 --          for a node without one (a member is "form node")
 --
 -- Cost     TIME and five commands.
-local now, ttl, node = redis.call("TIME"), tonumber(ARGV[2]), ARGV[3] .. " " .. ARGV[1]
+local now, ttl, node = redis.call("TIME"), tonumber(ARGV[2]), ARGV[3] .. " " .. ARGV[1] -- nothing is written yet
 now = now[1] * 1000 + math.floor(now[2] / 1000)
 if ttl > 0 then
   redis.call("ZADD", KEYS[1], now + ttl, node) -- first, because a full Redis stops a script only at its first write

@@ -14,7 +14,8 @@
 --          leads, the reports of all nodes
 --
 -- Cost     TIME and two to four commands; for the node that leads also one for each node that has left.
-local key, action, node, life, now = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[4]), redis.call("TIME")
+local key, action, node, life = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[4])
+local now = redis.call("TIME") -- nothing is written yet
 now = now[1] * 1000 + math.floor(now[2] / 1000)
 
 -- read returns the text of a value and how long it lasts. What lasts longer than a report is from before the clock

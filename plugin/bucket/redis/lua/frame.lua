@@ -20,7 +20,7 @@
 --   of a sliding log   entries (key), tail, tails, head, count, forgotten, lost, entry, first: see log_entries.lua
 --   of what is written patches, patched, drafts, grown, last_subject, next_place (patch.lua), needs, tails, to_split
 --                      (write.lua)
---   of the reply       denials, logs, runs, ran, to_split (reply.lua), settled (settle.lua)
+--   of the reply       denials, logs, runs, ran, to_split (reply.lua), settled (settle.lua), unread (sliding_log.lua)
 --
 -- KEYS     of each request the subjects' strings, which hold buckets; then the entries of sliding logs. All in one
 --          slot. At level 0 a subject has one string, its head. At level n > 0 it has a head, which holds the buckets
@@ -53,6 +53,8 @@
 --            numbers of the strings that should be split
 --
 --          of a settlement: for each record how many units were returned; below 0: charged
+--
+--          of a take or a peek, if Redis denies to read a sliding log: an error. Nothing was spent for this request.
 --
 --          of either, if a head has another level than the request has: one array, the levels of the heads, and -1 for
 --          each chunk. Then nothing was checked or spent for this request.
@@ -88,7 +90,8 @@ for number = 1, #ARGV do
   local p = 7 + subjects -- of the first record
 
   -- values[i] is a string ("" is not of our form), false where there is none, or true where the key has a foreign type.
-  local values = redis.call("MGET", unpack(keys, key_offset + 1, key_offset + subjects))
+  -- Where the ACL denies this, it does so to the first request.
+  local values = redis.call("MGET", unpack(keys, key_offset + 1, key_offset + subjects)) -- nothing is written yet
   local missing, levels = 0
   for i = 1, subjects do
     local value, first = values[i], byte(request, 6 + i)
@@ -128,7 +131,7 @@ for number = 1, #ARGV do
     local patched = 0
     local needs = {false, false, false, false} -- by subject: the instant (µs) that its string must outlive
     local last_subject, next_place, drafts, grown, tails, to_split -- see patch.lua, sliding_log.lua, write.lua
-    local denials, logs, settled
+    local denials, logs, settled, unread
     local runs, ran -- see reply.lua
 
     if mode ~= 1 then
@@ -176,7 +179,7 @@ for number = 1, #ARGV do
           end
         end
       end
-      if denied or mode == 2 then patched, tails = 0, nil end
+      if denied or mode == 2 or unread then patched, tails = 0, nil end
     else
       settled = {}
       --@ settle
@@ -186,7 +189,7 @@ for number = 1, #ARGV do
     if not settled then
       --@ reply
     end
-    replies[number] = settled or values
+    replies[number] = settled or unread and redis.error_reply("NOPERM " .. unread) or values
   end
   key_offset = key_offset + own
 end

@@ -14,7 +14,7 @@
 --          own: the one byte if this claimant has it
 --
 -- Cost     one command, two if the record changes.
-local key, action, present = KEYS[1], ARGV[1], redis.call("GET", KEYS[1])
+local key, action, present = KEYS[1], ARGV[1], redis.call("GET", KEYS[1]) -- nothing is written yet
 if present and string.byte(present) == 0 then
   local mark, claims = ARGV[2], action == "claim" or action == "own"
   if claims and string.sub(present, 1, #mark) == mark then

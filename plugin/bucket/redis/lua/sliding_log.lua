@@ -2,7 +2,7 @@
 -- State: at (the latest instant that the log has seen), spent (tokens of the entries that count), more (the instant of
 -- the last entry, which is stored as µs before at). The entries are a string of their own, see log_entries.lua.
 -- In: room and cost in tokens, a window (µs), b the most tokens that are remembered, c place of the entries' key among
--- those of the request, denied, record. Out: admits, expiry, tails.
+-- those of the request, denied, record. Out: admits, expiry, tails, unread (the error of Redis, if it did not read).
 -- Reply: record, spent, at (µs), last (µs), free (instant in µs from which it would fit; 0 where it fits or never
 -- will), lost (1: its entries were missing or of another log, so it was read as empty; 2: their key holds a foreign
 -- type, and the bound is not decided) – all before anything is spent.
@@ -12,7 +12,8 @@ local window, keep, entries = a, b, keys[key_offset + c]
 local tail = algorithm == 5 and tails and tails[entries] or nil
 local free = 0
 --@ log_entries
-if type(chunk) == "table" then -- the key holds a foreign type
+if type(chunk) == "table" then -- the key holds a foreign type, or the ACL denies to read it
+  if not find(chunk.err, "WRONGTYPE", 1, true) then unread = chunk.err end
   admits, cost, lost = true, 0, 2
 else
   local seen = at > now and at or now

@@ -20,7 +20,7 @@
 --   of a sliding log   entries (key), tail, tails, head, count, forgotten, lost, entry, first: see log_entries.lua
 --   of what is written patches, patched, drafts, grown, last_subject, next_place (patch.lua), needs, tails, to_split
 --                      (write.lua)
---   of the reply       denials, logs, runs, ran, to_split (reply.lua), settled (settle.lua)
+--   of the reply       denials, logs, runs, ran, to_split (reply.lua), settled (settle.lua), unread (sliding_log.lua)
 --
 -- KEYS     of each request the subjects' strings, which hold buckets; then the entries of sliding logs. All in one
 --          slot. At level 0 a subject has one string, its head. At level n > 0 it has a head, which holds the buckets
@@ -54,6 +54,8 @@
 --
 --          of a settlement: for each record how many units were returned; below 0: charged
 --
+--          of a take or a peek, if Redis denies to read a sliding log: an error. Nothing was spent for this request.
+--
 --          of either, if a head has another level than the request has: one array, the levels of the heads, and -1 for
 --          each chunk. Then nothing was checked or spent for this request.
 --
@@ -82,7 +84,7 @@ local keys, key_offset, replies = KEYS, 0, {}
 
 -- Out: now (µs since the epoch by Redis's clock, the one clock of all nodes), STEP_BACK (limit.StepBack: how many µs it
 -- may step back). Tests assemble the script with another clock.
-local now, STEP_BACK = redis.call("TIME"), 3600000000
+local now, STEP_BACK = redis.call("TIME"), 3600000000 -- nothing is written yet
 now = now[1] * 1000000 + now[2]
 
 for number = 1, #ARGV do
@@ -91,7 +93,8 @@ for number = 1, #ARGV do
   local p = 7 + subjects -- of the first record
 
   -- values[i] is a string ("" is not of our form), false where there is none, or true where the key has a foreign type.
-  local values = redis.call("MGET", unpack(keys, key_offset + 1, key_offset + subjects))
+  -- Where the ACL denies this, it does so to the first request.
+  local values = redis.call("MGET", unpack(keys, key_offset + 1, key_offset + subjects)) -- nothing is written yet
   local missing, levels = 0
   for i = 1, subjects do
     local value, first = values[i], byte(request, 6 + i)
@@ -131,7 +134,7 @@ for number = 1, #ARGV do
     local patched = 0
     local needs = {false, false, false, false} -- by subject: the instant (µs) that its string must outlive
     local last_subject, next_place, drafts, grown, tails, to_split -- see patch.lua, sliding_log.lua, write.lua
-    local denials, logs, settled
+    local denials, logs, settled, unread
     local runs, ran -- see reply.lua
 
     if mode ~= 1 then
@@ -297,7 +300,7 @@ end
 -- State: at (the latest instant that the log has seen), spent (tokens of the entries that count), more (the instant of
 -- the last entry, which is stored as µs before at). The entries are a string of their own, see log_entries.lua.
 -- In: room and cost in tokens, a window (µs), b the most tokens that are remembered, c place of the entries' key among
--- those of the request, denied, record. Out: admits, expiry, tails.
+-- those of the request, denied, record. Out: admits, expiry, tails, unread (the error of Redis, if it did not read).
 -- Reply: record, spent, at (µs), last (µs), free (instant in µs from which it would fit; 0 where it fits or never
 -- will), lost (1: its entries were missing or of another log, so it was read as empty; 2: their key holds a foreign
 -- type, and the bound is not decided) – all before anything is spent.
@@ -355,7 +358,8 @@ local function first(low, stop, column, value)
   end
   return low
 end
-if type(chunk) == "table" then -- the key holds a foreign type
+if type(chunk) == "table" then -- the key holds a foreign type, or the ACL denies to read it
+  if not find(chunk.err, "WRONGTYPE", 1, true) then unread = chunk.err end
   admits, cost, lost = true, 0, 2
 else
   local seen = at > now and at or now
@@ -454,7 +458,7 @@ last_subject, next_place = subject, place + 37
           end
         end
       end
-      if denied or mode == 2 then patched, tails = 0, nil end
+      if denied or mode == 2 or unread then patched, tails = 0, nil end
     else
       settled = {}
 -- Settles what an earlier request has spent: returns a part of it, or charges more. Each record settles one bucket:
@@ -884,7 +888,7 @@ if denials or logs or to_split then
   if to_split then values[subjects + 4] = to_split end
 end
     end
-    replies[number] = settled or values
+    replies[number] = settled or unread and redis.error_reply("NOPERM " .. unread) or values
   end
   key_offset = key_offset + own
 end

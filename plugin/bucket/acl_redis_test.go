@@ -1,0 +1,44 @@
+package bucket_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+func TestWhatIsAdmittedWhileTheACLDeniesACommandIsChargedAfterwards(t *testing.T) {
+	server := redistest.Single(t)
+	allow := func(rule string) {
+		t.Helper()
+		if err := server.Client(t).Do(t.Context(), "acl", "setuser", "default", rule).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	of, _ := serving(t, time.Minute)
+	config := inRedis(server.Port)
+	view := opened(t, of, &config)
+	spend(t, view, policy.FailOpen, ofTenant)
+	allow("-mget")
+	const without = 200
+	for range without {
+		if s := spend(t, view, policy.FailOpen, ofTenant)[0]; s.Failure != decision.Unavailable {
+			t.Fatalf("%+v: want that nothing was spent", s)
+		}
+	}
+	allow("+mget")
+	shared, release, err := of.OpenShared(&config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	read, status := []policy.Bound{daily(t, ofTenant, policy.FailOpen)}, make([]decision.Status, 1)
+	eventually(t, func() bool {
+		if err := shared.Peek(t.Context(), read, status); err != nil {
+			t.Fatal(err)
+		}
+		return status[0].Source == decision.Redis && status[0].Used == 1+without
+	})
+}

@@ -1,0 +1,106 @@
+package routeconfig
+
+import (
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// ConsumerTier is what a config reads from one consumer of its file: which tenant it is, and that tenant's tier.
+type ConsumerTier struct {
+	Tenant, Tier string
+	Source       string // that names the tier, as in tier_from: consumer.tag.tier
+}
+
+// consumerTiers returns the tenant and the tier of each consumer from which the config reads both, in the file's order:
+// a tenant can have several consumers, and so several tiers. It leaves out consumers for whom a header or a claim
+// comes first in tenant_from or tier_from, because only their requests have these. The tier need not exist.
+func (p *Config) consumerTiers(consumers []identity.Consumer) (tiers []ConsumerTier, err error) {
+	p.Tenants = map[string]bool{}
+	for i := range consumers {
+		c := &consumers[i]
+		rules := identity.Rules{Anonymous: p.AnonymousConsumers, CostHeader: -1, NeedTenant: true}
+		if rules.Tenant, err = identity.ParseSources(fileSources(c, p.TenantFrom), &rules.Headers); err != nil {
+			return nil, err
+		}
+		if rules.Tier, err = identity.ParseSources(fileSources(c, p.TierFrom), &rules.Headers); err != nil {
+			return nil, err
+		}
+		request, id := identity.Request{Known: identity.ConsumerFact, Consumer: *c}, identity.Identity{}
+		if rules.Identify(&request, &id); id.Anonymous {
+			continue
+		}
+		p.Tenants[id.Tenant.ID] = true
+		if id.Tier != "" {
+			tiers = append(tiers, ConsumerTier{id.Tenant.ID, id.Tier, id.TierSource})
+		}
+	}
+	return tiers, nil
+}
+
+// fileSources returns the sources before the first whose value for a consumer the file does not have. Kong gives an id
+// to a consumer without one.
+func fileSources(c *identity.Consumer, sources []string) []string {
+	for i, source := range sources {
+		if !strings.HasPrefix(source, "consumer.") || source == "consumer.id" && c.ID == "" {
+			return sources[:i]
+		}
+	}
+	return sources
+}
+
+// ConsumerTiers returns the tenants and tiers that a config reads from the file's consumers, as in Config.Consumers.
+func (f *File) ConsumerTiers(config schema.Config) ([]ConsumerTier, error) {
+	return (&Config{Config: config}).consumerTiers(f.consumers)
+}
+
+// Consumer returns the file's consumer with the id, the username or the custom id of another, or nil.
+func (f *File) Consumer(like *identity.Consumer) *identity.Consumer {
+	for _, key := range keysOf(like) {
+		if c := f.byName[key]; c != nil && key.name != "" {
+			return c
+		}
+	}
+	return nil
+}
+
+// consumerKey is a name of a consumer that no other consumer has in the same field.
+type consumerKey struct{ field, name string }
+
+// keysOf returns the names of a consumer: the id, which never changes, first.
+func keysOf(c *identity.Consumer) [3]consumerKey {
+	return [...]consumerKey{{"id", c.ID}, {"username", c.Username}, {"custom_id", c.CustomID}}
+}
+
+// byName returns consumers by their names.
+func byName(consumers []identity.Consumer) map[consumerKey]*identity.Consumer {
+	named := map[consumerKey]*identity.Consumer{}
+	for i := range consumers {
+		for _, key := range keysOf(&consumers[i]) {
+			named[key] = &consumers[i]
+		}
+	}
+	return named
+}
+
+// consumersOf returns the consumers of a decK file.
+func consumersOf(text []byte) (consumers []identity.Consumer) {
+	var file struct {
+		Consumers []struct {
+			ID       string
+			Username string
+			CustomID string `yaml:"custom_id"`
+			Tags     []string
+		}
+	}
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		return nil // package deck has parsed the file: a consumer has a field of another type, which Kong denies
+	}
+	for _, c := range file.Consumers {
+		consumers = append(consumers, identity.Consumer(c))
+	}
+	return consumers
+}

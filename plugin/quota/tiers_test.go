@@ -1,0 +1,58 @@
+package quota_test
+
+import (
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Both tiers have a limit that is called daily.
+func twoTiers(w *world) {
+	w.Helper()
+	plan, err := policy.FromConfig(schema.Config{
+		DefaultTier: "basic", OnMissingUser: "skip", TenantFrom: []string{"consumer.custom_id"},
+		Tiers: []schema.Tier{
+			{Name: "basic", Limits: []schema.Limit{daily(100)}},
+			{Name: "pro", Limits: []schema.Limit{daily(10_000)}},
+		},
+	}.WithDefaults())
+	if err != nil {
+		w.Fatal(err)
+	}
+	snapshot, faults := policy.NewSnapshot(policy.Rows{}, nil)
+	if len(faults) > 0 {
+		w.Fatal(faults)
+	}
+	w.plan = plan.With(snapshot)
+}
+
+func TestANoticeIsOfTheTierThatNodesDecidedBy(t *testing.T) {
+	w := newWorld(t)
+	twoTiers(w)
+	w.tiers["acme"] = "pro"
+	w.spend("acme", "a", 120, 0)
+	w.spend("globex", "a", 90, 0)
+	if got, err := w.lead(true); err != nil || got != "globex daily 80% of 100: 90" {
+		t.Fatalf("notices are %q (%v), want one of globex: acme has used 120 of 10,000", got, err)
+	}
+	w.tiers["acme"] = "basic" // from here on; what was spent stays spent
+	w.spend("acme", "a", 1, 0)
+	if got, err := w.lead(true); err != nil || got != "acme daily 100% of 100: 120" {
+		t.Errorf("notices are %q (%v) after acme has moved to basic", got, err)
+	}
+	if n := w.event(); n.Tier != "basic" || n.PolicyID != 0 {
+		t.Errorf("the notice is of policy %d of tier %q", n.PolicyID, n.Tier)
+	}
+}
+
+func TestUsageOfAnotherTiersPolicyIsNoUsageOfThis(t *testing.T) {
+	w := newWorld(t)
+	twoTiers(w)
+	w.tiers["acme"] = "pro"
+	w.spend("acme", "a", 9_000, 0)
+	w.tiers["acme"] = "basic" // nodes have not decided by it yet
+	if got, err := w.lead(true); err != nil || got != "" {
+		t.Errorf("notices are %q (%v), want none: no request was decided by basic", got, err)
+	}
+}

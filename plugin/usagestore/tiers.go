@@ -1,0 +1,68 @@
+package usagestore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usage"
+)
+
+// tiersKept bounds the tiers of a tenant: the ones that were seen last.
+const tiersKept = 8
+
+// tiers holds when tiers were seen last.
+type tiers map[usage.Tier]time.Time
+
+// addBatch adds the tiers of a batch, which ended at an instant. Of a tenant's tiers the last one was seen last, so
+// the others get earlier instants.
+func (t tiers) addBatch(end time.Time, seen []usage.Tier) {
+	for i := len(seen) - 1; i >= 0; i-- {
+		at := end
+		if i+1 < len(seen) && seen[i+1].Tenant == seen[i].Tenant {
+			at = t[seen[i+1]].Add(-time.Microsecond)
+		}
+		t[seen[i]] = later(t[seen[i]], at)
+	}
+}
+
+// writeTiers stores the tiers, except those of tenants that have no name in the database.
+func (u *unpacking) writeTiers(ctx context.Context) error {
+	var tenants []int32
+	var namespaces, names, sources []string
+	var seen []time.Time
+	for t, at := range u.tiers {
+		if id, ok := u.names[t.Tenant]; ok {
+			tenants, namespaces = append(tenants, id), append(namespaces, t.Namespace)
+			names, sources, seen = append(names, t.Tier), append(sources, t.Source), append(seen, at)
+		}
+	}
+	if len(tenants) == 0 {
+		return nil
+	}
+	if _, err := u.tx.Exec(ctx, upsertTiers, tenants, namespaces, names, sources, seen); err != nil {
+		return fmt.Errorf("write tiers: %w", err)
+	}
+	slices.Sort(tenants)
+	if _, err := u.tx.Exec(ctx, deleteTiers, slices.Compact(tenants), tiersKept); err != nil {
+		return fmt.Errorf("delete old tiers: %w", err)
+	}
+	return nil
+}
+
+const (
+	upsertTiers = `INSERT INTO rate_limiter.tenant_tiers AS t (tenant, namespace, tier, source, seen_at, since, stored_at)
+		SELECT k.*, k.seen_at, clock_timestamp()
+		FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::timestamptz[])
+			k (tenant, namespace, tier, source, seen_at)
+		ON CONFLICT (tenant, namespace, tier, source) DO UPDATE
+		SET seen_at = excluded.seen_at, stored_at = excluded.stored_at,
+			since = CASE WHEN excluded.seen_at - t.seen_at < interval '10 minutes' THEN t.since ELSE excluded.since END
+		WHERE t.seen_at < excluded.seen_at`
+
+	deleteTiers = `DELETE FROM rate_limiter.tenant_tiers WHERE ctid IN (SELECT ctid FROM (
+			SELECT ctid, row_number() OVER (PARTITION BY tenant ORDER BY seen_at DESC) AS place
+			FROM rate_limiter.tenant_tiers WHERE tenant = ANY ($1::int[])) t
+		WHERE place > $2)`
+)
