@@ -154,8 +154,10 @@ func (d *diary) Observe(decided *decision.Decision) { *d = append(*d, describe(d
 // describe returns a decision in full, as a text to compare.
 func describe(d *decision.Decision) string {
 	var b strings.Builder
+	id := d.Identity
+	id.TierSource = "" // a caller states its tier
 	fmt.Fprintf(&b, "%+v tier %q endpoint %q wanted %v: %s because %s, binding %d, retry %d, shadow %v",
-		d.Identity, d.Resolution.Tier, d.Resolution.Endpoint, d.Resolution.UserRequired,
+		id, d.Resolution.Tier, d.Resolution.Endpoint, d.Resolution.UserRequired,
 		d.Result, d.Reason, d.Binding, d.RetryAfter, d.ShadowDenied)
 	for i, bound := range d.Resolution.Bounds {
 		fmt.Fprintf(&b, "\n  %+v %d", bound.Key, bound.Cost)

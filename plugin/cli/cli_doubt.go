@@ -11,9 +11,11 @@ import (
 
 // knownConfig is the plugin's config of a command that goes without one; nil: --config was not given.
 type knownConfig struct {
-	plan    *policy.Plan
-	tenants map[string]bool // the consumers of its file
+	plan      *policy.Plan
+	consumers map[string]bool // of its file
 }
+
+func (k *knownConfig) isConsumer(name string) bool { return k.consumers[name] }
 
 // knownConfigFlag defines --config and --plugin-route of a command that goes without them, and has the file read before
 // the database is opened.
@@ -33,7 +35,7 @@ func (c *call) knownConfigFlag() *knownConfig {
 			if err != nil {
 				return err
 			}
-			config.plan, config.tenants = plan, loaded.Tenants
+			config.plan, config.consumers = plan, loaded.ConsumerNames
 		}
 		return nil
 	})

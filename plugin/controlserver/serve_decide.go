@@ -118,7 +118,9 @@ func (d *decider) isRoute(name string) bool {
 }
 
 // isConsumer reports whether the config's file has a consumer of a name.
-func (s *Settings) isConsumer(name string) bool { return s.Config != nil && s.Config.Tenants[name] }
+func (s *Settings) isConsumer(name string) bool {
+	return s.Config != nil && s.Config.ConsumerNames[name]
+}
 
 // openPath opens the path of the config, and its buckets.
 func (d *decider) openPath(config *routeconfig.Config) error {

@@ -92,7 +92,7 @@ var processRows = []settingRow{
 	{
 		"max-buckets",
 		"1000000",
-		"the maximum number of buckets in this process, about 250 bytes each; a sliding_log takes 16 bytes more per request in it; when the maximum is reached, the bucket that expires first is evicted",
+		"the maximum number of buckets in this process, about 250 bytes each; a sliding_log takes 16 bytes more per request in it; above it, buckets are evicted, those first of which the least is lost",
 		func(s *settings, text string) error {
 			return setting.ParseInt(text, 1, &s.MaxBuckets)
 		},

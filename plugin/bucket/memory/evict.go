@@ -18,8 +18,9 @@ import (
 // in cohorts: those of one tenant's users, those of all addresses without a tenant, and those of all tenants themselves.
 // A new bucket of a cohort replaces another of the same cohort where that loses no more than a sample of all buckets, and
 // always once the cohort has its part of the store. So invented names evict no more than that part of the other buckets,
-// those with the least loss first, and an expired bucket before any. Users and addresses evict no bucket of a tenant as long as their shard has others. The
-// buckets of endpoints and all are in no cohort: as long as a shard has a cohort, none of them is evicted.
+// those with the least loss first. Addresses, and further users of a tenant, evict no tenant's own bucket as long as
+// their shard has others. The buckets of endpoints and all are in no cohort: as long as a shard has a cohort, none of
+// them is evicted.
 //
 // An eviction considers [sampleSize] buckets of all and as many of cohorts, whatever the store's size, under the lock of
 // the shard alone.
@@ -111,7 +112,7 @@ func (b *bucket) loss(now limit.Micros, isSpared bool) int64 {
 type choice struct {
 	bucket        *bucket
 	loss          int64
-	sparesTenants bool    // the bucket that needs the room is not a tenant's
+	sparesTenants bool    // the bucket that needs the room is neither a tenant's nor of its first user
 	within        *cohort // the only cohort to choose from, except for expired buckets; nil: any
 }
 
@@ -121,7 +122,8 @@ func (c *choice) consider(b *bucket, t *taking) {
 	if t.uses(b) {
 		return
 	}
-	isSpared := b.cohort == nil || c.within != nil && c.within != b.cohort || c.sparesTenants && b.cohort.key == ofTenants
+	isTenants := b.key.Group == policy.ByTenant && b.key.Kind == policy.WholeGroup
+	isSpared := b.cohort == nil || c.within != nil && c.within != b.cohort || c.sparesTenants && isTenants
 	if loss := b.loss(t.now, isSpared); c.bucket == nil || loss < c.loss {
 		c.bucket, c.loss = b, loss
 	}
@@ -131,16 +133,24 @@ func (c *choice) consider(b *bucket, t *taking) {
 // grows by this one.
 func (sh *shard) evict(t *taking, key *policy.Key, perShard int) {
 	k, _ := cohortKeyOf(key)
-	best, same := choice{sparesTenants: k != ofTenants}, sh.cohorts[k]
-	if same != nil && len(same.buckets) >= max(perShard/cohortPart, 1) {
-		best.within = same
-	}
+	same := sh.cohorts[k]
+	best := choice{sparesTenants: k != ofTenants && (same != nil || key.Group != policy.ByTenant)}
 	if same != nil {
+		if len(same.buckets) >= max(perShard/cohortPart, 1) {
+			best.within = same
+		}
 		same.sample(&best, t)
 	}
-	sh.sample(&best, t)
-	if same == nil || best.bucket == nil || best.loss >= sparedLoss {
-		sh.sampleCohorts(&best, t)
+	if best.bucket == nil || best.within == nil || k == ofTenants {
+		sh.sample(&best, t)
+	}
+	if best.bucket == nil || best.loss >= sparedLoss {
+		for other, c := range sh.cohorts { // a range over a map starts anywhere
+			if other != ofTenants {
+				c.sample(&best, t)
+				break
+			}
+		}
 	}
 	switch victim := best.bucket; {
 	case victim == nil:
@@ -149,20 +159,6 @@ func (sh *shard) evict(t *taking, key *policy.Key, perShard int) {
 	default:
 		sh.removeBucket(sh.hashOf(victim), victim)
 		sh.evicted++
-	}
-}
-
-// sampleCohorts considers some buckets of users and addresses.
-func (sh *shard) sampleCohorts(best *choice, t *taking) {
-	sampled := 0
-	for k, c := range sh.cohorts { // a range over a map starts anywhere
-		if k == ofTenants {
-			continue
-		}
-		c.sample(best, t)
-		if sampled += len(c.buckets); sampled >= sampleSize {
-			return
-		}
 	}
 }
 

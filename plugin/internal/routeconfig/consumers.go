@@ -19,7 +19,6 @@ type ConsumerTier struct {
 // a tenant can have several consumers, and so several tiers. It leaves out consumers for whom a header or a claim
 // comes first in tenant_from or tier_from, because only their requests have these. The tier need not exist.
 func (p *Config) consumerTiers(consumers []identity.Consumer) (tiers []ConsumerTier, err error) {
-	p.Tenants = map[string]bool{}
 	for i := range consumers {
 		c := &consumers[i]
 		rules := identity.Rules{Anonymous: p.AnonymousConsumers, CostHeader: -1, NeedTenant: true}
@@ -30,11 +29,7 @@ func (p *Config) consumerTiers(consumers []identity.Consumer) (tiers []ConsumerT
 			return nil, err
 		}
 		request, id := identity.Request{Known: identity.ConsumerFact, Consumer: *c}, identity.Identity{}
-		if rules.Identify(&request, &id); id.Anonymous {
-			continue
-		}
-		p.Tenants[id.Tenant.ID] = true
-		if id.Tier != "" {
+		if rules.Identify(&request, &id); !id.Anonymous && id.Tier != "" {
 			tiers = append(tiers, ConsumerTier{id.Tenant.ID, id.Tier, id.TierSource})
 		}
 	}
@@ -103,4 +98,17 @@ func consumersOf(text []byte) (consumers []identity.Consumer) {
 		consumers = append(consumers, identity.Consumer(c))
 	}
 	return consumers
+}
+
+// namesOf returns the usernames, custom ids and ids of consumers.
+func namesOf(consumers []identity.Consumer) map[string]bool {
+	names := map[string]bool{}
+	for i := range consumers {
+		for _, key := range keysOf(&consumers[i]) {
+			if key.name != "" {
+				names[key.name] = true
+			}
+		}
+	}
+	return names
 }

@@ -34,9 +34,10 @@ type Config struct {
 	Routes map[string]string // the services of the routes in the file, by route
 	Serves []string          // the routes for which Kong runs it
 
-	Consumers []ConsumerTier  // of the file's consumers, as the config reads them
-	Tenants   map[string]bool // the same, with or without a tier
-	Changed   time.Time       // the file, if it is known; set by the reader of the file
+	ConsumerNames map[string]bool // the usernames, custom ids and ids of the consumers in the file
+
+	Consumers []ConsumerTier // of the file's consumers, as the config reads them
+	Changed   time.Time      // the file, if it is known; set by the reader of the file
 }
 
 // ChoiceError is the error of a file in which no config, or several, apply.
@@ -59,7 +60,8 @@ func Load(text []byte, file, route string) (*Config, *policy.Plan, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	chosen.Routes = routes
+	consumers := consumersOf(text)
+	chosen.Routes, chosen.ConsumerNames = routes, namesOf(consumers)
 	for _, name := range slices.Sorted(maps.Keys(routes)) {
 		if config, err := choose(configs, file, name, routes); err == nil && config == chosen {
 			chosen.Serves = append(chosen.Serves, name)
@@ -67,7 +69,7 @@ func Load(text []byte, file, route string) (*Config, *policy.Plan, error) {
 	}
 	plan, err := policy.FromConfig(chosen.Config)
 	if err == nil {
-		chosen.Consumers, err = chosen.consumerTiers(consumersOf(text))
+		chosen.Consumers, err = chosen.consumerTiers(consumers)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", chosen.Where, err)

@@ -1,7 +1,6 @@
 package routeconfig
 
 import (
-	"maps"
 	"strings"
 	"testing"
 )
@@ -32,21 +31,24 @@ consumers:
   - {name: tenant-rate-limiting, config: {namespace: acme}}
 `
 
-func TestTheTenantsOfAFileAreItsConsumersAsTheConfigReadsThem(t *testing.T) {
+func TestTheConsumersOfAFileAreKnownByAllTheirNames(t *testing.T) {
 	const text = `
 plugins:
-- {name: tenant-rate-limiting, config: {namespace: a, tenant_from: [consumer.custom_id]}}
+- {name: tenant-rate-limiting, config: {namespace: a}}
 consumers:
-- {username: ann, custom_id: acme, tags: ["tier:gold"]}
-- {username: bob, custom_id: globex}
-- {username: eve}
+- {username: ann, custom_id: acme, id: 4f1a6c1e-0000-4000-8000-000000000000}
+- {username: bob}
 `
 	config, _, err := Load([]byte(text), "kong.yml", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := map[string]bool{"acme": true, "globex": true}; !maps.Equal(config.Tenants, want) {
-		t.Errorf("the tenants are %v, want %v", config.Tenants, want)
+	for name, want := range map[string]bool{
+		"ann": true, "acme": true, "4f1a6c1e-0000-4000-8000-000000000000": true, "bob": true, "eve": false, "": false,
+	} {
+		if got := config.ConsumerNames[name]; got != want {
+			t.Errorf("%q is a consumer: %t, want %t", name, got, want)
+		}
 	}
 }
 
