@@ -20,7 +20,7 @@ func (p *plane) notices() (list []string) {
 	p.t.Helper()
 	for _, line := range strings.Split(p.operate("usage", "notices", "acme", "--last", "1h"), "\n")[1:] {
 		cells := strings.Fields(line)
-		list = append([]string{strings.Join(cells[4:7], " ")}, list...)
+		list = append([]string{strings.Join(cells[6:9], " ")}, list...) // a policy is shown as: year (tier enterprise)
 	}
 	return list
 }

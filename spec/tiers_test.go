@@ -14,8 +14,10 @@ import (
 // plans are three tiers without a row in the database, two of which call their limit by one name. A header names the
 // tier of a consumer without a tag. The window is a year: none ends during a spec.
 const plans = `trusted_headers: [X-Tier], tier_from: [consumer.tag.tier, header.X-Tier], default_tier: essentials, tiers: [
-	{name: essentials, limits: [{name: daily, scope: tenant, limit: 20, window_size: 31536000, algorithm: fixed_window}]},
-	{name: enterprise, limits: [{name: daily, scope: tenant, limit: 1000, window_size: 31536000, algorithm: fixed_window}]},
+	{name: essentials, limits: [
+		{name: daily, scope: tenant, limit: 20, window_size: 31536000, algorithm: fixed_window}]},
+	{name: enterprise, limits: [
+		{name: daily, scope: tenant, limit: 1000, window_size: 31536000, algorithm: fixed_window}]},
 	{name: unlimited}]`
 
 // planned is a plane with a node and a process that serves API and portal.
@@ -149,7 +151,9 @@ func TestEveryDoorNamesThePlanByWhichNodesDecide(t *testing.T) {
 	p.agree("acme", "enterprise consumer.tag.tier 1000")
 	p.agree("beta", "essentials consumer.tag.tier 20")
 	p.agree("gamma", "unlimited consumer.tag.tier")
-	await(t, "a notice of beta", func() bool { return strings.Contains(p.operate("usage", "notices", "--last", "1h"), "80 %") })
+	await(t, "a notice of beta", func() bool {
+		return strings.Contains(p.operate("usage", "notices", "--last", "1h"), "80 %")
+	})
 	if all := p.operate("usage", "notices", "--last", "1h"); strings.Contains(all, "acme") ||
 		!strings.Contains(all, "daily (tier essentials)") {
 		t.Errorf("acme has used 17 of 1000, and beta 17 of 20: the notices are\n%s", all)
@@ -158,7 +162,8 @@ func TestEveryDoorNamesThePlanByWhichNodesDecide(t *testing.T) {
 	if strings.Contains(near, "acme") || strings.Count(near, "beta") != 1 {
 		t.Errorf("near a limit are\n%s", near)
 	}
-	if text := p.page(t, "acme"); !strings.Contains(text, "Your plan is enterprise.") || !strings.Contains(text, "17 of 1,000") {
+	if text := p.page(t, "acme"); !strings.Contains(text, "Your plan is enterprise.") ||
+		!strings.Contains(text, "17 of 1,000") {
 		t.Errorf("acme reads %s", text)
 	}
 	if text := p.page(t, "hooli"); !strings.Contains(text, "Plan not known yet: no request seen.") {
@@ -171,7 +176,8 @@ func TestEveryDoorNamesThePlanByWhichNodesDecide(t *testing.T) {
 		t.Errorf("after the change Kong says %s of beta", got)
 	}
 	p.agree("beta", "enterprise consumer.tag.tier 1000")
-	if text := p.page(t, "beta"); !strings.Contains(text, "Your plan is enterprise.") || !strings.Contains(text, "21 of 1,000") {
+	if text := p.page(t, "beta"); !strings.Contains(text, "Your plan is enterprise.") ||
+		!strings.Contains(text, "21 of 1,000") {
 		t.Errorf("beta reads %s", text)
 	}
 	if all := p.operate("usage", "notices", "beta", "--last", "1h"); strings.Count(all, "daily") != 1 {

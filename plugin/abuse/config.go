@@ -8,7 +8,7 @@ const Window = 5 * time.Minute
 // Config holds the thresholds. Default returns those that are documented.
 type Config struct {
 	DeniedShare float64 // of the requests in Window, from which DeniedShare flags
-	MinDenied   int64   // requests denied in Window, below which nothing is flagged; a fifth of it in each of three minutes
+	MinDenied   int64   // requests denied in Window, below which nothing is flagged; a fifth in each of three minutes
 
 	SpikeFactor     float64 // times the baseline
 	SpikeDeviations float64 // above the baseline

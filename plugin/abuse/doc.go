@@ -13,8 +13,8 @@
 //   - Breadth: many more different users, addresses or credentials than usual were denied, and a good part of the
 //     requests.
 //
-// A signal must be in each of the last three minutes. So a burst of up to a minute, such as an hourly job, does not flag,
-// whether or not it lies across the turn of a minute.
+// A signal must be in each of the last three minutes. So a burst of up to a minute, such as an hourly job, does not
+// flag, whether or not it lies across the turn of a minute.
 //
 // A denial counts if a limit had no room. Denials by a ban, for a missing name, or because the shared store was away
 // (fail mode closed, or a node's share of a limit) do not count: the caller leaves them out. Of the denials under a

@@ -180,8 +180,8 @@ func breadths(s *State, o *Observation) [3]breadth {
 	}
 }
 
-// signals returns the signals of a window. Each of its last three minutes must have its part of MinDenied, and the share
-// of denials. A burst of up to a minute lies in two of them at most, wherever it begins.
+// signals returns the signals of a window. Each of its last three minutes must have its part of MinDenied, and the
+// share of denials. A burst of up to a minute lies in two of them at most, wherever it begins.
 func (c *Config) signals(s *State, o *Observation, window Counts) (flags []Flag) {
 	share := window.share()
 	for _, minute := range [...]Counts{o.Minute, o.Before[0], o.Before[1]} {

@@ -235,8 +235,8 @@ func TestAStateIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-// play plays bursts of denials, of a number of seconds each, which begin so many seconds after every period. Beside them
-// the tenant sends what is admitted.
+// play plays bursts of denials, of a number of seconds each, which begin so many seconds after every period. Beside
+// them the tenant sends what is admitted.
 func (p *player) play(length, period, first, burst int, admitted int64) {
 	denied := make([]int64, length)
 	for begin := first; begin+burst < 60*length; begin += period {

@@ -55,8 +55,9 @@ func add(all map[string]*tenant, name string) *tenant {
 	return t
 }
 
-// readRequests reads what was admitted: in the minute, in the two before it, and in the window that ends with it. Of more tenants than it may
-// read it reads those with denials, then those that are remembered, and then those that send most.
+// readRequests reads what was admitted: in the minute, in the two before it, and in the window that ends with it. Of
+// more tenants than it may read it reads those with denials, then those that are remembered, and then those that send
+// most.
 func (d *Detector) readRequests(ctx context.Context, tx pgx.Tx, minute time.Time, all map[string]*tenant) error {
 	rows, err := tx.Query(ctx, `SELECT n.name, u.last, u.second, u.third, u.admitted
 		FROM (

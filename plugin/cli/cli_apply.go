@@ -52,7 +52,7 @@ compared too.`,
 				return c.acceptable(diff, review, *yes, *force)
 			}
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
-				d.set.Config = config.plan
+				d.set.Config, d.set.IsConsumer = config.plan, config.isConsumer
 				done, version, err := s.Apply(ctx, by, d.set)
 				if err != nil {
 					return written{}, d.locate(err)
@@ -61,7 +61,8 @@ compared too.`,
 				if done.Empty() {
 					what += " (no changes)"
 				}
-				return written{What: what, Version: version, Diff: newShownDiff(done), lines: func(out *page) { writeDiff(out, done) }}, nil
+				lines := func(out *page) { writeDiff(out, done) }
+				return written{What: what, Version: version, Diff: newShownDiff(done), lines: lines}, nil
 			})
 		},
 	},

@@ -82,7 +82,7 @@ applies.
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
 				row, version, err := s.AddOverride(ctx, by, *o)
 				if err == nil {
-					c.warnOfWrite(s.OverrideWarnings(ctx, config.plan, config.isConsumer(row.Tenant), row))
+					c.warnOfWrite(s.OverrideWarnings(ctx, config.plan, config.isConsumer, row))
 				}
 				return written{What: "added " + row.String() + ", " + timesText(row), Version: version, Row: row}, err
 			})

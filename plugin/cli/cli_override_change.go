@@ -159,7 +159,7 @@ func (c *call) changesOverride(done string, edit func(*pgstore.Override) error) 
 		}
 		row, version, err := s.PutOverride(ctx, by, o)
 		if err == nil {
-			c.warnOfWrite(s.OverrideWarnings(ctx, config.plan, config.isConsumer(row.Tenant), row))
+			c.warnOfWrite(s.OverrideWarnings(ctx, config.plan, config.isConsumer, row))
 		}
 		return written{What: done + " " + row.String() + ", " + timesText(row), Version: version, Row: row}, err
 	})

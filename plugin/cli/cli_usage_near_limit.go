@@ -95,8 +95,8 @@ var nearLimits = listing[control.NearLimit]{
 	func(n control.NearLimit) []any {
 		const full = 1
 		return []any{
-			n.Org, policyCell(n.Policy, n.Row, n.Tier), n.Endpoint, n.Scope, n.Mode, red(fmt.Sprintf("%.1f %%", n.Fraction*100), n.Fraction >= full),
-			n.Remaining, n.Limit, n.At,
+			n.Org, policyCell(n.Policy, n.Row, n.Tier), n.Endpoint, n.Scope, n.Mode,
+			red(fmt.Sprintf("%.1f %%", n.Fraction*100), n.Fraction >= full), n.Remaining, n.Limit, n.At,
 		}
 	},
 }

@@ -38,8 +38,8 @@ var notices = listing[pgstore.QuotaNotice]{
 			exhausted = timeText(*n.ExhaustedAt)
 		}
 		return []any{
-			n.NoticedAt, n.Tenant, policyCell(n.Policy, n.PolicyID, n.Tier), n.Endpoint, red(fmt.Sprint(n.Threshold, " %"), n.Threshold == 100), n.Used,
-			n.Limit, n.WindowEnd, exhausted, n.Late,
+			n.NoticedAt, n.Tenant, policyCell(n.Policy, n.PolicyID, n.Tier), n.Endpoint,
+			red(fmt.Sprint(n.Threshold, " %"), n.Threshold == 100), n.Used, n.Limit, n.WindowEnd, exhausted, n.Late,
 		}
 	},
 }

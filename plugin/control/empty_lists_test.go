@@ -71,7 +71,8 @@ func (d described) readsOfLists() []listed {
 			continue
 		}
 		for _, content := range o.Responses["200"].Content {
-			if lists := d.lists(content.Schema, ""); len(lists) > 0 && !strings.Contains(at, "{request_id}") { // nothing was denied
+			// Nothing was denied: no request has an answer.
+			if lists := d.lists(content.Schema, ""); len(lists) > 0 && !strings.Contains(at, "{request_id}") {
 				found = append(found, listed{o.ID, strings.ReplaceAll(at, "{org}", "acme"), lists})
 			}
 		}

@@ -37,7 +37,8 @@ func nearing(t *testing.T) *world {
 			remaining_min)
 		SELECT date_trunc('minute', now()) - minutes * interval '1 minute', t.id, e.id, p.id, 1, 0, 0, 0, 0, remaining
 		FROM (VALUES ('acme', '', 'daily', 0, 300), ('acme', 'search', 'daily', 0, 200), ('acme', 'search', 'daily', 3, 150),
-				('acme', 'search', 'daily', 30, 0), ('acme', 'POST /records/{id}', 'daily', 1, 180), ('acme', 'POST /records/{id}', 'writes', 0, 1),
+				('acme', 'search', 'daily', 30, 0), ('acme', 'POST /records/{id}', 'daily', 1, 180),
+				('acme', 'POST /records/{id}', 'writes', 0, 1),
 				('acme', 'search', 'per-user', 0, 5), ('acme', '', 'all', 0, 0), ('acme', '', 'gone', 0, 0),
 				('globex', '', 'daily', 0, 9), ('globex', 'search', 'daily', 0, NULL), ('=cmd,"b"', '', 'daily', 1, 2),
 				('banned', '', 'daily', 1, 0), ('exempt', '', 'daily', 1, 0), ('', '', 'daily', 0, 0)

@@ -60,8 +60,8 @@ type Options struct {
 	// IsRoute reports whether a name is a route of the gateway. Limits per endpoint without a pattern count by route.
 	// The token of an org may spend on no other. nil: no name is.
 	IsRoute func(name string) bool
-	// IsConsumer reports whether the config's file has a consumer that is a tenant; nil: none is known.
-	IsConsumer func(tenant string) bool
+	// IsConsumer reports whether the config's file has a consumer of a name; nil: none is known.
+	IsConsumer func(name string) bool
 
 	Tiers *Tiers // the tiers of orgs without a row; nil: none is known
 

@@ -20,7 +20,8 @@ func TestAnOverrideIsAcceptedInEitherSpelling(t *testing.T) {
 		{`{"scope":"user","userId":"u_42","limit":5000,` + rest + `}`, "custom_limit", "", "u_42"},
 		{`{"factor":2,"scope":"tenant",` + rest + `}`, "multiplier", "", ""},
 	} {
-		made := read[control.OverrideWritten](w, w.want(w.as("POST", "/v1/orgs/acme/ratelimit/overrides", test.body), http.StatusCreated))
+		answer := w.want(w.as("POST", "/v1/orgs/acme/ratelimit/overrides", test.body), http.StatusCreated)
+		made := read[control.OverrideWritten](w, answer)
 		if o := made.Override; o.Kind != test.kind || o.Endpoint != test.endpoint || o.User != test.user {
 			t.Errorf("%s: made %+v", test.body, o)
 		}
@@ -74,7 +75,8 @@ func TestACheckIsAcceptedInEitherSpelling(t *testing.T) {
 func TestACheckWithoutAnOrgNotesThatUsersAreCountedTogether(t *testing.T) {
 	t.Parallel()
 	config := plan()
-	config.OnMissingTenant, config.Tiers = "limit_by_ip", []schema.Tier{{Name: "essentials", Limits: []schema.Limit{limitOf("daily", "", 9)}}}
+	config.OnMissingTenant = "limit_by_ip"
+	config.Tiers = []schema.Tier{{Name: "essentials", Limits: []schema.Limit{limitOf("daily", "", 9)}}}
 	perIP := limitOf("per-ip", "", 9)
 	perIP.Scope = "ip"
 	config.Anonymous.Limits = []schema.Limit{perIP}

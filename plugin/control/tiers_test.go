@@ -42,8 +42,9 @@ func (p *planned) tierOf(org string) string {
 	if err := p.server.Tiers.Refresh(p.Context(), ""); err != nil {
 		p.Fatal(err)
 	}
-	inForce := read[control.InForce](p.world, p.want(p.as("GET", "/v1/orgs/"+org+"/ratelimit/policies", ""), http.StatusOK))
-	used := read[control.Usage](p.world, p.want(p.as("GET", "/v1/orgs/"+org+"/ratelimit/usage", ""), http.StatusOK))
+	below := "/v1/orgs/" + org + "/ratelimit/"
+	inForce := read[control.InForce](p.world, p.want(p.as("GET", below+"policies", ""), http.StatusOK))
+	used := read[control.Usage](p.world, p.want(p.as("GET", below+"usage", ""), http.StatusOK))
 	text := func(t control.OrgTier) string {
 		text := t.Tier + " " + t.Source
 		for _, other := range t.Others {

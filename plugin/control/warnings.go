@@ -28,13 +28,10 @@ func (s *Server) configPlan() *policy.Plan {
 	return plan.With(nil)
 }
 
-// isConsumer reports whether the config's file has a consumer that is a tenant.
-func (s *Server) isConsumer(tenant string) bool { return s.IsConsumer != nil && s.IsConsumer(tenant) }
-
 // warnOfOverride returns what an operator should check of an override.
 func (s *Server) warnOfOverride(ctx context.Context, o pgstore.Override) Warnings {
 	return s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
-		return s.Store.OverrideWarnings(ctx, s.configPlan(), s.isConsumer(o.Tenant), o)
+		return s.Store.OverrideWarnings(ctx, s.configPlan(), s.IsConsumer, o)
 	})
 }
 

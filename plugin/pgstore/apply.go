@@ -24,6 +24,8 @@ type Set struct {
 
 	// Config is the plugin's config, for the review of the changes; nil: unknown.
 	Config *policy.Plan
+	// IsConsumer reports whether the config's file has a consumer of a name; nil: none is known.
+	IsConsumer func(name string) bool
 	// Accept runs before Apply writes, with the changes and their review. If it returns an error, Apply writes nothing
 	// and returns a DeclinedError. nil accepts everything.
 	Accept func(SetDiff, Review) error

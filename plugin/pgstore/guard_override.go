@@ -12,23 +12,23 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// OverrideWarnings returns what an operator should check of an override: that its tenant was never seen, and
-// is no consumer of the config's file, that neither the config nor the database has its policy, that no request has its
-// network, that it starts in the past, another override in its place at another time, and each limit of all tenants
-// that is below what the override allows one of them. A nil config is unknown, as in ReviewPolicy.
+// OverrideWarnings returns what an operator should check of an override: that its tenant was never seen, that neither
+// the config nor the database has its policy, that no request has its network, that it starts in the past, another
+// override in its place at another time, and each limit of all tenants that is below what the override allows one of
+// them. A nil config is unknown, as in ReviewPolicy.
 func (s *Store) OverrideWarnings(
-	ctx context.Context, config *policy.Plan, isConsumer bool, o Override,
+	ctx context.Context, config *policy.Plan, isConsumer func(name string) bool, o Override,
 ) ([]string, error) {
 	var warnings []string
-	stranger, err := s.unseen(ctx, o.Tenant, isConsumer)
+	neverSeen, err := unseen(ctx, s.pool, isConsumer, o.Tenant)
 	if err != nil {
-		return nil, err
+		return nil, fail("review "+o.String(), err)
 	}
 	unnamed, err := s.policyWarning(ctx, config, o.Policy)
 	if err != nil {
 		return nil, err
 	}
-	for _, warning := range [...]string{stranger, unnamed} {
+	for _, warning := range [...]string{neverSeen, unnamed} {
 		if warning != "" {
 			warnings = append(warnings, warning)
 		}

@@ -217,7 +217,8 @@ func TestOverridesOfOnePlaceMayStartAtDifferentTimes(t *testing.T) {
 		"override 1 changes the same at some time: while both are in force override 3 applies, because it starts later": second,
 		"": over,
 	} {
-		if got, err := s.OverrideWarnings(t.Context(), nil, true, o); err != nil || strings.Join(got, "\n") != want {
+		got, err := s.OverrideWarnings(t.Context(), nil, func(string) bool { return true }, o)
+		if err != nil || strings.Join(got, "\n") != want {
 			t.Errorf("%v is warned of by %q (%v), want %q", o, got, err, want)
 		}
 	}

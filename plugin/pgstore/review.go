@@ -46,6 +46,13 @@ func (r *Review) addRowWarnings(ctx context.Context, q querier, set Set, d SetDi
 		r.Warnings = append(r.Warnings, costWarnings(set.Config, after, slices.Concat(d.Costs.Create, d.Costs.written()))...)
 	}
 	if d.Overrides != nil {
+		neverSeen, err := unseen(ctx, q, set.hasTenant, tenantsOf(d.Overrides.Create)...)
+		if err != nil {
+			return err
+		}
+		if neverSeen != "" {
+			r.Warnings = append(r.Warnings, neverSeen)
+		}
 		for _, o := range slices.Concat(d.Overrides.Create, d.Overrides.written()) {
 			if problem := networkProblem(set.Config, o); problem != "" {
 				r.Warnings = append(r.Warnings, o.String()+": "+problem)
@@ -53,6 +60,19 @@ func (r *Review) addRowWarnings(ctx context.Context, q querier, set Set, d SetDi
 		}
 	}
 	return nil
+}
+
+// hasTenant reports whether a name is a tenant of the set, or a consumer of the config's file.
+func (s *Set) hasTenant(name string) bool {
+	return s.IsConsumer != nil && s.IsConsumer(name) ||
+		slices.ContainsFunc(s.Tenants, func(t Tenant) bool { return t.ID == name })
+}
+
+func tenantsOf(overrides []Override) (names []string) {
+	for _, o := range overrides {
+		names = append(names, o.Tenant)
+	}
+	return names
 }
 
 // reviewAmong reviews written policies of one namespace against the rows of that namespace. Of those, created are new.

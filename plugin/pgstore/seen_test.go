@@ -22,11 +22,12 @@ func TestAnOverrideOfATenantThatWasNeverSeenIsWarnedOf(t *testing.T) {
 		INSERT INTO rate_limiter.tenants (id, time_zone) VALUES ('listed', 'UTC')`); err != nil {
 		t.Fatal(err)
 	}
+	isConsumer := func(name string) bool { return name == "consumer" }
 	for tenant, isStranger := range map[string]bool{
 		"listed": false, "counted": false, "consumer": false, "": false, "daily": true, "nosuchtenant": true,
 	} {
 		o := pgstore.Override{Override: schema.Override{Kind: schema.KindBan, Tenant: tenant}}
-		got, err := s.OverrideWarnings(t.Context(), nil, tenant == "consumer", o)
+		got, err := s.OverrideWarnings(t.Context(), nil, isConsumer, o)
 		want := "tenant " + tenant + " was never seen: "
 		if err != nil || len(got) > 0 != isStranger || isStranger && !strings.HasPrefix(got[0], want) {
 			t.Errorf("an override of %q is warned of by %q (%v), want a warning: %t", tenant, got, err, isStranger)

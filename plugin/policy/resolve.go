@@ -225,8 +225,8 @@ const (
 )
 
 // tierOf returns the tier of a request's tenant, and where it comes from: that of its row, else what the request
-// claims, if it exists; else the default tier. Where a header names no tier the header is the source: a client chose the
-// default.
+// claims, if it exists; else the default tier. Where a header names no tier the header is the source: a client chose
+// the default.
 func (p *Plan) tierOf(rows *tenantRows, id *identity.Identity) (tier, source string) {
 	claimed, source := id.Tier, id.TierSource
 	if rows != nil && rows.tier != "" {

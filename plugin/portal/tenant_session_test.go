@@ -138,7 +138,8 @@ func TestATenantSeesItsPlanAndManagesItsTokens(t *testing.T) {
 	t.Parallel()
 	s := openStored(t)
 	b := s.signedIn(s.issue("acme-portal", "tenant", "acme"))
-	s.want(b.get("/portal/org"), http.StatusOK, "1,000 requests per day", "0 of 1,000", "Plan not known yet: no request seen.")
+	s.want(b.get("/portal/org"), http.StatusOK, "1,000 requests per day", "0 of 1,000",
+		"Plan not known yet: no request seen.")
 	first := s.secretOf(b.post("/portal/org/tokens", url.Values{"name": {"ci"}, "expires_in": {"7d"}}))
 	for range 3 {
 		if status := s.checks(first); status != http.StatusOK {

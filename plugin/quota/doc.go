@@ -3,11 +3,11 @@
 //
 // # What is looked at
 //
-// Rows of usage say which tenants were active, by which policies, and their buckets say what is used. So a notice has the numbers that
-// clients read, whatever the algorithm, also after a settlement, a reset or an outage, and of a limit that was changed.
-// usage_state.changed_since is the first minute with rows that were not looked at. The transaction that unpacks a batch
-// sets it, and the one that writes the notices clears it. So a leader that comes later looks at all that the one before
-// did not.
+// Rows of usage say which tenants were active, by which policies, and their buckets say what is used. So a notice has
+// the numbers that clients read, whatever the algorithm, also after a settlement, a reset or an outage, and of a
+// limit that was changed. usage_state.changed_since is the first minute with rows that were not looked at. The
+// transaction that unpacks a batch sets it, and the one that writes the notices clears it. So a leader that comes
+// later looks at all that the one before did not.
 //
 // # Once
 //

@@ -79,7 +79,8 @@ func newNotice(b *policy.Bound, s *decision.Status, threshold int64) Notice {
 	start := s.Now - s.Now%spec.Window
 	return Notice{
 		Version: 1, Tenant: b.Key.GroupID, Policy: ref.Name, PolicyID: ref.Row, Tier: ref.Tier, namespace: ref.Namespace,
-		Endpoint: b.Key.Endpoint, Threshold: threshold, Limit: spec.Burst, Used: s.Used, WindowStart: timeOf(start), WindowEnd: timeOf(start + spec.Window),
+		Endpoint: b.Key.Endpoint, Threshold: threshold, Limit: spec.Burst, Used: s.Used,
+		WindowStart: timeOf(start), WindowEnd: timeOf(start + spec.Window),
 	}
 }
 

@@ -45,7 +45,8 @@ func sampleDenials() *Batch {
 	}
 	b.Denials = []Denials{few, many}
 	b.Tiers = []Tier{
-		{"acme", "default", "pro", "header.X-Tier"}, {"acme", "default", "free", "consumer.tag.tier"},
+		{"acme", "default", "pro", "header.X-Tier"},
+		{"acme", "default", "free", "consumer.tag.tier"},
 		{"beta", "eu", "free", "default"},
 	}
 	return b

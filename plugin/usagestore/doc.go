@@ -24,8 +24,8 @@
 //
 // # Tiers
 //
-// tenant_tiers has by which tiers nodes decided the requests of a tenant, and when last. A batch that comes late changes
-// nothing that is newer. package control resolves a tenant's tier by them.
+// tenant_tiers has by which tiers nodes decided the requests of a tenant, and when last. A batch that comes late
+// changes nothing that is newer. package control resolves a tenant's tier by them.
 //
 // # Faults
 //

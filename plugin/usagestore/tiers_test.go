@@ -45,11 +45,13 @@ func TestTheTierThatWasSeenLastIsKnown(t *testing.T) {
 			"acme us/pro (row), acme eu/pro (consumer.tag.tier), acme eu/free (consumer.tag.tier)",
 		},
 		{
-			40 * time.Second, []usage.Tier{seen("acme", "eu", "free", tag)},
+			40 * time.Second,
+			[]usage.Tier{seen("acme", "eu", "free", tag)},
 			"acme eu/free (consumer.tag.tier), acme us/pro (row), acme eu/pro (consumer.tag.tier)",
 		},
 		{ // a batch that was late
-			time.Hour, []usage.Tier{seen("acme", "eu", "pro", tag), seen("beta", "eu", "pro", "default")},
+			time.Hour,
+			[]usage.Tier{seen("acme", "eu", "pro", tag), seen("beta", "eu", "pro", "default")},
 			"acme eu/free (consumer.tag.tier), acme us/pro (row), acme eu/pro (consumer.tag.tier), beta eu/pro (default)",
 		},
 	} {

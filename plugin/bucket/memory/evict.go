@@ -14,16 +14,16 @@ import (
 // how long still: the used share of the limit × the time until the bucket expires. So the used up quota of a day is
 // evicted last, and a name that was seen once first.
 //
-// A client may invent names of users, credentials and addresses, and of tenants where requests name them. So buckets are
-// in cohorts: those of one tenant's users, those of all addresses without a tenant, and those of all tenants themselves.
-// A new bucket of a cohort replaces another of the same cohort where that loses no more than a sample of all buckets, and
-// always once the cohort has its part of the store. So invented names evict no more than that part of the other buckets,
-// those with the least loss first. Addresses, and further users of a tenant, evict no tenant's own bucket as long as
-// their shard has others. The buckets of endpoints and all are in no cohort: as long as a shard has a cohort, none of
-// them is evicted.
+// A client may invent names of users, credentials and addresses, and of tenants where requests name them. So buckets
+// are in cohorts: those of one tenant's users, those of all addresses without a tenant, and those of all tenants
+// themselves. A new bucket of a cohort replaces another of the same cohort where that loses no more than a sample of
+// all buckets, and always once the cohort has its part of the store. So invented names evict no more than that part
+// of the other buckets, those with the least loss first. Addresses, and further users of a tenant, evict no tenant's
+// own bucket as long as their shard has others. The buckets of endpoints and all are in no cohort: as long as a shard
+// has a cohort, none of them is evicted.
 //
-// An eviction considers [sampleSize] buckets of all and as many of cohorts, whatever the store's size, under the lock of
-// the shard alone.
+// An eviction considers [sampleSize] buckets of all and as many of cohorts, whatever the store's size, under the lock
+// of the shard alone.
 
 const (
 	// sampleSize is how many buckets a new one chooses from at the ceiling, of all and of a cohort.

@@ -67,8 +67,8 @@ func soleReply(reply []byte) elements {
 }
 
 // learnLevels records the levels of the request's subjects, if the reply consists of them. It reports whether it does:
-// then the script has done nothing else, and is run again. It returns the error that the reply is, if it is one: then the
-// script has written nothing for the request.
+// then the script has done nothing else, and is run again. It returns the error that the reply is, if it is one: then
+// the script has written nothing for the request.
 func (p *scriptCall) learnLevels(reply []byte) (bool, error) {
 	e := soleReply(reply)
 	if e.next() == '-' {

@@ -41,7 +41,8 @@ func (s *source) rowFields() ([]byte, error) {
 		fmt.Fprintf(&b, "\nvar fieldsOf%s = []Field[%s]{\n", name, name)
 		for _, f := range r.fields {
 			fmt.Fprintf(&b, "\t{Name: %q", f.name)
-			for _, tag := range [...][2]string{{"Flag", "flag"}, {"Aliases", "alias"}, {"Unit", "unit"}, {"Example", "example"}} {
+			tags := [...][2]string{{"Flag", "flag"}, {"Aliases", "alias"}, {"Unit", "unit"}, {"Example", "example"}}
+			for _, tag := range tags {
 				if value, ok := f.tags.Lookup(tag[1]); ok {
 					fmt.Fprintf(&b, ", %s: %s", tag[0], strconv.Quote(value))
 				}
