@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 
 const (
 	completeTime = 2 * time.Second // how long a shell waits for names of the database
-	maxCompleted = 100             // names
+	maxCompleted = 100             // tenants
 )
 
 // complete defines the values that a shell completes for a flag.
@@ -28,28 +29,22 @@ func (c *call) completeBy(flag string, complete cobra.CompletionFunc) {
 
 // completeNames has a shell complete the flags and the argument that name a tenant, a policy or a tier.
 func (c *call) completeNames() {
-	for _, kind := range [...]pgstore.NameKind{pgstore.TenantNames, pgstore.PolicyNames, pgstore.TierNames} {
-		if c.flags.Lookup(string(kind)) != nil {
-			c.completeBy(string(kind), c.namesOf(kind))
-		}
-	}
 	group, _, _ := strings.Cut(c.command.words, " ")
-	switch args := strings.Trim(c.command.args, "[]"); {
-	case args == "TENANT":
-		group = string(pgstore.TenantNames)
-	case args != "NAME" && args != "ID":
-		return
-	}
-	switch kind := pgstore.NameKind(group); kind {
-	case pgstore.TenantNames, pgstore.PolicyNames, pgstore.TierNames:
-		c.cobra.ValidArgsFunction = c.namesOf(kind)
+	argument := strings.Trim(c.command.args, "[]")
+	for _, kind := range [...]string{"tenant", "policy", "tier"} {
+		if c.flags.Lookup(kind) != nil {
+			c.completeBy(kind, c.namesOf(kind))
+		}
+		if argument == strings.ToUpper(kind) || group == kind && (argument == "NAME" || argument == "ID") {
+			c.cobra.ValidArgsFunction = c.namesOf(kind)
+		}
 	}
 }
 
 // namesOf completes names of the database. Without a database that answers in time there are none: a shell shows no
 // errors.
-func (c *call) namesOf(kind pgstore.NameKind) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+func (c *call) namesOf(kind string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
 		defer cancel()
 		store, closeStore, err := c.open(ctx)
@@ -57,10 +52,40 @@ func (c *call) namesOf(kind pgstore.NameKind) cobra.CompletionFunc {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		defer closeStore()
-		names, err := store.Names(ctx, kind, typed, maxCompleted)
+		names, err := listNames(ctx, store, kind, typed)
 		if err != nil {
 			cobra.CompDebugln(err.Error(), false)
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// listNames returns the names of a kind; of tenants and tiers those that begin with a text.
+func listNames(ctx context.Context, s *pgstore.Store, kind, prefix string) (names []string, err error) {
+	switch kind {
+	case "tenant":
+		for t, err := range s.EachTenant(ctx, pgstore.TenantFilter{Prefix: prefix, Usage: true, Max: maxCompleted}) {
+			if err != nil {
+				return nil, err
+			}
+			names = append(names, t.ID)
+		}
+	case "tier":
+		tiers, err := s.Tiers(ctx, pgstore.TierFilter{Prefix: prefix})
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range tiers {
+			names = append(names, t.Name)
+		}
+	case "policy":
+		for p, err := range s.EachPolicy(ctx, pgstore.PolicyFilter{}) {
+			if err != nil {
+				return nil, err
+			}
+			names = append(names, p.Name)
+		}
+		slices.Sort(names)
+	}
+	return slices.Compact(names), nil
 }

@@ -46,14 +46,14 @@ func TestAShellCompletesEnumsAndNamesOfTheDatabase(t *testing.T) {
 	x.must("tier", "put", "gold", "--reason", "a test")
 	x.must("tenant", "set", "acme", "--tier", "gold", "--reason", "a test")
 	x.must("policy", "put", "daily", "--tenant", "northwind", "--limit", "5", "--window", "60", "--reason", "a test")
-	x.must("override", "add", "--kind", "ban", "--tenant", "globex", "--permanent", "--reason", "a test")
+	x.must("tenant", "set", "northwind", "--tier", "gold", "--reason", "a test")
 	for _, c := range []struct{ typed, want string }{
 		{"override add --kind ", "custom_limit multiplier ban exempt"},
 		{"override list --kind ", "custom_limit multiplier ban exempt"},
 		{"policy put daily --scope ", "tenant user credential ip endpoint global tenant+endpoint user+endpoint"},
-		{"override add --tenant ", "acme globex northwind"},
+		{"override add --tenant ", "acme northwind"},
 		{"usage show n", "northwind"},
-		{"tenant get ", "acme globex northwind"},
+		{"tenant get ", "acme northwind"},
 		{"policy get ", "daily"},
 		{"override add --policy d", "daily"},
 		{"tenant set acme --tier ", "gold"},

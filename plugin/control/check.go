@@ -53,10 +53,10 @@ type Check struct {
 	ReservationID  string `json:"reservation_id,omitempty"  doc:"Names the reservation, which is settled by it. Choose a new one for each request, such as a UUID. Ids of an org's token and of operators are apart. Required with reserve, unless with dry_run." minLength:"1" maxLength:"128" pattern:"^[!-~]+$" patternDescription:"visible ASCII characters" example:"chat-7f3a"`
 	ReserveTimeout int64  `json:"reserve_timeout,omitempty" doc:"Seconds until a settlement returns nothing. Default, and the most for an org's token: the longest timeout of the limits that settle, 600 without one." minimum:"1" maximum:"86400"`
 
-	knownTier string // what is known of the org where Tier is empty
-	Scope     string `json:"scope,omitempty" doc:"What other systems count the request by, such as user, which requires user_id. All limits of the request are checked, whatever it is." example:"user"`
+	Scope string `json:"scope,omitempty" doc:"What other systems count the request by, such as user, which requires user_id. All limits of the request are checked, whatever it is." example:"user" enum:"tenant,user,credential,ip,endpoint,global,tenant+endpoint,user+endpoint"`
 
-	spelled spellings
+	spelled   spellings
+	knownTier string // what is known of the org where Tier is empty
 }
 
 // checkAliases are the other names of the fields of a check: those of a policy's.

@@ -156,7 +156,7 @@ type OverrideBody struct {
 	ExpiresAt instant `json:"expires_at,omitzero"`
 	Window    string  `json:"window,omitempty"     doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d." maxLength:"32"`
 	ExpiresIn string  `json:"expires_in,omitempty" doc:"Another spelling of expires_at, as a duration from the start: 30m, 12h, 7d." maxLength:"32" example:"7d"`
-	Scope     string  `json:"scope,omitempty"      doc:"What the override is for, such as user, which requires user. Nothing else follows from it." example:"user"`
+	Scope     string  `json:"scope,omitempty"      doc:"What the override is for, such as user, which requires user. Nothing else follows from it." example:"user" enum:"tenant,user,credential,ip,endpoint,global,tenant+endpoint,user+endpoint"`
 
 	zeros   []string // the numbers of the override that were given as 0, which the fields have as absent
 	empties []string // the texts that were given as "", likewise

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -14,7 +13,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Requests selects requests of an org. The zero value selects all, as far as their limits do not depend on who in the
@@ -54,12 +52,6 @@ func subjectFaults(place, ip string, endpoint textField, texts ...textField) []e
 // scopeFaults returns the faults of a scope beside what identifies a request: other systems name by it what they count
 // by. The fields are by the part of a scope that needs them.
 func scopeFaults(place, scope string, fields map[string]textField) (faults []error) {
-	if scope == "" {
-		return nil
-	}
-	if f := schema.FieldNamed(schema.PolicyFields(), "scope"); !slices.Contains(f.OneOf, scope) {
-		return []error{fault(place+".scope", f.Must(), scope)}
-	}
 	for part := range strings.SplitSeq(scope, "+") {
 		if f, ok := fields[part]; ok && f.value == "" {
 			faults = append(faults, fault(place+"."+f.name, "is required beside scope "+scope, nil))

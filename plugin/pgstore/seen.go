@@ -30,5 +30,8 @@ func unseen(ctx context.Context, q querier, isConsumer func(name string) bool, t
 
 const unseenTenants = `SELECT DISTINCT t.name FROM unnest($1::text[]) AS t (name)
 	WHERE NOT EXISTS (SELECT FROM rate_limiter.tenants WHERE id = t.name)
-	AND NOT EXISTS (SELECT FROM rate_limiter.usage_names n WHERE n.name = t.name AND ` + hasUsage + `)
+	AND NOT EXISTS (SELECT FROM rate_limiter.usage_names n WHERE n.name = t.name
+		AND (EXISTS (SELECT FROM rate_limiter.usage_minutes WHERE tenant = n.id)
+			OR EXISTS (SELECT FROM rate_limiter.usage_hours WHERE tenant = n.id)
+			OR EXISTS (SELECT FROM rate_limiter.usage_days WHERE tenant = n.id)))
 	ORDER BY t.name`

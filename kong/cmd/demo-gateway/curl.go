@@ -14,7 +14,7 @@ func curlLines(config *gateway.Config, url string) (string, error) {
 	var lines strings.Builder
 	listed := false
 	for _, route := range config.Routes {
-		if len(route.Paths) > 0 && strings.HasPrefix(route.Paths[0], "~") {
+		if len(route.Paths) == 0 || strings.HasPrefix(route.Paths[0], "~") {
 			continue // a pattern is no path
 		}
 		callers, err := callersOf(config, route)
@@ -25,27 +25,15 @@ func curlLines(config *gateway.Config, url string) (string, error) {
 			callers = callers[:1]
 		}
 		listed = listed || len(callers) > 1
+		method := ""
+		if len(route.Methods) > 0 && route.Methods[0] != "GET" {
+			method = " -X " + route.Methods[0]
+		}
 		for _, c := range callers {
-			fmt.Fprintf(&lines, "  curl -i%s%s   # %s\n", target(route, url), c.header, c.who)
+			fmt.Fprintf(&lines, "  curl -i%s %s%s%s   # %s\n", method, url, route.Paths[0], c.header, c.who)
 		}
 	}
 	return lines.String(), nil
-}
-
-// target returns the arguments of curl that reach a route.
-func target(route *gateway.Route, url string) string {
-	args := ""
-	if len(route.Methods) > 0 && route.Methods[0] != "GET" {
-		args += " -X " + route.Methods[0]
-	}
-	if len(route.Hosts) > 0 {
-		args += fmt.Sprintf(" -H 'Host: %s'", route.Hosts[0])
-	}
-	args += " " + url
-	if len(route.Paths) > 0 {
-		args += route.Paths[0]
-	}
-	return args
 }
 
 // caller is who sends a request, and the header that proves it.
@@ -59,21 +47,19 @@ func callersOf(config *gateway.Config, route *gateway.Route) (callers []caller, 
 			continue
 		}
 		settings, _ := p.Config.(map[string]any)
-		var found []caller
-		switch p.Name {
-		case "key-auth":
-			found = withKeys(config, settings)
-		case "jwt":
-			found, err = withTokens(config)
-		default:
-			continue
+		for _, c := range config.Consumers {
+			header, err := credential(p.Name, settings, c)
+			if err != nil {
+				return nil, err
+			}
+			if header != "" {
+				who := append([]string{cmp.Or(c.Username, c.CustomID)}, c.Tags...)
+				callers = append(callers, caller{strings.Join(who, ", "), header})
+			}
 		}
-		if err != nil {
-			return nil, err
+		if p.Name == "key-auth" || p.Name == "jwt" {
+			_, isOpen = settings["anonymous"]
 		}
-		callers = append(callers, found...)
-		_, anonymous := settings["anonymous"]
-		isOpen = isOpen && anonymous
 	}
 	if isOpen {
 		callers = append(callers, caller{who: "anonymous"})
@@ -81,37 +67,18 @@ func callersOf(config *gateway.Config, route *gateway.Route) (callers []caller, 
 	return callers, nil
 }
 
-// withKeys returns the consumers that have a key, given the settings of key-auth.
-func withKeys(config *gateway.Config, settings map[string]any) (callers []caller) {
-	name := "apikey"
-	if names, _ := settings["key_names"].([]any); len(names) > 0 {
-		name = fmt.Sprint(names[0])
-	}
-	for _, c := range config.Consumers {
-		if len(c.Keys) > 0 {
-			callers = append(callers, caller{describe(c), fmt.Sprintf(" -H '%s: %s'", name, c.Keys[0].Key)})
+// credential returns the header by which an authentication plugin knows a consumer, or "".
+func credential(plugin string, settings map[string]any, c *gateway.Consumer) (string, error) {
+	switch {
+	case plugin == "key-auth" && len(c.Keys) > 0:
+		name := "apikey"
+		if names, _ := settings["key_names"].([]any); len(names) > 0 {
+			name = fmt.Sprint(names[0])
 		}
-	}
-	return callers
-}
-
-// withTokens returns the consumers that can sign a token.
-func withTokens(config *gateway.Config) (callers []caller, err error) {
-	for _, c := range config.Consumers {
-		if len(c.Secrets) == 0 {
-			continue
-		}
+		return fmt.Sprintf(" -H '%s: %s'", name, c.Keys[0].Key), nil
+	case plugin == "jwt" && len(c.Secrets) > 0:
 		token, err := signedToken(c.Secrets[0].Key, c.Secrets[0].Secret)
-		if err != nil {
-			return nil, err
-		}
-		callers = append(callers, caller{describe(c), fmt.Sprintf(" -H 'Authorization: Bearer %s'", token)})
+		return fmt.Sprintf(" -H 'Authorization: Bearer %s'", token), err
 	}
-	return callers, nil
-}
-
-// describe names a consumer, with its tags.
-func describe(c *gateway.Consumer) string {
-	name := cmp.Or(c.Username, c.CustomID)
-	return strings.Join(append([]string{name}, c.Tags...), ", ")
+	return "", nil
 }

@@ -80,7 +80,7 @@ services:
 - name: shop
   url: http://echo.internal
   routes:
-  - {name: carts, paths: [/carts], hosts: [shop.example]}
+  - {name: carts, paths: [/carts]}
   - {name: orders, paths: [/orders], methods: [POST]}
   - name: open
     paths: [/open]
@@ -104,8 +104,8 @@ consumers:
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `  curl -i -H 'Host: shop.example' http://gw/carts -H 'x-key: initech-key'   # initech, tier:gold
-  curl -i -H 'Host: shop.example' http://gw/carts -H 'x-key: umbrella-key'   # umbrella
+	const want = `  curl -i http://gw/carts -H 'x-key: initech-key'   # initech, tier:gold
+  curl -i http://gw/carts -H 'x-key: umbrella-key'   # umbrella
   curl -i -X POST http://gw/orders -H 'x-key: initech-key'   # initech, tier:gold
   curl -i http://gw/open -H 'x-key: initech-key'   # initech, tier:gold
   curl -i http://gw/status   # anonymous
