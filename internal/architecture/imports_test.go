@@ -72,7 +72,6 @@ var rules = map[string][]string{
 	"plugin/reservation": {
 		"plugin/decision", "plugin/identity", "plugin/limit", "plugin/policy", "plugin/settle", "schema",
 	},
-	"plugin/simulate":      append([]string{"plugin/bucket", "plugin/clock", "internal/docpath"}, core...),
 	"plugin/usage":         append([]string{"plugin/reservation"}, core...),
 	"plugin/usagestore":    append([]string{"plugin/usage"}, core...),
 	"plugin/quota":         core,

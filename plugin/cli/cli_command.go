@@ -66,7 +66,7 @@ func commands() []*command {
 		overrideCommands,
 		overrideChangeCommands,
 		documentCommands,
-		[]*command{dumpCommand, replayCommand, suggestCommand, simulateCommand},
+		[]*command{dumpCommand, replayCommand, suggestCommand},
 		[]*command{
 			explainCommand,
 			auditCommand,

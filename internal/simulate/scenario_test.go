@@ -3,15 +3,11 @@ package simulate
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
-	"reflect"
-	"strings"
+	"fmt"
 	"time"
 
 	"gopkg.in/yaml.v3"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/outage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -29,7 +25,7 @@ type Scenario struct {
 	Tenants    []TenantKind `yaml:"tenants"`
 	Load       []Phase      `yaml:"load"` // one after the other
 	Faults     []Fault      `yaml:"faults"`
-	RawConfig  *yaml.Node   `yaml:"config"` // as under config: in a decK file; strategy is redis
+	RawConfig  yaml.Node    `yaml:"config"` // as under config: in a decK file; strategy is redis
 
 	config schema.Config
 	plan   *policy.Plan
@@ -44,18 +40,18 @@ type RedisSetup struct {
 
 // Latency is the time of a round trip to a master and back, without its work and the queue before it. It is log-normal.
 type Latency struct {
-	P50 time.Duration `yaml:"p50" zero:"no"` // default 0.3ms
-	P99 time.Duration `yaml:"p99" zero:"no"` // default 4 × p50
+	P50 time.Duration `yaml:"p50"` // default 0.3ms
+	P99 time.Duration `yaml:"p99"` // default 4 × p50
 }
 
 // TenantKind is a group of tenants.
 type TenantKind struct {
-	Tier      string   `yaml:"tier"`                // of the config; default: its default_tier
-	Count     int      `yaml:"count" zero:"no"`     // default 1
-	Zipf      float64  `yaml:"zipf"`                // the k-th tenant sends as much as the first ÷ k^zipf; default 0: all the same
-	SharePct  float64  `yaml:"share_pct" zero:"no"` // of all requests; default: what the others leave, by count
-	Users     int      `yaml:"users" zero:"no"`     // of each tenant, all alike; default 1
-	Endpoints []string `yaml:"endpoints"`           // methods with paths, all alike; default GET /
+	Tier      string   `yaml:"tier"`      // of the config; default: its default_tier
+	Count     int      `yaml:"count"`     // default 1
+	Zipf      float64  `yaml:"zipf"`      // the k-th tenant sends as much as the first ÷ k^zipf; default 0: all the same
+	SharePct  float64  `yaml:"share_pct"` // of all requests; default: what the others leave, by count
+	Users     int      `yaml:"users"`     // of each tenant, all alike; default 1
+	Endpoints []string `yaml:"endpoints"` // methods with paths, all alike; default GET /
 }
 
 // Phase is a time with one rate of requests, which arrive independently of each other.
@@ -73,8 +69,6 @@ const (
 	ClockStep  = "clock_step"  // of a node or a master, by a time
 )
 
-var faultKinds = []string{RedisAway, RedisHangs, RedisSlow, NodeDies, ClockStep}
-
 // Fault is something that goes wrong.
 type Fault struct {
 	At        time.Duration `yaml:"at"` // since the beginning
@@ -86,30 +80,17 @@ type Fault struct {
 	LosesData bool          `yaml:"loses_data"`
 }
 
-// Parse reads a scenario. The error is of type [schema.Faults] and has every fault with its path, or says why the text
-// is not YAML.
+// Parse reads a scenario.
 func Parse(text []byte) (*Scenario, error) {
-	var root yaml.Node
-	documents := yaml.NewDecoder(bytes.NewReader(text))
-	if err := documents.Decode(&root); err != nil {
-		if errors.Is(err, io.EOF) {
-			return nil, errors.New("the scenario is empty: ratelimit simulate --list shows those that are shipped")
-		}
-		return nil, errors.New("the scenario is not YAML: " + strings.TrimPrefix(err.Error(), "yaml: "))
-	}
-	if err := documents.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, errors.New("the scenario must be a single YAML document: remove everything after ---")
-	}
 	s := &Scenario{Seed: 1, Nodes: 1, LeaseShare: 2, Redis: RedisSetup{Masters: 1}}
-	d := new(decoder)
-	d.value(root.Content[0], "", reflect.ValueOf(s).Elem())
-	if len(d.faults) > 0 {
-		return nil, d.faults
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(s); err != nil {
+		return nil, fmt.Errorf("read the scenario: %w", err)
 	}
 	s.setDefaults()
-	s.compile(d)
-	if s.check(d); len(d.faults) > 0 {
-		return nil, d.faults
+	if err := s.compile(); err != nil {
+		return nil, fmt.Errorf("compile the config: %w", err)
 	}
 	return s, nil
 }
@@ -138,59 +119,26 @@ func (s *Scenario) setDefaults() {
 }
 
 // compile compiles the config, of which a scenario need not say that its buckets are in Redis.
-func (s *Scenario) compile(d *decoder) {
-	if s.RawConfig == nil {
-		d.fault("config", "is required: the plugin's config, as under config: in a decK file, such as {tiers: [...]}")
-		return
-	}
-	config := map[string]any{}
+func (s *Scenario) compile() error {
+	config := map[string]any{"strategy": schema.StrategyRedis, "redis": map[string]any{"host": storeName}}
 	if err := s.RawConfig.Decode(&config); err != nil {
-		d.fault("config", "must be a mapping with the fields of the plugin's config, got %s", nodeText(s.RawConfig))
-		return
-	}
-	if config["strategy"] == nil {
-		config["strategy"] = schema.StrategyRedis
-	}
-	if config["redis"] == nil {
-		config["redis"] = map[string]any{"host": storeName}
+		return err
 	}
 	text, err := json.Marshal(config)
 	if err != nil {
-		d.fault("config", "has a key that is no text: put it in quotes")
-		return
+		return err
 	}
 	s.config, _, err = schema.Parse(text, func(c schema.Config) (err error) {
 		s.plan, err = policy.ForCallers(c)
 		return err
 	})
-	var faults schema.Faults
-	switch {
-	case err == nil:
-		s.plan, err = policy.ForCallers(s.config)
-		if err != nil {
-			d.fault("config", "%v", err)
-		}
-	case errors.As(err, &faults):
-		for _, f := range faults {
-			d.fault(docpath.Join("config", f.Path), "%s", f.Message)
-		}
-	default:
-		d.fault("config", "%v", err)
-	}
+	return err
 }
 
 // Duration returns how long the load lasts.
 func (s *Scenario) Duration() (sum time.Duration) {
 	for _, p := range s.Load {
 		sum += p.For
-	}
-	return sum
-}
-
-// Requests returns about how many requests arrive.
-func (s *Scenario) Requests() (sum float64) {
-	for _, p := range s.Load {
-		sum += p.Rate * p.For.Seconds()
 	}
 	return sum
 }

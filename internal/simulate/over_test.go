@@ -41,10 +41,7 @@ config: {default_tier: a, tiers: [{name: a, limits: [{name: minute, scope: tenan
 			t.Fatal(err)
 		}
 		s.shared = func(shared outage.Shared) outage.Shared { return generous{shared, admits} }
-		r, err := s.Run(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := s.Run()
 		sound := name == "sound"
 		if name == "leases" && r.Leases.Granted == 0 {
 			t.Error("nothing is leased")

@@ -1,32 +1,25 @@
-package simulate_test
+package simulate
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/simulate"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // run simulates a scenario.
-func run(t *testing.T, text string) *simulate.Report {
+func run(t *testing.T, text string) *Report {
 	t.Helper()
-	s, err := simulate.Parse([]byte(text))
+	s, err := Parse([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := s.Run(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return s.Run()
 }
 
 // scenario returns a scenario of 20 tenants, with more lines.
@@ -101,7 +94,7 @@ func TestAnOutageIsBoundedByTheShareOfNodes(t *testing.T) {
 	if r.LocalPct == 0 || r.Outage.Unverified == 0 || r.Outage.Charged == 0 || !r.WithinDocs {
 		t.Errorf("%.1f %% local, %+v, within the docs: %v, %+v", r.LocalPct, r.Outage, r.WithinDocs, r.Policies)
 	}
-	degraded := slices.MaxFunc(r.Timeline, func(a, b simulate.Point) int { return a.Degraded - b.Degraded })
+	degraded := slices.MaxFunc(r.Timeline, func(a, b Point) int { return a.Degraded - b.Degraded })
 	if degraded.Degraded != 4 || r.Timeline[len(r.Timeline)-1].Degraded != 0 {
 		t.Errorf("%d nodes are degraded at most and %d at the end, want 4 and 0",
 			degraded.Degraded, r.Timeline[len(r.Timeline)-1].Degraded)
@@ -158,34 +151,5 @@ func TestCommandsQueueAtAMasterThatIsBusy(t *testing.T) {
 	r := run(t, busy+"\nlease_share: 0\nload: [{for: 50ms, rate: 130000}]")
 	if m := r.Busiest(); m.CPUPct < 80 || m.Queue < 1 || r.WaitP99 < 1 {
 		t.Errorf("busy for %.0f %%, the longest queue %.2f ms, 99th percentile %.2f ms", m.CPUPct, m.Queue, r.WaitP99)
-	}
-}
-
-func TestASimulationEndsWithItsContext(t *testing.T) {
-	s, err := simulate.Parse([]byte(scenario("nodes: 1", "load: [{for: 1h, rate: 5000}]")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	_, err = s.Run(ctx, func(done float64) {
-		if done > 0 {
-			cancel()
-		}
-	})
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v, want that of the context", err)
-	}
-}
-
-func TestTheShippedScenariosAreValid(t *testing.T) {
-	for _, name := range simulate.Shipped() {
-		text, ok := simulate.ReadShipped(name)
-		s, err := simulate.Parse(text)
-		if !ok || err != nil || s.About == "" {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	if _, ok := simulate.ReadShipped("../scenarios/million"); ok {
-		t.Error("a path is no name")
 	}
 }

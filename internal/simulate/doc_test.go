@@ -13,6 +13,6 @@
 // too much: see [ledger]. A single store without nodes, latencies and faults, which gets the same requests at the same
 // instants, shows what was denied too much.
 //
-// Elsewhere: the costs of a command are measured by benchmarks (see [CostSources]), and the command ratelimit simulate
-// shows the [Report].
+// The package has only tests: of the bounds of leases and outages, and of the table of docs/sizing.md. The costs of a
+// command are measured by benchmarks (docs/benchmarks.md).
 package simulate

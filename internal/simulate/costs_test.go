@@ -14,10 +14,6 @@ const (
 	eventCost, callCost = 11.7, 13.5
 )
 
-// CostSources says where the costs are from, for reports.
-const CostSources = "docs/benchmarks.md: 5.2 µs of Redis for a command with one bucket, 1.87 µs for each further one; " +
-	"11.7 µs of a node for a request, 13.5 µs for a call of Redis"
-
 // redisCost returns the CPU time of Redis for a command with so many buckets, in µs.
 func redisCost(buckets int) float64 {
 	if buckets == 0 {

@@ -12,85 +12,82 @@ import (
 
 // Report is what a simulation found. Rates are per second of the load.
 type Report struct {
-	About   string  `json:"about"`
-	Seed    uint64  `json:"seed"`
-	Nodes   int     `json:"nodes"`
-	Tenants int     `json:"tenants"`
-	Seconds float64 `json:"seconds"` // of the load
+	Seed    uint64
+	Nodes   int
+	Tenants int
+	Seconds float64 // of the load
 
-	Offered    uint64  `json:"offered"`
-	Admitted   uint64  `json:"admitted"`
-	Denied     uint64  `json:"denied"`
-	Lost       uint64  `json:"lost"`      // requests at nodes that died
-	Ideal      uint64  `json:"ideal"`     // what one store without nodes, latency and faults admits
-	UnderPct   float64 `json:"under_pct"` // percent of Ideal that were denied in addition, all in all
-	OverTokens int64   `json:"over_tokens"`
-	WithinDocs bool    `json:"within_documented"` // no bucket admitted more than the docs allow
+	Offered    uint64
+	Admitted   uint64
+	Denied     uint64
+	Lost       uint64  // requests at nodes that died
+	Ideal      uint64  // what one store without nodes, latency and faults admits
+	UnderPct   float64 // percent of Ideal that were denied in addition, all in all
+	OverTokens int64
+	WithinDocs bool // no bucket admitted more than the docs allow
 
-	FromLeasePct float64 `json:"from_lease_pct"` // requests that did not wait for Redis: by a lease or a remembered denial
-	FromRedisPct float64 `json:"from_redis_pct"`
-	LocalPct     float64 `json:"local_pct"` // decided by fail modes
-	WaitP50      float64 `json:"wait_p50_ms"`
-	WaitP99      float64 `json:"wait_p99_ms"`
-	WaitP999     float64 `json:"wait_p999_ms"`
+	FromLeasePct float64 // requests that did not wait for Redis: by a lease or a remembered denial
+	FromRedisPct float64
+	LocalPct     float64 // decided by fail modes
+	WaitP50      float64
+	WaitP99      float64
+	WaitP999     float64
 
-	RedisOps   float64 `json:"redis_ops_per_second"`
-	OpsPer1000 float64 `json:"redis_ops_per_1000_requests"`
-	RedisCores float64 `json:"redis_cores"`
-	NodeCores  float64 `json:"node_cores"`
+	RedisOps   float64
+	OpsPer1000 float64
+	RedisCores float64
+	NodeCores  float64
 
-	Leases   LeaseCount    `json:"leases"`
-	Outage   OutageCount   `json:"outage"`
-	Policies []PolicyCount `json:"policies"`
-	Masters  []MasterCount `json:"masters"`
-	Timeline []Point       `json:"timeline"`
-
-	Took time.Duration `json:"-"` // of the simulation itself
+	Leases   LeaseCount
+	Outage   OutageCount
+	Policies []PolicyCount
+	Masters  []MasterCount
+	Timeline []Point
 }
 
 // LeaseCount is what became of leased tokens.
 type LeaseCount struct {
-	Granted       int64   `json:"granted"`
-	Spent         int64   `json:"spent"`
-	Returned      int64   `json:"returned"`
-	Expired       int64   `json:"expired"`
-	EfficiencyPct float64 `json:"efficiency_pct"` // of Granted that were spent
+	Granted       int64
+	Spent         int64
+	Returned      int64
+	Expired       int64
+	EfficiencyPct float64 // of Granted that were spent
 }
 
 // OutageCount is what nodes admitted without Redis, in tokens.
 type OutageCount struct {
-	Unverified int64 `json:"unverified"`
-	Charged    int64 `json:"charged"`
-	WrittenOff int64 `json:"written_off"`
-	Unknown    int64 `json:"unknown"`
+	Unverified int64
+	Charged    int64
+	WrittenOff int64
+	Unknown    int64
 }
 
 // PolicyCount is what one policy admitted, by all of its buckets.
 type PolicyCount struct {
-	Policy     string `json:"policy"`
-	Buckets    int    `json:"buckets"` // that were spent from
-	Tokens     int64  `json:"tokens"`
-	Over       int64  `json:"over"`       // tokens above the bound of the limit, in the worst interval of the worst bucket
-	Documented int64  `json:"documented"` // the most that the docs allow there; below 0: any number
-	Within     bool   `json:"within"`     // Over is at most Documented, in every bucket
+	Policy     string
+	Buckets    int // that were spent from
+	Tokens     int64
+	Over       int64 // tokens above the bound of the limit, in the worst interval of the worst bucket
+	Documented int64 // the most that the docs allow there; below 0: any number
+	Within     bool  // Over is at most Documented, in every bucket
 }
 
 // MasterCount is the work of one master.
 type MasterCount struct {
-	Master int     `json:"master"`
-	Ops    float64 `json:"ops_per_second"`
-	CPUPct float64 `json:"cpu_pct"`
-	Queue  float64 `json:"longest_queue_ms"` // the longest that a command waited for the master's thread
+	Master int
+	Ops    float64
+	CPUPct float64
+	Queue  float64 // the longest that a command waited for the master's thread
 }
 
 // Point is a part of the time.
 type Point struct {
-	At       float64 `json:"at"` // seconds since the beginning of the load, at its end
-	Offered  uint64  `json:"offered"`
-	Admitted uint64  `json:"admitted"`
-	Ideal    uint64  `json:"ideal"`
-	RedisOps uint64  `json:"redis_ops"`
-	Degraded int     `json:"degraded"` // nodes that decide by fail modes
+	At       float64 // seconds since the beginning of the load, at its end
+	Offered  uint64
+	Admitted uint64
+	Ideal    uint64
+	RedisOps uint64
+	Degraded int // nodes that decide by fail modes
 }
 
 // report returns what was counted.
@@ -99,7 +96,7 @@ func (s *simulation) report() *Report {
 	last := &c.timeline[len(c.timeline)-1] // with the requests that were under way at its end
 	last.Admitted += c.point.Admitted
 	r := &Report{
-		About: s.scenario.About, Seed: s.scenario.Seed, Nodes: s.scenario.Nodes, Tenants: len(s.load.tenants),
+		Seed: s.scenario.Seed, Nodes: s.scenario.Nodes, Tenants: len(s.load.tenants),
 		Seconds: s.scenario.Duration().Seconds(), Lost: c.lost, Timeline: c.timeline,
 		Outage: OutageCount{c.tally.Unverified, c.tally.Charged, c.tally.WrittenOff, c.tally.Unknown},
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -17,8 +16,6 @@ import (
 const (
 	// warmUp is the time before the load: nodes must count each other for five seconds before they lease.
 	warmUp = 8 * limit.Second
-	// checkEvery is the number of requests between two looks at the context.
-	checkEvery = 4096
 	// mostSightings bounds the memory of all nodes together, in buckets of 33 bytes.
 	mostSightings = 1 << 24
 )
@@ -50,18 +47,12 @@ type request struct {
 	began  limit.Micros
 }
 
-// Run simulates the scenario. It calls progress now and then with the part that is done; nil: it does not. The error is
-// that of ctx.
-func (s *Scenario) Run(ctx context.Context, progress func(done float64)) (*Report, error) {
-	began := time.Now()
+// Run simulates the scenario.
+func (s *Scenario) Run() *Report {
 	sim := s.start()
 	defer sim.world.close()
-	if err := sim.serve(ctx, progress); err != nil {
-		return nil, err
-	}
-	report := sim.report()
-	report.Took = time.Since(began)
-	return report, nil
+	sim.serve()
+	return sim.report()
 }
 
 // source returns random numbers of a purpose.
@@ -121,24 +112,11 @@ func (s *simulation) balance() {
 }
 
 // serve lets the load come.
-func (s *simulation) serve(ctx context.Context, progress func(done float64)) error {
+func (s *simulation) serve() {
 	w, random, ends := s.world, s.source(forBalancing), warmUp+micros(s.scenario.Duration())
 	w.advance(warmUp)
 	s.beginCounting(ends)
-	for n := 0; ; n++ {
-		if n%checkEvery == 0 {
-			if err := ctx.Err(); err != nil {
-				s.drain()
-				return fmt.Errorf("simulate: %w", context.Cause(ctx))
-			}
-			if progress != nil {
-				progress(float64(w.now-warmUp) / float64(ends-warmUp))
-			}
-		}
-		at, more := s.load.next()
-		if !more {
-			break
-		}
+	for at, more := s.load.next(); more; at, more = s.load.next() {
 		w.advance(warmUp + at)
 		r := s.newRequest()
 		r.tenant, r.began = s.load.draw(&r.facts), w.now
@@ -154,7 +132,6 @@ func (s *simulation) serve(ctx context.Context, progress func(done float64)) err
 	w.advance(ends)
 	s.endCounting()
 	s.drain()
-	return nil
 }
 
 // drain lets the requests under way end.
