@@ -30,7 +30,10 @@ var sizingRows = []struct {
 	{"Redis CPU, cores", func(r *Report) string { return three(r.RedisCores) }},
 	{"the busiest master is busy for", func(r *Report) string { return three(r.Busiest().CPUPct) + " %" }},
 	{"CPU of the plugin, cores", func(r *Report) string { return three(r.NodeCores) }},
-	{"wait for Redis, 99th percentile of all requests", func(r *Report) string { return fmt.Sprintf("%.2f ms", r.WaitP99) }},
+	{
+		"wait for Redis, 99th percentile of all requests",
+		func(r *Report) string { return fmt.Sprintf("%.2f ms", r.WaitP99) },
+	},
 	{"denied beyond an ideal limiter", func(r *Report) string { return fmt.Sprintf("%.2f %%", r.UnderPct) }},
 }
 
