@@ -11,7 +11,7 @@
 //
 // A token may send anything, so the cost of a request is bounded before the request is decoded. Its body is read and
 // its values are counted first (shapeCounter), within a budget per token and in total (byteBudget). Lookups of unknown
-// tokens are limited per address (lookups).
+// tokens are limited per address (lookups), and answers to senders of many faulty requests are delayed (tarpit).
 //
 // The types of this package define the description of the API ([Server.OpenAPI], published as schema/openapi.yaml);
 // tests check every operation against it.

@@ -15,6 +15,7 @@ type metrics struct {
 	authFailures *prometheus.CounterVec
 	limited      *prometheus.CounterVec
 	busy         *prometheus.CounterVec
+	delayed      *prometheus.CounterVec
 	lookups      *prometheus.CounterVec
 	writes       *prometheus.CounterVec
 }
@@ -31,6 +32,8 @@ const (
 	byToken   = "token"
 	byAddress = "address"
 	byProcess = "process"
+
+	closedInstead = "closed" // too many answers were delayed, so the connection was closed
 
 	lookupFound      = "found"
 	lookupUnknown    = "unknown"
@@ -83,6 +86,11 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		),
 		busy: counter("busy_total",
 			"Requests denied because too many bytes of bodies were in progress: of their token, or of the process.", "by"),
+		delayed: counter(
+			"delayed_total",
+			"Answers to faulty requests that were delayed, by who sent too many; closed: the connection was closed instead.",
+			"by",
+		),
 		lookups: counter("token_lookups_total",
 			"Tokens that were not cached, by the result of the look-up in Postgres; remembered, denied: none was made.", "result"),
 		writes: counter("writes_total", "Writes that succeeded, by the kind of what was written.", "kind"),
@@ -96,6 +104,9 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	for _, by := range []string{byToken, byProcess} {
 		m.busy.WithLabelValues(by)
 	}
+	for _, by := range []string{byToken, byAddress, closedInstead} {
+		m.delayed.WithLabelValues(by)
+	}
 	for _, result := range []string{lookupFound, lookupUnknown, lookupFailed, lookupRemembered, lookupDenied} {
 		m.lookups.WithLabelValues(result)
 	}
@@ -108,7 +119,7 @@ func (m *metrics) register(registerer prometheus.Registerer) error {
 		return nil
 	}
 	for _, collector := range []prometheus.Collector{
-		m.requests, m.duration, m.authFailures, m.limited, m.busy, m.lookups, m.writes,
+		m.requests, m.duration, m.authFailures, m.limited, m.busy, m.delayed, m.lookups, m.writes,
 	} {
 		if err := registerer.Register(collector); err != nil {
 			return fmt.Errorf("register the metrics of the control plane: %w", err)

@@ -33,6 +33,7 @@ type exchange struct {
 	length   int64    // of the body, in bytes; -1: unknown
 	token    string   // the name of the valid token; "": none
 	status   int      // 0: nothing has been written
+	problem  []byte   // the buffered answer to a faulty request
 	releases []func() // return the budget of the body
 }
 
@@ -46,19 +47,29 @@ func exchangeOf(ctx context.Context) *exchange {
 	return &exchange{}
 }
 
-// WriteHeader implements [http.ResponseWriter].
+// WriteHeader implements [http.ResponseWriter]. It delays the answer to a faulty request.
 func (x *exchange) WriteHeader(status int) {
 	if x.status == 0 {
 		x.status = status
 	}
 	x.release() // the client may read slowly
-	x.ResponseWriter.WriteHeader(status)
+	if !x.isFault() {
+		x.ResponseWriter.WriteHeader(status)
+	}
 }
+
+// isFault reports whether the answer is to a faulty request. Such an answer is buffered, and written when the exchange
+// is finished.
+func (x *exchange) isFault() bool { return isFault(x.status, x.token) }
 
 // Write implements [io.Writer].
 func (x *exchange) Write(b []byte) (int, error) {
 	if x.status == 0 {
 		x.WriteHeader(http.StatusOK)
+	}
+	if x.isFault() {
+		x.problem = append(x.problem, b...)
+		return len(b), nil
 	}
 	return x.ResponseWriter.Write(b)
 }
@@ -106,7 +117,8 @@ func waitOf(r *http.Request) time.Duration {
 	return wait
 }
 
-// finish ends an exchange: it answers after a panic, and counts and logs the request.
+// finish ends an exchange: it answers after a panic, counts and logs the request, and delays the answer if the request
+// is faulty. The delay is not part of the logged duration.
 func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
 	failure := recover()
 	x.release()
@@ -132,6 +144,9 @@ func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
 		slog.Float64("ms", float64(took.Microseconds())/1000), slog.String("token", x.token), slog.String("request_id", x.id))
 	if failure != nil {
 		panic(http.ErrAbortHandler) // part of the answer is written: break the connection
+	}
+	if x.isFault() {
+		s.answerFault(x, r)
 	}
 }
 

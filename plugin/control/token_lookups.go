@@ -43,20 +43,20 @@ func (l *lookups) take(from netip.Addr, now time.Time) (wait time.Duration) {
 		return wait
 	}
 	if _, ok := l.until[from]; !ok && len(l.until) >= maxAddresses {
-		l.makeRoom(now)
+		makeRoom(l.until, now, maxAddresses)
 	}
 	l.until[from] = now.Add(missing + l.interval)
 	return 0
 }
 
-// makeRoom makes room for one more address: it deletes addresses whose time has passed, then any.
-func (l *lookups) makeRoom(now time.Time) {
-	maps.DeleteFunc(l.until, func(_ netip.Addr, at time.Time) bool { return !at.After(now) })
-	for address := range l.until {
-		if len(l.until) < maxAddresses {
+// makeRoom makes room for one more key: it deletes keys whose time has passed, then any.
+func makeRoom[K comparable](until map[K]time.Time, now time.Time, most int) {
+	maps.DeleteFunc(until, func(_ K, at time.Time) bool { return !at.After(now) })
+	for key := range until {
+		if len(until) < most {
 			return
 		}
-		delete(l.until, address)
+		delete(until, key)
 	}
 }
 
