@@ -270,6 +270,9 @@ func (f *replayFlags) verdict(c *call, r *replay.Report) error {
 			return exitStatus(exitDenied)
 		}
 	}
+	if r.Counts.Requests == 0 && r.Counts.Unparsed > 0 && len(r.Counts.Broken) == 0 {
+		return errors.New("no line of the logs holds a request: does --format fit, and is each line shorter than 1 MiB?")
+	}
 	return c.brokenLogs(r.Counts)
 }
 

@@ -96,7 +96,7 @@ func usagePage(out *page, q *pgstore.UsageQuery, found *pgstore.UsageHistory) {
 		out.line("no usage of %s from %s to %s", q.Tenant, timeText(found.From), timeText(found.To))
 		return
 	}
-	if line := sparkline(found, q.Step.Span); line != "" {
+	if line := sparkline(q, found); line != "" {
 		out.line("requests per %s from %s to %s", q.Step.Name, timeText(found.From), timeText(found.To))
 		out.line("%s", line)
 		out.gap()
@@ -105,14 +105,14 @@ func usagePage(out *page, q *pgstore.UsageQuery, found *pgstore.UsageHistory) {
 	if q.ByEndpoint {
 		title += "|ENDPOINT"
 	}
-	if q.ByPolicy {
+	ofPolicy := q.ByPolicy || q.Policy != ""
+	if ofPolicy {
 		title += "|POLICY"
 	}
 	title += "|ADMITTED|SOFT|DENIED|SHADOW DENIED"
 	if q.Step.Name == "1d" {
 		title += "|LATE"
 	}
-	ofPolicy := q.ByPolicy || q.Policy != ""
 	if ofPolicy {
 		title += "|COST|LEAST LEFT"
 	}
@@ -148,17 +148,18 @@ const maxSparks = 200
 
 // sparkline returns the requests of all steps as a line of bars. It is empty if there are too many steps, or several
 // rows for a step.
-func sparkline(found *pgstore.UsageHistory, step time.Duration) string {
+func sparkline(q *pgstore.UsageQuery, found *pgstore.UsageHistory) string {
+	step := q.Step.Span
 	requests := make([]float64, found.To.Sub(found.From)/step)
 	if len(requests) > maxSparks || len(requests) < 2 {
 		return ""
 	}
 	for _, r := range found.Items {
 		i := r.At.Sub(found.From) / step
-		if r.Endpoint != nil || r.Policy != nil || i < 0 || int(i) >= len(requests) {
+		if q.ByEndpoint || q.ByPolicy || i < 0 || int(i) >= len(requests) {
 			return ""
 		}
-		requests[i] = float64(r.Admitted + r.Denied)
+		requests[i] += float64(r.Admitted + r.Denied)
 	}
 	return barLine(requests)
 }

@@ -53,13 +53,15 @@ func (s *Server) reportInForce(
 	w := newInForceReport(policies, id, now, s.viewOf(callerOf(ctx)), most)
 	w.Org, w.OrgTier = org, s.Tiers.Describe(policies, &id, now)
 	w.listOverrides()
-	if requests.Endpoint == "" {
-		policies.VisitRequestKinds(id, nil, w.now, w.addResolution)
-		policies.VisitExemptions(id, w.now, w.addException)
-	} else {
-		var r policy.Resolution
-		policies.ResolveAt(&id, w.now, &r)
-		w.addResolution(&id, &r)
+	for _, id := range append([]identity.Identity{id}, s.Tiers.others(id, requests.Tier)...) {
+		if requests.Endpoint == "" {
+			policies.VisitRequestKinds(id, nil, w.now, w.addResolution)
+			policies.VisitExemptions(id, w.now, w.addException)
+		} else {
+			var r policy.Resolution
+			policies.ResolveAt(&id, w.now, &r)
+			w.addResolution(&id, &r)
+		}
 	}
 	w.addNotInForce(requests.Endpoint == "")
 	w.describeOverrides()
@@ -220,6 +222,7 @@ func (w *inForceReport) limitInForce(b *policy.Bound, from origin) LimitInForce 
 	spec := p.Limit.Spec()
 	l := LimitInForce{
 		Policy:     p.Name,
+		Tier:       b.Ref().Tier,
 		Endpoint:   p.Endpoint,
 		Source:     "config",
 		Row:        p.Row,
@@ -237,7 +240,7 @@ func (w *inForceReport) limitInForce(b *policy.Bound, from origin) LimitInForce 
 		PublicNote: p.PublicNote,
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s%s, %s", p.Describe(), atEndpoint(p.Endpoint), sourceText(from, w.Tier))
+	fmt.Fprintf(&text, "%s%s, %s", p.Describe(), atEndpoint(p.Endpoint), sourceText(from))
 	if from.row != 0 {
 		l.Source = "row"
 	}

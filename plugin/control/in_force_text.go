@@ -68,7 +68,8 @@ func atEndpoint(endpoint string) string {
 }
 
 // sourceText returns the source of a policy in words.
-func sourceText(from origin, tier string) string {
+func sourceText(from origin) string {
+	tier := strings.TrimPrefix(from.match, "tier ")
 	switch {
 	case from.row != 0 && from.match == "tenant":
 		return fmt.Sprintf("by policy %d for this org", from.row)

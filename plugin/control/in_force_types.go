@@ -30,6 +30,7 @@ type Truncated struct {
 // LimitInForce is a limit and where it comes from.
 type LimitInForce struct {
 	Policy     string    `json:"policy"                doc:"The name of the policy."                                                         example:"daily"`
+	Tier       string    `json:"tier,omitempty"        doc:"The tier whose list in the plugin's config has it."`
 	Endpoint   string    `json:"endpoint,omitempty"    doc:"The requests that it covers; absent: all that have no other limit of this name."`
 	Source     string    `json:"source"                doc:"config: the plugin's config; row: the database."                                                           enum:"config,row"`
 	Row        int64     `json:"policy_id,omitempty"   doc:"The id of the policy in the database; absent: it is in the plugin's config."`

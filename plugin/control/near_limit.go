@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"iter"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -128,20 +129,22 @@ func FindNearLimits(
 	return list.items, nil
 }
 
-// nearBucket identifies a bucket of an org. That of a limit per route has the route of the usage.
+// nearBucket identifies a bucket of an org under the limit of a policy. That of a limit per route has the route of the
+// usage.
 type nearBucket struct {
 	policy.Key
+	ref   policy.Ref
 	route string
 }
 
 // nearLimitOf returns what a row of usage says of a bound, and the bucket of it.
 func nearLimitOf(row *pgstore.UsageLeft, b *policy.Bound) (nearBucket, NearLimit) {
-	key, size := nearBucket{Key: b.Key}, b.Policy.Limit.Spec().Burst
+	key, size := nearBucket{Key: b.Key, ref: b.Ref()}, b.Policy.Limit.Spec().Burst
 	if b.Policy.ByRoute() {
 		key.route = row.Endpoint
 	}
 	return key, NearLimit{
-		Org: row.Tenant, Policy: b.Policy.Name, Row: b.Policy.Row, Tier: b.Ref().Tier, Endpoint: row.Endpoint,
+		Org: row.Tenant, Policy: b.Policy.Name, Row: b.Policy.Row, Tier: key.ref.Tier, Endpoint: row.Endpoint,
 		Scope: b.Policy.Scope.String(), Mode: b.Policy.Mode.String(), Limit: size, Remaining: row.Remaining,
 		Fraction: float64(size-min(row.Remaining, size)) / float64(size), At: row.At.UTC(),
 	}
@@ -157,7 +160,11 @@ func limitsOf(
 ) (policy.BoundsByUse, error) {
 	requests := Requests{User: otherUser, Credential: otherUser}
 	id, err := requests.orgIdentity(ctx, policies, tiers, org)
-	return policies.BoundsByUse(id, nil, now), err
+	found := policies.BoundsByUse(id, nil, now)
+	for _, other := range tiers.others(id, "") {
+		maps.Copy(found, policies.BoundsByUse(other, nil, now))
+	}
+	return found, err
 }
 
 // nearList collects the limits with the largest fraction.

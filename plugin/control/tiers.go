@@ -39,7 +39,8 @@ const tierAssumed = "assumed"
 const refreshTiers = 2 * time.Second
 
 // sameTime is how long ago a tier may have been seen that is seen beside the last one. Nodes report a tier that stays
-// every five minutes. One that was not seen since the last one began was replaced by it: the org has changed its plan.
+// every five minutes. One that was not seen since another began at the same source was replaced by it: the org has
+// changed its plan.
 const sameTime = 10 * time.Minute
 
 // Tiers knows which tiers orgs without a row are on: those that nodes have reported, and those of the consumers in a
@@ -131,18 +132,29 @@ func (t *Tiers) ReadFrom(ctx context.Context, store *pgstore.Store, org string) 
 	return t.Refresh(ctx, org)
 }
 
-// Of returns the tiers of an org, the one that was seen last first.
+// isReplacedBy reports whether a tier was found where a later one was found since, and not seen again.
+func (s SeenTier) isReplacedBy(later SeenTier) bool {
+	return s.Source == later.Source && s.SeenAt.Before(later.since)
+}
+
+// Of returns the tiers of an org, the one that was seen last first. Those that a client may have written into a header
+// come behind the others.
 func (t *Tiers) Of(org string) []SeenTier {
 	if t == nil {
 		return nil
 	}
 	seen := t.all(org)
-	for i := 1; i < len(seen); i++ {
-		if at := seen[i].SeenAt; at.Before(seen[0].since) || seen[0].SeenAt.Sub(at) > sameTime {
-			return seen[:i]
+	var current, inHeaders []SeenTier
+	for i := range seen {
+		switch {
+		case seen[0].SeenAt.Sub(seen[i].SeenAt) > sameTime || slices.ContainsFunc(seen[:i], seen[i].isReplacedBy):
+		case identity.IsHeader(seen[i].Source):
+			inHeaders = append(inHeaders, seen[i])
+		default:
+			current = append(current, seen[i])
 		}
 	}
-	return seen
+	return append(current, inHeaders...)
 }
 
 // all returns what is known of an org, the one that was seen last first. Of a file and nodes the newer counts.
@@ -161,6 +173,25 @@ func (t *Tiers) Fill(id *identity.Identity) {
 	if known := t.Of(id.Tenant.ID); id.Tier == "" && id.Tenant.Kind == identity.Tenant && len(known) > 0 {
 		id.Tier, id.TierSource = known[0].Tier, known[0].Source
 	}
+}
+
+// Identities returns the identity of a tenant that claims no tier with each tier that is known of it: several if its
+// consumers have different ones, else one.
+func (t *Tiers) Identities(id identity.Identity) []identity.Identity {
+	t.Fill(&id)
+	return append([]identity.Identity{id}, t.others(id, "")...)
+}
+
+// others returns an identity that Fill has completed with each further tier that is known of the tenant; none if the
+// requests claim a tier.
+func (t *Tiers) others(id identity.Identity, claimed string) (list []identity.Identity) {
+	if known := t.Of(id.Tenant.ID); claimed == "" && len(known) > 1 {
+		for _, k := range known[1:] {
+			id.Tier, id.TierSource = k.Tier, k.Source
+			list = append(list, id)
+		}
+	}
+	return list
 }
 
 // Trusted returns the tier by which an org's requests may be decided, or "": the last one that no client can have
@@ -197,7 +228,7 @@ func (t *Tiers) sourceOf(d *decision.Decision, claimed bool) (source string, see
 		return "query", seenAt
 	case r.TierSource == "":
 		return known.Source, known.SeenAt
-	case r.TierSource == policy.TierOfDefault && !ok:
+	case r.TierSource == policy.TierOfDefault && !ok && len(t.Of(d.Identity.Tenant.ID)) == 0:
 		return tierAssumed, seenAt
 	}
 	return r.TierSource, seenAt

@@ -85,9 +85,11 @@ func TestATierIsTheRowsElseTheNewerOfFileAndNodesElseAssumed(t *testing.T) {
 	p.sees("globex", "essentials", byTag, time.Minute)
 	expect("globex", "essentials consumer.tag.tier")
 	p.sees("globex", "enterprise", byHeader, 30*time.Second)
-	expect("globex", "enterprise header.X-Tier") // it has replaced the one before
+	expect("globex", "essentials consumer.tag.tier, enterprise header.X-Tier") // a header hides no tag
+	p.sees("globex", "enterprise", byTag, 20*time.Second)
+	expect("globex", "enterprise consumer.tag.tier, enterprise header.X-Tier") // it has replaced the one before
 	p.sees("globex", "essentials", byTag, 0)
-	expect("globex", "essentials consumer.tag.tier, enterprise header.X-Tier") // two consumers
+	expect("globex", "essentials consumer.tag.tier, enterprise consumer.tag.tier, enterprise header.X-Tier") // two consumers
 	p.sees("initech", "essentials", "default", 0)
 	expect("initech", "essentials default")
 	p.sees("umbrella", "enterprise", "row", 0) // a row that is gone
@@ -113,7 +115,7 @@ func TestADecisionForACallerUsesOnlyATierThatNoClientChooses(t *testing.T) {
 	}
 	expect(`{"org_id":"globex"}`, "essentials assumed")
 	p.sees("globex", "enterprise", byHeader, time.Minute)
-	expect(`{"org_id":"globex"}`, "essentials assumed")
+	expect(`{"org_id":"globex"}`, "essentials default")
 	p.sees("globex", "enterprise", byTag, 0)
 	expect(`{"org_id":"globex"}`, "enterprise consumer.tag.tier")
 	expect(`{"org_id":"globex","tier":"essentials"}`, "essentials query")
@@ -134,5 +136,33 @@ func TestTheTokenOfAnOrgMayClaimTheTierThatNodesSaw(t *testing.T) {
 	for tier, want := range map[string]int{"": 200, "enterprise": 200, "essentials": 403} {
 		body := fmt.Sprintf(`{"org_id":"acme","tier":%q}`, tier)
 		p.want(p.do(call{ofAcme, "POST", "/v1/ratelimit/check", body, nil}), want)
+	}
+}
+
+func TestAnOrgOfTwoTiersReadsTheLimitsOfBoth(t *testing.T) {
+	t.Parallel()
+	p := planning(t, plan(), policy.Rows{Version: 1})
+	tiers := p.knowing(time.Hour)
+	p.sees("globex", "essentials", byTag, time.Second)
+	p.sees("globex", "enterprise", byTag, 0)
+	p.sees("globex", "essentials", byTag, 0) // two consumers in turn
+	if err := tiers.Refresh(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	add := func(place, policy, tier string) {
+		if policy == "daily" {
+			listed[place+" "+tier] = true
+		}
+	}
+	below := "/v1/orgs/globex/ratelimit/"
+	for _, l := range read[control.InForce](p.world, p.want(p.as("GET", below+"policies", ""), http.StatusOK)).Limits {
+		add("limit", l.Policy, l.Tier)
+	}
+	for _, b := range read[control.Usage](p.world, p.want(p.as("GET", below+"usage", ""), http.StatusOK)).Items {
+		add("bucket", b.Policy, b.Tier)
+	}
+	if len(listed) != 4 {
+		t.Errorf("listed are %v, want the limit and the bucket of daily in both tiers", listed)
 	}
 }

@@ -52,6 +52,7 @@ func (s *Server) registerUsage() {
 type BucketUsage struct {
 	Policy   string `json:"policy"              doc:"The name of the policy."                                                                                                                                                             example:"daily"`
 	Row      int64  `json:"policy_id,omitempty" doc:"The id of the policy in the database; absent: it is in the plugin's config."`
+	Tier     string `json:"tier,omitempty"      doc:"The tier whose list in the plugin's config has the policy. Requests of an org with several tiers spend from one bucket under the limit of each."`
 	Of       string `json:"of"                  doc:"What the bucket belongs to: the org, a user, a credential or an address. That of an address's /24 or /48 is listed beside its own where nodes count by it, and others may share it." example:"user u_42"`
 	Endpoint string `json:"endpoint,omitempty"  doc:"The endpoint that is counted; absent: all endpoints without a limit of their own of this name."`
 	Scope    string `json:"scope"                                                                                                                                                                                                         example:"tenant"`
@@ -162,6 +163,14 @@ func (s *Server) findBuckets(ctx context.Context, org string, requests *Requests
 		return nil, err
 	}
 	bounds := requests.bounds(policies, id, s.now())
+	for _, other := range s.Tiers.others(id, requests.Tier) {
+		for _, b := range requests.bounds(policies, other, s.now()) {
+			isListed := func(o policy.Bound) bool { return o.Key == b.Key && o.Ref() == b.Ref() }
+			if !slices.ContainsFunc(bounds, isListed) {
+				bounds = append(bounds, b)
+			}
+		}
+	}
 	bounds = slices.DeleteFunc(bounds, func(b policy.Bound) bool { return named != "" && b.Policy.Name != named })
 	return &orgBuckets{policies, id, prefix.WithPrefixes(bounds)}, nil
 }
@@ -220,6 +229,7 @@ func usageOf(policies *policy.Plan, b *policy.Bound, status *decision.Status) Bu
 	return BucketUsage{
 		Policy:      b.Policy.Name,
 		Row:         b.Policy.Row,
+		Tier:        b.Ref().Tier,
 		Of:          cmp.Or(b.Key.SubjectText(), "the org"),
 		Endpoint:    b.Key.Endpoint,
 		Scope:       b.Policy.Scope.String(),

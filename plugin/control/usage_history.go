@@ -40,7 +40,7 @@ type UsageHistory struct {
 type UsageRow struct {
 	At           time.Time `json:"at"                      doc:"The begin of the step, in UTC."`
 	Endpoint     *string   `json:"endpoint,omitempty"      doc:"Present with group_by=endpoint; empty: none."`
-	Policy       *string   `json:"policy,omitempty"        doc:"Present with group_by=policy; empty: the requests themselves."`
+	Policy       *string   `json:"policy,omitempty"        doc:"Present with group_by=policy and with policy; empty: the requests themselves."`
 	PolicyID     int64     `json:"policy_id,omitempty"     doc:"The id of that policy in the database; absent: it is in the plugin's config."`
 	Tier         string    `json:"tier,omitempty"          doc:"The tier whose list in the plugin's config has the policy: policies of one name in two tiers count apart."`
 	Admitted     int64     `json:"admitted"                doc:"Requests."`
@@ -64,7 +64,7 @@ type usageHistoryInput struct {
 	OrgPath
 	Period
 	Endpoint string `query:"endpoint" maxLength:"1024" doc:"Only requests of this endpoint: a policy's pattern, or a route's name."                                           example:"POST /records/{id}"`
-	Policy   string `query:"policy"  maxLength:"64" doc:"What the policies of this name did, instead of the requests themselves: with group_by=policy those of one name stand apart. Not for the token of an org."                            example:"daily"`
+	Policy   string `query:"policy"  maxLength:"64" doc:"What the policies of this name did, instead of the requests themselves, each in rows of its own. Not for the token of an org."                            example:"daily"`
 }
 
 type usageHistoryOutput struct{ Body UsageHistory }

@@ -52,7 +52,7 @@ func TestUsageIsReadAndNotSpent(t *testing.T) {
 	reset := got.Reset
 	got.Reset, got.ResetAfter = time.Time{}, 0
 	want := control.BucketUsage{
-		Policy: "writes", Of: "the org", Endpoint: "POST /records/{id}", Scope: "tenant",
+		Policy: "writes", Tier: "enterprise", Of: "the org", Endpoint: "POST /records/{id}", Scope: "tenant",
 		Description: "20 per 86400 s (token_bucket) per tenant",
 		Limit:       20, WindowSize: 86400, Used: 4, Remaining: 16, Fraction: 0.2, Mode: "enforce",
 	}

@@ -50,7 +50,7 @@ type UsageQuery struct {
 	From, To   time.Time
 	Step       UsageStep
 	Endpoint   *string // nil: all endpoints
-	Policy     string  // all policies of a name, or the one of a policy.Ref; "": the requests themselves
+	Policy     string  // a row for each policy of a name, or that of a policy.Ref; "": the requests themselves
 	ByEndpoint bool    // a row for each endpoint
 	ByPolicy   bool    // a row for each policy, and one for the requests themselves
 }
@@ -207,9 +207,10 @@ func (q *UsageQuery) sql() (string, []any) {
 	if q.ByEndpoint {
 		endpoint = "endpoint"
 	}
-	if q.ByPolicy {
+	if q.ByPolicy || q.Policy != "" {
 		policy = "policy"
-	} else {
+	}
+	if !q.ByPolicy || q.Policy != "" {
 		rows.add(policyIs("%[1]s"), q.Policy)
 	}
 	ofPolicy := "policy IS DISTINCT FROM " + fmt.Sprintf(id, "''")

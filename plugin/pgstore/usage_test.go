@@ -96,7 +96,7 @@ func TestUsageIsFilteredAndGroupedByEndpointAndPolicy(t *testing.T) {
 	a := "GET /a"
 	for want, change := range map[string]func(*pgstore.UsageQuery){
 		`[{"admitted":3,"soft":0,"denied":1,"shadow_denied":0,"late":0}]`: func(q *pgstore.UsageQuery) { q.Endpoint = &a },
-		`[{"admitted":3,"soft":0,"denied":1,"shadow_denied":0,"late":0,"cost":30,"remaining_min":70}]`: func(
+		`[{"policy":"daily","admitted":3,"soft":0,"denied":1,"shadow_denied":0,"late":0,"cost":30,"remaining_min":70}]`: func(
 			q *pgstore.UsageQuery,
 		) {
 			q.Policy = "daily"

@@ -109,6 +109,7 @@ type orgLimit struct {
 	limitFacts
 	Policy     string    `json:"policy"`
 	Row        int64     `json:"policy_id"`
+	Tier       string    `json:"tier"` // whose list in the config has it
 	Mode       string    `json:"mode"`
 	Summary    string    `json:"summary"` // where it comes from
 	Until      time.Time `json:"until"`
@@ -123,7 +124,8 @@ func (l *orgLimit) isWide() bool {
 // counts reports whether a bucket is of the limit. One per endpoint without a pattern has a bucket for each.
 func (l *orgLimit) counts(b *orgBucket) bool {
 	perEndpoint := l.Endpoint == "" && strings.HasSuffix(l.Scope, "+endpoint")
-	return b.Policy == l.Policy && b.Row == l.Row && b.Scope == l.Scope && (perEndpoint || b.Endpoint == l.Endpoint)
+	return b.Policy == l.Policy && b.Row == l.Row && b.Tier == l.Tier && b.Scope == l.Scope &&
+		(perEndpoint || b.Endpoint == l.Endpoint)
 }
 
 // orgException is a ban or an exemption.
@@ -173,6 +175,7 @@ func (o *orgOverride) Words() string {
 type orgBucket struct {
 	Policy    string    `json:"policy"`
 	Row       int64     `json:"policy_id"`
+	Tier      string    `json:"tier"`
 	Of        string    `json:"of"`
 	Endpoint  string    `json:"endpoint"`
 	Limit     int64     `json:"limit"`

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"maps"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
@@ -14,8 +15,11 @@ type limits struct{ policy.BoundsByUse }
 // limitsOf returns the limits of a tenant's requests, to the endpoints that they distinguish and to routes.
 func (c *check) limitsOf(tenant string, routes []string) limits {
 	id := identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: tenant}}
-	c.options.Tiers.Fill(&id)
-	return limits{c.plan.BoundsByUse(id, routes, limit.Micros(c.now.UnixMicro()))}
+	found := policy.BoundsByUse{}
+	for _, id := range c.options.Tiers.Identities(id) {
+		maps.Copy(found, c.plan.BoundsByUse(id, routes, limit.Micros(c.now.UnixMicro())))
+	}
+	return limits{found}
 }
 
 // quota returns the quota in which the usage of a policy at an endpoint counts, if it is one. A pattern that no policy

@@ -46,6 +46,18 @@ func TestANoticeIsOfTheTierThatNodesDecidedBy(t *testing.T) {
 	}
 }
 
+func TestATenantOfTwoTiersIsNoticedByTheLimitOfEach(t *testing.T) {
+	w := newWorld(t)
+	twoTiers(w)
+	w.tiers["acme"] = "basic pro"
+	w.spend("acme", "a", 60, 0)
+	w.tiers["acme"] = "pro basic" // another of its consumers
+	w.spend("acme", "a", 40, 0)
+	if got, err := w.lead(true); err != nil || got != "acme daily 100% of 100: 100" {
+		t.Errorf("notices are %q (%v), want one by the limit of basic alone: pro has 10,000", got, err)
+	}
+}
+
 func TestUsageOfAnotherTiersPolicyIsNoUsageOfThis(t *testing.T) {
 	w := newWorld(t)
 	twoTiers(w)

@@ -41,8 +41,8 @@ type Options struct {
 type Tiers interface {
 	// Refresh reads what nodes have reported; the tenant "" means all.
 	Refresh(ctx context.Context, tenant string) error
-	// Fill sets the tier of an identity that claims none, if one is known.
-	Fill(id *identity.Identity)
+	// Identities returns the identity of a tenant with each tier that is known of it, at least once.
+	Identities(id identity.Identity) []identity.Identity
 }
 
 // Watcher looks for quotas that tenants have used up to a threshold. It is a prometheus.Collector of what it has done.
@@ -155,12 +155,17 @@ func (c *check) addTenant(all []candidate, uses []use) []candidate {
 		return all
 	}
 	limits := c.limitsOf(uses[0].Tenant, routesOf(uses))
-	places := map[policy.Key]int{}
+	type place struct { // two tiers of a tenant may limit one bucket
+		policy.Key
+		policy.Ref
+	}
+	places := map[place]int{}
 	add := func(b policy.Bound, at time.Time) {
-		i, seen := places[b.Key]
+		of := place{b.Key, b.Ref()}
+		i, seen := places[of]
 		if !seen {
 			i = len(all)
-			places[b.Key], all = i, append(all, candidate{Bound: b})
+			places[of], all = i, append(all, candidate{Bound: b})
 		}
 		if at.After(all[i].lastUse) {
 			all[i].lastUse = at

@@ -1,6 +1,7 @@
 package quota_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -31,7 +32,13 @@ type knownTiers map[string]string
 
 func (k knownTiers) Refresh(context.Context, string) error { return nil }
 
-func (k knownTiers) Fill(id *identity.Identity) { id.Tier = k[id.Tenant.ID] }
+func (k knownTiers) Identities(id identity.Identity) (list []identity.Identity) {
+	for tier := range strings.FieldsSeq(cmp.Or(k[id.Tenant.ID], "basic")) {
+		id.Tier = tier
+		list = append(list, id)
+	}
+	return list
+}
 
 // noon is a time in the middle of the windows of a day.
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -105,7 +112,7 @@ func (w *world) report(_ context.Context, _ pgx.Tx, _ time.Time, notices []quota
 func (w *world) bounds(tenant, endpoint string, tokens int64) (r policy.Resolution) {
 	id := identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: tenant}, Cost: tokens}
 	id.User = identity.Name{Kind: identity.User, ID: "u"}
-	w.tiers.Fill(&id)
+	id.Tier, _, _ = strings.Cut(w.tiers[tenant], " ")
 	var found bool
 	if id.Method, id.Path, found = strings.Cut(endpoint, " "); !found {
 		id.Method, id.Path, id.Route = "GET", "/unmatched", endpoint

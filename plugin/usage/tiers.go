@@ -57,8 +57,8 @@ func (c *Counter) countTier(s *stripe, rows *placeRows, tenant string, d *decisi
 }
 
 // cutTiers takes the tiers out of the counter that were seen since the last call, and returns those that are to be
-// reported: of tenants that have others than when they were last reported, or in another order, or that were not
-// reported for a while. Of each tenant the one that was seen last comes last. Call it after cut, from one goroutine.
+// reported: of tenants that have several, or another than when they were last reported, or that were not reported for a
+// while. Of each tenant the one that was seen last comes last. Call it after cut, from one goroutine.
 func (c *Counter) cutTiers(now time.Time) []Tier {
 	order := map[Tier]uint64{}
 	for i := range c.stripes {
@@ -93,12 +93,12 @@ func (c *Counter) cutTiers(now time.Time) []Tier {
 	return due
 }
 
-// reportedTiers holds the tiers that were reported of each tenant. The zero value is empty.
+// reportedTiers holds the tier that was reported of each tenant. The zero value is empty.
 type reportedTiers map[string]reportedTier
 
 type reportedTier struct {
-	tiers []Tier // in the order in which they were seen
-	at    time.Time
+	tier Tier // the one that was seen last
+	at   time.Time
 }
 
 // maxReported bounds the tenants of reportedTiers: beyond it all are reported anew.
@@ -107,12 +107,12 @@ const maxReported = 100_000
 // replace records the tiers of a tenant, and reports whether they are to be reported.
 func (r *reportedTiers) replace(tiers []Tier, now time.Time) bool {
 	last, known := (*r)[tiers[0].Tenant]
-	if known && slices.Equal(last.tiers, tiers) && now.Sub(last.at) < repeatTiers {
+	if known && len(tiers) == 1 && last.tier == tiers[0] && now.Sub(last.at) < repeatTiers {
 		return false
 	}
 	if *r == nil || len(*r) >= maxReported && !known {
 		*r = reportedTiers{}
 	}
-	(*r)[tiers[0].Tenant] = reportedTier{slices.Clone(tiers), now}
+	(*r)[tiers[0].Tenant] = reportedTier{tiers[len(tiers)-1], now}
 	return true
 }

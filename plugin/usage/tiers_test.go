@@ -50,7 +50,11 @@ func TestATierIsReportedOncePerTenantAndChange(t *testing.T) {
 			see(1, "a", "pro", tag)
 			see(2, "a", "free", tag)
 		}, []string{"acme pro (consumer.tag.tier)", "acme free (consumer.tag.tier)"}},
-		{"one of them alone", func() { see(2, "a", "free", tag) }, []string{"acme free (consumer.tag.tier)"}},
+		{"the two once more", func() {
+			see(1, "a", "pro", tag)
+			see(2, "a", "free", tag)
+		}, []string{"acme pro (consumer.tag.tier)", "acme free (consumer.tag.tier)"}},
+		{"one of them alone", func() { see(2, "a", "free", tag) }, nil},
 		{"another source of the same tier", func() { see(2, "a", "free", row) }, []string{"acme free (row)"}},
 		{"a tier that comes back is seen last", func() {
 			see(1, "a", "pro", tag)
