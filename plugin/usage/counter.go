@@ -70,7 +70,8 @@ type placeRows struct {
 }
 
 type policyRow struct {
-	policy policy.Ref
+	ref  policy.Ref
+	last *policy.Policy // that was counted here last: comparing it is faster than comparing refs
 	Counts
 }
 
@@ -118,7 +119,7 @@ func (c *Counter) Observe(d *decision.Decision) {
 		if status.Source == decision.Unanswered && status.Failure == decision.NoFailure {
 			continue // it was not read, because another bound denies
 		}
-		if counts := c.rowOf(s, rows, i, bound.Ref()); counts != nil {
+		if counts := c.rowOf(s, rows, i, bound); counts != nil {
 			countBound(counts, d, bound, status)
 		}
 	}
@@ -199,7 +200,7 @@ func (c *Counter) Settled(b *policy.Bound, settled reservation.Settlement) {
 	if rows == nil {
 		return
 	}
-	if counts := c.rowOf(s, rows, 0, b.Ref()); counts != nil {
+	if counts := c.rowOf(s, rows, 0, b); counts != nil {
 		counts.Cost = sum(counts.Cost, settled.Change)
 	}
 }
@@ -220,19 +221,21 @@ func (c *Counter) rowsAt(s *stripe, where place) *placeRows {
 
 // rowOf returns the row of a policy at a place, or nil if there is no room for a new one. The row is most often at the
 // place of the bound. s.mu is held.
-func (c *Counter) rowOf(s *stripe, rows *placeRows, likely int, ref policy.Ref) *Counts {
-	if likely < len(rows.policies) && rows.policies[likely].policy == ref {
+func (c *Counter) rowOf(s *stripe, rows *placeRows, likely int, b *policy.Bound) *Counts {
+	if likely < len(rows.policies) && rows.policies[likely].last == b.Policy {
 		return &rows.policies[likely].Counts
 	}
+	ref := b.Ref()
 	for i := range rows.policies {
-		if rows.policies[i].policy == ref {
-			return &rows.policies[i].Counts
+		if row := &rows.policies[i]; row.ref == ref {
+			row.last = b.Policy
+			return &row.Counts
 		}
 	}
 	if !c.addRow(s) {
 		return nil
 	}
-	rows.policies = append(rows.policies, policyRow{ref, noCounts})
+	rows.policies = append(rows.policies, policyRow{ref, b.Policy, noCounts})
 	return &rows.policies[len(rows.policies)-1].Counts
 }
 
@@ -277,7 +280,7 @@ func (c *Counter) cut() []Row {
 		for where, rows := range c.swap(&c.stripes[i]) {
 			add(Key{where.tenant, where.endpoint, ""}, rows.requests)
 			for _, row := range rows.policies {
-				add(Key{where.tenant, where.endpoint, row.policy.String()}, row.Counts)
+				add(Key{where.tenant, where.endpoint, row.ref.String()}, row.Counts)
 			}
 			if done++; done%burst == 0 {
 				runtime.Gosched()
