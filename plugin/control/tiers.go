@@ -52,9 +52,11 @@ type Tiers struct {
 	inFile  map[string][]SeenTier // by org
 	changed time.Time             // the file with these consumers
 
+	reading sync.Mutex // held while the store is read, which no decision waits for
+	last    time.Time  // when the last tier that was read had been stored
+
 	mu   sync.RWMutex
-	seen map[string][]SeenTier // by org
-	last time.Time             // when the last of them was stored
+	seen map[string][]SeenTier // by org; a list does not change
 }
 
 // NewTiers returns what is known from the namespace and the consumers of a config, whose file was changed at an
@@ -105,22 +107,30 @@ func (t *Tiers) Refresh(ctx context.Context, org string) error {
 	if t == nil {
 		return nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.reading.Lock()
+	defer t.reading.Unlock()
 	for s, err := range t.store.SeenTiers(ctx, org, t.last) {
 		if err != nil {
 			return err
 		}
 		t.last = s.StoredAt
-		if s.Namespace != t.namespace || s.Source == policy.TierOfRow { // the row itself is known
-			continue
+		if s.Namespace == t.namespace && s.Source != policy.TierOfRow { // the row itself is known
+			t.add(s.Tenant, SeenTier{s.Tier, s.Source, s.SeenAt.UTC(), s.Since})
 		}
-		list := slices.DeleteFunc(t.seen[s.Tenant], func(o SeenTier) bool { return o.Tier == s.Tier && o.Source == s.Source })
-		list = append(list, SeenTier{s.Tier, s.Source, s.SeenAt.UTC(), s.Since})
-		slices.SortFunc(list, func(a, b SeenTier) int { return b.SeenAt.Compare(a.SeenAt) })
-		t.seen[s.Tenant] = list
 	}
 	return nil
+}
+
+// add adds a tier of an org, or replaces what was known of it.
+func (t *Tiers) add(org string, s SeenTier) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := slices.DeleteFunc(slices.Clone(t.seen[org]), func(o SeenTier) bool {
+		return o.Tier == s.Tier && o.Source == s.Source
+	})
+	list = append(list, s)
+	slices.SortFunc(list, func(a, b SeenTier) int { return b.SeenAt.Compare(a.SeenAt) })
+	t.seen[org] = list
 }
 
 // ReadFrom reads what nodes have reported of an org to a store; the org "" means all.

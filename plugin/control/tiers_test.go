@@ -166,3 +166,39 @@ func TestAnOrgOfTwoTiersReadsTheLimitsOfBoth(t *testing.T) {
 		t.Errorf("listed are %v, want the limit and the bucket of daily in both tiers", listed)
 	}
 }
+
+// A decision reads what is known while Postgres does not answer, and while it is refreshed.
+func TestTiersAreReadWhileTheStoreDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	p := planning(t, plan(), policy.Rows{Version: 1})
+	tiers := p.knowing(time.Hour)
+	p.sees("globex", "enterprise", byTag, 0)
+	if err := tiers.Refresh(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := p.pool.Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), `LOCK TABLE rate_limiter.tenant_tiers`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	refreshed := make(chan error, 1)
+	go func() { refreshed <- tiers.Refresh(t.Context(), "") }()
+	const waiting = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+		AND wait_event_type = 'Lock' AND query LIKE '%tenant_tiers%')`
+	for isWaiting := false; !isWaiting; {
+		if err := p.pool.QueryRow(t.Context(), waiting).Scan(&isWaiting); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := tiers.Trusted("globex"); got != "enterprise" {
+		t.Errorf("the tier is %q while the store is read", got)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-refreshed; err != nil {
+		t.Error(err)
+	}
+}
