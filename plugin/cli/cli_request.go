@@ -98,8 +98,7 @@ func (r *requestFlags) identify(rules identity.Rules, route string) (identity.Id
 	if missing := rules.Identify(&request, &id); missing != 0 {
 		return id, fmt.Errorf("identify the request: facts %b are missing", missing)
 	}
-	r.tiers.Fill(&id)
-	return id, nil
+	return r.tiers.Identities(id)[0], nil
 }
 
 // everything is all facts: the flags leave none to read.

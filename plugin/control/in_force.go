@@ -43,17 +43,18 @@ func (s *Server) reportInForce(
 	ctx context.Context, policies *policy.Plan, org string, requests *Requests, now limit.Micros, most int,
 ) (*inForceReport, error) {
 	policies = policies.ForTenant(org)
-	id, err := requests.orgIdentity(ctx, policies, s.Tiers, org)
+	ids, err := requests.orgIdentities(ctx, policies, s.Tiers, org)
 	if err != nil {
 		return nil, err
 	}
+	id := ids[0]
 	if err := s.authorizeTier(ctx, policies, &id, requests.Tier); err != nil {
 		return nil, err
 	}
 	w := newInForceReport(policies, id, now, s.viewOf(callerOf(ctx)), most)
 	w.Org, w.OrgTier = org, s.Tiers.Describe(policies, &id, now)
 	w.listOverrides()
-	for _, id := range append([]identity.Identity{id}, s.Tiers.others(id, requests.Tier)...) {
+	for _, id := range ids {
 		if requests.Endpoint == "" {
 			policies.VisitRequestKinds(id, nil, w.now, w.addResolution)
 			policies.VisitExemptions(id, w.now, w.addException)

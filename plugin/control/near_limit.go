@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"iter"
-	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -159,12 +158,8 @@ func limitsOf(
 	ctx context.Context, policies *policy.Plan, tiers *Tiers, org string, now limit.Micros,
 ) (policy.BoundsByUse, error) {
 	requests := Requests{User: otherUser, Credential: otherUser}
-	id, err := requests.orgIdentity(ctx, policies, tiers, org)
-	found := policies.BoundsByUse(id, nil, now)
-	for _, other := range tiers.others(id, "") {
-		maps.Copy(found, policies.BoundsByUse(other, nil, now))
-	}
-	return found, err
+	ids, err := requests.orgIdentities(ctx, policies, tiers, org)
+	return policies.BoundsByUse(ids, nil, now), err
 }
 
 // nearList collects the limits with the largest fraction.

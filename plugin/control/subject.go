@@ -122,12 +122,12 @@ func identify(ctx context.Context, policies *policy.Plan, request *admit.CallerR
 	return id, nil
 }
 
-// orgIdentity returns the identity that requests of an org are counted by. A user that is not given stays unidentified:
+// orgIdentities returns the identities that requests of an org are counted by. A user that is not given stays unidentified:
 // a stand-in would have buckets of others. The name of the org is taken as it is, because it is the name that the org
-// is counted by. Where the requests claim no tier, it is the one that is known of the org.
-func (r *Requests) orgIdentity(
+// is counted by. Where the requests claim no tier, there is one identity for each tier that is known of the org.
+func (r *Requests) orgIdentities(
 	ctx context.Context, policies *policy.Plan, tiers *Tiers, org string,
-) (identity.Identity, error) {
+) ([]identity.Identity, error) {
 	request := admit.CallerRequest{
 		Caller:     identity.Caller{Tenant: org, User: r.User, Tier: r.Tier},
 		Credential: r.Credential, IP: r.IP,
@@ -135,7 +135,6 @@ func (r *Requests) orgIdentity(
 	request.Method, request.Path, request.Route = admit.Target(r.Endpoint)
 	id, err := identify(ctx, policies, &request)
 	id.Tenant = identity.Name{Kind: identity.Tenant, ID: org}
-	tiers.Fill(&id)
 	id.Method, id.Route = strings.ToUpper(request.Method), request.Route
 	normal := identity.NormalizePath(request.Path)
 	id.Path = policies.Rules.EndpointPath(normal)
@@ -145,7 +144,7 @@ func (r *Requests) orgIdentity(
 			id.User = identity.Name{}
 		}
 	}
-	return id, err
+	return tiers.Identities(id), err
 }
 
 // bounds returns the bounds of the requests whose buckets are the org's own, each bucket once.

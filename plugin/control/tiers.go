@@ -178,28 +178,17 @@ func (t *Tiers) all(org string) []SeenTier {
 	return seen
 }
 
-// Fill sets the tier of an identity that claims none.
-func (t *Tiers) Fill(id *identity.Identity) {
-	if known := t.Of(id.Tenant.ID); id.Tier == "" && id.Tenant.Kind == identity.Tenant && len(known) > 0 {
-		id.Tier, id.TierSource = known[0].Tier, known[0].Source
-	}
-}
-
-// Identities returns the identity of a tenant that claims no tier with each tier that is known of it: several if its
-// consumers have different ones, else one.
+// Identities returns an identity with the tiers that are known of its tenant: several if its consumers have different
+// ones, the one to show first. An identity that claims a tier, or whose tenant is unknown, stays as it is.
 func (t *Tiers) Identities(id identity.Identity) []identity.Identity {
-	t.Fill(&id)
-	return append([]identity.Identity{id}, t.others(id, "")...)
-}
-
-// others returns an identity that Fill has completed with each further tier that is known of the tenant; none if the
-// requests claim a tier.
-func (t *Tiers) others(id identity.Identity, claimed string) (list []identity.Identity) {
-	if known := t.Of(id.Tenant.ID); claimed == "" && len(known) > 1 {
-		for _, k := range known[1:] {
-			id.Tier, id.TierSource = k.Tier, k.Source
-			list = append(list, id)
-		}
+	known := t.Of(id.Tenant.ID)
+	if id.Tier != "" || id.Tenant.Kind != identity.Tenant || len(known) == 0 {
+		return []identity.Identity{id}
+	}
+	list := make([]identity.Identity, len(known))
+	for i, k := range known {
+		list[i] = id
+		list[i].Tier, list[i].TierSource = k.Tier, k.Source
 	}
 	return list
 }
@@ -244,7 +233,7 @@ func (t *Tiers) sourceOf(d *decision.Decision, claimed bool) (source string, see
 	return r.TierSource, seenAt
 }
 
-// Describe returns the tier that an org's identity, which Fill has completed, has at an instant.
+// Describe returns the tier that an org's identity, one of Identities, has at an instant.
 func (t *Tiers) Describe(policies *policy.Plan, id *identity.Identity, now limit.Micros) OrgTier {
 	e := policies.Explain(id, now)
 	found := OrgTier{Tier: e.Tier, Source: e.TierFrom}

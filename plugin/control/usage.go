@@ -155,15 +155,16 @@ func (s *Server) findBuckets(ctx context.Context, org string, requests *Requests
 			"its own")
 	}
 	policies = policies.ForTenant(org)
-	id, err := requests.orgIdentity(ctx, policies, s.Tiers, org)
+	ids, err := requests.orgIdentities(ctx, policies, s.Tiers, org)
 	if err != nil {
 		return nil, err
 	}
+	id := ids[0]
 	if err := s.authorizeTier(ctx, policies, &id, requests.Tier); err != nil {
 		return nil, err
 	}
 	bounds := requests.bounds(policies, id, s.now())
-	for _, other := range s.Tiers.others(id, requests.Tier) {
+	for _, other := range ids[1:] {
 		for _, b := range requests.bounds(policies, other, s.now()) {
 			isListed := func(o policy.Bound) bool { return o.Key == b.Key && o.Ref() == b.Ref() }
 			if !slices.ContainsFunc(bounds, isListed) {

@@ -112,18 +112,21 @@ type usePlace struct {
 	endpoint string
 }
 
-// BoundsByUse returns the bounds of id's requests to the endpoints that they distinguish and to routes. Requests that
-// are banned have none.
-func (p *Plan) BoundsByUse(id identity.Identity, routes []string, now limit.Micros) BoundsByUse {
+// BoundsByUse returns the bounds of the requests of a tenant's identities, which differ in their tiers, to the endpoints
+// that they distinguish and to routes. Requests that are banned have none.
+func (p *Plan) BoundsByUse(ids []identity.Identity, routes []string, now limit.Micros) BoundsByUse {
 	found := BoundsByUse{}
-	p.VisitRequestKinds(id, routes, now, func(_ *identity.Identity, r *Resolution) {
+	add := func(_ *identity.Identity, r *Resolution) {
 		if r.Banned {
 			return
 		}
 		for i := range r.Bounds {
 			found[usePlace{r.Bounds[i].Ref(), r.Endpoint}] = r.Bounds[i]
 		}
-	})
+	}
+	for _, id := range ids {
+		p.VisitRequestKinds(id, routes, now, add)
+	}
 	return found
 }
 

@@ -1,7 +1,6 @@
 package quota
 
 import (
-	"maps"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
@@ -15,11 +14,7 @@ type limits struct{ policy.BoundsByUse }
 // limitsOf returns the limits of a tenant's requests, to the endpoints that they distinguish and to routes.
 func (c *check) limitsOf(tenant string, routes []string) limits {
 	id := identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: tenant}}
-	found := policy.BoundsByUse{}
-	for _, id := range c.options.Tiers.Identities(id) {
-		maps.Copy(found, c.plan.BoundsByUse(id, routes, limit.Micros(c.now.UnixMicro())))
-	}
-	return limits{found}
+	return limits{c.plan.BoundsByUse(c.options.Tiers.Identities(id), routes, limit.Micros(c.now.UnixMicro()))}
 }
 
 // quota returns the quota in which the usage of a policy at an endpoint counts, if it is one. A pattern that no policy
