@@ -112,8 +112,8 @@ type usePlace struct {
 	endpoint string
 }
 
-// BoundsByUse returns the bounds of the requests of a tenant's identities, which differ in their tiers, to the endpoints
-// that they distinguish and to routes. Requests that are banned have none.
+// BoundsByUse returns the bounds of the requests of a tenant's identities, which differ in their tiers, to the
+// endpoints that they distinguish and to routes. Requests that are banned have none.
 func (p *Plan) BoundsByUse(ids []identity.Identity, routes []string, now limit.Micros) BoundsByUse {
 	found := BoundsByUse{}
 	add := func(_ *identity.Identity, r *Resolution) {
