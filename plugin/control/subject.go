@@ -124,8 +124,8 @@ func identify(ctx context.Context, policies *policy.Plan, request *admit.CallerR
 
 // orgIdentities returns the identities that requests of an org are counted by. A user that is not given stays
 // unidentified: a stand-in would have buckets of others. The name of the org is taken as it is, because it is the name
-// that the org is counted by. Where the requests claim no tier, there is one identity for each tier that is known of the
-// org.
+// that the org is counted by. Where the requests claim no tier, there is one identity for each tier that is known
+// of the org.
 func (r *Requests) orgIdentities(
 	ctx context.Context, policies *policy.Plan, tiers *Tiers, org string,
 ) ([]identity.Identity, error) {
