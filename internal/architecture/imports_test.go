@@ -20,13 +20,13 @@ const (
 
 // core lists the folders that an adapter may import.
 var core = []string{
-	"schema", "plugin/limit", "plugin/identity", "plugin/settle", "plugin/policy", "plugin/decision", "plugin/response",
-	"plugin/admit", "plugin/events", "plugin/webhook", "plugin/internal",
+	"schema", "plugin/core/limit", "plugin/core/identity", "plugin/core/settle", "plugin/core/policy", "plugin/core/decision", "plugin/core/response",
+	"plugin/core/admit", "plugin/events", "plugin/webhook", "plugin/internal",
 }
 
 // stores lists the folders that a store of buckets may import.
 var stores = []string{
-	"schema", "plugin/limit", "plugin/policy", "plugin/decision", "plugin/bucket/store", "plugin/internal",
+	"schema", "plugin/core/limit", "plugin/core/policy", "plugin/core/decision", "plugin/bucket/store", "plugin/internal",
 }
 
 // rules maps each folder to the folders of this repository that its code may import. A folder that is not listed
@@ -37,17 +37,17 @@ var rules = map[string][]string{
 	"migrations": {},
 
 	// Pure: no clock, no I/O, no log.
-	"plugin/limit":    {},
-	"plugin/fair":     {},
-	"plugin/identity": {},
-	"plugin/settle":   {"plugin/limit", "schema", "internal/jsonwalk"},
-	"plugin/events":   {},
-	"plugin/abuse":    {},
-	"plugin/policy":   {"plugin/identity", "plugin/limit", "plugin/settle", "schema", "internal/docpath"},
-	"plugin/decision": {"plugin/identity", "plugin/limit", "plugin/policy"},
-	"plugin/response": {"plugin/decision", "plugin/identity", "plugin/limit", "plugin/policy", "schema"},
-	"plugin/admit": {
-		"plugin/decision", "plugin/identity", "plugin/limit", "plugin/policy", "plugin/response", "schema",
+	"plugin/core/limit":    {},
+	"plugin/core/fair":     {},
+	"plugin/core/identity": {},
+	"plugin/core/settle":   {"plugin/core/limit", "schema", "internal/jsonwalk"},
+	"plugin/events":        {},
+	"plugin/abuse":         {},
+	"plugin/core/policy":   {"plugin/core/identity", "plugin/core/limit", "plugin/core/settle", "schema", "internal/docpath"},
+	"plugin/core/decision": {"plugin/core/identity", "plugin/core/limit", "plugin/core/policy"},
+	"plugin/core/response": {"plugin/core/decision", "plugin/core/identity", "plugin/core/limit", "plugin/core/policy", "schema"},
+	"plugin/core/admit": {
+		"plugin/core/decision", "plugin/core/identity", "plugin/core/limit", "plugin/core/policy", "plugin/core/response", "schema",
 	},
 
 	// Adapters: each declares the interfaces it needs, and imports no other adapter.
@@ -56,10 +56,10 @@ var rules = map[string][]string{
 	"plugin/bucket/memory":    stores,
 	"plugin/bucket/outage":    stores,
 	"plugin/bucket/redis":     stores,
-	"plugin/bucket/share":     append([]string{"plugin/fair", "plugin/identity"}, stores...),
-	"plugin/bucket/store":     {"plugin/decision", "plugin/policy"},
+	"plugin/bucket/share":     append([]string{"plugin/core/fair", "plugin/core/identity"}, stores...),
+	"plugin/bucket/store":     {"plugin/core/decision", "plugin/core/policy"},
 	"plugin/candidate":        append([]string{"plugin/reservation"}, core...),
-	"plugin/clock":            {"plugin/limit"},
+	"plugin/clock":            {"plugin/core/limit"},
 	"plugin/denial":           core,
 	"plugin/kafka":            core,
 	"plugin/kongplugin":       append([]string{"plugin/kongwire", "plugin/reservation"}, core...),
@@ -70,7 +70,7 @@ var rules = map[string][]string{
 	"plugin/replay":           append([]string{"plugin/bucket/memory", "internal/jsonwalk"}, core...),
 	"plugin/suggest":          append([]string{"plugin/replay"}, core...),
 	"plugin/reservation": {
-		"plugin/decision", "plugin/identity", "plugin/limit", "plugin/policy", "plugin/settle", "schema",
+		"plugin/core/decision", "plugin/core/identity", "plugin/core/limit", "plugin/core/policy", "plugin/core/settle", "schema",
 	},
 	"plugin/usage":         append([]string{"plugin/reservation"}, core...),
 	"plugin/usagestore":    append([]string{"plugin/usage"}, core...),
@@ -132,8 +132,8 @@ var foreign = map[string][]string{
 var impure = []string{"context", "log", "log/slog", "net", "net/http", "os", "io/fs", "database/sql", "sync/atomic"}
 
 var pure = []string{
-	"plugin/limit", "plugin/fair", "plugin/identity", "plugin/settle", "plugin/policy", "plugin/decision",
-	"plugin/response", "plugin/events", "plugin/abuse", "schema",
+	"plugin/core/limit", "plugin/core/fair", "plugin/core/identity", "plugin/core/settle", "plugin/core/policy", "plugin/core/decision",
+	"plugin/core/response", "plugin/events", "plugin/abuse", "schema",
 }
 
 // file is a Go file with its imports.
@@ -253,7 +253,7 @@ func TestPurePackagesDoNoIO(t *testing.T) {
 			continue
 		}
 		for _, path := range f.imports {
-			if slices.Contains(impure, path) && !(path == "sync/atomic" && f.folder == "plugin/policy") {
+			if slices.Contains(impure, path) && !(path == "sync/atomic" && f.folder == "plugin/core/policy") {
 				t.Errorf("%s/%s imports %s: a pure package has no I/O", f.folder, f.name, path)
 			}
 		}

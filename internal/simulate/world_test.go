@@ -5,7 +5,7 @@ import (
 	"iter"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
 // epoch is the time of day at which each simulation begins: the middle of a day, so that a day's window lasts.

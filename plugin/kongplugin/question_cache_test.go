@@ -3,7 +3,7 @@ package kongplugin
 import (
 	"testing"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 )
 
 func TestTheQuestionsOfTwoRulesInTurnAreMadeOnce(t *testing.T) {

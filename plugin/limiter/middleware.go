@@ -4,7 +4,7 @@ import (
 	"net"
 	"net/http"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 )
 
 // Middleware limits the requests to an HTTP handler. Every response has the headers that the plugin would send. A

@@ -5,7 +5,7 @@ import (
 	"iter"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
 // QuotaNotice is a notice that a tenant has used a percentage of a quota.

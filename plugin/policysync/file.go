@@ -10,7 +10,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
 // The file of a saved snapshot: a header, one record a row, an end record, and the CRC-32C of all before it. A record

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 )
 
 // Run decides the requests of a stream and returns the report. decided, if it is not nil, is called with each decision;

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
 // Expire gives up the reservations that have timed out. They are kept for as long again, so that a log phase that comes

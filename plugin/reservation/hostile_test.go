@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/settle"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
 )
 
 func TestTheIDOfAnotherTenantSettlesThatTenantsReservationAlone(t *testing.T) {

@@ -3,7 +3,7 @@ package reservation
 import (
 	"sync/atomic"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 )
 
 // Keeper keeps the reservations of one store in a table. It keeps the store open for as long as one of them waits: a

@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 )
 
 // maxWriting bounds the calls to Records that run in the background at a time, so what a slow store can hold up.

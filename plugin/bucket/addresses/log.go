@@ -3,8 +3,8 @@ package addresses
 import (
 	"math"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
 // keyBytes is the size of a key in the store, with a bucket or two in it and the store's own tables.

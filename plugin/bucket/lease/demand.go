@@ -1,6 +1,6 @@
 package lease
 
-import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 
 // span is the time whose demand one lease covers.
 const span = limit.Second / 10

@@ -3,7 +3,7 @@ package lease
 import (
 	"context"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
 // Forget implements store.Store. It ends the leases and remembered denials of this node too.

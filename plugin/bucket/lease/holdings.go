@@ -1,6 +1,6 @@
 package lease
 
-import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 
 // holdings account for the tokens that this node holds of one bucket: the bucket was charged for them and no request
 // has spent them yet. It has no clock and does no I/O. The zero value holds nothing.

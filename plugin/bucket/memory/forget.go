@@ -4,7 +4,7 @@ import (
 	"context"
 	"hash/maphash"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
 // Forget implements store.Store. It returns no error.

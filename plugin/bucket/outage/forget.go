@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
 // Forget implements store.Store, also for what this process recorded of the buckets: what it admitted from them during

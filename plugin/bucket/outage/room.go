@@ -3,7 +3,7 @@ package outage
 import (
 	"strings"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
 // room shares out the places of debts, so that a client that makes up names or addresses cannot keep the debts of

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
 // demandScript exchanges the messages of nodes that share a limit fairly.

@@ -3,7 +3,7 @@ package redis
 import (
 	"strconv"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
 // sameGroup reports whether two keys have the same hash tag: a cluster keeps their buckets in one slot.

@@ -3,7 +3,7 @@ package redis
 import (
 	"bytes"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
 // The binary form of a subject's value, which lua/frame.lua describes: 1 version and level, 4 life, and for each bucket

@@ -3,7 +3,7 @@ package share
 import (
 	"testing"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
 // At a node without its demand a tenant has hardly a cap, and one request overspends it: of what a larger cap pays at

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
 // DefaultMost is the number of records that a Local has at most, if none is given: about 100 MB.

@@ -1,0 +1,116 @@
+package admit_test
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// callerPathOf returns a path for the requests of callers, under a config in YAML, with buckets and a diary of its own.
+func callerPathOf(t testing.TB, text string) (*admit.Path, *diary) {
+	t.Helper()
+	config := parsed(t, text)
+	plan, err := policy.ForCallers(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	observed := new(diary)
+	path := &admit.Path{
+		Buckets: newShelf(), Renderer: response.New(config, nil), Observers: []admit.Observer{observed},
+		FailClosed: config.OnInternalError == schema.FailClosed,
+	}
+	path.Policies.Store(plan)
+	return path, observed
+}
+
+// callerOf returns the request of a caller that states what a gateway finds out about a request.
+func callerOf(request *identity.Request) *admit.CallerRequest {
+	r := &admit.CallerRequest{
+		Caller:     identity.Caller{Tenant: request.Consumer.CustomID, User: request.Headers[0]},
+		Credential: request.CredentialID, IP: request.IP,
+		Method: request.Method, Path: request.Path, ContentType: request.ContentType,
+	}
+	for _, tag := range request.Consumer.Tags {
+		if tier, ok := strings.CutPrefix(tag, "tier:"); ok {
+			r.Tier = tier
+		}
+	}
+	return r
+}
+
+func TestTheRequestOfACallerIsDecidedAsTheSameRequestThroughAGateway(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		text := config(
+			"%tenant%", rapid.SampledFrom([]string{"limit_by_ip", "deny", "skip"}).Draw(rt, "on_missing_tenant"),
+			"%user%", rapid.SampledFrom([]string{"credential", "ip", "skip", "deny"}).Draw(rt, "on_missing_user"),
+			"%mode%", rapid.SampledFrom([]string{"enforce", "shadow"}).Draw(rt, "mode"),
+			"[X-User-Id]", "[X-User-Id, X-Cost]\ncost_header: X-Cost\ncost_header_max: 1000000000",
+		)
+		throughGateway, _, byGateway := pathOf(t, text)
+		fromCaller, byCaller := callerPathOf(t, text)
+		for range rapid.IntRange(1, 8).Draw(rt, "requests") {
+			request := someRequest.Draw(rt, "request")
+			caller := callerOf(&request)
+			caller.Cost = rapid.SampledFrom([]int64{-1, 0, 1, 2, 1_000_000_000, 1 << 62}).Draw(rt, "cost")
+			request.Headers = append(request.Headers, strconv.FormatInt(caller.Cost, 10))
+			var a, b admit.Exchange
+			if err := throughGateway.Admit(context.Background(), &gateway{request: request}, &a); err != nil {
+				rt.Fatal(err)
+			}
+			if err := fromCaller.Admit(context.Background(), caller, &b); err != nil {
+				rt.Fatal(err)
+			}
+			if got, want := read(&b.Response), read(&a.Response); got != want {
+				rt.Fatalf("client reads\n%s\nwant\n%s", got, want)
+			}
+		}
+		for i := range *byGateway {
+			if (*byCaller)[i] != (*byGateway)[i] {
+				rt.Fatalf("decision %d is\n%s\nwant\n%s", i, (*byCaller)[i], (*byGateway)[i])
+			}
+		}
+	})
+}
+
+func TestReadingTheRequestOfACallerAllocatesNothing(t *testing.T) {
+	path, _ := callerPathOf(t, config())
+	path.Observers = nil
+	caller := &admit.CallerRequest{
+		Caller: identity.Caller{Tenant: "acme", User: "u", Tier: "paid", Cost: 7},
+		IP:     "192.0.2.1", Method: "POST", Path: "/records",
+	}
+	rules := &path.Policies.Load().Rules
+	var request identity.Request
+	if n := testing.AllocsPerRun(100, func() {
+		request.Reset()
+		if err := caller.Read(context.Background(), rules.Required, rules, &request); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 0 {
+		t.Errorf("%.0f allocations, want none", n)
+	}
+}
+
+func TestATargetIsAMethodWithAPathOrARoute(t *testing.T) {
+	for endpoint, want := range map[string][3]string{
+		"POST /records/{id}": {"POST", "/records/{id}", ""},
+		"* /":                {"*", "/", ""},
+		"/records":           {"", "/records", ""},
+		"search route":       {"", "", "search route"},
+		"records":            {"", "", "records"},
+		"":                   {},
+	} {
+		if method, path, route := admit.Target(endpoint); [3]string{method, path, route} != want {
+			t.Errorf("%q is %q %q %q, want %q", endpoint, method, path, route, want)
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package admit
+
+import (
+	"context"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+)
+
+// Candidates compares the open candidate with the active policies (package plugin/candidate).
+type Candidates interface {
+	// Offer is called with every request that is decided while a candidate is open, and with its decision. It must not
+	// block, and must not keep d, the identity or anything that they refer to except strings and policies.
+	Offer(t Trial, d *decision.Decision)
+	// Skip is called for a request that the candidate cannot be tried with, because its facts could not be read.
+	Skip()
+}
+
+// Trial says what an open candidate does with a request. The zero value is that of a request without one.
+type Trial struct {
+	Candidate   *policy.Candidate
+	Identity    *identity.Identity // under the candidate
+	Enforced    bool               // the candidate has decided the request
+	At          limit.Micros       // when it was decided
+	Reservation string             // token of what the request has reserved; "": nothing
+}
+
+// otherFacts holds the facts and the identity of one request under a candidate that reads other facts.
+type otherFacts struct {
+	request  identity.Request
+	identity identity.Identity
+}
+
+// trial returns what an open candidate (nil: there is none) does with an identified request. If it is enforced, the
+// request has the candidate's identity. Facts that only the candidate needs are read for it alone, so that they cannot
+// change the decision of another request.
+func (p *Path) trial(ctx context.Context, facts FactSource, c *policy.Candidate, x *Exchange) (t Trial) {
+	if c == nil {
+		return t
+	}
+	t.Candidate, t.Identity = c, &x.Decision.Identity
+	if !c.SameFacts {
+		if x.tried == nil {
+			x.tried = &otherFacts{}
+		}
+		x.tried.request.Reset()
+		if err := identify(ctx, facts, &c.Plan.Rules, &x.tried.request, &x.tried.identity); err != nil {
+			if p.Candidates != nil {
+				p.Candidates.Skip()
+			}
+			return Trial{}
+		}
+		t.Identity = &x.tried.identity
+	}
+	if t.Enforced = c.Assigned(t.Identity.Tenant); t.Enforced && !c.SameFacts {
+		x.Decision.Identity = *t.Identity
+	}
+	return t
+}
+
+// Try decides what the candidate would answer to a request that it is not enforced for, in its own buckets, which are
+// those of the path, at the instant of the request. It fills in d, which no client sees. An error means that the
+// buckets failed.
+func (p *Path) Try(
+	ctx context.Context, c *policy.Candidate, id *identity.Identity, at limit.Micros, d *decision.Decision,
+) error {
+	d.Reset()
+	d.Identity = *id
+	d.Mode, d.PolicyVersion = c.Plan.Mode(), c.Plan.Version()
+	c.Plan.ResolveAt(&d.Identity, at, &d.Resolution)
+	checkIdentity(d, at, 0)
+	if len(d.Resolution.Bounds) == 0 {
+		return nil
+	}
+	for i := range d.Resolution.Bounds {
+		d.Resolution.Bounds[i].Key.Namespace = c.Namespace
+	}
+	return p.take(ctx, d, at)
+}

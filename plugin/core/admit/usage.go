@@ -1,0 +1,180 @@
+package admit
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
+)
+
+// Peeker reads buckets.
+type Peeker interface {
+	// Peek is the Peek of store.Store (package plugin/bucket/store), with the same contract.
+	Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
+}
+
+const (
+	usageBatch    = 64   // buckets that one call reads
+	maxUsed       = 256  // limits that one answer lists
+	maxEndpoint   = 1024 // bytes of the endpoint in a request
+	endpointParam = "endpoint"
+)
+
+// answerUsage answers a request with what its tenant has used of its own limits (usage_only). It spends nothing, and no
+// observer receives it: it is no request to the API. Errors are those of [Path.Admit].
+func (p *Path) answerUsage(ctx context.Context, facts FactSource, x *Exchange) error {
+	policies, d := p.Policies.Load(), &x.Decision
+	if err := identify(ctx, facts, &policies.Rules, &x.Request, &d.Identity); err != nil {
+		p.Fault(x)
+		return err
+	}
+	plan := policies
+	if trial := p.trial(ctx, facts, policies.Candidate(), x); trial.Enforced {
+		plan = policies.ForTenant(d.Identity.Tenant.ID)
+	}
+	switch x.Request.Method {
+	case "GET", "HEAD":
+	case "OPTIONS":
+		x.Response.SetUsageOptions()
+		return nil
+	default:
+		x.Response.SetUsageMethod()
+		return nil
+	}
+	endpoint, problem := endpointOf(x.Request.Target)
+	if problem != "" {
+		x.Response.SetUsageFault(problem)
+		return nil
+	}
+	denied, err := p.denyUsage(ctx, d)
+	if err != nil {
+		p.Fault(x)
+		return err
+	}
+	if denied {
+		p.Renderer.Render(d, false, &x.Response)
+		return nil
+	}
+	return p.renderUsage(ctx, policies, plan, endpoint, x)
+}
+
+// denyUsage denies a request for usage that names no tenant, or whose tenant sends more requests than meta_limit, and
+// reports whether it did.
+func (p *Path) denyUsage(ctx context.Context, d *decision.Decision) (bool, error) {
+	switch {
+	case d.Identity.Repeated != "":
+		d.Deny(decision.HeaderRepeated)
+	case d.Identity.Tenant.Kind != identity.Tenant:
+		d.Deny(decision.TenantMissing)
+	default:
+		wait, err := p.Meta.wait(ctx, &d.Identity)
+		if err != nil || wait == 0 {
+			return false, err
+		}
+		d.Deny(decision.MetaLimited)
+		d.RetryAfter = wait
+	}
+	return true, nil
+}
+
+// renderUsage answers a request of an identified tenant: from memory if its usage was read a moment ago.
+func (p *Path) renderUsage(
+	ctx context.Context, policies, plan *policy.Plan, endpoint string, x *Exchange,
+) error {
+	d := &x.Decision
+	key := usageKeyOf(&d.Identity, endpoint)
+	if body := p.Usage.recent(policies, &key); body != nil {
+		x.Response.SetUsage(body)
+		return nil
+	}
+	wait, err := p.Usage.reads.wait(ctx, &d.Identity)
+	if err != nil {
+		p.Fault(x)
+		return fmt.Errorf("take the limit of reads: %w", err)
+	}
+	if wait > 0 {
+		d.Deny(decision.MetaLimited)
+		d.RetryAfter = wait
+		p.Renderer.Render(d, false, &x.Response)
+		return nil
+	}
+	now := readClock(p.Now)
+	truncated := p.resolveUsage(plan, endpoint, now, d)
+	if d.Resolution.Banned {
+		d.Ban(now)
+		p.Renderer.Render(d, false, &x.Response)
+		return nil
+	}
+	if err := p.Usage.peek(ctx, d); err != nil {
+		p.Fault(x)
+		return err
+	}
+	usage := response.NewUsage(d, endpoint)
+	usage.Truncated = truncated
+	body, err := usage.Body()
+	if err != nil {
+		p.Fault(x)
+		return err
+	}
+	p.Usage.keep(policies, key, body)
+	x.Response.SetUsage(body)
+	return nil
+}
+
+// resolveUsage sets the bounds of d to the enforced ones that the tenant reads: of its requests to an endpoint, or to
+// all endpoints without one. It reports whether there are more than an answer lists.
+func (p *Path) resolveUsage(plan *policy.Plan, endpoint string, now limit.Micros, d *decision.Decision) (more bool) {
+	id := d.Identity
+	id.Method, id.Path, id.Route, id.PathDecoded = "", "", "", false
+	if endpoint != "" {
+		method, path, route := Target(endpoint)
+		normal := identity.NormalizePath(path)
+		id.Method, id.Path, id.Route = strings.ToUpper(method), plan.Rules.EndpointPath(normal), route
+		id.PathDecoded = id.Path != normal
+	}
+	shown := func(b *policy.Bound) bool { return b.Enforced() && p.Renderer.Shows(b) && !b.Unnamed() }
+	plan.ResolveAt(&id, now, &d.Resolution)
+	bounds := d.Resolution.Bounds[:0]
+	if endpoint != "" {
+		for _, b := range d.Resolution.Bounds {
+			if shown(&b) {
+				bounds = append(bounds, b)
+			}
+		}
+	} else if !d.Resolution.Exempt {
+		bounds = plan.AllBounds(id, now, shown)
+	}
+	if more = len(bounds) > maxUsed; more {
+		bounds = bounds[:maxUsed]
+	}
+	for i := range bounds {
+		bounds[i].Cost = 0 // so that no bound is left unread because another one would deny
+	}
+	d.Resolution.Bounds = bounds
+	return more
+}
+
+// endpointOf returns the endpoint in the query of a target, or "" without one, and what is wrong with it.
+func endpointOf(target string) (endpoint, problem string) {
+	_, query, _ := strings.Cut(target, "?")
+	if query == "" {
+		return "", ""
+	}
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return "", "The query of this request is not percent-encoded correctly."
+	}
+	endpoint = strings.Clone(values.Get(endpointParam))
+	if method, path, _ := Target(endpoint); strings.Contains(endpoint, " ") && (method == "" || path == "") ||
+		len(endpoint) > maxEndpoint {
+		return "", "endpoint must be METHOD /path, such as POST /records, a path alone, or the name of a route, in at " +
+			"most 1024 bytes."
+	}
+	return endpoint, ""
+}

@@ -1,0 +1,136 @@
+package limit_test
+
+import (
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+)
+
+func TestSoftZoneBeginsJustAboveTheSoftThreshold(t *testing.T) {
+	for _, algorithm := range []limit.Algorithm{
+		limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog,
+	} {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			l := mustNew(t, limit.Spec{Algorithm: algorithm, Quantity: 20, Window: minute, SoftPct: 80, HardPct: 110})
+			var s limit.State
+			for used := int64(1); used <= 22; used++ {
+				wait, status := take(l, &s, noon, 1)
+				want := limit.Status{Used: used, Remaining: max(0, 20-used), Reset: status.Reset, Soft: used > 16}
+				if want.Soft {
+					want.Remaining = 0
+				}
+				if wait != 0 || status != want {
+					t.Fatalf("token %d: wait %d, status %+v, want %+v", used, wait, status, want)
+				}
+			}
+			if wait, _ := take(l, &s, noon, 1); wait == 0 {
+				t.Error("token 23 of 110 % of 20 was admitted")
+			}
+		})
+	}
+}
+
+func TestHardThresholdMeansNothingWithoutASoftOne(t *testing.T) {
+	l := mustNew(t, limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: minute, HardPct: 200})
+	if got := l.Capacity(); got != 10 {
+		t.Errorf("capacity is %d, want 10", got)
+	}
+}
+
+func TestHardThresholdOfABucketWidensItsCapacityAndNotItsRate(t *testing.T) {
+	l := mustNew(t,
+		limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: second, Burst: 10, SoftPct: 100, HardPct: 150})
+	var s limit.State
+	play(t, l, &s, []step{
+		{0, 15, 0, 0, 1500 * ms},
+		{0, 1, 100 * ms, 0, 1500 * ms},
+		{100 * ms, 1, 0, 0, 1500 * ms},
+		{600 * ms, 0, 0, 0, 1000 * ms},
+		{700 * ms, 0, 0, 1, 900 * ms},
+	})
+}
+
+// A hard threshold that falls within a token is exact where usage has fractions, and rounds down where it has none.
+func TestHardThresholdWithinATokenIsExact(t *testing.T) {
+	spec := limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 10, Window: minute, SoftPct: 100, HardPct: 105}
+	l := mustNew(t, spec)
+	var s limit.State
+	take(l, &s, noon, 10)
+	at := noon + minute + 3*second // 57/60 of the 10 still count: 9.5, and 9.5 + 1 is 105 %
+	if wait, _ := take(l, &s, at-1, 1); wait != 1 {
+		t.Errorf("a microsecond before usage falls to 10.5: wait %d, want 1", wait)
+	}
+	if wait, status := take(l, &s, at, 1); wait != 0 || !status.Soft || status.Used != 11 {
+		t.Errorf("at 10.5 of 10.5 tokens: wait %d, %+v: want it admitted and soft", wait, status)
+	}
+	spec.Algorithm = limit.FixedWindow
+	if got := mustNew(t, spec).Capacity(); got != 10 {
+		t.Errorf("105 %% of 10 is %d whole tokens, want 10", got)
+	}
+}
+
+func TestSoftOnlyWarnsAndNeverDenies(t *testing.T) {
+	for _, algorithm := range []limit.Algorithm{
+		limit.TokenBucket, limit.LeakyBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog,
+	} {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			l := mustNew(t, limit.Spec{Algorithm: algorithm, Quantity: 10, Window: minute, SoftOnly: true})
+			full := l.Spec().Burst
+			var s limit.State
+			for used := int64(1); used <= 50*full; used++ {
+				wait, status := take(l, &s, noon, 1)
+				if wait != 0 || status.Soft != (used > full) {
+					t.Fatalf("token %d of %d: wait %d, %+v", used, full, wait, status)
+				}
+			}
+			for _, cost := range []int64{1000 * full, limit.MaxQuantity, 1 << 62} {
+				if wait, status := take(l, &s, noon, cost); wait != 0 || !status.Soft {
+					t.Fatalf("cost %d: wait %d, %+v: want it admitted and soft", cost, wait, status)
+				}
+			}
+			if len(s.Log) > 1 {
+				t.Errorf("%d entries for one instant", len(s.Log))
+			}
+			// Two windows after the excess the warnings have ended, however large it was.
+			if _, status := take(l, &s, noon+3*minute, 1); status.Soft {
+				t.Errorf("still soft two windows later: %+v", status)
+			}
+		})
+	}
+}
+
+func TestSoftOnlyCountsStayExactHoweverMuchIsSpent(t *testing.T) {
+	for _, algorithm := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow} {
+		l := mustNew(t,
+			limit.Spec{Algorithm: algorithm, Quantity: 1_000_000_000, Window: second, SoftPct: 1000, SoftOnly: true})
+		var s limit.State
+		for range 300_000 {
+			if _, status := take(l, &s, noon, limit.MaxQuantity); !status.Soft || status.Used < 0 || s.Spent > limit.MaxProduct {
+				t.Fatalf("%s: %+v of state %+v", algorithm, status, s)
+			}
+		}
+	}
+}
+
+func TestSoftOnlyLogForgetsNoMoreThanTheExcess(t *testing.T) {
+	l := mustNew(t, limit.Spec{Algorithm: limit.SlidingLog, Quantity: 10, Window: minute, SoftOnly: true})
+	var s limit.State
+	take(l, &s, noon, 20)
+	if _, status := take(l, &s, noon+1, 1); status.Used != 20 || !status.Soft {
+		t.Errorf("after 21 tokens: %+v, want the 20 that are remembered", status)
+	}
+	if _, status := take(l, &s, noon+minute, 0); status.Used != 1 {
+		t.Errorf("a window after the first: %+v, want 1 used", status)
+	}
+}
+
+func TestSoftOnlyLogDoesNotGrowWithoutEnd(t *testing.T) {
+	l := mustNew(t, limit.Spec{Algorithm: limit.SlidingLog, Quantity: 10, Window: hour, SoftOnly: true})
+	var s limit.State
+	for i := range limit.Micros(10_000) {
+		take(l, &s, noon+i, 1)
+	}
+	if len(s.Log) > 20 || cap(s.Log) > 200 {
+		t.Errorf("%d entries in memory for %d", len(s.Log), cap(s.Log))
+	}
+}

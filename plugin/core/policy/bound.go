@@ -1,0 +1,274 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Mode selects what a policy does with a denial.
+type Mode uint8
+
+// The modes. The zero value enforces.
+const (
+	Enforce Mode = iota
+	Shadow       // decide and record, never deny
+	Log          // like Shadow, and log each would-deny
+)
+
+func (m Mode) String() string { return [...]string{"enforce", "shadow", "log"}[m] }
+
+// FailMode selects what a policy does while the shared store does not answer.
+type FailMode uint8
+
+// The fail modes. The zero value limits locally.
+const (
+	FailLocal FailMode = iota
+	FailOpen
+	FailClosed
+)
+
+func (f FailMode) String() string { return [...]string{"local", "open", "closed"}[f] }
+
+// Accuracy selects whether nodes may lease tokens of a policy's buckets ([Policy.Leasable]).
+type Accuracy uint8
+
+// The accuracies. The zero value allows leases.
+const (
+	Leased Accuracy = iota
+	Exact           // every request is counted in the shared store
+)
+
+func (a Accuracy) String() string { return [...]string{"leased", "exact"}[a] }
+
+// Scope names what a limit is counted per.
+type Scope uint8
+
+// The scopes.
+const (
+	Tenant Scope = iota + 1
+	User
+	Credential
+	IP
+	Endpoint
+	Global
+	TenantEndpoint
+	UserEndpoint
+)
+
+var scopeNames = [...]string{
+	"", "tenant", "user", "credential", "ip", "endpoint", "global", "tenant+endpoint", "user+endpoint",
+}
+
+func (s Scope) String() string { return scopeNames[s] }
+
+// ScopeOf returns the scope of a name, and whether there is one.
+func ScopeOf(name string) (Scope, bool) {
+	i := slices.Index(scopeNames[1:], name)
+	return Scope(i + 1), i >= 0
+}
+
+// PerScope returns what a limit is counted per, given the name of its scope: "per tenant", or "in total" for global.
+func PerScope(name string) string {
+	if name == scopeNames[Global] {
+		return "in total"
+	}
+	return "per " + name
+}
+
+// ByEndpoint reports whether each endpoint has a bucket of its own.
+func (s Scope) ByEndpoint() bool { return s == Endpoint || s == TenantEndpoint || s == UserEndpoint }
+
+// byUser reports whether each user of a tenant has a bucket of its own.
+func (s Scope) byUser() bool { return s == User || s == UserEndpoint }
+
+// Shared reports whether all tenants spend from the buckets of the scope.
+func (s Scope) Shared() bool { return s == Endpoint || s == Global }
+
+// ofTenant reports whether the buckets of the scope belong to one tenant.
+func (s Scope) ofTenant() bool { return !s.Shared() && s != IP }
+
+// match selects what a policy applies to.
+type match uint8
+
+// The matches. The zero value is that of the config's limits: of a tier, or else of all requests.
+const (
+	byTier match = iota
+	forTenant
+	forUser
+	forCredential
+	forNetwork
+	forAnonymous
+	forAll
+	matches
+)
+
+var matchNames = [matches]string{"global", "tenant", "user", "credential", "ip", "anonymous", "global"}
+
+// Policy holds a named, compiled limit and what it applies to. It is immutable. The fields that ResolveAt reads come
+// before Limit: they share a cache line.
+type Policy struct {
+	Name     string
+	Scope    Scope
+	Tier     string // the tier it is a default of; "" for anonymous and global policies
+	Endpoint string // the canonical pattern it applies to; "" for every endpoint
+	Mode     Mode
+	FailMode FailMode
+	Accuracy Accuracy
+	Cost     int64 // tokens that a request costs here; -1: the cost of the request
+	Row      int64 // id of the database row; 0 for a policy of the config
+
+	match   match  // what it applies to
+	subject string // the user, credential or network that a row is for; "" for others
+
+	Settle *settle.Rule // charges what a request really used; nil: it costs what it reserves
+	Fair   *Fair        // divides the bucket among tenants; nil: who comes first is served first
+
+	pattern int // index of Endpoint among the config's patterns; -1 for every endpoint, and for a row's
+	Limit   limit.Limit
+
+	Description string // what denied clients read about the limit; empty: nothing
+	PublicNote  string // shown to the tenant; "" for none
+	quota       string // item of the RateLimit-Policy field: "burst";q=100;w=60; "": the field has no unit for it
+}
+
+// Quota returns the policy as an item of the IETF RateLimit-Policy field, or "" where the field has no unit for what
+// the policy counts.
+func (p *Policy) Quota() string { return p.quota }
+
+// Match returns what the policy applies to: the list of the config that has it, or what a row is for. It omits the
+// names of tenants, users and credentials.
+func (p *Policy) Match() string {
+	switch {
+	case p.match == forNetwork:
+		return "ip " + p.subject
+	case p.match == byTier && p.Tier != "":
+		return "tier " + p.Tier
+	}
+	return matchNames[p.match]
+}
+
+// Describe returns the policy's limit in words, for logs.
+func (p *Policy) Describe() string {
+	spec := p.Limit.Spec()
+	text := fmt.Sprintf("%d per %d s", spec.Quantity, spec.Window/limit.Second)
+	if spec.Burst != spec.Quantity {
+		text += fmt.Sprintf(" with a burst of %d", spec.Burst)
+	}
+	text = fmt.Sprintf("%s (%s) %s", text, spec.Algorithm, PerScope(p.Scope.String()))
+	if p.Settle != nil {
+		text += ", " + p.Settle.Describe()
+	}
+	if p.Fair != nil {
+		text += ", " + p.Fair.Record.Describe()
+	}
+	if p.Description != "" {
+		text += ": " + p.Description
+	}
+	return text
+}
+
+// ByRoute reports whether the policy counts per endpoint without a pattern. Then the route's name identifies the
+// bucket.
+func (p *Policy) ByRoute() bool { return p.Scope.ByEndpoint() && p.Endpoint == "" }
+
+// Leasable reports whether nodes may lease tokens of the policy's buckets: its accuracy and its algorithm allow it.
+// A leased bucket offers a request less than its capacity. So a policy with a cost close to the capacity is not
+// leasable: it might admit no request. Nor is one that settles: what a request gives back would belong to a lease that
+// may have ended.
+//
+// Leasable ignores whether the limit is large enough to be worth a lease.
+func (p *Policy) Leasable() bool {
+	switch p.Limit.Spec().Algorithm {
+	case limit.TokenBucket, limit.FixedWindow:
+		return p.Accuracy == Leased && p.Settle == nil && 100*p.Cost <= schema.LeasedCostPct*p.Limit.Capacity()
+	default:
+		return false
+	}
+}
+
+// Group selects which buckets are kept together: the buckets of one group share a slot of a Redis Cluster.
+type Group uint8
+
+// The groups.
+const (
+	ByTenant   Group = iota + 1 // GroupID is the tenant
+	ByIP                        // GroupID is the address, or the /64 of an IPv6 address
+	ByEndpoint                  // GroupID is the endpoint
+	ByAll                       // GroupID is "", or a network whose requests count together
+)
+
+// Kind names the kind of subject within a group.
+type Kind uint8
+
+// The kinds. A user and a credential of one name are two subjects.
+const (
+	WholeGroup Kind = iota // Subject is "": the bucket belongs to the group
+	KindUser
+	KindCredential
+	KindIP
+)
+
+// Key names a bucket: (namespace, policy name, subject). Two bounds with one key spend from one bucket, wherever
+// they were configured. Keys are comparable; their parts are the raw identities, so a store that joins them into a
+// string must escape them.
+type Key struct {
+	Namespace string
+	Policy    string
+	Group     Group
+	Kind      Kind
+	GroupID   string
+	Subject   string
+	Endpoint  string // scopes with an endpoint beside a tenant or user only
+}
+
+// Shared reports whether all tenants spend from the bucket: it is counted per endpoint or in total.
+func (k *Key) Shared() bool { return k.Group == ByEndpoint || k.Group == ByAll }
+
+// SubjectText returns the subject within the group in words, or "" for a bucket of the whole group.
+func (k *Key) SubjectText() string {
+	switch k.Kind {
+	case KindUser:
+		return "user " + k.Subject
+	case KindCredential:
+		return "credential " + k.Subject
+	case KindIP:
+		return "ip " + k.Subject
+	default:
+		return ""
+	}
+}
+
+// Clone returns a copy for a store to keep: its names share no memory with the request's texts, of which they may be
+// small parts.
+func (k *Key) Clone() Key {
+	c := *k
+	c.GroupID, c.Subject, c.Endpoint = strings.Clone(c.GroupID), strings.Clone(c.Subject), strings.Clone(c.Endpoint)
+	return c
+}
+
+// KeysOf returns the bucket keys of bounds.
+func KeysOf(bounds []Bound) []Key {
+	keys := make([]Key, len(bounds))
+	for i := range keys {
+		keys[i] = bounds[i].Key
+	}
+	return keys
+}
+
+// Bound holds a policy resolved for one request: which bucket it spends from, and how much.
+type Bound struct {
+	Policy *Policy
+	Key    Key
+	Cost   int64 // tokens; 0 spends nothing. Where the policy settles it is the reservation
+
+	Override int64 // id of the commercial override that changed the limit; 0 for none
+	Penalty  int64 // id of the detector's override that changed it after that; 0 for none
+}
+
+// Enforced reports whether the bound can deny.
+func (b *Bound) Enforced() bool { return b.Policy.Mode == Enforce }

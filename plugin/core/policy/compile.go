@@ -1,0 +1,338 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// row holds a compiled Row. It is immutable except for variants, a cache.
+type row struct {
+	namespace                         string
+	ownMode, ownFailMode, ownAccuracy bool // false: the config's
+	Policy
+	tenant   string // "": it is for no tenant
+	variants atomic.Pointer[[]*Policy]
+}
+
+func (r *row) rowID() int64 { return r.Row }
+
+// variant returns the row's policy under a config with these modes, which apply where the row has none of its own.
+// Results are cached: all requests under a config get the same policy.
+func (r *row) variant(mode Mode, failMode FailMode, accuracy Accuracy) *Policy {
+	if r.ownMode {
+		mode = r.Mode
+	}
+	if r.ownFailMode {
+		failMode = r.FailMode
+	}
+	if r.ownAccuracy {
+		accuracy = r.Accuracy
+	}
+	if mode == r.Mode && failMode == r.FailMode && accuracy == r.Accuracy {
+		return &r.Policy
+	}
+	cached := r.variants.Load()
+	var list []*Policy
+	if cached != nil {
+		list = *cached
+	}
+	for _, p := range list {
+		if p.Mode == mode && p.FailMode == failMode && p.Accuracy == accuracy {
+			return p
+		}
+	}
+	p := r.Policy
+	p.Mode, p.FailMode, p.Accuracy = mode, failMode, accuracy
+	longer := inserted(list, len(list), &p)    // at most one for each combination of modes
+	r.variants.CompareAndSwap(cached, &longer) // if another request was faster, a later one caches this result
+	return &p
+}
+
+// normalized returns the row as it was given, except for spellings that mean the same.
+func (r *row) normalized() PolicyRow {
+	spec := r.Limit.Spec()
+	out := PolicyRow{
+		ID: r.Row,
+		Policy: schema.Policy{
+			Namespace:  r.namespace,
+			Tier:       r.Tier,
+			Tenant:     r.tenant,
+			PublicNote: r.PublicNote,
+			Limit: schema.Limit{
+				Name: r.Name, Scope: r.Scope.String(), Endpoint: r.Endpoint, Description: r.Description,
+				Algorithm: spec.Algorithm.String(), Limit: spec.Quantity, WindowSize: int64(spec.Window / limit.Second),
+				SoftThresholdPct: spec.SoftPct, HardThresholdPct: spec.HardPct, SoftOnly: spec.SoftOnly,
+			},
+		},
+	}
+	switch r.match {
+	case forUser:
+		out.User = r.subject
+	case forCredential:
+		out.Credential = r.subject
+	case forNetwork:
+		out.IP = r.subject
+	case forAnonymous:
+		out.For = schema.ForAnonymous
+	case forAll:
+		out.For = schema.ForAll
+	}
+	if isBucket(spec.Algorithm) {
+		out.Limit.Burst = spec.Burst
+	}
+	if r.ownMode {
+		out.Limit.Mode = r.Mode.String()
+	}
+	if r.ownFailMode {
+		out.Limit.FailMode = r.FailMode.String()
+	}
+	if r.ownAccuracy {
+		out.Limit.Accuracy = r.Accuracy.String()
+	}
+	if r.Cost >= 0 {
+		cost := r.Cost
+		out.Limit.Cost = &cost
+	}
+	if r.Settle != nil {
+		out.Limit.Settle = r.Settle.Spec()
+	}
+	if r.Fair != nil {
+		out.Limit.Fair = r.Fair.Record
+	}
+	return out
+}
+
+func isBucket(a limit.Algorithm) bool { return a == limit.TokenBucket || a == limit.LeakyBucket }
+
+// faultList collects what is wrong with one row.
+type faultList struct {
+	table, key string
+	list       []Fault
+}
+
+func (f *faultList) add(field, format string, args ...any) {
+	f.list = append(f.list, Fault{f.table, f.key, field, fmt.Sprintf(format, args...)})
+}
+
+const defaultNamespace = "default"
+
+// Bounds of what a row may say, as package schema declares them.
+var (
+	maxName = policyField("name").MaxLength        // bytes of a policy's or tier's name
+	maxPart = policyField("tenant").MaxLength      // bytes of an identity: longer ones are counted by their hash
+	maxNote = policyField("public_note").MaxLength // bytes
+	maxCost = policyField("cost").Max
+
+	maxDescription = policyField("description").MaxLength // bytes
+	modes          = policyField("mode").OneOf
+	failModes      = policyField("fail_mode").OneOf
+	accuracies     = policyField("accuracy").OneOf
+	audiences      = policyField("for").OneOf
+
+	maxFactor = schema.FieldNamed(schema.OverrideFields(), "factor").Max // thousandths
+	sources   = schema.FieldNamed(schema.OverrideFields(), "source").OneOf
+)
+
+func policyField(name string) *schema.Field[schema.Policy] {
+	return schema.FieldNamed(schema.PolicyFields(), name)
+}
+
+// isName reports whether text can name a policy or a namespace, which goes into headers and keys as it is.
+func isName(text string) bool {
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
+	if text == "" || len(text) > maxName {
+		return false
+	}
+	for i := range len(text) {
+		if strings.IndexByte(letters, text[i]) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// isNote reports whether tenants can be shown text as it is.
+func isNote(text string) bool {
+	return len(text) <= maxNote && utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
+}
+
+// tier checks the name of a tier, or none.
+func (f *faultList) tier(field, name string) {
+	if len(name) > maxName {
+		f.add(field, "must have at most %d bytes, got %d", maxName, len(name))
+	}
+}
+
+// compileLimit compiles a limit by itself: all of it except its endpoint's place among others.
+func compileLimit(config schema.Limit) (Policy, error) {
+	algorithm, err := limit.ParseAlgorithm(first(config.Algorithm, schema.AlgorithmTokenBucket))
+	if err != nil {
+		return Policy{}, &limit.FieldError{Field: "algorithm", Problem: err.Error()}
+	}
+	compiled, err := limit.New(limit.Spec{
+		Algorithm: algorithm,
+		Quantity:  config.Limit,
+		Window:    windowMicros(config.WindowSize),
+		Burst:     config.Burst,
+		SoftPct:   config.SoftThresholdPct,
+		HardPct:   config.HardThresholdPct,
+		SoftOnly:  config.SoftOnly,
+	})
+	if err != nil {
+		return Policy{}, err
+	}
+	scope := slices.Index(scopeNames[:], config.Scope)
+	if scope < int(Tenant) {
+		return Policy{}, &limit.FieldError{Field: "scope", Problem: fmt.Sprintf("unknown scope %q", config.Scope)}
+	}
+	p := Policy{
+		Description: config.Description,
+		Name:        config.Name,
+		Scope:       Scope(scope),
+		Endpoint:    config.Endpoint,
+		Limit:       compiled,
+		Mode:        parseMode(config.Mode, ""),
+		FailMode:    parseFailMode(config.FailMode, ""),
+		Accuracy:    parseAccuracy(config.Accuracy, ""),
+		Cost:        -1,
+		pattern:     -1,
+	}
+	if config.Cost != nil {
+		p.Cost = *config.Cost
+	}
+	if config.Settle != nil {
+		if p.Settle, err = settle.New(*config.Settle); err != nil {
+			return Policy{}, err
+		}
+	}
+	if config.Fair != nil {
+		p.Fair = newFair(config.Fair, &p.Limit)
+	}
+	p.quota = p.quotaItem()
+	return p, nil
+}
+
+// windowMicros returns a window in microseconds. A window that is too long for a limit stays too long: the product does
+// not wrap around.
+func windowMicros(seconds int64) limit.Micros {
+	return limit.Micros(min(max(seconds, -1), int64(limit.MaxWindow/limit.Second)+1)) * limit.Second
+}
+
+// quotaItem returns the policy's item of the RateLimit-Policy field. The registry of its units has requests and bytes;
+// a limit that settles anything else has no item.
+func (p *Policy) quotaItem() string {
+	unit := ""
+	switch {
+	case p.Settle == nil:
+	case p.Settle.CountsBytes():
+		unit = `;qu="content-bytes"`
+	default:
+		return ""
+	}
+	spec := p.Limit.Spec()
+	return fmt.Sprintf("%q;q=%d%s;w=%d", p.Name, spec.Quantity, unit, spec.Window/limit.Second)
+}
+
+// compileRow compiles one policy of a database; r is nil if there are faults. Of a row that compiles, whether its
+// endpoint goes with others is found when they are compiled together.
+func compileRow(in PolicyRow) (r *row, faults []Fault) {
+	in.Namespace = first(in.Namespace, defaultNamespace)
+	p, err := compileLimit(in.Limit)
+	if err != nil || !in.valid(p) {
+		return nil, in.faults()
+	}
+	p.Tier, p.Row, p.PublicNote = in.Tier, in.ID, in.PublicNote
+	if p.match, p.subject = in.match(); p.match == forNetwork {
+		p.subject = networkSubject(p.subject)
+	}
+	return &row{
+		Policy: p, namespace: in.Namespace, tenant: in.Tenant,
+		ownMode: in.Limit.Mode != "", ownFailMode: in.Limit.FailMode != "", ownAccuracy: in.Limit.Accuracy != "",
+	}, nil
+}
+
+// valid reports whether a node can use a row, whose limit is p. It accepts some rows that Faults rejects, and is
+// cheaper.
+func (in PolicyRow) valid(p Policy) bool {
+	l := in.Limit
+	return isName(in.Namespace) && isName(l.Name) && len(in.Tier) <= maxName && len(in.Tenant) <= maxPart &&
+		in.hasTarget() &&
+		isAmong(modes, l.Mode) && isAmong(failModes, l.FailMode) && isAmong(accuracies, l.Accuracy) &&
+		isNote(in.PublicNote) && isNote(l.Description) && len(l.Description) <= maxDescription &&
+		(l.Settle == nil || p.settles(l)) && (l.Fair == nil || p.divides(l)) &&
+		(l.Cost == nil || *l.Cost >= 0 && *l.Cost <= maxCost && (l.SoftOnly || p.Cost <= p.Limit.Capacity()))
+}
+
+// hasTarget reports whether what the row applies to can be looked up. Most rows are for a tier or a tenant alone.
+func (in *PolicyRow) hasTarget() bool {
+	if in.User+in.Credential+in.IP+in.For == "" {
+		return (in.Tier == "") != (in.Tenant == "")
+	}
+	return len(in.User) <= maxPart && len(in.Credential) <= maxPart && isAddress(in.IP) &&
+		isAmong(audiences, in.For) && len(in.TargetFaults()) == 0
+}
+
+// isAmong reports whether value is one of an enum's, or absent.
+func isAmong(values []string, value string) bool {
+	return value == "" || slices.Contains(values, value)
+}
+
+// faults returns what is wrong with a row that does not compile.
+func (in PolicyRow) faults() []Fault {
+	f := faultList{table: inPolicies, key: strconv.FormatInt(in.ID, 10)}
+	for _, fault := range Faults(in.Policy) {
+		f.add(fault.Path, "%s", fault.Message)
+	}
+	return f.list
+}
+
+// network parses the address of an override: an IPv4 address stands for itself, an IPv6 address for its /64, which is
+// one client, and a network for all of its addresses.
+func network(text string) (netip.Prefix, error) {
+	if strings.Contains(text, "/") {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return netip.Prefix{}, fmt.Errorf("must be a network, such as 192.0.2.0/24 or 2001:db8::/48: got %q", text)
+		}
+		if bits := prefix.Bits() - 96; bits >= 0 && prefix.Addr().Is4In6() {
+			prefix = netip.PrefixFrom(prefix.Addr().Unmap(), bits)
+		}
+		return prefix.Masked(), nil
+	}
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("must be an address or a network, such as 192.0.2.1 or 2001:db8::/48: got %q", text)
+	}
+	if addr = addr.Unmap().WithZone(""); addr.Is4() {
+		return addr.Prefix(32)
+	}
+	return addr.Prefix(64)
+}
+
+// networkSubject returns the network that a policy for an address or a network applies to: the /64 of an IPv6 address.
+// It returns other texts as they are.
+func networkSubject(text string) string {
+	prefix, err := network(text)
+	if err != nil {
+		return text
+	}
+	return networkText(prefix)
+}
+
+// networkText formats a network: a single IPv4 address has no length.
+func networkText(prefix netip.Prefix) string {
+	if prefix.Addr().Is4() && prefix.IsSingleIP() {
+		return prefix.Addr().String()
+	}
+	return prefix.String()
+}

@@ -1,0 +1,290 @@
+package policy
+
+import (
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// kind selects what an override does, the strongest first.
+type kind uint8
+
+const (
+	ban kind = iota
+	exempt
+	customLimit
+	multiplier
+)
+
+var kindNames = [...]string{Ban, Exempt, CustomLimit, Multiplier}
+
+// target selects what an override applies to, the most specific first.
+type target uint8
+
+const (
+	onUserEndpoint target = iota
+	onUser
+	onCredential
+	onIP
+	onTag
+	onEndpoint
+	onTenant
+	onEndpointOfAll // an endpoint in requests of all tenants
+	targets
+)
+
+var targetNames = [targets]string{
+	"user+endpoint", "user", "credential", "ip", "tag", "endpoint", "tenant", "endpoint of all tenants",
+}
+
+// override holds a compiled Override. It is immutable except for derived, a cache. The fields that every request reads
+// come first: they share a cache line.
+type override struct {
+	id       int64
+	starts   limit.Micros // 0: it has begun
+	expires  limit.Micros // 0: never
+	derived  atomic.Pointer[[]derivedPolicy]
+	kind     kind
+	target   target
+	detector bool
+	bits     uint8 // of a network
+	tenant   string
+	policy   string
+	endpoint string
+
+	targetName     string // the user, credential, network or tag; "" for a tenant's and an endpoint's
+	quantity       int64  // tokens; a multiplier's factor in thousandths
+	window         limit.Micros
+	burst          int64
+	reason, author string
+	publicNote     string
+}
+
+// derivedPolicy holds a policy and the result of applying an override to it.
+type derivedPolicy struct{ base, policy *Policy }
+
+// maxDerived bounds the cache of one override: policies change when configs do, and old ones are useless.
+const maxDerived = 64
+
+func (o *override) rowID() int64 { return o.id }
+
+// apply returns base changed by o, or base itself if its algorithm cannot count o's numbers exactly. The first request
+// that needs a result derives it; later ones get the cached one.
+func (o *override) apply(base *Policy) *Policy {
+	cached := o.derived.Load()
+	var list []derivedPolicy
+	if cached != nil {
+		list = *cached
+	}
+	for i := range list {
+		if list[i].base == base {
+			return list[i].policy
+		}
+	}
+	if len(list) >= maxDerived {
+		list = nil
+	}
+	p := o.derive(base)
+	longer := inserted(list, len(list), derivedPolicy{base, p})
+	o.derived.CompareAndSwap(cached, &longer) // if another request was faster, a later one caches this result
+	return p
+}
+
+func (o *override) derive(base *Policy) *Policy {
+	spec := base.Limit.Spec()
+	if o.kind == customLimit {
+		spec = o.withCustomLimit(spec)
+	} else {
+		spec = scaled(spec, o.quantity)
+	}
+	compiled, err := limit.New(spec)
+	if seconds := int64(spec.Window / limit.Second); err != nil && o.kind == multiplier && spec.Quantity > seconds {
+		// A whole number of tokens per second needs no fine fraction, so nearly every such limit can be counted.
+		spec.Quantity -= spec.Quantity % seconds
+		compiled, err = limit.New(spec)
+	}
+	if err != nil {
+		return base
+	}
+	p := *base
+	p.Limit = compiled
+	p.quota = p.quotaItem()
+	return &p
+}
+
+// withCustomLimit returns a spec with o's numbers; its algorithm and thresholds stay.
+func (o *override) withCustomLimit(spec limit.Spec) limit.Spec {
+	spec.Quantity, spec.Burst = o.quantity, 0
+	if o.window > 0 {
+		spec.Window = o.window
+	}
+	if isBucket(spec.Algorithm) {
+		spec.Burst = o.burst
+	}
+	return spec
+}
+
+// scaled returns a spec times factor ÷ 1000: rounded down, at least 1, at most what its algorithm can count. Thresholds
+// are percentages, so they scale with it. A leaky bucket without a burst stays without.
+func scaled(spec limit.Spec, factor int64) limit.Spec {
+	most := int64(limit.MaxQuantity)
+	if spec.Algorithm == limit.SlidingLog {
+		most = limit.MaxLogQuantity
+	}
+	times := func(n int64) int64 { return min(max(n*factor/1000, 1), most) }
+	spec.Quantity = times(spec.Quantity)
+	switch {
+	case !isBucket(spec.Algorithm):
+		spec.Burst = 0
+	case spec.Algorithm != limit.LeakyBucket || spec.Burst > 1:
+		spec.Burst = times(spec.Burst)
+	}
+	return spec
+}
+
+// activeAt reports whether o is in force at an instant: from starts on, and before expires.
+func (o *override) activeAt(now limit.Micros) bool { return isActive(o.starts, o.expires, now) }
+
+// isActive reports whether an instant is between a start and an end; 0 is no bound.
+func isActive(starts, expires, now limit.Micros) bool {
+	return (starts == 0 || starts <= now) && (expires == 0 || now < expires)
+}
+
+// covers reports whether o changes the limit of a bound. An override that names a policy changes that policy. One that
+// names none changes the limits with buckets of its target alone. So a user's factor does not change the limit of the
+// whole tenant, and a tenant's does not change shared limits.
+func (o *override) covers(b *Bound) bool {
+	if o.policy != "" {
+		return o.policy == b.Policy.Name
+	}
+	byEndpoint := b.Key.Endpoint != "" && b.Key.Group == ByTenant
+	switch o.target {
+	case onUserEndpoint:
+		return b.Key.Kind == KindUser && byEndpoint
+	case onUser:
+		return b.Key.Kind == KindUser
+	case onCredential:
+		return b.Key.Kind == KindCredential
+	case onIP:
+		return b.Key.Kind == KindIP || b.Key.Group == ByIP
+	case onTag, onEndpointOfAll:
+		return false // they exempt, and change no limit
+	case onEndpoint:
+		return byEndpoint
+	default:
+		return b.Key.Group == ByTenant
+	}
+}
+
+// normalized returns the override as it was given, except for spellings that mean the same.
+func (o *override) normalized() Override {
+	out := Override{ID: o.id, Override: schema.Override{
+		Kind: kindNames[o.kind], Tenant: o.tenant, Endpoint: o.endpoint, Policy: o.policy,
+		Reason: o.reason, Author: o.author, PublicNote: o.publicNote, Permanent: o.expires == 0, Source: Commercial,
+	}}
+	if o.starts != 0 {
+		out.StartsAt, out.Source = time.UnixMicro(int64(o.starts)).UTC(), Scheduled
+	}
+	if o.expires != 0 {
+		out.ExpiresAt = time.UnixMicro(int64(o.expires)).UTC()
+	}
+	switch o.target {
+	case onUser, onUserEndpoint:
+		out.User = o.targetName
+	case onCredential:
+		out.Credential = o.targetName
+	case onIP:
+		out.IP = o.targetName
+	case onTag:
+		out.Tag = o.targetName
+	default:
+	}
+	switch o.kind {
+	case customLimit:
+		out.Limit, out.WindowSize, out.Burst = o.quantity, int64(o.window/limit.Second), o.burst
+	case multiplier:
+		out.Factor = o.quantity
+	default:
+	}
+	if o.detector {
+		out.Source = Detector
+	}
+	return out
+}
+
+// compileOverride compiles one override of a database; o is nil if there are faults. Of an override that compiles,
+// whether its endpoint goes with others is found when they are compiled together.
+func compileOverride(in Override) (o *override, faults []Fault) {
+	o = &override{
+		id: in.ID, kind: kind(slices.Index(kindNames[:], in.Kind)), detector: in.Source == Detector,
+		tenant: in.Tenant, endpoint: in.Endpoint, policy: in.Policy,
+		reason: in.Reason, author: in.Author, publicNote: in.PublicNote,
+		starts: micros(in.StartsAt), expires: micros(in.ExpiresAt),
+	}
+	if !in.valid() || !o.setTarget(in) {
+		return nil, in.faults()
+	}
+	switch o.kind {
+	case customLimit:
+		o.quantity, o.window, o.burst = in.Limit, windowMicros(in.WindowSize), in.Burst
+	case multiplier:
+		o.quantity = in.Factor
+	default:
+	}
+	return o, nil
+}
+
+// valid reports whether a node can use a row, apart from its address. It accepts some rows that OverrideFaults rejects,
+// and is cheaper.
+func (in *Override) valid() bool {
+	if in.Kind == CustomLimit {
+		if _, err := limit.New(customSpec(in.Override)); err != nil {
+			return false
+		}
+	}
+	return len(in.Conflicts()) == 0 && slices.Contains(kindNames[:], in.Kind) && isAmong(sources, in.Source) &&
+		len(in.Tenant) <= maxPart && len(in.User) <= maxPart && len(in.Credential) <= maxPart && len(in.Tag) <= maxPart &&
+		(in.Policy == "" || isName(in.Policy)) && isNote(in.PublicNote) &&
+		(in.Kind != Multiplier || in.Factor >= 1 && in.Factor <= maxFactor) &&
+		(in.Kind != Exempt || isExemptable(in.Endpoint))
+}
+
+// faults returns what is wrong with a row that does not compile.
+func (in *Override) faults() []Fault {
+	f := faultList{table: inOverrides, key: strconv.FormatInt(in.ID, 10)}
+	for _, fault := range OverrideFaults(in.Override) {
+		f.add(fault.Path, "%s", fault.Message)
+	}
+	return f.list
+}
+
+// setTarget sets the target of o from a valid row. It reports false if that is an address that does not parse.
+func (o *override) setTarget(in Override) bool {
+	switch {
+	case in.Credential != "":
+		o.target, o.targetName = onCredential, in.Credential
+	case in.IP != "":
+		prefix, err := network(in.IP)
+		if err != nil {
+			return false
+		}
+		o.target, o.targetName, o.bits = onIP, networkText(prefix), uint8(max(prefix.Bits(), 0))
+	case in.Tag != "":
+		o.target, o.targetName = onTag, in.Tag
+	case in.User != "" && in.Endpoint != "":
+		o.target, o.targetName = onUserEndpoint, in.User
+	case in.User != "":
+		o.target, o.targetName = onUser, in.User
+	case in.Endpoint != "" && in.Tenant == "":
+		o.target = onEndpointOfAll
+	case in.Endpoint != "":
+		o.target = onEndpoint
+	default:
+		o.target = onTenant
+	}
+	return true
+}

@@ -1,0 +1,316 @@
+package policy
+
+import (
+	"hash/maphash"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Snapshot holds all rows of a database at one version, indexed and immutable. [NewSnapshot] builds one;
+// [Snapshot.Apply] makes the next from it, copying only the shards that the changes touch; [Plan.With] puts it beside
+// a config.
+//
+// A request finds its rows by its identity: those of its tenant, its user, its credential and its address are kept
+// apart. So the rows of a tenant's other users cost a request nothing.
+type Snapshot struct {
+	version     int64
+	tenantCount int
+	shards      [shardCount]*shard
+
+	policies  index[*row]       // by id
+	overrides index[*override]  // by id
+	costs     map[int64]CostRow // by id
+
+	tiers         map[string]bool          // those that have a row of their own
+	tenantsByTier map[string]int           // tenants by the tier that their row names
+	namespaces    map[string]namespaceRows // by namespace
+	targets       [targets]int             // overrides by target
+	networkSizes  []networkSize            // of the networks that overrides name, each once
+	matches       [matches]int             // policies by what they apply to
+	rowSizes      []networkSize            // of the networks that policies name, each once, the narrowest first
+	endpoints     *endpointSet             // of policies, overrides and costs
+
+	candidate *overlay // nil: no candidate is open
+}
+
+// shardCount is the number of parts of a snapshot. A million rows make a thousand in each: the most that one change
+// copies.
+const shardCount = 1024
+
+// shard holds the rows of the tenants, subjects and networks of one hash.
+type shard struct {
+	tenants  map[string]*tenantRows
+	subjects map[subject][]*override
+	networks map[netip.Prefix][]*override
+
+	subjectRows map[subject][]*row      // policies of users and credentials; nil: none
+	networkRows map[netip.Prefix][]*row // policies of addresses and networks; nil: none
+}
+
+// tenantRows holds the rows of one tenant as a whole.
+type tenantRows struct {
+	hasRow    bool // the tenant itself has a row
+	tier      string
+	timeZone  string
+	policies  []*row      // by namespace, then name
+	overrides []*override // on the tenant and on its endpoints
+}
+
+// subject identifies a user, a credential or a tag by name, or an endpoint of all tenants by its pattern. Only a user
+// belongs to a tenant.
+type subject struct {
+	target target
+	tenant string
+	name   string
+}
+
+// networkSize counts the overrides of networks of one size. An address is looked up once for each size.
+type networkSize struct {
+	bits int
+	is4  bool
+	n    int
+}
+
+// namespaceRows holds the rows of one namespace for tiers, anonymous requests, all requests and the costs of endpoints,
+// and counts what all its policies need.
+type namespaceRows struct {
+	tiers          map[string][]*row  // by tier, then by name
+	anonymous, all []*row             // by name
+	costs          map[string]CostRow // by endpoint
+	needs          needCounts
+}
+
+// seed spreads tenants over the shards in this process; shards have no meaning outside of it.
+var seed = maphash.MakeSeed()
+
+func tenantShard(tenant string) int { return int(maphash.String(seed, tenant) % shardCount) }
+
+func (s subject) shard() int { return int(maphash.String(seed, s.name) % shardCount) }
+
+func networkShard(network netip.Prefix) int {
+	address := network.Addr().As16()
+	return int((maphash.Bytes(seed, address[:]) + uint64(network.Bits())) % shardCount)
+}
+
+// Version returns the version of the database that the snapshot holds.
+func (s *Snapshot) Version() int64 { return s.version }
+
+// Len returns the number of rows, without those of tiers.
+func (s *Snapshot) Len() int {
+	return s.tenantCount + s.policies.rows + s.overrides.rows + len(s.costs)
+}
+
+// Tiers returns the rows of all tiers, sorted by name.
+func (s *Snapshot) Tiers() []TierRow {
+	rows := make([]TierRow, 0, len(s.tiers))
+	for _, name := range slices.Sorted(maps.Keys(s.tiers)) {
+		rows = append(rows, TierRow{name})
+	}
+	return rows
+}
+
+// Tenants returns the rows of all tenants, in no particular order.
+func (s *Snapshot) Tenants() iter.Seq[schema.Tenant] {
+	return func(yield func(schema.Tenant) bool) {
+		for _, sh := range s.shards {
+			if sh == nil {
+				continue
+			}
+			for id, a := range sh.tenants {
+				if a.hasRow && !yield(schema.Tenant{ID: id, Tier: a.tier, TimeZone: a.timeZone}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Policies returns all policies as they were given, except for spellings that mean the same, in no particular order.
+func (s *Snapshot) Policies() iter.Seq[PolicyRow] {
+	return normalizedRows(&s.policies, (*row).normalized)
+}
+
+// Overrides returns all overrides as they were given, except for spellings that mean the same, in no particular order.
+func (s *Snapshot) Overrides() iter.Seq[Override] {
+	return normalizedRows(&s.overrides, (*override).normalized)
+}
+
+func normalizedRows[R hasID, P any](rows *index[R], as func(R) P) iter.Seq[P] {
+	return func(yield func(P) bool) {
+		for _, part := range rows.parts {
+			for _, r := range part {
+				if !yield(as(r)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// tenant returns the rows of a tenant, or nil if there are none.
+func (s *Snapshot) tenant(tenant string) *tenantRows {
+	if sh := s.shards[tenantShard(tenant)]; sh != nil {
+		return sh.tenants[tenant]
+	}
+	return nil
+}
+
+// overridesOf returns the overrides of a subject.
+func (s *Snapshot) overridesOf(whose subject) []*override {
+	if shard := s.shards[whose.shard()]; shard != nil {
+		return shard.subjects[whose]
+	}
+	return nil
+}
+
+// networkOverrides returns the overrides of a network.
+func (s *Snapshot) networkOverrides(network netip.Prefix) []*override {
+	if shard := s.shards[networkShard(network)]; shard != nil {
+		return shard.networks[network]
+	}
+	return nil
+}
+
+// addressOverrides appends the overrides of all networks that contain a client's address. One that changes limits is
+// found only if its network contains all addresses that are counted together with the client's, unless IPv6 addresses
+// are counted in full.
+func (s *Snapshot) addressOverrides(id *identity.Identity, found []*override) []*override {
+	counted := countedNetwork(id, s.networkSizes)
+	if !counted.IsValid() {
+		return found
+	}
+	whole := counted
+	if id.Address.Is6() && counted.Contains(id.Address) {
+		whole = netip.PrefixFrom(id.Address, id.Address.BitLen())
+	}
+	for _, size := range s.networkSizes {
+		if size.is4 != whole.Addr().Is4() || size.bits > whole.Bits() {
+			continue
+		}
+		part, err := whole.Addr().Prefix(size.bits)
+		if err != nil {
+			continue
+		}
+		for _, o := range s.networkOverrides(part) {
+			if size.bits <= counted.Bits() || o.kind == ban || o.kind == exempt {
+				found = append(found, o)
+			}
+		}
+	}
+	return found
+}
+
+// countedNetwork returns the addresses that are counted together with a client's. It returns the zero Prefix for a
+// client without an address, and if networks of no size are looked up.
+func countedNetwork(id *identity.Identity, sizes []networkSize) netip.Prefix {
+	if len(sizes) == 0 {
+		return netip.Prefix{}
+	}
+	counted, err := network(id.IP)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	return counted
+}
+
+// rowsOf returns the policies of a user or a credential.
+func (s *Snapshot) rowsOf(whose subject) []*row {
+	if shard := s.shards[whose.shard()]; shard != nil {
+		return shard.subjectRows[whose]
+	}
+	return nil
+}
+
+// rowsOfNetwork returns the policies of exactly one address or network.
+func (s *Snapshot) rowsOfNetwork(text string) []*row {
+	prefix, err := network(text)
+	if err != nil {
+		return nil
+	}
+	if shard := s.shards[networkShard(prefix)]; shard != nil {
+		return shard.networkRows[prefix]
+	}
+	return nil
+}
+
+// rowsAround yields the policies of each network that contains all addresses that are counted together with a client's,
+// those of the narrowest network first.
+func (s *Snapshot) rowsAround(id *identity.Identity) iter.Seq[[]*row] {
+	return func(yield func([]*row) bool) {
+		counted := countedNetwork(id, s.rowSizes)
+		for _, size := range s.rowSizes {
+			if !counted.IsValid() || size.is4 != counted.Addr().Is4() || size.bits > counted.Bits() {
+				continue
+			}
+			part, err := counted.Addr().Prefix(size.bits)
+			if err != nil {
+				continue
+			}
+			if sh := s.shards[networkShard(part)]; sh != nil && !yield(sh.networkRows[part]) {
+				return
+			}
+		}
+	}
+}
+
+// hasID is a row with an id.
+type hasID interface {
+	comparable
+	rowID() int64
+}
+
+// index maps ids to rows. Snapshots share its parts: a change copies one.
+type index[R hasID] struct {
+	rows  int
+	parts [shardCount][]R // by id, sorted
+}
+
+func (x *index[R]) part(id int64) *[]R { return &x.parts[uint64(id)%shardCount] }
+
+func searchID[R hasID](part []R, id int64) (int, bool) {
+	return slices.BinarySearchFunc(part, id, func(r R, id int64) int {
+		switch k := r.rowID(); {
+		case k < id:
+			return -1
+		case k > id:
+			return 1
+		}
+		return 0
+	})
+}
+
+func (x *index[R]) get(id int64) (r R, ok bool) {
+	part := *x.part(id)
+	i, ok := searchID(part, id)
+	if ok {
+		r = part[i]
+	}
+	return r, ok
+}
+
+// insert adds a row with a new id. It copies the part first unless own is set.
+func (x *index[R]) insert(r R, own bool) {
+	part := x.part(r.rowID())
+	i, _ := searchID(*part, r.rowID())
+	if !own {
+		*part = append(make([]R, 0, len(*part)+1), *part...)
+	}
+	*part = slices.Insert(*part, i, r)
+	x.rows++
+}
+
+// remove drops a row, copying its part.
+func (x *index[R]) remove(id int64) {
+	part := x.part(id)
+	i, ok := searchID(*part, id)
+	if !ok {
+		return
+	}
+	*part = slices.Concat((*part)[:i], (*part)[i+1:])
+	x.rows--
+}

@@ -1,0 +1,261 @@
+// Package response renders a decision for the client: a decision in, headers and a body out.
+//
+// It is the one place where a decision becomes HTTP: the X-RateLimit headers, the structured fields of
+// draft-ietf-httpapi-ratelimit-headers-10, Retry-After, and the RFC 9457 problem document of a denial. It decides
+// nothing and writes to no connection.
+package response
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Header is one response header.
+type Header struct {
+	Name  string
+	Value []byte
+}
+
+// Response holds what a client reads. Its memory is reused: the zero value is ready, and a value is valid until the
+// next Render into it.
+type Response struct {
+	Denied  bool // the client gets Status and Body; else the request is proxied, unless Usage
+	Usage   bool // the client gets Status and Body, about the usage of its tenant
+	Status  int
+	Headers []Header
+	Body    []byte
+
+	buf []byte // the values of Headers, one after another
+}
+
+// Reset makes r ready for the next request.
+func (r *Response) Reset() {
+	*r = Response{Headers: r.Headers[:0], Body: r.Body[:0], buf: r.buf[:0]}
+}
+
+// Get returns the value of a header, "" if it is absent.
+func (r *Response) Get(name string) string {
+	for _, h := range r.Headers {
+		if strings.EqualFold(h.Name, name) {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
+
+// Renderer renders the decisions of one plugin config. It is immutable.
+type Renderer struct {
+	hideHeaders bool
+	kongHeaders bool
+	cost        bool   // show what a request cost
+	showShared  bool   // numbers of limits that all tenants share
+	degraded    bool   // name the limits that Redis did not answer for
+	fewest      int    // RateLimit lists all limits of a request that has at most so many
+	exposed     string // value of Access-Control-Expose-Headers; "": it is not sent
+	status      int
+	closed      int    // status of a denial by a limit that fails closed
+	message     []byte // a JSON string
+	grpcMessage string // the same for gRPC
+	jitterMax   int64  // seconds
+	jitter      func(n int64) int64
+}
+
+// New compiles a renderer. jitter returns a random number from 0 to n-1; it is called only if the config adds jitter to
+// Retry-After.
+func New(config schema.Config, jitter func(n int64) int64) *Renderer {
+	message, err := json.Marshal(config.ErrorMessage)
+	if err != nil {
+		message = []byte(`""`) // cannot happen: every string has a JSON form
+	}
+	return &Renderer{
+		hideHeaders: config.HideClientHeaders,
+		kongHeaders: config.KongHeaders,
+		cost:        config.ShowCost,
+		showShared:  config.ShowSharedLimits,
+		degraded:    config.DegradedHeader,
+		fewest:      listedWith(config.RateLimitHeader),
+		exposed:     exposedBy(&config),
+		status:      int(config.ErrorCode),
+		closed:      int(config.ClosedStatus),
+		message:     message,
+		grpcMessage: percentEncode(config.ErrorMessage),
+		jitterMax:   config.RetryAfterJitterMax,
+		jitter:      jitter,
+	}
+}
+
+// shows reports whether clients read the numbers of a bound: always for their own buckets, and only with
+// show_shared_limits for a bucket that all tenants share. A denial by a shared bound shows its name and Retry-After.
+func (re *Renderer) shows(b *policy.Bound) bool { return re.showShared || !b.Key.Shared() }
+
+// Shows reports whether clients read the numbers of a bound.
+func (re *Renderer) Shows(b *policy.Bound) bool { return re.shows(b) }
+
+// ShowsShared reports whether clients read the numbers of limits that all tenants share: show_shared_limits.
+func (re *Renderer) ShowsShared() bool { return re.showShared }
+
+// Binding returns the index of the bound whose numbers clients read; -1: none.
+func (re *Renderer) Binding(d *decision.Decision) int {
+	if re.showShared {
+		return d.Binding
+	}
+	return d.OwnBinding
+}
+
+// Render writes the response for a decision into r. grpc says whether the request is a gRPC call, which is denied by
+// trailers.
+func (re *Renderer) Render(d *decision.Decision, grpc bool, r *Response) {
+	r.Reset()
+	wait := re.wait(d)
+	if !re.hideHeaders {
+		re.limits(d, r)
+		if wait > 0 {
+			r.number("Retry-After", wait)
+		}
+		if re.degraded && d.Degraded {
+			re.degradation(d, r)
+		}
+		if re.exposed != "" && len(r.Headers) > 0 {
+			r.text("Access-Control-Expose-Headers", re.exposed)
+		}
+	}
+	if !d.Denied() {
+		return
+	}
+	r.Denied = true
+	if grpc {
+		re.trailers(d, r)
+		return
+	}
+	r.Status = re.statusOf(d)
+	r.text("Content-Type", "application/problem+json")
+	re.body(d, wait, r)
+}
+
+// wait returns Retry-After in seconds: rounded up, at least 1, with jitter; 0 if no wait helps.
+func (re *Renderer) wait(d *decision.Decision) int64 {
+	switch {
+	case !d.Denied():
+		return 0
+	case d.Reason == decision.TenantMissing || d.Reason == decision.UserMissing || d.Reason == decision.HeaderRepeated:
+		return 0
+	case d.Reason == decision.InternalFault || d.Reason == decision.ConfigFault:
+		return 1
+	case d.RetryAfter == limit.Never:
+		return 0
+	}
+	wait := max(d.RetryAfter.Seconds(), 1)
+	if re.jitterMax > 0 {
+		wait += re.jitter(re.jitterMax + 1)
+	}
+	return wait
+}
+
+func (re *Renderer) statusOf(d *decision.Decision) int {
+	switch d.Reason {
+	case decision.HeaderRepeated:
+		return 400
+	case decision.TenantMissing, decision.UserMissing:
+		return 403
+	case decision.InternalFault, decision.ConfigFault:
+		return 503
+	case decision.StoreAway:
+		return re.closed
+	}
+	return re.status
+}
+
+// limits writes the headers about the bound whose numbers clients read, and the structured fields.
+func (re *Renderer) limits(d *decision.Decision, r *Response) {
+	shown := re.Binding(d)
+	if shown < 0 {
+		return
+	}
+	binding, status := d.Resolution.Bounds[shown].Policy, &d.Statuses[shown]
+	capacity, remaining := binding.Limit.Spec().Burst, status.Remaining
+	r.number("X-RateLimit-Limit", capacity)
+	r.number("X-RateLimit-Remaining", remaining)
+	r.number("X-RateLimit-Reset", status.ResetAt().Seconds())
+	if re.cost {
+		r.number("X-RateLimit-Cost", charged(d, shown))
+	}
+	if re.warns(d) {
+		r.text("X-RateLimit-Warning", "true")
+	}
+	re.fields(d, shown, r)
+	if re.kongHeaders {
+		r.number("RateLimit-Limit", capacity)
+		r.number("RateLimit-Remaining", remaining)
+		r.number("RateLimit-Reset", max(untilMore(status), 1))
+	}
+}
+
+// charged returns the tokens that a request took of a bound when it arrived: none if it was denied.
+func charged(d *decision.Decision, bound int) int64 {
+	if d.Denied() {
+		return 0
+	}
+	return max(d.Resolution.Bounds[bound].Cost, 0)
+}
+
+// warns reports whether clients read a warning: the request is admitted, and is in the soft zone of a bound whose
+// numbers they read.
+func (re *Renderer) warns(d *decision.Decision) bool {
+	if d.Result != decision.SoftThrottled {
+		return false
+	}
+	for i := range d.Statuses {
+		if bound := &d.Resolution.Bounds[i]; d.Statuses[i].Soft && bound.Enforced() && re.shows(bound) {
+			return true
+		}
+	}
+	return false
+}
+
+// degradation writes which enforced limits Redis did not answer for, and what decided instead. It omits limits in
+// shadow, shared limits that do not deny, and what does not fit in maxField.
+func (re *Renderer) degradation(d *decision.Decision, r *Response) {
+	start := len(r.buf)
+	for i := range d.Statuses {
+		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
+		if status.Failure == decision.NoFailure || !bound.Enforced() || !re.shows(bound) && !decision.Denies(bound, status) {
+			continue
+		}
+		decidedBy := bound.Policy.FailMode.String()
+		if status.Source == decision.Unanswered && bound.Policy.FailMode == policy.FailLocal {
+			decidedBy = "unchecked" // another limit had denied the request already
+		}
+		if len(r.buf)-start+len(",=")+len(bound.Policy.Name)+len(decidedBy) > maxField {
+			continue
+		}
+		r.separate(start)
+		r.buf = append(append(append(r.buf, bound.Policy.Name...), '='), decidedBy...)
+	}
+	if len(r.buf) > start {
+		r.end("X-RateLimit-Degraded", start)
+	}
+}
+
+func (r *Response) number(name string, n int64) {
+	start := len(r.buf)
+	r.buf = strconv.AppendInt(r.buf, n, 10)
+	r.end(name, start)
+}
+
+func (r *Response) text(name, value string) {
+	start := len(r.buf)
+	r.buf = append(r.buf, value...)
+	r.end(name, start)
+}
+
+// end adds a header whose value was appended to buf since start. The value stays valid if buf grows later: it keeps
+// its array.
+func (r *Response) end(name string, start int) {
+	r.Headers = append(r.Headers, Header{Name: name, Value: r.buf[start:len(r.buf):len(r.buf)]})
+}

@@ -1,0 +1,161 @@
+package response_test
+
+import (
+	"encoding/json"
+	"strconv"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestRetryAfterIsRoundedUpAndNeverZero(t *testing.T) {
+	for wait, want := range map[limit.Micros]string{
+		1:                          "1",
+		20_000:                     "1",
+		1_000_000:                  "1",
+		1_000_001:                  "2",
+		59_999_999:                 "60",
+		86_400 * second:            "86400",
+		limit.MaxProduct:           "4503599628",
+		limit.Never:                "",
+		366*86_400*second - second: "31622399",
+	} {
+		given := answers{status(0, 2*second, wait)}
+		if got := render(schema.Config{}, decide(t, given), false).Get("Retry-After"); got != want {
+			t.Errorf("a wait of %d µs is Retry-After %q, want %q", wait, got, want)
+		}
+	}
+}
+
+func TestJitterIsAddedToRetryAfterAloneAndWithinItsBound(t *testing.T) {
+	const jitterMax = 30
+	bounds := []int64{}
+	for _, drawn := range []int64{0, 7, jitterMax} {
+		re := response.New(schema.Config{RetryAfterJitterMax: jitterMax}.WithDefaults(), func(n int64) int64 {
+			bounds = append(bounds, n)
+			return drawn
+		})
+		var r response.Response
+		re.Render(decide(t, denies), false, &r)
+		if got, want := r.Get("Retry-After"), strconv.FormatInt(1+drawn, 10); got != want {
+			t.Errorf("Retry-After is %s, want %s", got, want)
+		}
+		if got, want := r.Get("RateLimit"), `"burst";r=0;t=1`; got != want {
+			t.Errorf("RateLimit is %s, want %s whatever the jitter", got, want)
+		}
+		re.Render(decide(t, roomy), false, &r)
+	}
+	for _, n := range bounds {
+		if n != jitterMax+1 {
+			t.Errorf("jitter got the bound %d, want %d", n, jitterMax+1)
+		}
+	}
+	if len(bounds) != 3 {
+		t.Errorf("jitter was called %d times for three denials", len(bounds))
+	}
+}
+
+func TestAnyErrorMessageIsAJSONString(t *testing.T) {
+	denied := decide(t, denies)
+	rapid.Check(t, func(t *rapid.T) {
+		message := rapid.OneOf(
+			rapid.StringN(1, 50, -1),
+			rapid.Map(rapid.SliceOfN(rapid.Byte(), 1, 50), func(b []byte) string { return string(b) }),
+		).Draw(t, "message")
+		re := response.New(schema.Config{ErrorMessage: message}, nil)
+		var r response.Response
+		re.Render(denied, false, &r)
+		var p problem
+		readable := string([]rune(message)) // with U+FFFD for each byte that is no text
+		if err := json.Unmarshal(r.Body, &p); err != nil || p.Message != readable {
+			t.Fatalf("message %q became %q: %v", message, p.Message, err)
+		}
+	})
+}
+
+func TestAGRPCMessageIsPercentEncoded(t *testing.T) {
+	config := schema.Config{ErrorMessage: "100% of \"é\"\r\n~"}
+	got := render(config, decide(t, denies), true)
+	if want := `100%25 of "%C3%A9"%0D%0A~`; got.Get("grpc-message") != want {
+		t.Errorf("grpc-message %q, want %q", got.Get("grpc-message"), want)
+	}
+}
+
+func TestOnlyADenialIsTimedByItsWait(t *testing.T) {
+	tests := []struct {
+		name  string
+		given answers
+		want  string
+	}{
+		{"allowed: until all of it is there", roomy, `"burst";r=98;t=2`},
+		{"full already", answers{status(100, 0, 0)}, `"burst";r=100;t=0`},
+		{"denied: until there is enough", answers{status(0, 90*second, 2_500_000)}, `"burst";r=0;t=3`},
+		{"denied for ever", answers{status(40, 5*second, limit.Never)}, `"burst";r=40;t=5`},
+	}
+	binding := schema.Config{RateLimitHeader: schema.ListBinding}
+	for _, test := range tests {
+		if got := render(binding, decide(t, test.given), false).Get("RateLimit"); got != test.want {
+			t.Errorf("%s: RateLimit is %s, want %s", test.name, got, test.want)
+		}
+	}
+}
+
+func TestOneResponseServesManyDecisions(t *testing.T) {
+	var reused response.Response
+	all := published(t)
+	renderers, want := make([]*response.Renderer, len(all)), make([]string, len(all))
+	for i, one := range all {
+		renderers[i], want[i] = renderer(one.config), show(render(one.config, one.decision, one.grpc))
+	}
+	for i, first := range all {
+		for j, second := range all {
+			renderers[i].Render(first.decision, first.grpc, &reused)
+			renderers[j].Render(second.decision, second.grpc, &reused)
+			if got := show(&reused); got != want[j] {
+				t.Fatalf("%s after %s reads\n%s\nwant\n%s", second.name, first.name, got, want[j])
+			}
+		}
+	}
+}
+
+func TestRenderingAllocatesNothingInSteadyState(t *testing.T) {
+	for _, test := range published(t) {
+		var r response.Response
+		re := renderer(test.config)
+		re.Render(test.decision, test.grpc, &r)
+		if allocations := testing.AllocsPerRun(100, func() { re.Render(test.decision, test.grpc, &r) }); allocations != 0 {
+			t.Errorf("%s: %v allocations, want 0", test.name, allocations)
+		}
+	}
+}
+
+func BenchmarkRender(b *testing.B) {
+	for name, given := range map[string]answers{"allowed": roomy, "denied": denies} {
+		b.Run(name, func(b *testing.B) {
+			d, re := decide(b, given), renderer(schema.Config{})
+			var r response.Response
+			b.ReportAllocs()
+			for b.Loop() {
+				re.Render(d, false, &r)
+			}
+		})
+	}
+}
+
+func TestAppendingToAHeadersValueLeavesTheNextOneAlone(t *testing.T) {
+	var r response.Response
+	for range 2 { // the second time all values are in one array
+		renderer(schema.Config{}).Render(decide(t, roomy), false, &r)
+	}
+	want := show(&r)
+	for _, h := range r.Headers {
+		_ = append(h.Value, "!"...)
+	}
+	if got := show(&r); got != want {
+		t.Errorf("headers are\n%s\nwant\n%s", got, want)
+	}
+}

@@ -1,0 +1,195 @@
+// Package settle measures what a request really used, once its response has been sent.
+//
+// A limit that settles takes a reservation when a request arrives. Afterwards a [Rule], compiled from the limit's
+// settle record, turns what Kong's log phase answers about the request ([Answer]) into the tokens that it used and an
+// [Outcome]. What cannot be measured keeps its reservation: else a client that closes its connections early would use
+// the upstream for free.
+//
+// The package has no clock and does no I/O. Reading the answers is the job of package kongplugin, and charging the
+// difference that of a store.
+package settle
+
+import (
+	"fmt"
+	"net/textproto"
+	"slices"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Rule holds a compiled schema.Settle. It is immutable.
+type Rule struct {
+	spec    schema.Settle // with its defaults; reserve_header as HTTP spells it
+	sources []source
+	needs   Needs
+}
+
+// Bounds of a rule, as package schema declares them.
+const (
+	maxSources   = 8
+	maxWeight    = 1_000_000
+	maxTimeout   = 86_400 // seconds
+	minStatus    = 100
+	maxStatus    = 599
+	maxReserve   = MaxActual
+	maxLogLength = 1 << 20 // bytes
+)
+
+// MaxActual bounds the amounts that Measure returns, in tokens. It returns a larger one as MaxActual.
+const MaxActual = 1_000_000_000_000
+
+// New compiles a record that schema.Parse or Policy.Faults has accepted, with or without its defaults. The error is a
+// *limit.FieldError.
+func New(s schema.Settle) (*Rule, error) {
+	r := &Rule{spec: s.WithDefaults()}
+	r.spec.ReserveHeader = textproto.CanonicalMIMEHeaderKey(s.ReserveHeader)
+	if n := len(s.Sources); n < 1 || n > maxSources {
+		return nil, fault("sources", "must be 1 to %d sources, got %d", maxSources, n)
+	}
+	for i, declared := range r.spec.Sources {
+		parsed, err := parseSource(declared, fmt.Sprintf("sources[%d]", i))
+		if err != nil {
+			return nil, err
+		}
+		r.sources = append(r.sources, parsed)
+		r.needs = r.needs.Union(parsed.needs())
+	}
+	switch {
+	case s.Reserve < 0 || s.Reserve > maxReserve:
+		return nil, fault("reserve", "must be between 1 and %d tokens, got %d", maxReserve, s.Reserve)
+	case s.ReserveMax < 0 || s.ReserveMax > maxReserve || s.ReserveMax == 0 && s.ReserveHeader != "":
+		return nil, fault("reserve_max", "must be between 1 and %d tokens beside reserve_header, got %d", maxReserve,
+			s.ReserveMax)
+	case s.ReserveMax > 0 && s.ReserveHeader == "":
+		return nil, fault("reserve_header", "is required together with reserve_max")
+	case r.spec.Timeout < 1 || r.spec.Timeout > maxTimeout:
+		return nil, fault("timeout", "must be between 1 and %d seconds, got %d", maxTimeout, s.Timeout)
+	case slices.ContainsFunc(s.RefundOn, func(status int64) bool { return status < minStatus || status > maxStatus }):
+		return nil, fault("refund_on", "must have statuses from %d to %d only", minStatus, maxStatus)
+	}
+	return r, nil
+}
+
+func fault(field, format string, args ...any) error {
+	return &limit.FieldError{Field: "settle." + field, Problem: fmt.Sprintf(format, args...)}
+}
+
+// Spec returns the record that the rule was compiled from, with its defaults. The caller must not change it.
+func (r *Rule) Spec() *schema.Settle { return &r.spec }
+
+// Describe returns a sentence about what the rule reserves, and what it settles to.
+func (r *Rule) Describe() string { return r.spec.Describe() }
+
+// Timeout returns how long a reservation waits for the end of its request. After that it stays charged.
+func (r *Rule) Timeout() limit.Micros { return limit.Micros(r.spec.Timeout) * limit.Second }
+
+// RefundOn reports whether a request costs nothing after a status of the upstream's response.
+func (r *Rule) RefundOn(status int) bool { return slices.Contains(r.spec.RefundOn, int64(status)) }
+
+// ReserveHeader returns the name of the request header that carries the reservation, as HTTP spells it, or "".
+func (r *Rule) ReserveHeader() string { return r.spec.ReserveHeader }
+
+// Reserve returns the reservation of a request in tokens. It is the number in the request's header (wanted; 0: none),
+// at most reserve_max; or else the rule's reserve; or else the cost of the request.
+func (r *Rule) Reserve(wanted, cost int64) int64 {
+	switch {
+	case wanted > 0 && r.spec.ReserveMax > 0:
+		return min(wanted, r.spec.ReserveMax)
+	case r.spec.Reserve > 0:
+		return r.spec.Reserve
+	}
+	return cost
+}
+
+// CountsBytes reports whether the rule counts bytes, each as one token: its sources are sizes of Kong's log alone.
+func (r *Rule) CountsBytes() bool {
+	return !slices.ContainsFunc(r.spec.Sources, func(s schema.SettleSource) bool {
+		return s.Weight != 1 || s.From != "log.request.size" && s.From != "log.response.size"
+	})
+}
+
+// Needs returns what must be read of a request's end to measure it.
+func (r *Rule) Needs() Needs { return r.needs }
+
+// Needs lists what must be read in Kong's log phase, beside the status and the source of the response. Names are
+// sorted, each once. Needs are immutable.
+type Needs struct {
+	Log     bool     // Kong's serialized log entry
+	Headers []string // of the response, in lower case
+	Shared  []string // keys of kong.ctx.shared
+}
+
+// Union returns the needs of both.
+func (n Needs) Union(other Needs) Needs {
+	return Needs{
+		Log:     n.Log || other.Log,
+		Headers: mergeNames(n.Headers, other.Headers),
+		Shared:  mergeNames(n.Shared, other.Shared),
+	}
+}
+
+// mergeNames returns the names of both lists, sorted, each once.
+func mergeNames(a, b []string) []string {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// source describes a place from which a value is read.
+type source struct {
+	kind   sourceKind
+	name   string   // of a header or a shared value
+	key    string   // of a header that lists numbers by key; "": the header is a number
+	path   []string // of a value of the log
+	weight float64
+}
+
+type sourceKind uint8
+
+const (
+	fromHeader sourceKind = iota
+	fromLog
+	fromShared
+)
+
+func parseSource(s schema.SettleSource, field string) (source, error) {
+	kind, name, _ := strings.Cut(s.From, ".")
+	parsed := source{name: name, weight: float64(s.Weight)}
+	switch {
+	case s.Weight < 1 || s.Weight > maxWeight:
+		return source{}, fault(field+".weight", "must be between 1 and %d, got %d", maxWeight, s.Weight)
+	case name == "":
+		kind = ""
+	}
+	switch kind {
+	case "header":
+		header, key, hasKey := strings.Cut(name, ".")
+		if hasKey && key == "" {
+			return source{}, fault(field+".from", "must have a key after header.<Name>.")
+		}
+		parsed.kind, parsed.name, parsed.key = fromHeader, strings.ToLower(header), key
+	case "shared":
+		parsed.kind = fromShared
+	case "log":
+		parsed.kind, parsed.path = fromLog, strings.Split(name, ".")
+		if len(parsed.path) > schema.MaxSettlePath || slices.Contains(parsed.path, "") {
+			return source{}, fault(field+".from", "must have 1 to %d keys, none of them empty", schema.MaxSettlePath)
+		}
+	default:
+		return source{}, fault(field+".from", "must be header.<Name>, header.<Name>.<key>, log.<path> or shared.<name>")
+	}
+	return parsed, nil
+}
+
+func (s source) needs() Needs {
+	switch s.kind {
+	case fromHeader:
+		return Needs{Headers: []string{s.name}}
+	case fromShared:
+		return Needs{Shared: []string{s.name}}
+	default:
+		return Needs{Log: true}
+	}
+}
