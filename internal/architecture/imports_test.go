@@ -58,26 +58,26 @@ var rules = map[string][]string{
 	"plugin/bucket/redis":     stores,
 	"plugin/bucket/share":     append([]string{"plugin/core/fair", "plugin/core/identity"}, stores...),
 	"plugin/bucket/store":     {"plugin/core/decision", "plugin/core/policy"},
-	"plugin/candidate":        append([]string{"plugin/reservation"}, core...),
-	"plugin/clock":            {"plugin/core/limit"},
+	"plugin/candidate":        append([]string{"plugin/bucket/reservation"}, core...),
+	"plugin/bucket/clock":     {"plugin/core/limit"},
 	"plugin/denial":           core,
 	"plugin/kafka":            core,
-	"plugin/kongplugin":       append([]string{"plugin/kongwire", "plugin/reservation"}, core...),
+	"plugin/kongplugin":       append([]string{"plugin/kongwire", "plugin/bucket/reservation"}, core...),
 	"plugin/kongwire":         {},
-	"plugin/metrics":          append([]string{"plugin/reservation"}, core...),
+	"plugin/metrics":          append([]string{"plugin/bucket/reservation"}, core...),
 	"plugin/outbox":           core,
 	"plugin/pgstore":          core,
 	"plugin/replay":           append([]string{"plugin/bucket/memory", "internal/jsonwalk"}, core...),
 	"plugin/suggest":          append([]string{"plugin/replay"}, core...),
-	"plugin/reservation": {
+	"plugin/bucket/reservation": {
 		"plugin/core/decision", "plugin/core/identity", "plugin/core/limit", "plugin/core/policy", "plugin/core/settle", "schema",
 	},
-	"plugin/usage":         append([]string{"plugin/reservation"}, core...),
+	"plugin/usage":         append([]string{"plugin/bucket/reservation"}, core...),
 	"plugin/usagestore":    append([]string{"plugin/usage"}, core...),
 	"plugin/quota":         core,
 	"plugin/abusestore":    append([]string{"plugin/abuse", "plugin/events", "plugin/outbox", "plugin/usage"}, core...),
 	"plugin/policysync":    append([]string{"migrations"}, core...),
-	"plugin/control":       append([]string{"plugin/pgstore", "plugin/reservation"}, core...),
+	"plugin/control":       append([]string{"plugin/pgstore", "plugin/bucket/reservation"}, core...),
 	"plugin/portal":        {"docs"},
 	"plugin/webhook":       {"plugin/events"},
 	"plugin/webhooksender": append([]string{"plugin/outbox"}, core...),
@@ -87,7 +87,7 @@ var rules = map[string][]string{
 
 	// These combine adapters.
 	"plugin/bucket":  stores,
-	"plugin/limiter": append([]string{"plugin/bucket", "plugin/clock"}, core...),
+	"plugin/limiter": append([]string{"plugin/bucket", "plugin/bucket/clock"}, core...),
 
 	// Programs, and the packages that two of them share.
 	"plugin/internal/engine":    {"plugin", "schema", "migrations"},

@@ -51,7 +51,7 @@ type Shares interface {
 	Count(d *decision.Decision)
 }
 
-// Reservations keeps what requests have reserved in limits that settle (package plugin/reservation).
+// Reservations keeps what requests have reserved in limits that settle (package plugin/bucket/reservation).
 type Reservations interface {
 	// Keep is called with the decision of an admitted request. It returns the token by which the log phase settles what
 	// was reserved, or "" if there is nothing to settle. It must not keep d or anything that d refers to except strings.

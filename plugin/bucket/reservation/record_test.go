@@ -81,7 +81,7 @@ func TestARecordIsReadAsItWasWritten(t *testing.T) {
 	}
 	want, err := os.ReadFile(golden)
 	if err != nil {
-		t.Fatalf("%v: write it with go test ./plugin/reservation -run Record -update", err)
+		t.Fatalf("%v: write it with go test ./plugin/bucket/reservation -run Record -update", err)
 	}
 	if got := encode(t, r); string(got) != strings.TrimSpace(string(want)) {
 		t.Errorf("%s is not what is written: processes of both versions may run at once, so raise recordVersion\n%s",

@@ -9,7 +9,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/reservation"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 )
 
 // Errors of Claim and Settle, beside [ActualError]. Any other error means that the records could not be read or
