@@ -62,8 +62,8 @@ var rules = map[string][]string{
 	"plugin/bucket/clock":     {"plugin/core/limit"},
 	"plugin/denial":           core,
 	"plugin/kafka":            core,
-	"plugin/kongplugin":       append([]string{"plugin/kongwire", "plugin/bucket/reservation"}, core...),
-	"plugin/kongwire":         {},
+	"plugin/kong/phase":       append([]string{"plugin/kong/wire", "plugin/bucket/reservation"}, core...),
+	"plugin/kong/wire":        {},
 	"plugin/metrics":          append([]string{"plugin/bucket/reservation"}, core...),
 	"plugin/outbox":           core,
 	"plugin/pgstore":          core,
@@ -82,7 +82,7 @@ var rules = map[string][]string{
 	"plugin/webhook":       {"plugin/events"},
 	"plugin/webhooksender": append([]string{"plugin/outbox"}, core...),
 	"plugin/internal": append([]string{
-		"plugin/bucket", "plugin/kongplugin", "plugin/kongwire", "plugin/metrics",
+		"plugin/bucket", "plugin/kong/phase", "plugin/kong/wire", "plugin/metrics",
 	}, core...),
 
 	// These combine adapters.
@@ -109,7 +109,7 @@ var rules = map[string][]string{
 // foreign maps a module to the folders that may import it.
 var foreign = map[string][]string{
 	"github.com/Kong/go-pdk": {
-		"plugin/kongwire", "plugin/internal/onpdk", "kong/gateway", "spec",
+		"plugin/kong/wire", "plugin/internal/onpdk", "kong/gateway", "spec",
 	},
 	"github.com/redis": {"plugin/bucket/redis", "internal", "plugin/internal", "spec"},
 	"github.com/jackc": {

@@ -19,7 +19,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire"
+	kongwire "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 )
 
 // dump is what Kong's query command must print. The priority is the plugin's own, so that both run after key-auth.

@@ -1,0 +1,237 @@
+package phase
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	kongwire "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Build makes the path of a config that has no faults. release is called when no instance uses the path any more; it
+// may be nil.
+type Build func(schema.Config, *policy.Plan) (path *admit.Path, release func(), err error)
+
+// compiled holds the parts that all instances of one config share, in all workers. It is immutable.
+type compiled struct {
+	hash     [sha256.Size]byte // of the config without the fields that differ between workers
+	pluginID string
+	path     *admit.Path    // nil: the config has faults, and there was no good one before
+	deny     bool           // on_config_fault, if path is nil
+	headers  *headerCache   // the questions that the path's rules need
+	traces   bool           // log_decisions
+	config   *schema.Config // nil if the path is the one of an earlier config
+	uses     *uses          // of path
+
+	definitions map[string]*policy.Policy // by tier, name and endpoint
+}
+
+// uses counts the users of a path: the configs that it answers, and a plugin for which it is the last good path.
+type uses struct {
+	n       int
+	release func()
+}
+
+func (u *uses) add(n int) {
+	if u == nil {
+		return
+	}
+	if u.n += n; u.n == 0 && u.release != nil {
+		u.release()
+	}
+}
+
+// configs compiles each config once, for as long as it has instances.
+type configs struct {
+	build   Build
+	log     *slog.Logger
+	elapsed func() time.Duration // the server's clock
+
+	faults, panics atomic.Uint64 // of compilations
+
+	mu        sync.Mutex // held while an instance starts or closes; guards the fields below
+	instances map[*instance]struct{}
+	bySum     map[[sha256.Size]byte]*compiled
+	counts    map[*compiled]int    // instances of a config
+	lastGood  map[string]*compiled // by plugin id, while it has instances
+	plugins   map[string]int       // instances of a plugin id
+	reported  map[string]struct{}  // conflicts that were logged
+}
+
+func newConfigs(build Build, log *slog.Logger, elapsed func() time.Duration) *configs {
+	return &configs{
+		elapsed:   elapsed,
+		build:     build,
+		log:       log,
+		instances: map[*instance]struct{}{},
+		bySum:     map[[sha256.Size]byte]*compiled{},
+		counts:    map[*compiled]int{},
+		lastGood:  map[string]*compiled{},
+		plugins:   map[string]int{},
+		reported:  map[string]struct{}{},
+	}
+}
+
+// startInstance starts the instance of a config for package kongwire.
+func (r *configs) startInstance(config kongwire.Config) kongwire.Instance {
+	in := r.start(config)
+	return kongwire.Instance{Access: in.access, Fault: in.fault, Close: func() { r.close(in) }}
+}
+
+// start starts an instance. A config with faults is answered by the last good config of the same plugin while that has
+// instances, else as its on_config_fault says.
+func (r *configs) start(config kongwire.Config) *instance {
+	sum := sha256.Sum256(config.Common)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	in := &instance{
+		configs: r, routeScoped: config.RouteID != "", compiled: r.compileOnce(sum, config.PluginID, config.JSON),
+	}
+	in.usedAt.Store(int64(r.elapsed()))
+	r.instances[in] = struct{}{}
+	r.counts[in.compiled]++
+	r.plugins[in.pluginID]++
+	return in
+}
+
+// close removes an instance, and its config and plugin if no other instance uses them.
+func (r *configs) close(in *instance) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.instances, in)
+	if r.counts[in.compiled]--; r.counts[in.compiled] == 0 {
+		delete(r.counts, in.compiled)
+		delete(r.bySum, in.hash)
+		in.uses.add(-1)
+	}
+	if r.plugins[in.pluginID]--; r.plugins[in.pluginID] == 0 {
+		delete(r.plugins, in.pluginID)
+		r.setLastGood(in.pluginID, nil)
+	}
+}
+
+// setLastGood makes c the last good config of a plugin; nil removes it. A config without a plugin id, which Kong always
+// gives, is the last good one of no plugin.
+func (r *configs) setLastGood(pluginID string, c *compiled) {
+	if pluginID == "" {
+		return
+	}
+	if c != nil {
+		c.uses.add(1)
+	}
+	if previous := r.lastGood[pluginID]; previous != nil {
+		previous.uses.add(-1)
+	}
+	if r.lastGood[pluginID] = c; c == nil {
+		delete(r.lastGood, pluginID)
+	}
+}
+
+// compileOnce compiles a config, unless it has instances already.
+func (r *configs) compileOnce(sum [sha256.Size]byte, pluginID string, raw []byte) *compiled {
+	if c := r.bySum[sum]; c != nil {
+		if c.config != nil {
+			r.setLastGood(pluginID, c) // another config may have replaced it since
+		}
+		return c
+	}
+	c, err := r.compile(pluginID, raw)
+	if err != nil {
+		r.faults.Add(1)
+		c = r.substitute(pluginID, raw, err)
+	} else {
+		r.setLastGood(pluginID, c)
+	}
+	c.uses.add(1)
+	c.hash = sum
+	r.bySum[sum] = c
+	return c
+}
+
+// compile compiles a config. A panic is a fault of the config: if it ended the process, Kong would start the process
+// again with the same config.
+func (r *configs) compile(pluginID string, raw []byte) (c *compiled, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			r.panics.Add(1)
+			r.log.Error("compiling a config panicked",
+				"plugin_id", pluginID, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
+			c, err = nil, fmt.Errorf("the plugin cannot compile this config: %v", cause)
+		}
+	}()
+	var plan *policy.Plan
+	config, warnings, err := schema.Parse(raw, func(c schema.Config) (err error) {
+		plan, err = policy.FromConfig(c)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	path, release, err := r.build(config, plan)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range warnings {
+		r.log.Warn("config warning", "plugin_id", pluginID, "path", w.Path, "warning", w.Message)
+	}
+	c = &compiled{
+		pluginID:    pluginID,
+		path:        path,
+		headers:     new(headerCache),
+		traces:      config.LogDecisions,
+		config:      &config,
+		uses:        &uses{release: release},
+		definitions: map[string]*policy.Policy{},
+	}
+	for _, p := range plan.Policies() {
+		c.definitions[p.Tier+"/"+p.Name+"/"+p.Endpoint] = p
+	}
+	r.reportConflicts(c)
+	return c, nil
+}
+
+// substitute returns the config that answers in place of one with faults.
+func (r *configs) substitute(pluginID string, raw []byte, faults error) *compiled {
+	if good := r.lastGood[pluginID]; good != nil {
+		r.log.Error("config has faults; the last good one stays in force", "plugin_id", pluginID, "faults", faultList(faults))
+		substitute := *good
+		substitute.config = nil
+		return &substitute
+	}
+	deny, action := onConfigFault(raw), "requests are admitted unlimited (on_config_fault: open)"
+	if deny {
+		action = "requests are denied (on_config_fault: closed, or usage_only)"
+	}
+	r.log.Error("config has faults and there is no earlier good one; "+action,
+		"plugin_id", pluginID, "faults", faultList(faults))
+	return &compiled{pluginID: pluginID, deny: deny}
+}
+
+// onConfigFault reports whether requests of a config with faults are denied. It reads two fields without the others,
+// which have the faults. A config that only shows usage admits nothing.
+func onConfigFault(raw []byte) (deny bool) {
+	var fields struct {
+		OnConfigFault string `json:"on_config_fault"`
+		UsageOnly     bool   `json:"usage_only"`
+	}
+	return json.Unmarshal(raw, &fields) == nil && (fields.UsageOnly || fields.OnConfigFault == schema.FailClosed)
+}
+
+// faultList returns the faults for a log line, which must not grow with the config.
+func faultList(err error) []string {
+	const limit = 50
+	faults := strings.Split(err.Error(), "\n")
+	if more := len(faults) - limit; more > 0 {
+		faults = append(faults[:limit], fmt.Sprintf("and %d more", more))
+	}
+	return faults
+}

@@ -1,0 +1,108 @@
+package phase
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestMain(m *testing.M) {
+	if socket := os.Getenv(noopSocket); socket != "" { // one of BenchmarkSocket's processes
+		os.Exit(serveNoop(socket))
+	}
+	leaktest.Main(m)
+}
+
+// bucketsFunc implements admit.Buckets with a function.
+type bucketsFunc func(bounds []policy.Bound, statuses []decision.Status) error
+
+func (f bucketsFunc) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	return f(bounds, statuses)
+}
+
+// observerFunc implements admit.Observer with a function.
+type observerFunc func(*decision.Decision)
+
+func (f observerFunc) Observe(d *decision.Decision) { f(d) }
+
+// admitAll admits everything.
+func admitAll(bounds []policy.Bound, statuses []decision.Status) error {
+	for i := range bounds {
+		statuses[i] = decision.Status{Status: limit.Status{Remaining: 7, Reset: 1_000_000}, Source: decision.Memory}
+	}
+	return nil
+}
+
+// denyAll denies everything.
+func denyAll(bounds []policy.Bound, statuses []decision.Status) error {
+	for i := range bounds {
+		statuses[i] = decision.Status{
+			Wait: 3 * limit.Second, Status: limit.Status{Reset: 3_000_000}, Source: decision.Memory,
+		}
+	}
+	return nil
+}
+
+// harness is a server under test, its socket and its log.
+type harness struct {
+	*Server
+	t     testing.TB
+	path  string
+	paths atomic.Int64 // built and not released
+	log   *kongtest.Log
+	stop  func() error
+}
+
+// serve serves plugin configs whose paths take from buckets.
+func serve(t testing.TB, buckets bucketsFunc, change func(*Options)) *harness {
+	t.Helper()
+	h := &harness{t: t, path: filepath.Join(t.TempDir(), "s"), log: kongtest.NewLog()}
+	options := Options{
+		Log: slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Build: func(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
+			h.paths.Add(1)
+			path := &admit.Path{
+				Buckets:    buckets,
+				Renderer:   response.New(config, nil),
+				FailClosed: config.OnInternalError == schema.FailClosed,
+			}
+			path.Policies.Store(plan)
+			return path, func() { h.paths.Add(-1) }, nil
+		},
+	}
+	if change != nil {
+		change(&options)
+	}
+	h.Server = New(options)
+	listener, err := net.Listen("unix", h.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.stop = kongtest.Serve(t, listener, h.Serve)
+	return h
+}
+
+// writes returns how many writes to sockets the server has done.
+func (h *harness) writes() uint64 { return h.Counters().Writes }
+
+// questions returns how many questions the server has sent.
+func (h *harness) questions() uint64 { return h.Counters().Questions }
+
+// dial connects a worker of Kong.
+func (h *harness) dial() *kongtest.Worker {
+	h.t.Helper()
+	return kongtest.Dial(h.t, h.path)
+}

@@ -1,0 +1,158 @@
+package phase
+
+import (
+	"strings"
+	"sync/atomic"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	kongwire "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
+)
+
+// decoder sets a field of a request from the answer to a question.
+type decoder func(answer []byte, interner *kongwire.Interner, req *identity.Request) error
+
+// question is a question to Kong for one fact.
+type question struct {
+	fact   identity.Facts
+	ask    kongwire.Question
+	decode decoder
+}
+
+// questions are the questions for the facts that take a fixed number of them, in the order in which they are sent. None
+// of these methods can raise an error in Kong, which would end the request with a 500.
+var questions = []question{
+	{identity.ConsumerFact, kongwire.NewQuestion("kong.client.get_consumer", ""), decodeConsumer},
+	{identity.CredentialFact, kongwire.NewQuestion("kong.client.get_credential", ""), decodeCredential},
+	{identity.IPFact, kongwire.NewQuestion("kong.client.get_forwarded_ip", ""), decodeIP},
+	{identity.TargetFact, kongwire.NewQuestion("kong.nginx.get_var", "request"), decodeRequestLine},
+	{identity.RouteFact, kongwire.NewQuestion("kong.router.get_route", ""), decodeRoute},
+	{identity.TokenFact, kongwire.NewQuestion("kong.ctx.shared.get", "authenticated_jwt_token"), decodeToken},
+	{identity.ContentTypeFact, kongwire.NewQuestion("kong.request.get_header", "content-type"), decodeContentType},
+	{identity.PreflightFacts, kongwire.NewQuestion("kong.nginx.get_var", "http_origin"), decodeOrigin},
+	{
+		identity.PreflightFacts, kongwire.NewQuestion("kong.nginx.get_var", "http_access_control_request_method"),
+		decodeRequestedMethod,
+	},
+	{identity.RequestIDFact, kongwire.NewQuestion("kong.nginx.get_var", "kong_request_id"), decodeRequestID},
+}
+
+func decodeConsumer(answer []byte, interner *kongwire.Interner, req *identity.Request) error {
+	return kongwire.DecodeConsumer(answer, interner, (*kongwire.Consumer)(&req.Consumer))
+}
+
+func decodeCredential(answer []byte, interner *kongwire.Interner, req *identity.Request) (err error) {
+	req.CredentialID, err = kongwire.DecodeString(answer, interner)
+	return err
+}
+
+func decodeIP(answer []byte, interner *kongwire.Interner, req *identity.Request) (err error) {
+	req.IP, err = kongwire.DecodeString(answer, interner)
+	return err
+}
+
+// decodeRequestLine does not intern: there are too many request lines.
+func decodeRequestLine(answer []byte, _ *kongwire.Interner, req *identity.Request) error {
+	line, err := kongwire.DecodeString(answer, nil)
+	req.Method, req.Target, req.HTTP2 = parseRequestLine(line)
+	req.Path = identity.NormalizePath(req.Target)
+	return err
+}
+
+// decodeRoute sets the route to its name, or to its id if it has none.
+func decodeRoute(answer []byte, interner *kongwire.Interner, req *identity.Request) error {
+	r, err := kongwire.DecodeRoute(answer, interner)
+	if r.Name == "" {
+		r.Name = r.ID
+	}
+	req.Route, req.GRPCRoute = r.Name, r.GRPC
+	return err
+}
+
+func decodeToken(answer []byte, _ *kongwire.Interner, req *identity.Request) (err error) {
+	req.Token, err = kongwire.DecodeStringValue(answer)
+	return err
+}
+
+func decodeContentType(answer []byte, interner *kongwire.Interner, req *identity.Request) (err error) {
+	req.ContentType, err = kongwire.DecodeString(answer, interner)
+	return err
+}
+
+// decodeOrigin sets all lines of the header, joined by commas, which no origin has.
+func decodeOrigin(answer []byte, interner *kongwire.Interner, req *identity.Request) (err error) {
+	req.Origin, err = kongwire.DecodeString(answer, interner)
+	return err
+}
+
+func decodeRequestedMethod(answer []byte, interner *kongwire.Interner, req *identity.Request) (err error) {
+	req.RequestedMethod, err = kongwire.DecodeString(answer, interner)
+	return err
+}
+
+// decodeRequestID does not intern: every request has another id.
+func decodeRequestID(answer []byte, _ *kongwire.Interner, req *identity.Request) (err error) {
+	req.ID, err = kongwire.DecodeString(answer, nil)
+	return err
+}
+
+// headerCache holds the questions for the headers that the rules of a path read, and those of the rules before: while a
+// candidate is open, requests are identified by two. The rules change with the path's policies, which is rare.
+type headerCache struct {
+	last, before atomic.Pointer[headerQuestions]
+}
+
+// headerQuestions are the questions for the headers that rules read.
+type headerQuestions struct {
+	rules     *identity.Rules
+	questions []question
+	empty     []string // one for each header
+}
+
+// questionsFor returns the questions that rules need.
+func (c *headerCache) questionsFor(rules *identity.Rules) *headerQuestions {
+	last := c.last.Load()
+	if last != nil && last.rules == rules {
+		return last
+	}
+	if before := c.before.Load(); before != nil && before.rules == rules {
+		return before
+	}
+	h := &headerQuestions{rules, newHeaderQuestions(rules.Headers), make([]string, len(rules.Headers))}
+	c.before.Store(last)
+	c.last.Store(h)
+	return h
+}
+
+// newHeaderQuestions returns the questions for headers. They read nginx's variable of a header, which joins all its
+// lines with ", ". kong.request.get_header costs the same and returns only one line, so that a client could hide the
+// others. A value with a comma may therefore be several values, and counts as none.
+func newHeaderQuestions(names []string) []question {
+	list := make([]question, len(names))
+	for i, name := range names {
+		decode := func(answer []byte, interner *kongwire.Interner, req *identity.Request) error {
+			value, err := kongwire.DecodeString(answer, interner)
+			if strings.IndexByte(value, ',') >= 0 {
+				value, req.Repeated = "", name
+			}
+			req.Headers[i] = value
+			return err
+		}
+		list[i] = question{identity.HeaderFacts, kongwire.NewQuestion("kong.nginx.get_var", headerVariable(name)), decode}
+	}
+	return list
+}
+
+// headerVariable returns the name of nginx's variable that holds a header.
+func headerVariable(name string) string {
+	return "http_" + strings.ReplaceAll(strings.ToLower(name), "-", "_")
+}
+
+// parseRequestLine returns method, target and whether it is HTTP/2 of a request line as nginx keeps it ("GET /x?y
+// HTTP/1.1").
+func parseRequestLine(line string) (method, target string, http2 bool) {
+	method, target, _ = strings.Cut(line, " ")
+	if i := strings.LastIndexByte(target, ' '); i >= 0 {
+		target, http2 = target[:i], target[i+1:] == "HTTP/2.0"
+	}
+	return method, target, http2
+}

@@ -1,0 +1,267 @@
+package phase
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
+)
+
+const byConsumer = `{"observe_endpoint":false,"tenant_from":["consumer.custom_id"],
+	"tier_from":["consumer.tag.tier"],"tiers":[
+	{"name":"essentials","limits":[{"name":"burst","scope":"tenant","limit":5,"window_size":1}]},
+	{"name":"enterprise","limits":[{"name":"burst","scope":"tenant","limit":50,"window_size":1}]}]}`
+
+func TestAConsumerConfigAsksOnlyForTheConsumerInOneWriteAndAnswersInOne(t *testing.T) {
+	h := serve(t, admitAll, nil)
+	k := h.dial()
+	k.Answers = kongtest.AnswersOf(t, "key-auth")
+	id := k.StartInstance(17, byConsumer)
+	before := h.writes()
+	if err := k.Event(id); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"kong.client.get_consumer"}; !slices.Equal(k.Questions, want) {
+		t.Errorf("questions %q, want %q", k.Questions, want)
+	}
+	if got := h.writes() - before; got != 2 {
+		t.Errorf("%d writes, want 2: the question; headers, end and return together", got)
+	}
+	if k.Headers["X-RateLimit-Limit"] != "50" || k.Headers["X-RateLimit-Remaining"] != "7" {
+		t.Errorf("headers %v, want those of tier enterprise", k.Headers)
+	}
+}
+
+func TestAllQuestionsOfARequestLeaveInOneWrite(t *testing.T) {
+	h := serve(t, admitAll, nil)
+	k := h.dial()
+	k.Answers = kongtest.AnswersOf(t, "jwt")
+	id := k.StartInstance(1, `{"tenant_from":["consumer.custom_id"],"user_from":["jwt.sub","header.X-User-Id"],
+		"trusted_headers":["X-User-Id"],"tiers":[{"name":"a","limits":[
+		{"name":"u","scope":"user+endpoint","endpoint":"GET /jwt/*","limit":5,"window_size":1},
+		{"name":"c","scope":"credential","limit":5,"window_size":1}]}]}`)
+	before := h.writes()
+	if err := k.Event(id); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"kong.client.get_consumer",
+		"kong.client.get_credential",
+		"kong.nginx.get_var=request",
+		"kong.router.get_route",
+		"kong.ctx.shared.get=authenticated_jwt_token",
+		"kong.nginx.get_var=http_x_user_id",
+	}
+	if !slices.Equal(k.Questions, want) {
+		t.Errorf("questions %q, want %q", k.Questions, want)
+	}
+	if got := h.writes() - before; got != 2 {
+		t.Errorf("%d writes for %d questions, want 2", got, len(k.Questions))
+	}
+}
+
+func TestAConfigWithoutLimitsAsksNothing(t *testing.T) {
+	h := serve(t, admitAll, nil)
+	k := h.dial()
+	id := k.StartInstance(1, `{"observe_endpoint":false,"tiers":[{"name":"internal"}]}`)
+	before := h.writes()
+	if err := k.Event(id); err != nil {
+		t.Fatal(err)
+	}
+	if len(k.Questions) != 0 || k.Headers != nil || h.writes()-before != 1 {
+		t.Errorf("questions %q, headers %v, %d writes; want only the end",
+			k.Questions, k.Headers, h.writes()-before)
+	}
+}
+
+func TestARouteScopedInstanceAsksForItsRouteOnce(t *testing.T) {
+	h := serve(t, admitAll, nil)
+	k := h.dial()
+	k.Answers = kongtest.AnswersOf(t, "key-auth")
+	config := `{"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant+endpoint","limit":5,"window_size":1}]}]`
+	scoped, global := k.StartInstance(1, config+`,"route_id":"r1"}`), k.StartInstance(2, config+`}`)
+	for i, want := range []struct {
+		id   int32
+		asks bool
+	}{{scoped, true}, {scoped, false}, {scoped, false}, {global, true}, {global, true}} {
+		if err := k.Event(want.id); err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.Contains(k.Questions, "kong.router.get_route"); got != want.asks {
+			t.Errorf("event %d: questions %q, for the route %t, want %t", i, k.Questions, got, want.asks)
+		}
+	}
+}
+
+func TestTheAddressIsAskedOnlyWhenTheTenantIsMissing(t *testing.T) {
+	h := serve(t, admitAll, nil)
+	k := h.dial()
+	id := k.StartInstance(1, byConsumer)
+	k.Answers = kongtest.AnswersOf(t, "no-auth")
+	if err := k.Event(id); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"kong.client.get_consumer", "kong.client.get_forwarded_ip"}; !slices.Equal(k.Questions, want) {
+		t.Errorf("questions %q, want %q", k.Questions, want)
+	}
+}
+
+func TestADenialExitsAndTheDroppedConnectionIsNotLogged(t *testing.T) {
+	h := serve(t, denyAll, nil)
+	k := h.dial()
+	k.Answers = kongtest.AnswersOf(t, "key-auth")
+	id := k.StartInstance(1, byConsumer)
+	if err := k.Event(id); err != nil {
+		t.Fatal(err)
+	}
+	if k.Exit == nil || k.Exit.Status != 429 || k.Exit.Headers.Fields["Retry-After"].GetStringValue() != "3" {
+		t.Fatalf("exit %v, want 429 with Retry-After 3", k.Exit)
+	}
+	if err := h.stop(); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range h.log.Lines() {
+		if strings.Contains(line, "closed") {
+			t.Errorf("logged %s", line)
+		}
+	}
+}
+
+func TestATooLongAnswerIsSkippedAndOnInternalErrorAnswers(t *testing.T) {
+	for _, mode := range []string{"open", "closed"} {
+		h := serve(t, admitAll, nil)
+		k := h.dial()
+		id := k.StartInstance(1, strings.TrimSuffix(byConsumer, "}")+`,"on_internal_error":"`+mode+`"}`)
+		long := &kongtest.Consumer{CustomId: strings.Repeat("x", 5<<20)}
+		k.Answers["kong.client.get_consumer"] = kongtest.Encode(t, long)
+		if err := k.Event(id); err != nil {
+			t.Fatal(err)
+		}
+		if denied := k.Exit != nil; denied != (mode == "closed") || (denied && k.Exit.Status != 503) {
+			t.Errorf("%s: exit %v", mode, k.Exit)
+		}
+		if mode == "closed" {
+			k = h.dial()
+		}
+		k.Answers = kongtest.AnswersOf(t, "key-auth")
+		if err := k.Event(id); err != nil || k.Headers["X-RateLimit-Limit"] != "50" {
+			t.Errorf("%s: the next event: %v, headers %v", mode, err, k.Headers)
+		}
+	}
+}
+
+func TestLongAnswersWithinTheBoundAreDecided(t *testing.T) {
+	var tenant string
+	h := serve(t, func(bounds []policy.Bound, statuses []decision.Status) error {
+		tenant = bounds[0].Key.GroupID
+		return admitAll(bounds, statuses)
+	}, nil)
+	k := h.dial()
+	id := k.StartInstance(1, byConsumer)
+	k.Answers["kong.client.get_consumer"] = kongtest.Encode(t, &kongtest.Consumer{
+		CustomId: strings.Repeat("x", 1<<20), Tags: slices.Repeat([]string{"tier:enterprise"}, 10_000),
+	})
+	if err := k.Event(id); err != nil {
+		t.Fatal(err)
+	}
+	if k.Headers["X-RateLimit-Limit"] != "50" || !strings.HasPrefix(tenant, "sha256:") {
+		t.Errorf("headers %v, tenant %.20q; want the tier and a hashed tenant", k.Headers, tenant)
+	}
+}
+
+func TestAnIdentityThatIsNotUTF8IsCountedUnchanged(t *testing.T) {
+	var tenant string
+	h := serve(t, func(bounds []policy.Bound, statuses []decision.Status) error {
+		tenant = bounds[0].Key.GroupID
+		return admitAll(bounds, statuses)
+	}, nil)
+	k := h.dial()
+	id := k.StartInstance(1, `{"tenant_from":["header.X-Org"],"trusted_headers":["x-org"],
+		"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant","limit":5,"window_size":1}]}]}`)
+	k.Answers["kong.nginx.get_var=http_x_org"] = []byte("\x0a\x04\xff\x00:}")
+	if err := k.Event(id); err != nil {
+		t.Fatal(err)
+	}
+	if tenant != "\xff\x00:}" {
+		t.Errorf("tenant %q", tenant)
+	}
+}
+
+func TestATrustedHeaderWithMoreThanOneValueIsDenied(t *testing.T) {
+	const limits = `"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant","limit":5,"window_size":1}]}]}`
+	for name, test := range map[string]struct{ config, variable, header string }{
+		"the tenant's": {
+			`{"tenant_from":["consumer.id","header.x-org"],"trusted_headers":["X-Org"],` + limits,
+			"http_x_org", "X-Org",
+		},
+		"the user's": {
+			`{"tenant_from":["header.X-Org"],"user_from":["header.X-User_Id"],"trusted_headers":["X-Org","X-User_Id"],
+			"tiers":[{"name":"a","limits":[{"name":"l","scope":"user","limit":5,"window_size":1}]}]}`,
+			"http_x_user_id", "X-User_id",
+		},
+		"the tier's": {
+			`{"tier_from":["header.X-Tier"],"trusted_headers":["X-Tier"],"tiers":[{"name":"b"},` +
+				strings.TrimPrefix(limits, `"tiers":[`),
+			"http_x_tier", "X-Tier",
+		},
+		"the cost's": {`{"cost_header":"X-Cost","trusted_headers":["X-Cost"],` + limits, "http_x_cost", "X-Cost"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, value := range []string{"evil, real", "a,b", ", 7", "7, "} {
+				takes := 0
+				h := serve(t, func(bounds []policy.Bound, statuses []decision.Status) error {
+					takes++
+					return admitAll(bounds, statuses)
+				}, nil)
+				k := h.dial()
+				k.Answers = kongtest.AnswersOf(t, "key-auth")
+				for _, variable := range []string{"http_x_org", "http_x_user_id", "http_x_tier", "http_x_cost"} {
+					k.Answers["kong.nginx.get_var="+variable] = kongtest.Encode(t, &kongtest.String{V: "7"})
+				}
+				k.Answers["kong.nginx.get_var="+test.variable] = kongtest.Encode(t, &kongtest.String{V: value})
+				if err := k.Event(k.StartInstance(1, test.config)); err != nil {
+					t.Fatal(err)
+				}
+				if takes != 0 || k.Exit == nil || k.Exit.Status != 400 ||
+					!strings.Contains(string(k.Exit.Body), "The header "+test.header+" must be sent once") {
+					t.Errorf("%q: %d takes, exit %v; want 400 that names %s", value, takes, k.Exit, test.header)
+				}
+			}
+		})
+	}
+}
+
+func TestAPanicIsAnsweredByOnInternalErrorAndLoggedOnce(t *testing.T) {
+	h := serve(t, func([]policy.Bound, []decision.Status) error { panic("a bug") }, nil)
+	for _, mode := range []string{"open", "closed"} {
+		k := h.dial()
+		k.Answers = kongtest.AnswersOf(t, "key-auth")
+		id := k.StartInstance(1, strings.TrimSuffix(byConsumer, "}")+`,"on_internal_error":"`+mode+`"}`)
+		for range 3 {
+			if err := k.Event(id); err != nil {
+				t.Fatal(err)
+			}
+			if (k.Exit != nil) != (mode == "closed") {
+				t.Fatalf("%s: exit %v", mode, k.Exit)
+			}
+			if k.Exit != nil {
+				k = h.dial()
+				k.Answers = kongtest.AnswersOf(t, "key-auth")
+			}
+		}
+	}
+	if got := h.Counters().Panics; got != 6 {
+		t.Errorf("%d panics counted, want 6", got)
+	}
+	if line := h.log.Await(t, "panicked"); !strings.Contains(line, "server_test.go") {
+		t.Errorf("the log line has no stack: %s", line)
+	}
+	for _, line := range h.log.Lines() {
+		if strings.Contains(line, "panicked") {
+			t.Errorf("logged again: %s", line)
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package phase
+
+import (
+	"context"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	kongwire "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
+)
+
+// session is the memory of one connection. Each event reuses it.
+type session struct {
+	exchange admit.Exchange
+	interner *kongwire.Interner
+	headers  []kongwire.Header
+
+	// of the current event
+	event    *kongwire.Event
+	instance *instance
+
+	// of the current Read
+	req       *identity.Request
+	decoders  []decoder
+	questions []kongwire.Question
+	decode    func(i int, answer []byte) error // decodeAnswer
+}
+
+// sessionOf returns the session of the event's connection.
+func sessionOf(e *kongwire.Event) *session {
+	if s, ok := e.Local.(*session); ok {
+		return s
+	}
+	s := &session{interner: kongwire.NewInterner()}
+	s.decode = s.decodeAnswer
+	e.Local = s
+	return s
+}
+
+// Read reads facts from Kong in one round trip. It implements admit.FactSource.
+func (s *session) Read(_ context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error {
+	req.Known |= facts
+	now := s.event.Began()
+	if facts&identity.RouteFact != 0 && s.instance.fillRoute(req, now) {
+		facts &^= identity.RouteFact
+	}
+	s.questions, s.decoders, s.req = s.questions[:0], s.decoders[:0], req
+	for i := range questions {
+		if facts&questions[i].fact != 0 {
+			s.addQuestion(&questions[i])
+		}
+	}
+	if facts&identity.HeaderFacts != 0 {
+		headers := s.instance.headers.questionsFor(rules)
+		req.Headers = append(req.Headers[:0], headers.empty...)
+		for i := range headers.questions {
+			s.addQuestion(&headers.questions[i])
+		}
+	}
+	if err := s.event.Ask(s.questions, s.decode); err != nil {
+		return err
+	}
+	if facts&identity.RouteFact != 0 {
+		s.instance.keepRoute(req, now)
+	}
+	return nil
+}
+
+// addQuestion adds a question to those that Read sends.
+func (s *session) addQuestion(q *question) {
+	s.questions = append(s.questions, q.ask)
+	s.decoders = append(s.decoders, q.decode)
+}
+
+// decodeAnswer sets the fact of the answer to the question at i.
+func (s *session) decodeAnswer(i int, answer []byte) error {
+	return s.decoders[i](answer, s.interner, s.req)
+}
+
+// respond sends the decision to Kong.
+func (s *session) respond() {
+	r := &s.exchange.Response
+	if s.instance.traces && !r.Usage {
+		s.event.SetSerializeValue(serializedAs, trace(&s.exchange.Decision))
+	}
+	if token := s.exchange.Reservation; token != "" {
+		s.event.SetShared(sharedReservation, token)
+	}
+	s.headers = s.headers[:0]
+	for _, h := range r.Headers {
+		s.headers = append(s.headers, kongwire.Header(h))
+	}
+	if r.Denied || r.Usage {
+		s.event.Exit(r.Status, s.headers, r.Body)
+		return
+	}
+	s.event.SetHeaders(s.headers)
+}
