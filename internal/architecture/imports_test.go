@@ -22,6 +22,7 @@ const (
 var core = []string{
 	"schema", "plugin/core/limit", "plugin/core/identity", "plugin/core/settle", "plugin/core/policy", "plugin/core/decision", "plugin/core/response",
 	"plugin/core/admit", "plugin/events", "plugin/webhook", "plugin/internal",
+	"plugin/node/routeconfig", "plugin/node/process",
 }
 
 // stores lists the folders that a store of buckets may import.
@@ -58,7 +59,7 @@ var rules = map[string][]string{
 	"plugin/bucket/redis":     stores,
 	"plugin/bucket/share":     append([]string{"plugin/core/fair", "plugin/core/identity"}, stores...),
 	"plugin/bucket/store":     {"plugin/core/decision", "plugin/core/policy"},
-	"plugin/candidate":        append([]string{"plugin/bucket/reservation"}, core...),
+	"plugin/node/candidate":   append([]string{"plugin/bucket/reservation"}, core...),
 	"plugin/bucket/clock":     {"plugin/core/limit"},
 	"plugin/denial":           core,
 	"plugin/kafka":            core,
@@ -90,13 +91,14 @@ var rules = map[string][]string{
 	"plugin/limiter": append([]string{"plugin/bucket", "plugin/bucket/clock"}, core...),
 
 	// Programs, and the packages that two of them share.
-	"plugin/internal/engine":    {"plugin", "schema", "migrations"},
-	"plugin/internal/process":   {"plugin", "schema", "migrations"},
+	"plugin/node/engine":        {"plugin", "schema", "migrations"},
+	"plugin/node/process":       {"plugin", "schema", "migrations"},
 	"plugin/internal/storetest": append([]string{"internal/soak", "plugin/bucket"}, core...), // for tests
-	"plugin/pluginserver":       {"plugin", "schema", "migrations"},
+	"plugin/node/server":        {"plugin", "schema", "migrations"},
 	"plugin/controlserver":      {"plugin", "schema", "migrations"},
 	"plugin/cli":                {"plugin", "schema", "migrations"},
 	"plugin/cmd":                {"plugin"},
+	"plugin/node/routeconfig":   core,
 
 	// The other side of the socket.
 	"kong": {"internal/docpath", "internal/deckfile"},
@@ -115,7 +117,7 @@ var foreign = map[string][]string{
 	"github.com/jackc": {
 		"plugin/policysync", "plugin/pgstore", "plugin/usagestore", "plugin/outbox", "plugin/quota", "plugin/abusestore",
 		"plugin/webhooksender", "plugin/internal/leadership",
-		"plugin/pluginserver", "plugin/controlserver", "plugin/cli", "migrations",
+		"plugin/node/server", "plugin/controlserver", "plugin/cli", "migrations",
 		"internal", "spec",
 	},
 	"github.com/twmb":       {"plugin/kafka"},

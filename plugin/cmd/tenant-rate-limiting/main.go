@@ -8,7 +8,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pluginserver"
+	pluginserver "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/server"
 )
 
 func main() {

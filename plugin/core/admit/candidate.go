@@ -9,7 +9,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// Candidates compares the open candidate with the active policies (package plugin/candidate).
+// Candidates compares the open candidate with the active policies (package plugin/node/candidate).
 type Candidates interface {
 	// Offer is called with every request that is decided while a candidate is open, and with its decision. It must not
 	// block, and must not keep d, the identity or anything that they refer to except strings and policies.

@@ -1,4 +1,4 @@
-package pluginserver
+package server
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -93,7 +93,7 @@ func TestAWrongSettingIsNamedWithItsPlaceAndTheFix(t *testing.T) {
 }
 
 func TestTheDocsListEverySettingWithItsDefault(t *testing.T) {
-	docs, err := os.ReadFile("../../docs/configuration.md")
+	docs, err := os.ReadFile("../../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}

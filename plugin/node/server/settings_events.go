@@ -1,4 +1,4 @@
-package pluginserver
+package server
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package pluginserver
+package server
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/engine"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/engine"
 )
 
 func TestANodeLogsAFailedConnectionInOneLineThatNamesWhereToCorrectIt(t *testing.T) {
