@@ -23,6 +23,7 @@ var core = []string{
 	"schema", "plugin/core/limit", "plugin/core/identity", "plugin/core/settle", "plugin/core/policy", "plugin/core/decision", "plugin/core/response",
 	"plugin/core/admit", "plugin/events", "plugin/webhook", "plugin/internal",
 	"plugin/node/routeconfig", "plugin/node/process",
+	"plugin/database/leadership", "plugin/database/pgtext",
 }
 
 // stores lists the folders that a store of buckets may import.
@@ -67,21 +68,21 @@ var rules = map[string][]string{
 	"plugin/kong/wire":        {},
 	"plugin/metrics":          append([]string{"plugin/bucket/reservation"}, core...),
 	"plugin/outbox":           core,
-	"plugin/pgstore":          core,
+	"plugin/database/rows":    core,
 	"plugin/replay":           append([]string{"plugin/bucket/memory", "internal/jsonwalk"}, core...),
 	"plugin/suggest":          append([]string{"plugin/replay"}, core...),
 	"plugin/bucket/reservation": {
 		"plugin/core/decision", "plugin/core/identity", "plugin/core/limit", "plugin/core/policy", "plugin/core/settle", "schema",
 	},
-	"plugin/usage":         append([]string{"plugin/bucket/reservation"}, core...),
-	"plugin/usagestore":    append([]string{"plugin/usage"}, core...),
-	"plugin/quota":         core,
-	"plugin/abusestore":    append([]string{"plugin/abuse", "plugin/events", "plugin/outbox", "plugin/usage"}, core...),
-	"plugin/policysync":    append([]string{"migrations"}, core...),
-	"plugin/control":       append([]string{"plugin/pgstore", "plugin/bucket/reservation"}, core...),
-	"plugin/portal":        {"docs"},
-	"plugin/webhook":       {"plugin/events"},
-	"plugin/webhooksender": append([]string{"plugin/outbox"}, core...),
+	"plugin/usage":               append([]string{"plugin/bucket/reservation"}, core...),
+	"plugin/usagestore":          append([]string{"plugin/usage"}, core...),
+	"plugin/quota":               core,
+	"plugin/abusestore":          append([]string{"plugin/abuse", "plugin/events", "plugin/outbox", "plugin/usage"}, core...),
+	"plugin/database/policysync": append([]string{"migrations"}, core...),
+	"plugin/control":             append([]string{"plugin/database/rows", "plugin/bucket/reservation"}, core...),
+	"plugin/portal":              {"docs"},
+	"plugin/webhook":             {"plugin/events"},
+	"plugin/webhooksender":       append([]string{"plugin/outbox"}, core...),
 	"plugin/internal": append([]string{
 		"plugin/bucket", "plugin/kong/phase", "plugin/kong/wire", "plugin/metrics",
 	}, core...),
@@ -91,14 +92,16 @@ var rules = map[string][]string{
 	"plugin/limiter": append([]string{"plugin/bucket", "plugin/bucket/clock"}, core...),
 
 	// Programs, and the packages that two of them share.
-	"plugin/node/engine":        {"plugin", "schema", "migrations"},
-	"plugin/node/process":       {"plugin", "schema", "migrations"},
-	"plugin/internal/storetest": append([]string{"internal/soak", "plugin/bucket"}, core...), // for tests
-	"plugin/node/server":        {"plugin", "schema", "migrations"},
-	"plugin/controlserver":      {"plugin", "schema", "migrations"},
-	"plugin/cli":                {"plugin", "schema", "migrations"},
-	"plugin/cmd":                {"plugin"},
-	"plugin/node/routeconfig":   core,
+	"plugin/node/engine":         {"plugin", "schema", "migrations"},
+	"plugin/node/process":        {"plugin", "schema", "migrations"},
+	"plugin/internal/storetest":  append([]string{"internal/soak", "plugin/bucket"}, core...), // for tests
+	"plugin/node/server":         {"plugin", "schema", "migrations"},
+	"plugin/controlserver":       {"plugin", "schema", "migrations"},
+	"plugin/cli":                 {"plugin", "schema", "migrations"},
+	"plugin/cmd":                 {"plugin"},
+	"plugin/node/routeconfig":    core,
+	"plugin/database/leadership": {},
+	"plugin/database/pgtext":     {},
 
 	// The other side of the socket.
 	"kong": {"internal/docpath", "internal/deckfile"},
@@ -115,8 +118,8 @@ var foreign = map[string][]string{
 	},
 	"github.com/redis": {"plugin/bucket/redis", "internal", "plugin/internal", "spec"},
 	"github.com/jackc": {
-		"plugin/policysync", "plugin/pgstore", "plugin/usagestore", "plugin/outbox", "plugin/quota", "plugin/abusestore",
-		"plugin/webhooksender", "plugin/internal/leadership",
+		"plugin/database/policysync", "plugin/database/rows", "plugin/usagestore", "plugin/outbox", "plugin/quota", "plugin/abusestore",
+		"plugin/webhooksender", "plugin/database/leadership",
 		"plugin/node/server", "plugin/controlserver", "plugin/cli", "migrations",
 		"internal", "spec",
 	},

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
 const candidateAbout = `A candidate is a set of changes to the active policies, which is tried before it is promoted.

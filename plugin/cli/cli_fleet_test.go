@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 func TestTheFleetShowsWhatANodeCannotUse(t *testing.T) {

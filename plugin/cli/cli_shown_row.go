@@ -3,7 +3,7 @@ package cli
 import (
 	"encoding/json"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // decimalFactor is the factor of an override as people write it. Beside an embedded override it takes the place of the

@@ -8,8 +8,8 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
 func TestYAMLHasTheFieldsOfJSONInTheirOrderAndReadsAsTheSame(t *testing.T) {

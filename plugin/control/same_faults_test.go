@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
 func TestAFaultyPolicyHasTheSameFaultInTheAPIAndTheStoreAsInTheConfig(t *testing.T) {

@@ -1,0 +1,137 @@
+package policysync_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usage"
+)
+
+// usageSink returns a sink that the test closes.
+func usageSink(t *testing.T, source policysync.Source) *policysync.UsageSink {
+	sink := policysync.NewUsageSink(source)
+	t.Cleanup(sink.Close)
+	return sink
+}
+
+// payload returns the payload of a batch.
+func payload(t *testing.T, seq int64) []byte {
+	t.Helper()
+	b := usage.Batch{Epoch: "0123456789abcdef", Seq: seq, Span: 5 * time.Second}
+	text, err := b.MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// report reports a batch that began 90 s ago.
+func report(t *testing.T, to *policysync.UsageSink, seq int64) error {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	return to.Report(ctx, "node-1/a", "0123456789abcdef", seq, 90*time.Second, payload(t, seq))
+}
+
+func TestANodeReportsItsUsageWithTheGrantsOfTheReadme(t *testing.T) {
+	server := pgtest.Granted(t)
+	w := &world{t, server.RoleDSN(pgtest.Node), pgtest.Pool(t, server.DSN("ratelimit"))}
+	sink := usageSink(t, policysync.Source{DSN: w.dsn})
+	if waits, err := sink.Backlog(t.Context()); err != nil || waits != 0 {
+		t.Errorf("before the first batch the oldest has been waiting for %v (%v), want 0", waits, err)
+	}
+	for _, seq := range []int64{1, 2, 2, 1} { // an answer that was lost makes the reporter send a batch twice
+		if err := report(t, sink, seq); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const began = `SELECT string_agg(seq::text, ' ' ORDER BY seq) FROM rate_limiter.usage_batches
+		WHERE node = 'node-1/a' AND epoch = '0123456789abcdef'
+			AND began BETWEEN clock_timestamp() - interval '90 s' - $1::interval AND clock_timestamp() - interval '90 s'`
+	if got := value[string](w, began, patience); got != "1 2" {
+		t.Errorf("the batches are %q, want 1 and 2, begun 90 s before their reports", got)
+	}
+	got := value[[]byte](w, `SELECT payload FROM rate_limiter.usage_batches WHERE seq = 2`)
+	if !slices.Equal(got, payload(t, 2)) {
+		t.Errorf("the payload is %x", got)
+	}
+	const set = `UPDATE rate_limiter.usage_batches SET began = began - interval '1 h',
+		received_at = received_at - interval '1 h' WHERE seq = 2`
+	if _, err := w.pool.Exec(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	if waits, err := sink.Backlog(t.Context()); err != nil || waits < time.Hour || waits > time.Hour+patience {
+		t.Errorf("the oldest batch has been waiting for %v (%v), want an hour", waits, err)
+	}
+}
+
+func TestUsageIsReportedAgainWhenPostgresIsBack(t *testing.T) {
+	w := newWorld(t)
+	sink := usageSink(t, policysync.Source{DSN: w.dsn})
+	if err := report(t, sink, 1); err != nil {
+		t.Fatal(err)
+	}
+	_, err := w.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE pid <> pg_backend_pid() AND datname = current_database()`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := report(t, sink, 2); err == nil || usage.IsRejection(err) {
+		t.Errorf("over a connection that was closed the error is %v, want one after which the batch is sent again", err)
+	}
+	if err := report(t, sink, 2); err != nil {
+		t.Errorf("the next call fails: %v", err)
+	}
+}
+
+// adviceOf returns the advice of an error.
+func adviceOf(err error) string {
+	var advised interface{ Advice() string }
+	if errors.As(err, &advised) {
+		return advised.Advice()
+	}
+	return ""
+}
+
+func TestADatabaseWithoutUsageIsToBeMigrated(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.pool.Exec(t.Context(), `DROP FUNCTION rate_limiter.report_usage`); err != nil {
+		t.Fatal(err)
+	}
+	sink := usageSink(t, policysync.Source{DSN: w.dsn})
+	if err := report(t, sink, 1); usage.IsRejection(err) || !strings.Contains(adviceOf(err), "ratelimit migrate up") {
+		t.Errorf("the error is %v with the advice %q, want one to migrate", err, adviceOf(err))
+	}
+	if _, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.migrations (version_id, is_applied)
+		VALUES (9000, true)`); err != nil {
+		t.Fatal(err)
+	}
+	if err := report(t, sink, 1); !strings.Contains(adviceOf(err), "newer than this program") {
+		t.Errorf("of a newer database the error is %v with the advice %q", err, adviceOf(err))
+	}
+}
+
+func TestABatchThatBreaksARuleIsRejected(t *testing.T) {
+	w := newWorld(t)
+	sink := usageSink(t, policysync.Source{DSN: w.dsn})
+	err := sink.Report(t.Context(), "node-1", "no epoch", 1, 0, payload(t, 1))
+	if !usage.IsRejection(err) {
+		t.Errorf("the error is %v, want a rejection", err)
+	}
+	err = sink.Report(t.Context(), "node-1", "0123456789abcdef", 1, 0, make([]byte, usage.MaxPayload+1))
+	if !usage.IsRejection(err) {
+		t.Errorf("the error is %v, want a rejection", err)
+	}
+}
+
+func TestAnUnreachablePostgresIsNoRejection(t *testing.T) {
+	sink := usageSink(t, policysync.Source{DSN: "postgres://" + closedPort(t) + "/db?sslmode=disable"})
+	if err := report(t, sink, 1); err == nil || usage.IsRejection(err) {
+		t.Errorf("the error is %v, want one after which the batch is sent again", err)
+	}
+}

@@ -1,0 +1,135 @@
+package rows
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// MaxPardon bounds how long a tenant can be forgiven.
+const MaxPardon = 30 * 24 * time.Hour
+
+// AbuseState is what abuse detection remembers of a tenant.
+type AbuseState struct {
+	Tenant        string     `json:"org_id"`
+	Step          string     `json:"step"`
+	Mode          string     `json:"mode,omitempty"` // shadow: the step has no effect
+	Reason        string     `json:"reason,omitempty"`
+	Since         *time.Time `json:"since,omitempty"`          // when it came to the step
+	FlaggedAt     *time.Time `json:"flagged_at,omitempty"`     // the last time
+	ForgivenUntil *time.Time `json:"forgiven_until,omitempty"` // it is on no step until then
+	Override      *int64     `json:"override,omitempty"`       // its penalty
+	OverrideUntil *time.Time `json:"override_until,omitempty"`
+	Usual         float64    `json:"usual_requests"`     // of a minute in which it sends
+	Learned       int64      `json:"learned_minutes"`    // that Usual is from
+	ScoredAt      time.Time  `json:"scored_at,omitzero"` // zero: it was not scored within a week
+}
+
+// AbuseMove is a move of a tenant on the ladder.
+type AbuseMove struct {
+	At     time.Time `json:"at"`
+	From   string    `json:"from" db:"from_step"`
+	To     string    `json:"to"   db:"to_step"`
+	Mode   string    `json:"mode"`
+	Reason string    `json:"reason"`
+}
+
+// AbuseHistory is what abuse detection remembers of a tenant, with its last moves.
+type AbuseHistory struct {
+	AbuseState
+	Moves []AbuseMove `json:"moves"` // the last one first
+}
+
+// maxMoves bounds the moves of an AbuseHistory.
+const maxMoves = 100
+
+// AbuseFilter selects tenants. The zero value selects those on the ladder.
+type AbuseFilter struct {
+	Step string // only tenants on this step
+	All  bool   // also tenants on no step
+	Max  int    // at most so many; 0: all
+}
+
+const abuseColumns = `tenant, step, mode, reason, (state ->> 'since')::timestamptz AS since,
+	(state ->> 'flagged_at')::timestamptz AS flagged_at, scored_at,
+	CASE WHEN forgiven_until > clock_timestamp() THEN forgiven_until END AS forgiven_until, override, override_until,
+	coalesce((state -> 'demand' ->> 'mean')::float8, 0) AS usual,
+	coalesce((state -> 'demand' ->> 'learned')::bigint, 0) AS learned`
+
+// Abuse yields what abuse detection remembers of tenants, those on the highest step first. An error ends it.
+func (s *Store) Abuse(ctx context.Context, f AbuseFilter) iter.Seq2[AbuseState, error] {
+	var w where
+	w.equal("step", f.Step)
+	if !f.All && f.Step == "" {
+		w.conditions = append(w.conditions, "(step <> 'none' OR override IS NOT NULL)") // as the index has it
+	}
+	return each[AbuseState](ctx, s.pool, "list abuse", `SELECT `+abuseColumns+`
+		FROM rate_limiter.abuse_tenants`+w.String()+
+		` ORDER BY array_position(ARRAY['ban_1h', 'ban_5m', 'tenth', 'half', 'warn', 'none'], step), tenant COLLATE "C"`+
+		limitTo(f.Max), w.args...)
+}
+
+// AbuseOf returns what abuse detection remembers of a tenant. One that was not scored within a week is on no step.
+func (s *Store) AbuseOf(ctx context.Context, tenant string) (AbuseHistory, error) {
+	h, doing := AbuseHistory{}, "read the abuse of "+tenant
+	var err error
+	h.AbuseState, err = one[AbuseState](ctx, s.pool, abuseOf(tenant),
+		`SELECT `+abuseColumns+` FROM rate_limiter.abuse_tenants WHERE tenant = $1`, tenant)
+	if isMissing(err) {
+		h.AbuseState, err = AbuseState{Tenant: tenant, Step: "none"}, nil
+	}
+	if err != nil {
+		return AbuseHistory{}, fail(doing, err)
+	}
+	h.Moves, err = collect[AbuseMove](ctx, s.pool, `SELECT at, from_step, to_step, mode, reason
+		FROM rate_limiter.abuse_steps WHERE tenant = $1 ORDER BY id DESC LIMIT $2`, tenant, maxMoves)
+	return h, fail(doing, err)
+}
+
+// abuseOf names what a NotFoundError is about.
+func abuseOf(tenant string) string { return fmt.Sprintf("a score of tenant %q", tenant) }
+
+// Forgiven reports what ForgiveAbuse has done.
+type Forgiven struct {
+	Tenant    string    `json:"org_id"`
+	Until     time.Time `json:"forgiven_until"`
+	Overrides []int64   `json:"ended_overrides"`
+}
+
+// ForgiveAbuse takes a tenant off the ladder of abuse detection, ends its penalty, and keeps it off the ladder for a
+// time. It returns the version without the penalty, or a NotFoundError if nothing is remembered of the tenant.
+func (s *Store) ForgiveAbuse(
+	ctx context.Context, c Change, tenant string, length time.Duration,
+) (Forgiven, int64, error) {
+	if length < 0 || length > MaxPardon {
+		return Forgiven{}, 0, &InvalidError{Field: "for", Problem: "must be 0 to 30 days"}
+	}
+	return write(ctx, s, "forgive tenant "+tenant, c, func(tx pgx.Tx) (Forgiven, error) {
+		done, found := Forgiven{Tenant: tenant, Overrides: []int64{}}, false
+		err := tx.QueryRow(ctx, `SELECT rate_limiter.forgive_abuse($1, $2), clock_timestamp() + $2`, tenant, length).
+			Scan(&found, &done.Until)
+		if err == nil && !found {
+			err = &NotFoundError{What: abuseOf(tenant)}
+		}
+		if err != nil {
+			return Forgiven{}, err
+		}
+		rows, err := tx.Query(ctx, `DELETE FROM rate_limiter.overrides
+			WHERE tenant = $1 AND source = 'detector' AND author = 'abuse detector' RETURNING id`, tenant)
+		if err != nil {
+			return Forgiven{}, err
+		}
+		if done.Overrides, err = pgx.AppendRows(done.Overrides, rows, pgx.RowTo[int64]); err != nil {
+			return Forgiven{}, err
+		}
+		details, err := json.Marshal(done)
+		if err == nil {
+			_, err = tx.Exec(ctx, `SELECT rate_limiter.record_action('forgive', 'abuse', $1, $2)`, tenant, details)
+		}
+		return done, err
+	})
+}

@@ -1,0 +1,96 @@
+package rows
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Action describes what an operator did outside the tables, such as a reset of the buckets of a tenant.
+type Action struct {
+	Operation string          `json:"operation"`         // in one word, such as reset
+	Key       string          `json:"key,omitempty"`     // names its object
+	Tenant    string          `json:"tenant,omitempty"`  // the tenant that it concerns; "": not one tenant
+	Details   json.RawMessage `json:"details,omitempty"` // more for the audit; nil: nothing
+}
+
+// actionTime bounds an action once it is recorded, and the storing of its key.
+const actionTime = 10 * time.Second
+
+// Do records an action in the audit, then runs do. If recording fails, do does not run. Once recorded, do goes on after
+// the end of ctx, for at most 10 seconds. Do makes no version. It returns the error of do unwrapped; the audit then has
+// an action that may not have been done.
+//
+// Under c.Idempotency do runs once, and *answer is stored when it has succeeded. A replay runs nothing and sets *answer
+// to what was stored. A second call during the first waits for it, at most half of the time until the deadline of ctx,
+// and then returns an UnderwayError. An action that was not done, because do failed or the process died, is recorded
+// again and done when it is sent again. If do succeeded and its key cannot be stored, Do returns an UnkeptKeyError.
+func (s *Store) Do(ctx context.Context, c Change, a Action, answer any, do func(context.Context) error) error {
+	if a.Operation == "" {
+		return &InvalidError{Field: "operation", Problem: "must be given: what was done?"}
+	}
+	return s.runExclusive(ctx, c.Idempotency, func() error {
+		if err := s.recordAction(ctx, c, a, answer); err != nil || c.Idempotency != nil && c.Idempotency.Replayed {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actionTime)
+		defer cancel()
+		if err := do(ctx); err != nil {
+			return err
+		}
+		return s.storeKey(ctx, c, a, answer)
+	})
+}
+
+// recordAction records an action in the audit, unless it was done under the key already.
+func (s *Store) recordAction(ctx context.Context, c Change, a Action, answer any) error {
+	once, replayed := c.Idempotency, false
+	c.Idempotency = nil // the key is stored only after the action
+	_, _, err := write(ctx, s, "record the action "+a.Operation, c, func(tx pgx.Tx) (noResult, error) {
+		var (
+			version int64
+			err     error
+		)
+		if replayed, err = once.replay(ctx, tx, answer, &version); err == nil && !replayed {
+			_, err = tx.Exec(ctx, `SELECT rate_limiter.record_action($1, $2, $3, $4)`, a.Operation, a.Key, a.Tenant, a.Details)
+		}
+		return noResult{}, err
+	})
+	if err == nil && once != nil {
+		once.Replayed = replayed
+	}
+	return err
+}
+
+// storeKey stores the key of an action that has been done, with its answer.
+func (s *Store) storeKey(ctx context.Context, c Change, a Action, answer any) error {
+	if c.Idempotency == nil {
+		return nil
+	}
+	if _, _, err := write(ctx, s, "store the key of action "+a.Operation, c, func(pgx.Tx) (any, error) {
+		return answer, nil
+	}); err != nil {
+		return &UnkeptKeyError{err}
+	}
+	return nil
+}
+
+// UnderwayError reports that the first action under a key is still running. Nothing was done or recorded.
+type UnderwayError struct{ Key string }
+
+func (e *UnderwayError) Error() string {
+	return fmt.Sprintf("the first request with the idempotency key %q is still in progress: retry in a moment", e.Key)
+}
+
+// UnkeptKeyError reports an action that was done without its key being stored: sent again, it is done again.
+type UnkeptKeyError struct{ Err error }
+
+func (e *UnkeptKeyError) Error() string {
+	return "the action was done, but its idempotency key was not stored: " + e.Err.Error()
+}
+
+// Unwrap returns why the key was not stored.
+func (e *UnkeptKeyError) Unwrap() error { return e.Err }

@@ -1,0 +1,249 @@
+package rows_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+// flush is an action.
+var flush = pgstore.Action{Operation: "flush", Key: "daily", Tenant: "acme", Details: json.RawMessage(`{"buckets": 3}`)}
+
+// done does an action.
+func done(context.Context) error { return nil }
+
+// reply is the answer of an action.
+type reply struct{ Text string }
+
+// flushOnce does flush under the key k. It returns the text of the answer, and whether it was a replay.
+func flushOnce(
+	ctx context.Context, s *pgstore.Store, text string, do func(context.Context) error,
+) (string, bool, error) {
+	c, answer := once("k", "a request"), reply{text}
+	err := s.Do(ctx, c, flush, &answer, do)
+	return answer.Text, c.Idempotency.Replayed, err
+}
+
+func TestActionIsAuditedAndMakesNoVersion(t *testing.T) {
+	t.Parallel()
+	s, _ := open(t)
+	put(t, s, daily())
+	if err := s.Do(t.Context(), ann, flush, nil, func(context.Context) error {
+		if _, entries := versions(t, s); entries != 2 {
+			t.Errorf("there are %d entries when it is done, want its own beside the policy's", entries)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Do(t.Context(), ann, pgstore.Action{Operation: "flush"}, nil, done); err != nil {
+		t.Fatal(err)
+	}
+	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "action", Tenant: "acme"})
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("the audit has %v (%v), want one action for acme", entries, err)
+	}
+	e := entries[0]
+	if e.Operation != "flush" || e.Key != "daily" || e.Actor != "ann" || e.Login != "postgres" || e.Reason != ann.Reason ||
+		e.Version != 1 || string(e.After) != string(flush.Details) || e.Before != nil {
+		t.Errorf("the audit has %+v", e)
+	}
+}
+
+func TestAnActionThatCannotBeRecordedIsNotDone(t *testing.T) {
+	t.Parallel()
+	s, pool := open(t)
+	never := func(context.Context) error { t.Error("the action is done"); return nil }
+	wantInvalid(t, "an action without reason", s.Do(t.Context(), pgstore.Change{Actor: "ann"}, flush, nil, never),
+		"reason")
+	err := s.Do(t.Context(), ann, pgstore.Action{Key: "daily"}, nil, never)
+	wantInvalid(t, "an action without an operation", err, "operation")
+	pool.Close()
+	for _, c := range []pgstore.Change{ann, once("k", "a request")} {
+		if err := s.Do(t.Context(), c, flush, nil, never); err == nil {
+			t.Error("there is no error without a database")
+		}
+	}
+}
+
+func TestActionIsDoneAgainUntilItHasBeenDone(t *testing.T) {
+	t.Parallel()
+	s, _ := open(t)
+	trouble := errors.New("trouble")
+	for i, test := range []struct {
+		err      error
+		text     string
+		replayed bool
+	}{{trouble, "time 0", false}, {nil, "time 1", false}, {nil, "time 1", true}} {
+		text, replayed, err := flushOnce(t.Context(), s, []string{"time 0", "time 1", "time 2"}[i],
+			func(context.Context) error { return test.err })
+		if !errors.Is(err, test.err) || replayed != test.replayed || text != test.text {
+			t.Errorf("time %d: answer %q, replayed %v (%v)", i, text, replayed, err)
+		}
+	}
+	if err := s.Do(t.Context(), once("k", "another"), flush, new(reply),
+		done); !errors.As(err, new(*pgstore.KeyReusedError)) {
+		t.Errorf("another action under the key: %v", err)
+	}
+	if _, entries := versions(t, s); entries != 2 {
+		t.Errorf("%d audit entries, want those of the two that were not replays", entries)
+	}
+}
+
+func TestAReplayKeepsNothingOfTheGivenAnswer(t *testing.T) {
+	t.Parallel()
+	s, _ := open(t)
+	type item struct {
+		A int `json:",omitempty"`
+		B int `json:",omitempty"`
+	}
+	first, second := []item{{A: 1}}, []item{{B: 2}}
+	for _, answer := range []*[]item{&first, &second} {
+		if err := s.Do(t.Context(), once("k", "a request"), flush, answer, done); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(first, second) || first[0] != (item{A: 1}) {
+		t.Errorf("the first answer is %v, and the second %v", first, second)
+	}
+}
+
+func TestOfManyActionsAtOnceUnderOneKeyOneIsDoneInAllProcesses(t *testing.T) {
+	t.Parallel()
+	const senders = 6
+	dsn := pgtest.Shared(t).Database(t)
+	stores := []*pgstore.Store{pgstore.New(pgtest.Pool(t, dsn)), pgstore.New(pgtest.Pool(t, dsn))}
+	times := 0 // written by one goroutine at a time, as the race detector checks
+	answers := make([]string, senders)
+	var all errgroup.Group
+	for i := range senders {
+		all.Go(func() (err error) {
+			answers[i], _, err = flushOnce(t.Context(), stores[i%2], string(rune('a'+i)), func(context.Context) error {
+				times++
+				return nil
+			})
+			return err
+		})
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for i, text := range answers {
+		if text != answers[0] {
+			t.Errorf("the answer to sender %d is %q, to sender 0 %q", i, text, answers[0])
+		}
+	}
+	if _, entries := versions(t, stores[0]); times != 1 || entries != 1 {
+		t.Errorf("it was done %d times and recorded %d times, want once", times, entries)
+	}
+}
+
+// On a busy machine half of a short time may be too little for a query, so the time doubles.
+func TestASecondActionUnderAKeyFailsInTimeWhileTheFirstRuns(t *testing.T) {
+	t.Parallel()
+	s, _ := open(t)
+	if _, _, err := flushOnce(t.Context(), s, "", func(context.Context) error {
+		const most = time.Minute
+		for within := 4 * time.Second; ; within *= 2 {
+			hasty, cancel := context.WithTimeout(t.Context(), within)
+			_, _, err := flushOnce(hasty, s, "", done)
+			late := hasty.Err() != nil
+			cancel()
+			if late && within < most {
+				continue
+			}
+			if underway := new(pgstore.UnderwayError); !errors.As(err, &underway) || underway.Key != "k" || late {
+				t.Errorf("%v after at most %v, want an UnderwayError in time", err, within)
+			}
+			return nil
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, entries := versions(t, s); entries != 1 {
+		t.Errorf("%d audit entries, want the first one's", entries)
+	}
+}
+
+func TestActionsUnderTwoKeysDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	s := wired(t, pgtest.Shared(t).Database(t), func(c *pgxpool.Config) { c.MaxConns = 8 })
+	if _, _, err := flushOnce(t.Context(), s, "", func(ctx context.Context) error {
+		return s.Do(ctx, once("another", "a request"), flush, new(reply), done)
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheKeyOfAProcessThatDiesDuringAnActionIsFree(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Shared(t).Database(t)
+	pool := pgtest.Pool(t, dsn)
+	dying := wired(t, dsn, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = "dying" })
+	_, _, err := flushOnce(t.Context(), dying, "", func(context.Context) error {
+		if _, err := pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE application_name = 'dying' AND datname = current_database()`); err != nil {
+			t.Error(err)
+		}
+		if _, replayed, err := flushOnce(t.Context(), pgstore.New(pool), "", done); err != nil || replayed {
+			t.Errorf("the same sent again: %v, replayed %v", err, replayed)
+		}
+		return errors.New("it has died")
+	})
+	if err == nil {
+		t.Error("the action of the process that died was done")
+	}
+	if _, entries := versions(t, pgstore.New(pool)); entries != 2 {
+		t.Errorf("%d audit entries, want one for each try", entries)
+	}
+}
+
+func TestRunningActionsLeaveConnectionsToWritersAndReaders(t *testing.T) {
+	t.Parallel()
+	s := wired(t, pgtest.Shared(t).Database(t), func(c *pgxpool.Config) { c.MaxConns = 4 })
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	inside, leave := make(chan struct{}, 8), make(chan struct{})
+	var all errgroup.Group
+	for i := range 8 {
+		all.Go(func() error {
+			return s.Do(ctx, once(string(rune('a'+i)), "a request"), flush, new(reply), func(context.Context) error {
+				inside <- struct{}{}
+				<-leave
+				return nil
+			})
+		})
+	}
+	<-inside
+	if _, _, err := s.PutPolicy(ctx, ann, daily()); err != nil {
+		t.Errorf("%v, want a write while actions run", err)
+	}
+	if _, err := s.Policies(ctx, pgstore.PolicyFilter{}); err != nil {
+		t.Errorf("%v, want a read while actions run", err)
+	}
+	close(leave)
+	if err := all.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnActionWhoseKeyCannotBeStoredReturnsAnUnkeptKeyError(t *testing.T) {
+	t.Parallel()
+	s, pool := open(t)
+	_, _, err := flushOnce(t.Context(), s, "", func(context.Context) error {
+		_, err := pool.Exec(t.Context(), `ALTER TABLE rate_limiter.answers RENAME TO renamed`)
+		return err
+	})
+	if unkept := new(pgstore.UnkeptKeyError); !errors.As(err, &unkept) {
+		t.Errorf("%v, want an UnkeptKeyError", err)
+	}
+}

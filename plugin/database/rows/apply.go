@@ -1,0 +1,171 @@
+package rows
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+)
+
+// Set holds the desired active policies of one namespace, and perhaps its desired costs, and the desired tenants and
+// overrides, which are of all namespaces.
+type Set struct {
+	Namespace string     // "": default
+	Policies  []Policy   // without a namespace they are in that of the set; another one is an error
+	Costs     []Cost     // of the namespace; nil: costs stay as they are
+	Tenants   []Tenant   // nil: tenants stay as they are
+	Overrides []Override // those of people that have not ended; nil: overrides stay as they are
+	Partial   bool       // rows outside the set stay
+
+	// KeepPolicies leaves the policies as they are: the set has none.
+	KeepPolicies bool
+
+	// Config is the plugin's config, for the review of the changes; nil: unknown.
+	Config *policy.Plan
+	// IsConsumer reports whether the config's file has a consumer of a name; nil: none is known.
+	IsConsumer func(name string) bool
+	// Accept runs before Apply writes, with the changes and their review. If it returns an error, Apply writes nothing
+	// and returns a DeclinedError. nil accepts everything.
+	Accept func(SetDiff, Review) error
+}
+
+// SetDiff holds the changes from the current rows to those of a Set.
+type SetDiff struct {
+	Diff
+
+	Costs     *RowDiff[Cost]     `json:"costs,omitempty"`     // nil: the set has no costs
+	Tenants   *RowDiff[Tenant]   `json:"tenants,omitempty"`   // nil: the set has no tenants
+	Overrides *RowDiff[Override] `json:"overrides,omitempty"` // nil: the set has no overrides
+}
+
+// Empty reports whether nothing changes.
+func (d SetDiff) Empty() bool {
+	return d.Diff.Empty() && d.Costs.Empty() && d.Tenants.Empty() && d.Overrides.Empty()
+}
+
+// Diff returns what Apply would do, without doing it.
+func (s *Store) Diff(ctx context.Context, set Set) (SetDiff, error) {
+	d, _, err := set.diff(ctx, s.pool, "")
+	return d, fail("compare policies", err)
+}
+
+// Apply changes the policies and costs of a namespace, and tenants and overrides, to those of a set, in one transaction
+// and one version. It returns what it did, and the version in which the set is in force. Applying a set again changes
+// nothing.
+func (s *Store) Apply(ctx context.Context, c Change, set Set) (SetDiff, int64, error) {
+	return write(ctx, s, "apply policies", c, func(tx pgx.Tx) (SetDiff, error) {
+		d, after, err := set.diff(ctx, tx, c.Actor)
+		if err == nil && set.Accept != nil {
+			err = set.accept(ctx, tx, d, after)
+		}
+		if err == nil {
+			err = d.write(ctx, tx)
+		}
+		return d, err
+	})
+}
+
+// accept reviews a diff and returns why it is declined.
+func (set Set) accept(ctx context.Context, q querier, d SetDiff, after []Policy) error {
+	review, err := reviewAmong(ctx, q, set.Config, d.Diff.written(), after, d.Create, d.Costs)
+	if err == nil {
+		err = review.addRowWarnings(ctx, q, set, d, after)
+	}
+	if err != nil {
+		return err
+	}
+	if why := set.Accept(d, review); why != nil {
+		return &DeclinedError{why}
+	}
+	return nil
+}
+
+// diff returns the changes from the current rows to the set, and the policies after them. New overrides have an actor
+// as their author.
+func (set Set) diff(ctx context.Context, q querier, actor string) (SetDiff, []Policy, error) {
+	var d SetDiff
+	var after []Policy
+	var err error
+	if !set.KeepPolicies {
+		d.Diff, after, err = set.diffPolicies(ctx, q)
+	}
+	if err == nil {
+		d.Costs, err = set.diffCosts(ctx, q)
+	}
+	if err == nil {
+		d.Tenants, err = set.diffTenants(ctx, q)
+	}
+	if err == nil {
+		d.Overrides, err = set.diffOverrides(ctx, q, actor)
+	}
+	return d, after, err
+}
+
+// diffPolicies returns the changes from the current policies to the set, and the policies after them.
+func (set Set) diffPolicies(ctx context.Context, q querier) (Diff, []Policy, error) {
+	namespace := cmp.Or(set.Namespace, defaultNamespace)
+	desired := make([]Policy, len(set.Policies))
+	for i, p := range set.Policies {
+		p.Namespace, p.Slot = cmp.Or(p.Namespace, namespace), cmp.Or(p.Slot, SlotActive)
+		if p.Namespace != namespace {
+			return Diff{}, nil, &InvalidError{
+				p.Key().String(),
+				"namespace",
+				"must be that of the set, " + namespace + ", or left out",
+			}
+		}
+		if p.Slot != SlotActive {
+			return Diff{}, nil, &InvalidError{
+				p.Key().String(),
+				"slot",
+				"must be active, or left out: a set is of active policies",
+			}
+		}
+		desired[i] = p
+	}
+	current, err := all(policies(ctx, q, PolicyFilter{Namespace: namespace, Slot: SlotActive}))
+	if err != nil {
+		return Diff{}, nil, err
+	}
+	d, err := Compare(current, desired)
+	if set.Partial {
+		desired, d.Delete = append(desired, d.Delete...), nil
+	}
+	return d, desired, err
+}
+
+// write writes the changes: one statement for each kind, however many policies it concerns.
+func (d Diff) write(ctx context.Context, tx pgx.Tx) error {
+	after := make([]Policy, len(d.Update))
+	for i, r := range d.Update {
+		after[i] = r.After
+	}
+	ids := make([]int64, len(d.Delete))
+	for i, p := range d.Delete {
+		ids[i] = p.ID
+	}
+	if _, err := tx.Exec(ctx, deletePolicies, ids); err != nil {
+		return err
+	}
+	if err := putPolicies(ctx, tx, updatePolicies, after); err != nil {
+		return err
+	}
+	return putPolicies(ctx, tx, insertPolicies, d.Create)
+}
+
+// write writes the changes of policies, then those of costs, tenants and overrides.
+func (d SetDiff) write(ctx context.Context, tx pgx.Tx) error {
+	err := d.Diff.write(ctx, tx)
+	if err == nil {
+		err = writeCosts(ctx, tx, d.Costs)
+	}
+	if err == nil {
+		err = writeTenants(ctx, tx, d.Tenants)
+	}
+	if err == nil {
+		err = writeOverrides(ctx, tx, d.Overrides)
+	}
+	return err
+}

@@ -1,0 +1,279 @@
+package rows
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// RowDiff holds the changes from one set of rows to another.
+type RowDiff[T any] struct {
+	Create    []T             `json:"create,omitempty"`
+	Update    []RewriteRow[T] `json:"update,omitempty"`
+	Delete    []T             `json:"delete,omitempty"`
+	Unchanged int             `json:"unchanged"`
+	Ended     int             `json:"ended,omitempty"` // desired overrides that have ended, which are not made
+}
+
+// RewriteRow is a row that keeps its key and gets other values.
+type RewriteRow[T any] struct {
+	Before T `json:"before"`
+	After  T `json:"after"`
+}
+
+// Empty reports whether the two sets are equal.
+func (d *RowDiff[T]) Empty() bool { return d == nil || len(d.Create)+len(d.Update)+len(d.Delete) == 0 }
+
+// compareRows returns the changes from current rows to desired ones. keep returns a desired row as it is to be written
+// over a current one, and reports whether that changes the current one. With partial, rows that are not desired stay.
+func compareRows[K comparable, T fmt.Stringer](
+	current, desired []T, partial bool, key func(T) K, keep func(before, after T) (T, bool),
+) (*RowDiff[T], error) {
+	was := make(map[K]T, len(current))
+	for _, row := range current {
+		was[key(row)] = row
+	}
+	d, wanted := new(RowDiff[T]), make(map[K]bool, len(desired))
+	for _, row := range desired {
+		k := key(row)
+		before, exists := was[k]
+		switch after, changes := keep(before, row); {
+		case wanted[k]:
+			return nil, &InvalidError{What: row.String(), Problem: "is given twice"}
+		case !exists:
+			d.Create = append(d.Create, after)
+		case changes:
+			d.Update = append(d.Update, RewriteRow[T]{before, after})
+		default:
+			d.Unchanged++
+		}
+		wanted[k] = true
+	}
+	for _, row := range current {
+		if !partial && !wanted[key(row)] {
+			d.Delete = append(d.Delete, row)
+		}
+	}
+	return d, nil
+}
+
+// String names the tenant as people do.
+func (t Tenant) String() string { return "tenant " + t.ID }
+
+// diffTenants returns the changes from the current tenants to those of the set; nil without such a section.
+func (set Set) diffTenants(ctx context.Context, q querier) (*RowDiff[Tenant], error) {
+	if set.Tenants == nil {
+		return nil, nil
+	}
+	current, err := all(each[Tenant](ctx, q, "list tenants", selectTenants+` ORDER BY id COLLATE "C"`))
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range set.Tenants {
+		for _, f := range t.Faults() {
+			return nil, &InvalidError{What: t.String(), Field: f.Path, Problem: f.Message}
+		}
+	}
+	return compareRows(current, set.Tenants, set.Partial, func(t Tenant) string { return t.ID },
+		func(before, after Tenant) (Tenant, bool) {
+			after.Revision = before.Revision
+			return after, before != after
+		})
+}
+
+// overrideKey names an override in a document: what it is about, and its start.
+type overrideKey struct {
+	kind, tenant, user, endpoint, credential, ip, tag, policy string
+	starts                                                    int64 // µs since 1970; 0: none
+}
+
+func keyOfOverride(o Override) overrideKey {
+	key := overrideKey{
+		o.Kind, o.Tenant, o.User, schema.CanonicalEndpoint(o.Endpoint), o.Credential, canonicalIP(o.IP), o.Tag, o.Policy, 0,
+	}
+	if !o.StartsAt.IsZero() {
+		key.starts = o.StartsAt.UnixMicro()
+	}
+	return key
+}
+
+// diffOverrides returns the changes from the current overrides of people, without those that have ended, to those of
+// the set; nil without such a section. A desired one that has ended is counted, and not made.
+func (set Set) diffOverrides(ctx context.Context, q querier, actor string) (*RowDiff[Override], error) {
+	if set.Overrides == nil {
+		return nil, nil
+	}
+	now, err := databaseTime(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	current, err := all(declaredOverrides(ctx, q))
+	if err != nil {
+		return nil, err
+	}
+	desired, ended := make([]Override, 0, len(set.Overrides)), 0
+	for _, o := range set.Overrides {
+		o.Source, o.Author, o.IP = o.OwnSource(), cmp.Or(o.Author, actor, "document"), canonicalIP(o.IP)
+		o.StartsAt, o.ExpiresAt = o.StartsAt.Truncate(time.Microsecond), o.ExpiresAt.Truncate(time.Microsecond)
+		if err := o.check(); err != nil {
+			return nil, err
+		}
+		if !o.Permanent && !o.ExpiresAt.After(now) {
+			ended++
+			continue
+		}
+		desired = append(desired, o)
+	}
+	d, err := compareRows(current, desired, set.Partial, keyOfOverride, keepOverride)
+	if d != nil {
+		d.Ended = ended
+	}
+	return d, err
+}
+
+// keepOverride returns a desired override with the id and the author of the current one, and reports whether it
+// differs.
+func keepOverride(before, after Override) (Override, bool) {
+	if before.ID == 0 {
+		return after, true
+	}
+	after.ID, after.Revision, after.CreatedAt, after.State = before.ID, before.Revision, before.CreatedAt, before.State
+	after.Author = before.Author
+	same := before.ExpiresAt.Equal(after.ExpiresAt)
+	plain := after
+	plain.ExpiresAt, plain.StartsAt, plain.CreatedAt = before.ExpiresAt, before.StartsAt, before.CreatedAt
+	return after, !same || plain != before
+}
+
+// declaredOverrides yields the overrides that a document has: those of people that have not ended, by what they are
+// about.
+func declaredOverrides(ctx context.Context, q querier) iter.Seq2[Override, error] {
+	return each[Override](ctx, q, "list overrides", selectOverrides+" WHERE "+stateColumn+" <> '"+StateEnded+
+		"' AND source <> 'detector' ORDER BY id")
+}
+
+func databaseTime(ctx context.Context, q querier) (time.Time, error) {
+	type row struct{ At time.Time }
+	rows, err := collect[row](ctx, q, `SELECT clock_timestamp() AS at`)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return rows[0].At, nil
+}
+
+// rowBatch is how many rows one statement of an Apply writes.
+const rowBatch = 5_000
+
+// writeRows runs a statement with the rows of a list as JSON, in batches.
+func writeRows[T any](ctx context.Context, tx pgx.Tx, statement string, list []T) error {
+	for part := range slices.Chunk(list, rowBatch) {
+		rows, err := json.Marshal(part)
+		if err == nil {
+			_, err = tx.Exec(ctx, statement, rows)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *RowDiff[T]) written() (list []T) {
+	for _, r := range d.Update {
+		list = append(list, r.After)
+	}
+	return list
+}
+
+// writeTenants writes the changes of tenants.
+func writeTenants(ctx context.Context, tx pgx.Tx, d *RowDiff[Tenant]) error {
+	if d == nil {
+		return nil
+	}
+	err := writeRows(ctx, tx, deleteTenants, d.Delete)
+	if err == nil {
+		err = writeRows(ctx, tx, updateTenants, d.written())
+	}
+	if err == nil {
+		err = writeRows(ctx, tx, insertTenants, d.Create)
+	}
+	return err
+}
+
+// writeOverrides writes the changes of overrides. Those that have expired make room for new ones.
+func writeOverrides(ctx context.Context, tx pgx.Tx, d *RowDiff[Override]) error {
+	if d == nil {
+		return nil
+	}
+	ids := make([]int64, len(d.Delete))
+	for i, o := range d.Delete {
+		ids[i] = o.ID
+	}
+	_, err := tx.Exec(ctx, `DELETE FROM rate_limiter.overrides WHERE id = ANY($1)`, ids)
+	if err == nil {
+		err = writeRows(ctx, tx, updateOverrides, d.written())
+	}
+	if err == nil {
+		err = writeRows(ctx, tx, endExpiredOverrides, d.Create)
+	}
+	if err == nil {
+		err = writeRows(ctx, tx, insertOverrides, d.Create)
+	}
+	return err
+}
+
+const (
+	deleteTenants = `DELETE FROM rate_limiter.tenants t USING jsonb_populate_recordset(NULL::rate_limiter.tenants, $1) n
+		WHERE t.id = n.id`
+	updateTenants = `UPDATE rate_limiter.tenants t SET tier = coalesce(n.tier, ''), time_zone = coalesce(n.time_zone, '')
+		FROM jsonb_populate_recordset(NULL::rate_limiter.tenants, $1) n WHERE t.id = n.id`
+	insertTenants = `INSERT INTO rate_limiter.tenants (id, tier, time_zone)
+		SELECT n.id, coalesce(n.tier, ''), coalesce(n.time_zone, '')
+		FROM jsonb_populate_recordset(NULL::rate_limiter.tenants, $1) n`
+
+	endExpiredOverrides = `DELETE FROM rate_limiter.overrides o
+		USING jsonb_populate_recordset(NULL::rate_limiter.overrides, $1) n
+		WHERE o.expires_at <= clock_timestamp() AND ` + samePlace
+)
+
+var (
+	updateOverrides = fmt.Sprintf(`UPDATE rate_limiter.overrides o SET %s
+		FROM jsonb_populate_recordset(NULL::rate_limiter.overrides, $1) n WHERE o.id = n.id`,
+		columnsOf(schema.OverrideFields()).without(overrideKeyColumns...).set("n"))
+
+	insertOverrides = fmt.Sprintf(`INSERT INTO rate_limiter.overrides (%s)
+		SELECT %s FROM jsonb_populate_recordset(NULL::rate_limiter.overrides, $1) n`,
+		columnsOf(schema.OverrideFields()).names(), columnsOf(schema.OverrideFields()).values("n"))
+)
+
+// Dump holds the rows that a document has, at one version. They are read one list after the other.
+type Dump struct {
+	Policies  iter.Seq2[Policy, error]
+	Costs     iter.Seq2[Cost, error]
+	Tenants   iter.Seq2[Tenant, error]
+	Overrides iter.Seq2[Override, error]
+}
+
+// Dump calls do with the active policies and the costs of a namespace, all tenants and the overrides that a document
+// has, row by row as the database sends them.
+func (s *Store) Dump(ctx context.Context, namespace string, do func(Dump) error) error {
+	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
+		func(tx pgx.Tx) error {
+			return do(Dump{
+				Policies: policies(ctx, tx, PolicyFilter{
+					Namespace: cmp.Or(namespace, defaultNamespace), Slot: SlotActive,
+				}),
+				Costs:     costs(ctx, tx, CostFilter{Namespace: cmp.Or(namespace, defaultNamespace)}),
+				Tenants:   each[Tenant](ctx, tx, "list tenants", selectTenants+` ORDER BY id COLLATE "C"`),
+				Overrides: declaredOverrides(ctx, tx),
+			})
+		})
+}

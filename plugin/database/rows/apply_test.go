@@ -1,0 +1,128 @@
+package rows_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+// named returns policies like daily, with names.
+func named(names ...string) []pgstore.Policy {
+	list := make([]pgstore.Policy, len(names))
+	for i, name := range names {
+		list[i] = daily()
+		list[i].Name = name
+	}
+	return list
+}
+
+// names lists the policies of the database with their limits.
+func names(t *testing.T, s *pgstore.Store) string {
+	t.Helper()
+	all, err := s.Policies(t.Context(), pgstore.PolicyFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for _, p := range all {
+		list = append(list, fmt.Sprint(p.Name, "=", p.Limit.Limit))
+	}
+	return strings.Join(list, " ")
+}
+
+func TestApplyMakesTheSetInOneVersionAndNothingTheSecondTime(t *testing.T) {
+	s, _ := open(t)
+	put(t, s, named("changed")[0])
+	put(t, s, named("deleted")[0])
+	set := pgstore.Set{Policies: named("changed", "created")}
+	set.Policies[0].Limit.Limit = 7
+	for round, want := range []string{"1 1 1 0", "0 0 0 2"} {
+		d, version, err := s.Apply(t.Context(), ann, set)
+		if err != nil || version != 3 {
+			t.Fatalf("round %d: version %d (%v), want 3", round, version, err)
+		}
+		if got := fmt.Sprint(len(d.Create), len(d.Update), len(d.Delete), d.Unchanged); got != want {
+			t.Errorf("round %d creates, updates, deletes, leaves %s, want %s", round, got, want)
+		}
+		if got := names(t, s); got != "changed=7 created=1000" {
+			t.Errorf("after round %d there is %s", round, got)
+		}
+	}
+}
+
+func TestDiffShowsWhatApplyWouldDoAndDoesNothing(t *testing.T) {
+	s, _ := open(t)
+	put(t, s, named("deleted")[0])
+	d, err := s.Diff(t.Context(), pgstore.Set{Policies: named("created")})
+	if err != nil || len(d.Create) != 1 || len(d.Delete) != 1 {
+		t.Errorf("the difference is %+v (%v), want a create and a delete", d, err)
+	}
+	if got := names(t, s); got != "deleted=1000" {
+		t.Errorf("after it there is %s", got)
+	}
+}
+
+func TestApplyKeepsOtherNamespacesAndPoliciesOutsideAPartialSet(t *testing.T) {
+	s, pool := open(t)
+	other := named("other")[0]
+	other.Namespace = "eu"
+	put(t, s, other)
+	addCandidate(t, pool, "candidate", 1000)
+	put(t, s, named("kept")[0])
+	if _, _, err := s.Apply(t.Context(), ann, pgstore.Set{Policies: named("added"), Partial: true}); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, s); got != "other=1000 candidate=1000 kept=1000 added=1000" {
+		t.Errorf("a partial set leaves %s", got)
+	}
+	if _, _, err := s.Apply(t.Context(), ann, pgstore.Set{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, s); got != "other=1000 candidate=1000" {
+		t.Errorf("an empty set leaves %s", got)
+	}
+}
+
+func TestOneBadPolicyOfASetIsNamedAndNothingIsWritten(t *testing.T) {
+	s, _ := open(t)
+	for name, spoil := range map[string]func(*pgstore.Policy){
+		"limit":     func(p *pgstore.Policy) { p.Limit.Limit = 0 },
+		"algorithm": func(p *pgstore.Policy) { p.Algorithm = "gcra" },
+		"namespace": func(p *pgstore.Policy) { p.Namespace = "eu" },
+		"slot":      func(p *pgstore.Policy) { p.Slot = pgstore.SlotCandidate },
+	} {
+		set := pgstore.Set{Policies: named("a", "b", "c")}
+		spoil(&set.Policies[1])
+		_, _, err := s.Apply(t.Context(), ann, set)
+		wantInvalid(t, name, err, name)
+		if invalid := new(pgstore.InvalidError); !errors.As(err, &invalid) ||
+			!strings.HasPrefix(invalid.What, "policy b of tier gold") {
+			t.Errorf("%s: %v, want policy b named", name, err)
+		}
+	}
+	if got := names(t, s); got != "" {
+		t.Errorf("there is %s", got)
+	}
+}
+
+func TestSoakManyPoliciesApplyInOneVersion(t *testing.T) {
+	many := soak.Count(1000, 10_000)
+	s, _ := open(t)
+	var set pgstore.Set
+	for i := range many {
+		p := daily()
+		p.Tier, p.Tenant = "", fmt.Sprint("t", i)
+		set.Policies = append(set.Policies, p)
+	}
+	began := time.Now()
+	d, version, err := s.Apply(t.Context(), ann, set)
+	t.Logf("%d policies took %v", many, time.Since(began))
+	if err != nil || version != 1 || len(d.Create) != many {
+		t.Errorf("%d created in version %d (%v), want %d in 1", len(d.Create), version, err, many)
+	}
+}

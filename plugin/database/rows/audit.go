@@ -1,0 +1,95 @@
+package rows
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// AuditKinds lists what entries of the audit are about.
+var AuditKinds = []string{
+	"tier", "tenant", "policy", "override", "cost", "candidate", "candidate_policy", "candidate_tenant", "token",
+	"webhook", "action",
+}
+
+// AuditKindsText returns AuditKinds as descriptions list them: "tier, tenant or action".
+func AuditKindsText() string {
+	last := len(AuditKinds) - 1
+	return strings.Join(AuditKinds[:last], ", ") + " or " + AuditKinds[last]
+}
+
+// AuditEntry records one change of one row, or one action.
+type AuditEntry struct {
+	ID        int64     `json:"id"` // grows with time
+	Version   int64     `json:"version"`
+	At        time.Time `json:"at"`
+	Actor     string    `json:"actor"`
+	Login     string    `json:"login"` // the database user, whatever the actor is
+	Reason    string    `json:"reason"`
+	Kind      string    `json:"kind"`      // one of AuditKinds; action: see Action
+	Operation string    `json:"operation"` // insert, update or delete; secret: a webhook has a new one; an action's own
+	Key       string    `json:"key"`       // the name of a tier or token, a tenant's id, the id of another row
+	Tenant    string    `json:"tenant,omitempty"`
+
+	// The row by its columns, with the factor of a multiplier as a decimal: 1.5. An action has its Details in After.
+	Before json.RawMessage `json:"before,omitempty"` // nil for an insert
+	After  json.RawMessage `json:"after,omitempty"`  // nil for a delete
+}
+
+// AuditFilter selects audit entries. Every field that is set must match; the zero value selects all.
+type AuditFilter struct {
+	Tenant, Kind, Key, Actor string
+
+	Since  time.Time // not before this instant
+	Until  time.Time // before this instant
+	Before int64     // only entries of a smaller ID: the cursor that the last page returned
+	Max    int       // at most so many; 0: 100
+}
+
+const auditPage = 100
+
+// auditColumns lists the columns of an entry. The audit stores rows as in their tables, with factors in thousandths.
+var auditColumns = `id, version, at, actor, login, reason, kind, operation, key, tenant, ` + inFactors(
+	"before",
+) + ", " + inFactors("after")
+
+// inFactors returns the column of a row in the audit, with its factor as a decimal.
+func inFactors(row string) string {
+	return fmt.Sprintf(`CASE WHEN kind = 'override' AND jsonb_typeof(%[1]s -> 'factor') = 'number'
+		THEN jsonb_set(%[1]s, '{factor}', to_jsonb(trim_scale((%[1]s ->> 'factor')::numeric / 1000)))
+		ELSE %[1]s END AS %[1]s`, row)
+}
+
+// Audit returns the entries that a filter selects, newest first, and the cursor of the next page; 0: it was the last.
+func (s *Store) Audit(ctx context.Context, f AuditFilter) (entries []AuditEntry, next int64, err error) {
+	var w where
+	w.equal("tenant", f.Tenant)
+	w.equal("kind", f.Kind)
+	w.equal("key", f.Key)
+	w.equal("actor", f.Actor)
+	if !f.Since.IsZero() {
+		w.add("at >= %s", f.Since)
+	}
+	if !f.Until.IsZero() {
+		w.add("at < %s", f.Until)
+	}
+	if f.Before > 0 {
+		w.add("id < %s", f.Before)
+	}
+	page := f.Max
+	if page <= 0 {
+		page = auditPage
+	}
+	entries, err = collect[AuditEntry](ctx, s.pool,
+		"SELECT "+auditColumns+" FROM rate_limiter.audit"+w.String()+` ORDER BY id DESC`+limitTo(page+1), w.plannedArgs()...)
+	if err != nil {
+		return nil, 0, fail("read the audit", err)
+	}
+	if len(entries) > page {
+		entries = entries[:page]
+		next = entries[page-1].ID
+	}
+	return entries, next, nil
+}

@@ -1,0 +1,124 @@
+package rows_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestAuditListsEachChangeNewestFirst(t *testing.T) {
+	s, _ := open(t)
+	p, _ := put(t, s, daily())
+	p.Limit.Limit = 2000
+	put(t, s, p)
+	bob := pgstore.Change{Actor: "bob", Reason: "no longer sold"}
+	if _, err := s.DeletePolicy(t.Context(), bob, p.Key(), 0); err != nil {
+		t.Fatal(err)
+	}
+	entries, next, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "policy"})
+	if err != nil || len(entries) != 3 || next != 0 {
+		t.Fatalf("the audit is %v, then %d (%v), want 3 entries", entries, next, err)
+	}
+	for i, want := range []struct{ operation, actor, reason string }{
+		{"delete", bob.Actor, bob.Reason}, {"update", ann.Actor, ann.Reason}, {"insert", ann.Actor, ann.Reason},
+	} {
+		e := entries[i]
+		if e.Operation != want.operation || e.Actor != want.actor || e.Reason != want.reason ||
+			e.Version != int64(3-i) || e.At.IsZero() {
+			t.Errorf("entry %d is %+v, want %+v in version %d", i, e, want, 3-i)
+		}
+	}
+	var before, after struct{ Limit int64 }
+	if err := json.Unmarshal(entries[1].Before, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(entries[1].After, &after); err != nil {
+		t.Fatal(err)
+	}
+	if before.Limit != 1000 || after.Limit != 2000 || entries[0].After != nil || entries[2].Before != nil {
+		t.Errorf("limit %d became %d; after the delete there is %s, before the insert %s",
+			before.Limit, after.Limit, entries[0].After, entries[2].Before)
+	}
+}
+
+func TestTheAuditHasFactorsAsDecimals(t *testing.T) {
+	t.Parallel()
+	s, pool := open(t)
+	doubled := permanent(schema.Override{Kind: "multiplier", Tenant: "acme", Factor: 2000})
+	if _, _, err := s.AddOverride(t.Context(), ann, doubled); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.AddOverride(t.Context(), ann, ban()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), `SET rate_limiter.reason = 'less'; UPDATE rate_limiter.overrides SET factor = 1500
+		WHERE kind = 'multiplier';
+		UPDATE rate_limiter.overrides SET factor = 1 WHERE kind = 'multiplier'; RESET rate_limiter.reason`); err != nil {
+		t.Fatal(err)
+	}
+	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "override"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var factors []string
+	for _, e := range entries {
+		factors = append(factors, factorOf(t, e.Before)+" to "+factorOf(t, e.After))
+	}
+	if got, want := strings.Join(factors, ", "), "1.5 to 0.001, 2 to 1.5, no row to null, no row to 2"; got != want {
+		t.Errorf("the factors are %s, want %s", got, want)
+	}
+}
+
+// factorOf returns the JSON of the factor of a row in the audit.
+func factorOf(t *testing.T, row json.RawMessage) string {
+	t.Helper()
+	if row == nil {
+		return "no row"
+	}
+	var columns struct{ Factor json.RawMessage }
+	if err := json.Unmarshal(row, &columns); err != nil {
+		t.Fatal(err)
+	}
+	return string(columns.Factor)
+}
+
+func TestAuditIsReadInPagesAndByFilter(t *testing.T) {
+	s, _ := open(t)
+	for i := range 5 {
+		numbered := pgstore.Tenant{Tenant: schema.Tenant{ID: fmt.Sprint("t", i)}}
+		if _, _, err := s.SetTenant(t.Context(), ann, numbered); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var keys []string
+	filter := pgstore.AuditFilter{Max: 2}
+	for {
+		page, next, err := s.Audit(t.Context(), filter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range page {
+			keys = append(keys, e.Key)
+		}
+		if next == 0 {
+			break
+		}
+		filter.Before = next
+	}
+	if want := "[t4 t3 t2 t1 t0]"; fmt.Sprint(keys) != want {
+		t.Errorf("the pages have %v, want %s", keys, want)
+	}
+	for want, f := range map[int]pgstore.AuditFilter{
+		1: {Tenant: "t3", Kind: "tenant", Key: "t3", Actor: "ann", Since: time.Unix(0, 0), Until: time.Now().Add(time.Hour)},
+		0: {Since: time.Now().Add(time.Hour)},
+	} {
+		if found, _, err := s.Audit(t.Context(), f); err != nil || len(found) != want {
+			t.Errorf("%+v selects %v (%v), want %d", f, found, err, want)
+		}
+	}
+}

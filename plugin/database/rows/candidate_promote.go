@@ -1,0 +1,207 @@
+package rows
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// MovedError reports that the active policies are not as a candidate needs them. Nothing was written. It wraps a
+// ConflictError.
+type MovedError struct {
+	Conflict ConflictError
+	Diff     Diff  // how they have changed
+	Version  int64 // the version of the policies that were compared
+}
+
+func (e *MovedError) Error() string { return e.Conflict.Error() }
+
+// Unwrap returns the conflict.
+func (e *MovedError) Unwrap() error { return &e.Conflict }
+
+// moved returns a MovedError, or nil if nothing has changed. what describes the changes; %s stands for the policies.
+func moved(ctx context.Context, tx pgx.Tx, candidate string, d Diff, what string) error {
+	if d.Empty() {
+		return nil
+	}
+	e := &MovedError{ConflictError{What: candidateNamed(candidate), Problem: fmt.Sprintf(what, d.names())}, d, 0}
+	if err := tx.QueryRow(ctx, `SELECT version FROM rate_limiter.version`).Scan(&e.Version); err != nil {
+		return err
+	}
+	return e
+}
+
+// maxNamed bounds the policies that an error names.
+const maxNamed = 5
+
+// names names the changed policies, and how they have changed.
+func (d Diff) names() string {
+	var names []string
+	for _, p := range d.Create {
+		names = append(names, p.Key().String()+" (new)")
+	}
+	for _, r := range d.Update {
+		names = append(names, r.Before.Key().String()+" (changed)")
+	}
+	for _, p := range d.Delete {
+		names = append(names, p.Key().String()+" (deleted)")
+	}
+	if more := len(names) - maxNamed; more > 0 {
+		names = append(names[:maxNamed], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
+// Promotion is what a candidate is promoted under.
+type Promotion struct {
+	UnchangedSince int64 // the last version of its policies that the caller has seen; 0: any
+
+	Approval
+}
+
+// PromoteCandidate applies the changes of a candidate to the active policies, in one transaction and one version, and
+// keeps what they replace. If its policies have changed since the caller has seen them, or there are none, it returns a
+// ConflictError. If the active policies have changed since its base, it returns a MovedError. If Accept declines the
+// changes, it returns a DeclinedError.
+func (s *Store) PromoteCandidate(ctx context.Context, c Change, name string, p Promotion) (Diff, int64, error) {
+	return writeCandidate(ctx, s, "promote", c, name, func(tx pgx.Tx, of Candidate) (Diff, error) {
+		conflict := &ConflictError{What: candidateNamed(name)}
+		if of.Policies == 0 {
+			conflict.Problem = "it changes no policy: put one first, or drop it"
+			return Diff{}, conflict
+		}
+		if p.UnchangedSince != 0 && of.PoliciesAt > p.UnchangedSince {
+			conflict.Problem = fmt.Sprintf("its policies have changed in version %d, after version %d: look at them again",
+				of.PoliciesAt, p.UnchangedSince)
+			return Diff{}, conflict
+		}
+		d, err := movedSince(ctx, tx, of.BaseAudit)
+		if err == nil {
+			err = moved(ctx, tx, name, d, fmt.Sprintf("policies have changed since version %d, which it is based on: %%s: "+
+				"look at its diff, and rebase it", of.BaseVersion))
+		}
+		if err != nil {
+			return Diff{}, err
+		}
+		changes, err := changesOf(ctx, tx, name)
+		if err != nil {
+			return Diff{}, err
+		}
+		if d, err = changes.apply(ctx, tx, p.Approval); err != nil {
+			return Diff{}, err
+		}
+		_, err = of.end(ctx, tx, CandidatePromoted)
+		return d, err
+	})
+}
+
+// apply applies the changes to the active policies if they are approved, and keeps what they replace.
+func (c candidateChanges) apply(ctx context.Context, tx pgx.Tx, a Approval) (Diff, error) {
+	current, err := c.active(ctx, tx)
+	if err != nil {
+		return Diff{}, err
+	}
+	d, err := Compare(current, c.puts())
+	if err == nil {
+		err = a.approveChanges(ctx, tx, c, d)
+	}
+	if err != nil {
+		return Diff{}, err
+	}
+	if err := c.keep(ctx, tx, current); err != nil {
+		return Diff{}, fmt.Errorf("keep the replaced policies: %w", err)
+	}
+	return d, d.write(ctx, tx)
+}
+
+// keep stores the active policies beside the changes that replace them.
+func (c candidateChanges) keep(ctx context.Context, tx pgx.Tx, current []Policy) error {
+	ids := map[PolicyKey]int64{}
+	for i := range c {
+		ids[canonical(c[i].Key)] = c[i].ID
+	}
+	type row struct {
+		ID  int64 `json:"id"`
+		Was any   `json:"was"`
+	}
+	rows := make([]row, len(current))
+	for i, p := range current {
+		rows[i] = row{ids[canonical(p.Key())], p.Policy}
+	}
+	list, err := json.Marshal(rows)
+	if err == nil {
+		_, err = tx.Exec(ctx, `UPDATE rate_limiter.candidate_policies c SET was = n.was
+			FROM jsonb_to_recordset($1) AS n(id bigint, was jsonb) WHERE c.id = n.id`, list)
+	}
+	return err
+}
+
+// RollBackCandidate restores the policies that the promotion of a candidate has replaced, in one transaction and one
+// version. If one of them has changed since the promotion, it returns a MovedError.
+func (s *Store) RollBackCandidate(ctx context.Context, c Change, name string) (Diff, int64, error) {
+	return write(ctx, s, "roll back "+candidateNamed(name), c, func(tx pgx.Tx) (Diff, error) {
+		of, err := candidateByName(ctx, tx, name)
+		if err == nil {
+			err = of.in(CandidatePromoted)
+		}
+		if err != nil {
+			return Diff{}, err
+		}
+		changes, err := changesOf(ctx, tx, of.Name)
+		if err != nil {
+			return Diff{}, err
+		}
+		current, err := changes.active(ctx, tx)
+		if err != nil {
+			return Diff{}, err
+		}
+		d, err := Compare(changes.puts(), current)
+		if err == nil {
+			err = moved(ctx, tx, name, d, "policies that it has changed are not as it left them: %s: "+
+				"restore them as it promoted them, or change the policies themselves")
+		}
+		if err != nil {
+			return Diff{}, err
+		}
+		if d, err = Compare(current, changes.was()); err == nil {
+			err = d.write(ctx, tx)
+		}
+		if err == nil {
+			_, err = of.end(ctx, tx, CandidateRolledBack)
+		}
+		return d, err
+	})
+}
+
+// RebaseCandidate makes the active policies the base of a candidate. seen is the version of them that the caller has
+// compared; if policies have changed after it, RebaseCandidate returns a MovedError.
+func (s *Store) RebaseCandidate(ctx context.Context, c Change, name string, seen int64) (Candidate, int64, error) {
+	return writeCandidate(ctx, s, "rebase", c, name, func(tx pgx.Tx, of Candidate) (Candidate, error) {
+		var current, last int64
+		err := tx.QueryRow(ctx, `SELECT version, (SELECT coalesce(max(id), $1) FROM rate_limiter.audit
+				WHERE id > $1 AND version <= $2) FROM rate_limiter.version`, of.BaseAudit, seen).Scan(&current, &last)
+		if err != nil {
+			return of, err
+		}
+		if seen < of.BaseVersion || seen > current {
+			return of, &InvalidError{Field: "version", Problem: fmt.Sprintf(
+				"must be %d to %d: the version of the active policies that its diff has compared", of.BaseVersion, current)}
+		}
+		d, err := movedSince(ctx, tx, last)
+		if err == nil {
+			err = moved(ctx, tx, name, d, fmt.Sprintf("policies have changed again since version %d: %%s: "+
+				"look at its diff again", seen))
+		}
+		if err != nil {
+			return of, err
+		}
+		_, err = tx.Exec(ctx, `UPDATE rate_limiter.candidates SET base_version = base_version + 1 WHERE name = $1`, name)
+		if err != nil {
+			return of, err
+		}
+		return candidateByName(ctx, tx, name)
+	})
+}

@@ -1,0 +1,449 @@
+package rows_test
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+const july = "july"
+
+// candidate opens a candidate that puts policies.
+func candidate(t *testing.T, s *pgstore.Store, name string, puts ...pgstore.Policy) {
+	t.Helper()
+	if _, _, err := s.CreateCandidate(t.Context(), ann, name); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range puts {
+		if _, _, err := s.PutCandidatePolicies(t.Context(), ann, name, p); err != nil {
+			t.Fatalf("put %s: %v", p.Key(), err)
+		}
+	}
+}
+
+// limited returns the daily policy with another limit.
+func limited(limit int64) pgstore.Policy {
+	p := daily()
+	p.Limit.Limit = limit
+	return p
+}
+
+// rows returns the active policies without what the database assigns.
+func rows(t *testing.T, s *pgstore.Store) map[pgstore.PolicyKey]schema.Policy {
+	t.Helper()
+	list, err := s.Policies(t.Context(), pgstore.PolicyFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[pgstore.PolicyKey]schema.Policy{}
+	for _, p := range list {
+		found[p.Key()] = p.Policy
+	}
+	return found
+}
+
+// promote promotes july and returns the version.
+func promote(t *testing.T, s *pgstore.Store) int64 {
+	t.Helper()
+	_, version, err := s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return version
+}
+
+func TestACandidateIsPromotedAndRolledBackInOneVersionEach(t *testing.T) {
+	s, _ := open(t)
+	put(t, s, daily())
+	put(t, s, named("old")[0])
+	before := rows(t, s)
+
+	candidate(t, s, july, limited(500), named("new")[0])
+	if _, _, err := s.DeleteCandidatePolicy(t.Context(), ann, july, named("old")[0].Key()); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(rows(t, s), before) {
+		t.Error("an open candidate changes active policies")
+	}
+	d, err := s.CandidateDiff(t.Context(), "")
+	if err != nil || len(d.Diff.Create) != 1 || len(d.Diff.Update) != 1 || len(d.Diff.Delete) != 1 ||
+		d.Diff.Update[0].After.Limit.Limit != 500 || !d.Moved.Empty() || d.Candidate.Policies != 3 {
+		t.Fatalf("the difference is %+v (%v)", d, err)
+	}
+
+	last, _ := versions(t, s)
+	if version := promote(t, s); version != last+1 {
+		t.Errorf("promoted in version %d, want one more than %d", version, last)
+	}
+	after := rows(t, s)
+	if len(after) != 2 || after[daily().Key()].Limit.Limit != 500 || after[named("new")[0].Key()].Name == "" {
+		t.Errorf("after the promotion there are %+v", after)
+	}
+	if again, err := s.CandidateDiff(t.Context(), july); err != nil || keysOf(again.Diff) != keysOf(d.Diff) {
+		t.Errorf("a promoted candidate shows the changes %+v (%v), want those it has made", again.Diff, err)
+	}
+
+	if _, version, err := s.RollBackCandidate(t.Context(), ann, july); err != nil || version != last+2 {
+		t.Errorf("rolled back in version %d (%v), want %d", version, err, last+2)
+	}
+	if got := rows(t, s); !reflect.DeepEqual(got, before) {
+		t.Errorf("after the rollback there are %+v, want %+v", got, before)
+	}
+	wantAudited(t, s, last+1, "candidate update july", "policy delete 2", "policy insert", "policy update 1")
+	wantAudited(t, s, last+2, "candidate update july", "policy insert", "policy update 1")
+}
+
+// keysOf names the policies of a difference.
+func keysOf(d pgstore.Diff) string {
+	var names []string
+	for _, p := range d.Create {
+		names = append(names, "+"+p.Key().String())
+	}
+	for _, r := range d.Update {
+		names = append(names, fmt.Sprintf("~%s %d %d", r.Before.Key(), r.Before.Limit.Limit, r.After.Limit.Limit))
+	}
+	for _, p := range d.Delete {
+		names = append(names, "-"+p.Key().String())
+	}
+	return strings.Join(names, " ")
+}
+
+// wantAudited checks that the audit has entries of a version by their beginnings, by ann with her reason.
+func wantAudited(t *testing.T, s *pgstore.Store, version int64, want ...string) {
+	t.Helper()
+	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Max: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, e := range entries {
+		if e.Version == version && e.Actor == ann.Actor && e.Reason == ann.Reason {
+			found[strings.Join([]string{e.Kind, e.Operation, e.Key}, " ")] = true
+		}
+	}
+	for _, entry := range want {
+		matches := false
+		for text := range found {
+			matches = matches || strings.HasPrefix(text, entry)
+		}
+		if !matches {
+			t.Errorf("version %d has no entry %q in the audit, only %v", version, entry, found)
+		}
+	}
+}
+
+func TestAPolicyThatIsDeniedIsDeniedInACandidateInTheSameWords(t *testing.T) {
+	s, _ := open(t)
+	candidate(t, s, july)
+	for name, change := range map[string]func(*pgstore.Policy){
+		"name":      func(p *pgstore.Policy) { p.Name = "a b" },
+		"limit":     func(p *pgstore.Policy) { p.Limit.Limit = 0 },
+		"window":    func(p *pgstore.Policy) { p.WindowSize = -1 },
+		"algorithm": func(p *pgstore.Policy) { p.Algorithm = "gcra" },
+		"both":      func(p *pgstore.Policy) { p.Tenant = "acme" },
+		"neither":   func(p *pgstore.Policy) { p.Tier = "" },
+		"endpoint":  func(p *pgstore.Policy) { p.Endpoint = "/records" },
+		"cost":      func(p *pgstore.Policy) { cost := int64(5000); p.Cost = &cost },
+		"note":      func(p *pgstore.Policy) { p.PublicNote = "two\nlines" },
+		"slot":      func(p *pgstore.Policy) { p.Slot = pgstore.SlotCandidate },
+		"tenant":    func(p *pgstore.Policy) { p.Tier, p.Tenant = "", strings.Repeat("x", 200) },
+	} {
+		p := daily()
+		change(&p)
+		_, _, want := s.PutPolicy(t.Context(), ann, p)
+		_, _, got := s.PutCandidatePolicies(t.Context(), ann, july, p)
+		if want == nil || got == nil || got.Error() != want.Error() {
+			t.Errorf("%s: %v, want as of a policy: %v", name, got, want)
+		}
+	}
+	if d, err := s.CandidateDiff(t.Context(), july); err != nil || !d.Diff.Empty() {
+		t.Errorf("the candidate has %+v (%v)", d.Diff, err)
+	}
+}
+
+func TestAPutThatIsAsTheActivePolicyIsNoChange(t *testing.T) {
+	s, _ := open(t)
+	put(t, s, daily())
+	candidate(t, s, july, limited(5), daily())
+	c, err := s.Candidate(t.Context(), july)
+	if err != nil || c.Policies != 0 {
+		t.Errorf("the candidate is %+v (%v), want no changes", c, err)
+	}
+	_, _, err = s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{})
+	wantConflict(t, "promote without changes", err)
+}
+
+func TestAChangeOfACandidateIsUndoneOrForgotten(t *testing.T) {
+	s, _ := open(t)
+	put(t, s, daily())
+	candidate(t, s, july, limited(5), named("new")[0])
+	if _, err := s.UndoCandidatePolicy(t.Context(), ann, july, daily().Key()); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := s.DeleteCandidatePolicy(t.Context(), ann, july, named("new")[0].Key()); err != nil {
+		t.Error(err)
+	}
+	if d, err := s.CandidateDiff(t.Context(), july); err != nil || d.Candidate.Policies != 0 {
+		t.Errorf("the candidate changes %+v (%v), want nothing", d.Diff, err)
+	}
+	_, err := s.UndoCandidatePolicy(t.Context(), ann, july, daily().Key())
+	wantMissing(t, "undo what is no change", err)
+	_, _, err = s.DeleteCandidatePolicy(t.Context(), ann, july, named("new")[0].Key())
+	wantMissing(t, "delete what does not exist", err)
+}
+
+func TestAPromotionIsDeniedWithTheDifferenceOncePoliciesMoved(t *testing.T) {
+	s, _ := open(t)
+	put(t, s, daily())
+	candidate(t, s, july, limited(5))
+	put(t, s, limited(7))
+	put(t, s, named("other")[0])
+
+	_, _, err := s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{})
+	moved := new(pgstore.MovedError)
+	if !errors.As(err, &moved) || len(moved.Diff.Create) != 1 || len(moved.Diff.Update) != 1 ||
+		moved.Diff.Update[0].Before.Limit.Limit != 1000 || moved.Diff.Update[0].After.Limit.Limit != 7 {
+		t.Fatalf("%v, want the difference", err)
+	}
+	if text := err.Error(); !strings.Contains(text, "policy daily of tier gold (changed)") ||
+		!strings.Contains(text, "policy other of tier gold (new)") || !strings.Contains(text, "since version 1") {
+		t.Errorf("the error is %q", text)
+	}
+	seen, err := s.CandidateDiff(t.Context(), july)
+	if err != nil || keysOf(seen.Moved) != keysOf(moved.Diff) || seen.Version != moved.Version {
+		t.Errorf("the difference is %+v (%v), want that of the error", seen.Moved, err)
+	}
+
+	put(t, s, limited(8)) // after it was seen
+	_, _, err = s.RebaseCandidate(t.Context(), ann, july, seen.Version)
+	if !errors.As(err, &moved) || len(moved.Diff.Update) != 1 {
+		t.Errorf("a rebase on policies that have moved again: %v", err)
+	}
+	for _, version := range []int64{0, 1000} {
+		_, _, err = s.RebaseCandidate(t.Context(), ann, july, version)
+		wantInvalid(t, "a rebase on no version", err, "version")
+	}
+	_, base, err := s.RebaseCandidate(t.Context(), ann, july, moved.Version)
+	if c, _ := s.Candidate(t.Context(), july); err != nil || c.BaseVersion != base-1 {
+		t.Errorf("the base is version %d, after a rebase in version %d (%v)", c.BaseVersion, base, err)
+	}
+	promote(t, s)
+	if got := rows(t, s)[daily().Key()].Limit.Limit; got != 5 {
+		t.Errorf("the limit is %d, want that of the candidate", got)
+	}
+}
+
+func TestPoliciesThatAreAsTheyWereHaveNotMoved(t *testing.T) {
+	s, _ := open(t)
+	put(t, s, daily())
+	candidate(t, s, july, named("new")[0])
+	put(t, s, limited(7))
+	put(t, s, daily())
+	put(t, s, named("passing")[0])
+	if _, err := s.DeletePolicy(t.Context(), ann, named("passing")[0].Key(), pgstore.AnyRevision); err != nil {
+		t.Fatal(err)
+	}
+	promote(t, s)
+}
+
+func TestARollbackIsDeniedOncePoliciesThatItRestoresHaveChanged(t *testing.T) {
+	s, _ := open(t)
+	put(t, s, daily())
+	put(t, s, named("old")[0])
+	candidate(t, s, july, limited(5))
+	if _, _, err := s.DeleteCandidatePolicy(t.Context(), ann, july, named("old")[0].Key()); err != nil {
+		t.Fatal(err)
+	}
+	promote(t, s)
+	put(t, s, named("unrelated")[0])
+	put(t, s, limited(6))
+	put(t, s, named("old")[0])
+	_, _, err := s.RollBackCandidate(t.Context(), ann, july)
+	moved := new(pgstore.MovedError)
+	if !errors.As(err, &moved) || len(moved.Diff.Update) != 1 || len(moved.Diff.Create) != 1 {
+		t.Fatalf("%v, want two policies", err)
+	}
+	put(t, s, limited(5))
+	if _, err := s.DeletePolicy(t.Context(), ann, named("old")[0].Key(), pgstore.AnyRevision); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.RollBackCandidate(t.Context(), ann, july); err != nil {
+		t.Errorf("after they are as it left them: %v", err)
+	}
+}
+
+func TestACandidateThatHasEndedIsAConflictThatNamesTheEnd(t *testing.T) {
+	s, _ := open(t)
+	candidate(t, s, july, daily())
+	_, _, err := s.CreateCandidate(t.Context(), ann, "august")
+	wantConflict(t, "a second candidate", err)
+	promote(t, s)
+	writes := map[string]func() error{
+		"promote twice": func() error {
+			_, _, err := s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{})
+			return err
+		},
+		"put":      func() error { _, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(2)); return err },
+		"drop":     func() error { _, _, err := s.DropCandidate(t.Context(), ann, july); return err },
+		"rebase":   func() error { _, _, err := s.RebaseCandidate(t.Context(), ann, july, 1); return err },
+		"the name": func() error { _, _, err := s.CreateCandidate(t.Context(), ann, july); return err },
+		"assign": func() error {
+			_, _, err := s.AssignCandidate(t.Context(), ann, july, pgstore.Assignment{Add: []string{"acme"}})
+			return err
+		},
+	}
+	for name, do := range writes {
+		err := do()
+		wantConflict(t, name, err)
+		if name != "the name" && !strings.Contains(fmt.Sprint(err), "candidate july: it was promoted at 20") {
+			t.Errorf("%s: %v, want who has promoted it, and when", name, err)
+		}
+	}
+	if _, _, err := s.RollBackCandidate(t.Context(), ann, july); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = s.RollBackCandidate(t.Context(), ann, july)
+	wantConflict(t, "roll back twice", err)
+	_, _, err = s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{})
+	wantConflict(t, "promote what was rolled back", err)
+	_, _, err = s.PromoteCandidate(t.Context(), ann, "none", pgstore.Promotion{})
+	wantMissing(t, "promote what does not exist", err)
+	candidate(t, s, "august")
+}
+
+func TestAPromotionOfWhatHasChangedSinceItWasSeenIsAConflict(t *testing.T) {
+	s, _ := open(t)
+	candidate(t, s, july, daily())
+	seen, err := s.Candidate(t.Context(), july)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(1)); err != nil {
+		t.Fatal(err)
+	}
+	p := pgstore.Promotion{UnchangedSince: seen.PoliciesAt}
+	_, _, err = s.PromoteCandidate(t.Context(), ann, july, p)
+	wantConflict(t, "promote", err)
+	seen, _ = s.Candidate(t.Context(), july)
+	p.UnchangedSince = seen.PoliciesAt
+	if _, _, err = s.PromoteCandidate(t.Context(), ann, july, p); err != nil {
+		t.Errorf("promote what was seen: %v", err)
+	}
+}
+
+func TestTenantsAreAssignedByPercentageAndByName(t *testing.T) {
+	s, _ := open(t)
+	candidate(t, s, july)
+	five := int64(5)
+	c, _, err := s.AssignCandidate(t.Context(), ann, july,
+		pgstore.Assignment{Percent: &five, Add: []string{"globex", "acme", "acme"}})
+	if err != nil || c.Percent != 5 || !reflect.DeepEqual(c.Tenants, []string{"acme", "globex"}) {
+		t.Errorf("assigned %+v (%v)", c, err)
+	}
+	c, _, err = s.AssignCandidate(t.Context(), ann, july, pgstore.Assignment{Remove: []string{"acme"}})
+	if err != nil || c.Percent != 5 || !reflect.DeepEqual(c.Tenants, []string{"globex"}) {
+		t.Errorf("assigned %+v (%v)", c, err)
+	}
+	for field, a := range map[string]pgstore.Assignment{
+		"percent": {},
+		"tenant":  {Add: []string{""}},
+	} {
+		_, _, err := s.AssignCandidate(t.Context(), ann, july, a)
+		wantInvalid(t, field, err, field)
+	}
+	for _, percent := range []int64{-1, 101, 1 << 40} {
+		_, _, err := s.AssignCandidate(t.Context(), ann, july, pgstore.Assignment{Percent: &percent})
+		wantInvalid(t, fmt.Sprint(percent), err, "percent")
+	}
+	_, _, err = s.AssignCandidate(t.Context(), ann, july, pgstore.Assignment{Remove: []string{"acme"}})
+	wantMissing(t, "remove a tenant twice", err)
+	many := make([]string, pgstore.MaxCandidateTenants)
+	for i := range many {
+		many[i] = fmt.Sprint("t", i)
+	}
+	_, _, err = s.AssignCandidate(t.Context(), ann, july, pgstore.Assignment{Add: many})
+	wantConflict(t, "too many tenants", err)
+}
+
+func TestAssigningATenantThatNothingIsKnownAboutIsAWarning(t *testing.T) {
+	s, pool := open(t)
+	p := daily()
+	p.Tier, p.Tenant = "", "acme"
+	put(t, s, p)
+	if _, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.usage_names (name) VALUES ('globex')`); err != nil {
+		t.Fatal(err)
+	}
+	warnings, err := s.AssignmentWarnings(t.Context(), pgstore.Assignment{Add: []string{"acme", "globex", "acmee"}})
+	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], `"acmee"`) {
+		t.Errorf("the warnings are %q (%v), want one of the misspelled tenant", warnings, err)
+	}
+}
+
+func TestTheNameOfACandidateHasAForm(t *testing.T) {
+	s, _ := open(t)
+	for _, name := range []string{"", ".", "-x", "a b", "a/b", "ä", strings.Repeat("x", 65)} {
+		_, _, err := s.CreateCandidate(t.Context(), ann, name)
+		wantInvalid(t, name, err, "name")
+	}
+}
+
+func TestAPromotionIsReviewedBesideWhatHasMoved(t *testing.T) {
+	s, _ := open(t)
+	put(t, s, daily())
+	shared := daily()
+	shared.Name, shared.Scope, shared.Limit.Limit = "all", "global", 2*daily().Limit.Limit
+	candidate(t, s, july, shared)
+	put(t, s, limited(3*daily().Limit.Limit))
+	d, err := s.CandidateDiff(t.Context(), july)
+	if err == nil {
+		_, _, err = s.RebaseCandidate(t.Context(), ann, july, d.Version)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	unwanted := errors.New("unwanted")
+	accept := pgstore.Approval{Accept: func(r pgstore.Review) error {
+		if len(r.LockOuts) == 1 && r.LockOuts[0].Key == shared.Key() {
+			return unwanted
+		}
+		return nil
+	}}
+	_, _, err = s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{Approval: accept})
+	if declined := new(pgstore.DeclinedError); !errors.As(err, &declined) || !errors.Is(err, unwanted) {
+		t.Errorf("a promotion that is declined returns %v", err)
+	}
+	if _, isActive := rows(t, s)[shared.Key()]; isActive {
+		t.Error("a declined promotion writes policies")
+	}
+	percent := int64(5)
+	_, _, err = s.AssignCandidate(t.Context(), ann, july, pgstore.Assignment{Percent: &percent, Approval: accept})
+	if !errors.Is(err, unwanted) {
+		t.Errorf("an assignment that is declined returns %v", err)
+	}
+	none := pgstore.Assignment{Percent: new(int64), Approval: accept}
+	if _, _, err = s.AssignCandidate(t.Context(), ann, july, none); err != nil {
+		t.Errorf("an assignment of no tenant: %v", err)
+	}
+}
+
+func TestACandidateIsReviewedBesideItsOwnChanges(t *testing.T) {
+	s, _ := open(t)
+	put(t, s, daily())
+	shared := daily()
+	shared.Name, shared.Scope, shared.Limit.Limit = "all", "global", 500
+	candidate(t, s, july)
+	if r, err := s.ReviewCandidate(t.Context(), nil, july, shared); err != nil || len(r.LockOuts) != 1 {
+		t.Errorf("a limit of all tenants below that of one: %+v (%v)", r, err)
+	}
+	if _, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(50)); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.ReviewCandidate(t.Context(), nil, july, shared); err != nil || len(r.LockOuts) != 0 {
+		t.Errorf("beside a lower limit of the candidate: %+v (%v)", r, err)
+	}
+}

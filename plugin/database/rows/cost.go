@@ -1,0 +1,227 @@
+package rows
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"iter"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Cost is what requests to an endpoint cost, as the database has it.
+type Cost struct {
+	// Assigned by the database; a write does not need it.
+	ID int64 `json:"id,omitempty"`
+
+	schema.Cost
+
+	Revision int64 `json:"revision,omitempty"` // as in Policy
+}
+
+// String names the cost by its endpoint.
+func (c Cost) String() string {
+	text := "cost of " + c.Endpoint
+	if namespace := cmp.Or(c.Namespace, defaultNamespace); namespace != defaultNamespace {
+		text += " in namespace " + namespace
+	}
+	return text
+}
+
+// Equal reports whether two costs are the same but for the names of parameters and their rows.
+func (c Cost) Equal(other Cost) bool {
+	return c.key() == other.key() && *c.Cost.Cost == *other.Cost.Cost
+}
+
+// key returns what names a cost in a namespace.
+func (c Cost) key() string { return schema.CanonicalEndpoint(c.Endpoint) }
+
+// check returns what is wrong with c by itself.
+func (c Cost) check() error {
+	for _, f := range policy.CostFaults(c.Cost) {
+		return &InvalidError{What: c.String(), Field: f.Path, Problem: f.Message}
+	}
+	return nil
+}
+
+const selectCosts = `SELECT id, namespace, endpoint, cost, revision FROM rate_limiter.costs`
+
+// CostFilter selects costs. The zero value selects all.
+type CostFilter struct {
+	Namespace string
+	Endpoint  string // whatever its parameters are called
+	After     int64  // only costs with a larger ID: the last one of the page before
+	Max       int    // at most so many; 0: all
+}
+
+// EachCost yields the costs that a filter selects, in the order of their IDs. An error ends it.
+func (s *Store) EachCost(ctx context.Context, f CostFilter) iter.Seq2[Cost, error] {
+	return costs(ctx, s.pool, f)
+}
+
+func costs(ctx context.Context, q querier, f CostFilter) iter.Seq2[Cost, error] {
+	var w where
+	w.equal("namespace", f.Namespace)
+	w.endpoint(f.Endpoint)
+	if f.After > 0 {
+		w.add("id > %s", f.After)
+	}
+	return each[Cost](ctx, q, "list costs", selectCosts+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
+}
+
+// Cost returns the cost of an endpoint in a namespace ("": default), or a NotFoundError.
+func (s *Store) Cost(ctx context.Context, namespace, endpoint string) (Cost, error) {
+	named := Cost{Cost: schema.Cost{Namespace: namespace, Endpoint: endpoint}}
+	found, err := costOf(ctx, s.pool, named)
+	return found, fail("read the "+named.String(), err)
+}
+
+// CostByID returns one cost, or a NotFoundError.
+func (s *Store) CostByID(ctx context.Context, id int64) (Cost, error) {
+	found, err := costByID(ctx, s.pool, id)
+	return found, fail(fmt.Sprint("read cost ", id), err)
+}
+
+func costByID(ctx context.Context, q querier, id int64) (Cost, error) {
+	return one[Cost](ctx, q, fmt.Sprint("cost ", id), selectCosts+` WHERE id = $1`, id)
+}
+
+func costOf(ctx context.Context, q querier, c Cost) (Cost, error) {
+	return one[Cost](ctx, q, "the "+c.String(), selectCosts+` WHERE namespace = $1
+		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($2)`,
+		cmp.Or(c.Namespace, defaultNamespace), c.Endpoint)
+}
+
+// PutCost sets what requests to an endpoint cost, where a row for it may exist. It returns the row after the write, and
+// the version in which it is in force.
+func (s *Store) PutCost(ctx context.Context, c Change, cost Cost) (Cost, int64, error) {
+	return write(ctx, s, "put the "+cost.String(), c, func(tx pgx.Tx) (Cost, error) {
+		cost.Namespace = cmp.Or(cost.Namespace, defaultNamespace)
+		if err := cost.check(); err != nil {
+			return Cost{}, err
+		}
+		current, err := costOf(ctx, tx, cost)
+		if err != nil && !isMissing(err) {
+			return Cost{}, err
+		}
+		if err := sameRevision("the "+cost.String(), cost.Revision, current.Revision); err != nil {
+			return Cost{}, err
+		}
+		if current.ID == 0 {
+			_, err = tx.Exec(ctx, `INSERT INTO rate_limiter.costs (namespace, endpoint, cost) VALUES ($1, $2, $3)`,
+				cost.Namespace, cost.Endpoint, cost.Cost.Cost)
+		} else {
+			_, err = tx.Exec(ctx, `UPDATE rate_limiter.costs SET endpoint = $2, cost = $3 WHERE id = $1`,
+				current.ID, cost.Endpoint, cost.Cost.Cost)
+		}
+		if err != nil {
+			return Cost{}, err
+		}
+		return costOf(ctx, tx, cost)
+	})
+}
+
+// CostWarnings returns what an operator should check of a cost: limits that can never hold it. A nil config is unknown:
+// its limits are not compared.
+func (s *Store) CostWarnings(ctx context.Context, config *policy.Plan, c Cost) ([]string, error) {
+	var w where
+	w.equal("namespace", cmp.Or(c.Namespace, defaultNamespace))
+	w.equal("slot", SlotActive)
+	w.add("(endpoint = '' OR rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint(%s))", c.Endpoint)
+	w.add("(tier NOT IN ('', '"+schema.UserTier+"') OR coalesce(burst, \"limit\") < 2 * %s::bigint)", *c.Cost.Cost)
+	rows, err := all(each[Policy](ctx, s.pool, "list policies", selectPolicies+w.String()+" ORDER BY id", w.args...))
+	if err != nil {
+		return nil, fail("review the "+c.String(), err)
+	}
+	return costWarnings(config, rows, []Cost{c}), nil
+}
+
+// costWarnings returns the warnings of CostWarnings for costs of one namespace beside rows of it.
+func costWarnings(config *policy.Plan, rows []Policy, costs []Cost) []string {
+	if len(costs) == 0 {
+		return nil
+	}
+	if config != nil && config.Namespace() != cmp.Or(costs[0].Namespace, defaultNamespace) {
+		config = nil
+	}
+	limits := make([]schema.Policy, len(rows))
+	for i, p := range rows {
+		limits[i] = p.Policy
+	}
+	problems := policy.CostCheck(config, limits)
+	var warnings []string
+	for _, c := range costs {
+		for _, problem := range problems(c.Cost) {
+			warnings = append(warnings, c.String()+": "+problem)
+		}
+	}
+	return warnings
+}
+
+// DeleteCost deletes a cost, so that the plugin's config says again what the requests cost, or returns a NotFoundError.
+func (s *Store) DeleteCost(ctx context.Context, c Change, id, revision int64) (int64, error) {
+	what := fmt.Sprint("cost ", id)
+	_, version, err := write(ctx, s, "delete "+what, c, func(tx pgx.Tx) (noResult, error) {
+		current, err := costByID(ctx, tx, id)
+		if err == nil {
+			err = sameRevision(what, revision, current.Revision)
+		}
+		if err == nil {
+			err = deleteOne(ctx, tx, what, `DELETE FROM rate_limiter.costs WHERE id = $1`, id)
+		}
+		return noResult{}, err
+	})
+	return version, err
+}
+
+// diffCosts returns the changes from the current costs of the namespace to those of the set; nil without such a
+// section.
+func (set Set) diffCosts(ctx context.Context, q querier) (*RowDiff[Cost], error) {
+	if set.Costs == nil {
+		return nil, nil
+	}
+	namespace := cmp.Or(set.Namespace, defaultNamespace)
+	current, err := all(costs(ctx, q, CostFilter{Namespace: namespace}))
+	if err != nil {
+		return nil, err
+	}
+	desired := make([]Cost, len(set.Costs))
+	for i, cost := range set.Costs {
+		cost.Namespace = namespace
+		if err := cost.check(); err != nil {
+			return nil, err
+		}
+		desired[i] = cost
+	}
+	return compareRows(current, desired, set.Partial, Cost.key, func(before, after Cost) (Cost, bool) {
+		after.ID, after.Revision = before.ID, before.Revision
+		return after, before.ID == 0 || !before.Equal(after) || before.Endpoint != after.Endpoint
+	})
+}
+
+// writeCosts writes the changes of costs.
+func writeCosts(ctx context.Context, tx pgx.Tx, d *RowDiff[Cost]) error {
+	if d == nil {
+		return nil
+	}
+	err := writeRows(ctx, tx, deleteCosts, d.Delete)
+	if err == nil {
+		err = writeRows(ctx, tx, updateCosts, d.written())
+	}
+	if err == nil {
+		err = writeRows(ctx, tx, insertCosts, d.Create)
+	}
+	return err
+}
+
+const (
+	costRows    = `jsonb_populate_recordset(NULL::rate_limiter.costs, $1) n`
+	deleteCosts = `DELETE FROM rate_limiter.costs c USING ` + costRows + ` WHERE c.id = n.id`
+	updateCosts = `UPDATE rate_limiter.costs c SET endpoint = n.endpoint, cost = n.cost FROM ` +
+		costRows + ` WHERE c.id = n.id`
+	insertCosts = `INSERT INTO rate_limiter.costs (namespace, endpoint, cost)
+		SELECT n.namespace, n.endpoint, n.cost FROM ` + costRows
+)

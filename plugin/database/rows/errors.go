@@ -1,0 +1,157 @@
+package rows
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// NotFoundError reports a row that does not exist.
+type NotFoundError struct {
+	What string // the row in words: policy daily of tier gold
+	Why  string // what else may be the cause; "": nothing
+}
+
+func (e *NotFoundError) Error() string {
+	if e.Why != "" {
+		return e.What + " does not exist: " + e.Why
+	}
+	return e.What + " does not exist"
+}
+
+// ConflictError reports a write that does not fit the current row. Nothing was written.
+type ConflictError struct {
+	What    string // the row in words
+	Problem string // the conflict, and how to resolve it
+
+	Revision int64 // of the current row; 0: there is no row, or the conflict does not concern its revision
+}
+
+func (e *ConflictError) Error() string { return e.What + ": " + e.Problem }
+
+// InvalidError reports a value that a row may not have. Nothing was written.
+type InvalidError struct {
+	What    string // the row in words; empty: the only one of the call
+	Field   string // its name in the row and in the plugin's config; empty: the row as a whole
+	Problem string // which value would be valid
+}
+
+func (e *InvalidError) Error() string {
+	text := e.Problem
+	if e.Field != "" {
+		text = e.Field + ": " + text
+	}
+	if e.What != "" {
+		text = e.What + ": " + text
+	}
+	return text
+}
+
+// DeclinedError reports a write that its Accept has declined. Nothing was written.
+type DeclinedError struct{ Err error }
+
+func (e *DeclinedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error of Accept.
+func (e *DeclinedError) Unwrap() error { return e.Err }
+
+// UncertainError reports a write with an unknown outcome: the connection ended before the answer to its COMMIT. With
+// the same Idempotency it can be sent again. Without one, read the current rows first.
+type UncertainError struct{ Err error }
+
+func (e *UncertainError) Error() string {
+	return "the connection ended during the commit, so it is not known whether this was written: " + e.Err.Error()
+}
+
+// Unwrap returns how the connection ended.
+func (e *UncertainError) Unwrap() error { return e.Err }
+
+// uncertain wraps the error of a COMMIT in an UncertainError, unless Postgres has rejected the transaction.
+func uncertain(err error) error {
+	rejected := new(pgconn.PgError)
+	isRejected := errors.As(err, &rejected) && rejected.SeverityUnlocalized == "ERROR"
+	if isRejected || errors.Is(err, pgx.ErrTxCommitRollback) {
+		return err
+	}
+	return &UncertainError{err}
+}
+
+// IsReadOnly reports whether an error comes from a database that takes no writes: a standby, or one that is read-only.
+func IsReadOnly(err error) bool {
+	rejected := new(pgconn.PgError)
+	return errors.As(err, &rejected) && rejected.Code == codeReadOnly
+}
+
+// IsLoginDenied reports whether an error comes from a database that denies the login: a wrong password, user or
+// database.
+func IsLoginDenied(err error) bool {
+	rejected := new(pgconn.PgError)
+	return errors.As(err, &rejected) && (strings.HasPrefix(rejected.Code, classLogin) || rejected.Code == codeNoDatabase)
+}
+
+// IsRejected reports whether an error comes from a database that answered but cannot run a statement as it is: a table,
+// a column or a privilege is missing.
+func IsRejected(err error) bool {
+	rejected := new(pgconn.PgError)
+	return errors.As(err, &rejected) && strings.HasPrefix(rejected.Code, classSchema)
+}
+
+// The classes of SQLSTATE for invalid values (data exceptions and integrity constraints), for denied logins and for
+// missing tables or privileges, and some codes.
+const (
+	classData      = "22"
+	classIntegrity = "23"
+	classLogin     = "28"
+	classSchema    = "42"
+	codeNoDatabase = "3D000"
+	codeUnique     = "23505"
+	codeReadOnly   = "25006"
+)
+
+// fail returns the error of an operation, or nil for nil. It keeps the errors of this package, turns rejections by
+// Postgres into them, and wraps others with the operation. No text contains a password: pgx omits it.
+func fail(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var (
+		missing  *NotFoundError
+		conflict *ConflictError
+		invalid  *InvalidError
+		reused   *KeyReusedError
+		underway *UnderwayError
+		declined *DeclinedError
+	)
+	if errors.As(err, &declined) || errors.As(err, &missing) || errors.As(err, &conflict) || errors.As(err, &invalid) ||
+		errors.As(err, &reused) || errors.As(err, &underway) {
+		return err
+	}
+	if rejected := new(pgconn.PgError); errors.As(err, &rejected) {
+		if fault := valueFault(rejected); fault != nil {
+			return fault
+		}
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// valueFault returns the error of this package for a rejected value, or nil if Postgres rejected something else.
+func valueFault(rejected *pgconn.PgError) error {
+	switch {
+	case rejected.Code == codeUnique:
+		if conflict, ok := conflicts[rejected.ConstraintName]; ok {
+			return &conflict
+		}
+		return &ConflictError{What: rejected.TableName, Problem: rejected.Detail}
+	case strings.HasPrefix(rejected.Code, classIntegrity):
+		if invalid, ok := constraintOf(rejected.ConstraintName); ok {
+			return &invalid
+		}
+		return &InvalidError{Field: rejected.ColumnName, Problem: rejected.Message}
+	case strings.HasPrefix(rejected.Code, classData):
+		return &InvalidError{Field: rejected.ColumnName, Problem: rejected.Message}
+	}
+	return nil
+}

@@ -1,0 +1,222 @@
+package rows
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// ofPrograms matches the names of tables that only programs write, so that no caller reads an error about them.
+var ofPrograms = regexp.MustCompile(`^(version|nodes|usage|outbox|abuse|quota|webhook_secrets|webhook_deliveries|webhook_denials|recent)_`)
+
+func TestEveryConstraintHasAnErrorText(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	list := func(sql string, args ...any) []string {
+		t.Helper()
+		rows, err := pool.Query(t.Context(), sql, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %v (%v)", sql, found, err)
+		}
+		return found
+	}
+	raised := []string{ // by functions
+		"overrides_change_reason", "tokens_made_live", "tokens_lifetime", "tokens_overlap", "candidates_ended",
+	}
+	exists := map[string]bool{}
+	for _, name := range raised {
+		exists[name] = true
+	}
+	for _, column := range []string{
+		"audit_actor", "overrides_author", "tokens_created_by", "tokens_revoked_by", "webhooks_created_by",
+	} {
+		exists[column+"_token"], exists[column+"_seen"] = true, true
+	}
+	for _, name := range list(`SELECT conname::text FROM pg_constraint WHERE contype = 'c'
+		AND connamespace = 'rate_limiter'::regnamespace`) {
+		exists[name] = true
+		if _, ok := constraintOf(name); !ok && !ofPrograms.MatchString(name) {
+			t.Errorf("%s has no error text", name)
+		}
+	}
+	for name := range breaking {
+		if _, ok := constraintOf(name); !ok || !exists[name] {
+			t.Errorf("there is no constraint %s of a field, or its override does not break it", name)
+		}
+	}
+	for name := range constraints {
+		if !exists[name] {
+			t.Errorf("there is no constraint %s", name)
+		}
+	}
+	indexes := list(`SELECT c.relname::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+		WHERE i.indisunique AND NOT i.indisprimary AND c.relnamespace = 'rate_limiter'::regnamespace
+		AND c.relname !~ $1`, ofPrograms.String())
+	for _, name := range indexes {
+		if _, ok := conflicts[name]; !ok {
+			t.Errorf("%s has no error text", name)
+		}
+	}
+	indexes = append(indexes, list(`SELECT tgname::text FROM pg_trigger WHERE tgname = 'tokens_one_role_per_name'`)...)
+	if len(indexes) != len(conflicts) {
+		t.Errorf("%d unique indexes, error texts for %d", len(indexes), len(conflicts))
+	}
+}
+
+func TestAuditKindsAreThoseThatTheDatabaseWrites(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	rows, err := pool.Query(t.Context(), `SELECT split_part(encode(tgargs, 'escape'), '\000', 1) FROM pg_trigger
+		WHERE tgfoid = 'rate_limiter.record()'::regprocedure
+		UNION SELECT (regexp_match(prosrc, 'reason\(\), ''''\), ''([a-z_]+)'''))[1] FROM pg_proc
+		WHERE prosrc LIKE '%INSERT INTO rate_limiter.audit%' AND oid <> 'rate_limiter.record()'::regprocedure`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	written, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(written)
+	if listed := slices.Sorted(slices.Values(AuditKinds)); !slices.Equal(written, listed) {
+		t.Errorf("the database writes %q, AuditKinds has %q", written, listed)
+	}
+}
+
+// The patterns match the parts of a CHECK: a range, a length in bytes, a pattern with a length, and a list of values.
+var (
+	between = regexp.MustCompile(`>= '?(-?\d+)'?(?:::bigint)?\) AND \(\(?"?\w+"?\)? <= '?(\d+)'?`)
+	longest = regexp.MustCompile(`octet_length\("?\w+"?\) <= (\d+)`)
+	pattern = regexp.MustCompile(`~ '\^\[A-Za-z0-9_\.-\]\{[01],(\d+)\}\$'`)
+	quoted  = regexp.MustCompile(`'([^']*)'::text`)
+)
+
+func TestTheDatabaseHasTheDeclaredBoundsOfARow(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	wantDeclaredBounds(t, pool, "policies_", schema.PolicyFields())
+	wantDeclaredBounds(t, pool, "overrides_", schema.OverrideFields())
+	wantDeclaredBounds(t, pool, "tenants_", schema.TenantFields())
+	wantDeclaredBounds(t, pool, "costs_", schema.CostFields())
+}
+
+// wantDeclaredBounds compares the constraint of each field with its declaration.
+func wantDeclaredBounds[T any](t *testing.T, pool *pgxpool.Pool, prefix string, fields []schema.Field[T]) {
+	t.Helper()
+	for _, f := range fields {
+		if f.Type == "boolean" {
+			continue
+		}
+		var check string
+		err := pool.QueryRow(t.Context(),
+			`SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = $1`, prefix+f.Name).Scan(&check)
+		if err != nil {
+			t.Errorf("%s%s has no constraint: %v", prefix, f.Name, err)
+			continue
+		}
+		if f.Name == "endpoint" {
+			err := pool.QueryRow(t.Context(), `SELECT prosrc FROM pg_proc WHERE proname = 'is_endpoint'`).Scan(&check)
+			if err != nil || !strings.Contains(check, "'"+f.Pattern+"'") {
+				t.Errorf("%s is %s (%v), want the pattern %s", f.Name, check, err, f.Pattern)
+			}
+		}
+		if f.Name != "ip" { // whose constraint parses it
+			wantBounds(t, f, check)
+		}
+	}
+}
+
+func wantBounds[T any](t *testing.T, f schema.Field[T], check string) {
+	t.Helper()
+	got, want := "", ""
+	switch {
+	case f.Type == "integer":
+		got, want = strings.Join(groups(between, check), " to "), fmt.Sprint(f.Min, " to ", f.Max)
+	case len(f.OneOf) > 0 && f.Name != "slot": // older releases wrote another slot
+		var values []string
+		for _, m := range quoted.FindAllStringSubmatch(check, -1) {
+			if m[1] != "" {
+				values = append(values, m[1])
+			}
+		}
+		got, want = fmt.Sprint(values), fmt.Sprint(f.OneOf)
+	case f.MaxLength > 0:
+		got = strings.Join(append(groups(longest, check), groups(pattern, check)...), "")
+		want = fmt.Sprint(f.MaxLength)
+	}
+	if got != want {
+		t.Errorf("%s is %q in the database by %s, and declared as %q", f.Name, got, check, want)
+	}
+}
+
+// groups returns the matches of the groups of a pattern.
+func groups(pattern *regexp.Regexp, text string) []string {
+	if m := pattern.FindStringSubmatch(text); m != nil {
+		return m[1:]
+	}
+	return nil
+}
+
+func TestGoAndSQLAgreeOnCanonicalEndpoints(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	for _, endpoint := range []string{
+		"", "GET /", "GET /{a}", "GET /{a}/b/{c}", "GET /{a", "GET /a}", "GET /{}{b}", "GET /{a{b}c}", "* /{ä}/*",
+	} {
+		var want string
+		if err := pool.QueryRow(t.Context(), `SELECT rate_limiter.canonical_endpoint($1)`, endpoint).Scan(&want); err != nil {
+			t.Fatal(err)
+		}
+		if got := canonical(PolicyKey{Endpoint: endpoint}).Endpoint; got != want {
+			t.Errorf("%q is %q in Go and %q in SQL", endpoint, got, want)
+		}
+	}
+}
+
+func TestErrorOfAnUnreachableServerHasNoPassword(t *testing.T) {
+	for _, dsn := range []string{
+		"postgres://ann:s3cret@127.0.0.1:1/db?sslmode=disable&connect_timeout=1",
+		"host=127.0.0.1 port=1 user=ann password=s3cret dbname=db",
+	} {
+		pool, err := pgxpool.New(t.Context(), dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = New(pool).Tiers(t.Context(), TierFilter{})
+		pool.Close()
+		if err == nil || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "list tiers") {
+			t.Errorf("%v, want the operation, and no password", err)
+		}
+		var invalid *InvalidError
+		if errors.As(err, &invalid) {
+			t.Errorf("%v does not concern a value", err)
+		}
+	}
+}
+
+func TestErrorsNameTheRowTheFieldAndTheProblem(t *testing.T) {
+	for want, err := range map[string]error{
+		"policy a: limit: too small":       &InvalidError{"policy a", "limit", "too small"},
+		"limit: too small":                 &InvalidError{Field: "limit", Problem: "too small"},
+		"policy a: is given twice":         &InvalidError{What: "policy a", Problem: "is given twice"},
+		"policy a: it has revision 2":      &ConflictError{What: "policy a", Problem: "it has revision 2"},
+		"override 7 does not exist":        &NotFoundError{What: "override 7"},
+		"policy a of tier b for GET /c":    errors.New(PolicyKey{Name: "a", Tier: "b", Endpoint: "GET /c"}.String()),
+		"policy a of tenant t (candidate)": errors.New(PolicyKey{Name: "a", Tenant: "t", Slot: SlotCandidate}.String()),
+		"override 7: ban, ip 10.0.0.1": errors.New(
+			Override{ID: 7, Override: schema.Override{Kind: "ban", IP: "10.0.0.1"}}.String()),
+	} {
+		if err.Error() != want {
+			t.Errorf("%q, want %q", err, want)
+		}
+	}
+}

@@ -1,0 +1,248 @@
+package rows
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// LiveWithin is the largest age of the last report of a live node, unless a call gives another one. A node reports
+// every 5 s, so it may miss two reports. A node with an older report is silent: it may have ended, or it may admit
+// requests by old policies.
+const LiveWithin = 15 * time.Second
+
+// forgetAction is the operation of ForgetNode in the audit.
+const forgetAction = "forget"
+
+// ForgetNode drops the report of a silent node, records that in the audit, and returns the report. It returns a
+// NotFoundError for a node without a report, and a ConflictError for a live node. It makes no version. A node that
+// reports again is listed again.
+func (s *Store) ForgetNode(ctx context.Context, c Change, node string) (Node, error) {
+	what := fmt.Sprintf("node %q", node)
+	forgotten, _, err := write(ctx, s, "forget node "+node, c, func(tx pgx.Tx) (Node, error) {
+		found, err := one[Node](ctx, tx, what, `DELETE FROM rate_limiter.nodes
+			WHERE node = $2 AND reported_at < clock_timestamp() - $1::interval RETURNING `+nodeColumns, LiveWithin, node)
+		if isMissing(err) {
+			err = notSilent(ctx, tx, what, node)
+		}
+		if err != nil {
+			return Node{}, err
+		}
+		details, err := json.Marshal(found)
+		if err == nil {
+			_, err = tx.Exec(ctx, `SELECT rate_limiter.record_action($1, $2, '', $3)`, forgetAction, node, details)
+		}
+		return found, err
+	})
+	return forgotten, err
+}
+
+// notSilent returns why a node that is not silent cannot be forgotten.
+func notSilent(ctx context.Context, tx pgx.Tx, what, node string) error {
+	_, err := one[Node](ctx, tx, what, `SELECT `+nodeColumns+` FROM rate_limiter.nodes WHERE node = $2`, LiveWithin, node)
+	if err != nil {
+		return err
+	}
+	return &ConflictError{
+		What:    what,
+		Problem: "it is live, and would be listed again with its next report: end its process instead",
+	}
+}
+
+// nodeColumns lists the columns of a Node, where $1 is the largest age of the last report of a live one. Instants have
+// the bounds of the constraint nodes_instants, which older rows may violate: JSON cannot hold others.
+const nodeColumns = `node, version,
+	least(greatest(enforced_at, '1970-01-01 00:00+00'), '9998-12-31 00:00+00') AS enforced_at,
+	least(greatest(first_reported_at, '1970-01-01 00:00+00'), '9998-12-31 00:00+00') AS first_reported_at,
+	least(greatest(reported_at, '1970-01-01 00:00+00'), '9998-12-31 00:00+00') AS reported_at,
+	reported_at >= clock_timestamp() - $1::interval AS live, source, faults, leases, redis`
+
+// Node describes a node by its last report.
+type Node struct {
+	Node       string          `json:"node"`
+	Version    int64           `json:"version"`
+	EnforcedAt time.Time       `json:"enforced_at"`                              // since when, by the database's clock
+	FirstAt    time.Time       `json:"first_reported_at" db:"first_reported_at"` // by the database's clock
+	ReportedAt time.Time       `json:"reported_at"`                              // by the database's clock
+	Live       bool            `json:"live"`                                     // it has reported lately
+	Source     string          `json:"source"`
+	Faults     json.RawMessage `json:"faults"`
+
+	// Leases and Redis are nil in reports of programs from before migration 00032.
+	Leases *int64      `json:"leases,omitempty" doc:"Buckets of which it holds tokens. Absent: an older program."`
+	Redis  []NodeRedis `json:"redis,omitempty"  doc:"Each Redis that the node uses, those that do not answer first."`
+}
+
+// NodeRedis describes a Redis that a node uses.
+type NodeRedis struct {
+	Name      string     `json:"name"                 doc:"Where it is, without secrets."`
+	AwaySince *time.Time `json:"away_since,omitempty" doc:"Since when it has not answered. Absent: it answers."`
+}
+
+// UnmarshalJSON reads a Redis from the report of a node. A report whose text is malformed must not hide those of other
+// nodes, so a value of another shape, or an instant that JSON cannot hold, is left out instead of being an error.
+func (r *NodeRedis) UnmarshalJSON(text []byte) error {
+	*r = NodeRedis{}
+	var fields map[string]any
+	if json.Unmarshal(text, &fields) != nil {
+		return nil
+	}
+	r.Name, _ = fields["name"].(string)
+	since, _ := fields["away_since"].(string)
+	if at, err := time.Parse(time.RFC3339, since); err == nil && at.UTC().Year() < 9999 {
+		r.AwaySince = &at
+	}
+	return nil
+}
+
+// Away returns each Redis that did not answer the node when it last reported.
+func (n *Node) Away() (away []NodeRedis) {
+	for _, r := range n.Redis {
+		if r.AwaySince != nil {
+			away = append(away, r)
+		}
+	}
+	return away
+}
+
+// Fleet holds the current version, and the version that each node enforces.
+type Fleet struct {
+	Version int64     `json:"version"` // of the last change; 0: there was none
+	At      time.Time `json:"at"`      // when that change was written; it was committed a moment later
+	Nodes   []Node    `json:"nodes"`   // by name
+}
+
+// fleetSQL reads the newest 2,000 reports, as many as the trigger nodes_bound keeps: several transactions together may
+// insert more. After 4 MB of their details, the newest first, it leaves out those of the other nodes.
+const fleetSQL = `SELECT ` + nodeColumns + ` FROM (
+		SELECT node, version, enforced_at, first_reported_at, reported_at, source, leases,
+			CASE WHEN bytes <= 4194304 THEN redis END AS redis,
+			CASE WHEN bytes <= 4194304 THEN faults ELSE jsonb_build_array(jsonb_build_object('table', 'nodes', 'key', node,
+				'field', 'faults', 'problem', 'left out, as its Redis: newer reports have 4 MB of details')) END AS faults
+		FROM (
+			SELECT *, sum(octet_length(faults::text) + coalesce(octet_length(redis::text), 0))
+				OVER (ORDER BY reported_at DESC, node) AS bytes
+			FROM (SELECT * FROM rate_limiter.nodes ORDER BY reported_at DESC, node LIMIT 2000) newest
+		) measured
+	) bounded ORDER BY node COLLATE "C"`
+
+// Fleet returns the reports of the nodes, at most 2,000. A node is live if its last report is not older than within.
+func (s *Store) Fleet(ctx context.Context, within time.Duration) (Fleet, error) {
+	var f Fleet
+	err := s.pool.QueryRow(ctx, `SELECT version, at FROM rate_limiter.version`).Scan(&f.Version, &f.At)
+	if err == nil {
+		f.Nodes, err = collect[Node](ctx, s.pool, fleetSQL, within)
+	}
+	return f, fail("read the fleet", err)
+}
+
+// Behind returns the live nodes that do not enforce a version yet.
+func (f Fleet) Behind(version int64) []Node {
+	var behind []Node
+	for _, n := range f.Nodes {
+		if n.Live && n.Version < version {
+			behind = append(behind, n)
+		}
+	}
+	return behind
+}
+
+// Silent returns the nodes that have not left and whose last report is too old. The version they enforce is unknown.
+func (f Fleet) Silent() []Node {
+	var silent []Node
+	for _, n := range f.Nodes {
+		if !n.Live {
+			silent = append(silent, n)
+		}
+	}
+	return silent
+}
+
+// Live returns the number of live nodes.
+func (f Fleet) Live() int { return len(f.Nodes) - len(f.Silent()) }
+
+// Enforces reports whether every node enforces a version: at least one is live, no live one is behind, and none is
+// silent.
+func (f Fleet) Enforces(version int64) bool {
+	return f.Live() > 0 && len(f.Behind(version)) == 0 && len(f.Silent()) == 0
+}
+
+// Spread returns the time from the last change until all live nodes enforced it. It ignores nodes that first reported
+// after the change, because they began with it. It reports false while a live node is behind, and if no live node had
+// reported before the change.
+func (f Fleet) Spread() (time.Duration, bool) {
+	var last time.Time
+	for _, n := range f.Nodes {
+		if n.Live && n.FirstAt.Before(f.At) && n.EnforcedAt.After(last) {
+			last = n.EnforcedAt
+		}
+	}
+	if last.IsZero() || len(f.Behind(f.Version)) > 0 {
+		return 0, false
+	}
+	return max(0, last.Sub(f.At)), true
+}
+
+const (
+	// awaitPoll is the time between two reads of the versions by one call of Await.
+	awaitPoll = 100 * time.Millisecond
+	// awaitAge is the largest age of a read that several calls share.
+	awaitAge = awaitPoll / 2
+)
+
+// oldestReader reads the oldest version that a live node enforces, for all calls of Await: they share one query. The
+// zero value is not usable.
+type oldestReader struct {
+	lock   chan struct{} // holds one value; the holder may use the next fields
+	last   int64
+	at     time.Time     // before last was read
+	within time.Duration // of last
+}
+
+func newOldestReader() *oldestReader {
+	r := &oldestReader{lock: make(chan struct{}, 1)}
+	r.lock <- struct{}{}
+	return r
+}
+
+// read returns the oldest version, at most awaitAge old. Without a live node it is the largest number.
+func (r *oldestReader) read(ctx context.Context, s *Store, within time.Duration) (oldest int64, err error) {
+	select {
+	case <-r.lock:
+		defer func() { r.lock <- struct{}{} }()
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	if r.within == within && !r.at.IsZero() && time.Since(r.at) < awaitAge {
+		return r.last, nil
+	}
+	at := time.Now()
+	err = s.pool.QueryRow(ctx, `SELECT coalesce(min(version), $2) FROM rate_limiter.nodes
+		WHERE reported_at >= clock_timestamp() - $1::interval`, within, int64(math.MaxInt64)).Scan(&oldest)
+	if err == nil {
+		r.last, r.at, r.within = oldest, at, within
+	}
+	return oldest, err
+}
+
+// Await returns once no live node is behind a version. It does not wait for silent nodes; without a live node it
+// returns at once. If ctx ends first, it returns the error of ctx. Concurrent calls share their reads.
+func (s *Store) Await(ctx context.Context, version int64, within time.Duration) error {
+	tick := time.NewTicker(awaitPoll)
+	defer tick.Stop()
+	for {
+		oldest, err := s.oldest.read(ctx, s, within)
+		if err != nil || oldest >= version {
+			return fail("await the nodes", err)
+		}
+		select {
+		case <-ctx.Done():
+			return fail("await the nodes", ctx.Err())
+		case <-tick.C:
+		}
+	}
+}

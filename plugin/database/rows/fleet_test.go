@@ -1,0 +1,383 @@
+package rows_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+// report reports for a node that it has enforced a version for a time, as its process would.
+func report(t *testing.T, pool *pgxpool.Pool, node string, version int64, age time.Duration) {
+	t.Helper()
+	r := policysync.Report{Node: node, Version: version, Enforced: age, Source: policysync.FromPostgres}
+	if err := r.Write(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFleetHasTheVersionOfEachNode(t *testing.T) {
+	s, pool := open(t)
+	report(t, pool, "a", 0, 0)
+	report(t, pool, "b", 0, 0)
+	_, version := put(t, s, daily())
+	report(t, pool, "a", version, 0)
+	report(t, pool, "b", version-1, time.Hour)
+	fleet, err := s.Fleet(t.Context(), time.Minute)
+	if err != nil || fleet.Version != version || fleet.At.IsZero() || len(fleet.Nodes) != 2 {
+		t.Fatalf("the fleet is %+v (%v), want two nodes and version %d", fleet, err, version)
+	}
+	if behind := fleet.Behind(version); len(behind) != 1 || behind[0].Node != "b" || !behind[0].Live {
+		t.Errorf("behind are %v, want b", behind)
+	}
+	if spread, all := fleet.Spread(); all {
+		t.Errorf("the change counts as enforced everywhere after %v", spread)
+	}
+	report(t, pool, "b", version, 0)
+	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if spread, all := fleet.Spread(); !all || spread <= 0 || spread > time.Minute {
+		t.Errorf("the change took %v to reach all (%v)", spread, all)
+	}
+}
+
+// olderReport is the statement by which programs from before migration 00032 report.
+const olderReport = `INSERT INTO rate_limiter.nodes AS n (node, version, enforced_at, reported_at, source, faults)
+	SELECT 'older', 1, at - interval '1 s', at, 'postgres', '[]' FROM clock_timestamp() at
+	ON CONFLICT (node) DO UPDATE SET version = excluded.version, reported_at = excluded.reported_at,
+		source = excluded.source, faults = excluded.faults`
+
+func TestFleetHasTheLeasesAndTheRedisOfEachNodeThatReportsThem(t *testing.T) {
+	s, pool := open(t)
+	for range 2 {
+		if _, err := pool.Exec(t.Context(), olderReport); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := policysync.Report{Node: "new", Source: policysync.FromPostgres, Condition: policysync.Condition{
+		Leases: 12, Redis: []policysync.Redis{{Name: "here:6379"}, {Name: "away:6379", AwaySeconds: 60}},
+	}}
+	if err := r.Write(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	fleet, err := s.Fleet(t.Context(), time.Minute)
+	if err != nil || len(fleet.Nodes) != 2 {
+		t.Fatalf("the fleet is %+v (%v), want two nodes", fleet, err)
+	}
+	n, older := fleet.Nodes[0], fleet.Nodes[1]
+	if away := n.Away(); n.Leases == nil || *n.Leases != 12 || len(n.Redis) != 2 || len(away) != 1 ||
+		away[0].Name != "away:6379" || n.ReportedAt.Sub(*away[0].AwaySince) != time.Minute {
+		t.Errorf("the node is %+v, want 12 leases and one Redis that is away for a minute", n)
+	}
+	if older.Leases != nil || older.Redis != nil || older.Away() != nil || !older.Live {
+		t.Errorf("the node of an older program is %+v, want it live without leases", older)
+	}
+}
+
+func TestAMalformedReportHidesNoOtherNode(t *testing.T) {
+	s, pool := open(t)
+	report(t, pool, "good", 0, 0)
+	_, err := pool.Exec(t.Context(), `ALTER TABLE rate_limiter.nodes
+		DROP CONSTRAINT nodes_instants, DROP CONSTRAINT nodes_redis_away`) // as before migration 00033
+	for node, redis := range map[string]string{
+		"infinity": `[{"name": "a", "away_since": "infinity"}]`,
+		"nested":   `[[{"name": "a"}]]`,
+		"number":   `[{"name": "a", "away_since": 5}, {"name": "b", "away_since": "2026-11-23T06:00:00Z"}]`,
+		"late":     `[{"name": "a", "away_since": "9999-12-31T23:00:00-05:00"}]`,
+		"cases":    `[{"name": "a", "NAME": 1, "Away_Since": {}}]`,
+	} {
+		if err == nil {
+			_, err = pool.Exec(t.Context(), `INSERT INTO rate_limiter.nodes
+				(node, version, enforced_at, first_reported_at, reported_at, redis)
+				VALUES ($1, 0, 'infinity', '-infinity', '20000-01-01', $2)`, node, redis)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	fleet, err := s.Fleet(t.Context(), time.Minute)
+	if err != nil || len(fleet.Nodes) != 6 {
+		t.Fatalf("the fleet is %+v (%v), want six nodes", fleet, err)
+	}
+	if _, err := json.Marshal(fleet); err != nil {
+		t.Errorf("the fleet as JSON: %v", err)
+	}
+	for _, n := range fleet.Nodes {
+		if away := n.Away(); n.Node == "number" && (len(away) != 1 || away[0].Name != "b" || n.Redis[0].Name != "a") ||
+			n.Node != "number" && len(away) != 0 {
+			t.Errorf("node %s has %+v, want the readable instants", n.Node, n.Redis)
+		}
+	}
+}
+
+func TestSpreadIgnoresNodesThatStartedAfterTheChange(t *testing.T) {
+	s, pool := open(t)
+	_, version := put(t, s, daily())
+	report(t, pool, "late", version, 0)
+	fleet, err := s.Fleet(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took, ok := fleet.Spread(); ok {
+		t.Errorf("the change took %v, though no node had reported before it", took)
+	}
+	if _, err := pool.Exec(t.Context(), `
+		INSERT INTO rate_limiter.nodes (node, version, enforced_at, first_reported_at, reported_at)
+		SELECT 'early', version, at + interval '300 ms', at - interval '1 h', clock_timestamp()
+		FROM rate_limiter.version`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.nodes SET enforced_at = now() + interval '1 day'
+		WHERE node = 'late'`); err != nil {
+		t.Fatal(err)
+	}
+	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if took, ok := fleet.Spread(); !ok || took != 300*time.Millisecond {
+		t.Errorf("the change took %v (%v), want the 300ms of the node that had reported before", took, ok)
+	}
+}
+
+func TestAReportOfTheSameVersionKeepsItsEnforcedInstant(t *testing.T) {
+	s, pool := open(t)
+	report(t, pool, "a", 1, time.Minute)
+	first, err := s.Fleet(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report(t, pool, "a", 1, 0)
+	second, err := s.Fleet(t.Context(), time.Minute)
+	if err != nil || !second.Nodes[0].EnforcedAt.Equal(first.Nodes[0].EnforcedAt) ||
+		!second.Nodes[0].ReportedAt.After(first.Nodes[0].ReportedAt) {
+		t.Errorf("first %+v, then %+v (%v), want a later report of the same version", first.Nodes[0], second.Nodes[0], err)
+	}
+}
+
+// silence makes the last report of a node an hour old.
+func silence(t *testing.T, pool *pgxpool.Pool, node string) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.nodes SET reported_at = reported_at - interval '1 hour'
+		WHERE node = $1`, node); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSilentNodeIsNotWaitedForAndKeepsAVersionFromBeingEnforced(t *testing.T) {
+	s, pool := open(t)
+	_, version := put(t, s, daily())
+	report(t, pool, "silent", version, 0)
+	report(t, pool, "live", version, 0)
+	silence(t, pool, "silent")
+	if err := s.Await(t.Context(), version, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	fleet, err := s.Fleet(t.Context(), time.Minute)
+	if err != nil || len(fleet.Silent()) != 1 || fleet.Silent()[0].Node != "silent" || fleet.Live() != 1 {
+		t.Fatalf("the fleet is %+v (%v), want one silent node", fleet, err)
+	}
+	if fleet.Enforces(version) {
+		t.Error("a version counts as enforced though a node is silent")
+	}
+	if _, err := policysync.RemoveReport(t.Context(), pool, "silent"); err != nil {
+		t.Fatal(err)
+	}
+	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil || !fleet.Enforces(version) {
+		t.Errorf("after it has left the fleet is %+v (%v), want the version enforced", fleet, err)
+	}
+}
+
+func TestWithoutALiveNodeNothingIsEnforced(t *testing.T) {
+	s, _ := open(t)
+	_, version := put(t, s, daily())
+	if err := s.Await(t.Context(), version, time.Minute); err != nil {
+		t.Errorf("without nodes waiting ends with %v", err)
+	}
+	if fleet, err := s.Fleet(t.Context(), time.Minute); err != nil || fleet.Enforces(version) {
+		t.Errorf("without nodes the fleet %+v (%v) enforces the version", fleet, err)
+	}
+}
+
+func TestForgottenNodeIsInTheAuditAndListedAgainAfterItsNextReport(t *testing.T) {
+	s, pool := open(t)
+	_, version := put(t, s, daily())
+	report(t, pool, "edge-1/ABCD", version, 0)
+	why := pgstore.Change{Actor: "ann", Reason: "the machine was removed"}
+	if _, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD"); !errors.As(err, new(*pgstore.ConflictError)) {
+		t.Errorf("forgetting a live node: %v, want a conflict", err)
+	}
+	silence(t, pool, "edge-1/ABCD")
+	node, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD")
+	if err != nil || node.Node != "edge-1/ABCD" || node.Version != version {
+		t.Fatalf("the forgotten node is %+v (%v)", node, err)
+	}
+	if _, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD"); !errors.As(err, new(*pgstore.NotFoundError)) {
+		t.Errorf("forgetting it again: %v, want it not found", err)
+	}
+	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "action"})
+	if err != nil || len(entries) != 1 || entries[0].Operation != "forget" || entries[0].Key != "edge-1/ABCD" ||
+		entries[0].Actor != "ann" || entries[0].Reason != "the machine was removed" {
+		t.Errorf("the audit has %+v (%v), want one entry with the actor and the reason", entries, err)
+	}
+	report(t, pool, "edge-1/ABCD", version, 0)
+	if fleet, err := s.Fleet(t.Context(), time.Minute); err != nil || len(fleet.Nodes) != 1 || !fleet.Nodes[0].Live {
+		t.Errorf("after it has reported again the fleet is %+v (%v)", fleet, err)
+	}
+}
+
+func TestAwaitReturnsWithTheLastNode(t *testing.T) {
+	s, pool := open(t)
+	_, version := put(t, s, daily())
+	report(t, pool, "slow", version-1, 0)
+	ended := make(chan error)
+	go func() { ended <- s.Await(t.Context(), version, time.Minute) }()
+	report(t, pool, "slow", version, 0)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// queries counts the queries of a pool.
+type queries struct{ made atomic.Int64 }
+
+func (q *queries) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	q.made.Add(1)
+	return ctx
+}
+
+func (q *queries) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// traced returns a store that counts its queries.
+func traced(t *testing.T, dsn string) (*pgstore.Store, *queries) {
+	t.Helper()
+	made := new(queries)
+	return wired(t, dsn, func(c *pgxpool.Config) { c.ConnConfig.Tracer = made }), made
+}
+
+// await waits until a number of queries were made.
+func (q *queries) await(n int64) {
+	for q.made.Load() < n {
+		time.Sleep(time.Millisecond) // between two checks
+	}
+}
+
+// awaitOf calls Await several times, and ends its context after a number of queries.
+func awaitOf(t *testing.T, s *pgstore.Store, made *queries, callers int, version, enough int64) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			if err := s.Await(ctx, version, time.Minute); !errors.Is(err, context.Canceled) {
+				t.Errorf("waiting ends with %v, want it to go on until its context ends", err)
+			}
+		})
+	}
+	made.await(enough)
+	cancel()
+	all.Wait()
+}
+
+func TestAwaitWaitsForANodeThatStaysBehind(t *testing.T) {
+	dsn := pgtest.Shared(t).Database(t)
+	s, made := traced(t, dsn)
+	_, version := put(t, s, daily())
+	report(t, pgtest.Pool(t, dsn), "slow", version-1, 0)
+	awaitOf(t, s, made, 1, version, made.made.Load()+3)
+}
+
+func TestConcurrentAwaitsShareTheirQueries(t *testing.T) {
+	dsn := pgtest.Shared(t).Database(t)
+	s, made := traced(t, dsn)
+	report(t, pgtest.Pool(t, dsn), "slow", 0, 0)
+	const callers, enough = 200, 20
+	began := time.Now()
+	awaitOf(t, s, made, callers, 1, enough)
+	took := time.Since(began) // there is at most one query every 50 ms
+	if n := made.made.Load(); float64(n) > took.Seconds()*20+10 {
+		t.Errorf("%d calls made %d queries in %v", callers, n, took)
+	}
+}
+
+func TestNodeReportsItsFaultsAndLeaves(t *testing.T) {
+	s, pool := open(t)
+	r := policysync.Report{Node: "a", Version: 1, Source: policysync.FromDisk, Faults: []policy.Fault{{Key: "7"}}}
+	if err := r.Write(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	fleet, err := s.Fleet(t.Context(), time.Minute)
+	var faults []policy.Fault
+	if err != nil || len(fleet.Nodes) != 1 || json.Unmarshal(fleet.Nodes[0].Faults, &faults) != nil ||
+		!slices.Equal(faults, r.Faults) || fleet.Nodes[0].Source != "disk" {
+		t.Errorf("the fleet is %+v (%v), want a node with faults from disk", fleet, err)
+	}
+	if _, err := policysync.RemoveReport(t.Context(), pool, "a"); err != nil {
+		t.Error(err)
+	}
+	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil || len(fleet.Nodes) != 0 {
+		t.Errorf("after it left the fleet is %+v (%v)", fleet, err)
+	}
+}
+
+func TestTheReportsOfNodesAreBounded(t *testing.T) {
+	s, pool := open(t)
+	const insert = `INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at, faults)
+		SELECT $1 || n, 0, now(), now() - n * interval '1 s', $2 FROM generate_series(1, 2500) n`
+	if _, err := pool.Exec(t.Context(), insert, "forged-", `[]`); err != nil {
+		t.Fatal(err)
+	}
+	report(t, pool, "real", 1, 0)
+	fleet, err := s.Fleet(t.Context(), time.Minute)
+	if err != nil || len(fleet.Nodes) != 2000 || fleet.Nodes[1999].Node != "real" {
+		t.Fatalf("the fleet has %d nodes (%v), want the newest 2000 with the real one", len(fleet.Nodes), err)
+	}
+	var rows int
+	err = pool.QueryRow(t.Context(), `SELECT count(*) FROM rate_limiter.nodes`).Scan(&rows)
+	if err != nil || rows != 2000 {
+		t.Errorf("there are %d rows (%v), want 2000", rows, err)
+	}
+	long := `["` + strings.Repeat("x", 60_000) + `"]`
+	if _, err := pool.Exec(t.Context(), `DELETE FROM rate_limiter.nodes`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), insert, "forged-", long); err != nil {
+		t.Fatal(err)
+	}
+	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(fleet)
+	if err != nil || len(fleet.Nodes) != 2000 || len(text) > 6<<20 || !strings.Contains(string(text), "left out") {
+		t.Errorf("%d nodes take %d bytes (%v), want 2000 in 6 MB, some without their faults", len(fleet.Nodes), len(text), err)
+	}
+}
+
+func TestANodeWithManyFaultsReportsThoseThatFit(t *testing.T) {
+	s, pool := open(t)
+	r := policysync.Report{Node: "a", Source: policysync.FromPostgres}
+	for range 100 {
+		r.Faults = append(r.Faults, policy.Fault{Key: strings.Repeat("<", 500), Problem: strings.Repeat("x", 1000)})
+	}
+	if err := r.Write(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	fleet, err := s.Fleet(t.Context(), time.Minute)
+	var faults []policy.Fault
+	if err != nil || len(fleet.Nodes) != 1 || json.Unmarshal(fleet.Nodes[0].Faults, &faults) != nil || len(faults) < 10 {
+		t.Errorf("the fleet is %+v (%v), want a node with some of its faults", fleet, err)
+	}
+}

@@ -1,0 +1,207 @@
+package rows_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestReviewComparesOnlyPoliciesThatOneRequestCanHave(t *testing.T) {
+	shared := pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{
+		Name: "all", Scope: "global", Limit: 4, WindowSize: 60,
+	}}}
+	own := pgstore.Policy{Policy: schema.Policy{Limit: schema.Limit{
+		Name: "daily", Scope: "tenant", Limit: 10, WindowSize: 60,
+	}}}
+	for name, c := range map[string]struct {
+		edit  func(*pgstore.Policy)
+		locks bool
+	}{
+		"of the same tier":     {func(p *pgstore.Policy) { p.Tier = "gold" }, true},
+		"of another tier":      {func(p *pgstore.Policy) { p.Tier = "silver" }, false},
+		"of a tenant":          {func(p *pgstore.Policy) { p.Tenant = "acme" }, true},
+		"in another namespace": {func(p *pgstore.Policy) { p.Tier, p.Namespace = "gold", "other" }, false},
+		"that allows less":     {func(p *pgstore.Policy) { p.Tier, p.Limit.Limit = "gold", 3 }, false},
+		"of the same name":     {func(p *pgstore.Policy) { p.Tenant, p.Name = "acme", "all" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := open(t)
+			other := own
+			c.edit(&other)
+			put(t, s, other)
+			review, err := s.ReviewPolicy(t.Context(), nil, shared)
+			if locks := len(review.LockOuts) > 0; err != nil || locks != c.locks {
+				t.Errorf("the review is %+v (%v), want a lock-out: %t", review, err, c.locks)
+			}
+		})
+	}
+}
+
+func TestAPairThatASetWritesIsReportedOnce(t *testing.T) {
+	s, _ := open(t)
+	all, daily := ofLimit("all", "global", 4), ofLimit("daily", "tenant", 10)
+	hourly := ofLimit("hourly", "tenant", 9)
+	type list = []pgstore.Policy
+	for name, c := range map[string]struct {
+		before, set        list
+		lockOuts, warnings int
+	}{
+		"both are written":      {nil, list{all, daily}, 1, 0},
+		"both of two are":       {nil, list{all, daily, hourly}, 1, 0},
+		"neither is written":    {list{all, daily}, nil, 0, 0},
+		"the tenants' are":      {list{all}, list{daily, hourly}, 0, 1},
+		"the shared one is":     {list{daily}, list{all}, 1, 0},
+		"the shared one goes":   {list{all}, list{ofLimit("all", "user", 4), daily}, 0, 0},
+		"the tenant's is lower": {list{daily}, list{ofLimit("daily", "tenant", 3), all}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, _, err := s.Apply(t.Context(), ann, pgstore.Set{Policies: c.before}); err != nil {
+				t.Fatal(err)
+			}
+			var got pgstore.Review
+			set := pgstore.Set{Policies: c.set, Partial: true, Accept: func(_ pgstore.SetDiff, r pgstore.Review) error {
+				got = r
+				return nil
+			}}
+			if _, _, err := s.Apply(t.Context(), ann, set); err != nil {
+				t.Fatal(err)
+			}
+			isOfTier := func(warning string) bool { return strings.Contains(warning, "no tier") }
+			got.Warnings = slices.DeleteFunc(got.Warnings, isOfTier)
+			if len(got.LockOuts) != c.lockOuts || len(got.Warnings) != c.warnings {
+				t.Errorf("the review is %+v, want %d lock-outs and %d warnings", got, c.lockOuts, c.warnings)
+			}
+		})
+	}
+}
+
+// ofLimit returns a policy of the tier gold with a limit per minute.
+func ofLimit(name, scope string, limit int64) pgstore.Policy {
+	return pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{
+		Name: name, Scope: scope, Limit: limit, WindowSize: 60,
+	}}}
+}
+
+func TestOneWarningStandsForAllTenantsAboveASharedLimit(t *testing.T) {
+	s, _ := open(t)
+	put(t, s, ofLimit("all", "global", 4))
+	for _, c := range []struct {
+		tenants []string
+		end     string
+	}{
+		{[]string{"a"}, "4 per 60 s"},
+		{[]string{"a", "b"}, "4 per 60 s; and 1 more does so"},
+		{[]string{"a", "b", "c"}, "4 per 60 s; and 2 more do so"},
+	} {
+		set := pgstore.Set{Partial: true}
+		for _, tenant := range c.tenants {
+			p := ofLimit("daily", "tenant", 10)
+			p.Tier, p.Tenant = "", tenant
+			set.Policies = append(set.Policies, p)
+		}
+		declined := errors.New("only reviewed")
+		set.Accept = func(_ pgstore.SetDiff, r pgstore.Review) error {
+			if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "policy daily of tenant a allows") ||
+				!strings.HasSuffix(r.Warnings[0], c.end) {
+				t.Errorf("the warnings are %q, want one that ends with %q", r.Warnings, c.end)
+			}
+			return declined
+		}
+		if _, _, err := s.Apply(t.Context(), ann, set); !errors.Is(err, declined) {
+			t.Fatalf("apply ends with %v, want %v", err, declined)
+		}
+	}
+}
+
+func TestASetWarnsOnceOfEachNewTier(t *testing.T) {
+	s, _ := open(t)
+	put(t, s, ofLimit("old", "tenant", 4))
+	set := pgstore.Set{Partial: true, Policies: []pgstore.Policy{ofLimit("more", "tenant", 4)}}
+	for _, name := range []string{"a", "b"} {
+		p := ofLimit(name, "tenant", 10)
+		p.Tier = "glod"
+		set.Policies = append(set.Policies, p)
+	}
+	for round, want := range []int{1, 0} {
+		set.Accept = func(_ pgstore.SetDiff, r pgstore.Review) error {
+			if len(r.Warnings) != want || want == 1 && !strings.Contains(r.Warnings[0], `no tier "glod"`) {
+				t.Errorf("round %d: the warnings are %q, want %d", round, r.Warnings, want)
+			}
+			return nil
+		}
+		if _, _, err := s.Apply(t.Context(), ann, set); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAListWithoutRowsIsEmptyAndNotAbsent(t *testing.T) {
+	s, _ := open(t)
+	if list, err := s.Policies(t.Context(), pgstore.PolicyFilter{}); err != nil || list == nil {
+		t.Errorf("no policies are listed as %#v (%v), want an empty list", list, err)
+	}
+	if list, err := s.Overrides(t.Context(), pgstore.OverrideFilter{}); err != nil || list == nil {
+		t.Errorf("no overrides are listed as %#v (%v), want an empty list", list, err)
+	}
+}
+
+func TestReviewComparesATenantWithTheLimitsOfItsRowsTierAlone(t *testing.T) {
+	shared, own := ofLimit("all", "global", 4), ofLimit("daily", "tenant", 10)
+	own.Tier, own.Tenant = "", "acme"
+	for name, c := range map[string]struct {
+		tier  string
+		locks bool
+	}{
+		"of the same tier":              {"gold", true},
+		"of another tier":               {"silver", false},
+		"of a tier that does not exist": {"slver", true},
+		"without a tier":                {"", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := open(t)
+			put(t, s, own)
+			if _, _, err := s.PutTier(t.Context(), ann, pgstore.Tier{Name: "silver"}); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := s.SetTenant(t.Context(), ann, ofTier(c.tier, 0)); err != nil {
+				t.Fatal(err)
+			}
+			put(t, s, ofLimit("other", "tenant", 1)) // the tier gold exists
+			review, err := s.ReviewPolicy(t.Context(), nil, shared)
+			if locks := len(review.LockOuts) > 0; err != nil || locks != c.locks {
+				t.Errorf("the review is %+v (%v), want a lock-out: %t", review, err, c.locks)
+			}
+		})
+	}
+}
+
+func TestAPolicyInANamespaceWithoutOtherPoliciesHasAWarning(t *testing.T) {
+	s, _ := open(t)
+	warns := func(namespace string) bool {
+		t.Helper()
+		p := ofLimit("daily", "tenant", 10)
+		p.Namespace = namespace
+		review, err := s.ReviewPolicy(t.Context(), nil, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(review.Warnings, func(warning string) bool {
+			return strings.Contains(warning, "no other policy is in namespace")
+		})
+	}
+	if warns("prod") {
+		t.Error("the first policy of all has a warning")
+	}
+	first := ofLimit("hourly", "tenant", 10)
+	first.Namespace = "prod"
+	put(t, s, first)
+	for namespace, want := range map[string]bool{"prod": false, "prdo": true, "": true} {
+		if got := warns(namespace); got != want {
+			t.Errorf("a policy in namespace %q has a warning: %t, want %t", namespace, got, want)
+		}
+	}
+}

@@ -1,0 +1,224 @@
+package rows_test
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// once returns a change by ann with an Idempotency for a key and a request.
+func once(key, request string) pgstore.Change {
+	c := ann
+	c.Idempotency = &pgstore.Idempotency{Token: "ci", Key: key, Request: sha256.Sum256([]byte(request))}
+	return c
+}
+
+// versions returns the version and the number of audit entries.
+func versions(t *testing.T, s *pgstore.Store) (version int64, entries int) {
+	t.Helper()
+	fleet, err := s.Fleet(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Max: 10_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fleet.Version, len(list)
+}
+
+func TestWriteSentAgainWritesNothingAndReturnsTheSame(t *testing.T) {
+	s, _ := open(t)
+	add := func(c pgstore.Change) (any, int64, error) { return s.AddOverride(t.Context(), c, ban()) }
+	for name, write := range map[string]func(pgstore.Change) (any, int64, error){
+		"policy":   func(c pgstore.Change) (any, int64, error) { return s.PutPolicy(t.Context(), c, daily()) },
+		"override": add,
+		"tenant": func(c pgstore.Change) (any, int64, error) {
+			return s.SetTenant(t.Context(), c, pgstore.Tenant{Tenant: schema.Tenant{ID: "acme"}})
+		},
+		"tier": func(c pgstore.Change) (any, int64, error) {
+			return s.PutTier(t.Context(), c, pgstore.Tier{Name: "gold"})
+		},
+		"apply": func(c pgstore.Change) (any, int64, error) {
+			return s.Apply(t.Context(), c, pgstore.Set{Namespace: "eu", Policies: []pgstore.Policy{named("a")[0]}})
+		},
+	} {
+		first := once(name, "a request")
+		row, version, err := write(first)
+		if err != nil || first.Idempotency.Replayed {
+			t.Fatalf("%s: %v, replayed %v", name, err, first.Idempotency.Replayed)
+		}
+		before, entries := versions(t, s)
+		second := once(name, "a request")
+		again, sameVersion, err := write(second)
+		if err != nil || !second.Idempotency.Replayed || sameVersion != version || !same(t, row, again) {
+			t.Errorf("%s: again it returns %+v in version %d (%v), want %+v in %d", name, again, sameVersion, err, row, version)
+		}
+		if after, now := versions(t, s); after != before || now != entries {
+			t.Errorf("%s: again it makes version %d and %d audit entries, there were %d and %d", name,
+				after, now, before, entries)
+		}
+	}
+	_, _, err := add(once("another key", "a request"))
+	wantConflict(t, "the same under another key", err)
+}
+
+// same reports whether two results have the same JSON.
+func same(t *testing.T, a, b any) bool {
+	t.Helper()
+	one, err := json.Marshal(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := json.Marshal(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(one) == string(other)
+}
+
+func TestAPolicyThatWasWrittenOnceIsReplayedWithoutAWrite(t *testing.T) {
+	s, _ := open(t)
+	for _, c := range []pgstore.Change{ann, once("k", "a request")} {
+		if _, _, replayed, err := s.ReplayPolicy(t.Context(), c); err != nil || replayed {
+			t.Errorf("before the first write: replayed %v, %v", replayed, err)
+		}
+	}
+	row, version, err := s.PutPolicy(t.Context(), once("k", "a request"), daily())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := once("k", "a request")
+	again, sameVersion, replayed, err := s.ReplayPolicy(t.Context(), c)
+	if err != nil || !replayed || !c.Idempotency.Replayed || sameVersion != version || !same(t, row, again) {
+		t.Errorf("it is %+v in version %d, replayed %v (%v), want %+v in %d", again, sameVersion, replayed, err, row, version)
+	}
+	reused := new(pgstore.KeyReusedError)
+	if _, _, replayed, err = s.ReplayPolicy(t.Context(), once("k", "another request")); replayed ||
+		!errors.As(err, &reused) {
+		t.Errorf("another request under the key: replayed %v, %v", replayed, err)
+	}
+}
+
+func TestDeletionSentAgainSucceedsAgain(t *testing.T) {
+	s, _ := open(t)
+	p, _ := put(t, s, daily())
+	for round := range 2 {
+		c := once("k", "DELETE")
+		if version, err := s.DeletePolicyByID(t.Context(), c, p.ID, 1); err != nil || version != 2 ||
+			c.Idempotency.Replayed != (round == 1) {
+			t.Errorf("round %d: version %d (%v), replayed %v", round, version, err, c.Idempotency.Replayed)
+		}
+	}
+}
+
+func TestKeyOfAnotherRequestIsAnError(t *testing.T) {
+	s, _ := open(t)
+	if _, _, err := s.PutPolicy(t.Context(), once("k", "one"), daily()); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := s.PutPolicy(t.Context(), once("k", "two"), named("other")[0])
+	if reused := new(pgstore.KeyReusedError); !errors.As(err, &reused) || reused.Key != "k" {
+		t.Errorf("the key under another request: %v", err)
+	}
+	theirs := once("k", "two")
+	theirs.Idempotency.Token = "another token"
+	if _, _, err := s.PutPolicy(t.Context(), theirs, named("theirs")[0]); err != nil || theirs.Idempotency.Replayed {
+		t.Errorf("the key of another token: %v, replayed %v", err, theirs.Idempotency.Replayed)
+	}
+	if got := names(t, s); got != "daily=1000 theirs=1000" {
+		t.Errorf("there is %s", got)
+	}
+}
+
+func TestWriteThatFailedMayBeTriedAgainUnderItsKey(t *testing.T) {
+	s, _ := open(t)
+	bad := daily()
+	bad.Limit.Limit = 0
+	_, _, err := s.PutPolicy(t.Context(), once("k", "one"), bad)
+	wantInvalid(t, "a limit of 0", err, "limit")
+	c := once("k", "two")
+	if _, _, err := s.PutPolicy(t.Context(), c, daily()); err != nil || c.Idempotency.Replayed {
+		t.Errorf("the corrected write: %v, replayed %v", err, c.Idempotency.Replayed)
+	}
+}
+
+func TestInvalidKeysAreErrorsAndWriteNothing(t *testing.T) {
+	s, _ := open(t)
+	for _, key := range []string{"", "a\nb", "ä", "a\x00b", "\xff", strings.Repeat("x", 129)} {
+		_, _, err := s.PutPolicy(t.Context(), once(key, "one"), daily())
+		if invalid := new(pgstore.InvalidError); !errors.As(err, &invalid) {
+			t.Errorf("%q: %v, want an InvalidError", key, err)
+		}
+	}
+	if got := names(t, s); got != "" {
+		t.Errorf("there is %s", got)
+	}
+}
+
+func TestOfManyAtOnceUnderOneKeyOneWritesAndAllReturnTheSame(t *testing.T) {
+	const senders = 20
+	s, _ := open(t)
+	rows := make([]pgstore.Override, senders)
+	replayed := make([]bool, senders)
+	var all errgroup.Group
+	for i := range senders {
+		all.Go(func() (err error) {
+			c := once("k", "one")
+			rows[i], _, err = s.AddOverride(t.Context(), c, ban())
+			replayed[i] = c.Idempotency.Replayed
+			return err
+		})
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	writers := 0
+	for i := range rows {
+		if !replayed[i] {
+			writers++
+		}
+		if rows[i].ID != rows[0].ID || !rows[i].CreatedAt.Equal(rows[0].CreatedAt) {
+			t.Errorf("the answer to sender %d is %+v, to sender 0 %+v", i, rows[i], rows[0])
+		}
+	}
+	if version, entries := versions(t, s); writers != 1 || version != 1 || entries != 1 {
+		t.Errorf("%d write, in %d versions with %d audit entries; want one", writers, version, entries)
+	}
+}
+
+func TestKeysAreForgottenAfterADay(t *testing.T) {
+	s, pool := open(t)
+	for i, stale := range []bool{false, true} {
+		key := []string{"young", "old"}[i]
+		if _, _, err := s.PutPolicy(t.Context(), once(key, "one"), daily()); err != nil {
+			t.Fatal(err)
+		}
+		if stale {
+			if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.answers SET at = at - $2::interval WHERE key = $1`, key,
+				pgstore.KeysKept); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c := once("old", "another")
+	if _, _, err := s.PutPolicy(t.Context(), c, named("other")[0]); err != nil || c.Idempotency.Replayed {
+		t.Errorf("a key of yesterday: %v, replayed %v", err, c.Idempotency.Replayed)
+	}
+	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.answers SET at = at - $1::interval WHERE key = 'old'`,
+		pgstore.KeysKept); err != nil {
+		t.Fatal(err)
+	}
+	done, err := tidy(t.Context(), s, pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
+	if want := (pgstore.Tidied{Leader: true, Keys: 1}); err != nil || done != want {
+		t.Errorf("tidied %+v (%v), want %+v", done, err, want)
+	}
+}

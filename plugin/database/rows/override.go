@@ -1,0 +1,248 @@
+package rows
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Override is an override as the database has it. In a write, an absent Reason is the change's, an absent Author its
+// actor, and an absent Source commercial.
+type Override struct {
+	// The database's id, which names it.
+	ID int64 `json:"id,omitempty"`
+
+	schema.Override
+
+	State     string    `json:"state,omitempty"`     // when it was read: one of OverrideStates, by the database's clock
+	CreatedAt time.Time `json:"created_at,omitzero"` // the database's
+	Revision  int64     `json:"revision,omitempty"`  // how often it was written, from 1
+}
+
+// States of an override.
+const (
+	StateScheduled = "scheduled" // it has not begun
+	StateInForce   = "in_force"
+	StateEnded     = "ended" // it has expired, and its row is still there or in the history
+)
+
+// OverrideStates are the states of an override, in the order in which it has them.
+var OverrideStates = []string{StateScheduled, StateInForce, StateEnded}
+
+// EndedOverride is one of the past.
+type EndedOverride struct {
+	Override
+	EndedAt   time.Time `json:"ended_at"` // when its row was deleted; it had no effect after ExpiresAt
+	EndedBy   string    `json:"ended_by"`
+	EndReason string    `json:"end_reason"`
+}
+
+// String names the override as people do.
+func (o Override) String() string {
+	text := "override"
+	if o.ID != 0 {
+		text = fmt.Sprint(text, " ", o.ID)
+	}
+	text += ": " + o.Kind
+	if subject := o.Subject(); subject != "" {
+		text += ", " + subject
+	}
+	if o.Policy != "" {
+		text += ", policy " + o.Policy
+	}
+	return text
+}
+
+// OverrideFilter selects overrides. Each field that is not empty must be met; the zero value selects all.
+type OverrideFilter struct {
+	Tenant, User, Credential, IP, Tag, Kind, Source, Policy string
+
+	Endpoint string // whatever its parameters are called
+
+	State    string // by the database's clock
+	NotEnded bool   // only those that are scheduled or in force
+
+	General bool  // only those that name no tenant
+	After   int64 // only overrides of a larger ID: where the last page ended
+	Max     int   // at most so many; 0: all
+}
+
+var overrideColumns = "id, created_at, revision, " + columnsOf(schema.OverrideFields()).read()
+
+// stateColumn is the state of a row of the overrides. All rows of one statement have it at the same instant.
+const stateColumn = `CASE WHEN expires_at <= statement_timestamp() THEN '` + StateEnded + `'
+	WHEN starts_at > statement_timestamp() THEN '` + StateScheduled + `' ELSE '` + StateInForce + `' END`
+
+var (
+	selectOverrides = "SELECT " + stateColumn + " AS state, " + overrideColumns + " FROM rate_limiter.overrides"
+	selectEnded     = "SELECT '" + StateEnded + "' AS state, " + overrideColumns +
+		", ended_at, ended_by, end_reason FROM rate_limiter.override_history"
+)
+
+func (f OverrideFilter) where() *where {
+	var w where
+	w.equal("tenant", f.Tenant)
+	w.equal(`"user"`, f.User)
+	w.equal("credential", f.Credential)
+	w.equal("ip", f.IP)
+	w.equal("tag", f.Tag)
+	w.equal("kind", f.Kind)
+	w.equal("source", f.Source)
+	w.equal("policy", f.Policy)
+	w.endpoint(f.Endpoint)
+	if f.General {
+		w.add("tenant = %s", "")
+	}
+	if f.After > 0 {
+		w.add("id > %s", f.After)
+	}
+	if f.NotEnded {
+		w.add(stateColumn+" <> %s", StateEnded)
+	}
+	if f.State != "" {
+		w.add(stateColumn+" = %s", f.State)
+	}
+	return &w
+}
+
+// Overrides returns the overrides that a filter selects, in the order of their IDs. Those that have expired are there
+// until they are moved to the history.
+func (s *Store) Overrides(ctx context.Context, f OverrideFilter) ([]Override, error) {
+	return all(s.EachOverride(ctx, f))
+}
+
+// EachOverride yields what Overrides returns, row by row as the database sends them. An error ends it.
+func (s *Store) EachOverride(ctx context.Context, f OverrideFilter) iter.Seq2[Override, error] {
+	w := f.where()
+	return each[Override](ctx, s.pool, "list overrides", selectOverrides+w.String()+" ORDER BY id"+limitTo(f.Max),
+		w.args...)
+}
+
+// EachEndedOverride yields the ended overrides that a filter selects, in the order of their IDs, row by row as the
+// database sends them. An error ends it.
+func (s *Store) EachEndedOverride(ctx context.Context, f OverrideFilter) iter.Seq2[EndedOverride, error] {
+	w := f.where()
+	return each[EndedOverride](ctx, s.pool, "list ended overrides", selectEnded+w.String()+" ORDER BY id"+limitTo(f.Max),
+		w.args...)
+}
+
+// Override returns one override, or a NotFoundError.
+func (s *Store) Override(ctx context.Context, id int64) (Override, error) {
+	o, err := override(ctx, s.pool, id)
+	return o, fail(fmt.Sprint("read override ", id), err)
+}
+
+func override(ctx context.Context, q querier, id int64) (Override, error) {
+	return one[Override](ctx, q, fmt.Sprint("override ", id), selectOverrides+" WHERE id = $1", id)
+}
+
+// AddOverride adds an override, and returns the row and the version in which it is in force. When there is one of its
+// kind, source and start for the same subject and policy it is a ConflictError; one that has expired makes room.
+func (s *Store) AddOverride(ctx context.Context, c Change, o Override) (Override, int64, error) {
+	o.Reason, o.Author = cmp.Or(o.Reason, c.Reason), cmp.Or(o.Author, c.Actor)
+	o.Source, o.IP = cmp.Or(o.Source, o.OwnSource()), canonicalIP(o.IP)
+	if err := o.check(); err != nil {
+		return Override{}, 0, err
+	}
+	row, err := json.Marshal(o)
+	if err != nil {
+		return Override{}, 0, fmt.Errorf("add %v: %w", o, err)
+	}
+	return write(ctx, s, "add "+o.String(), c, func(tx pgx.Tx) (Override, error) {
+		if _, err := tx.Exec(ctx, endExpired, row); err != nil {
+			return Override{}, err
+		}
+		if err := checkVacant(ctx, tx, o, row); err != nil {
+			return Override{}, err
+		}
+		var id int64
+		if err := tx.QueryRow(ctx, insertOverride, row).Scan(&id); err != nil {
+			return Override{}, err
+		}
+		return override(ctx, tx, id)
+	})
+}
+
+// check returns what is wrong with o, as every way to write an override says it.
+func (o Override) check() error {
+	var faults []error
+	for _, f := range policy.OverrideFaults(o.Override) {
+		faults = append(faults, &InvalidError{Field: f.Path, Problem: f.Message})
+	}
+	return errors.Join(faults...)
+}
+
+// checkVacant returns a ConflictError that names the override whose place a new one would take.
+func checkVacant(ctx context.Context, tx pgx.Tx, o Override, row []byte) error {
+	var id int64
+	switch err := tx.QueryRow(ctx, sameSubject, row).Scan(&id); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	start := ""
+	if !o.StartsAt.IsZero() {
+		start = ", and starts at the same time"
+	}
+	conflict := conflicts["overrides_one_per_subject"]
+	conflict.Problem = fmt.Sprintf("override %d is of this kind for the same subject and policy%s: end it first", id, start)
+	return &conflict
+}
+
+// canonicalIP returns the one spelling of an address or prefix. It returns other texts as they are, and check finds
+// them invalid.
+func canonicalIP(text string) string {
+	if prefix, err := netip.ParsePrefix(text); err == nil {
+		if prefix.Addr().Is4() && prefix.IsSingleIP() {
+			return prefix.Addr().String()
+		}
+		return prefix.Masked().String()
+	}
+	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
+		return addr.Unmap().String()
+	}
+	return text
+}
+
+const (
+	// endExpired ends the expired override whose place a new one takes.
+	endExpired = `DELETE FROM rate_limiter.overrides o
+		USING jsonb_populate_record(NULL::rate_limiter.overrides, $1) n
+		WHERE o.expires_at <= clock_timestamp() AND ` + samePlace
+
+	// sameSubject finds the override whose place a new one would take.
+	sameSubject = `SELECT o.id FROM rate_limiter.overrides o, jsonb_populate_record(NULL::rate_limiter.overrides, $1) n WHERE ` + samePlace
+
+	// samePlace is that of the index overrides_one_per_subject.
+	samePlace = `o.source = n.source AND o.starts_at IS NOT DISTINCT FROM n.starts_at AND ` + sameTarget
+
+	sameTarget = `o.kind = n.kind AND o.tenant = coalesce(n.tenant, '') AND o."user" = coalesce(n."user", '')
+			AND rate_limiter.canonical_endpoint(o.endpoint) = rate_limiter.canonical_endpoint(coalesce(n.endpoint, ''))
+			AND o.credential = coalesce(n.credential, '') AND o.ip = coalesce(n.ip, '')
+			AND o.tag = coalesce(n.tag, '') AND o.policy = coalesce(n.policy, '')`
+)
+
+var insertOverride = fmt.Sprintf(`INSERT INTO rate_limiter.overrides (%s)
+	SELECT %s FROM jsonb_populate_record(NULL::rate_limiter.overrides, $1) n RETURNING id`,
+	columnsOf(schema.OverrideFields()).names(), columnsOf(schema.OverrideFields()).values("n"))
+
+// EndOverride ends an override before its time and moves it to the history, or returns a NotFoundError. It returns the
+// version without it.
+func (s *Store) EndOverride(ctx context.Context, c Change, id int64) (int64, error) {
+	what := fmt.Sprint("override ", id)
+	_, version, err := write(ctx, s, "end "+what, c, func(tx pgx.Tx) (noResult, error) {
+		return noResult{}, deleteOne(ctx, tx, what, `DELETE FROM rate_limiter.overrides WHERE id = $1`, id)
+	})
+	return version, err
+}

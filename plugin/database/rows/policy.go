@@ -1,0 +1,201 @@
+package rows
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Policy is a row of the policies.
+type Policy struct {
+	// Assigned by the database; a write does not need it.
+	ID int64 `json:"id,omitempty"`
+
+	schema.Policy
+
+	// Counts the writes, from 1. In a write: the revision that it was made from, or AnyRevision, Absent or Present.
+	Revision int64 `json:"revision,omitempty"`
+}
+
+// Slots of a policy.
+const (
+	SlotActive    = "active"    // in force
+	SlotCandidate = "candidate" // of older releases, and no Candidate: applies to no request; can be listed and deleted
+)
+
+// PolicyKey names one policy. Names of parameters in the endpoint do not matter.
+type PolicyKey struct {
+	Namespace string // "": default
+	Name      string
+
+	Tier, Tenant, User, Credential, IP, For string // what it applies to
+
+	Endpoint string
+	Slot     string // "": active
+}
+
+// Key returns the key of p.
+func (p Policy) Key() PolicyKey {
+	return PolicyKey{
+		p.Namespace, p.Name, p.Tier, p.Tenant, p.User, p.Credential, p.IP, p.For, p.Endpoint, p.Slot,
+	}.withDefaults()
+}
+
+func (k PolicyKey) withDefaults() PolicyKey {
+	k.Namespace, k.Slot, k.IP = cmp.Or(k.Namespace, defaultNamespace), cmp.Or(k.Slot, SlotActive), canonicalNetwork(k.IP)
+	return k
+}
+
+// String names the policy in words.
+func (k PolicyKey) String() string {
+	text := "policy " + k.Name
+	if k.target() != (schema.Policy{}) {
+		text += " of " + k.target().Target()
+	}
+	if k.Endpoint != "" {
+		text += " for " + k.Endpoint
+	}
+	if k.Namespace != "" && k.Namespace != defaultNamespace {
+		text += " in namespace " + k.Namespace
+	}
+	if k.Slot == SlotCandidate {
+		text += " (candidate)"
+	}
+	return text
+}
+
+// canonicalNetwork returns the one spelling of the address or network of a policy, with a network of IPv4 that is
+// mapped into IPv6 as one of IPv4.
+func canonicalNetwork(text string) string {
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil || !prefix.Addr().Is4In6() {
+		return canonicalIP(text)
+	}
+	if bits := prefix.Bits() - 96; bits >= 0 {
+		return canonicalIP(netip.PrefixFrom(prefix.Addr().Unmap(), bits).String())
+	}
+	return text // check finds it invalid
+}
+
+// target returns a policy with only what it applies to.
+func (k PolicyKey) target() schema.Policy {
+	return schema.Policy{Tier: k.Tier, Tenant: k.Tenant, User: k.User, Credential: k.Credential, IP: k.IP, For: k.For}
+}
+
+// PolicyFilter selects policies. Every field that is set must match; the zero value selects all.
+type PolicyFilter struct {
+	Namespace, Name, Tier, Tenant, User, Credential, IP, For, Slot string
+
+	Endpoint string // whatever its parameters are called
+
+	Networks bool // only those of an address or a network
+
+	After int64 // only policies with a larger ID: the last one of the page before
+	Max   int   // at most so many; 0: all
+}
+
+const (
+	defaultNamespace = "default"
+	defaultAlgorithm = "token_bucket"
+)
+
+// policyColumns are those of a policy. The row of a user has a tier that its policy has not.
+var policyColumns = func() columns {
+	list := columnsOf(schema.PolicyFields())
+	tier := &list[slices.IndexFunc(list, func(c column) bool { return c.name == `"tier"` })]
+	tier.reads = `CASE WHEN "user" = '' THEN tier ELSE '' END`
+	tier.writes = `CASE WHEN coalesce(%[1]s."user", '') = '' THEN coalesce(%[1]s.tier, '') ELSE '` + schema.UserTier + `' END`
+	return list
+}()
+
+var selectPolicies = "SELECT id, revision, " + policyColumns.read() + " FROM rate_limiter.policies"
+
+// Policies returns the policies that a filter selects, in the order of their IDs.
+func (s *Store) Policies(ctx context.Context, f PolicyFilter) ([]Policy, error) {
+	return all(s.EachPolicy(ctx, f))
+}
+
+// EachPolicy yields what Policies returns, row by row as the database sends them. An error ends it.
+func (s *Store) EachPolicy(ctx context.Context, f PolicyFilter) iter.Seq2[Policy, error] {
+	return policies(ctx, s.pool, f)
+}
+
+// Namespaces returns the namespaces of the policies that a filter selects, in the order of their names. It ignores the
+// filter's page.
+func (s *Store) Namespaces(ctx context.Context, f PolicyFilter) ([]string, error) {
+	names, err := namespaces(ctx, s.pool, f)
+	return names, fail("list namespaces", err)
+}
+
+func namespaces(ctx context.Context, q querier, f PolicyFilter) ([]string, error) {
+	type row struct{ Namespace string }
+	w := f.where()
+	rows, err := collect[row](ctx, q,
+		"SELECT DISTINCT namespace FROM rate_limiter.policies"+w.String()+" ORDER BY namespace", w.args...)
+	var names []string
+	for _, r := range rows {
+		names = append(names, r.Namespace)
+	}
+	return names, err
+}
+
+// where returns the conditions of a filter without those of its page.
+func (f PolicyFilter) where() *where {
+	var w where
+	w.equal("namespace", f.Namespace)
+	w.equal("name", f.Name)
+	w.equal("tier", f.Tier)
+	w.equal("tenant", f.Tenant)
+	w.equal(`"user"`, f.User)
+	w.equal("credential", f.Credential)
+	w.equal("ip", canonicalNetwork(f.IP))
+	w.equal(`"for"`, f.For)
+	if f.Networks {
+		w.add("ip <> %s", "")
+	}
+	w.equal("slot", f.Slot)
+	w.endpoint(f.Endpoint)
+	return &w
+}
+
+func policies(ctx context.Context, q querier, f PolicyFilter) iter.Seq2[Policy, error] {
+	w := f.where()
+	if f.After > 0 {
+		w.add("id > %s", f.After)
+	}
+	return each[Policy](ctx, q, "list policies", selectPolicies+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
+}
+
+// Policy returns one policy, or a NotFoundError.
+func (s *Store) Policy(ctx context.Context, key PolicyKey) (Policy, error) {
+	p, err := policyByKey(ctx, s.pool, key)
+	return p, fail("read "+key.String(), err)
+}
+
+// PolicyByID returns one policy, or a NotFoundError.
+func (s *Store) PolicyByID(ctx context.Context, id int64) (Policy, error) {
+	p, err := policyByID(ctx, s.pool, id)
+	return p, fail(fmt.Sprint("read policy ", id), err)
+}
+
+func policyByID(ctx context.Context, q querier, id int64) (Policy, error) {
+	return one[Policy](ctx, q, fmt.Sprint("policy ", id), selectPolicies+` WHERE id = $1`, id)
+}
+
+func policyByKey(ctx context.Context, q querier, key PolicyKey) (Policy, error) {
+	key = key.withDefaults()
+	tier := key.Tier
+	if key.User != "" {
+		tier = schema.UserTier
+	}
+	return one[Policy](ctx, q, key.String(), selectPolicies+`
+		WHERE tenant = $1 AND name = $2 AND tier = $3 AND namespace = $4 AND slot = $5
+		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($6)
+		AND "user" = $7 AND credential = $8 AND ip = $9 AND "for" = $10`, key.Tenant, key.Name, tier,
+		key.Namespace, key.Slot, key.Endpoint, key.User, key.Credential, key.IP, key.For)
+}

@@ -1,0 +1,331 @@
+package rows_test
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestPolicyIsReadAsItWasWritten(t *testing.T) {
+	s, _ := open(t)
+	free := int64(0)
+	for _, p := range []pgstore.Policy{
+		{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "least", Scope: "tenant", Limit: 1, WindowSize: 1}}},
+		{Policy: schema.Policy{
+			Namespace: "eu", Tenant: "acme", PublicNote: "agreed for the launch",
+			Limit: schema.Limit{
+				Name: "most", Endpoint: "GET /records/{id}", Scope: "tenant+endpoint", Limit: 100,
+				WindowSize: 60, Algorithm: "leaky_bucket", Burst: 7, SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow",
+				Cost: &free, FailMode: "closed", Accuracy: "exact",
+			},
+		}},
+		{Policy: schema.Policy{Tier: "unlimited", Limit: schema.Limit{
+			Name: "soft", Scope: "user", Limit: 5, WindowSize: 60, SoftOnly: true,
+		}}},
+	} {
+		written, _ := put(t, s, p)
+		read, err := s.Policy(t.Context(), p.Key())
+		if err != nil || !reflect.DeepEqual(read, written) {
+			t.Errorf("%s is read as %+v (%v), was returned as %+v", p.Key(), read, err, written)
+		}
+		p.ID, p.Revision = read.ID, 1
+		p.Slot = "active"
+		if p.Namespace == "" {
+			p.Namespace, p.Algorithm = "default", "token_bucket"
+		}
+		if !reflect.DeepEqual(read, p) || read.ID == 0 {
+			t.Errorf("%s is read as %+v, want %+v", p.Key(), read, p)
+		}
+	}
+}
+
+func TestPutReplacesThePolicyOfTheSameKeyOnly(t *testing.T) {
+	s, _ := open(t)
+	p := daily()
+	p.Endpoint = "GET /records/{id}"
+	first, _ := put(t, s, p)
+	p.Endpoint, p.Limit.Limit = "GET /records/{record}", 2000
+	second, version := put(t, s, p)
+	if second.ID != first.ID || second.Limit.Limit != 2000 || second.Endpoint != p.Endpoint ||
+		second.Revision != 2 || version != 2 {
+		t.Errorf("the second put leaves %+v in version %d, want the same row with its values", second, version)
+	}
+	put(t, s, daily())
+	if all, err := s.Policies(t.Context(), pgstore.PolicyFilter{}); err != nil || len(all) != 2 {
+		t.Errorf("the policies are %v (%v), want one for the endpoint and one for all", all, err)
+	}
+	if one, err := s.Policies(t.Context(), pgstore.PolicyFilter{Endpoint: "GET /records/{whatever}"}); err != nil ||
+		len(one) != 1 || one[0] != second {
+		t.Errorf("the policies for the endpoint are %v (%v), want the one", one, err)
+	}
+}
+
+func TestPuttingTheCurrentValuesChangesNothing(t *testing.T) {
+	s, pool := open(t)
+	put(t, s, daily())
+	again, version := put(t, s, daily())
+	var entries int
+	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM rate_limiter.audit`).Scan(&entries); err != nil {
+		t.Fatal(err)
+	}
+	if again.Revision != 1 || version != 1 || entries != 1 {
+		t.Errorf("revision %d, version %d, %d audit entries, want 1 each", again.Revision, version, entries)
+	}
+}
+
+func TestWriteMadeFromAnotherRevisionIsAConflict(t *testing.T) {
+	s, _ := open(t)
+	p, _ := put(t, s, daily())
+	p.Limit.Limit = 2000
+	put(t, s, p)
+	p.Limit.Limit = 3000
+	_, _, err := s.PutPolicy(t.Context(), ann, p)
+	wantConflict(t, "put from revision 1", err)
+	_, err = s.DeletePolicy(t.Context(), ann, p.Key(), 1)
+	wantConflict(t, "delete of revision 1", err)
+	if now, err := s.Policy(t.Context(), p.Key()); err != nil || now.Limit.Limit != 2000 {
+		t.Errorf("the limit is %d (%v), want that of the first put", now.Limit.Limit, err)
+	}
+	p.Name = "new"
+	_, _, err = s.PutPolicy(t.Context(), ann, p)
+	wantMissing(t, "put from a revision of a policy that does not exist", err)
+}
+
+func TestPolicyIsReadWrittenAndDeletedByItsID(t *testing.T) {
+	s, _ := open(t)
+	p := daily()
+	p.Endpoint = "GET /records/{id}"
+	p, _ = put(t, s, p)
+	if read, err := s.PolicyByID(t.Context(), p.ID); err != nil || read != p {
+		t.Errorf("policy %d is read as %+v (%v), want %+v", p.ID, read, err, p)
+	}
+	p.Limit.Limit, p.Endpoint = 2000, "GET /records/{record}"
+	written, version, err := s.PutPolicyByID(t.Context(), ann, p)
+	if err != nil || version != 2 || written.Limit.Limit != 2000 || written.Revision != 2 ||
+		written.Endpoint != p.Endpoint {
+		t.Errorf("it is written as %+v in version %d (%v)", written, version, err)
+	}
+	_, _, err = s.PutPolicyByID(t.Context(), ann, p)
+	wantConflict(t, "put from revision 1", err)
+	_, err = s.DeletePolicyByID(t.Context(), ann, p.ID, 1)
+	wantConflict(t, "delete of revision 1", err)
+	if version, err := s.DeletePolicyByID(t.Context(), ann, p.ID, pgstore.Present); err != nil || version != 3 {
+		t.Errorf("delete: version %d (%v), want 3", version, err)
+	}
+	_, err = s.PolicyByID(t.Context(), p.ID)
+	wantMissing(t, "read", err)
+	p.Revision = pgstore.AnyRevision
+	_, _, err = s.PutPolicyByID(t.Context(), ann, p)
+	wantMissing(t, "put", err)
+	_, err = s.DeletePolicyByID(t.Context(), ann, p.ID, pgstore.AnyRevision)
+	wantMissing(t, "delete again", err)
+}
+
+func TestAWriteByIDCannotChangeTheKey(t *testing.T) {
+	s, _ := open(t)
+	p, _ := put(t, s, daily())
+	for field, rename := range map[string]func(*pgstore.Policy){
+		"namespace": func(p *pgstore.Policy) { p.Namespace = "eu" },
+		"name":      func(p *pgstore.Policy) { p.Name = "weekly" },
+		"tier":      func(p *pgstore.Policy) { p.Tier = "silver" },
+		"tenant":    func(p *pgstore.Policy) { p.Tenant = "acme" },
+		"endpoint":  func(p *pgstore.Policy) { p.Endpoint = "GET /records" },
+		"slot":      func(p *pgstore.Policy) { p.Slot = pgstore.SlotCandidate },
+	} {
+		renamed := p
+		rename(&renamed)
+		_, _, err := s.PutPolicyByID(t.Context(), ann, renamed)
+		wantInvalid(t, field, err, field)
+	}
+}
+
+func TestAWriteMayRequireThatARowIsAbsentOrPresent(t *testing.T) {
+	s, _ := open(t)
+	p := daily()
+	p.Revision = pgstore.Present
+	_, _, err := s.PutPolicy(t.Context(), ann, p)
+	wantMissing(t, "put over a policy that does not exist", err)
+	p.Revision = pgstore.Absent
+	created, _ := put(t, s, p)
+	_, _, err = s.PutPolicy(t.Context(), ann, p)
+	wantConflict(t, "create it again", err)
+	if conflict := new(pgstore.ConflictError); !errors.As(err, &conflict) || conflict.Revision != created.Revision {
+		t.Errorf("%v has another revision, want %d", err, created.Revision)
+	}
+	p.Revision, p.Limit.Limit = pgstore.Present, 2000
+	if written, _ := put(t, s, p); written.Revision != 2 || written.Limit.Limit != 2000 {
+		t.Errorf("put over it leaves %+v", written)
+	}
+
+	acme := pgstore.Tenant{Tenant: schema.Tenant{ID: "acme"}, Revision: pgstore.Present}
+	_, _, err = s.SetTenant(t.Context(), ann, acme)
+	wantMissing(t, "set a tenant that does not exist", err)
+	acme.Revision = pgstore.Absent
+	if _, _, err = s.SetTenant(t.Context(), ann, acme); err != nil {
+		t.Error(err)
+	}
+	_, _, err = s.SetTenant(t.Context(), ann, acme)
+	wantConflict(t, "create the tenant again", err)
+	acme.Revision, acme.Tier = pgstore.Present, "gold"
+	if _, _, err = s.SetTenant(t.Context(), ann, acme); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOneOfSeveralWritersFromOneRevisionWins(t *testing.T) {
+	const writers = 8
+	s, _ := open(t)
+	p, _ := put(t, s, daily())
+	won := make([]bool, writers)
+	var all errgroup.Group
+	for i := range writers {
+		all.Go(func() error {
+			mine := p
+			mine.Limit.Limit = int64(2000 + i)
+			_, _, err := s.PutPolicy(t.Context(), ann, mine)
+			won[i] = err == nil
+			if conflict := new(pgstore.ConflictError); errors.As(err, &conflict) {
+				return nil
+			}
+			return err
+		})
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	winners := 0
+	for i := range won {
+		if won[i] {
+			winners++
+		}
+	}
+	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{})
+	if winners != 1 || err != nil || len(entries) != 2 || entries[0].Version != 2 {
+		t.Errorf("%d writers win, the audit is %v (%v); want one, and its entry", winners, entries, err)
+	}
+}
+
+func TestDeleteOfAMissingPolicyReturnsNotFound(t *testing.T) {
+	s, _ := open(t)
+	_, err := s.DeletePolicy(t.Context(), ann, daily().Key(), 0)
+	wantMissing(t, "delete", err)
+	_, err = s.Policy(t.Context(), daily().Key())
+	wantMissing(t, "read", err)
+	put(t, s, daily())
+	if version, err := s.DeletePolicy(t.Context(), ann, daily().Key(), 1); err != nil || version != 2 {
+		t.Errorf("delete of an existing policy: version %d (%v), want 2", version, err)
+	}
+}
+
+func TestErrorOfAnInvalidPolicyNamesTheField(t *testing.T) {
+	s, _ := open(t)
+	for field, spoil := range map[string]func(*pgstore.Policy){
+		"name":        func(p *pgstore.Policy) { p.Name = "a b" },
+		"tier":        func(p *pgstore.Policy) { p.Tier = "" },
+		"limit":       func(p *pgstore.Policy) { p.Limit.Limit = 0 },
+		"window_size": func(p *pgstore.Policy) { p.WindowSize = -1 },
+		"algorithm":   func(p *pgstore.Policy) { p.Algorithm = "gcra" },
+		"burst":       func(p *pgstore.Policy) { p.Burst = -5 },
+		"scope":       func(p *pgstore.Policy) { p.Scope = "" },
+		"cost":        func(p *pgstore.Policy) { cost := int64(1001); p.Cost = &cost },
+	} {
+		p := daily()
+		spoil(&p)
+		_, _, err := s.PutPolicy(t.Context(), ann, p)
+		wantInvalid(t, field, err, field)
+	}
+	inexact := daily() // in range, field by field
+	inexact.Algorithm, inexact.Limit.Limit, inexact.WindowSize = "sliding_window", 999_999_999_989, 31_622_399
+	_, _, err := s.PutPolicy(t.Context(), ann, inexact)
+	wantInvalid(t, "a limit that cannot be counted exactly", err, "limit")
+	if all, err := s.Policies(t.Context(), pgstore.PolicyFilter{}); err != nil || len(all) != 0 {
+		t.Errorf("invalid policies are written: %v (%v)", all, err)
+	}
+}
+
+func TestTextThatPostgresCannotStoreIsInvalid(t *testing.T) {
+	s, _ := open(t)
+	_, _, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{Tenant: schema.Tenant{ID: "a\x00b"}})
+	wantInvalid(t, "a zero byte", err, "id")
+	p := daily()
+	p.Endpoint = "GET /\x00"
+	_, _, err = s.PutPolicy(t.Context(), ann, p)
+	wantInvalid(t, "a zero byte in a policy", err, "")
+}
+
+func TestWritesNeedAnActorAndAReason(t *testing.T) {
+	s, _ := open(t)
+	_, _, err := s.PutPolicy(t.Context(), pgstore.Change{Reason: "why"}, daily())
+	wantInvalid(t, "no actor", err, "actor")
+	_, _, err = s.PutPolicy(t.Context(), pgstore.Change{Actor: "ann", Reason: " "}, daily())
+	wantInvalid(t, "a blank reason", err, "reason")
+}
+
+func TestPoliciesAreListedInPages(t *testing.T) {
+	s, _ := open(t)
+	for i := range 5 {
+		p := daily()
+		p.Name = fmt.Sprint("p", i)
+		put(t, s, p)
+	}
+	other := daily()
+	other.Tier, other.Tenant = "", "acme"
+	put(t, s, other)
+	var names []string
+	filter := pgstore.PolicyFilter{Tier: "gold", Max: 2}
+	for {
+		page, err := s.Policies(t.Context(), filter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		for _, p := range page {
+			names = append(names, p.Name)
+		}
+		filter.After = page[len(page)-1].ID
+	}
+	if want := "[p0 p1 p2 p3 p4]"; fmt.Sprint(names) != want {
+		t.Errorf("the pages have %v, want %s", names, want)
+	}
+}
+
+// addCandidate adds a candidate, as older releases could.
+func addCandidate(t *testing.T, pool *pgxpool.Pool, name string, limit int64) {
+	t.Helper()
+	pgtest.AsBefore11(t, pool, fmt.Sprintf(`
+		INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, slot)
+		VALUES ('%s', 'gold', 'tenant', %d, 86400, 'candidate')`, name, limit))
+}
+
+func TestACandidateIsNotWrittenAndAnOldOneCanOnlyBeDeleted(t *testing.T) {
+	s, pool := open(t)
+	p := daily()
+	p.Slot = pgstore.SlotCandidate
+	_, _, err := s.PutPolicy(t.Context(), ann, p)
+	wantInvalid(t, "put", err, "slot")
+	_, _, err = s.Apply(t.Context(), ann, pgstore.Set{Policies: []pgstore.Policy{p}})
+	wantInvalid(t, "apply", err, "slot")
+
+	addCandidate(t, pool, p.Name, p.Limit.Limit)
+	old, err := s.Policies(t.Context(), pgstore.PolicyFilter{Slot: pgstore.SlotCandidate})
+	if err != nil || len(old) != 1 {
+		t.Fatalf("listed are %v (%v), want the old one", old, err)
+	}
+	_, _, err = s.PutPolicy(t.Context(), ann, old[0])
+	wantInvalid(t, "put again", err, "slot")
+	_, _, err = s.PutPolicyByID(t.Context(), ann, old[0])
+	wantInvalid(t, "put by id", err, "slot")
+	if _, err := s.DeletePolicy(t.Context(), ann, p.Key(), pgstore.AnyRevision); err != nil {
+		t.Errorf("the old one is not deleted: %v", err)
+	}
+}

@@ -1,0 +1,79 @@
+package rows_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+func TestTheAuditOfAResetHasEachBucketWithItsSubjectAndUse(t *testing.T) {
+	t.Parallel()
+	s, _ := open(t)
+	compiled, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 100, Window: limit.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	daily := &policy.Policy{Name: "daily", Row: 7, Scope: policy.Tenant, Limit: compiled}
+	bounds := []policy.Bound{
+		{Policy: daily, Key: policy.Key{Endpoint: "GET /a"}},
+		{Policy: daily, Key: policy.Key{Kind: policy.KindUser, Subject: "u_42"}},
+		{Policy: daily, Key: policy.Key{Kind: policy.KindCredential, Subject: "key"}},
+		{Policy: daily, Key: policy.Key{Kind: policy.KindIP, Subject: "192.0.2.1"}},
+	}
+	statuses := make([]decision.Status, len(bounds))
+	for i := range statuses {
+		statuses[i].Used, statuses[i].Remaining, statuses[i].Reset = 3, 97, limit.Second
+	}
+	reset, err := pgstore.ResetOf("acme", bounds, statuses)
+	if err == nil {
+		err = s.Do(t.Context(), ann, reset, nil, done)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "action", Key: "buckets", Tenant: "acme"})
+	if err != nil || len(entries) != 1 || entries[0].Operation != "reset" {
+		t.Fatalf("the audit has %+v (%v), want one reset", entries, err)
+	}
+	bucket := pgstore.EmptiedBucket{
+		Policy: "daily", Row: 7, Description: "100 per 1 s (token_bucket) per tenant", Used: 3,
+		Remaining: 97, Reset: time.Unix(1, 0).UTC(),
+	}
+	want := []pgstore.EmptiedBucket{bucket, bucket, bucket, bucket}
+	want[0].Endpoint, want[1].User, want[2].Credential, want[3].IP = "GET /a", "u_42", "key", "192.0.2.1"
+	if got, ok := entries[0].Emptied(); !ok || !same(t, got, want) {
+		t.Errorf("the emptied buckets are %+v, want %+v", got, want)
+	}
+}
+
+func TestAResetOfAnOlderVersionIsReadToo(t *testing.T) {
+	t.Parallel()
+	for details, want := range map[string]string{
+		`[{"policy":"daily","subject":"the tenant","limit":"10 per 60 s","used":3,"remaining":7,"reset":"2026-01-31T12:00:00Z"}]`:         "daily",
+		`[{"policy":"daily","of":"user u_42","scope":"user","limit":10,"window_size":60,"used":3,"reset":"2026-01-31T12:00:00.123456Z"}]`: "daily",
+		`{"buckets":[{"policy":"daily"},{"policy":"writes","endpoint":"records"}]}`:                                                       "daily writes",
+		`[]`: "", `{"buckets":[]}`: "",
+		`{"buckets":3}`: "none", `["daily"]`: "none", `{}`: "none", `null`: "none", ``: "none",
+	} {
+		entry := pgstore.AuditEntry{Kind: "action", Operation: "reset", After: json.RawMessage(details)}
+		list, ok := entry.Emptied()
+		got := ""
+		for i, b := range list {
+			if got += b.Policy; i+1 < len(list) {
+				got += " "
+			}
+		}
+		if ok != (want != "none") || ok && got != want {
+			t.Errorf("%s: got %q, %v, want %s", details, got, ok, want)
+		}
+	}
+	other := pgstore.AuditEntry{Kind: "action", Operation: "flush", After: json.RawMessage(`[{"policy":"daily"}]`)}
+	if _, ok := other.Emptied(); ok {
+		t.Error("another action is taken for a reset")
+	}
+}

@@ -1,0 +1,254 @@
+// Package pgstore is the control plane's repository: tiers, tenants, policies, overrides, the audit, the nodes' reports
+// and the tokens of the REST API, kept in Postgres. The operator's program and the REST API write through it.
+//
+// Every write is one transaction that records its actor and reason ([Change]) and takes one version, which
+// nodes poll. Writes run one after the other, so what a write has read stays true until it commits. A write may name
+// the revision of the row that it was made from, or [Absent] or [Present]. If the row has another revision, the write
+// returns a [ConflictError]. A write with an [Idempotency] happens once, however often it is sent.
+//
+// The constraints of package migrations define which values a row may have. This package turns their errors into
+// [InvalidError]. Package policysync loads the rows into nodes, and package policy compiles them.
+package rows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Store reads and writes the rows. It is safe for concurrent use. The zero value is not usable.
+type Store struct {
+	pool    *pgxpool.Pool
+	writes  chan struct{} // bounds the writes that hold a connection, most of which wait for the lock of writes
+	actions chan struct{} // bounds the actions under an Idempotency that run at a time
+	oldest  *oldestReader
+}
+
+// New returns a store on a pool, which the caller closes. The database must be migrated. Writes take at most half of
+// the connections, so reads go on while writes wait for a slow one. Actions under an Idempotency take at most another
+// quarter, each while it runs; they need a pool of at least two connections.
+func New(pool *pgxpool.Pool) *Store {
+	most := pool.Config().MaxConns
+	return &Store{
+		pool:    pool,
+		writes:  make(chan struct{}, max(1, most/2)),
+		actions: make(chan struct{}, max(1, most/4)),
+		oldest:  newOldestReader(),
+	}
+}
+
+// Change names who makes a write, and why. The audit records both; neither may be blank.
+type Change struct {
+	Actor  string
+	Reason string
+
+	Idempotency *Idempotency // nil: a write that is sent twice happens twice
+}
+
+func (c Change) check() error {
+	if strings.TrimSpace(c.Actor) == "" {
+		return &InvalidError{Field: "actor", Problem: "must be given: who makes this change?"}
+	}
+	if strings.TrimSpace(c.Reason) == "" {
+		return &InvalidError{Field: "reason", Problem: "must be given: why is this change made?"}
+	}
+	return nil
+}
+
+// write runs do in one transaction for c, after all earlier writes. It returns the result of do and the version in
+// which that is in force: the one that do made, or the last one if do changed nothing. A replay by c.Idempotency
+// returns the result of the first write, and does not run do.
+func write[T any](
+	ctx context.Context,
+	s *Store,
+	doing string,
+	c Change,
+	do func(pgx.Tx) (T, error),
+) (done T, version int64, err error) {
+	var none T
+	if err := c.check(); err != nil {
+		return none, 0, err
+	}
+	select {
+	case s.writes <- struct{}{}:
+		defer func() { <-s.writes }()
+	case <-ctx.Done():
+		return none, 0, fail(doing, ctx.Err())
+	}
+	replayed, committing := false, false
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		err := beginWrite(ctx, tx, c)
+		if err == nil {
+			replayed, err = c.Idempotency.replay(ctx, tx, &done, &version)
+		}
+		if err != nil || replayed {
+			return err
+		}
+		if done, err = do(tx); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, `SELECT version FROM rate_limiter.version`).Scan(&version); err != nil {
+			return err
+		}
+		err = c.Idempotency.remember(ctx, tx, done, version)
+		committing = err == nil
+		return err
+	})
+	if err != nil {
+		if committing {
+			err = uncertain(err)
+		}
+		return none, 0, fail(doing, err)
+	}
+	if c.Idempotency != nil {
+		c.Idempotency.Replayed = replayed
+	}
+	return done, version, nil
+}
+
+// noResult is the result of a write that returns only a version.
+type noResult struct{}
+
+// lockWrites takes the lock of writes until the end of the transaction. It changes no row: the trigger of the table
+// takes the lock, so every role that may write can take it.
+const lockWrites = `DELETE FROM rate_limiter.overrides WHERE false`
+
+// beginWrite sets the actor and the reason of the transaction, and waits for the lock of writes.
+func beginWrite(ctx context.Context, tx pgx.Tx, c Change) error {
+	_, err := tx.Exec(ctx,
+		`SELECT set_config('rate_limiter.actor', $1, true), set_config('rate_limiter.reason', $2, true)`, c.Actor, c.Reason)
+	if err == nil {
+		_, err = tx.Exec(ctx, lockWrites)
+	}
+	return err
+}
+
+// querier is the pool or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// collect reads all rows of a query into structs, each column into the field of its name.
+func collect[T any](ctx context.Context, q querier, sql string, args ...any) ([]T, error) {
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByName[T])
+}
+
+// each yields the rows of a query one after another, so a list of any length takes the memory of one row. An error ends
+// it, wrapped with the operation. It holds a connection until it ends.
+func each[T any](ctx context.Context, q querier, doing, sql string, args ...any) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var none T
+		rows, err := q.Query(ctx, sql, args...)
+		if err != nil {
+			yield(none, fail(doing, err))
+			return
+		}
+		defer rows.Close()
+		for rows.Next() {
+			row, err := pgx.RowToStructByName[T](rows)
+			if err != nil {
+				yield(none, fail(doing, err))
+				return
+			}
+			if !yield(row, nil) {
+				return
+			}
+		}
+		if err := rows.Err(); err != nil {
+			yield(none, fail(doing, err))
+		}
+	}
+}
+
+// all returns the rows of a sequence, or its error.
+func all[T any](rows iter.Seq2[T, error]) ([]T, error) {
+	list := []T{} // encoded as [], not as null
+	for row, err := range rows {
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, row)
+	}
+	return list, nil
+}
+
+// one reads the row of a query, or returns a NotFoundError.
+func one[T any](ctx context.Context, q querier, what, sql string, args ...any) (T, error) {
+	rows, err := collect[T](ctx, q, sql, args...)
+	if len(rows) == 0 {
+		var none T
+		if err == nil {
+			err = &NotFoundError{What: what}
+		}
+		return none, err
+	}
+	return rows[0], err
+}
+
+func isMissing(err error) bool {
+	missing := new(NotFoundError)
+	return errors.As(err, &missing)
+}
+
+// deleteOne runs a statement that deletes one row, or returns a NotFoundError if there was no row.
+func deleteOne(ctx context.Context, tx pgx.Tx, what, sql string, args ...any) error {
+	done, err := tx.Exec(ctx, sql, args...)
+	if err == nil && done.RowsAffected() == 0 {
+		err = &NotFoundError{What: what}
+	}
+	return err
+}
+
+// where collects the conditions of a query.
+type where struct {
+	conditions []string
+	args       []any
+}
+
+// add adds a condition with one argument in the place of %s.
+func (w *where) add(condition string, arg any) {
+	w.args = append(w.args, arg)
+	w.conditions = append(w.conditions, fmt.Sprintf(condition, fmt.Sprint("$", len(w.args))))
+}
+
+// equal adds the condition that a column has a value, unless the value is empty.
+func (w *where) equal(column, value string) {
+	if value != "" {
+		w.add(column+" = %s", value)
+	}
+}
+
+// endpoint adds the condition that the endpoint is a pattern, whatever its parameters are called, unless it is empty.
+func (w *where) endpoint(pattern string) {
+	if pattern != "" {
+		w.add("rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint(%s)", pattern)
+	}
+}
+
+// plannedArgs returns the arguments for a query that Postgres plans for their values each time. After a few executions
+// it would otherwise use one plan for all values, which reads the whole table to find few rows of a rare one.
+func (w *where) plannedArgs() []any { return append([]any{pgx.QueryExecModeCacheDescribe}, w.args...) }
+
+func (w *where) String() string {
+	if len(w.conditions) == 0 {
+		return ""
+	}
+	return " WHERE " + strings.Join(w.conditions, " AND ")
+}
+
+// limitTo returns the end of a query that returns at most so many rows; 0: all.
+func limitTo(rows int) string {
+	if rows <= 0 {
+		return ""
+	}
+	return fmt.Sprint(" LIMIT ", rows)
+}

@@ -1,0 +1,212 @@
+package rows
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Tenant is a tenant as the database has it.
+type Tenant struct {
+	schema.Tenant
+
+	Revision int64 `json:"revision,omitempty"` // as in Policy
+}
+
+// Faults returns everything that is wrong with t by itself, as every way to write a tenant reports it.
+func (t Tenant) Faults() []schema.Fault { return t.Tenant.Faults(hasTimeZone) }
+
+// hasTimeZone returns an error, as schema.Faults, unless the time zone of a tenant exists.
+func hasTimeZone(t schema.Tenant) error {
+	if location, err := time.LoadLocation(t.TimeZone); err == nil && location != time.Local {
+		return nil
+	}
+	return schema.Faults{{Path: "time_zone", Message: schema.FieldNamed(schema.TenantFields(), "time_zone").Must()}}
+}
+
+// Tier is a plan of tenants. The plugin's config may have others.
+type Tier struct {
+	Name        string `json:"name"`
+	Description string `json:"description,omitempty"`
+	Revision    int64  `json:"revision,omitempty"` // as in Policy
+}
+
+const (
+	selectTenants = `SELECT id, tier, time_zone, revision FROM rate_limiter.tenants`
+	selectTiers   = `SELECT name, description, revision FROM rate_limiter.tiers`
+)
+
+// TenantFilter selects tenants. The zero value selects all that have a row.
+type TenantFilter struct {
+	Tier   string
+	Prefix string // of the ID
+	After  string // only tenants with a larger ID, in the order of bytes: the last one of the page before
+	Max    int    // at most so many; 0: all
+	Usage  bool   // also tenants without a row, and so without a tier, that have usage
+}
+
+// usedTenants selects the names of tenants that have usage. There are names of endpoints and policies too: a row of
+// usage shows which one is a tenant's. It is looked up by an index, first in the table that most tenants have rows in.
+const usedTenants = `SELECT id, '' AS tier, '' AS time_zone, 0::bigint AS revision FROM (
+		SELECT name AS id FROM rate_limiter.usage_names n WHERE name <> '' AND coalesce(
+			(SELECT true FROM rate_limiter.usage_days u WHERE u.tenant = n.id LIMIT 1),
+			(SELECT true FROM rate_limiter.usage_hours u WHERE u.tenant = n.id LIMIT 1),
+			(SELECT true FROM rate_limiter.usage_minutes u WHERE u.tenant = n.id LIMIT 1), false)
+	) used`
+
+// withUsedTenants returns the statement for a page of tenants with a row, and of those with usage alone. It reads a
+// page of each kind, and then leaves out what is in both.
+func withUsedTenants(page, limit string) string {
+	return `SELECT * FROM ((` + selectTenants + page + `) UNION ALL (
+			SELECT * FROM (` + usedTenants + page + `) used
+			WHERE (SELECT id FROM rate_limiter.tenants t WHERE t.id = used.id COLLATE "C") IS NULL
+		)) listed ORDER BY id COLLATE "C"` + limit
+}
+
+// EachTenant yields the tenants that a filter selects, in the order of their IDs, row by row as the database sends
+// them. An error ends it.
+func (s *Store) EachTenant(ctx context.Context, f TenantFilter) iter.Seq2[Tenant, error] {
+	var w where
+	w.equal("tier", f.Tier)
+	if f.Prefix != "" {
+		w.add(`starts_with(id COLLATE "C", %s)`, f.Prefix)
+	}
+	if f.After != "" {
+		w.add(`id COLLATE "C" > %s`, f.After)
+	}
+	page := w.String() + ` ORDER BY id COLLATE "C"` + limitTo(f.Max)
+	sql := selectTenants + page
+	if f.Usage && f.Tier == "" {
+		sql = withUsedTenants(page, limitTo(f.Max))
+	}
+	return each[Tenant](ctx, s.pool, "list tenants", sql, w.args...)
+}
+
+// Tenant returns one tenant, or a NotFoundError if nothing was set for it.
+func (s *Store) Tenant(ctx context.Context, id string) (Tenant, error) {
+	t, err := tenants.find(ctx, s.pool, id)
+	return t, fail("read tenant "+id, err)
+}
+
+// SetTenant sets the tier and the time zone of an existing or new tenant. It returns the row after the write, and the
+// version in which it is in force.
+func (s *Store) SetTenant(ctx context.Context, c Change, t Tenant) (Tenant, int64, error) {
+	var faults []error
+	for _, f := range t.Faults() {
+		faults = append(faults, &InvalidError{What: "tenant " + t.ID, Field: f.Path, Problem: f.Message})
+	}
+	if len(faults) > 0 {
+		return Tenant{}, 0, errors.Join(faults...)
+	}
+	return tenants.put(ctx, s, c, t.ID, t.Revision, `INSERT INTO rate_limiter.tenants (id, tier, time_zone)
+		VALUES ($1, $2, $3)
+		ON CONFLICT (id) DO UPDATE SET tier = excluded.tier, time_zone = excluded.time_zone`, t.ID, t.Tier, t.TimeZone)
+}
+
+// DeleteTenant deletes the tier and the time zone of a tenant, or returns a NotFoundError. Its policies and overrides
+// stay.
+func (s *Store) DeleteTenant(ctx context.Context, c Change, id string, revision int64) (int64, error) {
+	return tenants.delete(ctx, s, c, id, revision)
+}
+
+// TierFilter selects tiers. The zero value selects all.
+type TierFilter struct {
+	Prefix string // of the name
+	After  string // only tiers with a larger name, in the order of bytes: the last one of the page before
+	Max    int    // at most so many; 0: all
+}
+
+// Tiers returns the tiers that a filter selects, in the order of their names.
+func (s *Store) Tiers(ctx context.Context, f TierFilter) ([]Tier, error) {
+	var w where
+	if f.Prefix != "" {
+		w.add("starts_with(name, %s)", f.Prefix)
+	}
+	if f.After != "" {
+		w.add(`name COLLATE "C" > %s`, f.After)
+	}
+	return all(each[Tier](ctx, s.pool, "list tiers",
+		selectTiers+w.String()+` ORDER BY name COLLATE "C"`+limitTo(f.Max), w.args...))
+}
+
+// PutTier writes an existing or new tier. It returns the row after the write, and the version in which it is in force.
+func (s *Store) PutTier(ctx context.Context, c Change, t Tier) (Tier, int64, error) {
+	return tiers.put(ctx, s, c, t.Name, t.Revision, `INSERT INTO rate_limiter.tiers (name, description) VALUES ($1, $2)
+		ON CONFLICT (name) DO UPDATE SET description = excluded.description`, t.Name, t.Description)
+}
+
+// DeleteTier deletes a tier, or returns a NotFoundError. Tenants and policies that name it stay.
+func (s *Store) DeleteTier(ctx context.Context, c Change, name string, revision int64) (int64, error) {
+	return tiers.delete(ctx, s, c, name, revision)
+}
+
+// table describes a table whose key is one text.
+type table[T interface{ revision() int64 }] struct {
+	row                string // one row in words
+	putVerb            string // names a write in errors
+	selects, from, key string // the SELECT of its columns, its name, and the name of the column with the key
+}
+
+var (
+	tenants = table[Tenant]{"tenant", "set", selectTenants, "rate_limiter.tenants", "id"}
+	tiers   = table[Tier]{"tier", "put", selectTiers, "rate_limiter.tiers", "name"}
+)
+
+func (t table[T]) find(ctx context.Context, q querier, key string) (T, error) {
+	return one[T](ctx, q, t.row+" "+key, t.selects+" WHERE "+t.key+" = $1", key)
+}
+
+// put runs a statement that writes one row made from a revision. It returns the row after the write, and the version in
+// which it is in force.
+func (t table[T]) put(
+	ctx context.Context,
+	s *Store,
+	c Change,
+	key string,
+	revision int64,
+	sql string,
+	args ...any,
+) (T, int64, error) {
+	return write(ctx, s, t.putVerb+" "+t.row+" "+key, c, func(tx pgx.Tx) (T, error) {
+		err := t.check(ctx, tx, key, revision)
+		if err == nil {
+			_, err = tx.Exec(ctx, sql, args...)
+		}
+		if err != nil {
+			var none T
+			return none, err
+		}
+		return t.find(ctx, tx, key)
+	})
+}
+
+func (t table[T]) delete(ctx context.Context, s *Store, c Change, key string, revision int64) (int64, error) {
+	_, version, err := write(ctx, s, "delete "+t.row+" "+key, c, func(tx pgx.Tx) (noResult, error) {
+		err := t.check(ctx, tx, key, revision)
+		if err == nil {
+			err = deleteOne(ctx, tx, t.row+" "+key, "DELETE FROM "+t.from+" WHERE "+t.key+" = $1", key)
+		}
+		return noResult{}, err
+	})
+	return version, err
+}
+
+func (t Tenant) revision() int64 { return t.Revision }
+func (t Tier) revision() int64   { return t.Revision }
+
+// check returns an error if a write was made from another revision of a row than the current one.
+func (t table[T]) check(ctx context.Context, tx pgx.Tx, key string, wanted int64) error {
+	if wanted == AnyRevision {
+		return nil
+	}
+	current, err := t.find(ctx, tx, key)
+	if err != nil && (wanted != Absent || !isMissing(err)) {
+		return err
+	}
+	return sameRevision(t.row+" "+key, wanted, current.revision())
+}

@@ -1,0 +1,167 @@
+package rows_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestTenantIsSetReadListedAndDeleted(t *testing.T) {
+	s, _ := open(t)
+	for _, settings := range []schema.Tenant{
+		{ID: "acme", Tier: "gold", TimeZone: "Europe/Berlin"},
+		{ID: "Beta", Tier: "gold"},
+		{ID: "corp"},
+	} {
+		tenant := pgstore.Tenant{Tenant: settings}
+		written, _, err := s.SetTenant(t.Context(), ann, tenant)
+		if tenant.Revision = 1; err != nil || written != tenant {
+			t.Errorf("set %+v: %+v (%v)", tenant, written, err)
+		}
+		if read, err := s.Tenant(t.Context(), tenant.ID); err != nil || read != tenant {
+			t.Errorf("%s is read as %+v (%v), want %+v", tenant.ID, read, err, tenant)
+		}
+	}
+	var gold []string
+	for tenant, err := range s.EachTenant(t.Context(), pgstore.TenantFilter{Tier: "gold", After: "Beta"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		gold = append(gold, tenant.ID)
+	}
+	if len(gold) != 1 || gold[0] != "acme" {
+		t.Errorf("gold tenants after Beta are %v, want acme", gold)
+	}
+	if _, err := s.DeleteTenant(t.Context(), ann, "acme", 0); err != nil {
+		t.Error(err)
+	}
+	_, err := s.Tenant(t.Context(), "acme")
+	wantMissing(t, "read after the delete", err)
+	_, err = s.DeleteTenant(t.Context(), ann, "acme", 0)
+	wantMissing(t, "a second delete", err)
+}
+
+// ofTier returns tenant acme with a tier, as a write from a revision has it.
+func ofTier(tier string, revision int64) pgstore.Tenant {
+	return pgstore.Tenant{Tenant: schema.Tenant{ID: "acme", Tier: tier}, Revision: revision}
+}
+
+func TestTenantIsNotSetFromAnotherRevision(t *testing.T) {
+	s, _ := open(t)
+	for range 2 { // the second write changes nothing
+		if _, version, err := s.SetTenant(t.Context(), ann, ofTier("gold", 0)); err != nil || version != 1 {
+			t.Fatalf("version %d (%v), want 1", version, err)
+		}
+	}
+	silver, version, err := s.SetTenant(t.Context(), ann, ofTier("silver", 1))
+	if err != nil || version != 2 || silver.Revision != 2 {
+		t.Errorf("from revision 1: %+v in version %d (%v)", silver, version, err)
+	}
+	_, _, err = s.SetTenant(t.Context(), ann, ofTier("tin", 1))
+	wantConflict(t, "from revision 1 again", err)
+}
+
+func TestErrorOfAnInvalidTenantNamesTheField(t *testing.T) {
+	s, _ := open(t)
+	_, _, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{})
+	wantInvalid(t, "no id", err, "id")
+	for _, c := range policytest.FaultyTenants {
+		_, _, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{Tenant: c.Tenant})
+		wantInvalid(t, c.Name, err, c.Field)
+		if err != nil && !strings.Contains(err.Error(), c.Message()) {
+			t.Errorf("%s: %v, want %s", c.Name, err, c.Message())
+		}
+	}
+}
+
+func TestTierIsPutListedAndDeleted(t *testing.T) {
+	s, _ := open(t)
+	for _, tier := range []pgstore.Tier{
+		{Name: "silver"},
+		{Name: "gold"},
+		{Name: "gold", Description: "large customers", Revision: 1},
+	} {
+		if _, _, err := s.PutTier(t.Context(), ann, tier); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, _, err := s.PutTier(t.Context(), ann, pgstore.Tier{Name: "gold", Revision: 1})
+	wantConflict(t, "put from revision 1 again", err)
+	tiers, err := s.Tiers(t.Context(), pgstore.TierFilter{})
+	if want := (pgstore.Tier{Name: "gold", Description: "large customers", Revision: 2}); err != nil ||
+		len(tiers) != 2 || tiers[0] != want {
+		t.Errorf("the tiers are %v (%v), want gold first: %v", tiers, err, want)
+	}
+	if _, err := s.DeleteTier(t.Context(), ann, "gold", 2); err != nil {
+		t.Error(err)
+	}
+	_, err = s.DeleteTier(t.Context(), ann, "gold", 0)
+	wantMissing(t, "a second delete", err)
+}
+
+func TestTenantsWithUsageAreListedBesideThoseWithARow(t *testing.T) {
+	s := used(t, time.Minute) // acme and globex, endpoints and a policy
+	for _, id := range []string{"acme", "corp"} {
+		gold := pgstore.Tenant{Tenant: schema.Tenant{ID: id, Tier: "gold"}}
+		if _, _, err := s.SetTenant(t.Context(), ann, gold); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for want, f := range map[string]pgstore.TenantFilter{
+		"acme/gold corp/gold":         {},
+		"acme/gold corp/gold globex/": {Usage: true},
+		"acme/gold corp/gold ":        {Usage: true, Tier: "gold"},
+		"corp/gold globex/":           {Usage: true, After: "acme", Max: 2},
+		"acme/gold":                   {Usage: true, Max: 1},
+		"globex/":                     {Usage: true, Prefix: "g"},
+		"":                            {Usage: true, After: "globex"},
+	} {
+		var listed []string
+		for tenant, err := range s.EachTenant(t.Context(), f) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			listed = append(listed, tenant.ID+"/"+tenant.Tier)
+		}
+		if got := strings.Join(listed, " "); got != strings.TrimSpace(want) {
+			t.Errorf("%+v lists %q, want %q", f, got, want)
+		}
+	}
+}
+
+func TestATenantIsListedWhileOneOfItsUsageTablesHasARow(t *testing.T) {
+	s, pool := open(t)
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	listed := func() (ids string) {
+		for tenant, err := range s.EachTenant(t.Context(), pgstore.TenantFilter{Usage: true}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids += " " + tenant.ID
+		}
+		return ids
+	}
+	exec(`SELECT rate_limiter.keep_usage_partitions()`)
+	for _, table := range [...]string{"usage_minutes", "usage_hours", "usage_days"} {
+		exec(`INSERT INTO rate_limiter.usage_names (name) VALUES ($1)`, table)
+		late := map[bool]string{true: ", false"}[table == "usage_days"]
+		exec(`INSERT INTO rate_limiter.`+table+` SELECT date_trunc('day', now(), 'UTC'), 1, 0, 0, 0, 0, NULL, id, 0, 0`+late+`
+			FROM rate_limiter.usage_names WHERE name = $1`, table)
+	}
+	if got := listed(); got != " usage_days usage_hours usage_minutes" {
+		t.Errorf("listed are%s", got)
+	}
+	exec(`DELETE FROM rate_limiter.usage_minutes`) // as its partitions are dropped
+	if got := listed(); got != " usage_days usage_hours" {
+		t.Errorf("without minutes, listed are%s", got)
+	}
+}

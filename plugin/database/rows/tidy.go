@@ -1,0 +1,157 @@
+package rows
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Retention holds the times for which rows without an effect stay.
+type Retention struct {
+	Overrides time.Duration // an expired override, before it moves to the history
+	Changes   time.Duration // the keys that a version changed; a node without contact for longer loads all rows
+	Nodes     time.Duration // the last report of a node that is silent
+}
+
+// Tidied reports what Tidy has done.
+type Tidied struct {
+	Leader    bool  `json:"leader"` // false: another process tidies, and this one did nothing
+	Overrides int64 `json:"overrides"`
+	Changes   int64 `json:"changes"`
+	Nodes     int64 `json:"nodes"`
+	Keys      int64 `json:"keys"` // of an Idempotency, after KeysKept
+	Left      int64 `json:"left"` // rows that are still due, because Tidy was ended or another process took over
+}
+
+// DefaultRetention is the retention unless an operator chooses another one.
+var DefaultRetention = Retention{Overrides: 7 * 24 * time.Hour, Changes: 7 * 24 * time.Hour, Nodes: 24 * time.Hour}
+
+const (
+	// TidyLock is the number of an advisory lock, which each batch of Tidy holds: one process tidies at a time. A process
+	// that holds it in its session keeps others from it.
+	TidyLock = 0x726c_7469_6479
+	// TidyBatch is the number of rows of a table in one transaction of Tidy. Writers wait for it, so it is small.
+	TidyBatch = 1_000
+	// countTime bounds counting the rows that are due after a Tidy that was ended.
+	countTime = 5 * time.Second
+)
+
+// tidyChange is the change that moves expired overrides.
+var tidyChange = Change{Actor: "retention", Reason: "expired"}
+
+// Tidy moves expired overrides to the history and drops rows older than their retention, batch by batch until none is
+// due or ctx ends. A batch has at most so many rows of a table; after each full one Tidy calls progress with the sum so
+// far. Every process may call it from time to time. With an error it also returns what was done before.
+func (s *Store) Tidy(ctx context.Context, keep Retention, rows int64, progress func(Tidied)) (Tidied, error) {
+	var done Tidied
+	for {
+		batch, err := tidyBatch(ctx, s.pool, keep, rows)
+		done.Overrides += batch.Overrides
+		done.Changes += batch.Changes
+		done.Nodes += batch.Nodes
+		done.Keys += batch.Keys
+		done.Leader = done.Leader || batch.Leader
+		if err == nil && batch.Leader && batch.Overrides+batch.Changes+batch.Nodes+batch.Keys > 0 {
+			if max(batch.Overrides, batch.Changes, batch.Nodes, batch.Keys) >= rows {
+				progress(done)
+			}
+			continue
+		}
+		counting, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTime)
+		defer cancel()
+		left, errLeft := s.due(counting, keep)
+		done.Left = left
+		return done, fail("tidy", errors.Join(err, errLeft))
+	}
+}
+
+// TidyOnce does one batch of Tidy in a session, which may hold TidyLock, and reports whether more rows may be due.
+func TidyOnce(ctx context.Context, session *pgx.Conn, keep Retention) (more bool, err error) {
+	done, err := tidyBatch(ctx, session, keep, TidyBatch)
+	return max(done.Overrides, done.Changes, done.Nodes, done.Keys) >= TidyBatch, fail("tidy", err)
+}
+
+// beginner is a pool or a connection.
+type beginner interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+// tidyBatch does one batch of each table in one transaction.
+func tidyBatch(ctx context.Context, db beginner, keep Retention, rows int64) (Tidied, error) {
+	var done Tidied
+	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, int64(TidyLock)).Scan(&done.Leader)
+		if err != nil || !done.Leader {
+			return err
+		}
+		// The nodes come before the lock of writes, because a node may lock its report, or their table.
+		if err := tx.QueryRow(ctx, deleteNodes, keep.Nodes, rows).Scan(&done.Nodes); err != nil {
+			return err
+		}
+		if err := beginWrite(ctx, tx, tidyChange); err != nil {
+			return err
+		}
+		for _, step := range []struct {
+			sql   string
+			after time.Duration
+			count *int64
+		}{
+			{moveOverrides, keep.Overrides, &done.Overrides},
+			{deleteChanges, keep.Changes, &done.Changes},
+			{deleteAnswers, KeysKept, &done.Keys},
+		} {
+			if err := tx.QueryRow(ctx, step.sql, step.after, rows).Scan(step.count); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return Tidied{}, err
+	}
+	return done, nil
+}
+
+// due returns how many rows are older than their retention.
+func (s *Store) due(ctx context.Context, keep Retention) (left int64, err error) {
+	err = s.pool.QueryRow(ctx, countDue, keep.Overrides, keep.Changes, keep.Nodes, KeysKept).Scan(&left)
+	return left, err
+}
+
+const (
+	moveOverrides = `WITH deleted AS (
+			DELETE FROM rate_limiter.overrides WHERE id IN (
+				SELECT id FROM rate_limiter.overrides WHERE expires_at < clock_timestamp() - $1::interval
+				ORDER BY expires_at LIMIT $2)
+			RETURNING 1
+		) SELECT count(*) FROM deleted`
+
+	// deleteChanges deletes the changes of whole versions, with all earlier ones.
+	deleteChanges = `WITH last AS (
+			SELECT max(version) AS version FROM (
+				SELECT version FROM rate_limiter.changes WHERE at < clock_timestamp() - $1::interval ORDER BY at LIMIT $2) due
+		), deleted AS (
+			DELETE FROM rate_limiter.changes c USING last WHERE c.version <= last.version RETURNING 1
+		), marked AS (
+			UPDATE rate_limiter.version v SET pruned = last.version FROM last WHERE last.version > v.pruned
+		) SELECT count(*) FROM deleted`
+
+	deleteNodes = `WITH deleted AS (
+			DELETE FROM rate_limiter.nodes WHERE node IN (
+				SELECT node FROM rate_limiter.nodes WHERE reported_at < clock_timestamp() - $1::interval LIMIT $2)
+			RETURNING 1
+		) SELECT count(*) FROM deleted`
+
+	deleteAnswers = `WITH deleted AS (
+			DELETE FROM rate_limiter.answers WHERE ctid IN (
+				SELECT ctid FROM rate_limiter.answers WHERE at < clock_timestamp() - $1::interval ORDER BY at LIMIT $2)
+			RETURNING 1
+		) SELECT count(*) FROM deleted`
+
+	countDue = `SELECT (SELECT count(*) FROM rate_limiter.overrides WHERE expires_at < clock_timestamp() - $1::interval)
+		+ (SELECT count(*) FROM rate_limiter.changes WHERE at < clock_timestamp() - $2::interval)
+		+ (SELECT count(*) FROM rate_limiter.nodes WHERE reported_at < clock_timestamp() - $3::interval)
+		+ (SELECT count(*) FROM rate_limiter.answers WHERE at < clock_timestamp() - $4::interval)`
+)

@@ -1,0 +1,236 @@
+package rows
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Token authenticates a caller of the REST API. CreateToken returns its secret; the database stores only a hash.
+type Token struct {
+	ID         int64     `json:"id"`
+	Name       string    `json:"name"` // unique among tokens that are not revoked
+	Role       string    `json:"role"`
+	Org        string    `json:"org,omitempty"` // of a RoleTenant: the tenant's ID
+	CreatedAt  time.Time `json:"created_at"`
+	CreatedBy  string    `json:"created_by"`
+	ExpiresAt  time.Time `json:"expires_at,omitzero"`   // zero: never
+	LastUsedAt time.Time `json:"last_used_at,omitzero"` // within a minute; zero: never
+	RevokedAt  time.Time `json:"revoked_at,omitzero"`   // zero: it is not; ahead: it was rotated, and lives until then
+	RevokedBy  string    `json:"revoked_by,omitempty"`
+	State      string    `json:"state"` // by the database's clock, at the time of reading
+}
+
+// Roles of a token. Package control defines their rights.
+const (
+	RoleAdmin  = "admin"
+	RoleViewer = "viewer"
+	RoleTenant = "tenant"
+)
+
+// States of a token.
+const (
+	TokenLive    = "live"
+	TokenExpired = "expired"
+	TokenRevoked = "revoked"
+)
+
+// NewToken describes a token to create.
+type NewToken struct {
+	Name      string
+	Role      string
+	Org       string    // of a RoleTenant: the tenant's ID; else ""
+	ExpiresAt time.Time // zero: never
+}
+
+// TokenFilter selects tokens. Every field that is set must match; the zero value selects all.
+type TokenFilter struct {
+	Name, State string
+
+	After int64 // only tokens with a larger ID: the last one of the page before
+	Max   int   // at most so many; 0: all
+}
+
+// TokenError reports a secret that authenticates no caller.
+type TokenError struct {
+	Name  string // the token's; "": no token has the secret
+	State string // TokenExpired or TokenRevoked; "": no token has the secret
+}
+
+func (e *TokenError) Error() string {
+	if e.Name == "" {
+		return "no token has this secret"
+	}
+	return "the token " + e.Name + " is " + e.State
+}
+
+const (
+	secretPrefix = "rl_" // identifies secrets for people and secret scanners
+	secretBytes  = 32
+	roleProblem  = "must be admin, viewer or tenant:{org}"
+)
+
+// secretText encodes the bytes of a secret in exactly one way.
+var secretText = base64.RawURLEncoding.Strict()
+
+// RoleText returns the role in one text: admin, viewer or tenant:{org}.
+func (t Token) RoleText() string {
+	if t.Role == RoleTenant {
+		return t.Role + ":" + t.Org
+	}
+	return t.Role
+}
+
+// ParseRole parses the text of a role. Anything but admin, viewer and tenant:{org} is an InvalidError.
+func ParseRole(text string) (role, org string, err error) {
+	role, org, named := strings.Cut(text, ":")
+	switch {
+	case (role == RoleAdmin || role == RoleViewer) && !named, role == RoleTenant && org != "":
+		return role, org, nil
+	}
+	return "", "", &InvalidError{Field: "role", Problem: roleProblem}
+}
+
+const selectTokens = `SELECT * FROM (SELECT id, name, role, org, created_at, created_by,
+		coalesce(expires_at, '0001-01-01 00:00:00+00') AS expires_at,
+		coalesce(last_used_at, '0001-01-01 00:00:00+00') AS last_used_at,
+		coalesce(revoked_at, '0001-01-01 00:00:00+00') AS revoked_at,
+		revoked_by, CASE WHEN revoked_at <= clock_timestamp() THEN 'revoked'
+			WHEN expires_at <= clock_timestamp() THEN 'expired' ELSE 'live' END AS state
+	FROM rate_limiter.tokens) t`
+
+// CreateToken creates a token and returns its secret, which cannot be read again. It revokes an expired token of the
+// same name; a live one is a ConflictError. A name stays bound to its role and org, even after its token is revoked:
+// another role is a ConflictError. The audit records the change, which makes no version. c.Idempotency is ignored,
+// because a replay could not return the secret.
+func (s *Store) CreateToken(ctx context.Context, c Change, n NewToken) (secret string, t Token, err error) {
+	c.Idempotency = nil
+	secret, hash := newSecret()
+	t, _, err = write(ctx, s, "create token "+n.Name, c, func(tx pgx.Tx) (Token, error) {
+		if _, err := tx.Exec(ctx, revokeToken+` AND expires_at <= clock_timestamp()`, n.Name); err != nil {
+			return Token{}, err
+		}
+		_, err := tx.Exec(ctx, `INSERT INTO rate_limiter.tokens (name, hash, role, org, expires_at)
+			VALUES ($1, $2, $3, $4, $5)`, n.Name, hash[:], n.Role, n.Org, orNull(n.ExpiresAt))
+		if err != nil {
+			return Token{}, err
+		}
+		return one[Token](ctx, tx, "token "+n.Name, selectTokens+` WHERE name = $1 ORDER BY id DESC LIMIT 1`, n.Name)
+	})
+	if err != nil {
+		return "", Token{}, err
+	}
+	return secret, t, nil
+}
+
+// newSecret returns a new secret and its hash.
+func newSecret() (secret string, hash [sha256.Size]byte) {
+	random := make([]byte, secretBytes)
+	rand.Read(random) // it never fails
+	secret = secretPrefix + secretText.EncodeToString(random)
+	return secret, sha256.Sum256([]byte(secret))
+}
+
+const revokeToken = `UPDATE rate_limiter.tokens SET revoked_at = clock_timestamp(), revoked_by = rate_limiter.actor()
+	WHERE name = $1 AND (revoked_at > clock_timestamp()) IS NOT FALSE`
+
+// RevokeToken revokes the token of a name, with its secrets before rotations, and returns its row, or a NotFoundError
+// if it is revoked already. The row stays.
+func (s *Store) RevokeToken(ctx context.Context, c Change, name string) (Token, error) {
+	t, _, err := write(ctx, s, "revoke token "+name, c, func(tx pgx.Tx) (Token, error) {
+		what := fmt.Sprintf("a live token %q", name)
+		row, err := one[struct{ ID int64 }](ctx, tx, what, `WITH revoked AS (`+revokeToken+` RETURNING id)
+			SELECT id FROM revoked ORDER BY id DESC`, name)
+		if err != nil {
+			return Token{}, err
+		}
+		return one[Token](ctx, tx, what, selectTokens+` WHERE id = $1`, row.ID)
+	})
+	return t, err
+}
+
+// Tokens returns the tokens that a filter selects, in the order of their IDs.
+func (s *Store) Tokens(ctx context.Context, f TokenFilter) ([]Token, error) {
+	var w where
+	w.equal("name", f.Name)
+	w.equal("state", f.State)
+	if f.After > 0 {
+		w.add("id > %s", f.After)
+	}
+	list, err := collect[Token](ctx, s.pool, selectTokens+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
+	return list, fail("list tokens", err)
+}
+
+// LiveTokens returns the number of live tokens.
+func (s *Store) LiveTokens(ctx context.Context) (int, error) {
+	var live int
+	err := s.pool.QueryRow(ctx, `SELECT count(*) FROM rate_limiter.tokens
+		WHERE (revoked_at > clock_timestamp()) IS NOT FALSE AND (expires_at > clock_timestamp()) IS NOT FALSE`).Scan(&live)
+	return live, fail("count the tokens", err)
+}
+
+// Authenticate returns the live token of a secret, or a TokenError. It writes nothing; Used records the use.
+func (s *Store) Authenticate(ctx context.Context, secret string) (Token, error) {
+	if !IsSecret(secret) {
+		return Token{}, &TokenError{}
+	}
+	hash := sha256.Sum256([]byte(secret))
+	type row struct {
+		Token
+		Hash []byte
+	}
+	const find = `SELECT t.*, h.hash FROM (` + selectTokens + `) t JOIN rate_limiter.tokens h USING (id) WHERE h.hash = $1`
+	rows, err := collect[row](ctx, s.pool, find, hash[:])
+	switch {
+	case err != nil:
+		return Token{}, fail("look up a token", err)
+	case len(rows) == 0 || subtle.ConstantTimeCompare(rows[0].Hash, hash[:]) != 1:
+		return Token{}, &TokenError{}
+	case rows[0].State != TokenLive:
+		return Token{}, &TokenError{Name: rows[0].Name, State: rows[0].State}
+	}
+	return rows[0].Token, nil
+}
+
+// IsSecret reports whether a text has the form of a secret. Other texts need no query.
+func IsSecret(text string) bool {
+	encoded, ok := strings.CutPrefix(text, secretPrefix)
+	if !ok || len(encoded) != secretText.EncodedLen(secretBytes) {
+		return false
+	}
+	_, err := secretText.DecodeString(encoded)
+	return err == nil
+}
+
+// Used records the last use of tokens, by their IDs and the time since then. Ages instead of instants make it
+// independent of the caller's clock. It skips tokens with a use recorded less than a minute before, and those that
+// another process is writing, so many processes may record the same use.
+func (s *Store) Used(ctx context.Context, ago map[int64]time.Duration) error {
+	ids, ages := make([]int64, 0, len(ago)), make([]time.Duration, 0, len(ago))
+	for id, age := range ago {
+		ids, ages = append(ids, id), append(ages, age)
+	}
+	_, err := s.pool.Exec(ctx, `WITH used AS (
+			SELECT u.id, clock_timestamp() - u.age AS at FROM unnest($1::bigint[], $2::interval[]) u (id, age)
+		), due AS (
+			SELECT t.id, used.at FROM rate_limiter.tokens t JOIN used USING (id)
+			WHERE t.last_used_at IS NULL OR used.at >= t.last_used_at + interval '1 minute'
+			FOR NO KEY UPDATE OF t SKIP LOCKED
+		) UPDATE rate_limiter.tokens t SET last_used_at = due.at FROM due WHERE t.id = due.id`, ids, ages)
+	return fail(fmt.Sprintf("record the use of %d tokens", len(ago)), err)
+}
+
+// orNull returns an instant for a column, or nil for the zero instant.
+func orNull(at time.Time) *time.Time {
+	if at.IsZero() {
+		return nil
+	}
+	return &at
+}

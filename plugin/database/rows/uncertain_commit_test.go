@@ -1,0 +1,120 @@
+package rows_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+// wired returns a store on a pool whose config edit has changed.
+func wired(t *testing.T, dsn string, edit func(*pgxpool.Config)) *pgstore.Store {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit(config)
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pgstore.New(pool)
+}
+
+func TestWaitingWritersLeaveConnectionsToReaders(t *testing.T) {
+	const connections = 4
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	s := wired(t, pool.Config().ConnString(), func(c *pgxpool.Config) { c.MaxConns = connections })
+	busy, err := pool.Begin(t.Context()) // a writer with a long transaction
+	if err == nil {
+		_, err = busy.Exec(t.Context(), `SELECT rate_limiter.await_turn()`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var writers errgroup.Group
+	for range 2 * connections {
+		writers.Go(func() error {
+			_, _, err := s.PutPolicy(t.Context(), ann, daily())
+			return err
+		})
+	}
+	awaitBlocked(t, pool)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := s.Policies(ctx, pgstore.PolicyFilter{}); err != nil {
+		t.Errorf("%v, want a connection for a reader while writers wait", err)
+	}
+	if err := errors.Join(busy.Rollback(t.Context()), writers.Wait()); err != nil {
+		t.Error(err)
+	}
+}
+
+// awaitBlocked returns once writers wait for the lock of writes.
+func awaitBlocked(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	for blocked := 0; blocked < 2; {
+		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&blocked)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// severed is a connection that breaks after it has sent a COMMIT, once it is armed.
+type severed struct {
+	net.Conn
+	armed *atomic.Bool
+}
+
+func (c severed) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err == nil && bytes.Contains(b, []byte("commit")) && c.armed.Load() {
+		err = c.Close()
+	}
+	return n, err
+}
+
+func TestAWriteWithoutAnAnswerToItsCommitIsUncertainAndMayBeSentAgain(t *testing.T) {
+	var armed atomic.Bool
+	s := wired(t, pgtest.Shared(t).Database(t), func(c *pgxpool.Config) {
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			return severed{conn, &armed}, err
+		}
+	})
+	armed.Store(true)
+	_, _, err := s.PutPolicy(t.Context(), once("k", "a request"), daily())
+	if uncertain := new(pgstore.UncertainError); !errors.As(err, &uncertain) {
+		t.Errorf("%v, want an UncertainError", err)
+	}
+	armed.Store(false)
+	if _, _, err := s.PutPolicy(t.Context(), once("k", "a request"), daily()); err != nil {
+		t.Fatal(err)
+	}
+	if version, entries := versions(t, s); version != 1 || entries != 1 {
+		t.Errorf("version %d and %d entries, want one write", version, entries)
+	}
+}
+
+func TestARejectedWriteIsNotUncertain(t *testing.T) {
+	s, _ := open(t)
+	bad := daily()
+	bad.Limit.Limit = -1
+	_, _, err := s.PutPolicy(t.Context(), ann, bad)
+	if uncertain := new(pgstore.UncertainError); err == nil || errors.As(err, &uncertain) {
+		t.Errorf("%v, want an error that is certain", err)
+	}
+}

@@ -1,0 +1,226 @@
+package rows
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// UsageStep is the time that one row of a usage history covers.
+type UsageStep struct {
+	Name string // 1m, 1h or 1d
+	Span time.Duration
+
+	unit string   // of date_trunc
+	from []string // the tables to read, each from where the one before it ends
+}
+
+// UsageSteps lists the steps, the shortest first.
+var UsageSteps = []UsageStep{
+	{"1m", time.Minute, "minute", []string{"usage_minutes"}},
+	{"1h", time.Hour, "hour", []string{"usage_hours", "usage_minutes"}},
+	{"1d", 24 * time.Hour, "day", []string{"usage_days", "usage_hours", "usage_minutes"}},
+}
+
+// UsageStepOf returns the step of a name.
+func UsageStepOf(name string) (UsageStep, error) {
+	i := slices.IndexFunc(UsageSteps, func(s UsageStep) bool { return s.Name == name })
+	if i < 0 {
+		return UsageStep{}, &InvalidError{Field: "step", Problem: "must be 1m, 1h or 1d"}
+	}
+	return UsageSteps[i], nil
+}
+
+const (
+	// MaxUsageSteps bounds the steps of a history: a day of minutes, 60 days of hours, or 3 years of days.
+	MaxUsageSteps = 1500
+	// MaxUsageRows bounds the rows of a history that is grouped.
+	MaxUsageRows = 10_000
+)
+
+// UsageQuery selects a usage history of a tenant.
+type UsageQuery struct {
+	Tenant     string // "": requests without one
+	From, To   time.Time
+	Step       UsageStep
+	Endpoint   *string // nil: all endpoints
+	Policy     string  // a row for each policy of a name, or that of a policy.Ref; "": the requests themselves
+	ByEndpoint bool    // a row for each endpoint
+	ByPolicy   bool    // a row for each policy, and one for the requests themselves
+}
+
+// UsageRow is what a tenant used in one step.
+type UsageRow struct {
+	At       time.Time `json:"at"`
+	Endpoint *string   `json:"endpoint,omitempty"`
+	Policy   *string   `json:"policy,omitempty"`
+	PolicyID int64     `json:"policy_id,omitempty" db:"-"`
+	Tier     string    `json:"tier,omitempty" db:"-"` // whose list in a config has the policy
+
+	Admitted     int64  `json:"admitted"`
+	Soft         int64  `json:"soft"`
+	Denied       int64  `json:"denied"`
+	ShadowDenied int64  `json:"shadow_denied"`
+	Late         int64  `json:"late"`
+	Cost         *int64 `json:"cost,omitempty"`
+	Remaining    *int64 `json:"remaining_min,omitempty"`
+}
+
+// UsageHistory has the rows of a query, oldest first.
+type UsageHistory struct {
+	Tenant      string     `json:"org_id"`
+	From        time.Time  `json:"from"`
+	To          time.Time  `json:"to"`
+	Step        string     `json:"step"`
+	ClosedUntil time.Time  `json:"closed_until"`
+	Items       []UsageRow `json:"items"`
+}
+
+// check cuts the times to whole steps, and returns an InvalidError for a query that is too long.
+func (q *UsageQuery) check() error {
+	var err error
+	if q.From, q.To, err = q.Step.cut(q.From, q.To); err != nil {
+		return err
+	}
+	if q.To.Sub(q.From) > MaxUsageSteps*q.Step.Span {
+		return &InvalidError{Field: "step", Problem: fmt.Sprintf(
+			"from and to are more than %d steps apart: choose a longer step or a shorter time", MaxUsageSteps)}
+	}
+	return nil
+}
+
+// The years of usage. JSON has no times before the year 0 and after the year 9999.
+const firstYear, lastYear = 1970, 9998
+
+// cut returns the times, extended to whole steps of UTC. The error is an InvalidError: there is no time between them,
+// or one is in no year of usage.
+func (s UsageStep) cut(from, to time.Time) (first, end time.Time, err error) {
+	first, end = from.UTC().Truncate(s.Span), to.UTC().Truncate(s.Span)
+	if !end.Equal(to) {
+		end = end.Add(s.Span)
+	}
+	if !first.Before(end) {
+		return first, end, &InvalidError{Field: "from", Problem: "must be before to"}
+	}
+	years := fmt.Sprintf("must be in the years %d to %d", firstYear, lastYear)
+	switch {
+	case first.Year() < firstYear:
+		return first, end, &InvalidError{Field: "from", Problem: years}
+	case end.Year() > lastYear:
+		return first, end, &InvalidError{Field: "to", Problem: years}
+	}
+	return first, end, nil
+}
+
+// beginHistory reads when the last day was closed, and has Postgres read pages ahead in this transaction: the rows of a
+// tenant are on as many pages as there were minutes. It leaves a server that never reads ahead as it is.
+const beginHistory = `SELECT days_until, CASE WHEN current_setting('effective_io_concurrency') <> '0'
+		THEN set_config('effective_io_concurrency', '32', true) END
+	FROM rate_limiter.usage_state`
+
+// Usage returns a usage history of a tenant. It covers what the leader has unpacked, also what is not summed up yet.
+// Steps without requests have no row.
+func (s *Store) Usage(ctx context.Context, q UsageQuery) (UsageHistory, error) {
+	if err := q.check(); err != nil {
+		return UsageHistory{}, err
+	}
+	found := UsageHistory{Tenant: q.Tenant, From: q.From, To: q.To, Step: q.Step.Name}
+	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
+		if err = tx.QueryRow(ctx, beginHistory).Scan(&found.ClosedUntil, nil); err == nil {
+			found.ClosedUntil = found.ClosedUntil.UTC()
+			sql, args := q.sql()
+			found.Items, err = all(each[UsageRow](ctx, tx, "read usage", sql, args...))
+		}
+		return err
+	})
+	if err != nil {
+		return UsageHistory{}, fail("read usage", err)
+	}
+	if len(found.Items) > MaxUsageRows {
+		return UsageHistory{}, &InvalidError{Field: "step", Problem: fmt.Sprintf(
+			"there are more than %d rows: choose a longer step or a shorter time, or filter", MaxUsageRows)}
+	}
+	for i := range found.Items {
+		row := &found.Items[i]
+		if row.At = row.At.UTC(); row.Policy != nil {
+			ref := policy.ParseRef(*row.Policy)
+			row.Policy, row.PolicyID, row.Tier = &ref.Name, ref.Row, ref.Tier
+		}
+	}
+	return found, nil
+}
+
+// usageStarts maps each table to the time before which another table of the same step has the rows.
+var usageStarts = map[string]string{
+	"usage_minutes": "hours_until", "usage_hours": "days_until", "usage_days": "'-infinity'",
+}
+
+// rows returns a statement for the rows of a step from $1 until $2, with a further condition. Its tables are read at
+// one instant, so no row counts in two of them.
+func (s UsageStep) rows(condition string) string {
+	var b strings.Builder
+	for i, table := range s.from {
+		start, late := usageStarts[table], "0"
+		if i == 0 {
+			start = "'-infinity'"
+		} else {
+			b.WriteString(" UNION ALL ")
+		}
+		if table == "usage_days" {
+			late = "CASE WHEN late THEN admitted + denied ELSE 0 END"
+		}
+		b.WriteString(`SELECT at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost, remaining_min, ` +
+			late + ` AS late
+			FROM rate_limiter.` + table + `, rate_limiter.usage_state
+			WHERE at >= $1 AND at < $2 AND at >= ` + start + ` AND ` + condition)
+	}
+	return b.String()
+}
+
+// usageSums lists the sums of requests by column, each of a row's counts.
+const usageSums = `sum(admitted)::bigint AS admitted, sum(soft)::bigint AS soft, sum(denied)::bigint AS denied,
+	sum(shadow_denied)::bigint AS shadow_denied, sum(late)::bigint AS late`
+
+// policyIs returns a condition for the policies of a name, or the one of a policy.Ref, given as a parameter; "" is that
+// of the requests themselves.
+func policyIs(parameter string) string {
+	return strings.ReplaceAll(`policy = ANY (ARRAY(SELECT id FROM rate_limiter.usage_names
+		WHERE name = $ OR $ <> '' AND name >= $ || '/' AND name < $ || '0'))`, "$", parameter) // 0 follows the slash
+}
+
+// sql returns the statement with its arguments. It reads only rows that it selects, by indexes, and the names of its
+// groups one by one: there are names of all tenants.
+func (q *UsageQuery) sql() (string, []any) {
+	const id = `(SELECT id FROM rate_limiter.usage_names WHERE name = %s)`
+	rows := where{args: []any{q.From, q.To}}
+	rows.add("tenant = "+id, q.Tenant)
+	if q.Endpoint != nil {
+		rows.add("endpoint = "+id, *q.Endpoint)
+	}
+	endpoint, policy := "NULL::integer", "NULL::integer"
+	if q.ByEndpoint {
+		endpoint = "endpoint"
+	}
+	if q.ByPolicy || q.Policy != "" {
+		policy = "policy"
+	}
+	if !q.ByPolicy || q.Policy != "" {
+		rows.add(policyIs("%[1]s"), q.Policy)
+	}
+	ofPolicy := "policy IS DISTINCT FROM " + fmt.Sprintf(id, "''")
+	return `SELECT at, (SELECT name FROM rate_limiter.usage_names WHERE id = endpoint) AS endpoint,
+			(SELECT name FROM rate_limiter.usage_names WHERE id = policy) AS policy,
+			admitted, soft, denied, shadow_denied, late, cost, remaining
+		FROM (
+			SELECT date_trunc('` + q.Step.unit + `', at, 'UTC') AS at, ` + endpoint + ` AS endpoint, ` + policy + ` AS policy,
+				` + usageSums + `, sum(cost) FILTER (WHERE ` + ofPolicy + `)::bigint AS cost,
+				min(remaining_min) FILTER (WHERE ` + ofPolicy + `) AS remaining
+			FROM (` + q.Step.rows(strings.Join(rows.conditions, " AND ")) + `) u GROUP BY 1, 2, 3
+		) groups ORDER BY 1, 2, 3` + limitTo(MaxUsageRows+1), rows.args
+}

@@ -1,0 +1,91 @@
+package rows
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// UsageRankings lists the columns by which UsageTop ranks tenants.
+var UsageRankings = []string{"admitted", "denied", "cost"}
+
+// MaxUsageTop bounds the tenants of UsageTop.
+const MaxUsageTop = 1000
+
+// UsageTopQuery selects the tenants that used most in a time.
+type UsageTopQuery struct {
+	By       string // one of UsageRankings
+	From, To time.Time
+	Policy   string // "": the requests themselves, and the cost of all policies together
+	Max      int    // tenants; at most MaxUsageTop
+}
+
+// UsageTopRow is what a tenant used.
+type UsageTopRow struct {
+	Tenant       string `json:"org_id"`
+	Admitted     int64  `json:"admitted"`
+	Soft         int64  `json:"soft"`
+	Denied       int64  `json:"denied"`
+	ShadowDenied int64  `json:"shadow_denied"`
+	Late         int64  `json:"late"`
+	Cost         int64  `json:"cost"`
+}
+
+// UsageTop has the tenants that used most, the first one most.
+type UsageTop struct {
+	By    string        `json:"by"`
+	From  time.Time     `json:"from"`
+	To    time.Time     `json:"to"`
+	Step  string        `json:"step"`
+	Items []UsageTopRow `json:"items"`
+}
+
+// topStep returns the step that a ranking reads: minutes for at most 2 hours, hours for at most 2 days, else days.
+// Where the rows of a step may have been dropped, it returns a longer one.
+func topStep(from, to, now time.Time) UsageStep {
+	const day = 24 * time.Hour
+	length, age := to.Sub(from), now.Sub(from)
+	switch {
+	case length <= 2*time.Hour && age <= 2*day:
+		return UsageSteps[0]
+	case length <= 2*day && age <= 60*day:
+		return UsageSteps[1]
+	}
+	return UsageSteps[2]
+}
+
+// UsageTop returns the tenants that used most of a column between two times, which it extends to whole steps. Tenants
+// without any are not listed.
+func (s *Store) UsageTop(ctx context.Context, q UsageTopQuery, now time.Time) (UsageTop, error) {
+	if !slices.Contains(UsageRankings, q.By) {
+		return UsageTop{}, &InvalidError{Field: "by", Problem: "must be admitted, denied or cost"}
+	}
+	if q.Max < 1 || q.Max > MaxUsageTop {
+		return UsageTop{}, &InvalidError{Field: "limit", Problem: fmt.Sprintf("must be 1 to %d", MaxUsageTop)}
+	}
+	step := topStep(q.From, q.To, now)
+	top := UsageTop{By: q.By, Step: step.Name}
+	var err error
+	if top.From, top.To, err = step.cut(q.From, q.To); err != nil {
+		return UsageTop{}, err
+	}
+	top.Items, err = all(each[UsageTopRow](ctx, s.pool, "rank usage", q.sql(step), top.From, top.To, q.Policy, q.Max))
+	return top, err
+}
+
+// sql returns the statement. It sums up the rows of q.Policy. The cost without a policy is that of all policies.
+func (q *UsageTopQuery) sql(step UsageStep) string {
+	policy := policyIs("$3")
+	rows := step.rows(`($3 = '' OR ` + policy + `)`)
+	sums := ""
+	for _, column := range [...]string{"admitted", "soft", "denied", "shadow_denied", "late"} {
+		sums += `coalesce(sum(` + column + `) FILTER (WHERE ` + policy + `), 0)::bigint AS ` + column + `, `
+	}
+	return `SELECT n.name AS tenant, admitted, soft, denied, shadow_denied, late, cost
+		FROM (
+			SELECT tenant, ` + sums + `coalesce(sum(cost) FILTER (WHERE $3 <> '' OR NOT ` + policy + `), 0)::bigint AS cost
+			FROM (` + rows + `) u GROUP BY tenant
+		) t JOIN rate_limiter.usage_names n ON n.id = t.tenant
+		WHERE ` + q.By + ` > 0 ORDER BY ` + q.By + ` DESC, n.name COLLATE "C" LIMIT $4`
+}

@@ -1,0 +1,176 @@
+package rows_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+// addOne reads a policy, adds one to its limit and writes it. After a conflict it starts again.
+func addOne(t *testing.T, s *pgstore.Store, id int64) error {
+	for {
+		p, err := s.PolicyByID(t.Context(), id)
+		if err != nil {
+			return err
+		}
+		p.Limit.Limit++
+		_, _, err = s.PutPolicyByID(t.Context(), ann, p)
+		if conflict := new(pgstore.ConflictError); !errors.As(err, &conflict) {
+			return err
+		}
+	}
+}
+
+func TestNoUpdateOfAHundredWritersIsLostAndTheAuditHasNoGaps(t *testing.T) {
+	const policies, each = 10, 10 // writers
+	s, _ := open(t)
+	var all errgroup.Group
+	for _, p := range named("a", "b", "c", "d", "e", "f", "g", "h", "i", "j") {
+		p, _ = put(t, s, p)
+		for range each {
+			all.Go(func() error { return addOne(t, s, p.ID) })
+		}
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	list, err := s.Policies(t.Context(), pgstore.PolicyFilter{})
+	if err != nil || len(list) != policies {
+		t.Fatalf("the policies are %v (%v)", list, err)
+	}
+	for _, p := range list {
+		if p.Limit.Limit != daily().Limit.Limit+each || p.Revision != 1+each {
+			t.Errorf("%s has limit %d in revision %d, want that of %d updates", p.Name, p.Limit.Limit, p.Revision, each)
+		}
+	}
+	const writes = policies + policies*each
+	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Max: 2 * writes})
+	if err != nil || len(entries) != writes {
+		t.Fatalf("the audit has %d entries (%v), want one for each of %d writes", len(entries), err, writes)
+	}
+	for i, e := range entries {
+		if want := int64(writes - i); e.Version != want {
+			t.Errorf("entry %d is of version %d, want %d", e.ID, e.Version, want)
+		}
+		checkStep(t, e)
+	}
+}
+
+// checkStep checks that an entry adds one to a limit and to its revision.
+func checkStep(t *testing.T, e pgstore.AuditEntry) {
+	t.Helper()
+	if e.Operation == "insert" {
+		return
+	}
+	var before, after struct{ Limit, Revision int64 }
+	if err := errors.Join(json.Unmarshal(e.Before, &before), json.Unmarshal(e.After, &after)); err != nil {
+		t.Fatal(err)
+	}
+	if after.Limit != before.Limit+1 || after.Revision != before.Revision+1 {
+		t.Errorf("entry %d has %+v before and %+v after", e.ID, before, after)
+	}
+}
+
+func TestAWriteThatEndsHalfWayWritesNothing(t *testing.T) {
+	for name, die := range map[string]func(*testing.T, *pgxpool.Pool, context.CancelFunc){
+		"the caller ends":       func(_ *testing.T, _ *pgxpool.Pool, cancel context.CancelFunc) { cancel() },
+		"the connection is cut": func(t *testing.T, pool *pgxpool.Pool, _ context.CancelFunc) { cut(t, pool) },
+		"both": func(t *testing.T, pool *pgxpool.Pool, cancel context.CancelFunc) {
+			cut(t, pool)
+			cancel()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, pool := open(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			// The stored answer is the last statement of a write. This lock stops the write just before it.
+			holder, err := pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := holder.Exec(t.Context(), `LOCK TABLE rate_limiter.answers IN EXCLUSIVE MODE`); err != nil {
+				t.Fatal(err)
+			}
+			died := make(chan error, 1)
+			go func() {
+				_, _, err := s.PutPolicy(ctx, once("k", "one"), daily())
+				died <- err
+			}()
+			awaitStopped(t, pool)
+			die(t, pool, cancel)
+			if err := <-died; err == nil {
+				t.Error("the write succeeds")
+			}
+			if err := holder.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if version, entries := versions(t, s); version != 0 || entries != 0 || names(t, s) != "" {
+				t.Errorf("version %d, %d audit entries and %q remain", version, entries, names(t, s))
+			}
+			again := once("k", "one")
+			if _, version, err := s.PutPolicy(t.Context(), again, daily()); err != nil || version != 1 ||
+				again.Idempotency.Replayed {
+				t.Errorf("sent again: version %d (%v), replayed %v", version, err, again.Idempotency.Replayed)
+			}
+		})
+	}
+}
+
+// stopped selects the connections that wait for a lock.
+const stopped = `FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
+
+// awaitStopped returns once a writer waits for a lock.
+func awaitStopped(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	for waiting := 0; waiting == 0; {
+		if err := pool.QueryRow(t.Context(), `SELECT count(*) `+stopped).Scan(&waiting); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// cut closes the connection of the waiting writer.
+func cut(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	var ended bool
+	if err := pool.QueryRow(t.Context(), `SELECT bool_and(pg_terminate_backend(pid)) `+stopped).Scan(&ended); err != nil ||
+		!ended {
+		t.Fatalf("the connection cannot be cut: %v", err)
+	}
+}
+
+func TestANodeThatLocksTheReportsStopsTidyingAndNoWriter(t *testing.T) {
+	s, pool := open(t)
+	node, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := node.Exec(t.Context(), `LOCK TABLE rate_limiter.nodes`); err != nil {
+		t.Fatal(err)
+	}
+	tidied := make(chan error, 1)
+	go func() {
+		_, err := s.Tidy(t.Context(), pgstore.DefaultRetention, pgstore.TidyBatch, func(pgstore.Tidied) {})
+		tidied <- err
+	}()
+	awaitStopped(t, pool)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, _, err := s.PutPolicy(ctx, ann, daily()); err != nil {
+		t.Errorf("while tidying waits for the reports, a write fails: %v", err)
+	}
+	if err := node.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-tidied; err != nil {
+		t.Error(err)
+	}
+}
