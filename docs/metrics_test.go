@@ -40,7 +40,7 @@ func metricTable(t *testing.T) string {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, kind, labels, strings.ReplaceAll(help, "|", `\|`))
 	}
 	head("Metrics of the plugin server")
-	for _, m := range pluginMetric.FindAllStringSubmatch(read(t, "../plugin/metrics/testdata/metrics.golden"), -1) {
+	for _, m := range pluginMetric.FindAllStringSubmatch(read(t, "../plugin/observe/metrics/testdata/metrics.golden"), -1) {
 		row(m[1], m[2], m[3], m[4])
 	}
 	head("Metrics of ratelimit serve")

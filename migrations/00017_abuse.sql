@@ -4,7 +4,7 @@
 -- detector only. So a login of the leader cannot make an exemption, raise a limit, or end what an operator made.
 
 -- +goose Up
--- Denials by tenant and minute, of the last hour. Of the sketches of names, HyperLogLog, plugin/usage has the form.
+-- Denials by tenant and minute, of the last hour. Of the sketches of names, HyperLogLog, plugin/observe/usage has the form.
 CREATE TABLE rate_limiter.abuse_denials (
     at          timestamptz NOT NULL,
     tenant      text        NOT NULL,

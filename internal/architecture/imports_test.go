@@ -24,6 +24,7 @@ var core = []string{
 	"plugin/core/admit", "plugin/events", "plugin/webhook", "plugin/internal",
 	"plugin/node/routeconfig", "plugin/node/process",
 	"plugin/database/leadership", "plugin/database/pgtext",
+	"plugin/observe/drain", "plugin/observe/jsonline",
 }
 
 // stores lists the folders that a store of buckets may import.
@@ -62,11 +63,11 @@ var rules = map[string][]string{
 	"plugin/bucket/store":     {"plugin/core/decision", "plugin/core/policy"},
 	"plugin/node/candidate":   append([]string{"plugin/bucket/reservation"}, core...),
 	"plugin/bucket/clock":     {"plugin/core/limit"},
-	"plugin/denial":           core,
+	"plugin/observe/denial":   core,
 	"plugin/kafka":            core,
 	"plugin/kong/phase":       append([]string{"plugin/kong/wire", "plugin/bucket/reservation"}, core...),
 	"plugin/kong/wire":        {},
-	"plugin/metrics":          append([]string{"plugin/bucket/reservation"}, core...),
+	"plugin/observe/metrics":  append([]string{"plugin/bucket/reservation"}, core...),
 	"plugin/outbox":           core,
 	"plugin/database/rows":    core,
 	"plugin/replay":           append([]string{"plugin/bucket/memory", "internal/jsonwalk"}, core...),
@@ -74,17 +75,17 @@ var rules = map[string][]string{
 	"plugin/bucket/reservation": {
 		"plugin/core/decision", "plugin/core/identity", "plugin/core/limit", "plugin/core/policy", "plugin/core/settle", "schema",
 	},
-	"plugin/usage":               append([]string{"plugin/bucket/reservation"}, core...),
-	"plugin/usagestore":          append([]string{"plugin/usage"}, core...),
+	"plugin/observe/usage":       append([]string{"plugin/bucket/reservation"}, core...),
+	"plugin/usagestore":          append([]string{"plugin/observe/usage"}, core...),
 	"plugin/quota":               core,
-	"plugin/abusestore":          append([]string{"plugin/abuse", "plugin/events", "plugin/outbox", "plugin/usage"}, core...),
+	"plugin/abusestore":          append([]string{"plugin/abuse", "plugin/events", "plugin/outbox", "plugin/observe/usage"}, core...),
 	"plugin/database/policysync": append([]string{"migrations"}, core...),
 	"plugin/control":             append([]string{"plugin/database/rows", "plugin/bucket/reservation"}, core...),
 	"plugin/portal":              {"docs"},
 	"plugin/webhook":             {"plugin/events"},
 	"plugin/webhooksender":       append([]string{"plugin/outbox"}, core...),
 	"plugin/internal": append([]string{
-		"plugin/bucket", "plugin/kong/phase", "plugin/kong/wire", "plugin/metrics",
+		"plugin/bucket", "plugin/kong/phase", "plugin/kong/wire", "plugin/observe/metrics",
 	}, core...),
 
 	// These combine adapters.
@@ -102,6 +103,8 @@ var rules = map[string][]string{
 	"plugin/node/routeconfig":    core,
 	"plugin/database/leadership": {},
 	"plugin/database/pgtext":     {},
+	"plugin/observe/drain":       {},
+	"plugin/observe/jsonline":    {},
 
 	// The other side of the socket.
 	"kong": {"internal/docpath", "internal/deckfile"},

@@ -157,7 +157,7 @@ func readControl(t *testing.T, file string) promtest.Published {
 }
 
 func TestEveryAlertUsesPublishedMetrics(t *testing.T) {
-	published := promtest.ReadPublished(t, "../../plugin/metrics/testdata/metrics.golden")
+	published := promtest.ReadPublished(t, "../../plugin/observe/metrics/testdata/metrics.golden")
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/usagestore/testdata/metrics.golden"))
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/quota/testdata/metrics.golden"))
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/abusestore/testdata/metrics.golden"))

@@ -8,7 +8,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	reported "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usage"
+	reported "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
 func TestTidyReportsProgressOnStandardErrorAndOneDocumentOnStandardOutput(t *testing.T) {

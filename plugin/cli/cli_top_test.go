@@ -369,7 +369,7 @@ func TestTopReportsAWrongCall(t *testing.T) {
 
 // TestTopReadsOnlyMetricsThatANodePublishes keeps the names of both sides the same.
 func TestTopReadsOnlyMetricsThatANodePublishes(t *testing.T) {
-	published, err := os.ReadFile("../metrics/testdata/metrics.golden")
+	published, err := os.ReadFile("../observe/metrics/testdata/metrics.golden")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	_ "time/tzdata" // tenants' time zones, where the system has none
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
 
 // FollowRows makes the engine follow the rows of Postgres while Run runs. The options need no log and no callbacks.

@@ -197,7 +197,7 @@ func TestLinesAreWhatWasPublished(t *testing.T) {
 		}
 		if !bytes.Equal(got.Bytes(), want) {
 			t.Errorf(
-				"lines have changed; if that is meant, run go test ./plugin/denial -update and read the difference:\n%s",
+				"lines have changed; if that is meant, run go test ./plugin/observe/denial -update and read the difference:\n%s",
 				got.Bytes(),
 			)
 		}

@@ -44,7 +44,7 @@ type jsonSchema struct {
 
 func readSchema(t testing.TB) *jsonSchema {
 	t.Helper()
-	text, err := os.ReadFile("../../schema/denial_event.schema.json")
+	text, err := os.ReadFile("../../../schema/denial_event.schema.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/jsonline"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/jsonline"
 )
 
 func TestAnEscapedLineIsEqualJSONWithPrintableCharactersOnly(t *testing.T) {
