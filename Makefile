@@ -83,7 +83,7 @@ build: ## Build the plugin server, the operator's program and the demo gateway i
 	@echo "building plugin, ratelimit and demo gateway: some minutes the first time, then seconds"
 	$(BUILD) -o bin/ ./plugin/cmd/tenant-rate-limiting ./plugin/cmd/ratelimit ./kong/cmd/demo-gateway
 
-# Only what the demos without a database run, and without the client of Kafka, which no demo has: see plugin/kafka.
+# Only what the demos without a database run, and without the client of Kafka, which no demo has: see plugin/events/kafka.
 .PHONY: build-demo
 build-demo:
 	@echo "building plugin and demo gateway: a minute or two the first time, then seconds"

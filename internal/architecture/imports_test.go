@@ -21,7 +21,7 @@ const (
 // core lists the folders that an adapter may import.
 var core = []string{
 	"schema", "plugin/core/limit", "plugin/core/identity", "plugin/core/settle", "plugin/core/policy", "plugin/core/decision", "plugin/core/response",
-	"plugin/core/admit", "plugin/events", "plugin/webhook", "plugin/internal",
+	"plugin/core/admit", "plugin/events", "plugin/events/webhook", "plugin/internal",
 	"plugin/node/routeconfig", "plugin/node/process",
 	"plugin/database/leadership", "plugin/database/pgtext",
 	"plugin/observe/drain", "plugin/observe/jsonline",
@@ -64,26 +64,26 @@ var rules = map[string][]string{
 	"plugin/node/candidate":   append([]string{"plugin/bucket/reservation"}, core...),
 	"plugin/bucket/clock":     {"plugin/core/limit"},
 	"plugin/observe/denial":   core,
-	"plugin/kafka":            core,
+	"plugin/events/kafka":     core,
 	"plugin/kong/phase":       append([]string{"plugin/kong/wire", "plugin/bucket/reservation"}, core...),
 	"plugin/kong/wire":        {},
 	"plugin/observe/metrics":  append([]string{"plugin/bucket/reservation"}, core...),
-	"plugin/outbox":           core,
+	"plugin/events/outbox":    core,
 	"plugin/database/rows":    core,
 	"plugin/replay":           append([]string{"plugin/bucket/memory", "internal/jsonwalk"}, core...),
 	"plugin/suggest":          append([]string{"plugin/replay"}, core...),
 	"plugin/bucket/reservation": {
 		"plugin/core/decision", "plugin/core/identity", "plugin/core/limit", "plugin/core/policy", "plugin/core/settle", "schema",
 	},
-	"plugin/observe/usage":       append([]string{"plugin/bucket/reservation"}, core...),
-	"plugin/usagestore":          append([]string{"plugin/observe/usage"}, core...),
-	"plugin/quota":               core,
-	"plugin/abusestore":          append([]string{"plugin/abuse", "plugin/events", "plugin/outbox", "plugin/observe/usage"}, core...),
-	"plugin/database/policysync": append([]string{"migrations"}, core...),
-	"plugin/control":             append([]string{"plugin/database/rows", "plugin/bucket/reservation"}, core...),
-	"plugin/portal":              {"docs"},
-	"plugin/webhook":             {"plugin/events"},
-	"plugin/webhooksender":       append([]string{"plugin/outbox"}, core...),
+	"plugin/observe/usage":         append([]string{"plugin/bucket/reservation"}, core...),
+	"plugin/usagestore":            append([]string{"plugin/observe/usage"}, core...),
+	"plugin/quota":                 core,
+	"plugin/abusestore":            append([]string{"plugin/abuse", "plugin/events", "plugin/events/outbox", "plugin/observe/usage"}, core...),
+	"plugin/database/policysync":   append([]string{"migrations"}, core...),
+	"plugin/control":               append([]string{"plugin/database/rows", "plugin/bucket/reservation"}, core...),
+	"plugin/portal":                {"docs"},
+	"plugin/events/webhook":        {"plugin/events"},
+	"plugin/events/webhook/sender": append([]string{"plugin/events/outbox"}, core...),
 	"plugin/internal": append([]string{
 		"plugin/bucket", "plugin/kong/phase", "plugin/kong/wire", "plugin/observe/metrics",
 	}, core...),
@@ -105,6 +105,7 @@ var rules = map[string][]string{
 	"plugin/database/pgtext":     {},
 	"plugin/observe/drain":       {},
 	"plugin/observe/jsonline":    {},
+	"plugin/events/relay":        append([]string{"plugin/database/leadership"}, core...),
 
 	// The other side of the socket.
 	"kong": {"internal/docpath", "internal/deckfile"},
@@ -121,12 +122,12 @@ var foreign = map[string][]string{
 	},
 	"github.com/redis": {"plugin/bucket/redis", "internal", "plugin/internal", "spec"},
 	"github.com/jackc": {
-		"plugin/database/policysync", "plugin/database/rows", "plugin/usagestore", "plugin/outbox", "plugin/quota", "plugin/abusestore",
-		"plugin/webhooksender", "plugin/database/leadership",
+		"plugin/database/policysync", "plugin/database/rows", "plugin/usagestore", "plugin/events", "plugin/quota", "plugin/abusestore",
+		"plugin/events/webhook/sender", "plugin/database/leadership",
 		"plugin/node/server", "plugin/controlserver", "plugin/cli", "migrations",
 		"internal", "spec",
 	},
-	"github.com/twmb":       {"plugin/kafka"},
+	"github.com/twmb":       {"plugin/events/kafka"},
 	"github.com/go-analyze": {"plugin/internal/chart"},
 	"github.com/coreos":     {"plugin/portal/oidc"},
 	"golang.org/x/oauth2":   {"plugin/portal/oidc"},
@@ -141,7 +142,7 @@ var impure = []string{"context", "log", "log/slog", "net", "net/http", "os", "io
 
 var pure = []string{
 	"plugin/core/limit", "plugin/core/fair", "plugin/core/identity", "plugin/core/settle", "plugin/core/policy", "plugin/core/decision",
-	"plugin/core/response", "plugin/events", "plugin/abuse", "schema",
+	"plugin/core/response", "plugin/abuse", "schema",
 }
 
 // file is a Go file with its imports.

@@ -161,8 +161,8 @@ func TestEveryAlertUsesPublishedMetrics(t *testing.T) {
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/usagestore/testdata/metrics.golden"))
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/quota/testdata/metrics.golden"))
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/abusestore/testdata/metrics.golden"))
-	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/outbox/relay/testdata/metrics.golden"))
-	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/webhooksender/testdata/metrics.golden"))
+	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/events/relay/testdata/metrics.golden"))
+	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/events/webhook/sender/testdata/metrics.golden"))
 	maps.Copy(published, readControl(t, "../../plugin/control/testdata/metrics.golden"))
 	for _, a := range alerts(t) {
 		if faults := published.Faults(a.Expression); len(faults) > 0 {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abuse"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/outbox"
 )
 
 // scoreNext scores the next minute, if one is due, and reports whether more may be.

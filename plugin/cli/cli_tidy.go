@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/outbox"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usagestore"
 )
 

@@ -6,8 +6,8 @@ import (
 	"log/slog"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kafka"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox/relay"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/kafka"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/relay"
 )
 
 // The consumers of the outbox that send to Kafka, and the numbers of their advisory locks.

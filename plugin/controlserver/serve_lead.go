@@ -18,10 +18,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/outbox"
+	webhooksender "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook/sender"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/quota"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usagestore"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/webhooksender"
 )
 
 // newLeader returns the leader of this process. It unpacks usage, and tidies as ratelimit tidy does. With a watcher it

@@ -12,10 +12,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abusestore"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kafka"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/kafka"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/webhook"
 )
 
 // Settings configure the process that serves the REST API.

@@ -17,7 +17,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/webhook"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
 )
 
 // subscribe creates a webhook of acme, as the REST API does.

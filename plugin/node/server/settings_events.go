@@ -3,8 +3,8 @@ package server
 import (
 	"fmt"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/kafka"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kafka"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
 

@@ -1,4 +1,4 @@
-package webhooksender
+package sender
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/webhook"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/outbox"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
 )
 
 // States of a delivery that has ended.

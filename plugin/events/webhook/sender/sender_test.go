@@ -1,4 +1,4 @@
-package webhooksender
+package sender
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/webhook"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
 )
 
 func TestEventsArriveInSignedBatchesAtTheWebhooksThatWantThem(t *testing.T) {
@@ -220,7 +220,7 @@ func TestAReceiverThatIsGoneDisablesItsWebhookAtOnce(t *testing.T) {
 	if e.Type != string(events.WebhookDisabled) || e.Subject != "acme" || e.Data["reason"] != hook.DisabledFor {
 		t.Errorf("the event is %+v", e)
 	}
-	published, err := jsonschema.NewCompiler().Compile("../../schema/webhook_disabled.schema.json")
+	published, err := jsonschema.NewCompiler().Compile("../../../../schema/webhook_disabled.schema.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package webhooksender
+package sender
 
 const (
 	// selectHooks selects the webhooks that take events, with the deliveries that wait for each.

@@ -89,7 +89,7 @@ func checkChange(t *testing.T, e Entry, want string) {
 	if err := json.Unmarshal(e.Data, &c); err != nil {
 		t.Fatal(err)
 	}
-	published, err := jsonschema.NewCompiler().Compile("../../schema/policy_updated.schema.json")
+	published, err := jsonschema.NewCompiler().Compile("../../../schema/policy_updated.schema.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package webhooksender
+package sender
 
 import (
 	"bytes"
@@ -21,8 +21,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outbox"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/webhook"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/outbox"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }

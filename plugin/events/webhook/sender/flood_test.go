@@ -1,4 +1,4 @@
-package webhooksender
+package sender
 
 import (
 	"context"

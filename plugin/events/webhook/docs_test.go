@@ -37,7 +37,7 @@ func verify(r *http.Request, body []byte, secret string) error {
 }
 
 func TestTheReceiverOfTheDocsVerifiesDeliveries(t *testing.T) {
-	text, err := os.ReadFile("../../docs/webhooks.md")
+	text, err := os.ReadFile("../../../docs/webhooks.md")
 	if err != nil {
 		t.Fatal(err)
 	}

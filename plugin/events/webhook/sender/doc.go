@@ -18,4 +18,4 @@
 // is down costs a request from time to time, and a delivery that a receiver denies does not block those after it.
 // Webhooks whose last try failed share half of the requests that run at a time, so they do not delay the others. The
 // queue of a webhook is bounded; what does not fit is dropped and counted.
-package webhooksender
+package sender
