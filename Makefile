@@ -182,8 +182,8 @@ bench: ## Measure decisions, with other limiters, through the socket and on seve
 bench-usage: ## Measure the usage history of 10,000 tenants, in a Postgres on the disk (8 min)
 	@mkdir -p $(CACHE)
 	@set -o pipefail; PGTEST_DURABLE=1 $(GO) test -run '^$$' -bench HistoryOfManyTenants -benchtime 1x -timeout 60m \
-		./plugin/usagestore | tee $(CACHE)/bench-usage.txt
-	@$(GO) run ./plugin/internal/benchtable -command 'make bench-usage' plugin/usagestore/testdata/benchmarks.md \
+		./plugin/leader/usage | tee $(CACHE)/bench-usage.txt
+	@$(GO) run ./plugin/internal/benchtable -command 'make bench-usage' plugin/leader/usage/testdata/benchmarks.md \
 		<$(CACHE)/bench-usage.txt
 
 .PHONY: bench-portal

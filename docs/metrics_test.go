@@ -52,7 +52,7 @@ func metricTable(t *testing.T) string {
 		}
 		row(m[1], m[2], strings.Join(labels, ","), m[3])
 	}
-	for _, folder := range []string{"usagestore", "quota", "abusestore", "events/relay", "events/webhook/sender", "portal"} {
+	for _, folder := range []string{"leader/usage", "leader/quota", "abusestore", "events/relay", "events/webhook/sender", "portal"} {
 		for _, m := range pluginMetric.FindAllStringSubmatch(read(t, "../plugin/"+folder+"/testdata/metrics.golden"), -1) {
 			row(m[1], m[2], m[3], m[4])
 		}

@@ -17,7 +17,7 @@ CREATE TABLE rate_limiter.abuse_denials (
     PRIMARY KEY (at, tenant)
 );
 
--- What is remembered of a tenant: the state of plugin/abuse.
+-- What is remembered of a tenant: the state of plugin/leader/abuse.
 CREATE TABLE rate_limiter.abuse_tenants (
     tenant         text        PRIMARY KEY
         CONSTRAINT abuse_tenants_tenant CHECK (octet_length(tenant) BETWEEN 1 AND 128),

@@ -45,7 +45,7 @@ var rules = map[string][]string{
 	"plugin/core/identity": {},
 	"plugin/core/settle":   {"plugin/core/limit", "schema", "internal/jsonwalk"},
 	"plugin/events":        {},
-	"plugin/abuse":         {},
+	"plugin/leader/abuse":  {},
 	"plugin/core/policy":   {"plugin/core/identity", "plugin/core/limit", "plugin/core/settle", "schema", "internal/docpath"},
 	"plugin/core/decision": {"plugin/core/identity", "plugin/core/limit", "plugin/core/policy"},
 	"plugin/core/response": {"plugin/core/decision", "plugin/core/identity", "plugin/core/limit", "plugin/core/policy", "schema"},
@@ -76,9 +76,9 @@ var rules = map[string][]string{
 		"plugin/core/decision", "plugin/core/identity", "plugin/core/limit", "plugin/core/policy", "plugin/core/settle", "schema",
 	},
 	"plugin/observe/usage":         append([]string{"plugin/bucket/reservation"}, core...),
-	"plugin/usagestore":            append([]string{"plugin/observe/usage"}, core...),
-	"plugin/quota":                 core,
-	"plugin/abusestore":            append([]string{"plugin/abuse", "plugin/events", "plugin/events/outbox", "plugin/observe/usage"}, core...),
+	"plugin/leader/usage":          append([]string{"plugin/observe/usage"}, core...),
+	"plugin/leader/quota":          core,
+	"plugin/abusestore":            append([]string{"plugin/leader/abuse", "plugin/events", "plugin/events/outbox", "plugin/observe/usage"}, core...),
 	"plugin/database/policysync":   append([]string{"migrations"}, core...),
 	"plugin/control":               append([]string{"plugin/database/rows", "plugin/bucket/reservation"}, core...),
 	"plugin/portal":                {"docs"},
@@ -122,7 +122,7 @@ var foreign = map[string][]string{
 	},
 	"github.com/redis": {"plugin/bucket/redis", "internal", "plugin/internal", "spec"},
 	"github.com/jackc": {
-		"plugin/database/policysync", "plugin/database/rows", "plugin/usagestore", "plugin/events", "plugin/quota", "plugin/abusestore",
+		"plugin/database/policysync", "plugin/database/rows", "plugin/leader/usage", "plugin/events", "plugin/leader/quota", "plugin/abusestore",
 		"plugin/events/webhook/sender", "plugin/database/leadership",
 		"plugin/node/server", "plugin/controlserver", "plugin/cli", "migrations",
 		"internal", "spec",
@@ -142,7 +142,7 @@ var impure = []string{"context", "log", "log/slog", "net", "net/http", "os", "io
 
 var pure = []string{
 	"plugin/core/limit", "plugin/core/fair", "plugin/core/identity", "plugin/core/settle", "plugin/core/policy", "plugin/core/decision",
-	"plugin/core/response", "plugin/abuse", "schema",
+	"plugin/core/response", "plugin/leader/abuse", "schema",
 }
 
 // file is a Go file with its imports.

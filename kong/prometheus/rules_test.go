@@ -158,8 +158,8 @@ func readControl(t *testing.T, file string) promtest.Published {
 
 func TestEveryAlertUsesPublishedMetrics(t *testing.T) {
 	published := promtest.ReadPublished(t, "../../plugin/observe/metrics/testdata/metrics.golden")
-	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/usagestore/testdata/metrics.golden"))
-	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/quota/testdata/metrics.golden"))
+	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/leader/usage/testdata/metrics.golden"))
+	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/leader/quota/testdata/metrics.golden"))
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/abusestore/testdata/metrics.golden"))
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/events/relay/testdata/metrics.golden"))
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/events/webhook/sender/testdata/metrics.golden"))

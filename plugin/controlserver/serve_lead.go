@@ -20,8 +20,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/outbox"
 	webhooksender "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook/sender"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/quota"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/usagestore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/quota"
+	usagestore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/usage"
 )
 
 // newLeader returns the leader of this process. It unpacks usage, and tidies as ratelimit tidy does. With a watcher it

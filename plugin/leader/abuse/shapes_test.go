@@ -198,8 +198,8 @@ func flaggedOrdinary() (minutes, tenants, penalized int) {
 }
 
 const (
-	page       = "../../docs/abuse.md"
-	tableStart = "<!-- shapes:start: written by go test ./plugin/abuse -update; do not edit -->\n"
+	page       = "../../../docs/abuse.md"
+	tableStart = "<!-- shapes:start: written by go test ./plugin/leader/abuse -update; do not edit -->\n"
 	tableEnd   = "<!-- shapes:end -->"
 )
 
@@ -229,7 +229,7 @@ func TestTheDocsHaveWhatTheShapesGive(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if want != string(text) {
-		t.Errorf("%s differs from\n%s\ngo test ./plugin/abuse -update", page, b.String())
+		t.Errorf("%s differs from\n%s\ngo test ./plugin/leader/abuse -update", page, b.String())
 	}
 }
 

@@ -33,4 +33,4 @@
 // added. A later leader, which may be of a newer program, tries it once more. A batch from before the oldest minute
 // that is kept is dropped and counted. After any other error the leader ends its session, logs the error once, and
 // tries again.
-package usagestore
+package usage

@@ -1,4 +1,4 @@
-package usagestore
+package usage
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package usagestore
+package usage
 
 import (
 	"github.com/prometheus/client_golang/prometheus"

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/quota"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/quota"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -61,7 +61,7 @@ func TestNoticesAreCountedByThreshold(t *testing.T) {
 }
 
 func TestNoticesHaveThePublishedForm(t *testing.T) {
-	published, err := jsonschema.NewCompiler().Compile("../../schema/quota_threshold.schema.json")
+	published, err := jsonschema.NewCompiler().Compile("../../../schema/quota_threshold.schema.json")
 	if err != nil {
 		t.Fatal(err)
 	}
