@@ -189,9 +189,9 @@ bench-usage: ## Measure the usage history of 10,000 tenants, in a Postgres on th
 .PHONY: bench-portal
 bench-portal: ## Measure every page of the portal with 10,000 tenants, in a Postgres on the disk (4 min)
 	@mkdir -p $(CACHE)
-	@set -o pipefail; PGTEST_DURABLE=1 $(GO) test -run '^$$' -bench Pages -benchtime 1x -timeout 60m ./plugin/portal \
+	@set -o pipefail; PGTEST_DURABLE=1 $(GO) test -run '^$$' -bench Pages -benchtime 1x -timeout 60m ./plugin/control/portal \
 		| tee $(CACHE)/bench-portal.txt
-	@$(GO) run ./plugin/internal/benchtable -command 'make bench-portal' plugin/portal/testdata/benchmarks.md \
+	@$(GO) run ./plugin/internal/benchtable -command 'make bench-portal' plugin/control/portal/testdata/benchmarks.md \
 		<$(CACHE)/bench-portal.txt
 
 # BENCH_KONG has further flags: see bin/bench-kong -help. A Kong without a database needs -print-config first.

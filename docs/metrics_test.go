@@ -44,7 +44,7 @@ func metricTable(t *testing.T) string {
 		row(m[1], m[2], m[3], m[4])
 	}
 	head("Metrics of ratelimit serve")
-	for _, m := range controlMetric.FindAllStringSubmatch(read(t, "../plugin/control/testdata/metrics.golden"), -1) {
+	for _, m := range controlMetric.FindAllStringSubmatch(read(t, "../plugin/control/api/testdata/metrics.golden"), -1) {
 		var labels []string
 		first, _, _ := strings.Cut(m[4], "\n")
 		for _, label := range labelName.FindAllStringSubmatch(first, -1) {
@@ -52,7 +52,7 @@ func metricTable(t *testing.T) string {
 		}
 		row(m[1], m[2], strings.Join(labels, ","), m[3])
 	}
-	for _, folder := range []string{"leader/usage", "leader/quota", "abusestore", "events/relay", "events/webhook/sender", "portal"} {
+	for _, folder := range []string{"leader/usage", "leader/quota", "abusestore", "events/relay", "events/webhook/sender", "control/portal"} {
 		for _, m := range pluginMetric.FindAllStringSubmatch(read(t, "../plugin/"+folder+"/testdata/metrics.golden"), -1) {
 			row(m[1], m[2], m[3], m[4])
 		}

@@ -163,7 +163,7 @@ func TestEveryAlertUsesPublishedMetrics(t *testing.T) {
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/abusestore/testdata/metrics.golden"))
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/events/relay/testdata/metrics.golden"))
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/events/webhook/sender/testdata/metrics.golden"))
-	maps.Copy(published, readControl(t, "../../plugin/control/testdata/metrics.golden"))
+	maps.Copy(published, readControl(t, "../../plugin/control/api/testdata/metrics.golden"))
 	for _, a := range alerts(t) {
 		if faults := published.Faults(a.Expression); len(faults) > 0 {
 			t.Errorf("%s: %q", a.Name, faults)

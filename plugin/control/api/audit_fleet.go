@@ -1,0 +1,123 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+// registerRecord adds the operations on the audit and on the fleet.
+func (s *Server) registerRecord() {
+	tags := []string{"record"}
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "list-audit", Method: http.MethodGet, Path: "/v1/ratelimit/audit",
+		Summary: "List changes with their actor and reason, newest first", Tags: tags,
+	}, readAccess), s.audit)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "get-fleet", Method: http.MethodGet, Path: "/v1/ratelimit/fleet",
+		Summary: "Show which version each node enforces", Tags: tags,
+	}, readAccess), s.fleet)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "forget-node", Method: http.MethodPost, Path: "/v1/ratelimit/fleet/forget", Tags: tags,
+		Summary: "Drop the last report of a silent node that no longer exists",
+		Description: "A silent node keeps every version from counting as enforced, because it may still admit requests. " +
+			"Make sure that its process has ended. The audit records the actor and the reason. A node that reports again is " +
+			"listed again; a live node cannot be forgotten.",
+		Errors: []int{http.StatusNotFound, http.StatusConflict},
+	}, writeAccess), s.forgetNode)
+}
+
+// auditInput has the filters of the audit.
+type auditInput struct {
+	Paging
+	OfTenant
+	Kind  auditKind `query:"kind"  maxLength:"64"`
+	Key   string    `query:"key"   maxLength:"1024" doc:"Only changes of this row: a tier's name, a tenant's id, the id of a policy or an override."`
+	Actor string    `query:"actor" maxLength:"256"  doc:"Only changes by this actor; the actor of a token is token: and its name, of a person whom an identity provider has signed in oidc: and the name." example:"token:ann"`
+	Since time.Time `query:"since"                  doc:"Only changes at or after this time."`
+	Until time.Time `query:"until"                  doc:"Only changes before this time."`
+}
+
+// auditKind is a kind of entries of the audit. A kind that no entry has is valid.
+type auditKind string
+
+// Schema implements [huma.SchemaProvider].
+func (auditKind) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{
+		Type: huma.TypeString, Description: pgstore.AuditKindsText() + ".", Examples: []any{"policy"},
+	}
+}
+
+type auditOutput struct{ Body Page[pgstore.AuditEntry] }
+
+func (s *Server) audit(ctx context.Context, in *auditInput) (*auditOutput, error) {
+	entries, next, err := s.Store.Audit(ctx, pgstore.AuditFilter{
+		Tenant: in.tenant(), Kind: string(in.Kind), Key: in.Key, Actor: in.Actor, Since: in.Since, Until: in.Until,
+		Before: in.afterID(), Max: in.Limit,
+	})
+	if err != nil {
+		return nil, s.readError("read the audit", err)
+	}
+	out := &auditOutput{Page[pgstore.AuditEntry]{Items: entries}}
+	if next > 0 {
+		out.Body.NextCursor = cursor(next)
+	}
+	return out, nil
+}
+
+// Fleet has the current version and what each node enforces.
+type Fleet struct {
+	pgstore.Fleet
+	pgstore.Reach
+}
+
+type fleetOutput struct{ Body Fleet }
+
+func (s *Server) fleet(ctx context.Context, _ *struct{}) (*fleetOutput, error) {
+	fleet, err := s.Store.Fleet(ctx, pgstore.LiveWithin)
+	if err != nil {
+		return nil, s.readError("list the nodes", err)
+	}
+	return &fleetOutput{Fleet{fleet, fleet.Reach(fleet.Version)}}, nil
+}
+
+type forgetInput struct {
+	Once
+	Body forgetBody
+}
+
+// forgetBody names the node to drop, and why.
+type forgetBody struct {
+	Node   string `json:"node"   minLength:"1" maxLength:"256"  doc:"The node as listed in the fleet." example:"edge-1/7QX2MABC"`
+	Reason string `json:"reason"               maxLength:"1024" doc:"Why; recorded in the audit."      example:"the machine is gone"`
+}
+
+// Resolve implements [huma.Resolver].
+func (b *forgetBody) Resolve(huma.Context) []error {
+	return append(notTexts("body", textField{"node", b.Node}), reasonFaults("body.reason", b.Reason)...)
+}
+
+// Forgotten has the node that was dropped.
+type Forgotten struct {
+	Node pgstore.Node `json:"node" doc:"Its last report."`
+}
+
+type forgetOutput struct {
+	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was done, because this is a retry of an answered request."`
+	Body     Forgotten
+}
+
+// forgetNode drops the last report of a silent node.
+func (s *Server) forgetNode(ctx context.Context, in *forgetInput) (*forgetOutput, error) {
+	c := in.newChange(ctx, in.Body.Reason, "forget node", in.Body)
+	node, err := s.Store.ForgetNode(ctx, c, in.Body.Node)
+	if err != nil {
+		return nil, s.writeError("forget a node", err)
+	}
+	s.metrics.writes.WithLabelValues(nodeWrites).Inc()
+	return &forgetOutput{replayedHeader(c), Forgotten{node}}, nil
+}

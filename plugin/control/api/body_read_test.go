@@ -1,0 +1,329 @@
+package api_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+)
+
+// listOf returns a batch of n checks.
+func listOf(n int, check string) string {
+	return `{"checks":[` + strings.TrimSuffix(strings.Repeat(check+",", n), ",") + "]}"
+}
+
+// namesOf returns an object with unknown names and a field.
+func namesOf(n int, field string) string {
+	var b strings.Builder
+	b.WriteByte('{')
+	for i := range n {
+		fmt.Fprintf(&b, `"n%d":{},`, i)
+	}
+	return b.String() + field + "}"
+}
+
+// longCheck is a check with the longest names.
+var longCheck = fmt.Sprintf(`{"org_id":"acme","user_id":%q,"credential_id":%[1]q,"endpoint":"GET /%s","dry_run":true}`,
+	strings.Repeat("x", 1000), strings.Repeat("y", 4000))
+
+// meter counts what is read of a body.
+type meter struct {
+	io.Reader
+	read int
+}
+
+func (m *meter) Read(into []byte) (int, error) {
+	n, err := m.Reader.Read(into)
+	m.read += n
+	return n, err
+}
+
+// weigh sends a body as the weakest token may, with its length or without, and returns the answer, how much of the body
+// was read, and how much memory that took, both in bytes.
+func (w *world) weigh(at, body string, chunked bool) (a answer, read int, took uint64) {
+	w.Helper()
+	c := call{token: ofAcme, method: "POST", path: at, body: body}
+	r := c.request()
+	counted := &meter{Reader: strings.NewReader(body)}
+	if r.Body = io.NopCloser(counted); chunked {
+		r.ContentLength = -1
+	}
+	recorder := httptest.NewRecorder()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	w.server.ServeHTTP(recorder, r)
+	runtime.ReadMemStats(&after)
+	return answer{recorder, c}, counted.read, after.TotalAlloc - before.TotalAlloc
+}
+
+func TestABodyOfTooManyValuesIsDeniedWhereItExceedsAndCostsLittle(t *testing.T) { // it measures memory: not parallel
+	p := planning(t, plan(), policy.Rows{})
+	const most = 256 << 10 // bytes: less than a third of the bodies, of which each value would take more than its bytes
+	for name, test := range map[string]struct{ path, body, where, saying string }{
+		"empty checks":     {batch, listOf(340_000, "{}"), "body.checks", "has more than 100 items"},
+		"a check too many": {batch, listOf(101, "{}"), "body.checks", "has more than 100 items"},
+		"checks under an escaped name": {
+			batch, `{"ch\u0065cks":[` + strings.Repeat("0,", 200_000) + "0]}", "body.checks", "has more than 100 items",
+		},
+		"unknown names": {check, namesOf(5000, `"org_id":"acme"`), "body", "has more than 64 names"},
+		"one name many times": {
+			check, "{" + strings.Repeat(`"a":1,`, 8000) + `"a":1}`, "body", "has more than 64 names",
+		},
+		"unknown names in a check": {
+			batch, listOf(1, `{"org_id":"acme"},`+namesOf(70_000, `"b":1`)), "body.checks[1]", "has more than 64 names",
+		},
+		"names in names": {
+			check, `{"a":{"b":` + namesOf(5000, `"c":1`) + `}}`, "body.a.b", "has more than 64 names",
+		},
+		"a list in a field": {
+			check, `{"org_id":[` + strings.Repeat(`"",`, 10_000) + `""]}`, "body.org_id", "has more than 100 items",
+		},
+		"lists in lists": {
+			batch, listOf(100, `[`+strings.Repeat(`[0,0],`, 50)+`0]`), "body", "has more than 2000 values",
+		},
+		"many small objects": {batch, listOf(100, namesOf(60, `"a":[]`)), "body", "has more than 2000 values"},
+		"too deep": {
+			batch, `{"checks":` + strings.Repeat("[", 500_000), "body",
+			"has values nested more than 32 deep",
+		},
+	} {
+		for _, chunked := range []bool{false, true} {
+			a, read, took := p.weigh(test.path, test.body, chunked)
+			status := http.StatusUnprocessableEntity
+			if strings.Contains(test.saying, "deep") {
+				status = http.StatusBadRequest
+			}
+			if where, saying := p.fault(a, status); where != test.where || saying != test.saying {
+				t.Errorf("%s: %s %s, want %s %s", name, where, saying, test.where, test.saying)
+			}
+			if read > 64<<10 || took > most {
+				t.Errorf("%s (chunked: %t): of %d bytes %d were read, which took %d bytes of memory", name, chunked,
+					len(test.body), read, took)
+			}
+		}
+	}
+	if used := p.has("acme", ""); used["daily of the org"] != 0 {
+		t.Errorf("denied bodies have spent %v", used)
+	}
+}
+
+func TestALongStringOrNumberIsDeniedBeforeItIsRead(t *testing.T) {
+	t.Parallel()
+	p := planning(t, plan(), policy.Rows{})
+	const longString, longNumber = "is a string of more than 49152 bytes",
+		"is a number, or no JSON, of more than 1024 bytes"
+	for name, test := range map[string]struct{ body, where, saying string }{
+		"a string": {
+			listOf(1, `{"org_id":"`+strings.Repeat(`\n`, 500_000)+`"}`), "body.checks[0].org_id", longString,
+		},
+		"the second string": {listOf(1, `"","`+strings.Repeat("x", 900_000)+`"`), "body.checks[1]", longString},
+		"a name":            {`{"` + strings.Repeat("x", 900_000) + `":1}`, "body", longString},
+		"nothing else":      {`"` + strings.Repeat("x", 900_000) + `"`, "body", longString},
+		"a number":          {listOf(1, `{"cost":`+strings.Repeat("9", 1_000_000)+`}`), "body.checks[0].cost", longNumber},
+		"no value":          {strings.Repeat("x", 900_000), "body", longNumber},
+	} {
+		for _, chunked := range []bool{false, true} {
+			a, read, _ := p.weigh(batch, test.body, chunked)
+			status := http.StatusUnprocessableEntity
+			if test.saying == longNumber {
+				status = http.StatusBadRequest
+			}
+			if where, saying := p.fault(a, status); where != test.where || saying != test.saying {
+				t.Errorf("%s: %s %s, want %s %s", name, where, saying, test.where, test.saying)
+			}
+			if read > 64<<10 {
+				t.Errorf("%s (chunked: %t): of %d bytes %d were read", name, chunked, len(test.body), read)
+			}
+		}
+	}
+}
+
+func TestAnyBodyWithinTheBoundsIsDecided(t *testing.T) {
+	t.Parallel()
+	p := planning(t, plan(), policy.Rows{})
+	for name, body := range map[string]string{
+		"a hundred checks":        listOf(100, `{"org_id":"acme","dry_run":true}`),
+		"brackets in its strings": listOf(100, `{"org_id":"acme","user_id":"[[{{,,,::\"\\","dry_run":true}`),
+		"a megabyte of blanks":    strings.Repeat(" \n\t\r", 250_000) + listOf(1, `{"org_id":"acme","dry_run":true}`),
+		"all fields, long":        listOf(100, longCheck),
+	} {
+		for _, chunked := range []bool{false, true} {
+			a, read, _ := p.weigh(batch, body, chunked)
+			if p.want(a, http.StatusOK); read != len(body) {
+				t.Errorf("%s: %d of %d bytes were read", name, read, len(body))
+			}
+		}
+	}
+}
+
+func TestABodyThatIsTooLongIsNotReadToItsEnd(t *testing.T) {
+	t.Parallel()
+	w := equipped(t)
+	for _, o := range operations(w) {
+		if !o.hasBody {
+			continue
+		}
+		most := 64 << 10
+		if o.path == batch {
+			most = 1 << 20
+		}
+		for _, chunked := range []bool{false, true} {
+			c := o.call(admin)
+			r := c.request()
+			counted := &meter{Reader: io.LimitReader(blanks{}, 10<<20)}
+			if r.Body, r.ContentLength = io.NopCloser(counted), 10<<20; chunked {
+				r.ContentLength = -1
+			}
+			w.want(w.serve(c, r), http.StatusRequestEntityTooLarge)
+			if chunked && counted.read > most || !chunked && counted.read > 0 {
+				t.Errorf("%s (chunked: %t): %d bytes were read, want at most %d", o.id, chunked, counted.read, most)
+			}
+		}
+	}
+}
+
+// blanks is a reader of endless blanks.
+type blanks struct{}
+
+func (blanks) Read(into []byte) (int, error) {
+	return copy(into, bytes.Repeat([]byte(" "), len(into))), nil
+}
+
+func TestFaultsBeyondTheTwentiethAreOnlyCounted(t *testing.T) {
+	t.Parallel()
+	w := equipped(t)
+	a := w.want(w.as("POST", check, namesOf(63, `"org_id":"acme"`)), http.StatusUnprocessableEntity)
+	p := read[problem](w, a)
+	if len(p.Errors) != 20 || p.Detail != "the request is not valid; these are the first 20 faults, and 43 more" ||
+		a.Body.Len() > 4<<10 {
+		t.Errorf("%d faults in %d bytes: %s", len(p.Errors), a.Body.Len(), p.Detail)
+	}
+	var query strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&query, "&n%d=1", i)
+	}
+	a = w.want(w.as("GET", policies+"?"+query.String()[1:], ""), http.StatusUnprocessableEntity)
+	if n := len(read[problem](w, a).Errors); n > 20 || a.Body.Len() > 4<<10 {
+		t.Errorf("a query with 1000 unknown names: %d faults in %d bytes", n, a.Body.Len())
+	}
+	many := listOf(100, `{"org_id":"\u0000","user_id":"\u0000","ip":"x","cost":-1}`)
+	if a = w.want(w.as("POST", batch, many), http.StatusUnprocessableEntity); len(read[problem](w, a).Errors) != 20 {
+		t.Errorf("a hundred checks with four faults each: %s", a.Body)
+	}
+}
+
+func TestAnEncodedBodyIsDeniedAndNotDecoded(t *testing.T) {
+	t.Parallel()
+	w := equipped(t)
+	for _, coding := range []string{"gzip", "deflate", "br", "identity, gzip"} {
+		w.want(w.as("POST", check, `{"org_id":"acme"}`, "Content-Encoding", coding), http.StatusUnsupportedMediaType)
+	}
+	w.want(w.as("POST", check, `{"org_id":"acme"}`, "Content-Encoding", "identity"), http.StatusOK)
+}
+
+// gate is a body that ends when it is opened.
+type gate struct {
+	io.Reader
+	opened <-chan struct{}
+}
+
+func (g gate) Read(into []byte) (int, error) {
+	n, err := g.Reader.Read(into)
+	if n == 0 && err == io.EOF {
+		<-g.opened
+	}
+	return n, err
+}
+
+func TestLargeBodiesOfOneTokenTakeItsOwnBudgetOnly(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	p := planning(t, plan(), policy.Rows{})
+	p.world = open(t, func(o *control.Options) { o.Path, o.Buckets, o.Metrics = p.path, p.store, registry })
+	large := listOf(3, longCheck) // more than a small body, and soon decoded; its length says that more is to come
+	opened, ended := make(chan struct{}), make(chan answer)
+	const slow = 8
+	for range slow {
+		go func() {
+			c := call{token: ofAcme, method: "POST", path: batch, body: large}
+			r := c.request()
+			r.Body, r.ContentLength = io.NopCloser(gate{strings.NewReader(large), opened}), 1<<20-1
+			recorder := httptest.NewRecorder()
+			p.server.ServeHTTP(recorder, r)
+			ended <- answer{recorder, c}
+		}()
+	}
+	for range slow - 4 { // four of a megabyte each are the token's share
+		if a := p.want(<-ended, http.StatusTooManyRequests); a.Header().Get("Retry-After") != "1" {
+			t.Errorf("without room: %v", a.Header())
+		}
+	}
+	// small ones need no room to be read
+	p.want(p.do(call{ofAcme, "POST", check, `{"org_id":"acme"}`, nil}), http.StatusOK)
+	p.want(p.do(call{admin, "POST", batch, large, nil}), http.StatusOK)
+	close(opened)
+	for range 4 {
+		p.want(<-ended, http.StatusOK)
+	}
+	if got := counted(t, registry, "rate_limiter_control_busy_total", "token"); got != 4 {
+		t.Errorf("%v are counted as denied for their token's share, want 4", got)
+	}
+}
+
+// counted returns the value of a counter with one label.
+func counted(t *testing.T, registry *prometheus.Registry, name, label string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			if family.GetName() == name && metric.GetLabel()[0].GetValue() == label {
+				return metric.GetCounter().GetValue()
+			}
+		}
+	}
+	t.Fatalf("there is no %s of %s", name, label)
+	return 0
+}
+
+// reader is a client that sends more requests while it reads an answer.
+type reader struct {
+	*httptest.ResponseRecorder
+	before func()
+}
+
+func (r *reader) WriteHeader(status int) {
+	if before := r.before; before != nil {
+		r.before = nil
+		before()
+	}
+	r.ResponseRecorder.WriteHeader(status)
+}
+
+func TestAnAnswerThatIsReadSlowlyHoldsNoRoom(t *testing.T) {
+	t.Parallel()
+	p := planning(t, plan(), policy.Rows{})
+	// as much as a token may have decoded
+	whole := listOf(1, `{"org_id":"acme","dry_run":true}`) + strings.Repeat(" ", 1<<20-1000)
+	c := call{token: ofAcme, method: "POST", path: batch, body: whole}
+	sentMore := false
+	slow := &reader{httptest.NewRecorder(), func() {
+		sentMore = true
+		p.want(p.do(c), http.StatusOK)
+	}}
+	p.server.ServeHTTP(slow, c.request())
+	if !sentMore || slow.Code != http.StatusOK {
+		t.Errorf("answered by %d, and sent another request meanwhile: %t", slow.Code, sentMore)
+	}
+}

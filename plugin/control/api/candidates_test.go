@@ -1,0 +1,198 @@
+package api_test
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+const (
+	candidates = "/v1/ratelimit/candidates"
+	july       = candidates + "/july"
+	why        = `{"reason":"a test"}`
+)
+
+// openJuly opens the candidate july, which changes the limit of the daily policy.
+func openJuly(w *world) {
+	w.Helper()
+	w.made(daily)
+	w.want(w.as("POST", candidates, `{"name":"july","reason":"a test"}`), http.StatusCreated)
+	w.want(w.as("PUT", july+"/policies", strings.Replace(daily, "1000", "500", 1)), http.StatusOK)
+}
+
+func init() {
+	for id, s := range map[string]sample{
+		"list-candidates":         {},
+		"get-candidate":           {},
+		"diff-candidate":          {},
+		"report-candidate":        {},
+		"create-candidate":        {body: `{"name":"july","reason":"a test"}`},
+		"drop-candidate":          {query: "?reason=over"},
+		"put-candidate-policy":    {body: strings.Replace(daily, "1000", "600", 1)},
+		"delete-candidate-policy": {query: "?policy=daily&tier=gold&reason=over"},
+		"assign-candidate":        {body: `{"percent":5,"add":["acme"],"reason":"a test"}`},
+		"promote-candidate":       {body: why},
+		"roll-back-candidate":     {body: why},
+		"rebase-candidate":        {body: `{"version":1,"reason":"a test"}`},
+	} {
+		samples[id] = s
+		may[id] = "y...???"
+		scenarios[id] = func(c *contract, o operation) { candidateScenario(c, o) }
+	}
+	for _, id := range []string{"list-candidates", "get-candidate", "diff-candidate", "report-candidate"} {
+		may[id] = "yy..???"
+	}
+}
+
+// candidateScenario asks for what an operation answers without a candidate, with one, and after it was promoted.
+func candidateScenario(c *contract, o operation) {
+	if o.id == "create-candidate" {
+		c.check(o, c.do(o.call(admin)))
+		c.check(o, c.do(o.call(admin)))
+		return
+	}
+	c.check(o, c.do(o.call(admin)))
+	openJuly(c.world)
+	if o.id == "roll-back-candidate" {
+		c.check(o, c.do(o.call(admin)))
+		c.want(c.as("POST", july+"/promote", why), http.StatusOK)
+	}
+	c.check(o, c.do(o.call(admin)))
+	if o.id != "roll-back-candidate" && o.id != "promote-candidate" && o.id != "drop-candidate" {
+		c.as("POST", july+"/promote", why)
+	}
+	c.check(o, c.do(o.call(admin)))
+}
+
+func TestACandidateIsPromotedAndRolledBackThroughTheAPI(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	openJuly(w)
+	d := read[pgstore.CandidateDiff](w, w.want(w.as("GET", july+"/diff", ""), http.StatusOK))
+	if len(d.Diff.Update) != 1 || d.Diff.Update[0].After.Limit.Limit != 500 || !d.Moved.Empty() {
+		t.Errorf("the difference is %+v", d)
+	}
+	limit := func() int64 {
+		p := read[control.Page[pgstore.Policy]](w, w.want(w.as("GET", policies, ""), http.StatusOK))
+		return p.Items[0].Limit.Limit
+	}
+	if got := limit(); got != 1000 {
+		t.Errorf("beside a candidate the limit is %d", got)
+	}
+	const once = "promote-july"
+	first := w.want(w.as("POST", july+"/promote", why, "Idempotency-Key", once), http.StatusOK)
+	if got := limit(); got != 500 {
+		t.Errorf("after the promotion the limit is %d", got)
+	}
+	again := w.want(w.as("POST", july+"/promote", why, "Idempotency-Key", once), http.StatusOK)
+	if again.Body.String() != first.Body.String() || again.Header().Get("Idempotent-Replayed") != "true" {
+		t.Errorf("sent again, it answers %s", again.Body)
+	}
+	twice := w.want(w.as("POST", july+"/promote", why), http.StatusConflict)
+	if !strings.Contains(twice.Body.String(), "it was promoted at ") {
+		t.Errorf("promoted twice: %s", twice.Body)
+	}
+	w.want(w.as("POST", july+"/rollback", why), http.StatusOK)
+	if got := limit(); got != 1000 {
+		t.Errorf("after the rollback the limit is %d", got)
+	}
+}
+
+func TestAPromotionOverPoliciesThatHaveMovedListsThem(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	openJuly(w)
+	w.want(w.as("PUT", policies, strings.Replace(daily, "1000", "700", 1), "If-Match", "*"), http.StatusOK)
+	denied := w.want(w.as("POST", july+"/promote", why), http.StatusConflict)
+	text := denied.Body.String()
+	if !strings.Contains(text, "policy daily of tier gold has changed: limit: 1000 → 700") {
+		t.Errorf("the answer lacks the difference: %s", text)
+	}
+	d := read[pgstore.CandidateDiff](w, w.want(w.as("GET", july+"/diff", ""), http.StatusOK))
+	w.want(w.as("POST", july+"/rebase", `{"version":1000,"reason":"seen"}`), http.StatusUnprocessableEntity)
+	w.want(w.as("POST", july+"/rebase", `{"version":`+strconv.FormatInt(d.Version, 10)+`,"reason":"seen"}`), http.StatusOK)
+	w.want(w.as("POST", july+"/promote", why), http.StatusOK)
+}
+
+func TestAPolicyOfACandidateHasTheFaultsOfAPolicy(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	openJuly(w)
+	for _, change := range [][2]string{{"1000", "0"}, {`"daily"`, `"a b"`}, {`"gold"`, `"gold","tenant":"acme"`}} {
+		body := strings.Replace(daily, change[0], change[1], 1)
+		want := w.want(w.as("POST", policies, body), http.StatusUnprocessableEntity)
+		got := w.want(w.as("PUT", july+"/policies", body), http.StatusUnprocessableEntity)
+		if got.Body.String() != want.Body.String() {
+			t.Errorf("%s: %s, want %s", body, got.Body, want.Body)
+		}
+	}
+}
+
+func TestACandidateDeletesAPolicyOfEveryTarget(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	openJuly(w)
+	const ofUser = `{"name":"mine","tenant":"acme","user":"u 1","scope":"user","limit":5,"window":"1h"}`
+	w.made(ofUser)
+	w.want(w.as("DELETE", july+"/policies?policy=mine&tenant=acme&reason=x", ""), http.StatusNotFound)
+	w.want(w.as("DELETE", july+"/policies?policy=mine&reason=x", ""), http.StatusUnprocessableEntity)
+	w.want(w.as("DELETE", july+"/policies?policy=mine&user=u+1&reason=x", ""), http.StatusUnprocessableEntity)
+	w.want(w.as("DELETE", july+"/policies?policy=mine&tenant=acme&user=u+1&reason=x", ""), http.StatusOK)
+	d := read[pgstore.CandidateDiff](w, w.want(w.as("GET", july+"/diff", ""), http.StatusOK))
+	if len(d.Diff.Delete) != 1 || d.Diff.Delete[0].User != "u 1" {
+		t.Errorf("the candidate deletes %+v", d.Diff.Delete)
+	}
+}
+
+func TestFaultsOfAnAssignmentNameTheirField(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	openJuly(w)
+	for body, want := range map[string]string{
+		`{"percent":101,"reason":"x"}`:      "body.percent",
+		`{"percent":-1,"reason":"x"}`:       "body.percent",
+		`{"reason":"x"}`:                    "body.percent",
+		`{"percent":5}`:                     "reason",
+		`{"percent":5,"reason":" "}`:        "body.reason",
+		`{"add":[""],"reason":"x"}`:         "body.tenant",
+		`{"add":["a\u0000"],"reason":"x"}`:  "body.add",
+		`{"percent":5,"slot":1,"reason":1}`: "body",
+	} {
+		a := w.want(w.as("POST", july+"/assign", body), http.StatusUnprocessableEntity)
+		if !strings.Contains(a.Body.String(), want) {
+			t.Errorf("%s: %s, want a fault of %s", body, a.Body, want)
+		}
+	}
+	w.want(w.as("POST", july+"/assign", `{"remove":["acme"],"reason":"x"}`), http.StatusNotFound)
+	a := w.want(w.as("POST", july+"/assign", `{"percent":5,"add":["acmee"],"reason":"x"}`), http.StatusOK)
+	if !strings.Contains(a.Body.String(), `nothing about tenant \"acmee\"`) {
+		t.Errorf("no warning of a tenant that nothing is known about: %s", a.Body)
+	}
+}
+
+func TestTheReportOfACandidateIsServed(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	openJuly(w)
+	_, err := w.pool.Exec(w.Context(), `SELECT rate_limiter.report_candidate('n1', 'july', 1, '1 hour', '[
+		{"tenant": "acme", "endpoint": "GET /a", "policy": "", "requests": 10, "active_only": 1, "candidate_only": 2,
+			"both": 3},
+		{"tenant": "acme", "endpoint": "GET /a", "policy": "daily", "requests": 10, "active_only": 0, "candidate_only": 2,
+			"both": 0}]')`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for query, want := range map[string]int{
+		"": 2, "?requests=true": 1, "?policy=daily": 1, "?tenant=globex": 0, "?limit=1": 1,
+	} {
+		r := read[pgstore.CandidateReport](w, w.want(w.as("GET", july+"/report"+query, ""), http.StatusOK))
+		if len(r.Items) != want || r.Total.CandidateOnly != 2 || r.Processes != 1 || len(r.Windows) != 1 {
+			t.Errorf("%s: %+v", query, r)
+		}
+	}
+	w.want(w.as("GET", july+"/report?policy=daily&requests=true", ""), http.StatusUnprocessableEntity)
+}

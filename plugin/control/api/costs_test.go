@@ -1,0 +1,124 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+const (
+	costs     = "/v1/ratelimit/costs"
+	ofExports = `{"endpoint":"POST /exports","cost":50}`
+)
+
+func init() {
+	samples["put-cost"], samples["delete-cost"] = sample{body: ofExports}, sample{query: "?reason=over"}
+	may["list-costs"], may["get-cost"], may["put-cost"], may["delete-cost"] = "yy..???", "yy..???", "y...???", "y...???"
+	set := func(c *contract) { c.want(c.as("PUT", costs, ofExports), http.StatusCreated) }
+	scenarios["list-costs"] = func(c *contract, o operation) {
+		set(c)
+		c.check(o, c.do(o.call(viewer)))
+	}
+	scenarios["get-cost"] = func(c *contract, o operation) {
+		c.check(o, c.do(o.call(viewer)))
+		set(c)
+		c.check(o, c.do(o.call(viewer)))
+		c.check(o, c.do(o.call(viewer).with("If-None-Match", `"cost-1-1"`)))
+	}
+	scenarios["put-cost"] = func(c *contract, o operation) {
+		c.check(o, c.do(o.call(admin)))
+		c.check(o, c.do(o.call(admin)))
+		c.check(o, c.do(o.call(admin).with("If-None-Match", "*")))
+		other := o.call(admin)
+		other.body = strings.Replace(ofExports, "50", "5", 1)
+		c.check(o, c.do(other))
+	}
+	scenarios["delete-cost"] = func(c *contract, o operation) {
+		c.check(o, c.do(o.call(admin).with("If-Match", "*")))
+		set(c)
+		c.check(o, c.do(o.call(admin)))
+		c.check(o, c.do(o.call(admin).with("If-Match", `"cost-1-7"`)))
+		c.check(o, c.do(o.call(admin).with("If-Match", `"cost-1-1"`)))
+	}
+}
+
+func TestACostIsSetReadListedAndDeletedWithItsETag(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	made := w.want(w.as("PUT", costs, `{"endpoint":"POST /exports","cost":50,"reason":"slow"}`), http.StatusCreated)
+	path, tag := made.Header().Get("Location"), made.Header().Get("ETag")
+	row := read[struct{ Cost pgstore.Cost }](w, made).Cost
+	if path != fmt.Sprint(costs, "/", row.ID) || *row.Cost.Cost != 50 || row.Namespace != "default" {
+		t.Errorf("made %s at %s", made.Body, path)
+	}
+	got := w.want(w.as("GET", path, ""), http.StatusOK)
+	if got.Header().Get("ETag") != tag {
+		t.Errorf("read with %s, want %s", got.Header().Get("ETag"), tag)
+	}
+	w.want(w.as("GET", path, "", "If-None-Match", tag), http.StatusNotModified)
+	w.want(w.as("PUT", costs, got.Body.String()), http.StatusOK) // what is read can be written
+	w.want(w.as("PUT", costs, `{"endpoint":"POST /exports","cost":0}`), http.StatusPreconditionRequired)
+	free := w.want(w.as("PUT", costs, `{"endpoint":"POST /exports","cost":0}`, "If-Match", tag), http.StatusOK)
+	if cost := read[struct{ Cost pgstore.Cost }](w, free).Cost; *cost.Cost.Cost != 0 || cost.ID != row.ID {
+		t.Errorf("changed to %s, want free", free.Body)
+	}
+	w.want(w.as("PUT", costs, `{"endpoint":"POST /exports","cost":2}`, "If-Match", tag), http.StatusPreconditionFailed)
+	w.want(w.as("PUT", costs, `{"endpoint":"GET /none","cost":2}`, "If-Match", "*"), http.StatusPreconditionFailed)
+	w.want(w.as("PUT", costs, `{"endpoint":"GET /b","cost":2,"namespace":"other"}`), http.StatusCreated)
+	list := read[struct{ Items []pgstore.Cost }](w, w.want(w.as("GET", costs+"?namespace=other", ""), http.StatusOK))
+	if len(list.Items) != 1 || list.Items[0].Endpoint != "GET /b" {
+		t.Errorf("listed %+v, want that of the other namespace", list.Items)
+	}
+	w.want(w.as("DELETE", path+"?reason=fast", ""), http.StatusPreconditionRequired)
+	w.want(w.as("DELETE", path+"?reason=fast", "", "If-Match", tag), http.StatusPreconditionFailed)
+	w.want(w.as("DELETE", path+"?reason=fast", "", "If-Match", free.Header().Get("ETag")), http.StatusOK)
+	w.want(w.as("GET", path, ""), http.StatusNotFound)
+}
+
+func TestACostThatMeansNothingIsAFaultOfItsField(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	for body, want := range map[string]string{
+		`{"endpoint":"POST /exports"}`:                   "body.cost",
+		`{"endpoint":"POST /exports","cost":null}`:       "body.cost",
+		`{"endpoint":"POST /exports","cost":-1}`:         "body.cost",
+		`{"endpoint":"POST /exports","cost":1000000001}`: "body.cost",
+		`{"cost":1}`:                       "body.endpoint",
+		`{"endpoint":"/exports","cost":1}`: "body.endpoint",
+		`{"endpoint":"POST /exports","cost":1,"namespace":" "}`: "body.namespace",
+	} {
+		a := w.want(w.as("PUT", costs, body), http.StatusUnprocessableEntity)
+		if got := read[problem](w, a).paths(); got != want {
+			t.Errorf("%s: the faults are of %s, want %s", body, got, want)
+		}
+	}
+}
+
+func TestACheckShowsWhereItsCostComesFrom(t *testing.T) {
+	t.Parallel()
+	cost := int64(7)
+	w := open(t, func(o *control.Options) {
+		buckets := shelf{memory.New(memory.Options{Now: clock})}
+		o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, policy.Rows{Costs: []policy.CostRow{
+			{ID: 3, Cost: schema.Cost{Namespace: "default", Endpoint: "POST /exports", Cost: &cost}},
+		}})
+	})
+	for body, want := range map[string]string{
+		`{"org_id":"acme","endpoint":"POST /exports"}`:          `{"tokens":7,"from":"row","cost_id":3,"endpoint":"POST /exports"}`,
+		`{"org_id":"acme","endpoint":"POST /exports","cost":2}`: `{"tokens":2,"from":"request"}`,
+		`{"org_id":"acme","endpoint":"GET /other"}`:             ``,
+	} {
+		a := w.want(w.as("POST", checkPath, body), http.StatusOK)
+		if got := string(read[struct{ Cost json.RawMessage }](w, a).Cost); got != want {
+			t.Errorf("%s: the cost is %s, want %s", body, got, want)
+		}
+	}
+}

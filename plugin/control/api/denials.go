@@ -1,0 +1,258 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+// aboutDenials describes a list of recent denials.
+const aboutDenials = "Nodes report a sample every few seconds: where a tenant is denied often, an item counts several denials. " +
+	"Denials are kept for at most 7 days, the last 5000 items of an org."
+
+// registerDenials adds the operations that list recent denials.
+func (s *Server) registerDenials() {
+	tags := []string{usageTag}
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "list-denials", Method: http.MethodGet, Path: "/v1/ratelimit/denials", Tags: tags,
+		Summary: "List recent denials, newest first", Description: aboutDenials,
+	}, readAccess), s.listDenials)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "list-org-denials", Method: http.MethodGet, Path: orgPath + "/ratelimit/denials", Tags: tags,
+		Summary: "List recent denials of an org, newest first", Description: aboutDenials + " The token of an org reads " +
+			"no numbers of limits that orgs share, and those that deny beside a limit of its own not at all.",
+	}, orgAccess), s.listOrgDenials)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "get-denial", Method: http.MethodGet, Path: "/v1/ratelimit/denials/{request_id}", Tags: tags,
+		Summary: "Get what denied a request", Errors: []int{http.StatusNotFound},
+		Description: "One item for each limit that denied the request: all of them must admit it. " + aboutDenials + " An " +
+			"item names at most 32 requests. The token of an org finds requests of this org only.",
+	}, decideAccess), s.getDenial)
+}
+
+// DenialList is a page of recent denials.
+type DenialList struct {
+	Denials []Denial `json:"denials"`
+	Next    string   `json:"next,omitempty" doc:"The cursor of the next page. Absent: this is the last one."`
+	Sampled bool     `json:"sampled"        doc:"An item counts several denials, so something of them was left out."`
+}
+
+// Denial counts denials of an org by one policy at about one time.
+type Denial struct {
+	At         time.Time `json:"at"                            doc:"Of the last one."`
+	Org        string    `json:"org,omitempty"                 doc:"Absent: the requests named none."`
+	Endpoint   string    `json:"endpoint,omitempty"`
+	Policy     string    `json:"policy,omitempty"              doc:"Absent: no policy denied, or several did."`
+	Limit      *int64    `json:"limit,omitempty"               doc:"Tokens that a window allows, overrides included."`
+	Window     string    `json:"window,omitempty"              example:"1m"`
+	Scope      string    `json:"scope,omitempty"               example:"tenant"`
+	Reason     string    `json:"reason"                        doc:"quota, or why no limit decided; others: denials that have no item of their own." example:"quota"`
+	Result     string    `json:"result"                        doc:"shadow_denied: the requests were admitted, because the policy has the mode shadow or log." enum:"denied,shadow_denied"`
+	Shadow     bool      `json:"shadow"`
+	Count      int64     `json:"count"                         doc:"How many it counts."`
+	User       string    `json:"user,omitempty"                doc:"A hash, unless the nodes show users. Absent: none, or several."`
+	IPHash     string    `json:"ip_hash,omitempty"             doc:"The same of the client's address."`
+	RetryAfter *int64    `json:"retry_after_seconds,omitempty" doc:"After which the limit had room. Absent: unknown, or no wait helps."`
+
+	decision.Denier
+	RetryAt    *time.Time `json:"retry_at,omitempty"    doc:"at and retry_after_seconds, in whole seconds."`
+	WouldAdmit string     `json:"would_admit,omitempty" doc:"What would have admitted the request. Where an item counts several, this and all numbers are of one of the last."`
+}
+
+// DenialPage selects a page of recent denials.
+type DenialPage struct {
+	Policy   string `query:"policy"                                            doc:"Only by this policy."                                    maxLength:"256"`
+	Endpoint string `query:"endpoint"                                          doc:"Only of this endpoint: a pattern, or a route's name."    maxLength:"1024"`
+	Since    string `query:"since"                                             doc:"Only after this time, or in the last 15m, 24h or 7d."    maxLength:"64" example:"1h"`
+	Limit    int    `query:"limit"    minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+	Cursor   string `query:"cursor"                                            doc:"The next of the previous page."                          maxLength:"64"`
+}
+
+// Resolve implements [huma.Resolver].
+func (p *DenialPage) Resolve(huma.Context) (faults []error) {
+	if _, err := p.since(time.Time{}); err != nil {
+		faults = append(faults, fault("query.since", err.Error(), p.Since))
+	}
+	if _, err := readDenialCursor(p.Cursor); err != nil {
+		faults = append(faults, fault("query.cursor", "must be a next returned by this list", p.Cursor))
+	}
+	return faults
+}
+
+var errSince = errors.New("must be a time such as 2026-11-22T14:00:00Z, or how long ago, such as 15m or 7d")
+
+// since returns the begin of the list at a time; zero: none.
+func (p *DenialPage) since(now time.Time) (time.Time, error) {
+	if p.Since == "" {
+		return time.Time{}, nil
+	}
+	if ago, err := parseDuration(p.Since); err == nil {
+		return now.Add(-ago), nil
+	}
+	at, err := time.Parse(time.RFC3339, p.Since)
+	if err != nil || at.Year() < 1970 || at.Year() > 9999 {
+		return time.Time{}, errSince
+	}
+	return at, nil
+}
+
+// filter returns the filter of the page at a time. Resolve has checked the texts.
+func (p *DenialPage) filter(now time.Time) (pgstore.DenialFilter, error) {
+	since, err := p.since(now)
+	before, errCursor := readDenialCursor(p.Cursor)
+	return pgstore.DenialFilter{
+		Policy: p.Policy, Endpoint: p.Endpoint, Since: since, Before: before, Max: p.Limit + 1,
+	}, errors.Join(err, errCursor)
+}
+
+// denialCursor encodes the place of a denial.
+func denialCursor(c pgstore.DenialCursor) string {
+	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d.%d", c.At.UnixMicro(), c.ID))
+}
+
+// readDenialCursor returns the place in a cursor; "" has the zero place.
+func readDenialCursor(text string) (pgstore.DenialCursor, error) {
+	if text == "" {
+		return pgstore.DenialCursor{}, nil
+	}
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil {
+		return pgstore.DenialCursor{}, err
+	}
+	at, id, _ := strings.Cut(string(raw), ".")
+	micros, errAt := strconv.ParseInt(at, 10, 64)
+	number, errID := strconv.ParseInt(id, 10, 64)
+	c := pgstore.DenialCursor{At: time.UnixMicro(micros), ID: number}
+	if err := errors.Join(errAt, errID); err != nil {
+		return c, err
+	}
+	if year := c.At.Year(); number < 1 || year < 1970 || year > 9999 || denialCursor(c) != text {
+		return c, strconv.ErrSyntax
+	}
+	return c, nil
+}
+
+type listDenialsInput struct {
+	OfTenant
+	DenialPage
+}
+
+// Resolve implements [huma.Resolver], which would otherwise find that of neither.
+func (in *listDenialsInput) Resolve(ctx huma.Context) []error {
+	return append(in.OfTenant.Resolve(ctx), in.DenialPage.Resolve(ctx)...)
+}
+
+type listOrgDenialsInput struct {
+	OrgPath
+	DenialPage
+}
+
+// Resolve implements [huma.Resolver], which would otherwise find that of neither.
+func (in *listOrgDenialsInput) Resolve(ctx huma.Context) []error {
+	return append(in.OrgPath.Resolve(ctx), in.DenialPage.Resolve(ctx)...)
+}
+
+type listDenialsOutput struct{ Body DenialList }
+
+func (s *Server) listDenials(ctx context.Context, in *listDenialsInput) (*listDenialsOutput, error) {
+	return s.denials(ctx, &in.DenialPage, in.tenant())
+}
+
+func (s *Server) listOrgDenials(ctx context.Context, in *listOrgDenialsInput) (*listDenialsOutput, error) {
+	return s.denials(ctx, &in.DenialPage, in.Org)
+}
+
+// denials returns a page of recent denials as the caller reads them. tenant "" selects all.
+func (s *Server) denials(ctx context.Context, page *DenialPage, tenant string) (*listDenialsOutput, error) {
+	v := s.viewOf(callerOf(ctx))
+	f, err := page.filter(s.Now())
+	if err != nil {
+		return nil, s.readError("list denials", err)
+	}
+	f.Tenant, f.AsTenant = tenant, v.tenant
+	list, err := s.Store.Denials(ctx, f)
+	if err != nil {
+		return nil, s.readError("list denials", err)
+	}
+	next := ""
+	if len(list) > page.Limit {
+		list = list[:page.Limit]
+		next = denialCursor(list[page.Limit-1].Cursor())
+	}
+	out := v.denials(list)
+	out.Body.Next = next
+	return out, nil
+}
+
+// denials returns denials as the caller reads them.
+func (v view) denials(list []pgstore.RecentDenial) *listDenialsOutput {
+	out := &listDenialsOutput{DenialList{Denials: []Denial{}}}
+	for i := range list {
+		out.Body.Denials = append(out.Body.Denials, v.denial(list[i]))
+		out.Body.Sampled = out.Body.Sampled || list[i].Count > 1
+	}
+	return out
+}
+
+type getDenialInput struct {
+	RequestID string `path:"request_id" minLength:"1" maxLength:"64" pattern:"^[!-~]+$" patternDescription:"printable ASCII" doc:"The X-Kong-Request-Id of the response." example:"23362be3186b8717e61304664ec43cb1"`
+}
+
+// getDenial returns what denied a request. To the token of an org the requests of others are unknown.
+func (s *Server) getDenial(ctx context.Context, in *getDenialInput) (*listDenialsOutput, error) {
+	caller := callerOf(ctx)
+	v := s.viewOf(caller)
+	list, err := s.Store.DenialsOf(ctx, pgstore.DenialFilter{
+		RequestID: in.RequestID, Tenant: caller.Org, AsTenant: v.tenant,
+	})
+	if err != nil {
+		return nil, s.readError("get a denial", err)
+	}
+	return v.denials(list), nil
+}
+
+// denial returns a denial as the caller reads it, without the numbers of limits that it may not read.
+func (v view) denial(d pgstore.RecentDenial) Denial {
+	if v.tenant {
+		d.Override, d.Penalty = nil, nil // may be those of an address, which are internal
+	}
+	if scope, ok := policy.ScopeOf(d.Scope); d.Scope != "" && !(ok && v.readsScope(scope)) {
+		d.Limit, d.WindowSize, d.RetryAfter, d.Denier = nil, nil, nil, decision.Denier{Tier: d.Tier}
+	}
+	out := Denial{
+		At: d.At, Org: d.Tenant, Endpoint: d.Endpoint, Policy: d.Policy, Limit: d.Limit, Scope: d.Scope, Reason: d.Reason,
+		Result: "denied", Shadow: d.Shadow, Count: d.Count, User: d.User, IPHash: d.IP, RetryAfter: d.RetryAfter,
+		Denier: d.Denier, RetryAt: d.RetryAt(), WouldAdmit: d.WouldAdmit(),
+	}
+	if d.Shadow {
+		out.Result = "shadow_denied"
+	}
+	if d.WindowSize != nil {
+		out.Window = windowText(*d.WindowSize)
+	}
+	return out
+}
+
+// windowText returns a window in its largest unit, such as 1m or 90s.
+func windowText(seconds int64) string {
+	for _, unit := range [...]struct {
+		seconds int64
+		name    string
+	}{{86400, "d"}, {3600, "h"}, {60, "m"}} {
+		if seconds > 0 && seconds%unit.seconds == 0 {
+			return strconv.FormatInt(seconds/unit.seconds, 10) + unit.name
+		}
+	}
+	return strconv.FormatInt(seconds, 10) + "s"
+}

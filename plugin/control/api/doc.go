@@ -1,0 +1,22 @@
+// Package control serves the REST API of the control plane: policies and overrides, the limits in force and the usage
+// of an org, the audit, the fleet, and the decision API for callers other than Kong.
+//
+// Every request carries a token ([Caller]), whose role says what it may do; the name of the token is the actor in the
+// audit. A write is one call of the store, so it happens as a whole or not at all. Errors are problem documents (RFC
+// 9457) that list every fault with its JSON path.
+//
+// Concurrent writers do not overwrite each other: a change names the state that it was made from (If-Match), a POST may
+// carry a key (Idempotency-Key), and a write can wait until all nodes enforce it (?wait=1s). The API limits itself with
+// the decision path of the plugin.
+//
+// A token may send anything, so the cost of a request is bounded before the request is decoded. Its body is read and
+// its values are counted first (shapeCounter), within a budget per token and in total (byteBudget). Lookups of unknown
+// tokens are limited per address (lookups), and answers to senders of many faulty requests are delayed (tarpit).
+//
+// The types of this package define the description of the API ([Server.OpenAPI], published as schema/openapi.yaml);
+// tests check every operation against it.
+//
+// Other packages hold the rows and their constraints (pgstore, the only adapter imported here, because its rows are the
+// resources), the meaning of rows (policy), the decision about a request (admit), and the buckets (implementations of
+// [Buckets]). Flags, listeners and TLS belong to package controlserver.
+package api

@@ -1,0 +1,47 @@
+package api
+
+import (
+	"context"
+	"slices"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+)
+
+// dryRunPath returns a decision path that peeks. It uses the given policies, and the shared buckets without leases or
+// remembered denials in front of them. Its decisions reach no observer and spend no meta limit.
+func (s *Server) dryRunPath(policies *policy.Plan) *admit.Path {
+	path := &admit.Path{
+		Now:        s.Path.Now,
+		Elapsed:    s.Path.Elapsed,
+		Buckets:    peekingBuckets{s.Buckets, s.RequestPolicy},
+		Renderer:   s.Path.Renderer,
+		FailClosed: s.Path.FailClosed,
+	}
+	path.Policies.Store(policies)
+	return path
+}
+
+// peekingBuckets peeks at buckets where a path takes from them.
+type peekingBuckets struct {
+	shared        Buckets
+	requestPolicy func(*policy.Policy) *policy.Policy // see [Options]
+}
+
+// Take implements [admit.Buckets], without spending. Statuses show the buckets as they are, for the policies that
+// requests use.
+func (p peekingBuckets) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	requested := slices.Clone(bounds)
+	for i := range requested {
+		requested[i].Policy = p.requestPolicy(bounds[i].Policy)
+	}
+	err := p.shared.Peek(ctx, requested, statuses)
+	for i := range statuses {
+		if used := requested[i].Policy; used != bounds[i].Policy && statuses[i].Wait == limit.Never {
+			statuses[i].Capacity = used.Limit.Capacity()
+		}
+	}
+	return err
+}

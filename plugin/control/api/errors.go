@@ -1,0 +1,132 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+// readOnly is the problem of a write to a read-only database.
+const readOnly = "the database is read-only: it is a standby, or set so"
+
+// invalidRequest is the detail of a problem document with faults.
+const invalidRequest = "the request is not valid"
+
+// writeProblem ends a request with a problem document.
+func (s *Server) writeProblem(ctx huma.Context, status int, detail string, faults ...error) {
+	if err := huma.WriteErr(s.api, ctx, status, detail, faults...); err != nil {
+		s.Log.Debug("writing a response failed", "error", err)
+	}
+}
+
+// fault returns a fault of the value at a path, such as body.limit.
+func fault(path, problem string, value any) *huma.ErrorDetail {
+	return &huma.ErrorDetail{Location: path, Message: problem, Value: value}
+}
+
+// unprocessable returns the 422 for a request with these faults.
+func unprocessable(faults ...*huma.ErrorDetail) error {
+	errs := make([]error, len(faults))
+	for i, f := range faults {
+		errs[i] = f
+	}
+	return huma.Error422UnprocessableEntity(invalidRequest, errs...)
+}
+
+// writeError returns the answer to an error of the store during a write. Unexpected errors are logged, and answered
+// without details.
+func (s *Server) writeError(action string, err error) error {
+	return s.storeError(action, "; nothing was written", err)
+}
+
+// readError returns the answer to an error of the store during a read.
+func (s *Server) readError(action string, err error) error { return s.storeError(action, "", err) }
+
+// storeError returns the answer to an error of the store. effect describes the outcome of a write.
+func (s *Server) storeError(action, effect string, err error) error {
+	var (
+		missing  *pgstore.NotFoundError
+		moved    *pgstore.MovedError
+		conflict *pgstore.ConflictError
+		value    *pgstore.InvalidError
+		reused   *pgstore.KeyReusedError
+		underway *pgstore.UnderwayError
+		lost     *pgstore.UncertainError
+		answer   huma.StatusError
+	)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &answer):
+		return err // already an answer
+	case errors.As(err, &reused):
+		return unprocessable(fault("header.Idempotency-Key", "was used for another request: choose a new one", reused.Key))
+	case errors.As(err, &underway):
+		return huma.ErrorWithHeaders(
+			huma.NewError(http.StatusConflict, "the first request with this Idempotency-Key is still in progress, so "+
+				"nothing was done: retry in a moment to get the answer of the first"),
+			http.Header{"Retry-After": {"1"}},
+		)
+	case errors.As(err, &missing):
+		return huma.Error404NotFound(missing.Error())
+	case errors.As(err, &moved):
+		return huma.NewError(http.StatusConflict, moved.Error(), movedPolicies(moved.Diff)...)
+	case errors.As(err, &conflict):
+		return huma.NewError(http.StatusConflict, conflict.Error())
+	case errors.As(err, &value):
+		path := "body"
+		if value.Field != "" {
+			path += "." + value.Field
+		}
+		return unprocessable(fault(path, value.Problem, nil))
+	case errors.As(err, &lost):
+		s.Log.Error("the outcome of a write is unknown", "action", action, "error", err)
+		return huma.Error503ServiceUnavailable(
+			action + ": the connection to the database ended during the commit, so it is unknown whether this was written: " +
+				"read the current state, or retry with the same Idempotency-Key",
+		)
+	}
+	if pgstore.IsReadOnly(err) {
+		s.Log.Warn("a change was denied by a read-only database", "action", action, "error", err)
+		return unavailable(action + ": " + readOnly + effect)
+	}
+	level := slog.LevelError
+	if errors.Is(err, context.Canceled) {
+		level = slog.LevelInfo // the client disconnected
+	}
+	s.Log.Log(context.Background(), level, "database query failed", "action", action, "error", err)
+	return unavailable(action + ": the database query failed" + effect)
+}
+
+// unavailable returns a 503 that the caller may retry: nothing was written.
+func unavailable(detail string) error {
+	return huma.ErrorWithHeaders(huma.Error503ServiceUnavailable(detail), http.Header{"Retry-After": {"1"}})
+}
+
+// movedPolicies returns the first policies of a difference as details of an error.
+func movedPolicies(d pgstore.Diff) (details []error) {
+	add := func(p pgstore.Policy, how string) {
+		if n := len(details); n < maxMovedPolicies {
+			details = append(details, fault(fmt.Sprintf("policies[%d]", n), p.Key().String()+" "+how, nil))
+		}
+	}
+	for _, p := range d.Create {
+		add(p, "is new")
+	}
+	for _, r := range d.Update {
+		add(r.Before, "has changed: "+r.String())
+	}
+	for _, p := range d.Delete {
+		add(p, "is deleted")
+	}
+	return details
+}
+
+// maxMovedPolicies bounds the details of such an error.
+const maxMovedPolicies = 100

@@ -1,0 +1,184 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+// Health is the answer of the liveness probe.
+type Health struct {
+	Status string `json:"status" enum:"ok"`
+}
+
+// Readiness is the answer of the readiness probe.
+type Readiness struct {
+	Status  string   `json:"status"            enum:"ok,degraded" doc:"degraded: decisions, usage and limits in force work without what is missing. If none of them works, the answer is a problem document."`
+	Missing []string `json:"missing,omitempty"                    doc:"What does not answer, and what is unavailable because of it."`
+}
+
+type (
+	healthOutput    struct{ Body Health }
+	readinessOutput struct{ Body Readiness }
+)
+
+// registerHealth adds the probes. They need no token, and reveal only what is missing.
+func (s *Server) registerHealth() {
+	tags := []string{"health"}
+	huma.Register(s.api, huma.Operation{
+		OperationID: "get-healthz", Method: http.MethodGet, Path: "/healthz", Tags: tags,
+		Summary: "Check that the process is alive", Errors: []int{http.StatusNotAcceptable},
+	}, func(context.Context, *struct{}) (*healthOutput, error) { return &healthOutput{Health{"ok"}}, nil })
+	huma.Register(s.api, huma.Operation{
+		OperationID: "get-readyz",
+		Method:      http.MethodGet,
+		Path:        "/readyz",
+		Tags:        tags,
+		Summary:     "Check that requests can be served",
+		Description: "200 if the policies are loaded and all dependencies answer, and also (degraded) if decisions work " +
+			"without the database, or by fail modes without Redis, or if the database is read-only. 503 before the policies " +
+			"are loaded, if nothing can be served, and during shutdown. Dependencies are checked at most once a second, " +
+			"however many probes arrive.",
+		Errors: []int{http.StatusNotAcceptable, http.StatusServiceUnavailable},
+	}, s.ready)
+}
+
+// findings are the result of checking all dependencies.
+type findings struct {
+	at       time.Time // when the check ended
+	noAnswer bool      // the database does not answer
+	degraded []string  // what is missing, and what that means for requests
+}
+
+// findingsAge bounds how old the findings in an answer may be.
+const findingsAge = time.Second
+
+// ready answers a readiness probe. Its failure ends the traffic of this process, so it fails only if the process
+// can serve none. If it failed without the database, all processes would fail at once, including decisions that need no
+// database.
+func (s *Server) ready(context.Context, *struct{}) (*readinessOutput, error) {
+	found := s.findings()
+	decides := s.Path != nil && isLoaded(s.Path.Policies.Load())
+	switch {
+	case s.Path != nil && !decides:
+		return nil, huma.Error503ServiceUnavailable(
+			strings.Join(append([]string{"the policies are not loaded yet"}, found.degraded...), "; "),
+		)
+	case found.noAnswer && !decides:
+		return nil, huma.Error503ServiceUnavailable(strings.Join(found.degraded, "; "))
+	case len(found.degraded) > 0:
+		return &readinessOutput{Readiness{"degraded", found.degraded}}, nil
+	}
+	return &readinessOutput{Readiness{Status: "ok"}}, nil
+}
+
+// findings returns recent findings. Probes need no token, so all that arrive at the same time share one check, and one
+// connection to the database.
+func (s *Server) findings() *findings {
+	shared, _, _ := s.probes.Do("", func() (any, error) {
+		last := s.lastFindings.Load()
+		if last != nil && time.Since(last.at) < findingsAge {
+			return last, nil
+		}
+		now := s.probe()
+		s.logReadiness(last, now)
+		s.lastFindings.Store(now)
+		return now, nil
+	})
+	return shared.(*findings)
+}
+
+// logReadiness logs a change since the last findings, which are nil at first: a loss as a warning, its end as
+// information.
+func (s *Server) logReadiness(last, now *findings) {
+	switch {
+	case last == nil && len(now.degraded) == 0, last != nil && slices.Equal(last.degraded, now.degraded):
+	case len(now.degraded) == 0:
+		s.Log.Info("readiness restored")
+	default:
+		s.Log.Warn("readiness degraded", "missing", now.degraded)
+	}
+}
+
+// probe checks the database and each Redis, in parallel, for at most readyTime.
+func (s *Server) probe() *findings {
+	ctx, cancel := context.WithTimeout(context.Background(), readyTime)
+	defer cancel()
+	redis, second := startPing(ctx, s.Ping), startPing(ctx, s.PingSecond)
+	found := &findings{}
+	why, err := s.Store.ReadOnly(ctx)
+	switch {
+	case err != nil:
+		s.Log.Debug("database probe failed", "error", err)
+		found.noAnswer = true
+		found.degraded = append(found.degraded, databaseProblem(err)+": writes and lists return 503")
+	case why != "":
+		found.degraded = append(found.degraded, "the database is read-only, because it is "+why+": writes return 503")
+	}
+	if err = pingResult(ctx, redis); err != nil {
+		s.Log.Debug("Redis probe failed", "error", err)
+		found.degraded = append(
+			found.degraded,
+			"Redis does not answer: the fail mode of each limit decides, usage and resets return 503",
+		)
+	}
+	if err = pingResult(ctx, second); err != nil {
+		s.Log.Debug("address_redis probe failed", "error", err)
+		found.degraded = append(
+			found.degraded,
+			"address_redis does not answer: the fail mode of each limit decides about addresses, their usage and resets "+
+				"return 503",
+		)
+	}
+	found.at = time.Now()
+	return found
+}
+
+// databaseProblem returns why a probe of the database failed. Probes need no token, so it names no user and no address.
+func databaseProblem(err error) string {
+	switch {
+	case pgstore.IsLoginDenied(err):
+		return "the database denies the login"
+	case pgstore.IsRejected(err):
+		return "the database lacks tables or privileges"
+	}
+	return "the database does not answer"
+}
+
+// pingResult returns the result of a ping, or the error of ctx if it has not arrived by then. ctx may have ended while
+// another dependency was checked.
+func pingResult(ctx context.Context, answer <-chan error) error {
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-answer:
+		return err
+	default:
+		return ctx.Err()
+	}
+}
+
+// startPing starts a ping, if there is one, and returns the channel for its result. A frozen Redis may answer after the
+// end of ctx.
+func startPing(ctx context.Context, ping func(context.Context) error) <-chan error {
+	answer := make(chan error, 1)
+	if ping == nil {
+		answer <- nil
+		return answer
+	}
+	go func() { answer <- ping(ctx) }()
+	return answer
+}
+
+// isLoaded reports whether the policies are loaded, including those of the database.
+func isLoaded(policies *policy.Plan) bool { return policies != nil && policies.Snapshot() != nil }

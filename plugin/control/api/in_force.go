@@ -1,0 +1,289 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+)
+
+type inForceInput struct {
+	OrgPath
+	Requests
+	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"1000" doc:"The maximum number of items of each list."`
+}
+
+// Resolve implements [huma.Resolver].
+func (in *inForceInput) Resolve(ctx huma.Context) []error { return in.faultsWith(ctx, &in.Requests) }
+
+type inForceOutput struct{ Body InForce }
+
+func (s *Server) inForce(ctx context.Context, in *inForceInput) (*inForceOutput, error) {
+	policies, err := s.loadedPlan()
+	if err != nil {
+		return nil, err
+	}
+	w, err := s.reportInForce(ctx, policies, in.Org, &in.Requests, s.now(), in.Limit)
+	if err != nil {
+		return nil, err
+	}
+	return &inForceOutput{w.InForce}, nil
+}
+
+// maxInForce is the largest number of items of each list.
+const maxInForce = 1000
+
+// reportInForce returns the limits in force of requests of an org. The error is an answer.
+func (s *Server) reportInForce(
+	ctx context.Context, policies *policy.Plan, org string, requests *Requests, now limit.Micros, most int,
+) (*inForceReport, error) {
+	policies = policies.ForTenant(org)
+	ids, err := requests.orgIdentities(ctx, policies, s.Tiers, org)
+	if err != nil {
+		return nil, err
+	}
+	id := ids[0]
+	if err := s.authorizeTier(ctx, policies, &id, requests.Tier); err != nil {
+		return nil, err
+	}
+	w := newInForceReport(policies, id, now, s.viewOf(callerOf(ctx)), most)
+	w.Org, w.OrgTier = org, s.Tiers.Describe(policies, &id, now)
+	w.listOverrides()
+	for _, id := range ids {
+		if requests.Endpoint == "" {
+			policies.VisitRequestKinds(id, nil, w.now, w.addResolution)
+			policies.VisitExemptions(id, w.now, w.addException)
+		} else {
+			var r policy.Resolution
+			policies.ResolveAt(&id, w.now, &r)
+			w.addResolution(&id, &r)
+		}
+	}
+	w.addNotInForce(requests.Endpoint == "")
+	w.describeOverrides()
+	w.summarize()
+	return w, nil
+}
+
+// inForceReport collects the limits in force from the resolutions of requests to each endpoint.
+type inForceReport struct {
+	InForce
+	policies    *policy.Plan
+	id          identity.Identity
+	now         limit.Micros
+	view        view
+	explanation policy.Explanation // the policies and overrides that could apply
+	verdict     string             // on the requested endpoint, else on endpoints without policies of their own
+	most        int                // items of each list
+	leftOff     Truncated
+	overrides   map[int64]policy.Override
+	exceptions  map[exceptionKey]bool      // the listed bans and exemptions
+	inList      map[int64]bool             // the ids of the listed overrides
+	outcomes    map[int64][]policy.Outcome // by the id of a listed override, of all requests
+	met         map[origin]bool
+	listed      map[changedPolicy]bool
+}
+
+// origin identifies a policy, in bounds and in explanations.
+type origin struct {
+	name, endpoint, match string
+	row                   int64
+}
+
+// exceptionKey identifies a ban by its override, and an exemption by itself too.
+type exceptionKey struct {
+	override  int64
+	exemption policy.Exemption
+}
+
+// changedPolicy identifies a policy with the overrides that changed it.
+type changedPolicy struct {
+	origin
+	override, penalty int64
+}
+
+// newInForceReport returns an empty report, whose lists get at most so many items each.
+func newInForceReport(
+	policies *policy.Plan, id identity.Identity, now limit.Micros, v view, most int,
+) *inForceReport {
+	w := &inForceReport{
+		most:        most,
+		policies:    policies,
+		id:          id,
+		now:         now,
+		view:        v,
+		explanation: policies.Explain(&id, now),
+		overrides:   map[int64]policy.Override{},
+		exceptions:  map[exceptionKey]bool{},
+		inList:      map[int64]bool{},
+		outcomes:    map[int64][]policy.Outcome{},
+		met:         map[origin]bool{},
+		listed:      map[changedPolicy]bool{},
+	}
+	for i := range w.explanation.Overrides {
+		o := w.explanation.Overrides[i].Override
+		w.overrides[o.ID] = o
+	}
+	w.InForce = InForce{
+		Namespace:  policies.Namespace(),
+		Version:    w.explanation.Version,
+		At:         timeOf(now),
+		Limits:     []LimitInForce{},
+		Exceptions: []Exception{},
+		NotInForce: []PassedOver{},
+		Overrides:  []OverrideInForce{},
+	}
+	return w
+}
+
+// addResolution adds the limits of requests to one endpoint.
+func (w *inForceReport) addResolution(id *identity.Identity, r *policy.Resolution) {
+	if w.verdict == "" {
+		w.verdict = verdictText(r)
+	}
+	w.addOutcomes(id, r)
+	w.addException(r)
+	for i := range r.Bounds {
+		b := &r.Bounds[i]
+		source := originOf(b.Policy)
+		w.met[source] = true // also if the caller may not read its numbers
+		if !w.view.readsBound(b) {
+			continue
+		}
+		if key := (changedPolicy{source, b.Override, b.Penalty}); !w.listed[key] {
+			w.listed[key] = true
+			if hasRoom(w.Limits, w.most, &w.leftOff.Limits) {
+				w.Limits = append(w.Limits, w.limitInForce(b, source))
+			}
+		}
+	}
+}
+
+// addException adds the ban or the exemption of a request, if it has one that is not listed yet.
+func (w *inForceReport) addException(r *policy.Resolution) {
+	key := exceptionKey{r.Override, r.Exemption}
+	if !r.Banned && !r.Exempt || w.exceptions[key] {
+		return
+	}
+	w.exceptions[key] = true
+	if hasRoom(w.Exceptions, w.most, &w.leftOff.Exceptions) {
+		w.Exceptions = append(w.Exceptions, w.exceptionOf(r))
+	}
+}
+
+// hasRoom reports whether a list has fewer items than most. If not, it counts the item that is left off.
+func hasRoom[T any](list []T, most int, leftOff *int) bool {
+	if len(list) < most {
+		return true
+	}
+	*leftOff++
+	return false
+}
+
+// originOf returns the origin of a bound's policy.
+func originOf(p *policy.Policy) origin {
+	return origin{p.Name, p.Endpoint, p.Match(), p.Row}
+}
+
+// exceptionOf returns the ban or the exemption of a resolution.
+func (w *inForceReport) exceptionOf(r *policy.Resolution) Exception {
+	if r.Exempt && r.Exemption.Override == 0 {
+		endpoint := w.policies.ExemptEntry(r.Exemption).Endpoint
+		return Exception{
+			Verdict:  "exempt",
+			Endpoint: endpoint,
+			Summary: fmt.Sprintf("No limit applies%s, by %s of the plugin's config.", atEndpoint(endpoint),
+				r.Exemption.Source()),
+		}
+	}
+	o := w.overrides[r.Override]
+	x := Exception{
+		Verdict:    "exempt",
+		Endpoint:   o.Endpoint,
+		Override:   r.Override,
+		Until:      o.ExpiresAt,
+		PublicNote: o.PublicNote,
+	}
+	what := "No limit applies"
+	if r.Banned {
+		x.Verdict, what = "banned", "All requests are denied"
+	}
+	x.Summary = fmt.Sprintf("%s%s, by %s.", what, atEndpoint(o.Endpoint), w.overrideText(o))
+	return x
+}
+
+// limitInForce returns a bound as a limit in force.
+func (w *inForceReport) limitInForce(b *policy.Bound, from origin) LimitInForce {
+	p := b.Policy
+	spec := p.Limit.Spec()
+	l := LimitInForce{
+		Policy:     p.Name,
+		Tier:       b.Ref().Tier,
+		Endpoint:   p.Endpoint,
+		Source:     "config",
+		Row:        p.Row,
+		Match:      from.match,
+		Scope:      p.Scope.String(),
+		Limit:      spec.Quantity,
+		WindowSize: int64(spec.Window / limit.Second),
+		Burst:      spec.Burst,
+		Algorithm:  spec.Algorithm.String(),
+		Cost:       max(p.Cost, 0),
+		Settles:    p.Settle != nil,
+		Mode:       p.Mode.String(),
+		FailMode:   p.FailMode.String(),
+		Accuracy:   w.policies.AccuracyOf(b).String(),
+		PublicNote: p.PublicNote,
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s%s, %s", p.Describe(), atEndpoint(p.Endpoint), sourceText(from))
+	if from.row != 0 {
+		l.Source = "row"
+	}
+	for _, id := range [...]int64{b.Override, b.Penalty} {
+		if id == 0 {
+			continue
+		}
+		o := w.overrides[id]
+		l.Overrides = append(l.Overrides, id)
+		if end := o.ExpiresAt; !end.IsZero() && (l.Until.IsZero() || end.Before(l.Until)) {
+			l.Until = end
+		}
+		fmt.Fprintf(&text, ", changed%s by %s", atEndpoint(o.Endpoint), w.overrideText(o))
+	}
+	if p.Mode != policy.Enforce {
+		text.WriteString("; it does not deny yet")
+	}
+	l.Summary = text.String() + "."
+	return l
+}
+
+// addNotInForce lists the policies that apply to no request. everywhere reports that the endpoint of each was resolved.
+func (w *inForceReport) addNotInForce(everywhere bool) {
+	for _, p := range w.explanation.Policies {
+		if w.met[origin{p.Name, p.Endpoint, p.Match, p.ID}] || !w.view.readsScope(p.Scope) ||
+			!hasRoom(w.NotInForce, w.most, &w.leftOff.NotInForce) {
+			continue
+		}
+		if everywhere && p.Endpoint != "" {
+			for _, there := range w.explainAt(p.Endpoint) {
+				if there.Name == p.Name && there.ID == p.ID && there.Endpoint == p.Endpoint && there.Match == p.Match {
+					p = there
+				}
+			}
+		}
+		w.NotInForce = append(w.NotInForce, PassedOver{p.Name, p.Endpoint, p.Source, p.ID, p.Match, p.Limit, p.Why})
+	}
+}
+
+// explainAt explains the policies of requests to an endpoint.
+func (w *inForceReport) explainAt(pattern string) []policy.ExplainedPolicy {
+	id := w.id
+	id.Method, id.Path, _ = strings.Cut(pattern, " ")
+	return w.policies.ExplainPolicies(&id, w.now)
+}

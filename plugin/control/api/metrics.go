@@ -1,0 +1,144 @@
+package api
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are the metrics of one server. Routes are patterns of operations, so their labels are bounded.
+type metrics struct {
+	requests     *prometheus.CounterVec
+	duration     *prometheus.HistogramVec
+	authFailures *prometheus.CounterVec
+	limited      *prometheus.CounterVec
+	busy         *prometheus.CounterVec
+	delayed      *prometheus.CounterVec
+	lookups      *prometheus.CounterVec
+	writes       *prometheus.CounterVec
+}
+
+// Values of labels.
+const (
+	noRoute     = "(none)"
+	otherMethod = "(other)"
+
+	reasonMissing = "missing" // no token was sent
+	reasonUnknown = "unknown" // the token is unknown, expired or revoked
+	reasonRole    = "role"    // the token's role does not allow it
+
+	byToken   = "token"
+	byAddress = "address"
+	byProcess = "process"
+
+	closedInstead = "closed" // too many answers were delayed, so the connection was closed
+
+	lookupFound      = "found"
+	lookupUnknown    = "unknown"
+	lookupFailed     = "failed"
+	lookupRemembered = "remembered" // the token was unknown a moment ago, or is malformed
+	lookupDenied     = "denied"     // too many unknown tokens came from the address
+)
+
+// Kinds of writes.
+const (
+	policyWrites    = "policy"
+	candidateWrites = "candidate"
+	overrideWrites  = "override"
+	orgWrites       = "org"
+	costWrites      = "cost"
+	resetWrites     = "reset"
+	nodeWrites      = "node"
+	webhookWrites   = "webhook"
+	tokenWrites     = "token"
+)
+
+// newMetrics returns the metrics, registered unless the registerer is nil.
+func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+	const prefix = "rate_limiter_control_"
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
+	}
+	m := &metrics{
+		requests: counter(
+			"requests_total",
+			"Requests answered, by route, method and status code.",
+			"route",
+			"method",
+			"code",
+		),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    prefix + "request_duration_seconds",
+			Help:    "How long requests took, in seconds, including what a write waited for the nodes.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"route"}),
+		authFailures: counter(
+			"auth_failures_total",
+			"Requests denied because of their token: missing, unknown, or without the required role.",
+			"reason",
+		),
+		limited: counter(
+			"limited_total",
+			"Requests denied by the API's own limits, by what the limit is counted per.",
+			"by",
+		),
+		busy: counter("busy_total",
+			"Requests denied because too many bytes of bodies were in progress: of their token, or of the process.", "by"),
+		delayed: counter(
+			"delayed_total",
+			"Answers to faulty requests that were delayed, by who sent too many; closed: the connection was closed instead.",
+			"by",
+		),
+		lookups: counter("token_lookups_total",
+			"Tokens that were not cached, by the result of the look-up in Postgres; remembered, denied: none was made.", "result"),
+		writes: counter("writes_total", "Writes that succeeded, by the kind of what was written.", "kind"),
+	}
+	for _, reason := range []string{reasonMissing, reasonUnknown, reasonRole} {
+		m.authFailures.WithLabelValues(reason)
+	}
+	for _, by := range []string{byToken, byAddress, byNewSubjects} {
+		m.limited.WithLabelValues(by)
+	}
+	for _, by := range []string{byToken, byProcess} {
+		m.busy.WithLabelValues(by)
+	}
+	for _, by := range []string{byToken, byAddress, closedInstead} {
+		m.delayed.WithLabelValues(by)
+	}
+	for _, result := range []string{lookupFound, lookupUnknown, lookupFailed, lookupRemembered, lookupDenied} {
+		m.lookups.WithLabelValues(result)
+	}
+	return m, m.register(registerer)
+}
+
+// register registers the metrics, unless the registerer is nil.
+func (m *metrics) register(registerer prometheus.Registerer) error {
+	if registerer == nil {
+		return nil
+	}
+	for _, collector := range []prometheus.Collector{
+		m.requests, m.duration, m.authFailures, m.limited, m.busy, m.delayed, m.lookups, m.writes,
+	} {
+		if err := registerer.Register(collector); err != nil {
+			return fmt.Errorf("register the metrics of the control plane: %w", err)
+		}
+	}
+	return nil
+}
+
+// observeRequest counts a request. The empty route stands for none. Clients choose methods freely, so only those that
+// the API uses become labels.
+func (m *metrics) observeRequest(route, method string, status int, took time.Duration) {
+	if route == "" {
+		route = noRoute
+	}
+	switch method {
+	case "GET", "HEAD", "POST", "PUT", "DELETE":
+	default:
+		method = otherMethod
+	}
+	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Inc()
+	m.duration.WithLabelValues(route).Observe(took.Seconds())
+}

@@ -1,0 +1,191 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+// registerNearLimit adds the operation that lists orgs that have used up most of a limit.
+func (s *Server) registerNearLimit() {
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "list-near-limit", Method: http.MethodGet, Path: "/v1/ratelimit/near-limit",
+		Tags: []string{usageTag}, Summary: "List the orgs that have used most of a limit lately",
+		Description: "For each org and policy: the least that was left in the last minutes, from the usage history, beside " +
+			"the limit that is in force now. It lacks the last seconds. A limit that requests were not counted against in " +
+			"this time is missing, and so are limits that orgs share, and orgs that are banned or exempt now. Of a limit per user or " +
+			"credential it is the one with the least left. Overrides that name a user, a credential or an address are not " +
+			"taken into account. A bucket is listed once, also if requests to several endpoints spend from it.",
+	}, readAccess), s.nearLimit)
+}
+
+// NearLimits has the orgs that have used most of a limit.
+type NearLimits struct {
+	Above float64     `json:"above"`
+	Since time.Time   `json:"since"                    doc:"The begin of the time that was looked at."`
+	Rules int64       `json:"policy_version,omitempty" doc:"The version of the database's policies that is in force; absent: there are none."`
+	Items []NearLimit `json:"items"                    doc:"The largest fraction is first."`
+}
+
+// NearLimit is a limit that an org has used most of.
+type NearLimit struct {
+	Org       string    `json:"org_id"`
+	Policy    string    `json:"policy"              doc:"The name of the policy."`
+	Row       int64     `json:"policy_id,omitempty" doc:"The id of the policy in the database; absent: it is in the plugin's config."`
+	Tier      string    `json:"tier,omitempty"      doc:"The tier whose list in the plugin's config has the policy."`
+	Endpoint  string    `json:"endpoint"            doc:"Where the least was left: a policy's pattern, or a route's name; empty: none."`
+	Scope     string    `json:"scope"               example:"tenant"`
+	Mode      string    `json:"mode"                enum:"enforce,shadow,log"`
+	Limit     int64     `json:"limit"               doc:"Tokens, as in X-RateLimit-Limit, in force now."`
+	Remaining int64     `json:"remaining_min"       doc:"The least that was left, in tokens."`
+	Fraction  float64   `json:"fraction"            doc:"1 − remaining_min ÷ limit."`
+	At        time.Time `json:"at"                  doc:"The last minute in which the limit was counted there."`
+}
+
+type nearLimitInput struct {
+	Above float64 `query:"above" default:"0.8" doc:"The least fraction of a limit that was used."             minimum:"0" maximum:"1"`
+	Last  string  `query:"last"  default:"10m" doc:"How long to look back, at most 24h."                     maxLength:"32"`
+	Limit int     `query:"limit" default:"100" doc:"The maximum number of items."                            minimum:"1" maximum:"1000"`
+}
+
+// longestNear bounds how long a list of near limits looks back. Minutes are kept for two days.
+const longestNear = 24 * time.Hour
+
+// Resolve implements [huma.Resolver].
+func (in *nearLimitInput) Resolve(huma.Context) []error {
+	return checkSpan("query.last", in.Last, longestNear)
+}
+
+type nearLimitOutput struct{ Body NearLimits }
+
+func (s *Server) nearLimit(ctx context.Context, in *nearLimitInput) (*nearLimitOutput, error) {
+	policies, err := s.loadedPlan()
+	if err != nil {
+		return nil, err
+	}
+	last := spanOr(in.Last, 0)
+	items, err := FindNearLimits(ctx, policies, s.Tiers, s.Store.UsageLeft(ctx, last), s.now(), in.Above, in.Limit)
+	if err != nil {
+		return nil, s.readError("read what limits left", err)
+	}
+	return &nearLimitOutput{NearLimits{
+		Above: in.Above, Since: s.Now().UTC().Add(-last).Truncate(time.Minute), Rules: policies.Version(), Items: items,
+	}}, nil
+}
+
+// FindNearLimits returns the limits of which orgs have used at least a fraction, the largest fraction first, given what
+// limits left, with the rows of an org one after the other. It takes the limits that are in force now.
+func FindNearLimits(
+	ctx context.Context, policies *policy.Plan, tiers *Tiers, left iter.Seq2[pgstore.UsageLeft, error], now limit.Micros,
+	above float64, most int,
+) ([]NearLimit, error) {
+	list := nearList{above: above, most: most, items: []NearLimit{}}
+	var org string
+	var limits policy.BoundsByUse
+	var buckets map[nearBucket]NearLimit // of the org
+	for row, err := range left {
+		if err != nil {
+			return nil, err
+		}
+		if limits == nil || row.Tenant != org {
+			list.add(buckets)
+			org, buckets = row.Tenant, map[nearBucket]NearLimit{}
+			if limits, err = limitsOf(ctx, policies, tiers, org, now); err != nil {
+				return nil, err
+			}
+		}
+		b, ok := limits.Find(policy.ParseRef(row.Policy), row.Endpoint)
+		if !ok || b.Policy.Scope.Shared() || b.Policy.Scope == policy.IP {
+			continue
+		}
+		key, item := nearLimitOf(&row, &b)
+		if other, ok := buckets[key]; ok {
+			at := item.At
+			if other.At.After(at) {
+				at = other.At
+			}
+			if other.Remaining <= item.Remaining {
+				item = other
+			}
+			item.At = at
+		}
+		buckets[key] = item
+	}
+	list.add(buckets)
+	list.cut()
+	for i := range list.items {
+		list.items[i].Fraction = rounded(list.items[i].Fraction)
+	}
+	return list.items, nil
+}
+
+// nearBucket identifies a bucket of an org under the limit of a policy. That of a limit per route has the route of the
+// usage.
+type nearBucket struct {
+	policy.Key
+	ref   policy.Ref
+	route string
+}
+
+// nearLimitOf returns what a row of usage says of a bound, and the bucket of it.
+func nearLimitOf(row *pgstore.UsageLeft, b *policy.Bound) (nearBucket, NearLimit) {
+	key, size := nearBucket{Key: b.Key, ref: b.Ref()}, b.Policy.Limit.Spec().Burst
+	if b.Policy.ByRoute() {
+		key.route = row.Endpoint
+	}
+	return key, NearLimit{
+		Org: row.Tenant, Policy: b.Policy.Name, Row: b.Policy.Row, Tier: key.ref.Tier, Endpoint: row.Endpoint,
+		Scope: b.Policy.Scope.String(), Mode: b.Policy.Mode.String(), Limit: size, Remaining: row.Remaining,
+		Fraction: float64(size-min(row.Remaining, size)) / float64(size), At: row.At.UTC(),
+	}
+}
+
+// otherUser is the name of a user and of a credential that no row names: it is no character.
+const otherUser = "\uffff"
+
+// limitsOf returns the bounds of an org's requests, for each endpoint that its limits distinguish. Users and
+// credentials have those of one that no override names.
+func limitsOf(
+	ctx context.Context, policies *policy.Plan, tiers *Tiers, org string, now limit.Micros,
+) (policy.BoundsByUse, error) {
+	requests := Requests{User: otherUser, Credential: otherUser}
+	ids, err := requests.orgIdentities(ctx, policies, tiers, org)
+	return policies.BoundsByUse(ids, nil, now), err
+}
+
+// nearList collects the limits with the largest fraction.
+type nearList struct {
+	above float64
+	most  int
+	items []NearLimit
+}
+
+// add adds the buckets of an org of which enough was used. It keeps at most twice as many as the list may have.
+func (l *nearList) add(buckets map[nearBucket]NearLimit) {
+	for _, item := range buckets {
+		if item.Fraction < l.above {
+			continue
+		}
+		if l.items = append(l.items, item); len(l.items) >= 2*l.most {
+			l.cut()
+		}
+	}
+}
+
+// cut sorts the list, and drops what it has too many of.
+func (l *nearList) cut() {
+	slices.SortFunc(l.items, func(a, b NearLimit) int {
+		return cmp.Or(-cmp.Compare(a.Fraction, b.Fraction), cmp.Compare(a.Org, b.Org), cmp.Compare(a.Policy, b.Policy),
+			cmp.Compare(a.Endpoint, b.Endpoint))
+	})
+	l.items = l.items[:min(len(l.items), l.most)]
+}

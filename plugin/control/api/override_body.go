@@ -1,0 +1,327 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Override is an override as callers read it: with an org for the tenant, and a decimal factor.
+type Override struct {
+	ID  int64  `json:"id"`
+	Org string `json:"org,omitempty" doc:"Absent: the override applies to the requests of all orgs."`
+
+	schema.Override // without a tenant
+
+	Factor    *factor   `json:"factor,omitempty"`
+	State     string    `json:"state" enum:"scheduled,in_force,ended" doc:"By the clock of the database."`
+	CreatedAt time.Time `json:"created_at"`
+	Revision  int64     `json:"revision"`
+}
+
+// TransformSchema implements [huma.SchemaTransformer].
+func (Override) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	delete(s.Properties, "tenant")
+	describeFields(s, schema.FieldsWithout(schema.OverrideFields(), "tenant"))
+	s.Properties["kind"].Enum = enumOf("kind")
+	s.Required = []string{"id", "kind", "source", "state", "created_at", "revision"}
+	redescribe(s.Properties["reason"], "Absent for the token of an org, as the author is.")
+	s.Properties["starts_at"].Description = "When the override begins. Absent: it began when it was made."
+	s.Properties["expires_at"].Description = "When the override ends. Absent: it is permanent."
+	return s
+}
+
+// enumOf returns the values of a field of an override.
+func enumOf(field string) (values []any) {
+	for _, value := range schema.FieldNamed(schema.OverrideFields(), field).OneOf {
+		values = append(values, value)
+	}
+	return values
+}
+
+func overrideOf(o pgstore.Override) Override {
+	out := Override{
+		ID: o.ID, Org: o.Tenant, Override: o.Override, State: o.State, CreatedAt: o.CreatedAt, Revision: o.Revision,
+	}
+	out.Tenant = ""
+	if o.Factor != 0 {
+		out.Factor = new(factor(o.Factor))
+	}
+	return out
+}
+
+// override returns an override as the caller reads it: a token of an org learns neither why it is there nor who made
+// it.
+func (v view) override(o pgstore.Override) Override {
+	if v.tenant {
+		o.Reason, o.Author = "", ""
+	}
+	return overrideOf(o)
+}
+
+// factor is a number in thousandths that is written with a point: 1.5.
+type factor int64
+
+const thousand = 1000
+
+// decimalPattern matches a factor: a decimal without sign or exponent.
+const decimalPattern = `^[0-9]{1,4}(\.[0-9]{1,3}0*)?$`
+
+var decimal = regexp.MustCompile(decimalPattern)
+
+// MarshalJSON writes a number.
+func (f factor) MarshalJSON() ([]byte, error) {
+	text := strconv.FormatInt(int64(f)/thousand, 10)
+	if rest := int64(f) % thousand; rest != 0 {
+		text += strings.TrimRight(fmt.Sprintf(".%03d", rest), "0")
+	}
+	return []byte(text), nil
+}
+
+// UnmarshalJSON reads a number, or the text of one. What is neither becomes a factor that no override may have,
+// which is reported as its fault.
+func (f *factor) UnmarshalJSON(raw []byte) error {
+	text := string(raw)
+	if strings.HasPrefix(text, `"`) {
+		if err := json.Unmarshal(raw, &text); err != nil {
+			return err
+		}
+	}
+	*f = -1
+	const longest = 32 // bytes
+	if len(text) > longest || !decimal.MatchString(text) {
+		return nil
+	}
+	whole, places, _ := strings.Cut(text, ".")
+	places = (places + "000")[:3]
+	n, err := strconv.ParseInt(whole+places, 10, 64)
+	if err != nil {
+		return fmt.Errorf("read the factor %q: %w", text, err)
+	}
+	*f = factor(n)
+	return nil
+}
+
+// Schema implements [huma.SchemaProvider].
+func (factor) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{
+		OneOf:       []*huma.Schema{{Type: huma.TypeNumber}, {Type: huma.TypeString, Pattern: decimalPattern}},
+		Description: schema.FieldNamed(schema.OverrideFields(), "factor").Description,
+		Examples:    []any{1.5},
+	}
+}
+
+// instant is a time as a caller writes it. Its fault is reported with those of the other fields.
+type instant struct {
+	time.Time
+	faulty bool
+}
+
+// UnmarshalJSON reads a time. The error of a time.Time would end the decoding of the body, and what follows would seem
+// to be absent.
+func (i *instant) UnmarshalJSON(raw []byte) error {
+	var text string
+	err := json.Unmarshal(raw, &text)
+	if err == nil {
+		i.Time, err = schema.ParseTime(text)
+	}
+	i.faulty = err != nil
+	return nil
+}
+
+// instantForm describes the form of a time, which Resolve checks.
+var instantForm = map[string]any{"type": huma.TypeString, "format": "date-time"}
+
+// Schema implements [huma.SchemaProvider].
+func (instant) Schema(huma.Registry) *huma.Schema { return &huma.Schema{Extensions: instantForm} }
+
+// OverrideBody is an override as a caller writes it. Its org is that of the path, if the path has one. Some of its
+// fields have a second spelling. It is exported because huma reads no other embedded types.
+type OverrideBody struct {
+	schema.Override
+
+	Factor    *factor `json:"factor,omitempty"`
+	StartsAt  instant `json:"starts_at,omitzero"`
+	ExpiresAt instant `json:"expires_at,omitzero"`
+	Window    string  `json:"window,omitempty"     doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d." maxLength:"32"`
+	ExpiresIn string  `json:"expires_in,omitempty" doc:"Another spelling of expires_at, as a duration from the start: 30m, 12h, 7d." maxLength:"32" example:"7d"`
+	Scope     string  `json:"scope,omitempty"      doc:"What the override is for, such as user, which requires user. Nothing else follows from it." example:"user" enum:"tenant,user,credential,ip,endpoint,global,tenant+endpoint,user+endpoint"`
+
+	zeros   []string // the numbers of the override that were given as 0, which the fields have as absent
+	empties []string // the texts that were given as "", likewise
+	spelled spellings
+}
+
+// overrideAliases are the other names of the fields of an override.
+var overrideAliases = schema.Aliases(schema.OverrideFields())
+
+// notInBody are the fields of an override that a body does not have: the org is in the path, the author is the caller,
+// and this API writes commercial overrides.
+var notInBody = []string{"tenant", "author", "source"}
+
+// UnmarshalJSON reads a body and notes which numbers are 0 and which texts are empty.
+func (b *OverrideBody) UnmarshalJSON(raw []byte) error {
+	type plain OverrideBody
+	raw, spelled, err := respell(raw, overrideAliases)
+	if err == nil {
+		err = json.Unmarshal(raw, (*plain)(b))
+	}
+	if err != nil {
+		return err
+	}
+	b.spelled = spelled
+	b.zeros, b.empties = zeros(raw, schema.OverrideFields()), empties(raw, schema.OverrideFields())
+	return nil
+}
+
+// TransformSchema describes the body.
+func (*OverrideBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	for _, name := range notInBody {
+		delete(s.Properties, name)
+	}
+	describeInput(s, schema.FieldsWithout(schema.OverrideFields(), append(notInBody, "factor")...))
+	s.Required = nil
+	s.Extensions = map[string]any{"required": []string{"reason"}}
+	for _, name := range []string{"starts_at", "expires_at"} {
+		s.Properties[name].Extensions = instantForm
+	}
+	s.Properties["expires_at"].Description = "When the override ends. Give one of expires_at, expires_in and permanent."
+	redescribe(s.Properties["kind"], "Default: custom_limit with limit, multiplier with factor.")
+	describeAliases(s, overrideAliases)
+	return s
+}
+
+// noSubject is the problem of an override that names neither an org nor another subject.
+const noSubject = "is required unless ip is given, or for an exempt tag or endpoint: an override of one org is made at " +
+	"/v1/orgs/{org}/ratelimit/overrides"
+
+// Resolve implements [huma.Resolver]: it reports faults that the schema does not cover.
+func (b *OverrideBody) Resolve(ctx huma.Context) []error {
+	faults := b.spelled.faults("body")
+	add := func(field, problem string, value any) {
+		faults = append(faults, fault("body."+b.spelled.name(field), problem, value))
+	}
+	faults = append(faults, scopeFaults("body", b.Scope, map[string]textField{
+		"user": {b.spelled.name("user"), b.User}, "credential": {"credential", b.Credential}, "ip": {"ip", b.IP},
+		"endpoint": {b.spelled.name("endpoint"), b.Endpoint},
+	})...)
+	if _, err := windowSeconds(b.WindowSize, b.Window); err != nil {
+		add("window", err.Error(), b.Window)
+	}
+	if b.WindowSize != 0 && b.Window != "" {
+		add("window", otherSpelling("window_size"), b.Window)
+	}
+	if b.ExpiresIn != "" {
+		b.checkExpiresIn(add)
+	}
+	faults = append(faults, notTexts("body", b.texts()...)...)
+	for name, at := range map[string]instant{"starts_at": b.StartsAt, "expires_at": b.ExpiresAt} {
+		if at.faulty {
+			add(name, schema.TimeForm, nil)
+		}
+	}
+	for _, name := range b.empties {
+		add(name, schema.FieldNamed(schema.OverrideFields(), name).Problem(""), "")
+	}
+	o, _ := b.override(ctx.Param("org"), time.Unix(0, 0)) // what is wrong with its spellings has been reported
+	o.Author = "token"
+	for _, f := range schema.WithZeros(policy.OverrideFaults(o.Override), schema.OverrideFields(), b.zeros) {
+		switch {
+		case f.Path == "tenant" && ctx.Param("org") == "":
+			add("credential", noSubject, nil)
+		case f.Path == "tenant": // the path's, whose faults are reported there
+		case f.Path == "expires_at" && (b.ExpiresIn != "" || b.ExpiresAt.faulty): // they have been reported
+		case f.Path == "expires_at" && b.ExpiresAt.IsZero():
+			add("expires_in", f.Message, nil)
+		case f.Path == "window_size" && b.Window != "":
+			add("window", f.Message, nil)
+		default:
+			add(f.Path, f.Message, nil)
+		}
+	}
+	return faults
+}
+
+// checkExpiresIn reports what is wrong with expires_in.
+func (b *OverrideBody) checkExpiresIn(add func(field, problem string, value any)) {
+	if !b.ExpiresAt.IsZero() || b.Permanent {
+		add("expires_in", "must be left out beside expires_at or permanent: give only one of them", b.ExpiresIn)
+	}
+	if d, err := parseDuration(b.ExpiresIn); err != nil || d < time.Second || d > longest {
+		add("expires_in", fmt.Sprintf("must be a time from 1s to %dd, such as 30m, 12h or 7d", longest/day), b.ExpiresIn)
+	}
+}
+
+// texts returns the texts of the body.
+func (b *OverrideBody) texts() (list []textField) {
+	for _, f := range schema.OverrideFields() {
+		if text, ok := f.In(&b.Override).(*string); ok {
+			list = append(list, textField{b.spelled.name(f.Name), *text})
+		}
+	}
+	return list
+}
+
+// override returns the override that the body describes, at an instant.
+func (b *OverrideBody) override(org string, now time.Time) (pgstore.Override, error) {
+	o := pgstore.Override{Override: b.Override}
+	o.StartsAt, o.ExpiresAt = b.StartsAt.Time, b.ExpiresAt.Time
+	o.Tenant, o.Reason = org, strings.TrimSpace(b.Reason)
+	o.Author, o.Source = "", "" // the caller, and that of what people write
+	if b.Factor != nil {
+		o.Factor = int64(*b.Factor)
+	}
+	switch {
+	case o.Kind != "":
+	case o.Limit != 0:
+		o.Kind = schema.KindCustomLimit
+	case o.Factor != 0:
+		o.Kind = schema.KindMultiplier
+	}
+	window, err := windowSeconds(b.WindowSize, b.Window)
+	if err != nil {
+		return o, err
+	}
+	o.WindowSize = window
+	if b.ExpiresIn != "" {
+		d, err := parseDuration(b.ExpiresIn)
+		if err != nil {
+			return o, err
+		}
+		if !o.StartsAt.IsZero() {
+			now = o.StartsAt
+		}
+		o.ExpiresAt = now.Add(d).Truncate(time.Microsecond)
+	}
+	return o, nil
+}
+
+var errWholeSeconds = errors.New("must be whole seconds, such as 30s, 1m, 1h or 1d")
+
+// windowSeconds returns a window in seconds, by either spelling; 0 when none is given.
+func windowSeconds(seconds int64, text string) (int64, error) {
+	if text == "" {
+		return seconds, nil
+	}
+	const most = time.Duration(limit.MaxWindow) * time.Microsecond
+	window, err := parseDuration(text)
+	switch {
+	case err != nil:
+	case window > most:
+		err = fmt.Errorf("must be at most %dd", most/day)
+	case window < time.Second || window%time.Second != 0:
+		err = errWholeSeconds
+	}
+	return int64(window / time.Second), err
+}

@@ -1,0 +1,184 @@
+package api_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+// expireOverrides lets all overrides end, by moving their lives into the past.
+func (w *world) expireOverrides() {
+	w.Helper()
+	if _, err := w.pool.Exec(w.Context(), `BEGIN; SET LOCAL rate_limiter.reason = 'a test'; UPDATE rate_limiter.overrides SET
+		permanent = false, created_at = now() - interval '2 h', expires_at = now() - interval '1 h'; COMMIT`); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func TestAnOverrideIsExtendedInPlaceFromTheVersionThatWasRead(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	made := w.want(w.as("POST", overrides,
+		`{"kind":"multiplier","factor":2,"reason":"launch","expires_at":"2099-01-01T00:00:00Z"}`), http.StatusCreated)
+	at := made.Header().Get("Location")
+	// What a read returns can be sent back.
+	var row map[string]any
+	got := w.want(w.as("GET", at, ""), http.StatusOK)
+	if err := json.Unmarshal(got.Body.Bytes(), &row); err != nil {
+		t.Fatal(err)
+	}
+	row["expires_at"], row["reason"] = "2099-02-01T00:00:00Z", "it goes on"
+	body, err := json.Marshal(row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	none := w.want(w.as("PUT", at, string(body)), http.StatusPreconditionRequired)
+	stale := w.want(w.as("PUT", at, string(body), "If-Match", `"1-7"`), http.StatusPreconditionFailed)
+	for _, a := range []answer{none, stale} {
+		if a.Header().Get("ETag") != got.Header().Get("ETag") {
+			t.Errorf("%d has the ETag %q, want the current one, %q", a.Code, a.Header().Get("ETag"), got.Header().Get("ETag"))
+		}
+	}
+	put := w.want(w.as("PUT", at, string(body), "If-Match", got.Header().Get("ETag")), http.StatusOK)
+	o := read[overrideWritten](w, put).Override
+	if o.ID != int64(row["id"].(float64)) || o.ExpiresAt.Month() != 2 || o.Revision != 2 || o.Reason != "it goes on" ||
+		o.Author != "token:ann" || put.Header().Get("ETag") == got.Header().Get("ETag") {
+		t.Errorf("it became %s with the ETag %q", put.Body, put.Header().Get("ETag"))
+	}
+	w.want(w.as("PUT", at, string(body), "If-Match", got.Header().Get("ETag")), http.StatusPreconditionFailed)
+	type change struct {
+		Reason        string
+		Before, After struct {
+			Expires string `json:"expires_at"`
+		}
+	}
+	audit := read[control.Page[change]](w, w.as("GET", "/v1/ratelimit/audit?kind=override", ""))
+	if len(audit.Items) != 2 || audit.Items[0].Reason != "it goes on" ||
+		!strings.HasPrefix(audit.Items[0].Before.Expires, "2099-01-01") ||
+		!strings.HasPrefix(audit.Items[0].After.Expires, "2099-02-01") {
+		t.Errorf("the audit has %+v", audit.Items)
+	}
+}
+
+func TestAnOverrideKeepsWhatItIsAbout(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	create := func(body string) string {
+		a := w.want(w.as("POST", overrides, body), http.StatusCreated)
+		return a.Header().Get("Location")
+	}
+	running := create(`{"kind":"custom_limit","policy":"daily","limit":5,"user":"u","reason":"r","permanent":true}`)
+	later := create(`{"kind":"ban","reason":"r","starts_at":"2098-01-01T00:00:00Z","expires_at":"2099-01-01T00:00:00Z"}`)
+	const custom = `{"kind":"custom_limit","policy":"daily","limit":6,"user":"u","reason":"r",`
+	for _, test := range []struct{ at, body, paths string }{
+		{running, `{"kind":"ban","user":"u","reason":"r","permanent":true}`, "body.kind"},
+		{running, strings.Replace(custom, `"u"`, `"v"`, 1) + `"permanent":true}`, "body.user"},
+		{running, strings.Replace(custom, `"daily"`, `"hourly"`, 1) + `"permanent":true}`, "body.policy"},
+		{running, custom + `"endpoint":"GET /a","permanent":true}`, "body.endpoint"},
+		{running, custom + `"starts_at":"2098-01-01T00:00:00Z","permanent":true}`, "body.starts_at"},
+		{running, custom + `"expires_at":"2001-01-01T00:00:00Z"}`, "body.expires_at"},
+		{running, custom + `"burst":-1}`, "body.burst body.expires_in"},
+		{later, `{"kind":"ban","reason":"r","starts_at":"2099-01-01T00:00:00Z","expires_at":"2099-01-01T00:00:00Z"}`, "body.starts_at"},
+	} {
+		a := w.want(w.as("PUT", test.at, test.body, "If-Match", "*"), http.StatusUnprocessableEntity)
+		if got := read[problem](w, a).paths(); got != test.paths {
+			t.Errorf("%s:\n%s\nfaults at %s, want %s", test.body, a.Body, got, test.paths)
+		}
+	}
+	w.want(w.as("PUT", running, custom+`"permanent":true}`, "If-Match", "*"), http.StatusOK)
+	sooner := w.want(w.as("PUT", later, `{"kind":"ban","reason":"r","expires_at":"2099-01-01T00:00:00Z"}`, "If-Match", "*"),
+		http.StatusOK)
+	if o := read[overrideWritten](w, sooner).Override; o.State != pgstore.StateInForce || o.Source != "commercial" {
+		t.Errorf("without its start it is %+v", o)
+	}
+	w.want(w.as("PUT", strings.Replace(running, "acme", "globex", 1), custom+`"permanent":true}`, "If-Match", "*"),
+		http.StatusNotFound)
+	w.expireOverrides()
+	a := w.want(w.as("PUT", running, custom+`"permanent":true}`, "If-Match", "*"), http.StatusConflict)
+	if !strings.Contains(a.Body.String(), "it has ended") {
+		t.Errorf("one that has ended answers %s", a.Body)
+	}
+}
+
+// Rows come and go between the pages. Those that stay are listed once.
+func TestPagesOfAListStayInOrderWhileItsRowsChange(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	names := []string{"a", "b/ü", "b", "c", "d"}
+	for _, name := range names {
+		w.want(w.as("PUT", "/v1/orgs/"+url.PathEscape(name), `{"tier":"gold"}`), http.StatusCreated)
+		w.want(w.as("POST", "/v1/orgs/"+url.PathEscape(name)+"/ratelimit/overrides",
+			`{"kind":"ban","reason":"r","permanent":true}`), http.StatusCreated)
+		by := pgstore.Change{Actor: "ann", Reason: "r"}
+		if _, _, err := w.store.PutTier(t.Context(), by, pgstore.Tier{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change := func() { // the row that the first cursor is at, one before it, and one behind all
+		for _, sql := range []string{
+			`DELETE FROM rate_limiter.tenants WHERE id = 'b'`, `INSERT INTO rate_limiter.tenants (id) VALUES ('aa'), ('z')`,
+			`DELETE FROM rate_limiter.tiers WHERE name = 'b'`, `INSERT INTO rate_limiter.tiers (name) VALUES ('aa'), ('z')`,
+			`DELETE FROM rate_limiter.overrides WHERE id = 2`,
+			`INSERT INTO rate_limiter.overrides (kind, tenant, permanent, reason, author) VALUES ('ban', 'z', true, 'r', 'ann')`,
+		} {
+			sql = `BEGIN; SET LOCAL rate_limiter.reason = 'a test'; ` + sql + `; COMMIT`
+			if _, err := w.pool.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	type item struct{ ID, Name, Org json.RawMessage }
+	first, cursors := map[string][]string{}, map[string]string{}
+	page := func(list, query string) (labels []string, next string) {
+		p := read[control.Page[item]](w, w.want(w.as("GET", list+query, ""), http.StatusOK))
+		for _, i := range p.Items {
+			labels = append(labels, strings.Trim(string(slices.Concat(i.Name, i.Org, i.ID)), `"`))
+		}
+		return labels, p.NextCursor
+	}
+	lists := map[string]string{
+		"/v1/orgs":                "a b|b/ü c d z",
+		"/v1/ratelimit/tiers":     "a b|b/ü c d z",
+		"/v1/ratelimit/overrides": `a"1 b/ü"2|b"3 c"4 d"5 z"6`,
+	}
+	for list := range lists {
+		first[list], cursors[list] = page(list, "?limit=2")
+	}
+	change()
+	for list, want := range lists {
+		rest, next := page(list, "?limit=100&cursor="+cursors[list])
+		if got := strings.Join(first[list], " ") + "|" + strings.Join(rest, " "); got != want || next != "" {
+			t.Errorf("%s has %s, then %q, want %s", list, got, next, want)
+		}
+	}
+	for query, want := range map[string]string{
+		"/v1/orgs?tier=gold&prefix=b": "b/ü", "/v1/orgs?tier=silver": "", "/v1/ratelimit/tiers?prefix=b": "b/ü",
+		"/v1/ratelimit/overrides?org=c": `c"4`, "/v1/ratelimit/overrides?kind=exempt": "",
+		"/v1/ratelimit/overrides?general=true": "", "/v1/ratelimit/overrides?state=scheduled": "",
+	} {
+		if got, _ := page(query, ""); strings.Join(got, " ") != want {
+			t.Errorf("%s has %q, want %q", query, got, want)
+		}
+	}
+	for query, path := range map[string]string{
+		"/v1/orgs?cursor=!":                             "query.cursor",
+		"/v1/orgs?cursor=AA":                            "query.cursor",
+		"/v1/ratelimit/tiers?limit=0":                   "query.limit",
+		"/v1/orgs?prefix=" + strings.Repeat("x", 129):   "query.prefix",
+		"/v1/ratelimit/overrides?state=soon":            "query.state",
+		"/v1/ratelimit/overrides?general=perhaps":       "query.general",
+		"/v1/ratelimit/overrides?tenant=acme&org=other": "query.org",
+		"/v1/ratelimit/overrides?tier=gold":             "query.tier",
+	} {
+		a := w.want(w.as("GET", query, ""), http.StatusUnprocessableEntity)
+		if got := read[problem](w, a).paths(); got != path {
+			t.Errorf("%s: faults at %s, want %s", query, got, path)
+		}
+	}
+}

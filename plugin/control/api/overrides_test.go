@@ -1,0 +1,168 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+)
+
+// overrideWritten is the answer to a write of an override.
+type overrideWritten struct {
+	Override control.Override `json:"override"`
+	Version  int64            `json:"version"`
+}
+
+func TestEachKindOfOverrideIsMadeAndRead(t *testing.T) {
+	t.Parallel()
+	w := open(t, func(o *control.Options) {
+		o.Now = func() time.Time { return time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC) }
+	})
+	tests := []struct{ body, want string }{
+		{`{"kind":"custom_limit","policy":"daily","limit":9,"window":"1h","burst":3,"reason":"launch","expires_in":"7d"}`, `"limit":9,"window_size":3600,"burst":3,"reason":"launch","author":"token:ann"`},
+		{`{"kind":"multiplier","factor":1.5,"reason":"launch","expires_at":"2031-02-01T00:00:00Z"}`, `"factor":1.5,`},
+		{`{"kind":"multiplier","factor":"0.250","user":"u","reason":"launch","permanent":true}`, `"factor":0.25,`},
+		{`{"kind":"multiplier","factor":1000,"endpoint":"GET /a","reason":"launch","permanent":true}`, `"factor":1000,`},
+		{`{"kind":"ban","ip":"192.0.2.1","reason":"abuse","expires_in":"1d12h"}`, `"expires_at":"2031-01-02T12:00:00Z"`},
+		{`{"kind":"exempt","credential":"k","reason":"ours","permanent":true}`, `"permanent":true`},
+		{`{"kind":"multiplier","factor":4,"reason":"launch","starts_at":"2099-02-01T00:00:00Z","expires_in":"3d"}`, `"starts_at":"2099-02-01T00:00:00Z","expires_at":"2099-02-04T00:00:00Z"`},
+	}
+	for _, test := range tests {
+		a := w.want(w.as("POST", overrides, test.body), http.StatusCreated)
+		if !strings.Contains(a.Body.String(), test.want) {
+			t.Errorf("%s\nbecomes %s\nwant    %s", test.body, a.Body, test.want)
+		}
+		made := read[overrideWritten](w, a).Override
+		again := w.want(w.as("GET", a.Header().Get("Location"), ""), http.StatusOK)
+		back := read[control.Override](w, again)
+		if fmt.Sprint(back.ID, back.Kind, back.ExpiresAt) != fmt.Sprint(made.ID, made.Kind, made.ExpiresAt) {
+			t.Errorf("read as %s, want %+v", again.Body, made)
+		}
+	}
+	list := read[control.Page[control.Override]](w, w.as("GET", overrides+"?kind=multiplier&limit=2", ""))
+	if len(list.Items) != 2 || list.NextCursor == "" {
+		t.Errorf("the first page of multipliers is %+v", list)
+	}
+	w.want(w.as("POST", overrides, tests[0].body), http.StatusConflict)
+	for query, want := range map[string]int{
+		"": len(tests), "?state=scheduled": 1, "?state=in_force": len(tests) - 1, "?state=ended": 0, "?source=scheduled": 1,
+	} {
+		list := read[control.Page[control.Override]](w, w.want(w.as("GET", overrides+query, ""), http.StatusOK))
+		if len(list.Items) != want {
+			t.Errorf("%q selects %d overrides, want %d", query, len(list.Items), want)
+		}
+	}
+	a := w.want(w.as("GET", overrides+"?state=soon", ""), http.StatusUnprocessableEntity)
+	if got := read[problem](w, a).paths(); got != "query.state" {
+		t.Errorf("faults at %s, want query.state", got)
+	}
+}
+
+func TestTheAuditShowsAFactorAsItIsWritten(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	const multiplier = `{"kind":"multiplier","factor":1.5,"reason":"launch","permanent":true}`
+	made := w.want(w.as("POST", overrides, multiplier), http.StatusCreated)
+	w.want(w.as("DELETE", made.Header().Get("Location")+"?reason=over", ""), http.StatusOK)
+	type change struct{ Before, After struct{ Factor json.Number } }
+	list := read[control.Page[change]](w, w.as("GET", "/v1/ratelimit/audit", ""))
+	if len(list.Items) != 2 || list.Items[0].Before.Factor != "1.5" || list.Items[1].After.Factor != "1.5" {
+		t.Errorf("the audit has %+v", list.Items)
+	}
+}
+
+func TestAnInvalidOverrideIsDeniedWithAllItsFaults(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	tests := []struct{ body, paths string }{
+		{`{}`, "body.expires_in body.kind body.reason"},
+		{`{"kind":"multiplier","reason":"r","permanent":true}`, "body.factor"},
+		{`{"kind":"multiplier","factor":1.0005,"reason":"r","permanent":true}`, "body.factor"},
+		{`{"kind":"multiplier","factor":1e3,"reason":"r","permanent":true}`, "body.factor"},
+		{`{"kind":"multiplier","factor":"1e999999999","reason":"r","permanent":true}`, "body.factor"},
+		{`{"kind":"multiplier","factor":-1,"reason":"r","permanent":true}`, "body.factor"},
+		{`{"kind":"multiplier","factor":1000.001,"reason":"r","permanent":true}`, "body.factor"},
+		{`{"kind":"multiplier","factor":true,"reason":"r","permanent":true}`, "body.factor"},
+		{`{"kind":"ban","factor":2,"reason":"r","permanent":true}`, "body.factor"},
+		{`{"kind":"ban","reason":"r","permanent":true,"expires_in":"1d"}`, "body.expires_in"},
+		{`{"kind":"ban","reason":"r","expires_in":"-1d"}`, "body.expires_in"},
+		{`{"kind":"ban","reason":"r","expires_at":"2001-01-01T00:00:00Z"}`, "body.expires_at"},
+		{`{"kind":"ban","reason":"r","starts_at":"2099-01-02T00:00:00Z","expires_at":"2099-01-01T00:00:00Z"}`, "body.starts_at"},
+		{`{"expires_at":"tomorrow","kind":"ban","reason":"r"}`, "body.expires_at"},
+		{`{"starts_at":"soon","expires_in":"1d","reason":"r"}`, "body.kind body.starts_at"},
+		{`{"kind":"ban","reason":"r","expires_in":"1d","user":"u","ip":"nowhere"}`, "body.ip body.user"},
+		{`{"kind":"ban","reason":"r","expires_in":"1d","ip":"nowhere"}`, "body.ip"},
+		{`{"kind":"ban","reason":"r","permanent":true,"factor":2,"endpoint":"records"}`, "body.endpoint body.factor"},
+		{`{"kind":"custom_limit","reason":"r","expires_in":"1d","limit":0,"window":"soon","colour":1}`, "body.colour body.limit body.policy body.window"},
+		{`{"kind":"ban","reason":" ","expires_in":"1d","author":"me"}`, "body.author body.reason"},
+	}
+	for _, test := range tests {
+		a := w.want(w.as("POST", overrides, test.body), http.StatusUnprocessableEntity)
+		if got := read[problem](w, a).paths(); got != test.paths {
+			t.Errorf("%s:\n%s\nfaults at %s\n    want at %s", test.body, a.Body, got, test.paths)
+		}
+	}
+}
+
+func TestTheKeyOfAnOverrideIsOfItsOrg(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	const body = `{"kind":"ban","reason":"abuse","permanent":true}`
+	w.want(w.as("POST", overrides, body, "Idempotency-Key", "k"), http.StatusCreated)
+	const globex = "/v1/orgs/globex/ratelimit/overrides"
+	a := w.want(w.as("POST", globex, body, "Idempotency-Key", "k"), http.StatusUnprocessableEntity)
+	if got := read[problem](w, a).paths(); got != "header.Idempotency-Key" {
+		t.Errorf("faults at %s", got)
+	}
+	if list := read[control.Page[control.Override]](w, w.as("GET", globex, "")); len(list.Items) != 0 {
+		t.Errorf("globex has %+v, want nothing", list.Items)
+	}
+}
+
+func TestTheOverrideOfAnotherOrgDoesNotExist(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	const globex = "/v1/orgs/globex/ratelimit/overrides"
+	a := w.want(w.as("POST", overrides, `{"kind":"ban","reason":"abuse","permanent":true}`), http.StatusCreated)
+	id := fmt.Sprint("/", read[overrideWritten](w, a).Override.ID)
+	w.want(w.as("GET", globex+id, ""), http.StatusNotFound)
+	w.want(w.as("DELETE", globex+id+"?reason=over", ""), http.StatusNotFound)
+	w.want(w.do(call{token: ofGlobex, method: "GET", path: globex + id}), http.StatusNotFound)
+	w.want(w.do(call{token: ofAcme, method: "GET", path: overrides + id}), http.StatusOK)
+	w.want(w.as("DELETE", overrides+id, ""), http.StatusUnprocessableEntity)
+	w.want(w.as("DELETE", overrides+id+"?reason=over", ""), http.StatusOK)
+	w.want(w.as("DELETE", overrides+id+"?reason=over", ""), http.StatusNotFound)
+}
+
+func TestAnOrgMayHaveAnyNameThatItIsCountedBy(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	const body = `{"kind":"ban","reason":"abuse","permanent":true}`
+	for _, org := range []string{
+		"a%2Fb", "%2e%2e", "%2E", "..%2F..%2Fetc", "%C3%BCn%C3%AF", "a%20b", "%27%3B%20DROP%20TABLE%20x--",
+		"a%0D%0AX-Evil:%201", strings.Repeat("x", 128),
+	} {
+		path := "/v1/orgs/" + org + "/ratelimit/overrides"
+		a := w.want(w.as("POST", path, body), http.StatusCreated)
+		if a.Header().Get("X-Evil") != "" {
+			t.Errorf("%s has set a header", org)
+		}
+		w.want(w.as("GET", a.Header().Get("Location"), ""), http.StatusOK)
+		if list := read[control.Page[control.Override]](w, w.as("GET", path, "")); len(list.Items) != 1 {
+			t.Errorf("%s has %d overrides, want 1", org, len(list.Items))
+		}
+	}
+	for _, org := range []string{"%00", "%FF%FE", strings.Repeat("x", 1024), strings.Repeat("%C3%BC", 65)} {
+		path := "/v1/orgs/" + org + "/ratelimit/overrides"
+		for method, body := range map[string]string{"GET": "", "POST": body} {
+			a := w.want(w.as(method, path, body), http.StatusUnprocessableEntity)
+			if got := read[problem](w, a).paths(); got != "path.org" {
+				t.Errorf("%s %.20s: faults at %s, want path.org", method, org, got)
+			}
+		}
+	}
+}

@@ -1,0 +1,295 @@
+package api_test
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestAPolicyIsAcceptedInEitherSpelling(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	first := w.want(w.as("POST", policies, `{"orgTier":"Enterprise","endpointPattern":"POST /records","limit":1000,"window":"1m","algorithm":"token_bucket","failMode":"open"}`), http.StatusCreated)
+	made := read[policyWritten](w, first).Policy
+	want := pgstore.Policy{ID: made.ID, Revision: 1, Policy: schema.Policy{
+		Namespace: "default", Tier: "enterprise",
+		Slot: "active", Limit: schema.Limit{
+			Name: made.Name, Endpoint: "POST /records", Scope: "tenant", Limit: 1000,
+			WindowSize: 60, Algorithm: "token_bucket", FailMode: "open",
+		},
+	}}
+	if made != want {
+		t.Errorf("made %+v, want %+v", made, want)
+	}
+	if !strings.HasPrefix(made.Name, "enterprise-post-records-") {
+		t.Errorf("the name is %q, want the tier and the endpoint in it", made.Name)
+	}
+	same := `{"name":"` + made.Name + `","tier":"enterprise","endpoint":"POST /records","scope":"tenant","limit":1000,"window_size":60,"fail_mode":"open"}`
+	if again := w.want(w.as("PUT", policies, same), http.StatusOK); read[policyWritten](w, again).Policy != made {
+		t.Errorf("the other spelling is %s, want the same policy", again.Body)
+	}
+}
+
+func TestDerivedNamesDifferBetweenPolicies(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	names := map[string]string{}
+	for _, body := range []string{
+		`{"tier":"gold","limit":1,"window":"1m"}`,
+		`{"tenant":"gold","limit":1,"window":"1m"}`,
+		`{"tier":"gold","endpoint":"GET /a/b","limit":1,"window":"1m"}`,
+		`{"tier":"gold","endpoint":"GET /a-b","limit":1,"window":"1m"}`,
+		`{"tier":"gold","endpoint":"GET /a/{b}","limit":1,"window":"1m"}`,
+		`{"tenant":"Ünïcode/../org","limit":1,"window":"1m"}`,
+		`{"tier":"gold","endpoint":"GET /` + strings.Repeat("long/", 100) + `x","limit":1,"window":"1m"}`,
+	} {
+		_, _, p := w.made(body)
+		if earlier, ok := names[p.Name]; ok {
+			t.Errorf("%s and %s are both called %s", earlier, body, p.Name)
+		}
+		names[p.Name] = body
+	}
+	a := w.want(w.as("POST", policies, `{"tier":"gold","endpoint":"GET /a/{other}","limit":2,"window":"1m"}`),
+		http.StatusConflict)
+	if !strings.Contains(a.Body.String(), "already") {
+		t.Errorf("the same policy with another parameter is answered by %s", a.Body)
+	}
+}
+
+func TestAllFaultsAreListedAtOnceWithTheirPaths(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	tests := []struct{ body, paths string }{
+		{
+			`{"limit":0,"window":"1 fortnight","algorithm":"guess","tier":"a","tenant":"b","mode":"loud","colour":"red"}`,
+			"body.algorithm body.colour body.limit body.mode body.tenant body.window",
+		},
+		{`{}`, "body.limit body.name body.tier body.window_size"},
+		{`{"limit":5}`, "body.name body.tier body.window_size"},
+		{`{"tier":"a","orgTier":"B","tenant":"","limit":1,"window":"1s","window_size":1}`, "body.orgTier body.window"},
+		{`{"tier":"a","limit":"many","window":"1s"}`, "body.limit"},
+		{`{"tier":"a","limit":5,"window":"1s","LIMIT":7}`, "body.LIMIT"},
+		{`{"orgTier":"a","limit":5,"window":"1500ms"}`, "body.window"},
+		{`{"tier":"a","limit":5,"window":"1s","endpointPattern":"records"}`, "body.endpointPattern"},
+		{`{"limit":0,"window":"1s","endpointPattern":"records"}`, "body.endpointPattern body.limit body.name body.tier"},
+		{`{"tier":"a","limit":5,"window":"1s","reason":" "}`, "body.reason"},
+		{`{"tier":"a","limit":1000000000000,"window":"1s","burst":3,"cost":4}`, "body.cost"},
+		{`{"tier":"a","limit":20000,"window":"1s","algorithm":"sliding_log"}`, "body.limit"},
+	}
+	for _, test := range tests {
+		a := w.want(w.as("POST", policies, test.body), http.StatusUnprocessableEntity)
+		if got := read[problem](w, a).paths(); got != test.paths {
+			t.Errorf("%s:\n%s\nfaults at %s\n    want at %s", test.body, a.Body, got, test.paths)
+		}
+	}
+	if list, err := w.store.Policies(t.Context(), pgstore.PolicyFilter{}); err != nil || len(list) != 0 {
+		t.Errorf("%d policies were written (%v), want none", len(list), err)
+	}
+}
+
+func TestAChangeNeedsTheETagOfItsState(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	path, tag, p := w.made(daily)
+	if tag != fmt.Sprintf(`"%d-1"`, p.ID) {
+		t.Errorf("the ETag is %s", tag)
+	}
+	changed := strings.Replace(daily, "1000", "2000", 1)
+	for _, path := range []string{path, policies} {
+		if a := w.want(w.as("PUT", path, changed), http.StatusPreconditionRequired); a.Header().Get("ETag") != tag {
+			t.Errorf("PUT %s without If-Match has ETag %q, want %s", path, a.Header().Get("ETag"), tag)
+		}
+	}
+	w.want(w.as("PUT", policies, changed, "If-None-Match", "*"), http.StatusPreconditionFailed)
+	next := w.want(w.as("PUT", path, changed, "If-Match", `"0-0", `+tag), http.StatusOK).Header().Get("ETag")
+	for _, path := range []string{path, policies} {
+		if a := w.want(w.as("PUT", path, daily, "If-Match", tag),
+			http.StatusPreconditionFailed); a.Header().Get("ETag") != next {
+			t.Errorf("PUT %s from an old state has ETag %q, want %s", path, a.Header().Get("ETag"), next)
+		}
+		w.want(w.as("PUT", path, daily, "If-Match", "W/"+next), http.StatusPreconditionFailed)
+	}
+	last := w.want(w.as("PUT", policies, daily, "If-Match", "*"), http.StatusOK).Header().Get("ETag")
+	w.want(w.as("DELETE", path+"?reason=over", ""), http.StatusPreconditionRequired)
+	w.want(w.as("DELETE", path+"?reason=over", "", "If-Match", next), http.StatusPreconditionFailed)
+	w.want(w.as("GET", path, "", "If-None-Match", "W/"+last), http.StatusNotModified)
+	w.want(w.as("DELETE", path+"?reason=over", "", "If-Match", last), http.StatusOK)
+	w.want(w.as("GET", path, ""), http.StatusNotFound)
+	w.want(w.as("PUT", policies, daily, "If-Match", last), http.StatusPreconditionFailed)
+	w.want(w.as("PUT", path, daily, "If-Match", "*"), http.StatusNotFound)
+}
+
+func TestAPolicyKeepsItsKey(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	path, tag, _ := w.made(daily)
+	a := w.want(w.as("PUT", path, strings.Replace(daily, "gold", "silver", 1), "If-Match", tag),
+		http.StatusUnprocessableEntity)
+	if got := read[problem](w, a).paths(); got != "body.tier" {
+		t.Errorf("faults at %s, want body.tier", got)
+	}
+}
+
+func TestTheResultOfAReadMayBeSentBack(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	path, tag, _ := w.made(daily)
+	w.want(w.as("PUT", path, w.as("GET", path, "").Body.String(), "If-Match", tag), http.StatusOK)
+}
+
+func TestOneOfManyWritersFromOneStateWins(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	path, tag, _ := w.made(daily)
+	const writers = 20
+	codes := make([]int, writers)
+	var group sync.WaitGroup
+	for i := range writers {
+		group.Go(func() {
+			codes[i] = w.as("PUT", path, strings.Replace(daily, "1000", fmt.Sprint(2000+i), 1), "If-Match", tag).Code
+		})
+	}
+	group.Wait()
+	count := map[int]int{}
+	for _, code := range codes {
+		count[code]++
+	}
+	if count[http.StatusOK] != 1 || count[http.StatusPreconditionFailed] != writers-1 {
+		t.Errorf("the writers get %v, want one 200, and 412 for the others", count)
+	}
+}
+
+func TestAHundredWritersLoseNoUpdateAndLeaveNoGapInTheAudit(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	path, _, _ := w.made(daily)
+	const writers, rivals = 100, 4 // every fourth writer changes the same policy
+	// On a busy machine a write may wait too long for the others. Then nothing was written, and it is sent again.
+	write := func(method, path, body string, headers ...string) answer {
+		for {
+			a := w.as(method, path, body, headers...)
+			if a.Code != http.StatusServiceUnavailable || !strings.Contains(a.Body.String(), "nothing was written") {
+				return a
+			}
+		}
+	}
+	var group sync.WaitGroup
+	for i := range writers {
+		group.Go(func() {
+			if i%rivals != 0 { // most of them create a policy, the others change the same one until they have
+				w.want(write("POST", policies, fmt.Sprintf(`{"name":"n%d","tier":"gold","limit":5,"window":"1m"}`, i)),
+					http.StatusCreated)
+				return
+			}
+			for {
+				a := w.want(w.as("GET", path, ""), http.StatusOK)
+				limit := read[pgstore.Policy](w, a).Limit.Limit + 1
+				done := write("PUT", path, strings.Replace(daily, "1000", fmt.Sprint(limit), 1), "If-Match", a.Header().Get("ETag"))
+				if done.Code == http.StatusOK {
+					return
+				}
+				w.want(done, http.StatusPreconditionFailed)
+			}
+		})
+	}
+	group.Wait()
+	p := read[pgstore.Policy](w, w.as("GET", path, ""))
+	if p.Limit.Limit != 1000+writers/rivals || p.Revision != 1+writers/rivals {
+		t.Errorf("after %d increments the limit is %d at revision %d", writers/rivals, p.Limit.Limit, p.Revision)
+	}
+	type page = control.Page[pgstore.AuditEntry]
+	entries := read[page](w, w.as("GET", "/v1/ratelimit/audit?limit=1000", "")).Items
+	if len(entries) != writers+1 {
+		t.Fatalf("the audit has %d entries, want %d", len(entries), writers+1)
+	}
+	for i, e := range entries {
+		if want := int64(len(entries) - i); e.ID != want || e.Version != want || e.Actor != "token:ann" {
+			t.Errorf("entry %d has id %d, version %d and actor %s, want %d, %d and token:ann", i, e.ID,
+				e.Version, e.Actor, want, want)
+		}
+	}
+}
+
+func TestPoliciesAreListedInPages(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	for i := range 5 {
+		w.made(fmt.Sprintf(`{"name":"n%d","tier":"gold","limit":5,"window":"1m"}`, i))
+	}
+	w.made(`{"name":"x","tenant":"acme","endpoint":"GET /a/{b}","limit":5,"window":"1m"}`)
+	type page = control.Page[pgstore.Policy]
+	var names []string
+	path := policies + "?tier=gold&limit=2"
+	for next := ""; ; {
+		p := read[page](w, w.want(w.as("GET", path+next, ""), http.StatusOK))
+		for _, item := range p.Items {
+			names = append(names, item.Name)
+		}
+		if p.NextCursor == "" {
+			break
+		}
+		next = "&cursor=" + p.NextCursor
+	}
+	if got := strings.Join(names, " "); got != "n0 n1 n2 n3 n4" {
+		t.Errorf("the pages have %s", got)
+	}
+	if p := read[page](w, w.as("GET", policies+"?endpoint=GET+/a/%7Bother%7D", "")); len(p.Items) != 1 ||
+		p.Items[0].Name != "x" {
+		t.Errorf("by endpoint there is %+v, want x", p.Items)
+	}
+	for _, query := range []string{
+		"?cursor=7", "?cursor=%00", "?limit=0", "?limit=1001", "?limit=x", "?slot=both", "?color=red",
+	} {
+		w.want(w.as("GET", policies+query, ""), http.StatusUnprocessableEntity)
+	}
+}
+
+func TestAPolicyThatWouldDenyAllTenantsNeedsForce(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	w.made(daily)
+	small := `{"name":"all","tier":"gold","scope":"global","limit":999,"window":"1d"}`
+	a := w.want(w.as("POST", policies, small), http.StatusUnprocessableEntity)
+	if got := read[problem](w, a).paths(); got != "query.force" {
+		t.Errorf("faults at %s, want query.force: %s", got, a.Body)
+	}
+	for _, harmless := range []string{
+		strings.Replace(small, "999", "1000", 1), strings.Replace(small, `"all"`, `"b","mode":"shadow"`, 1),
+		strings.Replace(small, `"all"`, `"d","soft_only":true`, 1),
+	} {
+		w.want(w.as("POST", policies, harmless), http.StatusCreated)
+	}
+	w.want(w.as("PUT", policies+"?force=true", small, "If-Match", "*"), http.StatusOK)
+}
+
+func TestACandidateIsNotWrittenAndAnOldOneIsListedAndDeleted(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	const body = `{"name":"daily","tier":"gold","slot":"candidate","limit":10,"window":"1d"}`
+	a := w.want(w.as("POST", policies, body), http.StatusUnprocessableEntity)
+	if got := read[problem](w, a).paths(); got != "body.slot" || !strings.Contains(a.Body.String(), "mode shadow") {
+		t.Errorf("faults at %s, want body.slot and what to do instead: %s", got, a.Body)
+	}
+	pgtest.AsBefore11(t, w.pool, `INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, slot)
+		VALUES ('daily', 'gold', 'tenant', 10, 60, 'candidate')`)
+	list := w.want(w.as("GET", policies+"?slot=candidate", ""), http.StatusOK)
+	found := regexp.MustCompile(`"id":([0-9]+)`).FindSubmatch(list.Body.Bytes())
+	if found == nil {
+		t.Fatalf("the old one is not listed: %s", list.Body)
+	}
+	one := policies + "/" + string(found[1])
+	a = w.want(w.as("PUT", one, `{"name":"daily","tier":"gold","limit":11,"window":"1m"}`, "If-Match", "*"),
+		http.StatusUnprocessableEntity)
+	if !strings.Contains(a.Body.String(), "is candidate, a slot of an older release") {
+		t.Errorf("a write of the old one is answered %s", a.Body)
+	}
+	w.want(w.as("DELETE", one+"?reason=old", "", "If-Match", "*"), http.StatusOK)
+}

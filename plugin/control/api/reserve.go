@@ -1,0 +1,244 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Reservation describes what a check has reserved.
+type Reservation struct {
+	ID       string    `json:"id"        doc:"Settle it by this id."                                                                               example:"chat-7f3a"`
+	Tokens   int64     `json:"tokens"    doc:"What each of the policies has taken."                                                                example:"1500"`
+	Policies []string  `json:"policies"  doc:"The names of the limits that settle. Empty: none applies, and settling changes nothing."             example:"[\"llm-tokens\"]"`
+	SettleBy time.Time `json:"settle_by" doc:"From then on a settlement returns nothing. After as long again the id is unknown, and free."`
+}
+
+// reserves reports whether the check makes a reservation.
+func (c *Check) reserves() bool { return c.Reserve != nil && !c.DryRun }
+
+// reserveFaults returns the faults of a reservation that the schema does not cover. place is where the check is.
+func (c *Check) reserveFaults(place string) []error {
+	switch {
+	case c.reserves() && c.ReservationID == "":
+		return []error{fault(place+".reservation_id", "is required with reserve: choose a new id for each request", nil)}
+	case c.Reserve == nil && c.ReservationID != "":
+		return []error{fault(place+".reserve", "is required with reservation_id: the tokens to reserve", nil)}
+	case c.Reserve == nil && c.ReserveTimeout != 0:
+		return []error{fault(place+".reserve", "is required with reserve_timeout: the tokens to reserve", nil)}
+	}
+	return nil
+}
+
+// denyReservations returns the faults of reservations in a batch: the answer of a batch has no place for the conflict
+// of one id. The error is an answer.
+func denyReservations(checks []Check, at func(int) string) error {
+	var faults []*huma.ErrorDetail
+	for i := range checks {
+		if checks[i].Reserve != nil {
+			faults = append(faults, fault(at(i)+".reserve", "is not possible in a batch: send the check by itself, to "+
+				decisionPath, nil))
+		}
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return unprocessable(faults...)
+}
+
+// reserve decides about a check that reserves, once for each id.
+func (s *Server) reserve(ctx context.Context, c *Check) (*checkOutput, error) {
+	policies, err := s.authorizeChecks(ctx, []Check{*c}, func(int) string { return "body" })
+	if err != nil {
+		return nil, err
+	}
+	if s.Reservations == nil {
+		return nil, errNoReservations()
+	}
+	request, err := s.newRequest(ctx, policies, c)
+	if err != nil {
+		return nil, err
+	}
+	claim, first, err := s.Reservations.Claim(ctx, request)
+	if err != nil {
+		return nil, s.claimError(err)
+	}
+	if claim == nil {
+		out := &checkOutput{Replayed: "true"}
+		if err := json.Unmarshal(first, &out.Body); err != nil {
+			return nil, fmt.Errorf("read the first answer to a check: %w", err)
+		}
+		return out, nil
+	}
+	return s.decideClaimed(ctx, policies, c, claim)
+}
+
+// decideClaimed decides about a check that reserves, and keeps what it has reserved.
+func (s *Server) decideClaimed(
+	ctx context.Context, policies *policy.Plan, c *Check, claim *named.Claim,
+) (*checkOutput, error) {
+	var x admit.Exchange
+	s.admitCheck(ctx, policies, c, &x)
+	out := &checkOutput{Body: s.newAnswer(ctx, policies, c, &x.Decision)}
+	if x.Decision.Denied() {
+		claim.Release(ctx)
+		return out, nil
+	}
+	record := reservation.NewRecord(s.viewOf(callerOf(ctx)).settledPart(&x.Decision), s.now())
+	out.Body.addReservation(c, record, claim.SettleBy())
+	answer, err := json.Marshal(out.Body)
+	if err == nil {
+		err = claim.Keep(ctx, record, answer)
+	}
+	if err != nil {
+		s.Log.Error("a reservation was charged, and could not be kept", "error", err)
+		return nil, huma.Error503ServiceUnavailable("the check was allowed and charged, but its reservation could not be " +
+			"kept: it stays charged, and cannot be settled. Choose a new id if you check again")
+	}
+	return out, nil
+}
+
+// addReservation adds a reservation to the answer.
+func (c *Checked) addReservation(check *Check, record *reservation.Record, settleBy time.Time) {
+	c.Reservation = &Reservation{ID: check.ReservationID, Tokens: *check.Reserve, Policies: []string{}, SettleBy: settleBy}
+	if record == nil {
+		c.Notes = append(c.Notes, "no limit that applies settles, so nothing is reserved: give a limit the field settle")
+		return
+	}
+	for i := range record.Bounds {
+		c.Reservation.Policies = append(c.Reservation.Policies, record.Bounds[i].Policy.Name)
+	}
+}
+
+// newRequest returns the request for the reservation of a check. The error is an answer.
+func (s *Server) newRequest(ctx context.Context, policies *policy.Plan, c *Check) (*named.Request, error) {
+	caller := callerOf(ctx)
+	timeout, err := s.settleTimeout(ctx, policies, c)
+	if err != nil {
+		return nil, err
+	}
+	if wanted := time.Duration(c.ReserveTimeout) * time.Second; wanted != 0 {
+		if caller.Role == Tenant && wanted > timeout {
+			return nil, huma.Error403Forbidden(fmt.Sprintf("an org's token may not reserve for longer than its limits do: "+
+				"reserve_timeout is at most %d", timeout/time.Second))
+		}
+		timeout = wanted
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("encode a check: %w", err)
+	}
+	hash := sha256.Sum256(text)
+	return &named.Request{
+		Name: named.Name{Namespace: policies.Namespace(), Org: caller.Org, ID: c.ReservationID},
+		Hash: hash[:], Org: c.Org, Tokens: *c.Reserve, Timeout: timeout,
+	}, nil
+}
+
+// settleTimeout returns the longest timeout of the limits that settle and apply to a check.
+func (s *Server) settleTimeout(ctx context.Context, policies *policy.Plan, c *Check) (time.Duration, error) {
+	policies = policies.ForTenant(c.Org)
+	id, err := identify(ctx, policies, c.admitRequest())
+	if err != nil {
+		return 0, err
+	}
+	var r policy.Resolution
+	policies.ResolveAt(&id, s.now(), &r)
+	longest := limit.Micros(0)
+	for i := range r.Bounds {
+		if rule := r.Bounds[i].Policy.Settle; rule != nil {
+			longest = max(longest, rule.Timeout())
+		}
+	}
+	if longest == 0 {
+		return schema.SettleTimeout * time.Second, nil
+	}
+	return time.Duration(longest) * time.Microsecond, nil
+}
+
+// errNoReservations returns the answer of a process that cannot keep reservations.
+func errNoReservations() error {
+	return huma.Error503ServiceUnavailable(
+		"this process keeps no reservations: start it as ratelimit serve --config kong.yml",
+	)
+}
+
+// claimError returns the answer to a check that could not be claimed: nothing was charged for it.
+func (s *Server) claimError(err error) error {
+	switch {
+	case errors.Is(err, named.ErrReused):
+		return unprocessable(fault("body.reservation_id", "was used for another check: choose a new one", nil))
+	case errors.Is(err, named.ErrUncertain):
+		return huma.NewError(http.StatusConflict, "the process that decided about the first check with this id ended before "+
+			"it answered, so it is unknown whether it reserved, and nothing was done now: choose a new id")
+	}
+	return s.ledgerError(err, "nothing was charged")
+}
+
+// ledgerError returns the answer to an error that checks and settlements have in common. effect says what was done.
+func (s *Server) ledgerError(err error, effect string) error {
+	soon := http.Header{"Retry-After": {"1"}}
+	switch answer := huma.StatusError(nil); {
+	case errors.As(err, &answer):
+		return err
+	case errors.Is(err, named.ErrUnderway):
+		return huma.ErrorWithHeaders(huma.NewError(http.StatusConflict, "the first request with this id is still in "+
+			"progress, so "+effect+": retry in a moment to get its answer"), soon)
+	case errors.Is(err, named.ErrFull):
+		s.Log.Warn("no room for another reservation")
+		return huma.ErrorWithHeaders(huma.Error503ServiceUnavailable("too many reservations are kept: "+effect), soon)
+	}
+	s.Log.Error("the store of reservations failed", "error", err)
+	return huma.ErrorWithHeaders(huma.Error503ServiceUnavailable("reservations cannot be read or written at the moment: "+
+		effect+"; retry with the same id"), soon)
+}
+
+// reservingBuckets take the tokens of a reservation from limits that settle: of all, or, for an org's token, of those
+// of the org.
+type reservingBuckets struct {
+	admit.Buckets
+	tokens int64
+	view   view
+}
+
+// Take implements [admit.Buckets].
+func (r reservingBuckets) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	for i := range bounds {
+		if r.view.maySettle(&bounds[i]) {
+			bounds[i].Cost = r.tokens
+		}
+	}
+	return r.Buckets.Take(ctx, bounds, statuses)
+}
+
+// maySettle reports whether a reservation of the caller takes from a bound, and is settled there. An org's token may
+// not charge what it shares with others.
+func (v view) maySettle(b *policy.Bound) bool {
+	return b.Policy.Settle != nil && (!v.tenant || b.Key.Group == policy.ByTenant)
+}
+
+// settledPart returns the part of a decision that a reservation of the caller settles.
+func (v view) settledPart(d *decision.Decision) *decision.Decision {
+	kept := &decision.Decision{}
+	for i := range d.Statuses {
+		if b := &d.Resolution.Bounds[i]; v.maySettle(b) {
+			kept.Resolution.Bounds = append(kept.Resolution.Bounds, *b)
+			kept.Statuses = append(kept.Statuses, d.Statuses[i])
+		}
+	}
+	return kept
+}

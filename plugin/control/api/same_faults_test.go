@@ -1,0 +1,109 @@
+package api_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
+)
+
+func TestAFaultyPolicyHasTheSameFaultInTheAPIAndTheStoreAsInTheConfig(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	for _, c := range policytest.Faulty(t, "../../../schema/testdata/faulty_policies.json") {
+		body := c.JSON(t)
+		faults := map[string]bool{}
+		for _, f := range read[problem](w, w.want(w.as("POST", policies, body), http.StatusUnprocessableEntity)).Errors {
+			faults[f.Location+": "+f.Message] = true
+		}
+		if !faults["body."+c.Field+": "+c.Message] {
+			t.Errorf("POST %s: %v, want %s: %s", body, faults, c.Field, c.Message)
+		}
+		var p pgstore.Policy
+		if err := json.Unmarshal([]byte(body), &p); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(c.Message, "got 0") {
+			continue // in a row of Go 0 is absent
+		}
+		_, _, err := w.store.PutPolicy(t.Context(), pgstore.Change{Actor: "ann", Reason: "r"}, p)
+		if invalid := new(pgstore.InvalidError); !errors.As(err, &invalid) ||
+			!strings.Contains(err.Error(), c.Field+": "+c.Message) {
+			t.Errorf("put %s: %v, want %s: %s", body, err, c.Field, c.Message)
+		}
+	}
+}
+
+func TestAFaultyOverrideHasTheSameFaultInTheAPIAndTheStoreAsInItsDeclaration(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	for _, c := range policytest.FaultyOverrides(t, "../../../schema/testdata/faulty_overrides.json") {
+		body, path := overrideJSON(t, c.Override), overrides
+		if c.All {
+			path = generalOverrides
+		}
+		found := map[string]bool{}
+		for _, f := range read[problem](w, w.want(w.as("POST", path, body), http.StatusUnprocessableEntity)).Errors {
+			found[f.Location+": "+f.Message] = true
+		}
+		if !found["body."+c.Field+": "+c.Message] {
+			t.Errorf("POST %s: %v, want %s: %s", body, found, c.Field, c.Message)
+		}
+		if c.IsAbsent() {
+			continue // in a row of Go
+		}
+		_, _, err := w.store.AddOverride(t.Context(),
+			pgstore.Change{Actor: "ann", Reason: "r"}, pgstore.Override{Override: c.Row})
+		invalid := new(pgstore.InvalidError)
+		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.Field+": "+c.Message) {
+			t.Errorf("add %s: %v, want %s: %s", body, err, c.Field, c.Message)
+		}
+	}
+}
+
+func TestAFaultyTenantHasTheSameFaultInTheAPIAndTheStoreAsInItsDeclaration(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	for _, c := range policytest.FaultyTenants {
+		_, _, err := w.store.SetTenant(t.Context(),
+			pgstore.Change{Actor: "ann", Reason: "r"}, pgstore.Tenant{Tenant: c.Tenant})
+		if err == nil || !strings.Contains(err.Error(), c.Field+": "+c.Message()) {
+			t.Errorf("set a tenant with %s: %v, want %s: %s", c.Name, err, c.Field, c.Message())
+		}
+		if c.Field == "id" {
+			continue // of the path, which is not a field
+		}
+		body, err := json.Marshal(c.Tenant)
+		if err != nil {
+			t.Fatal(err)
+		}
+		faults := read[problem](w, w.want(w.as("PUT", acmePath, string(body)), http.StatusUnprocessableEntity)).Errors
+		if len(faults) != 1 || faults[0].Location != "body."+c.Field || !strings.HasPrefix(faults[0].Message, c.Message()) {
+			t.Errorf("PUT %s: %+v, want %s: %s alone", body, faults, c.Field, c.Message())
+		}
+	}
+}
+
+// overrideJSON returns an override as a body has it, with a decimal factor.
+func overrideJSON(t *testing.T, fields map[string]any) string {
+	t.Helper()
+	fields = maps.Clone(fields)
+	if n, ok := fields["factor"].(json.Number); ok {
+		thousandths, err := n.Int64()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fields["factor"] = json.Number(fmt.Sprintf("%d.%03d", thousandths/1000, thousandths%1000))
+	}
+	text, err := json.Marshal(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

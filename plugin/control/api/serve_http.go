@@ -1,0 +1,281 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"mime"
+	"net/http"
+	"net/netip"
+	"path"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+const (
+	jsonType    = "application/json"
+	problemType = "application/problem+json"
+
+	requestID    = "X-Request-Id"
+	maxRequestID = 64 // bytes
+)
+
+// exchange is a request and the state of its answer.
+type exchange struct {
+	http.ResponseWriter
+	id       string
+	length   int64    // of the body, in bytes; -1: unknown
+	token    string   // the name of the valid token; "": none
+	status   int      // 0: nothing has been written
+	problem  []byte   // the buffered answer to a faulty request
+	releases []func() // return the budget of the body
+}
+
+type exchangeKey struct{}
+
+// exchangeOf returns the exchange of a context.
+func exchangeOf(ctx context.Context) *exchange {
+	if x, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
+		return x
+	}
+	return &exchange{}
+}
+
+// WriteHeader implements [http.ResponseWriter]. It delays the answer to a faulty request.
+func (x *exchange) WriteHeader(status int) {
+	if x.status == 0 {
+		x.status = status
+	}
+	x.release() // the client may read slowly
+	if !x.isFault() {
+		x.ResponseWriter.WriteHeader(status)
+	}
+}
+
+// isFault reports whether the answer is to a faulty request. Such an answer is buffered, and written when the exchange
+// is finished.
+func (x *exchange) isFault() bool { return isFault(x.status, x.token) }
+
+// Write implements [io.Writer].
+func (x *exchange) Write(b []byte) (int, error) {
+	if x.status == 0 {
+		x.WriteHeader(http.StatusOK)
+	}
+	if x.isFault() {
+		x.problem = append(x.problem, b...)
+		return len(b), nil
+	}
+	return x.ResponseWriter.Write(b)
+}
+
+// Unwrap returns the writer for an http.ResponseController.
+func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
+
+// endReading returns the budget of the body, and removes the read deadline. The request has been read; but a connection
+// whose deadline passes cancels the context of the request in progress.
+func (x *exchange) endReading() error {
+	x.release()
+	if x.ResponseWriter == nil {
+		return nil
+	}
+	err := http.NewResponseController(x.ResponseWriter).SetReadDeadline(time.Time{})
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil // without a connection there is no deadline
+	}
+	return err
+}
+
+// ServeHTTP implements [http.Handler].
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := &exchange{ResponseWriter: w, id: r.Header.Get(requestID), length: r.ContentLength}
+	if !isRequestID(x.id) {
+		x.id = rand.Text()
+	}
+	setSecurityHeaders(x.Header(), r.TLS != nil)
+	x.Header().Set(requestID, x.id)
+	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), exchangeKey{}, x), answerTime+waitOf(r))
+	defer cancel()
+	r = r.WithContext(ctx)
+	r.Body = http.MaxBytesReader(x, r.Body, maxBatchBody+1) // one more than the largest body that is reported as too large
+	start := s.Now()
+	defer s.finish(x, r, start)
+	s.serveRoute(x, r)
+}
+
+// waitOf returns how long a request may wait for the nodes.
+func waitOf(r *http.Request) time.Duration {
+	wait, err := parseWait(waitText(r.URL.Query()))
+	if err != nil {
+		return 0
+	}
+	return wait
+}
+
+// finish ends an exchange: it answers after a panic, counts and logs the request, and delays the answer if the request
+// is faulty. The delay is not part of the logged duration.
+func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
+	failure := recover()
+	x.release()
+	if err, _ := failure.(error); failure != nil && !errors.Is(err, http.ErrAbortHandler) {
+		s.Log.Error("a request ended in a panic", "panic", failure, "request_id", x.id, "stack", string(debug.Stack()))
+		if x.status == 0 {
+			s.answerProblem(x, http.StatusInternalServerError, "internal error; search the log for the request id")
+			failure = nil
+		}
+	}
+	took := s.Now().Sub(start)
+	route := r.Pattern
+	if _, path, ok := strings.Cut(route, " "); ok {
+		route = path
+	}
+	s.metrics.observeRequest(route, r.Method, x.status, took)
+	level := slog.LevelInfo
+	if caller, _ := r.Context().Value(servedAsKey{}).(Caller); caller.Routine && x.status < http.StatusBadRequest {
+		level = slog.LevelDebug
+	}
+	s.Log.LogAttrs(r.Context(), level, "request",
+		slog.String("method", r.Method), slog.String("route", route), slog.Int("status", x.status),
+		slog.Float64("ms", float64(took.Microseconds())/1000), slog.String("token", x.token), slog.String("request_id", x.id))
+	if failure != nil {
+		panic(http.ErrAbortHandler) // part of the answer is written: break the connection
+	}
+	if x.isFault() {
+		s.answerFault(x, r)
+	}
+}
+
+// serveRoute calls the operation of a request, or answers what no operation accepts.
+func (s *Server) serveRoute(x *exchange, r *http.Request) {
+	handler, pattern := s.mux.Handler(r)
+	switch at := r.URL.EscapedPath(); {
+	case pattern != "" && path.Clean(at) != at:
+		// ServeMux would redirect to the clean path: a name that was not encoded must not become another resource.
+		s.answerProblem(x, http.StatusNotFound, "paths with dot segments or double slashes do not exist; "+
+			"percent-encode slashes in names")
+	case pattern == "":
+		s.answerUnrouted(x, r, handler)
+	case !acceptsJSON(r.Header.Values("Accept")):
+		r.Pattern = pattern
+		s.answerProblem(x, http.StatusNotAcceptable, "answers are "+jsonType+" and nothing else")
+	case !isJSON(r):
+		r.Pattern = pattern
+		s.answerProblem(x, http.StatusUnsupportedMediaType, "send the body as "+jsonType+", and without a Content-Encoding")
+	default:
+		s.mux.ServeHTTP(x, r)
+	}
+}
+
+// answerUnrouted answers a request without a route as ServeMux would, but with a problem document.
+func (s *Server) answerUnrouted(x *exchange, r *http.Request, handler http.Handler) {
+	response := unroutedResponse{header: http.Header{}}
+	handler.ServeHTTP(&response, r)
+	switch response.status {
+	case http.StatusMethodNotAllowed:
+		x.Header()["Allow"] = response.header["Allow"]
+		s.answerProblem(x, response.status, "this path supports "+response.header.Get("Allow"))
+	default:
+		s.answerProblem(x, http.StatusNotFound, "there is nothing at this path; see /openapi.yaml")
+	}
+}
+
+// unroutedResponse records the answer of ServeMux to a request without a route.
+type unroutedResponse struct {
+	header http.Header
+	status int
+}
+
+func (r *unroutedResponse) Header() http.Header         { return r.header }
+func (r *unroutedResponse) WriteHeader(status int)      { r.status = status }
+func (r *unroutedResponse) Write(b []byte) (int, error) { return len(b), nil }
+
+// answerProblem writes a problem document outside of an operation.
+func (s *Server) answerProblem(x *exchange, status int, detail string) {
+	body, err := json.Marshal(huma.NewError(status, detail))
+	if err != nil {
+		s.Log.Error("encoding a problem document failed", "error", err)
+	}
+	x.Header().Set("Content-Type", problemType)
+	x.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	x.WriteHeader(status)
+	_, _ = x.Write(body) // the client may have disconnected
+}
+
+// setSecurityHeaders sets the headers of every answer: browsers must not render or cache it.
+func setSecurityHeaders(h http.Header, overTLS bool) {
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "no-referrer")
+	if overTLS {
+		h.Set("Strict-Transport-Security", "max-age=31536000")
+	}
+}
+
+// isRequestID reports whether a request id is safe in logs and headers.
+func isRequestID(id string) bool {
+	for _, c := range []byte(id) {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && !strings.ContainsRune("-_.", rune(c)) {
+			return false
+		}
+	}
+	return id != "" && len(id) <= maxRequestID
+}
+
+// maxAccept bounds how much of Accept headers is read, in bytes: browsers send a quarter of it.
+const maxAccept = 1 << 10
+
+// acceptsJSON reports whether Accept headers allow JSON in their first maxAccept bytes, or are absent.
+func acceptsJSON(headers []string) bool {
+	if len(headers) == 0 {
+		return true
+	}
+	all := strings.Join(headers, ",")
+	for item := range strings.SplitSeq(all[:min(len(all), maxAccept)], ",") {
+		kind, params, err := mime.ParseMediaType(item)
+		if err != nil || strings.Trim(params["q"], "0.") == "" && params["q"] != "" {
+			continue
+		}
+		switch {
+		case kind == "*/*", kind == "application/*", kind == jsonType, strings.HasPrefix(kind, "application/openapi+"):
+			return true
+		}
+	}
+	return false
+}
+
+// isJSON reports whether the headers declare the body, if there is one, as unencoded JSON, or declare nothing.
+func isJSON(r *http.Request) bool {
+	if r.ContentLength == 0 {
+		return true
+	}
+	coding := strings.Join(r.Header.Values("Content-Encoding"), ",")
+	if coding != "" && !strings.EqualFold(coding, "identity") {
+		return false
+	}
+	contentType := r.Header.Get("Content-Type")
+	if contentType == "" {
+		return true
+	}
+	kind, _, err := mime.ParseMediaType(contentType)
+	return err == nil && kind == jsonType
+}
+
+// clientAddress returns the address that anonymous requests are counted by: of IPv6 the first 64 bits, because a client
+// can use any address within them.
+func clientAddress(address string) netip.Addr {
+	const network = 64 // bits
+	at, err := netip.ParseAddrPort(address)
+	ip := at.Addr().Unmap().WithZone("")
+	if err != nil || ip.Is4() {
+		return ip
+	}
+	return netip.PrefixFrom(ip, network).Masked().Addr()
+}

@@ -1,0 +1,242 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+const (
+	// maxWait bounds how long a write may wait for the nodes.
+	maxWait = 30 * time.Second
+	// answerTime bounds how long a request may take, in addition to the time that it waits for the nodes. It ends well
+	// before writeTime, so that a database that does not respond is still reported to the caller.
+	answerTime = 10 * time.Second
+	// readyTime bounds how long a probe takes.
+	readyTime = 2 * time.Second
+)
+
+// Options configures a Server. Store, Tokens and Log are required.
+type Options struct {
+	Version string // of the program
+	Store   *pgstore.Store
+	Tokens  Authenticator
+	Log     *slog.Logger
+
+	Buckets Buckets // nil: usage and reset answer 503
+	// OperatorBuckets are the same buckets for operators, who can wait longer than requests; nil: Buckets.
+	OperatorBuckets Buckets
+	// Ping returns nil if Redis responds before ctx ends; nil: there is no Redis.
+	Ping func(ctx context.Context) error
+	// PingSecond is Ping for the Redis of addresses; nil: addresses have none of their own.
+	PingSecond func(ctx context.Context) error
+	// Path decides like the plugin, with the same config, rows and buckets; nil: the decision API and the limits in force
+	// answer 503.
+	Path *admit.Path
+
+	// Reservations keeps what checks reserve until it is settled; nil: checks that reserve, and settlements, answer 503.
+	Reservations *named.Ledger
+
+	// RequestPolicy returns the policy that requests use for a bucket: the given one, or one with less capacity if
+	// nodes may lease tokens of it; nil: always the given one.
+	RequestPolicy func(*policy.Policy) *policy.Policy
+	// IsRoute reports whether a name is a route of the gateway. Limits per endpoint without a pattern count by route.
+	// The token of an org may spend on no other. nil: no name is.
+	IsRoute func(name string) bool
+	// IsConsumer reports whether the config's file has a consumer of a name; nil: none is known.
+	IsConsumer func(name string) bool
+
+	Tiers *Tiers // the tiers of orgs without a row; nil: none is known
+
+	Webhooks webhook.Targets // the URLs that a webhook may have
+
+	Limits  admit.Buckets         // buckets of the API's own limits; nil: it has none
+	Rates   Rates                 // the API's own limits; zero: the defaults of its fields
+	Metrics prometheus.Registerer // nil: not registered
+
+	Now func() time.Time // nil: time.Now
+	// Hold delays the answer to a sender of many faulty requests; nil: it waits for so long, or until ctx ends.
+	Hold func(ctx context.Context, wait time.Duration)
+}
+
+// Server serves the API. It is an http.Handler and safe for concurrent use, and keeps no state that another process
+// would need. Create it with New.
+type Server struct {
+	Options
+	mux     *http.ServeMux
+	api     huma.API
+	limits  *admit.Path // nil: the API has no limits of its own
+	metrics *metrics
+	bodies  bodyBudgets
+	lookups *lookups
+	tarpit  *tarpit
+
+	newSubjects  *subjectLimiter // nil: the API has no limits of its own
+	probes       singleflight.Group
+	lastFindings atomic.Pointer[findings] // nil: none yet
+}
+
+// New returns a server. It does no I/O. The error reports a missing option, or metrics that are registered already.
+func New(o Options) (*Server, error) {
+	if o.Store == nil || o.Tokens == nil || o.Log == nil {
+		return nil, errors.New("make the control plane: Store, Tokens and Log must be set")
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.RequestPolicy == nil {
+		o.RequestPolicy = func(p *policy.Policy) *policy.Policy { return p }
+	}
+	if o.IsRoute == nil {
+		o.IsRoute = func(string) bool { return false }
+	}
+	s := &Server{
+		Options: o,
+		mux:     http.NewServeMux(),
+		bodies:  newBodyBudgets(),
+		lookups: o.Rates.newLookups(),
+		tarpit:  newTarpit(),
+	}
+	if s.Hold == nil {
+		s.Hold = s.tarpit.wait
+	}
+	var err error
+	if s.metrics, err = newMetrics(o.Metrics); err != nil {
+		return nil, err
+	}
+	if s.limits, err = o.Rates.admitPath(o.Limits); err != nil {
+		return nil, err
+	}
+	if o.Limits != nil {
+		if s.newSubjects, err = newSubjectLimiter(o.Rates.Subjects); err != nil {
+			return nil, err
+		}
+	}
+	s.api = humago.New(s.mux, describe(o.Version))
+	s.api.UseMiddleware(s.authenticate, s.rejectAmbiguous)
+	s.registerPolicies()
+	describeFields(s.api.OpenAPI().Components.Schemas.Map()["Policy"], schema.PolicyFields())
+	s.registerCandidates()
+	s.registerOverrides()
+	s.registerWebhooks()
+	s.registerTokens()
+	s.registerOrgs()
+	s.registerCosts()
+	s.registerUsage()
+	s.registerUsageHistory()
+	s.registerUsageTop()
+	s.registerNearLimit()
+	s.registerDenials()
+	s.registerAbuse()
+	s.registerCheck()
+	s.registerRecord()
+	s.registerHealth()
+	s.allowBareWait()
+	s.registerOpenAPI()
+	return s, nil
+}
+
+// OpenAPI returns the description of the API as YAML.
+func (s *Server) OpenAPI() ([]byte, error) { return s.api.OpenAPI().YAML() }
+
+// registerOpenAPI adds the description of the API, which is generated by the first request for it.
+func (s *Server) registerOpenAPI() {
+	for path, document := range map[string]struct {
+		contentType string
+		text        func() ([]byte, error)
+	}{
+		"/openapi.json": {"application/openapi+json", sync.OnceValues(s.api.OpenAPI().MarshalJSON)},
+		"/openapi.yaml": {"application/openapi+yaml", sync.OnceValues(s.OpenAPI)},
+	} {
+		s.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			text, err := document.text()
+			if err != nil {
+				s.Log.Error("generating the OpenAPI document failed", "error", err)
+				w.WriteHeader(http.StatusInternalServerError)
+				return
+			}
+			w.Header().Set("Content-Type", document.contentType)
+			_, _ = w.Write(text) // the client may have disconnected
+		})
+	}
+}
+
+// Timeouts of the HTTP server. A write that waits for the nodes ends before writeTime.
+const (
+	headerTime  = 5 * time.Second
+	requestTime = 10 * time.Second
+	writeTime   = maxWait + 15*time.Second
+	idleTime    = 2 * time.Minute
+	headerBytes = 16 << 10
+)
+
+// HTTPServer returns an HTTP server for the API, with bounds on how long each part of a request may take. The caller
+// sets its address and TLS, and starts and stops it. A shutdown ends all delays of answers.
+func (s *Server) HTTPServer() *http.Server {
+	server := &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: headerTime,
+		ReadTimeout:       requestTime,
+		WriteTimeout:      writeTime,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    headerBytes,
+		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn),
+	}
+	server.RegisterOnShutdown(s.tarpit.end)
+	return server
+}
+
+// operation completes an operation that needs a role: it adds the errors that all operations have.
+func operation(o huma.Operation, needs access) huma.Operation {
+	o.MaxBodyBytes = cmp.Or(o.MaxBodyBytes, maxBody)
+	o.RejectUnknownQueryParameters = true
+	o.Metadata = map[string]any{accessKey: needs}
+	o.Security = []map[string][]string{{bearer: {}}}
+	o.Errors = append(o.Errors,
+		http.StatusUnauthorized, http.StatusNotAcceptable, http.StatusUnprocessableEntity, http.StatusTooManyRequests,
+		http.StatusInternalServerError, http.StatusServiceUnavailable)
+	if needs != decideAccess || o.Method != http.MethodGet { // a read for any role
+		o.Errors = append(o.Errors, http.StatusForbidden)
+	}
+	if o.Method == http.MethodPost || o.Method == http.MethodPut {
+		o.Errors = append(o.Errors, http.StatusBadRequest, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge,
+			http.StatusUnsupportedMediaType)
+	}
+	return o
+}
+
+// describe returns the head of the OpenAPI document.
+func describe(version string) huma.Config {
+	config := huma.DefaultConfig("Tenant rate limiting: control plane", cmp.Or(version, "dev"))
+	config.Info.Description = "Policies and overrides, the limits in force for an org and their usage, webhooks, the " +
+		"audit, and decisions for callers other than Kong. Errors are problem documents (RFC 9457) that name the path of every " +
+		"fault."
+	config.OpenAPIPath = "" // huma would generate it in the first request, which races with a second
+	config.DocsPath = ""    // it would load a script from elsewhere
+	config.SchemasPath = ""
+	config.CreateHooks = nil // no $schema in bodies
+	format := huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: readJSON}
+	config.Formats = map[string]huma.Format{jsonType: format, "json": format} // the second is for types that end in +json
+	config.Transformers = []huma.Transformer{tidyProblem}
+	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
+		bearer: {Type: "http", Scheme: "bearer", Description: "A token created by ratelimit token create."},
+	}
+	return config
+}

@@ -1,0 +1,170 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+)
+
+// Requests selects requests of an org. The zero value selects all, as far as their limits do not depend on who in the
+// org makes them.
+type Requests struct {
+	User       string `query:"user"       json:"user,omitempty"       maxLength:"1024" doc:"A user of the org, to include the user's own limits."                                                        example:"u_42"`
+	Credential string `query:"credential" json:"credential,omitempty" maxLength:"1024" doc:"The id of a credential, to include its own limits."`
+	IP         string `query:"ip"         json:"ip,omitempty"         maxLength:"64"   doc:"A client's address; it identifies the client if user and credential are missing, and overrides may name it."`
+	Tier       string `query:"tier"       json:"tier,omitempty"       maxLength:"64"   doc:"The tier that requests of the org claim; it applies unless one is set for the org. Default: none."`
+	Endpoint   string `query:"endpoint"   json:"endpoint,omitempty"   maxLength:"4096" doc:"METHOD /path, a path alone, which patterns of any method match, or the name of a route; a pattern covers all matching requests. Default: all endpoints."       example:"POST /records"`
+}
+
+// faults returns the faults that the schema does not cover. place is where the fields are: query or body.
+func (r *Requests) faults(place string) []error {
+	return subjectFaults(
+		place,
+		r.IP,
+		textField{"endpoint", r.Endpoint},
+		textField{"user", r.User},
+		textField{"credential", r.Credential},
+		textField{"tier", r.Tier},
+	)
+}
+
+// subjectFaults returns the faults of an address, an endpoint and other texts that the schema does not cover.
+func subjectFaults(place, ip string, endpoint textField, texts ...textField) []error {
+	faults := notTexts(place, append(texts, endpoint)...)
+	if why := checkAddress(ip); why != "" {
+		faults = append(faults, fault(place+".ip", why, ip))
+	}
+	if why := checkEndpoint(endpoint.value); why != "" {
+		faults = append(faults, fault(place+"."+endpoint.name, why, endpoint.value))
+	}
+	return faults
+}
+
+// scopeFaults returns the faults of a scope beside what identifies a request: other systems name by it what they count
+// by. The fields are by the part of a scope that needs them.
+func scopeFaults(place, scope string, fields map[string]textField) (faults []error) {
+	for part := range strings.SplitSeq(scope, "+") {
+		if f, ok := fields[part]; ok && f.value == "" {
+			faults = append(faults, fault(place+"."+f.name, "is required beside scope "+scope, nil))
+		}
+	}
+	return faults
+}
+
+// checkAddress returns the problem of a client's address, or "". An empty address is valid.
+func checkAddress(text string) string {
+	if _, err := netip.ParseAddr(text); text != "" && err != nil {
+		return "must be an address, such as 192.0.2.1 or 2001:db8::1"
+	}
+	return ""
+}
+
+// checkEndpoint returns the problem of an endpoint, or "". An empty endpoint is valid.
+func checkEndpoint(text string) string {
+	method, path, _ := admit.Target(text)
+	if strings.Contains(text, " ") && (method == "" || path == "") {
+		return "must be METHOD /path, such as POST /records, a path alone, or the name of a route"
+	}
+	return ""
+}
+
+// loadedPlan returns the plan that decides about requests now. The error is an answer.
+func (s *Server) loadedPlan() (*policy.Plan, error) {
+	if s.Path == nil {
+		return nil, huma.Error503ServiceUnavailable(
+			"this process has no plugin config, so it cannot show which limits apply: start it as ratelimit serve --config " +
+				"kong.yml",
+		)
+	}
+	policies := s.Path.Policies.Load()
+	if !isLoaded(policies) {
+		return nil, huma.ErrorWithHeaders(
+			huma.Error503ServiceUnavailable(policiesNotLoaded),
+			http.Header{"Retry-After": {"1"}},
+		)
+	}
+	return policies, nil
+}
+
+// policiesNotLoaded is the problem of a request before the rows are loaded. The config alone does not decide, because a
+// row may ban the caller.
+const policiesNotLoaded = "warming up: the policies of the database are not loaded yet"
+
+// now returns the current time, by the clock that overrides end by.
+func (s *Server) now() limit.Micros {
+	if s.Path != nil && s.Path.Now != nil {
+		return s.Path.Now()
+	}
+	return limit.Micros(s.Now().UnixMicro())
+}
+
+// identify returns the identity of a described request.
+func identify(ctx context.Context, policies *policy.Plan, request *admit.CallerRequest) (identity.Identity, error) {
+	var (
+		facts identity.Request
+		id    identity.Identity
+	)
+	rules := &policies.Rules
+	for missing := rules.Identify(&facts, &id); missing != 0; missing = rules.Identify(&facts, &id) {
+		if err := request.Read(ctx, missing, rules, &facts); err != nil {
+			return id, fmt.Errorf("identify a request: %w", err)
+		}
+	}
+	return id, nil
+}
+
+// orgIdentities returns the identities that requests of an org are counted by. A user that is not given stays
+// unidentified: a stand-in would have buckets of others. The name of the org is taken as it is, because it is the name
+// that the org is counted by. Where the requests claim no tier, there is one identity for each tier that is known
+// of the org.
+func (r *Requests) orgIdentities(
+	ctx context.Context, policies *policy.Plan, tiers *Tiers, org string,
+) ([]identity.Identity, error) {
+	request := admit.CallerRequest{
+		Caller:     identity.Caller{Tenant: org, User: r.User, Tier: r.Tier},
+		Credential: r.Credential, IP: r.IP,
+	}
+	request.Method, request.Path, request.Route = admit.Target(r.Endpoint)
+	id, err := identify(ctx, policies, &request)
+	id.Tenant = identity.Name{Kind: identity.Tenant, ID: org}
+	id.Method, id.Route = strings.ToUpper(request.Method), request.Route
+	normal := identity.NormalizePath(request.Path)
+	id.Path = policies.Rules.EndpointPath(normal)
+	id.PathDecoded = id.Path != normal
+	if r.IP == "" {
+		if id.IP = ""; id.User.Kind == identity.IP {
+			id.User = identity.Name{}
+		}
+	}
+	return tiers.Identities(id), err
+}
+
+// bounds returns the bounds of the requests whose buckets are the org's own, each bucket once.
+func (r *Requests) bounds(policies *policy.Plan, id identity.Identity, now limit.Micros) []policy.Bound {
+	all := policies.TenantBounds(id, nil, now)
+	if r.Endpoint == "" {
+		return all
+	}
+	own := map[policy.Key]bool{}
+	for i := range all {
+		own[all[i].Key] = true
+	}
+	var resolution policy.Resolution
+	policies.ResolveAt(&id, now, &resolution)
+	var bounds []policy.Bound
+	for _, b := range resolution.Bounds {
+		if own[b.Key] {
+			bounds = append(bounds, b)
+		}
+	}
+	return bounds
+}

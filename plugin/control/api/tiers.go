@@ -1,0 +1,259 @@
+package api
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
+)
+
+// OrgTier is the tier of an org, and where it comes from.
+type OrgTier struct {
+	Tier   string     `json:"tier"`
+	Source string     `json:"tier_source"            doc:"row: it is set for the org; query: the caller names it; as the plugin's config names it, such as consumer.tag.tier: nodes found it there, or the config file has it; default: nodes found none; assumed: no node has seen the org, so this is the default. It adds why a tier named elsewhere does not apply." example:"consumer.tag.tier"`
+	SeenAt time.Time  `json:"tier_seen_at,omitzero"  doc:"When a node last reported it, to five minutes; absent: none has."`
+	Others []SeenTier `json:"other_tiers,omitempty"  doc:"Further tiers of the org that nodes see beside it: two of its consumers have different ones."`
+}
+
+// SeenTier is a tier that nodes have seen of an org.
+type SeenTier struct {
+	Tier   string    `json:"tier"`
+	Source string    `json:"tier_source"`
+	SeenAt time.Time `json:"tier_seen_at,omitzero"`
+
+	since time.Time // nodes report it again and again
+}
+
+// tierAssumed is the source of the default tier of an org that no node has seen.
+const tierAssumed = "assumed"
+
+// refreshTiers is the time between two reads of what nodes have reported.
+const refreshTiers = 2 * time.Second
+
+// sameTime is how long ago a tier may have been seen that is seen beside the last one. Nodes report a tier that stays
+// every five minutes. One that was not seen since another began at the same source was replaced by it: the org has
+// changed its plan.
+const sameTime = 10 * time.Minute
+
+// Tiers knows which tiers orgs without a row are on: those that nodes have reported, and those of the consumers in a
+// config file. The nil Tiers knows none. It is safe for concurrent use.
+type Tiers struct {
+	store     *pgstore.Store
+	namespace string
+
+	inFile  map[string][]SeenTier // by org
+	changed time.Time             // the file with these consumers
+
+	reading sync.Mutex // held while the store is read, which no decision waits for
+	last    time.Time  // when the last tier that was read had been stored
+
+	mu   sync.RWMutex
+	seen map[string][]SeenTier // by org; a list does not change
+}
+
+// NewTiers returns what is known from the namespace and the consumers of a config, whose file was changed at an
+// instant. Refresh adds what nodes have reported to the store; without one, ReadFrom gives it.
+func NewTiers(
+	store *pgstore.Store, namespace string, consumers []routeconfig.ConsumerTier, changed time.Time,
+) *Tiers {
+	t := &Tiers{
+		store: store, namespace: namespace, changed: changed, inFile: map[string][]SeenTier{},
+		seen: map[string][]SeenTier{},
+	}
+	for _, c := range consumers {
+		known := SeenTier{Tier: c.Tier, Source: c.Source}
+		if !slices.Contains(t.inFile[c.Tenant], known) {
+			t.inFile[c.Tenant] = append(t.inFile[c.Tenant], known)
+		}
+	}
+	return t
+}
+
+// Run refreshes what is known until ctx ends.
+func (t *Tiers) Run(ctx context.Context, log *slog.Logger) error {
+	ticker := time.NewTicker(refreshTiers)
+	defer ticker.Stop()
+	failed := false
+	for {
+		err := t.Refresh(ctx, "")
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !failed:
+			log.Warn("the tiers that nodes report cannot be read: those that are known stay", "error", err)
+		case err == nil && failed:
+			log.Info("the tiers that nodes report can be read again")
+		}
+		failed = err != nil
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// Refresh reads what nodes have reported since the last call; with an org, of this alone. The nil Tiers has nothing to
+// read.
+func (t *Tiers) Refresh(ctx context.Context, org string) error {
+	if t == nil {
+		return nil
+	}
+	t.reading.Lock()
+	defer t.reading.Unlock()
+	for s, err := range t.store.SeenTiers(ctx, org, t.last) {
+		if err != nil {
+			return err
+		}
+		t.last = s.StoredAt
+		if s.Namespace == t.namespace && s.Source != policy.TierOfRow { // the row itself is known
+			t.add(s.Tenant, SeenTier{s.Tier, s.Source, s.SeenAt.UTC(), s.Since})
+		}
+	}
+	return nil
+}
+
+// add adds a tier of an org, or replaces what was known of it.
+func (t *Tiers) add(org string, s SeenTier) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := slices.DeleteFunc(slices.Clone(t.seen[org]), func(o SeenTier) bool {
+		return o.Tier == s.Tier && o.Source == s.Source
+	})
+	list = append(list, s)
+	slices.SortFunc(list, func(a, b SeenTier) int { return b.SeenAt.Compare(a.SeenAt) })
+	t.seen[org] = list
+}
+
+// ReadFrom reads what nodes have reported of an org to a store; the org "" means all.
+func (t *Tiers) ReadFrom(ctx context.Context, store *pgstore.Store, org string) error {
+	if t == nil {
+		return nil
+	}
+	t.store = store
+	return t.Refresh(ctx, org)
+}
+
+// isReplacedBy reports whether a tier was found where a later one was found since, and not seen again.
+func (s SeenTier) isReplacedBy(later SeenTier) bool {
+	return s.Source == later.Source && s.SeenAt.Before(later.since)
+}
+
+// Of returns the tiers of an org, the one that was seen last first. Those that a client may have written into a header
+// come behind the others.
+func (t *Tiers) Of(org string) []SeenTier {
+	if t == nil {
+		return nil
+	}
+	seen := t.all(org)
+	var current, inHeaders []SeenTier
+	for i := range seen {
+		switch {
+		case seen[0].SeenAt.Sub(seen[i].SeenAt) > sameTime || slices.ContainsFunc(seen[:i], seen[i].isReplacedBy):
+		case identity.IsHeader(seen[i].Source):
+			inHeaders = append(inHeaders, seen[i])
+		default:
+			current = append(current, seen[i])
+		}
+	}
+	return append(current, inHeaders...)
+}
+
+// all returns what is known of an org, the one that was seen last first. Of a file and nodes the newer counts.
+func (t *Tiers) all(org string) []SeenTier {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	seen := t.seen[org]
+	if inFile := t.inFile[org]; len(inFile) > 0 && (len(seen) == 0 || t.changed.After(seen[0].SeenAt)) {
+		return inFile
+	}
+	return seen
+}
+
+// Identities returns an identity with the tiers that are known of its tenant: several if its consumers have different
+// ones, the one to show first. An identity that claims a tier, or whose tenant is unknown, stays as it is.
+func (t *Tiers) Identities(id identity.Identity) []identity.Identity {
+	known := t.Of(id.Tenant.ID)
+	if id.Tier != "" || id.Tenant.Kind != identity.Tenant || len(known) == 0 {
+		return []identity.Identity{id}
+	}
+	list := make([]identity.Identity, len(known))
+	for i, k := range known {
+		list[i] = id
+		list[i].Tier, list[i].TierSource = k.Tier, k.Source
+	}
+	return list
+}
+
+// Trusted returns the tier by which an org's requests may be decided, or "": the last one that no client can have
+// chosen by a header.
+func (t *Tiers) Trusted(org string) string {
+	if known, ok := t.trusted(org); ok && known.Source != policy.TierOfDefault {
+		return known.Tier
+	}
+	return ""
+}
+
+// trusted returns the last tier of an org that no client can have chosen, and whether there is one.
+func (t *Tiers) trusted(org string) (SeenTier, bool) {
+	if t == nil {
+		return SeenTier{}, false
+	}
+	for _, known := range t.all(org) {
+		if !identity.IsHeader(known.Source) {
+			return known, true
+		}
+	}
+	return SeenTier{}, false
+}
+
+// sourceOf returns where the tier of a decision comes from, and when nodes saw it there; claimed: the caller named one.
+func (t *Tiers) sourceOf(d *decision.Decision, claimed bool) (source string, seenAt time.Time) {
+	r := &d.Resolution
+	if r.Tier == "" || d.Identity.Tenant.Kind != identity.Tenant {
+		return "", seenAt
+	}
+	known, ok := t.trusted(d.Identity.Tenant.ID)
+	switch {
+	case r.TierSource == "" && claimed:
+		return "query", seenAt
+	case r.TierSource == "":
+		return known.Source, known.SeenAt
+	case r.TierSource == policy.TierOfDefault && !ok && len(t.Of(d.Identity.Tenant.ID)) == 0:
+		return tierAssumed, seenAt
+	}
+	return r.TierSource, seenAt
+}
+
+// Describe returns the tier that an org's identity, one of Identities, has at an instant.
+func (t *Tiers) Describe(policies *policy.Plan, id *identity.Identity, now limit.Micros) OrgTier {
+	e := policies.Explain(id, now)
+	found := OrgTier{Tier: e.Tier, Source: e.TierFrom}
+	switch found.Source {
+	case "request":
+		found.Source = "query"
+		return found
+	case policy.TierOfRow:
+		return found
+	}
+	known := t.Of(id.Tenant.ID)
+	if found.Source == policy.TierOfDefault && len(known) == 0 {
+		found.Source = tierAssumed
+	}
+	for _, k := range known {
+		if k.Tier == found.Tier && k.Source == found.Source {
+			found.SeenAt = k.SeenAt
+		} else {
+			found.Others = append(found.Others, k)
+		}
+	}
+	return found
+}

@@ -1,0 +1,164 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"regexp"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+const (
+	orgTokensPath = orgPath + "/tokens"
+	orgTokenPath  = orgTokensPath + "/{name}"
+
+	// defaultOverlap is how long an old secret works after a rotation that does not say.
+	defaultOverlap = time.Hour
+)
+
+// registerTokens adds the operations on the tokens that an org manages.
+func (s *Server) registerTokens() {
+	tags := []string{"tokens"}
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "list-org-tokens", Method: http.MethodGet, Path: orgTokensPath, Tags: tags,
+		Summary:     "List the tokens that an org manages",
+		Description: "Live ones are first. Tokens that operators made for the org are not among them.",
+	}, orgAccess), s.listOrgTokens)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "create-org-token", Method: http.MethodPost, Path: orgTokensPath, Tags: tags,
+		Summary: "Create a token of an org, and show its secret once", DefaultStatus: http.StatusCreated,
+		Description: "Its role is tenant:{org}. An org has at most 20 live ones, and makes at most 100 a day.",
+		Errors:      []int{http.StatusConflict},
+	}, ownAccess), s.createOrgToken)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "rotate-org-token", Method: http.MethodPost, Path: orgTokenPath + "/rotate", Tags: tags,
+		Summary: "Give a token of an org a new secret, and show it once", Description: "Its validity begins again.",
+		Errors: []int{http.StatusNotFound, http.StatusConflict},
+	}, ownAccess), s.rotateOrgToken)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "revoke-org-token", Method: http.MethodDelete, Path: orgTokenPath, Tags: tags,
+		Summary: "Revoke a token of an org, with its old secrets", Errors: []int{http.StatusNotFound},
+	}, ownAccess), s.revokeOrgToken)
+}
+
+// OrgTokens lists the tokens that an org manages.
+type OrgTokens struct {
+	Tokens []pgstore.OrgToken `json:"tokens"`
+}
+
+type listOrgTokensInput struct{ OrgPath }
+
+type listOrgTokensOutput struct{ Body OrgTokens }
+
+func (s *Server) listOrgTokens(ctx context.Context, in *listOrgTokensInput) (*listOrgTokensOutput, error) {
+	list, err := s.Store.OrgTokens(ctx, in.Org)
+	return &listOrgTokensOutput{OrgTokens{list}}, s.readError("list the tokens of an org", err)
+}
+
+// OrgTokenPath names a token of an org.
+type OrgTokenPath struct {
+	OrgPath
+	Name string `path:"name" maxLength:"64" pattern:"^[A-Za-z0-9_.@-]+$" patternDescription:"letters, digits, dots, dashes, underscores or @" example:"ci"`
+}
+
+// IssuedToken is a token with its secret.
+type IssuedToken struct {
+	pgstore.OrgToken
+	Secret string `json:"secret,omitempty" doc:"It cannot be read again. Absent: this is a retry of an answered request, so rotate the token if the first answer was lost."`
+}
+
+// issued counts the write of a token, and returns its answer.
+func (s *Server) issued(c pgstore.Change, t pgstore.OrgToken, secret string) *writeOutput[IssuedToken] {
+	s.metrics.writes.WithLabelValues(tokenWrites).Inc()
+	return &writeOutput[IssuedToken]{replayedHeader(c), IssuedToken{t, secret}}
+}
+
+// tokenName matches the names of tokens.
+var tokenName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,64}$`)
+
+// createTokenBody is a token as a caller writes it.
+type createTokenBody struct {
+	Name      string `json:"name"                 doc:"1 to 64 letters, digits, dots, dashes, underscores or @. In the audit it is {org}/{name}." maxLength:"1024" example:"ci"`
+	ExpiresIn string `json:"expires_in,omitempty" doc:"How long it is valid, from 1s to 365d. Default: 365d."                                   maxLength:"32"   example:"90d"`
+	Reason    string `json:"reason,omitempty"     doc:"Why; recorded in the audit. Default: changed by the API."                                maxLength:"1024"`
+}
+
+// Resolve implements [huma.Resolver].
+func (b *createTokenBody) Resolve(huma.Context) []error {
+	faults := notTexts("body", textField{"reason", b.Reason})
+	if !tokenName.MatchString(b.Name) {
+		faults = append(faults, fault("body.name", "must be 1 to 64 letters, digits, dots, dashes, underscores or @", b.Name))
+	}
+	if span, err := parseDuration(b.ExpiresIn); b.ExpiresIn != "" &&
+		(err != nil || span < time.Second || span > pgstore.MaxOrgTokenLife) {
+		faults = append(faults, fault("body.expires_in", "must be a time from 1s to 365d, such as 12h or 90d", b.ExpiresIn))
+	}
+	return faults
+}
+
+type createOrgTokenInput struct {
+	OrgPath
+	Once
+	Body createTokenBody
+}
+
+func (s *Server) createOrgToken(ctx context.Context, in *createOrgTokenInput) (*writeOutput[IssuedToken], error) {
+	c := in.newChange(ctx, in.Body.Reason, "create-org-token", in.Org, in.Body)
+	life := spanOr(in.Body.ExpiresIn, pgstore.MaxOrgTokenLife)
+	secret, t, err := s.Store.CreateOrgToken(ctx, c, in.Org, in.Body.Name, life)
+	if err != nil {
+		return nil, s.writeError("create a token of an org", err)
+	}
+	return s.issued(c, t, secret), nil
+}
+
+// rotateTokenBody says how a token is rotated.
+type rotateTokenBody struct {
+	Overlap string `json:"overlap,omitempty" doc:"How long the old secret works too, from 0s to 7d. Default: 1h." maxLength:"32" example:"1h"`
+	Reason  string `json:"reason,omitempty"  doc:"Why; recorded in the audit. Default: changed by the API."      maxLength:"1024"`
+}
+
+// Resolve implements [huma.Resolver].
+func (b *rotateTokenBody) Resolve(huma.Context) []error {
+	faults := notTexts("body", textField{"reason", b.Reason})
+	if span, err := parseDuration(b.Overlap); b.Overlap != "" && (err != nil || span > pgstore.MaxOverlap) {
+		faults = append(faults, fault("body.overlap", "must be a time from 0s to 7d, such as 30m or 1h", b.Overlap))
+	}
+	return faults
+}
+
+type rotateOrgTokenInput struct {
+	OrgTokenPath
+	Once
+	Body rotateTokenBody
+}
+
+func (s *Server) rotateOrgToken(ctx context.Context, in *rotateOrgTokenInput) (*writeOutput[IssuedToken], error) {
+	c := in.newChange(ctx, in.Body.Reason, "rotate-org-token", in.Org, in.Name, in.Body)
+	secret, t, err := s.Store.RotateOrgToken(ctx, c, in.Org, in.Name, spanOr(in.Body.Overlap, defaultOverlap))
+	if err != nil {
+		return nil, s.writeError("rotate a token of an org", err)
+	}
+	return s.issued(c, t, secret), nil
+}
+
+// OptionalReason has the reason of a deletion that needs none.
+type OptionalReason struct {
+	Reason string `query:"reason" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API." example:"the laptop was lost"`
+}
+
+type revokeOrgTokenInput struct {
+	OrgTokenPath
+	OptionalReason
+}
+
+func (s *Server) revokeOrgToken(ctx context.Context, in *revokeOrgTokenInput) (*struct{}, error) {
+	err := s.Store.RevokeOrgToken(ctx, newChange(ctx, in.Reason), in.Org, in.Name)
+	if err == nil {
+		s.metrics.writes.WithLabelValues(tokenWrites).Inc()
+	}
+	return nil, s.writeError("revoke a token of an org", err)
+}

@@ -1,0 +1,261 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
+)
+
+const usageTag = "usage"
+
+// registerUsage adds the operations that read and empty the buckets of an org.
+func (s *Server) registerUsage() {
+	tags := []string{usageTag}
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "get-org-usage", Method: http.MethodGet, Path: orgPath + "/ratelimit/usage", Tags: tags,
+		Summary: "Show what an org has used of its limits, without spending, or over time",
+		Description: "Without from, to, step and group_by: its buckets as they are now. With one of them: its usage history, as " +
+			"/usage/history has it. " + aboutHistory,
+		Responses: map[string]*huma.Response{"200": {
+			Description: "The buckets, or the history.",
+			Content: map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{OneOf: []*huma.Schema{
+				s.schemaOf(Usage{}), s.schemaOf(UsageHistory{}),
+			}}}},
+		}},
+	}, orgAccess), s.usage)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "reset-org-usage",
+		Method:      http.MethodPost,
+		Path:        orgPath + "/ratelimit/reset",
+		Tags:        tags,
+		Summary:     "Empty the buckets of an org, which restores its full limits",
+		Description: "409: the first request with this Idempotency-Key is still in progress, and nothing was done. Send " +
+			"it again in a moment.",
+		Errors: []int{http.StatusConflict},
+	}, writeAccess), s.reset)
+}
+
+// BucketUsage is the current state of a bucket.
+type BucketUsage struct {
+	Policy   string `json:"policy"              doc:"The name of the policy."                                                                                                                                                             example:"daily"`
+	Row      int64  `json:"policy_id,omitempty" doc:"The id of the policy in the database; absent: it is in the plugin's config."`
+	Tier     string `json:"tier,omitempty"      doc:"The tier whose list in the plugin's config has the policy. Requests of an org with several tiers spend from one bucket under the limit of each."`
+	Of       string `json:"of"                  doc:"What the bucket belongs to: the org, a user, a credential or an address. That of an address's /24 or /48 is listed beside its own where nodes count by it, and others may share it." example:"user u_42"`
+	Endpoint string `json:"endpoint,omitempty"  doc:"The endpoint that is counted; absent: all endpoints without a limit of their own of this name."`
+	Scope    string `json:"scope"                                                                                                                                                                                                         example:"tenant"`
+
+	Description string `json:"description" doc:"The limit in words."                                                               example:"1000 per 60 s (token_bucket) per tenant"`
+	Limit       int64  `json:"limit"       doc:"Tokens, as in X-RateLimit-Limit: the burst of a bucket, the quantity of a window."`
+	WindowSize  int64  `json:"window_size" doc:"Seconds."`
+	Used        int64  `json:"used"        doc:"Tokens."`
+	Remaining   int64  `json:"remaining"   doc:"Tokens that can be spent at once."`
+
+	Fraction   float64   `json:"fraction"              doc:"Used ÷ limit; above 1 where a hard threshold above 100 % allows it."`
+	Reset      time.Time `json:"reset"                 doc:"When the bucket is full again, or the window ends."`
+	ResetAfter int64     `json:"reset_after"           doc:"The same in seconds from now, rounded up."`
+	Mode       string    `json:"mode"                                                                                                                                                                                 enum:"enforce,shadow,log"`
+	PublicNote string    `json:"public_note,omitempty" doc:"The note about the policy for the org."`
+	MayLease   bool      `json:"may_lease"             doc:"Nodes may have taken tokens ahead of need: of the tokens shown as used, up to the nodes' lease share of the limit (2 % by default) may not be spent yet."`
+}
+
+// Usage has the current usage of an org.
+type Usage struct {
+	Org       string `json:"org_id"`
+	Namespace string `json:"namespace"`
+	OrgTier
+	Version int64         `json:"policy_version,omitempty" doc:"The version of the database's policies that is in force; absent: there are none."`
+	Items   []BucketUsage `json:"items"`
+}
+
+type usageInput struct {
+	OrgPath
+	Requests
+	Period
+	Policy string `query:"policy" maxLength:"64" doc:"Only buckets of the policies of this name; in a history what this policy did, instead of the requests themselves."`
+}
+
+// Resolve implements [huma.Resolver].
+func (in *usageInput) Resolve(ctx huma.Context) []error {
+	faults := in.faultsWith(ctx, &in.Requests)
+	if in.Period == (Period{}) {
+		return faults
+	}
+	for _, f := range []textField{
+		{"user", in.User}, {"credential", in.Credential}, {"ip", in.IP}, {"tier", in.Tier},
+	} {
+		if f.value != "" {
+			faults = append(faults, fault("query."+f.name, "a usage history has no "+f.name+": leave it out, or leave out "+
+				"from, to, step and group_by to see the buckets", f.value))
+		}
+	}
+	return faults
+}
+
+// usageOutput has a Usage or a UsageHistory.
+type usageOutput struct{ Body any }
+
+func (s *Server) usage(ctx context.Context, in *usageInput) (*usageOutput, error) {
+	if in.Period != (Period{}) {
+		history, err := s.readHistory(ctx, &usageHistoryInput{in.OrgPath, in.Period, in.Endpoint, in.Policy})
+		return &usageOutput{history}, err
+	}
+	found, err := s.findBuckets(ctx, in.Org, &in.Requests, in.Policy)
+	if err != nil {
+		return nil, err
+	}
+	statuses, err := s.readBuckets(ctx, found)
+	if err != nil {
+		return nil, err
+	}
+	out := Usage{
+		Org:       in.Org,
+		Namespace: found.policies.Namespace(),
+		Version:   found.policies.Version(),
+		Items:     found.items(statuses),
+	}
+	out.OrgTier = s.Tiers.Describe(found.policies, &found.id, s.now())
+	return &usageOutput{out}, nil
+}
+
+// schemaOf returns the schema of a body, and publishes it.
+func (s *Server) schemaOf(body any) *huma.Schema {
+	of := reflect.TypeOf(body)
+	return s.api.OpenAPI().Components.Schemas.Schema(of, true, of.Name())
+}
+
+// orgBuckets are buckets of an org.
+type orgBuckets struct {
+	policies *policy.Plan
+	id       identity.Identity
+	bounds   []policy.Bound
+}
+
+// findBuckets returns the buckets that requests of an org spend from; with a name, those of its policies. The error is
+// an answer.
+func (s *Server) findBuckets(ctx context.Context, org string, requests *Requests, named string) (*orgBuckets, error) {
+	policies, err := s.loadedPlan()
+	if err != nil {
+		return nil, err
+	}
+	if s.Buckets == nil {
+		return nil, huma.Error503ServiceUnavailable("the buckets cannot be read: with strategy local every node keeps " +
+			"its own")
+	}
+	policies = policies.ForTenant(org)
+	ids, err := requests.orgIdentities(ctx, policies, s.Tiers, org)
+	if err != nil {
+		return nil, err
+	}
+	id := ids[0]
+	if err := s.authorizeTier(ctx, policies, &id, requests.Tier); err != nil {
+		return nil, err
+	}
+	bounds := requests.bounds(policies, id, s.now())
+	for _, other := range ids[1:] {
+		for _, b := range requests.bounds(policies, other, s.now()) {
+			isListed := func(o policy.Bound) bool { return o.Key == b.Key && o.Ref() == b.Ref() }
+			if !slices.ContainsFunc(bounds, isListed) {
+				bounds = append(bounds, b)
+			}
+		}
+	}
+	bounds = slices.DeleteFunc(bounds, func(b policy.Bound) bool { return named != "" && b.Policy.Name != named })
+	return &orgBuckets{policies, id, prefix.WithPrefixes(bounds)}, nil
+}
+
+// readBatch is how many buckets one call reads.
+const readBatch = 64
+
+// readBuckets returns the status of each bucket, and removes unused buckets of address prefixes from the list. The
+// error is an answer.
+func (s *Server) readBuckets(ctx context.Context, buckets *orgBuckets) ([]decision.Status, error) {
+	statuses := make([]decision.Status, 0, len(buckets.bounds))
+	for some := range slices.Chunk(buckets.bounds, readBatch) {
+		batch := make([]decision.Status, len(some))
+		if err := s.operatorBuckets().Peek(ctx, some, batch); err != nil {
+			return nil, s.bucketsError("read the buckets", err)
+		}
+		for i := range batch {
+			if failure := batch[i].Failure; failure != decision.NoFailure {
+				return nil, s.bucketsError("read the buckets", failureError(failure))
+			}
+		}
+		statuses = append(statuses, batch...)
+	}
+	buckets.bounds, statuses = prefix.InUse(buckets.bounds, statuses)
+	return statuses, nil
+}
+
+// items returns the buckets as the API shows them, given their statuses.
+func (f *orgBuckets) items(statuses []decision.Status) []BucketUsage {
+	items := make([]BucketUsage, len(f.bounds))
+	for i := range items {
+		items[i] = usageOf(f.policies, &f.bounds[i], &statuses[i])
+	}
+	return items
+}
+
+// failureError is the reason why a bucket could not be read.
+type failureError decision.Failure
+
+// Error implements error.
+func (e failureError) Error() string { return decision.Failure(e).String() }
+
+// bucketsError returns the answer to a failed call of Redis.
+func (s *Server) bucketsError(action string, err error) error {
+	s.Log.Error("reading or resetting buckets in Redis failed", "action", action, "error", err)
+	why := "see the log"
+	if failure := failureError(decision.NoFailure); errors.As(err, &failure) {
+		why = failure.Error()
+	}
+	return huma.Error503ServiceUnavailable(fmt.Sprintf("%s: Redis did not answer as expected (%s)", action, why))
+}
+
+// usageOf returns a bucket as the API shows it.
+func usageOf(policies *policy.Plan, b *policy.Bound, status *decision.Status) BucketUsage {
+	spec := b.Policy.Limit.Spec()
+	return BucketUsage{
+		Policy:      b.Policy.Name,
+		Row:         b.Policy.Row,
+		Tier:        b.Ref().Tier,
+		Of:          cmp.Or(b.Key.SubjectText(), "the org"),
+		Endpoint:    b.Key.Endpoint,
+		Scope:       b.Policy.Scope.String(),
+		Description: b.Policy.Describe(),
+		Limit:       spec.Burst,
+		WindowSize:  int64(spec.Window / limit.Second),
+		Used:        status.Used,
+		Remaining:   status.Remaining,
+		Fraction:    fraction(status.Used, spec.Burst),
+		Reset:       timeOf(status.Reset),
+		ResetAfter:  (status.Reset - status.Now).Seconds(),
+		Mode:        b.Policy.Mode.String(),
+		PublicNote:  b.Policy.PublicNote,
+		MayLease:    policies.AccuracyOf(b) == policy.Leased,
+	}
+}
+
+// fraction returns a ÷ b, rounded to a thousandth.
+func fraction(a, b int64) float64 { return rounded(float64(a) / float64(b)) }
+
+// rounded returns a fraction, rounded to a thousandth.
+func rounded(fraction float64) float64 {
+	const thousandths = 1000
+	return float64(int64(fraction*thousandths+0.5)) / thousandths
+}
+
+// timeOf returns an instant as JSON shows it.
+func timeOf(instant limit.Micros) time.Time { return time.UnixMicro(int64(instant)).UTC() }

@@ -1,0 +1,129 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+// aboutHistory describes a usage history.
+const aboutHistory = "A row has the requests of one step, of all processes that report usage. It lacks the last seconds, " +
+	"and what a process could not report yet. Minutes are kept for 2 days, hours for 60 days, days for 3 years."
+
+// registerUsageHistory adds the operation that reads the usage history of an org.
+func (s *Server) registerUsageHistory() {
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "get-org-usage-history", Method: http.MethodGet, Path: orgPath + "/ratelimit/usage/history",
+		Tags: []string{usageTag}, Summary: "Show what an org has used by minute, hour or day", Description: aboutHistory,
+	}, orgAccess), s.usageHistory)
+}
+
+// UsageHistory has what an org has used over time.
+type UsageHistory struct {
+	Org         string     `json:"org_id"`
+	From        time.Time  `json:"from"         doc:"The begin of the first step."`
+	To          time.Time  `json:"to"           doc:"The end of the last step."`
+	Step        string     `json:"step"         enum:"1m,1h,1d"`
+	ClosedUntil time.Time  `json:"closed_until" doc:"Days before this time are closed: their rows of step 1d do not change."`
+	Items       []UsageRow `json:"items"        doc:"Oldest first. A step without requests has no row."`
+}
+
+// UsageRow is what an org used in one step.
+type UsageRow struct {
+	At           time.Time `json:"at"                      doc:"The begin of the step, in UTC."`
+	Endpoint     *string   `json:"endpoint,omitempty"      doc:"Present with group_by=endpoint; empty: none."`
+	Policy       *string   `json:"policy,omitempty"        doc:"Present with group_by=policy and with policy; empty: the requests themselves."`
+	PolicyID     int64     `json:"policy_id,omitempty"     doc:"The id of that policy in the database; absent: it is in the plugin's config."`
+	Tier         string    `json:"tier,omitempty"          doc:"The tier whose list in the plugin's config has the policy: policies of one name in two tiers count apart."`
+	Admitted     int64     `json:"admitted"                doc:"Requests."`
+	Soft         int64     `json:"soft"                    doc:"Of admitted: requests above a soft threshold."`
+	Denied       int64     `json:"denied"                  doc:"Requests."`
+	ShadowDenied int64     `json:"shadow_denied"           doc:"Requests that would have been denied outside shadow or log mode."`
+	Late         int64     `json:"late"                    doc:"Of admitted and denied, with step 1d: requests of earlier days that were reported after those days were closed."`
+	Cost         *int64    `json:"cost,omitempty"          doc:"Tokens that the policy charged; negative: it returned more. Absent for the requests themselves."`
+	Remaining    *int64    `json:"remaining_min,omitempty" doc:"The least that was left of the policy's limit. Absent if unknown, and for the requests themselves."`
+}
+
+// Period selects the steps of a usage history. The zero value selects the defaults.
+type Period struct {
+	From    time.Time `query:"from"     doc:"The begin, cut to a whole step; absent: a day of minutes, 7 days of hours or 30 days before to."`
+	To      time.Time `query:"to"       doc:"The end; absent: now."`
+	Step    string    `query:"step"     doc:"The length of a step; absent: 1h. There are at most 1500 steps."                                        enum:"1m,1h,1d"`
+	GroupBy string    `query:"group_by" doc:"A row for each endpoint, for each policy, or for both. Without policy, a row counts each request once." enum:"endpoint,policy,endpoint+policy"`
+}
+
+type usageHistoryInput struct {
+	OrgPath
+	Period
+	Endpoint string `query:"endpoint" maxLength:"1024" doc:"Only requests of this endpoint: a policy's pattern, or a route's name."                                           example:"POST /records/{id}"`
+	Policy   string `query:"policy"  maxLength:"64" doc:"What the policies of this name did, instead of the requests themselves, each in rows of its own. Not for the token of an org."                            example:"daily"`
+}
+
+type usageHistoryOutput struct{ Body UsageHistory }
+
+// defaultSteps has the number of steps of a history without a begin.
+var defaultSteps = map[string]time.Duration{"1m": 1440, "1h": 7 * 24, "1d": 30}
+
+// query returns the query of a request at a time.
+func (in *usageHistoryInput) query(now time.Time) (pgstore.UsageQuery, error) {
+	name := cmp.Or(in.Step, "1h")
+	step, err := pgstore.UsageStepOf(name)
+	groups := strings.Split(in.GroupBy, "+")
+	q := pgstore.UsageQuery{
+		Tenant: in.Org, From: in.From, To: in.To, Step: step, Policy: in.Policy,
+		ByEndpoint: slices.Contains(groups, "endpoint"), ByPolicy: slices.Contains(groups, "policy"),
+	}
+	if in.Endpoint != "" {
+		q.Endpoint = &in.Endpoint
+	}
+	if q.To.IsZero() {
+		q.To = now
+	}
+	if q.From.IsZero() {
+		q.From = q.To.Add(-defaultSteps[name] * step.Span)
+	}
+	return q, err
+}
+
+func (s *Server) usageHistory(ctx context.Context, in *usageHistoryInput) (*usageHistoryOutput, error) {
+	found, err := s.readHistory(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	return &usageHistoryOutput{*found}, nil
+}
+
+// readHistory returns a usage history. The error is an answer.
+func (s *Server) readHistory(ctx context.Context, in *usageHistoryInput) (*UsageHistory, error) {
+	q, err := in.query(s.Now())
+	if err == nil && s.viewOf(callerOf(ctx)).tenant && (q.ByPolicy || q.Policy != "") {
+		// Rows of policies name limits that the org shares with others, and have what is left of them.
+		return nil, huma.Error403Forbidden("the token of an org reads requests by endpoint, not what each policy did")
+	}
+	var found pgstore.UsageHistory
+	if err == nil {
+		found, err = s.Store.Usage(ctx, q)
+	}
+	if value := new(pgstore.InvalidError); errors.As(err, &value) {
+		return nil, unprocessable(fault("query."+value.Field, value.Problem, nil))
+	}
+	if err != nil {
+		return nil, s.readError("read the usage history", err)
+	}
+	out := &UsageHistory{
+		Org: in.Org, From: found.From, To: found.To, Step: found.Step, ClosedUntil: found.ClosedUntil,
+		Items: make([]UsageRow, len(found.Items)),
+	}
+	for i, row := range found.Items {
+		out.Items[i] = UsageRow(row)
+	}
+	return out, nil
+}

@@ -1,0 +1,219 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// Secrets of the tokens of these tests. "panic" makes the look-up panic, and with "away" the database is unavailable.
+const (
+	admin        = "secret-admin"
+	other        = "secret-other-admin"
+	viewer       = "secret-viewer"
+	ofAcme       = "secret-acme"
+	ofGlobex     = "secret-globex"
+	revoked      = "secret-revoked"
+	unknownToken = "secret-unknown"
+	panics       = "secret-panic"
+	away         = "secret-away"
+)
+
+// ring is an Authenticator of these tokens.
+type ring struct{}
+
+func (ring) Authenticate(_ context.Context, secret string, _ func() bool) (control.Caller, error) {
+	switch secret {
+	case admin:
+		return control.Caller{Token: "ann", Role: control.Admin}, nil
+	case other:
+		return control.Caller{Token: "bob", Role: control.Admin}, nil
+	case viewer:
+		return control.Caller{Token: "vic", Role: control.Viewer}, nil
+	case ofAcme:
+		return control.Caller{Token: "acme-portal", Role: control.Tenant, Org: "acme"}, nil
+	case ofGlobex:
+		return control.Caller{Token: "globex-portal", Role: control.Tenant, Org: "globex"}, nil
+	case panics:
+		panic("a bug")
+	case away:
+		return control.Caller{}, errors.New("the database is unavailable: password=hunter2")
+	}
+	return control.Caller{}, control.ErrUnknownToken
+}
+
+// world is a server with its own database.
+type world struct {
+	*testing.T
+	server *control.Server
+	store  *pgstore.Store
+	pool   *pgxpool.Pool
+	log    *lines
+}
+
+// lines records the log.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// open makes a server; edit changes its options.
+func open(t *testing.T, edit ...func(*control.Options)) *world {
+	t.Helper()
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	w := &world{T: t, store: pgstore.New(pool), pool: pool, log: &lines{}}
+	options := control.Options{
+		Version: "1", Store: w.store, Tokens: ring{}, Log: slog.New(slog.NewJSONHandler(w.log, nil)),
+	}
+	for _, e := range edit {
+		e(&options)
+	}
+	server, err := control.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.server = server
+	return w
+}
+
+// equipment holds the options of a server, besides a database, that all operations need. The tests of an operation that
+// needs something add it.
+var equipment []func(*testing.T, *control.Options)
+
+// equipped makes a server whose operations can all be called.
+func equipped(t *testing.T, edit ...func(*control.Options)) *world {
+	t.Helper()
+	for _, add := range equipment {
+		edit = append(edit, func(o *control.Options) { add(t, o) })
+	}
+	return open(t, edit...)
+}
+
+// call is one request; pairs are names and values of headers.
+type call struct {
+	token, method, path, body string
+	headers                   []string
+}
+
+// answer holds the response to a call.
+type answer struct {
+	*httptest.ResponseRecorder
+	call call
+}
+
+func (c call) request() *http.Request {
+	r := httptest.NewRequest(c.method, c.path, strings.NewReader(c.body))
+	if c.token != "" {
+		r.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	if c.body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(c.headers); i += 2 {
+		r.Header.Set(c.headers[i], c.headers[i+1])
+	}
+	return r
+}
+
+func (w *world) do(c call) answer {
+	recorder := httptest.NewRecorder()
+	w.server.ServeHTTP(recorder, c.request())
+	return answer{recorder, c}
+}
+
+// as does something as an admin.
+func (w *world) as(method, path, body string, headers ...string) answer {
+	w.Helper()
+	return w.do(call{admin, method, path, body, headers})
+}
+
+// want fails unless an answer has a status.
+func (w *world) want(a answer, status int) answer {
+	w.Helper()
+	if a.Code != status {
+		w.Fatalf("%s %s %s: %d %s, want %d", a.call.method, a.call.path, a.call.body, a.Code, a.Body, status)
+	}
+	return a
+}
+
+// problem is a problem document.
+type problem struct {
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+	Errors []struct {
+		Message  string `json:"message"`
+		Location string `json:"location"`
+		Value    any    `json:"value"`
+	} `json:"errors"`
+}
+
+// paths returns the paths of the faults of a problem.
+func (p problem) paths() string {
+	var list []string
+	for _, e := range p.Errors {
+		list = append(list, e.Location)
+	}
+	return strings.Join(list, " ")
+}
+
+// read reads the body of an answer.
+func read[T any](w *world, a answer) T {
+	w.Helper()
+	var v T
+	if err := json.Unmarshal(a.Body.Bytes(), &v); err != nil {
+		w.Fatalf("%s %s: %d %q: %v", a.call.method, a.call.path, a.Code, a.Body, err)
+	}
+	return v
+}
+
+const (
+	policies  = "/v1/ratelimit/policies"
+	overrides = "/v1/orgs/acme/ratelimit/overrides"
+
+	generalOverrides = "/v1/ratelimit/overrides"
+	daily            = `{"name":"daily","tier":"gold","limit":1000,"window":"1d"}`
+)
+
+// policyWritten holds the answer to a write of a policy.
+type policyWritten struct {
+	Policy      pgstore.Policy       `json:"policy"`
+	Version     int64                `json:"version"`
+	Enforcement *control.Enforcement `json:"enforcement"`
+}
+
+// made creates a policy and returns its path and ETag.
+func (w *world) made(body string) (path, tag string, p pgstore.Policy) {
+	w.Helper()
+	a := w.want(w.as("POST", policies, body), http.StatusCreated)
+	return a.Header().Get("Location"), a.Header().Get("ETag"), read[policyWritten](w, a).Policy
+}

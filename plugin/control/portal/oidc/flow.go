@@ -1,0 +1,187 @@
+package oidc
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	gooidc "github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/oauth2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
+)
+
+const (
+	// cookiePrefix begins the names of the cookies of sign-ins. The state follows.
+	cookiePrefix = "ratelimit_oidc_"
+	// attemptLife bounds how long a person may take at the provider.
+	attemptLife = 10 * time.Minute
+	// maxAttempts bounds the sign-ins that a browser has begun, so that its headers stay short.
+	maxAttempts = 6
+	// stateLength is the length of a state.
+	stateLength = 26
+	// maxNext bounds the bytes of the page to return to, as the cookie has it: with maxAttempts cookies, the headers of a
+	// browser must be shorter than the 16 KiB that the server reads.
+	maxNext = 1024
+	// maxExchanges bounds the exchanges of codes at the same time.
+	maxExchanges = 32
+)
+
+// Options configure a Flow.
+type Options struct {
+	Settings
+	Now func() time.Time
+	Log *slog.Logger
+	// Transport sends requests to the provider; nil: HTTP, by way of the proxy that the environment names.
+	Transport http.RoundTripper
+}
+
+// Flow signs people in. It is a [portal.Provider] and safe for concurrent use. Create it with New.
+type Flow struct {
+	Options
+	discovery *discovery
+	exchanges chan struct{} // has an element for each exchange that runs
+}
+
+// attempt is a sign-in that a browser has begun. Its cookie is named after its state.
+type attempt struct {
+	Nonce    string `json:"n"`
+	Verifier string `json:"v"`
+	Next     string `json:"r"` // the page to show afterwards
+	At       int64  `json:"t"` // Unix milliseconds
+}
+
+// New returns a Flow. Its settings must be valid. It makes no connection.
+func New(o Options) *Flow {
+	f := &Flow{Options: o, exchanges: make(chan struct{}, maxExchanges)}
+	f.discovery = newDiscovery(&f.Settings, o.Transport, o.Now, o.Log)
+	return f
+}
+
+// Label implements [portal.Provider].
+func (f *Flow) Label() string { return "Sign in with OpenID Connect" }
+
+// ServeSignIn implements [portal.Provider].
+func (f *Flow) ServeSignIn(w http.ResponseWriter, r *http.Request, s portal.Signer) {
+	var problem *fault
+	switch r.URL.Path {
+	case startPath:
+		problem = f.start(w, r, s.Cookies())
+	case CallbackPath:
+		problem = f.finish(w, r, s)
+	default:
+		problem = &fault{http.StatusNotFound, "There is no such page.", errors.New("no page has this path")}
+	}
+	if problem != nil {
+		f.Log.Warn("sign-in by OpenID Connect failed", "status", problem.status, "error", shorten(problem.err.Error()))
+		s.Deny(w, r, problem.status, problem.text)
+	}
+}
+
+// start sends a browser to the provider, if that is available. The query may have next, the page to show afterwards,
+// and switch, so that the provider does not take the account that the browser is signed in with.
+func (f *Flow) start(w http.ResponseWriter, r *http.Request, jar *session.Jar) *fault {
+	found, err := f.discovery.fetchedWithin(r.Context(), keepAvailable)
+	if err != nil {
+		return discoveryFault(err)
+	}
+	dropOldest(w, r, jar)
+	state := rand.Text()
+	a := attempt{Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(), At: f.Now().UnixMilli()}
+	next := r.URL.Query().Get("next")
+	if text, err := json.Marshal(next); err == nil && len(text) <= maxNext {
+		a.Next = next
+	}
+	if err := jar.Put(w, r, cookiePrefix+state, a, attemptLife); err != nil {
+		return &fault{http.StatusForbidden, "Signing in is denied, because " + err.Error() + ".", err}
+	}
+	options := []oauth2.AuthCodeOption{oauth2.S256ChallengeOption(a.Verifier), gooidc.Nonce(a.Nonce)}
+	if r.URL.Query().Has("switch") {
+		options = append(options, oauth2.SetAuthURLParam("prompt", "login"))
+	}
+	http.Redirect(w, r, f.config(found, "").AuthCodeURL(state, options...), http.StatusSeeOther)
+	return nil
+}
+
+// finish gets a browser back from the provider, and starts the session.
+func (f *Flow) finish(w http.ResponseWriter, r *http.Request, s portal.Signer) *fault {
+	a, problem := f.takeAttempt(w, r, s.Cookies())
+	if problem != nil {
+		return problem
+	}
+	who, problem := f.identify(r.Context(), r.URL.Query().Get("code"), a)
+	if problem != nil {
+		return problem
+	}
+	s.SignIn(w, r, who, f.Now().Add(session.Absolute), a.Next)
+	return nil
+}
+
+// takeAttempt returns the sign-in that a callback belongs to, and has the browser delete its cookie. What the provider
+// reports is shown only then: anyone can make a link to the callback.
+func (f *Flow) takeAttempt(w http.ResponseWriter, r *http.Request, jar *session.Jar) (a attempt, problem *fault) {
+	query := r.URL.Query()
+	state := query.Get("state")
+	if len(state) != stateLength || jar.Get(r, cookiePrefix+state, &a) != nil {
+		return a, &fault{http.StatusBadRequest, "This sign-in was not started in this browser at " + f.origin() +
+			", was used already, or took longer than 10 minutes. Start again.", errors.New("no cookie for the state")}
+	}
+	jar.Delete(w, r, cookiePrefix+state)
+	switch code, more := query.Get("error"), query.Get("error_description"); {
+	case query.Has("iss") && query.Get("iss") != f.Issuer:
+		return a, invalid(errors.New("the callback names another issuer"))
+	case code != "":
+		text := code
+		if more != "" {
+			text += ": " + more
+		}
+		return a, &fault{http.StatusForbidden, "The identity provider reports: " + shorten(text), errors.New(text)}
+	case query.Get("code") == "":
+		return a, invalid(errors.New("the callback has no code"))
+	}
+	return a, nil
+}
+
+// dropOldest has the browser delete the oldest cookies of sign-ins, if it has begun many.
+func dropOldest(w http.ResponseWriter, r *http.Request, jar *session.Jar) {
+	type begun struct {
+		name string
+		at   int64 // 0: its cookie is not valid
+	}
+	var all []begun
+	for _, c := range r.Cookies() {
+		name := strings.TrimPrefix(c.Name, "__Host-")
+		if !strings.HasPrefix(name, cookiePrefix) {
+			continue
+		}
+		var a attempt
+		if jar.Get(r, name, &a) != nil {
+			a.At = 0
+		}
+		all = append(all, begun{name, a.At})
+	}
+	slices.SortFunc(all, func(a, b begun) int { return cmp.Compare(b.at, a.at) })
+	for i, one := range all {
+		if i >= maxAttempts-1 || one.at == 0 {
+			jar.Delete(w, r, one.name)
+		}
+	}
+}
+
+// config returns how the provider's endpoints are used.
+func (f *Flow) config(found *configuration, secret string) *oauth2.Config {
+	return &oauth2.Config{
+		ClientID: f.ClientID, ClientSecret: secret, Endpoint: found.endpoint, RedirectURL: f.RedirectURL,
+		Scopes: strings.Fields(f.Scopes),
+	}
+}
+
+// origin returns the address of the portal for browsers.
+func (f *Flow) origin() string { return strings.TrimSuffix(f.RedirectURL, CallbackPath) }

@@ -1,0 +1,97 @@
+package portal
+
+import (
+	"context"
+	"log/slog"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// realWorld is a portal on a real API with a database of its own.
+type realWorld struct {
+	*world
+	store *pgstore.Store
+	pool  *pgxpool.Pool
+	path  *admit.Path
+	real  realAPI
+}
+
+// overAPI starts a portal on the API, where acme has a daily limit of 1,000,000 and one of 20 writes a minute.
+func overAPI(t *testing.T) *realWorld {
+	t.Helper()
+	return overDatabase(t, pgtest.Pool(t, pgtest.Shared(t).Database(t)), policy.Rows{})
+}
+
+// overDatabase is overAPI on a database, whose rows are in force.
+func overDatabase(t testing.TB, pool *pgxpool.Pool, rows policy.Rows) *realWorld {
+	t.Helper()
+	w := &realWorld{store: pgstore.New(pool), pool: pool}
+	config := schema.Config{
+		DefaultTier: "free", OnMissingUser: "skip", TenantFrom: []string{"consumer.custom_id"},
+		Tiers: []schema.Tier{{Name: "free", Limits: []schema.Limit{
+			{Name: "daily", Scope: "tenant", Limit: 1_000_000, WindowSize: 86400, Algorithm: "fixed_window"},
+			{Name: "writes", Scope: "tenant", Endpoint: "POST /records", Limit: 20, WindowSize: 60},
+		}}},
+	}.WithDefaults()
+	now := func() limit.Micros { return 1_900_000_000 * limit.Second }
+	buckets := memory.New(memory.Options{Now: now})
+	w.path = &admit.Path{Now: now, Buckets: buckets, Renderer: response.New(config, nil)}
+	plan, err := policy.ForCallers(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshot, faults := policy.NewSnapshot(rows, nil)
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	w.path.Policies.Store(plan.With(snapshot))
+	server, err := control.New(control.Options{
+		Store: w.store, Tokens: noTokens{}, Log: slog.New(slog.DiscardHandler), Path: w.path, Buckets: buckets,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.real = realAPI{server}
+	w.world = open(t, func(o *Options) { o.API = w.real })
+	return w
+}
+
+// noTokens is an Authenticator of the API, which the portal does not use.
+type noTokens struct{}
+
+func (noTokens) Authenticate(context.Context, string, func() bool) (control.Caller, error) {
+	return control.Caller{}, control.ErrUnknownToken
+}
+
+// exec runs a statement.
+func (w *realWorld) exec(sql string, args ...any) {
+	w.Helper()
+	if _, err := w.pool.Exec(w.Context(), sql, args...); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// write sends a write to the API as an admin.
+func (w *realWorld) write(method, path, body string) {
+	w.Helper()
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	a := httptest.NewRecorder()
+	w.real.ServeAs(a, r, Caller{Name: "ann", Role: RoleAdmin})
+	if a.Code > 299 {
+		w.Fatalf("%s %s: %d %s", method, path, a.Code, a.Body)
+	}
+}

@@ -1,0 +1,223 @@
+package portal
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
+)
+
+// Caller is who is signed in.
+type Caller struct {
+	Name string // the actor in the audit
+	Role string // RoleAdmin, RoleViewer or RoleTenant
+	Org  string // of a tenant
+	Poll bool   // not a person: what is read again and again for live parts
+}
+
+// The roles of callers, as the API has them.
+const (
+	RoleAdmin  = "admin"
+	RoleViewer = "viewer"
+	RoleTenant = "tenant"
+)
+
+// API answers a request of the REST API for a caller.
+type API interface {
+	// ServeAs serves a request that carries no token. It MUST allow what the role of the caller allows, and no more.
+	ServeAs(w http.ResponseWriter, r *http.Request, c Caller)
+}
+
+// Authenticator resolves tokens.
+type Authenticator interface {
+	// Authenticate returns the caller whose token a secret is. address is the RemoteAddr of a sign-in, or "" for the
+	// token of a session, which is no guess. The error MUST be ErrUnknownToken for a token that is unknown, expired or
+	// revoked, ErrTooManyTokens beyond the limit of the address, and ErrTooManySignIns beyond that of the token; after
+	// the last two, wait is until the next. Others mean that tokens cannot be checked at the moment.
+	Authenticate(ctx context.Context, secret, address string) (caller Caller, wait time.Duration, err error)
+}
+
+// Errors of an [Authenticator].
+var (
+	ErrUnknownToken   = errors.New("the token is unknown, expired or revoked")
+	ErrTooManyTokens  = errors.New("too many unknown tokens were sent from this address")
+	ErrTooManySignIns = errors.New("too many sign-ins with this token")
+)
+
+const (
+	home = "/portal/"
+	// maxForm bounds a form, in bytes.
+	maxForm = 64 << 10
+)
+
+// Options configures a Portal. API, Tokens and Log are required.
+type Options struct {
+	API    API
+	Tokens Authenticator
+	Log    *slog.Logger
+
+	Key      []byte        // of cookies, session.KeySize bytes; nil: a new random one
+	Idle     time.Duration // how long a session lasts without a request; 0: session.DefaultIdle
+	Provider Provider      // signs people in by another system; nil: tokens only
+	Metrics  prometheus.Registerer
+	Now      func() time.Time // nil: time.Now
+}
+
+// Portal serves the pages. It is an http.Handler and safe for concurrent use. Create it with New, and end its live
+// parts with Close.
+type Portal struct {
+	Options
+	mux      *http.ServeMux
+	origins  *http.CrossOriginProtection
+	jar      *session.Jar
+	sessions *session.Sessions
+	views    *views
+	hub      *hub
+	shared   *sharedAnswers
+	metrics  *metrics
+}
+
+// New returns a portal. It does no I/O.
+func New(o Options) (*Portal, error) {
+	if o.API == nil || o.Tokens == nil || o.Log == nil {
+		return nil, errors.New("make the portal: API, Tokens and Log must be set")
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Key == nil {
+		o.Key = make([]byte, session.KeySize)
+		_, _ = rand.Read(o.Key) // never fails
+	}
+	p := &Portal{Options: o, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection()}
+	var err error
+	if p.jar, err = session.NewJar(o.Key, o.Now); err != nil {
+		return nil, fmt.Errorf("make the portal: %w", err)
+	}
+	p.sessions = session.New(p.jar, o.Idle)
+	if p.metrics, err = newMetrics(o.Metrics); err != nil {
+		return nil, err
+	}
+	if p.views, err = newViews(); err != nil {
+		return nil, fmt.Errorf("make the portal: %w", err)
+	}
+	p.hub = newHub(p, topics())
+	p.shared = newSharedAnswers(p)
+	p.route()
+	return p, nil
+}
+
+// Close ends the live parts of all pages, which hold up a shutdown otherwise, and what is read for pages beforehand.
+func (p *Portal) Close() {
+	p.hub.close()
+	p.shared.end()
+}
+
+// route connects paths to what serves them.
+func (p *Portal) route() {
+	p.mux.HandleFunc("GET /portal/assets/{name}", p.serveAsset)
+	p.mux.HandleFunc("GET "+signInPath, p.showSignIn)
+	p.mux.HandleFunc("POST "+signInPath, p.signIn)
+	p.mux.HandleFunc("POST /portal/sign-out", p.signOut)
+	p.mux.HandleFunc("GET "+livePath+"{topic}", p.hub.serve)
+	if p.Provider != nil {
+		p.mux.HandleFunc("GET "+providerPath, func(w http.ResponseWriter, r *http.Request) {
+			p.Provider.ServeSignIn(w, r, signer{p})
+		})
+	}
+	for _, page := range pages() {
+		p.mux.HandleFunc(page.Pattern, func(w http.ResponseWriter, r *http.Request) { p.servePage(w, r, &page) })
+	}
+}
+
+// ServeHTTP implements [http.Handler].
+func (p *Portal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	setHeaders(w.Header(), session.IsEncrypted(r))
+	defer p.recoverPage(w, r)
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	if err := p.checkOrigin(r); err != nil {
+		p.metrics.denied.WithLabelValues(deniedOrigin).Inc()
+		p.showProblem(w, r, Caller{}, &problem{
+			Status: http.StatusForbidden, Detail: "This request came from another site, so nothing was done.",
+		})
+		return
+	}
+	handler, pattern := p.mux.Handler(r)
+	if pattern != "" {
+		p.mux.ServeHTTP(w, r)
+		return
+	}
+	response := unrouted{header: http.Header{}}
+	handler.ServeHTTP(&response, r)
+	if allow, ok := response.header["Allow"]; ok {
+		w.Header()["Allow"] = allow
+	}
+	if response.status < http.StatusBadRequest { // a redirect to a path without dots, which is no page either
+		response.status = http.StatusNotFound
+	}
+	p.showProblem(w, r, Caller{}, &problem{Status: response.status})
+}
+
+// checkOrigin returns an error for a write that is not from one of these pages. Browsers send one of both headers with
+// every write.
+func (p *Portal) checkOrigin(r *http.Request) error {
+	if err := p.origins.Check(r); err != nil {
+		return fmt.Errorf("check the origin: %w", err)
+	}
+	safe := r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
+	if !safe && r.Header.Get("Sec-Fetch-Site") == "" && r.Header.Get("Origin") == "" {
+		return errors.New("the request names no origin")
+	}
+	return nil
+}
+
+// recoverPage answers a request whose page panicked.
+func (p *Portal) recoverPage(w http.ResponseWriter, r *http.Request) {
+	failure := recover()
+	if failure == nil {
+		return
+	}
+	if err, _ := failure.(error); errors.Is(err, http.ErrAbortHandler) {
+		panic(failure)
+	}
+	p.Log.Error("a page ended in a panic", "panic", failure, "path", r.URL.Path, "stack", string(debug.Stack()))
+	p.showProblem(w, r, Caller{}, &problem{Status: http.StatusInternalServerError})
+}
+
+// unrouted records the answer of ServeMux to a request without a route.
+type unrouted struct {
+	header http.Header
+	status int
+}
+
+func (u *unrouted) Header() http.Header         { return u.header }
+func (u *unrouted) WriteHeader(status int)      { u.status = status }
+func (u *unrouted) Write(b []byte) (int, error) { return len(b), nil }
+
+// contentPolicy lets pages load their own assets only, and run no inline script or style.
+const contentPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; " +
+	"connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+
+// setHeaders sets the headers of every answer. The referrer stays within the portal, because browsers derive the
+// Origin of forms from it.
+func setHeaders(h http.Header, encrypted bool) {
+	h.Set("Content-Security-Policy", contentPolicy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=()")
+	h.Set("Cache-Control", "no-store")
+	if encrypted {
+		h.Set("Strict-Transport-Security", "max-age=31536000")
+	}
+}

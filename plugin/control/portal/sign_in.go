@@ -1,0 +1,189 @@
+package portal
+
+import (
+	"errors"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
+)
+
+const (
+	signInPath = home + "sign-in"
+	// maxSecret bounds a pasted token, in bytes.
+	maxSecret = 256
+)
+
+// Notices of the sign-in page.
+const (
+	wrongToken  = "This token is unknown, expired or revoked."
+	tokenEnded  = "You are signed out, because your token is no longer valid."
+	signedOut   = "You are signed out."
+	notSignedIn = "Your session has ended, so nothing was done. Sign in and try again."
+)
+
+// signInPage is the data of the sign-in page.
+type signInPage struct {
+	Next     string // the path to show afterwards
+	Fault    string
+	Provider string // the label of the other way to sign in; "": none
+	Start    string // the path where that starts
+}
+
+// enter returns the caller of a request. Without a session, or with a token that is no longer valid, it has answered.
+func (p *Portal) enter(w http.ResponseWriter, r *http.Request) (Caller, bool) {
+	who, ok := p.sessions.Resume(w, r)
+	if !ok {
+		p.redirectToSignIn(w, r)
+		return Caller{}, false
+	}
+	caller, err := p.callerOf(r, who)
+	switch {
+	case err == nil:
+		return caller, true
+	case errors.Is(err, ErrUnknownToken):
+		p.sessions.End(w, r)
+		p.redirect(w, r, signInPath, notice{Text: tokenEnded})
+	default:
+		p.showProblem(w, r, Caller{}, p.tokenProblem(err))
+	}
+	return Caller{}, false
+}
+
+// callerOf returns the caller of a session. A token is checked each time, so it ends sessions when it is revoked.
+func (p *Portal) callerOf(r *http.Request, who session.Session) (Caller, error) {
+	if who.Secret == "" {
+		return Caller{Name: who.Name, Role: who.Role, Org: who.Org}, nil
+	}
+	caller, _, err := p.Tokens.Authenticate(r.Context(), who.Secret, "")
+	return caller, err
+}
+
+// tokenProblem returns the problem of a token that could not be checked.
+func (p *Portal) tokenProblem(err error) *problem {
+	switch {
+	case errors.Is(err, ErrTooManyTokens):
+		return &problem{Status: http.StatusTooManyRequests, Detail: "Too many unknown tokens came from your address. " +
+			"Try again in a minute."}
+	case errors.Is(err, ErrTooManySignIns):
+		return &problem{Status: http.StatusTooManyRequests, Detail: "Too many sign-ins with this token. Try again in a " +
+			"minute. Sessions that have begun with it last."}
+	}
+	p.Log.Error("token lookup failed", "error", err)
+	return &problem{
+		Status: http.StatusServiceUnavailable, Detail: "Tokens cannot be checked at the moment. Try again soon.",
+	}
+}
+
+// redirectToSignIn answers a request without a session.
+func (p *Portal) redirectToSignIn(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		p.redirect(w, r, signInPath, notice{Text: notSignedIn})
+		return
+	}
+	to := signInPath
+	if next := r.URL.RequestURI(); next != home && isOwnPath(next) {
+		to += "?next=" + url.QueryEscape(next)
+	}
+	p.redirect(w, r, to, notice{})
+}
+
+// showSignIn serves the page where people sign in.
+func (p *Portal) showSignIn(w http.ResponseWriter, r *http.Request) {
+	if _, ok := p.sessions.Read(r); ok {
+		p.redirect(w, r, home, notice{})
+		return
+	}
+	p.showSignInForm(w, r, http.StatusOK, r.URL.Query().Get("next"), "")
+}
+
+func (p *Portal) showSignInForm(w http.ResponseWriter, r *http.Request, status int, next, fault string) {
+	page := &signInPage{Next: ownPath(next), Fault: fault}
+	if p.Provider != nil {
+		page.Provider, page.Start = p.Provider.Label(), providerPath+"start"
+	}
+	l := p.layout(r, Caller{}, "Sign in")
+	l.Notice = p.takeNotice(w, r)
+	if err := p.show(w, status, "sign_in", l, page); err != nil {
+		p.showProblem(w, r, Caller{}, err)
+	}
+}
+
+// ownPath returns a path of the portal, or its first page in place of anything else.
+func ownPath(path string) string {
+	if !isOwnPath(path) {
+		return home
+	}
+	return path
+}
+
+// signIn starts a session with a pasted token.
+func (p *Portal) signIn(w http.ResponseWriter, r *http.Request) {
+	if err := readForm(w, r); err != nil {
+		p.showProblem(w, r, Caller{}, err)
+		return
+	}
+	secret, next := strings.TrimSpace(r.PostForm.Get("token")), r.PostForm.Get("next")
+	if err := p.jar.Check(r); err != nil { // the token is not used on a connection that others may read
+		p.failSignIn(w, r, next, err)
+		return
+	}
+	if len(secret) == 0 || len(secret) > maxSecret {
+		p.failSignIn(w, r, next, ErrUnknownToken)
+		return
+	}
+	caller, wait, err := p.Tokens.Authenticate(r.Context(), secret, r.RemoteAddr)
+	if wait > 0 {
+		w.Header().Set("Retry-After", strconv.FormatInt(int64(math.Ceil(wait.Seconds())), 10))
+	}
+	if err == nil {
+		err = p.start(w, r, session.Session{Secret: secret}, caller, time.Time{})
+	}
+	if err != nil {
+		p.failSignIn(w, r, next, err)
+		return
+	}
+	p.redirect(w, r, ownPath(next), notice{})
+}
+
+// start starts a session, counts it and logs it.
+func (p *Portal) start(w http.ResponseWriter, r *http.Request, who session.Session, c Caller, until time.Time) error {
+	if err := p.sessions.Start(w, r, who, until); err != nil {
+		return err
+	}
+	by := byToken
+	if who.Secret == "" {
+		by = byProvider
+	}
+	p.metrics.sessions.WithLabelValues(by).Inc()
+	p.Log.Info("signed in to the portal", "name", c.Name, "role", c.Role, "by", by, "address", r.RemoteAddr)
+	return nil
+}
+
+// failSignIn shows the form again with the reason. Every token that is not valid gets the same one.
+func (p *Portal) failSignIn(w http.ResponseWriter, r *http.Request, next string, err error) {
+	status, reason, fault := http.StatusForbidden, deniedUnknown, wrongToken
+	switch {
+	case errors.Is(err, ErrUnknownToken):
+	case errors.Is(err, session.ErrPlain):
+		reason, fault = deniedPlain, "Signing in is denied, because "+session.ErrPlain.Error()+"."
+	default:
+		shown := p.tokenProblem(err)
+		status, reason, fault = shown.Status, deniedUnchecked, shown.Detail
+		if errors.Is(err, ErrTooManySignIns) {
+			reason = deniedOften
+		}
+	}
+	p.metrics.denied.WithLabelValues(reason).Inc()
+	p.showSignInForm(w, r, status, next, fault)
+}
+
+// signOut ends the session of a request.
+func (p *Portal) signOut(w http.ResponseWriter, r *http.Request) {
+	p.sessions.End(w, r)
+	p.redirect(w, r, signInPath, notice{Text: signedOut})
+}

@@ -1,0 +1,167 @@
+package portal
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
+)
+
+// visiting adds a page to a portal, for admins.
+func (w *world) visiting(pattern string, serve func(*visit) error) {
+	p := page{Pattern: pattern, For: admins, Serve: serve}
+	w.portal.mux.HandleFunc(pattern, func(a http.ResponseWriter, r *http.Request) { w.portal.servePage(a, r, &p) })
+}
+
+// define adds a template.
+func (w *world) define(name, text string) {
+	w.Helper()
+	if _, err := w.portal.views.templates.New(name).Parse(text); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func TestAPageReadsAndWritesAsItsCaller(t *testing.T) {
+	w := open(t)
+	w.api.answer("GET /v1/things", http.StatusOK, `{"name":"<b>acme</b>","extra":1}`)
+	w.api.answer("PUT /v1/things", http.StatusNoContent, "")
+	w.define("test.html", "<h1>{{.Name}}</h1>")
+	w.visiting("GET /portal/test", func(v *visit) error {
+		var thing struct{ Name string }
+		if err := v.get("/v1/things", url.Values{"q": {"a b"}}, &thing); err != nil {
+			return err
+		}
+		return v.render("test", "Test & try", thing)
+	})
+	w.visiting("POST /portal/test", func(v *visit) error {
+		body := map[string]string{"name": v.r.PostForm.Get("name")}
+		if err := v.send("PUT", "/v1/things", body, nil, "If-Match", `"1"`); err != nil {
+			return err
+		}
+		return v.redirect("/portal/test", notice{Text: "<script>alert(1)</script> is changed."})
+	})
+	b := w.signedIn(adminSecret)
+	w.want(b.get("/portal/test"), http.StatusOK, "<h1>&lt;b&gt;acme&lt;/b&gt;</h1>", "<title>Test &amp; try")
+	if to := w.location(b.post("/portal/test", url.Values{"name": {"x"}})); to != "/portal/test" {
+		t.Errorf("the write leads to %q", to)
+	}
+	w.want(b.get("/portal/test"), http.StatusOK, `role="status">&lt;script&gt;alert(1)&lt;/script&gt; is changed.`)
+	if calls := w.api.requests(); len(calls) != 3 || calls[0] != "ann GET /v1/things?q=a+b" ||
+		calls[1] != "ann PUT /v1/things" {
+		t.Errorf("the requests are %q", calls)
+	}
+}
+
+func TestAProblemOfTheAPIBecomesAPageWithItsStatus(t *testing.T) {
+	w := open(t)
+	for path, c := range map[string]struct {
+		status       int
+		body         string
+		shown, never string
+	}{
+		"missing": {404, `{"status":404,"title":"Not Found","detail":"no <i>x</i>"}`, "no &lt;i&gt;x&lt;/i&gt;", "<i>x"},
+		"faulty":  {422, `{"errors":[{"location":"body.limit","message":"must be <b>","value":"x"}]}`, "must be &lt;b&gt;", "<b>"},
+		"away":    {503, `{"detail":"the database query failed"}`, "the database query failed", "hunter2"},
+		"strange": {500, `hunter2`, "unexpected way", "hunter2"},
+	} {
+		w.api.answer("GET /v1/"+path, c.status, c.body)
+		w.visiting("GET /portal/test/"+path, func(v *visit) error { return v.get("/v1/"+path, nil, nil) })
+		a := w.want(w.signedIn(adminSecret).get("/portal/test/"+path), c.status, c.shown, "Back to the first page")
+		if strings.Contains(a.text, c.never) {
+			t.Errorf("%s\n%s", path, a.text)
+		}
+	}
+	w.visiting("GET /portal/test/fails", func(*visit) error { return errors.New("hunter2") })
+	a := w.want(w.signedIn(adminSecret).get("/portal/test/fails"), http.StatusInternalServerError)
+	if strings.Contains(a.text, "hunter2") || !strings.Contains(w.log.String(), "hunter2") {
+		t.Errorf("the error belongs into the log only:\n%s", a.text)
+	}
+}
+
+func TestADeniedWriteShowsItsFormAgainWithTheFaults(t *testing.T) {
+	w := open(t)
+	w.define("form.html", `{{with .Problem.At "limit"}}<p class="fault">{{.}}</p>{{end}}<input value="{{.Limit}}">`)
+	type form struct {
+		Limit   string
+		Problem *problem
+	}
+	w.visiting("POST /portal/test", func(v *visit) error {
+		f := form{Limit: v.r.PostForm.Get("limit")}
+		err := v.send("POST", "/v1/things", f, nil)
+		f.Problem = asProblem(err)
+		return v.renderFault(err, "form", "Form", f)
+	})
+	b := w.signedIn(adminSecret)
+	w.api.answer("POST /v1/things", 422, `{"errors":[{"location":"body.limits","message":"no"},
+		{"location":"body.limit.x","message":"must be a number"}]}`)
+	w.want(b.post("/portal/test", url.Values{"limit": {`"><b>`}}), http.StatusUnprocessableEntity,
+		`<p class="fault">must be a number</p>`, `value="&#34;&gt;&lt;b&gt;"`)
+	w.api.answer("POST /v1/things", http.StatusForbidden, `{"detail":"the token's role does not allow this"}`)
+	w.want(b.post("/portal/test", nil), http.StatusForbidden, "<h1>Forbidden</h1>", "does not allow this")
+}
+
+func TestAPageRedirectsWithinThePortalOnly(t *testing.T) {
+	w := open(t)
+	w.visiting("GET /portal/test", func(v *visit) error { return v.redirect(v.r.URL.Query().Get("to"), notice{}) })
+	b := w.signedIn(adminSecret)
+	for to, status := range map[string]int{
+		"/portal/fleet?a=b": http.StatusSeeOther, "//evil.example": http.StatusInternalServerError,
+		"https://evil.example/portal/": http.StatusInternalServerError, "/v1/orgs": http.StatusInternalServerError,
+		"/portal/\\evil": http.StatusInternalServerError,
+	} {
+		w.want(b.get("/portal/test?to="+url.QueryEscape(to)), status)
+	}
+}
+
+// elsewhere is a Provider that signs in whom the query names.
+type elsewhere struct{}
+
+func (elsewhere) Label() string { return "Sign in with <Example>" }
+
+func (elsewhere) ServeSignIn(w http.ResponseWriter, r *http.Request, s Signer) {
+	switch q := r.URL.Query(); r.URL.Path {
+	case "/portal/oidc/callback":
+		c := Caller{Name: q.Get("name"), Role: q.Get("role"), Org: q.Get("org")}
+		s.SignIn(w, r, c, time.Now().Add(time.Minute), q.Get("next"))
+	default:
+		s.Deny(w, r, http.StatusForbidden, "There is no role for <you>.")
+	}
+}
+
+func TestAnotherSystemSignsPeopleIn(t *testing.T) {
+	now := time.Now()
+	w := open(t, func(o *Options) { o.Provider, o.Now = elsewhere{}, func() time.Time { return now } })
+	b := w.browser()
+	w.want(b.get(signInPath), http.StatusOK, "Sign in with &lt;Example&gt;", `href="/portal/oidc/start?next=%2fportal%2f"`,
+		`href="/portal/oidc/start?next=%2fportal%2f&amp;switch"`)
+	w.want(b.get("/portal/oidc/start"), http.StatusForbidden, "There is no role for &lt;you&gt;.")
+	if to := w.location(b.get("/portal/oidc/callback?name=bob&role=viewer&next=//evil.example")); to != home {
+		t.Errorf("signing in leads to %q", to)
+	}
+	w.want(b.get(home), http.StatusOK, "bob")
+	now = now.Add(2 * time.Minute)
+	if to := w.location(b.get(home)); to != signInPath {
+		t.Errorf("after the session expired: %s", to)
+	}
+}
+
+func TestASessionOfAnotherProcessWithTheSameKeyIsValid(t *testing.T) {
+	key := []byte(strings.Repeat("k", session.KeySize))
+	one, two := open(t, func(o *Options) { o.Key = key }), open(t, func(o *Options) { o.Key = key })
+	other := open(t)
+	r := signedInRequest(t, one.portal, adminSecret, home)
+	for _, c := range []struct {
+		*world
+		want int
+	}{{one, http.StatusOK}, {two, http.StatusOK}, {other, http.StatusSeeOther}} {
+		a := httptest.NewRecorder()
+		if c.portal.ServeHTTP(a, r); a.Code != c.want {
+			t.Errorf("%d, want %d", a.Code, c.want)
+		}
+	}
+}

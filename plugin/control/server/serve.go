@@ -1,0 +1,266 @@
+// Package controlserver runs the process that serves the REST API: its settings, life cycle and shutdown order.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abusestore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/relay"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/jsonline"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
+)
+
+const (
+	// serveConnections bounds the connections of the API to the database, besides those that follow its rows.
+	serveConnections = 10
+	// rowsTimeout bounds how long the address stays closed until the first rows are loaded. Without them, for example
+	// while Postgres is unavailable, requests that need rows are answered with 503.
+	rowsTimeout = 2 * time.Second
+	// databaseTimeout bounds the check of the database at the start.
+	databaseTimeout = 5 * time.Second
+	// ownBuckets bounds the buckets of the API's own limits: one for each token or address.
+	ownBuckets = 100_000
+)
+
+// Run serves the REST API until ctx ends, and logs to stderr. It opens the address last and closes it first. Then it
+// finishes running requests, returns leases, and disconnects from Redis and Postgres.
+func Run(ctx context.Context, s *Settings, stderr io.Writer) error {
+	lines := process.NewLogWriter(stderr)
+	defer lines.Close()
+	log := s.newLog(lines)
+	encryption, err := s.TLS.config(log)
+	if err != nil {
+		return err
+	}
+	// The address is checked before the database, so that a fault of its own is not hidden behind warnings.
+	if listener, err := s.listen(ctx); err != nil {
+		return err
+	} else if err := listener.Close(); err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	pool, err := s.Database.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if err := s.checkTokens(ctx, pool, log); err != nil {
+		return err
+	}
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	d, err := newDecider(background, s, log)
+	if err != nil {
+		return err
+	}
+	server, err := s.assemble(d, pool, log)
+	if err != nil {
+		return err
+	}
+	server.http.TLSConfig = encryption
+
+	group, background := errgroup.WithContext(background)
+	for _, run := range server.background {
+		group.Go(func() error { return run(background) })
+	}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	defer context.AfterFunc(background, end)() // if a background task fails, serving ends
+	d.AwaitRows(ctx, rowsTimeout)
+	err = s.listenAndServe(ctx, server, log)
+	stop()
+	return errors.Join(err, group.Wait())
+}
+
+// newLog returns a log that writes to w.
+func (s *Settings) newLog(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(jsonline.Writer(w), &slog.HandlerOptions{
+		Level: s.LogLevel, ReplaceAttr: process.ConnectFaults(func() string { return s.Database.Name }),
+	}))
+}
+
+// assemble builds the API and its background tasks.
+func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*drainingServer, error) {
+	store, numbers := pgstore.New(pool), prometheus.NewRegistry()
+	own, callers := memory.New(memory.Options{Now: process.BucketClock.Now, MaxBuckets: ownBuckets}), newTokens(store, log)
+	tiers := d.knownTiers(store)
+	api, err := control.New(control.Options{
+		Version:         process.Version,
+		Store:           store,
+		Tokens:          callers,
+		Log:             log,
+		Buckets:         d.buckets,
+		OperatorBuckets: d.operatorBuckets,
+		Ping:            d.ping,
+		PingSecond:      d.pingSecond,
+		Path:            d.path,
+		Reservations:    d.reservations,
+		RequestPolicy:   d.requestPolicy,
+		IsRoute:         d.isRoute,
+		Tiers:           tiers,
+		IsConsumer:      s.isConsumer,
+		Webhooks:        s.Webhooks,
+		Limits:          own,
+		Metrics:         numbers,
+		Rates:           control.Rates{Subjects: int64(s.NewSubjects)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.Metrics.Gatherer = prometheus.Gatherers{d.Metrics.Gatherer, numbers}
+	monitor, err := metrics.NewServer(metrics.ServerOptions{
+		Metrics: d.Metrics, Address: s.MetricsListen, AllowRemote: s.MetricsRemote, Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	pages, err := s.newPortal(api, numbers, log)
+	if err != nil {
+		return nil, err
+	}
+	server := newDraining(s.httpServer(api, pages), monitor, log)
+	server.background = []func(context.Context) error{d.Run, own.Run, callers.Run, monitor.Run}
+	if tiers != nil {
+		server.background = append(server.background, func(ctx context.Context) error { return tiers.Run(ctx, log) })
+	}
+	if d.reservations != nil {
+		server.background = append(server.background, d.reservations.Run)
+	}
+	if s.Keeper != nil {
+		watcher := d.newWatcher(tiers)
+		s.Abuse.Log, s.Abuse.TierOf = log, tiers.Trusted
+		detector := abusestore.New(s.Abuse)
+		leader := s.Keeper.newLeader(log, watcher, detector)
+		sender := s.newSender(log)
+		numbers.MustRegister(leader, detector, sender) // their names are constants
+		if watcher != nil {
+			numbers.MustRegister(watcher) // its names too
+		}
+		server.background = append(server.background, leader.Run, sender.Run)
+	}
+	topics, err := s.newTopics(log)
+	if err != nil {
+		return nil, err
+	}
+	if topics != nil {
+		numbers.MustRegister(relay.Collector(topics.relays))
+		server.background = append(server.background, topics.runs()...)
+	}
+	return server, nil
+}
+
+// open returns a pool without connecting. It reads the file of the connection string for every connection, so that a
+// new password is used.
+func (d *Database) open(ctx context.Context) (*pgxpool.Pool, error) {
+	config, err := d.Connect()
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = serveConnections
+	if d.File != "" {
+		config.BeforeConnect = func(_ context.Context, to *pgx.ConnConfig) error {
+			now, err := d.Connect()
+			if err != nil {
+				return err
+			}
+			*to = *now.ConnConfig
+			return nil
+		}
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	return pool, nil
+}
+
+// checkTokens returns an error if there is no live token although other machines reach the process, or if the database
+// lacks tables. While the database is unavailable, every token is denied.
+func (s *Settings) checkTokens(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
+	defer cancel()
+	live, err := 0, migrations.CheckReady(ctx, pool)
+	if err == nil {
+		err = migrations.CheckBehind(ctx, pool)
+	}
+	if err == nil {
+		live, err = pgstore.New(pool).LiveTokens(ctx)
+	}
+	const how = "no request can be authenticated: create a token with ratelimit token create"
+	switch unreachable := new(pgconn.ConnectError); {
+	case errors.As(err, &unreachable), errors.Is(err, context.DeadlineExceeded):
+		log.Warn("no connection to the database: all tokens are denied until there is one", "error", err)
+		return nil
+	case err != nil:
+		return err
+	case live == 0 && s.public():
+		return fmt.Errorf("--listen: other machines reach %s, and there is no live token: %s", s.Listen, how)
+	case live == 0:
+		log.Warn("there is no live token: " + how)
+	}
+	return nil
+}
+
+// listen opens the address.
+func (s *Settings) listen(ctx context.Context) (net.Listener, error) {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", s.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	return listener, nil
+}
+
+// listenAndServe serves until ctx ends, then finishes running requests.
+func (s *Settings) listenAndServe(ctx context.Context, d *drainingServer, log *slog.Logger) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	listener, err := s.listen(ctx)
+	if err != nil {
+		return err
+	}
+	encrypted := d.http.TLSConfig != nil
+	log.Info("serving the API", "address", listener.Addr().String(), "tls", encrypted, "decides", s.Config != nil,
+		"version", process.Version, "pid", os.Getpid())
+	served := make(chan error, 1)
+	go func() {
+		if encrypted {
+			served <- d.http.ServeTLS(listener, "", "")
+			return
+		}
+		served <- d.http.Serve(listener)
+	}()
+	d.monitor.SetState(metrics.Serving)
+	select {
+	case err := <-served:
+		return errors.Join(fmt.Errorf("serve the API: %w", err), d.http.Close())
+	case <-ctx.Done():
+	}
+	d.drain(s.DrainTime)
+	if err := d.shutDown(s.ShutdownTime); err != nil {
+		log.Warn("requests were aborted, because they took longer than --shutdown-time", "error", err)
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the API: %w", err)
+	}
+	return nil
+}

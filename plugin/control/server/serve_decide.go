@@ -1,0 +1,177 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
+	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/engine"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/denial"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+const (
+	// serveBudget bounds how long one decision waits for Redis, like -time-budget of the plugin server.
+	serveBudget = time.Second
+	// serveBuckets bounds the buckets in this process, like -max-buckets of the plugin server.
+	serveBuckets = 1_000_000
+)
+
+// decider decides requests in the process that serves the API, as the plugin server does, with one config.
+type decider struct {
+	*engine.Engine
+	path            *admit.Path                 // nil: no config
+	buckets         control.Buckets             // in Redis; nil: none
+	operatorBuckets control.Buckets             // the same buckets for operators, with longer timeouts; nil: none
+	ping            func(context.Context) error // pings that Redis; nil: none
+	pingSecond      func(context.Context) error // pings the Redis of addresses; nil: none
+	config          *routeconfig.Config         // nil: none
+	reservations    *named.Ledger               // what checks reserve
+	log             *slog.Logger
+
+	requestPolicy func(*policy.Policy) *policy.Policy // returns the policy for reading the buckets of one; nil: itself
+}
+
+// newDecider returns a decider. Without a config it decides nothing and follows no rows.
+func newDecider(ctx context.Context, s *Settings, log *slog.Logger) (*decider, error) {
+	node, err := process.NodeName("hostname")
+	if err != nil {
+		return nil, err
+	}
+	node += "/control"
+	options := engine.Options{Log: log, Buckets: bucket.Options{
+		Budget: serveBudget, MaxBuckets: serveBuckets, Nodes: 1, LeaseShare: s.LeaseShare,
+		MaxAddresses: s.MaxAddresses, NewAddresses: s.NewAddresses,
+	}}
+	record := s.newDenialRecord(node, log)
+	if record != nil {
+		options.Denials = record
+	}
+	d := &decider{Engine: engine.New(ctx, options), log: log}
+	if s.Config == nil {
+		d.Metrics = metrics.New(process.Version, metrics.Sources{})
+		return d, nil
+	}
+	if err := d.FollowRows(policysync.Options{Source: s.Database.source(), Node: node, Dir: s.SnapshotDir}); err != nil {
+		return nil, err
+	}
+	if s.Usage {
+		d.CountUsage()
+	}
+	sources := d.Sources()
+	if record != nil {
+		sources.Denial = record.Numbers
+	}
+	sources.Reservations = func() metrics.Reservations { return metrics.Reservations{Kept: d.reservations.Awaited()} }
+	d.Metrics = metrics.New(process.Version, sources)
+	return d, d.openPath(s.Config)
+}
+
+// newDenialRecord returns what records the denials of checks for people to read, or nil if that is off or the process
+// decides nothing.
+func (s *Settings) newDenialRecord(node string, log *slog.Logger) *engine.DenialRecord {
+	if s.Config == nil || !s.DenialRecent {
+		return nil
+	}
+	options := denial.Options{Log: log, Node: node, Recent: true}
+	if s.DenialSaltFile != "" {
+		options.Salt = engine.ReadSalt("--denial-salt-file", s.DenialSaltFile, log)
+	}
+	return engine.NewDenialRecord(options, policysync.NewDenialSink(s.Database.source()))
+}
+
+// source returns how processes that follow rows connect.
+func (d *Database) source() policysync.Source {
+	if d.File != "" {
+		return policysync.Source{File: d.File}
+	}
+	return policysync.Source{DSN: d.DSN}
+}
+
+// knownTiers returns what is known of the tiers of tenants without a row, or nil without a config.
+func (d *decider) knownTiers(store *pgstore.Store) *control.Tiers {
+	if d.config == nil {
+		return nil
+	}
+	return control.NewTiers(store, d.path.Policies.Load().Namespace(), d.config.Consumers, d.config.Changed)
+}
+
+// isRoute reports whether the config's file has a route of a name.
+func (d *decider) isRoute(name string) bool {
+	if d.config == nil {
+		return false
+	}
+	_, ok := d.config.Routes[name]
+	return ok
+}
+
+// isConsumer reports whether the config's file has a consumer of a name.
+func (s *Settings) isConsumer(name string) bool {
+	return s.Config != nil && s.Config.ConsumerNames[name]
+}
+
+// openPath opens the path of the config, and its buckets.
+func (d *decider) openPath(config *routeconfig.Config) error {
+	snapshot, err := policy.ForCallers(config.Config)
+	if err != nil {
+		return fmt.Errorf("%s: %w", config.Where, err)
+	}
+	// The path is released with the process: Run closes its stores.
+	if d.path, _, err = d.Build(config.Config, snapshot); err != nil {
+		return fmt.Errorf("%s: %w", config.Where, err)
+	}
+	d.config = config
+	d.SetRoutes(d.isRoute)
+	if config.Config.Strategy == schema.StrategyRedis {
+		d.requestPolicy = d.Stores.StorePolicy
+	}
+	if d.reservations, err = d.openReservations(&config.Config); err != nil {
+		return fmt.Errorf("%s: %w", config.Where, err)
+	}
+	shared, _, err := d.Stores.OpenShared(&config.Config)
+	switch {
+	case errors.Is(err, bucket.ErrNotShared):
+		d.log.Warn("usage is not available, and decisions apply to this process only", "config", config.Where, "why", err)
+	case err != nil:
+		return fmt.Errorf("%s: %w", config.Where, err)
+	}
+	if shared == nil {
+		return nil
+	}
+	operators, _, err := d.Stores.OpenOperators(&config.Config)
+	if err != nil {
+		return fmt.Errorf("%s: %w", config.Where, err)
+	}
+	d.buckets, d.ping, d.pingSecond, d.operatorBuckets = shared, shared.Ping, shared.PingSecond, operators
+	return nil
+}
+
+// openReservations opens what keeps the reservations of checks: beside the buckets, in Redis or in this process.
+func (d *decider) openReservations(config *schema.Config) (*named.Ledger, error) {
+	buckets, _, err := d.Stores.Open(config)
+	if err != nil {
+		return nil, err
+	}
+	o := named.Options{Buckets: buckets, Observer: d.Settlements(), Now: time.Now, Log: d.log}
+	switch records, _, err := d.Stores.OpenRecords(config); {
+	case err != nil:
+		return nil, err
+	case records != nil:
+		o.Records = records
+	default:
+		o.Records, o.Own = named.NewLocal(process.Elapsed, 0), true
+	}
+	return named.New(o), nil
+}

@@ -1,0 +1,232 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// onPort returns the text of a decK file whose Redis listens on a port.
+func onPort(t *testing.T, port int) string {
+	t.Helper()
+	text, err := os.ReadFile("testdata/kong.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Replace(string(text), "port: 1", fmt.Sprint("port: ", port), 1)
+}
+
+// onRedis returns the text of a decK file with that Redis, which may take a minute for an answer.
+func onRedis(t *testing.T, server *redistest.Server) string {
+	t.Helper()
+	port := fmt.Sprint("port: ", server.Port)
+	return strings.Replace(onPort(t, server.Port), port,
+		port+", connect_timeout: 60000, read_timeout: 60000, send_timeout: 60000", 1)
+}
+
+// deciding returns the decider of a process with a decK file and the default settings, changed.
+func deciding(t *testing.T, text string, change func(*Settings)) *decider {
+	t.Helper()
+	config, _, err := routeconfig.Load([]byte(text), "kong.yml", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Settings{
+		LeaseShare: lease.DefaultSharePct, MaxAddresses: addresses.DefaultMost, NewAddresses: addresses.DefaultRate,
+		Config: config, Database: Database{DSN: "host=/nonexistent dbname=none"},
+	}
+	if change != nil {
+		change(s)
+	}
+	d, err := newDecider(t.Context(), s, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ended, end := context.WithCancel(context.Background())
+		end()
+		if err := d.Run(ended); err != nil { // closes what is open
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+func TestServeBoundsTheAddressesWithBucketsInRedis(t *testing.T) {
+	for _, c := range []struct{ most, rate, wantMost, wantRate int }{
+		{addresses.DefaultMost, addresses.DefaultRate, addresses.DefaultMost/32*32 + 32, addresses.DefaultRate},
+		{64, 7, 64, 7},
+		{64, 0, 64, 0},
+		{0, 100, 0, 0},
+	} {
+		all := deciding(t, onPort(t, 1), func(s *Settings) { s.MaxAddresses, s.NewAddresses = c.most, c.rate }).Stores.Stats()
+		if len(all) != 1 || all[0].Addresses.Most != c.wantMost || all[0].Addresses.Rate != c.wantRate {
+			t.Errorf("%+v: %+v, want the given bounds, where 0 is any number", c, all)
+		}
+	}
+}
+
+func TestServeLabelsOnlyTheRoutesOfItsFile(t *testing.T) {
+	d := deciding(t, strings.Replace(onPort(t, 1), "strategy: redis", "strategy: local", 1), nil)
+	if !slices.Equal(slices.Sorted(maps.Keys(d.config.Routes)), []string{"records", "search"}) {
+		t.Errorf("the routes are %v", d.config.Routes)
+	}
+	for _, endpoint := range []string{"records", "invented"} {
+		var x admit.Exchange
+		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme"}}
+		request.Method, request.Path, request.Route = admit.Target(endpoint)
+		if d.path.Admit(t.Context(), request, &x) != nil || x.Decision.Denied() {
+			t.Fatalf("%s: %+v", endpoint, x.Decision)
+		}
+	}
+	series, err := testutil.GatherAndCount(d.Metrics, "rate_limiter_requests_total")
+	if err != nil || series != 2 {
+		t.Errorf("%d series of requests (%v), want one for records and one for no endpoint", series, err)
+	}
+	families, err := d.Metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if strings.Contains(f.String(), "invented") {
+			t.Errorf("%s has a label of a route outside the config", f.GetName())
+		}
+	}
+	if p := leasable(t, d); d.requestPolicy != nil && d.requestPolicy(p) != p {
+		t.Error("buckets of this process are read with a policy for leases")
+	}
+}
+
+func TestServeDecidesByTheSavedRowsUntilItHasThoseOfTheDatabase(t *testing.T) {
+	dsn, dir := pgtest.Shared(t).Database(t), t.TempDir()
+	ban := pgstore.Override{Override: schema.Override{Tenant: "acme", Kind: "ban", Permanent: true}}
+	by := pgstore.Change{Actor: "ann", Reason: "abuse"}
+	if _, _, err := pgstore.New(pgtest.Pool(t, dsn)).AddOverride(t.Context(), by, ban); err != nil {
+		t.Fatal(err)
+	}
+	save(t, dsn, dir)
+	d := deciding(t, onRedis(t, redistest.Single(t)), func(s *Settings) { s.SnapshotDir = dir })
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Rows.Run(ctx) }()
+	d.AwaitRows(ctx, time.Minute)
+	var decided admit.Exchange
+	request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme"}}
+	if err := d.path.Admit(t.Context(), request, &decided); err != nil || !decided.Decision.Denied() {
+		t.Errorf("the decision for a tenant with a saved ban is %+v (%v)", decided.Decision, err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServeCountsTheReservationsOfItsCallers(t *testing.T) {
+	const everyone = "scope: global, limit: 5000, window_size: 60"
+	const settles = "scope: global, limit: 5000, window_size: 31536000, algorithm: fixed_window, " +
+		"settle: {sources: [{from: shared.tokens}]}"
+	for strategy, text := range map[string]string{
+		"redis": onRedis(t, redistest.Single(t)),
+		"local": strings.Replace(onPort(t, 1), "strategy: redis", "strategy: local", 1),
+	} {
+		d := deciding(t, strings.Replace(text, everyone, settles, 1), nil)
+		var x admit.Exchange
+		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme", Cost: 7}}
+		claim, _, err := d.reservations.Claim(t.Context(), &named.Request{Name: named.Name{ID: "chat"}, Timeout: time.Minute})
+		if err != nil || d.path.Admit(t.Context(), request, &x) != nil {
+			t.Fatalf("%s: %v", strategy, err)
+		}
+		err = claim.Keep(t.Context(), reservation.NewRecord(&x.Decision, 1), nil)
+		if err != nil || d.reservations.Awaited() != 1 {
+			t.Errorf("%s: %d reservations are awaited (%v), want one", strategy, d.reservations.Awaited(), err)
+		}
+		s, err := d.reservations.Settle(t.Context(), named.Name{ID: "chat"}, 3, func(named.Reserved) error { return nil })
+		if err != nil || len(s.Changes) != 1 || s.Changes[0].Change != -4 || d.reservations.Awaited() != 0 {
+			t.Errorf("%s: %+v, %v", strategy, s, err)
+		}
+		series, err := testutil.GatherAndCount(d.Metrics, "rate_limiter_settlements_total", "rate_limiter_reservations")
+		if err != nil || series != 2 {
+			t.Errorf("%s: %d series (%v), want one of settlements and one of reservations", strategy, series, err)
+		}
+	}
+}
+
+func TestRequestsReadALeasedBucketWithASmallerCapacity(t *testing.T) {
+	d := deciding(t, onRedis(t, redistest.Single(t)), nil)
+	p := leasable(t, d)
+	if d.requestPolicy == nil || d.requestPolicy(p).Limit.Capacity() >= p.Limit.Capacity() {
+		t.Errorf("%s is read with its whole capacity", p.Name)
+	}
+}
+
+func TestOperatorsWaitLongerForRedisThanRequests(t *testing.T) {
+	proxy, err := faultproxy.New(faultproxy.TCP(redistest.Single(t).Address()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	d := deciding(t, onPort(t, proxy.Port()), nil)
+	proxy.Delay(faultproxy.ToClient, 150*time.Millisecond) // three times the default read_timeout
+	p := leasable(t, d)
+	bounds := []policy.Bound{{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByAll}}}
+	statuses := make([]decision.Status, 1)
+	if err := d.operatorBuckets.Peek(t.Context(), bounds, statuses); err != nil || statuses[0].Source != decision.Redis {
+		t.Errorf("%+v, %v: want an answer for operators", statuses[0], err)
+	}
+	if err := d.buckets.Peek(t.Context(), bounds, statuses); err != nil || statuses[0].Failure == decision.NoFailure {
+		t.Errorf("%+v, %v: want none for requests", statuses[0], err)
+	}
+}
+
+// leasable returns a policy of a decider's config whose tokens may be leased.
+func leasable(t *testing.T, d *decider) *policy.Policy {
+	t.Helper()
+	for _, p := range d.path.Policies.Load().Policies() {
+		if p.Name == "everyone" {
+			return p
+		}
+	}
+	t.Fatal("the config has no limit for everyone")
+	return nil
+}
+
+// save runs a node until it has saved the rows of a database in a folder.
+func save(t *testing.T, dsn, dir string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	node, err := policysync.New(policysync.Options{
+		Source: policysync.Source{DSN: dsn}, Dir: dir, Log: slog.New(slog.DiscardHandler),
+		Changed: func(*policy.Snapshot) { stop() },
+	})
+	if err == nil {
+		err = node.Run(ctx)
+	}
+	if err != nil {
+		t.Fatalf("save the rows: %v", err)
+	}
+}

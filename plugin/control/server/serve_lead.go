@@ -1,0 +1,114 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abusestore"
+	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/outbox"
+	webhooksender "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook/sender"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/quota"
+	usagestore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/usage"
+)
+
+// newLeader returns the leader of this process. It unpacks usage, and tidies as ratelimit tidy does. With a watcher it
+// also writes notices of used quotas. The detector looks for abuse.
+func (d *Database) newLeader(
+	log *slog.Logger, watcher *quota.Watcher, detector *abusestore.Detector,
+) *usagestore.Leader {
+	o := usagestore.Options{
+		Connect: d.connect,
+		Lock:    pgstore.TidyLock,
+		Chores: func(ctx context.Context, session *pgx.Conn) (more bool, err error) {
+			moreRows, rows := pgstore.TidyOnce(ctx, session, pgstore.DefaultRetention)
+			moreEvents, events := outbox.Tidy(ctx, session)
+			moreDenials, denials := pgstore.DropDenials(ctx, session)
+			// None of them keeps the others from their work.
+			return moreRows || moreEvents || moreDenials, errors.Join(rows, events, denials, detector.Run(ctx, session))
+		},
+		Log:    log,
+		Advice: leaderAdvice,
+	}
+	if watcher != nil {
+		o.Check = watcher.Check
+	}
+	return usagestore.NewLeader(o)
+}
+
+// newWatcher returns what looks for used quotas, or nil if the process has no limits whose buckets it can read.
+func (d *decider) newWatcher(tiers *control.Tiers) *quota.Watcher {
+	if d.operatorBuckets == nil {
+		return nil
+	}
+	return quota.NewWatcher(quota.Options{
+		Routes: slices.Sorted(maps.Keys(d.config.Routes)),
+		Plan: func() *policy.Plan {
+			if plan := d.path.Policies.Load(); plan != nil && plan.Snapshot() != nil {
+				return plan
+			}
+			return nil
+		},
+		Tiers:  tiers,
+		Peek:   d.operatorBuckets.Peek,
+		Report: reportNotices,
+		Log:    d.log,
+	})
+}
+
+// reportNotices adds the events of notices to the outbox.
+func reportNotices(ctx context.Context, tx pgx.Tx, at time.Time, notices []quota.Notice) error {
+	all := make([]events.Event, len(notices))
+	for i := range notices {
+		n := &notices[i]
+		data, err := json.Marshal(n)
+		if err != nil {
+			return fmt.Errorf("encode a notice: %w", err)
+		}
+		all[i] = events.Event{
+			ID: n.ID(), Source: events.Control, Type: events.QuotaThreshold, Time: at, Tenant: n.Tenant, Data: data,
+		}
+	}
+	return outbox.Add(ctx, tx, all...)
+}
+
+// newSender returns the sender of this process, which sends events to webhooks while it holds its lock.
+func (s *Settings) newSender(log *slog.Logger) *webhooksender.Sender {
+	return webhooksender.New(webhooksender.Options{
+		Connect: s.Keeper.connect, Targets: s.Webhooks, Log: log, Advice: leaderAdvice,
+	})
+}
+
+// leaderAdvice returns what an operator has to do about an error of the leader.
+func leaderAdvice(err error) string {
+	if errors.As(err, new(*usagestore.RightsError)) {
+		return "give a login of the role keeper by --keeper-database-file, or off and run ratelimit tidy from cron; " +
+			"the grants are in migrations/README.md"
+	}
+	return migrations.Advice(err)
+}
+
+// connect opens a connection. Its errors name the setting of this database.
+func (d *Database) connect(ctx context.Context) (*pgx.Conn, error) {
+	config, err := d.Connect()
+	if err != nil {
+		return nil, err
+	}
+	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	if fault := migrations.ConnectFault(err, d.Name); fault != "" {
+		return nil, errors.New(fault)
+	}
+	return conn, err
+}

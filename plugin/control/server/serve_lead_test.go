@@ -1,0 +1,104 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abusestore"
+	usagestore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/usage"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
+)
+
+// database returns the settings of a login.
+func database(dsn string) *Database {
+	connect := func() (*pgxpool.Config, error) { return pgxpool.ParseConfig(dsn) }
+	return &Database{Name: "--keeper-database", Connect: connect}
+}
+
+// lead runs a leader until the test ends.
+func lead(t *testing.T, l *usagestore.Leader) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// await waits until a condition holds.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("after a minute: not %s", what)
+		}
+	}
+}
+
+func TestTheLeaderOfServeUnpacksUsageAndTidiesWithTheRightsOfAKeeper(t *testing.T) {
+	server := pgtest.Granted(t)
+	root := pgtest.Pool(t, server.DSN("ratelimit"))
+	_, err := root.Exec(t.Context(), `INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at)
+		VALUES ('gone', 0, now() - interval '9 days', now() - interval '9 days')`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := usage.Batch{Epoch: "0123456789abcdef", Seq: 1, Rows: []usage.Row{{
+		Key: usage.Key{Tenant: "acme"}, Counts: usage.Counts{Admitted: 7, Remaining: usage.NoRemaining},
+	}}}
+	payload, err := b.MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Noon two days ago is on a day that is closed and whose minutes are kept, at any time of today.
+	const report = `SELECT rate_limiter.report_usage('edge-1', $1, $2,
+		now() - (date_trunc('day', now() AT TIME ZONE 'UTC') - interval '36 hours') AT TIME ZONE 'UTC', $3)`
+	for seq, payload := range [][]byte{payload, []byte("damaged")} { // added, set aside
+		if _, err := pgtest.Pool(t, server.RoleDSN(pgtest.Node)).Exec(t.Context(),
+			report, b.Epoch, seq+1, payload); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := database(server.RoleDSN(pgtest.Keeper)).newLeader(slog.New(slog.DiscardHandler), nil, quietDetector())
+	lead(t, l)
+	await(t, "tidy", func() bool {
+		var sums, nodes int64
+		err := root.QueryRow(t.Context(), `SELECT (SELECT coalesce(sum(admitted), 0)::bigint FROM rate_limiter.usage_days),
+			(SELECT count(*) FROM rate_limiter.nodes)`).Scan(&sums, &nodes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sums == 7 && nodes == 0
+	})
+	if done := l.Stats(); done.Batches != 1 || done.Faulty != 1 || done.Hours == 0 {
+		t.Errorf("the leader has done %+v", done)
+	}
+}
+
+func TestALoginWithoutTheRightsOfAKeeperDoesNotTakeTheLock(t *testing.T) {
+	server := pgtest.Granted(t)
+	var log bytes.Buffer
+	l := database(server.RoleDSN(pgtest.ServerRole)).newLeader(slog.New(slog.NewJSONHandler(&log, nil)), nil,
+		quietDetector())
+	if done, err := l.Once(t.Context()); err == nil || done.Leading {
+		t.Errorf("it has done %+v (%v), want an error", done, err)
+	} else {
+		pgtest.WantPlain(t, err.Error()+": "+leaderAdvice(err), "lacks the rights of the role keeper",
+			"--keeper-database-file")
+	}
+}
+
+// quietDetector returns a detector that does nothing.
+func quietDetector() *abusestore.Detector {
+	return abusestore.New(abusestore.Options{Mode: abusestore.Off, Log: slog.New(slog.DiscardHandler)})
+}

@@ -1,0 +1,122 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/oidc"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
+)
+
+// Portal configures the pages for people.
+type Portal struct {
+	On      bool
+	KeyFile string // "": a random key
+	Idle    time.Duration
+	OIDC    oidc.Settings // without an issuer: people sign in with tokens only
+}
+
+// newPortal returns the portal, or nil if it is off.
+func (s *Settings) newPortal(
+	api *control.Server, numbers prometheus.Registerer, log *slog.Logger,
+) (*portal.Portal, error) {
+	if !s.Portal.On {
+		return nil, nil
+	}
+	key, err := s.Portal.readKey()
+	if err != nil {
+		return nil, err
+	}
+	o := portal.Options{
+		API: portalAPI{api}, Tokens: portalAPI{api}, Log: log, Key: key, Idle: s.Portal.Idle, Metrics: numbers,
+	}
+	if s.Portal.OIDC.Issuer != "" {
+		o.Provider = oidc.New(oidc.Options{Settings: s.Portal.OIDC, Now: time.Now, Log: log})
+	}
+	return portal.New(o)
+}
+
+// readKey returns the key of the file: 32 bytes, as they are or in base64.
+func (p *Portal) readKey() ([]byte, error) {
+	if p.KeyFile == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(p.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("--portal-key-file: %w", err)
+	}
+	if len(text) == session.KeySize {
+		return text, nil
+	}
+	key, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(text)))
+	if err != nil || len(key) != session.KeySize {
+		return nil, fmt.Errorf("--portal-key-file: %s must have %d random bytes, as they are or in base64: make one with "+
+			"openssl rand -base64 32", p.KeyFile, session.KeySize)
+	}
+	return key, nil
+}
+
+// portalAPI connects the portal with the API of the process.
+type portalAPI struct{ *control.Server }
+
+// ServeAs implements [portal.API].
+func (a portalAPI) ServeAs(w http.ResponseWriter, r *http.Request, c portal.Caller) {
+	a.Server.ServeAs(w, r, control.Caller{Token: c.Name, Role: control.Role(c.Role), Org: c.Org, Routine: c.Poll})
+}
+
+// Authenticate implements [portal.Authenticator].
+func (a portalAPI) Authenticate(
+	ctx context.Context, secret, address string,
+) (portal.Caller, time.Duration, error) {
+	caller, wait, err := a.Server.Authenticate(ctx, secret, address)
+	switch {
+	case errors.Is(err, control.ErrUnknownToken):
+		err = portal.ErrUnknownToken
+	case errors.Is(err, control.ErrNotLookedUp):
+		err = portal.ErrTooManyTokens
+	case errors.Is(err, control.ErrTooManySignIns):
+		err = portal.ErrTooManySignIns
+	}
+	return portal.Caller{Name: caller.Token, Role: string(caller.Role), Org: caller.Org}, wait, err
+}
+
+// httpServer returns the HTTP server of the API, and of the portal unless it is nil.
+func (s *Settings) httpServer(api *control.Server, pages *portal.Portal) *http.Server {
+	server := api.HTTPServer()
+	if pages != nil {
+		server.Handler = mount(api, pages)
+		server.RegisterOnShutdown(pages.Close)
+	}
+	server.Handler = s.TrustedProxies.replacePeer(server.Handler)
+	return server
+}
+
+// mount returns a handler of the API and of the portal beside it. Browsers that open the address itself get the portal.
+func mount(api http.Handler, pages *portal.Portal) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch path := r.URL.Path; {
+		case strings.HasPrefix(path, "/portal/"):
+			pages.ServeHTTP(w, r)
+		case path == "/portal", path == "/" && strings.Contains(r.Header.Get("Accept"), "text/html"):
+			w.Header().Set("Cache-Control", "no-store")
+			http.Redirect(w, r, "/portal/", http.StatusSeeOther)
+		default:
+			api.ServeHTTP(w, r)
+		}
+	})
+}
+
+// isStream reports whether the answer to a request lasts for as long as its client reads.
+func isStream(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/portal/live/") }

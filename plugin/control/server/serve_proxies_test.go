@@ -1,0 +1,150 @@
+package server
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// parseProxies returns the proxies of a list.
+func parseProxies(t *testing.T, text string) (list Proxies) {
+	t.Helper()
+	if err := ParseProxies(text, &list); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestTheClientBehindTrustedProxiesIsTheRightMostOtherAddress(t *testing.T) {
+	proxies := parseProxies(t, "10.0.0.0/8, 2001:db8:f::/48,192.0.2.9,::ffff:172.16.0.0/108,fe80::/10")
+	for name, c := range map[string]struct {
+		peer      string
+		forwarded []string
+		want      string
+	}{
+		"no proxy":                      {"203.0.113.1:5", nil, "203.0.113.1:5"},
+		"a forged header":               {"203.0.113.1:5", []string{"198.51.100.7"}, "203.0.113.1:5"},
+		"an address beside a trusted":   {"192.0.2.8:5", []string{"198.51.100.7"}, "192.0.2.8:5"},
+		"a proxy":                       {"10.1.2.3:5", []string{"198.51.100.7"}, "198.51.100.7:0"},
+		"a proxy of one address":        {"192.0.2.9:5", []string{"198.51.100.7"}, "198.51.100.7:0"},
+		"a proxy without the header":    {"10.1.2.3:5", nil, "10.1.2.3:5"},
+		"a proxy with an empty header":  {"10.1.2.3:5", []string{""}, "10.1.2.3:5"},
+		"forged, through a proxy":       {"10.1.2.3:5", []string{"1.1.1.1, 198.51.100.7"}, "198.51.100.7:0"},
+		"a chain of two":                {"10.1.2.3:5", []string{"1.1.1.1,198.51.100.7 ,\t10.9.9.9"}, "198.51.100.7:0"},
+		"a chain of two in lines":       {"10.1.2.3:5", []string{"1.1.1.1", "198.51.100.7", "10.9.9.9"}, "198.51.100.7:0"},
+		"a chain of proxies alone":      {"10.1.2.3:5", []string{"10.7.7.7, 10.8.8.8, 10.9.9.9"}, "10.7.7.7:0"},
+		"text ends the list":            {"10.1.2.3:5", []string{"198.51.100.7, unknown, 10.9.9.9"}, "10.9.9.9:0"},
+		"an empty item ends the list":   {"10.1.2.3:5", []string{"198.51.100.7,, 10.9.9.9"}, "10.9.9.9:0"},
+		"an empty line ends the list":   {"10.1.2.3:5", []string{"198.51.100.7", "", "10.9.9.9"}, "10.9.9.9:0"},
+		"two items without a comma":     {"10.1.2.3:5", []string{"198.51.100.7 198.51.100.8"}, "10.1.2.3:5"},
+		"a long item ends the list":     {"10.1.2.3:5", []string{"fe80::1%" + strings.Repeat("z", 100)}, "10.1.2.3:5"},
+		"more proxies than are read":    {"10.1.2.3:5", []string{"1.1.1.1" + strings.Repeat(",10.9.9.9", 32)}, "10.9.9.9:0"},
+		"as many proxies as are read":   {"10.1.2.3:5", []string{"1.1.1.1" + strings.Repeat(",10.9.9.9", 31)}, "1.1.1.1:0"},
+		"a port":                        {"10.1.2.3:5", []string{"198.51.100.7:4711"}, "198.51.100.7:4711"},
+		"a wrong port":                  {"10.1.2.3:5", []string{"198.51.100.7:65536"}, "10.1.2.3:5"},
+		"IPv6":                          {"[2001:db8:f::1]:5", []string{"2001:db8:a::2, 2001:db8:f::2"}, "[2001:db8:a::2]:0"},
+		"IPv6 in brackets":              {"10.1.2.3:5", []string{"[2001:db8:a::2]"}, "[2001:db8:a::2]:0"},
+		"IPv6 with a port":              {"10.1.2.3:5", []string{"[2001:db8:a::2]:4711"}, "[2001:db8:a::2]:4711"},
+		"half a bracket":                {"10.1.2.3:5", []string{"[2001:db8:a::2"}, "10.1.2.3:5"},
+		"IPv4 in brackets":              {"10.1.2.3:5", []string{"[198.51.100.7]"}, "10.1.2.3:5"},
+		"a zone of the proxy":           {"[fe80::1%eth0]:5", []string{"198.51.100.7"}, "198.51.100.7:0"},
+		"a zone of the client":          {"10.1.2.3:5", []string{"2001:db8:a::2%eth0"}, "[2001:db8:a::2]:0"},
+		"an IPv4 proxy in IPv6":         {"[::ffff:10.1.2.3]:5", []string{"198.51.100.7"}, "198.51.100.7:0"},
+		"a network of IPv4 in IPv6":     {"172.31.0.1:5", []string{"198.51.100.7"}, "198.51.100.7:0"},
+		"an address beside that":        {"172.32.0.1:5", []string{"198.51.100.7"}, "172.32.0.1:5"},
+		"a client of IPv4 in IPv6":      {"10.1.2.3:5", []string{"::ffff:198.51.100.7"}, "198.51.100.7:0"},
+		"a forged loopback, by a proxy": {"10.1.2.3:5", []string{"127.0.0.1, 198.51.100.7"}, "198.51.100.7:0"},
+	} {
+		if got := proxies.clientOf(netip.MustParseAddrPort(c.peer), c.forwarded); got.String() != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+func TestAListOfProxiesThatIsInvalidNamesTheItem(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                      `"" must be a network`,
+		"10.0.0.0/8,":           `"" must be a network`,
+		"10.0.0.0/8 10.1.0.0/8": `"10.0.0.0/8 10.1.0.0/8" must be a network`,
+		"10.0.0.0/33":           `"10.0.0.0/33" must be a network`,
+		"10.0.0.1/8":            `"10.0.0.1/8" must be a network`, // one proxy, or all of its network?
+		"::ffff:10.0.0.1/104":   `"::ffff:10.0.0.1/104" must be a network`,
+		"fe80::1%eth0":          `"fe80::1%eth0" must be a network`,
+		"lb.internal":           `"lb.internal" must be a network`,
+		"10.0.0.0/8, 0.0.0.0/0": `"0.0.0.0/0" has all addresses`,
+		"::/0":                  `"::/0" has all addresses`,
+		"::ffff:0:0/96":         `"::ffff:0:0/96" has all addresses`,
+	} {
+		before := Proxies{netip.MustParsePrefix("192.0.2.0/24")}
+		if err := ParseProxies(text, &before); err == nil || !strings.Contains(err.Error(), want) || len(before) != 1 {
+			t.Errorf("%q: %v and %v, want %s", text, err, before, want)
+		}
+	}
+}
+
+// post sends the sign-in form to a handler as a proxy does for a client, and returns the status.
+func post(h http.Handler, peer, client, secret string) int {
+	r := httptest.NewRequest("POST", "/portal/sign-in", strings.NewReader(url.Values{"token": {secret}}.Encode()))
+	r.RemoteAddr = peer
+	for name, value := range map[string]string{
+		"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin",
+		"X-Forwarded-Proto": "https", "X-Forwarded-For": client,
+	} {
+		r.Header.Set(name, value)
+	}
+	a := httptest.NewRecorder()
+	h.ServeHTTP(a, r)
+	return a.Code
+}
+
+func TestSignInsBehindATrustedProxyHaveABudgetOfGuessesForEachClient(t *testing.T) {
+	g := openGuarded(t)
+	s := Settings{TrustedProxies: parseProxies(t, "10.0.0.0/8"), Portal: Portal{On: true}}
+	pages, err := s.newPortal(g.server, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pages.Close)
+	h := s.httpServer(g.server, pages).Handler
+	const proxy, other = "10.0.0.1:5", "203.0.113.1:5"
+	guesses := func(from, client func(int) string) (limited int) {
+		for i := range 70 {
+			random := sha256.Sum256([]byte(from(i) + client(i)))
+			guess := "rl_" + base64.RawURLEncoding.EncodeToString(random[:])
+			switch status := post(h, from(i), client(i), guess); status {
+			case http.StatusTooManyRequests:
+				limited++
+			case http.StatusForbidden:
+			default:
+				t.Fatalf("a guess: %d", status)
+			}
+		}
+		return limited
+	}
+	is := func(text string) func(int) string { return func(int) string { return text } }
+	forged := func(end string) func(int) string {
+		return func(i int) string { return fmt.Sprintf("198.51.100.%d%s", i, end) }
+	}
+	secret := g.token("ann")
+	if limited := guesses(is(proxy), forged(", 192.0.2.1")); limited != 10 {
+		t.Errorf("%d of 70 guesses of a client that forges addresses are limited, want 10", limited)
+	}
+	if status := post(h, proxy, "192.0.2.1", secret); status != http.StatusTooManyRequests {
+		t.Errorf("a token that is new to the process, of the client that has guessed: %d, want 429", status)
+	}
+	if status := post(h, proxy, "192.0.2.2", secret); status != http.StatusSeeOther {
+		t.Errorf("a sign-in of another client of the proxy: %d, want 303", status)
+	}
+	if limited := guesses(is(other), forged("")); limited != 10 {
+		t.Errorf("%d of 70 guesses of an untrusted peer that forges addresses are limited, want 10", limited)
+	}
+}

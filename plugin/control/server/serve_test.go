@@ -1,0 +1,224 @@
+package server
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// authority signs certificates for tests.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	dir  string
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{t: t, dir: t.TempDir()}
+	a.cert, a.key = a.sign("authority", nil)
+	return a
+}
+
+// sign creates a certificate, and writes it and its key to name.pem and name.key.
+func (a *authority) sign(name string, by *authority) (*x509.Certificate, *ecdsa.PrivateKey) {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	cert := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: by == nil,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	parent, signer := cert, key
+	if by != nil {
+		parent, signer = by.cert, by.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, cert, parent, &key.PublicKey, signer)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.write(name+".pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	a.write(name+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
+	if cert, err = x509.ParseCertificate(der); err != nil {
+		a.t.Fatal(err)
+	}
+	return cert, key
+}
+
+func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
+
+func (a *authority) write(name string, text []byte) {
+	a.t.Helper()
+	if err := os.WriteFile(a.file(name), text, 0o600); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func TestACertificateIsReloadedWhenItsFilesChangeAndKeptIfThatFails(t *testing.T) {
+	a := newAuthority(t)
+	first, _ := a.sign("server", a)
+	files := TLSFiles{Cert: a.file("server.pem"), Key: a.file("server.key")}
+	now := time.Now()
+	k := &keyPair{files: files, log: slog.New(slog.DiscardHandler), now: func() time.Time { return now }}
+	if err := k.read(); err != nil {
+		t.Fatal(err)
+	}
+	served := func() *big.Int {
+		t.Helper()
+		now = now.Add(lookEvery)
+		pair, err := k.get(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pair.Leaf.SerialNumber
+	}
+	if got := served(); got.Cmp(first.SerialNumber) != 0 {
+		t.Errorf("the certificate %v is served, want %v", got, first.SerialNumber)
+	}
+	age := func(file string, by time.Duration) {
+		t.Helper()
+		if err := os.Chtimes(a.file(file), now.Add(by), now.Add(by)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.write("server.pem", []byte("half of it"))
+	age("server.pem", time.Minute)
+	if got := served(); got.Cmp(first.SerialNumber) != 0 || !k.warned {
+		t.Errorf("the certificate %v is served while the file is broken, warned: %v", got, k.warned)
+	}
+	second, _ := a.sign("server", a)
+	age("server.pem", 2*time.Minute)
+	age("server.key", 2*time.Minute)
+	if got := served(); got.Cmp(second.SerialNumber) != 0 || k.warned {
+		t.Errorf("the certificate %v is served, want the new one %v", got, second.SerialNumber)
+	}
+}
+
+func TestWithAClientAuthorityOnlyItsClientsConnect(t *testing.T) {
+	a := newAuthority(t)
+	a.sign("server", a)
+	a.sign("client", a)
+	config, err := TLSFiles{
+		Cert: a.file("server.pem"), Key: a.file("server.key"), ClientCA: a.file("authority.pem"),
+	}.config(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{
+		Handler:  http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }),
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), ReadHeaderTimeout: time.Minute,
+	}
+	go func() { _ = server.Serve(listener) }() // until it is closed
+	defer server.Close()
+	pair, err := tls.LoadX509KeyPair(a.file("client.pem"), a.file("client.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(a.cert)
+	for _, c := range []struct {
+		certificates []tls.Certificate
+		connects     bool
+	}{{nil, false}, {[]tls.Certificate{pair}, true}} {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{
+			RootCAs: roots, Certificates: c.certificates, MinVersion: tls.VersionTLS12,
+		}}
+		response, err := (&http.Client{Transport: transport}).Get("https://" + listener.Addr().String())
+		if err == nil {
+			response.Body.Close()
+		}
+		if (err == nil) != c.connects {
+			t.Errorf("with %d certificates: %v, want a connection: %v", len(c.certificates), err, c.connects)
+		}
+		transport.CloseIdleConnections()
+	}
+}
+
+func TestErrorsOfCertificatesNameTheFile(t *testing.T) {
+	a := newAuthority(t)
+	a.sign("server", a)
+	a.write("empty.pem", nil)
+	for _, f := range []TLSFiles{
+		{Cert: a.file("nowhere.pem"), Key: a.file("server.key")},
+		{Cert: a.file("empty.pem"), Key: a.file("server.key")},
+		{Cert: a.file("server.pem"), Key: a.file("authority.key")},
+		{Cert: a.file("server.pem"), Key: a.file("server.key"), ClientCA: a.file("empty.pem")},
+	} {
+		if _, err := f.config(slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), a.dir) {
+			t.Errorf("%+v: %v, want the file named", f, err)
+		}
+	}
+}
+
+func TestADrainingServerAnswersAndClosesItsConnections(t *testing.T) {
+	monitor, err := metrics.NewServer(metrics.ServerOptions{
+		Metrics: metrics.New("1", metrics.Sources{}), Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{
+		ReadHeaderTimeout: time.Minute, WriteTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusNoContent)
+		}),
+	}
+	d := newDraining(server, monitor, slog.New(slog.DiscardHandler))
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(listener) }() // until it is closed
+	defer server.Close()
+	request := func(path string) (status int, closes bool) {
+		t.Helper()
+		response, err := http.Get("http://" + listener.Addr().String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		return response.StatusCode, response.Close
+	}
+	if status, closes := request("/readyz"); status != http.StatusNoContent || closes {
+		t.Errorf("before, /readyz answers %d, closes %v", status, closes)
+	}
+	d.begun.Store(true)
+	if status, closes := request("/readyz"); status != http.StatusServiceUnavailable || !closes {
+		t.Errorf("while it drains /readyz answers %d, closes %v", status, closes)
+	}
+	if status, closes := request("/other"); status != http.StatusNoContent || !closes {
+		t.Errorf("while it drains /other answers %d, closes %v", status, closes)
+	}
+}

@@ -1,0 +1,117 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abusestore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/kafka"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
+)
+
+// Settings configure the process that serves the REST API.
+type Settings struct {
+	Listen         string
+	TLS            TLSFiles
+	InsecureHTTP   bool
+	TrustedProxies Proxies // in front of the process
+	MetricsListen  string  // "": none
+	MetricsRemote  bool
+	NewSubjects    int
+	LeaseShare     int // percent; 0: nothing is leased
+	MaxAddresses   int // 0: any number
+	NewAddresses   int // a second; 0: any number
+	LogLevel       slog.Level
+	SnapshotDir    string // "": none
+	Usage          bool   // report what the process decides
+	DenialRecent   bool   // report a sample of the denials that it decides
+	DenialSaltFile string // of the hashes of users in it; "": a random salt
+	DrainTime      time.Duration
+	ShutdownTime   time.Duration
+	Webhooks       webhook.Targets // that webhooks may call
+
+	Abuse abusestore.Options // of the leader; its Log is not used
+
+	Config   *routeconfig.Config // for decisions; nil: the process decides nothing
+	Portal   Portal
+	Database Database
+	Kafka    Kafka
+	Keeper   *Database // of a login with the rights of keeper, which unpacks usage and tidies; nil: neither is done
+}
+
+// Kafka locates the Kafka that events are sent to, and names its topics.
+type Kafka struct {
+	kafka.Options        // without brokers: none are sent
+	UpdatesTopic  string // of changes of policies
+	NoticesTopic  string // of everything else that the control plane reports
+}
+
+// Database locates the database.
+type Database struct {
+	DSN     string                          // a connection string
+	File    string                          // a file with the connection string, read for every connection; "": none
+	Name    string                          // the flag or variable of either, for errors
+	Connect func() (*pgxpool.Config, error) // reads the connection string
+}
+
+// Validate returns an error that names the flag of a setting that is malformed or unsafe.
+func (s *Settings) Validate() error {
+	if err := checkListen(s.Listen); err != nil {
+		return fmt.Errorf("--listen: %q: %w", s.Listen, err)
+	}
+	if s.MetricsListen == "off" {
+		s.MetricsListen = ""
+	}
+	if err := metrics.CheckAddress(s.MetricsListen, s.MetricsRemote, "--"); err != nil {
+		return err
+	}
+	if err := s.Kafka.Validate(); err != nil {
+		return fmt.Errorf("settings of Kafka: %w", err)
+	}
+	if err := s.Portal.OIDC.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case (s.TLS.Cert == "") != (s.TLS.Key == ""):
+		return errors.New("give --tls-cert and --tls-key together")
+	case s.TLS.ClientCA != "" && s.TLS.Cert == "":
+		return errors.New("--client-ca: client certificates require TLS: give --tls-cert and --tls-key")
+	case s.TLS.Cert != "" && s.InsecureHTTP:
+		return errors.New("give either --insecure-http or --tls-cert")
+	case s.public() && s.TLS.Cert == "" && !s.InsecureHTTP:
+		return fmt.Errorf("--listen: other machines reach %s, and tokens would be sent unencrypted: "+
+			"give --tls-cert and --tls-key, or --insecure-http if a proxy in front terminates TLS", s.Listen)
+	}
+	return nil
+}
+
+func checkListen(address string) error {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return errors.New("must be host:port, such as 127.0.0.1:8090")
+	}
+	return nil
+}
+
+// public reports whether other machines reach the address. It resolves no name, because that may change; only localhost
+// counts as this machine.
+func (s *Settings) public() bool {
+	host, _, err := net.SplitHostPort(s.Listen)
+	if err != nil || host == "localhost" {
+		return err != nil
+	}
+	ip, err := netip.ParseAddr(host)
+	return err != nil || !ip.Unmap().IsLoopback()
+}
