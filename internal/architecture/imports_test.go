@@ -70,8 +70,8 @@ var rules = map[string][]string{
 	"plugin/observe/metrics":  append([]string{"plugin/bucket/reservation"}, core...),
 	"plugin/events/outbox":    core,
 	"plugin/database/rows":    core,
-	"plugin/replay":           append([]string{"plugin/bucket/memory", "internal/jsonwalk"}, core...),
-	"plugin/suggest":          append([]string{"plugin/replay"}, core...),
+	"plugin/lab/replay":       append([]string{"plugin/bucket/memory", "internal/jsonwalk"}, core...),
+	"plugin/lab/suggest":      append([]string{"plugin/lab/replay"}, core...),
 	"plugin/bucket/reservation": {
 		"plugin/core/decision", "plugin/core/identity", "plugin/core/limit", "plugin/core/policy", "plugin/core/settle", "schema",
 	},

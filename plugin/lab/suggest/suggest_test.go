@@ -11,9 +11,9 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/suggest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/replay"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/suggest"
 )
 
 // minutely takes the most of each minute, without headroom.

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/replay"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/replay/replayhtml"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay/replayhtml"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden file")
