@@ -171,11 +171,11 @@ chaos: ## Inject faults of Redis and the network under load, and print their eff
 .PHONY: bench
 bench: ## Measure decisions, with other limiters, through the socket and on several nodes (18 min)
 	@mkdir -p $(CACHE)
-	@set -o pipefail; { $(GO) test -run '^$$' -bench . -timeout 30m ./plugin/internal/compare \
+	@set -o pipefail; { $(GO) test -run '^$$' -bench . -timeout 30m ./internal/bench/compare \
 		&& $(GO) test -run '^$$' -bench BelowTheLimit -benchtime 1x -timeout 30m ./plugin/bucket/lease \
 		&& $(GO) test -run '^$$' -bench 'Socket|Settling|Denial|AddedLatency|Masters|Accuracy$$|HotTenant|Flood|HostileBodies' -benchtime 1x -timeout 30m ./spec; } | tee $(CACHE)/bench.txt
-	@$(GO) run ./plugin/internal/benchtable -command 'make bench' -across goroutines,callers,live-nodes \
-		plugin/internal/compare/notes.md spec/testdata/benchmarks.md <$(CACHE)/bench.txt >$(BENCH_TABLE)
+	@$(GO) run ./internal/bench/table -command 'make bench' -across goroutines,callers,live-nodes \
+		internal/bench/compare/notes.md spec/testdata/benchmarks.md <$(CACHE)/bench.txt >$(BENCH_TABLE)
 	@echo "the tables: $(BENCH_TABLE)"
 
 .PHONY: bench-usage
@@ -183,7 +183,7 @@ bench-usage: ## Measure the usage history of 10,000 tenants, in a Postgres on th
 	@mkdir -p $(CACHE)
 	@set -o pipefail; PGTEST_DURABLE=1 $(GO) test -run '^$$' -bench HistoryOfManyTenants -benchtime 1x -timeout 60m \
 		./plugin/leader/usage | tee $(CACHE)/bench-usage.txt
-	@$(GO) run ./plugin/internal/benchtable -command 'make bench-usage' plugin/leader/usage/testdata/benchmarks.md \
+	@$(GO) run ./internal/bench/table -command 'make bench-usage' plugin/leader/usage/testdata/benchmarks.md \
 		<$(CACHE)/bench-usage.txt
 
 .PHONY: bench-portal
@@ -191,13 +191,13 @@ bench-portal: ## Measure every page of the portal with 10,000 tenants, in a Post
 	@mkdir -p $(CACHE)
 	@set -o pipefail; PGTEST_DURABLE=1 $(GO) test -run '^$$' -bench Pages -benchtime 1x -timeout 60m ./plugin/control/portal \
 		| tee $(CACHE)/bench-portal.txt
-	@$(GO) run ./plugin/internal/benchtable -command 'make bench-portal' plugin/control/portal/testdata/benchmarks.md \
+	@$(GO) run ./internal/bench/table -command 'make bench-portal' plugin/control/portal/testdata/benchmarks.md \
 		<$(CACHE)/bench-portal.txt
 
 # BENCH_KONG has further flags: see bin/bench-kong -help. A Kong without a database needs -print-config first.
 .PHONY: bench-kong
 bench-kong: build ## Measure the plugin behind a Kong (KONG=http://HOST:PORT ADMIN=URL REDIS=HOST:PORT), or behind the stand-in
-	$(BUILD) -o bin/ ./kong/cmd/bench-kong ./plugin/cmd/bench-floor
+	$(BUILD) -o bin/ ./kong/cmd/bench-kong ./internal/bench/bench-floor
 ifdef KONG
 	bin/bench-kong -proxy $(KONG) $(if $(ADMIN),-admin $(ADMIN)) $(if $(REDIS),-redis $(REDIS)) $(BENCH_KONG)
 else
@@ -209,7 +209,7 @@ endif
 # Both programs measure each benchmark once in every round. Choose few: what else runs on the machine changes in seconds.
 .PHONY: bench-before
 bench-before: BEFORE    ?= HEAD~1
-bench-before: PACKAGE   ?= plugin/internal/compare
+bench-before: PACKAGE   ?= internal/bench/compare
 bench-before: ROUNDS    ?= 6
 bench-before: BENCHTIME ?= 1s
 bench-before: ## Compare this tree with a commit, in turns (BEFORE=commit PACKAGE=folder BENCH=regexp ROUNDS=n BENCHTIME=1s)

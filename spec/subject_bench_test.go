@@ -55,7 +55,7 @@ func requestOf(tenant string) gateway.Request {
 
 // comparisons builds the baselines of the plugin once.
 var comparisons = sync.OnceValue(func() error {
-	return build(binaries, "../plugin/cmd/bench-floor", "../plugin/internal/noop", "../plugin/internal/onpdk")
+	return build(binaries, "../internal/bench/bench-floor", "../internal/bench/noop", "../internal/bench/onpdk")
 })
 
 // server is a plugin server of one thread. The plugin's own default is one for every four cores.

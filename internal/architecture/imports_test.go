@@ -95,7 +95,7 @@ var rules = map[string][]string{
 	// Programs, and the packages that two of them share.
 	"plugin/node/engine":         {"plugin", "schema", "migrations"},
 	"plugin/node/process":        {"plugin", "schema", "migrations"},
-	"plugin/internal/storetest":  append([]string{"internal/soak", "plugin/bucket"}, core...), // for tests
+	"internal/storetest":         append([]string{"internal/soak", "plugin/bucket"}, core...), // for tests
 	"plugin/node/server":         {"plugin", "schema", "migrations"},
 	"plugin/control/server":      {"plugin", "schema", "migrations"},
 	"plugin/cli":                 {"plugin", "schema", "migrations"},
@@ -106,6 +106,8 @@ var rules = map[string][]string{
 	"plugin/observe/drain":       {},
 	"plugin/observe/jsonline":    {},
 	"plugin/events/relay":        append([]string{"plugin/database/leadership"}, core...),
+	"internal/bench":             {"plugin", "schema"},
+	"internal/policytest":        {"plugin", "schema"},
 
 	// The other side of the socket.
 	"kong": {"internal/docpath", "internal/deckfile"},
@@ -118,7 +120,7 @@ var rules = map[string][]string{
 // foreign maps a module to the folders that may import it.
 var foreign = map[string][]string{
 	"github.com/Kong/go-pdk": {
-		"plugin/kong/wire", "plugin/internal/onpdk", "kong/gateway", "spec",
+		"plugin/kong/wire", "internal/bench/onpdk", "kong/gateway", "spec",
 	},
 	"github.com/redis": {"plugin/bucket/redis", "internal", "plugin/internal", "spec"},
 	"github.com/jackc": {

@@ -39,7 +39,7 @@ var built = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", folder+"/",
-		"../demo-gateway", "../../../plugin/cmd/bench-floor", "../../../plugin/cmd/tenant-rate-limiting")
+		"../demo-gateway", "../../../internal/bench/bench-floor", "../../../plugin/cmd/tenant-rate-limiting")
 	if output, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the programs: %w\n%s", err, output)
 	}

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 )
 
 func TestASnapshotKeepsEveryFieldOfAPolicy(t *testing.T) {

@@ -3,8 +3,8 @@ package storetest_test
 import (
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
 )
 
 func TestReservationsMayExceedTheBoundByTheExcessOfThoseInFlightAlone(t *testing.T) {

@@ -1,6 +1,6 @@
 // The command benchtable turns the output of go test -bench into the Markdown of docs/benchmarks.md:
 //
-//	go test -run '^$' -bench . ./… | go run ./plugin/internal/benchtable -command 'make bench' NOTES.md…
+//	go test -run '^$' -bench . ./… | go run ./internal/bench/table -command 'make bench' NOTES.md…
 //
 // The head has the date, the machine and the command. Then comes a table for each top-level benchmark, in the order of
 // the input: a row for each sub-benchmark, a column for each name=value in its name and for each of its metrics.
