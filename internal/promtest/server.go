@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -149,4 +150,31 @@ func (s *Server) awaitReady() error {
 func (s *Server) kill() {
 	_ = s.process.Kill() // it fails only if the process has ended
 	<-s.ended
+}
+
+// paths holds the paths of both programs.
+type paths struct{ prometheus, promtool string }
+
+// programs finds both programs, which one Debian package has.
+var programs = sync.OnceValues(func() (paths, error) {
+	return debian.Find("prometheus", func() (found paths, err error) {
+		if found.prometheus, err = exec.LookPath("prometheus"); err == nil {
+			found.promtool, err = exec.LookPath("promtool")
+		}
+		return found, err
+	})
+})
+
+// Promtool runs promtool in a folder and returns its output. It returns an error if promtool finds a fault. Without
+// promtool the test fails.
+func Promtool(t testing.TB, dir string, args ...string) (output string, err error) {
+	t.Helper()
+	paths, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), paths.promtool, args...)
+	cmd.Dir = dir
+	text, err := cmd.CombinedOutput()
+	return string(text), err
 }

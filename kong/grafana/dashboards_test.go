@@ -19,7 +19,10 @@ import (
 const columns = 24
 
 // publishers lists the packages whose golden files have the names, types and labels of metrics.
-var publishers = []string{"metrics", "usagestore", "quota", "abusestore", "outbox/relay", "portal", "webhooksender"}
+var publishers = []string{
+	"observe/metrics", "leader/usage", "leader/quota", "leader/abuse", "events/relay", "control/portal",
+	"events/webhook/sender",
+}
 
 // published returns the metrics of all publishers.
 func published(t *testing.T) promtest.Published {

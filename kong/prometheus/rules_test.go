@@ -160,7 +160,7 @@ func TestEveryAlertUsesPublishedMetrics(t *testing.T) {
 	published := promtest.ReadPublished(t, "../../plugin/observe/metrics/testdata/metrics.golden")
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/leader/usage/testdata/metrics.golden"))
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/leader/quota/testdata/metrics.golden"))
-	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/abusestore/testdata/metrics.golden"))
+	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/leader/abuse/testdata/metrics.golden"))
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/events/relay/testdata/metrics.golden"))
 	maps.Copy(published, promtest.ReadPublished(t, "../../plugin/events/webhook/sender/testdata/metrics.golden"))
 	maps.Copy(published, readControl(t, "../../plugin/control/api/testdata/metrics.golden"))
