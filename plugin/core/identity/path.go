@@ -134,3 +134,67 @@ func removeDots(path string) string {
 	}
 	return joined
 }
+
+// Caller names whom a request is from, as the program states that calls the limiter: one that uses the Go library, or
+// that calls the decision API. It has authenticated its client, so what it states is trusted. A gateway sets none of
+// it.
+type Caller struct {
+	Tenant, User, Tier string // "": it states none
+	Cost               int64  // tokens; below 1: it states none
+}
+
+// MaxCallerCost bounds the cost that a caller states, in tokens. A higher one counts as this.
+const MaxCallerCost = 1_000_000_000
+
+// The sources that read what the caller states. No config can name them.
+var (
+	CallerTenant = Source{kind: fromCallerTenant}
+	CallerUser   = Source{kind: fromCallerUser}
+	CallerTier   = Source{kind: fromCallerTier}
+)
+
+// cost returns the cost that the caller states, or 0.
+func (c *Caller) cost() int64 { return min(max(c.Cost, 0), MaxCallerCost) }
+
+// GRPC reports whether the request is a gRPC call: a POST over HTTP/2 to a route with a gRPC protocol, with gRPC's
+// content type. missing holds the next facts that must be known for that; 0: call is the answer. The route comes first,
+// because it is usually known, and most routes have no gRPC protocol. The others come together: Kong itself denies
+// other requests on a gRPC route, so that almost all need both.
+func (r *Request) GRPC() (call bool, missing Facts) {
+	switch {
+	case r.Known&TargetFact != 0 && (!r.HTTP2 || r.Method != "POST"):
+		return false, 0
+	case r.Known&RouteFact == 0:
+		return false, RouteFact
+	case !r.GRPCRoute:
+		return false, 0
+	}
+	missing = (TargetFact | ContentTypeFact) &^ r.Known
+	return missing == 0 && isGRPCType(r.ContentType), missing
+}
+
+// isGRPCType reports whether a content type is gRPC's own: application/grpc with any encoding of messages. Those of
+// gRPC-Web are not, because its clients read the status from a body.
+func isGRPCType(contentType string) bool {
+	suffix, ok := strings.CutPrefix(contentType, "application/grpc")
+	return ok && (suffix == "" || suffix[0] == '+' || suffix[0] == ';')
+}
+
+// isPreflight reports whether an OPTIONS request is a CORS preflight: it has one Origin, and one method that it asks
+// about in Access-Control-Request-Method. Any client can send both headers.
+func (r *Request) isPreflight() bool {
+	return r.Origin != "" && !strings.ContainsAny(r.Origin, ", \t") && isToken(r.RequestedMethod)
+}
+
+// isToken reports whether text is a token as RFC 9110 defines it, such as a method.
+func isToken(text string) bool {
+	const marks = "!#$%&'*+-.^_`|~"
+	for i := range len(text) {
+		c := text[i]
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !letter && (c < '0' || c > '9') && strings.IndexByte(marks, c) < 0 {
+			return false
+		}
+	}
+	return text != ""
+}

@@ -95,7 +95,7 @@ func kongNormalize(uri string) string {
 			uri, output = "/", output[:max(len(output)-1, 0)]
 		case uri == "." || uri == "..":
 			uri = ""
-		case strings.HasPrefix(uri, "../"):
+		case strings.HasPrefix(uri, "../../"):
 			uri = uri[3:]
 		case strings.HasPrefix(uri, "./"):
 			uri = uri[2:]

@@ -5,7 +5,7 @@
 // [Outcome]. What cannot be measured keeps its reservation: else a client that closes its connections early would use
 // the upstream for free.
 //
-// The package has no clock and does no I/O. Reading the answers is the job of package kongplugin, and charging the
+// The package has no clock and does no I/O. Reading the answers is the job of package phase, and charging the
 // difference that of a store.
 package settle
 
