@@ -13,7 +13,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	kongwire "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -81,15 +81,15 @@ func newConfigs(build Build, log *slog.Logger, elapsed func() time.Duration) *co
 	}
 }
 
-// startInstance starts the instance of a config for package kongwire.
-func (r *configs) startInstance(config kongwire.Config) kongwire.Instance {
+// startInstance starts the instance of a config for package wire.
+func (r *configs) startInstance(config wire.Config) wire.Instance {
 	in := r.start(config)
-	return kongwire.Instance{Access: in.access, Fault: in.fault, Close: func() { r.close(in) }}
+	return wire.Instance{Access: in.access, Fault: in.fault, Close: func() { r.close(in) }}
 }
 
 // start starts an instance. A config with faults is answered by the last good config of the same plugin while that has
 // instances, else as its on_config_fault says.
-func (r *configs) start(config kongwire.Config) *instance {
+func (r *configs) start(config wire.Config) *instance {
 	sum := sha256.Sum256(config.Common)
 	r.mu.Lock()
 	defer r.mu.Unlock()

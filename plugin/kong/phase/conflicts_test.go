@@ -10,7 +10,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	kongwire "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -37,7 +37,7 @@ func (l *timeline) define(seq int, plugin string, limit int) *instance {
 // defineLimit starts an instance of a plugin with a limit.
 func (l *timeline) defineLimit(seq int, plugin, limit string) *instance {
 	text := []byte(kongtest.WithSeq(seq, plugin, fmt.Sprintf(`{"tiers":[{"name":"a","limits":[%s]}]}`, limit)))
-	return l.start(kongwire.Config{JSON: text, Common: text, PluginID: plugin})
+	return l.start(wire.Config{JSON: text, Common: text, PluginID: plugin})
 }
 
 // conflicts returns the number of conflicts logged since the last call.

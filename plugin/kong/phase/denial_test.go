@@ -16,7 +16,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
-	kongwire "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -63,9 +63,9 @@ func TestADenialAllocatesNothingInSteadyState(t *testing.T) {
 // TestAnAnswerDoesNotDependOnEarlierRequests compares the answers of sessions that hold the garbage of other requests
 // with those of new sessions.
 func TestAnAnswerDoesNotDependOnEarlierRequests(t *testing.T) {
-	want := serveVaried(t, func(e *kongwire.Event) { e.Local = nil })
+	want := serveVaried(t, func(e *wire.Event) { e.Local = nil })
 	filled := 0
-	got := serveVaried(t, func(e *kongwire.Event) {
+	got := serveVaried(t, func(e *wire.Event) {
 		if s, ok := e.Local.(*session); ok {
 			for _, memory := range []any{&s.exchange, &s.headers, &s.req, &s.decoders, &s.questions} {
 				fill(reflect.ValueOf(memory).Elem())
@@ -122,7 +122,7 @@ func tenantAndUser(limit int) string {
 
 // serveVaried serves variedConfigs, and returns what answers a request, on a connection of its own. before runs before
 // each event.
-func serveVaried(t *testing.T, before func(*kongwire.Event)) func(varied) string {
+func serveVaried(t *testing.T, before func(*wire.Event)) func(varied) string {
 	t.Helper()
 	build := func(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
 		path := &admit.Path{Buckets: bucketsFunc(takeAboveOne), Renderer: response.New(config, nil)}
@@ -135,10 +135,10 @@ func serveVaried(t *testing.T, before func(*kongwire.Event)) func(varied) string
 	if err != nil {
 		t.Fatal(err)
 	}
-	kongtest.Serve(t, listener, kongwire.New(kongwire.Options{Start: func(c kongwire.Config) kongwire.Instance {
+	kongtest.Serve(t, listener, wire.New(wire.Options{Start: func(c wire.Config) wire.Instance {
 		in := instances.startInstance(c)
 		access := in.Access
-		in.Access = func(ctx context.Context, e *kongwire.Event) error {
+		in.Access = func(ctx context.Context, e *wire.Event) error {
 			before(e)
 			return access(ctx, e)
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	kongwire "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -59,7 +59,7 @@ func BenchmarkPart(b *testing.B) {
 	ctx := b.Context()
 	var x admit.Exchange
 	answer := commonAnswers()["kong.client.get_consumer"]
-	facts := fixedFacts{answer, kongwire.NewInterner()}
+	facts := fixedFacts{answer, wire.NewInterner()}
 	if err := path.Admit(ctx, &facts, &x); err != nil || len(x.Decision.Statuses) != 4 {
 		b.Fatal(err, x.Decision)
 	}
@@ -106,7 +106,7 @@ func commonAnswers() map[string][]byte {
 // fixedFacts implements admit.FactSource with one answer about the consumer.
 type fixedFacts struct {
 	consumer []byte
-	interner *kongwire.Interner
+	interner *wire.Interner
 }
 
 func (f *fixedFacts) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {

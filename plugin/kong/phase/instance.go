@@ -8,7 +8,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	kongwire "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 )
 
 // instance is one plugin config in one worker of Kong.
@@ -52,7 +52,7 @@ func (in *instance) keepRoute(req *identity.Request, now time.Duration) {
 }
 
 // access decides a request and answers it.
-func (in *instance) access(ctx context.Context, e *kongwire.Event) error {
+func (in *instance) access(ctx context.Context, e *wire.Event) error {
 	s := sessionOf(e)
 	s.event, s.instance = e, in
 	in.configs.recordUse(in, e.Began())
@@ -70,7 +70,7 @@ func (in *instance) access(ctx context.Context, e *kongwire.Event) error {
 }
 
 // fault answers a request whose access has panicked.
-func (in *instance) fault(e *kongwire.Event) {
+func (in *instance) fault(e *wire.Event) {
 	s := sessionOf(e)
 	if in.path == nil {
 		admit.UnconfiguredFault(in.deny, &s.exchange)

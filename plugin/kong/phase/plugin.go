@@ -4,7 +4,7 @@ import (
 	"log/slog"
 	"time"
 
-	kongwire "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -30,7 +30,7 @@ type Counters struct {
 
 // Server serves the plugin to Kong. Make it with New.
 type Server struct {
-	*kongwire.Server
+	*wire.Server
 	configs *configs
 }
 
@@ -41,7 +41,7 @@ func New(o Options) *Server {
 	}
 	s := &Server{}
 	s.configs = newConfigs(o.Build, o.Log, func() time.Duration { return s.Elapsed() })
-	s.Server = kongwire.New(kongwire.Options{
+	s.Server = wire.New(wire.Options{
 		Name: schema.Name, Version: o.Version, Priority: schema.Priority, Schema: schema.KongSchema(),
 		Start: s.configs.startInstance, Budget: o.Budget, Drain: o.Drain, Log: o.Log,
 	})

@@ -5,62 +5,62 @@ import (
 	"sync/atomic"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	kongwire "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 )
 
 // decoder sets a field of a request from the answer to a question.
-type decoder func(answer []byte, interner *kongwire.Interner, req *identity.Request) error
+type decoder func(answer []byte, interner *wire.Interner, req *identity.Request) error
 
 // question is a question to Kong for one fact.
 type question struct {
 	fact   identity.Facts
-	ask    kongwire.Question
+	ask    wire.Question
 	decode decoder
 }
 
 // questions are the questions for the facts that take a fixed number of them, in the order in which they are sent. None
 // of these methods can raise an error in Kong, which would end the request with a 500.
 var questions = []question{
-	{identity.ConsumerFact, kongwire.NewQuestion("kong.client.get_consumer", ""), decodeConsumer},
-	{identity.CredentialFact, kongwire.NewQuestion("kong.client.get_credential", ""), decodeCredential},
-	{identity.IPFact, kongwire.NewQuestion("kong.client.get_forwarded_ip", ""), decodeIP},
-	{identity.TargetFact, kongwire.NewQuestion("kong.nginx.get_var", "request"), decodeRequestLine},
-	{identity.RouteFact, kongwire.NewQuestion("kong.router.get_route", ""), decodeRoute},
-	{identity.TokenFact, kongwire.NewQuestion("kong.ctx.shared.get", "authenticated_jwt_token"), decodeToken},
-	{identity.ContentTypeFact, kongwire.NewQuestion("kong.request.get_header", "content-type"), decodeContentType},
-	{identity.PreflightFacts, kongwire.NewQuestion("kong.nginx.get_var", "http_origin"), decodeOrigin},
+	{identity.ConsumerFact, wire.NewQuestion("kong.client.get_consumer", ""), decodeConsumer},
+	{identity.CredentialFact, wire.NewQuestion("kong.client.get_credential", ""), decodeCredential},
+	{identity.IPFact, wire.NewQuestion("kong.client.get_forwarded_ip", ""), decodeIP},
+	{identity.TargetFact, wire.NewQuestion("kong.nginx.get_var", "request"), decodeRequestLine},
+	{identity.RouteFact, wire.NewQuestion("kong.router.get_route", ""), decodeRoute},
+	{identity.TokenFact, wire.NewQuestion("kong.ctx.shared.get", "authenticated_jwt_token"), decodeToken},
+	{identity.ContentTypeFact, wire.NewQuestion("kong.request.get_header", "content-type"), decodeContentType},
+	{identity.PreflightFacts, wire.NewQuestion("kong.nginx.get_var", "http_origin"), decodeOrigin},
 	{
-		identity.PreflightFacts, kongwire.NewQuestion("kong.nginx.get_var", "http_access_control_request_method"),
+		identity.PreflightFacts, wire.NewQuestion("kong.nginx.get_var", "http_access_control_request_method"),
 		decodeRequestedMethod,
 	},
-	{identity.RequestIDFact, kongwire.NewQuestion("kong.nginx.get_var", "kong_request_id"), decodeRequestID},
+	{identity.RequestIDFact, wire.NewQuestion("kong.nginx.get_var", "kong_request_id"), decodeRequestID},
 }
 
-func decodeConsumer(answer []byte, interner *kongwire.Interner, req *identity.Request) error {
-	return kongwire.DecodeConsumer(answer, interner, (*kongwire.Consumer)(&req.Consumer))
+func decodeConsumer(answer []byte, interner *wire.Interner, req *identity.Request) error {
+	return wire.DecodeConsumer(answer, interner, (*wire.Consumer)(&req.Consumer))
 }
 
-func decodeCredential(answer []byte, interner *kongwire.Interner, req *identity.Request) (err error) {
-	req.CredentialID, err = kongwire.DecodeString(answer, interner)
+func decodeCredential(answer []byte, interner *wire.Interner, req *identity.Request) (err error) {
+	req.CredentialID, err = wire.DecodeString(answer, interner)
 	return err
 }
 
-func decodeIP(answer []byte, interner *kongwire.Interner, req *identity.Request) (err error) {
-	req.IP, err = kongwire.DecodeString(answer, interner)
+func decodeIP(answer []byte, interner *wire.Interner, req *identity.Request) (err error) {
+	req.IP, err = wire.DecodeString(answer, interner)
 	return err
 }
 
 // decodeRequestLine does not intern: there are too many request lines.
-func decodeRequestLine(answer []byte, _ *kongwire.Interner, req *identity.Request) error {
-	line, err := kongwire.DecodeString(answer, nil)
+func decodeRequestLine(answer []byte, _ *wire.Interner, req *identity.Request) error {
+	line, err := wire.DecodeString(answer, nil)
 	req.Method, req.Target, req.HTTP2 = parseRequestLine(line)
 	req.Path = identity.NormalizePath(req.Target)
 	return err
 }
 
 // decodeRoute sets the route to its name, or to its id if it has none.
-func decodeRoute(answer []byte, interner *kongwire.Interner, req *identity.Request) error {
-	r, err := kongwire.DecodeRoute(answer, interner)
+func decodeRoute(answer []byte, interner *wire.Interner, req *identity.Request) error {
+	r, err := wire.DecodeRoute(answer, interner)
 	if r.Name == "" {
 		r.Name = r.ID
 	}
@@ -68,30 +68,30 @@ func decodeRoute(answer []byte, interner *kongwire.Interner, req *identity.Reque
 	return err
 }
 
-func decodeToken(answer []byte, _ *kongwire.Interner, req *identity.Request) (err error) {
-	req.Token, err = kongwire.DecodeStringValue(answer)
+func decodeToken(answer []byte, _ *wire.Interner, req *identity.Request) (err error) {
+	req.Token, err = wire.DecodeStringValue(answer)
 	return err
 }
 
-func decodeContentType(answer []byte, interner *kongwire.Interner, req *identity.Request) (err error) {
-	req.ContentType, err = kongwire.DecodeString(answer, interner)
+func decodeContentType(answer []byte, interner *wire.Interner, req *identity.Request) (err error) {
+	req.ContentType, err = wire.DecodeString(answer, interner)
 	return err
 }
 
 // decodeOrigin sets all lines of the header, joined by commas, which no origin has.
-func decodeOrigin(answer []byte, interner *kongwire.Interner, req *identity.Request) (err error) {
-	req.Origin, err = kongwire.DecodeString(answer, interner)
+func decodeOrigin(answer []byte, interner *wire.Interner, req *identity.Request) (err error) {
+	req.Origin, err = wire.DecodeString(answer, interner)
 	return err
 }
 
-func decodeRequestedMethod(answer []byte, interner *kongwire.Interner, req *identity.Request) (err error) {
-	req.RequestedMethod, err = kongwire.DecodeString(answer, interner)
+func decodeRequestedMethod(answer []byte, interner *wire.Interner, req *identity.Request) (err error) {
+	req.RequestedMethod, err = wire.DecodeString(answer, interner)
 	return err
 }
 
 // decodeRequestID does not intern: every request has another id.
-func decodeRequestID(answer []byte, _ *kongwire.Interner, req *identity.Request) (err error) {
-	req.ID, err = kongwire.DecodeString(answer, nil)
+func decodeRequestID(answer []byte, _ *wire.Interner, req *identity.Request) (err error) {
+	req.ID, err = wire.DecodeString(answer, nil)
 	return err
 }
 
@@ -129,15 +129,15 @@ func (c *headerCache) questionsFor(rules *identity.Rules) *headerQuestions {
 func newHeaderQuestions(names []string) []question {
 	list := make([]question, len(names))
 	for i, name := range names {
-		decode := func(answer []byte, interner *kongwire.Interner, req *identity.Request) error {
-			value, err := kongwire.DecodeString(answer, interner)
+		decode := func(answer []byte, interner *wire.Interner, req *identity.Request) error {
+			value, err := wire.DecodeString(answer, interner)
 			if strings.IndexByte(value, ',') >= 0 {
 				value, req.Repeated = "", name
 			}
 			req.Headers[i] = value
 			return err
 		}
-		list[i] = question{identity.HeaderFacts, kongwire.NewQuestion("kong.nginx.get_var", headerVariable(name)), decode}
+		list[i] = question{identity.HeaderFacts, wire.NewQuestion("kong.nginx.get_var", headerVariable(name)), decode}
 	}
 	return list
 }

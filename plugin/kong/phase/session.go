@@ -4,33 +4,35 @@ import (
 	"context"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	kongwire "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 )
 
 // session is the memory of one connection. Each event reuses it.
 type session struct {
 	exchange admit.Exchange
-	interner *kongwire.Interner
-	headers  []kongwire.Header
+	interner *wire.Interner
+	headers  []wire.Header
 
 	// of the current event
-	event    *kongwire.Event
+	event    *wire.Event
 	instance *instance
 
 	// of the current Read
 	req       *identity.Request
 	decoders  []decoder
-	questions []kongwire.Question
+	questions []wire.Question
 	decode    func(i int, answer []byte) error // decodeAnswer
 }
 
 // sessionOf returns the session of the event's connection.
-func sessionOf(e *kongwire.Event) *session {
+func sessionOf(e *wire.Event) *session {
 	if s, ok := e.Local.(*session); ok {
 		return s
 	}
-	s := &session{interner: kongwire.NewInterner()}
+	s := &session{interner: wire.NewInterner()}
 	s.decode = s.decodeAnswer
 	e.Local = s
 	return s
@@ -87,11 +89,42 @@ func (s *session) respond() {
 	}
 	s.headers = s.headers[:0]
 	for _, h := range r.Headers {
-		s.headers = append(s.headers, kongwire.Header(h))
+		s.headers = append(s.headers, wire.Header(h))
 	}
 	if r.Denied || r.Usage {
 		s.event.Exit(r.Status, s.headers, r.Body)
 		return
 	}
 	s.event.SetHeaders(s.headers)
+}
+
+// serializedAs is the key under which Kong's log plugins write the decision.
+const serializedAs = "rate_limit"
+
+// trace returns the decision as Kong's log plugins write it. It is sent only if the config has log_decisions, and
+// allocates.
+func trace(d *decision.Decision) wire.Struct {
+	t := wire.Struct{}.Text("result", d.Result.String()).Text("mode", d.Mode.String()).
+		Text("tier", d.Resolution.Tier).Text("endpoint", d.Resolution.Endpoint)
+	if d.Reason != decision.Counted {
+		t = t.Text("reason", d.Reason.String())
+	}
+	t = t.Text("exempt_by", d.Resolution.Exemption.Source())
+	if d.Denied() && d.RetryAfter != limit.Never {
+		t = t.Number("retry_after", d.RetryAfter.Seconds())
+	}
+	if d.Binding >= 0 && d.Binding < len(d.Statuses) {
+		p, status := d.Resolution.Bounds[d.Binding].Policy, &d.Statuses[d.Binding]
+		t = t.Text("policy", p.Name)
+		if p.Row != 0 {
+			t = t.Number("policy_id", p.Row)
+		}
+		t = t.Number("limit", p.Limit.Spec().Burst).
+			Number("remaining", status.Remaining).
+			Text("source", status.Source.String())
+	}
+	if d.PolicyVersion != 0 {
+		t = t.Number("policy_version", d.PolicyVersion)
+	}
+	return t.Flag("shadow_denied", d.ShadowDenied).Flag("degraded", d.Degraded)
 }

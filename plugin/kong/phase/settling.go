@@ -10,7 +10,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
-	kongwire "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -34,7 +34,7 @@ type Settler interface {
 
 // Settling serves the companion plugin to Kong: its log phase settles what limits have reserved for a request.
 type Settling struct {
-	*kongwire.Server
+	*wire.Server
 	reservations Settler
 	unreserved   atomic.Uint64
 }
@@ -42,10 +42,10 @@ type Settling struct {
 // NewSettling makes a server. Serve starts it.
 func NewSettling(o SettlingOptions) *Settling {
 	s := &Settling{reservations: o.Reservations}
-	s.Server = kongwire.New(kongwire.Options{
+	s.Server = wire.New(wire.Options{
 		Name: schema.SettlingName, Version: o.Version, Priority: schema.SettlingPriority,
-		Phases: []string{kongwire.PhaseLog}, Schema: schema.SettlingKongSchema(),
-		Start:  func(kongwire.Config) kongwire.Instance { return kongwire.Instance{Log: s.settle} },
+		Phases: []string{wire.PhaseLog}, Schema: schema.SettlingKongSchema(),
+		Start:  func(wire.Config) wire.Instance { return wire.Instance{Log: s.settle} },
 		Budget: o.Budget, Drain: o.Drain, Log: o.Log,
 	})
 	return s
@@ -55,7 +55,7 @@ func NewSettling(o SettlingOptions) *Settling {
 func (s *Settling) Unreserved() uint64 { return s.unreserved.Load() }
 
 // settle settles the reservation of a request, if it has one.
-func (s *Settling) settle(ctx context.Context, e *kongwire.Event) error {
+func (s *Settling) settle(ctx context.Context, e *wire.Event) error {
 	reader, ok := e.Local.(*endReader)
 	if !ok {
 		reader = &endReader{}
@@ -75,18 +75,18 @@ func (s *Settling) settle(ctx context.Context, e *kongwire.Event) error {
 
 // endReader reads what Kong's log phase says about a request. Requests that come one at a time reuse it.
 type endReader struct {
-	event     *kongwire.Event
+	event     *wire.Event
 	status    int
 	source    string
-	questions []kongwire.Question
+	questions []wire.Question
 }
 
 // endQuestions are put to Kong for every request. The status and the source cost Kong little beside the phase itself.
 // For rules that do not read the log, they identify most requests that never reached the upstream.
-var endQuestions = []kongwire.Question{
-	kongwire.NewQuestion("kong.ctx.shared.get", sharedReservation),
-	kongwire.NewQuestion("kong.response.get_status", ""),
-	kongwire.NewQuestion("kong.response.get_source", ""),
+var endQuestions = []wire.Question{
+	wire.NewQuestion("kong.ctx.shared.get", sharedReservation),
+	wire.NewQuestion("kong.response.get_status", ""),
+	wire.NewQuestion("kong.response.get_source", ""),
 }
 
 // readToken returns the token of the request's reservation, or "" if it has none, and reads the status and the source
@@ -95,11 +95,11 @@ func (r *endReader) readToken() (token string, err error) {
 	err = r.event.Ask(endQuestions, func(i int, answer []byte) (err error) {
 		switch i {
 		case 0:
-			token, err = kongwire.DecodeStringValue(answer)
+			token, err = wire.DecodeStringValue(answer)
 		case 1:
-			r.status, err = kongwire.DecodeInt(answer)
+			r.status, err = wire.DecodeInt(answer)
 		case 2:
-			r.source, err = kongwire.DecodeString(answer, nil)
+			r.source, err = wire.DecodeString(answer, nil)
 		}
 		return err
 	})
@@ -108,8 +108,8 @@ func (r *endReader) readToken() (token string, err error) {
 
 var (
 	// headersQuestion gets all headers, because kong.response.get_header hides that one came more than once.
-	headersQuestion   = kongwire.NewNumberQuestion("kong.response.get_headers", 100)
-	serializeQuestion = kongwire.NewQuestion("kong.log.serialize", "")
+	headersQuestion   = wire.NewNumberQuestion("kong.response.get_headers", 100)
+	serializeQuestion = wire.NewQuestion("kong.log.serialize", "")
 )
 
 // Read reads what the rules need, in one round trip. It implements reservation.Source.
@@ -118,7 +118,7 @@ func (r *endReader) Read(_ context.Context, needs settle.Needs, a *settle.Answer
 	a.Headers, a.Shared = map[string]string{}, map[string]settle.Value{}
 	r.questions = r.questions[:0]
 	for _, key := range needs.Shared {
-		r.questions = append(r.questions, kongwire.NewQuestion("kong.ctx.shared.get", key))
+		r.questions = append(r.questions, wire.NewQuestion("kong.ctx.shared.get", key))
 	}
 	headers, log := -1, -1 // their places among the questions
 	if len(needs.Headers) > 0 {
@@ -134,7 +134,7 @@ func (r *endReader) Read(_ context.Context, needs settle.Needs, a *settle.Answer
 		case log:
 			return readLog(answer, a)
 		}
-		value, err := kongwire.DecodeValue(answer)
+		value, err := wire.DecodeValue(answer)
 		a.Shared[needs.Shared[i]] = sharedValue(value)
 		return err
 	})
@@ -143,13 +143,13 @@ func (r *endReader) Read(_ context.Context, needs settle.Needs, a *settle.Answer
 // readHeaders reads the headers that have the names. One that came more than once has no value: it is ambiguous.
 // An underscore of a name stands for a dash too, as in Kong.
 func readHeaders(answer []byte, names []string, a *settle.Answer) error {
-	return kongwire.DecodeHeaders(answer, func(header string, value kongwire.Value) {
+	return wire.DecodeHeaders(answer, func(header string, value wire.Value) {
 		for _, name := range names {
 			if header != name && header != strings.ReplaceAll(name, "_", "-") {
 				continue
 			}
 			if _, repeated := a.Headers[name]; repeated {
-				value = kongwire.Value{}
+				value = wire.Value{}
 			}
 			a.Headers[name] = value.Text
 		}
@@ -158,7 +158,7 @@ func readHeaders(answer []byte, names []string, a *settle.Answer) error {
 
 // readLog reads Kong's log entry, and from it whether the upstream was tried.
 func readLog(answer []byte, a *settle.Answer) error {
-	entry, err := kongwire.DecodeBytes(answer)
+	entry, err := wire.DecodeBytes(answer)
 	if err != nil {
 		return err
 	}
@@ -168,11 +168,11 @@ func readLog(answer []byte, a *settle.Answer) error {
 }
 
 // sharedValue returns a value of kong.ctx.shared that may be an amount.
-func sharedValue(v kongwire.Value) settle.Value {
+func sharedValue(v wire.Value) settle.Value {
 	switch v.Kind {
-	case kongwire.NumberValue:
+	case wire.NumberValue:
 		return settle.Number(v.Number)
-	case kongwire.TextValue:
+	case wire.TextValue:
 		return settle.Text(v.Text)
 	default:
 		return settle.Value{}

@@ -32,7 +32,8 @@ func BenchmarkSocket(b *testing.B) {
 	dir := b.TempDir()
 	config := strings.Replace(fourLimits("", routeScoped), "{", `{"__seq__":1,`, 1)
 	path := func(name string) string { return filepath.Join(dir, name+".socket") }
-	process := buildServer(b, dir, "ours", "../../cmd/tenant-rate-limiting", "-log-level", "error", "-metrics-listen", "off")
+	process := buildServer(b, dir, "ours", "../../cmd/tenant-rate-limiting",
+		"-log-level", "error", "-metrics-listen", "off")
 	ours := startPlugin(b, process, path("ours"), config)
 	gopdk := buildServer(b, dir, "gopdk", "../wire/internal/gopdkplugin")
 	noop := exec.Command(os.Args[0])

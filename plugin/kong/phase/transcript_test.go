@@ -12,7 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	kongwire "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
 )
 
@@ -93,11 +93,11 @@ func FuzzDecodeAnswers(f *testing.F) {
 		}
 	}
 	all := append(slices.Clone(questions), newHeaderQuestions([]string{"A"})...)
-	interner := kongwire.NewInterner()
+	interner := wire.NewInterner()
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		req := identity.Request{Headers: make([]string, 1)}
 		for _, q := range all {
-			if err := q.decode(answer, interner, &req); err != nil && err != kongwire.ErrMalformed {
+			if err := q.decode(answer, interner, &req); err != nil && err != wire.ErrMalformed {
 				t.Errorf("%x: %v", answer, err)
 			}
 		}

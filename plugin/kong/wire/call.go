@@ -4,6 +4,8 @@ import (
 	"context"
 	"runtime/debug"
 	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // handleCall leaves the answer to a call in c.out. It returns false if the connection must be closed instead.
@@ -133,4 +135,31 @@ func (c *conn) sendExit() bool {
 		c.logClose("connection closed after an exit", err)
 	}
 	return err == nil && !closes
+}
+
+// Question is a call of one of Kong's PDK methods with fixed arguments, encoded once: the frame of the method's name
+// and the frame of its arguments.
+type Question []byte
+
+// NewQuestion returns the question that calls a method with one string as its argument, or with none if it is "".
+func NewQuestion(method, argument string) Question {
+	return appendFrame(appendFrame(nil, []byte(method)), appendString(nil, 1, argument))
+}
+
+// NewNumberQuestion returns a question whose method takes an integer argument, such as kong.response.get_headers.
+func NewNumberQuestion(method string, argument int32) Question {
+	message := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(argument))
+	return appendFrame(appendFrame(nil, []byte(method)), message)
+}
+
+var (
+	setHeadersMethod = appendFrame(nil, []byte("kong.response.set_headers"))
+	setSharedMethod  = appendFrame(nil, []byte("kong.ctx.shared.set"))
+	exitMethod       = appendFrame(nil, []byte("kong.response.exit"))
+)
+
+// Header is one header of a response.
+type Header struct {
+	Name  string
+	Value []byte
 }

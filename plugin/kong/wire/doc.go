@@ -1,4 +1,4 @@
-// Package kongwire serves Kong's plugin-server protocol: it lets a Go program be an external plugin of Kong Gateway. It
+// Package wire serves Kong's plugin-server protocol: it lets a Go program be an external plugin of Kong Gateway. It
 // replaces the server of go-pdk and is independent of what a plugin does.
 //
 // A plugin gives [New] a function that starts an instance from a config. Kong starts one instance of each config in

@@ -7,27 +7,27 @@ import (
 	"os"
 	"path/filepath"
 
-	kongwire "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
 )
 
-var consumer = []kongwire.Question{kongwire.NewQuestion("kong.client.get_consumer", "")}
+var consumer = []wire.Question{wire.NewQuestion("kong.client.get_consumer", "")}
 
 // greet adds a header with the name of the request's consumer.
-func greet(_ context.Context, e *kongwire.Event) error {
-	var c kongwire.Consumer
-	err := e.Ask(consumer, func(_ int, answer []byte) error { return kongwire.DecodeConsumer(answer, nil, &c) })
+func greet(_ context.Context, e *wire.Event) error {
+	var c wire.Consumer
+	err := e.Ask(consumer, func(_ int, answer []byte) error { return wire.DecodeConsumer(answer, nil, &c) })
 	if err != nil {
 		return err // logged; the request passes without the header
 	}
-	e.SetHeaders([]kongwire.Header{{Name: "X-Hello", Value: []byte(c.Username)}})
+	e.SetHeaders([]wire.Header{{Name: "X-Hello", Value: []byte(c.Username)}})
 	return nil
 }
 
 // A plugin that adds a header with the consumer's name. Kong connects to the socket; here a worker of package kongtest
 // does.
 func Example() {
-	dir, err := os.MkdirTemp("", "kongwire")
+	dir, err := os.MkdirTemp("", "wire")
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -41,10 +41,10 @@ func Example() {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error)
-	server := kongwire.New(kongwire.Options{
+	server := wire.New(wire.Options{
 		Name:    "hello",
 		Version: "0.1.0",
-		Start:   func(kongwire.Config) kongwire.Instance { return kongwire.Instance{Access: greet} },
+		Start:   func(wire.Config) wire.Instance { return wire.Instance{Access: greet} },
 	})
 	go func() { served <- server.Serve(ctx, listener) }()
 
@@ -63,21 +63,21 @@ func Example() {
 // A log phase reads what the upstream has answered. Its plugin is a second server of the process, with a socket of its
 // own; here a worker of package kongtest calls the instance.
 func Example_log() {
-	status := []kongwire.Question{kongwire.NewQuestion("kong.response.get_status", "")}
-	server := kongwire.New(kongwire.Options{
+	status := []wire.Question{wire.NewQuestion("kong.response.get_status", "")}
+	server := wire.New(wire.Options{
 		Name:   "hello-log",
-		Phases: []string{kongwire.PhaseLog},
-		Start: func(kongwire.Config) kongwire.Instance {
-			return kongwire.Instance{Log: func(_ context.Context, e *kongwire.Event) error {
+		Phases: []string{wire.PhaseLog},
+		Start: func(wire.Config) wire.Instance {
+			return wire.Instance{Log: func(_ context.Context, e *wire.Event) error {
 				return e.Ask(status, func(_ int, answer []byte) error {
-					code, err := kongwire.DecodeInt(answer)
+					code, err := wire.DecodeInt(answer)
 					fmt.Println("the client got", code)
 					return err
 				})
 			}}
 		},
 	})
-	dir, err := os.MkdirTemp("", "kongwire")
+	dir, err := os.MkdirTemp("", "wire")
 	if err != nil {
 		fmt.Println(err)
 		return

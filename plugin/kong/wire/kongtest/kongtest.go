@@ -1,7 +1,7 @@
 // Package kongtest plays Kong for the tests of plugins: a [Worker] starts instances, sends events and answers the
 // plugin's questions, in the order in which Kong does. It holds recorded frames of a running Kong 3.9.3.
 //
-// It shares no code with package kongwire: its messages are the generated ones of go-pdk.
+// It shares no code with package wire: its messages are the generated ones of go-pdk.
 package kongtest
 
 import (
