@@ -12,7 +12,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
 )
@@ -116,7 +116,7 @@ func TestATestEventArrives(t *testing.T) {
 		t.Errorf("arrived: %+v", got[0])
 	}
 	list, err := w.store.Deliveries(t.Context(), id, "", 10)
-	if err != nil || len(list) != 1 || list[0].State != pgstore.DeliveryDelivered || list[0].Status != 200 {
+	if err != nil || len(list) != 1 || list[0].State != rows.DeliveryDelivered || list[0].Status != 200 {
 		t.Errorf("the deliveries are %+v (%v)", list, err)
 	}
 }
@@ -195,7 +195,7 @@ func TestADeliveryThatAReceiverDeniesDoesNotBlockTheNextOne(t *testing.T) {
 		w.pass(delay)
 		w.work()
 	}
-	delivered, err := w.store.Deliveries(t.Context(), id, pgstore.DeliveryDelivered, 10)
+	delivered, err := w.store.Deliveries(t.Context(), id, rows.DeliveryDelivered, 10)
 	if err != nil || len(delivered) != 1 {
 		t.Errorf("delivered: %+v (%v), want the one that is not denied", delivered, err)
 	}
@@ -230,7 +230,7 @@ func TestAReceiverThatIsGoneDisablesItsWebhookAtOnce(t *testing.T) {
 	if !strings.Contains(w.log.String(), "a webhook was disabled") {
 		t.Errorf("the log is %q", w.log.String())
 	}
-	entries, _, err := w.store.Audit(t.Context(), pgstore.AuditFilter{Kind: "webhook", Max: 1})
+	entries, _, err := w.store.Audit(t.Context(), rows.AuditFilter{Kind: "webhook", Max: 1})
 	if err != nil || len(entries) != 1 || entries[0].Operation != "update" || entries[0].Reason != hook.DisabledFor ||
 		entries[0].Actor != "webhooks" || entries[0].Tenant != "acme" {
 		t.Errorf("the audit has %+v (%v)", entries, err)

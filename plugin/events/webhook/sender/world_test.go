@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/outbox"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
@@ -27,13 +27,13 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-var ann = pgstore.Change{Actor: "ann", Reason: "a test"}
+var ann = rows.Change{Actor: "ann", Reason: "a test"}
 
 // world is a database with a sender, whose clock the test moves.
 type world struct {
 	*testing.T
 	pool    *pgxpool.Pool
-	store   *pgstore.Store
+	store   *rows.Store
 	options Options
 	sender  *Sender
 	session *session
@@ -51,7 +51,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{T: t, log: new(bytes.Buffer), now: time.Now().Add(time.Hour)}
 	dsn := pgtest.Shared(t).Database(t)
 	w.pool = pgtest.Pool(t, dsn)
-	w.store = pgstore.New(w.pool)
+	w.store = rows.New(w.pool)
 	w.options = Options{
 		Connect: func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, dsn) },
 		Targets: webhook.Targets{HTTP: true, Private: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}},
@@ -112,7 +112,7 @@ func (w *world) work() {
 // subscribe creates a webhook of an org.
 func (w *world) subscribe(org, url string, types ...string) (webhook.Secret, int64) {
 	w.Helper()
-	secret, hook, err := w.store.CreateWebhook(w.Context(), ann, pgstore.NewWebhook{Org: org, URL: url, Types: types})
+	secret, hook, err := w.store.CreateWebhook(w.Context(), ann, rows.NewWebhook{Org: org, URL: url, Types: types})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func (w *world) subscribe(org, url string, types ...string) (webhook.Secret, int
 }
 
 // hook returns a webhook.
-func (w *world) hook(id int64) pgstore.Webhook {
+func (w *world) hook(id int64) rows.Webhook {
 	w.Helper()
 	hook, err := w.store.Webhook(w.Context(), id)
 	if err != nil {
@@ -219,7 +219,7 @@ func newGrantedWorld(t *testing.T) *world {
 	s := pgtest.Granted(t)
 	w.granted = s
 	w.pool = pgtest.Pool(t, s.RoleDSN(pgtest.ServerRole))
-	w.store = pgstore.New(w.pool)
+	w.store = rows.New(w.pool)
 	w.options.Connect = func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, s.RoleDSN(pgtest.Keeper)) }
 	w.restart()
 	return w
