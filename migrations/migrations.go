@@ -2,7 +2,7 @@
 // and has advice for errors of a database that lacks one ([Advice]).
 //
 // Everything is in the schema rate_limiter, including the list of applied migrations. The files describe their tables.
-// Packages pgstore and policysync read and write the rows.
+// Packages rows and policysync read and write the rows.
 package migrations
 
 import (

@@ -120,7 +120,7 @@ func deniers(b *testing.B) []*denier {
 	usedUp := fourScopesUsedUp("")
 	list := []*denier{
 		{name: "bare-exit", server: serve(b, "bench-floor", "-loop", "least"), config: exit, denies: true},
-		{name: "bare-exit-on-kongwire", server: serve(b, "bench-floor"), config: exit, denies: true},
+		{name: "bare-exit-on-wire", server: serve(b, "bench-floor"), config: exit, denies: true},
 		{name: "denied-in-memory", server: servePlugin(b), config: usedUp, denies: true},
 		{name: "denied-remembered", server: servePlugin(b), config: fourScopesUsedUp(leased), denies: true},
 		{name: "admitted", server: servePlugin(b), config: strings.Replace(usedUp, `"limit":1,`, `"limit":60000000,`, 1)},

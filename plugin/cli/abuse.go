@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 )
 
@@ -19,7 +19,7 @@ warn, half and tenth of each limit, ban_5m and ban_1h.
 
   ratelimit abuse list --step warn`,
 		define: func(c *call) action {
-			var f pgstore.AbuseFilter
+			var f rows.AbuseFilter
 			c.flags.StringVar(&f.Step, "step", "", "only tenants on this `step`: "+strings.Join(abuse.StepNames(), ", "))
 			c.flags.BoolVar(&f.All, "all", false, "also tenants on no step, with their usual requests")
 			c.complete("step", abuse.StepNames()...)
@@ -29,7 +29,7 @@ warn, half and tenth of each limit, ban_5m and ban_1h.
 				}
 				return nil
 			})
-			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.Store) error {
 				return abuseList.show(c, s.Abuse(ctx, f))
 			})
 		},
@@ -38,7 +38,7 @@ warn, half and tenth of each limit, ban_5m and ban_1h.
 		words: "abuse explain", args: "TENANT", brief: "show why a tenant is on its step, and its last moves",
 		least: 1, most: 1,
 		define: func(c *call) action {
-			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.Store) error {
 				found, err := s.AbuseOf(ctx, c.arg())
 				if err != nil {
 					return err
@@ -58,12 +58,12 @@ remembered. An exemption keeps a tenant off the ladder for good.
 			pardon := spanFlag{length: time.Hour}
 			c.flags.Var(&pardon, "for", "keep the tenant off the ladder for this `duration`, at most 30d (default 1h)")
 			c.check(func() error {
-				if pardon.length > pgstore.MaxPardon {
+				if pardon.length > rows.MaxPardon {
 					return wrong("--for: must be at most 30d")
 				}
 				return nil
 			})
-			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 				done, version, err := s.ForgiveAbuse(ctx, by, c.arg(), pardon.length)
 				text := fmt.Sprintf("forgave %s until %s", done.Tenant, timeText(done.Until))
 				for _, id := range done.Overrides {
@@ -75,9 +75,9 @@ remembered. An exemption keeps a tenant off the ladder for good.
 	},
 }
 
-var abuseList = listing[pgstore.AbuseState]{
+var abuseList = listing[rows.AbuseState]{
 	"TENANT|STEP|MODE|SINCE|OVERRIDE|UNTIL|USUAL/MIN|REASON",
-	func(a pgstore.AbuseState) []any {
+	func(a rows.AbuseState) []any {
 		return []any{
 			a.Tenant, a.Step, a.Mode, timeCell(a.Since), numberText(a.Override), timeCell(a.OverrideUntil),
 			fmt.Sprintf("%.0f", a.Usual), a.Reason,
@@ -94,7 +94,7 @@ func timeCell(t *time.Time) any {
 }
 
 // abusePage adds what is remembered of a tenant.
-func abusePage(out *page, h *pgstore.AbuseHistory) {
+func abusePage(out *page, h *rows.AbuseHistory) {
 	if h.ScoredAt.IsZero() {
 		out.line("%s is on step none: it was not scored within a week", h.Tenant)
 		abuseMoves(out, h)
@@ -119,12 +119,12 @@ func abusePage(out *page, h *pgstore.AbuseHistory) {
 }
 
 // abuseMoves adds the moves of a tenant.
-func abuseMoves(out *page, h *pgstore.AbuseHistory) {
+func abuseMoves(out *page, h *rows.AbuseHistory) {
 	if len(h.Moves) == 0 {
 		return
 	}
 	out.gap()
-	columns(out, "AT|FROM|TO|MODE|REASON", h.Moves, func(m pgstore.AbuseMove) []any {
+	columns(out, "AT|FROM|TO|MODE|REASON", h.Moves, func(m rows.AbuseMove) []any {
 		return []any{m.At, m.From, m.To, m.Mode, m.Reason}
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const documentAbout = `The file lists the active policies of one namespace:
@@ -48,10 +48,10 @@ compared too.`,
 			config, d := c.knownConfigFlag(), c.documentFlags()
 			yes := c.flags.Bool("yes", false, "allow the deletion of what is not in the file")
 			force := c.forceFlag()
-			d.set.Accept = func(diff pgstore.SetDiff, review pgstore.Review) error {
+			d.set.Accept = func(diff rows.SetDiff, review rows.Review) error {
 				return c.acceptable(diff, review, *yes, *force)
 			}
-			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 				d.set.Config, d.set.IsConsumer = config.plan, config.isConsumer
 				done, version, err := s.Apply(ctx, by, d.set)
 				if err != nil {
@@ -81,7 +81,7 @@ Faults of the file itself need no database: see also ratelimit validate.`,
 				}
 				return nil
 			})
-			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.Store) error {
 				diff, err := s.Diff(ctx, d.set)
 				if err != nil {
 					return d.locate(err)
@@ -102,7 +102,7 @@ func (c *call) forceFlag() *bool {
 }
 
 // acceptable returns why a file is not to be applied: all faults, joined. If there are none, it shows the warnings.
-func (c *call) acceptable(d pgstore.SetDiff, review pgstore.Review, yes, force bool) error {
+func (c *call) acceptable(d rows.SetDiff, review rows.Review, yes, force bool) error {
 	var faults []error
 	if text := deletionText(d); text != "" && !yes {
 		shown := struct {
@@ -155,8 +155,8 @@ func (c *call) readDocument(d *document, file string) error {
 }
 
 // writeDiff writes a diff, one policy in each line.
-func writeDiff(out *page, d pgstore.SetDiff) {
-	line := func(sign string, key pgstore.PolicyKey, text string) {
+func writeDiff(out *page, d rows.SetDiff) {
+	line := func(sign string, key rows.PolicyKey, text string) {
 		out.line("%s %s: %s", sign, key, text)
 	}
 	for _, p := range d.Create {
@@ -179,17 +179,17 @@ func writeDiff(out *page, d pgstore.SetDiff) {
 	out.line("%d to create, %d to change, %d to delete, %d unchanged%s", counts[0], counts[1], counts[2], counts[3], ended)
 }
 
-func describe(p pgstore.Policy) string {
+func describe(p rows.Policy) string {
 	return fmt.Sprintf("%s %s (%s)", limitText(p), policy.PerScope(p.Scope), p.Algorithm)
 }
 
 // rewritten returns how a policy changes, field by field.
-func rewritten(r pgstore.Rewrite) []string {
+func rewritten(r rows.Rewrite) []string {
 	before, after := policyColumns(r.Before), policyColumns(r.After)
 	return changedColumns(before, after)
 }
 
-func policyColumns(p pgstore.Policy) map[string]json.RawMessage {
+func policyColumns(p rows.Policy) map[string]json.RawMessage {
 	text, err := json.Marshal(p)
 	if err != nil {
 		panic(fmt.Sprintf("cli: a policy cannot be encoded: %v", err)) // it holds only strings, integers and booleans

@@ -10,17 +10,17 @@ import (
 	"slices"
 	"strings"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 var auditCommand = &command{
 	words: "audit", brief: "show who changed what, when and why, newest first",
 	define: func(c *call) action {
-		var f pgstore.AuditFilter
+		var f rows.AuditFilter
 		c.flags.StringVar(&f.Tenant, "tenant", "", "only changes about this `tenant`")
-		c.flags.StringVar(&f.Kind, "kind", "", "only changes of this `kind`: "+pgstore.AuditKindsText())
-		c.complete("kind", pgstore.AuditKinds...)
+		c.flags.StringVar(&f.Kind, "kind", "", "only changes of this `kind`: "+rows.AuditKindsText())
+		c.complete("kind", rows.AuditKinds...)
 		c.flags.StringVar(&f.Key, "key", "",
 			"only changes of the row with this `key`: the name of a tier or token, or the id of another row")
 		c.flags.StringVar(&f.Actor, "actor", "", "only changes made by this `actor`")
@@ -30,7 +30,7 @@ var auditCommand = &command{
 		c.flags.Func(
 			"limit",
 			"show at most this `number` of entries (default 100)",
-			func(text string) error { return setting.ParseInt(text, 1, &f.Max) },
+			func(text string) error { return process.ParseInt(text, 1, &f.Max) },
 		)
 		c.flags.Func("before", "only entries older than this `id`, to show the next page", func(text string) error {
 			var n countFlag
@@ -38,24 +38,24 @@ var auditCommand = &command{
 			f.Before = n.n
 			return err
 		})
-		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+		return c.reads(func(ctx context.Context, s *rows.Store) error {
 			f.Since, f.Until = since.at, until.at
 			return c.audit(ctx, s, f)
 		})
 	},
 }
 
-func (c *call) audit(ctx context.Context, s *pgstore.Store, f pgstore.AuditFilter) error {
+func (c *call) audit(ctx context.Context, s *rows.Store, f rows.AuditFilter) error {
 	entries, next, err := s.Audit(ctx, f)
 	if err != nil {
 		return err
 	}
 	found := struct {
-		Entries []pgstore.AuditEntry `json:"entries"`
-		Next    int64                `json:"next,omitempty"`
+		Entries []rows.AuditEntry `json:"entries"`
+		Next    int64             `json:"next,omitempty"`
 	}{listed(entries), next}
 	return c.print(found, func(out *page) {
-		columns(out, "ID|VERSION|AT|ACTOR|LOGIN|WHAT|KEY|TENANT|CHANGE|REASON", entries, func(e pgstore.AuditEntry) []any {
+		columns(out, "ID|VERSION|AT|ACTOR|LOGIN|WHAT|KEY|TENANT|CHANGE|REASON", entries, func(e rows.AuditEntry) []any {
 			what := strings.TrimPrefix(e.Kind+" ", "action ") + e.Operation
 			return []any{e.ID, e.Version, e.At, e.Actor, e.Login, what, e.Key, e.Tenant, entryText(e), e.Reason}
 		})
@@ -66,7 +66,7 @@ func (c *call) audit(ctx context.Context, s *pgstore.Store, f pgstore.AuditFilte
 }
 
 // entryText returns the columns that an entry changed, before and after. For an action it returns what was done.
-func entryText(e pgstore.AuditEntry) string {
+func entryText(e rows.AuditEntry) string {
 	if e.Kind == "action" {
 		return actionText(e)
 	}
@@ -80,7 +80,7 @@ func entryText(e pgstore.AuditEntry) string {
 
 // actionText returns the details of an action in words: which buckets a reset emptied; of any other action its fields,
 // or the details as they are.
-func actionText(e pgstore.AuditEntry) string {
+func actionText(e rows.AuditEntry) string {
 	emptied, ok := e.Emptied()
 	if !ok {
 		fields, err := rowColumns(e.After)

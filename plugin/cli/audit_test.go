@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 func TestTheAuditNamesTheBucketsThatAResetEmptied(t *testing.T) {
@@ -21,7 +21,7 @@ func TestTheAuditNamesTheBucketsThatAResetEmptied(t *testing.T) {
 		`null`:                 "",
 		``:                     "",
 	} {
-		entry := pgstore.AuditEntry{Kind: "action", Operation: "reset", After: json.RawMessage(details)}
+		entry := rows.AuditEntry{Kind: "action", Operation: "reset", After: json.RawMessage(details)}
 		if got := entryText(entry); got != want {
 			t.Errorf("a reset of %s is shown as %q, want %q", details, got, want)
 		}

@@ -12,13 +12,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -149,7 +148,7 @@ func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *
 		return nil, fmt.Errorf("%s: strategy is %s: buckets are in each node's memory "+
 			"and can only be read with strategy: redis", config.Where, config.Strategy)
 	}
-	r.tiers = control.NewTiers(nil, snapshot.Namespace(), config.Consumers, config.Changed)
+	r.tiers = api.NewTiers(nil, snapshot.Namespace(), config.Consumers, config.Changed)
 	// Rows that do not compile have no buckets; explain shows them.
 	if snapshot, _, err = c.withRows(ctx, snapshot, r, from); err != nil {
 		return nil, err
@@ -169,7 +168,7 @@ func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *
 		boundsOf = snapshot.AddressBounds
 	}
 	bounds := boundsOf(id, config.Serves, limit.Micros(c.now().UnixMicro()))
-	return &tenantBuckets{config: config.Config, bounds: prefix.WithPrefixes(bounds)}, nil
+	return &tenantBuckets{config: config.Config, bounds: addresses.WithPrefixes(bounds)}, nil
 }
 
 // read reads the buckets as they are now, and returns the status of each. Those of prefixes that count nothing are left
@@ -187,7 +186,7 @@ func (b *tenantBuckets) read(ctx context.Context) ([]decision.Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.bounds, statuses = prefix.InUse(b.bounds, statuses)
+	b.bounds, statuses = addresses.InUse(b.bounds, statuses)
 	return statuses, nil
 }
 
@@ -306,7 +305,7 @@ func (c *call) resetBuckets(ctx context.Context, found *tenantBuckets) error {
 	if err != nil {
 		return err
 	}
-	reset, err := pgstore.ResetOf(found.tenant, found.bounds, before)
+	reset, err := rows.ResetOf(found.tenant, found.bounds, before)
 	if err != nil {
 		return err
 	}

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"strings"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 const candidateAbout = `A candidate is a set of changes to the active policies, which is tried before it is promoted.
@@ -18,7 +18,7 @@ var candidateCommands = []*command{
 		words: "candidate create", args: "NAME", brief: "open a candidate, which changes no policy yet", least: 1, most: 1,
 		about: candidateAbout + ` At most one is open. A name is used once.`,
 		define: func(c *call) action {
-			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 				row, version, err := s.CreateCandidate(ctx, by, c.arg())
 				return written{What: "created candidate " + c.arg(), Version: version, Row: row}, err
 			})
@@ -29,7 +29,7 @@ var candidateCommands = []*command{
 	{
 		words: "candidate list", brief: "list candidates, the newest first",
 		define: func(c *call) action {
-			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.Store) error {
 				list, err := s.Candidates(ctx)
 				if err != nil {
 					return err
@@ -41,7 +41,7 @@ var candidateCommands = []*command{
 	{
 		words: "candidate show", args: "[NAME]", brief: "show the open candidate, or the one of a name", most: 1,
 		define: func(c *call) action {
-			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.Store) error {
 				d, err := s.CandidateDiff(ctx, c.arg())
 				if err != nil {
 					return err
@@ -57,7 +57,7 @@ var candidateCommands = []*command{
 		words: "candidate diff", args: "[NAME]", most: 1,
 		brief: "show what a candidate changes, and how the active policies have moved since its base",
 		define: func(c *call) action {
-			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.Store) error {
 				d, err := s.CandidateDiff(ctx, c.arg())
 				if err != nil {
 					return err
@@ -74,7 +74,7 @@ var candidateCommands = []*command{
 		brief: "restore the policies that the promotion of a candidate has replaced, in one change",
 		about: `If one of them has changed since the promotion, rollback shows the difference and writes nothing.`,
 		define: func(c *call) action {
-			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 				d, version, err := s.RollBackCandidate(ctx, by, c.arg())
 				return candidateWritten("rolled back", c.arg(), d, version), c.showMoved(err)
 			})
@@ -84,7 +84,7 @@ var candidateCommands = []*command{
 	{
 		words: "candidate drop", args: "NAME", brief: "end an open candidate without an effect", least: 1, most: 1,
 		define: func(c *call) action {
-			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 				row, version, err := s.DropCandidate(ctx, by, c.arg())
 				return written{What: "dropped candidate " + c.arg(), Version: version, Row: row}, err
 			})
@@ -112,7 +112,7 @@ no change.
 			if *file == "" {
 				key.Name = c.args[1]
 				fields.setKey(*key)
-				d.set.Policies = []pgstore.Policy{fields.Policy}
+				d.set.Policies = []rows.Policy{fields.Policy}
 				return nil
 			}
 			err := c.readDocument(d, *file)
@@ -121,7 +121,7 @@ no change.
 			}
 			return err
 		})
-		return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+		return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 			for i := range d.set.Policies {
 				if p := &d.set.Policies[i]; p.Namespace == "" {
 					p.Namespace = d.set.Namespace
@@ -151,7 +151,7 @@ var candidateDelete = &command{
 	define: func(c *call) action {
 		key := c.matchFlags()
 		undo := c.flags.Bool("undo", false, "take back what the candidate changes in the policy")
-		return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+		return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 			key.Name = c.args[1]
 			if *undo {
 				version, err := s.UndoCandidatePolicy(ctx, by, c.arg(), *key)
@@ -172,11 +172,11 @@ denies without --force is not enforced for more tenants without it either.
   ratelimit candidate assign july --percent 5 --reason "first day"
   ratelimit candidate assign july --tenant acme --reason "they asked"`,
 	define: func(c *call) action {
-		var a pgstore.Assignment
+		var a rows.Assignment
 		c.flags.Func("percent", "enforce it for this `percentage` of all tenants, 0 to 100", func(text string) error {
 			percent := 0
 			a.Percent = new(int64)
-			if err := setting.ParseInt(text, 0, &percent); err != nil || percent > 100 {
+			if err := process.ParseInt(text, 0, &percent); err != nil || percent > 100 {
 				return errors.New("must be a whole number from 0 to 100")
 			}
 			*a.Percent = int64(percent)
@@ -191,7 +191,7 @@ denies without --force is not enforced for more tenants without it either.
 			}
 			return nil
 		})
-		return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+		return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 			a.Approval = approve()
 			row, version, err := s.AssignCandidate(ctx, by, c.arg(), a)
 			if err != nil {
@@ -219,8 +219,8 @@ only with --force.`,
 		c.flags.Func("if-version", "promote only if its policies have not changed since this `version`, as show has it",
 			seen.Set)
 		approve := c.approvalFlags()
-		return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
-			p := pgstore.Promotion{UnchangedSince: seen.n, Approval: approve()}
+		return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
+			p := rows.Promotion{UnchangedSince: seen.n, Approval: approve()}
 			d, version, err := s.PromoteCandidate(ctx, by, c.arg(), p)
 			return candidateWritten("promoted", c.arg(), d, version), c.showMoved(err)
 		})
@@ -234,7 +234,7 @@ var candidateRebase = &command{
 	define: func(c *call) action {
 		var seen countFlag
 		c.flags.Func("version", "the `version` of the active policies that you have compared", seen.Set)
-		return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+		return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 			if seen.n == 0 {
 				return written{}, c.showRebase(ctx, s)
 			}
@@ -245,7 +245,7 @@ var candidateRebase = &command{
 }
 
 // showRebase shows how policies have moved, and returns how to go on.
-func (c *call) showRebase(ctx context.Context, s *pgstore.Store) error {
+func (c *call) showRebase(ctx context.Context, s *rows.Store) error {
 	d, err := s.CandidateDiff(ctx, c.arg())
 	if err != nil {
 		return err
@@ -257,31 +257,31 @@ func (c *call) showRebase(ctx context.Context, s *pgstore.Store) error {
 }
 
 // candidateWritten returns the result of a command that changes policies by a candidate.
-func candidateWritten(done, candidate string, d pgstore.Diff, version int64) written {
+func candidateWritten(done, candidate string, d rows.Diff, version int64) written {
 	return written{
 		What: done + " candidate " + candidate, Version: version, Diff: d,
-		lines: func(out *page) { writeDiff(out, pgstore.SetDiff{Diff: d}) },
+		lines: func(out *page) { writeDiff(out, rows.SetDiff{Diff: d}) },
 	}
 }
 
 // showMoved shows the difference that an error reports, and returns the error.
 func (c *call) showMoved(err error) error {
-	moved := new(pgstore.MovedError)
+	moved := new(rows.MovedError)
 	if !errors.As(err, &moved) {
 		return err
 	}
 	shown := struct {
-		Moved   pgstore.Diff `json:"moved"`
-		Version int64        `json:"version"`
+		Moved   rows.Diff `json:"moved"`
+		Version int64     `json:"version"`
 	}{moved.Diff, moved.Version}
-	return errors.Join(err, c.print(shown, func(out *page) { writeDiff(out, pgstore.SetDiff{Diff: moved.Diff}) }))
+	return errors.Join(err, c.print(shown, func(out *page) { writeDiff(out, rows.SetDiff{Diff: moved.Diff}) }))
 }
 
-var candidateList = listing[pgstore.Candidate]{
+var candidateList = listing[rows.Candidate]{
 	"NAME|STATE|CREATED|BY|POLICIES|BASE|ENFORCED FOR|ENDED|REASON",
-	func(c pgstore.Candidate) []any {
+	func(c rows.Candidate) []any {
 		tenants := ""
-		if c.State == pgstore.CandidateOpen {
+		if c.State == rows.CandidateOpen {
 			tenants = assigned(&c)
 		}
 		return []any{
@@ -291,7 +291,7 @@ var candidateList = listing[pgstore.Candidate]{
 }
 
 // assigned returns for whom a candidate is enforced, in words.
-func assigned(c *pgstore.Candidate) string {
+func assigned(c *rows.Candidate) string {
 	var parts []string
 	if c.Percent > 0 {
 		parts = append(parts, fmt.Sprintf("%d %% of all tenants", c.Percent))
@@ -303,10 +303,10 @@ func assigned(c *pgstore.Candidate) string {
 }
 
 // candidatePage adds the state of a candidate.
-func candidatePage(out *page, c *pgstore.Candidate) {
+func candidatePage(out *page, c *rows.Candidate) {
 	out.line("candidate %s is %s", c.Name, strings.ReplaceAll(c.State, "_", " "))
 	out.line("created at %s by %s: %s", timeText(c.CreatedAt), c.CreatedBy, c.Reason)
-	if c.State != pgstore.CandidateOpen {
+	if c.State != rows.CandidateOpen {
 		out.line("ended at %s by %s: %s", timeText(c.EndedAt), c.EndedBy, c.EndReason)
 		return
 	}
@@ -314,9 +314,9 @@ func candidatePage(out *page, c *pgstore.Candidate) {
 }
 
 // candidateChanges adds what a candidate changes, and how its base has moved.
-func candidateChanges(out *page, d *pgstore.CandidateDiff) {
-	writeDiff(out, pgstore.SetDiff{Diff: d.Diff})
-	if d.Candidate.State != pgstore.CandidateOpen {
+func candidateChanges(out *page, d *rows.CandidateDiff) {
+	writeDiff(out, rows.SetDiff{Diff: d.Diff})
+	if d.Candidate.State != rows.CandidateOpen {
 		return
 	}
 	if d.Diff.Empty() {
@@ -330,5 +330,5 @@ func candidateChanges(out *page, d *pgstore.CandidateDiff) {
 	out.gap()
 	out.line("it cannot be promoted before a rebase: since version %d, up to %d, these have changed",
 		d.Candidate.BaseVersion, d.Version)
-	writeDiff(out, pgstore.SetDiff{Diff: d.Moved})
+	writeDiff(out, rows.SetDiff{Diff: d.Moved})
 }

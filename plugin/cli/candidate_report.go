@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 var candidateReport = &command{
@@ -18,12 +18,12 @@ how much of a policy's window the candidate has seen: before 100 % it may deny m
 
   ratelimit candidate report july --tenant acme`,
 	define: func(c *call) action {
-		f := pgstore.CandidateReportFilter{Max: 20}
+		f := rows.CandidateReportFilter{Max: 20}
 		tenant := c.flags.String("tenant", "", "only requests of this `tenant`")
 		policy := c.flags.String("policy", "", "only what this `policy` answers")
 		requests := c.flags.Bool("requests", false, "only requests, whichever policy denies them")
 		c.flags.Func("limit", "show at most this `number` of rows (default 20)",
-			func(text string) error { return setting.ParseInt(text, 1, &f.Max) })
+			func(text string) error { return process.ParseInt(text, 1, &f.Max) })
 		c.check(func() error {
 			if *policy != "" && *requests {
 				return wrong("give only one of --policy and --requests")
@@ -36,7 +36,7 @@ how much of a policy's window the candidate has seen: before 100 % it may deny m
 			}
 			return nil
 		})
-		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+		return c.reads(func(ctx context.Context, s *rows.Store) error {
 			r, err := s.CandidateReport(ctx, c.arg(), f)
 			if err != nil {
 				return err
@@ -47,7 +47,7 @@ how much of a policy's window the candidate has seen: before 100 % it may deny m
 }
 
 // reportPage adds what a candidate would change.
-func reportPage(out *page, r *pgstore.CandidateReport) {
+func reportPage(out *page, r *rows.CandidateReport) {
 	if r.Processes == 0 {
 		out.line("no node has compared requests under candidate %s yet: they report every 5 seconds", r.Candidate.Name)
 		return
@@ -62,12 +62,12 @@ func reportPage(out *page, r *pgstore.CandidateReport) {
 		out.line("%s found no room: there are too many tenants and endpoints", counted(int(r.Dropped), "count"))
 	}
 	out.gap()
-	columns(out, "POLICY|WINDOW|SEEN", r.Windows, func(w pgstore.CandidateWindow) []any {
+	columns(out, "POLICY|WINDOW|SEEN", r.Windows, func(w rows.CandidateWindow) []any {
 		return []any{w.Policy, fmt.Sprintf("%d s", w.WindowSize), fmt.Sprintf("%.0f %%", 100*w.Seen)}
 	})
 	out.gap()
 	columns(out, "TENANT|ENDPOINT|POLICY|REQUESTS|CANDIDATE ONLY|ACTIVE ONLY|BOTH|LAST EXAMPLE", r.Items,
-		func(n pgstore.CandidateCount) []any {
+		func(n rows.CandidateCount) []any {
 			return []any{
 				n.Tenant, n.Endpoint, orDefault(n.Policy, "(request)"), n.Requests, n.CandidateOnly, n.ActiveOnly, n.Both,
 				exampleText(n.Examples),
@@ -84,7 +84,7 @@ func percentOf(part, all int64) string {
 }
 
 // exampleText describes the latest example.
-func exampleText(list []pgstore.CandidateExample) string {
+func exampleText(list []rows.CandidateExample) string {
 	if len(list) == 0 {
 		return ""
 	}

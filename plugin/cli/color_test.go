@@ -7,16 +7,16 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestStatesThatMatterAreColoredOnATerminalAlone(t *testing.T) {
-	policies := []pgstore.Policy{
+	policies := []rows.Policy{
 		{ID: 1, Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "daily", Mode: "enforce"}}},
 		{ID: 2, Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "burst", Mode: "shadow"}}},
 	}
-	overrides := []pgstore.Override{
+	overrides := []rows.Override{
 		{ID: 1, Override: schema.Override{Kind: "ban", Tenant: "acme"}},
 		{ID: 2, Override: schema.Override{Kind: "exempt", Tenant: "acme"}},
 	}
@@ -68,15 +68,15 @@ func TestAnExplanationColorsBansAndRowsThatAreInvalid(t *testing.T) {
 }
 
 func TestTheReachOfAChangeIsColoredUntilAllNodesEnforceIt(t *testing.T) {
-	edge := []pgstore.NodeVersion{{Node: "edge-1", Version: 2}}
+	edge := []rows.NodeVersion{{Node: "edge-1", Version: 2}}
 	for name, c := range map[string]struct {
-		reach pgstore.Reach
+		reach rows.Reach
 		want  string
 	}{
-		"enforced everywhere": {pgstore.Reach{Live: 2, Enforced: true}, "\nenforced on 2 of 2 live nodes\n"},
-		"a node behind":       {pgstore.Reach{Live: 2, Behind: edge}, "\n\x1b[33menforced on 1 of 2 live nodes; not yet"},
-		"a silent node":       {pgstore.Reach{Live: 2, Silent: edge}, "\n\x1b[31menforced on 2 of 3 nodes; silent nodes"},
-		"no live node":        {pgstore.Reach{}, "\n\x1b[31mno live nodes: not enforced anywhere yet\x1b[0m\n"},
+		"enforced everywhere": {rows.Reach{Live: 2, Enforced: true}, "\nenforced on 2 of 2 live nodes\n"},
+		"a node behind":       {rows.Reach{Live: 2, Behind: edge}, "\n\x1b[33menforced on 1 of 2 live nodes; not yet"},
+		"a silent node":       {rows.Reach{Live: 2, Silent: edge}, "\n\x1b[31menforced on 2 of 3 nodes; silent nodes"},
+		"no live node":        {rows.Reach{}, "\n\x1b[31mno live nodes: not enforced anywhere yet\x1b[0m\n"},
 	} {
 		var b bytes.Buffer
 		done := written{What: "deleted tier gold", Version: 7, Fleet: &enforcing{Reach: c.reach}}

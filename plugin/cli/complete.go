@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const (
@@ -61,17 +61,17 @@ func (c *call) namesOf(kind string) cobra.CompletionFunc {
 }
 
 // listNames returns the names of a kind; of tenants and tiers those that begin with a text.
-func listNames(ctx context.Context, s *pgstore.Store, kind, prefix string) (names []string, err error) {
+func listNames(ctx context.Context, s *rows.Store, kind, prefix string) (names []string, err error) {
 	switch kind {
 	case "tenant":
-		for t, err := range s.EachTenant(ctx, pgstore.TenantFilter{Prefix: prefix, Usage: true, Max: maxCompleted}) {
+		for t, err := range s.EachTenant(ctx, rows.TenantFilter{Prefix: prefix, Usage: true, Max: maxCompleted}) {
 			if err != nil {
 				return nil, err
 			}
 			names = append(names, t.ID)
 		}
 	case "tier":
-		tiers, err := s.Tiers(ctx, pgstore.TierFilter{Prefix: prefix})
+		tiers, err := s.Tiers(ctx, rows.TierFilter{Prefix: prefix})
 		if err != nil {
 			return nil, err
 		}
@@ -79,7 +79,7 @@ func listNames(ctx context.Context, s *pgstore.Store, kind, prefix string) (name
 			names = append(names, t.Name)
 		}
 	case "policy":
-		for p, err := range s.EachPolicy(ctx, pgstore.PolicyFilter{}) {
+		for p, err := range s.EachPolicy(ctx, rows.PolicyFilter{}) {
 			if err != nil {
 				return nil, err
 			}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -14,12 +14,12 @@ var costCommands = []*command{
 		words: "cost list", brief: "list what requests to endpoints cost",
 		about: `The plugin's config may have costs too, which are not listed. A row takes precedence over them.`,
 		define: func(c *call) action {
-			var f pgstore.CostFilter
+			var f rows.CostFilter
 			c.flags.StringVar(&f.Namespace, "namespace", "", "only costs of this `namespace`")
 			c.flags.StringVar(&f.Endpoint, "endpoint", "", "only the cost of this `pattern`")
 			c.afterFlag(&f.After)
 			c.pageFlag(&f.Max)
-			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.Store) error {
 				return costList.show(c, s.EachCost(ctx, f))
 			})
 		},
@@ -33,7 +33,7 @@ limit denies the requests always. With --config, the limits in the plugin's conf
 
   ratelimit cost put "POST /exports" --cost 50 --reason "exports are slow"`,
 		define: func(c *call) action {
-			var cost pgstore.Cost
+			var cost rows.Cost
 			fields := schema.FieldsWithout(schema.CostFields(), "endpoint") // the argument
 			for i := range fields {
 				fieldFlag(c, &fields[i], &cost.Cost)
@@ -46,7 +46,7 @@ limit denies the requests always. With --config, the limits in the plugin's conf
 				}
 				return nil
 			})
-			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 				cost.Endpoint = c.arg()
 				row, version, err := s.PutCost(ctx, by, cost)
 				if err == nil {
@@ -64,7 +64,7 @@ limit denies the requests always. With --config, the limits in the plugin's conf
 			c.revisionFlag(&revision)
 			var namespace string
 			c.flags.StringVar(&namespace, "namespace", "", "the `namespace` of the cost (default \"default\")")
-			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 				row, err := s.Cost(ctx, namespace, c.arg())
 				if err != nil {
 					return written{}, err
@@ -77,12 +77,12 @@ limit denies the requests always. With --config, the limits in the plugin's conf
 }
 
 // costList is how costs are shown.
-var costList = listing[pgstore.Cost]{"ID|ENDPOINT|COST|NAMESPACE|REVISION", func(c pgstore.Cost) []any {
+var costList = listing[rows.Cost]{"ID|ENDPOINT|COST|NAMESPACE|REVISION", func(c rows.Cost) []any {
 	return []any{c.ID, c.Endpoint, *c.Cost.Cost, c.Namespace, c.Revision}
 }}
 
 // costText returns what a cost says of its endpoint, in words.
-func costText(c pgstore.Cost) string { return counted(int(*c.Cost.Cost), "token") }
+func costText(c rows.Cost) string { return counted(int(*c.Cost.Cost), "token") }
 
 // costDocumentFields are the fields that a cost of a document may have: its namespace is the document's.
 var costDocumentFields = schema.FieldsWithout(schema.CostFields(), "namespace")

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 func TestEveryWayToWriteACostWarnsOfLimitsThatCannotHoldIt(t *testing.T) {
@@ -21,23 +21,23 @@ func TestEveryWayToWriteACostWarnsOfLimitsThatCannotHoldIt(t *testing.T) {
 		cost int64
 	}{
 		"a limit of all endpoints": {guardCase{
-			rows: []pgstore.Policy{perDay("daily", "gold", "tenant", 100)}, warning: always + "daily of tier gold (100)",
+			rows: []rows.Policy{perDay("daily", "gold", "tenant", 100)}, warning: always + "daily of tier gold (100)",
 		}, 101},
 		"a limit of this endpoint": {guardCase{
-			rows:    []pgstore.Policy{edited(perDay("daily", "", "tenant", 100), ofTenant), endpointOf("POST /exports")},
+			rows:    []rows.Policy{edited(perDay("daily", "", "tenant", 100), ofTenant), endpointOf("POST /exports")},
 			warning: always + "daily of tenant acme (100), exports of tier gold (10)",
 		}, 101},
-		"a limit that holds it":       {guardCase{rows: []pgstore.Policy{perDay("daily", "gold", "tenant", 101)}}, 101},
-		"a limit of another endpoint": {guardCase{rows: []pgstore.Policy{endpointOf("GET /records")}}, 101},
-		"a limit with a cost of its own": {guardCase{rows: []pgstore.Policy{
-			edited(perDay("daily", "gold", "tenant", 100), func(p *pgstore.Policy) { p.Cost = &free }),
+		"a limit that holds it":       {guardCase{rows: []rows.Policy{perDay("daily", "gold", "tenant", 101)}}, 101},
+		"a limit of another endpoint": {guardCase{rows: []rows.Policy{endpointOf("GET /records")}}, 101},
+		"a limit with a cost of its own": {guardCase{rows: []rows.Policy{
+			edited(perDay("daily", "gold", "tenant", 100), func(p *rows.Policy) { p.Cost = &free }),
 		}}, 101},
 		"a limit of the config": {guardCase{
 			config:  true,
 			warning: "more than some limits can ever hold, so they always deny it: per-user of tier essentials (500)",
 		}, 600},
 		"a limit of the config that a row replaces": {guardCase{
-			config: true, rows: []pgstore.Policy{perDay("per-user", "essentials", "user", 1000)},
+			config: true, rows: []rows.Policy{perDay("per-user", "essentials", "user", 1000)},
 		}, 600},
 	} {
 		for door, write := range map[string]func(*terminal) (string, bool){
@@ -65,6 +65,6 @@ func TestEveryWayToWriteACostWarnsOfLimitsThatCannotHoldIt(t *testing.T) {
 }
 
 // endpointOf is a small limit of one endpoint.
-func endpointOf(endpoint string) pgstore.Policy {
+func endpointOf(endpoint string) rows.Policy {
 	return edited(perDay("exports", "gold", "tenant", 10), at(endpoint))
 }

@@ -8,18 +8,18 @@ import (
 	"strings"
 	"time"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // answeredDenial is a recent denial with what follows from it.
 type answeredDenial struct {
-	pgstore.RecentDenial
+	rows.RecentDenial
 	RetryAt    *time.Time `json:"retry_at,omitempty"`
 	WouldAdmit string     `json:"would_admit,omitempty"`
 }
 
 // answered returns denials with what follows from each.
-func answered(list []pgstore.RecentDenial) []answeredDenial {
+func answered(list []rows.RecentDenial) []answeredDenial {
 	all := []answeredDenial{}
 	for _, d := range list {
 		all = append(all, answeredDenial{d, d.RetryAt(), d.WouldAdmit()})
@@ -34,7 +34,7 @@ func (c *call) requestIDFlag() *string {
 }
 
 // showRequest shows what denied the request of f.
-func (c *call) showRequest(ctx context.Context, s *pgstore.Store, f pgstore.DenialFilter) error {
+func (c *call) showRequest(ctx context.Context, s *rows.Store, f rows.DenialFilter) error {
 	list, err := s.DenialsOf(ctx, f)
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func (c *call) showRequest(ctx context.Context, s *pgstore.Store, f pgstore.Deni
 }
 
 // aboutDenial returns lines with a title and a text.
-func aboutDenial(d *pgstore.RecentDenial) [][]string {
+func aboutDenial(d *rows.RecentDenial) [][]string {
 	when, why, limit, source := timeText(d.At), d.Reason, d.Policy, "config"
 	if d.Count > 1 {
 		when += fmt.Sprintf(", the last of %d denials; all else is of one of the last", d.Count)

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 // followEvery is how often denials --follow reads.
@@ -26,7 +26,7 @@ numbers.
   ratelimit denials --policy daily --follow
   ratelimit denials --request-id 23362be3186b8717e61304664ec43cb1`,
 	define: func(c *call) action {
-		f := pgstore.DenialFilter{Max: 100}
+		f := rows.DenialFilter{Max: 100}
 		var follow bool
 		c.flags.StringVar(&f.Tenant, "tenant", "", "only denials of this `tenant`")
 		c.flags.StringVar(&f.Policy, "policy", "", "only denials by the policies of this `name`")
@@ -35,10 +35,10 @@ numbers.
 		since := pastFlag{now: c.now}
 		c.flags.Var(&since, "since", "only denials since this `time`: RFC 3339, or a duration ago such as 2h or 7d")
 		c.flags.Func("limit", "list at most this `number` of lines (default 100)",
-			func(text string) error { return setting.ParseInt(text, 1, &f.Max) })
+			func(text string) error { return process.ParseInt(text, 1, &f.Max) })
 		c.flags.BoolVar(&follow, "follow", false, "then list what nodes report, until Ctrl-C; the newest is the last")
 		requestID := c.requestIDFlag()
-		read := c.reads(func(ctx context.Context, s *pgstore.Store) error {
+		read := c.reads(func(ctx context.Context, s *rows.Store) error {
 			f.Since, f.RequestID = since.at, *requestID
 			if f.RequestID != "" {
 				return c.showRequest(ctx, s, f)
@@ -62,9 +62,9 @@ numbers.
 	},
 }
 
-var denialList = listing[pgstore.RecentDenial]{
+var denialList = listing[rows.RecentDenial]{
 	"AT|TENANT|COUNT|RESULT|REASON|POLICY|LIMIT|ENDPOINT|USER|ADDRESS|RETRY AFTER",
-	func(d pgstore.RecentDenial) []any {
+	func(d rows.RecentDenial) []any {
 		result, limit, wait := "denied", "", ""
 		if d.Shadow {
 			result = "shadow"
@@ -81,7 +81,7 @@ var denialList = listing[pgstore.RecentDenial]{
 
 // followDenials shows a list, the newest last, and then what is reported, until ctx ends.
 func (c *call) followDenials(
-	ctx context.Context, s *pgstore.Store, f pgstore.DenialFilter, list []pgstore.RecentDenial, err error,
+	ctx context.Context, s *rows.Store, f rows.DenialFilter, list []rows.RecentDenial, err error,
 ) error {
 	var widths grid
 	lines := [][]string{denialList.head()}

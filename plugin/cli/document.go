@@ -14,7 +14,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -33,7 +33,7 @@ import (
 type document struct {
 	file    string
 	partial bool // as the file says
-	set     pgstore.Set
+	set     rows.Set
 	places  []place // of the policies
 	faults  []error
 	faulty  map[string]bool // the fields with faults: policies[3].limit
@@ -188,7 +188,7 @@ func (d *document) policy(n *yaml.Node, at place) {
 		d.fault(n.Line, at.path, "must be a mapping with the fields name, scope, limit, window_size, and tier, tenant, credential, ip or for")
 		return
 	}
-	var p pgstore.Policy
+	var p rows.Policy
 	for pair := range slices.Chunk(n.Content, 2) {
 		key, value := pair[0], aliased(pair[1])
 		path := at.path + "." + key.Value
@@ -340,10 +340,10 @@ func (at place) lineOf(field string) int {
 
 // locate returns an error of the repository with its place in the document.
 func (d *document) locate(err error) error {
-	if declined := new(pgstore.DeclinedError); errors.As(err, &declined) {
+	if declined := new(rows.DeclinedError); errors.As(err, &declined) {
 		return declined.Err
 	}
-	invalid := new(pgstore.InvalidError)
+	invalid := new(rows.InvalidError)
 	if !errors.As(err, &invalid) {
 		return err
 	}

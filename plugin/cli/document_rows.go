@@ -12,7 +12,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -32,27 +32,27 @@ func (d *document) fieldsText() string {
 func (d *document) section(name string, n *yaml.Node) bool {
 	switch name {
 	case "costs":
-		d.set.Costs = []pgstore.Cost{}
+		d.set.Costs = []rows.Cost{}
 		d.eachRow(name, n, func(item *yaml.Node, at place) {
-			var cost pgstore.Cost
+			var cost rows.Cost
 			if readRow(d, item, at, costDocumentFields, &cost.Cost) {
 				d.rowFaults(at, policy.CostFaults(cost.Cost))
 			}
 			d.set.Costs, d.costPlaces = append(d.set.Costs, cost), append(d.costPlaces, at)
 		})
 	case "tenants":
-		d.set.Tenants = []pgstore.Tenant{}
+		d.set.Tenants = []rows.Tenant{}
 		d.eachRow(name, n, func(item *yaml.Node, at place) {
-			var t pgstore.Tenant
+			var t rows.Tenant
 			if readRow(d, item, at, schema.TenantFields(), &t.Tenant) {
 				d.rowFaults(at, t.Faults())
 			}
 			d.set.Tenants = append(d.set.Tenants, t)
 		})
 	case "overrides":
-		d.set.Overrides = []pgstore.Override{}
+		d.set.Overrides = []rows.Override{}
 		d.eachRow(name, n, func(item *yaml.Node, at place) {
-			var o pgstore.Override
+			var o rows.Override
 			if readRow(d, item, at, overrideDocumentFields, &o.Override) {
 				checked := o.Override
 				checked.Author = "document"
@@ -153,27 +153,27 @@ changes nothing.
 				return err
 			}
 			defer closeStore()
-			return store.Dump(ctx, *namespace, func(rows pgstore.Dump) error { return c.showDump(*namespace, rows) })
+			return store.Dump(ctx, *namespace, func(rows rows.Dump) error { return c.showDump(*namespace, rows) })
 		}
 	},
 }
 
 // showDump writes rows as a document while they come.
-func (c *call) showDump(namespace string, rows pgstore.Dump) error {
+func (c *call) showDump(namespace string, list rows.Dump) error {
 	head := []byte("namespace: " + yamlString(namespace) + "\n")
-	err := showSection(c, head, "policies", rows.Policies, appendPolicy)
+	err := showSection(c, head, "policies", list.Policies, appendPolicy)
 	if err == nil {
-		err = showSection(c, nil, "costs", rows.Costs, func(to []byte, cost pgstore.Cost) []byte {
+		err = showSection(c, nil, "costs", list.Costs, func(to []byte, cost rows.Cost) []byte {
 			return appendRow(to, costDocumentFields, &cost.Cost)
 		})
 	}
 	if err == nil {
-		err = showSection(c, nil, "tenants", rows.Tenants, func(to []byte, t pgstore.Tenant) []byte {
+		err = showSection(c, nil, "tenants", list.Tenants, func(to []byte, t rows.Tenant) []byte {
 			return appendRow(to, schema.TenantFields(), &t.Tenant)
 		})
 	}
 	if err == nil {
-		err = showSection(c, nil, "overrides", rows.Overrides, func(to []byte, o pgstore.Override) []byte {
+		err = showSection(c, nil, "overrides", list.Overrides, func(to []byte, o rows.Override) []byte {
 			return appendRow(to, overrideDocumentFields, &o.Override)
 		})
 	}
@@ -181,7 +181,7 @@ func (c *call) showDump(namespace string, rows pgstore.Dump) error {
 }
 
 // deletionText returns how many rows a diff deletes; "" for none.
-func deletionText(d pgstore.SetDiff) string {
+func deletionText(d rows.SetDiff) string {
 	var parts []string
 	add := func(n int, one, several string) {
 		if n > 0 {
@@ -202,7 +202,7 @@ func deletionText(d pgstore.SetDiff) string {
 }
 
 // writeRowDiff writes a diff of costs, tenants or overrides, one in each line, and adds its numbers to counts.
-func writeRowDiff[T fmt.Stringer](out *page, d *pgstore.RowDiff[T], counts *[4]int, text func(T) string) {
+func writeRowDiff[T fmt.Stringer](out *page, d *rows.RowDiff[T], counts *[4]int, text func(T) string) {
 	if d == nil {
 		return
 	}
@@ -220,11 +220,11 @@ func writeRowDiff[T fmt.Stringer](out *page, d *pgstore.RowDiff[T], counts *[4]i
 	}
 }
 
-func tenantColumns(t pgstore.Tenant) string {
+func tenantColumns(t rows.Tenant) string {
 	return fmt.Sprintf("tier %s, time zone %s", orDefault(t.Tier, "(from the request)"), orDefault(t.TimeZone, "UTC"))
 }
 
-func overrideColumns(o pgstore.Override) string {
+func overrideColumns(o rows.Override) string {
 	return strings.TrimSpace(changeText(o.Override) + " " + timesText(o))
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -38,16 +38,16 @@ func (x *terminal) applies(document, want string) {
 func TestADumpAppliedChangesNothingAndRestoresAnEmptyDatabase(t *testing.T) {
 	dsn := pgtest.Shared(t).Database(t)
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
-	store := pgstore.New(pgtest.Pool(t, dsn))
-	by := pgstore.Change{Actor: "ann", Reason: "a test"}
+	store := rows.New(pgtest.Pool(t, dsn))
+	by := rows.Change{Actor: "ann", Reason: "a test"}
 	for _, o := range policytest.FullOverrides(t) {
-		if _, _, err := store.AddOverride(t.Context(), by, pgstore.Override{Override: o}); err != nil {
+		if _, _, err := store.AddOverride(t.Context(), by, rows.Override{Override: o}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, p := range policytest.Full(t) {
 		p.Namespace = "default"
-		if _, _, err := store.PutPolicy(t.Context(), by, pgstore.Policy{Policy: p}); err != nil {
+		if _, _, err := store.PutPolicy(t.Context(), by, rows.Policy{Policy: p}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -66,12 +66,12 @@ func TestADumpAppliedChangesNothingAndRestoresAnEmptyDatabase(t *testing.T) {
 }
 
 // someRows draws tenants and overrides, beside the policies that there are.
-func someRows(t *rapid.T) pgstore.Set {
+func someRows(t *rapid.T) rows.Set {
 	text := rapid.StringMatching(`[a-zA-Z0-9 :"'\\{}#é-]{0,12}[a-z]`)
-	set := pgstore.Set{KeepPolicies: true, Tenants: []pgstore.Tenant{}, Overrides: []pgstore.Override{}}
+	set := rows.Set{KeepPolicies: true, Tenants: []rows.Tenant{}, Overrides: []rows.Override{}}
 	for _, id := range rapid.SliceOfNDistinct(text, 0, 4, rapid.ID[string]).Draw(t, "tenants") {
 		zone := rapid.SampledFrom([]string{"", "UTC", "Europe/Berlin"}).Draw(t, "zone")
-		set.Tenants = append(set.Tenants, pgstore.Tenant{Tenant: schema.Tenant{
+		set.Tenants = append(set.Tenants, rows.Tenant{Tenant: schema.Tenant{
 			ID: id, Tier: rapid.SampledFrom([]string{"", "gold", "no"}).Draw(t, "tier"), TimeZone: zone,
 		}})
 	}
@@ -86,7 +86,7 @@ func someRows(t *rapid.T) pgstore.Set {
 		if o.Permanent = rapid.Bool().Draw(t, "permanent"); !o.Permanent {
 			o.ExpiresAt = time.UnixMicro(rapid.Int64Range(4e15, 5e15).Draw(t, "end"))
 		}
-		set.Overrides = append(set.Overrides, pgstore.Override{Override: o})
+		set.Overrides = append(set.Overrides, rows.Override{Override: o})
 	}
 	return set
 }

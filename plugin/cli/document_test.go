@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -132,7 +132,7 @@ policies:
 		t.Errorf("the cost is %v, want 0", p.Cost)
 	}
 	p.Cost = nil
-	want := pgstore.Policy{Policy: schema.Policy{
+	want := rows.Policy{Policy: schema.Policy{
 		Tier: "gold",
 		Limit: schema.Limit{
 			Name: "daily", Scope: "tenant", Limit: 10, WindowSize: 60, Algorithm: "token_bucket", Burst: 5,
@@ -153,16 +153,16 @@ func TestAnErrorOfTheDatabaseIsLocatedInTheDocument(t *testing.T) {
 	}
 	key := d.set.Policies[1].Key().String()
 	for want, err := range map[string]error{
-		"p.yaml:4: policies[1].tenant: too long": &pgstore.InvalidError{
+		"p.yaml:4: policies[1].tenant: too long": &rows.InvalidError{
 			What: key, Field: "tenant", Problem: "too long",
 		},
-		"p.yaml:3: policies[1].burst: odd": &pgstore.InvalidError{
+		"p.yaml:3: policies[1].burst: odd": &rows.InvalidError{
 			What: key, Field: "burst", Problem: "odd",
 		},
-		"p.yaml:3: policies[1]: policy daily of tenant b appears twice": &pgstore.InvalidError{
+		"p.yaml:3: policies[1]: policy daily of tenant b appears twice": &rows.InvalidError{
 			What: key, Problem: "appears twice",
 		},
-		"p.yaml: policy other: name: odd": &pgstore.InvalidError{
+		"p.yaml: policy other: name: odd": &rows.InvalidError{
 			What: "policy other", Field: "name", Problem: "odd",
 		},
 	} {

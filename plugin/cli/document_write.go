@@ -10,17 +10,17 @@ import (
 	"strings"
 	"time"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // documentOnly makes the filter of a list that is shown as a document select what a document can hold: the active
 // policies of one namespace.
-func (c *call) documentOnly(f *pgstore.PolicyFilter) error {
+func (c *call) documentOnly(f *rows.PolicyFilter) error {
 	if c.format != formatYAML {
 		return nil
 	}
-	if f.Slot == pgstore.SlotCandidate {
+	if f.Slot == rows.SlotCandidate {
 		return wrong("-o yaml shows active policies only: remove --slot candidate")
 	}
 	for _, page := range [...]string{"max", "after"} {
@@ -28,12 +28,12 @@ func (c *call) documentOnly(f *pgstore.PolicyFilter) error {
 			return wrong("-o yaml writes a complete document: remove --%s, or use -o json", page)
 		}
 	}
-	f.Slot, f.Namespace = pgstore.SlotActive, cmp.Or(f.Namespace, "default")
+	f.Slot, f.Namespace = rows.SlotActive, cmp.Or(f.Namespace, "default")
 	return nil
 }
 
 // warnOfNamespaces names the namespaces that a document leaves out, unless --namespace chose one.
-func (c *call) warnOfNamespaces(ctx context.Context, s *pgstore.Store, f pgstore.PolicyFilter) error {
+func (c *call) warnOfNamespaces(ctx context.Context, s *rows.Store, f rows.PolicyFilter) error {
 	if c.given("namespace") {
 		return nil
 	}
@@ -53,12 +53,12 @@ const documentPart = 64 << 10
 // showDocument writes policies while they come as the document that apply reads. A document of some of the policies is
 // marked as partial: applied as a whole one, it would delete the others. The list is closed by its last line, so a
 // document that is cut short is no YAML, instead of a document of fewer policies.
-func (c *call) showDocument(f pgstore.PolicyFilter, rows iter.Seq2[pgstore.Policy, error]) error {
+func (c *call) showDocument(f rows.PolicyFilter, list iter.Seq2[rows.Policy, error]) error {
 	part := []byte("namespace: " + yamlString(f.Namespace) + "\n")
 	if f.Tier+f.Tenant+f.User+f.Credential+f.IP+f.For+f.Name != "" {
 		part = append(part, "partial: true # selected by a flag: apply and diff require --partial\n"...)
 	}
-	return showSection(c, part, "policies", rows, appendPolicy)
+	return showSection(c, part, "policies", list, appendPolicy)
 }
 
 // showSection writes a list of a document while its rows come, after a text.
@@ -90,7 +90,7 @@ func showSection[T any](
 
 // appendPolicy appends a policy as a line of a document's list, after the end of the line before it. Fields that are
 // absent are left out.
-func appendPolicy(to []byte, p pgstore.Policy) []byte {
+func appendPolicy(to []byte, p rows.Policy) []byte {
 	return appendRow(to, documentFields, &p.Policy)
 }
 

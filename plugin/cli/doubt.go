@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // knownConfig is the plugin's config of a command that goes without one; nil: --config was not given.
@@ -43,7 +43,7 @@ func (c *call) knownConfigFlag() *knownConfig {
 }
 
 // review returns why a policy is not to be written without --force. If nothing is in the way, it shows the warnings.
-func (c *call) review(ctx context.Context, s *pgstore.Store, config *knownConfig, p pgstore.Policy, force bool) error {
+func (c *call) review(ctx context.Context, s *rows.Store, config *knownConfig, p rows.Policy, force bool) error {
 	r, err := s.ReviewPolicy(ctx, config.plan, p)
 	if err == nil {
 		err = errors.Join(unforced(r, force)...)
@@ -55,7 +55,7 @@ func (c *call) review(ctx context.Context, s *pgstore.Store, config *knownConfig
 }
 
 // unforced returns the lock-outs of a review as errors, unless they are forced.
-func unforced(r pgstore.Review, force bool) []error {
+func unforced(r rows.Review, force bool) []error {
 	var faults []error
 	for _, l := range r.LockOuts {
 		if !force {
@@ -67,10 +67,10 @@ func unforced(r pgstore.Review, force bool) []error {
 
 // approvalFlags defines --force and --config of a command that enforces policies written before, and returns what
 // decides whether it does. Its warnings are shown.
-func (c *call) approvalFlags() func() pgstore.Approval {
+func (c *call) approvalFlags() func() rows.Approval {
 	force, config := c.forceFlag(), c.knownConfigFlag()
-	return func() pgstore.Approval {
-		return pgstore.Approval{Config: config.plan, Accept: func(r pgstore.Review) error {
+	return func() rows.Approval {
+		return rows.Approval{Config: config.plan, Accept: func(r rows.Review) error {
 			faults := unforced(r, *force)
 			if len(faults) == 0 {
 				c.warnAll(r.Warnings)
@@ -87,7 +87,7 @@ func (c *call) warnAll(warnings []string) {
 	}
 }
 
-// warnOfWrite shows the warnings of pgstore about a write. The write has succeeded, so an error is only a warning.
+// warnOfWrite shows the warnings of package rows about a write. The write has succeeded, so an error is only a warning.
 func (c *call) warnOfWrite(warnings []string, err error) {
 	c.warnAll(warnings)
 	if err != nil {

@@ -5,12 +5,12 @@ import (
 	"strings"
 	"time"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // enforcing is how far a version has come, and how long that took.
 type enforcing struct {
-	pgstore.Reach
+	rows.Reach
 	Took   *time.Duration `json:"-"` // nil: it is not measured
 	Millis int64          `json:"waited_ms"`
 }
@@ -57,7 +57,7 @@ func (e *enforcing) silence() string {
 }
 
 // nodeTexts names nodes with their versions.
-func nodeTexts(nodes []pgstore.NodeVersion) string {
+func nodeTexts(nodes []rows.NodeVersion) string {
 	texts := make([]string, 0, len(nodes))
 	for _, n := range nodes {
 		texts = append(texts, n.String())

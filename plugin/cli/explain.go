@@ -9,11 +9,11 @@ import (
 
 	"github.com/spf13/pflag"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 var explainCommand = &command{
@@ -31,7 +31,7 @@ With --request-id alone, it shows what denied that request, from the recent deni
   ratelimit explain --request-id 23362be3186b8717e61304664ec43cb1`,
 	define: func(c *call) action {
 		config, request := c.configFlag(), c.requestFlag()
-		rows := c.rowsFlag()
+		list := c.rowsFlag()
 		var at instantFlag
 		c.flags.Var(&at, "at", "what applies at this `time`, such as 2026-01-31T12:00:00Z (default: now)")
 		c.outputFlag()
@@ -39,14 +39,14 @@ With --request-id alone, it shows what denied that request, from the recent deni
 		c.check(func() error { return c.explainsOneThing(*requestID) })
 		return func(ctx context.Context) error {
 			if *requestID != "" {
-				return c.withStore(ctx, func(ctx context.Context, s *pgstore.Store) error {
-					return c.showRequest(ctx, s, pgstore.DenialFilter{RequestID: *requestID})
+				return c.withStore(ctx, func(ctx context.Context, s *rows.Store) error {
+					return c.showRequest(ctx, s, rows.DenialFilter{RequestID: *requestID})
 				})
 			}
 			if at.at.IsZero() {
 				at.at = c.now()
 			}
-			return c.explain(ctx, config, request, rows, limit.Micros(at.at.UnixMicro()))
+			return c.explain(ctx, config, request, list, limit.Micros(at.at.UnixMicro()))
 		}
 	},
 }
@@ -70,8 +70,8 @@ type explanation struct {
 	AppliesTo string `json:"config_on"`
 	Denied    string `json:"refused,omitempty"` // why the config denies a request without a tenant or user
 	policy.Explanation
-	TierSeenAt time.Time          `json:"tier_seen_at,omitzero"`
-	OtherTiers []control.SeenTier `json:"other_tiers,omitempty"` // that nodes see beside it
+	TierSeenAt time.Time      `json:"tier_seen_at,omitzero"`
+	OtherTiers []api.SeenTier `json:"other_tiers,omitempty"` // that nodes see beside it
 
 	ShownOverrides []shownExplained `json:"overrides"`        // those of Explanation
 	Faults         []policy.Fault   `json:"faults,omitempty"` // rows that do not compile
@@ -96,7 +96,7 @@ func (c *call) explain(
 		from.none = true
 	}
 	e := explanation{Config: config.Where, AppliesTo: config.String()}
-	r.tiers = control.NewTiers(nil, snapshot.Namespace(), config.Consumers, config.Changed)
+	r.tiers = api.NewTiers(nil, snapshot.Namespace(), config.Consumers, config.Changed)
 	if snapshot, e.Faults, err = c.withRows(ctx, snapshot, r, from); err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (c *call) explain(
 	}
 	e.ShownOverrides = make([]shownExplained, len(e.Overrides))
 	for i, o := range e.Overrides {
-		row := pgstore.Override{ID: o.Override.ID, Override: o.Override.Override}
+		row := rows.Override{ID: o.Override.ID, Override: o.Override.Override}
 		e.ShownOverrides[i] = shownExplained{newShownOverride(row), o}
 	}
 	return c.print(e, func(out *page) { writeExplanation(out, &e) })

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -16,12 +16,12 @@ import (
 type waitFlag struct{ most time.Duration }
 
 // defaultWait is how long --wait waits without a duration, as ?wait of the REST API does.
-const defaultWait = control.DefaultWait
+const defaultWait = api.DefaultWait
 
 func (w *waitFlag) String() string { return w.most.String() }
 
 // Set implements pflag.Value.
-func (w *waitFlag) Set(text string) error { return setting.ParseDuration(text, &w.most) }
+func (w *waitFlag) Set(text string) error { return process.ParseDuration(text, &w.most) }
 
 // Type implements pflag.Value.
 func (w *waitFlag) Type() string { return "duration" }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 var fleetCommand = &command{
@@ -24,7 +24,7 @@ counts the buckets of which a node holds tokens on lease; - is a node whose prog
 The roll-out time covers the nodes that were running before the change; nodes started later already had it.`,
 	define: func(c *call) action {
 		c.liveFlag()
-		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+		return c.reads(func(ctx context.Context, s *rows.Store) error {
 			fleet, err := s.Fleet(ctx, c.change.within.length)
 			if err != nil {
 				return err
@@ -44,7 +44,7 @@ var forgetCommand = &command{
 admits requests. A node that reports again returns to the list. Live nodes cannot be removed: stop the process
 instead.`,
 	define: func(c *call) action {
-		return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+		return c.changes(func(ctx context.Context, s *rows.Store, by rows.Change) error {
 			n, err := s.ForgetNode(ctx, by, c.arg())
 			if err != nil {
 				return err
@@ -58,7 +58,7 @@ instead.`,
 
 // shownNode is a node with what follows from the fleet's version.
 type shownNode struct {
-	pgstore.Node
+	rows.Node
 	Lag int64 `json:"lag"` // versions that it is behind
 }
 
@@ -66,12 +66,12 @@ type shownNode struct {
 type shownFleet struct {
 	Version int64     `json:"version"`
 	At      time.Time `json:"at"`
-	pgstore.Reach
+	rows.Reach
 	SpreadMS *int64      `json:"spread_ms,omitempty"` // of the nodes that had reported before the change
 	Nodes    []shownNode `json:"nodes"`
 }
 
-func (c *call) showFleet(fleet pgstore.Fleet) error {
+func (c *call) showFleet(fleet rows.Fleet) error {
 	reached := enforcing{Reach: fleet.Reach(fleet.Version)}
 	shown := shownFleet{Version: fleet.Version, At: fleet.At, Reach: reached.Reach, Nodes: []shownNode{}}
 	for _, n := range fleet.Nodes {

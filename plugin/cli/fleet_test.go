@@ -6,22 +6,22 @@ import (
 	"testing"
 	"time"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 func TestTheFleetShowsWhatANodeCannotUse(t *testing.T) {
 	x := &terminal{t: t}
 	c := newCall(&operator{stdout: screen{to: &x.output}}, fleetCommand)
-	node := func(name, faults string, live bool, version int64) pgstore.Node {
-		return pgstore.Node{
+	node := func(name, faults string, live bool, version int64) rows.Node {
+		return rows.Node{
 			Node: name, Version: version, Live: live, Source: "postgres", Faults: json.RawMessage(faults),
 			EnforcedAt: noon.Add(300 * time.Millisecond),
 		}
 	}
 	first := node("edge-1", `[{"table":"policies","key":"12","field":"limit","problem":"must be above 0"}]`, true, 7)
 	first.Leases = new(int64(1234))
-	first.Redis = []pgstore.NodeRedis{{Name: "away:6379", AwaySince: new(noon)}, {Name: "here:6379"}}
-	err := c.showFleet(pgstore.Fleet{Version: 7, At: noon, Nodes: []pgstore.Node{
+	first.Redis = []rows.NodeRedis{{Name: "away:6379", AwaySince: new(noon)}, {Name: "here:6379"}}
+	err := c.showFleet(rows.Fleet{Version: 7, At: noon, Nodes: []rows.Node{
 		first,
 		node("edge-2", `{"odd": 1}`, true, 7),
 		node("edge-3", `[]`, false, 2),

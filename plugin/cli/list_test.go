@@ -9,21 +9,21 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // tenantsUpTo yields n tenants, reports the count after each, and ends with an error unless that is nil.
-func tenantsUpTo(n int, end error, yielded func(int)) iter.Seq2[pgstore.Tenant, error] {
-	return func(yield func(pgstore.Tenant, error) bool) {
+func tenantsUpTo(n int, end error, yielded func(int)) iter.Seq2[rows.Tenant, error] {
+	return func(yield func(rows.Tenant, error) bool) {
 		for i := range n {
-			if !yield(pgstore.Tenant{Tenant: schema.Tenant{ID: fmt.Sprintf("t%d", i)}}, nil) {
+			if !yield(rows.Tenant{Tenant: schema.Tenant{ID: fmt.Sprintf("t%d", i)}}, nil) {
 				return
 			}
 			yielded(i + 1)
 		}
 		if end != nil {
-			yield(pgstore.Tenant{}, end)
+			yield(rows.Tenant{}, end)
 		}
 	}
 }
@@ -103,7 +103,7 @@ func TestListedPoliciesAreADocumentThatChangesNothing(t *testing.T) {
 }
 
 func TestADocumentThatIsCutShortIsNoDocument(t *testing.T) {
-	policies := []pgstore.Policy{
+	policies := []rows.Policy{
 		{ID: 1, Policy: schema.Policy{
 			Tier: "gold",
 			Limit: schema.Limit{
@@ -124,15 +124,15 @@ func TestADocumentThatIsCutShortIsNoDocument(t *testing.T) {
 	write := func(n int, end error) string {
 		var b strings.Builder
 		c := newCall(&operator{stdout: screen{to: &b}}, fleetCommand)
-		err := c.showDocument(pgstore.PolicyFilter{Namespace: "default", Tier: "gold"},
-			func(yield func(pgstore.Policy, error) bool) {
+		err := c.showDocument(rows.PolicyFilter{Namespace: "default", Tier: "gold"},
+			func(yield func(rows.Policy, error) bool) {
 				for _, p := range policies[:n] {
 					if !yield(p, nil) {
 						return
 					}
 				}
 				if end != nil {
-					yield(pgstore.Policy{}, end)
+					yield(rows.Policy{}, end)
 				}
 			})
 		if !errors.Is(err, end) {

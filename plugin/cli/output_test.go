@@ -10,7 +10,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -37,16 +37,16 @@ func plainly(t *testing.T, what, output string) {
 }
 
 func TestNoNameReachesTheTerminalAsAControlSequence(t *testing.T) {
-	nodes := []pgstore.Node{{
+	nodes := []rows.Node{{
 		Node: hostile, Live: true,
 		Faults: json.RawMessage(`[{"table":"policies","key":` + quoted(hostile) + `}]`),
 	}}
 	for what, show := range map[string]func(c *call) error{
-		"the fleet": func(c *call) error { return c.showFleet(pgstore.Fleet{Version: 7, At: noon, Nodes: nodes}) },
+		"the fleet": func(c *call) error { return c.showFleet(rows.Fleet{Version: 7, At: noon, Nodes: nodes}) },
 		"a node that does not enforce": func(c *call) error {
 			return c.print(written{}, func(out *page) {
-				behind := []pgstore.NodeVersion{{Node: hostile}}
-				(&enforcing{Reach: pgstore.Reach{Live: 1, Behind: behind}}).writeTo(out, "")
+				behind := []rows.NodeVersion{{Node: hostile}}
+				(&enforcing{Reach: rows.Reach{Live: 1, Behind: behind}}).writeTo(out, "")
 			})
 		},
 		"a write": func(c *call) error { return c.showWritten(t.Context(), nil, written{What: "deleted tier " + hostile}) },
@@ -62,7 +62,7 @@ func TestNoNameReachesTheTerminalAsAControlSequence(t *testing.T) {
 			return c.print(e, func(out *page) { writeExplanation(out, &e) })
 		},
 		"a table": func(c *call) error {
-			return c.print(nil, func(out *page) { tenantList.add(out, pgstore.Tenant{Tenant: schema.Tenant{ID: hostile}}) })
+			return c.print(nil, func(out *page) { tenantList.add(out, rows.Tenant{Tenant: schema.Tenant{ID: hostile}}) })
 		},
 		"a warning":     func(c *call) error { c.warn("no tier %s", hostile); return nil },
 		"a failed call": func(c *call) error { c.report(c.cobra, wrong("%s", hostile)); return nil },

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -15,7 +15,7 @@ var overrideCommands = []*command{
 	{
 		words: "override list", brief: "list overrides, including expired ones not yet moved to the history",
 		define: func(c *call) action {
-			var f pgstore.OverrideFilter
+			var f rows.OverrideFilter
 			c.flags.StringVar(&f.Tenant, "tenant", "", "only overrides of this `tenant`")
 			c.flags.StringVar(&f.User, "user", "", "only overrides of this `user`")
 			c.flags.StringVar(&f.Credential, "credential", "", "only overrides of this `credential`")
@@ -25,11 +25,11 @@ var overrideCommands = []*command{
 			c.flags.StringVar(&f.Source, "source", "", "only overrides of this `source`: commercial, scheduled or detector")
 			c.flags.Func("state", "only overrides of this `state`: scheduled, in_force or ended", func(text string) error {
 				f.State = text
-				return oneOf(text, pgstore.OverrideStates)
+				return oneOf(text, rows.OverrideStates)
 			})
 			c.complete("kind", schema.FieldNamed(schema.OverrideFields(), "kind").OneOf...)
 			c.complete("source", schema.FieldNamed(schema.OverrideFields(), "source").OneOf...)
-			c.complete("state", pgstore.OverrideStates...)
+			c.complete("state", rows.OverrideStates...)
 			inForce := c.flags.Bool("in-force", false, "only overrides in force: the same as --state in_force")
 			ended := c.flags.Bool("ended", false, "list the history of ended overrides instead")
 			c.afterFlag(&f.After)
@@ -39,14 +39,14 @@ var overrideCommands = []*command{
 				case *inForce && f.State != "":
 					return wrong("use either --state or --in-force, not both")
 				case *inForce:
-					f.State = pgstore.StateInForce
+					f.State = rows.StateInForce
 				}
 				if *ended && f.State != "" {
 					return wrong("use either --ended, --in-force or --state")
 				}
 				return nil
 			})
-			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.Store) error {
 				if *ended {
 					return endedList.show(c, s.EachEndedOverride(ctx, f))
 				}
@@ -79,7 +79,7 @@ applies.
 				setEnd(o)
 				return nil
 			})
-			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 				row, version, err := s.AddOverride(ctx, by, *o)
 				if err == nil {
 					c.warnOfWrite(s.OverrideWarnings(ctx, config.plan, config.isConsumer, row))
@@ -96,7 +96,7 @@ applies.
 				id, err = c.id()
 				return err
 			})
-			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 				version, err := s.EndOverride(ctx, by, id)
 				return written{What: fmt.Sprint("ended override ", id), Version: version}, err
 			})
@@ -105,8 +105,8 @@ applies.
 }
 
 // overrideFlags defines an override but its end.
-func (c *call) overrideFlags() *pgstore.Override {
-	o := new(pgstore.Override)
+func (c *call) overrideFlags() *rows.Override {
+	o := new(rows.Override)
 	// The reason and the author are the change's; startFlags and expiryFlags define the start and the end.
 	fields := schema.FieldsWithout(schema.OverrideFields(),
 		"reason", "author", "starts_at", "expires_at", "permanent", "source")
@@ -124,7 +124,7 @@ func (c *call) overrideFlags() *pgstore.Override {
 }
 
 // startFlags defines when an override begins.
-func (c *call) startFlags(o *pgstore.Override) {
+func (c *call) startFlags(o *rows.Override) {
 	var at instantFlag
 	c.flags.Var(&at, "starts-at", "begin at this `time`, such as 2026-01-31T12:00:00Z (default: at once)")
 	c.flags.Var(&at, "from", "another spelling of --starts-at `time`")
@@ -139,7 +139,7 @@ func (c *call) startFlags(o *pgstore.Override) {
 
 // expiryFlags defines when an override ends, and returns what sets that of an override with its start. At most one of
 // them may be given, and if required one must be.
-func (c *call) expiryFlags(required bool) func(*pgstore.Override) {
+func (c *call) expiryFlags(required bool) func(*rows.Override) {
 	var (
 		in spanFlag
 		at instantFlag
@@ -163,7 +163,7 @@ func (c *call) expiryFlags(required bool) func(*pgstore.Override) {
 		}
 		return nil
 	})
-	return func(o *pgstore.Override) {
+	return func(o *rows.Override) {
 		switch {
 		case in.length > 0:
 			from := c.now()
@@ -181,9 +181,9 @@ func (c *call) expiryFlags(required bool) func(*pgstore.Override) {
 
 // overrideList and endedList are how overrides are shown: those that hold or have expired, and those of the history.
 var (
-	overrideList = listing[pgstore.Override]{
+	overrideList = listing[rows.Override]{
 		"ID|KIND|SUBJECT|CHANGE|STATE|STARTS|EXPIRES|SOURCE|AUTHOR|REASON",
-		func(o pgstore.Override) []any {
+		func(o rows.Override) []any {
 			expires := any(o.ExpiresAt)
 			if o.Permanent {
 				expires = "never"
@@ -194,9 +194,9 @@ var (
 			}
 		},
 	}
-	endedList = listing[pgstore.EndedOverride]{
+	endedList = listing[rows.EndedOverride]{
 		"ID|KIND|SUBJECT|CHANGE|ENDED|BY|WHY|ADDED BY|FOR",
-		func(o pgstore.EndedOverride) []any {
+		func(o rows.EndedOverride) []any {
 			return []any{
 				o.ID,
 				o.Kind,
@@ -213,7 +213,7 @@ var (
 )
 
 // timesText returns when an override begins and ends.
-func timesText(o pgstore.Override) string {
+func timesText(o rows.Override) string {
 	text := ""
 	if !o.StartsAt.IsZero() {
 		text = "from " + o.StartsAt.UTC().Format(time.RFC3339) + " "

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -21,7 +21,7 @@ One that has ended does not change.
   ratelimit override update 7 --factor 3 --reason "they need more"`,
 		define: func(c *call) action {
 			edit := c.overrideEdits()
-			return c.changesOverride("updated", func(o *pgstore.Override) error {
+			return c.changesOverride("updated", func(o *rows.Override) error {
 				o.Reason = c.change.reason
 				return edit(o)
 			})
@@ -42,7 +42,7 @@ One that has ended does not change.
 			c.flags.Var(&at, "expires-at", "end at this `time`, such as 2026-01-31T12:00:00Z")
 			permanent := c.flags.Bool("permanent", false, "never end")
 			c.check(func() error { return c.exactlyOne("by", "expires-at", "permanent") })
-			return c.changesOverride("extended", func(o *pgstore.Override) error {
+			return c.changesOverride("extended", func(o *rows.Override) error {
 				return extend(o, by.length, at.at, *permanent)
 			})
 		},
@@ -72,7 +72,7 @@ func (c *call) exactlyOne(names ...string) error {
 }
 
 // extend sets a later end of an override.
-func extend(o *pgstore.Override, by time.Duration, at time.Time, permanent bool) error {
+func extend(o *rows.Override, by time.Duration, at time.Time, permanent bool) error {
 	switch {
 	case o.Permanent:
 		return fmt.Errorf("override %d is permanent: it has no end", o.ID)
@@ -91,8 +91,8 @@ func extend(o *pgstore.Override, by time.Duration, at time.Time, permanent bool)
 }
 
 // overrideEdits defines what may change of an override, and returns what makes the changes that are given.
-func (c *call) overrideEdits() func(*pgstore.Override) error {
-	edited := new(pgstore.Override)
+func (c *call) overrideEdits() func(*rows.Override) error {
+	edited := new(rows.Override)
 	var fields []*schema.Field[schema.Override]
 	for _, name := range [...]string{"limit", "window_size", "burst", "factor", "public_note"} {
 		f := schema.FieldNamed(schema.OverrideFields(), name)
@@ -111,7 +111,7 @@ func (c *call) overrideEdits() func(*pgstore.Override) error {
 		}
 		return nil
 	})
-	return func(o *pgstore.Override) error {
+	return func(o *rows.Override) error {
 		for _, f := range fields {
 			if c.given(flagName(f)) {
 				copyField(f.In(&edited.Override), f.In(&o.Override))
@@ -138,7 +138,7 @@ func copyField(from, to any) {
 }
 
 // changesOverride defines the flags of a command that changes the override of its argument, by edit.
-func (c *call) changesOverride(done string, edit func(*pgstore.Override) error) action {
+func (c *call) changesOverride(done string, edit func(*rows.Override) error) action {
 	var id, revision int64
 	c.check(func() (err error) {
 		id, err = c.id()
@@ -146,7 +146,7 @@ func (c *call) changesOverride(done string, edit func(*pgstore.Override) error) 
 	})
 	c.revisionFlag(&revision)
 	config := c.knownConfigFlag()
-	return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+	return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 		o, err := s.Override(ctx, id)
 		if err == nil {
 			err = edit(&o)

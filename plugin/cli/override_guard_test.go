@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -33,25 +33,25 @@ const sharedAllows = "which is more than policy all of tier gold allows all of t
 var guardedOverrides = []overrideCase{
 	{
 		guardCase: guardCase{
-			name: "a factor that lifts a tenant above a shared limit", rows: []pgstore.Policy{shared, daily},
+			name: "a factor that lifts a tenant above a shared limit", rows: []rows.Policy{shared, daily},
 			warning: "override 1 of policy daily of tier gold allows one tenant 200 per 86400 s, " + sharedAllows,
 		},
 		override: schema.Override{Kind: schema.KindMultiplier, Factor: 2000},
 	},
 	{
-		guardCase: guardCase{name: "a factor up to a shared limit", rows: []pgstore.Policy{shared, daily}},
+		guardCase: guardCase{name: "a factor up to a shared limit", rows: []rows.Policy{shared, daily}},
 		override:  schema.Override{Kind: schema.KindMultiplier, Factor: 1500},
 	},
 	{
 		guardCase: guardCase{
-			name: "a custom limit above a shared one", rows: []pgstore.Policy{shared, daily},
+			name: "a custom limit above a shared one", rows: []rows.Policy{shared, daily},
 			warning: "override 1 of policy daily of tier gold allows one tenant 151 per 86400 s, " + sharedAllows,
 		},
 		override: schema.Override{Kind: schema.KindCustomLimit, Policy: "daily", Limit: 151},
 	},
 	{
 		guardCase: guardCase{
-			name: "a custom limit in place of a shared one, for one tenant", rows: []pgstore.Policy{shared, daily},
+			name: "a custom limit in place of a shared one, for one tenant", rows: []rows.Policy{shared, daily},
 			warning: "override 1 of policy all of tier gold allows one tenant 151 per 86400 s, " + sharedAllows,
 		},
 		override: schema.Override{Kind: schema.KindCustomLimit, Policy: "all", Limit: 151},
@@ -59,25 +59,25 @@ var guardedOverrides = []overrideCase{
 	{
 		guardCase: guardCase{
 			name: "a factor for a limit that was above a shared one before",
-			rows: []pgstore.Policy{perDay("all", "gold", "global", 99), edited(daily, ofTenant)},
+			rows: []rows.Policy{perDay("all", "gold", "global", 99), edited(daily, ofTenant)},
 		},
 		override: schema.Override{Kind: schema.KindMultiplier, Factor: 2000},
 	},
 	{
-		guardCase: guardCase{name: "a factor for the limits of one user", rows: []pgstore.Policy{shared, daily}},
+		guardCase: guardCase{name: "a factor for the limits of one user", rows: []rows.Policy{shared, daily}},
 		override:  schema.Override{Kind: schema.KindMultiplier, Factor: 2000, User: "u"},
 	},
 	{
 		guardCase: guardCase{
 			name: "a factor for other requests than those of a shared limit",
-			rows: []pgstore.Policy{edited(shared, at("POST /records")), daily},
+			rows: []rows.Policy{edited(shared, at("POST /records")), daily},
 		},
 		override: schema.Override{Kind: schema.KindMultiplier, Factor: 2000, Policy: "daily", Endpoint: "GET /records"},
 	},
 	{
 		guardCase: guardCase{
 			name:    "a factor for the requests of a shared limit",
-			rows:    []pgstore.Policy{edited(shared, at("GET /records")), daily},
+			rows:    []rows.Policy{edited(shared, at("GET /records")), daily},
 			warning: "override 1 of policy daily of tier gold",
 		},
 		override: schema.Override{Kind: schema.KindMultiplier, Factor: 2000, Policy: "daily", Endpoint: "GET /records"},
@@ -85,7 +85,7 @@ var guardedOverrides = []overrideCase{
 	{
 		guardCase: guardCase{
 			name: "a factor for a tenant of another tier",
-			rows: []pgstore.Policy{shared, daily, perDay("daily", "silver", "tenant", 100)},
+			rows: []rows.Policy{shared, daily, perDay("daily", "silver", "tenant", 100)},
 		},
 		tier:     "silver",
 		override: schema.Override{Kind: schema.KindMultiplier, Factor: 2000},
@@ -93,7 +93,7 @@ var guardedOverrides = []overrideCase{
 	{
 		guardCase: guardCase{
 			name: "a factor for a tenant whose own row replaces that of its tier",
-			rows: []pgstore.Policy{shared, daily, edited(perDay("daily", "", "tenant", 10), ofTenant)},
+			rows: []rows.Policy{shared, daily, edited(perDay("daily", "", "tenant", 10), ofTenant)},
 		},
 		override: schema.Override{Kind: schema.KindMultiplier, Factor: 2000},
 	},
@@ -157,8 +157,8 @@ func TestEveryWayToWriteAnOverrideWarnsAlike(t *testing.T) {
 func (c overrideCase) check(x *terminal, write func(*terminal, overrideCase) (text string, written bool)) {
 	x.t.Helper()
 	if !c.unseen {
-		acme := pgstore.Tenant{Tenant: schema.Tenant{ID: "acme", Tier: c.tier, TimeZone: "UTC"}}
-		if _, _, err := x.store.SetTenant(x.t.Context(), pgstore.Change{Actor: "ann", Reason: "before"}, acme); err != nil {
+		acme := rows.Tenant{Tenant: schema.Tenant{ID: "acme", Tier: c.tier, TimeZone: "UTC"}}
+		if _, _, err := x.store.SetTenant(x.t.Context(), rows.Change{Actor: "ann", Reason: "before"}, acme); err != nil {
 			x.t.Fatal(err)
 		}
 	}

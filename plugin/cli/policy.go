@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -19,7 +19,7 @@ var policyCommands = []*command{
 default). If --name or what a policy is for, such as --tier, selects some of them, the file says partial: true, and
 apply and diff require --partial.`,
 		define: func(c *call) action {
-			f := pgstore.PolicyFilter{}
+			f := rows.PolicyFilter{}
 			c.flags.StringVar(&f.Tier, "tier", "", "only policies of this `tier`")
 			c.flags.StringVar(&f.Tenant, "tenant", "", "only policies of this `tenant`")
 			c.flags.StringVar(&f.User, "user", "", "only policies of this `user`")
@@ -32,7 +32,7 @@ apply and diff require --partial.`,
 			c.afterFlag(&f.After)
 			c.pageFlag(&f.Max)
 			c.check(func() error { return c.documentOnly(&f) })
-			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.Store) error {
 				if c.format == formatYAML {
 					if err := c.showDocument(f, s.EachPolicy(ctx, f)); err != nil {
 						return err
@@ -47,7 +47,7 @@ apply and diff require --partial.`,
 		words: "policy get", args: "NAME", brief: "show one policy", least: 1, most: 1,
 		define: func(c *call) action {
 			key := c.keyFlags()
-			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.Store) error {
 				p, err := s.Policy(ctx, key())
 				if err != nil {
 					return nameOthers(ctx, s, key(), err)
@@ -76,7 +76,7 @@ these the one with the most specific endpoint.`,
 			key, fields := c.keyFlags(), c.limitFlags()
 			c.revisionFlag(&fields.Revision)
 			force, config := c.forceFlag(), c.knownConfigFlag()
-			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 				p := fields
 				p.setKey(key())
 				if err := c.review(ctx, s, config, p.Policy, *force); err != nil {
@@ -93,7 +93,7 @@ these the one with the most specific endpoint.`,
 			key := c.keyFlags()
 			var revision int64
 			c.revisionFlag(&revision)
-			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 				version, err := s.DeletePolicy(ctx, by, key(), revision)
 				return written{What: "deleted " + key().String(), Version: version}, nameOthers(ctx, s, key(), err)
 			})
@@ -102,13 +102,13 @@ these the one with the most specific endpoint.`,
 }
 
 // nameOthers returns an error about the policy of a key. If it does not exist, the error names those of the same name.
-func nameOthers(ctx context.Context, s *pgstore.Store, key pgstore.PolicyKey, err error) error {
-	if !errors.As(err, new(*pgstore.NotFoundError)) {
+func nameOthers(ctx context.Context, s *rows.Store, key rows.PolicyKey, err error) error {
+	if !errors.As(err, new(*rows.NotFoundError)) {
 		return err
 	}
 	const most = 5
 	var others []string
-	for p, listErr := range s.EachPolicy(ctx, pgstore.PolicyFilter{Name: key.Name, Max: most + 1}) {
+	for p, listErr := range s.EachPolicy(ctx, rows.PolicyFilter{Name: key.Name, Max: most + 1}) {
 		if listErr != nil {
 			return errors.Join(err, listErr)
 		}
@@ -124,18 +124,18 @@ func nameOthers(ctx context.Context, s *pgstore.Store, key pgstore.PolicyKey, er
 }
 
 // keyFlags defines what names a policy beside its name, and returns it.
-func (c *call) keyFlags() func() pgstore.PolicyKey {
+func (c *call) keyFlags() func() rows.PolicyKey {
 	key := c.matchFlags()
 	c.slotFlag(&key.Slot)
-	return func() pgstore.PolicyKey {
+	return func() rows.PolicyKey {
 		key.Name = c.arg()
 		return *key
 	}
 }
 
 // matchFlags defines what a policy matches.
-func (c *call) matchFlags() *pgstore.PolicyKey {
-	key := new(pgstore.PolicyKey)
+func (c *call) matchFlags() *rows.PolicyKey {
+	key := new(rows.PolicyKey)
 	const oneOf = "; one of --tier, --tenant, --credential, --ip and --for is required"
 	c.flags.StringVar(&key.Tier, "tier", "", "the `tier` of the policy"+oneOf)
 	c.flags.StringVar(&key.Tenant, "tenant", "", "the `tenant` of the policy")
@@ -157,7 +157,7 @@ func (c *call) slotFlag(to *string) {
 		"slot",
 		"the `slot`: active, or candidate for leftovers of an earlier release, which have no effect",
 		func(text string) error {
-			if text != pgstore.SlotActive && text != pgstore.SlotCandidate {
+			if text != rows.SlotActive && text != rows.SlotCandidate {
 				return errors.New("must be active or candidate")
 			}
 			*to = text
@@ -168,9 +168,9 @@ func (c *call) slotFlag(to *string) {
 }
 
 // policyFields are a policy as flags.
-type policyFields struct{ pgstore.Policy }
+type policyFields struct{ rows.Policy }
 
-func (p *policyFields) setKey(k pgstore.PolicyKey) {
+func (p *policyFields) setKey(k rows.PolicyKey) {
 	p.Namespace, p.Name, p.Endpoint, p.Slot = k.Namespace, k.Name, k.Endpoint, k.Slot
 	p.Tier, p.Tenant, p.User, p.Credential, p.IP, p.For = k.Tier, k.Tenant, k.User, k.Credential, k.IP, k.For
 	p.Scope = cmp.Or(p.Scope, p.DefaultScope())
@@ -195,11 +195,11 @@ func (c *call) limitFlags() *policyFields {
 }
 
 // policyList is how policies are shown.
-var policyList = listing[pgstore.Policy]{
+var policyList = listing[rows.Policy]{
 	"ID|POLICY|FOR|ENDPOINT|LIMIT|SCOPE|ALGORITHM|MODE|FAIL MODE|ACCURACY|NAMESPACE|REVISION",
-	func(p pgstore.Policy) []any {
+	func(p rows.Policy) []any {
 		name := p.Name
-		if p.Slot == pgstore.SlotCandidate {
+		if p.Slot == rows.SlotCandidate {
 			name += " (candidate)"
 		}
 		return []any{
@@ -220,7 +220,7 @@ var policyList = listing[pgstore.Policy]{
 }
 
 // limitText returns the quantity of a policy and what changes it, in words.
-func limitText(p pgstore.Policy) string {
+func limitText(p rows.Policy) string {
 	parts := []string{perWindow(p.Limit.Limit, p.WindowSize)}
 	add := func(given bool, format string, args ...any) {
 		if given {

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay/replayhtml"
 )
@@ -216,8 +216,8 @@ func (c *call) databaseRows(ctx context.Context, candidate bool) (policy.Rows, e
 }
 
 // changedPolicies returns policies after a diff.
-func changedPolicies(rows []policy.PolicyRow, d *pgstore.Diff) []policy.PolicyRow {
-	gone, added := map[pgstore.PolicyKey]bool{}, slices.Clone(d.Create)
+func changedPolicies(list []policy.PolicyRow, d *rows.Diff) []policy.PolicyRow {
+	gone, added := map[rows.PolicyKey]bool{}, slices.Clone(d.Create)
 	for _, p := range d.Delete {
 		gone[p.Key()] = true
 	}
@@ -226,9 +226,9 @@ func changedPolicies(rows []policy.PolicyRow, d *pgstore.Diff) []policy.PolicyRo
 		added = append(added, r.After)
 	}
 	id, kept := int64(0), []policy.PolicyRow{}
-	for _, row := range rows {
+	for _, row := range list {
 		id = max(id, row.ID)
-		p := pgstore.Policy{Policy: row.Policy}
+		p := rows.Policy{Policy: row.Policy}
 		if !gone[p.Key()] {
 			kept = append(kept, row)
 		}

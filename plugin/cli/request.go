@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
@@ -19,7 +19,7 @@ type requestFlags struct {
 	tags                               []string
 	preflight                          bool
 
-	tiers *control.Tiers // the tiers of tenants for which tier is empty; nil: none is known
+	tiers *api.Tiers // the tiers of tenants for which tier is empty; nil: none is known
 }
 
 // subjectFlags defines whom requests are from.

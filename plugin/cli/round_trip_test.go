@@ -8,7 +8,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -16,7 +16,7 @@ func TestAFileOfPoliciesKeepsEveryFieldOfAPolicy(t *testing.T) {
 	text := "policies: ["
 	want := policytest.Full(t)
 	for i, p := range want {
-		text += string(appendPolicy(nil, pgstore.Policy{ID: 7, Policy: p, Revision: 3}))
+		text += string(appendPolicy(nil, rows.Policy{ID: 7, Policy: p, Revision: 3}))
 		want[i].Namespace, want[i].Slot = "", "" // those of the file
 	}
 	var d document
@@ -38,7 +38,7 @@ func TestPoliciesAreMovedToAnotherDatabaseByAFileWithEveryField(t *testing.T) {
 	from, to := database(), database()
 	for _, p := range policytest.Full(t) {
 		from.stdin = "namespace: " + p.Namespace + "\npolicies: [" +
-			string(appendPolicy(nil, pgstore.Policy{Policy: p})) + "\n]"
+			string(appendPolicy(nil, rows.Policy{Policy: p})) + "\n]"
 		from.must("apply", "-f", "-", "--yes", "--force", "--partial", "--reason", "r")
 
 		list := []string{"policy", "list", "--namespace", p.Namespace, "-o"}
@@ -54,7 +54,7 @@ func TestPoliciesAreMovedToAnotherDatabaseByAFileWithEveryField(t *testing.T) {
 // policiesOf returns the policies that policy list shows, without what a database adds.
 func policiesOf(t *testing.T, text string) (all []schema.Policy) {
 	t.Helper()
-	var listed []pgstore.Policy
+	var listed []rows.Policy
 	if err := json.Unmarshal([]byte(text), &listed); err != nil {
 		t.Fatalf("%v in %s", err, text)
 	}

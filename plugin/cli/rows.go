@@ -9,7 +9,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -39,39 +39,39 @@ type rowSubject struct {
 const overridePage = 10_000
 
 // rowsFor reads the rows that can matter to a subject: it does not load the database as a node does.
-func rowsFor(ctx context.Context, s *pgstore.Store, subject rowSubject) (policy.Rows, error) {
-	rows, err := generalRows(ctx, s)
+func rowsFor(ctx context.Context, s *rows.Store, subject rowSubject) (policy.Rows, error) {
+	list, err := generalRows(ctx, s)
 	if err != nil {
-		return rows, err
+		return list, err
 	}
 	if subject.tenant != "" {
-		if err := addTenant(ctx, s, &subject, &rows); err != nil {
-			return rows, err
+		if err := addTenant(ctx, s, &subject, &list); err != nil {
+			return list, err
 		}
 	}
 	for _, tier := range subject.tiers {
-		if err := addPolicies(ctx, s, pgstore.PolicyFilter{Tier: tier, Slot: pgstore.SlotActive}, &rows); err != nil {
-			return rows, err
+		if err := addPolicies(ctx, s, rows.PolicyFilter{Tier: tier, Slot: rows.SlotActive}, &list); err != nil {
+			return list, err
 		}
 	}
-	if err := addGeneralPolicies(ctx, s, subject, &rows); err != nil {
-		return rows, err
+	if err := addGeneralPolicies(ctx, s, subject, &list); err != nil {
+		return list, err
 	}
-	return rows, addOverrides(ctx, s, subject, &rows)
+	return list, addOverrides(ctx, s, subject, &list)
 }
 
 // addGeneralPolicies adds the policies for all and for anonymous requests, and those of the credential and of networks.
-func addGeneralPolicies(ctx context.Context, s *pgstore.Store, subject rowSubject, rows *policy.Rows) error {
-	filters := []pgstore.PolicyFilter{{For: schema.ForAll}, {For: schema.ForAnonymous}}
+func addGeneralPolicies(ctx context.Context, s *rows.Store, subject rowSubject, list *policy.Rows) error {
+	filters := []rows.PolicyFilter{{For: schema.ForAll}, {For: schema.ForAnonymous}}
 	if subject.credential != "" {
-		filters = append(filters, pgstore.PolicyFilter{Credential: subject.credential})
+		filters = append(filters, rows.PolicyFilter{Credential: subject.credential})
 	}
 	if subject.ip != "" {
-		filters = append(filters, pgstore.PolicyFilter{Networks: true})
+		filters = append(filters, rows.PolicyFilter{Networks: true})
 	}
 	for _, f := range filters {
-		f.Slot = pgstore.SlotActive
-		if err := addPolicies(ctx, s, f, rows); err != nil {
+		f.Slot = rows.SlotActive
+		if err := addPolicies(ctx, s, f, list); err != nil {
 			return err
 		}
 	}
@@ -79,87 +79,87 @@ func addGeneralPolicies(ctx context.Context, s *pgstore.Store, subject rowSubjec
 }
 
 // addTenant adds the rows of a tenant, and its tier to those that are read.
-func addTenant(ctx context.Context, s *pgstore.Store, subject *rowSubject, rows *policy.Rows) error {
+func addTenant(ctx context.Context, s *rows.Store, subject *rowSubject, list *policy.Rows) error {
 	t, err := s.Tenant(ctx, subject.tenant)
-	if missing := new(pgstore.NotFoundError); err != nil && !errors.As(err, &missing) {
+	if missing := new(rows.NotFoundError); err != nil && !errors.As(err, &missing) {
 		return err
 	}
 	if err == nil {
-		rows.Tenants = append(rows.Tenants, t.Tenant)
+		list.Tenants = append(list.Tenants, t.Tenant)
 		subject.tiers = append(subject.tiers, t.Tier)
 	}
 	slices.Sort(subject.tiers)
 	subject.tiers = slices.DeleteFunc(slices.Compact(subject.tiers), func(tier string) bool { return tier == "" })
-	return addPolicies(ctx, s, pgstore.PolicyFilter{Tenant: subject.tenant, Slot: pgstore.SlotActive}, rows)
+	return addPolicies(ctx, s, rows.PolicyFilter{Tenant: subject.tenant, Slot: rows.SlotActive}, list)
 }
 
 // generalRows reads the version of the rows, the tiers and the costs of endpoints.
-func generalRows(ctx context.Context, s *pgstore.Store) (policy.Rows, error) {
+func generalRows(ctx context.Context, s *rows.Store) (policy.Rows, error) {
 	fleet, err := s.Fleet(ctx, 0)
 	if err != nil {
 		return policy.Rows{}, err
 	}
-	rows := policy.Rows{Version: fleet.Version}
-	tiers, err := s.Tiers(ctx, pgstore.TierFilter{})
+	list := policy.Rows{Version: fleet.Version}
+	tiers, err := s.Tiers(ctx, rows.TierFilter{})
 	for _, t := range tiers {
-		rows.Tiers = append(rows.Tiers, policy.TierRow{Name: t.Name})
+		list.Tiers = append(list.Tiers, policy.TierRow{Name: t.Name})
 	}
 	if err != nil {
-		return rows, err
+		return list, err
 	}
-	for cost, err := range s.EachCost(ctx, pgstore.CostFilter{}) {
+	for cost, err := range s.EachCost(ctx, rows.CostFilter{}) {
 		if err != nil {
-			return rows, err
+			return list, err
 		}
-		rows.Costs = append(rows.Costs, policy.CostRow{ID: cost.ID, Cost: cost.Cost})
+		list.Costs = append(list.Costs, policy.CostRow{ID: cost.ID, Cost: cost.Cost})
 	}
-	return rows, nil
+	return list, nil
 }
 
 // allRows reads all rows, as a node does.
-func allRows(ctx context.Context, s *pgstore.Store) (policy.Rows, error) {
-	rows, err := generalRows(ctx, s)
+func allRows(ctx context.Context, s *rows.Store) (policy.Rows, error) {
+	list, err := generalRows(ctx, s)
 	if err != nil {
-		return rows, err
+		return list, err
 	}
-	for t, err := range s.EachTenant(ctx, pgstore.TenantFilter{}) {
+	for t, err := range s.EachTenant(ctx, rows.TenantFilter{}) {
 		if err != nil {
-			return rows, err
+			return list, err
 		}
-		rows.Tenants = append(rows.Tenants, t.Tenant)
+		list.Tenants = append(list.Tenants, t.Tenant)
 	}
-	if err := addPolicies(ctx, s, pgstore.PolicyFilter{Slot: pgstore.SlotActive}, &rows); err != nil {
-		return rows, err
+	if err := addPolicies(ctx, s, rows.PolicyFilter{Slot: rows.SlotActive}, &list); err != nil {
+		return list, err
 	}
-	for o, err := range s.EachOverride(ctx, pgstore.OverrideFilter{}) {
+	for o, err := range s.EachOverride(ctx, rows.OverrideFilter{}) {
 		if err != nil {
-			return rows, err
+			return list, err
 		}
-		rows.Overrides = append(rows.Overrides, policy.Override{ID: o.ID, Override: o.Override})
+		list.Overrides = append(list.Overrides, policy.Override{ID: o.ID, Override: o.Override})
 	}
-	return rows, nil
+	return list, nil
 }
 
-func addPolicies(ctx context.Context, s *pgstore.Store, f pgstore.PolicyFilter, rows *policy.Rows) error {
+func addPolicies(ctx context.Context, s *rows.Store, f rows.PolicyFilter, all *policy.Rows) error {
 	list, err := s.Policies(ctx, f)
 	for _, p := range list {
-		rows.Policies = append(rows.Policies, policy.PolicyRow{ID: p.ID, Policy: p.Policy})
+		all.Policies = append(all.Policies, policy.PolicyRow{ID: p.ID, Policy: p.Policy})
 	}
 	return err
 }
 
 // addOverrides adds the overrides of the tenant, of the credential, of the address and of the tags, and the exemptions
 // of all tenants, each once. Those of networks may be of any size, so all overrides are looked through for an address.
-func addOverrides(ctx context.Context, s *pgstore.Store, subject rowSubject, rows *policy.Rows) error {
-	filters := []pgstore.OverrideFilter{{Kind: policy.Exempt}}
+func addOverrides(ctx context.Context, s *rows.Store, subject rowSubject, all *policy.Rows) error {
+	filters := []rows.OverrideFilter{{Kind: policy.Exempt}}
 	if subject.tenant != "" {
-		filters = append(filters, pgstore.OverrideFilter{Tenant: subject.tenant})
+		filters = append(filters, rows.OverrideFilter{Tenant: subject.tenant})
 	}
 	if subject.credential != "" {
-		filters = append(filters, pgstore.OverrideFilter{Credential: subject.credential})
+		filters = append(filters, rows.OverrideFilter{Credential: subject.credential})
 	}
 	if subject.ip != "" {
-		filters = []pgstore.OverrideFilter{{}}
+		filters = []rows.OverrideFilter{{}}
 	}
 	seen := map[int64]bool{}
 	for _, f := range filters {
@@ -173,7 +173,7 @@ func addOverrides(ctx context.Context, s *pgstore.Store, subject rowSubject, row
 				f.After = o.ID
 				if subject.mayMatch(&o) && !seen[o.ID] {
 					seen[o.ID] = true
-					rows.Overrides = append(rows.Overrides, policy.Override{ID: o.ID, Override: o.Override})
+					all.Overrides = append(all.Overrides, policy.Override{ID: o.ID, Override: o.Override})
 				}
 			}
 			more = len(list) == overridePage
@@ -183,7 +183,7 @@ func addOverrides(ctx context.Context, s *pgstore.Store, subject rowSubject, row
 }
 
 // mayMatch reports whether an override can matter to the subject. Those of addresses are compared later.
-func (r *rowSubject) mayMatch(o *pgstore.Override) bool {
+func (r *rowSubject) mayMatch(o *rows.Override) bool {
 	switch {
 	case o.Tag != "":
 		return slices.Contains(r.tags, o.Tag)

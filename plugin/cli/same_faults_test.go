@@ -12,7 +12,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -90,7 +90,7 @@ func overrideByFlags(line []string, values map[string]any) error {
 		getenv: func(string) string { return "" },
 		stdout: screen{to: io.Discard}, stderr: screen{to: io.Discard},
 	}
-	var row *pgstore.Override
+	var row *rows.Override
 	command := &command{words: "add"}
 	command.define = func(c *call) action { row = c.overrideFlags(); return nil }
 	call := newCall(o, command)

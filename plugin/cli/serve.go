@@ -12,9 +12,9 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
-	controlserver "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/server"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/server"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/kafka"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
 
@@ -42,7 +42,7 @@ returned, and the process exits.
 }
 
 // serve serves the REST API with the settings and the config of a file, if one is given.
-func (c *call) serve(ctx context.Context, s *controlserver.Settings, from *configFlags) error {
+func (c *call) serve(ctx context.Context, s *server.Settings, from *configFlags) error {
 	if from.file != "" {
 		config, _, err := c.load(from)
 		if err != nil {
@@ -55,16 +55,16 @@ func (c *call) serve(ctx context.Context, s *controlserver.Settings, from *confi
 	if err != nil {
 		return err
 	}
-	s.Database = controlserver.Database{DSN: dsn, File: c.database.file, Name: source, Connect: c.connection}
+	s.Database = server.Database{DSN: dsn, File: c.database.file, Name: source, Connect: c.connection}
 	if s.Keeper, err = c.keeperDatabase(&s.Database); err != nil {
 		return err
 	}
-	return controlserver.Run(ctx, s, c.stderr)
+	return server.Run(ctx, s, c.stderr)
 }
 
 // keeperDatabase returns how the leader reaches the database: by its own flags, else as the API does. It is nil if the
 // process does not lead.
-func (c *call) keeperDatabase(otherwise *controlserver.Database) (*controlserver.Database, error) {
+func (c *call) keeperDatabase(otherwise *server.Database) (*server.Database, error) {
 	const flag, fileFlag = "--keeper-database", "--keeper-database-file"
 	switch {
 	case c.keeper.dsn != "" && c.keeper.file != "":
@@ -89,7 +89,7 @@ func (c *call) keeperDatabase(otherwise *controlserver.Database) (*controlserver
 		return parseDSN(dsn, source)
 	}
 	_, err := connect()
-	return &controlserver.Database{Name: name, Connect: connect}, err
+	return &server.Database{Name: name, Connect: connect}, err
 }
 
 func (c *call) keeperFlags() {
@@ -105,8 +105,8 @@ func (c *call) keeperFlags() {
 const maxNewSubjects = 1_000_000
 
 // serveFlags defines the flags of the settings, and of the config that the process decides by.
-func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
-	s := &controlserver.Settings{
+func (c *call) serveFlags() (*server.Settings, *configFlags) {
+	s := &server.Settings{
 		LeaseShare: lease.DefaultSharePct, MaxAddresses: addresses.DefaultMost, NewAddresses: addresses.DefaultRate,
 		Usage: true, DenialRecent: true, DrainTime: time.Second, ShutdownTime: 40 * time.Second,
 	}
@@ -128,7 +128,7 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 		"log-level",
 		"the `level` of the log: debug, info, warn or error (default info, which logs every request)",
 		func(text string) error {
-			return setting.ParseLevel(text, &s.LogLevel)
+			return process.ParseLevel(text, &s.LogLevel)
 		},
 	)
 	f.Func(
@@ -145,9 +145,9 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 	c.reportFlags(s)
 	f.Func("drain-time",
 		"keep accepting requests for this `duration` after SIGTERM, so that load balancers notice (default 1s)",
-		func(text string) error { return setting.ParseDuration(text, &s.DrainTime) })
+		func(text string) error { return process.ParseDuration(text, &s.DrainTime) })
 	f.Func("shutdown-time", "after the drain time, give running requests this `duration` to finish (default 40s)",
-		func(text string) error { return setting.ParseDuration(text, &s.ShutdownTime) })
+		func(text string) error { return process.ParseDuration(text, &s.ShutdownTime) })
 	c.portalFlags(s)
 	c.eventFlags(s)
 	c.databaseFlag()
@@ -164,20 +164,20 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 }
 
 // reportFlags defines the flags of what the process reports of its own decisions.
-func (c *call) reportFlags(s *controlserver.Settings) {
+func (c *call) reportFlags(s *server.Settings) {
 	c.flags.Func("usage", "`on`: count the requests and tokens of every tenant that this process decides, and report "+
 		"them to the database every 5 s; off: do not (default on)",
-		func(text string) error { return setting.ParseSwitch(text, &s.Usage) })
+		func(text string) error { return process.ParseSwitch(text, &s.Usage) })
 	c.flags.Func("denial-recent", "`on`: report a bounded sample of the denials that this process decides to the "+
 		"database every 5 s, for people to read; off: do not (default on)",
-		func(text string) error { return setting.ParseSwitch(text, &s.DenialRecent) })
+		func(text string) error { return process.ParseSwitch(text, &s.DenialRecent) })
 	c.flags.StringVar(&s.DenialSaltFile, "denial-salt-file", "",
 		"a `file` with at least 16 random bytes, from which the hashes of users and addresses in it are made, like "+
 			"-denial-salt-file of the nodes (default: random bytes for each process)")
 }
 
 // tlsFlags defines the flags of encrypted connections to the API.
-func (c *call) tlsFlags(s *controlserver.Settings) {
+func (c *call) tlsFlags(s *server.Settings) {
 	f := c.flags
 	f.StringVar(&s.TLS.Cert, "tls-cert", "",
 		"a PEM `file` with the certificate chain of the API; changes are picked up within a second")
@@ -190,12 +190,12 @@ func (c *call) tlsFlags(s *controlserver.Settings) {
 	f.Func("trusted-proxies", "a comma-separated list of `networks`, such as 10.1.0.0/16, of proxies in front: behind "+
 		"them a client's address is the right-most one of X-Forwarded-For that is in none of these networks (default "+
 		"none: it is that of the connection)", func(text string) error {
-		return controlserver.ParseProxies(text, &s.TrustedProxies)
+		return server.ParseProxies(text, &s.TrustedProxies)
 	})
 }
 
 // kafkaFlags defines the flags of the Kafka that events are sent to, which nodes have too.
-func (c *call) kafkaFlags(s *controlserver.Settings) {
+func (c *call) kafkaFlags(s *server.Settings) {
 	for _, row := range kafka.Settings() {
 		c.flags.Func(row.Name, row.Usage+" (default "+row.Default+")", func(text string) error {
 			return row.Set(&s.Kafka.Options, text)
@@ -215,14 +215,14 @@ func (c *call) kafkaFlags(s *controlserver.Settings) {
 }
 
 // capacityFlags defines the flags of leases, and of how many buckets callers may create.
-func (c *call) capacityFlags(s *controlserver.Settings) {
+func (c *call) capacityFlags(s *server.Settings) {
 	f := c.flags
 	f.Func(
 		"lease-share",
 		"the `percent` of a limit that all nodes together may hold on lease, up to 5; 0 turns leases off; "+
 			"use the same value as the nodes (default 2)",
 		func(text string) error {
-			if err := setting.ParseInt(text, 0, &s.LeaseShare); err != nil || s.LeaseShare > lease.MaxSharePct {
+			if err := process.ParseInt(text, 0, &s.LeaseShare); err != nil || s.LeaseShare > lease.MaxSharePct {
 				return fmt.Errorf("must be a whole number from 0 to %d", lease.MaxSharePct)
 			}
 			return nil
@@ -230,18 +230,18 @@ func (c *call) capacityFlags(s *controlserver.Settings) {
 	)
 	f.Func("max-addresses", fmt.Sprintf("the maximum `number` of addresses with their own buckets at the same time, "+
 		"like -max-addresses of the nodes; 0: unlimited (default %d)", addresses.DefaultMost), func(text string) error {
-		return setting.ParseInt(text, 0, &s.MaxAddresses)
+		return process.ParseInt(text, 0, &s.MaxAddresses)
 	})
 	f.Func("new-addresses", fmt.Sprintf("the maximum `number` of new addresses per second that get their own buckets, "+
 		"like -new-addresses of the nodes; 0: unlimited (default %d)", addresses.DefaultRate), func(text string) error {
-		return setting.ParseInt(text, 0, &s.NewAddresses)
+		return process.ParseInt(text, 0, &s.NewAddresses)
 	})
 	f.Func(
 		"new-subjects",
 		"the maximum `number` of new users, credentials, addresses and reservations per second that a tenant's token may "+
 			"spend for, with bursts of ten times that, from 1 to 1000000 (default 100)",
 		func(text string) error {
-			if err := setting.ParseInt(text, 1, &s.NewSubjects); err != nil || s.NewSubjects > maxNewSubjects {
+			if err := process.ParseInt(text, 1, &s.NewSubjects); err != nil || s.NewSubjects > maxNewSubjects {
 				return fmt.Errorf("must be a whole number from 1 to %d", maxNewSubjects)
 			}
 			return nil

@@ -5,22 +5,21 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abusestore"
-	controlserver "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/server"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/server"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 // abuseSwitch is the variable that turns abuse detection off, whatever --abuse says.
 const abuseSwitch = "ABUSE_DETECTION_ENABLED"
 
 // abuseFlags defines the flags of abuse detection.
-func (c *call) abuseFlags(s *controlserver.Settings) {
-	s.Abuse = abusestore.Options{Mode: abusestore.Shadow, Config: abuse.Default()}
+func (c *call) abuseFlags(s *server.Settings) {
+	s.Abuse = abuse.Options{Mode: abuse.Shadow, Config: abuse.Default()}
 	c.flags.Func("abuse", "the `mode` of abuse detection, in the process that leads: shadow records what it would do; "+
 		"enforce makes overrides; off scores nothing, and ends its overrides at once. ABUSE_DETECTION_ENABLED=false is "+
 		"off too (default shadow)", func(text string) error {
-		if s.Abuse.Mode = abusestore.Mode(text); !slices.Contains(abusestore.Modes, s.Abuse.Mode) {
+		if s.Abuse.Mode = abuse.Mode(text); !slices.Contains(abuse.Modes, s.Abuse.Mode) {
 			return fmt.Errorf("must be off, shadow or enforce")
 		}
 		return nil
@@ -33,7 +32,7 @@ func (c *call) abuseFlags(s *controlserver.Settings) {
 	c.flags.Func("abuse-denied-share", "flag a tenant if its limits deny at least this `percent` of its requests of "+
 		"5 minutes, 50 to 100 (default 80)", func(text string) error {
 		share := 0
-		if err := setting.ParseInt(text, 1, &share); err != nil || share < 50 || share > 100 {
+		if err := process.ParseInt(text, 1, &share); err != nil || share < 50 || share > 100 {
 			return fmt.Errorf("must be a whole number from 50 to 100")
 		}
 		s.Abuse.Config.DeniedShare = float64(share) / 100
@@ -54,7 +53,7 @@ func (c *call) abuseFlags(s *controlserver.Settings) {
 			return wrong("%s: %q: must be true or false", abuseSwitch, text)
 		}
 		if !on {
-			s.Abuse.Mode = abusestore.Off
+			s.Abuse.Mode = abuse.Off
 		}
 		return nil
 	})

@@ -10,18 +10,18 @@ import (
 	"testing"
 	"time"
 
-	controlserver "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/server"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/server"
 )
 
 // parseServe returns the settings of a call of serve, or its error.
-func parseServe(t *testing.T, env map[string]string, line string) (*controlserver.Settings, *call, error) {
+func parseServe(t *testing.T, env map[string]string, line string) (*server.Settings, *call, error) {
 	t.Helper()
 	o := &operator{
 		getenv: func(name string) string { return env[name] },
 		stdout: screen{to: io.Discard}, stderr: screen{to: io.Discard},
 	}
 	c := &command{words: "serve"}
-	var s *controlserver.Settings
+	var s *server.Settings
 	c.define = func(c *call) action { s, _ = c.serveFlags(); return nil }
 	call := newCall(o, c)
 	if err := call.flags.Parse(words(t, line)); err != nil {
@@ -127,7 +127,7 @@ func TestTheLeaderOfServeHasALoginOfItsOwnOrThatOfTheAPI(t *testing.T) {
 	if err := os.WriteFile(file, []byte("host=from-file\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	otherwise := &controlserver.Database{Name: "--database"}
+	otherwise := &server.Database{Name: "--database"}
 	for line, want := range map[string]string{
 		"": "--database", "--keeper-database off": "", "--keeper-database-file off": "",
 		"--keeper-database host=h":                          "--keeper-database h",

@@ -3,7 +3,7 @@ package cli
 import (
 	"encoding/json"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // decimalFactor is the factor of an override as people write it. Beside an embedded override it takes the place of the
@@ -14,14 +14,14 @@ type decimalFactor struct {
 
 // shownOverride is an override in JSON and YAML.
 type shownOverride struct {
-	pgstore.Override
+	rows.Override
 	decimalFactor
 }
 
 // shownDiff is a diff in JSON and YAML.
 type shownDiff struct {
-	pgstore.SetDiff
-	Overrides *pgstore.RowDiff[shownOverride] `json:"overrides,omitempty"`
+	rows.SetDiff
+	Overrides *rows.RowDiff[shownOverride] `json:"overrides,omitempty"`
 }
 
 func newDecimalFactor(thousandths int64) decimalFactor {
@@ -31,36 +31,36 @@ func newDecimalFactor(thousandths int64) decimalFactor {
 	return decimalFactor{json.Number(formatFactor(thousandths))}
 }
 
-func newShownOverride(o pgstore.Override) shownOverride {
+func newShownOverride(o rows.Override) shownOverride {
 	return shownOverride{o, newDecimalFactor(o.Factor)}
 }
 
 // shownRow returns a row as JSON and YAML show it.
 func shownRow(row any) any {
 	switch r := row.(type) {
-	case pgstore.Override:
+	case rows.Override:
 		return newShownOverride(r)
-	case pgstore.EndedOverride:
+	case rows.EndedOverride:
 		return struct {
-			pgstore.EndedOverride
+			rows.EndedOverride
 			decimalFactor
 		}{r, newDecimalFactor(r.Factor)}
 	}
 	return row
 }
 
-func newShownDiff(d pgstore.SetDiff) shownDiff {
+func newShownDiff(d rows.SetDiff) shownDiff {
 	shown := shownDiff{SetDiff: d}
 	if d.Overrides == nil {
 		return shown
 	}
-	shown.Overrides = &pgstore.RowDiff[shownOverride]{Unchanged: d.Overrides.Unchanged, Ended: d.Overrides.Ended}
+	shown.Overrides = &rows.RowDiff[shownOverride]{Unchanged: d.Overrides.Unchanged, Ended: d.Overrides.Ended}
 	for _, o := range d.Overrides.Create {
 		shown.Overrides.Create = append(shown.Overrides.Create, newShownOverride(o))
 	}
 	for _, r := range d.Overrides.Update {
 		shown.Overrides.Update = append(shown.Overrides.Update,
-			pgstore.RewriteRow[shownOverride]{Before: newShownOverride(r.Before), After: newShownOverride(r.After)})
+			rows.RewriteRow[shownOverride]{Before: newShownOverride(r.Before), After: newShownOverride(r.After)})
 	}
 	for _, o := range d.Overrides.Delete {
 		shown.Overrides.Delete = append(shown.Overrides.Delete, newShownOverride(o))

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -13,8 +13,8 @@ var tierCommands = []*command{
 	{
 		words: "tier list", brief: "list the tiers in the database (plugin configs may define more)",
 		define: func(c *call) action {
-			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
-				tiers, err := s.Tiers(ctx, pgstore.TierFilter{})
+			return c.reads(func(ctx context.Context, s *rows.Store) error {
+				tiers, err := s.Tiers(ctx, rows.TierFilter{})
 				if err != nil {
 					return err
 				}
@@ -25,10 +25,10 @@ var tierCommands = []*command{
 	{
 		words: "tier put", args: "NAME", brief: "create or update a tier", least: 1, most: 1,
 		define: func(c *call) action {
-			var t pgstore.Tier
+			var t rows.Tier
 			c.flags.StringVar(&t.Description, "description", "", "the `text` that describes the tier")
 			c.revisionFlag(&t.Revision)
-			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 				t.Name = c.arg()
 				row, version, err := s.PutTier(ctx, by, t)
 				return written{What: "put tier " + t.Name, Version: version, Row: row}, err
@@ -41,7 +41,7 @@ var tierCommands = []*command{
 		define: func(c *call) action {
 			var revision int64
 			c.revisionFlag(&revision)
-			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 				version, err := s.DeleteTier(ctx, by, c.arg(), revision)
 				return written{What: "deleted tier " + c.arg(), Version: version}, err
 			})
@@ -53,11 +53,11 @@ var tenantCommands = []*command{
 	{
 		words: "tenant list", brief: "list the tenants that have a tier or a time zone",
 		define: func(c *call) action {
-			var f pgstore.TenantFilter
+			var f rows.TenantFilter
 			c.flags.StringVar(&f.Tier, "tier", "", "only tenants of this `tier`")
 			c.flags.StringVar(&f.After, "after", "", "only tenants after this `id`, to show the next page")
 			c.pageFlag(&f.Max)
-			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.Store) error {
 				return tenantList.show(c, s.EachTenant(ctx, f))
 			})
 		},
@@ -65,7 +65,7 @@ var tenantCommands = []*command{
 	{
 		words: "tenant get", args: "ID", brief: "show the tier and time zone of a tenant", least: 1, most: 1,
 		define: func(c *call) action {
-			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.Store) error {
 				t, err := s.Tenant(ctx, c.arg())
 				if err != nil {
 					return err
@@ -78,7 +78,7 @@ var tenantCommands = []*command{
 		words: "tenant set", args: "ID", brief: "set the tier and time zone of a tenant", least: 1, most: 1,
 		about: `Flags that are not given leave their fields unchanged. An empty one, such as --tier "", sets the default.`,
 		define: func(c *call) action {
-			var t pgstore.Tenant
+			var t rows.Tenant
 			config := c.knownConfigFlag()
 			fields := schema.FieldsWithout(schema.TenantFields(), "id") // the argument
 			for i := range fields {
@@ -91,7 +91,7 @@ var tenantCommands = []*command{
 				}
 				return nil
 			})
-			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 				t.ID = c.arg()
 				return c.setTenant(ctx, s, by, t, config)
 			})
@@ -106,7 +106,7 @@ var tenantCommands = []*command{
 		define: func(c *call) action {
 			var revision int64
 			c.revisionFlag(&revision)
-			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
 				version, err := s.DeleteTenant(ctx, by, c.arg(), revision)
 				return written{What: "deleted tenant " + c.arg(), Version: version}, err
 			})
@@ -118,13 +118,13 @@ var tenantCommands = []*command{
 // concurrent change is lost.
 func (c *call) setTenant(
 	ctx context.Context,
-	s *pgstore.Store,
-	by pgstore.Change,
-	t pgstore.Tenant,
+	s *rows.Store,
+	by rows.Change,
+	t rows.Tenant,
 	config *knownConfig,
 ) (written, error) {
 	current, err := s.Tenant(ctx, t.ID)
-	if missing := new(pgstore.NotFoundError); err != nil && !errors.As(err, &missing) {
+	if missing := new(rows.NotFoundError); err != nil && !errors.As(err, &missing) {
 		return written{}, err
 	}
 	if !c.given("tier") {
@@ -144,17 +144,17 @@ func (c *call) setTenant(
 	return written{What: "set tenant " + t.ID, Version: version, Row: row}, nil
 }
 
-func tierTable(out *page, tiers []pgstore.Tier) {
+func tierTable(out *page, tiers []rows.Tier) {
 	columns(
 		out,
 		"TIER|DESCRIPTION|REVISION",
 		tiers,
-		func(t pgstore.Tier) []any { return []any{t.Name, t.Description, t.Revision} },
+		func(t rows.Tier) []any { return []any{t.Name, t.Description, t.Revision} },
 	)
 }
 
 // tenantList is how tenants are shown.
-var tenantList = listing[pgstore.Tenant]{"TENANT|TIER|TIME ZONE|REVISION", func(t pgstore.Tenant) []any {
+var tenantList = listing[rows.Tenant]{"TENANT|TIER|TIME ZONE|REVISION", func(t rows.Tenant) []any {
 	return []any{t.ID, orDefault(t.Tier, "(from the request)"), orDefault(t.TimeZone, "UTC"), t.Revision}
 }}
 
@@ -185,7 +185,7 @@ func (c *call) pageFlag(to *int) {
 	c.flags.Func(
 		"max",
 		"show at most this `number` of rows (default: all)",
-		func(text string) error { return setting.ParseInt(text, 1, to) },
+		func(text string) error { return process.ParseInt(text, 1, to) },
 	)
 }
 

@@ -7,9 +7,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/outbox"
-	usagestore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/usage"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/usage"
 )
 
 var tidyCommand = &command{
@@ -24,7 +24,7 @@ does the work, and the others exit immediately. Idempotency keys of the REST API
 A silent node may still admit requests. --nodes-after removes it from ratelimit fleet and --wait, so choose a duration
 longer than any outage between your nodes and Postgres.`,
 	define: func(c *call) action {
-		keep := pgstore.DefaultRetention
+		keep := rows.DefaultRetention
 		overrides, changes := spanFlag{length: keep.Overrides}, spanFlag{length: keep.Changes}
 		nodes := spanFlag{length: keep.Nodes}
 		c.flags.Var(&overrides, "overrides-after",
@@ -32,23 +32,23 @@ longer than any outage between your nodes and Postgres.`,
 		c.flags.Var(&changes, "changes-after",
 			"delete change records older than this `duration`; a node disconnected for longer reloads everything (default 7d)")
 		c.flags.Var(&nodes, "nodes-after", "remove nodes that have been silent for this `duration` (default 1d)")
-		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
-			keep := pgstore.Retention{Overrides: overrides.length, Changes: changes.length, Nodes: nodes.length}
-			return c.tidy(ctx, s, c.newLeader(), keep, pgstore.TidyBatch)
+		return c.reads(func(ctx context.Context, s *rows.Store) error {
+			keep := rows.Retention{Overrides: overrides.length, Changes: changes.length, Nodes: nodes.length}
+			return c.tidy(ctx, s, c.newLeader(), keep, rows.TidyBatch)
 		})
 	},
 }
 
 // tidied is what tidy has done.
 type tidied struct {
-	pgstore.Tidied
-	Usage usagestore.Stats `json:"usage"`
+	rows.Tidied
+	Usage usage.Stats `json:"usage"`
 }
 
 // newLeader returns a leader for its work once. It logs to standard error.
-func (c *call) newLeader() *usagestore.Leader {
-	return usagestore.NewLeader(usagestore.Options{
-		Lock: pgstore.TidyLock,
+func (c *call) newLeader() *usage.Leader {
+	return usage.NewLeader(usage.Options{
+		Lock: rows.TidyLock,
 		Log:  slog.New(slog.NewTextHandler(c.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Connect: func(ctx context.Context) (*pgx.Conn, error) {
 			config, err := c.connection()
@@ -62,7 +62,7 @@ func (c *call) newLeader() *usagestore.Leader {
 				more, err = outbox.Tidy(ctx, session)
 			}
 			for more = true; more && err == nil; {
-				more, err = pgstore.DropDenials(ctx, session)
+				more, err = rows.DropDenials(ctx, session)
 			}
 			return false, err
 		},
@@ -72,11 +72,11 @@ func (c *call) newLeader() *usagestore.Leader {
 // tidy tidies in batches of so many rows, and unpacks usage. Progress goes to standard error, so that the output stays
 // one document.
 func (c *call) tidy(
-	ctx context.Context, s *pgstore.Store, leader *usagestore.Leader, keep pgstore.Retention, rows int64,
+	ctx context.Context, s *rows.Store, leader *usage.Leader, keep rows.Retention, list int64,
 ) error {
 	var done tidied
 	var err error
-	done.Tidied, err = s.Tidy(ctx, keep, rows, func(sofar pgstore.Tidied) {
+	done.Tidied, err = s.Tidy(ctx, keep, list, func(sofar rows.Tidied) {
 		c.warn("in progress: %s", tidiedText(sofar))
 	})
 	if err == nil && done.Leader {
@@ -104,7 +104,7 @@ func (d *tidied) text() string {
 }
 
 // tidiedText returns what was done, and what is left of it.
-func tidiedText(done pgstore.Tidied) string {
+func tidiedText(done rows.Tidied) string {
 	text := fmt.Sprintf("moved %d overrides to the history; deleted %d changes, %d nodes and %d idempotency keys",
 		done.Overrides, done.Changes, done.Nodes, done.Keys)
 	if done.Left > 0 {

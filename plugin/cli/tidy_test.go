@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	reported "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
@@ -22,8 +22,8 @@ func TestTidyReportsProgressOnStandardErrorAndOneDocumentOnStandardOutput(t *tes
 	var out, progress strings.Builder
 	c := newCall(&operator{stdout: screen{to: &out}, stderr: screen{to: &progress}}, tidyCommand)
 	c.format, c.database.dsn = formatJSON, dsn
-	keep := pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour}
-	if err := c.tidy(t.Context(), pgstore.New(pool), c.newLeader(), keep, 4); err != nil {
+	keep := rows.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour}
+	if err := c.tidy(t.Context(), rows.New(pool), c.newLeader(), keep, 4); err != nil {
 		t.Fatal(err)
 	}
 	var done tidied

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 var tokenCommands = []*command{
@@ -29,7 +29,7 @@ stores a hash of it.
   ratelimit token create ci --role admin --expires-in 90d --reason "deployments"`,
 		define: func(c *call) action {
 			n := c.tokenFlags()
-			return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+			return c.changes(func(ctx context.Context, s *rows.Store, by rows.Change) error {
 				n.Name = c.arg()
 				return c.createToken(ctx, s, by, *n)
 			})
@@ -38,10 +38,10 @@ stores a hash of it.
 	{
 		words: "token list", brief: "list tokens, including expired and revoked ones",
 		define: func(c *call) action {
-			var f pgstore.TokenFilter
+			var f rows.TokenFilter
 			c.flags.Func("state", "only tokens in this `state`: live, expired or revoked", func(text string) error {
 				switch text {
-				case pgstore.TokenLive, pgstore.TokenExpired, pgstore.TokenRevoked:
+				case rows.TokenLive, rows.TokenExpired, rows.TokenRevoked:
 					f.State = text
 					return nil
 				}
@@ -49,7 +49,7 @@ stores a hash of it.
 			})
 			c.afterFlag(&f.After)
 			c.pageFlag(&f.Max)
-			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.Store) error {
 				list, err := s.Tokens(ctx, f)
 				if err != nil {
 					return err
@@ -61,7 +61,7 @@ stores a hash of it.
 	{
 		words: "token revoke", args: "NAME", brief: "revoke a token (takes effect within 5 seconds)", least: 1, most: 1,
 		define: func(c *call) action {
-			return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+			return c.changes(func(ctx context.Context, s *rows.Store, by rows.Change) error {
 				t, err := s.RevokeToken(ctx, by, c.arg())
 				if err != nil {
 					return err
@@ -73,9 +73,9 @@ stores a hash of it.
 }
 
 // tokenFlags defines a token but its name.
-func (c *call) tokenFlags() *pgstore.NewToken {
+func (c *call) tokenFlags() *rows.NewToken {
 	var (
-		n  pgstore.NewToken
+		n  rows.NewToken
 		in spanFlag
 		at instantFlag
 	)
@@ -84,8 +84,8 @@ func (c *call) tokenFlags() *pgstore.NewToken {
 		"expire after this `duration`, such as 2h or 90d (uses this machine's clock; default: never)")
 	c.flags.Var(&at, "expires-at", "expire at this `time`, such as 2026-01-31T12:00:00Z (default: never)")
 	c.check(func() (err error) {
-		n.Role, n.Org, err = pgstore.ParseRole(*role)
-		if invalid := new(pgstore.InvalidError); errors.As(err, &invalid) {
+		n.Role, n.Org, err = rows.ParseRole(*role)
+		if invalid := new(rows.InvalidError); errors.As(err, &invalid) {
 			return wrong("--role: %s", invalid.Problem)
 		}
 		return err
@@ -111,7 +111,7 @@ func expiryText(at time.Time) string {
 }
 
 // createToken makes a token. As text, the secret stands alone on standard output.
-func (c *call) createToken(ctx context.Context, s *pgstore.Store, by pgstore.Change, n pgstore.NewToken) error {
+func (c *call) createToken(ctx context.Context, s *rows.Store, by rows.Change, n rows.NewToken) error {
 	secret, t, err := s.CreateToken(ctx, by, n)
 	if err != nil {
 		return err
@@ -120,8 +120,8 @@ func (c *call) createToken(ctx context.Context, s *pgstore.Store, by pgstore.Cha
 		c.warn("created token %s (%s, %s); the secret is shown only once:", t.Name, t.RoleText(), expiryText(t.ExpiresAt))
 	}
 	made := struct {
-		Secret string        `json:"secret"`
-		Token  pgstore.Token `json:"token"`
+		Secret string     `json:"secret"`
+		Token  rows.Token `json:"token"`
 	}{secret, t}
 	if err := c.print(made, func(out *page) { out.line("%s", secret) }); err != nil {
 		return fmt.Errorf("token %[1]s was created, but its secret could not be written; run ratelimit token revoke "+
@@ -130,8 +130,8 @@ func (c *call) createToken(ctx context.Context, s *pgstore.Store, by pgstore.Cha
 	return nil
 }
 
-func tokenTable(out *page, list []pgstore.Token) {
-	columns(out, "ID|NAME|ROLE|STATE|CREATED|BY|LAST USED|EXPIRES|REVOKED BY", list, func(t pgstore.Token) []any {
+func tokenTable(out *page, list []rows.Token) {
+	columns(out, "ID|NAME|ROLE|STATE|CREATED|BY|LAST USED|EXPIRES|REVOKED BY", list, func(t rows.Token) []any {
 		return []any{
 			t.ID, t.Name, t.RoleText(), t.State, t.CreatedAt, t.CreatedBy, orDefault(timeText(t.LastUsedAt), "never"),
 			orDefault(timeText(t.ExpiresAt), "never"), t.RevokedBy,

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 const (
@@ -85,7 +85,7 @@ func (c *call) topFlags(m *monitor) {
 		"rows",
 		fmt.Sprintf("show at most this `number` of tenants and of policies (default %d)", defaultRows),
 		func(text string) error {
-			return setting.ParseInt(text, 1, &m.rows)
+			return process.ParseInt(text, 1, &m.rows)
 		},
 	)
 	c.check(func() error {

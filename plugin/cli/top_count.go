@@ -199,7 +199,7 @@ func (m *merger) request(series counter, r rate) {
 }
 
 // used takes the greatest use of a limit. Nodes share the bucket, and each knows what it saw last.
-func (m *merger) used(of usage, used rate) {
+func (m *merger) used(of usageOf, used rate) {
 	if used == 0 {
 		return
 	}

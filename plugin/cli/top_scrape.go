@@ -46,16 +46,16 @@ type counter struct {
 	family, tenant, endpoint, tier, result, mode, policy, scope, failMode string
 }
 
-// usage names a gauge of how much of a limit a tenant has used.
-type usage struct{ tenant, policy string }
+// usageOf names a gauge of how much of a limit a tenant has used.
+type usageOf struct{ tenant, policy string }
 
 // scrape is what one answer of a node says.
 type scrape struct {
 	at       time.Time // when the node was scraped
 	born     float64   // when its process began, in seconds since 1970; 0: it does not say
 	counters map[counter]float64
-	usage    map[usage]float64 // 1: all of the limit
-	degraded []string          // stores, by name
+	usage    map[usageOf]float64 // 1: all of the limit
+	degraded []string            // stores, by name
 
 	version   *int64   // of the policies; nil: it does not say
 	age       *float64 // of the policies, in seconds; nil: it does not say
@@ -126,7 +126,7 @@ func unanswered(err error) error {
 
 // parseMetrics reads an answer in the text format. It must hold something of ours: else another program answers there.
 func parseMetrics(r io.Reader, at time.Time) (*scrape, error) {
-	s := &scrape{at: at, counters: map[counter]float64{}, usage: map[usage]float64{}}
+	s := &scrape{at: at, counters: map[counter]float64{}, usage: map[usageOf]float64{}}
 	decoder := expfmt.SampleDecoder{
 		Dec:  expfmt.NewDecoder(r, expfmt.NewFormat(expfmt.TypeTextPlain)),
 		Opts: &expfmt.DecodeOptions{Timestamp: model.TimeFromUnixNano(at.UnixNano())},
@@ -165,7 +165,7 @@ func (s *scrape) record(sample *model.Sample) {
 			mode: label("mode"), policy: label("policy"), scope: label("scope"), failMode: label("fail_mode"),
 		}] += value
 	case usageFamily:
-		key := usage{label("org_id"), label("policy")}
+		key := usageOf{label("org_id"), label("policy")}
 		s.usage[key] = max(s.usage[key], value)
 	case degradedFamily:
 		if value > 0 {

@@ -18,11 +18,11 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -36,7 +36,7 @@ type terminal struct {
 	t      *testing.T
 	env    map[string]string
 	stdin  string
-	store  *pgstore.Store // nil: there is no database
+	store  *rows.Store // nil: there is no database
 	output bytes.Buffer
 }
 
@@ -78,7 +78,7 @@ func play(t *testing.T, file string, server *pgtest.Server) {
 		create = server.Empty
 	}
 	dsn := create(t) + "&connect_timeout=60" // a busy machine may take longer than the five seconds of the program
-	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}, store: pgstore.New(pgtest.Pool(t, dsn))}
+	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}, store: rows.New(pgtest.Pool(t, dsn))}
 	dir := t.TempDir()
 	lines := bufio.NewScanner(bytes.NewReader(want))
 	for lines.Scan() {
@@ -173,14 +173,14 @@ func (x *terminal) silence(dsn, node string) {
 // reset records a reset of the buckets of a tenant's policies in the audit, as the REST API once did.
 func (x *terminal) reset(words []string) {
 	x.t.Helper()
-	var emptied []control.BucketUsage
+	var emptied []api.BucketUsage
 	for _, name := range words[1:] {
-		emptied = append(emptied, control.BucketUsage{Policy: name, Of: "the org", Limit: 1000, Used: 3})
+		emptied = append(emptied, api.BucketUsage{Policy: name, Of: "the org", Limit: 1000, Used: 3})
 	}
 	details, err := json.Marshal(emptied)
 	if err == nil {
-		by := pgstore.Change{Actor: "token:ci", Reason: "billed twice"}
-		reset := pgstore.Action{Operation: "reset", Key: "buckets", Tenant: words[0], Details: details}
+		by := rows.Change{Actor: "token:ci", Reason: "billed twice"}
+		reset := rows.Action{Operation: "reset", Key: "buckets", Tenant: words[0], Details: details}
 		err = x.store.Do(x.t.Context(), by, reset, nil, func(context.Context) error { return nil })
 	}
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 var usageCommands = []*command{
@@ -26,7 +26,7 @@ With --policy it shows what that policy did: the tokens that it charged, and the
   ratelimit usage show acme --by policy --step 1d --last 30d`,
 	define: func(c *call) action {
 		last, step, by := spanFlag{length: 24 * time.Hour}, "", ""
-		q := pgstore.UsageQuery{}
+		q := rows.UsageQuery{}
 		c.flags.Var(&last, "last", "show this `duration` until now (default 24h)")
 		c.flags.StringVar(&step, "step", "", "the `length` of a row: 1m, 1h or 1d")
 		endpoint := c.flags.String("endpoint", "", "only requests of this `endpoint`: a pattern or the name of a route")
@@ -40,7 +40,7 @@ With --policy it shows what that policy did: the tokens that it charged, and the
 			q.ByEndpoint, q.ByPolicy, err = groupsOf(by)
 			return err
 		})
-		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+		return c.reads(func(ctx context.Context, s *rows.Store) error {
 			q.Tenant, q.To = c.arg(), c.now()
 			q.From = q.To.Add(-last.length)
 			if *endpoint != "" {
@@ -56,7 +56,7 @@ With --policy it shows what that policy did: the tokens that it charged, and the
 }
 
 // stepOf returns the step of a name; without one, the step that suits a duration.
-func stepOf(name string, last time.Duration) (pgstore.UsageStep, error) {
+func stepOf(name string, last time.Duration) (rows.UsageStep, error) {
 	if name == "" {
 		switch {
 		case last <= 2*time.Hour:
@@ -67,7 +67,7 @@ func stepOf(name string, last time.Duration) (pgstore.UsageStep, error) {
 			name = "1d"
 		}
 	}
-	step, err := pgstore.UsageStepOf(name)
+	step, err := rows.UsageStepOf(name)
 	if err != nil {
 		return step, wrong("--step: %q: must be 1m, 1h or 1d", name)
 	}
@@ -91,7 +91,7 @@ func groupsOf(by string) (endpoint, policy bool, err error) {
 }
 
 // usagePage adds a usage history: a line that shows its course, and a table.
-func usagePage(out *page, q *pgstore.UsageQuery, found *pgstore.UsageHistory) {
+func usagePage(out *page, q *rows.UsageQuery, found *rows.UsageHistory) {
 	if len(found.Items) == 0 {
 		out.line("no usage of %s from %s to %s", q.Tenant, timeText(found.From), timeText(found.To))
 		return
@@ -116,7 +116,7 @@ func usagePage(out *page, q *pgstore.UsageQuery, found *pgstore.UsageHistory) {
 	if ofPolicy {
 		title += "|COST|LEAST LEFT"
 	}
-	columns(out, title, found.Items, func(r pgstore.UsageRow) []any {
+	columns(out, title, found.Items, func(r rows.UsageRow) []any {
 		cells := []any{r.At}
 		if r.Endpoint != nil {
 			cells = append(cells, *r.Endpoint)
@@ -148,7 +148,7 @@ const maxSparks = 200
 
 // sparkline returns the requests of all steps as a line of bars. It is empty if there are too many steps, or several
 // rows for a step.
-func sparkline(q *pgstore.UsageQuery, found *pgstore.UsageHistory) string {
+func sparkline(q *rows.UsageQuery, found *rows.UsageHistory) string {
 	step := q.Step.Span
 	requests := make([]float64, found.To.Sub(found.From)/step)
 	if len(requests) > maxSparks || len(requests) < 2 {

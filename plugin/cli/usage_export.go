@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // The formats of usage export.
@@ -34,7 +34,7 @@ semicolon, bar, quote, tab or line break in it. Characters that are not printabl
   ratelimit usage export --month 2026-11 --policy tokens --format json`,
 	define: func(c *call) action {
 		var month monthFlag
-		var q pgstore.UsageExportQuery
+		var q rows.UsageExportQuery
 		format, by := exportCSV, ""
 		c.flags.Var(&month, "month", "the `month` of UTC, such as 2026-11 (required)")
 		c.flags.StringVar(&format, "format", format, "the `format`: csv or json (default csv)")
@@ -65,7 +65,7 @@ semicolon, bar, quote, tab or line break in it. Characters that are not printabl
 }
 
 // exportUsage writes the rows of a query while they are read.
-func (c *call) exportUsage(ctx context.Context, q pgstore.UsageExportQuery, format string) error {
+func (c *call) exportUsage(ctx context.Context, q rows.UsageExportQuery, format string) error {
 	store, closeStore, err := c.open(ctx)
 	if err != nil {
 		return err
@@ -80,10 +80,10 @@ func (c *call) exportUsage(ctx context.Context, q pgstore.UsageExportQuery, form
 		q.To = closed
 	}
 	out := &lineBuffer{to: c.stdout}
-	if rows := store.UsageExport(ctx, q); format == exportJSON {
-		err = showJSON(out, rows)
+	if list := store.UsageExport(ctx, q); format == exportJSON {
+		err = showJSON(out, list)
 	} else {
-		err = writeUsageCSV(out, rows)
+		err = writeUsageCSV(out, list)
 	}
 	if err = errors.Join(err, out.flush()); err != nil {
 		return err
@@ -108,13 +108,13 @@ func latest(a, b time.Time) time.Time {
 }
 
 // writeUsageCSV writes rows as CSV, below a line with the names that JSON has.
-func writeUsageCSV(w io.Writer, rows iter.Seq2[pgstore.UsageExportRow, error]) error {
+func writeUsageCSV(w io.Writer, list iter.Seq2[rows.UsageExportRow, error]) error {
 	line := csvLine("day", "org_id", "endpoint", "policy", "admitted", "soft", "denied", "shadow_denied", "late", "cost",
 		"closed", "policy_id", "tier")
 	if _, err := io.WriteString(w, line); err != nil {
 		return fmt.Errorf("write the output: %w", err)
 	}
-	for r, err := range rows {
+	for r, err := range list {
 		if err != nil {
 			return err
 		}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // hostileTenant has what a CSV and a spreadsheet could take for something else.
@@ -79,9 +79,9 @@ func TestUsageExportWritesOpenDaysAndPoliciesIfItShould(t *testing.T) {
 func TestUsageExportWritesJSONWithTheNamesAsTheyAre(t *testing.T) {
 	_, got := callOnDays(t, "export", "--month", "2098-12", "--format", "json", "--policy", "daily")
 	document, _, _ := strings.Cut(got, "ratelimit usage export:")
-	var rows []pgstore.UsageExportRow
-	if err := json.Unmarshal([]byte(document), &rows); err != nil || len(rows) != 1 ||
-		rows[0].Tenant != hostileTenant || *rows[0].Cost != -5 || !rows[0].Closed {
+	var list []rows.UsageExportRow
+	if err := json.Unmarshal([]byte(document), &list); err != nil || len(list) != 1 ||
+		list[0].Tenant != hostileTenant || *list[0].Cost != -5 || !list[0].Closed {
 		t.Errorf("the document is %s (%v)", got, err)
 	}
 }
@@ -115,7 +115,7 @@ TENANT          ADMITTED  SOFT  DENIED  SHADOW DENIED  COST  LATE
 	}
 	code, got = callOnDays(t, "top", "--by", "denied", "--from", "2098-12-30T00:00:00Z", "--to", "2098-12-31T00:00:00Z",
 		"-o", "json")
-	var top pgstore.UsageTop
+	var top rows.UsageTop
 	if err := json.Unmarshal([]byte(got), &top); err != nil || code != 0 || len(top.Items) != 0 || top.Step != "1h" {
 		t.Errorf("exit code %d and %s (%v)", code, got, err)
 	}

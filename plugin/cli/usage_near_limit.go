@@ -7,11 +7,11 @@ import (
 	"strconv"
 	"time"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 var usageNearLimitCommand = &command{
@@ -32,7 +32,7 @@ and tenants that are banned or exempt now, are not listed.
 				return err
 			})
 		c.flags.Func("limit", "list at most this `number` of limits (default 100)", func(text string) error {
-			return setting.ParseInt(text, 1, &most)
+			return process.ParseInt(text, 1, &most)
 		})
 		c.check(func() error {
 			if last.length > 24*time.Hour {
@@ -40,7 +40,7 @@ and tenants that are banned or exempt now, are not listed.
 			}
 			return nil
 		})
-		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+		return c.reads(func(ctx context.Context, s *rows.Store) error {
 			plan, tiers, faults, err := c.wholePlan(ctx, f, s)
 			if err != nil {
 				return err
@@ -49,7 +49,7 @@ and tenants that are banned or exempt now, are not listed.
 				c.warn("a row is left out: %s", fault)
 			}
 			now := limit.Micros(c.now().UnixMicro())
-			found, err := control.FindNearLimits(ctx, plan, tiers, s.UsageLeft(ctx, last.length), now, above, most)
+			found, err := api.FindNearLimits(ctx, plan, tiers, s.UsageLeft(ctx, last.length), now, above, most)
 			if err != nil {
 				return err
 			}
@@ -70,8 +70,8 @@ func parseFraction(text string) (float64, error) {
 // wholePlan returns the plan of a config with all rows beside it, and the tiers that are known. The faults are those of
 // rows that do not compile.
 func (c *call) wholePlan(
-	ctx context.Context, f *configFlags, s *pgstore.Store,
-) (*policy.Plan, *control.Tiers, []policy.Fault, error) {
+	ctx context.Context, f *configFlags, s *rows.Store,
+) (*policy.Plan, *api.Tiers, []policy.Fault, error) {
 	config, _, err := c.load(f)
 	if err != nil {
 		return nil, nil, nil, err
@@ -80,19 +80,19 @@ func (c *call) wholePlan(
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("%s: %w", config.Where, err)
 	}
-	rows, err := allRows(ctx, s)
+	list, err := allRows(ctx, s)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	tiers := control.NewTiers(s, plan.Namespace(), config.Consumers, config.Changed)
-	snapshot, faults := policy.NewSnapshot(rows, nil)
+	tiers := api.NewTiers(s, plan.Namespace(), config.Consumers, config.Changed)
+	snapshot, faults := policy.NewSnapshot(list, nil)
 	return plan.With(snapshot), tiers, faults, tiers.Refresh(ctx, "")
 }
 
 // nearLimits shows limits of which much was used.
-var nearLimits = listing[control.NearLimit]{
+var nearLimits = listing[api.NearLimit]{
 	"TENANT|POLICY|ENDPOINT|SCOPE|MODE|USED|LEAST LEFT|LIMIT|LAST USED",
-	func(n control.NearLimit) []any {
+	func(n api.NearLimit) []any {
 		const full = 1
 		return []any{
 			n.Org, policyCell(n.Policy, n.Row, n.Tier), n.Endpoint, n.Scope, n.Mode,

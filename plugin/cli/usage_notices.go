@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 var usageNoticesCommand = &command{
@@ -21,18 +21,18 @@ the threshold may have been reached more than five minutes before the notice.
 		last, most := spanFlag{length: 24 * time.Hour}, 100
 		c.flags.Var(&last, "last", "list the notices of this `duration` until now (default 24h)")
 		c.flags.Func("limit", "list at most this `number` of notices (default 100)", func(text string) error {
-			return setting.ParseInt(text, 1, &most)
+			return process.ParseInt(text, 1, &most)
 		})
-		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+		return c.reads(func(ctx context.Context, s *rows.Store) error {
 			return notices.show(c, s.QuotaNotices(ctx, c.arg(), c.now().Add(-last.length), most))
 		})
 	},
 }
 
 // notices shows notices of quotas.
-var notices = listing[pgstore.QuotaNotice]{
+var notices = listing[rows.QuotaNotice]{
 	"NOTICED AT|TENANT|POLICY|ENDPOINT|REACHED|USED|LIMIT|WINDOW ENDS|EXHAUSTED AT|LATE",
-	func(n pgstore.QuotaNotice) []any {
+	func(n rows.QuotaNotice) []any {
 		exhausted := "-"
 		if n.ExhaustedAt != nil {
 			exhausted = timeText(*n.ExhaustedAt)

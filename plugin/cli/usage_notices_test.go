@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // callOnNotices calls ratelimit usage notices on a database with three notices, one of them older than a day at noon.
@@ -48,7 +48,7 @@ func TestUsageNoticesListsTheLastNoticesFirst(t *testing.T) {
 
 func TestUsageNoticesWritesADocument(t *testing.T) {
 	code, got := callOnNotices(t, "acme", "-o", "json")
-	var found []pgstore.QuotaNotice
+	var found []rows.QuotaNotice
 	if err := json.Unmarshal([]byte(got), &found); err != nil || code != 0 || len(found) != 1 ||
 		found[0].ExhaustedAt == nil || found[0].Threshold != 80 {
 		t.Errorf("exit code %d and %s (%v)", code, got, err)

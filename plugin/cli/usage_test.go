@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // showUsage calls ratelimit usage show on a database in which acme has used one endpoint in four hours until noon.
@@ -58,7 +58,7 @@ func TestUsageShowHasWhatAPolicyChargedAndLeft(t *testing.T) {
 
 func TestUsageShowWritesADocument(t *testing.T) {
 	code, got := showUsage(t, "acme", "--policy", "daily", "-o", "json")
-	var found pgstore.UsageHistory
+	var found rows.UsageHistory
 	if err := json.Unmarshal([]byte(got), &found); err != nil || code != 0 || len(found.Items) != 4 ||
 		*found.Items[0].Cost != 30 || found.Step != "1h" || !found.To.Equal(noon) {
 		t.Errorf("exit code %d and %s (%v)", code, got, err)

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 var usageTopCommand = &command{
@@ -23,27 +23,27 @@ of these in UTC. ratelimit top shows what nodes do now.
 	define: func(c *call) action {
 		last := spanFlag{length: 24 * time.Hour}
 		from, to := pastFlag{now: c.now}, pastFlag{now: c.now}
-		q := pgstore.UsageTopQuery{By: pgstore.UsageRankings[0], Max: 20}
+		q := rows.UsageTopQuery{By: rows.UsageRankings[0], Max: 20}
 		c.flags.StringVar(&q.By, "by", q.By, "the `column` to rank by: admitted, denied or cost (default admitted)")
 		c.flags.Var(&last, "last", "count this `duration` until --to (default 24h)")
 		c.flags.Var(&from, "from",
 			"instead of --last, count since this `time`: RFC 3339, or a duration ago such as 2h or 30d")
 		c.flags.Var(&to, "to", "count until this `time`, in the same formats as --from (default now)")
 		c.flags.Func("limit", "list at most this `number` of tenants (default 20)", func(text string) error {
-			return setting.ParseInt(text, 1, &q.Max)
+			return process.ParseInt(text, 1, &q.Max)
 		})
 		c.flags.StringVar(&q.Policy, "policy", "", "count what this `policy` did, instead of the requests")
-		c.complete("by", pgstore.UsageRankings...)
+		c.complete("by", rows.UsageRankings...)
 		c.check(func() error {
 			switch {
-			case !slices.Contains(pgstore.UsageRankings, q.By):
+			case !slices.Contains(rows.UsageRankings, q.By):
 				return wrong("--by: %q: must be admitted, denied or cost", q.By)
 			case c.given("last") && c.given("from"):
 				return wrong("use either --last or --from, not both")
 			}
 			return nil
 		})
-		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+		return c.reads(func(ctx context.Context, s *rows.Store) error {
 			q.To, q.From = c.now(), from.at
 			if c.given("to") {
 				q.To = to.at
@@ -61,7 +61,7 @@ of these in UTC. ratelimit top shows what nodes do now.
 }
 
 // usageTopPage adds a ranking.
-func usageTopPage(out *page, found *pgstore.UsageTop) {
+func usageTopPage(out *page, found *rows.UsageTop) {
 	if len(found.Items) == 0 {
 		out.line("no usage from %s to %s", timeText(found.From), timeText(found.To))
 		return
@@ -73,7 +73,7 @@ func usageTopPage(out *page, found *pgstore.UsageTop) {
 	if late {
 		title += "|LATE"
 	}
-	columns(out, title, found.Items, func(r pgstore.UsageTopRow) []any {
+	columns(out, title, found.Items, func(r rows.UsageTopRow) []any {
 		cells := []any{r.Tenant, r.Admitted, r.Soft, red(r.Denied, r.Denied > 0), r.ShadowDenied, r.Cost}
 		if late {
 			cells = append(cells, r.Late)

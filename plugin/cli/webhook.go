@@ -7,10 +7,10 @@ import (
 	"net/netip"
 	"strings"
 
-	controlserver "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/server"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/server"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 var webhookCommands = []*command{
@@ -24,7 +24,7 @@ the secret to verify them. Only the secret is written to standard output.
   ratelimit webhook create https://ops.example.com/limits --all-tenants --type policy.updated --reason "audit"`,
 		define: func(c *call) action {
 			n := c.webhookFlags()
-			return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+			return c.changes(func(ctx context.Context, s *rows.Store, by rows.Change) error {
 				return c.createWebhook(ctx, s, by, *n)
 			})
 		},
@@ -32,11 +32,11 @@ the secret to verify them. Only the secret is written to standard output.
 	{
 		words: "webhook list", brief: "list webhooks, with their state",
 		define: func(c *call) action {
-			var f pgstore.WebhookFilter
+			var f rows.WebhookFilter
 			tenant := c.flags.String("tenant", "", "only webhooks of this `tenant`")
 			c.afterFlag(&f.After)
 			c.pageFlag(&f.Max)
-			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.Store) error {
 				if *tenant != "" {
 					f.Org = tenant
 				}
@@ -52,12 +52,12 @@ the secret to verify them. Only the secret is written to standard output.
 		words: "webhook get", args: "ID", brief: "show a webhook", least: 1, most: 1,
 		define: func(c *call) action {
 			id := c.idArgument()
-			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.Store) error {
 				w, err := s.Webhook(ctx, *id)
 				if err != nil {
 					return err
 				}
-				return c.print(w, func(out *page) { webhookTable(out, []pgstore.Webhook{w}) })
+				return c.print(w, func(out *page) { webhookTable(out, []rows.Webhook{w}) })
 			})
 		},
 	},
@@ -65,7 +65,7 @@ the secret to verify them. Only the secret is written to standard output.
 		words: "webhook delete", args: "ID", brief: "delete a webhook, with what waits for it", least: 1, most: 1,
 		define: func(c *call) action {
 			id := c.idArgument()
-			return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+			return c.changes(func(ctx context.Context, s *rows.Store, by rows.Change) error {
 				if err := s.DeleteWebhook(ctx, by, *id); err != nil {
 					return err
 				}
@@ -79,7 +79,7 @@ the secret to verify them. Only the secret is written to standard output.
 		define: func(c *call) action {
 			id := c.idArgument()
 			now := c.flags.Bool("now", false, "end the old secrets at once, because they leaked")
-			return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+			return c.changes(func(ctx context.Context, s *rows.Store, by rows.Change) error {
 				secret, w, err := s.RotateWebhook(ctx, by, *id, *now)
 				if err != nil {
 					return err
@@ -95,7 +95,7 @@ the secret to verify them. Only the secret is written to standard output.
 		about: `ratelimit serve sends it within a second. ratelimit webhook deliveries shows the result.`,
 		define: func(c *call) action {
 			id := c.idArgument()
-			return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+			return c.changes(func(ctx context.Context, s *rows.Store, by rows.Change) error {
 				d, err := s.TestWebhook(ctx, by, *id)
 				if err != nil {
 					return err
@@ -111,8 +111,8 @@ the secret to verify them. Only the secret is written to standard output.
 			id, most := c.idArgument(), 100
 			state := c.flags.String("state", "", "only deliveries in this `state`: waiting, delivered or failed")
 			c.flags.Func("limit", "show at most this `number` of deliveries (default 100)",
-				func(text string) error { return setting.ParseInt(text, 1, &most) })
-			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+				func(text string) error { return process.ParseInt(text, 1, &most) })
+			return c.reads(func(ctx context.Context, s *rows.Store) error {
 				if _, err := s.Webhook(ctx, *id); err != nil {
 					return err
 				}
@@ -132,7 +132,7 @@ func webhookSwitch(verb, brief string, enabled bool) *command {
 		words: "webhook " + verb, args: "ID", brief: brief, least: 1, most: 1,
 		define: func(c *call) action {
 			id := c.idArgument()
-			return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+			return c.changes(func(ctx context.Context, s *rows.Store, by rows.Change) error {
 				w, err := s.EnableWebhook(ctx, by, *id, enabled)
 				if err != nil {
 					return err
@@ -157,8 +157,8 @@ func (c *call) idArgument() *int64 {
 const typePrefix = "io.github.tenant-rate-limiting."
 
 // webhookFlags defines a webhook.
-func (c *call) webhookFlags() *pgstore.NewWebhook {
-	n := new(pgstore.NewWebhook)
+func (c *call) webhookFlags() *rows.NewWebhook {
+	n := new(rows.NewWebhook)
 	c.flags.StringVar(&n.Org, "tenant", "", "the `tenant`: only events about it, as it may read them")
 	all := c.flags.Bool("all-tenants", false, "all events, for operators")
 	var names []string
@@ -189,7 +189,7 @@ func (c *call) webhookFlags() *pgstore.NewWebhook {
 	return n
 }
 
-func (c *call) createWebhook(ctx context.Context, s *pgstore.Store, by pgstore.Change, n pgstore.NewWebhook) error {
+func (c *call) createWebhook(ctx context.Context, s *rows.Store, by rows.Change, n rows.NewWebhook) error {
 	secret, w, err := s.CreateWebhook(ctx, by, n)
 	if err != nil {
 		return err
@@ -201,13 +201,13 @@ func (c *call) createWebhook(ctx context.Context, s *pgstore.Store, by pgstore.C
 }
 
 // showSecret prints a secret. As text, it stands alone on standard output.
-func (c *call) showSecret(done string, secret webhook.Secret, w pgstore.Webhook) error {
+func (c *call) showSecret(done string, secret webhook.Secret, w rows.Webhook) error {
 	if c.format == formatTable {
 		c.warn("%s webhook %d (%s); the secret is shown only once:", done, w.ID, webhookScope(w))
 	}
 	shown := struct {
-		Secret  string          `json:"secret"`
-		Webhook pgstore.Webhook `json:"webhook"`
+		Secret  string       `json:"secret"`
+		Webhook rows.Webhook `json:"webhook"`
 	}{secret.Text(), w}
 	if err := c.print(shown, func(out *page) { out.line("%s", shown.Secret) }); err != nil {
 		return errors.Join(err, fmt.Errorf(
@@ -217,7 +217,7 @@ func (c *call) showSecret(done string, secret webhook.Secret, w pgstore.Webhook)
 }
 
 // webhookScope returns about whom a webhook gets events.
-func webhookScope(w pgstore.Webhook) string {
+func webhookScope(w rows.Webhook) string {
 	if w.Org == "" {
 		return "all tenants"
 	}
@@ -225,7 +225,7 @@ func webhookScope(w pgstore.Webhook) string {
 }
 
 // webhookState returns the state of a webhook in words.
-func webhookState(w pgstore.Webhook) string {
+func webhookState(w rows.Webhook) string {
 	switch {
 	case w.DisabledFor != "":
 		return "disabled: " + w.DisabledFor
@@ -237,8 +237,8 @@ func webhookState(w pgstore.Webhook) string {
 	return "enabled"
 }
 
-func webhookTable(out *page, list []pgstore.Webhook) {
-	columns(out, "ID|OF|URL|TYPES|LAST DELIVERY|WAITING|DROPPED|STATE", list, func(w pgstore.Webhook) []any {
+func webhookTable(out *page, list []rows.Webhook) {
+	columns(out, "ID|OF|URL|TYPES|LAST DELIVERY|WAITING|DROPPED|STATE", list, func(w rows.Webhook) []any {
 		types := make([]string, len(w.Types))
 		for i, t := range w.Types {
 			types[i] = strings.TrimPrefix(t, typePrefix)
@@ -250,8 +250,8 @@ func webhookTable(out *page, list []pgstore.Webhook) {
 	})
 }
 
-func deliveryTable(out *page, list []pgstore.Delivery) {
-	columns(out, "ID|CREATED|EVENTS|STATE|TRIES|LAST TRY|NEXT TRY|RESULT", list, func(d pgstore.Delivery) []any {
+func deliveryTable(out *page, list []rows.Delivery) {
+	columns(out, "ID|CREATED|EVENTS|STATE|TRIES|LAST TRY|NEXT TRY|RESULT", list, func(d rows.Delivery) []any {
 		result := d.Error
 		if result == "" && d.Status != 0 {
 			result = fmt.Sprint("answered ", d.Status)
@@ -263,7 +263,7 @@ func deliveryTable(out *page, list []pgstore.Delivery) {
 }
 
 // eventFlags defines where events are sent to.
-func (c *call) eventFlags(s *controlserver.Settings) {
+func (c *call) eventFlags(s *server.Settings) {
 	c.kafkaFlags(s)
 	c.webhookTargetFlags(&s.Webhooks)
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // changeFlags holds the flags of every command that writes.
@@ -51,15 +51,15 @@ func (c *call) waitFlags() {
 }
 
 func (c *call) liveFlag() {
-	c.change.within.length = pgstore.LiveWithin
+	c.change.within.length = rows.LiveWithin
 	c.flags.Var(&c.change.within, "live-within",
-		"treat nodes as live if they reported within this `duration` (default "+pgstore.LiveWithin.String()+")")
+		"treat nodes as live if they reported within this `duration` (default "+rows.LiveWithin.String()+")")
 }
 
 // writes defines the flags of a command that writes the database, and opens it for do.
-func (c *call) writes(do func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error)) action {
+func (c *call) writes(do func(ctx context.Context, s *rows.Store, by rows.Change) (written, error)) action {
 	c.waitFlags()
-	return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+	return c.changes(func(ctx context.Context, s *rows.Store, by rows.Change) error {
 		done, err := do(ctx, s, by)
 		if err != nil {
 			return err
@@ -69,7 +69,7 @@ func (c *call) writes(do func(ctx context.Context, s *pgstore.Store, by pgstore.
 }
 
 // changes defines the flags of a command that changes what nodes need not know, and opens the database for do.
-func (c *call) changes(do func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error) action {
+func (c *call) changes(do func(ctx context.Context, s *rows.Store, by rows.Change) error) action {
 	c.changeFlag()
 	c.databaseFlag()
 	c.outputFlag()
@@ -92,8 +92,8 @@ func (c *call) changes(do func(ctx context.Context, s *pgstore.Store, by pgstore
 }
 
 // newChange returns a change by the person who calls the program.
-func (c *call) newChange(config *pgxpool.Config) (pgstore.Change, error) {
-	by := pgstore.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
+func (c *call) newChange(config *pgxpool.Config) (rows.Change, error) {
+	by := rows.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
 	if namesCaller(by.Actor) {
 		return by, wrong("actor %q: names that begin with token: or oidc: are reserved for the REST API; "+
 			"set --actor or %s to another name", by.Actor, actorVariable)
@@ -108,7 +108,7 @@ func namesCaller(actor string) bool {
 }
 
 // showWritten shows what was done, after waiting for the nodes with --wait.
-func (c *call) showWritten(ctx context.Context, store *pgstore.Store, done written) error {
+func (c *call) showWritten(ctx context.Context, store *rows.Store, done written) error {
 	if c.change.wait.most > 0 {
 		var err error
 		if done.Fleet, err = c.await(ctx, store, done.Version); err != nil {
@@ -135,7 +135,7 @@ func (w *written) writeTo(out *page) {
 }
 
 // await waits until all live nodes enforce a version or the time is over, and returns how far it has come.
-func (c *call) await(ctx context.Context, store *pgstore.Store, version int64) (*enforcing, error) {
+func (c *call) await(ctx context.Context, store *rows.Store, version int64) (*enforcing, error) {
 	start := c.now()
 	limited, cancel := context.WithTimeout(ctx, c.change.wait.most)
 	defer cancel()

@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -24,50 +24,50 @@ import (
 type guardCase struct {
 	name    string
 	config  bool // testdata/ratelimit/kong.yml, of route records
-	rows    []pgstore.Policy
-	costs   []pgstore.Cost
-	writes  pgstore.Policy
+	rows    []rows.Policy
+	costs   []rows.Cost
+	writes  rows.Policy
 	denied  string // words of why it needs force; "": it does not
 	warning string // words of the only warning; "": no warning
 }
 
 // perDay is a limit per day of a policy for a tier.
-func perDay(name, tier, scope string, limit int64) pgstore.Policy {
-	return pgstore.Policy{Policy: schema.Policy{
+func perDay(name, tier, scope string, limit int64) rows.Policy {
+	return rows.Policy{Policy: schema.Policy{
 		Tier:  tier,
 		Limit: schema.Limit{Name: name, Scope: scope, Limit: limit, WindowSize: 86400},
 	}}
 }
 
 // edited returns a policy after an edit.
-func edited(p pgstore.Policy, edit func(*pgstore.Policy)) pgstore.Policy {
+func edited(p rows.Policy, edit func(*rows.Policy)) rows.Policy {
 	edit(&p)
 	return p
 }
 
 // ofTenant makes a policy one of a tenant.
-func ofTenant(p *pgstore.Policy) { p.Tier, p.Tenant = "", "acme" }
+func ofTenant(p *rows.Policy) { p.Tier, p.Tenant = "", "acme" }
 
 // ofNetwork is a limit per day of the addresses of a network.
-func ofNetwork(ip string) pgstore.Policy {
-	return edited(perDay("net", "", "ip", 5), func(p *pgstore.Policy) { p.IP = ip })
+func ofNetwork(ip string) rows.Policy {
+	return edited(perDay("net", "", "ip", 5), func(p *rows.Policy) { p.IP = ip })
 }
 
 // at gives a policy an endpoint.
-func at(endpoint string) func(*pgstore.Policy) {
-	return func(p *pgstore.Policy) { p.Endpoint = endpoint }
+func at(endpoint string) func(*rows.Policy) {
+	return func(p *rows.Policy) { p.Endpoint = endpoint }
 }
 
 // guardedWrites are the same for all doors of an operator.
 var guardedWrites = []guardCase{
 	{
 		name:   "a shared limit below a tenant's own",
-		rows:   []pgstore.Policy{perDay("daily", "gold", "tenant", 1000)},
+		rows:   []rows.Policy{perDay("daily", "gold", "tenant", 1000)},
 		writes: perDay("all", "gold", "global", 999), denied: "policy daily of tier gold alone allows one tenant 1000",
 	},
 	{
 		name: "a shared limit below the own one of a tenant of any tier",
-		rows: []pgstore.Policy{
+		rows: []rows.Policy{
 			perDay("user", "gold", "user", 1), edited(perDay("daily", "", "tenant", 1000), ofTenant),
 		},
 		writes: perDay("all", "gold", "endpoint", 999),
@@ -75,12 +75,12 @@ var guardedWrites = []guardCase{
 	},
 	{
 		name:   "a shared limit in the place of a tenant's own",
-		rows:   []pgstore.Policy{perDay("daily", "gold", "tenant", 1000)},
+		rows:   []rows.Policy{perDay("daily", "gold", "tenant", 1000)},
 		writes: perDay("daily", "gold", "global", 10),
 	},
 	{
 		name: "a shared limit beside a tenant's own that a row of the tenant replaces",
-		rows: []pgstore.Policy{
+		rows: []rows.Policy{
 			perDay("user", "gold", "user", 1),
 			edited(perDay("daily", "", "tenant", 1000), ofTenant), edited(perDay("all", "", "global", 2000), ofTenant),
 		},
@@ -88,7 +88,7 @@ var guardedWrites = []guardCase{
 	},
 	{
 		name: "a shared limit of other requests than a tenant's own",
-		rows: []pgstore.Policy{
+		rows: []rows.Policy{
 			edited(perDay("reads", "gold", "tenant", 1000), at("GET /records/{id}")),
 		},
 		writes: edited(perDay("all", "gold", "endpoint", 10), at("POST /records")),
@@ -100,25 +100,25 @@ var guardedWrites = []guardCase{
 	},
 	{
 		name: "a shared limit above a tenant's own that replaces that of the config", config: true,
-		rows:   []pgstore.Policy{perDay("daily", "gold", "tenant", 1000)},
+		rows:   []rows.Policy{perDay("daily", "gold", "tenant", 1000)},
 		writes: perDay("all", "gold", "global", 2000),
 	},
 	{
 		name:   "a tenant's own limit above a shared one",
-		rows:   []pgstore.Policy{perDay("all", "gold", "global", 100)},
+		rows:   []rows.Policy{perDay("all", "gold", "global", 100)},
 		writes: perDay("daily", "gold", "tenant", 101),
 		warning: "policy daily of tier gold allows one tenant 101 per 86400 s, " +
 			"which is more than policy all of tier gold allows all of them: 100 per 86400 s",
 	},
 	{
 		name:   "a tenant's own limit up to a shared one",
-		rows:   []pgstore.Policy{perDay("all", "gold", "global", 100)},
+		rows:   []rows.Policy{perDay("all", "gold", "global", 100)},
 		writes: perDay("daily", "gold", "tenant", 100),
 	},
 	{
 		name: "a tenant's own limit above a shared one that denies nothing",
-		rows: []pgstore.Policy{
-			edited(perDay("all", "gold", "global", 100), func(p *pgstore.Policy) { p.Mode = "shadow" }),
+		rows: []rows.Policy{
+			edited(perDay("all", "gold", "global", 100), func(p *rows.Policy) { p.Mode = "shadow" }),
 		},
 		writes: perDay("daily", "gold", "tenant", 1000),
 	},
@@ -129,7 +129,7 @@ var guardedWrites = []guardCase{
 	},
 	{
 		name:   "a policy of a tier that the database lacks",
-		rows:   []pgstore.Policy{perDay("daily", "gold", "tenant", 1000)},
+		rows:   []rows.Policy{perDay("daily", "gold", "tenant", 1000)},
 		writes: perDay("daily", "glod", "tenant", 1000),
 		warning: `the database has no tier "glod": unless the plugin's config has it, ` +
 			`policy daily of tier glod is the first of it`,
@@ -146,7 +146,7 @@ var guardedWrites = []guardCase{
 	},
 	{
 		name:   "a policy of a tier that another row has",
-		rows:   []pgstore.Policy{perDay("hourly", "gold", "tenant", 1000)},
+		rows:   []rows.Policy{perDay("hourly", "gold", "tenant", 1000)},
 		writes: perDay("daily", "gold", "tenant", 1000),
 	},
 	{
@@ -165,29 +165,29 @@ var guardedWrites = []guardCase{
 	},
 	{
 		name: "a policy of another namespace than the config", config: true,
-		rows:   []pgstore.Policy{perDay("hourly", "gold", "tenant", 1000)},
-		writes: edited(perDay("all", "gold", "global", 1), func(p *pgstore.Policy) { p.Namespace = "eu" }),
+		rows:   []rows.Policy{perDay("hourly", "gold", "tenant", 1000)},
+		writes: edited(perDay("all", "gold", "global", 1), func(p *rows.Policy) { p.Namespace = "eu" }),
 		warning: `policy all of tier gold in namespace eu applies to no request of the plugin's config: ` +
 			`its namespace is "eu", and the config's "default"`,
 	},
 	{
 		name:    "a policy that cannot hold the cost of a request",
-		rows:    []pgstore.Policy{perDay("hourly", "gold", "tenant", 1000)},
-		costs:   []pgstore.Cost{costing("POST /exports", 101)},
+		rows:    []rows.Policy{perDay("hourly", "gold", "tenant", 1000)},
+		costs:   []rows.Cost{costing("POST /exports", 101)},
 		writes:  perDay("daily", "gold", "tenant", 100),
 		warning: "cost of POST /exports: costs 101 tokens, more than some limits can ever hold, so they always deny it",
 	},
 	{
 		name:   "a policy that holds the cost of a request, and one of another endpoint",
-		rows:   []pgstore.Policy{perDay("hourly", "gold", "tenant", 100)},
-		costs:  []pgstore.Cost{costing("POST /exports", 101), costing("GET /records", 1000)},
+		rows:   []rows.Policy{perDay("hourly", "gold", "tenant", 100)},
+		costs:  []rows.Cost{costing("POST /exports", 101), costing("GET /records", 1000)},
 		writes: edited(perDay("daily", "gold", "tenant", 101), at("POST /exports")),
 	},
 }
 
 // costing is the cost of an endpoint.
-func costing(endpoint string, tokens int64) pgstore.Cost {
-	return pgstore.Cost{Cost: schema.Cost{Endpoint: endpoint, Cost: &tokens}}
+func costing(endpoint string, tokens int64) rows.Cost {
+	return rows.Cost{Cost: schema.Cost{Endpoint: endpoint, Cost: &tokens}}
 }
 
 // guardedDoor writes a policy by one door. It returns what the door shows, and whether the policy was written.
@@ -214,15 +214,15 @@ func (g guardCase) open(t *testing.T, dsn string) *terminal {
 	t.Helper()
 	pool := pgtest.Pool(t, dsn)
 	empty(t, pool)
-	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}, store: pgstore.New(pool)}
+	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}, store: rows.New(pool)}
 	for _, row := range g.rows {
-		by := pgstore.Change{Actor: "ann", Reason: "before"}
+		by := rows.Change{Actor: "ann", Reason: "before"}
 		if _, _, err := x.store.PutPolicy(t.Context(), by, row); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, cost := range g.costs {
-		if _, _, err := x.store.PutCost(t.Context(), pgstore.Change{Actor: "ann", Reason: "before"}, cost); err != nil {
+		if _, _, err := x.store.PutCost(t.Context(), rows.Change{Actor: "ann", Reason: "before"}, cost); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -299,7 +299,7 @@ func putByCLI(x *terminal, g guardCase, force bool) (string, bool) {
 func applyByCLI(x *terminal, g guardCase, force bool) (string, bool) {
 	p, namespace := g.writes, g.writes.Key().Namespace
 	p.Namespace = ""
-	document, err := json.Marshal(map[string]any{"namespace": namespace, "policies": []pgstore.Policy{p}})
+	document, err := json.Marshal(map[string]any{"namespace": namespace, "policies": []rows.Policy{p}})
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -310,7 +310,7 @@ func applyByCLI(x *terminal, g guardCase, force bool) (string, bool) {
 // inCandidate puts the policy into an open candidate, without a review.
 func (g guardCase) inCandidate(x *terminal) {
 	x.t.Helper()
-	by := pgstore.Change{Actor: "ann", Reason: "before"}
+	by := rows.Change{Actor: "ann", Reason: "before"}
 	if _, err := x.store.Candidate(x.t.Context(), "july"); err == nil {
 		return
 	}
@@ -336,7 +336,7 @@ func promoteByREST(x *terminal, g guardCase, force bool) (string, bool) {
 // A candidate is reviewed as a whole, and only if it may be enforced for more tenants.
 func TestAnAssignmentIsGuardedAsAPromotionIs(t *testing.T) {
 	g := guardCase{
-		rows:   []pgstore.Policy{perDay("daily", "gold", "tenant", 1000)},
+		rows:   []rows.Policy{perDay("daily", "gold", "tenant", 1000)},
 		writes: perDay("all", "gold", "global", 999),
 	}
 	x := g.open(t, pgtest.Shared(t).Database(t))
@@ -369,8 +369,8 @@ func TestAnAssignmentIsGuardedAsAPromotionIs(t *testing.T) {
 // guardedToken is an Authenticator that lets everything in as an admin.
 type guardedToken struct{}
 
-func (guardedToken) Authenticate(context.Context, string, func() bool) (control.Caller, error) {
-	return control.Caller{Token: "ann", Role: control.Admin}, nil
+func (guardedToken) Authenticate(context.Context, string, func() bool) (api.Caller, error) {
+	return api.Caller{Token: "ann", Role: api.Admin}, nil
 }
 
 // writeByREST makes a policy by POST, or changes the one that is there by its id; or does either by its key.
@@ -420,9 +420,9 @@ func (x *terminal) byREST(g guardCase, method, path, match string, body any) (st
 }
 
 // server returns the REST API.
-func (g guardCase) server(x *terminal) *control.Server {
+func (g guardCase) server(x *terminal) *api.Server {
 	x.t.Helper()
-	options := control.Options{Store: x.store, Tokens: guardedToken{}, Log: slog.New(slog.DiscardHandler)}
+	options := api.Options{Store: x.store, Tokens: guardedToken{}, Log: slog.New(slog.DiscardHandler)}
 	if g.config {
 		c := newCall(&operator{}, versionCommand)
 		_, plan, err := c.load(&configFlags{file: "testdata/ratelimit/kong.yml", route: "records"})
@@ -432,7 +432,7 @@ func (g guardCase) server(x *terminal) *control.Server {
 		options.Path = &admit.Path{}
 		options.Path.Policies.Store(plan)
 	}
-	server, err := control.New(options)
+	server, err := api.New(options)
 	if err != nil {
 		x.t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 func TestYAMLHasTheFieldsOfJSONInTheirOrderAndReadsAsTheSame(t *testing.T) {
@@ -69,7 +69,7 @@ func TestAStringIsReadBackFromYAMLAsItWas(t *testing.T) {
 
 func TestRowsAreWrittenAsYAMLWithoutATreeOfNodes(t *testing.T) {
 	p := policytest.Full(t)[0]
-	row := pgstore.Policy{ID: 7, Policy: p, Revision: 3}
+	row := rows.Policy{ID: 7, Policy: p, Revision: 3}
 	var part []byte
 	if n := testing.AllocsPerRun(100, func() { part = appendPolicy(part[:0], row) }); n > 40 {
 		t.Errorf("a policy of a document takes %v allocations, want at most 40", n)

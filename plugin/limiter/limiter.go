@@ -3,6 +3,7 @@ package limiter
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/clock"
@@ -217,4 +219,27 @@ func (l *Limiter) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("close the limiter: %w", ctx.Err())
 	}
+}
+
+// Parse returns the config of a text in YAML or JSON, as under config: in a decK file, with all defaults set. If the
+// config has faults, the error is of type [schema.Faults] and holds every fault with its path.
+func Parse(text []byte) (schema.Config, error) {
+	if !json.Valid(text) {
+		var document any
+		if err := yaml.Unmarshal(text, &document); err != nil {
+			return schema.Config{}, fmt.Errorf("parse the config: %w", err)
+		}
+		var err error
+		if text, err = json.Marshal(document); err != nil {
+			return schema.Config{}, fmt.Errorf("parse the config: its keys must be strings: %w", err)
+		}
+	}
+	config, _, err := schema.Parse(text, checkPolicies)
+	return config, err
+}
+
+// checkPolicies returns the faults of a config that the schema cannot find.
+func checkPolicies(config schema.Config) error {
+	_, err := policy.FromConfig(config)
+	return err
 }

@@ -2,7 +2,7 @@
 // denials measure the plugin against. With {"exit": true} it asks who the consumer is and denies the request with a
 // short body; there is no cheaper plugin that denies by name. Else it does nothing.
 //
-// With -loop kongwire it has the server loop of the plugin. With -loop least it has the least loop that can serve Kong,
+// With -loop wire it has the server loop of the plugin. With -loop least it has the least loop that can serve Kong,
 // and denies with every config.
 package main
 
@@ -19,7 +19,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	kongwire "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 )
 
 // dump is what Kong's query command must print. The priority is the plugin's own, so that both run after key-auth.
@@ -30,7 +30,7 @@ const dump = `{"Protocol": "ProtoBuf:1", "SocketPath": %q, "Plugins": [{"Name": 
 
 func main() {
 	prefix := flag.String("kong-prefix", "/usr/local/kong", "directory of the socket")
-	loop := flag.String("loop", "kongwire", "what serves Kong: kongwire or least")
+	loop := flag.String("loop", "wire", "what serves Kong: wire or least")
 	query := flag.Bool("dump", false, "print what Kong needs to know about the plugin, and exit")
 	flag.Parse()
 	socket := filepath.Join(*prefix, "bench-floor.socket")
@@ -49,8 +49,8 @@ func run(ctx context.Context, socket, loop string, query bool, stdout io.Writer)
 		_, err := fmt.Fprintf(stdout, dump, socket)
 		return err
 	}
-	if loop != "kongwire" && loop != "least" {
-		return fmt.Errorf("-loop: %q is neither kongwire nor least", loop)
+	if loop != "wire" && loop != "least" {
+		return fmt.Errorf("-loop: %q is neither wire nor least", loop)
 	}
 	// A server that was killed leaves its socket behind.
 	if err := os.Remove(socket); err != nil && !os.IsNotExist(err) {
@@ -65,20 +65,20 @@ func run(ctx context.Context, socket, loop string, query bool, stdout io.Writer)
 	if loop == "least" {
 		return serveLeast(ctx, listener)
 	}
-	server := kongwire.New(kongwire.Options{Name: "bench-floor", Version: "0.1.0", Log: log, Start: start})
+	server := wire.New(wire.Options{Name: "bench-floor", Version: "0.1.0", Log: log, Start: start})
 	return server.Serve(ctx, listener)
 }
 
 // start returns the instance of a config. Kong has checked the config.
-func start(c kongwire.Config) kongwire.Instance {
+func start(c wire.Config) wire.Instance {
 	var config struct{ Exit bool }
 	if err := json.Unmarshal(c.JSON, &config); err != nil {
-		return kongwire.Instance{Access: func(context.Context, *kongwire.Event) error { return err }}
+		return wire.Instance{Access: func(context.Context, *wire.Event) error { return err }}
 	}
 	if config.Exit {
-		return kongwire.Instance{Access: deny}
+		return wire.Instance{Access: deny}
 	}
-	return kongwire.Instance{Access: func(context.Context, *kongwire.Event) error { return nil }}
+	return wire.Instance{Access: func(context.Context, *wire.Event) error { return nil }}
 }
 
 const (
@@ -86,10 +86,10 @@ const (
 	body        = `{"message":"denied"}`
 )
 
-var consumer = []kongwire.Question{kongwire.NewQuestion(getConsumer, "")}
+var consumer = []wire.Question{wire.NewQuestion(getConsumer, "")}
 
 // deny reads one fact, as every plugin that limits consumers must, and denies.
-func deny(_ context.Context, e *kongwire.Event) error {
+func deny(_ context.Context, e *wire.Event) error {
 	if err := e.Ask(consumer, func(int, []byte) error { return nil }); err != nil {
 		return err
 	}

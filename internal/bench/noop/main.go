@@ -19,7 +19,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
-	kongplugin "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/phase"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/phase"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -53,10 +53,10 @@ func serve(ctx context.Context, socket string, w *work, log *slog.Logger) error 
 		return err
 	}
 	log.Info("serving Kong", "socket", socket)
-	return kongplugin.New(kongplugin.Options{Log: log, Build: w.build}).Serve(ctx, listener)
+	return phase.New(phase.Options{Log: log, Build: w.build}).Serve(ctx, listener)
 }
 
-// build implements kongplugin.Build.
+// build implements phase.Build.
 func (w *work) build(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
 	path := &admit.Path{Buckets: fullBuckets{w}, Renderer: response.New(config, nil)}
 	path.Policies.Store(plan)

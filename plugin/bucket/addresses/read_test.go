@@ -6,7 +6,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
 )
 
 func TestTheBucketOfAPrefixIsReadBesideThatOfItsAddressAndLeftOutWhileUnused(t *testing.T) {
@@ -23,12 +22,12 @@ func TestTheBucketOfAPrefixIsReadBesideThatOfItsAddressAndLeftOutWhileUnused(t *
 		for _, id := range ids {
 			bounds = append(bounds, ofAddress(p, id))
 		}
-		bounds = prefix.WithPrefixes(bounds)
+		bounds = WithPrefixes(bounds)
 		statuses := make([]decision.Status, len(bounds))
 		if err := w.shared.Peek(t.Context(), bounds, statuses); err != nil {
 			t.Fatal(err)
 		}
-		bounds, statuses = prefix.InUse(bounds, statuses)
+		bounds, statuses = InUse(bounds, statuses)
 		if len(bounds) != len(statuses) {
 			t.Fatalf("%d bounds and %d statuses", len(bounds), len(statuses))
 		}

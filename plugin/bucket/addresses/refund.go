@@ -8,7 +8,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
 )
 
 // Refund implements store.Store. What an address above the budget spent by its prefix stays spent: its bucket may be
@@ -25,7 +24,7 @@ func (v *View) Refund(ctx context.Context, bounds []policy.Bound, statuses []dec
 		case !status.Charged:
 		case status.Source == decision.Local && status.Failure == decision.NoFailure:
 			local.addStatus(i, bounds[i], status)
-		case prefix.Address(&bounds[i].Key) == nil || v.budget.isApart(&bounds[i], now):
+		case Address(&bounds[i].Key) == nil || v.budget.isApart(&bounds[i], now):
 			shared.addStatus(i, bounds[i], status)
 		default:
 			status.Charged, status.Returned = false, 0

@@ -8,7 +8,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
 )
 
 // Settle implements store.Store. What an address gets back follows the rules of [View.Refund]. What it cost beyond its
@@ -30,7 +29,7 @@ func (v *View) Settle(
 		case !status.Charged:
 		case status.Source == decision.Local && status.Failure == decision.NoFailure:
 			local.addStatus(i, *b, status)
-		case prefix.Address(&b.Key) == nil, actual[i] <= b.Cost && v.budget.isApart(b, now):
+		case Address(&b.Key) == nil, actual[i] <= b.Cost && v.budget.isApart(b, now):
 			shared.addStatus(i, *b, status)
 		case actual[i] <= b.Cost:
 			status.Charged, status.Settled = false, 0
@@ -65,7 +64,7 @@ func (b *Budget) chargeAddress(
 			return
 		}
 	}
-	bound.Key = prefix.WithAddress(bound.Key, r.prefix)
+	bound.Key = WithAddress(bound.Key, r.prefix)
 	shared.addStatus(i, bound, status)
 }
 

@@ -6,7 +6,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
 )
 
 // An address is charged where it is counted: in a bucket of its own, that of its prefix, or in this process. It gets
@@ -26,7 +25,7 @@ func TestAnAddressIsSettledWhereItIsCounted(t *testing.T) {
 				return "here", b
 			case after.Prefix > before.Prefix:
 				wider := b
-				wider.Key = prefix.WithAddress(b.Key, prefix.Wider(*prefix.Address(&b.Key)))
+				wider.Key = WithAddress(b.Key, Wider(*Address(&b.Key)))
 				return "prefix", wider
 			}
 			return "address", b

@@ -2,6 +2,7 @@ package addresses
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -9,7 +10,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
 )
 
 // slack is added to the life of a key in the store.
@@ -85,12 +85,12 @@ func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decis
 }
 
 // Counted reports whether the key is of an address or of its prefix, of which clients can make any number.
-func Counted(k *policy.Key) bool { return prefix.Address(k) != nil }
+func Counted(k *policy.Key) bool { return Address(k) != nil }
 
 // anyAddress reports whether a bound is counted by an address.
 func anyAddress(bounds []policy.Bound) bool {
 	for i := range bounds {
-		if prefix.Address(&bounds[i].Key) != nil {
+		if Address(&bounds[i].Key) != nil {
 			return true
 		}
 	}
@@ -104,7 +104,7 @@ func (b *Budget) chooseRoutes(d *draft, bounds []policy.Bound, now limit.Micros,
 	asItIs = true
 	for i := range bounds {
 		key := &bounds[i].Key
-		if prefix.Address(key) == nil {
+		if Address(key) == nil {
 			d.routes = append(d.routes, route{})
 			continue
 		}
@@ -177,7 +177,7 @@ func (d *draft) distribute(bounds []policy.Bound) {
 			d.shared.addBound(i, b)
 			continue
 		}
-		b.Key = prefix.WithAddress(b.Key, r.prefix)
+		b.Key = WithAddress(b.Key, r.prefix)
 		d.shared.addBound(i, b)
 	}
 }
@@ -253,4 +253,11 @@ func life(l *limit.Limit, s *decision.Status) limit.Micros {
 		}
 	}
 	return lasts + lasts/4 + slack
+}
+
+// Forget implements store.Store.
+func (v *View) Forget(ctx context.Context, keys []policy.Key) (int, error) {
+	here, err := v.local.Forget(ctx, keys)
+	there, failed := v.next.Forget(ctx, keys)
+	return here + there, errors.Join(err, failed)
 }

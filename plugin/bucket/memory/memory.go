@@ -6,6 +6,7 @@
 package memory
 
 import (
+	"context"
 	"hash/maphash"
 	"math/bits"
 	"slices"
@@ -155,4 +156,59 @@ func (sh *shard) count(stats *Stats) {
 	stats.Buckets += sh.kept
 	stats.Expired += sh.expired
 	stats.Evicted += sh.evicted
+}
+
+// Forget implements store.Store. It returns no error.
+func (s *Store) Forget(_ context.Context, keys []policy.Key) (forgotten int, err error) {
+	for i := range keys {
+		if s.forget(&keys[i]) {
+			forgotten++
+		}
+	}
+	return forgotten, nil
+}
+
+// forget deletes one bucket, and reports whether it still counted anything.
+func (s *Store) forget(key *policy.Key) bool {
+	hash := maphash.Comparable(s.seed, *key)
+	sh := &s.shards[s.shardIndex(hash)]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	b := sh.findBucket(hash, key)
+	if b == nil {
+		return false
+	}
+	sh.removeBucket(hash, b)
+	return b.expiry > max(s.now(), sh.droppedAt)
+}
+
+// Seed raises what is spent of a bucket to tokens, as if they had been spent at the instant at under l and nothing
+// since. A bucket of which as much is spent already stays as it is, so a second call changes nothing. Tokens beyond the
+// capacity of l are cut off; an instant later than the store's clock is used unchanged.
+func (s *Store) Seed(key policy.Key, l *limit.Limit, tokens int64, at limit.Micros) {
+	if tokens <= 0 {
+		return
+	}
+	hash := maphash.Comparable(s.seed, key)
+	sh := &s.shards[s.shardIndex(hash)]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := max(s.now(), sh.droppedAt)
+
+	var seeded, kept limit.State
+	l.Advance(&seeded, at)
+	l.Spend(&seeded, at, min(tokens, l.Capacity()))
+	l.Advance(&seeded, now)
+	b := sh.findBucket(hash, &key)
+	if b != nil && b.expiry > now {
+		kept = b.state
+	}
+	l.Advance(&kept, now)
+	if l.Status(&kept, now).Used >= l.Status(&seeded, now).Used {
+		return
+	}
+	if b == nil {
+		b = sh.makeBucket(hash, &key, s.perShard, now)
+	}
+	b.write(&seeded, l, now)
 }

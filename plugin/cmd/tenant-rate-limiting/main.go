@@ -8,7 +8,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	pluginserver "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/server"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/server"
 )
 
 func main() {
@@ -16,7 +16,7 @@ func main() {
 	// SIGHUP, is begun anew by the next line in any case.
 	signal.Ignore(syscall.SIGPIPE, syscall.SIGHUP)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	code := pluginserver.Run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
+	code := server.Run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }

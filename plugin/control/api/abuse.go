@@ -7,7 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const abusePath = "/v1/orgs/{org}/ratelimit/abuse"
@@ -75,7 +75,7 @@ type listAbuseOutput struct{ Body AbuseList }
 
 func (s *Server) listAbuse(ctx context.Context, in *listAbuseInput) (*listAbuseOutput, error) {
 	out := &listAbuseOutput{AbuseList{Items: []AbuseState{}}}
-	for row, err := range s.Store.Abuse(ctx, pgstore.AbuseFilter{Step: in.Step, Max: in.Limit}) {
+	for row, err := range s.Store.Abuse(ctx, rows.AbuseFilter{Step: in.Step, Max: in.Limit}) {
 		if err != nil {
 			return nil, s.readError("list abuse", err)
 		}
@@ -110,7 +110,7 @@ type forgiveBody struct {
 func (b *forgiveBody) Resolve(huma.Context) []error {
 	faults := []error(nil)
 	if b.For != "" {
-		faults = checkSpan("body.for", b.For, pgstore.MaxPardon)
+		faults = checkSpan("body.for", b.For, rows.MaxPardon)
 	}
 	return append(faults, reasonFaults("body.reason", b.Reason)...)
 }

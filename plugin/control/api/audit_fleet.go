@@ -7,7 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // registerRecord adds the operations on the audit and on the fleet.
@@ -48,21 +48,21 @@ type auditKind string
 // Schema implements [huma.SchemaProvider].
 func (auditKind) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{
-		Type: huma.TypeString, Description: pgstore.AuditKindsText() + ".", Examples: []any{"policy"},
+		Type: huma.TypeString, Description: rows.AuditKindsText() + ".", Examples: []any{"policy"},
 	}
 }
 
-type auditOutput struct{ Body Page[pgstore.AuditEntry] }
+type auditOutput struct{ Body Page[rows.AuditEntry] }
 
 func (s *Server) audit(ctx context.Context, in *auditInput) (*auditOutput, error) {
-	entries, next, err := s.Store.Audit(ctx, pgstore.AuditFilter{
+	entries, next, err := s.Store.Audit(ctx, rows.AuditFilter{
 		Tenant: in.tenant(), Kind: string(in.Kind), Key: in.Key, Actor: in.Actor, Since: in.Since, Until: in.Until,
 		Before: in.afterID(), Max: in.Limit,
 	})
 	if err != nil {
 		return nil, s.readError("read the audit", err)
 	}
-	out := &auditOutput{Page[pgstore.AuditEntry]{Items: entries}}
+	out := &auditOutput{Page[rows.AuditEntry]{Items: entries}}
 	if next > 0 {
 		out.Body.NextCursor = cursor(next)
 	}
@@ -71,14 +71,14 @@ func (s *Server) audit(ctx context.Context, in *auditInput) (*auditOutput, error
 
 // Fleet has the current version and what each node enforces.
 type Fleet struct {
-	pgstore.Fleet
-	pgstore.Reach
+	rows.Fleet
+	rows.Reach
 }
 
 type fleetOutput struct{ Body Fleet }
 
 func (s *Server) fleet(ctx context.Context, _ *struct{}) (*fleetOutput, error) {
-	fleet, err := s.Store.Fleet(ctx, pgstore.LiveWithin)
+	fleet, err := s.Store.Fleet(ctx, rows.LiveWithin)
 	if err != nil {
 		return nil, s.readError("list the nodes", err)
 	}
@@ -103,7 +103,7 @@ func (b *forgetBody) Resolve(huma.Context) []error {
 
 // Forgotten has the node that was dropped.
 type Forgotten struct {
-	Node pgstore.Node `json:"node" doc:"Its last report."`
+	Node rows.Node `json:"node" doc:"Its last report."`
 }
 
 type forgetOutput struct {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
@@ -248,7 +248,7 @@ func TestLargeBodiesOfOneTokenTakeItsOwnBudgetOnly(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	p := planning(t, plan(), policy.Rows{})
-	p.world = open(t, func(o *control.Options) { o.Path, o.Buckets, o.Metrics = p.path, p.store, registry })
+	p.world = open(t, func(o *api.Options) { o.Path, o.Buckets, o.Metrics = p.path, p.store, registry })
 	large := listOf(3, longCheck) // more than a small body, and soon decoded; its length says that more is to come
 	opened, ended := make(chan struct{}), make(chan answer)
 	const slow = 8

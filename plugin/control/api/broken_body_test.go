@@ -14,7 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 // sawAnswer signals the end of each request.
@@ -72,7 +72,7 @@ func TestAnIncompleteBodyIsAFaultOfTheClient(t *testing.T) {
 			t.Run(name+" "+path, func(t *testing.T) {
 				t.Parallel()
 				registry := prometheus.NewRegistry()
-				w := equipped(t, func(o *control.Options) { o.Metrics = registry })
+				w := equipped(t, func(o *api.Options) { o.Metrics = registry })
 				ended := make(chan struct{}, 1)
 				server := httptest.NewTLSServer(sawAnswer{w.server, ended})
 				t.Cleanup(server.Close)

@@ -5,7 +5,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -19,7 +19,7 @@ func (b *requiredReason) Resolve(huma.Context) []error { return reasonFaults("bo
 
 // CandidateWritten is a candidate after a write.
 type CandidateWritten struct {
-	Candidate pgstore.Candidate `json:"candidate"`
+	Candidate rows.Candidate `json:"candidate"`
 	Written
 }
 
@@ -33,7 +33,7 @@ type writeCandidateOutput = writeOutput[CandidateWritten]
 
 // PoliciesWritten is what a write by a candidate changes in policies.
 type PoliciesWritten struct {
-	Diff pgstore.Diff `json:"diff" doc:"What it changes in the active policies."`
+	Diff rows.Diff `json:"diff" doc:"What it changes in the active policies."`
 	Written
 }
 
@@ -147,12 +147,12 @@ func (s *Server) deleteCandidatePolicy(
 	ctx context.Context, in *deleteCandidatePolicyInput,
 ) (*writeCandidatePoliciesOutput, error) {
 	c := newChange(ctx, in.Reason.Reason)
-	key := pgstore.PolicyKey{
+	key := rows.PolicyKey{
 		Namespace: in.Namespace, Name: in.Policy, Tier: in.Tier, Tenant: in.tenant(), User: in.User,
 		Credential: in.Credential, IP: in.IP, For: in.For, Endpoint: in.Endpoint,
 	}
 	var (
-		d       pgstore.Diff
+		d       rows.Diff
 		version int64
 		err     error
 	)
@@ -197,7 +197,7 @@ type assignCandidateInput struct {
 func (s *Server) assignCandidate(ctx context.Context, in *assignCandidateInput) (*writeCandidateOutput, error) {
 	c := in.newChange(ctx, in.Body.Reason, "assign-candidate", in.Name, in.Body)
 	var reviewed Warnings
-	a := pgstore.Assignment{
+	a := rows.Assignment{
 		Percent: in.Body.Percent, Add: in.Body.Add, Remove: in.Body.Remove, Approval: s.approval(in.Force, &reviewed),
 	}
 	row, version, err := s.Store.AssignCandidate(ctx, c, in.Name, a)
@@ -232,7 +232,7 @@ func (s *Server) promoteCandidate(
 ) (*writeCandidatePoliciesOutput, error) {
 	c := in.newChange(ctx, in.Body.Reason, "promote-candidate", in.Name, in.Body)
 	var warnings Warnings
-	p := pgstore.Promotion{UnchangedSince: in.Body.IfVersion, Approval: s.approval(in.Force, &warnings)}
+	p := rows.Promotion{UnchangedSince: in.Body.IfVersion, Approval: s.approval(in.Force, &warnings)}
 	d, version, err := s.Store.PromoteCandidate(ctx, c, in.Name, p)
 	if err != nil {
 		return nil, s.writeError("promote a candidate", err)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const (
@@ -69,7 +69,7 @@ type CandidateName struct {
 	Name string `path:"name" minLength:"1" maxLength:"64" example:"july"`
 }
 
-type candidateOutput struct{ Body pgstore.Candidate }
+type candidateOutput struct{ Body rows.Candidate }
 
 func (s *Server) getCandidate(ctx context.Context, in *CandidateName) (*candidateOutput, error) {
 	c, err := s.Store.Candidate(ctx, in.Name)
@@ -78,7 +78,7 @@ func (s *Server) getCandidate(ctx context.Context, in *CandidateName) (*candidat
 
 // CandidateList has all candidates.
 type CandidateList struct {
-	Items []pgstore.Candidate `json:"items" nullable:"false"`
+	Items []rows.Candidate `json:"items" nullable:"false"`
 }
 
 type listCandidatesOutput struct{ Body CandidateList }
@@ -86,12 +86,12 @@ type listCandidatesOutput struct{ Body CandidateList }
 func (s *Server) listCandidates(ctx context.Context, _ *struct{}) (*listCandidatesOutput, error) {
 	list, err := s.Store.Candidates(ctx)
 	if list == nil {
-		list = []pgstore.Candidate{}
+		list = []rows.Candidate{}
 	}
 	return &listCandidatesOutput{CandidateList{list}}, s.readError("list candidates", err)
 }
 
-type diffCandidateOutput struct{ Body pgstore.CandidateDiff }
+type diffCandidateOutput struct{ Body rows.CandidateDiff }
 
 func (s *Server) diffCandidate(ctx context.Context, in *CandidateName) (*diffCandidateOutput, error) {
 	d, err := s.Store.CandidateDiff(ctx, in.Name)
@@ -115,10 +115,10 @@ func (in *reportCandidateInput) Resolve(ctx huma.Context) []error {
 	return faults
 }
 
-type reportCandidateOutput struct{ Body pgstore.CandidateReport }
+type reportCandidateOutput struct{ Body rows.CandidateReport }
 
 func (s *Server) reportCandidate(ctx context.Context, in *reportCandidateInput) (*reportCandidateOutput, error) {
-	f := pgstore.CandidateReportFilter{Max: in.Limit}
+	f := rows.CandidateReportFilter{Max: in.Limit}
 	if tenant := in.tenant(); tenant != "" {
 		f.Tenant = &tenant
 	}

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const (
@@ -72,12 +72,12 @@ func TestACandidateIsPromotedAndRolledBackThroughTheAPI(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	openJuly(w)
-	d := read[pgstore.CandidateDiff](w, w.want(w.as("GET", july+"/diff", ""), http.StatusOK))
+	d := read[rows.CandidateDiff](w, w.want(w.as("GET", july+"/diff", ""), http.StatusOK))
 	if len(d.Diff.Update) != 1 || d.Diff.Update[0].After.Limit.Limit != 500 || !d.Moved.Empty() {
 		t.Errorf("the difference is %+v", d)
 	}
 	limit := func() int64 {
-		p := read[control.Page[pgstore.Policy]](w, w.want(w.as("GET", policies, ""), http.StatusOK))
+		p := read[api.Page[rows.Policy]](w, w.want(w.as("GET", policies, ""), http.StatusOK))
 		return p.Items[0].Limit.Limit
 	}
 	if got := limit(); got != 1000 {
@@ -112,7 +112,7 @@ func TestAPromotionOverPoliciesThatHaveMovedListsThem(t *testing.T) {
 	if !strings.Contains(text, "policy daily of tier gold has changed: limit: 1000 → 700") {
 		t.Errorf("the answer lacks the difference: %s", text)
 	}
-	d := read[pgstore.CandidateDiff](w, w.want(w.as("GET", july+"/diff", ""), http.StatusOK))
+	d := read[rows.CandidateDiff](w, w.want(w.as("GET", july+"/diff", ""), http.StatusOK))
 	w.want(w.as("POST", july+"/rebase", `{"version":1000,"reason":"seen"}`), http.StatusUnprocessableEntity)
 	w.want(w.as("POST", july+"/rebase", `{"version":`+strconv.FormatInt(d.Version, 10)+`,"reason":"seen"}`), http.StatusOK)
 	w.want(w.as("POST", july+"/promote", why), http.StatusOK)
@@ -142,7 +142,7 @@ func TestACandidateDeletesAPolicyOfEveryTarget(t *testing.T) {
 	w.want(w.as("DELETE", july+"/policies?policy=mine&reason=x", ""), http.StatusUnprocessableEntity)
 	w.want(w.as("DELETE", july+"/policies?policy=mine&user=u+1&reason=x", ""), http.StatusUnprocessableEntity)
 	w.want(w.as("DELETE", july+"/policies?policy=mine&tenant=acme&user=u+1&reason=x", ""), http.StatusOK)
-	d := read[pgstore.CandidateDiff](w, w.want(w.as("GET", july+"/diff", ""), http.StatusOK))
+	d := read[rows.CandidateDiff](w, w.want(w.as("GET", july+"/diff", ""), http.StatusOK))
 	if len(d.Diff.Delete) != 1 || d.Diff.Delete[0].User != "u 1" {
 		t.Errorf("the candidate deletes %+v", d.Diff.Delete)
 	}
@@ -189,7 +189,7 @@ func TestTheReportOfACandidateIsServed(t *testing.T) {
 	for query, want := range map[string]int{
 		"": 2, "?requests=true": 1, "?policy=daily": 1, "?tenant=globex": 0, "?limit=1": 1,
 	} {
-		r := read[pgstore.CandidateReport](w, w.want(w.as("GET", july+"/report"+query, ""), http.StatusOK))
+		r := read[rows.CandidateReport](w, w.want(w.as("GET", july+"/report"+query, ""), http.StatusOK))
 		if len(r.Items) != want || r.Total.CandidateOnly != 2 || r.Processes != 1 || len(r.Windows) != 1 {
 			t.Errorf("%s: %+v", query, r)
 		}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -22,7 +22,7 @@ func leasing(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 	view := lease.New(p.store, lease.Options{Now: clock, Nodes: oneNode{}}).View(p.store)
 	p.path.Buckets = view
 	storePolicy := func(p *policy.Policy) *policy.Policy { return lease.StorePolicy(p, lease.DefaultSharePct) }
-	p.world = open(t, func(o *control.Options) { o.Path, o.Buckets, o.RequestPolicy = p.path, p.store, storePolicy })
+	p.world = open(t, func(o *api.Options) { o.Path, o.Buckets, o.RequestPolicy = p.path, p.store, storePolicy })
 	return p
 }
 

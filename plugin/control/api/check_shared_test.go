@@ -9,7 +9,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -68,10 +68,10 @@ func TestTheTokenOfAnOrgSpendsOneOfASharedLimitAndTheCostOfItsOwn(t *testing.T) 
 			config := sharing(test.own...)
 			config.Costs = map[string]int64{"POST /costly": 70}
 			path := pathOf(t, config, buckets, test.rows)
-			w := open(t, func(o *control.Options) { o.Path, o.Buckets = path, buckets })
+			w := open(t, func(o *api.Options) { o.Path, o.Buckets = path, buckets })
 			left := func(named string) (n int64) {
 				a := w.want(w.as("POST", checkPath, `{"org_id":"acme","user_id":"u","cost":1,"dry_run":true}`), http.StatusOK)
-				for _, s := range read[control.Checked](w, a).Statuses {
+				for _, s := range read[api.Checked](w, a).Statuses {
 					if s.Policy == named {
 						n = *s.Remaining
 					}
@@ -209,7 +209,7 @@ func TestADenialByAShareSaysSoWithoutANumberOfTheLimit(t *testing.T) {
 	}}}
 	path := pathOf(t, config.WithDefaults(), shelf{memory.New(memory.Options{Now: clock})}, policy.Rows{})
 	path.Shares = spentShare{}
-	w := open(t, func(o *control.Options) { o.Path = path })
+	w := open(t, func(o *api.Options) { o.Path = path })
 	operator := w.want(w.as("POST", checkPath, `{"org_id":"acme"}`), http.StatusOK)
 	org := w.want(w.do(call{ofAcme, "POST", checkPath, `{"org_id":"acme"}`, nil}), http.StatusOK)
 	for _, text := range []string{operator.Body.String(), org.Body.String()} {

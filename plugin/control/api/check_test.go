@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -140,7 +140,7 @@ func TestABatchIsDecidedOneByOneInItsOrder(t *testing.T) {
 	a := p.want(p.as("POST", "/v1/ratelimit/check/batch",
 		`{"checks":[{"org_id":"a","cost":6},{"org_id":"a","cost":6},{"org_id":"b","cost":6},{"org_id":"a","cost":4,"dry_run":true},{"org_id":"a","cost":4}]}`), http.StatusOK)
 	var decisions []string
-	for _, result := range read[struct{ Results []control.Checked }](p.world, a).Results {
+	for _, result := range read[struct{ Results []api.Checked }](p.world, a).Results {
 		decisions = append(decisions, fmt.Sprint(result.Allowed, " ", *result.Remaining))
 	}
 	if got, want := strings.Join(decisions, ", "), "true 4, false 4, true 4, true 4, true 0"; got != want {

@@ -20,8 +20,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const golden = "../../../schema/openapi.yaml"
@@ -57,7 +57,7 @@ func TestTheGuideListsTheKindsOfTheAudit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listed := "Kinds: `" + strings.Join(pgstore.AuditKinds, "`, `") + "`."
+	listed := "Kinds: `" + strings.Join(rows.AuditKinds, "`, `") + "`."
 	if text := strings.Join(strings.Fields(string(guide)), " "); !strings.Contains(text, listed) {
 		t.Errorf("docs/control-api.md has no list: %s", listed)
 	}
@@ -279,8 +279,8 @@ func TestEveryAnswerMatchesItsDescription(t *testing.T) {
 			scenario(c.on(equipped(t)), o)
 		}
 	}
-	limited := c.on(equipped(t, func(o *control.Options) {
-		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), control.Rates{Requests: 1, Decisions: 1}
+	limited := c.on(equipped(t, func(o *api.Options) {
+		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), api.Rates{Requests: 1, Decisions: 1}
 	}))
 	broken := c.on(open(t))
 	broken.pool.Close()

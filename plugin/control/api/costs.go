@@ -8,7 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -47,11 +47,11 @@ type listCostsInput struct {
 	Endpoint  string `query:"endpoint"  maxLength:"1024" doc:"As written in the cost; the names of parameters do not matter."`
 }
 
-type listCostsOutput struct{ Body Page[pgstore.Cost] }
+type listCostsOutput struct{ Body Page[rows.Cost] }
 
 func (s *Server) listCosts(ctx context.Context, in *listCostsInput) (*listCostsOutput, error) {
-	list := []pgstore.Cost{}
-	for cost, err := range s.Store.EachCost(ctx, pgstore.CostFilter{
+	list := []rows.Cost{}
+	for cost, err := range s.Store.EachCost(ctx, rows.CostFilter{
 		Namespace: in.Namespace, Endpoint: in.Endpoint, After: in.afterID(), Max: in.Limit + 1,
 	}) {
 		if err != nil {
@@ -59,7 +59,7 @@ func (s *Server) listCosts(ctx context.Context, in *listCostsInput) (*listCostsO
 		}
 		list = append(list, cost)
 	}
-	return &listCostsOutput{newPage(list, in.Limit, func(c pgstore.Cost) int64 { return c.ID })}, nil
+	return &listCostsOutput{newPage(list, in.Limit, func(c rows.Cost) int64 { return c.ID })}, nil
 }
 
 // CostID is the id of a cost in a path.
@@ -72,7 +72,7 @@ type getCostInput struct {
 	IfNoneMatch
 }
 
-func (s *Server) getCost(ctx context.Context, in *getCostInput) (*getOutput[pgstore.Cost], error) {
+func (s *Server) getCost(ctx context.Context, in *getCostInput) (*getOutput[rows.Cost], error) {
 	cost, err := s.Store.CostByID(ctx, in.ID)
 	if err != nil {
 		return nil, s.readError("read a cost", err)
@@ -80,7 +80,7 @@ func (s *Server) getCost(ctx context.Context, in *getCostInput) (*getOutput[pgst
 	return answerGet(in.IfNoneMatch, costTag(cost), cost)
 }
 
-func costTag(c pgstore.Cost) string { return fmt.Sprintf(`"cost-%d-%d"`, c.ID, c.Revision) }
+func costTag(c rows.Cost) string { return fmt.Sprintf(`"cost-%d-%d"`, c.ID, c.Revision) }
 
 // costBody is a cost as a caller writes it.
 type costBody struct {
@@ -121,7 +121,7 @@ type putCostInput struct {
 
 // CostWritten is a cost after a write.
 type CostWritten struct {
-	Cost pgstore.Cost `json:"cost"`
+	Cost rows.Cost `json:"cost"`
 	Written
 }
 
@@ -134,15 +134,15 @@ type putCostOutput struct {
 
 // putCost creates a cost, or updates the one with the same namespace and endpoint.
 func (s *Server) putCost(ctx context.Context, in *putCostInput) (*putCostOutput, error) {
-	desired := pgstore.Cost{Cost: in.Body.Cost}
-	put := keyedPut[pgstore.Cost]{
+	desired := rows.Cost{Cost: in.Body.Cost}
+	put := keyedPut[rows.Cost]{
 		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch,
 		absent:  "no cost is set for this endpoint: omit If-Match to set it",
 		present: "this endpoint has a cost already",
-		read:    func() (pgstore.Cost, error) { return s.Store.Cost(ctx, desired.Namespace, desired.Endpoint) },
-		state:   func(c pgstore.Cost) (string, int64) { return costTag(c), c.Revision },
-		isSame:  func(current pgstore.Cost) bool { return current.Equal(desired) },
-		write: func(revision int64) (pgstore.Cost, int64, error) {
+		read:    func() (rows.Cost, error) { return s.Store.Cost(ctx, desired.Namespace, desired.Endpoint) },
+		state:   func(c rows.Cost) (string, int64) { return costTag(c), c.Revision },
+		isSame:  func(current rows.Cost) bool { return current.Equal(desired) },
+		write: func(revision int64) (rows.Cost, int64, error) {
 			desired.Revision = revision
 			return s.Store.PutCost(ctx, newChange(ctx, in.Body.Reason), desired)
 		},

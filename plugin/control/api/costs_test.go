@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -55,7 +55,7 @@ func TestACostIsSetReadListedAndDeletedWithItsETag(t *testing.T) {
 	w := open(t)
 	made := w.want(w.as("PUT", costs, `{"endpoint":"POST /exports","cost":50,"reason":"slow"}`), http.StatusCreated)
 	path, tag := made.Header().Get("Location"), made.Header().Get("ETag")
-	row := read[struct{ Cost pgstore.Cost }](w, made).Cost
+	row := read[struct{ Cost rows.Cost }](w, made).Cost
 	if path != fmt.Sprint(costs, "/", row.ID) || *row.Cost.Cost != 50 || row.Namespace != "default" {
 		t.Errorf("made %s at %s", made.Body, path)
 	}
@@ -67,13 +67,13 @@ func TestACostIsSetReadListedAndDeletedWithItsETag(t *testing.T) {
 	w.want(w.as("PUT", costs, got.Body.String()), http.StatusOK) // what is read can be written
 	w.want(w.as("PUT", costs, `{"endpoint":"POST /exports","cost":0}`), http.StatusPreconditionRequired)
 	free := w.want(w.as("PUT", costs, `{"endpoint":"POST /exports","cost":0}`, "If-Match", tag), http.StatusOK)
-	if cost := read[struct{ Cost pgstore.Cost }](w, free).Cost; *cost.Cost.Cost != 0 || cost.ID != row.ID {
+	if cost := read[struct{ Cost rows.Cost }](w, free).Cost; *cost.Cost.Cost != 0 || cost.ID != row.ID {
 		t.Errorf("changed to %s, want free", free.Body)
 	}
 	w.want(w.as("PUT", costs, `{"endpoint":"POST /exports","cost":2}`, "If-Match", tag), http.StatusPreconditionFailed)
 	w.want(w.as("PUT", costs, `{"endpoint":"GET /none","cost":2}`, "If-Match", "*"), http.StatusPreconditionFailed)
 	w.want(w.as("PUT", costs, `{"endpoint":"GET /b","cost":2,"namespace":"other"}`), http.StatusCreated)
-	list := read[struct{ Items []pgstore.Cost }](w, w.want(w.as("GET", costs+"?namespace=other", ""), http.StatusOK))
+	list := read[struct{ Items []rows.Cost }](w, w.want(w.as("GET", costs+"?namespace=other", ""), http.StatusOK))
 	if len(list.Items) != 1 || list.Items[0].Endpoint != "GET /b" {
 		t.Errorf("listed %+v, want that of the other namespace", list.Items)
 	}
@@ -105,7 +105,7 @@ func TestACostThatMeansNothingIsAFaultOfItsField(t *testing.T) {
 func TestACheckShowsWhereItsCostComesFrom(t *testing.T) {
 	t.Parallel()
 	cost := int64(7)
-	w := open(t, func(o *control.Options) {
+	w := open(t, func(o *api.Options) {
 		buckets := shelf{memory.New(memory.Options{Now: clock})}
 		o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, policy.Rows{Costs: []policy.CostRow{
 			{ID: 3, Cost: schema.Cost{Namespace: "default", Endpoint: "POST /exports", Cost: &cost}},

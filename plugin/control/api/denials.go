@@ -14,7 +14,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // aboutDenials describes a list of recent denials.
@@ -108,32 +108,32 @@ func (p *DenialPage) since(now time.Time) (time.Time, error) {
 }
 
 // filter returns the filter of the page at a time. Resolve has checked the texts.
-func (p *DenialPage) filter(now time.Time) (pgstore.DenialFilter, error) {
+func (p *DenialPage) filter(now time.Time) (rows.DenialFilter, error) {
 	since, err := p.since(now)
 	before, errCursor := readDenialCursor(p.Cursor)
-	return pgstore.DenialFilter{
+	return rows.DenialFilter{
 		Policy: p.Policy, Endpoint: p.Endpoint, Since: since, Before: before, Max: p.Limit + 1,
 	}, errors.Join(err, errCursor)
 }
 
 // denialCursor encodes the place of a denial.
-func denialCursor(c pgstore.DenialCursor) string {
+func denialCursor(c rows.DenialCursor) string {
 	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d.%d", c.At.UnixMicro(), c.ID))
 }
 
 // readDenialCursor returns the place in a cursor; "" has the zero place.
-func readDenialCursor(text string) (pgstore.DenialCursor, error) {
+func readDenialCursor(text string) (rows.DenialCursor, error) {
 	if text == "" {
-		return pgstore.DenialCursor{}, nil
+		return rows.DenialCursor{}, nil
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil {
-		return pgstore.DenialCursor{}, err
+		return rows.DenialCursor{}, err
 	}
 	at, id, _ := strings.Cut(string(raw), ".")
 	micros, errAt := strconv.ParseInt(at, 10, 64)
 	number, errID := strconv.ParseInt(id, 10, 64)
-	c := pgstore.DenialCursor{At: time.UnixMicro(micros), ID: number}
+	c := rows.DenialCursor{At: time.UnixMicro(micros), ID: number}
 	if err := errors.Join(errAt, errID); err != nil {
 		return c, err
 	}
@@ -196,7 +196,7 @@ func (s *Server) denials(ctx context.Context, page *DenialPage, tenant string) (
 }
 
 // denials returns denials as the caller reads them.
-func (v view) denials(list []pgstore.RecentDenial) *listDenialsOutput {
+func (v view) denials(list []rows.RecentDenial) *listDenialsOutput {
 	out := &listDenialsOutput{DenialList{Denials: []Denial{}}}
 	for i := range list {
 		out.Body.Denials = append(out.Body.Denials, v.denial(list[i]))
@@ -213,7 +213,7 @@ type getDenialInput struct {
 func (s *Server) getDenial(ctx context.Context, in *getDenialInput) (*listDenialsOutput, error) {
 	caller := callerOf(ctx)
 	v := s.viewOf(caller)
-	list, err := s.Store.DenialsOf(ctx, pgstore.DenialFilter{
+	list, err := s.Store.DenialsOf(ctx, rows.DenialFilter{
 		RequestID: in.RequestID, Tenant: caller.Org, AsTenant: v.tenant,
 	})
 	if err != nil {
@@ -223,7 +223,7 @@ func (s *Server) getDenial(ctx context.Context, in *getDenialInput) (*listDenial
 }
 
 // denial returns a denial as the caller reads it, without the numbers of limits that it may not read.
-func (v view) denial(d pgstore.RecentDenial) Denial {
+func (v view) denial(d rows.RecentDenial) Denial {
 	if v.tenant {
 		d.Override, d.Penalty = nil, nil // may be those of an address, which are internal
 	}

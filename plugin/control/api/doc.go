@@ -1,4 +1,4 @@
-// Package control serves the REST API of the control plane: policies and overrides, the limits in force and the usage
+// Package api serves the REST API of the control plane: policies and overrides, the limits in force and the usage
 // of an org, the audit, the fleet, and the decision API for callers other than Kong.
 //
 // Every request carries a token ([Caller]), whose role says what it may do; the name of the token is the actor in the
@@ -16,7 +16,7 @@
 // The types of this package define the description of the API ([Server.OpenAPI], published as schema/openapi.yaml);
 // tests check every operation against it.
 //
-// Other packages hold the rows and their constraints (pgstore, the only adapter imported here, because its rows are the
+// Other packages hold the rows and their constraints (rows, the only adapter imported here, because its rows are the
 // resources), the meaning of rows (policy), the decision about a request (admit), and the buckets (implementations of
-// [Buckets]). Flags, listeners and TLS belong to package controlserver.
+// [Buckets]). Flags, listeners and TLS belong to package server.
 package api

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -29,7 +29,7 @@ func TestADryRunInAClusterSpendsNothingEvenForAMoment(t *testing.T) {
 	}
 	defer closeRedis()
 	path := pathOf(t, plan(), store, enterprise())
-	p := &planned{world: open(t, func(o *control.Options) { o.Path, o.Buckets = path, store }), path: path}
+	p := &planned{world: open(t, func(o *api.Options) { o.Path, o.Buckets = path, store }), path: path}
 	p.checks(admin, `{"org_id":"acme","cost":3}`)
 	for body, allowed := range map[string]bool{
 		`{"org_id":"acme","cost":997,"dry_run":true}`: true,
@@ -69,7 +69,7 @@ func TestAnInternalErrorIsDecidedByTheConfigAndReportedWithoutDetails(t *testing
 	for _, closed := range []bool{false, true} {
 		path := pathOf(t, plan(), broken{}, policy.Rows{})
 		path.FailClosed = closed
-		p := &planned{world: open(t, func(o *control.Options) { o.Path, o.Buckets = path, broken{} })}
+		p := &planned{world: open(t, func(o *api.Options) { o.Path, o.Buckets = path, broken{} })}
 		for _, body := range []string{`{"org_id":"acme"}`, `{"org_id":"acme","dry_run":true}`} {
 			if got := p.checks(admin, body); got.Allowed == closed || got.Reason != "internal_fault" || len(got.Statuses) != 0 {
 				t.Errorf("%s: %+v, want allowed %v", body, got, !closed)
@@ -85,7 +85,7 @@ func TestAnInternalErrorIsDecidedByTheConfigAndReportedWithoutDetails(t *testing
 func TestADryRunNeedsBucketsThatAreShared(t *testing.T) {
 	t.Parallel()
 	config := plan()
-	w := open(t, func(o *control.Options) { o.Path = pathOf(t, config, shelf{}, policy.Rows{}) })
+	w := open(t, func(o *api.Options) { o.Path = pathOf(t, config, shelf{}, policy.Rows{}) })
 	for _, a := range []answer{
 		w.as("POST", "/v1/ratelimit/check", `{"org_id":"acme","dry_run":true}`), w.as("GET", acmeUsage, ""),
 		w.as("POST", acmeReset, `{"preview":true}`),
@@ -101,7 +101,7 @@ func TestChecksAreNotCountedAsAnonymousWhereOrgsCannotBeIdentified(t *testing.T)
 	t.Parallel()
 	path := pathOf(t, plan(), broken{}, policy.Rows{})
 	ruledByGateway(t, path, plan(), policy.Rows{})
-	w := open(t, func(o *control.Options) { o.Path = path })
+	w := open(t, func(o *api.Options) { o.Path = path })
 	a := w.want(w.as("POST", "/v1/ratelimit/check", `{"org_id":"acme"}`), http.StatusInternalServerError)
 	if !strings.Contains(w.log.String(), "decision path misconfigured") || strings.Contains(a.Body.String(), "admit.") {
 		t.Errorf("%s, and the log has %s", a.Body, w.log)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -101,7 +101,7 @@ func valueAt(t *testing.T, document []byte, at string) string {
 // unlimited makes a server on an empty database, with a config that limits nothing, so that no list has an element.
 func unlimited(t *testing.T) *world {
 	t.Helper()
-	return open(t, func(o *control.Options) {
+	return open(t, func(o *api.Options) {
 		for _, add := range equipment {
 			add(t, o)
 		}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // readOnly is the problem of a write to a read-only database.
@@ -51,13 +51,13 @@ func (s *Server) readError(action string, err error) error { return s.storeError
 // storeError returns the answer to an error of the store. effect describes the outcome of a write.
 func (s *Server) storeError(action, effect string, err error) error {
 	var (
-		missing  *pgstore.NotFoundError
-		moved    *pgstore.MovedError
-		conflict *pgstore.ConflictError
-		value    *pgstore.InvalidError
-		reused   *pgstore.KeyReusedError
-		underway *pgstore.UnderwayError
-		lost     *pgstore.UncertainError
+		missing  *rows.NotFoundError
+		moved    *rows.MovedError
+		conflict *rows.ConflictError
+		value    *rows.InvalidError
+		reused   *rows.KeyReusedError
+		underway *rows.UnderwayError
+		lost     *rows.UncertainError
 		answer   huma.StatusError
 	)
 	switch {
@@ -92,7 +92,7 @@ func (s *Server) storeError(action, effect string, err error) error {
 				"read the current state, or retry with the same Idempotency-Key",
 		)
 	}
-	if pgstore.IsReadOnly(err) {
+	if rows.IsReadOnly(err) {
 		s.Log.Warn("a change was denied by a read-only database", "action", action, "error", err)
 		return unavailable(action + ": " + readOnly + effect)
 	}
@@ -110,8 +110,8 @@ func unavailable(detail string) error {
 }
 
 // movedPolicies returns the first policies of a difference as details of an error.
-func movedPolicies(d pgstore.Diff) (details []error) {
-	add := func(p pgstore.Policy, how string) {
+func movedPolicies(d rows.Diff) (details []error) {
+	add := func(p rows.Policy, how string) {
 		if n := len(details); n < maxMovedPolicies {
 			details = append(details, fault(fmt.Sprintf("policies[%d]", n), p.Key().String()+" "+how, nil))
 		}

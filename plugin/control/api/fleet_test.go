@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const (
@@ -20,15 +20,15 @@ func (w *world) silences(node string) {
 	w.Helper()
 	if _, err := w.pool.Exec(w.Context(), `UPDATE rate_limiter.nodes
 		SET reported_at = reported_at - $2::interval - interval '1 second' WHERE node = $1`,
-		node, pgstore.LiveWithin); err != nil {
+		node, rows.LiveWithin); err != nil {
 		w.Fatal(err)
 	}
 }
 
 // showsFleet returns what is shown of the fleet.
-func (w *world) showsFleet() control.Fleet {
+func (w *world) showsFleet() api.Fleet {
 	w.Helper()
-	return read[control.Fleet](w, w.want(w.as("GET", fleetPath, ""), http.StatusOK))
+	return read[api.Fleet](w, w.want(w.as("GET", fleetPath, ""), http.StatusOK))
 }
 
 func TestASilentNodeIsNamedAndKeepsAWriteFromBeingEnforcedUntilItIsForgotten(t *testing.T) {

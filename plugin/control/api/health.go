@@ -10,7 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // Health is the answer of the liveness probe.
@@ -144,9 +144,9 @@ func (s *Server) probe() *findings {
 // databaseProblem returns why a probe of the database failed. Probes need no token, so it names no user and no address.
 func databaseProblem(err error) string {
 	switch {
-	case pgstore.IsLoginDenied(err):
+	case rows.IsLoginDenied(err):
 		return "the database denies the login"
-	case pgstore.IsRejected(err):
+	case rows.IsRejected(err):
 		return "the database lacks tables or privileges"
 	}
 	return "the database does not answer"

@@ -14,16 +14,16 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // probed holds the answer of /readyz.
-func (w *world) probed(status int) control.Readiness {
+func (w *world) probed(status int) api.Readiness {
 	w.Helper()
-	return read[control.Readiness](w, w.want(w.do(call{method: "GET", path: "/readyz"}), status))
+	return read[api.Readiness](w, w.want(w.do(call{method: "GET", path: "/readyz"}), status))
 }
 
 // eventually waits until something is so: a probe may be answered by what was found a second ago.
@@ -69,7 +69,7 @@ func TestARedisOfAddressesThatIsUnavailableIsNamedAndTheOtherIsNot(t *testing.T)
 	t.Parallel()
 	var away atomic.Bool
 	p := planning(t, plan(), enterprise())
-	p.world = open(t, func(o *control.Options) {
+	p.world = open(t, func(o *api.Options) {
 		o.Path, o.Buckets, o.Ping = p.path, p.store, p.store.Ping
 		o.PingSecond = func(context.Context) error {
 			if away.Load() {
@@ -93,7 +93,7 @@ func TestAReadOnlyDatabaseIsDegradedWithAReason(t *testing.T) {
 		SET default_transaction_read_only = on', current_database()); END $$`); err != nil {
 		t.Fatal(err)
 	}
-	w := open(t, func(o *control.Options) { o.Store = pgstore.New(pgtest.Pool(t, dsn)) })
+	w := open(t, func(o *api.Options) { o.Store = rows.New(pgtest.Pool(t, dsn)) })
 	w.probedUntil("default_transaction_read_only")
 	a := w.want(w.as("POST", policies, daily), http.StatusServiceUnavailable)
 	if got := read[problem](w, a); !strings.Contains(got.Detail, "read-only") ||
@@ -107,8 +107,8 @@ func TestAThousandProbesQueryTheDatabaseAndRedisOnceASecond(t *testing.T) {
 		var pings atomic.Int64
 		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable", silence)
 		defer pool.Close()
-		server, err := control.New(control.Options{
-			Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
+		server, err := api.New(api.Options{
+			Store: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
 			Ping: func(context.Context) error { pings.Add(1); return nil },
 		})
 		if err != nil {
@@ -134,7 +134,7 @@ func TestAThousandProbesQueryTheDatabaseAndRedisOnceASecond(t *testing.T) {
 func TestAProcessThatDecidesWithoutTheDatabaseStaysReadyAndListsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
-	w := open(t, func(o *control.Options) { o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, enterprise()) })
+	w := open(t, func(o *api.Options) { o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, enterprise()) })
 	if got := w.probed(http.StatusOK); got.Status != "ok" || len(got.Missing) != 0 {
 		t.Errorf("with all there is: %+v", got)
 	}
@@ -161,7 +161,7 @@ func TestUntilTheRowsAreLoadedNothingIsDecidedOrShownAsInForce(t *testing.T) {
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	path := rowless(t)
 	path.Buckets = buckets
-	w := open(t, func(o *control.Options) { o.Buckets, o.Path = buckets, path })
+	w := open(t, func(o *api.Options) { o.Buckets, o.Path = buckets, path })
 	for _, c := range []call{
 		{admin, "POST", "/v1/ratelimit/check", `{"org_id":"acme"}`, nil},
 		{admin, "POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":"acme"}]}`, nil},
@@ -180,7 +180,7 @@ func TestUntilTheRowsAreLoadedNothingIsDecidedOrShownAsInForce(t *testing.T) {
 func TestAProcessThatCanServeNothingIsNotReady(t *testing.T) {
 	t.Parallel()
 	for name, path := range map[string]*admit.Path{"no config": nil, "no policies": {}, "no rows": rowless(t)} {
-		w := open(t, func(o *control.Options) { o.Path = path })
+		w := open(t, func(o *api.Options) { o.Path = path })
 		before := http.StatusServiceUnavailable
 		if path == nil {
 			before = http.StatusOK // it serves what is in the database
@@ -199,7 +199,7 @@ func TestAProcessThatCanServeNothingIsNotReady(t *testing.T) {
 func TestADatabaseThatDeniesTheLoginIsNotCalledSilent(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Denied(t)
-	w := open(t, func(o *control.Options) { o.Store = pgstore.New(pgtest.Pool(t, dsn)) })
+	w := open(t, func(o *api.Options) { o.Store = rows.New(pgtest.Pool(t, dsn)) })
 	a := w.want(w.do(call{method: "GET", path: "/readyz"}), http.StatusServiceUnavailable)
 	detail := read[problem](w, a).Detail
 	pgtest.WantPlain(t, detail, "the database denies the login")

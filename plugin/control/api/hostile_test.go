@@ -15,8 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // hostile lists texts that would do harm if they were interpreted.
@@ -77,7 +77,7 @@ func TestHostileTextIsStoredUnchangedOrDenied(t *testing.T) {
 	if strings.Contains(w.log.String(), "\nlevel=ERROR msg=forged") {
 		t.Error("a line of the log was forged")
 	}
-	if _, err := w.store.Policies(t.Context(), pgstore.PolicyFilter{}); err != nil {
+	if _, err := w.store.Policies(t.Context(), rows.PolicyFilter{}); err != nil {
 		t.Errorf("the table of the policies: %v", err)
 	}
 }
@@ -127,7 +127,7 @@ func TestHostileQueriesAndHeadersAreDeniedOrFindNothing(t *testing.T) {
 		for _, filter := range []string{"name", "tier", "tenant", "namespace", "endpoint", "cursor", "limit", "slot"} {
 			a := w.as("GET", policies+"?"+filter+"="+url.QueryEscape(text), "")
 			denied := a.Code == http.StatusUnprocessableEntity && read[problem](w, a).paths() == "query."+filter
-			if !denied && (a.Code != http.StatusOK || len(read[control.Page[pgstore.Policy]](w, a).Items) != 0) {
+			if !denied && (a.Code != http.StatusOK || len(read[api.Page[rows.Policy]](w, a).Items) != 0) {
 				t.Errorf("%s=%q: %d %s", filter, text, a.Code, a.Body)
 			}
 		}
@@ -196,8 +196,8 @@ func FuzzBodies(f *testing.F) {
 		f.Fatal(err)
 	}
 	pool.Close()
-	server, err := control.New(control.Options{
-		Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	server, err := api.New(api.Options{
+		Store: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
 		f.Fatal(err)

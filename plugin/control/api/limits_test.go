@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
@@ -16,9 +16,9 @@ import (
 func limited(t *testing.T, decisions int64) *planned {
 	t.Helper()
 	p := planning(t, plan(), policy.Rows{})
-	p.world = open(t, func(o *control.Options) {
+	p.world = open(t, func(o *api.Options) {
 		o.Path, o.Buckets = p.path, p.store
-		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), control.Rates{Requests: 1000, Decisions: decisions}
+		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), api.Rates{Requests: 1000, Decisions: decisions}
 	})
 	return p
 }
@@ -83,8 +83,8 @@ func TestAMalformedBatchCostsOneAndIsDeniedForItsFault(t *testing.T) {
 
 func TestWritesOfAnOrgSpendItsShareOfTheAPIsOwnLimit(t *testing.T) {
 	t.Parallel()
-	w := open(t, func(o *control.Options) {
-		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), control.Rates{Requests: 90}
+	w := open(t, func(o *api.Options) {
+		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), api.Rates{Requests: 90}
 	})
 	test := call{ofAcme, "POST", webhooks + "/1/test", `{}`, nil}
 	for range 30 {
@@ -100,12 +100,12 @@ func TestWritesOfAnOrgSpendItsShareOfTheAPIsOwnLimit(t *testing.T) {
 
 func TestTheTokensThatAnOrgMakesCountAsOneTowardsTheAPIsOwnLimits(t *testing.T) {
 	t.Parallel()
-	w := open(t, func(o *control.Options) {
-		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), control.Rates{Requests: 90}
+	w := open(t, func(o *api.Options) {
+		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), api.Rates{Requests: 90}
 	})
 	ask := func(name, org string, status int) {
 		t.Helper()
-		caller := control.Caller{Token: name, Role: control.Tenant, Org: org}
+		caller := api.Caller{Token: name, Role: api.Tenant, Org: org}
 		a := w.serveAs(caller, "POST", "/v1/orgs/"+url.PathEscape(org)+"/ratelimit/webhooks/1/test", `{}`)
 		if a.Code != status {
 			t.Errorf("%s: %d %s, want %d", name, a.Code, a.Body, status)

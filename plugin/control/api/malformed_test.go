@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 func TestARequestWithARepeatedHeaderIsDenied(t *testing.T) {
@@ -40,7 +40,7 @@ func TestARequestWithARepeatedHeaderIsDenied(t *testing.T) {
 			}
 		}
 	}
-	if list := read[control.Page[any]](w, w.as("GET", policies, "")); len(list.Items) != 1 {
+	if list := read[api.Page[any]](w, w.as("GET", policies, "")); len(list.Items) != 1 {
 		t.Errorf("there are %v, want only the first policy", list.Items)
 	}
 }

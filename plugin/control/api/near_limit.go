@@ -12,7 +12,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // registerNearLimit adds the operation that lists orgs that have used up most of a limit.
@@ -85,7 +85,7 @@ func (s *Server) nearLimit(ctx context.Context, in *nearLimitInput) (*nearLimitO
 // FindNearLimits returns the limits of which orgs have used at least a fraction, the largest fraction first, given what
 // limits left, with the rows of an org one after the other. It takes the limits that are in force now.
 func FindNearLimits(
-	ctx context.Context, policies *policy.Plan, tiers *Tiers, left iter.Seq2[pgstore.UsageLeft, error], now limit.Micros,
+	ctx context.Context, policies *policy.Plan, tiers *Tiers, left iter.Seq2[rows.UsageLeft, error], now limit.Micros,
 	above float64, most int,
 ) ([]NearLimit, error) {
 	list := nearList{above: above, most: most, items: []NearLimit{}}
@@ -137,7 +137,7 @@ type nearBucket struct {
 }
 
 // nearLimitOf returns what a row of usage says of a bound, and the bucket of it.
-func nearLimitOf(row *pgstore.UsageLeft, b *policy.Bound) (nearBucket, NearLimit) {
+func nearLimitOf(row *rows.UsageLeft, b *policy.Bound) (nearBucket, NearLimit) {
 	key, size := nearBucket{Key: b.Key, ref: b.Ref()}, b.Policy.Limit.Spec().Burst
 	if b.Policy.ByRoute() {
 		key.route = row.Endpoint

@@ -8,7 +8,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -25,7 +25,7 @@ func nearing(t *testing.T) *world {
 	}
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	path := pathOf(t, plan(), buckets, rows)
-	w := open(t, func(o *control.Options) { o.Path, o.Buckets = path, buckets })
+	w := open(t, func(o *api.Options) { o.Path, o.Buckets = path, buckets })
 	_, err := w.pool.Exec(t.Context(), `SELECT rate_limiter.keep_usage_partitions();
 		INSERT INTO rate_limiter.usage_names (name)
 		VALUES (''), ('acme'), ('=cmd,"b"'), ('globex'), ('banned'), ('exempt'),
@@ -66,7 +66,7 @@ func TestOrgsThatUsedMostOfALimitAreListedWithTheLimitInForce(t *testing.T) {
 		"?above=1":          ``,
 		"?above=1&last=40m": `acme daily at "search": 0 of 1000 (1)`,
 	} {
-		got := read[control.NearLimits](w, w.want(w.as("GET", nearLimit+query, ""), http.StatusOK))
+		got := read[api.NearLimits](w, w.want(w.as("GET", nearLimit+query, ""), http.StatusOK))
 		var list []string
 		for _, n := range got.Items {
 			list = append(list, fmt.Sprintf("%s %s at %q: %d of %d (%v)", n.Org, n.Policy, n.Endpoint, n.Remaining, n.Limit,

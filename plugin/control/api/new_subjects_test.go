@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 // naming is a world of the enterprise acme, whose token may name so many new subjects a second; now is what it is by
@@ -19,9 +19,9 @@ import (
 func naming(t *testing.T, perSecond int64) (p *planned, now *atomic.Int64, metrics *prometheus.Registry) {
 	t.Helper()
 	p, now, metrics = planning(t, plan(), enterprise()), new(atomic.Int64), prometheus.NewRegistry()
-	p.world = open(t, func(o *control.Options) {
+	p.world = open(t, func(o *api.Options) {
 		o.Path, o.Buckets, o.Metrics = p.path, p.store, metrics
-		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), control.Rates{Subjects: perSecond}
+		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), api.Rates{Subjects: perSecond}
 		o.Now = func() time.Time { return time.Unix(1_900_000_000+now.Load(), 0) }
 	})
 	return p, now, metrics
@@ -91,7 +91,7 @@ func TestTheTokensThatAnOrgMakesNameNewSubjectsTogether(t *testing.T) {
 	p, _, _ := naming(t, 40) // 400 at once
 	ask := func(name string, from, n, status int) {
 		t.Helper()
-		caller := control.Caller{Token: name, Role: control.Tenant, Org: "acme"}
+		caller := api.Caller{Token: name, Role: api.Tenant, Org: "acme"}
 		if a := p.serveAs(caller, "POST", batchPath, users(from, n, "")); a.Code != status {
 			t.Errorf("%s: %d %s, want %d", name, a.Code, a.Body, status)
 		}

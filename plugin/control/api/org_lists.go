@@ -8,7 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // NamePaging selects a page of a list of names.
@@ -50,11 +50,11 @@ type listOrgsInput struct {
 	Usage bool   `query:"usage" doc:"Also orgs that have usage, and neither a tier nor a time zone set."`
 }
 
-type listOrgsOutput struct{ Body Page[pgstore.Tenant] }
+type listOrgsOutput struct{ Body Page[rows.Tenant] }
 
 func (s *Server) listOrgs(ctx context.Context, in *listOrgsInput) (*listOrgsOutput, error) {
-	list := []pgstore.Tenant{}
-	for org, err := range s.Store.EachTenant(ctx, pgstore.TenantFilter{
+	list := []rows.Tenant{}
+	for org, err := range s.Store.EachTenant(ctx, rows.TenantFilter{
 		Tier: in.Tier, Prefix: in.Prefix, After: in.after(), Max: in.Limit + 1, Usage: in.Usage,
 	}) {
 		if err != nil {
@@ -62,17 +62,17 @@ func (s *Server) listOrgs(ctx context.Context, in *listOrgsInput) (*listOrgsOutp
 		}
 		list = append(list, org)
 	}
-	return &listOrgsOutput{newNamePage(list, in.Limit, func(t pgstore.Tenant) string { return t.ID })}, nil
+	return &listOrgsOutput{newNamePage(list, in.Limit, func(t rows.Tenant) string { return t.ID })}, nil
 }
 
 type listTiersInput struct{ NamePaging }
 
-type listTiersOutput struct{ Body Page[pgstore.Tier] }
+type listTiersOutput struct{ Body Page[rows.Tier] }
 
 func (s *Server) listTiers(ctx context.Context, in *listTiersInput) (*listTiersOutput, error) {
-	list, err := s.Store.Tiers(ctx, pgstore.TierFilter{Prefix: in.Prefix, After: in.after(), Max: in.Limit + 1})
+	list, err := s.Store.Tiers(ctx, rows.TierFilter{Prefix: in.Prefix, After: in.after(), Max: in.Limit + 1})
 	if err != nil {
 		return nil, s.readError("list tiers", err)
 	}
-	return &listTiersOutput{newNamePage(list, in.Limit, func(t pgstore.Tier) string { return t.Name })}, nil
+	return &listTiersOutput{newNamePage(list, in.Limit, func(t rows.Tier) string { return t.Name })}, nil
 }

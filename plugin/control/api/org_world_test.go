@@ -12,19 +12,19 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // What the tests of the orgs' own operations add to those of all.
 func init() {
-	equipment = append(equipment, func(t *testing.T, o *control.Options) {
+	equipment = append(equipment, func(t *testing.T, o *api.Options) {
 		buckets := shelf{memory.New(memory.Options{Now: clock})}
 		o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, policy.Rows{})
 	})
@@ -52,8 +52,8 @@ func init() {
 	scenarios["reset-org-usage"] = func(c *contract, o operation) {
 		checkAsAdmin(c, o)
 		again := o.call(admin).with("Idempotency-Key", "k")
-		by := pgstore.Change{Actor: "token:ann", Reason: "r", Idempotency: &pgstore.Idempotency{Token: "ann", Key: "k"}}
-		if err := c.store.Do(c.Context(), by, pgstore.Action{Operation: "reset"}, nil, func(ctx context.Context) error {
+		by := rows.Change{Actor: "token:ann", Reason: "r", Idempotency: &rows.Idempotency{Token: "ann", Key: "k"}}
+		if err := c.store.Do(c.Context(), by, rows.Action{Operation: "reset"}, nil, func(ctx context.Context) error {
 			hasty, cancel := context.WithTimeout(ctx, 4*time.Second)
 			defer cancel()
 			c.check(o, c.serve(again, again.request().WithContext(hasty)))
@@ -168,7 +168,7 @@ func planning(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 	p.store = store
 	p.path = pathOf(t, config, store, rows)
 	p.path.Observers = []admit.Observer{p.observed}
-	p.world = open(t, func(o *control.Options) { o.Path, o.Buckets, o.Ping = p.path, store, store.Ping })
+	p.world = open(t, func(o *api.Options) { o.Path, o.Buckets, o.Ping = p.path, store, store.Ping })
 	return p
 }
 
@@ -176,7 +176,7 @@ func planning(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 func (p *planned) has(org, query string) map[string]int64 {
 	p.Helper()
 	used := map[string]int64{}
-	for _, b := range read[control.Usage](p.world, p.want(p.as("GET", "/v1/orgs/"+org+"/ratelimit/usage"+query, ""),
+	for _, b := range read[api.Usage](p.world, p.want(p.as("GET", "/v1/orgs/"+org+"/ratelimit/usage"+query, ""),
 		http.StatusOK)).Items {
 		name := b.Policy
 		if b.Endpoint != "" {
@@ -188,9 +188,9 @@ func (p *planned) has(org, query string) map[string]int64 {
 }
 
 // checks asks the decision API.
-func (p *planned) checks(token, body string) control.Checked {
+func (p *planned) checks(token, body string) api.Checked {
 	p.Helper()
-	return read[control.Checked](p.world, p.want(p.do(call{token, "POST", "/v1/ratelimit/check", body, nil}),
+	return read[api.Checked](p.world, p.want(p.do(call{token, "POST", "/v1/ratelimit/check", body, nil}),
 		http.StatusOK))
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -50,7 +50,7 @@ type getOrgInput struct {
 	IfNoneMatch
 }
 
-func (s *Server) getOrg(ctx context.Context, in *getOrgInput) (*getOutput[pgstore.Tenant], error) {
+func (s *Server) getOrg(ctx context.Context, in *getOrgInput) (*getOutput[rows.Tenant], error) {
 	org, err := s.Store.Tenant(ctx, in.Org)
 	if err != nil {
 		return nil, s.readError("read an org", err)
@@ -59,7 +59,7 @@ func (s *Server) getOrg(ctx context.Context, in *getOrgInput) (*getOutput[pgstor
 }
 
 // orgTag returns the ETag of an org. It leaves out the name, which may contain characters that a header cannot.
-func orgTag(org pgstore.Tenant) string { return fmt.Sprintf(`"org-%d"`, org.Revision) }
+func orgTag(org rows.Tenant) string { return fmt.Sprintf(`"org-%d"`, org.Revision) }
 
 // orgBody has the settings of an org. Fields that are absent are unset.
 type orgBody struct {
@@ -83,7 +83,7 @@ func (*orgBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 // Resolve implements [huma.Resolver]: it reports faults that the schema does not cover.
 func (b *orgBody) Resolve(ctx huma.Context) []error {
 	faults := notTexts("body", textField{"tier", b.Tier})
-	desired := pgstore.Tenant{Tenant: b.Tenant}
+	desired := rows.Tenant{Tenant: b.Tenant}
 	desired.ID = ctx.Param("org")
 	for _, f := range desired.Faults() {
 		switch f.Path {
@@ -110,7 +110,7 @@ type putOrgInput struct {
 
 // OrgWritten is an org after a write.
 type OrgWritten struct {
-	Org pgstore.Tenant `json:"org"`
+	Org rows.Tenant `json:"org"`
 	Written
 }
 
@@ -123,16 +123,16 @@ type putOrgOutput struct {
 
 // putOrg writes the settings of an org.
 func (s *Server) putOrg(ctx context.Context, in *putOrgInput) (*putOrgOutput, error) {
-	desired := pgstore.Tenant{Tenant: in.Body.Tenant}
+	desired := rows.Tenant{Tenant: in.Body.Tenant}
 	desired.ID = in.Org
-	put := keyedPut[pgstore.Tenant]{
+	put := keyedPut[rows.Tenant]{
 		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch,
 		absent:  "nothing is set for this org: omit If-Match to create it",
 		present: "this org has settings already",
-		read:    func() (pgstore.Tenant, error) { return s.Store.Tenant(ctx, in.Org) },
-		state:   func(org pgstore.Tenant) (string, int64) { return orgTag(org), org.Revision },
-		isSame:  func(current pgstore.Tenant) bool { return current.Tenant == desired.Tenant },
-		write: func(revision int64) (pgstore.Tenant, int64, error) {
+		read:    func() (rows.Tenant, error) { return s.Store.Tenant(ctx, in.Org) },
+		state:   func(org rows.Tenant) (string, int64) { return orgTag(org), org.Revision },
+		isSame:  func(current rows.Tenant) bool { return current.Tenant == desired.Tenant },
+		write: func(revision int64) (rows.Tenant, int64, error) {
 			desired.Revision = revision
 			return s.Store.SetTenant(ctx, newChange(ctx, in.Body.Reason), desired)
 		},

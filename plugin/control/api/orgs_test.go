@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -23,9 +23,9 @@ const acmePath = "/v1/orgs/acme"
 
 // orgWritten holds the answer to a write of an org.
 type orgWritten struct {
-	Org         pgstore.Tenant       `json:"org"`
-	Version     int64                `json:"version"`
-	Enforcement *control.Enforcement `json:"enforcement"`
+	Org         rows.Tenant      `json:"org"`
+	Version     int64            `json:"version"`
+	Enforcement *api.Enforcement `json:"enforcement"`
 }
 
 func TestAnOrgIsSetAndReadAgain(t *testing.T) {
@@ -36,19 +36,19 @@ func TestAnOrgIsSetAndReadAgain(t *testing.T) {
 	a := w.want(w.as("PUT", acmePath+"?wait=1s", `{"tier":"enterprise","time_zone":"Europe/Berlin","reason":"they pay"}`),
 		http.StatusCreated)
 	made := read[orgWritten](w, a)
-	want := pgstore.Tenant{Tenant: schema.Tenant{ID: "acme", Tier: "enterprise", TimeZone: "Europe/Berlin"}, Revision: 1}
+	want := rows.Tenant{Tenant: schema.Tenant{ID: "acme", Tier: "enterprise", TimeZone: "Europe/Berlin"}, Revision: 1}
 	if made.Org != want || made.Version == 0 || made.Enforcement == nil || !made.Enforcement.Enforced ||
 		a.Header().Get("Location") != acmePath {
 		t.Errorf("made %s, want %+v", a.Body, want)
 	}
 	got := w.want(w.do(call{ofAcme, "GET", acmePath, "", nil}), http.StatusOK)
-	if read[pgstore.Tenant](w, got) != want || got.Header().Get("ETag") != a.Header().Get("ETag") {
+	if read[rows.Tenant](w, got) != want || got.Header().Get("ETag") != a.Header().Get("ETag") {
 		t.Errorf("read %s with %s, want %+v", got.Body, got.Header().Get("ETag"), want)
 	}
 	w.want(w.as("GET", acmePath, "", "If-None-Match", "W/"+got.Header().Get("ETag")), http.StatusNotModified)
 	// what is read can be written
 	w.want(w.as("PUT", acmePath, got.Body.String(), "If-Match", got.Header().Get("ETag")), http.StatusOK)
-	entries, _, err := w.store.Audit(t.Context(), pgstore.AuditFilter{Tenant: "acme"})
+	entries, _, err := w.store.Audit(t.Context(), rows.AuditFilter{Tenant: "acme"})
 	if err != nil || len(entries) == 0 || entries[len(entries)-1].Actor != "token:ann" ||
 		entries[len(entries)-1].Reason != "they pay" {
 		t.Errorf("the audit has %+v (%v), want that ann did it because they pay", entries, err)
@@ -121,9 +121,9 @@ func TestAllFaultsOfAnOrgAreListedWithTheirPaths(t *testing.T) {
 }
 
 // inForce returns the limits in force for acme.
-func (p *planned) inForce(token, query string) control.InForce {
+func (p *planned) inForce(token, query string) api.InForce {
 	p.Helper()
-	return read[control.InForce](p.world, p.want(p.do(call{
+	return read[api.InForce](p.world, p.want(p.do(call{
 		token, "GET", acmePath + "/ratelimit/policies" + query, "", nil,
 	}), http.StatusOK))
 }

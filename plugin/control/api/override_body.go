@@ -13,7 +13,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -50,7 +50,7 @@ func enumOf(field string) (values []any) {
 	return values
 }
 
-func overrideOf(o pgstore.Override) Override {
+func overrideOf(o rows.Override) Override {
 	out := Override{
 		ID: o.ID, Org: o.Tenant, Override: o.Override, State: o.State, CreatedAt: o.CreatedAt, Revision: o.Revision,
 	}
@@ -63,7 +63,7 @@ func overrideOf(o pgstore.Override) Override {
 
 // override returns an override as the caller reads it: a token of an org learns neither why it is there nor who made
 // it.
-func (v view) override(o pgstore.Override) Override {
+func (v view) override(o rows.Override) Override {
 	if v.tenant {
 		o.Reason, o.Author = "", ""
 	}
@@ -274,8 +274,8 @@ func (b *OverrideBody) texts() (list []textField) {
 }
 
 // override returns the override that the body describes, at an instant.
-func (b *OverrideBody) override(org string, now time.Time) (pgstore.Override, error) {
-	o := pgstore.Override{Override: b.Override}
+func (b *OverrideBody) override(org string, now time.Time) (rows.Override, error) {
+	o := rows.Override{Override: b.Override}
 	o.StartsAt, o.ExpiresAt = b.StartsAt.Time, b.ExpiresAt.Time
 	o.Tenant, o.Reason = org, strings.TrimSpace(b.Reason)
 	o.Author, o.Source = "", "" // the caller, and that of what people write

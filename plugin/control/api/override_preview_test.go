@@ -7,7 +7,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -25,23 +25,23 @@ func previews(t *testing.T) *world {
 	rows.Overrides = []policy.Override{
 		policytest.Override(1, schema.Override{Kind: policy.CustomLimit, Policy: "per-user", Limit: 7, Tenant: "acme"}),
 	}
-	return open(t, func(o *control.Options) {
+	return open(t, func(o *api.Options) {
 		o.Path = pathOf(t, plan(), shelf{memory.New(memory.Options{Now: clock})}, rows)
 	})
 }
 
 // previewed returns what an override of acme would change.
-func (w *world) previewed(body string) control.OverridePreview {
+func (w *world) previewed(body string) api.OverridePreview {
 	w.Helper()
-	return read[control.OverridePreview](w, w.want(w.do(call{viewer, "POST", overrides + "/preview", body, nil}),
+	return read[api.OverridePreview](w, w.want(w.do(call{viewer, "POST", overrides + "/preview", body, nil}),
 		http.StatusOK))
 }
 
 func TestAPreviewShowsTheLimitsThatAnOverrideChanges(t *testing.T) {
 	t.Parallel()
 	w := previews(t)
-	day := func(n int64) control.LimitNumbers { return control.LimitNumbers{Limit: n, WindowSize: 86400, Burst: n} }
-	for body, want := range map[string][]control.LimitChange{
+	day := func(n int64) api.LimitNumbers { return api.LimitNumbers{Limit: n, WindowSize: 86400, Burst: n} }
+	for body, want := range map[string][]api.LimitChange{
 		`{"kind":"custom_limit","policy":"daily","limit":2000,"reason":"r","expires_at":"2031-01-01T00:00:00Z"}`: {
 			{Policy: "daily", Scope: "tenant", Algorithm: "token_bucket", Before: day(1000), After: day(2000)},
 		},

@@ -8,7 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const putOverrideDescription = "The override keeps its id and author. What it is about cannot change, nor its start once " +
@@ -89,7 +89,7 @@ func (s *Server) changeOverride(
 		return nil, err
 	}
 	changed, version, err := s.Store.PutOverride(ctx, newChange(ctx, body.Reason), desired)
-	if stale := new(pgstore.ConflictError); errors.As(err, &stale) && stale.Revision > 0 {
+	if stale := new(rows.ConflictError); errors.As(err, &stale) && stale.Revision > 0 {
 		return nil, staleError(etag(id, stale.Revision))
 	}
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // expireOverrides lets all overrides end, by moving their lives into the past.
@@ -58,7 +58,7 @@ func TestAnOverrideIsExtendedInPlaceFromTheVersionThatWasRead(t *testing.T) {
 			Expires string `json:"expires_at"`
 		}
 	}
-	audit := read[control.Page[change]](w, w.as("GET", "/v1/ratelimit/audit?kind=override", ""))
+	audit := read[api.Page[change]](w, w.as("GET", "/v1/ratelimit/audit?kind=override", ""))
 	if len(audit.Items) != 2 || audit.Items[0].Reason != "it goes on" ||
 		!strings.HasPrefix(audit.Items[0].Before.Expires, "2099-01-01") ||
 		!strings.HasPrefix(audit.Items[0].After.Expires, "2099-02-01") {
@@ -94,7 +94,7 @@ func TestAnOverrideKeepsWhatItIsAbout(t *testing.T) {
 	w.want(w.as("PUT", running, custom+`"permanent":true}`, "If-Match", "*"), http.StatusOK)
 	sooner := w.want(w.as("PUT", later, `{"kind":"ban","reason":"r","expires_at":"2099-01-01T00:00:00Z"}`, "If-Match", "*"),
 		http.StatusOK)
-	if o := read[overrideWritten](w, sooner).Override; o.State != pgstore.StateInForce || o.Source != "commercial" {
+	if o := read[overrideWritten](w, sooner).Override; o.State != rows.StateInForce || o.Source != "commercial" {
 		t.Errorf("without its start it is %+v", o)
 	}
 	w.want(w.as("PUT", strings.Replace(running, "acme", "globex", 1), custom+`"permanent":true}`, "If-Match", "*"),
@@ -115,8 +115,8 @@ func TestPagesOfAListStayInOrderWhileItsRowsChange(t *testing.T) {
 		w.want(w.as("PUT", "/v1/orgs/"+url.PathEscape(name), `{"tier":"gold"}`), http.StatusCreated)
 		w.want(w.as("POST", "/v1/orgs/"+url.PathEscape(name)+"/ratelimit/overrides",
 			`{"kind":"ban","reason":"r","permanent":true}`), http.StatusCreated)
-		by := pgstore.Change{Actor: "ann", Reason: "r"}
-		if _, _, err := w.store.PutTier(t.Context(), by, pgstore.Tier{Name: name}); err != nil {
+		by := rows.Change{Actor: "ann", Reason: "r"}
+		if _, _, err := w.store.PutTier(t.Context(), by, rows.Tier{Name: name}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -136,7 +136,7 @@ func TestPagesOfAListStayInOrderWhileItsRowsChange(t *testing.T) {
 	type item struct{ ID, Name, Org json.RawMessage }
 	first, cursors := map[string][]string{}, map[string]string{}
 	page := func(list, query string) (labels []string, next string) {
-		p := read[control.Page[item]](w, w.want(w.as("GET", list+query, ""), http.StatusOK))
+		p := read[api.Page[item]](w, w.want(w.as("GET", list+query, ""), http.StatusOK))
 		for _, i := range p.Items {
 			labels = append(labels, strings.Trim(string(slices.Concat(i.Name, i.Org, i.ID)), `"`))
 		}

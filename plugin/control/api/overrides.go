@@ -11,7 +11,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const (
@@ -77,7 +77,7 @@ type listOverridesInput struct {
 type listOverridesOutput struct{ Body Page[Override] }
 
 func (s *Server) listOverrides(ctx context.Context, in *listOverridesInput) (*listOverridesOutput, error) {
-	return s.overridesPage(ctx, &in.Paging, pgstore.OverrideFilter{
+	return s.overridesPage(ctx, &in.Paging, rows.OverrideFilter{
 		Tenant: in.Org, User: in.User, Credential: in.Credential, IP: in.IP, Kind: in.Kind, Source: in.Source,
 		State: in.State, NotEnded: !in.Expired && in.State == "",
 	})
@@ -85,7 +85,7 @@ func (s *Server) listOverrides(ctx context.Context, in *listOverridesInput) (*li
 
 // overridesPage returns a page of the overrides that a filter selects.
 func (s *Server) overridesPage(
-	ctx context.Context, page *Paging, filter pgstore.OverrideFilter,
+	ctx context.Context, page *Paging, filter rows.OverrideFilter,
 ) (*listOverridesOutput, error) {
 	filter.After, filter.Max = page.afterID(), page.Limit+1
 	list, err := s.Store.Overrides(ctx, filter)
@@ -125,10 +125,10 @@ func (s *Server) answerOverride(
 }
 
 // overrideInOrg returns an override of an org, or with org "" one of all orgs. An override of another org is not found.
-func (s *Server) overrideInOrg(ctx context.Context, org string, id int64) (pgstore.Override, error) {
+func (s *Server) overrideInOrg(ctx context.Context, org string, id int64) (rows.Override, error) {
 	o, err := s.Store.Override(ctx, id)
 	if err == nil && o.Tenant != org {
-		err = &pgstore.NotFoundError{What: fmt.Sprint("override ", id)}
+		err = &rows.NotFoundError{What: fmt.Sprint("override ", id)}
 	}
 	return o, err
 }
@@ -161,7 +161,7 @@ func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (*
 
 // addOverride adds an override of an org, or with org "" one of all orgs. Its path is its id after at.
 func (s *Server) addOverride(
-	ctx context.Context, c pgstore.Change, org string, body *OverrideBody, wait time.Duration, at string,
+	ctx context.Context, c rows.Change, org string, body *OverrideBody, wait time.Duration, at string,
 ) (*createOverrideOutput, error) {
 	o, err := body.override(org, s.Now())
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 func TestAnOverrideOfAllOrgsIsMadeReadAndEnded(t *testing.T) {
@@ -26,16 +26,16 @@ func TestAnOverrideOfAllOrgsIsMadeReadAndEnded(t *testing.T) {
 		if a.Header().Get("Location") != at || made.Org != "" || strings.Contains(a.Body.String(), `"org"`) {
 			t.Errorf("%s is at %q with %s", body, a.Header().Get("Location"), a.Body)
 		}
-		if got := read[control.Override](w, w.want(w.as("GET", at, ""), http.StatusOK)); got.ID != made.ID {
+		if got := read[api.Override](w, w.want(w.as("GET", at, ""), http.StatusOK)); got.ID != made.ID {
 			t.Errorf("%s is read as %+v", body, got)
 		}
 		w.want(w.as("POST", generalOverrides, body), http.StatusConflict)
 	}
-	list := read[control.Page[control.Override]](w, w.as("GET", generalOverrides+"?tag=monitoring&limit=1", ""))
+	list := read[api.Page[api.Override]](w, w.as("GET", generalOverrides+"?tag=monitoring&limit=1", ""))
 	if len(list.Items) != 1 || list.Items[0].Tag != "monitoring" || list.NextCursor == "" {
 		t.Errorf("the first page of a tag is %+v", list)
 	}
-	list = read[control.Page[control.Override]](w, w.as("GET", generalOverrides+"?endpoint=GET+/healthz", ""))
+	list = read[api.Page[api.Override]](w, w.as("GET", generalOverrides+"?endpoint=GET+/healthz", ""))
 	if len(list.Items) != 1 {
 		t.Fatalf("the overrides of an endpoint are %+v", list)
 	}
@@ -80,7 +80,7 @@ func TestOverridesOfAllOrgsAndOfOneAreApart(t *testing.T) {
 		w.want(w.as("DELETE", path+id+"?reason=over", ""), http.StatusNotFound)
 	}
 	for path, id := range map[string]string{overrides: acme, generalOverrides + "?general=true": general} {
-		list := read[control.Page[control.Override]](w, w.want(w.as("GET", path, ""), http.StatusOK)).Items
+		list := read[api.Page[api.Override]](w, w.want(w.as("GET", path, ""), http.StatusOK)).Items
 		if len(list) != 1 || fmt.Sprint("/", list[0].ID) != id {
 			t.Errorf("%s lists %+v, want %s alone", path, list, id)
 		}

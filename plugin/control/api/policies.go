@@ -7,7 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const (
@@ -76,10 +76,10 @@ type listPoliciesInput struct {
 	Slot       string `query:"slot"                        doc:"A row of the slot candidate is from an older release: it belongs to no candidate, applies to no request and can only be deleted." enum:"active,candidate"`
 }
 
-type listPoliciesOutput struct{ Body Page[pgstore.Policy] }
+type listPoliciesOutput struct{ Body Page[rows.Policy] }
 
 func (s *Server) listPolicies(ctx context.Context, in *listPoliciesInput) (*listPoliciesOutput, error) {
-	list, err := s.Store.Policies(ctx, pgstore.PolicyFilter{
+	list, err := s.Store.Policies(ctx, rows.PolicyFilter{
 		Namespace: in.Namespace, Name: in.Name, Tier: in.Tier, Tenant: in.tenant(), Endpoint: in.Endpoint, Slot: in.Slot,
 		User: in.User, Credential: in.Credential, IP: in.IP, For: in.For,
 		After: in.afterID(), Max: in.Limit + 1,
@@ -87,7 +87,7 @@ func (s *Server) listPolicies(ctx context.Context, in *listPoliciesInput) (*list
 	if err != nil {
 		return nil, s.readError("list policies", err)
 	}
-	return &listPoliciesOutput{newPage(list, in.Limit, func(p pgstore.Policy) int64 { return p.ID })}, nil
+	return &listPoliciesOutput{newPage(list, in.Limit, func(p rows.Policy) int64 { return p.ID })}, nil
 }
 
 // PolicyID is the id of a policy in a path.
@@ -100,7 +100,7 @@ type getPolicyInput struct {
 	IfNoneMatch
 }
 
-func (s *Server) getPolicy(ctx context.Context, in *getPolicyInput) (*getOutput[pgstore.Policy], error) {
+func (s *Server) getPolicy(ctx context.Context, in *getPolicyInput) (*getOutput[rows.Policy], error) {
 	p, err := s.Store.PolicyByID(ctx, in.ID)
 	if err != nil {
 		return nil, s.readError("read a policy", err)
@@ -124,7 +124,7 @@ func answerGet[T any](given IfNoneMatch, tag string, resource T) (*getOutput[T],
 
 // PolicyWritten is a policy after a write.
 type PolicyWritten struct {
-	Policy pgstore.Policy `json:"policy"`
+	Policy rows.Policy `json:"policy"`
 	Written
 }
 
@@ -137,7 +137,7 @@ type writePolicyOutput struct {
 }
 
 // policyResponse returns the answer to a write of a policy.
-func policyResponse(status int, c pgstore.Change, body PolicyWritten) *writePolicyOutput {
+func policyResponse(status int, c rows.Change, body PolicyWritten) *writePolicyOutput {
 	p := body.Policy
 	return &writePolicyOutput{
 		Status:   status,

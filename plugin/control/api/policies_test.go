@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -19,7 +19,7 @@ func TestAPolicyIsAcceptedInEitherSpelling(t *testing.T) {
 	w := open(t)
 	first := w.want(w.as("POST", policies, `{"orgTier":"Enterprise","endpointPattern":"POST /records","limit":1000,"window":"1m","algorithm":"token_bucket","failMode":"open"}`), http.StatusCreated)
 	made := read[policyWritten](w, first).Policy
-	want := pgstore.Policy{ID: made.ID, Revision: 1, Policy: schema.Policy{
+	want := rows.Policy{ID: made.ID, Revision: 1, Policy: schema.Policy{
 		Namespace: "default", Tier: "enterprise",
 		Slot: "active", Limit: schema.Limit{
 			Name: made.Name, Endpoint: "POST /records", Scope: "tenant", Limit: 1000,
@@ -90,7 +90,7 @@ func TestAllFaultsAreListedAtOnceWithTheirPaths(t *testing.T) {
 			t.Errorf("%s:\n%s\nfaults at %s\n    want at %s", test.body, a.Body, got, test.paths)
 		}
 	}
-	if list, err := w.store.Policies(t.Context(), pgstore.PolicyFilter{}); err != nil || len(list) != 0 {
+	if list, err := w.store.Policies(t.Context(), rows.PolicyFilter{}); err != nil || len(list) != 0 {
 		t.Errorf("%d policies were written (%v), want none", len(list), err)
 	}
 }
@@ -191,7 +191,7 @@ func TestAHundredWritersLoseNoUpdateAndLeaveNoGapInTheAudit(t *testing.T) {
 			}
 			for {
 				a := w.want(w.as("GET", path, ""), http.StatusOK)
-				limit := read[pgstore.Policy](w, a).Limit.Limit + 1
+				limit := read[rows.Policy](w, a).Limit.Limit + 1
 				done := write("PUT", path, strings.Replace(daily, "1000", fmt.Sprint(limit), 1), "If-Match", a.Header().Get("ETag"))
 				if done.Code == http.StatusOK {
 					return
@@ -201,11 +201,11 @@ func TestAHundredWritersLoseNoUpdateAndLeaveNoGapInTheAudit(t *testing.T) {
 		})
 	}
 	group.Wait()
-	p := read[pgstore.Policy](w, w.as("GET", path, ""))
+	p := read[rows.Policy](w, w.as("GET", path, ""))
 	if p.Limit.Limit != 1000+writers/rivals || p.Revision != 1+writers/rivals {
 		t.Errorf("after %d increments the limit is %d at revision %d", writers/rivals, p.Limit.Limit, p.Revision)
 	}
-	type page = control.Page[pgstore.AuditEntry]
+	type page = api.Page[rows.AuditEntry]
 	entries := read[page](w, w.as("GET", "/v1/ratelimit/audit?limit=1000", "")).Items
 	if len(entries) != writers+1 {
 		t.Fatalf("the audit has %d entries, want %d", len(entries), writers+1)
@@ -225,7 +225,7 @@ func TestPoliciesAreListedInPages(t *testing.T) {
 		w.made(fmt.Sprintf(`{"name":"n%d","tier":"gold","limit":5,"window":"1m"}`, i))
 	}
 	w.made(`{"name":"x","tenant":"acme","endpoint":"GET /a/{b}","limit":5,"window":"1m"}`)
-	type page = control.Page[pgstore.Policy]
+	type page = api.Page[rows.Policy]
 	var names []string
 	path := policies + "?tier=gold&limit=2"
 	for next := ""; ; {

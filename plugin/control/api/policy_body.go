@@ -11,7 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -111,9 +111,9 @@ func (b *policyBody) spelledField(field string) string {
 }
 
 // policy returns the policy that the body requests, with the defaults of this API.
-func (b *policyBody) policy() pgstore.Policy {
+func (b *policyBody) policy() rows.Policy {
 	window, _ := windowSeconds(b.WindowSize, b.Window) // faults reports an invalid one
-	p := pgstore.Policy{Policy: b.Policy}
+	p := rows.Policy{Policy: b.Policy}
 	p.Scope = cmp.Or(b.Scope, p.DefaultScope())
 	p.WindowSize = window
 	if p.Name == "" && p.Tier+p.Tenant+p.Credential+p.IP+p.For != "" {
@@ -127,7 +127,7 @@ const maxSlug = 50
 
 // derivedName returns the name of a policy without one: always the same for what it is for and its endpoint, and
 // another for others. Metrics and clients see names, so users, credentials and addresses are only in its hash.
-func derivedName(p pgstore.Policy) string {
+func derivedName(p rows.Policy) string {
 	endpoint := schema.CanonicalEndpoint(p.Endpoint)
 	var slug strings.Builder
 	for _, c := range []byte(strings.ToLower(targetSlug(p) + " " + endpoint)) {
@@ -153,7 +153,7 @@ func derivedName(p pgstore.Policy) string {
 }
 
 // targetSlug returns the readable part of what a policy is for.
-func targetSlug(p pgstore.Policy) string {
+func targetSlug(p rows.Policy) string {
 	switch {
 	case p.User != "":
 		return p.Tenant + " user"

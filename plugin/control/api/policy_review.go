@@ -6,7 +6,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -18,7 +18,7 @@ type Force struct {
 // review returns the warnings about a policy that is about to be written. Without force it denies a policy that all
 // tenants share and that is below their recent usage, or below what one tenant alone may use. It checks both, because
 // usage is low in a quiet hour.
-func (s *Server) review(ctx context.Context, force bool, p pgstore.Policy) (Warnings, error) {
+func (s *Server) review(ctx context.Context, force bool, p rows.Policy) (Warnings, error) {
 	if p.MayDenyAll() && !force {
 		used, isKnown, err := s.usedLately(ctx, p)
 		if err != nil {
@@ -40,8 +40,8 @@ func (s *Server) review(ctx context.Context, force bool, p pgstore.Policy) (Warn
 
 // approval returns what denies a change of several policies without force if one of them would lock tenants out. It
 // sets the warnings about a change that it accepts.
-func (s *Server) approval(f Force, w *Warnings) pgstore.Approval {
-	return pgstore.Approval{Config: s.configPlan(), Accept: func(r pgstore.Review) error {
+func (s *Server) approval(f Force, w *Warnings) rows.Approval {
+	return rows.Approval{Config: s.configPlan(), Accept: func(r rows.Review) error {
 		if len(r.LockOuts) > 0 && !f.Force {
 			return forceRequired("%s: %s", r.LockOuts[0].Key, r.LockOuts[0].Why)
 		}
@@ -56,7 +56,7 @@ func forceRequired(format string, args ...any) error {
 }
 
 // capacity returns how many tokens the bucket of a policy holds.
-func capacity(p pgstore.Policy) int64 {
+func capacity(p rows.Policy) int64 {
 	compiled, err := compiledShared(p)
 	if err != nil {
 		return p.Limit.Limit
@@ -66,7 +66,7 @@ func capacity(p pgstore.Policy) int64 {
 
 // usedLately returns how many tokens are missing from the bucket of the current policy with the same key. It reports
 // false if there is none, or if its bucket cannot be read.
-func (s *Server) usedLately(ctx context.Context, p pgstore.Policy) (int64, bool, error) {
+func (s *Server) usedLately(ctx context.Context, p rows.Policy) (int64, bool, error) {
 	if s.Buckets == nil || (p.Scope == policy.Endpoint.String() && p.Endpoint == "") {
 		return 0, false, nil // or it has a bucket per route, and the routes are unknown here
 	}
@@ -95,7 +95,7 @@ func (s *Server) usedLately(ctx context.Context, p pgstore.Policy) (int64, bool,
 }
 
 // compiledShared compiles a policy that all tenants share.
-func compiledShared(p pgstore.Policy) (*policy.Policy, error) {
+func compiledShared(p rows.Policy) (*policy.Policy, error) {
 	config := schema.Config{
 		Namespace: p.Namespace,
 		Global:    schema.Global{Limits: []schema.Limit{p.Limit}},

@@ -6,11 +6,11 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -18,7 +18,7 @@ import (
 type shelf struct{ *memory.Store }
 
 // spend spends a policy by requests of a tenant of the tier gold, as the plugin would.
-func (w *world) spend(s shelf, p pgstore.Policy, requests int) {
+func (w *world) spend(s shelf, p rows.Policy, requests int) {
 	w.Helper()
 	plan, err := policy.FromConfig(schema.Config{Namespace: p.Namespace}.WithDefaults())
 	if err != nil {
@@ -46,7 +46,7 @@ func (w *world) spend(s shelf, p pgstore.Policy, requests int) {
 func TestASharedPolicyBelowRecentUsageNeedsForce(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
-	w := open(t, func(o *control.Options) { o.Buckets = buckets })
+	w := open(t, func(o *api.Options) { o.Buckets = buckets })
 	for _, scope := range []string{"global", "endpoint"} {
 		body := `{"name":"` + scope + `","tier":"gold","scope":"` + scope + `","endpoint":"GET /a","limit":10,"window":"1d"}`
 		a := w.want(w.as("POST", policies+"?force=true", body), http.StatusCreated)
@@ -67,7 +67,7 @@ func TestASharedPolicyBelowRecentUsageNeedsForce(t *testing.T) {
 func TestAnUnusedBucketDoesNotHideTheLimitOfOneTenant(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
-	w := open(t, func(o *control.Options) { o.Buckets = buckets })
+	w := open(t, func(o *api.Options) { o.Buckets = buckets })
 	w.made(daily)
 	const body = `{"name":"all","tier":"gold","scope":"global","limit":5000,"window":"1d"}`
 	a := w.want(w.as("POST", policies, body), http.StatusCreated)

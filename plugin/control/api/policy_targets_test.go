@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 func TestAMadeNameHasNoUserCredentialOrAddressAndTheScopeIsThatOfTheTarget(t *testing.T) {
@@ -18,7 +18,7 @@ func TestAMadeNameHasNoUserCredentialOrAddressAndTheScopeIsThatOfTheTarget(t *te
 		`"for": "anonymous"`: "ip", `"for": "all"`: "global",
 	} {
 		body := `{` + target + `, "limit": 1000, "window_size": 60}`
-		p := read[control.PolicyWritten](w, w.want(w.as("POST", policies+"?force=true", body), http.StatusCreated)).Policy
+		p := read[api.PolicyWritten](w, w.want(w.as("POST", policies+"?force=true", body), http.StatusCreated)).Policy
 		if p.Scope != want || names[p.Name] || strings.Contains(p.Name, "_42") || strings.Contains(p.Name, "192") {
 			t.Errorf("%s is named %q, with scope %s", body, p.Name, p.Scope)
 		}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 type createPolicyInput struct {
@@ -20,7 +20,7 @@ func (s *Server) createPolicy(ctx context.Context, in *createPolicyInput) (*writ
 	var warnings Warnings
 	if err == nil {
 		p := in.Body.policy()
-		p.Revision = pgstore.Absent
+		p.Revision = rows.Absent
 		warnings, err = s.review(ctx, in.Force.Force || replayed, p)
 		if err == nil && !replayed {
 			written, version, err = s.Store.PutPolicy(ctx, c, p)
@@ -49,16 +49,16 @@ func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) (*writePolic
 	if err != nil {
 		return nil, s.writeError(action, err)
 	}
-	put := keyedPut[pgstore.Policy]{
+	put := keyedPut[rows.Policy]{
 		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch,
 		absent: "there is no such policy: omit If-Match to create it", present: "this policy exists already",
-		read:  func() (pgstore.Policy, error) { return s.Store.Policy(ctx, p.Key()) },
-		state: func(p pgstore.Policy) (string, int64) { return etag(p.ID, p.Revision), p.Revision },
-		isSame: func(current pgstore.Policy) bool {
-			d, err := pgstore.Compare([]pgstore.Policy{current}, []pgstore.Policy{p})
+		read:  func() (rows.Policy, error) { return s.Store.Policy(ctx, p.Key()) },
+		state: func(p rows.Policy) (string, int64) { return etag(p.ID, p.Revision), p.Revision },
+		isSame: func(current rows.Policy) bool {
+			d, err := rows.Compare([]rows.Policy{current}, []rows.Policy{p})
 			return err == nil && d.Empty()
 		},
-		write: func(revision int64) (pgstore.Policy, int64, error) {
+		write: func(revision int64) (rows.Policy, int64, error) {
 			p.Revision = revision
 			return s.Store.PutPolicy(ctx, newChange(ctx, in.Body.Reason), p)
 		},
@@ -68,7 +68,7 @@ func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) (*writePolic
 		return nil, s.writeError(action, err)
 	}
 	finished := s.finishWrite(ctx, policyWrites, version, in.wait(), warnings)
-	return policyResponse(status, pgstore.Change{}, PolicyWritten{written, finished}), nil
+	return policyResponse(status, rows.Change{}, PolicyWritten{written, finished}), nil
 }
 
 type putPolicyByIDInput struct {
@@ -126,10 +126,10 @@ func (s *Server) deletePolicy(ctx context.Context, in *deletePolicyInput) (*dele
 }
 
 // policyToChange returns a policy and the revision that a write of it must find.
-func (s *Server) policyToChange(ctx context.Context, id int64, match IfMatch) (pgstore.Policy, int64, error) {
+func (s *Server) policyToChange(ctx context.Context, id int64, match IfMatch) (rows.Policy, int64, error) {
 	current, err := s.Store.PolicyByID(ctx, id)
 	if err != nil {
-		return pgstore.Policy{}, 0, err
+		return rows.Policy{}, 0, err
 	}
 	revision, err := match.requiredRevision(etag(id, current.Revision), current.Revision)
 	return current, revision, err

@@ -12,7 +12,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -247,7 +247,7 @@ func TestASettlementThatWasNotRecordedIsNotMadeTwice(t *testing.T) {
 	r.passed.Store(int64(31 * time.Second))
 	for range 2 {
 		a := r.want(r.do(again), http.StatusOK)
-		if got := read[control.Settled](r.world, a); got.Outcome != "unknown" || len(got.Limits) != 0 ||
+		if got := read[api.Settled](r.world, a); got.Outcome != "unknown" || len(got.Limits) != 0 ||
 			a.Header().Get("Idempotent-Replayed") != "true" {
 			t.Errorf("%s", a.Body)
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -17,7 +17,7 @@ func TestReservationsOfBucketsInThisProcessGetBackWhatWasTooMuch(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	r := &reserving{planned: &planned{}}
-	r.world = open(t, func(o *control.Options) {
+	r.world = open(t, func(o *api.Options) {
 		o.Path, o.Buckets = pathOf(t, chats(), buckets, policy.Rows{}), buckets
 		o.Reservations = ledgerOf(named.NewLocal(clock, 0), buckets, func(o *named.Options) { o.Own = true })
 	})
@@ -37,7 +37,7 @@ func TestReservationsInAClusterAreSettledOnEveryMaster(t *testing.T) {
 	}
 	defer closeRedis()
 	r := &reserving{planned: &planned{}}
-	r.world = open(t, func(o *control.Options) {
+	r.world = open(t, func(o *api.Options) {
 		o.Path, o.Buckets = pathOf(t, chats(), store, policy.Rows{}), store
 		o.Reservations = ledgerOf(redis.NewPair(store, nil, nil).Records("default"), store)
 	})

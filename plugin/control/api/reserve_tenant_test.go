@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 func TestAnOrgsTokenSettlesNotBelowItsReservation(t *testing.T) {
@@ -64,7 +64,7 @@ func TestAnIdOfAnotherOrgIsAsUnknownAsAnyOther(t *testing.T) {
 
 	// An operator settles what an org's token has reserved, also to less, if it names the org.
 	a := r.want(r.as("POST", "/v1/ratelimit/settle", `{"id":"by-acme","actual":20,"org_id":"acme"}`), http.StatusOK)
-	if settled := read[control.Settled](r.world, a); settled.Limits[0].Refunded != 1480 {
+	if settled := read[api.Settled](r.world, a); settled.Limits[0].Refunded != 1480 {
 		t.Errorf("%+v", settled)
 	}
 	r.wantUsed("afterwards", 1520, 1502, 2)
@@ -95,8 +95,8 @@ func TestNewReservationsOfAnOrgsTokenAreLimitedAndRepetitionsAreNot(t *testing.T
 	t.Parallel()
 	r := reservingChats(t)
 	own := memory.New(memory.Options{Now: clock})
-	w := open(t, func(o *control.Options) {
-		o.Path, o.Buckets, o.Limits, o.Rates = r.path, r.store, own, control.Rates{Subjects: 1}
+	w := open(t, func(o *api.Options) {
+		o.Path, o.Buckets, o.Limits, o.Rates = r.path, r.store, own, api.Rates{Subjects: 1}
 		o.Reservations = ledgerOf(r.records, r.store)
 	})
 	send := func(id int) answer {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -22,7 +22,7 @@ func TestACheckReservesAndIsSettledToWhatWasUsed(t *testing.T) {
 	}
 	r.wantUsed("after a reservation", 1500, 1500, 1)
 	settled := r.settles(admin, "chat-1", 420)
-	want := control.SettledLimit{Policy: "llm-tokens", Scope: "tenant", Refunded: 1080, Outcome: "settled"}
+	want := api.SettledLimit{Policy: "llm-tokens", Scope: "tenant", Refunded: 1080, Outcome: "settled"}
 	if settled.Outcome != "settled" || settled.Reserved != 1500 || settled.Actual != 420 || len(settled.Limits) != 2 ||
 		settled.Limits[0] != want || settled.Limits[1].Refunded != 1080 {
 		t.Errorf("%+v", settled)

@@ -14,14 +14,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // What the tests of reservations add to those of all operations.
 func init() {
-	equipment = append(equipment, func(_ *testing.T, o *control.Options) {
+	equipment = append(equipment, func(_ *testing.T, o *api.Options) {
 		o.Reservations = ledgerOf(named.NewLocal(clock, 0), memory.New(memory.Options{Now: clock}))
 	})
 	samples["settle"] = sample{body: `{"id":"chat-1","actual":5}`}
@@ -102,21 +102,21 @@ func (r *reserving) replica(edit ...func(*named.Options)) *world {
 		o.Now = func() time.Time { return time.Now().Add(time.Duration(r.passed.Load())) }
 		o.Observer = &r.settled
 	}}, edit...)...)
-	return open(r.T, func(o *control.Options) {
+	return open(r.T, func(o *api.Options) {
 		o.Path, o.Buckets, o.Reservations = r.path, r.store, r.ledger
 	})
 }
 
 // reserves asks for a reservation of an org.
-func (r *reserving) reserves(token, org, id string, tokens int) control.Checked {
+func (r *reserving) reserves(token, org, id string, tokens int) api.Checked {
 	r.Helper()
 	return r.checks(token, fmt.Sprintf(`{"org_id":%q,"reserve":%d,"reservation_id":%q}`, org, tokens, id))
 }
 
 // settles settles a reservation.
-func (r *reserving) settles(token, id string, actual int) control.Settled {
+func (r *reserving) settles(token, id string, actual int) api.Settled {
 	r.Helper()
-	return read[control.Settled](r.world, r.want(r.settle(token, id, actual), http.StatusOK))
+	return read[api.Settled](r.world, r.want(r.settle(token, id, actual), http.StatusOK))
 }
 
 func (w *world) settle(token, id string, actual int) answer {

@@ -8,7 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // resetNote lists what a reset does not do.
@@ -69,14 +69,14 @@ func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error
 		return out, nil
 	}
 	c := in.newChange(ctx, in.Body.Reason, "reset", in.Org, in.Body)
-	action, err := pgstore.ResetOf(in.Org, found.bounds, statuses)
+	action, err := rows.ResetOf(in.Org, found.bounds, statuses)
 	if err != nil {
 		return nil, err
 	}
 	err = s.Store.Do(ctx, c, action, &out.Body, func(ctx context.Context) error {
 		return s.emptyBuckets(ctx, found.bounds)
 	})
-	if unkept := new(pgstore.UnkeptKeyError); errors.As(err, &unkept) {
+	if unkept := new(rows.UnkeptKeyError); errors.As(err, &unkept) {
 		// The buckets are empty, so a caller that learns this has no reason to retry.
 		s.Log.Warn("a reset was made but its Idempotency-Key was not stored: a retry resets again", "error", err)
 		err = nil

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 // meeting is a world in which a reset stops while it empties the buckets, until it may go on. emptied counts resets.
@@ -114,7 +114,7 @@ func TestTheAuditOfAResetListsTheBucketsBySubject(t *testing.T) {
 	t.Parallel()
 	p := using(t)
 	p.want(p.as("POST", acmeReset, `{"user":"u_42","reason":"billed twice"}`), http.StatusOK)
-	page := read[control.Page[struct {
+	page := read[api.Page[struct {
 		After struct{ Buckets []map[string]any }
 	}]](p.world, p.want(p.as("GET", "/v1/ratelimit/audit?kind=action", ""), http.StatusOK))
 	if len(page.Items) != 1 || len(page.Items[0].After.Buckets) != 3 {

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -23,7 +23,7 @@ func TestTheAPIAndTheDatabaseKeepEveryFieldOfAPolicy(t *testing.T) {
 			t.Fatal(err)
 		}
 		written := w.want(w.as("POST", policies, string(body)), http.StatusCreated)
-		got := read[pgstore.Policy](w, w.want(w.as("GET", written.Header().Get("Location"), ""), http.StatusOK))
+		got := read[rows.Policy](w, w.want(w.as("GET", written.Header().Get("Location"), ""), http.StatusOK))
 		if !reflect.DeepEqual(got.Policy, p) {
 			t.Errorf("%+v, want %+v", got.Policy, p)
 		}
@@ -43,7 +43,7 @@ func TestTheAPIAndTheDatabaseKeepEveryFieldOfAnOverride(t *testing.T) {
 		}
 		body := overrideJSON(t, fields)
 		written := w.want(w.as("POST", overrides, body), http.StatusCreated)
-		got := read[control.Override](w, w.want(w.as("GET", written.Header().Get("Location"), ""), http.StatusOK))
+		got := read[api.Override](w, w.want(w.as("GET", written.Header().Get("Location"), ""), http.StatusOK))
 		row, err := w.store.Override(t.Context(), got.ID)
 		if err != nil {
 			t.Fatal(err)

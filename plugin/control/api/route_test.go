@@ -7,7 +7,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -23,15 +23,15 @@ func routed(t *testing.T) *world {
 	config.Global = schema.Global{}
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	path := pathOf(t, config.WithDefaults(), buckets, policy.Rows{})
-	return open(t, func(o *control.Options) {
+	return open(t, func(o *api.Options) {
 		o.Path, o.Buckets, o.IsRoute = path, buckets, func(name string) bool { return name == "records" || name == "search" }
 	})
 }
 
 // decided holds an answer of the decision API.
-func (w *world) decided(token, body string) control.Checked {
+func (w *world) decided(token, body string) api.Checked {
 	w.Helper()
-	return read[control.Checked](w, w.want(w.do(call{token, "POST", checkPath, body, nil}), http.StatusOK))
+	return read[api.Checked](w, w.want(w.do(call{token, "POST", checkPath, body, nil}), http.StatusOK))
 }
 
 func TestAnOrgSpendsOnKnownRoutesOnly(t *testing.T) {
@@ -125,7 +125,7 @@ func TestACheckNotesThatATierIsTheDefault(t *testing.T) {
 	}, schema.Tenant{ID: "berlin", TimeZone: "Europe/Berlin"})
 	rows.Overrides = []policy.Override{policytest.Override(1, schema.Override{Kind: policy.Exempt, Tenant: "free"})}
 	path := pathOf(t, plan(), buckets, rows)
-	w := open(t, func(o *control.Options) { o.Path, o.Buckets = path, buckets })
+	w := open(t, func(o *api.Options) { o.Path, o.Buckets = path, buckets })
 	for body, words := range map[string]string{
 		`{"org_id":"globex"}`:                     "tier essentials is the default: none is set for this org",
 		`{"org_id":"globex","dry_run":true}`:      "PUT /v1/orgs/{org}",

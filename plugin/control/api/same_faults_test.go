@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 func TestAFaultyPolicyHasTheSameFaultInTheAPIAndTheStoreAsInTheConfig(t *testing.T) {
@@ -25,15 +25,15 @@ func TestAFaultyPolicyHasTheSameFaultInTheAPIAndTheStoreAsInTheConfig(t *testing
 		if !faults["body."+c.Field+": "+c.Message] {
 			t.Errorf("POST %s: %v, want %s: %s", body, faults, c.Field, c.Message)
 		}
-		var p pgstore.Policy
+		var p rows.Policy
 		if err := json.Unmarshal([]byte(body), &p); err != nil {
 			t.Fatal(err)
 		}
 		if strings.HasSuffix(c.Message, "got 0") {
 			continue // in a row of Go 0 is absent
 		}
-		_, _, err := w.store.PutPolicy(t.Context(), pgstore.Change{Actor: "ann", Reason: "r"}, p)
-		if invalid := new(pgstore.InvalidError); !errors.As(err, &invalid) ||
+		_, _, err := w.store.PutPolicy(t.Context(), rows.Change{Actor: "ann", Reason: "r"}, p)
+		if invalid := new(rows.InvalidError); !errors.As(err, &invalid) ||
 			!strings.Contains(err.Error(), c.Field+": "+c.Message) {
 			t.Errorf("put %s: %v, want %s: %s", body, err, c.Field, c.Message)
 		}
@@ -59,8 +59,8 @@ func TestAFaultyOverrideHasTheSameFaultInTheAPIAndTheStoreAsInItsDeclaration(t *
 			continue // in a row of Go
 		}
 		_, _, err := w.store.AddOverride(t.Context(),
-			pgstore.Change{Actor: "ann", Reason: "r"}, pgstore.Override{Override: c.Row})
-		invalid := new(pgstore.InvalidError)
+			rows.Change{Actor: "ann", Reason: "r"}, rows.Override{Override: c.Row})
+		invalid := new(rows.InvalidError)
 		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.Field+": "+c.Message) {
 			t.Errorf("add %s: %v, want %s: %s", body, err, c.Field, c.Message)
 		}
@@ -72,7 +72,7 @@ func TestAFaultyTenantHasTheSameFaultInTheAPIAndTheStoreAsInItsDeclaration(t *te
 	w := open(t)
 	for _, c := range policytest.FaultyTenants {
 		_, _, err := w.store.SetTenant(t.Context(),
-			pgstore.Change{Actor: "ann", Reason: "r"}, pgstore.Tenant{Tenant: c.Tenant})
+			rows.Change{Actor: "ann", Reason: "r"}, rows.Tenant{Tenant: c.Tenant})
 		if err == nil || !strings.Contains(err.Error(), c.Field+": "+c.Message()) {
 			t.Errorf("set a tenant with %s: %v, want %s: %s", c.Name, err, c.Field, c.Message())
 		}

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 // serveAs returns the answer to a request that a caller makes without a token.
-func (w *world) serveAs(caller control.Caller, method, path, body string) *httptest.ResponseRecorder {
+func (w *world) serveAs(caller api.Caller, method, path, body string) *httptest.ResponseRecorder {
 	w.Helper()
 	a := httptest.NewRecorder()
 	w.server.ServeAs(a, call{method: method, path: path, body: body}.request(), caller)
@@ -25,20 +25,20 @@ func (w *world) serveAs(caller control.Caller, method, path, body string) *httpt
 func TestARequestServedAsACallerHasItsRoleAndName(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	ann := control.Caller{Token: "ann@example.com", Role: control.Admin}
-	acme := control.Caller{Token: "acme-portal", Role: control.Tenant, Org: "acme"}
+	ann := api.Caller{Token: "ann@example.com", Role: api.Admin}
+	acme := api.Caller{Token: "acme-portal", Role: api.Tenant, Org: "acme"}
 	for _, c := range []struct {
-		caller             control.Caller
+		caller             api.Caller
 		method, path, body string
 		want               int
 	}{
 		{ann, "POST", policies, daily, http.StatusCreated},
-		{control.Caller{Token: "vic", Role: control.Viewer}, "GET", fleetPath, "", http.StatusOK},
-		{control.Caller{Token: "vic", Role: control.Viewer}, "POST", policies, daily, http.StatusForbidden},
+		{api.Caller{Token: "vic", Role: api.Viewer}, "GET", fleetPath, "", http.StatusOK},
+		{api.Caller{Token: "vic", Role: api.Viewer}, "POST", policies, daily, http.StatusForbidden},
 		{acme, "GET", fleetPath, "", http.StatusForbidden},
 		{acme, "GET", "/v1/orgs/globex", "", http.StatusForbidden},
-		{control.Caller{Token: "none"}, "GET", fleetPath, "", http.StatusForbidden},
-		{control.Caller{}, "GET", fleetPath, "", http.StatusForbidden},
+		{api.Caller{Token: "none"}, "GET", fleetPath, "", http.StatusForbidden},
+		{api.Caller{}, "GET", fleetPath, "", http.StatusForbidden},
 	} {
 		if a := w.serveAs(c.caller, c.method, c.path, c.body); a.Code != c.want {
 			t.Errorf("%+v %s %s: %d %s, want %d", c.caller, c.method, c.path, a.Code, a.Body, c.want)
@@ -53,7 +53,7 @@ func TestARequestServedAsACallerHasItsRoleAndName(t *testing.T) {
 func TestRoutineRequestsAreLoggedIfTheyFail(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	poll := control.Caller{Token: "portal:ann", Role: control.Viewer, Routine: true}
+	poll := api.Caller{Token: "portal:ann", Role: api.Viewer, Routine: true}
 	if w.serveAs(poll, "GET", fleetPath, ""); strings.Contains(w.log.String(), "portal:ann") {
 		t.Errorf("one that succeeds is in the log: %s", w.log)
 	}
@@ -66,7 +66,7 @@ func TestRoutineRequestsAreLoggedIfTheyFail(t *testing.T) {
 func TestAPersonOfAnIdentityProviderIsTheActorOfItsChanges(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	person := control.Caller{Token: "oidc:" + strings.Repeat("a", 200) + "@example.org", Role: control.Admin}
+	person := api.Caller{Token: "oidc:" + strings.Repeat("a", 200) + "@example.org", Role: api.Admin}
 	for _, replayed := range []string{"", "true"} { // an idempotency key is kept under a name of 64 bytes at most
 		a := httptest.NewRecorder()
 		r := call{method: "POST", path: policies, body: daily}.request()
@@ -84,27 +84,27 @@ func TestAPersonOfAnIdentityProviderIsTheActorOfItsChanges(t *testing.T) {
 
 func TestWrongTokensOfAnAddressAreLimitedAlsoOutsideOfRequests(t *testing.T) {
 	t.Parallel()
-	w := open(t, func(o *control.Options) {
-		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), control.Rates{Failures: 3}
+	w := open(t, func(o *api.Options) {
+		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), api.Rates{Failures: 3}
 	})
 	const address = "192.0.2.1:4711"
 	for range 3 {
-		if _, _, err := w.server.Authenticate(t.Context(), unknownToken, address); !errors.Is(err, control.ErrUnknownToken) {
+		if _, _, err := w.server.Authenticate(t.Context(), unknownToken, address); !errors.Is(err, api.ErrUnknownToken) {
 			t.Fatalf("%v, want an unknown token", err)
 		}
 	}
-	if _, _, err := w.server.Authenticate(t.Context(), unknownToken, address); !errors.Is(err, control.ErrNotLookedUp) {
+	if _, _, err := w.server.Authenticate(t.Context(), unknownToken, address); !errors.Is(err, api.ErrNotLookedUp) {
 		t.Errorf("%v after three, want a limit", err)
 	}
 	_, _, err := w.server.Authenticate(t.Context(), unknownToken, "192.0.2.2:1")
-	if !errors.Is(err, control.ErrUnknownToken) {
+	if !errors.Is(err, api.ErrUnknownToken) {
 		t.Errorf("another address: %v, want an unknown token", err)
 	}
-	if caller, _, err := w.server.Authenticate(t.Context(), admin, address); err != nil || caller.Role != control.Admin {
+	if caller, _, err := w.server.Authenticate(t.Context(), admin, address); err != nil || caller.Role != api.Admin {
 		t.Errorf("a valid token of the address: %+v, %v", caller, err)
 	}
 	_, _, err = w.server.Authenticate(t.Context(), away, address)
-	if err == nil || errors.Is(err, control.ErrUnknownToken) {
+	if err == nil || errors.Is(err, api.ErrUnknownToken) {
 		t.Errorf("without a database: %v, want another error than an unknown token", err)
 	}
 }
@@ -112,18 +112,18 @@ func TestWrongTokensOfAnAddressAreLimitedAlsoOutsideOfRequests(t *testing.T) {
 // forgetful is an Authenticator that has no token in memory.
 type forgetful struct{ ring }
 
-func (f forgetful) Authenticate(ctx context.Context, secret string, mayLook func() bool) (control.Caller, error) {
+func (f forgetful) Authenticate(ctx context.Context, secret string, mayLook func() bool) (api.Caller, error) {
 	if !mayLook() {
-		return control.Caller{}, control.ErrNotLookedUp
+		return api.Caller{}, api.ErrNotLookedUp
 	}
 	return f.ring.Authenticate(ctx, secret, nil)
 }
 
 func TestGuessesFromAnAddressDoNotEndSessionsBehindIt(t *testing.T) {
 	t.Parallel()
-	w := open(t, func(o *control.Options) {
+	w := open(t, func(o *api.Options) {
 		o.Tokens, o.Limits = forgetful{}, memory.New(memory.Options{Now: clock})
-		o.Rates = control.Rates{Failures: 3, Lookups: 3}
+		o.Rates = api.Rates{Failures: 3, Lookups: 3}
 		o.Now = func() time.Time { return time.Unix(1_900_000_000, 0) }
 	})
 	const proxy = "192.0.2.1:4711"
@@ -132,14 +132,14 @@ func TestGuessesFromAnAddressDoNotEndSessionsBehindIt(t *testing.T) {
 			t.Fatal("an unknown token is accepted")
 		}
 	}
-	if _, _, err := w.server.Authenticate(t.Context(), admin, proxy); !errors.Is(err, control.ErrNotLookedUp) {
+	if _, _, err := w.server.Authenticate(t.Context(), admin, proxy); !errors.Is(err, api.ErrNotLookedUp) {
 		t.Errorf("a sign-in after guesses: %v, want a limit", err)
 	}
 	for range 10 {
 		if _, _, err := w.server.Authenticate(t.Context(), admin, ""); err != nil {
 			t.Errorf("the token of a session: %v", err)
 		}
-		if _, _, err := w.server.Authenticate(t.Context(), revoked, ""); !errors.Is(err, control.ErrUnknownToken) {
+		if _, _, err := w.server.Authenticate(t.Context(), revoked, ""); !errors.Is(err, api.ErrUnknownToken) {
 			t.Errorf("the revoked token of a session: %v", err)
 		}
 	}
@@ -147,8 +147,8 @@ func TestGuessesFromAnAddressDoNotEndSessionsBehindIt(t *testing.T) {
 
 func TestSignInsWithOneTokenAreLimitedApartFromItsRequestsAndSessions(t *testing.T) {
 	t.Parallel()
-	w := open(t, func(o *control.Options) {
-		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), control.Rates{SignIns: 3}
+	w := open(t, func(o *api.Options) {
+		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), api.Rates{SignIns: 3}
 	})
 	signIn := func(secret string, from int) (time.Duration, error) {
 		_, wait, err := w.server.Authenticate(t.Context(), secret, fmt.Sprintf("192.0.2.%d:4711", from))
@@ -160,7 +160,7 @@ func TestSignInsWithOneTokenAreLimitedApartFromItsRequestsAndSessions(t *testing
 		}
 	}
 	wait, err := signIn(admin, 9)
-	if !errors.Is(err, control.ErrTooManySignIns) || wait < time.Second || wait > time.Minute {
+	if !errors.Is(err, api.ErrTooManySignIns) || wait < time.Second || wait > time.Minute {
 		t.Errorf("the fourth sign-in, from another address: %v, wait %v", err, wait)
 	}
 	if _, err := signIn(viewer, 9); err != nil {

@@ -15,10 +15,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // clock stands still.
@@ -69,7 +69,7 @@ func TestUnroutedRequestsGetAProblemDocument(t *testing.T) {
 			t.Errorf("%s %s allows %q, want %q", test.call.method, test.call.path, got, test.allow)
 		}
 	}
-	if list, err := w.store.Policies(t.Context(), pgstore.PolicyFilter{}); err != nil || len(list) != 0 {
+	if list, err := w.store.Policies(t.Context(), rows.PolicyFilter{}); err != nil || len(list) != 0 {
 		t.Errorf("%d policies were written (%v), want none", len(list), err)
 	}
 }
@@ -146,8 +146,8 @@ func TestTheLogHasOneLineForARequestAndNoSecret(t *testing.T) {
 func TestTheAPILimitsItselfPerTokenAndPerAddressWithoutOne(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
-	w := open(t, func(o *control.Options) {
-		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), control.Rates{Requests: 2, Failures: 3}
+	w := open(t, func(o *api.Options) {
+		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), api.Rates{Requests: 2, Failures: 3}
 		o.Metrics = registry
 	})
 	for i := range 4 {
@@ -275,7 +275,7 @@ func TestOneOfManyRequestsWithOneKeyWrites(t *testing.T) {
 func TestMetricsHaveTheirPublishedNames(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
-	w := open(t, func(o *control.Options) { o.Metrics = registry })
+	w := open(t, func(o *api.Options) { o.Metrics = registry })
 	w.made(daily)
 	w.do(call{admin, "BREW", "/nowhere", "", nil})
 	families, err := registry.Gather()

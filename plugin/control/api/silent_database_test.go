@@ -19,10 +19,10 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // dialled returns a pool that connects with dial.
@@ -54,8 +54,8 @@ func TestADatabaseThatDoesNotRespondIsReportedInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable", silence)
 		defer pool.Close()
-		server, err := control.New(control.Options{
-			Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
+		server, err := api.New(api.Options{
+			Store: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -93,8 +93,8 @@ func TestAnyNumberOfProbesTakesOneConnection(t *testing.T) {
 				return silence(ctx, network, address)
 			})
 		defer pool.Close()
-		server, err := control.New(control.Options{
-			Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
+		server, err := api.New(api.Options{
+			Store: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -136,8 +136,8 @@ func TestABatchThatTakesTooLongReportsHowMuchOfItWasDecided(t *testing.T) {
 		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable", silence)
 		defer pool.Close()
 		path := pathOf(t, plan(), slow{shelf{memory.New(memory.Options{Now: clock})}}, enterprise())
-		server, err := control.New(control.Options{
-			Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler), Path: path,
+		server, err := api.New(api.Options{
+			Store: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler), Path: path,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -175,7 +175,7 @@ func TestAnUnansweredCommitIsReportedAsUncertainAndMayBeRetried(t *testing.T) {
 		return severed{conn, &armed}, err
 	})
 	t.Cleanup(pool.Close)
-	w := open(t, func(o *control.Options) { o.Store = pgstore.New(pool) })
+	w := open(t, func(o *api.Options) { o.Store = rows.New(pool) })
 	for at, body := range map[string]string{
 		policies: daily, overrides: `{"kind":"ban","reason":"abuse","permanent":true}`,
 	} {
@@ -187,7 +187,7 @@ func TestAnUnansweredCommitIsReportedAsUncertainAndMayBeRetried(t *testing.T) {
 			t.Errorf("%s: the detail is %q", at, detail)
 		}
 		w.want(w.as("POST", at, body, "Idempotency-Key", "once "+at), http.StatusCreated)
-		if list := read[control.Page[any]](w, w.as("GET", at, "")); len(list.Items) != 1 {
+		if list := read[api.Page[any]](w, w.as("GET", at, "")); len(list.Items) != 1 {
 			t.Errorf("%s: there are %v, want one", at, list.Items)
 		}
 	}

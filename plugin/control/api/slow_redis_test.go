@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"testing"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -30,7 +30,7 @@ func TestOperatorsReadAndEmptyBucketsThatAreTooSlowForRequests(t *testing.T) {
 	p := using(t)
 	options := p.server.Options
 	options.Buckets, options.OperatorBuckets = hurried{}, p.store
-	server, err := control.New(options)
+	server, err := api.New(options)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -21,7 +21,7 @@ func TestAnOverrideIsAcceptedInEitherSpelling(t *testing.T) {
 		{`{"factor":2,"scope":"tenant",` + rest + `}`, "multiplier", "", ""},
 	} {
 		answer := w.want(w.as("POST", "/v1/orgs/acme/ratelimit/overrides", test.body), http.StatusCreated)
-		made := read[control.OverrideWritten](w, answer)
+		made := read[api.OverrideWritten](w, answer)
 		if o := made.Override; o.Kind != test.kind || o.Endpoint != test.endpoint || o.User != test.user {
 			t.Errorf("%s: made %+v", test.body, o)
 		}
@@ -47,9 +47,9 @@ func TestACheckIsAcceptedInEitherSpelling(t *testing.T) {
 	}}}
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	path := pathOf(t, config.WithDefaults(), buckets, policy.Rows{})
-	w := open(t, func(o *control.Options) { o.Path, o.Buckets = path, buckets })
+	w := open(t, func(o *api.Options) { o.Path, o.Buckets = path, buckets })
 	left := func(body string) int64 {
-		return *read[control.Checked](w, w.want(w.as("POST", checkPath, body), http.StatusOK)).Remaining
+		return *read[api.Checked](w, w.want(w.as("POST", checkPath, body), http.StatusOK)).Remaining
 	}
 	for i, body := range []string{
 		`{"org_id":"acme","user_id":"u","endpoint":"POST /records"}`,
@@ -82,14 +82,14 @@ func TestACheckWithoutAnOrgNotesThatUsersAreCountedTogether(t *testing.T) {
 	config.Anonymous.Limits = []schema.Limit{perIP}
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	path := pathOf(t, config.WithDefaults(), buckets, policy.Rows{})
-	w := open(t, func(o *control.Options) { o.Path, o.Buckets = path, buckets })
+	w := open(t, func(o *api.Options) { o.Path, o.Buckets = path, buckets })
 	for body, want := range map[string]string{
 		`{"user_id":"u_42","endpoint":"/api/messages","scope":"user"}`: "per-ip counts it with all requests that name neither org nor ip",
 		`{"user_id":"u_43","ip":"192.0.2.1"}`:                          "per-ip counts it with all requests from its ip",
 		`{"ip":"192.0.2.1"}`:                                           "",
 		`{"org_id":"acme","user_id":"u_42"}`:                           "",
 	} {
-		notes := strings.Join(read[control.Checked](w, w.want(w.as("POST", checkPath, body), http.StatusOK)).Notes, "; ")
+		notes := strings.Join(read[api.Checked](w, w.want(w.as("POST", checkPath, body), http.StatusOK)).Notes, "; ")
 		if has := strings.Contains(notes, "without org_id"); has != (want != "") || !strings.Contains(notes, want) {
 			t.Errorf("%s: the notes are %q, want %q in them", body, notes, want)
 		}

@@ -18,16 +18,16 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // bog is a deciding server in virtual time, without a database.
 type bog struct {
 	*testing.T
-	server  *control.Server
+	server  *api.Server
 	metrics *prometheus.Registry
 }
 
@@ -45,10 +45,10 @@ func inBog(t *testing.T, test func(*bog)) {
 	synctest.Test(t, func(t *testing.T) {
 		now := func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
 		b := &bog{T: t, metrics: prometheus.NewRegistry()}
-		b.server, err = control.New(control.Options{
-			Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler), Metrics: b.metrics,
+		b.server, err = api.New(api.Options{
+			Store: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler), Metrics: b.metrics,
 			Path:   pathOf(t, plan(), memory.New(memory.Options{Now: now}), policy.Rows{}),
-			Limits: memory.New(memory.Options{Now: now}), Rates: control.Rates{Requests: 1e6, Failures: 1e6},
+			Limits: memory.New(memory.Options{Now: now}), Rates: api.Rates{Requests: 1e6, Failures: 1e6},
 		})
 		if err != nil {
 			t.Fatal(err)

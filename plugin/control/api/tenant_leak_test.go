@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -54,19 +54,19 @@ func hush(p *planned, config schema.Config) {
 	}
 	p.want(p.as("PUT", "/v1/orgs/acme", `{"tier":"enterprise",`+because), http.StatusCreated)
 	p.want(p.as("POST", webhooks+"/1/test", `{`+because), http.StatusOK)
-	rows := enterprise()
-	written, err := p.world.store.Overrides(p.Context(), pgstore.OverrideFilter{})
+	inForce := enterprise()
+	written, err := p.world.store.Overrides(p.Context(), rows.OverrideFilter{})
 	for _, o := range written {
-		rows.Overrides = append(rows.Overrides, policy.Override{ID: o.ID, Override: o.Override})
+		inForce.Overrides = append(inForce.Overrides, policy.Override{ID: o.ID, Override: o.Override})
 	}
-	for o, wrong := range p.world.store.EachPolicy(p.Context(), pgstore.PolicyFilter{}) {
+	for o, wrong := range p.world.store.EachPolicy(p.Context(), rows.PolicyFilter{}) {
 		err = errors.Join(err, wrong)
-		rows.Policies = append(rows.Policies, policy.PolicyRow{ID: o.ID, Policy: o.Policy})
+		inForce.Policies = append(inForce.Policies, policy.PolicyRow{ID: o.ID, Policy: o.Policy})
 	}
 	if err != nil {
 		p.Fatal(err)
 	}
-	ruled(p.T, p.path, config, rows)
+	ruled(p.T, p.path, config, inForce)
 }
 
 const because = `"reason":"hushed: ticket 7"}`

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -62,7 +62,7 @@ func TestTheTokenOfAnOrgReadsNoNumberOfASharedLimit(t *testing.T) {
 func TestADecisionNamesTheSharedLimitThatDeniesAndShowsTheNumbersOfTheOrgsOwn(t *testing.T) {
 	t.Parallel()
 	p := planning(t, platform(), enterprise())
-	var got control.Checked
+	var got api.Checked
 	for range 4 {
 		got = p.checks(ofAcme, `{"org_id":"acme","endpoint":"POST /bulk"}`)
 		if got.Warning || got.Policy != "daily" || *got.Limit != 1000 {
@@ -175,7 +175,7 @@ func TestAnOrgReadsThePublicNoteOfARowAndNeitherReasonNorAuthor(t *testing.T) {
 	}
 	w.want(w.as("DELETE", at+"?reason=over", ""), http.StatusOK)
 	ended := 0
-	for o, err := range w.store.EachEndedOverride(t.Context(), pgstore.OverrideFilter{Tenant: "acme"}) {
+	for o, err := range w.store.EachEndedOverride(t.Context(), rows.OverrideFilter{Tenant: "acme"}) {
 		if ended++; err != nil || o.PublicNote != note {
 			t.Errorf("the history has %+v (%v), want the note", o, err)
 		}
@@ -220,7 +220,7 @@ func TestThePublicNoteIsShownWithEveryLimit(t *testing.T) {
 	if status := p.checks(ofAcme, `{"org_id":"acme"}`).Statuses[0]; status.PublicNote != "yours by contract" {
 		t.Errorf("%+v: want the note", status)
 	}
-	usage := read[control.Usage](p.world, p.want(p.do(call{ofAcme, "GET", acmeUsage, "", nil}), http.StatusOK))
+	usage := read[api.Usage](p.world, p.want(p.do(call{ofAcme, "GET", acmeUsage, "", nil}), http.StatusOK))
 	if usage.Items[0].PublicNote != "yours by contract" {
 		t.Errorf("%+v: want the note", usage.Items[0])
 	}

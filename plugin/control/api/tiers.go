@@ -11,7 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 )
 
@@ -46,7 +46,7 @@ const sameTime = 10 * time.Minute
 // Tiers knows which tiers orgs without a row are on: those that nodes have reported, and those of the consumers in a
 // config file. The nil Tiers knows none. It is safe for concurrent use.
 type Tiers struct {
-	store     *pgstore.Store
+	store     *rows.Store
 	namespace string
 
 	inFile  map[string][]SeenTier // by org
@@ -62,7 +62,7 @@ type Tiers struct {
 // NewTiers returns what is known from the namespace and the consumers of a config, whose file was changed at an
 // instant. Refresh adds what nodes have reported to the store; without one, ReadFrom gives it.
 func NewTiers(
-	store *pgstore.Store, namespace string, consumers []routeconfig.ConsumerTier, changed time.Time,
+	store *rows.Store, namespace string, consumers []routeconfig.ConsumerTier, changed time.Time,
 ) *Tiers {
 	t := &Tiers{
 		store: store, namespace: namespace, changed: changed, inFile: map[string][]SeenTier{},
@@ -134,7 +134,7 @@ func (t *Tiers) add(org string, s SeenTier) {
 }
 
 // ReadFrom reads what nodes have reported of an org to a store; the org "" means all.
-func (t *Tiers) ReadFrom(ctx context.Context, store *pgstore.Store, org string) error {
+func (t *Tiers) ReadFrom(ctx context.Context, store *rows.Store, org string) error {
 	if t == nil {
 		return nil
 	}

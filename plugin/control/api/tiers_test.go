@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 )
@@ -30,8 +30,8 @@ func (w *world) sees(org, tier, source string, ago time.Duration) {
 }
 
 // knowing gives the server the tiers of consumers in a file that was changed a time ago.
-func (p *planned) knowing(ago time.Duration, consumers ...routeconfig.ConsumerTier) *control.Tiers {
-	tiers := control.NewTiers(p.world.store, "default", consumers, time.Now().Add(-ago))
+func (p *planned) knowing(ago time.Duration, consumers ...routeconfig.ConsumerTier) *api.Tiers {
+	tiers := api.NewTiers(p.world.store, "default", consumers, time.Now().Add(-ago))
 	p.server.Tiers = tiers
 	return tiers
 }
@@ -43,9 +43,9 @@ func (p *planned) tierOf(org string) string {
 		p.Fatal(err)
 	}
 	below := "/v1/orgs/" + org + "/ratelimit/"
-	inForce := read[control.InForce](p.world, p.want(p.as("GET", below+"policies", ""), http.StatusOK))
-	used := read[control.Usage](p.world, p.want(p.as("GET", below+"usage", ""), http.StatusOK))
-	text := func(t control.OrgTier) string {
+	inForce := read[api.InForce](p.world, p.want(p.as("GET", below+"policies", ""), http.StatusOK))
+	used := read[api.Usage](p.world, p.want(p.as("GET", below+"usage", ""), http.StatusOK))
+	text := func(t api.OrgTier) string {
 		text := t.Tier + " " + t.Source
 		for _, other := range t.Others {
 			text += ", " + other.Tier + " " + other.Source
@@ -156,10 +156,10 @@ func TestAnOrgOfTwoTiersReadsTheLimitsOfBoth(t *testing.T) {
 		}
 	}
 	below := "/v1/orgs/globex/ratelimit/"
-	for _, l := range read[control.InForce](p.world, p.want(p.as("GET", below+"policies", ""), http.StatusOK)).Limits {
+	for _, l := range read[api.InForce](p.world, p.want(p.as("GET", below+"policies", ""), http.StatusOK)).Limits {
 		add("limit", l.Policy, l.Tier)
 	}
-	for _, b := range read[control.Usage](p.world, p.want(p.as("GET", below+"usage", ""), http.StatusOK)).Items {
+	for _, b := range read[api.Usage](p.world, p.want(p.as("GET", below+"usage", ""), http.StatusOK)).Items {
 		add("bucket", b.Policy, b.Tier)
 	}
 	if len(listed) != 4 {

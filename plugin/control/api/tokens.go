@@ -8,7 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const (
@@ -46,7 +46,7 @@ func (s *Server) registerTokens() {
 
 // OrgTokens lists the tokens that an org manages.
 type OrgTokens struct {
-	Tokens []pgstore.OrgToken `json:"tokens"`
+	Tokens []rows.OrgToken `json:"tokens"`
 }
 
 type listOrgTokensInput struct{ OrgPath }
@@ -66,12 +66,12 @@ type OrgTokenPath struct {
 
 // IssuedToken is a token with its secret.
 type IssuedToken struct {
-	pgstore.OrgToken
+	rows.OrgToken
 	Secret string `json:"secret,omitempty" doc:"It cannot be read again. Absent: this is a retry of an answered request, so rotate the token if the first answer was lost."`
 }
 
 // issued counts the write of a token, and returns its answer.
-func (s *Server) issued(c pgstore.Change, t pgstore.OrgToken, secret string) *writeOutput[IssuedToken] {
+func (s *Server) issued(c rows.Change, t rows.OrgToken, secret string) *writeOutput[IssuedToken] {
 	s.metrics.writes.WithLabelValues(tokenWrites).Inc()
 	return &writeOutput[IssuedToken]{replayedHeader(c), IssuedToken{t, secret}}
 }
@@ -93,7 +93,7 @@ func (b *createTokenBody) Resolve(huma.Context) []error {
 		faults = append(faults, fault("body.name", "must be 1 to 64 letters, digits, dots, dashes, underscores or @", b.Name))
 	}
 	if span, err := parseDuration(b.ExpiresIn); b.ExpiresIn != "" &&
-		(err != nil || span < time.Second || span > pgstore.MaxOrgTokenLife) {
+		(err != nil || span < time.Second || span > rows.MaxOrgTokenLife) {
 		faults = append(faults, fault("body.expires_in", "must be a time from 1s to 365d, such as 12h or 90d", b.ExpiresIn))
 	}
 	return faults
@@ -107,7 +107,7 @@ type createOrgTokenInput struct {
 
 func (s *Server) createOrgToken(ctx context.Context, in *createOrgTokenInput) (*writeOutput[IssuedToken], error) {
 	c := in.newChange(ctx, in.Body.Reason, "create-org-token", in.Org, in.Body)
-	life := spanOr(in.Body.ExpiresIn, pgstore.MaxOrgTokenLife)
+	life := spanOr(in.Body.ExpiresIn, rows.MaxOrgTokenLife)
 	secret, t, err := s.Store.CreateOrgToken(ctx, c, in.Org, in.Body.Name, life)
 	if err != nil {
 		return nil, s.writeError("create a token of an org", err)
@@ -124,7 +124,7 @@ type rotateTokenBody struct {
 // Resolve implements [huma.Resolver].
 func (b *rotateTokenBody) Resolve(huma.Context) []error {
 	faults := notTexts("body", textField{"reason", b.Reason})
-	if span, err := parseDuration(b.Overlap); b.Overlap != "" && (err != nil || span > pgstore.MaxOverlap) {
+	if span, err := parseDuration(b.Overlap); b.Overlap != "" && (err != nil || span > rows.MaxOverlap) {
 		faults = append(faults, fault("body.overlap", "must be a time from 0s to 7d, such as 30m or 1h", b.Overlap))
 	}
 	return faults

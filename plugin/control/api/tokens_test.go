@@ -9,30 +9,30 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const orgTokens = "/v1/orgs/acme/tokens"
 
 // issued is a token with its secret.
 type issued struct {
-	pgstore.OrgToken
+	rows.OrgToken
 	Secret string
 }
 
 // stored is an Authenticator of the tokens in a database.
-type stored struct{ *pgstore.Store }
+type stored struct{ *rows.Store }
 
-func (s stored) Authenticate(ctx context.Context, secret string, _ func() bool) (control.Caller, error) {
+func (s stored) Authenticate(ctx context.Context, secret string, _ func() bool) (api.Caller, error) {
 	if c, err := (ring{}).Authenticate(ctx, secret, nil); err == nil {
 		return c, nil
 	}
 	t, err := s.Store.Authenticate(ctx, secret)
 	if err != nil {
-		return control.Caller{}, control.ErrUnknownToken
+		return api.Caller{}, api.ErrUnknownToken
 	}
-	return control.Caller{Token: t.Name, Role: control.Role(t.Role), Org: t.Org}, nil
+	return api.Caller{Token: t.Name, Role: api.Role(t.Role), Org: t.Org}, nil
 }
 
 // served makes a server with the rights of the role server, and the tokens of its database.
@@ -40,8 +40,8 @@ func served(t *testing.T) *world {
 	t.Helper()
 	s := pgtest.Granted(t)
 	pool := pgtest.Pool(t, s.RoleDSN(pgtest.ServerRole))
-	store := pgstore.New(pool)
-	w := open(t, func(o *control.Options) { o.Store, o.Tokens = store, stored{store} })
+	store := rows.New(pool)
+	w := open(t, func(o *api.Options) { o.Store, o.Tokens = store, stored{store} })
 	w.store, w.pool = store, pgtest.Pool(t, s.RoleDSN(pgtest.Owner))
 	return w
 }
@@ -56,7 +56,7 @@ func TestAnOrgManagesItsTokens(t *testing.T) {
 	w := served(t)
 	a := w.want(w.by(ofAcme, "POST", orgTokens, `{"name":"ci","expires_in":"90d"}`), http.StatusCreated)
 	first := read[issued](w, a)
-	if first.Name != "ci" || first.Role != "tenant:acme" || first.State != "live" || !pgstore.IsSecret(first.Secret) ||
+	if first.Name != "ci" || first.Role != "tenant:acme" || first.State != "live" || !rows.IsSecret(first.Secret) ||
 		a.Header().Get("Cache-Control") != "no-store" {
 		t.Errorf("the token is %+v, with the headers %v", first.OrgToken, a.Header())
 	}
@@ -76,7 +76,7 @@ func TestAnOrgManagesItsTokens(t *testing.T) {
 	}
 	w.want(w.by(first.Secret, "DELETE", orgTokens+"/cd", ""), http.StatusNoContent)
 	w.want(w.by(first.Secret, "DELETE", orgTokens+"/cd", ""), http.StatusNotFound)
-	list := read[control.OrgTokens](w, w.want(w.by(first.Secret, "GET", orgTokens, ""), http.StatusOK)).Tokens
+	list := read[api.OrgTokens](w, w.want(w.by(first.Secret, "GET", orgTokens, ""), http.StatusOK)).Tokens
 	if len(list) != 2 || list[0].Name != "ci" || list[1].Name != "cd" || list[1].State != "revoked" {
 		t.Errorf("the tokens are %+v, want the live one and the revoked one", list)
 	}
@@ -116,11 +116,11 @@ func TestTheSecretOfATokenIsShownOnceAndStoredNowhere(t *testing.T) {
 func TestAnOrgNeitherTakesNorProbesNamesOfOthers(t *testing.T) {
 	t.Parallel()
 	w := served(t)
-	owner := pgstore.New(w.pool)
-	for _, n := range []pgstore.NewToken{
-		{Name: "ci", Role: pgstore.RoleAdmin}, {Name: "portal", Role: pgstore.RoleTenant, Org: "acme"},
+	owner := rows.New(w.pool)
+	for _, n := range []rows.NewToken{
+		{Name: "ci", Role: rows.RoleAdmin}, {Name: "portal", Role: rows.RoleTenant, Org: "acme"},
 	} {
-		if _, _, err := owner.CreateToken(t.Context(), pgstore.Change{Actor: "ann", Reason: "a test"}, n); err != nil {
+		if _, _, err := owner.CreateToken(t.Context(), rows.Change{Actor: "ann", Reason: "a test"}, n); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -129,8 +129,8 @@ func TestAnOrgNeitherTakesNorProbesNamesOfOthers(t *testing.T) {
 		"a\tb", "%", "~", `'; DROP TABLE x; --`, strings.Repeat("ü", 64), strings.Repeat("x", 128),
 	} {
 		for _, name := range []string{"ci", "portal", "CD", "b.c"} {
-			_, _, err := w.store.CreateOrgToken(t.Context(), pgstore.Change{Actor: "token:" + name, Reason: "a test"}, org, name,
-				pgstore.MaxOrgTokenLife)
+			_, _, err := w.store.CreateOrgToken(t.Context(), rows.Change{Actor: "token:" + name, Reason: "a test"}, org, name,
+				rows.MaxOrgTokenLife)
 			if err != nil {
 				t.Errorf("%q makes %s: %v", org, name, err)
 			}
@@ -140,7 +140,7 @@ func TestAnOrgNeitherTakesNorProbesNamesOfOthers(t *testing.T) {
 			t.Errorf("%q has %+v (%v), want its four tokens", org, list, err)
 		}
 		for _, token := range list { // its name is the actor of what it does, for each org
-			secret, _, err := w.store.RotateOrgToken(t.Context(), pgstore.Change{Actor: "ann", Reason: "r"}, org, token.Name, 0)
+			secret, _, err := w.store.RotateOrgToken(t.Context(), rows.Change{Actor: "ann", Reason: "r"}, org, token.Name, 0)
 			if err != nil {
 				t.Errorf("%q rotates %s: %v", org, token.Name, err)
 				continue
@@ -149,13 +149,13 @@ func TestAnOrgNeitherTakesNorProbesNamesOfOthers(t *testing.T) {
 			if err != nil || found.Org != org {
 				t.Errorf("the secret of %q is that of %q (%v)", org, found.Org, err)
 			}
-			err = w.store.RevokeOrgToken(t.Context(), pgstore.Change{Actor: "token:" + found.Name, Reason: "r"}, org, token.Name)
+			err = w.store.RevokeOrgToken(t.Context(), rows.Change{Actor: "token:" + found.Name, Reason: "r"}, org, token.Name)
 			if err != nil {
 				t.Errorf("%s revokes itself: %v", found.Name, err)
 			}
 		}
 	}
-	list, err := owner.Tokens(t.Context(), pgstore.TokenFilter{State: pgstore.TokenLive})
+	list, err := owner.Tokens(t.Context(), rows.TokenFilter{State: rows.TokenLive})
 	if err != nil || len(list) != 2 {
 		t.Errorf("%d live tokens remain (%v), want those of operators", len(list), err)
 	}
@@ -164,8 +164,8 @@ func TestAnOrgNeitherTakesNorProbesNamesOfOthers(t *testing.T) {
 func TestAnOrgDoesNotSeeOrRevokeTokensOfOperators(t *testing.T) {
 	t.Parallel()
 	w := served(t)
-	secret, _, err := pgstore.New(w.pool).CreateToken(t.Context(), pgstore.Change{Actor: "ann", Reason: "a test"},
-		pgstore.NewToken{Name: "acme-ops", Role: pgstore.RoleTenant, Org: "acme"})
+	secret, _, err := rows.New(w.pool).CreateToken(t.Context(), rows.Change{Actor: "ann", Reason: "a test"},
+		rows.NewToken{Name: "acme-ops", Role: rows.RoleTenant, Org: "acme"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestAnOrgHasAtMostTwentyLiveTokensAlsoWhereItMakesManyAtOnce(t *testing.T) 
 	t.Parallel()
 	w := served(t)
 	var all sync.WaitGroup
-	codes := make([]int, pgstore.MaxOrgTokens+15)
+	codes := make([]int, rows.MaxOrgTokens+15)
 	for i := range codes {
 		all.Go(func() { codes[i] = w.by(ofAcme, "POST", orgTokens, fmt.Sprintf(`{"name":"t%d"}`, i)).Code })
 	}
@@ -190,8 +190,8 @@ func TestAnOrgHasAtMostTwentyLiveTokensAlsoWhereItMakesManyAtOnce(t *testing.T) 
 	for _, code := range codes {
 		by[code]++
 	}
-	if by[http.StatusCreated] != pgstore.MaxOrgTokens || by[http.StatusConflict] != 15 {
-		t.Errorf("the answers are %v, want %d tokens and 15 conflicts", by, pgstore.MaxOrgTokens)
+	if by[http.StatusCreated] != rows.MaxOrgTokens || by[http.StatusConflict] != 15 {
+		t.Errorf("the answers are %v, want %d tokens and 15 conflicts", by, rows.MaxOrgTokens)
 	}
 	w.want(w.by(ofGlobex, "POST", "/v1/orgs/globex/tokens", `{"name":"t1"}`), http.StatusCreated)
 }

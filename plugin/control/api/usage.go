@@ -12,11 +12,11 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
 )
 
 const usageTag = "usage"
@@ -173,7 +173,7 @@ func (s *Server) findBuckets(ctx context.Context, org string, requests *Requests
 		}
 	}
 	bounds = slices.DeleteFunc(bounds, func(b policy.Bound) bool { return named != "" && b.Policy.Name != named })
-	return &orgBuckets{policies, id, prefix.WithPrefixes(bounds)}, nil
+	return &orgBuckets{policies, id, addresses.WithPrefixes(bounds)}, nil
 }
 
 // readBatch is how many buckets one call reads.
@@ -195,7 +195,7 @@ func (s *Server) readBuckets(ctx context.Context, buckets *orgBuckets) ([]decisi
 		}
 		statuses = append(statuses, batch...)
 	}
-	buckets.bounds, statuses = prefix.InUse(buckets.bounds, statuses)
+	buckets.bounds, statuses = addresses.InUse(buckets.bounds, statuses)
 	return statuses, nil
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // aboutHistory describes a usage history.
@@ -73,11 +73,11 @@ type usageHistoryOutput struct{ Body UsageHistory }
 var defaultSteps = map[string]time.Duration{"1m": 1440, "1h": 7 * 24, "1d": 30}
 
 // query returns the query of a request at a time.
-func (in *usageHistoryInput) query(now time.Time) (pgstore.UsageQuery, error) {
+func (in *usageHistoryInput) query(now time.Time) (rows.UsageQuery, error) {
 	name := cmp.Or(in.Step, "1h")
-	step, err := pgstore.UsageStepOf(name)
+	step, err := rows.UsageStepOf(name)
 	groups := strings.Split(in.GroupBy, "+")
-	q := pgstore.UsageQuery{
+	q := rows.UsageQuery{
 		Tenant: in.Org, From: in.From, To: in.To, Step: step, Policy: in.Policy,
 		ByEndpoint: slices.Contains(groups, "endpoint"), ByPolicy: slices.Contains(groups, "policy"),
 	}
@@ -108,11 +108,11 @@ func (s *Server) readHistory(ctx context.Context, in *usageHistoryInput) (*Usage
 		// Rows of policies name limits that the org shares with others, and have what is left of them.
 		return nil, huma.Error403Forbidden("the token of an org reads requests by endpoint, not what each policy did")
 	}
-	var found pgstore.UsageHistory
+	var found rows.UsageHistory
 	if err == nil {
 		found, err = s.Store.Usage(ctx, q)
 	}
-	if value := new(pgstore.InvalidError); errors.As(err, &value) {
+	if value := new(rows.InvalidError); errors.As(err, &value) {
 		return nil, unprocessable(fault("query."+value.Field, value.Problem, nil))
 	}
 	if err != nil {

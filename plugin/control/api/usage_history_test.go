@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 const acmeHistory = acmePath + "/ratelimit/usage/history"
@@ -48,7 +48,7 @@ func TestTheHistoryOfAnOrgIsFilteredAndGrouped(t *testing.T) {
 		"?step=1d&from=" + midnight(-9) + "&to=" + midnight(0): {0, 0},
 		"?step=1d&from=" + midnight(0) + "&to=" + midnight(1):  {1, 6},
 	} {
-		got := read[control.UsageHistory](w, w.want(w.as("GET", acmeHistory+query, ""), http.StatusOK))
+		got := read[api.UsageHistory](w, w.want(w.as("GET", acmeHistory+query, ""), http.StatusOK))
 		var admitted int64
 		for _, row := range got.Items {
 			admitted += row.Admitted

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -38,20 +38,20 @@ func using(t *testing.T) *planned {
 func TestUsageIsReadAndNotSpent(t *testing.T) {
 	t.Parallel()
 	p := using(t)
-	var last control.Usage
+	var last api.Usage
 	for range 2 {
-		last = read[control.Usage](p.world, p.want(p.do(call{ofAcme, "GET", acmeUsage + "?user=u_42", "", nil}),
+		last = read[api.Usage](p.world, p.want(p.do(call{ofAcme, "GET", acmeUsage + "?user=u_42", "", nil}),
 			http.StatusOK))
 	}
 	if last.Org != "acme" || last.Namespace != "default" || last.Tier != "enterprise" ||
 		last.Source != "row" || len(last.Items) != 3 {
 		t.Fatalf("%+v: want the three limits of acme", last)
 	}
-	i := slices.IndexFunc(last.Items, func(b control.BucketUsage) bool { return b.Policy == "writes" })
+	i := slices.IndexFunc(last.Items, func(b api.BucketUsage) bool { return b.Policy == "writes" })
 	got := last.Items[i]
 	reset := got.Reset
 	got.Reset, got.ResetAfter = time.Time{}, 0
-	want := control.BucketUsage{
+	want := api.BucketUsage{
 		Policy: "writes", Tier: "enterprise", Of: "the org", Endpoint: "POST /records/{id}", Scope: "tenant",
 		Description: "20 per 86400 s (token_bucket) per tenant",
 		Limit:       20, WindowSize: 86400, Used: 4, Remaining: 16, Fraction: 0.2, Mode: "enforce",
@@ -122,7 +122,7 @@ func TestUsageShowsWhereTokensMayBeOutOnLease(t *testing.T) {
 	config.Tiers[0].Limits = append(config.Tiers[0].Limits, limitOf("large", "", 1_000_000))
 	config = config.WithDefaults()
 	p := planning(t, config, policy.Rows{})
-	for _, b := range read[control.Usage](p.world, p.want(p.as("GET", acmeUsage, ""), http.StatusOK)).Items {
+	for _, b := range read[api.Usage](p.world, p.want(p.as("GET", acmeUsage, ""), http.StatusOK)).Items {
 		if b.MayLease != (b.Policy == "large") {
 			t.Errorf("%+v: want only large to be leased", b)
 		}
@@ -158,9 +158,9 @@ func TestUsageReportsThatRedisIsUnavailableAndNothingIsReset(t *testing.T) {
 }
 
 // resets returns the resets in the audit.
-func (p *planned) resets() []pgstore.AuditEntry {
+func (p *planned) resets() []rows.AuditEntry {
 	p.Helper()
-	entries, _, err := p.world.store.Audit(p.Context(), pgstore.AuditFilter{Kind: "action"})
+	entries, _, err := p.world.store.Audit(p.Context(), rows.AuditFilter{Kind: "action"})
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -170,13 +170,13 @@ func (p *planned) resets() []pgstore.AuditEntry {
 func TestAResetByTheAPIEmptiesTheBucketsOfOneOrgAndIsAudited(t *testing.T) {
 	t.Parallel()
 	p := using(t)
-	preview := read[control.Reset](p.world, p.want(p.as("POST", acmeReset, `{"policy":"daily","preview":true}`),
+	preview := read[api.Reset](p.world, p.want(p.as("POST", acmeReset, `{"policy":"daily","preview":true}`),
 		http.StatusOK))
 	if !preview.Preview || len(preview.Buckets) != 1 || preview.Buckets[0].Used != 4 ||
 		p.has("acme", "")["daily of the org"] != 4 || len(p.resets()) != 0 {
 		t.Errorf("%+v: want a preview of daily, and nothing done", preview)
 	}
-	done := read[control.Reset](p.world, p.want(p.as("POST", acmeReset, `{"policy":"daily","reason":"billed twice"}`),
+	done := read[api.Reset](p.world, p.want(p.as("POST", acmeReset, `{"policy":"daily","reason":"billed twice"}`),
 		http.StatusOK))
 	if done.Preview || len(done.Buckets) != 1 || done.Buckets[0].Used != 4 || !strings.Contains(done.Note, "lease") {
 		t.Errorf("%+v: want daily as it was", done)
@@ -229,7 +229,7 @@ func TestARepeatedResetIsAnsweredWithoutAnotherReset(t *testing.T) {
 
 // cold wraps buckets in Redis. Its Forget first calls a function, and stops if that fails.
 type cold struct {
-	control.Buckets
+	api.Buckets
 	before func(ctx context.Context) error
 }
 
@@ -246,7 +246,7 @@ func chilled(t *testing.T, before func(ctx context.Context) error) *planned {
 	p := using(t)
 	options := p.server.Options
 	options.Buckets = &cold{p.store, before}
-	server, err := control.New(options)
+	server, err := api.New(options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +268,7 @@ func TestAnUnfinishedResetIsMadeByARetry(t *testing.T) {
 	for i, replay := range []string{"", "true"} {
 		a := p.want(once(), http.StatusOK)
 		if used := p.has("acme", "")["daily of the org"]; a.Header().Get("Idempotent-Replayed") != replay ||
-			used != int64(i)*3 || read[control.Reset](p.world, a).Buckets[0].Used != 4 {
+			used != int64(i)*3 || read[api.Reset](p.world, a).Buckets[0].Used != 4 {
 			t.Errorf("time %d: %v %s, and %d are used", i, a.Header(), a.Body, used)
 		}
 		p.checks(admin, `{"org_id":"acme","cost":3}`)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // registerUsageTop adds the operation that ranks orgs by what they used.
@@ -92,7 +92,7 @@ type usageTopOutput struct{ Body UsageTop }
 
 func (s *Server) usageTop(ctx context.Context, in *usageTopInput) (*usageTopOutput, error) {
 	now := s.Now()
-	q := pgstore.UsageTopQuery{By: in.By, From: in.From, To: in.To, Policy: in.Policy, Max: in.Limit}
+	q := rows.UsageTopQuery{By: in.By, From: in.From, To: in.To, Policy: in.Policy, Max: in.Limit}
 	if q.To.IsZero() {
 		q.To = now
 	}
@@ -100,7 +100,7 @@ func (s *Server) usageTop(ctx context.Context, in *usageTopInput) (*usageTopOutp
 		q.From = q.To.Add(-spanOr(in.Last, defaultTop))
 	}
 	found, err := s.Store.UsageTop(ctx, q, now)
-	if value := new(pgstore.InvalidError); errors.As(err, &value) {
+	if value := new(rows.InvalidError); errors.As(err, &value) {
 		return nil, unprocessable(fault("query."+value.Field, value.Problem, nil))
 	}
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 func TestWaitWithoutATimeWaitsForTheDefault(t *testing.T) {
@@ -60,8 +60,8 @@ func TestTheOpenAPIDocumentAllowsWaitWithoutATime(t *testing.T) {
 			}
 		}
 	}
-	if found == 0 || control.DefaultWait <= 0 {
-		t.Errorf("%d operations wait, by default %v", found, control.DefaultWait)
+	if found == 0 || api.DefaultWait <= 0 {
+		t.Errorf("%d operations wait, by default %v", found, api.DefaultWait)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestAWriteThatCannotReadTheNodesWarnsAndReportsNoFleet(t *testing.T) {
 		a := w.want(w.as(c.method, c.path, c.body, c.headers...), c.status)
 		got := read[struct {
 			Version     int64
-			Enforcement *control.Enforcement
+			Enforcement *api.Enforcement
 			Warnings    []string
 		}](w, a)
 		unread := func(warning string) bool { return strings.Contains(warning, "GET /v1/ratelimit/fleet") }

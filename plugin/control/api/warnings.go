@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // Warnings are about parts of a write that may be mistakes, and about nodes that could not be read after it.
@@ -29,21 +29,21 @@ func (s *Server) configPlan() *policy.Plan {
 }
 
 // warnOfOverride returns what an operator should check of an override.
-func (s *Server) warnOfOverride(ctx context.Context, o pgstore.Override) Warnings {
+func (s *Server) warnOfOverride(ctx context.Context, o rows.Override) Warnings {
 	return s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
 		return s.Store.OverrideWarnings(ctx, s.configPlan(), s.IsConsumer, o)
 	})
 }
 
 // warnOfOrg returns what an operator should check of an org.
-func (s *Server) warnOfOrg(ctx context.Context, org pgstore.Tenant) Warnings {
+func (s *Server) warnOfOrg(ctx context.Context, org rows.Tenant) Warnings {
 	return s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
 		return s.Store.TenantWarnings(ctx, s.configPlan(), org)
 	})
 }
 
 // warnOfCost returns what an operator should check of a cost.
-func (s *Server) warnOfCost(ctx context.Context, cost pgstore.Cost) Warnings {
+func (s *Server) warnOfCost(ctx context.Context, cost rows.Cost) Warnings {
 	return s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
 		return s.Store.CostWarnings(ctx, s.configPlan(), cost)
 	})

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
@@ -67,7 +67,7 @@ func TestAWriteUnderAWrongConditionReturnsTheRightOne(t *testing.T) {
 func TestUnknownNamesHaveAWarning(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
-	w := open(t, func(o *control.Options) {
+	w := open(t, func(o *api.Options) {
 		o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, policy.Rows{})
 		o.IsConsumer = func(name string) bool { return name == "acme" }
 	})
@@ -97,7 +97,7 @@ func TestUnknownNamesHaveAWarning(t *testing.T) {
 
 func TestWithoutAConfigAWarningAllowsForNamesThatItMayHave(t *testing.T) {
 	t.Parallel()
-	w := open(t, func(o *control.Options) { o.IsConsumer = func(string) bool { return true } })
+	w := open(t, func(o *api.Options) { o.IsConsumer = func(string) bool { return true } })
 	for _, test := range []struct{ method, path, body, warning string }{
 		{
 			"POST", overrides, `{"kind":"multiplier","factor":2,"permanent":true,"reason":"a test","policy":"nosuch"}`,

@@ -9,7 +9,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
 )
 
@@ -100,16 +100,16 @@ type WebhookPath struct {
 }
 
 // webhookOf returns a webhook as a caller reads it. One of another org is not found.
-func (s *Server) webhookOf(ctx context.Context, in *WebhookPath) (pgstore.Webhook, error) {
+func (s *Server) webhookOf(ctx context.Context, in *WebhookPath) (rows.Webhook, error) {
 	w, err := s.Store.Webhook(ctx, in.ID)
 	if err == nil && w.Org != in.org {
-		err = &pgstore.NotFoundError{What: fmt.Sprint("webhook ", in.ID)}
+		err = &rows.NotFoundError{What: fmt.Sprint("webhook ", in.ID)}
 	}
 	return s.viewOf(callerOf(ctx)).webhook(w), err
 }
 
 // webhook returns a webhook as the caller reads it: a token of an org does not learn who made it.
-func (v view) webhook(w pgstore.Webhook) pgstore.Webhook {
+func (v view) webhook(w rows.Webhook) rows.Webhook {
 	if v.tenant {
 		w.CreatedBy = ""
 	}
@@ -121,20 +121,20 @@ type listWebhooksInput struct {
 	Paging
 }
 
-type listWebhooksOutput struct{ Body Page[pgstore.Webhook] }
+type listWebhooksOutput struct{ Body Page[rows.Webhook] }
 
 func (s *Server) listWebhooks(ctx context.Context, in *listWebhooksInput) (*listWebhooksOutput, error) {
-	list, err := s.Store.Webhooks(ctx, pgstore.WebhookFilter{Org: &in.org, After: in.afterID(), Max: in.Limit + 1})
+	list, err := s.Store.Webhooks(ctx, rows.WebhookFilter{Org: &in.org, After: in.afterID(), Max: in.Limit + 1})
 	if err != nil {
 		return nil, s.readError("list webhooks", err)
 	}
 	for i := range list {
 		list[i] = s.viewOf(callerOf(ctx)).webhook(list[i])
 	}
-	return &listWebhooksOutput{newPage(list, in.Limit, func(w pgstore.Webhook) int64 { return w.ID })}, nil
+	return &listWebhooksOutput{newPage(list, in.Limit, func(w rows.Webhook) int64 { return w.ID })}, nil
 }
 
-type webhookOutput struct{ Body pgstore.Webhook }
+type webhookOutput struct{ Body rows.Webhook }
 
 func (s *Server) getWebhook(ctx context.Context, in *WebhookPath) (*webhookOutput, error) {
 	w, err := s.webhookOf(ctx, in)
@@ -160,8 +160,8 @@ type createWebhookInput struct {
 
 // WebhookSecret is a webhook with the secret that signs its deliveries.
 type WebhookSecret struct {
-	Webhook pgstore.Webhook `json:"webhook"`
-	Secret  string          `json:"secret"  doc:"It signs deliveries, and cannot be read again."`
+	Webhook rows.Webhook `json:"webhook"`
+	Secret  string       `json:"secret"  doc:"It signs deliveries, and cannot be read again."`
 }
 
 type createWebhookOutput struct {
@@ -170,7 +170,7 @@ type createWebhookOutput struct {
 }
 
 func (s *Server) createWebhook(ctx context.Context, in *createWebhookInput) (*createWebhookOutput, error) {
-	n := pgstore.NewWebhook{Org: in.org, URL: in.Body.URL, Types: in.Body.Types}
+	n := rows.NewWebhook{Org: in.org, URL: in.Body.URL, Types: in.Body.Types}
 	if faults := n.Faults(&s.Webhooks); len(faults) > 0 {
 		details := make([]*huma.ErrorDetail, len(faults))
 		for i, f := range faults {
@@ -190,7 +190,7 @@ func (s *Server) createWebhook(ctx context.Context, in *createWebhookInput) (*cr
 }
 
 // showSecret returns a webhook with its secret, and counts the write.
-func (s *Server) showSecret(ctx context.Context, w pgstore.Webhook, secret webhook.Secret) WebhookSecret {
+func (s *Server) showSecret(ctx context.Context, w rows.Webhook, secret webhook.Secret) WebhookSecret {
 	s.metrics.writes.WithLabelValues(webhookWrites).Inc()
 	return WebhookSecret{s.viewOf(callerOf(ctx)).webhook(w), secret.Text()}
 }
@@ -282,11 +282,11 @@ func (s *Server) rotateWebhook(ctx context.Context, in *rotateWebhookInput) (*ro
 	return &rotateWebhookOutput{s.showSecret(ctx, w, secret)}, nil
 }
 
-type deliveryOutput struct{ Body pgstore.Delivery }
+type deliveryOutput struct{ Body rows.Delivery }
 
 func (s *Server) testWebhook(ctx context.Context, in *changeWebhookInput) (*deliveryOutput, error) {
 	_, err := s.webhookOf(ctx, &in.WebhookPath)
-	var d pgstore.Delivery
+	var d rows.Delivery
 	if err == nil {
 		d, err = s.Store.TestWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID)
 	}
@@ -301,14 +301,14 @@ type listDeliveriesInput struct {
 
 // Deliveries lists deliveries.
 type Deliveries struct {
-	Items []pgstore.Delivery `json:"items" doc:"Newest first. A delivery is kept for 7 days."`
+	Items []rows.Delivery `json:"items" doc:"Newest first. A delivery is kept for 7 days."`
 }
 
 type listDeliveriesOutput struct{ Body Deliveries }
 
 func (s *Server) listDeliveries(ctx context.Context, in *listDeliveriesInput) (*listDeliveriesOutput, error) {
 	_, err := s.webhookOf(ctx, &in.WebhookPath)
-	var list []pgstore.Delivery
+	var list []rows.Delivery
 	if err == nil {
 		list, err = s.Store.Deliveries(ctx, in.ID, in.State, in.Limit)
 	}

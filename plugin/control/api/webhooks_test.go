@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
 )
 
@@ -33,7 +33,7 @@ func withWebhooks(
 		}
 		all["list-"+at.name+"s"], all["list-"+at.name+"-deliveries"] = one, one
 		all["create-"+at.name] = func(c *contract, o operation) {
-			for range pgstore.MaxWebhooks + 1 {
+			for range rows.MaxWebhooks + 1 {
 				c.check(o, c.do(o.call(admin)))
 			}
 		}
@@ -56,7 +56,7 @@ func withWebhooks(
 
 // shown is the answer with a secret.
 type shown struct {
-	Webhook pgstore.Webhook
+	Webhook rows.Webhook
 	Secret  string
 }
 
@@ -120,7 +120,7 @@ func TestAWebhookIsCheckedBeforeItIsCreated(t *testing.T) {
 			t.Errorf("%s: %s, want a fault at %s", body, a.Body, at)
 		}
 	}
-	lax := open(t, func(o *control.Options) { o.Webhooks = webhook.Targets{HTTP: true} })
+	lax := open(t, func(o *api.Options) { o.Webhooks = webhook.Targets{HTTP: true} })
 	lax.want(lax.as("POST", webhooks, `{"url":"http://example.com/"}`), http.StatusCreated)
 }
 
@@ -131,7 +131,7 @@ func TestAnOrgReadsItsOwnWebhooksAndNoOthers(t *testing.T) {
 	w.want(w.as("POST", "/v1/orgs/globex/ratelimit/webhooks", hooked), http.StatusCreated)
 	w.want(w.as("POST", generalWebhooks, hooked), http.StatusCreated)
 	a := w.want(w.do(call{ofAcme, "GET", webhooks, "", nil}), http.StatusOK)
-	var list struct{ Items []pgstore.Webhook }
+	var list struct{ Items []rows.Webhook }
 	if err := json.Unmarshal(a.Body.Bytes(), &list); err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestAWebhookIsTestedAtMostSoOftenAnHour(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	w.want(w.as("POST", webhooks, hooked), http.StatusCreated)
-	for range pgstore.MaxWebhookTests {
+	for range rows.MaxWebhookTests {
 		w.want(w.as("POST", webhooks+"/1/test", `{}`), http.StatusOK)
 	}
 	a := w.want(w.as("POST", webhooks+"/1/test", `{}`), http.StatusConflict)

@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -40,31 +40,31 @@ const (
 // ring is an Authenticator of these tokens.
 type ring struct{}
 
-func (ring) Authenticate(_ context.Context, secret string, _ func() bool) (control.Caller, error) {
+func (ring) Authenticate(_ context.Context, secret string, _ func() bool) (api.Caller, error) {
 	switch secret {
 	case admin:
-		return control.Caller{Token: "ann", Role: control.Admin}, nil
+		return api.Caller{Token: "ann", Role: api.Admin}, nil
 	case other:
-		return control.Caller{Token: "bob", Role: control.Admin}, nil
+		return api.Caller{Token: "bob", Role: api.Admin}, nil
 	case viewer:
-		return control.Caller{Token: "vic", Role: control.Viewer}, nil
+		return api.Caller{Token: "vic", Role: api.Viewer}, nil
 	case ofAcme:
-		return control.Caller{Token: "acme-portal", Role: control.Tenant, Org: "acme"}, nil
+		return api.Caller{Token: "acme-portal", Role: api.Tenant, Org: "acme"}, nil
 	case ofGlobex:
-		return control.Caller{Token: "globex-portal", Role: control.Tenant, Org: "globex"}, nil
+		return api.Caller{Token: "globex-portal", Role: api.Tenant, Org: "globex"}, nil
 	case panics:
 		panic("a bug")
 	case away:
-		return control.Caller{}, errors.New("the database is unavailable: password=hunter2")
+		return api.Caller{}, errors.New("the database is unavailable: password=hunter2")
 	}
-	return control.Caller{}, control.ErrUnknownToken
+	return api.Caller{}, api.ErrUnknownToken
 }
 
 // world is a server with its own database.
 type world struct {
 	*testing.T
-	server *control.Server
-	store  *pgstore.Store
+	server *api.Server
+	store  *rows.Store
 	pool   *pgxpool.Pool
 	log    *lines
 }
@@ -88,17 +88,17 @@ func (l *lines) String() string {
 }
 
 // open makes a server; edit changes its options.
-func open(t *testing.T, edit ...func(*control.Options)) *world {
+func open(t *testing.T, edit ...func(*api.Options)) *world {
 	t.Helper()
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
-	w := &world{T: t, store: pgstore.New(pool), pool: pool, log: &lines{}}
-	options := control.Options{
+	w := &world{T: t, store: rows.New(pool), pool: pool, log: &lines{}}
+	options := api.Options{
 		Version: "1", Store: w.store, Tokens: ring{}, Log: slog.New(slog.NewJSONHandler(w.log, nil)),
 	}
 	for _, e := range edit {
 		e(&options)
 	}
-	server, err := control.New(options)
+	server, err := api.New(options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,13 +108,13 @@ func open(t *testing.T, edit ...func(*control.Options)) *world {
 
 // equipment holds the options of a server, besides a database, that all operations need. The tests of an operation that
 // needs something add it.
-var equipment []func(*testing.T, *control.Options)
+var equipment []func(*testing.T, *api.Options)
 
 // equipped makes a server whose operations can all be called.
-func equipped(t *testing.T, edit ...func(*control.Options)) *world {
+func equipped(t *testing.T, edit ...func(*api.Options)) *world {
 	t.Helper()
 	for _, add := range equipment {
-		edit = append(edit, func(o *control.Options) { add(t, o) })
+		edit = append(edit, func(o *api.Options) { add(t, o) })
 	}
 	return open(t, edit...)
 }
@@ -206,13 +206,13 @@ const (
 
 // policyWritten holds the answer to a write of a policy.
 type policyWritten struct {
-	Policy      pgstore.Policy       `json:"policy"`
-	Version     int64                `json:"version"`
-	Enforcement *control.Enforcement `json:"enforcement"`
+	Policy      rows.Policy      `json:"policy"`
+	Version     int64            `json:"version"`
+	Enforcement *api.Enforcement `json:"enforcement"`
 }
 
 // made creates a policy and returns its path and ETag.
-func (w *world) made(body string) (path, tag string, p pgstore.Policy) {
+func (w *world) made(body string) (path, tag string, p rows.Policy) {
 	w.Helper()
 	a := w.want(w.as("POST", policies, body), http.StatusCreated)
 	return a.Header().Get("Location"), a.Header().Get("ETag"), read[policyWritten](w, a).Policy

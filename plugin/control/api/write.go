@@ -13,7 +13,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // Written reports when a change is in force, with warnings of likely mistakes.
@@ -26,7 +26,7 @@ type Written struct {
 // Enforcement reports which nodes enforce a version.
 type Enforcement struct {
 	Version int64 `json:"version"`
-	pgstore.Reach
+	rows.Reach
 }
 
 // warningUnread is the warning of a write that waited for nodes which could not be read.
@@ -54,26 +54,26 @@ func (s *Server) finishWrite(
 }
 
 // awaitNodes waits until all live nodes enforce a version or the time is up, and returns the fleet.
-func (s *Server) awaitNodes(ctx context.Context, version int64, wait time.Duration) (pgstore.Fleet, error) {
+func (s *Server) awaitNodes(ctx context.Context, version int64, wait time.Duration) (rows.Fleet, error) {
 	if err := exchangeOf(ctx).endReading(); err != nil {
-		return pgstore.Fleet{}, fmt.Errorf("wait for the nodes: %w", err)
+		return rows.Fleet{}, fmt.Errorf("wait for the nodes: %w", err)
 	}
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	if err := s.Store.Await(waiting, version, pgstore.LiveWithin); err != nil && waiting.Err() == nil {
-		return pgstore.Fleet{}, err
+	if err := s.Store.Await(waiting, version, rows.LiveWithin); err != nil && waiting.Err() == nil {
+		return rows.Fleet{}, err
 	}
-	return s.Store.Fleet(ctx, pgstore.LiveWithin)
+	return s.Store.Fleet(ctx, rows.LiveWithin)
 }
 
 // newChange returns a change by the caller. The default reason is that the change was made by the API.
-func newChange(ctx context.Context, reason string) pgstore.Change {
-	return pgstore.Change{Actor: callerOf(ctx).actor(), Reason: cmp.Or(strings.TrimSpace(reason), reasonDefault)}
+func newChange(ctx context.Context, reason string) rows.Change {
+	return rows.Change{Actor: callerOf(ctx).actor(), Reason: cmp.Or(strings.TrimSpace(reason), reasonDefault)}
 }
 
 // newChange returns a change by the caller, which happens once if it sent a key. request is all that the change depends
 // on.
-func (o *Once) newChange(ctx context.Context, reason string, request ...any) pgstore.Change {
+func (o *Once) newChange(ctx context.Context, reason string, request ...any) rows.Change {
 	c := newChange(ctx, reason)
 	if o.Key == "" {
 		return c
@@ -82,12 +82,12 @@ func (o *Once) newChange(ctx context.Context, reason string, request ...any) pgs
 	if err != nil {
 		panic(fmt.Sprintf("control: a request cannot be encoded: %v", err)) // it was decoded from JSON
 	}
-	c.Idempotency = &pgstore.Idempotency{Token: callerOf(ctx).idempotencyName(), Key: o.Key, Request: sha256.Sum256(text)}
+	c.Idempotency = &rows.Idempotency{Token: callerOf(ctx).idempotencyName(), Key: o.Key, Request: sha256.Sum256(text)}
 	return c
 }
 
 // replayedHeader returns the value of the header Idempotent-Replayed, or "".
-func replayedHeader(c pgstore.Change) string {
+func replayedHeader(c rows.Change) string {
 	if c.Idempotency != nil && c.Idempotency.Replayed {
 		return "true"
 	}
@@ -132,7 +132,7 @@ func (m *IfMatch) requiredRevision(current string, revision int64) (int64, error
 		return 0, conditionalAnswer(http.StatusPreconditionRequired, current,
 			"send If-Match: "+current+" or If-Match: *, to change the version that you read, or any version")
 	case strings.TrimSpace(m.IfMatch) == "*":
-		return pgstore.Present, nil
+		return rows.Present, nil
 	case listsTag(m.IfMatch, current, false):
 		return revision, nil
 	}
@@ -155,7 +155,7 @@ type keyedPut[R any] struct {
 func (p *keyedPut[R]) do(ctx context.Context) (status int, row R, version int64, err error) {
 	for {
 		current, err := p.read()
-		status, revision := http.StatusOK, int64(pgstore.Absent)
+		status, revision := http.StatusOK, int64(rows.Absent)
 		switch {
 		case err == nil:
 			revision, err = p.expectedRevision(current)
@@ -202,12 +202,12 @@ func conditionalAnswer(status int, current, detail string) error {
 
 // isConflict reports whether a write found another state of the row than it required.
 func isConflict(err error) bool {
-	conflict := new(pgstore.ConflictError)
+	conflict := new(rows.ConflictError)
 	return errors.As(err, &conflict)
 }
 
 // isMissing reports whether there is no such row.
 func isMissing(err error) bool {
-	missing := new(pgstore.NotFoundError)
+	missing := new(rows.NotFoundError)
 	return errors.As(err, &missing)
 }

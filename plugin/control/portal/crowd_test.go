@@ -13,7 +13,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // crowd is a portal on the real API, whose database has many tenants.
@@ -83,7 +83,7 @@ func openCrowd(t testing.TB, dsn string, size crowdSize) *crowd {
 	f.fillUsage()
 	f.fillRecords()
 	f.fillOrgs()
-	c.realWorld = overDatabase(t, pool, rowsOf(t, pgstore.New(pool)))
+	c.realWorld = overDatabase(t, pool, rowsOf(t, rows.New(pool)))
 	c.write("POST", "/v1/ratelimit/candidates", `{"name":"july","reason":"a trial"}`)
 	for _, tier := range tiersOfCrowd {
 		c.write("PUT", "/v1/ratelimit/candidates/july/policies",
@@ -99,32 +99,32 @@ func openCrowd(t testing.TB, dsn string, size crowdSize) *crowd {
 }
 
 // rowsOf returns the rows that are in force.
-func rowsOf(t testing.TB, s *pgstore.Store) policy.Rows {
+func rowsOf(t testing.TB, s *rows.Store) policy.Rows {
 	t.Helper()
-	rows := policy.Rows{Version: 1}
-	list, err := s.Policies(t.Context(), pgstore.PolicyFilter{Slot: pgstore.SlotActive})
+	all := policy.Rows{Version: 1}
+	list, err := s.Policies(t.Context(), rows.PolicyFilter{Slot: rows.SlotActive})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range list {
-		rows.Policies = append(rows.Policies, policy.PolicyRow{ID: p.ID, Policy: p.Policy})
+		all.Policies = append(all.Policies, policy.PolicyRow{ID: p.ID, Policy: p.Policy})
 	}
-	for row, err := range s.EachTenant(t.Context(), pgstore.TenantFilter{}) {
+	for row, err := range s.EachTenant(t.Context(), rows.TenantFilter{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rows.Tenants = append(rows.Tenants, row.Tenant)
+		all.Tenants = append(all.Tenants, row.Tenant)
 	}
-	for o, err := range s.EachOverride(t.Context(), pgstore.OverrideFilter{}) {
+	for o, err := range s.EachOverride(t.Context(), rows.OverrideFilter{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rows.Overrides = append(rows.Overrides, policy.Override{ID: o.ID, Override: o.Override})
+		all.Overrides = append(all.Overrides, policy.Override{ID: o.ID, Override: o.Override})
 	}
 	for _, tier := range tiersOfCrowd {
-		rows.Tiers = append(rows.Tiers, policy.TierRow{Name: tier})
+		all.Tiers = append(all.Tiers, policy.TierRow{Name: tier})
 	}
-	return rows
+	return all
 }
 
 // tenantOfCrowd returns the name of a tenant.

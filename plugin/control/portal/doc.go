@@ -15,5 +15,5 @@
 // are sealed cookies (package session). Writes from other origins are denied, and no page runs or loads anything that
 // is not part of this package (the Content-Security-Policy).
 //
-// Other packages decide what a caller may do (control), and listen (controlserver).
+// Other packages decide what a caller may do (api), and listen (server).
 package portal

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -62,7 +62,7 @@ func TestViewersReadAndHaveNoWrites(t *testing.T) {
 	} {
 		w.want(b.post(path, ban), http.StatusForbidden)
 	}
-	if all, err := w.store.Overrides(t.Context(), pgstore.OverrideFilter{Max: 10}); err != nil || len(all) > 0 {
+	if all, err := w.store.Overrides(t.Context(), rows.OverrideFilter{Max: 10}); err != nil || len(all) > 0 {
 		t.Errorf("there are overrides of a viewer: %v (%v)", all, err)
 	}
 }
@@ -80,7 +80,7 @@ func TestAnOverrideIsPreviewedThenAppliedThenEnded(t *testing.T) {
 	}
 	preview := w.want(b.post("/portal/tenants/acme/overrides/preview", form), http.StatusOK,
 		"acme: daily 1,000,000 → 2,000,000 per day until 3 Jan 2031 14:00 UTC", "Apply")
-	if all, err := w.store.Overrides(t.Context(), pgstore.OverrideFilter{Max: 10}); err != nil || len(all) > 0 {
+	if all, err := w.store.Overrides(t.Context(), rows.OverrideFilter{Max: 10}); err != nil || len(all) > 0 {
 		t.Fatalf("a preview wrote %v (%v)", all, err)
 	}
 	applied := hiddenFields(preview.text)
@@ -89,7 +89,7 @@ func TestAnOverrideIsPreviewedThenAppliedThenEnded(t *testing.T) {
 	}
 	w.want(b.get("/portal/tenants/acme"), http.StatusOK, "Override 1 is made", "No node is live")
 	w.location(b.post("/portal/tenants/acme/overrides", applied)) // a second click
-	all, err := w.store.Overrides(t.Context(), pgstore.OverrideFilter{Max: 10})
+	all, err := w.store.Overrides(t.Context(), rows.OverrideFilter{Max: 10})
 	if err != nil || len(all) != 1 || all[0].Limit != 2_000_000 || all[0].Author != "token:ann" ||
 		all[0].ExpiresAt.UTC().Format(untilLayout) != "2031-01-03T14:00" {
 		t.Fatalf("the overrides are %+v (%v), want one", all, err)
@@ -198,13 +198,13 @@ func TestTheFleetShowsLeasesAndTheRedisThatDoesNotAnswer(t *testing.T) {
 func TestNamesAndReasonsOfOthersNeverBecomeMarkup(t *testing.T) {
 	t.Parallel()
 	w := overAPI(t)
-	by := pgstore.Change{Actor: hostile, Reason: hostile}
-	if _, _, err := w.store.SetTenant(t.Context(), by, pgstore.Tenant{
-		Tenant: schema.Tenant{ID: hostile, Tier: "free"}, Revision: pgstore.Absent,
+	by := rows.Change{Actor: hostile, Reason: hostile}
+	if _, _, err := w.store.SetTenant(t.Context(), by, rows.Tenant{
+		Tenant: schema.Tenant{ID: hostile, Tier: "free"}, Revision: rows.Absent,
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := w.store.AddOverride(t.Context(), by, pgstore.Override{Override: schema.Override{
+	if _, _, err := w.store.AddOverride(t.Context(), by, rows.Override{Override: schema.Override{
 		Kind: "exempt", Tenant: hostile, Reason: hostile, Permanent: true, PublicNote: hostile,
 	}}); err != nil {
 		t.Fatal(err)
@@ -305,9 +305,9 @@ func TestAForgivenTenantLeavesTheListOfAbuse(t *testing.T) {
 func TestTheAuditShowsEachChangeFieldByField(t *testing.T) {
 	t.Parallel()
 	w := overAPI(t)
-	by := pgstore.Change{Actor: "ann", Reason: "upgrade"}
-	first, _, err := w.store.SetTenant(t.Context(), by, pgstore.Tenant{
-		Tenant: schema.Tenant{ID: "acme", Tier: "free"}, Revision: pgstore.Absent,
+	by := rows.Change{Actor: "ann", Reason: "upgrade"}
+	first, _, err := w.store.SetTenant(t.Context(), by, rows.Tenant{
+		Tenant: schema.Tenant{ID: "acme", Tier: "free"}, Revision: rows.Absent,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -399,7 +399,7 @@ func TestTheAuditIsFilteredByEachKind(t *testing.T) {
 	_, options, _ := strings.Cut(string(page), `(pairs "" "all" `)
 	options, _, _ = strings.Cut(options, ")")
 	var want []string
-	for _, kind := range pgstore.AuditKinds {
+	for _, kind := range rows.AuditKinds {
 		want = append(want, strconv.Quote(kind), strconv.Quote(kind)) // the value and its label
 	}
 	got := strings.Fields(options)

@@ -11,19 +11,19 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // realWorld is a portal on a real API with a database of its own.
 type realWorld struct {
 	*world
-	store *pgstore.Store
+	store *rows.Store
 	pool  *pgxpool.Pool
 	path  *admit.Path
 	real  realAPI
@@ -36,9 +36,9 @@ func overAPI(t *testing.T) *realWorld {
 }
 
 // overDatabase is overAPI on a database, whose rows are in force.
-func overDatabase(t testing.TB, pool *pgxpool.Pool, rows policy.Rows) *realWorld {
+func overDatabase(t testing.TB, pool *pgxpool.Pool, list policy.Rows) *realWorld {
 	t.Helper()
-	w := &realWorld{store: pgstore.New(pool), pool: pool}
+	w := &realWorld{store: rows.New(pool), pool: pool}
 	config := schema.Config{
 		DefaultTier: "free", OnMissingUser: "skip", TenantFrom: []string{"consumer.custom_id"},
 		Tiers: []schema.Tier{{Name: "free", Limits: []schema.Limit{
@@ -53,12 +53,12 @@ func overDatabase(t testing.TB, pool *pgxpool.Pool, rows policy.Rows) *realWorld
 	if err != nil {
 		t.Fatal(err)
 	}
-	snapshot, faults := policy.NewSnapshot(rows, nil)
+	snapshot, faults := policy.NewSnapshot(list, nil)
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
 	w.path.Policies.Store(plan.With(snapshot))
-	server, err := control.New(control.Options{
+	server, err := api.New(api.Options{
 		Store: w.store, Tokens: noTokens{}, Log: slog.New(slog.DiscardHandler), Path: w.path, Buckets: buckets,
 	})
 	if err != nil {
@@ -72,8 +72,8 @@ func overDatabase(t testing.TB, pool *pgxpool.Pool, rows policy.Rows) *realWorld
 // noTokens is an Authenticator of the API, which the portal does not use.
 type noTokens struct{}
 
-func (noTokens) Authenticate(context.Context, string, func() bool) (control.Caller, error) {
-	return control.Caller{}, control.ErrUnknownToken
+func (noTokens) Authenticate(context.Context, string, func() bool) (api.Caller, error) {
+	return api.Caller{}, api.ErrUnknownToken
 }
 
 // exec runs a statement.

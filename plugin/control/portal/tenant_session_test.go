@@ -16,41 +16,41 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // storedTokens authenticates by the tokens of a database.
-type storedTokens struct{ store *pgstore.Store }
+type storedTokens struct{ store *rows.Store }
 
-// Authenticate implements control.Authenticator.
-func (t storedTokens) Authenticate(ctx context.Context, secret string, _ func() bool) (control.Caller, error) {
+// Authenticate implements api.Authenticator.
+func (t storedTokens) Authenticate(ctx context.Context, secret string, _ func() bool) (api.Caller, error) {
 	found, err := t.store.Authenticate(ctx, secret)
-	if errors.As(err, new(*pgstore.TokenError)) {
-		err = control.ErrUnknownToken
+	if errors.As(err, new(*rows.TokenError)) {
+		err = api.ErrUnknownToken
 	}
-	return control.Caller{Token: found.Name, Role: control.Role(found.Role), Org: found.Org}, err
+	return api.Caller{Token: found.Name, Role: api.Role(found.Role), Org: found.Org}, err
 }
 
 // realAPI is the API of a real server.
-type realAPI struct{ *control.Server }
+type realAPI struct{ *api.Server }
 
 // ServeAs implements API.
 func (a realAPI) ServeAs(w http.ResponseWriter, r *http.Request, c Caller) {
-	a.Server.ServeAs(w, r, control.Caller{Token: c.Name, Role: control.Role(c.Role), Org: c.Org})
+	a.Server.ServeAs(w, r, api.Caller{Token: c.Name, Role: api.Role(c.Role), Org: c.Org})
 }
 
 // Authenticate implements Authenticator.
 func (a realAPI) Authenticate(ctx context.Context, secret, address string) (Caller, time.Duration, error) {
 	c, wait, err := a.Server.Authenticate(ctx, secret, address)
-	if errors.Is(err, control.ErrUnknownToken) {
+	if errors.Is(err, api.ErrUnknownToken) {
 		err = ErrUnknownToken
 	}
 	return Caller{Name: c.Token, Role: string(c.Role), Org: c.Org}, wait, err
@@ -59,8 +59,8 @@ func (a realAPI) Authenticate(ctx context.Context, secret, address string) (Call
 // stored is a portal on the real API with its own database.
 type stored struct {
 	*world
-	api   *control.Server
-	store *pgstore.Store
+	api   *api.Server
+	store *rows.Store
 	pool  *pgxpool.Pool
 }
 
@@ -68,7 +68,7 @@ type stored struct {
 func openStored(t *testing.T) *stored {
 	t.Helper()
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
-	store := pgstore.New(pool)
+	store := rows.New(pool)
 	config := schema.Config{DefaultTier: "basic", TenantFrom: []string{"consumer.custom_id"}, Tiers: []schema.Tier{{
 		Name: "basic", Limits: []schema.Limit{{
 			Name: "daily", Scope: "tenant", Limit: 1000, WindowSize: 86400, Algorithm: "fixed_window",
@@ -87,7 +87,7 @@ func openStored(t *testing.T) *stored {
 		t.Fatal(faults)
 	}
 	path.Policies.Store(plan.With(snapshot))
-	server, err := control.New(control.Options{
+	server, err := api.New(api.Options{
 		Store: store, Tokens: storedTokens{store}, Log: slog.New(slog.DiscardHandler), Buckets: buckets, Path: path,
 	})
 	if err != nil {
@@ -102,8 +102,8 @@ func openStored(t *testing.T) *stored {
 // issue makes a token as an operator does.
 func (s *stored) issue(name, role, org string) string {
 	s.Helper()
-	secret, _, err := s.store.CreateToken(s.Context(), pgstore.Change{Actor: "test", Reason: "a test"},
-		pgstore.NewToken{Name: name, Role: role, Org: org})
+	secret, _, err := s.store.CreateToken(s.Context(), rows.Change{Actor: "test", Reason: "a test"},
+		rows.NewToken{Name: name, Role: role, Org: org})
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package controlserver runs the process that serves the REST API: its settings, life cycle and shutdown order.
+// Package server runs the process that serves the REST API: its settings, life cycle and shutdown order.
 package server
 
 import (
@@ -19,11 +19,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abusestore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/relay"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/jsonline"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
@@ -99,10 +99,10 @@ func (s *Settings) newLog(w io.Writer) *slog.Logger {
 
 // assemble builds the API and its background tasks.
 func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*drainingServer, error) {
-	store, numbers := pgstore.New(pool), prometheus.NewRegistry()
+	store, numbers := rows.New(pool), prometheus.NewRegistry()
 	own, callers := memory.New(memory.Options{Now: process.BucketClock.Now, MaxBuckets: ownBuckets}), newTokens(store, log)
 	tiers := d.knownTiers(store)
-	api, err := control.New(control.Options{
+	rest, err := api.New(api.Options{
 		Version:         process.Version,
 		Store:           store,
 		Tokens:          callers,
@@ -120,7 +120,7 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		Webhooks:        s.Webhooks,
 		Limits:          own,
 		Metrics:         numbers,
-		Rates:           control.Rates{Subjects: int64(s.NewSubjects)},
+		Rates:           api.Rates{Subjects: int64(s.NewSubjects)},
 	})
 	if err != nil {
 		return nil, err
@@ -132,11 +132,11 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 	if err != nil {
 		return nil, err
 	}
-	pages, err := s.newPortal(api, numbers, log)
+	pages, err := s.newPortal(rest, numbers, log)
 	if err != nil {
 		return nil, err
 	}
-	server := newDraining(s.httpServer(api, pages), monitor, log)
+	server := newDraining(s.httpServer(rest, pages), monitor, log)
 	server.background = []func(context.Context) error{d.Run, own.Run, callers.Run, monitor.Run}
 	if tiers != nil {
 		server.background = append(server.background, func(ctx context.Context) error { return tiers.Run(ctx, log) })
@@ -147,7 +147,7 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 	if s.Keeper != nil {
 		watcher := d.newWatcher(tiers)
 		s.Abuse.Log, s.Abuse.TierOf = log, tiers.Trusted
-		detector := abusestore.New(s.Abuse)
+		detector := abuse.New(s.Abuse)
 		leader := s.Keeper.newLeader(log, watcher, detector)
 		sender := s.newSender(log)
 		numbers.MustRegister(leader, detector, sender) // their names are constants
@@ -202,7 +202,7 @@ func (s *Settings) checkTokens(ctx context.Context, pool *pgxpool.Pool, log *slo
 		err = migrations.CheckBehind(ctx, pool)
 	}
 	if err == nil {
-		live, err = pgstore.New(pool).LiveTokens(ctx)
+		live, err = rows.New(pool).LiveTokens(ctx)
 	}
 	const how = "no request can be authenticated: create a token with ratelimit token create"
 	switch unreachable := new(pgconn.ConnectError); {

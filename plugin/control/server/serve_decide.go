@@ -9,11 +9,11 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/engine"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
@@ -33,8 +33,8 @@ const (
 type decider struct {
 	*engine.Engine
 	path            *admit.Path                 // nil: no config
-	buckets         control.Buckets             // in Redis; nil: none
-	operatorBuckets control.Buckets             // the same buckets for operators, with longer timeouts; nil: none
+	buckets         api.Buckets                 // in Redis; nil: none
+	operatorBuckets api.Buckets                 // the same buckets for operators, with longer timeouts; nil: none
 	ping            func(context.Context) error // pings that Redis; nil: none
 	pingSecond      func(context.Context) error // pings the Redis of addresses; nil: none
 	config          *routeconfig.Config         // nil: none
@@ -101,11 +101,11 @@ func (d *Database) source() policysync.Source {
 }
 
 // knownTiers returns what is known of the tiers of tenants without a row, or nil without a config.
-func (d *decider) knownTiers(store *pgstore.Store) *control.Tiers {
+func (d *decider) knownTiers(store *rows.Store) *api.Tiers {
 	if d.config == nil {
 		return nil
 	}
-	return control.NewTiers(store, d.path.Policies.Load().Namespace(), d.config.Consumers, d.config.Changed)
+	return api.NewTiers(store, d.path.Policies.Load().Namespace(), d.config.Consumers, d.config.Changed)
 }
 
 // isRoute reports whether the config's file has a route of a name.

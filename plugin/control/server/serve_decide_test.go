@@ -25,7 +25,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -123,9 +123,9 @@ func TestServeLabelsOnlyTheRoutesOfItsFile(t *testing.T) {
 
 func TestServeDecidesByTheSavedRowsUntilItHasThoseOfTheDatabase(t *testing.T) {
 	dsn, dir := pgtest.Shared(t).Database(t), t.TempDir()
-	ban := pgstore.Override{Override: schema.Override{Tenant: "acme", Kind: "ban", Permanent: true}}
-	by := pgstore.Change{Actor: "ann", Reason: "abuse"}
-	if _, _, err := pgstore.New(pgtest.Pool(t, dsn)).AddOverride(t.Context(), by, ban); err != nil {
+	ban := rows.Override{Override: schema.Override{Tenant: "acme", Kind: "ban", Permanent: true}}
+	by := rows.Change{Actor: "ann", Reason: "abuse"}
+	if _, _, err := rows.New(pgtest.Pool(t, dsn)).AddOverride(t.Context(), by, ban); err != nil {
 		t.Fatal(err)
 	}
 	save(t, dsn, dir)

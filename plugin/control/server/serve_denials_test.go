@@ -9,7 +9,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 )
 
@@ -32,7 +32,7 @@ func TestServeReportsTheDenialsOfItsDecisions(t *testing.T) {
 // wantDenials checks what Postgres has of denials of one limit.
 func wantDenials(t *testing.T, dsn string, want int64) {
 	t.Helper()
-	list, err := pgstore.New(pgtest.Pool(t, dsn)).Denials(context.Background(), pgstore.DenialFilter{})
+	list, err := rows.New(pgtest.Pool(t, dsn)).Denials(context.Background(), rows.DenialFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,31 +13,31 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abusestore"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/outbox"
-	webhooksender "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook/sender"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook/sender"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/quota"
-	usagestore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/usage"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/usage"
 )
 
 // newLeader returns the leader of this process. It unpacks usage, and tidies as ratelimit tidy does. With a watcher it
 // also writes notices of used quotas. The detector looks for abuse.
 func (d *Database) newLeader(
-	log *slog.Logger, watcher *quota.Watcher, detector *abusestore.Detector,
-) *usagestore.Leader {
-	o := usagestore.Options{
+	log *slog.Logger, watcher *quota.Watcher, detector *abuse.Detector,
+) *usage.Leader {
+	o := usage.Options{
 		Connect: d.connect,
-		Lock:    pgstore.TidyLock,
+		Lock:    rows.TidyLock,
 		Chores: func(ctx context.Context, session *pgx.Conn) (more bool, err error) {
-			moreRows, rows := pgstore.TidyOnce(ctx, session, pgstore.DefaultRetention)
+			moreRows, tidied := rows.TidyOnce(ctx, session, rows.DefaultRetention)
 			moreEvents, events := outbox.Tidy(ctx, session)
-			moreDenials, denials := pgstore.DropDenials(ctx, session)
+			moreDenials, denials := rows.DropDenials(ctx, session)
 			// None of them keeps the others from their work.
-			return moreRows || moreEvents || moreDenials, errors.Join(rows, events, denials, detector.Run(ctx, session))
+			return moreRows || moreEvents || moreDenials, errors.Join(tidied, events, denials, detector.Run(ctx, session))
 		},
 		Log:    log,
 		Advice: leaderAdvice,
@@ -45,11 +45,11 @@ func (d *Database) newLeader(
 	if watcher != nil {
 		o.Check = watcher.Check
 	}
-	return usagestore.NewLeader(o)
+	return usage.NewLeader(o)
 }
 
 // newWatcher returns what looks for used quotas, or nil if the process has no limits whose buckets it can read.
-func (d *decider) newWatcher(tiers *control.Tiers) *quota.Watcher {
+func (d *decider) newWatcher(tiers *api.Tiers) *quota.Watcher {
 	if d.operatorBuckets == nil {
 		return nil
 	}
@@ -85,15 +85,15 @@ func reportNotices(ctx context.Context, tx pgx.Tx, at time.Time, notices []quota
 }
 
 // newSender returns the sender of this process, which sends events to webhooks while it holds its lock.
-func (s *Settings) newSender(log *slog.Logger) *webhooksender.Sender {
-	return webhooksender.New(webhooksender.Options{
+func (s *Settings) newSender(log *slog.Logger) *sender.Sender {
+	return sender.New(sender.Options{
 		Connect: s.Keeper.connect, Targets: s.Webhooks, Log: log, Advice: leaderAdvice,
 	})
 }
 
 // leaderAdvice returns what an operator has to do about an error of the leader.
 func leaderAdvice(err error) string {
-	if errors.As(err, new(*usagestore.RightsError)) {
+	if errors.As(err, new(*usage.RightsError)) {
 		return "give a login of the role keeper by --keeper-database-file, or off and run ratelimit tidy from cron; " +
 			"the grants are in migrations/README.md"
 	}

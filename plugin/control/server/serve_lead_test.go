@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abusestore"
-	usagestore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/usage"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
+	leaderusage "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/usage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
@@ -22,7 +22,7 @@ func database(dsn string) *Database {
 }
 
 // lead runs a leader until the test ends.
-func lead(t *testing.T, l *usagestore.Leader) {
+func lead(t *testing.T, l *leaderusage.Leader) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -99,6 +99,6 @@ func TestALoginWithoutTheRightsOfAKeeperDoesNotTakeTheLock(t *testing.T) {
 }
 
 // quietDetector returns a detector that does nothing.
-func quietDetector() *abusestore.Detector {
-	return abusestore.New(abusestore.Options{Mode: abusestore.Off, Log: slog.New(slog.DiscardHandler)})
+func quietDetector() *abuse.Detector {
+	return abuse.New(abuse.Options{Mode: abuse.Off, Log: slog.New(slog.DiscardHandler)})
 }

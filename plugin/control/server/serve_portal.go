@@ -14,7 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/oidc"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
@@ -30,7 +30,7 @@ type Portal struct {
 
 // newPortal returns the portal, or nil if it is off.
 func (s *Settings) newPortal(
-	api *control.Server, numbers prometheus.Registerer, log *slog.Logger,
+	rest *api.Server, numbers prometheus.Registerer, log *slog.Logger,
 ) (*portal.Portal, error) {
 	if !s.Portal.On {
 		return nil, nil
@@ -40,7 +40,7 @@ func (s *Settings) newPortal(
 		return nil, err
 	}
 	o := portal.Options{
-		API: portalAPI{api}, Tokens: portalAPI{api}, Log: log, Key: key, Idle: s.Portal.Idle, Metrics: numbers,
+		API: portalAPI{rest}, Tokens: portalAPI{rest}, Log: log, Key: key, Idle: s.Portal.Idle, Metrics: numbers,
 	}
 	if s.Portal.OIDC.Issuer != "" {
 		o.Provider = oidc.New(oidc.Options{Settings: s.Portal.OIDC, Now: time.Now, Log: log})
@@ -69,11 +69,11 @@ func (p *Portal) readKey() ([]byte, error) {
 }
 
 // portalAPI connects the portal with the API of the process.
-type portalAPI struct{ *control.Server }
+type portalAPI struct{ *api.Server }
 
 // ServeAs implements [portal.API].
 func (a portalAPI) ServeAs(w http.ResponseWriter, r *http.Request, c portal.Caller) {
-	a.Server.ServeAs(w, r, control.Caller{Token: c.Name, Role: control.Role(c.Role), Org: c.Org, Routine: c.Poll})
+	a.Server.ServeAs(w, r, api.Caller{Token: c.Name, Role: api.Role(c.Role), Org: c.Org, Routine: c.Poll})
 }
 
 // Authenticate implements [portal.Authenticator].
@@ -82,21 +82,21 @@ func (a portalAPI) Authenticate(
 ) (portal.Caller, time.Duration, error) {
 	caller, wait, err := a.Server.Authenticate(ctx, secret, address)
 	switch {
-	case errors.Is(err, control.ErrUnknownToken):
+	case errors.Is(err, api.ErrUnknownToken):
 		err = portal.ErrUnknownToken
-	case errors.Is(err, control.ErrNotLookedUp):
+	case errors.Is(err, api.ErrNotLookedUp):
 		err = portal.ErrTooManyTokens
-	case errors.Is(err, control.ErrTooManySignIns):
+	case errors.Is(err, api.ErrTooManySignIns):
 		err = portal.ErrTooManySignIns
 	}
 	return portal.Caller{Name: caller.Token, Role: string(caller.Role), Org: caller.Org}, wait, err
 }
 
 // httpServer returns the HTTP server of the API, and of the portal unless it is nil.
-func (s *Settings) httpServer(api *control.Server, pages *portal.Portal) *http.Server {
-	server := api.HTTPServer()
+func (s *Settings) httpServer(rest *api.Server, pages *portal.Portal) *http.Server {
+	server := rest.HTTPServer()
 	if pages != nil {
-		server.Handler = mount(api, pages)
+		server.Handler = mount(rest, pages)
 		server.RegisterOnShutdown(pages.Close)
 	}
 	server.Handler = s.TrustedProxies.replacePeer(server.Handler)

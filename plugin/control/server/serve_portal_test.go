@@ -14,17 +14,17 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // servePortal serves what the settings assemble on this machine, and returns its URL with a token of an admin.
 func servePortal(t *testing.T, on bool) (address, secret string) {
 	t.Helper()
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
-	secret, _, err := pgstore.New(pool).CreateToken(t.Context(), pgstore.Change{Actor: "test", Reason: "test"},
-		pgstore.NewToken{Name: "ann", Role: "admin"})
+	secret, _, err := rows.New(pool).CreateToken(t.Context(), rows.Change{Actor: "test", Reason: "test"},
+		rows.NewToken{Name: "ann", Role: "admin"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,15 +98,15 @@ func TestTheTokenOfAnOperatorSignsInToThePortal(t *testing.T) {
 
 func TestPollsForLivePartsAreNoLinesOfTheLog(t *testing.T) {
 	var lines bytes.Buffer
-	log, store := slog.New(slog.NewTextHandler(&lines, nil)), pgstore.New(pgtest.Pool(t, pgtest.Shared(t).Database(t)))
-	api, err := control.New(control.Options{Store: store, Tokens: newTokens(store, log), Log: log})
+	log, store := slog.New(slog.NewTextHandler(&lines, nil)), rows.New(pgtest.Pool(t, pgtest.Shared(t).Database(t)))
+	rest, err := api.New(api.Options{Store: store, Tokens: newTokens(store, log), Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for isPoll, want := range map[bool]int{false: 1, true: 0} {
 		lines.Reset()
 		a, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/v1/ratelimit/fleet", http.NoBody)
-		portalAPI{api}.ServeAs(a, r, portal.Caller{Name: "ann", Role: portal.RoleViewer, Poll: isPoll})
+		portalAPI{rest}.ServeAs(a, r, portal.Caller{Name: "ann", Role: portal.RoleViewer, Poll: isPoll})
 		if n := strings.Count(lines.String(), "msg=request"); n != want || a.Code != http.StatusOK {
 			t.Errorf("a poll %v: %d and %d lines, want %d:\n%s", isPoll, a.Code, n, want, &lines)
 		}

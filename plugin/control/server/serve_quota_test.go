@@ -10,7 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
@@ -18,7 +18,7 @@ import (
 func TestTheLeaderOfServeNoticesWhatRedisHasAsUsed(t *testing.T) {
 	server := pgtest.Granted(t)
 	d := deciding(t, onRedis(t, redistest.Single(t)), nil)
-	watcher := d.newWatcher(d.knownTiers(pgstore.New(pgtest.Pool(t, server.RoleDSN(pgtest.ServerRole)))))
+	watcher := d.newWatcher(d.knownTiers(rows.New(pgtest.Pool(t, server.RoleDSN(pgtest.ServerRole)))))
 	snapshot, _ := policy.NewSnapshot(policy.Rows{}, nil)
 	d.path.Policies.Store(d.path.Policies.Load().With(snapshot)) // as if the rows were loaded
 	var x admit.Exchange

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"time"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const (
@@ -35,7 +35,7 @@ type secretHash = [sha256.Size]byte
 
 // cachedToken is a token found in the database.
 type cachedToken struct {
-	token    pgstore.Token
+	token    rows.Token
 	at       time.Time // start of the last look-up that found it; it misses later revocations
 	renewing bool      // it waits to be looked up again
 }
@@ -101,10 +101,10 @@ func (t *tokens) lookUpAgain(ctx context.Context, r renewal) bool {
 }
 
 // lookUp reads the token of a secret from the database, and caches the answer.
-func (t *tokens) lookUp(ctx context.Context, hash secretHash, secret string) (pgstore.Token, error) {
+func (t *tokens) lookUp(ctx context.Context, hash secretHash, secret string) (rows.Token, error) {
 	started := t.now()
 	token, err := t.rows.Authenticate(ctx, secret)
-	denied := new(pgstore.TokenError)
+	denied := new(rows.TokenError)
 	isDenied := errors.As(err, &denied)
 	if err != nil && !isDenied {
 		return token, err

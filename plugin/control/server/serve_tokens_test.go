@@ -9,19 +9,19 @@ import (
 	"testing/synctest"
 	"time"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // oneToken simulates a database with one token, which answers every look-up with answer.
 type oneToken struct {
 	mu      sync.Mutex
-	answer  func(ctx context.Context) (pgstore.Token, error)
+	answer  func(ctx context.Context) (rows.Token, error)
 	running int
 	most    int // look-ups that ran at once
 }
 
-func (o *oneToken) Authenticate(ctx context.Context, _ string) (pgstore.Token, error) {
+func (o *oneToken) Authenticate(ctx context.Context, _ string) (rows.Token, error) {
 	o.mu.Lock()
 	answer := o.answer
 	o.running++
@@ -37,7 +37,7 @@ func (o *oneToken) Authenticate(ctx context.Context, _ string) (pgstore.Token, e
 
 func (o *oneToken) Used(context.Context, map[int64]time.Duration) error { return nil }
 
-func (o *oneToken) setAnswer(answer func(context.Context) (pgstore.Token, error)) {
+func (o *oneToken) setAnswer(answer func(context.Context) (rows.Token, error)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.answer = answer
@@ -52,42 +52,42 @@ func (o *oneToken) atOnce() int {
 
 // Answers of a database.
 var (
-	found = func(context.Context) (pgstore.Token, error) { return pgstore.Token{ID: 1, Name: "ann"}, nil }
-	ended = func(context.Context) (pgstore.Token, error) {
-		return pgstore.Token{}, &pgstore.TokenError{Name: "ann", State: pgstore.TokenRevoked}
+	found = func(context.Context) (rows.Token, error) { return rows.Token{ID: 1, Name: "ann"}, nil }
+	ended = func(context.Context) (rows.Token, error) {
+		return rows.Token{}, &rows.TokenError{Name: "ann", State: rows.TokenRevoked}
 	}
-	fails = func(context.Context) (pgstore.Token, error) {
-		return pgstore.Token{}, errors.New("the database is unavailable")
+	fails = func(context.Context) (rows.Token, error) {
+		return rows.Token{}, errors.New("the database is unavailable")
 	}
-	silent = func(ctx context.Context) (pgstore.Token, error) {
+	silent = func(ctx context.Context) (rows.Token, error) {
 		<-ctx.Done()
-		return pgstore.Token{}, ctx.Err()
+		return rows.Token{}, ctx.Err()
 	}
 )
 
 // lookup is the answer of a database.
-type lookup = func(context.Context) (pgstore.Token, error)
+type lookup = func(context.Context) (rows.Token, error)
 
 // slow returns an answer that takes some time.
 func slow(delay time.Duration, answer lookup) lookup {
-	return func(ctx context.Context) (pgstore.Token, error) {
+	return func(ctx context.Context) (rows.Token, error) {
 		select {
 		case <-time.After(delay):
 			return answer(ctx)
 		case <-ctx.Done():
-			return pgstore.Token{}, ctx.Err()
+			return rows.Token{}, ctx.Err()
 		}
 	}
 }
 
 // stopped returns an answer that waits until it is resumed.
 func stopped(resumed <-chan struct{}, answer lookup) lookup {
-	return func(ctx context.Context) (pgstore.Token, error) {
+	return func(ctx context.Context) (rows.Token, error) {
 		select {
 		case <-resumed:
 			return answer(ctx)
 		case <-ctx.Done():
-			return pgstore.Token{}, ctx.Err()
+			return rows.Token{}, ctx.Err()
 		}
 	}
 }
@@ -182,7 +182,7 @@ func TestAnUnusedTokenIsLookedUpBeforeItAuthenticates(t *testing.T) {
 		use(t, ts, time.Second)
 		time.Sleep(5 * time.Second)
 		rows.setAnswer(ended)
-		if _, err := ts.Authenticate(t.Context(), "secret", always); !errors.Is(err, control.ErrUnknownToken) {
+		if _, err := ts.Authenticate(t.Context(), "secret", always); !errors.Is(err, api.ErrUnknownToken) {
 			t.Errorf("revoked, and used first after five seconds: %v", err)
 		}
 	})
@@ -200,7 +200,7 @@ func TestAfterAPauseOnlyTheFirstRequestWaitsForAHangingDatabase(t *testing.T) {
 		}
 		rows.setAnswer(ended)
 		time.Sleep(tokenLookUp + tokenPause) // without requests
-		if _, err := ts.Authenticate(t.Context(), "secret", always); !errors.Is(err, control.ErrUnknownToken) {
+		if _, err := ts.Authenticate(t.Context(), "secret", always); !errors.Is(err, api.ErrUnknownToken) {
 			t.Errorf("revoked, and the database is back: %v", err)
 		}
 	})
@@ -209,8 +209,8 @@ func TestAfterAPauseOnlyTheFirstRequestWaitsForAHangingDatabase(t *testing.T) {
 func TestACachedTokenAuthenticatesWhileTheDatabaseIsUnavailableForALimitedTime(t *testing.T) {
 	begin := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	until := func(expires time.Time) lookup {
-		return func(context.Context) (pgstore.Token, error) {
-			return pgstore.Token{Name: "ann", ExpiresAt: expires}, nil
+		return func(context.Context) (rows.Token, error) {
+			return rows.Token{Name: "ann", ExpiresAt: expires}, nil
 		}
 	}
 	type step struct {
@@ -237,11 +237,11 @@ func TestACachedTokenAuthenticatesWhileTheDatabaseIsUnavailableForALimitedTime(t
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				rows := &oneToken{}
-				ts := quietTokens(rows)
+				list := &oneToken{}
+				ts := quietTokens(list)
 				for _, s := range steps {
 					ts.now = func() time.Time { return begin.Add(s.after) }
-					rows.setAnswer(s.answer)
+					list.setAnswer(s.answer)
 					caller, err := ts.Authenticate(t.Context(), "secret", always)
 					if (err == nil) != s.authenticates || s.authenticates && caller.Token != "ann" {
 						t.Errorf("after %v: %+v, %v; want it authenticated: %v", s.after, caller, err, s.authenticates)

@@ -11,9 +11,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/abusestore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/kafka"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
@@ -39,7 +39,7 @@ type Settings struct {
 	ShutdownTime   time.Duration
 	Webhooks       webhook.Targets // that webhooks may call
 
-	Abuse abusestore.Options // of the leader; its Log is not used
+	Abuse abuse.Options // of the leader; its Log is not used
 
 	Config   *routeconfig.Config // for decisions; nil: the process decides nothing
 	Portal   Portal

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 
 // tokenRows reads and writes the tokens of the database.
 type tokenRows interface {
-	Authenticate(ctx context.Context, secret string) (pgstore.Token, error)
+	Authenticate(ctx context.Context, secret string) (rows.Token, error)
 	Used(ctx context.Context, ago map[int64]time.Duration) error
 }
 
@@ -47,47 +47,47 @@ type tokens struct {
 	failing   bool                // look-ups fail or hang; Run retries until one succeeds
 }
 
-func newTokens(rows tokenRows, log *slog.Logger) *tokens {
+func newTokens(reader tokenRows, log *slog.Logger) *tokens {
 	return &tokens{
-		rows: rows, isSecret: pgstore.IsSecret, log: log, now: time.Now, renewals: make(chan renewal, tokenQueue),
+		rows: reader, isSecret: rows.IsSecret, log: log, now: time.Now, renewals: make(chan renewal, tokenQueue),
 		cached: map[secretHash]cachedToken{}, used: map[int64]time.Time{},
 	}
 }
 
-// Authenticate implements control.Authenticator.
-func (t *tokens) Authenticate(ctx context.Context, secret string, mayLook func() bool) (control.Caller, error) {
+// Authenticate implements api.Authenticator.
+func (t *tokens) Authenticate(ctx context.Context, secret string, mayLook func() bool) (api.Caller, error) {
 	if !t.isSecret(secret) {
-		return control.Caller{}, control.ErrUnknownToken
+		return api.Caller{}, api.ErrUnknownToken
 	}
 	hash := sha256.Sum256([]byte(secret))
 	token, err := t.find(ctx, hash, secret, mayLook)
 	if isTokenDenial(err) {
-		return control.Caller{}, control.ErrUnknownToken
+		return api.Caller{}, api.ErrUnknownToken
 	}
 	if err != nil {
-		return control.Caller{}, err
+		return api.Caller{}, err
 	}
 	t.mu.Lock()
 	t.used[token.ID] = t.now()
 	t.mu.Unlock()
-	return control.Caller{Token: token.Name, Role: control.Role(token.Role), Org: token.Org}, nil
+	return api.Caller{Token: token.Name, Role: api.Role(token.Role), Org: token.Org}, nil
 }
 
 // isTokenDenial reports whether an error is the answer of the database that no live token has the secret.
-func isTokenDenial(err error) bool { return errors.As(err, new(*pgstore.TokenError)) }
+func isTokenDenial(err error) bool { return errors.As(err, new(*rows.TokenError)) }
 
 // find returns the token of a secret from the cache while it is fresh, else from the database. It calls mayLook for a
 // secret that is not cached.
-func (t *tokens) find(ctx context.Context, hash secretHash, secret string, mayLook func() bool) (pgstore.Token, error) {
+func (t *tokens) find(ctx context.Context, hash secretHash, secret string, mayLook func() bool) (rows.Token, error) {
 	last, valid, fresh := t.recall(hash, secret)
 	switch {
 	case fresh:
 		return last, nil
 	case valid:
 	case t.isUnknown(hash):
-		return pgstore.Token{}, &pgstore.TokenError{}
+		return rows.Token{}, &rows.TokenError{}
 	case !mayLook():
-		return pgstore.Token{}, control.ErrNotLookedUp
+		return rows.Token{}, api.ErrNotLookedUp
 	}
 	bounded := ctx
 	if valid {
@@ -108,17 +108,17 @@ func (t *tokens) find(ctx context.Context, hash secretHash, secret string, mayLo
 
 // recall returns the cached token of a secret. A token that is not valid is denied. A fresh one authenticates at once;
 // if it is no longer new, it is looked up again in the background.
-func (t *tokens) recall(hash secretHash, secret string) (token pgstore.Token, valid, fresh bool) {
+func (t *tokens) recall(hash secretHash, secret string) (token rows.Token, valid, fresh bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	k, ok := t.cached[hash]
 	if !ok {
-		return pgstore.Token{}, false, false
+		return rows.Token{}, false, false
 	}
 	age, valid := k.age(t.now())
 	if !valid {
 		delete(t.cached, hash)
-		return pgstore.Token{}, false, false
+		return rows.Token{}, false, false
 	}
 	if fresh = age < tokenFresh || t.failing; fresh && age >= tokenRenewal {
 		t.renew(hash, secret)

@@ -21,8 +21,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
@@ -41,8 +41,8 @@ func (c *lookupCount) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEn
 // guarded is the API over a real Postgres, with a counter of token look-ups.
 type guarded struct {
 	*testing.T
-	store   *pgstore.Store
-	server  *control.Server
+	store   *rows.Store
+	server  *api.Server
 	numbers *prometheus.Registry
 	queries lookupCount
 	now     atomic.Int64 // the API's clock, in nanoseconds, which only tests advance
@@ -61,9 +61,9 @@ func openGuarded(t *testing.T) *guarded {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	g.store = pgstore.New(pool)
+	g.store = rows.New(pool)
 	log := slog.New(slog.DiscardHandler)
-	g.server, err = control.New(control.Options{
+	g.server, err = api.New(api.Options{
 		Store: g.store, Tokens: newTokens(g.store, log), Log: log, Metrics: g.numbers,
 		Limits: memory.New(memory.Options{Now: process.BucketClock.Now}),
 		Now:    func() time.Time { return time.Unix(1_900_000_000, g.now.Load()) },
@@ -78,8 +78,8 @@ func openGuarded(t *testing.T) *guarded {
 // token creates a token and returns its secret.
 func (g *guarded) token(name string) string {
 	g.Helper()
-	secret, _, err := g.store.CreateToken(g.Context(), pgstore.Change{Actor: "ann", Reason: "a test"},
-		pgstore.NewToken{Name: name, Role: pgstore.RoleAdmin})
+	secret, _, err := g.store.CreateToken(g.Context(), rows.Change{Actor: "ann", Reason: "a test"},
+		rows.NewToken{Name: name, Role: rows.RoleAdmin})
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestSoakGuessesFromOneAddressReachPostgresOnlyAsOftenAsItsLimitAllows(t *te
 func TestAnUnknownTokenSentAgainReachesPostgresOnce(t *testing.T) {
 	g := openGuarded(t)
 	revoked := g.token("ci")
-	if _, err := g.store.RevokeToken(t.Context(), pgstore.Change{Actor: "ann", Reason: "a test"}, "ci"); err != nil {
+	if _, err := g.store.RevokeToken(t.Context(), rows.Change{Actor: "ann", Reason: "a test"}, "ci"); err != nil {
 		t.Fatal(err)
 	}
 	for range 50 {

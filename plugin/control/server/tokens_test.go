@@ -14,29 +14,29 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
-	control "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // memoryRows replaces the database in tests with a synthetic clock. The secret of a token is its name.
 type memoryRows struct {
 	mu      sync.Mutex
-	live    map[string]pgstore.Token
+	live    map[string]rows.Token
 	lookups int                     // number of look-ups
 	used    map[int64]time.Duration // argument of the last call of Used
 	away    error                   // the error of every call
 }
 
-func (m *memoryRows) Authenticate(_ context.Context, secret string) (pgstore.Token, error) {
+func (m *memoryRows) Authenticate(_ context.Context, secret string) (rows.Token, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.lookups++
 	if m.away != nil {
-		return pgstore.Token{}, m.away
+		return rows.Token{}, m.away
 	}
 	token, ok := m.live[secret]
 	if !ok {
-		return pgstore.Token{}, &pgstore.TokenError{}
+		return rows.Token{}, &rows.TokenError{}
 	}
 	return token, nil
 }
@@ -66,9 +66,9 @@ func (m *memoryRows) fail(err error) {
 }
 
 func newMemoryRows() *memoryRows {
-	return &memoryRows{live: map[string]pgstore.Token{
-		"ci":   {ID: 1, Name: "ci", Role: pgstore.RoleAdmin},
-		"acme": {ID: 2, Name: "acme", Role: pgstore.RoleTenant, Org: "acme"},
+	return &memoryRows{live: map[string]rows.Token{
+		"ci":   {ID: 1, Name: "ci", Role: rows.RoleAdmin},
+		"acme": {ID: 2, Name: "acme", Role: rows.RoleTenant, Org: "acme"},
 	}}
 }
 
@@ -82,7 +82,7 @@ func quietTokens(rows tokenRows) *tokens {
 func always() bool { return true }
 
 // authenticate authenticates a secret, which must succeed.
-func authenticate(t *testing.T, ts *tokens, secret string) control.Caller {
+func authenticate(t *testing.T, ts *tokens, secret string) api.Caller {
 	t.Helper()
 	caller, err := ts.Authenticate(t.Context(), secret, always)
 	if err != nil {
@@ -96,12 +96,12 @@ func TestATokenIsCachedAndARevocationTakesEffectWithinFiveSeconds(t *testing.T) 
 		rows := newMemoryRows()
 		ts := quietTokens(rows)
 		for range 100 {
-			if caller := authenticate(t, ts, "ci"); caller != (control.Caller{Token: "ci", Role: control.Admin}) {
+			if caller := authenticate(t, ts, "ci"); caller != (api.Caller{Token: "ci", Role: api.Admin}) {
 				t.Fatalf("the caller is %+v", caller)
 			}
 		}
 		if caller := authenticate(t, ts, "acme"); caller !=
-			(control.Caller{Token: "acme", Role: control.Tenant, Org: "acme"}) {
+			(api.Caller{Token: "acme", Role: api.Tenant, Org: "acme"}) {
 			t.Errorf("the caller is %+v", caller)
 		}
 		if rows.lookups != 2 {
@@ -109,7 +109,7 @@ func TestATokenIsCachedAndARevocationTakesEffectWithinFiveSeconds(t *testing.T) 
 		}
 		delete(rows.live, "ci")
 		time.Sleep(5 * time.Second)
-		if _, err := ts.Authenticate(t.Context(), "ci", always); !errors.Is(err, control.ErrUnknownToken) {
+		if _, err := ts.Authenticate(t.Context(), "ci", always); !errors.Is(err, api.ErrUnknownToken) {
 			t.Errorf("after its revocation: %v", err)
 		}
 		authenticate(t, ts, "acme")
@@ -118,13 +118,13 @@ func TestATokenIsCachedAndARevocationTakesEffectWithinFiveSeconds(t *testing.T) 
 
 func TestACachedTokenExpiresOnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rows := newMemoryRows()
-		rows.live["ci"] = pgstore.Token{ID: 1, Name: "ci", Role: pgstore.RoleAdmin, ExpiresAt: time.Now().Add(time.Second)}
-		ts := quietTokens(rows)
+		list := newMemoryRows()
+		list.live["ci"] = rows.Token{ID: 1, Name: "ci", Role: rows.RoleAdmin, ExpiresAt: time.Now().Add(time.Second)}
+		ts := quietTokens(list)
 		authenticate(t, ts, "ci")
-		delete(rows.live, "ci")
+		delete(list.live, "ci")
 		time.Sleep(time.Second)
-		if _, err := ts.Authenticate(t.Context(), "ci", always); !errors.Is(err, control.ErrUnknownToken) {
+		if _, err := ts.Authenticate(t.Context(), "ci", always); !errors.Is(err, api.ErrUnknownToken) {
 			t.Errorf("at its expiry: %v", err)
 		}
 	})
@@ -132,24 +132,24 @@ func TestACachedTokenExpiresOnTime(t *testing.T) {
 
 func TestUnknownTokensAreRememberedForALimitedTimeAndNeverAuthenticated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rows := newMemoryRows()
-		ts := quietTokens(rows)
+		list := newMemoryRows()
+		ts := quietTokens(list)
 		guess := func(times, want int) {
 			t.Helper()
-			rows.lookups = 0
+			list.lookups = 0
 			for i := range times {
 				_, err := ts.Authenticate(t.Context(), fmt.Sprint("guess", i%10), always)
-				if !errors.Is(err, control.ErrUnknownToken) {
+				if !errors.Is(err, api.ErrUnknownToken) {
 					t.Errorf("guess %d: %v", i, err)
 				}
 			}
-			if rows.lookups != want || len(ts.cached) != 0 || len(ts.used) != 0 {
+			if list.lookups != want || len(ts.cached) != 0 || len(ts.used) != 0 {
 				t.Errorf("%d guesses at 10 secrets are looked up %d times, want %d; %d are cached",
-					times, rows.lookups, want, len(ts.cached))
+					times, list.lookups, want, len(ts.cached))
 			}
 		}
 		guess(100, 10)
-		rows.live["guess0"] = pgstore.Token{ID: 7, Name: "late", Role: pgstore.RoleViewer}
+		list.live["guess0"] = rows.Token{ID: 7, Name: "late", Role: rows.RoleViewer}
 		time.Sleep(2 * unknownTime)
 		if caller := authenticate(t, ts, "guess0"); caller.Token != "late" {
 			t.Errorf("the caller is %+v", caller)
@@ -179,7 +179,7 @@ func TestACachedTokenNeedsNoLookUp(t *testing.T) {
 		rows := newMemoryRows()
 		ts := quietTokens(rows)
 		never := func() bool { return false }
-		if _, err := ts.Authenticate(t.Context(), "ci", never); !errors.Is(err, control.ErrNotLookedUp) || rows.lookups != 0 {
+		if _, err := ts.Authenticate(t.Context(), "ci", never); !errors.Is(err, api.ErrNotLookedUp) || rows.lookups != 0 {
 			t.Errorf("an uncached token: %v, after %d look-ups", err, rows.lookups)
 		}
 		authenticate(t, ts, "ci")
@@ -194,20 +194,20 @@ func TestACachedTokenNeedsNoLookUp(t *testing.T) {
 
 func TestTheNumberOfCachedTokensIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rows := newMemoryRows()
+		list := newMemoryRows()
 		for i := range tokenMemory + 100 {
 			name := fmt.Sprint("t", i)
-			rows.live[name] = pgstore.Token{ID: int64(i), Name: name, Role: pgstore.RoleViewer}
+			list.live[name] = rows.Token{ID: int64(i), Name: name, Role: rows.RoleViewer}
 		}
-		ts := quietTokens(rows)
-		for name := range rows.live {
+		ts := quietTokens(list)
+		for name := range list.live {
 			authenticate(t, ts, name)
 		}
 		if len(ts.cached) != tokenMemory {
 			t.Errorf("%d tokens are cached, want %d", len(ts.cached), tokenMemory)
 		}
 		time.Sleep(tokenOutage)
-		rows.live["new"] = pgstore.Token{ID: -1, Name: "new", Role: pgstore.RoleViewer}
+		list.live["new"] = rows.Token{ID: -1, Name: "new", Role: rows.RoleViewer}
 		authenticate(t, ts, "new")
 		if len(ts.cached) != 1 {
 			t.Errorf("%d tokens are cached after all have aged, want the new one", len(ts.cached))
@@ -221,7 +221,7 @@ func TestAFailedLookUpDoesNotMakeATokenUnknown(t *testing.T) {
 	authenticate(t, ts, "ci")
 	rows.fail(errors.New("postgres is unavailable"))
 	authenticate(t, ts, "ci")
-	if _, err := ts.Authenticate(t.Context(), "acme", always); err == nil || errors.Is(err, control.ErrUnknownToken) {
+	if _, err := ts.Authenticate(t.Context(), "acme", always); err == nil || errors.Is(err, api.ErrUnknownToken) {
 		t.Errorf("a token that cannot be looked up: %v", err)
 	}
 }
@@ -265,9 +265,9 @@ func TestTheLogNamesARevokedTokenWithoutItsSecret(t *testing.T) {
 	if _, err := migrations.Up(t.Context(), pool.Config().ConnConfig); err != nil {
 		t.Fatal(err)
 	}
-	store := pgstore.New(pool)
-	by := pgstore.Change{Actor: "ann", Reason: "a test"}
-	secret, token, err := store.CreateToken(t.Context(), by, pgstore.NewToken{Name: "ci", Role: pgstore.RoleAdmin})
+	store := rows.New(pool)
+	by := rows.Change{Actor: "ann", Reason: "a test"}
+	secret, token, err := store.CreateToken(t.Context(), by, rows.NewToken{Name: "ci", Role: rows.RoleAdmin})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +276,7 @@ func TestTheLogNamesARevokedTokenWithoutItsSecret(t *testing.T) {
 	ts.now = func() time.Time { return now }
 	authenticate(t, ts, secret)
 	ts.writeUse(t.Context())
-	if list, err := store.Tokens(t.Context(), pgstore.TokenFilter{}); err != nil || len(list) != 1 ||
+	if list, err := store.Tokens(t.Context(), rows.TokenFilter{}); err != nil || len(list) != 1 ||
 		list[0].ID != token.ID || list[0].LastUsedAt.IsZero() {
 		t.Errorf("the tokens are %+v (%v), want the use written", list, err)
 	}
@@ -284,7 +284,7 @@ func TestTheLogNamesARevokedTokenWithoutItsSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	now = now.Add(5 * time.Second)
-	if _, err := ts.Authenticate(t.Context(), secret, always); !errors.Is(err, control.ErrUnknownToken) {
+	if _, err := ts.Authenticate(t.Context(), secret, always); !errors.Is(err, api.ErrUnknownToken) {
 		t.Errorf("after its revocation: %v", err)
 	}
 	if text := log.String(); !strings.Contains(text, "token=ci") || !strings.Contains(text, "state=revoked") ||

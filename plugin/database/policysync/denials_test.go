@@ -16,16 +16,16 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
 )
 
 // subscribe creates a webhook of acme, as the REST API does.
 func subscribe(t *testing.T, server *pgtest.Server) webhook.Secret {
 	t.Helper()
-	store := pgstore.New(pgtest.Pool(t, server.RoleDSN(pgtest.ServerRole)))
-	secret, _, err := store.CreateWebhook(t.Context(), pgstore.Change{Actor: "ann", Reason: "a test"},
-		pgstore.NewWebhook{Org: "acme", URL: "https://hooks.example.com/"})
+	store := rows.New(pgtest.Pool(t, server.RoleDSN(pgtest.ServerRole)))
+	secret, _, err := store.CreateWebhook(t.Context(), rows.Change{Actor: "ann", Reason: "a test"},
+		rows.NewWebhook{Org: "acme", URL: "https://hooks.example.com/"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // Operators and the process of the REST API may forgive; the detector's login may not.
 func TestOperatorsAndTheAPIMayForgiveATenant(t *testing.T) {
 	server := pgtest.Granted(t)
 	root := pgtest.Pool(t, server.RoleDSN("postgres"))
-	by := pgstore.Change{Actor: "ann", Reason: "a load test"}
+	by := rows.Change{Actor: "ann", Reason: "a load test"}
 	for _, role := range []string{pgtest.Operator, pgtest.ServerRole} {
 		_, err := root.Exec(t.Context(), `WITH penalty AS (
 				INSERT INTO rate_limiter.overrides (kind, tenant, reason, author, source, expires_at)
@@ -25,7 +25,7 @@ func TestOperatorsAndTheAPIMayForgiveATenant(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := pgstore.New(pgtest.Pool(t, server.RoleDSN(role)))
+		s := rows.New(pgtest.Pool(t, server.RoleDSN(role)))
 		done, _, err := s.ForgiveAbuse(t.Context(), by, "acme", time.Hour)
 		if err != nil || len(done.Overrides) != 1 {
 			t.Errorf("%s: forgiven %+v (%v)", role, done, err)
@@ -35,12 +35,12 @@ func TestOperatorsAndTheAPIMayForgiveATenant(t *testing.T) {
 			h.Moves[0].Reason != "forgiven by ann: a load test" {
 			t.Errorf("%s: afterwards it is %+v (%v)", role, h, err)
 		}
-		missing := new(pgstore.NotFoundError)
+		missing := new(rows.NotFoundError)
 		if _, _, err := s.ForgiveAbuse(t.Context(), by, "unscored", time.Hour); !errors.As(err, &missing) {
 			t.Errorf("%s: %v, want that nothing is remembered", role, err)
 		}
 	}
-	keeper := pgstore.New(pgtest.Pool(t, server.RoleDSN(pgtest.Keeper)))
+	keeper := rows.New(pgtest.Pool(t, server.RoleDSN(pgtest.Keeper)))
 	if _, _, err := keeper.ForgiveAbuse(t.Context(), by, "acme", time.Hour); err == nil {
 		t.Error("a keeper forgives")
 	}

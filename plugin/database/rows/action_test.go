@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // flush is an action.
-var flush = pgstore.Action{Operation: "flush", Key: "daily", Tenant: "acme", Details: json.RawMessage(`{"buckets": 3}`)}
+var flush = rows.Action{Operation: "flush", Key: "daily", Tenant: "acme", Details: json.RawMessage(`{"buckets": 3}`)}
 
 // done does an action.
 func done(context.Context) error { return nil }
@@ -26,7 +26,7 @@ type reply struct{ Text string }
 
 // flushOnce does flush under the key k. It returns the text of the answer, and whether it was a replay.
 func flushOnce(
-	ctx context.Context, s *pgstore.Store, text string, do func(context.Context) error,
+	ctx context.Context, s *rows.Store, text string, do func(context.Context) error,
 ) (string, bool, error) {
 	c, answer := once("k", "a request"), reply{text}
 	err := s.Do(ctx, c, flush, &answer, do)
@@ -45,10 +45,10 @@ func TestActionIsAuditedAndMakesNoVersion(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Do(t.Context(), ann, pgstore.Action{Operation: "flush"}, nil, done); err != nil {
+	if err := s.Do(t.Context(), ann, rows.Action{Operation: "flush"}, nil, done); err != nil {
 		t.Fatal(err)
 	}
-	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "action", Tenant: "acme"})
+	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "action", Tenant: "acme"})
 	if err != nil || len(entries) != 1 {
 		t.Fatalf("the audit has %v (%v), want one action for acme", entries, err)
 	}
@@ -63,12 +63,12 @@ func TestAnActionThatCannotBeRecordedIsNotDone(t *testing.T) {
 	t.Parallel()
 	s, pool := open(t)
 	never := func(context.Context) error { t.Error("the action is done"); return nil }
-	wantInvalid(t, "an action without reason", s.Do(t.Context(), pgstore.Change{Actor: "ann"}, flush, nil, never),
+	wantInvalid(t, "an action without reason", s.Do(t.Context(), rows.Change{Actor: "ann"}, flush, nil, never),
 		"reason")
-	err := s.Do(t.Context(), ann, pgstore.Action{Key: "daily"}, nil, never)
+	err := s.Do(t.Context(), ann, rows.Action{Key: "daily"}, nil, never)
 	wantInvalid(t, "an action without an operation", err, "operation")
 	pool.Close()
-	for _, c := range []pgstore.Change{ann, once("k", "a request")} {
+	for _, c := range []rows.Change{ann, once("k", "a request")} {
 		if err := s.Do(t.Context(), c, flush, nil, never); err == nil {
 			t.Error("there is no error without a database")
 		}
@@ -91,7 +91,7 @@ func TestActionIsDoneAgainUntilItHasBeenDone(t *testing.T) {
 		}
 	}
 	if err := s.Do(t.Context(), once("k", "another"), flush, new(reply),
-		done); !errors.As(err, new(*pgstore.KeyReusedError)) {
+		done); !errors.As(err, new(*rows.KeyReusedError)) {
 		t.Errorf("another action under the key: %v", err)
 	}
 	if _, entries := versions(t, s); entries != 2 {
@@ -121,7 +121,7 @@ func TestOfManyActionsAtOnceUnderOneKeyOneIsDoneInAllProcesses(t *testing.T) {
 	t.Parallel()
 	const senders = 6
 	dsn := pgtest.Shared(t).Database(t)
-	stores := []*pgstore.Store{pgstore.New(pgtest.Pool(t, dsn)), pgstore.New(pgtest.Pool(t, dsn))}
+	stores := []*rows.Store{rows.New(pgtest.Pool(t, dsn)), rows.New(pgtest.Pool(t, dsn))}
 	times := 0 // written by one goroutine at a time, as the race detector checks
 	answers := make([]string, senders)
 	var all errgroup.Group
@@ -161,7 +161,7 @@ func TestASecondActionUnderAKeyFailsInTimeWhileTheFirstRuns(t *testing.T) {
 			if late && within < most {
 				continue
 			}
-			if underway := new(pgstore.UnderwayError); !errors.As(err, &underway) || underway.Key != "k" || late {
+			if underway := new(rows.UnderwayError); !errors.As(err, &underway) || underway.Key != "k" || late {
 				t.Errorf("%v after at most %v, want an UnderwayError in time", err, within)
 			}
 			return nil
@@ -194,7 +194,7 @@ func TestTheKeyOfAProcessThatDiesDuringAnActionIsFree(t *testing.T) {
 			WHERE application_name = 'dying' AND datname = current_database()`); err != nil {
 			t.Error(err)
 		}
-		if _, replayed, err := flushOnce(t.Context(), pgstore.New(pool), "", done); err != nil || replayed {
+		if _, replayed, err := flushOnce(t.Context(), rows.New(pool), "", done); err != nil || replayed {
 			t.Errorf("the same sent again: %v, replayed %v", err, replayed)
 		}
 		return errors.New("it has died")
@@ -202,7 +202,7 @@ func TestTheKeyOfAProcessThatDiesDuringAnActionIsFree(t *testing.T) {
 	if err == nil {
 		t.Error("the action of the process that died was done")
 	}
-	if _, entries := versions(t, pgstore.New(pool)); entries != 2 {
+	if _, entries := versions(t, rows.New(pool)); entries != 2 {
 		t.Errorf("%d audit entries, want one for each try", entries)
 	}
 }
@@ -227,7 +227,7 @@ func TestRunningActionsLeaveConnectionsToWritersAndReaders(t *testing.T) {
 	if _, _, err := s.PutPolicy(ctx, ann, daily()); err != nil {
 		t.Errorf("%v, want a write while actions run", err)
 	}
-	if _, err := s.Policies(ctx, pgstore.PolicyFilter{}); err != nil {
+	if _, err := s.Policies(ctx, rows.PolicyFilter{}); err != nil {
 		t.Errorf("%v, want a read while actions run", err)
 	}
 	close(leave)
@@ -243,7 +243,7 @@ func TestAnActionWhoseKeyCannotBeStoredReturnsAnUnkeptKeyError(t *testing.T) {
 		_, err := pool.Exec(t.Context(), `ALTER TABLE rate_limiter.answers RENAME TO renamed`)
 		return err
 	})
-	if unkept := new(pgstore.UnkeptKeyError); !errors.As(err, &unkept) {
+	if unkept := new(rows.UnkeptKeyError); !errors.As(err, &unkept) {
 		t.Errorf("%v, want an UnkeptKeyError", err)
 	}
 }

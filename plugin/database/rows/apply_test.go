@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // named returns policies like daily, with names.
-func named(names ...string) []pgstore.Policy {
-	list := make([]pgstore.Policy, len(names))
+func named(names ...string) []rows.Policy {
+	list := make([]rows.Policy, len(names))
 	for i, name := range names {
 		list[i] = daily()
 		list[i].Name = name
@@ -22,9 +22,9 @@ func named(names ...string) []pgstore.Policy {
 }
 
 // names lists the policies of the database with their limits.
-func names(t *testing.T, s *pgstore.Store) string {
+func names(t *testing.T, s *rows.Store) string {
 	t.Helper()
-	all, err := s.Policies(t.Context(), pgstore.PolicyFilter{})
+	all, err := s.Policies(t.Context(), rows.PolicyFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestApplyMakesTheSetInOneVersionAndNothingTheSecondTime(t *testing.T) {
 	s, _ := open(t)
 	put(t, s, named("changed")[0])
 	put(t, s, named("deleted")[0])
-	set := pgstore.Set{Policies: named("changed", "created")}
+	set := rows.Set{Policies: named("changed", "created")}
 	set.Policies[0].Limit.Limit = 7
 	for round, want := range []string{"1 1 1 0", "0 0 0 2"} {
 		d, version, err := s.Apply(t.Context(), ann, set)
@@ -58,7 +58,7 @@ func TestApplyMakesTheSetInOneVersionAndNothingTheSecondTime(t *testing.T) {
 func TestDiffShowsWhatApplyWouldDoAndDoesNothing(t *testing.T) {
 	s, _ := open(t)
 	put(t, s, named("deleted")[0])
-	d, err := s.Diff(t.Context(), pgstore.Set{Policies: named("created")})
+	d, err := s.Diff(t.Context(), rows.Set{Policies: named("created")})
 	if err != nil || len(d.Create) != 1 || len(d.Delete) != 1 {
 		t.Errorf("the difference is %+v (%v), want a create and a delete", d, err)
 	}
@@ -74,13 +74,13 @@ func TestApplyKeepsOtherNamespacesAndPoliciesOutsideAPartialSet(t *testing.T) {
 	put(t, s, other)
 	addCandidate(t, pool, "candidate", 1000)
 	put(t, s, named("kept")[0])
-	if _, _, err := s.Apply(t.Context(), ann, pgstore.Set{Policies: named("added"), Partial: true}); err != nil {
+	if _, _, err := s.Apply(t.Context(), ann, rows.Set{Policies: named("added"), Partial: true}); err != nil {
 		t.Fatal(err)
 	}
 	if got := names(t, s); got != "other=1000 candidate=1000 kept=1000 added=1000" {
 		t.Errorf("a partial set leaves %s", got)
 	}
-	if _, _, err := s.Apply(t.Context(), ann, pgstore.Set{}); err != nil {
+	if _, _, err := s.Apply(t.Context(), ann, rows.Set{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := names(t, s); got != "other=1000 candidate=1000" {
@@ -90,17 +90,17 @@ func TestApplyKeepsOtherNamespacesAndPoliciesOutsideAPartialSet(t *testing.T) {
 
 func TestOneBadPolicyOfASetIsNamedAndNothingIsWritten(t *testing.T) {
 	s, _ := open(t)
-	for name, spoil := range map[string]func(*pgstore.Policy){
-		"limit":     func(p *pgstore.Policy) { p.Limit.Limit = 0 },
-		"algorithm": func(p *pgstore.Policy) { p.Algorithm = "gcra" },
-		"namespace": func(p *pgstore.Policy) { p.Namespace = "eu" },
-		"slot":      func(p *pgstore.Policy) { p.Slot = pgstore.SlotCandidate },
+	for name, spoil := range map[string]func(*rows.Policy){
+		"limit":     func(p *rows.Policy) { p.Limit.Limit = 0 },
+		"algorithm": func(p *rows.Policy) { p.Algorithm = "gcra" },
+		"namespace": func(p *rows.Policy) { p.Namespace = "eu" },
+		"slot":      func(p *rows.Policy) { p.Slot = rows.SlotCandidate },
 	} {
-		set := pgstore.Set{Policies: named("a", "b", "c")}
+		set := rows.Set{Policies: named("a", "b", "c")}
 		spoil(&set.Policies[1])
 		_, _, err := s.Apply(t.Context(), ann, set)
 		wantInvalid(t, name, err, name)
-		if invalid := new(pgstore.InvalidError); !errors.As(err, &invalid) ||
+		if invalid := new(rows.InvalidError); !errors.As(err, &invalid) ||
 			!strings.HasPrefix(invalid.What, "policy b of tier gold") {
 			t.Errorf("%s: %v, want policy b named", name, err)
 		}
@@ -113,7 +113,7 @@ func TestOneBadPolicyOfASetIsNamedAndNothingIsWritten(t *testing.T) {
 func TestSoakManyPoliciesApplyInOneVersion(t *testing.T) {
 	many := soak.Count(1000, 10_000)
 	s, _ := open(t)
-	var set pgstore.Set
+	var set rows.Set
 	for i := range many {
 		p := daily()
 		p.Tier, p.Tenant = "", fmt.Sprint("t", i)

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // lastQuery records the last query of a pool.
@@ -109,7 +109,7 @@ func TestAFewEntriesOfALongAuditAreFoundByTimeAndByActorWithoutReadingAllOfIt(t 
 		t.Fatal(err)
 	}
 	now, old := time.Now(), time.Now().Add(-entries/2*time.Minute)
-	for what, f := range map[string]pgstore.AuditFilter{
+	for what, f := range map[string]rows.AuditFilter{
 		"of an actor":                  {Actor: "bob"},
 		"of the last hour":             {Since: now.Add(-time.Hour)},
 		"of an hour long ago":          {Since: old, Until: old.Add(time.Hour)},
@@ -120,8 +120,8 @@ func TestAFewEntriesOfALongAuditAreFoundByTimeAndByActorWithoutReadingAllOfIt(t 
 		if err != nil || len(found) > 60 {
 			t.Fatalf("%s: %d entries (%v)", what, len(found), err)
 		}
-		if rows := last.rowsRead(t, pool); rows > entries/20 {
-			t.Errorf("%s: %v of %d entries are read to find %d", what, rows, entries, len(found))
+		if list := last.rowsRead(t, pool); list > entries/20 {
+			t.Errorf("%s: %v of %d entries are read to find %d", what, list, entries, len(found))
 		}
 	}
 }

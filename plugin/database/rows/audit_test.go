@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -16,11 +16,11 @@ func TestAuditListsEachChangeNewestFirst(t *testing.T) {
 	p, _ := put(t, s, daily())
 	p.Limit.Limit = 2000
 	put(t, s, p)
-	bob := pgstore.Change{Actor: "bob", Reason: "no longer sold"}
+	bob := rows.Change{Actor: "bob", Reason: "no longer sold"}
 	if _, err := s.DeletePolicy(t.Context(), bob, p.Key(), 0); err != nil {
 		t.Fatal(err)
 	}
-	entries, next, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "policy"})
+	entries, next, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "policy"})
 	if err != nil || len(entries) != 3 || next != 0 {
 		t.Fatalf("the audit is %v, then %d (%v), want 3 entries", entries, next, err)
 	}
@@ -61,7 +61,7 @@ func TestTheAuditHasFactorsAsDecimals(t *testing.T) {
 		UPDATE rate_limiter.overrides SET factor = 1 WHERE kind = 'multiplier'; RESET rate_limiter.reason`); err != nil {
 		t.Fatal(err)
 	}
-	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "override"})
+	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "override"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,13 +90,13 @@ func factorOf(t *testing.T, row json.RawMessage) string {
 func TestAuditIsReadInPagesAndByFilter(t *testing.T) {
 	s, _ := open(t)
 	for i := range 5 {
-		numbered := pgstore.Tenant{Tenant: schema.Tenant{ID: fmt.Sprint("t", i)}}
+		numbered := rows.Tenant{Tenant: schema.Tenant{ID: fmt.Sprint("t", i)}}
 		if _, _, err := s.SetTenant(t.Context(), ann, numbered); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var keys []string
-	filter := pgstore.AuditFilter{Max: 2}
+	filter := rows.AuditFilter{Max: 2}
 	for {
 		page, next, err := s.Audit(t.Context(), filter)
 		if err != nil {
@@ -113,7 +113,7 @@ func TestAuditIsReadInPagesAndByFilter(t *testing.T) {
 	if want := "[t4 t3 t2 t1 t0]"; fmt.Sprint(keys) != want {
 		t.Errorf("the pages have %v, want %s", keys, want)
 	}
-	for want, f := range map[int]pgstore.AuditFilter{
+	for want, f := range map[int]rows.AuditFilter{
 		1: {Tenant: "t3", Kind: "tenant", Key: "t3", Actor: "ann", Since: time.Unix(0, 0), Until: time.Now().Add(time.Hour)},
 		0: {Since: time.Now().Add(time.Hour)},
 	} {

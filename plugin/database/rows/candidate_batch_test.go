@@ -12,7 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -31,7 +31,7 @@ func (c *statementCounter) TraceQueryStart(
 func (c *statementCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // counted returns a store whose statements are counted.
-func counted(t *testing.T) (*pgstore.Store, *statementCounter) {
+func counted(t *testing.T) (*rows.Store, *statementCounter) {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(pgtest.Shared(t).Database(t))
 	if err != nil {
@@ -45,13 +45,13 @@ func counted(t *testing.T) (*pgstore.Store, *statementCounter) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return pgstore.New(pool), counter
+	return rows.New(pool), counter
 }
 
 // statements returns how many statements the review and the put of policies of as many tenants take.
-func (c *statementCounter) statements(t *testing.T, s *pgstore.Store, policies int, limit int64) int64 {
+func (c *statementCounter) statements(t *testing.T, s *rows.Store, policies int, limit int64) int64 {
 	t.Helper()
-	list := make([]pgstore.Policy, policies)
+	list := make([]rows.Policy, policies)
 	for i := range list {
 		list[i] = limited(limit)
 		list[i].Tier, list[i].Tenant = "", fmt.Sprint("tenant-", i)
@@ -86,15 +86,15 @@ func TestTheLargestCandidateIsPutAtOnceAndABanAppliesBesideIt(t *testing.T) {
 	candidate(t, s, july)
 	counter.statements(t, s, 1, 1) // connections prepare
 	few := counter.statements(t, s, 1, 2)
-	most := counter.statements(t, s, pgstore.MaxCandidatePolicies, 3)
-	t.Logf("a put of %d policies takes %d statements, one of a policy %d", pgstore.MaxCandidatePolicies, most, few)
+	most := counter.statements(t, s, rows.MaxCandidatePolicies, 3)
+	t.Logf("a put of %d policies takes %d statements, one of a policy %d", rows.MaxCandidatePolicies, most, few)
 	if most > few+2 {
-		t.Errorf("a put of %d policies takes %d statements, and one of a policy %d", pgstore.MaxCandidatePolicies, most, few)
+		t.Errorf("a put of %d policies takes %d statements, and one of a policy %d", rows.MaxCandidatePolicies, most, few)
 	}
 	_, _, err := s.PutCandidatePolicies(t.Context(), ann, july, daily())
 	wantConflict(t, "one policy more", err)
 
-	ban := pgstore.Override{Override: schema.Override{Kind: schema.KindBan, Tenant: "tenant-7", Permanent: true}}
+	ban := rows.Override{Override: schema.Override{Kind: schema.KindBan, Tenant: "tenant-7", Permanent: true}}
 	if ban, _, err = s.AddOverride(t.Context(), ann, ban); err != nil {
 		t.Fatal(err)
 	}

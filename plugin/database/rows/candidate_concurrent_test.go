@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 func TestOfManyPromotionsAtOnceOneSucceeds(t *testing.T) {
@@ -21,7 +21,7 @@ func TestOfManyPromotionsAtOnceOneSucceeds(t *testing.T) {
 	var all errgroup.Group
 	for i := range operators {
 		all.Go(func() error {
-			_, _, errs[i] = s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{})
+			_, _, errs[i] = s.PromoteCandidate(t.Context(), ann, july, rows.Promotion{})
 			return nil
 		})
 	}
@@ -34,7 +34,7 @@ func TestOfManyPromotionsAtOnceOneSucceeds(t *testing.T) {
 		}
 		wantConflict(t, "a later promotion", err)
 	}
-	if p := rows(t, s)[daily().Key()]; done != 1 || p.Limit.Limit != 5 {
+	if p := activeRows(t, s)[daily().Key()]; done != 1 || p.Limit.Limit != 5 {
 		t.Errorf("%d promotions succeed, and the limit is %d", done, p.Limit.Limit)
 	}
 }
@@ -99,7 +99,7 @@ func wantEachPromotionToHaveItsPolicies(t *testing.T, pool *pgxpool.Pool) {
 }
 
 // randomStep does one thing that an operator may do. Conflicts and missing rows are no errors.
-func randomStep(t *testing.T, s *pgstore.Store, random *rand.Rand) error {
+func randomStep(t *testing.T, s *rows.Store, random *rand.Rand) error {
 	p := named("a", "b", "c")[random.IntN(3)]
 	p.Limit.Limit = 1 + random.Int64N(3)
 	open, err := s.CandidateDiff(t.Context(), "")
@@ -110,23 +110,23 @@ func randomStep(t *testing.T, s *pgstore.Store, random *rand.Rand) error {
 	case step == 0:
 		_, _, err = s.PutPolicy(t.Context(), ann, p)
 	case step == 1:
-		_, err = s.DeletePolicy(t.Context(), ann, p.Key(), pgstore.AnyRevision)
+		_, err = s.DeletePolicy(t.Context(), ann, p.Key(), rows.AnyRevision)
 	case step < 5:
 		_, _, err = s.PutCandidatePolicies(t.Context(), ann, name, p)
 	case step == 5:
 		_, _, err = s.DeleteCandidatePolicy(t.Context(), ann, name, p.Key())
 	case step < 8:
-		_, _, err = s.PromoteCandidate(t.Context(), ann, name, pgstore.Promotion{})
+		_, _, err = s.PromoteCandidate(t.Context(), ann, name, rows.Promotion{})
 	case step == 8:
 		_, _, err = s.RebaseCandidate(t.Context(), ann, name, open.Version)
 	default:
-		var list []pgstore.Candidate
+		var list []rows.Candidate
 		if list, err = s.Candidates(t.Context()); err == nil {
 			_, _, err = s.RollBackCandidate(t.Context(), ann, list[len(list)-1].Name)
 		}
 	}
-	if errors.As(err, new(*pgstore.ConflictError)) || errors.As(err, new(*pgstore.NotFoundError)) ||
-		errors.As(err, new(*pgstore.InvalidError)) {
+	if errors.As(err, new(*rows.ConflictError)) || errors.As(err, new(*rows.NotFoundError)) ||
+		errors.As(err, new(*rows.InvalidError)) {
 		return nil
 	}
 	return err

@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // reportCounts reports a batch of a process that began age ago.
@@ -24,7 +24,7 @@ func TestTheReportOfACandidateHasCountsExamplesAndSeenWindows(t *testing.T) {
 	s, pool := open(t)
 	put(t, s, named("hourly")[0]) // of a day
 	candidate(t, s, july, limited(5))
-	r, err := s.CandidateReport(t.Context(), "", pgstore.CandidateReportFilter{})
+	r, err := s.CandidateReport(t.Context(), "", rows.CandidateReportFilter{})
 	if err != nil || len(r.Items) != 0 || r.Processes != 0 || len(r.Windows) != 1 || r.Windows[0].Seen != 0 {
 		t.Fatalf("before any report there is %+v (%v)", r, err)
 	}
@@ -41,11 +41,11 @@ func TestTheReportOfACandidateHasCountsExamplesAndSeenWindows(t *testing.T) {
 			"both": 0}]`)
 	reportCounts(t, pool, "n2", time.Minute, `[
 		{"tenant": "", "endpoint": "", "policy": "", "requests": 3, "active_only": 0, "candidate_only": 1, "both": 0}]`)
-	r, err = s.CandidateReport(t.Context(), july, pgstore.CandidateReportFilter{})
+	r, err = s.CandidateReport(t.Context(), july, rows.CandidateReportFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (pgstore.CandidateTotal{153, 1, 8, 2, 1}); r.Total != want || r.Processes != 2 || len(r.Items) != 5 {
+	if want := (rows.CandidateTotal{153, 1, 8, 2, 1}); r.Total != want || r.Processes != 2 || len(r.Items) != 5 {
 		t.Errorf("the report has %+v from %d processes and %d rows, want %+v", r.Total, r.Processes, len(r.Items), want)
 	}
 	if first := r.Items[0]; first.Policy != "daily" || first.CandidateOnly != 8 || len(first.Examples) != 1 ||
@@ -59,10 +59,10 @@ func TestTheReportOfACandidateHasCountsExamplesAndSeenWindows(t *testing.T) {
 	}
 
 	tenant, policy := "acme", ""
-	r, err = s.CandidateReport(t.Context(), july, pgstore.CandidateReportFilter{Tenant: &tenant, Policy: &policy, Max: 1})
+	r, err = s.CandidateReport(t.Context(), july, rows.CandidateReportFilter{Tenant: &tenant, Policy: &policy, Max: 1})
 	if err != nil || len(r.Items) != 1 || r.Items[0].Requests != 100 || r.Total.Requests != 153 {
 		t.Errorf("of a tenant there is %+v (%v)", r.Items, err)
 	}
-	_, err = s.CandidateReport(t.Context(), "none", pgstore.CandidateReportFilter{})
+	_, err = s.CandidateReport(t.Context(), "none", rows.CandidateReportFilter{})
 	wantMissing(t, "a report of no candidate", err)
 }

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const july = "july"
 
 // candidate opens a candidate that puts policies.
-func candidate(t *testing.T, s *pgstore.Store, name string, puts ...pgstore.Policy) {
+func candidate(t *testing.T, s *rows.Store, name string, puts ...rows.Policy) {
 	t.Helper()
 	if _, _, err := s.CreateCandidate(t.Context(), ann, name); err != nil {
 		t.Fatal(err)
@@ -27,20 +27,20 @@ func candidate(t *testing.T, s *pgstore.Store, name string, puts ...pgstore.Poli
 }
 
 // limited returns the daily policy with another limit.
-func limited(limit int64) pgstore.Policy {
+func limited(limit int64) rows.Policy {
 	p := daily()
 	p.Limit.Limit = limit
 	return p
 }
 
-// rows returns the active policies without what the database assigns.
-func rows(t *testing.T, s *pgstore.Store) map[pgstore.PolicyKey]schema.Policy {
+// activeRows returns the active policies without what the database assigns.
+func activeRows(t *testing.T, s *rows.Store) map[rows.PolicyKey]schema.Policy {
 	t.Helper()
-	list, err := s.Policies(t.Context(), pgstore.PolicyFilter{})
+	list, err := s.Policies(t.Context(), rows.PolicyFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := map[pgstore.PolicyKey]schema.Policy{}
+	found := map[rows.PolicyKey]schema.Policy{}
 	for _, p := range list {
 		found[p.Key()] = p.Policy
 	}
@@ -48,9 +48,9 @@ func rows(t *testing.T, s *pgstore.Store) map[pgstore.PolicyKey]schema.Policy {
 }
 
 // promote promotes july and returns the version.
-func promote(t *testing.T, s *pgstore.Store) int64 {
+func promote(t *testing.T, s *rows.Store) int64 {
 	t.Helper()
-	_, version, err := s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{})
+	_, version, err := s.PromoteCandidate(t.Context(), ann, july, rows.Promotion{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,13 +61,13 @@ func TestACandidateIsPromotedAndRolledBackInOneVersionEach(t *testing.T) {
 	s, _ := open(t)
 	put(t, s, daily())
 	put(t, s, named("old")[0])
-	before := rows(t, s)
+	before := activeRows(t, s)
 
 	candidate(t, s, july, limited(500), named("new")[0])
 	if _, _, err := s.DeleteCandidatePolicy(t.Context(), ann, july, named("old")[0].Key()); err != nil {
 		t.Fatal(err)
 	}
-	if !reflect.DeepEqual(rows(t, s), before) {
+	if !reflect.DeepEqual(activeRows(t, s), before) {
 		t.Error("an open candidate changes active policies")
 	}
 	d, err := s.CandidateDiff(t.Context(), "")
@@ -80,7 +80,7 @@ func TestACandidateIsPromotedAndRolledBackInOneVersionEach(t *testing.T) {
 	if version := promote(t, s); version != last+1 {
 		t.Errorf("promoted in version %d, want one more than %d", version, last)
 	}
-	after := rows(t, s)
+	after := activeRows(t, s)
 	if len(after) != 2 || after[daily().Key()].Limit.Limit != 500 || after[named("new")[0].Key()].Name == "" {
 		t.Errorf("after the promotion there are %+v", after)
 	}
@@ -91,7 +91,7 @@ func TestACandidateIsPromotedAndRolledBackInOneVersionEach(t *testing.T) {
 	if _, version, err := s.RollBackCandidate(t.Context(), ann, july); err != nil || version != last+2 {
 		t.Errorf("rolled back in version %d (%v), want %d", version, err, last+2)
 	}
-	if got := rows(t, s); !reflect.DeepEqual(got, before) {
+	if got := activeRows(t, s); !reflect.DeepEqual(got, before) {
 		t.Errorf("after the rollback there are %+v, want %+v", got, before)
 	}
 	wantAudited(t, s, last+1, "candidate update july", "policy delete 2", "policy insert", "policy update 1")
@@ -99,7 +99,7 @@ func TestACandidateIsPromotedAndRolledBackInOneVersionEach(t *testing.T) {
 }
 
 // keysOf names the policies of a difference.
-func keysOf(d pgstore.Diff) string {
+func keysOf(d rows.Diff) string {
 	var names []string
 	for _, p := range d.Create {
 		names = append(names, "+"+p.Key().String())
@@ -114,9 +114,9 @@ func keysOf(d pgstore.Diff) string {
 }
 
 // wantAudited checks that the audit has entries of a version by their beginnings, by ann with her reason.
-func wantAudited(t *testing.T, s *pgstore.Store, version int64, want ...string) {
+func wantAudited(t *testing.T, s *rows.Store, version int64, want ...string) {
 	t.Helper()
-	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Max: 1000})
+	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Max: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,18 +140,18 @@ func wantAudited(t *testing.T, s *pgstore.Store, version int64, want ...string) 
 func TestAPolicyThatIsDeniedIsDeniedInACandidateInTheSameWords(t *testing.T) {
 	s, _ := open(t)
 	candidate(t, s, july)
-	for name, change := range map[string]func(*pgstore.Policy){
-		"name":      func(p *pgstore.Policy) { p.Name = "a b" },
-		"limit":     func(p *pgstore.Policy) { p.Limit.Limit = 0 },
-		"window":    func(p *pgstore.Policy) { p.WindowSize = -1 },
-		"algorithm": func(p *pgstore.Policy) { p.Algorithm = "gcra" },
-		"both":      func(p *pgstore.Policy) { p.Tenant = "acme" },
-		"neither":   func(p *pgstore.Policy) { p.Tier = "" },
-		"endpoint":  func(p *pgstore.Policy) { p.Endpoint = "/records" },
-		"cost":      func(p *pgstore.Policy) { cost := int64(5000); p.Cost = &cost },
-		"note":      func(p *pgstore.Policy) { p.PublicNote = "two\nlines" },
-		"slot":      func(p *pgstore.Policy) { p.Slot = pgstore.SlotCandidate },
-		"tenant":    func(p *pgstore.Policy) { p.Tier, p.Tenant = "", strings.Repeat("x", 200) },
+	for name, change := range map[string]func(*rows.Policy){
+		"name":      func(p *rows.Policy) { p.Name = "a b" },
+		"limit":     func(p *rows.Policy) { p.Limit.Limit = 0 },
+		"window":    func(p *rows.Policy) { p.WindowSize = -1 },
+		"algorithm": func(p *rows.Policy) { p.Algorithm = "gcra" },
+		"both":      func(p *rows.Policy) { p.Tenant = "acme" },
+		"neither":   func(p *rows.Policy) { p.Tier = "" },
+		"endpoint":  func(p *rows.Policy) { p.Endpoint = "/records" },
+		"cost":      func(p *rows.Policy) { cost := int64(5000); p.Cost = &cost },
+		"note":      func(p *rows.Policy) { p.PublicNote = "two\nlines" },
+		"slot":      func(p *rows.Policy) { p.Slot = rows.SlotCandidate },
+		"tenant":    func(p *rows.Policy) { p.Tier, p.Tenant = "", strings.Repeat("x", 200) },
 	} {
 		p := daily()
 		change(&p)
@@ -174,7 +174,7 @@ func TestAPutThatIsAsTheActivePolicyIsNoChange(t *testing.T) {
 	if err != nil || c.Policies != 0 {
 		t.Errorf("the candidate is %+v (%v), want no changes", c, err)
 	}
-	_, _, err = s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{})
+	_, _, err = s.PromoteCandidate(t.Context(), ann, july, rows.Promotion{})
 	wantConflict(t, "promote without changes", err)
 }
 
@@ -204,8 +204,8 @@ func TestAPromotionIsDeniedWithTheDifferenceOncePoliciesMoved(t *testing.T) {
 	put(t, s, limited(7))
 	put(t, s, named("other")[0])
 
-	_, _, err := s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{})
-	moved := new(pgstore.MovedError)
+	_, _, err := s.PromoteCandidate(t.Context(), ann, july, rows.Promotion{})
+	moved := new(rows.MovedError)
 	if !errors.As(err, &moved) || len(moved.Diff.Create) != 1 || len(moved.Diff.Update) != 1 ||
 		moved.Diff.Update[0].Before.Limit.Limit != 1000 || moved.Diff.Update[0].After.Limit.Limit != 7 {
 		t.Fatalf("%v, want the difference", err)
@@ -233,7 +233,7 @@ func TestAPromotionIsDeniedWithTheDifferenceOncePoliciesMoved(t *testing.T) {
 		t.Errorf("the base is version %d, after a rebase in version %d (%v)", c.BaseVersion, base, err)
 	}
 	promote(t, s)
-	if got := rows(t, s)[daily().Key()].Limit.Limit; got != 5 {
+	if got := activeRows(t, s)[daily().Key()].Limit.Limit; got != 5 {
 		t.Errorf("the limit is %d, want that of the candidate", got)
 	}
 }
@@ -245,7 +245,7 @@ func TestPoliciesThatAreAsTheyWereHaveNotMoved(t *testing.T) {
 	put(t, s, limited(7))
 	put(t, s, daily())
 	put(t, s, named("passing")[0])
-	if _, err := s.DeletePolicy(t.Context(), ann, named("passing")[0].Key(), pgstore.AnyRevision); err != nil {
+	if _, err := s.DeletePolicy(t.Context(), ann, named("passing")[0].Key(), rows.AnyRevision); err != nil {
 		t.Fatal(err)
 	}
 	promote(t, s)
@@ -264,12 +264,12 @@ func TestARollbackIsDeniedOncePoliciesThatItRestoresHaveChanged(t *testing.T) {
 	put(t, s, limited(6))
 	put(t, s, named("old")[0])
 	_, _, err := s.RollBackCandidate(t.Context(), ann, july)
-	moved := new(pgstore.MovedError)
+	moved := new(rows.MovedError)
 	if !errors.As(err, &moved) || len(moved.Diff.Update) != 1 || len(moved.Diff.Create) != 1 {
 		t.Fatalf("%v, want two policies", err)
 	}
 	put(t, s, limited(5))
-	if _, err := s.DeletePolicy(t.Context(), ann, named("old")[0].Key(), pgstore.AnyRevision); err != nil {
+	if _, err := s.DeletePolicy(t.Context(), ann, named("old")[0].Key(), rows.AnyRevision); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := s.RollBackCandidate(t.Context(), ann, july); err != nil {
@@ -285,7 +285,7 @@ func TestACandidateThatHasEndedIsAConflictThatNamesTheEnd(t *testing.T) {
 	promote(t, s)
 	writes := map[string]func() error{
 		"promote twice": func() error {
-			_, _, err := s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{})
+			_, _, err := s.PromoteCandidate(t.Context(), ann, july, rows.Promotion{})
 			return err
 		},
 		"put":      func() error { _, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(2)); return err },
@@ -293,7 +293,7 @@ func TestACandidateThatHasEndedIsAConflictThatNamesTheEnd(t *testing.T) {
 		"rebase":   func() error { _, _, err := s.RebaseCandidate(t.Context(), ann, july, 1); return err },
 		"the name": func() error { _, _, err := s.CreateCandidate(t.Context(), ann, july); return err },
 		"assign": func() error {
-			_, _, err := s.AssignCandidate(t.Context(), ann, july, pgstore.Assignment{Add: []string{"acme"}})
+			_, _, err := s.AssignCandidate(t.Context(), ann, july, rows.Assignment{Add: []string{"acme"}})
 			return err
 		},
 	}
@@ -309,9 +309,9 @@ func TestACandidateThatHasEndedIsAConflictThatNamesTheEnd(t *testing.T) {
 	}
 	_, _, err = s.RollBackCandidate(t.Context(), ann, july)
 	wantConflict(t, "roll back twice", err)
-	_, _, err = s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{})
+	_, _, err = s.PromoteCandidate(t.Context(), ann, july, rows.Promotion{})
 	wantConflict(t, "promote what was rolled back", err)
-	_, _, err = s.PromoteCandidate(t.Context(), ann, "none", pgstore.Promotion{})
+	_, _, err = s.PromoteCandidate(t.Context(), ann, "none", rows.Promotion{})
 	wantMissing(t, "promote what does not exist", err)
 	candidate(t, s, "august")
 }
@@ -326,7 +326,7 @@ func TestAPromotionOfWhatHasChangedSinceItWasSeenIsAConflict(t *testing.T) {
 	if _, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(1)); err != nil {
 		t.Fatal(err)
 	}
-	p := pgstore.Promotion{UnchangedSince: seen.PoliciesAt}
+	p := rows.Promotion{UnchangedSince: seen.PoliciesAt}
 	_, _, err = s.PromoteCandidate(t.Context(), ann, july, p)
 	wantConflict(t, "promote", err)
 	seen, _ = s.Candidate(t.Context(), july)
@@ -341,15 +341,15 @@ func TestTenantsAreAssignedByPercentageAndByName(t *testing.T) {
 	candidate(t, s, july)
 	five := int64(5)
 	c, _, err := s.AssignCandidate(t.Context(), ann, july,
-		pgstore.Assignment{Percent: &five, Add: []string{"globex", "acme", "acme"}})
+		rows.Assignment{Percent: &five, Add: []string{"globex", "acme", "acme"}})
 	if err != nil || c.Percent != 5 || !reflect.DeepEqual(c.Tenants, []string{"acme", "globex"}) {
 		t.Errorf("assigned %+v (%v)", c, err)
 	}
-	c, _, err = s.AssignCandidate(t.Context(), ann, july, pgstore.Assignment{Remove: []string{"acme"}})
+	c, _, err = s.AssignCandidate(t.Context(), ann, july, rows.Assignment{Remove: []string{"acme"}})
 	if err != nil || c.Percent != 5 || !reflect.DeepEqual(c.Tenants, []string{"globex"}) {
 		t.Errorf("assigned %+v (%v)", c, err)
 	}
-	for field, a := range map[string]pgstore.Assignment{
+	for field, a := range map[string]rows.Assignment{
 		"percent": {},
 		"tenant":  {Add: []string{""}},
 	} {
@@ -357,16 +357,16 @@ func TestTenantsAreAssignedByPercentageAndByName(t *testing.T) {
 		wantInvalid(t, field, err, field)
 	}
 	for _, percent := range []int64{-1, 101, 1 << 40} {
-		_, _, err := s.AssignCandidate(t.Context(), ann, july, pgstore.Assignment{Percent: &percent})
+		_, _, err := s.AssignCandidate(t.Context(), ann, july, rows.Assignment{Percent: &percent})
 		wantInvalid(t, fmt.Sprint(percent), err, "percent")
 	}
-	_, _, err = s.AssignCandidate(t.Context(), ann, july, pgstore.Assignment{Remove: []string{"acme"}})
+	_, _, err = s.AssignCandidate(t.Context(), ann, july, rows.Assignment{Remove: []string{"acme"}})
 	wantMissing(t, "remove a tenant twice", err)
-	many := make([]string, pgstore.MaxCandidateTenants)
+	many := make([]string, rows.MaxCandidateTenants)
 	for i := range many {
 		many[i] = fmt.Sprint("t", i)
 	}
-	_, _, err = s.AssignCandidate(t.Context(), ann, july, pgstore.Assignment{Add: many})
+	_, _, err = s.AssignCandidate(t.Context(), ann, july, rows.Assignment{Add: many})
 	wantConflict(t, "too many tenants", err)
 }
 
@@ -378,7 +378,7 @@ func TestAssigningATenantThatNothingIsKnownAboutIsAWarning(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.usage_names (name) VALUES ('globex')`); err != nil {
 		t.Fatal(err)
 	}
-	warnings, err := s.AssignmentWarnings(t.Context(), pgstore.Assignment{Add: []string{"acme", "globex", "acmee"}})
+	warnings, err := s.AssignmentWarnings(t.Context(), rows.Assignment{Add: []string{"acme", "globex", "acmee"}})
 	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], `"acmee"`) {
 		t.Errorf("the warnings are %q (%v), want one of the misspelled tenant", warnings, err)
 	}
@@ -407,25 +407,25 @@ func TestAPromotionIsReviewedBesideWhatHasMoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	unwanted := errors.New("unwanted")
-	accept := pgstore.Approval{Accept: func(r pgstore.Review) error {
+	accept := rows.Approval{Accept: func(r rows.Review) error {
 		if len(r.LockOuts) == 1 && r.LockOuts[0].Key == shared.Key() {
 			return unwanted
 		}
 		return nil
 	}}
-	_, _, err = s.PromoteCandidate(t.Context(), ann, july, pgstore.Promotion{Approval: accept})
-	if declined := new(pgstore.DeclinedError); !errors.As(err, &declined) || !errors.Is(err, unwanted) {
+	_, _, err = s.PromoteCandidate(t.Context(), ann, july, rows.Promotion{Approval: accept})
+	if declined := new(rows.DeclinedError); !errors.As(err, &declined) || !errors.Is(err, unwanted) {
 		t.Errorf("a promotion that is declined returns %v", err)
 	}
-	if _, isActive := rows(t, s)[shared.Key()]; isActive {
+	if _, isActive := activeRows(t, s)[shared.Key()]; isActive {
 		t.Error("a declined promotion writes policies")
 	}
 	percent := int64(5)
-	_, _, err = s.AssignCandidate(t.Context(), ann, july, pgstore.Assignment{Percent: &percent, Approval: accept})
+	_, _, err = s.AssignCandidate(t.Context(), ann, july, rows.Assignment{Percent: &percent, Approval: accept})
 	if !errors.Is(err, unwanted) {
 		t.Errorf("an assignment that is declined returns %v", err)
 	}
-	none := pgstore.Assignment{Percent: new(int64), Approval: accept}
+	none := rows.Assignment{Percent: new(int64), Approval: accept}
 	if _, _, err = s.AssignCandidate(t.Context(), ann, july, none); err != nil {
 		t.Errorf("an assignment of no tenant: %v", err)
 	}

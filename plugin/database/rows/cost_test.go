@@ -3,21 +3,21 @@ package rows_test
 import (
 	"testing"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func costOf(endpoint string, tokens, revision int64) pgstore.Cost {
-	return pgstore.Cost{Cost: schema.Cost{Endpoint: endpoint, Cost: &tokens}, Revision: revision}
+func costOf(endpoint string, tokens, revision int64) rows.Cost {
+	return rows.Cost{Cost: schema.Cost{Endpoint: endpoint, Cost: &tokens}, Revision: revision}
 }
 
 func TestACostIsSetChangedFoundByAnySpellingAndDeleted(t *testing.T) {
 	s, _ := open(t)
-	made, version, err := s.PutCost(t.Context(), ann, costOf("POST /exports/{id}", 50, pgstore.Absent))
+	made, version, err := s.PutCost(t.Context(), ann, costOf("POST /exports/{id}", 50, rows.Absent))
 	if err != nil || version != 1 || made.Revision != 1 || made.Namespace != "default" || *made.Cost.Cost != 50 {
 		t.Fatalf("made %+v in version %d (%v)", made, version, err)
 	}
-	_, _, err = s.PutCost(t.Context(), ann, costOf("POST /exports/{key}", 60, pgstore.Absent))
+	_, _, err = s.PutCost(t.Context(), ann, costOf("POST /exports/{key}", 60, rows.Absent))
 	wantConflict(t, "another spelling", err)
 	changed, _, err := s.PutCost(t.Context(), ann, costOf("POST /exports/{key}", 0, 1))
 	if err != nil || changed.ID != made.ID || *changed.Cost.Cost != 0 || changed.Revision != 2 {
@@ -34,7 +34,7 @@ func TestACostIsSetChangedFoundByAnySpellingAndDeleted(t *testing.T) {
 	}
 	_, err = s.CostByID(t.Context(), made.ID)
 	wantMissing(t, "read after the delete", err)
-	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "cost"})
+	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "cost"})
 	if err != nil || len(entries) != 3 || entries[0].Operation != "delete" || entries[0].Actor != ann.Actor {
 		t.Errorf("the audit has %+v (%v), want an insert, an update and a delete by ann", entries, err)
 	}
@@ -44,12 +44,12 @@ func TestASetOfCostsIsAppliedInItsNamespaceAlone(t *testing.T) {
 	s, _ := open(t)
 	other := costOf("GET /a", 9, 0)
 	other.Namespace = "other"
-	for _, c := range []pgstore.Cost{costOf("GET /a", 1, 0), costOf("GET /b", 2, 0), other} {
+	for _, c := range []rows.Cost{costOf("GET /a", 1, 0), costOf("GET /b", 2, 0), other} {
 		if _, _, err := s.PutCost(t.Context(), ann, c); err != nil {
 			t.Fatal(err)
 		}
 	}
-	set := pgstore.Set{KeepPolicies: true, Costs: []pgstore.Cost{costOf("GET /b", 3, 0), costOf("GET /{c}", 4, 0)}}
+	set := rows.Set{KeepPolicies: true, Costs: []rows.Cost{costOf("GET /b", 3, 0), costOf("GET /{c}", 4, 0)}}
 	done, version, err := s.Apply(t.Context(), ann, set)
 	if err != nil || version != 4 || len(done.Costs.Create) != 1 || len(done.Costs.Update) != 1 ||
 		len(done.Costs.Delete) != 1 {
@@ -59,7 +59,7 @@ func TestASetOfCostsIsAppliedInItsNamespaceAlone(t *testing.T) {
 		t.Errorf("applied again it would change %+v (%v)", again.Costs, err)
 	}
 	got := map[string]int64{}
-	for c, err := range s.EachCost(t.Context(), pgstore.CostFilter{}) {
+	for c, err := range s.EachCost(t.Context(), rows.CostFilter{}) {
 		if err != nil {
 			t.Fatal(err)
 		}

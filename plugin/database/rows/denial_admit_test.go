@@ -6,18 +6,18 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 func TestADenialSaysWhatWouldAdmitTheRequest(t *testing.T) {
 	at := time.Date(2026, 11, 22, 13, 0, 0, 1000, time.UTC)
 	n := func(value int64) *int64 { return &value }
 	for _, c := range []struct {
-		denial pgstore.RecentDenial
+		denial rows.RecentDenial
 		want   []string
 	}{
 		{
-			pgstore.RecentDenial{
+			rows.RecentDenial{
 				Reason: "quota", Limit: n(5), RetryAfter: n(3),
 				Denier: decision.Denier{PolicyID: n(17), Remaining: n(2), Penalty: n(6)},
 			},
@@ -27,21 +27,21 @@ func TestADenialSaysWhatWouldAdmitTheRequest(t *testing.T) {
 			},
 		},
 		{
-			pgstore.RecentDenial{Reason: "quota", Limit: n(5), Denier: decision.Denier{Capacity: n(9), Remaining: n(9)}},
+			rows.RecentDenial{Reason: "quota", Limit: n(5), Denier: decision.Denier{Capacity: n(9), Remaining: n(9)}},
 			[]string{"A cost of at most 9, which is all that the limit holds", "by the config or an override"},
 		},
-		{pgstore.RecentDenial{Reason: "quota", Limit: n(5)}, []string{"without that header no wait helps"}},
-		{pgstore.RecentDenial{Reason: "quota", Shadow: true, RetryAfter: n(9000)}, []string{"will be denied"}},
-		{pgstore.RecentDenial{Reason: "quota", Scope: "global"}, []string{"A retry after Retry-After"}},
-		{pgstore.RecentDenial{Reason: "fair_share"}, []string{"less demand of other tenants"}},
+		{rows.RecentDenial{Reason: "quota", Limit: n(5)}, []string{"without that header no wait helps"}},
+		{rows.RecentDenial{Reason: "quota", Shadow: true, RetryAfter: n(9000)}, []string{"will be denied"}},
+		{rows.RecentDenial{Reason: "quota", Scope: "global"}, []string{"A retry after Retry-After"}},
+		{rows.RecentDenial{Reason: "fair_share"}, []string{"less demand of other tenants"}},
 		{
-			pgstore.RecentDenial{Reason: "banned", Denier: decision.Denier{Override: n(9)}},
+			rows.RecentDenial{Reason: "banned", Denier: decision.Denier{Override: n(9)}},
 			[]string{"The end of the ban by override 9, since waiting does not help."},
 		},
-		{pgstore.RecentDenial{Reason: "banned", RetryAfter: n(60)}, []string{"A retry at 2026-11-22T13:01:01Z"}},
-		{pgstore.RecentDenial{Reason: "user_missing"}, []string{"user_from"}},
-		{pgstore.RecentDenial{Reason: "store_away"}, []string{"fail_mode"}},
-		{pgstore.RecentDenial{Reason: "others"}, nil},
+		{rows.RecentDenial{Reason: "banned", RetryAfter: n(60)}, []string{"A retry at 2026-11-22T13:01:01Z"}},
+		{rows.RecentDenial{Reason: "user_missing"}, []string{"user_from"}},
+		{rows.RecentDenial{Reason: "store_away"}, []string{"fail_mode"}},
+		{rows.RecentDenial{Reason: "others"}, nil},
 	} {
 		c.denial.At = at
 		got := c.denial.WouldAdmit()

@@ -9,19 +9,19 @@ import (
 
 	"pgregory.net/rapid"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 func TestCompareReturnsCreatesUpdatesAndDeletes(t *testing.T) {
 	same, changed, deleted, created := daily(), daily(), daily(), daily()
 	same.Name, changed.Name, deleted.Name, created.Name = "same", "changed", "deleted", "created"
-	var current []pgstore.Policy
-	for i, p := range []pgstore.Policy{same, changed, deleted} { // with the values that a database sets
+	var current []rows.Policy
+	for i, p := range []rows.Policy{same, changed, deleted} { // with the values that a database sets
 		p.ID, p.Revision, p.Namespace, p.Slot, p.Algorithm = int64(i+1), 3, "default", "active", "token_bucket"
 		current = append(current, p)
 	}
 	changed.Burst = 7
-	d, err := pgstore.Compare(current, []pgstore.Policy{created, same, changed})
+	d, err := rows.Compare(current, []rows.Policy{created, same, changed})
 	if err != nil || d.Unchanged != 1 || len(d.Create) != 1 || len(d.Update) != 1 || len(d.Delete) != 1 || d.Empty() {
 		t.Fatalf("the difference is %+v (%v), want one of each kind", d, err)
 	}
@@ -35,7 +35,7 @@ func TestCostOfZeroDiffersFromNoCost(t *testing.T) {
 	free := int64(0)
 	with, without := daily(), daily()
 	with.Cost = &free
-	d, err := pgstore.Compare([]pgstore.Policy{with}, []pgstore.Policy{without})
+	d, err := rows.Compare([]rows.Policy{with}, []rows.Policy{without})
 	if err != nil || len(d.Update) != 1 {
 		t.Errorf("the difference is %+v (%v), want an update", d, err)
 	}
@@ -44,14 +44,14 @@ func TestCostOfZeroDiffersFromNoCost(t *testing.T) {
 func TestTwoPoliciesOfOneKeyInASetAreInvalid(t *testing.T) {
 	first, second := daily(), daily()
 	first.Endpoint, second.Endpoint, second.Limit.Limit = "GET /a/{id}/b", "GET /a/{key}/b", 7
-	_, err := pgstore.Compare(nil, []pgstore.Policy{first, second})
+	_, err := rows.Compare(nil, []rows.Policy{first, second})
 	wantInvalid(t, "one key twice", err, "")
 }
 
 // Applying a difference turns any current policies into the desired ones.
 func TestApplyingADifferenceYieldsTheDesiredPolicies(t *testing.T) {
-	policies := rapid.Custom(func(t *rapid.T) []pgstore.Policy {
-		byKey := map[string]pgstore.Policy{}
+	policies := rapid.Custom(func(t *rapid.T) []rows.Policy {
+		byKey := map[string]rows.Policy{}
 		for i := range rapid.IntRange(0, 12).Draw(t, "policies") {
 			p := daily()
 			p.ID, p.Namespace, p.Slot, p.Algorithm = int64(i+1), "default", "active", "token_bucket"
@@ -64,7 +64,7 @@ func TestApplyingADifferenceYieldsTheDesiredPolicies(t *testing.T) {
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		current, desired := policies.Draw(t, "current"), policies.Draw(t, "desired")
-		d, err := pgstore.Compare(current, desired)
+		d, err := rows.Compare(current, desired)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,8 +98,8 @@ func TestApplyingADifferenceYieldsTheDesiredPolicies(t *testing.T) {
 }
 
 // canonicalKey returns the key of a policy of the property above, where endpoints have at most one parameter.
-func canonicalKey(p pgstore.Policy) string {
+func canonicalKey(p rows.Policy) string {
 	return p.Name + " " + strings.NewReplacer("{x}", "{}", "{y}", "{}").Replace(p.Endpoint)
 }
 
-func values(p pgstore.Policy) string { return fmt.Sprint(p.Endpoint, p.Limit.Limit) }
+func values(p rows.Policy) string { return fmt.Sprint(p.Endpoint, p.Limit.Limit) }

@@ -17,7 +17,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // report reports for a node that it has enforced a version for a time, as its process would.
@@ -216,8 +216,8 @@ func TestForgottenNodeIsInTheAuditAndListedAgainAfterItsNextReport(t *testing.T)
 	s, pool := open(t)
 	_, version := put(t, s, daily())
 	report(t, pool, "edge-1/ABCD", version, 0)
-	why := pgstore.Change{Actor: "ann", Reason: "the machine was removed"}
-	if _, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD"); !errors.As(err, new(*pgstore.ConflictError)) {
+	why := rows.Change{Actor: "ann", Reason: "the machine was removed"}
+	if _, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD"); !errors.As(err, new(*rows.ConflictError)) {
 		t.Errorf("forgetting a live node: %v, want a conflict", err)
 	}
 	silence(t, pool, "edge-1/ABCD")
@@ -225,10 +225,10 @@ func TestForgottenNodeIsInTheAuditAndListedAgainAfterItsNextReport(t *testing.T)
 	if err != nil || node.Node != "edge-1/ABCD" || node.Version != version {
 		t.Fatalf("the forgotten node is %+v (%v)", node, err)
 	}
-	if _, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD"); !errors.As(err, new(*pgstore.NotFoundError)) {
+	if _, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD"); !errors.As(err, new(*rows.NotFoundError)) {
 		t.Errorf("forgetting it again: %v, want it not found", err)
 	}
-	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "action"})
+	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "action"})
 	if err != nil || len(entries) != 1 || entries[0].Operation != "forget" || entries[0].Key != "edge-1/ABCD" ||
 		entries[0].Actor != "ann" || entries[0].Reason != "the machine was removed" {
 		t.Errorf("the audit has %+v (%v), want one entry with the actor and the reason", entries, err)
@@ -262,7 +262,7 @@ func (q *queries) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQ
 func (q *queries) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // traced returns a store that counts its queries.
-func traced(t *testing.T, dsn string) (*pgstore.Store, *queries) {
+func traced(t *testing.T, dsn string) (*rows.Store, *queries) {
 	t.Helper()
 	made := new(queries)
 	return wired(t, dsn, func(c *pgxpool.Config) { c.ConnConfig.Tracer = made }), made
@@ -276,7 +276,7 @@ func (q *queries) await(n int64) {
 }
 
 // awaitOf calls Await several times, and ends its context after a number of queries.
-func awaitOf(t *testing.T, s *pgstore.Store, made *queries, callers int, version, enough int64) {
+func awaitOf(t *testing.T, s *rows.Store, made *queries, callers int, version, enough int64) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup

@@ -6,27 +6,27 @@ import (
 	"strings"
 	"testing"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestReviewComparesOnlyPoliciesThatOneRequestCanHave(t *testing.T) {
-	shared := pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{
+	shared := rows.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{
 		Name: "all", Scope: "global", Limit: 4, WindowSize: 60,
 	}}}
-	own := pgstore.Policy{Policy: schema.Policy{Limit: schema.Limit{
+	own := rows.Policy{Policy: schema.Policy{Limit: schema.Limit{
 		Name: "daily", Scope: "tenant", Limit: 10, WindowSize: 60,
 	}}}
 	for name, c := range map[string]struct {
-		edit  func(*pgstore.Policy)
+		edit  func(*rows.Policy)
 		locks bool
 	}{
-		"of the same tier":     {func(p *pgstore.Policy) { p.Tier = "gold" }, true},
-		"of another tier":      {func(p *pgstore.Policy) { p.Tier = "silver" }, false},
-		"of a tenant":          {func(p *pgstore.Policy) { p.Tenant = "acme" }, true},
-		"in another namespace": {func(p *pgstore.Policy) { p.Tier, p.Namespace = "gold", "other" }, false},
-		"that allows less":     {func(p *pgstore.Policy) { p.Tier, p.Limit.Limit = "gold", 3 }, false},
-		"of the same name":     {func(p *pgstore.Policy) { p.Tenant, p.Name = "acme", "all" }, false},
+		"of the same tier":     {func(p *rows.Policy) { p.Tier = "gold" }, true},
+		"of another tier":      {func(p *rows.Policy) { p.Tier = "silver" }, false},
+		"of a tenant":          {func(p *rows.Policy) { p.Tenant = "acme" }, true},
+		"in another namespace": {func(p *rows.Policy) { p.Tier, p.Namespace = "gold", "other" }, false},
+		"that allows less":     {func(p *rows.Policy) { p.Tier, p.Limit.Limit = "gold", 3 }, false},
+		"of the same name":     {func(p *rows.Policy) { p.Tenant, p.Name = "acme", "all" }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := open(t)
@@ -45,7 +45,7 @@ func TestAPairThatASetWritesIsReportedOnce(t *testing.T) {
 	s, _ := open(t)
 	all, daily := ofLimit("all", "global", 4), ofLimit("daily", "tenant", 10)
 	hourly := ofLimit("hourly", "tenant", 9)
-	type list = []pgstore.Policy
+	type list = []rows.Policy
 	for name, c := range map[string]struct {
 		before, set        list
 		lockOuts, warnings int
@@ -59,11 +59,11 @@ func TestAPairThatASetWritesIsReportedOnce(t *testing.T) {
 		"the tenant's is lower": {list{daily}, list{ofLimit("daily", "tenant", 3), all}, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, _, err := s.Apply(t.Context(), ann, pgstore.Set{Policies: c.before}); err != nil {
+			if _, _, err := s.Apply(t.Context(), ann, rows.Set{Policies: c.before}); err != nil {
 				t.Fatal(err)
 			}
-			var got pgstore.Review
-			set := pgstore.Set{Policies: c.set, Partial: true, Accept: func(_ pgstore.SetDiff, r pgstore.Review) error {
+			var got rows.Review
+			set := rows.Set{Policies: c.set, Partial: true, Accept: func(_ rows.SetDiff, r rows.Review) error {
 				got = r
 				return nil
 			}}
@@ -80,8 +80,8 @@ func TestAPairThatASetWritesIsReportedOnce(t *testing.T) {
 }
 
 // ofLimit returns a policy of the tier gold with a limit per minute.
-func ofLimit(name, scope string, limit int64) pgstore.Policy {
-	return pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{
+func ofLimit(name, scope string, limit int64) rows.Policy {
+	return rows.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{
 		Name: name, Scope: scope, Limit: limit, WindowSize: 60,
 	}}}
 }
@@ -97,14 +97,14 @@ func TestOneWarningStandsForAllTenantsAboveASharedLimit(t *testing.T) {
 		{[]string{"a", "b"}, "4 per 60 s; and 1 more does so"},
 		{[]string{"a", "b", "c"}, "4 per 60 s; and 2 more do so"},
 	} {
-		set := pgstore.Set{Partial: true}
+		set := rows.Set{Partial: true}
 		for _, tenant := range c.tenants {
 			p := ofLimit("daily", "tenant", 10)
 			p.Tier, p.Tenant = "", tenant
 			set.Policies = append(set.Policies, p)
 		}
 		declined := errors.New("only reviewed")
-		set.Accept = func(_ pgstore.SetDiff, r pgstore.Review) error {
+		set.Accept = func(_ rows.SetDiff, r rows.Review) error {
 			if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "policy daily of tenant a allows") ||
 				!strings.HasSuffix(r.Warnings[0], c.end) {
 				t.Errorf("the warnings are %q, want one that ends with %q", r.Warnings, c.end)
@@ -120,14 +120,14 @@ func TestOneWarningStandsForAllTenantsAboveASharedLimit(t *testing.T) {
 func TestASetWarnsOnceOfEachNewTier(t *testing.T) {
 	s, _ := open(t)
 	put(t, s, ofLimit("old", "tenant", 4))
-	set := pgstore.Set{Partial: true, Policies: []pgstore.Policy{ofLimit("more", "tenant", 4)}}
+	set := rows.Set{Partial: true, Policies: []rows.Policy{ofLimit("more", "tenant", 4)}}
 	for _, name := range []string{"a", "b"} {
 		p := ofLimit(name, "tenant", 10)
 		p.Tier = "glod"
 		set.Policies = append(set.Policies, p)
 	}
 	for round, want := range []int{1, 0} {
-		set.Accept = func(_ pgstore.SetDiff, r pgstore.Review) error {
+		set.Accept = func(_ rows.SetDiff, r rows.Review) error {
 			if len(r.Warnings) != want || want == 1 && !strings.Contains(r.Warnings[0], `no tier "glod"`) {
 				t.Errorf("round %d: the warnings are %q, want %d", round, r.Warnings, want)
 			}
@@ -141,10 +141,10 @@ func TestASetWarnsOnceOfEachNewTier(t *testing.T) {
 
 func TestAListWithoutRowsIsEmptyAndNotAbsent(t *testing.T) {
 	s, _ := open(t)
-	if list, err := s.Policies(t.Context(), pgstore.PolicyFilter{}); err != nil || list == nil {
+	if list, err := s.Policies(t.Context(), rows.PolicyFilter{}); err != nil || list == nil {
 		t.Errorf("no policies are listed as %#v (%v), want an empty list", list, err)
 	}
-	if list, err := s.Overrides(t.Context(), pgstore.OverrideFilter{}); err != nil || list == nil {
+	if list, err := s.Overrides(t.Context(), rows.OverrideFilter{}); err != nil || list == nil {
 		t.Errorf("no overrides are listed as %#v (%v), want an empty list", list, err)
 	}
 }
@@ -164,7 +164,7 @@ func TestReviewComparesATenantWithTheLimitsOfItsRowsTierAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, _ := open(t)
 			put(t, s, own)
-			if _, _, err := s.PutTier(t.Context(), ann, pgstore.Tier{Name: "silver"}); err != nil {
+			if _, _, err := s.PutTier(t.Context(), ann, rows.Tier{Name: "silver"}); err != nil {
 				t.Fatal(err)
 			}
 			if _, _, err := s.SetTenant(t.Context(), ann, ofTier(c.tier, 0)); err != nil {

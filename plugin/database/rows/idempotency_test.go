@@ -10,25 +10,25 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // once returns a change by ann with an Idempotency for a key and a request.
-func once(key, request string) pgstore.Change {
+func once(key, request string) rows.Change {
 	c := ann
-	c.Idempotency = &pgstore.Idempotency{Token: "ci", Key: key, Request: sha256.Sum256([]byte(request))}
+	c.Idempotency = &rows.Idempotency{Token: "ci", Key: key, Request: sha256.Sum256([]byte(request))}
 	return c
 }
 
 // versions returns the version and the number of audit entries.
-func versions(t *testing.T, s *pgstore.Store) (version int64, entries int) {
+func versions(t *testing.T, s *rows.Store) (version int64, entries int) {
 	t.Helper()
 	fleet, err := s.Fleet(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Max: 10_000})
+	list, _, err := s.Audit(t.Context(), rows.AuditFilter{Max: 10_000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,18 +37,18 @@ func versions(t *testing.T, s *pgstore.Store) (version int64, entries int) {
 
 func TestWriteSentAgainWritesNothingAndReturnsTheSame(t *testing.T) {
 	s, _ := open(t)
-	add := func(c pgstore.Change) (any, int64, error) { return s.AddOverride(t.Context(), c, ban()) }
-	for name, write := range map[string]func(pgstore.Change) (any, int64, error){
-		"policy":   func(c pgstore.Change) (any, int64, error) { return s.PutPolicy(t.Context(), c, daily()) },
+	add := func(c rows.Change) (any, int64, error) { return s.AddOverride(t.Context(), c, ban()) }
+	for name, write := range map[string]func(rows.Change) (any, int64, error){
+		"policy":   func(c rows.Change) (any, int64, error) { return s.PutPolicy(t.Context(), c, daily()) },
 		"override": add,
-		"tenant": func(c pgstore.Change) (any, int64, error) {
-			return s.SetTenant(t.Context(), c, pgstore.Tenant{Tenant: schema.Tenant{ID: "acme"}})
+		"tenant": func(c rows.Change) (any, int64, error) {
+			return s.SetTenant(t.Context(), c, rows.Tenant{Tenant: schema.Tenant{ID: "acme"}})
 		},
-		"tier": func(c pgstore.Change) (any, int64, error) {
-			return s.PutTier(t.Context(), c, pgstore.Tier{Name: "gold"})
+		"tier": func(c rows.Change) (any, int64, error) {
+			return s.PutTier(t.Context(), c, rows.Tier{Name: "gold"})
 		},
-		"apply": func(c pgstore.Change) (any, int64, error) {
-			return s.Apply(t.Context(), c, pgstore.Set{Namespace: "eu", Policies: []pgstore.Policy{named("a")[0]}})
+		"apply": func(c rows.Change) (any, int64, error) {
+			return s.Apply(t.Context(), c, rows.Set{Namespace: "eu", Policies: []rows.Policy{named("a")[0]}})
 		},
 	} {
 		first := once(name, "a request")
@@ -87,7 +87,7 @@ func same(t *testing.T, a, b any) bool {
 
 func TestAPolicyThatWasWrittenOnceIsReplayedWithoutAWrite(t *testing.T) {
 	s, _ := open(t)
-	for _, c := range []pgstore.Change{ann, once("k", "a request")} {
+	for _, c := range []rows.Change{ann, once("k", "a request")} {
 		if _, _, replayed, err := s.ReplayPolicy(t.Context(), c); err != nil || replayed {
 			t.Errorf("before the first write: replayed %v, %v", replayed, err)
 		}
@@ -101,7 +101,7 @@ func TestAPolicyThatWasWrittenOnceIsReplayedWithoutAWrite(t *testing.T) {
 	if err != nil || !replayed || !c.Idempotency.Replayed || sameVersion != version || !same(t, row, again) {
 		t.Errorf("it is %+v in version %d, replayed %v (%v), want %+v in %d", again, sameVersion, replayed, err, row, version)
 	}
-	reused := new(pgstore.KeyReusedError)
+	reused := new(rows.KeyReusedError)
 	if _, _, replayed, err = s.ReplayPolicy(t.Context(), once("k", "another request")); replayed ||
 		!errors.As(err, &reused) {
 		t.Errorf("another request under the key: replayed %v, %v", replayed, err)
@@ -126,7 +126,7 @@ func TestKeyOfAnotherRequestIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err := s.PutPolicy(t.Context(), once("k", "two"), named("other")[0])
-	if reused := new(pgstore.KeyReusedError); !errors.As(err, &reused) || reused.Key != "k" {
+	if reused := new(rows.KeyReusedError); !errors.As(err, &reused) || reused.Key != "k" {
 		t.Errorf("the key under another request: %v", err)
 	}
 	theirs := once("k", "two")
@@ -155,7 +155,7 @@ func TestInvalidKeysAreErrorsAndWriteNothing(t *testing.T) {
 	s, _ := open(t)
 	for _, key := range []string{"", "a\nb", "ä", "a\x00b", "\xff", strings.Repeat("x", 129)} {
 		_, _, err := s.PutPolicy(t.Context(), once(key, "one"), daily())
-		if invalid := new(pgstore.InvalidError); !errors.As(err, &invalid) {
+		if invalid := new(rows.InvalidError); !errors.As(err, &invalid) {
 			t.Errorf("%q: %v, want an InvalidError", key, err)
 		}
 	}
@@ -167,13 +167,13 @@ func TestInvalidKeysAreErrorsAndWriteNothing(t *testing.T) {
 func TestOfManyAtOnceUnderOneKeyOneWritesAndAllReturnTheSame(t *testing.T) {
 	const senders = 20
 	s, _ := open(t)
-	rows := make([]pgstore.Override, senders)
+	list := make([]rows.Override, senders)
 	replayed := make([]bool, senders)
 	var all errgroup.Group
 	for i := range senders {
 		all.Go(func() (err error) {
 			c := once("k", "one")
-			rows[i], _, err = s.AddOverride(t.Context(), c, ban())
+			list[i], _, err = s.AddOverride(t.Context(), c, ban())
 			replayed[i] = c.Idempotency.Replayed
 			return err
 		})
@@ -182,12 +182,12 @@ func TestOfManyAtOnceUnderOneKeyOneWritesAndAllReturnTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	writers := 0
-	for i := range rows {
+	for i := range list {
 		if !replayed[i] {
 			writers++
 		}
-		if rows[i].ID != rows[0].ID || !rows[i].CreatedAt.Equal(rows[0].CreatedAt) {
-			t.Errorf("the answer to sender %d is %+v, to sender 0 %+v", i, rows[i], rows[0])
+		if list[i].ID != list[0].ID || !list[i].CreatedAt.Equal(list[0].CreatedAt) {
+			t.Errorf("the answer to sender %d is %+v, to sender 0 %+v", i, list[i], list[0])
 		}
 	}
 	if version, entries := versions(t, s); writers != 1 || version != 1 || entries != 1 {
@@ -204,7 +204,7 @@ func TestKeysAreForgottenAfterADay(t *testing.T) {
 		}
 		if stale {
 			if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.answers SET at = at - $2::interval WHERE key = $1`, key,
-				pgstore.KeysKept); err != nil {
+				rows.KeysKept); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -214,11 +214,11 @@ func TestKeysAreForgottenAfterADay(t *testing.T) {
 		t.Errorf("a key of yesterday: %v, replayed %v", err, c.Idempotency.Replayed)
 	}
 	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.answers SET at = at - $1::interval WHERE key = 'old'`,
-		pgstore.KeysKept); err != nil {
+		rows.KeysKept); err != nil {
 		t.Fatal(err)
 	}
-	done, err := tidy(t.Context(), s, pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
-	if want := (pgstore.Tidied{Leader: true, Keys: 1}); err != nil || done != want {
+	done, err := tidy(t.Context(), s, rows.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
+	if want := (rows.Tidied{Leader: true, Keys: 1}); err != nil || done != want {
 		t.Errorf("tidied %+v (%v), want %+v", done, err, want)
 	}
 }

@@ -11,23 +11,23 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // ban is an override that is accepted.
-func ban() pgstore.Override {
+func ban() rows.Override {
 	return row(schema.Override{Kind: "ban", Tenant: "acme", ExpiresAt: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)})
 }
 
-func row(o schema.Override) pgstore.Override { return pgstore.Override{Override: o} }
+func row(o schema.Override) rows.Override { return rows.Override{Override: o} }
 
-func permanent(o schema.Override) pgstore.Override {
+func permanent(o schema.Override) rows.Override {
 	o.Permanent = true
 	return row(o)
 }
 
-func add(t *testing.T, s *pgstore.Store, o pgstore.Override) pgstore.Override {
+func add(t *testing.T, s *rows.Store, o rows.Override) rows.Override {
 	t.Helper()
 	written, _, err := s.AddOverride(t.Context(), ann, o)
 	if err != nil {
@@ -54,7 +54,7 @@ func age(t *testing.T, pool *pgxpool.Pool, id int64, by time.Duration) {
 
 func TestOverrideIsReadAsItWasWritten(t *testing.T) {
 	s, _ := open(t)
-	for _, o := range []pgstore.Override{
+	for _, o := range []rows.Override{
 		ban(),
 		permanent(schema.Override{Kind: "exempt", Tenant: "acme", User: "bob", Reason: "our own", Author: "carl"}),
 		row(schema.Override{
@@ -73,7 +73,7 @@ func TestOverrideIsReadAsItWasWritten(t *testing.T) {
 		}
 		want := o
 		want.ID, want.Revision, want.CreatedAt, want.ExpiresAt = read.ID, 1, read.CreatedAt, read.ExpiresAt
-		want.State, want.StartsAt = pgstore.StateInForce, read.StartsAt
+		want.State, want.StartsAt = rows.StateInForce, read.StartsAt
 		if o.Reason == "" {
 			want.Reason, want.Author = ann.Reason, ann.Actor
 		}
@@ -84,7 +84,7 @@ func TestOverrideIsReadAsItWasWritten(t *testing.T) {
 			t.Errorf("%v is read as %+v, want %+v", o, read, want)
 		}
 	}
-	for want, f := range map[int]pgstore.OverrideFilter{
+	for want, f := range map[int]rows.OverrideFilter{
 		2: {Tenant: "acme", User: "bob"},
 		1: {Policy: "daily", Endpoint: "GET /a/{whatever}", After: 1, Max: 5},
 		0: {Endpoint: "GET /a"},
@@ -97,14 +97,14 @@ func TestOverrideIsReadAsItWasWritten(t *testing.T) {
 
 func TestRefusedOverrideNamesItsField(t *testing.T) {
 	s, _ := open(t)
-	for field, spoil := range map[string]func(*pgstore.Override){
-		"kind":       func(o *pgstore.Override) { o.Kind = "block" },
-		"tenant":     func(o *pgstore.Override) { o.Tenant, o.User = "", "bob" },
-		"ip":         func(o *pgstore.Override) { o.Tenant, o.IP = "", "localhost" },
-		"expires_at": func(o *pgstore.Override) { o.ExpiresAt = time.Time{} },
-		"limit":      func(o *pgstore.Override) { o.Limit = 5 },
-		"factor":     func(o *pgstore.Override) { o.Kind = "multiplier" },
-		"policy":     func(o *pgstore.Override) { o.Kind, o.Limit = "custom_limit", 5 },
+	for field, spoil := range map[string]func(*rows.Override){
+		"kind":       func(o *rows.Override) { o.Kind = "block" },
+		"tenant":     func(o *rows.Override) { o.Tenant, o.User = "", "bob" },
+		"ip":         func(o *rows.Override) { o.Tenant, o.IP = "", "localhost" },
+		"expires_at": func(o *rows.Override) { o.ExpiresAt = time.Time{} },
+		"limit":      func(o *rows.Override) { o.Limit = 5 },
+		"factor":     func(o *rows.Override) { o.Kind = "multiplier" },
+		"policy":     func(o *rows.Override) { o.Kind, o.Limit = "custom_limit", 5 },
 	} {
 		o := ban()
 		spoil(&o)
@@ -133,15 +133,15 @@ func TestSecondOverrideOfOneKindForOneSubjectIsAConflict(t *testing.T) {
 	if second.ID == first.ID {
 		t.Error("the new ban is the old row")
 	}
-	ended, err := history(t.Context(), s, pgstore.OverrideFilter{Tenant: "acme"})
+	ended, err := history(t.Context(), s, rows.OverrideFilter{Tenant: "acme"})
 	if err != nil || len(ended) != 1 || ended[0].ID != first.ID {
 		t.Errorf("the history is %v (%v), want the ban that had expired", ended, err)
 	}
 }
 
 // history returns the ended overrides that a filter selects.
-func history(ctx context.Context, s *pgstore.Store, f pgstore.OverrideFilter) ([]pgstore.EndedOverride, error) {
-	var list []pgstore.EndedOverride
+func history(ctx context.Context, s *rows.Store, f rows.OverrideFilter) ([]rows.EndedOverride, error) {
+	var list []rows.EndedOverride
 	for o, err := range s.EachEndedOverride(ctx, f) {
 		if err != nil {
 			return nil, err
@@ -154,17 +154,17 @@ func history(ctx context.Context, s *pgstore.Store, f pgstore.OverrideFilter) ([
 func TestEndedOverrideIsHistory(t *testing.T) {
 	s, _ := open(t)
 	o := add(t, s, ban())
-	version, err := s.EndOverride(t.Context(), pgstore.Change{Actor: "bob", Reason: "they paid"}, o.ID)
+	version, err := s.EndOverride(t.Context(), rows.Change{Actor: "bob", Reason: "they paid"}, o.ID)
 	if err != nil || version != 2 {
 		t.Fatalf("end: version %d (%v), want 2", version, err)
 	}
 	_, err = s.EndOverride(t.Context(), ann, o.ID)
 	wantMissing(t, "ending it again", err)
-	ended, err := history(t.Context(), s, pgstore.OverrideFilter{})
+	ended, err := history(t.Context(), s, rows.OverrideFilter{})
 	if err != nil || len(ended) != 1 {
 		t.Fatalf("the history is %v (%v), want one", ended, err)
 	}
-	o.State = pgstore.StateEnded
+	o.State = rows.StateEnded
 	if h := ended[0]; h.Override != o || h.EndedBy != "bob" || h.EndReason != "they paid" || h.EndedAt.IsZero() {
 		t.Errorf("the history has %+v, want %+v ended by bob", h, o)
 	}
@@ -172,7 +172,7 @@ func TestEndedOverrideIsHistory(t *testing.T) {
 
 func TestOverridesOfOnePlaceMayStartAtDifferentTimes(t *testing.T) {
 	s, pool := open(t)
-	launch := func(day int) pgstore.Override {
+	launch := func(day int) rows.Override {
 		return row(schema.Override{
 			Kind: "multiplier", Factor: 2000, Tenant: "acme", ExpiresAt: ban().ExpiresAt,
 			StartsAt: time.Date(2099, 1, day, 0, 0, 0, 0, time.UTC),
@@ -180,14 +180,14 @@ func TestOverridesOfOnePlaceMayStartAtDifferentTimes(t *testing.T) {
 	}
 	today := add(t, s, permanent(schema.Override{Kind: "multiplier", Factor: 1500, Tenant: "acme"}))
 	first, second := add(t, s, launch(1)), add(t, s, launch(2))
-	if first.Source != "scheduled" || first.State != pgstore.StateScheduled || !first.StartsAt.Equal(launch(1).StartsAt) {
+	if first.Source != "scheduled" || first.State != rows.StateScheduled || !first.StartsAt.Equal(launch(1).StartsAt) {
 		t.Errorf("made %+v, want it scheduled", first)
 	}
 	_, _, err := s.AddOverride(t.Context(), ann, launch(2))
 	wantConflict(t, "another one with this start", err)
 	begun := launch(3)
 	begun.Tenant, begun.StartsAt = "globex", time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
-	if begun = add(t, s, begun); begun.State != pgstore.StateInForce {
+	if begun = add(t, s, begun); begun.State != rows.StateInForce {
 		t.Errorf("made %+v, want it in force", begun)
 	}
 	over := launch(4)
@@ -197,10 +197,10 @@ func TestOverridesOfOnePlaceMayStartAtDifferentTimes(t *testing.T) {
 	unscheduled.Tenant, unscheduled.StartsAt = "initech", time.Time{}
 	expired := add(t, s, unscheduled)
 	age(t, pool, expired.ID, time.Second)
-	for want, f := range map[string]pgstore.OverrideFilter{
-		fmt.Sprint([]int64{first.ID, second.ID, over.ID}):                     {State: pgstore.StateScheduled},
-		fmt.Sprint([]int64{today.ID, begun.ID}):                               {State: pgstore.StateInForce},
-		fmt.Sprint([]int64{expired.ID}):                                       {State: pgstore.StateEnded},
+	for want, f := range map[string]rows.OverrideFilter{
+		fmt.Sprint([]int64{first.ID, second.ID, over.ID}):                     {State: rows.StateScheduled},
+		fmt.Sprint([]int64{today.ID, begun.ID}):                               {State: rows.StateInForce},
+		fmt.Sprint([]int64{expired.ID}):                                       {State: rows.StateEnded},
 		fmt.Sprint([]int64{today.ID, first.ID, second.ID, begun.ID, over.ID}): {NotEnded: true},
 	} {
 		list, err := s.Overrides(t.Context(), f)
@@ -212,7 +212,7 @@ func TestOverridesOfOnePlaceMayStartAtDifferentTimes(t *testing.T) {
 			t.Errorf("%+v selects %s (%v), want %s", f, got, err, want)
 		}
 	}
-	for want, o := range map[string]pgstore.Override{
+	for want, o := range map[string]rows.Override{
 		"override 2 changes the same at some time: while both are in force override 2 applies, because it starts later": today,
 		"override 1 changes the same at some time: while both are in force override 3 applies, because it starts later": second,
 		"": over,
@@ -229,15 +229,15 @@ func TestExpiredOverridesAreNotInForce(t *testing.T) {
 	old := add(t, s, ban())
 	age(t, pool, old.ID, time.Second)
 	forever := add(t, s, permanent(schema.Override{Kind: "exempt", Tenant: "acme"}))
-	list, err := s.Overrides(t.Context(), pgstore.OverrideFilter{State: pgstore.StateInForce})
+	list, err := s.Overrides(t.Context(), rows.OverrideFilter{State: rows.StateInForce})
 	if err != nil || len(list) != 1 || list[0].ID != forever.ID {
 		t.Errorf("in force are %v (%v), want the permanent one", list, err)
 	}
 }
 
 // tidy tidies in batches of the size that the ratelimit command uses.
-func tidy(ctx context.Context, s *pgstore.Store, keep pgstore.Retention) (pgstore.Tidied, error) {
-	return s.Tidy(ctx, keep, pgstore.TidyBatch, func(pgstore.Tidied) {})
+func tidy(ctx context.Context, s *rows.Store, keep rows.Retention) (rows.Tidied, error) {
+	return s.Tidy(ctx, keep, rows.TidyBatch, func(rows.Tidied) {})
 }
 
 func TestTidyMovesWhatHasExpiredAndDropsWhatIsOld(t *testing.T) {
@@ -248,16 +248,16 @@ func TestTidyMovesWhatHasExpiredAndDropsWhatIsOld(t *testing.T) {
 	age(t, pool, old.ID, 2*time.Hour)
 	age(t, pool, recent.ID, time.Minute)
 	report(t, pool, "n1", 0, 0)
-	done, err := tidy(t.Context(), s, pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
-	if want := (pgstore.Tidied{Leader: true, Overrides: 1}); err != nil || done != want {
+	done, err := tidy(t.Context(), s, rows.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
+	if want := (rows.Tidied{Leader: true, Overrides: 1}); err != nil || done != want {
 		t.Errorf("tidied %+v (%v), want %+v", done, err, want)
 	}
-	ended, err := history(t.Context(), s, pgstore.OverrideFilter{})
+	ended, err := history(t.Context(), s, rows.OverrideFilter{})
 	if err != nil || len(ended) != 1 || ended[0].ID != old.ID || ended[0].EndReason != "expired" {
 		t.Errorf("the history is %v (%v), want the one that expired long ago", ended, err)
 	}
-	done, err = tidy(t.Context(), s, pgstore.Retention{Overrides: time.Hour})
-	if want := (pgstore.Tidied{Leader: true, Changes: 5, Nodes: 1}); err != nil || done != want {
+	done, err = tidy(t.Context(), s, rows.Retention{Overrides: time.Hour})
+	if want := (rows.Tidied{Leader: true, Changes: 5, Nodes: 1}); err != nil || done != want {
 		t.Errorf("without retention tidied %+v (%v), want %+v", done, err, want)
 	}
 	var version, pruned int64
@@ -276,12 +276,12 @@ func TestTidyGoesOnBatchByBatchUntilNothingIsLeft(t *testing.T) {
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	done, err := tidy(ended, s, pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
+	done, err := tidy(ended, s, rows.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
 	if !errors.Is(err, context.Canceled) || done.Left != silent {
 		t.Errorf("when it is ended at once it says %+v (%v), want %d left", done, err, silent)
 	}
-	done, err = tidy(t.Context(), s, pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
-	if want := (pgstore.Tidied{Leader: true, Nodes: silent}); err != nil || done != want {
+	done, err = tidy(t.Context(), s, rows.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
+	if want := (rows.Tidied{Leader: true, Nodes: silent}); err != nil || done != want {
 		t.Errorf("tidied %+v (%v), want %+v", done, err, want)
 	}
 }
@@ -295,13 +295,13 @@ func TestOfManyProcessesOneTidies(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock($1)`, int64(0x726c_7469_6479)); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := tidy(t.Context(), s, pgstore.Retention{}); err != nil || done.Leader {
+	if done, err := tidy(t.Context(), s, rows.Retention{}); err != nil || done.Leader {
 		t.Errorf("beside another it tidied %+v (%v)", done, err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := tidy(t.Context(), s, pgstore.Retention{}); err != nil || !done.Leader {
+	if done, err := tidy(t.Context(), s, rows.Retention{}); err != nil || !done.Leader {
 		t.Errorf("alone it tidied %+v (%v)", done, err)
 	}
 }

@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestPolicyIsReadAsItWasWritten(t *testing.T) {
 	s, _ := open(t)
 	free := int64(0)
-	for _, p := range []pgstore.Policy{
+	for _, p := range []rows.Policy{
 		{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "least", Scope: "tenant", Limit: 1, WindowSize: 1}}},
 		{Policy: schema.Policy{
 			Namespace: "eu", Tenant: "acme", PublicNote: "agreed for the launch",
@@ -59,10 +59,10 @@ func TestPutReplacesThePolicyOfTheSameKeyOnly(t *testing.T) {
 		t.Errorf("the second put leaves %+v in version %d, want the same row with its values", second, version)
 	}
 	put(t, s, daily())
-	if all, err := s.Policies(t.Context(), pgstore.PolicyFilter{}); err != nil || len(all) != 2 {
+	if all, err := s.Policies(t.Context(), rows.PolicyFilter{}); err != nil || len(all) != 2 {
 		t.Errorf("the policies are %v (%v), want one for the endpoint and one for all", all, err)
 	}
-	if one, err := s.Policies(t.Context(), pgstore.PolicyFilter{Endpoint: "GET /records/{whatever}"}); err != nil ||
+	if one, err := s.Policies(t.Context(), rows.PolicyFilter{Endpoint: "GET /records/{whatever}"}); err != nil ||
 		len(one) != 1 || one[0] != second {
 		t.Errorf("the policies for the endpoint are %v (%v), want the one", one, err)
 	}
@@ -117,28 +117,28 @@ func TestPolicyIsReadWrittenAndDeletedByItsID(t *testing.T) {
 	wantConflict(t, "put from revision 1", err)
 	_, err = s.DeletePolicyByID(t.Context(), ann, p.ID, 1)
 	wantConflict(t, "delete of revision 1", err)
-	if version, err := s.DeletePolicyByID(t.Context(), ann, p.ID, pgstore.Present); err != nil || version != 3 {
+	if version, err := s.DeletePolicyByID(t.Context(), ann, p.ID, rows.Present); err != nil || version != 3 {
 		t.Errorf("delete: version %d (%v), want 3", version, err)
 	}
 	_, err = s.PolicyByID(t.Context(), p.ID)
 	wantMissing(t, "read", err)
-	p.Revision = pgstore.AnyRevision
+	p.Revision = rows.AnyRevision
 	_, _, err = s.PutPolicyByID(t.Context(), ann, p)
 	wantMissing(t, "put", err)
-	_, err = s.DeletePolicyByID(t.Context(), ann, p.ID, pgstore.AnyRevision)
+	_, err = s.DeletePolicyByID(t.Context(), ann, p.ID, rows.AnyRevision)
 	wantMissing(t, "delete again", err)
 }
 
 func TestAWriteByIDCannotChangeTheKey(t *testing.T) {
 	s, _ := open(t)
 	p, _ := put(t, s, daily())
-	for field, rename := range map[string]func(*pgstore.Policy){
-		"namespace": func(p *pgstore.Policy) { p.Namespace = "eu" },
-		"name":      func(p *pgstore.Policy) { p.Name = "weekly" },
-		"tier":      func(p *pgstore.Policy) { p.Tier = "silver" },
-		"tenant":    func(p *pgstore.Policy) { p.Tenant = "acme" },
-		"endpoint":  func(p *pgstore.Policy) { p.Endpoint = "GET /records" },
-		"slot":      func(p *pgstore.Policy) { p.Slot = pgstore.SlotCandidate },
+	for field, rename := range map[string]func(*rows.Policy){
+		"namespace": func(p *rows.Policy) { p.Namespace = "eu" },
+		"name":      func(p *rows.Policy) { p.Name = "weekly" },
+		"tier":      func(p *rows.Policy) { p.Tier = "silver" },
+		"tenant":    func(p *rows.Policy) { p.Tenant = "acme" },
+		"endpoint":  func(p *rows.Policy) { p.Endpoint = "GET /records" },
+		"slot":      func(p *rows.Policy) { p.Slot = rows.SlotCandidate },
 	} {
 		renamed := p
 		rename(&renamed)
@@ -150,31 +150,31 @@ func TestAWriteByIDCannotChangeTheKey(t *testing.T) {
 func TestAWriteMayRequireThatARowIsAbsentOrPresent(t *testing.T) {
 	s, _ := open(t)
 	p := daily()
-	p.Revision = pgstore.Present
+	p.Revision = rows.Present
 	_, _, err := s.PutPolicy(t.Context(), ann, p)
 	wantMissing(t, "put over a policy that does not exist", err)
-	p.Revision = pgstore.Absent
+	p.Revision = rows.Absent
 	created, _ := put(t, s, p)
 	_, _, err = s.PutPolicy(t.Context(), ann, p)
 	wantConflict(t, "create it again", err)
-	if conflict := new(pgstore.ConflictError); !errors.As(err, &conflict) || conflict.Revision != created.Revision {
+	if conflict := new(rows.ConflictError); !errors.As(err, &conflict) || conflict.Revision != created.Revision {
 		t.Errorf("%v has another revision, want %d", err, created.Revision)
 	}
-	p.Revision, p.Limit.Limit = pgstore.Present, 2000
+	p.Revision, p.Limit.Limit = rows.Present, 2000
 	if written, _ := put(t, s, p); written.Revision != 2 || written.Limit.Limit != 2000 {
 		t.Errorf("put over it leaves %+v", written)
 	}
 
-	acme := pgstore.Tenant{Tenant: schema.Tenant{ID: "acme"}, Revision: pgstore.Present}
+	acme := rows.Tenant{Tenant: schema.Tenant{ID: "acme"}, Revision: rows.Present}
 	_, _, err = s.SetTenant(t.Context(), ann, acme)
 	wantMissing(t, "set a tenant that does not exist", err)
-	acme.Revision = pgstore.Absent
+	acme.Revision = rows.Absent
 	if _, _, err = s.SetTenant(t.Context(), ann, acme); err != nil {
 		t.Error(err)
 	}
 	_, _, err = s.SetTenant(t.Context(), ann, acme)
 	wantConflict(t, "create the tenant again", err)
-	acme.Revision, acme.Tier = pgstore.Present, "gold"
+	acme.Revision, acme.Tier = rows.Present, "gold"
 	if _, _, err = s.SetTenant(t.Context(), ann, acme); err != nil {
 		t.Error(err)
 	}
@@ -192,7 +192,7 @@ func TestOneOfSeveralWritersFromOneRevisionWins(t *testing.T) {
 			mine.Limit.Limit = int64(2000 + i)
 			_, _, err := s.PutPolicy(t.Context(), ann, mine)
 			won[i] = err == nil
-			if conflict := new(pgstore.ConflictError); errors.As(err, &conflict) {
+			if conflict := new(rows.ConflictError); errors.As(err, &conflict) {
 				return nil
 			}
 			return err
@@ -207,7 +207,7 @@ func TestOneOfSeveralWritersFromOneRevisionWins(t *testing.T) {
 			winners++
 		}
 	}
-	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{})
+	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{})
 	if winners != 1 || err != nil || len(entries) != 2 || entries[0].Version != 2 {
 		t.Errorf("%d writers win, the audit is %v (%v); want one, and its entry", winners, entries, err)
 	}
@@ -227,15 +227,15 @@ func TestDeleteOfAMissingPolicyReturnsNotFound(t *testing.T) {
 
 func TestErrorOfAnInvalidPolicyNamesTheField(t *testing.T) {
 	s, _ := open(t)
-	for field, spoil := range map[string]func(*pgstore.Policy){
-		"name":        func(p *pgstore.Policy) { p.Name = "a b" },
-		"tier":        func(p *pgstore.Policy) { p.Tier = "" },
-		"limit":       func(p *pgstore.Policy) { p.Limit.Limit = 0 },
-		"window_size": func(p *pgstore.Policy) { p.WindowSize = -1 },
-		"algorithm":   func(p *pgstore.Policy) { p.Algorithm = "gcra" },
-		"burst":       func(p *pgstore.Policy) { p.Burst = -5 },
-		"scope":       func(p *pgstore.Policy) { p.Scope = "" },
-		"cost":        func(p *pgstore.Policy) { cost := int64(1001); p.Cost = &cost },
+	for field, spoil := range map[string]func(*rows.Policy){
+		"name":        func(p *rows.Policy) { p.Name = "a b" },
+		"tier":        func(p *rows.Policy) { p.Tier = "" },
+		"limit":       func(p *rows.Policy) { p.Limit.Limit = 0 },
+		"window_size": func(p *rows.Policy) { p.WindowSize = -1 },
+		"algorithm":   func(p *rows.Policy) { p.Algorithm = "gcra" },
+		"burst":       func(p *rows.Policy) { p.Burst = -5 },
+		"scope":       func(p *rows.Policy) { p.Scope = "" },
+		"cost":        func(p *rows.Policy) { cost := int64(1001); p.Cost = &cost },
 	} {
 		p := daily()
 		spoil(&p)
@@ -246,14 +246,14 @@ func TestErrorOfAnInvalidPolicyNamesTheField(t *testing.T) {
 	inexact.Algorithm, inexact.Limit.Limit, inexact.WindowSize = "sliding_window", 999_999_999_989, 31_622_399
 	_, _, err := s.PutPolicy(t.Context(), ann, inexact)
 	wantInvalid(t, "a limit that cannot be counted exactly", err, "limit")
-	if all, err := s.Policies(t.Context(), pgstore.PolicyFilter{}); err != nil || len(all) != 0 {
+	if all, err := s.Policies(t.Context(), rows.PolicyFilter{}); err != nil || len(all) != 0 {
 		t.Errorf("invalid policies are written: %v (%v)", all, err)
 	}
 }
 
 func TestTextThatPostgresCannotStoreIsInvalid(t *testing.T) {
 	s, _ := open(t)
-	_, _, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{Tenant: schema.Tenant{ID: "a\x00b"}})
+	_, _, err := s.SetTenant(t.Context(), ann, rows.Tenant{Tenant: schema.Tenant{ID: "a\x00b"}})
 	wantInvalid(t, "a zero byte", err, "id")
 	p := daily()
 	p.Endpoint = "GET /\x00"
@@ -263,9 +263,9 @@ func TestTextThatPostgresCannotStoreIsInvalid(t *testing.T) {
 
 func TestWritesNeedAnActorAndAReason(t *testing.T) {
 	s, _ := open(t)
-	_, _, err := s.PutPolicy(t.Context(), pgstore.Change{Reason: "why"}, daily())
+	_, _, err := s.PutPolicy(t.Context(), rows.Change{Reason: "why"}, daily())
 	wantInvalid(t, "no actor", err, "actor")
-	_, _, err = s.PutPolicy(t.Context(), pgstore.Change{Actor: "ann", Reason: " "}, daily())
+	_, _, err = s.PutPolicy(t.Context(), rows.Change{Actor: "ann", Reason: " "}, daily())
 	wantInvalid(t, "a blank reason", err, "reason")
 }
 
@@ -280,7 +280,7 @@ func TestPoliciesAreListedInPages(t *testing.T) {
 	other.Tier, other.Tenant = "", "acme"
 	put(t, s, other)
 	var names []string
-	filter := pgstore.PolicyFilter{Tier: "gold", Max: 2}
+	filter := rows.PolicyFilter{Tier: "gold", Max: 2}
 	for {
 		page, err := s.Policies(t.Context(), filter)
 		if err != nil {
@@ -310,14 +310,14 @@ func addCandidate(t *testing.T, pool *pgxpool.Pool, name string, limit int64) {
 func TestACandidateIsNotWrittenAndAnOldOneCanOnlyBeDeleted(t *testing.T) {
 	s, pool := open(t)
 	p := daily()
-	p.Slot = pgstore.SlotCandidate
+	p.Slot = rows.SlotCandidate
 	_, _, err := s.PutPolicy(t.Context(), ann, p)
 	wantInvalid(t, "put", err, "slot")
-	_, _, err = s.Apply(t.Context(), ann, pgstore.Set{Policies: []pgstore.Policy{p}})
+	_, _, err = s.Apply(t.Context(), ann, rows.Set{Policies: []rows.Policy{p}})
 	wantInvalid(t, "apply", err, "slot")
 
 	addCandidate(t, pool, p.Name, p.Limit.Limit)
-	old, err := s.Policies(t.Context(), pgstore.PolicyFilter{Slot: pgstore.SlotCandidate})
+	old, err := s.Policies(t.Context(), rows.PolicyFilter{Slot: rows.SlotCandidate})
 	if err != nil || len(old) != 1 {
 		t.Fatalf("listed are %v (%v), want the old one", old, err)
 	}
@@ -325,7 +325,7 @@ func TestACandidateIsNotWrittenAndAnOldOneCanOnlyBeDeleted(t *testing.T) {
 	wantInvalid(t, "put again", err, "slot")
 	_, _, err = s.PutPolicyByID(t.Context(), ann, old[0])
 	wantInvalid(t, "put by id", err, "slot")
-	if _, err := s.DeletePolicy(t.Context(), ann, p.Key(), pgstore.AnyRevision); err != nil {
+	if _, err := s.DeletePolicy(t.Context(), ann, p.Key(), rows.AnyRevision); err != nil {
 		t.Errorf("the old one is not deleted: %v", err)
 	}
 }

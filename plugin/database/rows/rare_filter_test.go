@@ -5,19 +5,19 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // Postgres plans a prepared statement for all values once it has been executed a few times.
 func TestAFilterByARareValueReadsFewRowsAlsoWhenItIsRepeated(t *testing.T) {
-	const rows, calls = 20_000, 10
+	const list, calls = 20_000, 10
 	dsn := pgtest.Shared(t).Database(t)
 	pool := pgtest.Pool(t, dsn)
 	const insert = `INSERT INTO rate_limiter.recent_denials (login, node, event, at, tenant, endpoint,
 			policy, scope, reason, shadow, count, tenant_count, "user", ip)
 		SELECT 'node', $2, i, now() - i * interval '1 second', 'acme', '', $2, 'tenant', 'quota', false, 1, 1, '', ''
 		FROM generate_series(1, $1) i`
-	_, err := pool.Exec(t.Context(), insert, rows, "minute")
+	_, err := pool.Exec(t.Context(), insert, list, "minute")
 	if err == nil {
 		_, err = pool.Exec(t.Context(), `ANALYZE rate_limiter.recent_denials`) // whose sample misses a rare value
 	}
@@ -38,7 +38,7 @@ func TestAFilterByARareValueReadsFewRowsAlsoWhenItIsRepeated(t *testing.T) {
 	reader := pgtest.Pool(t, dsn+"&pool_max_conns=1")
 	before := read()
 	for range calls {
-		found, err := pgstore.New(reader).Denials(t.Context(), pgstore.DenialFilter{Policy: "rare", Max: 51})
+		found, err := rows.New(reader).Denials(t.Context(), rows.DenialFilter{Policy: "rare", Max: 51})
 		if err != nil || len(found) != 1 {
 			t.Fatalf("%d denials (%v), want one", len(found), err)
 		}
@@ -49,7 +49,7 @@ func TestAFilterByARareValueReadsFewRowsAlsoWhenItIsRepeated(t *testing.T) {
 			t.Fatal("there are no statistics of the reads")
 		}
 	}
-	if got := read() - before; got > rows/20 {
+	if got := read() - before; got > list/20 {
 		t.Errorf("%d reads of one row visit %d", calls, got)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 func TestTheAuditOfAResetHasEachBucketWithItsSubjectAndUse(t *testing.T) {
@@ -29,22 +29,22 @@ func TestTheAuditOfAResetHasEachBucketWithItsSubjectAndUse(t *testing.T) {
 	for i := range statuses {
 		statuses[i].Used, statuses[i].Remaining, statuses[i].Reset = 3, 97, limit.Second
 	}
-	reset, err := pgstore.ResetOf("acme", bounds, statuses)
+	reset, err := rows.ResetOf("acme", bounds, statuses)
 	if err == nil {
 		err = s.Do(t.Context(), ann, reset, nil, done)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "action", Key: "buckets", Tenant: "acme"})
+	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "action", Key: "buckets", Tenant: "acme"})
 	if err != nil || len(entries) != 1 || entries[0].Operation != "reset" {
 		t.Fatalf("the audit has %+v (%v), want one reset", entries, err)
 	}
-	bucket := pgstore.EmptiedBucket{
+	bucket := rows.EmptiedBucket{
 		Policy: "daily", Row: 7, Description: "100 per 1 s (token_bucket) per tenant", Used: 3,
 		Remaining: 97, Reset: time.Unix(1, 0).UTC(),
 	}
-	want := []pgstore.EmptiedBucket{bucket, bucket, bucket, bucket}
+	want := []rows.EmptiedBucket{bucket, bucket, bucket, bucket}
 	want[0].Endpoint, want[1].User, want[2].Credential, want[3].IP = "GET /a", "u_42", "key", "192.0.2.1"
 	if got, ok := entries[0].Emptied(); !ok || !same(t, got, want) {
 		t.Errorf("the emptied buckets are %+v, want %+v", got, want)
@@ -60,7 +60,7 @@ func TestAResetOfAnOlderVersionIsReadToo(t *testing.T) {
 		`[]`: "", `{"buckets":[]}`: "",
 		`{"buckets":3}`: "none", `["daily"]`: "none", `{}`: "none", `null`: "none", ``: "none",
 	} {
-		entry := pgstore.AuditEntry{Kind: "action", Operation: "reset", After: json.RawMessage(details)}
+		entry := rows.AuditEntry{Kind: "action", Operation: "reset", After: json.RawMessage(details)}
 		list, ok := entry.Emptied()
 		got := ""
 		for i, b := range list {
@@ -72,7 +72,7 @@ func TestAResetOfAnOlderVersionIsReadToo(t *testing.T) {
 			t.Errorf("%s: got %q, %v, want %s", details, got, ok, want)
 		}
 	}
-	other := pgstore.AuditEntry{Kind: "action", Operation: "flush", After: json.RawMessage(`[{"policy":"daily"}]`)}
+	other := rows.AuditEntry{Kind: "action", Operation: "flush", After: json.RawMessage(`[{"policy":"daily"}]`)}
 	if _, ok := other.Emptied(); ok {
 		t.Error("another action is taken for a reset")
 	}

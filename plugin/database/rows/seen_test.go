@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -26,7 +26,7 @@ func TestAnOverrideOfATenantThatWasNeverSeenIsWarnedOf(t *testing.T) {
 	for tenant, isStranger := range map[string]bool{
 		"listed": false, "counted": false, "consumer": false, "": false, "daily": true, "nosuchtenant": true,
 	} {
-		o := pgstore.Override{Override: schema.Override{Kind: schema.KindBan, Tenant: tenant}}
+		o := rows.Override{Override: schema.Override{Kind: schema.KindBan, Tenant: tenant}}
 		got, err := s.OverrideWarnings(t.Context(), nil, isConsumer, o)
 		want := "tenant " + tenant + " was never seen: "
 		if err != nil || len(got) > 0 != isStranger || isStranger && !strings.HasPrefix(got[0], want) {

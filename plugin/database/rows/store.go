@@ -1,4 +1,4 @@
-// Package pgstore is the control plane's repository: tiers, tenants, policies, overrides, the audit, the nodes' reports
+// Package rows is the control plane's repository: tiers, tenants, policies, overrides, the audit, the nodes' reports
 // and the tokens of the REST API, kept in Postgres. The operator's program and the REST API write through it.
 //
 // Every write is one transaction that records its actor and reason ([Change]) and takes one version, which
@@ -251,4 +251,21 @@ func limitTo(rows int) string {
 		return ""
 	}
 	return fmt.Sprint(" LIMIT ", rows)
+}
+
+// ReadOnly returns why the database takes no writes, in words that follow "it is", or "" if it takes them.
+func (s *Store) ReadOnly(ctx context.Context) (why string, err error) {
+	var readOnly, standby bool
+	err = s.pool.QueryRow(ctx, `SELECT current_setting('transaction_read_only')::boolean, pg_is_in_recovery()
+		FROM rate_limiter.version`).
+		Scan(&readOnly, &standby)
+	switch {
+	case err != nil:
+		return "", fail("check whether the database takes writes", err)
+	case standby:
+		return "a standby", nil
+	case readOnly:
+		return "set to default_transaction_read_only", nil
+	}
+	return "", nil
 }

@@ -7,30 +7,30 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // ann is a change with an actor and a reason.
-var ann = pgstore.Change{Actor: "ann", Reason: "more traffic"}
+var ann = rows.Change{Actor: "ann", Reason: "more traffic"}
 
 // open returns a store on a new database, and a pool of that database.
-func open(t *testing.T) (*pgstore.Store, *pgxpool.Pool) {
+func open(t *testing.T) (*rows.Store, *pgxpool.Pool) {
 	t.Helper()
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
-	return pgstore.New(pool), pool
+	return rows.New(pool), pool
 }
 
 // daily returns a valid policy.
-func daily() pgstore.Policy {
-	return pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{
+func daily() rows.Policy {
+	return rows.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{
 		Name: "daily", Scope: "tenant", Limit: 1000, WindowSize: 86400,
 	}}}
 }
 
-func put(t *testing.T, s *pgstore.Store, p pgstore.Policy) (pgstore.Policy, int64) {
+func put(t *testing.T, s *rows.Store, p rows.Policy) (rows.Policy, int64) {
 	t.Helper()
 	written, version, err := s.PutPolicy(t.Context(), ann, p)
 	if err != nil {
@@ -42,7 +42,7 @@ func put(t *testing.T, s *pgstore.Store, p pgstore.Policy) (pgstore.Policy, int6
 // wantInvalid checks that an error is an InvalidError of a field.
 func wantInvalid(t *testing.T, what string, err error, field string) {
 	t.Helper()
-	invalid := new(pgstore.InvalidError)
+	invalid := new(rows.InvalidError)
 	if !errors.As(err, &invalid) || invalid.Field != field || invalid.Problem == "" {
 		t.Errorf("%s: %v, want an InvalidError of field %s", what, err, field)
 	}
@@ -50,14 +50,14 @@ func wantInvalid(t *testing.T, what string, err error, field string) {
 
 func wantConflict(t *testing.T, what string, err error) {
 	t.Helper()
-	if conflict := new(pgstore.ConflictError); !errors.As(err, &conflict) || conflict.Problem == "" {
+	if conflict := new(rows.ConflictError); !errors.As(err, &conflict) || conflict.Problem == "" {
 		t.Errorf("%s: %v, want a conflict", what, err)
 	}
 }
 
 func wantMissing(t *testing.T, what string, err error) {
 	t.Helper()
-	if missing := new(pgstore.NotFoundError); !errors.As(err, &missing) {
+	if missing := new(rows.NotFoundError); !errors.As(err, &missing) {
 		t.Errorf("%s: %v, want it not found", what, err)
 	}
 }

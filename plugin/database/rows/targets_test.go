@@ -8,13 +8,13 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // ofTargets has a policy of one name for each target but a tier.
-func ofTargets() []pgstore.Policy {
-	var list []pgstore.Policy
+func ofTargets() []rows.Policy {
+	var list []rows.Policy
 	for _, target := range []schema.Policy{
 		{Tenant: "acme"},
 		{Tenant: "acme", User: "u_42"},
@@ -25,7 +25,7 @@ func ofTargets() []pgstore.Policy {
 		{For: schema.ForAll},
 	} {
 		target.Limit = schema.Limit{Name: "daily", Scope: target.DefaultScope(), Limit: 10, WindowSize: 60}
-		list = append(list, pgstore.Policy{Policy: target})
+		list = append(list, rows.Policy{Policy: target})
 	}
 	return list
 }
@@ -40,7 +40,7 @@ func TestPoliciesOfEveryTargetAreWrittenFoundAppliedAndDeleted(t *testing.T) {
 			t.Errorf("%s is %+v after a second write (%v)", p.Key(), row, err)
 		}
 	}
-	set := pgstore.Set{Policies: ofTargets()}
+	set := rows.Set{Policies: ofTargets()}
 	d, err := s.Diff(t.Context(), set)
 	if err != nil || len(d.Update) != len(set.Policies) || len(d.Create)+len(d.Delete) > 0 {
 		t.Errorf("the difference is %+v (%v), want an update of each", d, err)
@@ -52,12 +52,12 @@ func TestPoliciesOfEveryTargetAreWrittenFoundAppliedAndDeleted(t *testing.T) {
 		t.Errorf("after apply the difference is %+v (%v)", d, err)
 	}
 	for _, p := range ofTargets() {
-		if _, err := s.DeletePolicy(t.Context(), ann, p.Key(), pgstore.AnyRevision); err != nil {
+		if _, err := s.DeletePolicy(t.Context(), ann, p.Key(), rows.AnyRevision); err != nil {
 			t.Errorf("delete %s: %v", p.Key(), err)
 		}
 	}
-	if rows, err := s.Policies(t.Context(), pgstore.PolicyFilter{}); err != nil || len(rows) > 0 {
-		t.Errorf("%d policies are left (%v)", len(rows), err)
+	if list, err := s.Policies(t.Context(), rows.PolicyFilter{}); err != nil || len(list) > 0 {
+		t.Errorf("%d policies are left (%v)", len(list), err)
 	}
 }
 
@@ -66,8 +66,8 @@ func TestANetworkOfAPolicyHasOneSpelling(t *testing.T) {
 	p := ofTargets()[3]
 	put(t, s, p)
 	for _, same := range []string{"::ffff:192.0.2.0/120", "192.0.2.9/24"} {
-		p.IP, p.Revision = same, pgstore.Absent
-		if _, _, err := s.PutPolicy(t.Context(), ann, p); !errors.As(err, new(*pgstore.ConflictError)) {
+		p.IP, p.Revision = same, rows.Absent
+		if _, _, err := s.PutPolicy(t.Context(), ann, p); !errors.As(err, new(*rows.ConflictError)) {
 			t.Errorf("%s: %v, want a conflict with 192.0.2.0/24", same, err)
 		}
 	}
@@ -75,7 +75,7 @@ func TestANetworkOfAPolicyHasOneSpelling(t *testing.T) {
 
 func TestOnlyALimitThatCanDenyAllTenantsNeedsForce(t *testing.T) {
 	s, _ := open(t)
-	put(t, s, pgstore.Policy{Policy: schema.Policy{Tenant: "acme", Limit: schema.Limit{
+	put(t, s, rows.Policy{Policy: schema.Policy{Tenant: "acme", Limit: schema.Limit{
 		Name: "own", Scope: "tenant", Limit: 100, WindowSize: 60,
 	}}})
 	for _, p := range ofTargets() {
@@ -100,7 +100,7 @@ func TestAPolicyForAllThatReplacesALimitOfATierIsWarnedOf(t *testing.T) {
 	}
 	list := ofTargets()
 	for _, c := range []struct {
-		policy pgstore.Policy
+		policy rows.Policy
 		want   string
 	}{{list[len(list)-1], "replaces the limit of this name of tier gold"}, {list[1], "user_from is empty"}} {
 		review, err := s.ReviewPolicy(t.Context(), config, c.policy)
@@ -115,14 +115,14 @@ func TestACandidatePutsPoliciesOfEveryTarget(t *testing.T) {
 	for _, p := range ofTargets() {
 		put(t, s, p)
 	}
-	before := rows(t, s)
+	before := activeRows(t, s)
 	changed := ofTargets()
 	for i := range changed {
 		changed[i].Limit.Limit = 30
 	}
 	candidate(t, s, july, changed...)
 	promote(t, s)
-	for key, p := range rows(t, s) {
+	for key, p := range activeRows(t, s) {
 		if _, isOld := before[key]; p.Limit.Limit != 30 || !isOld {
 			t.Errorf("%s has a limit of %d after the promotion", key, p.Limit.Limit)
 		}
@@ -130,7 +130,7 @@ func TestACandidatePutsPoliciesOfEveryTarget(t *testing.T) {
 	if _, _, err := s.RollBackCandidate(t.Context(), ann, july); err != nil {
 		t.Fatal(err)
 	}
-	if after := rows(t, s); !reflect.DeepEqual(after, before) {
+	if after := activeRows(t, s); !reflect.DeepEqual(after, before) {
 		t.Errorf("after the rollback the policies are\n%+v, want\n%+v", after, before)
 	}
 }

@@ -3,7 +3,9 @@ package rows
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -209,4 +211,54 @@ func (t table[T]) check(ctx context.Context, tx pgx.Tx, key string, wanted int64
 		return err
 	}
 	return sameRevision(t.row+" "+key, wanted, current.revision())
+}
+
+// unseen returns the warning about tenants of overrides that were never seen: no usage of them is recorded, they have
+// no row, and no consumer has their name; "" if there are none. A nil isConsumer knows no consumers.
+func unseen(ctx context.Context, q querier, isConsumer func(name string) bool, tenants ...string) (string, error) {
+	tenants = slices.DeleteFunc(tenants, func(name string) bool {
+		return name == "" || isConsumer != nil && isConsumer(name)
+	})
+	if len(tenants) == 0 {
+		return "", nil
+	}
+	type tenant struct{ Name string }
+	found, err := collect[tenant](ctx, q, unseenTenants, tenants)
+	if err != nil || len(found) == 0 {
+		return "", err
+	}
+	text := "tenant " + found[0].Name
+	if more := len(found) - 1; more > 0 {
+		text += fmt.Sprintf(" (and %d more)", more)
+	}
+	return text + " was never seen: no usage of it is recorded, it has no row, and no known consumer has its name; check " +
+		"the spelling", nil
+}
+
+const unseenTenants = `SELECT DISTINCT t.name FROM unnest($1::text[]) AS t (name)
+	WHERE NOT EXISTS (SELECT FROM rate_limiter.tenants WHERE id = t.name)
+	AND NOT EXISTS (SELECT FROM rate_limiter.usage_names n WHERE n.name = t.name
+		AND (EXISTS (SELECT FROM rate_limiter.usage_minutes WHERE tenant = n.id)
+			OR EXISTS (SELECT FROM rate_limiter.usage_hours WHERE tenant = n.id)
+			OR EXISTS (SELECT FROM rate_limiter.usage_days WHERE tenant = n.id)))
+	ORDER BY t.name`
+
+// SeenTier is a tier that a node decided requests of a tenant by.
+type SeenTier struct {
+	Tenant    string
+	Namespace string // of the config that decided
+	Tier      string
+	Source    string    // row, default, or as the config names it: consumer.tag.tier
+	Since     time.Time // since when it is reported again and again
+	SeenAt    time.Time // when it was last reported
+	StoredAt  time.Time // when this was written: it never decreases from one write to the next
+}
+
+// SeenTiers yields the tiers of a tenant, or of all tenants if its name is empty, that were written after an instant,
+// in the order in which they were written. It holds a connection until it ends.
+func (s *Store) SeenTiers(ctx context.Context, tenant string, after time.Time) iter.Seq2[SeenTier, error] {
+	return each[SeenTier](ctx, s.pool, "read the tiers that nodes have seen", `
+		SELECT n.name AS tenant, t.namespace, t.tier, t.source, t.since, t.seen_at, t.stored_at
+		FROM rate_limiter.tenant_tiers t JOIN rate_limiter.usage_names n ON n.id = t.tenant
+		WHERE ($1 = '' OR n.name = $1) AND t.stored_at > $2 ORDER BY t.stored_at`, tenant, after)
 }

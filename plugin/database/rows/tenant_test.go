@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -17,7 +17,7 @@ func TestTenantIsSetReadListedAndDeleted(t *testing.T) {
 		{ID: "Beta", Tier: "gold"},
 		{ID: "corp"},
 	} {
-		tenant := pgstore.Tenant{Tenant: settings}
+		tenant := rows.Tenant{Tenant: settings}
 		written, _, err := s.SetTenant(t.Context(), ann, tenant)
 		if tenant.Revision = 1; err != nil || written != tenant {
 			t.Errorf("set %+v: %+v (%v)", tenant, written, err)
@@ -27,7 +27,7 @@ func TestTenantIsSetReadListedAndDeleted(t *testing.T) {
 		}
 	}
 	var gold []string
-	for tenant, err := range s.EachTenant(t.Context(), pgstore.TenantFilter{Tier: "gold", After: "Beta"}) {
+	for tenant, err := range s.EachTenant(t.Context(), rows.TenantFilter{Tier: "gold", After: "Beta"}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,8 +46,8 @@ func TestTenantIsSetReadListedAndDeleted(t *testing.T) {
 }
 
 // ofTier returns tenant acme with a tier, as a write from a revision has it.
-func ofTier(tier string, revision int64) pgstore.Tenant {
-	return pgstore.Tenant{Tenant: schema.Tenant{ID: "acme", Tier: tier}, Revision: revision}
+func ofTier(tier string, revision int64) rows.Tenant {
+	return rows.Tenant{Tenant: schema.Tenant{ID: "acme", Tier: tier}, Revision: revision}
 }
 
 func TestTenantIsNotSetFromAnotherRevision(t *testing.T) {
@@ -67,10 +67,10 @@ func TestTenantIsNotSetFromAnotherRevision(t *testing.T) {
 
 func TestErrorOfAnInvalidTenantNamesTheField(t *testing.T) {
 	s, _ := open(t)
-	_, _, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{})
+	_, _, err := s.SetTenant(t.Context(), ann, rows.Tenant{})
 	wantInvalid(t, "no id", err, "id")
 	for _, c := range policytest.FaultyTenants {
-		_, _, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{Tenant: c.Tenant})
+		_, _, err := s.SetTenant(t.Context(), ann, rows.Tenant{Tenant: c.Tenant})
 		wantInvalid(t, c.Name, err, c.Field)
 		if err != nil && !strings.Contains(err.Error(), c.Message()) {
 			t.Errorf("%s: %v, want %s", c.Name, err, c.Message())
@@ -80,7 +80,7 @@ func TestErrorOfAnInvalidTenantNamesTheField(t *testing.T) {
 
 func TestTierIsPutListedAndDeleted(t *testing.T) {
 	s, _ := open(t)
-	for _, tier := range []pgstore.Tier{
+	for _, tier := range []rows.Tier{
 		{Name: "silver"},
 		{Name: "gold"},
 		{Name: "gold", Description: "large customers", Revision: 1},
@@ -89,10 +89,10 @@ func TestTierIsPutListedAndDeleted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, _, err := s.PutTier(t.Context(), ann, pgstore.Tier{Name: "gold", Revision: 1})
+	_, _, err := s.PutTier(t.Context(), ann, rows.Tier{Name: "gold", Revision: 1})
 	wantConflict(t, "put from revision 1 again", err)
-	tiers, err := s.Tiers(t.Context(), pgstore.TierFilter{})
-	if want := (pgstore.Tier{Name: "gold", Description: "large customers", Revision: 2}); err != nil ||
+	tiers, err := s.Tiers(t.Context(), rows.TierFilter{})
+	if want := (rows.Tier{Name: "gold", Description: "large customers", Revision: 2}); err != nil ||
 		len(tiers) != 2 || tiers[0] != want {
 		t.Errorf("the tiers are %v (%v), want gold first: %v", tiers, err, want)
 	}
@@ -106,12 +106,12 @@ func TestTierIsPutListedAndDeleted(t *testing.T) {
 func TestTenantsWithUsageAreListedBesideThoseWithARow(t *testing.T) {
 	s := used(t, time.Minute) // acme and globex, endpoints and a policy
 	for _, id := range []string{"acme", "corp"} {
-		gold := pgstore.Tenant{Tenant: schema.Tenant{ID: id, Tier: "gold"}}
+		gold := rows.Tenant{Tenant: schema.Tenant{ID: id, Tier: "gold"}}
 		if _, _, err := s.SetTenant(t.Context(), ann, gold); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for want, f := range map[string]pgstore.TenantFilter{
+	for want, f := range map[string]rows.TenantFilter{
 		"acme/gold corp/gold":         {},
 		"acme/gold corp/gold globex/": {Usage: true},
 		"acme/gold corp/gold ":        {Usage: true, Tier: "gold"},
@@ -142,7 +142,7 @@ func TestATenantIsListedWhileOneOfItsUsageTablesHasARow(t *testing.T) {
 		}
 	}
 	listed := func() (ids string) {
-		for tenant, err := range s.EachTenant(t.Context(), pgstore.TenantFilter{Usage: true}) {
+		for tenant, err := range s.EachTenant(t.Context(), rows.TenantFilter{Usage: true}) {
 			if err != nil {
 				t.Fatal(err)
 			}

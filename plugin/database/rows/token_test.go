@@ -11,11 +11,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // create creates a token and returns its secret.
-func create(t *testing.T, s *pgstore.Store, n pgstore.NewToken) (string, pgstore.Token) {
+func create(t *testing.T, s *rows.Store, n rows.NewToken) (string, rows.Token) {
 	t.Helper()
 	secret, token, err := s.CreateToken(t.Context(), ann, n)
 	if err != nil {
@@ -43,14 +43,14 @@ func expire(t *testing.T, pool *pgxpool.Pool, id int64) {
 // wantTokenError checks that an error is a TokenError of a token in a state.
 func wantTokenError(t *testing.T, what string, err error, name, state string) {
 	t.Helper()
-	denied := new(pgstore.TokenError)
+	denied := new(rows.TokenError)
 	if !errors.As(err, &denied) || denied.Name != name || denied.State != state {
 		t.Errorf("%s: %v, want a TokenError of %q in state %q", what, err, name, state)
 	}
 }
 
 // wantLive checks the number of live tokens.
-func wantLive(t *testing.T, s *pgstore.Store, want int) {
+func wantLive(t *testing.T, s *rows.Store, want int) {
 	t.Helper()
 	if n, err := s.LiveTokens(t.Context()); err != nil || n != want {
 		t.Errorf("%d tokens are live (%v), want %d", n, err, want)
@@ -60,16 +60,16 @@ func wantLive(t *testing.T, s *pgstore.Store, want int) {
 func TestSecretAuthenticatesUntilItsTokenIsRevoked(t *testing.T) {
 	s, _ := open(t)
 	wantLive(t, s, 0)
-	secret, made := create(t, s, pgstore.NewToken{Name: "ci", Role: pgstore.RoleAdmin})
-	other, _ := create(t, s, pgstore.NewToken{
-		Name: "acme", Role: pgstore.RoleTenant, Org: "acme", ExpiresAt: time.Now().Add(time.Hour),
+	secret, made := create(t, s, rows.NewToken{Name: "ci", Role: rows.RoleAdmin})
+	other, _ := create(t, s, rows.NewToken{
+		Name: "acme", Role: rows.RoleTenant, Org: "acme", ExpiresAt: time.Now().Add(time.Hour),
 	})
 	wantLive(t, s, 2)
 	if !strings.HasPrefix(secret, "rl_") || len(secret) != 46 || secret == other {
 		t.Errorf("the secrets are %q and %q", secret, other)
 	}
 	found, err := s.Authenticate(t.Context(), secret)
-	if err != nil || found != made || found.State != pgstore.TokenLive || found.CreatedBy != "ann" ||
+	if err != nil || found != made || found.State != rows.TokenLive || found.CreatedBy != "ann" ||
 		found.RoleText() != "admin" {
 		t.Errorf("the secret authenticates %+v (%v), want %+v", found, err, made)
 	}
@@ -77,12 +77,12 @@ func TestSecretAuthenticatesUntilItsTokenIsRevoked(t *testing.T) {
 		found.RoleText() != "tenant:acme" || found.ExpiresAt.IsZero() {
 		t.Errorf("the tenant's secret authenticates %+v (%v)", found, err)
 	}
-	revoked, err := s.RevokeToken(t.Context(), pgstore.Change{Actor: "bob", Reason: "it leaked"}, "ci")
-	if err != nil || revoked.State != pgstore.TokenRevoked || revoked.RevokedBy != "bob" || revoked.RevokedAt.IsZero() {
+	revoked, err := s.RevokeToken(t.Context(), rows.Change{Actor: "bob", Reason: "it leaked"}, "ci")
+	if err != nil || revoked.State != rows.TokenRevoked || revoked.RevokedBy != "bob" || revoked.RevokedAt.IsZero() {
 		t.Errorf("the revoked token is %+v (%v)", revoked, err)
 	}
 	_, err = s.Authenticate(t.Context(), secret)
-	wantTokenError(t, "the revoked secret", err, "ci", pgstore.TokenRevoked)
+	wantTokenError(t, "the revoked secret", err, "ci", rows.TokenRevoked)
 	_, err = s.RevokeToken(t.Context(), ann, "ci")
 	wantMissing(t, "revoking it again", err)
 	wantLive(t, s, 1)
@@ -90,31 +90,31 @@ func TestSecretAuthenticatesUntilItsTokenIsRevoked(t *testing.T) {
 
 func TestExpiredTokenAuthenticatesNoCallerAndFreesItsName(t *testing.T) {
 	s, pool := open(t)
-	secret, old := create(t, s, pgstore.NewToken{
-		Name: "ci", Role: pgstore.RoleAdmin, ExpiresAt: time.Now().Add(time.Hour),
+	secret, old := create(t, s, rows.NewToken{
+		Name: "ci", Role: rows.RoleAdmin, ExpiresAt: time.Now().Add(time.Hour),
 	})
-	_, _, err := s.CreateToken(t.Context(), ann, pgstore.NewToken{Name: "ci", Role: pgstore.RoleViewer})
+	_, _, err := s.CreateToken(t.Context(), ann, rows.NewToken{Name: "ci", Role: rows.RoleViewer})
 	wantConflict(t, "a second token of the name", err)
 	expire(t, pool, old.ID)
 	_, err = s.Authenticate(t.Context(), secret)
-	wantTokenError(t, "the expired secret", err, "ci", pgstore.TokenExpired)
+	wantTokenError(t, "the expired secret", err, "ci", rows.TokenExpired)
 	wantLive(t, s, 0)
-	if list, err := s.Tokens(t.Context(), pgstore.TokenFilter{State: pgstore.TokenExpired}); err != nil ||
+	if list, err := s.Tokens(t.Context(), rows.TokenFilter{State: rows.TokenExpired}); err != nil ||
 		len(list) != 1 || list[0].ID != old.ID {
 		t.Errorf("the expired tokens are %v (%v), want one", list, err)
 	}
-	_, _, err = s.CreateToken(t.Context(), ann, pgstore.NewToken{Name: "ci", Role: pgstore.RoleViewer})
+	_, _, err = s.CreateToken(t.Context(), ann, rows.NewToken{Name: "ci", Role: rows.RoleViewer})
 	wantConflict(t, "the name for another role", err)
-	create(t, s, pgstore.NewToken{Name: "ci", Role: pgstore.RoleAdmin})
-	list, err := s.Tokens(t.Context(), pgstore.TokenFilter{Name: "ci"})
-	if err != nil || len(list) != 2 || list[0].State != pgstore.TokenRevoked || list[1].State != pgstore.TokenLive {
+	create(t, s, rows.NewToken{Name: "ci", Role: rows.RoleAdmin})
+	list, err := s.Tokens(t.Context(), rows.TokenFilter{Name: "ci"})
+	if err != nil || len(list) != 2 || list[0].State != rows.TokenRevoked || list[1].State != rows.TokenLive {
 		t.Errorf("tokens of the name: %+v (%v), want the old one revoked and the new one live", list, err)
 	}
 }
 
 func TestTextsThatAreNoSecretsAuthenticateNoCaller(t *testing.T) {
 	s, _ := open(t)
-	secret, _ := create(t, s, pgstore.NewToken{Name: "ci", Role: pgstore.RoleAdmin})
+	secret, _ := create(t, s, rows.NewToken{Name: "ci", Role: rows.RoleAdmin})
 	for _, wrong := range []string{
 		"", "rl_", secret[3:], "RL_" + secret[3:], secret + "A", secret[:45], secret + "=", secret + "\n",
 		strings.Replace(secret, "rl_", "rl-", 1),
@@ -127,21 +127,21 @@ func TestTextsThatAreNoSecretsAuthenticateNoCaller(t *testing.T) {
 
 func TestNeitherTheDatabaseNorTheAuditContainsASecret(t *testing.T) {
 	s, pool := open(t)
-	secret, _ := create(t, s, pgstore.NewToken{Name: "ci", Role: pgstore.RoleAdmin})
+	secret, _ := create(t, s, rows.NewToken{Name: "ci", Role: rows.RoleAdmin})
 	if _, err := s.RevokeToken(t.Context(), ann, "ci"); err != nil {
 		t.Fatal(err)
 	}
 	for _, table := range []string{"tokens", "audit"} {
-		var rows []byte
+		var list []byte
 		if err := pool.QueryRow(t.Context(), `SELECT jsonb_agg(to_jsonb(x))::text
-			FROM rate_limiter.`+table+` x`).Scan(&rows); err != nil {
+			FROM rate_limiter.`+table+` x`).Scan(&list); err != nil {
 			t.Fatal(err)
 		}
-		if bytes.Contains(rows, []byte(secret[3:])) || table == "audit" && bytes.Contains(rows, []byte("hash")) {
-			t.Errorf("%s: %s", table, rows)
+		if bytes.Contains(list, []byte(secret[3:])) || table == "audit" && bytes.Contains(list, []byte("hash")) {
+			t.Errorf("%s: %s", table, list)
 		}
 	}
-	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "token", Key: "ci"})
+	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "token", Key: "ci"})
 	if err != nil || len(entries) != 2 || entries[1].Operation != "insert" || entries[0].Operation != "update" ||
 		entries[0].Actor != "ann" || entries[0].Version != 0 {
 		t.Errorf("the audit has %+v (%v), want the creation and the revocation, without a version", entries, err)
@@ -150,11 +150,11 @@ func TestNeitherTheDatabaseNorTheAuditContainsASecret(t *testing.T) {
 
 func TestErrorOfAnInvalidTokenNamesTheField(t *testing.T) {
 	s, _ := open(t)
-	for field, n := range map[string]pgstore.NewToken{
-		"name":       {Name: "two words", Role: pgstore.RoleAdmin},
+	for field, n := range map[string]rows.NewToken{
+		"name":       {Name: "two words", Role: rows.RoleAdmin},
 		"role":       {Name: "ci", Role: "root"},
-		"org":        {Name: "ci", Role: pgstore.RoleTenant},
-		"expires_at": {Name: "ci", Role: pgstore.RoleAdmin, ExpiresAt: time.Unix(1, 0)},
+		"org":        {Name: "ci", Role: rows.RoleTenant},
+		"expires_at": {Name: "ci", Role: rows.RoleAdmin, ExpiresAt: time.Unix(1, 0)},
 	} {
 		secret, _, err := s.CreateToken(t.Context(), ann, n)
 		wantInvalid(t, field, err, field)
@@ -162,32 +162,32 @@ func TestErrorOfAnInvalidTokenNamesTheField(t *testing.T) {
 			t.Errorf("%s: a secret is returned", field)
 		}
 	}
-	_, _, err := s.CreateToken(t.Context(), pgstore.Change{Actor: "ann"}, pgstore.NewToken{
-		Name: "ci", Role: pgstore.RoleAdmin,
+	_, _, err := s.CreateToken(t.Context(), rows.Change{Actor: "ann"}, rows.NewToken{
+		Name: "ci", Role: rows.RoleAdmin,
 	})
 	wantInvalid(t, "no reason", err, "reason")
 }
 
 func TestRolesAreReadAsTheyAreWritten(t *testing.T) {
 	for _, text := range []string{"admin", "viewer", "tenant:acme", "tenant:a:b", "tenant:ä b"} {
-		role, org, err := pgstore.ParseRole(text)
-		if got := (pgstore.Token{Role: role, Org: org}).RoleText(); err != nil || got != text {
+		role, org, err := rows.ParseRole(text)
+		if got := (rows.Token{Role: role, Org: org}).RoleText(); err != nil || got != text {
 			t.Errorf("%q is read as %q (%v)", text, got, err)
 		}
 	}
 	for _, text := range []string{"", "root", "Admin", "admin:", "viewer:acme", "tenant", "tenant:", " admin"} {
-		_, _, err := pgstore.ParseRole(text)
+		_, _, err := rows.ParseRole(text)
 		wantInvalid(t, text, err, "role")
 	}
 }
 
 func TestUseIsRecordedAtMostOnceAMinuteAndNeverBackwards(t *testing.T) {
 	s, _ := open(t)
-	_, used := create(t, s, pgstore.NewToken{Name: "used", Role: pgstore.RoleAdmin})
-	create(t, s, pgstore.NewToken{Name: "unused", Role: pgstore.RoleAdmin})
+	_, used := create(t, s, rows.NewToken{Name: "used", Role: rows.RoleAdmin})
+	create(t, s, rows.NewToken{Name: "unused", Role: rows.RoleAdmin})
 	last := func() time.Time {
 		t.Helper()
-		list, err := s.Tokens(t.Context(), pgstore.TokenFilter{})
+		list, err := s.Tokens(t.Context(), rows.TokenFilter{})
 		if err != nil || len(list) != 2 || !list[1].LastUsedAt.IsZero() {
 			t.Fatalf("the tokens are %+v (%v); one was never used", list, err)
 		}
@@ -212,7 +212,7 @@ func TestUseIsRecordedAtMostOnceAMinuteAndNeverBackwards(t *testing.T) {
 	if record(0); !last().After(first) {
 		t.Error("use after more than a minute is not recorded")
 	}
-	if entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "token"}); err != nil || len(entries) != 2 {
+	if entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "token"}); err != nil || len(entries) != 2 {
 		t.Errorf("the audit has %v (%v), want no entry of the use", entries, err)
 	}
 }

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // wired returns a store on a pool whose config edit has changed.
-func wired(t *testing.T, dsn string, edit func(*pgxpool.Config)) *pgstore.Store {
+func wired(t *testing.T, dsn string, edit func(*pgxpool.Config)) *rows.Store {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -29,7 +29,7 @@ func wired(t *testing.T, dsn string, edit func(*pgxpool.Config)) *pgstore.Store 
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return pgstore.New(pool)
+	return rows.New(pool)
 }
 
 func TestWaitingWritersLeaveConnectionsToReaders(t *testing.T) {
@@ -53,7 +53,7 @@ func TestWaitingWritersLeaveConnectionsToReaders(t *testing.T) {
 	awaitBlocked(t, pool)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := s.Policies(ctx, pgstore.PolicyFilter{}); err != nil {
+	if _, err := s.Policies(ctx, rows.PolicyFilter{}); err != nil {
 		t.Errorf("%v, want a connection for a reader while writers wait", err)
 	}
 	if err := errors.Join(busy.Rollback(t.Context()), writers.Wait()); err != nil {
@@ -97,7 +97,7 @@ func TestAWriteWithoutAnAnswerToItsCommitIsUncertainAndMayBeSentAgain(t *testing
 	})
 	armed.Store(true)
 	_, _, err := s.PutPolicy(t.Context(), once("k", "a request"), daily())
-	if uncertain := new(pgstore.UncertainError); !errors.As(err, &uncertain) {
+	if uncertain := new(rows.UncertainError); !errors.As(err, &uncertain) {
 		t.Errorf("%v, want an UncertainError", err)
 	}
 	armed.Store(false)
@@ -114,7 +114,7 @@ func TestARejectedWriteIsNotUncertain(t *testing.T) {
 	bad := daily()
 	bad.Limit.Limit = -1
 	_, _, err := s.PutPolicy(t.Context(), ann, bad)
-	if uncertain := new(pgstore.UncertainError); err == nil || errors.As(err, &uncertain) {
+	if uncertain := new(rows.UncertainError); err == nil || errors.As(err, &uncertain) {
 		t.Errorf("%v, want an error that is certain", err)
 	}
 }

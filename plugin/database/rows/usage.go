@@ -3,13 +3,14 @@ package rows
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
 // UsageStep is the time that one row of a usage history covers.
@@ -223,4 +224,29 @@ func (q *UsageQuery) sql() (string, []any) {
 				min(remaining_min) FILTER (WHERE ` + ofPolicy + `) AS remaining
 			FROM (` + q.Step.rows(strings.Join(rows.conditions, " AND ")) + `) u GROUP BY 1, 2, 3
 		) groups ORDER BY 1, 2, 3` + limitTo(MaxUsageRows+1), rows.args
+}
+
+// UsageLeft is the least that a policy left a tenant at an endpoint.
+type UsageLeft struct {
+	Tenant    string
+	Endpoint  string // "": none
+	Policy    string // the text of a policy.Ref
+	Remaining int64
+	At        time.Time // the begin of the last minute that has a number
+}
+
+// UsageLeft yields the least that each policy left each tenant in the minutes since a time ago, those of a tenant one
+// after the other. The minute in which that time lies counts as a whole. It leaves out requests without a tenant, and
+// rows without a number. It holds a connection until it ends.
+func (s *Store) UsageLeft(ctx context.Context, ago time.Duration) iter.Seq2[UsageLeft, error] {
+	return each[UsageLeft](ctx, s.pool, "read what limits left", `
+		SELECT t.name AS tenant, e.name AS endpoint, p.name AS policy, u.remaining, u.at
+		FROM (
+			SELECT tenant, endpoint, policy, min(remaining_min) AS remaining, max(at) AS at FROM rate_limiter.usage_minutes
+			WHERE at >= date_trunc('minute', now() - $1::interval) AND remaining_min IS NOT NULL
+			GROUP BY tenant, endpoint, policy
+		) u
+		JOIN rate_limiter.usage_names t ON t.id = u.tenant JOIN rate_limiter.usage_names e ON e.id = u.endpoint
+		JOIN rate_limiter.usage_names p ON p.id = u.policy
+		WHERE t.name <> '' AND p.name <> '' ORDER BY u.tenant`, ago)
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // may is the first of a month whose days are closed up to the third. The first two days are in the days, the others in
@@ -17,7 +17,7 @@ import (
 var may = time.Date(2099, 5, 1, 0, 0, 0, 0, time.UTC)
 
 // exported returns a store with two tenants, who have used one endpoint on each of four days.
-func exported(t *testing.T) *pgstore.Store {
+func exported(t *testing.T) *rows.Store {
 	t.Helper()
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	_, err := pool.Exec(t.Context(), `
@@ -40,13 +40,13 @@ func exported(t *testing.T) *pgstore.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pgstore.New(pool)
+	return rows.New(pool)
 }
 
 // export returns the rows of an export of May.
-func export(t *testing.T, s *pgstore.Store, change func(*pgstore.UsageExportQuery)) string {
+func export(t *testing.T, s *rows.Store, change func(*rows.UsageExportQuery)) string {
 	t.Helper()
-	q := pgstore.UsageExportQuery{From: may, To: may.AddDate(0, 1, 0)}
+	q := rows.UsageExportQuery{From: may, To: may.AddDate(0, 1, 0)}
 	change(&q)
 	var list []string
 	for r, err := range s.UsageExport(t.Context(), q) {
@@ -68,21 +68,21 @@ func TestAnExportHasTheClosedDaysByTenantAndEndpoint(t *testing.T) {
 	if until, err := s.UsageClosedUntil(t.Context()); err != nil || !until.Equal(may.AddDate(0, 0, 2)) {
 		t.Errorf("the days until %v are closed (%v)", until, err)
 	}
-	for want, change := range map[string]func(*pgstore.UsageExportQuery){
+	for want, change := range map[string]func(*rows.UsageExportQuery){
 		`2099-05-01 "=cmd,\"b\"\n" GET /a "" 3 0 - true
 2099-05-01 "acme" GET /a "" 3 0 - true
 2099-05-02 "=cmd,\"b\"\n" GET /a "" 3 4 - true
-2099-05-02 "acme" GET /a "" 3 4 - true`: func(*pgstore.UsageExportQuery) {},
+2099-05-02 "acme" GET /a "" 3 4 - true`: func(*rows.UsageExportQuery) {},
 		`2099-05-02 "=cmd,\"b\"\n" GET /a "daily" 3 4 -30 true
 2099-05-02 "acme" GET /a "daily" 3 4 -30 true
 2099-05-03 "acme" GET /a "daily" 24 0 168 false
-2099-05-04 "acme" GET /a "daily" 24 0 168 false`: func(q *pgstore.UsageExportQuery) {
+2099-05-04 "acme" GET /a "daily" 24 0 168 false`: func(q *rows.UsageExportQuery) {
 			q.Open, q.Policy, q.From = true, "daily", may.AddDate(0, 0, 1)
 		},
 		`2099-05-01 "=cmd,\"b\"\n" GET /a "" 3 0 - true
 2099-05-01 "=cmd,\"b\"\n" GET /a "daily" 3 0 -30 true
 2099-05-01 "acme" GET /a "" 3 0 - true
-2099-05-01 "acme" GET /a "daily" 3 0 -30 true`: func(q *pgstore.UsageExportQuery) {
+2099-05-01 "acme" GET /a "daily" 3 0 -30 true`: func(q *rows.UsageExportQuery) {
 			q.ByPolicy, q.To = true, may.AddDate(0, 0, 1)
 		},
 	} {
@@ -94,21 +94,21 @@ func TestAnExportHasTheClosedDaysByTenantAndEndpoint(t *testing.T) {
 
 func TestARankingOfDaysCountsClosedAndOpenDaysOnce(t *testing.T) {
 	s := exported(t)
-	q := pgstore.UsageTopQuery{By: "admitted", From: may, To: may.AddDate(0, 1, 0), Max: 1}
+	q := rows.UsageTopQuery{By: "admitted", From: may, To: may.AddDate(0, 1, 0), Max: 1}
 	top, err := s.UsageTop(t.Context(), q, may.AddDate(0, 0, 4))
-	want := []pgstore.UsageTopRow{{Tenant: "acme", Admitted: 54, Soft: 4, Denied: 2, Late: 4, Cost: 276}}
+	want := []rows.UsageTopRow{{Tenant: "acme", Admitted: 54, Soft: 4, Denied: 2, Late: 4, Cost: 276}}
 	if err != nil || !slices.Equal(top.Items, want) || top.Step != "1d" {
 		t.Errorf("the ranking is %+v (%v), want %+v", top, err, want)
 	}
-	for _, change := range []func(*pgstore.UsageTopQuery){
-		func(q *pgstore.UsageTopQuery) { q.By = "admitted; DROP TABLE x" },
-		func(q *pgstore.UsageTopQuery) { q.Max = 0 },
-		func(q *pgstore.UsageTopQuery) { q.Max = 1001 },
-		func(q *pgstore.UsageTopQuery) { q.To = q.From },
+	for _, change := range []func(*rows.UsageTopQuery){
+		func(q *rows.UsageTopQuery) { q.By = "admitted; DROP TABLE x" },
+		func(q *rows.UsageTopQuery) { q.Max = 0 },
+		func(q *rows.UsageTopQuery) { q.Max = 1001 },
+		func(q *rows.UsageTopQuery) { q.To = q.From },
 	} {
 		wrong := q
 		change(&wrong)
-		if _, err := s.UsageTop(t.Context(), wrong, may); !errors.As(err, new(*pgstore.InvalidError)) {
+		if _, err := s.UsageTop(t.Context(), wrong, may); !errors.As(err, new(*rows.InvalidError)) {
 			t.Errorf("%+v: %v, want an InvalidError", wrong, err)
 		}
 	}

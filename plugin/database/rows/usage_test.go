@@ -12,14 +12,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	usagestore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/usage"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	leaderusage "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/usage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
 // used has one leader unpack batches of acme, of some ages: each with 3 admitted and 1 denied request of GET /a, for
 // which the policy daily charges 30 tokens and leaves 70, and 1 admitted request of GET /b.
-func used(t *testing.T, ages ...time.Duration) *pgstore.Store {
+func used(t *testing.T, ages ...time.Duration) *rows.Store {
 	t.Helper()
 	dsn := pgtest.Shared(t).Database(t)
 	pool := pgtest.Pool(t, dsn)
@@ -42,25 +42,25 @@ func used(t *testing.T, ages ...time.Duration) *pgstore.Store {
 			t.Fatal(err)
 		}
 	}
-	leader := usagestore.NewLeader(usagestore.Options{
+	leader := leaderusage.NewLeader(leaderusage.Options{
 		Connect: func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, dsn) },
-		Lock:    pgstore.TidyLock, Log: slog.New(slog.DiscardHandler),
+		Lock:    rows.TidyLock, Log: slog.New(slog.DiscardHandler),
 	})
 	if done, err := leader.Once(t.Context()); err != nil || done.Batches != int64(len(ages)) {
 		t.Fatalf("the leader has done %+v (%v)", done, err)
 	}
-	return pgstore.New(pool)
+	return rows.New(pool)
 }
 
 // usageOf returns a usage history of acme until now, in steps of a name.
-func usageOf(t *testing.T, s *pgstore.Store, step string, change func(*pgstore.UsageQuery)) []pgstore.UsageRow {
+func usageOf(t *testing.T, s *rows.Store, step string, change func(*rows.UsageQuery)) []rows.UsageRow {
 	t.Helper()
-	of, err := pgstore.UsageStepOf(step)
+	of, err := rows.UsageStepOf(step)
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	q := pgstore.UsageQuery{Tenant: "acme", From: now.Add(-1000 * of.Span), To: now.Add(time.Minute), Step: of}
+	q := rows.UsageQuery{Tenant: "acme", From: now.Add(-1000 * of.Span), To: now.Add(time.Minute), Step: of}
 	change(&q)
 	found, err := s.Usage(t.Context(), q)
 	if err != nil {
@@ -76,10 +76,10 @@ func usageOf(t *testing.T, s *pgstore.Store, step string, change func(*pgstore.U
 
 func TestUsageIsTheSameInEveryStepWhereverItIsSummedUp(t *testing.T) {
 	s := used(t, 0, 3*time.Minute, 4*time.Hour, 6*time.Hour)
-	for _, step := range pgstore.UsageSteps {
-		rows := usageOf(t, s, step.Name, func(*pgstore.UsageQuery) {})
+	for _, step := range rows.UsageSteps {
+		list := usageOf(t, s, step.Name, func(*rows.UsageQuery) {})
 		var admitted, denied int64
-		for _, r := range rows {
+		for _, r := range list {
 			admitted, denied = admitted+r.Admitted, denied+r.Denied
 			if r.Cost != nil || r.Remaining != nil || r.Policy != nil || r.Endpoint != nil {
 				t.Errorf("a row of requests is %+v, want only their numbers", r)
@@ -94,29 +94,29 @@ func TestUsageIsTheSameInEveryStepWhereverItIsSummedUp(t *testing.T) {
 func TestUsageIsFilteredAndGroupedByEndpointAndPolicy(t *testing.T) {
 	s := used(t, 0)
 	a := "GET /a"
-	for want, change := range map[string]func(*pgstore.UsageQuery){
-		`[{"admitted":3,"soft":0,"denied":1,"shadow_denied":0,"late":0}]`: func(q *pgstore.UsageQuery) { q.Endpoint = &a },
+	for want, change := range map[string]func(*rows.UsageQuery){
+		`[{"admitted":3,"soft":0,"denied":1,"shadow_denied":0,"late":0}]`: func(q *rows.UsageQuery) { q.Endpoint = &a },
 		`[{"policy":"daily","admitted":3,"soft":0,"denied":1,"shadow_denied":0,"late":0,"cost":30,"remaining_min":70}]`: func(
-			q *pgstore.UsageQuery,
+			q *rows.UsageQuery,
 		) {
 			q.Policy = "daily"
 		},
-		`[]`: func(q *pgstore.UsageQuery) { q.Tenant = "unknown" },
+		`[]`: func(q *rows.UsageQuery) { q.Tenant = "unknown" },
 		`[{"endpoint":"GET /a","admitted":3,"soft":0,"denied":1,"shadow_denied":0,"late":0},` +
 			`{"endpoint":"GET /b","admitted":1,"soft":0,"denied":0,"shadow_denied":0,"late":0}]`: func(
-			q *pgstore.UsageQuery,
+			q *rows.UsageQuery,
 		) {
 			q.ByEndpoint = true
 		},
 		`[{"policy":"","admitted":4,"soft":0,"denied":1,"shadow_denied":0,"late":0},` +
 			`{"policy":"daily","admitted":3,"soft":0,"denied":1,"shadow_denied":0,"late":0,"cost":30,"remaining_min":70}]`: func(
-			q *pgstore.UsageQuery,
+			q *rows.UsageQuery,
 		) {
 			q.ByPolicy = true
 		},
 	} {
-		rows := usageOf(t, s, "1d", change)
-		text, err := json.Marshal(rows)
+		list := usageOf(t, s, "1d", change)
+		text, err := json.Marshal(list)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,11 +131,11 @@ var at = regexp.MustCompile(`"at":"[^"]*",`)
 func TestAUsageHistoryIsBounded(t *testing.T) {
 	s := used(t)
 	now := time.Now()
-	for _, q := range []pgstore.UsageQuery{
-		{From: now, To: now.Add(-time.Hour), Step: pgstore.UsageSteps[0]},
-		{From: now.Add(-30 * time.Hour), To: now, Step: pgstore.UsageSteps[0]},
+	for _, q := range []rows.UsageQuery{
+		{From: now, To: now.Add(-time.Hour), Step: rows.UsageSteps[0]},
+		{From: now.Add(-30 * time.Hour), To: now, Step: rows.UsageSteps[0]},
 	} {
-		if _, err := s.Usage(t.Context(), q); !errors.As(err, new(*pgstore.InvalidError)) {
+		if _, err := s.Usage(t.Context(), q); !errors.As(err, new(*rows.InvalidError)) {
 			t.Errorf("from %v to %v: %v, want an InvalidError", q.From, q.To, err)
 		}
 	}

@@ -10,11 +10,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // addOne reads a policy, adds one to its limit and writes it. After a conflict it starts again.
-func addOne(t *testing.T, s *pgstore.Store, id int64) error {
+func addOne(t *testing.T, s *rows.Store, id int64) error {
 	for {
 		p, err := s.PolicyByID(t.Context(), id)
 		if err != nil {
@@ -22,7 +22,7 @@ func addOne(t *testing.T, s *pgstore.Store, id int64) error {
 		}
 		p.Limit.Limit++
 		_, _, err = s.PutPolicyByID(t.Context(), ann, p)
-		if conflict := new(pgstore.ConflictError); !errors.As(err, &conflict) {
+		if conflict := new(rows.ConflictError); !errors.As(err, &conflict) {
 			return err
 		}
 	}
@@ -41,7 +41,7 @@ func TestNoUpdateOfAHundredWritersIsLostAndTheAuditHasNoGaps(t *testing.T) {
 	if err := all.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	list, err := s.Policies(t.Context(), pgstore.PolicyFilter{})
+	list, err := s.Policies(t.Context(), rows.PolicyFilter{})
 	if err != nil || len(list) != policies {
 		t.Fatalf("the policies are %v (%v)", list, err)
 	}
@@ -51,7 +51,7 @@ func TestNoUpdateOfAHundredWritersIsLostAndTheAuditHasNoGaps(t *testing.T) {
 		}
 	}
 	const writes = policies + policies*each
-	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Max: 2 * writes})
+	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Max: 2 * writes})
 	if err != nil || len(entries) != writes {
 		t.Fatalf("the audit has %d entries (%v), want one for each of %d writes", len(entries), err, writes)
 	}
@@ -64,7 +64,7 @@ func TestNoUpdateOfAHundredWritersIsLostAndTheAuditHasNoGaps(t *testing.T) {
 }
 
 // checkStep checks that an entry adds one to a limit and to its revision.
-func checkStep(t *testing.T, e pgstore.AuditEntry) {
+func checkStep(t *testing.T, e rows.AuditEntry) {
 	t.Helper()
 	if e.Operation == "insert" {
 		return
@@ -158,7 +158,7 @@ func TestANodeThatLocksTheReportsStopsTidyingAndNoWriter(t *testing.T) {
 	}
 	tidied := make(chan error, 1)
 	go func() {
-		_, err := s.Tidy(t.Context(), pgstore.DefaultRetention, pgstore.TidyBatch, func(pgstore.Tidied) {})
+		_, err := s.Tidy(t.Context(), rows.DefaultRetention, rows.TidyBatch, func(rows.Tidied) {})
 		tidied <- err
 	}()
 	awaitStopped(t, pool)

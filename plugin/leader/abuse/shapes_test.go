@@ -1,7 +1,6 @@
 package abuse
 
 import (
-	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -10,8 +9,6 @@ import (
 	"testing"
 	"time"
 )
-
-var update = flag.Bool("update", false, "rewrite the table of docs/abuse.md")
 
 // before is the time of normal requests before a shape begins, in minutes.
 const before = 180

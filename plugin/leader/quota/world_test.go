@@ -20,7 +20,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/quota"
-	usagestore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/usage"
+	leaderusage "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/usage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -165,15 +165,15 @@ func (w *world) exec(sql string, args ...any) {
 }
 
 // leader returns a leader that watches quotas, or one that does not.
-func (w *world) leader(watches bool) *usagestore.Leader {
-	o := usagestore.Options{
+func (w *world) leader(watches bool) *leaderusage.Leader {
+	o := leaderusage.Options{
 		Connect: func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, w.dsn) },
 		Lock:    1, Log: slog.New(slog.DiscardHandler),
 	}
 	if watches {
 		o.Check = w.watcher.Check
 	}
-	return usagestore.NewLeader(o)
+	return leaderusage.NewLeader(o)
 }
 
 // lead does the work of the leader once, and returns the notices that it wrote, and its error.

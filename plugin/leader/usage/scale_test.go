@@ -14,7 +14,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
@@ -55,12 +55,12 @@ func (s *scaled) loadDay() {
 // readDay reads yesterday of a tenant by minute, and returns how long that took.
 func (s *scaled) readDay(tenant int) time.Duration {
 	s.Helper()
-	q := pgstore.UsageQuery{
-		Tenant: fmt.Sprintf("tenant-%06d", tenant), From: yesterday(), To: yesterday().Add(day), Step: pgstore.UsageSteps[0],
+	q := rows.UsageQuery{
+		Tenant: fmt.Sprintf("tenant-%06d", tenant), From: yesterday(), To: yesterday().Add(day), Step: rows.UsageSteps[0],
 		ByEndpoint: true,
 	}
 	began := time.Now()
-	found, err := pgstore.New(s.pool).Usage(s.Context(), q)
+	found, err := rows.New(s.pool).Usage(s.Context(), q)
 	took := time.Since(began)
 	if err != nil || len(found.Items) != minutesOfDay {
 		s.Fatalf("%s has %d rows (%v), want %d", q.Tenant, len(found.Items), err, minutesOfDay)

@@ -13,7 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
-	pgstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/denial"
 )
 
@@ -77,7 +77,7 @@ func TestRecentDenialsAreKeptWhilePostgresIsAwayAndDroppedIfItNeverTakesThem(t *
 
 func TestRecentDenialsAreReportedWithTheGrantsOfTheReadme(t *testing.T) {
 	s := pgtest.Granted(t)
-	store := pgstore.New(pgtest.Pool(t, s.RoleDSN(pgtest.ServerRole)))
+	store := rows.New(pgtest.Pool(t, s.RoleDSN(pgtest.ServerRole)))
 	for i, role := range []string{pgtest.Node, pgtest.ServerRole} {
 		sink := policysync.NewDenialSink(policysync.Source{DSN: s.RoleDSN(role)})
 		t.Cleanup(sink.Close)
@@ -85,7 +85,7 @@ func TestRecentDenialsAreReportedWithTheGrantsOfTheReadme(t *testing.T) {
 			node: role, now: time.Now, take: recentRowsOf(250), sink: sink, log: slog.New(slog.DiscardHandler),
 		}
 		d.report(t.Context(), time.Minute)
-		list, err := store.DenialsOf(t.Context(), pgstore.DenialFilter{RequestID: "r1"})
+		list, err := store.DenialsOf(t.Context(), rows.DenialFilter{RequestID: "r1"})
 		if err != nil || len(list) != 250*(i+1) || list[0].Tenant != "acme\ufffd" || *list[0].Limit != 5 ||
 			list[0].RetryAfter != nil || list[0].Tier != "gold\ufffd" {
 			t.Errorf("after reports of the role %s %d denials are stored (%v)", role, len(list), err)

@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
-	kongplugin "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/phase"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/phase"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/engine"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
@@ -16,8 +16,8 @@ import (
 
 // servers holds the two servers of the process. They are set before its metrics are read.
 type servers struct {
-	limiting *kongplugin.Server
-	settling *kongplugin.Settling
+	limiting *phase.Server
+	settling *phase.Settling
 }
 
 // newEngine returns the engine that the settings want. A node whose Kong g reports as gone serves no requests any more,
@@ -84,7 +84,7 @@ func (s *settings) rows(node string, g *guard) policysync.Options {
 }
 
 // processNumbers returns the numbers of the process.
-func processNumbers(server *kongplugin.Server, metaDenied uint64) metrics.Process {
+func processNumbers(server *phase.Server, metaDenied uint64) metrics.Process {
 	c := server.Counters()
 	return metrics.Process{
 		Instances: server.Instances(), Events: c.Events, Questions: c.Questions, Writes: c.Writes,

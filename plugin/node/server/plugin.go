@@ -1,4 +1,4 @@
-// Package pluginserver is the process that Kong starts: its settings, its life cycle and its shutdown order.
+// Package server is the process that Kong starts: its settings, its life cycle and its shutdown order.
 package server
 
 import (
@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	kongplugin "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/phase"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/phase"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -89,14 +89,14 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 	if err != nil {
 		return err
 	}
-	served.limiting = kongplugin.New(kongplugin.Options{
+	served.limiting = phase.New(phase.Options{
 		Version: process.Version,
 		Budget:  s.TimeBudget,
 		Drain:   s.DrainTime,
 		Log:     log,
 		Build:   e.Build,
 	})
-	served.settling = kongplugin.NewSettling(kongplugin.SettlingOptions{
+	served.settling = phase.NewSettling(phase.SettlingOptions{
 		Version: process.Version, Budget: s.TimeBudget, Drain: s.DrainTime, Reservations: e.Reservations, Log: log,
 	})
 	monitor, err := metrics.NewServer(metrics.ServerOptions{

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/kafka"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
 
@@ -29,7 +29,7 @@ var denialRows = []settingRow{
 		},
 	},
 	{"denial-log-keep", "5", "the number of renamed files to keep", func(s *settings, text string) error {
-		return setting.ParseInt(text, 1, &s.DenialLogKeep)
+		return process.ParseInt(text, 1, &s.DenialLogKeep)
 	}},
 	{
 		"denial-singles",
@@ -37,7 +37,7 @@ var denialRows = []settingRow{
 		"the number of denials of a tenant by a policy in a second that are recorded one by one, from 0 to 100, with " +
 			"1000 a second of all tenants; one line counts those after them",
 		func(s *settings, text string) error {
-			if err := setting.ParseInt(text, 0, &s.DenialSingles); err != nil || s.DenialSingles > maxSingles {
+			if err := process.ParseInt(text, 0, &s.DenialSingles); err != nil || s.DenialSingles > maxSingles {
 				return fmt.Errorf("must be a whole number from 0 to %d", maxSingles)
 			}
 			return nil
@@ -65,7 +65,7 @@ var denialRows = []settingRow{
 		"off",
 		"on: offer denials to webhooks, through the database; off: do not",
 		func(s *settings, text string) error {
-			return setting.ParseSwitch(text, &s.DenialWebhooks)
+			return process.ParseSwitch(text, &s.DenialWebhooks)
 		},
 	},
 	{
@@ -73,7 +73,7 @@ var denialRows = []settingRow{
 		"on",
 		"on: report a bounded sample of denials to the database every 5 s, if there is one, for people to read; off: do not",
 		func(s *settings, text string) error {
-			return setting.ParseSwitch(text, &s.DenialRecent)
+			return process.ParseSwitch(text, &s.DenialRecent)
 		},
 	},
 	{

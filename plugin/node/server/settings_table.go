@@ -9,7 +9,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
 
@@ -35,7 +35,7 @@ var processRows = []settingRow{
 		},
 	},
 	{"log-level", "info", "the log level: debug, info, warn or error", func(s *settings, text string) error {
-		return setting.ParseLevel(text, &s.LogLevel)
+		return process.ParseLevel(text, &s.LogLevel)
 	}},
 	{"log-format", "json", "the log format: json or text", func(s *settings, text string) error {
 		if s.LogText = text == "text"; !s.LogText && text != "json" {
@@ -59,14 +59,14 @@ var processRows = []settingRow{
 		},
 	},
 	{"log-file-keep", "5", "the number of renamed files to keep", func(s *settings, text string) error {
-		return setting.ParseInt(text, 1, &s.LogFileKeep)
+		return process.ParseInt(text, 1, &s.LogFileKeep)
 	}},
 	{
 		"time-budget",
 		"1s",
 		"the time that one request may wait for Kong's answers, before on_internal_error applies",
 		func(s *settings, text string) error {
-			return setting.ParseDuration(text, &s.TimeBudget)
+			return process.ParseDuration(text, &s.TimeBudget)
 		},
 	},
 	{
@@ -74,7 +74,7 @@ var processRows = []settingRow{
 		"5s",
 		"the time that running requests have to finish after SIGTERM",
 		func(s *settings, text string) error {
-			return setting.ParseDuration(text, &s.DrainTime)
+			return process.ParseDuration(text, &s.DrainTime)
 		},
 	},
 	{
@@ -94,7 +94,7 @@ var processRows = []settingRow{
 		"1000000",
 		"the maximum number of buckets in this process, about 250 bytes each; a sliding_log takes 16 bytes more per request in it; above it, buckets are evicted, those first of which the least is lost",
 		func(s *settings, text string) error {
-			return setting.ParseInt(text, 1, &s.MaxBuckets)
+			return process.ParseInt(text, 1, &s.MaxBuckets)
 		},
 	},
 	{
@@ -102,7 +102,7 @@ var processRows = []settingRow{
 		"0",
 		"the number of threads that run Go code at the same time, instead of GOMAXPROCS; 0: one per four cores, at least one",
 		func(s *settings, text string) error {
-			return setting.ParseInt(text, 0, &s.MaxProcs)
+			return process.ParseInt(text, 0, &s.MaxProcs)
 		},
 	},
 	{
@@ -118,7 +118,7 @@ var processRows = []settingRow{
 		"1",
 		"the minimum number of Kong nodes that share a limit while Redis is unavailable; if more nodes were alive when Redis was last reached, that number is used",
 		func(s *settings, text string) error {
-			if err := setting.ParseInt(text, 1, &s.Nodes); err != nil || s.Nodes > mostNodes {
+			if err := process.ParseInt(text, 1, &s.Nodes); err != nil || s.Nodes > mostNodes {
 				return fmt.Errorf("must be a whole number from 1 to %d", mostNodes)
 			}
 			return nil
@@ -129,7 +129,7 @@ var processRows = []settingRow{
 		"2",
 		"the percent of a limit that all nodes together may hold on lease, up to 5; 0: no leases, every request calls Redis; use the same value on all nodes",
 		func(s *settings, text string) error {
-			if err := setting.ParseInt(text, 0, &s.LeaseShare); err != nil || s.LeaseShare > lease.MaxSharePct {
+			if err := process.ParseInt(text, 0, &s.LeaseShare); err != nil || s.LeaseShare > lease.MaxSharePct {
 				return fmt.Errorf("must be a whole number from 0 to %d", lease.MaxSharePct)
 			}
 			return nil
@@ -140,7 +140,7 @@ var processRows = []settingRow{
 		strconv.Itoa(addresses.DefaultMost),
 		"the maximum number of addresses for which this node keeps buckets in each Redis at the same time, about 230 bytes each (all sliding_log buckets together may take as much again); further addresses share the bucket of their /24 or /48, and when a tenth of this number of those exists, addresses are counted in this process; 0: unlimited",
 		func(s *settings, text string) error {
-			return setting.ParseInt(text, 0, &s.MaxAddresses)
+			return process.ParseInt(text, 0, &s.MaxAddresses)
 		},
 	},
 	{
@@ -148,7 +148,7 @@ var processRows = []settingRow{
 		strconv.Itoa(addresses.DefaultRate),
 		"the maximum number of new addresses per second that get their own buckets, with bursts of ten times that; 0: unlimited",
 		func(s *settings, text string) error {
-			return setting.ParseInt(text, 0, &s.NewAddresses)
+			return process.ParseInt(text, 0, &s.NewAddresses)
 		},
 	},
 	{
@@ -188,7 +188,7 @@ var processRows = []settingRow{
 		"2000000",
 		"the maximum number of rows from Postgres, about 400 bytes each; if there are more, the last rows that were within the maximum stay in force",
 		func(s *settings, text string) error {
-			return setting.ParseInt(text, 1, &s.SnapshotMaxRows)
+			return process.ParseInt(text, 1, &s.SnapshotMaxRows)
 		},
 	},
 	{
@@ -205,7 +205,7 @@ var processRows = []settingRow{
 		"on",
 		"on: count the requests and tokens of every tenant, and report them to Postgres every 5 s, if there is a database; off: do not",
 		func(s *settings, text string) error {
-			return setting.ParseSwitch(text, &s.Usage)
+			return process.ParseSwitch(text, &s.Usage)
 		},
 	},
 	{
@@ -224,7 +224,7 @@ var processRows = []settingRow{
 		"500",
 		"the number of busiest tenants with their own metrics; the other tenants are counted together",
 		func(s *settings, text string) error {
-			return setting.ParseInt(text, 0, &s.MetricsTenants)
+			return process.ParseInt(text, 0, &s.MetricsTenants)
 		},
 	},
 	{

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/chart"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay"
 )
 
@@ -82,8 +81,8 @@ func Write(to io.Writer, r *replay.Report, source Source) error {
 
 // traffic draws the requests over time.
 func traffic(r *replay.Report) (template.HTML, error) {
-	admitted := chart.Series{Name: "admitted", Color: admittedColor}
-	denied := chart.Series{Name: "denied", Color: deniedColor}
+	admitted := series{Name: "admitted", Color: admittedColor}
+	denied := series{Name: "denied", Color: deniedColor}
 	layout := "15:04:05"
 	switch span := r.To.Sub(r.From); {
 	case span > 72*time.Hour:
@@ -99,7 +98,7 @@ func traffic(r *replay.Report) (template.HTML, error) {
 		admitted.Values = append(admitted.Values, float64(p.Requests-p.Denied))
 		denied.Values = append(denied.Values, float64(p.Denied))
 	}
-	return chart.Areas(labels, admitted, denied)
+	return areas(labels, admitted, denied)
 }
 
 // maxBars bounds the bars of the chart of tenants, and maxLabel the letters of their names.
@@ -110,8 +109,8 @@ const (
 
 // tenants draws the tenants with most denials.
 func tenants(r *replay.Report) (template.HTML, error) {
-	admitted := chart.Series{Name: "admitted", Color: admittedColor}
-	denied := chart.Series{Name: "denied", Color: deniedColor}
+	admitted := series{Name: "admitted", Color: admittedColor}
+	denied := series{Name: "denied", Color: deniedColor}
 	var labels []string
 	for _, s := range r.Most[:min(len(r.Most), maxBars)] {
 		name := []rune(s.Name)
@@ -122,7 +121,7 @@ func tenants(r *replay.Report) (template.HTML, error) {
 		admitted.Values = append(admitted.Values, float64(s.Requests-s.Denied))
 		denied.Values = append(denied.Values, float64(s.Denied))
 	}
-	return chart.Bars(labels, denied, admitted)
+	return bars(labels, denied, admitted)
 }
 
 // grouped returns a number with its digits in groups of three.

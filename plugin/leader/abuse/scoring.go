@@ -1,4 +1,4 @@
-package abusestore
+package abuse
 
 import (
 	"cmp"
@@ -13,7 +13,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/outbox"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 )
 
 // scoreNext scores the next minute, if one is due, and reports whether more may be.
@@ -65,7 +64,7 @@ const massFlagged, massShare = 20, 5
 // scoreAll scores the minute of all tenants that ends at end. Attacks are by few tenants. If many are flagged at once,
 // a change of ours has a part in it, such as a limit that was lowered for all.
 func (d *Detector) scoreAll(all []*tenant, end time.Time) {
-	flagged, before := 0, make([]abuse.State, len(all))
+	flagged, before := 0, make([]State, len(all))
 	for i, t := range all {
 		before[i] = t.state
 		d.score(t, end)
@@ -89,7 +88,7 @@ func (d *Detector) scoreAll(all []*tenant, end time.Time) {
 func (d *Detector) score(t *tenant, end time.Time) {
 	if t.ended != 0 {
 		t.forgivenUntil = end.Add(pardon)
-		t.seen.Most = abuse.None
+		t.seen.Most = None
 	}
 	t.state, t.verdict = d.options.Config.Score(t.state, t.seen, end)
 	t.mode = d.options.Mode
@@ -99,7 +98,7 @@ func (d *Detector) score(t *tenant, end time.Time) {
 		t.reason, t.hasPenalty, t.penaltyUntil = "", false, time.Time{}
 	case t.verdict.Moved() || t.verdict.Flagged():
 		t.reason = t.verdict.Reason()
-	case t.state.Step == abuse.None:
+	case t.state.Step == None:
 		t.reason = ""
 	}
 }
@@ -169,12 +168,12 @@ func writeStates(ctx context.Context, tx pgx.Tx, scored []*tenant, end time.Time
 
 // stepEvent is the data of an event. schema/abuse_step.schema.json describes it.
 type stepEvent struct {
-	Version int        `json:"version"`
-	Org     string     `json:"org"`
-	From    abuse.Step `json:"from"`
-	To      abuse.Step `json:"to"`
-	Mode    Mode       `json:"mode"`
-	Reason  string     `json:"reason"`
+	Version int    `json:"version"`
+	Org     string `json:"org"`
+	From    Step   `json:"from"`
+	To      Step   `json:"to"`
+	Mode    Mode   `json:"mode"`
+	Reason  string `json:"reason"`
 }
 
 // eventVersion is the version of the format of stepEvent.

@@ -1,4 +1,4 @@
-package abusestore
+package abuse
 
 import (
 	"fmt"
@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 )
 
 // scraped is a minute of a scraper.
@@ -262,7 +260,7 @@ func TestAPenaltyThatCannotBeMadeKeepsNoOtherTenantFromOne(t *testing.T) {
 	for _, name := range []string{"acme", "beta"} {
 		w.past(name, repeat(8, scraped)...)
 	}
-	d := New(Options{Mode: Enforce, Config: abuse.Default(), Log: slog.New(slog.NewTextHandler(&w.log, nil))})
+	d := New(Options{Mode: Enforce, Config: Default(), Log: slog.New(slog.NewTextHandler(&w.log, nil))})
 	if err := d.Run(t.Context(), w.keeper); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package abusestore
+package abuse
 
 import (
 	"context"
@@ -8,8 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 )
 
 // maxOrgs bounds the tenants with an org_id of their own; all others share otherOrg.
@@ -27,7 +25,7 @@ type counts struct {
 
 type flagKey struct {
 	org    string
-	signal abuse.Signal
+	signal Signal
 }
 
 // record counts the flags of a minute, and logs the moves.
@@ -37,8 +35,8 @@ func (d *Detector) record(scored []*tenant) {
 			d.options.Log.Warn("abuse detection: a tenant has come to another step", "tenant", t.name,
 				"from", t.verdict.From.String(), "to", t.verdict.To.String(), "mode", string(t.mode), "reason", t.moveReason())
 		}
-		for _, signal := range abuse.Signals() {
-			if slices.ContainsFunc(t.verdict.Flags, func(f abuse.Flag) bool { return f.Signal == signal }) {
+		for _, signal := range Signals() {
+			if slices.ContainsFunc(t.verdict.Flags, func(f Flag) bool { return f.Signal == signal }) {
 				d.countFlag(t.name, signal)
 			}
 		}
@@ -46,7 +44,7 @@ func (d *Detector) record(scored []*tenant) {
 }
 
 // countFlag counts a minute that a signal has flagged.
-func (d *Detector) countFlag(org string, signal abuse.Signal) {
+func (d *Detector) countFlag(org string, signal Signal) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := &d.counts
@@ -55,7 +53,7 @@ func (d *Detector) countFlag(org string, signal abuse.Signal) {
 	}
 	if !c.has(org) {
 		c.orgs++
-		for _, each := range abuse.Signals() { // a series begins at 0, so the first flag is an increase
+		for _, each := range Signals() { // a series begins at 0, so the first flag is an increase
 			c.flags[flagKey{org, each}] = 0
 		}
 	}
@@ -63,7 +61,7 @@ func (d *Detector) countFlag(org string, signal abuse.Signal) {
 }
 
 func (c *counts) has(org string) bool {
-	_, ok := c.flags[flagKey{org, abuse.DeniedShare}]
+	_, ok := c.flags[flagKey{org, DeniedShare}]
 	return ok
 }
 
@@ -109,7 +107,7 @@ func (d *Detector) Collect(to chan<- prometheus.Metric) {
 	for key, n := range d.counts.flags {
 		to <- prometheus.MustNewConstMetric(flagsDesc, prometheus.CounterValue, float64(n), key.org, string(key.signal))
 	}
-	for _, step := range abuse.StepNames()[1:] {
+	for _, step := range StepNames()[1:] {
 		to <- prometheus.MustNewConstMetric(stepsDesc, prometheus.GaugeValue, float64(d.counts.steps[step]), step,
 			string(d.options.Mode))
 	}

@@ -1,5 +1,4 @@
-// Package chart draws charts as SVG, for pages that work without a network.
-package chart
+package replayhtml
 
 import (
 	"fmt"
@@ -8,8 +7,8 @@ import (
 	"github.com/go-analyze/charts"
 )
 
-// Series is one series of values with its color, such as #d64545.
-type Series struct {
+// series is one series of values with its color, such as #d64545.
+type series struct {
 	Name   string
 	Color  string
 	Values []float64
@@ -18,27 +17,27 @@ type Series struct {
 // width is the width of all charts, in pixels; pages scale them.
 const width = 1000
 
-// Areas draws series above each other, over labels such as times.
-func Areas(labels []string, series ...Series) (template.HTML, error) {
-	opt := charts.NewLineChartOptionWithData(values(series))
-	opt.Theme, opt.Padding = theme(series), charts.NewBox(8, 8, 24, 8)
+// areas draws series, as SVG, above each other, over labels such as times.
+func areas(labels []string, all ...series) (template.HTML, error) {
+	opt := charts.NewLineChartOptionWithData(values(all))
+	opt.Theme, opt.Padding = theme(all), charts.NewBox(8, 8, 24, 8)
 	opt.XAxis.Labels, opt.XAxis.LabelCount = labels, 8
 	opt.XAxis.BoundaryGap = charts.Ptr(false)
 	opt.YAxis = []charts.YAxisOption{{Min: charts.Ptr(0.0), LabelCount: 5}}
 	opt.StackSeries, opt.FillOpacity = charts.Ptr(true), 255
 	opt.Symbol = charts.Symbol{Shape: charts.SymbolNone}
-	opt.Legend = legend(series)
+	opt.Legend = legend(all)
 	opt.ValueFormatter = number
 	return draw(280, func(p *charts.Painter) error { return p.LineChart(opt) })
 }
 
-// Bars draws horizontal bars, the first one at the top.
-func Bars(labels []string, series ...Series) (template.HTML, error) {
+// bars draws horizontal bars, the first one at the top.
+func bars(labels []string, all ...series) (template.HTML, error) {
 	reversed := make([]string, len(labels))
 	for i, label := range labels {
 		reversed[len(labels)-1-i] = label
 	}
-	data := values(series)
+	data := values(all)
 	for _, list := range data {
 		for i, j := 0, len(list)-1; i < j; i, j = i+1, j-1 {
 			list[i], list[j] = list[j], list[i]
@@ -46,40 +45,40 @@ func Bars(labels []string, series ...Series) (template.HTML, error) {
 	}
 	opt := charts.NewBarChartOptionWithData(data)
 	opt.Horizontal = true
-	opt.Theme, opt.Padding = theme(series), charts.NewBox(8, 8, 40, 8)
+	opt.Theme, opt.Padding = theme(all), charts.NewBox(8, 8, 40, 8)
 	opt.CategoryAxis.Labels = reversed
 	opt.ValueAxis = []charts.ValueAxisOption{{Min: charts.Ptr(0.0)}}
 	opt.StackSeries = charts.Ptr(true)
-	opt.Legend = legend(series)
+	opt.Legend = legend(all)
 	opt.ValueFormatter = number
 	return draw(90+32*len(labels), func(p *charts.Painter) error { return p.BarChart(opt) })
 }
 
 // values returns copies of the values of series.
-func values(series []Series) [][]float64 {
-	data := make([][]float64, len(series))
-	for i, s := range series {
+func values(all []series) [][]float64 {
+	data := make([][]float64, len(all))
+	for i, s := range all {
 		data[i] = append([]float64{}, s.Values...)
 	}
 	return data
 }
 
 // theme returns the colors of a chart.
-func theme(series []Series) charts.ColorPalette {
-	colors := make([]charts.Color, len(series))
-	for i, s := range series {
+func theme(all []series) charts.ColorPalette {
+	colors := make([]charts.Color, len(all))
+	for i, s := range all {
 		colors[i] = charts.ParseColor(s.Color)
 	}
 	return charts.GetTheme(charts.ThemeLight).WithSeriesColors(colors).
 		WithTextColor(charts.ParseColor("#475569")).WithBackgroundColor(charts.ColorTransparent)
 }
 
-func legend(series []Series) charts.LegendOption {
-	names := make([]string, len(series))
-	for i, s := range series {
+func legend(all []series) charts.LegendOption {
+	names := make([]string, len(all))
+	for i, s := range all {
 		names[i] = s.Name
 	}
-	return charts.LegendOption{SeriesNames: names, Show: charts.Ptr(len(series) > 1), Symbol: charts.SymbolSquare}
+	return charts.LegendOption{SeriesNames: names, Show: charts.Ptr(len(all) > 1), Symbol: charts.SymbolSquare}
 }
 
 // number returns a number on an axis: 1200, 15k, 2.5M.

@@ -1,4 +1,4 @@
-package abusestore
+package abuse
 
 import (
 	"flag"
@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -65,11 +63,11 @@ func TestFlagsAreCountedByTenantAndSignal(t *testing.T) {
 }
 
 func TestTheSeriesOfTenantsAreBounded(t *testing.T) {
-	d := New(Options{Mode: Shadow, Config: abuse.Default()})
+	d := New(Options{Mode: Shadow, Config: Default()})
 	for i := range maxOrgs + 50 {
-		d.countFlag(fmt.Sprint("tenant-", i), abuse.Spike)
+		d.countFlag(fmt.Sprint("tenant-", i), Spike)
 	}
-	d.countFlag("\xff", abuse.Spike)
+	d.countFlag("\xff", Spike)
 	series, others := 0, 0.0
 	families, err := registered(d).Gather()
 	if err != nil {
@@ -78,12 +76,12 @@ func TestTheSeriesOfTenantsAreBounded(t *testing.T) {
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			series++
-			if labels := m.GetLabel(); labels[0].GetValue() == otherOrg && labels[1].GetValue() == string(abuse.Spike) {
+			if labels := m.GetLabel(); labels[0].GetValue() == otherOrg && labels[1].GetValue() == string(Spike) {
 				others = m.GetCounter().GetValue()
 			}
 		}
 	}
-	if want := (maxOrgs + 1) * len(abuse.Signals()); series > want+len(abuse.StepNames()) || others != 51 {
+	if want := (maxOrgs + 1) * len(Signals()); series > want+len(StepNames()) || others != 51 {
 		t.Errorf("%d series, and other has %v", series, others)
 	}
 }

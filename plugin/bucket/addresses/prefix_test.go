@@ -1,4 +1,4 @@
-package prefix
+package addresses
 
 import "testing"
 

@@ -1,4 +1,4 @@
-package abusestore
+package abuse
 
 import (
 	"log/slog"
@@ -11,7 +11,6 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
@@ -124,7 +123,7 @@ func repeat(n int, m minute) (all []minute) {
 func (w *world) detect(mode Mode) *Detector {
 	w.Helper()
 	d := New(Options{
-		Mode: mode, Config: abuse.Default(), ExemptTiers: []string{"internal"},
+		Mode: mode, Config: Default(), ExemptTiers: []string{"internal"},
 		Log: slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
 	if err := d.Run(w.Context(), w.keeper); err != nil {
@@ -139,7 +138,7 @@ func (w *world) detect(mode Mode) *Detector {
 // checkEvent compares the data of an event with its published schema.
 func (w *world) checkEvent(text string) {
 	w.Helper()
-	published, err := jsonschema.NewCompiler().Compile("../../schema/abuse_step.schema.json")
+	published, err := jsonschema.NewCompiler().Compile("../../../schema/abuse_step.schema.json")
 	if err != nil {
 		w.Fatal(err)
 	}

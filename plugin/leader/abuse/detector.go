@@ -1,4 +1,4 @@
-package abusestore
+package abuse
 
 import (
 	"context"
@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 )
 
 // Mode says what a Detector does.
@@ -46,7 +44,7 @@ const (
 // Options configure a Detector.
 type Options struct {
 	Mode        Mode
-	Config      abuse.Config
+	Config      Config
 	ExemptTiers []string // whose tenants are on no step
 	// TierOf returns the tier of a tenant without a row, "" if it is unknown. A client must not be able to choose it.
 	TierOf func(tenant string) string

@@ -1,4 +1,4 @@
-package chart_test
+package replayhtml
 
 import (
 	"encoding/xml"
@@ -6,20 +6,18 @@ import (
 	"io"
 	"strings"
 	"testing"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/chart"
 )
 
 func TestChartsAreXMLWithoutLinks(t *testing.T) {
 	hostile := `"><script>alert(1)</script>&\x00`
 	labels := []string{hostile, "globex"}
-	series := []chart.Series{
+	all := []series{
 		{Name: "admitted", Color: "#8fb3d9", Values: []float64{10, 20_000}},
 		{Name: hostile, Color: "#d64545", Values: []float64{0, 3_000_000}},
 	}
 	for name, draw := range map[string]func() (string, error){
-		"areas": func() (string, error) { s, err := chart.Areas(labels, series...); return string(s), err },
-		"bars":  func() (string, error) { s, err := chart.Bars(labels, series...); return string(s), err },
+		"areas": func() (string, error) { s, err := areas(labels, all...); return string(s), err },
+		"bars":  func() (string, error) { s, err := bars(labels, all...); return string(s), err },
 	} {
 		svg, err := draw()
 		if err != nil || !strings.HasPrefix(svg, "<svg") {

@@ -1,4 +1,4 @@
-package abusestore
+package abuse
 
 import (
 	"log/slog"
@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 )
 
 func TestOfMoreTenantsThanItReadsThoseWithDenialsOrAStateComeFirst(t *testing.T) {
@@ -21,7 +19,7 @@ func TestOfMoreTenantsThanItReadsThoseWithDenialsOrAStateComeFirst(t *testing.T)
 	w.past("denied", minute{admitted: 2, denied: 1})
 	w.exec(`INSERT INTO rate_limiter.abuse_tenants (tenant, state, mode, reason, scored_at)
 		VALUES ('remembered', '{"step": "none"}', 'shadow', '', clock_timestamp())`)
-	d := New(Options{Mode: Shadow, Config: abuse.Default(), Log: slog.New(slog.DiscardHandler)})
+	d := New(Options{Mode: Shadow, Config: Default(), Log: slog.New(slog.DiscardHandler)})
 	for most, want := range map[int][]string{
 		1: {"denied"}, 2: {"denied", "remembered"}, 3: {"busier", "denied", "remembered"},
 		9: {"busier", "busy", "denied", "remembered"},

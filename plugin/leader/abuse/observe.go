@@ -1,4 +1,4 @@
-package abusestore
+package abuse
 
 import (
 	"cmp"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
@@ -20,15 +19,15 @@ const maxName = 128
 // tenant is what one transaction reads and writes of a tenant.
 type tenant struct {
 	name  string
-	seen  abuse.Observation
-	state abuse.State
+	seen  Observation
+	state State
 	mode  Mode
 
 	reason        string
 	hasPenalty    bool
 	penaltyUntil  time.Time // by the database's clock; zero: none
 	forgivenUntil time.Time
-	verdict       abuse.Verdict
+	verdict       Verdict
 	ended         int64 // a penalty that an operator has ended; 0: none
 }
 
@@ -49,7 +48,7 @@ func (d *Detector) observe(ctx context.Context, tx pgx.Tx, minute time.Time) (ma
 func add(all map[string]*tenant, name string) *tenant {
 	t := all[name]
 	if t == nil {
-		t = &tenant{name: name, seen: abuse.Observation{Factor: 1000, Most: abuse.LongBan}}
+		t = &tenant{name: name, seen: Observation{Factor: 1000, Most: LongBan}}
 		all[name] = t
 	}
 	return t
@@ -78,7 +77,7 @@ func (d *Detector) readRequests(ctx context.Context, tx pgx.Tx, minute time.Time
 		LEFT JOIN rate_limiter.abuse_tenants state ON state.tenant = n.name
 		WHERE octet_length(n.name) BETWEEN 1 AND $3
 		ORDER BY denied.tenant IS NULL, state.tenant IS NULL, u.admitted DESC LIMIT $4`,
-		minute, abuse.Window, maxName, d.maxScored)
+		minute, Window, maxName, d.maxScored)
 	if err != nil {
 		return fmt.Errorf("read requests: %w", err)
 	}
@@ -111,7 +110,7 @@ func readDenials(ctx context.Context, tx pgx.Tx, minute time.Time, all map[strin
 	rows, err := tx.Query(ctx, `SELECT at, tenant, limited, penalized, unavailable, users, addresses, credentials
 		FROM rate_limiter.abuse_denials
 		WHERE at > $1::timestamptz - $2::interval AND at <= $1 AND octet_length(tenant) BETWEEN 1 AND $3
-		ORDER BY tenant`, minute, abuse.Window, maxName)
+		ORDER BY tenant`, minute, Window, maxName)
 	if err != nil {
 		return fmt.Errorf("read denials: %w", err)
 	}
@@ -174,7 +173,7 @@ type storedState struct {
 func (d *Detector) readStates(ctx context.Context, tx pgx.Tx, minute time.Time, all map[string]*tenant) error {
 	names := make([]string, 0, len(all))
 	for name, t := range all {
-		if t.seen.Minute == (abuse.Counts{}) && t.seen.Unavailable == 0 {
+		if t.seen.Minute == (Counts{}) && t.seen.Unavailable == 0 {
 			continue
 		}
 		names = append(names, name)
@@ -200,11 +199,11 @@ func (d *Detector) readStates(ctx context.Context, tx pgx.Tx, minute time.Time, 
 			t.seen.Factor = t.state.Step.Factor()
 		}
 		if t.forgivenUntil.After(minute) {
-			t.seen.Most = abuse.None
+			t.seen.Most = None
 		}
 	}
 	for name, t := range all {
-		if t.seen.Minute == (abuse.Counts{}) && t.seen.Unavailable == 0 && t.state.Step == abuse.None && !t.hasPenalty {
+		if t.seen.Minute == (Counts{}) && t.seen.Unavailable == 0 && t.state.Step == None && !t.hasPenalty {
 			delete(all, name)
 		}
 	}
@@ -241,13 +240,13 @@ func (d *Detector) readExemptions(ctx context.Context, tx pgx.Tx, _ time.Time, a
 	var name, tier string
 	var whole bool
 	_, err = pgx.ForEachRow(rows, []any{&name, &tier, &whole}, func() error {
-		most := abuse.Tenth // a ban would go before the exemption
+		most := Tenth // a ban would go before the exemption
 		switch {
 		case tier != "":
 			tiers[name] = tier
 			return nil
 		case whole:
-			most = abuse.None
+			most = None
 		}
 		all[name].seen.Most = min(all[name].seen.Most, most)
 		return nil
@@ -257,7 +256,7 @@ func (d *Detector) readExemptions(ctx context.Context, tx pgx.Tx, _ time.Time, a
 	}
 	for _, name := range names {
 		if slices.Contains(d.options.ExemptTiers, cmp.Or(tiers[name], d.options.TierOf(name))) {
-			all[name].seen.Most = abuse.None
+			all[name].seen.Most = None
 		}
 	}
 	return nil

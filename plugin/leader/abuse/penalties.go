@@ -1,4 +1,4 @@
-package abusestore
+package abuse
 
 import (
 	"context"
@@ -10,8 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 )
 
 // penalized is a tenant that has a penalty, or should have one.
@@ -76,11 +74,11 @@ func isRejected(err error) bool {
 
 // reconcile makes the override of a tenant what its step says, and reports whether it wrote.
 func (p *penalized) reconcile(ctx context.Context, session *pgx.Conn) (changed bool, err error) {
-	var s abuse.State
+	var s State
 	if err := json.Unmarshal(p.State, &s); err != nil {
 		return false, err
 	}
-	if s.Step < abuse.Half {
+	if s.Step < Half {
 		if !p.Has {
 			return false, nil
 		}
@@ -114,7 +112,7 @@ var errMoved = errors.New("the tenant has come to another step")
 
 // set runs a statement that returns the override of the tenant and its end, and stores both. Where the tenant was
 // forgiven meanwhile, nothing changes.
-func (p *penalized) set(ctx context.Context, session *pgx.Conn, step abuse.Step, sql string, args ...any) error {
+func (p *penalized) set(ctx context.Context, session *pgx.Conn, step Step, sql string, args ...any) error {
 	err := pgx.BeginFunc(ctx, session, func(tx pgx.Tx) error {
 		var id *int64
 		var until *time.Time

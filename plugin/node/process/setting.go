@@ -1,5 +1,4 @@
-// Package setting parses the values of settings and flags. Its errors name the valid values.
-package setting
+package process
 
 import (
 	"errors"
