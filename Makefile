@@ -231,7 +231,7 @@ bench-before: ## Compare this tree with a commit, in turns (BEFORE=commit PACKAG
 .PHONY: bench-packages
 bench-packages: ## Run every package's own benchmarks, with allocations (BENCH=regexp COUNT=n)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 30m \
-		$$($(call packages_with,^func Benchmark) | grep -v internal/compare)
+		$$($(call packages_with,^func Benchmark) | grep -v internal/bench/compare)
 
 # With -short, benchmarks of long tables have few rows and turns: it shows that they measure, not what. One that prints
 # no result, or only NaN and 0 ns/op, measures nothing.

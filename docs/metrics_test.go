@@ -40,7 +40,8 @@ func metricTable(t *testing.T) string {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, kind, labels, strings.ReplaceAll(help, "|", `\|`))
 	}
 	head("Metrics of the plugin server")
-	for _, m := range pluginMetric.FindAllStringSubmatch(read(t, "../plugin/observe/metrics/testdata/metrics.golden"), -1) {
+	published := read(t, "../plugin/observe/metrics/testdata/metrics.golden")
+	for _, m := range pluginMetric.FindAllStringSubmatch(published, -1) {
 		row(m[1], m[2], m[3], m[4])
 	}
 	head("Metrics of ratelimit serve")
@@ -52,7 +53,9 @@ func metricTable(t *testing.T) string {
 		}
 		row(m[1], m[2], strings.Join(labels, ","), m[3])
 	}
-	for _, folder := range []string{"leader/usage", "leader/quota", "abusestore", "events/relay", "events/webhook/sender", "control/portal"} {
+	for _, folder := range []string{
+		"leader/usage", "leader/quota", "leader/abuse", "events/relay", "events/webhook/sender", "control/portal",
+	} {
 		for _, m := range pluginMetric.FindAllStringSubmatch(read(t, "../plugin/"+folder+"/testdata/metrics.golden"), -1) {
 			row(m[1], m[2], m[3], m[4])
 		}
