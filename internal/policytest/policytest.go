@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -98,7 +99,7 @@ func configMessage(t *testing.T, c Case) string {
 		t.Fatal(err)
 	}
 	_, _, err = schema.Parse(raw, func(config schema.Config) error {
-		_, err := policy.FromConfig(config)
+		_, err := resolve.FromConfig(config)
 		return err
 	})
 	var faults schema.Faults

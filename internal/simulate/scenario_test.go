@@ -9,7 +9,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/outage"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -28,7 +28,7 @@ type Scenario struct {
 	RawConfig  yaml.Node    `yaml:"config"` // as under config: in a decK file; strategy is redis
 
 	config schema.Config
-	plan   *policy.Plan
+	plan   *resolve.Plan
 	shared func(outage.Shared) outage.Shared // changes the masters in a test; nil: nothing does
 }
 
@@ -129,7 +129,7 @@ func (s *Scenario) compile() error {
 		return err
 	}
 	s.config, _, err = schema.Parse(text, func(c schema.Config) (err error) {
-		s.plan, err = policy.ForCallers(c)
+		s.plan, err = resolve.ForCallers(c)
 		return err
 	})
 	return err

@@ -11,7 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/share"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -122,5 +122,5 @@ type candidateNodes struct{ active *shared }
 
 // LeaseNodes implements lease.Nodes.
 func (n candidateNodes) LeaseNodes(namespace string) int {
-	return n.active.outage.LeaseNodes(policy.ActiveNamespace(namespace))
+	return n.active.outage.LeaseNodes(resolve.ActiveNamespace(namespace))
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -99,7 +99,7 @@ func spendWith(t *testing.T, file, password string, id identity.Identity, cost i
 	for _, block := range blocks { // a busy machine is no outage
 		block.ConnectTimeout, block.SendTimeout, block.ReadTimeout = redisTimeout, redisTimeout, redisTimeout
 	}
-	snapshot, err := policy.FromConfig(configs[0].Config)
+	snapshot, err := resolve.FromConfig(configs[0].Config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func spendWith(t *testing.T, file, password string, id identity.Identity, cost i
 		t.Fatal(err)
 	}
 	defer closeStore()
-	var r policy.Resolution
+	var r resolve.Resolution
 	id.Cost = cost
 	snapshot.ResolveAt(&id, 0, &r)
 	statuses := make([]decision.Status, len(r.Bounds))

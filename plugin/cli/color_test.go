@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -49,10 +50,10 @@ func TestStatesThatMatterAreColoredOnATerminalAlone(t *testing.T) {
 }
 
 func TestAnExplanationColorsBansAndRowsThatAreInvalid(t *testing.T) {
-	var bans policy.Explanation
+	var bans resolve.Explanation
 	for _, kind := range []string{"ban", "exempt"} {
 		override := policy.Override{Override: schema.Override{Kind: kind, Tenant: "acme"}}
-		bans.Overrides = append(bans.Overrides, policy.ExplainedOverride{Override: override})
+		bans.Overrides = append(bans.Overrides, resolve.ExplainedOverride{Override: override})
 	}
 	var b bytes.Buffer
 	out := new(page)

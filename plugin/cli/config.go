@@ -5,7 +5,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 )
 
@@ -25,7 +25,7 @@ func (c *call) configFlag() *configFlags {
 const routeUsage = "the name of the `route` whose config to use; required if the file has several configs"
 
 // load returns the config that applies, and its compiled plan.
-func (c *call) load(f *configFlags) (*routeconfig.Config, *policy.Plan, error) {
+func (c *call) load(f *configFlags) (*routeconfig.Config, *resolve.Plan, error) {
 	if f.file == "" {
 		return nil, nil, wrong("--config is required: the decK file with the plugin's config, such as --config kong.yml")
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -88,7 +88,7 @@ func costText(c rows.Cost) string { return counted(int(*c.Cost.Cost), "token") }
 var costDocumentFields = schema.FieldsWithout(schema.CostFields(), "namespace")
 
 // explainedCost returns what a request costs, and where that is set; "" for an exempt one, and for the default.
-func explainedCost(e *policy.ExplainedCost) string {
+func explainedCost(e *resolve.ExplainedCost) string {
 	if e == nil {
 		return ""
 	}
@@ -98,7 +98,7 @@ func explainedCost(e *policy.ExplainedCost) string {
 		return text + fmt.Sprintf(", by cost %d of %s", e.ID, e.Endpoint)
 	case e.Endpoint != "":
 		return text + ", by the config's cost of " + e.Endpoint
-	case e.From == policy.RequestsOwn.String():
+	case e.From == resolve.RequestsOwn.String():
 		return text + ", as it states itself"
 	}
 	return "" // the default

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // knownConfig is the plugin's config of a command that goes without one; nil: --config was not given.
 type knownConfig struct {
-	plan      *policy.Plan
+	plan      *resolve.Plan
 	consumers map[string]bool // of its file
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -69,7 +70,7 @@ type explanation struct {
 	Config    string `json:"config"` // file:line and path of the config
 	AppliesTo string `json:"config_on"`
 	Denied    string `json:"refused,omitempty"` // why the config denies a request without a tenant or user
-	policy.Explanation
+	resolve.Explanation
 	TierSeenAt time.Time      `json:"tier_seen_at,omitzero"`
 	OtherTiers []api.SeenTier `json:"other_tiers,omitempty"` // that nodes see beside it
 
@@ -80,7 +81,7 @@ type explanation struct {
 // shownExplained is an override of an explanation in JSON and YAML, with its row as override list shows it.
 type shownExplained struct {
 	Row shownOverride `json:"row"`
-	policy.ExplainedOverride
+	resolve.ExplainedOverride
 }
 
 func (c *call) explain(
@@ -158,7 +159,7 @@ func writeExplanation(out *page, e *explanation) {
 	}
 	if len(e.Policies) > 0 {
 		out.gap()
-		columns(out, "POLICY|FROM|FOR|ENDPOINT|HOW MUCH|WON|WHY", e.Policies, func(p policy.ExplainedPolicy) []any {
+		columns(out, "POLICY|FROM|FOR|ENDPOINT|HOW MUCH|WON|WHY", e.Policies, func(p resolve.ExplainedPolicy) []any {
 			from := p.Source
 			if p.ID > 0 {
 				from += fmt.Sprint(" ", p.ID)
@@ -168,7 +169,7 @@ func writeExplanation(out *page, e *explanation) {
 	}
 	if len(e.Overrides) > 0 {
 		out.gap()
-		columns(out, "OVERRIDE|KIND|ON|CHANGE|HOLDS|WHY|REASON|AUTHOR", e.Overrides, func(o policy.ExplainedOverride) []any {
+		columns(out, "OVERRIDE|KIND|ON|CHANGE|HOLDS|WHY|REASON|AUTHOR", e.Overrides, func(o resolve.ExplainedOverride) []any {
 			row := o.Override
 			return []any{
 				row.ID, kindCell(row.Kind), row.Subject(), changeText(row.Override),
@@ -194,15 +195,15 @@ func seenText(e *explanation) (text string) {
 }
 
 // boundList is how the bounds of a request are shown.
-var boundList = listing[policy.ExplainedBound]{
+var boundList = listing[resolve.ExplainedBound]{
 	"LIMIT|HOW MUCH|MODE|FAIL MODE|ACCURACY|COST|CHANGED BY",
-	func(b policy.ExplainedBound) []any {
+	func(b resolve.ExplainedBound) []any {
 		return []any{b.Policy, b.Limit, modeCell(b.Mode), b.FailMode, b.Accuracy, b.Cost, changedBy(b)}
 	},
 }
 
 // writeCandidate adds what the open candidate decides; nil: none is open.
-func writeCandidate(out *page, c *policy.ExplainedCandidate) {
+func writeCandidate(out *page, c *resolve.ExplainedCandidate) {
 	if c == nil {
 		return
 	}
@@ -240,7 +241,7 @@ func liftedText(e *explanation) string {
 	return "; " + e.ExemptBy + " lifts those of the tenant"
 }
 
-func changedBy(b policy.ExplainedBound) string {
+func changedBy(b resolve.ExplainedBound) string {
 	var parts []string
 	if b.Override > 0 {
 		parts = append(parts, fmt.Sprint("override ", b.Override))

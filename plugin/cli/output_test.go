@@ -9,7 +9,7 @@ import (
 	"unicode"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -53,7 +53,7 @@ func TestNoNameReachesTheTerminalAsAControlSequence(t *testing.T) {
 		"the head of an explanation": func(c *call) error {
 			e := explanation{
 				Config:      "kong.yml",
-				Explanation: policy.Explanation{Tenant: hostile, Tier: hostile, Endpoint: hostile},
+				Explanation: resolve.Explanation{Tenant: hostile, Tier: hostile, Endpoint: hostile},
 			}
 			return c.print(e, func(out *page) { writeExplanation(out, &e) })
 		},

@@ -9,6 +9,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 )
 
@@ -131,10 +132,10 @@ func (c *call) rowsFlag() *rowsFlags {
 // withRows puts the rows for a request beside a config. The faults are those of rows that do not compile.
 func (c *call) withRows(
 	ctx context.Context,
-	config *policy.Plan,
+	config *resolve.Plan,
 	r *requestFlags,
 	from *rowsFlags,
-) (*policy.Plan, []policy.Fault, error) {
+) (*resolve.Plan, []policy.Fault, error) {
 	var (
 		saved policysync.Saved
 		err   error
@@ -158,7 +159,7 @@ func (c *call) withRows(
 // storedRows reads the rows by the names that the request is counted by, which are hashes of very long ones, and the
 // open candidate.
 func (c *call) storedRows(
-	ctx context.Context, r *requestFlags, config *policy.Plan,
+	ctx context.Context, r *requestFlags, config *resolve.Plan,
 ) (found policysync.Saved, err error) {
 	store, closeStore, err := c.open(ctx)
 	if err != nil {

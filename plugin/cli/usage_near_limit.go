@@ -10,6 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
@@ -71,12 +72,12 @@ func parseFraction(text string) (float64, error) {
 // rows that do not compile.
 func (c *call) wholePlan(
 	ctx context.Context, f *configFlags, s *rows.Store,
-) (*policy.Plan, *api.Tiers, []policy.Fault, error) {
+) (*resolve.Plan, *api.Tiers, []policy.Fault, error) {
 	config, _, err := c.load(f)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	plan, err := policy.ForCallers(config.Config)
+	plan, err := resolve.ForCallers(config.Config)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("%s: %w", config.Where, err)
 	}

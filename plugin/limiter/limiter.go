@@ -23,6 +23,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -60,7 +61,7 @@ type Options struct {
 // Limiter limits requests. It is safe for concurrent use. Make it with New.
 type Limiter struct {
 	path      *admit.Path
-	config    *policy.Plan // without rows
+	config    *resolve.Plan // without rows
 	log       *slog.Logger
 	exchanges sync.Pool    // of *exchange
 	loggedAt  atomic.Int64 // the second of the last log line of logUndecided
@@ -89,7 +90,7 @@ func New(o Options) (*Limiter, error) {
 		return nil, err
 	}
 	config := o.Config.WithDefaults()
-	plan, err := policy.ForCallers(config)
+	plan, err := resolve.ForCallers(config)
 	if err != nil {
 		return nil, err
 	}
@@ -240,6 +241,6 @@ func Parse(text []byte) (schema.Config, error) {
 
 // checkPolicies returns the faults of a config that the schema cannot find.
 func checkPolicies(config schema.Config) error {
-	_, err := policy.FromConfig(config)
+	_, err := resolve.FromConfig(config)
 	return err
 }

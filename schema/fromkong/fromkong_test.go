@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/fromkong"
@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 // compiles is what the command checks beyond the schema.
 func compiles(config schema.Config) error {
-	_, err := policy.FromConfig(config)
+	_, err := resolve.FromConfig(config)
 	return err
 }
 

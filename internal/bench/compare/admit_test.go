@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 )
 
@@ -30,7 +30,7 @@ func BenchmarkAdmit(b *testing.B) {
 	const bounds = 4
 	redis := openRedis(b)
 	settings := config(b, limits(bounds, plenty))
-	plan, err := policy.FromConfig(settings)
+	plan, err := resolve.FromConfig(settings)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/kafka"
@@ -76,7 +76,7 @@ func BenchmarkEvents(b *testing.B) {
 						list[0].Limit, list[0].WindowSize = 1, int64(24*time.Hour/time.Second)
 					}
 					settings := config(b, list)
-					plan, err := policy.FromConfig(settings)
+					plan, err := resolve.FromConfig(settings)
 					if err != nil {
 						b.Fatal(err)
 					}

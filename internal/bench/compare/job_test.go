@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -77,10 +78,10 @@ func config(tb testing.TB, list []schema.Limit) schema.Config {
 	return c
 }
 
-// resolve returns the bounds of a request of one tenant and user.
-func resolve(tb testing.TB, list []schema.Limit, tenant, user string) []policy.Bound {
+// boundsOf returns the bounds of a request of one tenant and user.
+func boundsOf(tb testing.TB, list []schema.Limit, tenant, user string) []policy.Bound {
 	tb.Helper()
-	plan, err := policy.FromConfig(config(tb, list))
+	plan, err := resolve.FromConfig(config(tb, list))
 	if err != nil {
 		tb.Fatalf("compile the config: %v", err)
 	}
@@ -88,7 +89,7 @@ func resolve(tb testing.TB, list []schema.Limit, tenant, user string) []policy.B
 		Tenant: identity.Name{Kind: identity.Tenant, ID: tenant}, User: identity.Name{Kind: identity.User, ID: user},
 		Method: "GET", Path: "/records/7", Route: "records",
 	}
-	var r policy.Resolution
+	var r resolve.Resolution
 	plan.ResolveAt(&id, 0, &r)
 	if len(r.Bounds) != len(list) {
 		tb.Fatalf("%d bounds of %d limits", len(r.Bounds), len(list))
@@ -103,7 +104,7 @@ func newJob(tb testing.TB, n, tenants int, q quota, redis *server) *job {
 	for i := range j.tenants {
 		j.tenants[i] = fmt.Sprintf("tenant-%06d", i)
 	}
-	j.bounds = resolve(tb, limits(n, q), j.tenants[0], "u_42")
+	j.bounds = boundsOf(tb, limits(n, q), j.tenants[0], "u_42")
 	return j
 }
 

@@ -42,7 +42,7 @@ func BenchmarkSettle(b *testing.B) {
 						}
 						list := limits(bounds, plenty)
 						list[0].Algorithm, list[0].WindowSize = schema.AlgorithmFixedWindow, yearly
-						r.job.bounds = resolve(b, list, r.job.tenants[0], "u_42")
+						r.job.bounds = boundsOf(b, list, r.job.tenants[0], "u_42")
 						r.measure(b)
 					})
 				}

@@ -124,7 +124,7 @@ func BenchmarkTraffic(b *testing.B) {
 	} {
 		b.Run(fmt.Sprintf("users=%s/limit-per-s=%d/nodes=%d", row.users, row.limit, row.nodes), func(b *testing.B) {
 			t := traffic{perSecond: perSecond, newUsers: row.newUsers, nodes: nodes(b, redis, row.nodes)}
-			t.bounds = resolve(b, limits(4, quota{row.limit, time.Second}), "acme", "u_42")
+			t.bounds = boundsOf(b, limits(4, quota{row.limit, time.Second}), "acme", "u_42")
 			for b.Loop() {
 				o, calls := t.watch(b, redis)
 				if o.denied.Load() > 0 {
@@ -172,7 +172,7 @@ func BenchmarkDenials(b *testing.B) {
 			}
 			list := limits(4, quota{1e9, time.Second})
 			list[2] = row.limit
-			t.bounds = resolve(b, list, "acme", "u_42")
+			t.bounds = boundsOf(b, list, "acme", "u_42")
 			for b.Loop() {
 				o, calls := t.watch(b, redis)
 				b.ReportMetric(1000*float64(calls)/float64(o.denied.Load()), "calls/1000-denied")

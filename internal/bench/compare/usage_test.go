@@ -7,7 +7,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
@@ -16,7 +16,7 @@ import (
 // turn.
 func BenchmarkUsage(b *testing.B) {
 	settings := config(b, limits(4, plenty))
-	plan, err := policy.FromConfig(settings)
+	plan, err := resolve.FromConfig(settings)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/phase"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -57,7 +58,7 @@ func serve(ctx context.Context, socket string, w *work, log *slog.Logger) error 
 }
 
 // build implements phase.Build.
-func (w *work) build(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
+func (w *work) build(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
 	path := &admit.Path{Buckets: fullBuckets{w}, Renderer: response.New(config, nil)}
 	path.Policies.Store(plan)
 	return path, nil, nil

@@ -22,7 +22,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -58,9 +58,9 @@ type instance struct {
 
 // UnmarshalJSON compiles a config.
 func (in *instance) UnmarshalJSON(raw []byte) error {
-	var plan *policy.Plan
+	var plan *resolve.Plan
 	config, _, err := schema.Parse(raw, func(c schema.Config) (err error) {
-		plan, err = policy.FromConfig(c)
+		plan, err = resolve.FromConfig(c)
 		return err
 	})
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -97,7 +98,7 @@ func newWorld(t testing.TB, r rules) *world {
 	if err := config.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	plan, err := policy.ForCallers(config)
+	plan, err := resolve.ForCallers(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -177,7 +178,7 @@ func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string
 
 // authorizeChecks returns the plan that decides, unless the caller may not make one of the checks. The error is an
 // answer.
-func (s *Server) authorizeChecks(ctx context.Context, checks []Check, at func(int) string) (*policy.Plan, error) {
+func (s *Server) authorizeChecks(ctx context.Context, checks []Check, at func(int) string) (*resolve.Plan, error) {
 	policies, err := s.loadedPlan()
 	if err != nil {
 		return nil, err
@@ -194,14 +195,14 @@ func (s *Server) authorizeChecks(ctx context.Context, checks []Check, at func(in
 }
 
 // decideOne decides about a request that the caller may check.
-func (s *Server) decideOne(ctx context.Context, policies *policy.Plan, c *Check) Checked {
+func (s *Server) decideOne(ctx context.Context, policies *resolve.Plan, c *Check) Checked {
 	var x admit.Exchange
 	s.admitCheck(ctx, policies, c, &x)
 	return s.newAnswer(ctx, policies, c, &x.Decision)
 }
 
 // admitCheck admits or denies a request that the caller may check.
-func (s *Server) admitCheck(ctx context.Context, policies *policy.Plan, c *Check, x *admit.Exchange) {
+func (s *Server) admitCheck(ctx context.Context, policies *resolve.Plan, c *Check, x *admit.Exchange) {
 	path, v := s.Path, s.viewOf(callerOf(ctx))
 	if c.DryRun {
 		path = s.dryRunPath(policies)
@@ -218,7 +219,7 @@ func (s *Server) admitCheck(ctx context.Context, policies *policy.Plan, c *Check
 }
 
 // newAnswer returns what the caller may read of a decision.
-func (s *Server) newAnswer(ctx context.Context, policies *policy.Plan, c *Check, decided *decision.Decision) Checked {
+func (s *Server) newAnswer(ctx context.Context, policies *resolve.Plan, c *Check, decided *decision.Decision) Checked {
 	v := s.viewOf(callerOf(ctx))
 	d := v.filter(decided)
 	answer := newChecked(d, c, s.checkNotes(policies.ForTenant(c.Org), d, c, v), v)
@@ -228,7 +229,7 @@ func (s *Server) newAnswer(ctx context.Context, policies *policy.Plan, c *Check,
 
 // requireIdentity returns the faults of requests without any identity where limits are counted per org: they would all
 // spend from the one bucket of anonymous requests. The error is an answer.
-func requireIdentity(ctx context.Context, policies *policy.Plan, checks []Check, at func(int) string) error {
+func requireIdentity(ctx context.Context, policies *resolve.Plan, checks []Check, at func(int) string) error {
 	var faults []*huma.ErrorDetail
 	for i := range checks {
 		if c := &checks[i]; c.Org+c.User+c.Credential+c.IP == "" {
@@ -249,7 +250,7 @@ func requireIdentity(ctx context.Context, policies *policy.Plan, checks []Check,
 
 // authorizeCheck returns why the caller may not check a request: a viewer may not spend, and the token of an org checks
 // its own org only. The error is an answer.
-func (s *Server) authorizeCheck(ctx context.Context, policies *policy.Plan, c *Check) error {
+func (s *Server) authorizeCheck(ctx context.Context, policies *resolve.Plan, c *Check) error {
 	policies = policies.ForTenant(c.Org)
 	if c.DryRun && s.Buckets == nil {
 		return huma.Error503ServiceUnavailable("a dry run needs buckets that all nodes share: every node keeps its own")
@@ -283,7 +284,7 @@ func (s *Server) authorizeCheck(ctx context.Context, policies *policy.Plan, c *C
 // authorizeSpend returns why the token of an org may not spend for a request of its own org. It may not spend by
 // address, because any org's token can name any address and would use up limits of others. It may not spend on unknown
 // routes, because each would add a bucket to every limit per endpoint. The error is an answer.
-func (s *Server) authorizeSpend(policies *policy.Plan, id *identity.Identity, c *Check) error {
+func (s *Server) authorizeSpend(policies *resolve.Plan, id *identity.Identity, c *Check) error {
 	if _, _, route := admit.Target(c.Endpoint); route != "" && !s.IsRoute(route) {
 		return huma.Error403Forbidden(
 			"an org's token may not spend on a route that is in no config or policy: name a route from the config file, " +
@@ -293,7 +294,7 @@ func (s *Server) authorizeSpend(policies *policy.Plan, id *identity.Identity, c 
 	if c.IP == "" {
 		return nil
 	}
-	var r policy.Resolution
+	var r resolve.Resolution
 	policies.ResolveAt(id, s.now(), &r)
 	if slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Key.Group == policy.ByIP }) {
 		return huma.Error403Forbidden("an org's token may not spend from limits per address, which all orgs share: omit " +

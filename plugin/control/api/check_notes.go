@@ -10,11 +10,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 // checkNotes returns what the caller of a check may not have intended, and where the check is not counted together with
 // Kong's requests; nil if there are no notes.
-func (s *Server) checkNotes(policies *policy.Plan, d *decision.Decision, of *Check, v view) []string {
+func (s *Server) checkNotes(policies *resolve.Plan, d *decision.Decision, of *Check, v view) []string {
 	if d.Reason != decision.Counted && d.Reason != decision.StoreAway {
 		return nil // no limit was checked
 	}
@@ -121,7 +122,7 @@ func anonymousNote(d *decision.Decision, of *Check) string {
 
 // tierNote notes that the default tier applies because the check claims none. Kong may derive another tier from the
 // consumer or from a header.
-func tierNote(policies *policy.Plan, d *decision.Decision) string {
+func tierNote(policies *resolve.Plan, d *decision.Decision) string {
 	if len(policies.Rules.Tier) == 0 || d.Resolution.Exempt || d.Identity.Tenant.Kind != identity.Tenant {
 		return ""
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 // Checked is the decision about a request.
@@ -92,7 +93,7 @@ func newChecked(d *decision.Decision, of *Check, notes []string, v view) Checked
 		Degraded:      v.showsDegraded(d),
 		Statuses:      []CheckStatus{},
 	}
-	if cost := d.Resolution.Cost; cost.From > policy.DefaultCost {
+	if cost := d.Resolution.Cost; cost.From > resolve.DefaultCost {
 		out.Cost = &CheckCost{cost.Tokens, cost.From.String(), cost.Row, cost.Endpoint}
 	}
 	if d.Denied() {

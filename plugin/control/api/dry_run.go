@@ -8,11 +8,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 // dryRunPath returns a decision path that peeks. It uses the given policies, and the shared buckets without leases or
 // remembered denials in front of them. Its decisions reach no observer and spend no meta limit.
-func (s *Server) dryRunPath(policies *policy.Plan) *admit.Path {
+func (s *Server) dryRunPath(policies *resolve.Plan) *admit.Path {
 	path := &admit.Path{
 		Now:        s.Path.Now,
 		Elapsed:    s.Path.Elapsed,

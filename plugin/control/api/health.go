@@ -9,7 +9,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -181,4 +181,4 @@ func startPing(ctx context.Context, ping func(context.Context) error) <-chan err
 }
 
 // isLoaded reports whether the policies are loaded, including those of the database.
-func isLoaded(policies *policy.Plan) bool { return policies != nil && policies.Snapshot() != nil }
+func isLoaded(policies *resolve.Plan) bool { return policies != nil && policies.Snapshot() != nil }

@@ -16,7 +16,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -148,7 +148,7 @@ func TestAProcessThatDecidesWithoutTheDatabaseStaysReadyAndListsWhatIsMissing(t 
 func rowless(t *testing.T) *admit.Path {
 	t.Helper()
 	path := &admit.Path{Now: clock}
-	snapshot, err := policy.ForCallers(plan())
+	snapshot, err := resolve.ForCallers(plan())
 	if err != nil {
 		t.Fatal(err)
 	}

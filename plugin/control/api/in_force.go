@@ -10,6 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 type inForceInput struct {
@@ -40,7 +41,7 @@ const maxInForce = 1000
 
 // reportInForce returns the limits in force of requests of an org. The error is an answer.
 func (s *Server) reportInForce(
-	ctx context.Context, policies *policy.Plan, org string, requests *Requests, now limit.Micros, most int,
+	ctx context.Context, policies *resolve.Plan, org string, requests *Requests, now limit.Micros, most int,
 ) (*inForceReport, error) {
 	policies = policies.ForTenant(org)
 	ids, err := requests.orgIdentities(ctx, policies, s.Tiers, org)
@@ -59,7 +60,7 @@ func (s *Server) reportInForce(
 			policies.VisitRequestKinds(id, nil, w.now, w.addResolution)
 			policies.VisitExemptions(id, w.now, w.addException)
 		} else {
-			var r policy.Resolution
+			var r resolve.Resolution
 			policies.ResolveAt(&id, w.now, &r)
 			w.addResolution(&id, &r)
 		}
@@ -73,18 +74,18 @@ func (s *Server) reportInForce(
 // inForceReport collects the limits in force from the resolutions of requests to each endpoint.
 type inForceReport struct {
 	InForce
-	policies    *policy.Plan
+	policies    *resolve.Plan
 	id          identity.Identity
 	now         limit.Micros
 	view        view
-	explanation policy.Explanation // the policies and overrides that could apply
-	verdict     string             // on the requested endpoint, else on endpoints without policies of their own
-	most        int                // items of each list
+	explanation resolve.Explanation // the policies and overrides that could apply
+	verdict     string              // on the requested endpoint, else on endpoints without policies of their own
+	most        int                 // items of each list
 	leftOff     Truncated
 	overrides   map[int64]policy.Override
-	exceptions  map[exceptionKey]bool      // the listed bans and exemptions
-	inList      map[int64]bool             // the ids of the listed overrides
-	outcomes    map[int64][]policy.Outcome // by the id of a listed override, of all requests
+	exceptions  map[exceptionKey]bool       // the listed bans and exemptions
+	inList      map[int64]bool              // the ids of the listed overrides
+	outcomes    map[int64][]resolve.Outcome // by the id of a listed override, of all requests
 	met         map[origin]bool
 	listed      map[changedPolicy]bool
 }
@@ -98,7 +99,7 @@ type origin struct {
 // exceptionKey identifies a ban by its override, and an exemption by itself too.
 type exceptionKey struct {
 	override  int64
-	exemption policy.Exemption
+	exemption resolve.Exemption
 }
 
 // changedPolicy identifies a policy with the overrides that changed it.
@@ -109,7 +110,7 @@ type changedPolicy struct {
 
 // newInForceReport returns an empty report, whose lists get at most so many items each.
 func newInForceReport(
-	policies *policy.Plan, id identity.Identity, now limit.Micros, v view, most int,
+	policies *resolve.Plan, id identity.Identity, now limit.Micros, v view, most int,
 ) *inForceReport {
 	w := &inForceReport{
 		most:        most,
@@ -121,7 +122,7 @@ func newInForceReport(
 		overrides:   map[int64]policy.Override{},
 		exceptions:  map[exceptionKey]bool{},
 		inList:      map[int64]bool{},
-		outcomes:    map[int64][]policy.Outcome{},
+		outcomes:    map[int64][]resolve.Outcome{},
 		met:         map[origin]bool{},
 		listed:      map[changedPolicy]bool{},
 	}
@@ -142,7 +143,7 @@ func newInForceReport(
 }
 
 // addResolution adds the limits of requests to one endpoint.
-func (w *inForceReport) addResolution(id *identity.Identity, r *policy.Resolution) {
+func (w *inForceReport) addResolution(id *identity.Identity, r *resolve.Resolution) {
 	if w.verdict == "" {
 		w.verdict = verdictText(r)
 	}
@@ -165,7 +166,7 @@ func (w *inForceReport) addResolution(id *identity.Identity, r *policy.Resolutio
 }
 
 // addException adds the ban or the exemption of a request, if it has one that is not listed yet.
-func (w *inForceReport) addException(r *policy.Resolution) {
+func (w *inForceReport) addException(r *resolve.Resolution) {
 	key := exceptionKey{r.Override, r.Exemption}
 	if !r.Banned && !r.Exempt || w.exceptions[key] {
 		return
@@ -191,7 +192,7 @@ func originOf(p *policy.Policy) origin {
 }
 
 // exceptionOf returns the ban or the exemption of a resolution.
-func (w *inForceReport) exceptionOf(r *policy.Resolution) Exception {
+func (w *inForceReport) exceptionOf(r *resolve.Resolution) Exception {
 	if r.Exempt && r.Exemption.Override == 0 {
 		endpoint := w.policies.ExemptEntry(r.Exemption).Endpoint
 		return Exception{
@@ -282,7 +283,7 @@ func (w *inForceReport) addNotInForce(everywhere bool) {
 }
 
 // explainAt explains the policies of requests to an endpoint.
-func (w *inForceReport) explainAt(pattern string) []policy.ExplainedPolicy {
+func (w *inForceReport) explainAt(pattern string) []resolve.ExplainedPolicy {
 	id := w.id
 	id.Method, id.Path, _ = strings.Cut(pattern, " ")
 	return w.policies.ExplainPolicies(&id, w.now)

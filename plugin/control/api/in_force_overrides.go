@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 // listOverrides adds the overrides to the list, as far as there is room. The token of an org does not read reason and
@@ -29,7 +29,7 @@ func (w *inForceReport) listOverrides() {
 }
 
 // addOutcomes records what each listed override does to the requests to one endpoint.
-func (w *inForceReport) addOutcomes(id *identity.Identity, r *policy.Resolution) {
+func (w *inForceReport) addOutcomes(id *identity.Identity, r *resolve.Resolution) {
 	for _, x := range w.policies.ExplainOverrides(id, w.now, r, w.inList) {
 		for _, o := range x.Outcomes {
 			if o.Bound != nil && !w.view.readsBound(o.Bound) {
@@ -47,6 +47,6 @@ func (w *inForceReport) addOutcomes(id *identity.Identity, r *policy.Resolution)
 func (w *inForceReport) describeOverrides() {
 	for i := range w.Overrides {
 		item := &w.Overrides[i]
-		item.Applied, item.Why = policy.DescribeOutcomes(w.outcomes[item.ID])
+		item.Applied, item.Why = resolve.DescribeOutcomes(w.outcomes[item.ID])
 	}
 }

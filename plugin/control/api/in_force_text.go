@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 // summarize sets the summary.
@@ -32,7 +33,7 @@ func (w *inForceReport) summarize() {
 const verdictLimited = "limited"
 
 // verdictText returns the verdict on requests before limits are checked, or verdictLimited.
-func verdictText(r *policy.Resolution) string {
+func verdictText(r *resolve.Resolution) string {
 	switch {
 	case r.Banned && r.Until > 0:
 		return "it is banned until " + timeOf(r.Until).Format(time.RFC3339)
@@ -89,13 +90,13 @@ func sourceText(from origin) string {
 func tierText(t OrgTier) string {
 	text := ""
 	switch t.Source {
-	case policy.TierOfRow:
+	case resolve.TierOfRow:
 		return "set for this org"
 	case "query":
 		return "as claimed in this request; none is set for this org"
 	case tierAssumed:
 		return "assumed: none is set for this org, and no node has reported a request of it"
-	case policy.TierOfDefault:
+	case resolve.TierOfDefault:
 		text = "the default: nodes found none in its requests"
 	default:
 		text = "from " + t.Source

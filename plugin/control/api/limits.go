@@ -12,6 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -69,7 +70,7 @@ func (r Rates) admitPath(buckets admit.Buckets) (*admit.Path, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("make the limits of the control plane: %w", err)
 	}
-	plan, err := policy.ForCallers(config)
+	plan, err := resolve.ForCallers(config)
 	if err != nil {
 		return nil, fmt.Errorf("make the limits of the control plane: %w", err)
 	}

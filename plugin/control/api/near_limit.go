@@ -12,6 +12,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -85,12 +86,12 @@ func (s *Server) nearLimit(ctx context.Context, in *nearLimitInput) (*nearLimitO
 // FindNearLimits returns the limits of which orgs have used at least a fraction, the largest fraction first, given what
 // limits left, with the rows of an org one after the other. It takes the limits that are in force now.
 func FindNearLimits(
-	ctx context.Context, policies *policy.Plan, tiers *Tiers, left iter.Seq2[rows.UsageLeft, error], now limit.Micros,
+	ctx context.Context, policies *resolve.Plan, tiers *Tiers, left iter.Seq2[rows.UsageLeft, error], now limit.Micros,
 	above float64, most int,
 ) ([]NearLimit, error) {
 	list := nearList{above: above, most: most, items: []NearLimit{}}
 	var org string
-	var limits policy.BoundsByUse
+	var limits resolve.BoundsByUse
 	var buckets map[nearBucket]NearLimit // of the org
 	for row, err := range left {
 		if err != nil {
@@ -155,8 +156,8 @@ const otherUser = "\uffff"
 // limitsOf returns the bounds of an org's requests, for each endpoint that its limits distinguish. Users and
 // credentials have those of one that no override names.
 func limitsOf(
-	ctx context.Context, policies *policy.Plan, tiers *Tiers, org string, now limit.Micros,
-) (policy.BoundsByUse, error) {
+	ctx context.Context, policies *resolve.Plan, tiers *Tiers, org string, now limit.Micros,
+) (resolve.BoundsByUse, error) {
 	requests := Requests{User: otherUser, Credential: otherUser}
 	ids, err := requests.orgIdentities(ctx, policies, tiers, org)
 	return policies.BoundsByUse(ids, nil, now), err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 const (
@@ -153,13 +154,13 @@ func (t *recentSubjects) add(h uint64) {
 
 // checkNewSubjects returns why the token of an org may not spend for so many new users, credentials, addresses and
 // reservations. Those without a limit of their own do not count. The error is an answer.
-func (s *Server) checkNewSubjects(ctx context.Context, policies *policy.Plan, checks []Check) error {
+func (s *Server) checkNewSubjects(ctx context.Context, policies *resolve.Plan, checks []Check) error {
 	caller := callerOf(ctx)
 	if s.newSubjects == nil || caller.Role != Tenant {
 		return nil
 	}
 	named := map[subject]struct{}{}
-	var r policy.Resolution
+	var r resolve.Resolution
 	for i := range checks {
 		c := &checks[i]
 		if c.reserves() {

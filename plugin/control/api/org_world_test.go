@@ -17,6 +17,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -114,7 +115,7 @@ func pathOf(t *testing.T, config schema.Config, buckets admit.Buckets, rows poli
 // ruled puts a config and rows in force for requests of callers.
 func ruled(t *testing.T, path *admit.Path, config schema.Config, rows policy.Rows) {
 	t.Helper()
-	plan, err := policy.ForCallers(config)
+	plan, err := resolve.ForCallers(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +125,7 @@ func ruled(t *testing.T, path *admit.Path, config schema.Config, rows policy.Row
 // ruledByGateway puts a config and rows in force for requests through a gateway.
 func ruledByGateway(t *testing.T, path *admit.Path, config schema.Config, rows policy.Rows) {
 	t.Helper()
-	plan, err := policy.FromConfig(config)
+	plan, err := resolve.FromConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +133,7 @@ func ruledByGateway(t *testing.T, path *admit.Path, config schema.Config, rows p
 }
 
 // putRows puts a plan with rows beside it in force.
-func putRows(t *testing.T, path *admit.Path, plan *policy.Plan, rows policy.Rows) {
+func putRows(t *testing.T, path *admit.Path, plan *resolve.Plan, rows policy.Rows) {
 	t.Helper()
 	snapshot, faults := policy.NewSnapshot(rows, nil)
 	if len(faults) > 0 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -85,7 +86,7 @@ func (s *Server) previewOverride(ctx context.Context, in *previewOverrideInput) 
 }
 
 // withOverride returns a plan with one more override. The error is its fault.
-func withOverride(plan *policy.Plan, o policy.Override) (*policy.Plan, error) {
+func withOverride(plan *resolve.Plan, o policy.Override) (*resolve.Plan, error) {
 	snapshot := plan.Snapshot()
 	if snapshot == nil {
 		snapshot, _ = policy.NewSnapshot(policy.Rows{}, nil)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -100,7 +101,7 @@ func compiledShared(p rows.Policy) (*policy.Policy, error) {
 		Namespace: p.Namespace,
 		Global:    schema.Global{Limits: []schema.Limit{p.Limit}},
 	}.WithDefaults()
-	plan, err := policy.FromConfig(config)
+	plan, err := resolve.FromConfig(config)
 	if err != nil {
 		return nil, err
 	}

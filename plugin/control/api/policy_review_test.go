@@ -10,6 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -20,7 +21,7 @@ type shelf struct{ *memory.Store }
 // spend spends a policy by requests of a tenant of the tier gold, as the plugin would.
 func (w *world) spend(s shelf, p rows.Policy, requests int) {
 	w.Helper()
-	plan, err := policy.FromConfig(schema.Config{Namespace: p.Namespace}.WithDefaults())
+	plan, err := resolve.FromConfig(schema.Config{Namespace: p.Namespace}.WithDefaults())
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -31,7 +32,7 @@ func (w *world) spend(s shelf, p rows.Policy, requests int) {
 	id := identity.Identity{
 		Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: p.Tier, Method: "GET", Path: "/a",
 	}
-	var r policy.Resolution
+	var r resolve.Resolution
 	plan.With(snapshot).ResolveAt(&id, 0, &r)
 	if len(r.Bounds) != 1 {
 		w.Fatalf("%d bounds, want 1", len(r.Bounds))

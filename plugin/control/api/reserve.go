@@ -17,6 +17,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -89,7 +90,7 @@ func (s *Server) reserve(ctx context.Context, c *Check) (*checkOutput, error) {
 
 // decideClaimed decides about a check that reserves, and keeps what it has reserved.
 func (s *Server) decideClaimed(
-	ctx context.Context, policies *policy.Plan, c *Check, claim *named.Claim,
+	ctx context.Context, policies *resolve.Plan, c *Check, claim *named.Claim,
 ) (*checkOutput, error) {
 	var x admit.Exchange
 	s.admitCheck(ctx, policies, c, &x)
@@ -125,7 +126,7 @@ func (c *Checked) addReservation(check *Check, record *reservation.Record, settl
 }
 
 // newRequest returns the request for the reservation of a check. The error is an answer.
-func (s *Server) newRequest(ctx context.Context, policies *policy.Plan, c *Check) (*named.Request, error) {
+func (s *Server) newRequest(ctx context.Context, policies *resolve.Plan, c *Check) (*named.Request, error) {
 	caller := callerOf(ctx)
 	timeout, err := s.settleTimeout(ctx, policies, c)
 	if err != nil {
@@ -150,13 +151,13 @@ func (s *Server) newRequest(ctx context.Context, policies *policy.Plan, c *Check
 }
 
 // settleTimeout returns the longest timeout of the limits that settle and apply to a check.
-func (s *Server) settleTimeout(ctx context.Context, policies *policy.Plan, c *Check) (time.Duration, error) {
+func (s *Server) settleTimeout(ctx context.Context, policies *resolve.Plan, c *Check) (time.Duration, error) {
 	policies = policies.ForTenant(c.Org)
 	id, err := identify(ctx, policies, c.admitRequest())
 	if err != nil {
 		return 0, err
 	}
-	var r policy.Resolution
+	var r resolve.Resolution
 	policies.ResolveAt(&id, s.now(), &r)
 	longest := limit.Micros(0)
 	for i := range r.Bounds {

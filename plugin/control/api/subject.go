@@ -13,6 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 // Requests selects requests of an org. The zero value selects all, as far as their limits do not depend on who in the
@@ -78,7 +79,7 @@ func checkEndpoint(text string) string {
 }
 
 // loadedPlan returns the plan that decides about requests now. The error is an answer.
-func (s *Server) loadedPlan() (*policy.Plan, error) {
+func (s *Server) loadedPlan() (*resolve.Plan, error) {
 	if s.Path == nil {
 		return nil, huma.Error503ServiceUnavailable(
 			"this process has no plugin config, so it cannot show which limits apply: start it as ratelimit serve --config " +
@@ -108,7 +109,7 @@ func (s *Server) now() limit.Micros {
 }
 
 // identify returns the identity of a described request.
-func identify(ctx context.Context, policies *policy.Plan, request *admit.CallerRequest) (identity.Identity, error) {
+func identify(ctx context.Context, policies *resolve.Plan, request *admit.CallerRequest) (identity.Identity, error) {
 	var (
 		facts identity.Request
 		id    identity.Identity
@@ -127,7 +128,7 @@ func identify(ctx context.Context, policies *policy.Plan, request *admit.CallerR
 // that the org is counted by. Where the requests claim no tier, there is one identity for each tier that is known
 // of the org.
 func (r *Requests) orgIdentities(
-	ctx context.Context, policies *policy.Plan, tiers *Tiers, org string,
+	ctx context.Context, policies *resolve.Plan, tiers *Tiers, org string,
 ) ([]identity.Identity, error) {
 	request := admit.CallerRequest{
 		Caller:     identity.Caller{Tenant: org, User: r.User, Tier: r.Tier},
@@ -149,7 +150,7 @@ func (r *Requests) orgIdentities(
 }
 
 // bounds returns the bounds of the requests whose buckets are the org's own, each bucket once.
-func (r *Requests) bounds(policies *policy.Plan, id identity.Identity, now limit.Micros) []policy.Bound {
+func (r *Requests) bounds(policies *resolve.Plan, id identity.Identity, now limit.Micros) []policy.Bound {
 	all := policies.TenantBounds(id, nil, now)
 	if r.Endpoint == "" {
 		return all
@@ -158,7 +159,7 @@ func (r *Requests) bounds(policies *policy.Plan, id identity.Identity, now limit
 	for i := range all {
 		own[all[i].Key] = true
 	}
-	var resolution policy.Resolution
+	var resolution resolve.Resolution
 	policies.ResolveAt(&id, now, &resolution)
 	var bounds []policy.Bound
 	for _, b := range resolution.Bounds {

@@ -9,6 +9,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 // view selects the numbers of limits that a caller may read. Operators read all. The token of an org reads those of
@@ -85,7 +86,7 @@ func (v view) filter(d *decision.Decision) *decision.Decision {
 
 // authorizeTier returns why the caller may not claim a tier: the answer would show limits of other orgs, or whether the
 // tier exists. The error is an answer.
-func (s *Server) authorizeTier(ctx context.Context, policies *policy.Plan, id *identity.Identity, tier string) error {
+func (s *Server) authorizeTier(ctx context.Context, policies *resolve.Plan, id *identity.Identity, tier string) error {
 	if callerOf(ctx).Role != Tenant || tier == "" {
 		return nil
 	}
@@ -112,7 +113,7 @@ func (m singleTokenBuckets) Take(ctx context.Context, bounds []policy.Bound, sta
 }
 
 // withBuckets returns a path that decides like path by the given policies, with other buckets.
-func withBuckets(path *admit.Path, policies *policy.Plan, buckets admit.Buckets) *admit.Path {
+func withBuckets(path *admit.Path, policies *resolve.Plan, buckets admit.Buckets) *admit.Path {
 	next := &admit.Path{
 		Now:        path.Now,
 		Elapsed:    path.Elapsed,

@@ -10,7 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 )
@@ -114,7 +114,7 @@ func (t *Tiers) Refresh(ctx context.Context, org string) error {
 			return err
 		}
 		t.last = s.StoredAt
-		if s.Namespace == t.namespace && s.Source != policy.TierOfRow { // the row itself is known
+		if s.Namespace == t.namespace && s.Source != resolve.TierOfRow { // the row itself is known
 			t.add(s.Tenant, SeenTier{s.Tier, s.Source, s.SeenAt.UTC(), s.Since})
 		}
 	}
@@ -196,7 +196,7 @@ func (t *Tiers) Identities(id identity.Identity) []identity.Identity {
 // Trusted returns the tier by which an org's requests may be decided, or "": the last one that no client can have
 // chosen by a header.
 func (t *Tiers) Trusted(org string) string {
-	if known, ok := t.trusted(org); ok && known.Source != policy.TierOfDefault {
+	if known, ok := t.trusted(org); ok && known.Source != resolve.TierOfDefault {
 		return known.Tier
 	}
 	return ""
@@ -227,25 +227,25 @@ func (t *Tiers) sourceOf(d *decision.Decision, claimed bool) (source string, see
 		return "query", seenAt
 	case r.TierSource == "":
 		return known.Source, known.SeenAt
-	case r.TierSource == policy.TierOfDefault && !ok && len(t.Of(d.Identity.Tenant.ID)) == 0:
+	case r.TierSource == resolve.TierOfDefault && !ok && len(t.Of(d.Identity.Tenant.ID)) == 0:
 		return tierAssumed, seenAt
 	}
 	return r.TierSource, seenAt
 }
 
 // Describe returns the tier that an org's identity, one of Identities, has at an instant.
-func (t *Tiers) Describe(policies *policy.Plan, id *identity.Identity, now limit.Micros) OrgTier {
+func (t *Tiers) Describe(policies *resolve.Plan, id *identity.Identity, now limit.Micros) OrgTier {
 	e := policies.Explain(id, now)
 	found := OrgTier{Tier: e.Tier, Source: e.TierFrom}
 	switch found.Source {
 	case "request":
 		found.Source = "query"
 		return found
-	case policy.TierOfRow:
+	case resolve.TierOfRow:
 		return found
 	}
 	known := t.Of(id.Tenant.ID)
-	if found.Source == policy.TierOfDefault && len(known) == 0 {
+	if found.Source == resolve.TierOfDefault && len(known) == 0 {
 		found.Source = tierAssumed
 	}
 	for _, k := range known {

@@ -17,6 +17,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 const usageTag = "usage"
@@ -138,7 +139,7 @@ func (s *Server) schemaOf(body any) *huma.Schema {
 
 // orgBuckets are buckets of an org.
 type orgBuckets struct {
-	policies *policy.Plan
+	policies *resolve.Plan
 	id       identity.Identity
 	bounds   []policy.Bound
 }
@@ -225,7 +226,7 @@ func (s *Server) bucketsError(action string, err error) error {
 }
 
 // usageOf returns a bucket as the API shows it.
-func usageOf(policies *policy.Plan, b *policy.Bound, status *decision.Status) BucketUsage {
+func usageOf(policies *resolve.Plan, b *policy.Bound, status *decision.Status) BucketUsage {
 	spec := b.Policy.Limit.Spec()
 	return BucketUsage{
 		Policy:      b.Policy.Name,

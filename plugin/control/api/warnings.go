@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -17,7 +17,7 @@ type Warnings struct {
 const warningTimeout = time.Second
 
 // configPlan returns the plugin's config without the rows of the database, or nil if the process has none.
-func (s *Server) configPlan() *policy.Plan {
+func (s *Server) configPlan() *resolve.Plan {
 	if s.Path == nil {
 		return nil
 	}

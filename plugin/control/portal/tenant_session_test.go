@@ -20,6 +20,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -74,7 +75,7 @@ func openStored(t *testing.T) *stored {
 			Name: "daily", Scope: "tenant", Limit: 1000, WindowSize: 86400, Algorithm: "fixed_window",
 		}},
 	}}}.WithDefaults()
-	plan, err := policy.ForCallers(config)
+	plan, err := resolve.ForCallers(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/engine"
@@ -124,7 +125,7 @@ func (s *Settings) isConsumer(name string) bool {
 
 // openPath opens the path of the config, and its buckets.
 func (d *decider) openPath(config *routeconfig.Config) error {
-	snapshot, err := policy.ForCallers(config.Config)
+	snapshot, err := resolve.ForCallers(config.Config)
 	if err != nil {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/outbox"
@@ -55,7 +55,7 @@ func (d *decider) newWatcher(tiers *api.Tiers) *quota.Watcher {
 	}
 	return quota.NewWatcher(quota.Options{
 		Routes: slices.Sorted(maps.Keys(d.config.Routes)),
-		Plan: func() *policy.Plan {
+		Plan: func() *resolve.Plan {
 			if plan := d.path.Policies.Load(); plan != nil && plan.Snapshot() != nil {
 				return plan
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -61,7 +62,7 @@ type Reservations interface {
 // Path admits or denies the requests of one plugin config. Its fields are set once, except the policies, which may be
 // replaced at any time: a request is decided by the policies in force at its start. It is safe for concurrent use.
 type Path struct {
-	Policies  atomic.Pointer[policy.Plan]
+	Policies  atomic.Pointer[resolve.Plan]
 	Now       func() limit.Micros // decides which overrides are in force; nil: there are none
 	Elapsed   func() limit.Micros // a monotonic clock that times takes; nil: they are not timed
 	Buckets   Buckets

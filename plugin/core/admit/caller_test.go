@@ -10,7 +10,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -19,7 +19,7 @@ import (
 func callerPathOf(t testing.TB, text string) (*admit.Path, *diary) {
 	t.Helper()
 	config := parsed(t, text)
-	plan, err := policy.ForCallers(config)
+	plan, err := resolve.ForCallers(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 // Candidates compares the open candidate with the active policies (package plugin/node/candidate).
@@ -20,7 +20,7 @@ type Candidates interface {
 
 // Trial says what an open candidate does with a request. The zero value is that of a request without one.
 type Trial struct {
-	Candidate   *policy.Candidate
+	Candidate   *resolve.Candidate
 	Identity    *identity.Identity // under the candidate
 	Enforced    bool               // the candidate has decided the request
 	At          limit.Micros       // when it was decided
@@ -36,7 +36,7 @@ type otherFacts struct {
 // trial returns what an open candidate (nil: there is none) does with an identified request. If it is enforced, the
 // request has the candidate's identity. Facts that only the candidate needs are read for it alone, so that they cannot
 // change the decision of another request.
-func (p *Path) trial(ctx context.Context, facts FactSource, c *policy.Candidate, x *Exchange) (t Trial) {
+func (p *Path) trial(ctx context.Context, facts FactSource, c *resolve.Candidate, x *Exchange) (t Trial) {
 	if c == nil {
 		return t
 	}
@@ -64,7 +64,7 @@ func (p *Path) trial(ctx context.Context, facts FactSource, c *policy.Candidate,
 // those of the path, at the instant of the request. It fills in d, which no client sees. An error means that the
 // buckets failed.
 func (p *Path) Try(
-	ctx context.Context, c *policy.Candidate, id *identity.Identity, at limit.Micros, d *decision.Decision,
+	ctx context.Context, c *resolve.Candidate, id *identity.Identity, at limit.Micros, d *decision.Decision,
 ) error {
 	d.Reset()
 	d.Identity = *id

@@ -10,6 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 )
 
@@ -85,7 +86,7 @@ func (p *Path) denyUsage(ctx context.Context, d *decision.Decision) (bool, error
 
 // renderUsage answers a request of an identified tenant: from memory if its usage was read a moment ago.
 func (p *Path) renderUsage(
-	ctx context.Context, policies, plan *policy.Plan, endpoint string, x *Exchange,
+	ctx context.Context, policies, plan *resolve.Plan, endpoint string, x *Exchange,
 ) error {
 	d := &x.Decision
 	key := usageKeyOf(&d.Identity, endpoint)
@@ -129,7 +130,7 @@ func (p *Path) renderUsage(
 
 // resolveUsage sets the bounds of d to the enforced ones that the tenant reads: of its requests to an endpoint, or to
 // all endpoints without one. It reports whether there are more than an answer lists.
-func (p *Path) resolveUsage(plan *policy.Plan, endpoint string, now limit.Micros, d *decision.Decision) (more bool) {
+func (p *Path) resolveUsage(plan *resolve.Plan, endpoint string, now limit.Micros, d *decision.Decision) (more bool) {
 	id := d.Identity
 	id.Method, id.Path, id.Route, id.PathDecoded = "", "", "", false
 	if endpoint != "" {

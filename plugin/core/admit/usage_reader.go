@@ -11,7 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 const (
@@ -31,7 +31,7 @@ type UsageReader struct {
 	elapsed func() limit.Micros
 
 	mu       sync.Mutex
-	policies weak.Pointer[policy.Plan] // by which the answers were made
+	policies weak.Pointer[resolve.Plan] // by which the answers were made
 	answers  map[usageKey]usageAnswer
 	bytes    int // of the answers
 }
@@ -72,7 +72,7 @@ func usageKeyOf(id *identity.Identity, endpoint string) usageKey {
 }
 
 // recent returns the body of an answer that was given less than a second ago by the same policies, or nil.
-func (u *UsageReader) recent(policies *policy.Plan, key *usageKey) []byte {
+func (u *UsageReader) recent(policies *resolve.Plan, key *usageKey) []byte {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if answer, ok := u.answers[*key]; ok && u.policies == weak.Make(policies) && u.elapsed() < answer.until {
@@ -82,7 +82,7 @@ func (u *UsageReader) recent(policies *policy.Plan, key *usageKey) []byte {
 }
 
 // keep keeps the body of an answer.
-func (u *UsageReader) keep(policies *policy.Plan, key usageKey, body []byte) {
+func (u *UsageReader) keep(policies *resolve.Plan, key usageKey, body []byte) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	size := len(body) + usageEntry

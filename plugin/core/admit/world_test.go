@@ -15,6 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -134,7 +135,7 @@ func (s *shelf) Peek(_ context.Context, bounds []policy.Bound, statuses []decisi
 }
 
 // used returns what the buckets of each policy have been charged, all subjects together.
-func (s *shelf) used(snapshot *policy.Plan) map[string]int64 {
+func (s *shelf) used(snapshot *resolve.Plan) map[string]int64 {
 	limits := map[string]*policy.Policy{}
 	for _, p := range snapshot.Policies() {
 		limits[p.Name] = p
@@ -200,7 +201,7 @@ func parsed(t testing.TB, text string) schema.Config {
 func pathOf(t testing.TB, text string) (*admit.Path, *shelf, *diary) {
 	t.Helper()
 	config := parsed(t, text)
-	snapshot, err := policy.FromConfig(config)
+	snapshot, err := resolve.FromConfig(config)
 	if err != nil {
 		t.Fatalf("compile config: %v", err)
 	}

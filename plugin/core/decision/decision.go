@@ -11,6 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 // Source is the store that answered for a bound.
@@ -141,7 +142,7 @@ func (r Reason) String() string {
 // request. A new one needs Reset too.
 type Decision struct {
 	Identity   identity.Identity
-	Resolution policy.Resolution
+	Resolution resolve.Resolution
 	Statuses   []Status // one for each of Resolution.Bounds
 
 	Result       Result

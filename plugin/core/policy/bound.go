@@ -1,49 +1,21 @@
+// Package policy compiles policies, overrides and costs from the rows of a database.
+//
+// A [Snapshot] holds all rows at one version, indexed by what requests look them up by: [NewSnapshot] and
+// [Snapshot.Apply] compile it. A [Bound] is a policy that was resolved for one request, with the [Key] of its bucket.
+// The function precede defines which of several overrides applies.
+//
+// Package resolve finds the bounds of requests. Other packages define the arithmetic of limits (limit), keep buckets
+// (bucket) and read the database (policysync).
 package policy
 
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
-
-// Mode selects what a policy does with a denial.
-type Mode uint8
-
-// The modes. The zero value enforces.
-const (
-	Enforce Mode = iota
-	Shadow       // decide and record, never deny
-	Log          // like Shadow, and log each would-deny
-)
-
-func (m Mode) String() string { return [...]string{"enforce", "shadow", "log"}[m] }
-
-// FailMode selects what a policy does while the shared store does not answer.
-type FailMode uint8
-
-// The fail modes. The zero value limits locally.
-const (
-	FailLocal FailMode = iota
-	FailOpen
-	FailClosed
-)
-
-func (f FailMode) String() string { return [...]string{"local", "open", "closed"}[f] }
-
-// Accuracy selects whether nodes may lease tokens of a policy's buckets ([Policy.Leasable]).
-type Accuracy uint8
-
-// The accuracies. The zero value allows leases.
-const (
-	Leased Accuracy = iota
-	Exact           // every request is counted in the shared store
-)
-
-func (a Accuracy) String() string { return [...]string{"leased", "exact"}[a] }
 
 // Scope names what a limit is counted per.
 type Scope uint8
@@ -83,8 +55,8 @@ func PerScope(name string) string {
 // ByEndpoint reports whether each endpoint has a bucket of its own.
 func (s Scope) ByEndpoint() bool { return s == Endpoint || s == TenantEndpoint || s == UserEndpoint }
 
-// byUser reports whether each user of a tenant has a bucket of its own.
-func (s Scope) byUser() bool { return s == User || s == UserEndpoint }
+// ByUser reports whether each user of a tenant has a bucket of its own.
+func (s Scope) ByUser() bool { return s == User || s == UserEndpoint }
 
 // Shared reports whether all tenants spend from the buckets of the scope.
 func (s Scope) Shared() bool { return s == Endpoint || s == Global }
@@ -128,7 +100,7 @@ type Policy struct {
 	Settle *settle.Rule // charges what a request really used; nil: it costs what it reserves
 	Fair   *Fair        // divides the bucket among tenants; nil: who comes first is served first
 
-	pattern int // index of Endpoint among the config's patterns; -1 for every endpoint, and for a row's
+	Pattern int // index of Endpoint among the config's patterns; -1 for every endpoint, and for a row's
 	Limit   limit.Limit
 
 	Description string // what denied clients read about the limit; empty: nothing
@@ -191,75 +163,6 @@ func (p *Policy) Leasable() bool {
 	}
 }
 
-// Group selects which buckets are kept together: the buckets of one group share a slot of a Redis Cluster.
-type Group uint8
-
-// The groups.
-const (
-	ByTenant   Group = iota + 1 // GroupID is the tenant
-	ByIP                        // GroupID is the address, or the /64 of an IPv6 address
-	ByEndpoint                  // GroupID is the endpoint
-	ByAll                       // GroupID is "", or a network whose requests count together
-)
-
-// Kind names the kind of subject within a group.
-type Kind uint8
-
-// The kinds. A user and a credential of one name are two subjects.
-const (
-	WholeGroup Kind = iota // Subject is "": the bucket belongs to the group
-	KindUser
-	KindCredential
-	KindIP
-)
-
-// Key names a bucket: (namespace, policy name, subject). Two bounds with one key spend from one bucket, wherever
-// they were configured. Keys are comparable; their parts are the raw identities, so a store that joins them into a
-// string must escape them.
-type Key struct {
-	Namespace string
-	Policy    string
-	Group     Group
-	Kind      Kind
-	GroupID   string
-	Subject   string
-	Endpoint  string // scopes with an endpoint beside a tenant or user only
-}
-
-// Shared reports whether all tenants spend from the bucket: it is counted per endpoint or in total.
-func (k *Key) Shared() bool { return k.Group == ByEndpoint || k.Group == ByAll }
-
-// SubjectText returns the subject within the group in words, or "" for a bucket of the whole group.
-func (k *Key) SubjectText() string {
-	switch k.Kind {
-	case KindUser:
-		return "user " + k.Subject
-	case KindCredential:
-		return "credential " + k.Subject
-	case KindIP:
-		return "ip " + k.Subject
-	default:
-		return ""
-	}
-}
-
-// Clone returns a copy for a store to keep: its names share no memory with the request's texts, of which they may be
-// small parts.
-func (k *Key) Clone() Key {
-	c := *k
-	c.GroupID, c.Subject, c.Endpoint = strings.Clone(c.GroupID), strings.Clone(c.Subject), strings.Clone(c.Endpoint)
-	return c
-}
-
-// KeysOf returns the bucket keys of bounds.
-func KeysOf(bounds []Bound) []Key {
-	keys := make([]Key, len(bounds))
-	for i := range keys {
-		keys[i] = bounds[i].Key
-	}
-	return keys
-}
-
 // Bound holds a policy resolved for one request: which bucket it spends from, and how much.
 type Bound struct {
 	Policy *Policy
@@ -272,3 +175,12 @@ type Bound struct {
 
 // Enforced reports whether the bound can deny.
 func (b *Bound) Enforced() bool { return b.Policy.Mode == Enforce }
+
+// Unnamed reports whether the bound is counted per endpoint, and the request that it was resolved for names none. No
+// request to an endpoint spends from its bucket.
+func (b *Bound) Unnamed() bool {
+	if b.Key.Group == ByEndpoint {
+		return b.Key.GroupID == ""
+	}
+	return b.Policy.Scope.ByEndpoint() && b.Key.Endpoint == ""
+}

@@ -16,7 +16,7 @@ func NewSnapshot(rows Rows, previous *Snapshot) (*Snapshot, []Fault) {
 	empty := &Snapshot{
 		tiers:         map[string]bool{},
 		tenantsByTier: map[string]int{},
-		namespaces:    map[string]namespaceRows{},
+		namespaces:    map[string]NamespaceRows{},
 		endpoints:     newEndpoints(),
 	}
 	if previous == nil {
@@ -119,7 +119,7 @@ func (b *builder) intern(text string) string {
 }
 
 // internRule replaces the rule by which a row settles, if any, by the one copy that many rows share.
-func (b *builder) internRule(r *row) {
+func (b *builder) internRule(r *CompiledPolicy) {
 	if r == nil || r.Settle == nil {
 		return
 	}
@@ -139,9 +139,9 @@ func (b *builder) ownedShard(i int) *shard {
 	switch s := b.snapshot.shards[i]; {
 	case s == nil:
 		b.snapshot.shards[i] = &shard{
-			tenants:  map[string]*tenantRows{},
-			subjects: map[subject][]*override{},
-			networks: map[netip.Prefix][]*override{},
+			tenants:  map[string]*TenantRows{},
+			subjects: map[subject][]*CompiledOverride{},
+			networks: map[netip.Prefix][]*CompiledOverride{},
 		}
 	case !b.fresh && !b.owned[i]:
 		b.snapshot.shards[i] = &shard{
@@ -158,14 +158,14 @@ func (b *builder) ownedShard(i int) *shard {
 }
 
 // editTenant replaces the rows of a tenant with an edited copy, and drops an empty one.
-func (b *builder) editTenant(tenant string, edit func(*tenantRows)) {
+func (b *builder) editTenant(tenant string, edit func(*TenantRows)) {
 	tenants := b.ownedShard(tenantShard(tenant)).tenants
-	var next tenantRows
+	var next TenantRows
 	if now := tenants[tenant]; now != nil {
 		next = *now
 	}
 	edit(&next)
-	if !next.hasRow && len(next.policies) == 0 && len(next.overrides) == 0 {
+	if !next.hasRow && len(next.Policies) == 0 && len(next.overrides) == 0 {
 		delete(tenants, tenant)
 		return
 	}
@@ -174,35 +174,35 @@ func (b *builder) editTenant(tenant string, edit func(*tenantRows)) {
 
 func (b *builder) putTenant(in schema.Tenant) {
 	if in.ID == "" || len(in.ID) > maxPart || len(in.Tier) > maxName {
-		f := faultList{table: inTenants, key: in.ID}
+		f := faultList{table: InTenants, key: in.ID}
 		for _, fault := range in.Faults() {
 			f.add(fault.Path, "%s", fault.Message)
 		}
 		b.faults = append(b.faults, f.list...)
-		last := b.previous.tenant(in.ID)
+		last := b.previous.Tenant(in.ID)
 		if last == nil || !last.hasRow {
 			return
 		}
-		in.Tier, in.TimeZone = last.tier, last.timeZone
+		in.Tier, in.TimeZone = last.Tier, last.timeZone
 	}
 	b.dropTenant(in.ID)
-	b.editTenant(b.intern(in.ID), func(a *tenantRows) {
-		a.hasRow, a.tier, a.timeZone = true, b.intern(in.Tier), b.intern(in.TimeZone)
+	b.editTenant(b.intern(in.ID), func(a *TenantRows) {
+		a.hasRow, a.Tier, a.timeZone = true, b.intern(in.Tier), b.intern(in.TimeZone)
 	})
 	b.snapshot.tenantCount++
 	b.snapshot.tenantsByTier[in.Tier]++
 }
 
 func (b *builder) dropTenant(id string) {
-	a := b.snapshot.tenant(id)
+	a := b.snapshot.Tenant(id)
 	if a == nil || !a.hasRow {
 		return
 	}
-	if b.snapshot.tenantsByTier[a.tier]--; b.snapshot.tenantsByTier[a.tier] == 0 {
-		delete(b.snapshot.tenantsByTier, a.tier)
+	if b.snapshot.tenantsByTier[a.Tier]--; b.snapshot.tenantsByTier[a.Tier] == 0 {
+		delete(b.snapshot.tenantsByTier, a.Tier)
 	}
 	b.snapshot.tenantCount--
-	b.editTenant(id, func(a *tenantRows) { a.hasRow, a.tier, a.timeZone = false, "", "" })
+	b.editTenant(id, func(a *TenantRows) { a.hasRow, a.Tier, a.timeZone = false, "", "" })
 }
 
 // acquireEndpoint counts a use of the endpoint of a row's last good value, and reports whether it is compatible with
@@ -247,23 +247,23 @@ func (b *builder) putOverride(in Override) {
 		o = last
 	}
 	b.snapshot.overrides.insert(o, b.fresh)
-	b.editTarget(o, 1, func(list []*override) []*override { return inserted(list, len(list), o) })
+	b.editTarget(o, 1, func(list []*CompiledOverride) []*CompiledOverride { return inserted(list, len(list), o) })
 }
 
-func (b *builder) dropOverride(o *override) {
+func (b *builder) dropOverride(o *CompiledOverride) {
 	b.snapshot.endpoints.release(o.endpoint)
-	b.snapshot.overrides.remove(o.id)
-	b.editTarget(o, -1, func(list []*override) []*override { return removed(list, o) })
+	b.snapshot.overrides.remove(o.ID)
+	b.editTarget(o, -1, func(list []*CompiledOverride) []*CompiledOverride { return removed(list, o) })
 }
 
 // editTarget edits the list in which o is looked up, and counts o's target n times.
-func (b *builder) editTarget(o *override, n int, edit func([]*override) []*override) {
+func (b *builder) editTarget(o *CompiledOverride, n int, edit func([]*CompiledOverride) []*CompiledOverride) {
 	b.snapshot.targets[o.target] += n
 	switch o.target {
 	case onTenant, onEndpoint:
-		b.editTenant(o.tenant, func(a *tenantRows) { a.overrides = edit(a.overrides) })
+		b.editTenant(o.Tenant, func(a *TenantRows) { a.overrides = edit(a.overrides) })
 	case onIP:
-		prefix, err := network(o.targetName)
+		prefix, err := ParseNetwork(o.targetName)
 		if err != nil {
 			return // unreachable: compileOverride has parsed it
 		}
@@ -300,14 +300,14 @@ func countSize(sizes []networkSize, network netip.Prefix, n int) []networkSize {
 
 // subject returns the key under which an override of a user, a credential, a tag, or an endpoint of all tenants is
 // looked up.
-func (o *override) subject() subject {
+func (o *CompiledOverride) subject() subject {
 	switch o.target {
 	case onCredential, onTag:
 		return subject{o.target, "", o.targetName}
 	case onEndpointOfAll:
 		return subject{o.target, "", o.endpoint}
 	default:
-		return subject{onUser, o.tenant, o.targetName}
+		return subject{onUser, o.Tenant, o.targetName}
 	}
 }
 

@@ -16,48 +16,48 @@ func (b *builder) putPolicy(in PolicyRow) {
 	b.internRule(r)
 	if r != nil {
 		if err := b.snapshot.endpoints.acquire(r.Endpoint); err != nil {
-			r, faults = nil, endpointFaults(in.faults(), inPolicies, in.ID, err)
+			r, faults = nil, endpointFaults(in.faults(), InPolicies, in.ID, err)
 		}
 	}
 	if r == nil {
 		b.faults = append(b.faults, faults...)
 		last, ok := b.previous.policies.get(in.ID)
-		if !ok || !b.acquireEndpoint(last.Endpoint, inPolicies, in.ID) {
+		if !ok || !b.acquireEndpoint(last.Endpoint, InPolicies, in.ID) {
 			return
 		}
 		r = last
 	}
 	b.snapshot.policies.insert(r, b.fresh)
 	b.countRow(r, 1)
-	b.editRows(r, func(list []*row) []*row { return insertRow(list, r) })
+	b.editRows(r, func(list []*CompiledPolicy) []*CompiledPolicy { return insertRow(list, r) })
 }
 
-func (b *builder) dropPolicy(r *row) {
+func (b *builder) dropPolicy(r *CompiledPolicy) {
 	b.snapshot.endpoints.release(r.Endpoint)
 	b.snapshot.policies.remove(r.Row)
 	b.countRow(r, -1)
-	b.editRows(r, func(list []*row) []*row { return removed(list, r) })
+	b.editRows(r, func(list []*CompiledPolicy) []*CompiledPolicy { return removed(list, r) })
 }
 
 // countRow counts a row n times by what it applies to, and what it needs in its namespace.
-func (b *builder) countRow(r *row, n int) {
+func (b *builder) countRow(r *CompiledPolicy, n int) {
 	b.snapshot.matches[r.match] += n
-	s, ok := b.snapshot.namespaces[r.namespace]
+	s, ok := b.snapshot.namespaces[r.Namespace]
 	if !ok {
-		s.tiers = map[string][]*row{}
+		s.Tiers = map[string][]*CompiledPolicy{}
 	}
 	s.needs.addRow(r, n)
-	b.snapshot.namespaces[r.namespace] = s
+	b.snapshot.namespaces[r.Namespace] = s
 	if r.match == forNetwork {
 		b.snapshot.rowSizes = countSize(b.snapshot.rowSizes, r.network(), n)
 	}
 }
 
 // editRows edits the list in which r is looked up.
-func (b *builder) editRows(r *row, edit func([]*row) []*row) {
+func (b *builder) editRows(r *CompiledPolicy, edit func([]*CompiledPolicy) []*CompiledPolicy) {
 	switch r.match {
 	case forTenant:
-		b.editTenant(r.tenant, func(a *tenantRows) { a.policies = edit(a.policies) })
+		b.editTenant(r.tenant, func(a *TenantRows) { a.Policies = edit(a.Policies) })
 	case forUser, forCredential:
 		key := r.key()
 		shard := b.ownedShard(key.shard())
@@ -66,23 +66,25 @@ func (b *builder) editRows(r *row, edit func([]*row) []*row) {
 		shard := b.ownedShard(networkShard(r.network()))
 		shard.networkRows = editedList(shard.networkRows, r.network(), edit)
 	default:
-		s := b.snapshot.namespaces[r.namespace]
+		s := b.snapshot.namespaces[r.Namespace]
 		switch r.match {
 		case forAnonymous:
-			s.anonymous = edit(s.anonymous)
+			s.Anonymous = edit(s.Anonymous)
 		case forAll:
-			s.all = edit(s.all)
+			s.All = edit(s.All)
 		default:
-			s.tiers = editedList(maps.Clone(s.tiers), r.Tier, edit)
+			s.Tiers = editedList(maps.Clone(s.Tiers), r.Tier, edit)
 		}
-		b.snapshot.namespaces[r.namespace] = s
+		b.snapshot.namespaces[r.Namespace] = s
 	}
 }
 
 // editedList returns lists with that of a key edited. An empty one is dropped.
-func editedList[K comparable](lists map[K][]*row, key K, edit func([]*row) []*row) map[K][]*row {
+func editedList[K comparable](
+	lists map[K][]*CompiledPolicy, key K, edit func([]*CompiledPolicy) []*CompiledPolicy,
+) map[K][]*CompiledPolicy {
 	if lists == nil {
-		lists = map[K][]*row{}
+		lists = map[K][]*CompiledPolicy{}
 	}
 	if lists[key] = edit(lists[key]); len(lists[key]) == 0 {
 		delete(lists, key)
@@ -91,7 +93,7 @@ func editedList[K comparable](lists map[K][]*row, key K, edit func([]*row) []*ro
 }
 
 // key returns the key under which the policy of a user or a credential is looked up.
-func (r *row) key() subject {
+func (r *CompiledPolicy) key() subject {
 	if r.match == forUser {
 		return subject{onUser, r.tenant, r.subject}
 	}
@@ -99,8 +101,8 @@ func (r *row) key() subject {
 }
 
 // network returns the network that the row is for.
-func (r *row) network() netip.Prefix {
-	prefix, err := network(r.subject)
+func (r *CompiledPolicy) network() netip.Prefix {
+	prefix, err := ParseNetwork(r.subject)
 	if err != nil {
 		panic("policy: a row that was compiled has no network: " + err.Error()) // compileRow has parsed it
 	}
@@ -108,7 +110,7 @@ func (r *row) network() netip.Prefix {
 }
 
 // insertRow returns a copy of a list with r inserted. The list is sorted by namespace and name, the younger row first.
-func insertRow(list []*row, r *row) []*row {
+func insertRow(list []*CompiledPolicy, r *CompiledPolicy) []*CompiledPolicy {
 	i := 0
 	for i < len(list) && rowBefore(list[i], r) {
 		i++
@@ -116,9 +118,9 @@ func insertRow(list []*row, r *row) []*row {
 	return inserted(list, i, r)
 }
 
-func rowBefore(a, b *row) bool {
-	if a.namespace != b.namespace {
-		return a.namespace < b.namespace
+func rowBefore(a, b *CompiledPolicy) bool {
+	if a.Namespace != b.Namespace {
+		return a.Namespace < b.Namespace
 	}
 	if a.Name != b.Name {
 		return a.Name < b.Name

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,30 +16,30 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// row holds a compiled Row. It is immutable except for variants, a cache.
-type row struct {
-	namespace                         string
+// CompiledPolicy holds a compiled PolicyRow. It is immutable except for variants, a cache.
+type CompiledPolicy struct {
+	Namespace                         string
 	ownMode, ownFailMode, ownAccuracy bool // false: the config's
 	Policy
 	tenant   string // "": it is for no tenant
 	variants atomic.Pointer[[]*Policy]
 }
 
-func (r *row) rowID() int64 { return r.Row }
+func (r *CompiledPolicy) rowID() int64 { return r.Row }
 
-// variant returns the row's policy under a config with these modes, which apply where the row has none of its own.
+// Variant returns the row's policy under a config with these modes, which apply where the row has none of its own.
 // Results are cached: all requests under a config get the same policy.
-func (r *row) variant(mode Mode, failMode FailMode, accuracy Accuracy) *Policy {
+func (r *CompiledPolicy) Variant(modes Modes) *Policy {
 	if r.ownMode {
-		mode = r.Mode
+		modes.Mode = r.Mode
 	}
 	if r.ownFailMode {
-		failMode = r.FailMode
+		modes.FailMode = r.FailMode
 	}
 	if r.ownAccuracy {
-		accuracy = r.Accuracy
+		modes.Accuracy = r.Accuracy
 	}
-	if mode == r.Mode && failMode == r.FailMode && accuracy == r.Accuracy {
+	if modes == r.modes() {
 		return &r.Policy
 	}
 	cached := r.variants.Load()
@@ -47,24 +48,24 @@ func (r *row) variant(mode Mode, failMode FailMode, accuracy Accuracy) *Policy {
 		list = *cached
 	}
 	for _, p := range list {
-		if p.Mode == mode && p.FailMode == failMode && p.Accuracy == accuracy {
+		if p.modes() == modes {
 			return p
 		}
 	}
 	p := r.Policy
-	p.Mode, p.FailMode, p.Accuracy = mode, failMode, accuracy
+	p.Mode, p.FailMode, p.Accuracy = modes.Mode, modes.FailMode, modes.Accuracy
 	longer := inserted(list, len(list), &p)    // at most one for each combination of modes
 	r.variants.CompareAndSwap(cached, &longer) // if another request was faster, a later one caches this result
 	return &p
 }
 
 // normalized returns the row as it was given, except for spellings that mean the same.
-func (r *row) normalized() PolicyRow {
+func (r *CompiledPolicy) normalized() PolicyRow {
 	spec := r.Limit.Spec()
 	out := PolicyRow{
 		ID: r.Row,
 		Policy: schema.Policy{
-			Namespace:  r.namespace,
+			Namespace:  r.Namespace,
 			Tier:       r.Tier,
 			Tenant:     r.tenant,
 			PublicNote: r.PublicNote,
@@ -175,7 +176,7 @@ func (f *faultList) tier(field, name string) {
 
 // compileLimit compiles a limit by itself: all of it except its endpoint's place among others.
 func compileLimit(config schema.Limit) (Policy, error) {
-	algorithm, err := limit.ParseAlgorithm(first(config.Algorithm, schema.AlgorithmTokenBucket))
+	algorithm, err := limit.ParseAlgorithm(cmp.Or(config.Algorithm, schema.AlgorithmTokenBucket))
 	if err != nil {
 		return Policy{}, &limit.FieldError{Field: "algorithm", Problem: err.Error()}
 	}
@@ -201,11 +202,11 @@ func compileLimit(config schema.Limit) (Policy, error) {
 		Scope:       Scope(scope),
 		Endpoint:    config.Endpoint,
 		Limit:       compiled,
-		Mode:        parseMode(config.Mode, ""),
-		FailMode:    parseFailMode(config.FailMode, ""),
-		Accuracy:    parseAccuracy(config.Accuracy, ""),
+		Mode:        parseMode(config.Mode),
+		FailMode:    parseFailMode(config.FailMode),
+		Accuracy:    parseAccuracy(config.Accuracy),
 		Cost:        -1,
-		pattern:     -1,
+		Pattern:     -1,
 	}
 	if config.Cost != nil {
 		p.Cost = *config.Cost
@@ -245,8 +246,8 @@ func (p *Policy) quotaItem() string {
 
 // compileRow compiles one policy of a database; r is nil if there are faults. Of a row that compiles, whether its
 // endpoint goes with others is found when they are compiled together.
-func compileRow(in PolicyRow) (r *row, faults []Fault) {
-	in.Namespace = first(in.Namespace, defaultNamespace)
+func compileRow(in PolicyRow) (r *CompiledPolicy, faults []Fault) {
+	in.Namespace = cmp.Or(in.Namespace, defaultNamespace)
 	p, err := compileLimit(in.Limit)
 	if err != nil || !in.valid(p) {
 		return nil, in.faults()
@@ -255,8 +256,8 @@ func compileRow(in PolicyRow) (r *row, faults []Fault) {
 	if p.match, p.subject = in.match(); p.match == forNetwork {
 		p.subject = networkSubject(p.subject)
 	}
-	return &row{
-		Policy: p, namespace: in.Namespace, tenant: in.Tenant,
+	return &CompiledPolicy{
+		Policy: p, Namespace: in.Namespace, tenant: in.Tenant,
 		ownMode: in.Limit.Mode != "", ownFailMode: in.Limit.FailMode != "", ownAccuracy: in.Limit.Accuracy != "",
 	}, nil
 }
@@ -289,16 +290,16 @@ func isAmong(values []string, value string) bool {
 
 // faults returns what is wrong with a row that does not compile.
 func (in PolicyRow) faults() []Fault {
-	f := faultList{table: inPolicies, key: strconv.FormatInt(in.ID, 10)}
+	f := faultList{table: InPolicies, key: strconv.FormatInt(in.ID, 10)}
 	for _, fault := range Faults(in.Policy) {
 		f.add(fault.Path, "%s", fault.Message)
 	}
 	return f.list
 }
 
-// network parses the address of an override: an IPv4 address stands for itself, an IPv6 address for its /64, which is
-// one client, and a network for all of its addresses.
-func network(text string) (netip.Prefix, error) {
+// ParseNetwork parses the address of an override: an IPv4 address stands for itself, an IPv6 address for its /64, which
+// is one client, and a network for all of its addresses.
+func ParseNetwork(text string) (netip.Prefix, error) {
 	if strings.Contains(text, "/") {
 		prefix, err := netip.ParsePrefix(text)
 		if err != nil {
@@ -322,7 +323,7 @@ func network(text string) (netip.Prefix, error) {
 // networkSubject returns the network that a policy for an address or a network applies to: the /64 of an IPv6 address.
 // It returns other texts as they are.
 func networkSubject(text string) string {
-	prefix, err := network(text)
+	prefix, err := ParseNetwork(text)
 	if err != nil {
 		return text
 	}
@@ -335,4 +336,20 @@ func networkText(prefix netip.Prefix) string {
 		return prefix.Addr().String()
 	}
 	return prefix.String()
+}
+
+// CompileLimit compiles a limit of a config by itself: all of it except its endpoint's place among others. tier is the
+// tier that the limit belongs to, audience the requests that it is for (schema.ForAnonymous, or "").
+func CompileLimit(l schema.Limit, config *schema.Config, tier, audience string) (*Policy, error) {
+	p, err := compileLimit(l)
+	if err != nil {
+		return nil, err
+	}
+	p.Mode = parseMode(cmp.Or(l.Mode, config.Mode))
+	p.FailMode = parseFailMode(cmp.Or(l.FailMode, config.FailMode))
+	p.Accuracy = parseAccuracy(cmp.Or(l.Accuracy, config.Accuracy))
+	if p.Tier = tier; audience == schema.ForAnonymous {
+		p.match = forAnonymous
+	}
+	return &p, nil
 }

@@ -1,11 +1,11 @@
 package policy
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -20,66 +20,9 @@ func CostFaults(c schema.Cost) []schema.Fault { return c.Faults(costCompiles) }
 
 // costCompiles returns why the pattern of a cost matches nothing, as schema.Faults.
 func costCompiles(cost schema.Cost) error {
-	var c compiler
+	var c checker
 	c.checkPattern(cost.Endpoint)
 	return c.err()
-}
-
-// CostCheck returns a function that returns why limits of a config, or rows of its namespace beside it, may deny every
-// request of a cost. A nil config is unknown: its limits are not compared.
-func CostCheck(config *Plan, rows []schema.Policy) func(schema.Cost) []string {
-	var c schema.Config
-	if config != nil {
-		c = *config.config
-	}
-	return c.CostCheck(rows)
-}
-
-// RequestCost is what a request costs where a policy has no cost of its own, and where that is set.
-type RequestCost struct {
-	Tokens   int64
-	From     CostSource
-	Row      int64  // the id of the row; 0: it is none
-	Endpoint string // the pattern of the row, or of the entry of the config; "": neither
-}
-
-// CostSource is where the cost of a request is set.
-type CostSource uint8
-
-// The sources of a cost, the strongest last.
-const (
-	NoCost      CostSource = iota // the request is exempt
-	DefaultCost                   // 1
-	ConfigCost                    // the table of the config
-	RowCost                       // a row
-	RequestsOwn                   // the header that cost_header names, or the caller
-)
-
-// String returns the name in answers and explanations; "": the request is exempt.
-func (s CostSource) String() string {
-	return [...]string{"", "default", "config", "row", "request"}[s]
-}
-
-// requestCost returns what a request costs: what it says itself, else the row of the namespace with the most specific
-// endpoint that matches, else the most specific entry of the config's table, else 1.
-func (p *Plan) requestCost(id *identity.Identity, r *Resolution) RequestCost {
-	if id.Cost > 0 {
-		return RequestCost{Tokens: id.Cost, From: RequestsOwn}
-	}
-	if len(p.rows.costs) > 0 {
-		for _, i := range r.rowMatches {
-			endpoint := p.snapshot.endpoints.patterns.list[i].text
-			if row, ok := p.rows.costs[endpoint]; ok {
-				return RequestCost{Tokens: *row.Cost.Cost, From: RowCost, Row: row.ID, Endpoint: endpoint}
-			}
-		}
-	}
-	for _, i := range r.configMatches {
-		if p.costs[i] >= 0 {
-			return RequestCost{Tokens: p.costs[i], From: ConfigCost, Endpoint: p.patterns.list[i].text}
-		}
-	}
-	return RequestCost{Tokens: 1, From: DefaultCost}
 }
 
 // Costs returns all costs of endpoints, ordered by id.
@@ -94,7 +37,7 @@ func (s *Snapshot) Costs() []CostRow {
 // putCost adds a cost, in place of the one with its id. As in putPolicy, its last good value stays if it has a fault.
 func (b *builder) putCost(in CostRow) {
 	b.dropCost(in.ID)
-	in.Namespace = b.intern(first(in.Namespace, defaultNamespace))
+	in.Namespace = b.intern(cmp.Or(in.Namespace, defaultNamespace))
 	var faults []Fault
 	for _, f := range CostFaults(in.Cost) {
 		faults = append(faults, Fault{inCosts, strconv.FormatInt(in.ID, 10), f.Path, f.Message})
@@ -136,8 +79,8 @@ func (b *builder) dropCost(id int64) {
 // each builder: another snapshot shares them.
 func (b *builder) editCosts(namespace string, edit func(map[int64]CostRow, map[string]CostRow)) {
 	s := b.snapshot.namespaces[namespace]
-	if s.tiers == nil {
-		s.tiers = map[string][]*row{}
+	if s.Tiers == nil {
+		s.Tiers = map[string][]*CompiledPolicy{}
 	}
 	if b.ownedCosts == nil {
 		b.ownedCosts = map[string]bool{}
@@ -145,10 +88,10 @@ func (b *builder) editCosts(namespace string, edit func(map[int64]CostRow, map[s
 	}
 	if !b.ownedCosts[namespace] {
 		b.ownedCosts[namespace] = true
-		s.costs = copied(s.costs)
+		s.Costs = copied(s.Costs)
 	}
 	b.snapshot.namespaces[namespace] = s
-	edit(b.snapshot.costs, s.costs)
+	edit(b.snapshot.costs, s.Costs)
 }
 
 // copied returns a copy of a map, which is never nil.

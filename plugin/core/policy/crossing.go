@@ -10,11 +10,11 @@ import (
 // nodes that a walk visits at each segment, however many patterns there are.
 const maxArrangements = 100
 
-// compileCrossing compiles patterns in the order of texts ("" is none). Unlike those of compilePatterns they may cross,
+// CompileCrossing compiles patterns in the order of texts ("" is none). Unlike those of CompilePatterns they may cross,
 // and those that match are in no order. Patterns that differ in the names of parameters alone count as one. The errors
 // are by index in texts.
-func compileCrossing(texts []string) (*patterns, map[int]error) {
-	set := &patterns{root: &node{}, byText: map[string]int{}}
+func CompileCrossing(texts []string) (*Patterns, map[int]error) {
+	set := &Patterns{root: &node{}, byText: map[string]int{}}
 	faults := map[int]error{}
 	indices := map[string]int{} // of patterns, by what they match
 	arrangements := map[string]bool{}

@@ -14,12 +14,12 @@ func TestPatternsThatDifferInTheNamesOfParametersMatchAsOne(t *testing.T) {
 	for i := range 10_000 {
 		texts = append(texts, fmt.Sprintf("GET /exports/{id%d}", i), fmt.Sprintf("POST /exports/{id%d}/", i))
 	}
-	set, faults := compileCrossing(texts)
-	if found := set.match("GET", "/exports/7", nil); len(faults) > 0 || len(set.list) != 2 || len(found) != 1 {
+	set, faults := CompileCrossing(texts)
+	if found := set.Match("GET", "/exports/7", nil); len(faults) > 0 || len(set.list) != 2 || len(found) != 1 {
 		t.Errorf("%d patterns, of which %d match (%v)", len(set.list), len(found), faults)
 	}
 	for _, text := range texts {
-		if p := set.list[set.index(text)]; p.method != strings.Fields(text)[0] {
+		if p := set.list[set.Index(text)]; p.method != strings.Fields(text)[0] {
 			t.Fatalf("%s is found as %s", text, p.text)
 		}
 	}
@@ -27,13 +27,13 @@ func TestPatternsThatDifferInTheNamesOfParametersMatchAsOne(t *testing.T) {
 
 func TestPatternsThatCrossInTooManyWaysAreAFault(t *testing.T) {
 	texts := allArrangements(8) // 256 patterns that match one path
-	set, faults := compileCrossing(texts)
+	set, faults := CompileCrossing(texts)
 	if len(faults) != len(texts)-maxArrangements || len(set.list) != maxArrangements {
 		t.Errorf("%d of %d patterns are compiled, with %d faults", len(set.list), len(texts), len(faults))
 	}
 	const want = `pattern "GET /a/a/a/a/a/a/a/{x}": places its wildcards in another way than the 100 ways of the ` +
 		`patterns before it: a request could match too many of them`
-	_, faults = compileCrossing(append(texts[:maxArrangements:maxArrangements], "GET /b/b", "GET /a/a/a/a/a/a/a/{x}"))
+	_, faults = CompileCrossing(append(texts[:maxArrangements:maxArrangements], "GET /b/b", "GET /a/a/a/a/a/a/a/{x}"))
 	if len(faults) != 2 || faults[maxArrangements+1].Error() != want {
 		t.Errorf("the faults are %v, want %s", faults, want)
 	}
@@ -66,14 +66,14 @@ func TestCrossingPatternsMatchWhatEachOfThemMatchesAlone(t *testing.T) {
 		texts := rapid.SliceOfN(somePattern, 0, 20).Draw(t, "patterns")
 		method := rapid.SampledFrom([]string{"GET", "HEAD", "POST"}).Draw(t, "method")
 		path := "/" + strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c"}), 0, 4).Draw(t, "path"), "/")
-		set, faults := compileCrossing(texts)
+		set, faults := CompileCrossing(texts)
 		if len(faults) > 0 {
 			t.Fatal(faults)
 		}
-		found := set.match(method, path, nil)
+		found := set.Match(method, path, nil)
 		for _, text := range texts {
-			alone, _ := compileCrossing([]string{text})
-			if want := len(alone.match(method, path, nil)) > 0; slices.Contains(found, set.index(text)) != want {
+			alone, _ := CompileCrossing([]string{text})
+			if want := len(alone.Match(method, path, nil)) > 0; slices.Contains(found, set.Index(text)) != want {
 				t.Fatalf("%s %s: %s matches %v alone, and not so among %q", method, path, text, want, texts)
 			}
 		}

@@ -12,7 +12,7 @@ import (
 type endpointSet struct {
 	uses     map[string]int // rows by pattern
 	depth    map[string]int // number of wider patterns, by pattern
-	patterns *patterns
+	patterns *Patterns
 	fresh    map[string]*Pattern // acquired since patterns was compiled; nil when nothing can be acquired
 }
 
@@ -20,7 +20,7 @@ func newEndpoints() *endpointSet {
 	return &endpointSet{
 		uses:     map[string]int{},
 		depth:    map[string]int{},
-		patterns: &patterns{root: &node{}},
+		patterns: &Patterns{root: &node{}},
 		fresh:    map[string]*Pattern{},
 	}
 }
@@ -69,7 +69,7 @@ func (e *endpointSet) count(text string, n int) {
 
 // parsed returns a pattern in use: the compiled one, or the one that acquire parsed.
 func (e *endpointSet) parsed(text string) *Pattern {
-	if i := e.patterns.index(text); i >= 0 {
+	if i := e.patterns.Index(text); i >= 0 {
 		return &e.patterns.list[i]
 	}
 	return e.fresh[text]
@@ -79,7 +79,7 @@ func (e *endpointSet) parsed(text string) *Pattern {
 func (e *endpointSet) compile() {
 	var kept, fresh []Pattern
 	for text := range e.uses {
-		if e.patterns.index(text) >= 0 {
+		if e.patterns.Index(text) >= 0 {
 			kept = append(kept, *e.parsed(text))
 		} else {
 			fresh = append(fresh, *e.parsed(text))
@@ -118,8 +118,8 @@ func (e *endpointSet) addDepth(list []Pattern, p *Pattern, n int) {
 }
 
 // compileSorted compiles patterns of which no two cross; depth holds how many are wider than each.
-func compileSorted(list []Pattern, depth map[string]int) *patterns {
-	set := &patterns{root: &node{}, list: list, byText: make(map[string]int, len(list))}
+func compileSorted(list []Pattern, depth map[string]int) *Patterns {
+	set := &Patterns{root: &node{}, list: list, byText: make(map[string]int, len(list))}
 	slices.SortFunc(list, func(a, b Pattern) int {
 		if d := depth[b.text] - depth[a.text]; d != 0 {
 			return d

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
@@ -15,7 +16,7 @@ func Faults(p schema.Policy) []schema.Fault { return p.Faults(compiles) }
 
 // compiles returns why a limit cannot be counted, as schema.Faults.
 func compiles(p schema.Policy) error {
-	var c compiler
+	var c checker
 	if _, err := compileLimit(p.Limit); err != nil {
 		c.fault("", err)
 	}
@@ -29,11 +30,11 @@ func OverrideFaults(o schema.Override) []schema.Fault { return o.Faults(override
 
 // overrideCompiles returns why an override cannot be applied, as schema.Faults.
 func overrideCompiles(o schema.Override) error {
-	var c compiler
+	var c checker
 	checkAddress(&c, schema.FieldNamed(schema.OverrideFields(), "ip"), o.IP)
 	c.checkPattern(o.Endpoint)
-	if o.Kind == Exempt && !isExemptable(o.Endpoint) {
-		c.fault("endpoint", errAmbiguousPath)
+	if o.Kind == Exempt {
+		c.fault("endpoint", CheckExemptable(o.Endpoint))
 	}
 	if o.Kind == CustomLimit {
 		if _, err := limit.New(customSpec(o)); err != nil {
@@ -44,7 +45,7 @@ func overrideCompiles(o schema.Override) error {
 }
 
 // checkAddress adds what is wrong with the address in a field.
-func checkAddress[T any](c *compiler, field *schema.Field[T], text string) {
+func checkAddress[T any](c *checker, field *schema.Field[T], text string) {
 	if !isAddress(text) {
 		c.fault(field.Name, fmt.Errorf("%s, got %q", field.Must(), docpath.Shorten(text)))
 	}
@@ -55,7 +56,7 @@ func isAddress(text string) bool {
 	if text == "" {
 		return true
 	}
-	_, err := network(text)
+	_, err := ParseNetwork(text)
 	return err == nil
 }
 
@@ -71,7 +72,7 @@ func customSpec(o schema.Override) limit.Spec {
 }
 
 // checkPattern adds what is wrong with an endpoint by itself.
-func (c *compiler) checkPattern(endpoint string) {
+func (c *checker) checkPattern(endpoint string) {
 	if endpoint == "" {
 		return
 	}
@@ -80,10 +81,35 @@ func (c *compiler) checkPattern(endpoint string) {
 	}
 }
 
+// checker collects what is wrong with a row or a limit.
+type checker struct{ faults schema.Faults }
+
+// fault adds an error; nil adds none.
+func (c *checker) fault(path string, err error) { c.faults = AppendFaults(c.faults, path, err) }
+
 // err returns the faults as an error; none is nil.
-func (c *compiler) err() error {
+func (c *checker) err() error {
 	if len(c.faults) == 0 {
 		return nil
 	}
 	return c.faults
+}
+
+// AppendFaults appends an error about a path, unless it is nil. A joined error becomes one fault each, and an error
+// about a field gets the field's path.
+func AppendFaults(faults schema.Faults, path string, err error) schema.Faults {
+	if err == nil {
+		return faults
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			faults = AppendFaults(faults, path, e)
+		}
+		return faults
+	}
+	fault := schema.Fault{Path: path, Message: err.Error()}
+	if field := new(limit.FieldError); errors.As(err, &field) {
+		fault = schema.Fault{Path: docpath.Join(path, field.Field), Message: field.Problem}
+	}
+	return append(faults, fault)
 }

@@ -12,7 +12,7 @@ var apiPatterns = []string{
 }
 
 func TestTheMostSpecificPatternMatchesFirst(t *testing.T) {
-	set, faults := compilePatterns(append(apiPatterns, "GET /records")) // one of them twice
+	set, faults := CompilePatterns(append(apiPatterns, "GET /records")) // one of them twice
 	if len(faults) > 0 || len(set.list) != len(apiPatterns) {
 		t.Fatalf("%d patterns with faults %v, want %d without", len(set.list), faults, len(apiPatterns))
 	}
@@ -55,7 +55,7 @@ func TestTheMostSpecificPatternMatchesFirst(t *testing.T) {
 	}
 	for _, test := range tests {
 		var got []string
-		for _, i := range set.match(test.method, test.path, nil) {
+		for _, i := range set.Match(test.method, test.path, nil) {
 			got = append(got, set.list[i].text)
 		}
 		if !slices.Equal(got, test.want) {
@@ -65,11 +65,11 @@ func TestTheMostSpecificPatternMatchesFirst(t *testing.T) {
 }
 
 func TestMatchingAppendsWithoutAllocation(t *testing.T) {
-	set, _ := compilePatterns(apiPatterns)
+	set, _ := CompilePatterns(apiPatterns)
 	found := make([]int, 1, 8)
 	found[0] = 99
 	for _, path := range []string{"/records/search", "/files/a/b/c/d/e", "/none#x", "/"} {
-		allocations := testing.AllocsPerRun(100, func() { found = set.match("GET", path, found[:1]) })
+		allocations := testing.AllocsPerRun(100, func() { found = set.Match("GET", path, found[:1]) })
 		if allocations != 0 || found[0] != 99 || len(found) < 2 {
 			t.Errorf("match of %s: %v allocations and %v, want 0 and something after 99", path, allocations, found)
 		}
@@ -93,10 +93,10 @@ func TestOnlyPatternsThatCannotBeRankedAreAmbiguous(t *testing.T) {
 		{[]string{"bad", "GET /ok", "GET /a*"}, []string{"bad", "GET /a*"}},
 	}
 	for _, test := range tests {
-		_, faults := compilePatterns(test.texts)
+		_, faults := CompilePatterns(test.texts)
 		var got []string
 		for _, fault := range faults {
-			got = append(got, fault.text)
+			got = append(got, fault.Text)
 		}
 		if !slices.Equal(got, test.want) {
 			t.Errorf("of %q at fault are %q, want %q", test.texts, got, test.want)

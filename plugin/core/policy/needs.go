@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Needs lists what must be read of every request to find its policies. A config has needs, and the rows of a database
@@ -26,8 +25,8 @@ type Needs struct {
 	Reserves [identity.MaxReserveHeaders]string
 }
 
-// union returns the needs of both, with the headers of n.
-func (n Needs) union(other Needs) Needs {
+// Union returns the needs of both, with the headers of n.
+func (n Needs) Union(other Needs) Needs {
 	return Needs{
 		Reserves:   n.Reserves,
 		Tenant:     n.Tenant || other.Tenant,
@@ -43,22 +42,14 @@ func (n Needs) union(other Needs) Needs {
 	}
 }
 
-// forUsage returns the needs of requests that read what their tenant has used: who they are from, whatever limits there
-// are, and their target, but nothing about what a request costs.
-func (n Needs) forUsage() Needs {
-	n.Tenant, n.Cost, n.Reserves = true, false, [identity.MaxReserveHeaders]string{}
-	n.Facts = n.Facts&^identity.RouteFact | identity.TargetFact
-	return n
-}
-
-// addPolicy adds what one policy needs. A policy of a tier needs a tenant too.
-func (n *Needs) addPolicy(p *Policy) {
+// AddPolicy adds what one policy needs. A policy of a tier needs a tenant too.
+func (n *Needs) AddPolicy(p *Policy) {
 	n.Cost = true
 	n.Tenant = n.Tenant || p.Fair != nil
 	if p.Settle != nil && p.Settle.ReserveHeader() != "" {
-		n.addReserve(p.Settle.ReserveHeader())
+		n.AddReserve(p.Settle.ReserveHeader())
 	}
-	n.User = n.User || p.Scope.byUser()
+	n.User = n.User || p.Scope.ByUser()
 	switch {
 	case p.Scope == Credential:
 		n.Credential = true
@@ -80,9 +71,9 @@ type needCounts struct {
 }
 
 // addRow adds n for each thing that a row needs.
-func (t *needCounts) addRow(r *row, n int) {
+func (t *needCounts) addRow(r *CompiledPolicy, n int) {
 	var needs Needs
-	needs.addPolicy(&r.Policy)
+	needs.AddPolicy(&r.Policy)
 	t.rows += n
 	if needs.Tenant || r.match != forAll && r.match != forNetwork {
 		t.tenants += n
@@ -151,117 +142,25 @@ func (s *Snapshot) Needs(namespace string) Needs {
 	return n
 }
 
-// ownNeeds returns what the config's own policies and exemptions need.
-func (p *Plan) ownNeeds(config *schema.Config) Needs {
-	n := Needs{
-		Tenant: config.OnMissingTenant == schema.MissingTenantDeny || len(p.anonymous) > 0,
-		Tier:   len(p.tiers) > 1,
-	}
-	if len(p.patterns.list) > 0 {
-		n.Facts |= identity.TargetFact
-	}
-	for _, policy := range p.Policies() {
-		n.Tenant = n.Tenant || policy.Tier != ""
-		facts := n.Facts
-		n.addPolicy(policy)
-		if policy.Scope == IP && slices.Contains(p.anonymous, policy) {
-			n.Facts = facts // the address is read once a request proves to be anonymous
+// AddReserve adds a header that carries reservations, if there is room.
+func (n *Needs) AddReserve(header string) {
+	for i := range n.Reserves {
+		if n.Reserves[i] == "" {
+			n.Reserves[i] = header
+		}
+		if n.Reserves[i] == header {
+			return
 		}
 	}
-	if p.exempt != nil {
-		p.exempt.needs(&n)
-	}
-	if config.ExemptPreflights {
-		n.Facts |= identity.TargetFact
-	}
+}
+
+// ReserveHeaders returns the headers that carry the reservations of the rows, sorted.
+func (n *NamespaceRows) ReserveHeaders() []string { return slices.Sorted(maps.Keys(n.needs.reserves)) }
+
+// ForUsage returns the needs of requests that read what their tenant has used: who they are from, whatever limits there
+// are, and their target, but nothing about what a request costs.
+func (n Needs) ForUsage() Needs {
+	n.Tenant, n.Cost, n.Reserves = true, false, [identity.MaxReserveHeaders]string{}
+	n.Facts = n.Facts&^identity.RouteFact | identity.TargetFact
 	return n
-}
-
-var missingModes = map[string]identity.Missing{
-	schema.MissingTenantLimitByIP: identity.ByIP,
-	schema.MissingTenantDeny:      identity.Deny,
-	schema.MissingTenantSkip:      identity.Skip,
-	schema.MissingUserCredential:  identity.ByCredential,
-	schema.MissingUserIP:          identity.ByIP,
-}
-
-// identityRules compiles how requests are identified, reading only what n names. The config's sources have been parsed
-// before without a fault.
-func (p *Plan) identityRules(n Needs) identity.Rules {
-	config := p.config
-	if config.UsageOnly {
-		n = n.forUsage()
-	}
-	r := identity.Rules{
-		Anonymous:       config.AnonymousConsumers,
-		OnMissingTenant: missingModes[config.OnMissingTenant],
-		OnMissingUser:   missingModes[config.OnMissingUser],
-		IPv6Prefix:      int(config.IPv6PrefixLength),
-		CostHeader:      -1,
-		CostHeaderMax:   config.CostHeaderMax,
-		DecodePath:      config.DecodePath,
-		AnonymousLimits: len(config.Anonymous.Limits) > 0,
-		NeedTenant:      n.Tenant,
-		NeedUser:        n.User,
-		NeedCredential:  n.Credential,
-		SeekTenant:      n.SeekTenant,
-		SeekUser:        n.SeekUser,
-		NeedAddress:     n.Address,
-		NeedTags:        n.Tags,
-		NeedPreflight:   config.ExemptPreflights && !config.UsageOnly,
-	}
-	if p.forCallers {
-		readFromCaller(&r, n)
-	} else {
-		readFromGateway(&r, config, n)
-	}
-	if config.ObserveEndpoint && !config.UsageOnly || p.forCallers { // a caller's costs nothing
-		n.Facts |= identity.RouteFact // for metrics and records, not for limits
-	}
-	r.Compile(n.Facts)
-	return r
-}
-
-// readFromCaller sets that names and the cost are what the caller states.
-func readFromCaller(r *identity.Rules, n Needs) {
-	if n.Tenant || n.SeekTenant {
-		r.Tenant = []identity.Source{identity.CallerTenant}
-	}
-	if n.Tenant && n.Tier {
-		r.Tier = []identity.Source{identity.CallerTier}
-	}
-	if n.User || n.SeekUser {
-		r.User = []identity.Source{identity.CallerUser}
-	}
-	r.CallerCost = n.Cost
-}
-
-// readFromGateway sets that names and the cost are read where the config says.
-func readFromGateway(r *identity.Rules, config *schema.Config, n Needs) {
-	if n.Tenant || n.SeekTenant {
-		r.Tenant = parsedSources(config.TenantFrom, &r.Headers)
-	}
-	if n.Tenant && n.Tier {
-		r.Tier = parsedSources(config.TierFrom, &r.Headers)
-	}
-	if n.User || n.SeekUser {
-		r.User = parsedSources(config.UserFrom, &r.Headers)
-	}
-	if config.CostHeader != "" && n.Cost {
-		r.CostHeader = identity.Header(config.CostHeader, &r.Headers)
-	}
-	for _, header := range n.Reserves {
-		if header != "" {
-			r.ReserveHeaders = append(r.ReserveHeaders, identity.Header(header, &r.Headers))
-		}
-	}
-}
-
-// parsedSources returns the sources of texts, or none if one does not parse. FromConfig has reported such a text.
-func parsedSources(texts []string, headers *[]string) []identity.Source {
-	parsed, err := identity.ParseSources(texts, headers)
-	if err != nil {
-		return nil
-	}
-	return parsed
 }

@@ -41,18 +41,18 @@ var targetNames = [targets]string{
 	"user+endpoint", "user", "credential", "ip", "tag", "endpoint", "tenant", "endpoint of all tenants",
 }
 
-// override holds a compiled Override. It is immutable except for derived, a cache. The fields that every request reads
-// come first: they share a cache line.
-type override struct {
-	id       int64
-	starts   limit.Micros // 0: it has begun
-	expires  limit.Micros // 0: never
+// CompiledOverride holds a compiled Override. It is immutable except for derived, a cache. The fields that every request
+// reads come first: they share a cache line.
+type CompiledOverride struct {
+	ID       int64
+	Starts   limit.Micros // 0: it has begun
+	Expires  limit.Micros // 0: never
 	derived  atomic.Pointer[[]derivedPolicy]
 	kind     kind
 	target   target
-	detector bool
+	Detector bool
 	bits     uint8 // of a network
-	tenant   string
+	Tenant   string
 	policy   string
 	endpoint string
 
@@ -70,11 +70,11 @@ type derivedPolicy struct{ base, policy *Policy }
 // maxDerived bounds the cache of one override: policies change when configs do, and old ones are useless.
 const maxDerived = 64
 
-func (o *override) rowID() int64 { return o.id }
+func (o *CompiledOverride) rowID() int64 { return o.ID }
 
 // apply returns base changed by o, or base itself if its algorithm cannot count o's numbers exactly. The first request
 // that needs a result derives it; later ones get the cached one.
-func (o *override) apply(base *Policy) *Policy {
+func (o *CompiledOverride) apply(base *Policy) *Policy {
 	cached := o.derived.Load()
 	var list []derivedPolicy
 	if cached != nil {
@@ -94,7 +94,7 @@ func (o *override) apply(base *Policy) *Policy {
 	return p
 }
 
-func (o *override) derive(base *Policy) *Policy {
+func (o *CompiledOverride) derive(base *Policy) *Policy {
 	spec := base.Limit.Spec()
 	if o.kind == customLimit {
 		spec = o.withCustomLimit(spec)
@@ -117,7 +117,7 @@ func (o *override) derive(base *Policy) *Policy {
 }
 
 // withCustomLimit returns a spec with o's numbers; its algorithm and thresholds stay.
-func (o *override) withCustomLimit(spec limit.Spec) limit.Spec {
+func (o *CompiledOverride) withCustomLimit(spec limit.Spec) limit.Spec {
 	spec.Quantity, spec.Burst = o.quantity, 0
 	if o.window > 0 {
 		spec.Window = o.window
@@ -146,18 +146,27 @@ func scaled(spec limit.Spec, factor int64) limit.Spec {
 	return spec
 }
 
-// activeAt reports whether o is in force at an instant: from starts on, and before expires.
-func (o *override) activeAt(now limit.Micros) bool { return isActive(o.starts, o.expires, now) }
+// ActiveAt reports whether o is in force at an instant: from starts on, and before expires.
+func (o *CompiledOverride) ActiveAt(now limit.Micros) bool { return isActive(o.Starts, o.Expires, now) }
 
 // isActive reports whether an instant is between a start and an end; 0 is no bound.
 func isActive(starts, expires, now limit.Micros) bool {
 	return (starts == 0 || starts <= now) && (expires == 0 || now < expires)
 }
 
-// covers reports whether o changes the limit of a bound. An override that names a policy changes that policy. One that
+// IsBan reports whether o bans the requests that it covers.
+func (o *CompiledOverride) IsBan() bool { return o.kind == ban }
+
+// IsExemption reports whether o lifts all limits from the requests that it covers.
+func (o *CompiledOverride) IsExemption() bool { return o.kind == exempt }
+
+// TargetText returns what kind of thing o applies to, in words: "user+endpoint", "tenant".
+func (o *CompiledOverride) TargetText() string { return targetNames[o.target] }
+
+// Covers reports whether o changes the limit of a bound. An override that names a policy changes that policy. One that
 // names none changes the limits with buckets of its target alone. So a user's factor does not change the limit of the
 // whole tenant, and a tenant's does not change shared limits.
-func (o *override) covers(b *Bound) bool {
+func (o *CompiledOverride) Covers(b *Bound) bool {
 	if o.policy != "" {
 		return o.policy == b.Policy.Name
 	}
@@ -180,17 +189,17 @@ func (o *override) covers(b *Bound) bool {
 	}
 }
 
-// normalized returns the override as it was given, except for spellings that mean the same.
-func (o *override) normalized() Override {
-	out := Override{ID: o.id, Override: schema.Override{
-		Kind: kindNames[o.kind], Tenant: o.tenant, Endpoint: o.endpoint, Policy: o.policy,
-		Reason: o.reason, Author: o.author, PublicNote: o.publicNote, Permanent: o.expires == 0, Source: Commercial,
+// Normalized returns the override as it was given, except for spellings that mean the same.
+func (o *CompiledOverride) Normalized() Override {
+	out := Override{ID: o.ID, Override: schema.Override{
+		Kind: kindNames[o.kind], Tenant: o.Tenant, Endpoint: o.endpoint, Policy: o.policy,
+		Reason: o.reason, Author: o.author, PublicNote: o.publicNote, Permanent: o.Expires == 0, Source: Commercial,
 	}}
-	if o.starts != 0 {
-		out.StartsAt, out.Source = time.UnixMicro(int64(o.starts)).UTC(), Scheduled
+	if o.Starts != 0 {
+		out.StartsAt, out.Source = time.UnixMicro(int64(o.Starts)).UTC(), Scheduled
 	}
-	if o.expires != 0 {
-		out.ExpiresAt = time.UnixMicro(int64(o.expires)).UTC()
+	if o.Expires != 0 {
+		out.ExpiresAt = time.UnixMicro(int64(o.Expires)).UTC()
 	}
 	switch o.target {
 	case onUser, onUserEndpoint:
@@ -210,7 +219,7 @@ func (o *override) normalized() Override {
 		out.Factor = o.quantity
 	default:
 	}
-	if o.detector {
+	if o.Detector {
 		out.Source = Detector
 	}
 	return out
@@ -218,12 +227,12 @@ func (o *override) normalized() Override {
 
 // compileOverride compiles one override of a database; o is nil if there are faults. Of an override that compiles,
 // whether its endpoint goes with others is found when they are compiled together.
-func compileOverride(in Override) (o *override, faults []Fault) {
-	o = &override{
-		id: in.ID, kind: kind(slices.Index(kindNames[:], in.Kind)), detector: in.Source == Detector,
-		tenant: in.Tenant, endpoint: in.Endpoint, policy: in.Policy,
+func compileOverride(in Override) (o *CompiledOverride, faults []Fault) {
+	o = &CompiledOverride{
+		ID: in.ID, kind: kind(slices.Index(kindNames[:], in.Kind)), Detector: in.Source == Detector,
+		Tenant: in.Tenant, endpoint: in.Endpoint, policy: in.Policy,
 		reason: in.Reason, author: in.Author, publicNote: in.PublicNote,
-		starts: micros(in.StartsAt), expires: micros(in.ExpiresAt),
+		Starts: micros(in.StartsAt), Expires: micros(in.ExpiresAt),
 	}
 	if !in.valid() || !o.setTarget(in) {
 		return nil, in.faults()
@@ -250,7 +259,7 @@ func (in *Override) valid() bool {
 		len(in.Tenant) <= maxPart && len(in.User) <= maxPart && len(in.Credential) <= maxPart && len(in.Tag) <= maxPart &&
 		(in.Policy == "" || isName(in.Policy)) && isNote(in.PublicNote) &&
 		(in.Kind != Multiplier || in.Factor >= 1 && in.Factor <= maxFactor) &&
-		(in.Kind != Exempt || isExemptable(in.Endpoint))
+		(in.Kind != Exempt || CheckExemptable(in.Endpoint) == nil)
 }
 
 // faults returns what is wrong with a row that does not compile.
@@ -263,12 +272,12 @@ func (in *Override) faults() []Fault {
 }
 
 // setTarget sets the target of o from a valid row. It reports false if that is an address that does not parse.
-func (o *override) setTarget(in Override) bool {
+func (o *CompiledOverride) setTarget(in Override) bool {
 	switch {
 	case in.Credential != "":
 		o.target, o.targetName = onCredential, in.Credential
 	case in.IP != "":
-		prefix, err := network(in.IP)
+		prefix, err := ParseNetwork(in.IP)
 		if err != nil {
 			return false
 		}

@@ -168,9 +168,9 @@ func relateSegment(x, y string) overlap {
 	return disjoint
 }
 
-// patterns holds a set of patterns compiled into a tree. Matching takes one walk over the path and allocates nothing.
+// Patterns holds a set of patterns compiled into a tree. Matching takes one walk over the path and allocates nothing.
 // A pattern is identified by its index in list, most specific first.
-type patterns struct {
+type Patterns struct {
 	list   []Pattern
 	byText map[string]int
 	root   *node
@@ -192,20 +192,20 @@ type methodEnd struct {
 	index  int
 }
 
-// patternFault holds what is wrong with a pattern, or with the pair of it and an earlier one.
-type patternFault struct {
-	text string
-	err  error
+// PatternFault holds what is wrong with a pattern, or with the pair of it and an earlier one.
+type PatternFault struct {
+	Text string
+	Err  error
 }
 
-// compilePatterns parses and sorts texts (equal ones count once). It returns a fault for every pattern that does not
+// CompilePatterns parses and sorts texts (equal ones count once). It returns a fault for every pattern that does not
 // parse, and for every pair of which neither is more specific.
-func compilePatterns(texts []string) (*patterns, []patternFault) {
-	set := &patterns{root: &node{}, byText: make(map[string]int, len(texts))}
-	var faults []patternFault
+func CompilePatterns(texts []string) (*Patterns, []PatternFault) {
+	set := &Patterns{root: &node{}, byText: make(map[string]int, len(texts))}
+	var faults []PatternFault
 	if len(texts) > maxPatterns {
 		err := fmt.Errorf("a config has at most %d endpoint patterns, this one has %d", maxPatterns, len(texts))
-		return set, []patternFault{{texts[maxPatterns], err}}
+		return set, []PatternFault{{texts[maxPatterns], err}}
 	}
 	for _, text := range texts {
 		if _, repeated := set.byText[text]; repeated {
@@ -213,12 +213,12 @@ func compilePatterns(texts []string) (*patterns, []patternFault) {
 		}
 		p, err := ParsePattern(text)
 		if err != nil {
-			faults = append(faults, patternFault{text, err})
+			faults = append(faults, PatternFault{text, err})
 			continue
 		}
 		for i := range set.list {
 			if o := relate(&p, &set.list[i]); o == crossing || o == same {
-				faults = append(faults, patternFault{text, ambiguous(text, set.list[i].text)})
+				faults = append(faults, PatternFault{text, ambiguous(text, set.list[i].text)})
 			}
 		}
 		set.byText[text] = len(set.list)
@@ -239,7 +239,7 @@ func ambiguous(a, b string) error {
 
 // sort puts every pattern before those that are wider. Specificity is a partial order, so the patterns are sorted by
 // how many others are wider.
-func (s *patterns) sort() {
+func (s *Patterns) sort() {
 	depth := make(map[string]int, len(s.list))
 	for i := range s.list {
 		for j := range s.list {
@@ -256,8 +256,19 @@ func (s *patterns) sort() {
 	})
 }
 
-// index returns the index of a pattern by its text, or -1 for one that is not in the set.
-func (s *patterns) index(text string) int {
+// Len returns the number of patterns.
+func (s *Patterns) Len() int { return len(s.list) }
+
+// Text returns the pattern with an index.
+func (s *Patterns) Text(i int) string { return s.list[i].text }
+
+// IsNarrower reports whether pattern i is more specific than pattern j of another set.
+func (s *Patterns) IsNarrower(i int, other *Patterns, j int) bool {
+	return relate(&s.list[i], &other.list[j]) == narrower
+}
+
+// Index returns the index of a pattern by its text, or -1 for one that is not in the set.
+func (s *Patterns) Index(text string) int {
 	if i, ok := s.byText[text]; ok {
 		return i
 	}
@@ -290,9 +301,9 @@ func (n *node) insert(p *Pattern, index int) {
 	n.ends = append(n.ends, methodEnd{p.method, index})
 }
 
-// match appends to found the indices of all patterns that match, most specific (lowest) first. The path must be
-// normalised. match ignores what follows a #, as upstreams do.
-func (s *patterns) match(method, path string, found []int) []int {
+// Match appends to found the indices of all patterns that match, most specific (lowest) first. The path must be
+// normalised. Match ignores what follows a #, as upstreams do.
+func (s *Patterns) Match(method, path string, found []int) []int {
 	if len(s.list) == 0 {
 		return found
 	}

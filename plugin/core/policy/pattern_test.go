@@ -230,8 +230,8 @@ func TestTheTreeAgreesWithANaiveMatcher(t *testing.T) {
 		texts := rapid.SliceOfN(somePattern, 0, 12).Draw(t, "patterns")
 		method := rapid.SampledFrom([]string{"GET", "HEAD", "POST", "PUT", "", "get"}).Draw(t, "method")
 		path := somePath.Draw(t, "path")
-		set, _ := compilePatterns(texts)
-		found := set.match(method, path, nil)
+		set, _ := CompilePatterns(texts)
+		found := set.Match(method, path, nil)
 		if !slices.IsSorted(found) {
 			t.Fatalf("found %v, which is not in order", found)
 		}

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"cmp"
-	"fmt"
 )
 
 // order describes how two overrides of one request relate.
@@ -28,7 +27,7 @@ const (
 //     without a start started before all others.
 //
 // A rank orders the endpoints or networks of overrides that match the request, the narrowest first.
-func precede(a, b *override, rankA, rankB int) order {
+func precede(a, b *CompiledOverride, rankA, rankB int) order {
 	o, _ := decidePrecedence(a, b, rankA, rankB)
 	return o
 }
@@ -51,30 +50,30 @@ const (
 )
 
 // decidePrecedence returns what precede does, and what decided it.
-func decidePrecedence(a, b *override, rankA, rankB int) (order, criterion) {
+func decidePrecedence(a, b *CompiledOverride, rankA, rankB int) (order, criterion) {
 	if a.kind == ban || b.kind == ban || a.kind == exempt || b.kind == exempt {
 		if a.kind != b.kind {
 			return orderOf(cmp.Compare(a.kind, b.kind)), byKind
 		}
-		if a.kind == ban && a.expires != b.expires {
+		if a.kind == ban && a.Expires != b.Expires {
 			// 0 is permanent: less 1 it is the largest of unsigned numbers.
-			return orderOf(cmp.Compare(uint64(b.expires)-1, uint64(a.expires)-1)), byEnd
+			return orderOf(cmp.Compare(uint64(b.Expires)-1, uint64(a.Expires)-1)), byEnd
 		}
 		return compareSpecificity(a, b, rankA, rankB)
 	}
 	switch {
-	case !a.detector && b.detector:
+	case !a.Detector && b.Detector:
 		return firstThenSecond, bySource
-	case a.detector && !b.detector:
+	case a.Detector && !b.Detector:
 		return secondThenFirst, bySource
-	case a.detector && a.quantity != b.quantity:
+	case a.Detector && a.quantity != b.quantity:
 		return orderOf(cmp.Compare(a.quantity, b.quantity)), byStrictness
 	}
 	return compareSpecificity(a, b, rankA, rankB)
 }
 
 // compareSpecificity returns which of two overrides is more specific, and by what.
-func compareSpecificity(a, b *override, rankA, rankB int) (order, criterion) {
+func compareSpecificity(a, b *CompiledOverride, rankA, rankB int) (order, criterion) {
 	switch {
 	case a.target != b.target:
 		return orderOf(cmp.Compare(a.target, b.target)), byTarget
@@ -84,10 +83,10 @@ func compareSpecificity(a, b *override, rankA, rankB int) (order, criterion) {
 		return orderOf(cmp.Compare(a.kind, b.kind)), byLimitKind
 	case (a.policy == "") != (b.policy == ""):
 		return orderOf(cmp.Compare(min(len(b.policy), 1), min(len(a.policy), 1))), byPolicy
-	case a.starts != b.starts:
-		return orderOf(cmp.Compare(b.starts, a.starts)), byStart
+	case a.Starts != b.Starts:
+		return orderOf(cmp.Compare(b.Starts, a.Starts)), byStart
 	}
-	return orderOf(cmp.Compare(b.id, a.id)), byAge
+	return orderOf(cmp.Compare(b.ID, a.ID)), byAge
 }
 
 func orderOf(comparison int) order {
@@ -95,25 +94,4 @@ func orderOf(comparison int) order {
 		return firstWins
 	}
 	return secondWins
-}
-
-// whyBefore returns in words that a winner applies and a loser does not, and by what criterion.
-func whyBefore(winner, loser *activeOverride) string {
-	_, by := decidePrecedence(winner.override, loser.override, winner.rank, loser.rank)
-	reason := [numberOfCriteria]string{
-		byKind:       "a ban goes before an exemption",
-		byEnd:        "its ban lasts longer",
-		byStrictness: "its factor is smaller",
-		byTarget: fmt.Sprintf("%s is more specific than %s",
-			targetNames[winner.target], targetNames[loser.target]),
-		byNarrowness: "its endpoint is narrower",
-		byLimitKind:  "a custom limit goes before a multiplier",
-		byPolicy:     "it names its policy",
-		byStart:      "it starts later",
-		byAge:        "it is younger",
-	}[by]
-	if by == byNarrowness && winner.target == onIP {
-		reason = "its network is narrower"
-	}
-	return fmt.Sprintf("override %d goes before it: %s", winner.id, reason)
 }

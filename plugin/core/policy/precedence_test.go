@@ -11,8 +11,8 @@ import (
 var update = flag.Bool("update", false, "rewrite golden files")
 
 // everyKind is one override of each source, kind and target that there can be.
-func everyKind() []*override {
-	var all []*override
+func everyKind() []*CompiledOverride {
+	var all []*CompiledOverride
 	for _, detector := range []bool{false, true} {
 		for _, k := range []kind{ban, exempt, customLimit, multiplier} {
 			if detector && (k == exempt || k == customLimit) {
@@ -22,7 +22,7 @@ func everyKind() []*override {
 				if k != exempt && (on == onTag || on == onEndpointOfAll) {
 					continue
 				}
-				o := &override{id: 1, kind: k, target: on, detector: detector, quantity: 500, expires: 1000}
+				o := &CompiledOverride{ID: 1, kind: k, target: on, Detector: detector, quantity: 500, Expires: 1000}
 				all = append(all, o)
 			}
 		}
@@ -30,9 +30,9 @@ func everyKind() []*override {
 	return all
 }
 
-func (o *override) label() string {
+func (o *CompiledOverride) label() string {
 	source := "commercial"
-	if o.detector {
+	if o.Detector {
 		source = "detector"
 	}
 	return source + " " + kindNames[o.kind] + " on " + targetNames[o.target]
@@ -83,13 +83,13 @@ func TestThePrecedenceKeepsTheRulesForEveryPair(t *testing.T) {
 				want = firstWins
 			case a.kind == exempt && b.kind != exempt && b.kind != ban:
 				want = firstWins
-			case a.kind >= customLimit && b.kind >= customLimit && !a.detector && b.detector:
+			case a.kind >= customLimit && b.kind >= customLimit && !a.Detector && b.Detector:
 				want = firstThenSecond
-			case a.kind == b.kind && a.detector == b.detector && a.target < b.target:
+			case a.kind == b.kind && a.Detector == b.Detector && a.target < b.target:
 				want = firstWins
-			case a.kind == customLimit && b.kind == multiplier && !b.detector && a.target <= b.target:
+			case a.kind == customLimit && b.kind == multiplier && !b.Detector && a.target <= b.target:
 				want = firstWins
-			case a.kind == customLimit && b.kind == multiplier && !b.detector && a.target > b.target:
+			case a.kind == customLimit && b.kind == multiplier && !b.Detector && a.target > b.target:
 				want = secondWins
 			}
 			if got != want {
@@ -107,44 +107,44 @@ func TestThePrecedenceKeepsTheRulesForEveryPair(t *testing.T) {
 }
 
 func TestWhatIsEqualOtherwiseIsDecidedByNumbersNamesAndAge(t *testing.T) {
-	penalty := func(factor int64, on target) *override {
-		return &override{id: 2, kind: multiplier, detector: true, quantity: factor, target: on}
+	penalty := func(factor int64, on target) *CompiledOverride {
+		return &CompiledOverride{ID: 2, kind: multiplier, Detector: true, quantity: factor, target: on}
 	}
 	tests := []struct {
 		name           string
-		a, b           *override
+		a, b           *CompiledOverride
 		placeA, placeB int
 		want           order
 	}{
 		{
-			"the longer ban", &override{kind: ban, target: onTenant, expires: 9},
-			&override{kind: ban, target: onUser, expires: 8}, 0, 0, firstWins,
+			"the longer ban", &CompiledOverride{kind: ban, target: onTenant, Expires: 9},
+			&CompiledOverride{kind: ban, target: onUser, Expires: 8}, 0, 0, firstWins,
 		},
 		{
-			"the ban for good", &override{kind: ban, target: onTenant}, &override{kind: ban, target: onUser, expires: 1 << 62},
-			0, 0, firstWins,
+			"the ban for good", &CompiledOverride{kind: ban, target: onTenant},
+			&CompiledOverride{kind: ban, target: onUser, Expires: 1 << 62}, 0, 0, firstWins,
 		},
 		{
-			"a ban that ends, and one for good", &override{kind: ban, expires: 1 << 62}, &override{kind: ban, target: onTenant},
-			0, 0, secondWins,
+			"a ban that ends, and one for good", &CompiledOverride{kind: ban, Expires: 1 << 62},
+			&CompiledOverride{kind: ban, target: onTenant}, 0, 0, secondWins,
 		},
 		{
-			"a detector's longer ban", &override{kind: ban, expires: 8}, &override{kind: ban, detector: true, expires: 9}, 0, 0,
-			secondWins,
+			"a detector's longer ban", &CompiledOverride{kind: ban, Expires: 8},
+			&CompiledOverride{kind: ban, Detector: true, Expires: 9}, 0, 0, secondWins,
 		},
 		{"the stricter penalty, however wide", penalty(900, onUserEndpoint), penalty(100, onTenant), 0, 0, secondWins},
 		{"the more specific of equal penalties", penalty(100, onUser), penalty(100, onTenant), 0, 0, firstWins},
 		{
-			"the narrower endpoint", &override{id: 1, kind: multiplier, target: onEndpoint},
-			&override{id: 2, kind: customLimit, target: onEndpoint}, 0, 1, firstWins,
+			"the narrower endpoint", &CompiledOverride{ID: 1, kind: multiplier, target: onEndpoint},
+			&CompiledOverride{ID: 2, kind: customLimit, target: onEndpoint}, 0, 1, firstWins,
 		},
 		{
-			"the one that names its policy", &override{id: 1, kind: multiplier, policy: "daily"},
-			&override{id: 2, kind: multiplier}, 0, 0, firstWins,
+			"the one that names its policy", &CompiledOverride{ID: 1, kind: multiplier, policy: "daily"},
+			&CompiledOverride{ID: 2, kind: multiplier}, 0, 0, firstWins,
 		},
 		{
-			"the younger", &override{id: 1, kind: multiplier, policy: "daily"},
-			&override{id: 2, kind: multiplier, policy: "daily"}, 0, 0, secondWins,
+			"the younger", &CompiledOverride{ID: 1, kind: multiplier, policy: "daily"},
+			&CompiledOverride{ID: 2, kind: multiplier, policy: "daily"}, 0, 0, secondWins,
 		},
 	}
 	for _, test := range tests {

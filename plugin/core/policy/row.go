@@ -132,8 +132,8 @@ func (f Fault) Error() string {
 // The tables of faults.
 const (
 	inTiers     = "tiers"
-	inTenants   = "tenants"
-	inPolicies  = "policies"
+	InTenants   = "tenants"
+	InPolicies  = "policies"
 	inOverrides = "overrides"
 	inCosts     = "costs"
 	inCandidate = "candidate_policies"

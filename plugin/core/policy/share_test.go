@@ -115,7 +115,7 @@ func TestPatternsThatComeAndGoAreThoseOfACompileFromScratch(t *testing.T) {
 		for text := range inUse {
 			texts = append(texts, text)
 		}
-		want, faults := compilePatterns(texts)
+		want, faults := CompilePatterns(texts)
 		if len(faults) > 0 || len(want.list) != len(e.patterns.list) {
 			t.Fatalf("after %q there are %d patterns, want %d; faults %v", step, len(e.patterns.list), len(want.list), faults)
 		}
@@ -143,7 +143,7 @@ func TestTheNumberOfPatternsIsBounded(t *testing.T) {
 }
 
 func TestAnOverrideRemembersABoundedNumberOfPolicies(t *testing.T) {
-	o := &override{kind: multiplier, quantity: 500}
+	o := &CompiledOverride{kind: multiplier, quantity: 500}
 	base := func() *Policy {
 		p, err := compileLimit(schema.Limit{Name: "a", Scope: "tenant", Limit: 100, WindowSize: 1})
 		if err != nil {
@@ -170,7 +170,7 @@ func TestAScaledLimitThatCannotBeCountedExactlyIsRoundedDownUntilItCan(t *testin
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := &override{kind: multiplier, quantity: 500}
+	o := &CompiledOverride{kind: multiplier, quantity: 500}
 	if got := o.apply(&p).Limit.Spec().Quantity; got != 500*year {
 		t.Errorf("half of 1001 a second is %d a year, want %d", got, 500*year)
 	}

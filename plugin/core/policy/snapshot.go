@@ -22,20 +22,20 @@ type Snapshot struct {
 	tenantCount int
 	shards      [shardCount]*shard
 
-	policies  index[*row]       // by id
-	overrides index[*override]  // by id
-	costs     map[int64]CostRow // by id
+	policies  index[*CompiledPolicy]   // by id
+	overrides index[*CompiledOverride] // by id
+	costs     map[int64]CostRow        // by id
 
 	tiers         map[string]bool          // those that have a row of their own
 	tenantsByTier map[string]int           // tenants by the tier that their row names
-	namespaces    map[string]namespaceRows // by namespace
+	namespaces    map[string]NamespaceRows // by namespace
 	targets       [targets]int             // overrides by target
 	networkSizes  []networkSize            // of the networks that overrides name, each once
 	matches       [matches]int             // policies by what they apply to
 	rowSizes      []networkSize            // of the networks that policies name, each once, the narrowest first
 	endpoints     *endpointSet             // of policies, overrides and costs
 
-	candidate *overlay // nil: no candidate is open
+	candidate *Overlay // nil: no candidate is open
 }
 
 // shardCount is the number of parts of a snapshot. A million rows make a thousand in each: the most that one change
@@ -44,21 +44,21 @@ const shardCount = 1024
 
 // shard holds the rows of the tenants, subjects and networks of one hash.
 type shard struct {
-	tenants  map[string]*tenantRows
-	subjects map[subject][]*override
-	networks map[netip.Prefix][]*override
+	tenants  map[string]*TenantRows
+	subjects map[subject][]*CompiledOverride
+	networks map[netip.Prefix][]*CompiledOverride
 
-	subjectRows map[subject][]*row      // policies of users and credentials; nil: none
-	networkRows map[netip.Prefix][]*row // policies of addresses and networks; nil: none
+	subjectRows map[subject][]*CompiledPolicy      // policies of users and credentials; nil: none
+	networkRows map[netip.Prefix][]*CompiledPolicy // policies of addresses and networks; nil: none
 }
 
-// tenantRows holds the rows of one tenant as a whole.
-type tenantRows struct {
+// TenantRows holds the rows of one tenant as a whole.
+type TenantRows struct {
 	hasRow    bool // the tenant itself has a row
-	tier      string
+	Tier      string
 	timeZone  string
-	policies  []*row      // by namespace, then name
-	overrides []*override // on the tenant and on its endpoints
+	Policies  []*CompiledPolicy   // by namespace, then name
+	overrides []*CompiledOverride // on the tenant and on its endpoints
 }
 
 // subject identifies a user, a credential or a tag by name, or an endpoint of all tenants by its pattern. Only a user
@@ -76,12 +76,12 @@ type networkSize struct {
 	n    int
 }
 
-// namespaceRows holds the rows of one namespace for tiers, anonymous requests, all requests and the costs of endpoints,
+// NamespaceRows holds the rows of one namespace for tiers, anonymous requests, all requests and the costs of endpoints,
 // and counts what all its policies need.
-type namespaceRows struct {
-	tiers          map[string][]*row  // by tier, then by name
-	anonymous, all []*row             // by name
-	costs          map[string]CostRow // by endpoint
+type NamespaceRows struct {
+	Tiers          map[string][]*CompiledPolicy // by tier, then by name
+	Anonymous, All []*CompiledPolicy            // by name
+	Costs          map[string]CostRow           // by endpoint
 	needs          needCounts
 }
 
@@ -122,7 +122,7 @@ func (s *Snapshot) Tenants() iter.Seq[schema.Tenant] {
 				continue
 			}
 			for id, a := range sh.tenants {
-				if a.hasRow && !yield(schema.Tenant{ID: id, Tier: a.tier, TimeZone: a.timeZone}) {
+				if a.hasRow && !yield(schema.Tenant{ID: id, Tier: a.Tier, TimeZone: a.timeZone}) {
 					return
 				}
 			}
@@ -132,12 +132,12 @@ func (s *Snapshot) Tenants() iter.Seq[schema.Tenant] {
 
 // Policies returns all policies as they were given, except for spellings that mean the same, in no particular order.
 func (s *Snapshot) Policies() iter.Seq[PolicyRow] {
-	return normalizedRows(&s.policies, (*row).normalized)
+	return normalizedRows(&s.policies, (*CompiledPolicy).normalized)
 }
 
 // Overrides returns all overrides as they were given, except for spellings that mean the same, in no particular order.
 func (s *Snapshot) Overrides() iter.Seq[Override] {
-	return normalizedRows(&s.overrides, (*override).normalized)
+	return normalizedRows(&s.overrides, (*CompiledOverride).Normalized)
 }
 
 func normalizedRows[R hasID, P any](rows *index[R], as func(R) P) iter.Seq[P] {
@@ -152,16 +152,58 @@ func normalizedRows[R hasID, P any](rows *index[R], as func(R) P) iter.Seq[P] {
 	}
 }
 
-// tenant returns the rows of a tenant, or nil if there are none.
-func (s *Snapshot) tenant(tenant string) *tenantRows {
+// Tenant returns the rows of a tenant, or nil if there are none.
+func (s *Snapshot) Tenant(tenant string) *TenantRows {
 	if sh := s.shards[tenantShard(tenant)]; sh != nil {
 		return sh.tenants[tenant]
 	}
 	return nil
 }
 
+// Endpoints returns the patterns of the rows' endpoints.
+func (s *Snapshot) Endpoints() *Patterns { return s.endpoints.patterns }
+
+// Namespace returns the rows of a namespace.
+func (s *Snapshot) Namespace(name string) NamespaceRows { return s.namespaces[name] }
+
+// HasTier reports whether a tier has a row of its own.
+func (s *Snapshot) HasTier(tier string) bool { return s.tiers[tier] }
+
+// TenantsByTier returns the number of tenants by the tier that their row names.
+func (s *Snapshot) TenantsByTier() map[string]int { return maps.Clone(s.tenantsByTier) }
+
+// Rank returns the position of a row's endpoint among the endpoints that match a request, the narrowest first; no
+// endpoint comes last. It reports false if the endpoint does not match.
+func (s *Snapshot) Rank(endpoint string, matches []int) (int, bool) {
+	if endpoint == "" {
+		return len(matches), true
+	}
+	for position, i := range matches {
+		if s.endpoints.patterns.list[i].text == endpoint {
+			return position, true
+		}
+	}
+	return 0, false
+}
+
+// UserPolicies returns the policies of a request's user.
+func (s *Snapshot) UserPolicies(id *identity.Identity) []*CompiledPolicy {
+	if s.matches[forUser] == 0 || id.Tenant.Kind != identity.Tenant || id.User.Kind != identity.User {
+		return nil
+	}
+	return s.rowsOf(subject{onUser, id.Tenant.ID, id.User.ID})
+}
+
+// CredentialPolicies returns the policies of a request's credential.
+func (s *Snapshot) CredentialPolicies(id *identity.Identity) []*CompiledPolicy {
+	if s.matches[forCredential] == 0 || id.Credential == "" {
+		return nil
+	}
+	return s.rowsOf(subject{onCredential, "", id.Credential})
+}
+
 // overridesOf returns the overrides of a subject.
-func (s *Snapshot) overridesOf(whose subject) []*override {
+func (s *Snapshot) overridesOf(whose subject) []*CompiledOverride {
 	if shard := s.shards[whose.shard()]; shard != nil {
 		return shard.subjects[whose]
 	}
@@ -169,7 +211,7 @@ func (s *Snapshot) overridesOf(whose subject) []*override {
 }
 
 // networkOverrides returns the overrides of a network.
-func (s *Snapshot) networkOverrides(network netip.Prefix) []*override {
+func (s *Snapshot) networkOverrides(network netip.Prefix) []*CompiledOverride {
 	if shard := s.shards[networkShard(network)]; shard != nil {
 		return shard.networks[network]
 	}
@@ -179,7 +221,7 @@ func (s *Snapshot) networkOverrides(network netip.Prefix) []*override {
 // addressOverrides appends the overrides of all networks that contain a client's address. One that changes limits is
 // found only if its network contains all addresses that are counted together with the client's, unless IPv6 addresses
 // are counted in full.
-func (s *Snapshot) addressOverrides(id *identity.Identity, found []*override) []*override {
+func (s *Snapshot) addressOverrides(id *identity.Identity, found []*CompiledOverride) []*CompiledOverride {
 	counted := countedNetwork(id, s.networkSizes)
 	if !counted.IsValid() {
 		return found
@@ -211,7 +253,7 @@ func countedNetwork(id *identity.Identity, sizes []networkSize) netip.Prefix {
 	if len(sizes) == 0 {
 		return netip.Prefix{}
 	}
-	counted, err := network(id.IP)
+	counted, err := ParseNetwork(id.IP)
 	if err != nil {
 		return netip.Prefix{}
 	}
@@ -219,7 +261,7 @@ func countedNetwork(id *identity.Identity, sizes []networkSize) netip.Prefix {
 }
 
 // rowsOf returns the policies of a user or a credential.
-func (s *Snapshot) rowsOf(whose subject) []*row {
+func (s *Snapshot) rowsOf(whose subject) []*CompiledPolicy {
 	if shard := s.shards[whose.shard()]; shard != nil {
 		return shard.subjectRows[whose]
 	}
@@ -227,8 +269,8 @@ func (s *Snapshot) rowsOf(whose subject) []*row {
 }
 
 // rowsOfNetwork returns the policies of exactly one address or network.
-func (s *Snapshot) rowsOfNetwork(text string) []*row {
-	prefix, err := network(text)
+func (s *Snapshot) rowsOfNetwork(text string) []*CompiledPolicy {
+	prefix, err := ParseNetwork(text)
 	if err != nil {
 		return nil
 	}
@@ -238,10 +280,10 @@ func (s *Snapshot) rowsOfNetwork(text string) []*row {
 	return nil
 }
 
-// rowsAround yields the policies of each network that contains all addresses that are counted together with a client's,
-// those of the narrowest network first.
-func (s *Snapshot) rowsAround(id *identity.Identity) iter.Seq[[]*row] {
-	return func(yield func([]*row) bool) {
+// NetworkPolicies yields the policies of each network that contains all addresses that are counted together with a
+// client's, the narrowest network first.
+func (s *Snapshot) NetworkPolicies(id *identity.Identity) iter.Seq[[]*CompiledPolicy] {
+	return func(yield func([]*CompiledPolicy) bool) {
 		counted := countedNetwork(id, s.rowSizes)
 		for _, size := range s.rowSizes {
 			if !counted.IsValid() || size.is4 != counted.Addr().Is4() || size.bits > counted.Bits() {
@@ -258,59 +300,7 @@ func (s *Snapshot) rowsAround(id *identity.Identity) iter.Seq[[]*row] {
 	}
 }
 
-// hasID is a row with an id.
-type hasID interface {
-	comparable
-	rowID() int64
-}
-
-// index maps ids to rows. Snapshots share its parts: a change copies one.
-type index[R hasID] struct {
-	rows  int
-	parts [shardCount][]R // by id, sorted
-}
-
-func (x *index[R]) part(id int64) *[]R { return &x.parts[uint64(id)%shardCount] }
-
-func searchID[R hasID](part []R, id int64) (int, bool) {
-	return slices.BinarySearchFunc(part, id, func(r R, id int64) int {
-		switch k := r.rowID(); {
-		case k < id:
-			return -1
-		case k > id:
-			return 1
-		}
-		return 0
-	})
-}
-
-func (x *index[R]) get(id int64) (r R, ok bool) {
-	part := *x.part(id)
-	i, ok := searchID(part, id)
-	if ok {
-		r = part[i]
-	}
-	return r, ok
-}
-
-// insert adds a row with a new id. It copies the part first unless own is set.
-func (x *index[R]) insert(r R, own bool) {
-	part := x.part(r.rowID())
-	i, _ := searchID(*part, r.rowID())
-	if !own {
-		*part = append(make([]R, 0, len(*part)+1), *part...)
-	}
-	*part = slices.Insert(*part, i, r)
-	x.rows++
-}
-
-// remove drops a row, copying its part.
-func (x *index[R]) remove(id int64) {
-	part := x.part(id)
-	i, ok := searchID(*part, id)
-	if !ok {
-		return
-	}
-	*part = slices.Concat((*part)[:i], (*part)[i+1:])
-	x.rows--
+// HasPolicyOfPart reports whether a policy is for a network of IPv6 with more leading bits than these.
+func (s *Snapshot) HasPolicyOfPart(bits int) bool {
+	return slices.ContainsFunc(s.rowSizes, func(size networkSize) bool { return !size.is4 && size.bits > bits })
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -50,7 +50,7 @@ func decide(t testing.TB, given answers, list ...schema.Limit) *decision.Decisio
 	config := schema.Config{
 		Tiers: []schema.Tier{{Name: "one", Limits: append(append([]schema.Limit{}, limits...), list...)}},
 	}.WithDefaults()
-	snapshot, err := policy.FromConfig(config)
+	snapshot, err := resolve.FromConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -17,18 +18,18 @@ import (
 // policies, and whether it is assigned to acme.
 func underCandidate(t *testing.T, snapshot *policy.Snapshot) (name string, tried, active int64, assigned bool) {
 	t.Helper()
-	plan, err := policy.FromConfig(schema.Config{Tiers: []schema.Tier{{Name: "gold"}}}.WithDefaults())
+	plan, err := resolve.FromConfig(schema.Config{Tiers: []schema.Tier{{Name: "gold"}}}.WithDefaults())
 	if err != nil {
 		t.Fatal(err)
 	}
-	limitOf := func(p *policy.Plan, r *policy.Resolution) int64 {
+	limitOf := func(p *resolve.Plan, r *resolve.Resolution) int64 {
 		p.ResolveAt(&identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}}, 0, r)
 		if len(r.Bounds) == 0 {
 			return 0
 		}
 		return r.Bounds[0].Policy.Limit.Spec().Quantity
 	}
-	var r policy.Resolution
+	var r resolve.Resolution
 	plan = plan.With(snapshot)
 	active = limitOf(plan, &r)
 	c := plan.Candidate()

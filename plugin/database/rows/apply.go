@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 // Set holds the desired active policies of one namespace, and perhaps its desired costs, and the desired tenants and
@@ -23,7 +23,7 @@ type Set struct {
 	KeepPolicies bool
 
 	// Config is the plugin's config, for the review of the changes; nil: unknown.
-	Config *policy.Plan
+	Config *resolve.Plan
 	// IsConsumer reports whether the config's file has a consumer of a name; nil: none is known.
 	IsConsumer func(name string) bool
 	// Accept runs before Apply writes, with the changes and their review. If it returns an error, Apply writes nothing

@@ -12,6 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -104,13 +105,13 @@ func TestTheLargestCandidateIsPutAtOnceAndABanAppliesBesideIt(t *testing.T) {
 	}
 	snapshot, _ := policy.NewSnapshot(policy.Rows{Overrides: []policy.Override{{ID: ban.ID, Override: ban.Override}}}, nil)
 	both, faults := snapshot.WithCandidate(set)
-	plan, err := policy.FromConfig(schema.Config{}.WithDefaults())
+	plan, err := resolve.FromConfig(schema.Config{}.WithDefaults())
 	if err != nil || len(faults) > 0 {
 		t.Fatal(err, faults)
 	}
 	tried := plan.With(both).Candidate().Plan
 	for tenant, banned := range map[string]bool{"tenant-7": true, "tenant-8": false} {
-		var r policy.Resolution
+		var r resolve.Resolution
 		tried.ResolveAt(&identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: tenant}}, 0, &r)
 		if r.Banned != banned || !banned && (len(r.Bounds) != 1 || r.Bounds[0].Policy.Limit.Spec().Quantity != 3) {
 			t.Errorf("%s: banned %v, with the limits %+v", tenant, r.Banned, r.Bounds)

@@ -8,13 +8,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 // Approval decides within the transaction of a write whether it is made. The zero value accepts every write.
 type Approval struct {
 	// Config is the plugin's config, for the review; nil: unknown.
-	Config *policy.Plan
+	Config *resolve.Plan
 	// Accept runs before the write, with the review of what is written. If it returns an error, nothing is written, and
 	// the write returns a DeclinedError. nil accepts everything.
 	Accept func(Review) error
@@ -61,7 +61,7 @@ func (a Approval) approveChanges(ctx context.Context, tx pgx.Tx, changes candida
 // ReviewCandidate reviews a put of policies of one namespace into a candidate as ReviewPolicy does a write of one,
 // beside the active policies with the changes of the candidate.
 func (s *Store) ReviewCandidate(
-	ctx context.Context, config *policy.Plan, candidate string, list ...Policy,
+	ctx context.Context, config *resolve.Plan, candidate string, list ...Policy,
 ) (Review, error) {
 	changes, err := changesOf(ctx, s.pool, candidate)
 	var r Review
@@ -74,7 +74,7 @@ func (s *Store) ReviewCandidate(
 // review reviews written policies of one namespace beside the active policies with the changes. Of the written ones,
 // created are new.
 func (c candidateChanges) review(
-	ctx context.Context, q querier, config *policy.Plan, written, created []Policy,
+	ctx context.Context, q querier, config *resolve.Plan, written, created []Policy,
 ) (Review, error) {
 	active, err := rowsToCompare(ctx, q, written...)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -126,7 +127,7 @@ func (s *Store) PutCost(ctx context.Context, c Change, cost Cost) (Cost, int64, 
 
 // CostWarnings returns what an operator should check of a cost: limits that can never hold it. A nil config is unknown:
 // its limits are not compared.
-func (s *Store) CostWarnings(ctx context.Context, config *policy.Plan, c Cost) ([]string, error) {
+func (s *Store) CostWarnings(ctx context.Context, config *resolve.Plan, c Cost) ([]string, error) {
 	var w where
 	w.equal("namespace", cmp.Or(c.Namespace, defaultNamespace))
 	w.equal("slot", SlotActive)
@@ -140,7 +141,7 @@ func (s *Store) CostWarnings(ctx context.Context, config *policy.Plan, c Cost) (
 }
 
 // costWarnings returns the warnings of CostWarnings for costs of one namespace beside rows of it.
-func costWarnings(config *policy.Plan, rows []Policy, costs []Cost) []string {
+func costWarnings(config *resolve.Plan, rows []Policy, costs []Cost) []string {
 	if len(costs) == 0 {
 		return nil
 	}
@@ -151,7 +152,7 @@ func costWarnings(config *policy.Plan, rows []Policy, costs []Cost) []string {
 	for i, p := range rows {
 		limits[i] = p.Policy
 	}
-	problems := policy.CostCheck(config, limits)
+	problems := resolve.CostCheck(config, limits)
 	var warnings []string
 	for _, c := range costs {
 		for _, problem := range problems(c.Cost) {

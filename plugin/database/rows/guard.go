@@ -7,6 +7,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -69,7 +70,7 @@ type guard struct {
 }
 
 // newGuard returns a guard. It ignores rows with the keys of written policies. A nil config has no limits.
-func newGuard(written, rows []Policy, tiers map[string]string, config *policy.Plan) *guard {
+func newGuard(written, rows []Policy, tiers map[string]string, config *resolve.Plan) *guard {
 	g := &guard{byName: map[string][]neighbour{}, tiers: tiers}
 	isWritten := map[PolicyKey]bool{}
 	for _, p := range written {

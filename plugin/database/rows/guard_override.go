@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -17,7 +18,7 @@ import (
 // override in its place at another time, and each limit of all tenants that is below what the override allows one of
 // them. A nil config is unknown, as in ReviewPolicy.
 func (s *Store) OverrideWarnings(
-	ctx context.Context, config *policy.Plan, isConsumer func(name string) bool, o Override,
+	ctx context.Context, config *resolve.Plan, isConsumer func(name string) bool, o Override,
 ) ([]string, error) {
 	var warnings []string
 	neverSeen, err := unseen(ctx, s.pool, isConsumer, o.Tenant)
@@ -51,11 +52,11 @@ func (s *Store) OverrideWarnings(
 }
 
 // networkProblem returns why no request has the network of an override, else "". A nil config is unknown.
-func networkProblem(config *policy.Plan, o Override) string {
+func networkProblem(config *resolve.Plan, o Override) string {
 	if o.Kind != schema.KindCustomLimit && o.Kind != schema.KindMultiplier {
 		return "" // it applies to whole addresses
 	}
-	if problem := policy.UncountedNetwork(config, o.IP); problem != "" {
+	if problem := resolve.UncountedNetwork(config, o.IP); problem != "" {
 		return "ip: " + problem
 	}
 	return ""
@@ -93,7 +94,7 @@ const overlapping = `SELECT o.id, coalesce(o.starts_at, '0001-01-01 00:00:00+00'
 
 // raisedAbove returns a warning for each limit of all tenants that is below what an override allows one of them, and
 // not below what its policy does.
-func raisedAbove(ctx context.Context, q querier, config *policy.Plan, o Override) ([]string, error) {
+func raisedAbove(ctx context.Context, q querier, config *resolve.Plan, o Override) ([]string, error) {
 	if o.Kind != schema.KindCustomLimit && o.Kind != schema.KindMultiplier {
 		return nil, nil
 	}
@@ -122,7 +123,7 @@ func raisedAbove(ctx context.Context, q querier, config *policy.Plan, o Override
 }
 
 // byNamespace returns the policies of each namespace; that of the config is among them.
-func byNamespace(rows []Policy, config *policy.Plan) map[string][]Policy {
+func byNamespace(rows []Policy, config *resolve.Plan) map[string][]Policy {
 	lists := map[string][]Policy{}
 	if config != nil {
 		lists[config.Namespace()] = nil

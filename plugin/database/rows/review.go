@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -19,12 +20,12 @@ type Review struct {
 
 // ReviewPolicy reviews a write of p before it is made. A nil config is unknown: its limits are not compared, and the
 // warnings consider what it may have.
-func (s *Store) ReviewPolicy(ctx context.Context, config *policy.Plan, p Policy) (Review, error) {
+func (s *Store) ReviewPolicy(ctx context.Context, config *resolve.Plan, p Policy) (Review, error) {
 	r, err := reviewOne(ctx, s.pool, config, p)
 	return r, fail("review "+p.Key().String(), err)
 }
 
-func reviewOne(ctx context.Context, q querier, config *policy.Plan, p Policy) (Review, error) {
+func reviewOne(ctx context.Context, q querier, config *resolve.Plan, p Policy) (Review, error) {
 	rows, err := rowsToCompare(ctx, q, p)
 	if err != nil {
 		return Review{}, err
@@ -78,7 +79,7 @@ func tenantsOf(overrides []Override) (names []string) {
 // reviewAmong reviews written policies of one namespace against the rows of that namespace. Of those, created are new.
 // Changed are the costs that are written with them; nil: none.
 func reviewAmong(
-	ctx context.Context, q querier, config *policy.Plan, written, rows, created []Policy, changed *RowDiff[Cost],
+	ctx context.Context, q querier, config *resolve.Plan, written, rows, created []Policy, changed *RowDiff[Cost],
 ) (Review, error) {
 	var r Review
 	if len(written) == 0 {
@@ -130,7 +131,7 @@ func (r *Review) addCostWarnings(ctx context.Context, q querier, written []Polic
 
 // namespaceWarning returns a warning if a policy's namespace is not the config's, or, without a config, if all other
 // policies are in other namespaces; else "".
-func namespaceWarning(ctx context.Context, q querier, config *policy.Plan, key PolicyKey) (string, error) {
+func namespaceWarning(ctx context.Context, q querier, config *resolve.Plan, key PolicyKey) (string, error) {
 	if config != nil {
 		if config.Namespace() == key.Namespace {
 			return "", nil
@@ -148,10 +149,10 @@ func namespaceWarning(ctx context.Context, q querier, config *policy.Plan, key P
 
 // targetWarnings returns what an operator should check of what a new policy applies to: that no request meets it, and
 // that it replaces limits of tiers. A nil config is unknown.
-func targetWarnings(config *policy.Plan, p Policy) []string {
+func targetWarnings(config *resolve.Plan, p Policy) []string {
 	var warnings []string
 	if config == nil {
-		if problem := policy.UncountedNetwork(nil, p.IP); problem != "" {
+		if problem := resolve.UncountedNetwork(nil, p.IP); problem != "" {
 			warnings = append(warnings, fmt.Sprintf("%s: ip: %s", p.Key(), problem))
 		}
 		return warnings
@@ -171,7 +172,7 @@ func targetWarnings(config *policy.Plan, p Policy) []string {
 // tiersOfTenants returns the tiers that rows of tenants set, by tenant, for the tenants of policies. It omits a tier
 // that does not exist: the default tier applies to its tenants.
 func tiersOfTenants(
-	ctx context.Context, q querier, config *policy.Plan, namespace string, list []Policy,
+	ctx context.Context, q querier, config *resolve.Plan, namespace string, list []Policy,
 ) (map[string]string, error) {
 	var ids, configured []string
 	for _, p := range list {
@@ -200,7 +201,7 @@ func tiersOfTenants(
 }
 
 // addTierWarnings warns once of each tier that does not exist without these policies.
-func (r *Review) addTierWarnings(ctx context.Context, q querier, config *policy.Plan, list []Policy) error {
+func (r *Review) addTierWarnings(ctx context.Context, q querier, config *resolve.Plan, list []Policy) error {
 	checked := map[string]bool{}
 	for _, p := range list {
 		if p.Tier == "" || checked[p.Tier] {
@@ -242,7 +243,7 @@ func rowsToCompare(ctx context.Context, q querier, list ...Policy) ([]Policy, er
 
 // TenantWarnings returns what an operator should check of a tenant: that neither the config nor the database has its
 // tier. A nil config is unknown: it may have the tier.
-func (s *Store) TenantWarnings(ctx context.Context, config *policy.Plan, t Tenant) ([]string, error) {
+func (s *Store) TenantWarnings(ctx context.Context, config *resolve.Plan, t Tenant) ([]string, error) {
 	if t.Tier == "" {
 		return nil, nil
 	}
@@ -255,7 +256,7 @@ func (s *Store) TenantWarnings(ctx context.Context, config *policy.Plan, t Tenan
 
 // policyWarning returns a warning if neither the config nor the database has a policy of a name, else "". A nil config
 // is unknown: it may have the policy. An empty name needs no warning.
-func (s *Store) policyWarning(ctx context.Context, config *policy.Plan, name string) (string, error) {
+func (s *Store) policyWarning(ctx context.Context, config *resolve.Plan, name string) (string, error) {
 	isNamed := func(p *policy.Policy) bool { return p.Name == name }
 	if name == "" || config != nil && slices.ContainsFunc(config.Policies(), isNamed) {
 		return "", nil
@@ -272,7 +273,7 @@ func (s *Store) policyWarning(ctx context.Context, config *policy.Plan, name str
 		"this changes nothing until there is one", name), nil
 }
 
-func missingTier(config *policy.Plan, tier, consequence string) string {
+func missingTier(config *resolve.Plan, tier, consequence string) string {
 	if config == nil {
 		return fmt.Sprintf("the database has no tier %q: unless the plugin's config has it, %s", tier, consequence)
 	}
@@ -281,7 +282,7 @@ func missingTier(config *policy.Plan, tier, consequence string) string {
 
 // hasTier reports whether the config or the database has a tier: as a row, or in an active policy. A written policy
 // that must be new does not count.
-func hasTier(ctx context.Context, q querier, config *policy.Plan, tier string, written Policy) (bool, error) {
+func hasTier(ctx context.Context, q querier, config *resolve.Plan, tier string, written Policy) (bool, error) {
 	if config != nil && slices.Contains(config.Tiers(), tier) {
 		return true, nil
 	}

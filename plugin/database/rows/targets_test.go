@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -92,7 +92,7 @@ func TestOnlyALimitThatCanDenyAllTenantsNeedsForce(t *testing.T) {
 func TestAPolicyForAllThatReplacesALimitOfATierIsWarnedOf(t *testing.T) {
 	s, _ := open(t)
 	daily := schema.Limit{Name: "daily", Scope: "tenant", Limit: 10, WindowSize: 60}
-	config, err := policy.FromConfig(schema.Config{
+	config, err := resolve.FromConfig(schema.Config{
 		Tiers: []schema.Tier{{Name: "gold", Limits: []schema.Limit{daily}}},
 	}.WithDefaults())
 	if err != nil {

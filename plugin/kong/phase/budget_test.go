@@ -12,7 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
@@ -38,7 +38,7 @@ const routeScoped = `,"route_id":"2e5a1d3e-55c4-4d1c-8a3c-0d4b5d1f3f59"`
 func clock() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
 
 // buildComplete builds paths with buckets in memory and metrics.
-func buildComplete(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
+func buildComplete(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
 	path := &admit.Path{
 		Now: clock, Elapsed: clock, Buckets: memory.New(memory.Options{Now: clock}),
 		Renderer: response.New(config, nil), Observers: []admit.Observer{metrics.New("1", metrics.Sources{})},
@@ -55,7 +55,7 @@ func serveComplete(t testing.TB) *harness {
 
 func TestUsageCostsTwoQuestionsInOneWriteAndOneExit(t *testing.T) {
 	h := serve(t, nil, func(o *Options) {
-		o.Build = func(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
+		o.Build = func(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
 			path, release, err := buildComplete(config, plan)
 			if err == nil {
 				path.Usage, err = admit.NewUsageReader(path.Buckets.(*memory.Store), "default", path.Buckets, clock)
@@ -118,7 +118,7 @@ func serveEndpoints(t *testing.T) (*harness, *[]string) {
 	t.Helper()
 	endpoints := new([]string)
 	h := serve(t, nil, func(o *Options) {
-		o.Build = func(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
+		o.Build = func(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
 			path := &admit.Path{Buckets: bucketsFunc(admitAll), Renderer: response.New(config, nil)}
 			path.Observers = []admit.Observer{
 				observerFunc(func(d *decision.Decision) { *endpoints = append(*endpoints, d.Resolution.Endpoint) }),
@@ -300,7 +300,7 @@ func TestADenialAsksForItsRequestIDInOneWriteWithOtherFacts(t *testing.T) {
 	var ids []string
 	h := serve(t, denyAll, func(o *Options) {
 		build := o.Build
-		o.Build = func(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
+		o.Build = func(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
 			path, release, err := build(config, plan)
 			if config.DenialRequestID {
 				path.AtDenial = identity.RequestIDFact

@@ -13,13 +13,14 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Build makes the path of a config that has no faults. release is called when no instance uses the path any more; it
 // may be nil.
-type Build func(schema.Config, *policy.Plan) (path *admit.Path, release func(), err error)
+type Build func(schema.Config, *resolve.Plan) (path *admit.Path, release func(), err error)
 
 // compiled holds the parts that all instances of one config share, in all workers. It is immutable.
 type compiled struct {
@@ -168,9 +169,9 @@ func (r *configs) compile(pluginID string, raw []byte) (c *compiled, err error) 
 			c, err = nil, fmt.Errorf("the plugin cannot compile this config: %v", cause)
 		}
 	}()
-	var plan *policy.Plan
+	var plan *resolve.Plan
 	config, warnings, err := schema.Parse(raw, func(c schema.Config) (err error) {
-		plan, err = policy.FromConfig(c)
+		plan, err = resolve.FromConfig(c)
 		return err
 	})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -24,7 +24,7 @@ type timeline struct {
 
 func newTimeline() *timeline {
 	l := &timeline{}
-	build := func(schema.Config, *policy.Plan) (*admit.Path, func(), error) { return nil, nil, nil }
+	build := func(schema.Config, *resolve.Plan) (*admit.Path, func(), error) { return nil, nil, nil }
 	l.configs = newConfigs(build, slog.New(slog.NewTextHandler(&l.log, nil)), func() time.Duration { return l.now })
 	return l
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
@@ -124,7 +125,7 @@ func tenantAndUser(limit int) string {
 // each event.
 func serveVaried(t *testing.T, before func(*wire.Event)) func(varied) string {
 	t.Helper()
-	build := func(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
+	build := func(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
 		path := &admit.Path{Buckets: bucketsFunc(takeAboveOne), Renderer: response.New(config, nil)}
 		path.Policies.Store(plan)
 		return path, nil, nil

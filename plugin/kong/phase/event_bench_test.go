@@ -6,7 +6,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -48,7 +48,7 @@ func BenchmarkPart(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	plan, err := policy.FromConfig(config)
+	plan, err := resolve.FromConfig(config)
 	if err != nil {
 		b.Fatal(err)
 	}

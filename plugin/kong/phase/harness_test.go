@@ -14,6 +14,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -72,7 +73,7 @@ func serve(t testing.TB, buckets bucketsFunc, change func(*Options)) *harness {
 	h := &harness{t: t, path: filepath.Join(t.TempDir(), "s"), log: kongtest.NewLog()}
 	options := Options{
 		Log: slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Build: func(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
+		Build: func(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
 			h.paths.Add(1)
 			path := &admit.Path{
 				Buckets:    buckets,

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -98,7 +98,7 @@ func serveNoop(socket string) int {
 }
 
 // buildUnlimited builds paths that admit every request.
-func buildUnlimited(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
+func buildUnlimited(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
 	path := &admit.Path{Buckets: bucketsFunc(admitAll), Renderer: response.New(config, nil)}
 	path.Policies.Store(plan)
 	return path, nil, nil

@@ -13,6 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -109,9 +110,9 @@ func atConfig(config *routeconfig.Config, err error) (faults []error) {
 func (g *Gateway) newPath(from *routeconfig.Config) (*admit.Path, error) {
 	config := from.Config
 	g.setSources(&config)
-	compile := policy.FromConfig
+	compile := resolve.FromConfig
 	if g.options.StatesTenants {
-		compile = policy.ForCallers
+		compile = resolve.ForCallers
 	}
 	plan, err := compile(config)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -49,7 +49,8 @@ func tenantTiers(file *routeconfig.File, config schema.Config) (map[string]strin
 func (g *Gateway) countWithoutTier(path *admit.Path, d *decision.Decision) {
 	plan := path.Policies.Load()
 	ofTenant := d.Identity.Tenant.Kind == identity.Tenant && !d.Resolution.Exempt
-	if ofTenant && d.Identity.Tier == "" && len(plan.Rules.Tier) > 0 && plan.TierFrom(&d.Identity) == policy.TierOfDefault {
+	if ofTenant && d.Identity.Tier == "" && len(plan.Rules.Tier) > 0 &&
+		plan.TierFrom(&d.Identity) == resolve.TierOfDefault {
 		g.WithoutTier++
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -95,7 +95,7 @@ func withoutFaults(list []Suggestion) []Suggestion {
 		config := schema.Config{Tiers: tiers}.WithDefaults()
 		err := config.Validate()
 		if err == nil {
-			_, err = policy.FromConfig(config)
+			_, err = resolve.FromConfig(config)
 		}
 		var faults schema.Faults
 		if !errors.As(err, &faults) {

@@ -11,6 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 // Thresholds lists the percentages of a quota at which there is a notice.
@@ -119,7 +120,7 @@ func exhausted(n *Notice, b *policy.Bound, s *decision.Status, rate float64) *ti
 func timeOf(at limit.Micros) time.Time { return time.UnixMicro(int64(at)).UTC() }
 
 // limits holds the limits of a tenant by what usage is counted by.
-type limits struct{ policy.BoundsByUse }
+type limits struct{ resolve.BoundsByUse }
 
 // limitsOf returns the limits of a tenant's requests, to the endpoints that they distinguish and to routes.
 func (c *check) limitsOf(tenant string, routes []string) limits {

@@ -4,13 +4,14 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Both tiers have a limit that is called daily.
 func twoTiers(w *world) {
 	w.Helper()
-	plan, err := policy.FromConfig(schema.Config{
+	plan, err := resolve.FromConfig(schema.Config{
 		DefaultTier: "basic", OnMissingUser: "skip", TenantFrom: []string{"consumer.custom_id"},
 		Tiers: []schema.Tier{
 			{Name: "basic", Limits: []schema.Limit{daily(100)}},

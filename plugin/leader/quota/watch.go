@@ -12,6 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 const (
@@ -27,7 +28,7 @@ const (
 type Options struct {
 	Routes []string // the names of routes, for limits that are counted per route
 	// Plan returns the limits in force, or nil while they are not loaded.
-	Plan func() *policy.Plan
+	Plan func() *resolve.Plan
 	// Tiers knows the tiers of tenants without a row.
 	Tiers Tiers
 	// Peek reads buckets, see store.Store.
@@ -82,7 +83,7 @@ func (w *Watcher) Check(ctx context.Context, session *pgx.Conn) error {
 // check is one transaction of a Watcher.
 type check struct {
 	*Watcher
-	plan      *policy.Plan
+	plan      *resolve.Plan
 	tx        pgx.Tx
 	now       time.Time  // by the database's clock
 	changed   *time.Time // the first minute to look at; nil: none

@@ -19,6 +19,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/quota"
 	leaderusage "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/usage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
@@ -49,7 +50,7 @@ type world struct {
 	pool    *pgxpool.Pool
 	dsn     string
 	watcher *quota.Watcher
-	plan    *policy.Plan
+	plan    *resolve.Plan
 	tiers   knownTiers
 	buckets *memory.Store
 	clock   time.Time
@@ -68,7 +69,7 @@ func newWorld(t *testing.T, limits ...schema.Limit) *world {
 	w.enforce(policy.Rows{}, limits...)
 	w.watcher = quota.NewWatcher(quota.Options{
 		Routes: []string{"a", "b", "route"},
-		Plan:   func() *policy.Plan { return w.plan }, Peek: w.peek, Report: w.report, Tiers: w.tiers,
+		Plan:   func() *resolve.Plan { return w.plan }, Peek: w.peek, Report: w.report, Tiers: w.tiers,
 		Log: slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
 	return w
@@ -77,7 +78,7 @@ func newWorld(t *testing.T, limits ...schema.Limit) *world {
 // enforce puts limits and rows in force.
 func (w *world) enforce(rows policy.Rows, limits ...schema.Limit) {
 	w.Helper()
-	plan, err := policy.FromConfig(schema.Config{
+	plan, err := resolve.FromConfig(schema.Config{
 		DefaultTier: "basic", OnMissingUser: "skip", TenantFrom: []string{"consumer.custom_id"},
 		Tiers: []schema.Tier{{Name: "basic", Limits: limits}},
 	}.WithDefaults())
@@ -109,7 +110,7 @@ func (w *world) report(_ context.Context, _ pgx.Tx, _ time.Time, notices []quota
 }
 
 // bounds returns the bounds of a request of a tenant on a route or to an endpoint.
-func (w *world) bounds(tenant, endpoint string, tokens int64) (r policy.Resolution) {
+func (w *world) bounds(tenant, endpoint string, tokens int64) (r resolve.Resolution) {
 	id := identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: tenant}, Cost: tokens}
 	id.User = identity.Name{Kind: identity.User, ID: "u"}
 	id.Tier, _, _ = strings.Cut(w.tiers[tenant], " ")

@@ -30,6 +30,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 const (
@@ -210,7 +211,7 @@ func deniedBy(d *decision.Decision, i int) bool {
 // request is one that waits to be tried. Its memory is reused.
 type request struct {
 	view      *View
-	candidate *policy.Candidate
+	candidate *resolve.Candidate
 	identity  identity.Identity
 	tags      []string
 	at        limit.Micros

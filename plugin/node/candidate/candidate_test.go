@@ -16,6 +16,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/candidate"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -66,7 +67,7 @@ func (s *store) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 func newTrial(t *testing.T, o candidate.Options, assigned ...string) *trial {
 	t.Helper()
 	config := schema.Config{Tiers: []schema.Tier{{Name: "free"}}, Strategy: schema.StrategyLocal}.WithDefaults()
-	plan, err := policy.FromConfig(config)
+	plan, err := resolve.FromConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}

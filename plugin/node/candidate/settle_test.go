@@ -10,6 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/candidate"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -66,9 +67,9 @@ func newSettlingTrial(t *testing.T, assigned ...string) settlingTrial {
 }
 
 // used returns how many tokens of a plan's only limit the last request's tenant has spent.
-func (r settlingTrial) used(t *testing.T, plan *policy.Plan, namespace string, buckets *memory.Store) int64 {
+func (r settlingTrial) used(t *testing.T, plan *resolve.Plan, namespace string, buckets *memory.Store) int64 {
 	t.Helper()
-	var resolution policy.Resolution
+	var resolution resolve.Resolution
 	plan.ResolveAt(&r.x.Decision.Identity, now(), &resolution)
 	resolution.Bounds[0].Key.Namespace = namespace
 	statuses := make([]decision.Status, 1)

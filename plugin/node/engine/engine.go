@@ -21,6 +21,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
@@ -66,8 +67,8 @@ type Engine struct {
 	loadOnce sync.Once
 
 	mu       sync.Mutex
-	live     map[*admit.Path]*policy.Plan // each config without rows
-	reported map[policy.Fault]bool        // logged faults of the snapshot, without keys
+	live     map[*admit.Path]*resolve.Plan // each config without rows
+	reported map[policy.Fault]bool         // logged faults of the snapshot, without keys
 
 	unfollowed map[*admit.Path][]policy.Fault // rows of the snapshot that a path cannot apply
 }
@@ -83,7 +84,7 @@ func New(ctx context.Context, o Options) *Engine {
 		denials:    o.Denials,
 		log:        o.Log,
 		loaded:     make(chan struct{}),
-		live:       map[*admit.Path]*policy.Plan{},
+		live:       map[*admit.Path]*resolve.Plan{},
 		reported:   map[policy.Fault]bool{},
 		unfollowed: map[*admit.Path][]policy.Fault{},
 	}
@@ -120,7 +121,7 @@ func (e *Engine) factsAtDenial(config *schema.Config) (wanted identity.Facts) {
 }
 
 // Build implements phase.Build.
-func (e *Engine) Build(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
+func (e *Engine) Build(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
 	path := &admit.Path{
 		Now:        process.WallClock,
 		Elapsed:    process.Elapsed,
@@ -204,7 +205,7 @@ func (e *Engine) keeper(
 }
 
 // add adds a path that follows the rows of Postgres.
-func (e *Engine) add(path *admit.Path, config *policy.Plan) {
+func (e *Engine) add(path *admit.Path, config *resolve.Plan) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.live[path] = config
@@ -241,7 +242,7 @@ func (e *Engine) follow(snapshot *policy.Snapshot) {
 }
 
 // setPolicies combines a path's config with a snapshot, if there is one. e.mu is held.
-func (e *Engine) setPolicies(path *admit.Path, config *policy.Plan, snapshot *policy.Snapshot) {
+func (e *Engine) setPolicies(path *admit.Path, config *resolve.Plan, snapshot *policy.Snapshot) {
 	if snapshot == nil {
 		path.Policies.Store(config)
 		return

@@ -9,6 +9,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -42,7 +43,7 @@ func (f *fixture) addConfig(tiers ...string) *admit.Path {
 	for _, name := range tiers {
 		config.Tiers = append(config.Tiers, schema.Tier{Name: name})
 	}
-	plan, err := policy.FromConfig(config)
+	plan, err := resolve.FromConfig(config)
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
@@ -75,10 +76,10 @@ func (e *Engine) limits() []metrics.Limit {
 }
 
 // configs returns the live configs without rows.
-func (e *Engine) configs() []*policy.Plan {
+func (e *Engine) configs() []*resolve.Plan {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	list := make([]*policy.Plan, 0, len(e.live))
+	list := make([]*resolve.Plan, 0, len(e.live))
 	for _, config := range e.live {
 		list = append(list, config)
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -22,7 +23,7 @@ func TestDecisionsAndSettlementsCountAsUsageIfThatIsOn(t *testing.T) {
 		sources := e.Sources()
 		sources.Reservations = func() metrics.Reservations { return metrics.Reservations{} }
 		e.Metrics = metrics.New("1", sources)
-		path, release, err := e.Build(schema.Config{}.WithDefaults(), new(policy.Plan))
+		path, release, err := e.Build(schema.Config{}.WithDefaults(), new(resolve.Plan))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
 )
@@ -50,7 +50,7 @@ func choiceError(format string, args ...any) error { return &ChoiceError{fmt.Spr
 
 // Load returns the config in text, the decK file named file, that Kong runs for a route, and its compiled plan. Without
 // a route the file must have one config. It returns a [ChoiceError] if no config, or several, apply.
-func Load(text []byte, file, route string) (*Config, *policy.Plan, error) {
+func Load(text []byte, file, route string) (*Config, *resolve.Plan, error) {
 	configs, err := Configs(text, file)
 	if err != nil {
 		return nil, nil, err
@@ -67,7 +67,7 @@ func Load(text []byte, file, route string) (*Config, *policy.Plan, error) {
 			chosen.Serves = append(chosen.Serves, name)
 		}
 	}
-	plan, err := policy.FromConfig(chosen.Config)
+	plan, err := resolve.FromConfig(chosen.Config)
 	if err == nil {
 		chosen.Consumers, err = chosen.consumerTiers(consumers)
 	}
@@ -79,7 +79,7 @@ func Load(text []byte, file, route string) (*Config, *policy.Plan, error) {
 
 // Compiles returns an error if a config does not compile. Package deck calls it after its own checks.
 func Compiles(config schema.Config) error {
-	_, err := policy.FromConfig(config)
+	_, err := resolve.FromConfig(config)
 	return err
 }
 

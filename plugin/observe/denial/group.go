@@ -11,6 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 const (
@@ -95,7 +96,7 @@ type group struct {
 
 	policyID, policyVersion int64
 	override, penalty       int64
-	exemption               policy.Exemption // that lifted other limits
+	exemption               resolve.Exemption // that lifted other limits
 	scope                   policy.Scope
 	spec                    limit.Spec
 	policyFor               string // for recent denials

@@ -16,6 +16,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 // complete has options under which a line has all its fields, and always the same text.
@@ -93,11 +94,11 @@ func kinds() []kind {
 	repeated.Resolution.Tier = ""
 	preflight := decided("192.0.2.7", answered{named("flood", policy.IP), denies})
 	preflight.Identity.Tenant.Kind = identity.IP
-	preflight.Resolution.Exemption = policy.Exemption{By: "preflight"}
+	preflight.Resolution.Exemption = resolve.Exemption{By: "preflight"}
 	hasty := deniedFor("acme", decision.MetaLimited)
-	hasty.Resolution.Exemption = policy.Exemption{By: "cidr+endpoint", Entry: 12}
+	hasty.Resolution.Exemption = resolve.Exemption{By: "cidr+endpoint", Entry: 12}
 	hastyRow := deniedFor("acme", decision.MetaLimited)
-	hastyRow.Resolution.Exemption = policy.Exemption{By: "tenant", Override: 9}
+	hastyRow.Resolution.Exemption = resolve.Exemption{By: "tenant", Override: 9}
 	one := func(d *decision.Decision) []*decision.Decision { return []*decision.Decision{d} }
 	list := []kind{
 		{"quota", complete, one(decided("acme", answered{minute, denies}))},

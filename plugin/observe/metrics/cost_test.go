@@ -15,6 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -176,7 +177,7 @@ func BenchmarkAdmit(b *testing.B) {
 		})
 	}
 	config := schema.Config{Tiers: []schema.Tier{tier}}.WithDefaults()
-	snapshot, err := policy.FromConfig(config)
+	snapshot, err := resolve.FromConfig(config)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 // used returns the status of a bucket of ten tokens that resets in a second.
@@ -225,11 +226,11 @@ func TestOverridesAreCountedByWhatTheyDo(t *testing.T) {
 		answered{policy.Policy{Name: "user", Scope: policy.User}, admits})
 	d.Resolution.Bounds[0].Override, d.Resolution.Bounds[0].Penalty, d.Resolution.Bounds[1].Override = 7, 8, 7
 	m.Observe(d)
-	for _, change := range []func(*policy.Resolution){
-		func(r *policy.Resolution) { r.Banned = true },
-		func(r *policy.Resolution) { r.Exempt, r.Exemption = true, policy.Exemption{By: "user", Override: 7} },
-		func(r *policy.Resolution) { r.Exempt, r.Exemption = true, policy.Exemption{By: "cidr", Entry: 3} },
-		func(r *policy.Resolution) { r.Preflight, r.Exemption = true, policy.Exemption{By: "preflight"} },
+	for _, change := range []func(*resolve.Resolution){
+		func(r *resolve.Resolution) { r.Banned = true },
+		func(r *resolve.Resolution) { r.Exempt, r.Exemption = true, resolve.Exemption{By: "user", Override: 7} },
+		func(r *resolve.Resolution) { r.Exempt, r.Exemption = true, resolve.Exemption{By: "cidr", Entry: 3} },
+		func(r *resolve.Resolution) { r.Preflight, r.Exemption = true, resolve.Exemption{By: "preflight"} },
 	} {
 		d = decided(t, "gold")
 		change(&d.Resolution)

@@ -1,0 +1,193 @@
+package policy
+
+import (
+	"fmt"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+)
+
+// ActiveOverrides holds the overrides that apply to one request. The zero value is empty.
+type ActiveOverrides struct {
+	list     []ActiveOverride
+	networks []*CompiledOverride // of the networks that the address is in
+}
+
+// ActiveOverride holds an override that applies to a request.
+type ActiveOverride struct {
+	*CompiledOverride
+	rank int // of its endpoint or network among those that match, the narrowest first; those without one come last
+}
+
+// Reset empties the set and keeps its memory.
+func (a *ActiveOverrides) Reset() {
+	clear(a.networks) // keep no reference to a snapshot that was replaced
+	clear(a.list)
+	a.list, a.networks = a.list[:0], a.networks[:0]
+}
+
+// Len returns the number of overrides.
+func (a *ActiveOverrides) Len() int { return len(a.list) }
+
+// CollectOverrides returns the rows of the request's tenant, and adds the overrides that apply now to found. endpoints
+// are the patterns that match the request ([Snapshot.Endpoints]).
+func (s *Snapshot) CollectOverrides(
+	id *identity.Identity, now limit.Micros, endpoints []int, found *ActiveOverrides,
+) (rows *TenantRows) {
+	if id.Tenant.Kind == identity.Tenant {
+		if rows = s.Tenant(id.Tenant.ID); rows != nil {
+			s.collectActive(rows.overrides, id, now, endpoints, found)
+		}
+		if id.User.Kind == identity.User && s.targets[onUser]+s.targets[onUserEndpoint] > 0 {
+			s.collectActive(s.overridesOf(subject{onUser, id.Tenant.ID, id.User.ID}), id, now, endpoints, found)
+		}
+	}
+	if id.Credential != "" && s.targets[onCredential] > 0 {
+		s.collectActive(s.overridesOf(subject{onCredential, "", id.Credential}), id, now, endpoints, found)
+	}
+	found.networks = s.addressOverrides(id, found.networks)
+	s.collectActive(found.networks, id, now, endpoints, found)
+	if s.targets[onTag] > 0 {
+		for _, tag := range id.Tags {
+			s.collectActive(s.overridesOf(subject{onTag, "", tag}), id, now, endpoints, found)
+		}
+	}
+	if s.targets[onEndpointOfAll] > 0 {
+		for _, i := range endpoints {
+			s.collectActive(s.overridesOf(subject{onEndpointOfAll, "", s.Endpoints().Text(i)}), id, now, endpoints, found)
+		}
+	}
+	return rows
+}
+
+// collectActive adds the overrides of a list that apply to the request.
+func (s *Snapshot) collectActive(
+	list []*CompiledOverride, id *identity.Identity, now limit.Micros, endpoints []int, found *ActiveOverrides,
+) {
+	for _, o := range list {
+		if !o.ActiveAt(now) || (o.Tenant != "" && (id.Tenant.Kind != identity.Tenant || o.Tenant != id.Tenant.ID)) {
+			continue
+		}
+		rank, ok := s.Rank(o.endpoint, endpoints)
+		if !ok || (o.kind == exempt && o.endpoint != "" && !IsUnambiguous(id)) {
+			continue
+		}
+		if o.target == onIP {
+			rank = -int(o.bits)
+		}
+		found.list = append(found.list, ActiveOverride{o, rank})
+	}
+}
+
+// OverridesFor returns the overrides of an identity's tenant, user, credential, address and tags, and those of the
+// endpoints of all tenants.
+func (s *Snapshot) OverridesFor(id *identity.Identity) []*CompiledOverride {
+	var list []*CompiledOverride
+	if id.Tenant.Kind == identity.Tenant {
+		if rows := s.Tenant(id.Tenant.ID); rows != nil {
+			list = append(list, rows.overrides...)
+		}
+		if id.User.Kind == identity.User {
+			list = append(list, s.overridesOf(subject{onUser, id.Tenant.ID, id.User.ID})...)
+		}
+	}
+	list = append(list, s.overridesOf(subject{onCredential, "", id.Credential})...)
+	for _, tag := range id.Tags {
+		list = append(list, s.overridesOf(subject{onTag, "", tag})...)
+	}
+	if s.targets[onEndpointOfAll] > 0 {
+		for i := range s.Endpoints().Len() {
+			list = append(list, s.overridesOf(subject{onEndpointOfAll, "", s.Endpoints().Text(i)})...)
+		}
+	}
+	return s.addressOverrides(id, list)
+}
+
+// BanOrExemption returns the override that bans or exempts the request, or nil if none does.
+func (a *ActiveOverrides) BanOrExemption() *ActiveOverride {
+	var strongest *ActiveOverride
+	for i := range a.list {
+		if o := &a.list[i]; o.IsBan() || o.IsExemption() {
+			strongest = stronger(strongest, o)
+		}
+	}
+	return strongest
+}
+
+// Change changes the limit of a bound by the overrides that cover it: first by the strongest commercial one, then by a
+// detector's penalty.
+func (a *ActiveOverrides) Change(b *Bound) {
+	var commercial, penalty *ActiveOverride
+	for i := range a.list {
+		o := &a.list[i]
+		if o.kind == ban || o.kind == exempt || !o.Covers(b) {
+			continue
+		}
+		if o.Detector {
+			penalty = stronger(penalty, o)
+		} else {
+			commercial = stronger(commercial, o)
+		}
+	}
+	if commercial != nil {
+		if changed := commercial.apply(b.Policy); changed != b.Policy {
+			b.Policy, b.Override = changed, commercial.ID
+		}
+	}
+	if penalty != nil {
+		if changed := penalty.apply(b.Policy); changed != b.Policy {
+			b.Policy, b.Penalty = changed, penalty.ID
+		}
+	}
+}
+
+// Find returns the override with an id, or nil if it does not apply to the request.
+func (a *ActiveOverrides) Find(id int64) *ActiveOverride {
+	for i := range a.list {
+		if a.list[i].ID == id {
+			return &a.list[i]
+		}
+	}
+	return nil
+}
+
+// Strongest returns the override of one source that applies to a bound, or nil if none covers it.
+func (a *ActiveOverrides) Strongest(b *Bound, detector bool) *ActiveOverride {
+	var found *ActiveOverride
+	for i := range a.list {
+		o := &a.list[i]
+		if o.kind != ban && o.kind != exempt && o.Detector == detector && o.Covers(b) {
+			found = stronger(found, o)
+		}
+	}
+	return found
+}
+
+// stronger returns which of two overrides of one source applies; a may be nil.
+func stronger(a, b *ActiveOverride) *ActiveOverride {
+	if a == nil || precede(a.CompiledOverride, b.CompiledOverride, a.rank, b.rank) == secondWins {
+		return b
+	}
+	return a
+}
+
+// WhyBefore returns in words that a winner applies and a loser does not, and by what criterion.
+func WhyBefore(winner, loser *ActiveOverride) string {
+	_, by := decidePrecedence(winner.CompiledOverride, loser.CompiledOverride, winner.rank, loser.rank)
+	reason := [numberOfCriteria]string{
+		byKind:       "a ban goes before an exemption",
+		byEnd:        "its ban lasts longer",
+		byStrictness: "its factor is smaller",
+		byTarget: fmt.Sprintf("%s is more specific than %s",
+			targetNames[winner.target], targetNames[loser.target]),
+		byNarrowness: "its endpoint is narrower",
+		byLimitKind:  "a custom limit goes before a multiplier",
+		byPolicy:     "it names its policy",
+		byStart:      "it starts later",
+		byAge:        "it is younger",
+	}[by]
+	if by == byNarrowness && winner.target == onIP {
+		reason = "its network is narrower"
+	}
+	return fmt.Sprintf("override %d goes before it: %s", winner.ID, reason)
+}

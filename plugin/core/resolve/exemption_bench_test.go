@@ -1,0 +1,174 @@
+package resolve_test
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func BenchmarkExemptions(b *testing.B) {
+	id := caller()
+	one := parsedExempting()
+	one.Exempt = []schema.Exemption{{Tenant: "x"}, {CIDR: "10.0.0.0/8"}}
+	few, err := resolve.FromConfig(one)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, plan := range map[string]*resolve.Plan{
+		"none": compile(b, fmt.Sprintf(exempting, "")), "2": few, "10000": crowdedExemptions(b),
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			var r resolve.Resolution
+			for b.Loop() {
+				plan.ResolveAt(&id, 0, &r)
+			}
+		})
+	}
+}
+
+// crowds makes the endpoint of entry i in lists of entries that do not exempt the request, which is GET /exports/7.
+var crowds = []struct {
+	name     string
+	endpoint func(i int) string
+}{
+	{"other-prefixes", func(i int) string { return fmt.Sprintf("GET /prefix-%d/{id}", i) }},
+	{"other-methods", func(i int) string {
+		return [...]string{"POST", "PUT", "PATCH", "DELETE"}[i%4] + fmt.Sprintf(" /exports/{id%d}", i)
+	}},
+	{"other-last-segments", func(i int) string { return fmt.Sprintf("* /exports/item-%d", i+10) }},
+	{"crossing", func(i int) string { return fmt.Sprintf(crossing[i%len(crossing)], i) }},
+}
+
+// crossing has patterns that all match the request.
+var crossing = [...]string{
+	"GET /{a%d}/{b}", "* /{a%d}/{b}", "GET /{a%d}/7", "* /{a%d}/7",
+	"GET /exports/{b%d}", "* /exports/{b%d}", "GET /{a%d}/*", "* /{a%d}/*",
+}
+
+// crowded returns a plan with n entries, which name a tag that the request does not have.
+func crowded(tb testing.TB, n int, endpoint func(i int) string) *resolve.Plan {
+	tb.Helper()
+	config := parsedExempting()
+	for i := range n {
+		config.Exempt = append(config.Exempt, schema.Exemption{Tag: "another", Endpoint: endpoint(i)})
+	}
+	plan, err := resolve.FromConfig(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return plan
+}
+
+// BenchmarkExemptPatterns resolves a request with 10 and with 10,000 patterns in the list exempt, in turns.
+func BenchmarkExemptPatterns(b *testing.B) {
+	const batch = 1000
+	for _, crowd := range crowds {
+		b.Run(crowd.name, func(b *testing.B) {
+			plans := [...]*resolve.Plan{crowded(b, 10, crowd.endpoint), crowded(b, 10_000, crowd.endpoint)}
+			id := caller()
+			var r resolve.Resolution
+			var took [len(plans)]time.Duration
+			n := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				n += batch
+				for i, plan := range plans {
+					began := time.Now()
+					for range batch {
+						plan.ResolveAt(&id, 0, &r)
+					}
+					took[i] += time.Since(began)
+				}
+			}
+			b.ReportMetric(0, "ns/op") // of a batch of both
+			b.ReportMetric(float64(took[0].Nanoseconds())/float64(n), "ns-of-10")
+			b.ReportMetric(float64(took[1].Nanoseconds())/float64(n), "ns-of-10000")
+			b.ReportMetric(float64(took[1])/float64(took[0]), "times")
+		})
+	}
+}
+
+// BenchmarkVisitExemptPatterns visits the kinds of a tenant's requests, and the exemptions, of 10 and of 10,000
+// patterns.
+func BenchmarkVisitExemptPatterns(b *testing.B) {
+	visits := map[string]func(*resolve.Plan, identity.Identity){
+		"kinds": func(p *resolve.Plan, id identity.Identity) {
+			p.VisitRequestKinds(id, nil, 0, func(*identity.Identity, *resolve.Resolution) {})
+		},
+		"exemptions": func(p *resolve.Plan, id identity.Identity) {
+			p.VisitExemptions(id, 0, func(*resolve.Resolution) {})
+		},
+	}
+	for _, name := range []string{"kinds", "exemptions"} {
+		for _, n := range []int{10, 10_000} {
+			plan := crowded(b, n, crowds[0].endpoint)
+			b.Run(fmt.Sprintf("%s/patterns=%d", name, n), func(b *testing.B) {
+				for b.Loop() {
+					visits[name](plan, caller())
+				}
+			})
+		}
+	}
+}
+
+func TestManyPatternsCostARequestNoAllocation(t *testing.T) {
+	for _, crowd := range crowds {
+		plan := crowded(t, 10_000, crowd.endpoint)
+		id := caller()
+		var r resolve.Resolution
+		plan.ResolveAt(&id, 0, &r)
+		if r.Exempt || len(r.Bounds) == 0 {
+			t.Errorf("%s: the request is exempt by %+v", crowd.name, r.Exemption)
+		}
+		if got := testing.AllocsPerRun(100, func() { plan.ResolveAt(&id, 0, &r) }); got != 0 {
+			t.Errorf("%s: %v allocations of a request", crowd.name, got)
+		}
+	}
+}
+
+func TestTheKindsOfRequestsDoNotGrowWithTheExemptions(t *testing.T) {
+	var visits [2]int
+	for i, n := range []int{10, 10_000} {
+		crowded(t, n, crowds[0].endpoint).VisitRequestKinds(caller(), nil, 0,
+			func(*identity.Identity, *resolve.Resolution) { visits[i]++ })
+	}
+	if visits[0] != visits[1] {
+		t.Errorf("%d visits with 10 exemptions, and %d with 10,000", visits[0], visits[1])
+	}
+}
+
+func TestEachExemptionOfATenantIsVisitedWhereItExempts(t *testing.T) {
+	config := parsedExempting()
+	for i := range 3 {
+		config.Exempt = append(config.Exempt,
+			schema.Exemption{Endpoint: fmt.Sprintf("GET /a/%d", i)},
+			schema.Exemption{Tenant: "acme", Endpoint: fmt.Sprintf("* /b/%d/*", i)},
+			schema.Exemption{Tenant: "globex", Endpoint: fmt.Sprintf("* /c/%d", i)},
+			schema.Exemption{Tag: "another", Endpoint: fmt.Sprintf("* /d/%d", i)},
+		)
+	}
+	config.Exempt = append(config.Exempt, schema.Exemption{Endpoint: "* /a/*"}) // its own path is that of no other entry
+	plan, err := resolve.FromConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	plan.VisitExemptions(caller(), 0, func(r *resolve.Resolution) {
+		if r.Exempt {
+			seen[plan.ExemptEntry(r.Exemption).Endpoint] = true
+		}
+	})
+	want := map[string]bool{"* /a/*": true}
+	for i := range 3 {
+		want[fmt.Sprintf("GET /a/%d", i)], want[fmt.Sprintf("* /b/%d/*", i)] = true, true
+	}
+	if !maps.Equal(seen, want) {
+		t.Errorf("the exemptions at %v are visited, want %v", seen, want)
+	}
+}

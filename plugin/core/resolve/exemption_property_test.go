@@ -1,0 +1,111 @@
+package resolve_test
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestARequestThatNoEntryMatchesIsResolvedAsWithoutEntries(t *testing.T) {
+	without, err := resolve.FromConfig(parsedExempting())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		config := parsedExempting()
+		config.Exempt = rapid.SliceOfN(someExemption, 0, 12).Draw(t, "entries")
+		plan, err := resolve.FromConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := someCaller(t)
+		r, plain := resolved(plan, id), resolved(without, id)
+		first := slices.IndexFunc(config.Exempt, func(e schema.Exemption) bool { return covers(e, &id) })
+		if r.Exempt != (first >= 0) || r.Exempt && r.Exemption.Entry != first {
+			t.Fatalf("exempt %v by %+v, want that of entry %d", r.Exempt, r.Exemption, first)
+		}
+		if got, want := r.Bounds, plain.Bounds; !r.Exempt && !sameBounds(got, want) {
+			t.Fatalf("bounds are\n%+v, want\n%+v", got, want)
+		}
+		if r.Endpoint != plain.Endpoint || r.Tier != plain.Tier {
+			t.Fatalf("endpoint %q and tier %q, want %q and %q", r.Endpoint, r.Tier, plain.Endpoint, plain.Tier)
+		}
+	})
+}
+
+func sameBounds(a, b []policy.Bound) bool {
+	return slices.EqualFunc(a, b, func(a, b policy.Bound) bool { return a.Key == b.Key && a.Cost == b.Cost })
+}
+
+func parsedExempting() schema.Config {
+	limits := func(scopes ...string) (list []schema.Limit) {
+		for _, scope := range scopes {
+			l := schema.Limit{Name: strings.ReplaceAll(scope, "+", "-"), Scope: scope, Limit: 10, WindowSize: 60}
+			if strings.Contains(scope, "endpoint") {
+				l.Endpoint = "* /exports/*"
+			}
+			list = append(list, l)
+		}
+		return list
+	}
+	return schema.Config{
+		UserFrom: []string{"consumer.id"},
+		Tiers:    []schema.Tier{{Name: "a", Limits: limits("tenant", "user", "tenant+endpoint", "credential", "ip")}},
+		Global:   schema.Global{Limits: limits("global", "endpoint")},
+	}.WithDefaults()
+}
+
+var someExemption = rapid.Custom(func(t *rapid.T) schema.Exemption {
+	some := func(name string, values ...string) string { return rapid.SampledFrom(values).Draw(t, name) }
+	e := schema.Exemption{
+		Tenant: some("tenant", "", "", "acme", "globex"), User: some("user", "", "u", "v"),
+		Tag:      some("tag", "", "", "x", "y"),
+		CIDR:     some("cidr", "", "", "10.0.0.0/8", "10.1.0.0/16", "10.1.2.3/32", "2001:db8::/32", "2001:db8::7/128"),
+		Endpoint: some("endpoint", "", "", "GET /exports/{id}", "* /{x}/7", "* /exports/*", "GET /exports/7"),
+	}
+	if e.Tenant == "" {
+		e.User = ""
+	}
+	if e == (schema.Exemption{}) {
+		e.Tag = "x"
+	}
+	return e
+})
+
+func someCaller(t *rapid.T) identity.Identity {
+	some := func(name string, values ...string) string { return rapid.SampledFrom(values).Draw(t, name) }
+	id := identity.Identity{
+		Method: some("method", "GET", "POST"), Path: some("path", "/exports/7", "/other/7", "/exports/7/8", "/exports/%2F"),
+		Tags:    rapid.SliceOfN(rapid.SampledFrom([]string{"x", "y", "z"}), 0, 3).Draw(t, "tags"),
+		Address: netip.MustParseAddr(some("address", "10.1.2.3", "10.1.9.9", "10.9.9.9", "192.0.2.1", "2001:db8::7", "::1")),
+	}
+	id.IP = id.Address.String()
+	if name := some("tenant", "", "acme", "globex", "initech"); name != "" {
+		id.Tenant = tenant(name)
+		if user := some("user", "", "u", "v", "w"); user != "" {
+			id.User = identity.Name{Kind: identity.User, ID: user}
+		}
+	}
+	return id
+}
+
+// covers reports whether an entry matches a request, field by field.
+func covers(e schema.Exemption, id *identity.Identity) bool {
+	inNetwork := e.CIDR == "" || netip.MustParsePrefix(e.CIDR).Contains(id.Address)
+	matching := map[string]bool{
+		"": true, "GET /exports/{id}": id.Method == "GET" && id.Path == "/exports/7",
+		"GET /exports/7": id.Method == "GET" && id.Path == "/exports/7",
+		"* /{x}/7":       id.Path == "/exports/7" || id.Path == "/other/7",
+		"* /exports/*":   id.Path == "/exports/7" || id.Path == "/exports/7/8",
+	}
+	return (e.Tenant == "" || id.Tenant == tenant(e.Tenant)) && (e.User == "" || id.User.ID == e.User) &&
+		(e.Tag == "" || slices.Contains(id.Tags, e.Tag)) && inNetwork && matching[e.Endpoint]
+}

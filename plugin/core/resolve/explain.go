@@ -1,0 +1,278 @@
+package resolve
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Explanation describes why a request of an identity has its bounds, for people and programs.
+type Explanation struct {
+	Version   int64  `json:"policy_version,omitempty"` // of the rows; 0 for the config alone
+	Namespace string `json:"namespace"`
+	Tenant    string `json:"tenant,omitempty"`
+	Tier      string `json:"tier,omitempty"`
+	TierFrom  string `json:"tier_source,omitempty"` // as the method TierFrom returns it
+	Endpoint  string `json:"endpoint"`
+
+	Cost *ExplainedCost `json:"cost,omitempty"` // absent: the request is exempt
+
+	Verdict string       `json:"verdict"`                // limited, exempt or banned
+	Until   limit.Micros `json:"banned_until,omitempty"` // end of a ban, in microseconds since the epoch; 0: permanent
+
+	// ExemptBy is what exempts the request, or what lifts the limits of its tenant because it is a CORS preflight.
+	ExemptBy string `json:"exempt_by,omitempty"`
+
+	Candidate *ExplainedCandidate `json:"candidate,omitempty"` // absent: none is open, or it changes nothing here
+
+	Bounds    []ExplainedBound    `json:"bounds"`
+	Policies  []ExplainedPolicy   `json:"policies"`  // every policy for the tenant, its tier and all tenants
+	Overrides []ExplainedOverride `json:"overrides"` // every override on the tenant, user, credential and address
+}
+
+// ExplainedCandidate describes what the open candidate decides about the request.
+type ExplainedCandidate struct {
+	Name     string           `json:"name"`
+	Assigned bool             `json:"assigned"` // its bounds decide in place of those of the explanation
+	Verdict  string           `json:"verdict"`
+	Bounds   []ExplainedBound `json:"bounds"`
+}
+
+// ExplainedCost describes what a request costs where a policy has no cost of its own.
+type ExplainedCost struct {
+	Tokens   int64  `json:"tokens"`
+	From     string `json:"from"`               // request, row, config or default
+	ID       int64  `json:"cost_id,omitempty"`  // of a row
+	Endpoint string `json:"endpoint,omitempty"` // the pattern of a row, or of an entry of the config
+}
+
+// Explained describes the cost for people and programs; nil: the request is exempt.
+func (c RequestCost) Explained() *ExplainedCost {
+	if c.From == NoCost {
+		return nil
+	}
+	return &ExplainedCost{c.Tokens, c.From.String(), c.Row, c.Endpoint}
+}
+
+// ExplainedBound describes a bound and where its numbers come from.
+type ExplainedBound struct {
+	Policy   string `json:"policy"`
+	Limit    string `json:"limit"` // in words
+	Mode     string `json:"mode"`
+	FailMode string `json:"fail_mode"`
+	Accuracy string `json:"accuracy"` // exact also where the policy is leased and no node can lease from it
+	Cost     int64  `json:"cost"`
+	Override int64  `json:"override,omitempty"` // id of the commercial override that changed the limit
+	Penalty  int64  `json:"penalty,omitempty"`  // id of the detector's override that changed it after that
+}
+
+// ExplainedPolicy describes a policy that could apply.
+type ExplainedPolicy struct {
+	Name     string       `json:"policy"`
+	Source   string       `json:"source"`              // row or config
+	ID       int64        `json:"policy_id,omitempty"` // of a row
+	Match    string       `json:"match"`               // what it applies to, as Policy.Match returns it
+	Endpoint string       `json:"endpoint,omitempty"`
+	Scope    policy.Scope `json:"-"`
+	Limit    string       `json:"limit"` // in words
+	Won      bool         `json:"won"`
+	Why      string       `json:"why"`
+}
+
+// Explain describes what ResolveAt does for id at an instant, and why. Its answers come from a resolution, so they
+// match what happens to requests.
+func (p *Plan) Explain(id *identity.Identity, now limit.Micros) Explanation {
+	var r Resolution
+	e := p.explain(id, now, &r)
+	e.Overrides = p.ExplainOverrides(id, now, &r, nil)
+	if p.candidate != nil {
+		e.Candidate = p.candidate.explain(id, now)
+	}
+	return e
+}
+
+// ExplainPolicies returns the policies of Explain alone: it takes no time for each override.
+func (p *Plan) ExplainPolicies(id *identity.Identity, now limit.Micros) []ExplainedPolicy {
+	var r Resolution
+	return p.explain(id, now, &r).Policies
+}
+
+// explain explains a request without its overrides, and sets its resolution.
+func (p *Plan) explain(id *identity.Identity, now limit.Micros, r *Resolution) Explanation {
+	p.ResolveAt(id, now, r)
+	e := explainer{plan: p, id: id, resolution: r}
+	e.Bounds, e.Policies = []ExplainedBound{}, []ExplainedPolicy{}
+	e.Namespace, e.Tier, e.Endpoint, e.Verdict = p.namespace, r.Tier, r.Endpoint, "limited"
+	switch {
+	case r.Banned:
+		e.Verdict, e.Until = "banned", r.Until
+	case r.Exempt:
+		e.Verdict = "exempt"
+	}
+	e.Version, e.ExemptBy, e.Cost = p.Version(), p.describe(r.Exemption), r.Cost.Explained()
+	var rows *policy.TenantRows
+	if id.Tenant.Kind == identity.Tenant {
+		e.Tenant = id.Tenant.ID
+		if p.snapshot != nil {
+			rows = p.snapshot.Tenant(id.Tenant.ID)
+		}
+		e.TierFrom = p.tierFrom(rows, id)
+	}
+	for _, b := range r.Bounds {
+		e.Bounds = append(e.Bounds, ExplainedBound{
+			Policy: b.Policy.Name, Limit: b.Policy.Describe(),
+			Mode: b.Policy.Mode.String(), FailMode: b.Policy.FailMode.String(), Accuracy: p.AccuracyOf(&b).String(),
+			Cost: b.Cost, Override: b.Override, Penalty: b.Penalty,
+		})
+	}
+	e.explainPolicies(rows)
+	return e.Explanation
+}
+
+// AccuracyOf returns how a bound is counted: Leased only if nodes do lease tokens of its bucket.
+func (p *Plan) AccuracyOf(b *policy.Bound) policy.Accuracy {
+	large := b.Policy.Limit.Spec().Burst >= schema.LeastLeased
+	if large && b.Policy.Leasable() && p.config.Strategy == schema.StrategyRedis {
+		return policy.Leased
+	}
+	return policy.Exact
+}
+
+type explainer struct {
+	Explanation
+	plan       *Plan
+	id         *identity.Identity
+	resolution *Resolution
+}
+
+// TierFrom returns where the tier of a tenant's request comes from: row, the source that the request's identity names,
+// request without one, or default. It adds why a given name does not apply.
+func (p *Plan) TierFrom(id *identity.Identity) string {
+	var rows *policy.TenantRows
+	if p.snapshot != nil {
+		rows = p.snapshot.Tenant(id.Tenant.ID)
+	}
+	return p.tierFrom(rows, id)
+}
+
+func (p *Plan) tierFrom(rows *policy.TenantRows, id *identity.Identity) string {
+	switch {
+	case rows != nil && rows.Tier != "" && p.hasTier(rows.Tier):
+		return TierOfRow
+	case rows != nil && rows.Tier != "":
+		return fmt.Sprintf("default: the tenant's row says %q, which is no tier", rows.Tier)
+	case id.Tier != "" && p.hasTier(id.Tier):
+		return cmp.Or(id.TierSource, "request")
+	case id.Tier != "":
+		return fmt.Sprintf("default: the request says %q, which is no tier", id.Tier)
+	}
+	return TierOfDefault
+}
+
+// explainPolicies lists the candidates in the order in which ResolveAt considers them, but for the config's: those of a
+// list stand behind the rows that go before them.
+func (e *explainer) explainPolicies(rows *policy.TenantRows) {
+	p, kind := e.plan, e.id.Tenant.Kind
+	tier := ""
+	if p.hasTierOf(e.id) {
+		tier, _ = p.tierOf(rows, e.id)
+	}
+	if p.snapshot != nil {
+		e.explainSubjects()
+	}
+	if rows != nil {
+		e.explainRows(rows.Policies)
+	}
+	if kind == identity.IP {
+		e.explainRows(p.rows.Anonymous)
+	}
+	e.explainRows(p.rows.Tiers[tier])
+	switch {
+	case kind == identity.Unidentified:
+	case kind != identity.Tenant && p.anonymous != nil:
+		e.explainConfig(p.anonymous)
+	default:
+		e.explainConfig(p.tiers[tier])
+	}
+	e.explainRows(p.rows.All)
+	e.explainConfig(p.global)
+}
+
+// explainSubjects lists the rows of the request's user, credential and networks.
+func (e *explainer) explainSubjects() {
+	s := e.plan.snapshot
+	e.explainRows(s.UserPolicies(e.id))
+	e.explainRows(s.CredentialPolicies(e.id))
+	for list := range s.NetworkPolicies(e.id) {
+		e.explainRows(list)
+	}
+}
+
+func (e *explainer) explainRows(list []*policy.CompiledPolicy) {
+	for _, r := range list {
+		if r.Namespace != e.plan.namespace {
+			continue
+		}
+		x := ExplainedPolicy{
+			Name: r.Name, Source: "row", ID: r.Row, Match: r.Match(),
+			Endpoint: r.Endpoint, Scope: r.Scope, Limit: r.Describe(),
+		}
+		if _, ok := e.plan.snapshot.Rank(r.Endpoint, e.resolution.rowMatches); !ok {
+			x.Why = endpointIsAnother
+		} else {
+			e.explainMatch(&x, &r.Policy)
+		}
+		e.Policies = append(e.Policies, x)
+	}
+}
+
+func (e *explainer) explainConfig(list []*policy.Policy) {
+	won := ""
+	for _, p := range list {
+		x := ExplainedPolicy{
+			Name: p.Name, Source: "config", Match: p.Match(),
+			Endpoint: p.Endpoint, Scope: p.Scope, Limit: p.Describe(),
+		}
+		switch {
+		case !e.resolution.matches(p):
+			x.Why = endpointIsAnother
+		case won == p.Name:
+			x.Why = "the config has one of this name for a narrower endpoint"
+		default:
+			e.explainMatch(&x, p)
+			won = p.Name
+		}
+		e.Policies = append(e.Policies, x)
+	}
+}
+
+// explainMatch records whether a policy that matches won its name, and whether it became a bound.
+func (e *explainer) explainMatch(x *ExplainedPolicy, p *policy.Policy) {
+	if e.resolution.Exempt {
+		x.Why = e.resolution.Exemption.Source() + " exempts the request"
+		return
+	}
+	for _, winner := range e.resolution.rows {
+		if winner.Name == p.Name && &winner.Policy != p {
+			x.Why = fmt.Sprintf("row %d goes before it", winner.Row)
+			return
+		}
+	}
+	if slices.ContainsFunc(e.resolution.kept, func(b policy.Bound) bool { return b.Policy.Name == p.Name }) {
+		x.Why = "tenants share it: the active limit of this name stays until the candidate is promoted"
+		return
+	}
+	x.Won, x.Why = true, "the most specific of its name"
+	var key policy.Key
+	switch hasKey := p.FillKey(e.plan.namespace, e.id, &key); {
+	case !hasKey:
+		x.Why = fmt.Sprintf("the most specific of its name, but the request lacks what it is counted per (%s)", p.Scope)
+	case e.resolution.Preflight && key.Group == policy.ByTenant:
+		x.Won, x.Why = false, "exempt_preflights lifts it from CORS preflights"
+	}
+}

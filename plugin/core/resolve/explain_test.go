@@ -1,0 +1,191 @@
+package resolve_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+// explained is a plan in which one request meets most of what can be explained.
+func explained(t *testing.T) *resolve.Plan {
+	t.Helper()
+	row := func(id int64, name, endpoint string, quantity int64) policy.PolicyRow {
+		return policy.PolicyRow{
+			ID: id,
+			Policy: schema.Policy{
+				Limit: schema.Limit{Name: name, Scope: "tenant", Endpoint: endpoint, Limit: quantity, WindowSize: 60},
+			},
+		}
+	}
+	rowOf := func(tenant, tier string, p policy.PolicyRow) policy.PolicyRow {
+		p.Tenant, p.Tier = tenant, tier
+		return p
+	}
+	return compile(t, modelConfig).With(build(t, policy.Rows{
+		Version: 42,
+		Tenants: []schema.Tenant{{ID: "acme", Tier: "silver"}, {ID: "lost", Tier: "nickel"}},
+		Policies: []policy.PolicyRow{
+			rowOf("acme", "", row(1, "daily", "", 300)), rowOf("acme", "", row(2, "daily", "POST /records/{id}", 30)),
+			rowOf("acme", "", row(3, "daily", "POST /records/bulk", 3)),
+			rowOf("", "silver", row(4, "daily", "", 500)), rowOf("", "silver", row(5, "extra", "", 50)),
+		},
+		Overrides: []policy.Override{
+			policytest.Override(1, times(2000, acme)),
+			policytest.Override(2, custom("daily", 40, schema.Override{Tenant: "acme", Endpoint: "POST /records/{id}"})),
+			policytest.Override(3, times(500, schema.Override{Tenant: "acme", ExpiresAt: instant(1000)})),
+			policytest.Override(4, penalty(100, acme)),
+			policytest.Override(5, penalty(900, acme)),
+			policytest.Override(6, times(10, schema.Override{Tenant: "acme", Endpoint: "POST /records/bulk"})),
+			policytest.Override(7, times(2000, schema.Override{Tenant: "beta", IP: "192.0.2.1"})),
+			policytest.Override(8, times(2000, schema.Override{Credential: "key"})),
+			policytest.Override(9, schema.Override{Kind: policy.Exempt, Tenant: "acme", User: "root"}),
+			policytest.Override(10, schema.Override{
+				Kind: policy.Ban, Tenant: "acme", User: "eve", ExpiresAt: instant(5_000_000),
+			}),
+		},
+	}))
+}
+
+func TestAnExplanationTellsWhatMatchedWhatWonAndWhy(t *testing.T) {
+	plan := explained(t)
+	request := func(tenantID, userID string) identity.Identity {
+		id := visitor
+		id.Tenant, id.User, id.Tier, id.Method, id.Path = tenant(tenantID), identity.Name{
+			Kind: identity.User, ID: userID,
+		}, "bronze", "POST", "/records/7"
+		return id
+	}
+	all := map[string]resolve.Explanation{}
+	for name, id := range map[string]identity.Identity{
+		"limited": request("acme", "u"), "banned": request("acme", "eve"), "exempt": request("acme", "root"),
+		"unknown tier": request("lost", "u"),
+		"claimed tier": request("new", "u"),
+		"anonymous":    {Tenant: address("192.0.2.1"), IP: "192.0.2.1", Anonymous: true, Method: "GET", Path: "/"},
+	} {
+		all[name] = plan.Explain(&id, 1000)
+		if from := plan.TierFrom(&id); id.Tenant.Kind == identity.Tenant && from != all[name].TierFrom {
+			t.Errorf("%s: the tier is from %q, and explained as from %q", name, from, all[name].TierFrom)
+		}
+	}
+	got, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const file = "testdata/explain.json"
+	if *update {
+		if err := os.WriteFile(file, append(got, '\n'), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(want) != string(got)+"\n" {
+		t.Errorf("the explanations are\n%s\nwant those of %s (go test -update writes them)", got, file)
+	}
+}
+
+func TestAnExplanationSaysLeasedOnlyWhereItCanComeToThat(t *testing.T) {
+	const config = `
+strategy: %s
+redis: {host: redis}
+tiers: [{name: one, limits: [
+  {name: bucket, scope: tenant, limit: 500, window_size: 60},
+  {name: window, scope: tenant, limit: 500, window_size: 60, algorithm: fixed_window},
+  {name: small, scope: tenant, limit: 499, window_size: 60},
+  {name: shallow, scope: tenant, limit: 500, window_size: 60, burst: 100},
+  {name: sliding, scope: tenant, limit: 500, window_size: 60, algorithm: sliding_window},
+  {name: costly, scope: tenant, limit: 500, window_size: 60, cost: 476},
+  {name: exact, scope: tenant, limit: 500, window_size: 60, accuracy: exact}]}]`
+	for strategy, want := range map[string][]string{
+		"redis": {"leased", "leased", "exact", "exact", "exact", "exact", "exact"},
+		"local": {"exact", "exact", "exact", "exact", "exact", "exact", "exact"},
+	} {
+		id := visitor
+		e := compile(t, fmt.Sprintf(config, strategy)).Explain(&id, 1)
+		if len(e.Bounds) != len(want) {
+			t.Fatalf("strategy %s: %d bounds, want %d", strategy, len(e.Bounds), len(want))
+		}
+		for i, b := range e.Bounds {
+			if b.Accuracy != want[i] {
+				t.Errorf("strategy %s, policy %s: it is %s, want %s", strategy, b.Policy, b.Accuracy, want[i])
+			}
+		}
+	}
+}
+
+func TestWhyAnOverrideHoldsOrDoesNotIsWhatTheResolutionDid(t *testing.T) {
+	acme := schema.Override{Tenant: "acme"}
+	const uncountable = "its numbers cannot be counted exactly by the algorithm of the limit, which stays as it was"
+	for what, test := range map[string]struct {
+		overrides []schema.Override
+		want      []string
+	}{
+		"an expired one": {
+			[]schema.Override{times(500, schema.Override{Tenant: "acme", ExpiresAt: instant(1000)})}, []string{"it has expired"},
+		},
+		"one that has not begun": {
+			[]schema.Override{times(500, schema.Override{Tenant: "acme", StartsAt: instant(2_000_000)})},
+			[]string{"it starts at 1970-01-01T00:00:02Z"},
+		},
+		"one that began later": {
+			[]schema.Override{
+				custom("t", 7, schema.Override{Tenant: "acme", StartsAt: instant(900)}),
+				custom("t", 8, schema.Override{Tenant: "acme", StartsAt: instant(800)}), custom("t", 9, acme),
+			},
+			[]string{
+				"it changes t", "override 1 goes before it: it starts later", "override 1 goes before it: it starts later",
+			},
+		},
+		"one of several limits": {[]schema.Override{times(500, acme)}, []string{"it changes t, te, u, ue, c"}},
+		"a younger one": {
+			[]schema.Override{custom("t", 7, acme), custom("t", 8, acme)},
+			[]string{"override 2 goes before it: it is younger", "it changes t"},
+		},
+		"too much for a log": {[]schema.Override{custom("u", 20_000, acme)}, []string{uncountable}},
+		"behind too much for a log": {
+			[]schema.Override{custom("u", 50, acme), custom("u", 20_000, acme)},
+			[]string{"override 2 goes before it: it is younger", uncountable},
+		},
+		"superseded and uncountable": {
+			[]schema.Override{times(500, acme), custom("t", 8, acme), custom("u", 20_000, acme)},
+			[]string{
+				"it changes te, ue, c; on t override 2 goes before it: a custom limit goes before a multiplier; " +
+					"on u override 3 goes before it: a custom limit goes before a multiplier",
+				"it changes t", uncountable,
+			},
+		},
+		"of a limit that is not there": {
+			[]schema.Override{custom("other", 7, acme)}, []string{"no limit of the request is one that it changes"},
+		},
+	} {
+		rows := policy.Rows{Overrides: numbered(test.overrides...)}
+		e := compile(t, overridden).With(build(t, rows)).Explain(&visitor, 1000)
+		for _, x := range e.Overrides {
+			if want := test.want[x.Override.ID-1]; x.Why != want || x.Applied != strings.HasPrefix(want, "it changes") {
+				t.Errorf("%s: override %d is applied: %t, because %q, want %q", what, x.Override.ID, x.Applied, x.Why, want)
+			}
+		}
+	}
+}
+
+func TestAConfigAloneIsExplainedToo(t *testing.T) {
+	id := visitor
+	e := compile(t, modelConfig).Explain(&id, 1)
+	if e.Verdict != "limited" || e.Tier != "bronze" || len(e.Bounds) != 3 || len(e.Policies) != 3 ||
+		len(e.Overrides) != 0 || e.Version != 0 {
+		t.Errorf("explanation is %+v", e)
+	}
+}
