@@ -21,7 +21,7 @@ const started = 3600 * limit.Second
 // node is one plugin server process: the decision path, over the same decorators and in the order of package bucket.
 type node struct {
 	world    *world
-	path     *admit.Path
+	decider  *admit.Decider
 	lease    *lease.Store
 	outage   *outage.Store
 	breakers []*outage.Breaker
@@ -60,10 +60,10 @@ func (s *simulation) startNode(seed uint64) *node {
 	})
 	config := &s.scenario.config
 	view := n.outage.View(outage.ViewOptions{Namespace: config.Namespace, SharePct: int(config.LocalSharePct)})
-	n.path = &admit.Path{
+	n.decider = &admit.Decider{
 		Now: wall, Elapsed: elapsed, Buckets: n.lease.View(view), Renderer: response.New(*config, random.Int64N),
 	}
-	n.path.Policies.Store(s.scenario.plan)
+	n.decider.Policies.Store(s.scenario.plan)
 	n.startLoops()
 	return n
 }

@@ -29,7 +29,7 @@ type simulation struct {
 	nodes    []*node // by number; the last of each
 	ended    []*node // those that died
 	live     []*node
-	ideal    *admit.Path
+	ideal    *admit.Decider
 	exact    admit.Exchange // of ideal
 	ledger   *ledger
 	free     []*request
@@ -81,7 +81,7 @@ func (s *Scenario) start() *simulation {
 		sim.network.masters = append(sim.network.masters, newMaster(i, w))
 	}
 	sim.load = newLoad(s, sim.source(forLoad))
-	sim.ideal = &admit.Path{
+	sim.ideal = &admit.Decider{
 		Now: w.wallTime, Renderer: response.New(s.config, sim.source(forLoad).Int64N),
 		Buckets: memory.New(memory.Options{Now: w.wallTime, MaxBuckets: 1 << 30}),
 	}
@@ -168,7 +168,7 @@ func (s *simulation) compare(r *request) {
 func (s *simulation) decide(r *request) {
 	defer func() { s.free = append(s.free, r) }()
 	n := r.node
-	if err := n.path.Admit(context.Background(), &r.facts, &r.Exchange); err != nil {
+	if err := n.decider.Admit(context.Background(), &r.facts, &r.Exchange); err != nil {
 		panic(fmt.Sprintf("simulate: %v", err)) // outages are no errors
 	}
 	n.poke()

@@ -429,8 +429,8 @@ func (g guardCase) server(x *terminal) *api.Server {
 		if err != nil {
 			x.t.Fatal(err)
 		}
-		options.Path = &admit.Path{}
-		options.Path.Policies.Store(plan)
+		options.Decider = &admit.Decider{}
+		options.Decider.Policies.Store(plan)
 	}
 	server, err := api.New(options)
 	if err != nil {

@@ -60,7 +60,7 @@ type Options struct {
 
 // Limiter limits requests. It is safe for concurrent use. Make it with New.
 type Limiter struct {
-	path      *admit.Path
+	decider   *admit.Decider
 	config    *resolve.Plan // without rows
 	log       *slog.Logger
 	exchanges sync.Pool    // of *exchange
@@ -96,7 +96,7 @@ func New(o Options) (*Limiter, error) {
 	}
 	began := time.Now()
 	l := &Limiter{
-		path: &admit.Path{
+		decider: &admit.Decider{
 			Now:      func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) },
 			Elapsed:  func() limit.Micros { return limit.Micros(time.Since(began).Microseconds()) },
 			Renderer: response.New(config, rand.Int64N), Observers: o.Observers,
@@ -105,7 +105,7 @@ func New(o Options) (*Limiter, error) {
 		config: plan, log: o.Log, ended: make(chan struct{}),
 		exchanges: sync.Pool{New: func() any { return new(exchange) }},
 	}
-	l.path.Policies.Store(plan)
+	l.decider.Policies.Store(plan)
 	if err := l.start(&config, &o); err != nil {
 		return nil, err
 	}
@@ -116,19 +116,19 @@ func New(o Options) (*Limiter, error) {
 func (l *Limiter) start(config *schema.Config, o *Options) error {
 	ctx, stop := context.WithCancel(context.Background())
 	all := bucket.New(ctx, bucket.Options{
-		Now: clock.New().Now, Elapsed: l.path.Elapsed, Budget: o.Budget, Log: o.Log,
+		Now: clock.New().Now, Elapsed: l.decider.Elapsed, Budget: o.Budget, Log: o.Log,
 		MaxBuckets: o.MaxBuckets, Nodes: o.Nodes, LeaseShare: o.LeaseShare,
 		MaxAddresses: o.MaxAddresses, NewAddresses: o.NewAddresses,
 	})
 	group, ctx := errgroup.WithContext(ctx)
 	var err error
-	l.path.Buckets, _, err = all.Open(config) // closed when all ends
+	l.decider.Buckets, _, err = all.Open(config) // closed when all ends
 	if err == nil {
-		l.path.Shares, _, err = all.OpenShares(config)
+		l.decider.Shares, _, err = all.OpenShares(config)
 	}
 	if err == nil && config.MetaLimit > 0 {
-		own := memory.New(memory.Options{Now: l.path.Now, MaxBuckets: o.MaxBuckets})
-		if l.path.Meta, err = admit.NewMeta(config.MetaLimit, config.Namespace, own); err == nil {
+		own := memory.New(memory.Options{Now: l.decider.Now, MaxBuckets: o.MaxBuckets})
+		if l.decider.Meta, err = admit.NewMeta(config.MetaLimit, config.Namespace, own); err == nil {
 			group.Go(func() error { return own.Run(ctx) })
 		}
 	}
@@ -171,10 +171,10 @@ func (l *Limiter) decide(r *Request, x *exchange) error {
 		return fmt.Errorf("acquire: %w", err)
 	}
 	if l.closed.Load() {
-		l.path.Fault(&x.Exchange)
+		l.decider.Fault(&x.Exchange)
 		return fmt.Errorf("acquire: %w", ErrClosed)
 	}
-	if err := l.path.Admit(context.Background(), &x.request, &x.Exchange); err != nil {
+	if err := l.decider.Admit(context.Background(), &x.request, &x.Exchange); err != nil {
 		return fmt.Errorf("acquire: %w", err)
 	}
 	return nil
@@ -185,7 +185,7 @@ func (l *Limiter) deny(x *exchange) {
 	x.Request.Reset()
 	x.Decision.Reset()
 	x.Decision.Deny(decision.InternalFault)
-	l.path.Renderer.Render(&x.Decision, false, &x.Response)
+	l.decider.Renderer.Render(&x.Decision, false, &x.Response)
 }
 
 // logUndecided logs the error of a request, at most once a second.
@@ -200,11 +200,11 @@ func (l *Limiter) logUndecided(err error) {
 // removes them. Later requests use them. The faults are rows that cannot be used with this config.
 func (l *Limiter) SetPolicies(snapshot *policy.Snapshot) []policy.Fault {
 	if snapshot == nil {
-		l.path.Policies.Store(l.config)
+		l.decider.Policies.Store(l.config)
 		return nil
 	}
 	both := l.config.With(snapshot)
-	l.path.Policies.Store(both)
+	l.decider.Policies.Store(both)
 	return both.Faults()
 }
 

@@ -67,8 +67,8 @@ func (c consumer) Read(_ context.Context, facts identity.Facts, _ *identity.Rule
 	return nil
 }
 
-// pluginPath returns the path that the plugin has for a config.
-func pluginPath(t *testing.T, config schema.Config) *admit.Path {
+// pluginDecider returns the decider that the plugin has for a config.
+func pluginDecider(t *testing.T, config schema.Config) *admit.Decider {
 	t.Helper()
 	config = config.WithDefaults()
 	began := time.Now()
@@ -94,14 +94,14 @@ func pluginPath(t *testing.T, config schema.Config) *admit.Path {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := &admit.Path{Buckets: buckets, Renderer: response.New(config, nil)}
-	path.Policies.Store(snapshot)
-	return path
+	decider := &admit.Decider{Buckets: buckets, Renderer: response.New(config, nil)}
+	decider.Policies.Store(snapshot)
+	return decider
 }
 
 func TestAProgramAndThePluginSpendOneBudget(t *testing.T) {
 	config := inRedis(t, redistest.Single(t), daily)
-	l, plugin := limiting(t, config), pluginPath(t, config)
+	l, plugin := limiting(t, config), pluginDecider(t, config)
 	var x admit.Exchange
 	for left := int64(9); left > 0; left -= 2 {
 		if d := acquire(t, l, limiter.Request{Org: "acme"}); d.Remaining != left {

@@ -24,8 +24,8 @@ func (f *fixedFacts) Read(_ context.Context, facts identity.Facts, _ *identity.R
 	return nil
 }
 
-// BenchmarkAdmit measures admit.Path.Admit for an admitted request of four bounds: identify, resolve, take, combine and
-// render, without the socket.
+// BenchmarkAdmit measures admit.Decider.Admit for an admitted request of four bounds: identify, resolve, take, combine
+// and render, without the socket.
 func BenchmarkAdmit(b *testing.B) {
 	const bounds = 4
 	redis := openRedis(b)
@@ -42,11 +42,11 @@ func BenchmarkAdmit(b *testing.B) {
 		{"lease", func(tb testing.TB) admit.Buckets { return leasing(tb, redis.store, 1) }},
 	} {
 		b.Run("buckets="+buckets.name, func(b *testing.B) {
-			path := &admit.Path{
+			decider := &admit.Decider{
 				Now: func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }, Elapsed: monotonic(),
 				Buckets: buckets.open(b), Renderer: response.New(settings, nil),
 			}
-			path.Policies.Store(plan)
+			decider.Policies.Store(plan)
 			facts := &fixedFacts{identity.Request{
 				Consumer: identity.Consumer{CustomID: "acme"},
 				Method:   "GET", Path: "/records/7", Route: "records", Headers: []string{"u_42"},
@@ -55,7 +55,7 @@ func BenchmarkAdmit(b *testing.B) {
 			b.ReportAllocs()
 			used := usedCPU(b)
 			for b.Loop() {
-				err := path.Admit(context.Background(), facts, &x)
+				err := decider.Admit(context.Background(), facts, &x)
 				if n := len(x.Decision.Statuses); err != nil || x.Response.Denied || n != bounds {
 					b.Fatalf("denied %v with %d bounds: %v", x.Response.Denied, n, err)
 				}

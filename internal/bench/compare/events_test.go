@@ -80,12 +80,12 @@ func BenchmarkEvents(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					path := &admit.Path{Buckets: inMemory(), Renderer: response.New(settings, nil)}
-					path.Policies.Store(plan)
+					decider := &admit.Decider{Buckets: inMemory(), Renderer: response.New(settings, nil)}
+					decider.Policies.Store(plan)
 					if recorded == "on" {
-						path.Observers = []admit.Observer{recordToKafka(b)}
+						decider.Observers = []admit.Observer{recordToKafka(b)}
 					}
-					decideInTurn(b, path, tenants, outcome == "denied")
+					decideInTurn(b, decider, tenants, outcome == "denied")
 				})
 			}
 		}
@@ -93,7 +93,7 @@ func BenchmarkEvents(b *testing.B) {
 }
 
 // decideInTurn decides requests of tenants in turn, after the first one of each.
-func decideInTurn(b *testing.B, path *admit.Path, tenants int, denied bool) {
+func decideInTurn(b *testing.B, decider *admit.Decider, tenants int, denied bool) {
 	b.Helper()
 	all, x := make([]fixedFacts, tenants), new(admit.Exchange)
 	for i := range all {
@@ -101,7 +101,7 @@ func decideInTurn(b *testing.B, path *admit.Path, tenants int, denied bool) {
 			Consumer: identity.Consumer{CustomID: fmt.Sprint("tenant-", i)},
 			Method:   "GET", Path: "/records/7", Route: "records", Headers: []string{"u_42"},
 		}
-		if err := path.Admit(context.Background(), &all[i], x); err != nil {
+		if err := decider.Admit(context.Background(), &all[i], x); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -109,7 +109,7 @@ func decideInTurn(b *testing.B, path *admit.Path, tenants int, denied bool) {
 	used, i := usedCPU(b), 0
 	for b.Loop() {
 		i = (i + 31) % tenants
-		if err := path.Admit(context.Background(), &all[i], x); err != nil || x.Response.Denied != denied {
+		if err := decider.Admit(context.Background(), &all[i], x); err != nil || x.Response.Denied != denied {
 			b.Fatalf("denied %v: %v", x.Response.Denied, err)
 		}
 	}

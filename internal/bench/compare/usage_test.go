@@ -23,14 +23,14 @@ func BenchmarkUsage(b *testing.B) {
 	for _, tenants := range []int{1, 1000, 10_000} {
 		for _, counted := range []string{"off", "on"} {
 			b.Run(fmt.Sprintf("tenants=%d/usage=%s", tenants, counted), func(b *testing.B) {
-				path := &admit.Path{Buckets: inMemory(), Renderer: response.New(settings, nil)}
-				path.Policies.Store(plan)
+				decider := &admit.Decider{Buckets: inMemory(), Renderer: response.New(settings, nil)}
+				decider.Policies.Store(plan)
 				if counted == "on" {
-					path.Observers = []admit.Observer{usage.NewCounter(usage.CounterOptions{})}
+					decider.Observers = []admit.Observer{usage.NewCounter(usage.CounterOptions{})}
 				}
 				all, x := make([]fixedFacts, tenants), new(admit.Exchange)
 				decide := func(i int) {
-					if err := path.Admit(context.Background(), &all[i], x); err != nil || x.Response.Denied {
+					if err := decider.Admit(context.Background(), &all[i], x); err != nil || x.Response.Denied {
 						b.Fatalf("denied %v: %v", x.Response.Denied, err)
 					}
 				}

@@ -58,10 +58,10 @@ func serve(ctx context.Context, socket string, w *work, log *slog.Logger) error 
 }
 
 // build implements phase.Build.
-func (w *work) build(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
-	path := &admit.Path{Buckets: fullBuckets{w}, Renderer: response.New(config, nil)}
-	path.Policies.Store(plan)
-	return path, nil, nil
+func (w *work) build(config schema.Config, plan *resolve.Plan) (*admit.Decider, func(), error) {
+	decider := &admit.Decider{Buckets: fullBuckets{w}, Renderer: response.New(config, nil)}
+	decider.Policies.Store(plan)
+	return decider, nil, nil
 }
 
 // fullBuckets are buckets that are always full. Taking from them costs the work of an event.

@@ -51,7 +51,7 @@ type process struct {
 // instance is one plugin config in one worker. go-pdk makes one for each, and decodes the config into it.
 type instance struct {
 	process     *process
-	path        *admit.Path
+	decider     *admit.Decider
 	routeScoped bool
 	route       atomic.Pointer[string] // set by the first event of a route-scoped instance
 }
@@ -69,11 +69,11 @@ func (in *instance) UnmarshalJSON(raw []byte) error {
 	if config.Strategy != schema.StrategyLocal {
 		return fmt.Errorf("strategy: %q is not supported here", config.Strategy)
 	}
-	in.path = &admit.Path{
+	in.decider = &admit.Decider{
 		Now: now, Elapsed: now, Buckets: in.process.buckets,
 		Renderer: response.New(config, rand.Int64N), Observers: []admit.Observer{in.process.metrics},
 	}
-	in.path.Policies.Store(plan)
+	in.decider.Policies.Store(plan)
 	var scope struct {
 		RouteID string `json:"route_id"`
 	}
@@ -91,7 +91,7 @@ func (in *instance) Access(kong *pdk.PDK) {
 		x = new(admit.Exchange)
 	}
 	defer in.process.exchanges.Put(x)
-	if err := in.path.Admit(context.Background(), &kongFacts{in, kong}, x); err != nil {
+	if err := in.decider.Admit(context.Background(), &kongFacts{in, kong}, x); err != nil {
 		slog.Error("decide", "error", err)
 	}
 	headers := make(map[string][]string, len(x.Response.Headers))

@@ -273,7 +273,7 @@ func TestDecisionsWithSharesAllocateNothing(t *testing.T) {
 	w.run(2, nil, c, &client{tenant: "b", perSecond: part(0.9)})
 	request := c.request()
 	if n := testing.AllocsPerRun(1000, func() {
-		if err := w.nodes[0].path.Admit(t.Context(), request, &c.exchange); err != nil {
+		if err := w.nodes[0].decider.Admit(t.Context(), request, &c.exchange); err != nil {
 			t.Fatal(err)
 		}
 	}); n > 0 {
@@ -344,7 +344,7 @@ func BenchmarkDecision(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				w.now += of.apart
-				if err := w.nodes[0].path.Admit(b.Context(), request, &c.exchange); err != nil {
+				if err := w.nodes[0].decider.Admit(b.Context(), request, &c.exchange); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -359,7 +359,7 @@ func TestRequestsAndPeriodsGoOnAtOnce(t *testing.T) {
 		sending.Go(func() {
 			c := &client{tenant: fmt.Sprint(i % 3), perSecond: part(1)}
 			for range 2000 {
-				if err := w.nodes[0].path.Admit(t.Context(), c.request(), &c.exchange); err != nil {
+				if err := w.nodes[0].decider.Admit(t.Context(), c.request(), &c.exchange); err != nil {
 					t.Error(err)
 				}
 			}

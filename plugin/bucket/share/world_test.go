@@ -37,12 +37,12 @@ type world struct {
 
 // node is one node of a world.
 type node struct {
-	path   admit.Path
-	shares *Store
-	leases *lease.Store // nil: none
-	dead   bool
-	offset limit.Micros // of its clock
-	phase  limit.Micros // of its periods
+	decider admit.Decider
+	shares  *Store
+	leases  *lease.Store // nil: none
+	dead    bool
+	offset  limit.Micros // of its clock
+	phase   limit.Micros // of its periods
 
 	stepped time.Time // when a period ended last
 }
@@ -126,15 +126,15 @@ func newWorld(t testing.TB, r rules) *world {
 			o.Exchange = throughRedis(t, server)
 		}
 		n.shares = New(o)
-		n.path.Now, n.path.Buckets, n.path.Renderer = now, bucket, response.New(config, nil)
+		n.decider.Now, n.decider.Buckets, n.decider.Renderer = now, bucket, response.New(config, nil)
 		if !r.unfair {
-			n.path.Shares = n.shares
+			n.decider.Shares = n.shares
 		}
 		if r.leased {
 			n.leases = lease.New(bucket, lease.Options{Now: now, Nodes: liveNodes(max(r.nodes, 1))})
-			n.path.Buckets = n.leases.View(bucket)
+			n.decider.Buckets = n.leases.View(bucket)
 		}
-		n.path.Policies.Store(plan)
+		n.decider.Policies.Store(plan)
 		w.nodes = append(w.nodes, n)
 	}
 	return w
@@ -255,7 +255,7 @@ func (w *world) send(c *client) bool {
 	for w.next++; n.dead; w.next++ {
 		n = w.nodes[w.next%len(w.nodes)]
 	}
-	if err := n.path.Admit(w.t.Context(), c.request(), &c.exchange); err != nil {
+	if err := n.decider.Admit(w.t.Context(), c.request(), &c.exchange); err != nil {
 		w.t.Fatal(err)
 	}
 	return !c.exchange.Decision.Denied()

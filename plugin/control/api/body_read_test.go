@@ -248,7 +248,7 @@ func TestLargeBodiesOfOneTokenTakeItsOwnBudgetOnly(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	p := planning(t, plan(), policy.Rows{})
-	p.world = open(t, func(o *api.Options) { o.Path, o.Buckets, o.Metrics = p.path, p.store, registry })
+	p.world = open(t, func(o *api.Options) { o.Decider, o.Buckets, o.Metrics = p.decider, p.store, registry })
 	large := listOf(3, longCheck) // more than a small body, and soon decoded; its length says that more is to come
 	opened, ended := make(chan struct{}), make(chan answer)
 	const slow = 8

@@ -21,7 +21,7 @@ func (p *planned) enforcesForAcme(puts ...schema.Policy) {
 	if len(faults) > 0 {
 		p.Fatal(faults)
 	}
-	p.path.Policies.Store(p.path.Policies.Load().With(both))
+	p.decider.Policies.Store(p.decider.Policies.Load().With(both))
 }
 
 func TestAReservationOfAnAssignedTenantWaitsAsLongAsTheCandidatesLimit(t *testing.T) {

@@ -203,17 +203,17 @@ func (s *Server) decideOne(ctx context.Context, policies *resolve.Plan, c *Check
 
 // admitCheck admits or denies a request that the caller may check.
 func (s *Server) admitCheck(ctx context.Context, policies *resolve.Plan, c *Check, x *admit.Exchange) {
-	path, v := s.Path, s.viewOf(callerOf(ctx))
+	decider, v := s.Decider, s.viewOf(callerOf(ctx))
 	if c.DryRun {
-		path = s.dryRunPath(policies)
+		decider = s.dryRunDecider(policies)
 	}
 	if v.tenant {
-		path = withBuckets(path, policies, singleTokenBuckets{path.Buckets})
+		decider = withBuckets(decider, policies, singleTokenBuckets{decider.Buckets})
 	}
 	if c.Reserve != nil {
-		path = withBuckets(path, policies, reservingBuckets{path.Buckets, *c.Reserve, v})
+		decider = withBuckets(decider, policies, reservingBuckets{decider.Buckets, *c.Reserve, v})
 	}
-	if err := path.Admit(ctx, c.admitRequest(), x); err != nil {
+	if err := decider.Admit(ctx, c.admitRequest(), x); err != nil {
 		s.Log.Error("decide a request: on_internal_error applies", "error", err)
 	}
 }

@@ -67,8 +67,8 @@ func TestTheTokenOfAnOrgSpendsOneOfASharedLimitAndTheCostOfItsOwn(t *testing.T) 
 			buckets := shelf{memory.New(memory.Options{Now: clock})}
 			config := sharing(test.own...)
 			config.Costs = map[string]int64{"POST /costly": 70}
-			path := pathOf(t, config, buckets, test.rows)
-			w := open(t, func(o *api.Options) { o.Path, o.Buckets = path, buckets })
+			decider := deciderOf(t, config, buckets, test.rows)
+			w := open(t, func(o *api.Options) { o.Decider, o.Buckets = decider, buckets })
 			left := func(named string) (n int64) {
 				a := w.want(w.as("POST", checkPath, `{"org_id":"acme","user_id":"u","cost":1,"dry_run":true}`), http.StatusOK)
 				for _, s := range read[api.Checked](w, a).Statuses {
@@ -207,9 +207,9 @@ func TestADenialByAShareSaysSoWithoutANumberOfTheLimit(t *testing.T) {
 	config.Global = schema.Global{Limits: []schema.Limit{{
 		Name: "platform", Scope: "global", Limit: 987_654_321, WindowSize: 60, Fair: &schema.Fair{Weights: map[string]int64{"gold": 77}},
 	}}}
-	path := pathOf(t, config.WithDefaults(), shelf{memory.New(memory.Options{Now: clock})}, policy.Rows{})
-	path.Shares = spentShare{}
-	w := open(t, func(o *api.Options) { o.Path = path })
+	decider := deciderOf(t, config.WithDefaults(), shelf{memory.New(memory.Options{Now: clock})}, policy.Rows{})
+	decider.Shares = spentShare{}
+	w := open(t, func(o *api.Options) { o.Decider = decider })
 	operator := w.want(w.as("POST", checkPath, `{"org_id":"acme"}`), http.StatusOK)
 	org := w.want(w.do(call{ofAcme, "POST", checkPath, `{"org_id":"acme"}`, nil}), http.StatusOK)
 	for _, text := range []string{operator.Body.String(), org.Body.String()} {

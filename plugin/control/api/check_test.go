@@ -108,7 +108,7 @@ func (c custom) Read(_ context.Context, facts identity.Facts, _ *identity.Rules,
 func TestTheGatewayAndTheDecisionAPIShareOneBudget(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), enterprise())
-	gateway := &admit.Path{Now: clock, Buckets: p.store, Renderer: response.New(plan(), nil)}
+	gateway := &admit.Decider{Now: clock, Buckets: p.store, Renderer: response.New(plan(), nil)}
 	ruledByGateway(t, gateway, plan(), enterprise())
 	var allowed atomic.Int64
 	var all sync.WaitGroup

@@ -107,7 +107,7 @@ func TestACheckShowsWhereItsCostComesFrom(t *testing.T) {
 	cost := int64(7)
 	w := open(t, func(o *api.Options) {
 		buckets := shelf{memory.New(memory.Options{Now: clock})}
-		o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, policy.Rows{Costs: []policy.CostRow{
+		o.Buckets, o.Decider = buckets, deciderOf(t, plan(), buckets, policy.Rows{Costs: []policy.CostRow{
 			{ID: 3, Cost: schema.Cost{Namespace: "default", Endpoint: "POST /exports", Cost: &cost}},
 		}})
 	})

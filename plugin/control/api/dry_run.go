@@ -11,18 +11,18 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
-// dryRunPath returns a decision path that peeks. It uses the given policies, and the shared buckets without leases or
+// dryRunDecider returns a decider that peeks. It uses the given policies, and the shared buckets without leases or
 // remembered denials in front of them. Its decisions reach no observer and spend no meta limit.
-func (s *Server) dryRunPath(policies *resolve.Plan) *admit.Path {
-	path := &admit.Path{
-		Now:        s.Path.Now,
-		Elapsed:    s.Path.Elapsed,
+func (s *Server) dryRunDecider(policies *resolve.Plan) *admit.Decider {
+	decider := &admit.Decider{
+		Now:        s.Decider.Now,
+		Elapsed:    s.Decider.Elapsed,
 		Buckets:    peekingBuckets{s.Buckets, s.RequestPolicy},
-		Renderer:   s.Path.Renderer,
-		FailClosed: s.Path.FailClosed,
+		Renderer:   s.Decider.Renderer,
+		FailClosed: s.Decider.FailClosed,
 	}
-	path.Policies.Store(policies)
-	return path
+	decider.Policies.Store(policies)
+	return decider
 }
 
 // peekingBuckets peeks at buckets where a path takes from them.

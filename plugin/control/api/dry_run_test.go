@@ -28,8 +28,8 @@ func TestADryRunInAClusterSpendsNothingEvenForAMoment(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer closeRedis()
-	path := pathOf(t, plan(), store, enterprise())
-	p := &planned{world: open(t, func(o *api.Options) { o.Path, o.Buckets = path, store }), path: path}
+	decider := deciderOf(t, plan(), store, enterprise())
+	p := &planned{world: open(t, func(o *api.Options) { o.Decider, o.Buckets = decider, store }), decider: decider}
 	p.checks(admin, `{"org_id":"acme","cost":3}`)
 	for body, allowed := range map[string]bool{
 		`{"org_id":"acme","cost":997,"dry_run":true}`: true,
@@ -67,9 +67,9 @@ func (broken) Forget(context.Context, []policy.Key) (int, error) {
 func TestAnInternalErrorIsDecidedByTheConfigAndReportedWithoutDetails(t *testing.T) {
 	t.Parallel()
 	for _, closed := range []bool{false, true} {
-		path := pathOf(t, plan(), broken{}, policy.Rows{})
-		path.FailClosed = closed
-		p := &planned{world: open(t, func(o *api.Options) { o.Path, o.Buckets = path, broken{} })}
+		decider := deciderOf(t, plan(), broken{}, policy.Rows{})
+		decider.FailClosed = closed
+		p := &planned{world: open(t, func(o *api.Options) { o.Decider, o.Buckets = decider, broken{} })}
 		for _, body := range []string{`{"org_id":"acme"}`, `{"org_id":"acme","dry_run":true}`} {
 			if got := p.checks(admin, body); got.Allowed == closed || got.Reason != "internal_fault" || len(got.Statuses) != 0 {
 				t.Errorf("%s: %+v, want allowed %v", body, got, !closed)
@@ -85,7 +85,7 @@ func TestAnInternalErrorIsDecidedByTheConfigAndReportedWithoutDetails(t *testing
 func TestADryRunNeedsBucketsThatAreShared(t *testing.T) {
 	t.Parallel()
 	config := plan()
-	w := open(t, func(o *api.Options) { o.Path = pathOf(t, config, shelf{}, policy.Rows{}) })
+	w := open(t, func(o *api.Options) { o.Decider = deciderOf(t, config, shelf{}, policy.Rows{}) })
 	for _, a := range []answer{
 		w.as("POST", "/v1/ratelimit/check", `{"org_id":"acme","dry_run":true}`), w.as("GET", acmeUsage, ""),
 		w.as("POST", acmeReset, `{"preview":true}`),
@@ -99,9 +99,9 @@ func TestADryRunNeedsBucketsThatAreShared(t *testing.T) {
 
 func TestChecksAreNotCountedAsAnonymousWhereOrgsCannotBeIdentified(t *testing.T) {
 	t.Parallel()
-	path := pathOf(t, plan(), broken{}, policy.Rows{})
-	ruledByGateway(t, path, plan(), policy.Rows{})
-	w := open(t, func(o *api.Options) { o.Path = path })
+	decider := deciderOf(t, plan(), broken{}, policy.Rows{})
+	ruledByGateway(t, decider, plan(), policy.Rows{})
+	w := open(t, func(o *api.Options) { o.Decider = decider })
 	a := w.want(w.as("POST", "/v1/ratelimit/check", `{"org_id":"acme"}`), http.StatusInternalServerError)
 	if !strings.Contains(w.log.String(), "decision path misconfigured") || strings.Contains(a.Body.String(), "admit.") {
 		t.Errorf("%s, and the log has %s", a.Body, w.log)

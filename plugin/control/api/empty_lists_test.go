@@ -107,7 +107,7 @@ func unlimited(t *testing.T) *world {
 		}
 		config := plan()
 		config.Tiers, config.Global = []schema.Tier{{Name: config.DefaultTier}}, schema.Global{}
-		ruled(t, o.Path, config, policy.Rows{})
+		ruled(t, o.Decider, config, policy.Rows{})
 	})
 }
 

@@ -65,9 +65,9 @@ const findingsAge = time.Second
 // database.
 func (s *Server) ready(context.Context, *struct{}) (*readinessOutput, error) {
 	found := s.findings()
-	decides := s.Path != nil && isLoaded(s.Path.Policies.Load())
+	decides := s.Decider != nil && isLoaded(s.Decider.Policies.Load())
 	switch {
-	case s.Path != nil && !decides:
+	case s.Decider != nil && !decides:
 		return nil, huma.Error503ServiceUnavailable(
 			strings.Join(append([]string{"the policies are not loaded yet"}, found.degraded...), "; "),
 		)

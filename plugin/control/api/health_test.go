@@ -70,7 +70,7 @@ func TestARedisOfAddressesThatIsUnavailableIsNamedAndTheOtherIsNot(t *testing.T)
 	var away atomic.Bool
 	p := planning(t, plan(), enterprise())
 	p.world = open(t, func(o *api.Options) {
-		o.Path, o.Buckets, o.Ping = p.path, p.store, p.store.Ping
+		o.Decider, o.Buckets, o.Ping = p.decider, p.store, p.store.Ping
 		o.PingSecond = func(context.Context) error {
 			if away.Load() {
 				return errors.New("it is unavailable")
@@ -134,7 +134,7 @@ func TestAThousandProbesQueryTheDatabaseAndRedisOnceASecond(t *testing.T) {
 func TestAProcessThatDecidesWithoutTheDatabaseStaysReadyAndListsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
-	w := open(t, func(o *api.Options) { o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, enterprise()) })
+	w := open(t, func(o *api.Options) { o.Buckets, o.Decider = buckets, deciderOf(t, plan(), buckets, enterprise()) })
 	if got := w.probed(http.StatusOK); got.Status != "ok" || len(got.Missing) != 0 {
 		t.Errorf("with all there is: %+v", got)
 	}
@@ -145,23 +145,23 @@ func TestAProcessThatDecidesWithoutTheDatabaseStaysReadyAndListsWhatIsMissing(t 
 }
 
 // rowless returns a path without the rows of a database.
-func rowless(t *testing.T) *admit.Path {
+func rowless(t *testing.T) *admit.Decider {
 	t.Helper()
-	path := &admit.Path{Now: clock}
+	decider := &admit.Decider{Now: clock}
 	snapshot, err := resolve.ForCallers(plan())
 	if err != nil {
 		t.Fatal(err)
 	}
-	path.Policies.Store(snapshot)
-	return path
+	decider.Policies.Store(snapshot)
+	return decider
 }
 
 func TestUntilTheRowsAreLoadedNothingIsDecidedOrShownAsInForce(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
-	path := rowless(t)
-	path.Buckets = buckets
-	w := open(t, func(o *api.Options) { o.Buckets, o.Path = buckets, path })
+	decider := rowless(t)
+	decider.Buckets = buckets
+	w := open(t, func(o *api.Options) { o.Buckets, o.Decider = buckets, decider })
 	for _, c := range []call{
 		{admin, "POST", "/v1/ratelimit/check", `{"org_id":"acme"}`, nil},
 		{admin, "POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":"acme"}]}`, nil},
@@ -179,10 +179,10 @@ func TestUntilTheRowsAreLoadedNothingIsDecidedOrShownAsInForce(t *testing.T) {
 
 func TestAProcessThatCanServeNothingIsNotReady(t *testing.T) {
 	t.Parallel()
-	for name, path := range map[string]*admit.Path{"no config": nil, "no policies": {}, "no rows": rowless(t)} {
-		w := open(t, func(o *api.Options) { o.Path = path })
+	for name, decider := range map[string]*admit.Decider{"no config": nil, "no policies": {}, "no rows": rowless(t)} {
+		w := open(t, func(o *api.Options) { o.Decider = decider })
 		before := http.StatusServiceUnavailable
-		if path == nil {
+		if decider == nil {
 			before = http.StatusOK // it serves what is in the database
 		}
 		w.want(w.do(call{method: "GET", path: "/readyz"}), before)

@@ -41,9 +41,9 @@ const (
 	minute          = 60  // seconds
 )
 
-// admitPath returns the path that decides about requests to the API, with tokens as tenants and other requests as
+// decider returns what decides about requests to the API, with tokens as tenants and other requests as
 // anonymous; nil without buckets.
-func (r Rates) admitPath(buckets admit.Buckets) (*admit.Path, error) {
+func (r Rates) decider(buckets admit.Buckets) (*admit.Decider, error) {
 	if buckets == nil {
 		return nil, nil
 	}
@@ -74,9 +74,9 @@ func (r Rates) admitPath(buckets admit.Buckets) (*admit.Path, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the limits of the control plane: %w", err)
 	}
-	path := &admit.Path{Buckets: buckets, Renderer: response.New(config, nil)}
-	path.Policies.Store(plan)
-	return path, nil
+	decider := &admit.Decider{Buckets: buckets, Renderer: response.New(config, nil)}
+	decider.Policies.Store(plan)
+	return decider, nil
 }
 
 // requests returns how many requests a minute one token may send.

@@ -17,7 +17,7 @@ func limited(t *testing.T, decisions int64) *planned {
 	t.Helper()
 	p := planning(t, plan(), policy.Rows{})
 	p.world = open(t, func(o *api.Options) {
-		o.Path, o.Buckets = p.path, p.store
+		o.Decider, o.Buckets = p.decider, p.store
 		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), api.Rates{Requests: 1000, Decisions: decisions}
 	})
 	return p

@@ -24,8 +24,8 @@ func nearing(t *testing.T) *world {
 		policytest.Override(2, schema.Override{Kind: policy.Exempt, Tenant: "exempt"}),
 	}
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
-	path := pathOf(t, plan(), buckets, rows)
-	w := open(t, func(o *api.Options) { o.Path, o.Buckets = path, buckets })
+	decider := deciderOf(t, plan(), buckets, rows)
+	w := open(t, func(o *api.Options) { o.Decider, o.Buckets = decider, buckets })
 	_, err := w.pool.Exec(t.Context(), `SELECT rate_limiter.keep_usage_partitions();
 		INSERT INTO rate_limiter.usage_names (name)
 		VALUES (''), ('acme'), ('=cmd,"b"'), ('globex'), ('banned'), ('exempt'),

@@ -20,7 +20,7 @@ func naming(t *testing.T, perSecond int64) (p *planned, now *atomic.Int64, metri
 	t.Helper()
 	p, now, metrics = planning(t, plan(), enterprise()), new(atomic.Int64), prometheus.NewRegistry()
 	p.world = open(t, func(o *api.Options) {
-		o.Path, o.Buckets, o.Metrics = p.path, p.store, metrics
+		o.Decider, o.Buckets, o.Metrics = p.decider, p.store, metrics
 		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), api.Rates{Subjects: perSecond}
 		o.Now = func() time.Time { return time.Unix(1_900_000_000+now.Load(), 0) }
 	})

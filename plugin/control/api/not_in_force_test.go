@@ -122,7 +122,7 @@ func agreesWithExplain(t *testing.T, p *planned, query string, all map[string]st
 		},
 		Method: method, Path: path,
 	}
-	e := p.path.Policies.Load().Explain(&id, tomorrow-1)
+	e := p.decider.Policies.Load().Explain(&id, tomorrow-1)
 	for _, x := range e.Policies {
 		key := fmt.Sprint(x.Name, " at ", x.Endpoint, " of ", x.Match, " ", x.ID)
 		want := "not in force: " + x.Why

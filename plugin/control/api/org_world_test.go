@@ -27,7 +27,7 @@ import (
 func init() {
 	equipment = append(equipment, func(t *testing.T, o *api.Options) {
 		buckets := shelf{memory.New(memory.Options{Now: clock})}
-		o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, policy.Rows{})
+		o.Buckets, o.Decider = buckets, deciderOf(t, plan(), buckets, policy.Rows{})
 	})
 	for id, s := range map[string]sample{
 		"put-org": {body: `{"tier":"enterprise"}`}, "reset-org-usage": {body: `{"reason":"billed twice"}`},
@@ -104,48 +104,48 @@ func plan() schema.Config {
 	}.WithDefaults()
 }
 
-// pathOf returns a path for the requests of callers, under a config and rows.
-func pathOf(t *testing.T, config schema.Config, buckets admit.Buckets, rows policy.Rows) *admit.Path {
+// deciderOf returns a decider for the requests of callers, under a config and rows.
+func deciderOf(t *testing.T, config schema.Config, buckets admit.Buckets, rows policy.Rows) *admit.Decider {
 	t.Helper()
-	path := &admit.Path{Now: clock, Buckets: buckets, Renderer: response.New(config, nil)}
-	ruled(t, path, config, rows)
-	return path
+	decider := &admit.Decider{Now: clock, Buckets: buckets, Renderer: response.New(config, nil)}
+	ruled(t, decider, config, rows)
+	return decider
 }
 
 // ruled puts a config and rows in force for requests of callers.
-func ruled(t *testing.T, path *admit.Path, config schema.Config, rows policy.Rows) {
+func ruled(t *testing.T, decider *admit.Decider, config schema.Config, rows policy.Rows) {
 	t.Helper()
 	plan, err := resolve.ForCallers(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	putRows(t, path, plan, rows)
+	putRows(t, decider, plan, rows)
 }
 
 // ruledByGateway puts a config and rows in force for requests through a gateway.
-func ruledByGateway(t *testing.T, path *admit.Path, config schema.Config, rows policy.Rows) {
+func ruledByGateway(t *testing.T, decider *admit.Decider, config schema.Config, rows policy.Rows) {
 	t.Helper()
 	plan, err := resolve.FromConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	putRows(t, path, plan, rows)
+	putRows(t, decider, plan, rows)
 }
 
 // putRows puts a plan with rows beside it in force.
-func putRows(t *testing.T, path *admit.Path, plan *resolve.Plan, rows policy.Rows) {
+func putRows(t *testing.T, decider *admit.Decider, plan *resolve.Plan, rows policy.Rows) {
 	t.Helper()
 	snapshot, faults := policy.NewSnapshot(rows, nil)
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
-	path.Policies.Store(plan.With(snapshot))
+	decider.Policies.Store(plan.With(snapshot))
 }
 
 // planned returns a world with a plan and a Redis.
 type planned struct {
 	*world
-	path     *admit.Path
+	decider  *admit.Decider
 	redis    *redistest.Server
 	store    *redis.Store
 	observed *tally
@@ -167,9 +167,9 @@ func planning(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 	}
 	t.Cleanup(closeRedis)
 	p.store = store
-	p.path = pathOf(t, config, store, rows)
-	p.path.Observers = []admit.Observer{p.observed}
-	p.world = open(t, func(o *api.Options) { o.Path, o.Buckets, o.Ping = p.path, store, store.Ping })
+	p.decider = deciderOf(t, config, store, rows)
+	p.decider.Observers = []admit.Observer{p.observed}
+	p.world = open(t, func(o *api.Options) { o.Decider, o.Buckets, o.Ping = p.decider, store, store.Ping })
 	return p
 }
 

@@ -315,7 +315,7 @@ func TestWithoutPoliciesNothingIsShownAsInForce(t *testing.T) {
 		w := open(t)
 		w.want(w.as("GET", acmePath+"/ratelimit/"+path, ""), http.StatusServiceUnavailable)
 		p := planning(t, plan(), policy.Rows{})
-		p.path.Policies.Store(nil)
+		p.decider.Policies.Store(nil)
 		a := p.want(p.as("GET", acmePath+"/ratelimit/"+path, ""), http.StatusServiceUnavailable)
 		if !strings.Contains(a.Body.String(), "not loaded yet") {
 			t.Errorf("%s: %s", path, a.Body)

@@ -26,7 +26,7 @@ func previews(t *testing.T) *world {
 		policytest.Override(1, schema.Override{Kind: policy.CustomLimit, Policy: "per-user", Limit: 7, Tenant: "acme"}),
 	}
 	return open(t, func(o *api.Options) {
-		o.Path = pathOf(t, plan(), shelf{memory.New(memory.Options{Now: clock})}, rows)
+		o.Decider = deciderOf(t, plan(), shelf{memory.New(memory.Options{Now: clock})}, rows)
 	})
 }
 

@@ -128,7 +128,7 @@ func init() {
 		r := reservingChats(c.T)
 		hasty := r.replica(func(o *named.Options) { o.Patience = 1 })
 		slow := slowBuckets{r.store, make(chan struct{}), make(chan struct{})}
-		r.path.Buckets = slow
+		r.decider.Buckets = slow
 		reserve := call{admin, "POST", checkPath, `{"org_id":"acme","reserve":5,"reservation_id":"chat-1"}`, nil}
 		var both sync.WaitGroup
 		both.Go(func() { c.check(o, r.do(reserve)) })
@@ -155,7 +155,7 @@ func TestAClientThatDisconnectsLeavesAReservationThatCanBeSettled(t *testing.T) 
 	t.Parallel()
 	r := reservingChats(t)
 	slow := slowBuckets{r.store, make(chan struct{}), make(chan struct{})}
-	r.path.Buckets = detached{slow}
+	r.decider.Buckets = detached{slow}
 	reserve := call{admin, "POST", checkPath, `{"org_id":"acme","reserve":500,"reservation_id":"chat-1"}`, nil}
 	ctx, disconnect := context.WithCancel(t.Context())
 	var answered sync.WaitGroup
@@ -164,7 +164,7 @@ func TestAClientThatDisconnectsLeavesAReservationThatCanBeSettled(t *testing.T) 
 	disconnect()
 	slow.goOn <- struct{}{}
 	answered.Wait()
-	r.path.Buckets = r.store
+	r.decider.Buckets = r.store
 	if a := r.do(reserve); a.Header().Get("Idempotent-Replayed") != "true" {
 		t.Errorf("the retry is answered by %d %s", a.Code, a.Body)
 	}

@@ -54,7 +54,7 @@ func TestWhatIsChargedIsWhatDistinctReservationsUsed(t *testing.T) {
 	for _, l := range []*int64{&config.Tiers[0].Limits[0].Limit, &config.Global.Limits[0].Limit} {
 		*l = 1_000_000_000
 	}
-	ruled(t, r.path, config, policy.Rows{})
+	ruled(t, r.decider, config, policy.Rows{})
 	servers := []*world{r.world, r.replica()}
 	var checks, settlements [ids]answersOf
 	reserved, actual := [ids]int64{}, [ids]int64{}

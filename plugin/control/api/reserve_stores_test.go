@@ -18,7 +18,7 @@ func TestReservationsOfBucketsInThisProcessGetBackWhatWasTooMuch(t *testing.T) {
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	r := &reserving{planned: &planned{}}
 	r.world = open(t, func(o *api.Options) {
-		o.Path, o.Buckets = pathOf(t, chats(), buckets, policy.Rows{}), buckets
+		o.Decider, o.Buckets = deciderOf(t, chats(), buckets, policy.Rows{}), buckets
 		o.Reservations = ledgerOf(named.NewLocal(clock, 0), buckets, func(o *named.Options) { o.Own = true })
 	})
 	r.wantSettled()
@@ -38,7 +38,7 @@ func TestReservationsInAClusterAreSettledOnEveryMaster(t *testing.T) {
 	defer closeRedis()
 	r := &reserving{planned: &planned{}}
 	r.world = open(t, func(o *api.Options) {
-		o.Path, o.Buckets = pathOf(t, chats(), store, policy.Rows{}), store
+		o.Decider, o.Buckets = deciderOf(t, chats(), store, policy.Rows{}), store
 		o.Reservations = ledgerOf(redis.NewPair(store, nil, nil).Records("default"), store)
 	})
 	r.wantSettled()

@@ -96,7 +96,7 @@ func TestNewReservationsOfAnOrgsTokenAreLimitedAndRepetitionsAreNot(t *testing.T
 	r := reservingChats(t)
 	own := memory.New(memory.Options{Now: clock})
 	w := open(t, func(o *api.Options) {
-		o.Path, o.Buckets, o.Limits, o.Rates = r.path, r.store, own, api.Rates{Subjects: 1}
+		o.Decider, o.Buckets, o.Limits, o.Rates = r.decider, r.store, own, api.Rates{Subjects: 1}
 		o.Reservations = ledgerOf(r.records, r.store)
 	})
 	send := func(id int) answer {

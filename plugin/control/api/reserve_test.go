@@ -133,7 +133,7 @@ func TestWhereNoLimitSettlesAReservationIsEmptyAndSaysSo(t *testing.T) {
 	config := chats()
 	config.Tiers[0].Limits, config.Global = config.Tiers[0].Limits[1:], schema.Global{}
 	r := reservingChats(t)
-	ruled(t, r.path, config, policy.Rows{})
+	ruled(t, r.decider, config, policy.Rows{})
 	for range 2 {
 		got := r.reserves(admin, "acme", "chat-1", 1500)
 		if !got.Allowed || len(got.Reservation.Policies) != 0 || len(got.Notes) != 1 ||
@@ -186,7 +186,7 @@ func TestALimitThatWasChangedMeanwhileIsNotSettled(t *testing.T) {
 	r.reserves(admin, "acme", "more", 1000)
 	changed := chats()
 	changed.Tiers[0].Limits[0].WindowSize /= 2
-	ruled(t, r.path, changed, policy.Rows{})
+	ruled(t, r.decider, changed, policy.Rows{})
 	r.reserves(admin, "acme", "other", 1) // writes the bucket in the form of the new limit
 	before := r.used()[0]
 	r.settles(admin, "less", 10)

@@ -103,7 +103,7 @@ func (r *reserving) replica(edit ...func(*named.Options)) *world {
 		o.Observer = &r.settled
 	}}, edit...)...)
 	return open(r.T, func(o *api.Options) {
-		o.Path, o.Buckets, o.Reservations = r.path, r.store, r.ledger
+		o.Decider, o.Buckets, o.Reservations = r.decider, r.store, r.ledger
 	})
 }
 

@@ -22,9 +22,10 @@ func routed(t *testing.T) *world {
 	}}}
 	config.Global = schema.Global{}
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
-	path := pathOf(t, config.WithDefaults(), buckets, policy.Rows{})
+	decider := deciderOf(t, config.WithDefaults(), buckets, policy.Rows{})
 	return open(t, func(o *api.Options) {
-		o.Path, o.Buckets, o.IsRoute = path, buckets, func(name string) bool { return name == "records" || name == "search" }
+		o.Decider, o.Buckets = decider, buckets
+		o.IsRoute = func(name string) bool { return name == "records" || name == "search" }
 	})
 }
 
@@ -124,8 +125,8 @@ func TestACheckNotesThatATierIsTheDefault(t *testing.T) {
 		ID: "odd", Tier: "gold",
 	}, schema.Tenant{ID: "berlin", TimeZone: "Europe/Berlin"})
 	rows.Overrides = []policy.Override{policytest.Override(1, schema.Override{Kind: policy.Exempt, Tenant: "free"})}
-	path := pathOf(t, plan(), buckets, rows)
-	w := open(t, func(o *api.Options) { o.Path, o.Buckets = path, buckets })
+	decider := deciderOf(t, plan(), buckets, rows)
+	w := open(t, func(o *api.Options) { o.Decider, o.Buckets = decider, buckets })
 	for body, words := range map[string]string{
 		`{"org_id":"globex"}`:                     "tier essentials is the default: none is set for this org",
 		`{"org_id":"globex","dry_run":true}`:      "PUT /v1/orgs/{org}",
@@ -146,7 +147,7 @@ func TestACheckNotesThatATierIsTheDefault(t *testing.T) {
 	}
 	single := plan()
 	single.Tiers = single.Tiers[:1]
-	ruled(t, path, single, policy.Rows{})
+	ruled(t, decider, single, policy.Rows{})
 	if got := w.decided(admin, `{"org_id":"globex"}`); len(got.Notes) != 0 {
 		t.Errorf("where there is one tier the notes are %q", got.Notes)
 	}

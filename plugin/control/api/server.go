@@ -49,7 +49,7 @@ type Options struct {
 	PingSecond func(ctx context.Context) error
 	// Path decides like the plugin, with the same config, rows and buckets; nil: the decision API and the limits in force
 	// answer 503.
-	Path *admit.Path
+	Decider *admit.Decider
 
 	// Reservations keeps what checks reserve until it is settled; nil: checks that reserve, and settlements, answer 503.
 	Reservations *named.Ledger
@@ -82,7 +82,7 @@ type Server struct {
 	Options
 	mux     *http.ServeMux
 	api     huma.API
-	limits  *admit.Path // nil: the API has no limits of its own
+	limits  *admit.Decider // nil: the API has no limits of its own
 	metrics *metrics
 	bodies  bodyBudgets
 	lookups *lookups
@@ -121,7 +121,7 @@ func New(o Options) (*Server, error) {
 	if s.metrics, err = newMetrics(o.Metrics); err != nil {
 		return nil, err
 	}
-	if s.limits, err = o.Rates.admitPath(o.Limits); err != nil {
+	if s.limits, err = o.Rates.decider(o.Limits); err != nil {
 		return nil, err
 	}
 	if o.Limits != nil {

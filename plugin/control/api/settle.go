@@ -76,10 +76,10 @@ func (s *Server) settle(ctx context.Context, in *settleInput) (*settleOutput, er
 		return nil, huma.Error403Forbidden("a viewer settles nothing")
 	case caller.Role == Tenant && in.Body.Org != "" && in.Body.Org != caller.Org:
 		return nil, huma.Error403Forbidden("an org's token may settle for its own org only")
-	case s.Reservations == nil || s.Path == nil:
+	case s.Reservations == nil || s.Decider == nil:
 		return nil, errNoReservations()
 	}
-	name := named.Name{Namespace: s.Path.Policies.Load().Namespace(), Org: caller.Org, ID: in.Body.ID}
+	name := named.Name{Namespace: s.Decider.Policies.Load().Namespace(), Org: caller.Org, ID: in.Body.ID}
 	settled, err := s.settleBilledTo(ctx, name, in.Body.Actual, in.Body.Org)
 	if errors.Is(err, named.ErrUnknown) && caller.Role != Tenant && in.Body.Org != "" {
 		name.Org = in.Body.Org

@@ -135,9 +135,9 @@ func TestABatchThatTakesTooLongReportsHowMuchOfItWasDecided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable", silence)
 		defer pool.Close()
-		path := pathOf(t, plan(), slow{shelf{memory.New(memory.Options{Now: clock})}}, enterprise())
+		decider := deciderOf(t, plan(), slow{shelf{memory.New(memory.Options{Now: clock})}}, enterprise())
 		server, err := api.New(api.Options{
-			Store: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler), Path: path,
+			Store: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler), Decider: decider,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -46,8 +46,8 @@ func TestACheckIsAcceptedInEitherSpelling(t *testing.T) {
 		limitOf("daily", "", 100), with(limitOf("writes", "POST /records", 10), func(l *schema.Limit) { l.Scope = "user" }),
 	}}}
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
-	path := pathOf(t, config.WithDefaults(), buckets, policy.Rows{})
-	w := open(t, func(o *api.Options) { o.Path, o.Buckets = path, buckets })
+	decider := deciderOf(t, config.WithDefaults(), buckets, policy.Rows{})
+	w := open(t, func(o *api.Options) { o.Decider, o.Buckets = decider, buckets })
 	left := func(body string) int64 {
 		return *read[api.Checked](w, w.want(w.as("POST", checkPath, body), http.StatusOK)).Remaining
 	}
@@ -81,8 +81,8 @@ func TestACheckWithoutAnOrgNotesThatUsersAreCountedTogether(t *testing.T) {
 	perIP.Scope = "ip"
 	config.Anonymous.Limits = []schema.Limit{perIP}
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
-	path := pathOf(t, config.WithDefaults(), buckets, policy.Rows{})
-	w := open(t, func(o *api.Options) { o.Path, o.Buckets = path, buckets })
+	decider := deciderOf(t, config.WithDefaults(), buckets, policy.Rows{})
+	w := open(t, func(o *api.Options) { o.Decider, o.Buckets = decider, buckets })
 	for body, want := range map[string]string{
 		`{"user_id":"u_42","endpoint":"/api/messages","scope":"user"}`: "per-ip counts it with all requests that name neither org nor ip",
 		`{"user_id":"u_43","ip":"192.0.2.1"}`:                          "per-ip counts it with all requests from its ip",

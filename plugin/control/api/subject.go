@@ -80,13 +80,13 @@ func checkEndpoint(text string) string {
 
 // loadedPlan returns the plan that decides about requests now. The error is an answer.
 func (s *Server) loadedPlan() (*resolve.Plan, error) {
-	if s.Path == nil {
+	if s.Decider == nil {
 		return nil, huma.Error503ServiceUnavailable(
 			"this process has no plugin config, so it cannot show which limits apply: start it as ratelimit serve --config " +
 				"kong.yml",
 		)
 	}
-	policies := s.Path.Policies.Load()
+	policies := s.Decider.Policies.Load()
 	if !isLoaded(policies) {
 		return nil, huma.ErrorWithHeaders(
 			huma.Error503ServiceUnavailable(policiesNotLoaded),
@@ -102,8 +102,8 @@ const policiesNotLoaded = "warming up: the policies of the database are not load
 
 // now returns the current time, by the clock that overrides end by.
 func (s *Server) now() limit.Micros {
-	if s.Path != nil && s.Path.Now != nil {
-		return s.Path.Now()
+	if s.Decider != nil && s.Decider.Now != nil {
+		return s.Decider.Now()
 	}
 	return limit.Micros(s.Now().UnixMicro())
 }

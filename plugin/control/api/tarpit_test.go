@@ -47,8 +47,8 @@ func inBog(t *testing.T, test func(*bog)) {
 		b := &bog{T: t, metrics: prometheus.NewRegistry()}
 		b.server, err = api.New(api.Options{
 			Store: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler), Metrics: b.metrics,
-			Path:   pathOf(t, plan(), memory.New(memory.Options{Now: now}), policy.Rows{}),
-			Limits: memory.New(memory.Options{Now: now}), Rates: api.Rates{Requests: 1e6, Failures: 1e6},
+			Decider: deciderOf(t, plan(), memory.New(memory.Options{Now: now}), policy.Rows{}),
+			Limits:  memory.New(memory.Options{Now: now}), Rates: api.Rates{Requests: 1e6, Failures: 1e6},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -66,7 +66,7 @@ func hush(p *planned, config schema.Config) {
 	if err != nil {
 		p.Fatal(err)
 	}
-	ruled(p.T, p.path, config, inForce)
+	ruled(p.T, p.decider, config, inForce)
 }
 
 const because = `"reason":"hushed: ticket 7"}`

@@ -22,7 +22,7 @@ type view struct {
 
 // viewOf returns the view of a caller.
 func (s *Server) viewOf(caller Caller) view {
-	return view{tenant: caller.Role == Tenant, showShared: s.Path != nil && s.Path.Renderer.ShowsShared()}
+	return view{tenant: caller.Role == Tenant, showShared: s.Decider != nil && s.Decider.Renderer.ShowsShared()}
 }
 
 // readsScope reports whether the caller may read the numbers of limits of a scope. Addresses belong to no org: any
@@ -113,16 +113,16 @@ func (m singleTokenBuckets) Take(ctx context.Context, bounds []policy.Bound, sta
 }
 
 // withBuckets returns a path that decides like path by the given policies, with other buckets.
-func withBuckets(path *admit.Path, policies *resolve.Plan, buckets admit.Buckets) *admit.Path {
-	next := &admit.Path{
-		Now:        path.Now,
-		Elapsed:    path.Elapsed,
+func withBuckets(decider *admit.Decider, policies *resolve.Plan, buckets admit.Buckets) *admit.Decider {
+	next := &admit.Decider{
+		Now:        decider.Now,
+		Elapsed:    decider.Elapsed,
 		Buckets:    buckets,
-		Shares:     path.Shares,
-		Meta:       path.Meta,
-		Renderer:   path.Renderer,
-		Observers:  path.Observers,
-		FailClosed: path.FailClosed,
+		Shares:     decider.Shares,
+		Meta:       decider.Meta,
+		Renderer:   decider.Renderer,
+		Observers:  decider.Observers,
+		FailClosed: decider.FailClosed,
 	}
 	next.Policies.Store(policies)
 	return next

@@ -102,9 +102,9 @@ func TestShowSharedLimitsShowsThemToTheTokenOfAnOrg(t *testing.T) {
 	config := platform()
 	p := planning(t, config, enterprise())
 	config.ShowSharedLimits = true
-	shown := &admit.Path{Now: p.path.Now, Buckets: p.path.Buckets, Renderer: response.New(config, nil)}
+	shown := &admit.Decider{Now: p.decider.Now, Buckets: p.decider.Buckets, Renderer: response.New(config, nil)}
 	ruled(t, shown, config, enterprise())
-	p.server.Path = shown
+	p.server.Decider = shown
 	got := p.checks(ofAcme, `{"org_id":"acme","endpoint":"POST /bulk"}`)
 	if got.Policy != "bulk" || *got.Limit != 3 || len(got.Statuses) != 3 {
 		t.Errorf("%+v: want bulk, which binds, and its numbers", got)

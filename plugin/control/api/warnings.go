@@ -18,10 +18,10 @@ const warningTimeout = time.Second
 
 // configPlan returns the plugin's config without the rows of the database, or nil if the process has none.
 func (s *Server) configPlan() *resolve.Plan {
-	if s.Path == nil {
+	if s.Decider == nil {
 		return nil
 	}
-	plan := s.Path.Policies.Load()
+	plan := s.Decider.Policies.Load()
 	if plan == nil {
 		return nil
 	}

@@ -68,7 +68,7 @@ func TestUnknownNamesHaveAWarning(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	w := open(t, func(o *api.Options) {
-		o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, policy.Rows{})
+		o.Buckets, o.Decider = buckets, deciderOf(t, plan(), buckets, policy.Rows{})
 		o.IsConsumer = func(name string) bool { return name == "acme" }
 	})
 	w.made(`{"name":"of-a-row","tier":"tier-of-a-row","limit":1000,"window":"1d"}`)

@@ -24,10 +24,10 @@ import (
 // realWorld is a portal on a real API with a database of its own.
 type realWorld struct {
 	*world
-	store *rows.Store
-	pool  *pgxpool.Pool
-	path  *admit.Path
-	real  realAPI
+	store   *rows.Store
+	pool    *pgxpool.Pool
+	decider *admit.Decider
+	real    realAPI
 }
 
 // overAPI starts a portal on the API, where acme has a daily limit of 1,000,000 and one of 20 writes a minute.
@@ -49,7 +49,7 @@ func overDatabase(t testing.TB, pool *pgxpool.Pool, list policy.Rows) *realWorld
 	}.WithDefaults()
 	now := func() limit.Micros { return 1_900_000_000 * limit.Second }
 	buckets := memory.New(memory.Options{Now: now})
-	w.path = &admit.Path{Now: now, Buckets: buckets, Renderer: response.New(config, nil)}
+	w.decider = &admit.Decider{Now: now, Buckets: buckets, Renderer: response.New(config, nil)}
 	plan, err := resolve.ForCallers(config)
 	if err != nil {
 		t.Fatal(err)
@@ -58,9 +58,9 @@ func overDatabase(t testing.TB, pool *pgxpool.Pool, list policy.Rows) *realWorld
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
-	w.path.Policies.Store(plan.With(snapshot))
+	w.decider.Policies.Store(plan.With(snapshot))
 	server, err := api.New(api.Options{
-		Store: w.store, Tokens: noTokens{}, Log: slog.New(slog.DiscardHandler), Path: w.path, Buckets: buckets,
+		Store: w.store, Tokens: noTokens{}, Log: slog.New(slog.DiscardHandler), Decider: w.decider, Buckets: buckets,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -82,14 +82,14 @@ func openStored(t *testing.T) *stored {
 	start := time.Now() // no day ends while the test runs
 	now := func() limit.Micros { return limit.Micros(start.UnixMicro()) }
 	buckets := memory.New(memory.Options{Now: now})
-	path := &admit.Path{Now: now, Buckets: buckets, Renderer: response.New(config, nil)}
+	decider := &admit.Decider{Now: now, Buckets: buckets, Renderer: response.New(config, nil)}
 	snapshot, faults := policy.NewSnapshot(policy.Rows{Version: 1}, nil)
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
-	path.Policies.Store(plan.With(snapshot))
+	decider.Policies.Store(plan.With(snapshot))
 	server, err := api.New(api.Options{
-		Store: store, Tokens: storedTokens{store}, Log: slog.New(slog.DiscardHandler), Buckets: buckets, Path: path,
+		Store: store, Tokens: storedTokens{store}, Log: slog.New(slog.DiscardHandler), Buckets: buckets, Decider: decider,
 	})
 	if err != nil {
 		t.Fatal(err)

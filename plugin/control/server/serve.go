@@ -111,7 +111,7 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		OperatorBuckets: d.operatorBuckets,
 		Ping:            d.ping,
 		PingSecond:      d.pingSecond,
-		Path:            d.path,
+		Decider:         d.decider,
 		Reservations:    d.reservations,
 		RequestPolicy:   d.requestPolicy,
 		IsRoute:         d.isRoute,

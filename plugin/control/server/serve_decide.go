@@ -33,7 +33,7 @@ const (
 // decider decides requests in the process that serves the API, as the plugin server does, with one config.
 type decider struct {
 	*engine.Engine
-	path            *admit.Path                 // nil: no config
+	decider         *admit.Decider              // nil: no config
 	buckets         api.Buckets                 // in Redis; nil: none
 	operatorBuckets api.Buckets                 // the same buckets for operators, with longer timeouts; nil: none
 	ping            func(context.Context) error // pings that Redis; nil: none
@@ -106,7 +106,7 @@ func (d *decider) knownTiers(store *rows.Store) *api.Tiers {
 	if d.config == nil {
 		return nil
 	}
-	return api.NewTiers(store, d.path.Policies.Load().Namespace(), d.config.Consumers, d.config.Changed)
+	return api.NewTiers(store, d.decider.Policies.Load().Namespace(), d.config.Consumers, d.config.Changed)
 }
 
 // isRoute reports whether the config's file has a route of a name.
@@ -130,7 +130,7 @@ func (d *decider) openPath(config *routeconfig.Config) error {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}
 	// The path is released with the process: Run closes its stores.
-	if d.path, _, err = d.Build(config.Config, snapshot); err != nil {
+	if d.decider, _, err = d.Build(config.Config, snapshot); err != nil {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}
 	d.config = config

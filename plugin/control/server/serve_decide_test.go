@@ -99,7 +99,7 @@ func TestServeLabelsOnlyTheRoutesOfItsFile(t *testing.T) {
 		var x admit.Exchange
 		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme"}}
 		request.Method, request.Path, request.Route = admit.Target(endpoint)
-		if d.path.Admit(t.Context(), request, &x) != nil || x.Decision.Denied() {
+		if d.decider.Admit(t.Context(), request, &x) != nil || x.Decision.Denied() {
 			t.Fatalf("%s: %+v", endpoint, x.Decision)
 		}
 	}
@@ -136,7 +136,7 @@ func TestServeDecidesByTheSavedRowsUntilItHasThoseOfTheDatabase(t *testing.T) {
 	d.AwaitRows(ctx, time.Minute)
 	var decided admit.Exchange
 	request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme"}}
-	if err := d.path.Admit(t.Context(), request, &decided); err != nil || !decided.Decision.Denied() {
+	if err := d.decider.Admit(t.Context(), request, &decided); err != nil || !decided.Decision.Denied() {
 		t.Errorf("the decision for a tenant with a saved ban is %+v (%v)", decided.Decision, err)
 	}
 	stop()
@@ -157,7 +157,7 @@ func TestServeCountsTheReservationsOfItsCallers(t *testing.T) {
 		var x admit.Exchange
 		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme", Cost: 7}}
 		claim, _, err := d.reservations.Claim(t.Context(), &named.Request{Name: named.Name{ID: "chat"}, Timeout: time.Minute})
-		if err != nil || d.path.Admit(t.Context(), request, &x) != nil {
+		if err != nil || d.decider.Admit(t.Context(), request, &x) != nil {
 			t.Fatalf("%s: %v", strategy, err)
 		}
 		err = claim.Keep(t.Context(), reservation.NewRecord(&x.Decision, 1), nil)
@@ -205,7 +205,7 @@ func TestOperatorsWaitLongerForRedisThanRequests(t *testing.T) {
 // leasable returns a policy of a decider's config whose tokens may be leased.
 func leasable(t *testing.T, d *decider) *policy.Policy {
 	t.Helper()
-	for _, p := range d.path.Policies.Load().Policies() {
+	for _, p := range d.decider.Policies.Load().Policies() {
 		if p.Name == "everyone" {
 			return p
 		}

@@ -23,7 +23,7 @@ func TestServeReportsTheDenialsOfItsDecisions(t *testing.T) {
 	for range 43 {
 		var x admit.Exchange
 		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme", User: "u_1"}, Route: "records"}
-		if err := d.path.Admit(t.Context(), request, &x); err != nil {
+		if err := d.decider.Admit(t.Context(), request, &x); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -56,7 +56,7 @@ func (d *decider) newWatcher(tiers *api.Tiers) *quota.Watcher {
 	return quota.NewWatcher(quota.Options{
 		Routes: slices.Sorted(maps.Keys(d.config.Routes)),
 		Plan: func() *resolve.Plan {
-			if plan := d.path.Policies.Load(); plan != nil && plan.Snapshot() != nil {
+			if plan := d.decider.Policies.Load(); plan != nil && plan.Snapshot() != nil {
 				return plan
 			}
 			return nil

@@ -23,7 +23,7 @@ func TestServeReportsTheUsageOfItsDecisions(t *testing.T) {
 		var x admit.Exchange
 		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme"}}
 		request.Method, request.Path, request.Route = admit.Target(endpoint)
-		if d.path.Admit(t.Context(), request, &x) != nil || x.Decision.Denied() {
+		if d.decider.Admit(t.Context(), request, &x) != nil || x.Decision.Denied() {
 			t.Fatalf("%s: %+v", endpoint, x.Decision)
 		}
 	}

@@ -1,5 +1,5 @@
 // Package admit is the path of a request: facts → identity → policies → buckets → decision → response, in one
-// function, [Path.Admit].
+// function, [Decider.Admit].
 //
 // It declares the three interfaces it needs (a source of facts, buckets to spend from, observers) and imports pure
 // packages only. The adapters read facts from a socket and store buckets.
@@ -59,9 +59,9 @@ type Reservations interface {
 	Keep(d *decision.Decision) string
 }
 
-// Path admits or denies the requests of one plugin config. Its fields are set once, except the policies, which may be
-// replaced at any time: a request is decided by the policies in force at its start. It is safe for concurrent use.
-type Path struct {
+// Decider admits or denies the requests of one plugin config. Its fields are set once, except the policies, which may
+// be replaced at any time: a request is decided by the policies in force at its start. It is safe for concurrent use.
+type Decider struct {
 	Policies  atomic.Pointer[resolve.Plan]
 	Now       func() limit.Micros // decides which overrides are in force; nil: there are none
 	Elapsed   func() limit.Micros // a monotonic clock that times takes; nil: they are not timed
@@ -96,7 +96,7 @@ var exchanges atomic.Uint32
 // Admit decides one request and stores the decision and the response in x. An error means that facts or buckets failed;
 // x holds a response all the same: the one of on_internal_error, which observers do not receive, or the denial if it
 // was decided before.
-func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
+func (dr *Decider) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	x.Request.Reset()
 	x.Reservation = ""
 	d := &x.Decision
@@ -104,34 +104,34 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	if d.Exchange == 0 {
 		d.Exchange = exchanges.Add(1)
 	}
-	if p.Usage != nil {
-		err := p.answerUsage(ctx, facts, x)
-		if p.Usage.Answered != nil {
-			p.Usage.Answered(x.Response.Status)
+	if dr.Usage != nil {
+		err := dr.answerUsage(ctx, facts, x)
+		if dr.Usage.Answered != nil {
+			dr.Usage.Answered(x.Response.Status)
 		}
 		return err
 	}
 
 	// Who is it?
-	policies := p.Policies.Load()
+	policies := dr.Policies.Load()
 	rules := &policies.Rules
 	if err := identify(ctx, facts, rules, &x.Request, &d.Identity); err != nil {
-		p.Fault(x)
+		dr.Fault(x)
 		return err
 	}
 	// Is a candidate open? It replaces the policies of an assigned tenant; other requests are only tried under it.
-	trial := p.trial(ctx, facts, policies.Candidate(), x)
+	trial := dr.trial(ctx, facts, policies.Candidate(), x)
 
 	// Is this tenant within meta_limit, which protects the limiter itself?
 	d.Mode, d.PolicyVersion = policies.Mode(), policies.Version()
-	wait, err := p.Meta.wait(ctx, &d.Identity)
+	wait, err := dr.Meta.wait(ctx, &d.Identity)
 	if err != nil {
-		return errors.Join(fmt.Errorf("take the meta limit: %w", err), p.readAndFault(ctx, facts, x))
+		return errors.Join(fmt.Errorf("take the meta limit: %w", err), dr.readAndFault(ctx, facts, x))
 	}
 
 	// Which limits apply, and does every one have room? All are spent, or none. Where a store does not answer, each
 	// limit's fail mode decides.
-	now := readClock(p.Now)
+	now := readClock(dr.Now)
 	if trial.Enforced {
 		trial.Candidate.ResolveAt(&d.Identity, now, &d.Resolution)
 	} else {
@@ -139,25 +139,25 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	}
 	checkIdentity(d, now, wait)
 	if len(d.Resolution.Bounds) > 0 {
-		if err := p.take(ctx, d, now); err != nil {
-			return errors.Join(err, p.readAndFault(ctx, facts, x))
+		if err := dr.take(ctx, d, now); err != nil {
+			return errors.Join(err, dr.readAndFault(ctx, facts, x))
 		}
-		if d.Resolution.Settles && !d.Denied() && p.Reservations != nil {
-			x.Reservation = p.Reservations.Keep(d)
+		if d.Resolution.Settles && !d.Denied() && dr.Reservations != nil {
+			x.Reservation = dr.Reservations.Keep(d)
 		}
 	}
 	d.RecordExemption()
 
 	// What does the client read? Only a denial must know whether the request is gRPC; it stands even if that is unknown.
-	grpc, unanswered := p.readAtDenial(ctx, facts, rules, x)
-	p.Renderer.Render(d, grpc, &x.Response)
+	grpc, unanswered := dr.readAtDenial(ctx, facts, rules, x)
+	dr.Renderer.Render(d, grpc, &x.Response)
 
-	for _, observer := range p.Observers {
+	for _, observer := range dr.Observers {
 		observer.Observe(d)
 	}
-	if trial.Candidate != nil && p.Candidates != nil {
+	if trial.Candidate != nil && dr.Candidates != nil {
 		trial.At, trial.Reservation = now, x.Reservation
-		p.Candidates.Offer(trial, d)
+		dr.Candidates.Offer(trial, d)
 	}
 	return unanswered
 }
@@ -198,32 +198,32 @@ func checkIdentity(d *decision.Decision, now, wait limit.Micros) {
 
 // take spends the bounds of a request, and combines their statuses. A request whose tenant has used its share of one
 // spends nothing.
-func (p *Path) take(ctx context.Context, d *decision.Decision, now limit.Micros) error {
+func (dr *Decider) take(ctx context.Context, d *decision.Decision, now limit.Micros) error {
 	d.Grow()
-	n, started, fair := len(d.Statuses), readClock(p.Elapsed), d.Resolution.Fair && p.Shares != nil
+	n, started, fair := len(d.Statuses), readClock(dr.Elapsed), d.Resolution.Fair && dr.Shares != nil
 	if fair {
-		n = p.Shares.Cap(d, now)
+		n = dr.Shares.Cap(d, now)
 	}
 	if n > 0 {
-		if err := p.Buckets.Take(ctx, d.Resolution.Bounds[:n], d.Statuses[:n]); err != nil {
+		if err := dr.Buckets.Take(ctx, d.Resolution.Bounds[:n], d.Statuses[:n]); err != nil {
 			return fmt.Errorf("take %d bounds: %w", n, err)
 		}
 	}
-	d.Took = readClock(p.Elapsed) - started
+	d.Took = readClock(dr.Elapsed) - started
 	if d.Combine(); fair {
-		p.Shares.Count(d)
+		dr.Shares.Count(d)
 	}
 	return nil
 }
 
 // readAtDenial reads the facts that only a denial needs: whether the request is a gRPC call, which it reports, and
 // those that observers want. A denial in shadow needs the latter alone.
-func (p *Path) readAtDenial(
+func (dr *Decider) readAtDenial(
 	ctx context.Context, facts FactSource, rules *identity.Rules, x *Exchange,
 ) (grpc bool, err error) {
 	d, wanted := &x.Decision, identity.Facts(0)
 	if d.Denied() || d.ShadowDenied {
-		wanted = p.AtDenial &^ x.Request.Known
+		wanted = dr.AtDenial &^ x.Request.Known
 	}
 	switch {
 	case d.Denied():
@@ -265,17 +265,17 @@ func readClock(clock func() limit.Micros) limit.Micros {
 
 // Fault answers a request that could not be decided, as on_internal_error says. It reads no more facts: a gRPC call is
 // answered as one if the known facts say so.
-func (p *Path) Fault(x *Exchange) {
+func (dr *Decider) Fault(x *Exchange) {
 	call, missing := x.Request.GRPC()
-	x.answerUncounted(decision.InternalFault, p.FailClosed, call && missing == 0, p.Renderer)
+	x.answerUncounted(decision.InternalFault, dr.FailClosed, call && missing == 0, dr.Renderer)
 }
 
 // readAndFault reads whether the request is a gRPC call, and then calls Fault. It returns the error of reading.
-func (p *Path) readAndFault(ctx context.Context, facts FactSource, x *Exchange) (err error) {
-	if p.FailClosed {
+func (dr *Decider) readAndFault(ctx context.Context, facts FactSource, x *Exchange) (err error) {
+	if dr.FailClosed {
 		_, err = isGRPC(ctx, facts, &x.Request, 0)
 	}
-	p.Fault(x)
+	dr.Fault(x)
 	return err
 }
 
@@ -291,10 +291,11 @@ func Unconfigured(ctx context.Context, facts FactSource, deny bool, x *Exchange)
 	return err
 }
 
-// UnconfiguredFault answers a request of such a config if it could not be handled. It reads no facts, as [Path.Fault].
+// UnconfiguredFault answers a request of such a config if it could not be handled. It reads no facts, as
+// [Decider.Fault].
 func UnconfiguredFault(deny bool, x *Exchange) {
-	path := Path{Renderer: plain, FailClosed: deny}
-	path.Fault(x)
+	decider := Decider{Renderer: plain, FailClosed: deny}
+	decider.Fault(x)
 }
 
 // plain renders responses for requests without a usable config.

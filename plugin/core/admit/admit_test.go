@@ -140,13 +140,13 @@ func TestNoMoreFactsAreReadThanTheDecisionNeeds(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			path, _, _ := pathOf(t, test.config)
+			decider, _, _ := deciderOf(t, test.config)
 			var x admit.Exchange
 			for range test.spent {
-				admitted(t, path, &gateway{request: test.request}, &x)
+				admitted(t, decider, &gateway{request: test.request}, &x)
 			}
 			g := gateway{request: test.request}
-			if err := path.Admit(context.Background(), &g, &x); err != nil || x.Response.Denied != test.denied {
+			if err := decider.Admit(context.Background(), &g, &x); err != nil || x.Response.Denied != test.denied {
 				t.Errorf("denied %v, %v, want %v", x.Response.Denied, err, test.denied)
 			}
 			if !slices.Equal(g.rounds, test.rounds) {
@@ -157,26 +157,27 @@ func TestNoMoreFactsAreReadThanTheDecisionNeeds(t *testing.T) {
 }
 
 // admitted admits one request and fails the test if it is denied.
-func admitted(t *testing.T, path *admit.Path, g *gateway, x *admit.Exchange) {
+func admitted(t *testing.T, decider *admit.Decider, g *gateway, x *admit.Exchange) {
 	t.Helper()
-	if err := path.Admit(context.Background(), g, x); err != nil || x.Response.Denied {
+	if err := decider.Admit(context.Background(), g, x); err != nil || x.Response.Denied {
 		t.Fatalf("denied %v, %v: %s", x.Response.Denied, err, read(&x.Response))
 	}
 }
 
 func TestDeniedRequestSpendsNoScope(t *testing.T) {
-	path, buckets, _ := pathOf(t, config())
+	decider, buckets, _ := deciderOf(t, config())
 	var x admit.Exchange
-	admitted(t, path, &gateway{request: ofTier("paid", "u", "POST", "/records")}, &x)
+	admitted(t, decider, &gateway{request: ofTier("paid", "u", "POST", "/records")}, &x)
 	want := map[string]int64{"daily": 1, "writes": 1, "candidate": 1}
-	if got := buckets.used(path.Policies.Load()); !maps.Equal(got, want) {
+	if got := buckets.used(decider.Policies.Load()); !maps.Equal(got, want) {
 		t.Fatalf("after one request used is %v, want %v", got, want)
 	}
 	second := gateway{request: overHTTP1(ofTier("paid", "u", "POST", "/records"))}
-	if err := path.Admit(context.Background(), &second, &x); err != nil || !x.Response.Denied || x.Response.Status != 429 {
+	err := decider.Admit(context.Background(), &second, &x)
+	if err != nil || !x.Response.Denied || x.Response.Status != 429 {
 		t.Fatalf("the second request: %v, %s", err, read(&x.Response))
 	}
-	if got := buckets.used(path.Policies.Load()); !maps.Equal(got, want) {
+	if got := buckets.used(decider.Policies.Load()); !maps.Equal(got, want) {
 		t.Errorf("after a denial used is %v, want %v", got, want)
 	}
 	if d := &x.Decision; d.Resolution.Bounds[d.Binding].Policy.Name != "writes" || !d.ShadowDenied {
@@ -196,9 +197,9 @@ func TestADenialForItsIdentitySpendsNothing(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			path, buckets, observed := pathOf(t, test.config)
+			decider, buckets, observed := deciderOf(t, test.config)
 			var x admit.Exchange
-			if err := path.Admit(context.Background(), &gateway{request: test.request}, &x); err != nil {
+			if err := decider.Admit(context.Background(), &gateway{request: test.request}, &x); err != nil {
 				t.Fatal(err)
 			}
 			if !x.Response.Denied || x.Response.Status != 403 || x.Decision.Reason != test.reason || buckets.takes != 0 {
@@ -212,24 +213,24 @@ func TestADenialForItsIdentitySpendsNothing(t *testing.T) {
 }
 
 func TestAUserIsDemandedOnlyWhereALimitPerUserApplies(t *testing.T) {
-	path, _, _ := pathOf(t, config("%user%", "deny"))
+	decider, _, _ := deciderOf(t, config("%user%", "deny"))
 	for _, request := range []identity.Request{
 		ofTier("paid", "", "GET", "/records"), ofTier("trial", "", "POST", "/records"),
 		ofTier("internal", "", "POST", "/records"), anonymous,
 	} {
 		var x admit.Exchange
-		admitted(t, path, &gateway{request: request}, &x)
+		admitted(t, decider, &gateway{request: request}, &x)
 	}
 }
 
 func TestAConfigInShadowDeniesNoRequest(t *testing.T) {
 	for _, mode := range []string{"shadow", "log"} {
-		path, buckets, observed := pathOf(t, config("%mode%", mode, "%user%", "deny", "%tenant%", "deny"))
+		decider, buckets, observed := deciderOf(t, config("%mode%", mode, "%user%", "deny", "%tenant%", "deny"))
 		requests := []identity.Request{anonymous, ofTier("paid", "", "POST", "/records")}
 		requests = append(requests, slices.Repeat([]identity.Request{ofTier("trial", "u", "GET", "/")}, 3)...)
 		var x admit.Exchange
 		for _, request := range requests {
-			admitted(t, path, &gateway{request: request}, &x)
+			admitted(t, decider, &gateway{request: request}, &x)
 		}
 		if !x.Decision.ShadowDenied || x.Decision.Result != decision.Allowed || buckets.takes != 4 ||
 			len(*observed) != len(requests) {
@@ -239,9 +240,9 @@ func TestAConfigInShadowDeniesNoRequest(t *testing.T) {
 }
 
 func TestWithoutLimitsNothingIsTakenAndNoHeaderSent(t *testing.T) {
-	path, buckets, observed := pathOf(t, config())
+	decider, buckets, observed := deciderOf(t, config())
 	var x admit.Exchange
-	admitted(t, path, &gateway{request: ofTier("internal", "", "GET", "/")}, &x)
+	admitted(t, decider, &gateway{request: ofTier("internal", "", "GET", "/")}, &x)
 	if buckets.takes != 0 || len(x.Response.Headers) != 0 || len(*observed) != 1 {
 		t.Errorf("%d takes, headers %q, %d observed, want none, none and one",
 			buckets.takes, x.Response.Headers, len(*observed))
@@ -263,11 +264,11 @@ func TestWhatCannotBeDecidedIsAnsweredAsOnInternalErrorSays(t *testing.T) {
 	for _, test := range tests {
 		for _, mode := range []string{"open", "closed"} {
 			t.Run(test.name+", "+mode, func(t *testing.T) {
-				path, buckets, observed := pathOf(t, config("%error%", mode))
+				decider, buckets, observed := deciderOf(t, config("%error%", mode))
 				var x admit.Exchange
-				admitted(t, path, &gateway{request: ofTier("trial", "u", "GET", "/")}, &x) // its traces must be gone
+				admitted(t, decider, &gateway{request: ofTier("trial", "u", "GET", "/")}, &x) // its traces must be gone
 				*observed, buckets.err = nil, test.takeErr
-				err := path.Admit(context.Background(), &gateway{request: test.request, failAt: test.failAt}, &x)
+				err := decider.Admit(context.Background(), &gateway{request: test.request, failAt: test.failAt}, &x)
 				if !errors.Is(err, errUnavailable) || err.Error() != test.operation+errUnavailable.Error() {
 					t.Errorf("error is %v, want %s%v", err, test.operation, errUnavailable)
 				}
@@ -287,12 +288,12 @@ func TestWhatCannotBeDecidedIsAnsweredAsOnInternalErrorSays(t *testing.T) {
 }
 
 func TestADenialStandsWhenItsContentTypeCannotBeRead(t *testing.T) {
-	path, buckets, observed := pathOf(t, config("%error%", "open"))
+	decider, buckets, observed := deciderOf(t, config("%error%", "open"))
 	var x admit.Exchange
 	request := ofTier("trial", "u", "POST", "/")
-	admitted(t, path, &gateway{request: request}, &x)
-	admitted(t, path, &gateway{request: request}, &x)
-	err := path.Admit(context.Background(), &gateway{request: request, failAt: 2}, &x)
+	admitted(t, decider, &gateway{request: request}, &x)
+	admitted(t, decider, &gateway{request: request}, &x)
+	err := decider.Admit(context.Background(), &gateway{request: request, failAt: 2}, &x)
 	if !errors.Is(err, errUnavailable) || !x.Response.Denied || x.Response.Status != 429 ||
 		x.Response.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("error %v, client reads %s, want a denial with 429 all the same", err, read(&x.Response))
@@ -303,10 +304,10 @@ func TestADenialStandsWhenItsContentTypeCannotBeRead(t *testing.T) {
 }
 
 func TestAConfigThatCannotBeUsedIsAnsweredWithoutLimits(t *testing.T) {
-	path, _, _ := pathOf(t, config())
+	decider, _, _ := deciderOf(t, config())
 	for deny, want := range map[bool]int{false: 0, true: 503} {
 		var x admit.Exchange
-		admitted(t, path, &gateway{request: ofTier("trial", "u", "GET", "/")}, &x)
+		admitted(t, decider, &gateway{request: ofTier("trial", "u", "GET", "/")}, &x)
 		g := gateway{request: ofTier("trial", "u", "GET", "/")}
 		if err := admit.Unconfigured(context.Background(), &g, deny, &x); err != nil || (len(g.rounds) == 0) == deny {
 			t.Errorf("deny %v: read %08b, %v; want facts read for a denial only", deny, g.rounds, err)
@@ -326,9 +327,9 @@ func TestAGRPCCallThatCannotBeDecidedIsUnavailable(t *testing.T) {
 			return admit.Unconfigured(context.Background(), &gateway{request: call}, true, &x)
 		},
 		"buckets that fail": func() error {
-			path, buckets, _ := pathOf(t, config("%error%", "closed"))
+			decider, buckets, _ := deciderOf(t, config("%error%", "closed"))
 			buckets.err = errUnavailable
-			if err := path.Admit(context.Background(), &gateway{request: call}, &x); !errors.Is(err, errUnavailable) {
+			if err := decider.Admit(context.Background(), &gateway{request: call}, &x); !errors.Is(err, errUnavailable) {
 				return fmt.Errorf("%w, want %w", err, errUnavailable)
 			}
 			return nil
@@ -345,13 +346,13 @@ func TestAGRPCCallThatCannotBeDecidedIsUnavailable(t *testing.T) {
 }
 
 func TestADeniedGRPCCallHasNoBody(t *testing.T) {
-	path, _, _ := pathOf(t, config())
+	decider, _, _ := deciderOf(t, config())
 	var x admit.Exchange
 	request := ofTier("trial", "u", "POST", "/")
 	for range 2 {
-		admitted(t, path, &gateway{request: request}, &x)
+		admitted(t, decider, &gateway{request: request}, &x)
 	}
-	if err := path.Admit(context.Background(), &gateway{request: request}, &x); err != nil {
+	if err := decider.Admit(context.Background(), &gateway{request: request}, &x); err != nil {
 		t.Fatal(err)
 	}
 	if !x.Response.Denied || x.Response.Status != 200 || x.Response.Get("grpc-status") != "8" ||
@@ -364,10 +365,10 @@ func TestASharedLimitThatDeniesIsDecidedAndObservedInFullAndShownByName(t *testi
 	const limits = `{tiers: [{name: a, limits: [{name: own, scope: tenant, limit: 9, window_size: 60}]}],
 		global: {limits: [{name: all, scope: global, limit: 1, window_size: 600}]}`
 	for shown, text := range map[string]string{"9": limits + `}`, "1": limits + `, show_shared_limits: true}`} {
-		path, _, observed := pathOf(t, text)
+		decider, _, observed := deciderOf(t, text)
 		var x admit.Exchange
 		for range 2 {
-			if err := path.Admit(context.Background(), &gateway{request: ofTier("a", "", "GET", "/")}, &x); err != nil {
+			if err := decider.Admit(context.Background(), &gateway{request: ofTier("a", "", "GET", "/")}, &x); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -398,16 +399,16 @@ func TestTheAddressOfARequestIsReadAtADenialUnlessItIsKnown(t *testing.T) {
 		{"denied in shadow", byTenant + "\nmode: shadow", "192.0.2.7", "192.0.2.7", 2, []identity.Facts{consumer, address}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			path, _, _ := pathOf(t, test.config)
-			path.AtDenial = address
+			decider, _, _ := deciderOf(t, test.config)
+			decider.AtDenial = address
 			request := request
 			request.IP = test.ip
 			var x admit.Exchange
 			for range test.spent {
-				admitted(t, path, &gateway{request: request}, &x)
+				admitted(t, decider, &gateway{request: request}, &x)
 			}
 			g := gateway{request: request}
-			if err := path.Admit(context.Background(), &g, &x); err != nil || x.Decision.Identity.IP != test.want {
+			if err := decider.Admit(context.Background(), &g, &x); err != nil || x.Decision.Identity.IP != test.want {
 				t.Errorf("the decision is about the address %q (%v), want %q", x.Decision.Identity.IP, err, test.want)
 			}
 			if !slices.Equal(g.rounds, test.rounds) {
@@ -437,16 +438,16 @@ func TestTheIDOfARequestIsReadAtADenialOnlyWithTheFirstRound(t *testing.T) {
 		{"denied, the id not wanted", byTenant, false, 2, "", []identity.Facts{consumer, route}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			path, _, _ := pathOf(t, test.config)
+			decider, _, _ := deciderOf(t, test.config)
 			if test.wanted {
-				path.AtDenial = requestID
+				decider.AtDenial = requestID
 			}
 			var x admit.Exchange
 			for range test.spent {
-				admitted(t, path, &gateway{request: request}, &x)
+				admitted(t, decider, &gateway{request: request}, &x)
 			}
 			g := gateway{request: request}
-			if err := path.Admit(context.Background(), &g, &x); err != nil || x.Decision.RequestID != test.id {
+			if err := decider.Admit(context.Background(), &g, &x); err != nil || x.Decision.RequestID != test.id {
 				t.Errorf("the decision is about request %q (%v), want %q", x.Decision.RequestID, err, test.id)
 			}
 			if !slices.Equal(g.rounds, test.rounds) {

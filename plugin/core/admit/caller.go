@@ -11,8 +11,8 @@ import (
 )
 
 // CallerRequest holds the facts of a request that does not come through Kong, as its caller states them: a program that
-// uses package limiter, or that calls the decision API. It implements [FactSource] for a [Path] whose policies
-// [policy.ForCallers] has compiled; other rules find no names in it. The zero value is an anonymous request without an
+// uses package limiter, or that calls the decision API. It implements [FactSource] for a [Decider] whose policies
+// [resolve.ForCallers] has compiled; other rules find no names in it. The zero value is an anonymous request without an
 // address or an endpoint.
 type CallerRequest struct {
 	identity.Caller

@@ -15,8 +15,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// callerPathOf returns a path for the requests of callers, under a config in YAML, with buckets and a diary of its own.
-func callerPathOf(t testing.TB, text string) (*admit.Path, *diary) {
+// callerDeciderOf returns a decider for the requests of callers, under a config in YAML, with buckets and a diary of
+// its own.
+func callerDeciderOf(t testing.TB, text string) (*admit.Decider, *diary) {
 	t.Helper()
 	config := parsed(t, text)
 	plan, err := resolve.ForCallers(config)
@@ -24,12 +25,12 @@ func callerPathOf(t testing.TB, text string) (*admit.Path, *diary) {
 		t.Fatal(err)
 	}
 	observed := new(diary)
-	path := &admit.Path{
+	decider := &admit.Decider{
 		Buckets: newShelf(), Renderer: response.New(config, nil), Observers: []admit.Observer{observed},
 		FailClosed: config.OnInternalError == schema.FailClosed,
 	}
-	path.Policies.Store(plan)
-	return path, observed
+	decider.Policies.Store(plan)
+	return decider, observed
 }
 
 // callerOf returns the request of a caller that states what a gateway finds out about a request.
@@ -55,8 +56,8 @@ func TestTheRequestOfACallerIsDecidedAsTheSameRequestThroughAGateway(t *testing.
 			"%mode%", rapid.SampledFrom([]string{"enforce", "shadow"}).Draw(rt, "mode"),
 			"[X-User-Id]", "[X-User-Id, X-Cost]\ncost_header: X-Cost\ncost_header_max: 1000000000",
 		)
-		throughGateway, _, byGateway := pathOf(t, text)
-		fromCaller, byCaller := callerPathOf(t, text)
+		throughGateway, _, byGateway := deciderOf(t, text)
+		fromCaller, byCaller := callerDeciderOf(t, text)
 		for range rapid.IntRange(1, 8).Draw(rt, "requests") {
 			request := someRequest.Draw(rt, "request")
 			caller := callerOf(&request)
@@ -82,13 +83,13 @@ func TestTheRequestOfACallerIsDecidedAsTheSameRequestThroughAGateway(t *testing.
 }
 
 func TestReadingTheRequestOfACallerAllocatesNothing(t *testing.T) {
-	path, _ := callerPathOf(t, config())
-	path.Observers = nil
+	decider, _ := callerDeciderOf(t, config())
+	decider.Observers = nil
 	caller := &admit.CallerRequest{
 		Caller: identity.Caller{Tenant: "acme", User: "u", Tier: "paid", Cost: 7},
 		IP:     "192.0.2.1", Method: "POST", Path: "/records",
 	}
-	rules := &path.Policies.Load().Rules
+	rules := &decider.Policies.Load().Rules
 	var request identity.Request
 	if n := testing.AllocsPerRun(100, func() {
 		request.Reset()

@@ -36,7 +36,7 @@ type otherFacts struct {
 // trial returns what an open candidate (nil: there is none) does with an identified request. If it is enforced, the
 // request has the candidate's identity. Facts that only the candidate needs are read for it alone, so that they cannot
 // change the decision of another request.
-func (p *Path) trial(ctx context.Context, facts FactSource, c *resolve.Candidate, x *Exchange) (t Trial) {
+func (dr *Decider) trial(ctx context.Context, facts FactSource, c *resolve.Candidate, x *Exchange) (t Trial) {
 	if c == nil {
 		return t
 	}
@@ -47,8 +47,8 @@ func (p *Path) trial(ctx context.Context, facts FactSource, c *resolve.Candidate
 		}
 		x.tried.request.Reset()
 		if err := identify(ctx, facts, &c.Plan.Rules, &x.tried.request, &x.tried.identity); err != nil {
-			if p.Candidates != nil {
-				p.Candidates.Skip()
+			if dr.Candidates != nil {
+				dr.Candidates.Skip()
 			}
 			return Trial{}
 		}
@@ -61,9 +61,9 @@ func (p *Path) trial(ctx context.Context, facts FactSource, c *resolve.Candidate
 }
 
 // Try decides what the candidate would answer to a request that it is not enforced for, in its own buckets, which are
-// those of the path, at the instant of the request. It fills in d, which no client sees. An error means that the
+// those of the decider, at the instant of the request. It fills in d, which no client sees. An error means that the
 // buckets failed.
-func (p *Path) Try(
+func (dr *Decider) Try(
 	ctx context.Context, c *resolve.Candidate, id *identity.Identity, at limit.Micros, d *decision.Decision,
 ) error {
 	d.Reset()
@@ -77,5 +77,5 @@ func (p *Path) Try(
 	for i := range d.Resolution.Bounds {
 		d.Resolution.Bounds[i].Key.Namespace = c.Namespace
 	}
-	return p.take(ctx, d, at)
+	return dr.take(ctx, d, at)
 }

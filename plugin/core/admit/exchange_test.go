@@ -38,8 +38,8 @@ func TestAnExchangeThatIsUsedAgainAnswersAsAFreshOne(t *testing.T) {
 			"%error%", rapid.SampledFrom([]string{"open", "closed"}).Draw(rt, "on_internal_error"),
 			"%mode%", rapid.SampledFrom([]string{"enforce", "enforce", "shadow"}).Draw(rt, "mode"),
 		)
-		reusing, _, observedReusing := pathOf(t, text)
-		fresh, _, observedFresh := pathOf(t, text)
+		reusing, _, observedReusing := deciderOf(t, text)
+		fresh, _, observedFresh := deciderOf(t, text)
 		var used admit.Exchange
 		for range rapid.IntRange(2, 8).Draw(rt, "requests") {
 			request := someRequest.Draw(rt, "request")
@@ -81,14 +81,14 @@ global: {limits: [{name: all, scope: global, limit: 100000, window_size: 60}]}
 		"denied":        `{tiers: [{name: a, limits: [{name: a, scope: tenant, limit: 1, window_size: 60}]}]}`,
 		"denied by all": strings.Replace(roomy, "scope: global, limit: 100000", "scope: global, limit: 1", 1),
 	} {
-		path, _, _ := pathOf(t, text)
-		path.Observers = nil // describing a decision allocates
+		decider, _, _ := deciderOf(t, text)
+		decider.Observers = nil // describing a decision allocates
 		var x admit.Exchange
 		g := gateway{request: ofTier("large", "u_42", "POST", "/records"), rounds: make([]identity.Facts, 0, 8)}
 		ctx := context.Background()
 		allocations := testing.AllocsPerRun(100, func() {
 			g.rounds = g.rounds[:0]
-			if err := path.Admit(ctx, &g, &x); err != nil {
+			if err := decider.Admit(ctx, &g, &x); err != nil {
 				t.Fatal(err)
 			}
 		})

@@ -28,9 +28,9 @@ func preflightOf(r identity.Request) identity.Request {
 }
 
 // sendTo decides a request, and returns its decision.
-func sendTo(t *testing.T, path *admit.Path, request identity.Request, x *admit.Exchange) *decision.Decision {
+func sendTo(t *testing.T, decider *admit.Decider, request identity.Request, x *admit.Exchange) *decision.Decision {
 	t.Helper()
-	if err := path.Admit(context.Background(), &gateway{request: request}, x); err != nil {
+	if err := decider.Admit(context.Background(), &gateway{request: request}, x); err != nil {
 		t.Fatal(err)
 	}
 	return &x.Decision
@@ -48,10 +48,10 @@ func TestAnExemptRequestTakesNothingCarriesNoHeadersAndNeedsNoNames(t *testing.T
 	for source, request := range map[string]identity.Request{
 		"exempt[0]": office, "exempt[1]": monitor, "exempt[2]": health, "exempt[3]": internal,
 	} {
-		path, buckets, observed := pathOf(t, exempting("%tenant%", "deny", "%user%", "deny"))
+		decider, buckets, observed := deciderOf(t, exempting("%tenant%", "deny", "%user%", "deny"))
 		var x admit.Exchange
 		for range 9 {
-			d := sendTo(t, path, request, &x)
+			d := sendTo(t, decider, request, &x)
 			if d.Denied() || d.Result != decision.Exempted || d.Resolution.Exemption.Source() != source {
 				t.Fatalf("%s: exempt by %q: %s", source, d.Resolution.Exemption.Source(), describe(d))
 			}
@@ -64,22 +64,22 @@ func TestAnExemptRequestTakesNothingCarriesNoHeadersAndNeedsNoNames(t *testing.T
 
 func TestBansAndTheMetaLimitHoldForExemptRequests(t *testing.T) {
 	request := ofTier("trial", "u", "GET", "/healthz")
-	path, buckets, _ := pathOf(t, exempting())
+	decider, buckets, _ := deciderOf(t, exempting())
 	var x admit.Exchange
 	meta, err := admit.NewMeta(1, "n", newShelf())
 	if err != nil {
 		t.Fatal(err)
 	}
-	path.Meta = meta
-	if d := sendTo(t, path, request, &x); d.Result != decision.Exempted {
+	decider.Meta = meta
+	if d := sendTo(t, decider, request, &x); d.Result != decision.Exempted {
 		t.Errorf("the first request: %s", describe(d))
 	}
-	if d := sendTo(t, path, request, &x); d.Reason != decision.MetaLimited || !x.Response.Denied {
+	if d := sendTo(t, decider, request, &x); d.Reason != decision.MetaLimited || !x.Response.Denied {
 		t.Errorf("above the meta limit: %s", describe(d))
 	}
-	path.Meta = nil
-	overridden(t, path, schema.Override{Kind: policy.Ban})
-	if d := sendTo(t, path, request, &x); d.Reason != decision.Banned || !x.Response.Denied || buckets.takes != 0 {
+	decider.Meta = nil
+	overridden(t, decider, schema.Override{Kind: policy.Ban})
+	if d := sendTo(t, decider, request, &x); d.Reason != decision.Banned || !x.Response.Denied || buckets.takes != 0 {
 		t.Errorf("banned: %s", describe(d))
 	}
 }
@@ -87,59 +87,60 @@ func TestBansAndTheMetaLimitHoldForExemptRequests(t *testing.T) {
 // A doubled header hides who a request is from, and so the bans of its tenant.
 func TestADoubledTrustedHeaderIsDeniedForExemptRequestsToo(t *testing.T) {
 	request := ofTier("trial", "u", "GET", "/healthz")
-	path, buckets, _ := pathOf(t, exempting())
-	overridden(t, path, schema.Override{Kind: policy.Ban})
+	decider, buckets, _ := deciderOf(t, exempting())
+	overridden(t, decider, schema.Override{Kind: policy.Ban})
 	var x admit.Exchange
 	request.Repeated = "X-User-Id"
-	if d := sendTo(t, path, request, &x); d.Reason != decision.HeaderRepeated || !x.Response.Denied || buckets.takes != 0 {
+	d := sendTo(t, decider, request, &x)
+	if d.Reason != decision.HeaderRepeated || !x.Response.Denied || buckets.takes != 0 {
 		t.Errorf("%s, denied %v", describe(d), x.Response.Denied)
 	}
 }
 
 func TestAPreflightNeedsNoTenantButRoomInTheLimitsPerAddress(t *testing.T) {
-	path, buckets, _ := pathOf(t, exempting("%tenant%", "deny"))
+	decider, buckets, _ := deciderOf(t, exempting("%tenant%", "deny"))
 	var x admit.Exchange
 	options := anonymous
 	options.Method = "OPTIONS"
-	if d := sendTo(t, path, options, &x); d.Reason != decision.TenantMissing {
+	if d := sendTo(t, decider, options, &x); d.Reason != decision.TenantMissing {
 		t.Errorf("an OPTIONS request that is no preflight: %s", describe(d))
 	}
 	for range 3 {
-		if d := sendTo(t, path, preflightOf(anonymous), &x); d.Result != decision.Exempted {
+		if d := sendTo(t, decider, preflightOf(anonymous), &x); d.Result != decision.Exempted {
 			t.Fatalf("a preflight: %s", describe(d))
 		}
 	}
-	if d := sendTo(t, path, preflightOf(anonymous), &x); !d.Denied() || d.Result != decision.HardThrottled {
+	if d := sendTo(t, decider, preflightOf(anonymous), &x); !d.Denied() || d.Result != decision.HardThrottled {
 		t.Errorf("a preflight of an address without room: %s", describe(d))
 	}
-	if used := buckets.used(path.Policies.Load()); used["all"] != 3 {
+	if used := buckets.used(decider.Policies.Load()); used["all"] != 3 {
 		t.Errorf("the limit per address counts %d preflights, want 3", used["all"])
 	}
 }
 
 func TestAPreflightSpendsNothingOfItsTenant(t *testing.T) {
-	path, buckets, _ := pathOf(t, exempting())
+	decider, buckets, _ := deciderOf(t, exempting())
 	var x admit.Exchange
 	for range 3 {
-		sendTo(t, path, preflightOf(ofTier("trial", "u", "", "/records")), &x)
+		sendTo(t, decider, preflightOf(ofTier("trial", "u", "", "/records")), &x)
 	}
-	if used := buckets.used(path.Policies.Load()); used["daily"] != 0 || used["all"] != 3 {
+	if used := buckets.used(decider.Policies.Load()); used["daily"] != 0 || used["all"] != 3 {
 		t.Errorf("used is %v, want 3 of the limit per address alone", used)
 	}
 }
 
 func TestAPreflightWithARepeatedHeaderIsDenied(t *testing.T) {
-	path, _, _ := pathOf(t, exempting())
+	decider, _, _ := deciderOf(t, exempting())
 	request := preflightOf(anonymous)
 	request.Repeated = "X-User-Id"
 	var x admit.Exchange
-	if d := sendTo(t, path, request, &x); d.Reason != decision.HeaderRepeated || !x.Response.Denied {
+	if d := sendTo(t, decider, request, &x); d.Reason != decision.HeaderRepeated || !x.Response.Denied {
 		t.Errorf("it is %s", describe(d))
 	}
 }
 
 func TestOnlyAnOPTIONSRequestIsLookedAtForAPreflight(t *testing.T) {
-	path, _, _ := pathOf(t, `
+	decider, _, _ := deciderOf(t, `
 observe_endpoint: false
 exempt_preflights: true
 global: {limits: [{name: all, scope: global, limit: 9, window_size: 60}]}`)
@@ -149,7 +150,7 @@ global: {limits: [{name: all, scope: global, limit: 9, window_size: 60}]}`)
 	} {
 		g := gateway{request: identity.Request{Method: method, Path: "/"}}
 		var x admit.Exchange
-		admitted(t, path, &g, &x)
+		admitted(t, decider, &g, &x)
 		if !slices.Equal(g.rounds, want) {
 			t.Errorf("%s: read %011b, want %011b", method, g.rounds, want)
 		}
@@ -162,14 +163,14 @@ func TestExemptionsAllocateNothing(t *testing.T) {
 	for name, request := range map[string]identity.Request{
 		"exempt": office, "not exempt": ofTier("internal", "u", "GET", "/records"), "a preflight": preflightOf(anonymous),
 	} {
-		path, _, _ := pathOf(t, exempting())
-		path.Observers = nil
+		decider, _, _ := deciderOf(t, exempting())
+		decider.Observers = nil
 		var x admit.Exchange
 		g := gateway{request: request, rounds: make([]identity.Facts, 0, 8)}
 		ctx := context.Background()
 		if got := testing.AllocsPerRun(100, func() {
 			g.rounds = g.rounds[:0]
-			if err := path.Admit(ctx, &g, &x); err != nil {
+			if err := decider.Admit(ctx, &g, &x); err != nil {
 				t.Fatal(err)
 			}
 		}); got != 0 {

@@ -13,8 +13,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// overridden puts an override on tenant acme beside the path's config.
-func overridden(t *testing.T, path *admit.Path, o schema.Override) {
+// overridden puts an override on tenant acme beside the decider's config.
+func overridden(t *testing.T, decider *admit.Decider, o schema.Override) {
 	t.Helper()
 	o.Tenant = "acme"
 	rows := policy.Rows{Version: 1, Overrides: []policy.Override{policytest.Override(1, o)}}
@@ -22,7 +22,7 @@ func overridden(t *testing.T, path *admit.Path, o schema.Override) {
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
-	path.Policies.Store(path.Policies.Load().With(snapshot))
+	decider.Policies.Store(decider.Policies.Load().With(snapshot))
 }
 
 func TestABannedTenantIsDeniedWithoutSpendingUntilItsBanEnds(t *testing.T) {
@@ -36,14 +36,14 @@ func TestABannedTenantIsDeniedWithoutSpendingUntilItsBanEnds(t *testing.T) {
 		"until just now": {now, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path, buckets, observed := pathOf(t, config())
+			decider, buckets, observed := deciderOf(t, config())
 			ban := schema.Override{Kind: policy.Ban}
 			if test.expires > 0 {
 				ban.ExpiresAt = time.UnixMicro(int64(test.expires))
 			}
-			overridden(t, path, ban)
+			overridden(t, decider, ban)
 			var x admit.Exchange
-			if err := path.Admit(context.Background(), &gateway{request: ofTier("paid", "u", "GET", "/")}, &x); err != nil {
+			if err := decider.Admit(context.Background(), &gateway{request: ofTier("paid", "u", "GET", "/")}, &x); err != nil {
 				t.Fatal(err)
 			}
 			d := &x.Decision
@@ -56,21 +56,21 @@ func TestABannedTenantIsDeniedWithoutSpendingUntilItsBanEnds(t *testing.T) {
 }
 
 func TestABanInAConfigThatDoesNotEnforceIsOnlyRecorded(t *testing.T) {
-	path, buckets, _ := pathOf(t, config("%mode%", "shadow"))
-	overridden(t, path, schema.Override{Kind: policy.Ban})
+	decider, buckets, _ := deciderOf(t, config("%mode%", "shadow"))
+	overridden(t, decider, schema.Override{Kind: policy.Ban})
 	var x admit.Exchange
-	admitted(t, path, &gateway{request: ofTier("paid", "u", "GET", "/")}, &x)
+	admitted(t, decider, &gateway{request: ofTier("paid", "u", "GET", "/")}, &x)
 	if d := &x.Decision; !d.ShadowDenied || d.ShadowReason != decision.Banned || buckets.takes != 1 {
 		t.Errorf("%d takes, %s", buckets.takes, describe(d))
 	}
 }
 
 func TestAnExemptTenantHasNoLimitsAndReadsNone(t *testing.T) {
-	path, buckets, _ := pathOf(t, config("%user%", "deny"))
-	overridden(t, path, schema.Override{Kind: policy.Exempt})
+	decider, buckets, _ := deciderOf(t, config("%user%", "deny"))
+	overridden(t, decider, schema.Override{Kind: policy.Exempt})
 	var x admit.Exchange
 	for range 5 {
-		admitted(t, path, &gateway{request: ofTier("trial", "", "POST", "/records")}, &x)
+		admitted(t, decider, &gateway{request: ofTier("trial", "", "POST", "/records")}, &x)
 	}
 	if buckets.takes != 0 || len(x.Response.Headers) != 0 {
 		t.Errorf("%d takes, client reads %s", buckets.takes, read(&x.Response))
@@ -78,22 +78,22 @@ func TestAnExemptTenantHasNoLimitsAndReadsNone(t *testing.T) {
 }
 
 func TestTheMetaLimitDeniesATenantAheadOfItsPoliciesAndSparesOthers(t *testing.T) {
-	path, buckets, _ := pathOf(t, config())
+	decider, buckets, _ := deciderOf(t, config())
 	meta, err := admit.NewMeta(2, "n", newShelf())
 	if err != nil {
 		t.Fatal(err)
 	}
-	path.Meta = meta
+	decider.Meta = meta
 	var x admit.Exchange
 	for range 2 {
-		admitted(t, path, &gateway{request: ofTier("paid", "u", "GET", "/")}, &x)
+		admitted(t, decider, &gateway{request: ofTier("paid", "u", "GET", "/")}, &x)
 	}
-	if err := path.Admit(context.Background(), &gateway{request: ofTier("paid", "u", "GET", "/")}, &x); err != nil {
+	if err := decider.Admit(context.Background(), &gateway{request: ofTier("paid", "u", "GET", "/")}, &x); err != nil {
 		t.Fatal(err)
 	}
 	if d := &x.Decision; d.Reason != decision.MetaLimited || !x.Response.Denied || d.RetryAfter != limit.Second/2 ||
 		buckets.takes != 2 {
 		t.Errorf("%d takes, %s", buckets.takes, describe(d))
 	}
-	admitted(t, path, &gateway{request: anonymous}, &x)
+	admitted(t, decider, &gateway{request: anonymous}, &x)
 }

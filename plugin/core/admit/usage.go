@@ -28,15 +28,15 @@ const (
 )
 
 // answerUsage answers a request with what its tenant has used of its own limits (usage_only). It spends nothing, and no
-// observer receives it: it is no request to the API. Errors are those of [Path.Admit].
-func (p *Path) answerUsage(ctx context.Context, facts FactSource, x *Exchange) error {
-	policies, d := p.Policies.Load(), &x.Decision
+// observer receives it: it is no request to the API. Errors are those of [Decider.Admit].
+func (dr *Decider) answerUsage(ctx context.Context, facts FactSource, x *Exchange) error {
+	policies, d := dr.Policies.Load(), &x.Decision
 	if err := identify(ctx, facts, &policies.Rules, &x.Request, &d.Identity); err != nil {
-		p.Fault(x)
+		dr.Fault(x)
 		return err
 	}
 	plan := policies
-	if trial := p.trial(ctx, facts, policies.Candidate(), x); trial.Enforced {
+	if trial := dr.trial(ctx, facts, policies.Candidate(), x); trial.Enforced {
 		plan = policies.ForTenant(d.Identity.Tenant.ID)
 	}
 	switch x.Request.Method {
@@ -53,28 +53,28 @@ func (p *Path) answerUsage(ctx context.Context, facts FactSource, x *Exchange) e
 		x.Response.SetUsageFault(problem)
 		return nil
 	}
-	denied, err := p.denyUsage(ctx, d)
+	denied, err := dr.denyUsage(ctx, d)
 	if err != nil {
-		p.Fault(x)
+		dr.Fault(x)
 		return err
 	}
 	if denied {
-		p.Renderer.Render(d, false, &x.Response)
+		dr.Renderer.Render(d, false, &x.Response)
 		return nil
 	}
-	return p.renderUsage(ctx, policies, plan, endpoint, x)
+	return dr.renderUsage(ctx, policies, plan, endpoint, x)
 }
 
 // denyUsage denies a request for usage that names no tenant, or whose tenant sends more requests than meta_limit, and
 // reports whether it did.
-func (p *Path) denyUsage(ctx context.Context, d *decision.Decision) (bool, error) {
+func (dr *Decider) denyUsage(ctx context.Context, d *decision.Decision) (bool, error) {
 	switch {
 	case d.Identity.Repeated != "":
 		d.Deny(decision.HeaderRepeated)
 	case d.Identity.Tenant.Kind != identity.Tenant:
 		d.Deny(decision.TenantMissing)
 	default:
-		wait, err := p.Meta.wait(ctx, &d.Identity)
+		wait, err := dr.Meta.wait(ctx, &d.Identity)
 		if err != nil || wait == 0 {
 			return false, err
 		}
@@ -85,52 +85,54 @@ func (p *Path) denyUsage(ctx context.Context, d *decision.Decision) (bool, error
 }
 
 // renderUsage answers a request of an identified tenant: from memory if its usage was read a moment ago.
-func (p *Path) renderUsage(
+func (dr *Decider) renderUsage(
 	ctx context.Context, policies, plan *resolve.Plan, endpoint string, x *Exchange,
 ) error {
 	d := &x.Decision
 	key := usageKeyOf(&d.Identity, endpoint)
-	if body := p.Usage.recent(policies, &key); body != nil {
+	if body := dr.Usage.recent(policies, &key); body != nil {
 		x.Response.SetUsage(body)
 		return nil
 	}
-	wait, err := p.Usage.reads.wait(ctx, &d.Identity)
+	wait, err := dr.Usage.reads.wait(ctx, &d.Identity)
 	if err != nil {
-		p.Fault(x)
+		dr.Fault(x)
 		return fmt.Errorf("take the limit of reads: %w", err)
 	}
 	if wait > 0 {
 		d.Deny(decision.MetaLimited)
 		d.RetryAfter = wait
-		p.Renderer.Render(d, false, &x.Response)
+		dr.Renderer.Render(d, false, &x.Response)
 		return nil
 	}
-	now := readClock(p.Now)
-	truncated := p.resolveUsage(plan, endpoint, now, d)
+	now := readClock(dr.Now)
+	truncated := dr.resolveUsage(plan, endpoint, now, d)
 	if d.Resolution.Banned {
 		d.Ban(now)
-		p.Renderer.Render(d, false, &x.Response)
+		dr.Renderer.Render(d, false, &x.Response)
 		return nil
 	}
-	if err := p.Usage.peek(ctx, d); err != nil {
-		p.Fault(x)
+	if err := dr.Usage.peek(ctx, d); err != nil {
+		dr.Fault(x)
 		return err
 	}
 	usage := response.NewUsage(d, endpoint)
 	usage.Truncated = truncated
 	body, err := usage.Body()
 	if err != nil {
-		p.Fault(x)
+		dr.Fault(x)
 		return err
 	}
-	p.Usage.keep(policies, key, body)
+	dr.Usage.keep(policies, key, body)
 	x.Response.SetUsage(body)
 	return nil
 }
 
 // resolveUsage sets the bounds of d to the enforced ones that the tenant reads: of its requests to an endpoint, or to
 // all endpoints without one. It reports whether there are more than an answer lists.
-func (p *Path) resolveUsage(plan *resolve.Plan, endpoint string, now limit.Micros, d *decision.Decision) (more bool) {
+func (dr *Decider) resolveUsage(
+	plan *resolve.Plan, endpoint string, now limit.Micros, d *decision.Decision,
+) (more bool) {
 	id := d.Identity
 	id.Method, id.Path, id.Route, id.PathDecoded = "", "", "", false
 	if endpoint != "" {
@@ -139,7 +141,7 @@ func (p *Path) resolveUsage(plan *resolve.Plan, endpoint string, now limit.Micro
 		id.Method, id.Path, id.Route = strings.ToUpper(method), plan.Rules.EndpointPath(normal), route
 		id.PathDecoded = id.Path != normal
 	}
-	shown := func(b *policy.Bound) bool { return b.Enforced() && p.Renderer.Shows(b) && !b.Unnamed() }
+	shown := func(b *policy.Bound) bool { return b.Enforced() && dr.Renderer.Shows(b) && !b.Unnamed() }
 	plan.ResolveAt(&id, now, &d.Resolution)
 	bounds := d.Resolution.Bounds[:0]
 	if endpoint != "" {

@@ -25,10 +25,11 @@ func withGlobal(pairs ...string) string {
 	return config(pairs...) + "global: {limits: [{name: platform, scope: global, limit: 777, window_size: 60}]}\n"
 }
 
-// usagePath returns a path that shows the usage of another path with the same config, and the clock of what it keeps.
-func usagePath(t *testing.T, text string, buckets *shelf) (*admit.Path, *limit.Micros) {
+// usageDecider returns a decider that shows the usage of another decider with the same config, and the clock of what it
+// keeps.
+func usageDecider(t *testing.T, text string, buckets *shelf) (*admit.Decider, *limit.Micros) {
 	t.Helper()
-	path, _, _ := pathOf(t, text+"usage_only: true\n")
+	decider, _, _ := deciderOf(t, text+"usage_only: true\n")
 	clock := new(limit.Micros)
 	elapsed := func() limit.Micros { return *clock }
 	own := memory.New(memory.Options{Now: elapsed})
@@ -36,8 +37,8 @@ func usagePath(t *testing.T, text string, buckets *shelf) (*admit.Path, *limit.M
 	if err != nil {
 		t.Fatal(err)
 	}
-	path.Usage, path.Buckets, path.FailClosed = reader, buckets, true
-	return path, clock
+	decider.Usage, decider.Buckets, decider.FailClosed = reader, buckets, true
+	return decider, clock
 }
 
 // asking returns a request for usage.
@@ -50,11 +51,11 @@ func asking(r identity.Request, endpoint string) identity.Request {
 }
 
 // answered returns the response to a request for usage, and the usage in it.
-func answered(t *testing.T, path *admit.Path, request identity.Request) (*response.Response, response.Usage) {
+func answered(t *testing.T, decider *admit.Decider, request identity.Request) (*response.Response, response.Usage) {
 	t.Helper()
 	var x admit.Exchange
 	var usage response.Usage
-	if err := path.Admit(context.Background(), &gateway{request: request}, &x); err != nil {
+	if err := decider.Admit(context.Background(), &gateway{request: request}, &x); err != nil {
 		t.Fatal(err)
 	}
 	if x.Response.Status == 200 {
@@ -78,12 +79,12 @@ func numbers(u response.Usage) map[string]string {
 }
 
 func TestUsageShowsTheTenantsOwnLimitsAndSpendsNothing(t *testing.T) {
-	path, buckets, observed := pathOf(t, withGlobal())
+	decider, buckets, observed := deciderOf(t, withGlobal())
 	var x admit.Exchange
-	admitted(t, path, &gateway{request: ofTier("paid", "u", "POST", "/records")}, &x)
-	admitted(t, path, &gateway{request: ofTier("paid", "u", "GET", "/records")}, &x)
-	spent := buckets.used(path.Policies.Load())
-	usage, _ := usagePath(t, withGlobal(), buckets)
+	admitted(t, decider, &gateway{request: ofTier("paid", "u", "POST", "/records")}, &x)
+	admitted(t, decider, &gateway{request: ofTier("paid", "u", "GET", "/records")}, &x)
+	spent := buckets.used(decider.Policies.Load())
+	usage, _ := usageDecider(t, withGlobal(), buckets)
 	_, got := answered(t, usage, asking(ofTier("paid", "u", "", ""), ""))
 	if want := map[string]string{"daily": "2/7", "writes": "1/0"}; !maps.Equal(numbers(got), want) {
 		t.Errorf("usage is %v, want %v", numbers(got), want)
@@ -101,14 +102,14 @@ func TestUsageShowsTheTenantsOwnLimitsAndSpendsNothing(t *testing.T) {
 	if want := map[string]string{"daily": "2/7"}; !maps.Equal(numbers(of), want) || of.Endpoint != "GET /records" {
 		t.Errorf("usage of GET /records is %v of %q, want %v", numbers(of), of.Endpoint, want)
 	}
-	if !maps.Equal(buckets.used(path.Policies.Load()), spent) || buckets.takes != 2 || len(*observed) != 2 {
-		t.Errorf("after requests for usage %v is used, want %v", buckets.used(path.Policies.Load()), spent)
+	if !maps.Equal(buckets.used(decider.Policies.Load()), spent) || buckets.takes != 2 || len(*observed) != 2 {
+		t.Errorf("after requests for usage %v is used, want %v", buckets.used(decider.Policies.Load()), spent)
 	}
 }
 
 func TestUsageShowsSharedLimitsOnlyIfTheConfigDoes(t *testing.T) {
 	for shown, pairs := range map[bool]string{false: "", true: "show_shared_limits: true\n"} {
-		usage, _ := usagePath(t, withGlobal()+pairs, newShelf())
+		usage, _ := usageDecider(t, withGlobal()+pairs, newShelf())
 		r, got := answered(t, usage, asking(ofTier("trial", "", "", ""), ""))
 		if _, there := numbers(got)["platform"]; there != shown || strings.Contains(string(r.Body), "777") != shown {
 			t.Errorf("%s, want the shared limit to be there: %v", r.Body, shown)
@@ -117,7 +118,7 @@ func TestUsageShowsSharedLimitsOnlyIfTheConfigDoes(t *testing.T) {
 }
 
 func TestUsageIsReadInOneRound(t *testing.T) {
-	usage, _ := usagePath(t, withGlobal(), newShelf())
+	usage, _ := usageDecider(t, withGlobal(), newShelf())
 	var x admit.Exchange
 	g := gateway{request: asking(ofTier("paid", "u", "", ""), "")}
 	if err := usage.Admit(context.Background(), &g, &x); err != nil {
@@ -129,7 +130,7 @@ func TestUsageIsReadInOneRound(t *testing.T) {
 }
 
 func TestARequestForUsageThatCannotBeAnsweredSaysWhy(t *testing.T) {
-	usage, _ := usagePath(t, withGlobal(), newShelf())
+	usage, _ := usageDecider(t, withGlobal(), newShelf())
 	posting := asking(ofTier("paid", "u", "", ""), "")
 	posting.Method = "POST"
 	options := posting
@@ -171,7 +172,7 @@ func TestARequestForUsageThatCannotBeAnsweredSaysWhy(t *testing.T) {
 
 func TestUsageOfABannedTenantIsDeniedAndThatOfAnExemptOneHasNoLimits(t *testing.T) {
 	for kind, status := range map[string]int{policy.Ban: 429, policy.Exempt: 200} {
-		usage, _ := usagePath(t, withGlobal(), newShelf())
+		usage, _ := usageDecider(t, withGlobal(), newShelf())
 		overridden(t, usage, schema.Override{Kind: kind})
 		r, got := answered(t, usage, asking(ofTier("paid", "u", "", ""), ""))
 		if r.Status != status || got.Exempt != (status == 200) || len(got.Limits) != 0 {
@@ -183,7 +184,7 @@ func TestUsageOfABannedTenantIsDeniedAndThatOfAnExemptOneHasNoLimits(t *testing.
 func TestUsageHasNoNumbersOfLimitsThatRedisDidNotAnswerFor(t *testing.T) {
 	buckets := newShelf()
 	buckets.away = map[string]bool{"daily": true}
-	usage, _ := usagePath(t, withGlobal(), buckets)
+	usage, _ := usageDecider(t, withGlobal(), buckets)
 	r, got := answered(t, usage, asking(ofTier("paid", "u", "", ""), ""))
 	if want := map[string]string{"daily": "unknown", "writes": "0/1"}; !maps.Equal(numbers(got), want) || !got.Degraded {
 		t.Errorf("%s, want %v, degraded", r.Body, want)
@@ -198,7 +199,7 @@ func TestUsageHasNoNumbersOfLimitsThatRedisDidNotAnswerFor(t *testing.T) {
 
 func TestAFloodOfRequestsForUsageReadsFewBuckets(t *testing.T) {
 	buckets := newShelf()
-	usage, clock := usagePath(t, withGlobal(), buckets)
+	usage, clock := usageDecider(t, withGlobal(), buckets)
 	for range 1000 {
 		if r, _ := answered(t, usage, asking(ofTier("paid", "u", "", ""), "")); r.Status != 200 {
 			t.Fatalf("one and the same request: %s", read(r))
@@ -229,7 +230,7 @@ func TestAFloodOfRequestsForUsageReadsFewBuckets(t *testing.T) {
 }
 
 func TestAnAnswerAboutUsageIsNotGivenAgainWhenThePoliciesChange(t *testing.T) {
-	usage, _ := usagePath(t, withGlobal(), newShelf())
+	usage, _ := usageDecider(t, withGlobal(), newShelf())
 	if _, got := answered(t, usage, asking(ofTier("paid", "u", "", ""), "")); len(got.Limits) != 2 {
 		t.Fatalf("%+v", got)
 	}
@@ -245,7 +246,7 @@ func TestUsageOfVeryManyLimitsIsCut(t *testing.T) {
 	for i := range 300 {
 		fmt.Fprintf(&text, "  - {name: l%d, scope: tenant, limit: 9, window_size: 60}\n", i)
 	}
-	usage, _ := usagePath(t, text.String(), newShelf())
+	usage, _ := usageDecider(t, text.String(), newShelf())
 	if _, got := answered(t, usage, asking(ofTier("paid", "", "", ""), "")); len(got.Limits) != 256 || !got.Truncated {
 		t.Errorf("%d limits, truncated %v", len(got.Limits), got.Truncated)
 	}

@@ -197,8 +197,8 @@ func parsed(t testing.TB, text string) schema.Config {
 	return config
 }
 
-// pathOf returns the path of a config in YAML, with buckets and a diary of its own.
-func pathOf(t testing.TB, text string) (*admit.Path, *shelf, *diary) {
+// deciderOf returns the decider of a config in YAML, with buckets and a diary of its own.
+func deciderOf(t testing.TB, text string) (*admit.Decider, *shelf, *diary) {
 	t.Helper()
 	config := parsed(t, text)
 	snapshot, err := resolve.FromConfig(config)
@@ -206,10 +206,10 @@ func pathOf(t testing.TB, text string) (*admit.Path, *shelf, *diary) {
 		t.Fatalf("compile config: %v", err)
 	}
 	buckets, observed := newShelf(), new(diary)
-	path := &admit.Path{
+	decider := &admit.Decider{
 		Now: func() limit.Micros { return now }, Buckets: buckets, Renderer: response.New(config, nil),
 		Observers: []admit.Observer{observed}, FailClosed: config.OnInternalError == schema.FailClosed,
 	}
-	path.Policies.Store(snapshot)
-	return path, buckets, observed
+	decider.Policies.Store(snapshot)
+	return decider, buckets, observed
 }

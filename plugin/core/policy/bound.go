@@ -81,7 +81,7 @@ const (
 
 var matchNames = [matches]string{"global", "tenant", "user", "credential", "ip", "anonymous", "global"}
 
-// Policy holds a named, compiled limit and what it applies to. It is immutable. The fields that ResolveAt reads come
+// Policy holds a named, compiled limit and what it applies to. It is immutable. The fields that resolving reads come
 // before Limit: they share a cache line.
 type Policy struct {
 	Name     string

@@ -12,8 +12,8 @@ import (
 )
 
 // Snapshot holds all rows of a database at one version, indexed and immutable. [NewSnapshot] builds one;
-// [Snapshot.Apply] makes the next from it, copying only the shards that the changes touch; [Plan.With] puts it beside
-// a config.
+// [Snapshot.Apply] makes the next from it, copying only the shards that the changes touch; package resolve puts it
+// beside a config.
 //
 // A request finds its rows by its identity: those of its tenant, its user, its credential and its address are kept
 // apart. So the rows of a tenant's other users cost a request nothing.

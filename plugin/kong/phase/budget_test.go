@@ -37,17 +37,17 @@ const routeScoped = `,"route_id":"2e5a1d3e-55c4-4d1c-8a3c-0d4b5d1f3f59"`
 // clock returns the time of day.
 func clock() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
 
-// buildComplete builds paths with buckets in memory and metrics.
-func buildComplete(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
-	path := &admit.Path{
+// buildComplete builds deciders with buckets in memory and metrics.
+func buildComplete(config schema.Config, plan *resolve.Plan) (*admit.Decider, func(), error) {
+	decider := &admit.Decider{
 		Now: clock, Elapsed: clock, Buckets: memory.New(memory.Options{Now: clock}),
 		Renderer: response.New(config, nil), Observers: []admit.Observer{metrics.New("1", metrics.Sources{})},
 	}
-	path.Policies.Store(plan)
-	return path, nil, nil
+	decider.Policies.Store(plan)
+	return decider, nil, nil
 }
 
-// serveComplete serves the paths of buildComplete.
+// serveComplete serves the deciders of buildComplete.
 func serveComplete(t testing.TB) *harness {
 	t.Helper()
 	return serve(t, nil, func(o *Options) { o.Build = buildComplete })
@@ -55,12 +55,12 @@ func serveComplete(t testing.TB) *harness {
 
 func TestUsageCostsTwoQuestionsInOneWriteAndOneExit(t *testing.T) {
 	h := serve(t, nil, func(o *Options) {
-		o.Build = func(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
-			path, release, err := buildComplete(config, plan)
+		o.Build = func(config schema.Config, plan *resolve.Plan) (*admit.Decider, func(), error) {
+			decider, release, err := buildComplete(config, plan)
 			if err == nil {
-				path.Usage, err = admit.NewUsageReader(path.Buckets.(*memory.Store), "default", path.Buckets, clock)
+				decider.Usage, err = admit.NewUsageReader(decider.Buckets.(*memory.Store), "default", decider.Buckets, clock)
 			}
-			return path, release, err
+			return decider, release, err
 		}
 	})
 	k := h.dial()
@@ -118,13 +118,13 @@ func serveEndpoints(t *testing.T) (*harness, *[]string) {
 	t.Helper()
 	endpoints := new([]string)
 	h := serve(t, nil, func(o *Options) {
-		o.Build = func(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
-			path := &admit.Path{Buckets: bucketsFunc(admitAll), Renderer: response.New(config, nil)}
-			path.Observers = []admit.Observer{
+		o.Build = func(config schema.Config, plan *resolve.Plan) (*admit.Decider, func(), error) {
+			decider := &admit.Decider{Buckets: bucketsFunc(admitAll), Renderer: response.New(config, nil)}
+			decider.Observers = []admit.Observer{
 				observerFunc(func(d *decision.Decision) { *endpoints = append(*endpoints, d.Resolution.Endpoint) }),
 			}
-			path.Policies.Store(plan)
-			return path, nil, nil
+			decider.Policies.Store(plan)
+			return decider, nil, nil
 		}
 	})
 	return h, endpoints
@@ -300,14 +300,14 @@ func TestADenialAsksForItsRequestIDInOneWriteWithOtherFacts(t *testing.T) {
 	var ids []string
 	h := serve(t, denyAll, func(o *Options) {
 		build := o.Build
-		o.Build = func(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
-			path, release, err := build(config, plan)
+		o.Build = func(config schema.Config, plan *resolve.Plan) (*admit.Decider, func(), error) {
+			decider, release, err := build(config, plan)
 			if config.DenialRequestID {
-				path.AtDenial = identity.RequestIDFact
+				decider.AtDenial = identity.RequestIDFact
 			}
 			keepID := func(d *decision.Decision) { ids = append(ids, d.RequestID) }
-			path.Observers = []admit.Observer{observerFunc(keepID)}
-			return path, release, err
+			decider.Observers = []admit.Observer{observerFunc(keepID)}
+			return decider, release, err
 		}
 	})
 	for _, test := range []struct {

@@ -18,25 +18,25 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Build makes the path of a config that has no faults. release is called when no instance uses the path any more; it
-// may be nil.
-type Build func(schema.Config, *resolve.Plan) (path *admit.Path, release func(), err error)
+// Build makes the decider of a config that has no faults. release is called when no instance uses the decider any more;
+// it may be nil.
+type Build func(schema.Config, *resolve.Plan) (decider *admit.Decider, release func(), err error)
 
 // compiled holds the parts that all instances of one config share, in all workers. It is immutable.
 type compiled struct {
 	hash     [sha256.Size]byte // of the config without the fields that differ between workers
 	pluginID string
-	path     *admit.Path    // nil: the config has faults, and there was no good one before
-	deny     bool           // on_config_fault, if path is nil
-	headers  *headerCache   // the questions that the path's rules need
+	decider  *admit.Decider // nil: the config has faults, and there was no good one before
+	deny     bool           // on_config_fault, if decider is nil
+	headers  *headerCache   // the questions that the decider's rules need
 	traces   bool           // log_decisions
-	config   *schema.Config // nil if the path is the one of an earlier config
-	uses     *uses          // of path
+	config   *schema.Config // nil if the decider is the one of an earlier config
+	uses     *uses          // of decider
 
 	definitions map[string]*policy.Policy // by tier, name and endpoint
 }
 
-// uses counts the users of a path: the configs that it answers, and a plugin for which it is the last good path.
+// uses counts the users of a decider: the configs that it answers, and a plugin for which it is the last good decider.
 type uses struct {
 	n       int
 	release func()
@@ -177,7 +177,7 @@ func (r *configs) compile(pluginID string, raw []byte) (c *compiled, err error) 
 	if err != nil {
 		return nil, err
 	}
-	path, release, err := r.build(config, plan)
+	decider, release, err := r.build(config, plan)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +186,7 @@ func (r *configs) compile(pluginID string, raw []byte) (c *compiled, err error) 
 	}
 	c = &compiled{
 		pluginID:    pluginID,
-		path:        path,
+		decider:     decider,
 		headers:     new(headerCache),
 		traces:      config.LogDecisions,
 		config:      &config,

@@ -97,7 +97,7 @@ func TestTheLastGoodConfigIsTheOneThatWasStartedLast(t *testing.T) {
 
 func TestAPanicWhileAConfigCompilesIsAConfigFault(t *testing.T) {
 	h := serve(t, admitAll, func(o *Options) {
-		o.Build = func(schema.Config, *resolve.Plan) (*admit.Path, func(), error) { panic("a bug") }
+		o.Build = func(schema.Config, *resolve.Plan) (*admit.Decider, func(), error) { panic("a bug") }
 	})
 	k := h.dial()
 	id := k.StartInstance(1, strings.TrimSuffix(byConsumer, "}")+`,"on_config_fault":"closed"}`)

@@ -24,7 +24,7 @@ type timeline struct {
 
 func newTimeline() *timeline {
 	l := &timeline{}
-	build := func(schema.Config, *resolve.Plan) (*admit.Path, func(), error) { return nil, nil, nil }
+	build := func(schema.Config, *resolve.Plan) (*admit.Decider, func(), error) { return nil, nil, nil }
 	l.configs = newConfigs(build, slog.New(slog.NewTextHandler(&l.log, nil)), func() time.Duration { return l.now })
 	return l
 }

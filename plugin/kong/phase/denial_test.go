@@ -125,10 +125,10 @@ func tenantAndUser(limit int) string {
 // each event.
 func serveVaried(t *testing.T, before func(*wire.Event)) func(varied) string {
 	t.Helper()
-	build := func(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
-		path := &admit.Path{Buckets: bucketsFunc(takeAboveOne), Renderer: response.New(config, nil)}
-		path.Policies.Store(plan)
-		return path, nil, nil
+	build := func(config schema.Config, plan *resolve.Plan) (*admit.Decider, func(), error) {
+		decider := &admit.Decider{Buckets: bucketsFunc(takeAboveOne), Renderer: response.New(config, nil)}
+		decider.Policies.Store(plan)
+		return decider, nil, nil
 	}
 	instances := newConfigs(build, slog.New(slog.DiscardHandler), func() time.Duration { return 0 })
 	socket := filepath.Join(t.TempDir(), "s")

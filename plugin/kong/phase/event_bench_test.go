@@ -52,7 +52,7 @@ func BenchmarkPart(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	path, _, err := buildComplete(config, plan)
+	decider, _, err := buildComplete(config, plan)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func BenchmarkPart(b *testing.B) {
 	var x admit.Exchange
 	answer := commonAnswers()["kong.client.get_consumer"]
 	facts := fixedFacts{answer, wire.NewInterner()}
-	if err := path.Admit(ctx, &facts, &x); err != nil || len(x.Decision.Statuses) != 4 {
+	if err := decider.Admit(ctx, &facts, &x); err != nil || len(x.Decision.Statuses) != 4 {
 		b.Fatal(err, x.Decision)
 	}
 	d := &x.Decision
@@ -71,11 +71,11 @@ func BenchmarkPart(b *testing.B) {
 		{"decode", func() error { return decodeConsumer(answer, facts.interner, &x.Request) }},
 		{"identify", func() error { plan.Rules.Identify(&x.Request, &d.Identity); return nil }},
 		{"resolve", func() error { plan.ResolveAt(&d.Identity, 0, &d.Resolution); return nil }},
-		{"take", func() error { return path.Buckets.Take(ctx, d.Resolution.Bounds, d.Statuses) }},
+		{"take", func() error { return decider.Buckets.Take(ctx, d.Resolution.Bounds, d.Statuses) }},
 		{"combine", func() error { d.Combine(); return nil }},
-		{"render", func() error { path.Renderer.Render(d, false, &x.Response); return nil }},
-		{"observe", func() error { path.Observers[0].Observe(d); return nil }},
-		{"all", func() error { return path.Admit(ctx, &facts, &x) }},
+		{"render", func() error { decider.Renderer.Render(d, false, &x.Response); return nil }},
+		{"observe", func() error { decider.Observers[0].Observe(d); return nil }},
+		{"all", func() error { return decider.Admit(ctx, &facts, &x) }},
 	} {
 		b.Run(part.name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -67,21 +67,21 @@ type harness struct {
 	stop  func() error
 }
 
-// serve serves plugin configs whose paths take from buckets.
+// serve serves plugin configs whose deciders take from buckets.
 func serve(t testing.TB, buckets bucketsFunc, change func(*Options)) *harness {
 	t.Helper()
 	h := &harness{t: t, path: filepath.Join(t.TempDir(), "s"), log: kongtest.NewLog()}
 	options := Options{
 		Log: slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Build: func(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
+		Build: func(config schema.Config, plan *resolve.Plan) (*admit.Decider, func(), error) {
 			h.paths.Add(1)
-			path := &admit.Path{
+			decider := &admit.Decider{
 				Buckets:    buckets,
 				Renderer:   response.New(config, nil),
 				FailClosed: config.OnInternalError == schema.FailClosed,
 			}
-			path.Policies.Store(plan)
-			return path, func() { h.paths.Add(-1) }, nil
+			decider.Policies.Store(plan)
+			return decider, func() { h.paths.Add(-1) }, nil
 		},
 	}
 	if change != nil {

@@ -57,10 +57,10 @@ func (in *instance) access(ctx context.Context, e *wire.Event) error {
 	s.event, s.instance = e, in
 	in.configs.recordUse(in, e.Began())
 	var err error
-	if in.path == nil {
+	if in.decider == nil {
 		err = admit.Unconfigured(ctx, s, in.deny, &s.exchange)
 	} else {
-		err = in.path.Admit(ctx, s, &s.exchange)
+		err = in.decider.Admit(ctx, s, &s.exchange)
 	}
 	if err != nil {
 		err = fmt.Errorf("decide a request: on_internal_error applies: %w", err)
@@ -72,10 +72,10 @@ func (in *instance) access(ctx context.Context, e *wire.Event) error {
 // fault answers a request whose access has panicked.
 func (in *instance) fault(e *wire.Event) {
 	s := sessionOf(e)
-	if in.path == nil {
+	if in.decider == nil {
 		admit.UnconfiguredFault(in.deny, &s.exchange)
 	} else {
-		in.path.Fault(&s.exchange)
+		in.decider.Fault(&s.exchange)
 	}
 	s.respond()
 }

@@ -13,7 +13,7 @@ type Options struct {
 	Version string        // of the plugin
 	Budget  time.Duration // how long an event may wait for Kong; buckets have a budget of their own. 0: one second
 	Drain   time.Duration // how long running events may take to finish at the end; 0: five seconds
-	Build   Build         // makes the path of a config; one call at a time (required)
+	Build   Build         // makes the decider of a config; one call at a time (required)
 	Log     *slog.Logger  // nil: nothing is logged
 }
 

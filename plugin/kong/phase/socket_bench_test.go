@@ -98,10 +98,10 @@ func serveNoop(socket string) int {
 }
 
 // buildUnlimited builds paths that admit every request.
-func buildUnlimited(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
-	path := &admit.Path{Buckets: bucketsFunc(admitAll), Renderer: response.New(config, nil)}
-	path.Policies.Store(plan)
-	return path, nil, nil
+func buildUnlimited(config schema.Config, plan *resolve.Plan) (*admit.Decider, func(), error) {
+	decider := &admit.Decider{Buckets: bucketsFunc(admitAll), Renderer: response.New(config, nil)}
+	decider.Policies.Store(plan)
+	return decider, nil, nil
 }
 
 // startPlugin starts a plugin server with one thread, until the benchmark ends, and an instance on it.

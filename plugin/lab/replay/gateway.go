@@ -59,14 +59,14 @@ type Gateway struct {
 	kept     int // buckets that the last sweep left
 	buckets  *memory.Store
 	meta     *memory.Store
-	paths    map[*routeconfig.Config]*admit.Path
-	byRoute  map[Route]*admit.Path
+	deciders map[*routeconfig.Config]*admit.Decider
+	byRoute  map[Route]*admit.Decider
 	found    map[string]*Route // that logs do not name, by name
 	exchange admit.Exchange
 
-	consumer identity.Consumer                 // of the request, completed
-	caller   identity.Caller                   // of the request, completed
-	tiers    map[*admit.Path]map[string]string // of the tenants that logs state, by the file's consumers
+	consumer identity.Consumer                    // of the request, completed
+	caller   identity.Caller                      // of the request, completed
+	tiers    map[*admit.Decider]map[string]string // of the tenants that logs state, by the file's consumers
 }
 
 // NewGateway returns the gateway of a decK file. Its error lists sources of names that no log carries.
@@ -76,20 +76,20 @@ func NewGateway(file *routeconfig.File, o GatewayOptions) (*Gateway, error) {
 	}
 	g := &Gateway{
 		file: file, options: o,
-		paths: map[*routeconfig.Config]*admit.Path{}, byRoute: map[Route]*admit.Path{}, found: map[string]*Route{},
-		tiers: map[*admit.Path]map[string]string{},
+		deciders: map[*routeconfig.Config]*admit.Decider{}, byRoute: map[Route]*admit.Decider{}, found: map[string]*Route{},
+		tiers: map[*admit.Decider]map[string]string{},
 	}
 	clock := func() limit.Micros { return g.now }
 	g.buckets = memory.New(memory.Options{Now: clock, MaxBuckets: o.MaxBuckets})
 	g.meta = memory.New(memory.Options{Now: clock, MaxBuckets: o.MaxBuckets})
 	var faults []error
 	for _, config := range file.Configs {
-		path, err := g.newPath(config)
+		decider, err := g.newDecider(config)
 		if err != nil {
 			faults = append(faults, atConfig(config, err)...)
 			continue
 		}
-		g.paths[config] = path
+		g.deciders[config] = decider
 	}
 	return g, errors.Join(faults...)
 }
@@ -106,8 +106,8 @@ func atConfig(config *routeconfig.Config, err error) (faults []error) {
 	return faults
 }
 
-// newPath returns the path of a config.
-func (g *Gateway) newPath(from *routeconfig.Config) (*admit.Path, error) {
+// newDecider returns the decider of a config.
+func (g *Gateway) newDecider(from *routeconfig.Config) (*admit.Decider, error) {
 	config := from.Config
 	g.setSources(&config)
 	compile := resolve.FromConfig
@@ -125,21 +125,21 @@ func (g *Gateway) newPath(from *routeconfig.Config) (*admit.Path, error) {
 	if plan.Rules.Required&identity.TokenFact != 0 {
 		return nil, tokenSources(&config)
 	}
-	path := &admit.Path{
+	decider := &admit.Decider{
 		Now: func() limit.Micros { return g.now }, Buckets: g.buckets,
 		Renderer:   response.New(config, func(int64) int64 { return 0 }),
 		FailClosed: config.OnInternalError == schema.FailClosed,
 	}
-	path.Policies.Store(plan)
+	decider.Policies.Store(plan)
 	if config.MetaLimit > 0 {
-		if path.Meta, err = admit.NewMeta(config.MetaLimit, config.Namespace, g.meta); err != nil {
+		if decider.Meta, err = admit.NewMeta(config.MetaLimit, config.Namespace, g.meta); err != nil {
 			return nil, fmt.Errorf("meta_limit: %w", err)
 		}
 	}
 	if g.options.StatesTenants {
-		g.tiers[path], err = tenantTiers(g.file, config)
+		g.tiers[decider], err = tenantTiers(g.file, config)
 	}
-	return path, err
+	return decider, err
 }
 
 // setSources replaces the sources of a config by those that are given.
@@ -205,21 +205,21 @@ func (g *Gateway) Decide(ctx context.Context, r *Request) (*decision.Decision, e
 			return nil, err
 		}
 	}
-	path := g.pathFor(r.Route)
-	if path == nil {
+	decider := g.deciderFor(r.Route)
+	if decider == nil {
 		return nil, ErrUncovered
 	}
 	g.setClock(r.At)
-	g.complete(r, path)
-	if err := path.Admit(ctx, r, &g.exchange); err != nil {
+	g.complete(r, decider)
+	if err := decider.Admit(ctx, r, &g.exchange); err != nil {
 		return nil, err
 	}
-	g.countWithoutTier(path, &g.exchange.Decision)
+	g.countWithoutTier(decider, &g.exchange.Decision)
 	return &g.exchange.Decision, nil
 }
 
 // findRoute returns the route that decides all requests, or else that of a request whose log does not name it, by its
-// path; nil: none matches.
+// decider; nil: none matches.
 func (g *Gateway) findRoute(r *Request) (*Route, error) {
 	name := g.options.Route
 	if name == "" {
@@ -240,21 +240,21 @@ func (g *Gateway) findRoute(r *Request) (*Route, error) {
 	return g.found[name], nil
 }
 
-// pathFor returns the path for the requests of a route, or nil.
-func (g *Gateway) pathFor(r *Route) *admit.Path {
+// deciderFor returns the decider for the requests of a route, or nil.
+func (g *Gateway) deciderFor(r *Route) *admit.Decider {
 	var route Route
 	if r != nil {
 		route = *r
 	}
-	path, found := g.byRoute[route]
+	decider, found := g.byRoute[route]
 	if found {
-		return path
+		return decider
 	}
-	path = g.paths[g.file.For(route.Name, route.Service)]
+	decider = g.deciders[g.file.For(route.Name, route.Service)]
 	if len(g.byRoute) < maxInterned {
-		g.byRoute[route] = path
+		g.byRoute[route] = decider
 	}
-	return path
+	return decider
 }
 
 const (
@@ -284,8 +284,8 @@ func (g *Gateway) Evicted() uint64 { return g.buckets.Stats().Evicted }
 
 // Notes returns what the decisions leave out that the plugin does.
 func (g *Gateway) Notes() (notes []string) {
-	for _, path := range g.paths {
-		for _, p := range path.Policies.Load().Policies() {
+	for _, decider := range g.deciders {
+		for _, p := range decider.Policies.Load().Policies() {
 			if p.Settle != nil {
 				notes = append(notes, fmt.Sprintf("policy %s settles: a request is charged what it reserves", p.Name))
 			}

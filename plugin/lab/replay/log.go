@@ -111,7 +111,7 @@ func NewLog(name string, r io.Reader, o LogOptions) (*Log, error) {
 }
 
 // StatesTenants reports whether the log names the tenant of each request, in place of what Kong knows of it. Such a log
-// is decided by policy.ForCallers.
+// is decided by resolve.ForCallers.
 func (l *Log) StatesTenants() bool {
 	p, isCSV := l.parser.(*csvParser)
 	return isCSV && p.statesTenants()

@@ -13,10 +13,10 @@ import (
 
 // complete adds what the log of a request lacks and the decK file has: names and tags of the consumer, or the tier of a
 // tenant that the log states. What the log has stays: of two tags for a tier, the first counts.
-func (g *Gateway) complete(r *Request, path *admit.Path) {
+func (g *Gateway) complete(r *Request, decider *admit.Decider) {
 	if r.Caller != nil && r.Caller.Tier == "" {
 		g.caller = *r.Caller
-		g.caller.Tier = g.tiers[path][r.Caller.Tenant]
+		g.caller.Tier = g.tiers[decider][r.Caller.Tenant]
 		r.Caller = &g.caller
 	}
 	if r.Consumer == nil {
@@ -46,8 +46,8 @@ func tenantTiers(file *routeconfig.File, config schema.Config) (map[string]strin
 }
 
 // countWithoutTier counts a request of a tenant whose tier is not known, where tiers differ.
-func (g *Gateway) countWithoutTier(path *admit.Path, d *decision.Decision) {
-	plan := path.Policies.Load()
+func (g *Gateway) countWithoutTier(decider *admit.Decider, d *decision.Decision) {
+	plan := decider.Policies.Load()
 	ofTenant := d.Identity.Tenant.Kind == identity.Tenant && !d.Resolution.Exempt
 	if ofTenant && d.Identity.Tier == "" && len(plan.Rules.Tier) > 0 &&
 		plan.TierFrom(&d.Identity) == resolve.TierOfDefault {

@@ -85,7 +85,7 @@ func (r *results) add(denied bool) {
 
 func (r *results) load() Results { return Results{r.admitted.Load(), r.denied.Load()} }
 
-// Evaluator tries candidates for all paths of a process. It is safe for concurrent use. Make it with New.
+// Evaluator tries candidates for all deciders of a process. It is safe for concurrent use. Make it with New.
 type Evaluator struct {
 	counter *Counter
 	workers int
@@ -165,9 +165,9 @@ func (e *Evaluator) try(ctx context.Context, r *request, d *decision.Decision) {
 	defer e.recoverPanic()
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
-	path, _, err := r.view.open()
+	decider, _, err := r.view.open()
 	if err == nil {
-		err = path.Try(ctx, r.candidate, &r.identity, r.at, d)
+		err = decider.Try(ctx, r.candidate, &r.identity, r.at, d)
 	}
 	if err != nil || d.Degraded {
 		e.dropped[NoStore].Add(1)
@@ -286,14 +286,14 @@ type Buckets struct {
 
 var errClosed = errors.New("the config of the request has ended")
 
-// View offers the requests of one path. Make it with [Evaluator.View].
+// View offers the requests of one decider. Make it with [Evaluator.View].
 type View struct {
 	*Evaluator
 	openBuckets func() (Buckets, error)
 
 	mu     sync.Mutex
-	opened *admit.Path // nil: no request was tried since the buckets were released
-	store  Store       // of opened
+	opened *admit.Decider // nil: no request was tried since the buckets were released
+	store  Store          // of opened
 	freed  func()
 	closed bool
 }
@@ -332,8 +332,8 @@ func (v *View) Offer(t admit.Trial, d *decision.Decision) {
 // Skip implements admit.Candidates.
 func (v *View) Skip() { v.dropped[NoFacts].Add(1) }
 
-// open returns the path that tries requests and its store, and opens the buckets if they are not open.
-func (v *View) open() (*admit.Path, Store, error) {
+// open returns the decider that tries requests and its store, and opens the buckets if they are not open.
+func (v *View) open() (*admit.Decider, Store, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.closed {
@@ -344,7 +344,7 @@ func (v *View) open() (*admit.Path, Store, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		v.opened, v.store, v.freed = &admit.Path{Buckets: b.Buckets, Shares: b.Shares}, b.Buckets, b.Release
+		v.opened, v.store, v.freed = &admit.Decider{Buckets: b.Buckets, Shares: b.Shares}, b.Buckets, b.Release
 	}
 	return v.opened, v.store, nil
 }

@@ -35,9 +35,9 @@ func daily(name string, quantity int64) schema.Policy {
 	}}
 }
 
-// trial is a path whose active limits are a: 3 and b: 10, and a candidate beside it that is a: 5, b: deleted, c: 2.
+// trial is a decider whose active limits are a: 3 and b: 10, and a candidate beside it that is a: 5, b: deleted, c: 2.
 type trial struct {
-	*admit.Path
+	*admit.Decider
 	evaluator *candidate.Evaluator
 	view      *candidate.View
 	tried     *store
@@ -88,7 +88,7 @@ func newTrial(t *testing.T, o candidate.Options, assigned ...string) *trial {
 	r.view = r.evaluator.View(func() (candidate.Buckets, error) {
 		return candidate.Buckets{Buckets: r.tried, Release: func() { r.tried.released++ }}, nil
 	})
-	r.Path = &admit.Path{Now: now, Buckets: r.active, Renderer: response.New(config, nil), Candidates: r.view}
+	r.Decider = &admit.Decider{Now: now, Buckets: r.active, Renderer: response.New(config, nil), Candidates: r.view}
 	r.Policies.Store(plan.With(both))
 	return r
 }

@@ -23,9 +23,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// world is a path with all that a request can see or change.
+// world is a decider with all that a request can see or change.
 type world struct {
-	*admit.Path
+	*admit.Decider
 	log      strings.Builder // of observers
 	exchange admit.Exchange
 }
@@ -140,13 +140,13 @@ func drawCandidate(t *rapid.T, shared bool) *policy.CandidateSet {
 	return set
 }
 
-// newWorld returns a path with buckets of its own.
+// newWorld returns a decider with buckets of its own.
 func newWorld(t *rapid.T, config schema.Config, snapshot *policy.Snapshot, now func() limit.Micros) *world {
 	plan, err := resolve.FromConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{Path: &admit.Path{
+	w := &world{Decider: &admit.Decider{
 		Now: now, Buckets: memory.New(memory.Options{Now: now}), Renderer: response.New(config, nil),
 	}}
 	w.Observers = []admit.Observer{w}

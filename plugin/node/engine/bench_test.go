@@ -17,8 +17,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// benchPath returns a path with a number of bounds for each request, of mixed scopes and algorithms.
-func benchPath(tb testing.TB, bounds int) (*admit.Path, *memory.Store) {
+// benchDecider returns a decider with a number of bounds for each request, of mixed scopes and algorithms.
+func benchDecider(tb testing.TB, bounds int) (*admit.Decider, *memory.Store) {
 	tb.Helper()
 	scopes := []string{schema.ScopeTenant, schema.ScopeUser, schema.ScopeTenantEndpoint, schema.ScopeGlobal}
 	algorithms := []string{
@@ -46,12 +46,12 @@ func benchPath(tb testing.TB, bounds int) (*admit.Path, *memory.Store) {
 		tb.Fatal(err)
 	}
 	store := memory.New(memory.Options{Now: process.BucketClock.Now})
-	path := &admit.Path{
+	decider := &admit.Decider{
 		Now: process.WallClock, Buckets: store, Renderer: response.New(config, nil),
 		Observers: []admit.Observer{&observer{}},
 	}
-	path.Policies.Store(plan)
-	return path, store
+	decider.Policies.Store(plan)
+	return decider, store
 }
 
 // fixedFacts implements admit.FactSource with the facts of one tenant.
@@ -66,12 +66,12 @@ func (f *fixedFacts) Read(_ context.Context, facts identity.Facts, _ *identity.R
 }
 
 // decide resolves, takes and combines: the steps between the identity and the response.
-func decide(p *admit.Path, x *admit.Exchange, id *identity.Identity) error {
+func decide(dr *admit.Decider, x *admit.Exchange, id *identity.Identity) error {
 	d := &x.Decision
 	d.Reset()
-	p.Policies.Load().ResolveAt(id, 0, &d.Resolution)
+	dr.Policies.Load().ResolveAt(id, 0, &d.Resolution)
 	d.Grow()
-	if err := p.Buckets.Take(context.Background(), d.Resolution.Bounds, d.Statuses); err != nil {
+	if err := dr.Buckets.Take(context.Background(), d.Resolution.Bounds, d.Statuses); err != nil {
 		return err
 	}
 	d.Combine()
@@ -89,12 +89,12 @@ func BenchmarkDecide(b *testing.B) {
 	for _, tenants := range []int{1, 100_000} {
 		for _, bounds := range []int{1, 4, 8} {
 			b.Run(fmt.Sprintf("tenants=%d/bounds=%d", tenants, bounds), func(b *testing.B) {
-				p, _ := benchPath(b, bounds)
+				dr, _ := benchDecider(b, bounds)
 				ids := make([]*identity.Identity, tenants)
 				var warm admit.Exchange
 				for i := range ids {
 					ids[i] = benchIdentity("tenant-" + strconv.Itoa(i))
-					if err := decide(p, &warm, ids[i]); err != nil {
+					if err := decide(dr, &warm, ids[i]); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -104,7 +104,7 @@ func BenchmarkDecide(b *testing.B) {
 				b.RunParallel(func(pb *testing.PB) {
 					var x admit.Exchange
 					for i := int(worker.Add(1)) * 7919; pb.Next(); i += 31 {
-						if err := decide(p, &x, ids[i%tenants]); err != nil || x.Decision.Denied() {
+						if err := decide(dr, &x, ids[i%tenants]); err != nil || x.Decision.Denied() {
 							b.Error("denied", err)
 							return
 						}
@@ -120,12 +120,12 @@ func BenchmarkAdmit(b *testing.B) {
 	for _, tenants := range []int{1, 100_000} {
 		for _, bounds := range []int{1, 4, 8} {
 			b.Run(fmt.Sprintf("tenants=%d/bounds=%d", tenants, bounds), func(b *testing.B) {
-				p, _ := benchPath(b, bounds)
+				dr, _ := benchDecider(b, bounds)
 				facts := make([]fixedFacts, tenants)
 				var warm admit.Exchange
 				for i := range facts {
 					facts[i].tenant = "tenant-" + strconv.Itoa(i)
-					if err := p.Admit(context.Background(), &facts[i], &warm); err != nil {
+					if err := dr.Admit(context.Background(), &facts[i], &warm); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -135,7 +135,7 @@ func BenchmarkAdmit(b *testing.B) {
 				b.RunParallel(func(pb *testing.PB) {
 					var x admit.Exchange
 					for i := int(worker.Add(1)) * 7919; pb.Next(); i += 31 {
-						if err := p.Admit(context.Background(), &facts[i%tenants], &x); err != nil || x.Response.Denied {
+						if err := dr.Admit(context.Background(), &facts[i%tenants], &x); err != nil || x.Response.Denied {
 							b.Error("denied", err)
 							return
 						}
@@ -147,13 +147,13 @@ func BenchmarkAdmit(b *testing.B) {
 }
 
 func TestADecisionOfFourBoundsInMemoryAllocatesNothing(t *testing.T) {
-	p, store := benchPath(t, 4)
-	p.Observers = append(p.Observers, usage.NewCounter(usage.CounterOptions{}))
+	dr, store := benchDecider(t, 4)
+	dr.Observers = append(dr.Observers, usage.NewCounter(usage.CounterOptions{}))
 	var x admit.Exchange
 	facts := &fixedFacts{"acme"}
 	ctx := context.Background()
 	if got := testing.AllocsPerRun(1000, func() {
-		if err := p.Admit(ctx, facts, &x); err != nil || x.Response.Denied {
+		if err := dr.Admit(ctx, facts, &x); err != nil || x.Response.Denied {
 			t.Fatal("denied", err)
 		}
 	}); got != 0 {

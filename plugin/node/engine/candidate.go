@@ -47,9 +47,9 @@ func (e *Engine) view(config schema.Config) *candidate.View {
 	})
 }
 
-// releaseCandidate releases the buckets in which a candidate counts for a path.
-func releaseCandidate(path *admit.Path, end bool) {
-	if view, ok := path.Candidates.(*candidate.View); ok {
+// releaseCandidate releases the buckets in which a candidate counts for a decider.
+func releaseCandidate(decider *admit.Decider, end bool) {
+	if view, ok := decider.Candidates.(*candidate.View); ok {
 		view.Release(end)
 	}
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// besideCandidate returns a path of four bounds, one of them of a row, that tries a candidate (nil: none is open) in
+// besideCandidate returns a decider of four bounds, one of them of a row, that tries a candidate (nil: none is open) in
 // memory.
-func besideCandidate(tb testing.TB, set *policy.CandidateSet) (*admit.Path, *candidate.Evaluator) {
+func besideCandidate(tb testing.TB, set *policy.CandidateSet) (*admit.Decider, *candidate.Evaluator) {
 	tb.Helper()
-	path, _ := benchPath(tb, 4)
+	decider, _ := benchDecider(tb, 4)
 	row := schema.Policy{Tier: "a", Limit: schema.Limit{Name: "l0", Scope: "tenant", Limit: 1_000_000_000, WindowSize: 1}}
 	snapshot, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.PolicyRow{{ID: 1, Policy: row}}}, nil)
 	if set != nil {
@@ -29,11 +29,11 @@ func besideCandidate(tb testing.TB, set *policy.CandidateSet) (*admit.Path, *can
 	}
 	evaluator := candidate.New(candidate.Options{})
 	tried := memory.New(memory.Options{Now: process.BucketClock.Now})
-	path.Candidates = evaluator.View(func() (candidate.Buckets, error) {
+	decider.Candidates = evaluator.View(func() (candidate.Buckets, error) {
 		return candidate.Buckets{Buckets: tried, Release: func() {}}, nil
 	})
-	path.Policies.Store(path.Policies.Load().With(snapshot))
-	return path, evaluator
+	decider.Policies.Store(decider.Policies.Load().With(snapshot))
+	return decider, evaluator
 }
 
 var benchCandidates = map[string]func() *policy.CandidateSet{
@@ -44,11 +44,11 @@ var benchCandidates = map[string]func() *policy.CandidateSet{
 
 func TestADecisionBesideACandidateAllocatesNothing(t *testing.T) {
 	for name, set := range benchCandidates {
-		path, evaluator := besideCandidate(t, set())
+		decider, evaluator := besideCandidate(t, set())
 		var x admit.Exchange
 		facts, ctx := &fixedFacts{"acme"}, context.Background()
 		admit := func() {
-			if err := path.Admit(ctx, facts, &x); err != nil || x.Response.Denied {
+			if err := decider.Admit(ctx, facts, &x); err != nil || x.Response.Denied {
 				t.Fatal("denied", err)
 			}
 		}
@@ -69,7 +69,7 @@ func TestADecisionBesideACandidateAllocatesNothing(t *testing.T) {
 func BenchmarkBesideACandidate(b *testing.B) {
 	for _, name := range []string{"none", "open", "assigned"} {
 		b.Run(name, func(b *testing.B) {
-			path, evaluator := besideCandidate(b, benchCandidates[name]())
+			decider, evaluator := besideCandidate(b, benchCandidates[name]())
 			ctx, cancel := context.WithCancel(context.Background())
 			ended := make(chan error)
 			go func() { ended <- evaluator.Run(ctx) }()
@@ -77,7 +77,7 @@ func BenchmarkBesideACandidate(b *testing.B) {
 			var x admit.Exchange
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := path.Admit(ctx, facts, &x); err != nil || x.Response.Denied {
+				if err := decider.Admit(ctx, facts, &x); err != nil || x.Response.Denied {
 					b.Fatal("denied", err)
 				}
 			}

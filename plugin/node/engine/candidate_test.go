@@ -34,8 +34,8 @@ func until(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// following returns an engine that follows a database, a path of it, and what ends the engine.
-func following(t *testing.T, dsn string, config schema.Config) (e *Engine, path *admit.Path, stop func()) {
+// following returns an engine that follows a database, a decider of it, and what ends the engine.
+func following(t *testing.T, dsn string, config schema.Config) (e *Engine, decider *admit.Decider, stop func()) {
 	t.Helper()
 	e = New(context.Background(), Options{
 		Log:     slog.New(slog.DiscardHandler),
@@ -49,7 +49,7 @@ func following(t *testing.T, dsn string, config schema.Config) (e *Engine, path 
 	if err != nil {
 		t.Fatal(err)
 	}
-	path, release, err := e.Build(config, plan)
+	decider, release, err := e.Build(config, plan)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,15 +69,15 @@ func following(t *testing.T, dsn string, config schema.Config) (e *Engine, path 
 		release()
 	}
 	t.Cleanup(stop)
-	return e, path, stop
+	return e, decider, stop
 }
 
 // admitted returns how many of n requests of a tenant are admitted.
-func admitted(t *testing.T, path *admit.Path, tenant string, n int) (count int) {
+func admitted(t *testing.T, decider *admit.Decider, tenant string, n int) (count int) {
 	t.Helper()
 	var x admit.Exchange
 	for range n {
-		if err := path.Admit(context.Background(), &fixedFacts{tenant}, &x); err != nil {
+		if err := decider.Admit(context.Background(), &fixedFacts{tenant}, &x); err != nil {
 			t.Fatal(err)
 		}
 		if !x.Response.Denied {
@@ -105,17 +105,17 @@ func TestACandidateIsTriedInRedisAndItsCountsReachPostgres(t *testing.T) {
 	}
 	write(`INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, algorithm)
 		VALUES ('daily', 'free', 'tenant', 10, 86400, 'fixed_window')`)
-	e, path, stop := following(t, dsn, config)
+	e, decider, stop := following(t, dsn, config)
 	write(`INSERT INTO rate_limiter.candidates (name) VALUES ('spring');
 		INSERT INTO rate_limiter.candidate_tenants (candidate, tenant) VALUES ('spring', 'acme');
 		INSERT INTO rate_limiter.candidate_policies (candidate, namespace, name, tier, body) VALUES ('spring', 'default',
 			'daily', 'free', '{"namespace": "default", "name": "daily", "tier": "free", "scope": "tenant", "limit": 4,
 			"window_size": 86400, "algorithm": "fixed_window"}')`)
 	until(t, "the candidate is open and assigned", func() bool {
-		plan := path.Policies.Load()
+		plan := decider.Policies.Load()
 		return plan.Candidate() != nil && plan.ForTenant("acme") != plan
 	})
-	if acme, zen := admitted(t, path, "acme", 9), admitted(t, path, "zen", 9); acme != 4 || zen != 9 {
+	if acme, zen := admitted(t, decider, "acme", 9), admitted(t, decider, "zen", 9); acme != 4 || zen != 9 {
 		t.Errorf("%d requests of acme are admitted, and %d of zen; want 4 and 9", acme, zen)
 	}
 	until(t, "all requests are tried", func() bool { return e.candidates.Stats().Candidate.Denied == 5 })
@@ -125,8 +125,8 @@ func TestACandidateIsTriedInRedisAndItsCountsReachPostgres(t *testing.T) {
 		t.Errorf("the candidate counts in %q, want one key of zen that expires", keys)
 	}
 	write(`UPDATE rate_limiter.candidates SET state = 'dropped'`)
-	until(t, "the candidate is closed", func() bool { return path.Policies.Load().Candidate() == nil })
-	if acme := admitted(t, path, "acme", 9); acme != 6 {
+	until(t, "the candidate is closed", func() bool { return decider.Policies.Load().Candidate() == nil })
+	if acme := admitted(t, decider, "acme", 9); acme != 6 {
 		t.Errorf("%d more requests of acme are admitted, want 6: its bucket is the active one", acme)
 	}
 	stop()
@@ -158,10 +158,10 @@ func TestRequestsAreAnsweredAsBeforeWhereACandidatesRedisIsUnavailable(t *testin
 			"window_size": 86400, "algorithm": "fixed_window"}')`); err != nil {
 		t.Fatal(err)
 	}
-	e, path, _ := following(t, dsn, config)
-	until(t, "the candidate is open", func() bool { return path.Policies.Load().Candidate() != nil })
+	e, decider, _ := following(t, dsn, config)
+	until(t, "the candidate is open", func() bool { return decider.Policies.Load().Candidate() != nil })
 	server.Kill()
-	if zen := admitted(t, path, "zen", 9); zen != 9 {
+	if zen := admitted(t, decider, "zen", 9); zen != 9 {
 		t.Errorf("%d requests are admitted, want all: no active policy applies", zen)
 	}
 	until(t, "all trials are dropped", func() bool { return e.candidates.Stats().Dropped[candidate.NoStore] == 9 })

@@ -1,4 +1,4 @@
-// Package engine builds the decision path of every plugin config, updates all paths with the rows of Postgres, and
+// Package engine builds the decider of every plugin config, updates all deciders with the rows of Postgres, and
 // counts their decisions. The plugin server and the control server use it.
 package engine
 
@@ -42,13 +42,13 @@ type DenialRecorder interface {
 	Run(ctx context.Context) error
 }
 
-// Engine builds paths and keeps their shared parts. Set Metrics before the first path is built.
+// Engine builds deciders and keeps their shared parts. Set Metrics before the first decider is built.
 type Engine struct {
 	Stores  *bucket.Stores
 	Metrics *metrics.Metrics
 	Rows    *policysync.Sync // nil: there is no database
 
-	// Reservations keeps what limits reserve, in a process with a log phase. Set it before the first path is built.
+	// Reservations keeps what limits reserve, in a process with a log phase. Set it before the first decider is built.
 	Reservations *reservation.Table // nil: what they reserve stays charged
 
 	meta     *memory.Store // buckets of meta limits
@@ -67,10 +67,10 @@ type Engine struct {
 	loadOnce sync.Once
 
 	mu       sync.Mutex
-	live     map[*admit.Path]*resolve.Plan // each config without rows
-	reported map[policy.Fault]bool         // logged faults of the snapshot, without keys
+	live     map[*admit.Decider]*resolve.Plan // each config without rows
+	reported map[policy.Fault]bool            // logged faults of the snapshot, without keys
 
-	unfollowed map[*admit.Path][]policy.Fault // rows of the snapshot that a path cannot apply
+	unfollowed map[*admit.Decider][]policy.Fault // rows of the snapshot that a decider cannot apply
 }
 
 // New returns an engine without rows and metrics.
@@ -84,9 +84,9 @@ func New(ctx context.Context, o Options) *Engine {
 		denials:    o.Denials,
 		log:        o.Log,
 		loaded:     make(chan struct{}),
-		live:       map[*admit.Path]*resolve.Plan{},
+		live:       map[*admit.Decider]*resolve.Plan{},
 		reported:   map[policy.Fault]bool{},
-		unfollowed: map[*admit.Path][]policy.Fault{},
+		unfollowed: map[*admit.Decider][]policy.Fault{},
 	}
 }
 
@@ -121,8 +121,8 @@ func (e *Engine) factsAtDenial(config *schema.Config) (wanted identity.Facts) {
 }
 
 // Build implements phase.Build.
-func (e *Engine) Build(config schema.Config, plan *resolve.Plan) (*admit.Path, func(), error) {
-	path := &admit.Path{
+func (e *Engine) Build(config schema.Config, plan *resolve.Plan) (*admit.Decider, func(), error) {
+	decider := &admit.Decider{
 		Now:        process.WallClock,
 		Elapsed:    process.Elapsed,
 		Renderer:   response.New(config, rand.Int64N),
@@ -130,40 +130,40 @@ func (e *Engine) Build(config schema.Config, plan *resolve.Plan) (*admit.Path, f
 		FailClosed: config.OnInternalError == schema.FailClosed || config.UsageOnly,
 	}
 	if e.denials != nil {
-		path.Observers = append(path.Observers, e.denials)
-		path.AtDenial = e.factsAtDenial(&config)
+		decider.Observers = append(decider.Observers, e.denials)
+		decider.AtDenial = e.factsAtDenial(&config)
 	}
 	if e.usage != nil {
-		path.Observers = append(path.Observers, e.usage)
+		decider.Observers = append(decider.Observers, e.usage)
 	}
 	if config.MetaLimit > 0 {
 		meta, err := admit.NewMeta(config.MetaLimit, config.Namespace, e.meta)
 		if err != nil {
 			return nil, nil, fmt.Errorf("meta_limit: %w", err)
 		}
-		path.Meta = meta
+		decider.Meta = meta
 	}
 	buckets, release, err := e.Stores.Open(&config)
 	if err != nil {
 		return nil, nil, err
 	}
-	path.Buckets = buckets
+	decider.Buckets = buckets
 	if config.UsageOnly {
-		path.Usage, err = admit.NewUsageReader(buckets, config.Namespace, e.meta, process.Elapsed)
+		decider.Usage, err = admit.NewUsageReader(buckets, config.Namespace, e.meta, process.Elapsed)
 		if err != nil {
 			release()
 			return nil, nil, err
 		}
-		path.Usage.Answered = e.Metrics.CountUsageAnswer
+		decider.Usage.Answered = e.Metrics.CountUsageAnswer
 	}
 	shares, releaseShares, err := e.Stores.OpenShares(&config)
 	if err != nil {
 		release()
 		return nil, nil, err
 	}
-	path.Shares = shares
+	decider.Shares = shares
 	if e.candidates != nil && !config.UsageOnly {
-		path.Candidates = e.view(config)
+		decider.Candidates = e.view(config)
 	}
 	releaseBuckets := release
 	release = func() {
@@ -176,12 +176,12 @@ func (e *Engine) Build(config schema.Config, plan *resolve.Plan) (*admit.Path, f
 			release()
 			return nil, nil, err
 		}
-		path.Reservations, release = keeper, keeper.Close
+		decider.Reservations, release = keeper, keeper.Close
 	}
-	e.add(path, plan)
-	return path, func() {
-		e.remove(path)
-		releaseCandidate(path, true)
+	e.add(decider, plan)
+	return decider, func() {
+		e.remove(decider)
+		releaseCandidate(decider, true)
 		release()
 	}, nil
 }
@@ -204,12 +204,12 @@ func (e *Engine) keeper(
 	}), nil
 }
 
-// add adds a path that follows the rows of Postgres.
-func (e *Engine) add(path *admit.Path, config *resolve.Plan) {
+// add adds a decider that follows the rows of Postgres.
+func (e *Engine) add(decider *admit.Decider, config *resolve.Plan) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.live[path] = config
-	e.setPolicies(path, config, e.snapshot())
+	e.live[decider] = config
+	e.setPolicies(decider, config, e.snapshot())
 	e.reportFaults()
 }
 
@@ -221,39 +221,39 @@ func (e *Engine) snapshot() *policy.Snapshot {
 	return e.Rows.Snapshot()
 }
 
-// remove removes a path.
-func (e *Engine) remove(path *admit.Path) {
+// remove removes a decider.
+func (e *Engine) remove(decider *admit.Decider) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.live, path)
-	delete(e.unfollowed, path)
+	delete(e.live, decider)
+	delete(e.unfollowed, decider)
 	e.reportFaults()
 }
 
-// follow makes all paths enforce the rows of a snapshot. Requests that have begun keep the earlier snapshot.
+// follow makes all deciders enforce the rows of a snapshot. Requests that have begun keep the earlier snapshot.
 func (e *Engine) follow(snapshot *policy.Snapshot) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for path, config := range e.live {
-		e.setPolicies(path, config, snapshot)
+	for decider, config := range e.live {
+		e.setPolicies(decider, config, snapshot)
 	}
 	e.reportFaults()
 	e.loadOnce.Do(func() { close(e.loaded) })
 }
 
-// setPolicies combines a path's config with a snapshot, if there is one. e.mu is held.
-func (e *Engine) setPolicies(path *admit.Path, config *resolve.Plan, snapshot *policy.Snapshot) {
+// setPolicies combines a decider's config with a snapshot, if there is one. e.mu is held.
+func (e *Engine) setPolicies(decider *admit.Decider, config *resolve.Plan, snapshot *policy.Snapshot) {
 	if snapshot == nil {
-		path.Policies.Store(config)
+		decider.Policies.Store(config)
 		return
 	}
 	both := config.With(snapshot)
-	path.Policies.Store(both)
+	decider.Policies.Store(both)
 	if both.Candidate() == nil {
-		releaseCandidate(path, false)
+		releaseCandidate(decider, false)
 	}
-	// Finding the faults takes time for each tenant, so it is done once for a path and a snapshot.
-	e.unfollowed[path] = both.Faults()
+	// Finding the faults takes time for each tenant, so it is done once for a decider and a snapshot.
+	e.unfollowed[decider] = both.Faults()
 }
 
 // reportFaults reports the rows that a live config cannot apply: in the metrics and the reports of this node while that

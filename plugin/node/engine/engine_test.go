@@ -36,8 +36,8 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// addConfig adds a path whose config has these tiers. The first one is the default.
-func (f *fixture) addConfig(tiers ...string) *admit.Path {
+// addConfig adds a decider whose config has these tiers. The first one is the default.
+func (f *fixture) addConfig(tiers ...string) *admit.Decider {
 	f.t.Helper()
 	var config schema.Config
 	for _, name := range tiers {
@@ -47,12 +47,12 @@ func (f *fixture) addConfig(tiers ...string) *admit.Path {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	path := new(admit.Path)
-	f.add(path, plan)
-	return path
+	decider := new(admit.Decider)
+	f.add(decider, plan)
+	return decider
 }
 
-// setTenants makes the paths follow a new snapshot of tenants with their tiers: "acme gold".
+// setTenants makes the deciders follow a new snapshot of tenants with their tiers: "acme gold".
 func (f *fixture) setTenants(all ...string) {
 	f.t.Helper()
 	var rows policy.Rows

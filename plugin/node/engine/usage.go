@@ -22,7 +22,7 @@ type usageReport struct {
 }
 
 // CountUsage makes the engine count what tenants use, and report it while Run runs to the database of FollowRows. Call
-// it after FollowRows, and before Sources and the first path.
+// it after FollowRows, and before Sources and the first decider.
 func (e *Engine) CountUsage() {
 	counter, sink := usage.NewCounter(usage.CounterOptions{}), policysync.NewUsageSink(e.follows.Source)
 	o := usage.ReporterOptions{Counter: counter, Sink: sink, Log: e.log, Node: e.follows.Node}

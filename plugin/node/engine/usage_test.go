@@ -23,12 +23,12 @@ func TestDecisionsAndSettlementsCountAsUsageIfThatIsOn(t *testing.T) {
 		sources := e.Sources()
 		sources.Reservations = func() metrics.Reservations { return metrics.Reservations{} }
 		e.Metrics = metrics.New("1", sources)
-		path, release, err := e.Build(schema.Config{}.WithDefaults(), new(resolve.Plan))
+		decider, release, err := e.Build(schema.Config{}.WithDefaults(), new(resolve.Plan))
 		if err != nil {
 			t.Fatal(err)
 		}
 		release()
-		observers := len(path.Observers)
+		observers := len(decider.Observers)
 		budget := &policy.Bound{Policy: &policy.Policy{Name: "tokens"}, Cost: 100}
 		e.Settlements().Reserved(budget)
 		e.Settlements().Settled(budget, reservation.Settlement{Change: -30, Tenant: "acme", Endpoint: "chat"})

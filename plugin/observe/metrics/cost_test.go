@@ -185,16 +185,16 @@ func BenchmarkAdmit(b *testing.B) {
 	now := func() limit.Micros { return limit.Micros(start.Add(time.Since(start)).UnixMicro()) }
 	for name, observers := range map[string][]admit.Observer{"without": nil, "with": {New("1", Sources{})}} {
 		b.Run(name, func(b *testing.B) {
-			path := &admit.Path{
+			decider := &admit.Decider{
 				Now: now, Elapsed: now, Buckets: memory.New(memory.Options{Now: now}),
 				Renderer: response.New(config, nil), Observers: observers,
 			}
-			path.Policies.Store(snapshot)
+			decider.Policies.Store(snapshot)
 			var facts admit.FactSource = ready{"acme"}
 			var x admit.Exchange
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := path.Admit(b.Context(), facts, &x); err != nil || x.Response.Denied {
+				if err := decider.Admit(b.Context(), facts, &x); err != nil || x.Response.Denied {
 					b.Fatal("denied", err)
 				}
 			}
