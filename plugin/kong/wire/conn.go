@@ -79,7 +79,7 @@ func (c *conn) serve(ctx context.Context) {
 		}
 	}
 	if c.server.draining.Load() {
-		c.settle()
+		c.drain()
 		c.hangUp()
 	}
 }
@@ -101,9 +101,9 @@ func (c *conn) hangUp() {
 	}
 }
 
-// settle sends unsent frames and reads the answers that are still to come. If the connection closed while Kong sends
+// drain sends unsent frames and reads the answers that are still to come. If the connection closed while Kong sends
 // them, Kong would replay an event that has ended.
-func (c *conn) settle() {
+func (c *conn) drain() {
 	if err := c.net.flush(); err != nil || c.unanswered == 0 {
 		return
 	}
