@@ -17,7 +17,7 @@ func (s *Server) dryRunDecider(policies *resolve.Plan) *admit.Decider {
 	decider := &admit.Decider{
 		Now:        s.Decider.Now,
 		Elapsed:    s.Decider.Elapsed,
-		Buckets:    peekingBuckets{s.Buckets, s.RequestPolicy},
+		Buckets:    admit.TakeFunc(s.peek),
 		Renderer:   s.Decider.Renderer,
 		FailClosed: s.Decider.FailClosed,
 	}
@@ -25,20 +25,14 @@ func (s *Server) dryRunDecider(policies *resolve.Plan) *admit.Decider {
 	return decider
 }
 
-// peekingBuckets peeks at buckets where a path takes from them.
-type peekingBuckets struct {
-	shared        Buckets
-	requestPolicy func(*policy.Policy) *policy.Policy // see [Options]
-}
-
-// Take implements [admit.Buckets], without spending. Statuses show the buckets as they are, for the policies that
-// requests use.
-func (p peekingBuckets) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+// peek fills in the statuses as a take would, and spends nothing. Statuses show the buckets as they are, for the
+// policies that requests use.
+func (s *Server) peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	requested := slices.Clone(bounds)
 	for i := range requested {
-		requested[i].Policy = p.requestPolicy(bounds[i].Policy)
+		requested[i].Policy = s.RequestPolicy(bounds[i].Policy)
 	}
-	err := p.shared.Peek(ctx, requested, statuses)
+	err := s.Buckets.Peek(ctx, requested, statuses)
 	for i := range statuses {
 		if used := requested[i].Policy; used != bounds[i].Policy && statuses[i].Wait == limit.Never {
 			statuses[i].Capacity = used.Limit.Capacity()

@@ -34,6 +34,14 @@ type Buckets interface {
 	Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 }
 
+// TakeFunc adapts a function to Buckets.
+type TakeFunc func(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
+
+// Take calls f.
+func (f TakeFunc) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	return f(ctx, bounds, statuses)
+}
+
 // Observer receives every decision.
 type Observer interface {
 	// Observe is called once for each decision of Admit. It must not block, and must not keep d or anything that d
