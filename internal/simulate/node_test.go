@@ -22,8 +22,8 @@ const started = 3600 * limit.Second
 type node struct {
 	world    *world
 	decider  *admit.Decider
-	lease    *lease.Store
-	outage   *outage.Store
+	lease    *lease.Leases
+	outage   *outage.Guard
 	breakers []*outage.Breaker
 	set      *outage.Breakers
 	loops    []*loop
@@ -46,7 +46,7 @@ func (s *simulation) startNode(seed uint64) *node {
 	elapsed := func() limit.Micros { return started + s.world.now }
 	wall := func() limit.Micros { return s.world.wallTime() + n.ahead }
 	own := clock.NewOf(func() (limit.Micros, limit.Micros) { return wall(), elapsed() })
-	shared := outage.Shared(&link{network: s.network, node: n})
+	shared := outage.Central(&link{network: s.network, node: n})
 	if s.scenario.shared != nil {
 		shared = s.scenario.shared(shared)
 	}
@@ -59,9 +59,9 @@ func (s *simulation) startNode(seed uint64) *node {
 		SharePct: s.scenario.LeaseShare, Seed: random.Uint64() | 1,
 	})
 	config := &s.scenario.config
-	view := n.outage.View(outage.ViewOptions{Namespace: config.Namespace, SharePct: int(config.LocalSharePct)})
+	view := n.outage.Store(outage.StoreOptions{Namespace: config.Namespace, SharePct: int(config.LocalSharePct)})
 	n.decider = &admit.Decider{
-		Now: wall, Elapsed: elapsed, Buckets: n.lease.View(view), Renderer: response.New(*config, random.Int64N),
+		Now: wall, Elapsed: elapsed, Buckets: n.lease.Store(view), Renderer: response.New(*config, random.Int64N),
 	}
 	n.decider.Policies.Store(s.scenario.plan)
 	n.startLoops()

@@ -11,7 +11,7 @@ import (
 
 // generous is a store with a fault: it charges a part of what it admits.
 type generous struct {
-	outage.Shared
+	outage.Central
 	admits func(cost int64) (charged int64)
 }
 
@@ -21,7 +21,7 @@ func (g generous) Take(ctx context.Context, bounds []policy.Bound, statuses []de
 	for i := range changed {
 		changed[i].Cost = g.admits(changed[i].Cost)
 	}
-	return g.Shared.Take(ctx, changed, statuses)
+	return g.Central.Take(ctx, changed, statuses)
 }
 
 func TestAStoreOrALeaseThatAdmitsTwiceIsReported(t *testing.T) {
@@ -40,7 +40,7 @@ config: {default_tier: a, tiers: [{name: a, limits: [{name: minute, scope: tenan
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.shared = func(shared outage.Shared) outage.Shared { return generous{shared, admits} }
+		s.shared = func(shared outage.Central) outage.Central { return generous{shared, admits} }
 		r := s.Run()
 		sound := name == "sound"
 		if name == "leases" && r.Leases.Granted == 0 {

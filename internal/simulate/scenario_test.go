@@ -29,7 +29,7 @@ type Scenario struct {
 
 	config schema.Config
 	plan   *resolve.Plan
-	shared func(outage.Shared) outage.Shared // changes the masters in a test; nil: nothing does
+	shared func(outage.Central) outage.Central // changes the masters in a test; nil: nothing does
 }
 
 // RedisSetup is the shared store.

@@ -29,7 +29,7 @@ func TestWhatIsAdmittedWhileTheACLDeniesACommandIsChargedAfterwards(t *testing.T
 		}
 	}
 	allow("+mget")
-	shared, release, err := of.OpenShared(&config)
+	shared, release, err := of.OpenCentral(&config)
 	if err != nil {
 		t.Fatal(err)
 	}

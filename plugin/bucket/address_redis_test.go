@@ -92,8 +92,8 @@ func TestReadersAndOperatorsFindBucketsInTheRedisThatHasThem(t *testing.T) {
 	of, _ := serving(t, time.Minute)
 	config := inTwo(main, second)
 	view := opened(t, of, &config)
-	for name, open := range map[string]func(*schema.Config) (bucket.Shared, func(), error){
-		"readers": of.OpenShared, "operators": of.OpenOperators,
+	for name, open := range map[string]func(*schema.Config) (bucket.Central, func(), error){
+		"readers": of.OpenCentral, "operators": of.OpenOperators,
 	} {
 		t.Run(name, func(t *testing.T) {
 			spend(t, view, policy.FailClosed, ofTenant, ofAddress)
@@ -173,7 +173,7 @@ func TestEachRedisOfAPairIsPingedByItself(t *testing.T) {
 		config *schema.Config
 		fails  bool
 	}{{&config, true}, {&alone, false}} {
-		shared, release, err := of.OpenShared(test.config)
+		shared, release, err := of.OpenCentral(test.config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -255,7 +255,7 @@ func TestWhatAnAddressWasAdmittedWithoutItsRedisIsChargedThere(t *testing.T) {
 		}
 	}
 	second.Restart(t) // it has forgotten what was used
-	shared, release, err := of.OpenShared(&config)
+	shared, release, err := of.OpenCentral(&config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ type Options struct {
 type Stores struct {
 	options   Options
 	local     *memory.Store
-	shares    *share.Store // of local
+	shares    *share.Divider // of local
 	breakers  *outage.Breakers
 	redis     *redis.Registry
 	operators *redis.Registry // see OpenOperators
@@ -66,7 +66,7 @@ type Stores struct {
 	candidates candidateStores // mu guards its map
 
 	mu   sync.Mutex
-	open map[redisPair]*shared
+	open map[redisPair]*layers
 }
 
 // New returns stores. It does no I/O and starts nothing: see [Stores.Run]. Background work has the values of ctx, but
@@ -81,7 +81,7 @@ func New(ctx context.Context, o Options) *Stores {
 		redis:     redis.NewRegistry(o.Log, gates{breakers}),
 		operators: redis.NewRegistry(slog.New(slog.DiscardHandler), nil),
 		ctx:       context.WithoutCancel(ctx),
-		open:      map[redisPair]*shared{},
+		open:      map[redisPair]*layers{},
 
 		candidates: newCandidateStores(&o),
 	}
@@ -105,12 +105,12 @@ func (s *Stores) Open(config *schema.Config) (buckets store.Store, release func(
 	if err != nil {
 		return nil, nil, err
 	}
-	view := used.outage.View(outage.ViewOptions{
+	view := used.outage.Store(outage.StoreOptions{
 		Namespace: config.Namespace, SharePct: int(config.LocalSharePct), Nodes: s.options.Nodes,
 	})
-	buckets = used.lease.View(view)
+	buckets = used.lease.Store(view)
 	if used.addresses != nil {
-		buckets = used.addresses.View(buckets, view.Local())
+		buckets = used.addresses.Store(buckets, view.Local())
 	}
 	return buckets, func() {
 		view.Close()
@@ -120,7 +120,7 @@ func (s *Stores) Open(config *schema.Config) (buckets store.Store, release func(
 
 // OpenShares returns what keeps tenants to their fair shares of the buckets of a config. release and errors are those
 // of [Stores.Open].
-func (s *Stores) OpenShares(config *schema.Config) (shares *share.Store, release func(), err error) {
+func (s *Stores) OpenShares(config *schema.Config) (shares *share.Divider, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
 		return s.shares, func() {}, nil
 	}
@@ -132,7 +132,7 @@ func (s *Stores) OpenShares(config *schema.Config) (shares *share.Store, release
 }
 
 // use opens the Redis of a config with its decorators, and returns the function that releases them.
-func (s *Stores) use(config *schema.Config) (used *shared, release func(), err error) {
+func (s *Stores) use(config *schema.Config) (used *layers, release func(), err error) {
 	pair, closeRedis, err := s.connect(config)
 	if err != nil {
 		return nil, nil, err
@@ -147,9 +147,9 @@ func (s *Stores) use(config *schema.Config) (used *shared, release func(), err e
 	return used, func() { s.release(used, closeRedis) }, nil
 }
 
-// Shared is the store that all nodes share, as Redis has it: without leases or remembered denials in front, and without
-// a fallback behind. Bounds that Redis does not answer stay decision.Unanswered, with a failure.
-type Shared interface {
+// Central is the store that all nodes share, as Redis has it: without leases or remembered denials in front, and
+// without a fallback behind. Bounds that Redis does not answer stay decision.Unanswered, with a failure.
+type Central interface {
 	store.Store
 	// Ping returns nil if every server of the Redis answers, without the Redis of addresses.
 	Ping(ctx context.Context) error
@@ -157,21 +157,21 @@ type Shared interface {
 	PingSecond(ctx context.Context) error
 }
 
-// ErrNotShared is the error of a config whose buckets each node keeps for itself.
-var ErrNotShared = errors.New("strategy is not redis: each node keeps its own buckets, so they cannot be read in one " +
-	"place")
+// ErrNotCentral is the error of a config whose buckets each node keeps for itself.
+var ErrNotCentral = errors.New("strategy is not redis: each node keeps its own buckets, so they cannot be read in " +
+	"one place")
 
-// OpenShared returns the shared buckets of a config, to read usage and to reset, over the connection of its requests.
-// release and errors are those of [Stores.Open], and ErrNotShared.
-func (s *Stores) OpenShared(config *schema.Config) (buckets Shared, release func(), err error) {
+// OpenCentral returns the shared buckets of a config, to read usage and to reset, over the connection of its requests.
+// release and errors are those of [Stores.Open], and ErrNotCentral.
+func (s *Stores) OpenCentral(config *schema.Config) (buckets Central, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
-		return nil, nil, ErrNotShared
+		return nil, nil, ErrNotCentral
 	}
-	return shareable(s.connect(config))
+	return central(s.connect(config))
 }
 
-// shareable returns a nil interface, and not one that holds a nil pointer, after an error.
-func shareable(pair *redis.Pair, release func(), err error) (Shared, func(), error) {
+// central returns a nil interface, and not one that holds a nil pointer, after an error.
+func central(pair *redis.Pair, release func(), err error) (Central, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}

@@ -21,15 +21,15 @@ import (
 type candidateStores struct {
 	redis  *redis.Registry
 	local  *memory.Store
-	shares *share.Store // of local
+	shares *share.Divider // of local
 	open   map[redisPair]*candidateStore
 }
 
 // candidateStore is one Redis with its decorators. Its buckets are leased as those of requests are: without leases,
 // every request that an active limit answers from one would call Redis for the candidate.
 type candidateStore struct {
-	lease  *lease.Store
-	shares *share.Store
+	lease  *lease.Leases
+	shares *share.Divider
 	uses   int
 	end    func() // blocks until it is done
 }
@@ -53,7 +53,7 @@ func (s *Stores) runCandidates(ctx context.Context, running *sync.WaitGroup) {
 // of its buckets. Bounds that Redis does not answer have a failure. release and errors are those of [Stores.Open].
 func (s *Stores) OpenCandidate(
 	config *schema.Config,
-) (buckets store.Store, shares *share.Store, release func(), err error) {
+) (buckets store.Store, shares *share.Divider, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
 		return s.candidates.local, s.candidates.shares, func() {}, nil
 	}
@@ -73,14 +73,14 @@ func (s *Stores) OpenCandidate(
 		used = s.startCandidate(pair, active)
 	}
 	used.uses++
-	return used.lease.View(pair), used.shares, func() {
+	return used.lease.Store(pair), used.shares, func() {
 		s.releaseCandidate(pairOf(pair), used, closeRedis)
 		releaseActive()
 	}, nil
 }
 
 // startCandidate opens the decorators of a pair. s.mu is held.
-func (s *Stores) startCandidate(opened *redis.Pair, active *shared) *candidateStore {
+func (s *Stores) startCandidate(opened *redis.Pair, active *layers) *candidateStore {
 	made := &candidateStore{
 		lease: lease.New(opened, lease.Options{
 			Now: s.options.Elapsed, Nodes: candidateNodes{active}, Policies: leasable{s.options.LeaseShare},
@@ -118,7 +118,7 @@ func (s *Stores) releaseCandidate(pair redisPair, used *candidateStore, closeRed
 }
 
 // candidateNodes counts the nodes of the namespace that a candidate's buckets belong to.
-type candidateNodes struct{ active *shared }
+type candidateNodes struct{ active *layers }
 
 // LeaseNodes implements lease.Nodes.
 func (n candidateNodes) LeaseNodes(namespace string) int {

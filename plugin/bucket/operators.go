@@ -16,9 +16,9 @@ const operatorTimeout = 2000
 
 // OpenOperators opens a config's buckets with operatorTimeout and connections of its own, without a breaker. So
 // requests and operators do not affect each other's breakers. A failed Peek or Forget is retried once.
-func (s *Stores) OpenOperators(config *schema.Config) (buckets Shared, release func(), err error) {
+func (s *Stores) OpenOperators(config *schema.Config) (buckets Central, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
-		return nil, nil, ErrNotShared
+		return nil, nil, ErrNotCentral
 	}
 	main, second := WithTimeouts(config.Redis, operatorTimeout), config.AddressRedis
 	if !second.IsZero() {
@@ -41,13 +41,13 @@ func WithTimeouts(block schema.Redis, least int64) schema.Redis {
 }
 
 // retrying calls the store once more where a second call changes nothing: to peek and to forget.
-type retrying struct{ Shared }
+type retrying struct{ Central }
 
 // Peek implements store.Store.
 func (t retrying) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	err := t.Shared.Peek(ctx, bounds, statuses)
+	err := t.Central.Peek(ctx, bounds, statuses)
 	if err == nil && slices.ContainsFunc(statuses, hasFailed) {
-		err = t.Shared.Peek(ctx, bounds, statuses)
+		err = t.Central.Peek(ctx, bounds, statuses)
 	}
 	return err
 }
@@ -56,10 +56,10 @@ func hasFailed(s decision.Status) bool { return s.Failure != decision.NoFailure 
 
 // Forget implements store.Store. A bucket that is empty already stays so.
 func (t retrying) Forget(ctx context.Context, keys []policy.Key) (int, error) {
-	n, err := t.Shared.Forget(ctx, keys)
+	n, err := t.Central.Forget(ctx, keys)
 	if err == nil {
 		return n, nil
 	}
-	more, err := t.Shared.Forget(ctx, keys)
+	more, err := t.Central.Forget(ctx, keys)
 	return n + more, err
 }

@@ -54,7 +54,7 @@ func TestOperatorsOfConfigsWithoutRedisGetAnError(t *testing.T) {
 	of, _ := serving(t, time.Second)
 	config := inRedis(1)
 	config.Strategy = "local"
-	if _, _, err := of.OpenOperators(&config); !errors.Is(err, bucket.ErrNotShared) {
-		t.Errorf("%v: want %v", err, bucket.ErrNotShared)
+	if _, _, err := of.OpenOperators(&config); !errors.Is(err, bucket.ErrNotCentral) {
+		t.Errorf("%v: want %v", err, bucket.ErrNotCentral)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // stutters is a store whose first call of each kind fails, after it has emptied one bucket.
 type stutters struct {
-	Shared
+	Central
 	peeks, forgets int
 }
 

@@ -95,7 +95,7 @@ func take(t *testing.T, from taker, cost int64) decision.Status {
 }
 
 // peek returns how the bucket of ten stands.
-func peek(t *testing.T, from bucket.Shared) decision.Status {
+func peek(t *testing.T, from bucket.Central) decision.Status {
 	t.Helper()
 	var statuses [1]decision.Status
 	if err := from.Peek(t.Context(), ten(t, 1), statuses[:]); err != nil {
@@ -130,7 +130,7 @@ func TestConfigsOfOneRedisShareItsBucketsWhichCanBeReadAndEmptied(t *testing.T) 
 	for range 2 {
 		views = append(views, opened(t, of, &config))
 	}
-	shared, release, err := of.OpenShared(&config)
+	shared, release, err := of.OpenCentral(&config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestConfigsWithBucketsInThisProcessShareThem(t *testing.T) {
 	if kept := of.Local().Buckets; kept != 1 {
 		t.Errorf("%d buckets are kept, want 1", kept)
 	}
-	if _, _, err := of.OpenShared(&config); !errors.Is(err, bucket.ErrNotShared) {
+	if _, _, err := of.OpenCentral(&config); !errors.Is(err, bucket.ErrNotCentral) {
 		t.Errorf("%v: want the error that there is nothing shared to read", err)
 	}
 }
@@ -213,7 +213,7 @@ func TestAConfigThatNamesNoRedisOpensNothing(t *testing.T) {
 	if _, _, err := of.Open(&config); err == nil {
 		t.Error("buckets of no Redis were opened")
 	}
-	if _, _, err := of.OpenShared(&config); err == nil {
+	if _, _, err := of.OpenCentral(&config); err == nil {
 		t.Error("buckets of no Redis were opened to be read")
 	}
 }

@@ -14,8 +14,8 @@ import (
 
 func init() { cobra.EnableCommandSorting = false } // the help lists commands as the table does
 
-// sharedFlags are the flags that many commands have; the help lists them behind a command's own.
-var sharedFlags = []string{"reason", "actor", "wait", "live-within", "database", "database-file", "output"}
+// commonFlags are the flags that many commands have; the help lists them behind a command's own.
+var commonFlags = []string{"reason", "actor", "wait", "live-within", "database", "database-file", "output"}
 
 // helpWidth is how many columns a line of the help has at most.
 const helpWidth = 100
@@ -108,11 +108,11 @@ func wrapText(text, indent string) string {
 func writeFlags(b *strings.Builder, flags *pflag.FlagSet) {
 	var own, shared []*pflag.Flag
 	flags.VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden && !slices.Contains(sharedFlags, f.Name) {
+		if !f.Hidden && !slices.Contains(commonFlags, f.Name) {
 			own = append(own, f)
 		}
 	})
-	for _, name := range sharedFlags {
+	for _, name := range commonFlags {
 		if f := flags.Lookup(name); f != nil {
 			shared = append(shared, f)
 		}

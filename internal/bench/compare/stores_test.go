@@ -120,7 +120,7 @@ func leasing(tb testing.TB, shared store.Store, nodes int) admit.Buckets {
 		}
 	})
 	tb.Cleanup(func() { cancel(); running.Wait() })
-	return leases.View(shared)
+	return leases.Store(shared)
 }
 
 // inMemory returns a store of this process with room for every bucket of every job.

@@ -32,8 +32,8 @@ type Options struct {
 	Rate int                 // new ones a second; 0: DefaultRate; negative: any number
 }
 
-// Budget bounds the keys that addresses make in one shared store. It is safe for concurrent use. Make it with New;
-// requests take by a [View].
+// Budget bounds the keys that addresses make in one central store. It is safe for concurrent use. Make it with New;
+// requests take by a [Store].
 type Budget struct {
 	now      func() limit.Micros
 	seed     maphash.Seed

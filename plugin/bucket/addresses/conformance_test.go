@@ -15,7 +15,7 @@ func TestAViewKeepsTheStoresPromises(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) (store.Store, storetest.Clock) {
 		clock := storetest.NewClock()
 		shared, local := memory.New(memory.Options{Now: clock.Now}), memory.New(memory.Options{Now: clock.Now})
-		return New(Options{Now: clock.Now}).View(shared, local), clock
+		return New(Options{Now: clock.Now}).Store(shared, local), clock
 	})
 }
 

@@ -10,7 +10,7 @@
 //
 // # When an address is new
 //
-// A [Budget] belongs to one node and one shared store. It keeps the addresses whose keys this node has written, by 64
+// A [Budget] belongs to one node and one central store. It keeps the addresses whose keys this node has written, by 64
 // bits of a hash, until those keys have expired there, which follows from the store's answers. An address that it does
 // not keep is new to this node: it may have a key by another node, or from before a restart, and is counted all the
 // same. The table has a fixed size, so an address in it costs no memory and one lookup under the lock of a small set.
@@ -54,7 +54,7 @@
 // an eviction: nodes that count it in different ways, a bucket in this process that is followed by one in the store,
 // and a node that starts again.
 //
-// What does not live here: the buckets of a prefix and of an address, which are the shared store's like all others,
+// What does not live here: the buckets of a prefix and of an address, which are the central store's like all others,
 // this node's share of a limit (package outage), and what is written in the store of its own that addresses may have
 // (package bucket).
 package addresses

@@ -11,7 +11,7 @@ import (
 )
 
 // Peek implements store.Store. It keeps no new address: it shows the bucket that would count one now.
-func (v *View) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+func (v *Store) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if err := store.CheckLengths("peek at", bounds, statuses); err != nil {
 		return err
 	}

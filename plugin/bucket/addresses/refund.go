@@ -12,7 +12,7 @@ import (
 
 // Refund implements store.Store. What an address above the budget spent by its prefix stays spent: its bucket may be
 // another by now.
-func (v *View) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+func (v *Store) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if err := store.CheckLengths("refund", bounds, statuses); err != nil {
 		return err
 	}

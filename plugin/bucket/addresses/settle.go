@@ -10,9 +10,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// Settle implements store.Store. What an address gets back follows the rules of [View.Refund]. What it cost beyond its
+// Settle implements store.Store. What an address gets back follows the rules of [Store.Refund]. What it cost beyond its
 // reservation is charged where the address is counted now.
-func (v *View) Settle(
+func (v *Store) Settle(
 	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
 	if err := store.CheckActual(bounds, statuses, actual); err != nil {

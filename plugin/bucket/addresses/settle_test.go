@@ -55,7 +55,7 @@ func TestAnAddressIsSettledWhereItIsCounted(t *testing.T) {
 	t.Errorf("addresses were counted in %v, want each place once", seen)
 }
 
-// used returns what the bucket of a bound counts, in this process or in the shared store.
+// used returns what the bucket of a bound counts, in this process or in the central store.
 func (w *world) used(where string, b policy.Bound) int64 {
 	w.t.Helper()
 	peek, statuses := w.shared.Peek, make([]decision.Status, 1)

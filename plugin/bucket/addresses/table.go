@@ -11,7 +11,7 @@ import (
 // places is the number of keys of a set. With so many, hardly a set is full before most sets are.
 const places = 32
 
-// table keeps keys until they have expired in the shared store. It has a fixed size and no pointers.
+// table keeps keys until they have expired in the central store. It has a fixed size and no pointers.
 //
 // A key is kept as 64 bits of a hash that no client can predict: two of a million are equal with a probability below
 // 10^-7.

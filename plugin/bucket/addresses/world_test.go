@@ -18,7 +18,7 @@ type world struct {
 	t      testing.TB
 	clock  *storetest.ManualClock
 	budget *Budget
-	view   *View
+	view   *Store
 	shared *memory.Store
 	here   *here
 	takes  map[policy.Key]int // how often each was
@@ -30,11 +30,11 @@ func newWorld(t testing.TB, most, rate int) *world {
 	w.shared = memory.New(memory.Options{Now: clock.Now})
 	w.here = &here{Store: memory.New(memory.Options{Now: clock.Now})}
 	w.budget = New(Options{Now: clock.Now, Most: most, Rate: rate})
-	w.view = w.budget.View(kept{w.shared, w}, w.here)
+	w.view = w.budget.Store(kept{w.shared, w}, w.here)
 	return w
 }
 
-// kept is the shared store, which records which buckets were taken from.
+// kept is the central store, which records which buckets were taken from.
 type kept struct {
 	*memory.Store
 	world *world

@@ -121,25 +121,25 @@ func until(b *bank, nodes []*node, at limit.Micros) {
 // play sends a shape's requests to nodes in turn, and returns which were denied.
 func (s *shape) play(t testing.TB, name string, count int) (denied []bool, admitted []limit.Admission) {
 	t.Helper()
-	shared := newBank()
+	central := newBank()
 	p := bound(t, name, s.limit)
 	p.Cost = 1
 	var nodes []*node
 	for range count {
-		n := newNode(shared, Options{})
+		n := newNode(central, Options{})
 		n.live = count
 		nodes = append(nodes, n)
 	}
 	l := nodes[0].storePolicy(p.Policy).Limit
 	if s.spent > 0 {
 		state := limit.State{}
-		l.Advance(&state, shared.Now())
-		l.Spend(&state, shared.Now(), s.spent)
-		shared.states[p.Key] = state
+		l.Advance(&state, central.Now())
+		l.Spend(&state, central.Now(), s.spent)
+		central.states[p.Key] = state
 	}
-	began := shared.clock.Now()
+	began := central.clock.Now()
 	for i, at := range s.at {
-		until(shared, nodes, began+at)
+		until(central, nodes, began+at)
 		var statuses [1]decision.Status
 		bounds := [1]policy.Bound{p}
 		if err := nodes[i%count].view.Take(t.Context(), bounds[:], statuses[:]); err != nil {
@@ -147,7 +147,7 @@ func (s *shape) play(t testing.TB, name string, count int) (denied []bool, admit
 		}
 		denied = append(denied, !statuses[0].Admits())
 		if statuses[0].Admits() {
-			admitted = append(admitted, limit.Admission{At: shared.Now(), Cost: 1})
+			admitted = append(admitted, limit.Admission{At: central.Now(), Cost: 1})
 		}
 	}
 	return denied, admitted

@@ -138,7 +138,7 @@ func TestSoakATenantBeyondItsLimitCostsFewCallsAndGetsAllButTheShare(t *testing.
 	}
 }
 
-// BenchmarkCallsOfAHotTenant reports calls of the shared store per 1,000 requests, and what share of the tokens that
+// BenchmarkCallsOfAHotTenant reports calls of the central store per 1,000 requests, and what share of the tokens that
 // the limit allows in 5 s was admitted.
 func BenchmarkCallsOfAHotTenant(b *testing.B) {
 	for _, l := range []load{{1_000, 1}, {5_000, 1}, {5_000, 4}, {50_000, 1}, {50_000, 8}} {

@@ -45,12 +45,12 @@
 //
 // # Order of the decorators
 //
-// This decorator stands before the outage layer: a [View] calls an outage view, and renewals call the shared store
-// itself. So a lease is spent while the shared store is unavailable, without a place in the bulkhead, and only a
+// This decorator stands before the outage layer: a [Store] calls an outage store, and renewals call the central store
+// itself. So a lease is spent while the central store is unavailable, without a place in the bulkhead, and only a
 // request that finds no lease is decided by fail modes. A flood of denied requests takes no place from others, and what
 // a node admits on its own while degraded is never mistaken for a lease. If a request is leased in part, the outage
 // layer decides the other part; if it denies, what was drawn returns to the lease.
 //
-// Elsewhere: calling the shared store (package redis), decisions without an answer (package outage), how many nodes
+// Elsewhere: calling the central store (package redis), decisions without an answer (package outage), how many nodes
 // live, and which policies are exact (package bucket).
 package lease

@@ -6,7 +6,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// source is the source of answers from a lease or from memory: both repeat what the shared store reported.
+// source is the source of answers from a lease or from memory: both repeat what the central store reported.
 const source = decision.Leased
 
 const (
@@ -93,7 +93,7 @@ func (e *entry) isIdle(now limit.Micros) bool {
 		now >= e.denial.until+e.denial.recalled(now) && now-e.lastUsed >= idleAfter
 }
 
-// denies reports whether a cost is known to be denied: the shared store denied it, and no lease has room for it.
+// denies reports whether a cost is known to be denied: the central store denied it, and no lease has room for it.
 func (e *entry) denies(cost int64, now limit.Micros) bool {
 	return now < e.denial.until && cost >= e.denial.cost && cost > e.holdings.available()
 }
@@ -108,7 +108,7 @@ func (d *denial) recalled(now limit.Micros) limit.Micros {
 }
 
 // recallDenial returns the status of a bound of a request that another bound denies, as far as this node knows it. It
-// returns false unless the shared store last reported that there is no room for the cost now. Other nodes may have
+// returns false unless the central store last reported that there is no room for the cost now. Other nodes may have
 // returned tokens since, so this status alone denies nothing. It keeps a client that waits for a burst limit from
 // retrying on a day whose quota is used up.
 func (e *entry) recallDenial(cost int64, now limit.Micros) (decision.Status, bool) {
@@ -131,7 +131,7 @@ func (e *entry) recallDenial(cost int64, now limit.Micros) (decision.Status, boo
 	return status, true
 }
 
-// rememberDenial records that the shared store denied cost, when it was called at the instant calledAt of this node's
+// rememberDenial records that the central store denied cost, when it was called at the instant calledAt of this node's
 // clock. The store's clock was answer.Now then, or up to a round trip earlier, so no denial is remembered for longer
 // than it holds.
 func (e *entry) rememberDenial(cost int64, answer *decision.Status, calledAt, longest limit.Micros) {
@@ -199,7 +199,7 @@ func (e *entry) deniedStatus(cost int64, now limit.Micros) decision.Status {
 	return status
 }
 
-// storeLimit returns the limit that the shared store is called with.
+// storeLimit returns the limit that the central store is called with.
 func (e *entry) storeLimit() *limit.Limit {
 	if e.terms != nil {
 		return &e.terms.policy.Limit
@@ -217,7 +217,7 @@ func extraWait(l *limit.Limit, tokens int64) limit.Micros {
 	return limit.Micros(tokens*u.Base/u.Rate) * u.Tick
 }
 
-// recordStatus records what the shared store answered to a call at the instant calledAt of this node's clock.
+// recordStatus records what the central store answered to a call at the instant calledAt of this node's clock.
 func (e *entry) recordStatus(answer *decision.Status, calledAt limit.Micros) {
 	e.lastStatus, e.clockAhead = answer.Status, answer.Now-calledAt
 	if e.terms != nil {
@@ -258,7 +258,7 @@ func (e *entry) fillStatus(status *decision.Status, charged bool, now limit.Micr
 	status.Reset = max(status.Reset, status.Now)
 }
 
-// answered reports whether a status is an answer of the shared store.
+// answered reports whether a status is an answer of the central store.
 func answered(s *decision.Status) bool {
 	return s.Source != decision.Unanswered && s.Source != decision.Local
 }

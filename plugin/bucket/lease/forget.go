@@ -7,7 +7,7 @@ import (
 )
 
 // Forget implements store.Store. It ends the leases and remembered denials of this node too.
-func (v *View) Forget(ctx context.Context, keys []policy.Key) (int, error) {
+func (v *Store) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 	n, err := v.next.Forget(ctx, keys)
 	bounds := make([]policy.Bound, len(keys))
 	for i := range keys {
@@ -22,7 +22,7 @@ func (v *View) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 }
 
 // forget drops what was learned of a bucket, and schedules the return of its grants.
-func (s *Store) forget(p *place, key *policy.Key) {
+func (s *Leases) forget(p *place, key *policy.Key) {
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
 	e := p.shard.lookup(p.hash, key)

@@ -12,7 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// spy is the store behind a view: it records the policies of its calls, and leaves those of one name unanswered.
+// spy is the store behind a store: it records the policies of its calls, and leaves those of one name unanswered.
 type spy struct {
 	*bank
 	called []string
@@ -33,7 +33,7 @@ func (s *spy) Take(ctx context.Context, bounds []policy.Bound, statuses []decisi
 func TestOnlyTheColdBoundOfARequestCallsTheStoreAndItsDenialReturnsTheDraws(t *testing.T) {
 	n := newNode(newBank(), Options{DenialMemory: -1})
 	next := &spy{bank: n.bank}
-	n.view = n.View(next)
+	n.view = n.Store(next)
 	tenant, global, user := tokens(t, "tenant", 100_000), window(t, "global", 100_000), window(t, "exact", 2)
 	n.warm(t, tenant, global)
 	next.called = nil
@@ -67,7 +67,7 @@ func TestWhatCostsMoreThanTheLeaseIsTakenFromTheStoreAndLeavesTheLease(t *testin
 
 func TestOfARequestThatIsAnsweredInPartTheAnsweredPartIsNoted(t *testing.T) {
 	n := newNode(newBank(), Options{})
-	n.view = n.View(&spy{bank: n.bank, lost: "exact"})
+	n.view = n.Store(&spy{bank: n.bank, lost: "exact"})
 	hot, lost, empty := tokens(t, "hot", 100_000), window(t, "exact", 100), window(t, "empty", 1)
 	for range 20 {
 		n.admits(t, hot, lost)
@@ -95,7 +95,7 @@ func (p patient) Refund(ctx context.Context, bounds []policy.Bound, statuses []d
 
 func TestLeasesAreGivenBackThoughTheContextOfRunHasEnded(t *testing.T) {
 	n := newNode(newBank(), Options{})
-	n.shared = patient{n.bank}
+	n.central = patient{n.bank}
 	b := window(t, "window", 10_000)
 	n.warm(t, b)
 	ended, cancel := context.WithCancel(context.Background())

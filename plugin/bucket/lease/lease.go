@@ -28,16 +28,16 @@ type Policies interface {
 	MayLease(*policy.Policy) bool
 }
 
-// Observer receives the answers of the shared store to renewals.
+// Observer receives the answers of the central store to renewals.
 type Observer interface {
 	// Observe receives the answers in the form of answers to requests. It must not keep either slice.
 	Observe(bounds []policy.Bound, statuses []decision.Status)
 }
 
-// Options configures a Store. Now and Nodes must be set; zero means the default elsewhere.
+// Options configures Leases. Now and Nodes must be set; zero means the default elsewhere.
 type Options struct {
 	// Now is this node's monotonic clock. It must never step, and should go on while the machine is suspended: it times
-	// windows and leases, from the times that the shared store reports.
+	// windows and leases, from the times that the central store reports.
 	Now   func() limit.Micros
 	Nodes Nodes
 	// Policies says which policies may be leased; nil: those whose accuracy is not exact. Only token buckets and fixed
@@ -56,10 +56,11 @@ type Options struct {
 
 const defaultEntries = 1 << 16
 
-// Store leases from a shared store and remembers its denials. It is safe for concurrent use. Make it with New; requests
-// take through a [View], one for each plugin config. Without [Store.Run] nothing is leased.
-type Store struct {
-	shared       store.Store
+// Leases holds what a node has leased from a central store and remembers its denials. It is safe for concurrent use.
+// Make it with New; requests take through a [Store], one for each plugin config. Without [Leases.Run] nothing is
+// leased.
+type Leases struct {
+	central      store.Store
 	now          func() limit.Micros
 	nodes        Nodes
 	observer     Observer // nil: none
@@ -81,11 +82,11 @@ type Store struct {
 	renewals, refunds, failed atomic.Uint64
 }
 
-// New returns a store that leases from shared, which all nodes share. It must not answer with the source Local: what a
-// node admits on its own cannot be leased. New does no I/O and starts nothing: see [Store.Run].
-func New(shared store.Store, o Options) *Store {
-	s := &Store{
-		shared: shared, now: o.Now, nodes: o.Nodes, observer: o.Observer,
+// New returns a store that leases from central, which all nodes share. It must not answer with the source Local: what a
+// node admits on its own cannot be leased. New does no I/O and starts nothing: see [Leases.Run].
+func New(central store.Store, o Options) *Leases {
+	s := &Leases{
+		central: central, now: o.Now, nodes: o.Nodes, observer: o.Observer,
 		denialMemory: cmp.Or(o.DenialMemory, limit.Second),
 		perShard:     max(cmp.Or(o.MaxEntries, defaultEntries)/shardCount, 1),
 		terms: termsCache{
@@ -108,14 +109,14 @@ type leasedPolicies struct{}
 // MayLease implements Policies.
 func (leasedPolicies) MayLease(p *policy.Policy) bool { return p.Accuracy == policy.Leased }
 
-// Stats holds a store's numbers: since its start, except Entries, Leases, Out and RenewalTime.
+// Stats counts what the leases did: since its start, except Entries, Leases, Out and RenewalTime.
 type Stats struct {
 	FromLease   uint64 // bounds answered from a lease
-	FromStore   uint64 // bounds answered by the shared store
+	FromStore   uint64 // bounds answered by the central store
 	FromMemory  uint64 // bounds denied from memory
-	Renewals    uint64 // calls of the shared store to take leases
+	Renewals    uint64 // calls of the central store to take leases
 	Failed      uint64 // buckets whose renewal was not answered
-	Refunds     uint64 // calls of the shared store to release leases
+	Refunds     uint64 // calls of the central store to release leases
 	Tokens      Tokens
 	Entries     int          // buckets with a lease or a remembered denial now
 	Leases      int          // buckets with tokens out on lease
@@ -123,8 +124,8 @@ type Stats struct {
 	RenewalTime limit.Micros // expected duration of a renewal, waiting included: twice the usual
 }
 
-// Stats returns the store's numbers, read shard by shard.
-func (s *Store) Stats() Stats {
+// Stats returns the counts of the leases, read shard by shard.
+func (s *Leases) Stats() Stats {
 	stats := Stats{
 		Renewals:    s.renewals.Load(),
 		Failed:      s.failed.Load(),

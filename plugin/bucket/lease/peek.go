@@ -11,7 +11,7 @@ import (
 
 // Peek implements store.Store: it shows what leases and remembered denials decide, and draws nothing. What is available
 // on lease counts as not used.
-func (v *View) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+func (v *Store) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if err := store.CheckLengths("peek at", bounds, statuses); err != nil {
 		return err
 	}
@@ -30,9 +30,9 @@ func (v *View) Peek(ctx context.Context, bounds []policy.Bound, statuses []decis
 	return nil
 }
 
-// peek answers the bounds that need no call of the shared store, and reports whether these are all. It changes no
+// peek answers the bounds that need no call of the central store, and reports whether these are all. It changes no
 // entry.
-func (s *Store) peek(bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet) (all bool) {
+func (s *Leases) peek(bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet) (all bool) {
 	s.lock(shards)
 	defer s.unlock(shards)
 	now := s.now()

@@ -115,7 +115,7 @@ func (f *fleet) join() *member {
 		}
 		return m.known
 	})})
-	m.view = m.View(behind{m.bank, m})
+	m.view = m.Store(behind{m.bank, m})
 	return m
 }
 

@@ -9,9 +9,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// Refund implements store.Store, for what the shared store or this process has spent. What was drawn from a lease stays
-// spent, because its grant may have ended.
-func (v *View) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+// Refund implements store.Store, for what the central store or this process has spent. What was drawn from a lease
+// stays spent, because its grant may have ended.
+func (v *Store) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if err := store.CheckLengths("refund", bounds, statuses); err != nil {
 		return err
 	}

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// batch is the number of buckets in one call of the shared store.
+	// batch is the number of buckets in one call of the central store.
 	batch = 32
-	// storeTimeout bounds the time that a renewal, or the end of Run, waits for the shared store.
+	// storeTimeout bounds the time that a renewal, or the end of Run, waits for the central store.
 	storeTimeout = time.Second
 	// minSleep is the least time that Run sleeps unless it is woken, even if the clock stands.
 	minSleep = limit.Second / 1000
@@ -35,7 +35,7 @@ type pendingReturn struct {
 
 // scheduleRenewal schedules the renewal of a lease in the background, at from or at the entry's nextRenewal if that is
 // later. The entry's shard is locked.
-func (s *Store) scheduleRenewal(sh *shard, e *entry, from limit.Micros) {
+func (s *Leases) scheduleRenewal(sh *shard, e *entry, from limit.Micros) {
 	if sh.closed {
 		return
 	}
@@ -44,7 +44,7 @@ func (s *Store) scheduleRenewal(sh *shard, e *entry, from limit.Micros) {
 }
 
 // enqueue adds a renewal to the queue. The entry's shard is locked.
-func (s *Store) enqueue(d dueRenewal) {
+func (s *Leases) enqueue(d dueRenewal) {
 	d.entry.queued = true
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +52,7 @@ func (s *Store) enqueue(d dueRenewal) {
 }
 
 // scheduleReturn schedules the return of grants of an entry to the bucket of b. They were taken with b's policy.
-func (s *Store) scheduleReturn(d dueRenewal, b policy.Bound, grants [2]grant) {
+func (s *Leases) scheduleReturn(d dueRenewal, b policy.Bound, grants [2]grant) {
 	s.mu.Lock()
 	for _, g := range grants {
 		if b.Cost = g.tokens; b.Cost > 0 {
@@ -64,7 +64,7 @@ func (s *Store) scheduleReturn(d dueRenewal, b policy.Bound, grants [2]grant) {
 }
 
 // wakeRun wakes Run, unless a signal is pending already.
-func (s *Store) wakeRun() {
+func (s *Leases) wakeRun() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -73,13 +73,13 @@ func (s *Store) wakeRun() {
 
 // Wake returns a channel that receives when a step is due earlier than the last one returned, for a program that calls
 // Step in place of Run.
-func (s *Store) Wake() <-chan struct{} { return s.wake }
+func (s *Leases) Wake() <-chan struct{} { return s.wake }
 
 // Run renews leases before they run low, returns those that are not needed, and returns all of them when ctx ends,
 // which is not an error. It is called once. Requests may go on after it has ended; nothing is leased then.
 //
-// It is a loop over [Store.Step], for a program that waits in real time.
-func (s *Store) Run(ctx context.Context) error {
+// It is a loop over [Leases.Step], for a program that waits in real time.
+func (s *Leases) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -97,8 +97,8 @@ func (s *Store) Run(ctx context.Context) error {
 }
 
 // Step does what is due at now, an instant of Options.Now, and returns the instant of the next step. A take may make a
-// renewal due earlier than that, which [Store.Wake] signals. Step is not called concurrently with itself or Run.
-func (s *Store) Step(ctx context.Context, now limit.Micros) (next limit.Micros) {
+// renewal due earlier than that, which [Leases.Wake] signals. Step is not called concurrently with itself or Run.
+func (s *Leases) Step(ctx context.Context, now limit.Micros) (next limit.Micros) {
 	nextSweep := s.sweepSome(now)
 	s.callStore(ctx, s.renewDue)
 	s.callStore(ctx, s.returnGrants)
@@ -106,7 +106,7 @@ func (s *Store) Step(ctx context.Context, now limit.Micros) (next limit.Micros) 
 }
 
 // close ends all leases. What is drawn for requests that are not decided yet is spent by them, or lost.
-func (s *Store) close() {
+func (s *Leases) close() {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
@@ -123,14 +123,14 @@ func (s *Store) close() {
 }
 
 // callStore calls task with a timeout of its own. It outlives the end of Run: a grant whose answer is not read is lost.
-func (s *Store) callStore(ctx context.Context, task func(context.Context)) {
+func (s *Leases) callStore(ctx context.Context, task func(context.Context)) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	task(ctx)
 }
 
 // nextDue returns the instant of the next renewal, or before if that is earlier.
-func (s *Store) nextDue(before limit.Micros) limit.Micros {
+func (s *Leases) nextDue(before limit.Micros) limit.Micros {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.due {
@@ -140,7 +140,7 @@ func (s *Store) nextDue(before limit.Micros) limit.Micros {
 }
 
 // renewDue renews the leases that are due by now.
-func (s *Store) renewDue(ctx context.Context) {
+func (s *Leases) renewDue(ctx context.Context) {
 	now := s.now()
 	s.mu.Lock()
 	later := slices.DeleteFunc(slices.Clone(s.due), func(d dueRenewal) bool { return d.since <= now })
@@ -156,7 +156,7 @@ func (s *Store) renewDue(ctx context.Context) {
 	}
 }
 
-// renewals is one call of the shared store for several buckets, each of which is granted or not on its own.
+// renewals is one call of the central store for several buckets, each of which is granted or not on its own.
 type renewals struct {
 	calledAt limit.Micros // this node's clock before the call
 	list     []renewal
@@ -172,7 +172,7 @@ type renewal struct {
 }
 
 // prepare adds the renewal of a lease to a call, unless it is not worth it now.
-func (s *Store) prepare(r *renewals, d dueRenewal) {
+func (s *Leases) prepare(r *renewals, d dueRenewal) {
 	live := int64(s.nodes.LeaseNodes(d.entry.key.Namespace))
 	d.shard.mu.Lock()
 	defer d.shard.mu.Unlock()
@@ -187,14 +187,14 @@ func (s *Store) prepare(r *renewals, d dueRenewal) {
 	r.list = append(r.list, renewal{dueRenewal: d, epoch: e.epoch, ends: len(r.bounds)})
 }
 
-// takeGrants calls the shared store for renewals.
-func (s *Store) takeGrants(ctx context.Context, r *renewals) {
+// takeGrants calls the central store for renewals.
+func (s *Leases) takeGrants(ctx context.Context, r *renewals) {
 	if len(r.list) == 0 {
 		return
 	}
 	r.statuses = make([]decision.Status, len(r.bounds))
 	s.renewals.Add(1)
-	if err := s.shared.Take(ctx, r.bounds, r.statuses); err != nil {
+	if err := s.central.Take(ctx, r.bounds, r.statuses); err != nil {
 		clear(r.statuses) // a misuse error: nothing was spent
 	}
 	begins := 0
@@ -215,7 +215,7 @@ func (s *Store) takeGrants(ctx context.Context, r *renewals) {
 
 // recordRenewalTime updates the expected duration of renewals, from when they are due: twice the recent duration and a
 // millisecond.
-func (s *Store) recordRenewalTime(r *renewals) {
+func (s *Leases) recordRenewalTime(r *renewals) {
 	lasted, now := limit.Micros(0), s.now()
 	for i := range r.list {
 		lasted = max(lasted, now-r.list[i].since)
@@ -228,7 +228,7 @@ func (s *Store) recordRenewalTime(r *renewals) {
 }
 
 // finishRenewal applies the answer to a renewal. What was granted under a limit that has changed meanwhile goes back.
-func (s *Store) finishRenewal(r *renewal, bounds []policy.Bound, statuses []decision.Status, calledAt limit.Micros) {
+func (s *Leases) finishRenewal(r *renewal, bounds []policy.Bound, statuses []decision.Status, calledAt limit.Micros) {
 	r.shard.mu.Lock()
 	defer r.shard.mu.Unlock()
 	e := r.entry
@@ -253,14 +253,14 @@ func (s *Store) finishRenewal(r *renewal, bounds []policy.Bound, statuses []deci
 }
 
 // withdrawGrants schedules the return of an entry's grants from before an instant.
-func (s *Store) withdrawGrants(sh *shard, e *entry, before, now limit.Micros) {
+func (s *Leases) withdrawGrants(sh *shard, e *entry, before, now limit.Micros) {
 	if grants := e.holdings.withdraw(before, now); grants != [2]grant{} {
 		s.scheduleReturn(dueRenewal{shard: sh, entry: e}, policy.Bound{Policy: e.terms.leased, Key: e.key}, grants)
 	}
 }
 
 // returnGrants returns the withdrawn grants to their buckets.
-func (s *Store) returnGrants(ctx context.Context) {
+func (s *Leases) returnGrants(ctx context.Context) {
 	s.mu.Lock()
 	all := s.returns
 	s.returns = nil
@@ -271,14 +271,14 @@ func (s *Store) returnGrants(ctx context.Context) {
 }
 
 // refund returns one batch of grants, and records what the buckets got back.
-func (s *Store) refund(ctx context.Context, some []pendingReturn) {
+func (s *Leases) refund(ctx context.Context, some []pendingReturn) {
 	bounds, statuses := make([]policy.Bound, len(some)), make([]decision.Status, len(some))
 	for i, b := range some {
 		bounds[i] = b.bound
 		statuses[i] = decision.Status{Receipt: b.receipt, Source: decision.Redis, Charged: true}
 	}
 	s.refunds.Add(1)
-	if err := s.shared.Refund(ctx, bounds, statuses); err != nil {
+	if err := s.central.Refund(ctx, bounds, statuses); err != nil {
 		clear(statuses) // a misuse error: nothing was returned
 	}
 	for i, b := range some {

@@ -264,7 +264,7 @@ func TestRunRenewsInTimeAndGivesEverythingBackAtItsEnd(t *testing.T) {
 		began := time.Now()
 		now := func() limit.Micros { return limit.Micros(time.Since(began).Microseconds()) + 1e12 }
 		s := New(b, Options{Now: now, Nodes: nodesFunc(func(string) int { return 1 })})
-		view, hot := s.View(b), window(t, "window", 100_000)
+		view, hot := s.Store(b), window(t, "window", 100_000)
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error)
 		go func() { ended <- s.Run(ctx) }()

@@ -11,9 +11,9 @@ import (
 )
 
 // Settle implements store.Store. What was drawn from a lease stays spent, because its grant may have ended; what the
-// request cost beyond that is charged to the shared store. A denial that is remembered of a bucket that got tokens back
-// is dropped.
-func (v *View) Settle(
+// request cost beyond that is charged to the central store. A denial that is remembered of a bucket that got tokens
+// back is dropped.
+func (v *Store) Settle(
 	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
 	if err := store.CheckActual(bounds, statuses, actual); err != nil {
@@ -29,7 +29,7 @@ func (v *View) Settle(
 		case !status.Charged || status.Source != source:
 		case actual[i] <= bounds[i].Cost:
 			status.Charged, status.Settled = false, 0
-		default: // to the shared store it is a charge, which needs no receipt
+		default: // to the central store it is a charge, which needs no receipt
 			status.Source = decision.Redis
 			leased = append(leased, i)
 		}
@@ -44,7 +44,7 @@ func (v *View) Settle(
 
 // dropDenials drops the remembered denials of the buckets that got tokens back. A leased bucket keeps them: its tokens
 // are shared out among the nodes.
-func (s *Store) dropDenials(bounds []policy.Bound, statuses []decision.Status) {
+func (s *Leases) dropDenials(bounds []policy.Bound, statuses []decision.Status) {
 	if !slices.ContainsFunc(statuses, gotTokensBack) {
 		return
 	}

@@ -68,7 +68,7 @@ func (sh *shard) seenRecently(hash uint64, now limit.Micros) bool {
 
 // getOrCreate returns the bucket's entry under b's limit, and creates it if there is room; else nil. It schedules the
 // return of what was leased under another limit. The shard is locked.
-func (s *Store) getOrCreate(sh *shard, hash uint64, b *policy.Bound, t *terms, now limit.Micros) *entry {
+func (s *Leases) getOrCreate(sh *shard, hash uint64, b *policy.Bound, t *terms, now limit.Micros) *entry {
 	if e := sh.lookup(hash, &b.Key); e != nil {
 		if !e.matchesPolicy(b.Policy, &s.terms) {
 			if taken, grants := e.rebind(b.Policy, t, now); taken != nil {
@@ -124,7 +124,7 @@ type place struct {
 type how uint8
 
 const (
-	fromStore  how = iota // by the shared store
+	fromStore  how = iota // by the central store
 	fromLease             // from a lease
 	fromMemory            // by an earlier denial
 )
@@ -145,7 +145,7 @@ type shardSet uint64
 
 // locate finds the shards of the bounds and returns their set. It hashes what the names of a request's keys have in
 // common once. A shard distinguishes keys with the same hash.
-func (s *Store) locate(bounds []policy.Bound, places []place) shardSet {
+func (s *Leases) locate(bounds []policy.Bound, places []place) shardSet {
 	var set shardSet
 	var namespace, group string
 	var namespaceHash, groupHash uint64
@@ -169,7 +169,7 @@ func (s *Store) locate(bounds []policy.Bound, places []place) shardSet {
 // mix adds a part to a hash. It loses nothing of either, and the order of the parts matters.
 func mix(hash, part uint64) uint64 { return (hash ^ part) * 0x9e3779b97f4a7c15 } // 2^64 ÷ the golden ratio
 
-func (s *Store) hash(name string) uint64 {
+func (s *Leases) hash(name string) uint64 {
 	switch {
 	case name == "":
 		return 0
@@ -180,13 +180,13 @@ func (s *Store) hash(name string) uint64 {
 }
 
 // lock locks a set of shards, each once and in one order for all requests, so that no two requests wait for each other.
-func (s *Store) lock(set shardSet) {
+func (s *Leases) lock(set shardSet) {
 	for ; set != 0; set &= set - 1 {
 		s.shards[bits.TrailingZeros64(uint64(set))].mu.Lock()
 	}
 }
 
-func (s *Store) unlock(set shardSet) {
+func (s *Leases) unlock(set shardSet) {
 	for ; set != 0; set &= set - 1 {
 		s.shards[bits.TrailingZeros64(uint64(set))].mu.Unlock()
 	}

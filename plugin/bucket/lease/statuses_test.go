@@ -57,7 +57,7 @@ func TestWhatWasReturnedPredictsNoDenial(t *testing.T) {
 	n.admits(t, b)
 	n.bank.clock.Advance(60 * limit.Second)
 	n.bank.states = map[policy.Key]limit.State{}
-	if err := n.View(undone{n.bank}).Take(t.Context(), []policy.Bound{b}, make([]decision.Status, 1)); err != nil {
+	if err := n.Store(undone{n.bank}).Take(t.Context(), []policy.Bound{b}, make([]decision.Status, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if !n.admits(t, b) {

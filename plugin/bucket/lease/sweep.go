@@ -24,7 +24,7 @@ type sweepProgress struct {
 }
 
 // sweepSome does the part of a sweep that is due at now, and returns the instant of the next part.
-func (s *Store) sweepSome(now limit.Micros) (next limit.Micros) {
+func (s *Leases) sweepSome(now limit.Micros) (next limit.Micros) {
 	w := &s.sweeping
 	switch {
 	case w.next == 0:
@@ -45,7 +45,7 @@ func (s *Store) sweepSome(now limit.Micros) (next limit.Micros) {
 }
 
 // sweep sweeps all shards at once.
-func (s *Store) sweep(before limit.Micros) {
+func (s *Leases) sweep(before limit.Micros) {
 	for i := range s.shards {
 		s.sweepShard(&s.shards[i], before)
 	}
@@ -53,7 +53,7 @@ func (s *Store) sweep(before limit.Micros) {
 
 // sweepShard withdraws grants from before an instant and those of idle buckets, and removes idle entries. It returns
 // the number of entries that it has visited.
-func (s *Store) sweepShard(sh *shard, before limit.Micros) (visited int) {
+func (s *Leases) sweepShard(sh *shard, before limit.Micros) (visited int) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := s.now()
@@ -74,7 +74,7 @@ func (s *Store) sweepShard(sh *shard, before limit.Micros) (visited int) {
 }
 
 // sweepOrder returns the entries of a shard: in any order, or by their hashes where Options.Seed is set.
-func (s *Store) sweepOrder(sh *shard) iter.Seq2[uint64, *entry] {
+func (s *Leases) sweepOrder(sh *shard) iter.Seq2[uint64, *entry] {
 	if s.fixedSeed == 0 {
 		return maps.All(sh.entries)
 	}

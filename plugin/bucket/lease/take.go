@@ -11,22 +11,22 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// View puts a store's leases in front of the store of one plugin config. It is a store.Store, and safe for concurrent
+// Store puts leases in front of the store of one plugin config. It is a store.Store, and safe for concurrent
 // use.
-type View struct {
-	store *Store
+type Store struct {
+	store *Leases
 	next  store.Store
 }
 
-// View returns a view that calls next for bounds that are neither leased nor known to be denied. next must spend from
+// Store returns a store that calls next for bounds that are neither leased nor known to be denied. next must spend from
 // the store that the leases are taken from.
-func (s *Store) View(next store.Store) *View { return &View{store: s, next: next} }
+func (s *Leases) Store(next store.Store) *Store { return &Store{store: s, next: next} }
 
 // Take implements store.Store. A request whose bounds are all leased waits for nothing but locks. A request with an
 // enforced bound that is known to deny is denied at once: Take fills in only the statuses of the bounds that deny, the
 // others stay [decision.Unanswered] without a failure, and shadow bounds are not counted. It returns the error of next,
 // or an error if there is not one status for each bound.
-func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+func (v *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if err := store.CheckLengths("take", bounds, statuses); err != nil {
 		return err
 	}
@@ -49,9 +49,9 @@ func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decis
 	return v.takeFromStore(ctx, bounds, statuses, places, shards)
 }
 
-// decide answers the bounds that need no call of the shared store, and reports whether these are all. If not, the
+// decide answers the bounds that need no call of the central store, and reports whether these are all. If not, the
 // caller must settle what it drew.
-func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet) bool {
+func (s *Leases) decide(bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet) bool {
 	s.lock(shards)
 	defer s.unlock(shards)
 	now := s.now() // read under the locks, so that it does not step back between the requests of one bucket
@@ -83,7 +83,7 @@ func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, places
 
 // denyFromMemory looks up the entries of the bounds, and denies the request if an enforced bound is known to deny. It
 // changes no entry.
-func (s *Store) denyFromMemory(
+func (s *Leases) denyFromMemory(
 	bounds []policy.Bound, statuses []decision.Status, places []place, now limit.Micros,
 ) bool {
 	denied := false
@@ -116,7 +116,7 @@ func (s *Store) denyFromMemory(
 }
 
 // countRemembered counts the statuses of a request that was denied from memory.
-func (s *Store) countRemembered(statuses []decision.Status, places []place, now limit.Micros) {
+func (s *Leases) countRemembered(statuses []decision.Status, places []place, now limit.Micros) {
 	for i := range places {
 		if p := &places[i]; statuses[i].Source == source {
 			p.entry.lastUsed = now
@@ -127,7 +127,7 @@ func (s *Store) countRemembered(statuses []decision.Status, places []place, now 
 
 // settle ends what the bounds of a request have drawn from leases. If one of them is due for renewal, it schedules all
 // that are low with it. The shards are locked.
-func (s *Store) settle(
+func (s *Leases) settle(
 	bounds []policy.Bound, statuses []decision.Status, places []place, admitted bool, now limit.Micros,
 ) {
 	lasts, renewal := limit.Micros(s.renewalTime.Load()), limit.Never
@@ -157,7 +157,7 @@ func (s *Store) settle(
 	}
 }
 
-// draft is the part of a request that goes to the shared store.
+// draft is the part of a request that goes to the central store.
 type draft struct {
 	index    []int // of the request's bounds
 	terms    []*terms
@@ -174,7 +174,7 @@ func (d *draft) putBack() {
 	drafts.Put(d)
 }
 
-// fill adds the bounds that the shared store must decide, each with the policy that it is called with. It reports
+// fill adds the bounds that the central store must decide, each with the policy that it is called with. It reports
 // whether any other was drawn from a lease.
 func (d *draft) fill(cache *termsCache, bounds []policy.Bound, places []place) (drawn bool) {
 	for i := range places {
@@ -203,9 +203,9 @@ func (d *draft) report(statuses []decision.Status) {
 	}
 }
 
-// takeFromStore takes the bounds that could not be decided here from the shared store. If that denies the request, what
-// was drawn returns to the leases.
-func (v *View) takeFromStore(
+// takeFromStore takes the bounds that could not be decided here from the central store. If that denies the request,
+// what was drawn returns to the leases.
+func (v *Store) takeFromStore(
 	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet,
 ) error {
 	s := v.store
@@ -224,7 +224,7 @@ func (v *View) takeFromStore(
 
 // takeDraft takes the draft of a request, and settles what leases gave for it, also if the take panics: nothing else
 // could spend or release those tokens.
-func (v *View) takeDraft(
+func (v *Store) takeDraft(
 	ctx context.Context, d *draft, bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet,
 	drawn bool,
 ) error {
@@ -244,7 +244,7 @@ func (v *View) takeDraft(
 }
 
 // settleAll locks the shards of a request and settles it.
-func (s *Store) settleAll(
+func (s *Leases) settleAll(
 	bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet, admitted bool,
 ) {
 	s.lock(shards)
@@ -265,7 +265,7 @@ func soleBound(bounds []policy.Bound, j int) bool {
 // recordAnswer updates the entry of a bound from the store's answer to a call at the instant calledAt: it remembers a
 // denial, predicts the next one, or marks the bucket hot. Where two bounds of a request share a bucket, a denial covers
 // both together and is not remembered.
-func (s *Store) recordAnswer(
+func (s *Leases) recordAnswer(
 	p *place, b *policy.Bound, t *terms, status *decision.Status, calledAt limit.Micros, alone bool,
 ) {
 	if !answered(status) && p.entry == nil {
@@ -311,12 +311,12 @@ func (s *Store) recordAnswer(
 
 // fits reports whether a lease has room for a cost, among the nodes that live now. A request that costs more calls the
 // store anyway, and a lease for it would only keep tokens from other nodes.
-func (s *Store) fits(b *policy.Bound, t *terms) bool {
+func (s *Leases) fits(b *policy.Bound, t *terms) bool {
 	return b.Cost <= 1 || b.Cost <= t.maxOut/max(int64(s.nodes.LeaseNodes(b.Key.Namespace)), 1)
 }
 
 // recordDenial remembers a denial, and schedules a renewal of a hot bucket for when tokens have come back to it.
-func (s *Store) recordDenial(p *place, b *policy.Bound, t *terms, status *decision.Status, calledAt limit.Micros) {
+func (s *Leases) recordDenial(p *place, b *policy.Bound, t *terms, status *decision.Status, calledAt limit.Micros) {
 	now := s.now()
 	e := s.getOrCreate(p.shard, p.hash, b, t, now)
 	if e == nil {

@@ -25,7 +25,7 @@ func TestWithoutLeasesAndDenialsAViewIsTheStoreBehindIt(t *testing.T) {
 		buckets := memory.New(memory.Options{Now: clock.Now})
 		alone := nodesFunc(func(string) int { return 1 })
 		s := New(buckets, Options{Now: clock.Now, Nodes: alone, Policies: noPolicies{}, DenialMemory: -1})
-		return s.View(buckets), clock
+		return s.Store(buckets), clock
 	})
 }
 
@@ -132,7 +132,7 @@ func TestAnErrorOfTheStoreIsPassedOnAndCostsNoLease(t *testing.T) {
 	leased, exact := tokens(t, "leased", 100_000), window(t, "exact", 10)
 	n.warm(t, leased)
 	out := n.Stats().Out
-	err := n.View(broken{}).Take(context.Background(), []policy.Bound{leased, exact}, make([]decision.Status, 2))
+	err := n.Store(broken{}).Take(context.Background(), []policy.Bound{leased, exact}, make([]decision.Status, 2))
 	if !errors.Is(err, errBroken) || n.Stats().Out != out {
 		t.Errorf("error %v, %d tokens out, want %d", err, n.Stats().Out, out)
 	}

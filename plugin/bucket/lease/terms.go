@@ -24,7 +24,7 @@ const (
 
 // terms says how a policy is leased.
 type terms struct {
-	// policy is the policy that every call of the shared store uses, for leases and for single requests: its capacity is
+	// policy is the policy that every call of the central store uses, for leases and for single requests: its capacity is
 	// less by what a lease may add.
 	policy *policy.Policy
 	// leased is policy in shadow mode: each bound of a batch of shadow bounds is granted on its own.
@@ -33,7 +33,7 @@ type terms struct {
 	maxOut   int64 // tokens that may be out on lease over all live nodes
 }
 
-// StorePolicy returns the policy that requests and renewals use to call the shared store for a bucket of p, which may
+// StorePolicy returns the policy that requests and renewals use to call the central store for a bucket of p, which may
 // be leased with a share in percent: p itself, or a copy with less capacity if tokens of it may be out on lease.
 func StorePolicy(p *policy.Policy, sharePct int) *policy.Policy {
 	if t := newTerms(p, int64(min(sharePct, MaxSharePct))); t != nil {

@@ -24,7 +24,7 @@ const (
 	deaf                  // it is run, and no answer comes
 )
 
-// bank is the shared store: its clock is ahead of the nodes', and asking it takes time.
+// bank is the central store: its clock is ahead of the nodes', and asking it takes time.
 type bank struct {
 	clock *storetest.ManualClock
 	began limit.Micros
@@ -218,8 +218,8 @@ func (b *bank) set(c condition) {
 
 // node is a store with one view, alone unless others are set.
 type node struct {
-	*Store
-	view *View
+	*Leases
+	view *Store
 	bank *bank
 	live int
 	next limit.Micros // the instant of the next Step
@@ -232,8 +232,8 @@ func newNode(b *bank, o Options) *node {
 		o.Nodes = nodesFunc(func(string) int { return n.live })
 	}
 	o.Policies = allButExact{}
-	n.Store = New(b, o)
-	n.view = n.View(b)
+	n.Leases = New(b, o)
+	n.view = n.Store(b)
 	return n
 }
 
@@ -347,7 +347,7 @@ func with(b policy.Bound, change func(*policy.Policy)) policy.Bound {
 	return b
 }
 
-// storePolicy returns the policy that the node calls the shared store with for a bucket of p.
+// storePolicy returns the policy that the node calls the central store with for a bucket of p.
 func (n *node) storePolicy(p *policy.Policy) *policy.Policy {
 	if t := n.terms.get(p); t != nil {
 		return t.policy

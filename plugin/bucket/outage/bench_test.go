@@ -11,7 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// instant is a shared store that answers at once, or not at all.
+// instant is a central store that answers at once, or not at all.
 type instant struct {
 	*servers
 	status decision.Status
@@ -25,9 +25,9 @@ func (i *instant) Take(_ context.Context, _ []policy.Bound, statuses []decision.
 }
 
 func (w *world) answering(status decision.Status) *instant {
-	shared := &instant{w.servers, status}
-	w.store.shared, w.store.now = shared, func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
-	return shared
+	central := &instant{w.servers, status}
+	w.store.central, w.store.now = central, func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
+	return central
 }
 
 func someBounds(tb testing.TB, n int) []policy.Bound {
@@ -50,7 +50,7 @@ func TestNothingIsAllocatedForARequestInSteadyState(t *testing.T) {
 		{"away", decision.Status{Failure: decision.Unavailable, Wait: limit.Second}, 4},
 	}
 	for _, test := range tests {
-		w := newWorld(Options{}, ViewOptions{})
+		w := newWorld(Options{}, StoreOptions{})
 		w.answering(test.status)
 		bounds, statuses := someBounds(t, 4), make([]decision.Status, 4)
 		allocations := testing.AllocsPerRun(1000, func() {
@@ -65,8 +65,8 @@ func TestNothingIsAllocatedForARequestInSteadyState(t *testing.T) {
 }
 
 func BenchmarkTake(b *testing.B) {
-	w := newWorld(Options{}, ViewOptions{})
-	shared := w.answering(decision.Status{Source: decision.Redis, Charged: true})
+	w := newWorld(Options{}, StoreOptions{})
+	central := w.answering(decision.Status{Source: decision.Redis, Charged: true})
 	for _, n := range []int{1, 4} {
 		bounds, statuses := someBounds(b, n), make([]decision.Status, n)
 		for _, test := range []struct {
@@ -76,12 +76,12 @@ func BenchmarkTake(b *testing.B) {
 			}
 			status decision.Status
 		}{
-			{"undecorated", shared, decision.Status{Source: decision.Redis}},
+			{"undecorated", central, decision.Status{Source: decision.Redis}},
 			{"answered", w.view, decision.Status{Source: decision.Redis}},
 			{"away", w.view, decision.Status{Failure: decision.Unavailable}},
 		} {
 			b.Run(fmt.Sprintf("%s/bounds=%d", test.name, n), func(b *testing.B) {
-				shared.status = test.status
+				central.status = test.status
 				b.ReportAllocs()
 				for b.Loop() {
 					if err := test.store.Take(context.Background(), bounds, statuses); err != nil {

@@ -10,8 +10,8 @@ import (
 const defaultTimeout = 50 * time.Millisecond
 
 // Breaker stops calls to a server that fails or is slow, and lets single calls through to find out whether it is back.
-// The shared store calls Enter before each call; a call that Enter lets through ends with exactly one Leave or Abandon.
-// It is safe for concurrent use; make it with [Breakers.New].
+// The central store calls Enter before each call; a call that Enter lets through ends with exactly one Leave or
+// Abandon. It is safe for concurrent use; make it with [Breakers.New].
 type Breaker struct {
 	store string
 	set   *Breakers

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Breakers is the set of breakers of all servers of all shared stores. It is safe for concurrent use; make it with
+// Breakers is the set of breakers of all servers of all central stores. It is safe for concurrent use; make it with
 // [NewBreakers].
 type Breakers struct {
 	log    *slog.Logger

@@ -10,7 +10,7 @@ import (
 
 const compartments = 64
 
-// bulkhead bounds how many requests wait for the shared store: in the process, and of each tenant (or address without
+// bulkhead bounds how many requests wait for the central store: in the process, and of each tenant (or address without
 // one), so that one tenant whose shard hangs cannot use up the room of all others.
 type bulkhead struct {
 	all, perTenant int64

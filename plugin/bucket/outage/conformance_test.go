@@ -12,7 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// reachable is a shared store in this process, which always answers.
+// reachable is a central store in this process, which always answers.
 type reachable struct{ *memory.Store }
 
 func (r reachable) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
@@ -38,14 +38,14 @@ func markRedis(statuses []decision.Status) {
 func TestAViewKeepsTheStoresPromises(t *testing.T) {
 	storetest.Run(t, func(*testing.T) (store.Store, storetest.Clock) {
 		clock := storetest.NewClock()
-		shared, fallback := memory.New(memory.Options{Now: clock.Now}), memory.New(memory.Options{Now: clock.Now})
+		central, fallback := memory.New(memory.Options{Now: clock.Now}), memory.New(memory.Options{Now: clock.Now})
 		o := Options{Name: "main", Log: quiet(), Now: clock.Now, Breakers: NewBreakers(quiet(), time.Now)}
-		return New(reachable{shared}, fallback, o).View(ViewOptions{Namespace: "default"}), clock
+		return New(reachable{central}, fallback, o).Store(StoreOptions{Namespace: "default"}), clock
 	})
 }
 
 func TestARefundOfWhatThisProcessAdmittedIsNotChargedLater(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{SharePct: 100})
+	w := newWorld(Options{}, StoreOptions{SharePct: 100})
 	b := bound(t, policy.FailLocal, 100, "acme")
 	b.Cost = 5
 	w.servers.set("acme", unreachable)
@@ -63,7 +63,7 @@ func TestARefundOfWhatThisProcessAdmittedIsNotChargedLater(t *testing.T) {
 }
 
 func TestAForgottenBucketIsFreeHereAndThereAndOwesNothing(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{SharePct: 100})
+	w := newWorld(Options{}, StoreOptions{SharePct: 100})
 	b := bound(t, policy.FailLocal, 100, "acme")
 	w.take(t, b)
 	w.servers.set("acme", unreachable)

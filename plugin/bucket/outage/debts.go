@@ -18,16 +18,17 @@ const maxNames = 1000
 // otherNames stands for the policy names beyond those that are counted separately.
 const otherNames = "other"
 
-// Tally counts what a policy did without the shared store. Unverified is always Charged + WrittenOff + what is pending.
+// Tally counts what a policy did without the central store. Unverified is always Charged + WrittenOff + what is
+// pending.
 type Tally struct {
 	// Unverified counts tokens that can be charged: admitted by this process alone (fail mode local) or unchecked (open),
 	// or what a request cost beyond its reservation.
 	Unverified int64
-	Charged    int64 // tokens of Unverified that the shared store was charged later
+	Charged    int64 // tokens of Unverified that the central store was charged later
 	WrittenOff int64 // tokens of Unverified that were not: refilled or expired meanwhile, no room left, or no answer again
 
-	Unknown      int64 // tokens admitted where the shared store may have been charged: never charged again
-	Unchargeable int64 // tokens admitted for keys of the shared store that hold something else
+	Unknown      int64 // tokens admitted where the central store may have been charged: never charged again
+	Unchargeable int64 // tokens admitted for keys of the central store that hold something else
 
 	DeniedLocally int64 // requests that this node's share of the limit had no room for
 	DeniedClosed  int64 // requests that the fail mode closed denied
@@ -43,7 +44,7 @@ func (t *Tally) add(other Tally, sign int64) {
 	t.DeniedClosed += sign * other.DeniedClosed
 }
 
-// debts record what was admitted without the shared store and is to be charged to it, and the tallies of all
+// debts record what was admitted without the central store and is to be charged to it, and the tallies of all
 // policies.
 type debts struct {
 	clock    func() time.Time // for reports
@@ -78,7 +79,7 @@ func newDebts(most int, clock func() time.Time) *debts {
 	}
 }
 
-// recordRequest records a request of which the shared store did not answer all bounds.
+// recordRequest records a request of which the central store did not answer all bounds.
 func (ds *debts) recordRequest(bounds []policy.Bound, statuses []decision.Status, admitted bool, now limit.Micros) {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
@@ -104,7 +105,7 @@ func (ds *debts) recordRequest(bounds []policy.Bound, statuses []decision.Status
 	}
 }
 
-// record adds to a policy's tally what happened without the shared store.
+// record adds to a policy's tally what happened without the central store.
 func (ds *debts) record(name string, t Tally) {
 	if ds.since.IsZero() {
 		ds.since = ds.clock()
@@ -145,7 +146,7 @@ func (ds *debts) recordAdmission(b *policy.Bound, failure decision.Failure, at, 
 	return Tally{Unverified: b.Cost}
 }
 
-// cancel removes what is due for the statuses that are Charged without the shared store, because it is refunded.
+// cancel removes what is due for the statuses that are Charged without the central store, because it is refunded.
 func (ds *debts) cancel(bounds []policy.Bound, statuses []decision.Status) {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
@@ -250,7 +251,7 @@ func (ds *debts) settle(d *debt, charged int64) {
 	ds.addTally(d.policy.Name, Tally{Charged: charged, WrittenOff: d.tokens - charged})
 }
 
-// Report describes one outage, from the first request that was decided without the shared store to the end of the
+// Report describes one outage, from the first request that was decided without the central store to the end of the
 // reconciliation.
 type Report struct {
 	Start, End time.Time

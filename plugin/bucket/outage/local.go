@@ -10,17 +10,17 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// Local returns the buckets of this process with this node's shares of the limits, whatever the state of the shared
+// Local returns the buckets of this process with this node's shares of the limits, whatever the state of the central
 // store and the fail modes: for subjects that must not leave anything there. Nothing is charged later. Statuses have
 // the source Local and no failure.
-func (v *View) Local() store.Store { return local{v} }
+func (v *Store) Local() store.Store { return local{v} }
 
-// local is the store of [View.Local].
-type local struct{ view *View }
+// local is the store of [Store.Local].
+type local struct{ view *Store }
 
 // Take implements store.Store.
 func (l local) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	shares, err := l.shares(bounds)
+	shares, err := l.limited(bounds)
 	if err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func (l local) Take(ctx context.Context, bounds []policy.Bound, statuses []decis
 
 // Peek implements store.Store.
 func (l local) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	shares, err := l.shares(bounds)
+	shares, err := l.limited(bounds)
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (l local) Peek(ctx context.Context, bounds []policy.Bound, statuses []decis
 
 // Refund implements store.Store.
 func (l local) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	shares, err := l.shares(bounds)
+	shares, err := l.limited(bounds)
 	if err != nil {
 		return err
 	}
@@ -61,8 +61,8 @@ func (l local) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 	return l.view.store.fallback.Forget(ctx, keys)
 }
 
-// shares returns bounds with this node's shares of their limits.
-func (l local) shares(bounds []policy.Bound) ([]policy.Bound, error) {
+// limited returns bounds with this node's shares of their limits.
+func (l local) limited(bounds []policy.Bound) ([]policy.Bound, error) {
 	live, all := l.view.live(), make([]policy.Bound, len(bounds))
 	for i := range bounds {
 		share, err := l.view.shares.get(bounds[i].Policy, live)
@@ -83,7 +83,7 @@ func markLocal(bounds []policy.Bound, statuses []decision.Status) {
 }
 
 // localWait returns the wait of a client that this node's share of a limit denies. If the cost exceeds the share but
-// not the limit, it is the time that the shared store is expected to be unavailable, a second at least.
+// not the limit, it is the time that the central store is expected to be unavailable, a second at least.
 func localWait(b *policy.Bound, wait, outage limit.Micros) limit.Micros {
 	if wait == limit.Never && b.Cost <= b.Policy.Limit.Capacity() {
 		return max(outage, limit.Second)

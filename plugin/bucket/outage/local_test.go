@@ -9,7 +9,7 @@ import (
 )
 
 func TestWhatIsTakenLocallyIsThisNodesShareAndIsRecordedNowhereElse(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{Nodes: 2, SharePct: 60})
+	w := newWorld(Options{}, StoreOptions{Nodes: 2, SharePct: 60})
 	bounds, statuses := []policy.Bound{bound(t, policy.FailClosed, 10, "acme")}, make([]decision.Status, 1)
 	take := func() decision.Status {
 		t.Helper()

@@ -2,9 +2,9 @@
 //
 // A [Breaker] for each server keeps requests from waiting for a dead or slow one, and a bulkhead bounds how many wait
 // at all. The breaker is ours: it must judge abandoned calls and stalls of this process, by a clock of the caller. Each
-// policy's fail mode decides what the shared store does not answer: package decision applies open and closed; for
-// local, a [View] takes from buckets of this process, with this node's share of the limit. Debts record what was
-// admitted without the shared store, and charges it once when the store is back. A heartbeat counts the nodes that
+// policy's fail mode decides what the central store does not answer: package decision applies open and closed; for
+// local, a [Store] takes from buckets of this process, with this node's share of the limit. Debts record what was
+// admitted without the central store, and charges it once when the store is back. A heartbeat counts the nodes that
 // share limits.
 //
 // Elsewhere: calls of servers and their errors (package redis), the buckets of this process (package memory), and the
@@ -27,8 +27,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// Shared is a store that all nodes share, and that may be unavailable, as a whole or in part.
-type Shared interface {
+// Central is a store that all nodes share, and that may be unavailable, as a whole or in part.
+type Central interface {
 	// Store decides the bounds whose servers answer. The statuses of the others must have as Wait the least time after
 	// which another call is worthwhile. If an answered bound denies, nothing that was answered may stay spent. Refund must
 	// leave statuses alone whose source is not Redis.
@@ -57,9 +57,9 @@ type Process interface {
 	Superseded() bool
 }
 
-// Options configures a Store. Name, Log, Now and Breakers must be set; zero means the default elsewhere.
+// Options configures a Guard. Name, Log, Now and Breakers must be set; zero means the default elsewhere.
 type Options struct {
-	// Name is the name of the shared store in logs and metrics. Its breakers must be made for the same name.
+	// Name is the name of the central store in logs and metrics. Its breakers must be made for the same name.
 	Name string
 	// Second is the name of a second store that keeps a part of the buckets, with breakers of its own; "": there is none.
 	Second   string
@@ -68,7 +68,7 @@ type Options struct {
 	Breakers *Breakers
 	Process  Process // nil: it always answers requests
 
-	MaxWaiting          int // requests of this process that may wait for the shared store at once; default 4096
+	MaxWaiting          int // requests of this process that may wait for the central store at once; default 4096
 	MaxWaitingPerTenant int // of one tenant; default 256
 	MaxSightings        int // buckets whose last known usage is kept, 33 bytes each; default 100,000
 	MaxDebts            int // buckets that can be charged after an outage, about 400 bytes each; default 100,000
@@ -83,12 +83,12 @@ const (
 	defaultSightings, defaultMaxDebts       = 100_000, 100_000
 )
 
-// Store is a shared store with its fallback. It is safe for concurrent use. Make it with New; requests take through a
-// [View], one for each plugin config.
-type Store struct {
-	shared    Shared
+// Guard is a central store with its fallback. It is safe for concurrent use. Make it with New; requests take through a
+// [Store], one for each plugin config.
+type Guard struct {
+	central   Central
 	fallback  Fallback
-	names     []string // the shared store's, and its second's
+	names     []string // the central store's, and its second's
 	node      string
 	log       *slog.Logger
 	now       func() limit.Micros
@@ -120,14 +120,14 @@ type Store struct {
 // failures is the number of values of decision.Failure, NoFailure included.
 const failures = int(decision.WrongType) + 1
 
-// New returns a store. It does no I/O and starts nothing: see [Store.Run].
-func New(shared Shared, fallback Fallback, o Options) *Store {
+// New returns a guard. It does no I/O and starts nothing: see [Guard.Run].
+func New(central Central, fallback Fallback, o Options) *Guard {
 	names, log := []string{o.Name}, o.Log.With("store", o.Name)
 	if o.Second != "" {
 		names, log = append(names, o.Second), log.With("second_store", o.Second)
 	}
-	return &Store{
-		shared:   shared,
+	return &Guard{
+		central:  central,
 		fallback: fallback,
 		names:    names,
 		node:     cryptorand.Text(),
@@ -165,19 +165,19 @@ func orDefault(n, otherwise int) int {
 	return otherwise
 }
 
-// Stats holds a store's numbers, since its start where they count events.
+// Stats counts what a guard did, since its start where they count events.
 type Stats struct {
 	Policies    map[string]Tally            // by policy name; names beyond the first thousand count as "other"
 	Activations map[decision.Failure]uint64 // requests that fell back, by the first failure among their bounds
-	Waiting     int64                       // requests that wait for the shared store now
+	Waiting     int64                       // requests that wait for the central store now
 	Buckets     int                         // buckets with debts
 	Pending     int64                       // tokens admitted unverified, neither charged nor written off yet
 	Live        map[string]int              // nodes that were last known to live, by namespace; 0: not known yet
 	Last        Report                      // the last outage that was reconciled; its zero value: none was
 }
 
-// Stats returns the store's numbers.
-func (s *Store) Stats() Stats {
+// Stats returns the guard's counts.
+func (s *Guard) Stats() Stats {
 	stats := Stats{
 		Activations: map[decision.Failure]uint64{}, Waiting: s.bulkhead.waiting.Load(), Live: map[string]int{},
 	}
@@ -195,8 +195,8 @@ func (s *Store) Stats() Stats {
 	return stats
 }
 
-// Degraded reports whether any server of the shared store or of its second is unavailable.
-func (s *Store) Degraded() bool {
+// Degraded reports whether any server of the central store or of its second is unavailable.
+func (s *Guard) Degraded() bool {
 	for _, name := range s.names {
 		if degraded, _, _ := s.breakers.Degraded(name); degraded {
 			return true
@@ -207,20 +207,20 @@ func (s *Store) Degraded() bool {
 
 // Forget implements store.Store, also for what this process recorded of the buckets: what it admitted from them during
 // an outage is not charged later.
-func (v *View) Forget(ctx context.Context, keys []policy.Key) (int, error) {
+func (v *Store) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 	s := v.store
 	for i := range keys {
 		s.sightings.forget(&keys[i])
 	}
 	s.debts.forget(keys)
 	here, err := s.fallback.Forget(ctx, keys)
-	there, failed := s.shared.Forget(ctx, keys)
+	there, failed := s.central.Forget(ctx, keys)
 	return here + there, errors.Join(err, failed)
 }
 
-// Peek implements store.Store: it shows what fail modes decide where the shared store does not answer. A bucket of this
-// process may then start with the usage that the shared store last reported, as it does for a Take.
-func (v *View) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+// Peek implements store.Store: it shows what fail modes decide where the central store does not answer. A bucket of
+// this process may then start with the usage that the central store last reported, as it does for a Take.
+func (v *Store) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if err := store.CheckLengths("peek at", bounds, statuses); err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (v *View) Peek(ctx context.Context, bounds []policy.Bound, statuses []decis
 		return nil
 	}
 	if ticket, ok := v.store.enter(bounds, statuses); ok {
-		if err := v.store.peekShared(ctx, ticket, bounds, statuses); err != nil {
+		if err := v.store.peekCentral(ctx, ticket, bounds, statuses); err != nil {
 			return err
 		}
 	}
@@ -239,20 +239,20 @@ func (v *View) Peek(ctx context.Context, bounds []policy.Bound, statuses []decis
 	return err
 }
 
-// peekShared peeks at the shared store for a request that was counted in.
-func (s *Store) peekShared(
+// peekCentral peeks at the central store for a request that was counted in.
+func (s *Guard) peekCentral(
 	ctx context.Context, ticket uint64, bounds []policy.Bound, statuses []decision.Status,
 ) error {
 	defer s.bulkhead.leave(ticket)
-	return s.shared.Peek(ctx, bounds, statuses)
+	return s.central.Peek(ctx, bounds, statuses)
 }
 
-// Refund implements store.Store. What this process admitted is not charged to the shared store later.
-func (v *View) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+// Refund implements store.Store. What this process admitted is not charged to the central store later.
+func (v *Store) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if err := store.CheckLengths("refund", bounds, statuses); err != nil {
 		return err
 	}
-	if err := v.store.refundShared(ctx, bounds, statuses); err != nil {
+	if err := v.store.refundCentral(ctx, bounds, statuses); err != nil {
 		return err
 	}
 	v.store.debts.cancel(bounds, statuses)

@@ -23,22 +23,22 @@ type witness struct {
 	tallies map[string]Tally // without what reconciling adds
 }
 
-// timeline is some nodes of one shared store, whose servers come and go.
+// timeline is some nodes of one central store, whose servers come and go.
 type timeline struct {
-	shared   *servers
+	central  *servers
 	nodes    []*witness
 	bounds   []policy.Bound
-	admitted map[policy.Key][]limit.Admission // by the shared store
-	spent    map[string]int64                 // by policy: what the shared store was charged by requests
+	admitted map[policy.Key][]limit.Admission // by the central store
+	spent    map[string]int64                 // by policy: what the central store was charged by requests
 }
 
 func drawTimeline(t *rapid.T) *timeline {
 	line := &timeline{
-		shared: newServers(storetest.NewClock()), admitted: map[policy.Key][]limit.Admission{}, spent: map[string]int64{},
+		central: newServers(storetest.NewClock()), admitted: map[policy.Key][]limit.Admission{}, spent: map[string]int64{},
 	}
 	for range rapid.IntRange(1, 2).Draw(t, "nodes") {
 		line.nodes = append(line.nodes, &witness{
-			world:  nodeOf(line.shared, Options{}, ViewOptions{SharePct: rapid.IntRange(1, 100).Draw(t, "share")}),
+			world:  nodeOf(line.central, Options{}, StoreOptions{SharePct: rapid.IntRange(1, 100).Draw(t, "share")}),
 			fewest: 1, local: map[policy.Key][]limit.Admission{}, tallies: map[string]Tally{},
 		})
 	}
@@ -64,12 +64,12 @@ func (l *timeline) step(t *rapid.T) {
 	node := rapid.SampledFrom(l.nodes).Draw(t, "node")
 	switch rapid.IntRange(0, 9).Draw(t, "step") {
 	case 0, 1:
-		l.shared.set(rapid.SampledFrom(tenants).Draw(t, "server"),
+		l.central.set(rapid.SampledFrom(tenants).Draw(t, "server"),
 			rapid.SampledFrom([]condition{up, up, unreachable, unreachable, silent, deaf, foreign}).Draw(t, "becomes"))
 	case 2:
-		l.shared.clock.Advance(max(0, storetest.Gap(t, &rapid.SampledFrom(l.bounds).Draw(t, "limit").Policy.Limit)))
+		l.central.clock.Advance(max(0, storetest.Gap(t, &rapid.SampledFrom(l.bounds).Draw(t, "limit").Policy.Limit)))
 	case 3:
-		l.shared.live = rapid.IntRange(1, 5).Draw(t, "live nodes")
+		l.central.live = rapid.IntRange(1, 5).Draw(t, "live nodes")
 		node.store.beatOnce(context.Background())
 	case 4:
 		node.store.reconcile(context.Background())
@@ -103,7 +103,7 @@ func (l *timeline) request(t *rapid.T, node *witness) {
 		if status.Charged && (!admitted || !status.Admits()) {
 			t.Fatalf("bound %d of a request that is denied was charged: %+v", i, status)
 		}
-		if want := failureOf[l.shared.is[b.Key.GroupID]]; status.Failure != want {
+		if want := failureOf[l.central.is[b.Key.GroupID]]; status.Failure != want {
 			t.Fatalf("bound %d failed by %s, want %s", i, status.Failure, want)
 		}
 		if b.Enforced() && status.Failure != decision.NoFailure && !byShared {
@@ -120,7 +120,7 @@ func (l *timeline) request(t *rapid.T, node *witness) {
 	}
 }
 
-// tally counts a bound that the shared store did not answer, as it looks from outside.
+// tally counts a bound that the central store did not answer, as it looks from outside.
 func (w *witness) tally(b *policy.Bound, status *decision.Status, admitted bool) {
 	sum := w.tallies[b.Policy.Name]
 	switch {
@@ -157,14 +157,14 @@ func (l *timeline) check(t *rapid.T) {
 		}
 	}
 	for _, b := range l.bounds {
-		if name := b.Policy.Name; b.Enforced() && l.shared.spent[name] != l.spent[name]+charged[name] {
+		if name := b.Policy.Name; b.Enforced() && l.central.spent[name] != l.spent[name]+charged[name] {
 			t.Fatalf("%s: the shared store was charged %d, want %d by requests and %d afterwards",
-				name, l.shared.spent[name], l.spent[name], charged[name])
+				name, l.central.spent[name], l.spent[name], charged[name])
 		}
 	}
 }
 
-// bound checks what was admitted: each bucket saw at most its limit's bound from the shared store and, on each node,
+// bound checks what was admitted: each bucket saw at most its limit's bound from the central store and, on each node,
 // at most the bound of the node's largest share. So all of it is at most the sum of these.
 func (l *timeline) bound(t *rapid.T) {
 	for _, b := range l.bounds {
@@ -172,7 +172,7 @@ func (l *timeline) bound(t *rapid.T) {
 			t.Fatalf("%s, by the shared store: %v", b.Policy.Name, err)
 		}
 		for n, node := range l.nodes {
-			share, err := shareOf(b.Policy.Limit.Spec(), node.view.shares.pct, int64(node.fewest))
+			share, err := localLimit(b.Policy.Limit.Spec(), node.view.shares.pct, int64(node.fewest))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -192,7 +192,7 @@ func TestWhateverHappensBoundsHoldAndTotalsAddUp(t *testing.T) {
 		}
 		line.bound(rt)
 		for _, tenant := range tenants {
-			line.shared.set(tenant, up)
+			line.central.set(tenant, up)
 		}
 		for n, node := range line.nodes {
 			node.store.reconcile(context.Background())

@@ -30,7 +30,7 @@ type charging struct {
 }
 
 // wantCharge schedules a reconciliation.
-func (s *Store) wantCharge() {
+func (s *Guard) wantCharge() {
 	s.chargeWanted.Store(true)
 	signal(s.chargeNow)
 }
@@ -38,7 +38,7 @@ func (s *Store) wantCharge() {
 // stepCharge does what is due of a reconciliation: it charges the debts once, batch by batch, and reports
 // the outage. What cannot be charged yet stays a debt. It returns the instant of the next batch, zero if none is
 // scheduled.
-func (s *Store) stepCharge(ctx context.Context, now time.Time) (next time.Time) {
+func (s *Guard) stepCharge(ctx context.Context, now time.Time) (next time.Time) {
 	c := &s.charging
 	if c.at.IsZero() && s.chargeWanted.Swap(false) {
 		c.at = now.Add(s.delay(maxChargeDelay))
@@ -67,7 +67,7 @@ func (s *Store) stepCharge(ctx context.Context, now time.Time) (next time.Time) 
 }
 
 // endCharging reports the outage when it has ended.
-func (s *Store) endCharging(recovered bool) {
+func (s *Guard) endCharging(recovered bool) {
 	level := slog.LevelInfo
 	switch {
 	case recovered:
@@ -82,7 +82,7 @@ func (s *Store) endCharging(recovered bool) {
 }
 
 // logReport logs what happened in an outage.
-func (s *Store) logReport(level slog.Level, message string, r Report) {
+func (s *Guard) logReport(level slog.Level, message string, r Report) {
 	var sum Tally
 	var policies []any
 	for name, t := range r.Policies {
@@ -105,12 +105,12 @@ type charge struct {
 
 // charge charges debts: what is due of each, up to a full bucket. If another node was faster, it tries once more with
 // what is left then.
-func (s *Store) charge(ctx context.Context, debts []*debt) {
+func (s *Guard) charge(ctx context.Context, debts []*debt) {
 	charges := make([]charge, len(debts))
 	for i, d := range debts {
 		charges[i].debt = d
 	}
-	for _, decide := range [...]decide{s.shared.Peek, s.shared.Take, s.shared.Take} {
+	for _, decide := range [...]decide{s.central.Peek, s.central.Take, s.central.Take} {
 		if len(charges) == 0 {
 			return
 		}
@@ -130,7 +130,7 @@ func (s *Store) charge(ctx context.Context, debts []*debt) {
 
 // finishCharge settles or keeps a debt by the answer to its charge, or sets the cost of the next one. It reports
 // whether there is no next one.
-func (s *Store) finishCharge(c *charge) bool {
+func (s *Guard) finishCharge(c *charge) bool {
 	d, failure := c.debt, c.status.Failure
 	switch {
 	case c.status.Charged:
@@ -152,7 +152,7 @@ func (s *Store) finishCharge(c *charge) bool {
 type decide func(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 
 // decideCharges peeks at the shared buckets of charges, or takes their costs, each on its own.
-func (s *Store) decideCharges(ctx context.Context, charges []charge, decide decide) {
+func (s *Guard) decideCharges(ctx context.Context, charges []charge, decide decide) {
 	limited, cancel := context.WithTimeout(ctx, chargeTimeout)
 	defer cancel()
 	bounds, statuses := make([]policy.Bound, len(charges)), make([]decision.Status, len(charges))
@@ -179,7 +179,7 @@ func (s *Store) decideCharges(ctx context.Context, charges []charge, decide deci
 }
 
 // writeOff writes off the debts that are left at the end.
-func (s *Store) writeOff() {
+func (s *Guard) writeOff() {
 	for _, batch := range s.charging.batches {
 		for _, d := range batch {
 			s.debts.putBack(d, s.now())

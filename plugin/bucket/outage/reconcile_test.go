@@ -26,7 +26,7 @@ func (w *world) outageOf(t testing.TB, b policy.Bound, times int) {
 	w.servers.set(b.Key.GroupID, up)
 }
 
-// sharedUse is what is used of a bucket in the shared store.
+// sharedUse is what is used of a bucket in the central store.
 func (w *world) sharedUse(t testing.TB, b policy.Bound) int64 {
 	t.Helper()
 	b.Cost = 0
@@ -47,7 +47,7 @@ func (w *world) expect(t testing.TB, name string, want Tally, pending int64) {
 
 func TestWhatWasAdmittedUnverifiedIsChargedOnce(t *testing.T) {
 	for _, mode := range []policy.FailMode{policy.FailLocal, policy.FailOpen} {
-		w := newWorld(Options{}, ViewOptions{})
+		w := newWorld(Options{}, StoreOptions{})
 		b := bound(t, mode, 10, "acme")
 		w.outageOf(t, b, 5)
 		for range 3 {
@@ -61,7 +61,7 @@ func TestWhatWasAdmittedUnverifiedIsChargedOnce(t *testing.T) {
 }
 
 func TestNoBucketIsChargedBeyondFull(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	b := bound(t, policy.FailOpen, 10, "acme")
 	for range 8 {
 		w.take(t, b)
@@ -91,7 +91,7 @@ func TestWhatNoLongerMattersIsWrittenOff(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			w := newWorld(Options{}, ViewOptions{})
+			w := newWorld(Options{}, StoreOptions{})
 			b := bound(t, policy.FailOpen, 1, "acme")
 			b.Policy.Limit = compiled(t, test.spec)
 			w.outageOf(t, b, 4)
@@ -103,7 +103,7 @@ func TestWhatNoLongerMattersIsWrittenOff(t *testing.T) {
 }
 
 func TestAServerThatIsUnavailableAgainIsChargedTheNextTime(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	b := bound(t, policy.FailLocal, 100, "acme")
 	w.outageOf(t, b, 5)
 	w.servers.set("acme", unreachable)
@@ -115,7 +115,7 @@ func TestAServerThatIsUnavailableAgainIsChargedTheNextTime(t *testing.T) {
 }
 
 func TestADebtThatIsKeptJoinsTheOneMadeMeanwhile(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	b := bound(t, policy.FailLocal, 100, "acme")
 	w.servers.set("acme", unreachable)
 	w.take(t, b)
@@ -134,7 +134,7 @@ func TestADebtThatIsKeptJoinsTheOneMadeMeanwhile(t *testing.T) {
 }
 
 func TestAChargeWhoseOutcomeIsUnknownIsNeverRepeated(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	b := bound(t, policy.FailLocal, 100, "acme")
 	w.outageOf(t, b, 5)
 	calls := 0
@@ -154,7 +154,7 @@ func TestAChargeWhoseOutcomeIsUnknownIsNeverRepeated(t *testing.T) {
 }
 
 func TestAReadWithoutAnswerIsRepeated(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	w.outageOf(t, bound(t, policy.FailLocal, 100, "acme"), 5)
 	w.servers.set("acme", silent)
 	w.store.reconcile(context.Background())
@@ -163,7 +163,7 @@ func TestAReadWithoutAnswerIsRepeated(t *testing.T) {
 
 func TestAChargeThatLosesARaceTakesWhatIsLeft(t *testing.T) {
 	for races, want := range map[int]int64{1: 2, 2: 0} {
-		w := newWorld(Options{}, ViewOptions{})
+		w := newWorld(Options{}, StoreOptions{})
 		b := bound(t, policy.FailOpen, 10, "acme")
 		w.outageOf(t, b, 10)
 		calls, racing := 0, false
@@ -191,7 +191,7 @@ func TestAChargeThatLosesARaceTakesWhatIsLeft(t *testing.T) {
 }
 
 func TestDebtsAreBounded(t *testing.T) {
-	w := newWorld(Options{MaxDebts: 2}, ViewOptions{})
+	w := newWorld(Options{MaxDebts: 2}, StoreOptions{})
 	for i := range 5 {
 		w.outageOf(t, bound(t, policy.FailOpen, 10, fmt.Sprint(i)), 1)
 	}
@@ -207,7 +207,7 @@ func TestDebtsAreBounded(t *testing.T) {
 }
 
 func TestADebtRemembersNoMoreThanAFullBucket(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	b := bound(t, policy.FailOpen, 1, "acme")
 	b.Policy.Limit = compiled(t, limit.Spec{Algorithm: limit.SlidingLog, Quantity: 10, Window: minute})
 	for range 100 {
@@ -220,7 +220,7 @@ func TestADebtRemembersNoMoreThanAFullBucket(t *testing.T) {
 }
 
 func TestRequestsAndChargesAtOnceAddUp(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	const callers, requests = 8, 200
 	var taken, unverified atomic.Int64
 	var all, charges sync.WaitGroup
@@ -266,7 +266,7 @@ func TestOneReportTellsWhatHappened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
 		w := newWorld(Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))},
-			ViewOptions{SharePct: 30})
+			StoreOptions{SharePct: 30})
 		w.take(t, bound(t, policy.FailLocal, 10, "acme"))
 		w.store.reconcile(context.Background())
 		start := time.Now()

@@ -44,7 +44,7 @@ func TestAFloodDuringAnOutageKeepsNoTenantFromBeingCharged(t *testing.T) {
 		"users of the payer": {kindUser, "acme", places / 16},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(Options{MaxDebts: places}, ViewOptions{})
+			w := newWorld(Options{MaxDebts: places}, StoreOptions{})
 			w.flood(t, bound(t, policy.FailOpen, 1000, flooded.by), flooded.kind, 2*places)
 			if got := w.store.Stats().Buckets; got != flooded.taken {
 				t.Errorf("the flood has %d places of %d, want %d", got, places, flooded.taken)
@@ -65,7 +65,7 @@ func TestAFloodDuringAnOutageKeepsNoTenantFromBeingCharged(t *testing.T) {
 }
 
 func TestWhatMattersMostIsChargedFirst(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	b := bound(t, policy.FailOpen, 1000, "small")
 	w.flood(t, b, kindAddress, 2*batch)
 	w.outageOf(t, inKind(b, kindAddress, "busy"), 50)
@@ -85,7 +85,7 @@ func TestWhatMattersMostIsChargedFirst(t *testing.T) {
 
 func TestAHundredThousandDebtsAreChargedInFewCalls(t *testing.T) {
 	const debts = 1000
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	w.flood(t, bound(t, policy.FailOpen, 10, "acme"), kindAddress, debts)
 	before := w.servers.takes
 	w.store.reconcile(context.Background())
@@ -95,7 +95,7 @@ func TestAHundredThousandDebtsAreChargedInFewCalls(t *testing.T) {
 	}
 }
 
-// picky is a shared store whose calls for one tenant's buckets are errors.
+// picky is a central store whose calls for one tenant's buckets are errors.
 type picky struct {
 	*servers
 	not string
@@ -116,10 +116,10 @@ func (p *picky) Peek(ctx context.Context, bounds []policy.Bound, statuses []deci
 }
 
 func TestADebtThatCannotBeChargedCostsNoOther(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	b := bound(t, policy.FailOpen, 10, "acme")
 	w.flood(t, b, kindAddress, batch)
-	w.store.shared = &picky{w.servers, "made-up-7"}
+	w.store.central = &picky{w.servers, "made-up-7"}
 	w.store.reconcile(context.Background())
 	w.expect(t, "open", Tally{Unverified: batch, Charged: batch - 1, WrittenOff: 1}, 0)
 }

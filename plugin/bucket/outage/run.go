@@ -13,7 +13,7 @@ const (
 	// chargeEvery is the number of beats between two tries to charge while a server is unavailable: debts of other servers
 	// need not wait for it.
 	chargeEvery = 15
-	// leaveTimeout bounds the time that the end of Run waits for the shared store.
+	// leaveTimeout bounds the time that the end of Run waits for the central store.
 	leaveTimeout = time.Second
 )
 
@@ -44,7 +44,7 @@ const (
 )
 
 // recordBeat records a beat that was sent at an instant, and the number of nodes it found.
-func (s *Store) recordBeat(ns *members, live int, sent time.Time) {
+func (s *Guard) recordBeat(ns *members, live int, sent time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sent.Sub(ns.last) > maxBeatAge {
@@ -60,7 +60,7 @@ func (s *Store) recordBeat(ns *members, live int, sent time.Time) {
 }
 
 // maxLive returns the largest number of nodes that was found within the last lifetime. A node counts for lifetime after
-// its last beat, even if the shared store has lost its list. Otherwise the nodes that report first would find too few
+// its last beat, even if the central store has lost its list. Otherwise the nodes that report first would find too few
 // nodes and take too large shares.
 func (ns *members) maxLive(now time.Time) (most int) {
 	for _, h := range ns.recentCounts {
@@ -73,7 +73,7 @@ func (ns *members) maxLive(now time.Time) (most int) {
 
 // LeaseNodes returns the number of nodes of a namespace that share leases: those that are alive, or were five seconds
 // ago. It is 0 unless the last beat is younger than maxBeatAge and the count has lasted minCounted.
-func (s *Store) LeaseNodes(namespace string) int {
+func (s *Guard) LeaseNodes(namespace string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ns := s.namespaces[namespace]
@@ -83,8 +83,8 @@ func (s *Store) LeaseNodes(namespace string) int {
 	return ns.maxLive(s.clock())
 }
 
-// openView counts a view into its namespace.
-func (s *Store) openView(name string) *members {
+// openNamespace counts a store into its namespace.
+func (s *Guard) openNamespace(name string) *members {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ns := s.namespaces[name]
@@ -98,8 +98,8 @@ func (s *Store) openView(name string) *members {
 	return ns
 }
 
-// closeView counts a view out. The next beat leaves a namespace without views.
-func (s *Store) closeView(ns *members) {
+// closeNamespace counts a store out. The next beat leaves a namespace without stores.
+func (s *Guard) closeNamespace(ns *members) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ns.views--
@@ -117,8 +117,8 @@ func signal(c chan<- struct{}) {
 // are back, until ctx ends, which is not an error. It is called once. What cannot be charged then is written off and
 // logged.
 //
-// It runs the loops of [Store.Loops] in real time, side by side, so that a slow charge delays no heartbeat.
-func (s *Store) Run(ctx context.Context) error {
+// It runs the loops of [Guard.Loops] in real time, side by side, so that a slow charge delays no heartbeat.
+func (s *Guard) Run(ctx context.Context) error {
 	loops, end := s.Loops()
 	defer end()
 	var running sync.WaitGroup
@@ -145,13 +145,13 @@ type Loop struct {
 
 // Loops returns what Run does all the time, for a program that runs it by a clock of its own in place of Run: each loop
 // by itself, until it calls end.
-func (s *Store) Loops() (loops [2]Loop, end func()) {
+func (s *Guard) Loops() (loops [2]Loop, end func()) {
 	return [2]Loop{{s.beatNow, s.stepBeat}, {s.chargeNow, s.stepCharge}}, s.watchBreakers()
 }
 
-// Step does what is due at now by the clock of the breakers, and returns the instant of the next step. What views and
+// Step does what is due at now by the clock of the breakers, and returns the instant of the next step. What stores and
 // breakers signal may be due earlier. It is not called concurrently with itself or Run.
-func (s *Store) Step(ctx context.Context, now time.Time) (next time.Time) {
+func (s *Guard) Step(ctx context.Context, now time.Time) (next time.Time) {
 	next = s.stepBeat(ctx, now)
 	if charge := s.stepCharge(ctx, now); !charge.IsZero() && charge.Before(next) {
 		return charge
@@ -160,7 +160,7 @@ func (s *Store) Step(ctx context.Context, now time.Time) (next time.Time) {
 }
 
 // watchBreakers schedules a charge each time that a server is back, until the returned function is called.
-func (s *Store) watchBreakers() (end func()) {
+func (s *Guard) watchBreakers() (end func()) {
 	var ends []func()
 	for _, name := range s.names {
 		ends = append(ends, s.breakers.watch(name, func() {
@@ -176,7 +176,7 @@ func (s *Store) watchBreakers() (end func()) {
 }
 
 // repeat runs a loop until ctx ends.
-func (s *Store) repeat(ctx context.Context, loop Loop) {
+func (s *Guard) repeat(ctx context.Context, loop Loop) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -195,7 +195,7 @@ func (s *Store) repeat(ctx context.Context, loop Loop) {
 }
 
 // stepBeat sends a heartbeat if one is due, or a namespace is new, and returns the instant of the next.
-func (s *Store) stepBeat(ctx context.Context, now time.Time) (next time.Time) {
+func (s *Guard) stepBeat(ctx context.Context, now time.Time) (next time.Time) {
 	if !s.unreported.Swap(false) && now.Before(s.nextBeat) {
 		return s.nextBeat
 	}
@@ -208,11 +208,11 @@ func (s *Store) stepBeat(ctx context.Context, now time.Time) (next time.Time) {
 	return s.nextBeat
 }
 
-func (s *Store) beatOnce(ctx context.Context) {
+func (s *Guard) beatOnce(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, beat)
 	defer cancel()
 	if s.Degraded() {
-		s.shared.Probe(ctx)
+		s.central.Probe(ctx)
 	}
 	for _, ns := range s.listNamespaces() {
 		sent := s.clock()
@@ -220,7 +220,7 @@ func (s *Store) beatOnce(ctx context.Context) {
 			s.leave(ctx, ns)
 		} else if s.process != nil && s.process.Superseded() {
 			continue // other nodes drop this one; its leases end before that
-		} else if live, err := s.shared.Beat(ctx, ns.name, s.node, lifetime); err != nil {
+		} else if live, err := s.central.Beat(ctx, ns.name, s.node, lifetime); err != nil {
 			s.log.Debug("counting the live nodes failed", "namespace", ns.name, "error", err)
 		} else {
 			s.recordBeat(ns, live, sent)
@@ -228,7 +228,7 @@ func (s *Store) beatOnce(ctx context.Context) {
 	}
 }
 
-func (s *Store) listNamespaces() []*members {
+func (s *Guard) listNamespaces() []*members {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := make([]*members, 0, len(s.namespaces))
@@ -238,8 +238,8 @@ func (s *Store) listNamespaces() []*members {
 	return list
 }
 
-// dropUnused drops a namespace without views. It reports whether it had none.
-func (s *Store) dropUnused(ns *members) bool {
+// dropUnused drops a namespace without stores. It reports whether it had none.
+func (s *Guard) dropUnused(ns *members) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ns.views > 0 {
@@ -249,8 +249,8 @@ func (s *Store) dropUnused(ns *members) bool {
 	return true
 }
 
-func (s *Store) leave(ctx context.Context, ns *members) {
-	if err := s.shared.Leave(ctx, ns.name, s.node); err != nil {
+func (s *Guard) leave(ctx context.Context, ns *members) {
+	if err := s.central.Leave(ctx, ns.name, s.node); err != nil {
 		s.log.Debug("leaving the list of live nodes failed: other nodes count this one until its entry expires",
 			"namespace", ns.name, "error", err)
 	}

@@ -29,7 +29,7 @@ func (w *world) run(t *testing.T) (end func()) {
 
 func TestLimitsAreSharedAmongTheNodesThatLastLived(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(Options{}, ViewOptions{Nodes: 2})
+		w := newWorld(Options{}, StoreOptions{Nodes: 2})
 		w.servers.live = 4
 		share := func() int64 {
 			b := bound(t, policy.FailLocal, 1000, "acme")
@@ -67,7 +67,7 @@ func TestLimitsAreSharedAmongTheNodesThatLastLived(t *testing.T) {
 
 func TestANodeVouchesForLeasesOnlyWhileAllOthersKnowIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(Options{}, ViewOptions{})
+		w := newWorld(Options{}, StoreOptions{})
 		w.servers.live = 4
 		end := w.run(t)
 		defer end()
@@ -101,8 +101,8 @@ func TestANodeVouchesForLeasesOnlyWhileAllOthersKnowIt(t *testing.T) {
 
 func TestANodeLivesInTheNamespacesInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(Options{}, ViewOptions{Namespace: "a"})
-		again := w.store.View(ViewOptions{Namespace: "a"})
+		w := newWorld(Options{}, StoreOptions{Namespace: "a"})
+		again := w.store.Store(StoreOptions{Namespace: "a"})
 		end := w.run(t)
 		synctest.Wait()
 		beats := func() string {
@@ -116,7 +116,7 @@ func TestANodeLivesInTheNamespacesInUse(t *testing.T) {
 			}
 			return strings.Join(names, " ")
 		}
-		w.store.View(ViewOptions{Namespace: "b"})
+		w.store.Store(StoreOptions{Namespace: "b"})
 		synctest.Wait()
 		if got := beats(); got != "a b" {
 			t.Errorf("lives in %q at once, want both", got)
@@ -141,7 +141,7 @@ func TestANodeLivesInTheNamespacesInUse(t *testing.T) {
 
 func TestAnOutageEndsWithoutTrafficAndIsReconciled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(Options{}, ViewOptions{})
+		w := newWorld(Options{}, StoreOptions{})
 		w.servers.gate = w.breakers.New("main", "a", 0)
 		end := w.run(t)
 		defer end()
@@ -171,7 +171,7 @@ func TestAnOutageEndsWithoutTrafficAndIsReconciled(t *testing.T) {
 
 func TestFailuresThatOpenNoBreakerAreReconciledToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(Options{}, ViewOptions{})
+		w := newWorld(Options{}, StoreOptions{})
 		end := w.run(t)
 		defer end()
 		w.outageOf(t, bound(t, policy.FailOpen, 100, "acme"), 1)
@@ -183,7 +183,7 @@ func TestFailuresThatOpenNoBreakerAreReconciledToo(t *testing.T) {
 
 func TestManyBucketsAreChargedInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(Options{}, ViewOptions{})
+		w := newWorld(Options{}, StoreOptions{})
 		for _, b := range someBounds(t, 5*batch) {
 			w.outageOf(t, b, 1)
 		}
@@ -207,7 +207,7 @@ func TestManyBucketsAreChargedInBatches(t *testing.T) {
 func TestWhatIsNotChargedAtTheEndIsReportedAndWrittenOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
-		w := newWorld(Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, ViewOptions{})
+		w := newWorld(Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, StoreOptions{})
 		w.servers.set("acme", unreachable)
 		end := w.run(t)
 		statuses, _ := w.take(t, bound(t, policy.FailOpen, 100, "acme"))
@@ -222,7 +222,7 @@ func TestWhatIsNotChargedAtTheEndIsReportedAndWrittenOff(t *testing.T) {
 
 func TestOneUnavailableServerDoesNotKeepWhatIsOwedToOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(Options{}, ViewOptions{})
+		w := newWorld(Options{}, StoreOptions{})
 		end := w.run(t)
 		defer end()
 		synctest.Wait()
@@ -245,7 +245,7 @@ func TestOneUnavailableServerDoesNotKeepWhatIsOwedToOthers(t *testing.T) {
 
 func TestAnEndMidwayWritesOffWhatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(Options{}, ViewOptions{})
+		w := newWorld(Options{}, StoreOptions{})
 		for _, b := range someBounds(t, 2*batch) {
 			w.outageOf(t, b, 1)
 		}
@@ -260,7 +260,7 @@ func TestAnEndMidwayWritesOffWhatIsLeft(t *testing.T) {
 // A simulator drives a store by Step alone, on a clock of its own.
 func TestAStoreIsDrivenOnAVirtualClock(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
-	w := newWorldAt(func() time.Time { return now }, Options{}, ViewOptions{})
+	w := newWorldAt(func() time.Time { return now }, Options{}, StoreOptions{})
 	for range 10 {
 		now = w.store.Step(t.Context(), now)
 	}
@@ -282,7 +282,7 @@ func (p process) Superseded() bool { return p.superseded.Load() }
 func TestAProcessThatServesNoKongIsNoLiveNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var superseded atomic.Bool
-		w := newWorld(Options{Process: process{&superseded}}, ViewOptions{})
+		w := newWorld(Options{Process: process{&superseded}}, StoreOptions{})
 		end := w.run(t)
 		defer end()
 		beats := func(when string, want bool) {

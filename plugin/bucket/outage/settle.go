@@ -13,21 +13,21 @@ import (
 
 // Settle implements store.Store. Which store admitted a bound decides where it is settled:
 //
-//   - The shared store: there.
-//   - This process: in its buckets. If the shared store did not answer, also in the debt that this process charges to
-//     it after the outage. Once that is charged, the shared store returns nothing.
+//   - The central store: there.
+//   - This process: in its buckets. If the central store did not answer, also in the debt that this process charges to
+//     it after the outage. Once that is charged, the central store returns nothing.
 //   - None, by fail mode open: in that debt alone. Such a status is Unanswered with a Failure, and the caller marks it
 //     as Charged.
 //
-// Of bounds with a debt, what a request cost beyond its reservation is charged to the shared store at once. If that
+// Of bounds with a debt, what a request cost beyond its reservation is charged to the central store at once. If that
 // fails, it adds to the debt.
-func (v *View) Settle(
+func (v *Store) Settle(
 	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
 	if err := store.CheckActual(bounds, statuses, actual); err != nil {
 		return err
 	}
-	if err := v.store.settleShared(ctx, bounds, statuses, actual); err != nil {
+	if err := v.store.settleCentral(ctx, bounds, statuses, actual); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(statuses, func(s decision.Status) bool { return s.Charged }) {
@@ -36,9 +36,9 @@ func (v *View) Settle(
 	return nil
 }
 
-// settleShared settles the bounds that the shared store charged. Of bounds that were admitted without it, it charges
+// settleCentral settles the bounds that the central store charged. Of bounds that were admitted without it, it charges
 // there what they cost beyond their reservations. It does not change the statuses of bounds that this process counted.
-func (s *Store) settleShared(
+func (s *Guard) settleCentral(
 	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
 	settled := slices.Clone(statuses)
@@ -58,7 +58,7 @@ func (s *Store) settleShared(
 		calls = calls || status.Charged
 	}
 	if calls {
-		if err := s.shared.Settle(ctx, bounds, settled, actual); err != nil {
+		if err := s.central.Settle(ctx, bounds, settled, actual); err != nil {
 			return err
 		}
 	}
@@ -76,12 +76,12 @@ func (s *Store) settleShared(
 	return nil
 }
 
-// isUnverified reports whether a bound was admitted without the shared store: this process answered, or no store did.
+// isUnverified reports whether a bound was admitted without the central store: this process answered, or no store did.
 func isUnverified(s *decision.Status) bool {
 	return s.Failure != decision.NoFailure && (s.Source == decision.Local || s.Source == decision.Unanswered)
 }
 
-// recordSettlement records in the debts what the shared store did not settle. A cost beyond the reservation that could
+// recordSettlement records in the debts what the central store did not settle. A cost beyond the reservation that could
 // not be charged adds to the debt, and a cost below the reservation of a bound that is still due reduces it. statuses
 // are those of the request, settled those of the call. It returns the change of each debt in tokens.
 func (ds *debts) recordSettlement(
@@ -116,7 +116,7 @@ func (ds *debts) recordSettlement(
 func (l local) Settle(
 	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
-	shares, err := l.shares(bounds)
+	shares, err := l.limited(bounds)
 	if err != nil {
 		return err
 	}

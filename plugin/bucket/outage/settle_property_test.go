@@ -79,7 +79,7 @@ func (f *flights) reconcile(t *rapid.T) {
 func TestWhateverHappensARequestIsSettledOnceOrKeepsItsReservation(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		f := &flights{
-			test: t, world: newWorld(Options{}, ViewOptions{SharePct: 100}),
+			test: t, world: newWorld(Options{}, StoreOptions{SharePct: 100}),
 			mode: rapid.SampledFrom([]policy.FailMode{policy.FailLocal, policy.FailOpen}).Draw(rt, "fail mode"),
 		}
 		become := func(c condition) {

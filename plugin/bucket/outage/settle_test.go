@@ -25,7 +25,7 @@ func ofFive(t *testing.T, mode policy.FailMode) policy.Bound {
 }
 
 func TestASettlementOfWhatThisProcessAdmittedChangesWhatIsDue(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{SharePct: 100})
+	w := newWorld(Options{}, StoreOptions{SharePct: 100})
 	b := ofFive(t, policy.FailLocal)
 	w.servers.set("acme", unreachable)
 	less, _ := w.take(t, b)
@@ -53,7 +53,7 @@ func TestASettlementOfWhatThisProcessAdmittedChangesWhatIsDue(t *testing.T) {
 }
 
 func TestACostBeyondAReservationIsChargedAtOnceWhenTheSharedStoreIsBack(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{SharePct: 100})
+	w := newWorld(Options{}, StoreOptions{SharePct: 100})
 	b := ofFive(t, policy.FailLocal)
 	w.servers.set("acme", unreachable)
 	less, _ := w.take(t, b)
@@ -69,7 +69,7 @@ func TestACostBeyondAReservationIsChargedAtOnceWhenTheSharedStoreIsBack(t *testi
 }
 
 func TestWhatASettlementCouldNotSendIsChargedLaterAndNotReturned(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{SharePct: 100})
+	w := newWorld(Options{}, StoreOptions{SharePct: 100})
 	b := ofFive(t, policy.FailLocal)
 	less, _ := w.take(t, b)
 	more, _ := w.take(t, b)
@@ -91,7 +91,7 @@ func TestWhatASettlementCouldNotSendIsChargedLaterAndNotReturned(t *testing.T) {
 
 func TestASettlementOfAnUnknownOutcomeIsNeverRepeated(t *testing.T) {
 	for _, c := range []condition{silent, deaf} {
-		w := newWorld(Options{}, ViewOptions{SharePct: 100})
+		w := newWorld(Options{}, StoreOptions{SharePct: 100})
 		b := ofFive(t, policy.FailLocal)
 		statuses, _ := w.take(t, b)
 		w.servers.set("acme", c)
@@ -120,7 +120,7 @@ func (w *world) takeOpen(t *testing.T, b policy.Bound) []decision.Status {
 }
 
 func TestWhatFailModeOpenAdmittedIsDueAtItsActualCost(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	b := ofFive(t, policy.FailOpen)
 	w.servers.set("acme", unreachable)
 	due := int64(0)
@@ -140,7 +140,7 @@ func TestWhatFailModeOpenAdmittedIsDueAtItsActualCost(t *testing.T) {
 }
 
 func TestWhatFailModeOpenAdmittedIsSettledOnceAfterTheOutage(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	b := ofFive(t, policy.FailOpen)
 	w.servers.set("acme", unreachable)
 	more, less := w.takeOpen(t, b), w.takeOpen(t, b)
@@ -160,7 +160,7 @@ func TestWhatFailModeOpenAdmittedIsSettledOnceAfterTheOutage(t *testing.T) {
 
 func TestASettlementChangesOnlyWhatIsDueSinceItsAdmission(t *testing.T) {
 	for _, mode := range []policy.FailMode{policy.FailOpen, policy.FailLocal} {
-		w := newWorld(Options{}, ViewOptions{SharePct: 100})
+		w := newWorld(Options{}, StoreOptions{SharePct: 100})
 		b := ofFive(t, mode)
 		w.servers.set("acme", unreachable)
 		first, _ := w.take(t, b)

@@ -15,7 +15,7 @@ func TestEveryLimitHasAShareAndNoneIsLargerThanItsPart(t *testing.T) {
 		whole := storetest.Limits().Draw(rt, "limit").Spec()
 		pct, live := rapid.Int64Range(1, 100).Draw(rt, "percent"),
 			rapid.SampledFrom([]int64{1, 2, 3, 7, 64, 10_000}).Draw(rt, "nodes")
-		l, err := shareOf(whole, pct, live)
+		l, err := localLimit(whole, pct, live)
 		if err != nil {
 			rt.Fatalf("%d %% of %+v for one of %d: %v", pct, whole, live, err)
 		}
@@ -56,7 +56,7 @@ func TestAShareThatCannotBeCountedExactlyIsRoundedDown(t *testing.T) {
 	for _, test := range tests {
 		test.spec.Algorithm = limit.TokenBucket
 		compiled(t, test.spec)
-		l, err := shareOf(test.spec, 70, 3)
+		l, err := localLimit(test.spec, 70, 3)
 		if err != nil {
 			t.Fatalf("%s: %v", test.name, err)
 		}
@@ -69,7 +69,7 @@ func TestAShareThatCannotBeCountedExactlyIsRoundedDown(t *testing.T) {
 }
 
 func TestSharesAreCompiledOnceForEachNumberOfNodes(t *testing.T) {
-	s := shares{pct: 50}
+	s := localLimits{pct: 50}
 	p := bound(t, policy.FailLocal, 100, "acme").Policy
 	var of [3]*policy.Policy
 	for i, live := range []int{1, 1, 2} {
@@ -82,12 +82,12 @@ func TestSharesAreCompiledOnceForEachNumberOfNodes(t *testing.T) {
 	if of[0] != of[1] || of[0].Limit.Capacity() != 50 || of[2].Limit.Capacity() != 25 {
 		t.Errorf("shares of 100: %v, %v, %v", of[0].Limit.Capacity(), of[1].Limit.Capacity(), of[2].Limit.Capacity())
 	}
-	for range maxShares + 1 {
+	for range maxLocalLimits + 1 {
 		if _, err := s.get(bound(t, policy.FailLocal, 1, "acme").Policy, 2); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(s.compiled) > maxShares {
-		t.Errorf("%d shares are kept, want at most %d", len(s.compiled), maxShares)
+	if len(s.compiled) > maxLocalLimits {
+		t.Errorf("%d shares are kept, want at most %d", len(s.compiled), maxLocalLimits)
 	}
 }

@@ -14,7 +14,7 @@ import (
 // ways is the number of sightings that compete for one place.
 const ways = 8
 
-// sightings records how much of each bucket was used when the shared store last answered for it. Every request writes
+// sightings records how much of each bucket was used when the central store last answered for it. Every request writes
 // to it, and only an outage reads it, so it is a table of fixed size without pointers, in which a new entry replaces
 // the oldest of eight: a general cache would allocate for each of these writes.
 //

@@ -14,7 +14,7 @@ import (
 )
 
 func TestWhileAllAnswerTheFallbackIsNotUsed(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	b := bound(t, policy.FailLocal, 2, "acme")
 	for i, want := range []bool{true, true, false} {
 		statuses, admitted := w.take(t, b)
@@ -29,7 +29,7 @@ func TestWhileAllAnswerTheFallbackIsNotUsed(t *testing.T) {
 }
 
 func TestALocalPolicyGoesOnWithThisNodesShare(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{Nodes: 2, SharePct: 60})
+	w := newWorld(Options{}, StoreOptions{Nodes: 2, SharePct: 60})
 	w.servers.set("acme", unreachable)
 	b := bound(t, policy.FailLocal, 10, "acme")
 	for i := range 5 {
@@ -49,7 +49,7 @@ func TestALocalPolicyGoesOnWithThisNodesShare(t *testing.T) {
 
 func TestAnyNumberOfNodesLeavesEachAToken(t *testing.T) {
 	for _, nodes := range []int{1_000_000, math.MaxInt / 100, math.MaxInt/2 + 1, math.MaxInt} {
-		w := newWorld(Options{}, ViewOptions{Nodes: nodes})
+		w := newWorld(Options{}, StoreOptions{Nodes: nodes})
 		w.servers.set("acme", unreachable)
 		b := bound(t, policy.FailLocal, 10, "acme")
 		for i, want := range []bool{true, false} {
@@ -61,7 +61,7 @@ func TestAnyNumberOfNodesLeavesEachAToken(t *testing.T) {
 }
 
 func TestAnOpenPolicyAdmitsAndIsCounted(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	w.servers.set("acme", silent)
 	for range 3 {
 		statuses, admitted := w.take(t, bound(t, policy.FailOpen, 1, "acme"))
@@ -77,7 +77,7 @@ func TestAnOpenPolicyAdmitsAndIsCounted(t *testing.T) {
 }
 
 func TestTwoFailModesInOneRequest(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	w.servers.set("acme", unreachable)
 	local, closed, elsewhere := bound(t, policy.FailLocal, 10, "acme"), bound(t, policy.FailClosed, 10, "acme"),
 		bound(t, policy.FailLocal, 9, "globex")
@@ -101,7 +101,7 @@ func TestTwoFailModesInOneRequest(t *testing.T) {
 }
 
 func TestWhatAnsweredIsGivenBackWhenThisNodesShareDenies(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{SharePct: 10})
+	w := newWorld(Options{}, StoreOptions{SharePct: 10})
 	w.servers.set("acme", unreachable)
 	local, answered := bound(t, policy.FailLocal, 10, "acme"), bound(t, policy.FailOpen, 10, "globex")
 	for i, want := range []bool{true, false} {
@@ -115,7 +115,7 @@ func TestWhatAnsweredIsGivenBackWhenThisNodesShareDenies(t *testing.T) {
 }
 
 func TestAnAnswerThatDeniesGoesBeforeAllFailModes(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	w.servers.set("acme", unreachable)
 	full := bound(t, policy.FailOpen, 1, "globex")
 	w.take(t, full)
@@ -130,7 +130,7 @@ func TestAnAnswerThatDeniesGoesBeforeAllFailModes(t *testing.T) {
 }
 
 func TestAShadowPolicyIsNotDecidedLocally(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	w.servers.set("acme", unreachable)
 	b := bound(t, policy.FailLocal, 1, "acme")
 	b.Policy.Mode = policy.Shadow
@@ -159,7 +159,7 @@ func TestABucketStartsWithTheFractionThatWasLastSeen(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			w := newWorld(Options{}, ViewOptions{})
+			w := newWorld(Options{}, StoreOptions{})
 			b := bound(t, policy.FailLocal, 1, "acme")
 			b.Policy.Limit = compiled(t, test.spec)
 			if b.Cost = test.spent; test.spent > 0 {
@@ -176,7 +176,7 @@ func TestABucketStartsWithTheFractionThatWasLastSeen(t *testing.T) {
 }
 
 func TestFlappingGivesNoFreshBucket(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	b := bound(t, policy.FailLocal, 100, "acme")
 	local := 0
 	for range 10 {
@@ -195,7 +195,7 @@ func TestFlappingGivesNoFreshBucket(t *testing.T) {
 }
 
 func TestACostBeyondTheShareWaitsForTheStoreAndNotForever(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
+	w := newWorld(Options{}, StoreOptions{})
 	w.servers.set("acme", unreachable)
 	b := bound(t, policy.FailLocal, 100, "acme")
 	for cost, want := range map[int64]limit.Micros{100: limit.Second, 101: limit.Never} {
@@ -207,7 +207,7 @@ func TestACostBeyondTheShareWaitsForTheStoreAndNotForever(t *testing.T) {
 }
 
 func TestTooManyWaitingRequestsFallBackUnsent(t *testing.T) {
-	w := newWorld(Options{MaxWaiting: 7, MaxWaitingPerTenant: 2}, ViewOptions{})
+	w := newWorld(Options{MaxWaiting: 7, MaxWaitingPerTenant: 2}, StoreOptions{})
 	acme, globex, initech := bound(t, policy.FailOpen, 100, "acme"), bound(t, policy.FailOpen, 100, "globex"),
 		bound(t, policy.FailOpen, 100, "initech")
 	all := bound(t, policy.FailOpen, 100, "")
@@ -255,7 +255,7 @@ func TestTooManyWaitingRequestsFallBackUnsent(t *testing.T) {
 	}
 }
 
-// misused is a shared store whose calls are misuse.
+// misused is a central store whose calls are misuse.
 type misused struct{ *servers }
 
 var errMisuse = errors.New("misuse")
@@ -263,8 +263,8 @@ var errMisuse = errors.New("misuse")
 func (misused) Take(context.Context, []policy.Bound, []decision.Status) error { return errMisuse }
 
 func TestMisuseIsAnErrorAndLeavesNoRequestWaiting(t *testing.T) {
-	w := newWorld(Options{}, ViewOptions{})
-	w.store.shared = misused{w.servers}
+	w := newWorld(Options{}, StoreOptions{})
+	w.store.central = misused{w.servers}
 	bounds := []policy.Bound{bound(t, policy.FailOpen, 1, "acme")}
 	if err := w.view.Take(context.Background(), bounds, make([]decision.Status, 1)); !errors.Is(err, errMisuse) {
 		t.Errorf("error is %v", err)

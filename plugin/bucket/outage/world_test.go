@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const minute = 60 * limit.Second
 
-// condition is how a server of the shared store behaves.
+// condition is how a server of the central store behaves.
 type condition uint8
 
 const (
@@ -40,7 +40,7 @@ var failureOf = [...]decision.Failure{
 
 var errUnavailable = errors.New("unavailable")
 
-// servers is a shared store of several servers: each tenant's buckets are on a server of its own, which can be away.
+// servers is a central store of several servers: each tenant's buckets are on a server of its own, which can be away.
 type servers struct {
 	clock *storetest.ManualClock
 
@@ -275,38 +275,38 @@ type world struct {
 	servers  *servers
 	fallback *memory.Store
 	breakers *Breakers
-	store    *Store
-	view     *View
+	store    *Guard
+	view     *Store
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-func newWorld(o Options, v ViewOptions) *world {
+func newWorld(o Options, v StoreOptions) *world {
 	clock := storetest.NewClock()
 	return nodeOf(newServers(clock), o, v)
 }
 
 // newWorldAt is newWorld with a clock for heartbeats and breakers.
-func newWorldAt(now func() time.Time, o Options, v ViewOptions) *world {
+func newWorldAt(now func() time.Time, o Options, v StoreOptions) *world {
 	o.Breakers = NewBreakers(quiet(), now)
 	return newWorld(o, v)
 }
 
-// nodeOf is one more node of the shared store.
-func nodeOf(shared *servers, o Options, v ViewOptions) *world {
-	w := &world{clock: shared.clock, servers: shared, fallback: memory.New(memory.Options{Now: shared.clock.Now})}
+// nodeOf is one more node of the central store.
+func nodeOf(central *servers, o Options, v StoreOptions) *world {
+	w := &world{clock: central.clock, servers: central, fallback: memory.New(memory.Options{Now: central.clock.Now})}
 	if o.Log == nil {
 		o.Log = quiet()
 	}
 	if w.breakers = o.Breakers; w.breakers == nil {
 		w.breakers = NewBreakers(o.Log, time.Now)
 	}
-	o.Name, o.Now, o.Breakers = "main", shared.clock.Now, w.breakers
+	o.Name, o.Now, o.Breakers = "main", central.clock.Now, w.breakers
 	if v.Namespace == "" {
 		v.Namespace = "default"
 	}
-	w.store = New(shared, w.fallback, o)
-	w.view = w.store.View(v)
+	w.store = New(central, w.fallback, o)
+	w.view = w.store.Store(v)
 	return w
 }
 
@@ -345,7 +345,7 @@ func bound(t testing.TB, mode policy.FailMode, quantity int64, tenant string) po
 }
 
 // reconcile charges all debts at once, without the delays of Step.
-func (s *Store) reconcile(ctx context.Context) {
+func (s *Guard) reconcile(ctx context.Context) {
 	s.chargeWanted.Store(true)
 	for next := s.stepCharge(ctx, s.clock()); !next.IsZero(); next = s.stepCharge(ctx, next) {
 	}

@@ -162,7 +162,7 @@ func decodeRecord(text []byte, own bool) (*Record, error) {
 			return nil, fmt.Errorf("bound %d: %w", i, err)
 		}
 		if status.Source != decision.Redis && !own {
-			// What this process did not take itself it can only charge, in the shared store.
+			// What this process did not take itself it can only charge, in the central store.
 			status, r.chargeOnly[i] = decision.Status{Source: decision.Redis, Charged: true}, true
 		}
 		r.Bounds, r.Statuses = append(r.Bounds, bound), append(r.Statuses, status)

@@ -43,7 +43,7 @@ func (r *reservation) isTaken(ctx context.Context) bool {
 	if r.writing.await(ctx) != recordWritten {
 		return false
 	}
-	text, err := r.keeper.shared.Records.Get(ctx, r.id.key())
+	text, err := r.keeper.central.Records.Get(ctx, r.id.key())
 	return err == nil && text == nil
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
 )
 
-// Bounds of the ends of requests that wait for their shared store.
+// Bounds of the ends of requests that wait for their central store.
 const (
 	maxParked      = 10_000
 	maxParkedBytes = 32 << 20
@@ -21,7 +21,7 @@ const (
 // parkedOverhead is the size of a parked end beside its texts, in bytes.
 const parkedOverhead = 512
 
-// requestEnd holds the end of a request, as its log phase reported it. It is parked while its shared store is out of
+// requestEnd holds the end of a request, as its log phase reported it. It is parked while its central store is out of
 // reach, or not opened by this process yet.
 type requestEnd struct {
 	token
@@ -55,12 +55,12 @@ func (t *Table) settleForeign(ctx context.Context, parsed *token, source Source)
 // finishForeign claims and settles a reservation of another process. It reports false if that must be tried again: the
 // store is not open, or out of reach, or the record may still be on its way there.
 func (t *Table) finishForeign(ctx context.Context, end *requestEnd) (done bool, err error) {
-	k := t.sharedKeeper(end.store)
+	k := t.keeperOf(end.store)
 	if k == nil {
 		return false, nil
 	}
 	defer k.done()
-	text, taken, err := k.shared.Records.Claim(ctx, end.id.key(), end.claimant)
+	text, taken, err := k.central.Records.Claim(ctx, end.id.key(), end.claimant)
 	switch {
 	case err != nil:
 		return false, nil // the next try has the same claimant, so it gets what this one got
@@ -82,11 +82,11 @@ func (t *Table) finishForeign(ctx context.Context, end *requestEnd) (done bool, 
 	return true, err
 }
 
-// addShared adds an open keeper, and lets what waits for its store be settled.
-func (t *Table) addShared(k *Keeper) {
+// addKeeper adds an open keeper, and lets what waits for its store be settled.
+func (t *Table) addKeeper(k *Keeper) {
 	t.mu.Lock()
-	t.shared[k.shared.Fingerprint] = append(t.shared[k.shared.Fingerprint], k)
-	t.known[k.shared.Fingerprint] = true
+	t.central[k.central.Fingerprint] = append(t.central[k.central.Fingerprint], k)
+	t.known[k.central.Fingerprint] = true
 	t.mu.Unlock()
 	select {
 	case t.opened <- struct{}{}:
@@ -94,22 +94,22 @@ func (t *Table) addShared(k *Keeper) {
 	}
 }
 
-// removeShared removes a keeper.
-func (t *Table) removeShared(k *Keeper) {
+// removeKeeper removes a keeper.
+func (t *Table) removeKeeper(k *Keeper) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	store := k.shared.Fingerprint
-	open := slices.DeleteFunc(t.shared[store], func(other *Keeper) bool { return other == k })
-	if t.shared[store] = open; len(open) == 0 {
-		delete(t.shared, store)
+	store := k.central.Fingerprint
+	open := slices.DeleteFunc(t.central[store], func(other *Keeper) bool { return other == k })
+	if t.central[store] = open; len(open) == 0 {
+		delete(t.central, store)
 	}
 }
 
-// sharedKeeper returns a keeper for a shared store, or nil. The caller must call its done.
-func (t *Table) sharedKeeper(store string) *Keeper {
+// keeperOf returns a keeper for a central store, or nil. The caller must call its done.
+func (t *Table) keeperOf(store string) *Keeper {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, k := range t.shared[store] {
+	for _, k := range t.central[store] {
 		if k.use() {
 			return k
 		}
@@ -117,8 +117,8 @@ func (t *Table) sharedKeeper(store string) *Keeper {
 	return nil
 }
 
-// share is the room that the parked ends of one store take.
-type share struct{ ends, bytes int }
+// room is what that the parked ends of one store take.
+type room struct{ ends, bytes int }
 
 // unknownShare is the part of the room, 1 in so many, that the ends of one store have which never was open. Who forges
 // tokens of such a store leaves room for others.
@@ -164,7 +164,7 @@ func (t *Table) retry(ctx context.Context) {
 	for _, end := range waiting {
 		store, finish := end.store, t.finishForeign
 		if end.own != nil {
-			store, finish = end.own.keeper.shared.Fingerprint, t.finishOwn
+			store, finish = end.own.keeper.central.Fingerprint, t.finishOwn
 		}
 		if ctx.Err() == nil && !unreachable[store] {
 			missing := end.missing

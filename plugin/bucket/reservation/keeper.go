@@ -11,25 +11,25 @@ import (
 type Keeper struct {
 	table   *Table
 	buckets Buckets
-	shared  *Shared // nil: its reservations are in this process alone
+	central *Central // nil: its reservations are in this process alone
 	release func()
 	uses    atomic.Int64 // the keeper itself, until it is closed, and each of its reservations
 }
 
-// Shared is the part of a store that all processes share.
-type Shared struct {
+// Central is the part of a store that all processes share.
+type Central struct {
 	Records Claims
 	// Fingerprint identifies the store in all processes that have opened it: 16 hexadecimal digits, in lower case.
 	Fingerprint string
 }
 
-// Keeper returns a keeper for a store. With shared, reservations are recorded there, so that other processes can settle
-// them; nil: only this process can. release closes the store.
-func (t *Table) Keeper(buckets Buckets, shared *Shared, release func()) *Keeper {
-	k := &Keeper{table: t, buckets: buckets, shared: shared, release: release}
+// Keeper returns a keeper for a store. With central, reservations are recorded there, so that other processes can
+// settle them; nil: only this process can. release closes the store.
+func (t *Table) Keeper(buckets Buckets, central *Central, release func()) *Keeper {
+	k := &Keeper{table: t, buckets: buckets, central: central, release: release}
 	k.uses.Store(1)
-	if shared != nil {
-		t.addShared(k)
+	if central != nil {
+		t.addKeeper(k)
 	}
 	return k
 }
@@ -45,15 +45,15 @@ func (k *Keeper) Keep(d *decision.Decision) string {
 	k.table.add(r)
 	t := token{id: r.id}
 	if r.writing != nil {
-		t.store, t.needs = k.shared.Fingerprint, r.needs
+		t.store, t.needs = k.central.Fingerprint, r.needs
 	}
 	return t.String()
 }
 
 // Close closes the store once no reservation needs it any more. Call it once.
 func (k *Keeper) Close() {
-	if k.shared != nil {
-		k.table.removeShared(k)
+	if k.central != nil {
+		k.table.removeKeeper(k)
 	}
 	k.done()
 }

@@ -58,7 +58,7 @@ func newProcess(t *testing.T, config schema.Config) *process {
 		t.Fatal(err)
 	}
 	p.store = view
-	p.keeper = p.table.Keeper(view, &reservation.Shared{Records: records, Fingerprint: records.Fingerprint()}, func() {
+	p.keeper = p.table.Keeper(view, &reservation.Central{Records: records, Fingerprint: records.Fingerprint()}, func() {
 		releaseRecords()
 		release()
 	})

@@ -26,7 +26,7 @@ type Record struct {
 	Endpoint string            // of the request; "": none
 
 	// Of a record that another process has made: the bounds that only that process could return tokens to. They can be
-	// charged more, in the shared store.
+	// charged more, in the central store.
 	chargeOnly []bool
 }
 
@@ -55,7 +55,7 @@ func NewRecord(d *decision.Decision, made limit.Micros) *Record {
 }
 
 // isReserved reports whether a bound can be settled: it was charged, it reserved 0 tokens of a bucket that answered, or
-// fail mode open admitted it, so that its cost is due from the shared store.
+// fail mode open admitted it, so that its cost is due from the central store.
 func isReserved(b *policy.Bound, s *decision.Status) bool {
 	if s.Source == decision.Unanswered {
 		return b.Enforced() && s.Failure != decision.NoFailure

@@ -37,7 +37,7 @@ func (w *writing) await(ctx context.Context) recordState {
 
 // isRecordable reports whether another process could return tokens of the reservation.
 func (r *reservation) isRecordable() bool {
-	return r.keeper.shared != nil && slices.ContainsFunc(r.Statuses, func(s decision.Status) bool {
+	return r.keeper.central != nil && slices.ContainsFunc(r.Statuses, func(s decision.Status) bool {
 		return s.Source == decision.Redis
 	})
 }
@@ -59,13 +59,13 @@ func (t *Table) startWriting(r *reservation) {
 	}
 }
 
-// writeRecord adds the record to the shared store.
+// writeRecord adds the record to the central store.
 func (r *reservation) writeRecord(ctx context.Context) recordState {
 	text, err := r.MarshalBinary()
 	if err != nil {
 		return recordNotWritten
 	}
-	present, err := r.keeper.shared.Records.Add(ctx, r.id.key(), text, r.TTL())
+	present, err := r.keeper.central.Records.Add(ctx, r.id.key(), text, r.TTL())
 	switch {
 	case MayHaveRun(err):
 		return recordUncertain
@@ -83,7 +83,7 @@ func (t *Table) discard(r *reservation) {
 	}
 	t.inBackground(r.keeper, func(ctx context.Context) {
 		if r.writing.await(ctx) != recordNotWritten {
-			_, _ = r.keeper.shared.Records.Take(ctx, r.id.key()) // if it fails, the record expires
+			_, _ = r.keeper.central.Records.Take(ctx, r.id.key()) // if it fails, the record expires
 		}
 	})
 }
@@ -128,7 +128,7 @@ func (end *requestEnd) claim(ctx context.Context) claim {
 	if outcome == recordNotWritten {
 		return claimWon
 	}
-	won, taken, err := r.keeper.shared.Records.ClaimOwn(ctx, r.id.key(), end.claimant)
+	won, taken, err := r.keeper.central.Records.ClaimOwn(ctx, r.id.key(), end.claimant)
 	switch {
 	case err != nil:
 		end.doubtful = end.doubtful || MayHaveRun(err)

@@ -116,7 +116,7 @@ func (m *memoryRecords) set(change func()) {
 	change()
 }
 
-// inRedis makes the buckets of a test those of a shared store, whose receipts are of use in every process.
+// inRedis makes the buckets of a test those of a central store, whose receipts are of use in every process.
 type inRedis struct{ Buckets }
 
 func (s inRedis) Settle(
@@ -133,7 +133,7 @@ func (s inRedis) Settle(
 // shares makes the reservations of a world recorded, in records that another world may share.
 func (w *world) shares(records *memoryRecords) {
 	w.records = records
-	w.keeper = w.table.Keeper(inRedis{w.store}, &Shared{Records: records, Fingerprint: testStore}, func() { w.closed++ })
+	w.keeper = w.table.Keeper(inRedis{w.store}, &Central{Records: records, Fingerprint: testStore}, func() { w.closed++ })
 }
 
 const testStore = "0123456789abcdef"
@@ -560,7 +560,7 @@ func TestOnlyABoundedPartOfWhatWaitsIsKept(t *testing.T) {
 
 func TestAStoreThatNeverWasOpenHasAQuarterOfTheRoom(t *testing.T) {
 	w, opened := newWorld(t, 0), testStore[:15]+"0"
-	w.table.Keeper(w.store, &Shared{Records: newRecords(), Fingerprint: opened}, func() {}).Close()
+	w.table.Keeper(w.store, &Central{Records: newRecords(), Fingerprint: opened}, func() {}).Close()
 	park := func(store string, n int, e end) {
 		for i := range n {
 			w.settle(fmt.Sprintf("%032x.%s.l", i, store), e)

@@ -16,7 +16,7 @@ type Source interface {
 }
 
 // Settle settles the reservation of a token with what source reads. Another process may have made it: then its record
-// is claimed in the shared store, as soon as this process has opened that. Any other text, and a reservation that is
+// is claimed in the central store, as soon as this process has opened that. Any other text, and a reservation that is
 // settled already, do nothing. An error means that the request could not be measured or settled: its reservation stays
 // charged.
 func (t *Table) Settle(ctx context.Context, text string, source Source) error {

@@ -38,7 +38,7 @@ type Table struct {
 
 	background sync.WaitGroup
 	slots      chan struct{} // one for each call in the background
-	opened     chan struct{} // has room for one: a shared store was opened
+	opened     chan struct{} // has room for one: a central store was opened
 
 	unrecorded, elsewhere, abandoned atomic.Uint64
 
@@ -48,11 +48,11 @@ type Table struct {
 	late    ends // those that have, by the instant at which they are forgotten
 	unknown uint64
 
-	shared      map[string][]*Keeper // the open ones, by the fingerprint of their store
+	central     map[string][]*Keeper // the open ones, by the fingerprint of their store
 	parked      []*requestEnd
 	parkedBytes int
-	known       map[string]bool  // the fingerprints of stores that are or were open
-	parkedFor   map[string]share // by the fingerprint of a store that never was
+	known       map[string]bool // the fingerprints of stores that are or were open
+	parkedFor   map[string]room // by the fingerprint of a store that never was
 
 	made, reached uint64       // reservations, and requests with one whose log phase came
 	firstMade     limit.Micros // when the first one was made
@@ -80,8 +80,8 @@ func New(o Options) *Table {
 		o.Most = DefaultMost
 	}
 	return &Table{
-		options: o, byID: map[id]*reservation{}, shared: map[string][]*Keeper{}, known: map[string]bool{},
-		parkedFor: map[string]share{},
+		options: o, byID: map[id]*reservation{}, central: map[string][]*Keeper{}, known: map[string]bool{},
+		parkedFor: map[string]room{},
 		slots:     make(chan struct{}, maxWriting), opened: make(chan struct{}, 1),
 	}
 }
@@ -107,11 +107,11 @@ func (t *Table) Follow(text string, needs settle.Needs, settled func(a *settle.A
 // Stats holds the numbers of a table, since the start where they are not of now.
 type Stats struct {
 	Kept       int    // reservations that wait for their log phase now
-	Parked     int    // requests that have ended, and wait for their shared store now
+	Parked     int    // requests that have ended, and wait for their central store now
 	Unknown    uint64 // log phases whose reservation does not exist, or exists no more
-	Unrecorded uint64 // reservations that could not be recorded in the shared store
+	Unrecorded uint64 // reservations that could not be recorded in the central store
 	Elsewhere  uint64 // reservations of this process whose record was gone: others have settled them
-	Abandoned  uint64 // requests that have ended and could not be settled, because their shared store was out of reach
+	Abandoned  uint64 // requests that have ended and could not be settled, because their central store was out of reach
 }
 
 // Stats returns the numbers of the table.

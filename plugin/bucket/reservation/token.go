@@ -19,7 +19,7 @@ func (i id) key() string { return hex.EncodeToString(i[:]) }
 // is there. All of it is checked, and none of it names a bucket or a number of tokens.
 type token struct {
 	id    id
-	store string       // fingerprint of the shared store; "": the process that made the token has the reservation
+	store string       // fingerprint of the central store; "": the process that made the token has the reservation
 	needs settle.Needs // where there is a store
 }
 
@@ -60,11 +60,11 @@ func parseToken(text string) (t token, ok bool) {
 	if len(text) > maxToken {
 		return token{}, false
 	}
-	key, more, shared := strings.Cut(text, ".")
+	key, more, central := strings.Cut(text, ".")
 	if len(key) != hex.EncodedLen(len(t.id)) {
 		return token{}, false
 	}
-	if _, err := hex.Decode(t.id[:], []byte(key)); err != nil || !shared {
+	if _, err := hex.Decode(t.id[:], []byte(key)); err != nil || !central {
 		return t, err == nil
 	}
 	store, needs, ok := strings.Cut(more, ".")

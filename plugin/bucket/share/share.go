@@ -1,14 +1,14 @@
 // Package share keeps tenants to their fair shares of limits that they share: limits of the scopes global and endpoint
 // with the field fair.
 //
-// A [Store] counts on this node what each tenant demands of each such limit: what was admitted, and what the limit or a
-// cap denied. Five times a second it reports the demand of the last second to the other nodes. One of them leads: it
+// A [Divider] counts on this node what each tenant demands of each such limit: what was admitted, and what the limit or
+// a cap denied. Five times a second it reports the demand of the last second to the other nodes. One of them leads: it
 // divides the limit (package fair) and publishes the result. Each node then caps each tenant, at the part of its share
 // that is the node's part of its demand.
 //
-// A cap is a predicate: [Store.Cap] compares, before any bucket is called, and a request that it denies spends nothing.
-// [Store.Count] charges what was admitted to the cap. A cap ends after a second, so without news of the leader the
-// bucket alone decides. No request ever waits for another node.
+// A cap is a predicate: [Divider.Cap] compares, before any bucket is called, and a request that it denies spends
+// nothing. [Divider.Count] charges what was admitted to the cap. A cap ends after a second, so without news of the
+// leader the bucket alone decides. No request ever waits for another node.
 //
 // Small tenants have one cap together, because there may be more of them than fit into a message.
 //
@@ -50,7 +50,7 @@ type Answer struct {
 	Reports [][]byte      // where Leads
 }
 
-// Options configures a Store. Now must be set.
+// Options configures a Divider. Now must be set.
 type Options struct {
 	Now      func() limit.Micros // a monotonic clock
 	Exchange Exchange            // nil: this node is alone
@@ -71,8 +71,8 @@ const (
 	shards = 16
 )
 
-// Store counts demand and enforces caps. It is safe for concurrent use. Make it with New.
-type Store struct {
+// Divider counts demand and enforces caps. It is safe for concurrent use. Make it with New.
+type Divider struct {
 	options Options
 	seed    maphash.Seed
 	wake    chan struct{} // has room for one
@@ -115,20 +115,20 @@ type shard struct {
 }
 
 // New returns a store without demand.
-func New(o Options) *Store {
+func New(o Options) *Divider {
 	if o.MaxLimits <= 0 {
 		o.MaxLimits = defaultLimits
 	}
 	if o.MaxTenants <= 0 {
 		o.MaxTenants = defaultTenants
 	}
-	s := &Store{options: o, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1)}
+	s := &Divider{options: o, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1)}
 	s.pools.Store(&map[policy.Key]*pool{})
 	return s
 }
 
 // Cap implements admit.Shares.
-func (s *Store) Cap(d *decision.Decision, at limit.Micros) (take int) {
+func (s *Divider) Cap(d *decision.Decision, at limit.Micros) (take int) {
 	bounds, now, denied := d.Resolution.Bounds, s.options.Now(), false
 	take = len(bounds)
 	for i := 0; i < take; {
@@ -157,7 +157,7 @@ func (s *Store) Cap(d *decision.Decision, at limit.Micros) (take int) {
 }
 
 // wait returns the time until the cap of a bound admits a request, at most a second; 0: now.
-func (s *Store) wait(d *decision.Decision, b *policy.Bound, now limit.Micros) limit.Micros {
+func (s *Divider) wait(d *decision.Decision, b *policy.Bound, now limit.Micros) limit.Micros {
 	if !counts(b) {
 		return 0
 	}
@@ -199,7 +199,7 @@ func weightOf(d *decision.Decision, rules *policy.Fair) int64 {
 }
 
 // Count implements admit.Shares.
-func (s *Store) Count(d *decision.Decision) {
+func (s *Divider) Count(d *decision.Decision) {
 	now := s.options.Now()
 	for i := range d.Resolution.Bounds {
 		if b := &d.Resolution.Bounds[i]; counts(b) {
@@ -208,7 +208,7 @@ func (s *Store) Count(d *decision.Decision) {
 	}
 }
 
-func (s *Store) count(d *decision.Decision, b *policy.Bound, status *decision.Status, now limit.Micros) {
+func (s *Divider) count(d *decision.Decision, b *policy.Bound, status *decision.Status, now limit.Micros) {
 	p := (*s.pools.Load())[b.Key]
 	if p == nil {
 		if p = s.addPool(&b.Key, b.Policy.Fair, now); p == nil {
@@ -255,12 +255,12 @@ func (s *Store) count(d *decision.Decision, b *policy.Bound, status *decision.St
 	}
 }
 
-func (s *Store) shardOf(p *pool, name string) *shard {
+func (s *Divider) shardOf(p *pool, name string) *shard {
 	return &p.shards[maphash.String(s.seed, name)%shards]
 }
 
 // find returns a tenant that is counted, or nil.
-func (s *Store) find(p *pool, name string) *tenant {
+func (s *Divider) find(p *pool, name string) *tenant {
 	in := s.shardOf(p, name)
 	in.mu.RLock()
 	defer in.mu.RUnlock()

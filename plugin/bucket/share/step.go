@@ -14,7 +14,7 @@ import (
 )
 
 // Run ends periods until ctx ends, which is not an error.
-func (s *Store) Run(ctx context.Context) error {
+func (s *Divider) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Duration(period) * time.Microsecond)
 	defer tick.Stop()
 	for {
@@ -39,7 +39,7 @@ const exchanges = 16
 
 // Step ends a period: it reports the demand of all limits, and sets their caps. It is not called concurrently with
 // itself.
-func (s *Store) Step(ctx context.Context) {
+func (s *Divider) Step(ctx context.Context) {
 	pools, places := *s.pools.Load(), make(chan struct{}, exchanges)
 	var running sync.WaitGroup
 	for _, p := range pools {
@@ -59,7 +59,7 @@ func (s *Store) Step(ctx context.Context) {
 }
 
 // drop removes a pool without tenants, and those that requests have added to it since.
-func (s *Store) drop(p *pool) {
+func (s *Divider) drop(p *pool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fewer := maps.Clone(*s.pools.Load())
@@ -82,7 +82,7 @@ type counted struct {
 }
 
 // endPeriod ends the period of a pool, and returns the demand per second of all its tenants.
-func (s *Store) endPeriod(p *pool, now limit.Micros) (fair.Report, []counted) {
+func (s *Divider) endPeriod(p *pool, now limit.Micros) (fair.Report, []counted) {
 	p.lengths[p.at], p.ended = max(now-p.ended, 0), now
 	length := limit.Micros(0)
 	for _, one := range p.lengths {
@@ -125,7 +125,7 @@ func (p *pool) nodes() int {
 }
 
 // exchange reports the demand of a pool, divides the limit if this node leads, and sets the caps.
-func (s *Store) exchange(ctx context.Context, p *pool, r *fair.Report, tenants []counted, now limit.Micros) {
+func (s *Divider) exchange(ctx context.Context, p *pool, r *fair.Report, tenants []counted, now limit.Micros) {
 	if s.options.Exchange == nil {
 		p.leads.Store(true)
 		p.setCaps(p.merge([]fair.Report{*r}, now), r, tenants, now, now+capLife)
@@ -156,7 +156,7 @@ func (s *Store) exchange(ctx context.Context, p *pool, r *fair.Report, tenants [
 }
 
 // divide divides the limit of a pool by the reports of all nodes. A report that it cannot read does not count.
-func (s *Store) divide(p *pool, messages [][]byte, now limit.Micros) fair.Caps {
+func (s *Divider) divide(p *pool, messages [][]byte, now limit.Micros) fair.Caps {
 	reports := make([]fair.Report, 0, len(messages))
 	for _, message := range messages {
 		if report, err := fair.ParseReport(message); err == nil {
@@ -221,7 +221,7 @@ func (p *pool) setCaps(caps fair.Caps, r *fair.Report, tenants []counted, now, u
 		if t.setCap(tokens, now); t.Tokens > tokens {
 			over++
 		}
-		shared := t.named && caps.Shared(l, t.Weight)
+		shared := t.named && caps.SpendsJointly(l, t.Weight)
 		if t.small.Store(!t.named || shared); shared {
 			joint += t.Tokens
 		}
@@ -242,7 +242,7 @@ type Stats struct {
 }
 
 // Stats returns the numbers.
-func (s *Store) Stats() Stats {
+func (s *Divider) Stats() Stats {
 	pools := *s.pools.Load()
 	n := Stats{Denied: s.capped.Load(), Failed: s.failed.Load(), Limits: len(pools)}
 	for _, p := range pools {

@@ -109,7 +109,7 @@ func (t *tenant) endPeriod(at int) (sum demand) {
 }
 
 // addPool adds the pool of a bucket, unless there are too many.
-func (s *Store) addPool(key *policy.Key, rules *policy.Fair, now limit.Micros) *pool {
+func (s *Divider) addPool(key *policy.Key, rules *policy.Fair, now limit.Micros) *pool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pools := *s.pools.Load()
@@ -134,7 +134,7 @@ func (s *Store) addPool(key *policy.Key, rules *policy.Fair, now limit.Micros) *
 
 // addTenant adds a tenant to a pool. If there are too many, or the pool is dropped, it returns the one that stands for
 // all others.
-func (s *Store) addTenant(p *pool, name string) (t *tenant, added bool) {
+func (s *Divider) addTenant(p *pool, name string) (t *tenant, added bool) {
 	in := s.shardOf(p, name)
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -187,7 +187,7 @@ func (r rush) left(now limit.Micros) float64 {
 func (r rush) with(tokens float64, now limit.Micros) rush { return rush{max(r.left(now), tokens), now} }
 
 // endPeriods ends the period of all tenants of a pool, drops those that are idle, and calls visit for the others.
-func (s *Store) endPeriods(p *pool, now limit.Micros, visit func(*tenant, demand)) {
+func (s *Divider) endPeriods(p *pool, now limit.Micros, visit func(*tenant, demand)) {
 	for i := range p.shards {
 		in := &p.shards[i]
 		in.mu.Lock()

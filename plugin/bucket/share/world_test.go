@@ -38,8 +38,8 @@ type world struct {
 // node is one node of a world.
 type node struct {
 	decider admit.Decider
-	shares  *Store
-	leases  *lease.Store // nil: none
+	shares  *Divider
+	leases  *lease.Leases // nil: none
 	dead    bool
 	offset  limit.Micros // of its clock
 	phase   limit.Micros // of its periods
@@ -132,7 +132,7 @@ func newWorld(t testing.TB, r rules) *world {
 		}
 		if r.leased {
 			n.leases = lease.New(bucket, lease.Options{Now: now, Nodes: liveNodes(max(r.nodes, 1))})
-			n.decider.Buckets = n.leases.View(bucket)
+			n.decider.Buckets = n.leases.Store(bucket)
 		}
 		n.decider.Policies.Store(plan)
 		w.nodes = append(w.nodes, n)

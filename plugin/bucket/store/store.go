@@ -26,7 +26,7 @@ type Store interface {
 	// An error means that the request could not be made; then nothing is promised of the statuses.
 	Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 
-	// Peek answers as Take would at the same instant, but spends nothing and makes no key in a shared store. Wait is that
+	// Peek answers as Take would at the same instant, but spends nothing and makes no key in a central store. Wait is that
 	// of a Take, whatever answers it: a lease, a remembered denial, this node's share in an outage. The other numbers show
 	// the buckets as they stand, before the request. Nothing is Charged. Errors are those of Take.
 	Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
@@ -40,7 +40,7 @@ type Store interface {
 	// number for each bound. It returns what is less by the rules of Refund, and charges what is more even where the
 	// bucket has no room, see [limit.Limit.Settle]. It clears Charged and sets Settled to the change in tokens: below 0
 	// returned, above 0 charged. Each bucket is settled on its own, once or never: a settlement whose outcome is unknown
-	// is not repeated. A refund that cannot be made is lost. Where the shared store did not settle a bound that it had
+	// is not repeated. A refund that cannot be made is lost. Where the central store did not settle a bound that it had
 	// charged, Failure has the cause. An error means that the slices do not fit together.
 	Settle(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64) error
 

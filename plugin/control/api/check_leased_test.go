@@ -19,7 +19,7 @@ func (oneNode) LeaseNodes(string) int { return 1 }
 func leasing(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 	t.Helper()
 	p := planning(t, config, rows)
-	view := lease.New(p.store, lease.Options{Now: clock, Nodes: oneNode{}}).View(p.store)
+	view := lease.New(p.store, lease.Options{Now: clock, Nodes: oneNode{}}).Store(p.store)
 	p.decider.Buckets = view
 	storePolicy := func(p *policy.Policy) *policy.Policy { return lease.StorePolicy(p, lease.DefaultSharePct) }
 	p.world = open(t, func(o *api.Options) { o.Decider, o.Buckets, o.RequestPolicy = p.decider, p.store, storePolicy })

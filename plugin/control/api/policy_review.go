@@ -58,7 +58,7 @@ func forceRequired(format string, args ...any) error {
 
 // capacity returns how many tokens the bucket of a policy holds.
 func capacity(p rows.Policy) int64 {
-	compiled, err := compiledShared(p)
+	compiled, err := compileGlobal(p)
 	if err != nil {
 		return p.Limit.Limit
 	}
@@ -78,7 +78,7 @@ func (s *Server) usedLately(ctx context.Context, p rows.Policy) (int64, bool, er
 	if err != nil {
 		return 0, false, err
 	}
-	compiled, err := compiledShared(current)
+	compiled, err := compileGlobal(current)
 	if err != nil {
 		return 0, false, fmt.Errorf("compile %s: %w", current.Key(), err)
 	}
@@ -95,8 +95,8 @@ func (s *Server) usedLately(ctx context.Context, p rows.Policy) (int64, bool, er
 	return compiled.Limit.Capacity() - statuses[0].Remaining, true, nil
 }
 
-// compiledShared compiles a policy that all tenants share.
-func compiledShared(p rows.Policy) (*policy.Policy, error) {
+// compileGlobal compiles a policy that all tenants share.
+func compileGlobal(p rows.Policy) (*policy.Policy, error) {
 	config := schema.Config{
 		Namespace: p.Namespace,
 		Global:    schema.Global{Limits: []schema.Limit{p.Limit}},

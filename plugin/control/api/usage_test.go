@@ -96,7 +96,7 @@ func TestUsageAndResetOfAnAddressAreOfItsPrefixTooWhereThatCountsIt(t *testing.T
 	p := planning(t, config, enterprise())
 	const apart = 10 // ten seconds' worth of new addresses
 	budget := addresses.New(addresses.Options{Now: func() limit.Micros { return limit.Second }, Rate: 1})
-	p.decider.Buckets = budget.View(p.store, nil) // no address is counted in this process
+	p.decider.Buckets = budget.Store(p.store, nil) // no address is counted in this process
 	for i := range apart + 1 {
 		p.checks(admin, fmt.Sprintf(`{"org_id":"acme","ip":"192.0.2.%d","endpoint":"GET /","cost":2}`, i))
 	}

@@ -138,7 +138,7 @@ func serveCandidate(v *visit) error {
 	query := maps.Clone(filters)
 	query.Set("limit", pageRows)
 	var report candidateReport
-	if err := v.getShared(path+"/report", query, &report); err != nil {
+	if err := v.getCached(path+"/report", query, &report); err != nil {
 		return err
 	}
 	var compared struct {

@@ -61,7 +61,7 @@ func serveTop(v *visit) error {
 func (v *visit) readTop(filters url.Values, page *ranked, into *ranking) error {
 	setDefault(filters, "by", "admitted")
 	setDefault(filters, "last", "24h")
-	return v.getShared("/v1/ratelimit/usage/top", page.query(filters), into)
+	return v.getCached("/v1/ratelimit/usage/top", page.query(filters), into)
 }
 
 // nearLimits is the tenants that have used most of a limit.
@@ -99,7 +99,7 @@ func serveNearLimit(v *visit) error {
 func (v *visit) readNearLimits(filters url.Values, page *ranked, into *nearLimits) error {
 	setDefault(filters, "above", "0.8")
 	setDefault(filters, "last", "10m")
-	return v.getShared("/v1/ratelimit/near-limit", page.query(filters), into)
+	return v.getCached("/v1/ratelimit/near-limit", page.query(filters), into)
 }
 
 // setDefault sets a value that the query of the page lacks.

@@ -48,7 +48,7 @@ func TestEachRoleGetsThePagesThatAreForIt(t *testing.T) {
 			}[role]].Name
 			for _, call := range calls {
 				ranks := rankings.MatchString(call)
-				if shared := ranks && strings.HasPrefix(call, sharedCaller+" ") && role != RoleTenant; !shared &&
+				if shared := ranks && strings.HasPrefix(call, cacheCaller+" ") && role != RoleTenant; !shared &&
 					!strings.HasPrefix(call, name+" ") {
 					t.Errorf("%s as %s calls the API as another: %s", page.Pattern, role, call)
 				}

@@ -81,7 +81,7 @@ type Portal struct {
 	sessions *session.Sessions
 	views    *views
 	hub      *hub
-	shared   *sharedAnswers
+	shared   *answerCache
 	metrics  *metrics
 }
 
@@ -110,7 +110,7 @@ func New(o Options) (*Portal, error) {
 		return nil, fmt.Errorf("make the portal: %w", err)
 	}
 	p.hub = newHub(p, topics())
-	p.shared = newSharedAnswers(p)
+	p.shared = newAnswerCache(p)
 	p.route()
 	return p, nil
 }

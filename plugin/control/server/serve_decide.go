@@ -73,7 +73,7 @@ func newDecider(ctx context.Context, s *Settings, log *slog.Logger) (*decider, e
 	}
 	sources := d.Sources()
 	if record != nil {
-		sources.Denial = record.Numbers
+		sources.Denial = record.Metrics
 	}
 	sources.Reservations = func() metrics.Reservations { return metrics.Reservations{Kept: d.reservations.Awaited()} }
 	d.Metrics = metrics.New(process.Version, sources)
@@ -141,9 +141,9 @@ func (d *decider) openPath(config *routeconfig.Config) error {
 	if d.reservations, err = d.openReservations(&config.Config); err != nil {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}
-	shared, _, err := d.Stores.OpenShared(&config.Config)
+	shared, _, err := d.Stores.OpenCentral(&config.Config)
 	switch {
-	case errors.Is(err, bucket.ErrNotShared):
+	case errors.Is(err, bucket.ErrNotCentral):
 		d.log.Warn("usage is not available, and decisions apply to this process only", "config", config.Where, "why", err)
 	case err != nil:
 		return fmt.Errorf("%s: %w", config.Where, err)

@@ -32,7 +32,7 @@ func (s Source) String() string {
 	return [...]string{"unanswered", "memory", "redis", "lease", "local", "fair_share"}[s]
 }
 
-// Failure is the reason why the shared store did not answer for a bound.
+// Failure is the reason why the central store did not answer for a bound.
 type Failure uint8
 
 // The failures. Their names are the reasons of the metrics.
@@ -60,7 +60,7 @@ type Status struct {
 	Wait         limit.Micros // until the bound admits; 0: it admits now; limit.Never: it never will
 	Now          limit.Micros // the clock of the bucket's store when it decided
 	Source       Source
-	Failure      Failure       // of the shared store, also where this process answered instead
+	Failure      Failure       // of the central store, also where this process answered instead
 	Charged      bool          // the bound's cost was spent
 	Receipt      limit.Receipt // where Charged: identifies the charge to a refund
 	Returned     int64         // after a refund: the tokens that the bucket got back
@@ -153,7 +153,7 @@ type Decision struct {
 	ShadowDenied bool         // a bound in shadow or log mode, or a missing name in such a config, would have denied
 	ShadowReason Reason       // a reason beside the bounds for a denial in shadow or log mode; Counted: none
 	Mode         policy.Mode  // of the config as a whole
-	Degraded     bool         // the shared store did not answer for some bound
+	Degraded     bool         // the central store did not answer for some bound
 	RequestID    string       // the gateway's id of the request; "" unless it was read at a denial
 
 	// PolicyVersion is the version of the database's policies that decided; 0: the config alone did.

@@ -194,7 +194,7 @@ func passing(c *Caps, l Limit, r *Report) (sum float64) {
 	demand := shared
 	for id, d := range r.Named {
 		through := min(d.Tokens, c.At(l, id, d.Weight, d.Tokens))
-		if c.Shared(l, d.Weight) {
+		if c.SpendsJointly(l, d.Weight) {
 			shared, demand = shared+through, demand+d.Tokens
 			continue
 		}

@@ -39,7 +39,7 @@ func Merge(l Limit, reports []Report) Caps {
 	c.Level = level
 	c.Joint = Joint{Demand: small.Tokens, Share: small.Share(level)}
 	for id, d := range named {
-		if c.Shared(l, d.Weight) {
+		if c.SpendsJointly(l, d.Weight) {
 			c.Joint.Demand, c.Joint.Share = c.Joint.Demand+d.Tokens, c.Joint.Share+d.Share(level)
 		}
 		if d.Tokens > level*d.Weight && len(c.Named) < MaxNamed*32 {
@@ -54,9 +54,9 @@ func (d Demand) Plus(other Demand) Demand {
 	return Demand{Tokens: d.Tokens + other.Tokens, Usable: d.Usable + other.Usable, Weight: d.Weight + other.Weight}
 }
 
-// Shared reports whether a tenant that a node has named spends from the joint cap too. Its share is less than its own
-// cap then, and there may be many like it.
-func (c *Caps) Shared(l Limit, weight float64) bool { return c.Level*weight < l.Small() }
+// SpendsJointly reports whether a tenant that a node has named spends from the joint cap too. Its share is less than
+// its own cap then, and there may be many like it.
+func (c *Caps) SpendsJointly(l Limit, weight float64) bool { return c.Level*weight < l.Small() }
 
 // JointAt returns the joint cap at one node in tokens per second, by the demand there of all tenants that share it; 0:
 // there is none, because they demand no more than they get.

@@ -14,7 +14,7 @@ const (
 
 func (m Mode) String() string { return [...]string{"enforce", "shadow", "log"}[m] }
 
-// FailMode selects what a policy does while the shared store does not answer.
+// FailMode selects what a policy does while the central store does not answer.
 type FailMode uint8
 
 // The fail modes. The zero value limits locally.
@@ -32,12 +32,12 @@ type Accuracy uint8
 // The accuracies. The zero value allows leases.
 const (
 	Leased Accuracy = iota
-	Exact           // every request is counted in the shared store
+	Exact           // every request is counted in the central store
 )
 
 func (a Accuracy) String() string { return [...]string{"leased", "exact"}[a] }
 
-// Modes holds what a policy does: with a denial, while the shared store does not answer, and with leases.
+// Modes holds what a policy does: with a denial, while the central store does not answer, and with leases.
 type Modes struct {
 	Mode     Mode
 	FailMode FailMode

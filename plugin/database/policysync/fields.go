@@ -142,7 +142,7 @@ func scanFields[T any](texts internedTexts, id *int64, fields []schema.Field[T],
 			if isRare(f.Name) {
 				to = append(to, ownText{field})
 			} else {
-				to = append(to, sharedText{field, texts})
+				to = append(to, internedText{field, texts})
 			}
 		case *int64:
 			to = append(to, (*zeronull.Int8)(field))

@@ -12,14 +12,14 @@ import (
 
 // The destinations of columns. A NULL becomes the zero value; package policy checks whether that is valid.
 
-// sharedText scans a text that many rows may share, and keeps one copy of it.
-type sharedText struct {
+// internedText scans a text that many rows may share, and keeps one copy of it.
+type internedText struct {
 	to    *string
 	texts internedTexts
 }
 
 // ScanBytes implements pgtype.BytesScanner.
-func (t sharedText) ScanBytes(text []byte) error {
+func (t internedText) ScanBytes(text []byte) error {
 	*t.to = t.texts.intern(clip(text))
 	return nil
 }

@@ -63,11 +63,11 @@ func (t *table) selectByKeySQL() string {
 
 func scanTiers(texts internedTexts, rows *policy.Rows) ([]any, func()) {
 	var r policy.TierRow
-	return []any{sharedText{&r.Name, texts}}, func() { rows.Tiers = append(rows.Tiers, r) }
+	return []any{internedText{&r.Name, texts}}, func() { rows.Tiers = append(rows.Tiers, r) }
 }
 
 func scanTenants(texts internedTexts, rows *policy.Rows) ([]any, func()) {
 	var r schema.Tenant
-	to := []any{ownText{&r.ID}, sharedText{&r.Tier, texts}, sharedText{&r.TimeZone, texts}}
+	to := []any{ownText{&r.ID}, internedText{&r.Tier, texts}, internedText{&r.TimeZone, texts}}
 	return to, func() { rows.Tenants = append(rows.Tenants, r) }
 }

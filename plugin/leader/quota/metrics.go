@@ -19,8 +19,8 @@ var (
 		nil, nil)
 )
 
-// numbers counts what a Watcher has done.
-type numbers struct {
+// counters counts what a Watcher has done.
+type counters struct {
 	mu        sync.Mutex
 	notices   [len(Thresholds)]int64
 	checkedAt time.Time

@@ -49,7 +49,7 @@ type Tiers interface {
 // Watcher looks for quotas that tenants have used up to a threshold. It is a prometheus.Collector of what it has done.
 type Watcher struct {
 	options Options
-	numbers numbers
+	numbers counters
 }
 
 // NewWatcher returns a watcher. It does no I/O.
@@ -92,8 +92,8 @@ type check struct {
 	notices   []Notice
 }
 
-// candidate is a quota that was in use.
-type candidate struct {
+// usedQuota is a quota that was in use.
+type usedQuota struct {
 	policy.Bound
 	lastUse time.Time // the begin of a minute
 	status  decision.Status
@@ -129,12 +129,12 @@ type use struct {
 }
 
 // list returns the quotas that were in use since c.changed, each bucket once.
-func (c *check) list(ctx context.Context) ([]candidate, error) {
+func (c *check) list(ctx context.Context) ([]usedQuota, error) {
 	rows, err := c.tx.Query(ctx, selectUses, *c.changed)
 	if err != nil {
 		return nil, fmt.Errorf("list what was used: %w", err)
 	}
-	var all []candidate
+	var all []usedQuota
 	var group []use // of one tenant
 	var next use
 	_, err = pgx.ForEachRow(rows, []any{&next.Tenant, &next.Policy, &next.Endpoint, &next.At}, func() error {
@@ -151,7 +151,7 @@ func (c *check) list(ctx context.Context) ([]candidate, error) {
 }
 
 // addTenant adds the quotas of a tenant that were in use.
-func (c *check) addTenant(all []candidate, uses []use) []candidate {
+func (c *check) addTenant(all []usedQuota, uses []use) []usedQuota {
 	if len(uses) == 0 {
 		return all
 	}
@@ -166,7 +166,7 @@ func (c *check) addTenant(all []candidate, uses []use) []candidate {
 		i, seen := places[of]
 		if !seen {
 			i = len(all)
-			places[of], all = i, append(all, candidate{Bound: b})
+			places[of], all = i, append(all, usedQuota{Bound: b})
 		}
 		if at.After(all[i].lastUse) {
 			all[i].lastUse = at
@@ -199,7 +199,7 @@ func (c *check) addRoutes(u *use, add func(policy.Bound, time.Time)) {
 var errUnread = errors.New("the shared store did not answer")
 
 // peek reads the buckets. The status of a bucket that was not read is Unanswered.
-func (c *check) peek(ctx context.Context, candidates []candidate) (unread error) {
+func (c *check) peek(ctx context.Context, candidates []usedQuota) (unread error) {
 	ctx, cancel := context.WithTimeout(ctx, peekTime)
 	defer cancel()
 	var bounds [peekBatch]policy.Bound
@@ -228,8 +228,8 @@ func (c *check) peek(ctx context.Context, candidates []candidate) (unread error)
 }
 
 // write writes the notices that are new, with their events.
-func (c *check) write(ctx context.Context, candidates []candidate) error {
-	var due []candidate
+func (c *check) write(ctx context.Context, candidates []usedQuota) error {
+	var due []usedQuota
 	var notices []Notice
 	for i := range candidates {
 		n := &candidates[i]
@@ -288,7 +288,7 @@ func (c *check) findNew(ctx context.Context, notices []Notice) ([]int64, error) 
 }
 
 // complete adds to a notice when the quota will be exhausted, and whether the notice is late.
-func (c *check) complete(ctx context.Context, n *Notice, of *candidate) error {
+func (c *check) complete(ctx context.Context, n *Notice, of *usedQuota) error {
 	n.Late = c.checkedAt == nil || c.now.Sub(*c.checkedAt) > lateAfter ||
 		c.now.Sub(of.lastUse) > lateAfter+time.Minute
 	since := c.now.Add(-rateSpan(of.Policy.Limit.Spec().Window)).Truncate(time.Minute)

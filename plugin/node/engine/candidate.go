@@ -54,9 +54,9 @@ func releaseCandidate(decider *admit.Decider, end bool) {
 	}
 }
 
-// numbers returns the numbers of the metrics while a candidate is open; nil: none is. Every reason is there from the
+// metrics returns the metrics of the metrics while a candidate is open; nil: none is. Every reason is there from the
 // start.
-func (c *candidates) numbers(open *policy.CandidateSet) metrics.Candidate {
+func (c *candidates) metrics(open *policy.CandidateSet) metrics.Candidate {
 	s := c.Stats()
 	n := metrics.Candidate{
 		Open: open != nil, Waiting: s.Waiting,

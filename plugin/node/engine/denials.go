@@ -49,9 +49,9 @@ func (d *DenialRecord) Run(ctx context.Context) error {
 	return err
 }
 
-// Numbers returns the counts of written, queued and dropped lines of every sink. Every reason is there from the start,
+// Metrics returns the counts of written, queued and dropped lines of every sink. Every reason is there from the start,
 // so that an alert sees the first loss.
-func (d *DenialRecord) Numbers() metrics.Denial {
+func (d *DenialRecord) Metrics() metrics.Denial {
 	s := d.Stats()
 	var n metrics.Denial
 	for _, sink := range s.Sinks {
@@ -66,7 +66,7 @@ func (d *DenialRecord) Numbers() metrics.Denial {
 		})
 	}
 	if d.recent != nil {
-		n.Sinks = append(n.Sinks, d.recent.numbers())
+		n.Sinks = append(n.Sinks, d.recent.metrics())
 	}
 	return n
 }

@@ -149,8 +149,8 @@ func (d *recentDenials) drop(rows []*denial.Recent, reason denial.Reason) {
 	}
 }
 
-// numbers returns the counts of the sink recent.
-func (d *recentDenials) numbers() metrics.DenialSink {
+// metrics returns the counts of the sink recent.
+func (d *recentDenials) metrics() metrics.DenialSink {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := d.counts

@@ -53,24 +53,24 @@ func TestRecentDenialsAreKeptWhilePostgresIsAwayAndDroppedIfItNeverTakesThem(t *
 		node: "n1", now: time.Now, take: recentRowsOf(250), sink: to, log: slog.New(slog.DiscardHandler),
 	}
 	d.report(t.Context(), time.Minute)
-	if n := d.numbers(); n.Queued != 250 || !n.Failing || n.Written != 0 {
+	if n := d.metrics(); n.Queued != 250 || !n.Failing || n.Written != 0 {
 		t.Errorf("while Postgres is away: %+v", n)
 	}
 	to.err = nil
 	d.report(t.Context(), time.Minute)
-	if n := d.numbers(); n.Queued != 0 || n.Failing || n.Written != 250 || len(to.got) != 250 || to.got[249].ID != "r249" {
+	if n := d.metrics(); n.Queued != 0 || n.Failing || n.Written != 250 || len(to.got) != 250 || to.got[249].ID != "r249" {
 		t.Errorf("after it: %+v, %d rows", n, len(to.got))
 	}
 	for _, code := range []string{"22023", "53400"} {
 		to.err, d.take = &pgconn.PgError{Code: code}, recentRowsOf(3)
 		d.report(t.Context(), time.Minute)
 	}
-	if n := d.numbers(); n.Dropped["rejected"] != 12 || n.Queued != 0 || n.Dropped["shutdown"] != 0 {
+	if n := d.metrics(); n.Dropped["rejected"] != 12 || n.Queued != 0 || n.Dropped["shutdown"] != 0 {
 		t.Errorf("what Postgres never takes: %+v", n)
 	}
 	to.err, d.take = errors.New("away"), recentRowsOf(3)
 	d.end(t.Context())
-	if n := d.numbers(); n.Dropped["shutdown"] != 6 || n.Queued != 0 {
+	if n := d.metrics(); n.Dropped["shutdown"] != 6 || n.Queued != 0 {
 		t.Errorf("at the end: %+v", n)
 	}
 }

@@ -93,15 +93,15 @@ func New(ctx context.Context, o Options) *Engine {
 // Sources returns the sources of the engine's metrics.
 func (e *Engine) Sources() metrics.Sources {
 	sources := metrics.Sources{
-		Buckets: e.buckets, Stores: e.shared, Limits: e.limits, Shares: e.shares,
+		Buckets: e.buckets, Stores: e.stores, Limits: e.limits, Shares: e.shares,
 	}
 	if e.Rows != nil {
-		sources.Policies = func() metrics.Policies { return policyNumbers(e.Rows.Stats()) }
+		sources.Policies = func() metrics.Policies { return policyMetrics(e.Rows.Stats()) }
 		sources.Overrides = e.overrides
-		sources.Candidate = func() metrics.Candidate { return e.candidates.numbers(e.snapshot().CandidateSet()) }
+		sources.Candidate = func() metrics.Candidate { return e.candidates.metrics(e.snapshot().CandidateSet()) }
 	}
 	if e.usage != nil {
-		sources.Usage = e.usage.numbers
+		sources.Usage = e.usage.metrics
 	}
 	return sources
 }
@@ -194,9 +194,9 @@ func (e *Engine) keeper(
 	if err != nil {
 		return nil, err
 	}
-	var shared *reservation.Shared
+	var shared *reservation.Central
 	if records != nil {
-		shared = &reservation.Shared{Records: records, Fingerprint: records.Fingerprint()}
+		shared = &reservation.Central{Records: records, Fingerprint: records.Fingerprint()}
 	}
 	return e.Reservations.Keeper(buckets, shared, func() {
 		releaseRecords()
@@ -283,7 +283,7 @@ func (e *Engine) reportFaults() {
 	e.Rows.Unfollowed(now)
 }
 
-// Run drops expired buckets, follows the rows, watches the shared stores and reports usage until ctx ends. All of the
+// Run drops expired buckets, follows the rows, watches the central stores and reports usage until ctx ends. All of the
 // usage is reported if ctx ends after the last decision.
 func (e *Engine) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)

@@ -56,8 +56,8 @@ func await(ctx context.Context, done <-chan struct{}, limit time.Duration) {
 	}
 }
 
-// policyNumbers converts the numbers of the rows.
-func policyNumbers(s policysync.Stats) metrics.Policies {
+// policyMetrics converts the numbers of the rows.
+func policyMetrics(s policysync.Stats) metrics.Policies {
 	return metrics.Policies{
 		Connected:          s.Connected,
 		Standby:            s.Standby,

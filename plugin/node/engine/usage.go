@@ -38,9 +38,9 @@ func (u *usageReport) Run(ctx context.Context) error {
 	return u.reporter.Run(ctx)
 }
 
-// numbers returns the numbers of the metrics. Every reason is there from the start, so that an alert sees the first
+// metrics returns the metrics of the metrics. Every reason is there from the start, so that an alert sees the first
 // loss.
-func (u *usageReport) numbers() metrics.Usage {
+func (u *usageReport) metrics() metrics.Usage {
 	s := u.reporter.Stats()
 	n := metrics.Usage{
 		Stored: s.Stored, Failed: s.Failed, Waiting: s.Waiting + s.Left, OldestSeconds: s.Oldest.Seconds(),

@@ -17,7 +17,7 @@ func TestRecentDenialsAreReportedWhereThereIsADatabaseUnlessTheyAreOff(t *testin
 			t.Fatal(err)
 		}
 		d, err := newDenials(&s, "n1", nil, slog.New(slog.DiscardHandler))
-		if got := d != nil && len(d.Numbers().Sinks) > 0; err != nil || got != want {
+		if got := d != nil && len(d.Metrics().Sinks) > 0; err != nil || got != want {
 			t.Errorf("%q: they are reported: %v (%v), want %v", args, got, err, want)
 		}
 	}

@@ -56,10 +56,10 @@ func newEngine(
 		}
 	}
 	sources := e.Sources()
-	sources.Process = func() metrics.Process { return processNumbers(served.limiting, e.MetaDenied()) }
+	sources.Process = func() metrics.Process { return processMetrics(served.limiting, e.MetaDenied()) }
 	sources.LogLines = lines
 	if record != nil {
-		sources.Denial = record.Numbers
+		sources.Denial = record.Metrics
 	}
 	sources.Reservations = func() metrics.Reservations {
 		kept := e.Reservations.Stats()
@@ -83,8 +83,8 @@ func (s *settings) rows(node string, g *guard) policysync.Options {
 	}
 }
 
-// processNumbers returns the numbers of the process.
-func processNumbers(server *phase.Server, metaDenied uint64) metrics.Process {
+// processMetrics returns the metrics of the process.
+func processMetrics(server *phase.Server, metaDenied uint64) metrics.Process {
 	c := server.Counters()
 	return metrics.Process{
 		Instances: server.Instances(), Events: c.Events, Questions: c.Questions, Writes: c.Writes,

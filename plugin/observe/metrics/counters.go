@@ -109,7 +109,7 @@ type failureKey decision.Failure
 func (k failureKey) values() []string   { return []string{decision.Failure(k).String()} }
 func (k failureKey) folded() failureKey { return k }
 
-// unverifiedKey identifies a policy, and how it admitted without the shared store: by this node's share, or unchecked
+// unverifiedKey identifies a policy, and how it admitted without the central store: by this node's share, or unchecked
 // (FailOpen).
 type unverifiedKey struct {
 	policy string

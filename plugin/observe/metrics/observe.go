@@ -89,7 +89,7 @@ func (m *Metrics) observeBounds(d *decision.Decision, who *tenant) {
 	}
 }
 
-// observeBound counts what one bound did to the request. A bound that the shared store did not answer counts as
+// observeBound counts what one bound did to the request. A bound that the central store did not answer counts as
 // unverified only if the request was admitted and the bound could have denied it.
 func (m *Metrics) observeBound(d *decision.Decision, bound *policy.Bound, status *decision.Status) {
 	p := bound.Policy

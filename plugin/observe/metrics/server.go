@@ -47,7 +47,7 @@ type ServerOptions struct {
 	Address string
 	// AllowRemote permits an Address that other machines can reach.
 	AllowRemote bool
-	// ReadyNeedsStore makes /readyz fail while a shared store is degraded. It takes nodes out of rotation that could
+	// ReadyNeedsStore makes /readyz fail while a central store is degraded. It takes nodes out of rotation that could
 	// decide by their fail modes, and all nodes at once if they share the store.
 	ReadyNeedsStore bool
 	// Superseded is closed when another process replaces this one, and needs its address. nil: never.

@@ -32,8 +32,8 @@ type way struct {
 	over uint64 // how many of hits may be another tenant's
 }
 
-// sketchCandidate holds a tenant and a lower bound of its requests.
-type sketchCandidate struct {
+// sketchEntry holds a tenant and a lower bound of its requests.
+type sketchEntry struct {
 	id    string
 	least uint64
 }
@@ -108,12 +108,12 @@ func (s *sketch) remove(id string) {
 	}
 }
 
-// candidates returns the tenants that have certainly sent requests.
-func (s *sketch) candidates() []sketchCandidate {
-	var all []sketchCandidate
+// entries returns the tenants that have certainly sent requests.
+func (s *sketch) entries() []sketchEntry {
+	var all []sketchEntry
 	s.each(func(w *way) {
 		if w.hits > w.over {
-			all = append(all, sketchCandidate{w.id, w.hits - w.over})
+			all = append(all, sketchEntry{w.id, w.hits - w.over})
 		}
 	})
 	return all

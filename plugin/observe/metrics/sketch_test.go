@@ -17,7 +17,7 @@ func TestNoTenantIsCertainToHaveSentMoreThanItDid(t *testing.T) {
 			sent[id]++
 		}
 		seen := map[string]bool{}
-		for _, c := range s.candidates() {
+		for _, c := range s.entries() {
 			if seen[c.id] || c.least > sent[c.id] {
 				t.Fatalf("%s is certain to have sent %d (twice: %v), and sent %d", c.id, c.least, seen[c.id], sent[c.id])
 			}
@@ -39,7 +39,7 @@ func TestWhoSendsMoreThanAnEighthOfASetsRequestsIsFoundAmongAnyNumber(t *testing
 		s.count("large-" + strconv.Itoa(i%large)) // each half a percent of all, a quarter more than a set's of 256
 	}
 	found := map[string]bool{}
-	for _, c := range s.candidates() {
+	for _, c := range s.entries() {
 		if c.least > small/large/2 {
 			found[c.id] = true
 		}
@@ -55,15 +55,15 @@ func TestWhatIsLongPastIsForgotten(t *testing.T) {
 		s.count("acme")
 	}
 	s.decay(1)
-	if c := s.candidates(); len(c) != 1 || c[0] != (sketchCandidate{"acme", 50}) {
+	if c := s.entries(); len(c) != 1 || c[0] != (sketchEntry{"acme", 50}) {
 		t.Errorf("after one halving: %v, want 50", c)
 	}
 	s.put("acme", 10)
-	if c := s.candidates(); len(c) != 1 || c[0].least != 60 {
+	if c := s.entries(); len(c) != 1 || c[0].least != 60 {
 		t.Errorf("with 10 more: %v, want 60", c)
 	}
 	s.decay(6)
-	if c := s.candidates(); len(c) != 0 {
+	if c := s.entries(); len(c) != 0 {
 		t.Errorf("after seven halvings: %v, want none", c)
 	}
 }
@@ -79,7 +79,7 @@ func TestATenantThatIsPutIntoAFullSetTakesTheLeastBusysPlace(t *testing.T) {
 	s.put("busy", 3)
 	s.remove("7")
 	got := map[string]uint64{}
-	for _, c := range s.candidates() {
+	for _, c := range s.entries() {
 		got[c.id] = c.least
 	}
 	if want := (map[string]uint64{"busy": 3, "1": 3, "2": 4, "3": 5, "4": 6, "5": 7, "6": 8}); !maps.Equal(got, want) {

@@ -13,7 +13,7 @@ import (
 type Sources struct {
 	Process func() Process
 	Buckets func() Buckets
-	// Stores are the shared stores in use now. Those of one name count as one.
+	// Stores are the central stores in use now. Those of one name count as one.
 	Stores func() []Store
 	// Policies is set if policies come from Postgres.
 	Policies func() Policies
@@ -51,11 +51,11 @@ type Process struct {
 // Reservations holds the numbers of the reservations in this process, all but Kept and Parked since it started.
 type Reservations struct {
 	Kept       int    // that wait for their log phase now
-	Parked     int    // that wait for their shared store now, after their log phase
+	Parked     int    // that wait for their central store now, after their log phase
 	Unknown    uint64 // log phases with an id that is not kept: settled before, forgotten, or never made
-	Unrecorded uint64 // that could not be recorded in the shared store
+	Unrecorded uint64 // that could not be recorded in the central store
 	Elsewhere  uint64 // that another process has settled
-	Abandoned  uint64 // that could not be claimed in the shared store, after their log phase
+	Abandoned  uint64 // that could not be claimed in the central store, after their log phase
 	Unreserved uint64 // log phases of requests without a reservation
 }
 
@@ -66,7 +66,7 @@ type Buckets struct {
 	Evicted uint64 // dropped for lack of room; their next requests start with full ones
 }
 
-// Store holds the numbers of one shared store, all but Degraded, Waiting and LiveNodes since it was opened.
+// Store holds the numbers of one central store, all but Degraded, Waiting and LiveNodes since it was opened.
 type Store struct {
 	Name            string  // its address, without credentials
 	Degraded        bool    // it, or a part of it, does not answer
@@ -86,7 +86,7 @@ type Store struct {
 	Addresses Addresses
 }
 
-// Addresses holds the numbers of the addresses for which this node keeps buckets in a shared store.
+// Addresses holds the numbers of the addresses for which this node keeps buckets in a central store.
 type Addresses struct {
 	Own    uint64 // new ones that got a bucket of their own, since the store was opened
 	Prefix uint64 // requests of new ones that were counted by their prefix, since then
@@ -103,7 +103,7 @@ type Addresses struct {
 type Leases struct {
 	FromLease  uint64 // answers to limits of requests, from a lease
 	FromMemory uint64 // answers to limits of requests, by a remembered denial
-	FromStore  uint64 // answers to limits of requests, by the shared store
+	FromStore  uint64 // answers to limits of requests, by the central store
 	Renewals   uint64 // calls for leases
 	Failed     uint64 // buckets for which such a call brought no answer
 	Refunds    uint64 // calls that gave leases back

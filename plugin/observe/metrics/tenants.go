@@ -224,9 +224,9 @@ func (t *tenants) updateScores(labelled map[string]*tenant, now time.Time) []*te
 // exchange gives the labels of the least busy to tenants of the sketch that are busier by a quarter, so that tenants of
 // similar traffic do not alternate. It returns the number of exchanges.
 func (t *tenants) exchange(labelled map[string]*tenant, byScore []*tenant, most int) int {
-	hasLabel := func(c sketchCandidate) bool { return labelled[c.id] != nil }
-	candidates := slices.DeleteFunc(t.sketch.candidates(), hasLabel)
-	slices.SortFunc(candidates, func(a, b sketchCandidate) int {
+	hasLabel := func(c sketchEntry) bool { return labelled[c.id] != nil }
+	candidates := slices.DeleteFunc(t.sketch.entries(), hasLabel)
+	slices.SortFunc(candidates, func(a, b sketchEntry) int {
 		return cmp.Or(cmp.Compare(b.least, a.least), cmp.Compare(a.id, b.id))
 	})
 	n := min(len(candidates), len(byScore), most)

@@ -20,7 +20,7 @@ type Denials struct {
 	Tenant                        string
 	Limited                       int64  // by limits of the tenant that had no room, or by the meta limit
 	Penalized                     int64  // of Limited: only by limits that a penalty has lowered
-	Unavailable                   int64  // only because the shared store was away
+	Unavailable                   int64  // only because the central store was away
 	Users, Addresses, Credentials Sketch // of Limited
 }
 
@@ -44,7 +44,7 @@ func (n *Denials) Merge(o *Denials) {
 type cause struct {
 	limited     bool // limits of the tenant itself had no room
 	penalized   bool // and a penalty has lowered each of these
-	unavailable bool // a limit denied because the shared store was away: by fail mode closed, or by a node's share
+	unavailable bool // a limit denied because the central store was away: by fail mode closed, or by a node's share
 }
 
 // causeOf returns why limits denied a request. A limit that tenants share may be full because of others, and a node's

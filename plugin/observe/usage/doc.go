@@ -13,7 +13,7 @@
 //   - Bans, the meta limit, a missing name and a repeated header deny without a policy: they count in the row without a
 //     policy only.
 //   - An exempt request and a preflight are admitted, without a policy unless one still applied.
-//   - Where the shared store does not answer, fail mode open admits: the policy counts the request as admitted, with
+//   - Where the central store does not answer, fail mode open admits: the policy counts the request as admitted, with
 //     its cost, which the store is charged later. Fail mode closed denies: the policy counts the request as denied. The
 //     least left ignores a node's share of a limit, as of fail mode local.
 //   - A settlement changes the cost of the policy, which so may be negative in one batch. It counts when it comes.

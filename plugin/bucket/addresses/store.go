@@ -15,18 +15,18 @@ import (
 // slack is added to the life of a key in the store.
 const slack = 2 * limit.Second
 
-// View applies a budget to the requests of one plugin config, in front of its buckets. It is a store.Store, and safe
+// Store applies a budget to the requests of one plugin config, in front of its buckets. It is a store.Store, and safe
 // for concurrent use.
-type View struct {
+type Store struct {
 	budget *Budget
 	next   store.Store
 	local  store.Store
 }
 
-// View returns a view that takes from next, which the budget's store keeps, and above the budget from local, which
+// Store returns a store that takes from next, which the budget's store keeps, and above the budget from local, which
 // keeps buckets in this process, with this node's shares of the limits, and does no I/O.
-func (b *Budget) View(next, local store.Store) *View {
-	return &View{budget: b, next: next, local: local}
+func (b *Budget) Store(next, local store.Store) *Store {
+	return &Store{budget: b, next: next, local: local}
 }
 
 // part is the part of a request that one store decides.
@@ -64,7 +64,7 @@ func (d *draft) putBack() {
 // Take implements store.Store. A request that a bucket in this process denies is denied at once: the statuses of its
 // other bounds stay [decision.Unanswered] without a failure. An error is next's or local's, or there is not one status
 // for each bound.
-func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+func (v *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if err := store.CheckLengths("take", bounds, statuses); err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (d *draft) routeOf(hash uint64) (route, bool) {
 }
 
 // takeParts takes what this process decides first, because that does no I/O and can be refunded.
-func (v *View) takeParts(
+func (v *Store) takeParts(
 	ctx context.Context, d *draft, bounds []policy.Bound, statuses []decision.Status, now limit.Micros,
 ) error {
 	clear(statuses)
@@ -256,7 +256,7 @@ func life(l *limit.Limit, s *decision.Status) limit.Micros {
 }
 
 // Forget implements store.Store.
-func (v *View) Forget(ctx context.Context, keys []policy.Key) (int, error) {
+func (v *Store) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 	here, err := v.local.Forget(ctx, keys)
 	there, failed := v.next.Forget(ctx, keys)
 	return here + there, errors.Join(err, failed)

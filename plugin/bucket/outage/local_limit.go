@@ -9,12 +9,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// maxShares bounds the shares that one view keeps compiled.
-const maxShares = 10_000
+// maxLocalLimits bounds the local limits that one store keeps compiled.
+const maxLocalLimits = 10_000
 
-// shares holds the policies of one view, each with this node's share of its limit. A share is compiled once, and again
-// when the number of live nodes changes.
-type shares struct {
+// localLimits holds the policies of one store, each with this node's share of its limit. A share is compiled once, and
+// again when the number of live nodes changes.
+type localLimits struct {
 	pct int64
 
 	mu       sync.RWMutex
@@ -23,7 +23,7 @@ type shares struct {
 }
 
 // get returns p with its share among live nodes.
-func (s *shares) get(p *policy.Policy, live int) (*policy.Policy, error) {
+func (s *localLimits) get(p *policy.Policy, live int) (*policy.Policy, error) {
 	s.mu.RLock()
 	share := s.compiled[p]
 	same := s.live == live
@@ -31,7 +31,7 @@ func (s *shares) get(p *policy.Policy, live int) (*policy.Policy, error) {
 	if same && share != nil {
 		return share, nil
 	}
-	l, err := shareOf(p.Limit.Spec(), s.pct, int64(live))
+	l, err := localLimit(p.Limit.Spec(), s.pct, int64(live))
 	if err != nil {
 		return nil, fmt.Errorf("share the limit of policy %s among %d nodes: %w", p.Name, live, err)
 	}
@@ -39,20 +39,20 @@ func (s *shares) get(p *policy.Policy, live int) (*policy.Policy, error) {
 	copied.Limit = l
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.live != live || s.compiled == nil || len(s.compiled) >= maxShares {
+	if s.live != live || s.compiled == nil || len(s.compiled) >= maxLocalLimits {
 		s.live, s.compiled = live, map[*policy.Policy]*policy.Policy{}
 	}
 	s.compiled[p] = &copied
 	return &copied, nil
 }
 
-// shareOf returns pct percent of a limit, divided by the nodes that share it: its quantity and its burst, each at least
-// 1.
+// localLimit returns pct percent of a limit, divided by the nodes that share it: its quantity and its burst, each at
+// least 1.
 //
 // A fraction of a limit can have products too large to be counted exactly where the whole has not (7 per 100 s reduces
 // less than 10 per 100 s does). Then the quantity is rounded down to fewer and fewer digits, and if that is not enough
 // the burst is halved; with a burst of 1 any quantity of one digit compiles.
-func shareOf(spec limit.Spec, pct, live int64) (limit.Limit, error) {
+func localLimit(spec limit.Spec, pct, live int64) (limit.Limit, error) {
 	spec.Quantity = portion(spec.Quantity, pct, live)
 	switch spec.Algorithm {
 	case limit.TokenBucket, limit.LeakyBucket:

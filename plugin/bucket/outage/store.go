@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// DefaultSharePct is the percentage of a limit that all live nodes together may admit while the shared store is
+	// DefaultSharePct is the percentage of a limit that all live nodes together may admit while the central store is
 	// unavailable: less than all of it, because not every node may notice that others are gone.
 	DefaultSharePct = 70
 	// maxNodes bounds the number of nodes that share a limit, so that no product is too large.
@@ -21,43 +21,44 @@ const (
 	overloadWait = limit.Second
 )
 
-// ViewOptions configures the view of one plugin config. Namespace must be set.
-type ViewOptions struct {
+// StoreOptions configures the store of one plugin config. Namespace must be set.
+type StoreOptions struct {
 	Namespace string // whose nodes share the limits
 	SharePct  int    // percent of a limit that all nodes together admit locally, 1 to 100; 0: DefaultSharePct
 	Nodes     int    // the fewest nodes to share among, also while fewer are known to live; 0: 1; a million at most
 }
 
-// View is a store as one plugin config uses it. It is a store.Store, and safe for concurrent use.
+// Store is a guarded store as one plugin config uses it. It is a store.Store, and safe for concurrent use.
 //
-// While the shared store is unavailable, all nodes together admit at most SharePct percent of a limit beyond what it
+// While the central store is unavailable, all nodes together admit at most SharePct percent of a limit beyond what it
 // had admitted before, or one token for each node if that is more, as long as they agree on the number of nodes.
-type View struct {
-	store     *Store
+type Store struct {
+	store     *Guard
 	namespace *members
 	nodes     int
-	shares    shares
+	shares    localLimits
 	close     sync.Once
 }
 
-// View returns a view. It does no I/O. The namespace's nodes are counted until its last view is closed.
-func (s *Store) View(o ViewOptions) *View {
-	return &View{
+// Store returns the store of a config. It does no I/O. The namespace's nodes are counted until its last store is
+// closed.
+func (s *Guard) Store(o StoreOptions) *Store {
+	return &Store{
 		store:     s,
-		namespace: s.openView(o.Namespace),
+		namespace: s.openNamespace(o.Namespace),
 		nodes:     orDefault(o.Nodes, 1),
-		shares:    shares{pct: int64(orDefault(o.SharePct, DefaultSharePct))},
+		shares:    localLimits{pct: int64(orDefault(o.SharePct, DefaultSharePct))},
 	}
 }
 
-// Close ends the view. Requests in flight may still use it.
-func (v *View) Close() { v.close.Do(func() { v.store.closeView(v.namespace) }) }
+// Close ends the store. Requests in flight may still use it.
+func (v *Store) Close() { v.close.Do(func() { v.store.closeNamespace(v.namespace) }) }
 
 // live returns the number of nodes that share limits.
-func (v *View) live() int { return min(max(v.nodes, int(v.namespace.live.Load())), maxNodes) }
+func (v *Store) live() int { return min(max(v.nodes, int(v.namespace.live.Load())), maxNodes) }
 
 // Take implements store.Store. It leaves bounds Unanswered that fail open or closed and whose server did not answer.
-func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+func (v *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if err := store.CheckLengths("take", bounds, statuses); err != nil {
 		return err
 	}
@@ -66,7 +67,7 @@ func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decis
 	}
 	ticket, ok := v.store.enter(bounds, statuses)
 	if ok {
-		if err := v.store.takeShared(ctx, ticket, bounds, statuses); err != nil {
+		if err := v.store.takeCentral(ctx, ticket, bounds, statuses); err != nil {
 			return err
 		}
 	}
@@ -76,8 +77,8 @@ func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decis
 	return v.fallBack(ctx, bounds, statuses)
 }
 
-// enter counts a request in among those that wait for the shared store. If there is no room, it fills in the statuses.
-func (s *Store) enter(bounds []policy.Bound, statuses []decision.Status) (ticket uint64, ok bool) {
+// enter counts a request in among those that wait for the central store. If there is no room, it fills in the statuses.
+func (s *Guard) enter(bounds []policy.Bound, statuses []decision.Status) (ticket uint64, ok bool) {
 	if ticket, ok = s.bulkhead.enter(bounds); ok {
 		return ticket, true
 	}
@@ -87,21 +88,21 @@ func (s *Store) enter(bounds []policy.Bound, statuses []decision.Status) (ticket
 	return ticket, false
 }
 
-// takeShared takes from the shared store for a request that was counted in.
-func (s *Store) takeShared(
+// takeCentral takes from the central store for a request that was counted in.
+func (s *Guard) takeCentral(
 	ctx context.Context, ticket uint64, bounds []policy.Bound, statuses []decision.Status,
 ) error {
 	defer s.bulkhead.leave(ticket)
-	return s.shared.Take(ctx, bounds, statuses)
+	return s.central.Take(ctx, bounds, statuses)
 }
 
-// Observe records answers of the shared store to calls other than requests, so that a fallback can use them.
-func (s *Store) Observe(bounds []policy.Bound, statuses []decision.Status) {
+// Observe records answers of the central store to calls other than requests, so that a fallback can use them.
+func (s *Guard) Observe(bounds []policy.Bound, statuses []decision.Status) {
 	s.recordUsage(bounds, statuses)
 }
 
 // recordUsage records the usage of each bucket that may need a fallback, and reports whether all bounds were answered.
-func (s *Store) recordUsage(bounds []policy.Bound, statuses []decision.Status) bool {
+func (s *Guard) recordUsage(bounds []policy.Bound, statuses []decision.Status) bool {
 	answered := true
 	var now limit.Micros
 	for i := range bounds {
@@ -128,9 +129,9 @@ type draft struct {
 	statuses []decision.Status
 }
 
-// fallBack decides the bounds that the shared store did not answer, and with them the request. If that denies it, what
+// fallBack decides the bounds that the central store did not answer, and with them the request. If that denies it, what
 // the answered bounds spent is refunded.
-func (v *View) fallBack(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+func (v *Store) fallBack(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	s := v.store
 	failure, denied, closed := summarize(bounds, statuses)
 	s.activations[failure].Add(1)
@@ -142,7 +143,7 @@ func (v *View) fallBack(ctx context.Context, bounds []policy.Bound, statuses []d
 		return err
 	}
 	if deniedHere || closed {
-		if err := s.refundShared(ctx, bounds, statuses); err != nil {
+		if err := s.refundCentral(ctx, bounds, statuses); err != nil {
 			return err
 		}
 	}
@@ -169,7 +170,7 @@ func summarize(bounds []policy.Bound, statuses []decision.Status) (failure decis
 
 // decideLocally takes the unanswered bounds that fail local from this process, or only peeks if the request is denied
 // already. It reports whether any of them denies.
-func (v *View) decideLocally(
+func (v *Store) decideLocally(
 	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, spend bool,
 ) (denied bool, err error) {
 	s := v.store
@@ -187,18 +188,18 @@ func (v *View) decideLocally(
 		return false, fmt.Errorf("fall back: %w", err)
 	}
 	for j, i := range d.index {
-		shared, local := &statuses[i], &d.statuses[j]
-		local.Source, local.Failure = decision.Local, shared.Failure
-		local.Wait = localWait(&bounds[i], local.Wait, shared.Wait)
-		*shared = *local
-		denied = denied || decision.Denies(&bounds[i], shared)
+		central, local := &statuses[i], &d.statuses[j]
+		local.Source, local.Failure = decision.Local, central.Failure
+		local.Wait = localWait(&bounds[i], local.Wait, central.Wait)
+		*central = *local
+		denied = denied || decision.Denies(&bounds[i], central)
 	}
 	return denied, nil
 }
 
 // draftLocal fills d with the bounds that this process decides. Each has this node's share of its limit, and its bucket
 // starts with the fraction that was last seen used.
-func (v *View) draftLocal(d *draft, bounds []policy.Bound, statuses []decision.Status) error {
+func (v *Store) draftLocal(d *draft, bounds []policy.Bound, statuses []decision.Status) error {
 	s, live := v.store, v.live()
 	for i := range bounds {
 		b := &bounds[i]
@@ -220,17 +221,17 @@ func (v *View) draftLocal(d *draft, bounds []policy.Bound, statuses []decision.S
 	return nil
 }
 
-func (s *Store) putBack(d *draft) {
+func (s *Guard) putBack(d *draft) {
 	clear(d.bounds) // the names in the keys are the request's
 	d.index, d.bounds, d.statuses = d.index[:0], d.bounds[:0], d.statuses[:0]
 	s.drafts.Put(d)
 }
 
-// refundShared returns what the shared store spent for a request that is denied.
-func (s *Store) refundShared(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+// refundCentral returns what the central store spent for a request that is denied.
+func (s *Guard) refundCentral(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	for i := range statuses {
 		if statuses[i].Source == decision.Redis && statuses[i].Charged {
-			return s.shared.Refund(ctx, bounds, statuses)
+			return s.central.Refund(ctx, bounds, statuses)
 		}
 	}
 	return nil

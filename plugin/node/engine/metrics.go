@@ -7,17 +7,17 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
 
-// buckets returns the numbers of buckets of configs with the strategy local.
+// buckets returns the metrics of buckets of configs with the strategy local.
 func (e *Engine) buckets() metrics.Buckets {
 	stats := e.Stores.Local()
 	return metrics.Buckets{Kept: stats.Buckets, Expired: stats.Expired, Evicted: stats.Evicted}
 }
 
-// shared returns the numbers of all Redis in use.
-func (e *Engine) shared() []metrics.Store {
+// stores returns the metrics of all Redis in use.
+func (e *Engine) stores() []metrics.Store {
 	var list []metrics.Store
 	for _, stats := range e.Stores.Stats() {
-		list = append(list, storeNumbers(&stats))
+		list = append(list, storeMetrics(&stats))
 	}
 	return list
 }
@@ -31,7 +31,7 @@ func (e *Engine) condition() (c policysync.Condition) {
 	return c
 }
 
-// shares returns the numbers of limits that are shared fairly.
+// shares returns the metrics of limits that are shared fairly.
 func (e *Engine) shares() metrics.Shares {
 	var sum metrics.Shares
 	add := func(s share.Stats) {
@@ -45,8 +45,8 @@ func (e *Engine) shares() metrics.Shares {
 	return sum
 }
 
-// storeNumbers converts the numbers of one store.
-func storeNumbers(s *bucket.Stats) metrics.Store {
+// storeMetrics converts the numbers of one store.
+func storeMetrics(s *bucket.Stats) metrics.Store {
 	numbers := metrics.Store{
 		Name:            s.Name,
 		Second:          s.Second,

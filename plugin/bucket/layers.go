@@ -21,12 +21,12 @@ type redisPair struct{ main, second *redis.Store }
 
 func pairOf(p *redis.Pair) redisPair { return redisPair{p.Main(), p.Second()} }
 
-// shared is one pair with its decorators: leases answer a request, else Redis, else the outage layer.
-type shared struct {
+// layers is one pair with its decorators: leases answer a request, else Redis, else the outage layer.
+type layers struct {
 	redis  redisPair
-	outage *outage.Store
-	lease  *lease.Store
-	shares *share.Store
+	outage *outage.Guard
+	lease  *lease.Leases
+	shares *share.Divider
 	// addresses bounds how many of them have buckets; nil: any number
 	addresses *addresses.Budget
 	uses      int
@@ -34,7 +34,7 @@ type shared struct {
 }
 
 // start opens the decorators of a pair. s.mu is held.
-func (s *Stores) start(opened *redis.Pair) *shared {
+func (s *Stores) start(opened *redis.Pair) *layers {
 	pair := pairOf(opened)
 	fallback := memory.New(memory.Options{Now: s.options.Now, MaxBuckets: s.options.MaxBuckets})
 	o := outage.Options{
@@ -44,7 +44,7 @@ func (s *Stores) start(opened *redis.Pair) *shared {
 		o.Second = pair.second.Name()
 	}
 	guarded := outage.New(opened, fallback, o)
-	made := &shared{
+	made := &layers{
 		redis:  pair,
 		outage: guarded,
 		lease: lease.New(opened, lease.Options{
@@ -111,7 +111,7 @@ func (s *Stores) StorePolicy(p *policy.Policy) *policy.Policy {
 
 // release counts a user out. The last one's release closes the store in the background: leaving the list of live nodes
 // may block, and a config change must not wait for that.
-func (s *Stores) release(used *shared, closeRedis func()) {
+func (s *Stores) release(used *layers, closeRedis func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if used.uses--; used.uses > 0 {

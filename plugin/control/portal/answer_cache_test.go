@@ -51,7 +51,7 @@ func (w *sharing) get(role string) (read int64, status int) {
 	r := httptest.NewRequestWithContext(w.Context(), http.MethodGet, "/portal/top", http.NoBody)
 	v := &visit{r: r, caller: Caller{Name: "someone", Role: role, Org: "acme"}, portal: w.portal}
 	var found ranking
-	if err := v.getShared(topAPI, url.Values{"limit": {"5"}}, &found); err != nil {
+	if err := v.getCached(topAPI, url.Values{"limit": {"5"}}, &found); err != nil {
 		if p := asProblem(err); p != nil {
 			return 0, p.Status
 		}
@@ -132,7 +132,7 @@ func TestPagesShareAReadThatTakesLongAndShowTheOneBeforeMeanwhile(t *testing.T) 
 		t.Error("the log has nothing of the read that failed")
 	}
 	for _, call := range w.api.requests() {
-		if call != sharedCaller+" GET "+topAPI+"?limit=5" {
+		if call != cacheCaller+" GET "+topAPI+"?limit=5" {
 			t.Errorf("the API gets %q", call)
 		}
 	}
@@ -170,7 +170,7 @@ func TestTheEndOfThePortalEndsItsReads(t *testing.T) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/portal/top", http.NoBody)
 		v := &visit{r: r, caller: Caller{Role: RoleAdmin}, portal: w.portal}
 		var found ranking
-		if err := v.getShared(topAPI, nil, &found); !errors.Is(err, errClosed) {
+		if err := v.getCached(topAPI, nil, &found); !errors.Is(err, errClosed) {
 			if p := asProblem(err); p == nil || p.Status != http.StatusServiceUnavailable {
 				t.Errorf("the page that waits has %v", err)
 			}
@@ -185,12 +185,12 @@ func TestFewAnswersAreKept(t *testing.T) {
 	w := open(t)
 	w.api.answer("GET "+topAPI, http.StatusOK, `{}`)
 	b := w.signedIn(adminSecret)
-	for n := range 2 * maxShared {
+	for n := range 2 * maxCached {
 		w.want(b.get(fmt.Sprint("/portal/top?policy=p", n)), http.StatusOK)
 	}
 	w.portal.shared.mu.Lock()
 	defer w.portal.shared.mu.Unlock()
-	if got := len(w.portal.shared.kept); got != maxShared {
-		t.Errorf("%d answers are kept, want at most %d", got, maxShared)
+	if got := len(w.portal.shared.kept); got != maxCached {
+		t.Errorf("%d answers are kept, want at most %d", got, maxCached)
 	}
 }

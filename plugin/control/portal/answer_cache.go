@@ -17,33 +17,33 @@ const (
 	freshTime = 10 * time.Second
 	// staleTime is the age from which pages do not show an answer any more.
 	staleTime = time.Minute
-	// sharedCaller reads the answers for all operators. No token has such a name.
-	sharedCaller = "portal:shared"
-	// maxShared bounds the answers that are kept.
-	maxShared = 64
+	// cacheCaller reads the answers for all operators. No token has such a name.
+	cacheCaller = "portal:shared"
+	// maxCached bounds the answers that are kept.
+	maxCached = 64
 )
 
-// sharedAnswers keeps answers of the API that take long, because they rank all tenants, and that are the same for each
+// answerCache keeps answers of the API that take long, because they rank all tenants, and that are the same for each
 // operator. Pages share one read, and show an answer of up to a minute ago while the next one is read.
-type sharedAnswers struct {
+type answerCache struct {
 	portal *Portal
 	ctx    context.Context // ended by Close
 	end    func()
 
 	mu   sync.Mutex
-	kept map[string]*sharedAnswer // by path and query
+	kept map[string]*cachedAnswer // by path and query
 }
 
-// sharedAnswer is the answer to one request of the API.
-type sharedAnswer struct {
+// cachedAnswer is the answer to one request of the API.
+type cachedAnswer struct {
 	body json.RawMessage
 	at   time.Time     // when its read began; zero: there is none
 	err  error         // of the last read
 	done chan struct{} // closed by the end of the read in progress; nil: there is none
 }
 
-func newSharedAnswers(p *Portal) *sharedAnswers {
-	s := &sharedAnswers{portal: p, kept: map[string]*sharedAnswer{}}
+func newAnswerCache(p *Portal) *answerCache {
+	s := &answerCache{portal: p, kept: map[string]*cachedAnswer{}}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	return s
 }
@@ -51,8 +51,8 @@ func newSharedAnswers(p *Portal) *sharedAnswers {
 // errClosed reports that the portal ended while a page waited.
 var errClosed = errors.New("the portal is closed")
 
-// getShared is get for an answer that is the same for each operator. It is at most a minute old.
-func (v *visit) getShared(path string, query url.Values, into any) error {
+// getCached is get for an answer that is the same for each operator. It is at most a minute old.
+func (v *visit) getCached(path string, query url.Values, into any) error {
 	if !operators.includes(v.caller.Role) {
 		return v.get(path, query, into)
 	}
@@ -74,19 +74,19 @@ func (v *visit) getShared(path string, query url.Values, into any) error {
 }
 
 // open returns the answer to a request. If it is due, a read of it is in progress. nil: too many are kept.
-func (s *sharedAnswers) open(path string) *sharedAnswer {
+func (s *answerCache) open(path string) *cachedAnswer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.portal.Now()
 	a := s.kept[path]
 	if a == nil {
-		if len(s.kept) >= maxShared {
-			maps.DeleteFunc(s.kept, func(_ string, a *sharedAnswer) bool { return a.done == nil && a.isStale(now) })
+		if len(s.kept) >= maxCached {
+			maps.DeleteFunc(s.kept, func(_ string, a *cachedAnswer) bool { return a.done == nil && a.isStale(now) })
 		}
-		if len(s.kept) >= maxShared {
+		if len(s.kept) >= maxCached {
 			return nil
 		}
-		a = &sharedAnswer{}
+		a = &cachedAnswer{}
 		s.kept[path] = a
 	}
 	if a.done == nil && now.Sub(a.at) >= freshTime {
@@ -96,10 +96,10 @@ func (s *sharedAnswers) open(path string) *sharedAnswer {
 	return a
 }
 
-func (a *sharedAnswer) isStale(now time.Time) bool { return now.Sub(a.at) >= staleTime }
+func (a *cachedAnswer) isStale(now time.Time) bool { return now.Sub(a.at) >= staleTime }
 
 // read reads an answer as an operator who may not write, as the live parts do. It ends after pollTimeout.
-func (s *sharedAnswers) read(path string, a *sharedAnswer, now time.Time) {
+func (s *answerCache) read(path string, a *cachedAnswer, now time.Time) {
 	ctx, cancel := context.WithTimeout(s.ctx, pollTimeout)
 	defer cancel()
 	body, err := s.request(ctx, path)
@@ -115,7 +115,7 @@ func (s *sharedAnswers) read(path string, a *sharedAnswer, now time.Time) {
 }
 
 // request returns the answer of the API. A panic of its code is an error, because it must not end the process.
-func (s *sharedAnswers) request(ctx context.Context, path string) (body json.RawMessage, err error) {
+func (s *answerCache) request(ctx context.Context, path string) (body json.RawMessage, err error) {
 	defer func() {
 		if failure := recover(); failure != nil {
 			err = fmt.Errorf("panic: %v", failure)
@@ -125,12 +125,12 @@ func (s *sharedAnswers) request(ctx context.Context, path string) (body json.Raw
 	if err != nil {
 		return nil, fmt.Errorf("read an answer for pages: %w", err)
 	}
-	v := &visit{r: r, caller: Caller{Name: sharedCaller, Role: RoleViewer}, portal: s.portal}
+	v := &visit{r: r, caller: Caller{Name: cacheCaller, Role: RoleViewer}, portal: s.portal}
 	return body, v.get(path, nil, &body)
 }
 
 // await returns an answer that is not stale, if need be after the read in progress.
-func (s *sharedAnswers) await(ctx context.Context, a *sharedAnswer) (json.RawMessage, error) {
+func (s *answerCache) await(ctx context.Context, a *cachedAnswer) (json.RawMessage, error) {
 	s.mu.Lock()
 	body, done, stale := a.body, a.done, a.isStale(s.portal.Now())
 	s.mu.Unlock()
