@@ -162,7 +162,7 @@ var ErrNotCentral = errors.New("strategy is not redis: each node keeps its own b
 	"one place")
 
 // OpenCentral returns the shared buckets of a config, to read usage and to reset, over the connection of its requests.
-// release and errors are those of [Stores.Open], and ErrNotCentral.
+// release and errors are as with [Stores.Open], or ErrNotCentral.
 func (s *Stores) OpenCentral(config *schema.Config) (buckets Central, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
 		return nil, nil, ErrNotCentral
@@ -179,7 +179,7 @@ func central(pair *redis.Pair, release func(), err error) (Central, func(), erro
 }
 
 // OpenRecords returns the records beside the shared buckets of a config, over the connection of its requests. A config
-// without shared buckets has none: then records is nil. release and errors are those of [Stores.Open].
+// without shared buckets has none: then records is nil. release and errors are as with [Stores.Open].
 func (s *Stores) OpenRecords(config *schema.Config) (records *redis.Records, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
 		return nil, func() {}, nil

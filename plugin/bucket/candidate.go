@@ -25,7 +25,7 @@ type candidateStores struct {
 	open   map[redisPair]*candidateStore
 }
 
-// candidateStore is one Redis with its decorators. Its buckets are leased as those of requests are: without leases,
+// candidateStore is one Redis with its decorators. Its buckets are leased as buckets of requests are: without leases,
 // every request that an active limit answers from one would call Redis for the candidate.
 type candidateStore struct {
 	lease  *lease.Leases
@@ -50,7 +50,7 @@ func (s *Stores) runCandidates(ctx context.Context, running *sync.WaitGroup) {
 }
 
 // OpenCandidate returns the store in which a candidate counts for a config, and what keeps tenants to their fair shares
-// of its buckets. Bounds that Redis does not answer have a failure. release and errors are those of [Stores.Open].
+// of its buckets. Bounds that Redis does not answer have a failure. release and errors are as with [Stores.Open].
 func (s *Stores) OpenCandidate(
 	config *schema.Config,
 ) (buckets store.Store, shares *share.Divider, release func(), err error) {

@@ -131,8 +131,8 @@ func (s *Stores) LocalShares() share.Stats { return s.shares.Stats() }
 // Local returns the numbers of the buckets of configs with strategy local.
 func (s *Stores) Local() memory.Stats { return s.local.Stats() }
 
-// Stats holds the numbers of one Redis and its decorators. A second Redis has its own numbers and those of addresses;
-// what belongs to both is counted with the main one.
+// Stats holds the numbers of one Redis and its decorators. A second Redis has its own numbers and the numbers of
+// addresses; what belongs to both is counted with the main one.
 type Stats struct {
 	Name        string        // where it is, without secrets
 	Second      bool          // it is the second of a pair

@@ -65,7 +65,7 @@ type Stats struct {
 	Rate   int    // new ones a second; 0: any number
 
 	LogBytes     int64 // that sliding logs of addresses by this node may have in the store now
-	MostLogBytes int64 // that they can, those of prefixes not included
+	MostLogBytes int64 // that they can, without the logs of prefixes
 }
 
 // Stats returns the budget's numbers. It counts the addresses set by set.

@@ -34,7 +34,7 @@
 //
 // because half of its entries may have expired, a server doubles a string that grows, and an allocator rounds up. These
 // bytes are reserved when the log is new, and free again when it has expired. All logs of a node's addresses have 230 ×
-// Most of them, those of its prefixes a tenth of that. So at every instant
+// Most of them, logs of its prefixes a tenth of that. So at every instant
 //
 //	bytes ≤ nodes × (Most + Most ÷ 10) × (B for buckets + 230 for sliding logs)
 //

@@ -208,7 +208,7 @@ func (e *entry) storeLimit() *limit.Limit {
 }
 
 // extraWait returns a lower bound of the additional wait for more tokens. A window's tokens come back all at once, and
-// those of other algorithms at unknown times: then it is 0.
+// tokens of other algorithms at unknown times: then it is 0.
 func extraWait(l *limit.Limit, tokens int64) limit.Micros {
 	u := l.Units()
 	if u.Kind != limit.TokenBucket {

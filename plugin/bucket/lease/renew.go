@@ -168,7 +168,7 @@ type renewals struct {
 type renewal struct {
 	dueRenewal
 	epoch uint64
-	ends  int // its bounds end here, and begin where those of the renewal before end
+	ends  int // its bounds end here, and begin where the bounds of the renewal before end
 }
 
 // prepare adds the renewal of a lease to a call, unless it is not worth it now.

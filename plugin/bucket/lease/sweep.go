@@ -51,7 +51,7 @@ func (s *Leases) sweep(before limit.Micros) {
 	}
 }
 
-// sweepShard withdraws grants from before an instant and those of idle buckets, and removes idle entries. It returns
+// sweepShard withdraws grants from before an instant and grants of idle buckets, and removes idle entries. It returns
 // the number of entries that it has visited.
 func (s *Leases) sweepShard(sh *shard, before limit.Micros) (visited int) {
 	sh.mu.Lock()

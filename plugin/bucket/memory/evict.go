@@ -15,7 +15,7 @@ import (
 // evicted last, and a name that was seen once first.
 //
 // A client may invent names of users, credentials and addresses, and of tenants where requests name them. So buckets
-// are in cohorts: those of one tenant's users, those of all addresses without a tenant, and those of all tenants
+// are in cohorts: buckets of one tenant's users, of all addresses without a tenant, and of all tenants
 // themselves. A new bucket of a cohort replaces another of the same cohort where that loses no more than a sample of
 // all buckets, and always once the cohort has its part of the store. So invented names evict no more than that part
 // of the other buckets, those with the least loss first. Addresses, and further users of a tenant, evict no tenant's

@@ -197,7 +197,7 @@ func (d *debt) due(now limit.Micros) int64 {
 	return min(l.Status(&d.state, now).Used, d.tokens)
 }
 
-// drain removes and returns all debts by their importance: first those of whole tenants and of shared limits, then the
+// drain removes and returns all debts by their importance: first debts of whole tenants and of shared limits, then the
 // others, each time the largest first. Each must then be settled or put back.
 func (ds *debts) drain(now limit.Micros) []*debt {
 	list := ds.removeAll()

@@ -83,7 +83,7 @@ func isUnverified(s *decision.Status) bool {
 
 // recordSettlement records in the debts what the central store did not settle. A cost beyond the reservation that could
 // not be charged adds to the debt, and a cost below the reservation of a bound that is still due reduces it. statuses
-// are those of the request, settled those of the call. It returns the change of each debt in tokens.
+// are the statuses of the request, settled the statuses of the call. It returns the change of each debt in tokens.
 func (ds *debts) recordSettlement(
 	bounds []policy.Bound, statuses, settled []decision.Status, actual []int64, now limit.Micros,
 ) (changes []int64) {

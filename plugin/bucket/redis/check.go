@@ -62,7 +62,7 @@ func parseInfo(text string) map[string]string {
 	return info
 }
 
-// judge returns what is wrong with a server, by its INFO and whether the settings are those of a cluster. A value that
+// judge returns what is wrong with a server, by its INFO and whether the settings describe a cluster. A value that
 // is missing is no finding.
 func judge(info map[string]string, clustered bool) []finding {
 	var findings []finding

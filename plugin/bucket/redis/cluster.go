@@ -118,7 +118,7 @@ func (c *cluster) findMaster(ctx context.Context, key string) (*server, error) {
 }
 
 // redirection returns the address that err points to, "" when it is none, and whether that server wants ASKING. A
-// server without a name of its own leaves the host out: then it is that of the server which answered.
+// server without a name of its own leaves the host out: then it is the host of the server which answered.
 func redirection(err error, from string) (target string, asking bool) {
 	address, moved := redis.IsMovedError(err)
 	if !moved {

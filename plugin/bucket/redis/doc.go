@@ -12,7 +12,7 @@
 // under a name of six bytes: the hash of its policy and endpoint. So a request reads and writes as many strings as it
 // has subjects, however many limits each has. A subject with more than 32 buckets is split into chunks by their
 // endpoints: its head then holds how many there are and the buckets without an endpoint, and outlives the chunks by an
-// hour at most. So a request reads two strings of it, as those of one endpoint lie together. Where a node has
+// hour at most. So a request reads two strings of it, as strings of one endpoint lie together. Where a node has
 // missed a split, the script returns the levels and does nothing else; see [levels]. Everything of one tenant, of one
 // address, of one endpoint has the same hash tag; a cluster keeps it together, and one script serves it. The tag has
 // the kind of group, and every part is percent-encoded, so one tenant cannot address another tenant's keys:

@@ -89,8 +89,8 @@ const nameSize = 6
 // noEndpoint is the first byte of the names of buckets without an endpoint.
 const noEndpoint = 0
 
-// appendName appends the bucket's name among those of its subject: a byte of the endpoint's hash, by which the buckets
-// of one endpoint lie together, and 40 bits of the hash of policy and endpoint, both FNV-1a. Both are from the
+// appendName appends the bucket's name among the names of its subject: a byte of the endpoint's hash, by which the
+// buckets of one endpoint lie together, and 40 bits of the hash of policy and endpoint, both FNV-1a. Both are from the
 // configuration, so no client can choose them. That two of a thousand endpoints' names are equal has a chance of 1 in
 // 500 million, and two of ten policies' of one endpoint one of 1 in 20 billion.
 func appendName(b []byte, k *policy.Key) []byte {

@@ -69,7 +69,7 @@ type record struct {
 	bucket int
 	checks bool
 	spends bool
-	demand int64 // tokens that must fit, with those of the bounds before it
+	demand int64 // tokens that must fit, with the tokens of the bounds before it
 	denied bool
 	log    *view // of a sliding log
 }
@@ -86,7 +86,7 @@ type scriptCall struct {
 	subjects []subject
 	buckets  []bucket
 	bucketOf []int // bound → bucket
-	order    []int // the bounds as the records of a take name them: those of one string and endpoint together
+	order    []int // the bounds as the records of a take name them: bounds of one string and endpoint together
 	records  []record
 	enforced int // records that come first
 

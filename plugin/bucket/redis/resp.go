@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// maxReply bounds a reply in bytes. Those of the scripts have some hundreds, and some kilobytes for a request with
+	// maxReply bounds a reply in bytes. Replies of the scripts have some hundreds, and some kilobytes for a request with
 	// many limits.
 	maxReply = 16 << 20
 	// minElement is the length of the shortest element of a reply: "_\r\n".

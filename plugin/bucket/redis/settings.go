@@ -87,7 +87,7 @@ func oneTopology(r *schema.Redis) error {
 	return nil
 }
 
-// isCluster reports whether the settings are those of a cluster.
+// isCluster reports whether the settings describe a cluster.
 func (s *settings) isCluster() bool { return len(s.ClusterNodes) > 0 }
 
 // fingerprint identifies settings without revealing any of them.
@@ -167,9 +167,9 @@ func (s *settings) readTimeout() time.Duration {
 	return time.Duration(s.ReadTimeout) * time.Millisecond
 }
 
-// options returns those of go-redis for every topology. A script is sent once, so nothing is retried. The protocol is
-// RESP2, because push messages are not used. No client name or library is set, because an ACL user may not be allowed
-// to.
+// options returns the options of go-redis for every topology. A script is sent once, so nothing is retried. The
+// protocol is RESP2, because push messages are not used. No client name or library is set, because an ACL user may not
+// be allowed to.
 func (s *settings) options() *redis.UniversalOptions {
 	secret := s.passwords()
 	return &redis.UniversalOptions{

@@ -54,7 +54,7 @@ type Answer struct {
 type Options struct {
 	Now      func() limit.Micros // a monotonic clock
 	Exchange Exchange            // nil: this node is alone
-	Node     string              // names this node among those of Exchange
+	Node     string              // names this node among the nodes of Exchange
 
 	MaxLimits  int // buckets that are shared fairly; 0: 1000. Others have no caps
 	MaxTenants int // tenants that are counted, over all limits; 0: 100,000. Others count as one
@@ -91,7 +91,7 @@ type pool struct {
 	left   atomic.Int64                // tokens in the bucket, and 1; 0: not seen in this period
 	shards [shards]shard
 	others tenant // beyond the bound
-	joint  tenant // its cap is that of all small tenants together
+	joint  tenant // its cap is the cap of all small tenants together
 
 	until atomic.Int64 // the caps are in force until then
 	caps  atomic.Pointer[fair.Caps]

@@ -200,7 +200,7 @@ func (p *pool) limit() fair.Limit {
 	return fair.Limit{Rate: rules.Rate, Capacity: rules.Capacity, Left: -1}
 }
 
-// setCaps sets the caps of all tenants at this node, and that of its small ones together.
+// setCaps sets the caps of all tenants at this node, and the cap of its small ones together.
 func (p *pool) setCaps(caps fair.Caps, r *fair.Report, tenants []counted, now, until limit.Micros) {
 	l, over, joint, capped := p.limit(), int64(0), r.Small.Tokens, !math.IsInf(caps.Level, 1)
 	if capped {

@@ -28,7 +28,7 @@ type Store interface {
 
 	// Peek answers as Take would at the same instant, but spends nothing and makes no key in a central store. Wait is that
 	// of a Take, whatever answers it: a lease, a remembered denial, this node's share in an outage. The other numbers show
-	// the buckets as they stand, before the request. Nothing is Charged. Errors are those of Take.
+	// the buckets as they stand, before the request. Nothing is Charged. It returns errors as Take does.
 	Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 
 	// Refund returns what a Take of the same bounds spent for the statuses that are Charged, clears Charged, and sets

@@ -186,7 +186,7 @@ func identify(
 	}
 }
 
-// checkIdentity denies a resolved request for what is not a matter of its bounds. wait is that of the meta limit.
+// checkIdentity denies a resolved request for what is not a matter of its bounds. wait is the wait of the meta limit.
 func checkIdentity(d *decision.Decision, now, wait limit.Micros) {
 	switch {
 	case d.Resolution.Banned:

@@ -18,7 +18,7 @@ type Candidates interface {
 	Skip()
 }
 
-// Trial says what an open candidate does with a request. The zero value is that of a request without one.
+// Trial says what an open candidate does with a request. The zero value is for a request without one.
 type Trial struct {
 	Candidate   *resolve.Candidate
 	Identity    *identity.Identity // under the candidate
@@ -60,8 +60,8 @@ func (dr *Decider) trial(ctx context.Context, facts FactSource, c *resolve.Candi
 	return t
 }
 
-// Try decides what the candidate would answer to a request that it is not enforced for, in its own buckets, which are
-// those of the decider, at the instant of the request. It fills in d, which no client sees. An error means that the
+// Try decides what the candidate would answer to a request that it is not enforced for, in the decider's buckets, which
+// are the candidate's own, at the instant of the request. It fills in d, which no client sees. An error means that the
 // buckets failed.
 func (dr *Decider) Try(
 	ctx context.Context, c *resolve.Candidate, id *identity.Identity, at limit.Micros, d *decision.Decision,

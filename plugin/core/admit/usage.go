@@ -28,7 +28,7 @@ const (
 )
 
 // answerUsage answers a request with what its tenant has used of its own limits (usage_only). It spends nothing, and no
-// observer receives it: it is no request to the API. Errors are those of [Decider.Admit].
+// observer receives it: it is no request to the API. It returns errors as [Decider.Admit] does.
 func (dr *Decider) answerUsage(ctx context.Context, facts FactSource, x *Exchange) error {
 	policies, d := dr.Policies.Load(), &x.Decision
 	if err := identify(ctx, facts, &policies.Rules, &x.Request, &d.Identity); err != nil {

@@ -36,8 +36,8 @@ type Demand struct {
 }
 
 // Fill returns the highest level at which the demands fit into rate, where each tenant gets its usable demand, at most
-// the level times its weight. If all fit, it returns the level to which every tenant can grow: that of the tenant with
-// the most for its weight, and what is left divided by all weights. It changes the order of demands.
+// the level times its weight. If all fit, it returns the level to which every tenant can grow: the level of the tenant
+// with the most for its weight, and what is left divided by all weights. It changes the order of demands.
 func Fill(rate float64, demands []Demand) (level float64) {
 	slices.SortFunc(demands, func(a, b Demand) int { return cmp.Compare(a.Usable*b.Weight, b.Usable*a.Weight) })
 	left, weights := max(rate, 0), 0.0
@@ -99,6 +99,6 @@ func Divide(l Limit, named []Demand, small Demand) (level float64, capped bool) 
 // one token.
 func (l *Limit) Small() float64 { return max(smallShare*l.Rate, 1) }
 
-// Reserve returns the tokens that stay in the bucket for a rush: those of a quarter of a second, at most a quarter of
-// the bucket.
+// Reserve returns the tokens that stay in the bucket for a rush: the tokens of a quarter of a second, at most a quarter
+// of the bucket.
 func (l *Limit) Reserve() float64 { return min(l.Rate, l.Capacity) / 4 }

@@ -44,8 +44,8 @@ type Caps struct {
 // Joint is what tenants demand together and get together, in tokens per second at all nodes.
 type Joint struct{ Demand, Share float64 }
 
-// In a message, these numbers are among those of tenants, under ids that stand for no tenant. So nodes that do not know
-// them divide the same limit.
+// In a message, these numbers are among the tenants' numbers, under ids that stand for no tenant. So nodes that do not
+// know them divide the same limit.
 const (
 	jointShare ID = math.MaxUint64 - iota
 	jointDemand

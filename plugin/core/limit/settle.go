@@ -27,7 +27,7 @@ package limit
 // So the sum of all that is settled is the sum of all A within one window, or as long as a token bucket could not have
 // been full without what was returned. Otherwise a request is charged min(A, R) at least.
 //
-// Where the limit was changed in between, the state is that of the new limit. The old one must neither refill it nor
+// Where the limit was changed in between, the state belongs to the new limit. The old one must neither refill it nor
 // end its window: that would forget what the new one has counted. So a charge is dropped then, as a refund is. States
 // have 4 bits of their limit's definition, so of changes that keep the algorithm and the base 1 in 16 goes unnoticed.
 //

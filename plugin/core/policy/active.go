@@ -79,7 +79,7 @@ func (s *Snapshot) collectActive(
 	}
 }
 
-// OverridesFor returns the overrides of an identity's tenant, user, credential, address and tags, and those of the
+// OverridesFor returns the overrides of an identity's tenant, user, credential, address and tags, and overrides of the
 // endpoints of all tenants.
 func (s *Snapshot) OverridesFor(id *identity.Identity) []*CompiledOverride {
 	var list []*CompiledOverride

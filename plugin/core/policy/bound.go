@@ -67,7 +67,7 @@ func (s Scope) ofTenant() bool { return !s.Shared() && s != IP }
 // match selects what a policy applies to.
 type match uint8
 
-// The matches. The zero value is that of the config's limits: of a tier, or else of all requests.
+// The matches. The zero value is for the config's limits: of a tier, or else of all requests.
 const (
 	byTier match = iota
 	forTenant

@@ -79,7 +79,7 @@ func (b *builder) editRows(r *CompiledPolicy, edit func([]*CompiledPolicy) []*Co
 	}
 }
 
-// editedList returns lists with that of a key edited. An empty one is dropped.
+// editedList returns lists with the list of a key edited. An empty one is dropped.
 func editedList[K comparable](
 	lists map[K][]*CompiledPolicy, key K, edit func([]*CompiledPolicy) []*CompiledPolicy,
 ) map[K][]*CompiledPolicy {

@@ -75,8 +75,8 @@ func (b *builder) dropCost(id int64) {
 	})
 }
 
-// editCosts edits the costs by their ids and those of one namespace by their endpoints. It copies them first, once for
-// each builder: another snapshot shares them.
+// editCosts edits the costs by their ids and the costs of one namespace by their endpoints. It copies them first, once
+// for each builder: another snapshot shares them.
 func (b *builder) editCosts(namespace string, edit func(map[int64]CostRow, map[string]CostRow)) {
 	s := b.snapshot.namespaces[namespace]
 	if s.Tiers == nil {

@@ -10,9 +10,9 @@ import (
 // nodes that a walk visits at each segment, however many patterns there are.
 const maxArrangements = 100
 
-// CompileCrossing compiles patterns in the order of texts ("" is none). Unlike those of CompilePatterns they may cross,
-// and those that match are in no order. Patterns that differ in the names of parameters alone count as one. The errors
-// are by index in texts.
+// CompileCrossing compiles patterns in the order of texts ("" is none). Unlike patterns of CompilePatterns they may
+// cross, and those that match are in no order. Patterns that differ in the names of parameters alone count as one. The
+// errors are by index in texts.
 func CompileCrossing(texts []string) (*Patterns, map[int]error) {
 	set := &Patterns{root: &node{}, byText: map[string]int{}}
 	faults := map[int]error{}

@@ -8,7 +8,7 @@ import (
 )
 
 // endpointSet holds the patterns that rows name, each once, with the number of rows. They change one at a time, unlike
-// those of a config, so adding one compares it with each of the others once.
+// patterns of a config, so adding one compares it with each of the others once.
 type endpointSet struct {
 	uses     map[string]int // rows by pattern
 	depth    map[string]int // number of wider patterns, by pattern

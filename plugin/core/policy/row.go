@@ -43,8 +43,8 @@ type TierRow struct {
 
 // PolicyRow is a policy that a database holds. Its key is ID.
 //
-// An empty Mode, FailMode and Accuracy mean those of the config under which a request is decided; an empty Algorithm is
-// token_bucket.
+// An empty Mode, FailMode and Accuracy mean the modes of the config under which a request is decided; an empty
+// Algorithm is token_bucket.
 type PolicyRow struct { //nolint:revive // Row alone would not say of what, beside TierRow and Override
 	ID int64 `json:"id"`
 	schema.Policy

@@ -15,7 +15,7 @@ import (
 // [Snapshot.Apply] makes the next from it, copying only the shards that the changes touch; package resolve puts it
 // beside a config.
 //
-// A request finds its rows by its identity: those of its tenant, its user, its credential and its address are kept
+// A request finds its rows by its identity: rows of its tenant, its user, its credential and its address are kept
 // apart. So the rows of a tenant's other users cost a request nothing.
 type Snapshot struct {
 	version     int64
@@ -100,7 +100,7 @@ func networkShard(network netip.Prefix) int {
 // Version returns the version of the database that the snapshot holds.
 func (s *Snapshot) Version() int64 { return s.version }
 
-// Len returns the number of rows, without those of tiers.
+// Len returns the number of rows, without rows of tiers.
 func (s *Snapshot) Len() int {
 	return s.tenantCount + s.policies.rows + s.overrides.rows + len(s.costs)
 }

@@ -15,7 +15,7 @@ type Candidate struct {
 	Plan *Plan
 	// SameFacts reports whether the plan identifies requests as the active one does.
 	SameFacts bool
-	// Namespace is that of the buckets in which the candidate counts where it is not enforced. No config has it.
+	// Namespace is the namespace of the buckets in which the candidate counts where it is not enforced. No config has it.
 	Namespace string
 
 	active   *Plan

@@ -38,7 +38,7 @@ type Explanation struct {
 // ExplainedCandidate describes what the open candidate decides about the request.
 type ExplainedCandidate struct {
 	Name     string           `json:"name"`
-	Assigned bool             `json:"assigned"` // its bounds decide in place of those of the explanation
+	Assigned bool             `json:"assigned"` // its bounds decide in place of the explanation's
 	Verdict  string           `json:"verdict"`
 	Bounds   []ExplainedBound `json:"bounds"`
 }

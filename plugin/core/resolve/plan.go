@@ -178,8 +178,8 @@ func (p *Plan) Policies() []*policy.Policy {
 	return all
 }
 
-// TenantPolicies returns the policies of the config that requests of tenants can have: those of tiers in the order of
-// their names, then the global ones.
+// TenantPolicies returns the policies of the config that requests of tenants can have: the policies of tiers in the
+// order of their names, then the global ones.
 func (p *Plan) TenantPolicies() []*policy.Policy {
 	var list []*policy.Policy
 	for _, tier := range p.Tiers() {

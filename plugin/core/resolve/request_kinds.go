@@ -132,7 +132,7 @@ func (p *Plan) BoundsByUse(ids []identity.Identity, routes []string, now limit.M
 }
 
 // Find returns the bound in which the usage of a policy at an endpoint counts. Routes that were not given, and patterns
-// that no policy has any more, have that of requests without an endpoint.
+// that no policy has any more, have the bound of requests without an endpoint.
 func (b BoundsByUse) Find(ref policy.Ref, endpoint string) (policy.Bound, bool) {
 	bound, ok := b[usePlace{ref, endpoint}]
 	if !ok {

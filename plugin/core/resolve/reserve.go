@@ -29,7 +29,7 @@ func (p *Plan) reserve(rule *settle.Rule, id *identity.Identity, cost int64) int
 }
 
 // addRowReserves adds the headers that carry the reservations of rows, as far as the config trusts them and there is
-// room. Headers of the config come before those of rows.
+// room. Headers of the config come before headers of rows.
 func (p *Plan) addRowReserves(n *policy.Needs, rows *policy.NamespaceRows) {
 	for _, header := range rows.ReserveHeaders() {
 		if p.trusts(header) {

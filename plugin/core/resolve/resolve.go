@@ -114,7 +114,7 @@ const (
 	TierOfDefault = "default" // the config's default
 )
 
-// tierOf returns the tier of a request's tenant, and where it comes from: that of its row, else what the request
+// tierOf returns the tier of a request's tenant, and where it comes from: the tier of its row, else what the request
 // claims, if it exists; else the default tier. Where a header names no tier the header is the source: a client chose
 // the default.
 func (p *Plan) tierOf(rows *policy.TenantRows, id *identity.Identity) (tier, source string) {
@@ -131,9 +131,10 @@ func (p *Plan) tierOf(rows *policy.TenantRows, id *identity.Identity) (tier, sou
 	return p.defaultTier, TierOfDefault
 }
 
-// bindRows appends the bounds of the rows for a request. Of rows with one name that of its user goes before that of its
-// credential, then come those of its networks (the narrowest first), its tenant, anonymous requests, its tier, and all
-// requests. Of rows for the same, a narrower endpoint goes before a wider one, then the younger before the older.
+// bindRows appends the bounds of the rows for a request. Of rows with one name the row of its user goes before the row
+// of its credential, then come the rows of its networks (the narrowest first), its tenant, anonymous requests, its
+// tier, and all requests. Of rows for the same, a narrower endpoint goes before a wider one, then the younger before
+// the older.
 func (p *Plan) bindRows(rows *policy.TenantRows, id *identity.Identity, cost int64, r *Resolution) {
 	s := p.snapshot
 	if s == nil {
@@ -154,7 +155,7 @@ func (p *Plan) bindRows(rows *policy.TenantRows, id *identity.Identity, cost int
 	p.bindRowList(p.rows.All, id, cost, r)
 }
 
-// bindRowList appends the bounds of a list of rows, in which those of one namespace and name stand together.
+// bindRowList appends the bounds of a list of rows, in which rows of one namespace and name stand together.
 func (p *Plan) bindRowList(list []*policy.CompiledPolicy, id *identity.Identity, cost int64, r *Resolution) {
 	for len(list) > 0 {
 		n := 1

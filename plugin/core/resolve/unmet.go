@@ -45,7 +45,7 @@ const defaultIPv6Prefix = 64
 // lacksUsers reports whether no request under the config names a user.
 func (p *Plan) lacksUsers() bool { return len(p.config.UserFrom) == 0 && !p.forCallers }
 
-// limitsAnonymous reports whether requests without a tenant have limits besides those of all requests.
+// limitsAnonymous reports whether requests without a tenant have limits besides the limits of all requests.
 func (p *Plan) limitsAnonymous() bool {
 	return p.config.OnMissingTenant == "" || p.config.OnMissingTenant == schema.MissingTenantLimitByIP
 }

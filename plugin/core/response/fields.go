@@ -77,8 +77,8 @@ func (re *Renderer) fields(d *decision.Decision, shown int, r *Response) {
 }
 
 // policies writes RateLimit-Policy. It lists all enforced limits whose numbers clients read, always in the same order,
-// because a value that does not change is compressed. If they exceed maxField, it lists those of RateLimit, and the
-// first of the others that fit.
+// because a value that does not change is compressed. If they exceed maxField, it lists the limits of RateLimit, and
+// the first of the others that fit.
 func (re *Renderer) policies(d *decision.Decision, current []int, r *Response) {
 	room := maxField // for the others: items and their commas
 	for _, i := range current {

@@ -6,7 +6,7 @@
 // the upstream for free.
 //
 // The package has no clock and does no I/O. Reading the answers is the job of package phase, and charging the
-// difference that of a store.
+// difference the job of a store.
 package settle
 
 import (

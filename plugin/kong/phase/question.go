@@ -95,7 +95,7 @@ func decodeRequestID(answer []byte, _ *wire.Interner, req *identity.Request) (er
 	return err
 }
 
-// headerCache holds the questions for the headers that the rules of a decider read, and those of the rules before:
+// headerCache holds the questions for the headers that the rules of a decider read, and for the rules before:
 // while a candidate is open, requests are identified by two. The rules change with the decider's policies, which is
 // rare.
 type headerCache struct {

@@ -70,7 +70,7 @@ func (l *quietListener) checkOpen() {
 		err = raw.Control(func(uintptr) {})
 	}
 	if errors.Is(err, net.ErrClosed) {
-		_ = l.Close() // it has no other error than that of the listener
+		_ = l.Close() // it has no other error than the listener's
 	}
 }
 

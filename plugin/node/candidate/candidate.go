@@ -1,5 +1,5 @@
 // Package candidate tries the open candidate beside requests that it is not enforced for, and counts how its denials
-// differ from those of the active policies.
+// differ from the denials of the active policies.
 //
 // Requests are offered with their decision and wait in a bounded queue; where it is full they are dropped and counted.
 // A few workers then decide them again with the candidate's plan, by the same code, in buckets of their own: neither
@@ -121,7 +121,7 @@ func New(o Options) *Evaluator {
 // Counter returns what was found.
 func (e *Evaluator) Counter() *Counter { return e.counter }
 
-// SetRoutes sets which names are those of routes: other names count as no endpoint. Call it before the first request.
+// SetRoutes sets which names are names of routes: other names count as no endpoint. Call it before the first request.
 func (e *Evaluator) SetRoutes(isRoute func(name string) bool) { e.counter.routes = isRoute }
 
 // Stats returns the numbers.

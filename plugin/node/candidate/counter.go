@@ -80,8 +80,8 @@ func (s side) text() string {
 	return ""
 }
 
-// add counts a request and its decision under the candidate: in the row of the requests, and in those of all policies
-// that were read on either side. It reports false if there was no room for a row.
+// add counts a request and its decision under the candidate: in the row of the requests, and in the rows of all
+// policies that were read on either side. It reports false if there was no room for a row.
 func (c *Counter) add(r *request, d *decision.Decision) bool {
 	key := Key{Candidate: r.candidate.Name(), Endpoint: c.endpoint(d)}
 	if d.Identity.Tenant.Kind == identity.Tenant {

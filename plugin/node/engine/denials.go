@@ -72,7 +72,7 @@ func (d *DenialRecord) Metrics() metrics.Denial {
 }
 
 // ReadSalt returns the salt in a file. nil stands for a random one, where the file has none: then the hashes of this
-// process differ from those of others, which is logged; requests are served all the same. setting names the file.
+// process differ from the hashes of others, which is logged; requests are served all the same. setting names the file.
 func ReadSalt(setting, file string, log *slog.Logger) []byte {
 	salt, err := os.ReadFile(file)
 	if err == nil && len(salt) < minSalt {

@@ -53,7 +53,7 @@ func (u *usageReport) metrics() metrics.Usage {
 	return n
 }
 
-// SetRoutes sets which names are those of routes: others are no labels of metrics and no endpoints of usage. Call it
+// SetRoutes sets which names are names of routes: others are no labels of metrics and no endpoints of usage. Call it
 // before the first decision if requests name their routes themselves.
 func (e *Engine) SetRoutes(isRoute func(name string) bool) {
 	e.Metrics.Routes = isRoute

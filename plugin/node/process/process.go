@@ -40,7 +40,7 @@ func ConnectFaults(source func() string) func([]string, slog.Attr) slog.Attr {
 	}
 }
 
-// NodeName returns the name of this node for a setting: hostname means that of the machine.
+// NodeName returns the name of this node for a setting: hostname means the machine's.
 func NodeName(setting string) (string, error) {
 	if setting != "hostname" {
 		return setting, nil

@@ -104,8 +104,8 @@ func (m *matcher) matches(r *Request) bool {
 	return true
 }
 
-// matchesHost reports whether a host of a route, which may begin or end with *, is that of a request. Ports count only
-// if the route has one.
+// matchesHost reports whether a host of a route, which may begin or end with *, is the host of a request. Ports count
+// only if the route has one.
 func matchesHost(pattern, host string) bool {
 	if !strings.Contains(pattern, ":") {
 		host, _, _ = strings.Cut(host, ":")

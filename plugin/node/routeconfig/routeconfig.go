@@ -271,7 +271,7 @@ func Read(text []byte, file string) (*File, error) {
 	}, nil
 }
 
-// For returns the config that Kong runs for a route, or nil. The service is that of a route that the file lacks.
+// For returns the config that Kong runs for a route, or nil. The service is the service of a route that the file lacks.
 func (f *File) For(route, service string) *Config {
 	if inFile, ok := f.routes[route]; ok {
 		service = inFile

@@ -21,7 +21,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// settings are those of the process, not of a plugin config: they come from flags (in Kong's start command), from the
+// settings belong to the process, not of a plugin config: they come from flags (in Kong's start command), from the
 // environment (which Kong empties, so it serves under systemd or Kubernetes only), or from a file, in that order.
 type settings struct {
 	KongPrefix  string
