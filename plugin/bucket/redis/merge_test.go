@@ -129,11 +129,21 @@ func TestADenialIsExactAlthoughARequestBesideItCannotBeCounted(t *testing.T) {
 	}
 }
 
-// commands serves a connection as Redis does: reply returns the reply to a command of the pipeline.
+// commands serves a connection as Redis does: reply returns the reply to a command of the pipeline. Commands are read
+// while replies wait to be read, because the reader of a wire also writes.
 func commands(reply func(args []string) string) (net.Conn, error) {
 	client, server := net.Pipe()
+	replies := make(chan string, 100)
 	go func() {
 		defer server.Close()
+		for text := range replies {
+			if _, err := io.WriteString(server, text); err != nil {
+				return
+			}
+		}
+	}()
+	go func() {
+		defer close(replies)
 		r := bufio.NewReader(server)
 		for {
 			args, err := readCommand(r)
@@ -147,9 +157,7 @@ func commands(reply func(args []string) string) (net.Conn, error) {
 			case "evalsha":
 				text = reply(args)
 			}
-			if _, err := io.WriteString(server, text); err != nil {
-				return
-			}
+			replies <- text
 		}
 	}()
 	return client, nil

@@ -231,7 +231,8 @@ func (w *wire) isDone() bool {
 	return w.retired && len(w.calls) == 0
 }
 
-// answer hands the replies in b to their calls, and returns their length.
+// answer hands the replies in b to their calls, and returns their length. It may write calls too: Redis reads commands
+// while its replies wait.
 func (w *wire) answer(b []byte) (used int, err error) {
 	w.mu.Lock()
 	finished := w.finished[:0]
