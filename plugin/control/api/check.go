@@ -208,10 +208,10 @@ func (s *Server) admitCheck(ctx context.Context, policies *resolve.Plan, c *Chec
 		decider = s.dryRunDecider(policies)
 	}
 	if v.tenant {
-		decider = withBuckets(decider, policies, singleTokenBuckets{decider.Buckets})
+		decider = decider.With(policies, singleTokenBuckets{decider.Buckets})
 	}
 	if c.Reserve != nil {
-		decider = withBuckets(decider, policies, reservingBuckets{decider.Buckets, *c.Reserve, v})
+		decider = decider.With(policies, reservingBuckets{decider.Buckets, *c.Reserve, v})
 	}
 	if err := decider.Admit(ctx, c.admitRequest(), x); err != nil {
 		s.Log.Error("decide a request: on_internal_error applies", "error", err)

@@ -12,16 +12,11 @@ import (
 )
 
 // dryRunDecider returns a decider that peeks. It uses the given policies, and the shared buckets without leases or
-// remembered denials in front of them. Its decisions reach no observer and spend no meta limit.
+// remembered denials in front of them. Its decisions reach no observer, and spend no meta
+// limit and no fair share.
 func (s *Server) dryRunDecider(policies *resolve.Plan) *admit.Decider {
-	decider := &admit.Decider{
-		Now:        s.Decider.Now,
-		Elapsed:    s.Decider.Elapsed,
-		Buckets:    admit.TakeFunc(s.peek),
-		Renderer:   s.Decider.Renderer,
-		FailClosed: s.Decider.FailClosed,
-	}
-	decider.Policies.Store(policies)
+	decider := s.Decider.With(policies, admit.TakeFunc(s.peek))
+	decider.Observers, decider.Meta, decider.Shares = nil, nil, nil
 	return decider
 }
 

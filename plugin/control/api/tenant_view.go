@@ -111,19 +111,3 @@ func (m singleTokenBuckets) Take(ctx context.Context, bounds []policy.Bound, sta
 	}
 	return m.Buckets.Take(ctx, bounds, statuses)
 }
-
-// withBuckets returns a path that decides like path by the given policies, with other buckets.
-func withBuckets(decider *admit.Decider, policies *resolve.Plan, buckets admit.Buckets) *admit.Decider {
-	next := &admit.Decider{
-		Now:        decider.Now,
-		Elapsed:    decider.Elapsed,
-		Buckets:    buckets,
-		Shares:     decider.Shares,
-		Meta:       decider.Meta,
-		Renderer:   decider.Renderer,
-		Observers:  decider.Observers,
-		FailClosed: decider.FailClosed,
-	}
-	next.Policies.Store(policies)
-	return next
-}

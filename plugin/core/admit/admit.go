@@ -87,6 +87,17 @@ type Decider struct {
 	AtDenial   identity.Facts // read of each request that is denied, or would be outside shadow mode, for observers
 }
 
+// With returns a decider that decides like dr by the given policies, with other buckets. It decides the requests of the
+// decision API: they are tried beside no candidate, and the API itself keeps what they reserve.
+func (dr *Decider) With(policies *resolve.Plan, buckets Buckets) *Decider {
+	next := &Decider{
+		Now: dr.Now, Elapsed: dr.Elapsed, Buckets: buckets, Shares: dr.Shares, Meta: dr.Meta, Renderer: dr.Renderer,
+		Observers: dr.Observers, FailClosed: dr.FailClosed, AtDenial: dr.AtDenial,
+	}
+	next.Policies.Store(policies)
+	return next
+}
+
 // Exchange holds the memory of one request; the next one reuses it. The zero value is ready.
 type Exchange struct {
 	Request  identity.Request

@@ -2,6 +2,8 @@ package admit_test
 
 import (
 	"context"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -112,6 +115,43 @@ func TestATargetIsAMethodWithAPathOrARoute(t *testing.T) {
 	} {
 		if method, path, route := admit.Target(endpoint); [3]string{method, path, route} != want {
 			t.Errorf("%q is %q %q %q, want %q", endpoint, method, path, route, want)
+		}
+	}
+}
+
+// parts implements what a decider may have besides buckets, for a decider that decides nothing.
+type parts struct {
+	admit.Shares
+	admit.Reservations
+	admit.Candidates
+}
+
+func TestADeciderWithOtherBucketsHasEachFieldOfTheFirstOrIsKnownToLackIt(t *testing.T) {
+	from, _ := callerDeciderOf(t, config())
+	clock, some := func() limit.Micros { return now }, &parts{}
+	from.Now, from.Elapsed, from.FailClosed, from.AtDenial = clock, clock, true, identity.IPFact
+	from.Meta, from.Usage, from.Shares = &admit.Meta{}, &admit.UsageReader{}, some
+	from.Reservations, from.Candidates = some, some
+	policies, buckets := new(resolve.Plan), newShelf()
+	with := from.With(policies, buckets)
+	if with.Policies.Load() != policies || with.Buckets != buckets {
+		t.Error("the decider lacks the policies and the buckets that it is given")
+	}
+	replaced := []string{"Policies", "Buckets"}
+	lacking := []string{"Reservations", "Candidates", "Usage"}
+	a, b := reflect.ValueOf(from).Elem(), reflect.ValueOf(with).Elem()
+	for i := range a.NumField() {
+		name, field, got := a.Type().Field(i).Name, a.Field(i), b.Field(i)
+		same := field.Kind() == reflect.Func && field.Pointer() == got.Pointer() ||
+			field.Kind() != reflect.Func && reflect.DeepEqual(field.Interface(), got.Interface())
+		switch {
+		case slices.Contains(replaced, name):
+		case field.IsZero():
+			t.Errorf("%s: set it in this test", name)
+		case slices.Contains(lacking, name) != got.IsZero():
+			t.Errorf("%s is %v: copy it in With, or name it in this test as lacking", name, got)
+		case !got.IsZero() && !same:
+			t.Errorf("%s is not the one of the first decider", name)
 		}
 	}
 }
