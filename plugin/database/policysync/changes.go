@@ -40,7 +40,7 @@ func loadChanges(ctx context.Context, conn *pgx.Conn, since int64, again []rowKe
 	n := changeSet{changed: map[rowKey]bool{}, fetched: map[rowKey]bool{}}
 	err := pgx.BeginTxFunc(ctx, conn, snapshotRead, func(tx pgx.Tx) error {
 		var err error
-		if n.head, err = readHead(ctx, tx); err != nil {
+		if n.head, err = readHead(ctx, tx.Conn()); err != nil {
 			return err
 		}
 		if n.head.version < since || n.head.pruned > since {

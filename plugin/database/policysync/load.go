@@ -23,13 +23,8 @@ type versionRow struct {
 	localTime  time.Time // the node's clock at that moment
 }
 
-// querier is a connection or a transaction.
-type querier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
 // readHead reads the version. It compares the server's clock with the middle of the round trip.
-func readHead(ctx context.Context, from querier) (versionRow, error) {
+func readHead(ctx context.Context, from *pgx.Conn) (versionRow, error) {
 	var h versionRow
 	sent := time.Now()
 	err := from.QueryRow(ctx, `SELECT version, at, pruned, pg_is_in_recovery(), clock_timestamp()
@@ -81,7 +76,7 @@ func loadAll(ctx context.Context, conn *pgx.Conn, most int) (loadedRows, error) 
 	var a loadedRows
 	err := pgx.BeginTxFunc(ctx, conn, snapshotRead, func(tx pgx.Tx) error {
 		var err error
-		if a.head, err = readHead(ctx, tx); err != nil {
+		if a.head, err = readHead(ctx, tx.Conn()); err != nil {
 			return err
 		}
 		counts, err := countRows(ctx, tx, a.head.version, int64(most))

@@ -64,14 +64,9 @@ func (s *session) retryFaulty(ctx context.Context) error {
 	return nil
 }
 
-// querier is a connection or a transaction.
-type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
 // listFaulty returns batches that were set aside.
-func listFaulty(ctx context.Context, q querier, sql string, args ...any) ([]head, error) {
-	rows, err := q.Query(ctx, sql, args...)
+func listFaulty(ctx context.Context, conn *pgx.Conn, sql string, args ...any) ([]head, error) {
+	rows, err := conn.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, fmt.Errorf("list the batches that are set aside: %w", err)
 	}
@@ -85,7 +80,7 @@ func listFaulty(ctx context.Context, q querier, sql string, args ...any) ([]head
 // dropFaulty drops batches that were set aside and are too late by now.
 func (s *session) dropFaulty(ctx context.Context) error {
 	return s.transact(ctx, func(tx pgx.Tx, now state) error {
-		heads, err := listFaulty(ctx, tx, selectOldFaulty, now.oldest())
+		heads, err := listFaulty(ctx, tx.Conn(), selectOldFaulty, now.oldest())
 		if err != nil {
 			return err
 		}
