@@ -3,9 +3,8 @@ package response_test
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 	"testing"
-
-	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
@@ -59,20 +58,31 @@ func TestJitterIsAddedToRetryAfterAloneAndWithinItsBound(t *testing.T) {
 	}
 }
 
-func TestAnyErrorMessageIsAJSONString(t *testing.T) {
-	denied := decide(t, denies)
-	rapid.Check(t, func(t *rapid.T) {
-		message := rapid.OneOf(
-			rapid.StringN(1, 50, -1),
-			rapid.Map(rapid.SliceOfN(rapid.Byte(), 1, 50), func(b []byte) string { return string(b) }),
-		).Draw(t, "message")
-		re := response.New(schema.Config{ErrorMessage: message}, nil)
+// FuzzADenialIsTheJSONOfItsTexts compares the document, which is written without an encoder, with encoding/json.
+func FuzzADenialIsTheJSONOfItsTexts(f *testing.F) {
+	for _, text := range []string{
+		"Protects the import.", `Protects the "nightly" C:\import\`, "<b>é\u2028&</b>", "\x00\r\n\xff\x7f", "\\u0022", `\"`,
+	} {
+		f.Add(text, text)
+	}
+	f.Fuzz(func(t *testing.T, message, description string) {
+		config := schema.Config{ErrorMessage: message}
+		list := []schema.Limit{{Name: "burst", Scope: "tenant", Limit: 50, WindowSize: 1, Description: description}}
+		if (schema.Config{Tiers: []schema.Tier{{Name: "one", Limits: list}}}).Validate() != nil {
+			description = ""
+		}
 		var r response.Response
-		re.Render(denied, false, &r)
+		response.New(config, nil).Render(described(decide(t, denies), description), false, &r)
 		var p problem
-		readable := string([]rune(message)) // with U+FFFD for each byte that is no text
-		if err := json.Unmarshal(r.Body, &p); err != nil || p.Message != readable {
-			t.Fatalf("message %q became %q: %v", message, p.Message, err)
+		if err := json.Unmarshal(r.Body, &p); err != nil {
+			t.Fatalf("%q is not JSON: %v", r.Body, err)
+		}
+		// With U+FFFD for each byte that is no text.
+		if readable := string([]rune(message)); p.Message != readable {
+			t.Errorf("message %q became %q", message, p.Message)
+		}
+		if readable := string([]rune(description)); !strings.HasSuffix(p.Detail, readable) {
+			t.Errorf("description %q became %q", description, p.Detail)
 		}
 	})
 }
