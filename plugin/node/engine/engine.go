@@ -120,6 +120,16 @@ func (e *Engine) factsAtDenial(config *schema.Config) (wanted identity.Facts) {
 	return wanted
 }
 
+// releases are the functions that release what is open, in the order of opening.
+type releases []func()
+
+// run releases all, the last one first.
+func (r releases) run() {
+	for _, release := range slices.Backward(r) {
+		release()
+	}
+}
+
 // Build implements phase.Build.
 func (e *Engine) Build(config schema.Config, plan *resolve.Plan) (*admit.Decider, func(), error) {
 	decider := &admit.Decider{
@@ -136,72 +146,58 @@ func (e *Engine) Build(config schema.Config, plan *resolve.Plan) (*admit.Decider
 	if e.usage != nil {
 		decider.Observers = append(decider.Observers, e.usage)
 	}
-	if config.MetaLimit > 0 {
-		meta, err := admit.NewMeta(config.MetaLimit, config.Namespace, e.meta)
-		if err != nil {
-			return nil, nil, fmt.Errorf("meta_limit: %w", err)
-		}
-		decider.Meta = meta
-	}
-	buckets, release, err := e.Stores.Open(&config)
-	if err != nil {
-		return nil, nil, err
-	}
-	decider.Buckets = buckets
-	if config.UsageOnly {
-		decider.Usage, err = admit.NewUsageReader(buckets, config.Namespace, e.meta, process.Elapsed)
-		if err != nil {
-			release()
-			return nil, nil, err
-		}
-		decider.Usage.Answered = e.Metrics.CountUsageAnswer
-	}
-	shares, releaseShares, err := e.Stores.OpenShares(&config)
-	if err != nil {
-		release()
-		return nil, nil, err
-	}
-	decider.Shares = shares
 	if e.candidates != nil && !config.UsageOnly {
 		decider.Candidates = e.view(config)
 	}
-	releaseBuckets := release
-	release = func() {
-		releaseShares()
-		releaseBuckets()
-	}
-	if e.Reservations != nil {
-		keeper, err := e.keeper(&config, buckets, release)
-		if err != nil {
-			release()
-			return nil, nil, err
-		}
-		decider.Reservations, release = keeper, keeper.Close
+	opened, err := e.open(&config, decider)
+	if err != nil {
+		opened.run()
+		return nil, nil, err
 	}
 	e.add(decider, plan)
 	return decider, func() {
 		e.remove(decider)
 		releaseCandidate(decider, true)
-		release()
+		opened.run()
 	}, nil
 }
 
-// keeper returns the keeper of what requests of a config reserve. It releases the buckets at its end.
-func (e *Engine) keeper(
-	config *schema.Config, buckets reservation.Buckets, release func(),
-) (*reservation.Keeper, error) {
-	records, releaseRecords, err := e.Stores.OpenRecords(config)
+// open opens what the decider of a config spends from. It returns the releases even with an error.
+func (e *Engine) open(config *schema.Config, decider *admit.Decider) (opened releases, err error) {
+	if config.MetaLimit > 0 {
+		if decider.Meta, err = admit.NewMeta(config.MetaLimit, config.Namespace, e.meta); err != nil {
+			return nil, fmt.Errorf("meta_limit: %w", err)
+		}
+	}
+	buckets, release, err := e.Stores.Open(config)
 	if err != nil {
 		return nil, err
 	}
-	var shared *reservation.Central
-	if records != nil {
-		shared = &reservation.Central{Records: records, Fingerprint: records.Fingerprint()}
+	decider.Buckets, opened = buckets, append(opened, release)
+	if config.UsageOnly {
+		decider.Usage, err = admit.NewUsageReader(buckets, config.Namespace, e.meta, process.Elapsed)
+		if err != nil {
+			return opened, err
+		}
+		decider.Usage.Answered = e.Metrics.CountUsageAnswer
 	}
-	return e.Reservations.Keeper(buckets, shared, func() {
-		releaseRecords()
-		release()
-	}), nil
+	if decider.Shares, release, err = e.Stores.OpenShares(config); err != nil {
+		return opened, err
+	}
+	if opened = append(opened, release); e.Reservations == nil {
+		return opened, nil
+	}
+	records, release, err := e.Stores.OpenRecords(config)
+	if err != nil {
+		return opened, err
+	}
+	var central *reservation.Central
+	if records != nil {
+		central = &reservation.Central{Records: records, Fingerprint: records.Fingerprint()}
+	}
+	keeper := e.Reservations.Keeper(buckets, central, append(opened, release).run) // at its end
+	decider.Reservations = keeper
+	return releases{keeper.Close}, nil
 }
 
 // add adds a decider that follows the rows of Postgres.
