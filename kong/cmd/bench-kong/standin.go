@@ -17,7 +17,6 @@ import (
 type standIn struct {
 	url     string
 	command *exec.Cmd
-	output  io.Reader
 	dir     string
 }
 
@@ -63,7 +62,6 @@ func (g *standIn) start(ctx context.Context, s *settings, b *bench, stderr io.Wr
 	if err != nil {
 		return fmt.Errorf("the stand-in has ended: %w", err)
 	}
-	g.output = output
 	fields := strings.Fields(first) // gateway URL plugin pid N
 	if len(fields) < 2 || fields[0] != "gateway" {
 		return fmt.Errorf("the stand-in printed %q, not its address", first)
