@@ -37,7 +37,6 @@ func BenchmarkSync(b *testing.B) {
 	b.Run("load and save all rows", func(b *testing.B) {
 		for b.Loop() {
 			s, stop := running(b, options, 1)
-			b.ReportMetric(s.Stats().LoadTime.Seconds(), "load-s")
 			b.ReportMetric(float64(s.Stats().Rows), "rows")
 			stop()
 		}

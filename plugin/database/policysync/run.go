@@ -219,7 +219,6 @@ func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 	s.reloadAt = time.Now().Add(jittered(max(s.options.ReloadEvery, loadShare*took)))
 	s.swapLoaded(snapshot, a.head, func(state *state) {
 		state.loads++
-		state.loadTime = took
 		if newer {
 			state.propagation = a.head.lag()
 		}

@@ -34,7 +34,6 @@ type Stats struct {
 	Saves    uint64 // of the snapshot on disk
 	Unsaved  uint64 // saves that failed
 
-	LoadTime    time.Duration // of the last load of all rows and its compilation; 0: there was none
 	Propagation time.Duration // of the last change, from its write until it was in force here; 0: none
 	ClockOffset time.Duration // Postgres's clock less the node's, as last compared
 }
@@ -48,7 +47,7 @@ type state struct {
 	rows, faultCount                        int
 	faults, unfollowed                      []policy.Fault
 	loads, catchUps, contacts, saves, fails uint64
-	loadTime, propagation, offset           time.Duration
+	propagation, offset                     time.Duration
 }
 
 // Stats returns the present state. It never waits for Postgres.
@@ -61,7 +60,7 @@ func (s *Sync) Stats() Stats {
 		Faults: slices.Concat(now.faults, now.unfollowed), FaultCount: now.faultCount + len(now.unfollowed),
 		Fault: now.fault,
 		Loads: now.loads, CatchUps: now.catchUps, Contacts: now.contacts, Saves: now.saves, Unsaved: now.fails,
-		LoadTime: now.loadTime, Propagation: now.propagation, ClockOffset: now.offset,
+		Propagation: now.propagation, ClockOffset: now.offset,
 	}
 	if out.Source == "" {
 		out.Source = FromNone
