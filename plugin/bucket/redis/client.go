@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -128,7 +127,7 @@ func (s *server) probe(ctx context.Context, key func() string) bool {
 func (s *server) ping(ctx context.Context, key func() string) error {
 	if s.rejected.Load() != 0 {
 		if key := key(); key != "" {
-			beat := newCall([]string{key}, "probe", "1", strconv.Itoa(format))
+			beat := newCall([]string{key}, "probe", "1")
 			return s.try(ctx, beatScript, beat, false)
 		}
 	}

@@ -32,7 +32,7 @@ func (s *Store) forget(ctx context.Context, key *policy.Key) (int, error) {
 		if chunk := chunkOf(name, level); chunk != head {
 			at = string(appendChunk(nil, key, chunk))
 		}
-		keys, first := []string{whole, at, string(appendLog(nil, key))}, s.formats.firstByte(key.Namespace, level)
+		keys, first := []string{whole, at, string(appendLog(nil, key))}, firstByte(level)
 		run := newCall(keys, string(append([]byte{first}, name...)))
 		if err := s.transport.Run(ctx, forgetScript, run); err != nil {
 			return 0, err

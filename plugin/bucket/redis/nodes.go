@@ -14,8 +14,7 @@ var beatScript = newScript(assemble("beat", nil))
 const maxLife = time.Hour
 
 // Beat records that a node is live and uses the namespace's buckets, and returns how many such nodes there are, this
-// one included. After ttl (at most an hour) without a beat a node counts as silent. A beat has the newest form of
-// buckets that this node reads, and returns the one that all live nodes read, which may be written.
+// one included. After ttl (at most an hour) without a beat a node counts as silent.
 func (s *Store) Beat(ctx context.Context, namespace, node string, ttl time.Duration) (live int, err error) {
 	return s.beat(ctx, namespace, node, min(max(ttl, time.Millisecond), maxLife))
 }
@@ -28,20 +27,16 @@ func (s *Store) Leave(ctx context.Context, namespace, node string) error {
 
 func (s *Store) beat(ctx context.Context, namespace, node string, ttl time.Duration) (int, error) {
 	key := string(appendNodes(nil, namespace))
-	run := newCall([]string{key}, node, strconv.FormatInt(ttl.Milliseconds(), 10), strconv.Itoa(s.reads))
+	run := newCall([]string{key}, node, strconv.FormatInt(ttl.Milliseconds(), 10))
 	err := s.transport.Run(ctx, beatScript, run)
-	var numbers []int64
+	live := int64(0)
 	if err == nil {
-		numbers, err = (&elements{left: run.reply}).integers()
-	}
-	if err == nil && len(numbers) != 2 {
-		err = fmt.Errorf("%w: %d", errReply, numbers)
+		live, err = singleInteger(run.reply)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("count the nodes of namespace %s: %w", namespace, err)
 	}
-	s.formats.recordReadable(namespace, int(numbers[1]))
-	return int(numbers[0]), nil
+	return int(live), nil
 }
 
 // Probe pings every server whose gate admits it, so that a gate opens for a server that is back before there is

@@ -147,7 +147,7 @@ func (p *Pair) callBoth(call func(*Store) error) (main, second error) {
 }
 
 // Beat counts the nodes in both stores, see [Store.Beat], and returns how many the main one counts. A second that is
-// unavailable or full is no error: it only keeps the form of buckets that was last heard of there.
+// unavailable or full is no error: its gate learns of that from the beat, also without a request.
 func (p *Pair) Beat(ctx context.Context, namespace, node string, ttl time.Duration) (live int, err error) {
 	err, missed := p.callBoth(func(s *Store) error {
 		n, err := s.Beat(ctx, namespace, node, ttl)

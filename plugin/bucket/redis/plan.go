@@ -79,8 +79,7 @@ func (r *record) viewsOnly() bool { return !r.checks && !r.spends }
 
 // scriptCall is one call of the script: it compiles the request and reads the reply. It is reused.
 type scriptCall struct {
-	levels   *levels  // nil: no subject is split
-	formats  *formats // nil: the oldest form is written
+	levels   *levels // nil: no subject is split
 	bounds   []policy.Bound
 	mode     byte // modeTake or modePeek, unless it has settlements
 	subjects []subject
@@ -315,7 +314,7 @@ func (p *scriptCall) writeHeader(mode byte) {
 	p.request = append(p.request, byte(len(p.subjects)), byte(p.enforced), byte(len(p.records)))
 	for i := range p.subjects {
 		s := &p.subjects[i]
-		first := p.formats.firstByte(s.key.Namespace, s.level)
+		first := firstByte(s.level)
 		if s.chunk != head {
 			first |= 128
 		}

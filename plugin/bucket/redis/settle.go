@@ -118,7 +118,7 @@ func settle(ctx context.Context, parts []part, statuses []decision.Status, actua
 
 // runSettle settles bounds of one group by one call, and returns the change of each in tokens.
 func (s *Store) runSettle(ctx context.Context, bounds []policy.Bound, settlements []settlement) ([]int64, error) {
-	p := scriptCall{levels: &s.levels, formats: &s.formats}
+	p := scriptCall{levels: &s.levels}
 	if err := p.settle(bounds, settlements); err != nil {
 		return nil, err
 	}

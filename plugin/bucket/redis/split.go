@@ -20,7 +20,7 @@ func (s *Store) split(ctx context.Context, key *policy.Key, level int) error {
 	for chunk := range 2 << level {
 		keys = append(keys, string(appendChunk(nil, key, chunk)))
 	}
-	run := newCall(keys, strconv.Itoa(int(s.formats.firstByte(key.Namespace, level))))
+	run := newCall(keys, strconv.Itoa(int(firstByte(level))))
 	if err := s.transport.Run(ctx, s.splitting, run); err != nil {
 		return fmt.Errorf("split %s: %w", keys[0], err)
 	}

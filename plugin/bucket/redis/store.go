@@ -25,8 +25,6 @@ type Store struct {
 	log       *slog.Logger
 	plans     sync.Pool // of *scriptCall
 	levels    levels
-	formats   formats
-	reads     int // the newest form of buckets that this node reads
 
 	foreignValues, foreignKeys, lostRefunds, lostSettlements, failed, calls atomic.Uint64
 }
@@ -43,10 +41,8 @@ type Stats struct {
 
 // newStore returns a store that runs the script by t.
 func newStore(name string, t transport, script *script, log *slog.Logger) *Store {
-	s := &Store{
-		name: name, transport: t, script: script, splitting: splitScript, reads: format, log: log.With("redis", name),
-	}
-	s.plans.New = func() any { return &scriptCall{levels: &s.levels, formats: &s.formats} }
+	s := &Store{name: name, transport: t, script: script, splitting: splitScript, log: log.With("redis", name)}
+	s.plans.New = func() any { return &scriptCall{levels: &s.levels} }
 	return s
 }
 
@@ -214,7 +210,7 @@ func decideParts(ctx context.Context, parts []part, statuses []decision.Status, 
 	for i := range parts {
 		p := &parts[i]
 		p.plan.mode = mode
-		p.plan.levels, p.plan.formats = &p.store.levels, &p.store.formats
+		p.plan.levels = &p.store.levels
 		if err := p.plan.compile(p.bounds); err != nil {
 			return err
 		}

@@ -4,13 +4,11 @@
 --          as silent
 -- ARGV[1]  the node
 -- ARGV[2]  how long it counts as live (ms); 0 removes it
--- ARGV[3]  the newest form of buckets that it reads
 --
--- Reply    two integers: the number of live nodes, this one included; the newest form that all of them read, which is 1
---          for a node without one (a member is "form node")
+-- Reply    one integer: the number of live nodes, this one included
 --
 -- Cost     TIME and five commands.
-local now, ttl, node = redis.call("TIME"), tonumber(ARGV[2]), ARGV[3] .. " " .. ARGV[1] -- nothing is written yet
+local now, node, ttl = redis.call("TIME"), ARGV[1], tonumber(ARGV[2]) -- nothing is written yet
 now = now[1] * 1000 + math.floor(now[2] / 1000)
 if ttl > 0 then
   redis.call("ZADD", KEYS[1], now + ttl, node) -- first, because a full Redis stops a script only at its first write
@@ -20,9 +18,4 @@ else
 end
 redis.call("ZREMRANGEBYSCORE", KEYS[1], "-inf", now)
 redis.call("ZREMRANGEBYSCORE", KEYS[1], now + 3600001, "+inf") -- from before the clock stepped back
-local nodes, reads = redis.call("ZRANGE", KEYS[1], 0, -1), tonumber(ARGV[3])
-for i = 1, #nodes do
-  local form = tonumber(string.match(nodes[i], "^(%d+) ")) or 1
-  if form < reads then reads = form end
-end
-return {#nodes, reads}
+return {redis.call("ZCARD", KEYS[1])}

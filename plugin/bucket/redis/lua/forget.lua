@@ -13,7 +13,7 @@ local first, name = string.byte(ARGV[1]), string.sub(ARGV[1], 2)
 local value = redis.pcall("GET", KEYS[1])
 local found = type(value) == "string" and string.byte(value) or nil
 if found ~= first then
-  if found and found >= 32 and found < 48 then return {-1 - found % 16} end
+  if found and found >= 16 and found < 32 then return {-1 - found % 16} end
   if first % 16 > 0 then return {-1} end
   return {0}
 end

@@ -100,11 +100,11 @@ for number = 1, #ARGV do
     local value, first = values[i], byte(request, 6 + i)
     if not value then
       missing = missing + 1
-      if first > 32 and first < 128 then levels = true end
+      if first > 16 and first < 128 then levels = true end
     else
       local found = byte(value)
       local differs = found ~= first % 128
-      if differs and first < 128 and found and found >= 32 and found < 48 then levels = true end
+      if differs and first < 128 and found and found >= 16 and found < 32 then levels = true end
       if differs or #value % 37 ~= 5 then values[i] = "" end
     end
   end
