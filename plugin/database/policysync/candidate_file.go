@@ -30,7 +30,7 @@ func (c *codec) candidate(set *policy.CandidateSet) {
 
 func (c *codec) candidateRow(r *policy.CandidateRow) {
 	c.boolean(&r.Deleted)
-	visitFields(c, savedPolicyFields, &r.Policy)
+	visitFields(c, policyFields, &r.Policy)
 }
 
 // readRecord reads a record into saved. It reports false for a record of an unknown kind, or out of order.

@@ -34,7 +34,7 @@ func TestAFileKeepsTheOpenCandidateInFull(t *testing.T) {
 }
 
 func TestARecordOfACandidateOutOfOrderIsDamage(t *testing.T) {
-	for _, kind := range []byte{recordCandidateTenant, recordCandidateRow, recordCost + 1} {
+	for _, kind := range []byte{recordCandidateTenant, recordCandidateRow, recordCandidateRow + 1} {
 		if (&codec{reading: true, texts: internedTexts{}}).readRecord(kind, &Saved{}) {
 			t.Errorf("a record of kind %d is read without a candidate", kind)
 		}

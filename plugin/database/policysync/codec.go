@@ -13,13 +13,12 @@ import (
 // bytes, a number is a varint. It is hand-written for speed: a million rows take about a second.
 type codec struct {
 	reading bool
-	format  uint32        // of what is read; writing uses the newest
 	buf     []byte        // written so far, or still to be read
 	texts   internedTexts // of a reader
 	err     error         // of a reader
 }
 
-var errRecord = errors.New("a row is not in the form of this version")
+var errRecord = errors.New("a row is not in the form of its record")
 
 // The kinds of records. The last one has no row.
 const (
@@ -28,14 +27,14 @@ const (
 	recordTenant
 	recordPolicy
 	recordOverride
+	recordCost
 	recordCandidate // the first kind that is no row of a table
 	recordCandidateTenant
 	recordCandidateRow
-	recordCost // a row of a table again
 )
 
 // isRow reports whether records of a kind are rows of tables, which the header counts.
-func isRow(kind byte) bool { return kind < recordCandidate || kind == recordCost }
+func isRow(kind byte) bool { return kind < recordCandidate }
 
 func (c *codec) tier(r *policy.TierRow) { c.text(&r.Name) }
 

@@ -1,7 +1,6 @@
 package policysync
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -14,45 +13,16 @@ import (
 // The fields of rows that nodes read, and those of them that a snapshot saves. A snapshot has active policies only, and
 // overrides that are permanent if they have no end.
 var (
-	policyFields   = schema.FieldsWithout(schema.PolicyFields(), "slot")
-	overrideFields = schema.OverrideFields()
-
-	savedPolicyFields   = saved("policies", policyFields)
-	savedOverrideFields = saved("overrides", schema.FieldsWithout(overrideFields, "permanent"))
-	savedCostFields     = saved("costs", schema.CostFields())
+	policyFields        = schema.FieldsWithout(schema.PolicyFields(), "slot")
+	overrideFields      = schema.OverrideFields()
+	savedOverrideFields = schema.FieldsWithout(overrideFields, "permanent")
+	costFields          = schema.CostFields()
 )
-
-type savedField[T any] struct {
-	schema.Field[T]
-	since uint32 // the format of the file
-}
-
-// saved returns the fields of a table in the order of their bytes in a file: that of their declaration, but for those
-// that were added later.
-func saved[T any](table string, fields []schema.Field[T]) (list []savedField[T]) {
-	addition := func(name string) int { // among fieldsSince; -1: it was there from the start
-		for i, added := range fieldsSince {
-			if added.name == name || added.name == table+"."+name {
-				return i
-			}
-		}
-		return -1
-	}
-	for _, f := range fields {
-		format := formatFirst
-		if i := addition(f.Name); i >= 0 {
-			format = fieldsSince[i].format
-		}
-		list = append(list, savedField[T]{f, format})
-	}
-	slices.SortStableFunc(list, func(a, b savedField[T]) int { return addition(a.Name) - addition(b.Name) })
-	return list
-}
 
 // policy writes or reads a policy.
 func (c *codec) policy(r *policy.PolicyRow) {
 	c.number(&r.ID)
-	visitFields(c, savedPolicyFields, &r.Policy)
+	visitFields(c, policyFields, &r.Policy)
 }
 
 // override writes or reads an override.
@@ -67,15 +37,12 @@ func (c *codec) override(o *policy.Override) {
 // cost writes or reads a cost.
 func (c *codec) cost(r *policy.CostRow) {
 	c.number(&r.ID)
-	visitFields(c, savedCostFields, &r.Cost)
+	visitFields(c, costFields, &r.Cost)
 }
 
-func visitFields[T any](c *codec, fields []savedField[T], row *T) {
+func visitFields[T any](c *codec, fields []schema.Field[T], row *T) {
 	for i := range fields {
 		f := &fields[i]
-		if c.reading && c.format < f.since {
-			continue
-		}
 		switch to := f.In(row).(type) {
 		case *string:
 			if isRare(f.Name) {
@@ -129,7 +96,7 @@ func scanOverrides(texts internedTexts, rows *policy.Rows) ([]any, func()) {
 
 func scanCosts(texts internedTexts, rows *policy.Rows) ([]any, func()) {
 	row := new(policy.CostRow)
-	to := scanFields(texts, &row.ID, schema.CostFields(), &row.Cost)
+	to := scanFields(texts, &row.ID, costFields, &row.Cost)
 	return to, func() { rows.Costs = append(rows.Costs, *row) }
 }
 

@@ -17,53 +17,18 @@ import (
 // is its kind (1 byte), the length of the row (uvarint) and the row. Numbers of the header are little-endian.
 //
 //	 0  magic
-//	 8  format, uint32: a reader rejects one that is newer than its own
+//	 8  format, uint32: a reader rejects all but its own
 //	12  version, int64
 //	20  confirmed, int64: when this version was the newest, in µs since 1970
 //	28  rows, uint64: of all tables, without the records of the candidate
 //	36  CRC-32C of the header up to here, uint32
 const (
 	magic        = "RLPOLICY"
-	format       = formatCosts
+	format       = 1 // of the records too: it changes with the fields of a row or their order
 	fileHeader   = 40
 	maxRecord    = 128 << 10 // bytes of a row: more than all its texts at their longest
 	bufferLength = 256 << 10
 )
-
-// The formats. All are read: a node that is upgraded while Postgres is unavailable uses the file of the old
-// program.
-const (
-	formatFirst       uint32 = iota + 1
-	formatAccuracy           // adds the accuracy of policies
-	formatPublicNote         // adds the public note of policies and overrides
-	formatDescription        // adds the description of policies
-	formatTag                // adds the tag of overrides
-	formatSettle             // adds how policies settle
-	formatFair               // adds how policies are shared fairly
-	formatStart              // adds when overrides start
-	formatCandidate          // adds the open candidate
-	formatTargets            // adds the user, credential and address of policies, and those for all requests
-	formatCosts              // adds the costs of endpoints
-)
-
-// fieldsSince lists the fields that a saved row has since a format, those of one table alone with its name; before the
-// first of these it has all the others, in the order of their declaration.
-var fieldsSince = []struct {
-	format uint32
-	name   string
-}{
-	{formatAccuracy, "accuracy"},
-	{formatPublicNote, "public_note"},
-	{formatDescription, "description"},
-	{formatTag, "tag"},
-	{formatSettle, "settle"},
-	{formatFair, "fair"},
-	{formatStart, "starts_at"},
-	{formatTargets, "policies.user"},
-	{formatTargets, "policies.credential"},
-	{formatTargets, "policies.ip"},
-	{formatTargets, "policies.for"},
-}
 
 var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -167,14 +132,14 @@ func (w *recordWriter) write(kind byte, row func(*codec)) {
 // decode reads what encode has written. It checks the number of rows first.
 func decode(from io.Reader, maxRows int) (Saved, error) {
 	sum := &checksumReader{from: bufio.NewReaderSize(from, bufferLength)}
-	saved, version, rows, err := decodeHeader(sum)
+	saved, rows, err := decodeHeader(sum)
 	if err != nil {
 		return Saved{}, err
 	}
 	if rows > uint64(maxRows) {
 		return Saved{}, fmt.Errorf("it has %d rows, more than snapshot_max_rows (%d)", rows, maxRows)
 	}
-	if err := decodeRows(sum, &saved, version, rows); err != nil {
+	if err := decodeRows(sum, &saved, rows); err != nil {
 		return Saved{}, err
 	}
 	want := sum.sum
@@ -191,21 +156,21 @@ func decode(from io.Reader, maxRows int) (Saved, error) {
 	return saved, nil
 }
 
-// decodeHeader reads the header, and returns the version of the format and the number of rows.
-func decodeHeader(sum *checksumReader) (saved Saved, version uint32, rows uint64, err error) {
+// decodeHeader reads the header, and returns the number of rows.
+func decodeHeader(sum *checksumReader) (saved Saved, rows uint64, err error) {
 	start, err := sum.next(len(magic) + 4)
 	if err != nil {
-		return saved, 0, 0, err
+		return saved, 0, err
 	}
 	if string(start[:len(magic)]) != magic {
-		return saved, 0, 0, errors.New("it is not a file of saved policies")
+		return saved, 0, errors.New("it is not a file of saved policies")
 	}
-	if version = binary.LittleEndian.Uint32(start[len(magic):]); version < formatFirst || version > format {
-		return saved, 0, 0, fmt.Errorf("it has format %d; this program reads formats %d to %d", version, formatFirst, format)
+	if found := binary.LittleEndian.Uint32(start[len(magic):]); found != format {
+		return saved, 0, fmt.Errorf("it has format %d; this program reads format %d", found, format)
 	}
 	numbers, err := sum.next(24)
 	if err != nil {
-		return saved, 0, 0, err
+		return saved, 0, err
 	}
 	saved.Rows.Version = int64(binary.LittleEndian.Uint64(numbers))
 	saved.Confirmed = time.UnixMicro(int64(binary.LittleEndian.Uint64(numbers[8:])))
@@ -215,12 +180,12 @@ func decodeHeader(sum *checksumReader) (saved Saved, version uint32, rows uint64
 	if err == nil && binary.LittleEndian.Uint32(check) != want {
 		err = errDamage
 	}
-	return saved, version, rows, err
+	return saved, rows, err
 }
 
-// decodeRows reads the records of a version of the format, up to the end record.
-func decodeRows(sum *checksumReader, saved *Saved, version uint32, count uint64) error {
-	c := codec{reading: true, format: version, texts: internedTexts{}}
+// decodeRows reads the records up to the end record.
+func decodeRows(sum *checksumReader, saved *Saved, count uint64) error {
+	c := codec{reading: true, texts: internedTexts{}}
 	for n := uint64(0); ; {
 		kind, row, err := sum.nextRecord()
 		switch {

@@ -113,7 +113,7 @@ func TestASavedFileThatCannotBeReadIsIgnoredAndKept(t *testing.T) {
 	}{
 		{"cut in half", whole[:len(whole)/2], 0, "cut short"},
 		{"bit-flipped", flipped, 0, "checksum"},
-		{"of a later format", later, 0, "format 12"},
+		{"of a later format", later, 0, "format 2"},
 		{"too large", whole, 99, "snapshot_max_rows (99)"},
 		{"empty", nil, 0, "cut short"},
 	} {

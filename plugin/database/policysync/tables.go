@@ -38,7 +38,7 @@ var tables = [...]table{
 	},
 	{
 		name: "costs", kind: "cost", key: "id", numeric: true, where: "true",
-		columns: columnsOf(schema.CostFields()),
+		columns: columnsOf(costFields),
 		scan:    scanCosts,
 	},
 }
