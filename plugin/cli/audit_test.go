@@ -11,15 +11,14 @@ import (
 
 func TestTheAuditNamesTheBucketsThatAResetEmptied(t *testing.T) {
 	for details, want := range map[string]string{
-		`[{"policy":"writes","subject":"the tenant","limit":"10 per 60 s","used":3},
-			{"policy":"daily","used":3}]`: "2 buckets emptied: daily, writes",
+		`{"buckets":[{"policy":"writes","used":3},{"policy":"daily","used":3}]}`:   "2 buckets emptied: daily, writes",
 		`{"buckets":[{"policy":"daily"},{"policy":"daily","endpoint":"records"}]}`: "2 buckets emptied: daily",
-		`[{"policy":"daily"}]`: "1 bucket emptied: daily",
-		`[]`:                   "0 buckets emptied",
-		`{"buckets": 3}`:       "buckets=3",
-		`["daily"]`:            `["daily"]`,
-		`null`:                 "",
-		``:                     "",
+		`{"buckets":[{"policy":"daily"}]}`:                                         "1 bucket emptied: daily",
+		`{"buckets":[]}`:                                                           "0 buckets emptied",
+		`{"buckets": 3}`:                                                           "buckets=3",
+		`["daily"]`:                                                                `["daily"]`,
+		`null`:                                                                     "",
+		``:                                                                         "",
 	} {
 		entry := rows.AuditEntry{Kind: "action", Operation: "reset", After: json.RawMessage(details)}
 		if got := entryText(entry); got != want {

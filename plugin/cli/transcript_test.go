@@ -18,7 +18,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
@@ -170,14 +169,14 @@ func (x *terminal) silence(dsn, node string) {
 	}
 }
 
-// reset records a reset of the buckets of a tenant's policies in the audit, as the REST API once did.
+// reset records a reset of the buckets of a tenant's policies in the audit, as the REST API does.
 func (x *terminal) reset(words []string) {
 	x.t.Helper()
-	var emptied []api.BucketUsage
+	var emptied []rows.EmptiedBucket
 	for _, name := range words[1:] {
-		emptied = append(emptied, api.BucketUsage{Policy: name, Of: "the org", Limit: 1000, Used: 3})
+		emptied = append(emptied, rows.EmptiedBucket{Policy: name, Used: 3})
 	}
-	details, err := json.Marshal(emptied)
+	details, err := json.Marshal(map[string]any{"buckets": emptied})
 	if err == nil {
 		by := rows.Change{Actor: "token:ci", Reason: "billed twice"}
 		reset := rows.Action{Operation: "reset", Key: "buckets", Tenant: words[0], Details: details}

@@ -64,20 +64,11 @@ func ResetOf(tenant string, bounds []policy.Bound, statuses []decision.Status) (
 	return Action{Operation: resetOperation, Key: resetKey, Tenant: tenant, Details: details}, nil
 }
 
-// Emptied returns the buckets that a reset has emptied, and false for another entry. Older versions recorded fewer
-// fields of a bucket, and some of them the list without an object around it.
+// Emptied returns the buckets that a reset has emptied, and false for another entry.
 func (e *AuditEntry) Emptied() ([]EmptiedBucket, bool) {
-	var (
-		list  []EmptiedBucket
-		named resetDetails
-	)
-	switch {
-	case e.Kind != "action" || e.Operation != resetOperation:
+	var details resetDetails
+	if e.Kind != "action" || e.Operation != resetOperation || json.Unmarshal(e.After, &details) != nil {
 		return nil, false
-	case json.Unmarshal(e.After, &list) == nil:
-		return list, list != nil
-	case json.Unmarshal(e.After, &named) == nil:
-		return named.Buckets, named.Buckets != nil
 	}
-	return nil, false
+	return details.Buckets, details.Buckets != nil
 }
