@@ -19,7 +19,7 @@ removed when a new process starts with the same -snapshot-dir, by ratelimit flee
 day. Nodes that follow a standby cannot report and are not listed.
 
 Below the list are the Redis that do not answer a node, by its last report, and the rows that a node cannot use. LEASES
-counts the buckets of which a node holds tokens on lease; - is a node whose program is older and does not report it.
+counts the buckets of which a node holds tokens on lease.
 
 The roll-out time covers the nodes that were running before the change; nodes started later already had it.`,
 	define: func(c *call) action {
@@ -99,7 +99,7 @@ func nodeTable(out *page, nodes []shownNode) {
 		faults := faultCount(n.Faults)
 		return []any{
 			n.Node.Node, n.Version, yellow(n.Lag, n.Lag > 0), red(n.Live, !n.Live), n.EnforcedAt, n.ReportedAt, n.Source,
-			red(faults, faults != "0"), leaseCount(n.Leases),
+			red(faults, faults != "0"), n.Leases,
 		}
 	})
 	for _, n := range nodes {
@@ -111,14 +111,6 @@ func nodeTable(out *page, nodes []shownNode) {
 			out.marked(redMark, "%s %s", n.Node.Node, fault)
 		}
 	}
-}
-
-// leaseCount returns how many leases a node reports.
-func leaseCount(leases *int64) string {
-	if leases == nil {
-		return "-" // an older program does not report them
-	}
-	return fmt.Sprint(*leases)
 }
 
 // faultCount returns how many faults a node reports.

@@ -19,7 +19,7 @@ func TestTheFleetShowsWhatANodeCannotUse(t *testing.T) {
 		}
 	}
 	first := node("edge-1", `[{"table":"policies","key":"12","field":"limit","problem":"must be above 0"}]`, true, 7)
-	first.Leases = new(int64(1234))
+	first.Leases = 1234
 	first.Redis = []rows.NodeRedis{{Name: "away:6379", AwaySince: new(noon)}, {Name: "here:6379"}}
 	err := c.showFleet(rows.Fleet{Version: 7, At: noon, Nodes: []rows.Node{
 		first,
@@ -33,7 +33,7 @@ func TestTheFleetShowsWhatANodeCannotUse(t *testing.T) {
 		"enforced on 2 of 3 nodes after 0.30 s; silent nodes may still admit requests by older policies: edge-3 (version 2)",
 		"edge-1 cannot use policies 12: limit: must be above 0",
 		"unreadable", `edge-2 sent an unreadable report: {"odd": 1}`, "edge-3  2        5    no",
-		"  1           1234\n", "  0           -\n",
+		"  1           1234\n", "  0           0\n",
 		"edge-1 is degraded: Redis away:6379 does not answer since 2099-01-01T12:00:00Z\n",
 	} {
 		if !strings.Contains(x.output.String(), want) {

@@ -32,7 +32,7 @@ const (
 )
 
 const (
-	// unlabelled stands where a series has no such label: a node of an older version has fewer.
+	// unlabelled stands where a series has no such label.
 	unlabelled = "(none)"
 	// mostMetrics is how long an answer may be, in bytes: hundreds of thousands of series.
 	mostMetrics = 64 << 20

@@ -38,7 +38,7 @@ type fleetNode struct {
 	Live       bool            `json:"live"`
 	Source     string          `json:"source"`
 	Faults     json.RawMessage `json:"faults"`
-	Leases     *int64          `json:"leases"` // nil: an older program, which does not report its Redis either
+	Leases     int64           `json:"leases"`
 	Redis      []struct {
 		Name      string    `json:"name"`
 		AwaySince time.Time `json:"away_since"` // zero: it answers
@@ -95,14 +95,6 @@ func (f *fleet) setMarks() {
 	}
 }
 
-// HeldLeases returns how many leases the node holds, or a dash if it does not report that.
-func (n *fleetNode) HeldLeases() string {
-	if n.Leases == nil {
-		return "–"
-	}
-	return thousands(*n.Leases)
-}
-
 // marks returns the states of a node, the worst first. A node without one is as it should be.
 func (n *fleetNode) marks(version int64) []mark {
 	var marks []mark
@@ -134,7 +126,7 @@ func (n *fleetNode) marks(version int64) []mark {
 func (n *fleetNode) faultCount() int {
 	var faults []json.RawMessage
 	if json.Unmarshal(n.Faults, &faults) != nil {
-		return 0 // an older program reports another shape
+		return 0 // of another shape
 	}
 	return len(faults)
 }

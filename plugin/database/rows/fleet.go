@@ -53,13 +53,10 @@ func notSilent(ctx context.Context, tx pgx.Tx, what, node string) error {
 	}
 }
 
-// nodeColumns lists the columns of a Node, where $1 is the largest age of the last report of a live one. Instants have
-// the bounds of the constraint nodes_instants, which older rows may violate: JSON cannot hold others.
-const nodeColumns = `node, version,
-	least(greatest(enforced_at, '1970-01-01 00:00+00'), '9998-12-31 00:00+00') AS enforced_at,
-	least(greatest(first_reported_at, '1970-01-01 00:00+00'), '9998-12-31 00:00+00') AS first_reported_at,
-	least(greatest(reported_at, '1970-01-01 00:00+00'), '9998-12-31 00:00+00') AS reported_at,
-	reported_at >= clock_timestamp() - $1::interval AS live, source, faults, leases, redis`
+// nodeColumns lists the columns of a Node, where $1 is the largest age of the last report of a live one. JSON holds all
+// instants that the constraint nodes_instants admits.
+const nodeColumns = `node, version, enforced_at, first_reported_at, reported_at,
+	reported_at >= clock_timestamp() - $1::interval AS live, source, faults, coalesce(leases, 0) AS leases, redis`
 
 // Node describes a node by its last report.
 type Node struct {
@@ -72,9 +69,8 @@ type Node struct {
 	Source     string          `json:"source"`
 	Faults     json.RawMessage `json:"faults"`
 
-	// Leases and Redis are nil in reports of programs from before migration 00032.
-	Leases *int64      `json:"leases,omitempty" doc:"Buckets of which it holds tokens. Absent: an older program."`
-	Redis  []NodeRedis `json:"redis,omitempty"  doc:"Each Redis that the node uses, those that do not answer first."`
+	Leases int64       `json:"leases"          doc:"Buckets of which it holds tokens."`
+	Redis  []NodeRedis `json:"redis,omitempty" doc:"Each Redis that the node uses, those that do not answer first."`
 }
 
 // NodeRedis describes a Redis that a node uses.

@@ -55,19 +55,8 @@ func TestFleetHasTheVersionOfEachNode(t *testing.T) {
 	}
 }
 
-// olderReport is the statement by which programs from before migration 00032 report.
-const olderReport = `INSERT INTO rate_limiter.nodes AS n (node, version, enforced_at, reported_at, source, faults)
-	SELECT 'older', 1, at - interval '1 s', at, 'postgres', '[]' FROM clock_timestamp() at
-	ON CONFLICT (node) DO UPDATE SET version = excluded.version, reported_at = excluded.reported_at,
-		source = excluded.source, faults = excluded.faults`
-
-func TestFleetHasTheLeasesAndTheRedisOfEachNodeThatReportsThem(t *testing.T) {
+func TestFleetHasTheLeasesAndTheRedisOfEachNode(t *testing.T) {
 	s, pool := open(t)
-	for range 2 {
-		if _, err := pool.Exec(t.Context(), olderReport); err != nil {
-			t.Fatal(err)
-		}
-	}
 	r := policysync.Report{Node: "new", Source: policysync.FromPostgres, Condition: policysync.Condition{
 		Leases: 12, Redis: []policysync.Redis{{Name: "here:6379"}, {Name: "away:6379", AwaySeconds: 60}},
 	}}
@@ -75,24 +64,20 @@ func TestFleetHasTheLeasesAndTheRedisOfEachNodeThatReportsThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	fleet, err := s.Fleet(t.Context(), time.Minute)
-	if err != nil || len(fleet.Nodes) != 2 {
-		t.Fatalf("the fleet is %+v (%v), want two nodes", fleet, err)
+	if err != nil || len(fleet.Nodes) != 1 {
+		t.Fatalf("the fleet is %+v (%v), want one node", fleet, err)
 	}
-	n, older := fleet.Nodes[0], fleet.Nodes[1]
-	if away := n.Away(); n.Leases == nil || *n.Leases != 12 || len(n.Redis) != 2 || len(away) != 1 ||
+	n := fleet.Nodes[0]
+	if away := n.Away(); n.Leases != 12 || len(n.Redis) != 2 || len(away) != 1 ||
 		away[0].Name != "away:6379" || n.ReportedAt.Sub(*away[0].AwaySince) != time.Minute {
 		t.Errorf("the node is %+v, want 12 leases and one Redis that is away for a minute", n)
-	}
-	if older.Leases != nil || older.Redis != nil || older.Away() != nil || !older.Live {
-		t.Errorf("the node of an older program is %+v, want it live without leases", older)
 	}
 }
 
 func TestAMalformedReportHidesNoOtherNode(t *testing.T) {
 	s, pool := open(t)
 	report(t, pool, "good", 0, 0)
-	_, err := pool.Exec(t.Context(), `ALTER TABLE rate_limiter.nodes
-		DROP CONSTRAINT nodes_instants, DROP CONSTRAINT nodes_redis_away`) // as before migration 00033
+	_, err := pool.Exec(t.Context(), `ALTER TABLE rate_limiter.nodes DROP CONSTRAINT nodes_redis_away`)
 	for node, redis := range map[string]string{
 		"infinity": `[{"name": "a", "away_since": "infinity"}]`,
 		"nested":   `[[{"name": "a"}]]`,
@@ -103,7 +88,7 @@ func TestAMalformedReportHidesNoOtherNode(t *testing.T) {
 		if err == nil {
 			_, err = pool.Exec(t.Context(), `INSERT INTO rate_limiter.nodes
 				(node, version, enforced_at, first_reported_at, reported_at, redis)
-				VALUES ($1, 0, 'infinity', '-infinity', '20000-01-01', $2)`, node, redis)
+				VALUES ($1, 0, '9998-12-31', '1970-01-02', '9998-12-31', $2)`, node, redis)
 		}
 	}
 	if err != nil {
