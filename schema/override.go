@@ -49,8 +49,6 @@ type Override struct {
 	IP string `json:"ip,omitempty" kong:"len_max=64" kong_err:"must be one address or a network, such as 192.0.2.1, 192.0.2.0/24 or 2001:db8::/48" unit:"address" example:"2001:db8::/64"`
 
 	// For exempt: only requests whose consumer in Kong has this tag, of every tenant.
-	//
-	// It stands without a tenant: a node of an older release does not read it, and would exempt all of the tenant.
 	Tag string `json:"tag,omitempty" kong:"as=Exemption.tag" example:"monitoring"`
 
 	// Only requests to this endpoint, as "METHOD /pattern": {param} and a trailing * are wildcards; * as the method
@@ -90,9 +88,6 @@ type Override struct {
 
 	// Either commercial, or detector for a penalty, which applies after the commercial ones. A commercial override with
 	// starts_at is scheduled. Default: commercial, or scheduled with starts_at.
-	//
-	// A node of an older release does not read starts_at, and would enforce the override at once. It leaves out a row of a
-	// source that it does not have.
 	Source string `json:"source,omitempty" kong:"one_of=commercial|detector|scheduled"`
 
 	// The note that the tenant sees, at most 1024 bytes without control characters. Default: nothing.

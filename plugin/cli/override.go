@@ -30,19 +30,12 @@ var overrideCommands = []*command{
 			c.complete("kind", schema.FieldNamed(schema.OverrideFields(), "kind").OneOf...)
 			c.complete("source", schema.FieldNamed(schema.OverrideFields(), "source").OneOf...)
 			c.complete("state", rows.OverrideStates...)
-			inForce := c.flags.Bool("in-force", false, "only overrides in force: the same as --state in_force")
 			ended := c.flags.Bool("ended", false, "list the history of ended overrides instead")
 			c.afterFlag(&f.After)
 			c.pageFlag(&f.Max)
 			c.check(func() error {
-				switch {
-				case *inForce && f.State != "":
-					return wrong("use either --state or --in-force, not both")
-				case *inForce:
-					f.State = rows.StateInForce
-				}
 				if *ended && f.State != "" {
-					return wrong("use either --ended, --in-force or --state")
+					return wrong("use either --ended or --state, not both")
 				}
 				return nil
 			})
@@ -127,11 +120,7 @@ func (c *call) overrideFlags() *rows.Override {
 func (c *call) startFlags(o *rows.Override) {
 	var at instantFlag
 	c.flags.Var(&at, "starts-at", "begin at this `time`, such as 2026-01-31T12:00:00Z (default: at once)")
-	c.flags.Var(&at, "from", "another spelling of --starts-at `time`")
 	c.check(func() error {
-		if c.given("starts-at") && c.given("from") {
-			return wrong("use either --starts-at or --from, not both")
-		}
 		o.StartsAt = at.at
 		return nil
 	})

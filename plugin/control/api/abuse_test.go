@@ -93,7 +93,7 @@ func TestAForgivenOrgIsOnNoStepAndItsPenaltyIsOver(t *testing.T) {
 	if again.Header().Get("Idempotent-Replayed") != "true" {
 		t.Error("a retry forgives again")
 	}
-	entries := w.want(w.as("GET", "/v1/ratelimit/audit?org=acme", ""), http.StatusOK).Body.String()
+	entries := w.want(w.as("GET", "/v1/ratelimit/audit?tenant=acme", ""), http.StatusOK).Body.String()
 	for _, want := range []string{`"forgive"`, `"a load test"`, `"token:ann"`} {
 		if !strings.Contains(entries, want) {
 			t.Errorf("the audit lacks %s: %s", want, entries)

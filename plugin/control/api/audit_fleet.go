@@ -56,7 +56,7 @@ type auditOutput struct{ Body Page[rows.AuditEntry] }
 
 func (s *Server) audit(ctx context.Context, in *auditInput) (*auditOutput, error) {
 	entries, next, err := s.Store.Audit(ctx, rows.AuditFilter{
-		Tenant: in.tenant(), Kind: string(in.Kind), Key: in.Key, Actor: in.Actor, Since: in.Since, Until: in.Until,
+		Tenant: in.Tenant, Kind: string(in.Kind), Key: in.Key, Actor: in.Actor, Since: in.Since, Until: in.Until,
 		Before: in.afterID(), Max: in.Limit,
 	})
 	if err != nil {

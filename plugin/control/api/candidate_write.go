@@ -133,9 +133,8 @@ type deleteCandidatePolicyInput struct {
 // Resolve implements [huma.Resolver], which would otherwise find that of one field only.
 func (in *deleteCandidatePolicyInput) Resolve(ctx huma.Context) []error {
 	faults := append(in.Waiting.Resolve(ctx), in.Reason.Resolve(ctx)...)
-	faults = append(faults, in.OfTenant.Resolve(ctx)...)
 	target := schema.Policy{
-		Tier: in.Tier, Tenant: in.tenant(), User: in.User, Credential: in.Credential, IP: in.IP, For: in.For,
+		Tier: in.Tier, Tenant: in.Tenant, User: in.User, Credential: in.Credential, IP: in.IP, For: in.For,
 	}
 	for _, f := range target.TargetFaults() {
 		faults = append(faults, fault("query."+f.Path, f.Message, nil))
@@ -148,7 +147,7 @@ func (s *Server) deleteCandidatePolicy(
 ) (*writeCandidatePoliciesOutput, error) {
 	c := newChange(ctx, in.Reason.Reason)
 	key := rows.PolicyKey{
-		Namespace: in.Namespace, Name: in.Policy, Tier: in.Tier, Tenant: in.tenant(), User: in.User,
+		Namespace: in.Namespace, Name: in.Policy, Tier: in.Tier, Tenant: in.Tenant, User: in.User,
 		Credential: in.Credential, IP: in.IP, For: in.For, Endpoint: in.Endpoint,
 	}
 	var (

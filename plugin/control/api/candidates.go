@@ -107,20 +107,19 @@ type reportCandidateInput struct {
 }
 
 // Resolve implements [huma.Resolver].
-func (in *reportCandidateInput) Resolve(ctx huma.Context) []error {
-	faults := in.OfTenant.Resolve(ctx)
+func (in *reportCandidateInput) Resolve(huma.Context) []error {
 	if in.Policy != "" && in.Requests {
-		faults = append(faults, fault("query.requests", "excludes policy: give only one of them", nil))
+		return []error{fault("query.requests", "excludes policy: give only one of them", nil)}
 	}
-	return faults
+	return nil
 }
 
 type reportCandidateOutput struct{ Body rows.CandidateReport }
 
 func (s *Server) reportCandidate(ctx context.Context, in *reportCandidateInput) (*reportCandidateOutput, error) {
 	f := rows.CandidateReportFilter{Max: in.Limit}
-	if tenant := in.tenant(); tenant != "" {
-		f.Tenant = &tenant
+	if in.Tenant != "" {
+		f.Tenant = &in.Tenant
 	}
 	if in.Policy != "" || in.Requests {
 		f.Policy = &in.Policy

@@ -148,11 +148,6 @@ type listDenialsInput struct {
 	DenialPage
 }
 
-// Resolve implements [huma.Resolver], which would otherwise find that of neither.
-func (in *listDenialsInput) Resolve(ctx huma.Context) []error {
-	return append(in.OfTenant.Resolve(ctx), in.DenialPage.Resolve(ctx)...)
-}
-
 type listOrgDenialsInput struct {
 	OrgPath
 	DenialPage
@@ -166,7 +161,7 @@ func (in *listOrgDenialsInput) Resolve(ctx huma.Context) []error {
 type listDenialsOutput struct{ Body DenialList }
 
 func (s *Server) listDenials(ctx context.Context, in *listDenialsInput) (*listDenialsOutput, error) {
-	return s.denials(ctx, &in.DenialPage, in.tenant())
+	return s.denials(ctx, &in.DenialPage, in.Tenant)
 }
 
 func (s *Server) listOrgDenials(ctx context.Context, in *listOrgDenialsInput) (*listDenialsOutput, error) {

@@ -60,7 +60,7 @@ type listAllOverridesInput struct {
 
 func (s *Server) listAllOverrides(ctx context.Context, in *listAllOverridesInput) (*listOverridesOutput, error) {
 	return s.overridesPage(ctx, &in.Paging, rows.OverrideFilter{
-		Tenant: in.tenant(), General: in.General, User: in.User, Credential: in.Credential, IP: in.IP, Tag: in.Tag,
+		Tenant: in.Tenant, General: in.General, User: in.User, Credential: in.Credential, IP: in.IP, Tag: in.Tag,
 		Endpoint: in.Endpoint, Policy: in.Policy, Kind: in.Kind,
 		Source: in.Source, State: in.State, NotEnded: !in.Expired && in.State == "",
 	})

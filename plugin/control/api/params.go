@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -46,19 +45,7 @@ func (o *OrgPath) faultsWith(ctx huma.Context, requests *Requests) []error {
 // OfTenant filters a list by tenant.
 type OfTenant struct {
 	Tenant string `query:"tenant" maxLength:"128" doc:"Only what is about this tenant." example:"acme"`
-	Org    string `query:"org"    maxLength:"128" doc:"Another spelling of tenant."`
 }
-
-// Resolve implements [huma.Resolver].
-func (o *OfTenant) Resolve(huma.Context) []error {
-	if o.Tenant != "" && o.Org != "" && o.Tenant != o.Org {
-		return []error{fault("query.org", otherSpelling("tenant"), o.Org)}
-	}
-	return nil
-}
-
-// tenant returns the tenant in either spelling.
-func (o *OfTenant) tenant() string { return cmp.Or(o.Tenant, o.Org) }
 
 // otherSpelling returns the problem of a field that duplicates another one.
 func otherSpelling(of string) string {

@@ -80,7 +80,7 @@ type listPoliciesOutput struct{ Body Page[rows.Policy] }
 
 func (s *Server) listPolicies(ctx context.Context, in *listPoliciesInput) (*listPoliciesOutput, error) {
 	list, err := s.Store.Policies(ctx, rows.PolicyFilter{
-		Namespace: in.Namespace, Name: in.Name, Tier: in.Tier, Tenant: in.tenant(), Endpoint: in.Endpoint, Slot: in.Slot,
+		Namespace: in.Namespace, Name: in.Name, Tier: in.Tier, Tenant: in.Tenant, Endpoint: in.Endpoint, Slot: in.Slot,
 		User: in.User, Credential: in.Credential, IP: in.IP, For: in.For,
 		After: in.afterID(), Max: in.Limit + 1,
 	})

@@ -80,7 +80,7 @@ func TestAnOrgManagesItsTokens(t *testing.T) {
 	if len(list) != 2 || list[0].Name != "ci" || list[1].Name != "cd" || list[1].State != "revoked" {
 		t.Errorf("the tokens are %+v, want the live one and the revoked one", list)
 	}
-	audit := w.want(w.as("GET", "/v1/ratelimit/audit?org=acme&kind=token", ""), http.StatusOK).Body.String()
+	audit := w.want(w.as("GET", "/v1/ratelimit/audit?tenant=acme&kind=token", ""), http.StatusOK).Body.String()
 	for _, part := range []string{`"actor":"token:acme-portal"`, `"actor":"token:acme/ci"`, `"key":"acme/cd"`} {
 		if !strings.Contains(audit, part) {
 			t.Errorf("the audit has no %s: %s", part, audit)
