@@ -44,14 +44,6 @@ type Caps struct {
 // Joint is what tenants demand together and get together, in tokens per second at all nodes.
 type Joint struct{ Demand, Share float64 }
 
-// In a message, these numbers are among the tenants' numbers, under ids that stand for no tenant. So nodes that do not
-// know them divide the same limit.
-const (
-	jointShare ID = math.MaxUint64 - iota
-	jointDemand
-	free
-)
-
 // version begins a message. A reader ignores messages of other versions.
 const version = 1
 
@@ -86,11 +78,12 @@ func ParseReport(b []byte) (Report, error) {
 func (c *Caps) Append(b []byte) []byte {
 	b = appendNumber(append(b, version), c.Level)
 	b = binary.AppendUvarint(b, uint64(c.Nodes))
-	b = binary.AppendUvarint(b, uint64(len(c.Named)+3))
-	b = appendTokens(appendTokens(b, jointDemand, c.Joint.Demand), jointShare, c.Joint.Share)
-	b = appendTokens(b, free, c.Free)
+	for _, tokens := range [...]float64{c.Joint.Demand, c.Joint.Share, c.Free} {
+		b = appendNumber(b, tokens)
+	}
+	b = binary.AppendUvarint(b, uint64(len(c.Named)))
 	for id, tokens := range c.Named {
-		b = appendTokens(b, id, tokens)
+		b = appendNumber(binary.LittleEndian.AppendUint64(b, uint64(id)), tokens)
 	}
 	return b
 }
@@ -99,16 +92,12 @@ func (c *Caps) Append(b []byte) []byte {
 func ParseCaps(b []byte) (Caps, error) {
 	p := parser{left: b}
 	p.version()
-	c := Caps{Level: p.number(), Nodes: p.count()}
+	c := Caps{Level: p.number(), Nodes: p.count(), Joint: Joint{Demand: p.tokens(), Share: p.tokens()}, Free: p.tokens()}
 	n := p.count()
 	c.Named = make(map[ID]float64, n)
 	for range n {
 		id := p.id()
 		c.Named[id] = p.tokens()
-	}
-	c.Joint, c.Free = Joint{Demand: c.Named[jointDemand], Share: c.Named[jointShare]}, c.Named[free]
-	for id := free; id != 0; id++ {
-		delete(c.Named, id)
 	}
 	p.fault = p.fault || math.IsNaN(c.Level) || c.Level < 0
 	return c, p.end()
@@ -116,10 +105,6 @@ func ParseCaps(b []byte) (Caps, error) {
 
 func appendNumber(b []byte, x float64) []byte {
 	return binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(x)))
-}
-
-func appendTokens(b []byte, id ID, tokens float64) []byte {
-	return appendNumber(binary.LittleEndian.AppendUint64(b, uint64(id)), tokens)
 }
 
 func appendDemand(b []byte, d Demand) []byte {
