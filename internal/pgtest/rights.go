@@ -128,3 +128,21 @@ func readmeBlock(begins string) (string, error) {
 	}
 	return "", fmt.Errorf("migrations/README.md has no block that begins with %q", begins)
 }
+
+// noise matches lines of a dump that are comments, settings of the session, or differ by the version of pg_dump.
+var noise = regexp.MustCompile(`(?m)^(--.*|SET .*|SELECT pg_catalog\.set_config.*|\\(un)?restrict .*)\n`)
+
+// blankLines matches more than one blank line.
+var blankLines = regexp.MustCompile(`\n{3,}`)
+
+// Dump returns the tables, functions and rights of the README's database, as pg_dump writes them, without the list of
+// migrations and without what depends on the version of pg_dump.
+func (s *Server) Dump(t testing.TB) string {
+	t.Helper()
+	cmd, err := command("pg_dump", "--schema-only", "--exclude-table", "rate_limiter.migrations*", s.RoleDSN(superuser))
+	must(t, "find pg_dump", err)
+	output, err := cmd.Output()
+	must(t, "dump the database", err)
+	text := noise.ReplaceAllString(string(output), "")
+	return strings.TrimSpace(blankLines.ReplaceAllString(text, "\n\n")) + "\n"
+}
