@@ -11,6 +11,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"regexp"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -118,6 +119,20 @@ func migrations(results []*goose.MigrationResult) []Migration {
 	return list
 }
 
+var createdTable = regexp.MustCompile(`(?m)^CREATE TABLE ` + schema + `\.(\w+)`)
+
+// Tables returns the tables that the migration of a file creates.
+func Tables(file string) (tables []string) {
+	text, err := files.ReadFile(file)
+	if err != nil {
+		return nil // a newer program has the file
+	}
+	for _, match := range createdTable.FindAllSubmatch(text, -1) {
+		tables = append(tables, string(match[1]))
+	}
+	return tables
+}
+
 // run runs work while it holds the lock. The lock belongs to a separate connection, so the server releases it if this
 // process dies. The locks of goose poll once a second or less, and do not cover the creation of its table.
 func run(ctx context.Context, config *pgx.ConnConfig, work func(*goose.Provider, *pgx.Conn) error) (err error) {
@@ -171,7 +186,7 @@ func cause(err error) error {
 
 // stepError reports the migration that failed.
 type stepError struct {
-	step string // "apply 00001_record.sql"
+	step string // "apply 00001_audit.sql"
 	err  error
 }
 

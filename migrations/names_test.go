@@ -94,17 +94,6 @@ func TestAnOperatorChangesAnOverrideOfAToken(t *testing.T) {
 		`UPDATE rate_limiter.overrides SET reason = 'other', author = author`)
 }
 
-func TestNamesOfEarlierVersionsStay(t *testing.T) {
-	s := pgtest.Granted(t)
-	owner := pgtest.Pool(t, s.RoleDSN(pgtest.Owner))
-	exec(t, owner, `ALTER TABLE rate_limiter.overrides DISABLE TRIGGER overrides_names`)
-	exec(t, owner, naming["overrides_author"], "\tann")
-	exec(t, owner, `ALTER TABLE rate_limiter.overrides ENABLE TRIGGER overrides_names`)
-	operator := pgtest.Pool(t, s.RoleDSN(pgtest.Operator))
-	as(t, operator, "bob", "why", `UPDATE rate_limiter.overrides SET reason = 'other', author = author`)
-	as(t, operator, "bob", "why", `DELETE FROM rate_limiter.overrides`)
-}
-
 func TestTheNameOfALiveTokenCannotBeTaken(t *testing.T) {
 	s := pgtest.Granted(t)
 	operator := connect(t, s, pgtest.Operator)

@@ -3,7 +3,6 @@ package migrations_test
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -41,7 +40,7 @@ var executes = map[string]string{
 	"refuse": noRole, //nolint:misspell // the name of a SQL function
 	"queue":  noRole, "record": noRole, "count_revision": noRole, "want_reason": noRole,
 	"remember_override": noRole, "record_token": noRole, "keep_token_name": noRole,
-	"check_actor": noRole, "check_names": noRole, "publish_changes": noRole,
+	"check_actor": noRole, "check_names": noRole, "check_table": noRole, "check_value": noRole, "publish_changes": noRole,
 	"drop_old_reports": noRole, "report_denials": "node", "record_webhook": noRole, "record_webhook_secret": noRole,
 	"report_recent_denials": "node server", "drop_recent_denials": "keeper",
 	"token_org": noRole, "create_org_token": "server", "rotate_org_token": "server", "revoke_org_token": "server",
@@ -358,32 +357,6 @@ func TestPartitionsThatTheKeeperMakesBelongToTheOwnerAndGrantNothing(t *testing.
 		login != pgtest.Node {
 		t.Errorf("the batch has the login %q (%v), want that of the node", login, err)
 	}
-}
-
-// TestRolesOfEarlierVersionsGoOnWithTheirGrants migrates a database whose roles have the grants of an earlier version.
-func TestRolesOfEarlierVersionsGoOnWithTheirGrants(t *testing.T) {
-	s := pgtest.Start(t)
-	s.SetUpRoles(t)
-	s.MigrateAs(t, pgtest.Owner)
-	config := parse(t, s.RoleDSN(pgtest.Owner))
-	for last := int64(files); last > 6; {
-		undone, err := migrations.Down(t.Context(), config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		last = undone.Number - 1
-	}
-	grants, err := os.ReadFile("testdata/grants_before_00007.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Psql(t, s.RoleDSN(pgtest.Owner), string(grants))
-	s.Psql(t, s.RoleDSN("postgres"), `GRANT operator TO keeper`) // a keeper needed that role
-	up(t, config)
-	s.Psql(t, s.RoleDSN("postgres"), `REVOKE operator FROM keeper; GRANT USAGE ON SCHEMA rate_limiter TO keeper;
-		GRANT SELECT ON ALL TABLES IN SCHEMA rate_limiter TO keeper; REVOKE SELECT ON rate_limiter.tokens FROM keeper`)
-	insertGood(t, pgtest.Pool(t, s.RoleDSN("postgres")), "policies", "overrides", "tokens")
-	roleRights(t, s)
 }
 
 func TestTheSchemaOfASuperuserCanBeGivenToAnotherOwner(t *testing.T) {

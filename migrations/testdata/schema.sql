@@ -42,9 +42,8 @@ CREATE FUNCTION rate_limiter.check_actor(said text, named_table text, named_cons
     AS $_$
 BEGIN
     IF said ~ ('[\u0001-\u001f\u007f-\u009f\u00ad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160'
-            '\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff'
-            '\uffa0\ufff0-\ufffb'
-            '\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a'
+            '\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0'
+            '\ufff0-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a'
             '\U000e0000-\U000e0fff]')
         OR btrim(said) <> '' AND said ~ ('^[\s\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]|'
             '[\s\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]$')
@@ -70,34 +69,47 @@ CREATE FUNCTION rate_limiter.check_names() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+DECLARE
+    col text;
 BEGIN
-    IF TG_TABLE_SCHEMA <> 'rate_limiter' THEN
-        RAISE EXCEPTION 'the trigger function check_names is for tables of rate_limiter, not for %.%',
-            TG_TABLE_SCHEMA, TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
-    END IF;
-    IF TG_TABLE_NAME = 'overrides' THEN
-        IF TG_OP = 'INSERT' OR NEW.author IS DISTINCT FROM OLD.author THEN
-            PERFORM rate_limiter.check_actor(NEW.author, 'overrides', 'overrides_author');
+    PERFORM rate_limiter.check_table('check_names', TG_TABLE_SCHEMA, TG_TABLE_NAME);
+    FOREACH col IN ARRAY TG_ARGV LOOP
+        IF TG_OP = 'INSERT' OR to_jsonb(NEW) ->> col IS DISTINCT FROM to_jsonb(OLD) ->> col THEN
+            PERFORM rate_limiter.check_actor(to_jsonb(NEW) ->> col, TG_TABLE_NAME, TG_TABLE_NAME || '_' || col);
         END IF;
-        RETURN NEW;
-    END IF;
-    IF TG_TABLE_NAME = 'webhooks' THEN
-        IF TG_OP = 'INSERT' OR NEW.created_by IS DISTINCT FROM OLD.created_by THEN
-            PERFORM rate_limiter.check_actor(NEW.created_by, 'webhooks', 'webhooks_created_by');
-        END IF;
-        RETURN NEW;
-    END IF;
-    IF TG_OP = 'INSERT' OR NEW.created_by IS DISTINCT FROM OLD.created_by THEN
-        PERFORM rate_limiter.check_actor(NEW.created_by, 'tokens', 'tokens_created_by');
-    END IF;
-    IF TG_OP = 'INSERT' OR NEW.revoked_by IS DISTINCT FROM OLD.revoked_by THEN
-        PERFORM rate_limiter.check_actor(NEW.revoked_by, 'tokens', 'tokens_revoked_by');
-    END IF;
+    END LOOP;
     RETURN NEW;
 END
 $$;
 
 ALTER FUNCTION rate_limiter.check_names() OWNER TO owner;
+
+CREATE FUNCTION rate_limiter.check_table(called text, schema name, "table" name) RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF schema <> 'rate_limiter' THEN
+        RAISE EXCEPTION 'the trigger function % is for tables of rate_limiter, not for %.%', called, schema, "table"
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
+END
+$$;
+
+ALTER FUNCTION rate_limiter.check_table(called text, schema name, "table" name) OWNER TO owner;
+
+CREATE FUNCTION rate_limiter.check_value(valid boolean, problem text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF valid IS NOT TRUE THEN
+        RAISE EXCEPTION '%', problem USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END
+$$;
+
+ALTER FUNCTION rate_limiter.check_value(valid boolean, problem text) OWNER TO owner;
 
 CREATE FUNCTION rate_limiter.count_revision() RETURNS trigger
     LANGUAGE plpgsql
@@ -125,17 +137,19 @@ BEGIN
             USING ERRCODE = 'check_violation', SCHEMA = 'rate_limiter', TABLE = 'tokens', CONSTRAINT = 'tokens_name';
     ELSIF (create_org_token.lifetime BETWEEN interval '1 second' AND interval '365 days') IS NOT TRUE THEN
         RAISE EXCEPTION 'the token of an org must end within 365 days'
-            USING ERRCODE = 'check_violation', SCHEMA = 'rate_limiter', TABLE = 'tokens', CONSTRAINT = 'tokens_lifetime';
+            USING ERRCODE = 'check_violation', SCHEMA = 'rate_limiter', TABLE = 'tokens',
+            CONSTRAINT = 'tokens_lifetime';
     END IF;
     PERFORM rate_limiter.await_turn(); -- so that what is counted here stays true
     now := clock_timestamp();
     problem := CASE
         WHEN EXISTS (SELECT FROM rate_limiter.tokens t
             WHERE t.name = full_name AND t.revoked_at IS NULL AND (t.expires_at > now) IS NOT FALSE) THEN 'live'
-        WHEN (SELECT count(*) FROM rate_limiter.tokens t WHERE t.org = create_org_token.org AND position('/' IN t.name) > 0
-            AND t.revoked_at IS NULL AND (t.expires_at > now) IS NOT FALSE) >= 20 THEN 'full'
-        WHEN (SELECT count(*) FROM rate_limiter.tokens t WHERE t.org = create_org_token.org AND position('/' IN t.name) > 0
-            AND t.created_at > now - interval '1 day') >= 100 THEN 'many' END;
+        WHEN (SELECT count(*) FROM rate_limiter.tokens t WHERE t.org = create_org_token.org
+            AND position('/' IN t.name) > 0 AND t.revoked_at IS NULL AND (t.expires_at > now) IS NOT FALSE) >= 20
+            THEN 'full'
+        WHEN (SELECT count(*) FROM rate_limiter.tokens t WHERE t.org = create_org_token.org
+            AND position('/' IN t.name) > 0 AND t.created_at > now - interval '1 day') >= 100 THEN 'many' END;
     IF problem IS NOT NULL THEN
         RETURN;
     END IF;
@@ -155,7 +169,7 @@ CREATE FUNCTION rate_limiter.drop_old_reports() RETURNS trigger
     AS $$
 BEGIN
     DELETE FROM rate_limiter.nodes n WHERE (n.reported_at, n.node) < (
-        SELECT o.reported_at, o.node FROM rate_limiter.nodes o ORDER BY o.reported_at DESC, o.node DESC OFFSET 1999 LIMIT 1);
+        SELECT o.reported_at, o.node FROM rate_limiter.nodes o ORDER BY 1 DESC, 2 DESC OFFSET 1999 LIMIT 1);
     RETURN NULL;
 END
 $$;
@@ -176,7 +190,8 @@ BEGIN
         WHERE d.at < clock_timestamp() - interval '7 days' ORDER BY d.at, d.id LIMIT batch)
         UNION
         (SELECT o.id FROM (
-            SELECT c.tenant, c.rows FROM rate_limiter.recent_denial_counts c WHERE c.rows > 5000 ORDER BY c.rows DESC LIMIT 100
+            SELECT c.tenant, c.rows FROM rate_limiter.recent_denial_counts c WHERE c.rows > 5000
+            ORDER BY c.rows DESC LIMIT 100
         ) c, LATERAL (
             SELECT d.id FROM rate_limiter.recent_denials d WHERE d.tenant = c.tenant
             ORDER BY d.at, d.id LIMIT least(c.rows - 5000, batch)
@@ -210,9 +225,7 @@ DECLARE
     before rate_limiter.abuse_tenants;
     moved  rate_limiter.abuse_steps;
 BEGIN
-    IF (forgive_abuse.length BETWEEN interval '0' AND interval '30 days') IS NOT TRUE THEN
-        RAISE EXCEPTION 'the time must be 0 to 30 days' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM rate_limiter.check_value(forgive_abuse.length BETWEEN '0' AND '30 days', 'the time must be 0 to 30 days');
     PERFORM 1 FROM rate_limiter.abuse_state FOR UPDATE;
     SELECT * INTO before FROM rate_limiter.abuse_tenants t WHERE t.tenant = forgive_abuse.tenant FOR UPDATE;
     IF before.tenant IS NULL THEN
@@ -267,10 +280,7 @@ CREATE FUNCTION rate_limiter.keep_candidate() RETURNS trigger
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    IF TG_TABLE_SCHEMA <> 'rate_limiter' THEN
-        RAISE EXCEPTION 'the trigger function keep_candidate is for tables of rate_limiter, not for %.%',
-            TG_TABLE_SCHEMA, TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
-    END IF;
+    PERFORM rate_limiter.check_table('keep_candidate', TG_TABLE_SCHEMA, TG_TABLE_NAME);
     IF TG_OP = 'INSERT' THEN
         NEW.created_by := rate_limiter.actor();
         NEW.reason := coalesce(rate_limiter.reason(), NEW.reason);
@@ -302,10 +312,7 @@ CREATE FUNCTION rate_limiter.keep_candidate_open() RETURNS trigger
 DECLARE
     changed text;
 BEGIN
-    IF TG_TABLE_SCHEMA <> 'rate_limiter' THEN
-        RAISE EXCEPTION 'the trigger function keep_candidate_open is for tables of rate_limiter, not for %.%',
-            TG_TABLE_SCHEMA, TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
-    END IF;
+    PERFORM rate_limiter.check_table('keep_candidate_open', TG_TABLE_SCHEMA, TG_TABLE_NAME);
     changed := CASE TG_OP WHEN 'INSERT' THEN NEW.candidate ELSE OLD.candidate END;
     IF EXISTS (SELECT FROM rate_limiter.candidates c WHERE c.name = changed AND c.state <> 'open')
         OR TG_OP = 'UPDATE' AND NEW.candidate <> OLD.candidate THEN
@@ -322,24 +329,24 @@ ALTER FUNCTION rate_limiter.keep_candidate_open() OWNER TO owner;
 CREATE PROCEDURE rate_limiter.keep_record(IN target regclass, IN kind text, IN key text, IN tenant text)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
+    AS $_$
 BEGIN
-    EXECUTE format('CREATE TRIGGER a_queue BEFORE INSERT OR UPDATE OR DELETE ON %s
-        EXECUTE FUNCTION rate_limiter.queue()', target);
-    EXECUTE format('CREATE TRIGGER b_unchanged BEFORE UPDATE ON %s
-        FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()', target);
-    EXECUTE format('CREATE TRIGGER c_revision BEFORE UPDATE ON %s
-        FOR EACH ROW EXECUTE FUNCTION rate_limiter.count_revision()', target);
-    EXECUTE format('CREATE TRIGGER d_inserted AFTER INSERT ON %s REFERENCING NEW TABLE AS new_rows
-        EXECUTE FUNCTION rate_limiter.record(%L, %L, %L)', target, kind, key, tenant);
-    EXECUTE format('CREATE TRIGGER d_updated AFTER UPDATE ON %s REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
-        EXECUTE FUNCTION rate_limiter.record(%L, %L, %L)', target, kind, key, tenant);
-    EXECUTE format('CREATE TRIGGER d_deleted AFTER DELETE ON %s REFERENCING OLD TABLE AS old_rows
-        EXECUTE FUNCTION rate_limiter.record(%L, %L, %L)', target, kind, key, tenant);
-    EXECUTE format('CREATE TRIGGER e_truncated BEFORE TRUNCATE ON %s
-        EXECUTE FUNCTION rate_limiter.refuse(%L)', target, 'delete the rows: that is recorded');
+    EXECUTE format($triggers$
+        CREATE TRIGGER a_queue BEFORE INSERT OR UPDATE OR DELETE ON %1$s EXECUTE FUNCTION rate_limiter.queue();
+        CREATE TRIGGER b_unchanged BEFORE UPDATE ON %1$s
+            FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger();
+        CREATE TRIGGER c_revision BEFORE UPDATE ON %1$s FOR EACH ROW EXECUTE FUNCTION rate_limiter.count_revision();
+        CREATE TRIGGER d_inserted AFTER INSERT ON %1$s REFERENCING NEW TABLE AS new_rows
+            EXECUTE FUNCTION rate_limiter.record(%2$L, %3$L, %4$L);
+        CREATE TRIGGER d_updated AFTER UPDATE ON %1$s REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+            EXECUTE FUNCTION rate_limiter.record(%2$L, %3$L, %4$L);
+        CREATE TRIGGER d_deleted AFTER DELETE ON %1$s REFERENCING OLD TABLE AS old_rows
+            EXECUTE FUNCTION rate_limiter.record(%2$L, %3$L, %4$L);
+        CREATE TRIGGER e_truncated BEFORE TRUNCATE ON %1$s
+            EXECUTE FUNCTION rate_limiter.refuse('delete the rows: that is recorded');
+    $triggers$, target, kind, key, tenant);
 END
-$$;
+$_$;
 
 ALTER PROCEDURE rate_limiter.keep_record(IN target regclass, IN kind text, IN key text, IN tenant text) OWNER TO owner;
 
@@ -348,16 +355,14 @@ CREATE FUNCTION rate_limiter.keep_token_name() RETURNS trigger
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    IF TG_TABLE_SCHEMA <> 'rate_limiter' THEN
-        RAISE EXCEPTION 'the trigger function keep_token_name is for tables of rate_limiter, not for %.%',
-            TG_TABLE_SCHEMA, TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
-    END IF;
+    PERFORM rate_limiter.check_table('keep_token_name', TG_TABLE_SCHEMA, TG_TABLE_NAME);
     IF NEW.revoked_at IS NOT NULL THEN
         RAISE EXCEPTION 'the token % is revoked before it is made', NEW.name USING
             ERRCODE = 'check_violation', SCHEMA = 'rate_limiter', TABLE = 'tokens', CONSTRAINT = 'tokens_made_live',
             HINT = 'make the token, and revoke it when its time has come';
     END IF;
-    IF position('/' IN NEW.name) > 0 AND split_part(NEW.name, '/', 1) IS DISTINCT FROM rate_limiter.token_org(NEW.org) THEN
+    IF position('/' IN NEW.name) > 0 AND split_part(NEW.name, '/', 1) IS DISTINCT FROM rate_limiter.token_org(NEW.org)
+    THEN
         RAISE EXCEPTION 'the name % does not begin with the org of the token', NEW.name USING
             ERRCODE = 'check_violation', SCHEMA = 'rate_limiter', TABLE = 'tokens', CONSTRAINT = 'tokens_name_org',
             HINT = 'name it without a slash';
@@ -411,9 +416,11 @@ BEGIN
                 to_char(part.ends, 'YYYY-MM-DD "00:00:00+00"'));
         END LOOP;
         FOR part IN
-            SELECT c.relname AS name, to_date(substr(c.relname, length(level.name) + 2), level.pattern) + level.span AS ends
+            SELECT c.relname AS name,
+                to_date(substr(c.relname, length(level.name) + 2), level.pattern) + level.span AS ends
             FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-            WHERE i.inhparent = ('rate_limiter.' || level.name)::regclass AND c.relname ~ ('^' || level.name || '_[0-9]+$')
+            WHERE i.inhparent = ('rate_limiter.' || level.name)::regclass
+                AND c.relname ~ ('^' || level.name || '_[0-9]+$')
         LOOP
             CONTINUE WHEN part.ends > today - level.kept OR part.ends AT TIME ZONE 'UTC' > level.until;
             EXECUTE format('DROP TABLE rate_limiter.%I', part.name);
@@ -464,13 +471,10 @@ CREATE FUNCTION rate_limiter.penalize(tenant text, factor bigint, until timestam
 DECLARE
     made bigint;
 BEGIN
-    IF (penalize.factor BETWEEN 0 AND 999) IS NOT TRUE THEN
-        RAISE EXCEPTION 'the factor must be 0 to 999 thousandths' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF (octet_length(penalize.tenant) BETWEEN 1 AND 128) IS NOT TRUE THEN
-        RAISE EXCEPTION 'the tenant must have 1 to 128 bytes' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF (penalize.until <= clock_timestamp() + interval '1 hour') IS NOT TRUE THEN
-        RAISE EXCEPTION 'a penalty lasts an hour at most' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM rate_limiter.check_value(penalize.factor BETWEEN 0 AND 999, 'the factor must be 0 to 999 thousandths'),
+        rate_limiter.check_value(octet_length(penalize.tenant) BETWEEN 1 AND 128,
+            'the tenant must have 1 to 128 bytes'),
+        rate_limiter.check_value(penalize.until <= clock_timestamp() + '1 hour', 'a penalty lasts an hour at most');
     PERFORM rate_limiter.lift_penalty(penalize.tenant, 'replaced by another penalty');
     INSERT INTO rate_limiter.overrides (kind, tenant, factor, reason, author, expires_at, source)
     VALUES (CASE penalize.factor WHEN 0 THEN 'ban' ELSE 'multiplier' END, penalize.tenant, nullif(penalize.factor, 0),
@@ -487,14 +491,11 @@ CREATE FUNCTION rate_limiter.publish_changes() RETURNS trigger
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    IF TG_TABLE_SCHEMA <> 'rate_limiter' THEN
-        RAISE EXCEPTION 'the trigger function publish_changes is for tables of rate_limiter, not for %.%',
-            TG_TABLE_SCHEMA, TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
-    END IF;
+    PERFORM rate_limiter.check_table('publish_changes', TG_TABLE_SCHEMA, TG_TABLE_NAME);
     INSERT INTO rate_limiter.outbox (event, source, type, at, tenant, data)
     SELECT 'audit-' || n.id, '/control', 'io.github.tenant-rate-limiting.policy.updated', n.at, n.tenant,
-        json_build_object('version', 1, 'policy_version', n.version, 'kind', n.kind, 'operation', n.operation, 'key', n.key,
-            'org', n.tenant, 'actor', n.actor, 'reason', n.reason, 'before', n.before, 'after', n.after)
+        json_build_object('version', 1, 'policy_version', n.version, 'kind', n.kind, 'operation', n.operation,
+            'key', n.key, 'org', n.tenant, 'actor', n.actor, 'reason', n.reason, 'before', n.before, 'after', n.after)
     FROM new_rows n WHERE n.kind IN ('tier', 'tenant', 'policy', 'override', 'cost') ORDER BY n.id;
     RETURN NULL;
 END
@@ -507,10 +508,7 @@ CREATE FUNCTION rate_limiter.queue() RETURNS trigger
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    IF TG_TABLE_SCHEMA <> 'rate_limiter' THEN
-        RAISE EXCEPTION 'the trigger function queue is for tables of rate_limiter, not for %.%',
-            TG_TABLE_SCHEMA, TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
-    END IF;
+    PERFORM rate_limiter.check_table('queue', TG_TABLE_SCHEMA, TG_TABLE_NAME);
     PERFORM rate_limiter.await_turn();
     RETURN NULL;
 END
@@ -535,10 +533,7 @@ DECLARE
     pairs   text;
     changed boolean;
 BEGIN
-    IF TG_TABLE_SCHEMA <> 'rate_limiter' THEN
-        RAISE EXCEPTION 'the trigger function record is for tables of rate_limiter, not for %.%',
-            TG_TABLE_SCHEMA, TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
-    END IF;
+    PERFORM rate_limiter.check_table('record', TG_TABLE_SCHEMA, TG_TABLE_NAME);
     pairs := CASE TG_OP
         WHEN 'INSERT' THEN 'SELECT NULL::jsonb AS before, to_jsonb(n) AS after FROM new_rows n'
         WHEN 'DELETE' THEN 'SELECT to_jsonb(o) AS before, NULL::jsonb AS after FROM old_rows o'
@@ -573,7 +568,8 @@ CREATE FUNCTION rate_limiter.record_action(operation text, key text, tenant text
     AS $$
 BEGIN
     INSERT INTO rate_limiter.audit (version, actor, reason, kind, operation, key, tenant, after)
-    SELECT v.version, rate_limiter.actor(), coalesce(rate_limiter.reason(), ''), 'action', operation, key, tenant, details
+    SELECT v.version, rate_limiter.actor(), coalesce(rate_limiter.reason(), ''), 'action', operation, key, tenant,
+        details
     FROM rate_limiter.version v;
 END
 $$;
@@ -585,13 +581,10 @@ CREATE FUNCTION rate_limiter.record_token() RETURNS trigger
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    IF TG_TABLE_SCHEMA <> 'rate_limiter' THEN
-        RAISE EXCEPTION 'the trigger function record_token is for tables of rate_limiter, not for %.%',
-            TG_TABLE_SCHEMA, TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
-    END IF;
+    PERFORM rate_limiter.check_table('record_token', TG_TABLE_SCHEMA, TG_TABLE_NAME);
     INSERT INTO rate_limiter.audit (version, actor, reason, kind, operation, key, tenant, before, after)
-    SELECT v.version, rate_limiter.actor(), coalesce(rate_limiter.reason(), ''), 'token', lower(TG_OP), NEW.name, NEW.org,
-        CASE TG_OP WHEN 'UPDATE' THEN to_jsonb(OLD) - 'hash' END, to_jsonb(NEW) - 'hash'
+    SELECT v.version, rate_limiter.actor(), coalesce(rate_limiter.reason(), ''), 'token', lower(TG_OP), NEW.name,
+        NEW.org, CASE TG_OP WHEN 'UPDATE' THEN to_jsonb(OLD) - 'hash' END, to_jsonb(NEW) - 'hash'
     FROM rate_limiter.version v;
     RETURN NULL;
 END
@@ -606,15 +599,14 @@ CREATE FUNCTION rate_limiter.record_webhook() RETURNS trigger
 DECLARE
     of rate_limiter.webhooks;
 BEGIN
-    IF TG_TABLE_SCHEMA <> 'rate_limiter' THEN
-        RAISE EXCEPTION 'the trigger function record_webhook is for tables of rate_limiter, not for %.%',
-            TG_TABLE_SCHEMA, TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
-    END IF;
+    PERFORM rate_limiter.check_table('record_webhook', TG_TABLE_SCHEMA, TG_TABLE_NAME);
     of := CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
     INSERT INTO rate_limiter.audit (version, actor, reason, kind, operation, key, tenant, before, after)
     SELECT v.version, rate_limiter.actor(), coalesce(rate_limiter.reason(), ''), 'webhook', lower(TG_OP), of.id, of.org,
-        CASE WHEN TG_OP <> 'INSERT' THEN jsonb_build_object('url', OLD.url, 'types', OLD.types, 'enabled', OLD.enabled) END,
-        CASE WHEN TG_OP <> 'DELETE' THEN jsonb_build_object('url', NEW.url, 'types', NEW.types, 'enabled', NEW.enabled) END
+        CASE WHEN TG_OP <> 'INSERT'
+            THEN jsonb_build_object('url', OLD.url, 'types', OLD.types, 'enabled', OLD.enabled) END,
+        CASE WHEN TG_OP <> 'DELETE'
+            THEN jsonb_build_object('url', NEW.url, 'types', NEW.types, 'enabled', NEW.enabled) END
     FROM rate_limiter.version v;
     RETURN NULL;
 END
@@ -627,10 +619,7 @@ CREATE FUNCTION rate_limiter.record_webhook_secret() RETURNS trigger
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    IF TG_TABLE_SCHEMA <> 'rate_limiter' THEN
-        RAISE EXCEPTION 'the trigger function record_webhook_secret is for tables of rate_limiter, not for %.%',
-            TG_TABLE_SCHEMA, TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
-    END IF;
+    PERFORM rate_limiter.check_table('record_webhook_secret', TG_TABLE_SCHEMA, TG_TABLE_NAME);
     INSERT INTO rate_limiter.audit (version, actor, reason, kind, operation, key, tenant)
     SELECT v.version, rate_limiter.actor(), coalesce(rate_limiter.reason(), ''), 'webhook', 'secret', w.id, w.org
     FROM rate_limiter.version v, rate_limiter.webhooks w WHERE w.id = NEW.webhook;
@@ -657,17 +646,11 @@ CREATE FUNCTION rate_limiter.remember_override() RETURNS trigger
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    IF TG_TABLE_SCHEMA <> 'rate_limiter' THEN
-        RAISE EXCEPTION 'the trigger function remember_override is for tables of rate_limiter, not for %.%',
-            TG_TABLE_SCHEMA, TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
-    END IF;
-    INSERT INTO rate_limiter.override_history (id, kind, tenant, "user", endpoint, credential, ip, policy, "limit",
-        window_size, burst, factor, reason, author, created_at, expires_at, permanent, source, revision, public_note, tag,
-        starts_at, ended_by, end_reason)
-    SELECT id, kind, tenant, "user", endpoint, credential, ip, policy, "limit",
-        window_size, burst, factor, reason, author, created_at, expires_at, permanent, source, revision, public_note, tag,
-        starts_at, rate_limiter.actor(), rate_limiter.reason()
-    FROM old_rows;
+    PERFORM rate_limiter.check_table('remember_override', TG_TABLE_SCHEMA, TG_TABLE_NAME);
+    INSERT INTO rate_limiter.override_history
+    SELECT h.* FROM old_rows o, jsonb_populate_record(NULL::rate_limiter.override_history, to_jsonb(o)
+        || jsonb_build_object('ended_at', clock_timestamp(), 'ended_by', rate_limiter.actor(),
+            'end_reason', rate_limiter.reason())) h;
     RETURN NULL;
 END
 $$;
@@ -687,32 +670,22 @@ DECLARE
     added bigint;
     lost  bigint;
 BEGIN
-    IF (octet_length(report_candidate.source) BETWEEN 1 AND 256 AND report_candidate.seq >= 1) IS NOT TRUE THEN
-        RAISE EXCEPTION 'the source must have a name of 1 to 256 bytes, and seq be at least 1'
-            USING ERRCODE = 'invalid_parameter_value';
-    ELSIF (octet_length(report_candidate.counts::text) <= 4194304 AND json_typeof(report_candidate.counts) = 'array')
-        IS NOT TRUE THEN
-        RAISE EXCEPTION 'the counts must be an array of at most 4194304 bytes' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF report_candidate.age IS NULL THEN
-        RAISE EXCEPTION 'the age must be given' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM rate_limiter.check_value(octet_length(report_candidate.source) BETWEEN 1 AND 256
+            AND report_candidate.seq >= 1, 'the source must have a name of 1 to 256 bytes, and seq be at least 1'),
+        rate_limiter.check_value(octet_length(report_candidate.counts::text) <= 4194304
+            AND json_typeof(report_candidate.counts) = 'array', 'the counts must be an array of at most 4194304 bytes'),
+        rate_limiter.check_value(report_candidate.age IS NOT NULL, 'the age must be given');
     began := now - least(greatest(report_candidate.age, interval '0'), interval '1 day');
-    PERFORM FROM rate_limiter.candidates c
-    WHERE c.name = report_candidate.candidate AND (c.ended_at IS NULL OR c.ended_at > now - interval '1 hour');
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'there is no candidate %, or it has ended', report_candidate.candidate
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM rate_limiter.check_value(EXISTS (SELECT FROM rate_limiter.candidates c
+            WHERE c.name = report_candidate.candidate AND (c.ended_at IS NULL OR c.ended_at > now - interval '1 hour')),
+        format('there is no candidate %s, or it has ended', report_candidate.candidate));
     INSERT INTO rate_limiter.candidate_reports (candidate) VALUES (report_candidate.candidate) ON CONFLICT DO NOTHING;
     SELECT most - r.counted INTO STRICT room FROM rate_limiter.candidate_reports r
     WHERE r.candidate = report_candidate.candidate FOR UPDATE; -- one batch after the other
-    IF NOT EXISTS (SELECT FROM rate_limiter.candidate_sources s
-            WHERE (s.candidate, s.source) = (report_candidate.candidate, report_candidate.source))
-        AND (SELECT count(*) FROM rate_limiter.candidate_sources s WHERE s.candidate = report_candidate.candidate) >= 10000
-    THEN
-        RAISE EXCEPTION 'too many processes have reported candidate %', report_candidate.candidate
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM rate_limiter.check_value(EXISTS (SELECT FROM rate_limiter.candidate_sources s
+            WHERE (s.candidate, s.source) = (report_candidate.candidate, report_candidate.source)) OR 10000 >
+            (SELECT count(*) FROM rate_limiter.candidate_sources s WHERE s.candidate = report_candidate.candidate),
+        format('too many processes have reported candidate %s', report_candidate.candidate));
     INSERT INTO rate_limiter.candidate_sources AS s (candidate, source, login, last_seq, first_at, last_at)
     VALUES (report_candidate.candidate, report_candidate.source, session_user, report_candidate.seq, began, now)
     ON CONFLICT (candidate, source) DO UPDATE SET last_seq = excluded.last_seq, last_at = excluded.last_at
@@ -721,8 +694,9 @@ BEGIN
         RETURN false;
     END IF;
     WITH valid AS (
-        SELECT c.tenant, c.endpoint, c.policy, sum(c.requests)::bigint AS requests, sum(c.active_only)::bigint AS active_only,
-            sum(c.candidate_only)::bigint AS candidate_only, sum(c."both")::bigint AS "both",
+        SELECT c.tenant, c.endpoint, c.policy, sum(c.requests)::bigint AS requests,
+            sum(c.active_only)::bigint AS active_only, sum(c.candidate_only)::bigint AS candidate_only,
+            sum(c."both")::bigint AS "both",
             coalesce((array_agg(c.examples) FILTER (WHERE json_typeof(c.examples) = 'array'))[1], '[]') AS examples
         FROM json_to_recordset(report_candidate.counts) AS c(tenant text, endpoint text, policy text, requests bigint,
             active_only bigint, candidate_only bigint, "both" bigint, examples json)
@@ -736,7 +710,8 @@ BEGIN
         SELECT v.*, k.candidate IS NULL AS is_new,
             row_number() OVER (PARTITION BY k.candidate IS NULL ORDER BY v.policy, v.tenant, v.endpoint) AS place
         FROM valid v LEFT JOIN rate_limiter.candidate_counts k
-            ON (k.candidate, k.tenant, k.endpoint, k.policy) = (report_candidate.candidate, v.tenant, v.endpoint, v.policy)
+            ON (k.candidate, k.tenant, k.endpoint, k.policy)
+                = (report_candidate.candidate, v.tenant, v.endpoint, v.policy)
     ), stored AS (
         INSERT INTO rate_limiter.candidate_counts AS c (candidate, tenant, endpoint, policy, requests, active_only,
             candidate_only, "both", examples, first_at, last_at)
@@ -749,7 +724,8 @@ BEGIN
             last_at = excluded.last_at,
             examples = CASE WHEN json_array_length(excluded.examples) = 0 THEN c.examples ELSE (
                 SELECT json_agg(e.one ORDER BY e.age, e.place) FROM (
-                    SELECT 0 AS age, n.place, n.one FROM json_array_elements(excluded.examples) WITH ORDINALITY n(one, place)
+                    SELECT 0 AS age, n.place, n.one
+                    FROM json_array_elements(excluded.examples) WITH ORDINALITY n(one, place)
                     UNION ALL
                     SELECT 1, o.place, o.one FROM json_array_elements(c.examples) WITH ORDINALITY o(one, place)
                     ORDER BY 1, 2 LIMIT 10
@@ -773,13 +749,10 @@ DECLARE
     denial  CONSTANT text := 'io.github.tenant-rate-limiting.denial';
     waiting bigint;
 BEGIN
-    IF (octet_length(report_denials.node) BETWEEN 1 AND 256) IS NOT TRUE THEN
-        RAISE EXCEPTION 'the node must have a name of 1 to 256 bytes' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF (octet_length(report_denials.denials::text) <= 1048576 AND json_typeof(report_denials.denials) = 'array')
-        IS NOT TRUE THEN
-        RAISE EXCEPTION 'the denials must be an array of at most 1048576 bytes'
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM rate_limiter.check_value(octet_length(report_denials.node) BETWEEN 1 AND 256,
+            'the node must have a name of 1 to 256 bytes'),
+        rate_limiter.check_value(octet_length(report_denials.denials::text) <= 1048576
+            AND json_typeof(report_denials.denials) = 'array', 'the denials must be an array of at most 1048576 bytes');
     IF NOT EXISTS (SELECT FROM rate_limiter.webhooks w
         WHERE w.enabled AND (w.types = '{}' OR denial = ANY (w.types))) THEN
         kept := -1;
@@ -831,30 +804,29 @@ DECLARE
     now   CONSTANT timestamptz := clock_timestamp();
     added integer;
 BEGIN
-    IF (octet_length(report_recent_denials.node) BETWEEN 1 AND 256) IS NOT TRUE THEN
-        RAISE EXCEPTION 'the node must have a name of 1 to 256 bytes' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF (octet_length(report_recent_denials.denials::text) <= 1048576
-        AND json_typeof(report_recent_denials.denials) = 'array') IS NOT TRUE THEN
-        RAISE EXCEPTION 'the denials must be an array of at most 1048576 bytes' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF json_array_length(report_recent_denials.denials) > 500 THEN
-        RAISE EXCEPTION 'the denials must be at most 500' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF (SELECT sum(c.rows) FROM rate_limiter.recent_denial_counts c) >= 250000 THEN
+    PERFORM rate_limiter.check_value(octet_length(report_recent_denials.node) BETWEEN 1 AND 256,
+            'the node must have a name of 1 to 256 bytes'),
+        rate_limiter.check_value(octet_length(report_recent_denials.denials::text) <= 1048576
+            AND json_typeof(report_recent_denials.denials) = 'array',
+            'the denials must be an array of at most 1048576 bytes');
+    PERFORM rate_limiter.check_value(json_array_length(report_recent_denials.denials) <= 500,
+        'the denials must be at most 500');
+    IF (SELECT sum(c.rows) FROM rate_limiter.recent_denial_counts c) >= 250000 THEN
         RAISE EXCEPTION 'there are too many recent denials' USING ERRCODE = 'configuration_limit_exceeded',
             HINT = 'ratelimit serve drops the oldest, with the rights of the role keeper; ratelimit tidy does too';
     END IF;
     WITH offered AS (
-        SELECT d.*, row_number() OVER (PARTITION BY d.tenant ORDER BY d.line) AS place
+        SELECT d.*, row_number() OVER (PARTITION BY d.tenant ORDER BY d.ordinality) AS place
         FROM ROWS FROM (json_to_recordset(report_recent_denials.denials) AS (event text, age bigint, tenant text,
             endpoint text, policy text, scope text, "limit" bigint, window_size bigint, reason text, shadow boolean,
             count bigint, tenant_count bigint, "user" text, ip text, retry_after bigint, tier text, policy_for text,
             policy_id bigint, policy_version bigint, capacity bigint, cost bigint, remaining bigint, override bigint,
             penalty bigint, request_ids text[], hidden_ids text[]))
-            WITH ORDINALITY AS d(event, age, tenant, endpoint, policy, scope, "limit", window_size, reason, shadow, count,
-                tenant_count, "user", ip, retry_after, tier, policy_for, policy_id, policy_version, capacity, cost,
-                remaining, override, penalty, request_ids, hidden_ids, line)
+            WITH ORDINALITY AS d
         WHERE octet_length(d.event) BETWEEN 1 AND 256 AND octet_length(d.tenant) <= 1024
             AND octet_length(d.endpoint) <= 1024 AND octet_length(d.policy) <= 256 AND octet_length(d.scope) <= 64
-            AND octet_length(d.reason) BETWEEN 1 AND 64 AND octet_length(d."user") <= 1024 AND octet_length(d.ip) <= 1024
+            AND octet_length(d.reason) BETWEEN 1 AND 64
+            AND octet_length(d."user") <= 1024 AND octet_length(d.ip) <= 1024
             AND d.age IS NOT NULL AND d.shadow IS NOT NULL AND d.count BETWEEN 1 AND 1000000000000
             AND d.tenant_count BETWEEN 0 AND d.count
             AND least(d."limit", d.window_size, d.retry_after, d.policy_id, d.policy_version, d.capacity, d.cost,
@@ -871,11 +843,11 @@ BEGIN
             policy_version, capacity, cost, remaining, override, penalty, request_ids, hidden_ids)
         SELECT session_user, report_recent_denials.node, f.event,
             now - least(greatest(f.age, 0), 3600000000) * interval '1 microsecond',
-            f.tenant, f.endpoint, f.policy, f.scope, f."limit", f.window_size, f.reason, f.shadow, f.count, f.tenant_count,
-            f."user", f.ip, f.retry_after, f.tier, f.policy_for, f.policy_id, f.policy_version, f.capacity, f.cost,
-            f.remaining, f.override, f.penalty, f.request_ids, f.hidden_ids
+            f.tenant, f.endpoint, f.policy, f.scope, f."limit", f.window_size, f.reason, f.shadow, f.count,
+            f.tenant_count, f."user", f.ip, f.retry_after, f.tier, f.policy_for, f.policy_id, f.policy_version,
+            f.capacity, f.cost, f.remaining, f.override, f.penalty, f.request_ids, f.hidden_ids
         FROM fits f
-        ORDER BY f.line
+        ORDER BY f.ordinality
         ON CONFLICT (node, event) DO NOTHING RETURNING tenant
     ), counted AS (
         INSERT INTO rate_limiter.recent_denial_counts AS c (tenant, rows)
@@ -901,17 +873,12 @@ DECLARE
     bytes  numeric;
     stored bigint;
 BEGIN
-    IF (octet_length(report_usage.node) BETWEEN 1 AND 256) IS NOT TRUE THEN
-        RAISE EXCEPTION 'the node must have a name of 1 to 256 bytes' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF (report_usage.epoch ~ '^[0-9a-f]{16}$') IS NOT TRUE THEN
-        RAISE EXCEPTION 'the epoch must be 16 hexadecimal digits' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF (report_usage.seq >= 1) IS NOT TRUE THEN
-        RAISE EXCEPTION 'seq must be at least 1' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF (size BETWEEN 1 AND 1048576) IS NOT TRUE THEN
-        RAISE EXCEPTION 'the payload must have 1 to 1048576 bytes' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF report_usage.age IS NULL THEN
-        RAISE EXCEPTION 'the age must be given' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM rate_limiter.check_value(octet_length(report_usage.node) BETWEEN 1 AND 256,
+            'the node must have a name of 1 to 256 bytes'),
+        rate_limiter.check_value(report_usage.epoch ~ '^[0-9a-f]{16}$', 'the epoch must be 16 hexadecimal digits'),
+        rate_limiter.check_value(report_usage.seq >= 1, 'seq must be at least 1'),
+        rate_limiter.check_value(size BETWEEN 1 AND 1048576, 'the payload must have 1 to 1048576 bytes'),
+        rate_limiter.check_value(report_usage.age IS NOT NULL, 'the age must be given');
     SELECT * INTO own FROM rate_limiter.usage_nodes n WHERE n.login = session_user AND n.node = report_usage.node;
     SELECT count(*), coalesce(sum(n.bytes), 0) INTO nodes, bytes
     FROM rate_limiter.usage_nodes n WHERE n.login = session_user;
@@ -987,9 +954,10 @@ BEGIN
         RETURN;
     END IF;
     problem := CASE
-        WHEN (SELECT count(*) FROM rate_limiter.tokens t WHERE t.name = full_name AND t.revoked_at > now) >= 4 THEN 'busy'
-        WHEN (SELECT count(*) FROM rate_limiter.tokens t WHERE t.org = rotate_org_token.org AND position('/' IN t.name) > 0
-            AND t.created_at > now - interval '1 day') >= 100 THEN 'many' END;
+        WHEN (SELECT count(*) FROM rate_limiter.tokens t WHERE t.name = full_name AND t.revoked_at > now) >= 4
+            THEN 'busy'
+        WHEN (SELECT count(*) FROM rate_limiter.tokens t WHERE t.org = rotate_org_token.org
+            AND position('/' IN t.name) > 0 AND t.created_at > now - interval '1 day') >= 100 THEN 'many' END;
     IF problem IS NOT NULL THEN
         RETURN;
     END IF;
@@ -1058,8 +1026,8 @@ CREATE FUNCTION rate_limiter.want_reason() RETURNS trigger
 BEGIN
     IF rate_limiter.reason() IS NULL THEN
         RAISE EXCEPTION '% of % needs a reason', TG_OP, TG_TABLE_NAME USING
-            ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, CONSTRAINT = 'overrides_change_reason',
-            HINT = 'SET LOCAL rate_limiter.reason = ''why''';
+            ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME,
+            CONSTRAINT = 'overrides_change_reason', HINT = 'SET LOCAL rate_limiter.reason = ''why''';
     END IF;
     RETURN NULL;
 END
@@ -1325,9 +1293,12 @@ CREATE TABLE rate_limiter.nodes (
     leases bigint,
     redis jsonb,
     CONSTRAINT nodes_faults CHECK ((jsonb_typeof(faults) = 'array'::text)),
+    CONSTRAINT nodes_faults_size CHECK ((octet_length((faults)::text) <= 65536)),
+    CONSTRAINT nodes_instants CHECK (((LEAST(enforced_at, first_reported_at, reported_at) >= '1970-01-01 00:00:00+00'::timestamp with time zone) AND (GREATEST(enforced_at, first_reported_at, reported_at) < '9999-01-01 00:00:00+00'::timestamp with time zone))),
     CONSTRAINT nodes_leases CHECK ((leases >= 0)),
     CONSTRAINT nodes_node CHECK (((octet_length(node) >= 1) AND (octet_length(node) <= 256))),
     CONSTRAINT nodes_redis CHECK (((jsonb_typeof(redis) = 'array'::text) AND (NOT (redis @? '$[*]?(!(@.type() == "object" && @."name".type() == "string"))'::jsonpath)) AND (octet_length((redis)::text) <= 65536))),
+    CONSTRAINT nodes_redis_away CHECK ((NOT (redis @? 'strict $[*]?(@.type() != "object" || exists (@."away_since") && !(@."away_since".type() == "string" && @."away_since" like_regex "^(19[7-9]|[2-8][0-9][0-9])[0-9]-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-][0-2][0-9]:[0-5][0-9])$"))'::jsonpath))),
     CONSTRAINT nodes_source CHECK ((source = ANY (ARRAY['postgres'::text, 'disk'::text, 'config'::text]))),
     CONSTRAINT nodes_version CHECK ((version >= 0))
 );
@@ -1401,12 +1372,12 @@ CREATE TABLE rate_limiter.override_history (
     permanent boolean NOT NULL,
     source text NOT NULL,
     revision bigint NOT NULL,
+    public_note text NOT NULL,
+    tag text NOT NULL,
+    starts_at timestamp with time zone,
     ended_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     ended_by text NOT NULL,
-    end_reason text NOT NULL,
-    public_note text DEFAULT ''::text NOT NULL,
-    tag text DEFAULT ''::text NOT NULL,
-    starts_at timestamp with time zone
+    end_reason text NOT NULL
 );
 
 ALTER TABLE rate_limiter.override_history OWNER TO owner;
@@ -1446,6 +1417,7 @@ CREATE TABLE rate_limiter.overrides (
     CONSTRAINT overrides_factor_missing CHECK (((kind <> 'multiplier'::text) OR (factor IS NOT NULL))),
     CONSTRAINT overrides_factor_unused CHECK (((kind = 'multiplier'::text) OR (factor IS NULL))),
     CONSTRAINT overrides_ip CHECK (((ip = ''::text) OR rate_limiter.is_address(ip))),
+    CONSTRAINT overrides_ip_all CHECK (((kind <> 'exempt'::text) OR (ip !~~ '%/0'::text))),
     CONSTRAINT overrides_kind CHECK ((kind = ANY (ARRAY['custom_limit'::text, 'multiplier'::text, 'ban'::text, 'exempt'::text]))),
     CONSTRAINT overrides_limit CHECK ((("limit" >= 1) AND ("limit" <= '1000000000000'::bigint))),
     CONSTRAINT overrides_limit_missing CHECK (((kind <> 'custom_limit'::text) OR ("limit" IS NOT NULL))),
@@ -1557,6 +1529,7 @@ END) / 100)))),
     CONSTRAINT policies_settle_algorithm CHECK (((settle IS NULL) OR (algorithm = ANY (ARRAY['token_bucket'::text, 'fixed_window'::text])))),
     CONSTRAINT policies_settle_soft_only CHECK (((settle IS NULL) OR (NOT soft_only))),
     CONSTRAINT policies_slot CHECK ((slot = ANY (ARRAY['active'::text, 'candidate'::text]))),
+    CONSTRAINT policies_slot_active CHECK ((slot = 'active'::text)),
     CONSTRAINT policies_soft_above_hard CHECK ((soft_only OR (soft_threshold_pct <= COALESCE(hard_threshold_pct, (100)::bigint)))),
     CONSTRAINT policies_soft_threshold_pct CHECK (((soft_threshold_pct >= 1) AND (soft_threshold_pct <= 1000))),
     CONSTRAINT policies_target CHECK (
@@ -1989,17 +1962,8 @@ ALTER TABLE ONLY rate_limiter.changes
 ALTER TABLE ONLY rate_limiter.costs
     ADD CONSTRAINT costs_pkey PRIMARY KEY (id);
 
-ALTER TABLE rate_limiter.nodes
-    ADD CONSTRAINT nodes_faults_size CHECK ((octet_length((faults)::text) <= 65536)) NOT VALID;
-
-ALTER TABLE rate_limiter.nodes
-    ADD CONSTRAINT nodes_instants CHECK (((LEAST(enforced_at, first_reported_at, reported_at) >= '1970-01-01 00:00:00+00'::timestamp with time zone) AND (GREATEST(enforced_at, first_reported_at, reported_at) < '9999-01-01 00:00:00+00'::timestamp with time zone))) NOT VALID;
-
 ALTER TABLE ONLY rate_limiter.nodes
     ADD CONSTRAINT nodes_pkey PRIMARY KEY (node);
-
-ALTER TABLE rate_limiter.nodes
-    ADD CONSTRAINT nodes_redis_away CHECK ((NOT (redis @? 'strict $[*]?(@.type() != "object" || exists (@."away_since") && !(@."away_since".type() == "string" && @."away_since" like_regex "^(19[7-9]|[2-8][0-9][0-9])[0-9]-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-][0-2][0-9]:[0-5][0-9])$"))'::jsonpath))) NOT VALID;
 
 ALTER TABLE ONLY rate_limiter.outbox_cursors
     ADD CONSTRAINT outbox_cursors_pkey PRIMARY KEY (consumer);
@@ -2013,17 +1977,11 @@ ALTER TABLE ONLY rate_limiter.outbox_state
 ALTER TABLE ONLY rate_limiter.override_history
     ADD CONSTRAINT override_history_pkey PRIMARY KEY (id);
 
-ALTER TABLE rate_limiter.overrides
-    ADD CONSTRAINT overrides_ip_all CHECK (((kind <> 'exempt'::text) OR (ip !~~ '%/0'::text))) NOT VALID;
-
 ALTER TABLE ONLY rate_limiter.overrides
     ADD CONSTRAINT overrides_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY rate_limiter.policies
     ADD CONSTRAINT policies_pkey PRIMARY KEY (id);
-
-ALTER TABLE rate_limiter.policies
-    ADD CONSTRAINT policies_slot_active CHECK ((slot = 'active'::text)) NOT VALID;
 
 ALTER TABLE ONLY rate_limiter.quota_notices
     ADD CONSTRAINT quota_notices_pkey PRIMARY KEY (tenant, policy, endpoint, window_start, threshold);
@@ -2320,13 +2278,13 @@ CREATE TRIGGER overrides_change_reason BEFORE DELETE OR UPDATE ON rate_limiter.o
 
 CREATE TRIGGER overrides_history AFTER DELETE ON rate_limiter.overrides REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.remember_override();
 
-CREATE TRIGGER overrides_names BEFORE INSERT OR UPDATE OF author ON rate_limiter.overrides FOR EACH ROW EXECUTE FUNCTION rate_limiter.check_names();
+CREATE TRIGGER overrides_names BEFORE INSERT OR UPDATE OF author ON rate_limiter.overrides FOR EACH ROW EXECUTE FUNCTION rate_limiter.check_names('author');
 
 CREATE TRIGGER tokens_fixed BEFORE UPDATE ON rate_limiter.tokens FOR EACH ROW WHEN ((((((((((old.id IS DISTINCT FROM new.id) OR (old.name IS DISTINCT FROM new.name)) OR (old.hash IS DISTINCT FROM new.hash)) OR (old.role IS DISTINCT FROM new.role)) OR (old.org IS DISTINCT FROM new.org)) OR (old.created_at IS DISTINCT FROM new.created_at)) OR (old.created_by IS DISTINCT FROM new.created_by)) OR (old.expires_at IS DISTINCT FROM new.expires_at)) OR (((old.revoked_at IS DISTINCT FROM new.revoked_at) OR (old.revoked_by IS DISTINCT FROM new.revoked_by)) AND ((old.revoked_at <= clock_timestamp()) OR ((new.revoked_at < old.revoked_at) IS FALSE) OR ((old.revoked_at IS NOT NULL) AND (new.revoked_at IS NULL)))))) EXECUTE FUNCTION rate_limiter.refuse('revoke the token and make another');
 
 CREATE TRIGGER tokens_inserted AFTER INSERT ON rate_limiter.tokens FOR EACH ROW EXECUTE FUNCTION rate_limiter.record_token();
 
-CREATE TRIGGER tokens_names BEFORE INSERT OR UPDATE OF created_by, revoked_by ON rate_limiter.tokens FOR EACH ROW EXECUTE FUNCTION rate_limiter.check_names();
+CREATE TRIGGER tokens_names BEFORE INSERT OR UPDATE OF created_by, revoked_by ON rate_limiter.tokens FOR EACH ROW EXECUTE FUNCTION rate_limiter.check_names('created_by', 'revoked_by');
 
 CREATE TRIGGER tokens_one_role_per_name BEFORE INSERT ON rate_limiter.tokens FOR EACH ROW EXECUTE FUNCTION rate_limiter.keep_token_name();
 
@@ -2338,7 +2296,7 @@ CREATE TRIGGER tokens_updated AFTER UPDATE ON rate_limiter.tokens FOR EACH ROW W
 
 CREATE TRIGGER webhook_secrets_recorded AFTER INSERT ON rate_limiter.webhook_secrets FOR EACH ROW EXECUTE FUNCTION rate_limiter.record_webhook_secret();
 
-CREATE TRIGGER webhooks_names BEFORE INSERT OR UPDATE OF created_by ON rate_limiter.webhooks FOR EACH ROW EXECUTE FUNCTION rate_limiter.check_names();
+CREATE TRIGGER webhooks_names BEFORE INSERT OR UPDATE OF created_by ON rate_limiter.webhooks FOR EACH ROW EXECUTE FUNCTION rate_limiter.check_names('created_by');
 
 CREATE TRIGGER webhooks_recorded AFTER INSERT OR DELETE ON rate_limiter.webhooks FOR EACH ROW EXECUTE FUNCTION rate_limiter.record_webhook();
 
@@ -2384,6 +2342,10 @@ GRANT ALL ON FUNCTION rate_limiter.canonical_endpoint(endpoint text) TO server;
 REVOKE ALL ON FUNCTION rate_limiter.check_actor(said text, named_table text, named_constraint text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION rate_limiter.check_names() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION rate_limiter.check_table(called text, schema name, "table" name) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION rate_limiter.check_value(valid boolean, problem text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION rate_limiter.count_revision() FROM PUBLIC;
 

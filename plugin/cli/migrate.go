@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -38,79 +37,6 @@ first.`,
 			return c.migrates(func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateStatus(ctx, config) })
 		},
 	},
-}
-
-// loss is a table that a migration made; or a column that it gave to a table, of which the empty text says nothing.
-type loss struct{ table, column string }
-
-// lostWith is what is lost when a migration is taken back, by its number.
-var lostWith = map[int64][]loss{
-	1:  {{table: "audit"}, {table: "changes"}, {table: "version"}},
-	2:  {{table: "policies"}, {table: "tenants"}, {table: "tiers"}},
-	3:  {{table: "override_history"}, {table: "overrides"}},
-	4:  {{table: "nodes"}},
-	5:  {{"policies", "accuracy"}},
-	6:  {{table: "answers"}, {table: "tokens"}},
-	7:  {},
-	8:  {},
-	9:  {{"override_history", "public_note"}, {"overrides", "public_note"}, {"policies", "public_note"}},
-	10: {},
-	11: {{"nodes", "first_reported_at"}},
-	12: {{"policies", "description"}},
-	13: {{"override_history", "tag"}, {"overrides", "tag"}},
-	14: {{"policies", "settle"}},
-	15: {
-		{table: "usage_batches"},
-		{table: "usage_days"},
-		{table: "usage_hours"},
-		{table: "usage_minutes"},
-		{table: "usage_names"},
-		{table: "usage_nodes"},
-		{table: "usage_sources"},
-		{table: "usage_state"},
-	},
-	16: {{table: "outbox"}, {table: "outbox_cursors"}, {table: "outbox_state"}},
-	17: {{table: "abuse_denials"}, {table: "abuse_state"}, {table: "abuse_steps"}, {table: "abuse_tenants"}},
-	18: {{table: "quota_notices"}, {"usage_state", "changed_since"}, {"usage_state", "checked_at"}},
-	19: {{table: "webhook_deliveries"}, {table: "webhook_secrets"}, {table: "webhooks"}},
-	20: {{"policies", "fair"}},
-	21: {},
-	22: {{table: "webhook_denials"}},
-	23: {{table: "candidate_policies"}, {table: "candidate_tenants"}, {table: "candidates"}},
-	24: {{"override_history", "starts_at"}, {"overrides", "starts_at"}},
-	25: {{table: "candidate_counts"}, {table: "candidate_reports"}, {table: "candidate_sources"}},
-	26: {
-		{"candidate_policies", "credential"},
-		{"candidate_policies", "for"},
-		{"candidate_policies", "ip"},
-		{"candidate_policies", "user"},
-		{"policies", "credential"},
-		{"policies", "for"},
-		{"policies", "ip"},
-		{"policies", "user"},
-	},
-	27: {{table: "recent_denial_counts"}, {table: "recent_denials"}},
-	28: {},
-	29: {{table: "costs"}},
-	30: {},
-	31: {},
-	32: {{"nodes", "leases"}, {"nodes", "redis"}},
-	33: {},
-	34: {{table: "tenant_tiers"}},
-	35: {
-		{"recent_denials", "capacity"},
-		{"recent_denials", "cost"},
-		{"recent_denials", "hidden_ids"},
-		{"recent_denials", "override"},
-		{"recent_denials", "penalty"},
-		{"recent_denials", "policy_for"},
-		{"recent_denials", "policy_id"},
-		{"recent_denials", "policy_version"},
-		{"recent_denials", "remaining"},
-		{"recent_denials", "request_ids"},
-		{"recent_denials", "tier"},
-	},
-	36: {},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {
@@ -226,15 +152,12 @@ func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool
 	if last.Number == 0 {
 		return errors.New("nothing to revert: no migration is applied")
 	}
-	if err := checkCandidate(ctx, config, last); err != nil {
-		return err
+	losses, err := countLosses(ctx, config, migrations.Tables(last.File))
+	if err != nil {
+		return fmt.Errorf("revert %s: %w", last.File, err)
 	}
 	if !yes {
-		losses, err := countLosses(ctx, config, lostWith[last.Number])
-		if err != nil {
-			return err
-		}
-		return wrong("reverting %s deletes %s: use --yes to proceed", last.File, orDefault(losses, "no rows"))
+		return wrong("reverting %s deletes %s: use --yes to proceed", last.File, orDefault(losses, "no table"))
 	}
 	undone, err := migrations.Down(ctx, config)
 	if err != nil {
@@ -243,51 +166,30 @@ func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool
 	return c.print(shown([]migrations.Migration{undone}), func(out *page) { out.line("reverted %s", undone.File) })
 }
 
-// checkCandidate returns an error if a candidate is open and taking back a migration deletes some of it: what tenants
-// are limited by would change without a trace in the audit.
-func checkCandidate(ctx context.Context, config *pgx.ConnConfig, last migrations.Migration) (err error) {
-	ofCandidates := func(l loss) bool { return strings.HasPrefix(l.table, "candidate") }
-	if !slices.ContainsFunc(lostWith[last.Number], ofCandidates) {
-		return nil
-	}
-	connection, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return fmt.Errorf("look for an open candidate: %w", err)
-	}
-	defer func() { err = errors.Join(err, connection.Close(context.WithoutCancel(ctx))) }()
-	var name string
-	err = connection.QueryRow(ctx, `SELECT name FROM rate_limiter.candidates WHERE state = 'open'`).Scan(&name)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil
-	case err != nil:
-		return fmt.Errorf("look for an open candidate: %w", err)
-	}
-	return fmt.Errorf("candidate %s is open, and reverting %s deletes what it changes: promote or drop it first, as in "+
-		"ratelimit candidate drop %s", name, last.File, name)
-}
-
-// countLosses returns how many rows have something to lose.
-func countLosses(ctx context.Context, config *pgx.ConnConfig, losses []loss) (text string, err error) {
+// countLosses returns how many rows tables have. An open candidate in them is an error: without it, what tenants are
+// limited by would change without a trace in the audit.
+func countLosses(ctx context.Context, config *pgx.ConnConfig, tables []string) (text string, err error) {
 	connection, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return "", fmt.Errorf("count the rows: %w", err)
 	}
 	defer func() { err = errors.Join(err, connection.Close(context.WithoutCancel(ctx))) }()
-	for i, l := range losses {
-		if i > 0 {
-			text += ", "
+	losses := make([]string, len(tables))
+	for i, table := range tables {
+		n, open := 0, ""
+		err := connection.QueryRow(ctx, "SELECT count(*) FROM "+pgx.Identifier{"rate_limiter", table}.Sanitize()).Scan(&n)
+		if err == nil && table == "candidates" {
+			err = connection.QueryRow(ctx,
+				`SELECT coalesce(max(name), '') FROM rate_limiter.candidates WHERE state = 'open'`).Scan(&open)
 		}
-		statement := "SELECT count(*) FROM " + pgx.Identifier{"rate_limiter", l.table}.Sanitize()
-		if l.column != "" {
-			statement += " WHERE " + pgx.Identifier{l.column}.Sanitize() + "::text <> ''"
-			text += "the " + l.column + " of "
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("count the rows of %s: %w", table, err)
+		case open != "":
+			return "", fmt.Errorf("candidate %[1]s is open, and this deletes what it changes: promote or drop it first, "+
+				"as in ratelimit candidate drop %[1]s", open)
 		}
-		var n int
-		if err := connection.QueryRow(ctx, statement).Scan(&n); err != nil {
-			return "", fmt.Errorf("count the rows of %s: %w", l.table, err)
-		}
-		text += counted(n, "row") + " of " + l.table
+		losses[i] = counted(n, "row") + " of " + table
 	}
-	return text, nil
+	return strings.Join(losses, ", "), nil
 }

@@ -41,7 +41,7 @@ func TestAFailedMigrationNamesItsFileWithoutTheWordsOfTheMigrator(t *testing.T) 
 		t.Errorf("exit code %d, want %d", code, exitFailed)
 	}
 	text := x.output.String()
-	pgtest.WantPlain(t, text, "applied 00001_record.sql", `apply 00002_policies.sql: relation "tiers" already exists`)
+	pgtest.WantPlain(t, text, "applied 00001_audit.sql", `apply 00002_policies.sql: relation "tiers" already exists`)
 	for _, noise := range []string{"partial migration", "failed to", "ERROR", "type:sql"} {
 		if strings.Contains(text, noise) {
 			t.Errorf("%q is in\n%s", noise, text)

@@ -1,6 +1,6 @@
 // Package outbox keeps events for other systems in Postgres until they are sent. [Add] adds events in the transaction
 // of what they report. A consumer reads them in the order of commits ([Read]), sends them, and moves its cursor
-// ([Move]), so each is sent at least once. The migration 00016_outbox.sql describes the tables.
+// ([Move]), so each is sent at least once. The migration 00007_events.sql describes the tables.
 //
 // It does not send. The leader of `ratelimit serve` does, with the rights of the role keeper.
 //

@@ -45,7 +45,7 @@
 // minutes without a flag take it one step down.
 //
 // Package abuse runs abuse detection for the fleet. A [Detector] scores what the leader has unpacked, with package
-// abuse, and turns steps of the ladder into overrides. The migration 00017_abuse.sql describes the tables.
+// abuse, and turns steps of the ladder into overrides. The migration 00003_overrides.sql describes the tables.
 //
 // # A run
 //

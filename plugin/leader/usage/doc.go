@@ -1,5 +1,5 @@
 // Package usage keeps usage history in Postgres. Nodes report batches ([usage.Batch]). One leader unpacks them
-// into rows by minute, and sums minutes up to hours and hours to days ([Leader]). The migration 00015_usage.sql
+// into rows by minute, and sums minutes up to hours and hours to days ([Leader]). The migration 00006_usage.sql
 // describes the tables.
 //
 // # Once

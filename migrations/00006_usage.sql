@@ -1,12 +1,14 @@
--- Usage history. A node reports what it has counted as batches, by report_usage. One leader (ratelimit serve, or
--- ratelimit tidy) unpacks them into minutes, and sums these up to hours and days. docs/usage.md describes it.
+-- Usage history (docs/usage.md). A node reports what it has counted as batches, by report_usage. One leader (ratelimit
+-- serve, or ratelimit tidy) unpacks them into minutes, and sums these up to hours and days. It also looks for quotas
+-- that run out.
 --
--- A batch is added once: the transaction that adds its rows also sets last_seq of its source and deletes the batch.
--- The leader's transactions lock the row of usage_state first, so even two leaders would work one after the other.
+-- A batch is added once: the transaction that adds its rows also sets last_seq of its source and deletes the batch. The
+-- leader's transactions lock the row of usage_state first, so even two leaders would work one after the other.
 --
 -- All instants are the database's: a node sends an age instead of a time. Days, months and years are those of UTC.
 
 -- +goose Up
+-- +goose StatementBegin
 -- Batches that wait for the leader.
 CREATE TABLE rate_limiter.usage_batches (
     node        text        NOT NULL,
@@ -30,7 +32,6 @@ CREATE TABLE rate_limiter.usage_nodes (
     seen_at timestamptz NOT NULL, -- its last batch
     PRIMARY KEY (login, node)
 );
-
 -- How far the leader has unpacked each source: a process of a node.
 CREATE TABLE rate_limiter.usage_sources (
     node      text        NOT NULL,
@@ -46,20 +47,24 @@ CREATE TABLE rate_limiter.usage_sources (
 );
 CREATE INDEX usage_sources_seen ON rate_limiter.usage_sources (seen_at);
 
--- How far minutes are summed up. Rows of earlier times that come later are added to the sums directly.
+-- How far minutes are summed up. Rows of earlier times that come later are added to the sums directly. And what the
+-- leader has still to look at for notices: the transaction that adds the rows sets changed_since, for a later leader.
 CREATE TABLE rate_limiter.usage_state (
-    one         boolean     PRIMARY KEY DEFAULT true CONSTRAINT usage_state_one_row CHECK (one),
-    hours_until timestamptz NOT NULL, -- all earlier minutes are in usage_hours
-    days_until  timestamptz NOT NULL, -- all earlier hours are in usage_days; these days are closed
+    one           boolean     PRIMARY KEY DEFAULT true CONSTRAINT usage_state_one_row CHECK (one),
+    hours_until   timestamptz NOT NULL, -- all earlier minutes are in usage_hours
+    days_until    timestamptz NOT NULL, -- all earlier hours are in usage_days; these days are closed
+    changed_since timestamptz, -- the first minute with rows that are not looked at; null: none
+    checked_at    timestamptz, -- all rows were looked at; null: never
     CONSTRAINT usage_state_order CHECK (days_until <= hours_until)
 );
 INSERT INTO rate_limiter.usage_state (hours_until, days_until)
 SELECT at, at FROM date_trunc('day', clock_timestamp() - interval '2 days', 'UTC') at;
 
--- Names of tenants, endpoints and policies. Rows are never deleted.
+-- Names of tenants, endpoints and policies. Rows are never deleted. Policies of one name are found as a range:
+-- daily/default/enterprise is the one of a tier, daily/#12 a row's.
 CREATE TABLE rate_limiter.usage_names (
     id   integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    name text    NOT NULL UNIQUE CONSTRAINT usage_names_name CHECK (octet_length(name) <= 1024)
+    name text    COLLATE "C" NOT NULL UNIQUE CONSTRAINT usage_names_name CHECK (octet_length(name) <= 1024)
 );
 
 -- Partitioned by day, kept for 2 days. Columns are ordered by size, without padding.
@@ -92,12 +97,41 @@ CREATE TABLE rate_limiter.usage_days (
 ) PARTITION BY RANGE (at);
 CREATE INDEX usage_days_at ON rate_limiter.usage_days USING brin (at) WITH (pages_per_range = 32);
 
--- Stores a batch of a node for the leader. Returns false if it waits already: the node has sent it twice.
---
--- Nodes may execute this and nothing else of usage. So what a login can store is bounded here: the size of a batch, the
--- batches and bytes that wait for each node and for the login, and its nodes. The SQLSTATE 22023 reports a batch that
--- will never be stored, and 53400 a bound that the leader's work lifts.
--- +goose StatementBegin
+-- The tiers that nodes decided by, and where they found them: pages, notices and decisions for callers that are not
+-- Kong read here which plan a tenant without a row is on. Nodes report it with their usage.
+CREATE TABLE rate_limiter.tenant_tiers (
+    since     timestamptz NOT NULL, -- no later report lacked it for ten minutes
+    seen_at   timestamptz NOT NULL, -- the end of the batch that reported it last
+    stored_at timestamptz NOT NULL, -- readers fetch what is newer than what they have
+    tenant    integer     NOT NULL, -- of usage_names
+    namespace text        NOT NULL, -- of the config that decided
+    tier      text        NOT NULL,
+    source    text        NOT NULL, -- row, default, or as a config names it: consumer.tag.tier
+    PRIMARY KEY (tenant, namespace, tier, source)
+);
+CREATE INDEX tenant_tiers_stored ON rate_limiter.tenant_tiers (stored_at);
+
+-- Quota notices: a tenant has used 50, 80 or 100 % of a quota. The leader of ratelimit serve writes them beside the
+-- events that report them.
+CREATE TABLE rate_limiter.quota_notices (
+    tenant       text        NOT NULL,
+    policy       text        NOT NULL,
+    endpoint     text        NOT NULL, -- of the bucket; '': all endpoints
+    window_start timestamptz NOT NULL,
+    threshold    smallint    NOT NULL CONSTRAINT quota_notices_threshold CHECK (threshold IN (50, 80, 100)),
+    window_end   timestamptz NOT NULL,
+    "limit"      bigint      NOT NULL, -- tokens, as in force at the time of the notice
+    used         bigint      NOT NULL, -- tokens, at that time
+    exhausted_at timestamptz,          -- at the rate of that time; null: not before the window's end
+    late         boolean     NOT NULL, -- the threshold may have been reached long before the notice
+    noticed_at   timestamptz NOT NULL,
+    PRIMARY KEY (tenant, policy, endpoint, window_start, threshold)
+);
+CREATE INDEX quota_notices_window_end ON rate_limiter.quota_notices (window_end);
+CREATE INDEX quota_notices_noticed_at ON rate_limiter.quota_notices (noticed_at);
+
+-- Stores a batch of a node for the leader. Returns false if it waits already: the node has sent it twice. Bounded are
+-- the size of a batch, the batches and bytes that wait for each node and for the login, and its nodes.
 CREATE FUNCTION rate_limiter.report_usage(node text, epoch text, seq bigint, age interval, payload bytea)
 RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -109,17 +143,12 @@ DECLARE
     bytes  numeric;
     stored bigint;
 BEGIN
-    IF (octet_length(report_usage.node) BETWEEN 1 AND 256) IS NOT TRUE THEN
-        RAISE EXCEPTION 'the node must have a name of 1 to 256 bytes' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF (report_usage.epoch ~ '^[0-9a-f]{16}$') IS NOT TRUE THEN
-        RAISE EXCEPTION 'the epoch must be 16 hexadecimal digits' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF (report_usage.seq >= 1) IS NOT TRUE THEN
-        RAISE EXCEPTION 'seq must be at least 1' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF (size BETWEEN 1 AND 1048576) IS NOT TRUE THEN
-        RAISE EXCEPTION 'the payload must have 1 to 1048576 bytes' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF report_usage.age IS NULL THEN
-        RAISE EXCEPTION 'the age must be given' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM rate_limiter.check_value(octet_length(report_usage.node) BETWEEN 1 AND 256,
+            'the node must have a name of 1 to 256 bytes'),
+        rate_limiter.check_value(report_usage.epoch ~ '^[0-9a-f]{16}$', 'the epoch must be 16 hexadecimal digits'),
+        rate_limiter.check_value(report_usage.seq >= 1, 'seq must be at least 1'),
+        rate_limiter.check_value(size BETWEEN 1 AND 1048576, 'the payload must have 1 to 1048576 bytes'),
+        rate_limiter.check_value(report_usage.age IS NOT NULL, 'the age must be given');
     SELECT * INTO own FROM rate_limiter.usage_nodes n WHERE n.login = session_user AND n.node = report_usage.node;
     SELECT count(*), coalesce(sum(n.bytes), 0) INTO nodes, bytes
     FROM rate_limiter.usage_nodes n WHERE n.login = session_user;
@@ -147,12 +176,31 @@ BEGIN
     RETURN true;
 END
 $$;
--- +goose StatementEnd
-
+-- Returns how long ago Postgres received the oldest batch of all nodes that waits to be unpacked; 0: none waits.
+-- Batches that were set aside do not wait. So an alert can report that no process unpacks, also where no ratelimit
+-- serve runs.
+CREATE FUNCTION rate_limiter.usage_backlog() RETURNS interval
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce((
+        SELECT clock_timestamp() - b.received_at FROM rate_limiter.usage_batches b WHERE b.fault = ''
+        ORDER BY b.began LIMIT 1
+    ), '0')
+$$;
+-- Stores the minutes from first until another time anew, ordered by tenant, and returns how many rows these are. The
+-- leader adds rows minute by minute, so those of a tenant are on as many pages as there are minutes. It calls this for
+-- each hour that is summed up. No row changes, so the role that executes it needs no right to delete.
+CREATE FUNCTION rate_limiter.order_usage_minutes(first timestamptz, until timestamptz) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    WITH gone AS (
+        DELETE FROM rate_limiter.usage_minutes m WHERE m.at >= $1 AND m.at < $2 RETURNING m.*
+    ), stored AS (
+        INSERT INTO rate_limiter.usage_minutes SELECT g.* FROM gone g ORDER BY g.tenant, g.at RETURNING 1
+    ) SELECT count(*) FROM stored
+$$;
 -- Makes the partitions of today and of what comes next, and drops those that are past their retention. It drops no
--- minutes that are not in the hours, and no hours that are not in the days. The retention is fixed here, so the role that
--- executes it cannot drop more. New partitions are attached, which lets readers go on; to drop one, it waits for them.
--- +goose StatementBegin
+-- minutes that are not in the hours, and no hours that are not in the days. The retention is fixed here, so the role
+-- that executes it cannot drop more. New partitions are attached, which lets readers go on; to drop one, it waits for
+-- them.
 CREATE FUNCTION rate_limiter.keep_usage_partitions() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -185,9 +233,11 @@ BEGIN
                 to_char(part.ends, 'YYYY-MM-DD "00:00:00+00"'));
         END LOOP;
         FOR part IN
-            SELECT c.relname AS name, to_date(substr(c.relname, length(level.name) + 2), level.pattern) + level.span AS ends
+            SELECT c.relname AS name,
+                to_date(substr(c.relname, length(level.name) + 2), level.pattern) + level.span AS ends
             FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-            WHERE i.inhparent = ('rate_limiter.' || level.name)::regclass AND c.relname ~ ('^' || level.name || '_[0-9]+$')
+            WHERE i.inhparent = ('rate_limiter.' || level.name)::regclass
+                AND c.relname ~ ('^' || level.name || '_[0-9]+$')
         LOOP
             CONTINUE WHEN part.ends > today - level.kept OR part.ends AT TIME ZONE 'UTC' > level.until;
             EXECUTE format('DROP TABLE rate_limiter.%I', part.name);
@@ -198,6 +248,8 @@ $$;
 -- +goose StatementEnd
 
 -- +goose Down
-DROP FUNCTION rate_limiter.report_usage, rate_limiter.keep_usage_partitions;
+DROP FUNCTION rate_limiter.report_usage, rate_limiter.usage_backlog, rate_limiter.order_usage_minutes,
+    rate_limiter.keep_usage_partitions;
 DROP TABLE rate_limiter.usage_batches, rate_limiter.usage_nodes, rate_limiter.usage_sources, rate_limiter.usage_state,
-    rate_limiter.usage_names, rate_limiter.usage_minutes, rate_limiter.usage_hours, rate_limiter.usage_days;
+    rate_limiter.usage_names, rate_limiter.usage_minutes, rate_limiter.usage_hours, rate_limiter.usage_days,
+    rate_limiter.tenant_tiers, rate_limiter.quota_notices;
