@@ -68,7 +68,6 @@ CREATE TABLE rate_limiter.policies (
     mode               text    NOT NULL DEFAULT '',
     cost               bigint CONSTRAINT policies_cost CHECK (cost BETWEEN 0 AND 1000000000), -- tokens
     fail_mode          text    NOT NULL DEFAULT '',
-    slot               text    NOT NULL DEFAULT 'active', -- candidate: beside the active one, evaluated in shadow
     revision           bigint  NOT NULL DEFAULT 1,
     accuracy           text    NOT NULL DEFAULT '', -- leased, exact, or empty: as in the plugin's config
     public_note        text    NOT NULL DEFAULT '', -- what a tenant reads of it
@@ -115,8 +114,6 @@ CREATE TABLE rate_limiter.policies (
             ELSE "limit" END
         * CASE WHEN soft_threshold_pct IS NULL THEN 100 ELSE coalesce(hard_threshold_pct, 100) END / 100),
     CONSTRAINT policies_fail_mode CHECK (fail_mode IN ('', 'open', 'closed', 'local')),
-    CONSTRAINT policies_slot CHECK (slot IN ('active', 'candidate')),
-    CONSTRAINT policies_slot_active CHECK (slot = 'active'),
     CONSTRAINT policies_accuracy CHECK (accuracy IN ('', 'leased', 'exact')),
     CONSTRAINT policies_public_note CHECK (octet_length(public_note) <= 1024 AND public_note !~ '[[:cntrl:]]'),
     CONSTRAINT policies_description CHECK (octet_length(description) <= 200 AND description !~ '[[:cntrl:]]'),
@@ -165,7 +162,7 @@ CREATE TABLE rate_limiter.policies (
 );
 -- Of one name and one match there is one policy.
 CREATE UNIQUE INDEX policies_one_per_match ON rate_limiter.policies
-    (tenant, name, tier, rate_limiter.canonical_endpoint(endpoint), namespace, slot, "user", credential, ip, "for");
+    (tenant, name, tier, rate_limiter.canonical_endpoint(endpoint), namespace, "user", credential, ip, "for");
 CREATE INDEX policies_tier_index ON rate_limiter.policies (tier) WHERE tier <> '';
 CALL rate_limiter.keep_record('rate_limiter.policies', 'policy', 'id', 'tenant');
 

@@ -153,8 +153,6 @@ var bad = map[string][]row{
 		{"cost": 11, "burst": 10, "hard_threshold_pct": 200},
 	},
 	"policies_fail_mode":   {{"fail_mode": "shut"}},
-	"policies_slot":        {{"slot": "old"}},
-	"policies_slot_active": {{"slot": "candidate"}},
 	"policies_public_note": {{"public_note": strings.Repeat("x", 1025)}, {"public_note": "two\nlines"}},
 	"policies_accuracy":    {{"accuracy": "excat"}},
 	"policies_settle": {

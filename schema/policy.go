@@ -47,10 +47,6 @@ type Policy struct {
 
 	// The note that the tenant sees, at most 1024 bytes without control characters. Default: nothing.
 	PublicNote string `json:"public_note,omitempty" kong:"len_max=1024" kong_err:"must have at most 1024 bytes, without control characters" unit:"text" example:"Agreed until the end of the year."`
-
-	// Always active: changes to be tried belong to a candidate, which is a set of its own. A row of the slot candidate is
-	// from an older release, applies to no request, and can only be listed and deleted. Default: active.
-	Slot string `json:"slot,omitempty" kong:"one_of=active" kong_err:"must be active: to try a limit, put it into a candidate, or write it under another name with mode shadow" default:"active"`
 }
 
 // Values of Policy.For.

@@ -28,7 +28,6 @@ var fieldsOfPolicy = []Field[Policy]{
 	{Name: "settle", in: func(row *Policy) any { return &row.Limit.Settle }},
 	{Name: "fair", in: func(row *Policy) any { return &row.Limit.Fair }},
 	{Name: "public_note", Unit: "text", Example: "Agreed until the end of the year.", in: func(row *Policy) any { return &row.PublicNote }},
-	{Name: "slot", in: func(row *Policy) any { return &row.Slot }},
 }
 
 var fieldsOfOverride = []Field[Override]{

@@ -142,15 +142,6 @@ func Pool(t testing.TB, dsn string) *pgxpool.Pool {
 	return pool
 }
 
-// AsBefore11 runs statements without the constraint of migration 00011, which denies policies of the slot candidate.
-func AsBefore11(t testing.TB, pool *pgxpool.Pool, statements string) {
-	t.Helper()
-	_, err := pool.Exec(context.Background(), `
-		ALTER TABLE rate_limiter.policies DROP CONSTRAINT policies_slot_active; `+statements+`;
-		ALTER TABLE rate_limiter.policies ADD CONSTRAINT policies_slot_active CHECK (slot = 'active') NOT VALID`)
-	must(t, "write as before migration 00011", err)
-}
-
 // WrongSecret is the password in the connection string of [Denied].
 const WrongSecret = "hunter2"
 

@@ -1476,7 +1476,6 @@ CREATE TABLE rate_limiter.policies (
     mode text DEFAULT ''::text NOT NULL,
     cost bigint,
     fail_mode text DEFAULT ''::text NOT NULL,
-    slot text DEFAULT 'active'::text NOT NULL,
     revision bigint DEFAULT 1 NOT NULL,
     accuracy text DEFAULT ''::text NOT NULL,
     public_note text DEFAULT ''::text NOT NULL,
@@ -1528,8 +1527,6 @@ END) / 100)))),
     CONSTRAINT policies_settle CHECK (((settle IS NULL) OR COALESCE(((jsonb_typeof(settle) = 'object'::text) AND (octet_length((settle)::text) <= 8192) AND ((settle)::text !~ '(: |, |\[)-?[0-9]+[.]'::text) AND (jsonb_typeof((settle -> 'sources'::text)) = 'array'::text) AND (NOT (settle @? '$?(@."sources".size() < 1 || @."sources".size() > 8)'::jsonpath)) AND (NOT (settle @? '$."sources"[*].type()?(@ != "object")'::jsonpath)) AND (NOT (settle @? '$."sources"[*]?(!(@."from".type() == "string" && @."from" like_regex "^(header|log|shared)[.][A-Za-z0-9_.*-]+$"))'::jsonpath)) AND (NOT (settle @? '$."sources"[*]?(exists (@."weight") && !((@."weight".type() == "number" && @."weight" >= 1) && @."weight" <= 1000000))'::jsonpath)) AND (NOT (settle @? '$?(exists (@."reserve") && !((@."reserve".type() == "number" && @."reserve" >= 1) && @."reserve" <= 1000000000000))'::jsonpath)) AND (NOT (settle @? '$?(exists (@."reserve_header") && !(@."reserve_header".type() == "string" && @."reserve_header" like_regex "^[A-Za-z0-9_-]{1,128}$"))'::jsonpath)) AND (NOT (settle @? '$?(exists (@."reserve_max") && !((@."reserve_max".type() == "number" && @."reserve_max" >= 1) && @."reserve_max" <= 1000000000000))'::jsonpath)) AND ((settle ? 'reserve_header'::text) = (settle ? 'reserve_max'::text)) AND (COALESCE(jsonb_typeof((settle -> 'refund_on'::text)), 'array'::text) = 'array'::text) AND (NOT (settle @? '$."refund_on"[*].type()?(@ != "number")'::jsonpath)) AND (NOT (settle @? '$."refund_on"[*]?(@ < 100 || @ > 599)'::jsonpath)) AND (NOT (settle @? '$?(exists (@."timeout") && !((@."timeout".type() == "number" && @."timeout" >= 1) && @."timeout" <= 86400))'::jsonpath))), false))),
     CONSTRAINT policies_settle_algorithm CHECK (((settle IS NULL) OR (algorithm = ANY (ARRAY['token_bucket'::text, 'fixed_window'::text])))),
     CONSTRAINT policies_settle_soft_only CHECK (((settle IS NULL) OR (NOT soft_only))),
-    CONSTRAINT policies_slot CHECK ((slot = ANY (ARRAY['active'::text, 'candidate'::text]))),
-    CONSTRAINT policies_slot_active CHECK ((slot = 'active'::text)),
     CONSTRAINT policies_soft_above_hard CHECK ((soft_only OR (soft_threshold_pct <= COALESCE(hard_threshold_pct, (100)::bigint)))),
     CONSTRAINT policies_soft_threshold_pct CHECK (((soft_threshold_pct >= 1) AND (soft_threshold_pct <= 1000))),
     CONSTRAINT policies_target CHECK (
@@ -2090,7 +2087,7 @@ CREATE INDEX overrides_expiry ON rate_limiter.overrides USING btree (expires_at)
 
 CREATE UNIQUE INDEX overrides_one_per_subject ON rate_limiter.overrides USING btree (tenant, "user", rate_limiter.canonical_endpoint(endpoint), credential, ip, tag, kind, policy, source, COALESCE(starts_at, '-infinity'::timestamp with time zone));
 
-CREATE UNIQUE INDEX policies_one_per_match ON rate_limiter.policies USING btree (tenant, name, tier, rate_limiter.canonical_endpoint(endpoint), namespace, slot, "user", credential, ip, "for");
+CREATE UNIQUE INDEX policies_one_per_match ON rate_limiter.policies USING btree (tenant, name, tier, rate_limiter.canonical_endpoint(endpoint), namespace, "user", credential, ip, "for");
 
 CREATE INDEX policies_tier_index ON rate_limiter.policies USING btree (tier) WHERE (tier <> ''::text);
 

@@ -50,11 +50,8 @@ type place struct {
 	fields map[string]int // field → line
 }
 
-// documentFields are the fields that a policy of a document may have: the namespace is the document's, and all of its
-// policies are active.
-var documentFields = slices.DeleteFunc(slices.Clone(schema.PolicyFields()), func(f schema.Field[schema.Policy]) bool {
-	return f.Name == "namespace" || f.Name == "slot"
-})
+// documentFields are the fields that a policy of a document may have: the namespace is that of the document.
+var documentFields = schema.FieldsWithout(schema.PolicyFields(), "namespace")
 
 // read reads a file of policies. The error joins all faults, each with file, line and field.
 func (d *document) read(r io.Reader, file string) error {

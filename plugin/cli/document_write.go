@@ -14,21 +14,18 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// documentOnly makes the filter of a list that is shown as a document select what a document can hold: the active
-// policies of one namespace.
+// documentOnly makes the filter of a list that is shown as a document select what a document can hold: the policies
+// of one namespace.
 func (c *call) documentOnly(f *rows.PolicyFilter) error {
 	if c.format != formatYAML {
 		return nil
-	}
-	if f.Slot == rows.SlotCandidate {
-		return wrong("-o yaml shows active policies only: remove --slot candidate")
 	}
 	for _, page := range [...]string{"max", "after"} {
 		if c.given(page) {
 			return wrong("-o yaml writes a complete document: remove --%s, or use -o json", page)
 		}
 	}
-	f.Slot, f.Namespace = rows.SlotActive, cmp.Or(f.Namespace, "default")
+	f.Namespace = cmp.Or(f.Namespace, "default")
 	return nil
 }
 

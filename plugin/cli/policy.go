@@ -28,7 +28,6 @@ apply and diff require --partial.`,
 			c.flags.StringVar(&f.For, "for", "", "only policies for `all` or anonymous requests")
 			c.flags.StringVar(&f.Name, "name", "", "only policies of this `name`")
 			c.flags.StringVar(&f.Namespace, "namespace", "", "only policies of this `namespace`")
-			c.slotFlag(&f.Slot)
 			c.afterFlag(&f.After)
 			c.pageFlag(&f.Max)
 			c.check(func() error { return c.documentOnly(&f) })
@@ -126,7 +125,6 @@ func nameOthers(ctx context.Context, s *rows.Store, key rows.PolicyKey, err erro
 // keyFlags defines what names a policy beside its name, and returns it.
 func (c *call) keyFlags() func() rows.PolicyKey {
 	key := c.matchFlags()
-	c.slotFlag(&key.Slot)
 	return func() rows.PolicyKey {
 		key.Name = c.arg()
 		return *key
@@ -150,36 +148,17 @@ func (c *call) matchFlags() *rows.PolicyKey {
 	return key
 }
 
-// slotFlag defines --slot, which the help does not show: rows of another slot than active are leftovers of an earlier
-// release.
-func (c *call) slotFlag(to *string) {
-	c.flags.Func(
-		"slot",
-		"the `slot`: active, or candidate for leftovers of an earlier release, which have no effect",
-		func(text string) error {
-			if text != rows.SlotActive && text != rows.SlotCandidate {
-				return errors.New("must be active or candidate")
-			}
-			*to = text
-			return nil
-		},
-	)
-	c.flags.Lookup("slot").Hidden = true
-}
-
 // policyFields are a policy as flags.
 type policyFields struct{ rows.Policy }
 
 func (p *policyFields) setKey(k rows.PolicyKey) {
-	p.Namespace, p.Name, p.Endpoint, p.Slot = k.Namespace, k.Name, k.Endpoint, k.Slot
+	p.Namespace, p.Name, p.Endpoint = k.Namespace, k.Name, k.Endpoint
 	p.Tier, p.Tenant, p.User, p.Credential, p.IP, p.For = k.Tier, k.Tenant, k.User, k.Credential, k.IP, k.For
 	p.Scope = cmp.Or(p.Scope, p.DefaultScope())
 }
 
 // policyKeyFields name a policy; keyFlags define their flags.
-var policyKeyFields = []string{
-	"namespace", "name", "tier", "tenant", "user", "credential", "ip", "for", "endpoint", "slot",
-}
+var policyKeyFields = []string{"namespace", "name", "tier", "tenant", "user", "credential", "ip", "for", "endpoint"}
 
 // limitFlags defines all of a policy but its key.
 func (c *call) limitFlags() *policyFields {
@@ -198,13 +177,9 @@ func (c *call) limitFlags() *policyFields {
 var policyList = listing[rows.Policy]{
 	"ID|POLICY|FOR|ENDPOINT|LIMIT|SCOPE|ALGORITHM|MODE|FAIL MODE|ACCURACY|NAMESPACE|REVISION",
 	func(p rows.Policy) []any {
-		name := p.Name
-		if p.Slot == rows.SlotCandidate {
-			name += " (candidate)"
-		}
 		return []any{
 			p.ID,
-			name,
+			p.Name,
 			p.Target(),
 			p.Endpoint,
 			limitText(p),

@@ -50,7 +50,7 @@ func rowsFor(ctx context.Context, s *rows.Store, subject rowSubject) (policy.Row
 		}
 	}
 	for _, tier := range subject.tiers {
-		if err := addPolicies(ctx, s, rows.PolicyFilter{Tier: tier, Slot: rows.SlotActive}, &list); err != nil {
+		if err := addPolicies(ctx, s, rows.PolicyFilter{Tier: tier}, &list); err != nil {
 			return list, err
 		}
 	}
@@ -70,7 +70,6 @@ func addGeneralPolicies(ctx context.Context, s *rows.Store, subject rowSubject, 
 		filters = append(filters, rows.PolicyFilter{Networks: true})
 	}
 	for _, f := range filters {
-		f.Slot = rows.SlotActive
 		if err := addPolicies(ctx, s, f, list); err != nil {
 			return err
 		}
@@ -90,7 +89,7 @@ func addTenant(ctx context.Context, s *rows.Store, subject *rowSubject, list *po
 	}
 	slices.Sort(subject.tiers)
 	subject.tiers = slices.DeleteFunc(slices.Compact(subject.tiers), func(tier string) bool { return tier == "" })
-	return addPolicies(ctx, s, rows.PolicyFilter{Tenant: subject.tenant, Slot: rows.SlotActive}, list)
+	return addPolicies(ctx, s, rows.PolicyFilter{Tenant: subject.tenant}, list)
 }
 
 // generalRows reads the version of the rows, the tiers and the costs of endpoints.
@@ -128,7 +127,7 @@ func allRows(ctx context.Context, s *rows.Store) (policy.Rows, error) {
 		}
 		list.Tenants = append(list.Tenants, t.Tenant)
 	}
-	if err := addPolicies(ctx, s, rows.PolicyFilter{Slot: rows.SlotActive}, &list); err != nil {
+	if err := addPolicies(ctx, s, rows.PolicyFilter{}, &list); err != nil {
 		return list, err
 	}
 	for o, err := range s.EachOverride(ctx, rows.OverrideFilter{}) {

@@ -39,7 +39,7 @@ var hostile = []string{
 // fields lists the text fields of bodies by the path of their POST.
 var fields = map[string][]string{
 	policies: {
-		"name", "namespace", "tier", "orgTier", "tenant", "orgId", "endpoint", "endpointPattern", "slot", "scope",
+		"name", "namespace", "tier", "orgTier", "tenant", "orgId", "endpoint", "endpointPattern", "scope",
 		"window", "algorithm", "mode", "fail_mode", "failMode", "accuracy", "reason",
 	},
 	overrides: {
@@ -124,7 +124,7 @@ func TestHostileQueriesAndHeadersAreDeniedOrFindNothing(t *testing.T) {
 	w := open(t)
 	w.made(daily)
 	for _, text := range hostile {
-		for _, filter := range []string{"name", "tier", "tenant", "namespace", "endpoint", "cursor", "limit", "slot"} {
+		for _, filter := range []string{"name", "tier", "tenant", "namespace", "endpoint", "cursor", "limit"} {
 			a := w.as("GET", policies+"?"+filter+"="+url.QueryEscape(text), "")
 			denied := a.Code == http.StatusUnprocessableEntity && read[problem](w, a).paths() == "query."+filter
 			if !denied && (a.Code != http.StatusOK || len(read[api.Page[rows.Policy]](w, a).Items) != 0) {

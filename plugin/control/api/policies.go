@@ -34,7 +34,7 @@ func (s *Server) registerPolicies() {
 	}, writeAccess), s.createPolicy)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "put-policy", Method: http.MethodPut, Path: policiesPath, Tags: tags,
-		Summary: "Create a policy, or replace the one with the same namespace, name, target (such as tier or tenant), endpoint and slot",
+		Summary: "Create a policy, or replace the one with the same namespace, name, target (such as tier or tenant) and endpoint",
 		Errors:  []int{http.StatusPreconditionFailed, http.StatusPreconditionRequired},
 	}, writeAccess), s.putPolicy)
 	s.describeCreated(policiesPath)
@@ -73,14 +73,13 @@ type listPoliciesInput struct {
 	IP         string `query:"ip"         maxLength:"64"   doc:"Only policies of exactly this address or network."`
 	For        string `query:"for"                         doc:"Only policies for all or anonymous requests."      enum:"all,anonymous"`
 	Endpoint   string `query:"endpoint"   maxLength:"1024" doc:"As written in the policy; the names of parameters do not matter."`
-	Slot       string `query:"slot"                        doc:"A row of the slot candidate is from an older release: it belongs to no candidate, applies to no request and can only be deleted." enum:"active,candidate"`
 }
 
 type listPoliciesOutput struct{ Body Page[rows.Policy] }
 
 func (s *Server) listPolicies(ctx context.Context, in *listPoliciesInput) (*listPoliciesOutput, error) {
 	list, err := s.Store.Policies(ctx, rows.PolicyFilter{
-		Namespace: in.Namespace, Name: in.Name, Tier: in.Tier, Tenant: in.Tenant, Endpoint: in.Endpoint, Slot: in.Slot,
+		Namespace: in.Namespace, Name: in.Name, Tier: in.Tier, Tenant: in.Tenant, Endpoint: in.Endpoint,
 		User: in.User, Credential: in.Credential, IP: in.IP, For: in.For,
 		After: in.afterID(), Max: in.Limit + 1,
 	})

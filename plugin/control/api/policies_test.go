@@ -3,12 +3,10 @@ package api_test
 import (
 	"fmt"
 	"net/http"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -21,7 +19,7 @@ func TestAPolicyIsAcceptedInEitherSpelling(t *testing.T) {
 	made := read[policyWritten](w, first).Policy
 	want := rows.Policy{ID: made.ID, Revision: 1, Policy: schema.Policy{
 		Namespace: "default", Tier: "enterprise",
-		Slot: "active", Limit: schema.Limit{
+		Limit: schema.Limit{
 			Name: made.Name, Endpoint: "POST /records", Scope: "tenant", Limit: 1000,
 			WindowSize: 60, Algorithm: "token_bucket", FailMode: "open",
 		},
@@ -246,7 +244,7 @@ func TestPoliciesAreListedInPages(t *testing.T) {
 		t.Errorf("by endpoint there is %+v, want x", p.Items)
 	}
 	for _, query := range []string{
-		"?cursor=7", "?cursor=%00", "?limit=0", "?limit=1001", "?limit=x", "?slot=both", "?color=red",
+		"?cursor=7", "?cursor=%00", "?limit=0", "?limit=1001", "?limit=x", "?color=red",
 	} {
 		w.want(w.as("GET", policies+query, ""), http.StatusUnprocessableEntity)
 	}
@@ -268,28 +266,4 @@ func TestAPolicyThatWouldDenyAllTenantsNeedsForce(t *testing.T) {
 		w.want(w.as("POST", policies, harmless), http.StatusCreated)
 	}
 	w.want(w.as("PUT", policies+"?force=true", small, "If-Match", "*"), http.StatusOK)
-}
-
-func TestACandidateIsNotWrittenAndAnOldOneIsListedAndDeleted(t *testing.T) {
-	t.Parallel()
-	w := open(t)
-	const body = `{"name":"daily","tier":"gold","slot":"candidate","limit":10,"window":"1d"}`
-	a := w.want(w.as("POST", policies, body), http.StatusUnprocessableEntity)
-	if got := read[problem](w, a).paths(); got != "body.slot" || !strings.Contains(a.Body.String(), "mode shadow") {
-		t.Errorf("faults at %s, want body.slot and what to do instead: %s", got, a.Body)
-	}
-	pgtest.AsBefore11(t, w.pool, `INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, slot)
-		VALUES ('daily', 'gold', 'tenant', 10, 60, 'candidate')`)
-	list := w.want(w.as("GET", policies+"?slot=candidate", ""), http.StatusOK)
-	found := regexp.MustCompile(`"id":([0-9]+)`).FindSubmatch(list.Body.Bytes())
-	if found == nil {
-		t.Fatalf("the old one is not listed: %s", list.Body)
-	}
-	one := policies + "/" + string(found[1])
-	a = w.want(w.as("PUT", one, `{"name":"daily","tier":"gold","limit":11,"window":"1m"}`, "If-Match", "*"),
-		http.StatusUnprocessableEntity)
-	if !strings.Contains(a.Body.String(), "is candidate, a slot of an older release") {
-		t.Errorf("a write of the old one is answered %s", a.Body)
-	}
-	w.want(w.as("DELETE", one+"?reason=old", "", "If-Match", "*"), http.StatusOK)
 }

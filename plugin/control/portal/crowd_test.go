@@ -102,7 +102,7 @@ func openCrowd(t testing.TB, dsn string, size crowdSize) *crowd {
 func rowsOf(t testing.TB, s *rows.Store) policy.Rows {
 	t.Helper()
 	all := policy.Rows{Version: 1}
-	list, err := s.Policies(t.Context(), rows.PolicyFilter{Slot: rows.SlotActive})
+	list, err := s.Policies(t.Context(), rows.PolicyFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// The fields of rows that nodes read, and those of them that a snapshot saves. A snapshot has active policies only, and
-// overrides that are permanent if they have no end.
+// The fields of rows that nodes read, and those of them that a snapshot saves. Overrides of a
+// snapshot are permanent if they have no end.
 var (
-	policyFields        = schema.FieldsWithout(schema.PolicyFields(), "slot")
+	policyFields        = schema.PolicyFields()
 	overrideFields      = schema.OverrideFields()
 	savedOverrideFields = schema.FieldsWithout(overrideFields, "permanent")
 	costFields          = schema.CostFields()

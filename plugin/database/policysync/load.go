@@ -66,7 +66,6 @@ func (e *tooManyRowsError) Error() string {
 type loadedRows struct {
 	head      versionRow
 	rows      policy.Rows
-	inactive  inactive
 	candidate *policy.CandidateSet // nil: none is open
 }
 
@@ -96,9 +95,6 @@ func loadAll(ctx context.Context, conn *pgx.Conn, most int) (loadedRows, error) 
 			if err := readTable(ctx, tx, &tables[i], texts, &a.rows, tables[i].selectSQL()); err != nil {
 				return fmt.Errorf("read %s: %w", tables[i].name, err)
 			}
-		}
-		if a.inactive, err = readInactive(ctx, tx); err != nil {
-			return err
 		}
 		a.candidate, err = readCandidate(ctx, tx)
 		return err

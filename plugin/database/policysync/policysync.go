@@ -96,7 +96,6 @@ type Sync struct {
 	reportFailed     bool                   // the last report failed, and that was logged
 	conditionFailed  bool                   // the last report was written without its condition, and that was logged
 	clocksDiffer     bool                   // the clocks differ too much, and that was logged
-	inactive         int64                  // policies of another slot than active at the last load
 	ahead            *migrations.AheadError // set if the tables are newer than this program, once that was logged
 
 	candidate       *policy.CandidateSet // the open one; nil: none is

@@ -214,7 +214,6 @@ func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 	s.candidate = a.candidate
 	fresh, newer := s.faults.replaceAll(found), followed && a.head.version != s.loadedVersion.version
 	s.logFaults(fresh, a.head.version)
-	s.logInactive(a.inactive, a.head.version)
 	took := time.Since(began)
 	s.reloadAt = time.Now().Add(jittered(max(s.options.ReloadEvery, loadShare*took)))
 	s.swapLoaded(snapshot, a.head, func(state *state) {

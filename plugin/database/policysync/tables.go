@@ -26,7 +26,7 @@ var tables = [...]table{
 	{name: "tiers", kind: "tier", key: "name", where: "true", columns: "name", scan: scanTiers},
 	{name: "tenants", kind: "tenant", key: "id", where: "true", columns: "id, tier, time_zone", scan: scanTenants},
 	{
-		name: "policies", kind: "policy", key: "id", numeric: true, where: "slot = 'active'",
+		name: "policies", kind: "policy", key: "id", numeric: true, where: "true",
 		// The row of a user has a tier that its policy has not.
 		columns: strings.Replace(columnsOf(policyFields), `"tier"`, `CASE WHEN "user" = '' THEN tier ELSE '' END`, 1),
 		scan:    scanPolicies,

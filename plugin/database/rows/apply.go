@@ -108,7 +108,7 @@ func (set Set) diffPolicies(ctx context.Context, q querier) (Diff, []Policy, err
 	namespace := cmp.Or(set.Namespace, defaultNamespace)
 	desired := make([]Policy, len(set.Policies))
 	for i, p := range set.Policies {
-		p.Namespace, p.Slot = cmp.Or(p.Namespace, namespace), cmp.Or(p.Slot, SlotActive)
+		p.Namespace = cmp.Or(p.Namespace, namespace)
 		if p.Namespace != namespace {
 			return Diff{}, nil, &InvalidError{
 				p.Key().String(),
@@ -116,16 +116,9 @@ func (set Set) diffPolicies(ctx context.Context, q querier) (Diff, []Policy, err
 				"must be that of the set, " + namespace + ", or left out",
 			}
 		}
-		if p.Slot != SlotActive {
-			return Diff{}, nil, &InvalidError{
-				p.Key().String(),
-				"slot",
-				"must be active, or left out: a set is of active policies",
-			}
-		}
 		desired[i] = p
 	}
-	current, err := all(policies(ctx, q, PolicyFilter{Namespace: namespace, Slot: SlotActive}))
+	current, err := all(policies(ctx, q, PolicyFilter{Namespace: namespace}))
 	if err != nil {
 		return Diff{}, nil, err
 	}

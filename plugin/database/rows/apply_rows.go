@@ -268,9 +268,7 @@ func (s *Store) Dump(ctx context.Context, namespace string, do func(Dump) error)
 	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
 		func(tx pgx.Tx) error {
 			return do(Dump{
-				Policies: policies(ctx, tx, PolicyFilter{
-					Namespace: cmp.Or(namespace, defaultNamespace), Slot: SlotActive,
-				}),
+				Policies:  policies(ctx, tx, PolicyFilter{Namespace: cmp.Or(namespace, defaultNamespace)}),
 				Costs:     costs(ctx, tx, CostFilter{Namespace: cmp.Or(namespace, defaultNamespace)}),
 				Tenants:   each[Tenant](ctx, tx, "list tenants", selectTenants+` ORDER BY id COLLATE "C"`),
 				Overrides: declaredOverrides(ctx, tx),

@@ -68,22 +68,21 @@ func TestDiffShowsWhatApplyWouldDoAndDoesNothing(t *testing.T) {
 }
 
 func TestApplyKeepsOtherNamespacesAndPoliciesOutsideAPartialSet(t *testing.T) {
-	s, pool := open(t)
+	s, _ := open(t)
 	other := named("other")[0]
 	other.Namespace = "eu"
 	put(t, s, other)
-	addCandidate(t, pool, "candidate", 1000)
 	put(t, s, named("kept")[0])
 	if _, _, err := s.Apply(t.Context(), ann, rows.Set{Policies: named("added"), Partial: true}); err != nil {
 		t.Fatal(err)
 	}
-	if got := names(t, s); got != "other=1000 candidate=1000 kept=1000 added=1000" {
+	if got := names(t, s); got != "other=1000 kept=1000 added=1000" {
 		t.Errorf("a partial set leaves %s", got)
 	}
 	if _, _, err := s.Apply(t.Context(), ann, rows.Set{}); err != nil {
 		t.Fatal(err)
 	}
-	if got := names(t, s); got != "other=1000 candidate=1000" {
+	if got := names(t, s); got != "other=1000" {
 		t.Errorf("an empty set leaves %s", got)
 	}
 }
@@ -94,7 +93,6 @@ func TestOneBadPolicyOfASetIsNamedAndNothingIsWritten(t *testing.T) {
 		"limit":     func(p *rows.Policy) { p.Limit.Limit = 0 },
 		"algorithm": func(p *rows.Policy) { p.Algorithm = "gcra" },
 		"namespace": func(p *rows.Policy) { p.Namespace = "eu" },
-		"slot":      func(p *rows.Policy) { p.Slot = rows.SlotCandidate },
 	} {
 		set := rows.Set{Policies: named("a", "b", "c")}
 		spoil(&set.Policies[1])

@@ -157,7 +157,7 @@ func changesOf(ctx context.Context, q querier, candidate string) (candidateChang
 	list := make(candidateChanges, len(rows))
 	for i, r := range rows {
 		key := PolicyKey{
-			r.Namespace, r.Name, r.Tier, r.Tenant, r.User, r.Credential, r.IP, r.For, r.Endpoint, SlotActive,
+			r.Namespace, r.Name, r.Tier, r.Tenant, r.User, r.Credential, r.IP, r.For, r.Endpoint,
 		}
 		list[i] = candidateChange{r.ID, key, policyOf(r.Body), policyOf(r.Was)}
 	}
@@ -210,7 +210,6 @@ func activePolicies(ctx context.Context, q querier, keys ...PolicyKey) ([]Policy
 				= (k."Tenant", k."Name", k."Namespace", k."User", k."Credential", k."IP", k."For")
 			AND p.tier = CASE WHEN k."User" = '' THEN k."Tier" ELSE '`+schema.UserTier+`' END
 			AND rate_limiter.canonical_endpoint(p.endpoint) = rate_limiter.canonical_endpoint(k."Endpoint")
-			AND p.slot = 'active'
 		ORDER BY p.id`, list)
 }
 
@@ -222,7 +221,7 @@ func movedSince(ctx context.Context, q querier, audit int64) (Diff, error) {
 		found, err := collect[state](ctx, q, fmt.Sprintf(`SELECT row FROM (
 				SELECT DISTINCT ON (key) %s AS row FROM rate_limiter.audit
 				WHERE kind = 'policy' AND id > $1 ORDER BY key, id %s
-			) changed WHERE row ->> 'slot' = 'active'`, row, order), audit)
+			) changed WHERE row IS NOT NULL`, row, order), audit)
 		list := make([]Policy, len(found))
 		for i := range found {
 			if list[i] = found[i].Row; list[i].User != "" {

@@ -144,7 +144,7 @@ func (r *CandidateReport) readWindows(ctx context.Context, tx pgx.Tx) error {
 			SELECT DISTINCT policy FROM rate_limiter.candidate_counts WHERE candidate = $1 AND policy <> ''
 		) SELECT name, window_size, since FROM puts
 		UNION ALL SELECT p.name, max(p.window_size), `+zeroTime+` FROM counted k
-			JOIN rate_limiter.policies p ON p.name = k.policy AND p.slot = 'active'
+			JOIN rate_limiter.policies p ON p.name = k.policy
 			WHERE NOT EXISTS (SELECT FROM puts WHERE puts.name = k.policy) GROUP BY 1`, r.Candidate.Name)
 	if err != nil {
 		return fmt.Errorf("read the windows: %w", err)

@@ -150,7 +150,6 @@ func TestAPolicyThatIsDeniedIsDeniedInACandidateInTheSameWords(t *testing.T) {
 		"endpoint":  func(p *rows.Policy) { p.Endpoint = "/records" },
 		"cost":      func(p *rows.Policy) { cost := int64(5000); p.Cost = &cost },
 		"note":      func(p *rows.Policy) { p.PublicNote = "two\nlines" },
-		"slot":      func(p *rows.Policy) { p.Slot = rows.SlotCandidate },
 		"tenant":    func(p *rows.Policy) { p.Tier, p.Tenant = "", strings.Repeat("x", 200) },
 	} {
 		p := daily()

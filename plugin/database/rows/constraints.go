@@ -142,8 +142,7 @@ var constraints = map[string]InvalidError{
 		Problem: "must be at least 10 for each second of window_size beside fair, because a smaller rate has too few tokens " +
 			"a second to share",
 	},
-	"policies_fair_burst":  {Field: "burst", Problem: "must be at least what refills in a second beside fair"},
-	"policies_slot_active": {Field: "slot", Problem: schema.FieldNamed(schema.PolicyFields(), "slot").Must()},
+	"policies_fair_burst": {Field: "burst", Problem: "must be at least what refills in a second beside fair"},
 
 	"overrides_subject": {
 		Field: "tenant",

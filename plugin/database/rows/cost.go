@@ -130,7 +130,6 @@ func (s *Store) PutCost(ctx context.Context, c Change, cost Cost) (Cost, int64, 
 func (s *Store) CostWarnings(ctx context.Context, config *resolve.Plan, c Cost) ([]string, error) {
 	var w where
 	w.equal("namespace", cmp.Or(c.Namespace, defaultNamespace))
-	w.equal("slot", SlotActive)
 	w.add("(endpoint = '' OR rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint(%s))", c.Endpoint)
 	w.add("(tier NOT IN ('', '"+schema.UserTier+"') OR coalesce(burst, \"limit\") < 2 * %s::bigint)", *c.Cost.Cost)
 	rows, err := all(each[Policy](ctx, s.pool, "list policies", selectPolicies+w.String()+" ORDER BY id", w.args...))

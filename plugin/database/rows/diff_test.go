@@ -17,7 +17,7 @@ func TestCompareReturnsCreatesUpdatesAndDeletes(t *testing.T) {
 	same.Name, changed.Name, deleted.Name, created.Name = "same", "changed", "deleted", "created"
 	var current []rows.Policy
 	for i, p := range []rows.Policy{same, changed, deleted} { // with the values that a database sets
-		p.ID, p.Revision, p.Namespace, p.Slot, p.Algorithm = int64(i+1), 3, "default", "active", "token_bucket"
+		p.ID, p.Revision, p.Namespace, p.Algorithm = int64(i+1), 3, "default", "token_bucket"
 		current = append(current, p)
 	}
 	changed.Burst = 7
@@ -54,7 +54,7 @@ func TestApplyingADifferenceYieldsTheDesiredPolicies(t *testing.T) {
 		byKey := map[string]rows.Policy{}
 		for i := range rapid.IntRange(0, 12).Draw(t, "policies") {
 			p := daily()
-			p.ID, p.Namespace, p.Slot, p.Algorithm = int64(i+1), "default", "active", "token_bucket"
+			p.ID, p.Namespace, p.Algorithm = int64(i+1), "default", "token_bucket"
 			p.Name = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")
 			p.Endpoint = rapid.SampledFrom([]string{"", "GET /{x}", "GET /{y}", "GET /z"}).Draw(t, "endpoint")
 			p.Limit.Limit = rapid.Int64Range(1, 2).Draw(t, "limit")

@@ -142,7 +142,7 @@ func wantBounds[T any](t *testing.T, f schema.Field[T], check string) {
 	switch {
 	case f.Type == "integer":
 		got, want = strings.Join(groups(between, check), " to "), fmt.Sprint(f.Min, " to ", f.Max)
-	case len(f.OneOf) > 0 && f.Name != "slot": // older releases wrote another slot
+	case len(f.OneOf) > 0:
 		var values []string
 		for _, m := range quoted.FindAllStringSubmatch(check, -1) {
 			if m[1] != "" {
@@ -205,13 +205,12 @@ func TestErrorOfAnUnreachableServerHasNoPassword(t *testing.T) {
 
 func TestErrorsNameTheRowTheFieldAndTheProblem(t *testing.T) {
 	for want, err := range map[string]error{
-		"policy a: limit: too small":       &InvalidError{"policy a", "limit", "too small"},
-		"limit: too small":                 &InvalidError{Field: "limit", Problem: "too small"},
-		"policy a: is given twice":         &InvalidError{What: "policy a", Problem: "is given twice"},
-		"policy a: it has revision 2":      &ConflictError{What: "policy a", Problem: "it has revision 2"},
-		"override 7 does not exist":        &NotFoundError{What: "override 7"},
-		"policy a of tier b for GET /c":    errors.New(PolicyKey{Name: "a", Tier: "b", Endpoint: "GET /c"}.String()),
-		"policy a of tenant t (candidate)": errors.New(PolicyKey{Name: "a", Tenant: "t", Slot: SlotCandidate}.String()),
+		"policy a: limit: too small":    &InvalidError{"policy a", "limit", "too small"},
+		"limit: too small":              &InvalidError{Field: "limit", Problem: "too small"},
+		"policy a: is given twice":      &InvalidError{What: "policy a", Problem: "is given twice"},
+		"policy a: it has revision 2":   &ConflictError{What: "policy a", Problem: "it has revision 2"},
+		"override 7 does not exist":     &NotFoundError{What: "override 7"},
+		"policy a of tier b for GET /c": errors.New(PolicyKey{Name: "a", Tier: "b", Endpoint: "GET /c"}.String()),
 		"override 7: ban, ip 10.0.0.1": errors.New(
 			Override{ID: 7, Override: schema.Override{Kind: "ban", IP: "10.0.0.1"}}.String()),
 	} {

@@ -22,11 +22,11 @@ const (
 // Shared reports whether p counts the requests of all tenants together.
 func (p Policy) Shared() bool { return p.Scope == scopeGlobal || p.Scope == scopeEndpoint }
 
-// MayDenyAll reports whether p can deny the requests of all tenants: it is shared, active and enforced, and neither for
+// MayDenyAll reports whether p can deny the requests of all tenants: it is shared and enforced, and neither for
 // anonymous requests nor for a network.
 func (p Policy) MayDenyAll() bool {
 	return p.Shared() && p.IP == "" && p.For != schema.ForAnonymous && (p.Mode == "" || p.Mode == modeEnforce) &&
-		!p.SoftOnly && p.Slot != SlotCandidate
+		!p.SoftOnly
 }
 
 // LockOut reports a policy that is likely a mistake: it allows all tenants together less than another limit allows one
@@ -78,7 +78,7 @@ func newGuard(written, rows []Policy, tiers map[string]string, config *resolve.P
 		g.written = g.add(g.written, neighbour{Policy: p})
 	}
 	for _, p := range rows {
-		if k := canonical(p.Key()); !isWritten[k] && k.Slot == SlotActive {
+		if k := canonical(p.Key()); !isWritten[k] {
 			g.existing = g.add(g.existing, neighbour{Policy: p})
 		}
 	}
@@ -175,7 +175,7 @@ func split(list []neighbour) (shared, own []neighbour) {
 		switch {
 		case n.MayDenyAll():
 			shared = append(shared, n)
-		case n.Scope == scopeTenant && n.Slot != SlotCandidate:
+		case n.Scope == scopeTenant:
 			own = append(own, n)
 		}
 	}

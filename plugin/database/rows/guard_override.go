@@ -99,7 +99,6 @@ func raisedAbove(ctx context.Context, q querier, config *resolve.Plan, o Overrid
 		return nil, nil
 	}
 	var w where
-	w.equal("slot", SlotActive)
 	w.add("(tier <> '' OR scope IN ('global', 'endpoint') OR tenant = %s)", o.Tenant)
 	rows, err := all(each[Policy](ctx, q, "list policies", selectPolicies+w.String()+" ORDER BY id", w.args...))
 	if err != nil {

@@ -22,12 +22,6 @@ type Policy struct {
 	Revision int64 `json:"revision,omitempty"`
 }
 
-// Slots of a policy.
-const (
-	SlotActive    = "active"    // in force
-	SlotCandidate = "candidate" // of older releases, and no Candidate: applies to no request; can be listed and deleted
-)
-
 // PolicyKey names one policy. Names of parameters in the endpoint do not matter.
 type PolicyKey struct {
 	Namespace string // "": default
@@ -36,18 +30,17 @@ type PolicyKey struct {
 	Tier, Tenant, User, Credential, IP, For string // what it applies to
 
 	Endpoint string
-	Slot     string // "": active
 }
 
 // Key returns the key of p.
 func (p Policy) Key() PolicyKey {
 	return PolicyKey{
-		p.Namespace, p.Name, p.Tier, p.Tenant, p.User, p.Credential, p.IP, p.For, p.Endpoint, p.Slot,
+		p.Namespace, p.Name, p.Tier, p.Tenant, p.User, p.Credential, p.IP, p.For, p.Endpoint,
 	}.withDefaults()
 }
 
 func (k PolicyKey) withDefaults() PolicyKey {
-	k.Namespace, k.Slot, k.IP = cmp.Or(k.Namespace, defaultNamespace), cmp.Or(k.Slot, SlotActive), canonicalNetwork(k.IP)
+	k.Namespace, k.IP = cmp.Or(k.Namespace, defaultNamespace), canonicalNetwork(k.IP)
 	return k
 }
 
@@ -62,9 +55,6 @@ func (k PolicyKey) String() string {
 	}
 	if k.Namespace != "" && k.Namespace != defaultNamespace {
 		text += " in namespace " + k.Namespace
-	}
-	if k.Slot == SlotCandidate {
-		text += " (candidate)"
 	}
 	return text
 }
@@ -89,7 +79,7 @@ func (k PolicyKey) target() schema.Policy {
 
 // PolicyFilter selects policies. Every field that is set must match; the zero value selects all.
 type PolicyFilter struct {
-	Namespace, Name, Tier, Tenant, User, Credential, IP, For, Slot string
+	Namespace, Name, Tier, Tenant, User, Credential, IP, For string
 
 	Endpoint string // whatever its parameters are called
 
@@ -158,7 +148,6 @@ func (f PolicyFilter) where() *where {
 	if f.Networks {
 		w.add("ip <> %s", "")
 	}
-	w.equal("slot", f.Slot)
 	w.endpoint(f.Endpoint)
 	return &w
 }
@@ -194,8 +183,8 @@ func policyByKey(ctx context.Context, q querier, key PolicyKey) (Policy, error) 
 		tier = schema.UserTier
 	}
 	return one[Policy](ctx, q, key.String(), selectPolicies+`
-		WHERE tenant = $1 AND name = $2 AND tier = $3 AND namespace = $4 AND slot = $5
-		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($6)
-		AND "user" = $7 AND credential = $8 AND ip = $9 AND "for" = $10`, key.Tenant, key.Name, tier,
-		key.Namespace, key.Slot, key.Endpoint, key.User, key.Credential, key.IP, key.For)
+		WHERE tenant = $1 AND name = $2 AND tier = $3 AND namespace = $4
+		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($5)
+		AND "user" = $6 AND credential = $7 AND ip = $8 AND "for" = $9`, key.Tenant, key.Name, tier,
+		key.Namespace, key.Endpoint, key.User, key.Credential, key.IP, key.For)
 }

@@ -6,10 +6,8 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -37,7 +35,6 @@ func TestPolicyIsReadAsItWasWritten(t *testing.T) {
 			t.Errorf("%s is read as %+v (%v), was returned as %+v", p.Key(), read, err, written)
 		}
 		p.ID, p.Revision = read.ID, 1
-		p.Slot = "active"
 		if p.Namespace == "" {
 			p.Namespace, p.Algorithm = "default", "token_bucket"
 		}
@@ -138,7 +135,6 @@ func TestAWriteByIDCannotChangeTheKey(t *testing.T) {
 		"tier":      func(p *rows.Policy) { p.Tier = "silver" },
 		"tenant":    func(p *rows.Policy) { p.Tenant = "acme" },
 		"endpoint":  func(p *rows.Policy) { p.Endpoint = "GET /records" },
-		"slot":      func(p *rows.Policy) { p.Slot = rows.SlotCandidate },
 	} {
 		renamed := p
 		rename(&renamed)
@@ -296,36 +292,5 @@ func TestPoliciesAreListedInPages(t *testing.T) {
 	}
 	if want := "[p0 p1 p2 p3 p4]"; fmt.Sprint(names) != want {
 		t.Errorf("the pages have %v, want %s", names, want)
-	}
-}
-
-// addCandidate adds a candidate, as older releases could.
-func addCandidate(t *testing.T, pool *pgxpool.Pool, name string, limit int64) {
-	t.Helper()
-	pgtest.AsBefore11(t, pool, fmt.Sprintf(`
-		INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, slot)
-		VALUES ('%s', 'gold', 'tenant', %d, 86400, 'candidate')`, name, limit))
-}
-
-func TestACandidateIsNotWrittenAndAnOldOneCanOnlyBeDeleted(t *testing.T) {
-	s, pool := open(t)
-	p := daily()
-	p.Slot = rows.SlotCandidate
-	_, _, err := s.PutPolicy(t.Context(), ann, p)
-	wantInvalid(t, "put", err, "slot")
-	_, _, err = s.Apply(t.Context(), ann, rows.Set{Policies: []rows.Policy{p}})
-	wantInvalid(t, "apply", err, "slot")
-
-	addCandidate(t, pool, p.Name, p.Limit.Limit)
-	old, err := s.Policies(t.Context(), rows.PolicyFilter{Slot: rows.SlotCandidate})
-	if err != nil || len(old) != 1 {
-		t.Fatalf("listed are %v (%v), want the old one", old, err)
-	}
-	_, _, err = s.PutPolicy(t.Context(), ann, old[0])
-	wantInvalid(t, "put again", err, "slot")
-	_, _, err = s.PutPolicyByID(t.Context(), ann, old[0])
-	wantInvalid(t, "put by id", err, "slot")
-	if _, err := s.DeletePolicy(t.Context(), ann, p.Key(), rows.AnyRevision); err != nil {
-		t.Errorf("the old one is not deleted: %v", err)
 	}
 }

@@ -52,10 +52,6 @@ func (s *Store) PutPolicyByID(ctx context.Context, c Change, p Policy) (Policy, 
 		if err == nil {
 			err = sameRevision(what, p.Revision, current.Revision)
 		}
-		if err == nil && current.Slot == SlotCandidate {
-			err = &InvalidError{what, "slot", "is candidate, a slot of an older release that applies to no request: " +
-				"delete the policy, and put it into a candidate"}
-		}
 		if err == nil {
 			err = sameKey(what, current.Key(), p.Key())
 		}
@@ -133,7 +129,6 @@ func sameKey(what string, current, wanted PolicyKey) error {
 		{"ip", current.IP, wanted.IP},
 		{"for", current.For, wanted.For},
 		{"endpoint", current.Endpoint, wanted.Endpoint},
-		{"slot", current.Slot, wanted.Slot},
 	} {
 		if part[1] != part[2] {
 			return &InvalidError{what, part[0], fmt.Sprintf("must stay %q: delete the policy, and make another", part[1])}
@@ -144,7 +139,7 @@ func sameKey(what string, current, wanted PolicyKey) error {
 
 // policyKeyColumns lists the columns of a key, which a write does not change. The endpoint is not among them: the names
 // of its parameters may change.
-var policyKeyColumns = []string{"namespace", "name", "tier", "tenant", "user", "credential", "ip", "for", "slot"}
+var policyKeyColumns = []string{"namespace", "name", "tier", "tenant", "user", "credential", "ip", "for"}
 
 // Each statement writes any number of policies. The first two take them as JSON.
 var (
@@ -212,7 +207,7 @@ func tryPolicies(ctx context.Context, tx pgx.Tx, statement string, list []Policy
 
 func (p Policy) withDefaults() Policy {
 	key := p.Key()
-	p.Namespace, p.Slot, p.IP, p.Algorithm = key.Namespace, key.Slot, key.IP, cmp.Or(p.Algorithm, defaultAlgorithm)
+	p.Namespace, p.IP, p.Algorithm = key.Namespace, key.IP, cmp.Or(p.Algorithm, defaultAlgorithm)
 	return p
 }
 

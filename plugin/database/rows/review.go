@@ -40,7 +40,7 @@ func (r *Review) addRowWarnings(ctx context.Context, q querier, set Set, d SetDi
 		if set.KeepPolicies {
 			var err error
 			namespace := cmp.Or(set.Namespace, defaultNamespace)
-			if after, err = all(policies(ctx, q, PolicyFilter{Namespace: namespace, Slot: SlotActive})); err != nil {
+			if after, err = all(policies(ctx, q, PolicyFilter{Namespace: namespace})); err != nil {
 				return err
 			}
 		}
@@ -188,8 +188,8 @@ func tiersOfTenants(
 	}
 	rows, err := collect[Tenant](ctx, q, selectTenants+` t WHERE id = ANY($1) AND tier <> '' AND (tier = ANY($2)
 		OR EXISTS (SELECT FROM rate_limiter.tiers WHERE name = t.tier)
-		OR EXISTS (SELECT FROM rate_limiter.policies p WHERE p.tier = t.tier AND p.namespace = $3 AND p.slot = $4))`,
-		ids, configured, namespace, SlotActive)
+		OR EXISTS (SELECT FROM rate_limiter.policies p WHERE p.tier = t.tier AND p.namespace = $3))`,
+		ids, configured, namespace)
 	if err != nil {
 		return nil, fmt.Errorf("read the tiers of tenants: %w", err)
 	}
@@ -224,7 +224,6 @@ func (r *Review) addTierWarnings(ctx context.Context, q querier, config *resolve
 func rowsToCompare(ctx context.Context, q querier, list ...Policy) ([]Policy, error) {
 	var w where
 	w.equal("namespace", list[0].Key().Namespace)
-	w.equal("slot", SlotActive)
 	var tenants []string
 	for _, p := range list {
 		if p.Scope == scopeTenant {
@@ -261,7 +260,7 @@ func (s *Store) policyWarning(ctx context.Context, config *resolve.Plan, name st
 	if name == "" || config != nil && slices.ContainsFunc(config.Policies(), isNamed) {
 		return "", nil
 	}
-	rows, err := s.Policies(ctx, PolicyFilter{Name: name, Slot: SlotActive, Max: 1})
+	rows, err := s.Policies(ctx, PolicyFilter{Name: name, Max: 1})
 	switch {
 	case err != nil || len(rows) > 0:
 		return "", err
@@ -289,7 +288,7 @@ func hasTier(ctx context.Context, q querier, config *resolve.Plan, tier string, 
 	if _, err := tiers.find(ctx, q, tier); err == nil || !isMissing(err) {
 		return err == nil, err
 	}
-	rows, err := all(policies(ctx, q, PolicyFilter{Tier: tier, Slot: SlotActive, Max: 2}))
+	rows, err := all(policies(ctx, q, PolicyFilter{Tier: tier, Max: 2}))
 	return slices.ContainsFunc(rows, func(row Policy) bool {
 		return written.Revision != Absent || canonical(row.Key()) != canonical(written.Key())
 	}), err

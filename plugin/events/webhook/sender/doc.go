@@ -1,6 +1,6 @@
 // Package sender sends events to webhooks ([Sender]). It reads them from the outbox, and denials from a table of
 // their own, makes deliveries for each webhook that wants them, and posts these. Its state is in Postgres (migration
-// 00019_webhooks.sql), so after a crash the next leader goes on. Package webhook defines signatures, delays and which
+// 00007_events.sql), so after a crash the next leader goes on. Package webhook defines signatures, delays and which
 // addresses may be called.
 //
 // # At least once
