@@ -39,24 +39,3 @@ func TestAReportHasTheLeasesAndEachRedisOfItsNode(t *testing.T) {
 	now.Store(&policysync.Condition{})
 	n.until("it has reported that it uses none", reported(`[]`, 0, 0))
 }
-
-func TestANodeReportsWithoutItsConditionToOlderTables(t *testing.T) {
-	w := newWorld(t)
-	w.write(`ALTER TABLE rate_limiter.nodes DROP COLUMN leases, DROP COLUMN redis`)
-	options, _ := w.conditioned(policysync.Condition{Leases: 7})
-	n := start(t, options)
-	n.until("it says what its reports lack", func(policysync.Stats) bool { return n.log.count("lacks its leases") > 0 })
-	first := value[time.Time](w, `SELECT clock_timestamp()`)
-	n.until("it has reported again", func(policysync.Stats) bool {
-		return value[int](w, `SELECT count(*) FROM rate_limiter.nodes
-			WHERE reported_at > $1::timestamptz + interval '50 ms'`, first) == 1
-	})
-	if n.log.count("lacks its leases") != 1 || n.log.count("older than this program: run ratelimit migrate up") != 1 ||
-		n.log.count("denied the report") != 0 {
-		t.Errorf("want one line with advice:\n%s", n.log)
-	}
-	w.write(`ALTER TABLE rate_limiter.nodes ADD COLUMN leases bigint, ADD COLUMN redis jsonb`)
-	n.until("it reports its leases", func(policysync.Stats) bool {
-		return value[int](w, `SELECT count(*) FROM rate_limiter.nodes WHERE leases = 7`) == 1
-	})
-}

@@ -94,7 +94,6 @@ type Sync struct {
 	reportRemoved    bool       // the report was removed
 	life             lifeFile
 	reportFailed     bool                   // the last report failed, and that was logged
-	conditionFailed  bool                   // the last report was written without its condition, and that was logged
 	clocksDiffer     bool                   // the clocks differ too much, and that was logged
 	ahead            *migrations.AheadError // set if the tables are newer than this program, once that was logged
 

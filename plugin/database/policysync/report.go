@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
@@ -50,38 +49,21 @@ type Execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// olderReportSQL writes a report without its condition. It takes durations instead of instants, so that all instants
-// are the server's.
-var olderReportSQL = reportStatement("", "", "")
-
-// reportSQL writes a report.
-var reportSQL = reportStatement(", leases, redis",
-	`, $6::bigint, (SELECT coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('name', r ->> 'name',
-		'away_since', at - (r ->> 'away_seconds')::float8 * interval '1 second')) ORDER BY place), '[]')
-		FROM jsonb_array_elements($7::jsonb) WITH ORDINALITY AS used (r, place))`,
-	", leases = excluded.leases, redis = excluded.redis")
-
-// reportStatement returns the statement of a report with more columns, their values, and how they are updated.
-func reportStatement(columns, values, updates string) string {
-	return `INSERT INTO rate_limiter.nodes AS n (node, version, enforced_at, reported_at, source, faults` + columns + `)
-		SELECT $1, $2, at - $3::interval, at, $4, $5` + values + ` FROM clock_timestamp() at
-		ON CONFLICT (node) DO UPDATE SET version = excluded.version, reported_at = excluded.reported_at,
-			source = excluded.source, faults = excluded.faults` + updates + `,
-			enforced_at = CASE WHEN n.version = excluded.version AND n.source = excluded.source
-				THEN n.enforced_at ELSE excluded.enforced_at END`
-}
+// reportSQL writes a report. It takes durations instead of instants, so that all instants are the server's.
+const reportSQL = `INSERT INTO rate_limiter.nodes AS n
+		(node, version, enforced_at, reported_at, source, faults, leases, redis)
+	SELECT $1, $2, at - $3::interval, at, $4, $5, $6::bigint,
+		(SELECT coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('name', r ->> 'name',
+			'away_since', at - (r ->> 'away_seconds')::float8 * interval '1 second')) ORDER BY place), '[]')
+		FROM jsonb_array_elements($7::jsonb) WITH ORDINALITY AS used (r, place))
+	FROM clock_timestamp() at
+	ON CONFLICT (node) DO UPDATE SET version = excluded.version, reported_at = excluded.reported_at,
+		source = excluded.source, faults = excluded.faults, leases = excluded.leases, redis = excluded.redis,
+		enforced_at = CASE WHEN n.version = excluded.version AND n.source = excluded.source
+			THEN n.enforced_at ELSE excluded.enforced_at END`
 
 // Write writes the report in place of the node's last one.
 func (r Report) Write(ctx context.Context, to Execer) error {
-	redis, err := json.Marshal(r.reportedRedis())
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	return r.write(ctx, to, reportSQL, r.Leases, redis)
-}
-
-// write writes the report by a statement, with values besides those of olderReportSQL.
-func (r Report) write(ctx context.Context, to Execer, sql string, more ...any) error {
 	if r.Faults == nil {
 		r.Faults = []policy.Fault{}
 	}
@@ -90,8 +72,9 @@ func (r Report) write(ctx context.Context, to Execer, sql string, more ...any) e
 		r.Faults = r.Faults[:len(r.Faults)/2]
 		faults, err = json.Marshal(r.Faults)
 	}
-	if err == nil {
-		_, err = to.Exec(ctx, sql, append([]any{r.Node, r.Version, r.Enforced, r.Source, faults}, more...)...)
+	redis, redisErr := json.Marshal(r.reportedRedis())
+	if err = errors.Join(err, redisErr); err == nil {
+		_, err = to.Exec(ctx, reportSQL, r.Node, r.Version, r.Enforced, r.Source, faults, r.Leases, redis)
 	}
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
@@ -132,7 +115,7 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 	}
 	bounded, cancel := context.WithTimeout(ctx, reportTime)
 	defer cancel()
-	switch err := s.write(bounded, conn, r); {
+	switch err := r.Write(bounded, conn); {
 	case err == nil:
 		s.reportFailed = false
 	case conn.IsClosed():
@@ -140,24 +123,6 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 	case !s.reportFailed:
 		s.reportFailed = true
 		s.log.Warn("Postgres denied the report of this node: ratelimit fleet does not show what it enforces",
-			"error", err, "advice", s.advice(err))
-	}
-	return nil
-}
-
-// write writes a report. Tables from before migration 00032 take it without the condition, which is logged once.
-func (s *Sync) write(ctx context.Context, conn *pgx.Conn, r Report) error {
-	err := r.Write(ctx, conn)
-	if !migrations.Lacks(err) {
-		s.conditionFailed = s.conditionFailed && err != nil
-		return err
-	}
-	if without := r.write(ctx, conn, olderReportSQL); without != nil {
-		return without
-	}
-	if !s.conditionFailed {
-		s.conditionFailed = true
-		s.log.Warn("the report of this node lacks its leases and its Redis, for which Postgres has no columns",
 			"error", err, "advice", s.advice(err))
 	}
 	return nil
