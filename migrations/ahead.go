@@ -23,16 +23,9 @@ func (e *AheadError) Error() string {
 		"use the program that migrated them", e.Applied, e.Latest)
 }
 
-// BehindError reports a database that lacks migrations of this program.
-type BehindError struct {
-	Applied int64 // number of the last migration that is applied
-	Needed  int64 // number of the last migration of this program
-}
-
-func (e *BehindError) Error() string {
-	return fmt.Sprintf("the tables in Postgres are older than this program (migration %d, it needs %d): "+
-		"run ratelimit migrate up", e.Applied, e.Needed)
-}
+// ErrUnreleased reports the tables of a program from before 0.1.0. Its migrations had the same numbers.
+var ErrUnreleased = errors.New("the tables in Postgres are from before 0.1.0, and no migration changes them: " +
+	"run DROP SCHEMA rate_limiter CASCADE, which deletes all rows, and then ratelimit migrate up and the grants")
 
 // querier is a connection, a pool or a transaction.
 type querier interface {
@@ -51,8 +44,9 @@ func CheckReady(ctx context.Context, from querier) error {
 	return CheckAhead(ctx, from)
 }
 
-// CheckAhead returns an AheadError if the database has migrations that this program does not have. It returns nil for a
-// role that may not read the list of migrations, and for a database without tables.
+// CheckAhead returns an AheadError if the database has migrations that this program does not have, and ErrUnreleased if
+// its tables are from before 0.1.0. It returns nil for a role that may not read the list of migrations, and for a
+// database without tables.
 func CheckAhead(ctx context.Context, from querier) error {
 	applied, latest, err := compare(ctx, from)
 	if err == nil && applied > latest {
@@ -61,20 +55,40 @@ func CheckAhead(ctx context.Context, from querier) error {
 	return err
 }
 
-// CheckBehind returns a BehindError if the database lacks migrations of this program. Like [CheckAhead] it returns nil
-// if there is no list of migrations to read.
+// CheckBehind returns an error if the database lacks migrations of this program. Like [CheckAhead] it returns nil if
+// there is no list of migrations to read.
 func CheckBehind(ctx context.Context, from querier) error {
 	applied, latest, err := compare(ctx, from)
 	if err == nil && applied < latest {
-		return &BehindError{applied, latest}
+		return fmt.Errorf("the tables in Postgres are older than this program (migration %d, it needs %d): "+
+			"run ratelimit migrate up", applied, latest)
 	}
 	return err
+}
+
+// checkReleased returns ErrUnreleased for tables from before 0.1.0: their policies have a column that no released
+// program has made. It reads the catalogue, for which a role needs no right.
+func checkReleased(ctx context.Context, from querier) error {
+	var unreleased bool
+	err := from.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+		JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE n.nspname = $1 AND c.relname = 'policies' AND a.attname = 'slot')`, schema).Scan(&unreleased)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look for tables from before 0.1.0: %w", err)
+	case unreleased:
+		return ErrUnreleased
+	}
+	return nil
 }
 
 // compare returns the numbers of the last applied migration and of the last one of this program. They are equal if
 // there is no list of migrations to read.
 func compare(ctx context.Context, from querier) (newest, latest int64, err error) {
-	if latest, err = last(); err != nil {
+	if latest, err = last(); err == nil {
+		err = checkReleased(ctx, from)
+	}
+	if err != nil {
 		return 0, 0, err
 	}
 	err = from.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM `+applied+` WHERE is_applied`).Scan(&newest)

@@ -63,3 +63,14 @@ func TestADeniedReportToNewerTablesDoesNotCallThemOlder(t *testing.T) {
 		t.Errorf("want the tables called newer in\n%s", text)
 	}
 }
+
+func TestANodeOnTablesFromBeforeTheFirstReleaseFollowsNothingAndSaysWhatToDo(t *testing.T) {
+	w := newWorld(t)
+	w.write(`ALTER TABLE rate_limiter.policies ADD COLUMN slot text NOT NULL DEFAULT 'active'`)
+	n := start(t, w.options())
+	const advice = "run DROP SCHEMA rate_limiter CASCADE"
+	n.until("the error is logged", func(policysync.Stats) bool { return n.log.count(advice) > 0 })
+	if version := n.Snapshot().Version(); version != 0 {
+		t.Errorf("version %d of the rows is in force, want none", version)
+	}
+}

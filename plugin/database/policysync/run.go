@@ -54,7 +54,9 @@ func (s *Sync) runSession(ctx context.Context) error {
 		return err
 	}
 	defer closeConn(conn)
-	s.checkTables(ctx, conn)
+	if err := s.checkTables(ctx, conn); err != nil {
+		return err
+	}
 	if err := s.poll(ctx, conn); err != nil {
 		return err
 	}
@@ -62,13 +64,15 @@ func (s *Sync) runSession(ctx context.Context) error {
 	return s.serve(ctx, conn)
 }
 
-// checkTables logs once if a newer program has migrated the database. Rows are followed as before: a migration keeps
-// the columns that older programs read.
-func (s *Sync) checkTables(ctx context.Context, conn *pgx.Conn) {
+// checkTables logs once if a newer program has migrated the database, whose rows are followed as far as this program
+// knows their columns. It returns an error if the tables are from before 0.1.0.
+func (s *Sync) checkTables(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, pollTime)
 	defer cancel()
 	err, ahead := migrations.CheckAhead(ctx, conn), new(migrations.AheadError)
 	switch {
+	case errors.Is(err, migrations.ErrUnreleased):
+		return err
 	case errors.As(err, &ahead):
 		if s.ahead == nil || *s.ahead != *ahead {
 			s.log.Warn("the tables are newer than this program: it ignores their new columns", "error", err)
@@ -79,12 +83,16 @@ func (s *Sync) checkTables(ctx context.Context, conn *pgx.Conn) {
 	default:
 		s.ahead = nil
 	}
+	return nil
 }
 
 // advice returns what an operator has to do about an error of Postgres, or "" if there is no advice.
 func (s *Sync) advice(err error) string {
 	if s.ahead != nil && migrations.Lacks(err) {
 		return s.ahead.Error()
+	}
+	if errors.Is(err, migrations.ErrUnreleased) {
+		return err.Error()
 	}
 	return migrations.Advice(err)
 }
