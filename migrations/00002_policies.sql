@@ -86,10 +86,9 @@ CREATE TABLE rate_limiter.policies (
     CONSTRAINT policies_ip CHECK (ip = '' OR (octet_length(ip) <= 64 AND rate_limiter.is_address(ip))),
     CONSTRAINT policies_ip_all CHECK (ip NOT LIKE '%/0'),
     CONSTRAINT policies_for CHECK ("for" IN ('', 'all', 'anonymous')),
-    CONSTRAINT policies_target CHECK (
-        CASE WHEN "user" <> '' THEN tenant <> '' AND tier = '(user)' AND credential = '' AND ip = '' AND "for" = ''
-             ELSE (tier <> '')::int + (tenant <> '')::int + (credential <> '')::int + (ip <> '')::int
-                + ("for" <> '')::int = 1 END),
+    CONSTRAINT policies_target CHECK (("user" = '' OR tenant <> '')
+        AND (tier <> '')::int + (tenant <> '')::int + (credential <> '')::int + (ip <> '')::int
+            + ("for" <> '')::int = 1),
     CONSTRAINT policies_target_scope CHECK (
         CASE WHEN "user" <> '' THEN scope IN ('user', 'user+endpoint')
              WHEN credential <> '' THEN scope = 'credential'

@@ -78,7 +78,7 @@ var (
 
 // ofUser and ofNetwork make the good policy one for a user, and for a network.
 var (
-	ofUser    = row{"tier": "(user)", "tenant": "acme", "user": "eve", "scope": "user"}
+	ofUser    = row{"tier": "", "tenant": "acme", "user": "eve", "scope": "user"}
 	ofNetwork = row{"tier": "", "ip": "192.0.2.0/24", "scope": "ip"}
 )
 
@@ -118,7 +118,7 @@ var bad = map[string][]row{
 		{"tenant": "acme"},
 		{"for": "all", "scope": "global"},
 		ofNetwork.with(row{"for": "all"}),
-		ofUser.with(row{"tier": ""}), ofUser.with(row{"tier": "gold"}), ofUser.with(row{"tenant": ""}),
+		ofUser.with(row{"tier": "gold"}), ofUser.with(row{"tenant": ""}),
 		ofUser.with(row{"credential": "key"}),
 		{"tier": "", "user": "eve", "scope": "user"},
 	},

@@ -55,10 +55,6 @@ const (
 	ForAnonymous = "anonymous"
 )
 
-// UserTier is the tier of a user's row in the database. A program that does not read the column of the user finds a
-// tier beside the tenant, which is a fault, and leaves the row out.
-const UserTier = "(user)"
-
 // Target returns what p applies to, in words.
 func (p Policy) Target() string {
 	switch {

@@ -1529,11 +1529,7 @@ END) / 100)))),
     CONSTRAINT policies_settle_soft_only CHECK (((settle IS NULL) OR (NOT soft_only))),
     CONSTRAINT policies_soft_above_hard CHECK ((soft_only OR (soft_threshold_pct <= COALESCE(hard_threshold_pct, (100)::bigint)))),
     CONSTRAINT policies_soft_threshold_pct CHECK (((soft_threshold_pct >= 1) AND (soft_threshold_pct <= 1000))),
-    CONSTRAINT policies_target CHECK (
-CASE
-    WHEN ("user" <> ''::text) THEN ((tenant <> ''::text) AND (tier = '(user)'::text) AND (credential = ''::text) AND (ip = ''::text) AND ("for" = ''::text))
-    ELSE (((((((tier <> ''::text))::integer + ((tenant <> ''::text))::integer) + ((credential <> ''::text))::integer) + ((ip <> ''::text))::integer) + (("for" <> ''::text))::integer) = 1)
-END),
+    CONSTRAINT policies_target CHECK (((("user" = ''::text) OR (tenant <> ''::text)) AND (((((((tier <> ''::text))::integer + ((tenant <> ''::text))::integer) + ((credential <> ''::text))::integer) + ((ip <> ''::text))::integer) + (("for" <> ''::text))::integer) = 1))),
     CONSTRAINT policies_target_scope CHECK (
 CASE
     WHEN ("user" <> ''::text) THEN (scope = ANY (ARRAY['user'::text, 'user+endpoint'::text]))

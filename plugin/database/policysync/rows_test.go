@@ -90,7 +90,7 @@ func TestANodeReadsEveryFieldOfAPolicyFromTheDatabase(t *testing.T) {
 			"for", scope, endpoint, "limit", window_size,
 			algorithm, burst, soft_threshold_pct, hard_threshold_pct, soft_only, mode, cost, fail_mode, accuracy, description,
 			public_note, settle, fair) SELECT namespace, name,
-			CASE WHEN "user" <> '' THEN '(user)' ELSE '' END, coalesce(tenant, ''), coalesce("user", ''),
+			coalesce(tier, ''), coalesce(tenant, ''), coalesce("user", ''),
 			coalesce(credential, ''), coalesce(ip, ''), coalesce("for", ''), scope, endpoint, "limit", window_size, algorithm,
 			burst,
 			soft_threshold_pct, hard_threshold_pct, coalesce(soft_only, false), mode, cost, fail_mode, accuracy, description,

@@ -2,7 +2,6 @@ package policysync
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -27,8 +26,7 @@ var tables = [...]table{
 	{name: "tenants", kind: "tenant", key: "id", where: "true", columns: "id, tier, time_zone", scan: scanTenants},
 	{
 		name: "policies", kind: "policy", key: "id", numeric: true, where: "true",
-		// The row of a user has a tier that its policy has not.
-		columns: strings.Replace(columnsOf(policyFields), `"tier"`, `CASE WHEN "user" = '' THEN tier ELSE '' END`, 1),
+		columns: columnsOf(policyFields),
 		scan:    scanPolicies,
 	},
 	{

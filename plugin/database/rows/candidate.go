@@ -206,9 +206,8 @@ func activePolicies(ctx context.Context, q querier, keys ...PolicyKey) ([]Policy
 		return nil, err
 	}
 	return collect[Policy](ctx, q, selectPolicies+` p JOIN jsonb_to_recordset($1) AS k(`+keyColumns+`)
-		ON (p.tenant, p.name, p.namespace, p."user", p.credential, p.ip, p."for")
-				= (k."Tenant", k."Name", k."Namespace", k."User", k."Credential", k."IP", k."For")
-			AND p.tier = CASE WHEN k."User" = '' THEN k."Tier" ELSE '`+schema.UserTier+`' END
+		ON (p.tier, p.tenant, p.name, p.namespace, p."user", p.credential, p.ip, p."for")
+				= (k."Tier", k."Tenant", k."Name", k."Namespace", k."User", k."Credential", k."IP", k."For")
 			AND rate_limiter.canonical_endpoint(p.endpoint) = rate_limiter.canonical_endpoint(k."Endpoint")
 		ORDER BY p.id`, list)
 }
@@ -224,9 +223,7 @@ func movedSince(ctx context.Context, q querier, audit int64) (Diff, error) {
 			) changed WHERE row IS NOT NULL`, row, order), audit)
 		list := make([]Policy, len(found))
 		for i := range found {
-			if list[i] = found[i].Row; list[i].User != "" {
-				list[i].Tier = "" // as policyColumns reads it
-			}
+			list[i] = found[i].Row
 		}
 		return list, err
 	}

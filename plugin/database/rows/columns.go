@@ -18,8 +18,6 @@ type column struct {
 	name   string // quoted
 	absent string // of a field that JSON leaves out; empty: NULL
 	zero   string // what NULL is read as; empty: NULL
-	reads  string // the expression to read instead; empty: the column
-	writes string // the value to write instead, a format with the name of the rows; empty: the field
 }
 
 func columnsOf[T any](fields []schema.Field[T]) columns {
@@ -56,10 +54,7 @@ func (c columns) names() string {
 // read lists the columns for a SELECT into a row.
 func (c columns) read() string {
 	return c.each(func(c column) string {
-		switch {
-		case c.reads != "":
-			return c.reads + " AS " + c.name
-		case c.zero == "":
+		if c.zero == "" {
 			return c.name
 		}
 		return fmt.Sprintf("coalesce(%[1]s, %[2]s) AS %[1]s", c.name, c.zero)
@@ -78,9 +73,6 @@ func (c columns) set(from string) string {
 }
 
 func (c column) value(from string) string {
-	if c.writes != "" {
-		return fmt.Sprintf(c.writes, from)
-	}
 	if c.absent == "" {
 		return from + "." + c.name
 	}

@@ -131,7 +131,7 @@ func (s *Store) CostWarnings(ctx context.Context, config *resolve.Plan, c Cost) 
 	var w where
 	w.equal("namespace", cmp.Or(c.Namespace, defaultNamespace))
 	w.add("(endpoint = '' OR rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint(%s))", c.Endpoint)
-	w.add("(tier NOT IN ('', '"+schema.UserTier+"') OR coalesce(burst, \"limit\") < 2 * %s::bigint)", *c.Cost.Cost)
+	w.add("(tier <> '' OR coalesce(burst, \"limit\") < 2 * %s::bigint)", *c.Cost.Cost)
 	rows, err := all(each[Policy](ctx, s.pool, "list policies", selectPolicies+w.String()+" ORDER BY id", w.args...))
 	if err != nil {
 		return nil, fail("review the "+c.String(), err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
-	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -94,14 +93,7 @@ const (
 	defaultAlgorithm = "token_bucket"
 )
 
-// policyColumns are those of a policy. The row of a user has a tier that its policy has not.
-var policyColumns = func() columns {
-	list := columnsOf(schema.PolicyFields())
-	tier := &list[slices.IndexFunc(list, func(c column) bool { return c.name == `"tier"` })]
-	tier.reads = `CASE WHEN "user" = '' THEN tier ELSE '' END`
-	tier.writes = `CASE WHEN coalesce(%[1]s."user", '') = '' THEN coalesce(%[1]s.tier, '') ELSE '` + schema.UserTier + `' END`
-	return list
-}()
+var policyColumns = columnsOf(schema.PolicyFields())
 
 var selectPolicies = "SELECT id, revision, " + policyColumns.read() + " FROM rate_limiter.policies"
 
@@ -178,13 +170,9 @@ func policyByID(ctx context.Context, q querier, id int64) (Policy, error) {
 
 func policyByKey(ctx context.Context, q querier, key PolicyKey) (Policy, error) {
 	key = key.withDefaults()
-	tier := key.Tier
-	if key.User != "" {
-		tier = schema.UserTier
-	}
 	return one[Policy](ctx, q, key.String(), selectPolicies+`
 		WHERE tenant = $1 AND name = $2 AND tier = $3 AND namespace = $4
 		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($5)
-		AND "user" = $6 AND credential = $7 AND ip = $8 AND "for" = $9`, key.Tenant, key.Name, tier,
+		AND "user" = $6 AND credential = $7 AND ip = $8 AND "for" = $9`, key.Tenant, key.Name, key.Tier,
 		key.Namespace, key.Endpoint, key.User, key.Credential, key.IP, key.For)
 }
