@@ -288,8 +288,6 @@ func TestAnOverrideHoldsFromItsStartUntilItsEndWithoutASync(t *testing.T) {
 	}
 }
 
-// An older node reads such a row without its start. In it the source is all that keeps the row from being enforced at
-// once.
 func TestARowOfAnotherSourceIsLeftOutAndReported(t *testing.T) {
 	row := policytest.Override(1, times(500, acme))
 	for _, source := range []string{policy.Scheduled, "of a later release"} {
