@@ -294,7 +294,7 @@ $(LINT): $(LINT_PIN)/go.mod $(LINT_PIN)/go.sum
 	$(GO) build -C $(LINT_PIN) -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ tool
 
 # The target compares the tree before and after, so it also works before a commit. Tests
-# that define the -update flag rewrite golden files.
+# of packages that use internal/golden rewrite their files with -update.
 .PHONY: verify
 verify: bench-once ## Run every benchmark once, regenerate everything generated, and fail if anything was out of date
 	@git rev-parse --is-inside-work-tree > /dev/null
@@ -302,7 +302,7 @@ verify: bench-once ## Run every benchmark once, regenerate everything generated,
 	@($(WORKTREE)) > $(CACHE)/before
 	$(GO) generate ./...
 	$(GO) mod tidy -diff
-	@golden="$$($(call packages_with,flag\.Bool..update.))"; \
+	@golden="$$($(call packages_with,internal/golden"))"; \
 	if [ -n "$$golden" ]; then echo "go test -update" $$golden; $(GO) test -count=1 $$golden -update; fi
 	@unformatted="$$(git ls-files -z -co --exclude-standard '*.go' | xargs -0 gofmt -l)"; \
 	if [ -n "$$unformatted" ]; then echo "not gofmt'd:" $$unformatted >&2; exit 1; fi

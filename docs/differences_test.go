@@ -2,10 +2,10 @@ package docs
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/fromkong"
 )
 
@@ -23,21 +23,5 @@ func TestThePageOnMigratingListsEveryDifference(t *testing.T) {
 		fmt.Fprintf(&table, "| %s | %s | %s |\n", cell(d.What), cell(d.Kong), cell(d.Here))
 	}
 	table.WriteString("\n")
-	page := read(t, migratingPage)
-	before, tail, found := strings.Cut(page, differencesStart)
-	_, after, ended := strings.Cut(tail, differencesEnd)
-	if !found || !ended {
-		t.Fatalf("%s lacks the marks of the table", migratingPage)
-	}
-	want := before + differencesStart + table.String() + differencesEnd + after
-	if *update {
-		if err := os.WriteFile(migratingPage, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if page != want {
-		t.Errorf("%s does not list the differences as package fromkong has them: go test ./docs -update rewrites it",
-			migratingPage)
-	}
+	golden.CheckSection(t, migratingPage, differencesStart, differencesEnd, table.String())
 }

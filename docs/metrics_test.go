@@ -2,15 +2,14 @@
 package docs
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "rewrite generated pages of docs")
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
+)
 
 const (
 	metricsPage  = "metrics.md"
@@ -64,20 +63,7 @@ func metricTable(t *testing.T) string {
 }
 
 func TestTheDocsListEveryMetric(t *testing.T) {
-	page := read(t, metricsPage)
-	head, rest, started := strings.Cut(page, metricsStart)
-	_, tail, ended := strings.Cut(rest, metricsEnd)
-	if !started || !ended {
-		t.Fatalf("%s has no place for the tables, between %s and %s", metricsPage, metricsStart, metricsEnd)
-	}
-	want := head + metricsStart + metricTable(t) + metricsEnd + tail
-	if *update {
-		if err := os.WriteFile(metricsPage, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if page != want {
-		t.Errorf("%s differs from the golden lists: go test ./docs -update", metricsPage)
-	}
+	golden.CheckSection(t, metricsPage, metricsStart, metricsEnd, metricTable(t))
 }
 
 // read returns the text of a file.

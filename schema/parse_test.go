@@ -3,7 +3,6 @@ package schema_test
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,10 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
-
-var update = flag.Bool("update", false, "rewrite the expected faults and warnings, and the golden files")
 
 // An example is a file with a config and the findings of Parse: the config as JSON, then a line "-- faults --" and the
 // faults, then a line "-- warnings --" and the warnings. The last two parts may be absent.
@@ -78,15 +76,15 @@ func eachExample(t *testing.T, folder string, check func(t *testing.T, e example
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
 			want := readExample(t, path)
 			_, got := parseExample(want.config)
-			if *update {
+			if golden.Update() {
 				got.write(t, path)
 				want = got
 			}
 			if got.faults != want.faults {
-				t.Errorf("faults\n%swant\n%s", got.faults, want.faults)
+				t.Errorf("faults\n%s", golden.Diff(want.faults, got.faults))
 			}
 			if got.warnings != want.warnings {
-				t.Errorf("warnings\n%swant\n%s", got.warnings, want.warnings)
+				t.Errorf("warnings\n%s", golden.Diff(want.warnings, got.warnings))
 			}
 			check(t, want)
 		})

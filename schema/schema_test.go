@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -18,20 +18,7 @@ func TestDumpIsUnchanged(t *testing.T) {
 	if err := json.Indent(&indented, dump, "", " "); err != nil {
 		t.Fatal(err)
 	}
-	const golden = "testdata/dump.golden.json"
-	if *update {
-		if err := os.WriteFile(golden, indented.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(indented.Bytes(), want) {
-		t.Errorf("the dump has changed; if that is intended, run go test ./schema -update and read the difference:\n%s",
-			indented.Bytes())
-	}
+	golden.Check(t, "testdata/dump.golden.json", indented.String())
 }
 
 // full returns a Config built in Go with every kind of list, without defaults.

@@ -1,17 +1,15 @@
 package simulate
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 )
-
-var update = flag.Bool("update", false, "rewrite the table of docs/sizing.md")
 
 const sizingPage = "../../docs/sizing.md"
 
@@ -66,7 +64,7 @@ func TestSoakTheTableOfSizingIsWhatAFleetNeeds(t *testing.T) {
 			checkCell(t, lines, row.name, column, row.cell(r))
 		}
 	}
-	if *update {
+	if golden.Update() {
 		if err := os.WriteFile(sizingPage, []byte(strings.Join(lines, "\n")), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +80,7 @@ func checkCell(t *testing.T, lines []string, name string, column int, want strin
 			continue
 		}
 		got := strings.TrimSuffix(cells[column+1], " |")
-		if *update {
+		if golden.Update() {
 			cells[column+1] = strings.Replace(cells[column+1], got, want, 1)
 			lines[i] = strings.Join(cells, " | ")
 		} else if got != want {

@@ -1,9 +1,10 @@
 package cli
 
 import (
-	"os"
 	"strings"
 	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 )
 
 const cliPage = "../../docs/cli.md"
@@ -21,17 +22,5 @@ func cliDocs() string {
 }
 
 func TestTheDocsListEveryCommandWithItsFlags(t *testing.T) {
-	got := cliDocs()
-	if *update {
-		if err := os.WriteFile(cliPage, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(cliPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("docs/cli.md differs from the help of the commands: go test ./plugin/cli -run Docs -update")
-	}
+	golden.Check(t, cliPage, cliDocs())
 }

@@ -3,6 +3,8 @@ package cli
 import (
 	"strings"
 	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 )
 
 func TestEveryHelpTextIsAsPublished(t *testing.T) {
@@ -24,7 +26,7 @@ func TestEveryHelpTextIsAsPublished(t *testing.T) {
 			help(append(strings.Fields(below.CommandPath())[1:], "-h")...)
 		}
 	}
-	compare(t, "testdata/ratelimit/help.golden", x.output.String())
+	golden.Check(t, "testdata/ratelimit/help.golden", x.output.String())
 }
 
 func TestTheHelpHasNoWordsOfTheProgramsInside(t *testing.T) {

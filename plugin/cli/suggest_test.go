@@ -1,6 +1,10 @@
 package cli
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
+)
 
 func TestSuggestWritesAFileOfPolicies(t *testing.T) {
 	x := terminal{t: t}
@@ -9,7 +13,7 @@ func TestSuggestWritesAFileOfPolicies(t *testing.T) {
 	if code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	compare(t, "testdata/ratelimit/replay/suggested.yaml", x.output.String())
+	golden.Check(t, "testdata/ratelimit/replay/suggested.yaml", x.output.String())
 }
 
 func TestSuggestTakesTiersFromTheConsumersOfTheFileAndCountsRequestsWithoutOne(t *testing.T) {
@@ -19,5 +23,5 @@ func TestSuggestTakesTiersFromTheConsumersOfTheFileAndCountsRequestsWithoutOne(t
 	if code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	compare(t, "testdata/ratelimit/replay/suggested_tiers.yaml", x.output.String())
+	golden.Check(t, "testdata/ratelimit/replay/suggested_tiers.yaml", x.output.String())
 }

@@ -19,6 +19,8 @@ import (
 	"unicode"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 )
 
 // fakeNode answers each scrape with the next of its texts, and then with the last; it returns the node's address.
@@ -139,7 +141,7 @@ func TestTopShowsAFleetAsPublished(t *testing.T) {
 		if code != 0 {
 			t.Errorf("%s: exit code %d, want 0: a node that does not answer is shown, and no failure", file, code)
 		}
-		compare(t, filepath.Join("testdata/ratelimit/top", file), named(output, nodes))
+		golden.Check(t, filepath.Join("testdata/ratelimit/top", file), named(output, nodes))
 	}
 }
 

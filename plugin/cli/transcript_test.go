@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -16,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -23,8 +23,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // noon is the clock of the operator's program in tests. It is after that of the database, so an override that ends soon
 // after noon is still in force.
@@ -113,7 +111,7 @@ func play(t *testing.T, file string, server *pgtest.Server) {
 			x.save(dsn, dir)
 		}
 	}
-	compare(t, file, masked(strings.ReplaceAll(x.output.String(), dir, "DIR")))
+	golden.Check(t, file, masked(strings.ReplaceAll(x.output.String(), dir, "DIR")))
 }
 
 // report reports a node.
@@ -204,27 +202,6 @@ func (x *terminal) save(dsn, dir string) {
 	}
 	if err != nil {
 		x.t.Fatalf("save the rows: %v", err)
-	}
-}
-
-// compare compares an output with a golden file.
-func compare(t *testing.T, file, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gotLines, wantLines := strings.Split(got, "\n"), strings.Split(string(want), "\n")
-	for i := range max(len(gotLines), len(wantLines)) {
-		if i >= len(gotLines) || i >= len(wantLines) || gotLines[i] != wantLines[i] {
-			t.Fatalf("%s:%d: differs (go test -update rewrites it); got\n%s", file, i+1,
-				strings.Join(gotLines[min(i, len(gotLines)):min(i+12, len(gotLines))], "\n"))
-		}
 	}
 }
 

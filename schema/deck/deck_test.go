@@ -2,17 +2,15 @@ package deck_test
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 func lines(findings []deck.Finding) string {
 	var b strings.Builder
@@ -31,19 +29,7 @@ func TestFindingsNameTheLineAndThePath(t *testing.T) {
 			}
 			defer file.Close()
 			got := lines(deck.Validate(file, name+".yaml"))
-			golden := "testdata/" + name + ".golden"
-			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(want) {
-				t.Errorf("got\n%s\nwant\n%s", got, want)
-			}
+			golden.Check(t, "testdata/"+name+".golden", got)
 		})
 	}
 }

@@ -3,20 +3,18 @@ package fromkong_test
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/fromkong"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // compiles is what the command checks beyond the schema.
 func compiles(config schema.Config) error {
@@ -77,19 +75,7 @@ func TestFilesAreConvertedAsTheirGoldenFilesShow(t *testing.T) {
 			describe(&got, "side by side", convert(t, text, fromkong.Options{SideBySide: true}))
 			describe(&got, "with approximations and a Redis", convert(t, text,
 				fromkong.Options{Approximate: true, Redis: "redis.internal:6380"}))
-			golden := strings.TrimSuffix(file, ".yml") + ".golden"
-			if *update {
-				if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got.String() != string(want) {
-				t.Errorf("the conversion differs from %s (-update rewrites it):\n%s", golden, got.String())
-			}
+			golden.Check(t, strings.TrimSuffix(file, ".yml")+".golden", got.String())
 		})
 	}
 }

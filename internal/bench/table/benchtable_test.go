@@ -1,15 +1,14 @@
 package main
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-)
 
-var update = flag.Bool("update", false, "rewrite the golden files")
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
+)
 
 // fixedMachine returns a machine that is the same in every run.
 func fixedMachine() machine {
@@ -38,22 +37,15 @@ func read(t *testing.T, name string) string {
 }
 
 func TestResultsBecomeATableForEachBenchmark(t *testing.T) {
-	for golden, args := range map[string][]string{
+	for file, args := range map[string][]string{
 		"plain.md":  nil,
 		"across.md": {"-command", "make bench", "-across", "goroutines,callers", filepath.Join("testdata", "notes.md")},
 	} {
 		got, errors, code := runOn(t, read(t, "results.txt"), args...)
 		if code != 0 || errors != "" {
-			t.Fatalf("%s: exit %d: %s", golden, code, errors)
+			t.Fatalf("%s: exit %d: %s", file, code, errors)
 		}
-		if *update {
-			if err := os.WriteFile(filepath.Join("testdata", golden), []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if want := read(t, golden); got != want {
-			t.Errorf("%s:\n%s\nwant\n%s", golden, got, want)
-		}
+		golden.Check(t, filepath.Join("testdata", file), got)
 	}
 }
 

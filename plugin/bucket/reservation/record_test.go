@@ -2,21 +2,18 @@ package reservation
 
 import (
 	"bytes"
-	"flag"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // fullRecord has a value in every field that a record keeps.
 func fullRecord(t testing.TB) *Record {
@@ -73,22 +70,10 @@ func encode(t testing.TB, r *Record) []byte {
 
 func TestARecordIsReadAsItWasWritten(t *testing.T) {
 	r := fullRecord(t)
-	golden := filepath.Join("testdata", "record.json")
-	if *update {
-		if err := os.WriteFile(golden, append(encode(t, r), '\n'), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatalf("%v: write it with go test ./plugin/bucket/reservation -run Record -update", err)
-	}
-	if got := encode(t, r); string(got) != strings.TrimSpace(string(want)) {
-		t.Errorf("%s is not what is written: processes of both versions may run at once, so raise recordVersion\n%s",
-			golden, got)
-	}
+	written := encode(t, r)
+	golden.Check(t, filepath.Join("testdata", "record.json"), string(written)+"\n") // processes of both versions may run at once: raise recordVersion
 	read := new(Record)
-	if err := read.UnmarshalBinary(want); err != nil {
+	if err := read.UnmarshalBinary(written); err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(read, r) {

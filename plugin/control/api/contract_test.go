@@ -19,12 +19,13 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
-const golden = "../../../schema/openapi.yaml"
+const description = "../../../schema/openapi.yaml"
 
 func TestThePublishedDescriptionIsThatOfTheServer(t *testing.T) {
 	t.Parallel()
@@ -33,18 +34,7 @@ func TestThePublishedDescriptionIsThatOfTheServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if *update {
-		if err := os.WriteFile(golden, got, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("%s is not what the server describes: look at the difference, and run the tests with -update", golden)
-	}
+	golden.Check(t, description, string(got))
 	if served := w.want(w.do(call{method: "GET", path: "/openapi.yaml"}),
 		http.StatusOK); !bytes.Equal(served.Body.Bytes(), got) {
 		t.Error("/openapi.yaml is another one")

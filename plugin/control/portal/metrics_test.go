@@ -1,16 +1,14 @@
 package portal
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-)
 
-var update = flag.Bool("update", false, "rewrite the golden files")
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
+)
 
 func TestTheMetricsAreThoseOfTheDocs(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
@@ -33,13 +31,5 @@ func TestTheMetricsAreThoseOfTheDocs(t *testing.T) {
 		text += fmt.Sprintf("%s %s {%s}\n    %s\n", f.GetName(), strings.ToLower(f.GetType().String()),
 			strings.Join(labels, ","), f.GetHelp())
 	}
-	const file = "testdata/metrics.golden"
-	if *update {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if want, err := os.ReadFile(file); err != nil || text != string(want) {
-		t.Errorf("%s differs (%v): run the tests with -update\n%s", file, err, text)
-	}
+	golden.Check(t, "testdata/metrics.golden", text)
 }

@@ -1,14 +1,12 @@
 package policy
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "rewrite golden files")
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
+)
 
 // everyKind is one override of each source, kind and target that there can be.
 func everyKind() []*CompiledOverride {
@@ -51,25 +49,7 @@ func TestThePrecedenceOfEveryPairIsTheDocumentedOne(t *testing.T) {
 			fmt.Fprintf(&b, "%s %s %s\n", first.label(), orderNames[precede(first, second, 1, 1)], second.label())
 		}
 	}
-	const file = "testdata/precedence.txt"
-	if *update {
-		if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, lines := strings.Split(b.String(), "\n"), strings.Split(string(want), "\n")
-	if len(got) != len(lines) {
-		t.Fatalf("%d pairs, want %d", len(got), len(lines))
-	}
-	for i := range got {
-		if got[i] != lines[i] {
-			t.Errorf("%s, want: %s", got[i], lines[i])
-		}
-	}
+	golden.Check(t, "testdata/precedence.txt", b.String())
 }
 
 // The rules of the documentation, each checked for all pairs that it is about.

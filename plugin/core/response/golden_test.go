@@ -2,20 +2,17 @@ package response_test
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
-
-var update = flag.Bool("update", false, "write the golden files instead of comparing")
 
 // published are all kinds of answers that a client can read; each has a golden file of its name.
 func published(t testing.TB) []struct {
@@ -221,19 +218,7 @@ func TestClientsReadWhatIsPublished(t *testing.T) {
 	for _, test := range published(t) {
 		t.Run(test.name, func(t *testing.T) {
 			got := show(render(test.config, test.decision, test.grpc))
-			file := filepath.Join("testdata", test.name+".golden")
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(want) {
-				t.Errorf("client reads\n%s\n%s has\n%s", got, file, want)
-			}
+			golden.Check(t, filepath.Join("testdata", test.name+".golden"), got)
 		})
 	}
 }

@@ -3,10 +3,8 @@ package relay
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,12 +15,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/outbox"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
@@ -316,13 +313,5 @@ func TestTheMetricsAreByTopic(t *testing.T) {
 			t.Errorf("series are\n%swant %s", values, want)
 		}
 	}
-	if *update {
-		if err := os.WriteFile("testdata/metrics.golden", []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile("testdata/metrics.golden")
-	if err != nil || text != string(want) {
-		t.Errorf("metrics.golden differs (%v): run the tests with -update\n%s", err, text)
-	}
+	golden.Check(t, "testdata/metrics.golden", text)
 }

@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 )
 
 // before is the time of normal requests before a shape begins, in minutes.
@@ -211,23 +212,7 @@ func TestTheDocsHaveWhatTheShapesGive(t *testing.T) {
 	minutes, tenants, penalized := flaggedOrdinary()
 	fmt.Fprintf(&b, "| ordinary tenants | %d of them for 3 days: office hours, bursts, hourly jobs. | | %d tenants | |"+
 		" %d minutes of %d, of %d tenants |\n\n", ordinaryTenants, penalized, minutes, ordinaryTenants*3*24*60, tenants)
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, later, started := strings.Cut(string(text), tableStart)
-	_, tail, ended := strings.Cut(later, tableEnd)
-	if !started || !ended {
-		t.Fatalf("%s has no place for the table", page)
-	}
-	want := head + tableStart + b.String() + tableEnd + tail
-	if *update {
-		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if want != string(text) {
-		t.Errorf("%s differs from\n%s\ngo test ./plugin/leader/abuse -update", page, b.String())
-	}
+	golden.CheckSection(t, page, tableStart, tableEnd, b.String())
 }
 
 func minuteText(n int) string {

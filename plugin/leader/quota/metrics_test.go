@@ -2,9 +2,7 @@ package quota_test
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -12,11 +10,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/quota"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestNoticesAreCountedByThreshold(t *testing.T) {
 	w := newWorld(t, daily(100))
@@ -49,15 +46,7 @@ func TestNoticesAreCountedByThreshold(t *testing.T) {
 	if fmt.Sprint(counts) != "map[100:0 50:1 80:2]" {
 		t.Errorf("the counts are %v", counts)
 	}
-	const file = "testdata/metrics.golden"
-	if *update {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if want, err := os.ReadFile(file); err != nil || text != string(want) {
-		t.Errorf("%s differs (%v): run the tests with -update\n%s", file, err, text)
-	}
+	golden.Check(t, "testdata/metrics.golden", text)
 }
 
 func TestNoticesHaveThePublishedForm(t *testing.T) {

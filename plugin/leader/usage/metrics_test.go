@@ -1,16 +1,14 @@
 package usage
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-)
 
-var update = flag.Bool("update", false, "rewrite the golden files")
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
+)
 
 func TestTheMetricsOfALeaderCountItsBatchesByResult(t *testing.T) {
 	w := newWorld(t)
@@ -47,22 +45,5 @@ func TestTheMetricsOfALeaderCountItsBatchesByResult(t *testing.T) {
 			t.Errorf("%s is %v (%v), want %v", name, got, ok, want)
 		}
 	}
-	golden(t, "testdata/metrics.golden", text)
-}
-
-// golden compares a text with a file.
-func golden(t *testing.T, file, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs: run the tests with -update\n%s", file, got)
-	}
+	golden.Check(t, "testdata/metrics.golden", text)
 }

@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"unicode/utf8"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -186,22 +186,7 @@ func TestLinesAreWhatWasPublished(t *testing.T) {
 				}
 			}
 		}
-		const golden = "testdata/lines.golden"
-		if *update {
-			if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(got.Bytes(), want) {
-			t.Errorf(
-				"lines have changed; if that is meant, run go test ./plugin/observe/denial -update and read the difference:\n%s",
-				got.Bytes(),
-			)
-		}
+		golden.Check(t, "testdata/lines.golden", got.String())
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"log/slog"
 	"strings"
 	"sync"
@@ -18,8 +17,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 var _ admit.Observer = (*Recorder)(nil)
 

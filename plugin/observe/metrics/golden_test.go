@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -64,21 +64,9 @@ func published(t *testing.T, m *Metrics) string {
 func TestEveryPublishedMetricIsAsDocumented(t *testing.T) {
 	m := full(t)
 	got := published(t, m)
-	path := filepath.Join("testdata", "metrics.golden")
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("metrics are\n%s\nwant (rewrite with -update if this is meant)\n%s", got, want)
-	}
+	golden.Check(t, filepath.Join("testdata", "metrics.golden"), got)
 	for _, name := range described(m) {
-		if !strings.Contains(string(want), name+" ") {
+		if !strings.Contains(got, name+" ") {
 			t.Errorf("%s is registered, and not in the golden list", name)
 		}
 	}

@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"flag"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
@@ -10,8 +9,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // A server that has ended leaves no goroutine behind.
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -3,18 +3,16 @@ package usage
 import (
 	"bytes"
 	"encoding/binary"
-	"flag"
 	"fmt"
 	"hash/crc32"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
-)
 
-var update = flag.Bool("update", false, "rewrite the golden files")
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
+)
 
 // sample returns a batch with every kind of row.
 func sample() *Batch {
@@ -80,17 +78,7 @@ func TestTheFormOfABatchStays(t *testing.T) {
 
 func checkForm(t *testing.T, b *Batch, name string) {
 	t.Helper()
-	got, path := encoded(t, b), filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil || !bytes.Equal(got, want) {
-		t.Errorf("the form is\n%x\nwant (rewrite with -update, and raise the version, if this is meant)\n%x (%v)",
-			got, want, err)
-	}
+	golden.Check(t, filepath.Join("testdata", name), string(encoded(t, b))) // another form needs another version
 }
 
 // The largest batch of long names and large numbers is within the bound that Postgres checks.

@@ -1,16 +1,14 @@
 package sender
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-)
 
-var update = flag.Bool("update", false, "rewrite the golden files")
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
+)
 
 func TestTheMetricsCountTriesByResultAndWebhooksByState(t *testing.T) {
 	w := newWorld(t)
@@ -52,13 +50,5 @@ func TestTheMetricsCountTriesByResultAndWebhooksByState(t *testing.T) {
 			t.Errorf("%s is %v (%v), want %v", name, got, ok, want)
 		}
 	}
-	const file = "testdata/metrics.golden"
-	if *update {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if want, err := os.ReadFile(file); err != nil || text != string(want) {
-		t.Errorf("%s differs (%v): run the tests with -update\n%s", file, err, text)
-	}
+	golden.Check(t, "testdata/metrics.golden", text)
 }

@@ -2,18 +2,15 @@ package replayhtml_test
 
 import (
 	"bytes"
-	"flag"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay/replayhtml"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden file")
 
 // report returns a report of two tenants, one of which has a name that browsers would obey.
 func report() *replay.Report {
@@ -55,17 +52,7 @@ func render(t *testing.T, r *replay.Report) string {
 }
 
 func TestTheReportIsAsInTheGoldenFile(t *testing.T) {
-	got := render(t, report())
-	const golden = "testdata/report.html"
-	if *update {
-		if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil || got != string(want) {
-		t.Errorf("%s differs (%v): look at the page, and rewrite it with go test -update", golden, err)
-	}
+	golden.Check(t, "testdata/report.html", render(t, report()))
 }
 
 // link matches what loads something or leads elsewhere.
