@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
@@ -18,7 +19,7 @@ func (p *plane) scrape(n *node) {
 			p.t.Fatalf("a request is answered with %d", a.Status)
 		}
 	}
-	await(p.t, "the denials are unpacked", func() bool {
+	await.That(p.t, "the denials are unpacked", func() bool {
 		return p.number(`SELECT coalesce(sum(limited), 0)::bigint FROM rate_limiter.abuse_denials WHERE tenant = 'acme'`) ==
 			requests-60
 	})
@@ -64,7 +65,7 @@ func (p *plane) restart(a *api, start func() *api) *api {
 // awaitPenalties waits until there are so many. It sends no requests meanwhile, which would be denied and count.
 func (p *plane) awaitPenalties(want int64) {
 	p.t.Helper()
-	await(p.t, fmt.Sprintf("%d penalties", want), func() bool {
+	await.That(p.t, fmt.Sprintf("%d penalties", want), func() bool {
 		return p.number(`SELECT count(*) FROM rate_limiter.overrides WHERE source = 'detector'`) == want
 	})
 }
@@ -92,7 +93,7 @@ func TestAScraperIsFlaggedInShadowPenalizedUnderEnforceAndForgiven(t *testing.T)
 	p.scrape(n)
 
 	a = p.restart(a, func() *api { return p.serve() })
-	await(t, "the scraper is on a step in shadow", func() bool { return a.step() == "half shadow" })
+	await.That(t, "the scraper is on a step in shadow", func() bool { return a.step() == "half shadow" })
 	list := p.operate("abuse", "list")
 	if !strings.Contains(list, "acme") || !strings.Contains(list, "were denied (85 %") {
 		t.Errorf("abuse list shows\n%s", list)
@@ -107,7 +108,7 @@ func TestAScraperIsFlaggedInShadowPenalizedUnderEnforceAndForgiven(t *testing.T)
 
 	a = p.restart(a, func() *api { return p.serve("--abuse", "enforce") })
 	p.awaitPenalties(1)
-	await(t, "the penalty is enforced", func() bool { return n.hasLimit(30) })
+	await.That(t, "the penalty is enforced", func() bool { return n.hasLimit(30) })
 	if text := p.operate("explain", "--config", p.deck, "--plugin-route", "records", "--tenant", "acme", "--tier",
 		"enterprise"); !strings.Contains(text, "abuse detection: half of each limit, because") {
 		t.Errorf("explain shows\n%s", text)
@@ -122,13 +123,13 @@ func TestAScraperIsFlaggedInShadowPenalizedUnderEnforceAndForgiven(t *testing.T)
 	}
 	a = p.restart(a, off)
 	p.awaitPenalties(0)
-	await(t, "the limit is whole again", func() bool { return n.hasLimit(60) })
+	await.That(t, "the limit is whole again", func() bool { return n.hasLimit(60) })
 
 	a = p.restart(a, func() *api { return p.serve("--abuse", "enforce") })
 	p.awaitPenalties(1)
-	await(t, "the penalty is enforced again", func() bool { return n.hasLimit(30) })
+	await.That(t, "the penalty is enforced again", func() bool { return n.hasLimit(30) })
 	p.operate("abuse", "forgive", "acme", "--reason", "a test", "--wait=30s")
-	await(t, "the penalty is over", func() bool { return n.hasLimit(60) })
+	await.That(t, "the penalty is over", func() bool { return n.hasLimit(60) })
 	if got := a.step(); got != "none enforce" {
 		t.Errorf("a forgiven tenant is on %s", got)
 	}

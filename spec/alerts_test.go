@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
@@ -249,7 +250,7 @@ func TestEveryPanelShowsDataOfANodeAndAlertsFireWhenRedisIsUnavailable(t *testin
 	}
 	w.redis.Kill()
 	w.awaitData(panelQuery.isOutage)
-	await(t, "the alerts about a Redis that is unavailable", func() bool {
+	await.That(t, "the alerts about a Redis that is unavailable", func() bool {
 		states := w.states()
 		return !slices.ContainsFunc(away, func(alert string) bool { return states[alert] != "firing" })
 	})

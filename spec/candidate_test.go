@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
@@ -24,7 +25,7 @@ func (p *plane) putYear(limit int, command ...string) {
 // awaitYear awaits that a consumer's requests have a status, by a limit a year.
 func (n *node) awaitYear(key string, status, limit int) {
 	n.t.Helper()
-	await(n.t, fmt.Sprintf("%s gets %d by a limit of %d", key, status, limit), func() bool {
+	await.That(n.t, fmt.Sprintf("%s gets %d by a limit of %d", key, status, limit), func() bool {
 		a := n.get("/records", "apikey", key)
 		return a.Status == status && strings.Contains(a.Header.Get("RateLimit-Policy"), fmt.Sprintf(`"year";q=%d`, limit))
 	})
@@ -34,7 +35,10 @@ func TestACandidateIsComparedThenEnforcedForATenantThenForAllAndRolledBack(t *te
 	t.Parallel()
 	p := newPlane(t)
 	n := p.node("one", p.dsn)
-	await(t, "the node reports", func() bool { return p.command("fleet").Run() == nil }) // it fails while no node is live
+	// it fails while no node is live
+	await.That(t, "the node reports", func() bool {
+		return p.command("fleet").Run() == nil
+	})
 	p.putYear(1000, "policy", "put")
 	p.operate("tenant", "set", "gamma", "--tier", "enterprise", "--reason", "a spec")
 	n.awaitYear("alice", http.StatusOK, 1000)
@@ -49,7 +53,7 @@ func TestACandidateIsComparedThenEnforcedForATenantThenForAllAndRolledBack(t *te
 			ActiveOnly    int `json:"active_only"`
 		} `json:"total"`
 	}
-	await(t, "the report has requests that only the candidate denies", func() bool {
+	await.That(t, "the report has requests that only the candidate denies", func() bool {
 		n.awaitYear("alice", http.StatusOK, 1000)
 		if err := json.Unmarshal([]byte(p.operate("candidate", "report", "-o", "json")), &report); err != nil {
 			t.Fatal(err)
@@ -104,7 +108,7 @@ func TestAnswersToTenantsThatAreNotAssignedAreThoseWithoutACandidate(t *testing.
 		p := newPlane(t)
 		n := p.node("one", p.dsn)
 		other := p.node("two", p.dsn)
-		await(t, "both nodes report", func() bool {
+		await.That(t, "both nodes report", func() bool {
 			out, err := p.command("fleet").Output() // it fails while no node is live
 			return err == nil && strings.Contains(string(out), "2 of 2 live nodes")
 		})
@@ -145,7 +149,7 @@ func TestAPromotionAndARollbackReachAllNodesInOneFetchEach(t *testing.T) {
 		nodes[name] = start(t, deck(p.config), serverWith("-database", p.dsn, "-snapshot-dir", "off",
 			"-metrics-listen", metrics[name], "-node-name", name))
 	}
-	await(t, "all nodes report", func() bool {
+	await.That(t, "all nodes report", func() bool {
 		out, err := p.command("fleet").Output() // it fails while no node is live
 		return err == nil && strings.Contains(string(out), "3 of 3 live nodes")
 	})

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 // check compares every answer with the promises.
@@ -164,7 +166,7 @@ const leeway = 64
 func (c *course) checkLeaks(s *storm, before numbers) {
 	s.t.Helper()
 	for _, metric := range []string{"go_goroutines", "process_open_fds"} {
-		await(s.t, fmt.Sprintf("%s to be at most %v again", metric, before[metric]+leeway), func() bool {
+		await.That(s.t, fmt.Sprintf("%s to be at most %v again", metric, before[metric]+leeway), func() bool {
 			now, ok := s.nodes[0].scrape()[metric]
 			return ok && now <= before[metric]+leeway
 		})
@@ -195,14 +197,14 @@ func (c *course) checkTotals(s *storm) {
 					i, unverified, denied, last)
 			}
 		}()
-		await(s.t, "the metrics to equal the answers", func() bool {
+		await.That(s.t, "the metrics to equal the answers", func() bool {
 			last = n.scrape()
 			return last.sum("rate_limiter_unverified_total") == float64(unverified) &&
 				last.sum("rate_limiter_unavailable_total") == float64(denied) &&
 				last.sum("rate_limiter_degraded") == 0
 		})
 		least := float64(unverified - c.mostUnanswered(s.connections(i)))
-		await(s.t, "admissions without Redis to be charged or written off", func() bool {
+		await.That(s.t, "admissions without Redis to be charged or written off", func() bool {
 			last = n.scrape()
 			return last.sum("rate_limiter_reconciled_tokens_total") >= least
 		})

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
@@ -237,7 +238,10 @@ func pluginKilled(t *testing.T) *stage {
 			}
 		},
 		end: func(s *storm) {
-			await(s.t, "another plugin process", func() bool { pid := s.nodes[0].PluginPID(); return pid != victim && pid != 0 })
+			await.That(s.t, "another plugin process", func() bool {
+				pid := s.nodes[0].PluginPID()
+				return pid != victim && pid != 0
+			})
 		},
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
@@ -99,7 +100,7 @@ func TestChaosAFloodOfAddressesDuringAnOutageLosesNoDebtOfTenants(t *testing.T) 
 	}
 	var last numbers
 	charged := func() float64 { return last.sum("rate_limiter_reconciled_tokens_total", `outcome="charged"`) }
-	await(t, "all admissions without Redis to be charged", func() bool {
+	await.That(t, "all admissions without Redis to be charged", func() bool {
 		last = n.scrape()
 		return charged() >= float64(spent) || last.sum("rate_limiter_reconciled_tokens_total") >= float64(spent)
 	})

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -190,7 +191,7 @@ func (s *storm) awaitRedis(what string) {
 	s.mu.Lock()
 	clear(s.inARow)
 	s.mu.Unlock()
-	await(s.t, what, func() bool {
+	await.That(s.t, what, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, l := range s.lanes {
@@ -205,7 +206,7 @@ func (s *storm) awaitRedis(what string) {
 // awaitLimits waits until Redis has admitted and denied in every lane after an instant: limits are in force.
 func (s *storm) awaitLimits(after time.Duration) {
 	s.t.Helper()
-	await(s.t, "admissions and denials by Redis", func() bool {
+	await.That(s.t, "admissions and denials by Redis", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, l := range s.lanes {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 // The chaos specs inject faults of Redis, the network and the plugin's process, one after the other. The load is on
@@ -92,7 +94,7 @@ func (d disaster) play(t *testing.T, table *chaosTable) {
 	c.begun = s.since()
 	at.strike(s)
 	if !d.harmless && !d.kills && !d.quiet {
-		await(t, "the metrics to report a degraded Redis", func() bool {
+		await.That(t, "the metrics to report a degraded Redis", func() bool {
 			return s.nodes[0].scrape().sum("rate_limiter_degraded") > 0
 		})
 		c.opened = s.since()

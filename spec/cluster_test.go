@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -159,7 +160,7 @@ func (p *pressure) awaitDecisions(what string) {
 	p.mu.Lock()
 	clear(p.inARow)
 	p.mu.Unlock()
-	await(p.t, what, func() bool {
+	await.That(p.t, what, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		for _, n := range p.inARow {
@@ -177,7 +178,7 @@ func (p *pressure) awaitDenials(after time.Duration) {
 	p.mu.Lock()
 	p.rushed = true
 	p.mu.Unlock()
-	await(p.t, "every quota to be exhausted", func() bool {
+	await.That(p.t, "every quota to be exhausted", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		for _, tenant := range p.tenants {
@@ -359,7 +360,7 @@ func TestASlotOfAClusterMovesWhileItsTenantIsCountedExactly(t *testing.T) {
 	switched := span{From: c.since()}
 	c.nodes.Migrate(t, bucketKey(moved), to, func() {
 		n := len(c.seen(moved))
-		await(t, "requests while the slot moves", func() bool { return len(c.seen(moved)) > n+settled })
+		await.That(t, "requests while the slot moves", func() bool { return len(c.seen(moved)) > n+settled })
 	})
 	c.awaitDecisions("decisions by the new master")
 	switched.To = c.since()

@@ -13,6 +13,7 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -63,7 +64,7 @@ func TestTheServicesOfComposeWorkTogether(t *testing.T) {
 
 	n.want([]int{200}, "/records", "apikey", "beta-key")
 	checkRedis(t, project.Services["redis"], counters)
-	await(t, "the plugin reports to Postgres", func() bool {
+	await.That(t, "the plugin reports to Postgres", func() bool {
 		out, err := try(project.Services["operator"].Command...)         // it fails without a live node
 		return err == nil && strings.Contains(out, "1 of 1 live node\n") // it joined after the change, so no time is shown
 	})

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 // policyOf returns the body of a policy with a limit a minute.
@@ -25,7 +27,7 @@ func (n *node) enforces(limit int) bool {
 // awaitFleet waits until a number of nodes are live.
 func (a *api) awaitFleet(nodes int) {
 	a.t.Helper()
-	await(a.t, fmt.Sprintf("%d nodes report", nodes), func() bool {
+	await.That(a.t, fmt.Sprintf("%d nodes report", nodes), func() bool {
 		var fleet struct{ Nodes []struct{ Live bool } }
 		a.want(http.StatusOK, &fleet, http.MethodGet, "/v1/ratelimit/fleet", "")
 		live := 0
@@ -78,7 +80,7 @@ func TestANodeThatIsCutOffFromPostgresIsNamedByAWriteThatWaits(t *testing.T) {
 	var got enforcement
 	limit := 1000
 	a.want(http.StatusCreated, &got, http.MethodPost, "/v1/ratelimit/policies?wait=5s", policyOf(limit))
-	await(t, "a write that the other nodes enforce within its wait", func() bool {
+	await.That(t, "a write that the other nodes enforce within its wait", func() bool {
 		e := got.Enforcement
 		if e.Enforced || !slices.ContainsFunc(e.Behind, func(n behind) bool { return strings.HasPrefix(n.Node, "far/") }) {
 			t.Fatalf("%+v, want the node far named", e)
@@ -98,7 +100,7 @@ func TestANodeThatIsCutOffFromPostgresIsNamedByAWriteThatWaits(t *testing.T) {
 		t.Error("the node that is cut off enforces the new row")
 	}
 	p.write(`ALTER ROLE far LOGIN`)
-	await(t, "the node enforces it when it is back", func() bool { return far.enforces(limit) })
+	await.That(t, "the node enforces it when it is back", func() bool { return far.enforces(limit) })
 }
 
 func TestTheEffectivePoliciesFollowTheRows(t *testing.T) {

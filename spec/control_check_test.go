@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 const (
@@ -129,7 +131,7 @@ func TestATokenOfATenantReadsOnlyItsOwnUsage(t *testing.T) {
 	a.as("rl_"+strings.Repeat("A", 43)).want(http.StatusUnauthorized, nil, http.MethodGet, "/v1/orgs/acme/ratelimit/usage",
 		"")
 	p.operate("token", "revoke", "acme-portal", "--reason", "over")
-	await(t, "the revoked token is denied", func() bool {
+	await.That(t, "the revoked token is denied", func() bool {
 		got, err := acme.send(http.MethodGet, "/v1/orgs/acme/ratelimit/usage", "")
 		return err == nil && got.Status == http.StatusUnauthorized
 	})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/compose-spec/compose-go/v2/types"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
@@ -60,7 +61,7 @@ func TestTheRESTAPIOfComposeNeedsATokenAndReadsTheBucketsOfKong(t *testing.T) {
 	secret := p.token("ann", "admin")
 	a := p.run(command(), &api{url: "http://127.0.0.1:" + port, metrics: "127.0.0.1:" + metrics, secret: secret})
 	healthy := healthCheck(t, service, published, port)
-	await(t, "the health check passes", healthy)
+	await.That(t, "the health check passes", healthy)
 	a.want(http.StatusOK, nil, http.MethodPost, check, `{"org_id":"beta","endpoint":"GET /records"}`)
 	body := a.want(http.StatusOK, nil, http.MethodGet, "/v1/orgs/beta/ratelimit/usage", "").Body
 	if !strings.Contains(body, `"used":1,`) {

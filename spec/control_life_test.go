@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
@@ -59,7 +60,7 @@ func TestSIGTERMUnderLoadDropsNoRequest(t *testing.T) {
 	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
 	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
 	counted := func() int64 { return p.redis.Client(t).ZCard(context.Background(), "rl:default:{n}").Val() }
-	await(t, "the process counts as a node in Redis", func() bool { return counted() == 1 })
+	await.That(t, "the process counts as a node in Redis", func() bool { return counted() == 1 })
 	var answered, closed atomic.Int64
 	var group sync.WaitGroup
 	for range 8 {
@@ -94,7 +95,7 @@ func TestSIGTERMUnderLoadDropsNoRequest(t *testing.T) {
 		}
 		waiting <- err
 	}()
-	await(t, "load, and the write", func() bool { return answered.Load() > 200 && p.versionOf() >= 2 })
+	await.That(t, "load, and the write", func() bool { return answered.Load() > 200 && p.versionOf() >= 2 })
 	if err := a.terminate(); err != nil {
 		t.Errorf("after SIGTERM: %v, want exit code 0", err)
 	}
@@ -155,7 +156,7 @@ func TestTheAPIListensBeyondLoopbackOnlyWithTLSAndATokenOrAnExplicitFlag(t *test
 	p.admin = p.token("bob", "admin")
 	a := p.launch("--listen", public, "--insecure-http")
 	a.url = "http://127.0.0.1:" + port
-	await(t, "with a token it serves", func() bool { return a.status("/v1/ratelimit/policies") == http.StatusOK })
+	await.That(t, "with a token it serves", func() bool { return a.status("/v1/ratelimit/policies") == http.StatusOK })
 }
 
 func TestTheAPIStartsWithoutPostgresAndRedisAndRecovers(t *testing.T) {
@@ -164,14 +165,16 @@ func TestTheAPIStartsWithoutPostgresAndRedisAndRecovers(t *testing.T) {
 	p.postgres.Stop(t)
 	p.redis.Kill()
 	a := p.launch()
-	await(t, "it serves and is not ready", func() bool { return a.status("/readyz") == http.StatusServiceUnavailable })
+	await.That(t, "it serves and is not ready", func() bool {
+		return a.status("/readyz") == http.StatusServiceUnavailable
+	})
 	a.want(http.StatusOK, nil, http.MethodGet, "/healthz", "")
 	a.want(http.StatusServiceUnavailable, nil, http.MethodGet, "/v1/ratelimit/policies", "")
 	p.postgres.Start(t)
 	p.redis.Restart(t)
-	await(t, "it is ready", func() bool { return a.status("/readyz") == http.StatusOK })
+	await.That(t, "it is ready", func() bool { return a.status("/readyz") == http.StatusOK })
 	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
-	await(t, "it spends in Redis", func() bool {
+	await.That(t, "it spends in Redis", func() bool {
 		a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
 		return p.redis.Client(t).DBSize(t.Context()).Val() > 0 && a.status("/v1/orgs/acme/ratelimit/usage") == http.StatusOK
 	})
@@ -184,7 +187,7 @@ func TestEarlierTokensGetDecisionsWhilePostgresIsUnavailable(t *testing.T) {
 	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=30s", policyOf(1000))
 	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
 	p.postgres.Stop(t)
-	await(t, "/readyz is degraded", func() bool {
+	await.That(t, "/readyz is degraded", func() bool {
 		return strings.Contains(a.want(http.StatusOK, nil, http.MethodGet, "/readyz", "").Body, "degraded")
 	})
 	tick := time.NewTicker(100 * time.Millisecond)

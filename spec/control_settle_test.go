@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 // chatBudget is a limit that settles: 10,000 tokens for each tenant. Its window is a year: none ends during a spec.
@@ -75,7 +77,7 @@ func TestAnotherProcessSettlesWhatAKilledOneHasReserved(t *testing.T) {
 	// What is not settled is counted.
 	brief := strings.Replace(reserve("chat-2", 5), "{", `{"reserve_timeout":1,`, 1)
 	second.want(http.StatusOK, nil, http.MethodPost, check, brief)
-	await(t, "the timeout is counted", func() bool {
+	await.That(t, "the timeout is counted", func() bool {
 		_, metrics := read(second.metrics, "/metrics")
 		return strings.Contains(metrics, `rate_limiter_settlements_total{outcome="timed_out",policy="llm-tokens"} 1`)
 	})

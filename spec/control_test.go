@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -158,7 +159,7 @@ func (p *plane) run(cmd *exec.Cmd, a *api) *api {
 func (p *plane) serve(args ...string) *api {
 	p.t.Helper()
 	a := p.launch(args...)
-	await(p.t, "the API is ready", func() bool { return a.status("/readyz") == http.StatusOK })
+	await.That(p.t, "the API is ready", func() bool { return a.status("/readyz") == http.StatusOK })
 	return a
 }
 

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
@@ -97,7 +98,7 @@ func TestTheAPIServesTLSAndWithAClientAuthorityOnlyItsClients(t *testing.T) {
 		}
 		a := p.launch(args...)
 		address := "127.0.0.1:" + port
-		await(t, "it serves by TLS", func() bool { return doc.isReady(t, address, own...) })
+		await.That(t, "it serves by TLS", func() bool { return doc.isReady(t, address, own...) })
 		if bare := doc.isReady(t, address); bare == mutual {
 			t.Errorf("with a client authority %v: a client without a certificate is served: %v", mutual, bare)
 		}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 // ban bans acme as an operator.
@@ -26,7 +28,7 @@ func TestABannedTenantIsNotAdmittedBeforeTheRowsAreLoaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := p.launch()
-	await(t, "it serves", func() bool { return a.status("/healthz") == http.StatusOK })
+	await.That(t, "it serves", func() bool { return a.status("/healthz") == http.StatusOK })
 	for _, path := range []string{check, check + "/batch"} {
 		body := checkAcme
 		if path != check {
@@ -40,7 +42,7 @@ func TestABannedTenantIsNotAdmittedBeforeTheRowsAreLoaded(t *testing.T) {
 	if err := lock.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "it has loaded the rows", func() bool { return a.status("/readyz") == http.StatusOK })
+	await.That(t, "it has loaded the rows", func() bool { return a.status("/readyz") == http.StatusOK })
 	a.wantBanned()
 }
 
@@ -60,7 +62,7 @@ func TestOnAStandbyABanIsEnforcedAndWritesAreDenied(t *testing.T) {
 	a := p.serve("--database", standby.Here(p.postgres, p.dsn))
 	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
 	p.ban()
-	await(t, "the ban is enforced", func() bool {
+	await.That(t, "the ban is enforced", func() bool {
 		return strings.Contains(a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme).Body, `"reason":"banned"`)
 	})
 	got := a.want(http.StatusServiceUnavailable, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
@@ -79,13 +81,13 @@ func TestOnAStandbyABanIsEnforcedAndWritesAreDenied(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer promoted.Close(t.Context())
-	await(t, "it reports", func() bool {
+	await.That(t, "it reports", func() bool {
 		var live bool
 		err := promoted.QueryRow(t.Context(),
 			`SELECT EXISTS (SELECT FROM rate_limiter.nodes WHERE node LIKE '%/control/%')`).Scan(&live)
 		return err == nil && live
 	})
-	await(t, "writes go on", func() bool {
+	await.That(t, "writes go on", func() bool {
 		got, err := a.send(http.MethodPost, "/v1/ratelimit/policies", policyOf(1000), "Idempotency-Key", "once")
 		return err == nil && got.Status == http.StatusCreated
 	})

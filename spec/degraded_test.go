@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
@@ -44,7 +45,7 @@ func TestAFullRedisIsDegradedUntilItHasMemoryAlthoughItAnswersPing(t *testing.T)
 	degraded := func() bool { return metric("degraded") == 1 }
 	n.want([]int{200}, "/records", "apikey", "alice")
 	set("maxmemory", "1")
-	await(t, "the metrics to report a degraded Redis", func() bool {
+	await.That(t, "the metrics to report a degraded Redis", func() bool {
 		n.want([]int{200}, "/records", "apikey", "alice")
 		return degraded()
 	})
@@ -52,13 +53,13 @@ func TestAFullRedisIsDegradedUntilItHasMemoryAlthoughItAnswersPing(t *testing.T)
 		t.Errorf("the headers are %v", a.Header)
 	}
 	before := scripts()
-	await(t, "probes without traffic", func() bool { return scripts() >= before+3 })
+	await.That(t, "probes without traffic", func() bool { return scripts() >= before+3 })
 	log := n.log.String()
 	if strings.Count(log, "its limits use") != 1 || strings.Contains(log, "answers again") || !degraded() {
 		t.Errorf("the Redis that denies every script is reported as back:\n%s", log)
 	}
 	set("maxmemory", "0")
-	await(t, "the recovery without traffic", func() bool { return !degraded() })
+	await.That(t, "the recovery without traffic", func() bool { return !degraded() })
 	if a := n.get("/records", "apikey", "alice"); a.Status != 200 || a.Header.Get("X-RateLimit-Degraded") != "" {
 		t.Errorf("%d, %v", a.Status, a.Header)
 	}
@@ -73,8 +74,10 @@ func TestARedisThatCannotServeCountsAsDegraded(t *testing.T) {
 	}
 	n, metric := degradedBy(t, fmt.Sprintf("host: %s, port: %s, %s", host, port, patience), sentinel)
 	n.want([]int{200}, "/records", "apikey", "alice")
-	await(t, "the reason in the log", func() bool { return strings.Contains(n.log.String(), "no limit can be counted") })
-	await(t, "the metrics to report it degraded for longer than one probe", func() bool {
+	await.That(t, "the reason in the log", func() bool {
+		return strings.Contains(n.log.String(), "no limit can be counted")
+	})
+	await.That(t, "the metrics to report it degraded for longer than one probe", func() bool {
 		return metric("degraded_seconds_total") > 2.5
 	})
 	n.want(times(10, 200), "/records", "apikey", "alice")

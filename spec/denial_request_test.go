@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 // deniedRequest has the fields of a denial that the spec reads.
@@ -34,7 +36,7 @@ func TestTheRequestIDOfADenialLeadsToTheSameAnswerAtEveryDoor(t *testing.T) {
 		"alice": {"acme", "year", "tier enterprise"}, "beth": {"beta", "hour", "tenant"},
 	} {
 		var denied answer
-		await(t, "a request to be denied", func() bool {
+		await.That(t, "a request to be denied", func() bool {
 			got, err := n.send("GET", "/records", "apikey", key)
 			if err != nil {
 				t.Fatal(err)
@@ -44,7 +46,7 @@ func TestTheRequestIDOfADenialLeadsToTheSameAnswerAtEveryDoor(t *testing.T) {
 		})
 		id := denied.Header.Get("X-Kong-Request-Id")
 		path := "/v1/ratelimit/denials/" + id
-		await(t, path+" to answer", func() bool { return api.status(path) == http.StatusOK })
+		await.That(t, path+" to answer", func() bool { return api.status(path) == http.StatusOK })
 		var found struct {
 			Denials []deniedRequest `json:"denials"`
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
@@ -61,7 +62,7 @@ func keepsShare(t *testing.T, n *node) {
 	every := time.NewTicker(500 * time.Millisecond)
 	defer every.Stop()
 	inRow := 0
-	await(t, "ten requests in a row of a tenant within its share", func() bool {
+	await.That(t, "ten requests in a row of a tenant within its share", func() bool {
 		<-every.C
 		if n.get("/records", "apikey", "beth").Status == 200 {
 			inRow++
@@ -77,20 +78,20 @@ func TestATenantKeepsItsShareWhileAnotherRushes(t *testing.T) {
 		metrics := freeport.Address(t)
 		n := start(t, deck(fmt.Sprintf(fairly, in, "")), watched(metrics))
 		admitted, denial := rush(t, n, n, n)
-		await(t, "the rush meets its share", func() bool {
+		await.That(t, "the rush meets its share", func() bool {
 			d := denial.Load()
 			return d != nil && strings.Contains(d.Body, "Your share of a shared limit")
 		})
 		keepsShare(t, n)
 		before := admitted.Load()
-		await(t, "the rush gets its own share", func() bool { return admitted.Load() > before })
+		await.That(t, "the rush gets its own share", func() bool { return admitted.Load() > before })
 		for _, header := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "RateLimit-Policy", "RateLimit"} {
 			if text := denial.Load().Header.Get(header); text != "" {
 				t.Errorf("a denial by a shared limit has %s: %s", header, text)
 			}
 		}
 		var last problem
-		await(t, "another denial by the share", func() bool {
+		await.That(t, "another denial by the share", func() bool {
 			last = denial.Load().problem(t)
 			return last.Detail == "Your share of a shared limit, 'platform', is used up. Try again in 1 s."
 		})
@@ -109,7 +110,7 @@ func TestASharedLimitInShadowDeniesNothingAndRecordsIt(t *testing.T) {
 	// Nothing is denied, so a rush that exceeds the limit on a busy machine takes many connections.
 	n := start(t, deck(fmt.Sprintf(fairly, "", "mode: shadow,")), watched(metrics))
 	_, denial := rush(t, n, n, n, n, n, n)
-	await(t, "the rush would be denied by its share", func() bool {
+	await.That(t, "the rush would be denied by its share", func() bool {
 		return sampleOf(metrics, `rate_limiter_fair_share_denials_total{mode="shadow",policy="platform"}`) > 0
 	})
 	if d := denial.Load(); d != nil {
@@ -130,7 +131,7 @@ func TestAnotherNodeDividesALimitAfterTheOneThatDidIsKilled(t *testing.T) {
 	}
 	rush(t, nodes...)
 	leading := -1
-	await(t, "one node divides the limit", func() bool {
+	await.That(t, "one node divides the limit", func() bool {
 		leading = slices.IndexFunc(metrics, func(address string) bool {
 			return sampleOf(address, "rate_limiter_fair_share_leading") == 1
 		})

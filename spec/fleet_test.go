@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 // reportedFleet is what the REST API and the CLI report of nodes.
@@ -49,7 +51,7 @@ func TestTheFleetShowsLeasesAndSinceWhenARedisDoesNotAnswer(t *testing.T) {
 			}
 		})
 	}
-	await(t, "the node to report a lease", func() bool {
+	await.That(t, "the node to report a lease", func() bool {
 		leases, _ := node()
 		return leases > 0
 	})
@@ -61,7 +63,7 @@ func TestTheFleetShowsLeasesAndSinceWhenARedisDoesNotAnswer(t *testing.T) {
 	before := time.Now()
 	p.redis.Kill()
 	var since time.Time
-	await(t, "the fleet to report that the Redis does not answer", func() bool {
+	await.That(t, "the fleet to report that the Redis does not answer", func() bool {
 		_, since = node()
 		return !since.IsZero()
 	})
@@ -73,9 +75,9 @@ func TestTheFleetShowsLeasesAndSinceWhenARedisDoesNotAnswer(t *testing.T) {
 		t.Errorf("ratelimit fleet shows no %q:\n%s", want, shown)
 	}
 	p.redis.Restart(t)
-	await(t, "the fleet to report that the Redis answers", func() bool {
+	await.That(t, "the fleet to report that the Redis answers", func() bool {
 		_, since = node()
 		return since.IsZero()
 	})
-	await(t, "every node to report that", func() bool { return !strings.Contains(p.operate("fleet"), "is degraded") })
+	await.That(t, "every node to report that", func() bool { return !strings.Contains(p.operate("fleet"), "is degraded") })
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -103,7 +104,7 @@ func TestARememberedDenialEndsAfterItsRetryAfter(t *testing.T) {
 	flood.to(m, id, 4)
 	var sent, answered time.Duration
 	var denial gateway.Outcome
-	await(t, "a denial", func() bool { // a busy machine may send too little for two seconds
+	await.That(t, "a denial", func() bool { // a busy machine may send too little for two seconds
 		flood.awaitDenials(t, 1)
 		sent = f.since()
 		denial = m.ask(t, id, by("acme"))
@@ -115,7 +116,7 @@ func TestARememberedDenialEndsAfterItsRetryAfter(t *testing.T) {
 		t.Fatalf("Retry-After: %v; want 1 or 2", denial.Exit.Header)
 	}
 	before := flood.count(http.StatusOK)
-	await(t, "an admission after the denial", func() bool { return flood.count(http.StatusOK) > before })
+	await.That(t, "an admission after the denial", func() bool { return flood.count(http.StatusOK) > before })
 	samples := flood.stop()
 	all := admitted(samples)
 	first := all[slices.IndexFunc(all, func(a admission) bool { return a.Answered > sent })]

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
@@ -73,7 +74,7 @@ func TestAKilledNodeLosesOnlyItsLeasesWhichRefillWithTime(t *testing.T) {
 	})
 	t.Run("the next fixed window has them again", func(t *testing.T) {
 		var whole span // the first window after the kill in which requests were denied: a busy machine may send too few
-		await(t, "a whole window with denials after the kill", func() bool {
+		await.That(t, "a whole window with denials after the kill", func() bool {
 			end := f.since().Truncate(window.window)
 			whole = span{end - window.window, end}
 			return whole.From > killed && onWindow.denied(whole)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
@@ -189,7 +190,7 @@ func (m *member) sendUntilLeased(id int32, before int) error {
 func (m *member) awaitSpent(t *testing.T, tokens int) {
 	t.Helper()
 	before := m.leased("spent")
-	await(t, fmt.Sprintf("%d tokens spent from leases", tokens), func() bool {
+	await.That(t, fmt.Sprintf("%d tokens spent from leases", tokens), func() bool {
 		return m.leased("spent") >= before+tokens && m.out() > 0
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
@@ -43,7 +44,7 @@ func (f *fleet) strike(t *testing.T, n int, proxy *faultproxy.Proxy, nodes []*me
 		flows[i].to(nodes[i], nodes[i].open(`"degraded_header":true,`, limit.config()), connections)
 	}
 	leasing := false
-	await(t, "leases of both tenants, or the end of a quota", func() bool {
+	await.That(t, "leases of both tenants, or the end of a quota", func() bool {
 		leasing = nodes[0].out() > 0 && nodes[1].out() > 0
 		return leasing || flows[0].count(http.StatusTooManyRequests)+flows[1].count(http.StatusTooManyRequests) > 0
 	})
@@ -78,7 +79,7 @@ func (f *fleet) strike(t *testing.T, n int, proxy *faultproxy.Proxy, nodes []*me
 // awaitDenialByRedis waits until Redis has denied a request after an instant.
 func (tr *traffic) awaitDenialByRedis(t *testing.T, after time.Duration) {
 	t.Helper()
-	await(t, "a denial by Redis", func() bool {
+	await.That(t, "a denial by Redis", func() bool {
 		tr.mu.Lock()
 		defer tr.mu.Unlock()
 		last := tr.samples[len(tr.samples)-1]

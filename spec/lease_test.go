@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 )
@@ -39,7 +40,7 @@ func TestSoakNoIntervalExceedsTheLimitWhileLeasingNodesJoinAndLeave(t *testing.T
 			}
 		case '-':
 			if n > 1 {
-				await(t, "the oldest node leases", func() bool { return crowd.members[0].drawn() > 0 })
+				await.That(t, "the oldest node leases", func() bool { return crowd.members[0].drawn() > 0 })
 				crowd.leave()
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -154,7 +155,7 @@ func (tr *traffic) denied(within span) bool {
 func (tr *traffic) awaitDenials(t testing.TB, n int) {
 	t.Helper()
 	before := tr.count(http.StatusTooManyRequests)
-	await(t, fmt.Sprintf("%d denials", n), func() bool { return tr.count(http.StatusTooManyRequests) >= before+n })
+	await.That(t, fmt.Sprintf("%d denials", n), func() bool { return tr.count(http.StatusTooManyRequests) >= before+n })
 }
 
 // counted returns the number of samples with a status.

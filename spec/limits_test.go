@@ -10,6 +10,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 )
 
@@ -251,7 +252,7 @@ func TestShadowAndLogNeverDenyAndSendNoHeaders(t *testing.T) {
 				t.Errorf("%d, %v; want 200 without rate headers", a.Status, a.Header)
 			}
 		}
-		await(t, "two would-deny lines", func() bool { return strings.Count(n.log.String(), "would deny") >= 2 })
+		await.That(t, "two would-deny lines", func() bool { return strings.Count(n.log.String(), "would deny") >= 2 })
 		if !strings.Contains(n.log.String(), "tight") {
 			t.Errorf("the lines do not name the policy:\n%s", n.log)
 		}
@@ -263,7 +264,7 @@ func TestAConfigInLogModeLogsDenialsForMissingTenants(t *testing.T) {
 	n := start(t, deck(`{mode: log, on_missing_tenant: deny,
 		tiers: [{name: a, limits: [{name: l, scope: tenant, limit: 1, window_size: 3600}]}]}`))
 	n.want([]int{200, 200}, "/records")
-	await(t, "two would-deny lines", func() bool { return strings.Count(n.log.String(), "tenant_missing") == 2 })
+	await.That(t, "two would-deny lines", func() bool { return strings.Count(n.log.String(), "tenant_missing") == 2 })
 }
 
 func TestALimitForOneEndpointHasAnotherBucketThanTheQuotaOfItsName(t *testing.T) {
@@ -272,7 +273,7 @@ func TestALimitForOneEndpointHasAnotherBucketThanTheQuotaOfItsName(t *testing.T)
 		{name: year, scope: tenant, limit: 3, window_size: 31536000, algorithm: fixed_window},
 		{name: year, scope: tenant, endpoint: "GET /records/a", limit: 1, window_size: 1, algorithm: fixed_window}]}]}`))
 	n.want([]int{200, 200, 200, 429}, "/records/b", "apikey", "alice")
-	await(t, "the endpoint's own limit", func() bool { return n.get("/records/a", "apikey", "alice").Status == 200 })
+	await.That(t, "the endpoint's own limit", func() bool { return n.get("/records/a", "apikey", "alice").Status == 200 })
 	n.want([]int{429, 429}, "/records/b", "apikey", "alice")
 }
 

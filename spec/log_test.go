@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -38,7 +39,7 @@ func TestErrorsReachTheLogFileAfterLogrotateHasMovedIt(t *testing.T) {
 		}
 		return strings.Count(string(text), `"level":"ERROR"`)
 	}
-	await(t, "the new file has an error", func() bool {
+	await.That(t, "the new file has an error", func() bool {
 		n.want([]int{200}, "/records", "apikey", "alice")
 		return written() > 0
 	})

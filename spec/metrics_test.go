@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -81,9 +82,9 @@ func TestAProcessThatTakesOverTheSocketGetsTheMetricsPortToo(t *testing.T) {
 	}
 	old := startPlugin(t, prefix, "-metrics-listen", address)
 	var first float64
-	await(t, "the first process shows its metrics", func() bool { first = startOf(); return first > 0 })
+	await.That(t, "the first process shows its metrics", func() bool { first = startOf(); return first > 0 })
 	next := startPlugin(t, prefix, "-metrics-listen", address)
-	await(t, "the second process has the port", func() bool { second := startOf(); return second > first })
+	await.That(t, "the second process has the port", func() bool { second := startOf(); return second > first })
 	old.terminate()
 	if second := startOf(); second <= first {
 		t.Errorf("after the end of the first process the port has metrics of a process started at %f", second)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
@@ -90,7 +91,7 @@ func (g *governed) version() float64 {
 func (g *governed) awaitEnforced() {
 	g.t.Helper()
 	version := g.version()
-	await(g.t, "the rows are enforced", func() bool { return g.number("rate_limiter_snapshot_version") >= version })
+	await.That(g.t, "the rows are enforced", func() bool { return g.number("rate_limiter_snapshot_version") >= version })
 }
 
 // limitOf returns the limit in the next answer to a tenant.
@@ -106,7 +107,7 @@ func TestAnOverrideIsEnforcedAndEndsAtItsInstant(t *testing.T) {
 	}
 	g.override("kind, tenant, policy, \"limit\", expires_at",
 		"'custom_limit', 'acme', 'hour', 500, clock_timestamp() + interval '1 h'")
-	await(t, "the override is enforced", func() bool { return g.limitOf("alice") == "500" })
+	await.That(t, "the override is enforced", func() bool { return g.limitOf("alice") == "500" })
 	if got := g.limitOf("gus"); got == "500" {
 		t.Error("an override of one tenant applies to another")
 	}
@@ -114,7 +115,7 @@ func TestAnOverrideIsEnforcedAndEndsAtItsInstant(t *testing.T) {
 	g.write(`BEGIN; SET LOCAL rate_limiter.reason = 'sooner';
 		UPDATE rate_limiter.overrides SET expires_at = clock_timestamp() + interval '3 s'; COMMIT`)
 	g.awaitEnforced()
-	await(t, "the override has ended", func() bool { return g.limitOf("alice") == "5" })
+	await.That(t, "the override has ended", func() bool { return g.limitOf("alice") == "5" })
 	if took := time.Since(begun); took < 3*time.Second {
 		t.Errorf("an override of three seconds ended after %v", took)
 	}
@@ -136,7 +137,7 @@ func TestAnOverrideBeginsAtItsStartAlsoWithoutPostgres(t *testing.T) {
 	g.awaitEnforced()
 	version := g.number("rate_limiter_snapshot_version")
 	g.server.Stop(t)
-	await(t, "the override has begun", func() bool { return g.limitOf("alice") == "500" })
+	await.That(t, "the override has begun", func() bool { return g.limitOf("alice") == "500" })
 	if took := time.Since(begun); took < 3*time.Second {
 		t.Errorf("an override that starts in three seconds began after %v", took)
 	}
@@ -186,14 +187,14 @@ func TestTheRowsStayInForceWithoutPostgres(t *testing.T) {
 	t.Parallel()
 	g := govern(t)
 	saves := func() float64 { return g.number("rate_limiter_snapshot_saves_total") }
-	await(t, "the first rows are saved", func() bool { return saves() > 0 })
+	await.That(t, "the first rows are saved", func() bool { return saves() > 0 })
 	before := saves()
 	g.override("kind, tenant, permanent", "'exempt', 'acme', true")
 	g.awaitEnforced()
-	await(t, "the override is saved", func() bool { return saves() > before })
+	await.That(t, "the override is saved", func() bool { return saves() > before })
 	g.server.Stop(t)
 	g.want(times(8, 200), "/records", "apikey", "alice")
-	await(t, "the metrics report the lost connection", func() bool {
+	await.That(t, "the metrics report the lost connection", func() bool {
 		return g.number("rate_limiter_policies_connected") == 0
 	})
 	g.restart() // a cold start without Postgres
@@ -204,7 +205,7 @@ func TestTheRowsStayInForceWithoutPostgres(t *testing.T) {
 	}
 	g.server.Start(t)
 	g.rows.Reset()
-	await(t, "Postgres is followed again", func() bool { return g.number("rate_limiter_policies_connected") == 1 })
+	await.That(t, "Postgres is followed again", func() bool { return g.number("rate_limiter_policies_connected") == 1 })
 	g.write(`BEGIN; SET LOCAL rate_limiter.reason = 'over'; DELETE FROM rate_limiter.overrides; COMMIT`)
 	g.awaitEnforced()
 	g.want(append(times(5, 200), 429), "/records", "apikey", "alice")
@@ -239,7 +240,7 @@ func TestChangesReachARunningNodeFast(t *testing.T) {
 		g.write(`UPDATE rate_limiter.policies SET "limit" = $1 WHERE name = 'p'`, limit)
 		written := time.Now()
 		want := fmt.Sprintf(`"p";q=%d;w=60`, limit)
-		await(t, "the change is enforced", func() bool {
+		await.That(t, "the change is enforced", func() bool {
 			return strings.Contains(g.get("/search", "apikey", "alice").Header.Get("RateLimit-Policy"), want)
 		})
 		return time.Since(written)

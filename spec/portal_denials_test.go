@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/browser"
 )
 
@@ -23,7 +24,7 @@ func (p *portal) testDenials(t *testing.T) {
 	} {
 		tab := p.tab(t, role, browser.Desktop)
 		for _, endpoint := range endpoints {
-			await(t, role+" reads the denials of "+endpoint, func() bool {
+			await.That(t, role+" reads the denials of "+endpoint, func() bool {
 				return tab.Open(p.url+"/portal/"+page+endpoint) == http.StatusOK && browser.Eval[bool](tab,
 					`[...document.querySelectorAll("tbody tr")].some(row => row.innerText.includes("year"))`)
 			})

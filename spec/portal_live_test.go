@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/browser"
 )
 
@@ -22,7 +23,7 @@ func (p *portal) testLive(t *testing.T) {
 	denials, usage := p.tab(t, "tenant:acme", browser.Desktop), p.tab(t, "tenant:acme", browser.Phone)
 	p.awaitAnswer(t, "/v1/orgs/acme/ratelimit/denials", "records")
 	for path, tab := range map[string]*browser.Tab{"denials": denials, "usage": usage} {
-		await(t, "the page of "+path+" to show the requests at first", func() bool {
+		await.That(t, "the page of "+path+" to show the requests at first", func() bool {
 			tab.Open(p.url + "/portal/org/" + path)
 			return browser.Eval[bool](tab, hasRow("records"))
 		})
@@ -36,12 +37,14 @@ func (p *portal) testLive(t *testing.T) {
 
 	p.operate("override", "add", "--tenant", "beta", "--kind", "ban", "--expires-in", "1h", "--reason", "a spec")
 	p.sendDenied(t, "beth")
-	await(t, "an operator's page to show the denial of beta", func() bool {
+	await.That(t, "an operator's page to show the denial of beta", func() bool {
 		return browser.Eval[bool](operator, hasRow("beta"))
 	})
 	p.sendDenied(t, "alice")
 	for path, tab := range map[string]*browser.Tab{"denials": denials, "usage": usage} {
-		await(t, "the page of "+path+" to show the denial", func() bool { return browser.Eval[bool](tab, hasRow("search")) })
+		await.That(t, "the page of "+path+" to show the denial", func() bool {
+			return browser.Eval[bool](tab, hasRow("search"))
+		})
 		for _, text := range []string{"beta", "banned"} {
 			if shown := tab.Text("main"); strings.Contains(shown, text) {
 				t.Errorf("the page of %s shows %q of another tenant:\n%s", path, text, shown)
@@ -64,7 +67,7 @@ func (p *portal) testLive(t *testing.T) {
 // sendDenied sends requests of a credential to an endpoint without earlier requests until the node denies one.
 func (p *portal) sendDenied(t *testing.T, key string) {
 	t.Helper()
-	await(t, "the node to deny "+key, func() bool {
+	await.That(t, "the node to deny "+key, func() bool {
 		a, err := p.node1.send("GET", "/search", "apikey", key)
 		return err == nil && a.Status == http.StatusTooManyRequests
 	})

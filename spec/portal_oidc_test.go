@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/browser"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/oidctest"
@@ -40,7 +41,7 @@ func newOIDCPortal(t *testing.T) *oidcPortal {
 	p.api = p.launch("--listen", address, "--portal-oidc-issuer", p.provider.Issuer, "--portal-oidc-client-id", "portal",
 		"--portal-oidc-redirect-url", back)
 	p.api.url = "http://" + address
-	await(t, "the API is ready", func() bool { return p.status("/readyz") == http.StatusOK })
+	await.That(t, "the API is ready", func() bool { return p.status("/readyz") == http.StatusOK })
 	p.tab = browser.Start(t).Tab(t, browser.Desktop)
 	return p
 }
@@ -111,7 +112,7 @@ func (p *oidcPortal) testProviderAway(t *testing.T) {
 	p.want(t, "/portal/", ".who", "ann")
 	p.signOut(t)
 	p.provider.Restart()
-	await(t, "the provider is used again", func() bool {
+	await.That(t, "the provider is used again", func() bool {
 		p.tab.Open(p.api.url + "/portal/sign-in?next=%2Fportal%2Faudit")
 		return p.tab.Click(toProvider) == http.StatusOK
 	})

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/browser"
 )
 
@@ -55,7 +56,7 @@ func newPortal(t *testing.T) *portal {
 // awaitAnswer waits until the API answers with a text. A page that shows the same takes far more of the processor.
 func (p *portal) awaitAnswer(t *testing.T, path, text string) {
 	t.Helper()
-	await(t, path+" to have "+text, func() bool {
+	await.That(t, path+" to have "+text, func() bool {
 		a, err := p.api.send(http.MethodGet, path, "")
 		return err == nil && strings.Contains(a.Body, text)
 	})
@@ -151,10 +152,10 @@ func (p *portal) testOperator(t *testing.T) {
 	if path := tab.Path(); !strings.HasPrefix(path, "/portal/tenants/acme") {
 		t.Fatalf("after an override the operator is at %s: %s", path, tab.Text("main"))
 	}
-	await(t, "the page to say that the nodes enforce it", func() bool {
+	await.That(t, "the page to say that the nodes enforce it", func() bool {
 		return strings.Contains(tab.Text("main"), "All live nodes enforce it")
 	})
-	await(t, "the node to enforce it", func() bool {
+	await.That(t, "the node to enforce it", func() bool {
 		a, err := p.node1.send("GET", "/records", "apikey", "alice")
 		return err == nil && a.Status == http.StatusOK
 	})
@@ -182,7 +183,7 @@ func (p *portal) testTenant(t *testing.T) {
 	tab.Open(p.url + "/portal/org/tokens")
 	browser.Eval[bool](tab, `document.querySelectorAll("details").forEach(d => d.open = true), true`)
 	tab.Click(`form[action="/portal/org/tokens/billing/revoke"] button`)
-	await(t, "the revoked token to be denied", func() bool {
+	await.That(t, "the revoked token to be denied", func() bool {
 		return p.api.as(first).status("/v1/orgs/acme/ratelimit/usage") == http.StatusUnauthorized
 	})
 }
@@ -196,9 +197,9 @@ func (p *portal) testOutage(t *testing.T) {
 	}
 	p.redis.Kill()
 	const away = "does not answer since 2"
-	await(t, "the page to show the outage", func() bool { return strings.Contains(tab.Text("main"), away) })
+	await.That(t, "the page to show the outage", func() bool { return strings.Contains(tab.Text("main"), away) })
 	p.redis.Restart(t)
-	await(t, "the page to show its end", func() bool { return strings.Contains(tab.Text("main"), "0 degraded") })
+	await.That(t, "the page to show its end", func() bool { return strings.Contains(tab.Text("main"), "0 degraded") })
 	if faults := append(tab.Faults(), tab.Audit()...); len(faults) > 0 {
 		t.Errorf("faults: %q", faults)
 	}

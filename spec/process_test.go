@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -50,12 +51,12 @@ func TestAKilledPluginIsRestartedAndItsFailuresAreBounded(t *testing.T) {
 		})
 	}
 	awaitCount(t, "traffic", passed.Load, 100)
-	await(t, "a kill during requests", func() bool {
+	await.That(t, "a kill during requests", func() bool {
 		victim := n.runningPID()
 		if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "another plugin process", func() bool { pid := n.PluginPID(); return pid != victim && pid != 0 })
+		await.That(t, "another plugin process", func() bool { pid := n.PluginPID(); return pid != victim && pid != 0 })
 		awaitCount(t, "traffic after the kill", passed.Load, 100)
 		return failed.Load() > 0
 	})
@@ -73,23 +74,10 @@ func TestAKilledPluginIsRestartedAndItsFailuresAreBounded(t *testing.T) {
 // longest is when a spec gives up. No promise depends on it, so it is long enough for a busy machine.
 const longest = 3 * time.Minute
 
-// await waits until a condition holds.
-func await(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.After(longest)
-	for pause := 5 * time.Millisecond; !holds(); pause = min(pause*5/4, 100*time.Millisecond) {
-		select {
-		case <-deadline:
-			t.Fatalf("%s: not within %v", what, longest)
-		case <-time.After(pause):
-		}
-	}
-}
-
 // runningPID returns the process id of the plugin server, which a gateway starts beside the test.
 func (n *node) runningPID() (pid int) {
 	n.t.Helper()
-	await(n.t, "a plugin process", func() bool { pid = n.PluginPID(); return pid != 0 })
+	await.That(n.t, "a plugin process", func() bool { pid = n.PluginPID(); return pid != 0 })
 	return pid
 }
 
@@ -132,7 +120,7 @@ func TestAConfigChangeIsInForceAtOnceAndKeepsWhatWasSpent(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.want([]int{200, 200, 429}, "/records", "apikey", "alice")
-	await(t, "the old instances' closing", func() bool { return n.Counters().Closes() > 0 })
+	await.That(t, "the old instances' closing", func() bool { return n.Counters().Closes() > 0 })
 	n.want([]int{429, 429}, "/records", "apikey", "alice")
 }
 

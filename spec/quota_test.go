@@ -3,6 +3,8 @@ package spec
 import (
 	"strings"
 	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 // spendQuota sends requests of acme through a node.
@@ -31,22 +33,24 @@ func TestATenantIsNoticedOnceAtEachThresholdOfItsQuotaAlsoWhenTheLeaderChanges(t
 	p := newPlane(t)
 	p.operate("tenant", "set", "acme", "--tier", "enterprise", "--reason", "a test")
 	first := p.serve()
-	await(t, "a leader", func() bool { return strings.Contains(first.log.String(), "this process unpacks the usage") })
+	await.That(t, "a leader", func() bool {
+		return strings.Contains(first.log.String(), "this process unpacks the usage")
+	})
 	second := p.serve()
 	n := p.node("edge", p.dsn)
 
 	spendQuota(t, n, 30)
-	await(t, "the notice of 50 %", func() bool { return strings.Join(p.notices(), ", ") == "50 % 30" })
+	await.That(t, "the notice of 50 %", func() bool { return strings.Join(p.notices(), ", ") == "50 % 30" })
 	if err := first.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	spendQuota(t, n, 18)
-	await(t, "the notice of 80 %", func() bool { return strings.Join(p.notices(), ", ") == "50 % 30, 80 % 48" })
+	await.That(t, "the notice of 80 %", func() bool { return strings.Join(p.notices(), ", ") == "50 % 30, 80 % 48" })
 	if !strings.Contains(second.log.String(), "this process unpacks the usage") {
 		t.Error("the second process has written a notice without leading")
 	}
 	spendQuota(t, n, 12)
-	await(t, "the notice of 100 %", func() bool {
+	await.That(t, "the notice of 100 %", func() bool {
 		return strings.Join(p.notices(), ", ") == "50 % 30, 80 % 48, 100 % 60"
 	})
 	var events, ids int

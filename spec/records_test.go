@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -53,7 +54,7 @@ func hold(t *testing.T, change func(*gateway.Options)) *held {
 		}()
 	}
 	awaitCount(t, "the requests at their upstream", arrived.Load, heldRequests)
-	await(t, "the records of their reservations", func() bool { return len(h.records()) == heldRequests })
+	await.That(t, "the records of their reservations", func() bool { return len(h.records()) == heldRequests })
 	return h
 }
 
@@ -74,14 +75,14 @@ func (h *held) end() {
 		}
 	}
 	h.sent += heldRequests
-	await(h.t, "the log phases", func() bool { return h.Counters().LogEvents() >= h.sent })
+	await.That(h.t, "the log phases", func() bool { return h.Counters().LogEvents() >= h.sent })
 }
 
 // wantSettled waits until the requests are charged what they used, and checks that nothing changes after that.
 func (h *held) wantSettled() {
 	h.t.Helper()
 	const want = 1000 - 30*heldRequests
-	await(h.t, "the settlements", func() bool { return h.left(100) == want })
+	await.That(h.t, "the settlements", func() bool { return h.left(100) == want })
 	if left, records := h.left(100), h.records(); left != want || len(records) > 1 {
 		h.t.Errorf("%d tokens are left, with the records %q", left, records)
 	}
@@ -110,8 +111,8 @@ func TestRequestsAreSettledAfterTheirPluginProcessWasKilled(t *testing.T) {
 	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "another plugin process", func() bool { pid := h.PluginPID(); return pid != victim && pid != 0 })
-	await(t, "its sockets", func() bool { return listens(prefix) })
+	await.That(t, "another plugin process", func() bool { pid := h.PluginPID(); return pid != victim && pid != 0 })
+	await.That(t, "its sockets", func() bool { return listens(prefix) })
 	h.end()
 	h.wantSettled()
 }

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strconv"
 	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 // tokens is a limit a year that settles, as arguments of a command that puts a policy.
@@ -33,12 +35,12 @@ services:
 		t.Helper()
 		sent++
 		a := n.get(path, "apikey", key)
-		await(t, "the log phase", func() bool { return n.Counters().LogEvents() >= sent })
+		await.That(t, "the log phase", func() bool { return n.Counters().LogEvents() >= sent })
 		return a
 	}
 	awaitLimit := func(key string, limit int) {
 		t.Helper()
-		await(t, fmt.Sprintf("%s has a limit of %d", key, limit), func() bool {
+		await.That(t, fmt.Sprintf("%s has a limit of %d", key, limit), func() bool {
 			return get(key, free).Header.Get("X-RateLimit-Limit") == strconv.Itoa(limit)
 		})
 	}
@@ -49,7 +51,10 @@ services:
 			t.Errorf("%s of %s: %d with %s tokens left, want %d with %d", path, key, a.Status, got, status, remaining)
 		}
 	}
-	await(t, "the node reports", func() bool { return p.command("fleet").Run() == nil }) // it fails while no node is live
+	// it fails while no node is live
+	await.That(t, "the node reports", func() bool {
+		return p.command("fleet").Run() == nil
+	})
 	p.operate(append([]string{"policy", "put"}, tokens(10_000, 100, "X-Used")...)...)
 	p.operate("tenant", "set", "gamma", "--tier", "enterprise", "--reason", "a spec", "--wait=30s")
 	awaitLimit("alice", 10_000)

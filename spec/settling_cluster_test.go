@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
@@ -55,7 +56,7 @@ func TestOneRequestIsSettledOnEveryMasterOfACluster(t *testing.T) {
 	n := start(t, clusterDeck(nodes, tenant), settling)
 	var sent atomic.Int64
 	awaitEnds := func() {
-		await(t, "the log phases", func() bool { return n.Counters().LogEvents() >= sent.Load() })
+		await.That(t, "the log phases", func() bool { return n.Counters().LogEvents() >= sent.Load() })
 	}
 	charged := func(route string) int {
 		sent.Add(1)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/grpctest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -95,7 +96,7 @@ func (c *calls) call(method string) (got grpctest.Result, left int) {
 	c.t.Helper()
 	c.sent++
 	got = grpctest.Call(c.t, c.URL(), method)
-	await(c.t, "the log phase", func() bool { return c.Counters().LogEvents() >= c.sent })
+	await.That(c.t, "the log phase", func() bool { return c.Counters().LogEvents() >= c.sent })
 	left, err := strconv.Atoi(strings.Join(got.Metadata["x-ratelimit-remaining"], ","))
 	if err != nil {
 		c.t.Fatalf("%+v: %v", got, err)

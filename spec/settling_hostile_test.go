@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -78,7 +79,7 @@ func TestTheIDOfAnotherReservationReturnsNoMoreThanThatReserved(t *testing.T) {
 			t.Helper()
 			b.sent++
 			a := b.node.get(fmt.Sprint("/answer?header=X-Tokens-Used:", tokens), "apikey", consumer)
-			await(t, "the log phase", func() bool { return b.Counters().LogEvents() >= b.sent })
+			await.That(t, "the log phase", func() bool { return b.Counters().LogEvents() >= b.sent })
 			n, err := strconv.Atoi(a.Header.Get("X-RateLimit-Remaining"))
 			if err != nil {
 				t.Fatalf("%d %v %s", a.Status, a.Header, a.Body)
@@ -103,7 +104,7 @@ func TestTheIDOfAnotherReservationReturnsNoMoreThanThatReserved(t *testing.T) {
 		close(answer)
 		victim.Wait()
 		b.sent++
-		await(t, "the victim's log phase", func() bool { return b.Counters().LogEvents() >= b.sent })
+		await.That(t, "the victim's log phase", func() bool { return b.Counters().LogEvents() >= b.sent })
 		if alice := use("alice", 0); alice != 99_000 {
 			t.Errorf("%d tokens are left to the victim after its end: its reservation was settled twice", alice)
 		}
@@ -152,7 +153,7 @@ func TestALongLogEntryIsReadUpToOneMebibyte(t *testing.T) {
 			}
 			group.Wait()
 			b.sent += together
-			await(t, "the log phases", func() bool { return b.Counters().LogEvents() >= b.sent })
+			await.That(t, "the log phases", func() bool { return b.Counters().LogEvents() >= b.sent })
 		}
 		if charged := before - b.left(100); charged != together*times*30 {
 			t.Errorf("%d tokens were charged for %d requests of 30", charged, together*times)

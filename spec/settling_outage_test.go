@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
@@ -38,12 +39,12 @@ func TestAfterAnOutageRequestsAreChargedWhatTheyReallyUsed(t *testing.T) {
 			}
 			server.Restart(t)
 			// A request that is admitted without Redis keeps its reservation if it settles after it was charged.
-			await(t, "an answer of Redis to another tenant", func() bool {
+			await.That(t, "an answer of Redis to another tenant", func() bool {
 				b.sent++
 				return b.node.get("/answer?header=X-Tokens-Used:0", "apikey", "alice").Header.Get("X-RateLimit-Degraded") == ""
 			})
 			const used = 30 + 250 + 0 + 100 + 0 + 40 + 100 // the last one has no header
-			await(t, "the charge of what the requests used", func() bool {
+			await.That(t, "the charge of what the requests used", func() bool {
 				a := b.get("/answer?header=X-Tokens-Used:0")
 				return a.Header.Get("X-RateLimit-Degraded") == "" &&
 					a.Header.Get("X-RateLimit-Remaining") == strconv.Itoa(100_000-used-100)

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -54,7 +55,7 @@ func (b *budget) get(path string, headers ...string) answer {
 	b.t.Helper()
 	b.sent++
 	a := b.node.get(path, append(headers, "apikey", "beth")...)
-	await(b.t, "the log phase", func() bool { return b.Counters().LogEvents() >= b.sent })
+	await.That(b.t, "the log phase", func() bool { return b.Counters().LogEvents() >= b.sent })
 	return a
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -48,7 +49,7 @@ func underLoad(t *testing.T, n *node, act func(answered *atomic.Int64)) {
 func awaitCount(t *testing.T, what string, count func() int64, by int64) {
 	t.Helper()
 	start := count()
-	await(t, what, func() bool { return count() >= start+by })
+	await.That(t, what, func() bool { return count() >= start+by })
 }
 
 // busyKong is an option of start: a busy Kong, which notices late that idle connections were closed.

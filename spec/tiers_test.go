@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/browser"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
@@ -112,7 +113,7 @@ func (p *planned) agree(org, want string) {
 			p.plane.t.Logf("the doors say of %s: %v", org, last)
 		}
 	}()
-	await(p.plane.t, org+" to be on "+want+" at every door", func() bool {
+	await.That(p.plane.t, org+" to be on "+want+" at every door", func() bool {
 		last = p.doors(org)
 		for _, said := range last {
 			if said != want {
@@ -180,7 +181,7 @@ func TestEveryDoorNamesThePlanByWhichNodesDecide(t *testing.T) {
 	p.agree("acme", "enterprise consumer.tag.tier 1000")
 	p.agree("beta", "essentials consumer.tag.tier 20")
 	p.agree("gamma", "unlimited consumer.tag.tier")
-	await(t, "a notice of beta", func() bool {
+	await.That(t, "a notice of beta", func() bool {
 		return strings.Contains(p.operate("usage", "notices", "--last", "1h"), "80 %")
 	})
 	if all := p.operate("usage", "notices", "--last", "1h"); strings.Contains(all, "acme") ||
@@ -226,7 +227,7 @@ func TestATierInAHeaderIsShownAndChoosesNothingElsewhere(t *testing.T) {
 		t.Fatalf("Kong says %s, want what the header says", got)
 	}
 	var said map[string]string
-	await(t, "the pages to show the tier of the header", func() bool {
+	await.That(t, "the pages to show the tier of the header", func() bool {
 		said = p.doors("ops")
 		return said["limits in force"] == "enterprise header.X-Tier 1000"
 	})

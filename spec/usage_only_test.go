@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
@@ -81,7 +82,7 @@ func TestATenantReadsItsOwnUsageWithItsKeyAndSpendsNothing(t *testing.T) {
 	n.want(times(3, 200), "/records", "apikey", "alice")
 	n.want(times(1, 200), "/records", "apikey", "beth")
 	for key, want := range map[string]int64{"alice": 3, "beth": 1} {
-		await(t, "the usage of "+key, func() bool { u := n.ownUsage(t, key); return u.used("daily") == want })
+		await.That(t, "the usage of "+key, func() bool { u := n.ownUsage(t, key); return u.used("daily") == want })
 	}
 	for range 50 {
 		n.ownUsage(t, "alice")
@@ -108,7 +109,7 @@ func TestATenantReadsItsOwnUsageWithItsKeyAndSpendsNothing(t *testing.T) {
 		t.Errorf("the answer 405 is not counted:\n%s", numbers)
 	}
 	server.Kill()
-	await(t, "usage without numbers", func() bool {
+	await.That(t, "usage without numbers", func() bool {
 		u := n.ownUsage(t, "alice")
 		return u.Degraded && len(u.Limits) == 2 && u.used("daily") == -1
 	})
@@ -138,7 +139,10 @@ func TestATenantReadsTheLimitsOfTheCandidateThatIsEnforcedForIt(t *testing.T) {
 	p := newPlane(t)
 	n := start(t, withUsage(strings.Trim(p.config, "{}")), serverWith("-database", p.dsn, "-snapshot-dir", "off",
 		"-metrics-listen", "off", "-node-name", "one"))
-	await(t, "the node reports", func() bool { return p.command("fleet").Run() == nil }) // it fails while no node is live
+	// it fails while no node is live
+	await.That(t, "the node reports", func() bool {
+		return p.command("fleet").Run() == nil
+	})
 	p.operate("tenant", "set", "gamma", "--tier", "enterprise", "--reason", "a spec")
 	p.putYear(1000, "policy", "put")
 	p.operate("candidate", "create", "july", "--reason", "a spec")
@@ -148,7 +152,7 @@ func TestATenantReadsTheLimitsOfTheCandidateThatIsEnforcedForIt(t *testing.T) {
 	}
 	reads := func(key string, limit, used int64) {
 		t.Helper()
-		await(t, fmt.Sprintf("%s reads that %d of %d are used", key, used, limit), func() bool {
+		await.That(t, fmt.Sprintf("%s reads that %d of %d are used", key, used, limit), func() bool {
 			u := n.ownUsage(t, key)
 			return u.limit("year") == limit && u.used("year") == used
 		})
@@ -187,7 +191,7 @@ func TestATenantReadsItsUsageOfEveryMasterOfACluster(t *testing.T) {
 		t.Errorf("with all masters: %+v", u)
 	}
 	nodes.MasterOf(t, bucketKey(tenant)).Kill()
-	await(t, "the usage without that of a master", func() bool {
+	await.That(t, "the usage without that of a master", func() bool {
 		u := n.ownUsage(t, tenant)
 		return u.Degraded && u.limit("own") == 1000 && u.used("own") == -1 && u.used("all") == 5
 	})

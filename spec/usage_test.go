@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 // usageTraffic is load on a governed node, with the instant of each answer of the plugin.
@@ -82,7 +84,7 @@ func (tr *usageTraffic) signal(t *testing.T, s syscall.Signal) time.Time {
 	if err := syscall.Kill(victim, s); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "another plugin process", func() bool { pid := tr.n.PluginPID(); return pid != victim && pid != 0 })
+	await.That(t, "another plugin process", func() bool { pid := tr.n.PluginPID(); return pid != victim && pid != 0 })
 	awaitCount(t, "traffic after the signal", tr.count, 100)
 	return at
 }
@@ -90,7 +92,7 @@ func (tr *usageTraffic) signal(t *testing.T, s syscall.Signal) time.Time {
 // unpack runs ratelimit tidy, until no batch waits, and returns the requests that the minutes count.
 func (g *governed) unpack() (requests int64) {
 	g.t.Helper()
-	await(g.t, "all batches are unpacked", func() bool {
+	await.That(g.t, "all batches are unpacked", func() bool {
 		out, err := exec.Command(filepath.Join(binaries, "ratelimit"), "tidy", "--database", g.dsn).CombinedOutput()
 		if err != nil {
 			g.t.Fatalf("%v: %s", err, out)
@@ -128,7 +130,7 @@ func TestUsageIsWhatWasAnsweredAlsoOverRestartsWithoutPostgres(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.restart() // sends what the ended ones have left
-	await(t, "all batches are sent", func() bool {
+	await.That(t, "all batches are sent", func() bool {
 		return g.number("rate_limiter_usage_batches_total") > 0 && g.number("rate_limiter_usage_batches_waiting") == 0
 	})
 	counted := g.unpack()
@@ -157,7 +159,7 @@ func TestUsageOfKilledProcessesLacksOnlyTheirLastSeconds(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.restart()
-	await(t, "all batches are sent", func() bool {
+	await.That(t, "all batches are sent", func() bool {
 		return g.number("rate_limiter_usage_batches_total") > 0 && g.number("rate_limiter_usage_batches_waiting") == 0
 	})
 	counted, unreported := g.unpack(), int64(0)

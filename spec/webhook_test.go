@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 // hookEvent is an event that a webhook got.
@@ -111,19 +113,19 @@ func TestDenialsAndChangesReachAWebhookAlsoWhenTheLeaderIsKilled(t *testing.T) {
 	n := start(t, deck(p.config), serverWith("-database", p.dsn, "-snapshot-dir", "off", "-metrics-listen", "off",
 		"-node-name", "one", "-denial-webhooks", "on"))
 	n.want([]int{200, 429, 429, 429}, "/records", "apikey", "alice")
-	await(t, "the denials arrive", func() bool { denials, _ := r.count(); return denials == 3 })
+	await.That(t, "the denials arrive", func() bool { denials, _ := r.count(); return denials == 3 })
 
 	next := p.serve(here...)
 	const ban = `{"kind": "ban", "user": "mallory", "reason": "abuse", "permanent": true}`
 	next.want(http.StatusCreated, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/overrides", ban)
-	await(t, "the change arrives", func() bool { _, overrides := r.count(); return overrides == 1 })
+	await.That(t, "the change arrives", func() bool { _, overrides := r.count(); return overrides == 1 })
 	if err := leader.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	<-leader.ended
 	next.want(http.StatusCreated, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/overrides",
 		strings.Replace(ban, "mallory", "trudy", 1))
-	await(t, "a change after the leader was killed arrives", func() bool {
+	await.That(t, "a change after the leader was killed arrives", func() bool {
 		_, overrides := r.count()
 		return overrides == 2
 	})

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 )
 
@@ -163,12 +164,12 @@ func (c *peer) wantSilence() {
 // awaitCounts waits until holds returns true. The proxy counts a reply after the client has it.
 func awaitCounts(t *testing.T, p *Proxy, holds func(Counts) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(p.Counts()); {
-		if time.Now().After(deadline) {
-			t.Fatalf("the counts are %+v", p.Counts())
+	await.NoError(t, "the counts", func() error {
+		if n := p.Counts(); !holds(n) {
+			return fmt.Errorf("they are %+v", n)
 		}
-		time.Sleep(time.Millisecond) // between two checks
-	}
+		return nil
+	})
 }
 
 func TestANewProxyForwardsAndCountsAll(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
 )
 
@@ -24,18 +25,6 @@ func startExporter(t *testing.T) string {
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
-// await waits until done returns nil, or fails the test with its last error.
-func await(t *testing.T, done func() error) {
-	t.Helper()
-	var err error
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if err = done(); err == nil {
-			return
-		}
-	}
-	t.Fatal(err)
-}
-
 func TestAPrometheusScrapesItsTargetsAndEvaluatesItsRules(t *testing.T) {
 	rules := filepath.Join(t.TempDir(), "rules.yml")
 	text := "groups: [{name: house, rules: [{alert: Bright, expr: lamps > 2}, {alert: Dark, expr: lamps == 0}]}]"
@@ -46,7 +35,7 @@ func TestAPrometheusScrapesItsTargetsAndEvaluatesItsRules(t *testing.T) {
 	s := promtest.Start(t, promtest.Config{
 		Job: "house", Targets: []string{target}, Rules: []string{rules}, Interval: 100 * time.Millisecond,
 	})
-	await(t, func() error {
+	await.NoError(t, "Prometheus", func() error {
 		samples, err := s.Query(`lamps * 2`)
 		if err != nil || len(samples) != 1 {
 			return fmt.Errorf("samples %v (%w), want one", samples, err)
@@ -57,7 +46,7 @@ func TestAPrometheusScrapesItsTargetsAndEvaluatesItsRules(t *testing.T) {
 		}
 		return nil
 	})
-	await(t, func() error {
+	await.NoError(t, "Prometheus", func() error {
 		rules, err := s.Rules()
 		if err != nil || len(rules) != 2 {
 			return fmt.Errorf("rules %+v (%w), want two", rules, err)

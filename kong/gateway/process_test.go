@@ -7,22 +7,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
-)
 
-// await waits until ok returns true, or fails the test with what.
-func await(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.After(60 * time.Second)
-	ticker := time.NewTicker(2 * time.Millisecond)
-	defer ticker.Stop()
-	for !ok() {
-		select {
-		case <-deadline:
-			t.Fatalf("never: %s", what)
-		case <-ticker.C:
-		}
-	}
-}
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
+)
 
 func TestThePluginIsStartedAsByKong(t *testing.T) {
 	log := &logLines{}
@@ -38,7 +25,7 @@ func TestThePluginIsStartedAsByKong(t *testing.T) {
 		fmt.Sprintf("[rec:%d] environment of 0", g.PluginPID()),
 		fmt.Sprintf("[rec:%d] arguments -kong-prefix %s -extra 1", g.PluginPID(), g.options.Prefix),
 	} {
-		await(t, line, func() bool { return strings.Contains(log.String(), line) })
+		await.That(t, line, func() bool { return strings.Contains(log.String(), line) })
 	}
 }
 
@@ -48,8 +35,8 @@ func TestAKilledPluginIsRestartedAndItsEventsAreNotReplayed(t *testing.T) {
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "a new process", func() bool { return g.PluginPID() != 0 && g.PluginPID() != first })
-	await(t, "an answer", func() bool { return send(t, g, "GET / HTTP/1.1").status == 200 })
+	await.That(t, "a new process", func() bool { return g.PluginPID() != 0 && g.PluginPID() != first })
+	await.That(t, "an answer", func() bool { return send(t, g, "GET / HTTP/1.1").status == 200 })
 	if g.Counters().Spawns() != 2 || g.Counters().Replays() != 0 {
 		t.Errorf("%d spawns, %d replays", g.Counters().Spawns(), g.Counters().Replays())
 	}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 func TestEveryWorkerStartsItsOwnInstance(t *testing.T) {
@@ -71,7 +73,7 @@ func TestRequestsWaitForAStartInFlight(t *testing.T) {
 	for range 2 {
 		all.Go(func() { status <- send(t, g, "GET / HTTP/1.1").status })
 	}
-	await(t, "three requests", func() bool { return g.counters.requests.Load() == 3 })
+	await.That(t, "three requests", func() bool { return g.counters.requests.Load() == 3 })
 	close(release)
 	all.Wait()
 	for range 3 {

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -35,7 +36,7 @@ func TestWhatIsAdmittedWhileTheACLDeniesACommandIsChargedAfterwards(t *testing.T
 	}
 	t.Cleanup(release)
 	read, status := []policy.Bound{daily(t, ofTenant, policy.FailOpen)}, make([]decision.Status, 1)
-	eventually(t, func() bool {
+	await.That(t, "the debt is charged", func() bool {
 		if err := shared.Peek(t.Context(), read, status); err != nil {
 			t.Fatal(err)
 		}

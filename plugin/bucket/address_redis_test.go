@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -151,7 +152,7 @@ func TestWhileOneRedisIsUnavailableOnlyTheLimitsInItFollowTheirFailModes(t *test
 			if s := spend(t, view, policy.FailClosed, there)[0]; s.Used != 5 {
 				t.Errorf("after a request that failed closed: %+v, want 5 used", s)
 			}
-			eventually(t, func() bool {
+			await.That(t, "the second Redis alone is degraded", func() bool {
 				spend(t, view, policy.FailOpen, away)
 				for _, s := range of.Stats() {
 					if s.Degraded != (s.Second == awaySecond) {
@@ -183,20 +184,6 @@ func TestEachRedisOfAPairIsPingedByItself(t *testing.T) {
 		}
 		if err := shared.PingSecond(t.Context()); (err != nil) != test.fails {
 			t.Errorf("the second Redis: %v, want an error: %t", err, test.fails)
-		}
-	}
-}
-
-// eventually waits until a condition holds.
-func eventually(t *testing.T, holds func() bool) {
-	t.Helper()
-	patience, next := time.After(2*time.Minute), time.NewTicker(10*time.Millisecond)
-	defer next.Stop()
-	for !holds() {
-		select {
-		case <-next.C:
-		case <-patience:
-			t.Fatal("it does not happen")
 		}
 	}
 }
@@ -261,7 +248,7 @@ func TestWhatAnAddressWasAdmittedWithoutItsRedisIsChargedThere(t *testing.T) {
 	}
 	t.Cleanup(release)
 	read, status := []policy.Bound{daily(t, ofAddress, policy.FailOpen)}, make([]decision.Status, 1)
-	eventually(t, func() bool {
+	await.That(t, "the debt is charged", func() bool {
 		if err := shared.Peek(t.Context(), read, status); err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
@@ -168,15 +169,7 @@ func TestANodeHasTakenItsLeaveOfTheOthersWhenTheStoresHaveEnded(t *testing.T) {
 		}
 		return found > 0
 	}
-	patience, look := time.After(2*time.Minute), time.NewTicker(5*time.Millisecond)
-	defer look.Stop()
-	for !registered() {
-		select {
-		case <-look.C:
-		case <-patience:
-			t.Fatal("the node has not reported that it lives")
-		}
-	}
+	await.That(t, "the node reports that it lives", registered)
 	stop()
 	if registered() {
 		t.Error("the node is still counted")

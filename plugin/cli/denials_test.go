@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
@@ -87,19 +88,12 @@ func TestDenialsFollowListsWhatIsReportedUntilItIsEnded(t *testing.T) {
 		}
 		ended <- o.run(ctx, []string{"denials", "--follow"})
 	}()
-	await := func(part string) {
-		t.Helper()
-		deadline := time.Now().Add(time.Minute)
-		for !strings.Contains(out.String(), part) {
-			if time.Now().After(deadline) {
-				t.Fatalf("no %q in\n%s", part, out.String())
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
+	shows := func(part string) func() bool {
+		return func() bool { return strings.Contains(out.String(), part) }
 	}
-	await("second")
+	await.That(t, "the second denial is shown", shows("second"))
 	reportDenials(t, pool, "third")
-	await("third")
+	await.That(t, "the third denial is shown", shows("third"))
 	cancel()
 	if code := <-ended; code != 0 {
 		t.Errorf("exit %d: %s", code, out.String())

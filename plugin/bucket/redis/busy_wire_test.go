@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 // heldConn is a connection whose writes wait, once it is held.
@@ -50,7 +52,7 @@ func TestACallerWithoutTimeDoesNotWriteForOthersAfterASlowWrite(t *testing.T) {
 	others, cancelOthers := context.WithCancel(t.Context())
 	defer cancelOthers()
 	go call(others)
-	eventually(t, "another call waits, and the write was slow", func() bool {
+	await.That(t, "another call waits, and the write was slow", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return len(w.calls) == 2 && time.Since(began) > 2*slowWrite
@@ -111,7 +113,7 @@ func TestAReplyThatNeverEndsEndsTheWire(t *testing.T) {
 		closed := make(chan struct{})
 		return &tricklingConn{Conn: conn, closed: closed, close: sync.OnceFunc(func() { close(closed) })}, err
 	})
-	eventually(t, "a new wire is opened", func() bool {
+	await.That(t, "a new wire is opened", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		return p.run(ctx, newScript("return {}"), newCall([]string{"k"})) == nil

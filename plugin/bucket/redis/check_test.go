@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -53,7 +54,7 @@ func TestAHealthyRedisIsReadyWithItsScriptBeforeTheFirstCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer release()
-	eventually(t, "it is reported as ready",
+	await.That(t, "it is reported as ready",
 		func() bool { return strings.Contains(log.String(), `"msg":"Redis is ready"`) })
 	must(t, client, "config", "resetstat")
 	if err := run(c, "k"); err != nil {
@@ -84,7 +85,7 @@ func TestAWrongTopologyIsDeniedUntilItIsRight(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer release()
-		eventually(t, "it is denied", func() bool { return strings.Contains(log.String(), "no limit can be counted") })
+		await.That(t, "it is denied", func() bool { return strings.Contains(log.String(), "no limit can be counted") })
 		err = run(c, "k")
 		if err := wantKind(err, Rejected); err != nil {
 			t.Error(err)
@@ -118,11 +119,11 @@ func TestAFindingIsLoggedOnceThoughItIsLookedForAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer release()
-	eventually(t, "the failure is logged", func() bool { return strings.Contains(log.String(), "cannot be checked") })
+	await.That(t, "the failure is logged", func() bool { return strings.Contains(log.String(), "cannot be checked") })
 	client := server.Client(t)
 	must(t, client, "auth", "hunter2")
 	must(t, client, "config", "set", "requirepass", "")
-	eventually(t, "the check succeeds at last", func() bool { return strings.Contains(log.String(), "Redis is ready") })
+	await.That(t, "the check succeeds at last", func() bool { return strings.Contains(log.String(), "Redis is ready") })
 	for _, once := range []string{"cannot be checked", "has maxmemory-policy allkeys-lru"} {
 		if n := strings.Count(log.String(), once); n != 1 {
 			t.Errorf("%q is logged %d times:\n%s", once, n, log)

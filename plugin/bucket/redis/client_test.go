@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -138,7 +139,7 @@ func TestACallEndsAfterReadTimeout(t *testing.T) {
 		block := at(server, pipelined)
 		block.ConnectTimeout, block.SendTimeout, block.ReadTimeout = 60_000, 60_000, 200
 		c := open(t, newScript(countScript), block)
-		eventually(t, "calls succeed", func() bool { return atOnce(8, 1, func() error { return run(c, "k") }) == nil })
+		await.That(t, "calls succeed", func() bool { return atOnce(8, 1, func() error { return run(c, "k") }) == nil })
 		server.Hang(t)
 		for _, callers := range []int{1, 8} {
 			err := atOnce(callers, 1, func() error {
@@ -351,7 +352,7 @@ func TestCallsGoOnWhenAHungRedisAnswersAgain(t *testing.T) {
 		block.ReadTimeout = 100
 		c := open(t, newScript(countScript), block)
 		call := func() error { return run(c, "hung") }
-		eventually(t, "calls succeed", func() bool { return atOnce(8, 1, call) == nil })
+		await.That(t, "calls succeed", func() bool { return atOnce(8, 1, call) == nil })
 		server.Hang(t)
 		for range 2 {
 			if err := atOnce(8, 1, func() error {
@@ -364,7 +365,7 @@ func TestCallsGoOnWhenAHungRedisAnswersAgain(t *testing.T) {
 			}
 		}
 		server.Resume(t)
-		eventually(t, "calls succeed again", func() bool { return atOnce(8, 1, call) == nil })
+		await.That(t, "calls succeed again", func() bool { return atOnce(8, 1, call) == nil })
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -84,7 +85,7 @@ func TestNodesShareLimitsFairlyInACluster(t *testing.T) {
 	for i := range 20 { // limits in many slots
 		key := &policy.Key{Namespace: "a", Policy: "all", Group: policy.ByEndpoint, GroupID: fmt.Sprint(i)}
 		// On a machine that stalls, the first node may lead no more before it publishes.
-		eventually(t, fmt.Sprintf("the second node reads the caps of limit %d", i), func() bool {
+		await.That(t, fmt.Sprintf("the second node reads the caps of limit %d", i), func() bool {
 			leads := false
 			first, err := stores[0].ReportDemand(t.Context(), key, "one", []byte("1"))
 			if err == nil && first.Leads {
@@ -242,14 +243,16 @@ func TestAReplicaThatNeverSawTheScriptTakesOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	replica := nodes.Replicas[0].Client(t)
-	eventually(t, "the replica has the count", func() bool {
+	await.That(t, "the replica has the count", func() bool {
 		return replica.Info(t.Context(), "replication").Val() != "" && replica.Do(t.Context(), "dbsize").Val() == int64(1)
 	})
 	if loaded := replica.ScriptExists(t.Context(), c.script.sha).Val(); len(loaded) != 1 || loaded[0] {
 		t.Fatalf("the replica has the script already: %v", loaded)
 	}
 	nodes.Masters[0].Kill()
-	eventually(t, "calls succeed after the failover", func() bool { return atOnce(8, 1, func() error { return run(c, key) }) == nil })
+	await.That(t, "calls succeed after the failover", func() bool {
+		return atOnce(8, 1, func() error { return run(c, key) }) == nil
+	})
 	must(t, replica, "config", "resetstat")
 	if err := atOnce(8, 5, func() error { return run(c, key) }); err != nil {
 		t.Error(err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -60,11 +61,11 @@ func TestANodeThatIsKilledLeadsNoMore(t *testing.T) {
 	if a, err := f.ReportDemand(t.Context(), key, "killed", []byte("x")); err != nil || !a.Leads {
 		t.Fatalf("%+v, %v", a, err)
 	}
-	eventually(t, "another node leads", func() bool {
+	await.That(t, "another node leads", func() bool {
 		a, err := f.ReportDemand(t.Context(), key, "next", []byte("y"))
 		return err == nil && a.Leads
 	})
-	eventually(t, "the killed node's report is gone", func() bool {
+	await.That(t, "the killed node's report is gone", func() bool {
 		a, err := f.ReportDemand(t.Context(), key, "next", []byte("y"))
 		return err == nil && len(a.Reports) == 1
 	})

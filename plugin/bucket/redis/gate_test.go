@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -179,7 +180,7 @@ func TestAServerIsNotGivenCreditForACallerWhoHadNoMoreTime(t *testing.T) {
 		}
 		server.Hang(t)
 		gate := gates[store.Name()]
-		eventually(t, "a call is at the server when its caller has no more time", func() bool {
+		await.That(t, "a call is at the server when its caller has no more time", func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 			defer cancel()
 			if err := store.Take(ctx, bounds, statuses); err != nil || statuses[0].Failure == decision.NoFailure {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -40,7 +41,7 @@ func together(t *testing.T, calls int, dial func() (net.Conn, error)) (*Store, *
 	p, client := dialed(t, 30*time.Second, func() (net.Conn, error) {
 		if first.CompareAndSwap(false, true) {
 			w := p.current()
-			eventually(t, "all calls wait", func() bool {
+			await.That(t, "all calls wait", func() bool {
 				w.mu.Lock()
 				defer w.mu.Unlock()
 				return len(w.calls) == calls
@@ -321,7 +322,7 @@ func TestAnAbandonedCallDoesNotHoldUpThoseMergedWithIt(t *testing.T) {
 		go func() { ended <- s.Take(t.Context(), bounds, others[i:i+1]) }()
 	}
 	w := p.current()
-	eventually(t, "the calls are sent", func() bool {
+	await.That(t, "the calls are sent", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return w.written == 3

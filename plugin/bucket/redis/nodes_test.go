@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
@@ -35,7 +36,7 @@ func TestANodeThatSaysNothingMoreIsDead(t *testing.T) {
 	if _, err := f.Beat(t.Context(), "a", "silent", time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the silent node is dead", func() bool {
+	await.That(t, "the silent node is dead", func() bool {
 		live, err := f.Beat(t.Context(), "a", "speaks", time.Hour)
 		return err == nil && live == 1
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -45,7 +46,7 @@ func TestAServerThatDeniesScriptsIsNotBackBecauseItAnswersPing(t *testing.T) {
 	if store.Probe(t.Context()); gate.in != 3 || gate.failed != 2 {
 		t.Errorf("%d of %d calls failed, want all but the probe of the Redis with room", gate.failed, gate.in)
 	}
-	eventually(t, "what the probe has written expires", func() bool { return client.DBSize(t.Context()).Val() == 0 })
+	await.That(t, "what the probe has written expires", func() bool { return client.DBSize(t.Context()).Val() == 0 })
 }
 
 // holdReply is a hook that holds the reply of one command until it may go on.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -206,7 +207,7 @@ func TestARecordThatIsOutOfReachFailsWithItsOutcome(t *testing.T) {
 	block := at(server, false)
 	block.ReadTimeout = 50
 	r := recordsOf(t, block, schema.Redis{}, "default")
-	eventually(t, "a call in time, which loads the script", func() bool {
+	await.That(t, "a call in time, which loads the script", func() bool {
 		_, err := r.Get(t.Context(), "k")
 		return err == nil
 	})
@@ -222,7 +223,7 @@ func TestARecordThatIsOutOfReachFailsWithItsOutcome(t *testing.T) {
 	take("a server that hangs", true)
 	server.Resume(t)
 	server.Kill()
-	eventually(t, "a connection that cannot be opened", func() bool {
+	await.That(t, "a connection that cannot be opened", func() bool {
 		_, err := r.Take(t.Context(), "k")
 		return err != nil && strings.Contains(err.Error(), NotSent.String())
 	})

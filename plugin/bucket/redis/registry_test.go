@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -88,7 +89,7 @@ func TestAConnectionOpensWithItsFirstCallAndClosesWithItsLastUser(t *testing.T) 
 			t.Errorf("a call while another instance uses the connection: %v", err)
 		}
 		second()
-		eventually(t, "the server has lost the connections", func() bool { return connected() == before })
+		await.That(t, "the server has lost the connections", func() bool { return connected() == before })
 		if err := wantKind(run(c, "k"), NotSent); err != nil {
 			t.Error(err)
 		}
@@ -210,7 +211,7 @@ func TestNoSecretIsEverPrinted(t *testing.T) {
 			if failure == nil {
 				t.Fatal("a wrong password was accepted")
 			}
-			eventually(t, "the failure is logged", func() bool { return strings.Contains(log.String(), "cannot be checked") })
+			await.That(t, "the failure is logged", func() bool { return strings.Contains(log.String(), "cannot be checked") })
 			texts := []string{log.String(), failure.Error(), c.settings.place()}
 			for _, value := range []any{r, *r.script, c, *c.settings, c.settings, c.backend, failure} {
 				for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q"} {

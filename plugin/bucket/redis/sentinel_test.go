@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -39,7 +40,7 @@ func TestSentinelLeadsToTheMasterAndToItsSuccessor(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "calls succeed at the successor, which never saw the script",
+	await.That(t, "calls succeed at the successor, which never saw the script",
 		func() bool { return atOnce(16, 1, call) == nil })
 	successor := watched.Replica.Client(t)
 	must(t, successor, "config", "resetstat")
@@ -64,10 +65,10 @@ func TestTheWireFollowsAFailoverAtOnceAlthoughTheOldMasterStaysUp(t *testing.T) 
 	must(t, watched.Master.Client(t), "acl", "setuser", "default", "-replicaof", "-slaveof")
 	must(t, watched.Sentinels[0].Client(t), "sentinel", "failover", redistest.MasterName)
 	successor := watched.Replica.Client(t)
-	eventually(t, "the replica becomes the master, which ends its connections", func() bool {
+	await.That(t, "the replica becomes the master, which ends its connections", func() bool {
 		return strings.Contains(successor.Info(t.Context(), "replication").Val(), "role:master")
 	})
-	eventually(t, "calls reach the successor", func() bool {
+	await.That(t, "calls reach the successor", func() bool {
 		return run(c, "k") == nil && calls(t, successor)["evalsha"] > 0
 	})
 	if err := watched.Master.Client(t).Set(t.Context(), "k", 0, 0).Err(); err != nil {

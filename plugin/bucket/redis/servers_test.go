@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -75,16 +74,6 @@ func calls(t testing.TB, client *redis.Client) map[string]int {
 		}
 	}
 	return calls
-}
-
-// eventually waits until a condition of the world outside comes true.
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 30 s", what)
-		}
-	}
 }
 
 // wantKind returns how err differs from an *Error of a kind.

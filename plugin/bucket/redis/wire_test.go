@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -91,7 +92,7 @@ func TestAReplyThatIsNoneEndsTheWire(t *testing.T) {
 			return scripted("*0\r\n")
 		})
 		_, _ = runIn(t, p, "k") // its own reply may come before the fault
-		eventually(t, "a new wire is opened", func() bool {
+		await.That(t, "a new wire is opened", func() bool {
 			_, err := runIn(t, p, "k")
 			return err == nil && dials.Load() > 1
 		})
@@ -139,7 +140,7 @@ func TestAServerThatDoesNotReplyLosesItsWire(t *testing.T) {
 	ended := make(chan error)
 	go func() { ended <- p.run(ctx, newScript("return {}"), newCall([]string{"k"})) }()
 	w := p.current()
-	eventually(t, "the call is sent, and has no reply for a while", func() bool {
+	await.That(t, "the call is sent, and has no reply for a while", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.written == 0 {

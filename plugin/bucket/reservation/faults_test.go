@@ -2,8 +2,8 @@ package reservation_test
 
 import (
 	"testing"
-	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
@@ -74,7 +74,7 @@ func (f *faulty) reserve(b policy.Bound, behind fault) string {
 	f.t.Helper()
 	unrecorded, written := f.first.table.Stats().Unrecorded, len(f.records())
 	var d decision.Decision
-	within(f.t, "Redis answers", func() bool {
+	await.That(f.t, "Redis answers", func() bool {
 		d.Reset()
 		d.Resolution.Bounds = append(d.Resolution.Bounds[:0], b)
 		d.Grow()
@@ -86,7 +86,7 @@ func (f *faulty) reserve(b policy.Bound, behind fault) string {
 	})
 	f.begin(behind)
 	token := f.first.keeper.Keep(&d)
-	within(f.t, "the recording ends", func() bool {
+	await.That(f.t, "the recording ends", func() bool {
 		return f.first.table.Stats().Unrecorded > unrecorded || len(f.records()) > written
 	})
 	f.heal()
@@ -94,16 +94,6 @@ func (f *faulty) reserve(b policy.Bound, behind fault) string {
 }
 
 func (f *faulty) records() []string { return recordsIn(f.t, f.server, false) }
-
-// within waits until a condition holds.
-func within(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 60 s", what)
-		}
-	}
-}
 
 // Whatever Redis does around the record, the claim and the settlement, each request is settled once or stays charged:
 // in sum no less than min(A, R) of each is charged, and no more than max(A, R).

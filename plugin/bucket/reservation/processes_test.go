@@ -2,6 +2,7 @@ package reservation_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
@@ -163,9 +165,10 @@ func (p *process) used(b policy.Bound) int64 {
 // settledIn waits until processes have settled n bounds together, and returns their outcomes.
 func settledIn(t *testing.T, n int, all ...*process) map[reservation.Outcome]int {
 	t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		sum, outcomes := 0, map[reservation.Outcome]int{}
-		waiting := 0
+	var outcomes map[reservation.Outcome]int
+	await.That(t, fmt.Sprintf("%d bounds are settled", n), func() bool {
+		sum, waiting := 0, 0
+		outcomes = map[reservation.Outcome]int{}
 		for _, p := range all {
 			p.mu.Lock()
 			for outcome, count := range p.outcomes {
@@ -175,13 +178,9 @@ func settledIn(t *testing.T, n int, all ...*process) map[reservation.Outcome]int
 			p.mu.Unlock()
 			waiting += p.table.Stats().Parked
 		}
-		if sum >= n && waiting == 0 {
-			return outcomes
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("settled %v within 60 s, want %d", outcomes, n)
-		}
-	}
+		return sum >= n && waiting == 0
+	})
+	return outcomes
 }
 
 func TestEachLogEventThatReachesTwoProcessesSettlesOnce(t *testing.T) {
@@ -276,7 +275,7 @@ func TestAReservationCostsRedisARecordAndAClaimBesideTheTakeAndTheSettlement(t *
 		tokens = append(tokens, p.reserve(b))
 	}
 	client := server.Client(t)
-	within(t, "all are recorded", func() bool { return len(recordsIn(t, server, false)) == requests })
+	await.That(t, "all are recorded", func() bool { return len(recordsIn(t, server, false)) == requests })
 	key := recordsIn(t, server, false)[0]
 	if size := client.MemoryUsage(t.Context(), key).Val(); size == 0 || size > 1024 {
 		t.Errorf("a record takes %d bytes of Redis, docs/redis.md has about 1 kB", size)

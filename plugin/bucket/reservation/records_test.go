@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -467,11 +468,7 @@ func TestALogPhaseBeforeItsStoreIsOpenIsSettledThen(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- respawned.table.Run(ctx) }()
 	respawned.shares(w.records)
-	for deadline := time.Now().Add(30 * time.Second); respawned.table.Stats().Parked > 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not settled within 30 s")
-		}
-	}
+	await.That(t, "all is settled", func() bool { return respawned.table.Stats().Parked == 0 })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)

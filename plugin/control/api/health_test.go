@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
@@ -26,21 +27,11 @@ func (w *world) probed(status int) api.Readiness {
 	return read[api.Readiness](w, w.want(w.do(call{method: "GET", path: "/readyz"}), status))
 }
 
-// eventually waits until something is so: a probe may be answered by what was found a second ago.
-func (w *world) eventually(what string, so func() bool) {
-	w.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !so(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.Fatalf("%s: not within 30 s", what)
-		}
-	}
-}
-
 // probedUntil waits until /readyz is degraded for one reason, which has some words in it, or until it is ok for no
 // words.
 func (w *world) probedUntil(words string) {
 	w.Helper()
-	w.eventually("/readyz says "+words, func() bool {
+	await.That(w, "/readyz says "+words, func() bool {
 		got := w.probed(http.StatusOK)
 		if words == "" {
 			return got.Status == "ok"
@@ -187,7 +178,7 @@ func TestAProcessThatCanServeNothingIsNotReady(t *testing.T) {
 		}
 		w.want(w.do(call{method: "GET", path: "/readyz"}), before)
 		w.pool.Close()
-		w.eventually(name+": it is not ready, for want of the database", func() bool {
+		await.That(w, name+": it is not ready, for want of the database", func() bool {
 			a := w.do(call{method: "GET", path: "/readyz"})
 			return a.Code == http.StatusServiceUnavailable && strings.Contains(read[problem](w, a).Detail,
 				"the database does not answer")

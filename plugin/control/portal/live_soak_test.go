@@ -11,20 +11,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 )
-
-// awaitThat waits until a condition holds.
-func awaitThat(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited for a minute: %s", what)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
 
 // connectOnly opens a live part over a connection of its own, and reads nothing.
 func (b *browser) connectOnly(path string) {
@@ -69,10 +58,12 @@ func TestSoakOfViewersAmongWhomSomeNeverRead(t *testing.T) {
 		})
 	}
 	dropped := w.portal.metrics.dropped.WithLabelValues(droppedSlow)
-	awaitThat(t, "those that never read are dropped", func() bool { return testutil.ToFloat64(dropped) == float64(silent) })
+	await.That(t, "those that never read are dropped", func() bool {
+		return testutil.ToFloat64(dropped) == float64(silent)
+	})
 	for end := start.Add(soak.For(t, 2*time.Second)); time.Now().Before(end); {
 		n := counts[0].Load()
-		awaitThat(t, "the state goes on", func() bool { return counts[0].Load() > n })
+		await.That(t, "the state goes on", func() bool { return counts[0].Load() > n })
 	}
 	if n := testutil.ToFloat64(w.portal.metrics.viewers); n != float64(viewers) {
 		t.Errorf("%v viewers are left, want all %d that read", n, viewers)
@@ -90,5 +81,5 @@ func TestSoakOfViewersAmongWhomSomeNeverRead(t *testing.T) {
 			t.Errorf("viewer %d saw nothing", i)
 		}
 	}
-	awaitThat(t, "all have left", func() bool { return w.feeds() == 0 })
+	await.That(t, "all have left", func() bool { return w.feeds() == 0 })
 }

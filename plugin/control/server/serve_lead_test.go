@@ -5,10 +5,10 @@ import (
 	"context"
 	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 	leaderusage "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/usage"
@@ -33,16 +33,6 @@ func lead(t *testing.T, l *leaderusage.Leader) {
 			t.Error(err)
 		}
 	})
-}
-
-// await waits until a condition holds.
-func await(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("after a minute: not %s", what)
-		}
-	}
 }
 
 func TestTheLeaderOfServeUnpacksUsageAndTidiesWithTheRightsOfAKeeper(t *testing.T) {
@@ -71,7 +61,7 @@ func TestTheLeaderOfServeUnpacksUsageAndTidiesWithTheRightsOfAKeeper(t *testing.
 	}
 	l := database(server.RoleDSN(pgtest.Keeper)).newLeader(slog.New(slog.DiscardHandler), nil, quietDetector())
 	lead(t, l)
-	await(t, "tidy", func() bool {
+	await.That(t, "tidy", func() bool {
 		var sums, nodes int64
 		err := root.QueryRow(t.Context(), `SELECT (SELECT coalesce(sum(admitted), 0)::bigint FROM rate_limiter.usage_days),
 			(SELECT count(*) FROM rate_limiter.nodes)`).Scan(&sums, &nodes)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
@@ -43,7 +44,7 @@ func TestTheLeaderOfServeNoticesWhatRedisHasAsUsed(t *testing.T) {
 	}
 	lead(t, database(server.RoleDSN(pgtest.Keeper)).newLeader(slog.New(slog.DiscardHandler), watcher, quietDetector()))
 	operator := pgtest.Pool(t, server.RoleDSN(pgtest.Operator))
-	await(t, "a notice", func() bool {
+	await.That(t, "a notice", func() bool {
 		var n int
 		err := operator.QueryRow(t.Context(), `SELECT count(*) FROM rate_limiter.quota_notices
 			JOIN rate_limiter.outbox USING (tenant)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 // The end of a process interrupts the query that runs then, and with it the connection.
@@ -12,7 +14,7 @@ func TestANodeThatEndsDuringAQueryRemovesItsReport(t *testing.T) {
 	options := w.options()
 	options.Node, options.BeatEvery = "busy", 10*time.Millisecond
 	n := start(t, options)
-	w.eventually("it reports", func() bool { return w.reports("busy") })
+	await.That(w, "it reports", func() bool { return w.reports("busy") })
 	// A lock on the reports holds the next one up, so that the end comes during it.
 	lock, err := w.pool.Begin(context.Background())
 	if err != nil {
@@ -23,10 +25,10 @@ func TestANodeThatEndsDuringAQueryRemovesItsReport(t *testing.T) {
 	}
 	const waiting = `SELECT count(*) FROM pg_stat_activity
 		WHERE wait_event_type = 'Lock' AND datname = current_database() AND query NOT LIKE 'DELETE%'`
-	w.eventually("a report waits for the lock", func() bool { return value[int](w, waiting) > 0 })
+	await.That(w, "a report waits for the lock", func() bool { return value[int](w, waiting) > 0 })
 	ended := make(chan struct{})
 	go func() { n.stop(); close(ended) }()
-	w.eventually("the report is interrupted", func() bool { return value[int](w, waiting) == 0 })
+	await.That(w, "the report is interrupted", func() bool { return value[int](w, waiting) == 0 })
 	if err := lock.Rollback(context.Background()); err != nil {
 		t.Fatal(err)
 	}

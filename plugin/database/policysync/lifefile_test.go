@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 )
 
@@ -46,7 +47,7 @@ func (w *world) child(node, dir string) (process *os.Process, kill func()) {
 		_ = cmd.Wait()         // by the signal
 	}
 	w.Cleanup(kill)
-	w.eventually(node+" reports", func() bool { return w.reports(node) })
+	await.That(w, node+" reports", func() bool { return w.reports(node) })
 	return cmd.Process, kill
 }
 
@@ -54,16 +55,6 @@ func (w *world) child(node, dir string) (process *os.Process, kill func()) {
 func (w *world) reports(node string) bool {
 	w.Helper()
 	return value[bool](w, `SELECT EXISTS (SELECT FROM rate_limiter.nodes WHERE node = $1)`, node)
-}
-
-// eventually waits until a condition holds.
-func (w *world) eventually(what string, so func() bool) {
-	w.Helper()
-	for deadline := time.Now().Add(patience); !so(); time.Sleep(glance) {
-		if time.Now().After(deadline) {
-			w.Fatalf("%s: not within %v", what, patience)
-		}
-	}
 }
 
 func TestTheNextProcessRemovesTheReportOfAKilledOneButNotOfAFrozenOne(t *testing.T) {
@@ -81,11 +72,11 @@ func TestTheNextProcessRemovesTheReportOfAKilledOneButNotOfAFrozenOne(t *testing
 	options := w.options()
 	options.Node, options.Dir, options.BeatEvery = "next", dir, 10*time.Millisecond
 	next := start(t, options)
-	w.eventually("the report of the killed process is removed", func() bool { return !w.reports("killed") })
+	await.That(w, "the report of the killed process is removed", func() bool { return !w.reports("killed") })
 	if !w.reports("frozen") || !w.reports("next") {
 		t.Errorf("frozen has a report: %v, next has one: %v; want both", w.reports("frozen"), w.reports("next"))
 	}
-	w.eventually("its file is removed too", func() bool {
+	await.That(w, "its file is removed too", func() bool {
 		files, err := filepath.Glob(filepath.Join(dir, "node.*"))
 		return err == nil && len(files) == 2 // of the frozen process and of the next one
 	})
@@ -101,7 +92,7 @@ func TestTheNextProcessRemovesTheReportOfOneThatEndedWithoutPostgres(t *testing.
 	options := w.options()
 	options.Node, options.Dir = "first", dir
 	first := start(t, options)
-	w.eventually("it reports", func() bool { return w.reports("first") })
+	await.That(w, "it reports", func() bool { return w.reports("first") })
 	w.write(`ALTER TABLE rate_limiter.nodes RENAME TO away`)
 	first.stop()
 	w.write(`ALTER TABLE rate_limiter.away RENAME TO nodes`)
@@ -110,5 +101,5 @@ func TestTheNextProcessRemovesTheReportOfOneThatEndedWithoutPostgres(t *testing.
 	}
 	options.Node = "second"
 	start(t, options)
-	w.eventually("the report of the first is removed", func() bool { return !w.reports("first") && w.reports("second") })
+	await.That(w, "the report of the first is removed", func() bool { return !w.reports("first") && w.reports("second") })
 }

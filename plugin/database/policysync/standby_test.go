@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 )
@@ -34,7 +35,7 @@ func TestAStandbyIsFollowedAlsoOnceItIsPromoted(t *testing.T) {
 	standby.Promote(t)
 	promoted := &world{t, options.Source.DSN, pgtest.Pool(t, options.Source.DSN)}
 	n.until("it follows no standby any more", func(s policysync.Stats) bool { return s.Connected && !s.Standby })
-	promoted.eventually("it reports", func() bool { return promoted.reports("node-1") })
+	await.That(promoted, "it reports", func() bool { return promoted.reports("node-1") })
 	n.await(promoted.policies(5, 5))
 	if n.log.count("no longer a standby") != 1 || n.log.count("no contact") != 0 {
 		t.Errorf("it logs\n%s\nwant one line about the promotion", n.log)

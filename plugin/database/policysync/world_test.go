@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
@@ -155,14 +156,12 @@ func (n *node) await(version int64) *policy.Snapshot {
 // until waits until a condition holds.
 func (n *node) until(what string, so func(policysync.Stats) bool) {
 	n.t.Helper()
-	deadline := time.After(patience)
-	for tick := time.NewTicker(glance); !so(n.Stats()); {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			n.t.Fatalf("%s: not within %v; %+v\n%s", what, patience, n.Stats(), n.log)
+	await.NoError(n.t, what, func() error {
+		if s := n.Stats(); !so(s) {
+			return fmt.Errorf("%+v\n%s", s, n.log)
 		}
-	}
+		return nil
+	})
 }
 
 // logged records the log.

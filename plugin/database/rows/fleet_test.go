@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
@@ -253,13 +254,6 @@ func traced(t *testing.T, dsn string) (*rows.Store, *queries) {
 	return wired(t, dsn, func(c *pgxpool.Config) { c.ConnConfig.Tracer = made }), made
 }
 
-// await waits until a number of queries were made.
-func (q *queries) await(n int64) {
-	for q.made.Load() < n {
-		time.Sleep(time.Millisecond) // between two checks
-	}
-}
-
 // awaitOf calls Await several times, and ends its context after a number of queries.
 func awaitOf(t *testing.T, s *rows.Store, made *queries, callers int, version, enough int64) {
 	t.Helper()
@@ -272,7 +266,7 @@ func awaitOf(t *testing.T, s *rows.Store, made *queries, callers int, version, e
 			}
 		})
 	}
-	made.await(enough)
+	await.That(t, "the queries are made", func() bool { return made.made.Load() >= enough })
 	cancel()
 	all.Wait()
 }

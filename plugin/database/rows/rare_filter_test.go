@@ -2,8 +2,8 @@ package rows_test
 
 import (
 	"testing"
-	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -44,11 +44,7 @@ func TestAFilterByARareValueReadsFewRowsAlsoWhenItIsRepeated(t *testing.T) {
 		}
 	}
 	reader.Reset() // the end of a connection writes its statistics
-	for deadline := time.Now().Add(time.Minute); read() < before+calls; {
-		if time.Now().After(deadline) {
-			t.Fatal("there are no statistics of the reads")
-		}
-	}
+	await.That(t, "there are statistics of the reads", func() bool { return read() >= before+calls })
 	if got := read() - before; got > list/20 {
 		t.Errorf("%d reads of one row visit %d", calls, got)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -64,13 +65,12 @@ func TestWaitingWritersLeaveConnectionsToReaders(t *testing.T) {
 // awaitBlocked returns once writers wait for the lock of writes.
 func awaitBlocked(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
-	for blocked := 0; blocked < 2; {
-		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&blocked)
-		if err != nil {
+	await.That(t, "two writers wait", func() (wait bool) {
+		if err := pool.QueryRow(t.Context(), `SELECT count(*) >= 2 `+stopped).Scan(&wait); err != nil {
 			t.Fatal(err)
 		}
-	}
+		return wait
+	})
 }
 
 // severed is a connection that breaks after it has sent a COMMIT, once it is armed.

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -130,11 +131,12 @@ const stopped = `FROM pg_stat_activity WHERE datname = current_database() AND wa
 // awaitStopped returns once a writer waits for a lock.
 func awaitStopped(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
-	for waiting := 0; waiting == 0; {
-		if err := pool.QueryRow(t.Context(), `SELECT count(*) `+stopped).Scan(&waiting); err != nil {
+	await.That(t, "a writer waits", func() (waits bool) {
+		if err := pool.QueryRow(t.Context(), `SELECT count(*) > 0 `+stopped).Scan(&waits); err != nil {
 			t.Fatal(err)
 		}
-	}
+		return waits
+	})
 }
 
 // cut closes the connection of the waiting writer.

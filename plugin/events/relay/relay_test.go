@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
@@ -150,11 +151,12 @@ func (w *world) add(kind events.Type, ids ...string) {
 // await waits until a condition holds.
 func (w *world) await(holds func() bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("the condition does not hold within three minutes; logged %s", &w.log.text)
+	await.NoError(w.t, "the condition", func() error {
+		if !holds() {
+			return fmt.Errorf("it does not hold; logged %s", &w.log.text)
 		}
-	}
+		return nil
+	})
 }
 
 // awaitCursor waits until the cursor has passed all events. What was sent before may be sent again until then.

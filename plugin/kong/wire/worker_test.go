@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
 )
 
@@ -103,13 +104,10 @@ func TestOnlySoManyWorkersStayIdle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	deadline := time.Now().Add(time.Minute)
-	for open, _ := h.Connections(); open > 0; open, _ = h.Connections() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d connections are open after a minute", open)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	await.That(t, "no connection is open", func() bool {
+		open, _ := h.Connections()
+		return open == 0
+	})
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if idle := len(h.idle); idle > maxIdle {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
 )
 
@@ -86,7 +87,7 @@ func TestABatchThatWasSetAsideIsDroppedWhenItIsTooLate(t *testing.T) {
 	l := w.run()
 	p := newProcess(1)
 	w.reportBytes(p.node, p.epoch, 1, 0, []byte("damaged"))
-	w.await("set aside", func() bool { return l.Stats().Faulty == 1 })
+	await.That(w, "set aside", func() bool { return l.Stats().Faulty == 1 })
 	w.exec(`UPDATE rate_limiter.usage_batches SET began = began - interval '4 days'`)
 	s, err := l.open(t.Context())
 	if err != nil {
@@ -195,16 +196,16 @@ func TestADayStaysOpenWhileALiveSourceHasNotReportedItsEnd(t *testing.T) {
 func TestALeaderRecoversFromAMissingPartitionAndLogsItOnce(t *testing.T) {
 	w := newWorld(t)
 	l := w.run()
-	w.await("leading", func() bool { return l.Stats().Leading })
+	await.That(w, "leading", func() bool { return l.Stats().Leading })
 	p := newProcess(1)
 	w.report(p.node, p.next(count("acme", 1)), 0)
-	w.await("added", func() bool { return w.admitted("usage_minutes") == 1 })
+	await.That(w, "added", func() bool { return w.admitted("usage_minutes") == 1 })
 	w.exec(`DO $$ BEGIN
 		EXECUTE 'DROP TABLE rate_limiter.usage_minutes_' || to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMMDD');
 	END $$`)
 	w.report(p.node, p.next(count("acme", 10)), 0)
-	w.await("added", func() bool { return w.admitted("usage_minutes") == 10 })
-	w.await("logged", func() bool { return w.log.count("succeeds again") == 1 })
+	await.That(w, "added", func() bool { return w.admitted("usage_minutes") == 10 })
+	await.That(w, "logged", func() bool { return w.log.count("succeeds again") == 1 })
 	if failures := w.log.count("unpacking usage failed"); failures != 1 {
 		t.Errorf("%d lines report the failure, want one", failures)
 	}
@@ -223,10 +224,10 @@ func TestALeaderLogsAFullDiskOnceAndGoesOnWhenThereIsSpace(t *testing.T) {
 		}
 	}
 	l := w.run()
-	w.await("failed", func() bool { return w.log.count("unpacking usage failed") == 1 })
+	await.That(w, "failed", func() bool { return w.log.count("unpacking usage failed") == 1 })
 	w.exec(`DROP TRIGGER test ON rate_limiter.usage_minutes`)
-	w.await("added", func() bool { return w.admitted("usage_minutes") == 1 })
-	w.await("logged", func() bool { return w.log.count("succeeds again") == 1 })
+	await.That(w, "added", func() bool { return w.admitted("usage_minutes") == 1 })
+	await.That(w, "logged", func() bool { return w.log.count("succeeds again") == 1 })
 	if failures := w.log.count("unpacking usage failed"); failures != 1 || !l.Stats().Leading {
 		t.Errorf("%d lines report the failure, want one", failures)
 	}
@@ -235,7 +236,7 @@ func TestALeaderLogsAFullDiskOnceAndGoesOnWhenThereIsSpace(t *testing.T) {
 func TestAnotherProcessLeadsWhenTheLeaderHasLostItsSession(t *testing.T) {
 	w := newWorld(t)
 	first := w.run()
-	w.await("leading", func() bool { return first.Stats().Leading })
+	await.That(w, "leading", func() bool { return first.Stats().Leading })
 	if done, err := w.newLeader().Once(t.Context()); err != nil || done.Leading {
 		t.Errorf("a second leader does %+v (%v), want nothing", done, err)
 	}
@@ -244,9 +245,9 @@ func TestAnotherProcessLeadsWhenTheLeaderHasLostItsSession(t *testing.T) {
 	for n := int64(1); n <= 5; n++ {
 		w.exec(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = $1`, testLock)
 		w.report(p.node, p.next(count("acme", 1)), 0)
-		w.await("added", func() bool { return w.admitted("usage_minutes") == n })
+		await.That(w, "added", func() bool { return w.admitted("usage_minutes") == n })
 	}
-	w.await("one leading", func() bool { return first.Stats().Leading != second.Stats().Leading })
+	await.That(w, "one leading", func() bool { return first.Stats().Leading != second.Stats().Leading })
 }
 
 func TestPartitionsAreMadeAheadAndDroppedAfterTheirRetention(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 )
 
@@ -16,8 +17,8 @@ func TestTheMetricsOfALeaderCountItsBatchesByResult(t *testing.T) {
 	p := newProcess(1)
 	w.report(p.node, p.next(count("acme", 1)), 0)
 	w.reportBytes(p.node, p.epoch, 2, 0, []byte("damaged"))
-	w.await("unpacked", func() bool { return l.Stats().Batches+l.Stats().Faulty == 2 })
-	w.await("a round", func() bool { return !l.Stats().UnpackedAt.IsZero() })
+	await.That(w, "unpacked", func() bool { return l.Stats().Batches+l.Stats().Faulty == 2 })
+	await.That(w, "a round", func() bool { return !l.Stats().UnpackedAt.IsZero() })
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(l)
 	families, err := registry.Gather()

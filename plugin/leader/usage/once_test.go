@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
@@ -199,15 +200,15 @@ func TestTwoLeadersAtOnceAddEveryBatchOnce(t *testing.T) {
 	for i := range 2 {
 		leaders = append(leaders, w.runWith(func(o *Options) { o.Lock += int64(i) }))
 	}
-	w.await("both leading", func() bool { return leaders[0].Stats().Leading && leaders[1].Stats().Leading })
+	await.That(w, "both leading", func() bool { return leaders[0].Stats().Leading && leaders[1].Stats().Leading })
 	const times, each = 10, 20
 	processes := []*process{newProcess(2), newProcess(4), newProcess(6)} // of one node
 	for range times {
 		w.reportTogether(processes, each)
 	}
 	want := int64(times * each * len(processes))
-	w.await("all unpacked", func() bool { return leaders[0].Stats().Batches+leaders[1].Stats().Batches >= want })
-	w.await("all summed up", func() bool { return w.admitted("usage_hours") >= want })
+	await.That(w, "all unpacked", func() bool { return leaders[0].Stats().Batches+leaders[1].Stats().Batches >= want })
+	await.That(w, "all summed up", func() bool { return w.admitted("usage_hours") >= want })
 	for _, table := range []string{"usage_minutes", "usage_hours"} {
 		if got := w.admitted(table); got != want {
 			t.Errorf("%s has %d admitted, want %d", table, got, want)

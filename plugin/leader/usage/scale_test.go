@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -145,7 +146,7 @@ func TestADayOfATenantIsReadWithoutTheRowsOfOthers(t *testing.T) {
 	before := s.readRows()
 	s.readDay(17)
 	s.pool.Reset() // the end of a connection writes its statistics
-	s.await("statistics", func() bool { return s.readRows() >= before+minutesOfDay })
+	await.That(s, "statistics", func() bool { return s.readRows() >= before+minutesOfDay })
 	if read := s.readRows() - before; read > 2*minutesOfDay {
 		t.Errorf("a read of %d rows visits %d", minutesOfDay, read)
 	}

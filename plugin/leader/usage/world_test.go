@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
@@ -126,20 +127,17 @@ func (w *world) reportBytes(node, epoch string, seq int64, age time.Duration, pa
 // lead runs one round as the leader, and waits until an earlier session has lost its lock.
 func (w *world) lead() Stats {
 	w.Helper()
-	for deadline := time.Now().Add(time.Minute); ; {
+	var done Stats
+	await.That(w, "this session leads", func() bool {
 		l := w.newLeader()
 		l.shift, l.options.GapAfter = w.leader.shift, w.leader.options.GapAfter
-		done, err := l.Once(w.Context())
-		if err != nil {
+		var err error
+		if done, err = l.Once(w.Context()); err != nil {
 			w.Fatal(err)
 		}
-		if done.Leading {
-			return done
-		}
-		if time.Now().After(deadline) {
-			w.Fatal("another session keeps the lock")
-		}
-	}
+		return done.Leading
+	})
+	return done
 }
 
 // number returns the result of a query for one number.
@@ -210,14 +208,4 @@ func (w *world) runWith(change func(*Options)) *Leader {
 		}
 	})
 	return l
-}
-
-// await waits until a condition holds.
-func (w *world) await(what string, holds func() bool) {
-	w.Helper()
-	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.Fatalf("after a minute: not %s", what)
-		}
-	}
 }

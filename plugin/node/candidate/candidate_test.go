@@ -3,6 +3,7 @@ package candidate_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
@@ -125,14 +127,12 @@ func (r *trial) send(t *testing.T, tenant string, n int) (admitted int) {
 // until waits until the numbers are so.
 func (r *trial) until(t *testing.T, what string, so func(candidate.Stats) bool) {
 	t.Helper()
-	deadline := time.After(patience)
-	for tick := time.NewTicker(time.Millisecond); !so(r.evaluator.Stats()); {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%s: not within %v: %+v", what, patience, r.evaluator.Stats())
+	await.NoError(t, what, func() error {
+		if s := r.evaluator.Stats(); !so(s) {
+			return fmt.Errorf("%+v", s)
 		}
-	}
+		return nil
+	})
 }
 
 // sink keeps what is reported, unless it fails.
@@ -197,12 +197,11 @@ func report(t *testing.T, e *candidate.Evaluator, to *sink, log *slog.Logger) st
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- reporter.Run(ctx) }()
-	deadline := time.Now().Add(patience)
-	for stored := 0; stored == 0 && reporter.Lost() == 0 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	await.That(t, "a batch is stored or lost", func() bool {
 		to.mu.Lock()
-		stored = len(to.batches)
-		to.mu.Unlock()
-	}
+		defer to.mu.Unlock()
+		return len(to.batches) > 0 || reporter.Lost() > 0
+	})
 	cancel()
 	if err := <-ended; err != nil {
 		t.Fatal(err)

@@ -4,8 +4,8 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -122,12 +122,10 @@ func TestWhatACandidateReservesIsSettledWithTheRequest(t *testing.T) {
 	if got := r.used(t, plan, "default", r.active); got != 30 {
 		t.Errorf("the active bucket has %d tokens spent, want the 30 used", got)
 	}
-	deadline, own := time.Now().Add(patience), plan.Candidate()
-	for tick := time.NewTicker(time.Millisecond); r.used(t, own.Plan, own.Namespace, r.stored) != 70; {
-		if <-tick.C; time.Now().After(deadline) {
-			t.Fatal("the candidate's bucket does not have the 70 tokens spent that its rule measures")
-		}
-	}
+	own := plan.Candidate()
+	await.That(t, "the candidate's bucket has the 70 tokens spent that its rule measures", func() bool {
+		return r.used(t, own.Plan, own.Namespace, r.stored) == 70
+	})
 	if r.table.Follow(r.x.Reservation, settle.Needs{}, nil) {
 		t.Error("a settled reservation is followed")
 	}

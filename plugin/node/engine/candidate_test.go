@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
@@ -20,19 +21,6 @@ import (
 
 // patience bounds every wait.
 const patience = 2 * time.Minute
-
-// until waits until so returns true.
-func until(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	deadline := time.After(patience)
-	for tick := time.NewTicker(5 * time.Millisecond); !so(); {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%s: not within %v", what, patience)
-		}
-	}
-}
 
 // following returns an engine that follows a database, a decider of it, and what ends the engine.
 func following(t *testing.T, dsn string, config schema.Config) (e *Engine, decider *admit.Decider, stop func()) {
@@ -111,21 +99,21 @@ func TestACandidateIsTriedInRedisAndItsCountsReachPostgres(t *testing.T) {
 		INSERT INTO rate_limiter.candidate_policies (candidate, namespace, name, tier, body) VALUES ('spring', 'default',
 			'daily', 'free', '{"namespace": "default", "name": "daily", "tier": "free", "scope": "tenant", "limit": 4,
 			"window_size": 86400, "algorithm": "fixed_window"}')`)
-	until(t, "the candidate is open and assigned", func() bool {
+	await.That(t, "the candidate is open and assigned", func() bool {
 		plan := decider.Policies.Load()
 		return plan.Candidate() != nil && plan.ForTenant("acme") != plan
 	})
 	if acme, zen := admitted(t, decider, "acme", 9), admitted(t, decider, "zen", 9); acme != 4 || zen != 9 {
 		t.Errorf("%d requests of acme are admitted, and %d of zen; want 4 and 9", acme, zen)
 	}
-	until(t, "all requests are tried", func() bool { return e.candidates.Stats().Candidate.Denied == 5 })
+	await.That(t, "all requests are tried", func() bool { return e.candidates.Stats().Candidate.Denied == 5 })
 	client := server.Client(t)
 	keys := client.Keys(context.Background(), "rl:default%2Bspring:*").Val()
 	if len(keys) != 1 || !strings.Contains(keys[0], "zen") || client.TTL(context.Background(), keys[0]).Val() <= 0 {
 		t.Errorf("the candidate counts in %q, want one key of zen that expires", keys)
 	}
 	write(`UPDATE rate_limiter.candidates SET state = 'dropped'`)
-	until(t, "the candidate is closed", func() bool { return decider.Policies.Load().Candidate() == nil })
+	await.That(t, "the candidate is closed", func() bool { return decider.Policies.Load().Candidate() == nil })
 	if acme := admitted(t, decider, "acme", 9); acme != 6 {
 		t.Errorf("%d more requests of acme are admitted, want 6: its bucket is the active one", acme)
 	}
@@ -159,12 +147,12 @@ func TestRequestsAreAnsweredAsBeforeWhereACandidatesRedisIsUnavailable(t *testin
 		t.Fatal(err)
 	}
 	e, decider, _ := following(t, dsn, config)
-	until(t, "the candidate is open", func() bool { return decider.Policies.Load().Candidate() != nil })
+	await.That(t, "the candidate is open", func() bool { return decider.Policies.Load().Candidate() != nil })
 	server.Kill()
 	if zen := admitted(t, decider, "zen", 9); zen != 9 {
 		t.Errorf("%d requests are admitted, want all: no active policy applies", zen)
 	}
-	until(t, "all trials are dropped", func() bool { return e.candidates.Stats().Dropped[candidate.NoStore] == 9 })
+	await.That(t, "all trials are dropped", func() bool { return e.candidates.Stats().Dropped[candidate.NoStore] == 9 })
 	for _, stats := range e.Stores.Stats() {
 		if stats.Degraded || stats.Outage.Waiting != 0 {
 			t.Errorf("trials have made the Redis of requests degraded: %+v", stats)

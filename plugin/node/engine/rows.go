@@ -35,7 +35,7 @@ func (e *Engine) AwaitSaved(ctx context.Context) {
 		defer close(read)
 		e.Rows.Load()
 	}()
-	await(ctx, read, savedWait)
+	waitFor(ctx, read, savedWait)
 }
 
 // AwaitRows waits for the first rows, if there is a database, for at most limit.
@@ -43,11 +43,11 @@ func (e *Engine) AwaitRows(ctx context.Context, limit time.Duration) {
 	if e.Rows == nil {
 		return
 	}
-	await(ctx, e.loaded, limit)
+	waitFor(ctx, e.loaded, limit)
 }
 
-// await waits until done is closed, for at most limit.
-func await(ctx context.Context, done <-chan struct{}, limit time.Duration) {
+// waitFor waits until done is closed, for at most limit.
+func waitFor(ctx context.Context, done <-chan struct{}, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	select {

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 func TestARequestIsFinishedAlsoIfTheProcessEndsWhileTheOutboxIsRead(t *testing.T) {
@@ -31,7 +33,7 @@ func TestARequestIsFinishedAlsoIfTheProcessEndsWhileTheOutboxIsRead(t *testing.T
 	if _, err := tx.Exec(t.Context(), `SELECT FROM rate_limiter.outbox_state FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the sender waits for the outbox", func() (waits bool) {
+	await.That(t, "the sender waits for the outbox", func() (waits bool) {
 		err := w.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
 			WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
@@ -401,7 +402,7 @@ func TestWhatALostSenderHasDeliveredButNotRecordedIsSentOnceMore(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- w.sender.Run(ctx) }()
-	await(t, "a second delivery is recorded", func() bool { return w.sender.Stats().Delivered == 1 })
+	await.That(t, "a second delivery is recorded", func() bool { return w.sender.Stats().Delivered == 1 })
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -455,19 +456,6 @@ func TestARequestThatOutlastsTheDrainTimeIsAbortedAndSentAgain(t *testing.T) {
 	w.restart()
 	w.work()
 	w.want(r, 2)
-}
-
-// await waits until a condition holds.
-func await(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.After(time.Minute)
-	for !holds() {
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-deadline:
-			t.Fatal("not within a minute: " + what)
-		}
-	}
 }
 
 func TestTheSenderNeedsOnlyTheRightsOfAKeeper(t *testing.T) {
