@@ -1,13 +1,17 @@
 # Everything here needs Go and git. Targets that need Redis, Postgres or Prometheus start
 # their own servers in temporary folders. If a program is missing, the tests, specs,
 # benchmarks, demo-full and playground install it with apt-get, once and if they may;
-# demo-redis only names it.
+# demo-redis only names it. INSTALL_MISSING asks them to: go test alone installs nothing,
+# and neither does make INSTALL_MISSING= test.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 GO    ?= go
 CACHE := .cache
+
+# Read by internal/debian and kong/servers.sh.
+export INSTALL_MISSING ?= 1
 
 # The file for the table of the chaos specs.
 export CHAOS_TABLE := $(CURDIR)/$(CACHE)/chaos.md

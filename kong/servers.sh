@@ -4,8 +4,8 @@
 # gateway's address (port 0: any), METRICS_LISTEN the address of the plugin's metrics (off: none). Everything ends with
 # the script.
 #
-# Redis and Postgres listen on unix sockets in a temporary folder only. Where they are missing, apt-get installs them.
-# The timeouts of Redis are long, because all servers share this machine.
+# Redis and Postgres listen on unix sockets in a temporary folder only. Where they are missing, apt-get installs
+# them, if INSTALL_MISSING=1 asks for it. The timeouts of Redis are long, because all servers share this machine.
 
 listen=${LISTEN:-127.0.0.1:8000}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/demo.XXXXXX")
@@ -58,8 +58,9 @@ await() {
 	done
 }
 
-# install PACKAGE installs a Debian package.
+# install PACKAGE installs a Debian package, if INSTALL_MISSING asks for it, as make does.
 install() {
+	[ -n "${INSTALL_MISSING:-}" ] || fail "$1 is missing: apt-get install $1"
 	printf 'installing %s …\n' "$1"
 	{ apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y -o DPkg::Lock::Timeout=120 "$1"; } \
 		>"$dir/install.log" 2>&1 || fail "$1 is missing and cannot be installed: apt-get install $1"

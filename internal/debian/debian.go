@@ -1,4 +1,5 @@
-// Package debian installs Debian packages for tests that need their programs. The callers find the programs in them.
+// Package debian installs Debian packages for tests that need their programs, if the environment asks for it. The callers
+// find the programs in them.
 package debian
 
 import (
@@ -11,11 +12,26 @@ import (
 	"syscall"
 )
 
-// Find returns the result of look. If look fails, Find installs a package and looks again. One process installs at a
-// time, because apt-get takes a lock. The others look again before they install.
+// asking is the variable of the environment that asks the tests to install what is missing. The Makefile sets it.
+const asking = "INSTALL_MISSING"
+
+// Asked returns nil if the environment asks to install what is missing, or an error that names what is missing and how
+// to ask.
+func Asked(missing string) error {
+	if os.Getenv(asking) == "" {
+		return fmt.Errorf("%s is missing: install it, or set %s=1 as make test does", missing, asking)
+	}
+	return nil
+}
+
+// Find returns the result of look. If look fails, Find installs a package and looks again, if it is asked to. One
+// process installs at a time, because apt-get takes a lock. The others look again before they install.
 func Find[T any](pkg string, look func() (T, error)) (found T, err error) {
 	if found, err = look(); err == nil {
 		return found, nil
+	}
+	if err := Asked("the package " + pkg); err != nil {
+		return found, err
 	}
 	unlock, err := lock()
 	if err != nil {

@@ -31,8 +31,22 @@ func fakeAptGet(t *testing.T, script string) (calls string) {
 	if err := os.WriteFile(filepath.Join(dir, "apt-get"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	t.Setenv("INSTALL_MISSING", "1")
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 	return calls
+}
+
+func TestNothingIsInstalledUnlessTheEnvironmentAsks(t *testing.T) {
+	calls := fakeAptGet(t, "")
+	t.Setenv("INSTALL_MISSING", "")
+	_, err := Find("no-such-package", func() (string, error) { return "", errors.New("not found") })
+	const want = "the package no-such-package is missing: install it, or set INSTALL_MISSING=1 as make test does"
+	if err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	if text, err := os.ReadFile(calls); err == nil {
+		t.Errorf("apt-get was called with %s", text)
+	}
 }
 
 func TestListsOfPackagesAreReadAnewOnlyIfAnInstallationFails(t *testing.T) {

@@ -20,8 +20,8 @@ import (
 var manifests = []string{"package.json", "package-lock.json"}
 
 // Modules installs the packages of the package-lock.json in dir and returns the folder that holds node_modules. The
-// packages stay in the user's cache, so that they are downloaded once. Scripts of the packages are not run. If npm is
-// missing, Modules installs it as package debian does.
+// packages stay in the user's cache, so that they are downloaded once. Scripts of the packages are not run. Modules
+// installs, npm too, only if the environment asks for it, as package debian does.
 func Modules(t testing.TB, dir string) string {
 	t.Helper()
 	folder, err := install(dir)
@@ -56,6 +56,9 @@ func install(dir string) (folder string, err error) {
 	folder = filepath.Join(root, sum)
 	if _, err := os.Stat(folder); err == nil {
 		return folder, nil
+	}
+	if err := debian.Asked("node_modules of " + dir); err != nil {
+		return "", err
 	}
 	npm, err := debian.Find("npm", func() (string, error) { return exec.LookPath("npm") })
 	if err != nil {

@@ -7,7 +7,8 @@
 // the first one, because initdb and the migrations take long. The packages of one run of go test share that data.
 //
 // A test without Postgres fails and is never skipped. If Postgres is missing, this package installs it with apt-get,
-// once and if it may. Postgres does not run as root, so for root its programs run as the user postgres.
+// once and if the environment asks for it (package debian). Postgres does not run as root, so for root its programs run
+// as the user postgres.
 //
 // Package migrations defines the tables; this package only applies them.
 package pgtest

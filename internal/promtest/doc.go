@@ -3,7 +3,7 @@
 // [Promtool] checks rules, and [Published] finds unpublished metrics and labels in an expression.
 //
 // A test without Prometheus fails and is never skipped. If prometheus or promtool is missing, this package installs it
-// with apt-get, once and if it may.
+// with apt-get, once and if the environment asks for it (package debian).
 //
 // The rules are in kong/prometheus, the dashboards in kong/grafana.
 package promtest

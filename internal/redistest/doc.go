@@ -3,7 +3,7 @@
 // of the loopback, and no persistence.
 //
 // A test without Redis fails and is never skipped. If redis-server is missing, this package installs it with apt-get,
-// once and if it may.
+// once and if the environment asks for it (package debian).
 //
 // Tests inject real faults with [Server.Hang], [Server.Kill], [Server.Restart] and [Clocked.Step]. Package faultproxy
 // injects faults of the network.
