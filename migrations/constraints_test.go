@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // row holds the values of a row by column.
@@ -91,7 +92,22 @@ var deleting = row{"body": nil}
 // away makes the good report that of a node with a Redis that does not answer since then.
 func away(since string) row { return row{"redis": `[{"name": "a", "away_since": ` + since + `}]`} }
 
-// bad holds changes to a good row, by the name of the constraint that they violate.
+func init() {
+	addBadTexts("policies", schema.PolicyFields())
+	addBadTexts("overrides", schema.OverrideFields())
+}
+
+// addBadTexts adds rows with free texts that are too long, and that are no line of text.
+func addBadTexts[T any](table string, fields []schema.Field[T]) {
+	for _, f := range fields {
+		if f.Unit == "text" {
+			bad[table+"_"+f.Name] = []row{{f.Name: strings.Repeat("x", f.MaxLength+1)}, {f.Name: "a\x1b[31mred\n"}}
+		}
+	}
+}
+
+// bad holds changes to a good row, by the name of the constraint that they violate. Free texts have theirs by
+// addBadTexts.
 var bad = map[string][]row{
 	"version_one_row": {{}},
 	"version_pruned":  {{"one": true, "version": 1, "pruned": 2}},
@@ -146,15 +162,13 @@ var bad = map[string][]row{
 	"policies_hard_soft_only":     {{"hard_threshold_pct": 120, "soft_only": true}},
 	"policies_mode":               {{"mode": "off"}},
 	"policies_cost":               {{"cost": -1}, {"cost": 1_000_000_001, "limit": 1_000_000_000_000}},
-	"policies_description":        {{"description": strings.Repeat("x", 201)}, {"description": "a\nb"}},
 	"policies_cost_capacity": {
 		{"cost": 101},
 		{"cost": 2, "algorithm": "leaky_bucket"},
 		{"cost": 11, "burst": 10, "hard_threshold_pct": 200},
 	},
-	"policies_fail_mode":   {{"fail_mode": "shut"}},
-	"policies_public_note": {{"public_note": strings.Repeat("x", 1025)}, {"public_note": "two\nlines"}},
-	"policies_accuracy":    {{"accuracy": "excat"}},
+	"policies_fail_mode": {{"fail_mode": "shut"}},
+	"policies_accuracy":  {{"accuracy": "excat"}},
 	"policies_settle": {
 		{"settle": `{}`},
 		{"settle": `[]`},
@@ -263,7 +277,6 @@ var bad = map[string][]row{
 	"overrides_factor":               {multiplier.with(row{"factor": 0}), multiplier.with(row{"factor": 1_000_001})},
 	"overrides_factor_missing":       {multiplier.with(row{"factor": nil})},
 	"overrides_factor_unused":        {{"factor": 5}, ban.with(row{"factor": 5})},
-	"overrides_public_note":          {{"public_note": strings.Repeat("x", 1025)}, {"public_note": "a\x1b[31mred"}},
 	"overrides_reason":               {{"reason": ""}, {"reason": " \t"}, {"reason": strings.Repeat("x", 1025)}},
 	"overrides_author":               {{"author": ""}, {"author": "  "}},
 	"overrides_expires_at":           {{"expires_at": "2000-01-01"}, {"expires_at": "infinity"}},

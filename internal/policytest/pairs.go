@@ -6,6 +6,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -70,7 +71,7 @@ func change(f *schema.Field[schema.Policy], p *schema.Policy, choice int) bool {
 
 // Resolve returns a plan whose only limit is p, and a request that policies of WantShown are for: its tenant, user,
 // credential, address and tier.
-func Resolve(t *testing.T, p schema.Policy) (plan *policy.Plan, id identity.Identity) {
+func Resolve(t *testing.T, p schema.Policy) (plan *resolve.Plan, id identity.Identity) {
 	t.Helper()
 	snapshot, faults := policy.NewSnapshot(policy.Rows{
 		Tiers: []policy.TierRow{{Name: "gold"}}, Policies: []policy.PolicyRow{{ID: 7, Policy: p}},
@@ -78,7 +79,7 @@ func Resolve(t *testing.T, p schema.Policy) (plan *policy.Plan, id identity.Iden
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
-	plan, err := policy.FromConfig(schema.Config{Namespace: "a-namespace", Strategy: schema.StrategyRedis}.WithDefaults())
+	plan, err := resolve.FromConfig(schema.Config{Namespace: "a-namespace", Strategy: schema.StrategyRedis}.WithDefaults())
 	if err != nil {
 		t.Fatal(err)
 	}

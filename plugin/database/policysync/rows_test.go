@@ -10,9 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestAnInvalidRowIsReportedAndItsLastGoodValueStays(t *testing.T) {
@@ -81,20 +84,25 @@ func TestValuesBeyondTheConstraintsAreScannedWithinBounds(t *testing.T) {
 func TestANodeReadsEveryFieldOfAPolicyFromTheDatabase(t *testing.T) {
 	w := newWorld(t)
 	n := start(t, w.options())
+	var columns, values []string
+	for _, f := range schema.PolicyFields() {
+		column := pgx.Identifier{f.Name}.Sanitize()
+		value := column
+		switch {
+		case f.Type == "string":
+			value = "coalesce(" + column + ", '')"
+		case f.Type == "boolean":
+			value = "coalesce(" + column + ", false)"
+		}
+		columns, values = append(columns, column), append(values, value)
+	}
 	for _, p := range policytest.Full(t) {
 		row, err := json.Marshal(p)
 		if err != nil {
 			t.Fatal(err)
 		}
-		version := w.write(`INSERT INTO rate_limiter.policies (namespace, name, tier, tenant, "user", credential, ip,
-			"for", scope, endpoint, "limit", window_size,
-			algorithm, burst, soft_threshold_pct, hard_threshold_pct, soft_only, mode, cost, fail_mode, accuracy, description,
-			public_note, settle, fair) SELECT namespace, name,
-			coalesce(tier, ''), coalesce(tenant, ''), coalesce("user", ''),
-			coalesce(credential, ''), coalesce(ip, ''), coalesce("for", ''), scope, endpoint, "limit", window_size, algorithm,
-			burst,
-			soft_threshold_pct, hard_threshold_pct, coalesce(soft_only, false), mode, cost, fail_mode, accuracy, description,
-			public_note, settle, fair FROM jsonb_populate_record(NULL::rate_limiter.policies, $1)`, row)
+		version := w.write(`INSERT INTO rate_limiter.policies (`+strings.Join(columns, ", ")+`)
+			SELECT `+strings.Join(values, ", ")+` FROM jsonb_populate_record(NULL::rate_limiter.policies, $1)`, row)
 		for read := range n.await(version).Policies() {
 			if read.Name == p.Name && !reflect.DeepEqual(read.Policy, p) {
 				t.Errorf("%+v, want %+v", read.Policy, p)
