@@ -18,6 +18,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
@@ -116,7 +117,7 @@ type api struct {
 	url     string
 	metrics string
 	secret  string // of the token of requests
-	log     *logBuffer
+	log     *logtest.Text
 	cmd     *exec.Cmd
 	ended   chan error
 }
@@ -134,7 +135,7 @@ func (p *plane) launch(args ...string) *api {
 // run starts the process of an API.
 func (p *plane) run(cmd *exec.Cmd, a *api) *api {
 	p.t.Helper()
-	a.t, a.cmd, a.log, a.ended = p.t, cmd, &logBuffer{}, make(chan error, 1)
+	a.t, a.cmd, a.log, a.ended = p.t, cmd, &logtest.Text{}, make(chan error, 1)
 	cmd.Stderr = a.log
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)

@@ -3,7 +3,6 @@
 package spec
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +18,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -115,25 +115,7 @@ func raced(t *testing.T) func(*gateway.Options) {
 type node struct {
 	*gateway.Gateway
 	t   testing.TB
-	log *logBuffer
-}
-
-// logBuffer is a log that can be read while it is written.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
+	log *logtest.Text
 }
 
 // start starts a node with a decK file; change may alter the options.
@@ -153,7 +135,7 @@ func tryStart(t testing.TB, deck string, change ...func(*gateway.Options)) (*nod
 	if err != nil {
 		return nil, err
 	}
-	n := &node{t: t, log: &logBuffer{}}
+	n := &node{t: t, log: &logtest.Text{}}
 	options := gateway.Options{Config: config, Log: slog.New(slog.NewTextHandler(n.log, nil))}
 	serverWith("-metrics-listen", "off")(&options)
 	for _, c := range change {

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -80,7 +81,7 @@ func serve(b *testing.B, program string, args ...string) *server {
 	if err := cmd.Start(); err != nil {
 		b.Fatal(err)
 	}
-	log := &logBuffer{}
+	log := &logtest.Text{}
 	var reading sync.WaitGroup
 	b.Cleanup(func() {
 		_ = cmd.Process.Kill() // it may have ended

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
@@ -54,31 +54,13 @@ func TestDenialsListsTheNewestFirstByItsFilters(t *testing.T) {
 	}
 }
 
-// safeBuffer can be written and read at the same time.
-type safeBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *safeBuffer) Write(text []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(text)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
 func TestDenialsFollowListsWhatIsReportedUntilItIsEnded(t *testing.T) {
 	dsn := pgtest.Shared(t).Database(t)
 	pool := pgtest.Pool(t, dsn)
 	reportDenials(t, pool, "first", "second")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var out safeBuffer
+	var out logtest.Text
 	ended := make(chan int, 1)
 	go func() {
 		o := operator{

@@ -1,16 +1,15 @@
 package redis
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -152,28 +151,10 @@ func TestRunClosesWhatIsStillInUseAndOpensNothingMore(t *testing.T) {
 	}
 }
 
-// logged is a log that can be read while it is written.
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // watching runs a registry until the test ends. Its log has all levels, and its second look comes at once.
-func watching(t *testing.T, source string) (*Registry, *logged) {
+func watching(t *testing.T, source string) (*Registry, *logtest.Text) {
 	t.Helper()
-	var text logged
+	var text logtest.Text
 	r := newRegistry(slog.New(slog.NewJSONHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})), openGates{},
 		newScript(source))
 	r.pause = time.Millisecond

@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,11 +8,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -63,32 +62,14 @@ type world struct {
 	server *api.Server
 	store  *rows.Store
 	pool   *pgxpool.Pool
-	log    *lines
-}
-
-// lines records the log.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
+	log    *logtest.Text
 }
 
 // open makes a server; edit changes its options.
 func open(t *testing.T, edit ...func(*api.Options)) *world {
 	t.Helper()
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
-	w := &world{T: t, store: rows.New(pool), pool: pool, log: &lines{}}
+	w := &world{T: t, store: rows.New(pool), pool: pool, log: &logtest.Text{}}
 	options := api.Options{
 		Version: "1", Store: w.store, Tokens: ring{}, Log: slog.New(slog.NewJSONHandler(w.log, nil)),
 	}

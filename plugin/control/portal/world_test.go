@@ -1,7 +1,6 @@
 package portal
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -16,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 )
 
 // Secrets of the tokens of these tests.
@@ -124,33 +125,15 @@ type world struct {
 	api    *scripted
 	tokens *ring
 	server *httptest.Server
-	log    *lines
+	log    *logtest.Text
 	// transport is not that of other tests, whose servers close the idle connections of the default one.
 	transport *http.Transport
-}
-
-// lines records the log.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // open starts a portal; edit changes its options.
 func open(t testing.TB, edit ...func(*Options)) *world {
 	t.Helper()
-	w := &world{TB: t, api: &scripted{}, tokens: newRing(), log: &lines{}, transport: &http.Transport{}}
+	w := &world{TB: t, api: &scripted{}, tokens: newRing(), log: &logtest.Text{}, transport: &http.Transport{}}
 	o := Options{API: w.api, Tokens: w.tokens, Log: slog.New(slog.NewTextHandler(w.log, nil))}
 	for _, e := range edit {
 		e(&o)

@@ -2,12 +2,11 @@ package abuse
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
 )
 
 // registered returns a registry with the metrics of a detector.
@@ -20,36 +19,12 @@ func registered(d *Detector) *prometheus.Registry {
 func TestFlagsAreCountedByTenantAndSignal(t *testing.T) {
 	w := newWorld(t)
 	w.past("acme", repeat(8, scraped)...)
-	text, values := "", map[string]float64{}
-	families, err := registered(w.detect(Shadow)).Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		var labels []string
-		for _, m := range f.GetMetric() {
-			labels = labels[:0]
-			name := f.GetName()
-			for _, l := range m.GetLabel() {
-				labels = append(labels, l.GetName())
-				name += " " + l.GetValue()
-			}
-			values[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
-		}
-		text += fmt.Sprintf("%s %s {%s}\n    %s\n", f.GetName(), strings.ToLower(f.GetType().String()),
-			strings.Join(labels, ","), f.GetHelp())
-	}
-	for name, want := range map[string]float64{
+	promtest.WantValues(t, promtest.CheckPublished(t, "testdata/metrics.golden", w.detect(Shadow)), "", map[string]float64{
 		"rate_limiter_abuse_detection_flags_total acme denied_share": 6, // of 8 minutes, all but the first two
 		"rate_limiter_abuse_detection_flags_total acme spike":        0,
 		"rate_limiter_abuse_orgs shadow half":                        1,
 		"rate_limiter_abuse_orgs shadow ban_1h":                      0,
-	} {
-		if got, ok := values[name]; got != want || !ok {
-			t.Errorf("%s is %v (%v), want %v", name, got, ok, want)
-		}
-	}
-	golden.Check(t, "testdata/metrics.golden", text)
+	})
 }
 
 func TestTheSeriesOfTenantsAreBounded(t *testing.T) {

@@ -32,7 +32,7 @@ func TestABatchThatIsMissingIsWaitedForAndThenCountsAsAGap(t *testing.T) {
 		t.Errorf("with the second batch the leader has done %+v, want that it adds nothing", done)
 	}
 	gaps := w.number(`SELECT gaps FROM rate_limiter.usage_sources`)
-	if lines := w.log.count("did not come"); gaps != 1 || lines != 1 {
+	if lines := w.log.Count("did not come"); gaps != 1 || lines != 1 {
 		t.Errorf("the source has %d gaps, and %d lines report them; want 1 and 1", gaps, lines)
 	}
 }
@@ -51,7 +51,7 @@ func TestACheckThatFailsDoesNotKeepTheLeaderFromItsOtherWork(t *testing.T) {
 	if done, err := l.Once(t.Context()); err == nil || done.Batches != 1 || chores != 1 {
 		t.Errorf("the leader has done %+v and %d times its chores, with %v", done, chores, err)
 	}
-	if lines := w.log.count("the quotas cannot be read"); lines != 1 {
+	if lines := w.log.Count("the quotas cannot be read"); lines != 1 {
 		t.Errorf("%d lines report the check, want one", lines)
 	}
 }
@@ -69,8 +69,8 @@ func TestABatchThatCannotBeDecodedIsSetAsideUntilALeaderCan(t *testing.T) {
 	if done := w.lead(); done.Faulty != 1 || done.Batches != 1 || w.admitted("usage_minutes") != 1 {
 		t.Errorf("the leader has done %+v, want the first batch set aside and the second added", done)
 	}
-	if lines := w.log.count("set aside in usage_batches"); lines != 1 {
-		t.Errorf("%d lines report it, want one: %s", lines, w.log.text.String())
+	if lines := w.log.Count("set aside in usage_batches"); lines != 1 {
+		t.Errorf("%d lines report it, want one: %s", lines, w.log)
 	}
 	w.lead() // it still cannot
 	w.exec(`UPDATE rate_limiter.usage_batches SET payload = $1 WHERE fault <> ''`, payload)
@@ -146,7 +146,7 @@ func TestABatchFromBeforeTheOldestMinuteIsDroppedAndCounted(t *testing.T) {
 		t.Errorf("the leader has done %+v, want the first batch dropped", done)
 	}
 	late := w.number(`SELECT too_late FROM rate_limiter.usage_sources`)
-	if lines := w.log.count("were dropped"); late != 1 || lines != 1 {
+	if lines := w.log.Count("were dropped"); late != 1 || lines != 1 {
 		t.Errorf("the source has %d batches that are too late, and %d lines report it; want 1 and 1", late, lines)
 	}
 }
@@ -205,8 +205,8 @@ func TestALeaderRecoversFromAMissingPartitionAndLogsItOnce(t *testing.T) {
 	END $$`)
 	w.report(p.node, p.next(count("acme", 10)), 0)
 	await.That(w, "added", func() bool { return w.admitted("usage_minutes") == 10 })
-	await.That(w, "logged", func() bool { return w.log.count("succeeds again") == 1 })
-	if failures := w.log.count("unpacking usage failed"); failures != 1 {
+	await.That(w, "logged", func() bool { return w.log.Count("succeeds again") == 1 })
+	if failures := w.log.Count("unpacking usage failed"); failures != 1 {
 		t.Errorf("%d lines report the failure, want one", failures)
 	}
 }
@@ -224,11 +224,11 @@ func TestALeaderLogsAFullDiskOnceAndGoesOnWhenThereIsSpace(t *testing.T) {
 		}
 	}
 	l := w.run()
-	await.That(w, "failed", func() bool { return w.log.count("unpacking usage failed") == 1 })
+	await.That(w, "failed", func() bool { return w.log.Count("unpacking usage failed") == 1 })
 	w.exec(`DROP TRIGGER test ON rate_limiter.usage_minutes`)
 	await.That(w, "added", func() bool { return w.admitted("usage_minutes") == 1 })
-	await.That(w, "logged", func() bool { return w.log.count("succeeds again") == 1 })
-	if failures := w.log.count("unpacking usage failed"); failures != 1 || !l.Stats().Leading {
+	await.That(w, "logged", func() bool { return w.log.Count("succeeds again") == 1 })
+	if failures := w.log.Count("unpacking usage failed"); failures != 1 || !l.Stats().Leading {
 		t.Errorf("%d lines report the failure, want one", failures)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
@@ -31,7 +31,7 @@ type world struct {
 	dsn    string
 	pool   *pgxpool.Pool
 	leader *Leader
-	log    *logText
+	log    *logtest.Text
 	kill   killer
 }
 
@@ -43,7 +43,7 @@ func newWorld(t *testing.T) *world {
 // worldOf returns the world of a database.
 func worldOf(t testing.TB, dsn string) *world {
 	t.Helper()
-	w := &world{TB: t, dsn: dsn, log: &logText{}}
+	w := &world{TB: t, dsn: dsn, log: &logtest.Text{}}
 	w.pool = pgtest.Pool(t, w.dsn)
 	w.kill.disarm()
 	w.leader = w.newLeader()
@@ -167,26 +167,6 @@ func sortedKeys(rows map[usage.Key]usage.Counts) []usage.Key {
 	return slices.SortedFunc(maps.Keys(rows), func(a, b usage.Key) int {
 		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Endpoint, b.Endpoint), cmp.Compare(a.Policy, b.Policy))
 	})
-}
-
-// logText holds what leaders log.
-type logText struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-// Write implements io.Writer.
-func (l *logText) Write(text []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(text)
-}
-
-// count returns how often a text was logged.
-func (l *logText) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), text)
 }
 
 // run runs a leader with short pauses until the test ends.

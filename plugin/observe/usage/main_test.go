@@ -6,12 +6,12 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -209,27 +209,9 @@ func (s *shelf) requests() (n int64) {
 	return n
 }
 
-// lines is what was logged.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(line)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // logged returns a log, and what is written to it.
-func logged() (*slog.Logger, *lines) {
-	text := new(lines)
+func logged() (*slog.Logger, *logtest.Text) {
+	text := new(logtest.Text)
 	return slog.New(slog.NewTextHandler(text, nil)), text
 }
 
