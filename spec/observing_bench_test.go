@@ -78,37 +78,3 @@ func scrapeUntil(b *testing.B, metrics string, stop <-chan struct{}) {
 		}
 	}
 }
-
-// BenchmarkTrace compares the cost of an event with log_decisions and without, in turns on one connection.
-func BenchmarkTrace(b *testing.B) {
-	prefix := shortDir(b)
-	startPlugin(b, prefix, "-metrics-listen", "off")
-	socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
-	const tiers = `"tiers":[{"name":"a",
-		"limits":[{"name":"day","scope":"tenant","limit":1000000000,"window_size":86400}]}]}`
-	off := startInstance(b, socket, `{"__seq__":1,"__plugin_id":"p",`+tiers)
-	on := startInstance(b, socket, `{"__seq__":2,"__plugin_id":"q","log_decisions":true,`+tiers)
-	c, err := gateway.Dial(socket)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer c.Close()
-	request := gateway.Request{Consumer: &gateway.Consumer{ID: "c", CustomID: "acme"}, RemoteAddr: "127.0.0.1:1"}
-	var took [2]time.Duration
-	events := 0
-	for b.Loop() {
-		for i, id := range []int32{off, on} {
-			start := time.Now()
-			for range 1000 {
-				if _, err := c.HandleEvent(id, "access", request); err != nil {
-					b.Fatal(err)
-				}
-			}
-			took[i] += time.Since(start)
-		}
-		events += 1000
-	}
-	b.ReportMetric(float64(took[0].Nanoseconds())/1e3/float64(events), "off-µs/event")
-	b.ReportMetric(float64(took[1].Nanoseconds())/1e3/float64(events), "on-µs/event")
-	b.ReportMetric(0, "ns/op")
-}

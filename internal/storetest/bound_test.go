@@ -165,19 +165,3 @@ func TestMostFindsTheBusiestWindow(t *testing.T) {
 		t.Errorf("Most of nothing is %d", n)
 	}
 }
-
-func BenchmarkBoundOf100000Admissions(b *testing.B) {
-	for _, algorithm := range storetest.Algorithms {
-		b.Run(algorithm.String(), func(b *testing.B) {
-			spec := limit.Spec{Algorithm: algorithm, Quantity: 1000, Window: second}
-			bound := storetest.Bound{Limit: compile(b, spec)}
-			list := admit(100_000, storetest.Start, storetest.Start+101*second)
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := bound.Check(list); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}

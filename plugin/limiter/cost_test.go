@@ -30,36 +30,9 @@ func TestADecisionAllocatesOnlyWhatItHolds(t *testing.T) {
 	}
 }
 
-func BenchmarkTryAcquire(b *testing.B) {
-	l := limiting(b, parse(b, roomy))
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		r := limiter.Request{Org: "acme", User: "u_42", Endpoint: "POST /records/7"}
-		for pb.Next() {
-			acquire(b, l, r)
-		}
-	})
-}
-
 // discard is a response without a reader.
 type discard struct{ header http.Header }
 
 func (d discard) Header() http.Header          { return d.header }
 func (discard) Write(body []byte) (int, error) { return len(body), nil }
 func (discard) WriteHeader(int)                {}
-
-func BenchmarkMiddleware(b *testing.B) {
-	l := limiting(b, parse(b, roomy))
-	identify := func(*http.Request) limiter.Request { return limiter.Request{Org: "acme", User: "u_42"} }
-	handler := l.Middleware(identify)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	request, err := http.NewRequest("POST", "/records/7", nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	w := discard{http.Header{}}
-	b.ReportAllocs()
-	for b.Loop() {
-		clear(w.header)
-		handler.ServeHTTP(w, request)
-	}
-}

@@ -138,22 +138,6 @@ func TestSoakATenantBeyondItsLimitCostsFewCallsAndGetsAllButTheShare(t *testing.
 	}
 }
 
-// BenchmarkCallsOfAHotTenant reports calls of the central store per 1,000 requests, and what share of the tokens that
-// the limit allows in 5 s was admitted.
-func BenchmarkCallsOfAHotTenant(b *testing.B) {
-	for _, l := range []load{{1_000, 1}, {5_000, 1}, {5_000, 4}, {50_000, 1}, {50_000, 8}} {
-		for _, limit := range []int64{100_000, 5_500, 3_000} {
-			b.Run(fmt.Sprintf("rate=%d/nodes=%d/limit=%d", l.rate, l.nodes, limit), func(b *testing.B) {
-				for b.Loop() {
-					calls, admissions, requests := l.run(b, perSecond(b, limit, "tenant", "tenant+endpoint", "global", "user"))
-					b.ReportMetric(1000*float64(calls)/float64(requests), "calls/1000")
-					b.ReportMetric(float64(admissions)/float64(min(6*limit, int64(requests))), "admitted/allowed")
-				}
-			})
-		}
-	}
-}
-
 // endless makes the leases last for a whole benchmark, and the clock one that costs what a clock costs.
 func (n *node) endless() {
 	for i := range n.shards {

@@ -86,15 +86,3 @@ func benchRequests(b *testing.B, s *memory.Store, tenants, n int) [][]policy.Bou
 	}
 	return requests
 }
-
-func BenchmarkSweepOfAMillionBuckets(b *testing.B) {
-	s := memory.New(memory.Options{Now: wallClock, MaxBuckets: 2_000_000})
-	p := daily(b)
-	for i := range 1_000_000 {
-		take(b, s, boundOf(p, policy.ByTenant, ip(i)))
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		s.Sweep(wallClock())
-	}
-}

@@ -92,13 +92,3 @@ func BenchmarkTake(b *testing.B) {
 		}
 	}
 }
-
-func BenchmarkBulkhead(b *testing.B) {
-	bulkhead := newBulkhead(defaultWaiting, defaultWaitingPerTenant)
-	bounds := someBounds(b, 1)
-	b.ReportAllocs()
-	for b.Loop() {
-		ticket, _ := bulkhead.enter(bounds)
-		bulkhead.leave(ticket)
-	}
-}

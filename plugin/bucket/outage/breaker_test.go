@@ -204,15 +204,6 @@ func TestAPassThroughAClosedBreakerAllocatesNothing(t *testing.T) {
 	}
 }
 
-func BenchmarkClosedBreaker(b *testing.B) {
-	breaker := NewBreakers(quiet(), time.Now).New("main", "a", 0)
-	b.ReportAllocs()
-	for b.Loop() {
-		breaker.Enter()
-		breaker.Leave(time.Millisecond, false)
-	}
-}
-
 func TestAServerThatNeverAnswersIsNotKeptAliveByCallersWithLittleTime(t *testing.T) {
 	const deadline = defaultTimeout / 5 // well below the slow threshold
 	synctest.Test(t, func(t *testing.T) {

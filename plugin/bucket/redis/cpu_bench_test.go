@@ -311,16 +311,3 @@ func benchBounds(b *testing.B) ([]policy.Bound, []decision.Status) {
 	}
 	return bounds, make([]decision.Status, len(bounds))
 }
-
-// BenchmarkTakeAtOnce measures one caller's round trip, and what it allocates.
-func BenchmarkTakeAtOnce(b *testing.B) {
-	client := redistest.Single(b).Client(b)
-	s := newStore("test", &direct{client, false}, takeScript, slog.New(slog.DiscardHandler))
-	bounds, statuses := benchBounds(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := s.Take(context.Background(), bounds, statuses); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

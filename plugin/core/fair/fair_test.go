@@ -2,7 +2,6 @@ package fair
 
 import (
 	"math"
-	"math/rand/v2"
 	"reflect"
 	"slices"
 	"testing"
@@ -238,17 +237,4 @@ func FuzzForeignBytesAreFaultsOrMessages(f *testing.F) {
 			t.Errorf("%+v gives no cap", c)
 		}
 	})
-}
-
-func BenchmarkFillOf100000Tenants(b *testing.B) {
-	demands := make([]Demand, 100_000)
-	for i := range demands {
-		tokens := rand.Float64() * 1000
-		demands[i] = Demand{tokens, tokens, float64(1 + rand.IntN(10))}
-	}
-	shuffled := make([]Demand, len(demands))
-	for b.Loop() {
-		copy(shuffled, demands)
-		Fill(1e6, shuffled)
-	}
 }

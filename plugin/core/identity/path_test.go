@@ -201,16 +201,3 @@ func TestANormalPathCostsNoAllocation(t *testing.T) {
 }
 
 var sink string
-
-func BenchmarkNormalizePath(b *testing.B) {
-	for name, target := range map[string]string{
-		"normal": "/v1/records/42?fields=id", "escaped": "/v1/%72ecords//42/../43?fields=id",
-	} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				sink = identity.NormalizePath(target)
-			}
-		})
-	}
-}

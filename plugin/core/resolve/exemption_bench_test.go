@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"testing"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -63,58 +62,6 @@ func crowded(tb testing.TB, n int, endpoint func(i int) string) *resolve.Plan {
 		tb.Fatal(err)
 	}
 	return plan
-}
-
-// BenchmarkExemptPatterns resolves a request with 10 and with 10,000 patterns in the list exempt, in turns.
-func BenchmarkExemptPatterns(b *testing.B) {
-	const batch = 1000
-	for _, crowd := range crowds {
-		b.Run(crowd.name, func(b *testing.B) {
-			plans := [...]*resolve.Plan{crowded(b, 10, crowd.endpoint), crowded(b, 10_000, crowd.endpoint)}
-			id := caller()
-			var r resolve.Resolution
-			var took [len(plans)]time.Duration
-			n := 0
-			b.ReportAllocs()
-			for b.Loop() {
-				n += batch
-				for i, plan := range plans {
-					began := time.Now()
-					for range batch {
-						plan.ResolveAt(&id, 0, &r)
-					}
-					took[i] += time.Since(began)
-				}
-			}
-			b.ReportMetric(0, "ns/op") // of a batch of both
-			b.ReportMetric(float64(took[0].Nanoseconds())/float64(n), "ns-of-10")
-			b.ReportMetric(float64(took[1].Nanoseconds())/float64(n), "ns-of-10000")
-			b.ReportMetric(float64(took[1])/float64(took[0]), "times")
-		})
-	}
-}
-
-// BenchmarkVisitExemptPatterns visits the kinds of a tenant's requests, and the exemptions, of 10 and of 10,000
-// patterns.
-func BenchmarkVisitExemptPatterns(b *testing.B) {
-	visits := map[string]func(*resolve.Plan, identity.Identity){
-		"kinds": func(p *resolve.Plan, id identity.Identity) {
-			p.VisitRequestKinds(id, nil, 0, func(*identity.Identity, *resolve.Resolution) {})
-		},
-		"exemptions": func(p *resolve.Plan, id identity.Identity) {
-			p.VisitExemptions(id, 0, func(*resolve.Resolution) {})
-		},
-	}
-	for _, name := range []string{"kinds", "exemptions"} {
-		for _, n := range []int{10, 10_000} {
-			plan := crowded(b, n, crowds[0].endpoint)
-			b.Run(fmt.Sprintf("%s/patterns=%d", name, n), func(b *testing.B) {
-				for b.Loop() {
-					visits[name](plan, caller())
-				}
-			})
-		}
-	}
 }
 
 func TestManyPatternsCostARequestNoAllocation(t *testing.T) {

@@ -63,31 +63,3 @@ func TestADecisionBesideACandidateAllocatesNothing(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkBesideACandidate measures the path of a request without a candidate, beside an open one that four workers
-// try meanwhile, and with one that is enforced.
-func BenchmarkBesideACandidate(b *testing.B) {
-	for _, name := range []string{"none", "open", "assigned"} {
-		b.Run(name, func(b *testing.B) {
-			decider, evaluator := besideCandidate(b, benchCandidates[name]())
-			ctx, cancel := context.WithCancel(context.Background())
-			ended := make(chan error)
-			go func() { ended <- evaluator.Run(ctx) }()
-			facts := &fixedFacts{"acme"}
-			var x admit.Exchange
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := decider.Admit(ctx, facts, &x); err != nil || x.Response.Denied {
-					b.Fatal("denied", err)
-				}
-			}
-			s := evaluator.Stats()
-			tried := s.Candidate.Admitted + s.Candidate.Denied
-			b.ReportMetric(float64(tried)/float64(b.N), "tried/op")
-			cancel()
-			if err := <-ended; err != nil {
-				b.Fatal(err)
-			}
-		})
-	}
-}

@@ -147,17 +147,6 @@ func BenchmarkObserve(b *testing.B) {
 	}
 }
 
-// BenchmarkObserveAtOnce is many requests of one tenant at the same time.
-func BenchmarkObserveAtOnce(b *testing.B) {
-	m := New("1", Sources{})
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for d := typical(b, admits); pb.Next(); {
-			m.Observe(d)
-		}
-	})
-}
-
 // ready is an admit.FactSource with all answers ready.
 type ready struct{ tenant string }
 

@@ -187,20 +187,3 @@ func TestDenialsThatDoNotFitIntoABatchFollowInTheNext(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkObserveDenied is the cost of counting a request that a limit denies, with its names, beside one that it
-// admits.
-func BenchmarkObserveDenied(b *testing.B) {
-	c := NewCounter(CounterOptions{})
-	for name, status := range map[string]decision.Status{"admitted": admits(1), "denied": denies(0)} {
-		d := decided(b, "acme", "GET /x", answered{daily, 1, status})
-		d.Identity.IP, d.Identity.Credential = "192.0.2.1", "key-0123456789abcdef"
-		d.Identity.User = identity.Name{Kind: identity.User, ID: "user-123456"}
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				c.Observe(d)
-			}
-		})
-	}
-}
