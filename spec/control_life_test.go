@@ -13,11 +13,9 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
 // fate is the outcome of one request.
@@ -180,34 +178,6 @@ func TestTheAPIStartsWithoutPostgresAndRedisAndRecovers(t *testing.T) {
 	})
 }
 
-func TestEarlierTokensGetDecisionsWhilePostgresIsUnavailable(t *testing.T) {
-	t.Parallel()
-	p := newPlane(t)
-	a := p.serve()
-	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=30s", policyOf(1000))
-	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
-	p.postgres.Stop(t)
-	await.That(t, "/readyz is degraded", func() bool {
-		return strings.Contains(a.want(http.StatusOK, nil, http.MethodGet, "/readyz", "").Body, "degraded")
-	})
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	// This is longer than a token is valid without a check in the database.
-	for n, stopped := 0, time.Now(); n < 10 || time.Since(stopped) < 5*time.Second; <-tick.C {
-		n++
-		var d decision
-		a.want(http.StatusOK, &d, http.MethodPost, check, checkAcme)
-		if !d.Allowed || d.Limit != 60 {
-			t.Fatalf("%+v, want the earlier decision", d)
-		}
-	}
-	if used := a.used(); used < 10 {
-		t.Errorf("%d are used", used)
-	}
-	a.want(http.StatusServiceUnavailable, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1001))
-	a.as("rl_"+strings.Repeat("A", 43)).want(http.StatusServiceUnavailable, nil, http.MethodPost, check, checkAcme)
-}
-
 func TestTheMetricsOfTheAPICoverRequestsDecisionsAndTheProcess(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
@@ -227,40 +197,5 @@ func TestTheMetricsOfTheAPICoverRequestsDecisionsAndTheProcess(t *testing.T) {
 	}
 	if status, _ := read(a.metrics, "/readyz"); status != http.StatusOK {
 		t.Errorf("/readyz of the metrics answers %d", status)
-	}
-}
-
-func TestTheAPINeedsOnlyTheRightsOfItsRole(t *testing.T) {
-	t.Parallel()
-	postgres := pgtest.Granted(t)
-	p := planeOn(t, shared, postgres, postgres.RoleDSN(pgtest.Owner))
-	a := p.serve("--database", postgres.RoleDSN(pgtest.ServerRole), "--keeper-database", "off") // it does not lead
-	a.awaitFleet(1)
-	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=30s", policyOf(1000), "Idempotency-Key",
-		"once")
-	again := a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000), "Idempotency-Key",
-		"once")
-	if again.Header.Get("Idempotent-Replayed") != "true" {
-		t.Errorf("the same request again is not a replay: %v", again.Header)
-	}
-	a.want(http.StatusCreated, nil, http.MethodPut, "/v1/orgs/acme", `{"tier":"enterprise","reason":"a test"}`)
-	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/overrides",
-		`{"kind":"multiplier","factor":2,"expires_in":"1h","reason":"a test"}`)
-	a.want(http.StatusOK, nil, http.MethodDelete, "/v1/orgs/acme/ratelimit/overrides/1?reason=a+test", "")
-	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
-	a.want(http.StatusOK, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/reset", `{"reason":"a test"}`)
-	a.want(http.StatusOK, nil, http.MethodGet, "/v1/ratelimit/audit", "")
-	if err := a.terminate(); err != nil {
-		t.Errorf("after SIGTERM: %v", err)
-	}
-	var used bool
-	var nodes int
-	err := p.rows.QueryRow(t.Context(), `SELECT last_used_at IS NOT NULL, (SELECT count(*) FROM rate_limiter.nodes)
-		FROM rate_limiter.tokens WHERE name = 'ann'`).Scan(&used, &nodes)
-	if err != nil || !used || nodes != 0 {
-		t.Errorf("%v: at the end the use of the token is recorded: %v, and %d nodes have not left", err, used, nodes)
-	}
-	if text := a.log.String(); strings.Contains(text, "permission denied") {
-		t.Error("a permission is missing")
 	}
 }

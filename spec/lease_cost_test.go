@@ -11,7 +11,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -94,41 +93,6 @@ func checkNames(t *testing.T, denial gateway.Outcome, limit string) {
 	}
 }
 
-func TestARememberedDenialEndsAfterItsRetryAfter(t *testing.T) {
-	t.Parallel()
-	f := onSocket(t, redistest.Single(t))
-	m := f.join()
-	b := bound{algorithm: "token_bucket", limit: 30, burst: 30, window: time.Minute} // a token in two seconds
-	id := m.openScoped("default", 1000, "user", `"limit":30,"window_size":60`)
-	flood := f.offer(by("acme"), steady(500))
-	flood.to(m, id, 4)
-	var sent, answered time.Duration
-	var denial gateway.Outcome
-	await.That(t, "a denial", func() bool { // a busy machine may send too little for two seconds
-		flood.awaitDenials(t, 1)
-		sent = f.since()
-		denial = m.ask(t, id, by("acme"))
-		answered = f.since()
-		return denial.Exit != nil
-	})
-	seconds, err := strconv.Atoi(denial.Exit.Header.Get("Retry-After"))
-	if err != nil || seconds < 1 || seconds > 2 {
-		t.Fatalf("Retry-After: %v; want 1 or 2", denial.Exit.Header)
-	}
-	before := flood.count(http.StatusOK)
-	await.That(t, "an admission after the denial", func() bool { return flood.count(http.StatusOK) > before })
-	samples := flood.stop()
-	all := admitted(samples)
-	first := all[slices.IndexFunc(all, func(a admission) bool { return a.Answered > sent })]
-	due := answered + time.Duration(seconds)*time.Second + 100*time.Millisecond
-	for _, one := range samples {
-		if one.Sent > due && one.Answered < first.Sent {
-			t.Errorf("denied at %v with Retry-After %d, and again at %v", answered, seconds, one.Sent)
-		}
-	}
-	b.check(t, samples, 5)
-}
-
 // hotRate is the number of requests a second that a hot tenant sends, as far as the machine can.
 const hotRate = 5000
 
@@ -156,20 +120,4 @@ func hotTenant(t testing.TB, processes int) (calls, decisions int, took time.Dur
 		t.Error("Redis was never called: nothing is limited")
 	}
 	return calls, decisions, took
-}
-
-func TestAHotTenantWithFourLimitsHardlyNeedsRedis(t *testing.T) {
-	t.Parallel()
-	for processes, most := range map[int]float64{1: 40, 4: 160} {
-		t.Run(fmt.Sprint("processes=", processes), func(t *testing.T) {
-			t.Parallel()
-			calls, decisions, took := hotTenant(t, processes)
-			t.Logf("%d scripts for %d decisions in %v", calls, decisions, took)
-			// A node renews leases as often on a machine that is too busy for all requests that are due.
-			due := max(float64(decisions), hotRate*took.Seconds())
-			if got := 1000 * float64(calls) / due; got > most {
-				t.Errorf("%.1f scripts per 1,000 requests, at most %g", got, most)
-			}
-		})
-	}
 }

@@ -87,25 +87,3 @@ func TestAKilledNodeLosesOnlyItsLeasesWhichRefillWithTime(t *testing.T) {
 		window.check(t, samples, 5)
 	})
 }
-
-func TestANodeThatEndsReleasesItsLeases(t *testing.T) {
-	t.Parallel()
-	f := onSocket(t, redistest.Single(t))
-	nodes := f.joinAll(2)
-	f.awaitLeases(nodes...)
-	awaitTurn(t)
-	quota := yearly(4000)
-	tr := f.offer(by("acme"), steady(1000))
-	ending := tr.to(nodes[0], nodes[0].open("", quota.config()), 8)
-	nodes[0].awaitSpent(t, 200)
-	ending.over.Store(true)
-	nodes[0].terminate()
-	if used, n := f.used(quota.config(), "acme"), tr.count(http.StatusOK); used != n {
-		t.Errorf("%d tokens of the shared bucket are spent, and %d requests were admitted", used, n)
-	}
-	tr.to(nodes[1], nodes[1].open("", quota.config()), 8)
-	tr.awaitDenials(t, 100)
-	if n := counted(tr.stop(), http.StatusOK); n != quota.limit {
-		t.Errorf("%d were admitted in all, want the quota of %d", n, quota.limit)
-	}
-}

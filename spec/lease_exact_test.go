@@ -42,35 +42,6 @@ func TestExactLimitsAreNeverLeasedAndSharedExactly(t *testing.T) {
 	}
 }
 
-func TestAChangedLimitDropsRememberedDenials(t *testing.T) {
-	t.Parallel()
-	f := onSocket(t, redistest.Single(t))
-	m := f.join()
-	before := m.open("", yearly(20).config())
-	m.want(t, before, append(times(20, 200), 429, 429))
-	m.want(t, m.change(m.plugins, "", yearly(25).config()), append(times(5, 200), 429, 429))
-	m.want(t, m.change(m.plugins, "", yearly(20).config()), []int{429})
-}
-
-func TestAChangedLimitHoldsWhileTokensOfTheOldOneAreOnLease(t *testing.T) {
-	t.Parallel()
-	f := onSocket(t, redistest.Single(t))
-	m := f.join()
-	f.awaitLeases(m)
-	awaitTurn(t)
-	more, fewer := yearly(4000), yearly(3000)
-	first := f.offer(by("acme"), steady(1000))
-	first.to(m, m.open("", more.config()), 8)
-	m.awaitSpent(t, 200)
-	then := f.offer(by("acme"), steady(3000))
-	then.to(m, m.change(m.plugins, "", fewer.config()), 8)
-	n := counted(first.stop(), http.StatusOK)
-	then.awaitDenials(t, 200)
-	if n += counted(then.stop(), http.StatusOK); n > fewer.limit || n < fewer.limit-more.share() {
-		t.Errorf("%d were admitted under a limit of %d that became %d", n, more.limit, fewer.limit)
-	}
-}
-
 // ask sends one request of one tenant.
 func (m *member) ask(t testing.TB, id int32, request gateway.Request) gateway.Outcome {
 	t.Helper()

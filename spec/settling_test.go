@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -83,54 +81,6 @@ func inStores(t *testing.T, test func(t *testing.T, store string)) {
 	}
 }
 
-func TestALimitIsChargedWhatARequestReallyUsed(t *testing.T) {
-	t.Parallel()
-	inStores(t, func(t *testing.T, store string) {
-		b := budget{node: start(t, settlingDeck(store, `{name: budget, scope: tenant, limit: 100000, window_size: 31536000,
-			algorithm: fixed_window, settle: {sources: [{from: header.X-Tokens-Used}], reserve: 100,
-			refund_on: [503]}}`), settling)}
-		for _, c := range []struct {
-			query   string
-			charged int
-		}{
-			{"header=X-Tokens-Used:30", 30},
-			{"header=X-Tokens-Used:250", 250},
-			{"header=X-Tokens-Used:0", 0},
-			{"header=X-Tokens-Used:2.5", 3},
-			{"header=X-Tokens-Used:70&chunks=4&size=4000", 70},
-			{"status=503&header=X-Tokens-Used:30", 0},
-			{"status=500&header=X-Tokens-Used:30", 30},
-			{"size=1", 100}, // without the header
-			{"header=X-Tokens-Used:-5", 100},
-			{"header=X-Tokens-Used:1e300", 100},
-			{"header=X-Tokens-Used:NaN", 100},
-			{"header=X-Tokens-Used:many", 100},
-		} {
-			before := b.left(100)
-			a := b.get("/answer?" + c.query)
-			if got, want := a.Header.Get("X-RateLimit-Remaining"), strconv.Itoa(before-100); got != want {
-				t.Errorf("%s: %s tokens remain at access, want %s, after the reservation", c.query, got, want)
-			}
-			if charged := before - b.left(100); charged != c.charged {
-				t.Errorf("%s: %d tokens were charged, want %d", c.query, charged, c.charged)
-			}
-		}
-	})
-}
-
-func TestARequestThatNeverReachedTheUpstreamCostsNothing(t *testing.T) {
-	t.Parallel()
-	deck := settlingDeck("strategy: local", `{name: budget, scope: tenant, limit: 1000, window_size: 31536000,
-		algorithm: fixed_window, settle: {sources: [{from: header.X-Tokens-Used}], reserve: 100}}`)
-	b := budget{node: start(t, strings.ReplaceAll(deck, "http://chat.internal", "http://127.0.0.1:1"), settling)}
-	if a := b.get("/chat"); a.Status != http.StatusBadGateway {
-		t.Fatalf("%d %s", a.Status, a.Body)
-	}
-	if left := b.left(100); left != 1000 {
-		t.Errorf("%d tokens are left, want all 1000", left)
-	}
-}
-
 func TestBytesAndTimeAreReadFromKongsLog(t *testing.T) {
 	t.Parallel()
 	for source, want := range map[string]struct {
@@ -156,46 +106,6 @@ func TestBytesAndTimeAreReadFromKongsLog(t *testing.T) {
 			t.Errorf("%s: %d tokens were charged, want %d to %d", source, charged, want.least, want.most)
 		}
 	}
-}
-
-// Admitted requests never use more than the budget, because each reserves at least what it uses.
-func TestABudgetHoldsWhileManyRequestsAreInFlight(t *testing.T) {
-	t.Parallel()
-	inStores(t, func(t *testing.T, store string) {
-		const limit, most = 3000, 50
-		var used, admitted, denied atomic.Int64
-		n := start(t, settlingDeck(store, fmt.Sprintf(`{name: budget, scope: tenant, limit: %d, window_size: 31536000,
-			algorithm: fixed_window, settle: {sources: [{from: header.X-Tokens-Used}], reserve: %d}}`, limit, most)), settling,
-			chatting(func(w http.ResponseWriter, _ *http.Request) {
-				tokens := 1 + (used.Load()*7)%most
-				used.Add(tokens)
-				w.Header().Set("X-Tokens-Used", strconv.FormatInt(tokens, 10))
-			}))
-		var group sync.WaitGroup
-		for range 64 {
-			group.Go(func() {
-				for range 20 {
-					switch a, err := n.send("GET", "/chat", "apikey", "beth"); {
-					case err != nil:
-						t.Error(err)
-					case a.Status == http.StatusOK:
-						admitted.Add(1)
-					case a.Status == http.StatusTooManyRequests:
-						denied.Add(1)
-					default:
-						t.Errorf("%d %s", a.Status, a.Body)
-					}
-				}
-			})
-		}
-		group.Wait()
-		if used.Load() > limit || denied.Load() == 0 {
-			t.Errorf("%d requests used %d tokens of %d; %d were denied", admitted.Load(), used.Load(), limit, denied.Load())
-		}
-		if used.Load() < limit-2*64*most && admitted.Load() < 60 {
-			t.Errorf("only %d tokens of %d were used", used.Load(), limit)
-		}
-	})
 }
 
 func TestAReservationIsReadFromATrustedHeader(t *testing.T) {

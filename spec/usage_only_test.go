@@ -169,6 +169,19 @@ func TestATenantReadsTheLimitsOfTheCandidateThatIsEnforcedForIt(t *testing.T) {
 	reads("alice", 1000, 5)
 }
 
+// farTenant returns a tenant whose buckets have another master than the global ones.
+func farTenant(t *testing.T, nodes *redistest.Nodes) string {
+	t.Helper()
+	for i := range 100 {
+		tenant := fmt.Sprint("tenant-", i)
+		if nodes.MasterOf(t, bucketKey(tenant)) != nodes.MasterOf(t, "rl:default:{g}") {
+			return tenant
+		}
+	}
+	t.Fatal("all tenants have the same master")
+	return ""
+}
+
 func TestATenantReadsItsUsageOfEveryMasterOfACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.Cluster(t, 3, 0)

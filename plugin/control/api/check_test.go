@@ -5,18 +5,13 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/url"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -103,35 +98,6 @@ func (c custom) Read(_ context.Context, facts identity.Facts, _ *identity.Rules,
 	r.Known |= facts
 	r.Consumer.CustomID, r.Method, r.Path = c.id, "POST", c.path
 	return nil
-}
-
-func TestTheGatewayAndTheDecisionAPIShareOneBudget(t *testing.T) {
-	t.Parallel()
-	p := planning(t, plan(), enterprise())
-	gateway := &admit.Decider{Now: clock, Buckets: p.store, Renderer: response.New(plan(), nil)}
-	ruledByGateway(t, gateway, plan(), enterprise())
-	var allowed atomic.Int64
-	var all sync.WaitGroup
-	for range 4 {
-		all.Go(func() {
-			var x admit.Exchange
-			for range 10 {
-				if err := gateway.Admit(t.Context(), custom{"acme", "/records/7"}, &x); err != nil {
-					t.Error(err)
-				}
-				if !x.Response.Denied {
-					allowed.Add(1)
-				}
-				if p.checks(ofAcme, `{"org_id":"acme","endpoint":"POST /records/8"}`).Allowed {
-					allowed.Add(1)
-				}
-			}
-		})
-	}
-	all.Wait()
-	if n := allowed.Load(); n != 20 {
-		t.Errorf("%d requests were admitted together, want the 20 of the limit", n)
-	}
 }
 
 func TestABatchIsDecidedOneByOneInItsOrder(t *testing.T) {
@@ -299,27 +265,6 @@ func TestAllFaultsOfChecksAreListedWithTheirPaths(t *testing.T) {
 		if got, wanted := read[problem](p.world, a).paths(), strings.ReplaceAll(want, "body.",
 			"body.checks[1]."); got != wanted {
 			t.Errorf("%.80s: faults at %s, want %s", body, got, wanted)
-		}
-	}
-}
-
-func TestOrgsOfAnyNameHaveBucketsOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	p := planning(t, plan(), policy.Rows{})
-	long := strings.Repeat("ü", 512)
-	for i, org := range []string{
-		"a/b", "a/../b", "ünïcode 🦄", "a b", "{t=acme}", "x\r\nX-Evil: 1",
-		`'; DROP TABLE tenants; --`, long, long[:1022] + "x", "%2F", ".",
-	} {
-		body := fmt.Sprintf(`{"org_id":%q,"cost":4}`, org)
-		if got := p.checks(admin, body); !got.Allowed || *got.Remaining != 6 {
-			t.Errorf("org %d, %.40q: %+v, want 6 left", i, org, got)
-		}
-		if len(org) > 128 || org == "." {
-			continue // counted by its hash; and no path ends in a dot
-		}
-		if used := p.has(url.PathEscape(org), "")["daily of the org"]; used != 4 {
-			t.Errorf("org %q has used %d, want 4", org, used)
 		}
 	}
 }

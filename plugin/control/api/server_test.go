@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -245,30 +244,6 @@ func TestTheSameRequestSentAgainIsAnsweredAgainAndWritesNothing(t *testing.T) {
 		for _, odd := range []string{"ü", " ", strings.Repeat("k", 129)} {
 			w.want(w.as("POST", path, body, "Idempotency-Key", odd), http.StatusUnprocessableEntity)
 		}
-	}
-}
-
-func TestOneOfManyRequestsWithOneKeyWrites(t *testing.T) {
-	t.Parallel()
-	w := open(t)
-	const senders = 10
-	answers := make([]answer, senders)
-	var group sync.WaitGroup
-	for i := range senders {
-		group.Go(func() { answers[i] = w.as("POST", policies, daily, "Idempotency-Key", "k") })
-	}
-	group.Wait()
-	written := 0
-	for _, a := range answers {
-		if w.want(a, http.StatusCreated).Header().Get("Idempotent-Replayed") == "" {
-			written++
-		}
-		if a.Body.String() != answers[0].Body.String() {
-			t.Errorf("answered by %s and by %s", answers[0].Body, a.Body)
-		}
-	}
-	if written != 1 {
-		t.Errorf("%d have written, want 1", written)
 	}
 }
 

@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -252,30 +251,6 @@ func chilled(t *testing.T, before func(ctx context.Context) error) *planned {
 	}
 	p.server = server
 	return p
-}
-
-func TestAnUnfinishedResetIsMadeByARetry(t *testing.T) {
-	t.Parallel()
-	trouble := errors.New("the buckets are unavailable")
-	p := chilled(t, func(context.Context) error { return trouble })
-	once := func() answer {
-		return p.as("POST", acmeReset, `{"reason":"billed twice"}`, "Idempotency-Key", "k")
-	}
-	if a := p.want(once(), http.StatusServiceUnavailable); !strings.Contains(read[problem](p.world, a).Detail, "retry") {
-		t.Errorf("%s: want it to say what to do", a.Body)
-	}
-	trouble = nil
-	for i, replay := range []string{"", "true"} {
-		a := p.want(once(), http.StatusOK)
-		if used := p.has("acme", "")["daily of the org"]; a.Header().Get("Idempotent-Replayed") != replay ||
-			used != int64(i)*3 || read[api.Reset](p.world, a).Buckets[0].Used != 4 {
-			t.Errorf("time %d: %v %s, and %d are used", i, a.Header(), a.Body, used)
-		}
-		p.checks(admin, `{"org_id":"acme","cost":3}`)
-	}
-	if n := len(p.resets()); n != 2 {
-		t.Errorf("the audit has %d resets, want the one that failed and the one that was made", n)
-	}
 }
 
 func TestAResetThatIsRecordedGoesOnWithoutItsCaller(t *testing.T) {

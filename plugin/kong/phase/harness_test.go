@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -20,12 +19,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func TestMain(m *testing.M) {
-	if socket := os.Getenv(noopSocket); socket != "" { // one of BenchmarkSocket's processes
-		os.Exit(serveNoop(socket))
-	}
-	leaktest.Main(m)
-}
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // bucketsFunc implements admit.Buckets with a function.
 type bucketsFunc func(bounds []policy.Bound, statuses []decision.Status) error

@@ -1,7 +1,6 @@
 package replay_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -35,34 +34,6 @@ plugins:
       limits:
       - {name: writes, scope: endpoint, endpoint: "POST /records", limit: 5000, window_size: 60}
 `
-
-// BenchmarkReplay replays a log of Kong, from its text to the report. One operation is a line.
-func BenchmarkReplay(b *testing.B) {
-	var text bytes.Buffer
-	const lines = 20_000
-	o := konglog.Options{Lines: lines, Tenants: 1000, From: noon, PerSecond: 300}
-	if err := konglog.Write(&text, o); err != nil {
-		b.Fatal(err)
-	}
-	config := file(b, fourLimits)
-	b.SetBytes(int64(text.Len() / lines))
-	b.ReportAllocs()
-	for done := 0; done < b.N; done += lines {
-		log, err := replay.NewLog("access.jsonl", bytes.NewReader(text.Bytes()), replay.LogOptions{})
-		if err != nil {
-			b.Fatal(err)
-		}
-		gateway, err := replay.NewGateway(config, replay.GatewayOptions{})
-		if err != nil {
-			b.Fatal(err)
-		}
-		stream := replay.NewStream([]*replay.Log{log}, replay.StreamOptions{})
-		if _, err := replay.Run(context.Background(), stream, gateway, nil); err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.ReportMetric(float64(b.N)/b.Elapsed().Minutes()/1e6, "Mlines/min")
-}
 
 // A log of Kong has 1.9 kB a line.
 func TestSoakALogOfTenGigabytesIsReplayedInBoundedMemory(t *testing.T) {

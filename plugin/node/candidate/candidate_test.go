@@ -26,8 +26,6 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-const patience = 2 * time.Minute
-
 func now() limit.Micros { return 1_700_000_000 * limit.Second }
 
 // daily returns a policy of tier free.

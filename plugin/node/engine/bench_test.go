@@ -2,9 +2,7 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"strconv"
-	"sync/atomic"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -63,87 +61,6 @@ func (f *fixedFacts) Read(_ context.Context, facts identity.Facts, _ *identity.R
 	req.Method, req.Path = "GET", "/records/7"
 	req.Headers = append(req.Headers[:0], "u_42")
 	return nil
-}
-
-// decide resolves, takes and combines: the steps between the identity and the response.
-func decide(dr *admit.Decider, x *admit.Exchange, id *identity.Identity) error {
-	d := &x.Decision
-	d.Reset()
-	dr.Policies.Load().ResolveAt(id, 0, &d.Resolution)
-	d.Grow()
-	if err := dr.Buckets.Take(context.Background(), d.Resolution.Bounds, d.Statuses); err != nil {
-		return err
-	}
-	d.Combine()
-	return nil
-}
-
-func benchIdentity(tenant string) *identity.Identity {
-	return &identity.Identity{
-		Tenant: identity.Name{Kind: identity.Tenant, ID: tenant}, User: identity.Name{Kind: identity.User, ID: "u_42"},
-		Method: "GET", Path: "/records/7", Route: "records",
-	}
-}
-
-func BenchmarkDecide(b *testing.B) {
-	for _, tenants := range []int{1, 100_000} {
-		for _, bounds := range []int{1, 4, 8} {
-			b.Run(fmt.Sprintf("tenants=%d/bounds=%d", tenants, bounds), func(b *testing.B) {
-				dr, _ := benchDecider(b, bounds)
-				ids := make([]*identity.Identity, tenants)
-				var warm admit.Exchange
-				for i := range ids {
-					ids[i] = benchIdentity("tenant-" + strconv.Itoa(i))
-					if err := decide(dr, &warm, ids[i]); err != nil {
-						b.Fatal(err)
-					}
-				}
-				var worker atomic.Int64
-				b.ReportAllocs()
-				b.ResetTimer()
-				b.RunParallel(func(pb *testing.PB) {
-					var x admit.Exchange
-					for i := int(worker.Add(1)) * 7919; pb.Next(); i += 31 {
-						if err := decide(dr, &x, ids[i%tenants]); err != nil || x.Decision.Denied() {
-							b.Error("denied", err)
-							return
-						}
-					}
-				})
-			})
-		}
-	}
-}
-
-// BenchmarkAdmit measures the whole path: identify, resolve, take, combine, render, observe.
-func BenchmarkAdmit(b *testing.B) {
-	for _, tenants := range []int{1, 100_000} {
-		for _, bounds := range []int{1, 4, 8} {
-			b.Run(fmt.Sprintf("tenants=%d/bounds=%d", tenants, bounds), func(b *testing.B) {
-				dr, _ := benchDecider(b, bounds)
-				facts := make([]fixedFacts, tenants)
-				var warm admit.Exchange
-				for i := range facts {
-					facts[i].tenant = "tenant-" + strconv.Itoa(i)
-					if err := dr.Admit(context.Background(), &facts[i], &warm); err != nil {
-						b.Fatal(err)
-					}
-				}
-				var worker atomic.Int64
-				b.ReportAllocs()
-				b.ResetTimer()
-				b.RunParallel(func(pb *testing.PB) {
-					var x admit.Exchange
-					for i := int(worker.Add(1)) * 7919; pb.Next(); i += 31 {
-						if err := dr.Admit(context.Background(), &facts[i%tenants], &x); err != nil || x.Response.Denied {
-							b.Error("denied", err)
-							return
-						}
-					}
-				})
-			})
-		}
-	}
 }
 
 func TestADecisionOfFourBoundsInMemoryAllocatesNothing(t *testing.T) {
