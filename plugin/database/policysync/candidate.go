@@ -25,7 +25,7 @@ func readCandidate(ctx context.Context, tx pgx.Tx) (*policy.CandidateSet, error)
 	err := tx.QueryRow(ctx, `SELECT name, percent, created_at FROM rate_limiter.candidates WHERE state = 'open'`).
 		Scan(&set.Name, &set.Percent, &created)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil //nolint:nilnil // none is open
+		return nil, nil // none is open
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the open candidate: %w", err)
