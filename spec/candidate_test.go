@@ -3,10 +3,8 @@ package spec
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -82,56 +80,3 @@ func TestACandidateIsComparedThenEnforcedForATenantThenForAllAndRolledBack(t *te
 // clockwise matches what in an answer depends on the clock or on chance.
 var clockwise = regexp.MustCompile(
 	`t=\d+|(?m)^(Date|Retry-After|X-Kong-[A-Za-z-]+): .*$|retry_after_seconds":\d+|again in \d+ s`)
-
-// sequence returns the answers to requests of a consumer, without what depends on the clock.
-func (n *node) sequence(key string, requests int) string {
-	var text strings.Builder
-	for range requests {
-		a := n.get("/records", "apikey", key)
-		fmt.Fprintln(&text, a.Status)
-		for _, name := range slices.Sorted(maps.Keys(a.Header)) {
-			fmt.Fprintf(&text, "%s: %s\n", name, strings.Join(a.Header[name], ", "))
-		}
-		if a.Status != http.StatusOK { // the upstream echoes ids
-			fmt.Fprintln(&text, a.Body)
-		}
-	}
-	return clockwise.ReplaceAllString(text.String(), "…")
-}
-
-func TestAnswersToTenantsThatAreNotAssignedAreThoseWithoutACandidate(t *testing.T) {
-	t.Parallel()
-	answers := map[bool]string{}
-	for _, open := range []bool{false, true} {
-		p := newPlane(t)
-		n := p.node("one", p.dsn)
-		other := p.node("two", p.dsn)
-		await.That(t, "both nodes report", func() bool {
-			out, err := p.command("fleet").Output() // it fails while no node is live
-			return err == nil && strings.Contains(string(out), "2 of 2 live nodes")
-		})
-		p.operate("tenant", "set", "gamma", "--tier", "enterprise", "--reason", "a spec", "--wait=30s")
-		p.putYear(4, "policy", "put")
-		if open {
-			p.operate("candidate", "create", "july", "--reason", "a spec")
-			p.putYear(1, "candidate", "put", "july")
-			p.operate("candidate", "assign", "july", "--tenant", "acme", "--reason", "a spec", "--wait=30s")
-			n.want([]int{200, 429, 429}, "/records", "apikey", "alice") // the candidate decides
-		}
-		answers[open] = n.sequence("gus", 6)
-		if open {
-			for _, step := range []string{"promote", "rollback"} {
-				t.Log(p.operate("candidate", step, "july", "--reason", "a spec", "--wait=30s"))
-				limit := map[string]int{"promote": 1, "rollback": 4}[step]
-				n.awaitYear("gus", http.StatusTooManyRequests, limit)
-				other.awaitYear("gus", http.StatusTooManyRequests, limit)
-			}
-		}
-	}
-	if answers[true] != answers[false] {
-		t.Errorf("with a candidate the answers are\n%s\nand without\n%s", answers[true], answers[false])
-	}
-	if !strings.Contains(answers[true], "200\n") || !strings.Contains(answers[true], "429\n") {
-		t.Errorf("the answers are not those of a limit of 4:\n%s", answers[true])
-	}
-}

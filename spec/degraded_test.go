@@ -2,7 +2,6 @@ package spec
 
 import (
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -62,26 +61,5 @@ func TestAFullRedisIsDegradedUntilItHasMemoryAlthoughItAnswersPing(t *testing.T)
 	await.That(t, "the recovery without traffic", func() bool { return !degraded() })
 	if a := n.get("/records", "apikey", "alice"); a.Status != 200 || a.Header.Get("X-RateLimit-Degraded") != "" {
 		t.Errorf("%d, %v", a.Status, a.Header)
-	}
-}
-
-func TestARedisThatCannotServeCountsAsDegraded(t *testing.T) {
-	t.Parallel()
-	sentinel := redistest.Sentinel(t).Addresses()[0]
-	host, port, err := net.SplitHostPort(sentinel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, metric := degradedBy(t, fmt.Sprintf("host: %s, port: %s, %s", host, port, patience), sentinel)
-	n.want([]int{200}, "/records", "apikey", "alice")
-	await.That(t, "the reason in the log", func() bool {
-		return strings.Contains(n.log.String(), "no limit can be counted")
-	})
-	await.That(t, "the metrics to report it degraded for longer than one probe", func() bool {
-		return metric("degraded_seconds_total") > 2.5
-	})
-	n.want(times(10, 200), "/records", "apikey", "alice")
-	if metric("degraded") != 1 || strings.Contains(n.log.String(), "answers again") {
-		t.Errorf("a Sentinel is taken for a Redis that is back:\n%s", n.log)
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"net"
 	"strconv"
-	"strings"
-	"sync"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -69,33 +67,5 @@ func TestDenialsFromBeforeKafkaWasThereReachItOnceAndInOnePartitionByTenant(t *t
 	}
 	if count != 5 || len(partitions) != 1 {
 		t.Errorf("%d events in %d partitions count %d denials, want 5 in one partition", len(ids), len(partitions), count)
-	}
-}
-
-func TestABrokerThatNeverAnswersDelaysNeitherRequestsNorTheEnd(t *testing.T) {
-	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var accepting sync.WaitGroup
-	accepting.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			defer conn.Close()
-		}
-	})
-	t.Cleanup(accepting.Wait)
-	t.Cleanup(func() { listener.Close() })
-	n := start(t, deck(oneAnHour), denialsTo(listener.Addr().String()))
-	n.want([]int{200, 429, 429, 429}, "/records", "apikey", "alice")
-	if err := n.Close(); err != nil { // SIGTERM
-		t.Fatal(err)
-	}
-	if log := n.log.String(); !strings.Contains(log, "denial events were dropped at shutdown") {
-		t.Errorf("the log does not report dropped events:\n%s", log)
 	}
 }

@@ -3,10 +3,8 @@ package spec
 import (
 	"net/http"
 	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -118,49 +116,6 @@ func TestPreflightsAreExemptOnlyIfTheConfigSaysSoAndUpToTheLimitsPerAddress(t *t
 	}
 	if a := n.get("/search", append(both, "apikey", "tom")...); a.Status != 429 {
 		t.Errorf("a GET request with the headers of a preflight: %d, want 429", a.Status)
-	}
-}
-
-func TestKongKeepsAConfigWithAFaultyExemptionOut(t *testing.T) {
-	t.Parallel()
-	for entry, want := range map[string]string{
-		`{}`:                              "at least one of these fields must be non-empty",
-		`{user: u}`:                       "needs tenant beside it",
-		`{tenant: "*"}`:                   "is no wildcard",
-		`{tenant: ""}`:                    "must be the name of one tenant",
-		`{cidr: 0.0.0.0/0}`:               "must be a network",
-		`{endpoint: /healthz}`:            "must be METHOD /pattern",
-		`{tenant: acme, consumer: "ann"}`: "unknown field",
-	} {
-		_, err := tryStart(t, tight(`exempt: [`+entry+`]`))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want a fault with %q", entry, err, want)
-		}
-	}
-}
-
-func TestMetricsCountExemptRequestsByTheirKind(t *testing.T) {
-	t.Parallel()
-	address := freeport.Address(t)
-	n := start(t, tight(`exempt: [{tenant: acme, endpoint: "GET /records"}, {tag: "tier:unlimited"}], exempt_preflights: true`),
-		watched(address))
-	n.wantExempt("/records", "apikey", "alice")
-	n.wantExempt("/records", "apikey", "gus")
-	a, err := n.send(http.MethodOptions, "/records", "apikey", "beth", "Origin", "https://app.example",
-		"Access-Control-Request-Method", "PUT")
-	if err != nil || a.Status != 200 {
-		t.Fatalf("a preflight: %d, %v", a.Status, err)
-	}
-	_, metrics := read(address, "/metrics")
-	for sample, want := range map[string]float64{
-		`rate_limiter_exempt_total{kind="tenant+endpoint",source="config"}`:                                              4,
-		`rate_limiter_exempt_total{kind="tag",source="config"}`:                                                          4,
-		`rate_limiter_exempt_total{kind="preflight",source="config"}`:                                                    1,
-		`rate_limiter_requests_total{endpoint="records",mode="enforce",org_id="acme",result="exempt",tier="essentials"}`: 4,
-	} {
-		if got, _ := number(metrics, sample); got != want {
-			t.Errorf("%s is %g, want %g", sample, got, want)
-		}
 	}
 }
 

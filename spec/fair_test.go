@@ -4,17 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
 // fairly is a config with one limit of 10 requests a second that all tenants share. The share of a tenant on the tier
@@ -102,46 +99,6 @@ func TestATenantKeepsItsShareWhileAnotherRushes(t *testing.T) {
 			t.Error("no denial by a share is counted")
 		}
 	})
-}
-
-func TestASharedLimitInShadowDeniesNothingAndRecordsIt(t *testing.T) {
-	t.Parallel()
-	metrics := freeport.Address(t)
-	// Nothing is denied, so a rush that exceeds the limit on a busy machine takes many connections.
-	n := start(t, deck(fmt.Sprintf(fairly, "", "mode: shadow,")), watched(metrics))
-	_, denial := rush(t, n, n, n, n, n, n)
-	await.That(t, "the rush would be denied by its share", func() bool {
-		return sampleOf(metrics, `rate_limiter_fair_share_denials_total{mode="shadow",policy="platform"}`) > 0
-	})
-	if d := denial.Load(); d != nil {
-		t.Errorf("a limit in shadow denies: %s", d.Body)
-	}
-}
-
-func TestAnotherNodeDividesALimitAfterTheOneThatDidIsKilled(t *testing.T) {
-	t.Parallel()
-	server := redistest.Single(t)
-	inRedis := fmt.Sprintf("strategy: redis, redis: {socket: %s, %s}, ", server.Socket, patience)
-	config := deck(fmt.Sprintf(fairly, inRedis, ""))
-	var nodes []*node
-	var metrics []string
-	for range 2 {
-		address := freeport.Address(t)
-		nodes, metrics = append(nodes, start(t, config, watched(address))), append(metrics, address)
-	}
-	rush(t, nodes...)
-	leading := -1
-	await.That(t, "one node divides the limit", func() bool {
-		leading = slices.IndexFunc(metrics, func(address string) bool {
-			return sampleOf(address, "rate_limiter_fair_share_leading") == 1
-		})
-		return leading >= 0
-	})
-	keepsShare(t, nodes[1-leading])
-	if err := syscall.Kill(nodes[leading].runningPID(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	keepsShare(t, nodes[1-leading])
 }
 
 // sampleOf returns the value of a sample of the plugin process, 0 if it has none.

@@ -3,7 +3,6 @@ package spec
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -58,35 +57,6 @@ func TestADeniedGRPCCallHasAStatusAndARetryAfter(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-func TestTheCodeOfADeniedGRPCCallIsItsReason(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		config string
-		code   codes.Code
-	}{
-		"no tenant": {
-			`{on_missing_tenant: deny, tiers: [{name: a, limits: [
-				{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`,
-			codes.PermissionDenied,
-		},
-		"no Redis": {
-			`{strategy: redis, redis: {host: 127.0.0.1, port: 1}, global: {limits: [
-				{name: all, scope: global, limit: 1, window_size: 3600, fail_mode: closed}]}}`,
-			codes.Unavailable,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := start(t, grpcDeck(grpctest.ServeHealth(t), test.config, ""))
-			for _, method := range []string{grpctest.Check, grpctest.Watch} {
-				got := grpctest.Call(t, n.URL(), method)
-				if got.Code != test.code || strings.Contains(got.Message, "HTTP status") {
-					t.Errorf("%s: %+v; want %v from the plugin", method, got, test.code)
-				}
-			}
-		})
 	}
 }
 

@@ -5,7 +5,6 @@ package spec
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -183,21 +182,6 @@ func (n *node) get(path string, headers ...string) answer {
 		n.t.Fatal(err)
 	}
 	return a
-}
-
-// atOnce sends requests at the same time, and returns their answers.
-func (n *node) atOnce(requests int, path string, headers ...string) []answer {
-	n.t.Helper()
-	answers, errs := make([]answer, requests), make([]error, requests)
-	var group sync.WaitGroup
-	for i := range requests {
-		group.Go(func() { answers[i], errs[i] = n.send(http.MethodGet, path, headers...) })
-	}
-	group.Wait()
-	if err := errors.Join(errs...); err != nil {
-		n.t.Fatal(err)
-	}
-	return answers
 }
 
 // send sends one request.

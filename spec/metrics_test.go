@@ -4,11 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
@@ -90,47 +88,4 @@ func TestAProcessThatTakesOverTheSocketGetsTheMetricsPortToo(t *testing.T) {
 		t.Errorf("after the end of the first process the port has metrics of a process started at %f", second)
 	}
 	next.terminate()
-}
-
-func TestAMetricsPortInUseDoesNotStopTheStart(t *testing.T) {
-	t.Parallel()
-	other, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
-	n := start(t, deck(`{tiers: [{name: enterprise,
-		limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`), watched(other.Addr().String()))
-	n.want([]int{200, 429}, "/records", "apikey", "alice")
-}
-
-func TestATenantAboveTheMetaLimitIsDeniedBeforeItsPolicies(t *testing.T) {
-	t.Parallel()
-	address := freeport.Address(t)
-	n := start(t, deck(`{meta_limit: 3,
-		tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1000, window_size: 3600}]},
-			{name: essentials}], tier_from: [consumer.tag.tier]}`), watched(address))
-	denied, passed := 0, 0
-	for start := time.Now(); denied == 0 && time.Since(start) < longest; { // alone, requests may come too slowly
-		for _, a := range n.atOnce(20, "/records", "apikey", "alice") {
-			switch a.Status {
-			case 200:
-				passed++
-			case 429:
-				if denied++; a.Header.Get("Retry-After") == "" || a.Header.Get("X-RateLimit-Limit") != "" {
-					t.Errorf("a denial by the meta limit has the headers %v", a.Header)
-				}
-			default:
-				t.Errorf("%d: %s", a.Status, a.Body)
-			}
-		}
-	}
-	if passed < 3 || denied == 0 {
-		t.Errorf("%d admitted and %d denied at 3 a second", passed, denied)
-	}
-	n.want([]int{200}, "/records", "apikey", "beth")
-	_, metrics := read(address, "/metrics")
-	if got, _ := number(metrics, "rate_limiter_meta_limit_denials_total"); int(got) != denied {
-		t.Errorf("%g denials are counted, want %d", got, denied)
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -144,24 +143,6 @@ func TestAnOverrideBeginsAtItsStartAlsoWithoutPostgres(t *testing.T) {
 	if now := g.number("rate_limiter_snapshot_version"); now != version {
 		t.Errorf("it began with version %g, want %g, that of the change", now, version)
 	}
-}
-
-func TestABannedTenantReadsItsBanAndRetryAfter(t *testing.T) {
-	t.Parallel()
-	g := govern(t)
-	begun := time.Now()
-	g.override("kind, tenant, expires_at", "'ban', 'acme', clock_timestamp() + interval '1 h'")
-	g.awaitEnforced()
-	a := g.get("/records", "apikey", "alice")
-	p := a.problem(t)
-	checkWait(t, float64(p.RetryAfter), time.Hour, begun)
-	if a.Status != 429 || !strings.HasSuffix(p.Type, "#abnormal-usage-detected") ||
-		a.Header.Get("Retry-After") != strconv.Itoa(p.RetryAfter) {
-		t.Errorf("%d %v %s", a.Status, a.Header, a.Body)
-	}
-	g.write(`BEGIN; SET LOCAL rate_limiter.reason = 'sorry'; DELETE FROM rate_limiter.overrides; COMMIT`)
-	g.awaitEnforced()
-	g.want([]int{200}, "/records", "apikey", "alice")
 }
 
 func TestRowsReplacePoliciesOfTheConfigByNameAndAddOthers(t *testing.T) {

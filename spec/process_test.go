@@ -81,31 +81,6 @@ func (n *node) runningPID() (pid int) {
 	return pid
 }
 
-func TestDenialsDoNotMakeKongReplay(t *testing.T) {
-	t.Parallel()
-	n := start(t, deck(`{tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`))
-	n.want(append([]int{200}, times(50, 429)...), "/records", "apikey", "alice")
-	if got := n.Counters().Replays(); got != 0 {
-		t.Errorf("%d replays, want 0", got)
-	}
-	if strings.Contains(n.log.String(), "level=ERROR") {
-		t.Errorf("denials are logged as errors:\n%s", n.log)
-	}
-}
-
-func TestACommonRequestCostsOneQuestionAndOneSetHeaders(t *testing.T) {
-	t.Parallel()
-	n := start(t, deckOf(`
-  - {name: records, paths: [/records], plugins: [{name: key-auth},
-      {name: tenant-rate-limiting, config: `+plentiful+`}]}`))
-	n.want([]int{200, 200}, "/records", "apikey", "alice") // both workers have started their instances
-	questions := n.Counters().Questions()
-	n.want(times(10, 200), "/records", "apikey", "alice")
-	if got := n.Counters().Questions() - questions; got != 20 {
-		t.Errorf("%d PDK calls for 10 requests, want 20: the consumer and the headers", got)
-	}
-}
-
 func TestAConfigChangeIsInForceAtOnceAndKeepsWhatWasSpent(t *testing.T) {
 	t.Parallel()
 	config := `{tiers: [{name: a,
@@ -141,21 +116,6 @@ func TestAFaultyConfigActsByOnConfigFaultAndIsLoggedWithItsPath(t *testing.T) {
 	if got := n.Counters().Replays(); got != 0 {
 		t.Errorf("%d replays, want 0", got)
 	}
-}
-
-func TestTheLastGoodConfigStaysInForceWhenAChangeIsFaulty(t *testing.T) {
-	t.Parallel()
-	n := start(t, deck(`{tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 2, window_size: 3600}]}]}`))
-	n.want([]int{200, 200}, "/records", "apikey", "alice")
-	changed, err := gateway.ParseConfig([]byte(deck(fmt.Sprintf(duplicate, "open"))))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Reload(changed); err != nil {
-		t.Fatal(err)
-	}
-	n.want([]int{429, 429}, "/records", "apikey", "alice")
-	n.want([]int{200}, "/records", "apikey", "beth")
 }
 
 func TestKongDeniesAFaultyConfigWithThePathOfTheField(t *testing.T) {

@@ -3,8 +3,6 @@ package spec
 import (
 	"fmt"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,35 +36,6 @@ func inEachStore(t *testing.T, spec func(t *testing.T, in store)) {
 			t.Errorf("%d keys in Redis (%v): the promise was not kept there", size, err)
 		}
 	})
-}
-
-func TestTwoNodesWithOneRedisShareALimitExactly(t *testing.T) {
-	t.Parallel()
-	server := redistest.Single(t)
-	config := deck(fmt.Sprintf(`{strategy: redis, accuracy: exact,
-		redis: {host: 127.0.0.1, port: %d, %s}, tiers: [{name: a, limits: [
-		{name: day, scope: tenant, limit: 500, window_size: 86400},
-			{name: all, scope: global, limit: 100000, window_size: 60, algorithm: fixed_window}]}]}`, server.Port, patience))
-	nodes := []*node{start(t, config), start(t, config)}
-	var admitted, denied, other atomic.Int64
-	var group sync.WaitGroup
-	for i := range 8 {
-		group.Go(func() {
-			for range 100 {
-				switch a, err := nodes[i%2].send("GET", "/records", "apikey", "alice"); {
-				case err == nil && a.Status == 200:
-					admitted.Add(1)
-				case err == nil && a.Status == 429:
-					denied.Add(1)
-				default:
-					other.Add(1)
-				}
-			}
-		})
-	}
-	if group.Wait(); admitted.Load() != 500 || denied.Load() != 300 || other.Load() != 0 {
-		t.Errorf("admitted %d, denied %d, otherwise %d; want 500, 300, 0", admitted.Load(), denied.Load(), other.Load())
-	}
 }
 
 func TestSoakFourProcessesOnOneRedisNeverExceedAnyAlgorithmsBound(t *testing.T) {

@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"gopkg.in/yaml.v3"
 )
 
 // streamSnippet returns the decK file of docs/llm-budgets.md that counts streams itself.
@@ -23,31 +21,6 @@ func streamSnippet(t *testing.T) string {
 		}
 	}
 	t.Fatal("docs/llm-budgets.md has no decK file with the plugin post-function")
-	return ""
-}
-
-// streamFunction returns the function of streamSnippet.
-func streamFunction(t *testing.T) string {
-	t.Helper()
-	var file struct {
-		Services []struct {
-			Plugins []struct {
-				Name   string
-				Config struct {
-					Filters []string `yaml:"body_filter"`
-				}
-			}
-		}
-	}
-	if err := yaml.Unmarshal([]byte(streamSnippet(t)), &file); err != nil {
-		t.Fatal(err)
-	}
-	for _, plugin := range file.Services[0].Plugins {
-		if plugin.Name == "post-function" && len(plugin.Config.Filters) == 1 {
-			return plugin.Config.Filters[0]
-		}
-	}
-	t.Fatalf("the file has no function: %+v", file)
 	return ""
 }
 
@@ -158,29 +131,6 @@ func TestAStreamIsChargedTheUsageAtItsEndHoweverItIsCut(t *testing.T) {
 				t.Errorf("%s, in parts of %d bytes: %d tokens were charged, want %d", name, size, charged, stream.charged)
 			}
 			left = now + reserved
-		}
-	}
-}
-
-func TestTheNumbersOfAStreamAreFoundWhereverItIsCut(t *testing.T) {
-	t.Parallel()
-	s, function := newSandbox(), streamFunction(t)
-	for _, usage := range []string{usage(14, 20), `{"completion_tokens":20,"prompt_tokens":14}`} {
-		stream := event(claim, "null") + event("", usage) + done
-		for at := range len(stream) {
-			own, shared := map[string]any{}, map[string]any{}
-			in := scope{own, func(key string) any { return shared[key] }, func(key string, v any) { shared[key] = v }}
-			for _, part := range []string{stream[:at], stream[at:], ""} {
-				if err := s.bodyFilter(function, in, []byte(part), part == ""); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if shared["llm_prompt"] != "14" || shared["llm_completion"] != "20" || len(shared) != 2 {
-				t.Fatalf("cut after %q: %v", stream[:at], shared)
-			}
-			if tail, _ := own["tail"].(string); len(tail) > 4096 {
-				t.Fatalf("the function keeps %d bytes", len(tail))
-			}
 		}
 	}
 }

@@ -115,17 +115,6 @@ func TestATenantReadsItsOwnUsageWithItsKeyAndSpendsNothing(t *testing.T) {
 	})
 }
 
-func TestUsageOfAnonymousClientsIsDeniedInWords(t *testing.T) {
-	t.Parallel()
-	n := start(t, deckOf(`
-  - {name: usage, paths: [/ratelimit/usage], plugins: [{name: key-auth, config: {anonymous: anonymous}},
-      {name: tenant-rate-limiting, config: {usage_only: true, tiers: [{name: a}]}}]}`))
-	a := n.get("/ratelimit/usage")
-	if p := a.problem(t); a.Status != 403 || !strings.Contains(p.Detail, "No tenant is identified") {
-		t.Errorf("%d %s, want 403", a.Status, a.Body)
-	}
-}
-
 // withUsage returns a decK file with the routes /records and /ratelimit/usage of a config, in YAML flow style.
 func withUsage(config string) string {
 	return deckOf(fmt.Sprintf(`
