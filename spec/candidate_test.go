@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -76,7 +75,3 @@ func TestACandidateIsComparedThenEnforcedForATenantThenForAllAndRolledBack(t *te
 	n.awaitYear("alice", http.StatusOK, 1000)
 	n.awaitYear("gus", http.StatusOK, 1000)
 }
-
-// clockwise matches what in an answer depends on the clock or on chance.
-var clockwise = regexp.MustCompile(
-	`t=\d+|(?m)^(Date|Retry-After|X-Kong-[A-Za-z-]+): .*$|retry_after_seconds":\d+|again in \d+ s`)

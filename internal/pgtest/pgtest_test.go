@@ -13,9 +13,7 @@ func TestDatabasesOfOneServerShareNoRows(t *testing.T) {
 	s := pgtest.Shared(t)
 	ctx := context.Background()
 	first, second := pgtest.Pool(t, s.Database(t)), pgtest.Pool(t, s.Database(t))
-	if _, err := first.Exec(ctx, `INSERT INTO rate_limiter.tenants (id, tier) VALUES ('acme', 'gold')`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, first, `INSERT INTO rate_limiter.tenants (id, tier) VALUES ('acme', 'gold')`)
 	var rows int
 	if err := second.QueryRow(ctx, `SELECT count(*) FROM rate_limiter.tenants`).Scan(&rows); err != nil || rows != 0 {
 		t.Errorf("the other database has %d tenants (%v), want 0", rows, err)
@@ -26,9 +24,7 @@ func TestAKilledOrStoppedServerRestartsWithItsData(t *testing.T) {
 	s := pgtest.Start(t)
 	ctx := context.Background()
 	pool := pgtest.Pool(t, s.Empty(t))
-	if _, err := pool.Exec(ctx, `CREATE TABLE kept (word text); INSERT INTO kept VALUES ('before')`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, pool, `CREATE TABLE kept (word text); INSERT INTO kept VALUES ('before')`)
 	address := s.Address()
 	for name, end := range map[string]func(testing.TB){"kill": s.Kill, "stop": s.Stop} {
 		end(t)

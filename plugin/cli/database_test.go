@@ -47,9 +47,7 @@ func TestADatabaseThatLacksTablesOrRightsIsAnErrorThatNamesTheFix(t *testing.T) 
 	pool := pgtest.Pool(t, dsn)
 	do := func(statements string) {
 		t.Helper()
-		if _, err := pool.Exec(t.Context(), statements); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, pool, statements)
 	}
 	check := func(dsn, want string, args ...string) {
 		t.Helper()
@@ -75,9 +73,7 @@ func TestAnOldProgramWarnsOfNewerTables(t *testing.T) {
 		t.Errorf("tables of this program are called newer:\n%s", got)
 	}
 	const newer = `INSERT INTO rate_limiter.migrations (version_id, is_applied) VALUES (9000, true)`
-	if _, err := pool.Exec(t.Context(), newer); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, pool, newer)
 	const warning = "the tables in Postgres are newer than this program (migration 9000"
 	if got := x.must("policy", "list"); !strings.Contains(got, warning) {
 		t.Errorf("newer tables are not mentioned:\n%s", got)

@@ -14,9 +14,7 @@ func TestNoMigrationRunsOnTablesThatAreNewerThanTheProgram(t *testing.T) {
 	pool := pgtest.Pool(t, dsn)
 	do := func(statement string) {
 		t.Helper()
-		if _, err := pool.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, pool, statement)
 	}
 	check := func(code int, want string, args ...string) {
 		t.Helper()

@@ -33,9 +33,7 @@ func TestAWriteToAReadOnlyDatabaseFailsWithoutASQLSTATE(t *testing.T) {
 func TestAFailedMigrationNamesItsFileWithoutTheWordsOfTheMigrator(t *testing.T) {
 	dsn := pgtest.Shared(t).Empty(t)
 	pool := pgtest.Pool(t, dsn)
-	if _, err := pool.Exec(t.Context(), `CREATE SCHEMA rate_limiter; CREATE TABLE rate_limiter.tiers ()`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, pool, `CREATE SCHEMA rate_limiter; CREATE TABLE rate_limiter.tiers ()`)
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
 	if code := x.call("migrate", "up"); code != exitFailed {
 		t.Errorf("exit code %d, want %d", code, exitFailed)

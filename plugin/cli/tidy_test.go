@@ -47,10 +47,8 @@ func TestTidyUnpacksTheUsageThatNodesHaveReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	for seq, payload := range [][]byte{payload, []byte("damaged")} {
-		if _, err := pool.Exec(t.Context(), `SELECT rate_limiter.report_usage('edge-1', $1, $2, '1 s', $3)`, b.Epoch, seq+1,
-			payload); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, pool, `SELECT rate_limiter.report_usage('edge-1', $1, $2, '1 s', $3)`, b.Epoch, seq+1,
+			payload)
 	}
 	if code := x.call("tidy"); code != 0 {
 		t.Errorf("exit code %d: %s", code, x.output.String())

@@ -162,9 +162,7 @@ func (x *terminal) silence(dsn, node string) {
 	x.t.Helper()
 	pool := pgtest.Pool(x.t, dsn)
 	const older = `UPDATE rate_limiter.nodes SET reported_at = reported_at - interval '1 hour' WHERE node = $1`
-	if _, err := pool.Exec(x.t.Context(), older, node); err != nil {
-		x.t.Fatal(err)
-	}
+	pgtest.Exec(x.t, pool, older, node)
 }
 
 // reset records a reset of the buckets of a tenant's policies in the audit, as the REST API does.

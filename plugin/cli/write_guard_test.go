@@ -239,9 +239,7 @@ func empty(t *testing.T, pool *pgxpool.Pool) {
 		text += "DELETE FROM rate_limiter." + table + ";"
 	}
 	text += "SELECT setval(pg_get_serial_sequence('rate_limiter.overrides', 'id'), 1, false)" // messages name it
-	if _, err := pool.Exec(t.Context(), text); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, pool, text)
 }
 
 // check writes the policy without force and, where that is denied, with it.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -18,11 +19,9 @@ const (
 // silences makes the last report of a node older than that of a live one may be.
 func (w *world) silences(node string) {
 	w.Helper()
-	if _, err := w.pool.Exec(w.Context(), `UPDATE rate_limiter.nodes
+	pgtest.Exec(w, w.pool, `UPDATE rate_limiter.nodes
 		SET reported_at = reported_at - $2::interval - interval '1 second' WHERE node = $1`,
-		node, rows.LiveWithin); err != nil {
-		w.Fatal(err)
-	}
+		node, rows.LiveWithin)
 }
 
 // showsFleet returns what is shown of the fleet.

@@ -80,10 +80,8 @@ func TestAReadOnlyDatabaseIsDegradedWithAReason(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Shared(t).Database(t)
 	owner := pgtest.Pool(t, dsn)
-	if _, err := owner.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I
-		SET default_transaction_read_only = on', current_database()); END $$`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, owner, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I
+		SET default_transaction_read_only = on', current_database()); END $$`)
 	w := open(t, func(o *api.Options) { o.Store = rows.New(pgtest.Pool(t, dsn)) })
 	w.probedUntil("default_transaction_read_only")
 	a := w.want(w.as("POST", policies, daily), http.StatusServiceUnavailable)

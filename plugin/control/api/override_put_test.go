@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -15,10 +16,8 @@ import (
 // expireOverrides lets all overrides end, by moving their lives into the past.
 func (w *world) expireOverrides() {
 	w.Helper()
-	if _, err := w.pool.Exec(w.Context(), `BEGIN; SET LOCAL rate_limiter.reason = 'a test'; UPDATE rate_limiter.overrides SET
-		permanent = false, created_at = now() - interval '2 h', expires_at = now() - interval '1 h'; COMMIT`); err != nil {
-		w.Fatal(err)
-	}
+	pgtest.Exec(w, w.pool, `BEGIN; SET LOCAL rate_limiter.reason = 'a test'; UPDATE rate_limiter.overrides SET
+		permanent = false, created_at = now() - interval '2 h', expires_at = now() - interval '1 h'; COMMIT`)
 }
 
 func TestAnOverrideIsExtendedInPlaceFromTheVersionThatWasRead(t *testing.T) {
@@ -128,9 +127,7 @@ func TestPagesOfAListStayInOrderWhileItsRowsChange(t *testing.T) {
 			`INSERT INTO rate_limiter.overrides (kind, tenant, permanent, reason, author) VALUES ('ban', 'z', true, 'r', 'ann')`,
 		} {
 			sql = `BEGIN; SET LOCAL rate_limiter.reason = 'a test'; ` + sql + `; COMMIT`
-			if _, err := w.pool.Exec(t.Context(), sql); err != nil {
-				t.Fatal(err)
-			}
+			pgtest.Exec(t, w.pool, sql)
 		}
 	}
 	type item struct{ ID, Name, Org json.RawMessage }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
@@ -24,9 +25,7 @@ func (w *world) sees(org, tier, source string, ago time.Duration) {
 		FROM named
 		ON CONFLICT (tenant, namespace, tier, source) DO UPDATE
 		SET seen_at = excluded.seen_at, stored_at = excluded.stored_at`
-	if _, err := w.pool.Exec(w.Context(), sql, org, tier, source, ago); err != nil {
-		w.Fatal(err)
-	}
+	pgtest.Exec(w, w.pool, sql, org, tier, source, ago)
 }
 
 // knowing gives the server the tiers of consumers in a file that was changed a time ago.

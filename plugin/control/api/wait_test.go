@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
@@ -70,9 +71,7 @@ func TestAWriteThatCannotReadTheNodesWarnsAndReportsNoFleet(t *testing.T) {
 	w := open(t)
 	w.enforces("edge-1", 100) // more than the test writes
 	location, _, _ := w.made(`{"name":"hourly","tier":"gold","limit":1,"window":"1h"}`)
-	if _, err := w.pool.Exec(t.Context(), `ALTER TABLE rate_limiter.nodes RENAME TO unreadable`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, w.pool, `ALTER TABLE rate_limiter.nodes RENAME TO unreadable`)
 	anyVersion := []string{"If-Match", "*"}
 	for _, c := range []struct {
 		method, path, body string

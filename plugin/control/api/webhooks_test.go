@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
@@ -187,8 +188,6 @@ func TestAWebhookIsTestedAtMostSoOftenAnHour(t *testing.T) {
 		t.Errorf("the answer is %s", a.Body)
 	}
 	const sooner = `UPDATE rate_limiter.webhook_deliveries SET created_at = created_at - interval '61 minutes'`
-	if _, err := w.pool.Exec(t.Context(), sooner); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, w.pool, sooner)
 	w.want(w.as("POST", webhooks+"/1/test", `{}`), http.StatusOK)
 }

@@ -80,9 +80,7 @@ func (noTokens) Authenticate(context.Context, string, func() bool) (api.Caller, 
 // exec runs a statement.
 func (w *realWorld) exec(sql string, args ...any) {
 	w.Helper()
-	if _, err := w.pool.Exec(w.Context(), sql, args...); err != nil {
-		w.Fatal(err)
-	}
+	pgtest.Exec(w, w.pool, sql, args...)
 }
 
 // write sends a write to the API as an admin.

@@ -92,9 +92,7 @@ func TestChangesOfPoliciesReachKafkaInTheOrderOfCommits(t *testing.T) {
 	operator := pgtest.Pool(t, server.RoleDSN(pgtest.Operator))
 	exec := func(statement string, args ...any) {
 		t.Helper()
-		if _, err := operator.Exec(t.Context(), statement, args...); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, operator, statement, args...)
 	}
 	end := publish(t, cluster, server.RoleDSN(pgtest.Keeper), io.Discard)
 	tenants := []string{"acme", "a,b\nc =cmd", "globex"}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -56,11 +57,9 @@ func TestTheAuditHasFactorsAsDecimals(t *testing.T) {
 	if _, _, err := s.AddOverride(t.Context(), ann, ban()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pool.Exec(t.Context(), `SET rate_limiter.reason = 'less'; UPDATE rate_limiter.overrides SET factor = 1500
+	pgtest.Exec(t, pool, `SET rate_limiter.reason = 'less'; UPDATE rate_limiter.overrides SET factor = 1500
 		WHERE kind = 'multiplier';
-		UPDATE rate_limiter.overrides SET factor = 1 WHERE kind = 'multiplier'; RESET rate_limiter.reason`); err != nil {
-		t.Fatal(err)
-	}
+		UPDATE rate_limiter.overrides SET factor = 1 WHERE kind = 'multiplier'; RESET rate_limiter.reason`)
 	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "override"})
 	if err != nil {
 		t.Fatal(err)

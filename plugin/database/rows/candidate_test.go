@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -374,9 +375,7 @@ func TestAssigningATenantThatNothingIsKnownAboutIsAWarning(t *testing.T) {
 	p := daily()
 	p.Tier, p.Tenant = "", "acme"
 	put(t, s, p)
-	if _, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.usage_names (name) VALUES ('globex')`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, pool, `INSERT INTO rate_limiter.usage_names (name) VALUES ('globex')`)
 	warnings, err := s.AssignmentWarnings(t.Context(), rows.Assignment{Add: []string{"acme", "globex", "acmee"}})
 	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], `"acmee"`) {
 		t.Errorf("the warnings are %q (%v), want one of the misspelled tenant", warnings, err)

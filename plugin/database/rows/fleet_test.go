@@ -121,16 +121,12 @@ func TestSpreadIgnoresNodesThatStartedAfterTheChange(t *testing.T) {
 	if took, ok := fleet.Spread(); ok {
 		t.Errorf("the change took %v, though no node had reported before it", took)
 	}
-	if _, err := pool.Exec(t.Context(), `
+	pgtest.Exec(t, pool, `
 		INSERT INTO rate_limiter.nodes (node, version, enforced_at, first_reported_at, reported_at)
 		SELECT 'early', version, at + interval '300 ms', at - interval '1 h', clock_timestamp()
-		FROM rate_limiter.version`); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.nodes SET enforced_at = now() + interval '1 day'
-		WHERE node = 'late'`); err != nil {
-		t.Fatal(err)
-	}
+		FROM rate_limiter.version`)
+	pgtest.Exec(t, pool, `UPDATE rate_limiter.nodes SET enforced_at = now() + interval '1 day'
+		WHERE node = 'late'`)
 	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil {
 		t.Fatal(err)
 	}
@@ -157,10 +153,8 @@ func TestAReportOfTheSameVersionKeepsItsEnforcedInstant(t *testing.T) {
 // silence makes the last report of a node an hour old.
 func silence(t *testing.T, pool *pgxpool.Pool, node string) {
 	t.Helper()
-	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.nodes SET reported_at = reported_at - interval '1 hour'
-		WHERE node = $1`, node); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, pool, `UPDATE rate_limiter.nodes SET reported_at = reported_at - interval '1 hour'
+		WHERE node = $1`, node)
 }
 
 func TestSilentNodeIsNotWaitedForAndKeepsAVersionFromBeingEnforced(t *testing.T) {
@@ -316,9 +310,7 @@ func TestTheReportsOfNodesAreBounded(t *testing.T) {
 	s, pool := open(t)
 	const insert = `INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at, faults)
 		SELECT $1 || n, 0, now(), now() - n * interval '1 s', $2 FROM generate_series(1, 2500) n`
-	if _, err := pool.Exec(t.Context(), insert, "forged-", `[]`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, pool, insert, "forged-", `[]`)
 	report(t, pool, "real", 1, 0)
 	fleet, err := s.Fleet(t.Context(), time.Minute)
 	if err != nil || len(fleet.Nodes) != 2000 || fleet.Nodes[1999].Node != "real" {
@@ -330,12 +322,8 @@ func TestTheReportsOfNodesAreBounded(t *testing.T) {
 		t.Errorf("there are %d rows (%v), want 2000", rows, err)
 	}
 	long := `["` + strings.Repeat("x", 60_000) + `"]`
-	if _, err := pool.Exec(t.Context(), `DELETE FROM rate_limiter.nodes`); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := pool.Exec(t.Context(), insert, "forged-", long); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, pool, `DELETE FROM rate_limiter.nodes`)
+	pgtest.Exec(t, pool, insert, "forged-", long)
 	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -203,20 +204,16 @@ func TestKeysAreForgottenAfterADay(t *testing.T) {
 			t.Fatal(err)
 		}
 		if stale {
-			if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.answers SET at = at - $2::interval WHERE key = $1`, key,
-				rows.KeysKept); err != nil {
-				t.Fatal(err)
-			}
+			pgtest.Exec(t, pool, `UPDATE rate_limiter.answers SET at = at - $2::interval WHERE key = $1`, key,
+				rows.KeysKept)
 		}
 	}
 	c := once("old", "another")
 	if _, _, err := s.PutPolicy(t.Context(), c, named("other")[0]); err != nil || c.Idempotency.Replayed {
 		t.Errorf("a key of yesterday: %v, replayed %v", err, c.Idempotency.Replayed)
 	}
-	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.answers SET at = at - $1::interval WHERE key = 'old'`,
-		rows.KeysKept); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, pool, `UPDATE rate_limiter.answers SET at = at - $1::interval WHERE key = 'old'`,
+		rows.KeysKept)
 	done, err := tidy(t.Context(), s, rows.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
 	if want := (rows.Tidied{Leader: true, Keys: 1}); err != nil || done != want {
 		t.Errorf("tidied %+v (%v), want %+v", done, err, want)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -292,9 +293,7 @@ func TestOfManyProcessesOneTidies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock($1)`, int64(0x726c_7469_6479)); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, tx, `SELECT pg_advisory_xact_lock($1)`, int64(0x726c_7469_6479))
 	if done, err := tidy(t.Context(), s, rows.Retention{}); err != nil || done.Leader {
 		t.Errorf("beside another it tidied %+v (%v)", done, err)
 	}

@@ -142,9 +142,7 @@ func TestTheRightsOfAKeeperSufficeToTidy(t *testing.T) {
 	if _, _, err := root.PutPolicy(t.Context(), once("k", "a request"), daily()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.answers SET at = at - interval '2 days'`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, pool, `UPDATE rate_limiter.answers SET at = at - interval '2 days'`)
 	keeper := rows.New(pgtest.Pool(t, server.RoleDSN(pgtest.Keeper)))
 	done, err := tidy(t.Context(), keeper, rows.Retention{})
 	if err != nil || !done.Leader || done.Overrides != 1 || done.Changes == 0 || done.Nodes != 1 || done.Keys != 1 {

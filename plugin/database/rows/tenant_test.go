@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -137,9 +138,7 @@ func TestATenantIsListedWhileOneOfItsUsageTablesHasARow(t *testing.T) {
 	s, pool := open(t)
 	exec := func(sql string, args ...any) {
 		t.Helper()
-		if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, pool, sql, args...)
 	}
 	listed := func() (ids string) {
 		for tenant, err := range s.EachTenant(t.Context(), rows.TenantFilter{Usage: true}) {

@@ -37,10 +37,8 @@ func used(t *testing.T, ages ...time.Duration) *rows.Store {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := pool.Exec(t.Context(), `SELECT rate_limiter.report_usage('edge-1', $1, $2, $3, $4)`, b.Epoch, b.Seq, age,
-			payload); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, pool, `SELECT rate_limiter.report_usage('edge-1', $1, $2, $3, $4)`, b.Epoch, b.Seq, age,
+			payload)
 	}
 	leader := leaderusage.NewLeader(leaderusage.Options{
 		Connect: func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, dsn) },

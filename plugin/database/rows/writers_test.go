@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -97,9 +98,7 @@ func TestAWriteThatEndsHalfWayWritesNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := holder.Exec(t.Context(), `LOCK TABLE rate_limiter.answers IN EXCLUSIVE MODE`); err != nil {
-				t.Fatal(err)
-			}
+			pgtest.Exec(t, holder, `LOCK TABLE rate_limiter.answers IN EXCLUSIVE MODE`)
 			died := make(chan error, 1)
 			go func() {
 				_, _, err := s.PutPolicy(ctx, once("k", "one"), daily())
@@ -155,9 +154,7 @@ func TestANodeThatLocksTheReportsStopsTidyingAndNoWriter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := node.Exec(t.Context(), `LOCK TABLE rate_limiter.nodes`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, node, `LOCK TABLE rate_limiter.nodes`)
 	tidied := make(chan error, 1)
 	go func() {
 		_, err := s.Tidy(t.Context(), rows.DefaultRetention, rows.TidyBatch, func(rows.Tidied) {})

@@ -169,10 +169,8 @@ func TestOldEventsAreDeletedAndCountedWhereTheyWereNotRead(t *testing.T) {
 		t.Fatalf("read %q", got)
 	}
 	addAll(t, pool, "d", "e", "f", "g")
-	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.outbox SET added_at = added_at - interval '8 days'
-		WHERE event IN ('a', 'd')`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, pool, `UPDATE rate_limiter.outbox SET added_at = added_at - interval '8 days'
+		WHERE event IN ('a', 'd')`)
 	if more, err := Tidy(t.Context(), pool); err != nil || more {
 		t.Fatalf("tidied with %v, %v", more, err)
 	}

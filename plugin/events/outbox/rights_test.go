@@ -125,9 +125,7 @@ func TestAStandbyReturnsAnErrorWithAdvice(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	if _, err := conn.Exec(t.Context(), `SET default_transaction_read_only = on`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, conn, `SET default_transaction_read_only = on`)
 	for name, do := range map[string]func() error{
 		"read": func() error { _, err := Read(t.Context(), conn.Conn(), consumer, 1); return err },
 		"tidy": func() error { _, err := Tidy(t.Context(), conn.Conn()); return err },

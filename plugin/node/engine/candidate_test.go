@@ -87,9 +87,7 @@ func TestACandidateIsTriedInRedisAndItsCountsReachPostgres(t *testing.T) {
 	pool := pgtest.Pool(t, dsn)
 	write := func(sql string) {
 		t.Helper()
-		if _, err := pool.Exec(context.Background(), sql); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, pool, sql)
 	}
 	write(`INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, algorithm)
 		VALUES ('daily', 'free', 'tenant', 10, 86400, 'fixed_window')`)
@@ -140,12 +138,10 @@ func TestRequestsAreAnsweredAsBeforeWhereACandidatesRedisIsUnavailable(t *testin
 	}.WithDefaults()
 	dsn := pgtest.Shared(t).Database(t)
 	pool := pgtest.Pool(t, dsn)
-	if _, err := pool.Exec(context.Background(), `INSERT INTO rate_limiter.candidates (name) VALUES ('spring');
+	pgtest.Exec(t, pool, `INSERT INTO rate_limiter.candidates (name) VALUES ('spring');
 		INSERT INTO rate_limiter.candidate_policies (candidate, namespace, name, tier, body) VALUES ('spring', 'default',
 			'daily', 'free', '{"namespace": "default", "name": "daily", "tier": "free", "scope": "tenant", "limit": 4,
-			"window_size": 86400, "algorithm": "fixed_window"}')`); err != nil {
-		t.Fatal(err)
-	}
+			"window_size": 86400, "algorithm": "fixed_window"}')`)
 	e, decider, _ := following(t, dsn, config)
 	await.That(t, "the candidate is open", func() bool { return decider.Policies.Load().Candidate() != nil })
 	server.Kill()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
 func TestARequestIsFinishedAlsoIfTheProcessEndsWhileTheOutboxIsRead(t *testing.T) {
@@ -30,9 +31,7 @@ func TestARequestIsFinishedAlsoIfTheProcessEndsWhileTheOutboxIsRead(t *testing.T
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `SELECT FROM rate_limiter.outbox_state FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, tx, `SELECT FROM rate_limiter.outbox_state FOR UPDATE`)
 	await.That(t, "the sender waits for the outbox", func() (waits bool) {
 		err := w.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
 			WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)

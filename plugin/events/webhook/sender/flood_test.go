@@ -36,16 +36,12 @@ func TestABacklogOfOneTenantDoesNotDelayTheDeliveriesOfAnother(t *testing.T) {
 func TestAFloodOfDenialsLeavesRoomForNotices(t *testing.T) {
 	w := newWorld(t)
 	_, id := w.subscribe("acme", w.newReceiver(status(200)).URL)
-	if _, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.webhook_deliveries
+	pgtest.Exec(t, w.pool, `INSERT INTO rate_limiter.webhook_deliveries
 			(id, webhook, events, body, created_at, due_at)
 		SELECT 'msg_' || n, $1, 100, '[]', $2, $2::timestamptz + interval '1 day' FROM generate_series(1, $3) n`,
-		id, w.clock(), maxDenials); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.pool.Exec(t.Context(), `SELECT rate_limiter.report_denials('edge',
-		'[{"event": "a-1", "at": "2026-11-22T14:20:07Z", "tenant": "acme", "data": {}}]')`); err != nil {
-		t.Fatal(err)
-	}
+		id, w.clock(), maxDenials)
+	pgtest.Exec(t, w.pool, `SELECT rate_limiter.report_denials('edge',
+		'[{"event": "a-1", "at": "2026-11-22T14:20:07Z", "tenant": "acme", "data": {}}]')`)
 	w.happen("acme", 3)
 	if _, err := w.session.enqueue(t.Context()); err != nil {
 		t.Fatal(err)
@@ -109,9 +105,7 @@ func TestADenialWithAnInfiniteTimeIsLeftOutAndTheOthersArrive(t *testing.T) {
 	node := pgtest.Pool(t, w.granted.RoleDSN(pgtest.Node))
 	for i, at := range []string{"infinity", "-infinity", "4713-01-01 BC", "2026-11-22T14:20:07Z", "294276-01-01"} {
 		text := fmt.Sprintf(`[{"event": "a-%d", "at": %q, "tenant": "acme", "data": {}}]`, i, at)
-		if _, err := node.Exec(t.Context(), `SELECT rate_limiter.report_denials('edge', $1)`, text); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, node, `SELECT rate_limiter.report_denials('edge', $1)`, text)
 	}
 	w.work()
 	if got := w.want(r, 1)[0].events; len(got) != 1 || got[0].ID != "a-3" {
@@ -129,9 +123,7 @@ func TestTheDeliveriesOfOneReadAreMadeInItsOrder(t *testing.T) {
 	}
 	// The rows are now in another order in the table, as in the room of deleted ones.
 	const shuffle = `CLUSTER rate_limiter.webhook_deliveries USING webhook_deliveries_pkey`
-	if _, err := w.pool.Exec(t.Context(), shuffle); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, w.pool, shuffle)
 	w.work()
 	next := 1
 	for _, m := range w.want(r, maxRead/maxEvents) {

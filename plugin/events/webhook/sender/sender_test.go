@@ -343,11 +343,9 @@ func TestTheClockOfTheDatabaseCountsAndNotThatOfTheProcess(t *testing.T) {
 	w.restart()
 	r := w.newReceiver(status(200))
 	secret, id := w.subscribe("acme", r.URL)
-	if _, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.webhook_deliveries
+	pgtest.Exec(t, w.pool, `INSERT INTO rate_limiter.webhook_deliveries
 			(id, webhook, events, body, created_at, due_at)
-		VALUES ('msg_1', $1, 1, '[{}]', clock_timestamp() - interval '1 hour', clock_timestamp())`, id); err != nil {
-		t.Fatal(err)
-	}
+		VALUES ('msg_1', $1, 1, '[{}]', clock_timestamp() - interval '1 hour', clock_timestamp())`, id)
 	w.work()
 	if err := webhook.Verify(w.want(r, 1)[0].header, r.messages()[0].body, time.Now(), secret); err != nil {
 		t.Errorf("by the clock of the database: %v", err)
@@ -358,12 +356,10 @@ func TestEventsThatDoNotFitAQueueAreDroppedAndCounted(t *testing.T) {
 	w := newWorld(t)
 	r := w.newReceiver(status(500))
 	_, id := w.subscribe("acme", r.URL)
-	if _, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.webhook_deliveries
+	pgtest.Exec(t, w.pool, `INSERT INTO rate_limiter.webhook_deliveries
 			(id, webhook, events, body, created_at, due_at)
 		SELECT 'm' || i, $1, 1, '[]', $2::timestamptz, $2::timestamptz + interval '1 hour' FROM generate_series(1, $3) i`,
-		id, w.clock(), maxWaiting-1); err != nil {
-		t.Fatal(err)
-	}
+		id, w.clock(), maxWaiting-1)
 	w.happen("acme", 250)
 	w.work()
 	if hook := w.hook(id); hook.Dropped != 150 || hook.Waiting != maxWaiting {
