@@ -306,7 +306,7 @@ verify: bench-once ## Run every benchmark once, regenerate everything generated,
 	@($(WORKTREE)) > $(CACHE)/before
 	$(GO) generate ./...
 	$(GO) mod tidy -diff
-	@golden="$$($(call packages_with,internal/golden"))"; \
+	@golden="$$($(call packages_with,internal/golden"|flag\.Bool..update.))"; \
 	if [ -n "$$golden" ]; then echo "go test -update" $$golden; $(GO) test -count=1 $$golden -update; fi
 	@unformatted="$$(git ls-files -z -co --exclude-standard '*.go' | xargs -0 gofmt -l)"; \
 	if [ -n "$$unformatted" ]; then echo "not gofmt'd:" $$unformatted >&2; exit 1; fi
