@@ -65,22 +65,6 @@ func TestKongAndTheDecisionAPIShareOneBudget(t *testing.T) {
 	}
 }
 
-// used returns the usage of acme's limit a year.
-func (a *api) used() int64 {
-	a.t.Helper()
-	var usage struct {
-		Items []struct {
-			Policy string
-			Used   int64
-		}
-	}
-	a.want(http.StatusOK, &usage, http.MethodGet, "/v1/orgs/acme/ratelimit/usage?tier=enterprise&policy=year", "")
-	if len(usage.Items) != 1 {
-		a.t.Fatalf("%+v: want one bucket", usage)
-	}
-	return usage.Items[0].Used
-}
-
 func TestWithoutAConfigOnlyCallsThatNeedItAnswer503(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)

@@ -80,7 +80,6 @@ type traffic struct {
 	start   time.Time
 	next    atomic.Int64
 	drivers sync.WaitGroup
-	pending sync.RWMutex // held for reading while a request waits for its answer: see between
 
 	mu      sync.Mutex
 	samples []sample
@@ -120,13 +119,6 @@ func (tr *traffic) stop() []sample {
 	tr.end()
 	tr.drivers.Wait()
 	return tr.samples
-}
-
-// between calls do while no request is in flight. Connections stay open, and due requests follow at once.
-func (tr *traffic) between(do func()) {
-	tr.pending.Lock()
-	defer tr.pending.Unlock()
-	do()
 }
 
 // lastFor ends the traffic after a duration from its start.
@@ -184,11 +176,9 @@ func (p *part) drive() error {
 				return err
 			}
 		}
-		p.pending.RLock()
 		one := sample{Sent: p.fleet.since()}
 		outcome, err := c.HandleEvent(p.id, "access", p.request)
 		one.Answered, one.Status = p.fleet.since(), http.StatusOK
-		p.pending.RUnlock()
 		if err != nil && !closed(err) {
 			return err
 		}

@@ -1,5 +1,5 @@
-// Package debian installs Debian packages for tests that need their programs, if the environment asks for it. The callers
-// find the programs in them.
+// Package debian installs Debian packages for tests that need their programs, if the environment asks for it. The
+// callers find the programs in them.
 package debian
 
 import (

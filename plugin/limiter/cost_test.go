@@ -5,7 +5,6 @@
 package limiter_test
 
 import (
-	"net/http"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limiter"
@@ -29,10 +28,3 @@ func TestADecisionAllocatesOnlyWhatItHolds(t *testing.T) {
 		}
 	}
 }
-
-// discard is a response without a reader.
-type discard struct{ header http.Header }
-
-func (d discard) Header() http.Header          { return d.header }
-func (discard) Write(body []byte) (int, error) { return len(body), nil }
-func (discard) WriteHeader(int)                {}

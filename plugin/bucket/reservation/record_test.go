@@ -71,7 +71,8 @@ func encode(t testing.TB, r *Record) []byte {
 func TestARecordIsReadAsItWasWritten(t *testing.T) {
 	r := fullRecord(t)
 	written := encode(t, r)
-	golden.Check(t, filepath.Join("testdata", "record.json"), string(written)+"\n") // processes of both versions may run at once: raise recordVersion
+	// Processes of both versions may run at once: a change needs another recordVersion.
+	golden.Check(t, filepath.Join("testdata", "record.json"), string(written)+"\n")
 	read := new(Record)
 	if err := read.UnmarshalBinary(written); err != nil {
 		t.Fatal(err)

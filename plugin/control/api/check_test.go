@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"net/http"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -89,15 +87,6 @@ func TestADryRunReturnsTheAnswerAndSpendsNothing(t *testing.T) {
 	if n := p.observed.decisions.Load(); n != 4 {
 		t.Errorf("%d decisions were observed, want the 4 that were no dry run", n)
 	}
-}
-
-// custom is a gateway's word of who makes a request: how the plugin finds an org.
-type custom struct{ id, path string }
-
-func (c custom) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, r *identity.Request) error {
-	r.Known |= facts
-	r.Consumer.CustomID, r.Method, r.Path = c.id, "POST", c.path
-	return nil
 }
 
 func TestABatchIsDecidedOneByOneInItsOrder(t *testing.T) {
