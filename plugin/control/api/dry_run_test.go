@@ -3,51 +3,14 @@ package api_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
-
-func TestADryRunInAClusterSpendsNothingEvenForAMoment(t *testing.T) {
-	t.Parallel()
-	nodes := redistest.Cluster(t, 3, 0)
-	block := schema.Redis{ConnectTimeout: 5000, SendTimeout: 5000, ReadTimeout: 5000}
-	for _, server := range nodes.All() {
-		block.ClusterNodes = append(block.ClusterNodes, schema.RedisClusterNode{IP: server.Host, Port: int64(server.Port)})
-	}
-	store, closeRedis, err := redis.NewRegistry(slog.New(slog.DiscardHandler), nil).Open(block)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closeRedis()
-	decider := deciderOf(t, plan(), store, enterprise())
-	p := &planned{world: open(t, func(o *api.Options) { o.Decider, o.Buckets = decider, store }), decider: decider}
-	p.checks(admin, `{"org_id":"acme","cost":3}`)
-	for body, allowed := range map[string]bool{
-		`{"org_id":"acme","cost":997,"dry_run":true}`: true,
-		`{"org_id":"acme","cost":998,"dry_run":true}`: false,
-	} {
-		calls := store.Stats().Calls
-		if got := p.checks(viewer, body); got.Allowed != allowed || len(got.Statuses) != 2 || got.Degraded {
-			t.Errorf("%s: %+v, want allowed %v", body, got, allowed)
-		}
-		// One call for the org's group of buckets, one for those of all orgs: none of them had anything to give back.
-		if n := store.Stats().Calls - calls; n != 2 {
-			t.Errorf("%s: %d calls, want 2", body, n)
-		}
-	}
-	if used := p.has("acme", "")["daily of the org"]; used != 3 {
-		t.Errorf("%d are used, want 3", used)
-	}
-}
 
 // broken implements buckets that return an error.
 type broken struct{}

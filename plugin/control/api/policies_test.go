@@ -175,21 +175,3 @@ func TestPoliciesAreListedInPages(t *testing.T) {
 		w.want(w.as("GET", policies+query, ""), http.StatusUnprocessableEntity)
 	}
 }
-
-func TestAPolicyThatWouldDenyAllTenantsNeedsForce(t *testing.T) {
-	t.Parallel()
-	w := open(t)
-	w.made(daily)
-	small := `{"name":"all","tier":"gold","scope":"global","limit":999,"window":"1d"}`
-	a := w.want(w.as("POST", policies, small), http.StatusUnprocessableEntity)
-	if got := read[problem](w, a).paths(); got != "query.force" {
-		t.Errorf("faults at %s, want query.force: %s", got, a.Body)
-	}
-	for _, harmless := range []string{
-		strings.Replace(small, "999", "1000", 1), strings.Replace(small, `"all"`, `"b","mode":"shadow"`, 1),
-		strings.Replace(small, `"all"`, `"d","soft_only":true`, 1),
-	} {
-		w.want(w.as("POST", policies, harmless), http.StatusCreated)
-	}
-	w.want(w.as("PUT", policies+"?force=true", small, "If-Match", "*"), http.StatusOK)
-}
