@@ -6,8 +6,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
 // putYear puts a policy that allows a number of requests a year to each tenant of the tier enterprise.
@@ -74,4 +76,60 @@ func TestACandidateIsComparedThenEnforcedForATenantThenForAllAndRolledBack(t *te
 	p.operate("candidate", "rollback", "july", "--reason", "a spec", "--wait=30s")
 	n.awaitYear("alice", http.StatusOK, 1000)
 	n.awaitYear("gus", http.StatusOK, 1000)
+}
+
+// A promotion and a rollback are one version each: a node fetches it once, however many policies it changes.
+// How long that takes is shown and not judged, because it depends on the machine.
+func TestAPromotionAndARollbackReachAllNodesInOneFetchEach(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	metrics, nodes := map[string]string{}, map[string]*node{}
+	for _, name := range []string{"one", "two", "three"} {
+		metrics[name] = freeport.Address(t)
+		nodes[name] = start(t, deck(p.config), serverWith("-database", p.dsn, "-snapshot-dir", "off",
+			"-metrics-listen", metrics[name], "-node-name", name))
+	}
+	await.That(t, "all nodes report", func() bool {
+		out, err := p.command("fleet").Output() // it fails while no node is live
+		return err == nil && strings.Contains(string(out), "3 of 3 live nodes")
+	})
+	fetches := func(name string) (changes, all float64) {
+		_, text := read(metrics[name], "/metrics")
+		changes, counted := number(text, "rate_limiter_snapshot_catch_ups_total")
+		all, both := number(text, "rate_limiter_snapshot_loads_total")
+		if !counted || !both {
+			t.Fatalf("node %s does not count what it fetches:\n%s", name, text)
+		}
+		return changes, all
+	}
+	p.operate("tenant", "set", "gamma", "--tier", "enterprise", "--reason", "a spec")
+	p.putYear(1000, "policy", "put")
+	p.operate("candidate", "create", "july", "--reason", "a spec")
+	for i := range 5 {
+		p.operate("candidate", "put", "july", fmt.Sprint("more-", i), "--tier", "enterprise", "--limit", "1000000",
+			"--window", "1h", "--reason", "a spec")
+	}
+	p.putYear(900, "candidate", "put", "july")
+	for _, step := range []struct {
+		command string
+		limit   int
+	}{{"promote", 900}, {"rollback", 1000}} {
+		changes, all := map[string]float64{}, map[string]float64{}
+		for name := range nodes {
+			changes[name], all[name] = fetches(name)
+		}
+		p.operate("candidate", step.command, "july", "--reason", "a spec")
+		committed := time.Now()
+		for name, n := range nodes {
+			n.awaitYear("gus", http.StatusOK, step.limit)
+			t.Logf("%s: node %s enforces it within %v of the commit", step.command, name, time.Since(committed))
+		}
+		for name := range nodes {
+			changesNow, allNow := fetches(name)
+			if got, reloads := changesNow-changes[name], allNow-all[name]; got > 1 || got+reloads == 0 {
+				t.Errorf("%s: node %s fetches changes %v times and all rows %v times, want one fetch", step.command, name, got,
+					reloads)
+			}
+		}
+	}
 }

@@ -4,14 +4,17 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
 // fairly is a config with one limit of 10 requests a second that all tenants share. The share of a tenant on the tier
@@ -106,4 +109,30 @@ func sampleOf(address, sample string) float64 {
 	_, metrics := read(address, "/metrics")
 	value, _ := number(metrics, sample)
 	return value
+}
+
+func TestAnotherNodeDividesALimitAfterTheOneThatDidIsKilled(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	inRedis := fmt.Sprintf("strategy: redis, redis: {socket: %s, %s}, ", server.Socket, patience)
+	config := deck(fmt.Sprintf(fairly, inRedis, ""))
+	var nodes []*node
+	var metrics []string
+	for range 2 {
+		address := freeport.Address(t)
+		nodes, metrics = append(nodes, start(t, config, watched(address))), append(metrics, address)
+	}
+	rush(t, nodes...)
+	leading := -1
+	await.That(t, "one node divides the limit", func() bool {
+		leading = slices.IndexFunc(metrics, func(address string) bool {
+			return sampleOf(address, "rate_limiter_fair_share_leading") == 1
+		})
+		return leading >= 0
+	})
+	keepsShare(t, nodes[1-leading])
+	if err := syscall.Kill(nodes[leading].runningPID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	keepsShare(t, nodes[1-leading])
 }

@@ -346,3 +346,17 @@ func TestSoakTenantsAtOnceEachHaveTheirOwnQuota(t *testing.T) {
 			admitted.Load(), denied.Load(), other.Load(), each, each)
 	}
 }
+
+func TestLeavingTheUserOutEvadesNoLimit(t *testing.T) {
+	inEachStore(t, func(t *testing.T, in store) {
+		const tiers = `user_from: [header.X-User], trusted_headers: [X-User],
+			tiers: [{name: a, limits: [{name: user, scope: user, limit: 1, window_size: 3600}]}]`
+		n := in.start(t, deck(`{`+tiers+`}`))
+		n.want([]int{200, 429}, "/records", "apikey", "alice")                 // by credential
+		n.want([]int{200, 429}, "/records", "apikey", "bob")                   // another credential of the tenant
+		n.want([]int{200, 429}, "/records", "apikey", "alice", "X-User", "u1") // a user
+		n = in.start(t, deck(`{on_missing_user: deny, `+tiers+`}`))
+		n.want([]int{403}, "/records", "apikey", "alice")
+		n.want([]int{200, 429}, "/records", "apikey", "alice", "X-User", "u2")
+	})
+}
