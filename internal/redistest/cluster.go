@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
@@ -88,7 +89,7 @@ func (n *Nodes) meet(t testing.TB) {
 	}
 	for _, s := range all {
 		client := s.Client(t)
-		await(t, s.Address()+" meets its cluster", func() error { return checkComplete(client, len(all)) })
+		await.NoError(t, s.Address()+" meets its cluster", func() error { return checkComplete(client, len(all)) })
 	}
 }
 
@@ -132,10 +133,10 @@ func (n *Nodes) replicate(t testing.TB) {
 		if err != nil {
 			t.Fatalf("read the id of a master: %v", err)
 		}
-		await(t, replica.Address()+" follows its master", func() error {
+		await.NoError(t, replica.Address()+" follows its master", func() error {
 			return client.ClusterReplicate(context.Background(), id).Err()
 		})
-		await(t, replica.Address()+" has the data of its master", func() error { return checkSynced(client) })
+		await.NoError(t, replica.Address()+" has the data of its master", func() error { return checkSynced(client) })
 	}
 }
 

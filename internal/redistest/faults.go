@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 // KeepHealthySlots makes the masters serve their slots while other slots have no master. By default a Redis Cluster
@@ -50,7 +52,7 @@ func (n *Nodes) awaitAgreement(t testing.TB, key string, wanted *Server) *Server
 		clients[i] = s.Client(t)
 	}
 	var master *Server
-	await(t, "the nodes agree on the master of "+key, func() error {
+	await.NoError(t, "the nodes agree on the master of "+key, func() error {
 		agreed, err := agreedMaster(clients, key)
 		if err != nil {
 			return err
@@ -130,7 +132,7 @@ func (n *Nodes) ReplicaOf(t testing.TB, master *Server) *Server {
 		clients[i] = s.Client(t)
 	}
 	var replica *Server
-	await(t, "a replica of "+master.Address(), func() error {
+	await.NoError(t, "a replica of "+master.Address(), func() error {
 		for i, client := range clients {
 			info, err := client.Info(context.Background(), "replication").Result()
 			if err != nil {
@@ -153,7 +155,7 @@ func (n *Nodes) FailOver(t testing.TB, key string, replica *Server) {
 	t.Helper()
 	client := replica.Client(t)
 	var started time.Time
-	await(t, replica.Address()+" takes over from its master", func() error {
+	await.NoError(t, replica.Address()+" takes over from its master", func() error {
 		info, err := client.Info(context.Background(), "replication").Result()
 		switch {
 		case err != nil:
@@ -241,7 +243,7 @@ func (w *Watched) AwaitMaster(t testing.TB, s *Server) {
 	master := s.Client(t)
 	for _, one := range w.Sentinels {
 		sentinel := redis.NewSentinelClient(&redis.Options{Addr: one.Address()})
-		await(t, one.Address()+" names the successor", func() error {
+		await.NoError(t, one.Address()+" names the successor", func() error {
 			info, err := master.Info(context.Background(), "replication").Result()
 			if err == nil && !strings.Contains(info, "role:master\r\n") {
 				err = errors.New("the successor is a replica")

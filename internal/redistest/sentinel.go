@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 // MasterName is the name of the master in the Sentinels of [Sentinel].
@@ -28,13 +30,15 @@ func Sentinel(t testing.TB) *Watched {
 	w := &Watched{Master: start(t, launch{args: plain})}
 	w.Replica = start(t, launch{args: append(plain, "--replicaof", fmt.Sprintf("%s %d", w.Master.Host, w.Master.Port))})
 	replica := w.Replica.Client(t)
-	await(t, "the replica has the data of its master", func() error { return checkSynced(replica) })
+	await.NoError(t, "the replica has the data of its master", func() error { return checkSynced(replica) })
 	for range 3 {
 		w.Sentinels = append(w.Sentinels, w.startSentinel(t))
 	}
 	for _, s := range w.Sentinels {
 		sentinel := redis.NewSentinelClient(&redis.Options{Addr: s.Address()})
-		await(t, s.Address()+" finds the other Sentinels and the replica", func() error { return checkFound(sentinel) })
+		await.NoError(t, s.Address()+" finds the other Sentinels and the replica", func() error {
+			return checkFound(sentinel)
+		})
 		if err := sentinel.Close(); err != nil {
 			t.Fatalf("close the connection to a Sentinel: %v", err)
 		}

@@ -178,18 +178,6 @@ func (s *Server) awaitListening() error {
 	return fmt.Errorf("not listening on %s within %v", s.Address(), serverTimeout)
 }
 
-// await waits until done returns nil, or fails the test.
-func await(t testing.TB, what string, done func() error) {
-	t.Helper()
-	var err error
-	for deadline := time.Now().Add(serverTimeout); time.Now().Before(deadline); time.Sleep(interval) {
-		if err = done(); err == nil {
-			return
-		}
-	}
-	t.Fatalf("%s: not within %v: %v", what, serverTimeout, err)
-}
-
 // folder creates a temporary folder with a short path, because the path of a unix socket has at most 107 bytes.
 func folder(t testing.TB) string {
 	t.Helper()

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 // listenQuietly returns a quietListener and what dials it.
@@ -148,11 +150,7 @@ func TestNoFileStaysOpenForAConnectionThatHasEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for end := time.Now().Add(20 * time.Second); openFiles(t) > serving; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d files are open, want %d", openFiles(t), serving)
-		}
-	}
+	await.That(t, "the files of ended connections are closed", func() bool { return openFiles(t) <= serving })
 	if err := h.dial().Event(id); err != nil { // it may be the last of the connections that wait to be closed
 		t.Fatal(err)
 	}

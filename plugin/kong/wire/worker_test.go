@@ -10,7 +10,6 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
@@ -81,15 +80,11 @@ func TestAConnectionHasTheMemoryOfAnEarlierOneThatHasEnded(t *testing.T) {
 // awaitIdle returns when all connections have ended and a worker is idle.
 func awaitIdle(t *testing.T, s *Server) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	await.That(t, "a worker is idle", func() bool {
 		s.mu.Lock()
-		done := len(s.conns) == 0 && len(s.idle) > 0
-		s.mu.Unlock()
-		if done {
-			return
-		}
-	}
-	t.Fatal("no worker is idle")
+		defer s.mu.Unlock()
+		return len(s.conns) == 0 && len(s.idle) > 0
+	})
 }
 
 func TestOnlySoManyWorkersStayIdle(t *testing.T) {

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/denial"
@@ -63,9 +63,9 @@ func TestDenialsAreSentToKafkaAsCloudEvents(t *testing.T) {
 	for _, tenant := range tenants {
 		d.Observe(deny(tenant))
 	}
-	for d.Stats().Sinks[0].Written.Lines < uint64(len(tenants)) {
-		time.Sleep(time.Millisecond)
-	}
+	await.That(t, "the denials are written", func() bool {
+		return d.Stats().Sinks[0].Written.Lines >= uint64(len(tenants))
+	})
 	end()
 	consumer, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.ConsumeTopics(topic))
 	if err != nil {
