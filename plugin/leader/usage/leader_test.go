@@ -84,10 +84,12 @@ func TestABatchThatCannotBeDecodedIsSetAsideUntilALeaderCan(t *testing.T) {
 
 func TestABatchThatWasSetAsideIsDroppedWhenItIsTooLate(t *testing.T) {
 	w := newWorld(t)
-	l := w.run()
+	l := w.newLeader()
 	p := newProcess(1)
 	w.reportBytes(p.node, p.epoch, 1, 0, []byte("damaged"))
-	await.That(w, "set aside", func() bool { return l.Stats().Faulty == 1 })
+	if done := w.lead(); done.Faulty != 1 {
+		t.Fatalf("the leader has done %+v, want the batch set aside", done)
+	}
 	w.exec(`UPDATE rate_limiter.usage_batches SET began = began - interval '4 days'`)
 	s, err := l.open(t.Context())
 	if err != nil {
