@@ -1,8 +1,10 @@
 package fromkong
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	"gopkg.in/yaml.v3"
@@ -12,53 +14,45 @@ import (
 )
 
 // advanced converts a config of rate-limiting-advanced.
-func (e *entry) advanced(s *settings) {
+func (e *entry) advanced() {
+	var k advanced
+	e.read("", e.values, &k)
 	algorithm := schema.AlgorithmSlidingWindow
-	penalty := !s.flag("disable_penalty", false)
-	if s.choice("window_type", "sliding", "fixed") == "fixed" {
-		algorithm, penalty = schema.AlgorithmFixedWindow, true
+	if k.WindowType == "fixed" {
+		algorithm = schema.AlgorithmFixedWindow
 	} else {
-		e.differs(SlidingEstimate)
+		e.differs("sliding-estimate")
 	}
-	if penalty {
-		e.differs(DenialsSpendAdvanced)
+	if k.WindowType == "fixed" || !k.DisablePenalty {
+		e.differs("denials-spend-advanced")
 	}
-	windows := e.windowList(s)
-	c := e.advancedIdentifier(s)
-	e.consumerGroups(s)
-	if s.record("throttling").allowOff() {
-		s.problem("throttling", "is enabled: this plugin denies requests, and never delays them")
+	windows := e.windowList(k)
+	c := e.advancedIdentifier(k)
+	e.consumerGroups(k)
+	var t throttling
+	if e.read("throttling", k.Throttling, &t); t.Enabled {
+		e.fault("throttling", "is enabled: this plugin denies requests, and never delays them")
 	}
-	if len(s.ignore("dictionary_name", "lock_dictionary_name")) > 0 {
-		e.differs(Dictionary)
+	if k.DictionaryName != nil || k.LockDictionaryName != nil {
+		e.differs("dictionary")
 	}
-	if e.namespace = e.place(); s.has("namespace") {
-		e.namespace = namespaceName(s.text("namespace", ""))
+	if e.config.Namespace = e.place(); k.Namespace != "" {
+		e.config.Namespace = namespaceName(k.Namespace)
 	}
-	e.begin()
-	e.strategy(s)
-	e.visible(c, s.flag("hide_client_headers", false))
-	e.denial(s)
-	addUnless(&e.config, "retry_after_jitter_max", s.integer("retry_after_jitter_max", 0, 0, 86400), 0)
-	e.identity(c)
-	e.count(c, windows, algorithm)
-}
-
-// allowOff reports whether a record has enabled: true, and reads its other fields.
-func (s *settings) allowOff() (enabled bool) {
-	enabled = s.flag("enabled", false)
-	s.ignore(slices.Collect(maps.Keys(s.values))...)
-	return enabled
+	e.strategy(k)
+	e.config.denial, e.config.jitter = k.denial, k.jitter
+	e.count(c, windows, algorithm, k.visibility)
 }
 
 // windowList pairs the limits with their windows.
-func (e *entry) windowList(s *settings) []window {
-	limits, sizes := e.integers(s, "limit", maxLimit), e.integers(s, "window_size", 31_622_400)
-	if len(limits) != len(sizes) && len(s.shared.problems) == 0 {
-		s.problem("window_size", "has %d windows for %d limits", len(sizes), len(limits))
-	}
-	if len(limits) == 0 && len(s.shared.problems) == 0 {
-		s.problem("limit", "is missing")
+func (e *entry) windowList(k advanced) []window {
+	limits, sizes := e.integers("limit", k.Limit, maxLimit), e.integers("window_size", k.WindowSize, 31_622_400)
+	switch {
+	case len(e.problems) > 0:
+	case len(limits) != len(sizes):
+		e.fault("window_size", "has %d windows for %d limits", len(sizes), len(limits))
+	case len(limits) == 0:
+		e.fault("limit", "is missing")
 	}
 	var windows []window
 	uses := map[string]int{}
@@ -72,21 +66,22 @@ func (e *entry) windowList(s *settings) []window {
 	return windows
 }
 
-// integers reads a list of whole numbers from 1 to most, or a single one.
-func (e *entry) integers(s *settings, field string, most int64) []int64 {
-	if _, single := s.values[field].([]any); !single && s.has(field) {
-		s.values[field] = []any{s.values[field]}
+// integers returns a list of whole numbers from 1 to most, or a single one.
+func (e *entry) integers(path string, v any, most int64) []int64 {
+	list, isList := v.([]any)
+	if !isList && v != nil {
+		list = []any{v}
 	}
-	list := s.list(field)
-	numbers := make([]int64, 0, len(list))
+	numbers := make([]int64, len(list))
 	for i, v := range list {
-		item := &settings{values: map[string]any{"": v}, path: s.path, read: map[string]bool{}, shared: s.shared}
-		n, ok := item.number("")
-		whole, isWhole := wholeNumber(n)
-		if ok && (!isWhole || whole < 1 || whole > most) {
-			s.problem(field, "has %s in place %d, and this plugin takes whole numbers from 1 to %d", n, i+1, most)
+		n, ok := v.(json.Number)
+		if !ok {
+			e.readValue("", v, reflect.ValueOf(&n).Elem(), "") // reports it
+			continue
 		}
-		numbers = append(numbers, whole)
+		if numbers[i], ok = wholeNumber(n); !ok || numbers[i] < 1 || numbers[i] > most {
+			e.fault(path, "has %s in place %d, and this plugin takes whole numbers from 1 to %d", n, i+1, most)
+		}
 	}
 	return numbers
 }
@@ -102,67 +97,60 @@ func windowName(seconds int64) string {
 }
 
 // advancedIdentifier returns what the limits count by.
-func (e *entry) advancedIdentifier(s *settings) counting {
-	identifier := s.choice("identifier",
-		"consumer", "credential", "ip", "service", "header", "path", "route", "consumer-group")
-	field := "identifier"
-	if compound := s.texts("compound_identifier"); len(compound) == 1 {
-		identifier, field = compound[0], "compound_identifier"
-	} else if len(compound) > 1 {
-		s.problem("compound_identifier", "counts by %d identifiers together, which this plugin cannot: it counts by one, "+
-			"and has several limits that must all pass", len(compound))
+func (e *entry) advancedIdentifier(k advanced) counting {
+	identifier, field := k.Identifier, "identifier"
+	if n := len(k.CompoundIdentifier); n == 1 {
+		identifier, field = k.CompoundIdentifier[0], "compound_identifier"
+	} else if n > 1 {
+		e.fault("compound_identifier", "counts by %d identifiers together, which this plugin cannot: it counts by one, "+
+			"and has several limits that must all pass", n)
 	}
-	c := e.identify(s, field, identifier)
-	s.ignore("header_name", "path")
-	if key := s.text("counter_key", "consumer.id"); identifier == "consumer" && key != "consumer.id" {
-		c.tenant = []string{key}
+	c := e.identify(field, identifier, k.HeaderName, k.Path)
+	if identifier == "consumer" {
+		c.tenant = []string{k.CounterKey}
 	}
 	return c
 }
 
-// consumerGroups reads which groups have limits of their own: those have entries in the file.
-func (e *entry) consumerGroups(s *settings) {
-	enforced, groups := s.flag("enforce_consumer_groups", false), s.texts("consumer_groups")
-	if !enforced {
+// consumerGroups reports groups whose limits are not in the file.
+func (e *entry) consumerGroups(k advanced) {
+	if !k.EnforceConsumerGroups {
 		return
 	}
-	for _, group := range groups {
+	for _, group := range k.ConsumerGroups {
 		if !e.groups[group] {
-			s.problem("consumer_groups", "names the group %s, whose limits are not in this file", shown(group))
+			e.fault("consumer_groups", "names the group %s, whose limits are not in this file", shown(group))
 		}
 	}
 	if e.info != nil && (e.Place.Service != "" || e.Place.Route != "" || e.Place.Consumer != "") {
-		s.problem("enforce_consumer_groups", "is true for %s, where the overrides of consumer groups cannot be converted: "+
+		e.fault("enforce_consumer_groups", "is true for %s, where the overrides of consumer groups cannot be converted: "+
 			"give each group an entry of its own", e.Place)
 	}
 }
 
-// strategy adds where rate-limiting-advanced counts.
-func (e *entry) strategy(s *settings) {
-	strategy := s.choice("strategy", "local", "redis", "cluster")
-	sync, given := s.number("sync_rate")
-	rate, err := sync.Float64()
+// strategy sets where rate-limiting-advanced counts.
+func (e *entry) strategy(k advanced) {
+	rate, err := k.SyncRate.Float64()
 	switch {
-	case strategy == "local":
-		e.inProcess(s)
+	case k.Strategy == "local":
+		e.inProcess()
 		return
-	case err == nil && rate == -1:
-		e.inProcess(s)
-		e.differs(SyncRateNever)
+	case rate == -1:
+		e.inProcess()
+		e.differs("sync-rate-never")
 		return
-	case !given && s.values["sync_rate"] == nil:
-		s.problem("sync_rate", "is missing, and Kong requires it beside strategy %s", strategy)
-	case given && (err != nil || rate < 0):
-		s.problem("sync_rate", "is %s: it must be -1, 0, or a number of seconds from 0.02", sync)
+	case k.SyncRate == "":
+		e.fault("sync_rate", "is missing, and Kong requires it beside strategy %s", k.Strategy)
+	case err != nil || rate < 0:
+		e.fault("sync_rate", "is %s: it must be -1, 0, or a number of seconds from 0.02", k.SyncRate)
 	}
-	e.config.add("strategy", schema.StrategyRedis)
 	if rate == 0 {
-		e.config.add("accuracy", schema.AccuracyExact)
+		e.config.Accuracy = schema.AccuracyExact
 	} else {
-		e.differs(SyncRate)
+		e.differs("sync-rate")
 	}
-	e.shared(s, strategy == "cluster", "strategy")
-	e.differs(LocalFallback)
+	e.shared(k.Strategy == "cluster", "strategy")
+	e.differs("local-fallback")
 }
 
 // overridesKey is the key under _info by which decK marks a file for Kong before 3.4, where the plugins of consumer
@@ -215,13 +203,13 @@ func removeKey(mapping *yaml.Node, key string) []int {
 // entry with enforce_consumer_groups.
 func (f *file) mergeOverrides() {
 	for _, e := range f.entries {
-		if e.info == nil || e.Place.Group == "" || e.Name != "rate-limiting-advanced" || e.settings == nil {
+		if e.info == nil || e.Place.Group == "" || e.Name != "rate-limiting-advanced" || e.values == nil {
 			continue
 		}
 		var bases []*entry
 		for _, base := range f.entries {
-			if base.document == e.document && base.Name == e.Name && base.Enabled && base.settings != nil &&
-				base.Place.Group == "" && base.settings.values["enforce_consumer_groups"] == true {
+			if base.document == e.document && base.Name == e.Name && base.Enabled && base.values != nil &&
+				base.Place.Group == "" && base.values["enforce_consumer_groups"] == true {
 				bases = append(bases, base)
 			}
 		}
@@ -234,8 +222,8 @@ func (f *file) mergeOverrides() {
 			e.problem("cannot have an entry beside it: decK takes all plugins of the group for overrides, as long as _info "+
 				"has %s", overridesKey)
 		}
-		e.settings.values = e.mergedOver(bases[0].settings.values)
-		e.differs(GroupOverride)
+		e.values = e.mergedOver(bases[0].values)
+		e.differs("group-override")
 	}
 }
 
@@ -248,6 +236,6 @@ func (e *entry) mergedOver(base map[string]any) map[string]any {
 	case nil, "consumer", "credential":
 		delete(merged, "namespace") // no other entry counts the consumers of the group
 	}
-	maps.Copy(merged, e.settings.values)
+	maps.Copy(merged, e.values)
 	return merged
 }

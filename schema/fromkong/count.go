@@ -14,7 +14,7 @@ type window struct {
 	name    string
 	limit   int64
 	seconds int64
-	extra   record // fields that only this limit has
+	settle  map[string][]source
 }
 
 // counting says what requests are counted by, in this plugin's words.
@@ -26,153 +26,132 @@ type counting struct {
 	words    string
 }
 
-// The ways to count that several plugins have.
 var (
-	byConsumer = counting{
-		scope: schema.ScopeTenant, tenant: []string{"consumer.id"}, words: "per consumer, else per address",
-	}
-	byCredential = counting{
-		scope: schema.ScopeCredential, tenant: []string{"consumer.id"}, words: "per credential, else per address",
-	}
 	byAddress = counting{scope: schema.ScopeIP, words: "per address"}
-	byRoute   = counting{scope: schema.ScopeEndpoint, words: "per route"}
 	inTotal   = counting{scope: schema.ScopeGlobal, words: "in total"}
 )
 
 // identify returns how an identifier of Kong's plugins counts, and adds a problem where that cannot be expressed.
-func (e *entry) identify(s *settings, field, identifier string) counting {
+func (e *entry) identify(field, identifier, header, path string) counting {
 	switch identifier {
-	case "consumer":
-		e.differs(TenantIDs)
-		e.differs(CredentialNoConsumer)
-		return byConsumer
 	case "credential":
-		e.differs(CredentialNoConsumer)
-		return byCredential
+		e.differs("credential-without-consumer")
+		return counting{
+			scope: schema.ScopeCredential, tenant: []string{"consumer.id"}, words: "per credential, else per address",
+		}
 	case "ip":
 		return byAddress
 	case "header":
-		return e.byHeader(s)
+		if header == "" {
+			e.fault("header_name", "is missing")
+		}
+		e.differs("header-values")
+		return counting{
+			scope: schema.ScopeTenant, tenant: []string{"header." + header}, trusted: header,
+			words: "per value of " + header + ", else per address",
+		}
 	case "path":
-		return e.byPath(s)
+		return e.byPath(path)
 	case "service":
-		return e.byService(s, field)
+		return e.byService(field)
 	case "route":
 		if e.Place.Route != "" {
 			return inTotal
 		}
-		return byRoute
+		return counting{scope: schema.ScopeEndpoint, words: "per route"}
 	case "consumer-group":
 		if e.Place.Group == "" {
-			s.problem(field, "is consumer-group, which this plugin cannot count by: give each group an entry of its own")
+			e.fault(field, "is consumer-group, which this plugin cannot count by: give each group an entry of its own")
 		}
 		return inTotal
+	case "consumer":
+		e.differs("tenant-ids", "credential-without-consumer")
 	}
-	return byConsumer
-}
-
-func (e *entry) byHeader(s *settings) counting {
-	name := s.text("header_name", "")
-	if name == "" {
-		s.problem("header_name", "is missing")
-	}
-	e.differs(HeaderValues)
-	return counting{
-		scope: schema.ScopeTenant, tenant: []string{"header." + name}, trusted: name,
-		words: "per value of " + name + ", else per address",
-	}
+	return counting{scope: schema.ScopeTenant, tenant: []string{"consumer.id"}, words: "per consumer, else per address"}
 }
 
 // byPath counts the requests of one path together, and all others by address, as Kong does.
-func (e *entry) byPath(s *settings) counting {
-	path := s.text("path", "")
+func (e *entry) byPath(path string) counting {
 	if path == "" {
-		s.problem("path", "is missing")
+		e.fault("path", "is missing")
 	}
 	if strings.ContainsAny(path, "{}*") {
-		s.problem("path", "has {, } or *, which are wildcards in this plugin")
+		e.fault("path", "has {, } or *, which are wildcards in this plugin")
 	}
-	e.differs(PathSlash)
+	e.differs("path-slash")
 	return counting{
 		scope: schema.ScopeEndpoint, endpoint: "* " + path, words: "in total for " + path + ", else per address",
 	}
 }
 
 // byService counts the requests of a service together. Kong counts requests without a service by address.
-func (e *entry) byService(s *settings, field string) counting {
+func (e *entry) byService(field string) counting {
 	service, listed := e.services[e.Place.Route]
 	switch {
-	case e.Place.Service != "" || listed && service != "":
+	case e.Place.Service != "" || service != "":
 		return inTotal
 	case listed:
 		return byAddress
 	case e.Place.Route != "":
-		s.problem(field, "is service, but route %s is not in this file, and may have no service", e.Place.Route)
+		e.fault(field, "is service, but route %s is not in this file, and may have no service", e.Place.Route)
 	default:
-		s.problem(field, "is service, which this plugin counts by only on a service or route: give each service an entry "+
+		e.fault(field, "is service, which this plugin counts by only on a service or route: give each service an entry "+
 			"of its own")
 	}
 	return inTotal
 }
 
-// count adds the limits to the config, and what identifies those who spend them.
-func (e *entry) count(c counting, windows []window, algorithm string) {
-	limits := func(scope, endpoint string) []record {
-		var list []record
+// count sets the limits, what identifies those who spend them, and what clients see.
+func (e *entry) count(c counting, windows []window, algorithm string, v visibility) {
+	e.visible(c, v)
+	e.identity(c)
+	limitsOf := func(scope, endpoint string) *limits {
+		l := &limits{}
 		for _, w := range windows {
-			r := record{{"name", w.name}, {"scope", scope}}
-			addUnless(&r, "endpoint", endpoint, "")
-			r.add("limit", w.limit)
-			r.add("window_size", w.seconds)
-			r.add("algorithm", algorithm)
-			list = append(list, append(r, w.extra...))
+			l.Limits = append(l.Limits, limit{w.name, scope, endpoint, w.limit, w.seconds, algorithm, w.settle})
 		}
-		return list
+		return l
 	}
 	for _, w := range windows {
 		e.limits = append(e.limits, fmt.Sprintf("%s: %d per %d s, %s, %s", w.name, w.limit, w.seconds, algorithm, c.words))
 	}
-	if len(c.tenant) == 0 {
-		all := limits(c.scope, c.endpoint)
-		if c.endpoint != "" {
-			all = append(all, limits(schema.ScopeIP, "")...)
-		}
-		e.config.add("global", record{{"limits", all}})
+	if len(c.tenant) > 0 {
+		e.config.Tiers = []tier{{"all", *limitsOf(c.scope, "")}}
+		e.config.Anonymous = limitsOf(schema.ScopeIP, "")
 		return
 	}
-	e.config.add("tiers", []record{{{"name", "all"}, {"limits", limits(c.scope, "")}}})
-	e.config.add("anonymous", record{{"limits", limits(schema.ScopeIP, "")}})
+	e.config.Global = limitsOf(c.scope, c.endpoint)
+	if c.endpoint != "" {
+		e.config.Global.Limits = append(e.config.Global.Limits, limitsOf(schema.ScopeIP, "").Limits...)
+	}
 }
 
-// identity adds the fields that say who spends.
+// identity sets the fields that say who spends.
 func (e *entry) identity(c counting) {
 	if len(c.tenant) > 0 {
-		e.config.add("tenant_from", c.tenant)
+		e.config.TenantFrom = c.tenant
 		if c.trusted != "" {
-			e.config.add("trusted_headers", []string{c.trusted})
+			e.config.TrustedHeaders = []string{c.trusted}
 		}
-		e.config.add("anonymous_consumers", []string{}) // Kong counts key-auth's anonymous consumer as any other
+		e.config.AnonymousConsumers = &[]string{} // Kong counts key-auth's anonymous consumer as any other
 	}
 	if c.scope != schema.ScopeGlobal && c.scope != schema.ScopeEndpoint || c.endpoint != "" {
-		e.config.add("ipv6_prefix_length", int64(128)) // Kong counts each address
+		e.config.IPv6PrefixLength = 128 // Kong counts each address
 	}
 }
 
-// visible adds what clients see.
-func (e *entry) visible(c counting, hidden bool) {
-	switch {
-	case e.options.SideBySide:
-		e.config.add("hide_client_headers", true)
-	case hidden:
-		e.config.add("hide_client_headers", true)
-	default:
-		e.differs(Headers)
-		e.config.add("kong_headers", true)
-		if c.scope == schema.ScopeGlobal || c.scope == schema.ScopeEndpoint {
-			e.config.add("show_shared_limits", true)
-		}
+// visible sets what clients see.
+func (e *entry) visible(c counting, v visibility) {
+	if e.options.SideBySide {
+		e.config.Mode, v.HideClientHeaders = schema.ModeShadow, true
 	}
-	e.differs(Body)
+	e.config.visibility = v
+	if !v.HideClientHeaders {
+		e.differs("headers")
+		e.config.KongHeaders = true
+		e.config.ShowSharedLimits = c.scope == schema.ScopeGlobal || c.scope == schema.ScopeEndpoint
+	}
+	e.differs("body")
 }
 
 // place returns the name of the plugin and of the entry's place, as a namespace.

@@ -131,18 +131,15 @@ func (e *entry) addPartials(w *deckfile.Walk) error {
 		if err != nil {
 			return err
 		}
-		redis, err := newSettings(config, "")
+		redis, err := valuesOf(config)
 		if err != nil {
 			return err
 		}
-		if own, ok := e.settings.values["redis"].(map[string]any); ok && len(own) > 0 {
+		if own, ok := e.values["redis"].(map[string]any); ok && len(own) > 0 {
 			return errors.New("has a config of Redis beside the one of a partial")
 		}
-		if e.settings.values == nil {
-			e.settings.values = map[string]any{}
-		}
-		e.settings.values["redis"] = redis.values
-		e.differs(SharedConfig)
+		e.values["redis"] = redis
+		e.differs("shared-config")
 	}
 	return nil
 }

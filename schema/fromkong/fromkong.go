@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
+	"strings"
 
 	"gopkg.in/yaml.v3"
 
@@ -55,7 +57,7 @@ type Problem struct {
 
 // Complete reports whether every entry was converted.
 func (r *Result) Complete() bool {
-	return !slices.ContainsFunc(r.Entries, func(e Entry) bool { return !e.Converted })
+	return r.Converted() == len(r.Entries)
 }
 
 // Converted returns how many entries were converted.
@@ -124,14 +126,16 @@ type file struct {
 type entry struct {
 	deck.Plugin
 	*document
-	options  Options
-	settings *settings // nil: the config cannot be read
+	options Options
+	source  deckfile.Config // the config, of which faults have their lines
+	values  map[string]any  // its fields. nil: it cannot be read
+	redis   map[string]any  // those of Redis, which count only where an entry counts there
 
-	namespace   string
-	config      record // the converted config
+	config      config // the converted one
 	settles     bool   // it needs the plugin that settles
 	limits      []string
 	problems    []Problem
+	unknown     []Problem // of fields that are not known; reports list them last
 	differences []Difference
 }
 
@@ -147,7 +151,7 @@ type document struct {
 }
 
 // converters maps the name of each plugin of Kong to the function that converts its config.
-var converters = map[string]func(*entry, *settings){
+var converters = map[string]func(*entry){
 	"rate-limiting":          (*entry).rateLimiting,
 	"rate-limiting-advanced": (*entry).advanced,
 	"response-ratelimiting":  (*entry).response,
@@ -190,26 +194,26 @@ func (f *file) collect(root *yaml.Node) error {
 		}
 		e := &entry{Plugin: p, document: d, options: f.Options}
 		f.entries = append(f.entries, e)
-		e.readSettings(f.walk)
+		e.readConfig(f.walk)
 	}
 	return nil
 }
 
-// readSettings reads the config of the entry, and what it takes from partials.
-func (e *entry) readSettings(w *deckfile.Walk) {
+// readConfig reads the config of the entry, and what it takes from partials.
+func (e *entry) readConfig(w *deckfile.Walk) {
 	if key := duplicateKey(e.Item, w); key != "" {
 		e.problem("has the key %s twice", key)
 		return
 	}
-	config, err := e.Config(w)
-	if err == nil {
-		e.settings, err = newSettings(config, e.Path+".config")
+	var err error
+	if e.source, err = e.Config(w); err == nil {
+		e.values, err = valuesOf(e.source)
 	}
 	if err == nil {
 		err = e.addPartials(w)
 	}
 	if err != nil {
-		e.settings = nil
+		e.values = nil
 		e.problem("its config %v", err)
 	}
 }
@@ -218,23 +222,20 @@ func (e *entry) problem(format string, args ...any) {
 	e.problems = append(e.problems, Problem{Line: e.Line, Path: e.Path, Message: fmt.Sprintf(format, args...)})
 }
 
-func (e *entry) differs(d Difference) {
-	if !slices.Contains(e.differences, d) {
-		e.differences = append(e.differences, d)
-	}
-}
-
 // convert converts all entries, and finds those that must stay.
 func (f *file) convert() {
 	f.mergeOverrides()
 	for _, e := range f.entries {
-		if e.settings == nil {
+		if e.values == nil {
 			continue
 		}
-		e.differs(FreshCounters)
-		converters[e.Name](e, e.settings)
-		e.settings.finish()
-		e.problems = append(e.problems, e.settings.shared.problems...)
+		e.redis = maps.Clone(e.values)
+		isRedis := func(field string, _ any) bool { return field == "redis" || strings.HasPrefix(field, "redis_") }
+		maps.DeleteFunc(e.values, isRedis)
+		maps.DeleteFunc(e.redis, func(field string, v any) bool { return !isRedis(field, v) })
+		e.differs("fresh-counters")
+		converters[e.Name](e)
+		e.problems = append(e.problems, e.unknown...)
 		if len(e.problems) == 0 {
 			e.validate(f.walk)
 		}
@@ -333,8 +334,8 @@ func (e *entry) report() Entry {
 		r.Problems = e.problems
 		return r
 	}
-	r.Namespace, r.Limits = e.namespace, append(r.Limits, e.limits...)
-	for _, text := range differences { // in their order
+	r.Namespace, r.Limits = e.config.Namespace, append(r.Limits, e.limits...)
+	for _, text := range Differences() { // in their order
 		if slices.Contains(e.differences, text.ID) {
 			r.Differences = append(r.Differences, text.ID)
 		}

@@ -2,9 +2,14 @@ package fromkong
 
 import (
 	"encoding/json"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 
+	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -26,21 +31,18 @@ var periods = [...]struct {
 const maxLimit = 1_000_000_000_000
 
 // rateLimiting converts a config of rate-limiting.
-func (e *entry) rateLimiting(s *settings) {
-	windows := e.periods(s, "")
-	if len(windows) == 0 && len(s.shared.problems) == 0 {
-		s.problem("", "has no limit")
+func (e *entry) rateLimiting() {
+	var k rateLimiting
+	e.read("", e.values, &k)
+	windows := e.periods("", "", k.periodLimits)
+	if len(windows) == 0 && len(e.problems) == 0 {
+		e.fault("", "has no limit")
 	}
-	by := s.choice("limit_by", "consumer", "credential", "ip", "service", "header", "path", "consumer-group")
-	c := e.identify(s, "limit_by", by)
-	s.ignore("header_name", "path") // where limit_by does not read them
-	e.namespace = e.kongNamespace(by)
-	e.begin()
-	e.policy(s)
-	e.visible(c, s.flag("hide_client_headers", false))
-	e.denial(s)
-	e.identity(c)
-	e.count(c, windows, schema.AlgorithmFixedWindow)
+	c := e.identify("limit_by", k.LimitBy, k.HeaderName, k.Path)
+	e.config.Namespace = e.kongNamespace(k.LimitBy)
+	e.policy(k.counters)
+	e.config.denial = k.denial
+	e.count(c, windows, schema.AlgorithmFixedWindow, k.visibility)
 }
 
 // kongNamespace returns a namespace that entries share where they share counters in Kong: for one service and route.
@@ -53,124 +55,144 @@ func (e *entry) kongNamespace(by string) string {
 	return wide.place()
 }
 
-// periods returns the windows of a record that has them as fields. Names begin with a prefix.
-func (e *entry) periods(s *settings, prefix string) []window {
+// periods returns the windows of the record at a path. Names begin with a prefix.
+func (e *entry) periods(path, prefix string, l periodLimits) []window {
 	var windows []window
-	for _, p := range periods {
-		n, present := s.number(p.name)
-		if !present {
-			continue
-		}
-		limit, ok := e.roundedUp(n)
+	for i, n := range [len(periods)]json.Number{l.Second, l.Minute, l.Hour, l.Day, l.Month, l.Year} {
+		p := periods[i]
+		f, err := n.Float64()
 		switch {
-		case !ok:
-			s.problem(p.name, "is %s, and a limit of this plugin is from 1 to %d", n, int64(maxLimit))
+		case n == "":
+			continue
+		case err != nil || f <= 0 || f > maxLimit:
+			e.fault(docpath.Member(path, p.name), "is %s, and a limit of this plugin is from 1 to %d", n, int64(maxLimit))
 			continue
 		case p.calendar && !e.options.Approximate:
-			s.problem(p.name, "is a window of the calendar, which this plugin does not have: --approximate takes %d days",
-				p.seconds/86400)
+			e.fault(docpath.Member(path, p.name), "is a window of the calendar, which this plugin does not have: "+
+				"--approximate takes %d days", p.seconds/86400)
 			continue
 		case p.calendar:
-			e.differs(CalendarWindows)
+			e.differs("calendar-windows")
 		}
-		windows = append(windows, window{name: prefix + p.name, limit: limit, seconds: p.seconds})
+		whole := math.Ceil(f) // Kong admits requests while something is left
+		if whole != f {
+			e.differs("rounded-limit")
+		}
+		windows = append(windows, window{name: prefix + p.name, limit: int64(whole), seconds: p.seconds})
 	}
 	return windows
 }
 
-// roundedUp returns a limit as a whole number: Kong admits requests while something is left, so a limit of 2.5 admits
-// 3.
-func (e *entry) roundedUp(n json.Number) (int64, bool) {
-	f, err := n.Float64()
-	if err != nil || f <= 0 || f > maxLimit {
-		return 0, false
+// policy sets where rate-limiting and response-ratelimiting count.
+func (e *entry) policy(k counters) {
+	synchronous := k.SyncRate == "" || k.SyncRate == "-1"
+	exact := k.Policy == "redis" && synchronous
+	if counting := e.Name == "rate-limiting"; counting && exact {
+		e.differs("denials-spend")
+	} else if counting {
+		e.differs("check-then-count")
 	}
-	whole := math.Ceil(f)
-	if whole != f {
-		e.differs(RoundedLimit)
-	}
-	return int64(whole), true
-}
-
-// begin adds what every config begins with.
-func (e *entry) begin() {
-	e.config.add("namespace", e.namespace)
-	if e.options.SideBySide {
-		e.config.add("mode", schema.ModeShadow)
-	}
-}
-
-// policy adds where rate-limiting and response-ratelimiting count.
-func (e *entry) policy(s *settings) {
-	policy := s.choice("policy", "local", "cluster", "redis")
-	sync, given := s.number("sync_rate")
-	tolerant := s.flag("fault_tolerant", true)
-	synchronous := !given || sync == "-1"
-	counting := e.Name == "rate-limiting"
-	if counting && (policy != "redis" || !synchronous) {
-		e.differs(CheckThenCount)
-	}
-	if policy == "local" {
-		e.inProcess(s)
+	if k.Policy == "local" {
+		e.inProcess()
 		return
 	}
-	e.config.add("strategy", schema.StrategyRedis)
-	if policy == "redis" && !synchronous {
-		e.differs(SyncRate)
+	if exact || k.Policy == "cluster" {
+		e.config.Accuracy = schema.AccuracyExact
 	} else {
-		e.config.add("accuracy", schema.AccuracyExact)
+		e.differs("sync-rate")
 	}
-	if counting && policy == "redis" && synchronous {
-		e.differs(DenialsSpend)
-	}
-	e.shared(s, policy == "cluster", "policy")
-	if tolerant {
-		e.config.add("fail_mode", schema.FailOpen)
-		e.differs(FaultTolerant)
+	e.shared(k.Policy == "cluster", "policy")
+	if k.FaultTolerant == nil || *k.FaultTolerant {
+		e.config.FailMode = schema.FailOpen
+		e.differs("fault-tolerant")
 	} else {
-		e.config.add("fail_mode", schema.FailClosed)
-		e.differs(NotFaultTolerant)
+		e.config.FailMode = schema.FailClosed
+		e.differs("not-fault-tolerant")
 	}
 }
 
 // inProcess counts in the process.
-func (e *entry) inProcess(s *settings) {
-	s.ignoreRedis()
-	e.config.add("strategy", schema.StrategyLocal)
-	e.differs(ProcessMemory)
+func (e *entry) inProcess() {
+	e.config.Strategy = schema.StrategyLocal
+	e.differs("process-memory")
 }
 
-// shared adds the Redis that nodes share: the entry's own, or that of the options where Kong's database counts.
-func (e *entry) shared(s *settings, inDatabase bool, field string) {
+// shared sets the Redis that nodes share: the entry's own, or that of the options where Kong's database counts.
+func (e *entry) shared(inDatabase bool, field string) {
+	e.config.Strategy = schema.StrategyRedis
 	if !inDatabase {
-		e.config.add("redis", e.redis(s))
+		e.config.Redis = e.readRedis()
 		return
 	}
-	s.ignoreRedis()
 	host, port, ok := splitAddress(e.options.Redis)
 	if !ok {
-		s.problem(field, "is cluster: this plugin does not count in Kong's database; --redis HOST:PORT names a Redis for it")
+		e.fault(field, "is cluster: this plugin does not count in Kong's database; --redis HOST:PORT names a Redis for it")
 		return
 	}
-	r := record{{"host", host}}
-	addUnless(&r, "port", port, 6379)
-	e.config.add("redis", r)
-	e.differs(ClusterToRedis)
+	if port == 6379 {
+		port = 0
+	}
+	e.config.Redis = &redis{server: server{Host: host, Port: port}}
+	e.differs("cluster-to-redis")
 }
 
-// ignoreRedis marks the fields of Redis as read where they have no effect.
-func (s *settings) ignoreRedis() {
-	s.ignore("redis")
-	for field := range s.values {
-		if strings.HasPrefix(field, "redis_") {
-			s.ignore(field)
+// response converts a config of response-ratelimiting: each of its limits settles to the number that the response's
+// header lists.
+func (e *entry) response() {
+	var k responseRateLimiting
+	e.read("", e.values, &k)
+	if e.options.SideBySide {
+		e.problem("cannot be counted beside Kong's plugin, which removes the header %s before this one could read it",
+			k.HeaderName)
+	}
+	windows := e.responseLimits(k)
+	c := e.identify("limit_by", k.LimitBy, "", "")
+	e.config.Namespace = e.kongNamespace(k.LimitBy)
+	e.policy(k.counters)
+	e.count(c, windows, schema.AlgorithmFixedWindow, k.visibility)
+	e.settles = true
+	e.differs("response-at-arrival", "response-concurrent", "response-headers")
+}
+
+const headerLetters = "-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+// responseLimits returns a window for each period of each named limit.
+func (e *entry) responseLimits(k responseRateLimiting) []window {
+	names := slices.Sorted(maps.Keys(k.Limits))
+	switch {
+	case len(names) == 0:
+		e.fault("limits", "is missing")
+	case len(names) > 1 && !k.BlockOnFirstViolation:
+		e.fault("block_on_first_violation", "is false for %d limits: Kong lets requests pass that spend from other limits "+
+			"than the used-up one, and this plugin does not know that when they arrive", len(names))
+	}
+	if strings.Trim(k.HeaderName, headerLetters) != "" {
+		e.fault("header_name", "is %s, which is no name of a header", shown(k.HeaderName))
+	}
+	var windows []window
+	for _, name := range names {
+		path := docpath.Member("limits", name)
+		if strings.Trim(name, headerLetters+".") != "" || len(name) > 50 {
+			e.fault(path, "is a name that this plugin does not take: up to 50 letters, digits, dots, dashes and underscores")
+			continue
+		}
+		var l periodLimits
+		e.read(path, e.record(path, k.Limits[name]), &l)
+		for _, w := range e.periods(path, name+"-", l) {
+			w.settle = map[string][]source{"sources": {{From: "header." + k.HeaderName + "." + name}}}
+			windows = append(windows, w)
 		}
 	}
+	return windows
 }
 
-// denial adds the status and message of denials.
-func (e *entry) denial(s *settings) {
-	addUnless(&e.config, "error_code", s.integer("error_code", 429, 400, 599), 429)
-	const standard = "API rate limit exceeded"
-	addUnless(&e.config, "error_message", s.text("error_message", standard), standard)
+// settling returns the entry of the plugin that settles what limits have reserved, for the same requests.
+func (e *entry) settling(converted *yaml.Node) *yaml.Node {
+	n := mapping("name", textNode(schema.SettlingName))
+	for i := 2; i+1 < len(converted.Content); i += 2 { // after its name
+		if key := converted.Content[i]; key.Value != "config" && key.Value != "instance_name" {
+			n.Content = append(n.Content, textNode(key.Value), plainCopy(converted.Content[i+1]))
+		}
+	}
+	return n
 }

@@ -1,143 +1,113 @@
 package fromkong
 
 import (
+	"maps"
 	"strconv"
 	"strings"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
 const kongTimeout = 2000 // milliseconds: Kong's default
 
-// redisTarget converts the redis record of one of Kong's plugins.
-func (e *entry) redis(s *settings) record {
-	r := s.record("redis")
-	r.takeDeprecated(s)
-	var out record
-	e.redisServers(r, &out)
-	for _, field := range [...]string{"username", "password"} {
-		addUnless(&out, field, r.text(field, ""), "")
+// readRedis converts the redis record of one of Kong's plugins.
+func (e *entry) readRedis() *redis {
+	var r redis
+	e.read("redis", e.redisValues(), &r)
+	e.redisServers(&r)
+	switch {
+	case !r.SSL:
+		r.redisTLS = redisTLS{}
+	case r.SSLVerify == nil:
+		e.differs("redis-verify")
+	case *r.SSLVerify:
+		r.SSLVerify = nil
 	}
-	addUnless(&out, "database", r.integer("database", 0, 0, 1<<31-1), 0)
-	e.redisTLS(r, &out)
-	e.redisTimeouts(r, &out)
-	addUnless(&out, "keepalive_pool_size", r.integer("keepalive_pool_size", 0, 1, 65535), 0)
-	if len(r.ignore("keepalive_backlog", "cluster_max_redirections", "redis_proxy_type")) > 0 {
-		e.differs(RedisTuning)
+	e.redisTimeouts(&r)
+	if r.KeepaliveBacklog != nil || r.ClusterMaxRedirections != nil || r.RedisProxyType != nil {
+		e.differs("redis-tuning")
 	}
-	if r.flag("connection_is_proxied", false) {
-		r.problem("connection_is_proxied", "is true: this plugin's scripts need a Redis, not a proxy")
+	if r.ConnectionIsProxied {
+		e.fault("redis.connection_is_proxied", "is true: this plugin's scripts need a Redis, not a proxy")
 	}
-	e.redisCloud(r)
-	r.finish()
-	return out
+	var cloud cloudAuthentication
+	if e.read("redis.cloud_authentication", r.CloudAuthentication, &cloud); cloud.AuthProvider != "" {
+		e.fault("redis.cloud_authentication", "has no counterpart: use a password (a vault reference may stand there)")
+	}
+	return &r
 }
 
-// takeDeprecated reads the fields of Kong before 3.6, such as redis_host, into the record where it lacks them.
-func (r *settings) takeDeprecated(s *settings) {
+// redisValues returns the redis record, with the fields of Kong before 3.6, such as redis_host, that it lacks.
+func (e *entry) redisValues() map[string]any {
+	values, old := map[string]any{}, maps.Clone(e.redis)
 	for _, field := range [...]string{
 		"host", "port", "timeout", "username", "password", "database", "ssl", "ssl_verify", "server_name",
 	} {
-		old, ok := s.value("redis_" + field)
-		if !ok || r.has(field) {
-			continue
-		}
-		if r.values == nil {
-			r.values = map[string]any{}
-		}
-		r.values[field] = old
+		values[field] = old["redis_"+field]
+		delete(old, "redis_"+field)
 	}
+	for field, value := range e.record("redis", old["redis"]) {
+		if value != nil {
+			values[field] = value
+		}
+	}
+	delete(old, "redis")
+	e.read("", old, new(struct{})) // reports the others as unknown
+	return values
 }
 
-// redisServers converts the addresses: of one server, a cluster or Sentinels.
-func (e *entry) redisServers(r *settings, out *record) {
-	cluster := r.addresses("cluster_nodes", "cluster_addresses", "ip", 6379)
-	sentinels := r.addresses("sentinel_nodes", "sentinel_addresses", "host", 26379)
-	host, port := r.text("host", ""), r.integer("port", 6379, 1, 65535)
-	master := r.text("sentinel_master", "")
-	role := r.text("sentinel_role", "")
-	user, password := r.text("sentinel_username", ""), r.text("sentinel_password", "")
+// redisServers keeps the addresses of one server, a cluster or Sentinels.
+func (e *entry) redisServers(r *redis) {
+	for _, a := range e.addresses("redis.cluster_addresses", r.ClusterAddresses) {
+		r.ClusterNodes = append(r.ClusterNodes, clusterNode{IP: a.Host, Port: unless(6379, a.Port)})
+	}
+	for _, a := range e.addresses("redis.sentinel_addresses", r.SentinelAddresses) {
+		r.SentinelNodes = append(r.SentinelNodes, sentinelNode{Host: a.Host, Port: unless(26379, a.Port)})
+	}
 	switch {
-	case len(cluster) > 0:
-		out.add("cluster_nodes", cluster)
-	case len(sentinels) > 0:
-		out.add("sentinel_nodes", sentinels)
-		out.add("sentinel_master", master)
-		addUnless(out, "sentinel_username", user, "")
-		addUnless(out, "sentinel_password", password, "")
-		if role != "" && role != "master" {
-			e.differs(SentinelRole)
+	case len(r.ClusterNodes) > 0:
+		r.sentinels, r.server = sentinels{}, server{}
+	case len(r.SentinelNodes) > 0:
+		r.server = server{}
+		if r.SentinelRole != "" && r.SentinelRole != "master" {
+			e.differs("sentinel-role")
 		}
-	case host == "":
-		r.problem("host", "is missing: which Redis is it? Kong's default, 127.0.0.1, depends on its version; write it")
+	case r.Host == "":
+		e.fault("redis.host", "is missing: which Redis is it? Kong's default, 127.0.0.1, depends on its version; write it")
 	default:
-		out.add("host", host)
-		addUnless(out, "port", port, 6379)
+		r.sentinels = sentinels{}
 	}
 }
 
-// addresses reads a list of nodes, or the list of host:port of older versions.
-func (r *settings) addresses(field, older, hostKey string, defaultPort int64) []record {
-	var nodes []record
-	add := func(host string, port int64) {
-		node := record{{hostKey, host}}
-		addUnless(&node, "port", port, defaultPort)
-		nodes = append(nodes, node)
-	}
-	for i, v := range r.list(field) {
-		values, ok := v.(map[string]any)
+// addresses splits a list of host:port.
+func (e *entry) addresses(path string, texts []string) (servers []server) {
+	for _, text := range texts {
+		host, port, ok := splitAddress(text)
 		if !ok {
-			r.problem(field, "must be a list of records, got %s", shown(v))
+			e.fault(path, "must be a list of host:port, got %s", shown(text))
 			return nil
 		}
-		node := &settings{
-			values: values, path: docpath.Item(docpath.Member(r.path, field), i), read: map[string]bool{}, shared: r.shared,
-		}
-		add(node.text(hostKey, "127.0.0.1"), node.integer("port", defaultPort, 1, 65535))
-		node.finish()
+		servers = append(servers, server{host, port})
 	}
-	for _, address := range r.texts(older) {
-		host, port, ok := splitAddress(address)
-		if !ok {
-			r.problem(older, "must be a list of host:port, got %s", shown(address))
-			return nil
-		}
-		add(host, port)
-	}
-	return nodes
-}
-
-func (e *entry) redisTLS(r *settings, out *record) {
-	ssl, explicit := r.flag("ssl", false), r.has("ssl_verify")
-	verify, server := r.flag("ssl_verify", true), r.text("server_name", "")
-	if !ssl {
-		return
-	}
-	out.add("ssl", true)
-	addUnless(out, "ssl_verify", verify, true)
-	addUnless(out, "server_name", server, "")
-	if !explicit {
-		e.differs(RedisVerify)
-	}
+	return servers
 }
 
 // redisTimeouts keeps timeouts that are not Kong's default.
-func (e *entry) redisTimeouts(r *settings, out *record) {
-	common := r.integer("timeout", kongTimeout, 1, 1<<31-2)
-	for _, field := range [...]string{"connect_timeout", "read_timeout", "send_timeout"} {
-		if timeout := r.integer(field, common, 1, 1<<31-2); timeout != kongTimeout {
-			out.add(field, timeout)
-		} else {
-			e.differs(RedisTimeouts)
+func (e *entry) redisTimeouts(r *redis) {
+	for _, timeout := range []*int64{&r.ConnectTimeout, &r.ReadTimeout, &r.SendTimeout} {
+		if *timeout == 0 {
+			*timeout = r.Timeout
+		}
+		if *timeout = unless(kongTimeout, *timeout); *timeout == 0 {
+			e.differs("redis-timeouts")
 		}
 	}
 }
 
-// redisCloud adds a problem where Kong logs in to Redis by an identity of a cloud.
-func (e *entry) redisCloud(r *settings) {
-	if cloud := r.record("cloud_authentication"); cloud.text("auth_provider", "") != "" {
-		r.problem("cloud_authentication", "has no counterpart: use a password (a vault reference may stand there)")
+// unless returns a number, or 0 if it is the usual one.
+func unless(usual, n int64) int64 {
+	if n == usual {
+		return 0
 	}
+	return n
 }
 
 // splitAddress splits host:port, where an IPv6 address stands in brackets.

@@ -59,7 +59,7 @@ func (f *file) write() ([]byte, error) {
 			"elsewhere? Write its values out there")
 	}
 	for _, e := range changed {
-		e.differs(Rewritten)
+		e.differs("rewritten")
 	}
 	return out.Bytes(), nil
 }
@@ -100,21 +100,14 @@ func (e *entry) nodes(sideBySide bool) []*yaml.Node {
 
 // node returns the converted entry: its own fields, with the name and the config replaced.
 func (e *entry) node(sideBySide bool) *yaml.Node {
-	n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
-	n.Content = append(n.Content, textNode("name"), textNode(schema.Name))
+	n := mapping("name", textNode(schema.Name))
 	for _, p := range deckfile.Pairs(e.Item) {
-		switch key := p.Key.Value; key {
-		case "name", "config", "partials", "created_at", "updated_at":
-		case "_config":
-			e.differs(SharedConfig)
-		case "id":
-			e.differs(EntryFields)
-		case "instance_name":
-			if sideBySide {
-				e.differs(EntryFields)
-				continue
-			}
-			n.Content = append(n.Content, textNode(key), plainCopy(p.Value))
+		switch key := p.Key.Value; {
+		case slices.Contains([]string{"name", "config", "partials", "created_at", "updated_at"}, key):
+		case key == "_config":
+			e.differs("shared-config")
+		case key == "id" || key == "instance_name" && sideBySide:
+			e.differs("entry-fields")
 		default:
 			n.Content = append(n.Content, textNode(key), plainCopy(p.Value))
 		}

@@ -1,0 +1,213 @@
+package fromkong
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
+)
+
+// valuesOf returns the fields of a config.
+func valuesOf(config deckfile.Config) (map[string]any, error) {
+	var values map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(config.JSON))
+	decoder.UseNumber()
+	if err := decoder.Decode(&values); err != nil {
+		return nil, errors.New("is no mapping of fields to values")
+	}
+	if values == nil { // null
+		values = map[string]any{}
+	}
+	return values, nil
+}
+
+// fault adds a problem of the value at a path of the config.
+func (e *entry) fault(path, format string, args ...any) {
+	e.problems = append(e.problems, e.problemAt(path, format, args...))
+}
+
+// problemAt returns a problem of the value at a path of the config.
+func (e *entry) problemAt(path, format string, args ...any) Problem {
+	return Problem{e.source.Line(path), docpath.Join(e.Path+".config", path), fmt.Sprintf(format, args...)}
+}
+
+// read sets the fields of a struct to the values of a record, and adds what is wrong with them to the problems. Tags
+// declare a field:
+//
+//	kong     its name. * takes any other
+//	of       the texts that it may have, of which the first is the default
+//	default  the text that it has if it is absent
+//	range    the least and the greatest whole number
+//	usual    the value that it has in both plugins if it is absent, which is read as the zero value
+//
+// A field that the struct does not have is a problem, because its effect would be lost. null counts as absent.
+func (e *entry) read(path string, values map[string]any, record any) {
+	known := map[string]bool{}
+	into := reflect.ValueOf(record).Elem()
+	for _, f := range reflect.VisibleFields(into.Type()) {
+		name, declared := f.Tag.Lookup("kong")
+		if !declared {
+			continue
+		}
+		known[name] = true
+		field := into.FieldByIndex(f.Index)
+		if values[name] != nil {
+			e.readValue(docpath.Member(path, name), values[name], field, f.Tag)
+		} else if field.Kind() == reflect.String {
+			field.SetString(defaultOf(f.Tag))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if values[name] != nil && !known[name] && !known["*"] {
+			e.unknown = append(e.unknown, e.problemAt(docpath.Member(path, name),
+				"is not a field that this program knows, so its effect would be lost"))
+		}
+	}
+}
+
+func defaultOf(tag reflect.StructTag) string {
+	first, _, _ := strings.Cut(tag.Get("of"), " ")
+	return first + tag.Get("default")
+}
+
+// record returns a value that must be a record, or nil.
+func (e *entry) record(path string, v any) (values map[string]any) {
+	if v != nil {
+		e.readValue(path, v, reflect.ValueOf(&values).Elem(), "")
+	}
+	return values
+}
+
+// readValue sets a field to a value, or adds a problem.
+func (e *entry) readValue(path string, v any, into reflect.Value, tag reflect.StructTag) {
+	hint := ""
+	if text, ok := v.(string); ok && isTemplate(text) {
+		hint = ", which decK fills in from the environment: run deck file render first, or write the value"
+	}
+	number, isNumber := v.(json.Number)
+	list, isList := v.([]any)
+	record, isRecord := v.(map[string]any)
+	ok, want := true, ""
+	switch field := into.Addr().Interface().(type) {
+	case *any:
+		*field = v
+	case *string:
+		*field, ok = v.(string)
+		if isNumber {
+			*field, ok = number.String(), true
+		}
+		if want, hint = "a text", ""; ok {
+			e.checkText(path, field, tag)
+		} else {
+			*field = defaultOf(tag)
+		}
+	case *bool:
+		*field, ok = v.(bool)
+		want = "true or false"
+	case **bool:
+		truth, isBool := v.(bool)
+		*field, ok, want = &truth, isBool, "true or false"
+	case *json.Number:
+		*field, ok, want = number, isNumber, "a number"
+	case *int64:
+		if ok, want = isNumber, "a number"; ok {
+			*field = e.integer(path, number, tag)
+		}
+	case *map[string]any: // Kong writes an empty record as a list, and an empty list as a record
+		*field, ok, want = record, isRecord || isList && len(list) == 0, "a record"
+	default:
+		if ok, want = isList || isRecord && len(record) == 0, "a list"; ok {
+			e.readList(path, list, into)
+		}
+	}
+	if !ok {
+		e.fault(path, "must be %s, got %s%s", want, shown(v), hint)
+	}
+}
+
+// readList sets a list of texts or records.
+func (e *entry) readList(path string, list []any, into reflect.Value) {
+	if texts, ok := into.Addr().Interface().(*[]string); ok {
+		for _, v := range list {
+			text, ok := v.(string)
+			if !ok {
+				e.fault(path, "must be a list of texts, got %s", shown(v))
+				return
+			}
+			*texts = append(*texts, text)
+		}
+		return
+	}
+	into.Set(reflect.MakeSlice(into.Type(), len(list), len(list)))
+	for i, v := range list {
+		values, ok := v.(map[string]any)
+		if !ok {
+			e.fault(path, "must be a list of records, got %s", shown(v))
+			return
+		}
+		e.read(docpath.Item(path, i), values, into.Index(i).Addr().Interface())
+	}
+}
+
+// checkText adds a problem for a text that is not allowed, and empties one that is usual.
+func (e *entry) checkText(path string, text *string, tag reflect.StructTag) {
+	if allowed := strings.Fields(tag.Get("of")); len(allowed) > 0 && !slices.Contains(allowed, *text) {
+		e.fault(path, "has the value %s, which is not one of %s", shown(*text), strings.Join(allowed, ", "))
+		*text = allowed[0]
+	}
+	if *text == tag.Get("usual") {
+		*text = ""
+	}
+}
+
+// integer returns a whole number within its range, or 0.
+func (e *entry) integer(path string, n json.Number, tag reflect.StructTag) int64 {
+	var least, most int64
+	if _, err := fmt.Sscan(tag.Get("range"), &least, &most); err != nil {
+		panic(fmt.Sprintf("fromkong: the range of %s: %v", path, err))
+	}
+	whole, ok := wholeNumber(n)
+	if !ok || whole < least || whole > most {
+		e.fault(path, "is %s, and this plugin takes whole numbers from %d to %d", n, least, most)
+	}
+	if strconv.FormatInt(whole, 10) == tag.Get("usual") {
+		return 0
+	}
+	return whole
+}
+
+// wholeNumber returns a number without a fraction, such as 5 or 5.0.
+func wholeNumber(n json.Number) (int64, bool) {
+	if whole, err := n.Int64(); err == nil {
+		return whole, true
+	}
+	f, err := n.Float64()
+	const exact = 1 << 53
+	if err != nil || f != float64(int64(max(min(f, exact), -exact))) {
+		return 0, false
+	}
+	return int64(f), true
+}
+
+// isTemplate reports whether decK fills in a text from the environment.
+func isTemplate(text string) bool { return strings.Contains(text, "${{") }
+
+// shown returns a value for a message.
+func shown(v any) string {
+	if text, ok := v.(string); ok {
+		return strconv.Quote(docpath.Shorten(text))
+	}
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprintf("%T", v)
+	}
+	return docpath.Shorten(string(raw))
+}
