@@ -145,7 +145,7 @@ func (s *Server) authorize(ctx huma.Context, caller Caller, needs access, next f
 	var in received
 	isBatch := ctx.Operation().Path == batchPath
 	if isBatch {
-		in = s.receiveBody(ctx, caller.budget())
+		in = s.receiveBody(ctx)
 	}
 	switch {
 	case !s.withinLimits(ctx, caller.budget(), s.costOf(caller, needs, &in)):
@@ -157,7 +157,7 @@ func (s *Server) authorize(ctx huma.Context, caller Caller, needs access, next f
 		return
 	}
 	if !isBatch {
-		in = s.receiveBody(ctx, caller.budget())
+		in = s.receiveBody(ctx)
 	}
 	if in.fault != nil {
 		s.writeBodyProblem(ctx, in.fault)

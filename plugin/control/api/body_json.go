@@ -5,13 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // init makes huma match field names exactly, so that no third spelling passes for either of two valid ones, and
@@ -21,6 +22,94 @@ func init() {
 	huma.DefaultArrayNullable = false
 }
 
+// Bounds of a body's shape. They are checked before it is decoded.
+const (
+	maxDepth  = 32        // of nested values
+	maxNames  = 64        // of one object
+	maxItems  = maxChecks // of one list
+	maxValues = 2000      // of the body
+	maxString = 48 << 10  // bytes of one string: more than any field accepts
+	maxNumber = 1 << 10   // bytes of one number
+)
+
+// shapeError reports a body that exceeds a bound.
+type shapeError struct {
+	status        int
+	path, problem string
+}
+
+func (e *shapeError) Error() string { return e.path + " " + e.problem }
+
+// inspect counts the values of a body without decoding them, and returns the items of its longest list. The error is
+// a *shapeError. A body that is no JSON has none: decoding it reports that.
+func inspect(body []byte) (items int, err error) {
+	d := jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	invalid := func(path, problem string, most int) error {
+		return &shapeError{http.StatusUnprocessableEntity, path, fmt.Sprintf(problem, most)}
+	}
+	for values := 0; ; {
+		from := d.InputOffset()
+		token, err := d.ReadToken()
+		if err != nil {
+			return items, nil
+		}
+		level := d.StackDepth() // of what the token is in
+		switch token.Kind() {
+		case '}', ']':
+			continue
+		case '{', '[':
+			if level > maxDepth {
+				problem := fmt.Sprintf("has values nested more than %d deep", maxDepth)
+				return items, &shapeError{http.StatusBadRequest, "body", problem}
+			}
+			level--
+		}
+		in, length := d.StackIndex(level) // an object's length counts names and values
+		isName := in == '{' && length%2 == 1
+		switch {
+		case in == '[':
+			if items = max(items, int(length)); length > maxItems {
+				return items, invalid(pathTo(d, level), "has more than %d items", maxItems)
+			}
+			values++
+		case isName:
+			if length/2 >= maxNames {
+				return items, invalid(pathTo(d, level), "has more than %d names", maxNames)
+			}
+			values++
+		}
+		at := level + 1
+		if isName {
+			at = level
+		}
+		switch size := d.InputOffset() - from; { // with the blanks before it
+		case values > maxValues:
+			return items, invalid("body", "has more than %d values", maxValues)
+		case size > maxString && token.Kind() == '"' && len(token.String()) > maxString:
+			return items, invalid(pathTo(d, at), "is a string of more than %d bytes", maxString)
+		case size > maxNumber && token.Kind() == '0' && len(token.String()) > maxNumber:
+			return items, invalid(pathTo(d, at), "is a number of more than %d bytes", maxNumber)
+		}
+	}
+}
+
+// pathTo returns the path of the value at a level, of which 1 is the body.
+func pathTo(d *jsontext.Decoder, level int) string {
+	path, at := "body", 1
+	for name := range d.StackPointer().Tokens() {
+		if at == level {
+			break
+		}
+		if in, _ := d.StackIndex(at); in == '[' {
+			path += "[" + name + "]"
+		} else {
+			path += "." + shorten(name)
+		}
+		at++
+	}
+	return path
+}
+
 // readJSON decodes a body. It rejects what JSON decoders disagree about: duplicate names, and bytes that are not UTF-8.
 func readJSON(body []byte, into any) error {
 	if !utf8.Valid(body) {
@@ -28,18 +117,18 @@ func readJSON(body []byte, into any) error {
 	}
 	var err error
 	if _, first := into.(*any); first { // huma decodes every body twice, first into an any
-		if !json.Valid(body) { // much cheaper than finding out by rejectDuplicates
-			return notJSON(body)
-		}
-		err = rejectDuplicates(body)
-	}
-	if err == nil {
+		err = jsonv2.Unmarshal(body, into, jsontext.AllowInvalidUTF8(true)) // half a surrogate is a fault of its field
+	} else {
 		err = json.Unmarshal(body, into)
 	}
-	number := new(json.UnmarshalTypeError)
-	switch syntax := new(json.SyntaxError); {
-	case errors.As(err, &syntax), errors.Is(err, io.ErrUnexpectedEOF):
+	syntax, huge, number := new(jsontext.SyntacticError), new(jsonv2.SemanticError), new(json.UnmarshalTypeError)
+	switch {
+	case errors.As(err, &syntax) && errors.Is(err, jsontext.ErrDuplicateName):
+		return fmt.Errorf("has the field %q twice", shorten(syntax.JSONPointer.LastToken()))
+	case errors.As(err, &syntax):
 		return notJSON(body)
+	case errors.As(err, &huge):
+		return numberFault(body, string(huge.JSONValue))
 	case errors.As(err, &number) && strings.HasPrefix(number.Value, "number "):
 		return numberFault(body, strings.TrimPrefix(number.Value, "number "))
 	}
@@ -48,15 +137,29 @@ func readJSON(body []byte, into any) error {
 
 // notJSON returns an error with the offset at which a body stops being JSON.
 func notJSON(body []byte) error {
-	const early = "unexpected end of JSON input" // a json.Decoder has an error for it, and takes five times as long
 	syntax := new(json.SyntaxError)
 	switch err := json.Unmarshal(body, new(json.RawMessage)); {
 	case !errors.As(err, &syntax):
 		return errors.New("is not JSON")
-	case syntax.Error() == early:
+	case syntax.Error() == "unexpected end of JSON input":
 		return fmt.Errorf("is not JSON: it ends after byte %d, before it is complete", len(body))
 	}
 	return fmt.Errorf("is not JSON: unexpected character at byte %d", syntax.Offset)
+}
+
+// numberFault returns the fault of a number of the body: no field takes one of its form. huma reports a body that
+// cannot be decoded as a whole, with the text of the error, so that text starts with the path: tidyProblem splits it.
+func numberFault(body []byte, number string) error {
+	d := jsontext.NewDecoder(bytes.NewBuffer(body))
+	for {
+		token, err := d.ReadToken()
+		if err != nil {
+			return err
+		}
+		if token.Kind() == '0' && token.String() == number {
+			return errors.New(pathTo(d, d.StackDepth()+1) + pathSeparator + numberProblem(number))
+		}
+	}
 }
 
 // numberProblem returns what is wrong with a number that is valid JSON and cannot be decoded.
@@ -71,122 +174,8 @@ func numberProblem(number string) string {
 	return "must be written in digits only, not as " + number
 }
 
-// numberFault returns the fault of a number of the body: no field takes one of its form. huma reports a body that
-// cannot be decoded as a whole, with the text of the error, so that text starts with the path: tidyProblem splits it.
-func numberFault(body []byte, number string) error {
-	w := walk(body)
-	for {
-		token, err := w.next()
-		if err != nil {
-			return err
-		}
-		if token == json.Number(number) {
-			return errors.New(w.path() + pathSeparator + numberProblem(number))
-		}
-	}
-}
-
 // pathSeparator stands between a path and its problem in the text of an error.
 const pathSeparator = "\x00"
-
-// rejectDuplicates returns an error for an object with a duplicate name, or values nested too deep.
-func rejectDuplicates(body []byte) error {
-	w := walk(body)
-	for {
-		if _, err := w.next(); err != nil {
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return err
-		}
-	}
-}
-
-// walker iterates over the values of a body. Create it with walk.
-type walker struct {
-	*json.Decoder
-	in []level // the objects and lists that are open
-}
-
-// level is an open object or list.
-type level struct {
-	names map[string]bool // of the object so far; nil: it is a list
-	name  string          // of the value in the object
-	named bool            // the value of that name is next
-	index int             // of the value in the list; -1 before the first
-}
-
-// walk returns a walker before the first value of a body.
-func walk(body []byte) *walker {
-	w := &walker{Decoder: json.NewDecoder(bytes.NewReader(body))}
-	w.UseNumber()
-	return w
-}
-
-// next returns the next value that is neither an object nor a list. After the last the error is io.EOF.
-func (w *walker) next() (json.Token, error) {
-	for {
-		token, err := w.Token()
-		if err != nil {
-			return nil, err
-		}
-		delim, _ := token.(json.Delim)
-		if delim == '}' || delim == ']' {
-			w.in = w.in[:len(w.in)-1]
-			continue
-		}
-		if named, err := w.beginValue(token); err != nil {
-			return nil, err
-		} else if named {
-			continue
-		}
-		switch {
-		case delim == 0:
-			return token, nil
-		case len(w.in) == maxDepth:
-			return nil, fmt.Errorf("has values nested more than %d deep", maxDepth)
-		case delim == '{':
-			w.in = append(w.in, level{names: map[string]bool{}})
-		default:
-			w.in = append(w.in, level{index: -1})
-		}
-	}
-}
-
-// beginValue advances to a value, or reports that the token is the name of one.
-func (w *walker) beginValue(token json.Token) (named bool, err error) {
-	if len(w.in) == 0 {
-		return false, nil
-	}
-	top := &w.in[len(w.in)-1]
-	switch {
-	case top.names == nil:
-		top.index++
-		return false, nil
-	case top.named:
-		top.named = false
-		return false, nil
-	}
-	top.name, top.named = token.(string) // as the decoder ensures
-	if top.names[top.name] {
-		return false, fmt.Errorf("has the field %q twice", shorten(top.name))
-	}
-	top.names[top.name] = true
-	return true, nil
-}
-
-// path returns the path of the current value.
-func (w *walker) path() string {
-	path := []byte("body")
-	for _, l := range w.in {
-		if l.names == nil {
-			path = fmt.Appendf(path, "[%d]", l.index)
-		} else {
-			path = fmt.Appendf(path, ".%s", shorten(l.name))
-		}
-	}
-	return string(path)
-}
 
 const (
 	// maxEcho bounds how much of an invalid value or name an answer repeats, in characters.

@@ -9,9 +9,9 @@
 // carry a key (Idempotency-Key), and a write can wait until all nodes enforce it (?wait=1s). The API limits itself with
 // the decision path of the plugin.
 //
-// A token may send anything, so the cost of a request is bounded before the request is decoded. Its body is read and
-// its values are counted first (shapeCounter), within a budget per token and in total (byteBudget). Lookups of unknown
-// tokens are limited per address (lookups), and answers to senders of many faulty requests are delayed (tarpit).
+// A token may send anything, so the cost of a request is bounded before the request is decoded: the values of its body
+// are counted first (inspect), and large bodies are decoded one after the other (largeBodies). Lookups of unknown tokens
+// are limited per address (lookups).
 //
 // The types of this package define the description of the API ([Server.OpenAPI], published as schema/openapi.yaml);
 // tests check every operation against it.

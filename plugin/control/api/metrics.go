@@ -14,8 +14,7 @@ type metrics struct {
 	duration     *prometheus.HistogramVec
 	authFailures *prometheus.CounterVec
 	limited      *prometheus.CounterVec
-	busy         *prometheus.CounterVec
-	delayed      *prometheus.CounterVec
+	busy         prometheus.Counter
 	lookups      *prometheus.CounterVec
 	writes       *prometheus.CounterVec
 }
@@ -31,9 +30,6 @@ const (
 
 	byToken   = "token"
 	byAddress = "address"
-	byProcess = "process"
-
-	closedInstead = "closed" // too many answers were delayed, so the connection was closed
 
 	lookupFound      = "found"
 	lookupUnknown    = "unknown"
@@ -84,13 +80,9 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 			"Requests denied by the API's own limits, by what the limit is counted per.",
 			"by",
 		),
-		busy: counter("busy_total",
-			"Requests denied because too many bytes of bodies were in progress: of their token, or of the process.", "by"),
-		delayed: counter(
-			"delayed_total",
-			"Answers to faulty requests that were delayed, by who sent too many; closed: the connection was closed instead.",
-			"by",
-		),
+		busy: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: prefix + "busy_total", Help: "Requests denied because too many large bodies were in progress.",
+		}),
 		lookups: counter("token_lookups_total",
 			"Tokens that were not cached, by the result of the look-up in Postgres; remembered, denied: none was made.", "result"),
 		writes: counter("writes_total", "Writes that succeeded, by the kind of what was written.", "kind"),
@@ -100,12 +92,6 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	}
 	for _, by := range []string{byToken, byAddress, byNewSubjects} {
 		m.limited.WithLabelValues(by)
-	}
-	for _, by := range []string{byToken, byProcess} {
-		m.busy.WithLabelValues(by)
-	}
-	for _, by := range []string{byToken, byAddress, closedInstead} {
-		m.delayed.WithLabelValues(by)
 	}
 	for _, result := range []string{lookupFound, lookupUnknown, lookupFailed, lookupRemembered, lookupDenied} {
 		m.lookups.WithLabelValues(result)
@@ -119,7 +105,7 @@ func (m *metrics) register(registerer prometheus.Registerer) error {
 		return nil
 	}
 	for _, collector := range []prometheus.Collector{
-		m.requests, m.duration, m.authFailures, m.limited, m.busy, m.delayed, m.lookups, m.writes,
+		m.requests, m.duration, m.authFailures, m.limited, m.busy, m.lookups, m.writes,
 	} {
 		if err := registerer.Register(collector); err != nil {
 			return fmt.Errorf("register the metrics of the control plane: %w", err)

@@ -33,8 +33,7 @@ type exchange struct {
 	length   int64    // of the body, in bytes; -1: unknown
 	token    string   // the name of the valid token; "": none
 	status   int      // 0: nothing has been written
-	problem  []byte   // the buffered answer to a faulty request
-	releases []func() // return the budget of the body
+	releases []func() // give up the places of the body among the large ones
 }
 
 type exchangeKey struct{}
@@ -47,29 +46,19 @@ func exchangeOf(ctx context.Context) *exchange {
 	return &exchange{}
 }
 
-// WriteHeader implements [http.ResponseWriter]. It delays the answer to a faulty request.
+// WriteHeader implements [http.ResponseWriter].
 func (x *exchange) WriteHeader(status int) {
 	if x.status == 0 {
 		x.status = status
 	}
 	x.release() // the client may read slowly
-	if !x.isFault() {
-		x.ResponseWriter.WriteHeader(status)
-	}
+	x.ResponseWriter.WriteHeader(status)
 }
-
-// isFault reports whether the answer is to a faulty request. Such an answer is buffered, and written when the exchange
-// is finished.
-func (x *exchange) isFault() bool { return isFault(x.status, x.token) }
 
 // Write implements [io.Writer].
 func (x *exchange) Write(b []byte) (int, error) {
 	if x.status == 0 {
 		x.WriteHeader(http.StatusOK)
-	}
-	if x.isFault() {
-		x.problem = append(x.problem, b...)
-		return len(b), nil
 	}
 	return x.ResponseWriter.Write(b)
 }
@@ -77,7 +66,7 @@ func (x *exchange) Write(b []byte) (int, error) {
 // Unwrap returns the writer for an http.ResponseController.
 func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
-// endReading returns the budget of the body, and removes the read deadline. The request has been read; but a connection
+// endReading gives up the places of the body, and removes the read deadline. The request has been read; but a connection
 // whose deadline passes cancels the context of the request in progress.
 func (x *exchange) endReading() error {
 	x.release()
@@ -102,7 +91,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), exchangeKey{}, x), answerTime+waitOf(r))
 	defer cancel()
 	r = r.WithContext(ctx)
-	r.Body = http.MaxBytesReader(x, r.Body, maxBatchBody+1) // one more than the largest body that is reported as too large
 	start := s.Now()
 	defer s.finish(x, r, start)
 	s.serveRoute(x, r)
@@ -117,8 +105,7 @@ func waitOf(r *http.Request) time.Duration {
 	return wait
 }
 
-// finish ends an exchange: it answers after a panic, counts and logs the request, and delays the answer if the request
-// is faulty. The delay is not part of the logged duration.
+// finish ends an exchange: it answers after a panic, and counts and logs the request.
 func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
 	failure := recover()
 	x.release()
@@ -144,9 +131,6 @@ func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
 		slog.Float64("ms", float64(took.Microseconds())/1000), slog.String("token", x.token), slog.String("request_id", x.id))
 	if failure != nil {
 		panic(http.ErrAbortHandler) // part of the answer is written: break the connection
-	}
-	if x.isFault() {
-		s.answerFault(x, r)
 	}
 }
 

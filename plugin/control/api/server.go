@@ -72,8 +72,6 @@ type Options struct {
 	Metrics prometheus.Registerer // nil: not registered
 
 	Now func() time.Time // nil: time.Now
-	// Hold delays the answer to a sender of many faulty requests; nil: it waits for so long, or until ctx ends.
-	Hold func(ctx context.Context, wait time.Duration)
 }
 
 // Server serves the API. It is an http.Handler and safe for concurrent use, and keeps no state that another process
@@ -84,9 +82,8 @@ type Server struct {
 	api     huma.API
 	limits  *admit.Decider // nil: the API has no limits of its own
 	metrics *metrics
-	bodies  bodyBudgets
+	bodies  largeBodies
 	lookups *lookups
-	tarpit  *tarpit
 
 	newSubjects  *subjectLimiter // nil: the API has no limits of its own
 	probes       singleflight.Group
@@ -110,12 +107,8 @@ func New(o Options) (*Server, error) {
 	s := &Server{
 		Options: o,
 		mux:     http.NewServeMux(),
-		bodies:  newBodyBudgets(),
+		bodies:  newLargeBodies(),
 		lookups: o.Rates.newLookups(),
-		tarpit:  newTarpit(),
-	}
-	if s.Hold == nil {
-		s.Hold = s.tarpit.wait
 	}
 	var err error
 	if s.metrics, err = newMetrics(o.Metrics); err != nil {
@@ -188,9 +181,9 @@ const (
 )
 
 // HTTPServer returns an HTTP server for the API, with bounds on how long each part of a request may take. The caller
-// sets its address and TLS, and starts and stops it. A shutdown ends all delays of answers.
+// sets its address and TLS, and starts and stops it.
 func (s *Server) HTTPServer() *http.Server {
-	server := &http.Server{
+	return &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: headerTime,
 		ReadTimeout:       requestTime,
@@ -199,8 +192,6 @@ func (s *Server) HTTPServer() *http.Server {
 		MaxHeaderBytes:    headerBytes,
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn),
 	}
-	server.RegisterOnShutdown(s.tarpit.end)
-	return server
 }
 
 // operation completes an operation that needs a role: it adds the errors that all operations have.

@@ -67,7 +67,6 @@ func openGuarded(t *testing.T) *guarded {
 		Store: g.store, Tokens: newTokens(g.store, log), Log: log, Metrics: g.numbers,
 		Limits: memory.New(memory.Options{Now: process.BucketClock.Now}),
 		Now:    func() time.Time { return time.Unix(1_900_000_000, g.now.Load()) },
-		Hold:   func(context.Context, time.Duration) {}, // answers without delay
 	})
 	if err != nil {
 		t.Fatal(err)
