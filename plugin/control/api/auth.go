@@ -5,9 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"math"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -68,16 +66,12 @@ func (c Caller) budget() string {
 // Authenticator resolves tokens.
 type Authenticator interface {
 	// Authenticate returns the caller whose token a secret is. The error is ErrUnknownToken if the token is unknown,
-	// revoked or expired. Before it looks up a secret that is not in memory, it MUST call mayLook once, and return
-	// ErrNotLookedUp if that reports false.
-	Authenticate(ctx context.Context, secret string, mayLook func() bool) (Caller, error)
+	// revoked or expired. It MUST bound what unknown secrets cost by itself.
+	Authenticate(ctx context.Context, secret string) (Caller, error)
 }
 
-// Errors of an [Authenticator] for a secret that admits no caller.
-var (
-	ErrUnknownToken = errors.New("the token is unknown, expired or revoked")
-	ErrNotLookedUp  = errors.New("the token is not in memory, and was not looked up")
-)
+// ErrUnknownToken is the error of an [Authenticator] for a secret that admits no caller.
+var ErrUnknownToken = errors.New("the token is unknown, expired or revoked")
 
 // access selects the callers that may use an operation.
 type access int
@@ -121,15 +115,10 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 		s.unauthorized(ctx, reasonMissing, "Bearer", "send a token: Authorization: Bearer …")
 		return
 	}
-	caller, wait, err := s.lookUpToken(ctx.Context(), ctx.RemoteAddr(), strings.TrimSpace(secret))
+	caller, err := s.Tokens.Authenticate(ctx.Context(), strings.TrimSpace(secret))
 	switch {
 	case errors.Is(err, ErrUnknownToken):
 		s.unauthorized(ctx, reasonUnknown, `Bearer error="invalid_token"`, ErrUnknownToken.Error())
-	case errors.Is(err, ErrNotLookedUp):
-		s.metrics.limited.WithLabelValues(byAddress).Inc()
-		ctx.SetHeader("Retry-After", strconv.FormatInt(int64(math.Ceil(wait.Seconds())), 10))
-		const detail = "too many unknown tokens were sent from this address"
-		s.writeProblem(ctx, http.StatusTooManyRequests, detail)
 	case err != nil:
 		s.Log.Error("token lookup failed", "error", err)
 		s.writeProblem(ctx, http.StatusServiceUnavailable, "tokens cannot be checked at the moment")

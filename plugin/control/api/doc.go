@@ -10,8 +10,7 @@
 // the decision path of the plugin.
 //
 // A token may send anything, so the cost of a request is bounded before the request is decoded: the values of its body
-// are counted first (inspect), and large bodies are decoded one after the other (largeBodies). Lookups of unknown tokens
-// are limited per address (lookups).
+// are counted first (inspect), and large bodies are decoded one after the other (largeBodies).
 //
 // The types of this package define the description of the API ([Server.OpenAPI], published as schema/openapi.yaml);
 // tests check every operation against it.

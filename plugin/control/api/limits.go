@@ -23,7 +23,6 @@ type Rates struct {
 	Requests  int64 // of one token; 0: 6000
 	Decisions int64 // of one token to check or settle, instead of Requests; each check of a batch counts; 0: 600000
 	Failures  int64 // of one address, without a valid token; 0: 60
-	Lookups   int64 // of unknown tokens from one address; 0: 60
 	SignIns   int64 // of one token to the portal, apart from Requests; 0: 60
 
 	// Subjects bounds how many new users, credentials, addresses and reservations the token of an org may spend for, a

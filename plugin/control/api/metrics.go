@@ -15,7 +15,6 @@ type metrics struct {
 	authFailures *prometheus.CounterVec
 	limited      *prometheus.CounterVec
 	busy         prometheus.Counter
-	lookups      *prometheus.CounterVec
 	writes       *prometheus.CounterVec
 }
 
@@ -30,12 +29,6 @@ const (
 
 	byToken   = "token"
 	byAddress = "address"
-
-	lookupFound      = "found"
-	lookupUnknown    = "unknown"
-	lookupFailed     = "failed"
-	lookupRemembered = "remembered" // the token was unknown a moment ago, or is malformed
-	lookupDenied     = "denied"     // too many unknown tokens came from the address
 )
 
 // Kinds of writes.
@@ -83,8 +76,6 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		busy: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: prefix + "busy_total", Help: "Requests denied because too many large bodies were in progress.",
 		}),
-		lookups: counter("token_lookups_total",
-			"Tokens that were not cached, by the result of the look-up in Postgres; remembered, denied: none was made.", "result"),
 		writes: counter("writes_total", "Writes that succeeded, by the kind of what was written.", "kind"),
 	}
 	for _, reason := range []string{reasonMissing, reasonUnknown, reasonRole} {
@@ -92,9 +83,6 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	}
 	for _, by := range []string{byToken, byAddress, byNewSubjects} {
 		m.limited.WithLabelValues(by)
-	}
-	for _, result := range []string{lookupFound, lookupUnknown, lookupFailed, lookupRemembered, lookupDenied} {
-		m.lookups.WithLabelValues(result)
 	}
 	return m, m.register(registerer)
 }
@@ -105,7 +93,7 @@ func (m *metrics) register(registerer prometheus.Registerer) error {
 		return nil
 	}
 	for _, collector := range []prometheus.Collector{
-		m.requests, m.duration, m.authFailures, m.limited, m.busy, m.lookups, m.writes,
+		m.requests, m.duration, m.authFailures, m.limited, m.busy, m.writes,
 	} {
 		if err := registerer.Register(collector); err != nil {
 			return fmt.Errorf("register the metrics of the control plane: %w", err)

@@ -23,30 +23,32 @@ func (s *Server) ServeAs(w http.ResponseWriter, r *http.Request, caller Caller) 
 // signInPath is the path that sign-ins with a token count by.
 const signInPath = "/portal/sign-in"
 
-// ErrTooManySignIns reports that a valid token has signed in too often.
-var ErrTooManySignIns = errors.New("too many sign-ins with this token")
+// Errors of sign-ins beyond a limit.
+var (
+	ErrTooManySignIns = errors.New("too many sign-ins with this token")
+	ErrTooManyGuesses = errors.New("too many sign-ins without a valid token from this address")
+)
 
 // Authenticate returns the caller whose token a secret is, and counts a sign-in of the token from an address. "" is the
 // address of a secret that was valid before: neither guesses nor sign-ins of others count for it. The error is that of
-// [Authenticator], ErrNotLookedUp also beyond the limit of requests without a valid token, or ErrTooManySignIns; after
-// both of these the caller has to wait.
+// [Authenticator], or one of a sign-in beyond a limit, after which the caller has to wait.
 func (s *Server) Authenticate(
 	ctx context.Context, secret, address string,
 ) (caller Caller, wait time.Duration, err error) {
-	caller, wait, err = s.lookUpToken(ctx, address, secret)
+	caller, err = s.Tokens.Authenticate(ctx, secret)
 	isUnknown := errors.Is(err, ErrUnknownToken)
 	if isUnknown {
 		s.metrics.authFailures.WithLabelValues(reasonUnknown).Inc()
 	}
 	if err != nil && !isUnknown || s.limits == nil || address == "" {
-		return caller, wait, err
+		return caller, 0, err
 	}
 	switch wait = s.spendSignIn(ctx, caller.budget(), address); {
 	case wait == 0:
 		return caller, 0, err
 	case isUnknown:
 		s.metrics.limited.WithLabelValues(byAddress).Inc()
-		return Caller{}, wait, ErrNotLookedUp
+		return Caller{}, wait, ErrTooManyGuesses
 	}
 	s.metrics.limited.WithLabelValues(byToken).Inc()
 	return Caller{}, wait, ErrTooManySignIns

@@ -83,7 +83,6 @@ type Server struct {
 	limits  *admit.Decider // nil: the API has no limits of its own
 	metrics *metrics
 	bodies  largeBodies
-	lookups *lookups
 
 	newSubjects  *subjectLimiter // nil: the API has no limits of its own
 	probes       singleflight.Group
@@ -108,7 +107,6 @@ func New(o Options) (*Server, error) {
 		Options: o,
 		mux:     http.NewServeMux(),
 		bodies:  newLargeBodies(),
-		lookups: o.Rates.newLookups(),
 	}
 	var err error
 	if s.metrics, err = newMetrics(o.Metrics); err != nil {

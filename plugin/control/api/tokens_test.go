@@ -24,11 +24,15 @@ type issued struct {
 // stored is an Authenticator of the tokens in a database.
 type stored struct{ *rows.Store }
 
-func (s stored) Authenticate(ctx context.Context, secret string, _ func() bool) (api.Caller, error) {
-	if c, err := (ring{}).Authenticate(ctx, secret, nil); err == nil {
+func (s stored) Authenticate(ctx context.Context, secret string) (api.Caller, error) {
+	if c, err := (ring{}).Authenticate(ctx, secret); err == nil {
 		return c, nil
 	}
-	t, err := s.Store.Authenticate(ctx, secret)
+	all, err := s.Secrets(ctx)
+	if err != nil {
+		return api.Caller{}, err
+	}
+	t, err := all.Token(secret)
 	if err != nil {
 		return api.Caller{}, api.ErrUnknownToken
 	}
@@ -145,7 +149,11 @@ func TestAnOrgNeitherTakesNorProbesNamesOfOthers(t *testing.T) {
 				t.Errorf("%q rotates %s: %v", org, token.Name, err)
 				continue
 			}
-			found, err := w.store.Authenticate(t.Context(), secret)
+			all, err := w.store.Secrets(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			found, err := all.Token(secret)
 			if err != nil || found.Org != org {
 				t.Errorf("the secret of %q is that of %q (%v)", org, found.Org, err)
 			}

@@ -32,8 +32,12 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 type storedTokens struct{ store *rows.Store }
 
 // Authenticate implements api.Authenticator.
-func (t storedTokens) Authenticate(ctx context.Context, secret string, _ func() bool) (api.Caller, error) {
-	found, err := t.store.Authenticate(ctx, secret)
+func (t storedTokens) Authenticate(ctx context.Context, secret string) (api.Caller, error) {
+	all, err := t.store.Secrets(ctx)
+	if err != nil {
+		return api.Caller{}, err
+	}
+	found, err := all.Token(secret)
 	if errors.As(err, new(*rows.TokenError)) {
 		err = api.ErrUnknownToken
 	}

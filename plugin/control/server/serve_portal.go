@@ -84,7 +84,7 @@ func (a portalAPI) Authenticate(
 	switch {
 	case errors.Is(err, api.ErrUnknownToken):
 		err = portal.ErrUnknownToken
-	case errors.Is(err, api.ErrNotLookedUp):
+	case errors.Is(err, api.ErrTooManyGuesses):
 		err = portal.ErrTooManyTokens
 	case errors.Is(err, api.ErrTooManySignIns):
 		err = portal.ErrTooManySignIns

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"net/http"
 	"net/http/cookiejar"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,8 +41,17 @@ func servePortal(t *testing.T, on bool) (address, secret string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	running, stop := context.WithCancel(t.Context())
+	var background sync.WaitGroup
+	for _, run := range assembled.background {
+		background.Go(func() {
+			if err := run(running); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 	server := httptest.NewServer(assembled.http.Handler)
-	t.Cleanup(server.Close)
+	t.Cleanup(func() { server.Close(); stop(); background.Wait() })
 	return server.URL, secret
 }
 

@@ -2,11 +2,11 @@ package server
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"log/slog"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
@@ -14,150 +14,183 @@ import (
 )
 
 const (
-	// tokenMemory bounds the cached tokens, well above the number in use.
-	tokenMemory = 4096
+	// tokenRefresh is the time between two reads of the tokens, so a revocation takes effect within it.
+	tokenRefresh = 2 * time.Second
+	// tokenPause is the least time between two reads for secrets that are not among the tokens.
+	tokenPause = time.Second
+	// tokenTimeout bounds a read of the tokens, and a write of their use.
+	tokenTimeout = 5 * time.Second
+	// tokenOutage is how long tokens stay valid while they cannot be read. While the database is unavailable, no token can
+	// be revoked. If only this process is cut off, a revocation is late by at most this time.
+	tokenOutage = 10 * time.Minute
 	// tokenUse is the time between two writes of the use of tokens.
 	tokenUse = 20 * time.Second
 	// tokenLastUse bounds the last of these writes, at the end of the process.
 	tokenLastUse = time.Second
 )
 
+// errStopped reports a secret that is not among the tokens when they are not read any more.
+var errStopped = errors.New("the process is ending")
+
 // tokenRows reads and writes the tokens of the database.
 type tokenRows interface {
-	Authenticate(ctx context.Context, secret string) (rows.Token, error)
+	Secrets(ctx context.Context) (rows.Secrets, error)
 	Used(ctx context.Context, ago map[int64]time.Duration) error
 }
 
-// tokens authenticates callers of the REST API by the rows of the database. It caches a found token for a short time
-// and looks it up again in the background, so a busy caller never waits for the database, even if it hangs. While the
-// database is unavailable, recently found tokens stay valid. unknownSecrets caches secrets without a token. It is safe
-// for concurrent use. newTokens makes it, and Run must run.
+// tokens authenticates callers of the REST API by the tokens of the database, which are in memory. A caller never waits
+// for the database unless its secret is not among them: then it waits for the next read, of which there is one at a time
+// and one a second. While the database is unavailable, the tokens stay valid. It is safe for concurrent use. newTokens
+// makes it, and Run must run.
 type tokens struct {
-	rows     tokenRows
-	isSecret func(text string) bool // other texts are not looked up
-	log      *slog.Logger
-	now      func() time.Time
-	renewals chan renewal
+	rows  tokenRows
+	log   *slog.Logger
+	last  atomic.Pointer[tokenList] // nil: none was read yet
+	asked chan struct{}             // a read is awaited
+	ended chan struct{}             // closed when Run returns
 
-	mu        sync.Mutex
-	cached    map[secretHash]cachedToken // without the secrets themselves
-	unknown   unknownSecrets
-	used      map[int64]time.Time // the last use of tokens by id, until it is written
-	useFailed bool                // the last write of the use failed, and that was logged; only Run uses it
-	failing   bool                // look-ups fail or hang; Run retries until one succeeds
+	mu      sync.Mutex
+	next    *tokenRead          // nil: none is awaited
+	used    map[int64]time.Time // the last use of tokens by id, until it is written
+	begun   time.Time           // the last read; only Run uses the following
+	failing bool                // the last read failed, and that was logged
+	useLost bool                // the last write of the use failed, and that was logged
+}
+
+// tokenList is the tokens as they were at an instant.
+type tokenList struct {
+	rows.Secrets
+	at     time.Time
+	warned sync.Map // the names of tokens whose use is logged, though they are not live
+}
+
+// tokenRead is a read of the tokens that requests await.
+type tokenRead struct {
+	done chan struct{}
+	err  error // once done is closed
 }
 
 func newTokens(reader tokenRows, log *slog.Logger) *tokens {
 	return &tokens{
-		rows: reader, isSecret: rows.IsSecret, log: log, now: time.Now, renewals: make(chan renewal, tokenQueue),
-		cached: map[secretHash]cachedToken{}, used: map[int64]time.Time{},
+		rows: reader, log: log, asked: make(chan struct{}, 1), ended: make(chan struct{}), used: map[int64]time.Time{},
 	}
 }
 
 // Authenticate implements api.Authenticator.
-func (t *tokens) Authenticate(ctx context.Context, secret string, mayLook func() bool) (api.Caller, error) {
-	if !t.isSecret(secret) {
+func (t *tokens) Authenticate(ctx context.Context, secret string) (api.Caller, error) {
+	if !rows.IsSecret(secret) {
 		return api.Caller{}, api.ErrUnknownToken
 	}
-	hash := sha256.Sum256([]byte(secret))
-	token, err := t.find(ctx, hash, secret, mayLook)
-	if isTokenDenial(err) {
-		return api.Caller{}, api.ErrUnknownToken
+	token, err := t.find(secret)
+	if denied := new(rows.TokenError); errors.As(err, &denied) && denied.Name == "" {
+		if err := t.await(ctx); err != nil {
+			return api.Caller{}, err
+		}
+		token, err = t.find(secret)
 	}
 	if err != nil {
-		return api.Caller{}, err
+		return api.Caller{}, api.ErrUnknownToken
 	}
 	t.mu.Lock()
-	t.used[token.ID] = t.now()
+	t.used[token.ID] = time.Now()
 	t.mu.Unlock()
 	return api.Caller{Token: token.Name, Role: api.Role(token.Role), Org: token.Org}, nil
 }
 
-// isTokenDenial reports whether an error is the answer of the database that no live token has the secret.
-func isTokenDenial(err error) bool { return errors.As(err, new(*rows.TokenError)) }
-
-// find returns the token of a secret from the cache while it is fresh, else from the database. It calls mayLook for a
-// secret that is not cached.
-func (t *tokens) find(ctx context.Context, hash secretHash, secret string, mayLook func() bool) (rows.Token, error) {
-	last, valid, fresh := t.recall(hash, secret)
-	switch {
-	case fresh:
-		return last, nil
-	case valid:
-	case t.isUnknown(hash):
+// find returns the live token of a secret in memory, or a TokenError.
+func (t *tokens) find(secret string) (rows.Token, error) {
+	list := t.last.Load()
+	if list == nil || time.Since(list.at) >= tokenOutage {
 		return rows.Token{}, &rows.TokenError{}
-	case !mayLook():
-		return rows.Token{}, api.ErrNotLookedUp
 	}
-	bounded := ctx
-	if valid {
-		var cancel context.CancelFunc
-		bounded, cancel = context.WithTimeout(ctx, tokenTimeout)
-		defer cancel()
+	token, err := list.Token(secret)
+	if denied := new(rows.TokenError); errors.As(err, &denied) && denied.Name != "" {
+		if _, known := list.warned.LoadOrStore(denied.Name, true); !known {
+			t.log.Warn("an expired or revoked token was used", "token", denied.Name, "state", denied.State)
+		}
 	}
-	token, err := t.lookUp(bounded, hash, secret)
-	if err == nil || isTokenDenial(err) || !valid || ctx.Err() != nil {
-		return token, err
-	}
-	t.recordFailure(err)
+	return token, err
+}
+
+// await waits for a read of the tokens that begins after it is called.
+func (t *tokens) await(ctx context.Context) error {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.renew(hash, secret)
-	return last, nil
-}
-
-// recall returns the cached token of a secret. A token that is not valid is denied. A fresh one authenticates at once;
-// if it is no longer new, it is looked up again in the background.
-func (t *tokens) recall(hash secretHash, secret string) (token rows.Token, valid, fresh bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	k, ok := t.cached[hash]
-	if !ok {
-		return rows.Token{}, false, false
+	if t.next == nil {
+		t.next = &tokenRead{done: make(chan struct{})}
 	}
-	age, valid := k.age(t.now())
-	if !valid {
-		delete(t.cached, hash)
-		return rows.Token{}, false, false
+	read := t.next
+	t.mu.Unlock()
+	select {
+	case t.asked <- struct{}{}:
+	default: // another request has asked
 	}
-	if fresh = age < tokenFresh || t.failing; fresh && age >= tokenRenewal {
-		t.renew(hash, secret)
-	}
-	return k.token, true, fresh
-}
-
-// cache caches a token if there is room. t.mu is held.
-func (t *tokens) cache(hash secretHash, k cachedToken) {
-	if len(t.cached) >= tokenMemory {
-		maps.DeleteFunc(t.cached, func(_ secretHash, old cachedToken) bool { _, valid := old.age(k.at); return !valid })
-	}
-	if _, ok := t.cached[hash]; ok || len(t.cached) < tokenMemory {
-		t.cached[hash] = k
+	select {
+	case <-read.done:
+		return read.err
+	case <-t.ended:
+		return errStopped
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
-// Run renews cached tokens and writes their use, from time to time and at the end. It returns when ctx ends.
+// Run reads the tokens and writes their use, from time to time; the use also at the end. It returns when ctx ends.
 func (t *tokens) Run(ctx context.Context) error {
-	var renewing sync.WaitGroup
-	renewing.Go(func() { t.renewAll(ctx) })
-	defer renewing.Wait()
-	tick := time.NewTicker(tokenUse)
-	defer tick.Stop()
+	defer close(t.ended)
+	refresh, use := time.NewTicker(tokenRefresh), time.NewTicker(tokenUse)
+	defer refresh.Stop()
+	defer use.Stop()
+	t.read(ctx)
 	for {
 		select {
-		case <-tick.C:
-			t.writeUse(ctx)
+		case <-refresh.C:
+			t.read(ctx)
+		case <-t.asked:
+			select {
+			case <-time.After(time.Until(t.begun.Add(tokenPause))):
+				t.read(ctx)
+			case <-ctx.Done():
+			}
+		case <-use.C:
+			t.writeUse(ctx, tokenTimeout)
 		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), tokenLastUse)
-			defer cancel()
-			t.writeUse(last)
+			t.writeUse(context.WithoutCancel(ctx), tokenLastUse)
 			return nil
 		}
 	}
 }
 
+// read reads the tokens, for all requests that await it.
+func (t *tokens) read(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
+	defer cancel()
+	t.mu.Lock()
+	read := t.next
+	t.next = nil
+	t.mu.Unlock()
+	t.begun = time.Now()
+	secrets, err := t.rows.Secrets(ctx)
+	if err == nil {
+		t.last.Store(&tokenList{Secrets: secrets, at: t.begun})
+	}
+	switch failed := err != nil; {
+	case failed == t.failing:
+	case failed:
+		t.log.Warn("reading the tokens failed: they stay valid for a while", "minutes", tokenOutage.Minutes(), "error", err)
+	default:
+		t.log.Info("the tokens are read again")
+	}
+	t.failing = err != nil
+	if read != nil {
+		read.err = err
+		close(read.done)
+	}
+}
+
 // writeUse writes the use of tokens since the last call. If that fails, it keeps them for the next call.
-func (t *tokens) writeUse(ctx context.Context) {
+func (t *tokens) writeUse(ctx context.Context, most time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
 	t.mu.Lock()
 	used := t.used
 	t.used = map[int64]time.Time{}
@@ -165,17 +198,15 @@ func (t *tokens) writeUse(ctx context.Context) {
 	if len(used) == 0 {
 		return
 	}
-	now, ago := t.now(), make(map[int64]time.Duration, len(used))
+	ago := make(map[int64]time.Duration, len(used))
 	for id, at := range used {
-		ago[id] = now.Sub(at)
+		ago[id] = time.Since(at)
 	}
 	err := t.rows.Used(ctx, ago)
-	if failed := err != nil; failed != t.useFailed {
-		if t.useFailed = failed; failed { // logged once, because a standby never accepts it
-			t.log.Warn("recording the use of tokens failed", "error", err)
-		}
+	if err != nil && !t.useLost { // logged once, because a standby never accepts it
+		t.log.Warn("recording the use of tokens failed", "error", err)
 	}
-	if err != nil {
+	if t.useLost = err != nil; t.useLost {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		maps.Copy(used, t.used)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/base64"
 	"fmt"
 	"strings"
@@ -176,27 +175,41 @@ func (s *Store) LiveTokens(ctx context.Context) (int, error) {
 	return live, fail("count the tokens", err)
 }
 
-// Authenticate returns the live token of a secret, or a TokenError. It writes nothing; Used records the use.
-func (s *Store) Authenticate(ctx context.Context, secret string) (Token, error) {
-	if !IsSecret(secret) {
-		return Token{}, &TokenError{}
-	}
-	hash := sha256.Sum256([]byte(secret))
+// Secrets maps the hash of a secret to its token.
+type Secrets map[[sha256.Size]byte]Token
+
+// Secrets returns the tokens that are live, or were within the last day.
+func (s *Store) Secrets(ctx context.Context) (Secrets, error) {
 	type row struct {
 		Token
 		Hash []byte
 	}
-	const find = `SELECT t.*, h.hash FROM (` + selectTokens + `) t JOIN rate_limiter.tokens h USING (id) WHERE h.hash = $1`
-	rows, err := collect[row](ctx, s.pool, find, hash[:])
-	switch {
-	case err != nil:
-		return Token{}, fail("look up a token", err)
-	case len(rows) == 0 || subtle.ConstantTimeCompare(rows[0].Hash, hash[:]) != 1:
-		return Token{}, &TokenError{}
-	case rows[0].State != TokenLive:
-		return Token{}, &TokenError{Name: rows[0].Name, State: rows[0].State}
+	list, err := collect[row](ctx, s.pool, `SELECT t.*, h.hash FROM (`+selectTokens+`) t
+		JOIN rate_limiter.tokens h USING (id)
+		WHERE (h.revoked_at > clock_timestamp() - interval '1 day') IS NOT FALSE
+			AND (h.expires_at > clock_timestamp() - interval '1 day') IS NOT FALSE`)
+	if err != nil {
+		return nil, fail("read the tokens", err)
 	}
-	return rows[0].Token, nil
+	secrets := make(Secrets, len(list))
+	for _, r := range list {
+		secrets[[sha256.Size]byte(r.Hash)] = r.Token
+	}
+	return secrets, nil
+}
+
+// Token returns the live token of a secret, or a TokenError.
+func (s Secrets) Token(secret string) (Token, error) {
+	t, ok := s[sha256.Sum256([]byte(secret))]
+	switch {
+	case !ok:
+		return Token{}, &TokenError{}
+	case t.State == TokenLive && !t.ExpiresAt.IsZero() && !time.Now().Before(t.ExpiresAt):
+		return Token{}, &TokenError{Name: t.Name, State: TokenExpired}
+	case t.State != TokenLive:
+		return Token{}, &TokenError{Name: t.Name, State: t.State}
+	}
+	return t, nil
 }
 
 // IsSecret reports whether a text has the form of a secret. Other texts need no query.
