@@ -17,6 +17,8 @@ const (
 	freshTime = 10 * time.Second
 	// staleTime is the age from which pages do not show an answer any more.
 	staleTime = time.Minute
+	// readTimeout bounds the read of an answer.
+	readTimeout = 10 * time.Second
 	// cacheCaller reads the answers for all operators. No token has such a name.
 	cacheCaller = "portal:shared"
 	// maxCached bounds the answers that are kept.
@@ -98,9 +100,9 @@ func (s *answerCache) open(path string) *cachedAnswer {
 
 func (a *cachedAnswer) isStale(now time.Time) bool { return now.Sub(a.at) >= staleTime }
 
-// read reads an answer as an operator who may not write, as the live parts do. It ends after pollTimeout.
+// read reads an answer as an operator who may not write. It ends after readTimeout.
 func (s *answerCache) read(path string, a *cachedAnswer, now time.Time) {
-	ctx, cancel := context.WithTimeout(s.ctx, pollTimeout)
+	ctx, cancel := context.WithTimeout(s.ctx, readTimeout)
 	defer cancel()
 	body, err := s.request(ctx, path)
 	s.mu.Lock()

@@ -11,8 +11,6 @@ type metrics struct {
 	sessions *prometheus.CounterVec
 	denied   *prometheus.CounterVec
 	pages    *prometheus.HistogramVec
-	viewers  prometheus.Gauge
-	dropped  *prometheus.CounterVec
 }
 
 // Values of labels.
@@ -26,9 +24,6 @@ const (
 	deniedPlain     = "plain"     // the connection is not encrypted
 	deniedOrigin    = "origin"    // a write from another site, also of somebody signed in
 	deniedProvider  = "provider"  // by the other system
-
-	droppedSlow = "slow" // it did not read
-	droppedFull = "full" // too many were open
 )
 
 // newMetrics returns the metrics, registered unless the registerer is nil.
@@ -50,11 +45,6 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 			Name: prefix + "page_duration_seconds", Help: "How long pages of the portal took, in seconds.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
 		}, []string{"page"}),
-		viewers: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: prefix + "live_viewers", Help: "Live parts of pages that are open.",
-		}),
-		dropped: counter("live_dropped_total", "Live parts of pages that were closed or not opened, by reason.",
-			"reason", droppedSlow, droppedFull),
 	}
 	for _, to := range pages() {
 		m.pages.WithLabelValues(to.Path())
@@ -62,7 +52,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	if registerer == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.sessions, m.denied, m.pages, m.viewers, m.dropped} {
+	for _, c := range []prometheus.Collector{m.sessions, m.denied, m.pages} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register the metrics of the portal: %w", err)
 		}

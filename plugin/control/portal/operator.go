@@ -34,9 +34,9 @@ func operatorPages() []page {
 // operatorTopics returns the live parts of the console.
 func operatorTopics() []topic {
 	return []topic{
-		{Name: "fleet", For: operators, Template: "operator_fleet_rows", Poll: pollFleet},
-		{Name: "denials", For: operators, Template: "operator_denials_page", Poll: pollDenials},
-		{Name: "reach", For: operators, Template: "layout_reach", Poll: pollReach},
+		live("fleet", operators, "operator_fleet_rows", readFleet),
+		live("denials", operators, "operator_denials_page", readDenials),
+		live("reach", operators, "layout_reach", readReach),
 	}
 }
 

@@ -80,9 +80,6 @@ func serveDenials(v *visit) error {
 	})
 }
 
-// pollDenials returns the first page of denials for the live part.
-func pollDenials(v *visit) (any, error) { return readDenials(v) }
-
 // readDenials returns a page of denials, whose link follows the last of its rows.
 func readDenials(v *visit) (*denialPage, error) {
 	found, filters := &denialPage{}, v.filters(denialFilters...)

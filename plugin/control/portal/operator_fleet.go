@@ -70,9 +70,6 @@ func serveFleet(v *visit) error {
 	return v.render("operator_fleet", "Fleet", f)
 }
 
-// pollFleet returns the nodes for the live part.
-func pollFleet(v *visit) (any, error) { return readFleet(v) }
-
 func readFleet(v *visit) (*fleet, error) {
 	f := &fleet{}
 	if err := v.get("/v1/ratelimit/fleet", nil, f); err != nil {
@@ -173,15 +170,15 @@ func (e *enforcement) words() string {
 	return text + nodesText("; behind: ", e.Behind) + nodesText("; silent: ", e.Silent) + "."
 }
 
-// pollReach returns which nodes enforce the version of a write, for the live part of its notice.
-func pollReach(v *visit) (any, error) {
+// readReach returns which nodes enforce the version of a write, for the live part of its notice.
+func readReach(v *visit) (string, error) {
 	version, err := strconv.ParseInt(v.r.URL.Query().Get("version"), 10, 64)
 	if err != nil {
-		return nil, &problem{Status: http.StatusBadRequest, Detail: "The version is not a number."}
+		return "", &problem{Status: http.StatusBadRequest, Detail: "The version is not a number."}
 	}
 	f := &fleet{}
 	if err := v.get("/v1/ratelimit/fleet", nil, f); err != nil {
-		return nil, err
+		return "", err
 	}
 	e := f.enforcement(version)
 	return e.words(), nil

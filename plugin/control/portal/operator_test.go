@@ -162,11 +162,11 @@ func TestANoticeReportsWhenAllLiveNodesEnforceAWrite(t *testing.T) {
 		"1 of 2 live nodes enforce it; behind: edge-2.</span>", `<a href="/portal/fleet">Fleet</a>`)
 	w.want(b.get("/portal/fleet"), http.StatusOK, "edge-1", "edge-2", "behind by 1 version", "not enforced by all nodes")
 	reach := b.watch("reach?version=1")
-	if first := reach.next(); first != "rows|1 of 2 live nodes enforce it; behind: edge-2." {
+	if first := reach.next(); first != "1 of 2 live nodes enforce it; behind: edge-2." {
 		t.Errorf("the notice begins with %s", first)
 	}
 	report("edge-2", 1_000)
-	if next := reach.next(); next != "rows|All live nodes enforce it: 2 nodes." {
+	if next := reach.next(); next != "All live nodes enforce it: 2 nodes." {
 		t.Errorf("the notice goes on with %s", next)
 	}
 	w.location(b.post("/portal/tenants/globex/overrides", ban))

@@ -74,13 +74,10 @@ func TestTheTableOfPagesHasNoWriteForViewersAndNoOrgForTenants(t *testing.T) {
 		}
 	}
 	p := open(t).portal
-	var names []string
 	for _, to := range topics() {
-		hasTemplate := p.views.templates.Lookup(to.Template) != nil
-		if slices.Contains(names, to.Name) || to.For == 0 || to.Poll == nil || !hasTemplate {
-			t.Errorf("%+v is not a live part, or its name or template is not right", to)
+		if to.For == 0 || p.views.templates.Lookup(to.Template) == nil {
+			t.Errorf("%+v is not a live part, or its template is not right", to)
 		}
-		names = append(names, to.Name)
 	}
 }
 

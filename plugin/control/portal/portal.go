@@ -71,8 +71,8 @@ type Options struct {
 	Now      func() time.Time // nil: time.Now
 }
 
-// Portal serves the pages. It is an http.Handler and safe for concurrent use. Create it with New, and end its live
-// parts with Close.
+// Portal serves the pages. It is an http.Handler and safe for concurrent use. Create it with New, and end it with
+// Close.
 type Portal struct {
 	Options
 	mux      *http.ServeMux
@@ -80,7 +80,7 @@ type Portal struct {
 	jar      *session.Jar
 	sessions *session.Sessions
 	views    *views
-	hub      *hub
+	topics   map[string]topic
 	shared   *answerCache
 	metrics  *metrics
 }
@@ -109,17 +109,14 @@ func New(o Options) (*Portal, error) {
 	if p.views, err = newViews(); err != nil {
 		return nil, fmt.Errorf("make the portal: %w", err)
 	}
-	p.hub = newHub(p, topics())
+	p.topics = topics()
 	p.shared = newAnswerCache(p)
 	p.route()
 	return p, nil
 }
 
-// Close ends the live parts of all pages, which hold up a shutdown otherwise, and what is read for pages beforehand.
-func (p *Portal) Close() {
-	p.hub.close()
-	p.shared.end()
-}
+// Close ends what is read for pages beforehand.
+func (p *Portal) Close() { p.shared.end() }
 
 // route connects paths to what serves them.
 func (p *Portal) route() {
@@ -127,7 +124,7 @@ func (p *Portal) route() {
 	p.mux.HandleFunc("GET "+signInPath, p.showSignIn)
 	p.mux.HandleFunc("POST "+signInPath, p.signIn)
 	p.mux.HandleFunc("POST /portal/sign-out", p.signOut)
-	p.mux.HandleFunc("GET "+livePath+"{topic}", p.hub.serve)
+	p.mux.HandleFunc("GET "+livePath+"{topic}", p.serveLive)
 	if p.Provider != nil {
 		p.mux.HandleFunc("GET "+providerPath, func(w http.ResponseWriter, r *http.Request) {
 			p.Provider.ServeSignIn(w, r, signer{p})

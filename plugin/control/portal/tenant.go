@@ -35,20 +35,10 @@ func tenantPages() []page {
 
 // tenantTopics returns the live parts of the pages of tenants. Each is of the org of the caller and no other.
 func tenantTopics() []topic {
-	const often, seldom = 2 * time.Second, 10 * time.Second // usage over time lacks the last seconds anyway
 	return []topic{
-		{
-			Name: "org-plan", For: tenants, Template: "tenant_plan_rows", Every: often,
-			Poll: func(v *visit) (any, error) { return readOrgPlan(v) },
-		},
-		{
-			Name: "org-usage", For: tenants, Template: "tenant_usage_rows", Every: seldom,
-			Poll: func(v *visit) (any, error) { return readOrgUsage(v) },
-		},
-		{
-			Name: "org-denials", For: tenants, Template: "tenant_denials_rows", Every: often,
-			Poll: func(v *visit) (any, error) { return readOrgDenials(v) },
-		},
+		live("org-plan", tenants, "tenant_plan_rows", readOrgPlan),
+		live("org-usage", tenants, "tenant_usage_rows", readOrgUsage),
+		live("org-denials", tenants, "tenant_denials_rows", readOrgDenials),
 	}
 }
 

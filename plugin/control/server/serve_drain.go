@@ -34,10 +34,6 @@ func newDraining(server *http.Server, monitor *metrics.Server, log *slog.Logger)
 				return
 			}
 		}
-		if isStream(r) { // it sets deadlines itself
-			next.ServeHTTP(w, r)
-			return
-		}
 		// A request whose answer can no longer be written is canceled.
 		ctx, cancel := context.WithTimeout(r.Context(), server.WriteTimeout)
 		defer cancel()

@@ -117,6 +117,3 @@ func mount(api http.Handler, pages *portal.Portal) http.Handler {
 		}
 	})
 }
-
-// isStream reports whether the answer to a request lasts for as long as its client reads.
-func isStream(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/portal/live/") }

@@ -152,18 +152,18 @@ func TestAKeyFileHas32BytesOrTheirBase64(t *testing.T) {
 	}
 }
 
-func TestALivePartHasNoDeadlineAndOtherRequestsDo(t *testing.T) {
-	got := map[string]bool{}
+func TestEachRequestHasADeadline(t *testing.T) {
+	var hasDeadline bool
 	d := newDraining(&http.Server{
 		ReadHeaderTimeout: time.Minute, WriteTimeout: time.Minute,
 		Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			_, got[r.URL.Path] = r.Context().Deadline()
+			_, hasDeadline = r.Context().Deadline()
 		}),
 	}, nil, slog.New(slog.DiscardHandler))
-	for path, want := range map[string]bool{"/portal/live/fleet": false, "/portal/": true, "/v1/orgs": true} {
+	for _, path := range []string{"/portal/live/fleet", "/portal/", "/v1/orgs"} {
 		d.http.Handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", path, http.NoBody))
-		if got[path] != want {
-			t.Errorf("%s has a deadline: %v, want %v", path, got[path], want)
+		if !hasDeadline {
+			t.Errorf("%s has no deadline", path)
 		}
 	}
 }

@@ -2,24 +2,32 @@
 "use strict";
 
 (() => {
-  const parts = [...document.querySelectorAll("[data-live]")].map((element) => ({ element, source: null }));
-  const retryAfter = 30000; // milliseconds
+  const parts = [...document.querySelectorAll("[data-live]")].map((element) => ({ element, reads: null, etag: "" }));
+  const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
 
-  const open = (part) => {
-    if (part.source || document.hidden) return;
-    const source = new EventSource(part.element.dataset.live);
-    part.source = source;
-    source.addEventListener("rows", (event) => {
-      part.element.classList.remove("stale");
-      replace(part.element, event.data);
-    });
-    source.addEventListener("stale", () => part.element.classList.add("stale"));
-    source.addEventListener("error", () => {
-      part.element.classList.add("stale");
-      if (source.readyState !== EventSource.CLOSED) return; // the browser tries again
-      part.source = null;
-      setTimeout(() => open(part), retryAfter);
-    });
+  // Fetches a part again and again, until the page is hidden or the session has ended.
+  const follow = async (part) => {
+    if (part.reads || document.hidden) return;
+    const { signal } = part.reads = new AbortController();
+    const { live, every } = part.element.dataset;
+    while (!signal.aborted) {
+      const status = await read(part, live, signal).catch(() => 0);
+      if (signal.aborted) return;
+      part.element.classList.toggle("stale", status !== 200 && status !== 304);
+      if (status === 401) return;
+      await pause(every ?? 2);
+    }
+  };
+
+  // Replaces a part that has changed, and returns the status of the answer.
+  const read = async (part, url, signal) => {
+    const answer = await fetch(url, { signal, headers: { "If-None-Match": part.etag } });
+    if (answer.ok) {
+      const html = await answer.text();
+      part.etag = answer.headers.get("ETag");
+      replace(part.element, html);
+    }
+    return answer.status;
   };
 
   // Replaces the content of a part. What has the focus keeps it, also the link of the next page with another address, and
@@ -35,15 +43,15 @@
     tables().forEach((table, i) => { table.scrollLeft = scrolled[i] ?? 0; });
   };
 
-  const close = (part) => {
-    part.source?.close();
-    part.source = null;
+  const leave = (part) => {
+    part.reads?.abort();
+    part.reads = null;
   };
 
-  document.addEventListener("visibilitychange", () => parts.forEach(document.hidden ? close : open));
-  addEventListener("pagehide", () => parts.forEach(close));
-  addEventListener("pageshow", () => parts.forEach(open));
-  parts.forEach(open);
+  document.addEventListener("visibilitychange", () => parts.forEach(document.hidden ? leave : follow));
+  addEventListener("pagehide", () => parts.forEach(leave));
+  addEventListener("pageshow", () => parts.forEach(follow));
+  parts.forEach(follow);
 
   // A form is sent once, also after a second click.
   document.addEventListener("submit", (event) => {
