@@ -209,7 +209,7 @@ func TestEndedSessionsAreBoundedAndNoneComesBack(t *testing.T) {
 	w := newWorld(t, 1)
 	var all []*http.Cookie
 	for i := range maxEndings + 10 {
-		w.now = w.now.Add(100 * time.Millisecond)
+		w.now = w.now.Add(20 * time.Millisecond)
 		if i%500 != 0 && i < maxEndings {
 			w.ended.add(Session{ID: fmt.Sprint(i), Start: w.now.Unix()}, w.now, DefaultIdle)
 			continue
@@ -236,40 +236,6 @@ func TestEndedSessionsAreBoundedAndNoneComesBack(t *testing.T) {
 	}
 	if n := len(w.ended.ended); n > maxEndings {
 		t.Errorf("%d endings are remembered", n)
-	}
-}
-
-func TestOneThatSignsOutVeryOftenEndsNoSessionOfOthers(t *testing.T) {
-	w := newWorld(t, 1)
-	operator := w.start(request(), Session{Secret: "operator"})
-	person := w.start(request(), Session{Name: "ann", Role: "admin"})
-	first := w.start(request(), Session{Secret: "hostile0"})
-	w.End(httptest.NewRecorder(), request(first))
-	stays := w.start(request(), Session{Secret: "operator"})
-	w.End(httptest.NewRecorder(), request(stays))
-	for i := range 2 * maxEndings {
-		w.now = w.now.Add(time.Millisecond)
-		w.ended.add(Session{ID: fmt.Sprint(i), Secret: fmt.Sprint("hostile", i%20), Start: w.now.Unix()}, w.now, DefaultIdle)
-	}
-	if n := len(w.ended.ended); n > maxEndings {
-		t.Errorf("%d endings are remembered, want %d at most", n, maxEndings)
-	}
-	for name, c := range map[string]*http.Cookie{"an operator's": operator, "a person's": person} {
-		if _, _, ok := w.find(c); !ok {
-			t.Errorf("%s session has ended", name)
-		}
-	}
-	for name, c := range map[string]*http.Cookie{"the hostile": first, "the operator's": stays} {
-		if _, _, ok := w.find(c); ok {
-			t.Errorf("%s session that was ended is valid again", name)
-		}
-	}
-	w.now = w.now.Add(Absolute + time.Hour)
-	for i := range maxEndings + 1 {
-		w.ended.add(Session{ID: fmt.Sprint("later", i), Secret: fmt.Sprint(i), Start: w.now.Unix()}, w.now, DefaultIdle)
-	}
-	if n := len(w.ended.notBefore); n > 1 {
-		t.Errorf("%d owners are remembered beyond the longest session", n)
 	}
 }
 
