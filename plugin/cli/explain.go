@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -71,8 +72,8 @@ type explanation struct {
 	AppliesTo string `json:"config_on"`
 	Denied    string `json:"refused,omitempty"` // why the config denies a request without a tenant or user
 	resolve.Explanation
-	TierSeenAt time.Time      `json:"tier_seen_at,omitzero"`
-	OtherTiers []api.SeenTier `json:"other_tiers,omitempty"` // that nodes see beside it
+	TierSeenAt time.Time          `json:"tier_seen_at,omitzero"`
+	OtherTiers []answers.SeenTier `json:"other_tiers,omitempty"` // that nodes see beside it
 
 	ShownOverrides []shownExplained `json:"overrides"`        // those of Explanation
 	Faults         []policy.Fault   `json:"faults,omitempty"` // rows that do not compile

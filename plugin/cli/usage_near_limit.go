@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -91,9 +92,9 @@ func (c *call) wholePlan(
 }
 
 // nearLimits shows limits of which much was used.
-var nearLimits = listing[api.NearLimit]{
+var nearLimits = listing[answers.NearLimit]{
 	"TENANT|POLICY|ENDPOINT|SCOPE|MODE|USED|LEAST LEFT|LIMIT|LAST USED",
-	func(n api.NearLimit) []any {
+	func(n answers.NearLimit) []any {
 		const full = 1
 		return []any{
 			n.Org, policyCell(n.Policy, n.Row, n.Tier), n.Endpoint, n.Scope, n.Mode,

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
 // callNearLimit calls ratelimit usage near-limit on a database in which limits left tenants little, at the time of the
@@ -59,19 +59,19 @@ plugins:
 func TestUsageNearLimitListsTenantsByTheLimitsInForce(t *testing.T) {
 	for _, c := range []struct {
 		args []string
-		want []api.NearLimit
+		want []answers.NearLimit
 	}{
-		{nil, []api.NearLimit{
+		{nil, []answers.NearLimit{
 			{Org: "acme", Policy: "hourly", Limit: 500, Remaining: 0, Fraction: 1},
 			{Org: "acme", Policy: "daily", Limit: 1000, Remaining: 100, Fraction: 0.9},
 			{Org: "globex", Policy: "daily", Limit: 20, Remaining: 3, Fraction: 0.85},
 		}},
-		{[]string{"--above", "0.86", "--limit", "1"}, []api.NearLimit{
+		{[]string{"--above", "0.86", "--limit", "1"}, []answers.NearLimit{
 			{Org: "acme", Policy: "hourly", Limit: 500, Remaining: 0, Fraction: 1},
 		}},
 	} {
 		code, output := callNearLimit(t, c.args...)
-		var got []api.NearLimit
+		var got []answers.NearLimit
 		if err := json.Unmarshal([]byte(output), &got); err != nil || code != 0 || len(got) != len(c.want) {
 			t.Errorf("%q: exit code %d and %s (%v)", c.args, code, output, err)
 			continue

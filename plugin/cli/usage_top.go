@@ -73,7 +73,7 @@ func usageTopPage(out *page, found *rows.UsageTop) {
 	if late {
 		title += "|LATE"
 	}
-	columns(out, title, found.Items, func(r rows.UsageTopRow) []any {
+	columns(out, title, found.Items, func(r rows.OrgRanking) []any {
 		cells := []any{r.Tenant, r.Admitted, r.Soft, red(r.Denied, r.Denied > 0), r.ShadowDenied, r.Cost}
 		if late {
 			cells = append(cells, r.Late)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -30,74 +31,34 @@ func (s *Server) registerAbuse() {
 	}, writeAccess), s.forgive)
 }
 
-// AbuseState is what abuse detection remembers of an org.
-type AbuseState struct {
-	Tenant        string     `json:"org_id"`
-	Step          string     `json:"step"                     doc:"half and tenth multiply each limit."             enum:"none,warn,half,tenth,ban_5m,ban_1h"`
-	Mode          string     `json:"mode,omitempty"           doc:"shadow: the step has no effect. Absent: the org was not scored within a week." enum:"shadow,enforce"`
-	Reason        string     `json:"reason,omitempty"         doc:"Why the org is on the step, with the numbers."`
-	Since         *time.Time `json:"since,omitempty"          doc:"When it came to the step."`
-	FlaggedAt     *time.Time `json:"flagged_at,omitempty"     doc:"The last time."`
-	ForgivenUntil *time.Time `json:"forgiven_until,omitempty" doc:"It is on no step until then."`
-	Override      *int64     `json:"override,omitempty"       doc:"The id of its penalty."`
-	OverrideUntil *time.Time `json:"override_until,omitempty" doc:"When the penalty expires, unless it is renewed."`
-	Usual         float64    `json:"usual_requests"           doc:"The baseline: requests of a minute in which it sends."`
-	Learned       int64      `json:"learned_minutes"          doc:"The minutes that the baseline is from."`
-	ScoredAt      time.Time  `json:"scored_at,omitzero"       doc:"The end of the last minute that was scored."`
-}
-
-// AbuseMove is a move of an org on the ladder.
-type AbuseMove struct {
-	At     time.Time `json:"at"`
-	From   string    `json:"from"   enum:"none,warn,half,tenth,ban_5m,ban_1h"`
-	To     string    `json:"to"     enum:"none,warn,half,tenth,ban_5m,ban_1h"`
-	Mode   string    `json:"mode"   enum:"shadow,enforce"`
-	Reason string    `json:"reason"`
-}
-
-// AbuseHistory is what abuse detection remembers of an org, with its last moves.
-type AbuseHistory struct {
-	AbuseState
-	Moves []AbuseMove `json:"moves" doc:"The last one is first. Moves are kept for 30 days."`
-}
-
 type listAbuseInput struct {
 	Step  string `query:"step"                doc:"Only orgs on this step."           enum:"none,warn,half,tenth,ban_5m,ban_1h"`
 	Limit int    `query:"limit" default:"100" doc:"The maximum number of items."      minimum:"1" maximum:"1000"`
 }
 
-// AbuseList has the orgs on the ladder.
-type AbuseList struct {
-	Items []AbuseState `json:"items"`
-}
-
-type listAbuseOutput struct{ Body AbuseList }
+type listAbuseOutput struct{ Body answers.AbuseList }
 
 func (s *Server) listAbuse(ctx context.Context, in *listAbuseInput) (*listAbuseOutput, error) {
-	out := &listAbuseOutput{AbuseList{Items: []AbuseState{}}}
+	out := &listAbuseOutput{answers.AbuseList{Items: []rows.AbuseState{}}}
 	for row, err := range s.Store.Abuse(ctx, rows.AbuseFilter{Step: in.Step, Max: in.Limit}) {
 		if err != nil {
 			return nil, s.readError("list abuse", err)
 		}
-		out.Body.Items = append(out.Body.Items, AbuseState(row))
+		out.Body.Items = append(out.Body.Items, row)
 	}
 	return out, nil
 }
 
 type getAbuseInput struct{ OrgPath }
 
-type getAbuseOutput struct{ Body AbuseHistory }
+type getAbuseOutput struct{ Body rows.AbuseHistory }
 
 func (s *Server) getAbuse(ctx context.Context, in *getAbuseInput) (*getAbuseOutput, error) {
 	found, err := s.Store.AbuseOf(ctx, in.Org)
 	if err != nil {
 		return nil, s.readError("read the abuse of an org", err)
 	}
-	out := &getAbuseOutput{AbuseHistory{AbuseState(found.AbuseState), make([]AbuseMove, len(found.Moves))}}
-	for i, m := range found.Moves {
-		out.Body.Moves[i] = AbuseMove(m)
-	}
-	return out, nil
+	return &getAbuseOutput{found}, nil
 }
 
 // forgiveBody says for how long, and why.
@@ -122,23 +83,15 @@ type forgiveInput struct {
 	Body forgiveBody
 }
 
-// OrgForgiven is an org after it was forgiven.
-type OrgForgiven struct {
-	Org       string    `json:"org_id"`
-	Until     time.Time `json:"forgiven_until"  doc:"The org is on no step until then."`
-	Overrides []int64   `json:"ended_overrides" doc:"The penalties that were ended, by id."`
-	Written
-}
-
 // forgive takes an org off the ladder.
-func (s *Server) forgive(ctx context.Context, in *forgiveInput) (*writeOutput[OrgForgiven], error) {
+func (s *Server) forgive(ctx context.Context, in *forgiveInput) (*writeOutput[answers.OrgForgiven], error) {
 	c := in.newChange(ctx, in.Body.Reason, "forgive-org", in.Org, in.Body)
 	done, version, err := s.Store.ForgiveAbuse(ctx, c, in.Org, spanOr(in.Body.For, time.Hour))
 	if err != nil {
 		return nil, s.writeError("forgive an org", err)
 	}
-	return &writeOutput[OrgForgiven]{replayedHeader(c), OrgForgiven{
+	return &writeOutput[answers.OrgForgiven]{replayedHeader(c), answers.OrgForgiven{
 		Org: done.Tenant, Until: done.Until, Overrides: done.Overrides,
-		Written: s.finishWrite(ctx, overrideWrites, version, in.wait(), Warnings{}),
+		Written: s.finishWrite(ctx, overrideWrites, version, in.wait(), answers.Warnings{}),
 	}}, nil
 }

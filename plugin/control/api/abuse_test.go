@@ -5,7 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const (
@@ -60,7 +61,7 @@ func TestOrgsOnTheLadderAreListedTheHighestStepFirst(t *testing.T) {
 		"": "acme half globex warn ", "?step=warn": "globex warn ", "?limit=1": "acme half ",
 	} {
 		got := ""
-		for _, row := range read[api.AbuseList](w, w.want(w.as("GET", abuseList+query, ""), http.StatusOK)).Items {
+		for _, row := range read[answers.AbuseList](w, w.want(w.as("GET", abuseList+query, ""), http.StatusOK)).Items {
 			got += row.Tenant + " " + row.Step + " "
 		}
 		if got != want {
@@ -74,17 +75,17 @@ func TestAForgivenOrgIsOnNoStepAndItsPenaltyIsOver(t *testing.T) {
 	w := open(t)
 	w.want(w.as("POST", acmeForgive, `{"reason":"a load test"}`), http.StatusNotFound)
 	onLadder(w)
-	before := read[api.AbuseHistory](w, w.want(w.as("GET", acmeAbuse, ""), http.StatusOK))
+	before := read[rows.AbuseHistory](w, w.want(w.as("GET", acmeAbuse, ""), http.StatusOK))
 	if before.Step != "half" || before.Override == nil || before.Usual != 120.5 || len(before.Moves) != 1 {
 		t.Fatalf("before it is %+v", before)
 	}
 	key := []string{"Idempotency-Key", "k"}
-	done := read[api.OrgForgiven](w, w.want(w.as("POST", acmeForgive, `{"reason":"a load test","for":"2h"}`, key...),
+	done := read[answers.OrgForgiven](w, w.want(w.as("POST", acmeForgive, `{"reason":"a load test","for":"2h"}`, key...),
 		http.StatusOK))
 	if len(done.Overrides) != 1 || done.Overrides[0] != *before.Override || done.Version == 0 {
 		t.Errorf("it is forgiven by %+v", done)
 	}
-	after := read[api.AbuseHistory](w, w.want(w.as("GET", acmeAbuse, ""), http.StatusOK))
+	after := read[rows.AbuseHistory](w, w.want(w.as("GET", acmeAbuse, ""), http.StatusOK))
 	if after.Step != "none" || after.Override != nil || after.ForgivenUntil == nil || after.Usual != 120.5 ||
 		after.Moves[0].Reason != "forgiven by token:ann: a load test" {
 		t.Errorf("after it is %+v", after)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -52,7 +53,7 @@ func (auditKind) Schema(huma.Registry) *huma.Schema {
 	}
 }
 
-type auditOutput struct{ Body Page[rows.AuditEntry] }
+type auditOutput struct{ Body answers.Page[rows.AuditEntry] }
 
 func (s *Server) audit(ctx context.Context, in *auditInput) (*auditOutput, error) {
 	entries, next, err := s.Store.Audit(ctx, rows.AuditFilter{
@@ -62,27 +63,21 @@ func (s *Server) audit(ctx context.Context, in *auditInput) (*auditOutput, error
 	if err != nil {
 		return nil, s.readError("read the audit", err)
 	}
-	out := &auditOutput{Page[rows.AuditEntry]{Items: entries}}
+	out := &auditOutput{answers.Page[rows.AuditEntry]{Items: entries}}
 	if next > 0 {
 		out.Body.NextCursor = cursor(next)
 	}
 	return out, nil
 }
 
-// Fleet has the current version and what each node enforces.
-type Fleet struct {
-	rows.Fleet
-	rows.Reach
-}
-
-type fleetOutput struct{ Body Fleet }
+type fleetOutput struct{ Body answers.Fleet }
 
 func (s *Server) fleet(ctx context.Context, _ *struct{}) (*fleetOutput, error) {
 	fleet, err := s.Store.Fleet(ctx, rows.LiveWithin)
 	if err != nil {
 		return nil, s.readError("list the nodes", err)
 	}
-	return &fleetOutput{Fleet{fleet, fleet.Reach(fleet.Version)}}, nil
+	return &fleetOutput{answers.Fleet{Fleet: fleet, Reach: fleet.Reach(fleet.Version)}}, nil
 }
 
 type forgetInput struct {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -20,7 +21,7 @@ func (b *requiredReason) Resolve(huma.Context) []error { return reasonFaults("bo
 // CandidateWritten is a candidate after a write.
 type CandidateWritten struct {
 	Candidate rows.Candidate `json:"candidate"`
-	Written
+	answers.Written
 }
 
 // writeOutput is the answer to a write that an Idempotency-Key makes happen once.
@@ -34,7 +35,7 @@ type writeCandidateOutput = writeOutput[CandidateWritten]
 // PoliciesWritten is what a write by a candidate changes in policies.
 type PoliciesWritten struct {
 	Diff rows.Diff `json:"diff" doc:"What it changes in the active policies."`
-	Written
+	answers.Written
 }
 
 type writeCandidatePoliciesOutput = writeOutput[PoliciesWritten]
@@ -66,7 +67,7 @@ func (s *Server) createCandidate(ctx context.Context, in *createCandidateInput) 
 	if err != nil {
 		return nil, s.writeError("create a candidate", err)
 	}
-	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), Warnings{})
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{})
 	return &writeCandidateOutput{replayedHeader(c), CandidateWritten{row, written}}, nil
 }
 
@@ -82,7 +83,7 @@ func (s *Server) dropCandidate(ctx context.Context, in *dropCandidateInput) (*wr
 	if err != nil {
 		return nil, s.writeError("drop a candidate", err)
 	}
-	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), Warnings{})
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{})
 	return &writeCandidateOutput{Body: CandidateWritten{row, written}}, nil
 }
 
@@ -110,7 +111,7 @@ func (s *Server) putCandidatePolicy(
 	if err != nil {
 		return nil, s.writeError(action, err)
 	}
-	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), Warnings{review.Warnings})
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{Warnings: review.Warnings})
 	return &writeCandidatePoliciesOutput{Body: PoliciesWritten{d, written}}, nil
 }
 
@@ -163,7 +164,7 @@ func (s *Server) deleteCandidatePolicy(
 	if err != nil {
 		return nil, s.writeError("delete a policy of a candidate", err)
 	}
-	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), Warnings{})
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{})
 	return &writeCandidatePoliciesOutput{Body: PoliciesWritten{d, written}}, nil
 }
 
@@ -195,7 +196,7 @@ type assignCandidateInput struct {
 
 func (s *Server) assignCandidate(ctx context.Context, in *assignCandidateInput) (*writeCandidateOutput, error) {
 	c := in.newChange(ctx, in.Body.Reason, "assign-candidate", in.Name, in.Body)
-	var reviewed Warnings
+	var reviewed answers.Warnings
 	a := rows.Assignment{
 		Percent: in.Body.Percent, Add: in.Body.Add, Remove: in.Body.Remove, Approval: s.approval(in.Force, &reviewed),
 	}
@@ -230,7 +231,7 @@ func (s *Server) promoteCandidate(
 	ctx context.Context, in *promoteCandidateInput,
 ) (*writeCandidatePoliciesOutput, error) {
 	c := in.newChange(ctx, in.Body.Reason, "promote-candidate", in.Name, in.Body)
-	var warnings Warnings
+	var warnings answers.Warnings
 	p := rows.Promotion{UnchangedSince: in.Body.IfVersion, Approval: s.approval(in.Force, &warnings)}
 	d, version, err := s.Store.PromoteCandidate(ctx, c, in.Name, p)
 	if err != nil {
@@ -254,7 +255,7 @@ func (s *Server) rollBackCandidate(
 	if err != nil {
 		return nil, s.writeError("roll back a candidate", err)
 	}
-	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), Warnings{})
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{})
 	return &writeCandidatePoliciesOutput{replayedHeader(c), PoliciesWritten{d, written}}, nil
 }
 
@@ -278,6 +279,6 @@ func (s *Server) rebaseCandidate(ctx context.Context, in *rebaseCandidateInput) 
 	if err != nil {
 		return nil, s.writeError("rebase a candidate", err)
 	}
-	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), Warnings{})
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{})
 	return &writeCandidateOutput{replayedHeader(c), CandidateWritten{row, written}}, nil
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -76,19 +77,14 @@ func (s *Server) getCandidate(ctx context.Context, in *CandidateName) (*candidat
 	return &candidateOutput{c}, s.readError("read a candidate", err)
 }
 
-// CandidateList has all candidates.
-type CandidateList struct {
-	Items []rows.Candidate `json:"items" nullable:"false"`
-}
-
-type listCandidatesOutput struct{ Body CandidateList }
+type listCandidatesOutput struct{ Body answers.CandidateList }
 
 func (s *Server) listCandidates(ctx context.Context, _ *struct{}) (*listCandidatesOutput, error) {
 	list, err := s.Store.Candidates(ctx)
 	if list == nil {
 		list = []rows.Candidate{}
 	}
-	return &listCandidatesOutput{CandidateList{list}}, s.readError("list candidates", err)
+	return &listCandidatesOutput{answers.CandidateList{Items: list}}, s.readError("list candidates", err)
 }
 
 type diffCandidateOutput struct{ Body rows.CandidateDiff }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -77,7 +77,7 @@ func TestACandidateIsPromotedAndRolledBackThroughTheAPI(t *testing.T) {
 		t.Errorf("the difference is %+v", d)
 	}
 	limit := func() int64 {
-		p := read[api.Page[rows.Policy]](w, w.want(w.as("GET", policies, ""), http.StatusOK))
+		p := read[answers.Page[rows.Policy]](w, w.want(w.as("GET", policies, ""), http.StatusOK))
 		return p.Items[0].Limit.Limit
 	}
 	if got := limit(); got != 1000 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -47,7 +48,7 @@ type listCostsInput struct {
 	Endpoint  string `query:"endpoint"  maxLength:"1024" doc:"As written in the cost; the names of parameters do not matter."`
 }
 
-type listCostsOutput struct{ Body Page[rows.Cost] }
+type listCostsOutput struct{ Body answers.Page[rows.Cost] }
 
 func (s *Server) listCosts(ctx context.Context, in *listCostsInput) (*listCostsOutput, error) {
 	list := []rows.Cost{}
@@ -122,7 +123,7 @@ type putCostInput struct {
 // CostWritten is a cost after a write.
 type CostWritten struct {
 	Cost rows.Cost `json:"cost"`
-	Written
+	answers.Written
 }
 
 type putCostOutput struct {
@@ -181,5 +182,5 @@ func (s *Server) deleteCost(ctx context.Context, in *deleteCostInput) (*deletedO
 	if err != nil {
 		return nil, s.writeError(action, err)
 	}
-	return &deletedOutput{s.finishWrite(ctx, costWrites, version, in.wait(), Warnings{})}, nil
+	return &deletedOutput{s.finishWrite(ctx, costWrites, version, in.wait(), answers.Warnings{})}, nil
 }

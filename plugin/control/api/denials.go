@@ -12,6 +12,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -39,35 +40,6 @@ func (s *Server) registerDenials() {
 		Description: "One item for each limit that denied the request: all of them must admit it. " + aboutDenials + " An " +
 			"item names at most 32 requests. The token of an org finds requests of this org only.",
 	}, decideAccess), s.getDenial)
-}
-
-// DenialList is a page of recent denials.
-type DenialList struct {
-	Denials []Denial `json:"denials"`
-	Next    string   `json:"next,omitempty" doc:"The cursor of the next page. Absent: this is the last one."`
-	Sampled bool     `json:"sampled"        doc:"An item counts several denials, so something of them was left out."`
-}
-
-// Denial counts denials of an org by one policy at about one time.
-type Denial struct {
-	At         time.Time `json:"at"                            doc:"Of the last one."`
-	Org        string    `json:"org,omitempty"                 doc:"Absent: the requests named none."`
-	Endpoint   string    `json:"endpoint,omitempty"`
-	Policy     string    `json:"policy,omitempty"              doc:"Absent: no policy denied, or several did."`
-	Limit      *int64    `json:"limit,omitempty"               doc:"Tokens that a window allows, overrides included."`
-	Window     string    `json:"window,omitempty"              example:"1m"`
-	Scope      string    `json:"scope,omitempty"               example:"tenant"`
-	Reason     string    `json:"reason"                        doc:"quota, or why no limit decided; others: denials that have no item of their own." example:"quota"`
-	Result     string    `json:"result"                        doc:"shadow_denied: the requests were admitted, because the policy has the mode shadow or log." enum:"denied,shadow_denied"`
-	Shadow     bool      `json:"shadow"`
-	Count      int64     `json:"count"                         doc:"How many it counts."`
-	User       string    `json:"user,omitempty"                doc:"A hash, unless the nodes show users. Absent: none, or several."`
-	IPHash     string    `json:"ip_hash,omitempty"             doc:"The same of the client's address."`
-	RetryAfter *int64    `json:"retry_after_seconds,omitempty" doc:"After which the limit had room. Absent: unknown, or no wait helps."`
-
-	decision.Denier
-	RetryAt    *time.Time `json:"retry_at,omitempty"    doc:"at and retry_after_seconds, in whole seconds."`
-	WouldAdmit string     `json:"would_admit,omitempty" doc:"What would have admitted the request. Where an item counts several, this and all numbers are of one of the last."`
 }
 
 // DenialPage selects a page of recent denials.
@@ -158,7 +130,7 @@ func (in *listOrgDenialsInput) Resolve(ctx huma.Context) []error {
 	return append(in.OrgPath.Resolve(ctx), in.DenialPage.Resolve(ctx)...)
 }
 
-type listDenialsOutput struct{ Body DenialList }
+type listDenialsOutput struct{ Body answers.DenialList }
 
 func (s *Server) listDenials(ctx context.Context, in *listDenialsInput) (*listDenialsOutput, error) {
 	return s.denials(ctx, &in.DenialPage, in.Tenant)
@@ -192,7 +164,7 @@ func (s *Server) denials(ctx context.Context, page *DenialPage, tenant string) (
 
 // denials returns denials as the caller reads them.
 func (v view) denials(list []rows.RecentDenial) *listDenialsOutput {
-	out := &listDenialsOutput{DenialList{Denials: []Denial{}}}
+	out := &listDenialsOutput{answers.DenialList{Denials: []answers.Denial{}}}
 	for i := range list {
 		out.Body.Denials = append(out.Body.Denials, v.denial(list[i]))
 		out.Body.Sampled = out.Body.Sampled || list[i].Count > 1
@@ -218,14 +190,14 @@ func (s *Server) getDenial(ctx context.Context, in *getDenialInput) (*listDenial
 }
 
 // denial returns a denial as the caller reads it, without the numbers of limits that it may not read.
-func (v view) denial(d rows.RecentDenial) Denial {
+func (v view) denial(d rows.RecentDenial) answers.Denial {
 	if v.tenant {
 		d.Override, d.Penalty = nil, nil // may be those of an address, which are internal
 	}
 	if scope, ok := policy.ScopeOf(d.Scope); d.Scope != "" && !(ok && v.readsScope(scope)) {
 		d.Limit, d.WindowSize, d.RetryAfter, d.Denier = nil, nil, nil, decision.Denier{Tier: d.Tier}
 	}
-	out := Denial{
+	out := answers.Denial{
 		At: d.At, Org: d.Tenant, Endpoint: d.Endpoint, Policy: d.Policy, Limit: d.Limit, Scope: d.Scope, Reason: d.Reason,
 		Result: "denied", Shadow: d.Shadow, Count: d.Count, User: d.User, IPHash: d.IP, RetryAfter: d.RetryAfter,
 		Denier: d.Denier, RetryAt: d.RetryAt(), WouldAdmit: d.WouldAdmit(),

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
 const (
@@ -45,7 +45,7 @@ func TestAnOrgReadsItsDenialsWithoutNumbersOfSharedLimits(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	w.denied()
-	all := read[api.DenialList](w, w.want(w.by(viewer, "GET", denials, ""), http.StatusOK))
+	all := read[answers.DenialList](w, w.want(w.by(viewer, "GET", denials, ""), http.StatusOK))
 	if len(all.Denials) != 5 || !all.Sampled || all.Denials[0].Reason != "banned" || all.Denials[4].Window != "1d" {
 		t.Errorf("an operator reads %+v", all)
 	}
@@ -53,7 +53,7 @@ func TestAnOrgReadsItsDenialsWithoutNumbersOfSharedLimits(t *testing.T) {
 		t.Errorf("an operator reads %+v of a shared limit", shared)
 	}
 	a := w.want(w.by(ofAcme, "GET", orgDenials, ""), http.StatusOK)
-	own := read[api.DenialList](w, a).Denials
+	own := read[answers.DenialList](w, a).Denials
 	if len(own) != 3 || strings.Contains(a.Body.String(), "hidden") || strings.Contains(a.Body.String(), "globex") {
 		t.Fatalf("the org reads %s", a.Body)
 	}
@@ -81,7 +81,7 @@ func TestPagesOfDenialsHaveEachOnceWhileMoreAreReported(t *testing.T) {
 	seen, cursor := 0, ""
 	for page := range 10 {
 		answer := w.want(w.by(ofAcme, "GET", orgDenials+"?limit=7&cursor="+cursor, ""), http.StatusOK)
-		got := read[api.DenialList](w, answer)
+		got := read[answers.DenialList](w, answer)
 		seen += len(got.Denials)
 		w.reports(`[{"event":"new` + string(rune('a'+page)) + `","age":0,` + reported + `}]`)
 		if cursor = got.Next; cursor == "" {
@@ -102,7 +102,7 @@ func TestFiltersOfDenials(t *testing.T) {
 		"?since=1h": 5, "?since=0s": 0, "?since=2020-01-01T00:00:00Z": 5, "?since=9000-01-01T00:00:00Z": 0, "?limit=2": 2,
 		"?tenant=acme&policy=daily": 1,
 	} {
-		got := read[api.DenialList](w, w.want(w.as("GET", denials+query, ""), http.StatusOK))
+		got := read[answers.DenialList](w, w.want(w.as("GET", denials+query, ""), http.StatusOK))
 		if len(got.Denials) != want {
 			t.Errorf("%s: %d denials, want %d", query, len(got.Denials), want)
 		}
@@ -136,7 +136,7 @@ func TestARequestIDLeadsToTheLimitsThatDeniedAndWhatWouldAdmit(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	w.identified()
-	list := read[api.DenialList](w, w.want(w.by(viewer, "GET", denials+"/"+requestID, ""), http.StatusOK)).Denials
+	list := read[answers.DenialList](w, w.want(w.by(viewer, "GET", denials+"/"+requestID, ""), http.StatusOK)).Denials
 	if len(list) != 3 {
 		t.Fatalf("an operator reads %+v", list)
 	}
@@ -161,12 +161,12 @@ func TestAnOrgFindsItsOwnRequestsAndOfSharedLimitsNoNumbers(t *testing.T) {
 	w := open(t)
 	w.identified()
 	a := w.want(w.by(ofAcme, "GET", denials+"/"+requestID, ""), http.StatusOK)
-	own := read[api.DenialList](w, a).Denials
+	own := read[answers.DenialList](w, a).Denials
 	if len(own) != 2 || *own[1].Remaining != 2 || strings.Contains(a.Body.String(), "penalty") {
 		t.Errorf("the org reads %s, want both limits of its own", a.Body)
 	}
 	a = w.want(w.by(ofAcme, "GET", denials+"/shared-only", ""), http.StatusOK)
-	shared := read[api.DenialList](w, a).Denials[0]
+	shared := read[answers.DenialList](w, a).Denials[0]
 	if shared.Policy != "platform" || shared.Remaining != nil || shared.Capacity != nil || shared.RetryAt != nil ||
 		shared.WouldAdmit == "" || strings.Contains(a.Body.String(), "777") {
 		t.Errorf("the org reads %s of a shared limit", a.Body)

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -25,9 +25,9 @@ func (w *world) silences(node string) {
 }
 
 // showsFleet returns what is shown of the fleet.
-func (w *world) showsFleet() api.Fleet {
+func (w *world) showsFleet() answers.Fleet {
 	w.Helper()
-	return read[api.Fleet](w, w.want(w.as("GET", fleetPath, ""), http.StatusOK))
+	return read[answers.Fleet](w, w.want(w.as("GET", fleetPath, ""), http.StatusOK))
 }
 
 func TestASilentNodeIsNamedAndKeepsAWriteFromBeingEnforcedUntilItIsForgotten(t *testing.T) {

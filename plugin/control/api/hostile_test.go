@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -128,7 +129,7 @@ func TestHostileQueriesAndHeadersAreDeniedOrFindNothing(t *testing.T) {
 		for _, filter := range []string{"name", "tier", "tenant", "namespace", "endpoint", "cursor", "limit"} {
 			a := w.as("GET", policies+"?"+filter+"="+url.QueryEscape(text), "")
 			denied := a.Code == http.StatusUnprocessableEntity && read[problem](w, a).paths() == "query."+filter
-			if !denied && (a.Code != http.StatusOK || len(read[api.Page[rows.Policy]](w, a).Items) != 0) {
+			if !denied && (a.Code != http.StatusOK || len(read[answers.Page[rows.Policy]](w, a).Items) != 0) {
 				t.Errorf("%s=%q: %d %s", filter, text, a.Code, a.Body)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -22,7 +23,7 @@ type inForceInput struct {
 // Resolve implements [huma.Resolver].
 func (in *inForceInput) Resolve(ctx huma.Context) []error { return in.faultsWith(ctx, &in.Requests) }
 
-type inForceOutput struct{ Body InForce }
+type inForceOutput struct{ Body answers.InForce }
 
 func (s *Server) inForce(ctx context.Context, in *inForceInput) (*inForceOutput, error) {
 	policies, err := s.loadedPlan()
@@ -73,7 +74,7 @@ func (s *Server) reportInForce(
 
 // inForceReport collects the limits in force from the resolutions of requests to each endpoint.
 type inForceReport struct {
-	InForce
+	answers.InForce
 	policies    *resolve.Plan
 	id          identity.Identity
 	now         limit.Micros
@@ -81,7 +82,7 @@ type inForceReport struct {
 	explanation resolve.Explanation // the policies and overrides that could apply
 	verdict     string              // on the requested endpoint, else on endpoints without policies of their own
 	most        int                 // items of each list
-	leftOff     Truncated
+	leftOff     answers.Truncated
 	overrides   map[int64]policy.Override
 	exceptions  map[exceptionKey]bool       // the listed bans and exemptions
 	inList      map[int64]bool              // the ids of the listed overrides
@@ -130,14 +131,14 @@ func newInForceReport(
 		o := w.explanation.Overrides[i].Override
 		w.overrides[o.ID] = o
 	}
-	w.InForce = InForce{
+	w.InForce = answers.InForce{
 		Namespace:  policies.Namespace(),
 		Version:    w.explanation.Version,
 		At:         timeOf(now),
-		Limits:     []LimitInForce{},
-		Exceptions: []Exception{},
-		NotInForce: []PassedOver{},
-		Overrides:  []OverrideInForce{},
+		Limits:     []answers.LimitInForce{},
+		Exceptions: []answers.Exception{},
+		NotInForce: []answers.PassedOver{},
+		Overrides:  []answers.OverrideInForce{},
 	}
 	return w
 }
@@ -192,10 +193,10 @@ func originOf(p *policy.Policy) origin {
 }
 
 // exceptionOf returns the ban or the exemption of a resolution.
-func (w *inForceReport) exceptionOf(r *resolve.Resolution) Exception {
+func (w *inForceReport) exceptionOf(r *resolve.Resolution) answers.Exception {
 	if r.Exempt && r.Exemption.Override == 0 {
 		endpoint := w.policies.ExemptEntry(r.Exemption).Endpoint
-		return Exception{
+		return answers.Exception{
 			Verdict:  "exempt",
 			Endpoint: endpoint,
 			Summary: fmt.Sprintf("No limit applies%s, by %s of the plugin's config.", atEndpoint(endpoint),
@@ -203,7 +204,7 @@ func (w *inForceReport) exceptionOf(r *resolve.Resolution) Exception {
 		}
 	}
 	o := w.overrides[r.Override]
-	x := Exception{
+	x := answers.Exception{
 		Verdict:    "exempt",
 		Endpoint:   o.Endpoint,
 		Override:   r.Override,
@@ -219,10 +220,10 @@ func (w *inForceReport) exceptionOf(r *resolve.Resolution) Exception {
 }
 
 // limitInForce returns a bound as a limit in force.
-func (w *inForceReport) limitInForce(b *policy.Bound, from origin) LimitInForce {
+func (w *inForceReport) limitInForce(b *policy.Bound, from origin) answers.LimitInForce {
 	p := b.Policy
 	spec := p.Limit.Spec()
-	l := LimitInForce{
+	l := answers.LimitInForce{
 		Policy:     p.Name,
 		Tier:       b.Ref().Tier,
 		Endpoint:   p.Endpoint,
@@ -278,7 +279,9 @@ func (w *inForceReport) addNotInForce(everywhere bool) {
 				}
 			}
 		}
-		w.NotInForce = append(w.NotInForce, PassedOver{p.Name, p.Endpoint, p.Source, p.ID, p.Match, p.Limit, p.Why})
+		w.NotInForce = append(w.NotInForce, answers.PassedOver{
+			Policy: p.Name, Endpoint: p.Endpoint, Source: p.Source, Row: p.ID, Match: p.Match, Limit: p.Limit, Why: p.Why,
+		})
 	}
 }
 

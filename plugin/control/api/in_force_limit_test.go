@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -29,7 +29,7 @@ func TestTheListsOfTheLimitsInForceAreBounded(t *testing.T) {
 		if len(got.Exceptions) != want[0] || len(got.Overrides) != want[1] {
 			t.Errorf("%q: %d exceptions and %d overrides", query, len(got.Exceptions), len(got.Overrides))
 		}
-		leftOff := api.Truncated{Exceptions: 1100 - want[0], Overrides: 1200 - want[1]}
+		leftOff := answers.Truncated{Exceptions: 1100 - want[0], Overrides: 1200 - want[1]}
 		if got.Truncated == nil || *got.Truncated != leftOff {
 			t.Errorf("%q: truncated is %+v, want %+v", query, got.Truncated, leftOff)
 		}

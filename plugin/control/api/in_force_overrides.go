@@ -3,6 +3,7 @@ package api
 import (
 	"slices"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
@@ -16,7 +17,7 @@ func (w *inForceReport) listOverrides() {
 			continue
 		}
 		w.inList[o.ID] = true
-		item := OverrideInForce{
+		item := answers.OverrideInForce{
 			ID: o.ID, Kind: o.Kind, Target: x.Target, Endpoint: o.Endpoint, From: o.StartsAt, Until: o.ExpiresAt,
 			Reason: o.Reason, Author: o.Author, PublicNote: o.PublicNote,
 			General: o.Tenant == "",

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -78,7 +78,7 @@ func TestOverridesOfAllOrgsAreMarkedAmongThoseInForce(t *testing.T) {
 		policytest.Override(2, schema.Override{Kind: policy.Multiplier, Factor: 2000, Tenant: "acme"}),
 	}
 	p := planning(t, plan(), rows)
-	found := read[api.InForce](p.world, p.want(p.as("GET", "/v1/orgs/acme/ratelimit/policies?ip=192.0.2.7", ""),
+	found := read[answers.InForce](p.world, p.want(p.as("GET", "/v1/orgs/acme/ratelimit/policies?ip=192.0.2.7", ""),
 		http.StatusOK))
 	general := map[int64]bool{}
 	for _, o := range found.Overrides {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
@@ -22,7 +23,7 @@ func (w *inForceReport) summarize() {
 	default:
 		text += fmt.Sprintf("; %d limits apply", len(w.Limits)+w.leftOff.Limits)
 	}
-	if w.leftOff != (Truncated{}) {
+	if w.leftOff != (answers.Truncated{}) {
 		w.Truncated = &w.leftOff
 		text += "; lists are cut off"
 	}
@@ -87,7 +88,7 @@ func sourceText(from origin) string {
 }
 
 // tierText returns the source of the tier of an org in words.
-func tierText(t OrgTier) string {
+func tierText(t answers.OrgTier) string {
 	text := ""
 	switch t.Source {
 	case resolve.TierOfRow:

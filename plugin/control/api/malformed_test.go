@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
 func TestARequestWithARepeatedHeaderIsDenied(t *testing.T) {
@@ -40,7 +40,7 @@ func TestARequestWithARepeatedHeaderIsDenied(t *testing.T) {
 			}
 		}
 	}
-	if list := read[api.Page[any]](w, w.as("GET", policies, "")); len(list.Items) != 1 {
+	if list := read[answers.Page[any]](w, w.as("GET", policies, "")); len(list.Items) != 1 {
 		t.Errorf("there are %v, want only the first policy", list.Items)
 	}
 }

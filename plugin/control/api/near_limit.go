@@ -10,6 +10,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -29,29 +30,6 @@ func (s *Server) registerNearLimit() {
 	}, readAccess), s.nearLimit)
 }
 
-// NearLimits has the orgs that have used most of a limit.
-type NearLimits struct {
-	Above float64     `json:"above"`
-	Since time.Time   `json:"since"                    doc:"The begin of the time that was looked at."`
-	Rules int64       `json:"policy_version,omitempty" doc:"The version of the database's policies that is in force; absent: there are none."`
-	Items []NearLimit `json:"items"                    doc:"The largest fraction is first."`
-}
-
-// NearLimit is a limit that an org has used most of.
-type NearLimit struct {
-	Org       string    `json:"org_id"`
-	Policy    string    `json:"policy"              doc:"The name of the policy."`
-	Row       int64     `json:"policy_id,omitempty" doc:"The id of the policy in the database; absent: it is in the plugin's config."`
-	Tier      string    `json:"tier,omitempty"      doc:"The tier whose list in the plugin's config has the policy."`
-	Endpoint  string    `json:"endpoint"            doc:"Where the least was left: a policy's pattern, or a route's name; empty: none."`
-	Scope     string    `json:"scope"               example:"tenant"`
-	Mode      string    `json:"mode"                enum:"enforce,shadow,log"`
-	Limit     int64     `json:"limit"               doc:"Tokens, as in X-RateLimit-Limit, in force now."`
-	Remaining int64     `json:"remaining_min"       doc:"The least that was left, in tokens."`
-	Fraction  float64   `json:"fraction"            doc:"1 − remaining_min ÷ limit."`
-	At        time.Time `json:"at"                  doc:"The last minute in which the limit was counted there."`
-}
-
 type nearLimitInput struct {
 	Above float64 `query:"above" default:"0.8" doc:"The least fraction of a limit that was used."             minimum:"0" maximum:"1"`
 	Last  string  `query:"last"  default:"10m" doc:"How long to look back, at most 24h."                     maxLength:"32"`
@@ -66,7 +44,7 @@ func (in *nearLimitInput) Resolve(huma.Context) []error {
 	return checkSpan("query.last", in.Last, longestNear)
 }
 
-type nearLimitOutput struct{ Body NearLimits }
+type nearLimitOutput struct{ Body answers.NearLimits }
 
 func (s *Server) nearLimit(ctx context.Context, in *nearLimitInput) (*nearLimitOutput, error) {
 	policies, err := s.loadedPlan()
@@ -78,7 +56,7 @@ func (s *Server) nearLimit(ctx context.Context, in *nearLimitInput) (*nearLimitO
 	if err != nil {
 		return nil, s.readError("read what limits left", err)
 	}
-	return &nearLimitOutput{NearLimits{
+	return &nearLimitOutput{answers.NearLimits{
 		Above: in.Above, Since: s.Now().UTC().Add(-last).Truncate(time.Minute), Rules: policies.Version(), Items: items,
 	}}, nil
 }
@@ -88,18 +66,18 @@ func (s *Server) nearLimit(ctx context.Context, in *nearLimitInput) (*nearLimitO
 func FindNearLimits(
 	ctx context.Context, policies *resolve.Plan, tiers *Tiers, left iter.Seq2[rows.UsageLeft, error], now limit.Micros,
 	above float64, most int,
-) ([]NearLimit, error) {
-	list := nearList{above: above, most: most, items: []NearLimit{}}
+) ([]answers.NearLimit, error) {
+	list := nearList{above: above, most: most, items: []answers.NearLimit{}}
 	var org string
 	var limits resolve.BoundsByUse
-	var buckets map[nearBucket]NearLimit // of the org
+	var buckets map[nearBucket]answers.NearLimit // of the org
 	for row, err := range left {
 		if err != nil {
 			return nil, err
 		}
 		if limits == nil || row.Tenant != org {
 			list.add(buckets)
-			org, buckets = row.Tenant, map[nearBucket]NearLimit{}
+			org, buckets = row.Tenant, map[nearBucket]answers.NearLimit{}
 			if limits, err = limitsOf(ctx, policies, tiers, org, now); err != nil {
 				return nil, err
 			}
@@ -138,12 +116,12 @@ type nearBucket struct {
 }
 
 // nearLimitOf returns what a row of usage says of a bound, and the bucket of it.
-func nearLimitOf(row *rows.UsageLeft, b *policy.Bound) (nearBucket, NearLimit) {
+func nearLimitOf(row *rows.UsageLeft, b *policy.Bound) (nearBucket, answers.NearLimit) {
 	key, size := nearBucket{Key: b.Key, ref: b.Ref()}, b.Policy.Limit.Spec().Burst
 	if b.Policy.ByRoute() {
 		key.route = row.Endpoint
 	}
-	return key, NearLimit{
+	return key, answers.NearLimit{
 		Org: row.Tenant, Policy: b.Policy.Name, Row: b.Policy.Row, Tier: key.ref.Tier, Endpoint: row.Endpoint,
 		Scope: b.Policy.Scope.String(), Mode: b.Policy.Mode.String(), Limit: size, Remaining: row.Remaining,
 		Fraction: float64(size-min(row.Remaining, size)) / float64(size), At: row.At.UTC(),
@@ -167,11 +145,11 @@ func limitsOf(
 type nearList struct {
 	above float64
 	most  int
-	items []NearLimit
+	items []answers.NearLimit
 }
 
 // add adds the buckets of an org of which enough was used. It keeps at most twice as many as the list may have.
-func (l *nearList) add(buckets map[nearBucket]NearLimit) {
+func (l *nearList) add(buckets map[nearBucket]answers.NearLimit) {
 	for _, item := range buckets {
 		if item.Fraction < l.above {
 			continue
@@ -184,7 +162,7 @@ func (l *nearList) add(buckets map[nearBucket]NearLimit) {
 
 // cut sorts the list, and drops what it has too many of.
 func (l *nearList) cut() {
-	slices.SortFunc(l.items, func(a, b NearLimit) int {
+	slices.SortFunc(l.items, func(a, b answers.NearLimit) int {
 		return cmp.Or(-cmp.Compare(a.Fraction, b.Fraction), cmp.Compare(a.Org, b.Org), cmp.Compare(a.Policy, b.Policy),
 			cmp.Compare(a.Endpoint, b.Endpoint))
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -66,7 +67,7 @@ func TestOrgsThatUsedMostOfALimitAreListedWithTheLimitInForce(t *testing.T) {
 		"?above=1":          ``,
 		"?above=1&last=40m": `acme daily at "search": 0 of 1000 (1)`,
 	} {
-		got := read[api.NearLimits](w, w.want(w.as("GET", nearLimit+query, ""), http.StatusOK))
+		got := read[answers.NearLimits](w, w.want(w.as("GET", nearLimit+query, ""), http.StatusOK))
 		var list []string
 		for _, n := range got.Items {
 			list = append(list, fmt.Sprintf("%s %s at %q: %d of %d (%v)", n.Org, n.Policy, n.Endpoint, n.Remaining, n.Limit,

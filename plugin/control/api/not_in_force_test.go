@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -49,7 +49,7 @@ func everywhereRows(kind string) policy.Rows {
 }
 
 // placesOf returns the policies of an answer, each with its place, and why it is there.
-func placesOf(t *testing.T, got api.InForce) map[string]string {
+func placesOf(t *testing.T, got answers.InForce) map[string]string {
 	t.Helper()
 	places := map[string]string{}
 	add := func(name, endpoint, match string, row int64, place string) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -36,12 +37,12 @@ func (p *NamePaging) after() string {
 }
 
 // newNamePage returns a page of at most limit rows. rows has one more if there is a next page.
-func newNamePage[T any](rows []T, limit int, name func(T) string) Page[T] {
+func newNamePage[T any](rows []T, limit int, name func(T) string) answers.Page[T] {
 	if len(rows) <= limit {
-		return Page[T]{Items: rows}
+		return answers.Page[T]{Items: rows}
 	}
 	rows = rows[:limit]
-	return Page[T]{Items: rows, NextCursor: base64.RawURLEncoding.EncodeToString([]byte(name(rows[limit-1])))}
+	return answers.Page[T]{Items: rows, NextCursor: base64.RawURLEncoding.EncodeToString([]byte(name(rows[limit-1])))}
 }
 
 type listOrgsInput struct {
@@ -50,7 +51,7 @@ type listOrgsInput struct {
 	Usage bool   `query:"usage" doc:"Also orgs that have usage, and neither a tier nor a time zone set."`
 }
 
-type listOrgsOutput struct{ Body Page[rows.Tenant] }
+type listOrgsOutput struct{ Body answers.Page[rows.Tenant] }
 
 func (s *Server) listOrgs(ctx context.Context, in *listOrgsInput) (*listOrgsOutput, error) {
 	list := []rows.Tenant{}
@@ -67,7 +68,7 @@ func (s *Server) listOrgs(ctx context.Context, in *listOrgsInput) (*listOrgsOutp
 
 type listTiersInput struct{ NamePaging }
 
-type listTiersOutput struct{ Body Page[rows.Tier] }
+type listTiersOutput struct{ Body answers.Page[rows.Tier] }
 
 func (s *Server) listTiers(ctx context.Context, in *listTiersInput) (*listTiersOutput, error) {
 	list, err := s.Store.Tiers(ctx, rows.TierFilter{Prefix: in.Prefix, After: in.after(), Max: in.Limit + 1})

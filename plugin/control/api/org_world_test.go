@@ -12,6 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -177,7 +178,7 @@ func planning(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 func (p *planned) has(org, query string) map[string]int64 {
 	p.Helper()
 	used := map[string]int64{}
-	for _, b := range read[api.Usage](p.world, p.want(p.as("GET", "/v1/orgs/"+org+"/ratelimit/usage"+query, ""),
+	for _, b := range read[answers.Usage](p.world, p.want(p.as("GET", "/v1/orgs/"+org+"/ratelimit/usage"+query, ""),
 		http.StatusOK)).Items {
 		name := b.Policy
 		if b.Endpoint != "" {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -111,7 +112,7 @@ type putOrgInput struct {
 // OrgWritten is an org after a write.
 type OrgWritten struct {
 	Org rows.Tenant `json:"org"`
-	Written
+	answers.Written
 }
 
 type putOrgOutput struct {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -21,9 +21,9 @@ const acmePath = "/v1/orgs/acme"
 
 // orgWritten holds the answer to a write of an org.
 type orgWritten struct {
-	Org         rows.Tenant      `json:"org"`
-	Version     int64            `json:"version"`
-	Enforcement *api.Enforcement `json:"enforcement"`
+	Org         rows.Tenant          `json:"org"`
+	Version     int64                `json:"version"`
+	Enforcement *answers.Enforcement `json:"enforcement"`
 }
 
 func TestAnOrgIsSetAndReadAgain(t *testing.T) {
@@ -98,9 +98,9 @@ func TestAllFaultsOfAnOrgAreListedWithTheirPaths(t *testing.T) {
 }
 
 // inForce returns the limits in force for acme.
-func (p *planned) inForce(token, query string) api.InForce {
+func (p *planned) inForce(token, query string) answers.InForce {
 	p.Helper()
-	return read[api.InForce](p.world, p.want(p.do(call{
+	return read[answers.InForce](p.world, p.want(p.do(call{
 		token, "GET", acmePath + "/ratelimit/policies" + query, "", nil,
 	}), http.StatusOK))
 }

@@ -5,49 +5,20 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// OverridePreview reports what an override would change.
-type OverridePreview struct {
-	At      time.Time     `json:"at"                doc:"The time that both states describe: now, or the begin of the override."`
-	Begin   time.Time     `json:"starts_at,omitzero"  doc:"When the override would begin. Absent: at once."`
-	End     time.Time     `json:"expires_at,omitzero" doc:"When it would end. Absent: it is permanent."`
-	Applied bool          `json:"applied"           doc:"The override would have an effect."`
-	Why     string        `json:"why"               doc:"What the override would do, or why it has no effect."`
-	Verdict string        `json:"verdict,omitempty" doc:"What would go before all limits. Absent: limits decide." enum:"banned,exempt"`
-	Changes []LimitChange `json:"changes"           doc:"The limits that the override would change."`
-	Warnings
-}
-
-// LimitChange is a limit before and with an override.
-type LimitChange struct {
-	Policy    string       `json:"policy"`
-	Endpoint  string       `json:"endpoint,omitempty" doc:"The requests that the policy covers; absent: all that have no other limit of this name."`
-	Scope     string       `json:"scope"              example:"tenant"`
-	Algorithm string       `json:"algorithm"`
-	Before    LimitNumbers `json:"before"`
-	After     LimitNumbers `json:"after"`
-}
-
-// LimitNumbers are the numbers of a limit that an override can change.
-type LimitNumbers struct {
-	Limit      int64 `json:"limit"       doc:"Tokens that a window allows."`
-	WindowSize int64 `json:"window_size" doc:"Seconds."`
-	Burst      int64 `json:"burst"       doc:"The most tokens at once."`
-}
-
 type previewOverrideInput struct {
 	OrgPath
 	Body OverrideBody
 }
 
-type previewOverrideOutput struct{ Body OverridePreview }
+type previewOverrideOutput struct{ Body answers.OverridePreview }
 
 // previewedID identifies an override that is not written, which is newer than all that are.
 const previewedID = math.MaxInt64
@@ -77,11 +48,11 @@ func (s *Server) previewOverride(ctx context.Context, in *previewOverrideInput) 
 	if err != nil {
 		return nil, err
 	}
-	out := OverridePreview{
-		At: timeOf(now), Begin: o.StartsAt, End: o.ExpiresAt, Changes: []LimitChange{},
+	out := answers.OverridePreview{
+		At: timeOf(now), Begin: o.StartsAt, End: o.ExpiresAt, Changes: []answers.LimitChange{},
 		Warnings: s.warnOfOverride(ctx, o),
 	}
-	out.compare(before, after)
+	compare(&out, before, after)
 	return &previewOverrideOutput{out}, nil
 }
 
@@ -115,7 +86,7 @@ func firstAddress(text string) string {
 }
 
 // compare adds what the previewed override changes.
-func (p *OverridePreview) compare(before, after *inForceReport) {
+func compare(p *answers.OverridePreview, before, after *inForceReport) {
 	for _, o := range after.Overrides {
 		if o.ID == previewedID {
 			p.Applied, p.Why = o.Applied, o.Why
@@ -131,16 +102,19 @@ func (p *OverridePreview) compare(before, after *inForceReport) {
 		if !slices.Contains(l.Overrides, previewedID) {
 			continue
 		}
-		was := slices.IndexFunc(before.Limits, func(b LimitInForce) bool {
+		was := slices.IndexFunc(before.Limits, func(b answers.LimitInForce) bool {
 			return b.Policy == l.Policy && b.Endpoint == l.Endpoint && b.Match == l.Match && b.Row == l.Row
 		})
 		if was >= 0 {
-			p.Changes = append(p.Changes, LimitChange{
-				l.Policy, l.Endpoint, l.Scope, l.Algorithm, before.Limits[was].numbers(), l.numbers(),
+			p.Changes = append(p.Changes, answers.LimitChange{
+				Policy: l.Policy, Endpoint: l.Endpoint, Scope: l.Scope, Algorithm: l.Algorithm,
+				Before: numbersOf(&before.Limits[was]), After: numbersOf(l),
 			})
 		}
 	}
 }
 
-// numbers returns the numbers of the limit.
-func (l *LimitInForce) numbers() LimitNumbers { return LimitNumbers{l.Limit, l.WindowSize, l.Burst} }
+// numbersOf returns the numbers of a limit.
+func numbersOf(l *answers.LimitInForce) answers.LimitNumbers {
+	return answers.LimitNumbers{Limit: l.Limit, WindowSize: l.WindowSize, Burst: l.Burst}
+}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -31,17 +32,17 @@ func previews(t *testing.T) *world {
 }
 
 // previewed returns what an override of acme would change.
-func (w *world) previewed(body string) api.OverridePreview {
+func (w *world) previewed(body string) answers.OverridePreview {
 	w.Helper()
-	return read[api.OverridePreview](w, w.want(w.do(call{viewer, "POST", overrides + "/preview", body, nil}),
+	return read[answers.OverridePreview](w, w.want(w.do(call{viewer, "POST", overrides + "/preview", body, nil}),
 		http.StatusOK))
 }
 
 func TestAPreviewShowsTheLimitsThatAnOverrideChanges(t *testing.T) {
 	t.Parallel()
 	w := previews(t)
-	day := func(n int64) api.LimitNumbers { return api.LimitNumbers{Limit: n, WindowSize: 86400, Burst: n} }
-	for body, want := range map[string][]api.LimitChange{
+	day := func(n int64) answers.LimitNumbers { return answers.LimitNumbers{Limit: n, WindowSize: 86400, Burst: n} }
+	for body, want := range map[string][]answers.LimitChange{
 		`{"kind":"custom_limit","policy":"daily","limit":2000,"reason":"r","expires_at":"2031-01-01T00:00:00Z"}`: {
 			{Policy: "daily", Scope: "tenant", Algorithm: "token_bucket", Before: day(1000), After: day(2000)},
 		},

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -57,7 +57,7 @@ func TestAnOverrideIsExtendedInPlaceFromTheVersionThatWasRead(t *testing.T) {
 			Expires string `json:"expires_at"`
 		}
 	}
-	audit := read[api.Page[change]](w, w.as("GET", "/v1/ratelimit/audit?kind=override", ""))
+	audit := read[answers.Page[change]](w, w.as("GET", "/v1/ratelimit/audit?kind=override", ""))
 	if len(audit.Items) != 2 || audit.Items[0].Reason != "it goes on" ||
 		!strings.HasPrefix(audit.Items[0].Before.Expires, "2099-01-01") ||
 		!strings.HasPrefix(audit.Items[0].After.Expires, "2099-02-01") {
@@ -133,7 +133,7 @@ func TestPagesOfAListStayInOrderWhileItsRowsChange(t *testing.T) {
 	type item struct{ ID, Name, Org json.RawMessage }
 	first, cursors := map[string][]string{}, map[string]string{}
 	page := func(list, query string) (labels []string, next string) {
-		p := read[api.Page[item]](w, w.want(w.as("GET", list+query, ""), http.StatusOK))
+		p := read[answers.Page[item]](w, w.want(w.as("GET", list+query, ""), http.StatusOK))
 		for _, i := range p.Items {
 			labels = append(labels, strings.Trim(string(slices.Concat(i.Name, i.Org, i.ID)), `"`))
 		}

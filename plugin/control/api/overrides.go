@@ -11,6 +11,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -74,7 +75,7 @@ type listOverridesInput struct {
 	Expired    bool   `query:"expired"                                                              doc:"Include overrides that have expired and are not in the history yet."`
 }
 
-type listOverridesOutput struct{ Body Page[Override] }
+type listOverridesOutput struct{ Body answers.Page[Override] }
 
 func (s *Server) listOverrides(ctx context.Context, in *listOverridesInput) (*listOverridesOutput, error) {
 	return s.overridesPage(ctx, &in.Paging, rows.OverrideFilter{
@@ -143,7 +144,7 @@ type createOverrideInput struct {
 // OverrideWritten is an override after a write.
 type OverrideWritten struct {
 	Override Override `json:"override"`
-	Written
+	answers.Written
 }
 
 type createOverrideOutput struct {
@@ -213,5 +214,5 @@ func (s *Server) endOverride(
 	if err != nil {
 		return nil, s.writeError(action, err)
 	}
-	return &deletedOutput{s.finishWrite(ctx, overrideWrites, version, wait, Warnings{})}, nil
+	return &deletedOutput{s.finishWrite(ctx, overrideWrites, version, wait, answers.Warnings{})}, nil
 }

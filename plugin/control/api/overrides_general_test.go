@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
@@ -31,11 +32,11 @@ func TestAnOverrideOfAllOrgsIsMadeReadAndEnded(t *testing.T) {
 		}
 		w.want(w.as("POST", generalOverrides, body), http.StatusConflict)
 	}
-	list := read[api.Page[api.Override]](w, w.as("GET", generalOverrides+"?tag=monitoring&limit=1", ""))
+	list := read[answers.Page[api.Override]](w, w.as("GET", generalOverrides+"?tag=monitoring&limit=1", ""))
 	if len(list.Items) != 1 || list.Items[0].Tag != "monitoring" || list.NextCursor == "" {
 		t.Errorf("the first page of a tag is %+v", list)
 	}
-	list = read[api.Page[api.Override]](w, w.as("GET", generalOverrides+"?endpoint=GET+/healthz", ""))
+	list = read[answers.Page[api.Override]](w, w.as("GET", generalOverrides+"?endpoint=GET+/healthz", ""))
 	if len(list.Items) != 1 {
 		t.Fatalf("the overrides of an endpoint are %+v", list)
 	}
@@ -80,7 +81,7 @@ func TestOverridesOfAllOrgsAndOfOneAreApart(t *testing.T) {
 		w.want(w.as("DELETE", path+id+"?reason=over", ""), http.StatusNotFound)
 	}
 	for path, id := range map[string]string{overrides: acme, generalOverrides + "?general=true": general} {
-		list := read[api.Page[api.Override]](w, w.want(w.as("GET", path, ""), http.StatusOK)).Items
+		list := read[answers.Page[api.Override]](w, w.want(w.as("GET", path, ""), http.StatusOK)).Items
 		if len(list) != 1 || fmt.Sprint("/", list[0].ID) != id {
 			t.Errorf("%s lists %+v, want %s alone", path, list, id)
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
@@ -43,7 +44,7 @@ func TestEachKindOfOverrideIsMadeAndRead(t *testing.T) {
 			t.Errorf("read as %s, want %+v", again.Body, made)
 		}
 	}
-	list := read[api.Page[api.Override]](w, w.as("GET", overrides+"?kind=multiplier&limit=2", ""))
+	list := read[answers.Page[api.Override]](w, w.as("GET", overrides+"?kind=multiplier&limit=2", ""))
 	if len(list.Items) != 2 || list.NextCursor == "" {
 		t.Errorf("the first page of multipliers is %+v", list)
 	}
@@ -51,7 +52,7 @@ func TestEachKindOfOverrideIsMadeAndRead(t *testing.T) {
 	for query, want := range map[string]int{
 		"": len(tests), "?state=scheduled": 1, "?state=in_force": len(tests) - 1, "?state=ended": 0, "?source=scheduled": 1,
 	} {
-		list := read[api.Page[api.Override]](w, w.want(w.as("GET", overrides+query, ""), http.StatusOK))
+		list := read[answers.Page[api.Override]](w, w.want(w.as("GET", overrides+query, ""), http.StatusOK))
 		if len(list.Items) != want {
 			t.Errorf("%q selects %d overrides, want %d", query, len(list.Items), want)
 		}
@@ -69,7 +70,7 @@ func TestTheAuditShowsAFactorAsItIsWritten(t *testing.T) {
 	made := w.want(w.as("POST", overrides, multiplier), http.StatusCreated)
 	w.want(w.as("DELETE", made.Header().Get("Location")+"?reason=over", ""), http.StatusOK)
 	type change struct{ Before, After struct{ Factor json.Number } }
-	list := read[api.Page[change]](w, w.as("GET", "/v1/ratelimit/audit", ""))
+	list := read[answers.Page[change]](w, w.as("GET", "/v1/ratelimit/audit", ""))
 	if len(list.Items) != 2 || list.Items[0].Before.Factor != "1.5" || list.Items[1].After.Factor != "1.5" {
 		t.Errorf("the audit has %+v", list.Items)
 	}
@@ -118,7 +119,7 @@ func TestTheKeyOfAnOverrideIsOfItsOrg(t *testing.T) {
 	if got := read[problem](w, a).paths(); got != "header.Idempotency-Key" {
 		t.Errorf("faults at %s", got)
 	}
-	if list := read[api.Page[api.Override]](w, w.as("GET", globex, "")); len(list.Items) != 0 {
+	if list := read[answers.Page[api.Override]](w, w.as("GET", globex, "")); len(list.Items) != 0 {
 		t.Errorf("globex has %+v, want nothing", list.Items)
 	}
 }
@@ -152,7 +153,7 @@ func TestAnOrgMayHaveAnyNameThatItIsCountedBy(t *testing.T) {
 			t.Errorf("%s has set a header", org)
 		}
 		w.want(w.as("GET", a.Header().Get("Location"), ""), http.StatusOK)
-		if list := read[api.Page[api.Override]](w, w.as("GET", path, "")); len(list.Items) != 1 {
+		if list := read[answers.Page[api.Override]](w, w.as("GET", path, "")); len(list.Items) != 1 {
 			t.Errorf("%s has %d overrides, want 1", org, len(list.Items))
 		}
 	}

@@ -15,6 +15,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
 // Parameters of many operations are embedded in their inputs. Their types are exported because huma reads exported
@@ -229,19 +231,13 @@ func readCursor(text string) (int64, error) {
 	return id, err
 }
 
-// Page is a page of a list.
-type Page[T any] struct {
-	Items      []T    `json:"items"`
-	NextCursor string `json:"next_cursor,omitempty" doc:"Absent: this is the last page."`
-}
-
 // newPage returns a page of at most limit rows. rows has one more if there is a next page.
-func newPage[T any](rows []T, limit int, id func(T) int64) Page[T] {
+func newPage[T any](rows []T, limit int, id func(T) int64) answers.Page[T] {
 	if len(rows) <= limit {
-		return Page[T]{Items: rows}
+		return answers.Page[T]{Items: rows}
 	}
 	rows = rows[:limit]
-	return Page[T]{Items: rows, NextCursor: cursor(id(rows[limit-1]))}
+	return answers.Page[T]{Items: rows, NextCursor: cursor(id(rows[limit-1]))}
 }
 
 const (

@@ -7,6 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -75,7 +76,7 @@ type listPoliciesInput struct {
 	Endpoint   string `query:"endpoint"   maxLength:"1024" doc:"As written in the policy; the names of parameters do not matter."`
 }
 
-type listPoliciesOutput struct{ Body Page[rows.Policy] }
+type listPoliciesOutput struct{ Body answers.Page[rows.Policy] }
 
 func (s *Server) listPolicies(ctx context.Context, in *listPoliciesInput) (*listPoliciesOutput, error) {
 	list, err := s.Store.Policies(ctx, rows.PolicyFilter{
@@ -124,7 +125,7 @@ func answerGet[T any](given IfNoneMatch, tag string, resource T) (*getOutput[T],
 // PolicyWritten is a policy after a write.
 type PolicyWritten struct {
 	Policy rows.Policy `json:"policy"`
-	Written
+	answers.Written
 }
 
 type writePolicyOutput struct {

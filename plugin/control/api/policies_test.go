@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -149,7 +149,7 @@ func TestPoliciesAreListedInPages(t *testing.T) {
 		w.made(fmt.Sprintf(`{"name":"n%d","tier":"gold","limit":5,"window":"1m"}`, i))
 	}
 	w.made(`{"name":"x","tenant":"acme","endpoint":"GET /a/{b}","limit":5,"window":"1m"}`)
-	type page = api.Page[rows.Policy]
+	type page = answers.Page[rows.Policy]
 	var names []string
 	path := policies + "?tier=gold&limit=2"
 	for next := ""; ; {

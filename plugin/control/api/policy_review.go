@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -19,34 +20,35 @@ type Force struct {
 // review returns the warnings about a policy that is about to be written. Without force it denies a policy that all
 // tenants share and that is below their recent usage, or below what one tenant alone may use. It checks both, because
 // usage is low in a quiet hour.
-func (s *Server) review(ctx context.Context, force bool, p rows.Policy) (Warnings, error) {
+func (s *Server) review(ctx context.Context, force bool, p rows.Policy) (answers.Warnings, error) {
 	if p.MayDenyAll() && !force {
 		used, isKnown, err := s.usedLately(ctx, p)
 		if err != nil {
-			return Warnings{}, err
+			return answers.Warnings{}, err
 		}
 		if isKnown && used > capacity(p) {
-			return Warnings{}, forceRequired("all tenants together recently used %d, which is more than this allows", used)
+			return answers.Warnings{}, forceRequired(
+				"all tenants together recently used %d, which is more than this allows", used)
 		}
 	}
 	r, err := s.Store.ReviewPolicy(ctx, s.configPlan(), p)
 	if err != nil {
-		return Warnings{}, err
+		return answers.Warnings{}, err
 	}
 	if len(r.LockOuts) > 0 && !force {
-		return Warnings{}, forceRequired("%s", r.LockOuts[0].Why)
+		return answers.Warnings{}, forceRequired("%s", r.LockOuts[0].Why)
 	}
-	return Warnings{r.Warnings}, nil
+	return answers.Warnings{Warnings: r.Warnings}, nil
 }
 
 // approval returns what denies a change of several policies without force if one of them would lock tenants out. It
 // sets the warnings about a change that it accepts.
-func (s *Server) approval(f Force, w *Warnings) rows.Approval {
+func (s *Server) approval(f Force, w *answers.Warnings) rows.Approval {
 	return rows.Approval{Config: s.configPlan(), Accept: func(r rows.Review) error {
 		if len(r.LockOuts) > 0 && !f.Force {
 			return forceRequired("%s: %s", r.LockOuts[0].Key, r.LockOuts[0].Why)
 		}
-		*w = Warnings{r.Warnings}
+		*w = answers.Warnings{Warnings: r.Warnings}
 		return nil
 	}}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -17,7 +18,7 @@ type createPolicyInput struct {
 func (s *Server) createPolicy(ctx context.Context, in *createPolicyInput) (*writePolicyOutput, error) {
 	c := in.newChange(ctx, in.Body.Reason, "create-policy", in.Body)
 	written, version, replayed, err := s.Store.ReplayPolicy(ctx, c) // a replay needs no force
-	var warnings Warnings
+	var warnings answers.Warnings
 	if err == nil {
 		p := in.Body.policy()
 		p.Revision = rows.Absent
@@ -110,7 +111,7 @@ type deletePolicyInput struct {
 	Reason
 }
 
-type deletedOutput struct{ Body Written }
+type deletedOutput struct{ Body answers.Written }
 
 func (s *Server) deletePolicy(ctx context.Context, in *deletePolicyInput) (*deletedOutput, error) {
 	const action = "delete a policy"
@@ -122,7 +123,7 @@ func (s *Server) deletePolicy(ctx context.Context, in *deletePolicyInput) (*dele
 	if err != nil {
 		return nil, s.writeError(action, s.conflictError(ctx, in.ID, err))
 	}
-	return &deletedOutput{s.finishWrite(ctx, policyWrites, version, in.wait(), Warnings{})}, nil
+	return &deletedOutput{s.finishWrite(ctx, policyWrites, version, in.wait(), answers.Warnings{})}, nil
 }
 
 // policyToChange returns a policy and the revision that a write of it must find.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -41,10 +42,10 @@ type resetInput struct {
 
 // Reset lists the buckets that a reset has emptied, or would empty.
 type Reset struct {
-	Org     string        `json:"org_id"`
-	Preview bool          `json:"preview" doc:"Nothing was emptied."`
-	Buckets []BucketUsage `json:"buckets" doc:"The buckets as they were before."`
-	Note    string        `json:"note"    doc:"What a reset does not do."`
+	Org     string                `json:"org_id"`
+	Preview bool                  `json:"preview" doc:"Nothing was emptied."`
+	Buckets []answers.BucketUsage `json:"buckets" doc:"The buckets as they were before."`
+	Note    string                `json:"note"    doc:"What a reset does not do."`
 }
 
 type resetOutput struct {

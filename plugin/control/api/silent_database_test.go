@@ -19,6 +19,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -187,7 +188,7 @@ func TestAnUnansweredCommitIsReportedAsUncertainAndMayBeRetried(t *testing.T) {
 			t.Errorf("%s: the detail is %q", at, detail)
 		}
 		w.want(w.as("POST", at, body, "Idempotency-Key", "once "+at), http.StatusCreated)
-		if list := read[api.Page[any]](w, w.as("GET", at, "")); len(list.Items) != 1 {
+		if list := read[answers.Page[any]](w, w.as("GET", at, "")); len(list.Items) != 1 {
 			t.Errorf("%s: there are %v, want one", at, list.Items)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -220,7 +221,7 @@ func TestThePublicNoteIsShownWithEveryLimit(t *testing.T) {
 	if status := p.checks(ofAcme, `{"org_id":"acme"}`).Statuses[0]; status.PublicNote != "yours by contract" {
 		t.Errorf("%+v: want the note", status)
 	}
-	usage := read[api.Usage](p.world, p.want(p.do(call{ofAcme, "GET", acmeUsage, "", nil}), http.StatusOK))
+	usage := read[answers.Usage](p.world, p.want(p.do(call{ofAcme, "GET", acmeUsage, "", nil}), http.StatusOK))
 	if usage.Items[0].PublicNote != "yours by contract" {
 		t.Errorf("%+v: want the note", usage.Items[0])
 	}

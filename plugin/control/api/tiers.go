@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -14,23 +15,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 )
-
-// OrgTier is the tier of an org, and where it comes from.
-type OrgTier struct {
-	Tier   string     `json:"tier"`
-	Source string     `json:"tier_source"            doc:"row: it is set for the org; query: the caller names it; as the plugin's config names it, such as consumer.tag.tier: nodes found it there, or the config file has it; default: nodes found none; assumed: no node has seen the org, so this is the default. It adds why a tier named elsewhere does not apply." example:"consumer.tag.tier"`
-	SeenAt time.Time  `json:"tier_seen_at,omitzero"  doc:"When a node last reported it, to five minutes; absent: none has."`
-	Others []SeenTier `json:"other_tiers,omitempty"  doc:"Further tiers of the org that nodes see beside it: two of its consumers have different ones."`
-}
-
-// SeenTier is a tier that nodes have seen of an org.
-type SeenTier struct {
-	Tier   string    `json:"tier"`
-	Source string    `json:"tier_source"`
-	SeenAt time.Time `json:"tier_seen_at,omitzero"`
-
-	since time.Time // nodes report it again and again
-}
 
 // tierAssumed is the source of the default tier of an org that no node has seen.
 const tierAssumed = "assumed"
@@ -49,14 +33,14 @@ type Tiers struct {
 	store     *rows.Store
 	namespace string
 
-	inFile  map[string][]SeenTier // by org
-	changed time.Time             // the file with these consumers
+	inFile  map[string][]answers.SeenTier // by org
+	changed time.Time                     // the file with these consumers
 
 	reading sync.Mutex // held while the store is read, which no decision waits for
 	last    time.Time  // when the last tier that was read had been stored
 
 	mu   sync.RWMutex
-	seen map[string][]SeenTier // by org; a list does not change
+	seen map[string][]answers.SeenTier // by org; a list does not change
 }
 
 // NewTiers returns what is known from the namespace and the consumers of a config, whose file was changed at an
@@ -65,11 +49,11 @@ func NewTiers(
 	store *rows.Store, namespace string, consumers []routeconfig.ConsumerTier, changed time.Time,
 ) *Tiers {
 	t := &Tiers{
-		store: store, namespace: namespace, changed: changed, inFile: map[string][]SeenTier{},
-		seen: map[string][]SeenTier{},
+		store: store, namespace: namespace, changed: changed, inFile: map[string][]answers.SeenTier{},
+		seen: map[string][]answers.SeenTier{},
 	}
 	for _, c := range consumers {
-		known := SeenTier{Tier: c.Tier, Source: c.Source}
+		known := answers.SeenTier{Tier: c.Tier, Source: c.Source}
 		if !slices.Contains(t.inFile[c.Tenant], known) {
 			t.inFile[c.Tenant] = append(t.inFile[c.Tenant], known)
 		}
@@ -115,21 +99,21 @@ func (t *Tiers) Refresh(ctx context.Context, org string) error {
 		}
 		t.last = s.StoredAt
 		if s.Namespace == t.namespace && s.Source != resolve.TierOfRow { // the row itself is known
-			t.add(s.Tenant, SeenTier{s.Tier, s.Source, s.SeenAt.UTC(), s.Since})
+			t.add(s.Tenant, answers.SeenTier{Tier: s.Tier, Source: s.Source, SeenAt: s.SeenAt.UTC(), Since: s.Since})
 		}
 	}
 	return nil
 }
 
 // add adds a tier of an org, or replaces what was known of it.
-func (t *Tiers) add(org string, s SeenTier) {
+func (t *Tiers) add(org string, s answers.SeenTier) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	list := slices.DeleteFunc(slices.Clone(t.seen[org]), func(o SeenTier) bool {
+	list := slices.DeleteFunc(slices.Clone(t.seen[org]), func(o answers.SeenTier) bool {
 		return o.Tier == s.Tier && o.Source == s.Source
 	})
 	list = append(list, s)
-	slices.SortFunc(list, func(a, b SeenTier) int { return b.SeenAt.Compare(a.SeenAt) })
+	slices.SortFunc(list, func(a, b answers.SeenTier) int { return b.SeenAt.Compare(a.SeenAt) })
 	t.seen[org] = list
 }
 
@@ -142,22 +126,24 @@ func (t *Tiers) ReadFrom(ctx context.Context, store *rows.Store, org string) err
 	return t.Refresh(ctx, org)
 }
 
-// isReplacedBy reports whether a tier was found where a later one was found since, and not seen again.
-func (s SeenTier) isReplacedBy(later SeenTier) bool {
-	return s.Source == later.Source && s.SeenAt.Before(later.since)
+// isReplaced reports whether a tier was found where a later one was found since, and not seen again.
+func isReplaced(s answers.SeenTier, later []answers.SeenTier) bool {
+	return slices.ContainsFunc(later, func(l answers.SeenTier) bool {
+		return s.Source == l.Source && s.SeenAt.Before(l.Since)
+	})
 }
 
 // Of returns the tiers of an org, the one that was seen last first. Those that a client may have written into a header
 // come behind the others.
-func (t *Tiers) Of(org string) []SeenTier {
+func (t *Tiers) Of(org string) []answers.SeenTier {
 	if t == nil {
 		return nil
 	}
 	seen := t.all(org)
-	var current, inHeaders []SeenTier
+	var current, inHeaders []answers.SeenTier
 	for i := range seen {
 		switch {
-		case seen[0].SeenAt.Sub(seen[i].SeenAt) > sameTime || slices.ContainsFunc(seen[:i], seen[i].isReplacedBy):
+		case seen[0].SeenAt.Sub(seen[i].SeenAt) > sameTime || isReplaced(seen[i], seen[:i]):
 		case identity.IsHeader(seen[i].Source):
 			inHeaders = append(inHeaders, seen[i])
 		default:
@@ -168,7 +154,7 @@ func (t *Tiers) Of(org string) []SeenTier {
 }
 
 // all returns what is known of an org, the one that was seen last first. Of a file and nodes the newer counts.
-func (t *Tiers) all(org string) []SeenTier {
+func (t *Tiers) all(org string) []answers.SeenTier {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	seen := t.seen[org]
@@ -203,16 +189,16 @@ func (t *Tiers) Trusted(org string) string {
 }
 
 // trusted returns the last tier of an org that no client can have chosen, and whether there is one.
-func (t *Tiers) trusted(org string) (SeenTier, bool) {
+func (t *Tiers) trusted(org string) (answers.SeenTier, bool) {
 	if t == nil {
-		return SeenTier{}, false
+		return answers.SeenTier{}, false
 	}
 	for _, known := range t.all(org) {
 		if !identity.IsHeader(known.Source) {
 			return known, true
 		}
 	}
-	return SeenTier{}, false
+	return answers.SeenTier{}, false
 }
 
 // sourceOf returns where the tier of a decision comes from, and when nodes saw it there; claimed: the caller named one.
@@ -234,9 +220,9 @@ func (t *Tiers) sourceOf(d *decision.Decision, claimed bool) (source string, see
 }
 
 // Describe returns the tier that an org's identity, one of Identities, has at an instant.
-func (t *Tiers) Describe(policies *resolve.Plan, id *identity.Identity, now limit.Micros) OrgTier {
+func (t *Tiers) Describe(policies *resolve.Plan, id *identity.Identity, now limit.Micros) answers.OrgTier {
 	e := policies.Explain(id, now)
-	found := OrgTier{Tier: e.Tier, Source: e.TierFrom}
+	found := answers.OrgTier{Tier: e.Tier, Source: e.TierFrom}
 	switch found.Source {
 	case "request":
 		found.Source = "query"

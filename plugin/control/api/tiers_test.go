@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
@@ -42,9 +43,9 @@ func (p *planned) tierOf(org string) string {
 		p.Fatal(err)
 	}
 	below := "/v1/orgs/" + org + "/ratelimit/"
-	inForce := read[api.InForce](p.world, p.want(p.as("GET", below+"policies", ""), http.StatusOK))
-	used := read[api.Usage](p.world, p.want(p.as("GET", below+"usage", ""), http.StatusOK))
-	text := func(t api.OrgTier) string {
+	inForce := read[answers.InForce](p.world, p.want(p.as("GET", below+"policies", ""), http.StatusOK))
+	used := read[answers.Usage](p.world, p.want(p.as("GET", below+"usage", ""), http.StatusOK))
+	text := func(t answers.OrgTier) string {
 		text := t.Tier + " " + t.Source
 		for _, other := range t.Others {
 			text += ", " + other.Tier + " " + other.Source
@@ -155,10 +156,10 @@ func TestAnOrgOfTwoTiersReadsTheLimitsOfBoth(t *testing.T) {
 		}
 	}
 	below := "/v1/orgs/globex/ratelimit/"
-	for _, l := range read[api.InForce](p.world, p.want(p.as("GET", below+"policies", ""), http.StatusOK)).Limits {
+	for _, l := range read[answers.InForce](p.world, p.want(p.as("GET", below+"policies", ""), http.StatusOK)).Limits {
 		add("limit", l.Policy, l.Tier)
 	}
-	for _, b := range read[api.Usage](p.world, p.want(p.as("GET", below+"usage", ""), http.StatusOK)).Items {
+	for _, b := range read[answers.Usage](p.world, p.want(p.as("GET", below+"usage", ""), http.StatusOK)).Items {
 		add("bucket", b.Policy, b.Tier)
 	}
 	if len(listed) != 4 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -44,18 +45,13 @@ func (s *Server) registerTokens() {
 	}, ownAccess), s.revokeOrgToken)
 }
 
-// OrgTokens lists the tokens that an org manages.
-type OrgTokens struct {
-	Tokens []rows.OrgToken `json:"tokens"`
-}
-
 type listOrgTokensInput struct{ OrgPath }
 
-type listOrgTokensOutput struct{ Body OrgTokens }
+type listOrgTokensOutput struct{ Body answers.OrgTokens }
 
 func (s *Server) listOrgTokens(ctx context.Context, in *listOrgTokensInput) (*listOrgTokensOutput, error) {
 	list, err := s.Store.OrgTokens(ctx, in.Org)
-	return &listOrgTokensOutput{OrgTokens{list}}, s.readError("list the tokens of an org", err)
+	return &listOrgTokensOutput{answers.OrgTokens{Tokens: list}}, s.readError("list the tokens of an org", err)
 }
 
 // OrgTokenPath names a token of an org.
@@ -64,16 +60,10 @@ type OrgTokenPath struct {
 	Name string `path:"name" maxLength:"64" pattern:"^[A-Za-z0-9_.@-]+$" patternDescription:"letters, digits, dots, dashes, underscores or @" example:"ci"`
 }
 
-// IssuedToken is a token with its secret.
-type IssuedToken struct {
-	rows.OrgToken
-	Secret string `json:"secret,omitempty" doc:"It cannot be read again. Absent: this is a retry of an answered request, so rotate the token if the first answer was lost."`
-}
-
 // issued counts the write of a token, and returns its answer.
-func (s *Server) issued(c rows.Change, t rows.OrgToken, secret string) *writeOutput[IssuedToken] {
+func (s *Server) issued(c rows.Change, t rows.OrgToken, secret string) *writeOutput[answers.IssuedToken] {
 	s.metrics.writes.WithLabelValues(tokenWrites).Inc()
-	return &writeOutput[IssuedToken]{replayedHeader(c), IssuedToken{t, secret}}
+	return &writeOutput[answers.IssuedToken]{replayedHeader(c), answers.IssuedToken{OrgToken: t, Secret: secret}}
 }
 
 // tokenName matches the names of tokens.
@@ -105,7 +95,9 @@ type createOrgTokenInput struct {
 	Body createTokenBody
 }
 
-func (s *Server) createOrgToken(ctx context.Context, in *createOrgTokenInput) (*writeOutput[IssuedToken], error) {
+func (s *Server) createOrgToken(
+	ctx context.Context, in *createOrgTokenInput,
+) (*writeOutput[answers.IssuedToken], error) {
 	c := in.newChange(ctx, in.Body.Reason, "create-org-token", in.Org, in.Body)
 	life := spanOr(in.Body.ExpiresIn, rows.MaxOrgTokenLife)
 	secret, t, err := s.Store.CreateOrgToken(ctx, c, in.Org, in.Body.Name, life)
@@ -136,7 +128,9 @@ type rotateOrgTokenInput struct {
 	Body rotateTokenBody
 }
 
-func (s *Server) rotateOrgToken(ctx context.Context, in *rotateOrgTokenInput) (*writeOutput[IssuedToken], error) {
+func (s *Server) rotateOrgToken(
+	ctx context.Context, in *rotateOrgTokenInput,
+) (*writeOutput[answers.IssuedToken], error) {
 	c := in.newChange(ctx, in.Body.Reason, "rotate-org-token", in.Org, in.Name, in.Body)
 	secret, t, err := s.Store.RotateOrgToken(ctx, c, in.Org, in.Name, spanOr(in.Body.Overlap, defaultOverlap))
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -80,7 +81,7 @@ func TestAnOrgManagesItsTokens(t *testing.T) {
 	}
 	w.want(w.by(first.Secret, "DELETE", orgTokens+"/cd", ""), http.StatusNoContent)
 	w.want(w.by(first.Secret, "DELETE", orgTokens+"/cd", ""), http.StatusNotFound)
-	list := read[api.OrgTokens](w, w.want(w.by(first.Secret, "GET", orgTokens, ""), http.StatusOK)).Tokens
+	list := read[answers.OrgTokens](w, w.want(w.by(first.Secret, "GET", orgTokens, ""), http.StatusOK)).Tokens
 	if len(list) != 2 || list[0].Name != "ci" || list[1].Name != "cd" || list[1].State != "revoked" {
 		t.Errorf("the tokens are %+v, want the live one and the revoked one", list)
 	}

@@ -13,11 +13,13 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const usageTag = "usage"
@@ -33,7 +35,7 @@ func (s *Server) registerUsage() {
 		Responses: map[string]*huma.Response{"200": {
 			Description: "The buckets, or the history.",
 			Content: map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{OneOf: []*huma.Schema{
-				s.schemaOf(Usage{}), s.schemaOf(UsageHistory{}),
+				s.schemaOf(answers.Usage{}), s.schemaOf(rows.UsageHistory{}),
 			}}}},
 		}},
 	}, orgAccess), s.usage)
@@ -47,38 +49,6 @@ func (s *Server) registerUsage() {
 			"it again in a moment.",
 		Errors: []int{http.StatusConflict},
 	}, writeAccess), s.reset)
-}
-
-// BucketUsage is the current state of a bucket.
-type BucketUsage struct {
-	Policy   string `json:"policy"              doc:"The name of the policy."                                                                                                                                                             example:"daily"`
-	Row      int64  `json:"policy_id,omitempty" doc:"The id of the policy in the database; absent: it is in the plugin's config."`
-	Tier     string `json:"tier,omitempty"      doc:"The tier whose list in the plugin's config has the policy. Requests of an org with several tiers spend from one bucket under the limit of each."`
-	Of       string `json:"of"                  doc:"What the bucket belongs to: the org, a user, a credential or an address. That of an address's /24 or /48 is listed beside its own where nodes count by it, and others may share it." example:"user u_42"`
-	Endpoint string `json:"endpoint,omitempty"  doc:"The endpoint that is counted; absent: all endpoints without a limit of their own of this name."`
-	Scope    string `json:"scope"                                                                                                                                                                                                         example:"tenant"`
-
-	Description string `json:"description" doc:"The limit in words."                                                               example:"1000 per 60 s (token_bucket) per tenant"`
-	Limit       int64  `json:"limit"       doc:"Tokens, as in X-RateLimit-Limit: the burst of a bucket, the quantity of a window."`
-	WindowSize  int64  `json:"window_size" doc:"Seconds."`
-	Used        int64  `json:"used"        doc:"Tokens."`
-	Remaining   int64  `json:"remaining"   doc:"Tokens that can be spent at once."`
-
-	Fraction   float64   `json:"fraction"              doc:"Used ÷ limit; above 1 where a hard threshold above 100 % allows it."`
-	Reset      time.Time `json:"reset"                 doc:"When the bucket is full again, or the window ends."`
-	ResetAfter int64     `json:"reset_after"           doc:"The same in seconds from now, rounded up."`
-	Mode       string    `json:"mode"                                                                                                                                                                                 enum:"enforce,shadow,log"`
-	PublicNote string    `json:"public_note,omitempty" doc:"The note about the policy for the org."`
-	MayLease   bool      `json:"may_lease"             doc:"Nodes may have taken tokens ahead of need: of the tokens shown as used, up to the nodes' lease share of the limit (2 % by default) may not be spent yet."`
-}
-
-// Usage has the current usage of an org.
-type Usage struct {
-	Org       string `json:"org_id"`
-	Namespace string `json:"namespace"`
-	OrgTier
-	Version int64         `json:"policy_version,omitempty" doc:"The version of the database's policies that is in force; absent: there are none."`
-	Items   []BucketUsage `json:"items"`
 }
 
 type usageInput struct {
@@ -121,7 +91,7 @@ func (s *Server) usage(ctx context.Context, in *usageInput) (*usageOutput, error
 	if err != nil {
 		return nil, err
 	}
-	out := Usage{
+	out := answers.Usage{
 		Org:       in.Org,
 		Namespace: found.policies.Namespace(),
 		Version:   found.policies.Version(),
@@ -201,8 +171,8 @@ func (s *Server) readBuckets(ctx context.Context, buckets *orgBuckets) ([]decisi
 }
 
 // items returns the buckets as the API shows them, given their statuses.
-func (f *orgBuckets) items(statuses []decision.Status) []BucketUsage {
-	items := make([]BucketUsage, len(f.bounds))
+func (f *orgBuckets) items(statuses []decision.Status) []answers.BucketUsage {
+	items := make([]answers.BucketUsage, len(f.bounds))
 	for i := range items {
 		items[i] = usageOf(f.policies, &f.bounds[i], &statuses[i])
 	}
@@ -226,9 +196,9 @@ func (s *Server) bucketsError(action string, err error) error {
 }
 
 // usageOf returns a bucket as the API shows it.
-func usageOf(policies *resolve.Plan, b *policy.Bound, status *decision.Status) BucketUsage {
+func usageOf(policies *resolve.Plan, b *policy.Bound, status *decision.Status) answers.BucketUsage {
 	spec := b.Policy.Limit.Spec()
-	return BucketUsage{
+	return answers.BucketUsage{
 		Policy:      b.Policy.Name,
 		Row:         b.Policy.Row,
 		Tier:        b.Ref().Tier,

@@ -26,32 +26,6 @@ func (s *Server) registerUsageHistory() {
 	}, orgAccess), s.usageHistory)
 }
 
-// UsageHistory has what an org has used over time.
-type UsageHistory struct {
-	Org         string     `json:"org_id"`
-	From        time.Time  `json:"from"         doc:"The begin of the first step."`
-	To          time.Time  `json:"to"           doc:"The end of the last step."`
-	Step        string     `json:"step"         enum:"1m,1h,1d"`
-	ClosedUntil time.Time  `json:"closed_until" doc:"Days before this time are closed: their rows of step 1d do not change."`
-	Items       []UsageRow `json:"items"        doc:"Oldest first. A step without requests has no row."`
-}
-
-// UsageRow is what an org used in one step.
-type UsageRow struct {
-	At           time.Time `json:"at"                      doc:"The begin of the step, in UTC."`
-	Endpoint     *string   `json:"endpoint,omitempty"      doc:"Present with group_by=endpoint; empty: none."`
-	Policy       *string   `json:"policy,omitempty"        doc:"Present with group_by=policy and with policy; empty: the requests themselves."`
-	PolicyID     int64     `json:"policy_id,omitempty"     doc:"The id of that policy in the database; absent: it is in the plugin's config."`
-	Tier         string    `json:"tier,omitempty"          doc:"The tier whose list in the plugin's config has the policy: policies of one name in two tiers count apart."`
-	Admitted     int64     `json:"admitted"                doc:"Requests."`
-	Soft         int64     `json:"soft"                    doc:"Of admitted: requests above a soft threshold."`
-	Denied       int64     `json:"denied"                  doc:"Requests."`
-	ShadowDenied int64     `json:"shadow_denied"           doc:"Requests that would have been denied outside shadow or log mode."`
-	Late         int64     `json:"late"                    doc:"Of admitted and denied, with step 1d: requests of earlier days that were reported after those days were closed."`
-	Cost         *int64    `json:"cost,omitempty"          doc:"Tokens that the policy charged; negative: it returned more. Absent for the requests themselves."`
-	Remaining    *int64    `json:"remaining_min,omitempty" doc:"The least that was left of the policy's limit. Absent if unknown, and for the requests themselves."`
-}
-
 // Period selects the steps of a usage history. The zero value selects the defaults.
 type Period struct {
 	From    time.Time `query:"from"     doc:"The begin, cut to a whole step; absent: a day of minutes, 7 days of hours or 30 days before to."`
@@ -67,7 +41,7 @@ type usageHistoryInput struct {
 	Policy   string `query:"policy"  maxLength:"64" doc:"What the policies of this name did, instead of the requests themselves, each in rows of its own. Not for the token of an org."                            example:"daily"`
 }
 
-type usageHistoryOutput struct{ Body UsageHistory }
+type usageHistoryOutput struct{ Body rows.UsageHistory }
 
 // defaultSteps has the number of steps of a history without a begin.
 var defaultSteps = map[string]time.Duration{"1m": 1440, "1h": 7 * 24, "1d": 30}
@@ -102,7 +76,7 @@ func (s *Server) usageHistory(ctx context.Context, in *usageHistoryInput) (*usag
 }
 
 // readHistory returns a usage history. The error is an answer.
-func (s *Server) readHistory(ctx context.Context, in *usageHistoryInput) (*UsageHistory, error) {
+func (s *Server) readHistory(ctx context.Context, in *usageHistoryInput) (*rows.UsageHistory, error) {
 	q, err := in.query(s.Now())
 	if err == nil && s.viewOf(callerOf(ctx)).tenant && (q.ByPolicy || q.Policy != "") {
 		// Rows of policies name limits that the org shares with others, and have what is left of them.
@@ -118,12 +92,5 @@ func (s *Server) readHistory(ctx context.Context, in *usageHistoryInput) (*Usage
 	if err != nil {
 		return nil, s.readError("read the usage history", err)
 	}
-	out := &UsageHistory{
-		Org: in.Org, From: found.From, To: found.To, Step: found.Step, ClosedUntil: found.ClosedUntil,
-		Items: make([]UsageRow, len(found.Items)),
-	}
-	for i, row := range found.Items {
-		out.Items[i] = UsageRow(row)
-	}
-	return out, nil
+	return &found, nil
 }

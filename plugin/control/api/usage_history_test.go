@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const acmeHistory = acmePath + "/ratelimit/usage/history"
@@ -48,12 +48,12 @@ func TestTheHistoryOfAnOrgIsFilteredAndGrouped(t *testing.T) {
 		"?step=1d&from=" + midnight(-9) + "&to=" + midnight(0): {0, 0},
 		"?step=1d&from=" + midnight(0) + "&to=" + midnight(1):  {1, 6},
 	} {
-		got := read[api.UsageHistory](w, w.want(w.as("GET", acmeHistory+query, ""), http.StatusOK))
+		got := read[rows.UsageHistory](w, w.want(w.as("GET", acmeHistory+query, ""), http.StatusOK))
 		var admitted int64
 		for _, row := range got.Items {
 			admitted += row.Admitted
 		}
-		if len(got.Items) != want.rows || admitted != int64(want.admitted) || got.Org != "acme" {
+		if len(got.Items) != want.rows || admitted != int64(want.admitted) || got.Tenant != "acme" {
 			t.Errorf("%s: %+v, want %d rows with %d admitted", query, got, want.rows, want.admitted)
 		}
 	}

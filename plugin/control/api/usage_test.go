@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -37,20 +38,20 @@ func using(t *testing.T) *planned {
 func TestUsageIsReadAndNotSpent(t *testing.T) {
 	t.Parallel()
 	p := using(t)
-	var last api.Usage
+	var last answers.Usage
 	for range 2 {
-		last = read[api.Usage](p.world, p.want(p.do(call{ofAcme, "GET", acmeUsage + "?user=u_42", "", nil}),
+		last = read[answers.Usage](p.world, p.want(p.do(call{ofAcme, "GET", acmeUsage + "?user=u_42", "", nil}),
 			http.StatusOK))
 	}
 	if last.Org != "acme" || last.Namespace != "default" || last.Tier != "enterprise" ||
 		last.Source != "row" || len(last.Items) != 3 {
 		t.Fatalf("%+v: want the three limits of acme", last)
 	}
-	i := slices.IndexFunc(last.Items, func(b api.BucketUsage) bool { return b.Policy == "writes" })
+	i := slices.IndexFunc(last.Items, func(b answers.BucketUsage) bool { return b.Policy == "writes" })
 	got := last.Items[i]
 	reset := got.Reset
 	got.Reset, got.ResetAfter = time.Time{}, 0
-	want := api.BucketUsage{
+	want := answers.BucketUsage{
 		Policy: "writes", Tier: "enterprise", Of: "the org", Endpoint: "POST /records/{id}", Scope: "tenant",
 		Description: "20 per 86400 s (token_bucket) per tenant",
 		Limit:       20, WindowSize: 86400, Used: 4, Remaining: 16, Fraction: 0.2, Mode: "enforce",
@@ -121,7 +122,7 @@ func TestUsageShowsWhereTokensMayBeOutOnLease(t *testing.T) {
 	config.Tiers[0].Limits = append(config.Tiers[0].Limits, limitOf("large", "", 1_000_000))
 	config = config.WithDefaults()
 	p := planning(t, config, policy.Rows{})
-	for _, b := range read[api.Usage](p.world, p.want(p.as("GET", acmeUsage, ""), http.StatusOK)).Items {
+	for _, b := range read[answers.Usage](p.world, p.want(p.as("GET", acmeUsage, ""), http.StatusOK)).Items {
 		if b.MayLease != (b.Policy == "large") {
 			t.Errorf("%+v: want only large to be leased", b)
 		}

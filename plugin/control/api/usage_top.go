@@ -22,26 +22,6 @@ func (s *Server) registerUsageTop() {
 	}, readAccess), s.usageTop)
 }
 
-// UsageTop has the orgs that used most.
-type UsageTop struct {
-	By    string       `json:"by"    enum:"admitted,denied,cost"`
-	From  time.Time    `json:"from"  doc:"The begin of the first step."`
-	To    time.Time    `json:"to"    doc:"The end of the last step."`
-	Step  string       `json:"step"  doc:"From and to are extended to whole steps of this length." enum:"1m,1h,1d"`
-	Items []OrgRanking `json:"items" doc:"The org that used most is first. Orgs without any are not listed."`
-}
-
-// OrgRanking is what an org used.
-type OrgRanking struct {
-	Tenant       string `json:"org_id"        doc:"Empty: requests without an org."`
-	Admitted     int64  `json:"admitted"      doc:"Requests."`
-	Soft         int64  `json:"soft"          doc:"Of admitted: requests above a soft threshold."`
-	Denied       int64  `json:"denied"        doc:"Requests."`
-	ShadowDenied int64  `json:"shadow_denied" doc:"Requests that would have been denied outside shadow or log mode."`
-	Late         int64  `json:"late"          doc:"Of admitted and denied, with step 1d: requests of earlier days that were reported after those days were closed."`
-	Cost         int64  `json:"cost"          doc:"Tokens charged. Without policy those of all policies together: a request counts once for each."`
-}
-
 type usageTopInput struct {
 	By     string    `query:"by"     default:"admitted" doc:"What to rank by."                                                      enum:"admitted,denied,cost"`
 	From   time.Time `query:"from"                      doc:"The begin; absent: last before to."`
@@ -88,7 +68,7 @@ func spanOr(text string, otherwise time.Duration) time.Duration {
 	return otherwise
 }
 
-type usageTopOutput struct{ Body UsageTop }
+type usageTopOutput struct{ Body rows.UsageTop }
 
 func (s *Server) usageTop(ctx context.Context, in *usageTopInput) (*usageTopOutput, error) {
 	now := s.Now()
@@ -106,11 +86,5 @@ func (s *Server) usageTop(ctx context.Context, in *usageTopInput) (*usageTopOutp
 	if err != nil {
 		return nil, s.readError("rank the usage", err)
 	}
-	out := UsageTop{
-		By: found.By, From: found.From, To: found.To, Step: found.Step, Items: make([]OrgRanking, len(found.Items)),
-	}
-	for i, row := range found.Items {
-		out.Items[i] = OrgRanking(row)
-	}
-	return &usageTopOutput{out}, nil
+	return &usageTopOutput{found}, nil
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const usageTop = "/v1/ratelimit/usage/top"
@@ -32,7 +32,7 @@ func withRanking(t *testing.T) *world {
 }
 
 // ranked returns the orgs of a ranking, each with the number that it is ranked by.
-func ranked(top *api.UsageTop) string {
+func ranked(top *rows.UsageTop) string {
 	var list []string
 	for _, r := range top.Items {
 		n := map[string]int64{"admitted": r.Admitted, "denied": r.Denied, "cost": r.Cost}[top.By]
@@ -59,7 +59,7 @@ func TestOrgsAreRankedByWhatTheyUsed(t *testing.T) {
 		"?from=2020-01-01T00:00:00Z":       `"=cmd,\"b\"\n" 30, "globex" 20, "acme" 10, "" 1`,
 		"?last=90d&policy=daily&by=denied": `"acme" 5`,
 	} {
-		top := read[api.UsageTop](w, w.want(w.as("GET", usageTop+query, ""), http.StatusOK))
+		top := read[rows.UsageTop](w, w.want(w.as("GET", usageTop+query, ""), http.StatusOK))
 		if got := ranked(&top); got != want {
 			t.Errorf("%s: %s, want %s", query, got, want)
 		}
@@ -73,7 +73,7 @@ func TestARankingHasTheStepThatItsTimeIsCutTo(t *testing.T) {
 		"?last=2h": "1m", "?last=48h": "1h", "?last=3d": "1d", "": "1h",
 		"?last=1h&to=" + midnight(-10): "1h", "?last=1h&to=" + midnight(-90): "1d",
 	} {
-		if top := read[api.UsageTop](w, w.want(w.as("GET", usageTop+query, ""), http.StatusOK)); top.Step != step {
+		if top := read[rows.UsageTop](w, w.want(w.as("GET", usageTop+query, ""), http.StatusOK)); top.Step != step {
 			t.Errorf("%s: the step is %s, want %s", query, top.Step, step)
 		}
 	}

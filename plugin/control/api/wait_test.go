@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
@@ -91,7 +92,7 @@ func TestAWriteThatCannotReadTheNodesWarnsAndReportsNoFleet(t *testing.T) {
 		a := w.want(w.as(c.method, c.path, c.body, c.headers...), c.status)
 		got := read[struct {
 			Version     int64
-			Enforcement *api.Enforcement
+			Enforcement *answers.Enforcement
 			Warnings    []string
 		}](w, a)
 		unread := func(warning string) bool { return strings.Contains(warning, "GET /v1/ratelimit/fleet") }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
 )
@@ -121,7 +122,7 @@ type listWebhooksInput struct {
 	Paging
 }
 
-type listWebhooksOutput struct{ Body Page[rows.Webhook] }
+type listWebhooksOutput struct{ Body answers.Page[rows.Webhook] }
 
 func (s *Server) listWebhooks(ctx context.Context, in *listWebhooksInput) (*listWebhooksOutput, error) {
 	list, err := s.Store.Webhooks(ctx, rows.WebhookFilter{Org: &in.org, After: in.afterID(), Max: in.Limit + 1})
@@ -158,15 +159,9 @@ type createWebhookInput struct {
 	Body webhookBody
 }
 
-// WebhookSecret is a webhook with the secret that signs its deliveries.
-type WebhookSecret struct {
-	Webhook rows.Webhook `json:"webhook"`
-	Secret  string       `json:"secret"  doc:"It signs deliveries, and cannot be read again."`
-}
-
 type createWebhookOutput struct {
 	Location string `header:"Location" doc:"Where the webhook is."`
-	Body     WebhookSecret
+	Body     answers.WebhookSecret
 }
 
 func (s *Server) createWebhook(ctx context.Context, in *createWebhookInput) (*createWebhookOutput, error) {
@@ -190,9 +185,9 @@ func (s *Server) createWebhook(ctx context.Context, in *createWebhookInput) (*cr
 }
 
 // showSecret returns a webhook with its secret, and counts the write.
-func (s *Server) showSecret(ctx context.Context, w rows.Webhook, secret webhook.Secret) WebhookSecret {
+func (s *Server) showSecret(ctx context.Context, w rows.Webhook, secret webhook.Secret) answers.WebhookSecret {
 	s.metrics.writes.WithLabelValues(webhookWrites).Inc()
-	return WebhookSecret{s.viewOf(callerOf(ctx)).webhook(w), secret.Text()}
+	return answers.WebhookSecret{Webhook: s.viewOf(callerOf(ctx)).webhook(w), Secret: secret.Text()}
 }
 
 type deleteWebhookInput struct {
@@ -268,7 +263,7 @@ type rotateWebhookInput struct {
 	Body rotateBody
 }
 
-type rotateWebhookOutput struct{ Body WebhookSecret }
+type rotateWebhookOutput struct{ Body answers.WebhookSecret }
 
 func (s *Server) rotateWebhook(ctx context.Context, in *rotateWebhookInput) (*rotateWebhookOutput, error) {
 	const action = "rotate the secret of a webhook"
@@ -299,12 +294,7 @@ type listDeliveriesInput struct {
 	State string `query:"state"                                           doc:"Only deliveries in this state." enum:"waiting,delivered,failed"`
 }
 
-// Deliveries lists deliveries.
-type Deliveries struct {
-	Items []rows.Delivery `json:"items" doc:"Newest first. A delivery is kept for 7 days."`
-}
-
-type listDeliveriesOutput struct{ Body Deliveries }
+type listDeliveriesOutput struct{ Body answers.Deliveries }
 
 func (s *Server) listDeliveries(ctx context.Context, in *listDeliveriesInput) (*listDeliveriesOutput, error) {
 	_, err := s.webhookOf(ctx, &in.WebhookPath)
@@ -312,5 +302,5 @@ func (s *Server) listDeliveries(ctx context.Context, in *listDeliveriesInput) (*
 	if err == nil {
 		list, err = s.Store.Deliveries(ctx, in.ID, in.State, in.Limit)
 	}
-	return &listDeliveriesOutput{Deliveries{list}}, s.readError("list deliveries", err)
+	return &listDeliveriesOutput{answers.Deliveries{Items: list}}, s.readError("list deliveries", err)
 }

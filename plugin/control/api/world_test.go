@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -184,9 +185,9 @@ const (
 
 // policyWritten holds the answer to a write of a policy.
 type policyWritten struct {
-	Policy      rows.Policy      `json:"policy"`
-	Version     int64            `json:"version"`
-	Enforcement *api.Enforcement `json:"enforcement"`
+	Policy      rows.Policy          `json:"policy"`
+	Version     int64                `json:"version"`
+	Enforcement *answers.Enforcement `json:"enforcement"`
 }
 
 // made creates a policy and returns its path and ETag.

@@ -13,21 +13,9 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
-
-// Written reports when a change is in force, with warnings of likely mistakes.
-type Written struct {
-	Version     int64        `json:"version"               doc:"The version of the policies that includes the change."`
-	Enforcement *Enforcement `json:"enforcement,omitempty" doc:"Present if the request waited, and the nodes could be read."`
-	Warnings
-}
-
-// Enforcement reports which nodes enforce a version.
-type Enforcement struct {
-	Version int64 `json:"version"`
-	rows.Reach
-}
 
 // warningUnread is the warning of a write that waited for nodes which could not be read.
 const warningUnread = "the change is written, but the nodes that enforce it could not be read in time: " +
@@ -36,10 +24,10 @@ const warningUnread = "the change is written, but the nodes that enforce it coul
 // finishWrite counts a write and, if the caller wants it, waits for the nodes. It returns no error, because the write
 // has succeeded: if the nodes cannot be read, it adds a warning.
 func (s *Server) finishWrite(
-	ctx context.Context, kind string, version int64, wait time.Duration, warnings Warnings,
-) Written {
+	ctx context.Context, kind string, version int64, wait time.Duration, warnings answers.Warnings,
+) answers.Written {
 	s.metrics.writes.WithLabelValues(kind).Inc()
-	written := Written{Version: version, Warnings: warnings}
+	written := answers.Written{Version: version, Warnings: warnings}
 	if wait <= 0 {
 		return written
 	}
@@ -49,7 +37,7 @@ func (s *Server) finishWrite(
 		written.Warnings.Warnings = append(written.Warnings.Warnings, warningUnread)
 		return written
 	}
-	written.Enforcement = &Enforcement{version, fleet.Reach(version)}
+	written.Enforcement = &answers.Enforcement{Version: version, Reach: fleet.Reach(version)}
 	return written
 }
 

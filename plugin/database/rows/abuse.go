@@ -16,32 +16,32 @@ const MaxPardon = 30 * 24 * time.Hour
 // AbuseState is what abuse detection remembers of a tenant.
 type AbuseState struct {
 	Tenant        string     `json:"org_id"`
-	Step          string     `json:"step"`
-	Mode          string     `json:"mode,omitempty"` // shadow: the step has no effect
-	Reason        string     `json:"reason,omitempty"`
-	Since         *time.Time `json:"since,omitempty"`          // when it came to the step
-	FlaggedAt     *time.Time `json:"flagged_at,omitempty"`     // the last time
-	ForgivenUntil *time.Time `json:"forgiven_until,omitempty"` // it is on no step until then
-	Override      *int64     `json:"override,omitempty"`       // its penalty
-	OverrideUntil *time.Time `json:"override_until,omitempty"`
-	Usual         float64    `json:"usual_requests"`     // of a minute in which it sends
-	Learned       int64      `json:"learned_minutes"`    // that Usual is from
-	ScoredAt      time.Time  `json:"scored_at,omitzero"` // zero: it was not scored within a week
+	Step          string     `json:"step"                     doc:"half and tenth multiply each limit."             enum:"none,warn,half,tenth,ban_5m,ban_1h"`
+	Mode          string     `json:"mode,omitempty"           doc:"shadow: the step has no effect. Absent: the org was not scored within a week." enum:"shadow,enforce"`
+	Reason        string     `json:"reason,omitempty"         doc:"Why the org is on the step, with the numbers."`
+	Since         *time.Time `json:"since,omitempty"          doc:"When it came to the step."`
+	FlaggedAt     *time.Time `json:"flagged_at,omitempty"     doc:"The last time."`
+	ForgivenUntil *time.Time `json:"forgiven_until,omitempty" doc:"It is on no step until then."`
+	Override      *int64     `json:"override,omitempty"       doc:"The id of its penalty."`
+	OverrideUntil *time.Time `json:"override_until,omitempty" doc:"When the penalty expires, unless it is renewed."`
+	Usual         float64    `json:"usual_requests"           doc:"The baseline: requests of a minute in which it sends."`
+	Learned       int64      `json:"learned_minutes"          doc:"The minutes that the baseline is from."`
+	ScoredAt      time.Time  `json:"scored_at,omitzero"       doc:"The end of the last minute that was scored."`
 }
 
 // AbuseMove is a move of a tenant on the ladder.
 type AbuseMove struct {
 	At     time.Time `json:"at"`
-	From   string    `json:"from" db:"from_step"`
-	To     string    `json:"to"   db:"to_step"`
-	Mode   string    `json:"mode"`
+	From   string    `json:"from"   db:"from_step" enum:"none,warn,half,tenth,ban_5m,ban_1h"`
+	To     string    `json:"to"     db:"to_step"   enum:"none,warn,half,tenth,ban_5m,ban_1h"`
+	Mode   string    `json:"mode"   enum:"shadow,enforce"`
 	Reason string    `json:"reason"`
 }
 
 // AbuseHistory is what abuse detection remembers of a tenant, with its last moves.
 type AbuseHistory struct {
 	AbuseState
-	Moves []AbuseMove `json:"moves"` // the last one first
+	Moves []AbuseMove `json:"moves" doc:"The last one is first. Moves are kept for 30 days."`
 }
 
 // maxMoves bounds the moves of an AbuseHistory.

@@ -58,29 +58,28 @@ type UsageQuery struct {
 
 // UsageRow is what a tenant used in one step.
 type UsageRow struct {
-	At       time.Time `json:"at"`
-	Endpoint *string   `json:"endpoint,omitempty"`
-	Policy   *string   `json:"policy,omitempty"`
-	PolicyID int64     `json:"policy_id,omitempty" db:"-"`
-	Tier     string    `json:"tier,omitempty" db:"-"` // whose list in a config has the policy
-
-	Admitted     int64  `json:"admitted"`
-	Soft         int64  `json:"soft"`
-	Denied       int64  `json:"denied"`
-	ShadowDenied int64  `json:"shadow_denied"`
-	Late         int64  `json:"late"`
-	Cost         *int64 `json:"cost,omitempty"`
-	Remaining    *int64 `json:"remaining_min,omitempty"`
+	At           time.Time `json:"at"                      doc:"The begin of the step, in UTC."`
+	Endpoint     *string   `json:"endpoint,omitempty"      doc:"Present with group_by=endpoint; empty: none."`
+	Policy       *string   `json:"policy,omitempty"        doc:"Present with group_by=policy and with policy; empty: the requests themselves."`
+	PolicyID     int64     `json:"policy_id,omitempty"     doc:"The id of that policy in the database; absent: it is in the plugin's config." db:"-"`
+	Tier         string    `json:"tier,omitempty"          doc:"The tier whose list in the plugin's config has the policy: policies of one name in two tiers count apart." db:"-"`
+	Admitted     int64     `json:"admitted"                doc:"Requests."`
+	Soft         int64     `json:"soft"                    doc:"Of admitted: requests above a soft threshold."`
+	Denied       int64     `json:"denied"                  doc:"Requests."`
+	ShadowDenied int64     `json:"shadow_denied"           doc:"Requests that would have been denied outside shadow or log mode."`
+	Late         int64     `json:"late"                    doc:"Of admitted and denied, with step 1d: requests of earlier days that were reported after those days were closed."`
+	Cost         *int64    `json:"cost,omitempty"          doc:"Tokens that the policy charged; negative: it returned more. Absent for the requests themselves."`
+	Remaining    *int64    `json:"remaining_min,omitempty" doc:"The least that was left of the policy's limit. Absent if unknown, and for the requests themselves."`
 }
 
 // UsageHistory has the rows of a query, oldest first.
 type UsageHistory struct {
 	Tenant      string     `json:"org_id"`
-	From        time.Time  `json:"from"`
-	To          time.Time  `json:"to"`
-	Step        string     `json:"step"`
-	ClosedUntil time.Time  `json:"closed_until"`
-	Items       []UsageRow `json:"items"`
+	From        time.Time  `json:"from"         doc:"The begin of the first step."`
+	To          time.Time  `json:"to"           doc:"The end of the last step."`
+	Step        string     `json:"step"         enum:"1m,1h,1d"`
+	ClosedUntil time.Time  `json:"closed_until" doc:"Days before this time are closed: their rows of step 1d do not change."`
+	Items       []UsageRow `json:"items"        doc:"Oldest first. A step without requests has no row."`
 }
 
 // check cuts the times to whole steps, and returns an InvalidError for a query that is too long.

@@ -96,7 +96,7 @@ func TestARankingOfDaysCountsClosedAndOpenDaysOnce(t *testing.T) {
 	s := exported(t)
 	q := rows.UsageTopQuery{By: "admitted", From: may, To: may.AddDate(0, 1, 0), Max: 1}
 	top, err := s.UsageTop(t.Context(), q, may.AddDate(0, 0, 4))
-	want := []rows.UsageTopRow{{Tenant: "acme", Admitted: 54, Soft: 4, Denied: 2, Late: 4, Cost: 276}}
+	want := []rows.OrgRanking{{Tenant: "acme", Admitted: 54, Soft: 4, Denied: 2, Late: 4, Cost: 276}}
 	if err != nil || !slices.Equal(top.Items, want) || top.Step != "1d" {
 		t.Errorf("the ranking is %+v (%v), want %+v", top, err, want)
 	}

@@ -24,24 +24,24 @@ type UsageTopQuery struct {
 	Max      int    // tenants; at most MaxUsageTop
 }
 
-// UsageTopRow is what a tenant used.
-type UsageTopRow struct {
-	Tenant       string `json:"org_id"`
-	Admitted     int64  `json:"admitted"`
-	Soft         int64  `json:"soft"`
-	Denied       int64  `json:"denied"`
-	ShadowDenied int64  `json:"shadow_denied"`
-	Late         int64  `json:"late"`
-	Cost         int64  `json:"cost"`
+// OrgRanking is what a tenant used.
+type OrgRanking struct {
+	Tenant       string `json:"org_id"        doc:"Empty: requests without an org."`
+	Admitted     int64  `json:"admitted"      doc:"Requests."`
+	Soft         int64  `json:"soft"          doc:"Of admitted: requests above a soft threshold."`
+	Denied       int64  `json:"denied"        doc:"Requests."`
+	ShadowDenied int64  `json:"shadow_denied" doc:"Requests that would have been denied outside shadow or log mode."`
+	Late         int64  `json:"late"          doc:"Of admitted and denied, with step 1d: requests of earlier days that were reported after those days were closed."`
+	Cost         int64  `json:"cost"          doc:"Tokens charged. Without policy those of all policies together: a request counts once for each."`
 }
 
 // UsageTop has the tenants that used most, the first one most.
 type UsageTop struct {
-	By    string        `json:"by"`
-	From  time.Time     `json:"from"`
-	To    time.Time     `json:"to"`
-	Step  string        `json:"step"`
-	Items []UsageTopRow `json:"items"`
+	By    string       `json:"by"    enum:"admitted,denied,cost"`
+	From  time.Time    `json:"from"  doc:"The begin of the first step."`
+	To    time.Time    `json:"to"    doc:"The end of the last step."`
+	Step  string       `json:"step"  doc:"From and to are extended to whole steps of this length." enum:"1m,1h,1d"`
+	Items []OrgRanking `json:"items" doc:"The org that used most is first. Orgs without any are not listed."`
 }
 
 // topStep returns the step that a ranking reads: minutes for at most 2 hours, hours for at most 2 days, else days.
@@ -73,7 +73,7 @@ func (s *Store) UsageTop(ctx context.Context, q UsageTopQuery, now time.Time) (U
 	if top.From, top.To, err = step.cut(q.From, q.To); err != nil {
 		return UsageTop{}, err
 	}
-	top.Items, err = all(each[UsageTopRow](ctx, s.pool, "rank usage", q.sql(step), top.From, top.To, q.Policy, q.Max))
+	top.Items, err = all(each[OrgRanking](ctx, s.pool, "rank usage", q.sql(step), top.From, top.To, q.Policy, q.Max))
 	return top, err
 }
 

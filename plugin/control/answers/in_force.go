@@ -1,4 +1,4 @@
-package api
+package answers
 
 import "time"
 
@@ -90,4 +90,21 @@ type OverrideInForce struct {
 	General bool   `json:"general,omitempty" doc:"It names no org, and applies to the requests of all."`
 	Applied bool   `json:"applied"`
 	Why     string `json:"why"`
+}
+
+// OrgTier is the tier of an org, and where it comes from.
+type OrgTier struct {
+	Tier   string     `json:"tier"`
+	Source string     `json:"tier_source"            doc:"row: it is set for the org; query: the caller names it; as the plugin's config names it, such as consumer.tag.tier: nodes found it there, or the config file has it; default: nodes found none; assumed: no node has seen the org, so this is the default. It adds why a tier named elsewhere does not apply." example:"consumer.tag.tier"`
+	SeenAt time.Time  `json:"tier_seen_at,omitzero"  doc:"When a node last reported it, to five minutes; absent: none has."`
+	Others []SeenTier `json:"other_tiers,omitempty"  doc:"Further tiers of the org that nodes see beside it: two of its consumers have different ones."`
+}
+
+// SeenTier is a tier that nodes have seen of an org.
+type SeenTier struct {
+	Tier   string    `json:"tier"`
+	Source string    `json:"tier_source"`
+	SeenAt time.Time `json:"tier_seen_at,omitzero"`
+
+	Since time.Time `json:"-"` // nodes report it again and again
 }
