@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const topAPI = "/v1/ratelimit/usage/top"
@@ -50,7 +52,7 @@ func (w *sharing) get(role string) (read int64, status int) {
 	w.Helper()
 	r := httptest.NewRequestWithContext(w.Context(), http.MethodGet, "/portal/top", http.NoBody)
 	v := &visit{r: r, caller: Caller{Name: "someone", Role: role, Org: "acme"}, portal: w.portal}
-	var found ranking
+	var found rows.UsageTop
 	if err := v.getCached(topAPI, url.Values{"limit": {"5"}}, &found); err != nil {
 		if p := asProblem(err); p != nil {
 			return 0, p.Status
@@ -169,7 +171,7 @@ func TestTheEndOfThePortalEndsItsReads(t *testing.T) {
 	page.Go(func() {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/portal/top", http.NoBody)
 		v := &visit{r: r, caller: Caller{Role: RoleAdmin}, portal: w.portal}
-		var found ranking
+		var found rows.UsageTop
 		if err := v.getCached(topAPI, nil, &found); !errors.Is(err, errClosed) {
 			if p := asProblem(err); p == nil || p.Status != http.StatusServiceUnavailable {
 				t.Errorf("the page that waits has %v", err)

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // fieldChange is a field that two JSON values have different.
@@ -43,6 +45,16 @@ func diffJSON(before, after json.RawMessage) ([]fieldChange, error) {
 	}
 	slices.SortFunc(changes, func(a, b fieldChange) int { return cmp.Compare(a.Path, b.Path) })
 	return changes, nil
+}
+
+// diffValues returns the fields that differ between two values as JSON has them.
+func diffValues(before, after any) ([]fieldChange, error) {
+	was, errWas := json.Marshal(before)
+	is, errIs := json.Marshal(after)
+	if err := cmp.Or(errWas, errIs); err != nil {
+		return nil, fmt.Errorf("compare two states: %w", err)
+	}
+	return diffJSON(was, is)
 }
 
 // flatten returns the leaves of a JSON value by path.
@@ -83,21 +95,10 @@ func addLeaves(leaves map[string]string, path string, value any) error {
 	return nil
 }
 
-// auditEntry is a change with the states before and after it.
+// auditEntry is a change with the fields that it changed.
 type auditEntry struct {
-	ID        int64           `json:"id"`
-	Version   int64           `json:"version"`
-	At        time.Time       `json:"at"`
-	Actor     string          `json:"actor"`
-	Reason    string          `json:"reason"`
-	Kind      string          `json:"kind"`
-	Operation string          `json:"operation"`
-	Key       string          `json:"key"`
-	Tenant    string          `json:"tenant"`
-	Before    json.RawMessage `json:"before"`
-	After     json.RawMessage `json:"after"`
-
-	Changes []fieldChange `json:"-"`
+	rows.AuditEntry
+	Changes []fieldChange
 }
 
 // auditFilters are the filters of the audit.
@@ -106,21 +107,19 @@ var auditFilters = []string{"tenant", "kind", "key", "actor"}
 // serveAudit shows changes, newest first, each with the fields that it changed.
 func serveAudit(v *visit) error {
 	filters := v.filters(auditFilters...)
-	var found struct {
-		Items []auditEntry `json:"items"`
-		Next  string       `json:"next_cursor"`
-	}
+	var found answers.Page[rows.AuditEntry]
 	if err := v.get("/v1/ratelimit/audit", v.withPage(filters), &found); err != nil {
 		return err
 	}
-	for i := range found.Items {
-		e := &found.Items[i]
-		var err error
-		if e.Changes, err = diffJSON(e.Before, e.After); err != nil {
+	items := make([]auditEntry, len(found.Items))
+	for i, e := range found.Items {
+		changes, err := diffJSON(e.Before, e.After)
+		if err != nil {
 			return fmt.Errorf("compare audit entry %d: %w", e.ID, err)
 		}
+		items[i] = auditEntry{e, changes}
 	}
 	return v.render("operator_audit", "Audit", map[string]any{
-		"Filters": filters, "Items": found.Items, "Next": nextPage(v.r.URL.Path, filters, found.Next),
+		"Filters": filters, "Items": items, "Next": nextPage(v.r.URL.Path, filters, found.NextCursor),
 	})
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
 // functions returns the functions of templates.
@@ -19,6 +21,10 @@ func functions() template.FuncMap {
 		"segment": pathSegment,
 		"dict":    dict,
 		"pairs":   pairs,
+
+		"limitWords": func(l answers.LimitInForce, who string) string { return limitWords(&l, who) },
+		"spanWords":  spanWords, "denialWords": denialWords, "overrideWords": overrideWords,
+		"level": usageLevel, "deliveryLevel": func(state string) string { return deliveryLevels[state] }, "events": eventsOf,
 	}
 }
 

@@ -4,29 +4,16 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"time"
-)
 
-// abuseState is what abuse detection remembers of a tenant.
-type abuseState struct {
-	Org           string     `json:"org_id"`
-	Step          string     `json:"step"`
-	Mode          string     `json:"mode"`
-	Reason        string     `json:"reason"`
-	Since         *time.Time `json:"since"`
-	FlaggedAt     *time.Time `json:"flagged_at"`
-	ForgivenUntil *time.Time `json:"forgiven_until"`
-	OverrideUntil *time.Time `json:"override_until"`
-	Usual         float64    `json:"usual_requests"`
-}
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
 
 // serveAbuse shows the tenants that abuse detection has flagged.
 func serveAbuse(v *visit) error {
 	filters := v.filters("step")
 	page := v.rankedPage()
-	var found struct {
-		Items []abuseState `json:"items"`
-	}
+	var found answers.AbuseList
 	if err := v.get("/v1/ratelimit/abuse", page.query(filters), &found); err != nil {
 		return err
 	}
@@ -38,7 +25,7 @@ func serveAbuse(v *visit) error {
 // forgiveView is the page that forgives a tenant.
 type forgiveView struct {
 	Org, For, Reason string
-	State            abuseState
+	State            rows.AbuseState
 	Problem          *problem
 }
 
@@ -57,10 +44,7 @@ func forgive(v *visit) error {
 		Org: v.org(), For: strings.TrimSpace(v.r.PostFormValue("for")),
 		Reason: strings.TrimSpace(v.r.PostFormValue("reason")),
 	}
-	var done struct {
-		Until time.Time `json:"forgiven_until"`
-		written
-	}
+	var done answers.OrgForgiven
 	body := map[string]any{"for": f.For, "reason": f.Reason}
 	err := v.send(http.MethodPost, orgAPI(f.Org, "/ratelimit/abuse/forgive?wait="+waitForNodes), body, &done)
 	if err != nil {
@@ -68,5 +52,5 @@ func forgive(v *visit) error {
 		return v.renderFault(err, "operator_forgive", "Forgive a tenant", f)
 	}
 	until := clockTime(done.Until, v.portal.Now())
-	return v.redirect(home+"abuse", done.notice(fmt.Sprintf("%s is forgiven until %s", f.Org, until)))
+	return v.redirect(home+"abuse", noticeOf(&done.Written, fmt.Sprintf("%s is forgiven until %s", f.Org, until)))
 }

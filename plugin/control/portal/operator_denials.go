@@ -3,43 +3,14 @@ package portal
 import (
 	"regexp"
 	"strings"
-	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
 // denialPage is a page of recent denials.
 type denialPage struct {
-	Denials []denial `json:"denials"`
-	Next    string   `json:"next"`
-	Sampled bool     `json:"sampled"`
-
-	Link string `json:"-"` // of the next page of the console; "": this is the last one
-}
-
-// denial counts denials of a tenant by one policy at about one time.
-type denial struct {
-	At         time.Time `json:"at"`
-	Org        string    `json:"org"`
-	Endpoint   string    `json:"endpoint"`
-	Policy     string    `json:"policy"`
-	Limit      int64     `json:"limit"`
-	Window     string    `json:"window"`
-	Scope      string    `json:"scope"`
-	Reason     string    `json:"reason"`
-	Shadow     bool      `json:"shadow"`
-	Count      int64     `json:"count"`
-	User       string    `json:"user"`
-	IPHash     string    `json:"ip_hash"`
-	RetryAt    string    `json:"retry_at"`
-	WouldAdmit string    `json:"would_admit"`
-
-	Tier          string `json:"tier"`
-	PolicyFor     string `json:"policy_for"`
-	PolicyID      int64  `json:"policy_id"` // 0: the limit is in the config
-	PolicyVersion int64  `json:"policy_version"`
-	Override      int64  `json:"override"`
-	Penalty       int64  `json:"penalty"`
-	Cost          *int64 `json:"cost"`
-	Remaining     *int64 `json:"remaining"`
+	answers.DenialList
+	Link string // of the next page of the console; "": this is the last one
 }
 
 // denialFilters are the filters of denials. With a request no other one counts.

@@ -8,43 +8,16 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
-// fleet is which version each node enforces, as the API returns it.
+// fleet is which version each node enforces.
 type fleet struct {
-	Version  int64       `json:"version"`
-	At       time.Time   `json:"at"`
-	Nodes    []fleetNode `json:"nodes"`
-	Enforced bool        `json:"enforced"`
-	Live     int         `json:"live_nodes"`
-	Behind   []nodeState `json:"behind"`
-	Silent   []nodeState `json:"silent"`
-
-	Degraded int `json:"-"` // nodes that are
-	More     int `json:"-"` // nodes that are not shown
-}
-
-// nodeState is a node with the version that it enforces.
-type nodeState struct {
-	Node    string `json:"node"`
-	Version int64  `json:"version"`
-}
-
-// fleetNode is the last report of a node.
-type fleetNode struct {
-	nodeState
-	EnforcedAt time.Time       `json:"enforced_at"`
-	ReportedAt time.Time       `json:"reported_at"`
-	Live       bool            `json:"live"`
-	Source     string          `json:"source"`
-	Faults     json.RawMessage `json:"faults"`
-	Leases     int64           `json:"leases"`
-	Redis      []struct {
-		Name      string    `json:"name"`
-		AwaySince time.Time `json:"away_since"` // zero: it answers
-	} `json:"redis"`
-
-	Marks []mark `json:"-"`
+	answers.Fleet
+	Degraded int // nodes that are
+	More     int // nodes that are not shown
 }
 
 // mark is a state in words, with the class of its badge.
@@ -75,42 +48,38 @@ func readFleet(v *visit) (*fleet, error) {
 	if err := v.get("/v1/ratelimit/fleet", nil, f); err != nil {
 		return nil, err
 	}
-	f.setMarks()
+	f.countDegraded()
 	if len(f.Nodes) > maxNodes {
 		f.Nodes, f.More = f.Nodes[:maxNodes], len(f.Nodes)-maxNodes
 	}
 	return f, nil
 }
 
-// setMarks sets the states of the nodes, and counts those that are degraded.
-func (f *fleet) setMarks() {
-	for i := range f.Nodes {
-		n := &f.Nodes[i]
-		if n.Marks = n.marks(f.Version); slices.ContainsFunc(n.Marks, mark.isDegraded) {
+// countDegraded counts the nodes that are.
+func (f *fleet) countDegraded() {
+	for _, n := range f.Nodes {
+		if slices.ContainsFunc(f.Marks(n), mark.isDegraded) {
 			f.Degraded++
 		}
 	}
 }
 
-// marks returns the states of a node, the worst first. A node without one is as it should be.
-func (n *fleetNode) marks(version int64) []mark {
-	var marks []mark
+// Marks returns the states of a node, the worst first. A node without one is as it should be.
+func (f *fleet) Marks(n rows.Node) (marks []mark) {
 	if !n.Live {
 		marks = append(marks, mark{Class: "bad", Text: "silent"})
 	}
-	if n.Version < version {
-		marks = append(marks, mark{Class: "warn", Text: fmt.Sprintf("behind by %s", plural(version-n.Version, "version"))})
+	if n.Version < f.Version {
+		marks = append(marks, mark{Class: "warn", Text: fmt.Sprintf("behind by %s", plural(f.Version-n.Version, "version"))})
 	}
-	for _, r := range n.Redis {
-		if !r.AwaySince.IsZero() {
-			text := degraded + "Redis " + r.Name + " does not answer"
-			marks = append(marks, mark{Class: "bad", Text: text, Since: r.AwaySince})
-		}
+	for _, r := range n.Away() {
+		text := degraded + "Redis " + r.Name + " does not answer"
+		marks = append(marks, mark{Class: "bad", Text: text, Since: *r.AwaySince})
 	}
 	if n.Source != "postgres" {
 		marks = append(marks, mark{Class: "warn", Text: degraded + "policies from " + n.Source})
 	}
-	if faults := n.faultCount(); faults > 0 {
+	if faults := faultCount(&n); faults > 0 {
 		marks = append(marks, mark{Class: "warn", Text: degraded + plural(int64(faults), "faulty row")})
 	}
 	if len(marks) == 0 {
@@ -120,7 +89,7 @@ func (n *fleetNode) marks(version int64) []mark {
 }
 
 // faultCount returns how many rows the node could not compile.
-func (n *fleetNode) faultCount() int {
+func faultCount(n *rows.Node) int {
 	var faults []json.RawMessage
 	if json.Unmarshal(n.Faults, &faults) != nil {
 		return 0 // of another shape
@@ -128,38 +97,23 @@ func (n *fleetNode) faultCount() int {
 	return len(faults)
 }
 
-// enforcement reports which nodes enforce a version.
-type enforcement struct {
-	Enforced bool        `json:"enforced"`
-	Live     int         `json:"live_nodes"`
-	Behind   []nodeState `json:"behind"`
-	Silent   []nodeState `json:"silent"`
-}
-
-// written is the answer to a write.
-type written struct {
-	Version     int64        `json:"version"`
-	Enforcement *enforcement `json:"enforcement"`
-	Warnings    []string     `json:"warnings"`
-}
-
 // waitForNodes is how long a write waits for the nodes, so that its notice can say that they enforce it.
 const waitForNodes = "3s"
 
-// notice returns what a write did, and which nodes enforce it.
-func (w *written) notice(done string) notice {
+// noticeOf returns what a write did, and which nodes enforce it.
+func noticeOf(w *answers.Written, done string) notice {
 	n := notice{Text: fmt.Sprintf("%s (version %s).", done, thousands(w.Version)), Version: w.Version}
-	for _, warning := range w.Warnings {
+	for _, warning := range w.Warnings.Warnings {
 		n.Text += " Check: " + warning + "."
 	}
 	if w.Enforcement != nil {
-		n.Reach = w.Enforcement.words()
+		n.Reach = reachWords(&w.Enforcement.Reach)
 	}
 	return n
 }
 
-// words returns which nodes enforce a version, as a sentence.
-func (e *enforcement) words() string {
+// reachWords returns which nodes enforce a version, as a sentence.
+func reachWords(e *rows.Reach) string {
 	switch {
 	case e.Enforced:
 		return fmt.Sprintf("All live nodes enforce it: %s.", plural(int64(e.Live), "node"))
@@ -176,28 +130,15 @@ func readReach(v *visit) (string, error) {
 	if err != nil {
 		return "", &problem{Status: http.StatusBadRequest, Detail: "The version is not a number."}
 	}
-	f := &fleet{}
-	if err := v.get("/v1/ratelimit/fleet", nil, f); err != nil {
+	var f rows.Fleet
+	if err := v.get("/v1/ratelimit/fleet", nil, &f); err != nil {
 		return "", err
 	}
-	e := f.enforcement(version)
-	return e.words(), nil
-}
-
-// enforcement reports which nodes enforce a version.
-func (f *fleet) enforcement(version int64) enforcement {
-	e := enforcement{Live: f.Live, Silent: f.Silent}
-	for _, n := range f.Nodes {
-		if n.Live && n.Version < version {
-			e.Behind = append(e.Behind, n.nodeState)
-		}
-	}
-	e.Enforced = e.Live > 0 && len(e.Behind) == 0 && len(e.Silent) == 0
-	return e
+	return reachWords(new(f.Reach(version))), nil
 }
 
 // nodesText returns the names of the first nodes after a prefix, or "" without any.
-func nodesText(prefix string, nodes []nodeState) string {
+func nodesText(prefix string, nodes []rows.NodeVersion) string {
 	const most = 3
 	var names []string
 	for i, n := range nodes {

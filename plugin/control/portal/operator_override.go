@@ -10,6 +10,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // overrideForm has the fields of a new override as they were typed.
@@ -90,30 +93,8 @@ func setInteger(body map[string]any, name, text string) {
 	}
 }
 
-// overridePreview is what an override would change.
-type overridePreview struct {
-	At      time.Time     `json:"at"`
-	Begin   time.Time     `json:"starts_at"`
-	End     time.Time     `json:"expires_at"`
-	Applied bool          `json:"applied"`
-	Why     string        `json:"why"`
-	Verdict string        `json:"verdict"`
-	Changes []limitChange `json:"changes"`
-
-	Warnings []string `json:"warnings"`
-}
-
-// limitChange is a limit before and with an override.
-type limitChange struct {
-	Policy   string     `json:"policy"`
-	Endpoint string     `json:"endpoint"`
-	Scope    string     `json:"scope"`
-	Before   limitFacts `json:"before"`
-	After    limitFacts `json:"after"`
-}
-
-// lines returns what changes, one sentence for each limit: "acme: daily 1,000 → 2,000 per day until Fri 14:00 UTC".
-func (p *overridePreview) lines(org, endpoint string, now time.Time) []string {
+// linesOf returns what changes, one sentence for each limit: "acme: daily 1,000 → 2,000 per day until Fri 14:00 UTC".
+func linesOf(p *answers.OverridePreview, org, endpoint string, now time.Time) []string {
 	end := "for good"
 	if !p.End.IsZero() {
 		end = "until " + clockTime(p.End, now)
@@ -133,13 +114,13 @@ func (p *overridePreview) lines(org, endpoint string, now time.Time) []string {
 	}
 	var lines []string
 	for i := range p.Changes {
-		lines = append(lines, fmt.Sprintf("%s: %s %s", org, p.Changes[i].words(), end))
+		lines = append(lines, fmt.Sprintf("%s: %s %s", org, changeWords(&p.Changes[i]), end))
 	}
 	return lines
 }
 
-// words returns a change of a limit: "daily 1,000 → 2,000 per day".
-func (c *limitChange) words() string {
+// changeWords returns a change of a limit: "daily 1,000 → 2,000 per day".
+func changeWords(c *answers.LimitChange) string {
 	name := c.Policy
 	if c.Endpoint != "" {
 		name += " at " + c.Endpoint
@@ -165,13 +146,13 @@ type overrideView struct {
 	Previewed bool
 	Until     string // the end that the preview shows, which applying it sets: the form keeps what was chosen
 	Lines     []string
-	Preview   overridePreview
+	Preview   answers.OverridePreview
 	NoPreview string
 }
 
 // readPolicies reads the names of the policies that an override can change.
 func (o *overrideView) readPolicies(v *visit) error {
-	var limits orgInForce
+	var limits answers.InForce
 	_, err := unavailable(v.get(orgAPI(o.Org, "/ratelimit/policies"), url.Values{"limit": {"200"}}, &limits))
 	for i := range limits.Limits {
 		if name := limits.Limits[i].Policy; !slices.Contains(o.Policies, name) {
@@ -203,7 +184,7 @@ func previewOverride(v *visit) error {
 		return v.renderFault(err, "operator_override", "New override", o)
 	}
 	o.Previewed = true
-	o.Lines = o.Preview.lines(o.Org, o.Form.Endpoint, v.portal.Now())
+	o.Lines = linesOf(&o.Preview, o.Org, o.Form.Endpoint, v.portal.Now())
 	o.Form.Key = rand.Text()
 	o.Until = o.Form.Until
 	if end := o.Preview.End; !end.IsZero() {
@@ -219,7 +200,7 @@ func createOverride(v *visit) error {
 		Override struct {
 			ID int64 `json:"id"`
 		} `json:"override"`
-		written
+		answers.Written
 	}
 	var header []string
 	if o.Form.Key != "" {
@@ -233,7 +214,7 @@ func createOverride(v *visit) error {
 		}
 		return v.renderFault(err, "operator_override", "New override", o)
 	}
-	return v.redirect(tenantPath(o.Org, ""), done.notice(fmt.Sprintf("Override %d is made", done.Override.ID)))
+	return v.redirect(tenantPath(o.Org, ""), noticeOf(&done.Written, fmt.Sprintf("Override %d is made", done.Override.ID)))
 }
 
 // endView is the page that ends an override.
@@ -241,15 +222,9 @@ type endView struct {
 	Org, Reason string
 	ID          string
 	Override    struct {
-		Kind     string    `json:"kind"`
-		Policy   string    `json:"policy"`
-		Endpoint string    `json:"endpoint"`
-		User     string    `json:"user"`
-		Limit    int64     `json:"limit"`
-		Reason   string    `json:"reason"`
-		Author   string    `json:"author"`
-		State    string    `json:"state"`
-		End      time.Time `json:"expires_at"`
+		schema.Override
+		Factor float64 `json:"factor"` // schema.Override has thousandths
+		State  string  `json:"state"`
 	}
 	Problem *problem
 }
@@ -277,7 +252,7 @@ func endOverride(v *visit) error {
 	if err := e.readOverride(v); err != nil {
 		return err
 	}
-	var done written
+	var done answers.Written
 	query := url.Values{"reason": {e.Reason}, "wait": {waitForNodes}}
 	err := error(&problem{
 		Status: http.StatusUnprocessableEntity, Detail: "The form is not complete.",
@@ -290,5 +265,5 @@ func endOverride(v *visit) error {
 		e.Problem = asProblem(err)
 		return v.renderFault(err, "operator_end", "End an override", e)
 	}
-	return v.redirect(tenantPath(e.Org, ""), done.notice("Override "+e.ID+" has ended"))
+	return v.redirect(tenantPath(e.Org, ""), noticeOf(&done, "Override "+e.ID+" has ended"))
 }

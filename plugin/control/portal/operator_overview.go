@@ -4,17 +4,20 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // overviewView is the first page of an operator.
 type overviewView struct {
 	Missing   []string // why parts of the page are empty
 	Fleet     fleet
-	Near      nearLimits
-	Top       ranking
-	Abuse     []abuseState
+	Near      answers.NearLimits
+	Top       rows.UsageTop
+	Abuse     []rows.AbuseState
 	Denials   denialPage
-	Candidate *candidate // the open one
+	Candidate *rows.Candidate // the open one
 }
 
 // overviewRows is the number of rows of a list on the first page.
@@ -24,12 +27,8 @@ const overviewRows = 5
 func serveOperatorOverview(v *visit) error {
 	o := &overviewView{}
 	few, first := url.Values{"limit": {strconv.Itoa(overviewRows)}}, &ranked{number: 1}
-	var abuse struct {
-		Items []abuseState `json:"items"`
-	}
-	var candidates struct {
-		Items []candidate `json:"items"`
-	}
+	var abuse answers.AbuseList
+	var candidates answers.CandidateList
 	for _, read := range []func() error{
 		func() error { return v.get("/v1/ratelimit/fleet", nil, &o.Fleet) },
 		func() error { return v.readNearLimits(url.Values{}, first, &o.Near) },
@@ -48,7 +47,7 @@ func serveOperatorOverview(v *visit) error {
 	}
 	o.Near.Items = o.Near.Items[:min(len(o.Near.Items), overviewRows)]
 	o.Top.Items = o.Top.Items[:min(len(o.Top.Items), overviewRows)]
-	o.Fleet.setMarks()
+	o.Fleet.countDegraded()
 	o.Abuse = abuse.Items
 	for i := range candidates.Items {
 		if candidates.Items[i].State == "open" {

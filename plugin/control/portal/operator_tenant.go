@@ -3,6 +3,9 @@ package portal
 import (
 	"net/http"
 	"net/url"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // tenantView is the page of a tenant. A part that the API cannot return has the reason instead.
@@ -10,15 +13,15 @@ type tenantView struct {
 	Org      string
 	CanWrite bool
 
-	Row       tenantRow
-	Limits    orgInForce
+	Row       rows.Tenant
+	Limits    answers.InForce
 	NoLimits  string
-	Usage     []orgBucket
+	Usage     []answers.BucketUsage
 	NoUsage   string
 	MoreUsage int
 	Graph     graph
-	Denials   denialPage
-	Abuse     abuseState
+	Denials   answers.DenialList
+	Abuse     rows.AbuseState
 	HasAbuse  bool
 }
 
@@ -53,7 +56,7 @@ func (t *tenantView) readLimits(v *visit) (err error) {
 }
 
 func (t *tenantView) readUsage(v *visit) (err error) {
-	var found struct{ Items []orgBucket }
+	var found answers.Usage
 	t.NoUsage, err = unavailable(v.get(orgAPI(t.Org, "/ratelimit/usage"), nil, &found))
 	t.MoreUsage = max(0, len(found.Items)-maxBuckets)
 	t.Usage = found.Items[:len(found.Items)-t.MoreUsage]
@@ -62,12 +65,12 @@ func (t *tenantView) readUsage(v *visit) (err error) {
 
 // readRequests reads the requests of a day.
 func (t *tenantView) readRequests(v *visit) error {
-	var requests usageHistory
+	var requests rows.UsageHistory
 	query := historyQuery(v.portal.Now(), &aDay, "")
 	if err := v.get(orgAPI(t.Org, "/ratelimit/usage/history"), query, &requests); err != nil {
 		return err
 	}
-	points := pointsOf(requests, aDay.step(), func(r *usageRow) int64 { return r.Admitted + r.Denied })
+	points := pointsOf(requests, aDay.step(), func(r *rows.UsageRow) int64 { return r.Admitted + r.Denied })
 	t.Graph = lineGraph(points, 0, "Requests of "+t.Org+" by minute")
 	return nil
 }

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // period is a time that a graph shows, in steps that the API has.
@@ -69,7 +72,7 @@ func windowSums(points []graphPoint, window time.Duration, fixed bool) []graphPo
 
 // limitGraph draws the use of a limit. A window that is shorter than a step is counted by step, with what the limit
 // allows in a step; a longer one as it fills.
-func limitGraph(points []graphPoint, step time.Duration, l limitFacts, title string) graph {
+func limitGraph(points []graphPoint, step time.Duration, l *answers.LimitInForce, title string) graph {
 	window := time.Duration(l.WindowSize) * time.Second
 	switch {
 	case window <= 0:
@@ -81,7 +84,7 @@ func limitGraph(points []graphPoint, step time.Duration, l limitFacts, title str
 }
 
 // isOwnTotal reports whether a tenant has one bucket of a limit, so that its history is that of the bucket.
-func isOwnTotal(l limitFacts) bool { return l.Scope == "tenant" }
+func isOwnTotal(l *answers.LimitInForce) bool { return l.Scope == "tenant" }
 
 // apartWords returns why a limit of a scope has no line in the graph of a tenant.
 func apartWords(scope string) string {
@@ -112,20 +115,20 @@ type usageView struct {
 	Apart    string // why the limit has no line; "": it has one, or no limit is shown
 	Graph    graph
 	Denied   graph
-	Total    usageRow
+	Total    useSum
 }
 
 // serveTenantUsage shows what a tenant used over time: its requests, or what it used of a limit.
 func serveTenantUsage(v *visit) error {
 	u := usageView{Org: v.org(), Policy: v.r.URL.Query().Get("policy"), Periods: periods}
-	var limits orgInForce
+	var limits answers.InForce
 	_, err := unavailable(v.get(orgAPI(u.Org, "/ratelimit/policies"), url.Values{"limit": {pageRows}}, &limits))
 	if err != nil {
 		return err
 	}
 	chosen := u.choose(limits.Limits)
 	u.Period = periodNamed(v.r.URL.Query().Get("period"), time.Duration(chosen.WindowSize)*time.Second)
-	var history usageHistory
+	var history rows.UsageHistory
 	query := historyQuery(v.portal.Now(), u.Period, u.Policy)
 	if err := v.get(orgAPI(u.Org, "/ratelimit/usage/history"), query, &history); err != nil {
 		return err
@@ -135,34 +138,34 @@ func serveTenantUsage(v *visit) error {
 }
 
 // choose lists the policies of limits, and returns the limit of the chosen one: the first of its name.
-func (u *usageView) choose(limits []orgLimit) (chosen limitFacts) {
+func (u *usageView) choose(limits []answers.LimitInForce) (chosen answers.LimitInForce) {
 	for i := range limits {
 		l := &limits[i]
 		if !slices.Contains(u.Policies, l.Policy) {
 			u.Policies = append(u.Policies, l.Policy)
 		}
 		if l.Policy == u.Policy && chosen.WindowSize == 0 {
-			chosen = l.limitFacts
-			u.Words = limitWords(chosen, u.Org)
+			chosen = *l
+			u.Words = limitWords(l, u.Org)
 		}
 	}
 	return chosen
 }
 
 // draw sets the graphs and the totals.
-func (u *usageView) draw(history *usageHistory, l limitFacts) {
+func (u *usageView) draw(history *rows.UsageHistory, l answers.LimitInForce) {
 	for i := range history.Items {
-		u.Total.add(&history.Items[i])
+		u.Total.add(sumOf(&history.Items[i]))
 	}
 	step := u.Period.step()
-	u.Denied = lineGraph(pointsOf(*history, step, func(r *usageRow) int64 { return r.Denied }), 0, "Denied requests")
+	u.Denied = lineGraph(pointsOf(*history, step, func(r *rows.UsageRow) int64 { return r.Denied }), 0, "Denied requests")
 	if u.Policy == "" {
-		u.Graph = lineGraph(pointsOf(*history, step, func(r *usageRow) int64 { return r.Admitted }), 0, "Admitted requests")
+		u.Graph = lineGraph(pointsOf(*history, step, func(r *rows.UsageRow) int64 { return r.Admitted }), 0, "Admitted requests")
 		return
 	}
-	spent := pointsOf(*history, step, func(r *usageRow) int64 { return r.Cost })
-	if !isOwnTotal(l) && l.WindowSize > 0 {
+	spent := pointsOf(*history, step, func(r *rows.UsageRow) int64 { return orZero(r.Cost) })
+	if !isOwnTotal(&l) && l.WindowSize > 0 {
 		l.WindowSize, u.Apart = 0, apartWords(l.Scope)
 	}
-	u.Graph = limitGraph(spent, step, l, "Used of "+u.Policy)
+	u.Graph = limitGraph(spent, step, &l, "Used of "+u.Policy)
 }

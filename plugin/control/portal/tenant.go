@@ -5,7 +5,9 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // Paths of the pages of tenants.
@@ -64,87 +66,20 @@ func pathSegment(name string) string {
 	return url.PathEscape(name)
 }
 
-// orgTier is what the API shows of the tier of an org.
-type orgTier struct {
-	Tier       string    `json:"tier"`
-	TierSource string    `json:"tier_source"`
-	TierSeenAt time.Time `json:"tier_seen_at"`
-	OtherTiers []struct {
-		Tier       string `json:"tier"`
-		TierSource string `json:"tier_source"`
-	} `json:"other_tiers"`
-}
-
-// TierAssumed reports whether the tier is the default because no node has seen the org.
-func (t orgTier) TierAssumed() bool { return t.TierSource == "assumed" }
-
-// orgInForce is what the API shows of the limits in force. Summaries, authors and reasons are for operators only.
-type orgInForce struct {
-	At time.Time `json:"at"`
-	orgTier
-	Limits     []orgLimit     `json:"limits"`
-	Exceptions []orgException `json:"exceptions"`
-	NotInForce []struct {
-		Policy   string `json:"policy"`
-		Endpoint string `json:"endpoint"`
-		Limit    string `json:"limit"`
-		Why      string `json:"why"`
-	} `json:"not_in_force"`
-	Overrides []orgOverride `json:"overrides"`
-	Truncated *struct{}     `json:"truncated"`
-}
-
-// orgLimit is a limit in force.
-type orgLimit struct {
-	limitFacts
-	Policy     string    `json:"policy"`
-	Row        int64     `json:"policy_id"`
-	Tier       string    `json:"tier"` // whose list in the config has it
-	Mode       string    `json:"mode"`
-	Summary    string    `json:"summary"` // where it comes from
-	Until      time.Time `json:"until"`
-	PublicNote string    `json:"public_note"`
-}
-
 // isWide reports whether the limit counts all requests of the org together, or all of one endpoint, and denies.
-func (l *orgLimit) isWide() bool {
+func isWide(l *answers.LimitInForce) bool {
 	return l.Mode == "enforce" && (l.Scope == "tenant" || l.Scope == "tenant+endpoint")
 }
 
 // counts reports whether a bucket is of the limit. One per endpoint without a pattern has a bucket for each.
-func (l *orgLimit) counts(b *orgBucket) bool {
+func counts(l *answers.LimitInForce, b *answers.BucketUsage) bool {
 	perEndpoint := l.Endpoint == "" && strings.HasSuffix(l.Scope, "+endpoint")
 	return b.Policy == l.Policy && b.Row == l.Row && b.Tier == l.Tier && b.Scope == l.Scope &&
 		(perEndpoint || b.Endpoint == l.Endpoint)
 }
 
-// orgException is a ban or an exemption.
-type orgException struct {
-	Verdict    string    `json:"verdict"`
-	Summary    string    `json:"summary"`
-	Endpoint   string    `json:"endpoint"`
-	Until      time.Time `json:"until"`
-	PublicNote string    `json:"public_note"`
-}
-
-// orgOverride is an override of the org's requests.
-type orgOverride struct {
-	ID         int64     `json:"id"`
-	Kind       string    `json:"kind"`
-	Target     string    `json:"target"`
-	Endpoint   string    `json:"endpoint"`
-	From       time.Time `json:"from"`
-	Until      time.Time `json:"until"`
-	PublicNote string    `json:"public_note"`
-	Reason     string    `json:"reason"`
-	Author     string    `json:"author"`
-	Applied    bool      `json:"applied"`
-	Why        string    `json:"why"`     // it is applied, or not
-	General    bool      `json:"general"` // it is of all tenants
-}
-
-// Words returns what the override does, in words.
-func (o *orgOverride) Words() string {
+// overrideWords returns what an override does, in words.
+func overrideWords(o answers.OverrideInForce) string {
 	what, ok := map[string]string{
 		"custom_limit": "Another limit", "multiplier": "More or less of each limit", "ban": "No requests",
 		"exempt": "No limits",
@@ -161,24 +96,6 @@ func (o *orgOverride) Words() string {
 	return what
 }
 
-// orgBucket is what is used of a limit now.
-type orgBucket struct {
-	Policy    string    `json:"policy"`
-	Row       int64     `json:"policy_id"`
-	Tier      string    `json:"tier"`
-	Of        string    `json:"of"`
-	Endpoint  string    `json:"endpoint"`
-	Limit     int64     `json:"limit"`
-	Used      int64     `json:"used"`
-	Remaining int64     `json:"remaining"`
-	Fraction  float64   `json:"fraction"`
-	Reset     time.Time `json:"reset"`
-	Scope     string    `json:"scope"`
-}
-
-// Level returns how near the limit is, as a class of badges.
-func (b *orgBucket) Level() string { return usageLevel(b.Fraction) }
-
 // usageLevel returns how near a limit is, as a class of badges.
 func usageLevel(fraction float64) string {
 	const near, full = 0.8, 1
@@ -193,19 +110,19 @@ func usageLevel(fraction float64) string {
 
 // planLimit is a limit with what is used of it.
 type planLimit struct {
-	orgLimit
+	answers.LimitInForce
 	Words string
-	Used  []orgBucket // of the org, and of the user whose usage is shown
+	Used  []answers.BucketUsage // of the org, and of the user whose usage is shown
 }
 
 // orgPlan is the page of the plan.
 type orgPlan struct {
 	Org, User string
 	Live      string // the address of the live part
-	InForce   orgInForce
+	InForce   answers.InForce
 	TimeZone  string
 	Limits    []planLimit
-	Agreed    []orgOverride
+	Agreed    []answers.OverrideInForce
 	NoUsage   bool // what is used cannot be read
 }
 
@@ -226,9 +143,7 @@ func readOrgPlan(v *visit) (*orgPlan, error) {
 		return nil, err
 	}
 	data.InForce = inForce
-	var org struct {
-		TimeZone string `json:"time_zone"`
-	}
+	var org rows.Tenant
 	if err := v.get(v.orgPath(""), nil, &org); err != nil && !isStatus(err, 404) {
 		return nil, err
 	}
@@ -238,12 +153,12 @@ func readOrgPlan(v *visit) (*orgPlan, error) {
 		return nil, err
 	}
 	data.Limits = planLimits(inForce.Limits, buckets)
-	data.Agreed = slices.DeleteFunc(slices.Clone(inForce.Overrides), func(o orgOverride) bool { return !o.Applied })
+	data.Agreed = slices.DeleteFunc(slices.Clone(inForce.Overrides), func(o answers.OverrideInForce) bool { return !o.Applied })
 	return data, nil
 }
 
 // orgLimits reads the limits in force for the org, and for one of its users; "": for none.
-func (v *visit) orgLimits(user string) (found orgInForce, err error) {
+func (v *visit) orgLimits(user string) (found answers.InForce, err error) {
 	query := url.Values{}
 	if user != "" {
 		query.Set("user", user)
@@ -252,23 +167,23 @@ func (v *visit) orgLimits(user string) (found orgInForce, err error) {
 }
 
 // orgBuckets reads what is used of the limits now.
-func (v *visit) orgBuckets(user string) ([]orgBucket, error) {
+func (v *visit) orgBuckets(user string) ([]answers.BucketUsage, error) {
 	query := url.Values{}
 	if user != "" {
 		query.Set("user", user)
 	}
-	var found struct{ Items []orgBucket }
+	var found answers.Usage
 	err := v.get(v.orgPath("/ratelimit/usage"), query, &found)
 	return found.Items, err
 }
 
 // planLimits returns limits in words, each with its buckets.
-func planLimits(limits []orgLimit, buckets []orgBucket) []planLimit {
+func planLimits(limits []answers.LimitInForce, buckets []answers.BucketUsage) []planLimit {
 	plan := make([]planLimit, len(limits))
 	for i, l := range limits {
-		p := planLimit{orgLimit: l, Words: limitWords(l.limitFacts, "")}
+		p := planLimit{LimitInForce: l, Words: limitWords(&l, "")}
 		for _, b := range buckets {
-			if l.counts(&b) {
+			if counts(&l, &b) {
 				p.Used = append(p.Used, b)
 			}
 		}

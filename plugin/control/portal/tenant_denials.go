@@ -6,28 +6,29 @@ import (
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/docs"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
-// Words returns which limit denied, or why none decided.
-func (d *denial) Words() string {
+// denialWords returns which limit denied, or why none decided.
+func denialWords(d answers.Denial) string {
 	if d.Reason != "quota" && d.Reason != "fair_share" {
 		return reasonWords[d.Reason]
 	}
-	if d.Limit == 0 || d.Window == "" {
+	if d.Limit == nil || d.Window == "" {
 		return "(a limit whose numbers you cannot see)"
 	}
-	return thousands(d.Limit) + " per " + d.WindowWords()
+	return thousands(*d.Limit) + " per " + spanWords(d.Window)
 }
 
-// WindowWords returns the window of the limit in words, such as "10 minutes" for the API's "10m"; "" without one.
-func (d *denial) WindowWords() string {
+// spanWords returns a length of time of the API in words, such as "10 minutes" for "10m"; "" for none.
+func spanWords(span string) string {
 	for _, u := range units {
-		count, found := strings.CutSuffix(d.Window, u.name[:1])
+		count, found := strings.CutSuffix(span, u.name[:1])
 		if n, err := strconv.ParseInt(count, 10, 64); found && err == nil {
 			return windowWords(n * u.seconds)
 		}
 	}
-	return d.Window
+	return span
 }
 
 // reasonWords has the reasons of denials without a limit, in words.
@@ -56,7 +57,7 @@ type orgDenials struct {
 	Spans    []denialSpan
 	Span     denialSpan
 	Endpoint string
-	Denials  []denial
+	Denials  []answers.Denial
 	Sampled  bool
 	Next     string // the path of the next page
 	Clients  []client
@@ -88,7 +89,7 @@ func readOrgDenials(v *visit) (*orgDenials, error) {
 	if query.Get("cursor") == "" {
 		data.Live = liveURL("org-denials", filters)
 	}
-	var found denialPage
+	var found answers.DenialList
 	if err := v.get(v.orgPath("/ratelimit/denials"), query, &found); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,11 @@
 package portal
 
-import "time"
+import (
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
 
 // quotaUse is what is used of a limit, and how fast.
 type quotaUse struct {
@@ -43,7 +48,7 @@ func (q *quotaUse) exhaustedAt(now time.Time) time.Time {
 
 // rateOf returns how many tokens of a limit were spent per second, given requests by endpoint in a span. The limit of
 // requests without an endpoint of their own leaves out those that another limit of its name covers.
-func rateOf(l *orgLimit, all []orgLimit, uses []usageRow, span time.Duration) float64 {
+func rateOf(l *answers.LimitInForce, all []answers.LimitInForce, uses []rows.UsageRow, span time.Duration) float64 {
 	if span <= 0 {
 		return 0
 	}
@@ -55,7 +60,8 @@ func rateOf(l *orgLimit, all []orgLimit, uses []usageRow, span time.Duration) fl
 	}
 	var admitted int64
 	for _, u := range uses {
-		if l.Endpoint == u.Endpoint && l.Endpoint != "" || l.Endpoint == "" && !covered[u.Endpoint] {
+		endpoint := orZero(u.Endpoint)
+		if l.Endpoint == endpoint && l.Endpoint != "" || l.Endpoint == "" && !covered[endpoint] {
 			admitted += u.Admitted
 		}
 	}

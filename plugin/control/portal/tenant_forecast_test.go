@@ -3,6 +3,9 @@ package portal
 import (
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // noon is when the tests of pure functions are.
@@ -46,12 +49,12 @@ func TestAForecastIsWhenNothingIsLeftAtTheSameRate(t *testing.T) {
 
 func TestTheRateOfALimitIsThatOfTheRequestsThatItCounts(t *testing.T) {
 	t.Parallel()
-	limitAt := func(policy, endpoint string, cost int64) orgLimit {
-		return orgLimit{Policy: policy, limitFacts: limitFacts{Endpoint: endpoint, Scope: "tenant", Cost: cost}}
+	limitAt := func(policy, endpoint string, cost int64) answers.LimitInForce {
+		return answers.LimitInForce{Policy: policy, Endpoint: endpoint, Scope: "tenant", Cost: cost}
 	}
-	all := []orgLimit{limitAt("daily", "", 0), limitAt("daily", "POST /bulk", 5), limitAt("other", "GET /a", 0)}
-	uses := []usageRow{
-		{Endpoint: "GET /a", Admitted: 3600}, {Endpoint: "POST /bulk", Admitted: 7200}, {Admitted: 1800},
+	all := []answers.LimitInForce{limitAt("daily", "", 0), limitAt("daily", "POST /bulk", 5), limitAt("other", "GET /a", 0)}
+	uses := []rows.UsageRow{
+		{Endpoint: new("GET /a"), Admitted: 3600}, {Endpoint: new("POST /bulk"), Admitted: 7200}, {Admitted: 1800},
 	}
 	for i, want := range []float64{1.5, 10, 1} {
 		if got := rateOf(&all[i], all, uses, time.Hour); got != want {
@@ -65,21 +68,21 @@ func TestTheRateOfALimitIsThatOfTheRequestsThatItCounts(t *testing.T) {
 
 func TestTheLimitOfAGraphIsTheTightestOfAllRequests(t *testing.T) {
 	t.Parallel()
-	limit := func(name, endpoint string, quantity, window int64, edit ...func(*orgLimit)) orgLimit {
-		l := orgLimit{Policy: name, Mode: "enforce", limitFacts: limitFacts{
-			Scope: "tenant", Endpoint: endpoint, Limit: quantity, WindowSize: window,
-		}}
+	limit := func(name, endpoint string, quantity, window int64, edit ...func(*answers.LimitInForce)) answers.LimitInForce {
+		l := answers.LimitInForce{
+			Policy: name, Mode: "enforce", Scope: "tenant", Endpoint: endpoint, Limit: quantity, WindowSize: window,
+		}
 		for _, e := range edit {
 			e(&l)
 		}
 		return l
 	}
-	limits := []orgLimit{
+	limits := []answers.LimitInForce{
 		limit("minute", "", 100, 60), limit("hour", "", 5000, 3600), limit("day", "", 50_000, day),
-		limit("bulk", "POST /bulk", 1, 60), limit("user", "", 1, 60, func(l *orgLimit) { l.Scope = "user" }),
-		limit("shadow", "", 1, 60, func(l *orgLimit) { l.Mode = "shadow" }),
-		limit("tokens", "", 1, 60, func(l *orgLimit) { l.Settles = true }),
-		limit("costly", "", 60_000, 3600, func(l *orgLimit) { l.Cost = 10 }),
+		limit("bulk", "POST /bulk", 1, 60), limit("user", "", 1, 60, func(l *answers.LimitInForce) { l.Scope = "user" }),
+		limit("shadow", "", 1, 60, func(l *answers.LimitInForce) { l.Mode = "shadow" }),
+		limit("tokens", "", 1, 60, func(l *answers.LimitInForce) { l.Settles = true }),
+		limit("costly", "", 60_000, 3600, func(l *answers.LimitInForce) { l.Cost = 10 }),
 	}
 	for _, c := range []struct {
 		step time.Duration
@@ -94,10 +97,10 @@ func TestTheLimitOfAGraphIsTheTightestOfAllRequests(t *testing.T) {
 
 func TestAGraphHasAPointForEachStep(t *testing.T) {
 	t.Parallel()
-	h := usageHistory{From: noon.Add(-3 * time.Hour), To: noon.Add(time.Minute), Items: []usageRow{
+	h := rows.UsageHistory{From: noon.Add(-3 * time.Hour), To: noon.Add(time.Minute), Items: []rows.UsageRow{
 		{At: noon.Add(-2 * time.Hour), Admitted: 5}, {At: noon, Admitted: 7},
 	}}
-	points := pointsOf(h, time.Hour, func(r *usageRow) int64 { return r.Admitted })
+	points := pointsOf(h, time.Hour, func(r *rows.UsageRow) int64 { return r.Admitted })
 	want := []int64{0, 5, 0, 7}
 	if len(points) != len(want) {
 		t.Fatalf("the points are %v, want %v", points, want)
@@ -112,12 +115,12 @@ func TestAGraphHasAPointForEachStep(t *testing.T) {
 func TestEndpointsBeyondTheMostAreSummedUp(t *testing.T) {
 	t.Parallel()
 	var u orgUsage
-	u.sum([]usageRow{
-		{Endpoint: "a", Admitted: 1},
-		{Endpoint: "b", Admitted: 2, Denied: 9},
-		{Endpoint: "a", Admitted: 3, Soft: 1},
-		{Endpoint: "c", Admitted: 3},
-		{Endpoint: "", Denied: 1},
+	u.sum([]rows.UsageRow{
+		{Endpoint: new("a"), Admitted: 1},
+		{Endpoint: new("b"), Admitted: 2, Denied: 9},
+		{Endpoint: new("a"), Admitted: 3, Soft: 1},
+		{Endpoint: new("c"), Admitted: 3},
+		{Endpoint: new(""), Denied: 1},
 	}, 2)
 	if u.Total.Admitted != 9 || u.Total.Denied != 10 || u.Total.Soft != 1 {
 		t.Errorf("in all there are %+v", u.Total)
@@ -132,16 +135,16 @@ func TestEndpointsBeyondTheMostAreSummedUp(t *testing.T) {
 
 func TestABucketIsShownWithTheLimitThatItIsOf(t *testing.T) {
 	t.Parallel()
-	limit := func(policy, scope, endpoint string, row int64) orgLimit {
-		return orgLimit{Policy: policy, Row: row, limitFacts: limitFacts{Scope: scope, Endpoint: endpoint}}
+	limit := func(policy, scope, endpoint string, row int64) answers.LimitInForce {
+		return answers.LimitInForce{Policy: policy, Row: row, Scope: scope, Endpoint: endpoint}
 	}
-	bucket := func(policy, scope, endpoint string, row int64) orgBucket {
-		return orgBucket{Policy: policy, Scope: scope, Endpoint: endpoint, Row: row}
+	bucket := func(policy, scope, endpoint string, row int64) answers.BucketUsage {
+		return answers.BucketUsage{Policy: policy, Scope: scope, Endpoint: endpoint, Row: row}
 	}
-	plan := planLimits([]orgLimit{
+	plan := planLimits([]answers.LimitInForce{
 		limit("daily", "tenant", "", 0), limit("daily", "tenant", "POST /bulk", 0), limit("daily", "tenant", "", 7),
 		limit("routes", "tenant+endpoint", "", 0),
-	}, []orgBucket{
+	}, []answers.BucketUsage{
 		bucket("daily", "tenant", "", 0), bucket("daily", "tenant", "POST /bulk", 0), bucket("daily", "tenant", "", 7),
 		bucket("routes", "tenant+endpoint", "records", 0), bucket("routes", "tenant+endpoint", "search", 0),
 	})

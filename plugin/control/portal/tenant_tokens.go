@@ -4,23 +4,10 @@ import (
 	"cmp"
 	"net/http"
 	"net/url"
-	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
-
-// orgToken is a token as the API shows it to its org.
-type orgToken struct {
-	Name           string    `json:"name"`
-	Role           string    `json:"role"`
-	State          string    `json:"state"`
-	CreatedAt      time.Time `json:"created_at"`
-	ExpiresAt      time.Time `json:"expires_at"`
-	LastUsedAt     time.Time `json:"last_used_at"`
-	OldSecretUntil time.Time `json:"old_secret_until"`
-	Secret         string    `json:"secret"` // of an answer to a write only
-}
-
-// Live reports whether the token can be used.
-func (t *orgToken) Live() bool { return t.State == "live" }
 
 // tokenForm is what is entered for a new token.
 type tokenForm struct{ Name, ExpiresIn string }
@@ -34,7 +21,7 @@ var tokenLives = []tokenLife{{"90d", "90 days"}, {"7d", "7 days"}, {"30d", "30 d
 // orgTokens is the page of tokens.
 type orgTokens struct {
 	Org    string
-	Tokens []orgToken
+	Tokens []rows.OrgToken
 	Lives  []tokenLife
 	Form   tokenForm
 	Fault  *problem
@@ -46,9 +33,7 @@ const tokensTitle = "Tokens"
 // orgTokens reads the page of tokens.
 func (v *visit) orgTokens() (*orgTokens, error) {
 	data := &orgTokens{Org: v.caller.Org, Lives: tokenLives}
-	var found struct {
-		Tokens []orgToken `json:"tokens"`
-	}
+	var found answers.OrgTokens
 	err := v.get(v.orgPath("/tokens"), nil, &found)
 	data.Tokens = found.Tokens
 	return data, err
@@ -70,7 +55,7 @@ func createOrgToken(v *visit) error {
 	if form.ExpiresIn != "" {
 		body["expires_in"] = form.ExpiresIn
 	}
-	var made orgToken
+	var made answers.IssuedToken
 	err := v.send(http.MethodPost, v.orgPath("/tokens"), body, &made)
 	return v.showToken(&made, form, err)
 }
@@ -85,7 +70,7 @@ func changeOrgToken(v *visit) error {
 		if v.r.PostFormValue("now") == "yes" {
 			body["overlap"] = "0s"
 		}
-		var made orgToken
+		var made answers.IssuedToken
 		err := v.send(http.MethodPost, at+"/rotate", body, &made)
 		return v.showToken(&made, tokenForm{}, err)
 	case "revoke":
@@ -98,7 +83,7 @@ func changeOrgToken(v *visit) error {
 }
 
 // showToken serves the page of tokens after a write, with the secret that it made, or with its fault.
-func (v *visit) showToken(made *orgToken, form tokenForm, failed error) error {
+func (v *visit) showToken(made *answers.IssuedToken, form tokenForm, failed error) error {
 	data, err := v.orgTokens()
 	switch {
 	case err != nil:

@@ -6,6 +6,9 @@ import (
 	"net/url"
 	"slices"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // usageSpan is a time that the usage page shows.
@@ -23,22 +26,10 @@ var usageSpans = []usageSpan{
 // maxEndpoints bounds the endpoints of the table; the others are summed up.
 const maxEndpoints = 100
 
-// usageRow is a row of the API's usage history.
-type usageRow struct {
-	At           time.Time `json:"at"`
-	Endpoint     string    `json:"endpoint"`
-	Admitted     int64     `json:"admitted"`
-	Soft         int64     `json:"soft"`
-	Denied       int64     `json:"denied"`
-	ShadowDenied int64     `json:"shadow_denied"`
-	Cost         int64     `json:"cost"` // of one policy
-}
-
-// usageHistory is the API's usage history.
-type usageHistory struct {
-	From  time.Time  `json:"from"`
-	To    time.Time  `json:"to"`
-	Items []usageRow `json:"items"`
+// useSum sums up usage, of an endpoint or of all.
+type useSum struct {
+	Endpoint                                   string
+	Admitted, Soft, Denied, ShadowDenied, Cost int64
 }
 
 // orgUsage is the page of the usage.
@@ -48,10 +39,10 @@ type orgUsage struct {
 	Spans     []usageSpan
 	Span      usageSpan
 	From, To  time.Time
-	Total     usageRow
-	Endpoints []usageRow
+	Total     useSum
+	Endpoints []useSum
 	Others    int // endpoints that Rest sums up
-	Rest      usageRow
+	Rest      useSum
 	Admitted  graph
 	LimitOf   string // the name of the limit in the graph
 	Apart     bool   // some limits have no line, because there is one for each user, for example
@@ -64,7 +55,7 @@ type orgUsage struct {
 
 // orgQuota is a limit with what is used of it, and until when it lasts.
 type orgQuota struct {
-	orgBucket
+	answers.BucketUsage
 	Words     string
 	Idle      bool      // there were no requests lately
 	Exhausted time.Time // at the rate of the last hour; zero: the limit lasts
@@ -121,7 +112,7 @@ func readOrgUsage(v *visit) (*orgUsage, error) {
 }
 
 // history reads the usage history from a time until now. If an answer has no room for all endpoints, it has none.
-func (v *visit) history(from time.Time, step time.Duration, byEndpoint bool) (found usageHistory, err error) {
+func (v *visit) history(from time.Time, step time.Duration, byEndpoint bool) (found rows.UsageHistory, err error) {
 	query := url.Values{"from": {from.UTC().Format(time.RFC3339)}, "step": {"1h"}}
 	if step == 24*time.Hour {
 		query.Set("step", "1d")
@@ -137,7 +128,7 @@ func (v *visit) history(from time.Time, step time.Duration, byEndpoint bool) (fo
 }
 
 // draw sets the graphs, given the sums of each step.
-func (u *orgUsage) draw(steps usageHistory, limits []orgLimit) {
+func (u *orgUsage) draw(steps rows.UsageHistory, limits []answers.LimitInForce) {
 	u.From, u.To = steps.From, steps.To
 	step, unit := u.Span.step, "hour"
 	if step > time.Hour {
@@ -145,14 +136,14 @@ func (u *orgUsage) draw(steps usageHistory, limits []orgLimit) {
 	}
 	most, name := limitOfStep(limits, step)
 	u.LimitOf = name
-	u.Apart = slices.ContainsFunc(limits, func(l orgLimit) bool { return !isOwnTotal(l.limitFacts) })
-	admitted := pointsOf(steps, step, func(r *usageRow) int64 { return r.Admitted })
+	u.Apart = slices.ContainsFunc(limits, func(l answers.LimitInForce) bool { return !isOwnTotal(&l) })
+	admitted := pointsOf(steps, step, func(r *rows.UsageRow) int64 { return r.Admitted })
 	u.Admitted = lineGraph(admitted, most, "Admitted requests by "+unit)
 	if most, name := limitOfStep(limits, 24*time.Hour); u.Span.Days == 1 && most > 0 {
 		g := lineGraph(windowSums(admitted, 24*time.Hour, true), most, "Admitted requests since midnight UTC")
 		u.Sum, u.SumOf = &g, name
 	}
-	denied := pointsOf(steps, step, func(r *usageRow) int64 { return r.Denied })
+	denied := pointsOf(steps, step, func(r *rows.UsageRow) int64 { return r.Denied })
 	if slices.ContainsFunc(denied, func(p graphPoint) bool { return p.Value > 0 }) {
 		g := lineGraph(denied, 0, "Denied requests by "+unit)
 		u.Denied = &g
@@ -160,7 +151,7 @@ func (u *orgUsage) draw(steps usageHistory, limits []orgLimit) {
 }
 
 // pointsOf returns a value for each step of a history; a step without a row has 0.
-func pointsOf(h usageHistory, step time.Duration, value func(*usageRow) int64) []graphPoint {
+func pointsOf(h rows.UsageHistory, step time.Duration, value func(*rows.UsageRow) int64) []graphPoint {
 	byTime := map[int64]int64{}
 	for i := range h.Items {
 		byTime[h.Items[i].At.Unix()] += value(&h.Items[i])
@@ -174,12 +165,12 @@ func pointsOf(h usageHistory, step time.Duration, value func(*usageRow) int64) [
 
 // limitOfStep returns the fewest requests that a limit on all requests of the org admits in a step, and its name; 0:
 // none does. Only limits whose windows fit into a step say how many that are.
-func limitOfStep(limits []orgLimit, step time.Duration) (fewest int64, name string) {
+func limitOfStep(limits []answers.LimitInForce, step time.Duration) (fewest int64, name string) {
 	seconds := int64(step / time.Second)
 	for i := range limits {
 		l := &limits[i]
 		fits := l.WindowSize > 0 && l.WindowSize <= seconds
-		if !fits || !l.isWide() || l.Scope != "tenant" || l.Endpoint != "" || l.Settles {
+		if !fits || !isWide(l) || l.Scope != "tenant" || l.Endpoint != "" || l.Settles {
 			continue
 		}
 		perStep := float64(l.Limit) / float64(l.WindowSize) * float64(seconds) / float64(max(l.Cost, 1))
@@ -192,12 +183,12 @@ func limitOfStep(limits []orgLimit, step time.Duration) (fewest int64, name stri
 
 // sum sets the sums of rows: in all, of each endpoint with the busiest first, and of those beyond the most that are
 // listed.
-func (u *orgUsage) sum(rows []usageRow, most int) {
-	sums := map[string]*usageRow{}
-	for i := range rows {
-		r := &rows[i]
+func (u *orgUsage) sum(uses []rows.UsageRow, most int) {
+	sums := map[string]*useSum{}
+	for i := range uses {
+		r := sumOf(&uses[i])
 		if sums[r.Endpoint] == nil {
-			sums[r.Endpoint] = &usageRow{Endpoint: r.Endpoint}
+			sums[r.Endpoint] = &useSum{Endpoint: r.Endpoint}
 		}
 		sums[r.Endpoint].add(r)
 		u.Total.add(r)
@@ -205,20 +196,33 @@ func (u *orgUsage) sum(rows []usageRow, most int) {
 	for _, sum := range sums {
 		u.Endpoints = append(u.Endpoints, *sum)
 	}
-	slices.SortFunc(u.Endpoints, func(a, b usageRow) int {
+	slices.SortFunc(u.Endpoints, func(a, b useSum) int {
 		return cmp.Or(cmp.Compare(b.Admitted+b.Denied, a.Admitted+a.Denied), cmp.Compare(a.Endpoint, b.Endpoint))
 	})
 	if u.Others = max(len(u.Endpoints)-most, 0); u.Others == 0 {
 		return
 	}
 	for i := range u.Endpoints[most:] {
-		u.Rest.add(&u.Endpoints[most+i])
+		u.Rest.add(u.Endpoints[most+i])
 	}
 	u.Endpoints = u.Endpoints[:most]
 }
 
-// add adds the numbers of another row.
-func (r *usageRow) add(other *usageRow) {
+// sumOf returns the numbers of a row.
+func sumOf(r *rows.UsageRow) useSum {
+	return useSum{orZero(r.Endpoint), r.Admitted, r.Soft, r.Denied, r.ShadowDenied, orZero(r.Cost)}
+}
+
+// orZero returns what a pointer is to, or zero for nil.
+func orZero[T any](p *T) (value T) {
+	if p != nil {
+		value = *p
+	}
+	return value
+}
+
+// add adds the numbers of another sum.
+func (r *useSum) add(other useSum) {
 	r.Admitted += other.Admitted
 	r.Soft += other.Soft
 	r.Denied += other.Denied
@@ -231,13 +235,13 @@ const leastQuota = 3600
 
 // quotasOf returns the limits of the org whose windows are an hour or longer, with their forecasts, given the requests
 // of about the last hour.
-func quotasOf(limits []orgLimit, buckets []orgBucket, lately *usageHistory, now time.Time) (quotas []orgQuota) {
+func quotasOf(limits []answers.LimitInForce, buckets []answers.BucketUsage, lately *rows.UsageHistory, now time.Time) (quotas []orgQuota) {
 	for _, p := range planLimits(limits, buckets) {
-		if !p.isWide() || p.WindowSize < leastQuota {
+		if !isWide(&p.LimitInForce) || p.WindowSize < leastQuota {
 			continue
 		}
 		for _, b := range p.Used {
-			of := p.orgLimit
+			of := p.LimitInForce
 			if of.Scope == "tenant+endpoint" {
 				of.Endpoint = b.Endpoint
 			}
@@ -245,7 +249,7 @@ func quotasOf(limits []orgLimit, buckets []orgBucket, lately *usageHistory, now 
 				Capacity: b.Limit, Used: b.Used, Limit: p.Limit, Window: p.WindowSize, Algorithm: p.Algorithm, Reset: b.Reset,
 				Rate: rateOf(&of, limits, lately.Items, now.Sub(lately.From)),
 			}
-			q := orgQuota{orgBucket: b, Words: p.Words, Idle: use.Rate == 0, Empty: b.Remaining <= 0, Unknown: p.Settles}
+			q := orgQuota{BucketUsage: b, Words: p.Words, Idle: use.Rate == 0, Empty: b.Remaining <= 0, Unknown: p.Settles}
 			if !q.Empty && !q.Unknown {
 				q.Exhausted = use.exhaustedAt(now)
 				q.Ahead = relativeTime(q.Exhausted, now)

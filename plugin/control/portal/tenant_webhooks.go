@@ -5,7 +5,9 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // eventKind is a type of events that an org may subscribe to.
@@ -27,25 +29,8 @@ func subscribes(types []string, kind string) bool {
 	return len(types) == 0 || slices.Contains(types, kind)
 }
 
-// orgWebhook is a webhook as the API shows it to its org.
-type orgWebhook struct {
-	ID           int64     `json:"id"`
-	URL          string    `json:"url"`
-	Types        []string  `json:"types"`
-	Enabled      bool      `json:"enabled"`
-	CreatedAt    time.Time `json:"created_at"`
-	DisabledFor  string    `json:"disabled_reason"`
-	FailingSince time.Time `json:"failing_since"`
-	Failures     int64     `json:"failures"`
-	LastError    string    `json:"last_error"`
-	DeliveredAt  time.Time `json:"delivered_at"`
-	Waiting      int64     `json:"waiting"`
-	Dropped      int64     `json:"dropped"`
-	RotatedUntil time.Time `json:"old_secret_until"`
-}
-
-// Events returns what the webhook is sent, in words.
-func (w *orgWebhook) Events() (labels []string) {
+// eventsOf returns what a webhook is sent, in words.
+func eventsOf(w rows.Webhook) (labels []string) {
 	for _, e := range orgEvents {
 		if subscribes(w.Types, e.Type) {
 			labels = append(labels, e.Label)
@@ -54,23 +39,8 @@ func (w *orgWebhook) Events() (labels []string) {
 	return labels
 }
 
-// orgDelivery is a delivery to a webhook.
-type orgDelivery struct {
-	ID        string    `json:"id"`
-	Events    int32     `json:"events"`
-	State     string    `json:"state"`
-	CreatedAt time.Time `json:"created_at"`
-	Tries     int32     `json:"tries"`
-	TriedAt   time.Time `json:"tried_at"`
-	DueAt     time.Time `json:"due_at"`
-	Status    int32     `json:"status"`
-	Error     string    `json:"error"`
-}
-
-// Level returns the class of the badge of the delivery's state.
-func (d *orgDelivery) Level() string {
-	return map[string]string{"delivered": "ok", "waiting": "warn", "failed": "bad"}[d.State]
-}
+// deliveryLevels are the classes of badges of the states of deliveries.
+var deliveryLevels = map[string]string{"delivered": "ok", "waiting": "warn", "failed": "bad"}
 
 // webhookForm is what is entered for a new webhook.
 type webhookForm struct {
@@ -84,7 +54,7 @@ func (f *webhookForm) Checked(kind string) bool { return subscribes(f.Types, kin
 // orgWebhooks is the page of webhooks.
 type orgWebhooks struct {
 	Org      string
-	Webhooks []orgWebhook
+	Webhooks []rows.Webhook
 	Events   []eventKind
 	Form     webhookForm
 	Fault    *problem
@@ -94,17 +64,11 @@ type orgWebhooks struct {
 // shownSecret is a secret that is shown once.
 type shownSecret struct{ What, Secret string }
 
-// webhookWithSecret is the answer of the API to a write that shows a secret.
-type webhookWithSecret struct {
-	Webhook orgWebhook `json:"webhook"`
-	Secret  string     `json:"secret"`
-}
-
 const webhooksTitle = "Webhooks"
 
 // orgWebhooks reads the page of webhooks.
 func (v *visit) orgWebhooks() (*orgWebhooks, error) {
-	var found struct{ Items []orgWebhook }
+	var found answers.Page[rows.Webhook]
 	err := v.get(v.orgPath("/ratelimit/webhooks"), nil, &found)
 	return &orgWebhooks{Org: v.caller.Org, Webhooks: found.Items, Events: orgEvents}, err
 }
@@ -121,7 +85,7 @@ func serveOrgWebhooks(v *visit) error {
 // createOrgWebhook creates a webhook, and shows its secret. There is no redirect: the secret is in this answer only.
 func createOrgWebhook(v *visit) error {
 	form := webhookForm{URL: v.r.PostFormValue("url"), Types: v.r.PostForm["types"]}
-	var made webhookWithSecret
+	var made answers.WebhookSecret
 	failed := v.send(http.MethodPost, v.orgPath("/ratelimit/webhooks"), map[string]any{
 		"url": form.URL, "types": append([]string{}, form.Types...), "reason": portalReason,
 	}, &made)
@@ -142,8 +106,8 @@ const portalReason = "changed by its org in the portal"
 
 // orgWebhookPage is the page of one webhook.
 type orgWebhookPage struct {
-	Webhook    orgWebhook
-	Deliveries []orgDelivery
+	Webhook    rows.Webhook
+	Deliveries []rows.Delivery
 	Fault      *problem
 	Shown      *shownSecret
 }
@@ -159,7 +123,7 @@ func (v *visit) orgWebhook() (*orgWebhookPage, error) {
 	if err := v.get(v.webhookPath(), nil, &data.Webhook); err != nil {
 		return nil, notFound(err)
 	}
-	var list struct{ Items []orgDelivery }
+	var list answers.Deliveries
 	err := v.get(v.webhookPath()+"/deliveries", url.Values{"limit": {"50"}}, &list)
 	data.Deliveries = list.Items
 	return &data, notFound(err)
@@ -198,7 +162,7 @@ func changeOrgWebhook(v *visit) error {
 		return &problem{Status: http.StatusNotFound}
 	}
 	page, err := orgWebhooksPath+"/"+pathSegment(v.r.PathValue("id")), error(nil)
-	var made webhookWithSecret
+	var made answers.WebhookSecret
 	switch action {
 	case "delete":
 		page = orgWebhooksPath

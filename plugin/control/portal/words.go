@@ -4,23 +4,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
-)
 
-// limitFacts are the numbers of a limit, as the API returns them.
-type limitFacts struct {
-	Limit      int64  `json:"limit"`
-	Burst      int64  `json:"burst"`
-	WindowSize int64  `json:"window_size"` // seconds
-	Scope      string `json:"scope"`
-	Algorithm  string `json:"algorithm"`
-	Endpoint   string `json:"endpoint"`
-	Cost       int64  `json:"cost"`    // tokens of a request; 0: one
-	Settles    bool   `json:"settles"` // requests cost what their answers report
-}
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+)
 
 // limitWords returns a limit as a sentence without its full stop, such as "1,000 requests per minute, shared by all
 // users of acme, in whole minutes UTC". who is the tenant; "" stands for the reader's own.
-func limitWords(l limitFacts, who string) string {
+func limitWords(l *answers.LimitInForce, who string) string {
 	if who == "" {
 		who = "your organization"
 	}
@@ -40,11 +30,8 @@ func limitWords(l limitFacts, who string) string {
 	return strings.Join(parts, ", ")
 }
 
-// WordsFor returns the limit as limitWords does, for templates.
-func (l limitFacts) WordsFor(who string) string { return limitWords(l, who) }
-
 // quantityWords returns how much a limit allows: "1,000 requests per minute".
-func quantityWords(l limitFacts) string {
+func quantityWords(l *answers.LimitInForce) string {
 	unit := "request"
 	if l.Settles || l.Cost > 1 {
 		unit = "token"
@@ -76,7 +63,7 @@ func scopeWords(scope, who string) string {
 }
 
 // algorithmWords returns when a limit allows more again.
-func algorithmWords(l limitFacts) string {
+func algorithmWords(l *answers.LimitInForce) string {
 	window := windowWords(l.WindowSize)
 	switch l.Algorithm {
 	case "fixed_window":

@@ -3,10 +3,12 @@ package portal
 import (
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
 func TestLimitsAreDescribedInPlainWords(t *testing.T) {
-	for want, l := range map[string]limitFacts{
+	for want, l := range map[string]answers.LimitInForce{
 		"1,000 requests per minute, shared by all users of acme, in whole minutes UTC": {
 			Limit: 1000, Burst: 1000, WindowSize: 60, Scope: "tenant", Algorithm: "fixed_window",
 		},
@@ -29,13 +31,13 @@ func TestLimitsAreDescribedInPlainWords(t *testing.T) {
 			Limit: 60, Burst: 1, WindowSize: 90, Scope: "global", Algorithm: "leaky_bucket", Cost: 1,
 		},
 	} {
-		if got := limitWords(l, "acme"); got != want {
+		if got := limitWords(&l, "acme"); got != want {
 			t.Errorf("%+v is\n%q, want\n%q", l, got, want)
 		}
 	}
 	const own = "2 requests per hour, for each user of your organization, refilled evenly"
-	perUser := limitFacts{Limit: 2, Burst: 2, WindowSize: 3600, Scope: "user", Algorithm: "token_bucket"}
-	if got := limitWords(perUser, ""); got != own {
+	perUser := answers.LimitInForce{Limit: 2, Burst: 2, WindowSize: 3600, Scope: "user", Algorithm: "token_bucket"}
+	if got := limitWords(&perUser, ""); got != own {
 		t.Errorf("without a name the limit is %q, want %q", got, own)
 	}
 }
