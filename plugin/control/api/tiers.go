@@ -12,6 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 )
@@ -63,25 +64,17 @@ func NewTiers(
 
 // Run refreshes what is known until ctx ends.
 func (t *Tiers) Run(ctx context.Context, log *slog.Logger) error {
-	ticker := time.NewTicker(refreshTiers)
-	defer ticker.Stop()
-	failed := false
+	fault := leadership.Fault{
+		Log: log, Level: slog.LevelWarn, Begins: "the tiers that nodes report cannot be read: those that are known stay",
+		Ends: "the tiers that nodes report can be read again",
+	}
 	for {
 		err := t.Refresh(ctx, "")
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return nil
-		case err != nil && !failed:
-			log.Warn("the tiers that nodes report cannot be read: those that are known stay", "error", err)
-		case err == nil && failed:
-			log.Info("the tiers that nodes report can be read again")
 		}
-		failed = err != nil
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
+		fault.Record(err)
+		leadership.Pause(ctx, refreshTiers)
 	}
 }
 

@@ -8,7 +8,6 @@ package relay
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -54,6 +53,7 @@ type Partial interface {
 // Relay sends the events of one topic. It is safe for concurrent use.
 type Relay struct {
 	options Options
+	job     leadership.Job
 
 	mu    sync.Mutex
 	stats Stats
@@ -70,45 +70,35 @@ type Stats struct {
 
 // New makes a relay. Run starts it.
 func New(o Options) *Relay {
-	if o.Advice == nil {
-		o.Advice = func(error) string { return "" }
+	r := &Relay{options: o}
+	r.job = leadership.Job{
+		Connect: o.Connect, Lock: o.Lock, Every: every, Lead: r.lead,
+		Waiting: func() { r.job.Fault.Record(nil) }, // the process that leads reports its own failures
+		Fault: &leadership.Fault{
+			Log: o.Log.With("topic", o.Topic), Level: slog.LevelWarn, Advice: o.Advice, Ends: "sending events succeeds again",
+			Begins: "sending events failed: they wait in Postgres, and this process tries again",
+		},
 	}
-	return &Relay{options: o}
+	return r
 }
 
 // Stats returns what the relay has done.
 func (r *Relay) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.stats
+	now := r.stats
+	now.Failing = r.job.Fault.Failing()
+	return now
 }
 
 // Run sends, or waits for the lock, until ctx ends. After an error of Postgres it starts a new session, so it always
 // returns nil.
-func (r *Relay) Run(ctx context.Context) error {
-	for ctx.Err() == nil {
-		err := r.lead(ctx)
-		r.update(func(s *Stats) { s.Leading = false })
-		if ctx.Err() == nil {
-			r.record(err)
-		}
-		leadership.Pause(ctx, every)
-	}
-	return nil
-}
+func (r *Relay) Run(ctx context.Context) error { return leadership.Run(ctx, r.job) }
 
-// lead opens a session, waits for the lock, and sends until there is an error of Postgres or ctx ends.
-func (r *Relay) lead(ctx context.Context) error {
-	conn, err := r.options.Connect(ctx)
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	defer leadership.Close(conn)
-	waiting := func() { r.record(nil) } // the process that leads reports its own failures
-	if err := leadership.Wait(ctx, conn, r.options.Lock, every, waiting); err != nil {
-		return err
-	}
+// lead sends until there is an error of Postgres or ctx ends.
+func (r *Relay) lead(ctx context.Context, conn *pgx.Conn) error {
 	r.update(func(s *Stats) { s.Leading = true })
+	defer r.update(func(s *Stats) { s.Leading = false })
 	if err := r.start(ctx, conn); err != nil {
 		return err
 	}
@@ -160,7 +150,7 @@ func (r *Relay) round(ctx context.Context, conn *pgx.Conn) (more bool, err error
 	if err := r.readLag(moving, conn); err != nil {
 		return false, err
 	}
-	r.record(nil)
+	r.job.Fault.Record(nil)
 	return len(entries) == maxBatch, nil
 }
 
@@ -177,7 +167,7 @@ func (r *Relay) send(ctx context.Context, conn *pgx.Conn, batch []events.Event) 
 		if batch = left; len(batch) == 0 {
 			return nil
 		}
-		r.record(err)
+		r.job.Fault.Record(err)
 		// Without the session another process sends too, and this one stops.
 		reading, cancel := context.WithTimeout(ctx, queryTime)
 		err = r.readLag(reading, conn)
@@ -224,19 +214,6 @@ func (r *Relay) readLag(ctx context.Context, conn *pgx.Conn) error {
 		}
 	}
 	return err
-}
-
-// record records whether a try failed, and logs a change.
-func (r *Relay) record(err error) {
-	before := r.Stats().Failing
-	r.update(func(s *Stats) { s.Failing = err != nil })
-	switch log := r.options.Log.With("topic", r.options.Topic); {
-	case err != nil && !before:
-		log.Warn("sending events failed: they wait in Postgres, and this process tries again",
-			"error", err, "advice", r.options.Advice(err))
-	case err == nil && before:
-		log.Info("sending events succeeds again")
-	}
 }
 
 func (r *Relay) update(change func(*Stats)) {

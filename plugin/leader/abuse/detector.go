@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
 )
 
 // Mode says what a Detector does.
@@ -54,11 +56,11 @@ type Options struct {
 // Detector scores tenants. Make it with New. One goroutine calls Run; it is a prometheus.Collector at the same time.
 type Detector struct {
 	options   Options
+	fault     leadership.Fault
 	maxScored int // tenants whose requests are read in a minute
 
 	mu     sync.Mutex
 	counts counts
-	failed bool // the last run failed, which was logged
 }
 
 // New returns a detector. It does no I/O.
@@ -67,25 +69,20 @@ func New(o Options) *Detector {
 		o.TierOf = func(string) string { return "" }
 	}
 	empty := counts{flags: map[flagKey]int64{}, steps: map[string]int64{}}
-	return &Detector{options: o, maxScored: maxTenants, counts: empty}
+	return &Detector{options: o, maxScored: maxTenants, counts: empty, fault: leadership.Fault{
+		Log: o.Log, Level: slog.LevelError, Ends: "detecting abuse succeeds again",
+		Begins: "detecting abuse failed: penalties in force expire within an hour",
+	}}
 }
 
 // Run does the work that is due, in the session of the leader. An error of its own work is logged once, and does not
 // keep the leader from its other work. It returns an error only if the session has ended.
 func (d *Detector) Run(ctx context.Context, session *pgx.Conn) error {
 	err := d.run(ctx, session)
-	d.mu.Lock()
-	before := d.failed
-	d.failed = err != nil
-	d.mu.Unlock()
-	switch {
-	case err != nil && session.IsClosed():
+	if err != nil && session.IsClosed() {
 		return fmt.Errorf("detect abuse: %w", err)
-	case err != nil && !before:
-		d.options.Log.Error("detecting abuse failed: penalties in force expire within an hour", "error", err)
-	case err == nil && before:
-		d.options.Log.Info("detecting abuse succeeds again")
 	}
+	d.fault.Record(err)
 	return nil
 }
 

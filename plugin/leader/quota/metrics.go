@@ -24,7 +24,6 @@ type counters struct {
 	mu        sync.Mutex
 	notices   [len(Thresholds)]int64
 	checkedAt time.Time
-	failed    bool // the last check could not read all buckets, which was logged
 }
 
 // finish counts a check that was committed, and logs when buckets cannot be read, and when they can again.
@@ -37,17 +36,11 @@ func (w *Watcher) finish(c *check) {
 			}
 		}
 	}
-	before := w.numbers.failed
-	if w.numbers.failed = c.unread != nil; !w.numbers.failed {
+	if c.unread == nil {
 		w.numbers.checkedAt = time.Now()
 	}
 	w.numbers.mu.Unlock()
-	switch {
-	case c.unread != nil && !before:
-		w.options.Log.Warn("buckets cannot be read, so notices of used quotas wait", "error", c.unread)
-	case c.unread == nil && before:
-		w.options.Log.Info("buckets can be read again, and notices of used quotas are written")
-	}
+	w.unread.Record(c.unread)
 }
 
 // Describe implements prometheus.Collector.

@@ -13,6 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
 )
 
 const (
@@ -49,11 +50,17 @@ type Tiers interface {
 // Watcher looks for quotas that tenants have used up to a threshold. It is a prometheus.Collector of what it has done.
 type Watcher struct {
 	options Options
+	unread  leadership.Fault
 	numbers counters
 }
 
 // NewWatcher returns a watcher. It does no I/O.
-func NewWatcher(o Options) *Watcher { return &Watcher{options: o} }
+func NewWatcher(o Options) *Watcher {
+	return &Watcher{options: o, unread: leadership.Fault{
+		Log: o.Log, Level: slog.LevelWarn, Begins: "buckets cannot be read, so notices of used quotas wait",
+		Ends: "buckets can be read again, and notices of used quotas are written",
+	}}
+}
 
 // Check looks at what was used since the last check, and writes the notices that are due, in the session of the leader.
 // Buckets that cannot be read are no error: it logs them once, and a later check looks again.

@@ -58,11 +58,11 @@ type Options struct {
 // prometheus.Collector of its [Stats].
 type Leader struct {
 	options Options
+	fault   leadership.Fault
 	shift   time.Duration // added to the database's clock where days are closed; for tests
 
-	mu     sync.Mutex
-	stats  Stats
-	failed bool // the last session ended with an error, which was logged
+	mu    sync.Mutex
+	stats Stats
 }
 
 // NewLeader returns a leader. It does no I/O.
@@ -76,10 +76,10 @@ func NewLeader(o Options) *Leader {
 	if o.CheckEvery <= 0 {
 		o.CheckEvery = checkEvery
 	}
-	if o.Advice == nil {
-		o.Advice = func(error) string { return "" }
-	}
-	return &Leader{options: o}
+	return &Leader{options: o, fault: leadership.Fault{
+		Log: o.Log, Level: slog.LevelWarn, Advice: o.Advice, Ends: "unpacking usage succeeds again",
+		Begins: "unpacking usage failed: batches wait in Postgres, and this process tries again",
+	}}
 }
 
 // Stats returns what this process has done as the leader.
@@ -90,29 +90,20 @@ func (l *Leader) Stats() Stats {
 }
 
 // Run leads, or waits to lead, until ctx ends. After an error it starts a new session, so it always returns nil.
-func (l *Leader) Run(ctx context.Context) error {
-	for ctx.Err() == nil {
-		err := l.lead(ctx)
-		l.setLeading(false)
-		if err != nil && ctx.Err() == nil {
-			l.logFailure(err)
-		}
-		leadership.Pause(ctx, l.options.Every)
+func (l *Leader) Run(ctx context.Context) error { return leadership.Run(ctx, l.job()) }
+
+func (l *Leader) job() leadership.Job {
+	o := &l.options
+	return leadership.Job{
+		Connect: o.Connect, SetUp: setUp, Lock: o.Lock, Every: o.Every, Lead: l.lead, Fault: &l.fault,
 	}
-	return nil
 }
 
-// lead opens a session, waits for the lock, and does the leader's work until there is an error or ctx ends.
-func (l *Leader) lead(ctx context.Context) error {
-	s, err := l.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer leadership.Close(s.conn)
-	if err := leadership.Wait(ctx, s.conn, l.options.Lock, l.options.Every, nil); err != nil {
-		return err
-	}
+// lead does the leader's work until there is an error or ctx ends.
+func (l *Leader) lead(ctx context.Context, conn *pgx.Conn) error {
 	l.setLeading(true)
+	defer l.setLeading(false)
+	s := l.newSession(conn)
 	if err := s.retryFaulty(ctx); err != nil {
 		return err
 	}
@@ -146,7 +137,7 @@ func (l *Leader) Once(ctx context.Context) (done Stats, err error) {
 		for more := true; more && err == nil; {
 			more, err = s.round(ctx)
 		}
-		err = cmp.Or(err, s.checkFault)
+		err = cmp.Or(err, s.checkError)
 	}
 	return l.Stats(), err
 }
@@ -161,34 +152,38 @@ type session struct {
 	choresAt time.Time // when the chores are due, by this process's clock
 	checkAt  time.Time // when the check is due, by the same clock
 
-	checkFault error // of the last check, which was logged
+	checkFault *leadership.Fault
+	checkError error // of the last check
 }
 
-// open opens a session.
+// open opens a session, which does not hold the lock.
 func (l *Leader) open(ctx context.Context) (*session, error) {
-	conn, err := l.options.Connect(ctx)
+	conn, err := l.job().Open(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	s := &session{Leader: l, conn: conn, names: map[string]int32{}}
-	if err := s.setUp(ctx); err != nil {
-		leadership.Close(conn)
 		return nil, err
 	}
-	return s, nil
+	return l.newSession(conn), nil
 }
 
-// setUp sets the parameters of the session, and returns an error if its user cannot lead.
-func (s *session) setUp(ctx context.Context) error {
-	if _, err := s.conn.Exec(ctx, sessionSettings); err != nil {
+func (l *Leader) newSession(conn *pgx.Conn) *session {
+	return &session{Leader: l, conn: conn, names: map[string]int32{}, checkFault: &leadership.Fault{
+		Log: l.options.Log, Level: slog.LevelError, Advice: l.options.Advice,
+		Begins: "checking what was unpacked failed: it is tried again",
+		Ends:   "checking what was unpacked succeeds again",
+	}}
+}
+
+// setUp sets the parameters of a session, and returns an error if its user cannot lead.
+func setUp(ctx context.Context, conn *pgx.Conn) error {
+	if _, err := conn.Exec(ctx, sessionSettings); err != nil {
 		return fmt.Errorf("set up the session: %w", err)
 	}
 	var may bool
-	if err := s.conn.QueryRow(ctx, mayLead).Scan(&may); err != nil {
+	if err := conn.QueryRow(ctx, mayLead).Scan(&may); err != nil {
 		return fmt.Errorf("check the rights of the session: %w", err)
 	}
 	if !may {
-		return &RightsError{User: s.conn.Config().User}
+		return &RightsError{User: conn.Config().User}
 	}
 	return nil
 }
@@ -245,18 +240,11 @@ func (s *session) check(ctx context.Context) error {
 		return nil
 	}
 	s.checkAt = time.Now().Add(s.options.CheckEvery)
-	err := s.options.Check(ctx, s.conn)
-	before := s.checkFault != nil
-	s.checkFault = err
-	switch {
-	case err != nil && s.conn.IsClosed():
-		return fmt.Errorf("check what was unpacked: %w", err)
-	case err != nil && !before:
-		s.options.Log.Error("checking what was unpacked failed: it is tried again", "error", err,
-			"advice", s.options.Advice(err))
-	case err == nil && before:
-		s.options.Log.Info("checking what was unpacked succeeds again")
+	s.checkError = s.options.Check(ctx, s.conn)
+	if s.checkError != nil && s.conn.IsClosed() {
+		return fmt.Errorf("check what was unpacked: %w", s.checkError)
 	}
+	s.checkFault.Record(s.checkError)
 	return nil
 }
 

@@ -50,28 +50,12 @@ func (l *Leader) setLeading(leads bool) {
 	}
 }
 
-// logFailure logs the error of a session, unless the one before failed too.
-func (l *Leader) logFailure(err error) {
-	l.mu.Lock()
-	before := l.failed
-	l.failed = true
-	l.mu.Unlock()
-	if !before {
-		l.options.Log.Warn("unpacking usage failed: batches wait in Postgres, and this process tries again",
-			"error", err, "advice", l.options.Advice(err))
-	}
-}
-
-// succeed records a round without an error, and logs that if the one before failed.
+// succeed records a round without an error.
 func (l *Leader) succeed() {
 	l.mu.Lock()
-	before := l.failed
-	l.failed = false
 	l.stats.UnpackedAt = time.Now()
 	l.mu.Unlock()
-	if before {
-		l.options.Log.Info("unpacking usage succeeds again")
-	}
+	l.fault.Record(nil)
 }
 
 // logRound logs what a transaction found wrong with batches.

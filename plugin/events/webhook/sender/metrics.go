@@ -31,29 +31,6 @@ func (s *Sender) count(change func(*Stats)) {
 	change(&s.stats)
 }
 
-// logFailure logs the error that ended a session, once until one succeeds.
-func (s *Sender) logFailure(err error) {
-	s.mu.Lock()
-	logged := s.failed
-	s.failed = true
-	s.mu.Unlock()
-	if logged {
-		return
-	}
-	args := []any{"error", err}
-	if advice := s.options.Advice(err); advice != "" {
-		args = append(args, "advice", advice)
-	}
-	s.options.Log.Error("sending events to webhooks failed, and is tried again", args...)
-}
-
-// succeed records that a round has succeeded.
-func (s *Sender) succeed() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failed = false
-}
-
 const metricPrefix = "rate_limiter_webhook_"
 
 var (

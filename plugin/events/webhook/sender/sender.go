@@ -67,19 +67,16 @@ type Options struct {
 // prometheus.Collector of its [Stats].
 type Sender struct {
 	options Options
+	job     leadership.Job
 	client  *http.Client
 	ahead   atomic.Int64 // Options.Clock, of Options.Now, in nanoseconds
 
-	mu     sync.Mutex
-	stats  Stats
-	failed bool // the last session ended with an error, which was logged
+	mu    sync.Mutex
+	stats Stats
 }
 
 // New returns a sender. It does no I/O.
 func New(o Options) *Sender {
-	if o.Advice == nil {
-		o.Advice = func(error) string { return "" }
-	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -97,23 +94,20 @@ func New(o Options) *Sender {
 	}
 	o.Times.setDefaults()
 	s := &Sender{options: o}
+	s.job = leadership.Job{
+		Connect: o.Connect, SetUp: setUp, Lock: Lock, Every: o.Every, Retry: retryFactor * o.Every, Lead: s.lead,
+		Fault: &leadership.Fault{
+			Log: o.Log, Level: slog.LevelError, Advice: o.Advice,
+			Begins: "sending events to webhooks failed, and is tried again",
+		},
+	}
 	s.client = newClient(&s.options.Targets, o.Times, o.Roots)
 	return s
 }
 
 // Run sends, or waits to send, until ctx ends. Then it waits for running requests, at most for the drain time. After an
 // error it starts a new session, so it always returns nil.
-func (s *Sender) Run(ctx context.Context) error {
-	for ctx.Err() == nil {
-		err := s.lead(ctx)
-		s.count(func(now *Stats) { now.Leading = false })
-		if err != nil && ctx.Err() == nil {
-			s.logFailure(err)
-		}
-		leadership.Pause(ctx, retryFactor*s.options.Every)
-	}
-	return nil
-}
+func (s *Sender) Run(ctx context.Context) error { return leadership.Run(ctx, s.job) }
 
 // readClock reads the clock of the database, by which other processes write deliveries and secrets.
 func readClock(ctx context.Context, conn *pgx.Conn) (now time.Time, err error) {
@@ -126,6 +120,8 @@ func (s *Sender) now() time.Time { return s.options.Now().Add(time.Duration(s.ah
 
 // setClock reads Options.Clock.
 func (s *session) setClock(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, roundTime)
+	defer cancel()
 	now, err := s.options.Clock(ctx, s.conn)
 	if err != nil {
 		return fmt.Errorf("read the clock: %w", err)
@@ -147,23 +143,29 @@ type session struct {
 	abort    context.CancelFunc
 }
 
-// lead opens a session, waits for the lock, and sends until there is an error or ctx ends.
-func (s *Sender) lead(ctx context.Context) error {
-	l, err := s.open(ctx)
-	if err != nil {
-		return err
+// setUp sets the parameters of a session.
+func setUp(ctx context.Context, conn *pgx.Conn) error {
+	if _, err := conn.Exec(ctx, sessionSettings); err != nil {
+		return fmt.Errorf("set up the session: %w", err)
 	}
-	defer l.close()
-	if err := leadership.Wait(ctx, l.conn, Lock, s.options.Every, nil); err != nil {
-		return err
-	}
+	return nil
+}
+
+// lead sends until there is an error or ctx ends.
+func (s *Sender) lead(ctx context.Context, conn *pgx.Conn) error {
 	s.count(func(now *Stats) { now.Leading = true })
+	defer s.count(func(now *Stats) { now.Leading = false })
+	l := s.newSession(ctx, conn)
+	defer l.close()
+	if err := l.setClock(ctx); err != nil {
+		return err
+	}
 	for ctx.Err() == nil {
 		more, err := l.round(ctx)
 		if err != nil {
 			return err
 		}
-		s.succeed()
+		s.job.Fault.Record(nil)
 		wait := s.options.Every
 		if more {
 			wait = 0
@@ -175,35 +177,19 @@ func (s *Sender) lead(ctx context.Context) error {
 	return l.drain()
 }
 
-// open opens a session.
-func (s *Sender) open(ctx context.Context) (*session, error) {
-	bounded, cancel := context.WithTimeout(ctx, roundTime)
-	defer cancel()
-	conn, err := s.options.Connect(bounded)
-	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
+func (s *Sender) newSession(ctx context.Context, conn *pgx.Conn) *session {
 	l := &session{Sender: s, conn: conn, inFlight: map[int64]bool{}, outcomes: make(chan outcome, maxInFlight)}
 	l.requests, l.abort = context.WithCancel(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(bounded, sessionSettings); err != nil {
-		l.close()
-		return nil, fmt.Errorf("set up the session: %w", err)
-	}
-	if err := l.setClock(bounded); err != nil {
-		l.close()
-		return nil, err
-	}
-	return l, nil
+	return l
 }
 
-// close ends the requests that still run, releases the lock and ends the session.
+// close ends the requests that still run.
 func (s *session) close() {
 	s.abort()
 	for len(s.inFlight) > 0 {
 		o := <-s.outcomes
 		delete(s.inFlight, o.Webhook)
 	}
-	leadership.Close(s.conn)
 }
 
 // round makes deliveries of new events, starts the requests that are due, and reports whether there may be more events.

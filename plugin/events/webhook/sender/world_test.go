@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/outbox"
@@ -86,8 +87,13 @@ func (w *world) restart() {
 		w.session.close()
 	}
 	w.sender = New(w.options)
-	var err error
-	if w.session, err = w.sender.open(w.Context()); err != nil {
+	conn, err := w.sender.job.Open(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { leadership.Close(conn) })
+	w.session = w.sender.newSession(w.Context(), conn)
+	if err := w.session.setClock(w.Context()); err != nil {
 		w.Fatal(err)
 	}
 }
