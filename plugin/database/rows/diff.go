@@ -2,6 +2,7 @@ package rows
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -52,40 +53,27 @@ func (d Diff) written() []Policy {
 // desired, with defaults filled in; Delete has the order of current. Two desired policies with the same key are an
 // InvalidError.
 func Compare(current, desired []Policy) (Diff, error) {
-	was := make(map[PolicyKey]Policy, len(current))
-	for _, p := range current {
-		was[canonical(p.Key())] = p
+	d, err := compareRows(current, desired, false, func(p Policy) PolicyKey { return canonical(p.Key()) },
+		func(before, after Policy) (Policy, bool) {
+			after = after.withDefaults()
+			after.ID, after.Revision = before.ID, before.Revision
+			return after, !before.equal(after)
+		})
+	if twice, ok := errors.AsType[*InvalidError](err); ok {
+		twice.Problem += ": a name and a match may have one policy"
 	}
-	var d Diff
-	wanted := make(map[PolicyKey]bool, len(desired))
-	for _, p := range desired {
-		key := canonical(p.Key())
-		if wanted[key] {
-			return Diff{}, &InvalidError{
-				What:    p.Key().String(),
-				Problem: "is given twice: a name and a match may have one policy",
-			}
-		}
-		wanted[key] = true
-		before, exists := was[key]
-		after := p.withDefaults()
-		after.ID, after.Revision = before.ID, before.Revision
-		switch {
-		case !exists:
-			d.Create = append(d.Create, after)
-		case before.equal(after):
-			d.Unchanged++
-		default:
-			d.Update = append(d.Update, Rewrite{before, after})
-		}
+	if err != nil {
+		return Diff{}, err
 	}
-	for _, p := range current {
-		if !wanted[canonical(p.Key())] {
-			d.Delete = append(d.Delete, p)
-		}
+	all := Diff{Create: d.Create, Delete: d.Delete, Unchanged: d.Unchanged}
+	for _, r := range d.Update {
+		all.Update = append(all.Update, Rewrite(r))
 	}
-	return d, nil
+	return all, nil
 }
+
+// String names the policy as people do.
+func (p Policy) String() string { return p.Key().String() }
 
 // equal reports whether two policies with defaults filled in are the same.
 func (p Policy) equal(other Policy) bool {
