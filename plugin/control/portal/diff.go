@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // fieldChange is a field that two JSON values have different.
@@ -97,7 +96,7 @@ func addLeaves(leaves map[string]string, path string, value any) error {
 
 // auditEntry is a change with the fields that it changed.
 type auditEntry struct {
-	rows.AuditEntry
+	answers.AuditEntry
 	Changes []fieldChange
 }
 
@@ -107,7 +106,7 @@ var auditFilters = []string{"tenant", "kind", "key", "actor"}
 // serveAudit shows changes, newest first, each with the fields that it changed.
 func serveAudit(v *visit) error {
 	filters := v.filters(auditFilters...)
-	var found answers.Page[rows.AuditEntry]
+	var found answers.Page[answers.AuditEntry]
 	if err := v.get("/v1/ratelimit/audit", v.withPage(filters), &found); err != nil {
 		return err
 	}

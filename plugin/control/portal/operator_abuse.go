@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // serveAbuse shows the tenants that abuse detection has flagged.
@@ -25,7 +24,7 @@ func serveAbuse(v *visit) error {
 // forgiveView is the page that forgives a tenant.
 type forgiveView struct {
 	Org, For, Reason string
-	State            rows.AbuseState
+	State            answers.AbuseState
 	Problem          *problem
 }
 

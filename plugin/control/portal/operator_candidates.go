@@ -6,7 +6,6 @@ import (
 	"maps"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // serveCandidates lists the candidates, the newest first.
@@ -32,8 +31,8 @@ type policyChange struct {
 const maxPolicyChanges = 100
 
 // changesOf returns the changes policy by policy.
-func changesOf(d *rows.Diff) (list []policyChange, err error) {
-	add := func(what string, of *rows.Policy, before, after any) {
+func changesOf(d *answers.Diff) (list []policyChange, err error) {
+	add := func(what string, of *answers.Policy, before, after any) {
 		title := fmt.Sprintf("%s %s", what, of.Name)
 		if target := cmp.Or(of.Tenant, of.Tier); target != "" {
 			title += " of " + target
@@ -64,11 +63,11 @@ func serveCandidate(v *visit) error {
 	filters := v.filters("tenant", "policy")
 	query := maps.Clone(filters)
 	query.Set("limit", pageRows)
-	var report rows.CandidateReport
+	var report answers.CandidateReport
 	if err := v.getCached(path+"/report", query, &report); err != nil {
 		return err
 	}
-	var compared rows.CandidateDiff
+	var compared answers.CandidateDiff
 	if err := v.get(path+"/diff", nil, &compared); err != nil {
 		return err
 	}

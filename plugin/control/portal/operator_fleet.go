@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // fleet is which version each node enforces.
@@ -65,7 +64,7 @@ func (f *fleet) countDegraded() {
 }
 
 // Marks returns the states of a node, the worst first. A node without one is as it should be.
-func (f *fleet) Marks(n rows.Node) (marks []mark) {
+func (f *fleet) Marks(n answers.Node) (marks []mark) {
 	if !n.Live {
 		marks = append(marks, mark{Class: "bad", Text: "silent"})
 	}
@@ -89,7 +88,7 @@ func (f *fleet) Marks(n rows.Node) (marks []mark) {
 }
 
 // faultCount returns how many rows the node could not compile.
-func faultCount(n *rows.Node) int {
+func faultCount(n *answers.Node) int {
 	var faults []json.RawMessage
 	if json.Unmarshal(n.Faults, &faults) != nil {
 		return 0 // of another shape
@@ -113,7 +112,7 @@ func noticeOf(w *answers.Written, done string) notice {
 }
 
 // reachWords returns which nodes enforce a version, as a sentence.
-func reachWords(e *rows.Reach) string {
+func reachWords(e *answers.Reach) string {
 	switch {
 	case e.Enforced:
 		return fmt.Sprintf("All live nodes enforce it: %s.", plural(int64(e.Live), "node"))
@@ -130,15 +129,15 @@ func readReach(v *visit) (string, error) {
 	if err != nil {
 		return "", &problem{Status: http.StatusBadRequest, Detail: "The version is not a number."}
 	}
-	var f rows.Fleet
+	var f answers.Fleet
 	if err := v.get("/v1/ratelimit/fleet", nil, &f); err != nil {
 		return "", err
 	}
-	return reachWords(new(f.Reach(version))), nil
+	return reachWords(new(f.Fleet.Reach(version))), nil
 }
 
 // nodesText returns the names of the first nodes after a prefix, or "" without any.
-func nodesText(prefix string, nodes []rows.NodeVersion) string {
+func nodesText(prefix string, nodes []answers.NodeVersion) string {
 	const most = 3
 	var names []string
 	for i, n := range nodes {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // overrideForm has the fields of a new override as they were typed.
@@ -222,8 +221,8 @@ type endView struct {
 	Org, Reason string
 	ID          string
 	Override    struct {
-		schema.Override
-		Factor float64 `json:"factor"` // schema.Override has thousandths
+		answers.Override
+		Factor float64 `json:"factor"` // the row has thousandths
 		State  string  `json:"state"`
 	}
 	Problem *problem

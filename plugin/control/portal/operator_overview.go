@@ -6,7 +6,6 @@ import (
 	"strconv"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // overviewView is the first page of an operator.
@@ -14,10 +13,10 @@ type overviewView struct {
 	Missing   []string // why parts of the page are empty
 	Fleet     fleet
 	Near      answers.NearLimits
-	Top       rows.UsageTop
-	Abuse     []rows.AbuseState
+	Top       answers.UsageTop
+	Abuse     []answers.AbuseState
 	Denials   denialPage
-	Candidate *rows.Candidate // the open one
+	Candidate *answers.Candidate // the open one
 }
 
 // overviewRows is the number of rows of a list on the first page.

@@ -5,7 +5,6 @@ import (
 	"net/url"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // tenantView is the page of a tenant. A part that the API cannot return has the reason instead.
@@ -13,7 +12,7 @@ type tenantView struct {
 	Org      string
 	CanWrite bool
 
-	Row       rows.Tenant
+	Row       answers.Tenant
 	Limits    answers.InForce
 	NoLimits  string
 	Usage     []answers.BucketUsage
@@ -21,7 +20,7 @@ type tenantView struct {
 	MoreUsage int
 	Graph     graph
 	Denials   answers.DenialList
-	Abuse     rows.AbuseState
+	Abuse     answers.AbuseState
 	HasAbuse  bool
 }
 
@@ -65,12 +64,12 @@ func (t *tenantView) readUsage(v *visit) (err error) {
 
 // readRequests reads the requests of a day.
 func (t *tenantView) readRequests(v *visit) error {
-	var requests rows.UsageHistory
+	var requests answers.UsageHistory
 	query := historyQuery(v.portal.Now(), &aDay, "")
 	if err := v.get(orgAPI(t.Org, "/ratelimit/usage/history"), query, &requests); err != nil {
 		return err
 	}
-	points := pointsOf(requests, aDay.step(), func(r *rows.UsageRow) int64 { return r.Admitted + r.Denied })
+	points := pointsOf(requests, aDay.step(), func(r *answers.UsageRow) int64 { return r.Admitted + r.Denied })
 	t.Graph = lineGraph(points, 0, "Requests of "+t.Org+" by minute")
 	return nil
 }

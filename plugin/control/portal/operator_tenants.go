@@ -4,7 +4,6 @@ import (
 	"net/url"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // serveTenants lists the tenants that have usage or a row, and searches them by the begin of their name.
@@ -14,7 +13,7 @@ func serveTenants(v *visit) error {
 	if q != "" {
 		query.Set("prefix", q)
 	}
-	var found answers.Page[rows.Tenant]
+	var found answers.Page[answers.Tenant]
 	if err := v.get("/v1/orgs", v.withPage(query), &found); err != nil {
 		return err
 	}
@@ -27,7 +26,7 @@ func serveTenants(v *visit) error {
 func serveTop(v *visit) error {
 	filters := v.filters("by", "last", "policy")
 	page := v.rankedPage()
-	var found rows.UsageTop
+	var found answers.UsageTop
 	if err := v.readTop(filters, page, &found); err != nil {
 		return err
 	}
@@ -36,7 +35,7 @@ func serveTop(v *visit) error {
 }
 
 // readTop reads the rows of a ranking up to a page, and sets the filters that are missing.
-func (v *visit) readTop(filters url.Values, page *ranked, into *rows.UsageTop) error {
+func (v *visit) readTop(filters url.Values, page *ranked, into *answers.UsageTop) error {
 	setDefault(filters, "by", "admitted")
 	setDefault(filters, "last", "24h")
 	return v.getCached("/v1/ratelimit/usage/top", page.query(filters), into)

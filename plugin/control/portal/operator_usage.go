@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // period is a time that a graph shows, in steps that the API has.
@@ -128,7 +127,7 @@ func serveTenantUsage(v *visit) error {
 	}
 	chosen := u.choose(limits.Limits)
 	u.Period = periodNamed(v.r.URL.Query().Get("period"), time.Duration(chosen.WindowSize)*time.Second)
-	var history rows.UsageHistory
+	var history answers.UsageHistory
 	query := historyQuery(v.portal.Now(), u.Period, u.Policy)
 	if err := v.get(orgAPI(u.Org, "/ratelimit/usage/history"), query, &history); err != nil {
 		return err
@@ -153,17 +152,17 @@ func (u *usageView) choose(limits []answers.LimitInForce) (chosen answers.LimitI
 }
 
 // draw sets the graphs and the totals.
-func (u *usageView) draw(history *rows.UsageHistory, l answers.LimitInForce) {
+func (u *usageView) draw(history *answers.UsageHistory, l answers.LimitInForce) {
 	for i := range history.Items {
 		u.Total.add(sumOf(&history.Items[i]))
 	}
 	step := u.Period.step()
-	u.Denied = lineGraph(pointsOf(*history, step, func(r *rows.UsageRow) int64 { return r.Denied }), 0, "Denied requests")
+	u.Denied = lineGraph(pointsOf(*history, step, func(r *answers.UsageRow) int64 { return r.Denied }), 0, "Denied requests")
 	if u.Policy == "" {
-		u.Graph = lineGraph(pointsOf(*history, step, func(r *rows.UsageRow) int64 { return r.Admitted }), 0, "Admitted requests")
+		u.Graph = lineGraph(pointsOf(*history, step, func(r *answers.UsageRow) int64 { return r.Admitted }), 0, "Admitted requests")
 		return
 	}
-	spent := pointsOf(*history, step, func(r *rows.UsageRow) int64 { return orZero(r.Cost) })
+	spent := pointsOf(*history, step, func(r *answers.UsageRow) int64 { return orZero(r.Cost) })
 	if !isOwnTotal(&l) && l.WindowSize > 0 {
 		l.WindowSize, u.Apart = 0, apartWords(l.Scope)
 	}

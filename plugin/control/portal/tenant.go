@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // Paths of the pages of tenants.
@@ -143,7 +142,7 @@ func readOrgPlan(v *visit) (*orgPlan, error) {
 		return nil, err
 	}
 	data.InForce = inForce
-	var org rows.Tenant
+	var org answers.Tenant
 	if err := v.get(v.orgPath(""), nil, &org); err != nil && !isStatus(err, 404) {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // quotaUse is what is used of a limit, and how fast.
@@ -48,7 +47,7 @@ func (q *quotaUse) exhaustedAt(now time.Time) time.Time {
 
 // rateOf returns how many tokens of a limit were spent per second, given requests by endpoint in a span. The limit of
 // requests without an endpoint of their own leaves out those that another limit of its name covers.
-func rateOf(l *answers.LimitInForce, all []answers.LimitInForce, uses []rows.UsageRow, span time.Duration) float64 {
+func rateOf(l *answers.LimitInForce, all []answers.LimitInForce, uses []answers.UsageRow, span time.Duration) float64 {
 	if span <= 0 {
 		return 0
 	}

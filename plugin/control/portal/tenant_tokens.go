@@ -6,7 +6,6 @@ import (
 	"net/url"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // tokenForm is what is entered for a new token.
@@ -21,7 +20,7 @@ var tokenLives = []tokenLife{{"90d", "90 days"}, {"7d", "7 days"}, {"30d", "30 d
 // orgTokens is the page of tokens.
 type orgTokens struct {
 	Org    string
-	Tokens []rows.OrgToken
+	Tokens []answers.OrgToken
 	Lives  []tokenLife
 	Form   tokenForm
 	Fault  *problem

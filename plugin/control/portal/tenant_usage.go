@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // usageSpan is a time that the usage page shows.
@@ -112,7 +111,7 @@ func readOrgUsage(v *visit) (*orgUsage, error) {
 }
 
 // history reads the usage history from a time until now. If an answer has no room for all endpoints, it has none.
-func (v *visit) history(from time.Time, step time.Duration, byEndpoint bool) (found rows.UsageHistory, err error) {
+func (v *visit) history(from time.Time, step time.Duration, byEndpoint bool) (found answers.UsageHistory, err error) {
 	query := url.Values{"from": {from.UTC().Format(time.RFC3339)}, "step": {"1h"}}
 	if step == 24*time.Hour {
 		query.Set("step", "1d")
@@ -128,7 +127,7 @@ func (v *visit) history(from time.Time, step time.Duration, byEndpoint bool) (fo
 }
 
 // draw sets the graphs, given the sums of each step.
-func (u *orgUsage) draw(steps rows.UsageHistory, limits []answers.LimitInForce) {
+func (u *orgUsage) draw(steps answers.UsageHistory, limits []answers.LimitInForce) {
 	u.From, u.To = steps.From, steps.To
 	step, unit := u.Span.step, "hour"
 	if step > time.Hour {
@@ -137,13 +136,13 @@ func (u *orgUsage) draw(steps rows.UsageHistory, limits []answers.LimitInForce) 
 	most, name := limitOfStep(limits, step)
 	u.LimitOf = name
 	u.Apart = slices.ContainsFunc(limits, func(l answers.LimitInForce) bool { return !isOwnTotal(&l) })
-	admitted := pointsOf(steps, step, func(r *rows.UsageRow) int64 { return r.Admitted })
+	admitted := pointsOf(steps, step, func(r *answers.UsageRow) int64 { return r.Admitted })
 	u.Admitted = lineGraph(admitted, most, "Admitted requests by "+unit)
 	if most, name := limitOfStep(limits, 24*time.Hour); u.Span.Days == 1 && most > 0 {
 		g := lineGraph(windowSums(admitted, 24*time.Hour, true), most, "Admitted requests since midnight UTC")
 		u.Sum, u.SumOf = &g, name
 	}
-	denied := pointsOf(steps, step, func(r *rows.UsageRow) int64 { return r.Denied })
+	denied := pointsOf(steps, step, func(r *answers.UsageRow) int64 { return r.Denied })
 	if slices.ContainsFunc(denied, func(p graphPoint) bool { return p.Value > 0 }) {
 		g := lineGraph(denied, 0, "Denied requests by "+unit)
 		u.Denied = &g
@@ -151,7 +150,7 @@ func (u *orgUsage) draw(steps rows.UsageHistory, limits []answers.LimitInForce) 
 }
 
 // pointsOf returns a value for each step of a history; a step without a row has 0.
-func pointsOf(h rows.UsageHistory, step time.Duration, value func(*rows.UsageRow) int64) []graphPoint {
+func pointsOf(h answers.UsageHistory, step time.Duration, value func(*answers.UsageRow) int64) []graphPoint {
 	byTime := map[int64]int64{}
 	for i := range h.Items {
 		byTime[h.Items[i].At.Unix()] += value(&h.Items[i])
@@ -183,7 +182,7 @@ func limitOfStep(limits []answers.LimitInForce, step time.Duration) (fewest int6
 
 // sum sets the sums of rows: in all, of each endpoint with the busiest first, and of those beyond the most that are
 // listed.
-func (u *orgUsage) sum(uses []rows.UsageRow, most int) {
+func (u *orgUsage) sum(uses []answers.UsageRow, most int) {
 	sums := map[string]*useSum{}
 	for i := range uses {
 		r := sumOf(&uses[i])
@@ -209,7 +208,7 @@ func (u *orgUsage) sum(uses []rows.UsageRow, most int) {
 }
 
 // sumOf returns the numbers of a row.
-func sumOf(r *rows.UsageRow) useSum {
+func sumOf(r *answers.UsageRow) useSum {
 	return useSum{orZero(r.Endpoint), r.Admitted, r.Soft, r.Denied, r.ShadowDenied, orZero(r.Cost)}
 }
 
@@ -235,7 +234,7 @@ const leastQuota = 3600
 
 // quotasOf returns the limits of the org whose windows are an hour or longer, with their forecasts, given the requests
 // of about the last hour.
-func quotasOf(limits []answers.LimitInForce, buckets []answers.BucketUsage, lately *rows.UsageHistory, now time.Time) (quotas []orgQuota) {
+func quotasOf(limits []answers.LimitInForce, buckets []answers.BucketUsage, lately *answers.UsageHistory, now time.Time) (quotas []orgQuota) {
 	for _, p := range planLimits(limits, buckets) {
 		if !isWide(&p.LimitInForce) || p.WindowSize < leastQuota {
 			continue

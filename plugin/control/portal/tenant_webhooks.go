@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // eventKind is a type of events that an org may subscribe to.
@@ -30,7 +29,7 @@ func subscribes(types []string, kind string) bool {
 }
 
 // eventsOf returns what a webhook is sent, in words.
-func eventsOf(w rows.Webhook) (labels []string) {
+func eventsOf(w answers.Webhook) (labels []string) {
 	for _, e := range orgEvents {
 		if subscribes(w.Types, e.Type) {
 			labels = append(labels, e.Label)
@@ -54,7 +53,7 @@ func (f *webhookForm) Checked(kind string) bool { return subscribes(f.Types, kin
 // orgWebhooks is the page of webhooks.
 type orgWebhooks struct {
 	Org      string
-	Webhooks []rows.Webhook
+	Webhooks []answers.Webhook
 	Events   []eventKind
 	Form     webhookForm
 	Fault    *problem
@@ -68,7 +67,7 @@ const webhooksTitle = "Webhooks"
 
 // orgWebhooks reads the page of webhooks.
 func (v *visit) orgWebhooks() (*orgWebhooks, error) {
-	var found answers.Page[rows.Webhook]
+	var found answers.Page[answers.Webhook]
 	err := v.get(v.orgPath("/ratelimit/webhooks"), nil, &found)
 	return &orgWebhooks{Org: v.caller.Org, Webhooks: found.Items, Events: orgEvents}, err
 }
@@ -106,8 +105,8 @@ const portalReason = "changed by its org in the portal"
 
 // orgWebhookPage is the page of one webhook.
 type orgWebhookPage struct {
-	Webhook    rows.Webhook
-	Deliveries []rows.Delivery
+	Webhook    answers.Webhook
+	Deliveries []answers.Delivery
 	Fault      *problem
 	Shown      *shownSecret
 }
