@@ -148,7 +148,7 @@ func (s *Server) putCost(ctx context.Context, in *putCostInput) (*putCostOutput,
 			return s.Store.PutCost(ctx, newChange(ctx, in.Body.Reason), desired)
 		},
 	}
-	status, cost, version, err := put.do(ctx)
+	status, cost, version, err := put.do()
 	if err != nil {
 		return nil, s.writeError("put a cost", err)
 	}

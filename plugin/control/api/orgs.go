@@ -138,7 +138,7 @@ func (s *Server) putOrg(ctx context.Context, in *putOrgInput) (*putOrgOutput, er
 			return s.Store.SetTenant(ctx, newChange(ctx, in.Body.Reason), desired)
 		},
 	}
-	status, org, version, err := put.do(ctx)
+	status, org, version, err := put.do()
 	if err != nil {
 		return nil, s.writeError("set an org", err)
 	}

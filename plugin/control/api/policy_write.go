@@ -64,7 +64,7 @@ func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) (*writePolic
 			return s.Store.PutPolicy(ctx, newChange(ctx, in.Body.Reason), p)
 		},
 	}
-	status, written, version, err := put.do(ctx)
+	status, written, version, err := put.do()
 	if err != nil {
 		return nil, s.writeError(action, err)
 	}

@@ -138,10 +138,13 @@ type keyedPut[R any] struct {
 	absent, present string // why a condition does not hold: there is no row, or there is one
 }
 
+// putTries bounds how often a put starts over.
+const putTries = 3
+
 // do writes the row, and returns the status of the answer. A write depends on the row that was read; if that has
-// changed meanwhile, do starts over.
-func (p *keyedPut[R]) do(ctx context.Context) (status int, row R, version int64, err error) {
-	for {
+// changed meanwhile, do starts over, and at last answers that it has.
+func (p *keyedPut[R]) do() (status int, row R, version int64, err error) {
+	for range putTries {
 		current, err := p.read()
 		status, revision := http.StatusOK, int64(rows.Absent)
 		switch {
@@ -156,10 +159,11 @@ func (p *keyedPut[R]) do(ctx context.Context) (status int, row R, version int64,
 			return 0, row, 0, err
 		}
 		row, version, err = p.write(revision)
-		if !isConflict(err) || ctx.Err() != nil {
+		if !isConflict(err) {
 			return status, row, version, err
 		}
 	}
+	return 0, row, 0, staleError("")
 }
 
 // expectedRevision returns the revision that the write must find, given the current row.
