@@ -154,7 +154,8 @@ var (
 	deletePolicies = `DELETE FROM rate_limiter.policies WHERE id = ANY($1)`
 )
 
-// putPolicies writes policies by one of the statements. If Postgres rejects one, the error names it.
+// putPolicies writes policies by one of the statements. An error names the policy with the fault; if Postgres alone
+// rejects one of several, the error has the field and the problem only.
 func putPolicies(ctx context.Context, tx pgx.Tx, statement string, list []Policy) error {
 	if len(list) == 0 {
 		return nil
@@ -164,45 +165,18 @@ func putPolicies(ctx context.Context, tx pgx.Tx, statement string, list []Policy
 			return err
 		}
 	}
-	if err := tryPolicies(ctx, tx, statement, list); err != nil {
-		return nameRejected(ctx, tx, statement, list, err)
-	}
-	return nil
-}
-
-// nameRejected returns the error err of a statement with the name of the rejected policy. It writes the policies one by
-// one to find it.
-func nameRejected(ctx context.Context, tx pgx.Tx, statement string, list []Policy, err error) error {
-	invalid := new(InvalidError)
-	if !errors.As(fail("write policies", err), &invalid) {
-		return err
-	}
-	for _, p := range list {
-		single := tryPolicies(ctx, tx, statement, []Policy{p})
-		if errors.As(fail("write "+p.Key().String(), single), &invalid) {
-			return &InvalidError{p.Key().String(), invalid.Field, invalid.Problem}
-		}
-		if single != nil {
-			return single
-		}
-	}
-	return err
-}
-
-// tryPolicies writes policies in a savepoint: if Postgres rejects one, the transaction continues without them.
-func tryPolicies(ctx context.Context, tx pgx.Tx, statement string, list []Policy) error {
 	complete := make([]Policy, len(list))
 	for i, p := range list {
 		complete[i] = p.withDefaults()
 	}
 	rows, err := json.Marshal(complete)
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = tx.Exec(ctx, statement, rows)
 	}
-	return pgx.BeginFunc(ctx, tx, func(savepoint pgx.Tx) error {
-		_, err := savepoint.Exec(ctx, statement, rows)
-		return err
-	})
+	if invalid := new(InvalidError); len(list) == 1 && errors.As(fail("write policies", err), &invalid) {
+		return &InvalidError{list[0].Key().String(), invalid.Field, invalid.Problem}
+	}
+	return err
 }
 
 func (p Policy) withDefaults() Policy {
