@@ -38,7 +38,7 @@ type document struct {
 	faults  []error
 	faulty  map[string]bool // the fields with faults: policies[3].limit
 
-	costPlaces []place
+	costPlaces, overridePlaces []place
 
 	whole bool // costs, tenants and overrides are allowed too
 }
@@ -69,7 +69,6 @@ func (d *document) read(r io.Reader, file string) error {
 	}
 	d.root(aliased(root.Content[0]))
 	if len(d.faults) == 0 { // else what else is wrong would be but a consequence
-		d.checkRows()
 		d.checkTogether()
 	}
 	return errors.Join(d.faults...)
@@ -284,8 +283,7 @@ func integer(n *yaml.Node, to *int64) bool {
 	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!int" && n.Decode(to) == nil
 }
 
-// checkTogether returns what nodes would leave out of the policies and costs beside each other, such as patterns that
-// are ambiguous.
+// checkTogether returns what nodes would leave out of the rows beside each other, such as patterns that are ambiguous.
 func (d *document) checkTogether() {
 	var rows policy.Rows
 	for i, p := range d.set.Policies {
@@ -294,12 +292,13 @@ func (d *document) checkTogether() {
 	for i, cost := range d.set.Costs {
 		rows.Costs = append(rows.Costs, policy.CostRow{ID: int64(i + 1), Cost: cost.Cost})
 	}
+	for i, o := range d.set.Overrides {
+		o.Author = "document"
+		rows.Overrides = append(rows.Overrides, policy.Override{ID: int64(i + 1), Override: o.Override})
+	}
 	_, faults := policy.NewSnapshot(rows, nil)
 	for _, f := range faults {
-		places := d.places
-		if f.Table == "costs" {
-			places = d.costPlaces
-		}
+		places := map[string][]place{"policies": d.places, "costs": d.costPlaces, "overrides": d.overridePlaces}[f.Table]
 		i, err := strconv.Atoi(f.Key)
 		if err != nil || i < 1 || i > len(places) {
 			d.fault(1, f.Table, "%v", f)

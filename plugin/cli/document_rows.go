@@ -58,7 +58,7 @@ func (d *document) section(name string, n *yaml.Node) bool {
 				checked.Author = "document"
 				d.rowFaults(at, policy.OverrideFaults(checked))
 			}
-			d.set.Overrides = append(d.set.Overrides, o)
+			d.set.Overrides, d.overridePlaces = append(d.set.Overrides, o), append(d.overridePlaces, at)
 		})
 	default:
 		return false
@@ -117,23 +117,6 @@ func (d *document) instant(n *yaml.Node, line int, path string, to *time.Time) {
 		d.fault(line, path, schema.TimeForm)
 	}
 	*to = at
-}
-
-// checkRows returns what nodes would leave out of the overrides beside each other, such as patterns that are ambiguous.
-func (d *document) checkRows() {
-	var rows policy.Rows
-	for i, o := range d.set.Overrides {
-		o.Author = "document"
-		rows.Overrides = append(rows.Overrides, policy.Override{ID: int64(i + 1), Override: o.Override})
-	}
-	_, faults := policy.NewSnapshot(rows, nil)
-	for _, f := range faults {
-		i, err := strconv.Atoi(f.Key)
-		if err != nil {
-			i = 1
-		}
-		d.fault(0, fmt.Sprintf("overrides[%d].%s", i-1, f.Field), "%s", f.Problem)
-	}
 }
 
 var dumpCommand = &command{

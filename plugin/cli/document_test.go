@@ -66,9 +66,15 @@ func TestAFaultOfADocumentIsReportedWithItsLineAndField(t *testing.T) {
 				"- {" + fine + ", tier: b, endpoint: \"GET /{y}/b/c\"}",
 			"policies[1].endpoint: ",
 		},
+		{
+			"patterns of overrides that are ambiguous",
+			"overrides:\n- {kind: exempt, endpoint: \"GET /a/{x}/c\", permanent: true, reason: r}\n" +
+				"- {kind: exempt, endpoint: \"GET /{y}/b/c\", permanent: true, reason: r}",
+			"p.yaml:3: overrides[1].endpoint: ",
+		},
 		{"a name that loops", "policies: &p\n- *p", "p.yaml:"},
 	} {
-		var d document
+		d := document{whole: strings.HasPrefix(c.text, "overrides")}
 		err := d.read(strings.NewReader(c.text), "p.yaml")
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.what, err, c.want)
