@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -45,6 +46,7 @@ type call struct {
 	act     action
 
 	database databaseFlags
+	pool     *pgxpool.Pool // of the open database
 	keeper   databaseFlags // of serve
 	change   changeFlags
 	format   string // of the output

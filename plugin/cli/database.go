@@ -129,6 +129,7 @@ func (c *call) openWith(ctx context.Context, config *pgxpool.Config) (*rows.Stor
 		pool.Close()
 		return nil, nil, err
 	}
+	c.pool = pool
 	return rows.New(pool), pool.Close, nil
 }
 

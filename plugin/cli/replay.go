@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay/replayhtml"
@@ -199,7 +200,8 @@ func (c *call) databaseRows(ctx context.Context, candidate bool) (policy.Rows, e
 		return policy.Rows{}, err
 	}
 	defer closeStore()
-	rows, err := allRows(ctx, store)
+	loaded, err := policysync.Load(ctx, c.pool)
+	rows := loaded.Rows
 	if err != nil || !candidate {
 		return rows, err
 	}

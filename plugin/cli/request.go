@@ -156,8 +156,7 @@ func (c *call) withRows(
 	return config.With(snapshot), append(faults, more...), nil
 }
 
-// storedRows reads the rows by the names that the request is counted by, which are hashes of very long ones, and the
-// open candidate.
+// storedRows reads all rows, and the tiers of the tenant by whose name the request is counted.
 func (c *call) storedRows(
 	ctx context.Context, r *requestFlags, config *resolve.Plan,
 ) (found policysync.Saved, err error) {
@@ -167,21 +166,11 @@ func (c *call) storedRows(
 	}
 	defer closeStore()
 	id, err := r.identify(config.Rules, "")
+	if err == nil {
+		err = r.tiers.ReadFrom(ctx, store, id.Tenant.ID)
+	}
 	if err != nil {
 		return found, err
 	}
-	if err := r.tiers.ReadFrom(ctx, store, id.Tenant.ID); err != nil {
-		return found, err
-	}
-	if id, err = r.identify(config.Rules, ""); err != nil { // by the tier that was read
-		return found, err
-	}
-	subject := rowSubject{credential: id.Credential, ip: r.ip, tags: r.tags, tiers: []string{id.Tier, config.Tier("")}}
-	if id.Tenant.Kind == identity.Tenant {
-		subject.tenant = id.Tenant.ID
-	}
-	if found.Rows, err = rowsFor(ctx, store, subject); err == nil {
-		found.Candidate, err = store.OpenCandidate(ctx)
-	}
-	return found, err
+	return policysync.Load(ctx, c.pool)
 }

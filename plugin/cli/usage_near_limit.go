@@ -12,6 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
@@ -82,12 +83,12 @@ func (c *call) wholePlan(
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("%s: %w", config.Where, err)
 	}
-	list, err := allRows(ctx, s)
+	loaded, err := policysync.Load(ctx, c.pool)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	tiers := api.NewTiers(s, plan.Namespace(), config.Consumers, config.Changed)
-	snapshot, faults := policy.NewSnapshot(list, nil)
+	snapshot, faults := policy.NewSnapshot(loaded.Rows, nil)
 	return plan.With(snapshot), tiers, faults, tiers.Refresh(ctx, "")
 }
 

@@ -3,6 +3,7 @@ package policysync
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -69,11 +70,22 @@ type loadedRows struct {
 	candidate *policy.CandidateSet // nil: none is open
 }
 
+// database begins transactions: a connection or a pool of them.
+type database interface {
+	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+}
+
+// Load reads all rows at one version, as a node does, however many there are.
+func Load(ctx context.Context, from database) (Saved, error) {
+	a, err := loadAll(ctx, from, math.MaxInt)
+	return Saved{Rows: a.rows, Candidate: a.candidate}, err
+}
+
 // loadAll reads all rows of interest in one transaction. If there are more than most, it reads none and returns
 // a *tooManyRowsError.
-func loadAll(ctx context.Context, conn *pgx.Conn, most int) (loadedRows, error) {
+func loadAll(ctx context.Context, from database, most int) (loadedRows, error) {
 	var a loadedRows
-	err := pgx.BeginTxFunc(ctx, conn, snapshotRead, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, from, snapshotRead, func(tx pgx.Tx) error {
 		var err error
 		if a.head, err = readHead(ctx, tx.Conn()); err != nil {
 			return err

@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -59,32 +58,6 @@ func (s *Store) Candidates(ctx context.Context) ([]Candidate, error) {
 func (s *Store) Candidate(ctx context.Context, name string) (Candidate, error) {
 	c, err := candidateByName(ctx, s.pool, name)
 	return c, fail("read "+candidateNamed(name), err)
-}
-
-// OpenCandidate returns the open candidate as nodes read it; nil: none is open.
-func (s *Store) OpenCandidate(ctx context.Context) (*policy.CandidateSet, error) {
-	var set *policy.CandidateSet
-	err := pgx.BeginTxFunc(ctx, s.pool, snapshotRead, func(tx pgx.Tx) error {
-		open, err := candidateByName(ctx, tx, "")
-		if isMissing(err) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		set = &policy.CandidateSet{Name: open.Name, Percent: int64(open.Percent), Tenants: open.Tenants}
-		changes, err := changesOf(ctx, tx, open.Name)
-		for _, change := range changes {
-			row := policy.CandidateRow{Policy: change.Key.target(), Deleted: change.Policy == nil}
-			row.Namespace, row.Name, row.Endpoint = change.Key.Namespace, change.Key.Name, change.Key.Endpoint
-			if !row.Deleted {
-				row.Policy = change.Policy.Policy
-			}
-			set.Rows = append(set.Rows, row)
-		}
-		return err
-	})
-	return set, fail("read the open candidate", err)
 }
 
 func candidateByName(ctx context.Context, q querier, name string) (Candidate, error) {

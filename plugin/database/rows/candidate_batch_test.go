@@ -13,12 +13,16 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // statementCounter counts the statements of a pool.
-type statementCounter struct{ n atomic.Int64 }
+type statementCounter struct {
+	n    atomic.Int64
+	pool *pgxpool.Pool
+}
 
 // TraceQueryStart implements pgx.QueryTracer.
 func (c *statementCounter) TraceQueryStart(
@@ -46,6 +50,7 @@ func counted(t *testing.T) (*rows.Store, *statementCounter) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
+	counter.pool = pool
 	return rows.New(pool), counter
 }
 
@@ -99,12 +104,12 @@ func TestTheLargestCandidateIsPutAtOnceAndABanAppliesBesideIt(t *testing.T) {
 	if ban, _, err = s.AddOverride(t.Context(), ann, ban); err != nil {
 		t.Fatal(err)
 	}
-	set, err := s.OpenCandidate(t.Context())
+	loaded, err := policysync.Load(t.Context(), counter.pool)
 	if err != nil {
 		t.Fatal(err)
 	}
 	snapshot, _ := policy.NewSnapshot(policy.Rows{Overrides: []policy.Override{{ID: ban.ID, Override: ban.Override}}}, nil)
-	both, faults := snapshot.WithCandidate(set)
+	both, faults := snapshot.WithCandidate(loaded.Candidate)
 	plan, err := resolve.FromConfig(schema.Config{}.WithDefaults())
 	if err != nil || len(faults) > 0 {
 		t.Fatal(err, faults)
