@@ -29,7 +29,7 @@ warn, half and tenth of each limit, ban_5m and ban_1h.
 				}
 				return nil
 			})
-			return c.reads(func(ctx context.Context, s *rows.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.DB) error {
 				return abuseList.show(c, s.Abuse(ctx, f))
 			})
 		},
@@ -38,7 +38,7 @@ warn, half and tenth of each limit, ban_5m and ban_1h.
 		words: "abuse explain", args: "TENANT", brief: "show why a tenant is on its step, and its last moves",
 		least: 1, most: 1,
 		define: func(c *call) action {
-			return c.reads(func(ctx context.Context, s *rows.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.DB) error {
 				found, err := s.AbuseOf(ctx, c.arg())
 				if err != nil {
 					return err
@@ -63,7 +63,7 @@ remembered. An exemption keeps a tenant off the ladder for good.
 				}
 				return nil
 			})
-			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				done, version, err := s.ForgiveAbuse(ctx, by, c.arg(), pardon.length)
 				text := fmt.Sprintf("forgave %s until %s", done.Tenant, timeText(done.Until))
 				for _, id := range done.Overrides {

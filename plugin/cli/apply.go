@@ -51,7 +51,7 @@ compared too.`,
 			d.set.Accept = func(diff rows.SetDiff, review rows.Review) error {
 				return c.acceptable(diff, review, *yes, *force)
 			}
-			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				d.set.Config, d.set.IsConsumer = config.plan, config.isConsumer
 				done, version, err := s.Apply(ctx, by, d.set)
 				if err != nil {
@@ -81,7 +81,7 @@ Faults of the file itself need no database: see also ratelimit validate.`,
 				}
 				return nil
 			})
-			return c.reads(func(ctx context.Context, s *rows.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.DB) error {
 				diff, err := s.Diff(ctx, d.set)
 				if err != nil {
 					return d.locate(err)

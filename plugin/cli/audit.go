@@ -38,14 +38,14 @@ var auditCommand = &command{
 			f.Before = n.n
 			return err
 		})
-		return c.reads(func(ctx context.Context, s *rows.Store) error {
+		return c.reads(func(ctx context.Context, s *rows.DB) error {
 			f.Since, f.Until = since.at, until.at
 			return c.audit(ctx, s, f)
 		})
 	},
 }
 
-func (c *call) audit(ctx context.Context, s *rows.Store, f rows.AuditFilter) error {
+func (c *call) audit(ctx context.Context, s *rows.DB, f rows.AuditFilter) error {
 	entries, next, err := s.Audit(ctx, f)
 	if err != nil {
 		return err

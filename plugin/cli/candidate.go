@@ -18,7 +18,7 @@ var candidateCommands = []*command{
 		words: "candidate create", args: "NAME", brief: "open a candidate, which changes no policy yet", least: 1, most: 1,
 		about: candidateAbout + ` At most one is open. A name is used once.`,
 		define: func(c *call) action {
-			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				row, version, err := s.CreateCandidate(ctx, by, c.arg())
 				return written{What: "created candidate " + c.arg(), Version: version, Row: row}, err
 			})
@@ -29,7 +29,7 @@ var candidateCommands = []*command{
 	{
 		words: "candidate list", brief: "list candidates, the newest first",
 		define: func(c *call) action {
-			return c.reads(func(ctx context.Context, s *rows.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.DB) error {
 				list, err := s.Candidates(ctx)
 				if err != nil {
 					return err
@@ -41,7 +41,7 @@ var candidateCommands = []*command{
 	{
 		words: "candidate show", args: "[NAME]", brief: "show the open candidate, or the one of a name", most: 1,
 		define: func(c *call) action {
-			return c.reads(func(ctx context.Context, s *rows.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.DB) error {
 				d, err := s.CandidateDiff(ctx, c.arg())
 				if err != nil {
 					return err
@@ -57,7 +57,7 @@ var candidateCommands = []*command{
 		words: "candidate diff", args: "[NAME]", most: 1,
 		brief: "show what a candidate changes, and how the active policies have moved since its base",
 		define: func(c *call) action {
-			return c.reads(func(ctx context.Context, s *rows.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.DB) error {
 				d, err := s.CandidateDiff(ctx, c.arg())
 				if err != nil {
 					return err
@@ -74,7 +74,7 @@ var candidateCommands = []*command{
 		brief: "restore the policies that the promotion of a candidate has replaced, in one change",
 		about: `If one of them has changed since the promotion, rollback shows the difference and writes nothing.`,
 		define: func(c *call) action {
-			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				d, version, err := s.RollBackCandidate(ctx, by, c.arg())
 				return candidateWritten("rolled back", c.arg(), d, version), c.showMoved(err)
 			})
@@ -84,7 +84,7 @@ var candidateCommands = []*command{
 	{
 		words: "candidate drop", args: "NAME", brief: "end an open candidate without an effect", least: 1, most: 1,
 		define: func(c *call) action {
-			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				row, version, err := s.DropCandidate(ctx, by, c.arg())
 				return written{What: "dropped candidate " + c.arg(), Version: version, Row: row}, err
 			})
@@ -121,7 +121,7 @@ no change.
 			}
 			return err
 		})
-		return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
+		return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 			for i := range d.set.Policies {
 				if p := &d.set.Policies[i]; p.Namespace == "" {
 					p.Namespace = d.set.Namespace
@@ -151,7 +151,7 @@ var candidateDelete = &command{
 	define: func(c *call) action {
 		key := c.matchFlags()
 		undo := c.flags.Bool("undo", false, "take back what the candidate changes in the policy")
-		return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
+		return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 			key.Name = c.args[1]
 			if *undo {
 				version, err := s.UndoCandidatePolicy(ctx, by, c.arg(), *key)
@@ -191,7 +191,7 @@ denies without --force is not enforced for more tenants without it either.
 			}
 			return nil
 		})
-		return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
+		return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 			a.Approval = approve()
 			row, version, err := s.AssignCandidate(ctx, by, c.arg(), a)
 			if err != nil {
@@ -219,7 +219,7 @@ only with --force.`,
 		c.flags.Func("if-version", "promote only if its policies have not changed since this `version`, as show has it",
 			seen.Set)
 		approve := c.approvalFlags()
-		return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
+		return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 			p := rows.Promotion{UnchangedSince: seen.n, Approval: approve()}
 			d, version, err := s.PromoteCandidate(ctx, by, c.arg(), p)
 			return candidateWritten("promoted", c.arg(), d, version), c.showMoved(err)
@@ -234,7 +234,7 @@ var candidateRebase = &command{
 	define: func(c *call) action {
 		var seen countFlag
 		c.flags.Func("version", "the `version` of the active policies that you have compared", seen.Set)
-		return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
+		return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 			if seen.n == 0 {
 				return written{}, c.showRebase(ctx, s)
 			}
@@ -245,7 +245,7 @@ var candidateRebase = &command{
 }
 
 // showRebase shows how policies have moved, and returns how to go on.
-func (c *call) showRebase(ctx context.Context, s *rows.Store) error {
+func (c *call) showRebase(ctx context.Context, s *rows.DB) error {
 	d, err := s.CandidateDiff(ctx, c.arg())
 	if err != nil {
 		return err

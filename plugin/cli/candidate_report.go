@@ -36,7 +36,7 @@ how much of a policy's window the candidate has seen: before 100 % it may deny m
 			}
 			return nil
 		})
-		return c.reads(func(ctx context.Context, s *rows.Store) error {
+		return c.reads(func(ctx context.Context, s *rows.DB) error {
 			r, err := s.CandidateReport(ctx, c.arg(), f)
 			if err != nil {
 				return err

@@ -61,7 +61,7 @@ func (c *call) namesOf(kind string) cobra.CompletionFunc {
 }
 
 // listNames returns the names of a kind; of tenants and tiers those that begin with a text.
-func listNames(ctx context.Context, s *rows.Store, kind, prefix string) (names []string, err error) {
+func listNames(ctx context.Context, s *rows.DB, kind, prefix string) (names []string, err error) {
 	switch kind {
 	case "tenant":
 		for t, err := range s.EachTenant(ctx, rows.TenantFilter{Prefix: prefix, Usage: true, Max: maxCompleted}) {

@@ -108,7 +108,7 @@ func readDSN(flag, file string) (dsn, source string, err error) {
 }
 
 // open returns the repository, and what closes its connections.
-func (c *call) open(ctx context.Context) (*rows.Store, func(), error) {
+func (c *call) open(ctx context.Context) (*rows.DB, func(), error) {
 	config, err := c.connection()
 	if err != nil {
 		return nil, nil, err
@@ -116,7 +116,7 @@ func (c *call) open(ctx context.Context) (*rows.Store, func(), error) {
 	return c.openWith(ctx, config)
 }
 
-func (c *call) openWith(ctx context.Context, config *pgxpool.Config) (*rows.Store, func(), error) {
+func (c *call) openWith(ctx context.Context, config *pgxpool.Config) (*rows.DB, func(), error) {
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the database: %w", err)
@@ -134,14 +134,14 @@ func (c *call) openWith(ctx context.Context, config *pgxpool.Config) (*rows.Stor
 }
 
 // reads defines the flags of a command that reads the database, and opens it for do.
-func (c *call) reads(do func(ctx context.Context, s *rows.Store) error) action {
+func (c *call) reads(do func(ctx context.Context, s *rows.DB) error) action {
 	c.databaseFlag()
 	c.outputFlag()
 	return func(ctx context.Context) error { return c.withStore(ctx, do) }
 }
 
 // withStore opens the store that the flags name, for the time of do.
-func (c *call) withStore(ctx context.Context, do func(ctx context.Context, s *rows.Store) error) error {
+func (c *call) withStore(ctx context.Context, do func(ctx context.Context, s *rows.DB) error) error {
 	store, closeStore, err := c.open(ctx)
 	if err != nil {
 		return err

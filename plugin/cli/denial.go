@@ -34,7 +34,7 @@ func (c *call) requestIDFlag() *string {
 }
 
 // showRequest shows what denied the request of f.
-func (c *call) showRequest(ctx context.Context, s *rows.Store, f rows.DenialFilter) error {
+func (c *call) showRequest(ctx context.Context, s *rows.DB, f rows.DenialFilter) error {
 	list, err := s.DenialsOf(ctx, f)
 	if err != nil {
 		return err

@@ -38,7 +38,7 @@ numbers.
 			func(text string) error { return process.ParseInt(text, 1, &f.Max) })
 		c.flags.BoolVar(&follow, "follow", false, "then list what nodes report, until Ctrl-C; the newest is the last")
 		requestID := c.requestIDFlag()
-		read := c.reads(func(ctx context.Context, s *rows.Store) error {
+		read := c.reads(func(ctx context.Context, s *rows.DB) error {
 			f.Since, f.RequestID = since.at, *requestID
 			if f.RequestID != "" {
 				return c.showRequest(ctx, s, f)
@@ -81,7 +81,7 @@ var denialList = listing[rows.RecentDenial]{
 
 // followDenials shows a list, the newest last, and then what is reported, until ctx ends.
 func (c *call) followDenials(
-	ctx context.Context, s *rows.Store, f rows.DenialFilter, list []rows.RecentDenial, err error,
+	ctx context.Context, s *rows.DB, f rows.DenialFilter, list []rows.RecentDenial, err error,
 ) error {
 	var widths grid
 	lines := [][]string{denialList.head()}

@@ -30,7 +30,7 @@ func (c *call) documentOnly(f *rows.PolicyFilter) error {
 }
 
 // warnOfNamespaces names the namespaces that a document leaves out, unless --namespace chose one.
-func (c *call) warnOfNamespaces(ctx context.Context, s *rows.Store, f rows.PolicyFilter) error {
+func (c *call) warnOfNamespaces(ctx context.Context, s *rows.DB, f rows.PolicyFilter) error {
 	if c.given("namespace") {
 		return nil
 	}

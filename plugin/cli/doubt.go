@@ -43,7 +43,7 @@ func (c *call) knownConfigFlag() *knownConfig {
 }
 
 // review returns why a policy is not to be written without --force. If nothing is in the way, it shows the warnings.
-func (c *call) review(ctx context.Context, s *rows.Store, config *knownConfig, p rows.Policy, force bool) error {
+func (c *call) review(ctx context.Context, s *rows.DB, config *knownConfig, p rows.Policy, force bool) error {
 	r, err := s.ReviewPolicy(ctx, config.plan, p)
 	if err == nil {
 		err = errors.Join(unforced(r, force)...)

@@ -41,7 +41,7 @@ With --request-id alone, it shows what denied that request, from the recent deni
 		c.check(func() error { return c.explainsOneThing(*requestID) })
 		return func(ctx context.Context) error {
 			if *requestID != "" {
-				return c.withStore(ctx, func(ctx context.Context, s *rows.Store) error {
+				return c.withStore(ctx, func(ctx context.Context, s *rows.DB) error {
 					return c.showRequest(ctx, s, rows.DenialFilter{RequestID: *requestID})
 				})
 			}

@@ -24,7 +24,7 @@ counts the buckets of which a node holds tokens on lease.
 The roll-out time covers the nodes that were running before the change; nodes started later already had it.`,
 	define: func(c *call) action {
 		c.liveFlag()
-		return c.reads(func(ctx context.Context, s *rows.Store) error {
+		return c.reads(func(ctx context.Context, s *rows.DB) error {
 			fleet, err := s.Fleet(ctx, c.change.within.length)
 			if err != nil {
 				return err
@@ -44,7 +44,7 @@ var forgetCommand = &command{
 admits requests. A node that reports again returns to the list. Live nodes cannot be removed: stop the process
 instead.`,
 	define: func(c *call) action {
-		return c.changes(func(ctx context.Context, s *rows.Store, by rows.Change) error {
+		return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
 			n, err := s.ForgetNode(ctx, by, c.arg())
 			if err != nil {
 				return err

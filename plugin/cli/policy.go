@@ -31,7 +31,7 @@ apply and diff require --partial.`,
 			c.afterFlag(&f.After)
 			c.pageFlag(&f.Max)
 			c.check(func() error { return c.documentOnly(&f) })
-			return c.reads(func(ctx context.Context, s *rows.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.DB) error {
 				if c.format == formatYAML {
 					if err := c.showDocument(f, s.EachPolicy(ctx, f)); err != nil {
 						return err
@@ -46,7 +46,7 @@ apply and diff require --partial.`,
 		words: "policy get", args: "NAME", brief: "show one policy", least: 1, most: 1,
 		define: func(c *call) action {
 			key := c.keyFlags()
-			return c.reads(func(ctx context.Context, s *rows.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.DB) error {
 				p, err := s.Policy(ctx, key())
 				if err != nil {
 					return nameOthers(ctx, s, key(), err)
@@ -75,7 +75,7 @@ these the one with the most specific endpoint.`,
 			key, fields := c.keyFlags(), c.limitFlags()
 			c.revisionFlag(&fields.Revision)
 			force, config := c.forceFlag(), c.knownConfigFlag()
-			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				p := fields
 				p.setKey(key())
 				if err := c.review(ctx, s, config, p.Policy, *force); err != nil {
@@ -92,7 +92,7 @@ these the one with the most specific endpoint.`,
 			key := c.keyFlags()
 			var revision int64
 			c.revisionFlag(&revision)
-			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				version, err := s.DeletePolicy(ctx, by, key(), revision)
 				return written{What: "deleted " + key().String(), Version: version}, nameOthers(ctx, s, key(), err)
 			})
@@ -101,7 +101,7 @@ these the one with the most specific endpoint.`,
 }
 
 // nameOthers returns an error about the policy of a key. If it does not exist, the error names those of the same name.
-func nameOthers(ctx context.Context, s *rows.Store, key rows.PolicyKey, err error) error {
+func nameOthers(ctx context.Context, s *rows.DB, key rows.PolicyKey, err error) error {
 	if !errors.As(err, new(*rows.NotFoundError)) {
 		return err
 	}

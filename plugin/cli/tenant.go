@@ -13,7 +13,7 @@ var tierCommands = []*command{
 	{
 		words: "tier list", brief: "list the tiers in the database (plugin configs may define more)",
 		define: func(c *call) action {
-			return c.reads(func(ctx context.Context, s *rows.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.DB) error {
 				tiers, err := s.Tiers(ctx, rows.TierFilter{})
 				if err != nil {
 					return err
@@ -28,7 +28,7 @@ var tierCommands = []*command{
 			var t rows.Tier
 			c.flags.StringVar(&t.Description, "description", "", "the `text` that describes the tier")
 			c.revisionFlag(&t.Revision)
-			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				t.Name = c.arg()
 				row, version, err := s.PutTier(ctx, by, t)
 				return written{What: "put tier " + t.Name, Version: version, Row: row}, err
@@ -41,7 +41,7 @@ var tierCommands = []*command{
 		define: func(c *call) action {
 			var revision int64
 			c.revisionFlag(&revision)
-			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				version, err := s.DeleteTier(ctx, by, c.arg(), revision)
 				return written{What: "deleted tier " + c.arg(), Version: version}, err
 			})
@@ -57,7 +57,7 @@ var tenantCommands = []*command{
 			c.flags.StringVar(&f.Tier, "tier", "", "only tenants of this `tier`")
 			c.flags.StringVar(&f.After, "after", "", "only tenants after this `id`, to show the next page")
 			c.pageFlag(&f.Max)
-			return c.reads(func(ctx context.Context, s *rows.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.DB) error {
 				return tenantList.show(c, s.EachTenant(ctx, f))
 			})
 		},
@@ -65,7 +65,7 @@ var tenantCommands = []*command{
 	{
 		words: "tenant get", args: "ID", brief: "show the tier and time zone of a tenant", least: 1, most: 1,
 		define: func(c *call) action {
-			return c.reads(func(ctx context.Context, s *rows.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.DB) error {
 				t, err := s.Tenant(ctx, c.arg())
 				if err != nil {
 					return err
@@ -91,7 +91,7 @@ var tenantCommands = []*command{
 				}
 				return nil
 			})
-			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				t.ID = c.arg()
 				return c.setTenant(ctx, s, by, t, config)
 			})
@@ -106,7 +106,7 @@ var tenantCommands = []*command{
 		define: func(c *call) action {
 			var revision int64
 			c.revisionFlag(&revision)
-			return c.writes(func(ctx context.Context, s *rows.Store, by rows.Change) (written, error) {
+			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				version, err := s.DeleteTenant(ctx, by, c.arg(), revision)
 				return written{What: "deleted tenant " + c.arg(), Version: version}, err
 			})
@@ -118,7 +118,7 @@ var tenantCommands = []*command{
 // concurrent change is lost.
 func (c *call) setTenant(
 	ctx context.Context,
-	s *rows.Store,
+	s *rows.DB,
 	by rows.Change,
 	t rows.Tenant,
 	config *knownConfig,

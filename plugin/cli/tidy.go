@@ -32,7 +32,7 @@ longer than any outage between your nodes and Postgres.`,
 		c.flags.Var(&changes, "changes-after",
 			"delete change records older than this `duration`; a node disconnected for longer reloads everything (default 7d)")
 		c.flags.Var(&nodes, "nodes-after", "remove nodes that have been silent for this `duration` (default 1d)")
-		return c.reads(func(ctx context.Context, s *rows.Store) error {
+		return c.reads(func(ctx context.Context, s *rows.DB) error {
 			keep := rows.Retention{Overrides: overrides.length, Changes: changes.length, Nodes: nodes.length}
 			return c.tidy(ctx, s, c.newLeader(), keep, rows.TidyBatch)
 		})
@@ -72,7 +72,7 @@ func (c *call) newLeader() *usage.Leader {
 // tidy tidies in batches of so many rows, and unpacks usage. Progress goes to standard error, so that the output stays
 // one document.
 func (c *call) tidy(
-	ctx context.Context, s *rows.Store, leader *usage.Leader, keep rows.Retention, list int64,
+	ctx context.Context, s *rows.DB, leader *usage.Leader, keep rows.Retention, list int64,
 ) error {
 	var done tidied
 	var err error

@@ -29,7 +29,7 @@ stores a hash of it.
   ratelimit token create ci --role admin --expires-in 90d --reason "deployments"`,
 		define: func(c *call) action {
 			n := c.tokenFlags()
-			return c.changes(func(ctx context.Context, s *rows.Store, by rows.Change) error {
+			return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
 				n.Name = c.arg()
 				return c.createToken(ctx, s, by, *n)
 			})
@@ -49,7 +49,7 @@ stores a hash of it.
 			})
 			c.afterFlag(&f.After)
 			c.pageFlag(&f.Max)
-			return c.reads(func(ctx context.Context, s *rows.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.DB) error {
 				list, err := s.Tokens(ctx, f)
 				if err != nil {
 					return err
@@ -61,7 +61,7 @@ stores a hash of it.
 	{
 		words: "token revoke", args: "NAME", brief: "revoke a token (takes effect within 5 seconds)", least: 1, most: 1,
 		define: func(c *call) action {
-			return c.changes(func(ctx context.Context, s *rows.Store, by rows.Change) error {
+			return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
 				t, err := s.RevokeToken(ctx, by, c.arg())
 				if err != nil {
 					return err
@@ -111,7 +111,7 @@ func expiryText(at time.Time) string {
 }
 
 // createToken makes a token. As text, the secret stands alone on standard output.
-func (c *call) createToken(ctx context.Context, s *rows.Store, by rows.Change, n rows.NewToken) error {
+func (c *call) createToken(ctx context.Context, s *rows.DB, by rows.Change, n rows.NewToken) error {
 	secret, t, err := s.CreateToken(ctx, by, n)
 	if err != nil {
 		return err

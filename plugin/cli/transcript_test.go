@@ -33,7 +33,7 @@ type terminal struct {
 	t      *testing.T
 	env    map[string]string
 	stdin  string
-	store  *rows.Store // nil: there is no database
+	store  *rows.DB // nil: there is no database
 	output bytes.Buffer
 }
 

@@ -40,7 +40,7 @@ With --policy it shows what that policy did: the tokens that it charged, and the
 			q.ByEndpoint, q.ByPolicy, err = groupsOf(by)
 			return err
 		})
-		return c.reads(func(ctx context.Context, s *rows.Store) error {
+		return c.reads(func(ctx context.Context, s *rows.DB) error {
 			q.Tenant, q.To = c.arg(), c.now()
 			q.From = q.To.Add(-last.length)
 			if *endpoint != "" {

@@ -43,7 +43,7 @@ and tenants that are banned or exempt now, are not listed.
 			}
 			return nil
 		})
-		return c.reads(func(ctx context.Context, s *rows.Store) error {
+		return c.reads(func(ctx context.Context, s *rows.DB) error {
 			plan, tiers, faults, err := c.wholePlan(ctx, f, s)
 			if err != nil {
 				return err
@@ -73,7 +73,7 @@ func parseFraction(text string) (float64, error) {
 // wholePlan returns the plan of a config with all rows beside it, and the tiers that are known. The faults are those of
 // rows that do not compile.
 func (c *call) wholePlan(
-	ctx context.Context, f *configFlags, s *rows.Store,
+	ctx context.Context, f *configFlags, s *rows.DB,
 ) (*resolve.Plan, *api.Tiers, []policy.Fault, error) {
 	config, _, err := c.load(f)
 	if err != nil {

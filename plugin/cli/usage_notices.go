@@ -23,7 +23,7 @@ the threshold may have been reached more than five minutes before the notice.
 		c.flags.Func("limit", "list at most this `number` of notices (default 100)", func(text string) error {
 			return process.ParseInt(text, 1, &most)
 		})
-		return c.reads(func(ctx context.Context, s *rows.Store) error {
+		return c.reads(func(ctx context.Context, s *rows.DB) error {
 			return notices.show(c, s.QuotaNotices(ctx, c.arg(), c.now().Add(-last.length), most))
 		})
 	},

@@ -43,7 +43,7 @@ of these in UTC. ratelimit top shows what nodes do now.
 			}
 			return nil
 		})
-		return c.reads(func(ctx context.Context, s *rows.Store) error {
+		return c.reads(func(ctx context.Context, s *rows.DB) error {
 			q.To, q.From = c.now(), from.at
 			if c.given("to") {
 				q.To = to.at

@@ -24,7 +24,7 @@ the secret to verify them. Only the secret is written to standard output.
   ratelimit webhook create https://ops.example.com/limits --all-tenants --type policy.updated --reason "audit"`,
 		define: func(c *call) action {
 			n := c.webhookFlags()
-			return c.changes(func(ctx context.Context, s *rows.Store, by rows.Change) error {
+			return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
 				return c.createWebhook(ctx, s, by, *n)
 			})
 		},
@@ -36,7 +36,7 @@ the secret to verify them. Only the secret is written to standard output.
 			tenant := c.flags.String("tenant", "", "only webhooks of this `tenant`")
 			c.afterFlag(&f.After)
 			c.pageFlag(&f.Max)
-			return c.reads(func(ctx context.Context, s *rows.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.DB) error {
 				if *tenant != "" {
 					f.Org = tenant
 				}
@@ -52,7 +52,7 @@ the secret to verify them. Only the secret is written to standard output.
 		words: "webhook get", args: "ID", brief: "show a webhook", least: 1, most: 1,
 		define: func(c *call) action {
 			id := c.idArgument()
-			return c.reads(func(ctx context.Context, s *rows.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.DB) error {
 				w, err := s.Webhook(ctx, *id)
 				if err != nil {
 					return err
@@ -65,7 +65,7 @@ the secret to verify them. Only the secret is written to standard output.
 		words: "webhook delete", args: "ID", brief: "delete a webhook, with what waits for it", least: 1, most: 1,
 		define: func(c *call) action {
 			id := c.idArgument()
-			return c.changes(func(ctx context.Context, s *rows.Store, by rows.Change) error {
+			return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
 				if err := s.DeleteWebhook(ctx, by, *id); err != nil {
 					return err
 				}
@@ -79,7 +79,7 @@ the secret to verify them. Only the secret is written to standard output.
 		define: func(c *call) action {
 			id := c.idArgument()
 			now := c.flags.Bool("now", false, "end the old secrets at once, because they leaked")
-			return c.changes(func(ctx context.Context, s *rows.Store, by rows.Change) error {
+			return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
 				secret, w, err := s.RotateWebhook(ctx, by, *id, *now)
 				if err != nil {
 					return err
@@ -95,7 +95,7 @@ the secret to verify them. Only the secret is written to standard output.
 		about: `ratelimit serve sends it within a second. ratelimit webhook deliveries shows the result.`,
 		define: func(c *call) action {
 			id := c.idArgument()
-			return c.changes(func(ctx context.Context, s *rows.Store, by rows.Change) error {
+			return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
 				d, err := s.TestWebhook(ctx, by, *id)
 				if err != nil {
 					return err
@@ -112,7 +112,7 @@ the secret to verify them. Only the secret is written to standard output.
 			state := c.flags.String("state", "", "only deliveries in this `state`: waiting, delivered or failed")
 			c.flags.Func("limit", "show at most this `number` of deliveries (default 100)",
 				func(text string) error { return process.ParseInt(text, 1, &most) })
-			return c.reads(func(ctx context.Context, s *rows.Store) error {
+			return c.reads(func(ctx context.Context, s *rows.DB) error {
 				if _, err := s.Webhook(ctx, *id); err != nil {
 					return err
 				}
@@ -132,7 +132,7 @@ func webhookSwitch(verb, brief string, enabled bool) *command {
 		words: "webhook " + verb, args: "ID", brief: brief, least: 1, most: 1,
 		define: func(c *call) action {
 			id := c.idArgument()
-			return c.changes(func(ctx context.Context, s *rows.Store, by rows.Change) error {
+			return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
 				w, err := s.EnableWebhook(ctx, by, *id, enabled)
 				if err != nil {
 					return err
@@ -189,7 +189,7 @@ func (c *call) webhookFlags() *rows.NewWebhook {
 	return n
 }
 
-func (c *call) createWebhook(ctx context.Context, s *rows.Store, by rows.Change, n rows.NewWebhook) error {
+func (c *call) createWebhook(ctx context.Context, s *rows.DB, by rows.Change, n rows.NewWebhook) error {
 	secret, w, err := s.CreateWebhook(ctx, by, n)
 	if err != nil {
 		return err

@@ -420,7 +420,7 @@ func (x *terminal) byREST(g guardCase, method, path, match string, body any) (st
 // server returns the REST API.
 func (g guardCase) server(x *terminal) *api.Server {
 	x.t.Helper()
-	options := api.Options{Store: x.store, Tokens: guardedToken{}, Log: slog.New(slog.DiscardHandler)}
+	options := api.Options{Rows: x.store, Tokens: guardedToken{}, Log: slog.New(slog.DiscardHandler)}
 	if g.config {
 		c := newCall(&operator{}, versionCommand)
 		_, plan, err := c.load(&configFlags{file: "testdata/ratelimit/kong.yml", route: "records"})

@@ -40,7 +40,7 @@ type listAbuseOutput struct{ Body answers.AbuseList }
 
 func (s *Server) listAbuse(ctx context.Context, in *listAbuseInput) (*listAbuseOutput, error) {
 	out := &listAbuseOutput{answers.AbuseList{Items: []rows.AbuseState{}}}
-	for row, err := range s.Store.Abuse(ctx, rows.AbuseFilter{Step: in.Step, Max: in.Limit}) {
+	for row, err := range s.Rows.Abuse(ctx, rows.AbuseFilter{Step: in.Step, Max: in.Limit}) {
 		if err != nil {
 			return nil, s.readError("list abuse", err)
 		}
@@ -54,7 +54,7 @@ type getAbuseInput struct{ OrgPath }
 type getAbuseOutput struct{ Body rows.AbuseHistory }
 
 func (s *Server) getAbuse(ctx context.Context, in *getAbuseInput) (*getAbuseOutput, error) {
-	found, err := s.Store.AbuseOf(ctx, in.Org)
+	found, err := s.Rows.AbuseOf(ctx, in.Org)
 	if err != nil {
 		return nil, s.readError("read the abuse of an org", err)
 	}
@@ -86,7 +86,7 @@ type forgiveInput struct {
 // forgive takes an org off the ladder.
 func (s *Server) forgive(ctx context.Context, in *forgiveInput) (*writeOutput[answers.OrgForgiven], error) {
 	c := in.newChange(ctx, in.Body.Reason, "forgive-org", in.Org, in.Body)
-	done, version, err := s.Store.ForgiveAbuse(ctx, c, in.Org, spanOr(in.Body.For, time.Hour))
+	done, version, err := s.Rows.ForgiveAbuse(ctx, c, in.Org, spanOr(in.Body.For, time.Hour))
 	if err != nil {
 		return nil, s.writeError("forgive an org", err)
 	}

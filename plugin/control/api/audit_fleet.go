@@ -56,7 +56,7 @@ func (auditKind) Schema(huma.Registry) *huma.Schema {
 type auditOutput struct{ Body answers.Page[rows.AuditEntry] }
 
 func (s *Server) audit(ctx context.Context, in *auditInput) (*auditOutput, error) {
-	entries, next, err := s.Store.Audit(ctx, rows.AuditFilter{
+	entries, next, err := s.Rows.Audit(ctx, rows.AuditFilter{
 		Tenant: in.Tenant, Kind: string(in.Kind), Key: in.Key, Actor: in.Actor, Since: in.Since, Until: in.Until,
 		Before: in.afterID(), Max: in.Limit,
 	})
@@ -73,7 +73,7 @@ func (s *Server) audit(ctx context.Context, in *auditInput) (*auditOutput, error
 type fleetOutput struct{ Body answers.Fleet }
 
 func (s *Server) fleet(ctx context.Context, _ *struct{}) (*fleetOutput, error) {
-	fleet, err := s.Store.Fleet(ctx, rows.LiveWithin)
+	fleet, err := s.Rows.Fleet(ctx, rows.LiveWithin)
 	if err != nil {
 		return nil, s.readError("list the nodes", err)
 	}
@@ -109,7 +109,7 @@ type forgetOutput struct {
 // forgetNode drops the last report of a silent node.
 func (s *Server) forgetNode(ctx context.Context, in *forgetInput) (*forgetOutput, error) {
 	c := in.newChange(ctx, in.Body.Reason, "forget node", in.Body)
-	node, err := s.Store.ForgetNode(ctx, c, in.Body.Node)
+	node, err := s.Rows.ForgetNode(ctx, c, in.Body.Node)
 	if err != nil {
 		return nil, s.writeError("forget a node", err)
 	}

@@ -63,7 +63,7 @@ type createCandidateInput struct {
 
 func (s *Server) createCandidate(ctx context.Context, in *createCandidateInput) (*writeCandidateOutput, error) {
 	c := in.newChange(ctx, in.Body.Reason, "create-candidate", in.Body)
-	row, version, err := s.Store.CreateCandidate(ctx, c, in.Body.Name)
+	row, version, err := s.Rows.CreateCandidate(ctx, c, in.Body.Name)
 	if err != nil {
 		return nil, s.writeError("create a candidate", err)
 	}
@@ -79,7 +79,7 @@ type dropCandidateInput struct {
 
 func (s *Server) dropCandidate(ctx context.Context, in *dropCandidateInput) (*writeCandidateOutput, error) {
 	c := newChange(ctx, in.Reason.Reason)
-	row, version, err := s.Store.DropCandidate(ctx, c, in.Name)
+	row, version, err := s.Rows.DropCandidate(ctx, c, in.Name)
 	if err != nil {
 		return nil, s.writeError("drop a candidate", err)
 	}
@@ -99,7 +99,7 @@ func (s *Server) putCandidatePolicy(
 ) (*writeCandidatePoliciesOutput, error) {
 	const action = "put a policy of a candidate"
 	p := in.Body.policy()
-	review, err := s.Store.ReviewCandidate(ctx, s.configPlan(), in.Name, p)
+	review, err := s.Rows.ReviewCandidate(ctx, s.configPlan(), in.Name, p)
 	if err == nil && len(review.LockOuts) > 0 && !in.Force.Force {
 		err = forceRequired("%s", review.LockOuts[0].Why)
 	}
@@ -107,7 +107,7 @@ func (s *Server) putCandidatePolicy(
 		return nil, s.writeError(action, err)
 	}
 	c := newChange(ctx, in.Body.Reason)
-	d, version, err := s.Store.PutCandidatePolicies(ctx, c, in.Name, p)
+	d, version, err := s.Rows.PutCandidatePolicies(ctx, c, in.Name, p)
 	if err != nil {
 		return nil, s.writeError(action, err)
 	}
@@ -157,9 +157,9 @@ func (s *Server) deleteCandidatePolicy(
 		err     error
 	)
 	if in.Undo {
-		version, err = s.Store.UndoCandidatePolicy(ctx, c, in.Name, key)
+		version, err = s.Rows.UndoCandidatePolicy(ctx, c, in.Name, key)
 	} else {
-		d, version, err = s.Store.DeleteCandidatePolicy(ctx, c, in.Name, key)
+		d, version, err = s.Rows.DeleteCandidatePolicy(ctx, c, in.Name, key)
 	}
 	if err != nil {
 		return nil, s.writeError("delete a policy of a candidate", err)
@@ -200,12 +200,12 @@ func (s *Server) assignCandidate(ctx context.Context, in *assignCandidateInput) 
 	a := rows.Assignment{
 		Percent: in.Body.Percent, Add: in.Body.Add, Remove: in.Body.Remove, Approval: s.approval(in.Force, &reviewed),
 	}
-	row, version, err := s.Store.AssignCandidate(ctx, c, in.Name, a)
+	row, version, err := s.Rows.AssignCandidate(ctx, c, in.Name, a)
 	if err != nil {
 		return nil, s.writeError("assign tenants to a candidate", err)
 	}
 	warnings := s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
-		unknown, err := s.Store.AssignmentWarnings(ctx, a)
+		unknown, err := s.Rows.AssignmentWarnings(ctx, a)
 		return append(reviewed.Warnings, unknown...), err
 	})
 	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), warnings)
@@ -233,7 +233,7 @@ func (s *Server) promoteCandidate(
 	c := in.newChange(ctx, in.Body.Reason, "promote-candidate", in.Name, in.Body)
 	var warnings answers.Warnings
 	p := rows.Promotion{UnchangedSince: in.Body.IfVersion, Approval: s.approval(in.Force, &warnings)}
-	d, version, err := s.Store.PromoteCandidate(ctx, c, in.Name, p)
+	d, version, err := s.Rows.PromoteCandidate(ctx, c, in.Name, p)
 	if err != nil {
 		return nil, s.writeError("promote a candidate", err)
 	}
@@ -251,7 +251,7 @@ func (s *Server) rollBackCandidate(
 	ctx context.Context, in *rollBackCandidateInput,
 ) (*writeCandidatePoliciesOutput, error) {
 	c := in.newChange(ctx, in.Body.Reason, "roll-back-candidate", in.Name, in.Body)
-	d, version, err := s.Store.RollBackCandidate(ctx, c, in.Name)
+	d, version, err := s.Rows.RollBackCandidate(ctx, c, in.Name)
 	if err != nil {
 		return nil, s.writeError("roll back a candidate", err)
 	}
@@ -275,7 +275,7 @@ type rebaseCandidateInput struct {
 
 func (s *Server) rebaseCandidate(ctx context.Context, in *rebaseCandidateInput) (*writeCandidateOutput, error) {
 	c := in.newChange(ctx, in.Body.Reason, "rebase-candidate", in.Name, in.Body)
-	row, version, err := s.Store.RebaseCandidate(ctx, c, in.Name, in.Body.Version)
+	row, version, err := s.Rows.RebaseCandidate(ctx, c, in.Name, in.Body.Version)
 	if err != nil {
 		return nil, s.writeError("rebase a candidate", err)
 	}

@@ -73,14 +73,14 @@ type CandidateName struct {
 type candidateOutput struct{ Body rows.Candidate }
 
 func (s *Server) getCandidate(ctx context.Context, in *CandidateName) (*candidateOutput, error) {
-	c, err := s.Store.Candidate(ctx, in.Name)
+	c, err := s.Rows.Candidate(ctx, in.Name)
 	return &candidateOutput{c}, s.readError("read a candidate", err)
 }
 
 type listCandidatesOutput struct{ Body answers.CandidateList }
 
 func (s *Server) listCandidates(ctx context.Context, _ *struct{}) (*listCandidatesOutput, error) {
-	list, err := s.Store.Candidates(ctx)
+	list, err := s.Rows.Candidates(ctx)
 	if list == nil {
 		list = []rows.Candidate{}
 	}
@@ -90,7 +90,7 @@ func (s *Server) listCandidates(ctx context.Context, _ *struct{}) (*listCandidat
 type diffCandidateOutput struct{ Body rows.CandidateDiff }
 
 func (s *Server) diffCandidate(ctx context.Context, in *CandidateName) (*diffCandidateOutput, error) {
-	d, err := s.Store.CandidateDiff(ctx, in.Name)
+	d, err := s.Rows.CandidateDiff(ctx, in.Name)
 	return &diffCandidateOutput{d}, s.readError("compare a candidate", err)
 }
 
@@ -120,6 +120,6 @@ func (s *Server) reportCandidate(ctx context.Context, in *reportCandidateInput) 
 	if in.Policy != "" || in.Requests {
 		f.Policy = &in.Policy
 	}
-	r, err := s.Store.CandidateReport(ctx, in.Name, f)
+	r, err := s.Rows.CandidateReport(ctx, in.Name, f)
 	return &reportCandidateOutput{r}, s.readError("report a candidate", err)
 }

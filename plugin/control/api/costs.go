@@ -52,7 +52,7 @@ type listCostsOutput struct{ Body answers.Page[rows.Cost] }
 
 func (s *Server) listCosts(ctx context.Context, in *listCostsInput) (*listCostsOutput, error) {
 	list := []rows.Cost{}
-	for cost, err := range s.Store.EachCost(ctx, rows.CostFilter{
+	for cost, err := range s.Rows.EachCost(ctx, rows.CostFilter{
 		Namespace: in.Namespace, Endpoint: in.Endpoint, After: in.afterID(), Max: in.Limit + 1,
 	}) {
 		if err != nil {
@@ -74,7 +74,7 @@ type getCostInput struct {
 }
 
 func (s *Server) getCost(ctx context.Context, in *getCostInput) (*getOutput[rows.Cost], error) {
-	cost, err := s.Store.CostByID(ctx, in.ID)
+	cost, err := s.Rows.CostByID(ctx, in.ID)
 	if err != nil {
 		return nil, s.readError("read a cost", err)
 	}
@@ -140,12 +140,12 @@ func (s *Server) putCost(ctx context.Context, in *putCostInput) (*putCostOutput,
 		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch,
 		absent:  "no cost is set for this endpoint: omit If-Match to set it",
 		present: "this endpoint has a cost already",
-		read:    func() (rows.Cost, error) { return s.Store.Cost(ctx, desired.Namespace, desired.Endpoint) },
+		read:    func() (rows.Cost, error) { return s.Rows.Cost(ctx, desired.Namespace, desired.Endpoint) },
 		state:   func(c rows.Cost) (string, int64) { return costTag(c), c.Revision },
 		isSame:  func(current rows.Cost) bool { return current.Equal(desired) },
 		write: func(revision int64) (rows.Cost, int64, error) {
 			desired.Revision = revision
-			return s.Store.PutCost(ctx, newChange(ctx, in.Body.Reason), desired)
+			return s.Rows.PutCost(ctx, newChange(ctx, in.Body.Reason), desired)
 		},
 	}
 	status, cost, version, err := put.do()
@@ -167,7 +167,7 @@ type deleteCostInput struct {
 
 func (s *Server) deleteCost(ctx context.Context, in *deleteCostInput) (*deletedOutput, error) {
 	const action = "delete a cost"
-	current, err := s.Store.CostByID(ctx, in.ID)
+	current, err := s.Rows.CostByID(ctx, in.ID)
 	if err != nil {
 		return nil, s.writeError(action, err)
 	}
@@ -175,7 +175,7 @@ func (s *Server) deleteCost(ctx context.Context, in *deleteCostInput) (*deletedO
 	if err != nil {
 		return nil, err
 	}
-	version, err := s.Store.DeleteCost(ctx, newChange(ctx, in.Reason.Reason), in.ID, revision)
+	version, err := s.Rows.DeleteCost(ctx, newChange(ctx, in.Reason.Reason), in.ID, revision)
 	if isConflict(err) {
 		return nil, staleError("") // the tag of the current state was not read
 	}

@@ -148,7 +148,7 @@ func (s *Server) denials(ctx context.Context, page *DenialPage, tenant string) (
 		return nil, s.readError("list denials", err)
 	}
 	f.Tenant, f.AsTenant = tenant, v.tenant
-	list, err := s.Store.Denials(ctx, f)
+	list, err := s.Rows.Denials(ctx, f)
 	if err != nil {
 		return nil, s.readError("list denials", err)
 	}
@@ -180,7 +180,7 @@ type getDenialInput struct {
 func (s *Server) getDenial(ctx context.Context, in *getDenialInput) (*listDenialsOutput, error) {
 	caller := callerOf(ctx)
 	v := s.viewOf(caller)
-	list, err := s.Store.DenialsOf(ctx, rows.DenialFilter{
+	list, err := s.Rows.DenialsOf(ctx, rows.DenialFilter{
 		RequestID: in.RequestID, Tenant: caller.Org, AsTenant: v.tenant,
 	})
 	if err != nil {

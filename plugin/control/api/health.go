@@ -113,7 +113,7 @@ func (s *Server) probe() *findings {
 	defer cancel()
 	redis, second := startPing(ctx, s.Ping), startPing(ctx, s.PingSecond)
 	found := &findings{}
-	why, err := s.Store.ReadOnly(ctx)
+	why, err := s.Rows.ReadOnly(ctx)
 	switch {
 	case err != nil:
 		s.Log.Debug("database probe failed", "error", err)

@@ -82,7 +82,7 @@ func TestAReadOnlyDatabaseIsDegradedWithAReason(t *testing.T) {
 	owner := pgtest.Pool(t, dsn)
 	pgtest.Exec(t, owner, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I
 		SET default_transaction_read_only = on', current_database()); END $$`)
-	w := open(t, func(o *api.Options) { o.Store = rows.New(pgtest.Pool(t, dsn)) })
+	w := open(t, func(o *api.Options) { o.Rows = rows.New(pgtest.Pool(t, dsn)) })
 	w.probedUntil("default_transaction_read_only")
 	a := w.want(w.as("POST", policies, daily), http.StatusServiceUnavailable)
 	if got := read[problem](w, a); !strings.Contains(got.Detail, "read-only") ||
@@ -97,7 +97,7 @@ func TestAThousandProbesQueryTheDatabaseAndRedisOnceASecond(t *testing.T) {
 		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable", silence)
 		defer pool.Close()
 		server, err := api.New(api.Options{
-			Store: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
+			Rows: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
 			Ping: func(context.Context) error { pings.Add(1); return nil },
 		})
 		if err != nil {
@@ -188,7 +188,7 @@ func TestAProcessThatCanServeNothingIsNotReady(t *testing.T) {
 func TestADatabaseThatDeniesTheLoginIsNotCalledSilent(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Denied(t)
-	w := open(t, func(o *api.Options) { o.Store = rows.New(pgtest.Pool(t, dsn)) })
+	w := open(t, func(o *api.Options) { o.Rows = rows.New(pgtest.Pool(t, dsn)) })
 	a := w.want(w.do(call{method: "GET", path: "/readyz"}), http.StatusServiceUnavailable)
 	detail := read[problem](w, a).Detail
 	pgtest.WantPlain(t, detail, "the database denies the login")

@@ -197,7 +197,7 @@ func FuzzBodies(f *testing.F) {
 	}
 	pool.Close()
 	server, err := api.New(api.Options{
-		Store: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Rows: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
 		f.Fatal(err)

@@ -52,7 +52,7 @@ func (s *Server) nearLimit(ctx context.Context, in *nearLimitInput) (*nearLimitO
 		return nil, err
 	}
 	last := spanOr(in.Last, 0)
-	items, err := FindNearLimits(ctx, policies, s.Tiers, s.Store.UsageLeft(ctx, last), s.now(), in.Above, in.Limit)
+	items, err := FindNearLimits(ctx, policies, s.Tiers, s.Rows.UsageLeft(ctx, last), s.now(), in.Above, in.Limit)
 	if err != nil {
 		return nil, s.readError("read what limits left", err)
 	}

@@ -55,7 +55,7 @@ type listOrgsOutput struct{ Body answers.Page[rows.Tenant] }
 
 func (s *Server) listOrgs(ctx context.Context, in *listOrgsInput) (*listOrgsOutput, error) {
 	list := []rows.Tenant{}
-	for org, err := range s.Store.EachTenant(ctx, rows.TenantFilter{
+	for org, err := range s.Rows.EachTenant(ctx, rows.TenantFilter{
 		Tier: in.Tier, Prefix: in.Prefix, After: in.after(), Max: in.Limit + 1, Usage: in.Usage,
 	}) {
 		if err != nil {
@@ -71,7 +71,7 @@ type listTiersInput struct{ NamePaging }
 type listTiersOutput struct{ Body answers.Page[rows.Tier] }
 
 func (s *Server) listTiers(ctx context.Context, in *listTiersInput) (*listTiersOutput, error) {
-	list, err := s.Store.Tiers(ctx, rows.TierFilter{Prefix: in.Prefix, After: in.after(), Max: in.Limit + 1})
+	list, err := s.Rows.Tiers(ctx, rows.TierFilter{Prefix: in.Prefix, After: in.after(), Max: in.Limit + 1})
 	if err != nil {
 		return nil, s.readError("list tiers", err)
 	}

@@ -52,7 +52,7 @@ type getOrgInput struct {
 }
 
 func (s *Server) getOrg(ctx context.Context, in *getOrgInput) (*getOutput[rows.Tenant], error) {
-	org, err := s.Store.Tenant(ctx, in.Org)
+	org, err := s.Rows.Tenant(ctx, in.Org)
 	if err != nil {
 		return nil, s.readError("read an org", err)
 	}
@@ -130,12 +130,12 @@ func (s *Server) putOrg(ctx context.Context, in *putOrgInput) (*putOrgOutput, er
 		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch,
 		absent:  "nothing is set for this org: omit If-Match to create it",
 		present: "this org has settings already",
-		read:    func() (rows.Tenant, error) { return s.Store.Tenant(ctx, in.Org) },
+		read:    func() (rows.Tenant, error) { return s.Rows.Tenant(ctx, in.Org) },
 		state:   func(org rows.Tenant) (string, int64) { return orgTag(org), org.Revision },
 		isSame:  func(current rows.Tenant) bool { return current.Tenant == desired.Tenant },
 		write: func(revision int64) (rows.Tenant, int64, error) {
 			desired.Revision = revision
-			return s.Store.SetTenant(ctx, newChange(ctx, in.Body.Reason), desired)
+			return s.Rows.SetTenant(ctx, newChange(ctx, in.Body.Reason), desired)
 		},
 	}
 	status, org, version, err := put.do()

@@ -88,7 +88,7 @@ func (s *Server) changeOverride(
 	if desired.Revision, err = match.requiredRevision(etag(id, current.Revision), current.Revision); err != nil {
 		return nil, err
 	}
-	changed, version, err := s.Store.PutOverride(ctx, newChange(ctx, body.Reason), desired)
+	changed, version, err := s.Rows.PutOverride(ctx, newChange(ctx, body.Reason), desired)
 	if stale := new(rows.ConflictError); errors.As(err, &stale) && stale.Revision > 0 {
 		return nil, staleError(etag(id, stale.Revision))
 	}

@@ -89,7 +89,7 @@ func (s *Server) overridesPage(
 	ctx context.Context, page *Paging, filter rows.OverrideFilter,
 ) (*listOverridesOutput, error) {
 	filter.After, filter.Max = page.afterID(), page.Limit+1
-	list, err := s.Store.Overrides(ctx, filter)
+	list, err := s.Rows.Overrides(ctx, filter)
 	if err != nil {
 		return nil, s.readError("list overrides", err)
 	}
@@ -127,7 +127,7 @@ func (s *Server) answerOverride(
 
 // overrideInOrg returns an override of an org, or with org "" one of all orgs. An override of another org is not found.
 func (s *Server) overrideInOrg(ctx context.Context, org string, id int64) (rows.Override, error) {
-	o, err := s.Store.Override(ctx, id)
+	o, err := s.Rows.Override(ctx, id)
 	if err == nil && o.Tenant != org {
 		err = &rows.NotFoundError{What: fmt.Sprint("override ", id)}
 	}
@@ -168,7 +168,7 @@ func (s *Server) addOverride(
 	if err != nil {
 		return nil, unprocessable(fault("body", err.Error(), nil))
 	}
-	added, version, err := s.Store.AddOverride(ctx, c, o)
+	added, version, err := s.Rows.AddOverride(ctx, c, o)
 	if err != nil {
 		return nil, s.writeError("make an override", err)
 	}
@@ -210,7 +210,7 @@ func (s *Server) endOverride(
 	if _, err := s.overrideInOrg(ctx, org, id); err != nil {
 		return nil, s.writeError(action, err)
 	}
-	version, err := s.Store.EndOverride(ctx, newChange(ctx, reason.Reason), id)
+	version, err := s.Rows.EndOverride(ctx, newChange(ctx, reason.Reason), id)
 	if err != nil {
 		return nil, s.writeError(action, err)
 	}

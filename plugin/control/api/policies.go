@@ -79,7 +79,7 @@ type listPoliciesInput struct {
 type listPoliciesOutput struct{ Body answers.Page[rows.Policy] }
 
 func (s *Server) listPolicies(ctx context.Context, in *listPoliciesInput) (*listPoliciesOutput, error) {
-	list, err := s.Store.Policies(ctx, rows.PolicyFilter{
+	list, err := s.Rows.Policies(ctx, rows.PolicyFilter{
 		Namespace: in.Namespace, Name: in.Name, Tier: in.Tier, Tenant: in.Tenant, Endpoint: in.Endpoint,
 		User: in.User, Credential: in.Credential, IP: in.IP, For: in.For,
 		After: in.afterID(), Max: in.Limit + 1,
@@ -101,7 +101,7 @@ type getPolicyInput struct {
 }
 
 func (s *Server) getPolicy(ctx context.Context, in *getPolicyInput) (*getOutput[rows.Policy], error) {
-	p, err := s.Store.PolicyByID(ctx, in.ID)
+	p, err := s.Rows.PolicyByID(ctx, in.ID)
 	if err != nil {
 		return nil, s.readError("read a policy", err)
 	}

@@ -31,7 +31,7 @@ func (s *Server) review(ctx context.Context, force bool, p rows.Policy) (answers
 				"all tenants together recently used %d, which is more than this allows", used)
 		}
 	}
-	r, err := s.Store.ReviewPolicy(ctx, s.configPlan(), p)
+	r, err := s.Rows.ReviewPolicy(ctx, s.configPlan(), p)
 	if err != nil {
 		return answers.Warnings{}, err
 	}
@@ -73,7 +73,7 @@ func (s *Server) usedLately(ctx context.Context, p rows.Policy) (int64, bool, er
 	if s.Buckets == nil || (p.Scope == policy.Endpoint.String() && p.Endpoint == "") {
 		return 0, false, nil // or it has a bucket per route, and the routes are unknown here
 	}
-	current, err := s.Store.Policy(ctx, p.Key())
+	current, err := s.Rows.Policy(ctx, p.Key())
 	if isMissing(err) || (err == nil && current.Scope != p.Scope) {
 		return 0, false, nil
 	}

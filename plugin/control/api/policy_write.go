@@ -17,14 +17,14 @@ type createPolicyInput struct {
 
 func (s *Server) createPolicy(ctx context.Context, in *createPolicyInput) (*writePolicyOutput, error) {
 	c := in.newChange(ctx, in.Body.Reason, "create-policy", in.Body)
-	written, version, replayed, err := s.Store.ReplayPolicy(ctx, c) // a replay needs no force
+	written, version, replayed, err := s.Rows.ReplayPolicy(ctx, c) // a replay needs no force
 	var warnings answers.Warnings
 	if err == nil {
 		p := in.Body.policy()
 		p.Revision = rows.Absent
 		warnings, err = s.review(ctx, in.Force.Force || replayed, p)
 		if err == nil && !replayed {
-			written, version, err = s.Store.PutPolicy(ctx, c, p)
+			written, version, err = s.Rows.PutPolicy(ctx, c, p)
 		}
 	}
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) (*writePolic
 	put := keyedPut[rows.Policy]{
 		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch,
 		absent: "there is no such policy: omit If-Match to create it", present: "this policy exists already",
-		read:  func() (rows.Policy, error) { return s.Store.Policy(ctx, p.Key()) },
+		read:  func() (rows.Policy, error) { return s.Rows.Policy(ctx, p.Key()) },
 		state: func(p rows.Policy) (string, int64) { return etag(p.ID, p.Revision), p.Revision },
 		isSame: func(current rows.Policy) bool {
 			d, err := rows.Compare([]rows.Policy{current}, []rows.Policy{p})
@@ -61,7 +61,7 @@ func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) (*writePolic
 		},
 		write: func(revision int64) (rows.Policy, int64, error) {
 			p.Revision = revision
-			return s.Store.PutPolicy(ctx, newChange(ctx, in.Body.Reason), p)
+			return s.Rows.PutPolicy(ctx, newChange(ctx, in.Body.Reason), p)
 		},
 	}
 	status, written, version, err := put.do()
@@ -96,7 +96,7 @@ func (s *Server) putPolicyByID(ctx context.Context, in *putPolicyByIDInput) (*wr
 		return nil, s.writeError(action, err)
 	}
 	c := newChange(ctx, in.Body.Reason)
-	written, version, err := s.Store.PutPolicyByID(ctx, c, p)
+	written, version, err := s.Rows.PutPolicyByID(ctx, c, p)
 	if err != nil {
 		return nil, s.writeError(action, s.conflictError(ctx, in.ID, err))
 	}
@@ -119,7 +119,7 @@ func (s *Server) deletePolicy(ctx context.Context, in *deletePolicyInput) (*dele
 	if err != nil {
 		return nil, s.writeError(action, err)
 	}
-	version, err := s.Store.DeletePolicyByID(ctx, newChange(ctx, in.Reason.Reason), in.ID, revision)
+	version, err := s.Rows.DeletePolicyByID(ctx, newChange(ctx, in.Reason.Reason), in.ID, revision)
 	if err != nil {
 		return nil, s.writeError(action, s.conflictError(ctx, in.ID, err))
 	}
@@ -128,7 +128,7 @@ func (s *Server) deletePolicy(ctx context.Context, in *deletePolicyInput) (*dele
 
 // policyToChange returns a policy and the revision that a write of it must find.
 func (s *Server) policyToChange(ctx context.Context, id int64, match IfMatch) (rows.Policy, int64, error) {
-	current, err := s.Store.PolicyByID(ctx, id)
+	current, err := s.Rows.PolicyByID(ctx, id)
 	if err != nil {
 		return rows.Policy{}, 0, err
 	}
@@ -141,7 +141,7 @@ func (s *Server) conflictError(ctx context.Context, id int64, err error) error {
 	if !isConflict(err) {
 		return err
 	}
-	current, missing := s.Store.PolicyByID(ctx, id)
+	current, missing := s.Rows.PolicyByID(ctx, id)
 	if missing != nil {
 		return missing
 	}

@@ -74,7 +74,7 @@ func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error
 	if err != nil {
 		return nil, err
 	}
-	err = s.Store.Do(ctx, c, action, &out.Body, func(ctx context.Context) error {
+	err = s.Rows.Do(ctx, c, action, &out.Body, func(ctx context.Context) error {
 		return s.emptyBuckets(ctx, found.bounds)
 	})
 	if unkept := new(rows.UnkeptKeyError); errors.As(err, &unkept) {

@@ -36,7 +36,7 @@ const (
 // Options configures a Server. Store, Tokens and Log are required.
 type Options struct {
 	Version string // of the program
-	Store   *rows.Store
+	Rows    *rows.DB
 	Tokens  Authenticator
 	Log     *slog.Logger
 
@@ -91,7 +91,7 @@ type Server struct {
 
 // New returns a server. It does no I/O. The error reports a missing option, or metrics that are registered already.
 func New(o Options) (*Server, error) {
-	if o.Store == nil || o.Tokens == nil || o.Log == nil {
+	if o.Rows == nil || o.Tokens == nil || o.Log == nil {
 		return nil, errors.New("make the control plane: Store, Tokens and Log must be set")
 	}
 	if o.Now == nil {

@@ -56,7 +56,7 @@ func TestADatabaseThatDoesNotRespondIsReportedInTime(t *testing.T) {
 		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable", silence)
 		defer pool.Close()
 		server, err := api.New(api.Options{
-			Store: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
+			Rows: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -95,7 +95,7 @@ func TestAnyNumberOfProbesTakesOneConnection(t *testing.T) {
 			})
 		defer pool.Close()
 		server, err := api.New(api.Options{
-			Store: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
+			Rows: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -138,7 +138,7 @@ func TestABatchThatTakesTooLongReportsHowMuchOfItWasDecided(t *testing.T) {
 		defer pool.Close()
 		decider := deciderOf(t, plan(), slow{shelf{memory.New(memory.Options{Now: clock})}}, enterprise())
 		server, err := api.New(api.Options{
-			Store: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler), Decider: decider,
+			Rows: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler), Decider: decider,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -176,7 +176,7 @@ func TestAnUnansweredCommitIsReportedAsUncertainAndMayBeRetried(t *testing.T) {
 		return severed{conn, &armed}, err
 	})
 	t.Cleanup(pool.Close)
-	w := open(t, func(o *api.Options) { o.Store = rows.New(pool) })
+	w := open(t, func(o *api.Options) { o.Rows = rows.New(pool) })
 	for at, body := range map[string]string{
 		policies: daily, overrides: `{"kind":"ban","reason":"abuse","permanent":true}`,
 	} {

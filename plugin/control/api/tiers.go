@@ -31,7 +31,7 @@ const sameTime = 10 * time.Minute
 // Tiers knows which tiers orgs without a row are on: those that nodes have reported, and those of the consumers in a
 // config file. The nil Tiers knows none. It is safe for concurrent use.
 type Tiers struct {
-	store     *rows.Store
+	store     *rows.DB
 	namespace string
 
 	inFile  map[string][]answers.SeenTier // by org
@@ -47,7 +47,7 @@ type Tiers struct {
 // NewTiers returns what is known from the namespace and the consumers of a config, whose file was changed at an
 // instant. Refresh adds what nodes have reported to the store; without one, ReadFrom gives it.
 func NewTiers(
-	store *rows.Store, namespace string, consumers []routeconfig.ConsumerTier, changed time.Time,
+	store *rows.DB, namespace string, consumers []routeconfig.ConsumerTier, changed time.Time,
 ) *Tiers {
 	t := &Tiers{
 		store: store, namespace: namespace, changed: changed, inFile: map[string][]answers.SeenTier{},
@@ -111,7 +111,7 @@ func (t *Tiers) add(org string, s answers.SeenTier) {
 }
 
 // ReadFrom reads what nodes have reported of an org to a store; the org "" means all.
-func (t *Tiers) ReadFrom(ctx context.Context, store *rows.Store, org string) error {
+func (t *Tiers) ReadFrom(ctx context.Context, store *rows.DB, org string) error {
 	if t == nil {
 		return nil
 	}

@@ -50,7 +50,7 @@ type listOrgTokensInput struct{ OrgPath }
 type listOrgTokensOutput struct{ Body answers.OrgTokens }
 
 func (s *Server) listOrgTokens(ctx context.Context, in *listOrgTokensInput) (*listOrgTokensOutput, error) {
-	list, err := s.Store.OrgTokens(ctx, in.Org)
+	list, err := s.Rows.OrgTokens(ctx, in.Org)
 	return &listOrgTokensOutput{answers.OrgTokens{Tokens: list}}, s.readError("list the tokens of an org", err)
 }
 
@@ -100,7 +100,7 @@ func (s *Server) createOrgToken(
 ) (*writeOutput[answers.IssuedToken], error) {
 	c := in.newChange(ctx, in.Body.Reason, "create-org-token", in.Org, in.Body)
 	life := spanOr(in.Body.ExpiresIn, rows.MaxOrgTokenLife)
-	secret, t, err := s.Store.CreateOrgToken(ctx, c, in.Org, in.Body.Name, life)
+	secret, t, err := s.Rows.CreateOrgToken(ctx, c, in.Org, in.Body.Name, life)
 	if err != nil {
 		return nil, s.writeError("create a token of an org", err)
 	}
@@ -132,7 +132,7 @@ func (s *Server) rotateOrgToken(
 	ctx context.Context, in *rotateOrgTokenInput,
 ) (*writeOutput[answers.IssuedToken], error) {
 	c := in.newChange(ctx, in.Body.Reason, "rotate-org-token", in.Org, in.Name, in.Body)
-	secret, t, err := s.Store.RotateOrgToken(ctx, c, in.Org, in.Name, spanOr(in.Body.Overlap, defaultOverlap))
+	secret, t, err := s.Rows.RotateOrgToken(ctx, c, in.Org, in.Name, spanOr(in.Body.Overlap, defaultOverlap))
 	if err != nil {
 		return nil, s.writeError("rotate a token of an org", err)
 	}
@@ -150,7 +150,7 @@ type revokeOrgTokenInput struct {
 }
 
 func (s *Server) revokeOrgToken(ctx context.Context, in *revokeOrgTokenInput) (*struct{}, error) {
-	err := s.Store.RevokeOrgToken(ctx, newChange(ctx, in.Reason), in.Org, in.Name)
+	err := s.Rows.RevokeOrgToken(ctx, newChange(ctx, in.Reason), in.Org, in.Name)
 	if err == nil {
 		s.metrics.writes.WithLabelValues(tokenWrites).Inc()
 	}

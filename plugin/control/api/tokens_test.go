@@ -23,7 +23,7 @@ type issued struct {
 }
 
 // stored is an Authenticator of the tokens in a database.
-type stored struct{ *rows.Store }
+type stored struct{ *rows.DB }
 
 func (s stored) Authenticate(ctx context.Context, secret string) (api.Caller, error) {
 	if c, err := (ring{}).Authenticate(ctx, secret); err == nil {
@@ -46,7 +46,7 @@ func served(t *testing.T) *world {
 	s := pgtest.Granted(t)
 	pool := pgtest.Pool(t, s.RoleDSN(pgtest.ServerRole))
 	store := rows.New(pool)
-	w := open(t, func(o *api.Options) { o.Store, o.Tokens = store, stored{store} })
+	w := open(t, func(o *api.Options) { o.Rows, o.Tokens = store, stored{store} })
 	w.store, w.pool = store, pgtest.Pool(t, s.RoleDSN(pgtest.Owner))
 	return w
 }

@@ -84,7 +84,7 @@ func (s *Server) readHistory(ctx context.Context, in *usageHistoryInput) (*rows.
 	}
 	var found rows.UsageHistory
 	if err == nil {
-		found, err = s.Store.Usage(ctx, q)
+		found, err = s.Rows.Usage(ctx, q)
 	}
 	if value := new(rows.InvalidError); errors.As(err, &value) {
 		return nil, unprocessable(fault("query."+value.Field, value.Problem, nil))

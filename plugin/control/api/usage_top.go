@@ -79,7 +79,7 @@ func (s *Server) usageTop(ctx context.Context, in *usageTopInput) (*usageTopOutp
 	if q.From.IsZero() {
 		q.From = q.To.Add(-spanOr(in.Last, defaultTop))
 	}
-	found, err := s.Store.UsageTop(ctx, q, now)
+	found, err := s.Rows.UsageTop(ctx, q, now)
 	if value := new(rows.InvalidError); errors.As(err, &value) {
 		return nil, unprocessable(fault("query."+value.Field, value.Problem, nil))
 	}

@@ -27,21 +27,21 @@ func (s *Server) configPlan() *resolve.Plan {
 // warnOfOverride returns what an operator should check of an override.
 func (s *Server) warnOfOverride(ctx context.Context, o rows.Override) answers.Warnings {
 	return s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
-		return s.Store.OverrideWarnings(ctx, s.configPlan(), s.IsConsumer, o)
+		return s.Rows.OverrideWarnings(ctx, s.configPlan(), s.IsConsumer, o)
 	})
 }
 
 // warnOfOrg returns what an operator should check of an org.
 func (s *Server) warnOfOrg(ctx context.Context, org rows.Tenant) answers.Warnings {
 	return s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
-		return s.Store.TenantWarnings(ctx, s.configPlan(), org)
+		return s.Rows.TenantWarnings(ctx, s.configPlan(), org)
 	})
 }
 
 // warnOfCost returns what an operator should check of a cost.
 func (s *Server) warnOfCost(ctx context.Context, cost rows.Cost) answers.Warnings {
 	return s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
-		return s.Store.CostWarnings(ctx, s.configPlan(), cost)
+		return s.Rows.CostWarnings(ctx, s.configPlan(), cost)
 	})
 }
 

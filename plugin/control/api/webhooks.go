@@ -102,7 +102,7 @@ type WebhookPath struct {
 
 // webhookOf returns a webhook as a caller reads it. One of another org is not found.
 func (s *Server) webhookOf(ctx context.Context, in *WebhookPath) (rows.Webhook, error) {
-	w, err := s.Store.Webhook(ctx, in.ID)
+	w, err := s.Rows.Webhook(ctx, in.ID)
 	if err == nil && w.Org != in.org {
 		err = &rows.NotFoundError{What: fmt.Sprint("webhook ", in.ID)}
 	}
@@ -125,7 +125,7 @@ type listWebhooksInput struct {
 type listWebhooksOutput struct{ Body answers.Page[rows.Webhook] }
 
 func (s *Server) listWebhooks(ctx context.Context, in *listWebhooksInput) (*listWebhooksOutput, error) {
-	list, err := s.Store.Webhooks(ctx, rows.WebhookFilter{Org: &in.org, After: in.afterID(), Max: in.Limit + 1})
+	list, err := s.Rows.Webhooks(ctx, rows.WebhookFilter{Org: &in.org, After: in.afterID(), Max: in.Limit + 1})
 	if err != nil {
 		return nil, s.readError("list webhooks", err)
 	}
@@ -173,7 +173,7 @@ func (s *Server) createWebhook(ctx context.Context, in *createWebhookInput) (*cr
 		}
 		return nil, unprocessable(details...)
 	}
-	secret, w, err := s.Store.CreateWebhook(ctx, newChange(ctx, in.Body.Reason), n)
+	secret, w, err := s.Rows.CreateWebhook(ctx, newChange(ctx, in.Body.Reason), n)
 	if err != nil {
 		return nil, s.writeError("create a webhook", err)
 	}
@@ -203,7 +203,7 @@ func (in *deleteWebhookInput) Resolve(ctx huma.Context) []error {
 func (s *Server) deleteWebhook(ctx context.Context, in *deleteWebhookInput) (*struct{}, error) {
 	_, err := s.webhookOf(ctx, &in.WebhookPath)
 	if err == nil {
-		err = s.Store.DeleteWebhook(ctx, newChange(ctx, in.Reason.Reason), in.ID)
+		err = s.Rows.DeleteWebhook(ctx, newChange(ctx, in.Reason.Reason), in.ID)
 	}
 	if err == nil {
 		s.metrics.writes.WithLabelValues(webhookWrites).Inc()
@@ -238,7 +238,7 @@ func (s *Server) disableWebhook(ctx context.Context, in *changeWebhookInput) (*w
 func (s *Server) setWebhook(ctx context.Context, in *changeWebhookInput, enabled bool) (*webhookOutput, error) {
 	w, err := s.webhookOf(ctx, &in.WebhookPath)
 	if err == nil {
-		w, err = s.Store.EnableWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID, enabled)
+		w, err = s.Rows.EnableWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID, enabled)
 	}
 	if err != nil {
 		return nil, s.writeError("enable or disable a webhook", err)
@@ -270,7 +270,7 @@ func (s *Server) rotateWebhook(ctx context.Context, in *rotateWebhookInput) (*ro
 	if _, err := s.webhookOf(ctx, &in.WebhookPath); err != nil {
 		return nil, s.writeError(action, err)
 	}
-	secret, w, err := s.Store.RotateWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID, in.Body.Now)
+	secret, w, err := s.Rows.RotateWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID, in.Body.Now)
 	if err != nil {
 		return nil, s.writeError(action, err)
 	}
@@ -283,7 +283,7 @@ func (s *Server) testWebhook(ctx context.Context, in *changeWebhookInput) (*deli
 	_, err := s.webhookOf(ctx, &in.WebhookPath)
 	var d rows.Delivery
 	if err == nil {
-		d, err = s.Store.TestWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID)
+		d, err = s.Rows.TestWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID)
 	}
 	return &deliveryOutput{d}, s.writeError("test a webhook", err)
 }
@@ -300,7 +300,7 @@ func (s *Server) listDeliveries(ctx context.Context, in *listDeliveriesInput) (*
 	_, err := s.webhookOf(ctx, &in.WebhookPath)
 	var list []rows.Delivery
 	if err == nil {
-		list, err = s.Store.Deliveries(ctx, in.ID, in.State, in.Limit)
+		list, err = s.Rows.Deliveries(ctx, in.ID, in.State, in.Limit)
 	}
 	return &listDeliveriesOutput{answers.Deliveries{Items: list}}, s.readError("list deliveries", err)
 }

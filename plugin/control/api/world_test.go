@@ -61,7 +61,7 @@ func (ring) Authenticate(_ context.Context, secret string) (api.Caller, error) {
 type world struct {
 	*testing.T
 	server *api.Server
-	store  *rows.Store
+	store  *rows.DB
 	pool   *pgxpool.Pool
 	log    *logtest.Text
 }
@@ -72,7 +72,7 @@ func open(t *testing.T, edit ...func(*api.Options)) *world {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	w := &world{T: t, store: rows.New(pool), pool: pool, log: &logtest.Text{}}
 	options := api.Options{
-		Version: "1", Store: w.store, Tokens: ring{}, Log: slog.New(slog.NewJSONHandler(w.log, nil)),
+		Version: "1", Rows: w.store, Tokens: ring{}, Log: slog.New(slog.NewJSONHandler(w.log, nil)),
 	}
 	for _, e := range edit {
 		e(&options)

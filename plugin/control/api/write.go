@@ -48,10 +48,10 @@ func (s *Server) awaitNodes(ctx context.Context, version int64, wait time.Durati
 	}
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	if err := s.Store.Await(waiting, version, rows.LiveWithin); err != nil && waiting.Err() == nil {
+	if err := s.Rows.Await(waiting, version, rows.LiveWithin); err != nil && waiting.Err() == nil {
 		return rows.Fleet{}, err
 	}
-	return s.Store.Fleet(ctx, rows.LiveWithin)
+	return s.Rows.Fleet(ctx, rows.LiveWithin)
 }
 
 // newChange returns a change by the caller. The default reason is that the change was made by the API.

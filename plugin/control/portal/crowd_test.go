@@ -99,7 +99,7 @@ func openCrowd(t testing.TB, dsn string, size crowdSize) *crowd {
 }
 
 // rowsOf returns the rows that are in force.
-func rowsOf(t testing.TB, s *rows.Store) policy.Rows {
+func rowsOf(t testing.TB, s *rows.DB) policy.Rows {
 	t.Helper()
 	all := policy.Rows{Version: 1}
 	list, err := s.Policies(t.Context(), rows.PolicyFilter{})

@@ -24,7 +24,7 @@ import (
 // realWorld is a portal on a real API with a database of its own.
 type realWorld struct {
 	*world
-	store   *rows.Store
+	store   *rows.DB
 	pool    *pgxpool.Pool
 	decider *admit.Decider
 	real    realAPI
@@ -60,7 +60,7 @@ func overDatabase(t testing.TB, pool *pgxpool.Pool, list policy.Rows) *realWorld
 	}
 	w.decider.Policies.Store(plan.With(snapshot))
 	server, err := api.New(api.Options{
-		Store: w.store, Tokens: noTokens{}, Log: slog.New(slog.DiscardHandler), Decider: w.decider, Buckets: buckets,
+		Rows: w.store, Tokens: noTokens{}, Log: slog.New(slog.DiscardHandler), Decider: w.decider, Buckets: buckets,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // storedTokens authenticates by the tokens of a database.
-type storedTokens struct{ store *rows.Store }
+type storedTokens struct{ store *rows.DB }
 
 // Authenticate implements api.Authenticator.
 func (t storedTokens) Authenticate(ctx context.Context, secret string) (api.Caller, error) {
@@ -65,7 +65,7 @@ func (a realAPI) Authenticate(ctx context.Context, secret, address string) (Call
 type stored struct {
 	*world
 	api   *api.Server
-	store *rows.Store
+	store *rows.DB
 	pool  *pgxpool.Pool
 }
 
@@ -93,7 +93,7 @@ func openStored(t *testing.T) *stored {
 	}
 	decider.Policies.Store(plan.With(snapshot))
 	server, err := api.New(api.Options{
-		Store: store, Tokens: storedTokens{store}, Log: slog.New(slog.DiscardHandler), Buckets: buckets, Decider: decider,
+		Rows: store, Tokens: storedTokens{store}, Log: slog.New(slog.DiscardHandler), Buckets: buckets, Decider: decider,
 	})
 	if err != nil {
 		t.Fatal(err)

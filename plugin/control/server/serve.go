@@ -104,7 +104,7 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 	tiers := d.knownTiers(store)
 	rest, err := api.New(api.Options{
 		Version:         process.Version,
-		Store:           store,
+		Rows:            store,
 		Tokens:          callers,
 		Log:             log,
 		Buckets:         d.buckets,

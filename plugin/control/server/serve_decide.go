@@ -102,7 +102,7 @@ func (d *Database) source() policysync.Source {
 }
 
 // knownTiers returns what is known of the tiers of tenants without a row, or nil without a config.
-func (d *decider) knownTiers(store *rows.Store) *api.Tiers {
+func (d *decider) knownTiers(store *rows.DB) *api.Tiers {
 	if d.config == nil {
 		return nil
 	}

@@ -110,7 +110,7 @@ func TestTheTokenOfAnOperatorSignsInToThePortal(t *testing.T) {
 func TestPollsForLivePartsAreNoLinesOfTheLog(t *testing.T) {
 	var lines bytes.Buffer
 	log, store := slog.New(slog.NewTextHandler(&lines, nil)), rows.New(pgtest.Pool(t, pgtest.Shared(t).Database(t)))
-	rest, err := api.New(api.Options{Store: store, Tokens: newTokens(store, log), Log: log})
+	rest, err := api.New(api.Options{Rows: store, Tokens: newTokens(store, log), Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 )
 
 // storedTokens authenticates by the tokens of a database, and reads them for each request.
-type storedTokens struct{ *rows.Store }
+type storedTokens struct{ *rows.DB }
 
 func (s storedTokens) Authenticate(ctx context.Context, secret string) (api.Caller, error) {
 	all, err := s.Secrets(ctx)
@@ -39,7 +39,7 @@ func (s storedTokens) Authenticate(ctx context.Context, secret string) (api.Call
 // guarded is the API over a real Postgres, with limits of its own.
 type guarded struct {
 	*testing.T
-	store  *rows.Store
+	store  *rows.DB
 	server *api.Server
 }
 
@@ -47,7 +47,7 @@ func openGuarded(t *testing.T) *guarded {
 	t.Helper()
 	store := rows.New(pgtest.Pool(t, pgtest.Shared(t).Database(t)))
 	server, err := api.New(api.Options{
-		Store: store, Tokens: storedTokens{store}, Log: slog.New(slog.DiscardHandler),
+		Rows: store, Tokens: storedTokens{store}, Log: slog.New(slog.DiscardHandler),
 		Limits: memory.New(memory.Options{Now: process.BucketClock.Now}),
 	})
 	if err != nil {

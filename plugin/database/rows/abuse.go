@@ -61,7 +61,7 @@ const abuseColumns = `tenant, step, mode, reason, (state ->> 'since')::timestamp
 	coalesce((state -> 'demand' ->> 'learned')::bigint, 0) AS learned`
 
 // Abuse yields what abuse detection remembers of tenants, those on the highest step first. An error ends it.
-func (s *Store) Abuse(ctx context.Context, f AbuseFilter) iter.Seq2[AbuseState, error] {
+func (s *DB) Abuse(ctx context.Context, f AbuseFilter) iter.Seq2[AbuseState, error] {
 	var w where
 	w.equal("step", f.Step)
 	if !f.All && f.Step == "" {
@@ -74,7 +74,7 @@ func (s *Store) Abuse(ctx context.Context, f AbuseFilter) iter.Seq2[AbuseState, 
 }
 
 // AbuseOf returns what abuse detection remembers of a tenant. One that was not scored within a week is on no step.
-func (s *Store) AbuseOf(ctx context.Context, tenant string) (AbuseHistory, error) {
+func (s *DB) AbuseOf(ctx context.Context, tenant string) (AbuseHistory, error) {
 	h, doing := AbuseHistory{}, "read the abuse of "+tenant
 	var err error
 	h.AbuseState, err = one[AbuseState](ctx, s.pool, abuseOf(tenant),
@@ -102,7 +102,7 @@ type Forgiven struct {
 
 // ForgiveAbuse takes a tenant off the ladder of abuse detection, ends its penalty, and keeps it off the ladder for a
 // time. It returns the version without the penalty, or a NotFoundError if nothing is remembered of the tenant.
-func (s *Store) ForgiveAbuse(
+func (s *DB) ForgiveAbuse(
 	ctx context.Context, c Change, tenant string, length time.Duration,
 ) (Forgiven, int64, error) {
 	if length < 0 || length > MaxPardon {

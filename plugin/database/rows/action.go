@@ -28,7 +28,7 @@ const actionTime = 10 * time.Second
 // to what was stored. A second call during the first waits for it, at most half of the time until the deadline of ctx,
 // and then returns an UnderwayError. An action that was not done, because do failed or the process died, is recorded
 // again and done when it is sent again. If do succeeded and its key cannot be stored, Do returns an UnkeptKeyError.
-func (s *Store) Do(ctx context.Context, c Change, a Action, answer any, do func(context.Context) error) error {
+func (s *DB) Do(ctx context.Context, c Change, a Action, answer any, do func(context.Context) error) error {
 	if a.Operation == "" {
 		return &InvalidError{Field: "operation", Problem: "must be given: what was done?"}
 	}
@@ -46,7 +46,7 @@ func (s *Store) Do(ctx context.Context, c Change, a Action, answer any, do func(
 }
 
 // recordAction records an action in the audit, unless it was done under the key already.
-func (s *Store) recordAction(ctx context.Context, c Change, a Action, answer any) error {
+func (s *DB) recordAction(ctx context.Context, c Change, a Action, answer any) error {
 	once, replayed := c.Idempotency, false
 	c.Idempotency = nil // the key is stored only after the action
 	_, _, err := write(ctx, s, "record the action "+a.Operation, c, func(tx pgx.Tx) (noResult, error) {
@@ -66,7 +66,7 @@ func (s *Store) recordAction(ctx context.Context, c Change, a Action, answer any
 }
 
 // storeKey stores the key of an action that has been done, with its answer.
-func (s *Store) storeKey(ctx context.Context, c Change, a Action, answer any) error {
+func (s *DB) storeKey(ctx context.Context, c Change, a Action, answer any) error {
 	if c.Idempotency == nil {
 		return nil
 	}

@@ -26,7 +26,7 @@ type reply struct{ Text string }
 
 // flushOnce does flush under the key k. It returns the text of the answer, and whether it was a replay.
 func flushOnce(
-	ctx context.Context, s *rows.Store, text string, do func(context.Context) error,
+	ctx context.Context, s *rows.DB, text string, do func(context.Context) error,
 ) (string, bool, error) {
 	c, answer := once("k", "a request"), reply{text}
 	err := s.Do(ctx, c, flush, &answer, do)
@@ -121,7 +121,7 @@ func TestOfManyActionsAtOnceUnderOneKeyOneIsDoneInAllProcesses(t *testing.T) {
 	t.Parallel()
 	const senders = 6
 	dsn := pgtest.Shared(t).Database(t)
-	stores := []*rows.Store{rows.New(pgtest.Pool(t, dsn)), rows.New(pgtest.Pool(t, dsn))}
+	stores := []*rows.DB{rows.New(pgtest.Pool(t, dsn)), rows.New(pgtest.Pool(t, dsn))}
 	times := 0 // written by one goroutine at a time, as the race detector checks
 	answers := make([]string, senders)
 	var all errgroup.Group

@@ -46,7 +46,7 @@ func (d SetDiff) Empty() bool {
 }
 
 // Diff returns what Apply would do, without doing it.
-func (s *Store) Diff(ctx context.Context, set Set) (SetDiff, error) {
+func (s *DB) Diff(ctx context.Context, set Set) (SetDiff, error) {
 	d, _, err := set.diff(ctx, s.pool, "")
 	return d, fail("compare policies", err)
 }
@@ -54,7 +54,7 @@ func (s *Store) Diff(ctx context.Context, set Set) (SetDiff, error) {
 // Apply changes the policies and costs of a namespace, and tenants and overrides, to those of a set, in one transaction
 // and one version. It returns what it did, and the version in which the set is in force. Applying a set again changes
 // nothing.
-func (s *Store) Apply(ctx context.Context, c Change, set Set) (SetDiff, int64, error) {
+func (s *DB) Apply(ctx context.Context, c Change, set Set) (SetDiff, int64, error) {
 	return write(ctx, s, "apply policies", c, func(tx pgx.Tx) (SetDiff, error) {
 		d, after, err := set.diff(ctx, tx, c.Actor)
 		if err == nil && set.Accept != nil {

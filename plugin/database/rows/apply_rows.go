@@ -264,7 +264,7 @@ type Dump struct {
 
 // Dump calls do with the active policies and the costs of a namespace, all tenants and the overrides that a document
 // has, row by row as the database sends them.
-func (s *Store) Dump(ctx context.Context, namespace string, do func(Dump) error) error {
+func (s *DB) Dump(ctx context.Context, namespace string, do func(Dump) error) error {
 	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
 		func(tx pgx.Tx) error {
 			return do(Dump{

@@ -22,7 +22,7 @@ func named(names ...string) []rows.Policy {
 }
 
 // names lists the policies of the database with their limits.
-func names(t *testing.T, s *rows.Store) string {
+func names(t *testing.T, s *rows.DB) string {
 	t.Helper()
 	all, err := s.Policies(t.Context(), rows.PolicyFilter{})
 	if err != nil {

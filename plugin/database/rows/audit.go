@@ -63,7 +63,7 @@ func inFactors(row string) string {
 }
 
 // Audit returns the entries that a filter selects, newest first, and the cursor of the next page; 0: it was the last.
-func (s *Store) Audit(ctx context.Context, f AuditFilter) (entries []AuditEntry, next int64, err error) {
+func (s *DB) Audit(ctx context.Context, f AuditFilter) (entries []AuditEntry, next int64, err error) {
 	var w where
 	w.equal("tenant", f.Tenant)
 	w.equal("kind", f.Kind)

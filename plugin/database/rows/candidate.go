@@ -49,13 +49,13 @@ const selectCandidates = `SELECT c.name, c.state, c.percent, c.base_version, c.b
 	FROM rate_limiter.candidates c`
 
 // Candidates returns all candidates, the newest first.
-func (s *Store) Candidates(ctx context.Context) ([]Candidate, error) {
+func (s *DB) Candidates(ctx context.Context) ([]Candidate, error) {
 	list, err := collect[Candidate](ctx, s.pool, selectCandidates+` ORDER BY c.created_at DESC, c.name`)
 	return list, fail("list candidates", err)
 }
 
 // Candidate returns the candidate of a name, or for "" the open one. It returns a NotFoundError if there is none.
-func (s *Store) Candidate(ctx context.Context, name string) (Candidate, error) {
+func (s *DB) Candidate(ctx context.Context, name string) (Candidate, error) {
 	c, err := candidateByName(ctx, s.pool, name)
 	return c, fail("read "+candidateNamed(name), err)
 }
@@ -79,7 +79,7 @@ type CandidateDiff struct {
 var snapshotRead = pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 
 // CandidateDiff returns what a candidate changes, for "" the open one.
-func (s *Store) CandidateDiff(ctx context.Context, name string) (CandidateDiff, error) {
+func (s *DB) CandidateDiff(ctx context.Context, name string) (CandidateDiff, error) {
 	var d CandidateDiff
 	err := pgx.BeginTxFunc(ctx, s.pool, snapshotRead, func(tx pgx.Tx) (err error) {
 		if d.Candidate, err = candidateByName(ctx, tx, name); err != nil {

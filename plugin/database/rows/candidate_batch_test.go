@@ -36,7 +36,7 @@ func (c *statementCounter) TraceQueryStart(
 func (c *statementCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // counted returns a store whose statements are counted.
-func counted(t *testing.T) (*rows.Store, *statementCounter) {
+func counted(t *testing.T) (*rows.DB, *statementCounter) {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(pgtest.Shared(t).Database(t))
 	if err != nil {
@@ -55,7 +55,7 @@ func counted(t *testing.T) (*rows.Store, *statementCounter) {
 }
 
 // statements returns how many statements the review and the put of policies of as many tenants take.
-func (c *statementCounter) statements(t *testing.T, s *rows.Store, policies int, limit int64) int64 {
+func (c *statementCounter) statements(t *testing.T, s *rows.DB, policies int, limit int64) int64 {
 	t.Helper()
 	list := make([]rows.Policy, policies)
 	for i := range list {

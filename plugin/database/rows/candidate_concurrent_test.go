@@ -99,7 +99,7 @@ func wantEachPromotionToHaveItsPolicies(t *testing.T, pool *pgxpool.Pool) {
 }
 
 // randomStep does one thing that an operator may do. Conflicts and missing rows are no errors.
-func randomStep(t *testing.T, s *rows.Store, random *rand.Rand) error {
+func randomStep(t *testing.T, s *rows.DB, random *rand.Rand) error {
 	p := named("a", "b", "c")[random.IntN(3)]
 	p.Limit.Limit = 1 + random.Int64N(3)
 	open, err := s.CandidateDiff(t.Context(), "")

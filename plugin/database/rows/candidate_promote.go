@@ -66,7 +66,7 @@ type Promotion struct {
 // keeps what they replace. If its policies have changed since the caller has seen them, or there are none, it returns a
 // ConflictError. If the active policies have changed since its base, it returns a MovedError. If Accept declines the
 // changes, it returns a DeclinedError.
-func (s *Store) PromoteCandidate(ctx context.Context, c Change, name string, p Promotion) (Diff, int64, error) {
+func (s *DB) PromoteCandidate(ctx context.Context, c Change, name string, p Promotion) (Diff, int64, error) {
 	return writeCandidate(ctx, s, "promote", c, name, func(tx pgx.Tx, of Candidate) (Diff, error) {
 		conflict := &ConflictError{What: candidateNamed(name)}
 		if of.Policies == 0 {
@@ -141,7 +141,7 @@ func (c candidateChanges) keep(ctx context.Context, tx pgx.Tx, current []Policy)
 
 // RollBackCandidate restores the policies that the promotion of a candidate has replaced, in one transaction and one
 // version. If one of them has changed since the promotion, it returns a MovedError.
-func (s *Store) RollBackCandidate(ctx context.Context, c Change, name string) (Diff, int64, error) {
+func (s *DB) RollBackCandidate(ctx context.Context, c Change, name string) (Diff, int64, error) {
 	return write(ctx, s, "roll back "+candidateNamed(name), c, func(tx pgx.Tx) (Diff, error) {
 		of, err := candidateByName(ctx, tx, name)
 		if err == nil {
@@ -178,7 +178,7 @@ func (s *Store) RollBackCandidate(ctx context.Context, c Change, name string) (D
 
 // RebaseCandidate makes the active policies the base of a candidate. seen is the version of them that the caller has
 // compared; if policies have changed after it, RebaseCandidate returns a MovedError.
-func (s *Store) RebaseCandidate(ctx context.Context, c Change, name string, seen int64) (Candidate, int64, error) {
+func (s *DB) RebaseCandidate(ctx context.Context, c Change, name string, seen int64) (Candidate, int64, error) {
 	return writeCandidate(ctx, s, "rebase", c, name, func(tx pgx.Tx, of Candidate) (Candidate, error) {
 		var current, last int64
 		err := tx.QueryRow(ctx, `SELECT version, (SELECT coalesce(max(id), $1) FROM rate_limiter.audit

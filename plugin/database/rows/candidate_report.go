@@ -73,7 +73,7 @@ type CandidateReportFilter struct {
 const reportPage = 100
 
 // CandidateReport returns what a candidate, or for "" the open one, would change.
-func (s *Store) CandidateReport(ctx context.Context, name string, f CandidateReportFilter) (CandidateReport, error) {
+func (s *DB) CandidateReport(ctx context.Context, name string, f CandidateReportFilter) (CandidateReport, error) {
 	var r CandidateReport
 	err := pgx.BeginTxFunc(ctx, s.pool, snapshotRead, func(tx pgx.Tx) (err error) {
 		if r.Candidate, err = candidateByName(ctx, tx, name); err != nil {

@@ -60,7 +60,7 @@ func (a Approval) approveChanges(ctx context.Context, tx pgx.Tx, changes candida
 
 // ReviewCandidate reviews a put of policies of one namespace into a candidate as ReviewPolicy does a write of one,
 // beside the active policies with the changes of the candidate.
-func (s *Store) ReviewCandidate(
+func (s *DB) ReviewCandidate(
 	ctx context.Context, config *resolve.Plan, candidate string, list ...Policy,
 ) (Review, error) {
 	changes, err := changesOf(ctx, s.pool, candidate)

@@ -15,7 +15,7 @@ import (
 const july = "july"
 
 // candidate opens a candidate that puts policies.
-func candidate(t *testing.T, s *rows.Store, name string, puts ...rows.Policy) {
+func candidate(t *testing.T, s *rows.DB, name string, puts ...rows.Policy) {
 	t.Helper()
 	if _, _, err := s.CreateCandidate(t.Context(), ann, name); err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func limited(limit int64) rows.Policy {
 }
 
 // activeRows returns the active policies without what the database assigns.
-func activeRows(t *testing.T, s *rows.Store) map[rows.PolicyKey]schema.Policy {
+func activeRows(t *testing.T, s *rows.DB) map[rows.PolicyKey]schema.Policy {
 	t.Helper()
 	list, err := s.Policies(t.Context(), rows.PolicyFilter{})
 	if err != nil {
@@ -49,7 +49,7 @@ func activeRows(t *testing.T, s *rows.Store) map[rows.PolicyKey]schema.Policy {
 }
 
 // promote promotes july and returns the version.
-func promote(t *testing.T, s *rows.Store) int64 {
+func promote(t *testing.T, s *rows.DB) int64 {
 	t.Helper()
 	_, version, err := s.PromoteCandidate(t.Context(), ann, july, rows.Promotion{})
 	if err != nil {
@@ -115,7 +115,7 @@ func keysOf(d rows.Diff) string {
 }
 
 // wantAudited checks that the audit has entries of a version by their beginnings, by ann with her reason.
-func wantAudited(t *testing.T, s *rows.Store, version int64, want ...string) {
+func wantAudited(t *testing.T, s *rows.DB, version int64, want ...string) {
 	t.Helper()
 	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Max: 1000})
 	if err != nil {

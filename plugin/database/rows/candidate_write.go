@@ -23,7 +23,7 @@ const (
 
 // CreateCandidate opens a candidate that changes nothing yet. Its base are the active policies of this moment. If
 // another one is open, or there was one of this name, it returns a ConflictError.
-func (s *Store) CreateCandidate(ctx context.Context, c Change, name string) (Candidate, int64, error) {
+func (s *DB) CreateCandidate(ctx context.Context, c Change, name string) (Candidate, int64, error) {
 	return write(ctx, s, "create "+candidateNamed(name), c, func(tx pgx.Tx) (Candidate, error) {
 		if name == "" {
 			return Candidate{}, violated("candidates_name")
@@ -53,7 +53,7 @@ func (s *Store) CreateCandidate(ctx context.Context, c Change, name string) (Can
 // writeCandidate runs do in a transaction that changes an open candidate. If it is not open, it returns a
 // ConflictError.
 func writeCandidate[T any](
-	ctx context.Context, s *Store, doing string, c Change, name string, do func(pgx.Tx, Candidate) (T, error),
+	ctx context.Context, s *DB, doing string, c Change, name string, do func(pgx.Tx, Candidate) (T, error),
 ) (T, int64, error) {
 	return write(ctx, s, doing+" "+candidateNamed(name), c, func(tx pgx.Tx) (T, error) {
 		var none T
@@ -87,7 +87,7 @@ func (c Candidate) in(state string) error {
 // PutCandidatePolicies makes a candidate put policies in place of the active ones of their keys. They are checked as
 // PutPolicy checks one. It returns what the candidate then changes in these policies. It does not change one any more
 // that is put as it is active.
-func (s *Store) PutCandidatePolicies(
+func (s *DB) PutCandidatePolicies(
 	ctx context.Context, c Change, candidate string, list ...Policy,
 ) (Diff, int64, error) {
 	return writeCandidate(ctx, s, "put policies into", c, candidate, func(tx pgx.Tx, of Candidate) (Diff, error) {
@@ -163,7 +163,7 @@ func (d Diff) try(ctx context.Context, tx pgx.Tx) error {
 
 // DeleteCandidatePolicy makes a candidate delete the active policy of a key, or, if there is none, forget its own. It
 // returns what the candidate then changes in that policy. If neither exists, it returns a NotFoundError.
-func (s *Store) DeleteCandidatePolicy(
+func (s *DB) DeleteCandidatePolicy(
 	ctx context.Context, c Change, candidate string, key PolicyKey,
 ) (Diff, int64, error) {
 	return writeCandidate(ctx, s, "delete "+key.String()+" in", c, candidate,
@@ -185,7 +185,7 @@ func (s *Store) DeleteCandidatePolicy(
 
 // UndoCandidatePolicy makes a candidate leave the policy of a key as it is. It returns a NotFoundError if the candidate
 // does not change that policy.
-func (s *Store) UndoCandidatePolicy(ctx context.Context, c Change, candidate string, key PolicyKey) (int64, error) {
+func (s *DB) UndoCandidatePolicy(ctx context.Context, c Change, candidate string, key PolicyKey) (int64, error) {
 	_, version, err := writeCandidate(ctx, s, "undo "+key.String()+" in", c, candidate,
 		func(tx pgx.Tx, _ Candidate) (none noResult, err error) {
 			return none, removeChange(ctx, tx, candidate, key)
@@ -283,7 +283,7 @@ func violated(constraint string) error {
 
 // AssignCandidate changes for which tenants a candidate is enforced. If its Accept declines that, it returns a
 // DeclinedError.
-func (s *Store) AssignCandidate(
+func (s *DB) AssignCandidate(
 	ctx context.Context, c Change, candidate string, a Assignment,
 ) (Candidate, int64, error) {
 	if err := a.check(); err != nil {
@@ -323,7 +323,7 @@ func (s *Store) AssignCandidate(
 
 // AssignmentWarnings returns what an operator should check of assigned tenants: that the database has nothing about
 // one.
-func (s *Store) AssignmentWarnings(ctx context.Context, a Assignment) ([]string, error) {
+func (s *DB) AssignmentWarnings(ctx context.Context, a Assignment) ([]string, error) {
 	type row struct{ Tenant string }
 	unknown, err := collect[row](ctx, s.pool, `SELECT DISTINCT a.tenant FROM unnest($1::text[]) a(tenant)
 		WHERE NOT EXISTS (SELECT FROM rate_limiter.tenants t WHERE t.id = a.tenant)
@@ -339,7 +339,7 @@ func (s *Store) AssignmentWarnings(ctx context.Context, a Assignment) ([]string,
 }
 
 // DropCandidate ends a candidate without an effect.
-func (s *Store) DropCandidate(ctx context.Context, c Change, name string) (Candidate, int64, error) {
+func (s *DB) DropCandidate(ctx context.Context, c Change, name string) (Candidate, int64, error) {
 	return writeCandidate(ctx, s, "drop", c, name, func(tx pgx.Tx, of Candidate) (Candidate, error) {
 		return of.end(ctx, tx, CandidateDropped)
 	})

@@ -59,7 +59,7 @@ type CostFilter struct {
 }
 
 // EachCost yields the costs that a filter selects, in the order of their IDs. An error ends it.
-func (s *Store) EachCost(ctx context.Context, f CostFilter) iter.Seq2[Cost, error] {
+func (s *DB) EachCost(ctx context.Context, f CostFilter) iter.Seq2[Cost, error] {
 	return costs(ctx, s.pool, f)
 }
 
@@ -74,14 +74,14 @@ func costs(ctx context.Context, q querier, f CostFilter) iter.Seq2[Cost, error] 
 }
 
 // Cost returns the cost of an endpoint in a namespace ("": default), or a NotFoundError.
-func (s *Store) Cost(ctx context.Context, namespace, endpoint string) (Cost, error) {
+func (s *DB) Cost(ctx context.Context, namespace, endpoint string) (Cost, error) {
 	named := Cost{Cost: schema.Cost{Namespace: namespace, Endpoint: endpoint}}
 	found, err := costOf(ctx, s.pool, named)
 	return found, fail("read the "+named.String(), err)
 }
 
 // CostByID returns one cost, or a NotFoundError.
-func (s *Store) CostByID(ctx context.Context, id int64) (Cost, error) {
+func (s *DB) CostByID(ctx context.Context, id int64) (Cost, error) {
 	found, err := costByID(ctx, s.pool, id)
 	return found, fail(fmt.Sprint("read cost ", id), err)
 }
@@ -98,7 +98,7 @@ func costOf(ctx context.Context, q querier, c Cost) (Cost, error) {
 
 // PutCost sets what requests to an endpoint cost, where a row for it may exist. It returns the row after the write, and
 // the version in which it is in force.
-func (s *Store) PutCost(ctx context.Context, c Change, cost Cost) (Cost, int64, error) {
+func (s *DB) PutCost(ctx context.Context, c Change, cost Cost) (Cost, int64, error) {
 	return write(ctx, s, "put the "+cost.String(), c, func(tx pgx.Tx) (Cost, error) {
 		cost.Namespace = cmp.Or(cost.Namespace, defaultNamespace)
 		if err := cost.check(); err != nil {
@@ -127,7 +127,7 @@ func (s *Store) PutCost(ctx context.Context, c Change, cost Cost) (Cost, int64, 
 
 // CostWarnings returns what an operator should check of a cost: limits that can never hold it. A nil config is unknown:
 // its limits are not compared.
-func (s *Store) CostWarnings(ctx context.Context, config *resolve.Plan, c Cost) ([]string, error) {
+func (s *DB) CostWarnings(ctx context.Context, config *resolve.Plan, c Cost) ([]string, error) {
 	var w where
 	w.equal("namespace", cmp.Or(c.Namespace, defaultNamespace))
 	w.add("(endpoint = '' OR rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint(%s))", c.Endpoint)
@@ -162,7 +162,7 @@ func costWarnings(config *resolve.Plan, rows []Policy, costs []Cost) []string {
 }
 
 // DeleteCost deletes a cost, so that the plugin's config says again what the requests cost, or returns a NotFoundError.
-func (s *Store) DeleteCost(ctx context.Context, c Change, id, revision int64) (int64, error) {
+func (s *DB) DeleteCost(ctx context.Context, c Change, id, revision int64) (int64, error) {
 	what := fmt.Sprint("cost ", id)
 	_, version, err := write(ctx, s, "delete "+what, c, func(tx pgx.Tx) (noResult, error) {
 		current, err := costByID(ctx, tx, id)

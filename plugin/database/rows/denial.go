@@ -55,7 +55,7 @@ func (d RecentDenial) Cursor() DenialCursor { return DenialCursor{d.At, d.ID} }
 
 // Denials returns the recent denials that a filter selects, newest first. They are kept for 7 days, as far as the
 // bounds of a tenant and of all allow.
-func (s *Store) Denials(ctx context.Context, f DenialFilter) ([]RecentDenial, error) {
+func (s *DB) Denials(ctx context.Context, f DenialFilter) ([]RecentDenial, error) {
 	var w where
 	count := "count"
 	if f.AsTenant {
@@ -91,7 +91,7 @@ func (s *Store) Denials(ctx context.Context, f DenialFilter) ([]RecentDenial, er
 
 // DenialsOf returns the denials of one request, newest first: one for each limit that denied it. It returns a
 // NotFoundError if none is stored.
-func (s *Store) DenialsOf(ctx context.Context, f DenialFilter) ([]RecentDenial, error) {
+func (s *DB) DenialsOf(ctx context.Context, f DenialFilter) ([]RecentDenial, error) {
 	list, err := s.Denials(ctx, f)
 	if err == nil && len(list) == 0 {
 		err = &NotFoundError{"a recent denial of request " + f.RequestID, "nodes report a sample of what they deny within " +

@@ -24,7 +24,7 @@ var errTooManyActions = errors.New("too many actions are running")
 // the time until the deadline of ctx, and then returns an UnderwayError or errTooManyActions. A nil i has no key, so do
 // runs at once. The lock belongs to a transaction, so Postgres releases it when this process or its connection ends.
 // Waiting holds no connection.
-func (s *Store) runExclusive(ctx context.Context, i *Idempotency, do func() error) error {
+func (s *DB) runExclusive(ctx context.Context, i *Idempotency, do func() error) error {
 	if i == nil {
 		return do()
 	}
@@ -49,7 +49,7 @@ func (s *Store) runExclusive(ctx context.Context, i *Idempotency, do func() erro
 
 // tryExclusive runs do, unless another call runs under the same key (UnderwayError) or too many run
 // (errTooManyActions).
-func (s *Store) tryExclusive(ctx context.Context, i *Idempotency, do func() error) error {
+func (s *DB) tryExclusive(ctx context.Context, i *Idempotency, do func() error) error {
 	tx, err := s.pool.Begin(ctx)
 	if err != nil {
 		return fail(waitingForKey, err)

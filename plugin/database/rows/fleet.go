@@ -21,7 +21,7 @@ const forgetAction = "forget"
 // ForgetNode drops the report of a silent node, records that in the audit, and returns the report. It returns a
 // NotFoundError for a node without a report, and a ConflictError for a live node. It makes no version. A node that
 // reports again is listed again.
-func (s *Store) ForgetNode(ctx context.Context, c Change, node string) (Node, error) {
+func (s *DB) ForgetNode(ctx context.Context, c Change, node string) (Node, error) {
 	what := fmt.Sprintf("node %q", node)
 	forgotten, _, err := write(ctx, s, "forget node "+node, c, func(tx pgx.Tx) (Node, error) {
 		found, err := one[Node](ctx, tx, what, `DELETE FROM rate_limiter.nodes
@@ -127,7 +127,7 @@ const fleetSQL = `SELECT ` + nodeColumns + ` FROM (
 	) bounded ORDER BY node COLLATE "C"`
 
 // Fleet returns the reports of the nodes, at most 2,000. A node is live if its last report is not older than within.
-func (s *Store) Fleet(ctx context.Context, within time.Duration) (Fleet, error) {
+func (s *DB) Fleet(ctx context.Context, within time.Duration) (Fleet, error) {
 	var f Fleet
 	err := s.pool.QueryRow(ctx, `SELECT version, at FROM rate_limiter.version`).Scan(&f.Version, &f.At)
 	if err == nil {
@@ -206,7 +206,7 @@ func newOldestReader() *oldestReader {
 }
 
 // read returns the oldest version, at most awaitAge old. Without a live node it is the largest number.
-func (r *oldestReader) read(ctx context.Context, s *Store, within time.Duration) (oldest int64, err error) {
+func (r *oldestReader) read(ctx context.Context, s *DB, within time.Duration) (oldest int64, err error) {
 	select {
 	case <-r.lock:
 		defer func() { r.lock <- struct{}{} }()
@@ -227,7 +227,7 @@ func (r *oldestReader) read(ctx context.Context, s *Store, within time.Duration)
 
 // Await returns once no live node is behind a version. It does not wait for silent nodes; without a live node it
 // returns at once. If ctx ends first, it returns the error of ctx. Concurrent calls share their reads.
-func (s *Store) Await(ctx context.Context, version int64, within time.Duration) error {
+func (s *DB) Await(ctx context.Context, version int64, within time.Duration) error {
 	tick := time.NewTicker(awaitPoll)
 	defer tick.Stop()
 	for {

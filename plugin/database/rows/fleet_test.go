@@ -242,14 +242,14 @@ func (q *queries) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQ
 func (q *queries) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // traced returns a store that counts its queries.
-func traced(t *testing.T, dsn string) (*rows.Store, *queries) {
+func traced(t *testing.T, dsn string) (*rows.DB, *queries) {
 	t.Helper()
 	made := new(queries)
 	return wired(t, dsn, func(c *pgxpool.Config) { c.ConnConfig.Tracer = made }), made
 }
 
 // awaitOf calls Await several times, and ends its context after a number of queries.
-func awaitOf(t *testing.T, s *rows.Store, made *queries, callers int, version, enough int64) {
+func awaitOf(t *testing.T, s *rows.DB, made *queries, callers int, version, enough int64) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup

@@ -17,7 +17,7 @@ import (
 // the config nor the database has its policy, that no request has its network, that it starts in the past, another
 // override in its place at another time, and each limit of all tenants that is below what the override allows one of
 // them. A nil config is unknown, as in ReviewPolicy.
-func (s *Store) OverrideWarnings(
+func (s *DB) OverrideWarnings(
 	ctx context.Context, config *resolve.Plan, isConsumer func(name string) bool, o Override,
 ) ([]string, error) {
 	var warnings []string

@@ -68,7 +68,7 @@ func (i *Idempotency) replay(ctx context.Context, q querier, answer any, version
 
 // ReplayPolicy returns the result of the first write of a policy under the key of c, and reports whether there was one.
 // It writes nothing.
-func (s *Store) ReplayPolicy(ctx context.Context, c Change) (p Policy, version int64, replayed bool, err error) {
+func (s *DB) ReplayPolicy(ctx context.Context, c Change) (p Policy, version int64, replayed bool, err error) {
 	replayed, err = c.Idempotency.replay(ctx, s.pool, &p, &version)
 	if replayed {
 		c.Idempotency.Replayed = true

@@ -23,7 +23,7 @@ func once(key, request string) rows.Change {
 }
 
 // versions returns the version and the number of audit entries.
-func versions(t *testing.T, s *rows.Store) (version int64, entries int) {
+func versions(t *testing.T, s *rows.DB) (version int64, entries int) {
 	t.Helper()
 	fleet, err := s.Fleet(t.Context(), 0)
 	if err != nil {

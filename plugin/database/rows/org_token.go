@@ -42,7 +42,7 @@ const selectOrgTokens = `SELECT split_part(t.name, '/', 2) AS name, t.role || ':
 
 // OrgTokens returns the tokens that an org manages, each name once: first the live ones, and then the last ones that
 // have ended.
-func (s *Store) OrgTokens(ctx context.Context, org string) ([]OrgToken, error) {
+func (s *DB) OrgTokens(ctx context.Context, org string) ([]OrgToken, error) {
 	list, err := collect[OrgToken](ctx, s.pool,
 		selectOrgTokens+` ORDER BY t.state <> 'live', t.id DESC`+limitTo(maxOrgTokenList), org)
 	return list, fail("list the tokens of an org", err)
@@ -65,7 +65,7 @@ var orgTokenProblems = map[string]string{
 // CreateOrgToken creates a token of an org that is valid for a time, and returns its secret, which cannot be read
 // again. A live one of the name, and too many of the org, are a ConflictError. A replay by c.Idempotency returns no
 // secret.
-func (s *Store) CreateOrgToken(
+func (s *DB) CreateOrgToken(
 	ctx context.Context, c Change, org, name string, life time.Duration,
 ) (secret string, t OrgToken, err error) {
 	const call = `SELECT coalesce(id, 0) AS id, coalesce(problem, '') AS problem
@@ -76,7 +76,7 @@ func (s *Store) CreateOrgToken(
 // RotateOrgToken gives the live token of an org another secret and returns that. The old one works for the overlap. The
 // validity begins again. A missing token is a NotFoundError, and too many rotations are a ConflictError. A replay by
 // c.Idempotency returns no secret.
-func (s *Store) RotateOrgToken(
+func (s *DB) RotateOrgToken(
 	ctx context.Context, c Change, org, name string, overlap time.Duration,
 ) (secret string, t OrgToken, err error) {
 	const call = `SELECT coalesce(id, 0) AS id, coalesce(problem, '') AS problem
@@ -85,7 +85,7 @@ func (s *Store) RotateOrgToken(
 }
 
 // issueOrgToken calls a function that issues a secret.
-func (s *Store) issueOrgToken(
+func (s *DB) issueOrgToken(
 	ctx context.Context, doing string, c Change, call, org, name string, span time.Duration,
 ) (string, OrgToken, error) {
 	secret, hash := newSecret()
@@ -113,7 +113,7 @@ func (s *Store) issueOrgToken(
 
 // RevokeOrgToken revokes the live token of an org, with its secrets before rotations, or returns a NotFoundError. The
 // rows stay.
-func (s *Store) RevokeOrgToken(ctx context.Context, c Change, org, name string) error {
+func (s *DB) RevokeOrgToken(ctx context.Context, c Change, org, name string) error {
 	_, _, err := write(ctx, s, "revoke a token of an org", c, func(tx pgx.Tx) (none noResult, err error) {
 		var revoked int
 		err = tx.QueryRow(ctx, `SELECT rate_limiter.revoke_org_token($1, $2)`, org, name).Scan(&revoked)

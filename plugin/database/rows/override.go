@@ -117,12 +117,12 @@ func (f OverrideFilter) where() *where {
 
 // Overrides returns the overrides that a filter selects, in the order of their IDs. Those that have expired are there
 // until they are moved to the history.
-func (s *Store) Overrides(ctx context.Context, f OverrideFilter) ([]Override, error) {
+func (s *DB) Overrides(ctx context.Context, f OverrideFilter) ([]Override, error) {
 	return all(s.EachOverride(ctx, f))
 }
 
 // EachOverride yields what Overrides returns, row by row as the database sends them. An error ends it.
-func (s *Store) EachOverride(ctx context.Context, f OverrideFilter) iter.Seq2[Override, error] {
+func (s *DB) EachOverride(ctx context.Context, f OverrideFilter) iter.Seq2[Override, error] {
 	w := f.where()
 	return each[Override](ctx, s.pool, "list overrides", selectOverrides+w.String()+" ORDER BY id"+limitTo(f.Max),
 		w.args...)
@@ -130,14 +130,14 @@ func (s *Store) EachOverride(ctx context.Context, f OverrideFilter) iter.Seq2[Ov
 
 // EachEndedOverride yields the ended overrides that a filter selects, in the order of their IDs, row by row as the
 // database sends them. An error ends it.
-func (s *Store) EachEndedOverride(ctx context.Context, f OverrideFilter) iter.Seq2[EndedOverride, error] {
+func (s *DB) EachEndedOverride(ctx context.Context, f OverrideFilter) iter.Seq2[EndedOverride, error] {
 	w := f.where()
 	return each[EndedOverride](ctx, s.pool, "list ended overrides", selectEnded+w.String()+" ORDER BY id"+limitTo(f.Max),
 		w.args...)
 }
 
 // Override returns one override, or a NotFoundError.
-func (s *Store) Override(ctx context.Context, id int64) (Override, error) {
+func (s *DB) Override(ctx context.Context, id int64) (Override, error) {
 	o, err := override(ctx, s.pool, id)
 	return o, fail(fmt.Sprint("read override ", id), err)
 }
@@ -148,7 +148,7 @@ func override(ctx context.Context, q querier, id int64) (Override, error) {
 
 // AddOverride adds an override, and returns the row and the version in which it is in force. When there is one of its
 // kind, source and start for the same subject and policy it is a ConflictError; one that has expired makes room.
-func (s *Store) AddOverride(ctx context.Context, c Change, o Override) (Override, int64, error) {
+func (s *DB) AddOverride(ctx context.Context, c Change, o Override) (Override, int64, error) {
 	o.Reason, o.Author = cmp.Or(o.Reason, c.Reason), cmp.Or(o.Author, c.Actor)
 	o.Source, o.IP = cmp.Or(o.Source, o.OwnSource()), canonicalIP(o.IP)
 	if err := o.check(); err != nil {
@@ -239,7 +239,7 @@ var insertOverride = fmt.Sprintf(`INSERT INTO rate_limiter.overrides (%s)
 
 // EndOverride ends an override before its time and moves it to the history, or returns a NotFoundError. It returns the
 // version without it.
-func (s *Store) EndOverride(ctx context.Context, c Change, id int64) (int64, error) {
+func (s *DB) EndOverride(ctx context.Context, c Change, id int64) (int64, error) {
 	what := fmt.Sprint("override ", id)
 	_, version, err := write(ctx, s, "end "+what, c, func(tx pgx.Tx) (noResult, error) {
 		return noResult{}, deleteOne(ctx, tx, what, `DELETE FROM rate_limiter.overrides WHERE id = $1`, id)

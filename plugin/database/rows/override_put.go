@@ -24,7 +24,7 @@ var updateOverride = fmt.Sprintf(`UPDATE rate_limiter.overrides o SET %s
 // note, its reason, its end, and until it begins its start. What it is about must stay. One that has ended does not
 // change: that is a ConflictError without a revision. o.Revision must be that of the row, or AnyRevision or Present. It
 // returns the row after the write, and the version in which it is in force.
-func (s *Store) PutOverride(ctx context.Context, c Change, o Override) (Override, int64, error) {
+func (s *DB) PutOverride(ctx context.Context, c Change, o Override) (Override, int64, error) {
 	what := fmt.Sprint("override ", o.ID)
 	return write(ctx, s, "put "+what, c, func(tx pgx.Tx) (Override, error) {
 		current, err := override(ctx, tx, o.ID)

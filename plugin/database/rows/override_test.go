@@ -28,7 +28,7 @@ func permanent(o schema.Override) rows.Override {
 	return row(o)
 }
 
-func add(t *testing.T, s *rows.Store, o rows.Override) rows.Override {
+func add(t *testing.T, s *rows.DB, o rows.Override) rows.Override {
 	t.Helper()
 	written, _, err := s.AddOverride(t.Context(), ann, o)
 	if err != nil {
@@ -141,7 +141,7 @@ func TestSecondOverrideOfOneKindForOneSubjectIsAConflict(t *testing.T) {
 }
 
 // history returns the ended overrides that a filter selects.
-func history(ctx context.Context, s *rows.Store, f rows.OverrideFilter) ([]rows.EndedOverride, error) {
+func history(ctx context.Context, s *rows.DB, f rows.OverrideFilter) ([]rows.EndedOverride, error) {
 	var list []rows.EndedOverride
 	for o, err := range s.EachEndedOverride(ctx, f) {
 		if err != nil {
@@ -237,7 +237,7 @@ func TestExpiredOverridesAreNotInForce(t *testing.T) {
 }
 
 // tidy tidies in batches of the size that the ratelimit command uses.
-func tidy(ctx context.Context, s *rows.Store, keep rows.Retention) (rows.Tidied, error) {
+func tidy(ctx context.Context, s *rows.DB, keep rows.Retention) (rows.Tidied, error) {
 	return s.Tidy(ctx, keep, rows.TidyBatch, func(rows.Tidied) {})
 }
 

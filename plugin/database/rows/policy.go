@@ -98,18 +98,18 @@ var policyColumns = columnsOf(schema.PolicyFields())
 var selectPolicies = "SELECT id, revision, " + policyColumns.read() + " FROM rate_limiter.policies"
 
 // Policies returns the policies that a filter selects, in the order of their IDs.
-func (s *Store) Policies(ctx context.Context, f PolicyFilter) ([]Policy, error) {
+func (s *DB) Policies(ctx context.Context, f PolicyFilter) ([]Policy, error) {
 	return all(s.EachPolicy(ctx, f))
 }
 
 // EachPolicy yields what Policies returns, row by row as the database sends them. An error ends it.
-func (s *Store) EachPolicy(ctx context.Context, f PolicyFilter) iter.Seq2[Policy, error] {
+func (s *DB) EachPolicy(ctx context.Context, f PolicyFilter) iter.Seq2[Policy, error] {
 	return policies(ctx, s.pool, f)
 }
 
 // Namespaces returns the namespaces of the policies that a filter selects, in the order of their names. It ignores the
 // filter's page.
-func (s *Store) Namespaces(ctx context.Context, f PolicyFilter) ([]string, error) {
+func (s *DB) Namespaces(ctx context.Context, f PolicyFilter) ([]string, error) {
 	names, err := namespaces(ctx, s.pool, f)
 	return names, fail("list namespaces", err)
 }
@@ -153,13 +153,13 @@ func policies(ctx context.Context, q querier, f PolicyFilter) iter.Seq2[Policy, 
 }
 
 // Policy returns one policy, or a NotFoundError.
-func (s *Store) Policy(ctx context.Context, key PolicyKey) (Policy, error) {
+func (s *DB) Policy(ctx context.Context, key PolicyKey) (Policy, error) {
 	p, err := policyByKey(ctx, s.pool, key)
 	return p, fail("read "+key.String(), err)
 }
 
 // PolicyByID returns one policy, or a NotFoundError.
-func (s *Store) PolicyByID(ctx context.Context, id int64) (Policy, error) {
+func (s *DB) PolicyByID(ctx context.Context, id int64) (Policy, error) {
 	p, err := policyByID(ctx, s.pool, id)
 	return p, fail(fmt.Sprint("read policy ", id), err)
 }

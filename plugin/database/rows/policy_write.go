@@ -21,7 +21,7 @@ const (
 
 // PutPolicy replaces the policy of the same key, or adds p, as p.Revision allows. It returns the row after the write,
 // and the version in which it is in force. Writing the current values changes nothing.
-func (s *Store) PutPolicy(ctx context.Context, c Change, p Policy) (Policy, int64, error) {
+func (s *DB) PutPolicy(ctx context.Context, c Change, p Policy) (Policy, int64, error) {
 	key := p.Key()
 	return write(ctx, s, "put "+key.String(), c, func(tx pgx.Tx) (Policy, error) {
 		statement := updatePolicies
@@ -45,7 +45,7 @@ func (s *Store) PutPolicy(ctx context.Context, c Change, p Policy) (Policy, int6
 
 // PutPolicyByID replaces the policy of p.ID, or returns a NotFoundError. The key must stay: another one is an
 // InvalidError. It returns the same as PutPolicy.
-func (s *Store) PutPolicyByID(ctx context.Context, c Change, p Policy) (Policy, int64, error) {
+func (s *DB) PutPolicyByID(ctx context.Context, c Change, p Policy) (Policy, int64, error) {
 	what := fmt.Sprint("policy ", p.ID)
 	return write(ctx, s, "put "+what, c, func(tx pgx.Tx) (Policy, error) {
 		current, err := policyByID(ctx, tx, p.ID)
@@ -67,20 +67,20 @@ func (s *Store) PutPolicyByID(ctx context.Context, c Change, p Policy) (Policy, 
 
 // DeletePolicy deletes a policy, or returns a NotFoundError. A revision other than AnyRevision must be the policy's. It
 // returns the version of the deletion.
-func (s *Store) DeletePolicy(ctx context.Context, c Change, key PolicyKey, revision int64) (int64, error) {
+func (s *DB) DeletePolicy(ctx context.Context, c Change, key PolicyKey, revision int64) (int64, error) {
 	return s.deletePolicy(ctx, c, key.String(), revision, func(tx pgx.Tx) (Policy, error) {
 		return policyByKey(ctx, tx, key)
 	})
 }
 
 // DeletePolicyByID deletes a policy as DeletePolicy does.
-func (s *Store) DeletePolicyByID(ctx context.Context, c Change, id, revision int64) (int64, error) {
+func (s *DB) DeletePolicyByID(ctx context.Context, c Change, id, revision int64) (int64, error) {
 	return s.deletePolicy(ctx, c, fmt.Sprint("policy ", id), revision, func(tx pgx.Tx) (Policy, error) {
 		return policyByID(ctx, tx, id)
 	})
 }
 
-func (s *Store) deletePolicy(
+func (s *DB) deletePolicy(
 	ctx context.Context,
 	c Change,
 	what string,

@@ -20,7 +20,7 @@ type Review struct {
 
 // ReviewPolicy reviews a write of p before it is made. A nil config is unknown: its limits are not compared, and the
 // warnings consider what it may have.
-func (s *Store) ReviewPolicy(ctx context.Context, config *resolve.Plan, p Policy) (Review, error) {
+func (s *DB) ReviewPolicy(ctx context.Context, config *resolve.Plan, p Policy) (Review, error) {
 	r, err := reviewOne(ctx, s.pool, config, p)
 	return r, fail("review "+p.Key().String(), err)
 }
@@ -242,7 +242,7 @@ func rowsToCompare(ctx context.Context, q querier, list ...Policy) ([]Policy, er
 
 // TenantWarnings returns what an operator should check of a tenant: that neither the config nor the database has its
 // tier. A nil config is unknown: it may have the tier.
-func (s *Store) TenantWarnings(ctx context.Context, config *resolve.Plan, t Tenant) ([]string, error) {
+func (s *DB) TenantWarnings(ctx context.Context, config *resolve.Plan, t Tenant) ([]string, error) {
 	if t.Tier == "" {
 		return nil, nil
 	}
@@ -255,7 +255,7 @@ func (s *Store) TenantWarnings(ctx context.Context, config *resolve.Plan, t Tena
 
 // policyWarning returns a warning if neither the config nor the database has a policy of a name, else "". A nil config
 // is unknown: it may have the policy. An empty name needs no warning.
-func (s *Store) policyWarning(ctx context.Context, config *resolve.Plan, name string) (string, error) {
+func (s *DB) policyWarning(ctx context.Context, config *resolve.Plan, name string) (string, error) {
 	isNamed := func(p *policy.Policy) bool { return p.Name == name }
 	if name == "" || config != nil && slices.ContainsFunc(config.Policies(), isNamed) {
 		return "", nil

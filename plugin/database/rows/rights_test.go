@@ -15,7 +15,7 @@ import (
 // work is a task of a role.
 type work struct {
 	what string
-	do   func(ctx context.Context, s *rows.Store) error
+	do   func(ctx context.Context, s *rows.DB) error
 }
 
 // only and only2 return the error of a call with more results.
@@ -29,55 +29,55 @@ func later(after time.Duration) rows.Override {
 
 // writing lists the tasks of operators and of the REST API.
 var writing = []work{
-	{"put a tier", func(ctx context.Context, s *rows.Store) error {
+	{"put a tier", func(ctx context.Context, s *rows.DB) error {
 		return only2(s.PutTier(ctx, ann, rows.Tier{Name: "gold"}))
 	}},
-	{"set a tenant", func(ctx context.Context, s *rows.Store) error {
+	{"set a tenant", func(ctx context.Context, s *rows.DB) error {
 		return only2(s.SetTenant(ctx, ann, ofTier("gold", 0)))
 	}},
-	{"put a policy", func(ctx context.Context, s *rows.Store) error {
+	{"put a policy", func(ctx context.Context, s *rows.DB) error {
 		p := daily()
 		p.Endpoint = "GET /records/{id}"
 		return only2(s.PutPolicy(ctx, ann, p))
 	}},
-	{"apply a set", func(ctx context.Context, s *rows.Store) error {
+	{"apply a set", func(ctx context.Context, s *rows.DB) error {
 		return only2(s.Apply(ctx, ann, rows.Set{Policies: []rows.Policy{daily()}}))
 	}},
-	{"add and end an override", func(ctx context.Context, s *rows.Store) error {
+	{"add and end an override", func(ctx context.Context, s *rows.DB) error {
 		o, _, err := s.AddOverride(ctx, ann, later(time.Hour))
 		if err == nil {
 			_, err = s.EndOverride(ctx, ann, o.ID)
 		}
 		return err
 	}},
-	{"record an action", func(ctx context.Context, s *rows.Store) error {
+	{"record an action", func(ctx context.Context, s *rows.DB) error {
 		return s.Do(ctx, ann, rows.Action{Operation: "reset", Key: "buckets", Tenant: "acme"}, nil, done)
 	}},
-	{"forget a node", func(ctx context.Context, s *rows.Store) error {
+	{"forget a node", func(ctx context.Context, s *rows.DB) error {
 		_, err := s.ForgetNode(ctx, ann, "edge-1")
 		if errors.As(err, new(*rows.NotFoundError)) {
 			return nil // it has the right, and there is no such node
 		}
 		return err
 	}},
-	{"list policies by endpoint", func(ctx context.Context, s *rows.Store) error {
+	{"list policies by endpoint", func(ctx context.Context, s *rows.DB) error {
 		return only(s.Policies(ctx, rows.PolicyFilter{Endpoint: "GET /records/{id}"}))
 	}},
-	{"read the audit", func(ctx context.Context, s *rows.Store) error {
+	{"read the audit", func(ctx context.Context, s *rows.DB) error {
 		return only2(s.Audit(ctx, rows.AuditFilter{}))
 	}},
-	{"read the fleet", func(ctx context.Context, s *rows.Store) error { return only(s.Fleet(ctx, time.Minute)) }},
-	{"read the history", func(ctx context.Context, s *rows.Store) error {
+	{"read the fleet", func(ctx context.Context, s *rows.DB) error { return only(s.Fleet(ctx, time.Minute)) }},
+	{"read the history", func(ctx context.Context, s *rows.DB) error {
 		return only(history(ctx, s, rows.OverrideFilter{}))
 	}},
-	{"list tokens", func(ctx context.Context, s *rows.Store) error {
+	{"list tokens", func(ctx context.Context, s *rows.DB) error {
 		return only(s.Tokens(ctx, rows.TokenFilter{}))
 	}},
 }
 
 var works = map[string][]work{
 	pgtest.Operator: append(writing[:len(writing):len(writing)],
-		work{"create and revoke a token", func(ctx context.Context, s *rows.Store) error {
+		work{"create and revoke a token", func(ctx context.Context, s *rows.DB) error {
 			_, _, err := s.CreateToken(ctx, ann, rows.NewToken{Name: "ci", Role: rows.RoleAdmin})
 			if err == nil {
 				_, err = s.RevokeToken(ctx, ann, "ci")
@@ -86,20 +86,20 @@ var works = map[string][]work{
 		}},
 	),
 	pgtest.ServerRole: append(writing[:len(writing):len(writing)],
-		work{"write once", func(ctx context.Context, s *rows.Store) error {
+		work{"write once", func(ctx context.Context, s *rows.DB) error {
 			p := daily()
 			p.Limit.Limit = 7
 			return only2(s.PutPolicy(ctx, once("k", "a request"), p))
 		}},
-		work{"act once", func(ctx context.Context, s *rows.Store) error {
+		work{"act once", func(ctx context.Context, s *rows.DB) error {
 			return s.Do(ctx, once("a", "a request"), rows.Action{Operation: "reset"}, new(string), done)
 		}},
-		work{"record the use of a token", func(ctx context.Context, s *rows.Store) error {
+		work{"record the use of a token", func(ctx context.Context, s *rows.DB) error {
 			return s.Used(ctx, map[int64]time.Duration{1: time.Second})
 		}},
 	),
 	pgtest.Keeper: {
-		{"tidy", func(ctx context.Context, s *rows.Store) error { return only(tidy(ctx, s, rows.Retention{})) }},
+		{"tidy", func(ctx context.Context, s *rows.DB) error { return only(tidy(ctx, s, rows.Retention{})) }},
 	},
 }
 

@@ -21,8 +21,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Store reads and writes the rows. It is safe for concurrent use. The zero value is not usable.
-type Store struct {
+// DB reads and writes the rows. It is safe for concurrent use. The zero value is not usable.
+type DB struct {
 	pool    *pgxpool.Pool
 	writes  chan struct{} // bounds the writes that hold a connection, most of which wait for the lock of writes
 	actions chan struct{} // bounds the actions under an Idempotency that run at a time
@@ -32,9 +32,9 @@ type Store struct {
 // New returns a store on a pool, which the caller closes. The database must be migrated. Writes take at most half of
 // the connections, so reads go on while writes wait for a slow one. Actions under an Idempotency take at most another
 // quarter, each while it runs; they need a pool of at least two connections.
-func New(pool *pgxpool.Pool) *Store {
+func New(pool *pgxpool.Pool) *DB {
 	most := pool.Config().MaxConns
-	return &Store{
+	return &DB{
 		pool:    pool,
 		writes:  make(chan struct{}, max(1, most/2)),
 		actions: make(chan struct{}, max(1, most/4)),
@@ -65,7 +65,7 @@ func (c Change) check() error {
 // returns the result of the first write, and does not run do.
 func write[T any](
 	ctx context.Context,
-	s *Store,
+	s *DB,
 	doing string,
 	c Change,
 	do func(pgx.Tx) (T, error),
@@ -254,7 +254,7 @@ func limitTo(rows int) string {
 }
 
 // ReadOnly returns why the database takes no writes, in words that follow "it is", or "" if it takes them.
-func (s *Store) ReadOnly(ctx context.Context) (why string, err error) {
+func (s *DB) ReadOnly(ctx context.Context) (why string, err error) {
 	var readOnly, standby bool
 	err = s.pool.QueryRow(ctx, `SELECT current_setting('transaction_read_only')::boolean, pg_is_in_recovery()
 		FROM rate_limiter.version`).

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 var ann = rows.Change{Actor: "ann", Reason: "more traffic"}
 
 // open returns a store on a new database, and a pool of that database.
-func open(t *testing.T) (*rows.Store, *pgxpool.Pool) {
+func open(t *testing.T) (*rows.DB, *pgxpool.Pool) {
 	t.Helper()
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	return rows.New(pool), pool
@@ -30,7 +30,7 @@ func daily() rows.Policy {
 	}}}
 }
 
-func put(t *testing.T, s *rows.Store, p rows.Policy) (rows.Policy, int64) {
+func put(t *testing.T, s *rows.DB, p rows.Policy) (rows.Policy, int64) {
 	t.Helper()
 	written, version, err := s.PutPolicy(t.Context(), ann, p)
 	if err != nil {

@@ -72,7 +72,7 @@ func withUsedTenants(page, limit string) string {
 
 // EachTenant yields the tenants that a filter selects, in the order of their IDs, row by row as the database sends
 // them. An error ends it.
-func (s *Store) EachTenant(ctx context.Context, f TenantFilter) iter.Seq2[Tenant, error] {
+func (s *DB) EachTenant(ctx context.Context, f TenantFilter) iter.Seq2[Tenant, error] {
 	var w where
 	w.equal("tier", f.Tier)
 	if f.Prefix != "" {
@@ -90,14 +90,14 @@ func (s *Store) EachTenant(ctx context.Context, f TenantFilter) iter.Seq2[Tenant
 }
 
 // Tenant returns one tenant, or a NotFoundError if nothing was set for it.
-func (s *Store) Tenant(ctx context.Context, id string) (Tenant, error) {
+func (s *DB) Tenant(ctx context.Context, id string) (Tenant, error) {
 	t, err := tenants.find(ctx, s.pool, id)
 	return t, fail("read tenant "+id, err)
 }
 
 // SetTenant sets the tier and the time zone of an existing or new tenant. It returns the row after the write, and the
 // version in which it is in force.
-func (s *Store) SetTenant(ctx context.Context, c Change, t Tenant) (Tenant, int64, error) {
+func (s *DB) SetTenant(ctx context.Context, c Change, t Tenant) (Tenant, int64, error) {
 	var faults []error
 	for _, f := range t.Faults() {
 		faults = append(faults, &InvalidError{What: "tenant " + t.ID, Field: f.Path, Problem: f.Message})
@@ -112,7 +112,7 @@ func (s *Store) SetTenant(ctx context.Context, c Change, t Tenant) (Tenant, int6
 
 // DeleteTenant deletes the tier and the time zone of a tenant, or returns a NotFoundError. Its policies and overrides
 // stay.
-func (s *Store) DeleteTenant(ctx context.Context, c Change, id string, revision int64) (int64, error) {
+func (s *DB) DeleteTenant(ctx context.Context, c Change, id string, revision int64) (int64, error) {
 	return tenants.delete(ctx, s, c, id, revision)
 }
 
@@ -124,7 +124,7 @@ type TierFilter struct {
 }
 
 // Tiers returns the tiers that a filter selects, in the order of their names.
-func (s *Store) Tiers(ctx context.Context, f TierFilter) ([]Tier, error) {
+func (s *DB) Tiers(ctx context.Context, f TierFilter) ([]Tier, error) {
 	var w where
 	if f.Prefix != "" {
 		w.add("starts_with(name, %s)", f.Prefix)
@@ -137,13 +137,13 @@ func (s *Store) Tiers(ctx context.Context, f TierFilter) ([]Tier, error) {
 }
 
 // PutTier writes an existing or new tier. It returns the row after the write, and the version in which it is in force.
-func (s *Store) PutTier(ctx context.Context, c Change, t Tier) (Tier, int64, error) {
+func (s *DB) PutTier(ctx context.Context, c Change, t Tier) (Tier, int64, error) {
 	return tiers.put(ctx, s, c, t.Name, t.Revision, `INSERT INTO rate_limiter.tiers (name, description) VALUES ($1, $2)
 		ON CONFLICT (name) DO UPDATE SET description = excluded.description`, t.Name, t.Description)
 }
 
 // DeleteTier deletes a tier, or returns a NotFoundError. Tenants and policies that name it stay.
-func (s *Store) DeleteTier(ctx context.Context, c Change, name string, revision int64) (int64, error) {
+func (s *DB) DeleteTier(ctx context.Context, c Change, name string, revision int64) (int64, error) {
 	return tiers.delete(ctx, s, c, name, revision)
 }
 
@@ -167,7 +167,7 @@ func (t table[T]) find(ctx context.Context, q querier, key string) (T, error) {
 // which it is in force.
 func (t table[T]) put(
 	ctx context.Context,
-	s *Store,
+	s *DB,
 	c Change,
 	key string,
 	revision int64,
@@ -187,7 +187,7 @@ func (t table[T]) put(
 	})
 }
 
-func (t table[T]) delete(ctx context.Context, s *Store, c Change, key string, revision int64) (int64, error) {
+func (t table[T]) delete(ctx context.Context, s *DB, c Change, key string, revision int64) (int64, error) {
 	_, version, err := write(ctx, s, "delete "+t.row+" "+key, c, func(tx pgx.Tx) (noResult, error) {
 		err := t.check(ctx, tx, key, revision)
 		if err == nil {
@@ -256,7 +256,7 @@ type SeenTier struct {
 
 // SeenTiers yields the tiers of a tenant, or of all tenants if its name is empty, that were written after an instant,
 // in the order in which they were written. It holds a connection until it ends.
-func (s *Store) SeenTiers(ctx context.Context, tenant string, after time.Time) iter.Seq2[SeenTier, error] {
+func (s *DB) SeenTiers(ctx context.Context, tenant string, after time.Time) iter.Seq2[SeenTier, error] {
 	return each[SeenTier](ctx, s.pool, "read the tiers that nodes have seen", `
 		SELECT n.name AS tenant, t.namespace, t.tier, t.source, t.since, t.seen_at, t.stored_at
 		FROM rate_limiter.tenant_tiers t JOIN rate_limiter.usage_names n ON n.id = t.tenant

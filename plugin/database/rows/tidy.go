@@ -44,7 +44,7 @@ var tidyChange = Change{Actor: "retention", Reason: "expired"}
 // Tidy moves expired overrides to the history and drops rows older than their retention, batch by batch until none is
 // due or ctx ends. A batch has at most so many rows of a table; after each full one Tidy calls progress with the sum so
 // far. Every process may call it from time to time. With an error it also returns what was done before.
-func (s *Store) Tidy(ctx context.Context, keep Retention, rows int64, progress func(Tidied)) (Tidied, error) {
+func (s *DB) Tidy(ctx context.Context, keep Retention, rows int64, progress func(Tidied)) (Tidied, error) {
 	var done Tidied
 	for {
 		batch, err := tidyBatch(ctx, s.pool, keep, rows)
@@ -115,7 +115,7 @@ func tidyBatch(ctx context.Context, db beginner, keep Retention, rows int64) (Ti
 }
 
 // due returns how many rows are older than their retention.
-func (s *Store) due(ctx context.Context, keep Retention) (left int64, err error) {
+func (s *DB) due(ctx context.Context, keep Retention) (left int64, err error) {
 	err = s.pool.QueryRow(ctx, countDue, keep.Overrides, keep.Changes, keep.Nodes, KeysKept).Scan(&left)
 	return left, err
 }

@@ -109,7 +109,7 @@ const selectTokens = `SELECT * FROM (SELECT id, name, role, org, created_at, cre
 // same name; a live one is a ConflictError. A name stays bound to its role and org, even after its token is revoked:
 // another role is a ConflictError. The audit records the change, which makes no version. c.Idempotency is ignored,
 // because a replay could not return the secret.
-func (s *Store) CreateToken(ctx context.Context, c Change, n NewToken) (secret string, t Token, err error) {
+func (s *DB) CreateToken(ctx context.Context, c Change, n NewToken) (secret string, t Token, err error) {
 	c.Idempotency = nil
 	secret, hash := newSecret()
 	t, _, err = write(ctx, s, "create token "+n.Name, c, func(tx pgx.Tx) (Token, error) {
@@ -142,7 +142,7 @@ const revokeToken = `UPDATE rate_limiter.tokens SET revoked_at = clock_timestamp
 
 // RevokeToken revokes the token of a name, with its secrets before rotations, and returns its row, or a NotFoundError
 // if it is revoked already. The row stays.
-func (s *Store) RevokeToken(ctx context.Context, c Change, name string) (Token, error) {
+func (s *DB) RevokeToken(ctx context.Context, c Change, name string) (Token, error) {
 	t, _, err := write(ctx, s, "revoke token "+name, c, func(tx pgx.Tx) (Token, error) {
 		what := fmt.Sprintf("a live token %q", name)
 		row, err := one[struct{ ID int64 }](ctx, tx, what, `WITH revoked AS (`+revokeToken+` RETURNING id)
@@ -156,7 +156,7 @@ func (s *Store) RevokeToken(ctx context.Context, c Change, name string) (Token, 
 }
 
 // Tokens returns the tokens that a filter selects, in the order of their IDs.
-func (s *Store) Tokens(ctx context.Context, f TokenFilter) ([]Token, error) {
+func (s *DB) Tokens(ctx context.Context, f TokenFilter) ([]Token, error) {
 	var w where
 	w.equal("name", f.Name)
 	w.equal("state", f.State)
@@ -168,7 +168,7 @@ func (s *Store) Tokens(ctx context.Context, f TokenFilter) ([]Token, error) {
 }
 
 // LiveTokens returns the number of live tokens.
-func (s *Store) LiveTokens(ctx context.Context) (int, error) {
+func (s *DB) LiveTokens(ctx context.Context) (int, error) {
 	var live int
 	err := s.pool.QueryRow(ctx, `SELECT count(*) FROM rate_limiter.tokens
 		WHERE (revoked_at > clock_timestamp()) IS NOT FALSE AND (expires_at > clock_timestamp()) IS NOT FALSE`).Scan(&live)
@@ -179,7 +179,7 @@ func (s *Store) LiveTokens(ctx context.Context) (int, error) {
 type Secrets map[[sha256.Size]byte]Token
 
 // Secrets returns the tokens that are live, or were within the last day.
-func (s *Store) Secrets(ctx context.Context) (Secrets, error) {
+func (s *DB) Secrets(ctx context.Context) (Secrets, error) {
 	type row struct {
 		Token
 		Hash []byte
@@ -225,7 +225,7 @@ func IsSecret(text string) bool {
 // Used records the last use of tokens, by their IDs and the time since then. Ages instead of instants make it
 // independent of the caller's clock. It skips tokens with a use recorded less than a minute before, and those that
 // another process is writing, so many processes may record the same use.
-func (s *Store) Used(ctx context.Context, ago map[int64]time.Duration) error {
+func (s *DB) Used(ctx context.Context, ago map[int64]time.Duration) error {
 	ids, ages := make([]int64, 0, len(ago)), make([]time.Duration, 0, len(ago))
 	for id, age := range ago {
 		ids, ages = append(ids, id), append(ages, age)

@@ -15,7 +15,7 @@ import (
 )
 
 // create creates a token and returns its secret.
-func create(t *testing.T, s *rows.Store, n rows.NewToken) (string, rows.Token) {
+func create(t *testing.T, s *rows.DB, n rows.NewToken) (string, rows.Token) {
 	t.Helper()
 	secret, token, err := s.CreateToken(t.Context(), ann, n)
 	if err != nil {
@@ -41,7 +41,7 @@ func expire(t *testing.T, pool *pgxpool.Pool, id int64) {
 }
 
 // tokenOf returns the live token of a secret, or a TokenError.
-func tokenOf(t *testing.T, s *rows.Store, secret string) (rows.Token, error) {
+func tokenOf(t *testing.T, s *rows.DB, secret string) (rows.Token, error) {
 	t.Helper()
 	all, err := s.Secrets(t.Context())
 	if err != nil {
@@ -60,7 +60,7 @@ func wantTokenError(t *testing.T, what string, err error, name, state string) {
 }
 
 // wantLive checks the number of live tokens.
-func wantLive(t *testing.T, s *rows.Store, want int) {
+func wantLive(t *testing.T, s *rows.DB, want int) {
 	t.Helper()
 	if n, err := s.LiveTokens(t.Context()); err != nil || n != want {
 		t.Errorf("%d tokens are live (%v), want %d", n, err, want)

@@ -18,7 +18,7 @@ import (
 )
 
 // wired returns a store on a pool whose config edit has changed.
-func wired(t *testing.T, dsn string, edit func(*pgxpool.Config)) *rows.Store {
+func wired(t *testing.T, dsn string, edit func(*pgxpool.Config)) *rows.DB {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {

@@ -126,7 +126,7 @@ const beginHistory = `SELECT days_until, CASE WHEN current_setting('effective_io
 
 // Usage returns a usage history of a tenant. It covers what the leader has unpacked, also what is not summed up yet.
 // Steps without requests have no row.
-func (s *Store) Usage(ctx context.Context, q UsageQuery) (UsageHistory, error) {
+func (s *DB) Usage(ctx context.Context, q UsageQuery) (UsageHistory, error) {
 	if err := q.check(); err != nil {
 		return UsageHistory{}, err
 	}
@@ -237,7 +237,7 @@ type UsageLeft struct {
 // UsageLeft yields the least that each policy left each tenant in the minutes since a time ago, those of a tenant one
 // after the other. The minute in which that time lies counts as a whole. It leaves out requests without a tenant, and
 // rows without a number. It holds a connection until it ends.
-func (s *Store) UsageLeft(ctx context.Context, ago time.Duration) iter.Seq2[UsageLeft, error] {
+func (s *DB) UsageLeft(ctx context.Context, ago time.Duration) iter.Seq2[UsageLeft, error] {
 	return each[UsageLeft](ctx, s.pool, "read what limits left", `
 		SELECT t.name AS tenant, e.name AS endpoint, p.name AS policy, u.remaining, u.at
 		FROM (

@@ -34,7 +34,7 @@ type UsageExportRow struct {
 }
 
 // UsageClosedUntil returns the midnight before which all days are closed.
-func (s *Store) UsageClosedUntil(ctx context.Context) (time.Time, error) {
+func (s *DB) UsageClosedUntil(ctx context.Context) (time.Time, error) {
 	var until time.Time
 	if err := s.pool.QueryRow(ctx, `SELECT days_until FROM rate_limiter.usage_state`).Scan(&until); err != nil {
 		return time.Time{}, fail("read usage", err)
@@ -45,7 +45,7 @@ func (s *Store) UsageClosedUntil(ctx context.Context) (time.Time, error) {
 // UsageExport yields what every tenant used of every endpoint by day, ordered by day, tenant, endpoint and policy. It
 // holds a connection until it ends. Without q.Open it yields only days that are closed, which do not change. Its days
 // are read at one instant.
-func (s *Store) UsageExport(ctx context.Context, q UsageExportQuery) iter.Seq2[UsageExportRow, error] {
+func (s *DB) UsageExport(ctx context.Context, q UsageExportQuery) iter.Seq2[UsageExportRow, error] {
 	rows := UsageSteps[2].rows(`($3 OR at < days_until) AND
 		($4 OR ` + policyIs("$5") + `)`)
 	all := each[UsageExportRow](ctx, s.pool, "export usage", `

@@ -17,7 +17,7 @@ import (
 var may = time.Date(2099, 5, 1, 0, 0, 0, 0, time.UTC)
 
 // exported returns a store with two tenants, who have used one endpoint on each of four days.
-func exported(t *testing.T) *rows.Store {
+func exported(t *testing.T) *rows.DB {
 	t.Helper()
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	_, err := pool.Exec(t.Context(), `
@@ -44,7 +44,7 @@ func exported(t *testing.T) *rows.Store {
 }
 
 // export returns the rows of an export of May.
-func export(t *testing.T, s *rows.Store, change func(*rows.UsageExportQuery)) string {
+func export(t *testing.T, s *rows.DB, change func(*rows.UsageExportQuery)) string {
 	t.Helper()
 	q := rows.UsageExportQuery{From: may, To: may.AddDate(0, 1, 0)}
 	change(&q)

@@ -19,7 +19,7 @@ import (
 
 // used has one leader unpack batches of acme, of some ages: each with 3 admitted and 1 denied request of GET /a, for
 // which the policy daily charges 30 tokens and leaves 70, and 1 admitted request of GET /b.
-func used(t *testing.T, ages ...time.Duration) *rows.Store {
+func used(t *testing.T, ages ...time.Duration) *rows.DB {
 	t.Helper()
 	dsn := pgtest.Shared(t).Database(t)
 	pool := pgtest.Pool(t, dsn)
@@ -51,7 +51,7 @@ func used(t *testing.T, ages ...time.Duration) *rows.Store {
 }
 
 // usageOf returns a usage history of acme until now, in steps of a name.
-func usageOf(t *testing.T, s *rows.Store, step string, change func(*rows.UsageQuery)) []rows.UsageRow {
+func usageOf(t *testing.T, s *rows.DB, step string, change func(*rows.UsageQuery)) []rows.UsageRow {
 	t.Helper()
 	of, err := rows.UsageStepOf(step)
 	if err != nil {

@@ -60,7 +60,7 @@ func topStep(from, to, now time.Time) UsageStep {
 
 // UsageTop returns the tenants that used most of a column between two times, which it extends to whole steps. Tenants
 // without any are not listed.
-func (s *Store) UsageTop(ctx context.Context, q UsageTopQuery, now time.Time) (UsageTop, error) {
+func (s *DB) UsageTop(ctx context.Context, q UsageTopQuery, now time.Time) (UsageTop, error) {
 	if !slices.Contains(UsageRankings, q.By) {
 		return UsageTop{}, &InvalidError{Field: "by", Problem: "must be admitted, denied or cost"}
 	}
@@ -112,7 +112,7 @@ type QuotaNotice struct {
 
 // QuotaNotices yields the last notices of a tenant since a time, or of all tenants if its name is empty, newest first.
 // It holds a connection until it ends.
-func (s *Store) QuotaNotices(
+func (s *DB) QuotaNotices(
 	ctx context.Context, tenant string, since time.Time, most int,
 ) iter.Seq2[QuotaNotice, error] {
 	all := each[QuotaNotice](ctx, s.pool, "read notices of quotas", `

@@ -86,7 +86,7 @@ const selectWebhooks = `SELECT w.id, w.org, w.url, w.types, w.enabled, w.created
 
 // CreateWebhook creates a webhook and returns its secret, which cannot be read again. An org has at most MaxWebhooks;
 // more are a ConflictError. c.Idempotency is ignored, because a replay could not return the secret.
-func (s *Store) CreateWebhook(ctx context.Context, c Change, n NewWebhook) (webhook.Secret, Webhook, error) {
+func (s *DB) CreateWebhook(ctx context.Context, c Change, n NewWebhook) (webhook.Secret, Webhook, error) {
 	c.Idempotency = nil
 	secret := webhook.NewSecret()
 	if n.Types == nil {
@@ -128,13 +128,13 @@ func oneWebhook(ctx context.Context, q querier, id int64) (Webhook, error) {
 }
 
 // Webhook returns a webhook, or a NotFoundError.
-func (s *Store) Webhook(ctx context.Context, id int64) (Webhook, error) {
+func (s *DB) Webhook(ctx context.Context, id int64) (Webhook, error) {
 	w, err := oneWebhook(ctx, s.pool, id)
 	return w, fail("read a webhook", err)
 }
 
 // Webhooks returns the webhooks that a filter selects, in the order of their IDs.
-func (s *Store) Webhooks(ctx context.Context, f WebhookFilter) ([]Webhook, error) {
+func (s *DB) Webhooks(ctx context.Context, f WebhookFilter) ([]Webhook, error) {
 	var w where
 	if f.Org != nil {
 		w.add("w.org = %s", *f.Org)
@@ -147,7 +147,7 @@ func (s *Store) Webhooks(ctx context.Context, f WebhookFilter) ([]Webhook, error
 }
 
 // DeleteWebhook deletes a webhook with its secrets and deliveries, or returns a NotFoundError.
-func (s *Store) DeleteWebhook(ctx context.Context, c Change, id int64) error {
+func (s *DB) DeleteWebhook(ctx context.Context, c Change, id int64) error {
 	_, _, err := write(ctx, s, "delete a webhook", c, func(tx pgx.Tx) (none noResult, err error) {
 		return none, deleteOne(ctx, tx, fmt.Sprint("webhook ", id), `DELETE FROM rate_limiter.webhooks WHERE id = $1`, id)
 	})
@@ -156,7 +156,7 @@ func (s *Store) DeleteWebhook(ctx context.Context, c Change, id int64) error {
 
 // EnableWebhook enables a webhook, which forgets its failures, or disables it. What waits for a disabled webhook is
 // delivered when it is enabled in time; new events are not kept for it.
-func (s *Store) EnableWebhook(ctx context.Context, c Change, id int64, enabled bool) (Webhook, error) {
+func (s *DB) EnableWebhook(ctx context.Context, c Change, id int64, enabled bool) (Webhook, error) {
 	w, _, err := write(ctx, s, "enable or disable a webhook", c, func(tx pgx.Tx) (Webhook, error) {
 		_, err := tx.Exec(ctx, `UPDATE rate_limiter.webhooks SET enabled = $2, disabled_for = '', failing_since = NULL,
 			failures = 0, hold_until = NULL WHERE id = $1 AND enabled <> $2`, id, enabled)
@@ -170,7 +170,7 @@ func (s *Store) EnableWebhook(ctx context.Context, c Change, id int64, enabled b
 
 // RotateWebhook gives a webhook a new secret and returns it. The old one signs too for [webhook.OldSecretSigns], or
 // with now not any more. Too many rotations within that time are a ConflictError.
-func (s *Store) RotateWebhook(ctx context.Context, c Change, id int64, now bool) (webhook.Secret, Webhook, error) {
+func (s *DB) RotateWebhook(ctx context.Context, c Change, id int64, now bool) (webhook.Secret, Webhook, error) {
 	c.Idempotency = nil // as in CreateWebhook
 	secret, signs := webhook.NewSecret(), webhook.OldSecretSigns
 	if now {
@@ -203,7 +203,7 @@ func (s *Store) RotateWebhook(ctx context.Context, c Change, id int64, now bool)
 
 // TestWebhook adds a delivery with a test event, which the leader of `ratelimit serve` sends soon, also if it waits
 // after a failure. A disabled webhook, and more than MaxWebhookTests within an hour, are a ConflictError.
-func (s *Store) TestWebhook(ctx context.Context, c Change, id int64) (Delivery, error) {
+func (s *DB) TestWebhook(ctx context.Context, c Change, id int64) (Delivery, error) {
 	d, _, err := write(ctx, s, "test a webhook", c, func(tx pgx.Tx) (Delivery, error) {
 		w, err := oneWebhook(ctx, tx, id)
 		if err != nil {
@@ -279,7 +279,7 @@ func oneDelivery(ctx context.Context, q querier, id string) (Delivery, error) {
 }
 
 // Deliveries returns the last deliveries to a webhook, at most so many, newest first. state "" selects all.
-func (s *Store) Deliveries(ctx context.Context, id int64, state string, most int) ([]Delivery, error) {
+func (s *DB) Deliveries(ctx context.Context, id int64, state string, most int) ([]Delivery, error) {
 	var w where
 	w.add("webhook = %s", id)
 	w.equal("state", state)

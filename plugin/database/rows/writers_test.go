@@ -16,7 +16,7 @@ import (
 )
 
 // addOne reads a policy, adds one to its limit and writes it. After a conflict it starts again.
-func addOne(t *testing.T, s *rows.Store, id int64) error {
+func addOne(t *testing.T, s *rows.DB, id int64) error {
 	for {
 		p, err := s.PolicyByID(t.Context(), id)
 		if err != nil {

@@ -34,7 +34,7 @@ var ann = rows.Change{Actor: "ann", Reason: "a test"}
 type world struct {
 	*testing.T
 	pool    *pgxpool.Pool
-	store   *rows.Store
+	store   *rows.DB
 	options Options
 	sender  *Sender
 	session *session
