@@ -22,8 +22,9 @@ func TestTablesFromBeforeTheFirstReleaseAreOneErrorThatSaysWhatToDo(t *testing.T
 	}
 	do(unreleased)
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
-	for _, args := range []string{"migrate up", "migrate down --yes", "migrate status", "policy list", "tidy",
-		"serve --listen 127.0.0.1:0"} {
+	for _, args := range []string{
+		"migrate up", "migrate down --yes", "migrate status", "policy list", "tidy", "serve --listen 127.0.0.1:0",
+	} {
 		x.output.Reset()
 		code := x.call(strings.Fields(args)...)
 		if text := x.output.String(); code != exitFailed || strings.Count(text, "\n") != 1 ||

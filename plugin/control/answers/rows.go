@@ -5,7 +5,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Answers, and parts of them, that are rows of the database.
+// AbuseState and the types below it are rows of the database, which answers have as they are.
 type (
 	AbuseState      = rows.AbuseState
 	AuditEntry      = rows.AuditEntry

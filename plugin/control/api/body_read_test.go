@@ -268,7 +268,8 @@ func TestLargeBodiesBeyondTheirNumberAreDeniedAndSmallOnesNeedNoPlace(t *testing
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if n := f.GetMetric()[0].GetCounter().GetValue(); f.GetName() == "rate_limiter_control_busy_total" && n != slow-places {
+		n := f.GetMetric()[0].GetCounter().GetValue()
+		if f.GetName() == "rate_limiter_control_busy_total" && n != slow-places {
 			t.Errorf("%v are counted as denied, want %d", n, slow-places)
 		}
 	}

@@ -66,8 +66,8 @@ func (x *exchange) Write(b []byte) (int, error) {
 // Unwrap returns the writer for an http.ResponseController.
 func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
-// endReading gives up the places of the body, and removes the read deadline. The request has been read; but a connection
-// whose deadline passes cancels the context of the request in progress.
+// endReading gives up the places of the body, and removes the read deadline. The request has been read; but a
+// connection whose deadline passes cancels the context of the request in progress.
 func (x *exchange) endReading() error {
 	x.release()
 	if x.ResponseWriter == nil {

@@ -157,9 +157,11 @@ func (u *usageView) draw(history *answers.UsageHistory, l answers.LimitInForce) 
 		u.Total.add(sumOf(&history.Items[i]))
 	}
 	step := u.Period.step()
-	u.Denied = lineGraph(pointsOf(*history, step, func(r *answers.UsageRow) int64 { return r.Denied }), 0, "Denied requests")
+	denied := pointsOf(*history, step, func(r *answers.UsageRow) int64 { return r.Denied })
+	u.Denied = lineGraph(denied, 0, "Denied requests")
 	if u.Policy == "" {
-		u.Graph = lineGraph(pointsOf(*history, step, func(r *answers.UsageRow) int64 { return r.Admitted }), 0, "Admitted requests")
+		admitted := pointsOf(*history, step, func(r *answers.UsageRow) int64 { return r.Admitted })
+		u.Graph = lineGraph(admitted, 0, "Admitted requests")
 		return
 	}
 	spent := pointsOf(*history, step, func(r *answers.UsageRow) int64 { return orZero(r.Cost) })

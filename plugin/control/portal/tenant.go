@@ -152,7 +152,8 @@ func readOrgPlan(v *visit) (*orgPlan, error) {
 		return nil, err
 	}
 	data.Limits = planLimits(inForce.Limits, buckets)
-	data.Agreed = slices.DeleteFunc(slices.Clone(inForce.Overrides), func(o answers.OverrideInForce) bool { return !o.Applied })
+	unapplied := func(o answers.OverrideInForce) bool { return !o.Applied }
+	data.Agreed = slices.DeleteFunc(slices.Clone(inForce.Overrides), unapplied)
 	return data, nil
 }
 

@@ -52,7 +52,9 @@ func TestTheRateOfALimitIsThatOfTheRequestsThatItCounts(t *testing.T) {
 	limitAt := func(policy, endpoint string, cost int64) answers.LimitInForce {
 		return answers.LimitInForce{Policy: policy, Endpoint: endpoint, Scope: "tenant", Cost: cost}
 	}
-	all := []answers.LimitInForce{limitAt("daily", "", 0), limitAt("daily", "POST /bulk", 5), limitAt("other", "GET /a", 0)}
+	all := []answers.LimitInForce{
+		limitAt("daily", "", 0), limitAt("daily", "POST /bulk", 5), limitAt("other", "GET /a", 0),
+	}
 	uses := []rows.UsageRow{
 		{Endpoint: new("GET /a"), Admitted: 3600}, {Endpoint: new("POST /bulk"), Admitted: 7200}, {Admitted: 1800},
 	}
@@ -68,7 +70,9 @@ func TestTheRateOfALimitIsThatOfTheRequestsThatItCounts(t *testing.T) {
 
 func TestTheLimitOfAGraphIsTheTightestOfAllRequests(t *testing.T) {
 	t.Parallel()
-	limit := func(name, endpoint string, quantity, window int64, edit ...func(*answers.LimitInForce)) answers.LimitInForce {
+	limit := func(
+		name, endpoint string, quantity, window int64, edit ...func(*answers.LimitInForce),
+	) answers.LimitInForce {
 		l := answers.LimitInForce{
 			Policy: name, Mode: "enforce", Scope: "tenant", Endpoint: endpoint, Limit: quantity, WindowSize: window,
 		}

@@ -234,7 +234,9 @@ const leastQuota = 3600
 
 // quotasOf returns the limits of the org whose windows are an hour or longer, with their forecasts, given the requests
 // of about the last hour.
-func quotasOf(limits []answers.LimitInForce, buckets []answers.BucketUsage, lately *answers.UsageHistory, now time.Time) (quotas []orgQuota) {
+func quotasOf(
+	limits []answers.LimitInForce, buckets []answers.BucketUsage, lately *answers.UsageHistory, now time.Time,
+) (quotas []orgQuota) {
 	for _, p := range planLimits(limits, buckets) {
 		if !isWide(&p.LimitInForce) || p.WindowSize < leastQuota {
 			continue

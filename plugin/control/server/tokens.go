@@ -38,10 +38,10 @@ type tokenRows interface {
 	Used(ctx context.Context, ago map[int64]time.Duration) error
 }
 
-// tokens authenticates callers of the REST API by the tokens of the database, which are in memory. A caller never waits
-// for the database unless its secret is not among them: then it waits for the next read, of which there is one at a time
-// and one a second. While the database is unavailable, the tokens stay valid. It is safe for concurrent use. newTokens
-// makes it, and Run must run.
+// tokens authenticates callers of the REST API by the tokens of the database, which are in memory. A caller waits for
+// the database only if its secret is not among them: then it waits for the next read, of which there is one at a time
+// and one a second. While the database is unavailable, the tokens stay valid for tokenOutage. It is safe for concurrent
+// use. newTokens makes it, and Run must run.
 type tokens struct {
 	rows  tokenRows
 	log   *slog.Logger

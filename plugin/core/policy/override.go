@@ -41,8 +41,8 @@ var targetNames = [targets]string{
 	"user+endpoint", "user", "credential", "ip", "tag", "endpoint", "tenant", "endpoint of all tenants",
 }
 
-// CompiledOverride holds a compiled Override. It is immutable except for derived, a cache. The fields that every request
-// reads come first: they share a cache line.
+// CompiledOverride holds a compiled Override. It is immutable except for derived, a cache. The fields that every
+// request reads come first: they share a cache line.
 type CompiledOverride struct {
 	ID       int64
 	Starts   limit.Micros // 0: it has begun
