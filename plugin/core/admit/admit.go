@@ -1,8 +1,8 @@
 // Package admit is the path of a request: facts → identity → policies → buckets → decision → response, in one
 // function, [Decider.Admit].
 //
-// It declares the three interfaces it needs (a source of facts, buckets to spend from, observers) and imports pure
-// packages only. The adapters read facts from a socket and store buckets.
+// It declares the interfaces that it needs and imports pure packages only. The adapters read facts from a socket and
+// store buckets.
 package admit
 
 import (
@@ -87,14 +87,14 @@ type Decider struct {
 	AtDenial   identity.Facts // read of each request that is denied, or would be outside shadow mode, for observers
 }
 
-// With returns a decider that decides like dr by the given policies, with other buckets. It decides the requests of the
+// With returns a decider that decides like dr by the given plan, with other buckets. It decides the requests of the
 // decision API: they are tried beside no candidate, and the API itself keeps what they reserve.
-func (dr *Decider) With(policies *resolve.Plan, buckets Buckets) *Decider {
+func (dr *Decider) With(plan *resolve.Plan, buckets Buckets) *Decider {
 	next := &Decider{
 		Now: dr.Now, Elapsed: dr.Elapsed, Buckets: buckets, Shares: dr.Shares, Meta: dr.Meta, Renderer: dr.Renderer,
 		Observers: dr.Observers, FailClosed: dr.FailClosed, AtDenial: dr.AtDenial,
 	}
-	next.Policies.Store(policies)
+	next.Policies.Store(plan)
 	return next
 }
 
@@ -115,7 +115,7 @@ var exchanges atomic.Uint32
 // Admit decides one request and stores the decision and the response in x. An error means that facts or buckets failed;
 // x holds a response all the same: the one of on_internal_error, which observers do not receive, or the denial if it
 // was decided before.
-func (dr *Decider) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
+func (dr *Decider) Admit(ctx context.Context, source FactSource, x *Exchange) error {
 	x.Request.Reset()
 	x.Reservation = ""
 	d := &x.Decision
@@ -124,7 +124,7 @@ func (dr *Decider) Admit(ctx context.Context, facts FactSource, x *Exchange) err
 		d.Exchange = exchanges.Add(1)
 	}
 	if dr.Usage != nil {
-		err := dr.answerUsage(ctx, facts, x)
+		err := dr.answerUsage(ctx, source, x)
 		if dr.Usage.Answered != nil {
 			dr.Usage.Answered(x.Response.Status)
 		}
@@ -134,18 +134,18 @@ func (dr *Decider) Admit(ctx context.Context, facts FactSource, x *Exchange) err
 	// Who is it?
 	policies := dr.Policies.Load()
 	rules := &policies.Rules
-	if err := identify(ctx, facts, rules, &x.Request, &d.Identity); err != nil {
+	if err := identify(ctx, source, rules, &x.Request, &d.Identity); err != nil {
 		dr.Fault(x)
 		return err
 	}
 	// Is a candidate open? It replaces the policies of an assigned tenant; other requests are only tried under it.
-	trial := dr.trial(ctx, facts, policies.Candidate(), x)
+	trial := dr.trial(ctx, source, policies.Candidate(), x)
 
 	// Is this tenant within meta_limit, which protects the limiter itself?
 	d.Mode, d.PolicyVersion = policies.Mode(), policies.Version()
 	wait, err := dr.Meta.wait(ctx, &d.Identity)
 	if err != nil {
-		return errors.Join(fmt.Errorf("take the meta limit: %w", err), dr.readAndFault(ctx, facts, x))
+		return errors.Join(fmt.Errorf("take the meta limit: %w", err), dr.readAndFault(ctx, source, x))
 	}
 
 	// Which limits apply, and does every one have room? All are spent, or none. Where a store does not answer, each
@@ -159,7 +159,7 @@ func (dr *Decider) Admit(ctx context.Context, facts FactSource, x *Exchange) err
 	checkIdentity(d, now, wait)
 	if len(d.Resolution.Bounds) > 0 {
 		if err := dr.take(ctx, d, now); err != nil {
-			return errors.Join(err, dr.readAndFault(ctx, facts, x))
+			return errors.Join(err, dr.readAndFault(ctx, source, x))
 		}
 		if d.Resolution.Settles && !d.Denied() && dr.Reservations != nil {
 			x.Reservation = dr.Reservations.Keep(d)
@@ -168,7 +168,7 @@ func (dr *Decider) Admit(ctx context.Context, facts FactSource, x *Exchange) err
 	d.RecordExemption()
 
 	// What does the client read? Only a denial must know whether the request is gRPC; it stands even if that is unknown.
-	grpc, unanswered := dr.readAtDenial(ctx, facts, rules, x)
+	grpc, unanswered := dr.readAtDenial(ctx, source, rules, x)
 	dr.Renderer.Render(d, grpc, &x.Response)
 
 	for _, observer := range dr.Observers {
@@ -184,14 +184,14 @@ func (dr *Decider) Admit(ctx context.Context, facts FactSource, x *Exchange) err
 // identify reads the facts that rules need, in rounds, and identifies the request. Each round returns the facts that
 // are still needed; no fact is read that no limit needs.
 func identify(
-	ctx context.Context, facts FactSource, rules *identity.Rules, req *identity.Request, id *identity.Identity,
+	ctx context.Context, source FactSource, rules *identity.Rules, req *identity.Request, id *identity.Identity,
 ) error {
 	for {
 		missing := rules.Identify(req, id)
 		if missing == 0 {
 			return nil
 		}
-		if err := facts.Read(ctx, missing, rules, req); err != nil {
+		if err := source.Read(ctx, missing, rules, req); err != nil {
 			return fmt.Errorf("read facts: %w", err)
 		}
 	}
@@ -238,7 +238,7 @@ func (dr *Decider) take(ctx context.Context, d *decision.Decision, now limit.Mic
 // readAtDenial reads the facts that only a denial needs: whether the request is a gRPC call, which it reports, and
 // those that observers want. A denial in shadow needs the latter alone.
 func (dr *Decider) readAtDenial(
-	ctx context.Context, facts FactSource, rules *identity.Rules, x *Exchange,
+	ctx context.Context, source FactSource, rules *identity.Rules, x *Exchange,
 ) (grpc bool, err error) {
 	d, wanted := &x.Decision, identity.Facts(0)
 	if d.Denied() || d.ShadowDenied {
@@ -246,9 +246,9 @@ func (dr *Decider) readAtDenial(
 	}
 	switch {
 	case d.Denied():
-		grpc, err = isGRPC(ctx, facts, &x.Request, wanted)
+		grpc, err = isGRPC(ctx, source, &x.Request, wanted)
 	case wanted != 0:
-		if err = facts.Read(ctx, wanted, nil, &x.Request); err != nil {
+		if err = source.Read(ctx, wanted, nil, &x.Request); err != nil {
 			err = fmt.Errorf("read the facts of a denial: %w", err)
 		}
 	}
@@ -261,14 +261,14 @@ func (dr *Decider) readAtDenial(
 
 // isGRPC reports whether a denied request is a gRPC call. It reads the facts in two rounds at most, because the first
 // makes the second superfluous for most requests; the wanted facts go along with the first.
-func isGRPC(ctx context.Context, facts FactSource, req *identity.Request, wanted identity.Facts) (bool, error) {
+func isGRPC(ctx context.Context, source FactSource, req *identity.Request, wanted identity.Facts) (bool, error) {
 	for {
 		call, missing := req.GRPC()
 		missing |= wanted &^ req.Known
 		if missing == 0 {
 			return call, nil
 		}
-		if err := facts.Read(ctx, missing, nil, req); err != nil {
+		if err := source.Read(ctx, missing, nil, req); err != nil {
 			return false, fmt.Errorf("read whether it is a gRPC call: %w", err)
 		}
 	}
@@ -290,9 +290,9 @@ func (dr *Decider) Fault(x *Exchange) {
 }
 
 // readAndFault reads whether the request is a gRPC call, and then calls Fault. It returns the error of reading.
-func (dr *Decider) readAndFault(ctx context.Context, facts FactSource, x *Exchange) (err error) {
+func (dr *Decider) readAndFault(ctx context.Context, source FactSource, x *Exchange) (err error) {
 	if dr.FailClosed {
-		_, err = isGRPC(ctx, facts, &x.Request, 0)
+		_, err = isGRPC(ctx, source, &x.Request, 0)
 	}
 	dr.Fault(x)
 	return err
@@ -300,11 +300,11 @@ func (dr *Decider) readAndFault(ctx context.Context, facts FactSource, x *Exchan
 
 // Unconfigured answers a request of a plugin config that cannot be used, as its on_config_fault says. An error means
 // that the facts that identify a gRPC call could not be read; x holds the answer all the same.
-func Unconfigured(ctx context.Context, facts FactSource, deny bool, x *Exchange) (err error) {
+func Unconfigured(ctx context.Context, source FactSource, deny bool, x *Exchange) (err error) {
 	x.Request.Reset()
 	grpc := false
 	if deny {
-		grpc, err = isGRPC(ctx, facts, &x.Request, 0)
+		grpc, err = isGRPC(ctx, source, &x.Request, 0)
 	}
 	x.answerUncounted(decision.ConfigFault, deny, grpc, plain)
 	return err

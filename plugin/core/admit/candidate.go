@@ -36,7 +36,7 @@ type otherFacts struct {
 // trial returns what an open candidate (nil: there is none) does with an identified request. If it is enforced, the
 // request has the candidate's identity. Facts that only the candidate needs are read for it alone, so that they cannot
 // change the decision of another request.
-func (dr *Decider) trial(ctx context.Context, facts FactSource, c *resolve.Candidate, x *Exchange) (t Trial) {
+func (dr *Decider) trial(ctx context.Context, source FactSource, c *resolve.Candidate, x *Exchange) (t Trial) {
 	if c == nil {
 		return t
 	}
@@ -46,7 +46,7 @@ func (dr *Decider) trial(ctx context.Context, facts FactSource, c *resolve.Candi
 			x.tried = &otherFacts{}
 		}
 		x.tried.request.Reset()
-		if err := identify(ctx, facts, &c.Plan.Rules, &x.tried.request, &x.tried.identity); err != nil {
+		if err := identify(ctx, source, &c.Plan.Rules, &x.tried.request, &x.tried.identity); err != nil {
 			if dr.Candidates != nil {
 				dr.Candidates.Skip()
 			}

@@ -29,14 +29,14 @@ const (
 
 // answerUsage answers a request with what its tenant has used of its own limits (usage_only). It spends nothing, and no
 // observer receives it: it is no request to the API. It returns errors as [Decider.Admit] does.
-func (dr *Decider) answerUsage(ctx context.Context, facts FactSource, x *Exchange) error {
+func (dr *Decider) answerUsage(ctx context.Context, source FactSource, x *Exchange) error {
 	policies, d := dr.Policies.Load(), &x.Decision
-	if err := identify(ctx, facts, &policies.Rules, &x.Request, &d.Identity); err != nil {
+	if err := identify(ctx, source, &policies.Rules, &x.Request, &d.Identity); err != nil {
 		dr.Fault(x)
 		return err
 	}
 	plan := policies
-	if trial := dr.trial(ctx, facts, policies.Candidate(), x); trial.Enforced {
+	if trial := dr.trial(ctx, source, policies.Candidate(), x); trial.Enforced {
 		plan = policies.ForTenant(d.Identity.Tenant.ID)
 	}
 	switch x.Request.Method {
