@@ -39,16 +39,16 @@ func (s *Server) work(ctx context.Context, w *worker) {
 	ctx, cancel := context.WithCancel(ctx) // connections that share a context contend for its lock
 	defer cancel()
 	for range w.wake {
-		if !s.serve(ctx, w.conn) || !s.setIdle(w) {
+		if !s.serveConn(ctx, w.conn) || !s.setIdle(w) {
 			return
 		}
 	}
 }
 
-// serve serves one connection and closes it. A panic outside of events ends this connection only: if the process ended,
-// Kong would answer the events of all other connections with a 500. serve reports whether the conn may be used again,
+// serveConn serves one connection and closes it. A panic outside of events ends this connection only: if the process ended,
+// Kong would answer the events of all other connections with a 500. serveConn reports whether the conn may be used again,
 // which it must not after a panic.
-func (s *Server) serve(ctx context.Context, c *conn) (reusable bool) {
+func (s *Server) serveConn(ctx context.Context, c *conn) (reusable bool) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			s.logPanic("a call panicked; its connection is closed", cause, debug.Stack())
