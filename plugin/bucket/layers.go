@@ -134,16 +134,16 @@ func (s *Stores) Local() memory.Stats { return s.local.Stats() }
 // Stats holds the numbers of one Redis and its decorators. A second Redis has its own numbers and the numbers of
 // addresses; what belongs to both is counted with the main one.
 type Stats struct {
-	Name        string        // where it is, without secrets
-	Second      bool          // it is the second of a pair
-	Degraded    bool          // some server of it is unavailable
-	AwayFor     time.Duration // how long it has been degraded; 0: it is not
-	DegradedFor time.Duration // altogether, since the start
-	Redis       redis.Stats
-	Outage      outage.Stats
-	Lease       lease.Stats
-	Addresses   addresses.Stats
-	Shares      share.Stats
+	Name           string        // where it is, without secrets
+	Second         bool          // it is the second of a pair
+	Degraded       bool          // some server of it is unavailable
+	UnavailableFor time.Duration // how long it has been degraded; 0: it is not
+	DegradedFor    time.Duration // altogether, since the start
+	Redis          redis.Stats
+	Outage         outage.Stats
+	Lease          lease.Stats
+	Addresses      addresses.Stats
+	Shares         share.Stats
 }
 
 // Stats returns the numbers of every Redis in use, in no order. A Redis of several pairs is listed for each, its own
@@ -155,7 +155,7 @@ func (s *Stores) Stats() []Stats {
 	counted := map[*redis.Store]bool{}
 	statsOf := func(store *redis.Store) Stats {
 		stats := Stats{Name: store.Name()}
-		stats.Degraded, stats.AwayFor, stats.DegradedFor = s.breakers.Degraded(stats.Name)
+		stats.Degraded, stats.UnavailableFor, stats.DegradedFor = s.breakers.Degraded(stats.Name)
 		if !counted[store] {
 			stats.Redis, counted[store] = store.Stats(), true
 		}

@@ -6,11 +6,11 @@ import (
 )
 
 // CostCheck returns a function that returns why limits of a config, or rows of its namespace beside it, may deny every
-// request of a cost. A nil config is unknown: its limits are not compared.
-func CostCheck(config *Plan, rows []schema.Policy) func(schema.Cost) []string {
+// request of a cost. A nil plan is unknown: its limits are not compared.
+func CostCheck(plan *Plan, rows []schema.Policy) func(schema.Cost) []string {
 	var c schema.Config
-	if config != nil {
-		c = *config.config
+	if plan != nil {
+		c = *plan.config
 	}
 	return c.CostCheck(rows)
 }

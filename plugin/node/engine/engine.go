@@ -201,11 +201,11 @@ func (e *Engine) open(config *schema.Config, decider *admit.Decider) (opened rel
 }
 
 // add adds a decider that follows the rows of Postgres.
-func (e *Engine) add(decider *admit.Decider, config *resolve.Plan) {
+func (e *Engine) add(decider *admit.Decider, plan *resolve.Plan) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.live[decider] = config
-	e.setPolicies(decider, config, e.snapshot())
+	e.live[decider] = plan
+	e.setPolicies(decider, plan, e.snapshot())
 	e.reportFaults()
 }
 
@@ -230,20 +230,20 @@ func (e *Engine) remove(decider *admit.Decider) {
 func (e *Engine) follow(snapshot *policy.Snapshot) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for decider, config := range e.live {
-		e.setPolicies(decider, config, snapshot)
+	for decider, plan := range e.live {
+		e.setPolicies(decider, plan, snapshot)
 	}
 	e.reportFaults()
 	e.loadOnce.Do(func() { close(e.loaded) })
 }
 
 // setPolicies combines a decider's config with a snapshot, if there is one. e.mu is held.
-func (e *Engine) setPolicies(decider *admit.Decider, config *resolve.Plan, snapshot *policy.Snapshot) {
+func (e *Engine) setPolicies(decider *admit.Decider, plan *resolve.Plan, snapshot *policy.Snapshot) {
 	if snapshot == nil {
-		decider.Policies.Store(config)
+		decider.Policies.Store(plan)
 		return
 	}
-	both := config.With(snapshot)
+	both := plan.With(snapshot)
 	decider.Policies.Store(both)
 	if both.Candidate() == nil {
 		releaseCandidate(decider, false)

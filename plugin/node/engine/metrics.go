@@ -26,7 +26,7 @@ func (e *Engine) stores() []metrics.Store {
 func (e *Engine) condition() (c policysync.Condition) {
 	for _, stats := range e.Stores.Stats() {
 		c.Leases += stats.Lease.Leases
-		c.Redis = append(c.Redis, policysync.Redis{Name: stats.Name, AwaySeconds: stats.AwayFor.Seconds()})
+		c.Redis = append(c.Redis, policysync.Redis{Name: stats.Name, AwaySeconds: stats.UnavailableFor.Seconds()})
 	}
 	return c
 }
