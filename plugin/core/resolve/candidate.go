@@ -72,8 +72,8 @@ func (p *Plan) ForTenant(tenant string) *Plan {
 }
 
 // ResolveAt fills r with the bounds of a request of an assigned tenant. Buckets that several tenants share keep their
-// active limits, because one bucket cannot follow two limits in turns. So does a policy that only one of the sets
-// shares.
+// active limits: one bucket cannot follow two limits in turns. A policy keeps its active limit too if only one of the
+// two sets has its bucket shared.
 func (c *Candidate) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution) {
 	c.enforced.ResolveAt(id, now, r)
 }

@@ -31,7 +31,7 @@ type Explanation struct {
 	Candidate *ExplainedCandidate `json:"candidate,omitempty"` // absent: none is open, or it changes nothing here
 
 	Bounds    []ExplainedBound    `json:"bounds"`
-	Policies  []ExplainedPolicy   `json:"policies"`  // every policy for the tenant, its tier and all tenants
+	Policies  []ExplainedPolicy   `json:"policies"`  // every policy that could apply
 	Overrides []ExplainedOverride `json:"overrides"` // every override on the tenant, user, credential and address
 }
 
@@ -150,8 +150,9 @@ type explainer struct {
 	resolution *Resolution
 }
 
-// TierFrom returns where the tier of a tenant's request comes from: row, the source that the request's identity names,
-// request without one, or default. It adds why a given name does not apply.
+// TierFrom returns where the tier of a tenant's request comes from: row, a source of the config, request or default. A
+// source is from the request's identity; request stands for an identity that names none. A default has the reason why
+// a given name does not apply.
 func (p *Plan) TierFrom(id *identity.Identity) string {
 	var rows *policy.TenantRows
 	if p.snapshot != nil {
@@ -174,8 +175,8 @@ func (p *Plan) tierFrom(rows *policy.TenantRows, id *identity.Identity) string {
 	return TierOfDefault
 }
 
-// explainPolicies lists the candidates in the order in which ResolveAt considers them, but for the config's: those of a
-// list stand behind the rows that go before them.
+// explainPolicies lists the policies that could apply. Rows are in the order in which ResolveAt considers them. A list
+// of the config comes after the rows that go before it.
 func (e *explainer) explainPolicies(rows *policy.TenantRows) {
 	p, kind := e.plan, e.id.Tenant.Kind
 	tier := ""

@@ -57,7 +57,8 @@ type Resolution struct {
 	Bounds     []policy.Bound
 	Cost       RequestCost // what the request costs where a policy has no cost of its own
 
-	UserRequired bool // a limit per user applies as the config enforces or rehearses it, but the request names no user
+	// UserRequired: a limit per user applies, enforced or in shadow mode by the config, but the request names no user.
+	UserRequired bool
 
 	Settles bool // the policy of a bound settles: the request ends with a settlement
 	Fair    bool // the policy of a bound is shared fairly
@@ -91,8 +92,8 @@ func (r *Resolution) Reset() {
 }
 
 // ResolveAt fills r with the bounds of a request from id at an instant. Overrides that have not begun or have expired
-// by then do not apply. It allocates only while r's slices grow, and when an override or a row is first used for a
-// policy or config.
+// by then do not apply. It allocates only while r's slices grow, when an override or a row is first used for a policy or
+// config, and for a request of a tenant that is assigned to a candidate with changes of shared limits.
 func (p *Plan) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution) {
 	p.resolve(id, now, r)
 	if p.enforces != nil && !r.Exempt {

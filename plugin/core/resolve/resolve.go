@@ -9,8 +9,8 @@ import (
 )
 
 // With returns the plan with another snapshot (nil: the config alone). Its Rules may read more facts and headers than
-// the config's own. With is cheap: it compiles the rules only, and only if the snapshot has other needs than the one
-// before.
+// the config's own. With compiles the rules, if the snapshot has other needs than the one before, and the candidate, if
+// one is open. It does not compile the config again.
 func (p *Plan) With(snapshot *policy.Snapshot) *Plan {
 	next := *p
 	next.snapshot, next.rows, next.candidate, next.enforces = snapshot, policy.NamespaceRows{}, nil, nil

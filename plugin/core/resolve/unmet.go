@@ -23,12 +23,12 @@ func (p *Plan) Unmet(row schema.Policy) (field, problem string) {
 	return "", ""
 }
 
-// UncountedNetwork returns why no request has a limit for a network alone, or "": the config counts more addresses of
-// IPv6 together. A nil config is unknown: it may count fewer.
-func UncountedNetwork(config *Plan, text string) string {
+// UncountedNetwork returns why no request has a limit for a network alone: the config counts more addresses of IPv6
+// together. It returns "" if requests have one. A nil plan is unknown: its config may count fewer addresses together.
+func UncountedNetwork(plan *Plan, text string) string {
 	counted, unless := defaultIPv6Prefix, "unless the plugin's config has another ipv6_prefix_length, "
-	if config != nil {
-		counted, unless = config.Rules.IPv6Prefix, ""
+	if plan != nil {
+		counted, unless = plan.Rules.IPv6Prefix, ""
 	}
 	prefix, err := policy.ParseNetwork(text)
 	if err != nil || prefix.Addr().Is4() || prefix.Bits() <= counted {

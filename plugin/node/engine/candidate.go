@@ -54,8 +54,7 @@ func releaseCandidate(decider *admit.Decider, end bool) {
 	}
 }
 
-// metrics returns the metrics of the metrics while a candidate is open; nil: none is. Every reason is there from the
-// start.
+// metrics returns the metrics of candidates; nil: no candidate is open. Every reason is there from the start.
 func (c *candidates) metrics(open *policy.CandidateSet) metrics.Candidate {
 	s := c.Stats()
 	n := metrics.Candidate{
