@@ -250,7 +250,7 @@ func TestNoNumberOfASharedLimitIsReadUnlessTheConfigShowsThem(t *testing.T) {
 func show(r *response.Response) string {
 	var b strings.Builder
 	if r.Denied {
-		fmt.Fprintf(&b, "refused with %d\n", r.Status)
+		fmt.Fprintf(&b, "denied with %d\n", r.Status)
 	} else {
 		fmt.Fprintln(&b, "passed on")
 	}
