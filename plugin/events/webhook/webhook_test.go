@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 var instant = time.Unix(1_614_265_330, 0)
@@ -297,4 +298,43 @@ func TestAnOrgReadsNeitherReasonsNorNumbersOfSharedLimits(t *testing.T) {
 	if _, err := ForOrg(*event(events.Denial, "acme", `[]`)); err == nil {
 		t.Error("data that is no object is read")
 	}
+}
+
+func TestEveryFieldOfARowIsSentToItsOrgOrHiddenForAReason(t *testing.T) {
+	operators := func(names ...string) map[string]string {
+		reasons := map[string]string{}
+		for _, name := range names {
+			reasons[name] = "it is for operators"
+		}
+		return reasons
+	}
+	want := func(kind string, sent fields, hidden map[string]string, declared []string) {
+		t.Helper()
+		for _, name := range declared {
+			if _, isSent := sent[name]; isSent == (hidden[name] != "") {
+				t.Errorf("%s of %s: list it in view.go, or in this test with the reason why no org reads it", name, kind)
+			}
+		}
+	}
+	want("a policy", changed, operators("namespace", "for", "fail_mode", "accuracy", "settle", "fair"),
+		namesOf(schema.PolicyFields()))
+	want("an override", changed, operators("tag", "reason", "author", "source"), namesOf(schema.OverrideFields()))
+	want("a tenant", changed, nil, namesOf(schema.TenantFields()))
+	want("a cost", changed, operators("namespace"), namesOf(schema.CostFields()))
+
+	hidden := operators("namespace", "for", "fail_mode", "accuracy", "settle", "fair")
+	for _, name := range []string{
+		"scope", "limit", "window_size", "algorithm", "burst", "soft_threshold_pct", "hard_threshold_pct", "soft_only",
+		"cost", "user", "credential", "ip",
+	} {
+		hidden[name] = "it is a number of a limit that orgs share, or leads to one"
+	}
+	want("a policy whose limit orgs share", changedShared, hidden, namesOf(schema.PolicyFields()))
+}
+
+func namesOf[T any](declared []schema.Field[T]) (names []string) {
+	for _, f := range declared {
+		names = append(names, f.Name)
+	}
+	return names
 }
