@@ -11,8 +11,9 @@ import (
 )
 
 // WantShown fails the test unless changes of each declared field of a policy change what show returns. hidden has the
-// fields that show leaves out, with the reason. So a test fails for a new field that is not shown.
-func WantShown(t *testing.T, hidden map[string]string, show func(schema.Policy) string) {
+// fields that show leaves out, with the reason. So a test fails for a new field that is not shown. where is the code to
+// change for it.
+func WantShown(t *testing.T, where string, hidden map[string]string, show func(schema.Policy) string) {
 	t.Helper()
 	bases := append(Full(t), schema.Policy{Namespace: "a-namespace", Tier: "gold", Limit: schema.Limit{
 		Name: "daily", Scope: schema.ScopeTenant, Limit: 10 * schema.LeastLeased, WindowSize: 60,
@@ -24,7 +25,8 @@ func WantShown(t *testing.T, hidden map[string]string, show func(schema.Policy) 
 		shown := slices.ContainsFunc(bases, func(p schema.Policy) bool { return isShown(&f, p, show) })
 		switch reason := hidden[f.Name]; {
 		case !shown && reason == "":
-			t.Errorf("%s is not shown: no valid change of it changes\n%s", f.Name, show(bases[0]))
+			t.Errorf("%s is not shown: show it in %s, or list it in this test with the reason. No valid change of it changes\n%s",
+				f.Name, where, show(bases[0]))
 		case shown && reason != "":
 			t.Errorf("%s is shown, though it is hidden because %s", f.Name, reason)
 		}

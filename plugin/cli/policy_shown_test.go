@@ -10,7 +10,7 @@ import (
 )
 
 func TestPolicyGetShowsEveryFieldOfAPolicy(t *testing.T) {
-	policytest.WantShown(t, map[string]string{
+	policytest.WantShown(t, "limitText of policy.go", map[string]string{
 		"public_note": "it is for the tenant; -o json shows it",
 	}, func(p schema.Policy) string {
 		var b bytes.Buffer

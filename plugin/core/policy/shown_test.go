@@ -9,7 +9,7 @@ import (
 )
 
 func TestAnExplanationShowsEveryFieldOfAPolicy(t *testing.T) {
-	policytest.WantShown(t, map[string]string{
+	policytest.WantShown(t, "Describe of bound.go", map[string]string{
 		"soft_threshold_pct": "policy get shows when a limit warns",
 		"hard_threshold_pct": "policy get shows how far above the limit requests are admitted",
 		"soft_only":          "policy get shows that a limit never denies",

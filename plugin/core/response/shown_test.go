@@ -11,7 +11,7 @@ import (
 )
 
 func TestClientsReadEveryFieldOfAPolicy(t *testing.T) {
-	policytest.WantShown(t, map[string]string{
+	policytest.WantShown(t, "usage.go or problem.go", map[string]string{
 		"fail_mode": "it matters while Redis is unavailable, which the golden files of store_away show",
 		"accuracy":  "nodes count by it, and clients read the same numbers",
 		"fair":      "clients read no shares, only that one is used: the golden files of share_used",
