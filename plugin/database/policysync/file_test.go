@@ -135,7 +135,7 @@ func TestAFileOfAnotherFormatIsAnError(t *testing.T) {
 	whole := encoded(t, built(t, crowd(1)))
 	for _, version := range []uint32{0, format + 1} {
 		binary.LittleEndian.PutUint32(whole[len(magic):], version)
-		want := fmt.Sprintf("it has format %d; this program reads format 1", version)
+		want := fmt.Sprintf("it has format %d; this program reads format %d", version, format)
 		if _, err := decode(bytes.NewReader(whole), 100); err == nil || err.Error() != want {
 			t.Errorf("format %d: %v, want %s", version, err, want)
 		}
