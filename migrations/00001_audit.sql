@@ -36,9 +36,10 @@ CREATE TABLE rate_limiter.changes (
     version   bigint      NOT NULL,
     number    bigint      GENERATED ALWAYS AS IDENTITY, -- orders the changes of one version
     at        timestamptz NOT NULL DEFAULT clock_timestamp(),
-    kind      text        NOT NULL, -- tier, tenant, policy, override
+    -- tier, tenant, policy, cost, override, candidate, candidate_policy, candidate_tenant
+    kind      text        NOT NULL,
     operation text        NOT NULL, -- insert, update, delete
-    key       text        NOT NULL, -- of the row: a tier's name, a tenant's id, the id of a policy or an override
+    key       text        NOT NULL, -- of the row: the name of a tier or candidate, a tenant's id, else the row's id
     tenant    text        NOT NULL, -- whom the row is about; empty: not one tenant
     PRIMARY KEY (version, number)
 );
@@ -51,7 +52,7 @@ CREATE TABLE rate_limiter.audit (
     actor     text        NOT NULL,
     login     text        NOT NULL DEFAULT session_user, -- the database user, whatever the actor is said to be
     reason    text        NOT NULL,
-    kind      text        NOT NULL, -- kind to tenant: as in changes; or action
+    kind      text        NOT NULL, -- kind to tenant: as in changes; or action, token, webhook
     operation text        NOT NULL,
     key       text        NOT NULL,
     tenant    text        NOT NULL,

@@ -67,7 +67,8 @@ func CheckBehind(ctx context.Context, from querier) error {
 }
 
 // checkReleased returns ErrUnreleased for tables from before 0.1.0: their policies have a column that no released
-// program has made. It reads the catalogue, for which a role needs no right.
+// program has made. So no column of policies may be called slot. It reads the catalogue, for which a role
+// needs no right.
 func checkReleased(ctx context.Context, from querier) error {
 	var unreleased bool
 	err := from.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
