@@ -20,7 +20,7 @@ const (
 var (
 	// In the golden list of package metrics: name, type and labels, and the help on the next line.
 	pluginMetric = regexp.MustCompile(`(?m)^(\w+) (\w+) \{(.*)\}\n    (.*)$`)
-	// In that of package control: name, type and help, and a line for each series.
+	// In the list of package control/api: name, type and help, and a line for each series.
 	controlMetric = regexp.MustCompile(`(?m)^(\w+) (\w+) (.*)\n((?:  .*\n|\n)*)`)
 	labelName     = regexp.MustCompile(`(\w+)="`)
 )

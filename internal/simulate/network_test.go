@@ -115,7 +115,7 @@ type script struct {
 	wait    limit.Micros // the least time after which a retry is worthwhile
 }
 
-// link is the way of one node to the masters. It implements outage.Shared.
+// link is the way of one node to the masters. It implements outage.Central.
 type link struct {
 	*network
 	node *node
@@ -338,7 +338,7 @@ func fill(scripts []*script, statuses []decision.Status) {
 	}
 }
 
-// Beat implements outage.Shared.
+// Beat implements outage.Central.
 func (l *link) Beat(_ context.Context, namespace, node string, ttl time.Duration) (live int, err error) {
 	s := &script{to: l.holder(&policy.Key{GroupID: namespace}), cost: redisCost(1)}
 	s.run = func() {
@@ -357,10 +357,10 @@ func (l *link) Beat(_ context.Context, namespace, node string, ttl time.Duration
 	return live, nil
 }
 
-// Leave implements outage.Shared. Nodes of a simulation only die.
+// Leave implements outage.Central. Nodes of a simulation only die.
 func (*link) Leave(context.Context, string, string) error { return nil }
 
-// Probe implements outage.Shared.
+// Probe implements outage.Central.
 func (l *link) Probe(context.Context) {
 	var scripts []*script
 	for _, m := range l.masters {

@@ -21,7 +21,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 )
 
-// Ratelimit runs the operator's program. The result is the process's exit code; see [exitCodes].
+// Ratelimit runs the operator's program. The result is the process's exit code; see [exitFailed].
 func Ratelimit(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -2,7 +2,7 @@
 //
 // Each fact costs a question to the gateway. [Rules.Identify] therefore returns the facts it still needs, and needs an
 // address or a credential only if a better name is missing. It trusts no header that the administrator did not list.
-// Reading facts from the wire is the job of package phase, limits per tier the job of package policy.
+// Reading facts from the wire is the job of package phase, limits per tier the job of package resolve.
 package identity
 
 import (

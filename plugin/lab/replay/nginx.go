@@ -102,7 +102,7 @@ func variableName(format string) (name, behind string) {
 	return format[:i], format[i:]
 }
 
-// consumerVariables are the headers that Kong adds for the upstream, which replace those of the client.
+// Kong adds these headers for the upstream. They replace headers of the client.
 const (
 	consumerVariable   = "http_x_consumer_"
 	credentialVariable = "http_x_credential_identifier"

@@ -25,7 +25,7 @@
 // # Tiers
 //
 // tenant_tiers has by which tiers nodes decided the requests of a tenant, and when last. A batch that comes late
-// changes nothing that is newer. package control resolves a tenant's tier by them.
+// changes nothing that is newer. Package control/api resolves a tenant's tier by them.
 //
 // # Faults
 //

@@ -342,7 +342,7 @@ func TestTheNewProcessGetsThePortAndTheOldOneFinishesItsScrape(t *testing.T) {
 }
 
 func TestASilentClientDoesNotDelayTheEnd(t *testing.T) {
-	t.Parallel() // it waits for lastScrapes
+	t.Parallel() // it waits for shutdownTime
 	s := start(t, ServerOptions{Address: "127.0.0.1:0"}).listening(t)
 	s.SetState(Serving)
 	silent, err := net.Dial("tcp", s.address)
