@@ -130,7 +130,7 @@ func (s *simulation) documented(a *account) (tokens int64) {
 // isOutage reports whether a fault makes nodes decide by fail modes.
 func (s *simulation) isOutage(f *Fault) bool {
 	switch f.Kind {
-	case RedisAway, RedisHangs:
+	case RedisUnavailable, RedisHangs:
 		return true
 	case RedisSlow: // such that calls count as failed
 		return micros(f.By+s.scenario.Redis.Latency.P99) > s.network.timeout*4/5

@@ -62,11 +62,11 @@ type Phase struct {
 
 // The kinds of faults.
 const (
-	RedisAway  = "redis_away"  // no connection succeeds
-	RedisHangs = "redis_hangs" // no answers come
-	RedisSlow  = "redis_slow"  // each round trip takes longer, by a time
-	NodeDies   = "node_dies"   // and starts again afterwards, if for is set
-	ClockStep  = "clock_step"  // of a node or a master, by a time
+	RedisUnavailable = "redis_away"  // no connection succeeds
+	RedisHangs       = "redis_hangs" // no answers come
+	RedisSlow        = "redis_slow"  // each round trip takes longer, by a time
+	NodeDies         = "node_dies"   // and starts again afterwards, if for is set
+	ClockStep        = "clock_step"  // of a node or a master, by a time
 )
 
 // Fault is something that goes wrong.

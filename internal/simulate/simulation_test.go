@@ -253,7 +253,7 @@ func (s *simulation) apply() {
 		for _, f := range s.active {
 			switch {
 			case !f.hits(m):
-			case f.Kind == RedisAway:
+			case f.Kind == RedisUnavailable:
 				m.is = closed
 			case f.Kind == RedisHangs:
 				m.is = max(m.is, hanging)

@@ -119,33 +119,33 @@ func TestReadersAndOperatorsFindBucketsInTheRedisThatHasThem(t *testing.T) {
 }
 
 func TestWhileOneRedisIsUnavailableOnlyTheLimitsInItFollowTheirFailModes(t *testing.T) {
-	for name, awaySecond := range map[string]bool{"the second": true, "the first": false} {
+	for name, secondUnavailable := range map[string]bool{"the second": true, "the first": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			servers := map[bool]*redistest.Server{false: redistest.Single(t), true: redistest.Single(t)}
 			of, _ := serving(t, time.Minute)
 			config := inTwo(servers[false], servers[true])
 			view := opened(t, of, &config)
-			there, away := ofTenant, ofAddress
-			if !awaySecond {
-				there, away = ofAddress, ofTenant
+			there, unavailable := ofTenant, ofAddress
+			if !secondUnavailable {
+				there, unavailable = ofAddress, ofTenant
 			}
-			spend(t, view, policy.FailClosed, there, away)
-			servers[awaySecond].Kill()
+			spend(t, view, policy.FailClosed, there, unavailable)
+			servers[secondUnavailable].Kill()
 
 			if s := spend(t, view, policy.FailClosed, there)[0]; s.Source != decision.Redis || s.Used != 2 {
 				t.Errorf("the Redis that is there: %+v, want 2 used in it", s)
 			}
-			both := spend(t, view, policy.FailLocal, there, away)
+			both := spend(t, view, policy.FailLocal, there, unavailable)
 			if both[0].Source != decision.Redis || both[0].Used != 3 || both[1].Source != decision.Local ||
 				both[1].Failure == decision.NoFailure {
 				t.Errorf("fail mode local: %+v, want 3 used in Redis, and the other counted here", both)
 			}
-			both = spend(t, view, policy.FailOpen, there, away)
+			both = spend(t, view, policy.FailOpen, there, unavailable)
 			if both[0].Source != decision.Redis || both[0].Used != 4 || both[1].Source != decision.Unanswered {
 				t.Errorf("fail mode open: %+v, want 4 used in Redis, and the other unanswered", both)
 			}
-			both = spend(t, view, policy.FailClosed, there, away)
+			both = spend(t, view, policy.FailClosed, there, unavailable)
 			if both[0].Charged || both[1].Source != decision.Unanswered {
 				t.Errorf("fail mode closed: %+v, want nothing spent", both)
 			}
@@ -153,9 +153,9 @@ func TestWhileOneRedisIsUnavailableOnlyTheLimitsInItFollowTheirFailModes(t *test
 				t.Errorf("after a request that failed closed: %+v, want 5 used", s)
 			}
 			await.That(t, "the second Redis alone is degraded", func() bool {
-				spend(t, view, policy.FailOpen, away)
+				spend(t, view, policy.FailOpen, unavailable)
 				for _, s := range of.Stats() {
-					if s.Degraded != (s.Second == awaySecond) {
+					if s.Degraded != (s.Second == secondUnavailable) {
 						return false
 					}
 				}

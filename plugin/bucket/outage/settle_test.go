@@ -77,7 +77,7 @@ func TestWhatASettlementCouldNotSendIsChargedLaterAndNotReturned(t *testing.T) {
 	for statuses, actual := range map[*decision.Status]int64{&less[0]: 2, &more[0]: 9} {
 		s := w.settle(t, b, []decision.Status{*statuses}, actual)
 		if s.Charged || s.Settled != 0 || s.Failure != decision.Unavailable {
-			t.Errorf("settled to %d while the store is away: %+v", actual, s)
+			t.Errorf("settled to %d while the store is unavailable: %+v", actual, s)
 		}
 	}
 	w.expect(t, "local", Tally{Unverified: 4}, 4)

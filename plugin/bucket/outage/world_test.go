@@ -40,7 +40,8 @@ var failureOf = [...]decision.Failure{
 
 var errUnavailable = errors.New("unavailable")
 
-// servers is a central store of several servers: each tenant's buckets are on a server of its own, which can be away.
+// servers is a central store of several servers: each tenant's buckets are on a server of its own, which can
+// be unavailable.
 type servers struct {
 	clock *storetest.ManualClock
 

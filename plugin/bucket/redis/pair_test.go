@@ -208,12 +208,12 @@ func TestASettlementReachesTheRedisThatWasSpentFromThoughTheOtherIsAway(t *testi
 	one, other := named(0, false), named(0, true)
 	bounds := []policy.Bound{hourly(t, one, 10, 3), hourly(t, other, 10, 4)}
 	clients := twoServers(t)
-	for away := range bounds {
+	for unavailable := range bounds {
 		pair, statuses := pairOn(t, clients), make([]decision.Status, 2)
 		if err := pair.Take(t.Context(), bounds, statuses); err != nil {
 			t.Fatal(err)
 		}
-		broken := []*Store{pair.main, pair.second}[away]
+		broken := []*Store{pair.main, pair.second}[unavailable]
 		reachable := broken.transport
 		broken.transport = failing{reachable}
 		if err := pair.Settle(t.Context(), bounds, statuses, []int64{20, 1}); err != nil {
@@ -221,9 +221,9 @@ func TestASettlementReachesTheRedisThatWasSpentFromThoughTheOtherIsAway(t *testi
 		}
 		broken.transport = reachable
 		want := []int64{20, 1}
-		want[away] = bounds[away].Cost
+		want[unavailable] = bounds[unavailable].Cost
 		if used := usedOf(t, pair, bounds); used[0] != want[0] || used[1] != want[1] ||
-			statuses[away].Failure != decision.Lost || statuses[1-away].Failure != decision.NoFailure {
+			statuses[unavailable].Failure != decision.Lost || statuses[1-unavailable].Failure != decision.NoFailure {
 			t.Errorf("%v is used, want %v, and the statuses are %+v", used, want, statuses)
 		}
 	}
@@ -240,22 +240,22 @@ func TestOnlyTheBoundsOfTheRedisThatIsUnavailableHaveNoAnswer(t *testing.T) {
 	one, other := named(0, false), named(0, true)
 	bounds := []policy.Bound{hourly(t, one, 10, 1), hourly(t, other, 10, 1)}
 	clients := twoServers(t)
-	for away := range bounds {
+	for unavailable := range bounds {
 		pair := pairOn(t, clients)
-		broken := []*Store{pair.main, pair.second}[away]
+		broken := []*Store{pair.main, pair.second}[unavailable]
 		broken.transport = failing{broken.transport}
 		statuses := make([]decision.Status, 2)
 		if err := pair.Take(t.Context(), bounds, statuses); err != nil {
 			t.Fatal(err)
 		}
-		if s := statuses[away]; s.Source != decision.Unanswered || s.Failure == decision.NoFailure {
+		if s := statuses[unavailable]; s.Source != decision.Unanswered || s.Failure == decision.NoFailure {
 			t.Errorf("the one that is unavailable: %+v", s)
 		}
-		if s := statuses[1-away]; s.Source != decision.Redis || !s.Charged || s.Used != 1 {
+		if s := statuses[1-unavailable]; s.Source != decision.Redis || !s.Charged || s.Used != 1 {
 			t.Errorf("the other: %+v", s)
 		}
 		live, err := pair.Beat(t.Context(), "default", "node", time.Minute)
-		if away == 0 && err == nil || away == 1 && (err != nil || live != 1) {
+		if unavailable == 0 && err == nil || unavailable == 1 && (err != nil || live != 1) {
 			t.Errorf("%d nodes, %v: the main Redis counts them, and the second need not answer", live, err)
 		}
 	}

@@ -37,9 +37,9 @@ var errBroken = errors.New("the connection broke")
 // faulty is a transport whose refunds can be made to fail, and counted.
 type faulty struct {
 	direct
-	lose    bool
-	away    string       // keys that hold it are out of reach
-	refunds atomic.Int64 // groups give back at the same time
+	lose        bool
+	unavailable string       // keys that hold it are out of reach
+	refunds     atomic.Int64 // groups give back at the same time
 
 	refunding func() // what happens before a refund arrives
 }
@@ -54,7 +54,7 @@ func (f *faulty) Run(ctx context.Context, script *script, c *call) error {
 			return errBroken
 		}
 	}
-	if f.away != "" && strings.Contains(c.keys[0], f.away) {
+	if f.unavailable != "" && strings.Contains(c.keys[0], f.unavailable) {
 		return errBroken
 	}
 	return f.direct.Run(ctx, script, c)
@@ -142,7 +142,7 @@ func TestALostRefundIsNotRepeatedAndUnderAdmits(t *testing.T) {
 
 func TestAGroupThatDoesNotAnswerLeavesTheOthersTheirSay(t *testing.T) {
 	f, _, transport := grouped(t, redistest.Single(t).Client(t))
-	transport.away = "{g}"
+	transport.unavailable = "{g}"
 	bounds := []policy.Bound{costing(hundred(t), 60), everybody(hundred(t))}
 	for _, admits := range []bool{true, false} {
 		statuses := f.take(t, bounds...)

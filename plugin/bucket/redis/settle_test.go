@@ -24,7 +24,7 @@ func TestEachGroupIsSettledByOneCallWhateverBecomesOfTheOthers(t *testing.T) {
 		costing(hundred(t), 10), everybody(costing(hundred(t), 20)), of(costing(hundred(t), 30), "u"),
 	}
 	statuses := f.take(t, bounds...)
-	transport.away = "{g}"
+	transport.unavailable = "{g}"
 	f.settle(t, bounds, statuses, 4, 5, 36)
 	for i, want := range []decision.Status{{Settled: -6}, {Failure: decision.Lost}, {Settled: 6}} {
 		if s := statuses[i]; s.Charged || s.Settled != want.Settled || s.Failure != want.Failure {
@@ -32,7 +32,7 @@ func TestEachGroupIsSettledByOneCallWhateverBecomesOfTheOthers(t *testing.T) {
 				i, s, want.Settled, want.Failure)
 		}
 	}
-	transport.away = ""
+	transport.unavailable = ""
 	f.settle(t, bounds, statuses, 4, 5, 36)
 	if calls, lost := transport.refunds.Load(), f.Stats().LostSettlements; calls != 2 || lost != 1 {
 		t.Errorf("%d calls settled two groups, and %d bounds were lost, want one", calls, lost)

@@ -216,11 +216,11 @@ func TestWithoutRedisTheBucketAloneDecidesAndThereAreSharesAgainAfterwards(t *te
 	w.run(13, func(at limit.Micros) {
 		switch at {
 		case 3 * limit.Second:
-			w.board.away = true
+			w.board.unavailable = true
 		case 4*limit.Second + period:
 			before = denied()
 		case 8 * limit.Second:
-			during, w.board.away = denied(), false
+			during, w.board.unavailable = denied(), false
 		}
 	}, rush, steady)
 	if during != before {

@@ -263,8 +263,8 @@ func (w *world) send(c *client) bool {
 
 // board keeps the messages of nodes, as the script demand.lua does in Redis.
 type board struct {
-	world *world
-	away  bool
+	world       *world
+	unavailable bool
 
 	mu           sync.Mutex // a node exchanges the messages of several limits at once
 	leader, caps map[policy.Key]message
@@ -276,14 +276,14 @@ type message struct {
 	ends limit.Micros
 }
 
-var errAway = errors.New("the board is away")
+var errUnavailable = errors.New("the board is unavailable")
 
 // ReportDemand implements Exchange.
 func (b *board) ReportDemand(_ context.Context, key *policy.Key, node string, report []byte) (Answer, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.away {
-		return Answer{}, errAway
+	if b.unavailable {
+		return Answer{}, errUnavailable
 	}
 	now := b.world.now
 	if b.reports[*key] == nil {
@@ -311,8 +311,8 @@ func (b *board) ReportDemand(_ context.Context, key *policy.Key, node string, re
 func (b *board) PublishCaps(_ context.Context, key *policy.Key, node string, caps []byte) (bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.away {
-		return false, errAway
+	if b.unavailable {
+		return false, errUnavailable
 	}
 	if leader := b.leader[*key]; leader.ends <= b.world.now || string(leader.text) != node {
 		return false, nil

@@ -183,7 +183,7 @@ func TestUsageOfABannedTenantIsDeniedAndThatOfAnExemptOneHasNoLimits(t *testing.
 
 func TestUsageHasNoNumbersOfLimitsThatRedisDidNotAnswerFor(t *testing.T) {
 	buckets := newShelf()
-	buckets.away = map[string]bool{"daily": true}
+	buckets.unavailable = map[string]bool{"daily": true}
 	usage, _ := usageDecider(t, withGlobal(), buckets)
 	r, got := answered(t, usage, asking(ofTier("paid", "u", "", ""), ""))
 	if want := map[string]string{"daily": "unknown", "writes": "0/1"}; !maps.Equal(numbers(got), want) || !got.Degraded {

@@ -74,11 +74,11 @@ func (g *gateway) Read(_ context.Context, facts identity.Facts, _ *identity.Rule
 
 // shelf keeps buckets by the real arithmetic, at an instant that stands still.
 type shelf struct {
-	states map[policy.Key]*limit.State
-	takes  int
-	peeks  int
-	away   map[string]bool // policies for whose buckets Peek has no answer
-	err    error
+	states      map[policy.Key]*limit.State
+	takes       int
+	peeks       int
+	unavailable map[string]bool // policies for whose buckets Peek has no answer
+	err         error
 }
 
 const now = 1_700_000_000 * limit.Second
@@ -127,7 +127,7 @@ func (s *shelf) Peek(_ context.Context, bounds []policy.Bound, statuses []decisi
 			Status: b.Policy.Limit.Status(&state, now), Wait: b.Policy.Limit.Wait(&state, now, b.Cost), Now: now,
 			Source: decision.Memory,
 		}
-		if s.away[b.Policy.Name] {
+		if s.unavailable[b.Policy.Name] {
 			statuses[i] = decision.Status{Failure: decision.Unavailable}
 		}
 	}

@@ -13,7 +13,7 @@ func TestABoundWhoseStoreIsUnavailableTakesItsFailMode(t *testing.T) {
 	admits := decision.Status{Status: limit.Status{Remaining: 5}, Source: decision.Redis}
 	full := decision.Status{Wait: 7 * second, Source: decision.Redis}
 	localFull := decision.Status{Wait: 3 * second, Source: decision.Local, Failure: decision.Unavailable}
-	away := decision.Status{Wait: 2 * second, Failure: decision.Unavailable}
+	unavailable := decision.Status{Wait: 2 * second, Failure: decision.Unavailable}
 	late := decision.Status{Failure: decision.TimedOut}
 	const (
 		open, closed, local = policy.FailOpen, policy.FailClosed, policy.FailLocal
@@ -32,34 +32,42 @@ func TestABoundWhoseStoreIsUnavailableTakesItsFailMode(t *testing.T) {
 		binding    int
 		retryAfter limit.Micros
 	}{
-		{"open admits", []bound{{0, open, away}}, allowed, decision.Counted, -1, 0},
-		{"local without an answer admits", []bound{{0, local, away}}, allowed, decision.Counted, -1, 0},
+		{"open admits", []bound{{0, open, unavailable}}, allowed, decision.Counted, -1, 0},
+		{"local without an answer admits", []bound{{0, local, unavailable}}, allowed, decision.Counted, -1, 0},
 		{
 			"closed denies until the store is expected back",
-			[]bound{{0, closed, away}},
+			[]bound{{0, closed, unavailable}},
 			denied, decision.StoreAway, -1, 2 * second,
 		},
 		{"closed denies when its answer is late", []bound{{0, closed, late}}, denied, decision.StoreAway, -1, 1},
 		{
 			"the longest of several",
-			[]bound{{0, closed, late}, {0, closed, away}, {0, open, away}},
+			[]bound{{0, closed, late}, {0, closed, unavailable}, {0, open, unavailable}},
 			denied, decision.StoreAway, -1, 2 * second,
 		},
-		{"closed in shadow denies no request", []bound{{policy.Shadow, closed, away}}, allowed, decision.Counted, -1, 0},
-		{"an answered one binds beside open", []bound{{0, open, away}, {0, closed, admits}}, allowed, decision.Counted, 1, 0},
+		{
+			"closed in shadow denies no request",
+			[]bound{{policy.Shadow, closed, unavailable}},
+			allowed, decision.Counted, -1, 0,
+		},
+		{
+			"an answered one binds beside open",
+			[]bound{{0, open, unavailable}, {0, closed, admits}},
+			allowed, decision.Counted, 1, 0,
+		},
 		{
 			"closed beside one that admits",
-			[]bound{{0, closed, away}, {0, closed, admits}},
+			[]bound{{0, closed, unavailable}, {0, closed, admits}},
 			denied, decision.StoreAway, -1, 2 * second,
 		},
 		{
 			"one that has no room goes before closed",
-			[]bound{{0, closed, away}, {0, open, full}},
+			[]bound{{0, closed, unavailable}, {0, open, full}},
 			denied, decision.Counted, 1, 7 * second,
 		},
 		{
 			"and so does a share that is used up",
-			[]bound{{0, local, localFull}, {0, closed, away}},
+			[]bound{{0, local, localFull}, {0, closed, unavailable}},
 			denied, decision.Counted, 0, 3 * second,
 		},
 	}

@@ -16,7 +16,7 @@ func TestTheOwnBoundIsTheOneThatWouldBindWithoutSharedOnes(t *testing.T) {
 		remaining int64
 		wait      limit.Micros
 	}
-	away := limit.Micros(-1) // fails closed
+	unavailable := limit.Micros(-1) // fails closed
 	tests := []struct {
 		name         string
 		bounds       []bound
@@ -31,7 +31,7 @@ func TestTheOwnBoundIsTheOneThatWouldBindWithoutSharedOnes(t *testing.T) {
 		{"an own one that denies beside it", []bound{{own, 0, 0, 5}, {own, 0, 1, 0}, {all, 0, 0, 7}}, 2, 0, 7},
 		{"an own one that waits longer", []bound{{all, 0, 0, 5}, {own, 0, 0, 7}}, 1, 1, 7},
 		{"an own one in shadow", []bound{{own, policy.Shadow, 0, 9}, {all, 0, 5, 0}}, 1, -1, 0},
-		{"a shared one that is unavailable", []bound{{own, 0, 5, 0}, {all, 0, 0, away}}, -1, -1, 2},
+		{"a shared one that is unavailable", []bound{{own, 0, 5, 0}, {all, 0, 0, unavailable}}, -1, -1, 2},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestTheOwnBoundIsTheOneThatWouldBindWithoutSharedOnes(t *testing.T) {
 			d.Grow()
 			for i, b := range test.bounds {
 				d.Statuses[i] = decision.Status{Status: limit.Status{Remaining: b.remaining}, Wait: b.wait, Source: decision.Redis}
-				if b.wait == away {
+				if b.wait == unavailable {
 					d.Statuses[i] = decision.Status{Wait: 2, Failure: decision.Unavailable}
 				}
 			}

@@ -172,13 +172,13 @@ func TestBucketsThatCannotBeReadAreLookedAtAgain(t *testing.T) {
 	w := newWorld(t, daily(100))
 	w.spend("acme", "a", 80, 0)
 	w.spend("globex", "a", 80, 0)
-	w.away = "acme"
+	w.unavailable = "acme"
 	w.want("without the buckets of acme", "globex daily 80% of 100: 80")
 	w.want("once more", "")
 	if n := strings.Count(w.log.String(), "cannot be read"); n != 1 {
 		t.Errorf("%d lines report it, want one: %s", n, w.log.String())
 	}
-	w.away = ""
+	w.unavailable = ""
 	w.want("with them", "acme daily 80% of 100: 80")
 	if n := strings.Count(w.log.String(), "can be read again"); n != 1 {
 		t.Errorf("%d lines report the end of it, want one: %s", n, w.log.String())
@@ -188,7 +188,7 @@ func TestBucketsThatCannotBeReadAreLookedAtAgain(t *testing.T) {
 func TestANoticeIsNotWrittenWithoutItsEvent(t *testing.T) {
 	w := newWorld(t, daily(100))
 	w.spend("acme", "a", 80, 0)
-	w.fault = errAway
+	w.fault = errUnavailable
 	if got, err := w.lead(true); got != "" || err == nil {
 		t.Errorf("without events the notices are %q (%v), want none and the error", got, err)
 	}

@@ -47,18 +47,18 @@ var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 // world is a database with a leader that watches quotas, and buckets with a clock of their own.
 type world struct {
 	*testing.T
-	pool    *pgxpool.Pool
-	dsn     string
-	watcher *quota.Watcher
-	plan    *resolve.Plan
-	tiers   knownTiers
-	buckets *memory.Store
-	clock   time.Time
-	seq     int64
-	away    string          // buckets of this tenant cannot be read
-	fault   error           // of adding events
-	events  []quota.Notice  // that were added, also in transactions that were rolled back
-	log     strings.Builder // of the watcher
+	pool        *pgxpool.Pool
+	dsn         string
+	watcher     *quota.Watcher
+	plan        *resolve.Plan
+	tiers       knownTiers
+	buckets     *memory.Store
+	clock       time.Time
+	seq         int64
+	unavailable string          // buckets of this tenant cannot be read
+	fault       error           // of adding events
+	events      []quota.Notice  // that were added, also in transactions that were rolled back
+	log         strings.Builder // of the watcher
 }
 
 func newWorld(t *testing.T, limits ...schema.Limit) *world {
@@ -92,12 +92,12 @@ func (w *world) enforce(rows policy.Rows, limits ...schema.Limit) {
 	w.plan = plan.With(snapshot)
 }
 
-var errAway = errors.New("connection refused")
+var errUnavailable = errors.New("connection refused")
 
 func (w *world) peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	err := w.buckets.Peek(ctx, bounds, statuses)
 	for i := range bounds {
-		if bounds[i].Key.GroupID == w.away {
+		if bounds[i].Key.GroupID == w.unavailable {
 			statuses[i] = decision.Status{Failure: decision.TimedOut}
 		}
 	}

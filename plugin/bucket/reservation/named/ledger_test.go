@@ -60,16 +60,16 @@ func newWorld(t *testing.T) *world {
 // faultyRecords fail in the ways of a store that is not in this process.
 type faultyRecords struct {
 	*Local
-	lost   int // the next calls that change something do so, and their answers are lost
-	unsent int // the next calls do nothing
-	away   bool
-	held   []func() // calls of Add that do their work later; nil: they do it at once
-	holds  bool
+	lost        int // the next calls that change something do so, and their answers are lost
+	unsent      int // the next calls do nothing
+	unavailable bool
+	held        []func() // calls of Add that do their work later; nil: they do it at once
+	holds       bool
 }
 
 // arrive lets the calls that were held do their work.
 func (f *faultyRecords) arrive() {
-	f.holds, f.away = false, false
+	f.holds, f.unavailable = false, false
 	for _, call := range f.held {
 		call()
 	}
@@ -81,7 +81,7 @@ var errLost = errors.New("no answer")
 // fault reports whether a call does nothing, and returns its error.
 func (f *faultyRecords) fault() (nothing bool, err error) {
 	switch {
-	case f.away:
+	case f.unavailable:
 		return true, errLost
 	case f.unsent > 0:
 		f.unsent--
@@ -95,7 +95,7 @@ func (f *faultyRecords) fault() (nothing bool, err error) {
 
 func (f *faultyRecords) Add(ctx context.Context, key string, v []byte, ttl time.Duration) ([]byte, error) {
 	if f.holds {
-		f.away = true
+		f.unavailable = true
 		f.held = append(f.held, func() { _, _ = f.Local.Add(ctx, key, v, ttl) })
 		return nil, errLost
 	}
@@ -108,7 +108,7 @@ func (f *faultyRecords) Add(ctx context.Context, key string, v []byte, ttl time.
 }
 
 func (f *faultyRecords) Get(ctx context.Context, key string) ([]byte, error) {
-	if f.away {
+	if f.unavailable {
 		return nil, errLost
 	}
 	return f.Local.Get(ctx, key)
@@ -359,12 +359,12 @@ func TestAReservationThatIsNotSettledIsReportedOnce(t *testing.T) {
 	}
 	w.Expire(t.Context())
 	w.now += 61 * limit.Second
-	w.faults.away = true
+	w.faults.unavailable = true
 	w.Expire(t.Context())
 	if seen[reservation.TimedOut] != 0 {
 		t.Errorf("%v before the records can be read", seen)
 	}
-	w.faults.away = false
+	w.faults.unavailable = false
 	for range 2 {
 		w.Expire(t.Context())
 	}
