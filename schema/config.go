@@ -124,9 +124,9 @@ type Config struct {
 
 	// How near to the limit all nodes together come. leased: a node takes tokens of busy limits from Redis ahead of need,
 	// so it need not ask for every request. This never admits more than the limit, and at most 2 percent fewer (of limits
-	// with a capacity of 500 and more). exact: every request asks Redis. Only token_bucket and fixed_window are ever leased:
-	// other algorithms and smaller limits are exact anyway. It does nothing with strategy local. A limit may have an
-	// accuracy of its own. Default: leased.
+	// with a capacity of 500 and more). exact: every request asks Redis. Only token_bucket and fixed_window are ever
+	// leased: other algorithms and smaller limits are exact anyway. It does nothing with strategy local. A limit may have
+	// an accuracy of its own. Default: leased.
 	Accuracy string `json:"accuracy,omitempty" kong:"required,one_of=leased|exact" default:"leased"`
 
 	// How much of a limit all nodes together may give out while Redis cannot be reached and its fail mode is local, in

@@ -157,7 +157,8 @@ func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool
 		return fmt.Errorf("revert %s: %w", last.File, err)
 	}
 	if !yes {
-		return wrong("reverting %s deletes %s: use --yes to proceed", last.File, orDefault(losses, "no table, only the values of columns that it added"))
+		return wrong("reverting %s deletes %s: use --yes to proceed", last.File,
+			orDefault(losses, "no table, only the values of columns that it added"))
 	}
 	undone, err := migrations.Down(ctx, config)
 	if err != nil {

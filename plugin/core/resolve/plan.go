@@ -92,8 +92,8 @@ func (r *Resolution) Reset() {
 }
 
 // ResolveAt fills r with the bounds of a request from id at an instant. Overrides that have not begun or have expired
-// by then do not apply. It allocates only while r's slices grow, when an override or a row is first used for a policy or
-// config, and for a request of a tenant that is assigned to a candidate with changes of shared limits.
+// by then do not apply. It allocates only while r's slices grow, when an override or a row is first used for a policy
+// or config, and for a request of a tenant that is assigned to a candidate with changes of shared limits.
 func (p *Plan) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution) {
 	p.resolve(id, now, r)
 	if p.enforces != nil && !r.Exempt {

@@ -45,9 +45,9 @@ func (s *Server) work(ctx context.Context, w *worker) {
 	}
 }
 
-// serveConn serves one connection and closes it. A panic outside of events ends this connection only: if the process ended,
-// Kong would answer the events of all other connections with a 500. serveConn reports whether the conn may be used again,
-// which it must not after a panic.
+// serveConn serves one connection and closes it. A panic outside of events ends this connection only: if the process
+// ended, Kong would answer the events of all other connections with a 500. serveConn reports whether the conn may be
+// used again, which it must not after a panic.
 func (s *Server) serveConn(ctx context.Context, c *conn) (reusable bool) {
 	defer func() {
 		if cause := recover(); cause != nil {
