@@ -59,7 +59,7 @@ stores a hash of it.
 		},
 	},
 	{
-		words: "token revoke", args: "NAME", brief: "revoke a token (takes effect within 5 seconds)", least: 1, most: 1,
+		words: "token revoke", args: "NAME", brief: "revoke a token (takes effect within 2 seconds)", least: 1, most: 1,
 		define: func(c *call) action {
 			return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
 				t, err := s.RevokeToken(ctx, by, c.arg())

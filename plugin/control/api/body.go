@@ -65,8 +65,9 @@ func (s *Server) receiveBody(ctx huma.Context) (in received) {
 	if o.RequestBody == nil {
 		return received{}
 	}
-	in.body, in.fault = s.readBody(ctx, exchangeOf(ctx.Context()), o.MaxBodyBytes)
-	if in.fault == nil {
+	x := exchangeOf(ctx.Context())
+	in.body, in.fault = s.readBody(ctx, x, o.MaxBodyBytes)
+	if x.unread = in.fault != nil; !x.unread {
 		in.items, in.fault = inspect(in.body)
 	}
 	return in
@@ -75,7 +76,7 @@ func (s *Server) receiveBody(ctx huma.Context) (in received) {
 // readBody reads a body of less than most bytes to its end.
 func (s *Server) readBody(ctx huma.Context, x *exchange, most int64) ([]byte, error) {
 	if x.length >= most {
-		return nil, cmp.Or(x.enter(ctx.Context(), s.bodies.decoded), errTooLong)
+		return nil, errTooLong
 	}
 	// Without a connection there is no deadline to set.
 	_ = ctx.SetReadDeadline(time.Now().Add(bodyTime))
@@ -90,9 +91,11 @@ func (s *Server) readBody(ctx huma.Context, x *exchange, most int64) ([]byte, er
 		return nil, cmp.Or(ctx.Context().Err(), errBusy)
 	}
 	body.Grow(int(max(x.length, 0)) + bytes.MinRead)
-	_, err := body.ReadFrom(from)
+	if _, err := body.ReadFrom(from); err != nil {
+		return nil, readFault(err)
+	}
 	_ = ctx.SetReadDeadline(time.Time{}) // it may wait for longer
-	return body.Bytes(), cmp.Or(x.enter(ctx.Context(), s.bodies.decoded), readFault(err))
+	return body.Bytes(), x.enter(ctx.Context(), s.bodies.decoded)
 }
 
 // readFault returns the fault of a body whose reader returned err, or nil for io.EOF. Any other error comes from the

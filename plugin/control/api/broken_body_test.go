@@ -110,6 +110,31 @@ func TestAnIncompleteBodyIsAFaultOfTheClient(t *testing.T) {
 	}
 }
 
+func TestABodyThatIsSentTooSlowlyIsAnswered(t *testing.T) {
+	t.Parallel()
+	for name, sent := range map[string]int{"short": 10, "long": 20_000, "longer": 400_000} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewTLSServer(equipped(t, func(*api.Options) {}).server)
+			t.Cleanup(server.Close)
+			connection := dialTLS(t, server)
+			request := "POST " + batchPath + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" +
+				"Authorization: Bearer " + admin + "\r\nContent-Length: 900000\r\n\r\n" + strings.Repeat(" ", sent)
+			if _, err := io.WriteString(connection, request); err != nil {
+				t.Fatal(err)
+			}
+			response, err := http.ReadResponse(bufio.NewReader(connection), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			if response.StatusCode != http.StatusRequestTimeout {
+				t.Errorf("answered %d, want 408", response.StatusCode)
+			}
+		})
+	}
+}
+
 func dialTLS(t *testing.T, server *httptest.Server) *tls.Conn {
 	t.Helper()
 	roots := server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs

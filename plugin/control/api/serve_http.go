@@ -33,6 +33,7 @@ type exchange struct {
 	length   int64    // of the body, in bytes; -1: unknown
 	token    string   // the name of the valid token; "": none
 	status   int      // 0: nothing has been written
+	unread   bool     // the body was not read to its end
 	releases []func() // give up the places of the body among the large ones
 }
 
@@ -66,11 +67,12 @@ func (x *exchange) Write(b []byte) (int, error) {
 // Unwrap returns the writer for an http.ResponseController.
 func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
-// endReading gives up the places of the body, and removes the read deadline. The request has been read; but a
-// connection whose deadline passes cancels the context of the request in progress.
+// endReading gives up the places of the body, and removes the read deadline from a request that has been read: a
+// connection whose deadline passes cancels the context of the request in progress. Of another body, net/http reads and
+// drops a rest before the answer, so the deadline stays.
 func (x *exchange) endReading() error {
 	x.release()
-	if x.ResponseWriter == nil {
+	if x.ResponseWriter == nil || x.unread {
 		return nil
 	}
 	err := http.NewResponseController(x.ResponseWriter).SetReadDeadline(time.Time{})
