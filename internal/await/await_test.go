@@ -37,11 +37,15 @@ func TestAConditionIsAwaitedUntilItHolds(t *testing.T) {
 func TestAConditionThatNeverHoldsFailsTheTestWithTheLastError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, tries := &recorder{TB: t}, 0
-		go await.NoError(r, "Redis answers", func() error {
-			tries++
-			return errors.New("no route")
-		})
-		time.Sleep(await.Longest + time.Second)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			await.NoError(r, "Redis answers", func() error {
+				tries++
+				return errors.New("no route")
+			})
+		}()
+		<-ended
 		if want := fmt.Sprintf("Redis answers: not within %v: no route", await.Longest); r.text != want || tries < 100 {
 			t.Errorf("the test fails with %q after %d tries, want %q", r.text, tries, want)
 		}
