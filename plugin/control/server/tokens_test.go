@@ -79,8 +79,11 @@ func (m *memoryRows) Secrets(ctx context.Context) (rows.Secrets, error) {
 func (m *memoryRows) Used(ctx context.Context, ago map[int64]time.Duration) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.answer != nil {
-		if err := m.answer(ctx); err != nil {
+	if answer := m.answer; answer != nil {
+		m.mu.Unlock()
+		err := answer(ctx)
+		m.mu.Lock()
+		if err != nil {
 			return err
 		}
 	}
