@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 )
@@ -28,9 +29,7 @@ func TestTheDocsHaveAnExampleOfEachTypeOfEventWithValidData(t *testing.T) {
 	schemas := map[string]*jsonschema.Schema{}
 	for _, row := range eventRow.FindAllStringSubmatch(page, -1) {
 		compiled, err := jsonschema.NewCompiler().Compile("../" + row[2])
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		schemas[eventPrefix+row[1]] = compiled
 	}
 	seen := map[string]bool{}

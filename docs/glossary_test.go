@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 var (
@@ -113,18 +115,14 @@ func declarations(t *testing.T) *declared {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	return d
 }
 
 func TestEveryGoIdentifierOfTheGlossaryExists(t *testing.T) {
 	page, err := os.ReadFile("glossary.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	d := declarations(t)
 	identifiers := goIdentifier.FindAllStringSubmatch(string(page), -1)
 	if len(identifiers) < 30 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
@@ -69,9 +70,7 @@ func grantDefaults(t *testing.T, s *pgtest.Server) {
 func connect(t *testing.T, s *pgtest.Server, role string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.RoleDSN(role))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := conn.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)

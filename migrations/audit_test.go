@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
@@ -53,9 +54,7 @@ func TestTheSecondOfTwoConcurrentTokensOfOneNameWaitsForTheFirst(t *testing.T) {
 	first, second := connect(t, s, pgtest.Operator), connect(t, s, pgtest.Operator)
 	_, err := first.Exec(t.Context(), `BEGIN; `+fmt.Sprintf(make, "admin")+
 		`; UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = 'ann'`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ended := awaitLock(t, s, func() error {
 		_, err := second.Exec(t.Context(), fmt.Sprintf(make, "viewer"))
 		return err
@@ -78,9 +77,7 @@ func awaitLock(t *testing.T, s *pgtest.Server, do func() error) <-chan error {
 	for waiting := 0; waiting == 0; {
 		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
 			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	return ended
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -459,9 +460,7 @@ func TestEveryConstraintHasABadRow(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	rows, err := pool.Query(t.Context(), `SELECT conname::text FROM pg_constraint WHERE contype = 'c'
 		AND connamespace = 'rate_limiter'::regnamespace`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil || len(all) == 0 {
 		t.Fatalf("the constraints are %v (%v)", all, err)

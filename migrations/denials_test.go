@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
@@ -44,9 +45,7 @@ func TestAMillionDenialsHaveABoundedNumberOfRowsAndTheKeeperDropsTheOldest(t *te
 	exec(t, owner, `UPDATE rate_limiter.recent_denials SET at = at - interval '8 days' WHERE event = 'globex-7'`)
 	drops := func() (dropped int) {
 		t.Helper()
-		if err := keeper.QueryRow(t.Context(), `SELECT rate_limiter.drop_recent_denials(600)`).Scan(&dropped); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, keeper.QueryRow(t.Context(), `SELECT rate_limiter.drop_recent_denials(600)`).Scan(&dropped))
 		return dropped
 	}
 	if first, second, third := drops(), drops(), drops(); first != 600 || second != 401 || third != 0 {

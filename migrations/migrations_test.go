@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -118,9 +119,7 @@ func TestASecondRunWaitsAndFindsNothingToDo(t *testing.T) {
 			return err
 		})
 	}
-	if err := nodes.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, nodes.Wait())
 	total, most := 0, 0
 	for _, n := range applied {
 		total, most = total+n, max(most, n)
@@ -143,13 +142,9 @@ func tableNames(t *testing.T, pool *pgxpool.Pool) []string {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `SELECT tablename::text FROM pg_tables
 		WHERE schemaname = 'rate_limiter' AND tablename <> 'migrations' ORDER BY tablename::text COLLATE "C"`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return list
 }
 
@@ -157,9 +152,7 @@ func tableNames(t *testing.T, pool *pgxpool.Pool) []string {
 func description(t *testing.T, dsn string) []string {
 	t.Helper()
 	connection, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer connection.Close(t.Context())
 	rows, err := connection.Query(t.Context(), `
 		SELECT 'column ' || table_name || '.' || column_name || ' ' || data_type AS what
@@ -172,31 +165,23 @@ func description(t *testing.T, dsn string) []string {
 		UNION ALL SELECT 'trigger ' || pg_get_triggerdef(g.oid) FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid
 		WHERE c.relnamespace = 'rate_limiter'::regnamespace AND NOT g.tgisinternal
 		ORDER BY what`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return all
 }
 
 func parse(t *testing.T, dsn string) *pgx.ConnConfig {
 	t.Helper()
 	config, err := pgx.ParseConfig(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return config
 }
 
 func up(t *testing.T, config *pgx.ConnConfig) []migrations.Migration {
 	t.Helper()
 	applied, err := migrations.Up(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return applied
 }
 

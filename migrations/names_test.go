@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
@@ -42,9 +43,7 @@ func violates(t *testing.T, err error) string {
 func writeName(t *testing.T, conn *pgx.Conn, statement, name string) string {
 	t.Helper()
 	tx, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() {
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Error(err)
@@ -115,9 +114,7 @@ func TestTheNameOfALiveTokenCannotBeTaken(t *testing.T) {
 		}
 	}
 	_, err := operator.Exec(t.Context(), `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = 'bob'`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, other := range []string{"tenant", "viewer"} {
 		_, err := operator.Exec(t.Context(), make, "ann", other, map[string]string{"tenant": "acme"}[other], "")
 		if got := violates(t, err); got != "tokens_one_role_per_name" {

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -120,14 +121,10 @@ func TestOneTransactionHasOneVersion(t *testing.T) {
 		_, err := tx.Exec(t.Context(), `UPDATE rate_limiter.tenants SET id = 'renamed' WHERE id = 't0'`)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	rows, err := pool.Query(t.Context(), `SELECT version || ' ' || operation || ' ' || key
 		FROM rate_limiter.changes ORDER BY number`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	changes, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil || len(changes) != 5 {
 		t.Fatalf("the changes are %q (%v), want 3 inserts, and a delete and an insert for a key that changed", changes, err)
@@ -188,9 +185,7 @@ func TestVersionsHaveNoGapsWhenManyWriteAndSomeRollBack(t *testing.T) {
 			return nil
 		})
 	}
-	if err := all.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, all.Wait())
 	const committed = 2 + writers*writes*3/4
 	if got := version(t, pool); got != committed {
 		t.Errorf("the version is %d, want one for each of %d commits", got, committed)
@@ -284,12 +279,8 @@ func audit(t *testing.T, pool *pgxpool.Pool) []recorded {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `SELECT version, actor, reason, kind, operation, key, tenant, before, after
 		FROM rate_limiter.audit ORDER BY id`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[recorded])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return all
 }

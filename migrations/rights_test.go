@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
@@ -171,9 +172,7 @@ func sorted(words string) string {
 func pairs(t *testing.T, pool *pgxpool.Pool, sql string) map[string]string {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), sql)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all, key, value := map[string]string{}, "", ""
 	if _, err := pgx.ForEachRow(rows, []any{&key, &value}, func() error { all[key] = value; return nil }); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
@@ -16,14 +18,10 @@ func TestTheSchemaIsAsPublished(t *testing.T) {
 	const file = "testdata/schema.sql"
 	dump := pgtest.Granted(t).Dump(t)
 	if *update {
-		if err := os.WriteFile(file, []byte(dump), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(file, []byte(dump), 0o666))
 	}
 	published, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	got, want := strings.Split(dump, "\n"), strings.Split(string(published), "\n")
 	for i := range min(len(got), len(want)) {
 		if got[i] != want[i] {

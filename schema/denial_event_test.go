@@ -5,6 +5,8 @@ import (
 	"os"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // denialProperty holds the parts of a property of the denial event that this test reads.
@@ -24,13 +26,9 @@ func TestTheSchemasOfEventsAreClosedVersionedAndDescribed(t *testing.T) {
 		"webhook_disabled.schema.json",
 	} {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var s denialProperty
-		if err := json.Unmarshal(text, &s); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(text, &s))
 		checkDenialProperty(t, "", s)
 		if version := s.Properties["version"].Const; version != 1.0 || !slices.Contains(s.Required, "version") {
 			t.Errorf("%s: version is %v, want the constant 1 in every event", file, version)

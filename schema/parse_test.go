@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -29,9 +31,7 @@ const (
 func readExample(t *testing.T, path string) example {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	rest, warnings, _ := strings.Cut(string(content), warningsHeader)
 	config, faults, _ := strings.Cut(rest, faultsHeader)
 	return example{[]byte(config), faults, warnings}
@@ -46,9 +46,7 @@ func (e example) write(t *testing.T, path string) {
 	if e.warnings != "" {
 		content += warningsHeader + e.warnings
 	}
-	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o644))
 }
 
 func parseExample(config []byte) (schema.Config, example) {
@@ -66,9 +64,7 @@ func parseExample(config []byte) (schema.Config, example) {
 func eachExample(t *testing.T, folder string, check func(t *testing.T, e example)) {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join("testdata", folder, "*.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if len(paths) == 0 {
 		t.Fatalf("no examples in testdata/%s", folder)
 	}
@@ -105,9 +101,7 @@ func TestValidExamplesHaveNoFaults(t *testing.T) {
 			t.Error("a valid example expects faults")
 		}
 		c, _, err := schema.Parse(e.config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		requireSameAfterEncoding(t, c)
 	})
 }
@@ -118,9 +112,7 @@ func requireSameAfterEncoding(t *testing.T, c schema.Config) {
 		t.Fatalf("Validate returns faults of a config that Parse accepts: %v", err)
 	}
 	encoded, err := json.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	again, _, err := schema.Parse(encoded)
 	if err != nil {
 		t.Fatalf("faults after encoding: %v\n%s", err, encoded)
@@ -132,9 +124,7 @@ func requireSameAfterEncoding(t *testing.T, c schema.Config) {
 
 func TestEmptyConfigIsAllDefaults(t *testing.T) {
 	got, _, err := schema.Parse([]byte(`{}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := schema.Config{
 		TenantFrom: []string{"consumer.custom_id", "consumer.username"}, UserFrom: []string{},
 		TierFrom: []string{"consumer.tag.tier"}, TrustedHeaders: []string{},
@@ -163,9 +153,7 @@ func TestEmptyConfigIsAllDefaults(t *testing.T) {
 func TestLimitDefaultsAreFilledIn(t *testing.T) {
 	c, _, err := schema.Parse([]byte(`{"tiers":[{"name":"t","limits":[{"name":"a","scope":"tenant","limit":5,` +
 		`"window_size":1}]},{"name":"u"}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := []schema.Tier{
 		{Name: "t", Limits: []schema.Limit{{
 			Name: "a", Scope: schema.ScopeTenant, Limit: 5, WindowSize: 1, Algorithm: schema.AlgorithmTokenBucket,
@@ -218,9 +206,7 @@ func TestKeysThatKongAddsAreAccepted(t *testing.T) {
 		"consumer_id":"2","consumer_group_id":"3","plugin_instance_name":"a","$refs":{"x":"y"},
 		"redis":{"password":"secret","$refs":{"password":"{vault://env/redis}"}},"tier_from":null,"user_from":{},"costs":{}}`
 	c, _, err := schema.Parse([]byte(config))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if c.Redis.Password != "secret" || len(c.UserFrom) != 0 || !reflect.DeepEqual(c.TierFrom,
 		[]string{"consumer.tag.tier"}) {
 		t.Errorf("read as %+v", c)
@@ -275,14 +261,10 @@ func TestManyFaultsAreAllReportedQuickly(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for _, folder := range []string{"valid", "invalid"} {
 		paths, err := filepath.Glob(filepath.Join("testdata", folder, "*.txt"))
-		if err != nil {
-			f.Fatal(err)
-		}
+		require.NoError(f, err)
 		for _, path := range paths {
 			content, err := os.ReadFile(path)
-			if err != nil {
-				f.Fatal(err)
-			}
+			require.NoError(f, err)
 			config, _, _ := bytes.Cut(content, []byte("-- "))
 			f.Add(config)
 		}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -15,9 +17,7 @@ import (
 func TestDumpIsUnchanged(t *testing.T) {
 	dump := schema.Dump("0.1.0", "/usr/local/kong/tenant-rate-limiting.socket")
 	var indented bytes.Buffer
-	if err := json.Indent(&indented, dump, "", " "); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Indent(&indented, dump, "", " "))
 	golden.Check(t, "testdata/dump.golden.json", indented.String())
 }
 
@@ -86,9 +86,7 @@ func TestValidateAndWithDefaultsDoNotChangeTheConfig(t *testing.T) {
 	if filled.Tiers[0].Limits[0].Algorithm != schema.AlgorithmTokenBucket || filled.ErrorCode != 429 {
 		t.Errorf("no defaults in %+v", filled)
 	}
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Validate())
 	if !reflect.DeepEqual(c, full()) {
 		t.Errorf("changed to %+v", c)
 	}
@@ -131,9 +129,7 @@ func TestKongSchemaCannotBeChangedByItsReader(t *testing.T) {
 // missing. It would then deny a config without anonymous and global.
 func TestRecordsOfTheKongSchemaDeclareWhetherTheyAreRequired(t *testing.T) {
 	var document map[string]any
-	if err := json.Unmarshal(schema.KongSchema(), &document); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(schema.KongSchema(), &document))
 	document["type"], document["required"] = "record", true
 	seen := 0
 	var walk func(path string, definition map[string]any)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
@@ -55,9 +57,7 @@ func (p *plane) prolong() {
 // restart ends the process that leads, and starts another one a few minutes of scraping later.
 func (p *plane) restart(a *api, start func() *api) *api {
 	p.t.Helper()
-	if err := a.terminate(); err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, a.terminate())
 	p.prolong()
 	return start()
 }
@@ -145,8 +145,6 @@ func (a *api) scrapeMetrics() string {
 	other := *a
 	other.url = "http://" + a.metrics
 	got, err := other.send(http.MethodGet, "/metrics", "")
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, err)
 	return got.Body
 }

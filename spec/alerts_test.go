@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -68,9 +70,7 @@ func panelQueries(t *testing.T) []panelQuery {
 		"$org", ".*", "$endpoint", ".*", "$instance", ".*")
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var page struct {
 			Panels []struct {
 				Title   string
@@ -122,13 +122,9 @@ func startWatchtower(t *testing.T) *watchtower {
 		atDatabase(dsn, g.saved, g.metrics),
 		recorded(filepath.Join(t.TempDir(), "denials")), withCompanion)
 	rules, err := os.ReadFile("../kong/prometheus/rules.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	prompt := filepath.Join(t.TempDir(), "rules.yml")
-	if err := os.WriteFile(prompt, regexp.MustCompile(`(?m)^ +for: .*\n`).ReplaceAll(rules, nil), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(prompt, regexp.MustCompile(`(?m)^ +for: .*\n`).ReplaceAll(rules, nil), 0o600))
 	w := &watchtower{
 		governed: g, redis: redis, alerts: strings.Count(string(rules), "- alert: "),
 		pending: panelQueries(t),
@@ -223,9 +219,7 @@ func (w *watchtower) awaitData(wanted func(panelQuery) bool) {
 func (w *watchtower) states() map[string]string {
 	w.t.Helper()
 	rules, err := w.prometheus.Rules()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	states := map[string]string{}
 	for _, r := range rules {
 		if r.Health == "err" {

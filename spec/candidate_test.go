@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
@@ -52,9 +54,7 @@ func TestACandidateIsComparedThenEnforcedForATenantThenForAllAndRolledBack(t *te
 	}
 	await.That(t, "the report has requests that only the candidate denies", func() bool {
 		n.awaitYear("alice", http.StatusOK, 1000)
-		if err := json.Unmarshal([]byte(p.operate("candidate", "report", "-o", "json")), &report); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(p.operate("candidate", "report", "-o", "json")), &report))
 		return report.Total.CandidateOnly > 0
 	})
 	if got := report.Total; got.Requests-got.CandidateOnly > 5 || got.ActiveOnly != 0 {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
@@ -54,13 +55,9 @@ func fillRedis(t *testing.T, n *chaosNode) (paid int) {
 func usedMemory(t *testing.T, client *redis.Client) int {
 	t.Helper()
 	info, err := client.InfoMap(t.Context(), "memory").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	used, err := strconv.Atoi(info["Memory"]["used_memory"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return used
 }
 
@@ -74,9 +71,7 @@ func TestChaosNewAddressesThatFillRedisDenyNoTenantAndNoEarlierAddress(t *testin
 	left(t, n.get("/flood", "X-Real-IP", earlier))
 	client := server.Client(t)
 	before := usedMemory(t, client)
-	if err := client.ConfigSet(t.Context(), "maxmemory", strconv.Itoa(before+newAddressMemory)).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", strconv.Itoa(before+newAddressMemory)).Err())
 
 	paid := fillRedis(t, n)
 
@@ -93,9 +88,7 @@ func TestChaosNewAddressesThatFillRedisDenyNoTenantAndNoEarlierAddress(t *testin
 		t.Errorf("the earlier address has %d left, want %d", got, floodQuota-2)
 	}
 	keys, err := client.DBSize(t.Context()).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	// The tables of addresses and prefixes are rounded up to 32. The other keys are the tenants and the set of nodes.
 	if most := int64(mostAddresses + mostAddresses/10 + 64 + floodTenants + 1); keys > most {
 		t.Errorf("%d keys in Redis, want %d at most", keys, most)

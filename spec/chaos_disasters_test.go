@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -67,9 +69,7 @@ func hung(t *testing.T) *stage {
 func proxyTo(t *testing.T, server *redistest.Server) *faultproxy.Proxy {
 	t.Helper()
 	proxy, err := faultproxy.New(faultproxy.TCP(server.Address()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := proxy.Close(); err != nil {
 			t.Errorf("close the proxy: %v", err)
@@ -109,13 +109,9 @@ func movedStorm(t *testing.T) *stage {
 	master := redistest.Cluster(t, 1, 0).Masters[0]
 	proxy := proxyTo(t, master)
 	ctx, client := context.Background(), master.Client(t)
-	if err := client.ConfigSet(ctx, "cluster-announce-port", fmt.Sprint(proxy.Port())).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.ConfigSet(ctx, "cluster-announce-port", fmt.Sprint(proxy.Port())).Err())
 	slot, err := client.ClusterKeySlot(ctx, bucketKey(chaosTenant)).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return &stage{
 		redis: []string{fmt.Sprintf("cluster_nodes: [{ip: 127.0.0.1, port: %d}]", proxy.Port())},
 		lasts: failureLasts, answers: true,
@@ -195,9 +191,7 @@ func flushed(t *testing.T) *stage {
 	return &stage{
 		redis: []string{single(server.Port)}, answers: true,
 		strike: func(s *storm) {
-			if err := client.FlushAll(s.t.Context()).Err(); err != nil {
-				s.t.Fatal(err)
-			}
+			require.NoError(s.t, client.FlushAll(s.t.Context()).Err())
 		},
 		end: func(*storm) {},
 	}
@@ -233,9 +227,7 @@ func pluginKilled(t *testing.T) *stage {
 		redis: []string{single(server.Port)}, answers: true,
 		strike: func(s *storm) {
 			victim = s.nodes[0].runningPID()
-			if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
-				s.t.Fatal(err)
-			}
+			require.NoError(s.t, syscall.Kill(victim, syscall.SIGKILL))
 		},
 		end: func(s *storm) {
 			await.That(s.t, "another plugin process", func() bool {

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -81,9 +83,7 @@ func TestChaosAFloodOfAddressesDuringAnOutageLosesNoDebtOfTenants(t *testing.T) 
 			t.Fatalf("tenant %d has %d left after its first request", i, got)
 		}
 	}
-	if err := proxy.Down(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, proxy.Down())
 	floodOnce(t, n)
 	spent := floodAddresses
 	for i := range floodTenants {
@@ -95,9 +95,7 @@ func TestChaosAFloodOfAddressesDuringAnOutageLosesNoDebtOfTenants(t *testing.T) 
 		}
 		spent += i + 1
 	}
-	if err := proxy.Heal(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, proxy.Heal())
 	var last numbers
 	charged := func() float64 { return last.sum("rate_limiter_reconciled_tokens_total", `outcome="charged"`) }
 	await.That(t, "all admissions without Redis to be charged", func() bool {

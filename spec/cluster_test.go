@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
@@ -67,9 +69,7 @@ func pressOn(t *testing.T, redis string, tenants []string) *pressure {
 		{"name":"each","scope":"credential","limit":%[2]d,"window_size":31536000}]}]}`, redis, quota)
 	for process := range 2 {
 		prefix, err := os.MkdirTemp("", "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { os.RemoveAll(prefix) })
 		startPlugin(t, prefix)
 		t.Cleanup(p.end) // before the process ends

@@ -12,6 +12,7 @@ import (
 
 	"github.com/compose-spec/compose-go/v2/types"
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
@@ -48,9 +49,7 @@ func TestTheServicesOfComposeWorkTogether(t *testing.T) {
 	delete(flags, "-kong-prefix") // the gateway gives its own
 	flags["-database-file"], flags["-snapshot-dir"] = filepath.Join(t.TempDir(), "database"), t.TempDir()
 	flags[patient[0]] = patient[1]
-	if err := os.WriteFile(flags["-database-file"], []byte(dsn), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(flags["-database-file"], []byte(dsn), 0o600))
 	metrics := freeport.Address(t)
 	_, port, _ := strings.Cut(metrics, ":")
 	flags["-metrics-listen"] = strings.Replace(flags["-metrics-listen"], "9542", port, 1)

@@ -16,6 +16,7 @@ import (
 	"github.com/compose-spec/compose-go/v2/loader"
 	"github.com/compose-spec/compose-go/v2/types"
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
@@ -41,9 +42,7 @@ func loadCompose(environment types.Mapping) (*types.Project, error) {
 func composed(t testing.TB) *types.Project {
 	t.Helper()
 	project, err := loadCompose(passwords)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return project
 }
 
@@ -119,9 +118,7 @@ func TestComposeRunsPinnedReleases(t *testing.T) {
 func absolute(t testing.TB, path string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("..", path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return path
 }
 
@@ -248,9 +245,7 @@ func TestComposeNamesLeadToServices(t *testing.T) {
 		}
 	}
 	config, err := gateway.ParseConfig([]byte(demoConfig(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	redis, _ := pluginConfig(t, demoConfig(t))["redis"].(map[string]any)
 	hosts := []string{redis["host"].(string), database(t, project).Host}
 	for _, s := range config.Services {
@@ -272,9 +267,7 @@ func TestComposeNamesLeadToServices(t *testing.T) {
 func database(t testing.TB, project *types.Project) *pgx.ConnConfig {
 	t.Helper()
 	config, err := pgx.ParseConfig(project.Configs["database"].Content)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return config
 }
 
@@ -324,13 +317,9 @@ func TestPrometheusScrapesThePlugin(t *testing.T) {
 	}
 	decoder := yaml.NewDecoder(strings.NewReader(file(t, "kong/prometheus.yml")))
 	decoder.KnownFields(true)
-	if err := decoder.Decode(&config); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, decoder.Decode(&config))
 	_, port, err := net.SplitHostPort(startFlags(t, composed(t))["-metrics-listen"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, rules := range config.Rules {
 		file(t, "kong/prometheus/"+rules)
 		if mounted := ":/etc/prometheus/" + rules + ":ro"; !strings.Contains(file(t, "docker-compose.yml"), mounted) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 )
 
 // spent is the processor time of an event in microseconds, in the plugin's process and in Redis.
@@ -82,9 +83,7 @@ func offered(b *testing.B, u *subject, rate float64) turn {
 	}
 	used := u.cpuTime(b)
 	took, err := u.offer(latencyConnections, rate, latencyTurn)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	slices.Sort(took)
 	return turn{took, float64((u.cpuTime(b) - used).Nanoseconds()) / 1e3 / float64(len(took))}
 }

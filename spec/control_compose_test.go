@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/compose-spec/compose-go/v2/types"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
@@ -31,18 +32,12 @@ func TestTheRESTAPIOfComposeNeedsATokenAndReadsTheBucketsOfKong(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "kong.yml")
 	text := strings.Replace(demoConfig(t), "host: redis",
 		fmt.Sprintf("host: 127.0.0.1, port: %d, %s", counters.Port, patience), 1)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(config, []byte(text), 0o600))
 	image := imageEnvironment(t)["KONG_DECLARATIVE_CONFIG"]
 	_, port, err := net.SplitHostPort(freeport.Address(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, metrics, err := net.SplitHostPort(freeport.Address(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	published := strconv.Itoa(int(service.Ports[0].Target))
 	args := strings.Fields(strings.NewReplacer("0.0.0.0:"+published, "0.0.0.0:"+port, "="+image, "="+config, ":9543",
 		":"+metrics).Replace(strings.Join(service.Command, " ")))

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 const (
@@ -64,9 +66,7 @@ func hostileBodies() []hostileBody {
 // attack. Each cell is the median of the rounds. times-quiet is the p99 under attack divided by the quiet one, at most
 // 5. cpu-µs/answer is the CPU time of the process for each hostile answer, and rss-MB its peak memory.
 func BenchmarkHostileBodies(b *testing.B) {
-	if err := build(binaries, "./internal/attacker"); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, build(binaries, "./internal/attacker"))
 	p := planeOf(b, `tiers: [{name: essentials, limits: [`+
 		`{name: hour, scope: tenant, limit: 1000000000, window_size: 3600, accuracy: exact}]}]`)
 	a := p.serve("--log-level", "warn")
@@ -133,9 +133,7 @@ func (a *api) attack(b *testing.B, hostile hostileBody) (stop func() int64) {
 	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: control\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"+
 		"Content-Length: %d\r\n\r\n", hostile.path, a.secret, len(hostile.body))
 	file := filepath.Join(b.TempDir(), "request")
-	if err := os.WriteFile(file, []byte(head+hostile.body), 0o600); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, os.WriteFile(file, []byte(head+hostile.body), 0o600))
 	cmd := exec.Command("nice", "-n", "19", filepath.Join(binaries, "attacker"), "-connections",
 		strconv.Itoa(hostileConnections),
 		fmt.Sprintf("-slow=%t", hostile.slow), strings.TrimPrefix(a.url, "http://"), file)
@@ -145,17 +143,13 @@ func (a *api) attack(b *testing.B, hostile hostileBody) (stop func() int64) {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	return func() int64 {
 		if err := errors.Join(running.Close(), cmd.Wait()); err != nil {
 			b.Fatalf("the attack failed: %v\n%s", err, &failures)
 		}
 		n, err := strconv.ParseInt(strings.TrimSpace(answers.String()), 10, 64)
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		return n
 	}
 }
@@ -166,16 +160,12 @@ var peak = regexp.MustCompile(`VmHWM:\s+([0-9]+) kB`)
 func peakMemory(b testing.TB, pid int) float64 {
 	b.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	found := peak.FindSubmatch(status)
 	if found == nil {
 		b.Fatalf("no VmHWM in\n%s", status)
 	}
 	kilobytes, err := strconv.ParseFloat(string(found[1]), 64)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	return kilobytes / 1000
 }

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
@@ -113,9 +115,7 @@ func TestSIGTERMUnderLoadDropsNoRequest(t *testing.T) {
 // versionOf returns the version of the rows in the database.
 func (p *plane) versionOf() (version int) {
 	p.t.Helper()
-	if err := p.rows.QueryRow(p.t.Context(), `SELECT version FROM rate_limiter.version`).Scan(&version); err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, p.rows.QueryRow(p.t.Context(), `SELECT version FROM rate_limiter.version`).Scan(&version))
 	return version
 }
 
@@ -136,9 +136,7 @@ func TestTheAPIListensBeyondLoopbackOnlyWithTLSAndATokenOrAnExplicitFlag(t *test
 		return string(out)
 	}
 	_, port, err := net.SplitHostPort(freeport.Address(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	public := "0.0.0.0:" + port
 	text := fail("--listen", public)
 	if !strings.Contains(text, "--tls-cert") || !strings.Contains(text, "--insecure-http") {

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
@@ -49,9 +51,7 @@ func TestAnotherProcessSettlesWhatAKilledOneHasReserved(t *testing.T) {
 	if len(reserved.Reservation.Policies) != 1 || second.remaining() != 8500 {
 		t.Fatalf("%s, and %d tokens remain", answered.Body, second.remaining())
 	}
-	if err := first.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, first.cmd.Process.Kill())
 	again := second.want(http.StatusOK, nil, http.MethodPost, check, reserve("chat-1", 1500))
 	if again.Body != answered.Body || again.Header.Get("Idempotent-Replayed") != "true" {
 		t.Errorf("%v %s, want the first answer", again.Header, again.Body)
@@ -87,9 +87,7 @@ func TestReservationsAreKeptInTheProcessWithStrategyLocal(t *testing.T) {
 	t.Parallel()
 	p := planeOf(t, chatBudget)
 	local := filepath.Join(t.TempDir(), "kong.yml")
-	if err := os.WriteFile(local, []byte(deck("{strategy: local, "+chatBudget+"}")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(local, []byte(deck("{strategy: local, "+chatBudget+"}")), 0o600))
 	a := p.serve("--config", local)
 	var group sync.WaitGroup
 	for n := range 20 {

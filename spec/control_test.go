@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
@@ -61,9 +62,7 @@ func planeOn(t testing.TB, config string, postgres *pgtest.Server, dsn string) *
 	p.rows = pgtest.Pool(t, p.dsn)
 	p.config = fmt.Sprintf("{strategy: redis, redis: {host: 127.0.0.1, port: %d, %s}, %s}", p.redis.Port, patience, config)
 	p.deck = filepath.Join(t.TempDir(), "kong.yml")
-	if err := os.WriteFile(p.deck, []byte(deck(p.config)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(p.deck, []byte(deck(p.config)), 0o600))
 	p.admin = p.token("ann", "admin")
 	return p
 }
@@ -137,9 +136,7 @@ func (p *plane) run(cmd *exec.Cmd, a *api) *api {
 	p.t.Helper()
 	a.t, a.cmd, a.log, a.ended = p.t, cmd, &logtest.Text{}, make(chan error, 1)
 	cmd.Stderr = a.log
-	if err := cmd.Start(); err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, cmd.Start())
 	exited := make(chan struct{})
 	go func() {
 		defer close(exited)
@@ -208,9 +205,7 @@ func (a *api) send(method, path, body string, headers ...string) (answer, error)
 func (a *api) want(status int, to any, method, path, body string, headers ...string) answer {
 	a.t.Helper()
 	got, err := a.send(method, path, body, headers...)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, err)
 	if got.Status != status {
 		a.t.Fatalf("%s %s %s: %d, want %d\n%s", method, path, body, got.Status, status, got.Body)
 	}
@@ -225,9 +220,7 @@ func (a *api) want(status int, to any, method, path, body string, headers ...str
 // terminate sends SIGTERM to the process and returns its exit error.
 func (a *api) terminate() error {
 	a.t.Helper()
-	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, a.cmd.Process.Signal(syscall.SIGTERM))
 	return <-a.ended
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
@@ -24,9 +25,7 @@ func TestABannedTenantIsNotAdmittedBeforeTheRowsAreLoaded(t *testing.T) {
 	if err == nil {
 		_, err = lock.Exec(t.Context(), `LOCK TABLE rate_limiter.policies IN ACCESS EXCLUSIVE MODE`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	a := p.launch()
 	await.That(t, "it serves", func() bool { return a.status("/healthz") == http.StatusOK })
 	for _, path := range []string{check, check + "/batch"} {
@@ -39,9 +38,7 @@ func TestABannedTenantIsNotAdmittedBeforeTheRowsAreLoaded(t *testing.T) {
 			t.Errorf("%s: %s, Retry-After %q", path, got.Body, got.Header.Get("Retry-After"))
 		}
 	}
-	if err := lock.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, lock.Rollback(t.Context()))
 	await.That(t, "it has loaded the rows", func() bool { return a.status("/readyz") == http.StatusOK })
 	a.wantBanned()
 }
@@ -77,9 +74,7 @@ func TestOnAStandbyABanIsEnforcedAndWritesAreDenied(t *testing.T) {
 	}
 	standby.Promote(t)
 	promoted, err := pgx.Connect(t.Context(), standby.Here(p.postgres, p.dsn))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer promoted.Close(t.Context())
 	await.That(t, "it reports", func() bool {
 		var live bool

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/browser"
@@ -28,9 +29,7 @@ func serving(t *testing.T, handler http.HandlerFunc) string {
 func behindCORS(t *testing.T, n *node, origin string, exposed ...string) string {
 	t.Helper()
 	to, err := url.Parse(n.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(to)
 	proxy.ModifyResponse = func(r *http.Response) error {
 		r.Header.Set("Access-Control-Allow-Origin", origin)
@@ -102,9 +101,7 @@ func exposedByRecipe(t *testing.T) []string {
 				} `yaml:"config"`
 			} `yaml:"plugins"`
 		}
-		if err := yaml.Unmarshal([]byte(s.text), &file); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, yaml.Unmarshal([]byte(s.text), &file))
 		return file.Plugins[0].Config.Exposed
 	}
 	t.Fatal("docs/clients.md has no recipe for cors")

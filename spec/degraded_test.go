@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -30,9 +32,7 @@ func TestAFullRedisIsDegradedUntilItHasMemoryAlthoughItAnswersPing(t *testing.T)
 	client := server.Client(t)
 	set := func(setting, value string) {
 		t.Helper()
-		if err := client.ConfigSet(t.Context(), setting, value).Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, client.ConfigSet(t.Context(), setting, value).Err())
 	}
 	scripts := func() (calls int) {
 		_, stats, _ := strings.Cut(client.Info(t.Context(), "commandstats").Val(), "cmdstat_evalsha:calls=")

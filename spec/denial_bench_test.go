@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -40,9 +41,7 @@ func (d *denier) start(b *testing.B) {
 	b.Helper()
 	d.id = startInstance(b, d.socket, d.config)
 	c, err := gateway.Dial(d.socket)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	defer c.Close() // an exit has closed it
 	if _, err := c.HandleEvent(d.id, "access", requestOf("acme")); err != nil {
 		b.Fatal(err)
@@ -103,9 +102,7 @@ func (d *denier) measure(b *testing.B, connections int, turn time.Duration) spel
 	}
 	used, begun := d.cpuTime(b), time.Now()
 	n, err := d.saturate(connections, turn)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	return spell{
 		perSecond: float64(n) / time.Since(begun).Seconds(),
 		cpu:       float64((d.cpuTime(b) - used).Nanoseconds()) / 1e3 / float64(n),

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -28,24 +29,16 @@ func TestDenialsFromBeforeKafkaWasThereReachItOnceAndInOnePartitionByTenant(t *t
 	n.want([]int{200, 429, 429, 429}, "/records", "apikey", "alice")
 
 	_, port, err := net.SplitHostPort(broker)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	number, err := strconv.Atoi(port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(number), kfake.SeedTopics(4, "ratelimit.denials"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(cluster.Close)
 	n.want([]int{429, 429}, "/records", "apikey", "alice")
 
 	consumer, err := kgo.NewClient(kgo.SeedBrokers(broker), kgo.ConsumeTopics("ratelimit.denials"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer consumer.Close()
 	ids, partitions, count := map[string]bool{}, map[int32]bool{}, 0
 	for count < 5 {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
@@ -39,9 +41,7 @@ func TestTheRequestIDOfADenialLeadsToTheSameAnswerAtEveryDoor(t *testing.T) {
 		var denied answer
 		await.That(t, "a request to be denied", func() bool {
 			got, err := n.send("GET", "/records", "apikey", by.key)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			denied = answer{got.Status, got.Header, ""}
 			return got.Status == http.StatusTooManyRequests && strings.Contains(got.Body, `"`+by.policy+`"`)
 		})

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -37,9 +39,7 @@ type denialEvent struct {
 func denialEvents(t *testing.T, file string) []denialEvent {
 	t.Helper()
 	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
 	var events []denialEvent
 	for lines := bufio.NewScanner(f); lines.Scan(); {
@@ -109,9 +109,7 @@ plugins: [{name: tenant-rate-limiting, config: {denial_ip: true,
 		}
 		denied[a.Header.Get("X-Kong-Request-Id")] = true
 	}
-	if err := n.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, n.Close())
 	for _, e := range denialEvents(t, file) {
 		if e.Endpoint != "records" || !strings.HasPrefix(e.IP, "hmac:") {
 			t.Errorf("endpoint %q and address %q, want the route and a hash", e.Endpoint, e.IP)

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
@@ -96,13 +98,9 @@ func session(all []shown) string {
 func workFolder(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := build(filepath.Join(dir, "bin"), "../kong/cmd/demo-gateway"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, build(filepath.Join(dir, "bin"), "../kong/cmd/demo-gateway"))
 	patiently := fmt.Sprintf("#!/bin/sh\nexec '%s' %s \"$@\"\n", plugin(), strings.Join(patient, " "))
-	if err := os.WriteFile(filepath.Join(dir, "bin/tenant-rate-limiting"), []byte(patiently), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "bin/tenant-rate-limiting"), []byte(patiently), 0o755))
 	links := map[string]string{
 		"bin/ratelimit": filepath.Join(binaries, "ratelimit"),
 		"kong":          "../kong",
@@ -110,12 +108,8 @@ func workFolder(t *testing.T) string {
 	}
 	for name, target := range links {
 		target, err := filepath.Abs(target)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, os.Symlink(target, filepath.Join(dir, name)))
 	}
 	return dir
 }
@@ -173,9 +167,7 @@ func TestTheCommandsOfTheDocsRunAsOneSession(t *testing.T) {
 func TestThePlaygroundSaysLastThatItsAddressIsInUse(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer taken.Close()
 	for _, variable := range []string{"LISTEN", "METRICS_LISTEN"} {
 		start := exec.Command("kong/playground.sh", "up")

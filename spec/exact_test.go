@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -42,9 +44,7 @@ func (l load) press(t *testing.T, algorithm string) []sample {
 	start := time.Now().Truncate(time.Second)
 	for range l.processes {
 		prefix, err := os.MkdirTemp("", "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { os.RemoveAll(prefix) })
 		startPlugin(t, prefix)
 		socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
@@ -79,14 +79,10 @@ func startInstance(t testing.TB, socket, config string) int32 {
 		t.Fatalf("not JSON: %s", config)
 	}
 	c, err := gateway.Dial(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer c.Close()
 	id, err := c.StartInstance("tenant-rate-limiting", []byte(config))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return id
 }
 

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -87,9 +89,7 @@ func TestPreflightsAreExemptOnlyIfTheConfigSaysSoAndUpToTheLimitsPerAddress(t *t
 	options := func(n *node, headers ...string) int {
 		t.Helper()
 		a, err := n.send(http.MethodOptions, "/records", append(headers, "apikey", "beth")...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return a.Status
 	}
 	origin, method := []string{"Origin", "https://app.example"}, []string{"Access-Control-Request-Method", "PUT"}
@@ -127,15 +127,11 @@ func TestKongsLogNamesWhatExemptsARequest(t *testing.T) {
 	id := startInstance(t, socket, `{"__seq__":1,"__plugin_id":"p","log_decisions":true,"exempt":[{"tag":"x"},
 		{"tenant":"acme"}],"tiers":[{"name":"a","limits":[{"name":"hour","scope":"tenant","limit":1,"window_size":3600}]}]}`)
 	c, err := gateway.Dial(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer c.Close()
 	request := gateway.Request{Consumer: &gateway.Consumer{ID: "c", Username: "acme"}, RemoteAddr: "127.0.0.1:1"}
 	outcome, err := c.HandleEvent(id, "access", request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	entry, ok := outcome.Serialized["rate_limit"].(map[string]any)
 	if !ok || entry["result"] != "exempt" || entry["exempt_by"] != "exempt[1]" || outcome.Exit != nil {
 		t.Errorf("the log has %v, want the result exempt by exempt[1]", outcome.Serialized)

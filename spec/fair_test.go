@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -131,8 +133,6 @@ func TestAnotherNodeDividesALimitAfterTheOneThatDidIsKilled(t *testing.T) {
 		return leading >= 0
 	})
 	keepsShare(t, nodes[1-leading])
-	if err := syscall.Kill(nodes[leading].runningPID(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(nodes[leading].runningPID(), syscall.SIGKILL))
 	keepsShare(t, nodes[1-leading])
 }

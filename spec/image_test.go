@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
@@ -49,9 +50,7 @@ func dockerfile(t testing.TB) (all []instruction) {
 func file(t testing.TB, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(text)
 }
 
@@ -286,18 +285,14 @@ func demoConfig(t testing.TB) string {
 	run := one(t, "sed", slices.DeleteFunc(texts(dockerfile(t), "RUN", "build"),
 		func(s string) bool { return !strings.HasPrefix(s, "sed ") }))
 	out := t.TempDir()
-	if err := os.Symlink(filepath.Join(binaries, "ratelimit"), filepath.Join(out, "ratelimit")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Symlink(filepath.Join(binaries, "ratelimit"), filepath.Join(out, "ratelimit")))
 	command := exec.Command("sh", "-ec", strings.ReplaceAll(run, "/out/", out+"/"))
 	command.Dir = ".."
 	if text, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", run, err, text)
 	}
 	text, err := os.ReadFile(filepath.Join(out, "kong.yml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(text)
 }
 
@@ -305,9 +300,7 @@ func demoConfig(t testing.TB) string {
 func pluginConfig(t testing.TB, deck string) map[string]any {
 	t.Helper()
 	config, err := gateway.ParseConfig([]byte(deck))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, p := range config.Plugins {
 		if p.Name == "tenant-rate-limiting" {
 			config, _ := p.Config.(map[string]any)
@@ -344,9 +337,7 @@ func TestTheHealthCheckOfTheImageIsTheReadinessOfKong(t *testing.T) {
 	}
 	environment := imageEnvironment(t)
 	host, port, err := net.SplitHostPort(environment["KONG_STATUS_LISTEN"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var status atomic.Int64
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status/ready", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(status.Load())) })
@@ -363,9 +354,7 @@ func TestTheHealthCheckOfTheImageIsTheReadinessOfKong(t *testing.T) {
 		t.Error("healthy without the plugin server's socket")
 	}
 	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer listener.Close()
 	if status.Store(http.StatusOK); !healthy() {
 		t.Errorf("not healthy although Kong is ready: %s", script)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -28,9 +30,7 @@ func rateLimiting(t *testing.T) gateway.Plugin {
 	info, err := gateway.ParsePluginInfo([]byte(`{"Protocol":"ProtoBuf:1","Plugins":[{"Name":"rate-limiting",
 		"Phases":["access"],"Priority":910,"Schema":{"name":"rate-limiting","fields":[{"config":{"type":"record","fields":[
 		{"day":{"type":"number"}},{"policy":{"type":"string"}}]}}]}}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	admitted := map[string]float64{} // requests come one after another
 	return gateway.Plugin{Info: info, Access: func(c *gateway.PluginCall) {
 		consumer := c.RequestHeader("X-Consumer-ID")
@@ -46,9 +46,7 @@ func rateLimiting(t *testing.T) gateway.Plugin {
 func imported(t *testing.T, deck string, flags ...string) string {
 	t.Helper()
 	from, to := filepath.Join(t.TempDir(), "kong.yml"), filepath.Join(t.TempDir(), "new.yml")
-	if err := os.WriteFile(from, []byte(deck), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(from, []byte(deck), 0o600))
 	args := append([]string{"import", from, "-o", to}, flags...)
 	if out, err := exec.Command(filepath.Join(binaries, "ratelimit"), args...).CombinedOutput(); err != nil {
 		t.Fatalf("ratelimit %v: %v\n%s", args, err, out)
@@ -57,9 +55,7 @@ func imported(t *testing.T, deck string, flags ...string) string {
 		t.Fatalf("ratelimit validate: %v\n%s", err, out)
 	}
 	text, err := os.ReadFile(to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(text)
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -18,9 +20,7 @@ func lateInAccess(t *testing.T, name string, access func(*gateway.PluginCall)) g
 	info, err := gateway.ParsePluginInfo(fmt.Appendf(nil, `{"Protocol":"ProtoBuf:1","Plugins":[{"Name":%q,
 		"Phases":["access"],"Priority":770,"Schema":{"name":%[1]q,"fields":[{"config":{"type":"record","fields":[]}}]}}]}`,
 		name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return gateway.Plugin{Info: info, Access: access}
 }
 

@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 const (
@@ -57,14 +59,10 @@ func BenchmarkAddedLatency(b *testing.B) {
 func saturation(b *testing.B, u *subject) float64 {
 	b.Helper()
 	n, err := u.saturate(latencyConnections, leadIn)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	start := time.Now()
 	took, err := u.offer(latencyConnections, 1.5*float64(n)/leadIn.Seconds(), latencyTurn)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	return float64(len(took)) / time.Since(start).Seconds()
 }
 

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -46,14 +48,10 @@ func TestExactLimitsAreNeverLeasedAndSharedExactly(t *testing.T) {
 func (m *member) ask(t testing.TB, id int32, request gateway.Request) gateway.Outcome {
 	t.Helper()
 	c, err := gateway.Dial(m.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer c.Close()
 	outcome, err := c.HandleEvent(id, "access", request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return outcome
 }
 

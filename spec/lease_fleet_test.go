@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
@@ -79,9 +80,7 @@ func (f *fleet) joinAll(n int, args ...string) []*member {
 // kill ends a member as a crash would.
 func (m *member) kill() {
 	m.t.Helper()
-	if err := m.cmd.Process.Kill(); err != nil {
-		m.t.Fatal(err)
-	}
+	require.NoError(m.t, m.cmd.Process.Kill())
 	_ = m.cmd.Wait() // the error is the kill
 }
 
@@ -206,9 +205,7 @@ func (f *fleet) used(limits, tenant string) int {
 	deck := filepath.Join(dir, "kong.yml")
 	text := fmt.Sprintf("_format_version: \"3.0\"\nplugins:\n- {name: tenant-rate-limiting, config: %s}\n",
 		f.configOf("", limits))
-	if err := os.WriteFile(deck, []byte(text), 0o600); err != nil {
-		f.t.Fatal(err)
-	}
+	require.NoError(f.t, os.WriteFile(deck, []byte(text), 0o600))
 	out, err := exec.Command(filepath.Join(binaries, "ratelimit"), "buckets", "show", "--config", deck, "--config-only",
 		"--tenant", tenant, "-o", "json").Output()
 	if err != nil {
@@ -225,9 +222,7 @@ func (f *fleet) used(limits, tenant string) int {
 func scripts(t testing.TB, client *redis.Client) int {
 	t.Helper()
 	stats, err := client.InfoMap(context.Background(), "commandstats").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	n := 0 // without calls
 	if text := stats["Commandstats"]["cmdstat_evalsha"]; text != "" {
 		if _, err := fmt.Sscanf(text, "calls=%d", &n); err != nil {

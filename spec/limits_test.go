@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
@@ -158,9 +159,7 @@ func TestAForgedTokenIdentifiesNoTenant(t *testing.T) {
 	token := func(secret, sub string) string {
 		signed, err := jwt.NewWithClaims(jwt.SigningMethodHS256,
 			jwt.MapClaims{"iss": "iss-alice", "org": "acme", "sub": sub}).SignedString([]byte(secret))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return "Bearer " + signed
 	}
 	n.want([]int{200, 200, 429}, "/jwt", "Authorization", token("s3cret", "u1"))

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
@@ -93,9 +95,7 @@ func pluginWithRace(t testing.TB) string {
 		return plugin()
 	}
 	binary, err := racedPlugin()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return binary
 }
 
@@ -121,9 +121,7 @@ type node struct {
 func start(t testing.TB, deck string, change ...func(*gateway.Options)) *node {
 	t.Helper()
 	n, err := tryStart(t, deck, change...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return n
 }
 
@@ -178,9 +176,7 @@ var client = &http.Client{
 func (n *node) get(path string, headers ...string) answer {
 	n.t.Helper()
 	a, err := n.send(http.MethodGet, path, headers...)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	require.NoError(n.t, err)
 	return a
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -110,9 +111,7 @@ func (c *masterCell) saturate(b *testing.B, lasts time.Duration) int {
 			return err
 		})
 	}
-	if err := load.Wait(); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, load.Wait())
 	return int(events.Load())
 }
 

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -41,13 +43,9 @@ func (f *schemaField) nulls(path string, wrap func(record any) any, visit func(p
 func TestValidateFindsTheNullsThatKongDenies(t *testing.T) {
 	t.Parallel()
 	info, err := gateway.QueryPlugin(t.Context(), plugin())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var entity schemaField
-	if err := json.Unmarshal(info.Schema, &entity); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(info.Schema, &entity))
 	folder := t.TempDir()
 	var files, paths []string
 	denied := map[string]bool{} // by path
@@ -59,13 +57,9 @@ func TestValidateFindsTheNullsThatKongDenies(t *testing.T) {
 		given := config.(map[string]any)
 		given["name"] = info.Name
 		text, err := json.Marshal(map[string]any{"plugins": []any{given}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		file := filepath.Join(folder, fmt.Sprintf("%d.yml", len(files)))
-		if err := os.WriteFile(file, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(file, text, 0o600))
 		var violation *gateway.Violation
 		if _, err := info.Insert(given); errors.As(err, &violation) {
 			for _, fault := range violation.Faults() {

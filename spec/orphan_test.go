@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -26,12 +28,8 @@ func startOrphan(t *testing.T, prefix string) *orphan {
 		lines:  make(chan string, 1000),
 	}
 	stderr, err := o.worker.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := o.worker.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, o.worker.Start())
 	go func() {
 		defer close(o.lines)
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {
@@ -66,9 +64,7 @@ func (o *orphan) await(t *testing.T, part string) {
 // crash kills the parent.
 func (o *orphan) crash(t *testing.T) {
 	t.Helper()
-	if err := o.worker.Process.Signal(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, o.worker.Process.Signal(syscall.SIGKILL))
 	if _, err := o.worker.Process.Wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -88,9 +84,7 @@ func TestAPluginWhoseWorkerWasKilledServesTheOtherWorkersAndEndsAfterThem(t *tes
 	first.crash(t)
 	second := startPlugin(t, prefix) // as the worker that replaces the killed one does
 	n.want(times(20, 200), "/records", "apikey", "alice")
-	if err := n.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, n.Close())
 	first.await(t, "shutting down")
 	first.await(t, "")
 	second.terminate()

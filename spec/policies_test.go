@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
@@ -80,9 +81,7 @@ func (g *governed) number(sample string) float64 {
 func (g *governed) version() float64 {
 	g.t.Helper()
 	var version float64
-	if err := g.rows.QueryRow(g.t.Context(), `SELECT version FROM rate_limiter.version`).Scan(&version); err != nil {
-		g.t.Fatal(err)
-	}
+	require.NoError(g.t, g.rows.QueryRow(g.t.Context(), `SELECT version FROM rate_limiter.version`).Scan(&version))
 	return version
 }
 

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestLimitsForAllRequestsAndForNetworksAreEnforcedExplainedAndRemovedAtRunTime(t *testing.T) {
@@ -12,9 +14,7 @@ func TestLimitsForAllRequestsAndForNetworksAreEnforcedExplainedAndRemovedAtRunTi
 	g := govern(t)
 	operator := &plane{t: t, dsn: g.dsn}
 	config := filepath.Join(t.TempDir(), "kong.yml")
-	if err := os.WriteFile(config, []byte(deck(hourly)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(config, []byte(deck(hourly)), 0o600))
 	write := func(args ...string) {
 		t.Helper()
 		operator.operate(append(args, "--reason", "a test")...)

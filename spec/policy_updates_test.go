@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -18,9 +19,7 @@ import (
 func newKafka(t *testing.T) (cluster *kfake.Cluster, broker string) {
 	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "policy.updates", "ratelimit.notices"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(cluster.Close)
 	return cluster, cluster.ListenAddrs()[0]
 }
@@ -32,24 +31,18 @@ func TestEachChangeOfAPolicyReachesKafkaThoughTheProcessThatSendsIsKilled(t *tes
 	sent := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Observe: true, Count: -1})
 	first := p.serve("--kafka-brokers", broker)
 	first.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
-	if err := sent.Wait(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, sent.Wait(t.Context(), 1))
 	const changes = 30
 	for i := range changes {
 		p.write(`UPDATE rate_limiter.policies SET "limit" = ` + strconv.Itoa(2000+i))
 		if i == changes/2 {
-			if err := first.cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, first.cmd.Process.Kill())
 			<-first.ended
 			p.serve("--kafka-brokers", broker)
 		}
 	}
 	consumer, err := kgo.NewClient(kgo.SeedBrokers(broker), kgo.ConsumeTopics("policy.updates"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer consumer.Close()
 	var ids []string
 	var limits []int
@@ -62,9 +55,7 @@ func TestEachChangeOfAPolicyReachesKafkaThoughTheProcessThatSendsIsKilled(t *tes
 					After struct{ Limit int }
 				}
 			}
-			if err := json.Unmarshal(r.Value, &e); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, json.Unmarshal(r.Value, &e))
 			if e.Data.Kind == "policy" && !slices.Contains(ids, e.ID) {
 				ids, limits = append(ids, e.ID), append(limits, e.Data.After.Limit)
 			}
@@ -92,9 +83,7 @@ func TestServeEndsWhileKafkaHangs(t *testing.T) {
 	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
 	<-produced
 	a.want(http.StatusOK, nil, http.MethodGet, "/v1/ratelimit/policies", "")
-	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, a.cmd.Process.Signal(syscall.SIGTERM))
 	if err := <-a.ended; err != nil {
 		t.Errorf("the process ended with %v", err)
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/browser"
 )
@@ -231,7 +233,5 @@ func keep(t *testing.T, tab *browser.Tab, name string) {
 		}
 		return r
 	}, name)
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), tab.Screenshot(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".png"), tab.Screenshot(), 0o644))
 }

@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -53,9 +55,7 @@ func TestAKilledPluginIsRestartedAndItsFailuresAreBounded(t *testing.T) {
 	awaitCount(t, "traffic", passed.Load, 100)
 	await.That(t, "a kill during requests", func() bool {
 		victim := n.runningPID()
-		if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, syscall.Kill(victim, syscall.SIGKILL))
 		await.That(t, "another plugin process", func() bool { pid := n.PluginPID(); return pid != victim && pid != 0 })
 		awaitCount(t, "traffic after the kill", passed.Load, 100)
 		return failed.Load() > 0
@@ -88,12 +88,8 @@ func TestAConfigChangeIsInForceAtOnceAndKeepsWhatWasSpent(t *testing.T) {
 	n := start(t, deck(fmt.Sprintf(config, 3)))
 	n.want([]int{200, 200, 200, 429}, "/records", "apikey", "alice")
 	changed, err := gateway.ParseConfig([]byte(deck(fmt.Sprintf(config, 5))))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Reload(changed); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, n.Reload(changed))
 	n.want([]int{200, 200, 429}, "/records", "apikey", "alice")
 	await.That(t, "the old instances' closing", func() bool { return n.Counters().Closes() > 0 })
 	n.want([]int{429, 429}, "/records", "apikey", "alice")
@@ -142,9 +138,7 @@ func TestValidateFindsFaultsThatKongCannotFind(t *testing.T) {
 	text := deck(`{costs: {"GET /a/{x}": 1, "GET /a/{y}": 2}, tiers: [{name: a, limits: [
 		{name: hour, scope: tenant, limit: 1, window_size: 3600}, {name: hour, scope: tenant, limit: 2, window_size: 60},
 		{name: huge, scope: tenant, limit: 999999999989, window_size: 31622400}]}]}`)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	out, err := exec.Command(filepath.Join(binaries, "ratelimit"), "validate", file).CombinedOutput()
 	exit := new(exec.ExitError)
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
@@ -197,9 +191,7 @@ func TestASecondPluginProcessTakesTheSocketOverWithoutALostRequest(t *testing.T)
 func pluginInfo(t *testing.T) *gateway.PluginInfo {
 	t.Helper()
 	info, err := gateway.QueryPlugin(context.Background(), plugin())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return info
 }
 
@@ -207,9 +199,7 @@ func pluginInfo(t *testing.T) *gateway.PluginInfo {
 func shortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "k")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
@@ -226,12 +216,8 @@ func startPlugin(t testing.TB, prefix string, args ...string) *process {
 	cmd := exec.Command(plugin(), slices.Concat([]string{"--kong-prefix", prefix}, patient, args)...)
 	cmd.Env = []string{}
 	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		if cmd.ProcessState == nil {
 			_ = cmd.Process.Kill() // it may be ending already
@@ -259,9 +245,7 @@ func startPlugin(t testing.TB, prefix string, args ...string) *process {
 // terminate ends the process with SIGTERM.
 func (p *process) terminate() {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGTERM))
 	if err := p.cmd.Wait(); err != nil {
 		p.t.Errorf("after SIGTERM: %v, want exit code 0", err)
 	}
@@ -324,21 +308,15 @@ func TestAClientCannotHideATrustedHeaderBehindItsOwn(t *testing.T) {
 func (n *node) raw(t *testing.T, request string) int {
 	t.Helper()
 	u, err := url.Parse(n.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c, err := net.Dial("tcp", u.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer c.Close()
 	if _, err := c.Write([]byte(request)); err != nil {
 		t.Fatal(err)
 	}
 	response, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	response.Body.Close()
 	return response.StatusCode
 }

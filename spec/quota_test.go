@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
@@ -41,9 +43,7 @@ func TestATenantIsNoticedOnceAtEachThresholdOfItsQuotaAlsoWhenTheLeaderChanges(t
 
 	spendQuota(t, n, 30)
 	await.That(t, "the notice of 50 %", func() bool { return strings.Join(p.notices(), ", ") == "50 % 30" })
-	if err := first.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, first.cmd.Process.Kill())
 	spendQuota(t, n, 18)
 	await.That(t, "the notice of 80 %", func() bool { return strings.Join(p.notices(), ", ") == "50 % 30, 80 % 48" })
 	if !strings.Contains(second.log.String(), "this process unpacks the usage") {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -108,9 +109,7 @@ func TestRequestsAreSettledAfterTheirPluginProcessWasKilled(t *testing.T) {
 		o.Prefix = prefix
 	})
 	victim := h.runningPID()
-	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(victim, syscall.SIGKILL))
 	await.That(t, "another plugin process", func() bool { pid := h.PluginPID(); return pid != victim && pid != 0 })
 	await.That(t, "its sockets", func() bool { return listens(prefix) })
 	h.end()

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestAReplayDeniesTheRequestsThatThePluginHasDenied(t *testing.T) {
@@ -29,9 +31,7 @@ func TestAReplayDeniesTheRequestsThatThePluginHasDenied(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for name, text := range map[string]string{"kong.yml": config, "access.csv": log} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	replay := exec.Command(filepath.Join(binaries, "ratelimit"), "replay", "--config", "kong.yml", "--log", "access.csv",
 		"--tenant-from", "consumer.custom_id", "-o", "json", "--html", "report.html", "--fail-if-denied-above", "1%")
@@ -48,9 +48,7 @@ func TestAReplayDeniesTheRequestsThatThePluginHasDenied(t *testing.T) {
 			OnlyReplay int `json:"denied_only_in_replay"`
 		}
 	}
-	if err := json.Unmarshal(out, &report); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(out, &report))
 	l := report.Log
 	if denied == 0 || report.Requests != 24 || l.Both != denied || l.OnlyLog != 0 || l.OnlyReplay != 0 {
 		t.Errorf("the plugin has denied %d requests; report %+v", denied, report)

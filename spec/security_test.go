@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 var (
@@ -18,15 +20,11 @@ var (
 func testsOf(t *testing.T, folder string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", folder, "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var names []string
 	for _, name := range files {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, found := range testName.FindAllSubmatch(text, -1) {
 			names = append(names, string(found[1]))
 		}
@@ -49,9 +47,7 @@ func unmatched(t *testing.T, flags string, names []string) []string {
 	}
 	for alternative := range strings.SplitSeq(strings.ReplaceAll(strings.Join(patterns, "|"), `\|`, "|"), "|") {
 		run, err := regexp.Compile(alternative)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if !run.MatchString(strings.Join(names, "\n")) {
 			without = append(without, alternative)
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -67,16 +68,12 @@ func (s *settlingSubject) connectLogs(b *testing.B, connections int) {
 	b.Helper()
 	for len(s.logs) < connections {
 		c, err := gateway.Dial(filepath.Join(filepath.Dir(s.socket), companion+".socket"))
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		b.Cleanup(func() { c.Close() })
 		s.logs = append(s.logs, c)
 	}
 	instance, err := s.logs[0].StartInstance(companion, []byte(`{"__seq__":1,"__plugin_id":"q"}`))
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	s.instance = instance
 }
 
@@ -172,9 +169,7 @@ func (s *settlingSubject) measure(b *testing.B, turn time.Duration) cost {
 	inRedis, commands := s.redisUse(b)
 	used, begun := s.cpuTime(b), time.Now()
 	n, err := s.saturate(turn)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	requests := float64(n)
 	c := cost{
 		perSecond: requests / time.Since(begun).Seconds(),
@@ -193,9 +188,7 @@ func (s *settlingSubject) redisUse(b *testing.B) (cpu, commands float64) {
 	}
 	number := func(section, name string) float64 {
 		value, err := strconv.ParseFloat(info(b, s.redis, section)[name], 64)
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		return value
 	}
 	return number("cpu", "used_cpu_user") + number("cpu", "used_cpu_sys"), number("stats", "total_commands_processed")

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
@@ -126,9 +128,7 @@ func spendOnTwoNodes(t *testing.T, f *fleet, limit string, each, tokens int) (al
 		instance := m.open("", limit)
 		for i := range 32 {
 			s, err := m.newSpender(instance, 32*n+i, &sum)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			spenders = append(spenders, s)
 		}
 	}
@@ -214,15 +214,11 @@ func TestWhatTwoNodesSettleIsWhatTheirRequestsUsed(t *testing.T) {
 		}
 		m := f.join()
 		c, err := gateway.Dial(m.socket)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		outcome, err := c.HandleEvent(m.open("", limit), "access", gateway.Request{
 			Consumer: &gateway.Consumer{ID: "c", Username: "acme"}, RemoteAddr: "127.0.0.1:1",
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		header := http.Header{}
 		for name, lines := range outcome.Header { // as the plugin spells it
 			header[http.CanonicalHeaderKey(name)] = lines

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -152,9 +154,7 @@ func (r *rows) end(e *ending, source string) int {
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, r.URL()+"/"+service+"/"+source+rest+"?"+query, nil)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	request.Header.Set("apikey", "beth")
 	request.Header.Set("X-Uses", e.uses)
 	for i := 0; i+1 < len(e.headers); i += 2 {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
@@ -98,9 +100,7 @@ func TestBytesAndTimeAreReadFromKongsLog(t *testing.T) {
 			t.Errorf("%s: %s tokens remain at access, want 999900", source, got)
 		}
 		next, err := strconv.Atoi(b.get("/answer").Header.Get("X-RateLimit-Remaining"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		charged := 1_000_000 - 100 - next
 		if charged < want.least || charged > want.most {
 			t.Errorf("%s: %d tokens were charged, want %d to %d", source, charged, want.least, want.most)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
@@ -98,9 +99,7 @@ func namedRoutes(t *testing.T, text string) string {
 		Routes  []any
 		Plugins []struct{ Route string }
 	}
-	if err := yaml.Unmarshal([]byte(text), &document); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal([]byte(text), &document))
 	if document.Routes != nil {
 		return ""
 	}
@@ -123,9 +122,7 @@ func namedRoutes(t *testing.T, text string) string {
 func TestEveryDeckSnippetIsAcceptedByKongAndByValidate(t *testing.T) {
 	t.Parallel()
 	documents, err := filepath.Glob("../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	checked := 0
 	for _, document := range append(documents, "../README.md", "../migrations/README.md") {
 		for _, s := range snippets(t, strings.TrimPrefix(document, "../")) {
@@ -151,9 +148,7 @@ func checkDeck(t *testing.T, deck string) {
 		kongPlugin(t, "response-transformer"), kongPlugin(t, "post-function"), kongPlugin(t, "cors"), settlingPlugin(t),
 	}
 	info, err := gateway.QueryPlugin(context.Background(), plugin())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	config, err := gateway.ParseConfig([]byte(deck))
 	if err != nil {
 		t.Fatalf("%v\n%s", err, deck)
@@ -162,9 +157,7 @@ func checkDeck(t *testing.T, deck string) {
 		t.Errorf("Kong denies\n%s\n%v", deck, err)
 	}
 	path := filepath.Join(t.TempDir(), "kong.yml")
-	if err := os.WriteFile(path, []byte(deck), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(deck), 0o600))
 	out, err := exec.Command(filepath.Join(binaries, "ratelimit"), "validate", path).CombinedOutput()
 	if err != nil && !strings.Contains(string(out), "nothing was checked") { // it has other plugins alone
 		t.Errorf("ratelimit validate: %v\n%s\n%s", err, out, deck)
@@ -175,13 +168,9 @@ func checkDeck(t *testing.T, deck string) {
 func settlingPlugin(t *testing.T) *gateway.PluginInfo {
 	t.Helper()
 	dump, err := exec.Command(plugin(), "-dump-settling").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	info, err := gateway.ParsePluginInfo(dump)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return info
 }
 
@@ -189,25 +178,19 @@ func settlingPlugin(t *testing.T) *gateway.PluginInfo {
 func kongPlugin(t *testing.T, name string) *gateway.PluginInfo {
 	t.Helper()
 	info, err := gateway.ParsePluginInfo([]byte(file(t, "spec/testdata/kong-plugins/"+name+".json")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return info
 }
 
 func TestASnippetThatKongDeniesIsFound(t *testing.T) {
 	t.Parallel()
 	info, err := gateway.QueryPlugin(context.Background(), plugin())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	config, err := gateway.ParseConfig([]byte(snippet{
 		mark: "decK: config",
 		text: "    redis: {host: a, cluster_nodes: [{ip: b}]}\n    anonymous: {}\n",
 	}.deck(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	faults := fmt.Sprint(gateway.CheckConfig(config, info))
 	for _, want := range []string{
 		"plugins[0].config.anonymous.limits: required field missing",

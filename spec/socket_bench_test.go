@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
@@ -86,9 +87,7 @@ func measure(b *testing.B, u *subject, client *redis.Client, connections int, tu
 	}
 	calls, used, begun := scripts(b, client), u.cpuTime(b), time.Now()
 	n, err := u.saturate(connections, turn)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	events := float64(n)
 	return spell{
 		perSecond: events / time.Since(begun).Seconds(),

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
@@ -62,9 +64,7 @@ func TestSoakRestartsOfThePluginUnderLoadStallNoRoute(t *testing.T) {
 	underLoad(t, n, func(answered *atomic.Int64) {
 		for range soak.Count(4, 10) {
 			awaitCount(t, "requests before the restart", answered.Load, 100)
-			if err := syscall.Kill(n.runningPID(), syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, syscall.Kill(n.runningPID(), syscall.SIGTERM))
 			awaitCount(t, "a new process", n.Counters().Spawns, 1)
 		}
 		awaitCount(t, "requests after the restarts", answered.Load, 100)

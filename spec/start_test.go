@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -34,9 +36,7 @@ func firstAnswer(t *testing.T, config string) time.Duration {
 	socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
 	id := startInstance(t, socket, config)
 	c, err := gateway.Dial(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	outcome, err := c.HandleEvent(id, "access",
 		gateway.Request{Consumer: &gateway.Consumer{ID: "c", Username: "acme"}, RemoteAddr: "127.0.0.1:1"})
 	if err != nil || outcome.Exit != nil {

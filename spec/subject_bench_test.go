@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -68,19 +69,13 @@ type server struct {
 // serve starts a program and waits until it serves.
 func serve(b *testing.B, program string, args ...string) *server {
 	b.Helper()
-	if err := comparisons(); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, comparisons())
 	prefix := shortDir(b)
 	cmd := exec.Command(filepath.Join(binaries, program), append([]string{"-kong-prefix", prefix}, args...)...)
 	cmd.Env = []string{"GOMAXPROCS=1"}
 	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
+	require.NoError(b, cmd.Start())
 	log := &logtest.Text{}
 	var reading sync.WaitGroup
 	b.Cleanup(func() {
@@ -154,9 +149,7 @@ func (u *subject) connect(b *testing.B, connections int) {
 	b.Helper()
 	for len(u.conns) < connections {
 		c, err := gateway.Dial(u.socket)
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		b.Cleanup(func() { c.Close() })
 		u.conns = append(u.conns, c)
 	}

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 const unitFile = "kong/systemd/tenant-rate-limiting.service"
@@ -68,9 +70,7 @@ func TestTheSystemdUnitIsValid(t *testing.T) {
 	}
 	text := strings.Replace(file(t, unitFile), "ExecStart="+execStart(t)[0], "ExecStart="+plugin(), 1)
 	path := filepath.Join(t.TempDir(), "tenant-rate-limiting.service")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	out, err := exec.Command(analyze, "verify", "--man=no", path).CombinedOutput()
 	for line := range strings.Lines(string(out)) {
 		if strings.Contains(line, "tenant-rate-limiting") {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/browser"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
@@ -78,9 +80,7 @@ func (p *planned) doors(org string) map[string]string {
 	said := map[string]string{}
 	for name, path := range map[string]string{"limits in force": "/ratelimit/policies", "usage": "/ratelimit/usage"} {
 		a, err := p.send(http.MethodGet, "/v1/orgs/"+org+path, "")
-		if err != nil {
-			p.plane.t.Fatal(err)
-		}
+		require.NoError(p.plane.t, err)
 		found := p.read(a.Body)
 		said[name] = found.Tier + " " + found.Source
 		for _, l := range append(found.Limits, found.Items...) {
@@ -88,9 +88,7 @@ func (p *planned) doors(org string) map[string]string {
 		}
 	}
 	a, err := p.send(http.MethodPost, "/v1/ratelimit/check", fmt.Sprintf(`{"org_id":%q,"dry_run":true}`, org))
-	if err != nil {
-		p.plane.t.Fatal(err)
-	}
+	require.NoError(p.plane.t, err)
 	found := p.read(a.Body)
 	if said["decision API"] = found.Tier + " " + found.Source; found.Limit > 0 {
 		said["decision API"] += fmt.Sprint(" ", found.Limit)
@@ -132,9 +130,7 @@ func (p *planned) topTier(t *testing.T, org string) string {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() {
 		_ = cmd.Process.Kill() // it ends only so
 		_ = cmd.Wait()
@@ -143,9 +139,7 @@ func (p *planned) topTier(t *testing.T, org string) string {
 		var top struct {
 			Tenants []struct{ Tenant, Tier string }
 		}
-		if err := documents.Decode(&top); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, documents.Decode(&top))
 		for _, of := range top.Tenants {
 			if of.Tenant == org && of.Tier != "" {
 				return of.Tier

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -29,14 +31,10 @@ func TestKongLogsTheDecisionIfTheConfigHasLogDecisions(t *testing.T) {
 	decide := func(instance int32) gateway.Outcome {
 		t.Helper()
 		c, err := gateway.Dial(socket)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer c.Close()
 		outcome, err := c.HandleEvent(instance, "access", request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return outcome
 	}
 	begun := time.Now()

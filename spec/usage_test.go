@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
@@ -81,9 +83,7 @@ func (tr *usageTraffic) between(from, to time.Time) (n int64) {
 func (tr *usageTraffic) signal(t *testing.T, s syscall.Signal) time.Time {
 	t.Helper()
 	victim, at := tr.n.runningPID(), time.Now()
-	if err := syscall.Kill(victim, s); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(victim, s))
 	await.That(t, "another plugin process", func() bool { pid := tr.n.PluginPID(); return pid != victim && pid != 0 })
 	awaitCount(t, "traffic after the signal", tr.count, 100)
 	return at
@@ -155,9 +155,7 @@ func TestUsageOfKilledProcessesLacksOnlyTheirLastSeconds(t *testing.T) {
 	}
 	tr.stop()
 	answered, uncertain := tr.count(), tr.failed+g.Counters().Replays()
-	if err := g.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, g.Close())
 	g.restart()
 	await.That(t, "all batches are sent", func() bool {
 		return g.number("rate_limiter_usage_batches_total") > 0 && g.number("rate_limiter_usage_batches_waiting") == 0
@@ -183,9 +181,7 @@ func (g *governed) lastReport(kill, otherwise time.Time) time.Time {
 	var at *time.Time
 	err := g.rows.QueryRow(g.t.Context(), `SELECT max(watermark) FROM rate_limiter.usage_sources WHERE watermark <= $1`,
 		kill.Add(late)).Scan(&at)
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	require.NoError(g.t, err)
 	if at == nil {
 		return otherwise
 	}

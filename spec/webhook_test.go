@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
@@ -119,9 +121,7 @@ func TestDenialsAndChangesReachAWebhookAlsoWhenTheLeaderIsKilled(t *testing.T) {
 	const ban = `{"kind": "ban", "user": "mallory", "reason": "abuse", "permanent": true}`
 	next.want(http.StatusCreated, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/overrides", ban)
 	await.That(t, "the change arrives", func() bool { _, overrides := r.count(); return overrides == 1 })
-	if err := leader.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, leader.cmd.Process.Kill())
 	<-leader.ended
 	next.want(http.StatusCreated, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/overrides",
 		strings.Replace(ban, "mallory", "trudy", 1))

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 const (
@@ -130,9 +132,7 @@ var (
 func rooms(t *testing.T) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all := map[string][]string{}
 	for _, row := range roomRow.FindAllStringSubmatch(string(text), -1) {
 		all[row[1]] = []string{row[1]}

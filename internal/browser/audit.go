@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/npmtest"
 )
@@ -19,14 +20,10 @@ var manifests embed.FS
 func axe(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, manifests); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(dir, manifests))
 	modules := npmtest.Modules(t, filepath.Join(dir, "testdata", "axe"))
 	script, err := os.ReadFile(filepath.Join(modules, "node_modules", "axe-core", "axe.min.js"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(script)
 }
 

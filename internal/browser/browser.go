@@ -20,6 +20,7 @@ import (
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 )
@@ -37,9 +38,7 @@ type Browser struct{ ctx context.Context }
 func Start(t testing.TB) *Browser {
 	t.Helper()
 	path, err := find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, stop := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.WSURLReadTimeout(patience),
 		chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-quic", true),
@@ -114,9 +113,7 @@ func (b *Browser) Tab(t testing.TB, screen Screen) *Tab {
 		}),
 		call(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: screen.NoScript}),
 		call(log.Enable, cdp.Empty{}), call(runtime.Enable, cdp.Empty{}))
-	if err := chromedp.Listen(ctx, tab.record); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, chromedp.Listen(ctx, tab.record))
 	return tab
 }
 
@@ -250,9 +247,7 @@ func (tab *Tab) Location() string {
 func (tab *Tab) Path() string {
 	tab.t.Helper()
 	u, err := url.Parse(tab.Location())
-	if err != nil {
-		tab.t.Fatal(err)
-	}
+	require.NoError(tab.t, err)
 	return u.RequestURI()
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 )
 
@@ -12,9 +13,7 @@ import (
 func parse(t *testing.T, text string) *yaml.Node {
 	t.Helper()
 	var document yaml.Node
-	if err := yaml.Unmarshal([]byte(text), &document); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal([]byte(text), &document))
 	return document.Content[0]
 }
 
@@ -42,9 +41,7 @@ func TestConfigsAreEncodedAsForKong(t *testing.T) {
 
 func TestEveryValueHasItsLine(t *testing.T) {
 	got, err := Encode(parse(t, "a: 1\nb:\n- x: ${{ env \"DECK_X\" }}\n- y\n"), NewWalk())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := map[string]int{"": 1, "a": 1, "b": 2, "b[0]": 3, "b[0].x": 3, "b[1]": 4}
 	if !reflect.DeepEqual(got.Lines, want) || got.Line("b[1].absent") != 4 {
 		t.Errorf("lines %v, want %v", got.Lines, want)

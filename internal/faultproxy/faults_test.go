@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 var (
@@ -20,9 +22,7 @@ var (
 // heal ends all faults, or fails the test.
 func heal(t *testing.T, p *Proxy) {
 	t.Helper()
-	if err := p.Heal(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Heal())
 }
 
 func TestADelayAppliesOnceToEachMessageAndKeepsTheirOrder(t *testing.T) {
@@ -128,9 +128,7 @@ func TestAProxyThatIsDownHasNoConnectionsUntilItHeals(t *testing.T) {
 	c := dial(t, p)
 	c.send(ping)
 	c.want(pong)
-	if err := p.Down(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Down())
 	c.wantEnd(nil, true)
 	if _, err := net.Dial("tcp", p.Address().Name); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("connect: %v, want ECONNREFUSED", err)
@@ -143,9 +141,7 @@ func TestAProxyThatIsDownHasNoConnectionsUntilItHeals(t *testing.T) {
 
 func TestFlapHealsAlsoIfItIsCanceled(t *testing.T) {
 	p := startProxy(t)
-	if err := p.Flap(context.Background(), 3, time.Millisecond, time.Millisecond); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Flap(context.Background(), 3, time.Millisecond, time.Millisecond))
 	stopped, stop := context.WithCancel(context.Background())
 	stop()
 	if err := p.Flap(stopped, 3, time.Hour, time.Hour); !errors.Is(err, context.Canceled) {

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 )
@@ -26,9 +28,7 @@ const patience = time.Minute
 func startEcho(t *testing.T) Address {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -77,9 +77,7 @@ func command(words ...string) []byte {
 func startProxy(t *testing.T) *Proxy {
 	t.Helper()
 	p, err := New(startEcho(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { closeProxy(t, p) }) // before the server ends
 	return p
 }
@@ -103,13 +101,9 @@ type peer struct {
 func dial(t *testing.T, p *Proxy) *peer {
 	t.Helper()
 	connection, err := net.Dial(p.Address().Network, p.Address().Name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = connection.Close() }) // the test may have closed it
-	if err := connection.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, connection.SetDeadline(time.Now().Add(patience)))
 	return &peer{connection, t, bufio.NewReader(connection)}
 }
 
@@ -147,18 +141,14 @@ func (c *peer) wantEnd(before []byte, byReset bool) {
 // wantSilence fails the test if a byte or the end of the connection comes within 50 ms.
 func (c *peer) wantSilence() {
 	c.t.Helper()
-	if err := c.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
-		c.t.Fatal(err)
-	}
+	require.NoError(c.t, c.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
 	got := make([]byte, 64)
 	n, err := c.r.Read(got)
 	var timeout net.Error
 	if n > 0 || !errors.As(err, &timeout) || !timeout.Timeout() {
 		c.t.Errorf("received %q, %v; want nothing", got[:n], err)
 	}
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		c.t.Fatal(err)
-	}
+	require.NoError(c.t, c.SetReadDeadline(time.Now().Add(patience)))
 }
 
 // awaitCounts waits until holds returns true. The proxy counts a reply after the client has it.
@@ -182,26 +172,20 @@ func TestANewProxyForwardsAndCountsAll(t *testing.T) {
 	awaitCounts(t, p, func(n Counts) bool {
 		return n == Counts{Connections: 1, Open: 1, Commands: 2, Replies: 2, BytesIn: in, BytesOut: out}
 	})
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Close())
 	awaitCounts(t, p, func(n Counts) bool { return n.Open == 0 && n.Connections == 1 })
 }
 
 func TestAProxyOnAUnixSocketRemovesItAtTheEnd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.sock")
 	p, err := NewUnix(path, startEcho(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { closeProxy(t, p) })
 	c := dial(t, p)
 	c.send(command("PING"))
 	c.want(bulk(command("PING")))
 	for _, step := range []func() error{p.StopListening, p.Listen, p.Close} {
-		if err := step(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, step())
 	}
 	c.wantEnd(nil, false)
 	if _, err := net.Dial("unix", path); !errors.Is(err, syscall.ENOENT) {
@@ -214,17 +198,13 @@ func TestOpenConnectionsSurviveStopListening(t *testing.T) {
 	c := dial(t, p)
 	c.send(command("PING"))
 	c.want(bulk(command("PING")))
-	if err := p.StopListening(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.StopListening())
 	if _, err := net.Dial("tcp", p.Address().Name); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("connect: %v, want ECONNREFUSED", err)
 	}
 	c.send(command("PING"))
 	c.want(bulk(command("PING")))
-	if err := p.Listen(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Listen())
 	again := dial(t, p)
 	again.send(command("PING"))
 	again.want(bulk(command("PING")))
@@ -232,22 +212,14 @@ func TestOpenConnectionsSurviveStopListening(t *testing.T) {
 
 func TestATargetThatEndsClosesTheConnection(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p, err := New(TCP(listener.Addr().String()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { closeProxy(t, p) })
 	c := dial(t, p)
 	target, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(target.Close(), listener.Close()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(target.Close(), listener.Close()))
 	c.wantEnd(nil, false)
 	again, err := net.Dial("tcp", p.Address().Name)
 	if err == nil { // else the reset came during the handshake

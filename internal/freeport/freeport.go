@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // The range of the ports that Find returns. On Linux the kernel picks ports from 32768 on.
@@ -38,9 +40,7 @@ func Find() (int, error) {
 func Port(t testing.TB) int {
 	t.Helper()
 	port, err := Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return port
 }
 

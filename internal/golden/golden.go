@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kylelemons/godebug/diff"
+	"github.com/stretchr/testify/require"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -20,9 +21,7 @@ func Update() bool { return *update }
 func Check(t testing.TB, file, got string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)
 	if err != nil {
@@ -37,9 +36,7 @@ func Check(t testing.TB, file, got string) {
 func CheckSection(t testing.TB, file, start, end, got string) {
 	t.Helper()
 	page, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	head, rest, started := strings.Cut(string(page), start)
 	_, tail, ended := strings.Cut(rest, end)
 	if !started || !ended {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 )
 
@@ -58,9 +60,7 @@ func (r *recorder) Errorf(format string, a ...any) { r.text += fmt.Sprintf(forma
 
 func TestAFileThatDiffersFailsTheTestWithTheDiffAlone(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "page.md")
-	if err := os.WriteFile(file, []byte("head\n<a>old\n<b>\ntail\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte("head\n<a>old\n<b>\ntail\n"), 0o600))
 	if golden.Update() {
 		return // it would rewrite the file
 	}

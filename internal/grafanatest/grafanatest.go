@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/npmtest"
 )
@@ -23,14 +24,10 @@ var files embed.FS
 func Schema(t testing.TB) *jsonschema.Schema {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, files); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(dir, files))
 	dir = filepath.Join(dir, "schema")
 	modules := filepath.Join(npmtest.Modules(t, dir), "node_modules")
-	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Symlink(modules, filepath.Join(dir, "node_modules")))
 	var faults bytes.Buffer
 	script := exec.Command(npmtest.Node(t), "schema.mjs")
 	script.Dir, script.Stderr = dir, &faults
@@ -39,17 +36,11 @@ func Schema(t testing.TB) *jsonschema.Schema {
 		t.Fatalf("make the schema of dashboards: %v\n%s", err, faults.Bytes())
 	}
 	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	compiler := jsonschema.NewCompiler()
-	if err := compiler.AddResource("page.json", document); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, compiler.AddResource("page.json", document))
 	schema, err := compiler.Compile("page.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return schema
 }
 
@@ -57,12 +48,8 @@ func Schema(t testing.TB) *jsonschema.Schema {
 func Version(t testing.TB) string {
 	t.Helper()
 	manifest, err := files.ReadFile("schema/package.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var packages struct{ Dependencies map[string]string }
-	if err := json.Unmarshal(manifest, &packages); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(manifest, &packages))
 	return packages.Dependencies["@grafana/schema"]
 }

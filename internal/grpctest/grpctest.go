@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -33,9 +34,7 @@ const (
 func ServeHealth(t testing.TB, options ...grpc.ServerOption) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	server := grpc.NewServer(options...)
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	served := make(chan error, 1)
@@ -61,9 +60,7 @@ func Call(t testing.TB, url, method string, options ...grpc.CallOption) Result {
 	t.Helper()
 	credentials := grpc.WithTransportCredentials(insecure.NewCredentials())
 	conn, err := grpc.NewClient(strings.TrimPrefix(url, "http://"), credentials)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -74,9 +71,7 @@ func Call(t testing.TB, url, method string, options ...grpc.CallOption) Result {
 		return result(err, header, trailer)
 	}
 	stream, err := client.Watch(ctx, request, options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, err = stream.Recv()
 	header, headerErr := stream.Header()
 	if err == nil && headerErr != nil {
@@ -98,19 +93,13 @@ func Post(t testing.TB, url, host, contentType string) (*http.Response, string) 
 	defer transport.CloseIdleConnections()
 	emptyMessage := bytes.NewReader(make([]byte, 5))
 	request, err := http.NewRequest(http.MethodPost, url+"/grpc.health.v1.Health/Check", emptyMessage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	request.Host = host
 	request.Header.Set("Content-Type", contentType)
 	response, err := transport.RoundTrip(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return response, string(body)
 }

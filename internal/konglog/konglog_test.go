@@ -6,15 +6,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/konglog"
 )
 
 func TestEveryLineIsAnEntry(t *testing.T) {
 	var log bytes.Buffer
 	o := konglog.Options{Lines: 100, Tenants: 10, From: time.Unix(1_800_000_000, 0), PerSecond: 10}
-	if err := konglog.Write(&log, o); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, konglog.Write(&log, o))
 	lines := bytes.Split(bytes.TrimSpace(log.Bytes()), []byte("\n"))
 	if len(lines) != o.Lines {
 		t.Errorf("%d lines, want %d", len(lines), o.Lines)

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 )
 
@@ -35,9 +37,7 @@ func Modules(t testing.TB, dir string) string {
 func Node(t testing.TB) string {
 	t.Helper()
 	node, err := debian.Find("nodejs", func() (string, error) { return exec.LookPath("node") })
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return node
 }
 

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestAFolderWithoutALockFileIsNotInstalled(t *testing.T) {
@@ -19,9 +21,7 @@ func TestAFailedInstallationLeavesNothingBehind(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", cache)
 	dir := t.TempDir()
 	for file, text := range map[string]string{"package.json": `{"name":"a"}`, "package-lock.json": `{`} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 	}
 	if _, err := install(dir); err == nil || !strings.Contains(err.Error(), "npm ci") {
 		t.Errorf("error %v", err)
@@ -38,15 +38,11 @@ func TestPackagesOfAnEmptyLockFileAreInstalledOnce(t *testing.T) {
 	dir := t.TempDir()
 	lock := `{"name":"a","lockfileVersion":3,"packages":{"":{"name":"a"}}}`
 	for file, text := range map[string]string{"package.json": `{"name":"a"}`, "package-lock.json": lock} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 	}
 	first := Modules(t, dir)
 	mark := filepath.Join(first, "mark")
-	if err := os.WriteFile(mark, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(mark, nil, 0o600))
 	if second := Modules(t, dir); second != first {
 		t.Errorf("folders %s and %s", first, second)
 	}

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/npmtest"
@@ -66,13 +68,9 @@ func Start(t testing.TB, c Config) *Provider {
 func prepare(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, files); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(dir, files))
 	packages := filepath.Join(npmtest.Modules(t, filepath.Join(dir, "provider")), "node_modules")
-	if err := os.Symlink(packages, filepath.Join(dir, "node_modules")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Symlink(packages, filepath.Join(dir, "node_modules")))
 	return dir
 }
 

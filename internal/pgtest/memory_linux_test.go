@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestFoldersOfKilledTestsAreRemovedFromMemory(t *testing.T) {
@@ -15,15 +17,11 @@ func TestFoldersOfKilledTestsAreRemovedFromMemory(t *testing.T) {
 		return
 	}
 	ended := exec.Command("true")
-	if err := ended.Run(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, ended.Run())
 	left := filepath.Join(parent, "pgtest-"+strconv.Itoa(ended.Process.Pid)+"-1")
 	own := filepath.Join(parent, "pgtest-"+strconv.Itoa(os.Getpid())+"-0")
 	for _, dir := range []string{left, own} {
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Mkdir(dir, 0o700))
 		t.Cleanup(func() {
 			if err := os.RemoveAll(dir); err != nil {
 				t.Error(err)
@@ -56,9 +54,7 @@ func TestPackagesOfOneRunShareTheDataThatServersStartWith(t *testing.T) {
 	}
 	for range 2 { // one for each package
 		s, err := (&cluster{name: "test", fill: fill}).start()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if err := s.remove(); err != nil {
 			t.Error(err)
 		}

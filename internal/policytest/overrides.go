@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -34,9 +36,7 @@ type OverrideCase struct {
 func FaultyOverrides(t *testing.T, file string) []OverrideCase {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var cases []OverrideCase
 	decoder := json.NewDecoder(strings.NewReader(strings.ReplaceAll(string(text), "LONG", strings.Repeat("x", 129))))
 	decoder.UseNumber()
@@ -55,9 +55,7 @@ func FaultyOverrides(t *testing.T, file string) []OverrideCase {
 		if err == nil {
 			err = json.Unmarshal(raw, &c.Row)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if c.Row.Author = "ann"; !c.All {
 			c.Row.Tenant = "acme"
 		}

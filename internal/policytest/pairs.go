@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -82,9 +84,7 @@ func Resolve(t *testing.T, p schema.Policy) (plan *resolve.Plan, id identity.Ide
 		t.Fatal(faults)
 	}
 	plan, err := resolve.FromConfig(schema.Config{Namespace: "a-namespace", Strategy: schema.StrategyRedis}.WithDefaults())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return plan.With(snapshot), identity.Identity{
 		Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, User: identity.Name{Kind: identity.User, ID: "u_42"},
 		Credential: "a-credential", IP: "203.0.113.1", Tier: "gold", Method: "POST", Path: "/records", Route: "r",

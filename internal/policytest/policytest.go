@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -30,9 +32,7 @@ type Case struct {
 func (c Case) JSON(t *testing.T) string {
 	t.Helper()
 	text, err := json.Marshal(c.Policy)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(text)
 }
 
@@ -40,9 +40,7 @@ func (c Case) JSON(t *testing.T) string {
 func Faulty(t *testing.T, file string) []Case {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var cases []Case
 	decoder := json.NewDecoder(strings.NewReader(string(text)))
 	decoder.UseNumber()
@@ -95,9 +93,7 @@ func configMessage(t *testing.T, c Case) string {
 		config = map[string]any{"tiers": []any{list}}
 	}
 	raw, err := json.Marshal(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, _, err = schema.Parse(raw, func(config schema.Config) error {
 		_, err := resolve.FromConfig(config)
 		return err

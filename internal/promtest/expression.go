@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // Published maps the metric names that expressions use to their labels. A histogram has three names. The metrics of
@@ -23,9 +25,7 @@ var family = regexp.MustCompile(`(?m)^(\w+) (\w+) \{([\w,]*)\}$`)
 func ReadPublished(t testing.TB, file string) Published {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	published := Published{
 		"up": nil, "process_cpu_seconds_total": nil, "process_resident_memory_bytes": nil,
 	}

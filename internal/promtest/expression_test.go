@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
 )
 
@@ -13,9 +15,7 @@ func TestUnpublishedNamesAndLabelsAreFaults(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "list")
 	text := "lamps gauge {room,colour}\n    How many shine.\n" +
 		"waits_seconds histogram {room}\n    How long.\ndoors gauge {}\n    All.\n"
-	if err := os.WriteFile(list, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(list, []byte(text), 0o600))
 	published := promtest.ReadPublished(t, list)
 	for expression, want := range map[string]string{
 		`sum by (room) (rate(lamps{colour=~"red|by (age)", instance="a"}[5m] offset 1m)) > 0.5`:  "",

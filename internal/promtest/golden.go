@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 )
@@ -23,9 +24,7 @@ func CheckPublished(t testing.TB, file string, collectors ...prometheus.Collecto
 func CheckGathered(t testing.TB, file string, from prometheus.Gatherer) map[string]float64 {
 	t.Helper()
 	families, err := from.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	text, values := "", map[string]float64{}
 	for _, f := range families {
 		var labels []string

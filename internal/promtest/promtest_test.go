@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
 )
@@ -28,9 +30,7 @@ func startExporter(t *testing.T) string {
 func TestAPrometheusScrapesItsTargetsAndEvaluatesItsRules(t *testing.T) {
 	rules := filepath.Join(t.TempDir(), "rules.yml")
 	text := "groups: [{name: house, rules: [{alert: Bright, expr: lamps > 2}, {alert: Dark, expr: lamps == 0}]}]"
-	if err := os.WriteFile(rules, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(rules, []byte(text), 0o600))
 	target := startExporter(t)
 	s := promtest.Start(t, promtest.Config{
 		Job: "house", Targets: []string{target}, Rules: []string{rules}, Interval: 100 * time.Millisecond,
@@ -75,9 +75,7 @@ func TestPromtoolFindsAFaultyRule(t *testing.T) {
 	dir := t.TempDir()
 	for name, expression := range map[string]string{"good.yml": "up == 0", "bad.yml": "up =="} {
 		text := "groups: [{name: a, rules: [{alert: Down, expr: '" + expression + "'}]}]"
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	if output, err := promtest.Promtool(t, dir, "check", "rules", "good.yml"); err != nil {
 		t.Errorf("a good rule: %v\n%s", err, output)

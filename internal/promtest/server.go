@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
@@ -64,9 +65,7 @@ func Start(t testing.TB, c Config) *Server {
 func startOnce(t testing.TB, c Config) (*Server, error) {
 	t.Helper()
 	paths, err := programs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "prometheus.yml")
 	if err := c.write(file); err != nil {
@@ -170,9 +169,7 @@ var programs = sync.OnceValues(func() (paths, error) {
 func Promtool(t testing.TB, dir string, args ...string) (output string, err error) {
 	t.Helper()
 	paths, err := programs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cmd := exec.CommandContext(t.Context(), paths.promtool, args...)
 	cmd.Dir = dir
 	text, err := cmd.CombinedOutput()

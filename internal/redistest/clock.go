@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // Clocked is one Redis without persistence whose clock can be stepped. Step changes the time of day (TIME in a script,
@@ -21,9 +23,7 @@ type Clocked struct {
 func SingleClocked(t testing.TB, args ...string) *Clocked {
 	t.Helper()
 	library, err := faketime()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c := &Clocked{file: filepath.Join(folder(t), "clock")}
 	c.Step(t, 0)
 	// The library allocates memory when the clock is read. Redis's allocator reads the clock when it allocates memory.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
@@ -178,9 +179,7 @@ func (n *Nodes) Migrate(t testing.TB, key string, to *Server, moving func()) {
 	from := n.MasterOf(t, key)
 	source, target := from.Client(t), to.Client(t)
 	slot, err := source.ClusterKeySlot(context.Background(), key).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	do(t, target, "cluster", "setslot", slot, "importing", id(t, source))
 	do(t, source, "cluster", "setslot", slot, "migrating", id(t, target))
 	moving()

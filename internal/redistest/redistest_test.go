@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
@@ -43,9 +44,7 @@ func TestSentinelsNameTheMaster(t *testing.T) {
 		MasterName: redistest.MasterName, SentinelAddrs: w.Addresses(),
 	})
 	defer client.Close()
-	if err := client.Set(context.Background(), "a", "1", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.Set(context.Background(), "a", "1", 0).Err())
 	if n, err := w.Master.Client(t).Exists(context.Background(), "a").Result(); n != 1 || err != nil {
 		t.Errorf("the master does not have the key: %d, %v", n, err)
 	}
@@ -56,9 +55,7 @@ func TestAKilledServerRestartsEmptyOnItsPortAndSocket(t *testing.T) {
 	ctx, client := context.Background(), s.Client(t)
 	direct := redis.NewClient(&redis.Options{Addr: s.Address()})
 	defer direct.Close()
-	if err := client.Set(ctx, "a", "1", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.Set(ctx, "a", "1", 0).Err())
 	s.Kill()
 	s.Restart(t)
 	for _, c := range []*redis.Client{client, direct} {
@@ -75,16 +72,12 @@ func TestTheClockOfAScriptStepsBothWays(t *testing.T) {
 	for _, by := range []time.Duration{0, step, -step, 0} {
 		c.Step(t, by)
 		seconds, err := client.Eval(ctx, `return redis.call("TIME")[1]`, nil).Int64()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if off := time.Until(time.Unix(seconds, 0)) - by; off.Abs() > near {
 			t.Errorf("after a step to %v the clock is off by %v", by, off)
 		}
 	}
-	if err := client.Set(ctx, "a", "1", time.Minute).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.Set(ctx, "a", "1", time.Minute).Err())
 	c.Step(t, step)
 	if n, err := client.Exists(ctx, "a").Result(); n != 0 || err != nil {
 		t.Errorf("%d keys (%v) after the clock has passed their end, want 0", n, err)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 )
 
@@ -16,9 +18,7 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 func run(t *testing.T, text string) *Report {
 	t.Helper()
 	s, err := Parse([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return s.Run()
 }
 
@@ -50,9 +50,7 @@ config: {default_tier: a, tiers: [{name: a, limits: [{name: m, scope: tenant, li
 	var reports []string
 	for _, seed := range []int{7, 7, 8} {
 		report, err := json.Marshal(run(t, text(seed)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		reports = append(reports, string(report))
 	}
 	if reports[0] != reports[1] || reports[0] == reports[2] {

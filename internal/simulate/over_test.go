@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/outage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -37,9 +39,7 @@ config: {default_tier: a, tiers: [{name: a, limits: [{name: minute, scope: tenan
 		"all":    func(cost int64) int64 { return cost / 2 },
 	} {
 		s, err := Parse([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		s.shared = func(shared outage.Central) outage.Central { return generous{shared, admits} }
 		r := s.Run()
 		sound := name == "sound"

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 )
@@ -50,9 +52,7 @@ func thousands(n float64) string {
 // TestSoakTheTableOfSizingIsWhatAFleetNeeds simulates the first column of the table, and all columns in the long form.
 func TestSoakTheTableOfSizingIsWhatAFleetNeeds(t *testing.T) {
 	page, err := os.ReadFile(sizingPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	lines := strings.Split(string(page), "\n")
 	columns := []string{"ten-thousand", "hundred-thousand", "million"}
 	for column, name := range columns[:soak.Count(1, len(columns))] {
@@ -65,9 +65,7 @@ func TestSoakTheTableOfSizingIsWhatAFleetNeeds(t *testing.T) {
 		}
 	}
 	if golden.Update() {
-		if err := os.WriteFile(sizingPage, []byte(strings.Join(lines, "\n")), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(sizingPage, []byte(strings.Join(lines, "\n")), 0o644))
 	}
 }
 
@@ -102,8 +100,6 @@ func TestAFleetFarFromItsRedisLeasesAndNeedsALongTimeout(t *testing.T) {
 func simulateFile(t *testing.T, name string) *Report {
 	t.Helper()
 	text, err := os.ReadFile("testdata/" + name + ".yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return run(t, string(text))
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -49,9 +51,7 @@ func refundReturnsOnce(t *testing.T, f *fixture) {
 		f.take(t, bounds...)
 		statuses := f.take(t, bounds...)
 		for range 2 { // the second time nothing is Charged any more
-			if err := f.Refund(context.Background(), bounds, statuses); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, f.Refund(context.Background(), bounds, statuses))
 			if statuses[0].Charged || statuses[1].Charged || statuses[0].Returned != 3 || statuses[1].Returned != 1 {
 				t.Errorf("%s: refunded %+v, want 3 and 1 returned", algorithm, statuses)
 			}

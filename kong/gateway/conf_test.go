@@ -6,15 +6,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // kongConf returns the text of kong.conf.
 func kongConf(t *testing.T) string {
 	t.Helper()
 	data, err := os.ReadFile("../kong.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(data)
 }
 
@@ -94,9 +94,7 @@ func TestKongConfHasTheLinesOfTheCompanionPlugin(t *testing.T) {
 
 func TestTheConfigOfTheDemoIsADeckFile(t *testing.T) {
 	config, err := LoadConfig("../kong.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	names := map[string]bool{}
 	for _, c := range config.Consumers {
 		names[c.Username] = true

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -27,9 +28,7 @@ func TestConnDrivesEventsWithoutHTTP(t *testing.T) {
 		e.end(setHeadersCall(map[string]any{"X-Got": consumer.Username + " " + value}))
 	})
 	c, err := Dial(fake.socket())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	id, err := c.StartInstance("rec", []byte(`{"__seq__": 7}`))
 	if err != nil || id != 7 {
 		t.Fatalf("instance %d: %v", id, err)
@@ -60,9 +59,7 @@ func TestConnReturnsErrors(t *testing.T) {
 	}
 	fake := newFakePlugin(t, (*fakeEvent).lose)
 	c, err := Dial(fake.socket())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer c.Close()
 	if _, err := c.HandleEvent(1, "access", Request{Target: "/%"}); err == nil {
 		t.Error("a bad target was accepted")
@@ -92,14 +89,10 @@ func TestConnDrivesBothPhasesOfARequest(t *testing.T) {
 		}
 	})
 	c, err := Dial(fake.socket())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer c.Close()
 	id, err := c.StartInstance("rec", []byte(`{"__seq__": 1}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	request := Request{Route: &Route{Service: &Service{Host: "up"}}}
 	outcome, err := c.HandleEvent(id, "access", request)
 	if err != nil || outcome.Shared["id"] != "r-1" {
@@ -116,9 +109,7 @@ func TestConnDrivesBothPhasesOfARequest(t *testing.T) {
 	var texts []string
 	for _, answer := range answers[1:] {
 		text, err := decodeString(answer)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		texts = append(texts, text)
 	}
 	if !bytes.Equal(answers[0], encodeValue("r-1")) || texts[0] != "service" || texts[1] != "7" ||

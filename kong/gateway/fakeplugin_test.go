@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
@@ -54,9 +55,7 @@ var errKongClosed = errors.New("kong closed the connection")
 func newFakePlugin(t testing.TB, onEvent func(*fakeEvent)) *fakePlugin {
 	t.Helper()
 	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "p.socket"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	f := serveFake(listener, onEvent)
 	t.Cleanup(f.close)
 	return f
@@ -249,9 +248,7 @@ func exitWith(status int, body string, headers map[string]any) question {
 func recInfo(t testing.TB) *PluginInfo {
 	t.Helper()
 	info, err := ParsePluginInfo([]byte(recDump))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return info
 }
 

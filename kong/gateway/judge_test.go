@@ -11,6 +11,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // verdict is the recorded answer of a Kong 3.9.3 to a config.
@@ -42,22 +44,16 @@ func TestConfigsAreValidatedAsByARealKong(t *testing.T) {
 func verdicts(t *testing.T, path string) []verdict {
 	t.Helper()
 	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var all []verdict
 	lines := bufio.NewScanner(bytes.NewReader(raw))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var line verdict
-		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &line))
 		all = append(all, line)
 	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, lines.Err())
 	if len(all) < 50 {
 		t.Fatalf("%s has only %d lines", path, len(all))
 	}
@@ -109,13 +105,9 @@ func request(t *testing.T, info *PluginInfo, line verdict) (int, map[string]any,
 func infoOf(t *testing.T, schema string) *PluginInfo {
 	t.Helper()
 	dump, err := os.ReadFile(filepath.Join("testdata", "admin-schema", schema+".json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	info, err := ParsePluginInfo(dump)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return info
 }
 
@@ -135,8 +127,6 @@ func encoded(t *testing.T, value any) string {
 	var out strings.Builder
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(value); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, encoder.Encode(value))
 	return out.String()
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -37,23 +38,17 @@ type logCases struct {
 func readLogCases(t *testing.T) *logCases {
 	t.Helper()
 	file, err := os.Open("testdata/kong-3.9.3-log.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer file.Close()
 	r := &logCases{named: map[string]*logCase{}, arguments: map[string][]byte{}}
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var f logFrame
-		if err := json.Unmarshal(lines.Bytes(), &f); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &f))
 		r.add(t, f)
 	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, lines.Err())
 	return r
 }
 
@@ -73,9 +68,7 @@ func (r *logCases) add(t *testing.T, f logFrame) {
 		return
 	}
 	var call pb.RpcCall
-	if err := proto.Unmarshal(f.bytes(t), &call); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, proto.Unmarshal(f.bytes(t), &call))
 	switch start := call.GetCmdStartInstance(); {
 	case start != nil:
 		r.addConfig(t, f.Server, start.Config)
@@ -88,9 +81,7 @@ func (r *logCases) add(t *testing.T, f logFrame) {
 func (r *logCases) addConfig(t *testing.T, server string, text []byte) {
 	t.Helper()
 	var config map[string]any
-	if err := json.Unmarshal(text, &config); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(text, &config))
 	name := config["case"].(string)
 	if r.named[name] == nil {
 		r.named[name] = &logCase{name: name, configs: map[string]map[string]any{}}
@@ -192,13 +183,9 @@ func (r *logCases) config(t *testing.T) *Config {
 			},
 		})},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	config, err := ParseConfig(document)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return config
 }
 
@@ -222,16 +209,12 @@ func (c *logCase) plugins() []any {
 func logInfo(t *testing.T, name string, priority int, phases ...string) *PluginInfo {
 	t.Helper()
 	names, err := json.Marshal(phases)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	info, err := ParsePluginInfo(fmt.Appendf(nil, `{"Protocol": "ProtoBuf:1", "SocketPath": "", "Plugins": [
 		{"Name": %q, "Phases": %s, "Version": "1.0", "Priority": %d, "Schema": {"name": %[1]q, "fields": [
 			{"config": {"type": "record", "required": true, "fields": [{"case": {"type": "string"}},
 			{"do": {"type": "array", "elements": {"type": "string"}}}, {"pipelined": {"type": "boolean"}}]}}]}}]}`,
 		name, names, priority))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return info
 }

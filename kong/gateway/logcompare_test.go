@@ -10,6 +10,7 @@ import (
 	"time"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 )
@@ -84,12 +85,8 @@ func sameEntry(t *testing.T, got, want []byte) bool {
 	entries := [2]map[string]any{}
 	for i, answer := range [][]byte{got, want} {
 		text, err := decodeString(answer)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal([]byte(text), &entries[i]); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal([]byte(text), &entries[i]))
 		steadyEntry(entries[i])
 	}
 	if reflect.DeepEqual(entries[0], entries[1]) {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // withLog starts a gateway with the plugin "rec" in both phases on every route, and returns what kong.log.serialize
@@ -102,9 +104,7 @@ func TestAChunkedUploadAndAChunkedResponseAreCounted(t *testing.T) {
 	for i, length := range []int{0, 5000} {
 		body := io.MultiReader(strings.NewReader(strings.Repeat("x", length))) // of a length that is not given
 		response, err := http.Post(g.URL()+fmt.Sprintf("/?chunks=5&size=%d", 10+i), "text/plain", body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		received, err := io.ReadAll(response.Body)
 		response.Body.Close()
 		entry := <-entries
@@ -268,12 +268,8 @@ func TestALogEventThatIsLostIsReplayedOnlySoLong(t *testing.T) {
 		Config: deckConfig(t, oneRoute), replayFor: time.Millisecond, Log: log.logger(),
 		Servers: []PluginServer{{Info: info, Socket: fake.socket()}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Start(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, g.Start(context.Background()))
 	got := send(t, g, "GET / HTTP/1.1")
 	if err := g.Close(); err != nil {
 		t.Error(err)
@@ -296,13 +292,9 @@ func TestAClientThatGoesInTheBodyIsLoggedWithWhatWasSent(t *testing.T) {
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.URL(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer response.Body.Close()
 	leave()
 	entry := <-entries

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // The recording of the log phase is played as a whole: one request after another, in its order, with the plugins doing
@@ -68,9 +70,7 @@ func (p *logPlay) start() {
 func (p *logPlay) serve(onEvent func(*fakeEvent)) (socket string) {
 	p.t.Helper()
 	listener, err := net.Listen("unix", filepath.Join(p.t.TempDir(), "s"))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, err)
 	fake := serveFake(tapListener{listener, p}, onEvent)
 	fake.newID = func() int32 { return p.instances.Add(1) }
 	p.t.Cleanup(fake.close)
@@ -128,16 +128,12 @@ func (p *logPlay) send(c *logCase) { send(p.t, p.gateway, c.request()...) }
 // sendAndLeave closes the connection of the request as soon as the upstream is called.
 func (p *logPlay) sendAndLeave(c *logCase) {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(p.gateway.URL(), "http://"))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, err)
 	if _, err := io.WriteString(conn, strings.Join(append(c.request(), "", ""), "\r\n")); err != nil {
 		p.t.Fatal(err)
 	}
 	<-p.calling
-	if err := conn.Close(); err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, conn.Close())
 }
 
 // await returns when so many log events of a case are over, and the gateway has nothing more to do for them. An event

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 )
 
@@ -29,13 +31,9 @@ func TestMain(m *testing.M) {
 func pluginBinary(t *testing.T, kind string) string {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	link := filepath.Join(t.TempDir(), "plugin-"+kind)
-	if err := os.Symlink(self, link); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Symlink(self, link))
 	return link
 }
 
@@ -124,9 +122,7 @@ func (l *logLines) logger() *slog.Logger {
 func deckConfig(t testing.TB, document string) *Config {
 	t.Helper()
 	config, err := ParseConfig([]byte("_format_version: \"3.0\"\n" + document))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return config
 }
 
@@ -134,12 +130,8 @@ func deckConfig(t testing.TB, document string) *Config {
 func start(t testing.TB, options Options) *Gateway {
 	t.Helper()
 	g, err := New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Start(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, g.Start(context.Background()))
 	t.Cleanup(func() {
 		if err := g.Close(); err != nil {
 			t.Error(err)
@@ -169,9 +161,7 @@ type answer struct {
 func send(t testing.TB, g *Gateway, lines ...string) answer {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(g.URL(), "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer conn.Close()
 	if len(lines) == 1 {
 		lines = append(lines, "Host: 127.0.0.1:8000")
@@ -186,9 +176,7 @@ func send(t testing.TB, g *Gateway, lines ...string) answer {
 		t.Fatalf("%v in %q", err, raw.String())
 	}
 	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	head, _, _ := strings.Cut(raw.String(), "\r\n\r\n")
 	return answer{response.StatusCode, response.Header, strings.Split(head, "\r\n")[1:], string(body)}
 }

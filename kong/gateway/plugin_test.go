@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // innerInfo returns the info of a plugin without settings.
@@ -15,9 +17,7 @@ func innerInfo(t *testing.T, name string, priority int) *PluginInfo {
 	info, err := ParsePluginInfo(fmt.Appendf(nil, `{"Protocol":"ProtoBuf:1","Plugins":[{"Name":%q,"Phases":["access"],
 		"Priority":%d,"Schema":{"name":%[1]q,"fields":[{"config":{"type":"record","fields":[
 		{"word":{"type":"string"}}]}}]}}]}`, name, priority))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return info
 }
 

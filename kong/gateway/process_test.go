@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
@@ -32,9 +34,7 @@ func TestThePluginIsStartedAsByKong(t *testing.T) {
 func TestAKilledPluginIsRestartedAndItsEventsAreNotReplayed(t *testing.T) {
 	g := start(t, Options{Config: deckConfig(t, oneRoute), Servers: []PluginServer{{Binary: pluginBinary(t, "good")}}})
 	first := g.PluginPID()
-	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(first, syscall.SIGKILL))
 	await.That(t, "a new process", func() bool { return g.PluginPID() != 0 && g.PluginPID() != first })
 	await.That(t, "an answer", func() bool { return send(t, g, "GET / HTTP/1.1").status == 200 })
 	if g.Counters().Spawns() != 2 || g.Counters().Replays() != 0 {
@@ -70,9 +70,7 @@ func TestAPluginThatCannotStartIsAnError(t *testing.T) {
 		g, err := New(Options{
 			Config: deckConfig(t, oneRoute), Log: log.logger(), Servers: []PluginServer{{Binary: pluginBinary(t, kind)}},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if err := g.Start(ctx); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v", kind, err)
 		}
@@ -98,9 +96,7 @@ func TestInvalidOptionsAreErrors(t *testing.T) {
 		Servers: []PluginServer{{Binary: pluginBinary(t, "good")}},
 	}
 	g, err := New(long)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if err := g.Start(context.Background()); err == nil || !strings.Contains(err.Error(), "longer than 107 bytes") {
 		t.Errorf("error %v", err)
 	}

@@ -3,6 +3,8 @@ package gateway
 import (
 	"net/http"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestXRealIPIsReadFromTrustedPeersOnly(t *testing.T) {
@@ -20,9 +22,7 @@ func TestXRealIPIsReadFromTrustedPeersOnly(t *testing.T) {
 		{[]string{"127.0.0.1"}, []string{"2001:db8::1"}, "2001:db8::1"},
 	} {
 		trusted, err := parseTrusted(c.trusted)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if ip := trusted.clientIP("127.0.0.1", http.Header{"X-Real-Ip": c.sent}); ip != c.want {
 			t.Errorf("%+v: %s", c, ip)
 		}

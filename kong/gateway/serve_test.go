@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"os"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestEveryRecordedRequestLineIsAnsweredAsByARealKong(t *testing.T) {
@@ -27,9 +29,7 @@ services:
 - {name: up, host: echo.internal, routes: [{name: norm, paths: [/norm], plugins: [{name: rec}]}]}
 `, onEvent)
 	file, err := os.Open("testdata/paths.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer file.Close()
 	rows := 0
 	for lines := bufio.NewScanner(file); lines.Scan(); rows++ {
@@ -40,9 +40,7 @@ services:
 			GetPath       string `json:"get_path"`
 			GetVarRequest string `json:"get_var_request"`
 		}
-		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &row))
 		seen = nil
 		got := send(t, g, row.RequestLine)
 		if got.status != row.Status || (seen != nil) != row.ReachedPlugin {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 )
@@ -28,9 +29,7 @@ func (f frame) bytes(t *testing.T) []byte {
 		return nil
 	}
 	b, err := base64.StdEncoding.DecodeString(*f.Frame)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return b
 }
 
@@ -46,9 +45,7 @@ type recordedCase struct {
 func recordedCases(t *testing.T) map[string]*recordedCase {
 	t.Helper()
 	file, err := os.Open("testdata/kong-3.9.3.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer file.Close()
 	cases := map[string]*recordedCase{}
 	lines := bufio.NewScanner(file)
@@ -56,9 +53,7 @@ func recordedCases(t *testing.T) map[string]*recordedCase {
 	var method string
 	for lines.Scan() {
 		var f frame
-		if err := json.Unmarshal(lines.Bytes(), &f); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &f))
 		if f.Label == "RpcCall" {
 			recordStart(t, cases, f.bytes(t))
 		}
@@ -75,9 +70,7 @@ func recordedCases(t *testing.T) map[string]*recordedCase {
 			c.answers = append(c.answers, f.bytes(t))
 		}
 	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, lines.Err())
 	return cases
 }
 
@@ -85,17 +78,13 @@ func recordedCases(t *testing.T) map[string]*recordedCase {
 func recordStart(t *testing.T, cases map[string]*recordedCase, frame []byte) {
 	t.Helper()
 	var call pb.RpcCall
-	if err := proto.Unmarshal(frame, &call); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, proto.Unmarshal(frame, &call))
 	start := call.GetCmdStartInstance()
 	if start == nil {
 		return
 	}
 	var config map[string]any
-	if err := json.Unmarshal(start.Config, &config); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(start.Config, &config))
 	if name := config["case"].(string); cases[name] == nil {
 		cases[name] = &recordedCase{config: config}
 	}
@@ -119,12 +108,8 @@ func sameAnswer(t *testing.T, method string, got, want []byte) bool {
 		return string(got) == string(want)
 	}
 	a, b := message(), message()
-	if err := proto.Unmarshal(got, a); err != nil {
-		t.Fatal(err)
-	}
-	if err := proto.Unmarshal(want, b); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, proto.Unmarshal(got, a))
+	require.NoError(t, proto.Unmarshal(want, b))
 	return proto.Equal(a, b)
 }
 
@@ -168,15 +153,11 @@ func recordedToken(c *recordedCase) string {
 
 func TestRecordedQuestionsGetTheAnswersOfARealKong(t *testing.T) {
 	document, err := os.ReadFile("testdata/recorded.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name, c := range recordedCases(t) {
 		t.Run(name, func(t *testing.T) {
 			config, err := ParseConfig(document)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			fillRecorded(config, c.config)
 			var answers [][]byte
 			lost, finished := false, make(chan struct{})

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
@@ -31,9 +33,7 @@ func TestAReloadStartsTheNewInstanceAndThenClosesTheOld(t *testing.T) {
 	send(t, g, "GET / HTTP/1.1")
 	send(t, g, "GET / HTTP/1.1")
 	changed := deckConfig(t, strings.Replace(oneRoute, "{name: rec}", "{name: rec, config: {n: 1e15}}", 1))
-	if err := g.Reload(changed); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, g.Reload(changed))
 	for range 2 {
 		if got := send(t, g, "GET / HTTP/1.1"); got.header.Get("X-N") != "1e+15" {
 			t.Errorf("headers %v", got.lines)
@@ -211,9 +211,7 @@ func closeAndReload(t *testing.T, end func(*net.UnixConn) error) *Gateway {
 	}
 	fake.mu.Unlock()
 	changed := deckConfig(t, strings.Replace(oneRoute, "{name: rec}", "{name: rec, config: {n: 2}}", 1))
-	if err := g.Reload(changed); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, g.Reload(changed))
 	if got := send(t, g, "GET / HTTP/1.1"); got.status != 500 {
 		t.Errorf("the request that cannot start the instance: status %d, want 500", got.status)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
@@ -65,13 +66,9 @@ func forEachDashboard(t *testing.T, check func(t *testing.T, file string, page *
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			text, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var page dashboard
-			if err := json.Unmarshal(text, &page); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, json.Unmarshal(text, &page))
 			check(t, name, &page)
 		})
 	}
@@ -161,13 +158,9 @@ func TestPrometheusParsesEveryExpression(t *testing.T) {
 		}
 	})
 	text, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "panels", "rules": rules}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "panels.yml"), text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "panels.yml"), text, 0o600))
 	if output, err := promtest.Promtool(t, dir, "check", "rules", "panels.yml"); err != nil {
 		t.Errorf("%v\n%s", err, output)
 	}

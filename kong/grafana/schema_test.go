@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/grafanatest"
 )
@@ -16,9 +17,7 @@ import (
 func decode(t *testing.T, text []byte) any {
 	t.Helper()
 	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return value
 }
 
@@ -37,9 +36,7 @@ func pagesOf(t *testing.T, text []byte) (pages []any) {
 			}
 		}
 	}
-	if err := json.Unmarshal(text, &typed); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(text, &typed))
 	for _, p := range typed.Panels {
 		pages = append(pages, map[string]any{"options": map[string]any{p.Type: decode(t, p.Options)}})
 		if custom := p.FieldConfig.Defaults.Custom; custom != nil {
@@ -53,9 +50,7 @@ func TestEveryDashboardHasTheFormThatGrafanaPublishes(t *testing.T) {
 	schema := grafanatest.Schema(t)
 	forEachDashboard(t, func(t *testing.T, file string, _ *dashboard) {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, page := range pagesOf(t, text) {
 			if err := schema.Validate(page); err != nil {
 				t.Error(err)
@@ -78,9 +73,7 @@ func TestEveryDashboardHasTheFormThatGrafanaPublishes(t *testing.T) {
 
 func TestTheSchemaIsThatOfTheGrafanaInCompose(t *testing.T) {
 	compose, err := os.ReadFile("../../docker-compose.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	image := "grafana/grafana:" + grafanatest.Version(t) + "\n"
 	if !strings.Contains(string(compose), image) {
 		t.Errorf("compose starts another Grafana than %s, whose types the dashboards are checked by", image)

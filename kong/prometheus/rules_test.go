@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
@@ -29,9 +30,7 @@ type alert struct {
 func decode(t *testing.T, file string, into any) {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if err := yaml.Unmarshal(text, into); err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
@@ -44,9 +43,7 @@ func encode(t *testing.T, file string, value any) {
 	if err == nil {
 		err = os.WriteFile(file, text, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 // alerts returns all rules of rules.yml, and fails the test if there are none.
@@ -131,9 +128,7 @@ var (
 func readControl(t *testing.T, file string) promtest.Published {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	published, name := promtest.Published{}, ""
 	for line := range strings.Lines(string(text)) {
 		if !strings.HasPrefix(line, " ") {
@@ -174,9 +169,7 @@ func TestEveryAlertUsesPublishedMetrics(t *testing.T) {
 func TestEveryAlertHasASeverityADescriptionAndARunbook(t *testing.T) {
 	const runbook = "https://github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/blob/main/docs/runbook.md#"
 	text, err := os.ReadFile("../../docs/runbook.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	headings := strings.Split(string(text), "\n")
 	for _, a := range alerts(t) {
 		if !slices.Contains([]string{"page", "ticket", "info"}, a.Labels["severity"]) {

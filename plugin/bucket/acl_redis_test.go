@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -14,9 +16,7 @@ func TestWhatIsAdmittedWhileTheACLDeniesACommandIsChargedAfterwards(t *testing.T
 	server := redistest.Single(t)
 	allow := func(rule string) {
 		t.Helper()
-		if err := server.Client(t).Do(t.Context(), "acl", "setuser", "default", rule).Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, server.Client(t).Do(t.Context(), "acl", "setuser", "default", rule).Err())
 	}
 	of, _ := serving(t, time.Minute)
 	config := inRedis(server.Port)
@@ -31,15 +31,11 @@ func TestWhatIsAdmittedWhileTheACLDeniesACommandIsChargedAfterwards(t *testing.T
 	}
 	allow("+mget")
 	shared, release, err := of.OpenCentral(&config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(release)
 	read, status := []policy.Bound{daily(t, ofTenant, policy.FailOpen)}, make([]decision.Status, 1)
 	await.That(t, "the debt is charged", func() bool {
-		if err := shared.Peek(t.Context(), read, status); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, shared.Peek(t.Context(), read, status))
 		return status[0].Source == decision.Redis && status[0].Used == 1+without
 	})
 }

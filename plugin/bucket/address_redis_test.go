@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
@@ -40,9 +42,7 @@ func spend(t *testing.T, from taker, mode policy.FailMode, keys ...policy.Key) [
 		bounds = append(bounds, bound)
 	}
 	statuses := make([]decision.Status, len(bounds))
-	if err := from.Take(t.Context(), bounds, statuses); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, from.Take(t.Context(), bounds, statuses))
 	return statuses
 }
 
@@ -50,9 +50,7 @@ func spend(t *testing.T, from taker, mode policy.FailMode, keys ...policy.Key) [
 func keysIn(t *testing.T, server *redistest.Server) (keys []string) {
 	t.Helper()
 	all, err := server.Client(t).Keys(t.Context(), "rl:*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, key := range all {
 		if !strings.HasSuffix(key, ":{n}") {
 			keys = append(keys, key)
@@ -99,9 +97,7 @@ func TestReadersAndOperatorsFindBucketsInTheRedisThatHasThem(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spend(t, view, policy.FailClosed, ofTenant, ofAddress)
 			shared, release, err := open(&config)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			t.Cleanup(release)
 			bounds := []policy.Bound{daily(t, ofTenant, policy.FailClosed), daily(t, ofAddress, policy.FailClosed)}
 			statuses := make([]decision.Status, 2)
@@ -175,9 +171,7 @@ func TestEachRedisOfAPairIsPingedByItself(t *testing.T) {
 		fails  bool
 	}{{&config, true}, {&alone, false}} {
 		shared, release, err := of.OpenCentral(test.config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(release)
 		if err := shared.Ping(t.Context()); err != nil {
 			t.Errorf("the first Redis: %v", err)
@@ -194,9 +188,7 @@ func TestASecondRedisThatIsFullDeniesNoTenant(t *testing.T) {
 	config := inTwo(main, second)
 	view := opened(t, of, &config)
 	spend(t, view, policy.FailClosed, ofTenant, ofAddress)
-	if err := second.Client(t).ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, second.Client(t).ConfigSet(t.Context(), "maxmemory", "1").Err())
 	for i := range int64(200) {
 		if s := spend(t, view, policy.FailClosed, ofTenant)[0]; s.Source != decision.Redis || s.Used != i+2 {
 			t.Fatalf("%+v: want %d used in Redis", s, i+2)
@@ -243,15 +235,11 @@ func TestWhatAnAddressWasAdmittedWithoutItsRedisIsChargedThere(t *testing.T) {
 	}
 	second.Restart(t) // it has forgotten what was used
 	shared, release, err := of.OpenCentral(&config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(release)
 	read, status := []policy.Bound{daily(t, ofAddress, policy.FailOpen)}, make([]decision.Status, 1)
 	await.That(t, "the debt is charged", func() bool {
-		if err := shared.Peek(t.Context(), read, status); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, shared.Peek(t.Context(), read, status))
 		return status[0].Source == decision.Redis && status[0].Used == without
 	})
 	if keys := keysIn(t, main); len(keys) != 1 {

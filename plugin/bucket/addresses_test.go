@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
@@ -31,9 +32,7 @@ var (
 func daily(t *testing.T, key policy.Key, mode policy.FailMode) policy.Bound {
 	t.Helper()
 	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 100_000, Window: 86_400 * limit.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	key.Namespace, key.Policy = "default", "daily"
 	return policy.Bound{Policy: &policy.Policy{Name: "daily", Limit: l, FailMode: mode}, Key: key, Cost: 1}
 }
@@ -76,17 +75,13 @@ func TestSoakAddressesThatFillRedisDenyNoTenant(t *testing.T) {
 	for i := range 100 {
 		key := policy.Key{Group: policy.ByTenant, GroupID: fmt.Sprint("tenant-", i)}
 		bounds, statuses := []policy.Bound{daily(t, key, policy.FailClosed)}, make([]decision.Status, 1)
-		if err := view.Take(t.Context(), bounds, statuses); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, view.Take(t.Context(), bounds, statuses))
 		if statuses[0].Source != decision.Redis || !statuses[0].Admits() {
 			t.Fatalf("tenant %d after the flood: %+v, want it admitted by Redis", i, statuses[0])
 		}
 	}
 	keys, err := server.Client(t).DBSize(context.Background()).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if most := int64(mostAddresses + mostAddresses/10 + 64 + 100 + 1); keys > most {
 		t.Errorf("%d keys in Redis, want %d at most", keys, most)
 	}
@@ -119,9 +114,7 @@ func onServer(t *testing.T, server *redistest.Server, edit ...func(*bucket.Optio
 func logOf(t *testing.T, address string, quantity int64, window limit.Micros) policy.Bound {
 	t.Helper()
 	l, err := limit.New(limit.Spec{Algorithm: limit.SlidingLog, Quantity: quantity, Window: window})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	key := policy.Key{Namespace: "default", Policy: "log", Group: policy.ByIP, GroupID: address}
 	return policy.Bound{Policy: &policy.Policy{Name: "log", Limit: l, FailMode: policy.FailOpen}, Key: key, Cost: 1}
 }
@@ -130,13 +123,9 @@ func logOf(t *testing.T, address string, quantity int64, window limit.Micros) po
 func usedMemory(t *testing.T, client *redis.Client) int64 {
 	t.Helper()
 	info, err := client.InfoMap(t.Context(), "memory").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	used, err := strconv.ParseInt(info["Memory"]["used_memory"], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return used
 }
 
@@ -180,22 +169,16 @@ func TestAddressesWithSlidingLogsTakeNoMoreMemoryThanTheirBound(t *testing.T) {
 	}
 	var logs int64
 	keys, err := client.Keys(t.Context(), "rl:default:{i=*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, key := range keys {
 		bytes, err := client.MemoryUsage(t.Context(), key).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		logs += bytes
 	}
 	if logs > bound || len(keys) < 2 {
 		t.Errorf("%d keys of addresses have %d bytes, want at most %d, and one log at least", len(keys), logs, int64(bound))
 	}
-	if err := client.ConfigSet(t.Context(), "maxmemory", strconv.FormatInt(before+bound+noise, 10)).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", strconv.FormatInt(before+bound+noise, 10)).Err())
 	bounds := []policy.Bound{daily(t, policy.Key{Group: policy.ByTenant, GroupID: "acme"}, policy.FailClosed)}
 	statuses := make([]decision.Status, 1)
 	err = view.Take(t.Context(), bounds, statuses)
@@ -215,14 +198,10 @@ func TestAnAddressIsRememberedForAsLongAsRedisKeepsItsKey(t *testing.T) {
 	})
 	slow := logOf(t, "192.0.2.1", 1, 60*limit.Second)
 	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: 86_400 * limit.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	slow.Policy = &policy.Policy{Name: "log", Limit: l, FailMode: policy.FailOpen}
 	for _, bound := range []policy.Bound{slow, logOf(t, "192.0.2.2", 10_000, 60*limit.Second)} {
-		if err := view.Take(t.Context(), []policy.Bound{bound}, make([]decision.Status, 1)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, view.Take(t.Context(), []policy.Bound{bound}, make([]decision.Status, 1)))
 	}
 	client := server.Client(t)
 	for address, kept := range map[string]int{"192.0.2.1": 1, "192.0.2.2": 2} {
@@ -246,9 +225,7 @@ func TestASlidingLogTakesNoMoreMemoryThanIsReservedForIt(t *testing.T) {
 	defer again.Stop()
 	var most int64
 	for admitted := 0; admitted < 700; { // in the fourth window, when more than half of the entries have expired
-		if err := view.Take(t.Context(), bounds, statuses); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, view.Take(t.Context(), bounds, statuses))
 		if !statuses[0].Admits() {
 			<-again.C
 			continue
@@ -257,9 +234,7 @@ func TestASlidingLogTakesNoMoreMemoryThanIsReservedForIt(t *testing.T) {
 			continue
 		}
 		bytes, err := client.MemoryUsage(t.Context(), "rl:default:{i=192.0.2.1}:log:log").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		most = max(most, bytes)
 	}
 	reserved := of.Stats()[0].Addresses.LogBytes

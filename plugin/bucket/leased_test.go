@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -17,9 +19,7 @@ import (
 func tenant(t *testing.T) []policy.Bound {
 	t.Helper()
 	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1_000_000, Window: 86_400 * limit.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	key := policy.Key{Namespace: "default", Policy: "p", Group: policy.ByTenant, GroupID: "acme"}
 	return []policy.Bound{{Policy: &policy.Policy{Name: "p", Limit: l, FailMode: policy.FailLocal}, Key: key, Cost: 1}}
 }
@@ -37,9 +37,7 @@ func until(t *testing.T, view taker, enough func(*decision.Status) bool) (last d
 		case <-patience:
 			t.Fatalf("after %d requests, the last is answered %+v", sent, last)
 		}
-		if err := view.Take(t.Context(), bounds, statuses); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, view.Take(t.Context(), bounds, statuses))
 		sent, last = sent+1, statuses[0]
 		if enough(&last) {
 			return last, sent
@@ -63,9 +61,7 @@ func TestLeasesAreGivenBackBeforeTheNodeTakesItsLeave(t *testing.T) {
 	until(t, view, func(*decision.Status) bool { return out(of) > 0 })
 	stop()
 	commands, err := server.Client(t).SlowLogGet(context.Background(), 20).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, c := range commands { // the last comes first
 		if c.Args[0] != "evalsha" {
 			continue

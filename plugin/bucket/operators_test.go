@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
@@ -19,9 +21,7 @@ func TestOperatorsReadAndEmptyBucketsOfARedisThatIsTooSlowForRequests(t *testing
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxy, err := faultproxy.New(faultproxy.TCP(redistest.Single(t).Address()))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			t.Cleanup(func() {
 				if err := proxy.Close(); err != nil {
 					t.Error(err)
@@ -31,9 +31,7 @@ func TestOperatorsReadAndEmptyBucketsOfARedisThatIsTooSlowForRequests(t *testing
 			config := inRedis(proxy.Port())
 			config.Redis.SendTimeout, config.Redis.ReadTimeout = 50, 50
 			operators, release, err := of.OpenOperators(&config)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			t.Cleanup(release)
 			harm(proxy)
 			if status := peek(t, operators); status.Source != decision.Redis {

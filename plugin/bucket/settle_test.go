@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -18,9 +20,7 @@ func TestASettlementReachesTheBucketsOfEveryStrategy(t *testing.T) {
 	for _, config := range []*schema.Config{&redis, &local} {
 		of, _ := serving(t, time.Minute)
 		view, release, err := of.Open(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer release()
 		bounds := append(ten(t, 8), ten(t, 8)...)
 		bounds[1].Key.Group, bounds[1].Key.GroupID = policy.ByIP, "192.0.2.1"
@@ -33,17 +33,13 @@ func TestASettlementReachesTheBucketsOfEveryStrategy(t *testing.T) {
 			if err := view.Take(t.Context(), bounds, denied); err != nil || denied[0].Admits() && denied[1].Admits() {
 				t.Fatalf("%s: %+v, %v: want a second request denied", config.Strategy, denied, err)
 			}
-			if err := view.Settle(t.Context(), bounds, statuses, actual); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, view.Settle(t.Context(), bounds, statuses, actual))
 			if statuses[0].Settled != actual[0]-8 || statuses[1].Settled != actual[1]-8 {
 				t.Errorf("%s: settled to %d with %+v", config.Strategy, actual, statuses)
 			}
 		}
 		shown := make([]decision.Status, 2)
-		if err := view.Peek(t.Context(), append(ten(t, 0), bounds[1]), shown); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, view.Peek(t.Context(), append(ten(t, 0), bounds[1]), shown))
 		if shown[0].Used != 10 || shown[1].Used != 5 {
 			t.Errorf("%s: %d and %d are used, want 10 and 5", config.Strategy, shown[0].Used, shown[1].Used)
 		}

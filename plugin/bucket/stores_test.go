@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -64,9 +66,7 @@ func inRedis(port int) schema.Config {
 func opened(t *testing.T, of *bucket.Stores, config *schema.Config) taker {
 	t.Helper()
 	view, release, err := of.Open(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(release)
 	return view
 }
@@ -75,9 +75,7 @@ func opened(t *testing.T, of *bucket.Stores, config *schema.Config) taker {
 func ten(t *testing.T, cost int64) []policy.Bound {
 	t.Helper()
 	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: 86_400 * limit.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	key := policy.Key{Namespace: "default", Policy: "p", Group: policy.ByAll}
 	return []policy.Bound{{Policy: &policy.Policy{Name: "p", Limit: l, FailMode: policy.FailOpen}, Key: key, Cost: cost}}
 }
@@ -89,9 +87,7 @@ type taker interface {
 func take(t *testing.T, from taker, cost int64) decision.Status {
 	t.Helper()
 	var statuses [1]decision.Status
-	if err := from.Take(t.Context(), ten(t, cost), statuses[:]); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, from.Take(t.Context(), ten(t, cost), statuses[:]))
 	return statuses[0]
 }
 
@@ -99,17 +95,13 @@ func take(t *testing.T, from taker, cost int64) decision.Status {
 func peek(t *testing.T, from bucket.Central) decision.Status {
 	t.Helper()
 	var statuses [1]decision.Status
-	if err := from.Peek(t.Context(), ten(t, 1), statuses[:]); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, from.Peek(t.Context(), ten(t, 1), statuses[:]))
 	return statuses[0]
 }
 
 func TestARequestDoesNotExceedItsTimeBudgetForARedisThatMayTakeLonger(t *testing.T) {
 	mute, err := net.Listen("tcp", "127.0.0.1:0") // it connects, and never says a word
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer mute.Close()
 	of, _ := serving(t, 50*time.Millisecond)
 	config := inRedis(mute.Addr().(*net.TCPAddr).Port)
@@ -132,9 +124,7 @@ func TestConfigsOfOneRedisShareItsBucketsWhichCanBeReadAndEmptied(t *testing.T) 
 		views = append(views, opened(t, of, &config))
 	}
 	shared, release, err := of.OpenCentral(&config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer release()
 	take(t, views[0], 3)
 	if status := take(t, views[1], 4); status.Remaining != 3 || status.Source != decision.Redis {
@@ -164,9 +154,7 @@ func TestANodeHasTakenItsLeaveOfTheOthersWhenTheStoresHaveEnded(t *testing.T) {
 	registered := func() bool {
 		t.Helper()
 		found, err := client.Exists(context.Background(), "rl:default:{n}").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return found > 0
 	}
 	await.That(t, "the node reports that it lives", registered)
@@ -184,9 +172,7 @@ func TestConfigsWithBucketsInThisProcessShareThem(t *testing.T) {
 	config := schema.Config{}.WithDefaults()
 	for left := int64(9); left >= 8; left-- {
 		view, release, err := of.Open(&config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if status := take(t, view, 1); status.Remaining != left || status.Source != decision.Memory {
 			t.Errorf("%+v: want %d left in memory", status, left)
 		}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
@@ -31,9 +33,7 @@ func abused(t *testing.T) *terminal {
 			VALUES ('2099-01-01T11:45:00Z', 'acme', 'none', 'warn', 'enforce', 'denied 85 %'),
 				('2099-01-01T11:50:00Z', 'acme', 'warn', 'half', 'enforce', 'denied 90 %')`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return &terminal{t: t, env: map[string]string{databaseVariable: s.RoleDSN(pgtest.Operator)}}
 }
 

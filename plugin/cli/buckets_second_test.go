@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -17,14 +19,10 @@ import (
 func onTwo(t *testing.T, main, second *redistest.Server) string {
 	t.Helper()
 	text, err := os.ReadFile(onRedis(t, main))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	block := fmt.Sprintf("    address_redis: {host: %s, port: %d}\n    tiers:", second.Host, second.Port)
 	file := filepath.Join(t.TempDir(), "kong.yml")
-	if err := os.WriteFile(file, []byte(strings.Replace(string(text), "    tiers:", block, 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), "    tiers:", block, 1)), 0o600))
 	return file
 }
 
@@ -40,9 +38,7 @@ func TestBucketsOfAnAddressAreShownAndResetInTheRedisOfAddresses(t *testing.T) {
 		x.output.Reset()
 		var shown []shownBucket
 		text := x.must(append([]string{"buckets", "show", "-o", "json"}, subject...)...)
-		if err := json.Unmarshal([]byte(text), &shown); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(text), &shown))
 		for _, b := range shown {
 			if b.Policy == "per-user" {
 				return b.Used

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -43,9 +45,7 @@ func TestBucketsOfATenantWithManyEndpointsAreShownAndReset(t *testing.T) {
 		"    strategy: redis\n    redis: {host: 127.0.0.1, port: %d}\n"+
 		"    tiers:\n    - name: essentials\n      limits:\n%s", server.Port, &limits)
 	file := filepath.Join(t.TempDir(), "kong.yml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	x := &terminal{t: t, env: map[string]string{databaseVariable: pgtest.Shared(t).Database(t)}}
 	shown := x.must("buckets", "show", "--config", file, "--config-only", "--tenant", "acme")
 	if got := strings.Count(shown, "GET /e"); got != endpoints {
@@ -63,14 +63,10 @@ func onRedis(t *testing.T, server *redistest.Server) string {
 func onPort(t *testing.T, port int) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/ratelimit/buckets.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "kong.yml")
 	text = []byte(strings.Replace(string(text), "port: 1", fmt.Sprint("port: ", port), 1))
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, text, 0o600))
 	return file
 }
 
@@ -84,13 +80,9 @@ func spend(t *testing.T, file string, id identity.Identity, cost int64) {
 func spendWith(t *testing.T, file, password string, id identity.Identity, cost int64) {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	configs, err := routeconfig.Configs(text, file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	configs[0].AddressRedis.Password = password
 	blocks := []*schema.Redis{&configs[0].Redis}
 	if !configs[0].AddressRedis.IsZero() {
@@ -100,22 +92,16 @@ func spendWith(t *testing.T, file, password string, id identity.Identity, cost i
 		block.ConnectTimeout, block.SendTimeout, block.ReadTimeout = redisTimeout, redisTimeout, redisTimeout
 	}
 	snapshot, err := resolve.FromConfig(configs[0].Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	redis := redis.NewRegistry(slog.New(slog.DiscardHandler), nil)
 	store, closeStore, err := redis.OpenPair(configs[0].Redis, configs[0].AddressRedis, addresses.Counted)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer closeStore()
 	var r resolve.Resolution
 	id.Cost = cost
 	snapshot.ResolveAt(&id, 0, &r)
 	statuses := make([]decision.Status, len(r.Bounds))
-	if err := store.Take(context.Background(), r.Bounds, statuses); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, store.Take(context.Background(), r.Bounds, statuses))
 	for i := range statuses {
 		if !statuses[i].Charged {
 			t.Fatalf("%s was not charged: %+v", r.Bounds[i].Policy.Name, statuses[i])
@@ -130,9 +116,7 @@ func TestOperatorsWaitForARedisThatIsTooSlowForRequestsAndRetry(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxy, err := faultproxy.New(faultproxy.TCP(redistest.Single(t).Address()))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer proxy.Close()
 			harm(proxy)
 			x := &terminal{t: t}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -27,9 +29,7 @@ func TestStatesThatMatterAreColoredOnATerminalAlone(t *testing.T) {
 		policyList.add(out, policies...)
 		overrideList.add(out, overrides...)
 		out.marked(redMark, "banned permanently")
-		if err := out.write(screen{to: &b, color: color}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, out.write(screen{to: &b, color: color}))
 		return b.String()
 	}
 	plain, bright := write(false), write(true)
@@ -58,9 +58,7 @@ func TestAnExplanationColorsBansAndRowsThatAreInvalid(t *testing.T) {
 	var b bytes.Buffer
 	out := new(page)
 	writeExplanation(out, &explanation{Explanation: bans, Faults: []policy.Fault{{Table: "policies", Problem: "odd"}}})
-	if err := out.write(screen{to: &b, color: true}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, out.write(screen{to: &b, color: true}))
 	for _, want := range []string{"\x1b[31mban\x1b[0m ", "\x1b[31mignored, because it is invalid: ", " exempt "} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in\n%q", want, b.String())
@@ -83,9 +81,7 @@ func TestTheReachOfAChangeIsColoredUntilAllNodesEnforceIt(t *testing.T) {
 		done := written{What: "deleted tier gold", Version: 7, Fleet: &enforcing{Reach: c.reach}}
 		out := new(page)
 		done.writeTo(out)
-		if err := out.write(screen{to: &b, color: true}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, out.write(screen{to: &b, color: true}))
 		if !strings.Contains(b.String(), c.want) {
 			t.Errorf("%s: %q is not in\n%q", name, c.want, b.String())
 		}
@@ -98,9 +94,7 @@ func TestANameCannotColorItsCell(t *testing.T) {
 	columns(out, "NAME", []string{string(redMark) + "evil" + string(endMark), "\x1b[31mevil"}, func(name string) []any {
 		return []any{name}
 	})
-	if err := out.write(screen{to: &b, color: true}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, out.write(screen{to: &b, color: true}))
 	if strings.Contains(b.String(), "\x1b") {
 		t.Errorf("a name is colored: %q", b.String())
 	}
@@ -116,9 +110,7 @@ func TestColorsNeedATerminalThatShowsThem(t *testing.T) {
 		}
 	}
 	file, err := os.Create(t.TempDir() + "/out")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer file.Close()
 	xterm := func(string) string { return "xterm" }
 	if wantsColor(file, xterm) || wantsColor(new(bytes.Buffer), xterm) {

@@ -5,14 +5,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestAFaultyDecKFileIsNotExplained(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kong.yml")
 	const faulty = "plugins: [{name: tenant-rate-limiting, config: {mode: enforced, strategy: disk}}]"
-	if err := os.WriteFile(file, []byte(faulty), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(faulty), 0o600))
 	x := &terminal{t: t}
 	code := x.call("explain", "--config", file, "--config-only", "--tenant", "acme")
 	if text := x.output.String(); code != exitFailed || strings.Count(text, "\n") != 2 ||

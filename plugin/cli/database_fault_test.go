@@ -6,15 +6,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
 func TestAFailedConnectionIsOneLineThatNamesWhereToCorrectIt(t *testing.T) {
 	wrongPassword := pgtest.Denied(t)
 	file := filepath.Join(t.TempDir(), "dsn")
-	if err := os.WriteFile(file, []byte(wrongPassword), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(wrongPassword), 0o600))
 	noPassword := strings.Replace(wrongPassword, ":"+pgtest.WrongSecret, "", 1)
 	superuser := strings.Replace(wrongPassword, "ann:"+pgtest.WrongSecret, "postgres", 1)
 	unknownDatabase := strings.Replace(superuser, "?", "x?", 1) + "x"

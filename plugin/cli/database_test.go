@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -25,9 +26,7 @@ func TestNoErrorShowsAPassword(t *testing.T) {
 		"host=127.0.0.1 password='hunter2",
 		"postgres://127.0.0.1:1/rates?password=hunter2&sslmode=none",
 	} {
-		if err := os.WriteFile(file, []byte(dsn+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(file, []byte(dsn+"\n"), 0o600))
 		for _, args := range [][]string{
 			{"policy", "list", "--database", dsn},
 			{"policy", "list", "--database-file", file},
@@ -82,9 +81,7 @@ func TestAnOldProgramWarnsOfNewerTables(t *testing.T) {
 
 func TestTheActorIsTheFlagElseTheVariableElseTheLoginElseTheDatabaseUser(t *testing.T) {
 	config, err := pgx.ParseConfig("postgres://service@127.0.0.1/rates")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	env := map[string]string{actorVariable: "deploy"}
 	login := "ann@laptop"
 	c := call{operator: &operator{

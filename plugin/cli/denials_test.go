@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
@@ -25,9 +26,7 @@ func reportDenials(t *testing.T, pool *pgxpool.Pool, tenants ...string) {
 	}
 	_, err := pool.Exec(t.Context(), `SELECT rate_limiter.report_recent_denials('n1', $1)`,
 		"["+strings.Join(rows, ",")+"]")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 func TestDenialsListsTheNewestFirstByItsFilters(t *testing.T) {
@@ -95,9 +94,7 @@ func TestARequestIDShowsWhatDeniedItAndWhatWouldAdmitIt(t *testing.T) {
 		{"event":"a",`+at+`,"policy":"daily","policy_id":17,"policy_version":31,"policy_for":"tenant","remaining":2,
 			"retry_after":7,"override":5},
 		{"event":"b",`+at+`,"policy":"burst","policy_for":"tier gold","remaining":0,"capacity":2}]`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	x := &terminal{t: t, env: map[string]string{"RATELIMIT_DATABASE": dsn}}
 	for _, command := range []string{"explain", "denials"} {
 		x.output.Reset()

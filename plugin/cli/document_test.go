@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -130,9 +132,7 @@ policies:
 - *daily
 `
 	var d document
-	if err := d.read(strings.NewReader(text), "p.yaml"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, d.read(strings.NewReader(text), "p.yaml"))
 	p := d.set.Policies[0]
 	if p.Cost == nil || *p.Cost != 0 {
 		t.Errorf("the cost is %v, want 0", p.Cost)
@@ -154,9 +154,7 @@ policies:
 func TestAnErrorOfTheDatabaseIsLocatedInTheDocument(t *testing.T) {
 	var d document
 	const text = "policies:\n- {" + fine + ", tier: a}\n- {" + fine + ",\n   tenant: b}"
-	if err := d.read(strings.NewReader(text), "p.yaml"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, d.read(strings.NewReader(text), "p.yaml"))
 	key := d.set.Policies[1].Key().String()
 	for want, err := range map[string]error{
 		"p.yaml:4: policies[1].tenant: too long": &rows.InvalidError{

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 )
@@ -44,9 +46,7 @@ func TestMigrateDownKeepsAnOpenCandidate(t *testing.T) {
 	x := &terminal{t: t, env: map[string]string{databaseVariable: pgtest.Shared(t).Database(t)}}
 	x.must("candidate", "create", "july", "--reason", "smaller limits")
 	files, err := filepath.Glob("../../migrations/*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, file := range slices.Backward(files) {
 		if slices.Contains(migrations.Tables(filepath.Base(file)), "candidates") {
 			break

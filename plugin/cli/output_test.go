@@ -8,6 +8,8 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -84,9 +86,7 @@ func TestJSONEscapesWhatATerminalWouldObeyAndReadsAsTheSame(t *testing.T) {
 	var b strings.Builder
 	c := newCall(&operator{stdout: screen{to: &b}}, fleetCommand)
 	c.format = formatJSON
-	if err := c.print([]string{hostile}, nil); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.print([]string{hostile}, nil))
 	plainly(t, "JSON", b.String())
 	var back []string
 	if err := json.Unmarshal([]byte(b.String()), &back); err != nil || len(back) != 1 || back[0] != hostile {

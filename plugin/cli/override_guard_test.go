@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -196,9 +198,7 @@ func overrideByFile(x *terminal, c overrideCase) (string, bool) {
 		row["factor"] = json.Number(formatFactor(o.Factor))
 	}
 	document, err := json.Marshal(map[string]any{"overrides": []any{row}})
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	require.NoError(x.t, err)
 	x.stdin = string(document)
 	return x.byCLI(c.guardCase, false, "apply", "-f", "-")
 }
@@ -245,9 +245,7 @@ func TestAnOddStartHasTheSameFaultByEveryDoor(t *testing.T) {
 		answers["REST"], _ = x.byREST(g, http.MethodPost, "/v1/orgs/acme/ratelimit/overrides", "", body)
 		body["tenant"] = "acme"
 		document, err := json.Marshal(map[string]any{"overrides": []any{body}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		x.stdin = string(document)
 		answers["a file"], _ = x.byCLI(g, false, "apply", "--partial", "-f", "-")
 		for door, text := range answers {

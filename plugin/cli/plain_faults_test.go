@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -49,13 +51,9 @@ func TestAFailedMigrationNamesItsFileWithoutTheWordsOfTheMigrator(t *testing.T) 
 
 func TestARedisThatIsUnavailableIsDescribedInWords(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	port := listener.Addr().(*net.TCPAddr).Port
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, listener.Close())
 	x := &terminal{t: t}
 	code := x.call("buckets", "show", "--config", onPort(t, port), "--config-only", "--tenant", "acme")
 	text := x.output.String()
@@ -82,9 +80,7 @@ func TestTheVersionAndFindingsAreShownInEveryFormat(t *testing.T) {
 			t.Errorf("validate -o %s: exit code %d, want %d", format, code, exitFailed)
 		}
 		var files []validated
-		if err := readAs(format, x.output.String(), &files); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, readAs(format, x.output.String(), &files))
 		if len(files) != 1 || files[0].Faults == 0 || files[0].Findings[0].Line != 1 ||
 			files[0].Findings[0].Severity != "error" {
 			t.Errorf("validate -o %s shows %+v", format, files)
@@ -108,9 +104,7 @@ func TestBucketsOfAnAddressWithoutATenantAreShownAndReset(t *testing.T) {
 	used := func() map[string]int64 {
 		t.Helper()
 		var shown []shownBucket
-		if err := json.Unmarshal([]byte(x.must(append([]string{"buckets", "show"}, address...)...)), &shown); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(x.must(append([]string{"buckets", "show"}, address...)...)), &shown))
 		sums := map[string]int64{}
 		for _, b := range shown {
 			if sums[b.Policy] += b.Used; b.Subject != "ip 192.0.2.7" {

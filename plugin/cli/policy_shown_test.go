@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -16,9 +18,7 @@ func TestPolicyGetShowsEveryFieldOfAPolicy(t *testing.T) {
 		var b bytes.Buffer
 		out := new(page)
 		policyList.add(out, rows.Policy{ID: 1, Policy: p})
-		if err := out.write(screen{to: &b}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, out.write(screen{to: &b}))
 		return b.String()
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -20,9 +22,7 @@ func TestAFileOfPoliciesKeepsEveryFieldOfAPolicy(t *testing.T) {
 		want[i].Namespace = "" // it is a field of the file
 	}
 	var d document
-	if err := d.read(strings.NewReader(text+"\n]"), "p.yaml"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, d.read(strings.NewReader(text+"\n]"), "p.yaml"))
 	for i, p := range d.set.Policies {
 		if !reflect.DeepEqual(p.Policy, want[i]) {
 			t.Errorf("%+v, want %+v", p.Policy, want[i])

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/server"
 )
 
@@ -82,9 +84,7 @@ func TestSettingsOfServeAreFlagsElseVariables(t *testing.T) {
 		"RATELIMIT_DATABASE": "host=from-variable", "RATELIMIT_DATABASE_FILE": "/from/variable",
 	}
 	s, c, err := parseServe(t, env, "--listen 127.0.0.1:2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if s.Listen != "127.0.0.1:2" || s.LogLevel != slog.LevelWarn || s.ShutdownTime != 3*time.Second ||
 		s.LeaseShare != 0 || s.MetricsListen != "" {
 		t.Errorf("%+v", s)
@@ -105,9 +105,7 @@ func TestSettingsOfServeAreFlagsElseVariables(t *testing.T) {
 
 func TestATakenPortIsTheOnlyErrorOfAServerThatNeverStarted(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer other.Close()
 	x := &terminal{t: t, env: map[string]string{databaseVariable: nowhere}}
 	code := x.call("serve", "--listen", other.Addr().String(), "--metrics-listen", "off", "--log-level", "info")
@@ -124,9 +122,7 @@ func TestATakenPortIsTheOnlyErrorOfAServerThatNeverStarted(t *testing.T) {
 
 func TestTheLeaderOfServeHasALoginOfItsOwnOrThatOfTheAPI(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "dsn")
-	if err := os.WriteFile(file, []byte("host=from-file\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte("host=from-file\n"), 0o600))
 	otherwise := &server.Database{Name: "--database"}
 	for line, want := range map[string]string{
 		"": "--database", "--keeper-database off": "", "--keeper-database-file off": "",
@@ -148,9 +144,7 @@ func TestTheLeaderOfServeHasALoginOfItsOwnOrThatOfTheAPI(t *testing.T) {
 			got = database.Name
 		case database != nil:
 			config, err := database.Connect()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			got = database.Name + " " + config.ConnConfig.Host
 		}
 		if !strings.Contains(got, want) || want == "" && got != "" {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	reported "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
@@ -16,16 +18,12 @@ func TestTidyReportsProgressOnStandardErrorAndOneDocumentOnStandardOutput(t *tes
 	pool := pgtest.Pool(t, dsn)
 	_, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at)
 		SELECT 'n' || i, 0, now() - interval '9 days', now() - interval '9 days' FROM generate_series(1, 10) i`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var out, progress strings.Builder
 	c := newCall(&operator{stdout: screen{to: &out}, stderr: screen{to: &progress}}, tidyCommand)
 	c.format, c.database.dsn = formatJSON, dsn
 	keep := rows.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour}
-	if err := c.tidy(t.Context(), rows.New(pool), c.newLeader(), keep, 4); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.tidy(t.Context(), rows.New(pool), c.newLeader(), keep, 4))
 	var done tidied
 	if err := json.Unmarshal([]byte(out.String()), &done); err != nil || done.Nodes != 10 {
 		t.Errorf("standard output is %q (%v), want one document with 10 nodes", out.String(), err)
@@ -43,9 +41,7 @@ func TestTidyUnpacksTheUsageThatNodesHaveReported(t *testing.T) {
 		Key: reported.Key{Tenant: "acme"}, Counts: reported.Counts{Admitted: 7, Remaining: reported.NoRemaining},
 	}}}
 	payload, err := b.MarshalBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for seq, payload := range [][]byte{payload, []byte("damaged")} {
 		pgtest.Exec(t, pool, `SELECT rate_limiter.report_usage('edge-1', $1, $2, '1 s', $3)`, b.Epoch, seq+1,
 			payload)
@@ -71,9 +67,7 @@ func TestTidyDeletesEventsThatArePastTheirRetention(t *testing.T) {
 	_, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.outbox (event, source, type, at, tenant, data, added_at)
 		SELECT i::text, '/control', 'x', now(), '', '{}', now() - i * interval '5 days' FROM generate_series(0, 2) i
 		ORDER BY i DESC`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if code := x.call("tidy"); code != 0 {
 		t.Errorf("exit code %d: %s", code, x.output.String())
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
@@ -19,9 +21,7 @@ func TestATokenWhoseSecretCouldNotBeShownIsToBeRevoked(t *testing.T) {
 	dsn := pgtest.Shared(t).Database(t)
 	for name, format := range map[string]string{"x1": "table", "x2": "json"} {
 		file := filepath.Join(t.TempDir(), "dsn")
-		if err := os.WriteFile(file, []byte(dsn), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(file, []byte(dsn), 0o600))
 		var stderr strings.Builder
 		o := &operator{
 			getenv: func(string) string { return "" }, login: func() string { return "ann@laptop" },

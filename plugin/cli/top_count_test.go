@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // nodeAfter returns a node with its last two answers, two seconds apart; "": it did not answer before.
@@ -17,9 +19,7 @@ func nodeAfter(t *testing.T, name, before, last string) *watched {
 			continue
 		}
 		s, err := parseMetrics(strings.NewReader(text), noon.Add(time.Duration(2*i)*time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		n.before, n.last = n.last, s
 	}
 	return n

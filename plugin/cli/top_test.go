@@ -18,6 +18,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
@@ -115,9 +116,7 @@ func busyFleet(t *testing.T) (nodes []string) {
 	var texts [4]string
 	for i, file := range []string{"edge-1.first", "edge-1.second", "edge-2.first", "edge-2.second"} {
 		text, err := os.ReadFile(filepath.Join("testdata/ratelimit/top", file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		texts[i] = string(text)
 	}
 	return []string{fakeNode(t, texts[:2]...), fakeNode(t, texts[2:]...), deadNode(t)}
@@ -292,9 +291,7 @@ func TestTopOverwritesOnATerminalAndAppendsElsewhere(t *testing.T) {
 		var b strings.Builder
 		show := tablePrinter(screen{to: &b}, over)
 		for range 2 {
-			if err := show(view); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, show(view))
 		}
 		if b.String() != want {
 			t.Errorf("on a terminal: %t; wrote %q, want %q", over, b.String(), want)
@@ -372,9 +369,7 @@ func TestTopReportsAWrongCall(t *testing.T) {
 // TestTopReadsOnlyMetricsThatANodePublishes keeps the names of both sides the same.
 func TestTopReadsOnlyMetricsThatANodePublishes(t *testing.T) {
 	published, err := os.ReadFile("../observe/metrics/testdata/metrics.golden")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, family := range []string{
 		requestsFamily + " counter {endpoint,mode,org_id,result,tier}", denialsFamily + " counter {policy,scope,tier}",
 		shadowFamily + " counter {policy,scope,tier}", unverifiedFamily + " counter {fail_mode,policy}",

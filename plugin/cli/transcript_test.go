@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -67,9 +69,7 @@ func TestTranscripts(t *testing.T) {
 
 func play(t *testing.T, file string, server *pgtest.Server) {
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	create := server.Database
 	if bytes.Contains(want, []byte("$ ratelimit migrate ")) {
 		create = server.Empty
@@ -102,9 +102,7 @@ func play(t *testing.T, file string, server *pgtest.Server) {
 			if err == nil {
 				err = os.WriteFile(filepath.Join(dir, "buckets.yml"), text, 0o600)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 		case strings.HasPrefix(line, "% spend "):
 			x.spend(filepath.Join(dir, "buckets.yml"), strings.Fields(line)[2:])
 		case line == "% snapshot":
@@ -131,9 +129,7 @@ func (x *terminal) report(dsn string, words []string) {
 func (x *terminal) spend(file string, words []string) {
 	x.t.Helper()
 	cost, err := strconv.ParseInt(words[2], 10, 64)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	require.NoError(x.t, err)
 	spend(x.t, file, identity.Identity{
 		Tenant: identity.Name{Kind: identity.Tenant, ID: words[0]},
 		User:   identity.Name{Kind: identity.IP, ID: words[1]},

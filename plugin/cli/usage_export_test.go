@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -34,9 +36,7 @@ func callOnDays(t *testing.T, args ...string) (code int, output string) {
 		SELECT '2098-12-31 03:00:00+00', t.id, e.id, p.id, 7, 0, 0, 0, 0
 		FROM rate_limiter.usage_names t, rate_limiter.usage_names e, rate_limiter.usage_names p
 		WHERE t.name LIKE '=%' AND e.name = 'GET /a' AND p.name = ''`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
 	code = x.call(append([]string{"usage"}, args...)...)
 	return code, x.output.String()

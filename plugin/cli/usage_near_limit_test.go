@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
@@ -35,9 +37,7 @@ func callNearLimit(t *testing.T, args ...string) (code int, output string) {
 		JOIN rate_limiter.usage_names t ON t.name = v.tenant JOIN rate_limiter.usage_names e ON e.name = ''
 		JOIN rate_limiter.usage_names p ON split_part(p.name, '/', 1) = v.policy
 			AND (v.policy <> 'daily' OR p.name LIKE CASE v.tenant WHEN 'acme' THEN '%/gold' ELSE '%/basic' END)`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	deck := filepath.Join(t.TempDir(), "kong.yml")
 	err = os.WriteFile(deck, []byte(`_format_version: "3.0"
 plugins:
@@ -48,9 +48,7 @@ plugins:
     - {name: basic, limits: [{name: daily, scope: tenant, limit: 10, window_size: 86400}]}
     - {name: gold, limits: [{name: daily, scope: tenant, limit: 1000, window_size: 86400}]}
 `), 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
 	code = x.call(append([]string{"usage", "near-limit", "--config", deck, "-o", "json"}, args...)...)
 	return code, x.output.String()

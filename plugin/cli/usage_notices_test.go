@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -18,9 +20,7 @@ func callOnNotices(t *testing.T, args ...string) (code int, output string) {
 		VALUES ('acme', 'daily', '', '2098-12-31Z', 50, '2099-01-01Z', 100, 55, NULL, true, '2098-12-31 11:00Z'),
 			('acme', 'daily', '', '2099-01-01Z', 80, '2099-01-02Z', 100, 85, '2099-01-01 14:20Z', false, '2099-01-01 11:00Z'),
 			(E'=cmd,"b"\n', 'daily', 'POST /a', '2099-01-01Z', 100, '2099-01-02Z', 9, 9, NULL, true, '2099-01-01 10:00Z')`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
 	code = x.call(append([]string{"usage", "notices"}, args...)...)
 	return code, x.output.String()

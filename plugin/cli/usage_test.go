@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -25,9 +27,7 @@ func showUsage(t *testing.T, args ...string) (code int, output string) {
 		FROM rate_limiter.usage_names t, rate_limiter.usage_names e, rate_limiter.usage_names p,
 			generate_series(timestamptz '2099-01-01 08:00:00+00', timestamptz '2099-01-01 11:00:00+00', '1 hour') hours
 		WHERE t.name = 'acme' AND e.name = 'GET /a' AND p.name IN ('', 'daily')`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
 	code = x.call(append([]string{"usage", "show"}, args...)...)
 	return code, x.output.String()

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
@@ -298,9 +299,7 @@ func applyByCLI(x *terminal, g guardCase, force bool) (string, bool) {
 	p, namespace := g.writes, g.writes.Key().Namespace
 	p.Namespace = ""
 	document, err := json.Marshal(map[string]any{"namespace": namespace, "policies": []rows.Policy{p}})
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	require.NoError(x.t, err)
 	x.stdin = string(document)
 	return x.byCLI(g, force, "apply", "--partial", "-f", "-")
 }
@@ -391,9 +390,7 @@ func writeByREST(byKey bool) guardedDoor {
 // byREST sends a body to a server, and returns its warnings or faults.
 func (x *terminal) byREST(g guardCase, method, path, match string, body any) (string, bool) {
 	text, err := json.Marshal(body)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	require.NoError(x.t, err)
 	r := httptest.NewRequest(method, path, bytes.NewReader(text))
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Authorization", "Bearer secret")
@@ -404,9 +401,7 @@ func (x *terminal) byREST(g guardCase, method, path, match string, body any) (st
 		Warnings []string
 		Errors   []struct{ Location, Message string }
 	}
-	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil {
-		x.t.Fatal(err)
-	}
+	require.NoError(x.t, json.Unmarshal(w.Body.Bytes(), &answer))
 	var lines []string
 	for _, warning := range answer.Warnings {
 		lines = append(lines, "(warning) "+warning)
@@ -424,15 +419,11 @@ func (g guardCase) server(x *terminal) *api.Server {
 	if g.config {
 		c := newCall(&operator{}, versionCommand)
 		_, plan, err := c.load(&configFlags{file: "testdata/ratelimit/kong.yml", route: "records"})
-		if err != nil {
-			x.t.Fatal(err)
-		}
+		require.NoError(x.t, err)
 		options.Decider = &admit.Decider{}
 		options.Decider.Policies.Store(plan)
 	}
 	server, err := api.New(options)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	require.NoError(x.t, err)
 	return server
 }

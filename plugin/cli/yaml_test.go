@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
@@ -29,17 +30,13 @@ func TestYAMLHasTheFieldsOfJSONInTheirOrderAndReadsAsTheSame(t *testing.T) {
 		{Name: "two\nlines"},
 	}
 	var b strings.Builder
-	if err := writeYAML(&b, rows); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, writeYAML(&b, rows))
 	const begin = "- name: \"true\"\n  limit: 1152921504606846976\n  near: 0.25\n  live: true\n"
 	if !strings.HasPrefix(b.String(), begin) {
 		t.Errorf("written as\n%s", b.String())
 	}
 	var back []row
-	if err := readAs(formatYAML, b.String(), &back); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, readAs(formatYAML, b.String(), &back))
 	want, _ := json.Marshal(rows)
 	if got, _ := json.Marshal(back); string(got) != string(want) {
 		t.Errorf("read back as\n%s\nwant\n%s", got, want)

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
@@ -25,9 +26,7 @@ func valid() Event {
 func encode(t testing.TB, e Event) []byte {
 	t.Helper()
 	text, err := e.AppendJSON(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return text
 }
 
@@ -121,9 +120,7 @@ func TestEveryEventThatIsEncodedIsDecodedAsItWas(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		data, err := json.Marshal(rapid.MapOf(rapid.String(), rapid.String()).Draw(r, "data"))
-		if err != nil {
-			r.Fatal(err)
-		}
+		require.NoError(r, err)
 		e := Event{
 			ID:     rapid.StringMatching(`[0-9a-f]{1,16}-[0-9]{1,5}`).Draw(r, "id"),
 			Source: NodeSource(rapid.String().Draw(r, "node")),

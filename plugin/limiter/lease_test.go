@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limiter"
@@ -18,9 +20,7 @@ func TestALimiterThatClosesGivesBackWhatItHasLeased(t *testing.T) {
 tiers: [{name: a, limits: [{name: yearly, scope: tenant, limit: 100000, window_size: 31622400}]}]`)
 	config.Accuracy = schema.AccuracyLeased
 	l, err := limiter.New(limiter.Options{Config: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer l.Close(context.Background())
 	allowed, leased := int64(0), 0
 	pace, patience := time.NewTicker(time.Millisecond), time.After(time.Minute)
@@ -40,9 +40,7 @@ tiers: [{name: a, limits: [{name: yearly, scope: tenant, limit: 100000, window_s
 			leased++
 		}
 	}
-	if err := l.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, l.Close(t.Context()))
 	config.Accuracy = schema.AccuracyExact
 	// which is one more
 	if n := acquire(t, limiting(t, config), limiter.Request{Org: "acme"}).Statuses[0].Used; n != allowed+1 {

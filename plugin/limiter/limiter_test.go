@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
@@ -155,9 +156,7 @@ func TestNoNameMeetsAnothersBucket(t *testing.T) {
 			Org: org, Tier: name.Draw(t, "tier"), Credential: name.Draw(t, "credential"), IP: name.Draw(t, "ip"),
 			Endpoint: name.Draw(t, "endpoint"), Method: name.Draw(t, "method"), Path: name.Draw(t, "path"),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		room := spent[org] < 10
 		if room {
 			spent[org]++

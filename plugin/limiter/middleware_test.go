@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limiter"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -129,9 +131,7 @@ func TestWhatCannotBeDecidedIsAnsweredAsTheConfigSays(t *testing.T) {
 		config := parse(t, daily)
 		config.OnInternalError = onError
 		l := limiting(t, config)
-		if err := l.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, l.Close(t.Context()))
 		if w := get(l.Middleware(orgOf)(new(served)), "/", "Org", "acme"); w.Code != code {
 			t.Errorf("on_internal_error %s: %d, want %d", onError, w.Code, code)
 		}
@@ -169,12 +169,8 @@ func TestAFloodThatCannotBeDecidedIsLoggedOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // in which time stands still
 		var log bytes.Buffer
 		l, err := limiter.New(limiter.Options{Config: parse(t, daily), Log: slog.New(slog.NewJSONHandler(&log, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := l.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, l.Close(t.Context()))
 		handler := l.Middleware(orgOf)(new(served))
 		for range 100 {
 			get(handler, "/", "Org", "acme")

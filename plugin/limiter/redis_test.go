@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
@@ -34,9 +36,7 @@ func TestALimiterBoundsHowManyAddressesHaveBucketsInRedis(t *testing.T) {
 	config := inRedis(t, server, `
 anonymous: {limits: [{name: daily, scope: ip, limit: 100, window_size: 86400}]}`)
 	l, err := limiter.New(limiter.Options{Config: config, Budget: time.Minute, MaxAddresses: 32, NewAddresses: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := l.Close(context.Background()); err != nil {
 			t.Error(err)
@@ -87,13 +87,9 @@ func pluginDecider(t *testing.T, config schema.Config) *admit.Decider {
 		}
 	})
 	buckets, _, err := all.Open(&config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	snapshot, err := resolve.FromConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	decider := &admit.Decider{Buckets: buckets, Renderer: response.New(config, nil)}
 	decider.Policies.Store(snapshot)
 	return decider

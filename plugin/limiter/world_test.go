@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limiter"
@@ -37,9 +39,7 @@ tiers:
 func parse(t testing.TB, text string) schema.Config {
 	t.Helper()
 	config, err := limiter.Parse([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return config
 }
 
@@ -47,9 +47,7 @@ func parse(t testing.TB, text string) schema.Config {
 func limiting(t testing.TB, config schema.Config) *limiter.Limiter {
 	t.Helper()
 	l, err := limiter.New(limiter.Options{Config: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := l.Close(context.Background()); err != nil {
 			t.Error(err)
@@ -70,8 +68,6 @@ func inRedis(t testing.TB, server *redistest.Server, text string) schema.Config 
 func acquire(t testing.TB, l *limiter.Limiter, r limiter.Request) limiter.Decision {
 	t.Helper()
 	d, err := l.TryAcquire(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return d
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
@@ -24,9 +26,7 @@ func TestFindingsNameTheLineAndThePath(t *testing.T) {
 	for _, name := range []string{"faulty", "doubtful"} {
 		t.Run(name, func(t *testing.T) {
 			file, err := os.Open("testdata/" + name + ".yaml")
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer file.Close()
 			got := lines(deck.Validate(file, name+".yaml"))
 			golden.Check(t, "testdata/"+name+".golden", got)
@@ -143,9 +143,7 @@ func FuzzValidate(f *testing.F) {
 	f.Add("a: &a {<<: [*a, *a], plugins: *a}")
 	for _, name := range []string{"faulty", "doubtful"} {
 		text, err := os.ReadFile("testdata/" + name + ".yaml")
-		if err != nil {
-			f.Fatal(err)
-		}
+		require.NoError(f, err)
 		f.Add(string(text))
 	}
 	f.Fuzz(func(t *testing.T, text string) {

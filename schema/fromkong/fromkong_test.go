@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -27,9 +29,7 @@ func convert(t testing.TB, text []byte, o fromkong.Options) *fromkong.Result {
 	t.Helper()
 	o.Checks = []schema.Check{compiles}
 	result, err := fromkong.Convert(text, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, f := range deck.Validate(bytes.NewReader(result.Text), "out.yml", compiles) {
 		if f.Severity == deck.Error {
 			t.Errorf("the result has a fault: %s", f)
@@ -67,9 +67,7 @@ func TestFilesAreConvertedAsTheirGoldenFilesShow(t *testing.T) {
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var got strings.Builder
 			describe(&got, "replaced", convert(t, text, fromkong.Options{}))
 			describe(&got, "side by side", convert(t, text, fromkong.Options{SideBySide: true}))

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -31,9 +33,7 @@ func BenchmarkAdmit(b *testing.B) {
 	redis := openRedis(b)
 	settings := config(b, limits(bounds, plenty))
 	plan, err := resolve.FromConfig(settings)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	for _, buckets := range []struct {
 		name string
 		open func(testing.TB) admit.Buckets

@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // warmUp is the time that a limiter runs before it is measured: it creates its buckets, and leases grow.
@@ -41,9 +43,7 @@ func TestEveryEntrantAdmitsUpToTheLimitOfEachTenantAndNoMore(t *testing.T) {
 				admitted := 0
 				for range tries {
 					ok, err := decide(tenant)
-					if err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, err)
 					if ok {
 						admitted++
 					}

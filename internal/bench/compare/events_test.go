@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
@@ -36,14 +37,10 @@ func recordToKafka(b *testing.B) *denial.Recorder {
 	b.Helper()
 	const name = "ratelimit.denials"
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(12, name))
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	b.Cleanup(cluster.Close)
 	producer, err := kafka.New(kafka.Options{Brokers: cluster.ListenAddrs()}, name)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	b.Cleanup(producer.Close)
 	r := denial.New(denial.Options{
 		Sinks: map[string]denial.Sink{"kafka": topic{producer}}, Log: slog.New(slog.DiscardHandler), Singles: 5,
@@ -77,9 +74,7 @@ func BenchmarkEvents(b *testing.B) {
 					}
 					settings := config(b, list)
 					plan, err := resolve.FromConfig(settings)
-					if err != nil {
-						b.Fatal(err)
-					}
+					require.NoError(b, err)
 					decider := &admit.Decider{Buckets: inMemory(), Renderer: response.New(settings, nil)}
 					decider.Policies.Store(plan)
 					if recorded == "on" {
@@ -101,9 +96,7 @@ func decideInTurn(b *testing.B, decider *admit.Decider, tenants int, denied bool
 			Consumer: identity.Consumer{CustomID: fmt.Sprint("tenant-", i)},
 			Method:   "GET", Path: "/records/7", Route: "records", Headers: []string{"u_42"},
 		}
-		if err := decider.Admit(context.Background(), &all[i], x); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, decider.Admit(context.Background(), &all[i], x))
 	}
 	b.ReportAllocs()
 	used, i := usedCPU(b), 0

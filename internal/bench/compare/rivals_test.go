@@ -9,6 +9,7 @@ import (
 
 	"github.com/failsafe-go/failsafe-go/ratelimiter"
 	"github.com/sethvargo/go-limiter/memorystore"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/time/rate"
 )
 
@@ -78,9 +79,7 @@ func oneLimiter(_ testing.TB, j *job) limiter {
 // each call.
 func goLimiter(tb testing.TB, j *job) limiter {
 	store, err := memorystore.New(&memorystore.Config{Tokens: uint64(j.tokens), Interval: j.window})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	tb.Cleanup(func() {
 		if err := store.Close(context.Background()); err != nil {
 			tb.Errorf("close go-limiter's store: %v", err)

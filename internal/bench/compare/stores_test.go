@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
@@ -42,9 +43,7 @@ func openRedis(tb testing.TB) *server {
 		ConnectTimeout: patience, ReadTimeout: patience, SendTimeout: patience,
 	}
 	store, release, err := redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil).Open(block)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	tb.Cleanup(release)
 	return &server{store: store, admin: started.Client(tb)}
 }

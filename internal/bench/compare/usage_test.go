@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -17,9 +19,7 @@ import (
 func BenchmarkUsage(b *testing.B) {
 	settings := config(b, limits(4, plenty))
 	plan, err := resolve.FromConfig(settings)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	for _, tenants := range []int{1, 1000, 10_000} {
 		for _, counted := range []string{"off", "on"} {
 			b.Run(fmt.Sprintf("tenants=%d/usage=%s", tenants, counted), func(b *testing.B) {

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -50,9 +52,7 @@ var built = sync.OnceValues(func() (string, error) {
 func programs(t *testing.T) []string {
 	t.Helper()
 	dir, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return []string{
 		"-stand-in", filepath.Join(dir, "demo-gateway"),
 		"-plugin", filepath.Join(dir, "tenant-rate-limiting"),
@@ -293,9 +293,7 @@ func TestThePrintedConfigIsADecKFile(t *testing.T) {
 		t.Fatalf("status %d: %s", status, &stderr)
 	}
 	config, err := gateway.ParseConfig(stdout.Bytes())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if len(config.Routes) != len(allRoutes("127.0.0.1:6379")) || len(config.Consumers) != 1 {
 		t.Errorf("the file has %d routes and %d consumers", len(config.Routes), len(config.Consumers))
 	}

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -40,9 +42,7 @@ var built = sync.OnceValues(func() (string, error) {
 func pluginBinary(t *testing.T) string {
 	t.Helper()
 	binary, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return binary
 }
 
@@ -97,13 +97,9 @@ consumers:
 - {username: umbrella, keyauth_credentials: [{key: umbrella-key}]}
 `
 	file := filepath.Join(t.TempDir(), "kong.yml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	config, err := gateway.LoadConfig(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	const want = `  curl -i http://gw/carts -H 'x-key: initech-key'   # initech, tier:gold
   curl -i http://gw/carts -H 'x-key: umbrella-key'   # umbrella
   curl -i -X POST http://gw/orders -H 'x-key: initech-key'   # initech, tier:gold

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -24,9 +26,7 @@ func TestTheBucketOfAPrefixIsReadBesideThatOfItsAddressAndLeftOutWhileUnused(t *
 		}
 		bounds = WithPrefixes(bounds)
 		statuses := make([]decision.Status, len(bounds))
-		if err := w.shared.Peek(t.Context(), bounds, statuses); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.shared.Peek(t.Context(), bounds, statuses))
 		bounds, statuses = InUse(bounds, statuses)
 		if len(bounds) != len(statuses) {
 			t.Fatalf("%d bounds and %d statuses", len(bounds), len(statuses))

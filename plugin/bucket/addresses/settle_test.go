@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -37,9 +39,7 @@ func TestAnAddressIsSettledWhereItIsCounted(t *testing.T) {
 			}
 			before := w.used(where, counted)
 			statuses, _ := w.take(bounds...)
-			if err := w.view.Settle(t.Context(), bounds, statuses, []int64{actual, 3}); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, w.view.Settle(t.Context(), bounds, statuses, []int64{actual, 3}))
 			used := w.used(where, counted) - before
 			if statuses[0].Charged || statuses[0].Settled != change || used != 10+change {
 				t.Fatalf("%s, settled from 10 to %d: %d used, %+v", where, actual, used, statuses[0])
@@ -62,9 +62,7 @@ func (w *world) used(where string, b policy.Bound) int64 {
 	if where == "here" {
 		peek = w.here.Store.Peek
 	}
-	if err := peek(w.t.Context(), []policy.Bound{b}, statuses); err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, peek(w.t.Context(), []policy.Bound{b}, statuses))
 	return statuses[0].Used
 }
 
@@ -78,9 +76,7 @@ func TestAChargeCountsAsANewKeyOfItsAddress(t *testing.T) {
 	if kept := w.budget.Stats().Kept; kept != 0 {
 		t.Fatalf("%d addresses are kept ten minutes later", kept)
 	}
-	if err := w.view.Settle(t.Context(), bounds, statuses, []int64{50}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.view.Settle(t.Context(), bounds, statuses, []int64{50}))
 	w.clock.Advance(minute / 2)
 	if stats, used := w.budget.Stats(), w.used("", b); stats.Kept != 1 || stats.Apart != 2 || used != 49 {
 		t.Errorf("%+v with %d used: want the address kept for the 49 tokens that it was charged", stats, used)

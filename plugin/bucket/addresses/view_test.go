@@ -6,6 +6,7 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
@@ -217,9 +218,7 @@ func TestAKnownAddressCostsNoMemory(t *testing.T) {
 	w.view.next = answers{}
 	bounds, statuses := []policy.Bound{ofTenant(p, "acme"), ofAddress(p, "2001:db8::/64")}, make([]decision.Status, 2)
 	if n := testing.AllocsPerRun(1000, func() {
-		if err := w.view.Take(context.Background(), bounds, statuses); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.view.Take(context.Background(), bounds, statuses))
 	}); n != 0 {
 		t.Errorf("%v allocations, want none", n)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -85,9 +87,7 @@ func (h *here) Peek(ctx context.Context, bounds []policy.Bound, statuses []decis
 func policyOf(t testing.TB, name string, spec limit.Spec) *policy.Policy {
 	t.Helper()
 	l, err := limit.New(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return &policy.Policy{Name: name, Limit: l}
 }
 
@@ -114,9 +114,7 @@ func ofTenant(p *policy.Policy, name string) policy.Bound {
 func (w *world) take(bounds ...policy.Bound) (statuses []decision.Status, admitted bool) {
 	w.t.Helper()
 	statuses = make([]decision.Status, len(bounds))
-	if err := w.view.Take(context.Background(), bounds, statuses); err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, w.view.Take(context.Background(), bounds, statuses))
 	for i := range bounds {
 		if decision.Denies(&bounds[i], &statuses[i]) {
 			return statuses, false

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -31,9 +32,7 @@ func (m *machine) step(d limit.Micros) { m.wall += d }
 func admits(t *testing.T, s *memory.Store, tenant string) bool {
 	t.Helper()
 	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: limit.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	statuses := make([]decision.Status, 1)
 	if err := s.Take(context.Background(), []policy.Bound{{
 		Policy: &policy.Policy{Name: "p", Limit: l}, Cost: 1,

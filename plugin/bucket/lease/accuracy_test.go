@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -142,9 +144,7 @@ func (s *shape) play(t testing.TB, name string, count int) (denied []bool, admit
 		until(central, nodes, began+at)
 		var statuses [1]decision.Status
 		bounds := [1]policy.Bound{p}
-		if err := nodes[i%count].view.Take(t.Context(), bounds[:], statuses[:]); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, nodes[i%count].view.Take(t.Context(), bounds[:], statuses[:]))
 		denied = append(denied, !statuses[0].Admits())
 		if statuses[0].Admits() {
 			admitted = append(admitted, limit.Admission{At: central.Now(), Cost: 1})

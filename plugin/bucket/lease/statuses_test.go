@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -57,9 +59,7 @@ func TestWhatWasReturnedPredictsNoDenial(t *testing.T) {
 	n.admits(t, b)
 	n.bank.clock.Advance(60 * limit.Second)
 	n.bank.states = map[policy.Key]limit.State{}
-	if err := n.Store(undone{n.bank}).Take(t.Context(), []policy.Bound{b}, make([]decision.Status, 1)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, n.Store(undone{n.bank}).Take(t.Context(), []policy.Bound{b}, make([]decision.Status, 1)))
 	if !n.admits(t, b) {
 		t.Error("denied from memory though the token went back")
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -23,13 +25,9 @@ func TestARefundGivesBackWhatWasSpentOnce(t *testing.T) {
 		take(t, s, b)
 		b.Cost = 3
 		bounds, statuses := []policy.Bound{b}, make([]decision.Status, 1)
-		if err := s.Take(context.Background(), bounds, statuses); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Take(context.Background(), bounds, statuses))
 		for range 2 {
-			if err := s.Refund(t.Context(), bounds, statuses); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, s.Refund(t.Context(), bounds, statuses))
 		}
 		if got := statuses[0]; got.Charged || got.Returned != 3 || got.Used != 4 {
 			t.Errorf("%v: after a refund of 3 the status is %+v, want 4 used", algorithm, got)

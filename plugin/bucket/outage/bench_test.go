@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -84,9 +86,7 @@ func BenchmarkTake(b *testing.B) {
 				central.status = test.status
 				b.ReportAllocs()
 				for b.Loop() {
-					if err := test.store.Take(context.Background(), bounds, statuses); err != nil {
-						b.Fatal(err)
-					}
+					require.NoError(b, test.store.Take(context.Background(), bounds, statuses))
 				}
 			})
 		}

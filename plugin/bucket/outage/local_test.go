@@ -3,6 +3,8 @@ package outage
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -13,9 +15,7 @@ func TestWhatIsTakenLocallyIsThisNodesShareAndIsRecordedNowhereElse(t *testing.T
 	bounds, statuses := []policy.Bound{bound(t, policy.FailClosed, 10, "acme")}, make([]decision.Status, 1)
 	take := func() decision.Status {
 		t.Helper()
-		if err := w.view.Local().Take(t.Context(), bounds, statuses); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.view.Local().Take(t.Context(), bounds, statuses))
 		return statuses[0]
 	}
 	for i := range 5 {

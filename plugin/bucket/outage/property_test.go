@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
@@ -173,9 +174,7 @@ func (l *timeline) bound(t *rapid.T) {
 		}
 		for n, node := range l.nodes {
 			share, err := localLimit(b.Policy.Limit.Spec(), node.view.shares.pct, int64(node.fewest))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if err := (storetest.Bound{Limit: &share}).Check(node.local[b.Key]); err != nil {
 				t.Fatalf("%s, by node %d alone: %v", b.Policy.Name, n, err)
 			}

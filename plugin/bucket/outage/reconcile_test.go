@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -31,9 +33,7 @@ func (w *world) sharedUse(t testing.TB, b policy.Bound) int64 {
 	t.Helper()
 	b.Cost = 0
 	var statuses [1]decision.Status
-	if err := w.servers.Take(context.Background(), []policy.Bound{b}, statuses[:]); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.servers.Take(context.Background(), []policy.Bound{b}, statuses[:]))
 	return statuses[0].Used
 }
 

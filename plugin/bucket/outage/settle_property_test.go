@@ -3,6 +3,7 @@ package outage
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -58,9 +59,7 @@ func (f *flights) settleOne(t *rapid.T) {
 		f.counted += change
 	}
 	for range 2 {
-		if err := f.view.Settle(t.Context(), []policy.Bound{r.bound}, r.statuses, []int64{actual}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, f.view.Settle(t.Context(), []policy.Bound{r.bound}, r.statuses, []int64{actual}))
 		if r.statuses[0].Charged {
 			t.Fatalf("charged still: %+v", r.statuses[0])
 		}

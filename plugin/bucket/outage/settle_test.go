@@ -3,6 +3,8 @@ package outage
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -11,9 +13,7 @@ import (
 // settle settles a request of one bound.
 func (w *world) settle(t *testing.T, b policy.Bound, statuses []decision.Status, actual int64) decision.Status {
 	t.Helper()
-	if err := w.view.Settle(t.Context(), []policy.Bound{b}, statuses, []int64{actual}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.view.Settle(t.Context(), []policy.Bound{b}, statuses, []int64{actual}))
 	return statuses[0]
 }
 

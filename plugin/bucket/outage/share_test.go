@@ -3,6 +3,7 @@ package outage
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
@@ -74,9 +75,7 @@ func TestSharesAreCompiledOnceForEachNumberOfNodes(t *testing.T) {
 	var of [3]*policy.Policy
 	for i, live := range []int{1, 1, 2} {
 		share, err := s.get(p, live)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		of[i] = share
 	}
 	if of[0] != of[1] || of[0].Limit.Capacity() != 50 || of[2].Limit.Capacity() != 25 {

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -34,9 +36,7 @@ func TestACommandThatTheACLDeniesBeforeAnyWriteMeansThatNothingHasRun(t *testing
 				block := at(server, pipelined)
 				block.Username, block.Password = "kong", "hunter2"
 				store, release, err := NewRegistry(slog.New(slog.DiscardHandler), nil).Open(block)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				defer release()
 				err = atOnce(20, 1, func() error {
 					var statuses [1]decision.Status

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -17,9 +18,7 @@ func compiled(t testing.TB) *scriptCall {
 	t.Helper()
 	log := of(bound(t, "log", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 5, Window: hour}), "u")
 	p := new(scriptCall)
-	if err := p.compile([]policy.Bound{hundred(t), log}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.compile([]policy.Bound{hundred(t), log}))
 	return p
 }
 
@@ -147,15 +146,11 @@ func TestARequestAllocatesLittle(t *testing.T) {
 	reply := scriptReply(nil, nil, int64(1_700_000_000_000_000))
 	var p scriptCall
 	if n := testing.AllocsPerRun(100, func() {
-		if err := p.compile(bounds); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.compile(bounds))
 		if _, _, err := p.readReply(reply); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.fillStatuses(statuses, true); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.fillStatuses(statuses, true))
 	}); n > 1 {
 		t.Errorf("a request and its answer take %v allocations, want at most 1", n)
 	}

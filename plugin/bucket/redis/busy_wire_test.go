@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
@@ -32,9 +33,7 @@ func (c *heldConn) Write(b []byte) (int, error) {
 
 func TestACallerWithoutTimeDoesNotWriteForOthersAfterASlowWrite(t *testing.T) {
 	plain, err := scripted("*0\r\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	conn := &heldConn{Conn: plain, writes: make(chan struct{}), goOn: make(chan struct{})}
 	p, _ := dialed(t, 30*time.Second, func() (net.Conn, error) { return conn, nil })
 	if _, err := runIn(t, p, "k"); err != nil {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -50,16 +52,12 @@ func TestAHealthyRedisIsReadyWithItsScriptBeforeTheFirstCall(t *testing.T) {
 	client := server.Client(t)
 	r, log := watching(t, countScript)
 	c, release, err := r.acquire(at(server, true))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer release()
 	await.That(t, "it is reported as ready",
 		func() bool { return strings.Contains(log.String(), `"msg":"Redis is ready"`) })
 	must(t, client, "config", "resetstat")
-	if err := run(c, "k"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, run(c, "k"))
 	if calls := calls(t, client); calls["evalsha"] != 1 || calls["script|load"] != 0 || calls["info"] != 0 {
 		t.Errorf("the first call is these: %v", calls)
 	}
@@ -81,9 +79,7 @@ func TestAWrongTopologyIsDeniedUntilItIsRight(t *testing.T) {
 	} {
 		r, log := watching(t, countScript)
 		c, release, err := r.acquire(block)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer release()
 		await.That(t, "it is denied", func() bool { return strings.Contains(log.String(), "no limit can be counted") })
 		err = run(c, "k")
@@ -115,9 +111,7 @@ func TestAFindingIsLoggedOnceThoughItIsLookedForAgain(t *testing.T) {
 	block := at(server, true)
 	r, log := watching(t, countScript)
 	_, release, err := r.acquire(block)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer release()
 	await.That(t, "the failure is logged", func() bool { return strings.Contains(log.String(), "cannot be checked") })
 	client := server.Client(t)

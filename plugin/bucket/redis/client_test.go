@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -57,9 +59,7 @@ func TestACallIsOneEvalshaAndNothingElse(t *testing.T) {
 			t.Fatal(err)
 		}
 		must(t, client, "config", "resetstat")
-		if err := atOnce(callers, each, call); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, atOnce(callers, each, call))
 		calls := calls(t, client)
 		if calls["evalsha"] != callers*each || calls["incr"] != callers*each {
 			t.Errorf("%d calls ran %d EVALSHA and the script %d times", callers*each, calls["evalsha"], calls["incr"])
@@ -111,9 +111,7 @@ func TestALostScriptIsHealedAndRunsOnceForEachCall(t *testing.T) {
 				}
 				return run(c, "healed")
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 		}
 		if count, err := client.Get(t.Context(), "healed").Int(); err != nil || count != callers*each {
 			t.Errorf("%d calls counted %d (%v)", callers*each, count, err)
@@ -171,9 +169,7 @@ type breaker struct {
 func startBreaker(t *testing.T, server *redistest.Server) *breaker {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	b := &breaker{listener: listener, server: server.Address()}
 	b.ended.Go(func() {
 		for {
@@ -237,9 +233,7 @@ func TestAScriptWhoseReplyIsLostIsNotRunAgain(t *testing.T) {
 		block.Port = int64(proxy.listener.Addr().(*net.TCPAddr).Port)
 		c := checked(t, newScript(countScript), block)
 		for _, callers := range []int{1, 8} {
-			if err := atOnce(callers, 5, func() error { return run(c, "k") }); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, atOnce(callers, 5, func() error { return run(c, "k") }))
 			must(t, client, "del", "k")
 			proxy.breaking.Store(true)
 			var unknown atomic.Int64
@@ -381,9 +375,7 @@ func BenchmarkCallers(b *testing.B) {
 				if way == "pipelined" {
 					c.backend.(single).callers.Store(directCallers)
 				}
-				if err := atOnce(callers, 1, func() error { return run(c, "k") }); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, atOnce(callers, 1, func() error { return run(c, "k") }))
 				b.ReportAllocs()
 				var taken atomic.Int64
 				b.ResetTimer()
@@ -395,9 +387,7 @@ func BenchmarkCallers(b *testing.B) {
 					}
 					return nil
 				})
-				if err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, err)
 			})
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -59,9 +60,7 @@ func keysOf(t testing.TB, nodes *redistest.Nodes) []string {
 	for i := 0; slices.Contains(keys, ""); i++ {
 		key := fmt.Sprintf("{t=%d}", i)
 		slot, err := client.ClusterKeySlot(t.Context(), key).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if master := min(int(slot)/(16384/len(keys)), len(keys)-1); keys[master] == "" {
 			keys[master] = key
 		}
@@ -76,9 +75,7 @@ func TestNodesShareLimitsFairlyInACluster(t *testing.T) {
 	var stores []*Store
 	for range 2 {
 		store, release, err := NewRegistry(slog.New(slog.DiscardHandler), nil).Open(block)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(release)
 		stores = append(stores, store)
 	}
@@ -110,15 +107,11 @@ func TestEveryCallOfAClusterIsOneEvalshaAtTheMasterOfItsKey(t *testing.T) {
 			t.Error("a cluster is taken for a single Redis")
 		}
 		round := func() error { return errors.Join(run(c, keys[0]), run(c, keys[1]), run(c, keys[2])) }
-		if err := atOnce(16, 1, round); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, atOnce(16, 1, round))
 		for _, master := range nodes.Masters {
 			must(t, master.Client(t), "config", "resetstat")
 		}
-		if err := atOnce(16, 10, round); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, atOnce(16, 10, round))
 		for i, master := range nodes.Masters {
 			calls := calls(t, master.Client(t))
 			if calls["evalsha"] != 160 || calls["incr"] != 160 || calls["eval"] != 0 || calls["script|load"] != 0 {
@@ -147,9 +140,7 @@ func TestAHungMasterDelaysNoOtherMastersCalls(t *testing.T) {
 			return time.Since(started), err
 		}
 		round := func() error { return errors.Join(run(c, keys[0]), run(c, keys[1]), run(c, keys[2])) }
-		if err := atOnce(16, 1, round); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, atOnce(16, 1, round))
 		nodes.Masters[1].Hang(t)
 		defer nodes.Masters[1].Resume(t)
 
@@ -178,9 +169,7 @@ func TestAHungMasterDelaysNoOtherMastersCalls(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		stopped.Wait()
 		slices.Sort(healthy)
 		if median := healthy[len(healthy)/2]; median > deadline/2 {
@@ -239,9 +228,7 @@ func TestAReplicaThatNeverSawTheScriptTakesOver(t *testing.T) {
 	nodes := covering(t, 1)
 	key := keysOf(t, nodes)[0]
 	c := checked(t, newScript(countScript), among(nodes, true))
-	if err := atOnce(8, 1, func() error { return run(c, key) }); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, atOnce(8, 1, func() error { return run(c, key) }))
 	replica := nodes.Replicas[0].Client(t)
 	await.That(t, "the replica has the count", func() bool {
 		return replica.Info(t.Context(), "replication").Val() != "" && replica.Do(t.Context(), "dbsize").Val() == int64(1)

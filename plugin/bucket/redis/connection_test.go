@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
@@ -31,9 +33,7 @@ func TestSoakAStoreKeepsItsPromisesWithAPipelineAndWithout(t *testing.T) {
 func daily(t testing.TB, tokens int64, group policy.Group, tenant string) policy.Bound {
 	t.Helper()
 	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: tokens, Window: 86400 * limit.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return policy.Bound{
 		Policy: &policy.Policy{Name: "daily", Limit: l, Cost: -1},
 		Key:    policy.Key{Namespace: "default", Policy: "daily", Group: group, GroupID: tenant},
@@ -71,9 +71,7 @@ func opened(t testing.TB, block schema.Redis) []*Store {
 	var stores []*Store
 	for range 2 {
 		store, release, err := NewRegistry(quiet, openGates{}).Open(block)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(release)
 		stores = append(stores, store)
 	}
@@ -133,9 +131,7 @@ func TestInAClusterEachGroupOfARequestIsOneEvalsha(t *testing.T) {
 		read := []policy.Bound{bounds[2], bounds[3]}
 		read[0].Cost, read[1].Cost = 0, 0
 		statuses := make([]decision.Status, 2)
-		if err := stores[0].Take(t.Context(), read, statuses); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, stores[0].Take(t.Context(), read, statuses))
 		// A refund keeps what the bucket may have got back meanwhile: all of them together less than a token.
 		if statuses[0].Used < 100 || statuses[0].Used > 101 || statuses[1].Used < 100 || statuses[1].Used > 101 {
 			t.Errorf("100 admitted requests have spent %d and %d of the other groups' buckets",
@@ -147,9 +143,7 @@ func TestInAClusterEachGroupOfARequestIsOneEvalsha(t *testing.T) {
 func TestARequestWithoutBoundsDoesNotAskRedis(t *testing.T) {
 	store, release, err := NewRegistry(quiet,
 		openGates{}).Open(schema.Redis{Host: "127.0.0.1", Port: int64(freeport.Port(t))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer release()
 	if err := store.Take(t.Context(), nil, nil); err != nil {
 		t.Error(err)

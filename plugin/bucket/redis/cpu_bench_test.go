@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -61,9 +62,7 @@ func BenchmarkRedisCPU(b *testing.B) {
 			flush(b, client)
 			benchLevels.forget()
 			for _, s := range []*script{takeScript, textbook, gcra} {
-				if err := client.ScriptLoad(context.Background(), s.source).Err(); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, client.ScriptLoad(context.Background(), s.source).Err())
 			}
 			sendAll(b, client, c.send, benchTenants*benchUsers) // the buckets exist
 			// On a busy machine, buckets may have expired before they could be split.
@@ -84,9 +83,7 @@ func BenchmarkRedisCPU(b *testing.B) {
 
 func benchScript(b *testing.B, name string) *script {
 	source, err := os.ReadFile("testdata/bench/" + name + ".lua")
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	return newScript(string(source))
 }
 
@@ -108,9 +105,7 @@ func shipped(b *testing.B, algorithm limit.Algorithm, scopes func(n int) []polic
 		spec.SoftOnly = true // it never denies, and forgets
 	}
 	l, err := limit.New(spec)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	p := &policy.Policy{Limit: l}
 	var plans []*scriptCall
 	for n := range benchTenants * benchUsers {
@@ -125,9 +120,7 @@ func shipped(b *testing.B, algorithm limit.Algorithm, scopes func(n int) []polic
 		p := plans[n%len(plans)]
 		if compiled != benchLevels.changes {
 			for _, p := range plans {
-				if err := p.compile(p.bounds); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, p.compile(p.bounds))
 			}
 			compiled = benchLevels.changes
 		}
@@ -162,9 +155,7 @@ func (l *levelled) splitAll(b *testing.B, client *redis.Client) {
 		key := benchSubject(tenant)
 		s.levels.learn(key, l.levels.level(key))
 		for level := l.levels.level(key); isFullAt(b, client, key, level); level++ {
-			if err := s.split(context.Background(), key, level); err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, s.split(context.Background(), key, level))
 		}
 		l.levels.learn(key, s.levels.level(key))
 	}
@@ -179,9 +170,7 @@ func isFullAt(b *testing.B, client *redis.Client, key *policy.Key, level int) bo
 	}
 	for _, key := range keys {
 		length, err := client.StrLen(context.Background(), key).Result()
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		if length > headSize+32*entrySize {
 			return true
 		}
@@ -239,9 +228,7 @@ func sendAll(b *testing.B, client *redis.Client, send command, n int) int {
 			sent++
 		}
 		replies, err := pipeline.Exec(context.Background())
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		for _, reply := range replies {
 			if script, ok := reply.(*redis.Cmd); ok && hasLevelsOnly(script.Val()) {
 				b.Fatalf("the script has decided nothing, only reported levels: %v", script.Val())
@@ -264,17 +251,13 @@ func hasLevelsOnly(reply any) bool {
 // usedCPU is how many seconds Redis has computed.
 func usedCPU(b *testing.B, client *redis.Client) float64 {
 	info, err := client.Info(context.Background(), "cpu").Result()
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	var sum float64
 	for line := range strings.Lines(info) {
 		name, text, _ := strings.Cut(strings.TrimSpace(line), ":")
 		if name == "used_cpu_user" || name == "used_cpu_sys" {
 			seconds, err := strconv.ParseFloat(text, 64)
-			if err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, err)
 			sum += seconds
 		}
 	}
@@ -288,23 +271,17 @@ func BenchmarkPlan(b *testing.B) {
 	var p scriptCall
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := p.compile(bounds); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, p.compile(bounds))
 		if _, _, err := p.readReply(reply); err != nil {
 			b.Fatal(err)
 		}
-		if err := p.fillStatuses(statuses, true); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, p.fillStatuses(statuses, true))
 	}
 }
 
 func benchBounds(b *testing.B) ([]policy.Bound, []decision.Status) {
 	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1_000_000_000, Window: 60 * limit.Second})
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	var bounds []policy.Bound
 	for _, key := range benchScopes(0) {
 		bounds = append(bounds, policy.Bound{Policy: &policy.Policy{Limit: l}, Key: key, Cost: 1})

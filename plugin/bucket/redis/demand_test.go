@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -21,9 +23,7 @@ func TestOneNodeLeadsAndReadsAllReportsAndTheOthersReadItsCaps(t *testing.T) {
 	report := func(node string) DemandAnswer {
 		t.Helper()
 		a, err := f.ReportDemand(t.Context(), key, node, []byte("demand at\x00\n"+node))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return a
 	}
 	if a := report("one"); !a.Leads || len(a.Reports) != 1 || a.Caps != nil ||
@@ -86,9 +86,7 @@ func TestALeaderFromBeforeTheClockSteppedBackDoesNotLeadForever(t *testing.T) {
 
 func TestTheDocumentedCommandsSufficeToExchangeDemand(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/redis.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	server := redistest.Single(t)
 	user := []any{"acl", "setuser", "node", "on", ">secret", "~rl:*"}
 	for _, row := range []string{"ACL: commands", "ACL: more for limits with"} {
@@ -107,9 +105,7 @@ func TestTheDocumentedCommandsSufficeToExchangeDemand(t *testing.T) {
 	block := at(server, false)
 	block.Username, block.Password = "node", "secret"
 	store, release, err := NewRegistry(slog.New(slog.DiscardHandler), nil).Open(block)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer release()
 	key := &policy.Key{Namespace: "a", Policy: "all", Group: policy.ByAll}
 	if a, err := store.ReportDemand(t.Context(), key, "one", []byte("x")); err != nil || !a.Leads {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -51,9 +52,7 @@ const gone = -2
 func (f *fixture) now(t testing.TB) limit.Micros {
 	t.Helper()
 	now, err := f.client.Time(t.Context()).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return limit.Micros(now.UnixMicro())
 }
 
@@ -205,12 +204,8 @@ func TestALongValueIsToldInPart(t *testing.T) {
 	unspent := bound(t, "unspent", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 100, Window: 300 * 24 * hour})
 	asked := []policy.Bound{bounds[20], bounds[7], unspent, bounds[8], bounds[29]}
 	var p scriptCall
-	if err := p.compile(asked); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.transport.Run(context.Background(), takeScript, &p.call); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.compile(asked))
+	require.NoError(t, f.transport.Run(context.Background(), takeScript, &p.call))
 	if _, _, err := p.readReply(p.call.reply); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -84,9 +85,7 @@ func TestSomebodyElsesKeyIsNotTouchedAndTheOtherLimitsDecide(t *testing.T) {
 	f := newFixture(t)
 	ctx := context.Background()
 	theirs, ours := of(hundred(t), "u"), costing(hundred(t), 100)
-	if err := f.client.LPush(ctx, subjectKey(theirs), "theirs").Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.client.LPush(ctx, subjectKey(theirs), "theirs").Err())
 	statuses := f.take(t, theirs, ours)
 	if s := statuses[0]; s.Source != decision.Unanswered || s.Wait != 0 {
 		t.Errorf("the bound of the foreign key says %+v, want it unanswered", s)
@@ -113,9 +112,7 @@ func TestSomebodyElsesKeyIsNotTouchedAndTheOtherLimitsDecide(t *testing.T) {
 func TestSomebodyElsesKeyInTheLogsPlaceIsNotTouched(t *testing.T) {
 	f := newFixture(t)
 	b := bound(t, "log", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 5, Window: hour})
-	if err := f.client.HSet(context.Background(), logKey(b), "theirs", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.client.HSet(context.Background(), logKey(b), "theirs", "1").Err())
 	statuses := f.take(t, b, hundred(t))
 	if statuses[0].Source != decision.Unanswered || statuses[1].Source != decision.Redis || statuses[1].Used != 1 {
 		t.Errorf("statuses are %+v: want the log unanswered and the other charged", statuses)
@@ -130,9 +127,7 @@ func TestForeignValuesAreReadAsEmptyBucketsAndCounted(t *testing.T) {
 	b := of(hundred(t), "u")
 	f.take(t, costing(b, 99))
 	whole, err := f.client.Get(context.Background(), subjectKey(b)).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	counted := f.Stats().Foreign
 	later := string(rune(firstByte(0)+16)) + whole[1:] // of a later format
 	for _, value := range []string{
@@ -215,9 +210,7 @@ func TestALogThatLostItsEntriesIsEmptyAndCounted(t *testing.T) {
 	f := newFixture(t)
 	b := bound(t, "log", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 5, Window: hour})
 	f.take(t, costing(b, 5))
-	if err := f.client.Del(context.Background(), logKey(b)).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.client.Del(context.Background(), logKey(b)).Err())
 	if s := f.take(t, b)[0]; !s.Admits() || s.Used != 1 {
 		t.Errorf("without its entries: %+v, want an empty bucket", s)
 	}
@@ -233,9 +226,7 @@ func TestAFullRedisRejectsWholeRequestsAndChargesNothing(t *testing.T) {
 	f := newFixture(t, "--maxmemory-policy", "noeviction")
 	known, fresh := hundred(t), of(hundred(t), "new")
 	f.take(t, known)
-	if err := f.client.ConfigSet(context.Background(), "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.client.ConfigSet(context.Background(), "maxmemory", "1").Err())
 	for i, s := range f.take(t, known, fresh) {
 		if s.Source != decision.Unanswered || s.Failure != decision.Unavailable {
 			t.Errorf("with a full Redis bound %d says %+v, want that Redis is unavailable", i, s)
@@ -244,9 +235,7 @@ func TestAFullRedisRejectsWholeRequestsAndChargesNothing(t *testing.T) {
 	if logged := f.logged.String(); !strings.Contains(logged, "OOM") {
 		t.Errorf("log is %q, want the error that Redis gave", logged)
 	}
-	if err := f.client.ConfigSet(context.Background(), "maxmemory", "0").Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.client.ConfigSet(context.Background(), "maxmemory", "0").Err())
 	for i, s := range f.take(t, costing(known, 0), costing(fresh, 0)) {
 		if s.Used != int64(1-i) {
 			t.Errorf("bound %d has %d used, want %d", i, s.Used, 1-i)
@@ -259,15 +248,11 @@ func TestAnEvictedBucketStartsAfresh(t *testing.T) {
 	b := of(hundred(t), "u")
 	f.take(t, costing(b, 100))
 	f.set(t, "ballast", strings.Repeat("x", 1<<20))
-	if err := f.client.ConfigSet(context.Background(), "maxmemory", "1mb").Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.client.ConfigSet(context.Background(), "maxmemory", "1mb").Err())
 	for f.client.DBSize(context.Background()).Val() > 0 { // each command evicts first
 		f.client.Ping(context.Background())
 	}
-	if err := f.client.ConfigSet(context.Background(), "maxmemory", "0").Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.client.ConfigSet(context.Background(), "maxmemory", "0").Err())
 	if s := f.take(t, costing(b, 100))[0]; !s.Admits() || s.Used != 100 {
 		t.Errorf("after its eviction: %+v, want the whole limit once more", s)
 	}

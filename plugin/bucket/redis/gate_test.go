@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -75,9 +76,7 @@ func guarded(t *testing.T, block schema.Redis) (*Store, *connection, map[string]
 		gates[server] = &turnstile{}
 		return gates[server]
 	})).acquire(block)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(release)
 	return c.store, c, gates
 }
@@ -92,9 +91,7 @@ func TestNothingIsSentThroughAShutGate(t *testing.T) {
 	gate := gates[store.Name()]
 	gate.shut = true
 	must(t, server.Client(t), "config", "resetstat")
-	if err := store.Take(t.Context(), bounds, statuses); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, store.Take(t.Context(), bounds, statuses))
 	for i, s := range statuses {
 		if s != (decision.Status{Failure: decision.Unavailable, Wait: 7_000_000}) {
 			t.Errorf("bound %d says %+v, want that Redis is unavailable for 7 s", i, s)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -137,9 +138,7 @@ func (v *interleaving) drawBuckets(t *rapid.T) {
 			Algorithm: rapid.SampledFrom(storetest.Algorithms).Draw(t, "algorithm"),
 			Quantity:  rapid.Int64Range(1, 5).Draw(t, "quantity"), Window: limit.Second,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		name := named(i/2, i%2 == 1)
 		b := policy.Bound{
 			Policy: &policy.Policy{Name: name, Limit: l},

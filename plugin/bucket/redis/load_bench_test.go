@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -122,9 +123,7 @@ func loadClient(b *testing.B, server *redistest.Server, database int) *redis.Cli
 // shippedRival takes four bounds, and looks whether each admits.
 func shippedRival(b *testing.B, name string, store *Store) rival {
 	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: loadBurst, Window: 60 * limit.Second})
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	p := &policy.Policy{Limit: l}
 	requests := make([][]policy.Bound, benchTenants*benchUsers)
 	for n := range requests {
@@ -151,23 +150,17 @@ func shippedRival(b *testing.B, name string, store *Store) rival {
 // evalshaRival runs the script that the store runs, through go-redis's pipeline, and reads nothing of the reply.
 func evalshaRival(b *testing.B, client *redis.Client) rival {
 	pipe, err := client.AutoPipeline()
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	must(b, client, "script", "load", takeScript.source)
 	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: loadBurst, Window: 60 * limit.Second})
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	plans := make([]scriptCall, benchTenants*benchUsers)
 	for n := range plans {
 		var bounds []policy.Bound
 		for _, key := range benchGlobal(n) {
 			bounds = append(bounds, policy.Bound{Policy: &policy.Policy{Limit: l}, Key: key, Cost: 1})
 		}
-		if err := plans[n].compile(bounds); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, plans[n].compile(bounds))
 	}
 	return rival{"evalsha", func() func(int) error {
 		return func(n int) error {
@@ -238,9 +231,7 @@ func gcraRival(b *testing.B, client *redis.Client) rival {
 func pingAsSent(b *testing.B, client *redis.Client) func(n int) error {
 	ctx := context.Background()
 	pipe, err := client.AsyncAutoPipeline()
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	var callers atomic.Int64
 	return func(int) error {
 		defer callers.Add(-1)
@@ -287,9 +278,7 @@ func measure(b *testing.B, admin *redis.Client, r rival, callers int) cost {
 		c.calls += float64(times) / n
 	}
 	text, err := admin.Info(context.Background(), "stats").Result()
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	stats := parseInfo(text)
 	c.in, c.out = number(b, stats["total_net_input_bytes"])/n, number(b, stats["total_net_output_bytes"])/n
 	slices.Sort(waits)
@@ -328,9 +317,7 @@ func pressFor(b *testing.B, r rival, callers int, turn time.Duration) (took time
 // ownCPU is how long this process has computed, in user and kernel mode.
 func ownCPU(b *testing.B) time.Duration {
 	var used syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &used))
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -154,18 +155,14 @@ func measureMemory(b *testing.B, client *redis.Client, buckets int, kinds ...kin
 
 func memory(b *testing.B, client *redis.Client, name string) float64 {
 	text, err := client.Info(context.Background(), "memory").Result()
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	return number(b, parseInfo(text)[name])
 }
 
 // loadBuckets spends from every bucket of a kind, as often as the kind says.
 func loadBuckets(b *testing.B, client *redis.Client, k *kind) {
 	l, err := limit.New(k.limit)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	p, cost := &policy.Policy{Limit: l}, int64(1)
 	if k.limit.Algorithm == limit.TokenBucket {
 		cost = l.Capacity()
@@ -187,9 +184,7 @@ func loadBuckets(b *testing.B, client *redis.Client, k *kind) {
 }
 
 func send(b *testing.B, pipeline redis.Pipeliner, p *scriptCall, bounds []policy.Bound) {
-	if err := p.compile(bounds); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, p.compile(bounds))
 	pipeline.EvalSha(context.Background(), takeScript.sha, p.call.keys, p.request)
 	p.reset()
 }
@@ -197,14 +192,10 @@ func send(b *testing.B, pipeline redis.Pipeliner, p *scriptCall, bounds []policy
 // spent sends what is queued, and demands that nothing is denied.
 func spent(b *testing.B, pipeline redis.Pipeliner) {
 	replies, err := pipeline.Exec(context.Background())
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	for _, reply := range replies {
 		elements, err := reply.(*redis.Cmd).Slice()
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		if len(elements) < 3 {
 			continue
 		}

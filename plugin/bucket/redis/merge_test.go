@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -64,9 +66,7 @@ func takeAll(t *testing.T, s *Store, requests [][]policy.Bound) [][]decision.Sta
 		i := next.Add(1) - 1
 		return s.Take(t.Context(), requests[i], statuses[i])
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return statuses
 }
 
@@ -81,9 +81,7 @@ func TestCallsThatWaitTogetherAreFewCommandsAndEachHasItsOwnReply(t *testing.T) 
 	for i := range requests {
 		own := daily(t, 100, policy.ByTenant, fmt.Sprint("tenant-", i))
 		for range i { // so no two tenants have used the same
-			if err := before.Take(t.Context(), []policy.Bound{own}, make([]decision.Status, 1)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, before.Take(t.Context(), []policy.Bound{own}, make([]decision.Status, 1)))
 		}
 		all = append(all, []policy.Bound{own, daily(t, 1000, policy.ByAll, "")})
 	}
@@ -112,9 +110,7 @@ func TestADenialIsExactAlthoughARequestBesideItCannotBeCounted(t *testing.T) {
 	must(t, client, "script", "load", takeScript.source)
 	usedUp, free := daily(t, 1, policy.ByTenant, "acme"), daily(t, 10, policy.ByTenant, "globex")
 	before := newStore("test", &direct{client, false}, takeScript, quiet)
-	if err := before.Take(t.Context(), []policy.Bound{usedUp}, make([]decision.Status, 1)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, before.Take(t.Context(), []policy.Bound{usedUp}, make([]decision.Status, 1)))
 	s, _ := together(t, 6, func() (net.Conn, error) { return net.Dial("tcp", server.Address()) })
 	must(t, client, "config", "set", "maxmemory", "1")
 	all := [][]policy.Bound{{free}, {usedUp}, {free}, {usedUp}, {usedUp}, {free}}
@@ -358,9 +354,7 @@ func TestAForeignValueHarmsNoRequestBesideIt(t *testing.T) {
 			before := newStore("test", &direct{client, false}, takeScript, quiet)
 			large := endpoints(t, 60)
 			for i := range 50 { // so many that they are split
-				if err := before.Take(t.Context(), large[i:i+1], make([]decision.Status, 1)); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, before.Take(t.Context(), large[i:i+1], make([]decision.Status, 1)))
 			}
 			level := before.levels.level(&large[0].Key)
 			if level == 0 {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -100,17 +101,11 @@ func TestABoundShowsNothingOfWhatTheOtherRedisDenied(t *testing.T) {
 	empty := hourly(t, named(0, true), 1, 1)
 	shadow := hourly(t, named(0, false), 2, 2)
 	l, err := limit.New(limit.Spec{Algorithm: limit.SlidingLog, Quantity: 2, Window: 3600 * limit.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	shadow.Policy.Limit, shadow.Policy.Mode = l, policy.Shadow
-	if err := pair.Take(t.Context(), []policy.Bound{empty}, make([]decision.Status, 1)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, pair.Take(t.Context(), []policy.Bound{empty}, make([]decision.Status, 1)))
 	statuses := make([]decision.Status, 3)
-	if err := pair.Take(t.Context(), []policy.Bound{shadow, shadow, empty}, statuses); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, pair.Take(t.Context(), []policy.Bound{shadow, shadow, empty}, statuses))
 	for i, s := range statuses[:2] {
 		if s.Used != 0 || s.Wait != 0 || s.Charged {
 			t.Errorf("bound %d of the shadow has %d used, wait %d, charged %t: want an empty bucket", i, s.Used, s.Wait, s.Charged)
@@ -125,9 +120,7 @@ func TestABoundShowsNothingOfWhatTheOtherRedisDenied(t *testing.T) {
 func hourly(t *testing.T, name string, quantity, cost int64) policy.Bound {
 	t.Helper()
 	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: quantity, Window: 3600 * limit.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return policy.Bound{
 		Policy: &policy.Policy{Name: name, Limit: l},
 		Key:    policy.Key{Namespace: "default", Policy: name, Group: policy.ByTenant, GroupID: "acme"},
@@ -166,9 +159,7 @@ func TestADenialByEitherRedisLeavesBothUnspent(t *testing.T) {
 				denied = denied || before[i]+bounds[i].Cost > bounds[i].Policy.Limit.Capacity()
 			}
 			statuses := make([]decision.Status, len(bounds))
-			if err := pair.Take(t.Context(), bounds, statuses); err != nil {
-				r.Fatal(err)
-			}
+			require.NoError(r, pair.Take(t.Context(), bounds, statuses))
 			after := usedOf(t, pair, bounds)
 			for i := range bounds {
 				want := before[i] + bounds[i].Cost
@@ -188,9 +179,7 @@ func TestARefundGoesBackToTheRedisThatWasSpentFrom(t *testing.T) {
 	pair, _ := pairOf(t, twoServers(t), false)
 	one, other := named(0, false), named(0, true)
 	bounds, statuses := []policy.Bound{hourly(t, one, 10, 3), hourly(t, other, 10, 4)}, make([]decision.Status, 2)
-	if err := pair.Take(t.Context(), bounds, statuses); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, pair.Take(t.Context(), bounds, statuses))
 	pair.Refund(t.Context(), bounds, statuses)
 	if statuses[0].Returned != 3 || statuses[1].Returned != 4 || statuses[0].Charged || statuses[1].Charged {
 		t.Errorf("%+v: want 3 and 4 returned", statuses)
@@ -210,15 +199,11 @@ func TestASettlementReachesTheRedisThatWasSpentFromThoughTheOtherIsAway(t *testi
 	clients := twoServers(t)
 	for unavailable := range bounds {
 		pair, statuses := pairOn(t, clients), make([]decision.Status, 2)
-		if err := pair.Take(t.Context(), bounds, statuses); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, pair.Take(t.Context(), bounds, statuses))
 		broken := []*Store{pair.main, pair.second}[unavailable]
 		reachable := broken.transport
 		broken.transport = failing{reachable}
-		if err := pair.Settle(t.Context(), bounds, statuses, []int64{20, 1}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, pair.Settle(t.Context(), bounds, statuses, []int64{20, 1}))
 		broken.transport = reachable
 		want := []int64{20, 1}
 		want[unavailable] = bounds[unavailable].Cost
@@ -245,9 +230,7 @@ func TestOnlyTheBoundsOfTheRedisThatIsUnavailableHaveNoAnswer(t *testing.T) {
 		broken := []*Store{pair.main, pair.second}[unavailable]
 		broken.transport = failing{broken.transport}
 		statuses := make([]decision.Status, 2)
-		if err := pair.Take(t.Context(), bounds, statuses); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, pair.Take(t.Context(), bounds, statuses))
 		if s := statuses[unavailable]; s.Source != decision.Unanswered || s.Failure == decision.NoFailure {
 			t.Errorf("the one that is unavailable: %+v", s)
 		}
@@ -265,9 +248,7 @@ func TestBothRedisOfAPairCountNodesAndEmptyBuckets(t *testing.T) {
 	pair := pairOn(t, twoServers(t))
 	one, other := named(0, false), named(0, true)
 	bounds, statuses := []policy.Bound{hourly(t, one, 10, 3), hourly(t, other, 10, 4)}, make([]decision.Status, 2)
-	if err := pair.Take(t.Context(), bounds, statuses); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, pair.Take(t.Context(), bounds, statuses))
 	if n, err := pair.Forget(t.Context(), policy.KeysOf(bounds)); n != 2 || err != nil {
 		t.Errorf("%d buckets are emptied, %v: want 2", n, err)
 	}
@@ -282,9 +263,7 @@ func TestBothRedisOfAPairCountNodesAndEmptyBuckets(t *testing.T) {
 			t.Errorf("%d nodes, %v: want the pair's node and another", live, err)
 		}
 	}
-	if err := pair.Leave(t.Context(), "default", "node"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, pair.Leave(t.Context(), "default", "node"))
 	for _, store := range []*Store{pair.main, pair.second} {
 		if live, err := store.Beat(t.Context(), "default", "other", time.Minute); live != 1 || err != nil {
 			t.Errorf("%d nodes, %v: want the pair's node gone", live, err)

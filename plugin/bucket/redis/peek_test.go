@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
@@ -21,18 +22,12 @@ func dump(t *testing.T, client *redis.Client) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	keys, err := client.Keys(t.Context(), "*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, key := range keys {
 		value, err := client.Get(t.Context(), key).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		expires, err := client.ExpireTime(t.Context(), key).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		all[key] = value + " until " + expires.Truncate(time.Second).String()
 	}
 	return all
@@ -44,9 +39,7 @@ func TestAPeekWritesNothingToRedis(t *testing.T) {
 	var bounds []policy.Bound
 	for _, algorithm := range storetest.Algorithms {
 		l, err := limit.New(limit.Spec{Algorithm: algorithm, Quantity: 10, Window: 3600 * limit.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, mode := range []policy.Mode{policy.Enforce, policy.Shadow} {
 			p := &policy.Policy{Name: algorithm.String() + mode.String(), Mode: mode, Limit: l, Cost: -1}
 			key := policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByTenant, GroupID: "acme"}
@@ -56,9 +49,7 @@ func TestAPeekWritesNothingToRedis(t *testing.T) {
 	statuses := make([]decision.Status, len(bounds))
 	for used := range int64(2) { // in an empty Redis, and beside buckets that were spent from
 		before := dump(t, client)
-		if err := f.Peek(context.Background(), bounds, statuses); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, f.Peek(context.Background(), bounds, statuses))
 		for i := range statuses {
 			if statuses[i].Source != decision.Redis || statuses[i].Used != used {
 				t.Errorf("%s: %+v, want %d used", bounds[i].Policy.Name, statuses[i], used)
@@ -67,8 +58,6 @@ func TestAPeekWritesNothingToRedis(t *testing.T) {
 		if after := dump(t, client); !maps.Equal(before, after) || used == 0 && len(after) > 0 {
 			t.Errorf("a peek changed Redis from\n%q to\n%q", before, after)
 		}
-		if err := f.Take(context.Background(), bounds, statuses); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, f.Take(context.Background(), bounds, statuses))
 	}
 }

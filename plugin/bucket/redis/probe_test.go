@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
@@ -24,9 +25,7 @@ func askOne(t *testing.T, store *Store, tenant string) decision.Status {
 	t.Helper()
 	bounds, statuses := []policy.Bound{hundred(t)}, make([]decision.Status, 1)
 	bounds[0].Key.GroupID = tenant
-	if err := store.Take(t.Context(), bounds, statuses); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, store.Take(t.Context(), bounds, statuses))
 	return statuses[0]
 }
 
@@ -150,9 +149,7 @@ func TestAServerThatARedirectionLedToIsForgottenWhenItIsGone(t *testing.T) {
 func TestAfterTheEndAClusterMakesNoServers(t *testing.T) {
 	t.Parallel()
 	_, c, gates := guarded(t, among(covering(t, 0), true))
-	if err := c.close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.close())
 	late := redis.NewClient(&redis.Options{Addr: "late:6379"})
 	defer late.Close()
 	if _, err := c.backend.(*cluster).serverOf(late); !errors.Is(err, redis.ErrClosed) || gates["late:6379"] != nil {

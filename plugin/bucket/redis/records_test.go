@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -18,9 +20,7 @@ import (
 func recordsOf(t *testing.T, block, second schema.Redis, namespace string) *Records {
 	t.Helper()
 	pair, release, err := NewRegistry(quiet, nil).OpenPair(block, second, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(release)
 	return pair.Records(namespace)
 }

@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
@@ -210,9 +210,7 @@ func TestARefundNeverLetsAnIntervalSeeMoreThanTheBound(t *testing.T) {
 						open = append(open, taken{bounds, statuses})
 					}
 				}
-				if err := (storetest.Bound{Limit: l}).Check(kept); err != nil {
-					rt.Fatal(err)
-				}
+				require.NoError(rt, (storetest.Bound{Limit: l}).Check(kept))
 			})
 		})
 	}
@@ -276,9 +274,7 @@ func TestBoundsOfEveryGroupAreTakenInARealCluster(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := client.ScriptLoad(context.Background(), takeScript.source).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.ScriptLoad(context.Background(), takeScript.source).Err())
 	f := &fixture{Store: newStore("test", &direct{client, true}, takeScript, quiet)}
 	spec := limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1000, Window: 300 * 24 * hour}
 	for i := range 50 {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -44,13 +46,9 @@ func TestEqualSettingsShareAConnectionAndOthersDoNot(t *testing.T) {
 	} {
 		r := newRegistry(quiet, openGates{}, newScript(countScript))
 		a, releaseA, err := r.acquire(test.a)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		b, releaseB, err := r.acquire(test.b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if (a == b) != test.same {
 			t.Errorf("%s: shared is %t", test.name, a == b)
 		}
@@ -69,19 +67,13 @@ func TestAConnectionOpensWithItsFirstCallAndClosesWithItsLastUser(t *testing.T) 
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		r := newRegistry(quiet, openGates{}, newScript(countScript))
 		c, first, err := r.acquire(at(server, pipelined))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		_, second, err := r.acquire(at(server, pipelined))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if now := connected(); now != before {
 			t.Errorf("%d connections before the first call", now-before)
 		}
-		if err := run(c, "k"); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, run(c, "k"))
 		first()
 		first() // once is enough
 		if err := run(c, "k"); err != nil {
@@ -96,9 +88,7 @@ func TestAConnectionOpensWithItsFirstCallAndClosesWithItsLastUser(t *testing.T) 
 			t.Errorf("%d connections are still remembered", len(r.inUse))
 		}
 		again, release, err := r.acquire(at(server, pipelined))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer release()
 		if err := run(again, "k"); again == c || err != nil {
 			t.Errorf("after the last release, a new connection is wanted that works: %v", err)
@@ -129,15 +119,11 @@ func TestRunClosesWhatIsStillInUseAndOpensNothingMore(t *testing.T) {
 	server := redistest.Single(t)
 	r := newRegistry(quiet, openGates{}, newScript(countScript))
 	c, release, err := r.acquire(at(server, true))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- r.Run(ctx) }()
-	if err := run(c, "k"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, run(c, "k"))
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -184,9 +170,7 @@ func TestNoSecretIsEverPrinted(t *testing.T) {
 			block.Pipeline = pipelined
 			r, log := watching(t, countScript)
 			c, release, err := r.acquire(block)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer release()
 			failure := run(c, "k")
 			if failure == nil {

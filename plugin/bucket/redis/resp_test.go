@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 )
 
@@ -112,9 +114,7 @@ func FuzzReply(f *testing.F) {
 			t.Fatalf("levels: %v, %v", again, err)
 		}
 		var settling scriptCall
-		if err := settling.settle(p.bounds, make([]settlement, len(p.bounds))); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, settling.settle(p.bounds, make([]settlement, len(p.bounds))))
 		if _, err := settling.readSettled(reply); err != nil && !errors.Is(err, errReply) {
 			t.Fatalf("settlement: %v", err)
 		}

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -25,9 +27,7 @@ func TestSentinelLeadsToTheMasterAndToItsSuccessor(t *testing.T) {
 	watched := redistest.Sentinel(t)
 	c := checked(t, newScript(countScript), sentinels(watched))
 	call := func() error { return run(c, "k") }
-	if err := atOnce(16, 5, call); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, atOnce(16, 5, call))
 	if count, err := watched.Master.Client(t).Get(t.Context(), "k").Int(); err != nil || count != 80 {
 		t.Errorf("80 calls counted %d at the master (%v)", count, err)
 	}
@@ -59,9 +59,7 @@ func TestTheWireFollowsAFailoverAtOnceAlthoughTheOldMasterStaysUp(t *testing.T) 
 	c := checked(t, newScript(countScript), sentinels(watched))
 	c.backend.(single).callers.Store(directCallers) // all calls share the wire
 	defer c.backend.(single).callers.Store(0)
-	if err := run(c, "k"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, run(c, "k"))
 	must(t, watched.Master.Client(t), "acl", "setuser", "default", "-replicaof", "-slaveof")
 	must(t, watched.Sentinels[0].Client(t), "sentinel", "failover", redistest.MasterName)
 	successor := watched.Replica.Client(t)

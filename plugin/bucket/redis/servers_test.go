@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -25,9 +26,7 @@ func at(s *redistest.Server, pipelined bool) schema.Redis {
 func open(t testing.TB, script *script, block schema.Redis) *connection {
 	t.Helper()
 	c, release, err := newRegistry(quiet, openGates{}, script).acquire(block)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(release)
 	return c
 }
@@ -59,9 +58,7 @@ func must(t testing.TB, client *redis.Client, args ...any) {
 func calls(t testing.TB, client *redis.Client) map[string]int {
 	t.Helper()
 	text, err := client.Info(t.Context(), "commandstats").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	calls := map[string]int{}
 	for name, value := range parseInfo(text) {
 		command, ok := strings.CutPrefix(name, "cmdstat_")

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -34,9 +35,7 @@ func TestASocketADatabaseAndAnACLUserAreReached(t *testing.T) {
 			Socket: server.Socket, Database: 3, Username: "kong", Password: "hunter2", Pipeline: pipelined, SendTimeout: 30_000,
 			ReadTimeout: 30_000,
 		})
-		if err := atOnce(8, 1, func() error { return run(c, "k") }); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, atOnce(8, 1, func() error { return run(c, "k") }))
 		third := redis.NewClient(&redis.Options{Network: "unix", Addr: server.Socket, DB: 3})
 		defer third.Close()
 		if count, err := third.Get(t.Context(), "k").Int(); err != nil || count != 8 {
@@ -68,9 +67,7 @@ func (a *authority) issue(
 ) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	fatal := func(err error) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	fatal(err)
@@ -155,21 +152,15 @@ func TestACertificateIsReplacedWithoutARestart(t *testing.T) {
 	mine := filepath.Join(t.TempDir(), "ca.pem")
 	replace := func(with string) {
 		text, err := os.ReadFile(with)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(mine, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(mine, text, 0o600))
 	}
 	replace(newAuthority(t).file("ca.pem"))
 	c := open(t, newScript(countScript), schema.Redis{
 		Host: "127.0.0.1", Port: int64(port), SSL: true, SSLVerify: true, CACert: mine,
 		SendTimeout: 30_000, ReadTimeout: 30_000, ConnectTimeout: 30_000,
 	})
-	if err := wantKind(run(c, "k"), NotSent); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, wantKind(run(c, "k"), NotSent))
 	replace(a.file("ca.pem"))
 	if err := run(c, "k"); err != nil {
 		t.Error(err)
@@ -178,9 +169,7 @@ func TestACertificateIsReplacedWithoutARestart(t *testing.T) {
 
 func TestSettingsThatCannotWorkAreAnErrorAtOnce(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.pem")
-	if err := os.WriteFile(empty, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	for fault, block := range map[string]schema.Redis{
 		"host, socket, cluster_nodes or sentinel_nodes is needed": {},
 		"read ca_cert":                    {Host: "h", SSL: true, CACert: "/nowhere"},
@@ -213,9 +202,7 @@ func TestAPlaceIsSaidShortly(t *testing.T) {
 		},
 	} {
 		s, err := normalize(block)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if got := s.place(); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}

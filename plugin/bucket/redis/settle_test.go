@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -13,9 +15,7 @@ import (
 // settle settles bounds.
 func (f *fixture) settle(t *testing.T, bounds []policy.Bound, statuses []decision.Status, actual ...int64) {
 	t.Helper()
-	if err := f.Settle(t.Context(), bounds, statuses, actual); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.Settle(t.Context(), bounds, statuses, actual))
 }
 
 func TestEachGroupIsSettledByOneCallWhateverBecomesOfTheOthers(t *testing.T) {

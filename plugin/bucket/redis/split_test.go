@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -150,9 +151,7 @@ func TestARequestReadsTheHeadAndTheChunkOfItsEndpoint(t *testing.T) {
 	p.levels = &f.levels
 	second := all[7]
 	second.Key.Policy = "reads"
-	if err := p.compile([]policy.Bound{tenant, all[7], second}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.compile([]policy.Bound{tenant, all[7], second}))
 	if len(p.subjects) != 2 || p.subjects[1].level < 2 {
 		t.Errorf("a request reads %d strings, want 2: %q of level %d", len(p.subjects), p.call.keys, p.subjects[0].level)
 	}
@@ -222,9 +221,7 @@ func callsOf(t testing.TB, client *redis.Client, command string) (calls int) {
 	}
 	text, _, _ := strings.Cut(after, ",")
 	calls, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return calls
 }
 
@@ -259,9 +256,7 @@ func TestNodesThatSplitASubjectDecideAsOne(t *testing.T) {
 				delete(w.kept, key)
 			}
 			want, got := w.take(bounds), make([]decision.Status, len(bounds))
-			if err := node.Take(context.Background(), bounds, got); err != nil {
-				rt.Fatal(err)
-			}
+			require.NoError(rt, node.Take(context.Background(), bounds, got))
 			for i := range got {
 				if got[i] != want[i] {
 					rt.Fatalf("request %d, bound %d of %s:\n got %+v\nwant %+v", step, i, bounds[i].Key.Endpoint, got[i], want[i])

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -119,9 +120,7 @@ func TestACallThatIsAbandonedBeforeTheWireIsOpenIsNeverSent(t *testing.T) {
 		t.Error(err)
 	}
 	close(proceed)
-	if err := p.run(t.Context(), count, newCall([]string{"n"})); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.run(t.Context(), count, newCall([]string{"n"})))
 	if n, err := client.Get(t.Context(), "n").Int(); err != nil || n != 1 {
 		t.Errorf("the script ran %d times (%v), want 1: the abandoned call was sent", n, err)
 	}
@@ -161,9 +160,7 @@ func TestAServerThatDoesNotReplyLosesItsWire(t *testing.T) {
 func TestAFullWireTakesNoMoreCalls(t *testing.T) {
 	full := &wire{} // not open, so nothing is written
 	for range maxQueued {
-		if err := full.add(newCall([]string{"k"})); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, full.add(newCall([]string{"k"})))
 	}
 	p := &pipeline{wire: full}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

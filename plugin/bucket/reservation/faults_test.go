@@ -3,6 +3,8 @@ package reservation_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -23,9 +25,7 @@ func newFaulty(t *testing.T) *faulty {
 	t.Helper()
 	server := redistest.Single(t)
 	proxy, err := faultproxy.New(faultproxy.TCP(server.Address()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := proxy.Close(); err != nil {
 			t.Error(err)
@@ -52,9 +52,7 @@ func (f *faulty) begin(is fault) {
 	f.t.Helper()
 	switch is {
 	case down:
-		if err := f.proxy.Down(); err != nil {
-			f.t.Fatal(err)
-		}
+		require.NoError(f.t, f.proxy.Down())
 	case cut:
 		f.proxy.CutReplies(1, faultproxy.Reset)
 	case full:
@@ -64,9 +62,7 @@ func (f *faulty) begin(is fault) {
 
 func (f *faulty) heal() {
 	f.t.Helper()
-	if err := f.proxy.Heal(); err != nil {
-		f.t.Fatal(err)
-	}
+	require.NoError(f.t, f.proxy.Heal())
 }
 
 // reserve admits a request in the first process as soon as Redis answers there, and records it behind a fault.
@@ -78,9 +74,7 @@ func (f *faulty) reserve(b policy.Bound, behind fault) string {
 		d.Reset()
 		d.Resolution.Bounds = append(d.Resolution.Bounds[:0], b)
 		d.Grow()
-		if err := f.first.store.Take(f.t.Context(), d.Resolution.Bounds, d.Statuses); err != nil {
-			f.t.Fatal(err)
-		}
+		require.NoError(f.t, f.first.store.Take(f.t.Context(), d.Resolution.Bounds, d.Statuses))
 		d.Combine()
 		return d.Statuses[0].Source == decision.Redis
 	})

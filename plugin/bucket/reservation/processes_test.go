@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
@@ -52,13 +54,9 @@ func newProcess(t *testing.T, config schema.Config) *process {
 	serve(t, p.table.Run)
 
 	view, release, err := stores.Open(&config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	records, releaseRecords, err := stores.OpenRecords(&config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p.store = view
 	p.keeper = p.table.Keeper(view, &reservation.Central{Records: records, Fingerprint: records.Fingerprint()}, func() {
 		releaseRecords()
@@ -106,13 +104,9 @@ func budget(t *testing.T, window limit.Micros, reserve int64) policy.Bound {
 	rule, err := settle.New(schema.Settle{
 		Sources: []schema.SettleSource{{From: "shared.tokens"}}, Reserve: reserve, Timeout: 600,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1_000_000, Window: window})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return policy.Bound{
 		Policy: &policy.Policy{Name: "budget", Scope: policy.Tenant, Limit: l, Settle: rule}, Cost: reserve,
 		Key: policy.Key{Namespace: "default", Policy: "budget", Group: policy.ByTenant, GroupID: "acme"},
@@ -126,9 +120,7 @@ func (p *process) reserve(b policy.Bound) string {
 	d.Reset()
 	d.Resolution.Bounds = append(d.Resolution.Bounds, b)
 	d.Grow()
-	if err := p.store.Take(p.t.Context(), d.Resolution.Bounds, d.Statuses); err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, p.store.Take(p.t.Context(), d.Resolution.Bounds, d.Statuses))
 	if d.Combine(); d.Denied() || d.Statuses[0].Source != decision.Redis {
 		p.t.Fatalf("not admitted by Redis: %+v", d.Statuses)
 	}
@@ -156,9 +148,7 @@ func (p *process) settle(token string, used int64) {
 func (p *process) used(b policy.Bound) int64 {
 	p.t.Helper()
 	statuses := make([]decision.Status, 1)
-	if err := p.store.Peek(p.t.Context(), []policy.Bound{b}, statuses); err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, p.store.Peek(p.t.Context(), []policy.Bound{b}, statuses))
 	return statuses[0].Used
 }
 
@@ -234,9 +224,7 @@ func calls(t *testing.T, server *redistest.Server) int {
 	t.Helper()
 	client := server.Client(t)
 	_, stats, _ := strings.Cut(client.Info(t.Context(), "commandstats").Val(), "cmdstat_evalsha:calls=")
-	if err := client.ConfigResetStat(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.ConfigResetStat(t.Context()).Err())
 	number, _, _ := strings.Cut(stats, ",")
 	n, err := strconv.Atoi(number)
 	if err != nil {
@@ -250,9 +238,7 @@ func recordsIn(t *testing.T, server *redistest.Server, claimed bool) (keys []str
 	t.Helper()
 	client := server.Client(t)
 	all, err := client.Keys(t.Context(), "rl:default:{r=*}").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, key := range all {
 		record := client.Get(t.Context(), key).Val() // "": it has expired meanwhile
 		if record != "" && strings.HasPrefix(record, "\x00") == claimed {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -22,21 +24,15 @@ func fullRecord(t testing.TB) *Record {
 		Sources: []schema.SettleSource{{From: "log.ai.*.usage.total_tokens", Weight: 4}, {From: "header.X-Tokens"}},
 		Reserve: 500, ReserveHeader: "X-Max-Tokens", ReserveMax: 4000, RefundOn: []int64{502, 503}, Timeout: 30,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	bucket, err := limit.New(limit.Spec{
 		Algorithm: limit.TokenBucket, Quantity: 1000, Window: 3600 * limit.Second, Burst: 50, SoftPct: 80, HardPct: 120,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	window, err := limit.New(limit.Spec{
 		Algorithm: limit.FixedWindow, Quantity: 1000, Window: 60 * limit.Second, SoftPct: 90, SoftOnly: true,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := &Record{
 		Made: 1_700_000_000_000_000, Timeout: 30 * limit.Second, chargeOnly: []bool{false, false},
 		Tenant: "ac\x00me\xff", Endpoint: "POST /chat",
@@ -62,9 +58,7 @@ func fullRecord(t testing.TB) *Record {
 func encode(t testing.TB, r *Record) []byte {
 	t.Helper()
 	text, err := r.MarshalBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return text
 }
 
@@ -74,9 +68,7 @@ func TestARecordIsReadAsItWasWritten(t *testing.T) {
 	// Processes of both versions may run at once: a change needs another recordVersion.
 	golden.Check(t, filepath.Join("testdata", "record.json"), string(written)+"\n")
 	read := new(Record)
-	if err := read.UnmarshalBinary(written); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, read.UnmarshalBinary(written))
 	if !reflect.DeepEqual(read, r) {
 		t.Errorf("read %+v, want %+v", read, r)
 	}
@@ -84,9 +76,7 @@ func TestARecordIsReadAsItWasWritten(t *testing.T) {
 
 func TestWhatIsNoRecordIsAnError(t *testing.T) {
 	valid := string(encode(t, fullRecord(t)))
-	if err := new(Record).UnmarshalBinary([]byte(valid)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, new(Record).UnmarshalBinary([]byte(valid)))
 	for name, text := range map[string]string{
 		"nothing":            "",
 		"no JSON":            "\x00\x01",
@@ -136,9 +126,7 @@ func TestARecordOfBucketsOfAnotherProcessOnlyChargesMore(t *testing.T) {
 	r := fullRecord(t)
 	r.Statuses[1].Source = decision.Local
 	read := new(Record)
-	if err := read.UnmarshalBinary(encode(t, r)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, read.UnmarshalBinary(encode(t, r)))
 	if s := read.Statuses[1]; s != (decision.Status{Source: decision.Redis, Charged: true}) {
 		t.Errorf("its status is %+v", s)
 	}

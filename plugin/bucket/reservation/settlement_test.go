@@ -3,6 +3,8 @@ package reservation
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -24,9 +26,7 @@ func TestASettlementNamesTheTenantAndTheEndpointOfItsRequest(t *testing.T) {
 		d.Statuses[0] = decision.Status{Source: decision.Redis, Charged: true}
 		text := encode(t, NewRecord(&d, 1))
 		var read Record // of another process
-		if err := read.UnmarshalBinary(text); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, read.UnmarshalBinary(text))
 		w := newWorld(t, 0)
 		read.ReportSettled(w, make([]Settlement, 1), limit.Second)
 		if s := w.settled[0]; s.Tenant != want || s.Endpoint != "POST /chat" || s.Delay != limit.Second {

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -62,13 +64,9 @@ func budget(t *testing.T, reserve int64) *policy.Policy {
 	rule, err := settle.New(schema.Settle{
 		Sources: []schema.SettleSource{{From: "shared.tokens"}}, Reserve: reserve, Timeout: 60, RefundOn: []int64{503},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1000, Window: 3600 * limit.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return &policy.Policy{Name: "budget", Scope: policy.Tenant, Limit: l, Settle: rule}
 }
 
@@ -85,9 +83,7 @@ func (w *world) reserve(b policy.Bound) string {
 	d.Reset()
 	d.Resolution.Bounds = append(d.Resolution.Bounds, b)
 	d.Grow()
-	if err := w.store.Take(context.Background(), d.Resolution.Bounds, d.Statuses); err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, w.store.Take(context.Background(), d.Resolution.Bounds, d.Statuses))
 	if d.Combine(); d.Denied() {
 		return ""
 	}
@@ -101,9 +97,7 @@ func (w *world) reserve(b policy.Bound) string {
 func (w *world) used(b policy.Bound) int64 {
 	w.t.Helper()
 	statuses := make([]decision.Status, 1)
-	if err := w.store.Peek(context.Background(), []policy.Bound{b}, statuses); err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, w.store.Peek(context.Background(), []policy.Bound{b}, statuses))
 	return statuses[0].Used
 }
 
@@ -251,9 +245,7 @@ func TestAFullTableDropsWhatHasTimedOutFirst(t *testing.T) {
 	w := newWorld(t, 2)
 	slow := *budget(t, 100)
 	rule, err := settle.New(schema.Settle{Sources: []schema.SettleSource{{From: "shared.tokens"}}, Timeout: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	slow.Settle = rule
 	b := boundOf(budget(t, 100), 100)
 	late := w.reserve(b) // until 60 s, and kept until 120 s

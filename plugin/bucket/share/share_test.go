@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -273,9 +275,7 @@ func TestDecisionsWithSharesAllocateNothing(t *testing.T) {
 	w.run(2, nil, c, &client{tenant: "b", perSecond: part(0.9)})
 	request := c.request()
 	if n := testing.AllocsPerRun(1000, func() {
-		if err := w.nodes[0].decider.Admit(t.Context(), request, &c.exchange); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.nodes[0].decider.Admit(t.Context(), request, &c.exchange))
 	}); n > 0 {
 		t.Errorf("a decision allocates %g times", n)
 	}
@@ -344,9 +344,7 @@ func BenchmarkDecision(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				w.now += of.apart
-				if err := w.nodes[0].decider.Admit(b.Context(), request, &c.exchange); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, w.nodes[0].decider.Admit(b.Context(), request, &c.exchange))
 			}
 		})
 	}

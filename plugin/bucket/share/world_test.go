@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
@@ -95,13 +97,9 @@ func newWorld(t testing.TB, r rules) *world {
 		}
 	}
 	config = config.WithDefaults()
-	if err := config.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, config.Validate())
 	plan, err := resolve.ForCallers(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w := &world{t: t, now: 1000 * limit.Second}
 	w.board = &board{
 		world: w, leader: map[policy.Key]message{}, caps: map[policy.Key]message{},
@@ -154,9 +152,7 @@ func throughRedis(t testing.TB, server *redistest.Server) Exchange {
 	t.Helper()
 	registry := redis.NewRegistry(slog.New(slog.DiscardHandler), nil)
 	store, release, err := registry.Open(schema.Redis{Socket: server.Socket, ReadTimeout: 60_000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(release)
 	return script{store}
 }
@@ -255,9 +251,7 @@ func (w *world) send(c *client) bool {
 	for w.next++; n.dead; w.next++ {
 		n = w.nodes[w.next%len(w.nodes)]
 	}
-	if err := n.decider.Admit(w.t.Context(), c.request(), &c.exchange); err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, n.decider.Admit(w.t.Context(), c.request(), &c.exchange))
 	return !c.exchange.Decision.Denied()
 }
 

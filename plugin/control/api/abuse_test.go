@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -32,9 +34,7 @@ func onLadder(w *world) {
 		_, err = w.pool.Exec(w.Context(), `INSERT INTO rate_limiter.abuse_steps (at, tenant, from_step, to_step, mode, reason)
 			VALUES (now(), 'acme', 'warn', 'half', 'enforce', 'denied 90 %')`)
 	}
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 }
 
 func init() {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -266,9 +267,7 @@ func TestLargeBodiesBeyondTheirNumberAreDeniedAndSmallOnesNeedNoPlace(t *testing
 		p.want(<-ended, http.StatusOK)
 	}
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, f := range families {
 		n := f.GetMetric()[0].GetCounter().GetValue()
 		if f.GetName() == "rate_limiter_control_busy_total" && n != slow-places {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
@@ -32,9 +33,7 @@ func (s sawAnswer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func codes(t *testing.T, registry *prometheus.Registry) map[string]int {
 	t.Helper()
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all := map[string]int{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
@@ -97,9 +96,7 @@ func TestAnIncompleteBodyIsAFaultOfTheClient(t *testing.T) {
 					return
 				}
 				response, err := http.ReadResponse(bufio.NewReader(connection), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				defer response.Body.Close()
 				body, err := io.ReadAll(response.Body)
 				if err != nil || response.StatusCode != http.StatusBadRequest || !strings.Contains(string(body), "body") {
@@ -128,9 +125,7 @@ func TestABodyThatIsSentTooSlowlyIsAnswered(t *testing.T) {
 				t.Fatal(err)
 			}
 			response, err := http.ReadResponse(bufio.NewReader(connection), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer response.Body.Close()
 			if response.StatusCode != http.StatusRequestTimeout {
 				t.Errorf("answered %d, want 408", response.StatusCode)
@@ -144,9 +139,7 @@ func dialTLS(t *testing.T, server *httptest.Server) *tls.Conn {
 	roots := server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 	dialer := tls.Dialer{NetDialer: &net.Dialer{}, Config: &tls.Config{RootCAs: roots, ServerName: "example.com"}}
 	connection, err := dialer.DialContext(context.Background(), "tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = connection.Close() })
 	return connection.(*tls.Conn)
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -183,9 +185,7 @@ func TestTheReportOfACandidateIsServed(t *testing.T) {
 			"both": 3},
 		{"tenant": "acme", "endpoint": "GET /a", "policy": "daily", "requests": 10, "active_only": 0, "candidate_only": 2,
 			"both": 0}]')`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for query, want := range map[string]int{
 		"": 2, "?requests=true": 1, "?policy=daily": 1, "?tenant=globex": 0, "?limit=1": 1,
 	} {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -55,9 +57,7 @@ func TestADryRunReturnsTheAnswerAndSpendsNothing(t *testing.T) {
 	p.checks(admin, `{"org_id":"acme","endpoint":"POST /records/7","cost":15}`)
 	before := p.has("acme", "")
 	keys, err := p.redis.Client(t).Keys(t.Context(), "*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for cost, allowed := range map[int]bool{1: true, 5: true, 6: false, 20: false, 21: false} {
 		request := fmt.Sprintf(`{"org_id":"acme","endpoint":"POST /records/7","cost":%d`, cost)
 		dry := p.checks(viewer, request+`,"dry_run":true}`)

@@ -18,6 +18,7 @@ import (
 	"testing/iotest"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -31,9 +32,7 @@ func TestThePublishedDescriptionIsThatOfTheServer(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	got, err := w.server.OpenAPI()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	golden.Check(t, description, string(got))
 	if served := w.want(w.do(call{method: "GET", path: "/openapi.yaml"}),
 		http.StatusOK); !bytes.Equal(served.Body.Bytes(), got) {
@@ -44,9 +43,7 @@ func TestThePublishedDescriptionIsThatOfTheServer(t *testing.T) {
 func TestTheGuideListsTheKindsOfTheAudit(t *testing.T) {
 	t.Parallel()
 	guide, err := os.ReadFile("../../../docs/control-api.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	listed := "Kinds: `" + strings.Join(rows.AuditKinds, "`, `") + "`."
 	if text := strings.Join(strings.Fields(string(guide)), " "); !strings.Contains(text, listed) {
 		t.Errorf("docs/control-api.md has no list: %s", listed)
@@ -198,15 +195,11 @@ func newContract(w *world) *contract {
 	w.Helper()
 	d, raw := describe(w)
 	parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	c := &contract{world: w, compiler: jsonschema.NewCompiler(), document: d, missing: map[string]bool{}}
 	c.compiler.DefaultDraft(jsonschema.Draft2020)
 	c.compiler.AssertFormat()
-	if err := c.compiler.AddResource("openapi.json", parsed); err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, c.compiler.AddResource("openapi.json", parsed))
 	for _, o := range operations(w) {
 		for _, code := range o.codes {
 			if code == "500" && !o.secured {
@@ -383,9 +376,7 @@ func TestEveryDescribedValueOfAWrongTypeIsAFaultWithItsPath(t *testing.T) {
 				body[property] = "surprise"
 			}
 			raw, err := json.Marshal(body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			wrong.body = string(raw)
 			deniedAt(w, wrong, "body."+property)
 		}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
@@ -18,9 +20,7 @@ func (w *world) reports(all string) int {
 	w.Helper()
 	var added int
 	err := w.pool.QueryRow(w.Context(), `SELECT rate_limiter.report_recent_denials('n1', $1)`, all).Scan(&added)
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	return added
 }
 

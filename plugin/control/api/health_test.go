@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -100,9 +102,7 @@ func TestAThousandProbesQueryTheDatabaseAndRedisOnceASecond(t *testing.T) {
 			Rows: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
 			Ping: func(context.Context) error { pings.Add(1); return nil },
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for second := range int64(20) {
 			for range 50 {
 				recorder := httptest.NewRecorder()
@@ -138,9 +138,7 @@ func rowless(t *testing.T) *admit.Decider {
 	t.Helper()
 	decider := &admit.Decider{Now: clock}
 	snapshot, err := resolve.ForCallers(plan())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	decider.Policies.Store(snapshot)
 	return decider
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
@@ -88,9 +89,7 @@ func TestHostileTextIsStoredUnchangedOrDenied(t *testing.T) {
 func (w *world) survives(path, name, text string, body map[string]any) {
 	w.Helper()
 	raw, err := json.Marshal(body)
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	a := w.as("POST", path, string(raw))
 	switch {
 	case a.Header().Get("X-Evil") != "":
@@ -158,9 +157,7 @@ func TestARequestThatEndsHalfWayLeavesNothingWritten(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	tx, err := w.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	pgtest.Exec(t, tx, `SELECT rate_limiter.await_turn()`)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -170,9 +167,7 @@ func TestARequestThatEndsHalfWayLeavesNothingWritten(t *testing.T) {
 	if recorder.Code != http.StatusServiceUnavailable {
 		t.Errorf("answered by %d %s, want 503", recorder.Code, recorder.Body)
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tx.Rollback(t.Context()))
 	a := w.want(w.as("POST", policies, daily, "Idempotency-Key", "k"), http.StatusCreated)
 	if a.Header().Get("Idempotent-Replayed") != "" || read[policyWritten](w, a).Version != 1 {
 		t.Errorf("the next one is answered by %v %s, want the first version", a.Header(), a.Body)
@@ -192,16 +187,12 @@ func FuzzBodies(f *testing.F) {
 		f.Add([]byte(body))
 	}
 	pool, err := pgxpool.New(context.Background(), "postgres://nobody@127.0.0.1:1/none?connect_timeout=1")
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	pool.Close()
 	server, err := api.New(api.Options{
 		Rows: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, target := range []struct{ method, path string }{
 			{"POST", policies},

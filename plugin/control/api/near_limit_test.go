@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
@@ -50,9 +52,7 @@ func nearing(t *testing.T) *world {
 		UNION ALL SELECT date_trunc('minute', now()), t.id, e.id, p.id, 1, 0, 0, 0, 0, 0 -- usage by another tier's limit
 		FROM rate_limiter.usage_names t, rate_limiter.usage_names e, rate_limiter.usage_names p
 		WHERE t.name = 'acme' AND e.name = 'search' AND p.name = 'daily/default/essentials'`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return w
 }
 

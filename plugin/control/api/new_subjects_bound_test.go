@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -28,9 +30,7 @@ func name(t *testing.T, n *subjectLimiter, from, tokens, subjects int) {
 
 func TestTheMemoryOfSubjectsIsBounded(t *testing.T) {
 	n, err := newSubjectLimiter(1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	count := func() (all, most int) {
 		for _, k := range n.tokens {
 			all, most = all+k.size(), max(most, k.size())

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
@@ -48,9 +49,7 @@ func TestTheNewSubjectsOfAnOrgsTokenAreLimitedPerSecond(t *testing.T) {
 	}
 	size := func() int64 {
 		n, err := p.redis.Client(t).DBSize(t.Context()).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return n
 	}
 	keys := size()
@@ -73,9 +72,7 @@ func TestTheNewSubjectsOfAnOrgsTokenAreLimitedPerSecond(t *testing.T) {
 	ask(ofAcme, batchPath, users(400, 40, ""), http.StatusOK)
 	ask(ofAcme, checkPath, `{"org_id":"acme","user_id":"one-more"}`, http.StatusTooManyRequests)
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			if family.GetName() == "rate_limiter_control_limited_total" && m.GetLabel()[0].GetValue() == "new_subjects" &&

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -109,9 +111,7 @@ func TestNoPolicyIsListedAsNotInForceThatRequestsMeet(t *testing.T) {
 func agreesWithExplain(t *testing.T, p *planned, query string, all map[string]string) {
 	t.Helper()
 	values, err := url.ParseQuery(strings.TrimPrefix(query, "?"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	method, path, ok := strings.Cut(values.Get("endpoint"), " ")
 	if !ok || values.Get("user") == "" {
 		return // without a user the config decides who it is

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
@@ -117,9 +119,7 @@ func deciderOf(t *testing.T, config schema.Config, buckets admit.Buckets, rows p
 func ruled(t *testing.T, decider *admit.Decider, config schema.Config, rows policy.Rows) {
 	t.Helper()
 	plan, err := resolve.ForCallers(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	putRows(t, decider, plan, rows)
 }
 
@@ -127,9 +127,7 @@ func ruled(t *testing.T, decider *admit.Decider, config schema.Config, rows poli
 func ruledByGateway(t *testing.T, decider *admit.Decider, config schema.Config, rows policy.Rows) {
 	t.Helper()
 	plan, err := resolve.FromConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	putRows(t, decider, plan, rows)
 }
 
@@ -163,9 +161,7 @@ func planning(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 	store, closeRedis, err := redis.NewRegistry(slog.New(slog.DiscardHandler), nil).Open(schema.Redis{
 		Host: "127.0.0.1", Port: int64(p.redis.Port), ConnectTimeout: 5000, SendTimeout: 5000, ReadTimeout: 5000,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(closeRedis)
 	p.store = store
 	p.decider = deciderOf(t, config, store, rows)

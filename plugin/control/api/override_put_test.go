@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -29,14 +31,10 @@ func TestAnOverrideIsExtendedInPlaceFromTheVersionThatWasRead(t *testing.T) {
 	// What a read returns can be sent back.
 	var row map[string]any
 	got := w.want(w.as("GET", at, ""), http.StatusOK)
-	if err := json.Unmarshal(got.Body.Bytes(), &row); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(got.Body.Bytes(), &row))
 	row["expires_at"], row["reason"] = "2099-02-01T00:00:00Z", "it goes on"
 	body, err := json.Marshal(row)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	none := w.want(w.as("PUT", at, string(body)), http.StatusPreconditionRequired)
 	stale := w.want(w.as("PUT", at, string(body), "If-Match", `"1-7"`), http.StatusPreconditionFailed)
 	for _, a := range []answer{none, stale} {

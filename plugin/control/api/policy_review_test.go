@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -22,9 +24,7 @@ type shelf struct{ *memory.Store }
 func (w *world) spend(s shelf, p rows.Policy, requests int) {
 	w.Helper()
 	plan, err := resolve.FromConfig(schema.Config{Namespace: p.Namespace}.WithDefaults())
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	snapshot, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.PolicyRow{{ID: p.ID, Policy: p.Policy}}}, nil)
 	if len(faults) > 0 {
 		w.Fatal(faults)
@@ -38,9 +38,7 @@ func (w *world) spend(s shelf, p rows.Policy, requests int) {
 		w.Fatalf("%d bounds, want 1", len(r.Bounds))
 	}
 	for range requests {
-		if err := s.Take(w.Context(), r.Bounds, make([]decision.Status, 1)); err != nil {
-			w.Fatal(err)
-		}
+		require.NoError(w, s.Take(w.Context(), r.Bounds, make([]decision.Status, 1)))
 	}
 }
 

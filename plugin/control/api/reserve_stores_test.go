@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
@@ -32,9 +34,7 @@ func TestReservationsInAClusterAreSettledOnEveryMaster(t *testing.T) {
 		block.ClusterNodes = append(block.ClusterNodes, schema.RedisClusterNode{IP: server.Host, Port: int64(server.Port)})
 	}
 	store, closeRedis, err := redis.NewRegistry(slog.New(slog.DiscardHandler), nil).Open(block)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer closeRedis()
 	r := &reserving{planned: &planned{}}
 	r.world = open(t, func(o *api.Options) {

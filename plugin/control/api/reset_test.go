@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
@@ -122,9 +124,7 @@ func TestTheAuditOfAResetListsTheBucketsBySubject(t *testing.T) {
 	}
 	for _, b := range page.Items[0].After.Buckets {
 		text, err := json.Marshal(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if b["used"] != 4.0 || (b["user"] == "u_42") != (b["policy"] == "per-user") ||
 			b["description"] == nil || b["reset"] == nil {
 			t.Errorf("a bucket is shown as %s", text)

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -19,9 +21,7 @@ func TestTheAPIAndTheDatabaseKeepEveryFieldOfAPolicy(t *testing.T) {
 	w := open(t)
 	for _, p := range policytest.Full(t) {
 		body, err := json.Marshal(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		written := w.want(w.as("POST", policies, string(body)), http.StatusCreated)
 		got := read[rows.Policy](w, w.want(w.as("GET", written.Header().Get("Location"), ""), http.StatusOK))
 		if !reflect.DeepEqual(got.Policy, p) {
@@ -45,9 +45,7 @@ func TestTheAPIAndTheDatabaseKeepEveryFieldOfAnOverride(t *testing.T) {
 		written := w.want(w.as("POST", overrides, body), http.StatusCreated)
 		got := read[api.Override](w, w.want(w.as("GET", written.Header().Get("Location"), ""), http.StatusOK))
 		row, err := w.store.Override(t.Context(), got.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		row.StartsAt, row.ExpiresAt = row.StartsAt.UTC(), row.ExpiresAt.UTC()
 		want := o
 		want.Author = "token:ann"
@@ -69,13 +67,9 @@ func TestTheAPIAndTheDatabaseKeepEveryFieldOfAnOverride(t *testing.T) {
 func fieldsOf(t *testing.T, o schema.Override) (fields map[string]any) {
 	t.Helper()
 	raw, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
-	if err := decoder.Decode(&fields); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, decoder.Decode(&fields))
 	return fields
 }

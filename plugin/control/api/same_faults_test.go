@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -26,9 +28,7 @@ func TestAFaultyPolicyHasTheSameFaultInTheAPIAndTheStoreAsInTheConfig(t *testing
 			t.Errorf("POST %s: %v, want %s: %s", body, faults, c.Field, c.Message)
 		}
 		var p rows.Policy
-		if err := json.Unmarshal([]byte(body), &p); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(body), &p))
 		if strings.HasSuffix(c.Message, "got 0") {
 			continue // in a row of Go 0 is absent
 		}
@@ -80,9 +80,7 @@ func TestAFaultyTenantHasTheSameFaultInTheAPIAndTheStoreAsInItsDeclaration(t *te
 			continue // of the path, which is not a field
 		}
 		body, err := json.Marshal(c.Tenant)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		faults := read[problem](w, w.want(w.as("PUT", acmePath, string(body)), http.StatusUnprocessableEntity)).Errors
 		if len(faults) != 1 || faults[0].Location != "body."+c.Field || !strings.HasPrefix(faults[0].Message, c.Message()) {
 			t.Errorf("PUT %s: %+v, want %s: %s alone", body, faults, c.Field, c.Message())
@@ -96,14 +94,10 @@ func overrideJSON(t *testing.T, fields map[string]any) string {
 	fields = maps.Clone(fields)
 	if n, ok := fields["factor"].(json.Number); ok {
 		thousandths, err := n.Int64()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		fields["factor"] = json.Number(fmt.Sprintf("%d.%03d", thousandths/1000, thousandths%1000))
 	}
 	text, err := json.Marshal(fields)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(text)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -27,9 +28,7 @@ func clock() limit.Micros { return 1_900_000_000 * limit.Second }
 func (w *world) enforces(node string, version int64) {
 	w.Helper()
 	r := policysync.Report{Node: node, Version: version, Source: policysync.FromPostgres}
-	if err := r.Write(context.Background(), w.pool); err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, r.Write(context.Background(), w.pool))
 }
 
 func TestUnroutedRequestsGetAProblemDocument(t *testing.T) {
@@ -117,9 +116,7 @@ func TestTheLogHasOneLineForARequestAndNoSecret(t *testing.T) {
 	requests := 0
 	for line := range strings.Lines(w.log.String()) {
 		var entry map[string]any
-		if err := json.Unmarshal([]byte(line), &entry); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(line), &entry))
 		if entry["msg"] != "request" {
 			continue
 		}
@@ -210,9 +207,7 @@ func TestAWriteMayWaitLongerThanARequestMayTakeToArrive(t *testing.T) {
 	request := call{admin, "PUT", policies + "?wait=4s", daily, nil}.request()
 	request.RequestURI, request.URL.Scheme, request.URL.Host = "", "http", server.Listener.Addr().String()
 	response, err := server.Client().Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer response.Body.Close()
 	var got policyWritten
 	if err := json.NewDecoder(response.Body).Decode(&got); err != nil || got.Enforcement == nil ||
@@ -254,9 +249,7 @@ func TestMetricsHaveTheirPublishedNames(t *testing.T) {
 	w.made(daily)
 	w.do(call{admin, "BREW", "/nowhere", "", nil})
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var got strings.Builder
 	for _, family := range families {
 		fmt.Fprintf(&got, "%s %s %s\n", family.GetName(), strings.ToLower(family.GetType().String()), family.GetHelp())

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -32,15 +33,11 @@ func dialled(t *testing.T, dsn string, dial func(ctx context.Context, network,
 ) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	config.ConnConfig.DialFunc = dial
 	config.ConnConfig.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return pool
 }
 
@@ -58,9 +55,7 @@ func TestADatabaseThatDoesNotRespondIsReportedInTime(t *testing.T) {
 		server, err := api.New(api.Options{
 			Rows: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, test := range []struct {
 			call  call
 			bound time.Duration
@@ -97,9 +92,7 @@ func TestAnyNumberOfProbesTakesOneConnection(t *testing.T) {
 		server, err := api.New(api.Options{
 			Rows: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		ctx, leave := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		for i := range 50 {
@@ -140,9 +133,7 @@ func TestABatchThatTakesTooLongReportsHowMuchOfItWasDecided(t *testing.T) {
 		server, err := api.New(api.Options{
 			Rows: rows.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler), Decider: decider,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		recorder := httptest.NewRecorder()
 		server.ServeHTTP(recorder, call{
 			admin, "POST", "/v1/ratelimit/check/batch",

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -31,9 +33,7 @@ func TestOperatorsReadAndEmptyBucketsThatAreTooSlowForRequests(t *testing.T) {
 	options := p.server.Options
 	options.Buckets, options.OperatorBuckets = hurried{}, p.store
 	server, err := api.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p.server = server
 	p.want(p.as("GET", acmeUsage, ""), http.StatusOK)
 	p.want(p.as("POST", acmeReset, `{"reason":"billed twice"}`), http.StatusOK)

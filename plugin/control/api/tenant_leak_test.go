@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -63,9 +65,7 @@ func hush(p *planned, config schema.Config) {
 		err = errors.Join(err, wrong)
 		inForce.Policies = append(inForce.Policies, policy.PolicyRow{ID: o.ID, Policy: o.Policy})
 	}
-	if err != nil {
-		p.Fatal(err)
-	}
+	require.NoError(p, err)
 	ruled(p.T, p.decider, config, inForce)
 }
 

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
@@ -39,9 +41,7 @@ func (p *planned) knowing(ago time.Duration, consumers ...routeconfig.ConsumerTi
 // tierOf returns the tier of an org, its source and the others, as the limits in force and the usage have them.
 func (p *planned) tierOf(org string) string {
 	p.Helper()
-	if err := p.server.Tiers.Refresh(p.Context(), ""); err != nil {
-		p.Fatal(err)
-	}
+	require.NoError(p, p.server.Tiers.Refresh(p.Context(), ""))
 	below := "/v1/orgs/" + org + "/ratelimit/"
 	inForce := read[answers.InForce](p.world, p.want(p.as("GET", below+"policies", ""), http.StatusOK))
 	used := read[answers.Usage](p.world, p.want(p.as("GET", below+"usage", ""), http.StatusOK))
@@ -105,9 +105,7 @@ func TestADecisionForACallerUsesOnlyATierThatNoClientChooses(t *testing.T) {
 	tiers := p.knowing(time.Hour)
 	expect := func(body, want string) {
 		t.Helper()
-		if err := tiers.Refresh(t.Context(), ""); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, tiers.Refresh(t.Context(), ""))
 		c := p.checks(admin, body)
 		if got := c.Tier + " " + c.TierSource; got != want || c.TierSeenAt.IsZero() == strings.Contains(want, "consumer") {
 			t.Errorf("%s is decided by %s, seen at %v, want %s", body, got, c.TierSeenAt, want)
@@ -130,9 +128,7 @@ func TestTheTokenOfAnOrgMayClaimTheTierThatNodesSaw(t *testing.T) {
 	p := planning(t, plan(), policy.Rows{Version: 1})
 	tiers := p.knowing(time.Hour)
 	p.sees("acme", "enterprise", byTag, 0)
-	if err := tiers.Refresh(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tiers.Refresh(t.Context(), ""))
 	for tier, want := range map[string]int{"": 200, "enterprise": 200, "essentials": 403} {
 		body := fmt.Sprintf(`{"org_id":"acme","tier":%q}`, tier)
 		p.want(p.do(call{ofAcme, "POST", "/v1/ratelimit/check", body, nil}), want)
@@ -146,9 +142,7 @@ func TestAnOrgOfTwoTiersReadsTheLimitsOfBoth(t *testing.T) {
 	p.sees("globex", "essentials", byTag, time.Second)
 	p.sees("globex", "enterprise", byTag, 0)
 	p.sees("globex", "essentials", byTag, 0) // two consumers in turn
-	if err := tiers.Refresh(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tiers.Refresh(t.Context(), ""))
 	listed := map[string]bool{}
 	add := func(place, policy, tier string) {
 		if policy == "daily" {
@@ -173,24 +167,18 @@ func TestTiersAreReadWhileTheStoreDoesNotAnswer(t *testing.T) {
 	p := planning(t, plan(), policy.Rows{Version: 1})
 	tiers := p.knowing(time.Hour)
 	p.sees("globex", "enterprise", byTag, 0)
-	if err := tiers.Refresh(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tiers.Refresh(t.Context(), ""))
 	tx, err := p.pool.Begin(t.Context())
 	if err == nil {
 		_, err = tx.Exec(t.Context(), `LOCK TABLE rate_limiter.tenant_tiers`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	refreshed := make(chan error, 1)
 	go func() { refreshed <- tiers.Refresh(t.Context(), "") }()
 	const waiting = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
 		AND wait_event_type = 'Lock' AND query LIKE '%tenant_tiers%')`
 	for isWaiting := false; !isWaiting; {
-		if err := p.pool.QueryRow(t.Context(), waiting).Scan(&isWaiting); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.pool.QueryRow(t.Context(), waiting).Scan(&isWaiting))
 	}
 	if got := tiers.Trusted("globex"); got != "enterprise" {
 		t.Errorf("the tier is %q while the store is read", got)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
@@ -151,9 +153,7 @@ func TestAnOrgNeitherTakesNorProbesNamesOfOthers(t *testing.T) {
 				continue
 			}
 			all, err := w.store.Secrets(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			found, err := all.Token(secret)
 			if err != nil || found.Org != org {
 				t.Errorf("the secret of %q is that of %q (%v)", org, found.Org, err)
@@ -175,9 +175,7 @@ func TestAnOrgDoesNotSeeOrRevokeTokensOfOperators(t *testing.T) {
 	w := served(t)
 	secret, _, err := rows.New(w.pool).CreateToken(t.Context(), rows.Change{Actor: "ann", Reason: "a test"},
 		rows.NewToken{Name: "acme-ops", Role: rows.RoleTenant, Org: "acme"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w.want(w.by(secret, "DELETE", orgTokens+"/acme-ops", ""), http.StatusNotFound)
 	w.want(w.by(secret, "POST", orgTokens+"/acme-ops/rotate", `{}`), http.StatusNotFound)
 	w.want(w.by(secret, "DELETE", orgTokens+"/"+"..%2facme-ops", ""), http.StatusUnprocessableEntity)

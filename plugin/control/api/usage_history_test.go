@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -23,9 +25,7 @@ func withHistory(t *testing.T) *world {
 		SELECT date_trunc('minute', now()), t.id, e.id, p.id, 3, 2, 1, 0, 30, 70
 		FROM rate_limiter.usage_names t, rate_limiter.usage_names e, rate_limiter.usage_names p
 		WHERE t.name = 'acme' AND e.name IN ('GET /a', '=cmd,"b"') AND p.name IN ('', 'daily')`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return w
 }
 

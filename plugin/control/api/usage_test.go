@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
@@ -161,9 +163,7 @@ func TestUsageReportsThatRedisIsUnavailableAndNothingIsReset(t *testing.T) {
 func (p *planned) resets() []rows.AuditEntry {
 	p.Helper()
 	entries, _, err := p.world.store.Audit(p.Context(), rows.AuditFilter{Kind: "action"})
-	if err != nil {
-		p.Fatal(err)
-	}
+	require.NoError(p, err)
 	return entries
 }
 
@@ -247,9 +247,7 @@ func chilled(t *testing.T, before func(ctx context.Context) error) *planned {
 	options := p.server.Options
 	options.Buckets = &cold{p.store, before}
 	server, err := api.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p.server = server
 	return p
 }

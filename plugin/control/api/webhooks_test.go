@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -133,9 +135,7 @@ func TestAnOrgReadsItsOwnWebhooksAndNoOthers(t *testing.T) {
 	w.want(w.as("POST", generalWebhooks, hooked), http.StatusCreated)
 	a := w.want(w.do(call{ofAcme, "GET", webhooks, "", nil}), http.StatusOK)
 	var list struct{ Items []rows.Webhook }
-	if err := json.Unmarshal(a.Body.Bytes(), &list); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(a.Body.Bytes(), &list))
 	if len(list.Items) != 1 || list.Items[0].ID != 1 || list.Items[0].CreatedBy != "" {
 		t.Errorf("the org reads %+v, want its own webhook without who made it", list.Items)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
@@ -150,9 +151,7 @@ func (c *crowd) rowsRead(s statement) int {
 		return 0
 	}
 	rows, err := c.pool.Query(c.Context(), "EXPLAIN (ANALYZE, FORMAT JSON) "+s.sql, s.args...)
-	if err != nil {
-		c.Fatal(err)
-	}
+	require.NoError(c, err)
 	plans, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[[]struct{ Plan planNode }])
 	if err != nil {
 		c.Fatalf("%s: %v", s.sql, err)
@@ -179,9 +178,7 @@ func BenchmarkPages(b *testing.B) {
 			for b.Loop() {
 				c.queries.take()
 				alone, err := visitPage(&page, operator, own, random)
-				if err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, err)
 				b.ReportMetric(float64(len(c.queries.take())), "statements")
 				b.ReportMetric(millis(alone), "first-ms")
 				all := measurePage(b, &page, operator, own, viewers, each)

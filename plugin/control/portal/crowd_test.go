@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
@@ -68,15 +69,11 @@ func (q *queries) take() []statement {
 func openCrowd(t testing.TB, dsn string, size crowdSize) *crowd {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c := &crowd{queries: &queries{}, crowdSize: size}
 	config.ConnConfig.Tracer = c.queries
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	f := &filler{TB: t, crowdSize: size, pool: pool, now: time.Now().UTC()}
 	f.fillRows()
@@ -103,22 +100,16 @@ func rowsOf(t testing.TB, s *rows.DB) policy.Rows {
 	t.Helper()
 	all := policy.Rows{Version: 1}
 	list, err := s.Policies(t.Context(), rows.PolicyFilter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, p := range list {
 		all.Policies = append(all.Policies, policy.PolicyRow{ID: p.ID, Policy: p.Policy})
 	}
 	for row, err := range s.EachTenant(t.Context(), rows.TenantFilter{}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		all.Tenants = append(all.Tenants, row.Tenant)
 	}
 	for o, err := range s.EachOverride(t.Context(), rows.OverrideFilter{}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		all.Overrides = append(all.Overrides, policy.Override{ID: o.ID, Override: o.Override})
 	}
 	for _, tier := range tiersOfCrowd {
@@ -165,9 +156,7 @@ func (f *filler) fillUnrecorded(statements ...statement) {
 		}
 		return err
 	})
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 }
 
 // named is the expression for the name of tenant n.
@@ -190,9 +179,7 @@ func (f *filler) fillRows() {
 		f.tenants)
 	for n := range 20 {
 		r := policysync.Report{Node: fmt.Sprint("edge-", n), Version: 1, Source: policysync.FromPostgres}
-		if err := r.Write(f.Context(), f.pool); err != nil {
-			f.Fatal(err)
-		}
+		require.NoError(f, r.Write(f.Context(), f.pool))
 	}
 }
 
@@ -205,9 +192,7 @@ func (f *filler) fillUsage() {
 	err := f.pool.QueryRow(f.Context(), `SELECT min(id) FILTER (WHERE name LIKE 'tenant-%'),
 			min(id) FILTER (WHERE name LIKE 'GET %'), min(id) FILTER (WHERE name = ''), min(id) FILTER (WHERE name = 'daily')
 		FROM rate_limiter.usage_names`).Scan(&f.tenant, &f.endpoint, &f.none, &f.daily)
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	const day = 24 * time.Hour
 	today := f.now.Truncate(day)
 	first, hoursUntil := today.Add(-time.Duration(f.days)*day), f.now.Add(-10*time.Minute).Truncate(time.Hour)

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 )
 
@@ -120,9 +122,7 @@ func TestALivePartEndsWithItsSessionAndDoesNotProlongIt(t *testing.T) {
 func TestALivePartOfATokenThatCannotBeCheckedGoesOn(t *testing.T) {
 	w := open(t)
 	a, r := httptest.NewRecorder(), signedInRequest(t, w.portal, adminSecret, livePath+"fleet")
-	if err := w.portal.sessions.Start(a, r, session.Session{Secret: awaySecret}, time.Time{}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.portal.sessions.Start(a, r, session.Session{Secret: awaySecret}, time.Time{}))
 	r.Header.Set("Cookie", a.Result().Cookies()[0].String())
 	if w.portal.ServeHTTP(a, r); a.Code != http.StatusServiceUnavailable {
 		t.Errorf("the status is %d, want 503: 401 would end the part", a.Code)

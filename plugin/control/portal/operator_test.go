@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -149,9 +151,7 @@ func TestANoticeReportsWhenAllLiveNodesEnforceAWrite(t *testing.T) {
 	b := w.signedIn(adminSecret)
 	report := func(node string, version int64) {
 		r := policysync.Report{Node: node, Version: version, Source: policysync.FromPostgres}
-		if err := r.Write(t.Context(), w.pool); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Write(t.Context(), w.pool))
 	}
 	report("edge-1", 1_000) // it has the version of any write of this test
 	report("edge-2", 0)
@@ -182,9 +182,7 @@ func TestTheFleetShowsLeasesAndTheRedisThatDoesNotAnswer(t *testing.T) {
 		r := policysync.Report{Node: "edge-1", Source: policysync.FromPostgres, Condition: policysync.Condition{
 			Leases: leases, Redis: []policysync.Redis{{Name: "<b>r:6379", AwaySeconds: away}},
 		}}
-		if err := r.Write(t.Context(), w.pool); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Write(t.Context(), w.pool))
 	}
 	report(1234, 90)
 	const is = "degraded: Redis &lt;b&gt;r:6379 does not answer since <time datetime="
@@ -309,9 +307,7 @@ func TestTheAuditShowsEachChangeFieldByField(t *testing.T) {
 	first, _, err := w.store.SetTenant(t.Context(), by, rows.Tenant{
 		Tenant: schema.Tenant{ID: "acme", Tier: "free"}, Revision: rows.Absent,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	first.Tier = "gold"
 	if _, _, err := w.store.SetTenant(t.Context(), by, first); err != nil {
 		t.Fatal(err)
@@ -353,9 +349,7 @@ func TestLivePartsOfTheConsoleFollowTheFleetAndTheFilteredDenials(t *testing.T) 
 		t.Errorf("the fleet begins with %s", first)
 	}
 	r := policysync.Report{Node: "edge-1", Source: policysync.FromPostgres}
-	if err := r.Write(t.Context(), w.pool); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Write(t.Context(), w.pool))
 	if next := fleet.next(); !strings.Contains(next, "edge-1") {
 		t.Errorf("after a report the fleet is %s", next)
 	}
@@ -393,9 +387,7 @@ func TestTheNextPageOfDenialsFollowsTheLastRowThatIsShown(t *testing.T) {
 
 func TestTheAuditIsFilteredByEachKind(t *testing.T) {
 	page, err := templateFiles.ReadFile("templates/operator_audit.html")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, options, _ := strings.Cut(string(page), `(pairs "" "all" `)
 	options, _, _ = strings.Cut(options, ")")
 	var want []string

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -51,9 +52,7 @@ func overDatabase(t testing.TB, pool *pgxpool.Pool, list policy.Rows) *realWorld
 	buckets := memory.New(memory.Options{Now: now})
 	w.decider = &admit.Decider{Now: now, Buckets: buckets, Renderer: response.New(config, nil)}
 	plan, err := resolve.ForCallers(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	snapshot, faults := policy.NewSnapshot(list, nil)
 	if len(faults) > 0 {
 		t.Fatal(faults)
@@ -62,9 +61,7 @@ func overDatabase(t testing.TB, pool *pgxpool.Pool, list policy.Rows) *realWorld
 	server, err := api.New(api.Options{
 		Rows: w.store, Tokens: noTokens{}, Log: slog.New(slog.DiscardHandler), Decider: w.decider, Buckets: buckets,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w.real = realAPI{server}
 	w.world = open(t, func(o *Options) { o.API = w.real })
 	return w

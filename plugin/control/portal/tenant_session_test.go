@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -80,9 +81,7 @@ func openStored(t *testing.T) *stored {
 		}},
 	}}}.WithDefaults()
 	plan, err := resolve.ForCallers(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	start := time.Now() // no day ends while the test runs
 	now := func() limit.Micros { return limit.Micros(start.UnixMicro()) }
 	buckets := memory.New(memory.Options{Now: now})
@@ -95,9 +94,7 @@ func openStored(t *testing.T) *stored {
 	server, err := api.New(api.Options{
 		Rows: store, Tokens: storedTokens{store}, Log: slog.New(slog.DiscardHandler), Buckets: buckets, Decider: decider,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w := open(t, func(o *Options) {
 		o.API, o.Tokens, o.Now = realAPI{server}, realAPI{server}, func() time.Time { return start }
 	})
@@ -109,9 +106,7 @@ func (s *stored) issue(name, role, org string) string {
 	s.Helper()
 	secret, _, err := s.store.CreateToken(s.Context(), rows.Change{Actor: "test", Reason: "a test"},
 		rows.NewToken{Name: name, Role: role, Org: org})
-	if err != nil {
-		s.Fatal(err)
-	}
+	require.NoError(s, err)
 	return secret
 }
 
@@ -288,9 +283,7 @@ func TestUsageOfVeryManyEndpointsIsShownWithoutThem(t *testing.T) {
 		SELECT date_trunc('minute', now()), t.id, e.id, p.id, 1, 0, 0, 0, 0, 0
 		FROM rate_limiter.usage_names t, rate_limiter.usage_names e, rate_limiter.usage_names p
 		WHERE t.name = 'acme' AND e.name LIKE 'GET /%' AND p.name = ''`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	a := s.signedIn(s.issue("acme-portal", "tenant", "acme")).get("/portal/org/usage")
 	s.want(a, http.StatusOK, "10,001", "other requests")
 }

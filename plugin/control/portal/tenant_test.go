@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // hostile is text that must not become part of a page's markup.
@@ -19,9 +21,7 @@ const hostile = `"><script>alert(1)</script><img src=x onerror=alert(2)>`
 func answersWith(w *world, text string) {
 	w.Helper()
 	quoted, err := json.Marshal(text)
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	fill := func(body string) string { return strings.ReplaceAll(body, "TEXT", string(quoted)) }
 	const at = "/v1/orgs/acme"
 	for path, body := range map[string]string{

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 )
 
@@ -156,9 +158,7 @@ type browser struct {
 func (w *world) browser() *browser {
 	w.Helper()
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	return &browser{w, &http.Client{
 		Transport: w.transport, Jar: jar,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -184,21 +184,15 @@ type shown struct {
 func (b *browser) do(method, path, body string, header ...string) shown {
 	b.Helper()
 	r, err := http.NewRequestWithContext(b.Context(), method, b.server.URL+path, strings.NewReader(body))
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Add(header[i], header[i+1])
 	}
 	a, err := b.client.Do(r)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	defer a.Body.Close()
 	text, err := io.ReadAll(a.Body)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	return shown{a, string(text)}
 }
 

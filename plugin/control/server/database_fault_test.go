@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
@@ -17,13 +18,9 @@ func TestAFailedConnectionIsLoggedInOneLineWithTheSetting(t *testing.T) {
 	}}
 	var log bytes.Buffer
 	pool, err := s.Database.open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer pool.Close()
-	if err := s.checkTokens(t.Context(), pool, s.newLog(&log)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.checkTokens(t.Context(), pool, s.newLog(&log)))
 	if strings.Count(log.String(), "\n") != 1 {
 		t.Errorf("logged\n%s\nwant one line", log.String())
 	}

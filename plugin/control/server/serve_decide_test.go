@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -34,9 +35,7 @@ import (
 func onPort(t *testing.T, port int) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/kong.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return strings.Replace(string(text), "port: 1", fmt.Sprint("port: ", port), 1)
 }
 
@@ -52,9 +51,7 @@ func onRedis(t *testing.T, server *redistest.Server) string {
 func deciding(t *testing.T, text string, change func(*Settings)) *decider {
 	t.Helper()
 	config, _, err := routeconfig.Load([]byte(text), "kong.yml", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s := &Settings{
 		LeaseShare: lease.DefaultSharePct, MaxAddresses: addresses.DefaultMost, NewAddresses: addresses.DefaultRate,
 		Config: config, Database: Database{DSN: "host=/nonexistent dbname=none"},
@@ -63,9 +60,7 @@ func deciding(t *testing.T, text string, change func(*Settings)) *decider {
 		change(s)
 	}
 	d, err := newDecider(t.Context(), s, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		ended, end := context.WithCancel(context.Background())
 		end()
@@ -108,9 +103,7 @@ func TestServeLabelsOnlyTheRoutesOfItsFile(t *testing.T) {
 		t.Errorf("%d series of requests (%v), want one for records and one for no endpoint", series, err)
 	}
 	families, err := d.Metrics.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, f := range families {
 		if strings.Contains(f.String(), "invented") {
 			t.Errorf("%s has a label of a route outside the config", f.GetName())
@@ -185,9 +178,7 @@ func TestRequestsReadALeasedBucketWithASmallerCapacity(t *testing.T) {
 
 func TestOperatorsWaitLongerForRedisThanRequests(t *testing.T) {
 	proxy, err := faultproxy.New(faultproxy.TCP(redistest.Single(t).Address()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer proxy.Close()
 	d := deciding(t, onPort(t, proxy.Port()), nil)
 	proxy.Delay(faultproxy.ToClient, 150*time.Millisecond) // three times the default read_timeout

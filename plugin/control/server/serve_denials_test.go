@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -23,9 +25,7 @@ func TestServeReportsTheDenialsOfItsDecisions(t *testing.T) {
 	for range 43 {
 		var x admit.Exchange
 		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme", User: "u_1"}, Route: "records"}
-		if err := d.decider.Admit(t.Context(), request, &x); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, d.decider.Admit(t.Context(), request, &x))
 	}
 }
 
@@ -33,9 +33,7 @@ func TestServeReportsTheDenialsOfItsDecisions(t *testing.T) {
 func wantDenials(t *testing.T, dsn string, want int64) {
 	t.Helper()
 	list, err := rows.New(pgtest.Pool(t, dsn)).Denials(context.Background(), rows.DenialFilter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var count int64
 	for _, d := range list {
 		if count += d.Count; d.Tenant != "acme" || d.Policy != "per-route" || d.Endpoint != "records" || d.User == "u_1" {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -32,9 +33,7 @@ func publish(t *testing.T, cluster *kfake.Cluster, keeper string, log io.Writer)
 		UpdatesTopic: "policy.updates", NoticesTopic: "ratelimit.notices",
 	}}
 	all, err := s.newTopics(slog.New(slog.NewTextHandler(log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
 	for _, run := range all.runs() {
@@ -54,9 +53,7 @@ func publish(t *testing.T, cluster *kfake.Cluster, keeper string, log io.Writer)
 func consume(t *testing.T, cluster *kfake.Cluster, topic string, want int) (ids map[string][]string, data []string) {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.ConsumeTopics(topic))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer client.Close()
 	ids = map[string][]string{}
 	for len(data) < want {
@@ -65,9 +62,7 @@ func consume(t *testing.T, cluster *kfake.Cluster, topic string, want int) (ids 
 				ID   string
 				Data json.RawMessage
 			}
-			if err := json.Unmarshal(r.Value, &e); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, json.Unmarshal(r.Value, &e))
 			if tenant := string(r.Key); !slices.Contains(ids[tenant], e.ID) {
 				ids[tenant], data = append(ids[tenant], e.ID), append(data, string(e.Data))
 			}
@@ -79,9 +74,7 @@ func consume(t *testing.T, cluster *kfake.Cluster, topic string, want int) (ids 
 func TestChangesOfPoliciesReachKafkaInTheOrderOfCommits(t *testing.T) {
 	server := pgtest.Granted(t)
 	cluster, err := kfake.NewCluster(kfake.SeedTopics(3, "policy.updates", "ratelimit.notices"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(cluster.Close)
 	// Some requests fail before Kafka stores them, and some after.
 	cluster.Fault(
@@ -136,9 +129,7 @@ func byNumber(a, b string) int {
 func TestNoticesHaveATopicOfTheirOwnAndDenialsOfTheOutboxHaveNone(t *testing.T) {
 	keeper := pgtest.Granted(t).RoleDSN(pgtest.Keeper)
 	cluster, err := kfake.NewCluster(kfake.SeedTopics(1, "policy.updates", "ratelimit.notices"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(cluster.Close)
 	pool := pgtest.Pool(t, keeper)
 	err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
@@ -152,9 +143,7 @@ func TestNoticesHaveATopicOfTheirOwnAndDenialsOfTheOutboxHaveNone(t *testing.T) 
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	end := publish(t, cluster, keeper, io.Discard)
 	ids, _ := consume(t, cluster, "ratelimit.notices", 2)
 	end()
@@ -166,9 +155,7 @@ func TestNoticesHaveATopicOfTheirOwnAndDenialsOfTheOutboxHaveNone(t *testing.T) 
 func TestWithoutKafkaServeEndsAndTheEventsStayInPostgres(t *testing.T) {
 	keeper := pgtest.Granted(t).RoleDSN(pgtest.Keeper)
 	cluster, err := kfake.NewCluster(kfake.SeedTopics(1, "policy.updates", "ratelimit.notices"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
 		cluster.KeepControl()
 		return nil, nil, true // no answer
@@ -181,14 +168,10 @@ func TestWithoutKafkaServeEndsAndTheEventsStayInPostgres(t *testing.T) {
 			ID: "a", Source: events.Control, Type: events.AbuseStep, Time: time.Now(), Data: []byte(`{}`),
 		})
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var log bytes.Buffer
 	end := publish(t, cluster, keeper, &log)
-	if err := hangs.Wait(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, hangs.Wait(t.Context(), 1))
 	end()
 	left, err := outbox.Read(t.Context(), pool, noticesConsumer, 10)
 	if err != nil || len(left) != 1 {

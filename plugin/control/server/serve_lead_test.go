@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -40,16 +41,12 @@ func TestTheLeaderOfServeUnpacksUsageAndTidiesWithTheRightsOfAKeeper(t *testing.
 	root := pgtest.Pool(t, server.DSN("ratelimit"))
 	_, err := root.Exec(t.Context(), `INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at)
 		VALUES ('gone', 0, now() - interval '9 days', now() - interval '9 days')`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	b := usage.Batch{Epoch: "0123456789abcdef", Seq: 1, Rows: []usage.Row{{
 		Key: usage.Key{Tenant: "acme"}, Counts: usage.Counts{Admitted: 7, Remaining: usage.NoRemaining},
 	}}}
 	payload, err := b.MarshalBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	// Noon two days ago is on a day that is closed and whose minutes are kept, at any time of today.
 	const report = `SELECT rate_limiter.report_usage('edge-1', $1, $2,
 		now() - (date_trunc('day', now() AT TIME ZONE 'UTC') - interval '36 hours') AT TIME ZONE 'UTC', $3)`
@@ -65,9 +62,7 @@ func TestTheLeaderOfServeUnpacksUsageAndTidiesWithTheRightsOfAKeeper(t *testing.
 		var sums, nodes int64
 		err := root.QueryRow(t.Context(), `SELECT (SELECT coalesce(sum(admitted), 0)::bigint FROM rate_limiter.usage_days),
 			(SELECT count(*) FROM rate_limiter.nodes)`).Scan(&sums, &nodes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return sums == 7 && nodes == 0
 	})
 	if done := l.Stats(); done.Batches != 1 || done.Faulty != 1 || done.Hours == 0 {

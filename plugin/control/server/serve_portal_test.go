@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal"
@@ -27,20 +29,14 @@ func servePortal(t *testing.T, on bool) (address, secret string) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	secret, _, err := rows.New(pool).CreateToken(t.Context(), rows.Change{Actor: "test", Reason: "test"},
 		rows.NewToken{Name: "ann", Role: "admin"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s := &Settings{Portal: Portal{On: on}}
 	s.MetricsListen = ""
 	log := slog.New(slog.DiscardHandler)
 	d, err := newDecider(t.Context(), s, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	assembled, err := s.assemble(d, pool, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	running, stop := context.WithCancel(t.Context())
 	var background sync.WaitGroup
 	for _, run := range assembled.background {
@@ -59,28 +55,20 @@ func servePortal(t *testing.T, on bool) (address, secret string) {
 func answerOf(t *testing.T, client *http.Client, method, url, body string, header ...string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
 	a, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Body.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, a.Body.Close())
 	return a.StatusCode, a.Header.Get("Location")
 }
 
 func TestTheTokenOfAnOperatorSignsInToThePortal(t *testing.T) {
 	address, secret := servePortal(t, true)
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	client := &http.Client{
 		Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -111,9 +99,7 @@ func TestPollsForLivePartsAreNoLinesOfTheLog(t *testing.T) {
 	var lines bytes.Buffer
 	log, store := slog.New(slog.NewTextHandler(&lines, nil)), rows.New(pgtest.Pool(t, pgtest.Shared(t).Database(t)))
 	rest, err := api.New(api.Options{Rows: store, Tokens: newTokens(store, log), Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for isPoll, want := range map[bool]int{false: 1, true: 0} {
 		lines.Reset()
 		a, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/v1/ratelimit/fleet", http.NoBody)
@@ -139,9 +125,7 @@ func TestAKeyFileHas32BytesOrTheirBase64(t *testing.T) {
 		strings.Repeat("k", 32): true, "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\n": true,
 		"": false, "short": false, strings.Repeat("k", 33): false,
 	} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		key, err := (&Portal{KeyFile: file}).readKey()
 		if (err == nil) != ok || ok && len(key) != 32 || !ok && !strings.Contains(err.Error(), "openssl rand") {
 			t.Errorf("%q: %d bytes, %v", text, len(key), err)

@@ -13,14 +13,13 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
 )
 
 // parseProxies returns the proxies of a list.
 func parseProxies(t *testing.T, text string) (list Proxies) {
 	t.Helper()
-	if err := ParseProxies(text, &list); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, ParseProxies(text, &list))
 	return list
 }
 
@@ -110,9 +109,7 @@ func TestSignInsBehindATrustedProxyHaveABudgetOfGuessesForEachClient(t *testing.
 	g := openGuarded(t)
 	s := Settings{TrustedProxies: parseProxies(t, "10.0.0.0/8"), Portal: Portal{On: true}}
 	pages, err := s.newPortal(g.server, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(pages.Close)
 	h := s.httpServer(g.server, pages).Handler
 	const proxy, other = "10.0.0.1:5", "203.0.113.1:5"

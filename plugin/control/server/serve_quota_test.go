@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -35,9 +37,7 @@ func TestTheLeaderOfServeNoticesWhatRedisHasAsUsed(t *testing.T) {
 		Counts: usage.Counts{Admitted: 1, Cost: 20, Remaining: 20},
 	}}}
 	payload, err := b.MarshalBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, err := pgtest.Pool(t, server.RoleDSN(pgtest.Node)).Exec(t.Context(),
 		`SELECT rate_limiter.report_usage('edge-1', $1, $2, '0 s', $3)`, b.Epoch, b.Seq, payload); err != nil {
 		t.Fatal(err)
@@ -51,9 +51,7 @@ func TestTheLeaderOfServeNoticesWhatRedisHasAsUsed(t *testing.T) {
 			WHERE type = 'io.github.tenant-rate-limiting.quota.threshold' AND data->>'threshold' = '50'
 				AND tenant = 'acme' AND policy LIKE 'per-route/%' AND endpoint = 'records' AND threshold = 50 AND used = 20
 				AND "limit" = 40`).Scan(&n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return n == 1
 	})
 }

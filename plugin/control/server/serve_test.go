@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
@@ -43,9 +45,7 @@ func newAuthority(t *testing.T) *authority {
 func (a *authority) sign(name string, by *authority) (*x509.Certificate, *ecdsa.PrivateKey) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, err)
 	cert := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
@@ -58,13 +58,9 @@ func (a *authority) sign(name string, by *authority) (*x509.Certificate, *ecdsa.
 		parent, signer = by.cert, by.key
 	}
 	der, err := x509.CreateCertificate(rand.Reader, cert, parent, &key.PublicKey, signer)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, err)
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, err)
 	a.write(name+".pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	a.write(name+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
 	if cert, err = x509.ParseCertificate(der); err != nil {
@@ -77,9 +73,7 @@ func (a *authority) file(name string) string { return filepath.Join(a.dir, name)
 
 func (a *authority) write(name string, text []byte) {
 	a.t.Helper()
-	if err := os.WriteFile(a.file(name), text, 0o600); err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, os.WriteFile(a.file(name), text, 0o600))
 }
 
 func TestACertificateIsReloadedWhenItsFilesChangeAndKeptIfThatFails(t *testing.T) {
@@ -88,16 +82,12 @@ func TestACertificateIsReloadedWhenItsFilesChangeAndKeptIfThatFails(t *testing.T
 	files := TLSFiles{Cert: a.file("server.pem"), Key: a.file("server.key")}
 	now := time.Now()
 	k := &keyPair{files: files, log: slog.New(slog.DiscardHandler), now: func() time.Time { return now }}
-	if err := k.read(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.read())
 	served := func() *big.Int {
 		t.Helper()
 		now = now.Add(lookEvery)
 		pair, err := k.get(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return pair.Leaf.SerialNumber
 	}
 	if got := served(); got.Cmp(first.SerialNumber) != 0 {
@@ -105,9 +95,7 @@ func TestACertificateIsReloadedWhenItsFilesChangeAndKeptIfThatFails(t *testing.T
 	}
 	age := func(file string, by time.Duration) {
 		t.Helper()
-		if err := os.Chtimes(a.file(file), now.Add(by), now.Add(by)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Chtimes(a.file(file), now.Add(by), now.Add(by)))
 	}
 	a.write("server.pem", []byte("half of it"))
 	age("server.pem", time.Minute)
@@ -129,13 +117,9 @@ func TestWithAClientAuthorityOnlyItsClientsConnect(t *testing.T) {
 	config, err := TLSFiles{
 		Cert: a.file("server.pem"), Key: a.file("server.key"), ClientCA: a.file("authority.pem"),
 	}.config(slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	server := &http.Server{
 		Handler:  http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }),
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), ReadHeaderTimeout: time.Minute,
@@ -143,9 +127,7 @@ func TestWithAClientAuthorityOnlyItsClientsConnect(t *testing.T) {
 	go func() { _ = server.Serve(listener) }() // until it is closed
 	defer server.Close()
 	pair, err := tls.LoadX509KeyPair(a.file("client.pem"), a.file("client.key"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	roots := x509.NewCertPool()
 	roots.AddCert(a.cert)
 	for _, c := range []struct {
@@ -186,9 +168,7 @@ func TestADrainingServerAnswersAndClosesItsConnections(t *testing.T) {
 	monitor, err := metrics.NewServer(metrics.ServerOptions{
 		Metrics: metrics.New("1", metrics.Sources{}), Log: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	server := &http.Server{
 		ReadHeaderTimeout: time.Minute, WriteTimeout: time.Minute,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -197,17 +177,13 @@ func TestADrainingServerAnswersAndClosesItsConnections(t *testing.T) {
 	}
 	d := newDraining(server, monitor, slog.New(slog.DiscardHandler))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	go func() { _ = server.Serve(listener) }() // until it is closed
 	defer server.Close()
 	request := func(path string) (status int, closes bool) {
 		t.Helper()
 		response, err := http.Get("http://" + listener.Addr().String() + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer response.Body.Close()
 		return response.StatusCode, response.Close
 	}

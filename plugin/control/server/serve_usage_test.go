@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -36,13 +38,9 @@ func wantReported(t *testing.T, dsn string) {
 	var text []byte
 	err := pgtest.Pool(t, dsn).QueryRow(context.Background(), `SELECT node, payload FROM rate_limiter.usage_batches`).
 		Scan(&name, &text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var batch usage.Batch
-	if err := batch.UnmarshalBinary(text); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, batch.UnmarshalBinary(text))
 	requests := map[string]int64{}
 	for _, row := range batch.Rows {
 		if row.Tenant != "acme" {

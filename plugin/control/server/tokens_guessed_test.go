@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -50,9 +52,7 @@ func openGuarded(t *testing.T) *guarded {
 		Rows: store, Tokens: storedTokens{store}, Log: slog.New(slog.DiscardHandler),
 		Limits: memory.New(memory.Options{Now: process.BucketClock.Now}),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return &guarded{t, store, server}
 }
 
@@ -61,9 +61,7 @@ func (g *guarded) token(name string) string {
 	g.Helper()
 	secret, _, err := g.store.CreateToken(g.Context(), rows.Change{Actor: "ann", Reason: "a test"},
 		rows.NewToken{Name: name, Role: rows.RoleAdmin})
-	if err != nil {
-		g.Fatal(err)
-	}
+	require.NoError(g, err)
 	return secret
 }
 

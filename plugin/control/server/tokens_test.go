@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
@@ -367,9 +369,7 @@ func TestTheLogNamesARevokedTokenWithoutItsSecret(t *testing.T) {
 	store := rows.New(pool)
 	by := rows.Change{Actor: "ann", Reason: "a test"}
 	secret, token, err := store.CreateToken(t.Context(), by, rows.NewToken{Name: "ci", Role: rows.RoleAdmin})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var log bytes.Buffer
 	ts := newTokens(store, slog.New(slog.NewTextHandler(&log, nil)))
 	ts.read(t.Context())

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
@@ -16,9 +17,7 @@ func TestAPortThatIsInUseIsTheOnlyFault(t *testing.T) {
 		"a database": pgtest.Shared(t).Database(t), "no database": pgtest.Denied(t),
 	} {
 		used, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer used.Close()
 		s := &Settings{Listen: used.Addr().String(), Database: Database{
 			Name: "RATELIMIT_DATABASE", DSN: dsn,

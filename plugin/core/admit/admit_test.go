@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -199,9 +201,7 @@ func TestADenialForItsIdentitySpendsNothing(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			decider, buckets, observed := deciderOf(t, test.config)
 			var x admit.Exchange
-			if err := decider.Admit(context.Background(), &gateway{request: test.request}, &x); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, decider.Admit(context.Background(), &gateway{request: test.request}, &x))
 			if !x.Response.Denied || x.Response.Status != 403 || x.Decision.Reason != test.reason || buckets.takes != 0 {
 				t.Errorf("%d takes and %s, want 403 because of %s", buckets.takes, read(&x.Response), test.reason)
 			}
@@ -352,9 +352,7 @@ func TestADeniedGRPCCallHasNoBody(t *testing.T) {
 	for range 2 {
 		admitted(t, decider, &gateway{request: request}, &x)
 	}
-	if err := decider.Admit(context.Background(), &gateway{request: request}, &x); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, decider.Admit(context.Background(), &gateway{request: request}, &x))
 	if !x.Response.Denied || x.Response.Status != 200 || x.Response.Get("grpc-status") != "8" ||
 		len(x.Response.Body) != 0 {
 		t.Errorf("client reads %s", read(&x.Response))
@@ -368,9 +366,7 @@ func TestASharedLimitThatDeniesIsDecidedAndObservedInFullAndShownByName(t *testi
 		decider, _, observed := deciderOf(t, text)
 		var x admit.Exchange
 		for range 2 {
-			if err := decider.Admit(context.Background(), &gateway{request: ofTier("a", "", "GET", "/")}, &x); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, decider.Admit(context.Background(), &gateway{request: ofTier("a", "", "GET", "/")}, &x))
 		}
 		if got := x.Response.Get("X-RateLimit-Limit"); !x.Response.Denied || got != shown ||
 			x.Response.Get("Retry-After") != "600" {

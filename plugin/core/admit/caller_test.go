@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
@@ -24,9 +25,7 @@ func callerDeciderOf(t testing.TB, text string) (*admit.Decider, *diary) {
 	t.Helper()
 	config := parsed(t, text)
 	plan, err := resolve.ForCallers(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	observed := new(diary)
 	decider := &admit.Decider{
 		Buckets: newShelf(), Renderer: response.New(config, nil), Observers: []admit.Observer{observed},
@@ -67,12 +66,8 @@ func TestTheRequestOfACallerIsDecidedAsTheSameRequestThroughAGateway(t *testing.
 			caller.Cost = rapid.SampledFrom([]int64{-1, 0, 1, 2, 1_000_000_000, 1 << 62}).Draw(rt, "cost")
 			request.Headers = append(request.Headers, strconv.FormatInt(caller.Cost, 10))
 			var a, b admit.Exchange
-			if err := throughGateway.Admit(context.Background(), &gateway{request: request}, &a); err != nil {
-				rt.Fatal(err)
-			}
-			if err := fromCaller.Admit(context.Background(), caller, &b); err != nil {
-				rt.Fatal(err)
-			}
+			require.NoError(rt, throughGateway.Admit(context.Background(), &gateway{request: request}, &a))
+			require.NoError(rt, fromCaller.Admit(context.Background(), caller, &b))
 			if got, want := read(&b.Response), read(&a.Response); got != want {
 				rt.Fatalf("client reads\n%s\nwant\n%s", got, want)
 			}
@@ -96,9 +91,7 @@ func TestReadingTheRequestOfACallerAllocatesNothing(t *testing.T) {
 	var request identity.Request
 	if n := testing.AllocsPerRun(100, func() {
 		request.Reset()
-		if err := caller.Read(context.Background(), rules.Required, rules, &request); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, caller.Read(context.Background(), rules.Required, rules, &request))
 	}); n > 0 {
 		t.Errorf("%.0f allocations, want none", n)
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
@@ -88,9 +89,7 @@ global: {limits: [{name: all, scope: global, limit: 100000, window_size: 60}]}
 		ctx := context.Background()
 		allocations := testing.AllocsPerRun(100, func() {
 			g.rounds = g.rounds[:0]
-			if err := decider.Admit(ctx, &g, &x); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, decider.Admit(ctx, &g, &x))
 		})
 		if allocations != 0 || x.Response.Denied != (name != "allowed") {
 			t.Errorf("%s: %v allocations, denied %v, want 0", name, allocations, x.Response.Denied)

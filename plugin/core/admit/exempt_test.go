@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -30,9 +32,7 @@ func preflightOf(r identity.Request) identity.Request {
 // sendTo decides a request, and returns its decision.
 func sendTo(t *testing.T, decider *admit.Decider, request identity.Request, x *admit.Exchange) *decision.Decision {
 	t.Helper()
-	if err := decider.Admit(context.Background(), &gateway{request: request}, x); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, decider.Admit(context.Background(), &gateway{request: request}, x))
 	return &x.Decision
 }
 
@@ -67,9 +67,7 @@ func TestBansAndTheMetaLimitHoldForExemptRequests(t *testing.T) {
 	decider, buckets, _ := deciderOf(t, exempting())
 	var x admit.Exchange
 	meta, err := admit.NewMeta(1, "n", newShelf())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	decider.Meta = meta
 	if d := sendTo(t, decider, request, &x); d.Result != decision.Exempted {
 		t.Errorf("the first request: %s", describe(d))
@@ -170,9 +168,7 @@ func TestExemptionsAllocateNothing(t *testing.T) {
 		ctx := context.Background()
 		if got := testing.AllocsPerRun(100, func() {
 			g.rounds = g.rounds[:0]
-			if err := decider.Admit(ctx, &g, &x); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, decider.Admit(ctx, &g, &x))
 		}); got != 0 {
 			t.Errorf("%s: %v allocations", name, got)
 		}

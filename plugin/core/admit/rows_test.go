@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -43,9 +45,7 @@ func TestABannedTenantIsDeniedWithoutSpendingUntilItsBanEnds(t *testing.T) {
 			}
 			overridden(t, decider, ban)
 			var x admit.Exchange
-			if err := decider.Admit(context.Background(), &gateway{request: ofTier("paid", "u", "GET", "/")}, &x); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, decider.Admit(context.Background(), &gateway{request: ofTier("paid", "u", "GET", "/")}, &x))
 			d := &x.Decision
 			if x.Response.Denied != test.denied || d.RetryAfter != test.wait || (d.Reason == decision.Banned) != test.denied ||
 				(buckets.takes == 0) != test.denied || len(*observed) != 1 {
@@ -80,17 +80,13 @@ func TestAnExemptTenantHasNoLimitsAndReadsNone(t *testing.T) {
 func TestTheMetaLimitDeniesATenantAheadOfItsPoliciesAndSparesOthers(t *testing.T) {
 	decider, buckets, _ := deciderOf(t, config())
 	meta, err := admit.NewMeta(2, "n", newShelf())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	decider.Meta = meta
 	var x admit.Exchange
 	for range 2 {
 		admitted(t, decider, &gateway{request: ofTier("paid", "u", "GET", "/")}, &x)
 	}
-	if err := decider.Admit(context.Background(), &gateway{request: ofTier("paid", "u", "GET", "/")}, &x); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, decider.Admit(context.Background(), &gateway{request: ofTier("paid", "u", "GET", "/")}, &x))
 	if d := &x.Decision; d.Reason != decision.MetaLimited || !x.Response.Denied || d.RetryAfter != limit.Second/2 ||
 		buckets.takes != 2 {
 		t.Errorf("%d takes, %s", buckets.takes, describe(d))

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -34,9 +36,7 @@ func usageDecider(t *testing.T, text string, buckets *shelf) (*admit.Decider, *l
 	elapsed := func() limit.Micros { return *clock }
 	own := memory.New(memory.Options{Now: elapsed})
 	reader, err := admit.NewUsageReader(buckets, "default", own, elapsed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	decider.Usage, decider.Buckets, decider.FailClosed = reader, buckets, true
 	return decider, clock
 }
@@ -55,9 +55,7 @@ func answered(t *testing.T, decider *admit.Decider, request identity.Request) (*
 	t.Helper()
 	var x admit.Exchange
 	var usage response.Usage
-	if err := decider.Admit(context.Background(), &gateway{request: request}, &x); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, decider.Admit(context.Background(), &gateway{request: request}, &x))
 	if x.Response.Status == 200 {
 		if err := json.Unmarshal(x.Response.Body, &usage); err != nil || !x.Response.Usage || x.Response.Denied ||
 			x.Response.Get("Cache-Control") != "no-store" || x.Response.Get("Content-Type") != "application/json" {
@@ -121,9 +119,7 @@ func TestUsageIsReadInOneRound(t *testing.T) {
 	usage, _ := usageDecider(t, withGlobal(), newShelf())
 	var x admit.Exchange
 	g := gateway{request: asking(ofTier("paid", "u", "", ""), "")}
-	if err := usage.Admit(context.Background(), &g, &x); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, usage.Admit(context.Background(), &g, &x))
 	if want := []identity.Facts{consumer | headers | target}; !slices.Equal(g.rounds, want) {
 		t.Errorf("read %012b, want %012b", g.rounds, want)
 	}

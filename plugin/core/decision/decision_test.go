@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -27,9 +29,7 @@ func combine(t *testing.T, d *decision.Decision, answers []answer) {
 	for _, a := range answers {
 		compiled, err := limit.New(
 			limit.Spec{Algorithm: limit.FixedWindow, Quantity: a.quantity, Window: limit.Micros(a.window) * limit.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		d.Resolution.Bounds = append(d.Resolution.Bounds,
 			policy.Bound{Policy: &policy.Policy{Limit: compiled, Mode: a.mode}, Cost: 1})
 	}

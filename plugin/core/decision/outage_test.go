@@ -3,6 +3,8 @@ package decision_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -77,9 +79,7 @@ func TestABoundWhoseStoreIsUnavailableTakesItsFailMode(t *testing.T) {
 			d.Reset()
 			for _, b := range test.bounds {
 				l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: 60 * second})
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				d.Resolution.Bounds = append(d.Resolution.Bounds,
 					policy.Bound{Policy: &policy.Policy{Limit: l, Mode: b.mode, FailMode: b.fail}, Cost: 1})
 			}

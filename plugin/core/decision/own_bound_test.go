@@ -3,6 +3,8 @@ package decision_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -36,9 +38,7 @@ func TestTheOwnBoundIsTheOneThatWouldBindWithoutSharedOnes(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: 60 * limit.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var d decision.Decision
 			d.Reset()
 			for _, b := range test.bounds {
@@ -66,9 +66,7 @@ func TestTheOwnBoundIsTheOneThatWouldBindWithoutSharedOnes(t *testing.T) {
 
 func TestADecisionAmongSomeBoundsIsTheOneThatTheyWouldMakeAlone(t *testing.T) {
 	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: 60 * limit.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	decide := func(groups ...policy.Group) *decision.Decision {
 		d := new(decision.Decision)
 		d.Reset()

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -19,9 +20,7 @@ import (
 // request line that it let through to the plugin.
 func TestPathsAreNormalisedAsARealKongDoes(t *testing.T) {
 	file, err := os.Open("testdata/paths.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer file.Close()
 	const recorded = 31
 	rows := 0

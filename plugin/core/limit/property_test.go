@@ -3,6 +3,7 @@ package limit_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
@@ -69,9 +70,7 @@ func TestAStatusTellsAWaitThatIsNeverTooLongAndShortByATickAtMost(t *testing.T) 
 
 func TestNothingWaitsForALimitThatOnlyWarns(t *testing.T) {
 	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: 60 * limit.Second, SoftOnly: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s := limit.State{Algorithm: limit.FixedWindow, Spent: 20}
 	status := l.Status(&s, 0)
 	if wait, derived := l.Wait(&s, 0, 11), l.WaitAfter(&status, 0, 11); wait != 0 || derived != 0 {
@@ -101,9 +100,7 @@ func TestNoIntervalSeesMoreThanTheBound(t *testing.T) {
 				admissions = append(admissions, limit.Admission{At: latest, Cost: cost})
 			}
 		}
-		if err := (storetest.Bound{Limit: l}).Check(admissions); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, (storetest.Bound{Limit: l}).Check(admissions))
 	})
 }
 

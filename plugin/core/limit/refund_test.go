@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
@@ -157,9 +158,7 @@ func TestNoIntervalSeesMoreThanTheBoundWhateverIsGivenBack(t *testing.T) {
 				kept = append(kept, limit.Admission{At: e.seen, Cost: e.cost})
 			}
 		}
-		if err := (storetest.Bound{Limit: l}).Check(kept); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, (storetest.Bound{Limit: l}).Check(kept))
 	})
 }
 

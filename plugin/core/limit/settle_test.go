@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
@@ -106,9 +107,7 @@ func TestNoIntervalCostsMoreThanTheBoundAndTheExcessOfTheRequestsInFlight(t *tes
 			}
 			open = slices.Delete(open, i, i+1)
 		}
-		if err := (storetest.Bound{Limit: l}).CheckReservations(all); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, (storetest.Bound{Limit: l}).CheckReservations(all))
 	})
 }
 

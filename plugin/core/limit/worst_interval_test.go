@@ -3,6 +3,7 @@ package limit_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
@@ -91,9 +92,7 @@ func TestNoTimelineOfOneWindowSeesMoreThanTheTableSays(t *testing.T) {
 				if got, from := busiest(algorithm, admissions); got > most {
 					t.Fatalf("the minute from %d saw %d tokens; the table says at most %d", from, got, most)
 				}
-				if err := (storetest.Bound{Limit: l}).Check(admissions); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, (storetest.Bound{Limit: l}).Check(admissions))
 			})
 		})
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -130,9 +132,7 @@ func TestPatternsThatComeAndGoAreThoseOfACompileFromScratch(t *testing.T) {
 func TestTheNumberOfPatternsIsBounded(t *testing.T) {
 	e := newEndpoints()
 	for i := range maxPatterns {
-		if err := e.acquire(fmt.Sprint("GET /", i)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, e.acquire(fmt.Sprint("GET /", i)))
 	}
 	if err := e.acquire("GET /one-more"); err == nil {
 		t.Errorf("%d patterns are accepted", maxPatterns+1)
@@ -146,9 +146,7 @@ func TestAnOverrideRemembersABoundedNumberOfPolicies(t *testing.T) {
 	o := &CompiledOverride{kind: multiplier, quantity: 500}
 	base := func() *Policy {
 		p, err := compileLimit(schema.Limit{Name: "a", Scope: "tenant", Limit: 100, WindowSize: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return &p
 	}
 	for range 10 * maxDerived {
@@ -167,9 +165,7 @@ func TestAScaledLimitThatCannotBeCountedExactlyIsRoundedDownUntilItCan(t *testin
 	p, err := compileLimit(schema.Limit{
 		Name: "a", Scope: "tenant", Limit: 1001 * year, WindowSize: year, Burst: 1_000_000_000_000,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	o := &CompiledOverride{kind: multiplier, quantity: 500}
 	if got := o.apply(&p).Limit.Spec().Quantity; got != 500*year {
 		t.Errorf("half of 1001 a second is %d a year, want %d", got, 500*year)

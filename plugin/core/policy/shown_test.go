@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -17,9 +19,7 @@ func TestAnExplanationShowsEveryFieldOfAPolicy(t *testing.T) {
 	}, func(p schema.Policy) string {
 		plan, id := policytest.Resolve(t, p)
 		text, err := json.Marshal(plan.Explain(&id, 1000))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return string(text)
 	})
 }

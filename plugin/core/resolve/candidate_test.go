@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -34,9 +36,7 @@ func opened(t *testing.T, set *policy.CandidateSet) (*resolve.Plan, []policy.Fau
 	t.Helper()
 	config := schema.Config{Tiers: []schema.Tier{{Name: "free"}}}.WithDefaults()
 	plan, err := resolve.FromConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	snapshot, faults := policy.NewSnapshot(activeRows(), nil)
 	if len(faults) > 0 {
 		t.Fatal(faults)

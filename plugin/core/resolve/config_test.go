@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -45,9 +46,7 @@ func compile(t testing.TB, text string) *resolve.Plan {
 func example(t testing.TB) *resolve.Plan {
 	t.Helper()
 	text, err := os.ReadFile("testdata/example.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return compile(t, string(text))
 }
 
@@ -187,9 +186,7 @@ func TestALimitsOwnModeFailModeAndAccuracyWinOverTheConfigs(t *testing.T) {
 				},
 			}}},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		p := plan.Policies()[0]
 		if p.Mode != test.mode || (plan.Mode() == policy.Enforce) != test.enforcing {
 			t.Errorf("config %q, limit %q: mode %s, enforcing %v, want %s and %v",

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -50,9 +52,7 @@ func TestAnExemptionThatMatchesNothingHasTheSameFaultInAConfigAsInAnOverride(t *
 		}
 		compared++
 		raw, err := json.Marshal(map[string]any{"exempt": []any{entry}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		config, _, err := schema.Parse(raw)
 		if err == nil {
 			_, err = resolve.FromConfig(config)

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -15,9 +17,7 @@ func BenchmarkExemptions(b *testing.B) {
 	one := parsedExempting()
 	one.Exempt = []schema.Exemption{{Tenant: "x"}, {CIDR: "10.0.0.0/8"}}
 	few, err := resolve.FromConfig(one)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	for name, plan := range map[string]*resolve.Plan{
 		"none": compile(b, fmt.Sprintf(exempting, "")), "2": few, "10000": crowdedExemptions(b),
 	} {
@@ -58,9 +58,7 @@ func crowded(tb testing.TB, n int, endpoint func(i int) string) *resolve.Plan {
 		config.Exempt = append(config.Exempt, schema.Exemption{Tag: "another", Endpoint: endpoint(i)})
 	}
 	plan, err := resolve.FromConfig(config)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	return plan
 }
 
@@ -102,9 +100,7 @@ func TestEachExemptionOfATenantIsVisitedWhereItExempts(t *testing.T) {
 	}
 	config.Exempt = append(config.Exempt, schema.Exemption{Endpoint: "* /a/*"}) // its own path is that of no other entry
 	plan, err := resolve.FromConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	seen := map[string]bool{}
 	plan.VisitExemptions(caller(), 0, func(r *resolve.Resolution) {
 		if r.Exempt {

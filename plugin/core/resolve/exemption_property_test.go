@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -16,16 +17,12 @@ import (
 
 func TestARequestThatNoEntryMatchesIsResolvedAsWithoutEntries(t *testing.T) {
 	without, err := resolve.FromConfig(parsedExempting())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	rapid.Check(t, func(t *rapid.T) {
 		config := parsedExempting()
 		config.Exempt = rapid.SliceOfN(someExemption, 0, 12).Draw(t, "entries")
 		plan, err := resolve.FromConfig(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		id := someCaller(t)
 		r, plain := resolved(plan, id), resolved(without, id)
 		first := slices.IndexFunc(config.Exempt, func(e schema.Exemption) bool { return covers(e, &id) })

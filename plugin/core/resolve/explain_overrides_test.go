@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
@@ -54,9 +55,7 @@ func TestTheExplainedWinnerIsTheOneThatTheResolutionApplies(t *testing.T) {
 					continue
 				}
 				winner, err := strconv.ParseInt(match[1], 10, 64)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				both := only(winner, loser)
 				if !decidesOn(&both, winner, o.Limit) || (o.Limit != "" && decidesOn(&both, loser, o.Limit)) {
 					t.Fatalf("override %d: %q, but of these two the winner is another", loser, o.Why)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -79,19 +81,13 @@ func TestAnExplanationTellsWhatMatchedWhatWonAndWhy(t *testing.T) {
 		}
 	}
 	got, err := json.MarshalIndent(all, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	const file = "testdata/explain.json"
 	if *update {
-		if err := os.WriteFile(file, append(got, '\n'), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(file, append(got, '\n'), 0o600))
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if string(want) != string(got)+"\n" {
 		t.Errorf("the explanations are\n%s\nwant those of %s (go test -update writes them)", got, file)
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -156,9 +158,7 @@ func TestForCallersTheConfigsSourcesAreNotRead(t *testing.T) {
 
 func TestRowsBesideAPlanForCallersReadTheCallerToo(t *testing.T) {
 	plan, err := resolve.ForCallers(parse(t, `{}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	rows := policy.Rows{Overrides: numbered(schema.Override{Kind: policy.Ban, Tenant: "acme", User: "u"})}
 	snapshot, faults := policy.NewSnapshot(rows, nil)
 	if len(faults) > 0 {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
@@ -60,9 +61,7 @@ func TestALookupFindsTheNetworksThatAScanFinds(t *testing.T) {
 		for range rapid.IntRange(0, 30).Draw(t, "networks") {
 			a := address.Draw(t, "network")
 			prefix, err := a.Prefix(rapid.IntRange(0, a.BitLen()).Draw(t, "length"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			list = append(list, prefix)
 		}
 		n := newNetworks(list)

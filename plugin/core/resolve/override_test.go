@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -349,9 +351,7 @@ func TestARowWithoutAModeOrAnAccuracyHasThatOfTheConfigThatARequestMeets(t *test
 	snapshot := build(t, policy.Rows{Policies: []policy.PolicyRow{perTenant(2, "acme", 5), own}})
 	for mode, want := range map[string]policy.Mode{"enforce": policy.Enforce, "shadow": policy.Shadow, "log": policy.Log} {
 		plan, err := resolve.FromConfig(schema.Config{Namespace: "default", Mode: mode, FailMode: "open", Accuracy: "exact"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var r resolve.Resolution
 		plan.With(snapshot).ResolveAt(&visitor, 1, &r)
 		if len(r.Bounds) != 2 || r.Bounds[0].Policy.Mode != want || r.Bounds[0].Policy.FailMode != policy.FailOpen ||

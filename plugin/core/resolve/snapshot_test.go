@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -116,9 +118,7 @@ func TestABookGivesItsRowsBackAsTheyWere(t *testing.T) {
 		rows.Overrides[2], rows.Overrides[3],
 	} {
 		text, err := json.Marshal(row)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		want = append(want, string(text))
 	}
 	slices.Sort(want)

@@ -3,6 +3,8 @@ package response_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -51,9 +53,7 @@ func decide(t testing.TB, given answers, list ...schema.Limit) *decision.Decisio
 		Tiers: []schema.Tier{{Name: "one", Limits: append(append([]schema.Limit{}, limits...), list...)}},
 	}.WithDefaults()
 	snapshot, err := resolve.FromConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	d := new(decision.Decision)
 	d.Reset()
 	d.Identity.Tenant = identity.Name{Kind: identity.Tenant, ID: "acme"}

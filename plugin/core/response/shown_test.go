@@ -3,6 +3,8 @@ package response_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -21,9 +23,7 @@ func TestClientsReadEveryFieldOfAPolicy(t *testing.T) {
 			config := schema.Config{ShowCost: true, KongHeaders: true, ShowSharedLimits: true}
 			usage := response.NewUsage(d, "")
 			body, err := usage.Body()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			text += show(render(config, d, false)) + string(body)
 		}
 		return text

@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // recorded returns the log entries of a running Kong 3.9.3 by their case. The entry of ai-proxy is one of them with the
@@ -15,17 +17,13 @@ import (
 func recorded(t testing.TB) map[string]string {
 	t.Helper()
 	file, err := os.Open("testdata/kong-3.9.3-log.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer file.Close()
 	entries := map[string]string{}
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
 		var line struct{ Case, Log string }
-		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &line))
 		entries[line.Case] = line.Log
 	}
 	if err := lines.Err(); err != nil || len(entries) < 6 {

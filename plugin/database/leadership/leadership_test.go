@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
@@ -19,16 +20,12 @@ func TestTheNextSessionLeadsOnceTheFirstIsClosed(t *testing.T) {
 	dsn := pgtest.Shared(t).Empty(t)
 	open := func() *pgx.Conn {
 		conn, err := pgx.Connect(t.Context(), dsn)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { leadership.Close(conn) })
 		return conn
 	}
 	first, second, other := open(), open(), open()
-	if err := leadership.Wait(t.Context(), first, 1, every, func() { t.Error("the first session waits") }); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, leadership.Wait(t.Context(), first, 1, every, func() { t.Error("the first session waits") }))
 	if leads, err := leadership.TryLock(t.Context(), other, 2); !leads || err != nil {
 		t.Errorf("another lock: %v, %v", leads, err)
 	}

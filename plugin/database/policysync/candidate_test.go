@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -19,9 +21,7 @@ import (
 func underCandidate(t *testing.T, snapshot *policy.Snapshot) (name string, tried, active int64, assigned bool) {
 	t.Helper()
 	plan, err := resolve.FromConfig(schema.Config{Tiers: []schema.Tier{{Name: "gold"}}}.WithDefaults())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	limitOf := func(p *resolve.Plan, r *resolve.Resolution) int64 {
 		p.ResolveAt(&identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}}, 0, r)
 		if len(r.Bounds) == 0 {
@@ -124,9 +124,7 @@ func TestCountsOfACandidateAreAddedOnce(t *testing.T) {
 		seq    int64
 		rows   string
 	}{{"n1", 1, first}, {"n1", 1, first}, {"n1", 2, second}, {"n1", 1, first}, {"n2", 1, second}} {
-		if err := report(r.source, r.seq, r.rows); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, report(r.source, r.seq, r.rows))
 	}
 	got := value[string](w, `SELECT string_agg(concat_ws(' ', policy, requests, active_only, candidate_only, "both",
 		examples, last_at - first_at BETWEEN '1 min' AND '10 min'), '; ' ORDER BY policy) FROM rate_limiter.candidate_counts`)
@@ -149,9 +147,7 @@ func TestPostgresRejectsCountsThatItWillNeverStore(t *testing.T) {
 		return sink.Report(context.Background(), "n1", candidate, 1, 0, []byte(rows))
 	}
 	long, err := json.Marshal([]string{strings.Repeat("x", 5<<20)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if err := report("spring", `[]`); err != nil {
 		t.Errorf("the last counts of a candidate that has just ended: %v", err)
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 )
@@ -91,9 +93,7 @@ func TestALostConnectionLosesNoChange(t *testing.T) {
 	n.await(w.policies(1, 3))
 	ctx := context.Background()
 	tx, err := w.pool.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, err := tx.Exec(ctx, `UPDATE rate_limiter.policies SET "limit" = 7`); err != nil {
 		t.Fatal(err)
 	}
@@ -102,9 +102,7 @@ func TestALostConnectionLosesNoChange(t *testing.T) {
 	if cut != 1 {
 		t.Fatalf("%d connections were cut off, want 1", cut)
 	}
-	if err := tx.Commit(ctx); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tx.Commit(ctx))
 	snapshot := n.await(value[int64](w, `SELECT version FROM rate_limiter.version`))
 	if got := limits(snapshot)["tenant-1"]; got != 7 {
 		t.Errorf("the limit is %d, want 7", got)

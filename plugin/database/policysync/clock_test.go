@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestADifferenceOfClocksIsLoggedWhenItBeginsAndWhenItEnds(t *testing.T) {
 	var log bytes.Buffer
 	s, err := New(Options{Source: Source{DSN: "host=localhost"}, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	now := time.Now()
 	for _, c := range []struct {
 		offset time.Duration

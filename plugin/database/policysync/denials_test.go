@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
@@ -26,9 +28,7 @@ func subscribe(t *testing.T, server *pgtest.Server) webhook.Secret {
 	store := rows.New(pgtest.Pool(t, server.RoleDSN(pgtest.ServerRole)))
 	secret, _, err := store.CreateWebhook(t.Context(), rows.Change{Actor: "ann", Reason: "a test"},
 		rows.NewWebhook{Org: "acme", URL: "https://hooks.example.com/"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return secret
 }
 
@@ -71,9 +71,7 @@ func TestTheSnapshotOfANodeHasNothingOfWebhooks(t *testing.T) {
 	if err == nil {
 		err = node.Run(ctx)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	files := 0
 	err = fs.WalkDir(os.DirFS(dir), ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {

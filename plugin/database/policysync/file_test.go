@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
@@ -67,18 +68,14 @@ func built(t testing.TB, rows policy.Rows) *policy.Snapshot {
 func encoded(t testing.TB, snapshot *policy.Snapshot) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	if err := encode(&out, snapshot, time.UnixMicro(1_700_000_000_000_001)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, encode(&out, snapshot, time.UnixMicro(1_700_000_000_000_001)))
 	return out.Bytes()
 }
 
 func TestASavedSnapshotIsReadUnchanged(t *testing.T) {
 	snapshot := built(t, crowd(50))
 	saved, err := decode(bytes.NewReader(encoded(t, snapshot)), 501)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if saved.Confirmed.UnixMicro() != 1_700_000_000_000_001 || saved.Rows.Version != 42 {
 		t.Errorf("the file has version %d of %v", saved.Rows.Version, saved.Confirmed)
 	}
@@ -116,9 +113,7 @@ func TestTheFormatChangesWithTheFormOfTheFile(t *testing.T) {
 	rows.Costs = []policy.CostRow{{ID: 9, Cost: schema.Cost{Endpoint: "GET /a", Cost: &cost}}}
 	want, path := built(t, rows), fmt.Sprint("testdata/saved-format-", format)
 	if *update {
-		if err := writeFile(path, want, time.UnixMicro(1)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, writeFile(path, want, time.UnixMicro(1)))
 	}
 	saved, err := ReadFile(path, 0)
 	if err != nil {
@@ -157,9 +152,7 @@ func TestCodecReadsWhatItWrites(t *testing.T) {
 		var overAgain policy.Override
 		in.policy(&rowAgain)
 		in.override(&overAgain)
-		if err := in.finish(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, in.finish())
 		if !reflect.DeepEqual(row, rowAgain) || !reflect.DeepEqual(over, overAgain) {
 			t.Fatalf("%+v %+v is read as %+v %+v", row, over, rowAgain, overAgain)
 		}

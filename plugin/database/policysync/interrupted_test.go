@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
@@ -17,9 +19,7 @@ func TestANodeThatEndsDuringAQueryRemovesItsReport(t *testing.T) {
 	await.That(w, "it reports", func() bool { return w.reports("busy") })
 	// A lock on the reports holds the next one up, so that the end comes during it.
 	lock, err := w.pool.Begin(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, err := lock.Exec(context.Background(), `LOCK rate_limiter.nodes IN ACCESS EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
@@ -29,9 +29,7 @@ func TestANodeThatEndsDuringAQueryRemovesItsReport(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { n.stop(); close(ended) }()
 	await.That(w, "the report is interrupted", func() bool { return value[int](w, waiting) == 0 })
-	if err := lock.Rollback(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, lock.Rollback(context.Background()))
 	<-ended
 	if w.reports("busy") {
 		t.Error("its report is left")

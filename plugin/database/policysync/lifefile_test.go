@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 )
@@ -39,9 +41,7 @@ func (w *world) child(node, dir string) (process *os.Process, kill func()) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childVariable+"="+node, childDatabase+"="+w.dsn, childSnapshotDir+"="+dir)
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, cmd.Start())
 	kill = func() {
 		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()         // by the signal
@@ -61,9 +61,7 @@ func TestTheNextProcessRemovesTheReportOfAKilledOneButNotOfAFrozenOne(t *testing
 	w := newWorld(t)
 	dir := t.TempDir()
 	frozen, _ := w.child("frozen", dir)
-	if err := frozen.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, frozen.Signal(syscall.SIGSTOP))
 	_, kill := w.child("killed", dir)
 	kill()
 	if !w.reports("killed") {

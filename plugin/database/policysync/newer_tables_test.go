@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 )
 
@@ -21,9 +23,7 @@ func TestANodeOnNewerTablesLogsThatOnceAndFollowsThem(t *testing.T) {
 	}
 	_, err := w.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 		WHERE pid <> pg_backend_pid() AND datname = current_database()`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	n.await(w.policies(2, 2))
 	if got := n.log.count(newer); got != 1 {
 		t.Errorf("after a reconnect %d lines mention newer tables, want 1:\n%s", got, n.log)

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 )
@@ -68,9 +70,7 @@ func TestLoadReadsTheSavedSnapshotBeforeRun(t *testing.T) {
 	n.await(w.policies(1, 2000))
 	n.stop() // saves the snapshot
 	info, err := os.Stat(fileIn(options.Dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if mode := info.Mode().Perm(); mode != 0o600 {
 		t.Errorf("the file has mode %o, want 600", mode)
 	}
@@ -79,9 +79,7 @@ func TestLoadReadsTheSavedSnapshotBeforeRun(t *testing.T) {
 	}
 	options.Log = slog.New(slog.DiscardHandler)
 	s, err := policysync.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s.Load()
 	if s.Snapshot() == nil || s.Snapshot().Len() != 2000 {
 		t.Fatalf("the snapshot is %v, want one of 2000 rows", s.Snapshot())
@@ -100,9 +98,7 @@ func TestASavedFileThatCannotBeReadIsIgnoredAndKept(t *testing.T) {
 	n.await(w.policies(1, 100))
 	n.stop()
 	whole, err := os.ReadFile(fileIn(options.Dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	flipped, later := []byte(string(whole)), []byte(string(whole))
 	flipped[len(flipped)/2] ^= 4
 	later[8]++
@@ -119,9 +115,7 @@ func TestASavedFileThatCannotBeReadIsIgnoredAndKept(t *testing.T) {
 		{"empty", nil, 0, "cut short"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			if err := os.WriteFile(fileIn(options.Dir), c.content, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(fileIn(options.Dir), c.content, 0o600))
 			options := options
 			options.MaxRows = c.maxRows
 			options.Source.DSN = "postgres://" + closedPort(t) + "/none?sslmode=disable"
@@ -139,9 +133,7 @@ func TestASavedFileThatCannotBeReadIsIgnoredAndKept(t *testing.T) {
 			}
 		})
 	}
-	if err := os.WriteFile(fileIn(options.Dir), flipped, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(fileIn(options.Dir), flipped, 0o600))
 	n = start(t, options)
 	n.await(1)
 	n.stop()
@@ -154,12 +146,8 @@ func TestASavedFileThatCannotBeReadIsIgnoredAndKept(t *testing.T) {
 func closedPort(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, listener.Close())
 	return listener.Addr().String()
 }
 
@@ -167,9 +155,7 @@ func TestANodeWorksWithoutAFolderToSaveIn(t *testing.T) {
 	w := newWorld(t)
 	options := w.options()
 	options.Dir = filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(options.Dir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(options.Dir, nil, 0o600))
 	n := start(t, options)
 	n.await(w.policies(1, 3))
 	n.until("saving is tried", func(s policysync.Stats) bool { return s.Unsaved > 0 })
@@ -184,12 +170,8 @@ func TestAnIncompleteFileOfAKilledProcessIsRemoved(t *testing.T) {
 	options.Dir = t.TempDir()
 	old, young := fileIn(options.Dir)+".1", fileIn(options.Dir)+".2"
 	for path, age := range map[string]time.Duration{old: 2 * time.Hour, young: time.Minute} {
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(path, time.Time{}, time.Now().Add(-age)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, nil, 0o600))
+		require.NoError(t, os.Chtimes(path, time.Time{}, time.Now().Add(-age)))
 	}
 	start(t, options).await(0)
 	if left, err := filepath.Glob(fileIn(options.Dir) + ".?"); err != nil || len(left) != 1 || left[0] != young {
@@ -200,23 +182,17 @@ func TestAnIncompleteFileOfAKilledProcessIsRemoved(t *testing.T) {
 func TestRunEndsWhilePostgresDoesNotAnswer(t *testing.T) {
 	// It accepts connections and never answers.
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer mute.Close()
 	s, err := policysync.New(policysync.Options{
 		Source: policysync.Source{DSN: "postgres://" + mute.Addr().String() + "/db?sslmode=disable"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
 	conn, err := mute.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer conn.Close()
 	cancel()
 	select {
@@ -237,9 +213,7 @@ func TestAFrozenServerProcessIsReplacedByAnotherSession(t *testing.T) {
 	n.await(w.policies(1, 3))
 	frozen := value[int](w, `SELECT pid FROM pg_stat_activity WHERE datname = current_database()
 		AND application_name = 'tenant-rate-limiting'`)
-	if err := syscall.Kill(frozen, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(frozen, syscall.SIGSTOP))
 	t.Cleanup(func() {
 		if err := syscall.Kill(frozen, syscall.SIGCONT); err != nil {
 			t.Error(err)
@@ -293,8 +267,6 @@ func TestAFileOfTheConnectionStringMayBeCreatedLater(t *testing.T) {
 		return n.log.count("read the file of the connection string") > 0
 	})
 	version := w.policies(1, 1)
-	if err := os.WriteFile(file, []byte(w.dsn), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(w.dsn), 0o600))
 	n.await(version)
 }

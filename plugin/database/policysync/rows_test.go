@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -40,9 +41,7 @@ func TestAnInvalidRowIsReportedAndItsLastGoodValueStays(t *testing.T) {
 	}
 	n.until("the node reports it", func(policysync.Stats) bool {
 		var reported []policy.Fault
-		if err := json.Unmarshal(value[[]byte](w, `SELECT faults FROM rate_limiter.nodes`), &reported); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(value[[]byte](w, `SELECT faults FROM rate_limiter.nodes`), &reported))
 		return len(reported) == 1 && reported[0] == s.Faults[0]
 	})
 	n.await(w.write(`UPDATE rate_limiter.policies SET scope = NULL WHERE tenant = 'tenant-1'`))
@@ -98,9 +97,7 @@ func TestANodeReadsEveryFieldOfAPolicyFromTheDatabase(t *testing.T) {
 	}
 	for _, p := range policytest.Full(t) {
 		row, err := json.Marshal(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		version := w.write(`INSERT INTO rate_limiter.policies (`+strings.Join(columns, ", ")+`)
 			SELECT `+strings.Join(values, ", ")+` FROM jsonb_populate_record(NULL::rate_limiter.policies, $1)`, row)
 		for read := range n.await(version).Policies() {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
@@ -25,9 +27,7 @@ func payload(t *testing.T, seq int64) []byte {
 	t.Helper()
 	b := usage.Batch{Epoch: "0123456789abcdef", Seq: seq, Span: 5 * time.Second}
 	text, err := b.MarshalBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return text
 }
 
@@ -46,9 +46,7 @@ func TestANodeReportsItsUsageWithTheGrantsOfTheReadme(t *testing.T) {
 		t.Errorf("before the first batch the oldest has been waiting for %v (%v), want 0", waits, err)
 	}
 	for _, seq := range []int64{1, 2, 2, 1} { // an answer that was lost makes the reporter send a batch twice
-		if err := report(t, sink, seq); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, report(t, sink, seq))
 	}
 	const began = `SELECT string_agg(seq::text, ' ' ORDER BY seq) FROM rate_limiter.usage_batches
 		WHERE node = 'node-1/a' AND epoch = '0123456789abcdef'
@@ -73,14 +71,10 @@ func TestANodeReportsItsUsageWithTheGrantsOfTheReadme(t *testing.T) {
 func TestUsageIsReportedAgainWhenPostgresIsBack(t *testing.T) {
 	w := newWorld(t)
 	sink := usageSink(t, policysync.Source{DSN: w.dsn})
-	if err := report(t, sink, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, report(t, sink, 1))
 	_, err := w.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 		WHERE pid <> pg_backend_pid() AND datname = current_database()`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if err := report(t, sink, 2); err == nil || usage.IsRejection(err) {
 		t.Errorf("over a connection that was closed the error is %v, want one after which the batch is sent again", err)
 	}

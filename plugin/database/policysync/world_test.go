@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -66,9 +67,7 @@ func (w *world) write(statements string, arguments ...any) (version int64) {
 		}
 		return tx.QueryRow(context.Background(), `SELECT version FROM rate_limiter.version`).Scan(&version)
 	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	return version
 }
 
@@ -82,9 +81,7 @@ func (w *world) policies(from, to int) int64 {
 // value returns one value from the database.
 func value[T any](w *world, sql string, arguments ...any) (v T) {
 	w.Helper()
-	if err := w.pool.QueryRow(context.Background(), sql, arguments...).Scan(&v); err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, w.pool.QueryRow(context.Background(), sql, arguments...).Scan(&v))
 	return v
 }
 
@@ -113,9 +110,7 @@ func start(t *testing.T, options policysync.Options) *node {
 	options.Log = slog.New(slog.NewTextHandler(n.log, nil))
 	options.Changed = n.changed
 	s, err := policysync.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	n.Sync = s
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -22,9 +24,7 @@ func TestOperatorsAndTheAPIMayForgiveATenant(t *testing.T) {
 			INSERT INTO rate_limiter.abuse_tenants (tenant, state, mode, reason, scored_at, override, override_until)
 			SELECT 'acme', '{"step": "ban_1h", "demand": {"mean": 7}}'::jsonb, 'enforce', '', now(), id, expires_at FROM penalty
 			ON CONFLICT (tenant) DO UPDATE SET state = excluded.state, override = excluded.override`)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		s := rows.New(pgtest.Pool(t, server.RoleDSN(role)))
 		done, _, err := s.ForgiveAbuse(t.Context(), by, "acme", time.Hour)
 		if err != nil || len(done.Overrides) != 1 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -45,9 +46,7 @@ func TestActionIsAuditedAndMakesNoVersion(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Do(t.Context(), ann, rows.Action{Operation: "flush"}, nil, done); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Do(t.Context(), ann, rows.Action{Operation: "flush"}, nil, done))
 	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "action", Tenant: "acme"})
 	if err != nil || len(entries) != 1 {
 		t.Fatalf("the audit has %v (%v), want one action for acme", entries, err)
@@ -108,9 +107,7 @@ func TestAReplayKeepsNothingOfTheGivenAnswer(t *testing.T) {
 	}
 	first, second := []item{{A: 1}}, []item{{B: 2}}
 	for _, answer := range []*[]item{&first, &second} {
-		if err := s.Do(t.Context(), once("k", "a request"), flush, answer, done); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Do(t.Context(), once("k", "a request"), flush, answer, done))
 	}
 	if !slices.Equal(first, second) || first[0] != (item{A: 1}) {
 		t.Errorf("the first answer is %v, and the second %v", first, second)
@@ -134,9 +131,7 @@ func TestOfManyActionsAtOnceUnderOneKeyOneIsDoneInAllProcesses(t *testing.T) {
 			return err
 		})
 	}
-	if err := all.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, all.Wait())
 	for i, text := range answers {
 		if text != answers[0] {
 			t.Errorf("the answer to sender %d is %q, to sender 0 %q", i, text, answers[0])

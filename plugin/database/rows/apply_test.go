@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -25,9 +27,7 @@ func named(names ...string) []rows.Policy {
 func names(t *testing.T, s *rows.DB) string {
 	t.Helper()
 	all, err := s.Policies(t.Context(), rows.PolicyFilter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var list []string
 	for _, p := range all {
 		list = append(list, fmt.Sprint(p.Name, "=", p.Limit.Limit))

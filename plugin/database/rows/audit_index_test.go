@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -52,9 +53,7 @@ func (q *lastQuery) rowsRead(t *testing.T, pool *pgxpool.Pool) float64 {
 	sql, args := q.sql, q.args
 	q.mu.Unlock()
 	var plans []struct{ Plan plan }
-	if err := pool.QueryRow(t.Context(), "EXPLAIN (ANALYZE, FORMAT JSON) "+sql, args...).Scan(&plans); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, pool.QueryRow(t.Context(), "EXPLAIN (ANALYZE, FORMAT JSON) "+sql, args...).Scan(&plans))
 	return plans[0].Plan.rowsRead()
 }
 
@@ -66,9 +65,7 @@ func TestACandidateIsReadWithoutReadingALongAudit(t *testing.T) {
 	s := wired(t, dsn, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &last })
 	candidate(t, s, july, daily())
 	before, err := s.Candidate(t.Context(), july)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	// Half of the entries are of policies of other candidates, which have ended.
 	_, err = pool.Exec(t.Context(), `
 		INSERT INTO rate_limiter.audit (version, at, actor, reason, kind, operation, key, tenant, after)
@@ -78,9 +75,7 @@ func TestACandidateIsReadWithoutReadingALongAudit(t *testing.T) {
 	if err == nil {
 		_, err = pool.Exec(t.Context(), `ANALYZE rate_limiter.audit`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	after, err := s.Candidate(t.Context(), july)
 	if err != nil || after.PoliciesAt != before.PoliciesAt {
 		t.Fatalf("its policies are of version %d (%v), want %d", after.PoliciesAt, err, before.PoliciesAt)
@@ -105,9 +100,7 @@ func TestAFewEntriesOfALongAuditAreFoundByTimeAndByActorWithoutReadingAllOfIt(t 
 	if err == nil {
 		_, err = pool.Exec(t.Context(), `ANALYZE rate_limiter.audit`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	now, old := time.Now(), time.Now().Add(-entries/2*time.Minute)
 	for what, f := range map[string]rows.AuditFilter{
 		"of an actor":                  {Actor: "bob"},

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -35,12 +37,8 @@ func TestAuditListsEachChangeNewestFirst(t *testing.T) {
 		}
 	}
 	var before, after struct{ Limit int64 }
-	if err := json.Unmarshal(entries[1].Before, &before); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(entries[1].After, &after); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(entries[1].Before, &before))
+	require.NoError(t, json.Unmarshal(entries[1].After, &after))
 	if before.Limit != 1000 || after.Limit != 2000 || entries[0].After != nil || entries[2].Before != nil {
 		t.Errorf("limit %d became %d; after the delete there is %s, before the insert %s",
 			before.Limit, after.Limit, entries[0].After, entries[2].Before)
@@ -61,9 +59,7 @@ func TestTheAuditHasFactorsAsDecimals(t *testing.T) {
 		WHERE kind = 'multiplier';
 		UPDATE rate_limiter.overrides SET factor = 1 WHERE kind = 'multiplier'; RESET rate_limiter.reason`)
 	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "override"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var factors []string
 	for _, e := range entries {
 		factors = append(factors, factorOf(t, e.Before)+" to "+factorOf(t, e.After))
@@ -80,9 +76,7 @@ func factorOf(t *testing.T, row json.RawMessage) string {
 		return "no row"
 	}
 	var columns struct{ Factor json.RawMessage }
-	if err := json.Unmarshal(row, &columns); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(row, &columns))
 	return string(columns.Factor)
 }
 
@@ -98,9 +92,7 @@ func TestAuditIsReadInPagesAndByFilter(t *testing.T) {
 	filter := rows.AuditFilter{Max: 2}
 	for {
 		page, next, err := s.Audit(t.Context(), filter)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, e := range page {
 			keys = append(keys, e.Key)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -39,16 +40,12 @@ func (c *statementCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQu
 func counted(t *testing.T) (*rows.DB, *statementCounter) {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(pgtest.Shared(t).Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	counter := new(statementCounter)
 	config.ConnConfig.Tracer = counter
 	config.MaxConns = 2
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	counter.pool = pool
 	return rows.New(pool), counter
@@ -105,9 +102,7 @@ func TestTheLargestCandidateIsPutAtOnceAndABanAppliesBesideIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	loaded, err := policysync.Load(t.Context(), counter.pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	snapshot, _ := policy.NewSnapshot(policy.Rows{Overrides: []policy.Override{{ID: ban.ID, Override: ban.Override}}}, nil)
 	both, faults := snapshot.WithCandidate(loaded.Candidate)
 	plan, err := resolve.FromConfig(schema.Config{}.WithDefaults())

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -56,9 +57,7 @@ func TestOperatorsAtOnceNeverPromoteOverChangesTheyHaveNotSeen(t *testing.T) {
 			return nil
 		})
 	}
-	if err := all.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, all.Wait())
 	var promotions, unseen int
 	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM rate_limiter.audit
 		WHERE kind = 'candidate' AND after ->> 'state' = 'promoted'`).Scan(&promotions); err != nil || promotions == 0 {

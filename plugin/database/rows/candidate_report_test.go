@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -42,9 +43,7 @@ func TestTheReportOfACandidateHasCountsExamplesAndSeenWindows(t *testing.T) {
 	reportCounts(t, pool, "n2", time.Minute, `[
 		{"tenant": "", "endpoint": "", "policy": "", "requests": 3, "active_only": 0, "candidate_only": 1, "both": 0}]`)
 	r, err = s.CandidateReport(t.Context(), july, rows.CandidateReportFilter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if want := (rows.CandidateTotal{153, 1, 8, 2, 1}); r.Total != want || r.Processes != 2 || len(r.Items) != 5 {
 		t.Errorf("the report has %+v from %d processes and %d rows, want %+v", r.Total, r.Processes, len(r.Items), want)
 	}

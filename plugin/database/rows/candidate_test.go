@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -38,9 +40,7 @@ func limited(limit int64) rows.Policy {
 func activeRows(t *testing.T, s *rows.DB) map[rows.PolicyKey]schema.Policy {
 	t.Helper()
 	list, err := s.Policies(t.Context(), rows.PolicyFilter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	found := map[rows.PolicyKey]schema.Policy{}
 	for _, p := range list {
 		found[p.Key()] = p.Policy
@@ -52,9 +52,7 @@ func activeRows(t *testing.T, s *rows.DB) map[rows.PolicyKey]schema.Policy {
 func promote(t *testing.T, s *rows.DB) int64 {
 	t.Helper()
 	_, version, err := s.PromoteCandidate(t.Context(), ann, july, rows.Promotion{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return version
 }
 
@@ -118,9 +116,7 @@ func keysOf(d rows.Diff) string {
 func wantAudited(t *testing.T, s *rows.DB, version int64, want ...string) {
 	t.Helper()
 	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Max: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	found := map[string]bool{}
 	for _, e := range entries {
 		if e.Version == version && e.Actor == ann.Actor && e.Reason == ann.Reason {
@@ -320,9 +316,7 @@ func TestAPromotionOfWhatHasChangedSinceItWasSeenIsAConflict(t *testing.T) {
 	s, _ := open(t)
 	candidate(t, s, july, daily())
 	seen, err := s.Candidate(t.Context(), july)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(1)); err != nil {
 		t.Fatal(err)
 	}
@@ -401,9 +395,7 @@ func TestAPromotionIsReviewedBesideWhatHasMoved(t *testing.T) {
 	if err == nil {
 		_, _, err = s.RebaseCandidate(t.Context(), ann, july, d.Version)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	unwanted := errors.New("unwanted")
 	accept := rows.Approval{Accept: func(r rows.Review) error {
 		if len(r.LockOuts) == 1 && r.LockOuts[0].Key == shared.Key() {

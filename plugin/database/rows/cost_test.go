@@ -3,6 +3,8 @@ package rows_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -60,9 +62,7 @@ func TestASetOfCostsIsAppliedInItsNamespaceAlone(t *testing.T) {
 	}
 	got := map[string]int64{}
 	for c, err := range s.EachCost(t.Context(), rows.CostFilter{}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		got[c.Namespace+" "+c.Endpoint] = *c.Cost.Cost
 	}
 	if len(got) != 3 || got["default GET /b"] != 3 || got["default GET /{c}"] != 4 || got["other GET /a"] != 9 {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -65,9 +66,7 @@ func TestApplyingADifferenceYieldsTheDesiredPolicies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		current, desired := policies.Draw(t, "current"), policies.Draw(t, "desired")
 		d, err := rows.Compare(current, desired)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		got := map[string]string{}
 		for _, p := range current {
 			got[canonicalKey(p)] = values(p)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -23,9 +24,7 @@ func TestEveryConstraintHasAnErrorText(t *testing.T) {
 	list := func(sql string, args ...any) []string {
 		t.Helper()
 		rows, err := pool.Query(t.Context(), sql, args...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		found, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil || len(found) == 0 {
 			t.Fatalf("%s: %v (%v)", sql, found, err)
@@ -81,13 +80,9 @@ func TestAuditKindsAreThoseThatTheDatabaseWrites(t *testing.T) {
 		WHERE tgfoid = 'rate_limiter.record()'::regprocedure
 		UNION SELECT (regexp_match(prosrc, 'reason\(\), ''''\), ''([a-z_]+)'''))[1] FROM pg_proc
 		WHERE prosrc LIKE '%INSERT INTO rate_limiter.audit%' AND oid <> 'rate_limiter.record()'::regprocedure`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	written, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	slices.Sort(written)
 	if listed := slices.Sorted(slices.Values(AuditKinds)); !slices.Equal(written, listed) {
 		t.Errorf("the database writes %q, AuditKinds has %q", written, listed)
@@ -173,9 +168,7 @@ func TestGoAndSQLAgreeOnCanonicalEndpoints(t *testing.T) {
 		"", "GET /", "GET /{a}", "GET /{a}/b/{c}", "GET /{a", "GET /a}", "GET /{}{b}", "GET /{a{b}c}", "* /{ä}/*",
 	} {
 		var want string
-		if err := pool.QueryRow(t.Context(), `SELECT rate_limiter.canonical_endpoint($1)`, endpoint).Scan(&want); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT rate_limiter.canonical_endpoint($1)`, endpoint).Scan(&want))
 		if got := canonical(PolicyKey{Endpoint: endpoint}).Endpoint; got != want {
 			t.Errorf("%q is %q in Go and %q in SQL", endpoint, got, want)
 		}
@@ -188,9 +181,7 @@ func TestErrorOfAnUnreachableServerHasNoPassword(t *testing.T) {
 		"host=127.0.0.1 port=1 user=ann password=s3cret dbname=db",
 	} {
 		pool, err := pgxpool.New(t.Context(), dsn)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		_, err = New(pool).Tiers(t.Context(), TierFilter{})
 		pool.Close()
 		if err == nil || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "list tiers") {

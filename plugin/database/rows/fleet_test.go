@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -25,9 +26,7 @@ import (
 func report(t *testing.T, pool *pgxpool.Pool, node string, version int64, age time.Duration) {
 	t.Helper()
 	r := policysync.Report{Node: node, Version: version, Enforced: age, Source: policysync.FromPostgres}
-	if err := r.Write(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Write(t.Context(), pool))
 }
 
 func TestFleetHasTheVersionOfEachNode(t *testing.T) {
@@ -61,9 +60,7 @@ func TestFleetHasTheLeasesAndTheRedisOfEachNode(t *testing.T) {
 	r := policysync.Report{Node: "new", Source: policysync.FromPostgres, Condition: policysync.Condition{
 		Leases: 12, Redis: []policysync.Redis{{Name: "here:6379"}, {Name: "away:6379", AwaySeconds: 60}},
 	}}
-	if err := r.Write(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Write(t.Context(), pool))
 	fleet, err := s.Fleet(t.Context(), time.Minute)
 	if err != nil || len(fleet.Nodes) != 1 {
 		t.Fatalf("the fleet is %+v (%v), want one node", fleet, err)
@@ -92,9 +89,7 @@ func TestAMalformedReportHidesNoOtherNode(t *testing.T) {
 				VALUES ($1, 0, '9998-12-31', '1970-01-02', '9998-12-31', $2)`, node, redis)
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	fleet, err := s.Fleet(t.Context(), time.Minute)
 	if err != nil || len(fleet.Nodes) != 6 {
 		t.Fatalf("the fleet is %+v (%v), want six nodes", fleet, err)
@@ -115,9 +110,7 @@ func TestSpreadIgnoresNodesThatStartedAfterTheChange(t *testing.T) {
 	_, version := put(t, s, daily())
 	report(t, pool, "late", version, 0)
 	fleet, err := s.Fleet(t.Context(), time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if took, ok := fleet.Spread(); ok {
 		t.Errorf("the change took %v, though no node had reported before it", took)
 	}
@@ -139,9 +132,7 @@ func TestAReportOfTheSameVersionKeepsItsEnforcedInstant(t *testing.T) {
 	s, pool := open(t)
 	report(t, pool, "a", 1, time.Minute)
 	first, err := s.Fleet(t.Context(), time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	report(t, pool, "a", 1, 0)
 	second, err := s.Fleet(t.Context(), time.Minute)
 	if err != nil || !second.Nodes[0].EnforcedAt.Equal(first.Nodes[0].EnforcedAt) ||
@@ -163,9 +154,7 @@ func TestSilentNodeIsNotWaitedForAndKeepsAVersionFromBeingEnforced(t *testing.T)
 	report(t, pool, "silent", version, 0)
 	report(t, pool, "live", version, 0)
 	silence(t, pool, "silent")
-	if err := s.Await(t.Context(), version, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Await(t.Context(), version, time.Minute))
 	fleet, err := s.Fleet(t.Context(), time.Minute)
 	if err != nil || len(fleet.Silent()) != 1 || fleet.Silent()[0].Node != "silent" || fleet.Live() != 1 {
 		t.Fatalf("the fleet is %+v (%v), want one silent node", fleet, err)
@@ -289,9 +278,7 @@ func TestConcurrentAwaitsShareTheirQueries(t *testing.T) {
 func TestNodeReportsItsFaultsAndLeaves(t *testing.T) {
 	s, pool := open(t)
 	r := policysync.Report{Node: "a", Version: 1, Source: policysync.FromDisk, Faults: []policy.Fault{{Key: "7"}}}
-	if err := r.Write(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Write(t.Context(), pool))
 	fleet, err := s.Fleet(t.Context(), time.Minute)
 	var faults []policy.Fault
 	if err != nil || len(fleet.Nodes) != 1 || json.Unmarshal(fleet.Nodes[0].Faults, &faults) != nil ||
@@ -339,9 +326,7 @@ func TestANodeWithManyFaultsReportsThoseThatFit(t *testing.T) {
 	for range 100 {
 		r.Faults = append(r.Faults, policy.Fault{Key: strings.Repeat("<", 500), Problem: strings.Repeat("x", 1000)})
 	}
-	if err := r.Write(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Write(t.Context(), pool))
 	fleet, err := s.Fleet(t.Context(), time.Minute)
 	var faults []policy.Fault
 	if err != nil || len(fleet.Nodes) != 1 || json.Unmarshal(fleet.Nodes[0].Faults, &faults) != nil || len(faults) < 10 {

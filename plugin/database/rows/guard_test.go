@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -186,9 +188,7 @@ func TestAPolicyInANamespaceWithoutOtherPoliciesHasAWarning(t *testing.T) {
 		p := ofLimit("daily", "tenant", 10)
 		p.Namespace = namespace
 		review, err := s.ReviewPolicy(t.Context(), nil, p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return slices.ContainsFunc(review.Warnings, func(warning string) bool {
 			return strings.Contains(warning, "no other policy is in namespace")
 		})

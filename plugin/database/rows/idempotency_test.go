@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -26,13 +27,9 @@ func once(key, request string) rows.Change {
 func versions(t *testing.T, s *rows.DB) (version int64, entries int) {
 	t.Helper()
 	fleet, err := s.Fleet(t.Context(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	list, _, err := s.Audit(t.Context(), rows.AuditFilter{Max: 10_000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return fleet.Version, len(list)
 }
 
@@ -76,13 +73,9 @@ func TestWriteSentAgainWritesNothingAndReturnsTheSame(t *testing.T) {
 func same(t *testing.T, a, b any) bool {
 	t.Helper()
 	one, err := json.Marshal(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	other, err := json.Marshal(b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(one) == string(other)
 }
 
@@ -94,9 +87,7 @@ func TestAPolicyThatWasWrittenOnceIsReplayedWithoutAWrite(t *testing.T) {
 		}
 	}
 	row, version, err := s.PutPolicy(t.Context(), once("k", "a request"), daily())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c := once("k", "a request")
 	again, sameVersion, replayed, err := s.ReplayPolicy(t.Context(), c)
 	if err != nil || !replayed || !c.Idempotency.Replayed || sameVersion != version || !same(t, row, again) {
@@ -179,9 +170,7 @@ func TestOfManyAtOnceUnderOneKeyOneWritesAndAllReturnTheSame(t *testing.T) {
 			return err
 		})
 	}
-	if err := all.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, all.Wait())
 	writers := 0
 	for i := range list {
 		if !replayed[i] {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -272,9 +273,7 @@ func TestTidyGoesOnBatchByBatchUntilNothingIsLeft(t *testing.T) {
 	const silent = 1_900
 	_, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at)
 		SELECT 'n' || i, 0, now() - interval '9 days', now() - interval '9 days' FROM generate_series(1, $1) i`, silent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ended, end := context.WithCancel(t.Context())
 	end()
 	done, err := tidy(ended, s, rows.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
@@ -290,16 +289,12 @@ func TestTidyGoesOnBatchByBatchUntilNothingIsLeft(t *testing.T) {
 func TestOfManyProcessesOneTidies(t *testing.T) {
 	s, pool := open(t)
 	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	pgtest.Exec(t, tx, `SELECT pg_advisory_xact_lock($1)`, int64(0x726c_7469_6479))
 	if done, err := tidy(t.Context(), s, rows.Retention{}); err != nil || done.Leader {
 		t.Errorf("beside another it tidied %+v (%v)", done, err)
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tx.Rollback(t.Context()))
 	if done, err := tidy(t.Context(), s, rows.Retention{}); err != nil || !done.Leader {
 		t.Errorf("alone it tidied %+v (%v)", done, err)
 	}

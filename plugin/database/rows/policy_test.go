@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -70,9 +71,7 @@ func TestPuttingTheCurrentValuesChangesNothing(t *testing.T) {
 	put(t, s, daily())
 	again, version := put(t, s, daily())
 	var entries int
-	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM rate_limiter.audit`).Scan(&entries); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM rate_limiter.audit`).Scan(&entries))
 	if again.Revision != 1 || version != 1 || entries != 1 {
 		t.Errorf("revision %d, version %d, %d audit entries, want 1 each", again.Revision, version, entries)
 	}
@@ -194,9 +193,7 @@ func TestOneOfSeveralWritersFromOneRevisionWins(t *testing.T) {
 			return err
 		})
 	}
-	if err := all.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, all.Wait())
 	winners := 0
 	for i := range won {
 		if won[i] {
@@ -279,9 +276,7 @@ func TestPoliciesAreListedInPages(t *testing.T) {
 	filter := rows.PolicyFilter{Tier: "gold", Max: 2}
 	for {
 		page, err := s.Policies(t.Context(), filter)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if len(page) == 0 {
 			break
 		}

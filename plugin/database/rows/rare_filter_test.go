@@ -3,6 +3,8 @@ package rows_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -24,15 +26,11 @@ func TestAFilterByARareValueReadsFewRowsAlsoWhenItIsRepeated(t *testing.T) {
 	if err == nil {
 		_, err = pool.Exec(t.Context(), insert, 1, "rare")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	read := func() (n int64) {
 		err := pool.QueryRow(t.Context(), `SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables
 			WHERE relname = 'recent_denials'`).Scan(&n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return n
 	}
 	reader := pgtest.Pool(t, dsn+"&pool_max_conns=1")

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -15,9 +17,7 @@ func TestTheAuditOfAResetHasEachBucketWithItsSubjectAndUse(t *testing.T) {
 	t.Parallel()
 	s, _ := open(t)
 	compiled, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 100, Window: limit.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	daily := &policy.Policy{Name: "daily", Row: 7, Scope: policy.Tenant, Limit: compiled}
 	bounds := []policy.Bound{
 		{Policy: daily, Key: policy.Key{Endpoint: "GET /a"}},
@@ -33,9 +33,7 @@ func TestTheAuditOfAResetHasEachBucketWithItsSubjectAndUse(t *testing.T) {
 	if err == nil {
 		err = s.Do(t.Context(), ann, reset, nil, done)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "action", Key: "buckets", Tenant: "acme"})
 	if err != nil || len(entries) != 1 || entries[0].Operation != "reset" {
 		t.Fatalf("the audit has %+v (%v), want one reset", entries, err)

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -133,9 +135,7 @@ func TestTheRightsOfAKeeperSufficeToTidy(t *testing.T) {
 	pool := pgtest.Pool(t, server.DSN("ratelimit"))
 	root := rows.New(pool)
 	o, _, err := root.AddOverride(t.Context(), ann, later(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	age(t, pool, o.ID, 2*time.Hour)
 	put(t, root, daily())
 	report(t, pool, "n1", 1, time.Second)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -95,9 +97,7 @@ func TestAPolicyForAllThatReplacesALimitOfATierIsWarnedOf(t *testing.T) {
 	config, err := resolve.FromConfig(schema.Config{
 		Tiers: []schema.Tier{{Name: "gold", Limits: []schema.Limit{daily}}},
 	}.WithDefaults())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	list := ofTargets()
 	for _, c := range []struct {
 		policy rows.Policy

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -29,9 +31,7 @@ func TestTenantIsSetReadListedAndDeleted(t *testing.T) {
 	}
 	var gold []string
 	for tenant, err := range s.EachTenant(t.Context(), rows.TenantFilter{Tier: "gold", After: "Beta"}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		gold = append(gold, tenant.ID)
 	}
 	if len(gold) != 1 || gold[0] != "acme" {
@@ -123,9 +123,7 @@ func TestTenantsWithUsageAreListedBesideThoseWithARow(t *testing.T) {
 	} {
 		var listed []string
 		for tenant, err := range s.EachTenant(t.Context(), f) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			listed = append(listed, tenant.ID+"/"+tenant.Tier)
 		}
 		if got := strings.Join(listed, " "); got != strings.TrimSpace(want) {
@@ -142,9 +140,7 @@ func TestATenantIsListedWhileOneOfItsUsageTablesHasARow(t *testing.T) {
 	}
 	listed := func() (ids string) {
 		for tenant, err := range s.EachTenant(t.Context(), rows.TenantFilter{Usage: true}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			ids += " " + tenant.ID
 		}
 		return ids

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -44,9 +45,7 @@ func expire(t *testing.T, pool *pgxpool.Pool, id int64) {
 func tokenOf(t *testing.T, s *rows.DB, secret string) (rows.Token, error) {
 	t.Helper()
 	all, err := s.Secrets(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return all.Token(secret)
 }
 
@@ -205,9 +204,7 @@ func TestUseIsRecordedAtMostOnceAMinuteAndNeverBackwards(t *testing.T) {
 	}
 	record := func(ago time.Duration) {
 		t.Helper()
-		if err := s.Used(t.Context(), map[int64]time.Duration{used.ID: ago, 4711: ago}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Used(t.Context(), map[int64]time.Duration{used.ID: ago, 4711: ago}))
 	}
 	record(10 * time.Minute)
 	first := last()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -21,14 +22,10 @@ import (
 func wired(t *testing.T, dsn string, edit func(*pgxpool.Config)) *rows.DB {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	edit(config)
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	return rows.New(pool)
 }
@@ -41,9 +38,7 @@ func TestWaitingWritersLeaveConnectionsToReaders(t *testing.T) {
 	if err == nil {
 		_, err = busy.Exec(t.Context(), `SELECT rate_limiter.await_turn()`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var writers errgroup.Group
 	for range 2 * connections {
 		writers.Go(func() error {
@@ -66,9 +61,7 @@ func TestWaitingWritersLeaveConnectionsToReaders(t *testing.T) {
 func awaitBlocked(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	await.That(t, "two writers wait", func() (wait bool) {
-		if err := pool.QueryRow(t.Context(), `SELECT count(*) >= 2 `+stopped).Scan(&wait); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) >= 2 `+stopped).Scan(&wait))
 		return wait
 	})
 }

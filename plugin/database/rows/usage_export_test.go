@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -37,9 +39,7 @@ func exported(t *testing.T) *rows.DB {
 		FROM rate_limiter.usage_names t, rate_limiter.usage_names e, rate_limiter.usage_names p,
 			generate_series(timestamptz '2099-05-01 00:00:00+00', timestamptz '2099-05-04 23:00:00+00', '1 hour') d
 		WHERE t.name = 'acme' AND e.name = 'GET /a' AND p.name IN ('', 'daily')`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return rows.New(pool)
 }
 
@@ -50,9 +50,7 @@ func export(t *testing.T, s *rows.DB, change func(*rows.UsageExportQuery)) strin
 	change(&q)
 	var list []string
 	for r, err := range s.UsageExport(t.Context(), q) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		cost := "-"
 		if r.Cost != nil {
 			cost = fmt.Sprint(*r.Cost)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -34,9 +35,7 @@ func used(t *testing.T, ages ...time.Duration) *rows.DB {
 			{Key: usage.Key{Tenant: "globex", Endpoint: "GET /a"}, Counts: usage.Counts{Admitted: 1000, Remaining: -1}},
 		}}
 		payload, err := b.MarshalBinary()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		pgtest.Exec(t, pool, `SELECT rate_limiter.report_usage('edge-1', $1, $2, $3, $4)`, b.Epoch, b.Seq, age,
 			payload)
 	}
@@ -54,16 +53,12 @@ func used(t *testing.T, ages ...time.Duration) *rows.DB {
 func usageOf(t *testing.T, s *rows.DB, step string, change func(*rows.UsageQuery)) []rows.UsageRow {
 	t.Helper()
 	of, err := rows.UsageStepOf(step)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	now := time.Now()
 	q := rows.UsageQuery{Tenant: "acme", From: now.Add(-1000 * of.Span), To: now.Add(time.Minute), Step: of}
 	change(&q)
 	found, err := s.Usage(t.Context(), q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i, r := range found.Items {
 		if !r.At.Equal(r.At.Truncate(of.Span)) || i > 0 && r.At.Before(found.Items[i-1].At) {
 			t.Errorf("row %d of step %s is at %v", i, step, r.At)
@@ -115,9 +110,7 @@ func TestUsageIsFilteredAndGroupedByEndpointAndPolicy(t *testing.T) {
 	} {
 		list := usageOf(t, s, "1d", change)
 		text, err := json.Marshal(list)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if got := at.ReplaceAllString(string(text), ""); got != want {
 			t.Errorf("the rows are %s, want %s", got, want)
 		}

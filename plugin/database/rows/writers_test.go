@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -40,9 +41,7 @@ func TestNoUpdateOfAHundredWritersIsLostAndTheAuditHasNoGaps(t *testing.T) {
 			all.Go(func() error { return addOne(t, s, p.ID) })
 		}
 	}
-	if err := all.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, all.Wait())
 	list, err := s.Policies(t.Context(), rows.PolicyFilter{})
 	if err != nil || len(list) != policies {
 		t.Fatalf("the policies are %v (%v)", list, err)
@@ -72,9 +71,7 @@ func checkStep(t *testing.T, e rows.AuditEntry) {
 		return
 	}
 	var before, after struct{ Limit, Revision int64 }
-	if err := errors.Join(json.Unmarshal(e.Before, &before), json.Unmarshal(e.After, &after)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(json.Unmarshal(e.Before, &before), json.Unmarshal(e.After, &after)))
 	if after.Limit != before.Limit+1 || after.Revision != before.Revision+1 {
 		t.Errorf("entry %d has %+v before and %+v after", e.ID, before, after)
 	}
@@ -95,9 +92,7 @@ func TestAWriteThatEndsHalfWayWritesNothing(t *testing.T) {
 			defer cancel()
 			// The stored answer is the last statement of a write. This lock stops the write just before it.
 			holder, err := pool.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			pgtest.Exec(t, holder, `LOCK TABLE rate_limiter.answers IN EXCLUSIVE MODE`)
 			died := make(chan error, 1)
 			go func() {
@@ -109,9 +104,7 @@ func TestAWriteThatEndsHalfWayWritesNothing(t *testing.T) {
 			if err := <-died; err == nil {
 				t.Error("the write succeeds")
 			}
-			if err := holder.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, holder.Rollback(t.Context()))
 			if version, entries := versions(t, s); version != 0 || entries != 0 || names(t, s) != "" {
 				t.Errorf("version %d, %d audit entries and %q remain", version, entries, names(t, s))
 			}
@@ -131,9 +124,7 @@ const stopped = `FROM pg_stat_activity WHERE datname = current_database() AND wa
 func awaitStopped(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	await.That(t, "a writer waits", func() (waits bool) {
-		if err := pool.QueryRow(t.Context(), `SELECT count(*) > 0 `+stopped).Scan(&waits); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) > 0 `+stopped).Scan(&waits))
 		return waits
 	})
 }
@@ -151,9 +142,7 @@ func cut(t *testing.T, pool *pgxpool.Pool) {
 func TestANodeThatLocksTheReportsStopsTidyingAndNoWriter(t *testing.T) {
 	s, pool := open(t)
 	node, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	pgtest.Exec(t, node, `LOCK TABLE rate_limiter.nodes`)
 	tidied := make(chan error, 1)
 	go func() {
@@ -166,9 +155,7 @@ func TestANodeThatLocksTheReportsStopsTidyingAndNoWriter(t *testing.T) {
 	if _, _, err := s.PutPolicy(ctx, ann, daily()); err != nil {
 		t.Errorf("while tidying waits for the reports, a write fails: %v", err)
 	}
-	if err := node.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, node.Rollback(t.Context()))
 	if err := <-tidied; err != nil {
 		t.Error(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
@@ -45,9 +46,7 @@ func parse(t *testing.T, pairs ...string) (o Options, err error) {
 func write(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -115,22 +114,16 @@ type keys struct{ ca, cert, key string }
 func newKeys(t *testing.T) keys {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	model := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "kafka"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, model, model, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	inPEM := func(name, kind string, bytes []byte) string {
 		return write(t, name, string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes})))
 	}
@@ -142,34 +135,24 @@ func TestAProducerAuthenticatesByCertificateAndPassword(t *testing.T) {
 	t.Parallel()
 	k := newKeys(t)
 	server, err := (&Options{TLS: true, CAFile: k.ca}).tlsConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	pair, err := tls.LoadX509KeyPair(k.cert, k.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	server = &tls.Config{
 		Certificates: []tls.Certificate{pair}, ClientCAs: server.RootCAs, ClientAuth: tls.RequireAndVerifyClientCert,
 	}
 	for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} {
 		cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, topic), kfake.TLS(server),
 			kfake.EnableSASL(), kfake.Superuser(mechanism, "limiter", "new secret"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(cluster.Close)
 		password := write(t, "password", "old secret\n")
 		o, err := parse(t, "kafka-brokers", cluster.ListenAddrs()[0], "kafka-tls", "on", "kafka-ca-file", k.ca,
 			"kafka-cert-file", k.cert, "kafka-key-file", k.key,
 			"kafka-sasl", mechanism, "kafka-user", "limiter", "kafka-password-file", password)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		p, err := New(o, topic)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(p.Close)
 		batch := []events.Event{event("first", "acme")}
 		// The password is wrong until its file changes.
@@ -181,9 +164,7 @@ func TestAProducerAuthenticatesByCertificateAndPassword(t *testing.T) {
 				t.Fatalf("%s: sent with a wrong password", mechanism)
 			}
 		}
-		if err := os.WriteFile(password, []byte("new secret\r\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(password, []byte("new secret\r\n"), 0o600))
 		sendUntil(t, p, batch)
 	}
 }
@@ -206,23 +187,15 @@ func TestAnAuthorityThatDidNotSignTheBrokerIsNamedAsTheFault(t *testing.T) {
 	t.Parallel()
 	broker, other := newKeys(t), newKeys(t)
 	pair, err := tls.LoadX509KeyPair(broker.cert, broker.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, topic),
 		kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(cluster.Close)
 	o, err := parse(t, "kafka-brokers", cluster.ListenAddrs()[0], "kafka-tls", "on", "kafka-ca-file", other.ca)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p, err := New(o, topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(p.Close)
 	for err = errPending; !strings.Contains(err.Error(), "x509: certificate signed by unknown authority"); {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

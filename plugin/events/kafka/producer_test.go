@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -29,9 +30,7 @@ func TestEventsAreCloudEventsByTenantAcknowledgedByAllReplicas(t *testing.T) {
 			return nil, nil, false
 		})
 		batch := append(batchOf(100), event("weird", "a,b\nc\xff"), event("none", ""))
-		if err := w.send(time.Minute, batch); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.send(time.Minute, batch))
 		records := w.stored()
 		if len(records) != len(batch) || acks.Load() != -1 {
 			t.Errorf("%d records with acks=%d, want %d with -1, which are all", len(records), acks.Load(), len(batch))
@@ -161,9 +160,7 @@ func TestAnErrorSaysWhatIsWrongAndStaysTheSame(t *testing.T) {
 			})
 		}, "TOPIC_AUTHORIZATION_FAILED", false},
 		"there is no such topic": {func(w *world) {
-			if err := w.cluster.DeleteTopic(topic); err != nil {
-				w.t.Fatal(err)
-			}
+			require.NoError(w.t, w.cluster.DeleteTopic(topic))
 		}, "UNKNOWN_TOPIC_OR_PARTITION", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -256,9 +253,7 @@ func TestMakingAProducerOpensNoConnection(t *testing.T) {
 			return nil, net.ErrClosed
 		}
 		p, err := New(Options{Brokers: []string{"127.0.0.1:9092"}, dial: dial}, topic)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		synctest.Wait()
 		p.Close()
 	})

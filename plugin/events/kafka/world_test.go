@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -44,9 +45,7 @@ func (w *world) start(more ...kfake.Opt) {
 	w.t.Helper()
 	cluster, err := kfake.NewCluster(
 		append([]kfake.Opt{kfake.NumBrokers(3), kfake.Ports(9092, 9093, 9094), kfake.ListenFn(w.network.Listen)}, more...)...)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	w.cluster = cluster
 	w.t.Cleanup(cluster.Close)
 }
@@ -54,9 +53,7 @@ func (w *world) start(more ...kfake.Opt) {
 func (w *world) newProducer() *Producer {
 	w.t.Helper()
 	p, err := New(Options{Brokers: []string{"127.0.0.1:9092"}, dial: w.network.DialContext}, topic)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	w.t.Cleanup(p.Close)
 	return p
 }
@@ -120,9 +117,7 @@ func (w *world) stored() (all []*kgo.Record) {
 	}
 	consumer, err := kgo.NewClient(kgo.SeedBrokers("127.0.0.1:9092"), kgo.Dialer(w.network.DialContext),
 		kgo.ConsumeTopics(topic), kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), kgo.DisableClientMetrics())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	defer consumer.Close()
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
@@ -32,25 +33,19 @@ func add(t *testing.T, tx pgx.Tx, ids ...string) {
 	for _, id := range ids {
 		all = append(all, notice(id))
 	}
-	if err := Add(t.Context(), tx, all...); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, Add(t.Context(), tx, all...))
 }
 
 func begin(t *testing.T, pool *pgxpool.Pool) pgx.Tx {
 	t.Helper()
 	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return tx
 }
 
 func commit(t *testing.T, tx pgx.Tx) {
 	t.Helper()
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tx.Commit(t.Context()))
 }
 
 // addAll adds events in a transaction of their own.
@@ -65,9 +60,7 @@ func addAll(t *testing.T, pool *pgxpool.Pool, ids ...string) {
 func consume(t *testing.T, pool *pgxpool.Pool) string {
 	t.Helper()
 	all, err := Read(t.Context(), pool, consumer, 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var ids []string
 	for _, e := range all {
 		ids = append(ids, e.ID)
@@ -81,9 +74,7 @@ func consume(t *testing.T, pool *pgxpool.Pool) string {
 func move(t *testing.T, pool *pgxpool.Pool, position int64) {
 	t.Helper()
 	tx := begin(t, pool)
-	if err := Move(t.Context(), tx, consumer, position); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, Move(t.Context(), tx, consumer, position))
 	commit(t, tx)
 }
 
@@ -110,9 +101,7 @@ func TestAnEventIsAddedIfAndOnlyIfItsTransactionCommits(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	gone := begin(t, pool)
 	add(t, gone, "gone")
-	if err := gone.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, gone.Rollback(t.Context()))
 	addAll(t, pool, "a")
 	addAll(t, pool, "a", "b") // repeated
 	if got := consume(t, pool); got != "a b" {
@@ -125,9 +114,7 @@ func TestAnEventIsReadAsItWasAdded(t *testing.T) {
 	e := notice("x-1")
 	e.Tenant, e.Data = "a,\"b\"\n=cmd", json.RawMessage(`{"z": 1,  "a": "\u0000", "big": 12345678901234567890.10}`)
 	tx := begin(t, pool)
-	if err := Add(t.Context(), tx, e); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, Add(t.Context(), tx, e))
 	commit(t, tx)
 	all, err := Read(t.Context(), pool, consumer, 10)
 	if err != nil || len(all) != 1 {
@@ -156,9 +143,7 @@ func TestAnEventThatCannotBeSentIsNotAdded(t *testing.T) {
 		if err := Add(t.Context(), tx, notice("good"), e); err == nil || !strings.Contains(err.Error(), fault) {
 			t.Errorf("the error is %v, want one that names %s", err, fault)
 		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, tx.Rollback(t.Context()))
 	}
 }
 

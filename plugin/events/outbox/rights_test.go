@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
@@ -64,9 +65,7 @@ func TestEachChangeOfAPolicyIsAnEventInItsTransaction(t *testing.T) {
 	}
 	commit(t, tx)
 	all, err := Read(t.Context(), keeper, consumer, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := []string{
 		"tier insert  ", "tenant insert acme ", "policy insert acme 5", "policy update acme 9", "override insert acme ",
 		"override delete acme ",
@@ -86,13 +85,9 @@ func checkChange(t *testing.T, e Entry, want string) {
 		t.Errorf("%+v is no CloudEvent of a change: %v", e, err)
 	}
 	var c change
-	if err := json.Unmarshal(e.Data, &c); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(e.Data, &c))
 	published, err := jsonschema.NewCompiler().Compile("../../../schema/policy_updated.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(e.Data))
 	if err == nil {
 		err = published.Validate(value)
@@ -103,9 +98,7 @@ func checkChange(t *testing.T, e Entry, want string) {
 	limit := ""
 	if c.Kind == "policy" {
 		text, err := json.Marshal(c.After["limit"])
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		limit = string(text)
 	}
 	if got := strings.Join([]string{c.Kind, c.Operation, c.Org, limit}, " "); got != want {
@@ -121,9 +114,7 @@ func TestAStandbyReturnsAnErrorWithAdvice(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	addAll(t, pool, "a")
 	conn, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer conn.Release()
 	pgtest.Exec(t, conn, `SET default_transaction_read_only = on`)
 	for name, do := range map[string]func() error{

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
@@ -125,9 +126,7 @@ func (w *world) add(kind events.Type, ids ...string) {
 		}
 		return outbox.Add(w.t.Context(), tx, all...)
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 }
 
 // await waits until a condition holds.
@@ -148,9 +147,7 @@ func (w *world) awaitCursor() {
 		(SELECT position FROM rate_limiter.outbox_cursors WHERE consumer = 'kafka'), 0)`
 	w.await(func() bool {
 		var n int
-		if err := w.pool.QueryRow(w.t.Context(), behind).Scan(&n); err != nil {
-			w.t.Fatal(err)
-		}
+		require.NoError(w.t, w.pool.QueryRow(w.t.Context(), behind).Scan(&n))
 		return n == 0
 	})
 }

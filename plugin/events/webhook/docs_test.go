@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // verify returns nil if the delivery was signed by the secret, at most five minutes ago.
@@ -38,13 +40,9 @@ func verify(r *http.Request, body []byte, secret string) error {
 
 func TestTheReceiverOfTheDocsVerifiesDeliveries(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/webhooks.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	own, err := os.ReadFile("docs_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, code, _ := strings.Cut(string(text), "```go\n")
 	code, _, found := strings.Cut(code, "```\n")
 	if !found || !strings.Contains(string(own), code) {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -27,9 +29,7 @@ const (
 func parse(t *testing.T, text string) Secret {
 	t.Helper()
 	s, err := ParseSecret(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return s
 }
 
@@ -79,9 +79,7 @@ func TestASecretShowsInNoLog(t *testing.T) {
 		slog.New(handler).Info("a secret", "secret", s, "in", struct{ S Secret }{s})
 	}
 	text, err := json.Marshal(map[string]any{"secret": s})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all := fmt.Sprintf("%s %v %q %x %#v %+v %d %s", s, s, s, s, s, struct{ S Secret }{s}, s, text) + log.String()
 	for _, form := range []string{s.Text(), s.Text()[6:], fmt.Sprintf("%x", []byte(s)), fmt.Sprint([]byte(s))} {
 		if strings.Contains(all, form) {
@@ -129,9 +127,7 @@ func TestAddressesThatAreNotPublicAreDeniedInAllTheirForms(t *testing.T) {
 		t.Error("no address is allowed")
 	}
 	private, err := ParseNetworks("10.1.0.0/16, 127.0.0.1,fd00::/8")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	some := &Targets{Private: private}
 	for text, want := range map[string]bool{
 		"10.1.2.3": true, "::ffff:10.1.2.3": true, "64:ff9b::10.1.2.3": true, "127.0.0.1": true, "fd00::1": true,
@@ -142,9 +138,7 @@ func TestAddressesThatAreNotPublicAreDeniedInAllTheirForms(t *testing.T) {
 		}
 	}
 	mapped, err := ParseNetworks("::ffff:10.1.0.0/112, ::ffff:127.0.0.1, 64:ff9b::a02:0/112")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for text, want := range map[string]bool{
 		"10.1.2.3": true, "::ffff:10.1.2.3": true, "127.0.0.1": true, "10.2.0.1": true, "10.3.0.1": false, "127.0.0.2": false,
 	} {

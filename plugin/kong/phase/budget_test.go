@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -68,9 +70,7 @@ func TestUsageCostsTwoQuestionsInOneWriteAndOneExit(t *testing.T) {
 	config := strings.Replace(fourLimits("", routeScoped), "{", `{"usage_only":true,"log_decisions":true,`, 1)
 	id := k.StartInstance(1, config)
 	writes := h.writes()
-	if err := k.Event(id); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.Event(id))
 	want := []string{getConsumer, "kong.nginx.get_var=request"}
 	if !slices.Equal(k.Questions, want) || h.writes()-writes != 2 {
 		t.Errorf("questions %q in %d writes, want %q in one, and one for the exit", k.Questions, h.writes()-writes, want)
@@ -94,9 +94,7 @@ func TestTheCommonConfigCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 			t.Fatal(err)
 		}
 		questions, writes := h.questions(), h.writes()
-		if err := k.Event(id); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, k.Event(id))
 		if want := []string{"kong.client.get_consumer"}; !slices.Equal(k.Questions, want) || h.questions()-questions != 1 {
 			t.Errorf("%s: questions %q, want %q", name, k.Questions, want)
 		}
@@ -164,9 +162,7 @@ func TestTheEndpointIsNamedForLimitsOfEveryScope(t *testing.T) {
 			id := k.StartInstance(1, test.config)
 			for _, want := range [][]string{test.first, test.later} {
 				writes := h.writes()
-				if err := k.Event(id); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, k.Event(id))
 				got, wantWrites := h.writes()-writes, uint64(1+min(len(want), 1)) // the answer is a write
 				if !slices.Equal(k.Questions, want) || got != wantWrites {
 					t.Errorf("questions %q in %d writes, want %q in %d", k.Questions, got, want, wantWrites)
@@ -184,9 +180,7 @@ func TestARouteWithoutANameIsItsID(t *testing.T) {
 	k := h.dial()
 	k.Answers = kongtest.AnswersOf(t, "key-auth")
 	k.Answers["kong.router.get_route"] = kongtest.Encode(t, &kongtest.Route{Id: "2e5a1d3e", Protocols: []string{"http"}})
-	if err := k.Event(k.StartInstance(1, observing)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.Event(k.StartInstance(1, observing)))
 	if want := []string{"2e5a1d3e"}; !slices.Equal(*endpoints, want) {
 		t.Errorf("endpoints %q, want %q", *endpoints, want)
 	}
@@ -223,9 +217,7 @@ func TestAPatternCostsOneQuestionForMethodAndPathInTheSameWrite(t *testing.T) {
 	k.Answers["kong.nginx.get_var=request"] = kongtest.Encode(t, &kongtest.String{V: "GET /records/7?x=1 HTTP/1.1"})
 	id := k.StartInstance(1, fourLimits(`,"endpoint":"GET /records/{id}"`, `,"observe_endpoint":false`))
 	writes := h.writes()
-	if err := k.Event(id); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.Event(id))
 	if want := []string{"kong.client.get_consumer", "kong.nginx.get_var=request"}; !slices.Equal(k.Questions, want) {
 		t.Errorf("questions %q, want %q", k.Questions, want)
 	}
@@ -271,9 +263,7 @@ func TestADenialAsksOnlyWhatIdentifiesAGRPCCall(t *testing.T) {
 				k = h.dial() // an exit has closed the last one
 				k.Answers = answers
 				writes := h.writes()
-				if err := k.Event(id); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, k.Event(id))
 				if got := k.Questions[1:]; !slices.Equal(got, want) {
 					t.Errorf("questions %q besides the consumer, want %q", got, want)
 				}
@@ -323,9 +313,7 @@ func TestADenialAsksForItsRequestIDInOneWriteWithOtherFacts(t *testing.T) {
 		k.Answers = kongtest.AnswersOf(t, "key-auth")
 		id := k.StartInstance(1, test.config)
 		writes := h.writes()
-		if err := k.Event(id); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, k.Event(id))
 		if got := h.writes() - writes; !slices.Equal(k.Questions, test.questions) || got != test.writes {
 			t.Errorf("questions %q in %d writes, want %q in %d, with the exit",
 				k.Questions, got, test.questions, test.writes)
@@ -361,9 +349,7 @@ func testAllocatesNothing(t *testing.T, config string) {
 	next := func() {
 		i++
 		k.Answers["kong.client.get_consumer"] = consumers[i%len(consumers)]
-		if err := k.FastEvent(id); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, k.FastEvent(id))
 	}
 	for range 100 {
 		next()

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -133,9 +135,7 @@ func serveVaried(t *testing.T, before func(*wire.Event)) func(varied) string {
 	instances := newConfigs(build, slog.New(slog.DiscardHandler), func() time.Duration { return 0 })
 	socket := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	kongtest.Serve(t, listener, wire.New(wire.Options{Start: func(c wire.Config) wire.Instance {
 		in := instances.startInstance(c)
 		access := in.Access
@@ -152,9 +152,7 @@ func serveVaried(t *testing.T, before func(*wire.Event)) func(varied) string {
 		k := kongtest.Dial(t, socket)
 		defer k.Conn.Close()
 		k.Answers = variedAnswers(t, r)
-		if err := k.Event(r.instance); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, k.Event(r.instance))
 		return fmt.Sprint(k.Questions, k.Headers, k.Exit)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -32,9 +34,7 @@ func BenchmarkEvent(b *testing.B) {
 			questions, writes := h.questions(), h.writes()
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := k.FastEvent(id); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, k.FastEvent(id))
 			}
 			b.ReportMetric(float64(h.questions()-questions)/float64(b.N), "questions/op")
 			b.ReportMetric(float64(h.writes()-writes)/float64(b.N), "writes/op")
@@ -45,17 +45,11 @@ func BenchmarkEvent(b *testing.B) {
 // BenchmarkPart measures the parts of an event between Kong's answer and ours, each alone, and together.
 func BenchmarkPart(b *testing.B) {
 	config, err := schemaOf(fourLimits("", ""))
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	plan, err := resolve.FromConfig(config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	decider, _, err := buildComplete(config, plan)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	ctx := b.Context()
 	var x admit.Exchange
 	answer := commonAnswers()["kong.client.get_consumer"]
@@ -80,9 +74,7 @@ func BenchmarkPart(b *testing.B) {
 		b.Run(part.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := part.do(); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, part.do())
 			}
 		})
 	}

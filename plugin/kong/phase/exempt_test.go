@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
 )
 
@@ -34,9 +36,7 @@ func TestExemptionsCostOnlyTheQuestionsThatTheirEntriesNeed(t *testing.T) {
 		id := k.StartInstance(1, strings.Replace(config, "tenant+endpoint", "tenant", 1))
 		for method, want := range map[string][]string{"GET": test.get, "OPTIONS": test.options} {
 			k.Answers[target] = kongtest.Encode(t, &kongtest.String{V: method + " /records HTTP/1.1"})
-			if err := k.Event(id); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, k.Event(id))
 			if !slices.Equal(k.Questions, want) {
 				t.Errorf("%s with %s: questions %q, want %q", method, more, k.Questions, want)
 			}

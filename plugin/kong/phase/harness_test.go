@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -83,9 +85,7 @@ func serve(t testing.TB, buckets bucketsFunc, change func(*Options)) *harness {
 	}
 	h.Server = New(options)
 	listener, err := net.Listen("unix", h.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	h.stop = kongtest.Serve(t, listener, h.Serve)
 	return h
 }

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
 )
 
@@ -19,9 +21,7 @@ func TestAnInstanceAsksAgainForARouteThatKongDidNotName(t *testing.T) {
 		asks   bool
 	}{{nil, true}, {named, true}, {named, false}} {
 		k.Answers["kong.router.get_route"] = c.answer
-		if err := k.Event(id); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, k.Event(id))
 		if got := slices.Contains(k.Questions, "kong.router.get_route"); got != c.asks {
 			t.Errorf("event %d asks for the route: %t, want %t", i, got, c.asks)
 		}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
@@ -21,9 +23,7 @@ func TestAConsumerConfigAsksOnlyForTheConsumerInOneWriteAndAnswersInOne(t *testi
 	k.Answers = kongtest.AnswersOf(t, "key-auth")
 	id := k.StartInstance(17, byConsumer)
 	before := h.writes()
-	if err := k.Event(id); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.Event(id))
 	if want := []string{"kong.client.get_consumer"}; !slices.Equal(k.Questions, want) {
 		t.Errorf("questions %q, want %q", k.Questions, want)
 	}
@@ -44,9 +44,7 @@ func TestAllQuestionsOfARequestLeaveInOneWrite(t *testing.T) {
 		{"name":"u","scope":"user+endpoint","endpoint":"GET /jwt/*","limit":5,"window_size":1},
 		{"name":"c","scope":"credential","limit":5,"window_size":1}]}]}`)
 	before := h.writes()
-	if err := k.Event(id); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.Event(id))
 	want := []string{
 		"kong.client.get_consumer",
 		"kong.client.get_credential",
@@ -68,9 +66,7 @@ func TestAConfigWithoutLimitsAsksNothing(t *testing.T) {
 	k := h.dial()
 	id := k.StartInstance(1, `{"observe_endpoint":false,"tiers":[{"name":"internal"}]}`)
 	before := h.writes()
-	if err := k.Event(id); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.Event(id))
 	if len(k.Questions) != 0 || k.Headers != nil || h.writes()-before != 1 {
 		t.Errorf("questions %q, headers %v, %d writes; want only the end",
 			k.Questions, k.Headers, h.writes()-before)
@@ -87,9 +83,7 @@ func TestARouteScopedInstanceAsksForItsRouteOnce(t *testing.T) {
 		id   int32
 		asks bool
 	}{{scoped, true}, {scoped, false}, {scoped, false}, {global, true}, {global, true}} {
-		if err := k.Event(want.id); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, k.Event(want.id))
 		if got := slices.Contains(k.Questions, "kong.router.get_route"); got != want.asks {
 			t.Errorf("event %d: questions %q, for the route %t, want %t", i, k.Questions, got, want.asks)
 		}
@@ -101,9 +95,7 @@ func TestTheAddressIsAskedOnlyWhenTheTenantIsMissing(t *testing.T) {
 	k := h.dial()
 	id := k.StartInstance(1, byConsumer)
 	k.Answers = kongtest.AnswersOf(t, "no-auth")
-	if err := k.Event(id); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.Event(id))
 	if want := []string{"kong.client.get_consumer", "kong.client.get_forwarded_ip"}; !slices.Equal(k.Questions, want) {
 		t.Errorf("questions %q, want %q", k.Questions, want)
 	}
@@ -114,15 +106,11 @@ func TestADenialExitsAndTheDroppedConnectionIsNotLogged(t *testing.T) {
 	k := h.dial()
 	k.Answers = kongtest.AnswersOf(t, "key-auth")
 	id := k.StartInstance(1, byConsumer)
-	if err := k.Event(id); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.Event(id))
 	if k.Exit == nil || k.Exit.Status != 429 || k.Exit.Headers.Fields["Retry-After"].GetStringValue() != "3" {
 		t.Fatalf("exit %v, want 429 with Retry-After 3", k.Exit)
 	}
-	if err := h.stop(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, h.stop())
 	for _, line := range h.log.Lines() {
 		if strings.Contains(line, "closed") {
 			t.Errorf("logged %s", line)
@@ -137,9 +125,7 @@ func TestATooLongAnswerIsSkippedAndOnInternalErrorAnswers(t *testing.T) {
 		id := k.StartInstance(1, strings.TrimSuffix(byConsumer, "}")+`,"on_internal_error":"`+mode+`"}`)
 		long := &kongtest.Consumer{CustomId: strings.Repeat("x", 5<<20)}
 		k.Answers["kong.client.get_consumer"] = kongtest.Encode(t, long)
-		if err := k.Event(id); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, k.Event(id))
 		if denied := k.Exit != nil; denied != (mode == "closed") || (denied && k.Exit.Status != 503) {
 			t.Errorf("%s: exit %v", mode, k.Exit)
 		}
@@ -164,9 +150,7 @@ func TestLongAnswersWithinTheBoundAreDecided(t *testing.T) {
 	k.Answers["kong.client.get_consumer"] = kongtest.Encode(t, &kongtest.Consumer{
 		CustomId: strings.Repeat("x", 1<<20), Tags: slices.Repeat([]string{"tier:enterprise"}, 10_000),
 	})
-	if err := k.Event(id); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.Event(id))
 	if k.Headers["X-RateLimit-Limit"] != "50" || !strings.HasPrefix(tenant, "sha256:") {
 		t.Errorf("headers %v, tenant %.20q; want the tier and a hashed tenant", k.Headers, tenant)
 	}
@@ -182,9 +166,7 @@ func TestAnIdentityThatIsNotUTF8IsCountedUnchanged(t *testing.T) {
 	id := k.StartInstance(1, `{"tenant_from":["header.X-Org"],"trusted_headers":["x-org"],
 		"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant","limit":5,"window_size":1}]}]}`)
 	k.Answers["kong.nginx.get_var=http_x_org"] = []byte("\x0a\x04\xff\x00:}")
-	if err := k.Event(id); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.Event(id))
 	if tenant != "\xff\x00:}" {
 		t.Errorf("tenant %q", tenant)
 	}
@@ -222,9 +204,7 @@ func TestATrustedHeaderWithMoreThanOneValueIsDenied(t *testing.T) {
 					k.Answers["kong.nginx.get_var="+variable] = kongtest.Encode(t, &kongtest.String{V: "7"})
 				}
 				k.Answers["kong.nginx.get_var="+test.variable] = kongtest.Encode(t, &kongtest.String{V: value})
-				if err := k.Event(k.StartInstance(1, test.config)); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, k.Event(k.StartInstance(1, test.config)))
 				if takes != 0 || k.Exit == nil || k.Exit.Status != 400 ||
 					!strings.Contains(string(k.Exit.Body), "The header "+test.header+" must be sent once") {
 					t.Errorf("%q: %d takes, exit %v; want 400 that names %s", value, takes, k.Exit, test.header)
@@ -241,9 +221,7 @@ func TestAPanicIsAnsweredByOnInternalErrorAndLoggedOnce(t *testing.T) {
 		k.Answers = kongtest.AnswersOf(t, "key-auth")
 		id := k.StartInstance(1, strings.TrimSuffix(byConsumer, "}")+`,"on_internal_error":"`+mode+`"}`)
 		for range 3 {
-			if err := k.Event(id); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, k.Event(id))
 			if (k.Exit != nil) != (mode == "closed") {
 				t.Fatalf("%s: exit %v", mode, k.Exit)
 			}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
@@ -38,9 +39,7 @@ func (s *settlements) Settle(ctx context.Context, id string, source reservation.
 func settlingServer(t *testing.T, s Settler) (*Settling, *kongtest.Worker, int32) {
 	t.Helper()
 	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	server := NewSettling(SettlingOptions{Reservations: s})
 	kongtest.Serve(t, listener, server.Serve)
 	k := kongtest.Dial(t, listener.Addr().String())
@@ -52,9 +51,7 @@ func TestTheLogPhaseSettlesTheReservationOfItsRequest(t *testing.T) {
 	_, k, id := settlingServer(t, s)
 	k.Answers = kongtest.AnswersOf(t, "log-chunked")
 	k.Answers["kong.ctx.shared.get=trl"] = kongtest.Encode(t, structpb.NewStringValue("0123"))
-	if err := k.LogEvent(id); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.LogEvent(id))
 	if !slices.Equal(s.ids, []string{"0123"}) {
 		t.Fatalf("settled %q", s.ids)
 	}
@@ -71,9 +68,7 @@ func TestAHeaderThatCameMoreThanOnceIsNoValue(t *testing.T) {
 	k.Answers = kongtest.AnswersOf(t, "log-chunked")
 	k.Answers["kong.ctx.shared.get=trl"] = kongtest.Encode(t, structpb.NewStringValue("0123"))
 	k.Answers["kong.response.get_header=x-twice"] = kongtest.Encode(t, &pb.String{V: "one"}) // as Kong answers
-	if err := k.LogEvent(id); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.LogEvent(id))
 	want := map[string]string{"x-twice": "", "x-upstream": "yes", "x_upstream": "yes"}
 	if got := s.answers[0].Headers; !maps.Equal(got, want) {
 		t.Errorf("read %q, want %q", got, want)
@@ -145,9 +140,7 @@ func TestOnlyWhatTheRulesNeedIsAsked(t *testing.T) {
 
 func TestOnlyANumberInKongCtxSharedIsAnAmount(t *testing.T) {
 	rule, err := settle.New(schema.Settle{Sources: []schema.SettleSource{{From: "shared.tokens"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name, test := range map[string]struct {
 		value *structpb.Value
 		want  settle.Outcome

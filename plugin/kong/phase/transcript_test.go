@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -77,9 +78,7 @@ func TestRecordedAnswersIdentifyTheRequest(t *testing.T) {
 		}, nil)
 		k := h.dial()
 		k.Answers = kongtest.AnswersOf(t, name)
-		if err := k.Event(k.StartInstance(1, config)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, k.Event(k.StartInstance(1, config)))
 		if !slices.Equal(got, want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", name, got, want)
 		}

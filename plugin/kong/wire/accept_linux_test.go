@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
@@ -16,18 +18,14 @@ import (
 func listenQuietly(t *testing.T) (l net.Listener, dial func() net.Conn) {
 	t.Helper()
 	unix, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if l, err = newQuietListener(unix); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() }) // the test may have closed it
 	return l, func() net.Conn {
 		c, err := net.Dial("unix", unix.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
@@ -53,9 +51,7 @@ func TestAnAcceptThatWaitsEndsWithTheListenerAndWithItsDeadline(t *testing.T) {
 				_, err := l.Accept()
 				ended <- err
 			}()
-			if err := test.end(l); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, test.end(l))
 			if err := <-ended; !errors.Is(err, test.want) {
 				t.Errorf("Accept returned %v, want %v", err, test.want)
 			}
@@ -141,22 +137,16 @@ func TestNoFileStaysOpenForAConnectionThatHasEnded(t *testing.T) {
 	h := serve(t, deny, nil)
 	k := h.dial()
 	id := k.StartInstance(1, "{}")
-	if err := k.Conn.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.Conn.Close())
 	serving := before + 3 // the socket, the copy of it that accepts, and the spare file
 	for range 2*len(h.late.conns) + 3 {
-		if err := h.dial().Event(id); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, h.dial().Event(id))
 	}
 	await.That(t, "the files of ended connections are closed", func() bool { return openFiles(t) <= serving })
 	if err := h.dial().Event(id); err != nil { // it may be the last of the connections that wait to be closed
 		t.Fatal(err)
 	}
-	if err := h.stop(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, h.stop())
 	if open := openFiles(t); open > before {
 		t.Errorf("%d files are open after the end, want %d", open, before)
 	}
@@ -166,8 +156,6 @@ func TestNoFileStaysOpenForAConnectionThatHasEnded(t *testing.T) {
 func openFiles(t *testing.T) int {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return len(files)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/require"
 )
 
 func TestAnIncompleteCallClosesItsConnectionAndAnIdleOneStays(t *testing.T) {
@@ -19,9 +20,7 @@ func TestAnIncompleteCallClosesItsConnectionAndAnIdleOneStays(t *testing.T) {
 		idle, half := connect(), connect()
 		half.Write(appendFrame(nil, make([]byte, 100))[:50])
 		before := time.Now()
-		if err := half.Conn.SetReadDeadline(before.Add(time.Hour)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, half.Conn.SetReadDeadline(before.Add(time.Hour)))
 		if _, err := half.Conn.Read(make([]byte, 1)); err == nil || isTimeout(err) {
 			t.Errorf("%v; want the connection closed", err)
 		}
@@ -91,9 +90,7 @@ func TestAConnectionThatBreaksDuringAnEventIsLoggedUnlessKongHasClosedIt(t *test
 	k := h.dial()
 	id := k.StartInstance(1, "{}")
 	k.Begin(id, getConsumer)
-	if err := k.Conn.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.Conn.Close())
 	k = h.dial()
 	k.Begin(id, getConsumer)
 	k.Write(binary.LittleEndian.AppendUint32(nil, maxFrame+1))
@@ -118,9 +115,7 @@ func TestAConnectionIsClosedWithItsExit(t *testing.T) {
 			t.Fatalf("the %s of the exit: %v", part, err)
 		}
 	}
-	if err := k.Conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.Conn.SetReadDeadline(time.Now().Add(20*time.Second)))
 	if frame, err := k.Receive(); !errors.Is(err, io.EOF) {
 		t.Errorf("%q, %v after the exit; want the end of the connection", frame, err)
 	}

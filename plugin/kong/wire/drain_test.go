@@ -16,6 +16,7 @@ import (
 	"time"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
 )
@@ -175,9 +176,7 @@ func TestServeReturnsAnErrorIfItsListenerIsClosedFromOutside(t *testing.T) {
 	for name, dials := range map[string]bool{"before it serves": false, "while it serves": true} {
 		t.Run(name, func(t *testing.T) {
 			listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			ended := make(chan error, 1)
 			s := New(Options{
 				Budget: 100 * time.Millisecond,
@@ -190,9 +189,7 @@ func TestServeReturnsAnErrorIfItsListenerIsClosedFromOutside(t *testing.T) {
 				defer k.Conn.Close()
 				k.StartInstance(1, "{}") // it has been accepted
 			}
-			if err := listener.Close(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, listener.Close())
 			if !dials {
 				start()
 			}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestQuestionsAfterHeadersGetTheirOwnAnswers(t *testing.T) {
@@ -39,9 +41,7 @@ func TestNothingFollowsAnExit(t *testing.T) {
 		return err
 	}, nil)
 	k := h.dial()
-	if err := k.Event(k.StartInstance(1, "{}")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.Event(k.StartInstance(1, "{}")))
 	if k.Exit == nil || k.Exit.Status != 429 || !errors.Is(after, errExiting) {
 		t.Errorf("exit %v, and a question after it: %v", k.Exit, after)
 	}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
 )
@@ -85,9 +87,7 @@ func serveOn(t testing.TB, access accessFunc, change func(*Options), wrap func(n
 	}
 	h.Server = New(options)
 	listener, err := net.Listen("unix", h.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	h.stop = kongtest.Serve(t, wrap(listener), h.Serve)
 	return h
 }

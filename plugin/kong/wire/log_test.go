@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -36,9 +37,7 @@ func TestEachPhaseHasItsOwnFunction(t *testing.T) {
 		h := serve(t, nil, func(o *Options) { o.Start = func(Config) Instance { return in } })
 		k := h.dial()
 		id := k.StartInstance(1, "{}")
-		if err := errors.Join(k.Event(id), k.LogEvent(id)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(k.Event(id), k.LogEvent(id)))
 	}
 	if want := []string{"|", "access", "|", "log", "|", "access", "log"}; !slices.Equal(phases, want) {
 		t.Errorf("phases %q, want %q", phases, want)
@@ -76,9 +75,7 @@ func TestTheLogPhaseReadsTheResponse(t *testing.T) {
 	k := h.dial()
 	k.Answers = kongtest.AnswersOf(t, "log-chunked")
 	writes := h.writes()
-	if err := k.LogEvent(k.StartInstance(1, "{}")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.LogEvent(k.StartInstance(1, "{}")))
 	if status != 200 || source != "service" || header != "yes" || shared != (Value{}) {
 		t.Errorf("status %d, source %q, header %q, shared %v", status, source, header, shared)
 	}
@@ -192,9 +189,7 @@ func TestTwoServersOfOneProcessAreIndependent(t *testing.T) {
 	if limits.Events != 1 || limits.Failures != 0 || settles.Events != 1 || settles.Failures != 1 {
 		t.Errorf("counters %+v and %+v", limits, settles)
 	}
-	if err := settling.stop(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, settling.stop())
 	if err := first.Event(a); err != nil || first.Headers["X-Consumer"] != alice {
 		t.Errorf("after the end of the other server: %v, headers %v", err, first.Headers)
 	}
@@ -203,17 +198,13 @@ func TestTwoServersOfOneProcessAreIndependent(t *testing.T) {
 func TestTheInfoNamesThePhases(t *testing.T) {
 	for want, given := range map[string][]string{"access": nil, "log": {PhaseLog}, "access log": {PhaseAccess, PhaseLog}} {
 		listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		server := New(Options{Name: "plugin", Phases: given, Start: func(Config) Instance { return Instance{} }})
 		kongtest.Serve(t, listener, server.Serve)
 		k := kongtest.Dial(t, listener.Addr().String())
 		k.Call(&pb.RpcCall{Call: &pb.RpcCall_CmdGetPluginInfo{CmdGetPluginInfo: &pb.CmdGetPluginInfo{Name: "plugin"}}})
 		answer, err := k.Return()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if got := answer.GetPluginInfo().GetPhases(); !slices.Equal(got, strings.Fields(want)) {
 			t.Errorf("phases %q, want %q", got, want)
 		}
@@ -271,9 +262,7 @@ func FuzzDecodeValue(f *testing.F) {
 func TestHeadersAreTextsUnlessTheyCameMoreThanOnce(t *testing.T) {
 	answer := kongtest.AnswersOf(t, "log-chunked")["kong.response.get_headers=100"]
 	headers := map[string]Value{}
-	if err := DecodeHeaders(answer, func(name string, v Value) { headers[name] = v }); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, DecodeHeaders(answer, func(name string, v Value) { headers[name] = v }))
 	if headers["x-upstream"] != (Value{Kind: TextValue, Text: "yes"}) || headers["x-twice"] != (Value{Kind: OtherValue}) {
 		t.Errorf("read %+v", headers)
 	}

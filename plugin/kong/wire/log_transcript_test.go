@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
@@ -157,9 +158,7 @@ func (r *replay) play(line kongtest.Recorded, later []kongtest.Recorded) {
 func (r *replay) call(k *kongtest.Worker, line kongtest.Recorded, later []kongtest.Recorded) {
 	r.t.Helper()
 	var call pb.RpcCall
-	if err := proto.Unmarshal(line.Frame, &call); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, proto.Unmarshal(line.Frame, &call))
 	if event := call.GetCmdHandleEvent(); event != nil {
 		event.InstanceId = r.instances[event.InstanceId]
 		k.Send(kongtest.Encode(r.t, &call))
@@ -168,9 +167,7 @@ func (r *replay) call(k *kongtest.Worker, line kongtest.Recorded, later []kongte
 	for _, answer := range later {
 		if answer.Conn == line.Conn && answer.Label == "RpcReturn" {
 			var recorded pb.RpcReturn
-			if err := proto.Unmarshal(answer.Frame, &recorded); err != nil {
-				r.t.Fatal(err)
-			}
+			require.NoError(r.t, proto.Unmarshal(answer.Frame, &recorded))
 			r.instances[recorded.GetInstanceStatus().GetInstanceId()] = seqOf(r.t, call.GetCmdStartInstance().Config)
 			break
 		}

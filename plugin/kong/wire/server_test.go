@@ -9,6 +9,7 @@ import (
 	"time"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
 )
@@ -65,9 +66,7 @@ func TestAnEventOverItsBudgetIsAnsweredAndItsLateAnswerSkipped(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.Send(kongtest.AnswersOf(t, "no-auth")["kong.client.get_consumer"]) // late
-	if err := k.Event(id); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.Event(id))
 	if k.Headers["X-Consumer"] != alice {
 		t.Errorf("headers %v: the next event got the late answer", k.Headers)
 	}

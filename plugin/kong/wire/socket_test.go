@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // eachSocket runs a test with sockets of both kinds and their peers.
@@ -20,19 +22,13 @@ func eachSocket(t *testing.T, test func(t *testing.T, s *socket, peer net.Conn, 
 	} {
 		t.Run(name, func(t *testing.T) {
 			listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer listener.Close()
 			peer, err := net.Dial("unix", listener.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer peer.Close()
 			c, err := listener.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer c.Close()
 			var writes atomic.Uint64
 			s := newSocket(&writes, nil)
@@ -66,9 +62,7 @@ func TestSentBytesAreWrittenBeforeTheReadWaits(t *testing.T) {
 
 func TestSentBytesAreWrittenAlthoughTheReadIsInterrupted(t *testing.T) {
 	eachSocket(t, func(t *testing.T, s *socket, peer net.Conn, _ *atomic.Uint64) {
-		if err := s.SetDeadline(time.Unix(1, 0)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.SetDeadline(time.Unix(1, 0)))
 		s.send([]byte("answer"), false)
 		got := make(chan string, 1)
 		go func() {
@@ -88,17 +82,13 @@ func TestSentBytesAreWrittenAlthoughTheReadIsInterrupted(t *testing.T) {
 
 func TestAfterTheLastBytesAConnectionIsClosedAtTheLatestByClose(t *testing.T) {
 	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer null.Close()
 	for _, spare := range []*os.File{nil, null} {
 		eachSocket(t, func(t *testing.T, s *socket, peer net.Conn, _ *atomic.Uint64) {
 			s.spare = spare
 			s.send([]byte("exit"), false)
-			if err := s.sendLast(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, s.sendLast())
 			if spare == nil && s.replaced {
 				t.Error("the connection was replaced by nothing")
 			}
@@ -169,9 +159,7 @@ func TestInputBeforeTheWriteIsReadWhenNoAnswerIsDue(t *testing.T) {
 				t.Fatal(err)
 			}
 			poll(t)
-			if err := s.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, s.SetDeadline(time.Now().Add(20*time.Second)))
 			s.send([]byte("return"), false)
 			if n, err := s.Read(buffer); err != nil || string(buffer[:n]) != call {
 				t.Fatalf("%q, %v; want the %s call", buffer[:n], err, call)
@@ -184,9 +172,7 @@ func TestInputBeforeTheWriteIsReadWhenNoAnswerIsDue(t *testing.T) {
 func poll(t *testing.T) {
 	t.Helper()
 	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "p"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer listener.Close()
 	for range 20 {
 		go func() {
@@ -195,9 +181,7 @@ func poll(t *testing.T) {
 			}
 		}()
 		c, err := listener.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		c.Close()
 	}
 }

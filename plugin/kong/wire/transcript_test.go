@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -22,9 +23,7 @@ func TestRecordedCallsOfKongAreAnswered(t *testing.T) {
 			continue
 		}
 		var m pb.RpcCall
-		if err := proto.Unmarshal(line.Frame, &m); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, proto.Unmarshal(line.Frame, &m))
 		k.Sequence = m.Sequence
 		k.Send(line.Frame)
 		if m.GetCmdHandleEvent() != nil {

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
 )
@@ -95,9 +97,7 @@ func TestOnlySoManyWorkersStayIdle(t *testing.T) {
 		workers[i].StartInstance(1, "{}")
 	}
 	for _, k := range workers {
-		if err := k.Conn.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, k.Conn.Close())
 	}
 	await.That(t, "no connection is open", func() bool {
 		open, _ := h.Connections()

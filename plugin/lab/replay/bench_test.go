@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/konglog"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay"
@@ -45,9 +47,7 @@ func TestSoakALogOfTenGigabytesIsReplayedInBoundedMemory(t *testing.T) {
 		written <- errors.Join(err, to.Close())
 	}()
 	log, err := replay.NewLog("access.jsonl", text, replay.LogOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var memory runtime.MemStats
 	most := uint64(0)
 	stream := replay.NewStream([]*replay.Log{log}, replay.StreamOptions{Waiting: 2000, Progress: func() {
@@ -55,9 +55,7 @@ func TestSoakALogOfTenGigabytesIsReplayedInBoundedMemory(t *testing.T) {
 		most = max(most, memory.HeapAlloc)
 	}})
 	gateway, err := replay.NewGateway(file(t, fourLimits), replay.GatewayOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	began := time.Now()
 	report, err := replay.Run(context.Background(), stream, gateway, nil)
 	err = errors.Join(err, <-written)

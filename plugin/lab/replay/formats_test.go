@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay"
@@ -54,9 +56,7 @@ func read(t testing.TB, o replay.LogOptions, lines ...string) ([]seen, int64) {
 		all = append(all, s)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return all, stream.Counts().Unparsed
 }
 
@@ -98,9 +98,7 @@ func TestEntriesOfKong(t *testing.T) {
 
 func TestEntriesOfARealKong(t *testing.T) {
 	text, err := os.ReadFile("testdata/kong-3.9.3.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all, unparsed := read(t, replay.LogOptions{}, strings.Split(strings.TrimSpace(string(text)), "\n")...)
 	if unparsed != 0 || len(all) < 5 {
 		t.Fatalf("%d requests, %d lines unparsed", len(all), unparsed)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/fromkong"
@@ -64,9 +66,7 @@ func replayedImport(t *testing.T, config string, requests []loggedRequest) []boo
 	}
 	configs := file(t, string(result.Text))
 	gateway, err := replay.NewGateway(configs, replay.GatewayOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var entries bytes.Buffer
 	for i := range requests {
 		entries.WriteString(requests[i].entry())
@@ -74,9 +74,7 @@ func replayedImport(t *testing.T, config string, requests []loggedRequest) []boo
 	log, err := replay.NewLog("access.log", &entries, replay.LogOptions{
 		Headers: replay.HeadersOf(configs, replay.GatewayOptions{}),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var admitted []bool
 	stream := replay.NewStream([]*replay.Log{log}, replay.StreamOptions{})
 	_, err = replay.Run(t.Context(), stream, gateway, func(_ *replay.Request, d *decision.Decision) {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay"
 )
@@ -144,9 +146,7 @@ func TestATruncatedLogNamesTheLineToResumeAt(t *testing.T) {
 	text := zipped(t, whole)
 	open := func(text []byte, from int64) *replay.Log {
 		l, err := replay.NewLog("access.log.gz", bytes.NewReader(text), replay.LogOptions{FirstLine: from})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return l
 	}
 	broken, before := replayed(t, twoAMinute, replay.GatewayOptions{}, open(text[:len(text)/2], 0))

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay"
@@ -47,9 +49,7 @@ func entry(seconds float64, tenant string) string {
 func file(t testing.TB, text string) *routeconfig.File {
 	t.Helper()
 	f, err := routeconfig.Read([]byte(text), "kong.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return f
 }
 
@@ -57,9 +57,7 @@ func file(t testing.TB, text string) *routeconfig.File {
 func logOf(t testing.TB, o replay.LogOptions, lines ...string) *replay.Log {
 	t.Helper()
 	l, err := replay.NewLog("access.log", strings.NewReader(strings.Join(lines, "\n")+"\n"), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return l
 }
 
@@ -69,17 +67,13 @@ func replayed(
 ) (*replay.Report, string) {
 	t.Helper()
 	gateway, err := replay.NewGateway(file(t, config), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var outcomes strings.Builder
 	stream := replay.NewStream(logs, replay.StreamOptions{})
 	report, err := replay.Run(context.Background(), stream, gateway, func(_ *replay.Request, d *decision.Decision) {
 		outcomes.WriteByte(map[bool]byte{true: 'D', false: '.'}[d.Denied()])
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return report, outcomes.String()
 }
 
@@ -91,8 +85,6 @@ func zipped(t testing.TB, text string) []byte {
 	if _, err := w.Write([]byte(text)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.Close())
 	return b.Bytes()
 }

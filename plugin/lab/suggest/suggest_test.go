@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay"
@@ -45,13 +47,9 @@ func (t *traffic) run(
 ) *replay.Report {
 	tb.Helper()
 	log, err := replay.NewLog("access.csv", bytes.NewReader(t.Bytes()), replay.LogOptions{})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	gateway, err := replay.NewGateway(file, replay.GatewayOptions{})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	stream := replay.NewStream([]*replay.Log{log}, replay.StreamOptions{})
 	report, err := replay.Run(context.Background(), stream, gateway, decided)
 	if err != nil || report.Counts.Unparsed > 0 {
@@ -130,9 +128,7 @@ plugins:
     global: {limits: [{name: all, scope: global, limit: 1, window_size: 60}]}
 `
 	file, err := routeconfig.Read([]byte(config), "kong.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	log := newTraffic()
 	log.add(2, 0, "acme", "big", "POST /bulk")
 	log.add(100, 0, "acme", "big", "GET /healthz")

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // scraped is a minute of a scraper.
@@ -261,9 +263,7 @@ func TestAPenaltyThatCannotBeMadeKeepsNoOtherTenantFromOne(t *testing.T) {
 		w.past(name, repeat(8, scraped)...)
 	}
 	d := New(Options{Mode: Enforce, Config: Default(), Log: slog.New(slog.NewTextHandler(&w.log, nil))})
-	if err := d.Run(t.Context(), w.keeper); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, d.Run(t.Context(), w.keeper))
 	if got := w.penalties("beta"); got != "multiplier 500 by abuse detector" {
 		t.Errorf("on %s the penalties of another tenant are %q", w.step("beta"), got)
 	}

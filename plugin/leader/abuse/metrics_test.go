@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
 )
@@ -35,9 +36,7 @@ func TestTheSeriesOfTenantsAreBounded(t *testing.T) {
 	d.countFlag("\xff", Spike)
 	series, others := 0, 0.0
 	families, err := registered(d).Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			series++

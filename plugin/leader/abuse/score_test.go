@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 var start = time.Date(2026, 11, 22, 9, 0, 0, 0, time.UTC)
@@ -220,9 +222,7 @@ func TestAStateIsReadAsItWasWritten(t *testing.T) {
 	p.minutes(100, calm)
 	p.minutes(30, attack)
 	text, err := json.Marshal(p.state)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var read State
 	if err := json.Unmarshal(text, &read); err != nil || !reflect.DeepEqual(read, p.state) {
 		t.Errorf("%s is read as %+v, %v", text, read, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
@@ -29,9 +30,7 @@ func newWorld(t *testing.T) *world {
 	s := pgtest.Granted(t)
 	w := &world{T: t, pool: pgtest.Pool(t, s.RoleDSN("postgres"))}
 	conn, err := pgx.Connect(t.Context(), s.RoleDSN(pgtest.Keeper))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(t.Context()) })
 	w.keeper = conn
 	w.exec(`SELECT rate_limiter.keep_usage_partitions()`)
@@ -58,9 +57,7 @@ func (w *world) text(sql string, args ...any) (text string) {
 // now returns the time of the database.
 func (w *world) now() (now time.Time) {
 	w.Helper()
-	if err := w.pool.QueryRow(w.Context(), `SELECT clock_timestamp()`).Scan(&now); err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, w.pool.QueryRow(w.Context(), `SELECT clock_timestamp()`).Scan(&now))
 	return now
 }
 
@@ -105,9 +102,7 @@ func (w *world) past(tenant string, minutes ...minute) {
 func encoded(w *world, s *usage.Sketch) []byte {
 	w.Helper()
 	text, err := s.MarshalBinary()
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	return text
 }
 
@@ -126,9 +121,7 @@ func (w *world) detect(mode Mode) *Detector {
 		Mode: mode, Config: Default(), ExemptTiers: []string{"internal"},
 		Log: slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
-	if err := d.Run(w.Context(), w.keeper); err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, d.Run(w.Context(), w.keeper))
 	if strings.Contains(w.log.String(), "failed") {
 		w.Fatal(w.log.String())
 	}
@@ -139,9 +132,7 @@ func (w *world) detect(mode Mode) *Detector {
 func (w *world) checkEvent(text string) {
 	w.Helper()
 	published, err := jsonschema.NewCompiler().Compile("../../../schema/abuse_step.schema.json")
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	data, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
 	if err == nil {
 		err = published.Validate(data)

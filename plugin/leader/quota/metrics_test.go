@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/quota"
@@ -30,9 +31,7 @@ func TestNoticesAreCountedByThreshold(t *testing.T) {
 
 func TestNoticesHaveThePublishedForm(t *testing.T) {
 	published, err := jsonschema.NewCompiler().Compile("../../../schema/quota_threshold.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	at := noon.Add(time.Hour)
 	full := quota.Notice{
 		Version: 1, Tenant: "=cmd,\"b\"\n", Policy: "daily", Endpoint: "POST /a/{id}", Threshold: 80, Limit: 100, Used: 85,
@@ -45,9 +44,7 @@ func TestNoticesHaveThePublishedForm(t *testing.T) {
 	}
 	for _, n := range append(w.events, full) {
 		text, err := json.Marshal(n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		value, err := jsonschema.UnmarshalJSON(strings.NewReader(string(text)))
 		if err == nil {
 			err = published.Validate(value)

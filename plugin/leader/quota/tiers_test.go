@@ -3,6 +3,8 @@ package quota_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -18,9 +20,7 @@ func twoTiers(w *world) {
 			{Name: "pro", Limits: []schema.Limit{daily(10_000)}},
 		},
 	}.WithDefaults())
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	snapshot, faults := policy.NewSnapshot(policy.Rows{}, nil)
 	if len(faults) > 0 {
 		w.Fatal(faults)

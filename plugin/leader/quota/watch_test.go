@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -240,16 +241,12 @@ func TestACheckThatIsKilledAtAnyStatementLosesAndRepeatsNoNotice(t *testing.T) {
 		t.Fatal(err)
 	}
 	config, err := pgx.ParseConfig(w.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	kills := 0
 	for ended := false; !ended; kills++ {
 		config.Tracer = &killer{left: kills + 1}
 		session, err := pgx.ConnectConfig(t.Context(), config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		ended = w.watcher.Check(t.Context(), session) == nil
 		_ = session.Close(t.Context()) // it may be closed already
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -82,9 +83,7 @@ func (w *world) enforce(rows policy.Rows, limits ...schema.Limit) {
 		DefaultTier: "basic", OnMissingUser: "skip", TenantFrom: []string{"consumer.custom_id"},
 		Tiers: []schema.Tier{{Name: "basic", Limits: limits}},
 	}.WithDefaults())
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	snapshot, faults := policy.NewSnapshot(rows, nil)
 	if len(faults) > 0 {
 		w.Fatal(faults)
@@ -129,9 +128,7 @@ func (w *world) spend(tenant, endpoint string, tokens int64, ago time.Duration) 
 	w.Helper()
 	r := w.bounds(tenant, endpoint, tokens)
 	statuses := make([]decision.Status, len(r.Bounds))
-	if err := w.buckets.Take(w.Context(), r.Bounds, statuses); err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, w.buckets.Take(w.Context(), r.Bounds, statuses))
 	var rows []usage.Row
 	for i := range r.Bounds {
 		counts := usage.Counts{Denied: 1, Remaining: statuses[i].Remaining}
@@ -152,9 +149,7 @@ func (w *world) unreported(rows []usage.Row, ago time.Duration) {
 	w.seq++
 	b := usage.Batch{Epoch: "0123456789abcdef", Seq: w.seq, Rows: rows}
 	payload, err := b.MarshalBinary()
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	w.exec(`SELECT rate_limiter.report_usage('edge-1', $1, $2, $3, $4)`, b.Epoch, b.Seq, ago, payload)
 }
 
@@ -182,9 +177,7 @@ func (w *world) lead(watches bool) (string, error) {
 	w.Helper()
 	w.events = nil
 	var before time.Time
-	if err := w.pool.QueryRow(w.Context(), `SELECT clock_timestamp()`).Scan(&before); err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, w.pool.QueryRow(w.Context(), `SELECT clock_timestamp()`).Scan(&before))
 	for {
 		done, err := w.leader(watches).Once(w.Context())
 		if err == nil && !done.Leading {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
@@ -36,9 +38,7 @@ func TestDenialsOfAllNodesAreMergedByMinute(t *testing.T) {
 		t.Errorf("limited, penalized and unavailable are %d, want 35, 6 and 3", n)
 	}
 	rows, err := w.pool.Query(t.Context(), `SELECT users FROM rate_limiter.abuse_denials`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var all, read usage.Sketch
 	var text []byte
 	for rows.Next() {

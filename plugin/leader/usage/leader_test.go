@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
@@ -61,9 +62,7 @@ func TestABatchThatCannotBeDecodedIsSetAsideUntilALeaderCan(t *testing.T) {
 	p := newProcess(1)
 	newer := p.next(count("acme", 10))
 	payload, err := newer.MarshalBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w.reportBytes(p.node, p.epoch, newer.Seq, 0, []byte("of a newer program"))
 	w.report(p.node, p.next(count("acme", 1)), 0)
 	if done := w.lead(); done.Faulty != 1 || done.Batches != 1 || w.admitted("usage_minutes") != 1 {
@@ -92,16 +91,10 @@ func TestABatchThatWasSetAsideIsDroppedWhenItIsTooLate(t *testing.T) {
 	}
 	w.exec(`UPDATE rate_limiter.usage_batches SET began = began - interval '4 days'`)
 	s, err := l.open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer leadership.Close(s.conn)
-	if err := s.dropFaulty(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.countWaiting(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.dropFaulty(t.Context()))
+	require.NoError(t, s.countWaiting(t.Context()))
 	if left := w.number(`SELECT (SELECT count(*) FROM rate_limiter.usage_batches) + sum(batches)::bigint
 		FROM rate_limiter.usage_nodes`); left != 0 {
 		t.Errorf("%d batches are left, or counted as waiting", left)
@@ -112,9 +105,7 @@ func TestABatchReportedAsAnotherOneIsSetAside(t *testing.T) {
 	w := newWorld(t)
 	p := newProcess(1)
 	payload, err := p.next(count("acme", 1)).MarshalBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w.reportBytes(p.node, newProcess(2).epoch, 1, 0, payload)
 	if done := w.lead(); done.Faulty != 1 || w.admitted("usage_minutes") != 0 {
 		t.Errorf("the leader has done %+v, want it set aside", done)
@@ -357,14 +348,10 @@ func TestAnOpenReportOfANodeStopsNoUnpacking(t *testing.T) {
 	w.exec(`INSERT INTO rate_limiter.usage_nodes VALUES (session_user, 'old', 0, 0, now() - interval '2 days')`)
 	for _, node := range []string{hostile.node, "old"} {
 		open, err := w.pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer func() { _ = open.Rollback(context.WithoutCancel(t.Context())) }()
 		_, err = open.Exec(t.Context(), `SELECT rate_limiter.report_usage($1, $2, 9, '0', 'x')`, node, hostile.epoch)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	began := time.Now()
 	if done := w.lead(); done.Batches != 2 {

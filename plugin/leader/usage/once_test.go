@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
@@ -120,9 +121,7 @@ func (tr *traffic) checkClosedDays() {
 	rows, err := tr.pool.Query(tr.Context(), `SELECT s.at::text, coalesce(string_agg(d::text, ' ' ORDER BY d::text), '')
 		FROM rate_limiter.usage_state, generate_series(date '2020-01-01', days_until - interval '1 day', '1 day') s (at)
 		LEFT JOIN rate_limiter.usage_days d ON d.at = s.at GROUP BY s.at`)
-	if err != nil {
-		tr.Fatal(err)
-	}
+	require.NoError(tr, err)
 	var at, text string
 	_, err = pgx.ForEachRow(rows, []any{&at, &text}, func() error {
 		if before, ok := tr.closed[at]; ok && before != text {
@@ -131,9 +130,7 @@ func (tr *traffic) checkClosedDays() {
 		tr.closed[at] = text
 		return nil
 	})
-	if err != nil {
-		tr.Fatal(err)
-	}
+	require.NoError(tr, err)
 }
 
 // finish delivers the batches that are left, closes all days, and compares the sums.
@@ -178,18 +175,14 @@ func (tr *traffic) sums(table string) map[usage.Key]usage.Counts {
 		FROM rate_limiter.`+table+` JOIN rate_limiter.usage_names t ON t.id = tenant
 		JOIN rate_limiter.usage_names e ON e.id = endpoint JOIN rate_limiter.usage_names p ON p.id = policy
 		GROUP BY 1, 2, 3`)
-	if err != nil {
-		tr.Fatal(err)
-	}
+	require.NoError(tr, err)
 	all := map[usage.Key]usage.Counts{}
 	var k usage.Key
 	var c usage.Counts
 	_, err = pgx.ForEachRow(rows, []any{
 		&k.Tenant, &k.Endpoint, &k.Policy, &c.Admitted, &c.Soft, &c.Denied, &c.ShadowDenied, &c.Cost, &c.Remaining,
 	}, func() error { all[k] = c; return nil })
-	if err != nil {
-		tr.Fatal(err)
-	}
+	require.NoError(tr, err)
 	return all
 }
 
@@ -238,7 +231,5 @@ func (w *world) reportTogether(processes []*process, each int) {
 		}
 		return nil
 	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 }

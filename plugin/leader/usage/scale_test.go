@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -122,17 +123,13 @@ func newFleet(nodes int) *fleet {
 func (s *scaled) unpackAll() time.Duration {
 	s.Helper()
 	l, err := s.leader.open(s.Context())
-	if err != nil {
-		s.Fatal(err)
-	}
+	require.NoError(s, err)
 	defer leadership.Close(l.conn)
 	began := time.Now()
 	for more := true; more && err == nil; {
 		more, err = l.unpack(s.Context())
 	}
-	if err != nil {
-		s.Fatal(err)
-	}
+	require.NoError(s, err)
 	return time.Since(began)
 }
 
@@ -268,8 +265,6 @@ func (s *scaled) forget(b *testing.B) {
 		defer file.Close()
 		return unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED)
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	s.server.Start(b)
 }

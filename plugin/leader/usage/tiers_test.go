@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
@@ -16,13 +17,9 @@ func (w *world) storedTiers() string {
 	rows, err := w.pool.Query(w.Context(), `SELECT format('%s %s/%s (%s)', n.name, t.namespace, t.tier, t.source)
 		FROM rate_limiter.tenant_tiers t JOIN rate_limiter.usage_names n ON n.id = t.tenant
 		ORDER BY n.name, t.seen_at DESC`)
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	return strings.Join(list, ", ")
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
@@ -108,9 +109,7 @@ func count(tenant string, admitted int64) usage.Row {
 func (w *world) report(node string, b *usage.Batch, age time.Duration) (stored bool) {
 	w.Helper()
 	payload, err := b.MarshalBinary()
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	return w.reportBytes(node, b.Epoch, b.Seq, age, payload)
 }
 
@@ -118,9 +117,7 @@ func (w *world) reportBytes(node, epoch string, seq int64, age time.Duration, pa
 	w.Helper()
 	err := w.pool.QueryRow(w.Context(), `SELECT rate_limiter.report_usage($1, $2, $3, $4, $5)`, node, epoch, seq, age,
 		payload).Scan(&stored)
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	return stored
 }
 

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -68,9 +70,7 @@ func newTrial(t *testing.T, o candidate.Options, assigned ...string) *trial {
 	t.Helper()
 	config := schema.Config{Tiers: []schema.Tier{{Name: "free"}}, Strategy: schema.StrategyLocal}.WithDefaults()
 	plan, err := resolve.FromConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	snapshot, faults := policy.NewSnapshot(policy.Rows{Version: 1, Policies: []policy.PolicyRow{
 		{ID: 1, Policy: daily("a", 3)}, {ID: 2, Policy: daily("b", 10)},
 	}}, nil)
@@ -112,9 +112,7 @@ func (r *trial) send(t *testing.T, tenant string, n int) (admitted int) {
 	t.Helper()
 	for range n {
 		request := &facts{tenant: tenant, method: "GET", path: "/x/7"}
-		if err := r.Admit(context.Background(), request, &r.x); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Admit(context.Background(), request, &r.x))
 		if !r.x.Response.Denied {
 			admitted++
 		}
@@ -201,9 +199,7 @@ func report(t *testing.T, e *candidate.Evaluator, to *sink, log *slog.Logger) st
 		return len(to.batches) > 0 || reporter.Lost() > 0
 	})
 	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, <-ended)
 	return strings.Join(to.batches, "\n")
 }
 

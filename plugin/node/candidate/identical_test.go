@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
@@ -41,9 +42,7 @@ func (w *world) Observe(d *decision.Decision) {
 // send admits a request and returns all that its client and the observers read.
 func (w *world) send(t *rapid.T, request *facts) string {
 	w.log.Reset()
-	if err := w.Admit(context.Background(), request, &w.exchange); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.Admit(context.Background(), request, &w.exchange))
 	r := &w.exchange.Response
 	for _, h := range r.Headers {
 		fmt.Fprintf(&w.log, "%s: %s\n", h.Name, h.Value)
@@ -143,9 +142,7 @@ func drawCandidate(t *rapid.T, shared bool) *policy.CandidateSet {
 // newWorld returns a decider with buckets of its own.
 func newWorld(t *rapid.T, config schema.Config, snapshot *policy.Snapshot, now func() limit.Micros) *world {
 	plan, err := resolve.FromConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w := &world{Decider: &admit.Decider{
 		Now: now, Buckets: memory.New(memory.Options{Now: now}), Renderer: response.New(config, nil),
 	}}

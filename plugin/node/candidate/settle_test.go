@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
@@ -73,9 +75,7 @@ func (r settlingTrial) used(t *testing.T, plan *resolve.Plan, namespace string, 
 	plan.ResolveAt(&r.x.Decision.Identity, now(), &resolution)
 	resolution.Bounds[0].Key.Namespace = namespace
 	statuses := make([]decision.Status, 1)
-	if err := buckets.Peek(context.Background(), resolution.Bounds, statuses); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, buckets.Peek(context.Background(), resolution.Bounds, statuses))
 	return statuses[0].Used
 }
 
@@ -86,9 +86,7 @@ func TestARequestOfAnAssignedTenantSettlesByTheCandidateInTheActiveBucket(t *tes
 	if got := r.used(t, plan, "default", r.active); got != 100 {
 		t.Errorf("the active bucket has %d tokens spent, want the 100 reserved", got)
 	}
-	if err := r.table.Settle(t.Context(), r.x.Reservation, logPhase{"x-used": "30", "x-billed": "70"}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.table.Settle(t.Context(), r.x.Reservation, logPhase{"x-used": "30", "x-billed": "70"}))
 	if got := r.used(t, plan, "default", r.active); got != 70 {
 		t.Errorf("the active bucket has %d tokens spent, want the 70 that the candidate's rule measures", got)
 	}
@@ -103,9 +101,7 @@ func TestAReservationOutlivesTheAssignmentOfItsTenant(t *testing.T) {
 	r.send(t, "acme", 1)
 	plan := r.Policies.Load()
 	r.Policies.Store(newSettlingTrial(t).Policies.Load())
-	if err := r.table.Settle(t.Context(), r.x.Reservation, logPhase{"x-used": "30", "x-billed": "70"}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.table.Settle(t.Context(), r.x.Reservation, logPhase{"x-used": "30", "x-billed": "70"}))
 	if got := r.used(t, plan, "default", r.active); got != 70 {
 		t.Errorf("the active bucket has %d tokens spent, want 70", got)
 	}
@@ -115,9 +111,7 @@ func TestWhatACandidateReservesIsSettledWithTheRequest(t *testing.T) {
 	r := newSettlingTrial(t)
 	r.send(t, "zen", 1)
 	r.until(t, "it is tried", func(s candidate.Stats) bool { return s.Candidate.Admitted == 1 })
-	if err := r.table.Settle(t.Context(), r.x.Reservation, logPhase{"x-used": "30", "x-billed": "70"}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.table.Settle(t.Context(), r.x.Reservation, logPhase{"x-used": "30", "x-billed": "70"}))
 	plan := r.Policies.Load()
 	if got := r.used(t, plan, "default", r.active); got != 30 {
 		t.Errorf("the active bucket has %d tokens spent, want the 30 used", got)

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -36,13 +38,9 @@ func benchDecider(tb testing.TB, bounds int) (*admit.Decider, *memory.Store) {
 	config := schema.Config{
 		Tiers: []schema.Tier{tier}, UserFrom: []string{"header.X-User"}, TrustedHeaders: []string{"X-User"},
 	}.WithDefaults()
-	if err := config.Validate(); err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, config.Validate())
 	plan, err := resolve.FromConfig(config)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	store := memory.New(memory.Options{Now: process.BucketClock.Now})
 	decider := &admit.Decider{
 		Now: process.WallClock, Buckets: store, Renderer: response.New(config, nil),

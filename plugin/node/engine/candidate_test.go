@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -29,18 +31,12 @@ func following(t *testing.T, dsn string, config schema.Config) (e *Engine, decid
 		Log:     slog.New(slog.DiscardHandler),
 		Buckets: bucket.Options{Budget: patience, MaxBuckets: 1000, Nodes: 1, LeaseShare: 2},
 	})
-	if err := e.FollowRows(policysync.Options{Source: policysync.Source{DSN: dsn}, Node: "n1"}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.FollowRows(policysync.Options{Source: policysync.Source{DSN: dsn}, Node: "n1"}))
 	e.Metrics = metrics.New("1", e.Sources())
 	plan, err := resolve.FromConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	decider, release, err := e.Build(config, plan)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- e.Run(ctx) }()
@@ -65,9 +61,7 @@ func admitted(t *testing.T, decider *admit.Decider, tenant string, n int) (count
 	t.Helper()
 	var x admit.Exchange
 	for range n {
-		if err := decider.Admit(context.Background(), &fixedFacts{tenant}, &x); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, decider.Admit(context.Background(), &fixedFacts{tenant}, &x))
 		if !x.Response.Denied {
 			count++
 		}

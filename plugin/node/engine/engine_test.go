@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -29,9 +31,7 @@ func newFixture(t *testing.T) *fixture {
 	f.Engine = New(t.Context(), Options{Log: slog.New(slog.NewTextHandler(&f.log, nil))})
 	source := policysync.Source{DSN: "postgres://nowhere"}
 	rows, err := policysync.New(policysync.Options{Source: source, Log: f.Engine.log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	f.Rows = rows
 	return f
 }
@@ -44,9 +44,7 @@ func (f *fixture) addConfig(tiers ...string) *admit.Decider {
 		config.Tiers = append(config.Tiers, schema.Tier{Name: name})
 	}
 	plan, err := resolve.FromConfig(config)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	require.NoError(f.t, err)
 	decider := new(admit.Decider)
 	f.add(decider, plan)
 	return decider

@@ -3,6 +3,8 @@ package engine
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -14,9 +16,7 @@ import (
 func TestDecisionsAndSettlementsCountAsUsageIfThatIsOn(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		e := newFixture(t).Engine
-		if err := e.FollowRows(policysync.Options{Source: policysync.Source{DSN: "postgres://nowhere"}}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, e.FollowRows(policysync.Options{Source: policysync.Source{DSN: "postgres://nowhere"}}))
 		if on {
 			e.CountUsage()
 		}
@@ -24,9 +24,7 @@ func TestDecisionsAndSettlementsCountAsUsageIfThatIsOn(t *testing.T) {
 		sources.Reservations = func() metrics.Reservations { return metrics.Reservations{} }
 		e.Metrics = metrics.New("1", sources)
 		decider, release, err := e.Build(schema.Config{}.WithDefaults(), new(resolve.Plan))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		release()
 		observers := len(decider.Observers)
 		budget := &policy.Bound{Policy: &policy.Policy{Name: "tokens"}, Cost: 100}

@@ -3,6 +3,8 @@ package routeconfig
 import (
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // routed has routes by everything that Kong's router knows.
@@ -30,9 +32,7 @@ services:
 
 func TestTheRouteOfAPathIsTheOneThatKongChooses(t *testing.T) {
 	f, err := Read([]byte(routed), "kong.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if got := strings.Join(f.RequestHeaders(), " "); got != "Host x-beta x-kind x-odd" {
 		t.Errorf("the headers %s are read", got)
 	}
@@ -68,9 +68,7 @@ func TestTheRouteOfAPathIsTheOneThatKongChooses(t *testing.T) {
 
 func TestTheHeadersInALogChooseTheRoute(t *testing.T) {
 	f, err := Read([]byte(routed), "kong.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, c := range []struct {
 		path    string
 		headers map[string][]string // that the log has

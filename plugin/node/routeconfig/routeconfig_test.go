@@ -3,6 +3,8 @@ package routeconfig
 import (
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // scattered has configs of the plugin on every kind of entity.
@@ -40,9 +42,7 @@ consumers:
 - {username: bob}
 `
 	config, _, err := Load([]byte(text), "kong.yml", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name, want := range map[string]bool{
 		"ann": true, "acme": true, "4f1a6c1e-0000-4000-8000-000000000000": true, "bob": true, "eve": false, "": false,
 	} {
@@ -72,9 +72,7 @@ routes:
 
 func TestTheConfigOfARouteIsTheOneThatKongRuns(t *testing.T) {
 	configs, err := Configs([]byte(scattered), "kong.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for route, want := range map[string]string{
 		"records": "everything", "search": "by-reference", "cart": "cart", "goods": "shop", "late": "shop",
 	} {

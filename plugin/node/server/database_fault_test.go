@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/engine"
@@ -16,14 +18,10 @@ func TestANodeLogsAFailedConnectionInOneLineThatNamesWhereToCorrectIt(t *testing
 	s, err := parseSettings([]string{
 		"-database", pgtest.Denied(t), "-snapshot-dir", "off", "-log-file", filepath.Join(t.TempDir(), "log"),
 	}, func(string) string { return "" }, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	log := newLogging(&s, io.Discard)
 	e := engine.New(t.Context(), engine.Options{Log: log.Logger})
-	if err := e.FollowRows(s.rows("node", new(guard))); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.FollowRows(s.rows("node", new(guard))))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- e.Rows.Run(ctx) }()
@@ -32,8 +30,6 @@ func TestANodeLogsAFailedConnectionInOneLineThatNamesWhereToCorrectIt(t *testing
 	<-ended
 	log.close()
 	text, err := os.ReadFile(s.LogFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	pgtest.WantPlain(t, string(text), `denied the password of user \"ann\"`, "-database", "Postgres denies the login")
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -23,14 +24,10 @@ import (
 func recordDenials(t *testing.T, flags ...string) (d *denials, log *strings.Builder, end func()) {
 	t.Helper()
 	s, err := parseSettings(flags, environment(), io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	log = &strings.Builder{}
 	d, err = newDenials(&s, "gw-1", io.Discard, slog.New(slog.NewTextHandler(log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
@@ -54,9 +51,7 @@ func deny(tenant string) *decision.Decision {
 func TestDenialsAreSentToKafkaAsCloudEvents(t *testing.T) {
 	const topic = "denials.of.test"
 	cluster, err := kfake.NewCluster(kfake.SeedTopics(3, topic))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(cluster.Close)
 	d, log, end := recordDenials(t, "-kafka-brokers", strings.Join(cluster.ListenAddrs(), ","), "-denial-topic", topic)
 	tenants := []string{"acme", "globex", "a,b\nc\xff"}
@@ -68,9 +63,7 @@ func TestDenialsAreSentToKafkaAsCloudEvents(t *testing.T) {
 	})
 	end()
 	consumer, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.ConsumeTopics(topic))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer consumer.Close()
 	got := map[string]uint64{}
 	for len(got) < len(tenants) {
@@ -97,9 +90,7 @@ func TestDenialsAreSentToKafkaAsCloudEvents(t *testing.T) {
 
 func TestAtTheEndABrokerThatNeverAnswersIsNotAwaited(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var held sync.WaitGroup
 	held.Go(func() {
 		var open []net.Conn

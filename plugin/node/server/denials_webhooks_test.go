@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/denial"
 )
@@ -41,9 +43,7 @@ func TestDenialsAreNotOfferedForAWhileAfterNoWebhookWantedAny(t *testing.T) {
 		return offers.Write(t.Context(), []denial.Line{{ID: "a-1", Org: "acme", Text: []byte(`{}`)}})
 	}
 	for range 3 {
-		if err := write(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, write())
 	}
 	if len(to.got) != 1 {
 		t.Errorf("%d reports were sent, want one", len(to.got))
@@ -85,9 +85,7 @@ func TestABatchOfDenialsIsOfferedInReportsOfBoundedSize(t *testing.T) {
 	for i := range batch {
 		batch[i] = line
 	}
-	if err := offers.Write(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, offers.Write(t.Context(), batch))
 	count := 0
 	for _, report := range to.got {
 		if count += len(report); len(report)*len(line.Text) > maxReport+len(line.Text) {
@@ -120,9 +118,7 @@ func TestLinesOfASuccessfulReportAreNotOfferedAgainAfterALaterOneFailed(t *testi
 
 func TestDenialWebhooksNeedADatabase(t *testing.T) {
 	s, err := parseSettings([]string{"-denial-webhooks", "on"}, func(string) string { return "" }, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, err = newDenials(&s, "gw-1", io.Discard, slog.New(slog.DiscardHandler))
 	if err == nil || !strings.Contains(err.Error(), "denial-webhooks: on needs a database") {
 		t.Errorf("the error is %v", err)

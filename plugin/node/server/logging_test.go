@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // logged starts a log into a file, has write log, and returns the settings' file and stderr as they are afterwards.
@@ -82,9 +84,7 @@ func TestALogFileThatCannotBeOpenedStopsNothingAndIsOpenedLater(t *testing.T) {
 	if text := stderr.String(); !strings.Contains(text, "cannot open -log-file") || !strings.Contains(text, path) {
 		t.Errorf("stderr has %q; want the flag and the file", text)
 	}
-	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(filepath.Dir(path), 0o700))
 	l.Error("broken")
 	l.close()
 	if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), `"msg":"broken"`) {
@@ -115,9 +115,7 @@ func TestLinesThatTheLogFileDoesNotTakeGoToStderr(t *testing.T) {
 	}
 	var stderr bytes.Buffer
 	l := newLogging(s, &stderr)
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.RemoveAll(dir))
 	l.Error("broken")
 	l.close()
 	text := stderr.String()

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
@@ -33,14 +35,10 @@ func environment(pairs ...string) func(string) string {
 func TestAFlagWinsOverTheEnvironmentAndThatOverTheFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "settings.yml")
 	const lines = "# of this node\ntime_budget: 3s\nmax-buckets: 30\ndrain_time: 7s\n"
-	if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(lines), 0o600))
 	env := environment("TENANT_RATE_LIMITING_TIME_BUDGET", "2s", "TENANT_RATE_LIMITING_MAX_BUCKETS", "20")
 	s, err := parseSettings([]string{"--config", file, "-time-budget", "1500ms"}, env, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if s.TimeBudget != 1500*time.Millisecond || s.MaxBuckets != 20 || s.DrainTime != 7*time.Second ||
 		s.KongPrefix != "/usr/local/kong" {
 		t.Errorf("settings %+v", s)
@@ -71,9 +69,7 @@ func TestAWrongSettingIsNamedWithItsPlaceAndTheFix(t *testing.T) {
 	} {
 		args := c.args
 		if c.text != "" {
-			if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(file, []byte(c.text), 0o600))
 			args = []string{"-config", file}
 		}
 		_, err := parseSettings(args, environment(c.env...), io.Discard)
@@ -94,9 +90,7 @@ func TestAWrongSettingIsNamedWithItsPlaceAndTheFix(t *testing.T) {
 
 func TestTheDocsListEverySettingWithItsDefault(t *testing.T) {
 	docs, err := os.ReadFile("../../../docs/configuration.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, row := range table {
 		if want := "| `-" + row.name + "` | `" + row.value + "` |"; !strings.Contains(string(docs), want) {
 			t.Errorf("docs/configuration.md has no row %q", want)
@@ -123,33 +117,23 @@ func TestDumpAndVersionNeedNoKong(t *testing.T) {
 
 func TestASocketIsTakenOverAndNeverRemoved(t *testing.T) {
 	dir, err := os.MkdirTemp("", "s") // short: a socket's path is
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "p.socket")
-	if err := os.WriteFile(path, []byte("stale"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte("stale"), 0o600))
 	var previous net.Listener
 	for range 3 {
 		listener, _, err := listen(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if previous != nil {
-			if err := previous.Close(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, previous.Close())
 		}
 		c, err := net.Dial("unix", path)
 		if err != nil {
 			t.Fatalf("after a take-over: %v", err)
 		}
 		accepted, err := listener.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		c.Close()
 		accepted.Close()
 		previous = listener

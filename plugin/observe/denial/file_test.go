@@ -7,25 +7,21 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // contents are the files of a folder: their names, permissions and what is in them.
 func contents(t *testing.T, folder string) string {
 	t.Helper()
 	entries, err := os.ReadDir(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var all strings.Builder
 	for _, entry := range entries {
 		text, err := os.ReadFile(filepath.Join(folder, entry.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		info, err := entry.Info()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		line := strings.ReplaceAll(strings.TrimSuffix(string(text), "\n"), "\n", " ")
 		fmt.Fprintf(&all, "%s %o %s\n", entry.Name(), info.Mode().Perm(), line)
 	}
@@ -80,9 +76,7 @@ func TestTwoProcessesShareAFileThroughItsRotation(t *testing.T) {
 	write("a1")
 	young := NewFile(old.options)
 	for _, text := range []string{"b1", "b2"} { // the second finds the file full
-		if err := young.Write(t.Context(), []Line{{Text: []byte(text)}}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, young.Write(t.Context(), []Line{{Text: []byte(text)}}))
 	}
 	write("a2")
 	expect(t, folder, "denials 600 b2 a2\ndenials.1 600 a1 b1\n")
@@ -95,14 +89,10 @@ func TestAFileSurvivesWhatOthersDoToIt(t *testing.T) {
 	folder, f, write := file(t, FileOptions{})
 	path := filepath.Join(folder, "denials")
 	write("a")
-	if err := os.Rename(path, path+"-moved"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Rename(path, path+"-moved"))
 	write("b")
 	expect(t, folder, "denials 600 b\ndenials-moved 600 a\n")
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Remove(path))
 	write("c")
 	if err := f.Close(); err != nil {
 		t.Error(err)
@@ -113,9 +103,7 @@ func TestAFileSurvivesWhatOthersDoToIt(t *testing.T) {
 
 func TestALineThatAnEndCutIsLeftAlone(t *testing.T) {
 	folder, _, write := file(t, FileOptions{})
-	if err := os.WriteFile(filepath.Join(folder, "denials"), []byte("a\n{\"b"), 0o640); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "denials"), []byte("a\n{\"b"), 0o640))
 	write("c")
 	expect(t, folder, "denials 640 a {\"b c\n")
 }
@@ -125,15 +113,11 @@ func TestAFileThatCannotBeOpenedOrRotatedIsAnError(t *testing.T) {
 	line := []Line{{Text: []byte("b")}}
 	write("a")
 	// A folder that is not empty is in the way of the old file.
-	if err := os.MkdirAll(filepath.Join(folder, "denials.1", "in the way"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(filepath.Join(folder, "denials.1", "in the way"), 0o700))
 	if err := f.Write(t.Context(), line); err == nil || !strings.Contains(err.Error(), "rotate the file") {
 		t.Errorf("error is %v, want that of rotating", err)
 	}
-	if err := os.RemoveAll(filepath.Join(folder, "denials.1")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.RemoveAll(filepath.Join(folder, "denials.1")))
 	write("b")
 	expect(t, folder, "denials 600 b\ndenials.1 600 a\n")
 	missing := NewFile(FileOptions{Path: filepath.Join(folder, "no", "such", "folder")})

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"unicode/utf8"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -47,9 +49,7 @@ func written(t testing.TB, options Options, decisions ...*decision.Decision) (li
 	r.closeWindow()
 	for _, g := range r.finished[0].groups {
 		line, err := r.encode(g)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		lines = append(lines, line)
 	}
 	return lines
@@ -155,9 +155,7 @@ func TestALineNamesTheFirstRequestsByTheirIDs(t *testing.T) {
 		identified(decisions)
 		decisions[0].RequestID = "" // Kong could not say
 		var e event
-		if err := json.Unmarshal(written(t, complete, decisions...)[0].Text, &e); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(written(t, complete, decisions...)[0].Text, &e))
 		more := "e6d8f4a3 e6d8f4a4 e6d8f4a5 e6d8f4a6 e6d8f4a7 e6d8f4a8 e6d8f4a9 e6d8f4a10 e6d8f4a11"
 		if e.Count != 12 || e.RequestID != "e6d8f4a2" || strings.Join(e.RequestIDs, " ") != more {
 			t.Errorf("of %d requests %s and %s are named, want the first ten with an id", e.Count, e.RequestID, e.RequestIDs)
@@ -174,9 +172,7 @@ func TestLinesAreWhatWasPublished(t *testing.T) {
 			lines := written(t, kind.options, kind.decisions...)
 			for i := range lines { // the last of several is that of others: groups come in any order, and so do ids
 				var e event
-				if err := json.Unmarshal(lines[i].Text, &e); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, json.Unmarshal(lines[i].Text, &e))
 				if faults := published.check("", decoded(t, lines[i].Text)); len(faults) != 0 {
 					t.Errorf("%s: %s\n%s", kind.name, lines[i].Text, strings.Join(faults, "\n"))
 				}
@@ -216,9 +212,7 @@ func TestHostileNamesMakeValidLinesOfBoundedLength(t *testing.T) {
 				t.Errorf("a line of %d bytes: %.2000q", len(line.Text), line.Text)
 			}
 			var e event
-			if err := json.Unmarshal(line.Text, &e); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, json.Unmarshal(line.Text, &e))
 			var cut []string
 			want := readable(text)
 			if len(text) > maxText {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
 )
 
 // jsonSchema is a JSON Schema, as far as the published one uses the language. Reading rejects any other keyword, so
@@ -45,9 +47,7 @@ type jsonSchema struct {
 func readSchema(t testing.TB) *jsonSchema {
 	t.Helper()
 	text, err := os.ReadFile("../../../schema/denial_event.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var s jsonSchema
 	decode(t, text, &s)
 	return &s

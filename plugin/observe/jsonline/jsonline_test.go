@@ -8,6 +8,8 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/jsonline"
 )
 
@@ -17,9 +19,7 @@ func TestAnEscapedLineIsEqualJSONWithPrintableCharactersOnly(t *testing.T) {
 		"acme", "Zoë 株式会社 😀", "a\u202eb", "\u0085\u009b2J", "\x7f", "\x1b[2J\n\t", "\U000e0041x", "\ufeff", "\u2028",
 	} {
 		line, err := json.Marshal(map[string]string{text: text})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		safe := jsonline.Escape(line)
 		if i := bytes.IndexFunc(safe, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 {
 			t.Errorf("%q: %q has a character that is not printable at %d", text, safe, i)

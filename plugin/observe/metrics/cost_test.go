@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
@@ -167,9 +169,7 @@ func BenchmarkAdmit(b *testing.B) {
 	}
 	config := schema.Config{Tiers: []schema.Tier{tier}}.WithDefaults()
 	snapshot, err := resolve.FromConfig(config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	start := time.Now()
 	now := func() limit.Micros { return limit.Micros(start.Add(time.Since(start)).UnixMicro()) }
 	for name, observers := range map[string][]admit.Observer{"without": nil, "with": {New("1", Sources{})}} {

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
@@ -13,9 +15,7 @@ import (
 func family(t *testing.T, m *Metrics, name string) (series int, sum float64) {
 	t.Helper()
 	families, err := m.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, f := range families {
 		if f.GetName() == prefix+name {
 			for _, metric := range f.GetMetric() {

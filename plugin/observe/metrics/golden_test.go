@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
@@ -43,9 +44,7 @@ func full(t *testing.T) *Metrics {
 func published(t *testing.T, m *Metrics) string {
 	t.Helper()
 	families, err := m.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var text strings.Builder
 	for _, f := range families {
 		if !strings.HasPrefix(f.GetName(), prefix) {
@@ -91,9 +90,7 @@ func described(m *Metrics) []string {
 
 func TestNamesAndHelpFollowPrometheusConventions(t *testing.T) {
 	problems, err := testutil.GatherAndLint(full(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestReadinessIsServingAndWithReadyNeedsStoreTheStore(t *testing.T) {
@@ -75,9 +77,7 @@ func TestHealthReportsVersionAgeAndDegradedStores(t *testing.T) {
 	s := start(t, ServerOptions{Metrics: New("1.2.3", everySource()), Address: "127.0.0.1:0"}).listening(t)
 	got := get(t, "GET", "http://"+s.address+"/healthz")
 	var body healthBody
-	if err := json.Unmarshal([]byte(got.body), &body); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(got.body), &body))
 	if body.Version != "1.2.3" || body.UptimeSeconds < 0 || body.UptimeSeconds > 60 ||
 		len(body.DegradedStores) != 1 || body.DegradedStores[0] != "redis:6379" {
 		t.Errorf("answer is %s", got.body)

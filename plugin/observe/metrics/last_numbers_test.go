@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
@@ -57,9 +59,7 @@ func TestLastNumbersThatKongWouldCutOffAreSeveralLines(t *testing.T) {
 	}
 	var lines bytes.Buffer
 	s, err := NewServer(ServerOptions{Metrics: m, Log: slog.New(slog.NewJSONHandler(&lines, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s.logLast()
 	all := strings.SplitAfter(strings.TrimSuffix(lines.String(), "\n"), "\n")
 	if numbers := strings.Count(lines.String(), "unavailable_total{"); len(all) < 2 || numbers != policies {

@@ -3,6 +3,8 @@ package metrics
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -28,9 +30,7 @@ func decided(t testing.TB, tier string, bounds ...answered) *decision.Decision {
 	d.Identity.Tier, d.Resolution.Tier = tier, tier
 	for _, b := range bounds {
 		compiled, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: limit.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		b.policy.Limit = compiled
 		d.Resolution.Bounds = append(d.Resolution.Bounds, policy.Bound{Policy: &b.policy, Cost: 1})
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -15,9 +16,7 @@ import (
 func counted(t *testing.T, m *Metrics) string {
 	t.Helper()
 	numbers, err := lastNumbers(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var lines strings.Builder
 	for _, number := range numbers {
 		lines.WriteString(strings.TrimPrefix(number.Key, prefix) + " " + number.Value.String() + "\n")

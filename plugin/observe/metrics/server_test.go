@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // testTimeout bounds every wait of these tests.
@@ -95,9 +97,7 @@ func start(t *testing.T, o ServerOptions) running {
 		o.Metrics = New("1.2.3", Sources{})
 	}
 	s, err := NewServer(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
@@ -128,9 +128,7 @@ type answer struct {
 func get(t *testing.T, method, url string, header ...string) answer {
 	t.Helper()
 	got, err := send(t.Context(), method, url, header...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return got
 }
 
@@ -262,18 +260,14 @@ func TestAnAddressThatOthersReachIsAFaultUnlessAllowed(t *testing.T) {
 
 func TestAPortInUseIsWaitedFor(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s := start(t, ServerOptions{Address: other.Addr().String()})
 	warning := s.log.await(t, "listening for metrics failed")
 	if warning.Level != "WARN" || warning.Setting != Setting || warning.Address != other.Addr().String() ||
 		!strings.Contains(warning.Error, "in use") {
 		t.Errorf("warned with %+v; want the setting, its address and what is wrong", warning)
 	}
-	if err := other.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, other.Close())
 	if line := s.log.await(t, "serving metrics"); line.Level != "INFO" || line.Address != warning.Address {
 		t.Errorf("logged %+v, want INFO and the address %s", line, warning.Address)
 	}
@@ -287,9 +281,7 @@ func TestAPortInUseIsWaitedFor(t *testing.T) {
 
 func TestAProcessThatNeverGetsThePortEndsAllTheSame(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer other.Close()
 	s := start(t, ServerOptions{Address: other.Addr().String()})
 	s.SetState(Serving)
@@ -346,9 +338,7 @@ func TestASilentClientDoesNotDelayTheEnd(t *testing.T) {
 	s := start(t, ServerOptions{Address: "127.0.0.1:0"}).listening(t)
 	s.SetState(Serving)
 	silent, err := net.Dial("tcp", s.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer silent.Close()
 	if _, err := io.WriteString(silent, "GET /metrics HTTP/1.1\r\n"); err != nil {
 		t.Fatal(err)

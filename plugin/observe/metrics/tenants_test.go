@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 )
@@ -17,9 +19,7 @@ import (
 func samples(t *testing.T, m *Metrics, name string) string {
 	t.Helper()
 	families, err := m.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var lines strings.Builder
 	for _, f := range families {
 		if f.GetName() != prefix+name {
@@ -39,9 +39,7 @@ func samples(t *testing.T, m *Metrics, name string) string {
 func byOrg(t *testing.T, m *Metrics) map[string]float64 {
 	t.Helper()
 	families, err := m.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	counts := map[string]float64{}
 	for _, f := range families {
 		if f.GetName() != prefix+"requests_total" {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -168,9 +169,7 @@ rate_limiter_bucket_fullness_count{scope="user"} 1
 func durationOf(t *testing.T, m *Metrics, source string) (n uint64, sum float64, both bool) {
 	t.Helper()
 	families, err := m.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, f := range families {
 		if f.GetName() != prefix+"check_duration_seconds" {
 			continue

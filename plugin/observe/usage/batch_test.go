@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 )
 
@@ -53,9 +55,7 @@ func sampleDenials() *Batch {
 func encoded(t testing.TB, b *Batch) []byte {
 	t.Helper()
 	text, err := b.MarshalBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return text
 }
 

@@ -6,6 +6,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -49,9 +51,7 @@ func TestASketchIsReadAsItWasWritten(t *testing.T) {
 	for _, n := range []int{0, 1, 30, 90, 5000} {
 		s := sketchOf(0, n)
 		text, err := s.MarshalBinary()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var read Sketch
 		if err := read.UnmarshalBinary(text); err != nil || read != s {
 			t.Errorf("a sketch of %d names is read as %v, %v", n, read, err)
@@ -174,9 +174,7 @@ func TestDenialsThatDoNotFitIntoABatchFollowInTheNext(t *testing.T) {
 	seen := map[string]int64{}
 	for _, w := range r.queue {
 		var b Batch
-		if err := b.UnmarshalBinary(w.payload); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, b.UnmarshalBinary(w.payload))
 		for _, n := range b.Denials {
 			seen[n.Tenant] += n.Limited
 		}

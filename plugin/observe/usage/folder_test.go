@@ -8,15 +8,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // filesIn returns the names of the batches in a folder.
 func filesIn(t *testing.T, dir string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*", "*"+batchFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return files
 }
 
@@ -95,13 +95,9 @@ func TestAFileThatCannotBeReadIsDroppedAndCounted(t *testing.T) {
 			if err == nil {
 				err = os.WriteFile(files[i], damage(text), 0o600)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 		}
-		if err := os.Rename(files[5], strings.Replace(files[5], "6.", "7.", 1)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Rename(files[5], strings.Replace(files[5], "6.", "7.", 1)))
 		sink.setFail(nil)
 		second, _ := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir})
 		elapse(6 * time.Second)
@@ -134,9 +130,7 @@ func TestWithoutAFolderBatchesWaitInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, text := logged()
 		c, sink, file := NewCounter(CounterOptions{}), newShelf(), filepath.Join(t.TempDir(), "file")
-		if err := os.WriteFile(file, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(file, nil, 0o600))
 		_, end := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: file, Log: log})
 		admit(t, c, "acme", 3)
 		end()
@@ -180,7 +174,5 @@ func setBack(t *testing.T, file string, by time.Duration) {
 		binary.BigEndian.PutUint64(at, binary.BigEndian.Uint64(at)-uint64(by.Microseconds()))
 		err = os.WriteFile(file, text, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }

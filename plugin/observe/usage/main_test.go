@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -39,9 +41,7 @@ func decided(t testing.TB, tenant, endpoint string, bounds ...answered) *decisio
 	d.Resolution.Endpoint = endpoint
 	for _, b := range bounds {
 		compiled, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1000, Window: limit.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		b.policy.Limit = compiled
 		d.Resolution.Bounds = append(d.Resolution.Bounds, policy.Bound{Policy: &b.policy, Cost: b.cost})
 	}

@@ -8,19 +8,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestGeneratedFilesMatchTheSource(t *testing.T) {
 	dir := filepath.Join("..", "..")
 	files, err := generate(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name, want := range files {
 		got, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if !bytes.Equal(got, want) {
 			t.Errorf("%s differs from config.go: run go generate ./schema", name)
 		}
@@ -40,16 +38,12 @@ var attributesByType = map[string][]string{
 
 func TestSchemaHasOnlyWhatKongsMetaschemaAllows(t *testing.T) {
 	files, err := generate(filepath.Join("..", ".."))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var document struct {
 		Name   string
 		Fields []map[string]map[string]any
 	}
-	if err := json.Unmarshal(files[schemaFile], &document); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(files[schemaFile], &document))
 	fields := 0
 	for _, entry := range document.Fields {
 		for name, attributes := range entry {
@@ -123,9 +117,7 @@ func TestFaultsInTheSourceAreReported(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		source := "package p\n\ntype Config struct {\n" + test.source + "\n}\n"
-		if err := os.WriteFile(filepath.Join(dir, "config.go"), []byte(source), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "config.go"), []byte(source), 0o600))
 		if _, err := generate(dir); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 var loadedAt = time.Unix(1728455624, 0)
@@ -14,9 +16,7 @@ var loadedAt = time.Unix(1728455624, 0)
 func parse(t *testing.T, document string) *Config {
 	t.Helper()
 	config, err := Parse([]byte("_format_version: \"3.0\"\n"+document), loadedAt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return config
 }
 

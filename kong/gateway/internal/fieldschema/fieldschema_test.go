@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 const everything = `{"name": "p", "fields": [
@@ -40,27 +42,21 @@ const everything = `{"name": "p", "fields": [
 func parsed(t *testing.T, schema string) *Schema {
 	t.Helper()
 	s, err := Parse([]byte(schema))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return s
 }
 
 func tree(t *testing.T, text string) map[string]any {
 	t.Helper()
 	var out map[string]any
-	if err := json.Unmarshal([]byte(text), &out); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(text), &out))
 	return out
 }
 
 func accepted(t *testing.T, s *Schema, config string) map[string]any {
 	t.Helper()
 	kept, err := s.Insert(map[string]any{"name": s.Name(), "config": tree(t, config)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return kept["config"].(map[string]any)
 }
 
@@ -215,13 +211,9 @@ func TestPatchMergesRecordsAndWordsItsFaultsForUpdates(t *testing.T) {
 	kept, err := s.Insert(map[string]any{
 		"name": "p", "tags": []any{"t"}, "config": tree(t, `{"some": "s", "r": {"u": "1"}, "l": ["a"]}`),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	updated, err := s.Update(kept, tree(t, `{"enabled": false, "config": {"r": {"v": "2"}, "l": ["ab", "ac"]}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	config := updated["config"].(map[string]any)
 	merged := tree(t, `{"r": {"u": "1", "v": "2"}, "l": ["ab", "ac"], "some": "s"}`)
 	if !reflect.DeepEqual(config["r"], merged["r"]) || !reflect.DeepEqual(config["l"], merged["l"]) ||
@@ -240,9 +232,7 @@ func TestWhatMakesKongsCodeFailIsAnErrorOfItsOwn(t *testing.T) {
 	s := parsed(t, rules)
 	for _, config := range []string{`{"some": "s", "r": 5}`, `["x"]`, `{"some": "s", "r": true, "mode": "b"}`} {
 		var value any
-		if err := json.Unmarshal([]byte(config), &value); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(config), &value))
 		_, err := s.Insert(map[string]any{"name": "p", "config": value})
 		if !errors.Is(err, ErrRaised) {
 			t.Errorf("%s: error %v", config, err)

@@ -3,15 +3,15 @@ package router
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/deck"
 )
 
 func mustRoute(t *testing.T, routes ...*deck.Route) *Router {
 	t.Helper()
 	r, err := New(routes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return r
 }
 

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // recorded is the answer of a real Kong 3.9.3 to a request line.
@@ -18,17 +20,13 @@ type recorded struct {
 func recordedPaths(t testing.TB) []recorded {
 	t.Helper()
 	file, err := os.Open("../../testdata/paths.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer file.Close()
 	var rows []recorded
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
 		var row recorded
-		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &row))
 		rows = append(rows, row)
 	}
 	if err := lines.Err(); err != nil || len(rows) == 0 {

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -35,13 +37,9 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10_000, Window: 86_400 * limit.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	rule, err := settle.New(schema.Settle{Sources: []schema.SettleSource{{From: "shared.tokens"}}, Timeout: 60})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w := &world{T: t, now: start}
 	clock := func() limit.Micros { return w.now }
 	w.buckets = memory.New(memory.Options{Now: clock})
@@ -162,9 +160,7 @@ func (w *world) wantUsed(want int64) {
 
 func TestAReservationIsSettledOnceInTheBucketsOfThisProcess(t *testing.T) {
 	w := newWorld(t)
-	if err := w.reserve("chat", 500); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.reserve("chat", 500))
 	if claim, first, err := w.Claim(t.Context(), request("chat", 500)); claim != nil || string(first) != `"chat"` {
 		t.Errorf("a repetition gets %v, %s, %v, want the first answer", claim, first, err)
 	}
@@ -191,9 +187,7 @@ func TestAReservationIsSettledOnceInTheBucketsOfThisProcess(t *testing.T) {
 func TestACallWhoseAnswerIsLostIsLookedAtAndCountsOnce(t *testing.T) {
 	w := newWorld(t)
 	w.faults.lost = 2 // of the claim, and of the record
-	if err := w.reserve("chat", 500); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.reserve("chat", 500))
 	w.faults.lost = 2 // of the start of the settlement, and of its end
 	for range 2 {
 		if s, err := w.settles("chat", 120); err != nil || s.Unknown || s.Changes[0].Change != -380 {
@@ -211,9 +205,7 @@ func TestACallThatDidNotArriveChangesNothingAndCanBeRepeated(t *testing.T) {
 			t.Error("a claim that did not arrive is none")
 		}
 	}
-	if err := w.reserve("chat", 500); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.reserve("chat", 500))
 	w.faults.unsent = 1
 	if s, err := w.settles("chat", 120); err == nil {
 		t.Errorf("%+v, want an error", s)
@@ -292,15 +284,11 @@ func TestAReleasedIdIsFreeAndAFullStoreClaimsNothing(t *testing.T) {
 	w := newWorld(t)
 	for range 5 { // more than there is room for
 		claim, _, err := w.Claim(t.Context(), request("chat", 1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		claim.Release(t.Context())
 	}
 	for i := range 3 {
-		if err := w.reserve(fmt.Sprint("chat", i), 10); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.reserve(fmt.Sprint("chat", i), 10))
 	}
 	if _, _, err := w.Claim(t.Context(), request("chat", 1)); !errors.Is(err, ErrFull) {
 		t.Errorf("without room: %v", err)
@@ -350,9 +338,7 @@ func TestAReservationThatIsNotSettledIsReportedOnce(t *testing.T) {
 	w, seen := newWorld(t), outcomes{}
 	w.options.Observer = seen
 	for _, id := range []string{"settled", "late", "never"} {
-		if err := w.reserve(id, 100); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.reserve(id, 100))
 	}
 	if _, err := w.settles("settled", 10); err != nil {
 		t.Fatal(err)
@@ -381,9 +367,7 @@ func TestAReservationThatIsNotSettledIsReportedOnce(t *testing.T) {
 // Another process settles late what the one that made it did not live to report.
 func TestALateSettlementReportsTheTimeoutIfNoProcessHas(t *testing.T) {
 	w, seen := newWorld(t), outcomes{}
-	if err := w.reserve("chat", 100); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.reserve("chat", 100))
 	other := New(w.options)
 	other.options.Observer = seen
 	w.now += 61 * limit.Second
@@ -409,9 +393,7 @@ func (d *delays) Settled(_ *policy.Bound, s reservation.Settlement) { *d = appen
 func TestASettlementByAClockThatIsBehindIsReportedWithoutADelay(t *testing.T) {
 	w, seen := newWorld(t), delays{}
 	w.options.Observer = &seen
-	if err := w.reserve("chat", 100); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.reserve("chat", 100))
 	w.now -= limit.Second
 	if _, err := w.settles("chat", 30); err != nil {
 		t.Fatal(err)
@@ -425,9 +407,7 @@ func TestATimeoutWhoseEntryCannotBeDecodedIsLoggedOnceAndNotCounted(t *testing.T
 	w, seen, logged := newWorld(t), outcomes{}, new(bytes.Buffer)
 	w.options.Observer, w.options.Log = seen, slog.New(slog.NewTextHandler(logged, nil))
 	for _, id := range []string{"garbled", "whole"} {
-		if err := w.reserve(id, 100); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.reserve(id, 100))
 	}
 	w.faults.records[Name{"default", "", "garbled"}.key()] = []byte(`{"state":"later"}`)
 	w.now += 61 * limit.Second

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/oidctest"
 )
 
@@ -30,9 +32,7 @@ func newWorld(t *testing.T, secret string, inIDToken bool) (*site, *oidctest.Pro
 	})
 	if secret != "" {
 		settings.SecretFile = filepath.Join(t.TempDir(), "secret")
-		if err := os.WriteFile(settings.SecretFile, []byte(secret+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(settings.SecretFile, []byte(secret+"\n"), 0o600))
 	}
 	settings.Issuer = p.Issuer
 	s.use(t, settings)
@@ -73,9 +73,7 @@ func TestASignInEndsOnceInTheBrowserWhereItBegan(t *testing.T) {
 	site := &url.URL{Scheme: "http", Host: back.Host, Path: "/"}
 	cookies := b.Jar.Cookies(site)
 	second, err := b.Get(start + "?next=/portal/second&switch") // another tab
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	second.Body.Close()
 
 	const notHere = "was not started in this browser"
@@ -125,14 +123,10 @@ func TestAProviderThatWasAwayOrHasOtherKeysIsUsedAgain(t *testing.T) {
 func TestAWrongSecretIsReportedAsAFaultOfTheSetUp(t *testing.T) {
 	t.Parallel()
 	s, p := newWorld(t, "right", false)
-	if err := os.WriteFile(s.flow.SecretFile, []byte("wrong"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(s.flow.SecretFile, []byte("wrong"), 0o600))
 	r, err := p.SignIn(newBrowser(t), s.URL+startPath, "ann")
 	expect(t, r, err, http.StatusServiceUnavailable, "not set up correctly")
-	if err := os.WriteFile(s.flow.SecretFile, []byte("right"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(s.flow.SecretFile, []byte("right"), 0o600))
 	r, err = p.SignIn(newBrowser(t), s.URL+startPath, "ann") // the file is read again
 	expect(t, r, err, http.StatusOK, "is admin")
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/stretchr/testify/require"
 )
 
 // forger is a provider that says what a test wants. Its functions are set before it is used.
@@ -31,9 +32,7 @@ type forger struct {
 func newForger(t *testing.T) *forger {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	f, mux := &forger{key: key}, http.NewServeMux()
 	f.Server = httptest.NewServer(mux)
 	t.Cleanup(f.Close)
@@ -74,9 +73,7 @@ func (f *forger) begin(t *testing.T, s *site, b *http.Client) (back, nonce strin
 	t.Helper()
 	b.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	r, err := b.Get(s.URL + startPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.Body.Close()
 	to, err := r.Location()
 	if err != nil {
@@ -96,9 +93,7 @@ func (f *forger) sign(t *testing.T, claims jwt.MapClaims, kid string) string {
 	token := jwt.NewWithClaims(jwt.SigningMethodES256, claims)
 	token.Header["kid"] = kid
 	text, err := token.SignedString(f.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return text
 }
 

@@ -5,13 +5,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestASettingThatIsWrongIsNamedByItsFlag(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty")
-	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(empty, []byte("\n"), 0o600))
 	valid := Settings{
 		Issuer: "https://login.example.org/realms/a", ClientID: "a", RedirectURL: "https://limits.example.org" + CallbackPath,
 		RolesClaim: DefaultRolesClaim, Scopes: DefaultScopes,

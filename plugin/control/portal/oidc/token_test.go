@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/stretchr/testify/require"
 )
 
 func TestOnlyATokenOfTheProviderForThisSignInIsAccepted(t *testing.T) {
@@ -58,16 +59,12 @@ func TestATokenWithoutAValidSignatureIsNotAccepted(t *testing.T) {
 		"other key": func(claims jwt.MapClaims) string { return other.sign(t, claims, "1") },
 		"unsigned": func(claims jwt.MapClaims) string {
 			text, err := jwt.NewWithClaims(jwt.SigningMethodNone, claims).SignedString(jwt.UnsafeAllowNoneSignatureType)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			return text
 		},
 		"secret": func(claims jwt.MapClaims) string {
 			text, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims).SignedString([]byte("secret"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			return text
 		},
 		"no token": func(jwt.MapClaims) string { return "" },
@@ -154,9 +151,7 @@ func TestABrowserKeepsFewSignInsThatItHasBegun(t *testing.T) {
 		last, nonce = f.begin(t, s, b)
 	}
 	r, err := http.NewRequest(http.MethodGet, s.URL, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if n := len(b.Jar.Cookies(r.URL)); n != maxAttempts {
 		t.Errorf("%d cookies, want %d", n, maxAttempts)
 	}
@@ -180,9 +175,7 @@ func TestLinksThatBeginSignInsDoNotLockABrowserOut(t *testing.T) {
 			get(t, b, s.URL+startPath+"?next=/portal/"+url.QueryEscape(next), http.StatusSeeOther, "")
 		}
 		at, err := url.Parse(s.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		size := 0
 		for _, c := range b.Jar.Cookies(at) {
 			size += len("__Host-") + len(c.String()) + len("; ")

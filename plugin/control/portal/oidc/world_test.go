@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
@@ -55,9 +57,7 @@ func (s *site) use(t *testing.T, settings Settings) {
 	if settings.RolesClaim == "" {
 		settings.RolesClaim = DefaultRolesClaim
 	}
-	if err := settings.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, settings.Validate())
 	s.flow = New(Options{Settings: settings, Now: s.now, Log: slog.New(slog.DiscardHandler)})
 }
 
@@ -80,9 +80,7 @@ func (s *site) Cookies() *session.Jar { return s.jar }
 func newBrowser(t *testing.T) *http.Client {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
 }
 
@@ -100,9 +98,7 @@ func stopAtCallback(b *http.Client) *http.Client {
 // callbackOf returns the URL of the callback that a response redirects to.
 func callbackOf(t *testing.T, r *http.Response, err error) *url.URL {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.Body.Close()
 	to, err := r.Location()
 	if err != nil || to.Path != CallbackPath {
@@ -114,14 +110,10 @@ func callbackOf(t *testing.T, r *http.Response, err error) *url.URL {
 // expect fails the test unless a response has a status and a part of its text.
 func expect(t *testing.T, r *http.Response, err error, status int, part string) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if r.StatusCode != status || !strings.Contains(string(text), part) {
 		t.Errorf("%s: status %d and %q, want %d and %q", r.Request.URL.Path, r.StatusCode, text, status, part)
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // world is a process with sessions, and its clock.
@@ -23,9 +25,7 @@ func newWorld(t *testing.T, key byte) *world {
 	t.Helper()
 	w := &world{T: t, now: time.Unix(1_900_000_000, 0)}
 	jar, err := NewJar(bytes.Repeat([]byte{key}, KeySize), func() time.Time { return w.now })
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w.Sessions = New(jar, 0)
 	return w
 }
@@ -44,9 +44,7 @@ func request(cookies ...*http.Cookie) *http.Request {
 func (w *world) start(r *http.Request, who Session) *http.Cookie {
 	w.Helper()
 	a := httptest.NewRecorder()
-	if err := w.Start(a, r, who, time.Time{}); err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, w.Start(a, r, who, time.Time{}))
 	return a.Result().Cookies()[0]
 }
 
@@ -79,9 +77,7 @@ func TestOnlyACookieThatTheProcessSealedIsASession(t *testing.T) {
 	}
 	notice := httptest.NewRecorder()
 	other := Session{Secret: "forged", Ends: 1 << 40}
-	if err := w.jar.Put(notice, request(), "ratelimit_notice", other, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.jar.Put(notice, request(), "ratelimit_notice", other, time.Hour))
 	forged := map[string][]*http.Cookie{
 		"none":                      nil,
 		"empty":                     {changed(good, "")},

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
@@ -28,22 +30,16 @@ func TestARequestIsFinishedAlsoIfTheProcessEndsWhileTheOutboxIsRead(t *testing.T
 	go func() { ended <- w.sender.Run(ctx) }()
 	<-arrived
 	tx, err := w.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	pgtest.Exec(t, tx, `SELECT FROM rate_limiter.outbox_state FOR UPDATE`)
 	await.That(t, "the sender waits for the outbox", func() (waits bool) {
 		err := w.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
 			WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return waits
 	})
 	stop()
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tx.Commit(t.Context()))
 	close(release)
 	if err := <-ended; err != nil {
 		t.Error(err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
@@ -57,9 +58,7 @@ func scansIn(t *testing.T, tx pgx.Tx) (scans int) {
 	t.Helper()
 	err := tx.QueryRow(t.Context(), `SELECT pg_stat_get_xact_numscans('rate_limiter.webhook_denials'::regclass)
 		+ pg_stat_get_xact_numscans('rate_limiter.webhook_denials_tenant'::regclass)`).Scan(&scans)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return scans
 }
 
@@ -70,9 +69,7 @@ func TestAReportOfDenialsCountsThoseThatWaitOnceForEachTenant(t *testing.T) {
 	report := func(first, tenants int) (kept, scans int) {
 		t.Helper()
 		tx, err := w.pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer func() { _ = tx.Rollback(context.Background()) }() // it fails after the commit
 		before := scansIn(t, tx)
 		if err = tx.QueryRow(t.Context(), `SELECT kept FROM rate_limiter.report_denials('edge', (
@@ -83,9 +80,7 @@ func TestAReportOfDenialsCountsThoseThatWaitOnceForEachTenant(t *testing.T) {
 			t.Fatal(err)
 		}
 		scans = scansIn(t, tx) - before
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, tx.Commit(t.Context()))
 		return kept, scans
 	}
 	for i, tenants := range []int{1, 3, 6} {

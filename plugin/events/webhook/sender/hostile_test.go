@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
 )
 
@@ -33,9 +35,7 @@ func flushed(w http.ResponseWriter, text string) error {
 func rawServer(t *testing.T, serve func(net.Conn)) (url string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -151,9 +151,7 @@ func TestAReceiverThatHangsDoesNotDelayTheOthers(t *testing.T) {
 		if _, err := w.session.round(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.session.await(t.Context(), nil); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.session.await(t.Context(), nil))
 		w.happen("slow", 1)
 		w.happen("fast", 1)
 	}

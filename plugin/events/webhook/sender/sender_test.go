@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -62,9 +63,7 @@ func TestDenialsOfNodesArriveAtTheWebhooksThatWantThem(t *testing.T) {
 	report := func(text string) (kept int) {
 		t.Helper()
 		row := node.QueryRow(t.Context(), `SELECT kept, dropped FROM rate_limiter.report_denials('edge 1', $1)`, text)
-		if err := row.Scan(&kept, &dropped); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, row.Scan(&kept, &dropped))
 		return kept
 	}
 	denial := func(id, org string) string {
@@ -108,9 +107,7 @@ func TestATestEventArrives(t *testing.T) {
 	r := w.newReceiver(status(200))
 	_, id := w.subscribe("acme", r.URL, string(events.Denial))
 	d, err := w.store.TestWebhook(t.Context(), ann, id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w.work()
 	got := w.want(r, 1)
 	if got[0].header.Get("webhook-id") != d.ID || got[0].events[0].Type != string(events.WebhookTest) {
@@ -186,9 +183,7 @@ func TestADeliveryThatAReceiverDeniesDoesNotBlockTheNextOne(t *testing.T) {
 	}
 	_, id := w.subscribe("acme", r.URL)
 	d, err := w.store.TestWebhook(t.Context(), ann, id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	bad = d.ID
 	w.work()
 	w.happen("acme", 1)
@@ -222,9 +217,7 @@ func TestAReceiverThatIsGoneDisablesItsWebhookAtOnce(t *testing.T) {
 		t.Errorf("the event is %+v", e)
 	}
 	published, err := jsonschema.NewCompiler().Compile("../../../../schema/webhook_disabled.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if err := published.Validate(any(e.Data)); err != nil {
 		t.Errorf("the data of the event: %v", err)
 	}
@@ -421,9 +414,7 @@ func TestARequestThatRunsWhenTheProcessEndsIsFinishedAndRecorded(t *testing.T) {
 	w.happen("acme", 1)
 	w.session.close()
 	w.sender = New(w.options)
-	if err := w.sender.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.sender.Run(ctx))
 	if hook := w.hook(id); hook.Waiting != 0 || hook.DeliveredAt.IsZero() {
 		t.Errorf("the webhook is %+v, want the delivery recorded", hook)
 	}
@@ -442,9 +433,7 @@ func TestARequestThatOutlastsTheDrainTimeIsAbortedAndSentAgain(t *testing.T) {
 	w.session.close()
 	w.options.Drain = time.Millisecond
 	w.sender = New(w.options)
-	if err := w.sender.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.sender.Run(ctx))
 	if hook := w.hook(id); hook.Waiting != 1 || hook.Failures != 0 {
 		t.Errorf("the webhook is %+v, want the delivery waiting and no failure", hook)
 	}
@@ -472,9 +461,7 @@ func TestTheSenderNeedsOnlyTheRightsOfAKeeper(t *testing.T) {
 	}
 	w.pass(deliveriesKept + time.Hour)
 	w.work()
-	if err := w.store.DeleteWebhook(t.Context(), ann, id); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.store.DeleteWebhook(t.Context(), ann, id))
 	w.want(r, 1)
 	var left int
 	err := w.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM rate_limiter.webhook_deliveries)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
@@ -88,14 +89,10 @@ func (w *world) restart() {
 	}
 	w.sender = New(w.options)
 	conn, err := w.sender.job.Open(w.Context())
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	w.Cleanup(func() { leadership.Close(conn) })
 	w.session = w.sender.newSession(w.Context(), conn)
-	if err := w.session.setClock(w.Context()); err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, w.session.setClock(w.Context()))
 }
 
 // work makes deliveries and sends all that is due, until nothing is.
@@ -103,14 +100,10 @@ func (w *world) work() {
 	w.Helper()
 	for busy := true; busy; {
 		more, err := w.session.round(w.Context())
-		if err != nil {
-			w.Fatal(err)
-		}
+		require.NoError(w, err)
 		busy = more || len(w.session.inFlight) > 0
 		for len(w.session.inFlight) > 0 {
-			if err := w.session.await(w.Context(), nil); err != nil {
-				w.Fatal(err)
-			}
+			require.NoError(w, w.session.await(w.Context(), nil))
 		}
 	}
 }
@@ -119,9 +112,7 @@ func (w *world) work() {
 func (w *world) subscribe(org, url string, types ...string) (webhook.Secret, int64) {
 	w.Helper()
 	secret, hook, err := w.store.CreateWebhook(w.Context(), ann, rows.NewWebhook{Org: org, URL: url, Types: types})
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	return secret, hook.ID
 }
 
@@ -129,9 +120,7 @@ func (w *world) subscribe(org, url string, types ...string) (webhook.Secret, int
 func (w *world) hook(id int64) rows.Webhook {
 	w.Helper()
 	hook, err := w.store.Webhook(w.Context(), id)
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 	return hook
 }
 
@@ -147,9 +136,7 @@ func (w *world) happen(org string, count int) {
 		})
 	}
 	err := pgx.BeginFunc(w.Context(), w.pool, func(tx pgx.Tx) error { return outbox.Add(w.Context(), tx, all...) })
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.NoError(w, err)
 }
 
 // message is a delivery that a receiver got.

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay/replayhtml"
@@ -45,9 +47,7 @@ func render(t *testing.T, r *replay.Report) string {
 	t.Helper()
 	var out bytes.Buffer
 	source := replayhtml.Source{Logs: []string{"access.jsonl"}, Config: "kong.yml", Policies: "policies.yaml"}
-	if err := replayhtml.Write(&out, r, source); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, replayhtml.Write(&out, r, source))
 	return out.String()
 }
 
