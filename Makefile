@@ -297,8 +297,7 @@ $(LINT): $(LINT_PIN)/go.mod $(LINT_PIN)/go.sum
 	@echo "building golangci-lint: a minute or two, once"
 	$(GO) build -C $(LINT_PIN) -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ tool
 
-# The target compares the tree before and after, so it also works before a commit. Tests
-# of packages that use internal/golden rewrite their files with -update.
+# The target compares the tree before and after, so it also works before a commit. Golden files are compared by make test.
 .PHONY: verify
 verify: bench-once ## Run every benchmark once, regenerate everything generated, and fail if anything was out of date
 	@git rev-parse --is-inside-work-tree > /dev/null
@@ -306,12 +305,14 @@ verify: bench-once ## Run every benchmark once, regenerate everything generated,
 	@($(WORKTREE)) > $(CACHE)/before
 	$(GO) generate ./...
 	$(GO) mod tidy -diff
-	@golden="$$($(call packages_with,internal/golden"|flag\.Bool..update.))"; \
-	if [ -n "$$golden" ]; then echo "go test -update" $$golden; $(GO) test -count=1 $$golden -update; fi
 	@unformatted="$$(git ls-files -z -co --exclude-standard '*.go' | xargs -0 gofmt -l)"; \
 	if [ -n "$$unformatted" ]; then echo "not gofmt'd:" $$unformatted >&2; exit 1; fi
 	@($(WORKTREE)) > $(CACHE)/after
 	@diff $(CACHE)/before $(CACHE)/after || { echo "the files above were out of date: commit them" >&2; exit 1; }
+
+.PHONY: golden
+golden: ## Rewrite the golden files of tests, after a change of what they show
+	$(GO) test -count=1 $$($(call packages_with,internal/golden"|flag\.Bool..update.)) -update
 
 .PHONY: clean
 clean: ## Remove all built files
