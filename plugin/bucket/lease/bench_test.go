@@ -3,9 +3,7 @@ package lease
 import (
 	"context"
 	"fmt"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -134,72 +132,6 @@ func TestSoakATenantBeyondItsLimitCostsFewCallsAndGetsAllButTheShare(t *testing.
 		}
 		if per1000 := 1000 * calls / requests; per1000 > test.most {
 			t.Errorf("%+v of %d: %d calls per 1,000 requests, want at most %d", test.load, test.limit, per1000, test.most)
-		}
-	}
-}
-
-// endless makes the leases last for a whole benchmark, and the clock one that costs what a clock costs.
-func (n *node) endless() {
-	for i := range n.shards {
-		for _, e := range n.shards[i].entries {
-			e.holdings.grants[0] = grant{tokens: 1 << 40, ends: 1 << 62}
-		}
-	}
-	began := time.Now()
-	n.now = func() limit.Micros { return limit.Micros(time.Since(began).Microseconds()) }
-}
-
-func BenchmarkLeaseHit(b *testing.B) {
-	for _, bounds := range []int{1, 4, 8} {
-		b.Run(fmt.Sprintf("bounds=%d", bounds), func(b *testing.B) {
-			n := newNode(newBank(), Options{})
-			list, statuses := hot(b, n, bounds), make([]decision.Status, bounds)
-			n.endless()
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := n.view.Take(context.Background(), list, statuses); err != nil || !statuses[0].Charged {
-					b.Fatalf("take: %v, %+v", err, statuses[0])
-				}
-			}
-		})
-	}
-}
-
-// BenchmarkLeaseHitAtOnce is 4 bounds taken by so many goroutines: all of one tenant, or each of its own, but for one
-// bucket of all.
-func BenchmarkLeaseHitAtOnce(b *testing.B) {
-	for _, goroutines := range []int{1, 8, 64} {
-		for _, tenants := range []int{1, 64} {
-			b.Run(fmt.Sprintf("goroutines=%d/tenants=%d", goroutines, tenants), func(b *testing.B) {
-				n := newNode(newBank(), Options{})
-				lists := make([][]policy.Bound, tenants)
-				for i := range lists {
-					lists[i] = perSecond(b, 1e9, "tenant", "tenant+endpoint", "user", "global")
-					for j := range 3 {
-						lists[i][j].Key.GroupID = fmt.Sprint("tenant-", i)
-					}
-					for range 20 {
-						n.admits(b, lists[i]...)
-					}
-				}
-				n.background()
-				n.endless()
-				b.ReportAllocs()
-				b.ResetTimer()
-				var running sync.WaitGroup
-				for g := range goroutines {
-					running.Go(func() {
-						list, statuses := lists[g%tenants], make([]decision.Status, 4)
-						for range b.N / goroutines {
-							if err := n.view.Take(context.Background(), list, statuses); err != nil || !statuses[0].Charged {
-								b.Errorf("take: %v, %+v", err, statuses[0])
-								return
-							}
-						}
-					})
-				}
-				running.Wait()
-			})
 		}
 	}
 }

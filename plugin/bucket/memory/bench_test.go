@@ -3,9 +3,7 @@ package memory_test
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -13,8 +11,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
-
-func wallClock() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
 
 // manyBounds are n bounds of one tenant, of the algorithms with a state of fixed size in turn. Their limits are so
 // large that nothing is denied: that is the longest way through Take.
@@ -45,44 +41,4 @@ func TestADenialAllocatesNothing(t *testing.T) {
 	if allocations != 0 {
 		t.Errorf("%v allocations", allocations)
 	}
-}
-
-func BenchmarkTake(b *testing.B) {
-	for _, tenants := range []int{1, 100_000} {
-		for _, n := range []int{1, 4, 8} {
-			b.Run(fmt.Sprintf("tenants=%d/bounds=%d", tenants, n), func(b *testing.B) {
-				s := memory.New(memory.Options{Now: wallClock, MaxBuckets: 2_000_000})
-				requests := benchRequests(b, s, tenants, n)
-				b.ReportAllocs()
-				var next atomic.Int64
-				b.ResetTimer()
-				b.RunParallel(func(pb *testing.PB) {
-					statuses := make([]decision.Status, n)
-					i := int(next.Add(7919))
-					for pb.Next() {
-						i++
-						if err := s.Take(context.Background(), requests[i%len(requests)], statuses); err != nil {
-							b.Error(err)
-							return
-						}
-					}
-				})
-			})
-		}
-	}
-}
-
-// benchRequests are requests of many tenants, whose buckets exist.
-func benchRequests(b *testing.B, s *memory.Store, tenants, n int) [][]policy.Bound {
-	template := manyBounds(b, n, "")
-	requests := make([][]policy.Bound, tenants)
-	for i := range requests {
-		bounds := append([]policy.Bound(nil), template...)
-		for j := range bounds {
-			bounds[j].Key.GroupID = fmt.Sprintf("tenant-%06d", i*7919%tenants)
-		}
-		requests[i] = bounds
-		take(b, s, bounds...)
-	}
-	return requests
 }

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -62,33 +60,6 @@ func TestNothingIsAllocatedForARequestInSteadyState(t *testing.T) {
 		})
 		if allocations > test.most {
 			t.Errorf("%s: %v allocations, want at most %v", test.name, allocations, test.most)
-		}
-	}
-}
-
-func BenchmarkTake(b *testing.B) {
-	w := newWorld(Options{}, StoreOptions{})
-	central := w.answering(decision.Status{Source: decision.Redis, Charged: true})
-	for _, n := range []int{1, 4} {
-		bounds, statuses := someBounds(b, n), make([]decision.Status, n)
-		for _, test := range []struct {
-			name  string
-			store interface {
-				Take(context.Context, []policy.Bound, []decision.Status) error
-			}
-			status decision.Status
-		}{
-			{"undecorated", central, decision.Status{Source: decision.Redis}},
-			{"answered", w.view, decision.Status{Source: decision.Redis}},
-			{"away", w.view, decision.Status{Failure: decision.Unavailable}},
-		} {
-			b.Run(fmt.Sprintf("%s/bounds=%d", test.name, n), func(b *testing.B) {
-				central.status = test.status
-				b.ReportAllocs()
-				for b.Loop() {
-					require.NoError(b, test.store.Take(context.Background(), bounds, statuses))
-				}
-			})
 		}
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -262,29 +261,4 @@ func usedCPU(b *testing.B, client *redis.Client) float64 {
 		}
 	}
 	return sum
-}
-
-// BenchmarkPlan measures what a request costs this process beside the round trip: making it, and reading its reply.
-func BenchmarkPlan(b *testing.B) {
-	bounds, statuses := benchBounds(b)
-	reply := scriptReply(nil, nil, int64(1_700_000_000_000_000))
-	var p scriptCall
-	b.ReportAllocs()
-	for b.Loop() {
-		require.NoError(b, p.compile(bounds))
-		if _, _, err := p.readReply(reply); err != nil {
-			b.Fatal(err)
-		}
-		require.NoError(b, p.fillStatuses(statuses, true))
-	}
-}
-
-func benchBounds(b *testing.B) ([]policy.Bound, []decision.Status) {
-	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1_000_000_000, Window: 60 * limit.Second})
-	require.NoError(b, err)
-	var bounds []policy.Bound
-	for _, key := range benchScopes(0) {
-		bounds = append(bounds, policy.Bound{Policy: &policy.Policy{Limit: l}, Key: key, Cost: 1})
-	}
-	return bounds, make([]decision.Status, len(bounds))
 }

@@ -156,7 +156,9 @@ func measureMemory(b *testing.B, client *redis.Client, buckets int, kinds ...kin
 func memory(b *testing.B, client *redis.Client, name string) float64 {
 	text, err := client.Info(context.Background(), "memory").Result()
 	require.NoError(b, err)
-	return number(b, parseInfo(text)[name])
+	n, err := strconv.ParseFloat(parseInfo(text)[name], 64)
+	require.NoError(b, err)
+	return n
 }
 
 // loadBuckets spends from every bucket of a kind, as often as the kind says.

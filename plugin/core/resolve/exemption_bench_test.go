@@ -12,25 +12,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func BenchmarkExemptions(b *testing.B) {
-	id := caller()
-	one := parsedExempting()
-	one.Exempt = []schema.Exemption{{Tenant: "x"}, {CIDR: "10.0.0.0/8"}}
-	few, err := resolve.FromConfig(one)
-	require.NoError(b, err)
-	for name, plan := range map[string]*resolve.Plan{
-		"none": compile(b, fmt.Sprintf(exempting, "")), "2": few, "10000": crowdedExemptions(b),
-	} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			var r resolve.Resolution
-			for b.Loop() {
-				plan.ResolveAt(&id, 0, &r)
-			}
-		})
-	}
-}
-
 // crowds makes the endpoint of entry i in lists of entries that do not exempt the request, which is GET /exports/7.
 var crowds = []struct {
 	name     string

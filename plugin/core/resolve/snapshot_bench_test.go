@@ -4,12 +4,9 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -52,63 +49,6 @@ func heap() int64 {
 	runtime.GC()
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
-}
-
-func BenchmarkSnapshot(b *testing.B) {
-	rows := crowd(100_000)
-	snapshot := build(b, rows)
-	b.Run("build a million rows", func(b *testing.B) {
-		for b.Loop() {
-			build(b, rows)
-		}
-		b.ReportMetric(float64(snapshot.Len()), "rows")
-	})
-	b.Run("apply one change", func(b *testing.B) {
-		n := 0
-		var slowest time.Duration
-		for b.Loop() {
-			n++
-			began := time.Now()
-			apply(b, snapshot,
-				policy.Changes{Rows: policy.Rows{Policies: []policy.PolicyRow{
-					perTenant(int64(n%1000+1), "tenant-000001", int64(n)),
-				}}})
-			slowest = max(slowest, time.Since(began))
-		}
-		b.ReportMetric(float64(slowest.Microseconds()), "slowest-µs")
-	})
-	plan := compile(b, modelConfig).With(snapshot)
-	ids := make([]identity.Identity, 8192)
-	for i := range ids {
-		n := i * 11
-		ids[i] = identity.Identity{
-			Tenant: tenant(fmt.Sprintf("tenant-%06d", n)), User: identity.Name{Kind: identity.User, ID: "u"}, Credential: "key",
-			IP:     "192.0.2.1",
-			Method: "GET", Path: "/", Route: "route",
-		}
-	}
-	resolve := func(plan *resolve.Plan, ids []identity.Identity) func(*testing.B) {
-		return func(b *testing.B) {
-			var r resolve.Resolution
-			for i := range ids { // what overrides make of policies is made with the first request
-				plan.ResolveAt(&ids[i], 1, &r)
-			}
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				plan.ResolveAt(&ids[i%len(ids)], 1, &r)
-			}
-		}
-	}
-	b.Run("resolve, a few busy tenants", resolve(plan, ids[:16]))
-	b.Run("resolve, thousands of tenants", resolve(plan, ids))
-	b.Run("resolve, a tenant without rows", resolve(plan, []identity.Identity{visitor}))
-	b.Run("resolve, without a snapshot", resolve(compile(b, modelConfig), ids))
-	b.Run("With", func(b *testing.B) {
-		for b.Loop() {
-			plan.With(snapshot)
-		}
-	})
-	runtime.KeepAlive(rows)
 }
 
 func TestARowOfAMillionTakesLessThan400Bytes(t *testing.T) {
