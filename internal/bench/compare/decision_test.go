@@ -62,16 +62,6 @@ func BenchmarkHotKey(b *testing.B) { compare(b, []int{1, 4, 8}, 1, []int32{0}, 1
 // BenchmarkZipf decides requests of 100,000 tenants of very different popularity.
 func BenchmarkZipf(b *testing.B) { compare(b, []int{1, 4, 8}, manyTenants, popular(), 1, 64) }
 
-// BenchmarkCores decides requests of busy tenants on one processor and on two. Tenants share the bucket of the fourth
-// bound only.
-func BenchmarkCores(b *testing.B) {
-	draws := make([]int32, busyTenants)
-	for i := range draws {
-		draws[i] = int32(i)
-	}
-	compare(b, []int{3, 4}, busyTenants, draws, 1, 2)
-}
-
 // compare gives every entrant the same jobs.
 func compare(b *testing.B, counts []int, tenants int, draws []int32, parallel ...int) {
 	redis := openRedis(b)

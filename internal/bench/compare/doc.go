@@ -5,9 +5,7 @@
 //     and for 100,000 of very different popularity.
 //   - BenchmarkAdmit: the whole path of a request, from facts to headers.
 //   - BenchmarkUsage: the same without usage and with it.
-//   - BenchmarkLatency: the wait of callers that all decide as fast as they can.
-//   - BenchmarkTraffic and BenchmarkDenials: the cost for Redis of paced traffic of one hot tenant, and of a denied
-//     flood.
+//   - BenchmarkSettle: a take and a settlement in the store.
 //
 // Compare numbers of one run only. The comments of the entrants, and notes.md, describe what each of them does; package
 // benchtable puts the notes above the tables. Package spec measures decisions over the socket, package redis the cost

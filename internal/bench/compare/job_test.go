@@ -108,9 +108,6 @@ func newJob(tb testing.TB, n, tenants int, q quota, redis *server) *job {
 	return j
 }
 
-// busyTenants is a number of tenants with constant requests.
-const busyTenants = 64
-
 // Popularity of tenants: the busiest of 100,000 has about every seventh request.
 const (
 	manyTenants = 100_000

@@ -95,11 +95,11 @@ func (c *counted) Refund(context.Context, []policy.Bound, []decision.Status) err
 	return nil
 }
 
-// fixedNodes is a number of nodes that share leases.
-type fixedNodes int
+// oneNode is the number of nodes that share leases.
+type oneNode struct{}
 
 // LeaseNodes implements lease.Nodes.
-func (n fixedNodes) LeaseNodes(string) int { return int(n) }
+func (oneNode) LeaseNodes(string) int { return 1 }
 
 // monotonic returns a clock that never steps.
 func monotonic() func() limit.Micros {
@@ -107,10 +107,10 @@ func monotonic() func() limit.Micros {
 	return func() limit.Micros { return limit.Micros(time.Since(start).Microseconds()) }
 }
 
-// leasing returns the buckets of one of some nodes that lease from shared. It runs until the end of tb.
-func leasing(tb testing.TB, shared store.Store, nodes int) admit.Buckets {
+// leasing returns the buckets of the only node that leases from shared. It runs until the end of tb.
+func leasing(tb testing.TB, shared store.Store) admit.Buckets {
 	tb.Helper()
-	leases := lease.New(shared, lease.Options{Now: monotonic(), Nodes: fixedNodes(nodes)})
+	leases := lease.New(shared, lease.Options{Now: monotonic(), Nodes: oneNode{}})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -136,12 +136,12 @@ func newRedis(tb testing.TB, j *job) (admit.Buckets, func(testing.TB) uint64) {
 
 func newLease(tb testing.TB, j *job) (admit.Buckets, func(testing.TB) uint64) {
 	j.redis.empty(tb)
-	return leasing(tb, j.redis.store, 1), j.redis.calls
+	return leasing(tb, j.redis.store), j.redis.calls
 }
 
 func newLeaseOverMemory(tb testing.TB, _ *job) (admit.Buckets, func(testing.TB) uint64) {
 	shared := &counted{Store: inMemory()}
-	return leasing(tb, shared, 1), func(testing.TB) uint64 { return shared.taken.Load() }
+	return leasing(tb, shared), func(testing.TB) uint64 { return shared.taken.Load() }
 }
 
 // ours makes a limiter of a store. It takes all bounds of a request in one call, all or none, and reports the remaining
