@@ -173,12 +173,12 @@ chaos: ## Inject faults of Redis and the network under load, and print their eff
 
 # The tables of docs/benchmarks.md are copied from BENCH_TABLE of one run.
 .PHONY: bench
-bench: ## Measure decisions, with other limiters, through the socket and on several nodes (18 min)
+bench: ## Measure decisions, with other limiters, through the socket and on several nodes (12 min)
 	@mkdir -p $(CACHE)
 	@set -o pipefail; { $(GO) test -run '^$$' -bench . -timeout 30m ./internal/bench/compare \
 		&& $(GO) test -run '^$$' -bench BelowTheLimit -benchtime 1x -timeout 30m ./plugin/bucket/lease \
-		&& $(GO) test -run '^$$' -bench 'Socket|Settling|Denial|AddedLatency|Masters|Accuracy$$|HotTenant|Flood|HostileBodies' -benchtime 1x -timeout 30m ./spec; } | tee $(CACHE)/bench.txt
-	@$(GO) run ./internal/bench/table -command 'make bench' -across goroutines,callers,live-nodes \
+		&& $(GO) test -run '^$$' -bench 'Socket|Settling|Denial|AddedLatency|Accuracy|HotTenant|Flood|HostileBodies' -benchtime 1x -timeout 30m ./spec; } | tee $(CACHE)/bench.txt
+	@$(GO) run ./internal/bench/table -command 'make bench' -across goroutines,live-nodes \
 		internal/bench/compare/notes.md spec/testdata/benchmarks.md <$(CACHE)/bench.txt >$(BENCH_TABLE)
 	@echo "the tables: $(BENCH_TABLE)"
 

@@ -3,7 +3,6 @@ package spec
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
@@ -45,26 +44,6 @@ func rushes(perSecond int) schedule {
 			return begin + steady(few)(n)
 		}
 		return begin + time.Second + steady(all-few)(n-few)
-	}
-}
-
-// pulses returns a schedule of some requests at once after each pause.
-func pulses(requests int, pause time.Duration) schedule {
-	return func(n int) time.Duration { return time.Duration(n/requests) * pause }
-}
-
-// poisson returns a schedule of independent requests with an average rate, for about a minute.
-func poisson(perSecond float64) schedule {
-	random := rand.New(rand.NewPCG(3, 4))
-	at := make([]time.Duration, int(75*perSecond)+100)
-	for i := 1; i < len(at); i++ {
-		at[i] = at[i-1] + time.Duration(random.ExpFloat64()/perSecond*float64(time.Second))
-	}
-	return func(n int) time.Duration {
-		if n >= len(at) {
-			return time.Hour
-		}
-		return at[n]
 	}
 }
 

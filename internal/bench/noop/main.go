@@ -1,7 +1,6 @@
 // The command noop is a baseline for the benchmarks of the socket. It has the plugin's server, and buckets that admit
 // everything. With a config without limits it asks Kong nothing and sets no headers. With limits it asks and sets the
-// same as the plugin, but spends nothing. It has no observers. With -work, -redis and -redis-work an event with limits
-// costs as much processor time as wanted, here and in Redis, still without any logic.
+// same as the plugin, but spends nothing. It has no observers.
 package main
 
 import (
@@ -26,20 +25,10 @@ import (
 
 func main() {
 	prefix := flag.String("kong-prefix", "/usr/local/kong", "directory of the socket")
-	var w work
-	flag.IntVar(&w.rounds, "work", 0, "rounds of a loop for each event with limits")
-	socket := flag.String("redis", "", "unix socket of a Redis that is called for each event with limits")
-	flag.IntVar(&w.redisRounds, "redis-work", 0, "rounds of a loop in Redis for each call")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	var err error
-	if *socket != "" {
-		err = w.dial(ctx, *socket)
-	}
-	if err == nil {
-		err = serve(ctx, filepath.Join(*prefix, "noop.socket"), &w, log)
-	}
+	err := serve(ctx, filepath.Join(*prefix, "noop.socket"), log)
 	stop()
 	if err != nil {
 		log.Error("the server ends", "error", err)
@@ -48,32 +37,27 @@ func main() {
 }
 
 // serve serves Kong at a socket until ctx ends.
-func serve(ctx context.Context, socket string, w *work, log *slog.Logger) error {
+func serve(ctx context.Context, socket string, log *slog.Logger) error {
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		return err
 	}
 	log.Info("serving Kong", "socket", socket)
-	return phase.New(phase.Options{Log: log, Build: w.build}).Serve(ctx, listener)
+	return phase.New(phase.Options{Log: log, Build: build}).Serve(ctx, listener)
 }
 
 // build implements phase.Build.
-func (w *work) build(config schema.Config, plan *resolve.Plan) (*admit.Decider, func(), error) {
-	decider := &admit.Decider{Buckets: fullBuckets{w}, Renderer: response.New(config, nil)}
+func build(config schema.Config, plan *resolve.Plan) (*admit.Decider, func(), error) {
+	decider := &admit.Decider{Buckets: fullBuckets{}, Renderer: response.New(config, nil)}
 	decider.Policies.Store(plan)
 	return decider, nil, nil
 }
 
-// fullBuckets are buckets that are always full. Taking from them costs the work of an event.
-type fullBuckets struct{ work *work }
+// fullBuckets are buckets that are always full.
+type fullBuckets struct{}
 
 // Take implements admit.Buckets.
-func (b fullBuckets) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if len(bounds) > 0 {
-		if err := b.work.do(); err != nil {
-			return err
-		}
-	}
+func (fullBuckets) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	for i := range bounds {
 		statuses[i] = decision.Status{
 			Status: limit.Status{Used: 1, Remaining: bounds[i].Policy.Limit.Spec().Quantity - 1, Reset: limit.Second},
