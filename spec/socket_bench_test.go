@@ -3,8 +3,9 @@
 package spec
 
 import (
-	"context"
 	"fmt"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
 // rivals returns the plugin with different buckets, and its baselines: the first does nothing, the second spends
@@ -39,13 +41,6 @@ func rivals(b *testing.B) ([]*subject, *redis.Client) {
 	return subjects, shared.Client(b)
 }
 
-// spell is the measurement of one turn.
-type spell struct {
-	perSecond float64 // events
-	cpu       float64 // microseconds of the plugin's process for each event
-	calls     float64 // of scripts in Redis for each 1000 events
-}
-
 // BenchmarkSocket compares the cost of an event, with four scopes and all headers, with that of a plugin that does
 // nothing, one that spends nothing, and the same plugin with go-pdk's server. All take turns, so that other load
 // affects all alike. Each number is the median of its turns. The client shares the machine, so CPU time is more precise
@@ -54,78 +49,161 @@ type spell struct {
 // nothing-spent asks and answers like the plugin. local adds the buckets and the metrics to it. It adds one question,
 // its answer, and the headers to noop.
 func BenchmarkSocket(b *testing.B) {
-	const rounds, turn = 9, 400 * time.Millisecond
 	subjects, client := rivals(b)
 	for _, connections := range []int{1, 16} {
-		measured := make([][]spell, len(subjects))
-		for range shortly(rounds) {
-			for i, u := range subjects {
-				measured[i] = append(measured[i], measure(b, u, client, connections, turn))
-			}
-		}
+		measured := measure(b, client, connections, subjects...)
 		for i, u := range subjects {
 			cells := map[string]float64{
-				"events/s":             over(measured[i], func(s spell) float64 { return s.perSecond }),
-				"cpu-µs/event":         over(measured[i], func(s spell) float64 { return s.cpu }),
-				"cpu-vs-noop":          ratio(measured[i], measured[0]),
-				"cpu-vs-nothing-spent": ratio(measured[i], measured[1]),
-				"cpu-vs-go-pdk":        ratio(measured[i], measured[len(measured)-1]),
+				"events/s":             over(measured[i], perSecond),
+				"cpu-µs/event":         over(measured[i], cpu),
+				"cpu-vs-noop":          ratio(measured[i], measured[0], cpu),
+				"cpu-vs-nothing-spent": ratio(measured[i], measured[1], cpu),
+				"cpu-vs-go-pdk":        ratio(measured[i], measured[len(measured)-1], cpu),
 			}
 			if strings.HasPrefix(u.name, "redis-") {
-				cells["redis-calls/1000-events"] = over(measured[i], func(s spell) float64 { return s.calls })
+				cells["redis-calls/1000-events"] = 1000 * over(measured[i], func(s spell) float64 { return s.calls })
 			}
 			row(b, fmt.Sprintf("connections=%d/plugin=%s", connections, u.name), cells)
 		}
 	}
 }
 
-// measure measures one turn.
-func measure(b *testing.B, u *subject, client *redis.Client, connections int, turn time.Duration) spell {
+// fourScopesUsedUp is a plugin config like fourScopes, with Kong's own headers off. The limit of a user is one request
+// a day.
+func fourScopesUsedUp(rest string) string {
+	const plenty = `"limit":60000000,"window_size":60`
+	return fmt.Sprintf(`{"__seq__":1,"__plugin_id":"p","route_id":"r","user_from":["consumer.username"],%s
+		"tiers":[{"name":"a","limits":[{"name":"tenant","scope":"tenant",%s},
+		{"name":"endpoint","scope":"tenant+endpoint",%[2]s},
+		{"name":"user","scope":"user","limit":1,"window_size":86400,"algorithm":"fixed_window"}]}],
+		"global":{"limits":[{"name":"all","scope":"global",%[2]s}]}}`, rest, plenty)
+}
+
+// newDenier starts an instance, and sends the request that uses its limit up.
+func newDenier(b *testing.B, name string, s *server, config string, denies bool) *subject {
 	b.Helper()
-	if _, err := u.saturate(connections, leadIn); err != nil {
-		b.Fatal(err)
-	}
-	calls, used, begun := scripts(b, client), u.cpuTime(b), time.Now()
-	n, err := u.saturate(connections, turn)
+	u := &subject{name: name, server: s, id: startInstance(b, s.socket, config), denies: denies}
+	u.requests = []gateway.Request{requestOf("acme")}
+	c, err := gateway.Dial(s.socket)
 	require.NoError(b, err)
-	events := float64(n)
-	return spell{
-		perSecond: events / time.Since(begun).Seconds(),
-		cpu:       float64((u.cpuTime(b) - used).Nanoseconds()) / 1e3 / events,
-		calls:     float64(scripts(b, client)-calls) * 1e3 / events,
+	defer c.Close() // an exit has closed it
+	_, err = c.HandleEvent(u.id, "access", u.requests[0])
+	require.NoError(b, err)
+	u.connect(b, 16)
+	return u
+}
+
+// BenchmarkDenial compares what a denied request costs the plugin's process with what the least plugin that asks one
+// question and exits costs its own, and with an admitted request. Every exit ends its connection, as Kong ends it. All
+// take turns; each number is the median of its turns.
+func BenchmarkDenial(b *testing.B) {
+	const exit = `{"__seq__":1,"exit":true}`
+	leased := fmt.Sprintf(`"strategy":"redis","fail_mode":"closed","redis":{"socket":%q},`, redistest.Single(b).Socket)
+	usedUp := fourScopesUsedUp("")
+	subjects := []*subject{
+		newDenier(b, "bare-exit", serve(b, "bench-floor", "-loop", "least"), exit, true), // the floor
+		newDenier(b, "bare-exit-on-wire", serve(b, "bench-floor"), exit, true),
+		newDenier(b, "denied-in-memory", servePlugin(b), usedUp, true),
+		newDenier(b, "denied-remembered", servePlugin(b), fourScopesUsedUp(leased), true),
+		newDenier(b, "admitted", servePlugin(b), strings.Replace(usedUp, `"limit":1,`, `"limit":60000000,`, 1), false),
+	}
+	measured := measure(b, nil, 16, subjects...)
+	for i, u := range subjects {
+		row(b, "plugin="+u.name, map[string]float64{
+			"events/s":         over(measured[i], perSecond),
+			"cpu-µs/event":     over(measured[i], cpu),
+			"cpu-vs-bare":      ratio(measured[i], measured[0], cpu),
+			"events/s-vs-bare": ratio(measured[i], measured[0], perSecond),
+		})
 	}
 }
 
-// over returns the median of one value of all turns.
-func over(spells []spell, value func(spell) float64) float64 {
-	var values []float64
-	for _, s := range spells {
-		values = append(values, value(s))
-	}
-	return median(values)
-}
+const (
+	latencyConnections = 16
+	latencyRounds      = 7 // short and many, so that a disturbed turn does not change the median
+	latencyTurn        = 400 * time.Millisecond
+)
 
-// ratio returns the median ratio of the CPU times of an event.
-func ratio(spells, others []spell) float64 {
-	var ratios []float64
-	for i := range spells {
-		ratios = append(ratios, spells[i].cpu/others[i].cpu)
-	}
-	return median(ratios)
-}
-
-// info returns one section of Redis's INFO.
-func info(b *testing.B, client *redis.Client, section string) map[string]string {
-	b.Helper()
-	text, err := client.Info(context.Background(), section).Result()
-	if err != nil {
-		b.Fatalf("info %s: %v", section, err)
-	}
-	fields := map[string]string{}
-	for line := range strings.Lines(text) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			fields[name] = value
+// BenchmarkAddedLatency offers events at 25, 50 and 75 percent of what saturates the plugin on sixteen connections, and
+// compares their durations with those through a plugin that does nothing, in the next turn and at the same rate. p50-ms
+// and p99-ms are the difference; event-p99-ms is the whole duration with the socket and the wait for a free connection.
+// Each number is the median of its turns.
+//
+// The time of an event counts from its due instant. Client, plugin and Redis share the machine, and are saturated
+// together.
+func BenchmarkAddedLatency(b *testing.B) {
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // less garbage collection in the client
+	subjects, _ := rivals(b)
+	noop := subjects[0]
+	for _, u := range subjects {
+		if u.name != "local" && u.name != "redis-leased" && u.name != "redis-exact" {
+			continue
+		}
+		percents := []float64{25, 50, 75}
+		turns := map[float64][]sideBySide{}
+		for range shortly(latencyRounds) {
+			most := saturation(b, u) // again, because the load of the machine changes
+			for _, percent := range percents {
+				rate := most * percent / 100
+				turns[percent] = append(turns[percent], sideBySide{rate, offered(b, noop, rate), offered(b, u, rate)})
+			}
+		}
+		for _, percent := range percents {
+			row(b, fmt.Sprintf("plugin=%s/load=%.0f%%", u.name, percent), latencies(turns[percent]))
 		}
 	}
-	return fields
+}
+
+// saturation returns the number of events a second that a subject answers under overload.
+func saturation(b *testing.B, u *subject) float64 {
+	b.Helper()
+	n, err := u.saturate(latencyConnections, leadIn)
+	require.NoError(b, err)
+	start := time.Now()
+	took, err := u.offer(latencyConnections, 1.5*float64(n)/leadIn.Seconds(), latencyTurn)
+	require.NoError(b, err)
+	return float64(len(took)) / time.Since(start).Seconds()
+}
+
+// offered returns the sorted durations of the events of a turn at a rate, after a lead-in.
+func offered(b *testing.B, u *subject, rate float64) []time.Duration {
+	b.Helper()
+	_, err := u.offer(latencyConnections, rate, leadIn)
+	require.NoError(b, err)
+	took, err := u.offer(latencyConnections, rate, latencyTurn)
+	require.NoError(b, err)
+	slices.Sort(took)
+	return took
+}
+
+// sideBySide has the sorted durations of turns of two subjects at the same rate, in events a second.
+type sideBySide struct {
+	rate        float64
+	noop, event []time.Duration
+}
+
+// latencies returns the cells of a row.
+func latencies(turns []sideBySide) map[string]float64 {
+	over := func(value func(sideBySide) float64) float64 {
+		var values []float64
+		for _, t := range turns {
+			values = append(values, value(t))
+		}
+		return median(values)
+	}
+	added := func(p int) float64 {
+		return over(func(t sideBySide) float64 { return percentile(t.event, p) - percentile(t.noop, p) })
+	}
+	return map[string]float64{
+		"events/s":     over(func(t sideBySide) float64 { return t.rate }),
+		"p50-ms":       added(50),
+		"p99-ms":       added(99),
+		"event-p99-ms": over(func(t sideBySide) float64 { return percentile(t.event, 99) }),
+		"noop-p99-ms":  over(func(t sideBySide) float64 { return percentile(t.noop, 99) }),
+	}
+}
+
+// percentile returns the p-th percentile of sorted durations, in milliseconds.
+func percentile(took []time.Duration, p int) float64 {
+	return float64(took[len(took)*p/100].Nanoseconds()) / 1e6
 }

@@ -12,12 +12,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -123,6 +125,8 @@ type subject struct {
 	id       int32
 	requests []gateway.Request // in turns
 	conns    []*gateway.Conn
+	denies   bool                                  // it denies all requests
+	run      func(u *subject, worker, n int) error // one event or more; nil: one in the access phase
 }
 
 // newSubject starts an instance. limited means that its answers must have the headers of limits, because a faulty
@@ -150,16 +154,26 @@ func (u *subject) connect(b *testing.B, connections int) {
 	for len(u.conns) < connections {
 		c, err := gateway.Dial(u.socket)
 		require.NoError(b, err)
-		b.Cleanup(func() { c.Close() })
+		worker := len(u.conns)
+		b.Cleanup(func() { u.conns[worker].Close() })
 		u.conns = append(u.conns, c)
 	}
 }
 
-// event runs one event, which must be admitted.
-func (u *subject) event(c *gateway.Conn, n int) error {
-	outcome, err := c.HandleEvent(u.id, "access", u.requests[n%len(u.requests)])
-	if err == nil && outcome.Exit != nil {
-		err = fmt.Errorf("%s: denied: %d %s", u.name, outcome.Exit.Status, outcome.Exit.Body)
+// event runs the n-th event on the connection of a worker. A denial ends the connection, as in Kong.
+func (u *subject) event(worker, n int) error {
+	if u.run != nil {
+		return u.run(u, worker, n)
+	}
+	outcome, err := u.conns[worker].HandleEvent(u.id, "access", u.requests[n%len(u.requests)])
+	if err != nil {
+		return err
+	}
+	if denied := outcome.Exit != nil; denied != u.denies || denied && outcome.Exit.Status != 429 {
+		return fmt.Errorf("%s: %+v, want it denied: %t", u.name, outcome, u.denies)
+	}
+	if u.denies {
+		u.conns[worker], err = gateway.Dial(u.socket)
 	}
 	return err
 }
@@ -173,10 +187,10 @@ func (u *subject) saturate(connections int, lasts time.Duration) (int, error) {
 	var events atomic.Int64
 	var load errgroup.Group
 	end := time.Now().Add(lasts)
-	for i, c := range u.conns[:connections] {
+	for worker := range connections {
 		load.Go(func() error {
-			for n := i; time.Now().Before(end); n += connections {
-				if err := u.event(c, n); err != nil {
+			for n := worker; time.Now().Before(end); n += connections {
+				if err := u.event(worker, n); err != nil {
 					return err
 				}
 				events.Add(1)
@@ -188,16 +202,90 @@ func (u *subject) saturate(connections int, lasts time.Duration) (int, error) {
 	return int(events.Load()), err
 }
 
+// spell is the measurement of one turn.
+type spell struct {
+	perSecond float64 // events
+	cpu       float64 // microseconds of the plugin's process for each event
+	calls     float64 // of scripts in Redis for each event
+	redis     float64 // microseconds of Redis for each event
+	commands  float64 // of Redis for each event, with those of scripts
+}
+
+// measure measures a turn of each subject in turns, rounds times, and returns the spells of each. client is nil without
+// a Redis.
+func measure(b *testing.B, client *redis.Client, connections int, subjects ...*subject) [][]spell {
+	b.Helper()
+	const rounds, turn = 9, 400 * time.Millisecond
+	measured := make([][]spell, len(subjects))
+	for range shortly(rounds) {
+		for i, u := range subjects {
+			_, err := u.saturate(connections, leadIn)
+			require.NoError(b, err)
+			before, used, begun := useOf(b, client), u.cpuTime(b), time.Now()
+			n, err := u.saturate(connections, turn)
+			require.NoError(b, err)
+			after, events := useOf(b, client), float64(n)
+			measured[i] = append(measured[i], spell{
+				perSecond: events / time.Since(begun).Seconds(),
+				cpu:       float64((u.cpuTime(b) - used).Nanoseconds()) / 1e3 / events,
+				calls:     (after.calls - before.calls) / events,
+				redis:     (after.redis - before.redis) / events,
+				commands:  (after.commands - before.commands) / events,
+			})
+		}
+	}
+	return measured
+}
+
+// useOf returns what a Redis has run since its start.
+func useOf(b *testing.B, client *redis.Client) (use spell) {
+	b.Helper()
+	if client == nil {
+		return use
+	}
+	number := func(section, name string) float64 {
+		info, err := client.InfoMap(b.Context(), section).Result()
+		require.NoError(b, err)
+		value, err := strconv.ParseFloat(info[section][name], 64)
+		require.NoError(b, err)
+		return value
+	}
+	use.redis = (number("CPU", "used_cpu_user") + number("CPU", "used_cpu_sys")) * 1e6
+	use.commands, use.calls = number("Stats", "total_commands_processed"), float64(scripts(b, client))
+	return use
+}
+
+// over returns the median of one value of all turns.
+func over(spells []spell, value func(spell) float64) float64 {
+	var values []float64
+	for _, s := range spells {
+		values = append(values, value(s))
+	}
+	return median(values)
+}
+
+// ratio returns the median ratio of one value to the same of other turns.
+func ratio(spells, others []spell, value func(spell) float64) float64 {
+	var ratios []float64
+	for i := range spells {
+		ratios = append(ratios, value(spells[i])/value(others[i]))
+	}
+	return median(ratios)
+}
+
+func perSecond(s spell) float64 { return s.perSecond }
+func cpu(s spell) float64       { return s.cpu }
+
 // offer sends events at a rate for a while on open connections, and does not wait for earlier answers. It returns their
 // durations from the due instants, with the wait for a free connection.
 func (u *subject) offer(connections int, perSecond float64, lasts time.Duration) ([]time.Duration, error) {
 	due := make(chan time.Time, int(perSecond*lasts.Seconds())+1) // holds all, so that pace never waits
 	took := make([][]time.Duration, connections)
 	var load errgroup.Group
-	for i, c := range u.conns[:connections] {
+	for i := range connections {
 		load.Go(func() error {
 			for at := range due {
-				if err := u.event(c, i+len(took[i])*connections); err != nil {
+				if err := u.event(i, i+len(took[i])*connections); err != nil {
 					return err
 				}
 				took[i] = append(took[i], time.Since(at))
