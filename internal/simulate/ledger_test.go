@@ -3,7 +3,6 @@ package simulate
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -44,7 +43,7 @@ type admission struct {
 func newLedger() *ledger { return &ledger{accounts: map[policy.Key]*account{}} }
 
 // add records what an admitted request has spent. Times are times of day.
-func (l *ledger) add(d *decision.Decision, began, now limit.Micros, ahead func(*policy.Key) limit.Micros) {
+func (l *ledger) add(d *decision.Decision, began, now limit.Micros) {
 	for i := range d.Resolution.Bounds {
 		b, status := &d.Resolution.Bounds[i], &d.Statuses[i]
 		if !b.Enforced() || b.Cost <= 0 || !b.Policy.Limit.Settles() || b.Policy.Limit.Spec().SoftOnly {
@@ -58,7 +57,7 @@ func (l *ledger) add(d *decision.Decision, began, now limit.Micros, ahead func(*
 		at := now
 		switch status.Source {
 		case decision.Redis:
-			at = status.Now - ahead(&b.Key)
+			at = status.Now
 		case decision.Leased:
 			at = began
 		}
@@ -85,80 +84,4 @@ func (a *account) charge(at limit.Micros, cost int64) {
 	l.Settle(&a.state, at, 0, cost, limit.Receipt{})
 	a.spent += cost
 	a.worst = max(a.worst, l.Status(&a.state, at).Used-l.Capacity())
-}
-
-// unlimited is more tokens than any bound.
-const unlimited = 1 << 62
-
-// recovery is how long after an outage nodes may still decide alone: the longest pause between two probes, and a call.
-const recovery = 2500 * time.Millisecond
-
-// documented returns how many tokens above the bound the docs allow for what goes wrong in a scenario: see
-// docs/outages.md.
-func (s *simulation) documented(a *account) (tokens int64) {
-	holder, restarts := s.network.holder(&a.key).number, int64(0)
-	for i := range s.scenario.Faults {
-		if f := &s.scenario.Faults[i]; f.Kind == NodeDies && f.For > 0 {
-			restarts++
-		}
-	}
-	faults := s.scenario.Faults
-	if s.network.latency.exceeds(s.network.timeout) {
-		faults = append(faults[:len(faults):len(faults)], Fault{Kind: RedisHangs, For: s.scenario.Duration()})
-	}
-	for i := range faults {
-		f := &faults[i]
-		if f.Master != 0 && f.Master-1 != holder {
-			continue
-		}
-		switch {
-		case f.Kind == ClockStep && f.Master != 0:
-			tokens += a.afterStep(f.By)
-		case s.isOutage(f) && a.policy.FailMode == policy.FailOpen:
-			return unlimited
-		case s.isOutage(f) && a.policy.FailMode == policy.FailLocal:
-			share := a.most(f.For+recovery) * s.scenario.config.LocalSharePct / 100
-			tokens += (1 + restarts) * max(share, int64(s.scenario.Nodes))
-		}
-		if f.LosesData {
-			tokens += a.policy.Limit.Capacity()
-		}
-	}
-	return tokens
-}
-
-// isOutage reports whether a fault makes nodes decide by fail modes.
-func (s *simulation) isOutage(f *Fault) bool {
-	switch f.Kind {
-	case RedisUnavailable, RedisHangs:
-		return true
-	case RedisSlow: // such that calls count as failed
-		return micros(f.By+s.scenario.Redis.Latency.P99) > s.network.timeout*4/5
-	default:
-		return false
-	}
-}
-
-// most returns the most tokens that the bucket admits in a time.
-func (a *account) most(lasts time.Duration) int64 {
-	spec := a.policy.Limit.Spec()
-	elapsed := micros(lasts)
-	if spec.Algorithm == limit.FixedWindow {
-		return a.policy.Limit.Capacity() * int64(1+(elapsed+spec.Window-1)/spec.Window)
-	}
-	return a.policy.Limit.Capacity() + int64(float64(spec.Quantity)*float64(elapsed)/float64(spec.Window)) + 1
-}
-
-// afterStep returns what a step of the master's clock gives back.
-func (a *account) afterStep(by time.Duration) int64 {
-	spec, capacity := a.policy.Limit.Spec(), a.policy.Limit.Capacity()
-	switch {
-	case by < -time.Hour, by > 0 && spec.Algorithm == limit.FixedWindow:
-		return capacity
-	case by > 0:
-		refill := float64(spec.Quantity) * float64(by.Microseconds()) / float64(spec.Window)
-		return int64(min(float64(capacity), refill)) + 1
-	default:
-		return 0
-	}
 }

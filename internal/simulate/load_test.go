@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -19,8 +20,8 @@ type load struct {
 	upTo      []float64 // the part of the requests of each tenant and those before it
 	endpoints [][]endpoint
 	users     []string
-	phases    []Phase
-	ends      limit.Micros // of the first phase, since the beginning of the load
+	rate      float64      // requests a second
+	ends      limit.Micros // since the beginning of the load
 	now       float64      // µs since the beginning of the load
 }
 
@@ -35,8 +36,7 @@ type tenant struct {
 type endpoint struct{ method, path, route string }
 
 func newLoad(s *Scenario, random *rand.Rand) *load {
-	l := &load{random: random, phases: s.Load}
-	l.ends = micros(s.Load[0].For)
+	l := &load{random: random, rate: s.Load.Rate, ends: micros(s.Load.For)}
 	sum, users := 0.0, 0
 	for i, share := range shares(s.Tenants) {
 		kind := &s.Tenants[i]
@@ -50,7 +50,7 @@ func newLoad(s *Scenario, random *rand.Rand) *load {
 		for k, weight := range weights {
 			sum += share * weight
 			l.upTo = append(l.upTo, sum)
-			l.tenants = append(l.tenants, tenant{tenantName(s, i, k), kind.Tier, i, kind.Users})
+			l.tenants = append(l.tenants, tenant{tenantName(kind, k), kind.Tier, i, kind.Users})
 		}
 		users = max(users, kind.Users)
 	}
@@ -61,18 +61,8 @@ func newLoad(s *Scenario, random *rand.Rand) *load {
 }
 
 // tenantName returns the name of the k-th tenant of a kind: gold-1.
-func tenantName(s *Scenario, kind, k int) string {
-	prefix := s.Tenants[kind].Tier
-	if prefix == "" {
-		prefix = "tenant"
-	}
-	for _, before := range s.Tenants[:kind] {
-		if before.Tier == s.Tenants[kind].Tier {
-			prefix = fmt.Sprint(prefix, "-", kind+1)
-			break
-		}
-	}
-	return fmt.Sprint(prefix, "-", k+1)
+func tenantName(kind *TenantKind, k int) string {
+	return fmt.Sprint(cmp.Or(kind.Tier, "tenant"), "-", k+1)
 }
 
 // shares returns the part of the requests of each kind.
@@ -107,20 +97,9 @@ func zipf(n int, s float64) []float64 {
 
 // next returns the instant of the next request since the beginning of the load; false: there is none.
 func (l *load) next() (at limit.Micros, more bool) {
-	for {
-		rate := l.phases[0].Rate
-		if rate > 0 {
-			l.now += l.random.ExpFloat64() * 1e6 / rate
-		}
-		if at := limit.Micros(l.now); rate > 0 && at < l.ends {
-			return at, true
-		}
-		l.now = float64(l.ends)
-		if l.phases = l.phases[1:]; len(l.phases) == 0 {
-			return 0, false
-		}
-		l.ends += micros(l.phases[0].For)
-	}
+	l.now += l.random.ExpFloat64() * 1e6 / l.rate
+	at = limit.Micros(l.now)
+	return at, at < l.ends
 }
 
 // draw sets a request to a random one, and returns the number of its tenant.

@@ -42,32 +42,13 @@ func (l latency) oneWay(random *rand.Rand) limit.Micros {
 	return limit.Micros(l.median / 2 * math.Exp(l.sigma*random.NormFloat64()))
 }
 
-// exceeds reports whether some calls take longer than a timeout, so that fail modes decide without any fault.
-func (l latency) exceeds(timeout limit.Micros) bool {
-	const never = 6 // standard deviations
-	return l.median*math.Exp(never*l.sigma) > float64(timeout)
-}
-
-// condition says how a master answers.
-type condition uint8
-
-const (
-	answering condition = iota
-	closed              // connections are closed at once
-	hanging             // nothing is answered, and nothing is run
-)
-
-// master is a Redis node: one store, one thread, and a clock of its own.
+// master is a Redis node: one store, and one thread.
 type master struct {
 	number  int
 	world   *world
 	buckets *memory.Store
-	ahead   limit.Micros // of its clock to the true time
 	nodes   map[string]limit.Micros
-
-	is     condition
-	slower limit.Micros // what is added to each way
-	free   limit.Micros // the instant at which its thread is free
+	free    limit.Micros // the instant at which its thread is free
 
 	ops    uint64
 	cpu    float64 // µs
@@ -75,19 +56,11 @@ type master struct {
 }
 
 func newMaster(number int, w *world) *master {
-	m := &master{number: number, world: w}
-	m.clear()
-	return m
+	return &master{
+		number: number, world: w, nodes: map[string]limit.Micros{},
+		buckets: memory.New(memory.Options{Now: w.wallTime, MaxBuckets: math.MaxInt32}),
+	}
 }
-
-// clear empties the master, as a restart without its data does.
-func (m *master) clear() {
-	m.buckets = memory.New(memory.Options{Now: m.clock, MaxBuckets: math.MaxInt32})
-	m.nodes = map[string]limit.Micros{}
-}
-
-// clock returns the time of day on the master.
-func (m *master) clock() limit.Micros { return m.world.wallTime() + m.ahead }
 
 // holder returns the master of a group, as a Redis Cluster has each hash tag on one.
 func (n *network) holder(key *policy.Key) *master {
@@ -160,7 +133,7 @@ func (l *link) send(s *script, done func()) {
 			done()
 		})
 	}
-	arrives := sent + l.latency.oneWay(l.random) + s.to.slower
+	arrives := sent + l.latency.oneWay(l.random)
 	if arrives > sent+l.timeout { // the master runs the script, and no one waits for the answer
 		end(limit.Never, decision.TimedOut)
 		end = func(limit.Micros, decision.Failure) {}
@@ -171,15 +144,7 @@ func (l *link) send(s *script, done func()) {
 // arrive runs a script that has reached its master, once the master's thread is free.
 func (l *link) arrive(s *script, end func(limit.Micros, decision.Failure)) {
 	m, now := s.to, l.world.now
-	back := l.latency.oneWay(l.random) + m.slower
-	switch m.is {
-	case closed:
-		end(now+back, decision.Unavailable)
-		return
-	case hanging:
-		end(limit.Never, decision.TimedOut)
-		return
-	}
+	back := l.latency.oneWay(l.random)
 	begins := max(now, m.free)
 	m.free = begins + limit.Micros(math.Ceil(s.cost))
 	m.ops++
@@ -342,7 +307,7 @@ func fill(scripts []*script, statuses []decision.Status) {
 func (l *link) Beat(_ context.Context, namespace, node string, ttl time.Duration) (live int, err error) {
 	s := &script{to: l.holder(&policy.Key{GroupID: namespace}), cost: redisCost(1)}
 	s.run = func() {
-		now := s.to.clock()
+		now := l.world.wallTime()
 		s.to.nodes[node] = now + limit.Micros(ttl.Microseconds())
 		for other, until := range s.to.nodes {
 			if until <= now {

@@ -27,9 +27,7 @@ type node struct {
 	breakers []*outage.Breaker
 	set      *outage.Breakers
 	loops    []*loop
-	ahead    limit.Micros // of its time of day to the true one
-	dead     bool         // it was killed
-	idle     bool         // its background work has ended
+	idle     bool // its background work has ended
 }
 
 // startNode starts a node. Its seed differs from those of all others.
@@ -44,8 +42,7 @@ func (s *simulation) startNode(seed uint64) *node {
 		n.breakers = append(n.breakers, n.set.New(storeName, "", timeout))
 	}
 	elapsed := func() limit.Micros { return started + s.world.now }
-	wall := func() limit.Micros { return s.world.wallTime() + n.ahead }
-	own := clock.NewOf(func() (limit.Micros, limit.Micros) { return wall(), elapsed() })
+	own := clock.NewOf(func() (limit.Micros, limit.Micros) { return s.world.wallTime(), elapsed() })
 	shared := outage.Central(&link{network: s.network, node: n})
 	if s.scenario.shared != nil {
 		shared = s.scenario.shared(shared)
@@ -61,7 +58,7 @@ func (s *simulation) startNode(seed uint64) *node {
 	config := &s.scenario.config
 	view := n.outage.Store(outage.StoreOptions{Namespace: config.Namespace, SharePct: int(config.LocalSharePct)})
 	n.decider = &admit.Decider{
-		Now: wall, Elapsed: elapsed, Buckets: n.lease.Store(view), Renderer: response.New(*config, random.Int64N),
+		Now: s.world.wallTime, Elapsed: elapsed, Buckets: n.lease.Store(view), Renderer: response.New(*config, random.Int64N),
 	}
 	n.decider.Policies.Store(s.scenario.plan)
 	n.startLoops()
@@ -105,9 +102,6 @@ func (n *node) poke() {
 		}
 	}
 }
-
-// kill ends a node at once. What it has on lease is lost.
-func (n *node) kill() { n.dead, n.idle = true, true }
 
 // loop is a part of a node's background work: a coroutine while it works.
 type loop struct {

@@ -13,18 +13,17 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Scenario is a fleet, its load and what goes wrong. Read one with [Parse].
+// Scenario is a fleet and its load. Read one with [Parse].
 //
-// Not simulated are limits that settle or share fairly, a second Redis for addresses, and requests without a tenant.
+// Not simulated are faults, limits that settle or share fairly, a second Redis for addresses, and requests without a tenant.
 type Scenario struct {
-	About      string       `yaml:"about"`       // one line for lists and reports
+	About      string       `yaml:"about"`
 	Seed       uint64       `yaml:"seed"`        // two runs with one seed are the same; default 1
 	Nodes      int          `yaml:"nodes"`       // plugin server processes, behind a load balancer; default 1
 	LeaseShare int          `yaml:"lease_share"` // percent of a limit that may be out on lease, 0 to 5; default 2
 	Redis      RedisSetup   `yaml:"redis"`
 	Tenants    []TenantKind `yaml:"tenants"`
-	Load       []Phase      `yaml:"load"` // one after the other
-	Faults     []Fault      `yaml:"faults"`
+	Load       Load         `yaml:"load"`
 	RawConfig  yaml.Node    `yaml:"config"` // as under config: in a decK file; strategy is redis
 
 	config schema.Config
@@ -54,30 +53,10 @@ type TenantKind struct {
 	Endpoints []string `yaml:"endpoints"` // methods with paths, all alike; default GET /
 }
 
-// Phase is a time with one rate of requests, which arrive independently of each other.
-type Phase struct {
+// Load is a time with one rate of requests, which arrive independently of each other.
+type Load struct {
 	For  time.Duration `yaml:"for"`
 	Rate float64       `yaml:"rate"` // requests a second, all nodes together
-}
-
-// The kinds of faults.
-const (
-	RedisUnavailable = "redis_away"  // no connection succeeds
-	RedisHangs       = "redis_hangs" // no answers come
-	RedisSlow        = "redis_slow"  // each round trip takes longer, by a time
-	NodeDies         = "node_dies"   // and starts again afterwards, if for is set
-	ClockStep        = "clock_step"  // of a node or a master, by a time
-)
-
-// Fault is something that goes wrong.
-type Fault struct {
-	At        time.Duration `yaml:"at"` // since the beginning
-	Kind      string        `yaml:"kind"`
-	For       time.Duration `yaml:"for"`
-	Master    int           `yaml:"master"` // from 1; 0: all, of a fault of Redis
-	Node      int           `yaml:"node"`   // from 1
-	By        time.Duration `yaml:"by"`     // of redis_slow and clock_step
-	LosesData bool          `yaml:"loses_data"`
 }
 
 // Parse reads a scenario.
@@ -133,12 +112,4 @@ func (s *Scenario) compile() error {
 		return err
 	})
 	return err
-}
-
-// Duration returns how long the load lasts.
-func (s *Scenario) Duration() (sum time.Duration) {
-	for _, p := range s.Load {
-		sum += p.For
-	}
-	return sum
 }

@@ -20,15 +20,12 @@ var sizingRows = []struct {
 	name string
 	cell func(*Report) string
 }{
-	{"tenants", func(r *Report) string { return thousands(float64(r.Tenants)) }},
-	{"nodes", func(r *Report) string { return thousands(float64(r.Nodes)) }},
-	{"Redis masters", func(r *Report) string { return thousands(float64(len(r.Masters))) }},
 	{"decided without a call of Redis", func(r *Report) string { return three(r.FromLeasePct) + " %" }},
 	{"Redis commands/s", func(r *Report) string { return thousands(r.RedisOps) }},
 	{"commands for 1,000 requests", func(r *Report) string { return thousands(r.OpsPer1000) }},
-	{"leased tokens that are spent", func(r *Report) string { return three(r.Leases.EfficiencyPct) + " %" }},
+	{"leased tokens that are spent", func(r *Report) string { return three(percent(float64(r.Spent), float64(r.Granted))) + " %" }},
 	{"Redis CPU, cores", func(r *Report) string { return three(r.RedisCores) }},
-	{"the busiest master is busy for", func(r *Report) string { return three(r.Busiest().CPUPct) + " %" }},
+	{"the busiest master is busy for", func(r *Report) string { return three(r.BusiestPct) + " %" }},
 	{"CPU of the plugin, cores", func(r *Report) string { return three(r.NodeCores) }},
 	{
 		"wait for Redis, 99th percentile of all requests",
