@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"math"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -63,3 +64,79 @@ func percent(part, whole float64) float64 {
 
 // micros is a duration in the unit of package limit.
 func micros(d time.Duration) limit.Micros { return limit.Micros(d.Microseconds()) }
+
+// counts is what is counted while the load comes.
+type counts struct {
+	offered, admitted, ideal uint64
+	answered                 [decision.Sources]uint64
+	waits                    waits
+}
+
+// decided counts a decision.
+func (c *counts) decided(r *request, now limit.Micros) {
+	if !r.Decision.Denied() {
+		c.admitted++
+	}
+	c.answered[answeredBy(&r.Decision)]++
+	c.waits.add(now - r.began)
+}
+
+func sum(list []uint64) (total uint64) {
+	for _, n := range list {
+		total += n
+	}
+	return total
+}
+
+// waits counts how long requests wait, in steps of a twelfth of a factor of two.
+type waits struct {
+	none  uint64
+	steps [stepsPerDouble * 32]uint64
+}
+
+const stepsPerDouble = 12
+
+func (w *waits) add(wait limit.Micros) {
+	if wait <= 0 {
+		w.none++
+		return
+	}
+	w.steps[min(int(stepsPerDouble*math.Log2(float64(wait))), len(w.steps)-1)]++
+}
+
+// percentile returns the wait in milliseconds that a part of all requests does not exceed.
+func (w *waits) percentile(part float64) float64 {
+	all := w.none + sum(w.steps[:])
+	left := int64(math.Ceil(part*float64(all))) - int64(w.none)
+	for i := range w.steps {
+		if left <= 0 {
+			break
+		}
+		if left -= int64(w.steps[i]); left <= 0 {
+			return math.Exp2(float64(i+1)/stepsPerDouble) / 1000
+		}
+	}
+	return 0
+}
+
+// The measured costs that the report multiplies. They are those of one machine, two shared cores of an AMD
+// EPYC with Redis 7.0.15; docs/benchmarks.md and the README of package redis say how to measure yours.
+const (
+	// commandCost is the CPU time of Redis for a command with one bucket, in µs, and bucketCost that of each further one:
+	// 5.2 with one and 10.8 with four, of 64 callers (docs/benchmarks.md, "Taking and settling, in the store").
+	commandCost, bucketCost = 5.2, 1.87
+	// pingCost is that of a PING, in µs (plugin/bucket/redis/README.md, "Redis CPU").
+	pingCost = 0.3
+
+	// eventCost is the CPU time of a node for a request that is answered from a lease, in µs, and callCost what a call of
+	// Redis adds: 11.7 and 25.2 − 11.7, at 16 connections (docs/benchmarks.md, "Events through the plugin's socket").
+	eventCost, callCost = 11.7, 13.5
+)
+
+// redisCost returns the CPU time of Redis for a command with so many buckets, in µs.
+func redisCost(buckets int) float64 {
+	if buckets == 0 {
+		return pingCost
+	}
+	return commandCost + bucketCost*float64(buckets-1)
+}
