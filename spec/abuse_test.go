@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
 // scrape sends requests of acme until most of them are denied, and waits until the leader has unpacked them.
@@ -114,20 +113,6 @@ func TestAScraperIsFlaggedInShadowPenalizedUnderEnforceAndForgiven(t *testing.T)
 		t.Errorf("explain shows\n%s", text)
 	}
 
-	off := func() *api {
-		address := freeport.Address(t)
-		a := &api{url: "http://" + address, metrics: freeport.Address(t), secret: p.admin}
-		cmd := p.command("serve", "--listen", address, "--metrics-listen", a.metrics, "--abuse", "enforce")
-		cmd.Env = append(cmd.Env, "ABUSE_DETECTION_ENABLED=false")
-		return p.run(cmd, a)
-	}
-	a = p.restart(a, off)
-	p.awaitPenalties(0)
-	await.That(t, "the limit is whole again", func() bool { return n.hasLimit(60) })
-
-	a = p.restart(a, func() *api { return p.serve("--abuse", "enforce") })
-	p.awaitPenalties(1)
-	await.That(t, "the penalty is enforced again", func() bool { return n.hasLimit(30) })
 	p.operate("abuse", "forgive", "acme", "--reason", "a test", "--wait=30s")
 	await.That(t, "the penalty is over", func() bool { return n.hasLimit(60) })
 	if got := a.step(); got != "none enforce" {

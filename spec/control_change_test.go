@@ -103,19 +103,23 @@ func TestANodeThatIsCutOffFromPostgresIsNamedByAWriteThatWaits(t *testing.T) {
 	await.That(t, "the node enforces it when it is back", func() bool { return far.enforces(limit) })
 }
 
-func TestTheEffectivePoliciesFollowTheRows(t *testing.T) {
-	t.Parallel()
-	p := newPlane(t)
-	a := p.serve()
-	a.awaitFleet(1)
-	inForce := func() string {
-		return a.want(http.StatusOK, nil, http.MethodGet, "/v1/orgs/acme/ratelimit/policies?tier=enterprise", "").Body
-	}
-	if text := inForce(); !strings.Contains(text, `"year"`) || strings.Contains(text, `"minute"`) {
-		t.Errorf("want only the limit year of the config: %s", text)
-	}
-	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=30s", policyOf(1000))
-	if text := inForce(); !strings.Contains(text, `"year"`) || !strings.Contains(text, `"minute"`) {
-		t.Errorf("the row is enforced, and not shown: %s", text)
+// wantFast makes series of changes, which return the time until they are enforced, until half of a series take at most
+// a second. A busy machine delays some series.
+func wantFast(t *testing.T, changes int, change func() time.Duration) {
+	t.Helper()
+	for begun := time.Now(); ; {
+		var took []time.Duration
+		for range changes {
+			took = append(took, change())
+		}
+		slices.Sort(took)
+		median := took[len(took)/2]
+		t.Logf("from commit to enforcement: median %v, longest %v", median, took[len(took)-1])
+		if median <= time.Second {
+			return
+		}
+		if time.Since(begun) > longest {
+			t.Fatalf("half of the changes took more than %v", median)
+		}
 	}
 }

@@ -175,25 +175,3 @@ func TestTheAPIStartsWithoutPostgresAndRedisAndRecovers(t *testing.T) {
 		return p.redis.Client(t).DBSize(t.Context()).Val() > 0 && a.status("/v1/orgs/acme/ratelimit/usage") == http.StatusOK
 	})
 }
-
-func TestTheMetricsOfTheAPICoverRequestsDecisionsAndTheProcess(t *testing.T) {
-	t.Parallel()
-	p := newPlane(t)
-	a := p.serve()
-	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
-	_, metrics := read(a.metrics, "/metrics")
-	for _, sample := range []string{
-		`rate_limiter_control_requests_total{code="200",method="POST",route="/v1/ratelimit/check"}`,
-		`rate_limiter_snapshot_rows`, `go_goroutines`,
-	} {
-		if _, ok := number(metrics, sample); !ok {
-			t.Errorf("no %s in\n%s", sample, metrics)
-		}
-	}
-	if !strings.Contains(metrics, `rate_limiter_requests_total{`) {
-		t.Error("decisions are not counted like those of other nodes")
-	}
-	if status, _ := read(a.metrics, "/readyz"); status != http.StatusOK {
-		t.Errorf("/readyz of the metrics answers %d", status)
-	}
-}

@@ -3,10 +3,7 @@ package spec
 import (
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -81,33 +78,4 @@ func TestAnotherProcessSettlesWhatAKilledOneHasReserved(t *testing.T) {
 		_, metrics := read(second.metrics, "/metrics")
 		return strings.Contains(metrics, `rate_limiter_settlements_total{outcome="timed_out",policy="llm-tokens"} 1`)
 	})
-}
-
-func TestReservationsAreKeptInTheProcessWithStrategyLocal(t *testing.T) {
-	t.Parallel()
-	p := planeOf(t, chatBudget)
-	local := filepath.Join(t.TempDir(), "kong.yml")
-	require.NoError(t, os.WriteFile(local, []byte(deck("{strategy: local, "+chatBudget+"}")), 0o600))
-	a := p.serve("--config", local)
-	var group sync.WaitGroup
-	for n := range 20 {
-		group.Go(func() {
-			id := fmt.Sprint("chat-", n/2) // two of each
-			for range 2 {
-				if got, err := a.send(http.MethodPost, check, reserve(id, 500)); err != nil || got.Status != http.StatusOK {
-					t.Errorf("%s: %v %v", id, got, err)
-				}
-			}
-			body := fmt.Sprintf(`{"id":%q,"actual":%d}`, id, 30*(1+n/2))
-			if got, err := a.send(http.MethodPost, settlePath, body); err != nil || got.Status != http.StatusOK {
-				t.Errorf("%s: %v %v", body, got, err)
-			}
-		})
-	}
-	group.Wait()
-	var d decision
-	a.want(http.StatusOK, &d, http.MethodPost, check, reserve("last", 1))
-	if d.Remaining != 10_000-30*55-1 {
-		t.Errorf("%d tokens remain, want 8349", d.Remaining)
-	}
 }

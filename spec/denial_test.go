@@ -6,13 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -50,46 +47,6 @@ func denialEvents(t *testing.T, file string) []denialEvent {
 		events = append(events, event)
 	}
 	return events
-}
-
-func TestAFloodOfDenialsIsAFewLinesThatCountEveryOne(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "denials")
-	address := freeport.Address(t)
-	n := start(t, deck(`{tiers: [{name: enterprise,
-		limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`), watched(address), recorded(file))
-	n.want([]int{200}, "/records", "apikey", "alice")
-	begun := time.Now()
-	const clients, each = 8, 250
-	var flood sync.WaitGroup
-	for range clients {
-		flood.Go(func() {
-			for range each {
-				if a, err := n.send("GET", "/records", "apikey", "alice"); err != nil || a.Status != 429 {
-					t.Errorf("%d, %v", a.Status, err)
-					return
-				}
-			}
-		})
-	}
-	flood.Wait()
-	seconds := int(time.Since(begun)/time.Second) + 2 // that the flood had a part of
-	if err := n.Close(); err != nil {                 // SIGTERM writes open events
-		t.Fatal(err)
-	}
-	events := denialEvents(t, file)
-	count := 0
-	for _, e := range events {
-		count += e.Count
-		if e.Org != "acme" || e.Policy != "hour" || e.Mode != "enforce" {
-			t.Errorf("an event is %+v", e)
-		}
-	}
-	const perSecond = 5 + 1 // single denials, and one line for the others
-	if count != clients*each || len(events) > perSecond*seconds {
-		t.Errorf("%d lines count %d denials, want %d in at most %d lines for each of %d seconds",
-			len(events), count, clients*each, perSecond, seconds)
-	}
 }
 
 func TestTheDenialRecordHasRequestIDsAndRoutesOfAGlobalConfig(t *testing.T) {

@@ -2,7 +2,6 @@ package spec
 
 import (
 	"net/http"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -116,24 +115,5 @@ func TestPreflightsAreExemptOnlyIfTheConfigSaysSoAndUpToTheLimitsPerAddress(t *t
 	}
 	if a := n.get("/search", append(both, "apikey", "tom")...); a.Status != 429 {
 		t.Errorf("a GET request with the headers of a preflight: %d, want 429", a.Status)
-	}
-}
-
-func TestKongsLogNamesWhatExemptsARequest(t *testing.T) {
-	t.Parallel()
-	prefix := shortDir(t)
-	startPlugin(t, prefix, "-metrics-listen", "off")
-	socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
-	id := startInstance(t, socket, `{"__seq__":1,"__plugin_id":"p","log_decisions":true,"exempt":[{"tag":"x"},
-		{"tenant":"acme"}],"tiers":[{"name":"a","limits":[{"name":"hour","scope":"tenant","limit":1,"window_size":3600}]}]}`)
-	c, err := gateway.Dial(socket)
-	require.NoError(t, err)
-	defer c.Close()
-	request := gateway.Request{Consumer: &gateway.Consumer{ID: "c", Username: "acme"}, RemoteAddr: "127.0.0.1:1"}
-	outcome, err := c.HandleEvent(id, "access", request)
-	require.NoError(t, err)
-	entry, ok := outcome.Serialized["rate_limit"].(map[string]any)
-	if !ok || entry["result"] != "exempt" || entry["exempt_by"] != "exempt[1]" || outcome.Exit != nil {
-		t.Errorf("the log has %v, want the result exempt by exempt[1]", outcome.Serialized)
 	}
 }

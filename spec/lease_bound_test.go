@@ -9,11 +9,18 @@ import (
 	"time"
 )
 
+// admission is one admitted request: it was decided at some instant from Sent to Answered.
+type admission struct {
+	Sent, Answered time.Duration
+	Tokens         float64 // that it spent
+	Above          float64 // tokens that an interval that ends with it may have above the limit
+}
+
 // bound is a limit whose promise is compared with the admissions. An admission was decided at some instant from when
 // it was sent to when it was answered, so it counts in an interval only if all of it lies there.
 type bound struct {
-	algorithm string // token_bucket or fixed_window
-	limit     int    // per window
+	algorithm string
+	limit     int // per window
 	window    time.Duration
 	burst     int    // of a token bucket
 	others    string // settings of the limit, as JSON, each with a comma before
@@ -50,15 +57,35 @@ func admitted(samples []sample) []admission {
 
 // over returns the number of admissions above the limit, in the worst interval or window.
 func (b bound) over(samples []sample) float64 {
-	all := admitted(samples)
-	if b.algorithm == "token_bucket" {
-		return excess(all, b.rate(), float64(b.burst))
-	}
-	most := 0
-	for _, n := range b.windows(all) {
-		most = max(most, n)
+	all, most := admitted(samples), 0
+	switch b.algorithm {
+	case "token_bucket", "leaky_bucket":
+		return excess(all, b.rate(), float64(max(b.burst, 1)))
+	case "sliding_log":
+		most = b.longest(all)
+	default:
+		for _, n := range b.windows(all) {
+			most = max(most, n)
+		}
 	}
 	return float64(max(most-b.limit, 0))
+}
+
+// longest returns the most admissions in an interval of a window that begins when one of them was sent.
+func (b bound) longest(all []admission) (most int) {
+	for _, first := range all {
+		n := 0
+		for _, a := range all[answeredFrom(all, first.Sent):] {
+			if a.Answered >= first.Sent+b.window {
+				break
+			}
+			if a.Sent >= first.Sent {
+				n++
+			}
+		}
+		most = max(most, n)
+	}
+	return most
 }
 
 // windows returns the number of admissions in each window, by its start.
@@ -72,7 +99,7 @@ func (b bound) windows(all []admission) map[time.Duration]int {
 	return count
 }
 
-// ideal returns the number of these requests that an ideal limiter admits.
+// ideal returns the number of these requests that an ideal limiter admits: a bucket, or fixed windows.
 func (b bound) ideal(samples []sample) int {
 	sent := make([]time.Duration, len(samples))
 	for i := range samples {
@@ -80,7 +107,8 @@ func (b bound) ideal(samples []sample) int {
 	}
 	slices.Sort(sent)
 	n, count := 0, map[time.Duration]int{}
-	tokens, before := float64(b.burst), time.Duration(0)
+	burst := float64(max(b.burst, 1))
+	tokens, before := burst, time.Duration(0)
 	for _, at := range sent {
 		if b.algorithm == "fixed_window" {
 			if w := at.Truncate(b.window); count[w] < b.limit {
@@ -89,7 +117,7 @@ func (b bound) ideal(samples []sample) int {
 			}
 			continue
 		}
-		tokens = min(tokens+b.rate()*(at-before).Seconds(), float64(b.burst))
+		tokens = min(tokens+b.rate()*(at-before).Seconds(), burst)
 		if before = at; tokens >= 1 {
 			tokens--
 			n++

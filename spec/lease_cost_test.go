@@ -3,8 +3,6 @@ package spec
 import (
 	"fmt"
 	"net/http"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
 // scopes lists the scopes of the four limits of a request.
@@ -36,29 +33,6 @@ func (m *member) openScoped(namespace string, perSecond int, apart, settings str
 		limits["tenant"]+","+limits["tenant+endpoint"]+","+limits["user"])
 }
 
-func TestAFloodOfDenialsByAnyScopeCostsRedisAlmostNothing(t *testing.T) {
-	t.Parallel()
-	server := redistest.Single(t)
-	f := onSocket(t, server)
-	client := server.Client(t)
-	for _, scope := range scopes {
-		t.Run(scope, func(t *testing.T) {
-			m := f.join()
-			id := m.openScoped(named(scope), 1000, scope, `"limit":30,"window_size":3600`)
-			m.want(t, id, append(times(30, 200), 429))
-			checkNames(t, m.ask(t, id, by("acme")), named(scope))
-			begun := time.Now()
-			calls, n := m.flood(t, client, id)
-			took := time.Since(begun)
-			t.Logf("%d calls of Redis for %d denials in %v", calls, n, took)
-			// Each connection may ask once a second, even if a busy machine has few denials in that time.
-			if float64(calls) > max(5*float64(n)/1000, 15*took.Seconds()) {
-				t.Errorf("%d calls of Redis for %d denials in %v: more than 5 per 1,000", calls, n, took)
-			}
-		})
-	}
-}
-
 // flood sends requests that are denied to a member, for a second and at least 1,000, and counts the denials and the
 // scripts of Redis.
 func (m *member) flood(t testing.TB, client *redis.Client, id int32) (calls, denied int) {
@@ -73,24 +47,6 @@ func (m *member) flood(t testing.TB, client *redis.Client, id int32) (calls, den
 		t.Errorf("%d of %d requests were denied, want all", denied, len(samples))
 	}
 	return calls, denied
-}
-
-// checkNames checks that a denial has one limit, the one that denies.
-func checkNames(t *testing.T, denial gateway.Outcome, limit string) {
-	t.Helper()
-	if denial.Exit == nil {
-		t.Fatal("it was not denied")
-	}
-	body := answer{Body: string(denial.Exit.Body)}.problem(t)
-	shown, want := asSpelled(denial.Exit.Header, "RateLimit"), strconv.Quote(limit)+";r=0;"
-	if limit == "global" {
-		want = "" // clients do not see the numbers of a shared limit
-	}
-	if !slices.Equal(body.Violated, []string{limit}) || strings.Count(shown, ";r=") > 1 ||
-		!strings.HasPrefix(shown, want) ||
-		(want == "") != (shown == "") {
-		t.Errorf("the denial names %v and shows %q; want %s alone, shown as %q", body.Violated, shown, limit, want)
-	}
 }
 
 // hotRate is the number of requests a second that a hot tenant sends, as far as the machine can.

@@ -123,6 +123,20 @@ func (m *member) change(n int, others, limits string) int32 {
 	return id
 }
 
+// startInstance starts an instance of a config.
+func startInstance(t testing.TB, socket, config string) int32 {
+	t.Helper()
+	if !json.Valid([]byte(config)) {
+		t.Fatalf("not JSON: %s", config)
+	}
+	c, err := gateway.Dial(socket)
+	require.NoError(t, err)
+	defer c.Close()
+	id, err := c.StartInstance("tenant-rate-limiting", []byte(config))
+	require.NoError(t, err)
+	return id
+}
+
 // by returns a request of a tenant and one user.
 func by(tenant string) gateway.Request {
 	return gateway.Request{
@@ -230,4 +244,15 @@ func scripts(t testing.TB, client *redis.Client) int {
 		}
 	}
 	return n
+}
+
+// ask sends one request of one tenant.
+func (m *member) ask(t testing.TB, id int32, request gateway.Request) gateway.Outcome {
+	t.Helper()
+	c, err := gateway.Dial(m.socket)
+	require.NoError(t, err)
+	defer c.Close()
+	outcome, err := c.HandleEvent(id, "access", request)
+	require.NoError(t, err)
+	return outcome
 }

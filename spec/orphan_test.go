@@ -89,11 +89,3 @@ func TestAPluginWhoseWorkerWasKilledServesTheOtherWorkersAndEndsAfterThem(t *tes
 	first.await(t, "")
 	second.terminate()
 }
-
-func TestAPluginWhoseKongWasKilledEnds(t *testing.T) {
-	t.Parallel()
-	o := startOrphan(t, shortDir(t))
-	o.crash(t)
-	o.await(t, "shutting down")
-	o.await(t, "")
-}

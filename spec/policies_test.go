@@ -2,8 +2,6 @@ package spec
 
 import (
 	"fmt"
-	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -189,65 +187,4 @@ func TestTheRowsStayInForceWithoutPostgres(t *testing.T) {
 	g.write(`BEGIN; SET LOCAL rate_limiter.reason = 'over'; DELETE FROM rate_limiter.overrides; COMMIT`)
 	g.awaitEnforced()
 	g.want(append(times(5, 200), 429), "/records", "apikey", "alice")
-}
-
-func TestChangesReachARunningNodeFast(t *testing.T) {
-	t.Parallel()
-	g := govern(t)
-	done := make(chan struct{})
-	requests := make(chan error, 1)
-	go func() { // requests run meanwhile
-		pace := time.NewTicker(2 * time.Millisecond)
-		defer pace.Stop()
-		for {
-			select {
-			case <-done:
-				requests <- nil
-				return
-			case <-pace.C:
-			}
-			if a, err := g.send(http.MethodGet, "/records", "apikey", "beth"); err != nil || a.Status != 200 {
-				requests <- fmt.Errorf("%d %v", a.Status, err)
-				return
-			}
-		}
-	}()
-	g.write(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size) VALUES ('p', 'acme', 'tenant',
-		1000, 60)`)
-	limit := 2000
-	wantFast(t, 30, func() time.Duration {
-		limit++
-		g.write(`UPDATE rate_limiter.policies SET "limit" = $1 WHERE name = 'p'`, limit)
-		written := time.Now()
-		want := fmt.Sprintf(`"p";q=%d;w=60`, limit)
-		await.That(t, "the change is enforced", func() bool {
-			return strings.Contains(g.get("/search", "apikey", "alice").Header.Get("RateLimit-Policy"), want)
-		})
-		return time.Since(written)
-	})
-	close(done)
-	if err := <-requests; err != nil {
-		t.Errorf("while policies change: %v", err)
-	}
-}
-
-// wantFast makes series of changes, which return the time until they are enforced, until half of a series take at most
-// a second. A busy machine delays some series.
-func wantFast(t *testing.T, changes int, change func() time.Duration) {
-	t.Helper()
-	for begun := time.Now(); ; {
-		var took []time.Duration
-		for range changes {
-			took = append(took, change())
-		}
-		slices.Sort(took)
-		median := took[len(took)/2]
-		t.Logf("from commit to enforcement: median %v, longest %v", median, took[len(took)-1])
-		if median <= time.Second {
-			return
-		}
-		if time.Since(begun) > longest {
-			t.Fatalf("half of the changes took more than %v", median)
-		}
-	}
 }

@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -63,31 +61,5 @@ func TestEachChangeOfAPolicyReachesKafkaThoughTheProcessThatSendsIsKilled(t *tes
 	}
 	if !slices.IsSorted(limits) || limits[0] != 1000 || limits[changes] != 2000+changes-1 {
 		t.Errorf("the topic has the limits %d, want those of all changes in their order", limits)
-	}
-}
-
-func TestServeEndsWhileKafkaHangs(t *testing.T) {
-	t.Parallel()
-	p := newPlane(t)
-	cluster, broker := newKafka(t)
-	produced := make(chan struct{}, 1)
-	cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
-		cluster.KeepControl()
-		select {
-		case produced <- struct{}{}:
-		default:
-		}
-		return nil, nil, true // no answer
-	})
-	a := p.serve("--kafka-brokers", broker)
-	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
-	<-produced
-	a.want(http.StatusOK, nil, http.MethodGet, "/v1/ratelimit/policies", "")
-	require.NoError(t, a.cmd.Process.Signal(syscall.SIGTERM))
-	if err := <-a.ended; err != nil {
-		t.Errorf("the process ended with %v", err)
-	}
-	if strings.Contains(a.log.String(), "panic") {
-		t.Error("the process panicked")
 	}
 }

@@ -4,10 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -35,15 +33,5 @@ func inEachStore(t *testing.T, spec func(t *testing.T, in store)) {
 		if size, err := server.Client(t).DBSize(t.Context()).Result(); err != nil || size == 0 {
 			t.Errorf("%d keys in Redis (%v): the promise was not kept there", size, err)
 		}
-	})
-}
-
-func TestSoakFourProcessesOnOneRedisNeverExceedAnyAlgorithmsBound(t *testing.T) {
-	t.Parallel()
-	awaitTurn(t)
-	server := redistest.Single(t)
-	exact(t, load{
-		processes: 4, connections: 64, lasts: soak.For(t, 2*time.Second),
-		config: fmt.Sprintf(`"strategy":"redis","redis":{"socket":%q,%s},`, server.Socket, patience),
 	})
 }

@@ -122,24 +122,3 @@ func TestAGRPCCallIsChargedWhatItsHeaderSays(t *testing.T) {
 		}
 	}
 }
-
-func TestADeniedGRPCCallOfABudgetCostsNothing(t *testing.T) {
-	t.Parallel()
-	call := grpcCall{header: "90"}
-	server := grpctest.ServeHealth(t, answersWith(&call)...)
-	c := calls{node: start(t, settlingGRPCDeck(server, grpcBudget("250")), settling)}
-	for n, want := range []struct {
-		code codes.Code
-		left int
-	}{
-		{codes.OK, 150},
-		{codes.OK, 60},
-		{codes.ResourceExhausted, 70},
-		{codes.ResourceExhausted, 70},
-		{codes.ResourceExhausted, 70},
-	} {
-		if got, left := c.call(grpctest.Check); got.Code != want.code || left != want.left {
-			t.Errorf("call %d: %v with %d left, want %v with %d", n+1, got.Code, left, want.code, want.left)
-		}
-	}
-}

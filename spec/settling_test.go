@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
@@ -80,44 +78,5 @@ func inStores(t *testing.T, test func(t *testing.T, store string)) {
 			strings.ReplaceAll(strings.ReplaceAll(patience, `"`, ""), ":", ": ") + "}",
 	} {
 		t.Run(name, func(t *testing.T) { test(t, store) })
-	}
-}
-
-func TestBytesAndTimeAreReadFromKongsLog(t *testing.T) {
-	t.Parallel()
-	for source, want := range map[string]struct {
-		query       string
-		least, most int
-	}{
-		"log.response.size":     {"size=5000", 5000, 6000},
-		"log.latencies.proxy":   {"delay=200ms", 200, 20_000},
-		"log.request.headers.x": {"", 100, 100}, // missing: the reservation stays
-	} {
-		b := budget{node: start(t, settlingDeck("strategy: local", fmt.Sprintf(`{name: egress, scope: tenant, limit: 1000000,
-			window_size: 31536000, algorithm: fixed_window, settle: {sources: [{from: %s}], reserve: 100}}`, source)), settling)}
-		a := b.get("/answer?" + want.query)
-		if got := a.Header.Get("X-RateLimit-Remaining"); got != "999900" {
-			t.Errorf("%s: %s tokens remain at access, want 999900", source, got)
-		}
-		next, err := strconv.Atoi(b.get("/answer").Header.Get("X-RateLimit-Remaining"))
-		require.NoError(t, err)
-		charged := 1_000_000 - 100 - next
-		if charged < want.least || charged > want.most {
-			t.Errorf("%s: %d tokens were charged, want %d to %d", source, charged, want.least, want.most)
-		}
-	}
-}
-
-func TestAReservationIsReadFromATrustedHeader(t *testing.T) {
-	t.Parallel()
-	b := budget{node: start(t, settlingDeck("strategy: local", `{name: budget, scope: tenant, limit: 10000,
-		window_size: 31536000, algorithm: fixed_window, settle: {sources: [{from: header.X-Tokens-Used}], reserve: 100,
-		reserve_header: X-Max-Tokens, reserve_max: 2000}}`), settling)}
-	left := 10000
-	for wanted, reserved := range map[string]int{"700": 700, "1": 1, "5000": 2000, "": 100, "-3": 100, "x": 100} {
-		a := b.get("/answer?header=X-Tokens-Used:0", "X-Max-Tokens", wanted)
-		if got := a.Header.Get("X-RateLimit-Remaining"); got != strconv.Itoa(left-reserved) {
-			t.Errorf("X-Max-Tokens: %q leaves %s, want a reservation of %d", wanted, got, reserved)
-		}
 	}
 }

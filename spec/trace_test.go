@@ -1,13 +1,9 @@
 package spec
 
 import (
-	"path/filepath"
+	"fmt"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
 // checkWait checks that a number of seconds, rounded up, is what is left of a wait that began after an instant.
@@ -21,22 +17,14 @@ func checkWait(t *testing.T, seconds any, wait time.Duration, after time.Time) {
 
 func TestKongLogsTheDecisionIfTheConfigHasLogDecisions(t *testing.T) {
 	t.Parallel()
-	prefix := shortDir(t)
-	startPlugin(t, prefix, "-metrics-listen", "off")
-	socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
+	m := (&fleet{t: t}).join()
 	const limits = `"tiers":[{"name":"a","limits":[{"name":"hour","scope":"tenant","limit":1,"window_size":3600}]}]}`
-	on := startInstance(t, socket, `{"__seq__":1,"__plugin_id":"p","log_decisions":true,"namespace":"on",`+limits)
-	off := startInstance(t, socket, `{"__seq__":2,"__plugin_id":"q","namespace":"off",`+limits)
-	request := gateway.Request{Consumer: &gateway.Consumer{ID: "c", Username: "acme"}, RemoteAddr: "127.0.0.1:1"}
-	decide := func(instance int32) gateway.Outcome {
-		t.Helper()
-		c, err := gateway.Dial(socket)
-		require.NoError(t, err)
-		defer c.Close()
-		outcome, err := c.HandleEvent(instance, "access", request)
-		require.NoError(t, err)
-		return outcome
+	config := func(n int, others string) int32 {
+		return startInstance(t, m.socket, fmt.Sprintf(`{"__seq__":%d,"__plugin_id":"p%[1]d","namespace":"n%[1]d",%s%s`, n, others,
+			limits))
 	}
+	on, off := config(1, `"log_decisions":true,`), config(2, "")
+	exempting := config(3, `"log_decisions":true,"exempt":[{"tag":"x"},{"tenant":"acme"}],`)
 	begun := time.Now()
 	for _, want := range []map[string]any{
 		{
@@ -48,7 +36,7 @@ func TestKongLogsTheDecisionIfTheConfigHasLogDecisions(t *testing.T) {
 			"source": "memory", "retry_after": nil,
 		},
 	} {
-		outcome := decide(on)
+		outcome := m.ask(t, on, by("acme"))
 		entry, ok := outcome.Serialized["rate_limit"].(map[string]any)
 		if !ok || len(entry) != len(want) {
 			t.Fatalf("the log has %v, want %v", outcome.Serialized, want)
@@ -63,8 +51,12 @@ func TestKongLogsTheDecisionIfTheConfigHasLogDecisions(t *testing.T) {
 		if denied := want["result"] == "hard_throttled"; (outcome.Exit != nil) != denied {
 			t.Errorf("%v: exit %v", want["result"], outcome.Exit)
 		}
-		if outcome := decide(off); outcome.Serialized != nil {
+		if outcome := m.ask(t, off, by("acme")); outcome.Serialized != nil {
 			t.Errorf("without log_decisions the log has %v", outcome.Serialized)
 		}
+	}
+	entry, _ := m.ask(t, exempting, by("acme")).Serialized["rate_limit"].(map[string]any)
+	if entry["result"] != "exempt" || entry["exempt_by"] != "exempt[1]" {
+		t.Errorf("the log has %v, want the result exempt by exempt[1]", entry)
 	}
 }

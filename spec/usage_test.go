@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 )
 
 // usageTraffic is load on a governed node, with the instant of each answer of the plugin.
@@ -143,13 +144,13 @@ func TestUsageIsWhatWasAnsweredAlsoOverRestartsWithoutPostgres(t *testing.T) {
 
 // counted and answered differ by at most what a killed process had not reported, and by what was decided and not
 // answered. A process's last batch is stored, or in the folder for the next one.
-func TestUsageOfKilledProcessesLacksOnlyTheirLastSeconds(t *testing.T) {
+func TestSoakUsageOfKilledProcessesLacksOnlyTheirLastSeconds(t *testing.T) {
 	t.Parallel()
 	g := govern(t)
 	tr := usageLoad(t, g.node)
 	awaitCount(t, "traffic", tr.count, 100)
 	var kills []time.Time
-	for range 3 {
+	for range soak.Count(1, 3) {
 		time.Sleep(rand.N(6 * time.Second)) // at any time between two batches
 		kills = append(kills, tr.signal(t, syscall.SIGKILL))
 	}
