@@ -147,8 +147,11 @@ func kongConf(t testing.TB) map[string]string {
 
 func TestTheImageHasTheSettingsOfKongConf(t *testing.T) {
 	t.Parallel()
-	environment := imageEnvironment(t)
-	for name, value := range kongConf(t) {
+	environment, settings := imageEnvironment(t), kongConf(t)
+	if level := settings["KONG_LOG_LEVEL"]; level != "info" {
+		t.Errorf("log_level %q: Kong drops the plugin's stderr", level)
+	}
+	for name, value := range settings {
 		got := environment[name]
 		if name == startCommand && strings.HasPrefix(got, value+" ") {
 			continue // and more settings

@@ -175,24 +175,3 @@ func TestOtherRequestsNeverReachThePluginsOfAGRPCRoute(t *testing.T) {
 		t.Errorf("over HTTP/1.1: %d %v, want 426", old.status, old.header)
 	}
 }
-
-func TestADenialOverGRPCIsTheSameWithALogPhase(t *testing.T) {
-	g, entries := withLog(t, fmt.Sprintf(`
-services:
-- name: health
-  protocol: grpc
-  host: 127.0.0.1
-  port: %d
-  routes: [{name: calls, protocols: [grpc], paths: [/], plugins: [{name: rec}]}]
-`, grpctest.ServeHealth(t)), func(e *fakeEvent) {
-		e.end(exitWith(200, "", map[string]any{"Content-Type": "application/grpc", "grpc-status": "8", "grpc-message": "no"}))
-	})
-	for _, method := range methods {
-		if got := grpctest.Call(t, g.URL(), method); got.Code != codes.ResourceExhausted || got.Message != "no" {
-			t.Errorf("%s: %v %q", method, got.Code, got.Message)
-		}
-		if entry := <-entries; at(entry, "response.status") != 200.0 {
-			t.Errorf("%s: entry %v", method, entry)
-		}
-	}
-}

@@ -240,25 +240,6 @@ func TestOneProcessServesTwoPlugins(t *testing.T) {
 	}
 }
 
-func TestAServerNeedsOneWayToFindItsInfo(t *testing.T) {
-	info := recInfo(t)
-	for _, server := range []PluginServer{
-		{},
-		{Socket: "s"},
-		{Query: []string{"p"}},
-		{Info: info},
-		{Binary: "p", Socket: "s"},
-		{Binary: "p", Query: []string{"p"}},
-		{Socket: "s", Query: []string{"p"}, Info: info},
-	} {
-		_, err := New(Options{Config: deckConfig(t, oneRoute), Servers: []PluginServer{server}})
-		const fault = "server 0 needs either a binary, or a socket with info or a query"
-		if err == nil || !strings.Contains(err.Error(), fault) {
-			t.Errorf("%+v: %v", server, err)
-		}
-	}
-}
-
 func TestALogEventThatIsLostIsReplayedOnlySoLong(t *testing.T) {
 	fake := newFakePlugin(t, (*fakeEvent).lose)
 	info := recInfo(t)
@@ -277,33 +258,5 @@ func TestALogEventThatIsLostIsReplayedOnlySoLong(t *testing.T) {
 	failed := strings.Contains(log.String(), "plugin failed in the log phase")
 	if got.status != 200 || g.Counters().Replays() == 0 || !failed {
 		t.Errorf("status %d, %d replays, log %s", got.status, g.Counters().Replays(), log)
-	}
-}
-
-func TestAClientThatGoesInTheBodyIsLoggedWithWhatWasSent(t *testing.T) {
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, err := io.WriteString(w, "0123456789"); err == nil {
-			w.(http.Flusher).Flush()
-		}
-		<-r.Context().Done()
-	}))
-	defer upstream.Close()
-	g, entries := withLog(t, strings.Replace(oneRoute, "host: "+EchoHost, "url: "+upstream.URL, 1), pass)
-	ctx, leave := context.WithCancel(context.Background())
-	defer leave()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.URL(), nil)
-	require.NoError(t, err)
-	response, err := http.DefaultClient.Do(request)
-	require.NoError(t, err)
-	defer response.Body.Close()
-	leave()
-	entry := <-entries
-	for path, want := range map[string]any{"response.status": 200.0, "source": "upstream", "upstream_status": "200"} {
-		if got := at(entry, path); got != want {
-			t.Errorf("%s is %v, want %v", path, got, want)
-		}
-	}
-	if size, ok := at(entry, "response.size").(float64); !ok || size < 100 || size > 1000 {
-		t.Errorf("size %v, want that of the head and 10 bytes", size)
 	}
 }

@@ -1,87 +1,9 @@
 package gateway
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 	"testing"
-
-	pdk "github.com/Kong/go-pdk"
 )
-
-const pdkConfig = `
-services:
-- name: echo
-  host: echo.internal
-  tags: [st]
-  routes:
-  - {name: re, paths: ['~/u/\d+'], tags: [rt], plugins: [{name: rec}, {name: key-auth, config: {anonymous: guest}}]}
-consumers:
-- {id: 7baf6fdd-1e81-50d7-9210-1de7506a64ec, username: guest, tags: [t]}
-`
-
-func TestTheClientOfGoPDKReadsTheAnswers(t *testing.T) {
-	got := map[string]string{}
-	fake := newFakePlugin(t, func(e *fakeEvent) {
-		askAll(pdk.Init(e.conn), func(name string, value any, err error) {
-			got[name] = fmt.Sprint(value, " ", err)
-		})
-		e.end()
-	})
-	g := start(t, Options{
-		Config: deckConfig(t, pdkConfig), TrustedIPs: []string{"127.0.0.1"},
-		Servers: []PluginServer{{Info: recInfo(t), Socket: fake.socket()}},
-	})
-	response := send(t, g, "POST /u/42/%7Ex?a=1 HTTP/1.1",
-		"Host: Api.test:99", "X-Real-IP: 9.9.9.9", "X-Two: 1", "X-Two: 2")
-	if response.status != 200 || strings.Join(response.named("x-c"), "|") != "x-c: 3" ||
-		len(response.named("Transfer-Encoding")) != 0 {
-		t.Fatalf("status %d %q: %s", response.status, response.lines, response.body)
-	}
-	for name, want := range map[string]string{
-		"host": "api.test <nil>", "path": "/u/42/~x <nil>", "target": "/u/42/%7Ex?a=1 <nil>", "method": "POST <nil>",
-		"two": "1 <nil>", "twos": "[1 2] <nil>", "ip": "127.0.0.1 <nil>", "fip": "9.9.9.9 <nil>", "node": nodeID + " <nil>",
-		"consumer": "guest [t] <nil>", "credential": " <nil>", "shared": "kept 1.5 <nil>", "ctx": "7 <nil>",
-		"route": "re [rt] <nil>", "service": "echo 60000 [st] <nil>", "var": "POST /u/42/%7Ex?a=1 HTTP/1.1 <nil>",
-	} {
-		if got[name] != want {
-			t.Errorf("%s: %q, want %q", name, got[name], want)
-		}
-	}
-}
-
-// askAll calls every simulated method that go-pdk has and passes the answers to record.
-func askAll(k *pdk.PDK, record func(string, any, error)) {
-	for name, ask := range map[string]func() (string, error){
-		"host": k.Request.GetHost, "path": k.Request.GetPath, "target": k.Request.GetPathWithQuery,
-		"method": k.Request.GetMethod, "ip": k.Client.GetIp, "fip": k.Client.GetForwardedIp, "node": k.Node.GetId,
-		"two": func() (string, error) { return k.Request.GetHeader("x-two") },
-		"var": func() (string, error) { return k.Nginx.GetVar("request") },
-	} {
-		value, err := ask()
-		record(name, value, err)
-	}
-	headers, err := k.Request.GetHeaders(100)
-	record("twos", headers["x-two"], err)
-	consumer, err := k.Client.GetConsumer()
-	record("consumer", fmt.Sprint(consumer.Username, " ", consumer.Tags), err)
-	credential, err := k.Client.GetCredential()
-	record("credential", credential.Id, err)
-	err = errors.Join(k.Ctx.SetShared("text", "kept"), k.Ctx.SetShared("number", 1.5))
-	record("set shared", "", err)
-	text, _ := k.Ctx.GetSharedString("text")
-	number, err := k.Ctx.GetSharedFloat("number")
-	record("shared", fmt.Sprint(text, " ", number), err)
-	record("set ctx", "", k.Nginx.SetCtx("n", 7))
-	n, err := k.Nginx.GetCtxFloat("n")
-	record("ctx", n, err)
-	route, err := k.Router.GetRoute()
-	record("route", fmt.Sprint(route.Name, " ", route.Tags), err)
-	service, err := k.Router.GetService()
-	record("service", fmt.Sprint(service.Name, " ", service.ReadTimeout, " ", service.Tags), err)
-	err = k.Response.SetHeaders(map[string][]string{"Transfer-Encoding": {"gzip"}, "x-c": {"3"}})
-	record("set headers", "", err)
-}
 
 func TestBytesThatAreNotUTF8PassUnchanged(t *testing.T) {
 	g, _ := withFake(t, oneRoute, func(e *fakeEvent) {

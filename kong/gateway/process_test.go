@@ -83,12 +83,25 @@ func TestInvalidOptionsAreErrors(t *testing.T) {
 	for _, options := range []Options{
 		{},
 		{Config: config, Workers: -1},
-		{Config: config, Servers: []PluginServer{{}}},
-		{Config: config, Servers: []PluginServer{{Binary: "b", Info: recInfo(t), Socket: "s"}}},
 		{Config: config, TrustedIPs: []string{"x"}},
 	} {
 		if _, err := New(options); err == nil {
 			t.Errorf("%+v accepted", options)
+		}
+	}
+	for _, server := range []PluginServer{
+		{},
+		{Socket: "s"},
+		{Query: []string{"p"}},
+		{Info: recInfo(t)},
+		{Binary: "p", Socket: "s"},
+		{Binary: "p", Query: []string{"p"}},
+		{Socket: "s", Query: []string{"p"}, Info: recInfo(t)},
+	} {
+		_, err := New(Options{Config: config, Servers: []PluginServer{server}})
+		const fault = "server 0 needs either a binary, or a socket with info or a query"
+		if err == nil || !strings.Contains(err.Error(), fault) {
+			t.Errorf("%+v: %v", server, err)
 		}
 	}
 	long := Options{

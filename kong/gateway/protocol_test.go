@@ -43,33 +43,6 @@ func TestEverySimulatedMethodIsInTheProtocol(t *testing.T) {
 	}
 }
 
-func TestPipelinedQuestionsAreAnsweredInOrder(t *testing.T) {
-	var paths []string
-	g, _ := withFake(t, oneRoute, func(e *fakeEvent) {
-		var questions []question
-		for range 500 {
-			questions = append(questions, question{"kong.request.get_path", nil}, question{"kong.request.get_method", nil})
-		}
-		answers, err := e.ask(questions...)
-		for _, a := range answers {
-			s, _ := decodeString(a)
-			paths = append(paths, s)
-		}
-		if err == nil {
-			e.end()
-		}
-	})
-	if got := send(t, g, "GET /p HTTP/1.1"); got.status != 200 {
-		t.Fatalf("status %d", got.status)
-	}
-	if len(paths) != 1000 || paths[998] != "/p" || paths[999] != "GET" {
-		t.Errorf("%d answers, last %q", len(paths), paths[len(paths)-2:])
-	}
-	if c := g.Counters(); c.Questions() != 1000 || c.Replays() != 0 {
-		t.Errorf("%d questions, %d replays", c.Questions(), c.Replays())
-	}
-}
-
 func TestHeadersSetInAccessPrecedeThoseOfTheUpstream(t *testing.T) {
 	fake := newFakePlugin(t, func(e *fakeEvent) {
 		e.end(setHeadersCall(map[string]any{"x-both": "ours", "X-RateLimit-Limit": 5.0, "X-List": []any{"a", ""}}))

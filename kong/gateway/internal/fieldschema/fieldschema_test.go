@@ -53,13 +53,6 @@ func tree(t *testing.T, text string) map[string]any {
 	return out
 }
 
-func accepted(t *testing.T, s *Schema, config string) map[string]any {
-	t.Helper()
-	kept, err := s.Insert(map[string]any{"name": s.Name(), "config": tree(t, config)})
-	require.NoError(t, err)
-	return kept["config"].(map[string]any)
-}
-
 // denied returns the faults of an entity in one line, "" if there are none.
 func denied(t *testing.T, s *Schema, entity map[string]any) string {
 	t.Helper()
@@ -76,60 +69,6 @@ func denied(t *testing.T, s *Schema, entity map[string]any) string {
 		lines = append(lines, f.Path+": "+f.Message)
 	}
 	return strings.Join(lines, "; ")
-}
-
-func TestDefaultsAreFilledInAndOptionalRecordsStayNil(t *testing.T) {
-	got := accepted(t, parsed(t, everything), `{"items": [{"id": "i"}], "tags": ["a", "b", "a"]}`)
-	want := tree(t, `{"mode": "a", "name": null, "size": null, "share": null, "on": false, "tags": ["a", "b"],
-		"costs": null, "items": [{"id": "i", "n": 7}], "other": null, "implicit": {"x": "y"}, "fixed": null,
-		"redis": {"host": null, "port": 6379, "password": null, "user": null}}`)
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v", got)
-	}
-	bare := WithoutNulls(got)
-	withDefaults := tree(t, `{"mode": "a", "on": false, "tags": ["a", "b"], "items": [{"id": "i", "n": 7}],
-		"implicit": {"x": "y"}, "redis": {"port": 6379}}`)
-	if !reflect.DeepEqual(bare, any(withDefaults)) {
-		t.Errorf("without nulls %v", bare)
-	}
-}
-
-func TestFaultsAreKongsTextsWithThePathToTheField(t *testing.T) {
-	s := parsed(t, everything)
-	for _, c := range []struct{ config, want string }{
-		{`{"mode": "x"}`, "config.mode: expected one of: a, b"},
-		{`{"mode": null}`, "config.mode: required field missing"},
-		{`{"mode": 5}`, "config.mode: expected a string"},
-		{`{"name": ""}`, "config.name: length must be at least 1"},
-		{`{"name": "a b"}`, "config.name: invalid value: a b"},
-		{`{"name": "abcdefghi"}`, "config.name: length must be at most 8"},
-		{`{"size": 0}`, "config.size: value must be greater than 0"},
-		{`{"size": 1.5}`, "config.size: expected an integer"},
-		{`{"share": 6}`, "config.share: value should be between 0 and 5"},
-		{`{"on": "yes"}`, "config.on: expected a boolean"},
-		{`{"tags": "a"}`, "config.tags: expected a set"},
-		{`{"tags": ["a", 3]}`, "config.tags[1]: expected a string"},
-		{`{"costs": 1}`, "config.costs: expected a map"},
-		{`{"costs": {"a": 1}}`, `config.costs: should start with: /`},
-		{`{"costs": {"/a": "1"}}`, `config.costs: expected an integer`},
-		{`{"items": []}`, "config.items: length must be at least 1"},
-		{`{"items": [{}]}`, "config.items[0].id: required field missing"},
-		{`{"items": [{"id": "a"}, {"id": "b", "x": 1}]}`, "config.items[1].x: unknown field"},
-		{`{"redis": "3"}`, "config.redis: expected a record"},
-		{`{"redis": {"user": "u"}}`, "config.redis: all or none of these fields must be set: 'user', 'password'"},
-		{`{"fixed": "z"}`, "config.fixed: only k will do"},
-		{`{"unknown": 1}`, "config.unknown: unknown field"},
-		{`{"share": 1, "costs": {"/a": 1}}`, "config: only one or none of these fields must be set: 'share', 'costs'"},
-		{`{"name": "k", "fixed": "k"}`, "config: values of these fields must be distinct: 'name', 'fixed'"},
-		{`{"mode": "b", "redis": {"host": "h"}}`, "config: failed conditional validation given value of field 'mode'; " +
-			"config.size: required field missing"},
-		{`{"mode": "b", "size": 1}`, "config: at least one of these fields must be non-empty: 'redis.host', 'items'"},
-		{`{"size": "a", "on": 1}`, "config.on: expected a boolean; config.size: expected an integer"},
-	} {
-		if got := denied(t, s, map[string]any{"name": "p", "config": tree(t, c.config)}); got != c.want {
-			t.Errorf("%s:\n got  %s\n want %s", c.config, got, c.want)
-		}
-	}
 }
 
 func TestThePluginEntityIsJudgedAsAWhole(t *testing.T) {
