@@ -19,20 +19,14 @@ how much of a policy's window the candidate has seen: before 100 % it may deny m
   ratelimit candidate report july --tenant acme`,
 	define: func(c *call) action {
 		f := rows.CandidateReportFilter{Max: 20}
-		tenant := c.flags.String("tenant", "", "only requests of this `tenant`")
-		policy := c.flags.String("policy", "", "only what this `policy` answers")
-		requests := c.flags.Bool("requests", false, "only requests, whichever policy denies them")
+		c.flags.StringVar(&f.Tenant, "tenant", "", "only requests of this `tenant`")
+		c.flags.StringVar(&f.Policy, "policy", "", "only what this `policy` answers")
+		c.flags.BoolVar(&f.Requests, "requests", false, "only requests, whichever policy denies them")
 		c.flags.Func("limit", "show at most this `number` of rows (default 20)",
 			func(text string) error { return process.ParseInt(text, 1, &f.Max) })
 		c.check(func() error {
-			if *policy != "" && *requests {
+			if f.Policy != "" && f.Requests {
 				return wrong("give only one of --policy and --requests")
-			}
-			if *tenant != "" {
-				f.Tenant = tenant
-			}
-			if *policy != "" || *requests {
-				f.Policy = policy
 			}
 			return nil
 		})

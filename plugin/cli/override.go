@@ -15,7 +15,7 @@ var overrideCommands = []*command{
 	{
 		words: "override list", brief: "list overrides, including expired ones not yet moved to the history",
 		define: func(c *call) action {
-			var f rows.OverrideFilter
+			f := rows.OverrideFilter{OverrideMatch: rows.OverrideMatch{Expired: true}}
 			c.flags.StringVar(&f.Tenant, "tenant", "", "only overrides of this `tenant`")
 			c.flags.StringVar(&f.User, "user", "", "only overrides of this `user`")
 			c.flags.StringVar(&f.Credential, "credential", "", "only overrides of this `credential`")

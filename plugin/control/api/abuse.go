@@ -31,16 +31,11 @@ func (s *Server) registerAbuse() {
 	}, writeAccess), s.forgive)
 }
 
-type listAbuseInput struct {
-	Step  string `query:"step"                doc:"Only orgs on this step."           enum:"none,warn,half,tenth,ban_5m,ban_1h"`
-	Limit int    `query:"limit" default:"100" doc:"The maximum number of items."      minimum:"1" maximum:"1000"`
-}
-
 type listAbuseOutput struct{ Body answers.AbuseList }
 
-func (s *Server) listAbuse(ctx context.Context, in *listAbuseInput) (*listAbuseOutput, error) {
+func (s *Server) listAbuse(ctx context.Context, in *rows.AbuseFilter) (*listAbuseOutput, error) {
 	out := &listAbuseOutput{answers.AbuseList{Items: []rows.AbuseState{}}}
-	for row, err := range s.Rows.Abuse(ctx, rows.AbuseFilter{Step: in.Step, Max: in.Limit}) {
+	for row, err := range s.Rows.Abuse(ctx, *in) {
 		if err != nil {
 			return nil, s.readError("list abuse", err)
 		}

@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -35,12 +34,8 @@ func (s *Server) registerRecord() {
 // auditInput has the filters of the audit.
 type auditInput struct {
 	Paging
-	OfTenant
-	Kind  auditKind `query:"kind"  maxLength:"64"`
-	Key   string    `query:"key"   maxLength:"1024" doc:"Only changes of this row: a tier's name, a tenant's id, the id of a policy or an override."`
-	Actor string    `query:"actor" maxLength:"256"  doc:"Only changes by this actor; the actor of a token is token: and its name, of a person whom an identity provider has signed in oidc: and the name." example:"token:ann"`
-	Since time.Time `query:"since"                  doc:"Only changes at or after this time."`
-	Until time.Time `query:"until"                  doc:"Only changes before this time."`
+	Kind auditKind `query:"kind" maxLength:"64"`
+	rows.AuditFilter
 }
 
 // auditKind is a kind of entries of the audit. A kind that no entry has is valid.
@@ -56,10 +51,8 @@ func (auditKind) Schema(huma.Registry) *huma.Schema {
 type auditOutput struct{ Body answers.Page[rows.AuditEntry] }
 
 func (s *Server) audit(ctx context.Context, in *auditInput) (*auditOutput, error) {
-	entries, next, err := s.Rows.Audit(ctx, rows.AuditFilter{
-		Tenant: in.Tenant, Kind: string(in.Kind), Key: in.Key, Actor: in.Actor, Since: in.Since, Until: in.Until,
-		Before: in.afterID(), Max: in.Limit,
-	})
+	in.AuditFilter.Kind, in.Before, in.Max = string(in.Kind), in.afterID(), in.Limit
+	entries, next, err := s.Rows.Audit(ctx, in.AuditFilter)
 	if err != nil {
 		return nil, s.readError("read the audit", err)
 	}

@@ -96,10 +96,7 @@ func (s *Server) diffCandidate(ctx context.Context, in *CandidateName) (*diffCan
 
 type reportCandidateInput struct {
 	CandidateName
-	OfTenant
-	Policy   string `query:"policy"   maxLength:"64" doc:"Only rows of this policy."                                       example:"daily"`
-	Requests bool   `query:"requests"                doc:"Only the rows of the requests themselves, of no single policy."`
-	Limit    int    `query:"limit"    default:"100"  doc:"The maximum number of rows."                                     minimum:"1" maximum:"1000"`
+	rows.CandidateReportFilter
 }
 
 // Resolve implements [huma.Resolver].
@@ -113,13 +110,6 @@ func (in *reportCandidateInput) Resolve(huma.Context) []error {
 type reportCandidateOutput struct{ Body rows.CandidateReport }
 
 func (s *Server) reportCandidate(ctx context.Context, in *reportCandidateInput) (*reportCandidateOutput, error) {
-	f := rows.CandidateReportFilter{Max: in.Limit}
-	if in.Tenant != "" {
-		f.Tenant = &in.Tenant
-	}
-	if in.Policy != "" || in.Requests {
-		f.Policy = &in.Policy
-	}
-	r, err := s.Rows.CandidateReport(ctx, in.Name, f)
+	r, err := s.Rows.CandidateReport(ctx, in.Name, in.CandidateReportFilter)
 	return &reportCandidateOutput{r}, s.readError("report a candidate", err)
 }

@@ -13,75 +13,45 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-const (
-	costsPath = "/v1/ratelimit/costs"
-	costPath  = costsPath + "/{id}"
-)
+const costsPath = "/v1/ratelimit/costs"
 
-// registerCosts adds the operations on what requests to endpoints cost.
-func (s *Server) registerCosts() {
-	tags := []string{"costs"}
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "list-costs", Method: http.MethodGet, Path: costsPath, Tags: tags,
-		Summary: "List what requests to endpoints cost, ordered by id; the plugin's config may have others",
-	}, readAccess), s.listCosts)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "put-cost", Method: http.MethodPut, Path: costsPath, Tags: tags,
-		Summary: "Set what requests to an endpoint cost, in place of the cost with the same namespace and endpoint",
-		Errors:  []int{http.StatusPreconditionFailed, http.StatusPreconditionRequired},
-	}, writeAccess), s.putCost)
-	s.describeCreated(costsPath)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "get-cost", Method: http.MethodGet, Path: costPath, Tags: tags,
-		Summary: "Get what requests to an endpoint cost", Responses: notModified(), Errors: []int{http.StatusNotFound},
-	}, readAccess), s.getCost)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "delete-cost", Method: http.MethodDelete, Path: costPath, Tags: tags,
-		Summary: "Delete the cost of an endpoint, so that the plugin's config says again what its requests cost",
-		Errors:  []int{http.StatusNotFound, http.StatusPreconditionFailed, http.StatusPreconditionRequired},
-	}, writeAccess), s.deleteCost)
+// CostWritten is a cost after a write.
+type CostWritten struct {
+	Cost rows.Cost `json:"cost"`
+	answers.Written
 }
 
 type listCostsInput struct {
 	Paging
-	Namespace string `query:"namespace" maxLength:"64"`
-	Endpoint  string `query:"endpoint"  maxLength:"1024" doc:"As written in the cost; the names of parameters do not matter."`
+	rows.CostFilter
 }
 
-type listCostsOutput struct{ Body answers.Page[rows.Cost] }
-
-func (s *Server) listCosts(ctx context.Context, in *listCostsInput) (*listCostsOutput, error) {
-	list := []rows.Cost{}
-	for cost, err := range s.Rows.EachCost(ctx, rows.CostFilter{
-		Namespace: in.Namespace, Endpoint: in.Endpoint, After: in.afterID(), Max: in.Limit + 1,
-	}) {
-		if err != nil {
-			return nil, s.readError("list costs", err)
-		}
-		list = append(list, cost)
+// registerCosts adds the operations on what requests to endpoints cost.
+func (s *Server) registerCosts() {
+	r := &resource[rows.Cost, rows.Cost, CostWritten]{
+		place: &place{s, costsPath, "costs", readAccess, writeAccess}, name: "cost", counted: costWrites,
+		state: func(c rows.Cost) (string, int64) {
+			return fmt.Sprintf(`"cost-%d-%d"`, c.ID, c.Revision), c.Revision
+		},
+		location: func(c rows.Cost) string { return fmt.Sprint(costsPath, "/", c.ID) },
+		show:     asItIs[rows.Cost],
+		answer:   func(c rows.Cost, w answers.Written) CostWritten { return CostWritten{c, w} },
 	}
-	return &listCostsOutput{newPage(list, in.Limit, func(c rows.Cost) int64 { return c.ID })}, nil
+	list(s, r.operation("list-costs", http.MethodGet, "",
+		"List what requests to endpoints cost, ordered by id; the plugin's config may have others"), "list costs", r.show,
+		func(c rows.Cost) string { return cursor(c.ID) },
+		func(ctx context.Context, in *listCostsInput) ([]rows.Cost, error) {
+			in.After, in.Max = in.page()
+			return s.Rows.Costs(ctx, in.CostFilter)
+		})
+	put(r, r.operation("put-cost", http.MethodPut, "",
+		"Set what requests to an endpoint cost, in place of the cost with the same namespace and endpoint"), s.putCost)
+	get(r, r.operation("get-cost", http.MethodGet, one, "Get what requests to an endpoint cost"), "read a cost",
+		func(ctx context.Context, in *getRow) (rows.Cost, error) { return s.Rows.CostByID(ctx, in.ID) })
+	remove(r, r.operation("delete-cost", http.MethodDelete, one,
+		"Delete the cost of an endpoint, so that the plugin's config says again what its requests cost", conditional...),
+		s.deleteCost)
 }
-
-// CostID is the id of a cost in a path.
-type CostID struct {
-	ID int64 `path:"id" minimum:"1" example:"7"`
-}
-
-type getCostInput struct {
-	CostID
-	IfNoneMatch
-}
-
-func (s *Server) getCost(ctx context.Context, in *getCostInput) (*getOutput[rows.Cost], error) {
-	cost, err := s.Rows.CostByID(ctx, in.ID)
-	if err != nil {
-		return nil, s.readError("read a cost", err)
-	}
-	return answerGet(in.IfNoneMatch, costTag(cost), cost)
-}
-
-func costTag(c rows.Cost) string { return fmt.Sprintf(`"cost-%d-%d"`, c.ID, c.Revision) }
 
 // costBody is a cost as a caller writes it.
 type costBody struct {
@@ -120,67 +90,30 @@ type putCostInput struct {
 	Body costBody
 }
 
-// CostWritten is a cost after a write.
-type CostWritten struct {
-	Cost rows.Cost `json:"cost"`
-	answers.Written
-}
-
-type putCostOutput struct {
-	Status   int
-	ETag     string `header:"ETag"`
-	Location string `header:"Location" doc:"Where the cost is."`
-	Body     CostWritten
-}
-
 // putCost creates a cost, or updates the one with the same namespace and endpoint.
-func (s *Server) putCost(ctx context.Context, in *putCostInput) (*putCostOutput, error) {
+func (s *Server) putCost(ctx context.Context, in *putCostInput) *write[rows.Cost] {
 	desired := rows.Cost{Cost: in.Body.Cost}
-	put := keyedPut[rows.Cost]{
-		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch,
+	return &write[rows.Cost]{
+		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch, Waiting: in.Waiting, action: "put a cost",
 		absent:  "no cost is set for this endpoint: omit If-Match to set it",
 		present: "this endpoint has a cost already",
 		read:    func() (rows.Cost, error) { return s.Rows.Cost(ctx, desired.Namespace, desired.Endpoint) },
-		state:   func(c rows.Cost) (string, int64) { return costTag(c), c.Revision },
 		isSame:  func(current rows.Cost) bool { return current.Equal(desired) },
-		write: func(revision int64) (rows.Cost, int64, error) {
+		write: func(_ rows.Cost, revision int64) (rows.Cost, int64, error) {
 			desired.Revision = revision
 			return s.Rows.PutCost(ctx, newChange(ctx, in.Body.Reason), desired)
 		},
+		warn: func(cost rows.Cost) answers.Warnings { return s.warnOfCost(ctx, cost) },
 	}
-	status, cost, version, err := put.do()
-	if err != nil {
-		return nil, s.writeError("put a cost", err)
-	}
-	return &putCostOutput{
-		Status: status, ETag: costTag(cost), Location: fmt.Sprint(costsPath, "/", cost.ID),
-		Body: CostWritten{cost, s.finishWrite(ctx, costWrites, version, in.wait(), s.warnOfCost(ctx, cost))},
-	}, nil
 }
 
-type deleteCostInput struct {
-	CostID
-	IfMatch
-	Waiting
-	Reason
-}
-
-func (s *Server) deleteCost(ctx context.Context, in *deleteCostInput) (*deletedOutput, error) {
-	const action = "delete a cost"
-	current, err := s.Rows.CostByID(ctx, in.ID)
-	if err != nil {
-		return nil, s.writeError(action, err)
+func (s *Server) deleteCost(ctx context.Context, in *deleteRow) *write[rows.Cost] {
+	return &write[rows.Cost]{
+		IfMatch: in.IfMatch, Waiting: in.Waiting, action: "delete a cost",
+		read: func() (rows.Cost, error) { return s.Rows.CostByID(ctx, in.ID) },
+		write: func(current rows.Cost, revision int64) (rows.Cost, int64, error) {
+			version, err := s.Rows.DeleteCost(ctx, newChange(ctx, in.Reason.Reason), in.ID, revision)
+			return current, version, err
+		},
 	}
-	revision, err := in.requiredRevision(costTag(current), current.Revision)
-	if err != nil {
-		return nil, err
-	}
-	version, err := s.Rows.DeleteCost(ctx, newChange(ctx, in.Reason.Reason), in.ID, revision)
-	if isConflict(err) {
-		return nil, staleError("") // the tag of the current state was not read
-	}
-	if err != nil {
-		return nil, s.writeError(action, err)
-	}
-	return &deletedOutput{s.finishWrite(ctx, costWrites, version, in.wait(), answers.Warnings{})}, nil
 }

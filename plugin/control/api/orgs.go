@@ -19,31 +19,20 @@ const (
 	orgsTag  = "orgs"
 )
 
-// registerOrgs adds the operations on one org and on its limits in force.
-func (s *Server) registerOrgs() {
-	tags := []string{orgsTag}
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "list-orgs", Method: http.MethodGet, Path: orgsPath, Tags: tags,
-		Summary: "List the orgs that have a tier or a time zone, ordered by id",
-	}, readAccess), s.listOrgs)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "list-tiers", Method: http.MethodGet, Path: "/v1/ratelimit/tiers", Tags: tags,
-		Summary: "List the tiers in the database, ordered by name; the plugin's config may have others",
-	}, readAccess), s.listTiers)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "get-org", Method: http.MethodGet, Path: orgPath, Tags: tags,
-		Summary: "Get the tier and the time zone of an org", Responses: notModified(), Errors: []int{http.StatusNotFound},
-	}, orgAccess), s.getOrg)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "put-org", Method: http.MethodPut, Path: orgPath, Tags: tags,
-		Summary: "Set the tier and the time zone of an org, existing or new",
-		Errors:  []int{http.StatusPreconditionFailed, http.StatusPreconditionRequired},
-	}, writeAccess), s.putOrg)
-	s.describeCreated(orgPath)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "get-org-policies", Method: http.MethodGet, Path: orgPath + "/ratelimit/policies", Tags: tags,
-		Summary: "Show which limits are in force for an org, and why",
-	}, orgAccess), s.inForce)
+// OrgWritten is an org after a write.
+type OrgWritten struct {
+	Org rows.Tenant `json:"org"`
+	answers.Written
+}
+
+type listOrgsInput struct {
+	NamePaging
+	rows.TenantFilter
+}
+
+type listTiersInput struct {
+	NamePaging
+	rows.TierFilter
 }
 
 type getOrgInput struct {
@@ -51,16 +40,38 @@ type getOrgInput struct {
 	IfNoneMatch
 }
 
-func (s *Server) getOrg(ctx context.Context, in *getOrgInput) (*getOutput[rows.Tenant], error) {
-	org, err := s.Rows.Tenant(ctx, in.Org)
-	if err != nil {
-		return nil, s.readError("read an org", err)
+// registerOrgs adds the operations on one org and on its limits in force.
+func (s *Server) registerOrgs() {
+	r := &resource[rows.Tenant, rows.Tenant, OrgWritten]{
+		place: &place{s, orgsPath, orgsTag, readAccess, writeAccess}, name: "org", counted: orgWrites,
+		// The name may contain characters that a header cannot.
+		state:    func(org rows.Tenant) (string, int64) { return fmt.Sprintf(`"org-%d"`, org.Revision), org.Revision },
+		location: func(org rows.Tenant) string { return orgsPath + "/" + pathSegment(org.ID) },
+		show:     asItIs[rows.Tenant],
+		answer:   func(org rows.Tenant, w answers.Written) OrgWritten { return OrgWritten{org, w} },
 	}
-	return answerGet(in.IfNoneMatch, orgTag(org), org)
+	list(s, r.operation("list-orgs", http.MethodGet, "", "List the orgs that have a tier or a time zone, ordered by id"),
+		"list orgs", r.show, func(org rows.Tenant) string { return nameCursor(org.ID) },
+		func(ctx context.Context, in *listOrgsInput) ([]rows.Tenant, error) {
+			in.After, in.Max = in.page()
+			return s.Rows.Tenants(ctx, in.TenantFilter)
+		})
+	tiers := &place{s, "/v1/ratelimit/tiers", orgsTag, readAccess, writeAccess}
+	list(s, tiers.operation("list-tiers", http.MethodGet, "",
+		"List the tiers in the database, ordered by name; the plugin's config may have others"),
+		"list tiers", asItIs[rows.Tier], func(t rows.Tier) string { return nameCursor(t.Name) },
+		func(ctx context.Context, in *listTiersInput) ([]rows.Tier, error) {
+			in.After, in.Max = in.page()
+			return s.Rows.Tiers(ctx, in.TierFilter)
+		})
+	ofOrg := &place{s, orgPath, orgsTag, orgAccess, writeAccess}
+	get(r, ofOrg.operation("get-org", http.MethodGet, "", "Get the tier and the time zone of an org"), "read an org",
+		func(ctx context.Context, in *getOrgInput) (rows.Tenant, error) { return s.Rows.Tenant(ctx, in.Org) })
+	put(r, ofOrg.operation("put-org", http.MethodPut, "", "Set the tier and the time zone of an org, existing or new"),
+		s.putOrg)
+	huma.Register(s.api, ofOrg.operation("get-org-policies", http.MethodGet, "/ratelimit/policies",
+		"Show which limits are in force for an org, and why"), s.inForce)
 }
-
-// orgTag returns the ETag of an org. It leaves out the name, which may contain characters that a header cannot.
-func orgTag(org rows.Tenant) string { return fmt.Sprintf(`"org-%d"`, org.Revision) }
 
 // orgBody has the settings of an org. Fields that are absent are unset.
 type orgBody struct {
@@ -109,41 +120,20 @@ type putOrgInput struct {
 	Body orgBody
 }
 
-// OrgWritten is an org after a write.
-type OrgWritten struct {
-	Org rows.Tenant `json:"org"`
-	answers.Written
-}
-
-type putOrgOutput struct {
-	Status   int
-	ETag     string `header:"ETag"`
-	Location string `header:"Location" doc:"Where the org is."`
-	Body     OrgWritten
-}
-
 // putOrg writes the settings of an org.
-func (s *Server) putOrg(ctx context.Context, in *putOrgInput) (*putOrgOutput, error) {
+func (s *Server) putOrg(ctx context.Context, in *putOrgInput) *write[rows.Tenant] {
 	desired := rows.Tenant{Tenant: in.Body.Tenant}
 	desired.ID = in.Org
-	put := keyedPut[rows.Tenant]{
-		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch,
+	return &write[rows.Tenant]{
+		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch, Waiting: in.Waiting, action: "set an org",
 		absent:  "nothing is set for this org: omit If-Match to create it",
 		present: "this org has settings already",
 		read:    func() (rows.Tenant, error) { return s.Rows.Tenant(ctx, in.Org) },
-		state:   func(org rows.Tenant) (string, int64) { return orgTag(org), org.Revision },
 		isSame:  func(current rows.Tenant) bool { return current.Tenant == desired.Tenant },
-		write: func(revision int64) (rows.Tenant, int64, error) {
+		write: func(_ rows.Tenant, revision int64) (rows.Tenant, int64, error) {
 			desired.Revision = revision
 			return s.Rows.SetTenant(ctx, newChange(ctx, in.Body.Reason), desired)
 		},
+		warn: func(org rows.Tenant) answers.Warnings { return s.warnOfOrg(ctx, org) },
 	}
-	status, org, version, err := put.do()
-	if err != nil {
-		return nil, s.writeError("set an org", err)
-	}
-	return &putOrgOutput{
-		Status: status, ETag: orgTag(org), Location: orgsPath + "/" + pathSegment(in.Org),
-		Body: OrgWritten{org, s.finishWrite(ctx, orgWrites, version, in.wait(), s.warnOfOrg(ctx, org))},
-	}, nil
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,130 +15,9 @@ import (
 )
 
 const (
-	overridesPath = "/v1/orgs/{org}/ratelimit/overrides"
-	overridePath  = overridesPath + "/{id}"
+	overridesPath        = "/v1/orgs/{org}/ratelimit/overrides"
+	generalOverridesPath = "/v1/ratelimit/overrides"
 )
-
-// registerOverrides adds the operations on overrides.
-func (s *Server) registerOverrides() {
-	s.registerOrgOverrides()
-	s.registerGeneralOverrides()
-}
-
-// registerOrgOverrides adds the operations on the overrides of one org.
-func (s *Server) registerOrgOverrides() {
-	tags := []string{"overrides"}
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "list-overrides", Method: http.MethodGet, Path: overridesPath, Tags: tags,
-		Summary: "List the overrides of an org, ordered by id",
-	}, orgAccess), s.listOverrides)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID:   "create-override",
-		Method:        http.MethodPost,
-		Path:          overridesPath,
-		Tags:          tags,
-		Summary:       "Create an override for an org: a limit of its own, a multiplier, a ban or an exemption",
-		DefaultStatus: http.StatusCreated,
-		Errors:        []int{http.StatusConflict},
-	}, writeAccess), s.createOverride)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "preview-override", Method: http.MethodPost, Path: overridesPath + "/preview", Tags: tags,
-		Summary: "Show which limits of an org an override would change, and change nothing",
-		Description: "The limits in force now, or when the override begins, beside those that would be in force then. An " +
-			"override that has no effect changes none: another one goes before it, or it names a policy that does not apply.",
-	}, readAccess), s.previewOverride)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "get-override", Method: http.MethodGet, Path: overridePath, Tags: tags,
-		Summary: "Get an override of an org", Responses: notModified(), Errors: []int{http.StatusNotFound},
-	}, orgAccess), s.getOverride)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "put-override", Method: http.MethodPut, Path: overridePath, Tags: tags,
-		Summary: "Change an override of an org in place, such as its end", Description: putOverrideDescription,
-		Errors: putOverrideErrors,
-	}, writeAccess), s.putOverride)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "delete-override", Method: http.MethodDelete, Path: overridePath, Tags: tags,
-		Summary: "End an override of an org", Errors: []int{http.StatusNotFound},
-	}, writeAccess), s.deleteOverride)
-}
-
-type listOverridesInput struct {
-	OrgPath
-	Paging
-	User       string `query:"user"       maxLength:"128"`
-	Credential string `query:"credential" maxLength:"128"`
-	IP         string `query:"ip"         maxLength:"64"`
-	Kind       string `query:"kind"                       enum:"custom_limit,multiplier,ban,exempt"`
-	Source     string `query:"source"                     enum:"commercial,detector,scheduled"`
-	State      string `query:"state"                      enum:"scheduled,in_force,ended"               doc:"Only those that have not begun, are in force, or have expired and are not in the history yet."`
-	Expired    bool   `query:"expired"                                                              doc:"Include overrides that have expired and are not in the history yet."`
-}
-
-type listOverridesOutput struct{ Body answers.Page[Override] }
-
-func (s *Server) listOverrides(ctx context.Context, in *listOverridesInput) (*listOverridesOutput, error) {
-	return s.overridesPage(ctx, &in.Paging, rows.OverrideFilter{
-		Tenant: in.Org, User: in.User, Credential: in.Credential, IP: in.IP, Kind: in.Kind, Source: in.Source,
-		State: in.State, NotEnded: !in.Expired && in.State == "",
-	})
-}
-
-// overridesPage returns a page of the overrides that a filter selects.
-func (s *Server) overridesPage(
-	ctx context.Context, page *Paging, filter rows.OverrideFilter,
-) (*listOverridesOutput, error) {
-	filter.After, filter.Max = page.afterID(), page.Limit+1
-	list, err := s.Rows.Overrides(ctx, filter)
-	if err != nil {
-		return nil, s.readError("list overrides", err)
-	}
-	items := make([]Override, len(list))
-	for i, o := range list {
-		items[i] = s.viewOf(callerOf(ctx)).override(o)
-	}
-	return &listOverridesOutput{newPage(items, page.Limit, func(o Override) int64 { return o.ID })}, nil
-}
-
-// OverrideID is the id of an override in a path.
-type OverrideID struct {
-	ID int64 `path:"id" minimum:"1" example:"7"`
-}
-
-type getOverrideInput struct {
-	OrgPath
-	OverrideID
-	IfNoneMatch
-}
-
-func (s *Server) getOverride(ctx context.Context, in *getOverrideInput) (*getOutput[Override], error) {
-	return s.answerOverride(ctx, in.Org, in.ID, in.IfNoneMatch)
-}
-
-func (s *Server) answerOverride(
-	ctx context.Context, org string, id int64, unless IfNoneMatch,
-) (*getOutput[Override], error) {
-	o, err := s.overrideInOrg(ctx, org, id)
-	if err != nil {
-		return nil, s.readError("read an override", err)
-	}
-	return answerGet(unless, etag(o.ID, o.Revision), s.viewOf(callerOf(ctx)).override(o))
-}
-
-// overrideInOrg returns an override of an org, or with org "" one of all orgs. An override of another org is not found.
-func (s *Server) overrideInOrg(ctx context.Context, org string, id int64) (rows.Override, error) {
-	o, err := s.Rows.Override(ctx, id)
-	if err == nil && o.Tenant != org {
-		err = &rows.NotFoundError{What: fmt.Sprint("override ", id)}
-	}
-	return o, err
-}
-
-type createOverrideInput struct {
-	OrgPath
-	Once
-	Waiting
-	Body OverrideBody
-}
 
 // OverrideWritten is an override after a write.
 type OverrideWritten struct {
@@ -147,40 +25,111 @@ type OverrideWritten struct {
 	answers.Written
 }
 
-type createOverrideOutput struct {
-	ETag     string `header:"ETag"`
-	Location string `header:"Location"            doc:"Where the override is."`
-	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because this is a retry of an answered request."`
-	Body     OverrideWritten
+type overrideResource = resource[rows.Override, Override, OverrideWritten]
+
+type listOverridesInput struct {
+	OptionalOrg
+	Paging
+	rows.OverrideMatch
 }
 
-func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (*createOverrideOutput, error) {
-	c := in.newChange(ctx, in.Body.Reason, "create-override", in.Org, in.Body)
-	at := fmt.Sprintf("/v1/orgs/%s/ratelimit/overrides/", pathSegment(in.Org))
-	return s.addOverride(ctx, c, in.Org, &in.Body, in.wait(), at)
+type listAllOverridesInput struct {
+	Paging
+	rows.OverrideFilter
 }
 
-// addOverride adds an override of an org, or with org "" one of all orgs. Its path is its id after at.
-func (s *Server) addOverride(
-	ctx context.Context, c rows.Change, org string, body *OverrideBody, wait time.Duration, at string,
-) (*createOverrideOutput, error) {
-	o, err := body.override(org, s.Now())
-	if err != nil {
-		return nil, unprocessable(fault("body", err.Error(), nil))
-	}
-	added, version, err := s.Rows.AddOverride(ctx, c, o)
-	if err != nil {
-		return nil, s.writeError("make an override", err)
-	}
-	return &createOverrideOutput{
-		ETag:     etag(added.ID, added.Revision),
-		Location: at + strconv.FormatInt(added.ID, 10),
-		Replayed: replayedHeader(c),
-		Body: OverrideWritten{
-			overrideOf(added),
-			s.finishWrite(ctx, overrideWrites, version, wait, s.warnOfOverride(ctx, added)),
+// registerOverrides adds the operations on overrides: those of one org, and those that name no org and apply to the
+// requests of all.
+func (s *Server) registerOverrides() {
+	ofOrg := s.overridesAt(overridesPath, orgAccess)
+	list(s, ofOrg.operation("list-overrides", http.MethodGet, "", "List the overrides of an org, ordered by id"),
+		"list overrides", ofOrg.show, overrideCursor,
+		func(ctx context.Context, in *listOverridesInput) ([]rows.Override, error) {
+			f := rows.OverrideFilter{Tenant: in.org, OverrideMatch: in.OverrideMatch}
+			f.After, f.Max = in.page()
+			return s.Rows.Overrides(ctx, f)
+		})
+	create(ofOrg, ofOrg.operation("create-override", http.MethodPost, "",
+		"Create an override for an org: a limit of its own, a multiplier, a ban or an exemption"), "make an override",
+		s.createOverride)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "preview-override", Method: http.MethodPost, Path: overridesPath + "/preview", Tags: []string{ofOrg.tag},
+		Summary: "Show which limits of an org an override would change, and change nothing",
+		Description: "The limits in force now, or when the override begins, beside those that would be in force then. An " +
+			"override that has no effect changes none: another one goes before it, or it names a policy that does not apply.",
+	}, readAccess), s.previewOverride)
+	s.registerOverride(ofOrg, "override", "an override of an org", "Change an override of an org in place, such as its end")
+
+	general := s.overridesAt(generalOverridesPath, readAccess)
+	list(s, general.operation("list-all-overrides", http.MethodGet, "",
+		"List the overrides of all orgs, and those that name no org, ordered by id"),
+		"list overrides", general.show, overrideCursor,
+		func(ctx context.Context, in *listAllOverridesInput) ([]rows.Override, error) {
+			in.After, in.Max = in.page()
+			return s.Rows.Overrides(ctx, in.OverrideFilter)
+		})
+	create(general, general.operation("create-general-override", http.MethodPost, "",
+		"Create an override for the requests of all orgs: of a credential, an address or a network, or an exemption of a "+
+			"tag or an endpoint"), "make an override", s.createOverride)
+	s.registerOverride(general, "general-override", "an override that names no org",
+		"Change an override that names no org in place")
+}
+
+// overridesAt returns the overrides at a path.
+func (s *Server) overridesAt(path string, reads access) *overrideResource {
+	return &overrideResource{
+		place: &place{s, path, "overrides", reads, writeAccess}, name: "override", counted: overrideWrites,
+		state: func(o rows.Override) (string, int64) { return etag(o.ID, o.Revision), o.Revision },
+		location: func(o rows.Override) string {
+			at := strings.Replace(path, "{org}", pathSegment(o.Tenant), 1)
+			return fmt.Sprint(at, "/", o.ID)
 		},
-	}, nil
+		show:   view.override,
+		answer: func(o Override, w answers.Written) OverrideWritten { return OverrideWritten{o, w} },
+	}
+}
+
+func overrideCursor(o rows.Override) string { return cursor(o.ID) }
+
+// registerOverride adds the operations on one override. id is the end of those of the operations.
+func (s *Server) registerOverride(r *overrideResource, id, what, change string) {
+	get(r, r.operation("get-"+id, http.MethodGet, one, "Get "+what), "read an override",
+		func(ctx context.Context, in *getRow) (rows.Override, error) { return s.overrideAt(ctx, &in.RowPath) })
+	update := r.operation("put-"+id, http.MethodPut, one, change, http.StatusNotFound, http.StatusConflict)
+	update.Description = "The override keeps its id and author. What it is about cannot change, nor its start once " +
+		"it has begun. One that has ended does not change. The reason is that of the override, and of the change in the audit."
+	put(r, update, s.putOverride)
+	remove(r, r.operation("delete-"+id, http.MethodDelete, one, "End "+what), s.endOverride)
+}
+
+// overrideAt returns the override at a path. One of another org is not found.
+func (s *Server) overrideAt(ctx context.Context, at *RowPath) (rows.Override, error) {
+	o, err := s.Rows.Override(ctx, at.ID)
+	if err == nil && o.Tenant != at.org {
+		err = &rows.NotFoundError{What: fmt.Sprint("override ", at.ID)}
+	}
+	return o, err
+}
+
+type createOverrideInput struct {
+	OptionalOrg
+	Once
+	Waiting
+	Body OverrideBody
+}
+
+func (s *Server) createOverride(
+	ctx context.Context, in *createOverrideInput,
+) (c rows.Change, row rows.Override, version int64, warnings answers.Warnings, err error) {
+	c = in.newChange(ctx, in.Body.Reason, "create-override", in.org, in.Body)
+	desired, err := in.Body.override(in.org, s.Now())
+	if err == nil {
+		row, version, err = s.Rows.AddOverride(ctx, c, desired)
+	}
+	if err == nil {
+		warnings = s.warnOfOverride(ctx, row)
+	}
+	return c, row, version, warnings, err
 }
 
 // pathSegment returns a name as one segment of a path. It escapes dot segments too, which would lead elsewhere.
@@ -191,28 +140,67 @@ func pathSegment(name string) string {
 	return url.PathEscape(name)
 }
 
-type deleteOverrideInput struct {
-	OrgPath
-	OverrideID
+// putOverrideBody is an override as a caller changes it. It has all that a read returns.
+type putOverrideBody struct {
+	OverrideBody
+
+	ID        int64     `json:"id,omitempty"`
+	Org       string    `json:"org,omitempty"`
+	Author    string    `json:"author,omitempty"`
+	Source    string    `json:"source,omitempty"`
+	State     string    `json:"state,omitempty"`
+	CreatedAt time.Time `json:"created_at,omitzero"`
+	Revision  int64     `json:"revision,omitempty"`
+}
+
+// TransformSchema describes the body.
+func (b *putOverrideBody) TransformSchema(r huma.Registry, s *huma.Schema) *huma.Schema {
+	author, source := s.Properties["author"], s.Properties["source"]
+	s = b.OverrideBody.TransformSchema(r, s)
+	s.Properties["author"], s.Properties["source"] = author, source
+	for _, name := range []string{"id", "org", "author", "source", "state", "created_at"} {
+		s.Properties[name].Description = "As returned by a read; a write ignores it."
+	}
+	s.Properties["revision"].Description = "As returned by a read; a write ignores it and uses If-Match."
+	return s
+}
+
+type putOverrideInput struct {
+	RowPath
+	IfMatch
+	Waiting
+	Body putOverrideBody
+}
+
+func (s *Server) putOverride(ctx context.Context, in *putOverrideInput) *write[rows.Override] {
+	return &write[rows.Override]{
+		IfMatch: in.IfMatch, Waiting: in.Waiting, action: "change an override",
+		read: func() (rows.Override, error) { return s.overrideAt(ctx, &in.RowPath) },
+		write: func(_ rows.Override, revision int64) (rows.Override, int64, error) {
+			desired, err := in.Body.override(in.org, s.Now())
+			if err != nil {
+				return desired, 0, err
+			}
+			desired.ID, desired.Revision = in.ID, revision
+			return s.Rows.PutOverride(ctx, newChange(ctx, in.Body.Reason), desired)
+		},
+		warn: func(o rows.Override) answers.Warnings { return s.warnOfOverride(ctx, o) },
+	}
+}
+
+type endRow struct {
+	RowPath
 	Waiting
 	Reason
 }
 
-func (s *Server) deleteOverride(ctx context.Context, in *deleteOverrideInput) (*deletedOutput, error) {
-	return s.endOverride(ctx, in.Org, in.ID, in.Reason, in.wait())
-}
-
-// endOverride ends an override of an org, or with org "" one of all orgs.
-func (s *Server) endOverride(
-	ctx context.Context, org string, id int64, reason Reason, wait time.Duration,
-) (*deletedOutput, error) {
-	const action = "end an override"
-	if _, err := s.overrideInOrg(ctx, org, id); err != nil {
-		return nil, s.writeError(action, err)
+func (s *Server) endOverride(ctx context.Context, in *endRow) *write[rows.Override] {
+	return &write[rows.Override]{
+		IfMatch: IfMatch{IfMatch: "*"}, Waiting: in.Waiting, action: "end an override",
+		read: func() (rows.Override, error) { return s.overrideAt(ctx, &in.RowPath) },
+		write: func(current rows.Override, _ int64) (rows.Override, int64, error) {
+			version, err := s.Rows.EndOverride(ctx, newChange(ctx, in.Reason.Reason), in.ID)
+			return current, version, err
+		},
 	}
-	version, err := s.Rows.EndOverride(ctx, newChange(ctx, reason.Reason), id)
-	if err != nil {
-		return nil, s.writeError(action, err)
-	}
-	return &deletedOutput{s.finishWrite(ctx, overrideWrites, version, wait, answers.Warnings{})}, nil
 }

@@ -15,8 +15,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
 // Parameters of many operations are embedded in their inputs. Their types are exported because huma reads exported
@@ -231,14 +229,39 @@ func readCursor(text string) (int64, error) {
 	return id, err
 }
 
-// newPage returns a page of at most limit rows. rows has one more if there is a next page.
-func newPage[T any](rows []T, limit int, id func(T) int64) answers.Page[T] {
-	if len(rows) <= limit {
-		return answers.Page[T]{Items: rows}
-	}
-	rows = rows[:limit]
-	return answers.Page[T]{Items: rows, NextCursor: cursor(id(rows[limit-1]))}
+// page returns the last id of the previous page, and the most rows to read: one more than the page has.
+func (p *Paging) page() (after int64, most int) { return p.afterID(), p.Limit + 1 }
+
+func (p *Paging) size() int { return p.Limit }
+
+// NamePaging selects a page of a list of names.
+type NamePaging struct {
+	Limit  int    `query:"limit"  minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+	Cursor string `query:"cursor"                                          doc:"The next_cursor of the previous page." maxLength:"256"`
 }
+
+// Resolve implements [huma.Resolver].
+func (p *NamePaging) Resolve(huma.Context) []error {
+	if name, _ := p.page(); p.Cursor != "" &&
+		(name == "" || len(name) > maxName || !utf8.ValidString(name) || strings.ContainsRune(name, 0)) {
+		return []error{fault("query.cursor", "must be a next_cursor returned by this list", p.Cursor)}
+	}
+	return nil
+}
+
+// page returns the last name of the previous page, or "" for the first page, and the most rows to read.
+func (p *NamePaging) page() (after string, most int) {
+	name, err := base64.RawURLEncoding.Strict().DecodeString(p.Cursor)
+	if err != nil {
+		name = nil
+	}
+	return string(name), p.Limit + 1
+}
+
+func (p *NamePaging) size() int { return p.Limit }
+
+// nameCursor encodes a name as cursor does an id.
+func nameCursor(name string) string { return base64.RawURLEncoding.EncodeToString([]byte(name)) }
 
 const (
 	maxReason     = 1024 // bytes

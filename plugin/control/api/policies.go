@@ -5,122 +5,11 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
-const (
-	policiesPath = "/v1/ratelimit/policies"
-	policyPath   = policiesPath + "/{id}"
-	policiesTag  = "policies"
-)
-
-// notModified describes the 304 of a read.
-func notModified() map[string]*huma.Response {
-	return map[string]*huma.Response{"304": {Description: http.StatusText(http.StatusNotModified)}}
-}
-
-// registerPolicies adds the operations on policies.
-func (s *Server) registerPolicies() {
-	tags := []string{policiesTag}
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "list-policies", Method: http.MethodGet, Path: policiesPath, Tags: tags,
-		Summary: "List policies, ordered by id",
-	}, readAccess), s.listPolicies)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "create-policy", Method: http.MethodPost, Path: policiesPath, Tags: tags,
-		Summary: "Create a policy", DefaultStatus: http.StatusCreated, Errors: []int{http.StatusConflict},
-	}, writeAccess), s.createPolicy)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "put-policy", Method: http.MethodPut, Path: policiesPath, Tags: tags,
-		Summary: "Create a policy, or replace the one with the same namespace, name, target (such as tier or tenant) and endpoint",
-		Errors:  []int{http.StatusPreconditionFailed, http.StatusPreconditionRequired},
-	}, writeAccess), s.putPolicy)
-	s.describeCreated(policiesPath)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "get-policy", Method: http.MethodGet, Path: policyPath, Tags: tags,
-		Summary: "Get a policy", Responses: notModified(), Errors: []int{http.StatusNotFound},
-	}, readAccess), s.getPolicy)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "put-policy-by-id", Method: http.MethodPut, Path: policyPath, Tags: tags,
-		Summary: "Change a policy; the fields that identify it cannot change",
-		Errors:  []int{http.StatusNotFound, http.StatusPreconditionFailed, http.StatusPreconditionRequired},
-	}, writeAccess), s.putPolicyByID)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "delete-policy", Method: http.MethodDelete, Path: policyPath, Tags: tags,
-		Summary: "Delete a policy",
-		Errors:  []int{http.StatusNotFound, http.StatusPreconditionFailed, http.StatusPreconditionRequired},
-	}, writeAccess), s.deletePolicy)
-}
-
-// describeCreated describes the 201 of a PUT that creates, beside the 200 of one that updates.
-func (s *Server) describeCreated(path string) {
-	responses := s.api.OpenAPI().Paths[path].Put.Responses
-	made := *responses["200"]
-	made.Description = http.StatusText(http.StatusCreated)
-	responses["201"] = &made
-}
-
-type listPoliciesInput struct {
-	Paging
-	OfTenant
-	Namespace  string `query:"namespace"  maxLength:"64"`
-	Name       string `query:"name"       maxLength:"64"`
-	Tier       string `query:"tier"       maxLength:"64"`
-	User       string `query:"user"       maxLength:"128"`
-	Credential string `query:"credential" maxLength:"128"`
-	IP         string `query:"ip"         maxLength:"64"   doc:"Only policies of exactly this address or network."`
-	For        string `query:"for"                         doc:"Only policies for all or anonymous requests."      enum:"all,anonymous"`
-	Endpoint   string `query:"endpoint"   maxLength:"1024" doc:"As written in the policy; the names of parameters do not matter."`
-}
-
-type listPoliciesOutput struct{ Body answers.Page[rows.Policy] }
-
-func (s *Server) listPolicies(ctx context.Context, in *listPoliciesInput) (*listPoliciesOutput, error) {
-	list, err := s.Rows.Policies(ctx, rows.PolicyFilter{
-		Namespace: in.Namespace, Name: in.Name, Tier: in.Tier, Tenant: in.Tenant, Endpoint: in.Endpoint,
-		User: in.User, Credential: in.Credential, IP: in.IP, For: in.For,
-		After: in.afterID(), Max: in.Limit + 1,
-	})
-	if err != nil {
-		return nil, s.readError("list policies", err)
-	}
-	return &listPoliciesOutput{newPage(list, in.Limit, func(p rows.Policy) int64 { return p.ID })}, nil
-}
-
-// PolicyID is the id of a policy in a path.
-type PolicyID struct {
-	ID int64 `path:"id" minimum:"1" example:"7"`
-}
-
-type getPolicyInput struct {
-	PolicyID
-	IfNoneMatch
-}
-
-func (s *Server) getPolicy(ctx context.Context, in *getPolicyInput) (*getOutput[rows.Policy], error) {
-	p, err := s.Rows.PolicyByID(ctx, in.ID)
-	if err != nil {
-		return nil, s.readError("read a policy", err)
-	}
-	return answerGet(in.IfNoneMatch, etag(p.ID, p.Revision), p)
-}
-
-// getOutput is a resource with its ETag.
-type getOutput[T any] struct {
-	ETag string `header:"ETag"`
-	Body T
-}
-
-// answerGet returns the answer to a conditional GET: the resource, or a 304 if the caller has this revision of it.
-func answerGet[T any](given IfNoneMatch, tag string, resource T) (*getOutput[T], error) {
-	if given.matches(tag) {
-		return nil, conditionalAnswer(http.StatusNotModified, tag, "")
-	}
-	return &getOutput[T]{tag, resource}, nil
-}
+const policiesPath = "/v1/ratelimit/policies"
 
 // PolicyWritten is a policy after a write.
 type PolicyWritten struct {
@@ -128,22 +17,127 @@ type PolicyWritten struct {
 	answers.Written
 }
 
-type writePolicyOutput struct {
-	Status   int
-	ETag     string `header:"ETag"`
-	Location string `header:"Location"            doc:"Where the policy is."`
-	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because this is a retry of an answered request."`
-	Body     PolicyWritten
+type listPoliciesInput struct {
+	Paging
+	rows.PolicyFilter
 }
 
-// policyResponse returns the answer to a write of a policy.
-func policyResponse(status int, c rows.Change, body PolicyWritten) *writePolicyOutput {
-	p := body.Policy
-	return &writePolicyOutput{
-		Status:   status,
-		ETag:     etag(p.ID, p.Revision),
-		Location: fmt.Sprint(policiesPath, "/", p.ID),
-		Replayed: replayedHeader(c),
-		Body:     body,
+// registerPolicies adds the operations on policies.
+func (s *Server) registerPolicies() {
+	r := &resource[rows.Policy, rows.Policy, PolicyWritten]{
+		place: &place{s, policiesPath, "policies", readAccess, writeAccess}, name: "policy", counted: policyWrites,
+		state:    func(p rows.Policy) (string, int64) { return etag(p.ID, p.Revision), p.Revision },
+		location: func(p rows.Policy) string { return fmt.Sprint(policiesPath, "/", p.ID) },
+		show:     asItIs[rows.Policy],
+		answer:   func(p rows.Policy, w answers.Written) PolicyWritten { return PolicyWritten{p, w} },
+	}
+	list(s, r.operation("list-policies", http.MethodGet, "", "List policies, ordered by id"), "list policies", r.show,
+		func(p rows.Policy) string { return cursor(p.ID) },
+		func(ctx context.Context, in *listPoliciesInput) ([]rows.Policy, error) {
+			in.After, in.Max = in.page()
+			return s.Rows.Policies(ctx, in.PolicyFilter)
+		})
+	create(r, r.operation("create-policy", http.MethodPost, "", "Create a policy"), "make a policy", s.createPolicy)
+	put(r, r.operation("put-policy", http.MethodPut, "",
+		"Create a policy, or replace the one with the same namespace, name, target (such as tier or tenant) and endpoint"),
+		s.putPolicy)
+	get(r, r.operation("get-policy", http.MethodGet, one, "Get a policy"), "read a policy",
+		func(ctx context.Context, in *getRow) (rows.Policy, error) { return s.Rows.PolicyByID(ctx, in.ID) })
+	put(r, r.operation("put-policy-by-id", http.MethodPut, one,
+		"Change a policy; the fields that identify it cannot change", http.StatusNotFound), s.putPolicyByID)
+	remove(r, r.operation("delete-policy", http.MethodDelete, one, "Delete a policy", conditional...), s.deletePolicy)
+}
+
+type createPolicyInput struct {
+	Once
+	Waiting
+	Force
+	Body policyBody
+}
+
+func (s *Server) createPolicy(
+	ctx context.Context, in *createPolicyInput,
+) (rows.Change, rows.Policy, int64, answers.Warnings, error) {
+	c := in.newChange(ctx, in.Body.Reason, "create-policy", in.Body)
+	row, version, replayed, err := s.Rows.ReplayPolicy(ctx, c) // a replay needs no force
+	var warnings answers.Warnings
+	if err == nil {
+		p := in.Body.policy()
+		p.Revision = rows.Absent
+		warnings, err = s.review(ctx, in.Force.Force || replayed, p)
+		if err == nil && !replayed {
+			row, version, err = s.Rows.PutPolicy(ctx, c, p)
+		}
+	}
+	return c, row, version, warnings, err
+}
+
+type putPolicyInput struct {
+	IfMatch
+	IfNoneMatch
+	Waiting
+	Force
+	Body policyBody
+}
+
+// putPolicy creates a policy, or updates the one with the same key.
+func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) *write[rows.Policy] {
+	p := in.Body.policy()
+	var warnings answers.Warnings
+	return &write[rows.Policy]{
+		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch, Waiting: in.Waiting, action: "put a policy",
+		absent: "there is no such policy: omit If-Match to create it", present: "this policy exists already",
+		read: func() (rows.Policy, error) { return s.Rows.Policy(ctx, p.Key()) },
+		isSame: func(current rows.Policy) bool {
+			d, err := rows.Compare([]rows.Policy{current}, []rows.Policy{p})
+			return err == nil && d.Empty()
+		},
+		write: func(_ rows.Policy, revision int64) (row rows.Policy, version int64, err error) {
+			p.Revision = revision
+			if warnings, err = s.review(ctx, in.Force.Force, p); err != nil {
+				return row, 0, err
+			}
+			return s.Rows.PutPolicy(ctx, newChange(ctx, in.Body.Reason), p)
+		},
+		warn: func(rows.Policy) answers.Warnings { return warnings },
+	}
+}
+
+type putPolicyByIDInput struct {
+	RowPath
+	IfMatch
+	Waiting
+	Force
+	Body policyBody
+}
+
+func (s *Server) putPolicyByID(ctx context.Context, in *putPolicyByIDInput) *write[rows.Policy] {
+	var warnings answers.Warnings
+	return &write[rows.Policy]{
+		IfMatch: in.IfMatch, Waiting: in.Waiting, action: "change a policy",
+		read: func() (rows.Policy, error) { return s.Rows.PolicyByID(ctx, in.ID) },
+		write: func(current rows.Policy, revision int64) (row rows.Policy, version int64, err error) {
+			p := in.Body.policy()
+			p.ID, p.Revision = in.ID, revision
+			if in.Body.Name == "" {
+				p.Name = current.Name // the name cannot change, so it may be left out
+			}
+			if warnings, err = s.review(ctx, in.Force.Force, p); err != nil {
+				return row, 0, err
+			}
+			return s.Rows.PutPolicyByID(ctx, newChange(ctx, in.Body.Reason), p)
+		},
+		warn: func(rows.Policy) answers.Warnings { return warnings },
+	}
+}
+
+func (s *Server) deletePolicy(ctx context.Context, in *deleteRow) *write[rows.Policy] {
+	return &write[rows.Policy]{
+		IfMatch: in.IfMatch, Waiting: in.Waiting, action: "delete a policy",
+		read: func() (rows.Policy, error) { return s.Rows.PolicyByID(ctx, in.ID) },
+		write: func(current rows.Policy, revision int64) (rows.Policy, int64, error) {
+			version, err := s.Rows.DeletePolicyByID(ctx, newChange(ctx, in.Reason.Reason), in.ID, revision)
+			return current, version, err
+		},
 	}
 }

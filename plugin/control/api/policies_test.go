@@ -124,6 +124,21 @@ func TestAChangeNeedsTheETagOfItsState(t *testing.T) {
 	w.want(w.as("PUT", path, daily, "If-Match", "*"), http.StatusNotFound)
 }
 
+func TestARevisionTakesThePlaceOfAnETag(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	first := w.want(w.as("POST", policies, daily), http.StatusCreated)
+	at, tag := first.Header().Get("Location"), first.Header().Get("ETag")
+	changed := strings.Replace(daily, "1000", "7", 1)
+	w.want(w.as("PUT", policies+"?revision=2", changed), http.StatusPreconditionFailed)
+	w.want(w.as("PUT", policies+"?revision=1", changed), http.StatusOK)
+	w.want(w.as("PUT", at+"?revision=2", daily, "If-Match", tag), http.StatusPreconditionFailed)
+	w.want(w.as("PUT", at+"?revision=2", daily), http.StatusOK)
+	w.want(w.as("DELETE", at+"?reason=over&revision=2", ""), http.StatusPreconditionFailed)
+	w.want(w.as("DELETE", at+"?reason=over&revision=3", ""), http.StatusOK)
+	w.want(w.as("PUT", policies+"?revision=3", daily), http.StatusPreconditionFailed)
+}
+
 func TestAPolicyKeepsItsKey(t *testing.T) {
 	t.Parallel()
 	w := open(t)

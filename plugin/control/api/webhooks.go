@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -19,89 +18,48 @@ const (
 	generalWebhooksPath = "/v1/ratelimit/webhooks"
 )
 
-// webhookRoutes are the two places of webhooks: those of one org, and those of all orgs.
-var webhookRoutes = []struct {
-	base, prefix string // of the path, and of the ids of operations
-	of           string
-	reads        access
-	writes       access
-	parameters   func() []*huma.Param // each server changes its own
-}{
-	{generalWebhooksPath, "general-webhook", "of all orgs", readAccess, writeAccess, func() []*huma.Param { return nil }},
-	{webhooksPath, "webhook", "of an org", orgAccess, ownAccess, func() []*huma.Param {
-		return []*huma.Param{{
-			Name: "org", In: "path", Required: true, Example: "acme",
-			Description: "The org, as requests identify it, with slashes percent-encoded.",
-			Schema:      &huma.Schema{Type: huma.TypeString, MinLength: new(1), MaxLength: new(maxName)},
-		}}
-	}},
-}
-
-// registerWebhooks adds the operations on webhooks.
+// registerWebhooks adds the operations on webhooks: those of all orgs, and those of one org.
 func (s *Server) registerWebhooks() {
-	for _, at := range webhookRoutes {
-		define := func(verb, method, path, summary string, needs access, codes ...int) huma.Operation {
-			id := verb + "-" + at.prefix
-			if verb == "list" {
-				id += "s"
-			}
-			return operation(huma.Operation{
-				OperationID: id, Method: method, Path: at.base + path, Tags: []string{"webhooks"},
-				Summary: fmt.Sprintf(summary, at.of), Parameters: at.parameters(), Errors: codes,
-			}, needs)
-		}
-		const one = "/{id}"
-		create := define("create", http.MethodPost, "", "Create a webhook %s, and show its secret once", at.writes,
-			http.StatusConflict)
-		create.DefaultStatus = http.StatusCreated
-		huma.Register(s.api, create, s.createWebhook)
-		huma.Register(s.api, define("list", http.MethodGet, "", "List the webhooks %s, ordered by id", at.reads),
-			s.listWebhooks)
-		huma.Register(s.api, define("get", http.MethodGet, one, "Get a webhook %s", at.reads, http.StatusNotFound),
-			s.getWebhook)
-		huma.Register(s.api, define("delete", http.MethodDelete, one, "Delete a webhook %s, with what waits for it",
-			at.writes, http.StatusNotFound), s.deleteWebhook)
-		huma.Register(s.api, define("enable", http.MethodPost, one+"/enable", "Enable a webhook %s", at.writes,
-			http.StatusNotFound), s.enableWebhook)
-		huma.Register(s.api, define("disable", http.MethodPost, one+"/disable", "Disable a webhook %s", at.writes,
-			http.StatusNotFound), s.disableWebhook)
-		huma.Register(s.api, define("rotate", http.MethodPost, one+"/rotate",
-			"Give a webhook %s a new secret, and show it once", at.writes, http.StatusNotFound, http.StatusConflict),
-			s.rotateWebhook)
-		huma.Register(s.api, define("test", http.MethodPost, one+"/test", "Send a test event to a webhook %s", at.writes,
-			http.StatusNotFound, http.StatusConflict), s.testWebhook)
-		deliveries := define("list", http.MethodGet, one+"/deliveries", "List the last deliveries to a webhook %s",
-			at.reads, http.StatusNotFound)
-		deliveries.OperationID = "list-" + at.prefix + "-deliveries"
-		huma.Register(s.api, deliveries, s.listDeliveries)
-	}
+	s.registerWebhooksAt(&place{s, generalWebhooksPath, "webhooks", readAccess, writeAccess}, "general-webhook", "of all orgs")
+	s.registerWebhooksAt(&place{s, webhooksPath, "webhooks", orgAccess, ownAccess}, "webhook", "of an org")
 }
 
-// OptionalOrg is the org of a path that has one. Its operations describe the parameter.
-type OptionalOrg struct{ org string }
-
-// Resolve implements [huma.Resolver].
-func (o *OptionalOrg) Resolve(ctx huma.Context) []error {
-	if !strings.Contains(ctx.Operation().Path, "{org}") {
-		return nil
-	}
-	o.org = ctx.Param("org")
-	return (&OrgPath{o.org}).Resolve(ctx)
+func (s *Server) registerWebhooksAt(p *place, id, of string) {
+	const (
+		read, post, remove = http.MethodGet, http.MethodPost, http.MethodDelete
+		missing, conflict  = http.StatusNotFound, http.StatusConflict
+	)
+	create := p.operation("create-"+id, post, "", "Create a webhook "+of+", and show its secret once", conflict)
+	create.DefaultStatus = http.StatusCreated
+	huma.Register(s.api, create, s.createWebhook)
+	list(s, p.operation("list-"+id+"s", read, "", "List the webhooks "+of+", ordered by id"), "list webhooks", view.webhook,
+		func(w rows.Webhook) string { return cursor(w.ID) },
+		func(ctx context.Context, in *listWebhooksInput) ([]rows.Webhook, error) {
+			f := rows.WebhookFilter{Org: &in.org}
+			f.After, f.Max = in.page()
+			return s.Rows.Webhooks(ctx, f)
+		})
+	huma.Register(s.api, p.operation("get-"+id, read, one, "Get a webhook "+of, missing), s.getWebhook)
+	huma.Register(s.api, p.operation("delete-"+id, remove, one, "Delete a webhook "+of+", with what waits for it", missing),
+		s.deleteWebhook)
+	huma.Register(s.api, p.operation("enable-"+id, post, one+"/enable", "Enable a webhook "+of, missing), s.enableWebhook)
+	huma.Register(s.api, p.operation("disable-"+id, post, one+"/disable", "Disable a webhook "+of, missing),
+		s.disableWebhook)
+	huma.Register(s.api, p.operation("rotate-"+id, post, one+"/rotate",
+		"Give a webhook "+of+" a new secret, and show it once", missing, conflict), s.rotateWebhook)
+	huma.Register(s.api, p.operation("test-"+id, post, one+"/test", "Send a test event to a webhook "+of, missing, conflict),
+		s.testWebhook)
+	huma.Register(s.api, p.operation("list-"+id+"-deliveries", read, one+"/deliveries",
+		"List the last deliveries to a webhook "+of, missing), s.listDeliveries)
 }
 
-// WebhookID is the id of a webhook in a path.
-type WebhookID struct {
-	ID int64 `path:"id" minimum:"1" example:"7"`
-}
-
-// WebhookPath names a webhook.
-type WebhookPath struct {
+type listWebhooksInput struct {
 	OptionalOrg
-	WebhookID
+	Paging
 }
 
 // webhookOf returns a webhook as a caller reads it. One of another org is not found.
-func (s *Server) webhookOf(ctx context.Context, in *WebhookPath) (rows.Webhook, error) {
+func (s *Server) webhookOf(ctx context.Context, in *RowPath) (rows.Webhook, error) {
 	w, err := s.Rows.Webhook(ctx, in.ID)
 	if err == nil && w.Org != in.org {
 		err = &rows.NotFoundError{What: fmt.Sprint("webhook ", in.ID)}
@@ -117,27 +75,9 @@ func (v view) webhook(w rows.Webhook) rows.Webhook {
 	return w
 }
 
-type listWebhooksInput struct {
-	OptionalOrg
-	Paging
-}
-
-type listWebhooksOutput struct{ Body answers.Page[rows.Webhook] }
-
-func (s *Server) listWebhooks(ctx context.Context, in *listWebhooksInput) (*listWebhooksOutput, error) {
-	list, err := s.Rows.Webhooks(ctx, rows.WebhookFilter{Org: &in.org, After: in.afterID(), Max: in.Limit + 1})
-	if err != nil {
-		return nil, s.readError("list webhooks", err)
-	}
-	for i := range list {
-		list[i] = s.viewOf(callerOf(ctx)).webhook(list[i])
-	}
-	return &listWebhooksOutput{newPage(list, in.Limit, func(w rows.Webhook) int64 { return w.ID })}, nil
-}
-
 type webhookOutput struct{ Body rows.Webhook }
 
-func (s *Server) getWebhook(ctx context.Context, in *WebhookPath) (*webhookOutput, error) {
+func (s *Server) getWebhook(ctx context.Context, in *RowPath) (*webhookOutput, error) {
 	w, err := s.webhookOf(ctx, in)
 	return &webhookOutput{w}, s.readError("read a webhook", err)
 }
@@ -191,17 +131,12 @@ func (s *Server) showSecret(ctx context.Context, w rows.Webhook, secret webhook.
 }
 
 type deleteWebhookInput struct {
-	WebhookPath
+	RowPath
 	Reason
 }
 
-// Resolve implements [huma.Resolver], which would otherwise find that of the reason only.
-func (in *deleteWebhookInput) Resolve(ctx huma.Context) []error {
-	return append(in.OptionalOrg.Resolve(ctx), in.Reason.Resolve(ctx)...)
-}
-
 func (s *Server) deleteWebhook(ctx context.Context, in *deleteWebhookInput) (*struct{}, error) {
-	_, err := s.webhookOf(ctx, &in.WebhookPath)
+	_, err := s.webhookOf(ctx, &in.RowPath)
 	if err == nil {
 		err = s.Rows.DeleteWebhook(ctx, newChange(ctx, in.Reason.Reason), in.ID)
 	}
@@ -222,7 +157,7 @@ func (b *whyBody) Resolve(huma.Context) []error {
 }
 
 type changeWebhookInput struct {
-	WebhookPath
+	RowPath
 	Body whyBody
 }
 
@@ -236,7 +171,7 @@ func (s *Server) disableWebhook(ctx context.Context, in *changeWebhookInput) (*w
 
 // setWebhook enables or disables a webhook.
 func (s *Server) setWebhook(ctx context.Context, in *changeWebhookInput, enabled bool) (*webhookOutput, error) {
-	w, err := s.webhookOf(ctx, &in.WebhookPath)
+	w, err := s.webhookOf(ctx, &in.RowPath)
 	if err == nil {
 		w, err = s.Rows.EnableWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID, enabled)
 	}
@@ -259,7 +194,7 @@ func (b *rotateBody) Resolve(huma.Context) []error {
 }
 
 type rotateWebhookInput struct {
-	WebhookPath
+	RowPath
 	Body rotateBody
 }
 
@@ -267,7 +202,7 @@ type rotateWebhookOutput struct{ Body answers.WebhookSecret }
 
 func (s *Server) rotateWebhook(ctx context.Context, in *rotateWebhookInput) (*rotateWebhookOutput, error) {
 	const action = "rotate the secret of a webhook"
-	if _, err := s.webhookOf(ctx, &in.WebhookPath); err != nil {
+	if _, err := s.webhookOf(ctx, &in.RowPath); err != nil {
 		return nil, s.writeError(action, err)
 	}
 	secret, w, err := s.Rows.RotateWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID, in.Body.Now)
@@ -280,7 +215,7 @@ func (s *Server) rotateWebhook(ctx context.Context, in *rotateWebhookInput) (*ro
 type deliveryOutput struct{ Body rows.Delivery }
 
 func (s *Server) testWebhook(ctx context.Context, in *changeWebhookInput) (*deliveryOutput, error) {
-	_, err := s.webhookOf(ctx, &in.WebhookPath)
+	_, err := s.webhookOf(ctx, &in.RowPath)
 	var d rows.Delivery
 	if err == nil {
 		d, err = s.Rows.TestWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID)
@@ -289,7 +224,7 @@ func (s *Server) testWebhook(ctx context.Context, in *changeWebhookInput) (*deli
 }
 
 type listDeliveriesInput struct {
-	WebhookPath
+	RowPath
 	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
 	State string `query:"state"                                           doc:"Only deliveries in this state." enum:"waiting,delivered,failed"`
 }
@@ -297,7 +232,7 @@ type listDeliveriesInput struct {
 type listDeliveriesOutput struct{ Body answers.Deliveries }
 
 func (s *Server) listDeliveries(ctx context.Context, in *listDeliveriesInput) (*listDeliveriesOutput, error) {
-	_, err := s.webhookOf(ctx, &in.WebhookPath)
+	_, err := s.webhookOf(ctx, &in.RowPath)
 	var list []rows.Delivery
 	if err == nil {
 		list, err = s.Rows.Deliveries(ctx, in.ID, in.State, in.Limit)

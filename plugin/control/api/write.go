@@ -82,18 +82,27 @@ func replayedHeader(c rows.Change) string {
 	return ""
 }
 
+// conditional has the codes of the answers to a write that names the state that it was made from.
+var conditional = []int{http.StatusPreconditionFailed, http.StatusPreconditionRequired}
+
 // etag returns the ETag of a revision of a row.
 func etag(id, revision int64) string { return fmt.Sprintf(`"%d-%d"`, id, revision) }
 
 // IfMatch is the state that a write was made from.
 type IfMatch struct {
-	IfMatch string `header:"If-Match" maxLength:"1024" doc:"The ETag of the current version, so that no change is overwritten unseen; * matches any version." example:"\"7-3\""`
+	IfMatch  string `header:"If-Match" maxLength:"1024" doc:"The ETag of the current version, so that no change is overwritten unseen; * matches any version." example:"\"7-3\""`
+	Revision int64  `query:"revision"  minimum:"1"      doc:"The current revision, in place of an ETag."                                                            example:"3"`
 }
+
+// isGiven reports whether the caller names a state.
+func (m *IfMatch) isGiven() bool { return m.IfMatch != "" || m.Revision != 0 }
 
 // IfNoneMatch is a state that the caller has, or that a write must not find.
 type IfNoneMatch struct {
 	IfNoneMatch string `header:"If-None-Match" maxLength:"1024" doc:"On a read: cached ETags; a match is answered with 304. On a write: * to create only, and never overwrite."`
 }
+
+func (m *IfNoneMatch) noneMatch() *IfNoneMatch { return m }
 
 // matches reports whether the header lists a tag.
 func (m *IfNoneMatch) matches(tag string) bool { return listsTag(m.IfNoneMatch, tag, true) }
@@ -112,10 +121,14 @@ func listsTag(list, tag string, weak bool) bool {
 	return false
 }
 
-// requiredRevision returns the revision that a write must find, or an answer if the header does not match the current
-// one.
+// requiredRevision returns the revision that a write must find, or an answer if the caller names another state than the
+// current one.
 func (m *IfMatch) requiredRevision(current string, revision int64) (int64, error) {
 	switch {
+	case m.Revision != 0 && m.Revision != revision:
+		return 0, staleError(current)
+	case m.Revision != 0 && m.IfMatch == "":
+		return revision, nil
 	case m.IfMatch == "":
 		return 0, conditionalAnswer(http.StatusPreconditionRequired, current,
 			"send If-Match: "+current+" or If-Match: *, to change the version that you read, or any version")
@@ -125,57 +138,6 @@ func (m *IfMatch) requiredRevision(current string, revision int64) (int64, error
 		return revision, nil
 	}
 	return 0, staleError(current)
-}
-
-// keyedPut is a PUT of a row by its key, which creates the row or replaces it.
-type keyedPut[R any] struct {
-	IfMatch
-	IfNoneMatch
-	read            func() (R, error)
-	state           func(R) (tag string, revision int64)
-	isSame          func(current R) bool // the write would change nothing
-	write           func(revision int64) (row R, version int64, err error)
-	absent, present string // why a condition does not hold: there is no row, or there is one
-}
-
-// putTries bounds how often a put starts over.
-const putTries = 3
-
-// do writes the row, and returns the status of the answer. A write depends on the row that was read; if that has
-// changed meanwhile, do starts over, and at last answers that it has.
-func (p *keyedPut[R]) do() (status int, row R, version int64, err error) {
-	for range putTries {
-		current, err := p.read()
-		status, revision := http.StatusOK, int64(rows.Absent)
-		switch {
-		case err == nil:
-			revision, err = p.expectedRevision(current)
-		case isMissing(err) && p.IfMatch.IfMatch != "":
-			err = conditionalAnswer(http.StatusPreconditionFailed, "", p.absent)
-		case isMissing(err):
-			status, err = http.StatusCreated, nil
-		}
-		if err != nil {
-			return 0, row, 0, err
-		}
-		row, version, err = p.write(revision)
-		if !isConflict(err) {
-			return status, row, version, err
-		}
-	}
-	return 0, row, 0, staleError("")
-}
-
-// expectedRevision returns the revision that the write must find, given the current row.
-func (p *keyedPut[R]) expectedRevision(current R) (int64, error) {
-	tag, revision := p.state(current)
-	switch {
-	case p.matches(tag):
-		return 0, conditionalAnswer(http.StatusPreconditionFailed, tag, p.present)
-	case p.IfMatch.IfMatch == "" && p.isSame(current):
-		return revision, nil
-	}
-	return p.requiredRevision(tag, revision)
 }
 
 // staleError returns the 412 for a write that was made from another state than the current one, whose tag may be "".
@@ -190,12 +152,6 @@ func conditionalAnswer(status int, current, detail string) error {
 		return err
 	}
 	return huma.ErrorWithHeaders(err, http.Header{"Etag": {current}})
-}
-
-// isConflict reports whether a write found another state of the row than it required.
-func isConflict(err error) bool {
-	conflict := new(rows.ConflictError)
-	return errors.As(err, &conflict)
 }
 
 // isMissing reports whether there is no such row.

@@ -49,9 +49,9 @@ const maxMoves = 100
 
 // AbuseFilter selects tenants. The zero value selects those on the ladder.
 type AbuseFilter struct {
-	Step string // only tenants on this step
-	All  bool   // also tenants on no step
-	Max  int    // at most so many; 0: all
+	Step string `query:"step"                doc:"Only orgs on this step."      enum:"none,warn,half,tenth,ban_5m,ban_1h"`
+	All  bool   `query:"all"                 doc:"Also orgs on no step."`
+	Max  int    `query:"limit" default:"100" doc:"The maximum number of items." minimum:"1" maximum:"1000"` // 0: all
 }
 
 const abuseColumns = `tenant, step, mode, reason, (state ->> 'since')::timestamptz AS since,

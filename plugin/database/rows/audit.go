@@ -40,12 +40,15 @@ type AuditEntry struct {
 
 // AuditFilter selects audit entries. Every field that is set must match; the zero value selects all.
 type AuditFilter struct {
-	Tenant, Kind, Key, Actor string
+	Tenant string    `query:"tenant" maxLength:"128"  doc:"Only what is about this tenant." example:"acme"`
+	Kind   string    // one of AuditKinds; a kind that no entry has is valid
+	Key    string    `query:"key"    maxLength:"1024" doc:"Only changes of this row: a tier's name, a tenant's id, the id of a policy or an override."`
+	Actor  string    `query:"actor"  maxLength:"256"  doc:"Only changes by this actor; the actor of a token is token: and its name, of a person whom an identity provider has signed in oidc: and the name." example:"token:ann"`
+	Since  time.Time `query:"since"                   doc:"Only changes at or after this time."`
+	Until  time.Time `query:"until"                   doc:"Only changes before this time."`
 
-	Since  time.Time // not before this instant
-	Until  time.Time // before this instant
-	Before int64     // only entries of a smaller ID: the cursor that the last page returned
-	Max    int       // at most so many; 0: 100
+	Before int64 // only entries of a smaller ID: the cursor that the last page returned
+	Max    int   // at most so many; 0: 100
 }
 
 const auditPage = 100

@@ -65,8 +65,10 @@ type CandidateExample struct {
 
 // CandidateReportFilter selects rows of a report. Every field that is set must match.
 type CandidateReportFilter struct {
-	Tenant, Policy *string // "": requests without a tenant; the requests themselves
-	Max            int     // at most so many; 0: 100
+	Tenant   string `query:"tenant"   maxLength:"128" doc:"Only requests of this tenant."                                     example:"acme"`
+	Policy   string `query:"policy"   maxLength:"64"  doc:"Only rows of this policy."                                         example:"daily"`
+	Requests bool   `query:"requests"                 doc:"Only the rows of the requests themselves, of no single policy."`
+	Max      int    `query:"limit"    default:"100"   doc:"The maximum number of rows."                                       minimum:"1"     maximum:"1000"`
 }
 
 // reportPage is the default of CandidateReportFilter.Max.
@@ -111,11 +113,10 @@ func (r *CandidateReport) readSources(ctx context.Context, tx pgx.Tx) error {
 func (r *CandidateReport) readItems(ctx context.Context, tx pgx.Tx, f CandidateReportFilter) (err error) {
 	var w where
 	w.add("candidate = %s", r.Candidate.Name)
-	if f.Tenant != nil {
-		w.add("tenant = %s", *f.Tenant)
-	}
-	if f.Policy != nil {
-		w.add("policy = %s", *f.Policy)
+	w.equal("tenant", f.Tenant)
+	w.equal("policy", f.Policy)
+	if f.Requests {
+		w.add("policy = %s", "")
 	}
 	r.Items, err = collect[CandidateCount](ctx, tx, `SELECT tenant, endpoint, policy, requests, active_only,
 			candidate_only, "both", examples, first_at, last_at FROM rate_limiter.candidate_counts`+w.String()+

@@ -57,8 +57,7 @@ func TestTheReportOfACandidateHasCountsExamplesAndSeenWindows(t *testing.T) {
 		t.Errorf("the windows are seen as %+v", r.Windows)
 	}
 
-	tenant, policy := "acme", ""
-	r, err = s.CandidateReport(t.Context(), july, rows.CandidateReportFilter{Tenant: &tenant, Policy: &policy, Max: 1})
+	r, err = s.CandidateReport(t.Context(), july, rows.CandidateReportFilter{Tenant: "acme", Requests: true, Max: 1})
 	if err != nil || len(r.Items) != 1 || r.Items[0].Requests != 100 || r.Total.Requests != 153 {
 		t.Errorf("of a tenant there is %+v (%v)", r.Items, err)
 	}

@@ -52,11 +52,15 @@ const selectCosts = `SELECT id, namespace, endpoint, cost, revision FROM rate_li
 
 // CostFilter selects costs. The zero value selects all.
 type CostFilter struct {
-	Namespace string
-	Endpoint  string // whatever its parameters are called
-	After     int64  // only costs with a larger ID: the last one of the page before
-	Max       int    // at most so many; 0: all
+	Namespace string `query:"namespace" maxLength:"64"   doc:"Only costs of this namespace."`
+	Endpoint  string `query:"endpoint"  maxLength:"1024" doc:"Only the cost of this endpoint, as written in the cost; the names of parameters do not matter."`
+
+	After int64 // only costs with a larger ID: the last one of the page before
+	Max   int   // at most so many; 0: all
 }
+
+// Costs returns the costs that a filter selects, in the order of their IDs.
+func (s *DB) Costs(ctx context.Context, f CostFilter) ([]Cost, error) { return all(s.EachCost(ctx, f)) }
 
 // EachCost yields the costs that a filter selects, in the order of their IDs. An error ends it.
 func (s *DB) EachCost(ctx context.Context, f CostFilter) iter.Seq2[Cost, error] {

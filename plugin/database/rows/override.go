@@ -63,18 +63,31 @@ func (o Override) String() string {
 	return text
 }
 
-// OverrideFilter selects overrides. Each field that is not empty must be met; the zero value selects all.
+// OverrideFilter selects overrides. Each field that is not empty must be met; the zero value selects all that have not
+// ended.
 type OverrideFilter struct {
-	Tenant, User, Credential, IP, Tag, Kind, Source, Policy string
+	Tenant  string `query:"tenant"  maxLength:"128" doc:"Only overrides of this tenant." example:"acme"`
+	General bool   `query:"general"                 doc:"Only overrides that name no org."`
 
-	Endpoint string // whatever its parameters are called
+	OverrideMatch
 
-	State    string // by the database's clock
-	NotEnded bool   // only those that are scheduled or in force
+	After int64 // only overrides of a larger ID: where the last page ended
+	Max   int   // at most so many; 0: all
+}
 
-	General bool  // only those that name no tenant
-	After   int64 // only overrides of a larger ID: where the last page ended
-	Max     int   // at most so many; 0: all
+// OverrideMatch is the part of an OverrideFilter that selects overrides of one tenant too. The state is by the clock of
+// the database.
+type OverrideMatch struct {
+	User       string `query:"user"       maxLength:"128"  doc:"Only overrides of this user."`
+	Policy     string `query:"policy"     maxLength:"64"   doc:"Only overrides that name this policy."`
+	Credential string `query:"credential" maxLength:"128"  doc:"Only overrides of this credential."`
+	IP         string `query:"ip"         maxLength:"64"   doc:"Only overrides of exactly this address or network."`
+	Tag        string `query:"tag"        maxLength:"128"  doc:"Only exemptions of this tag of consumers."`
+	Endpoint   string `query:"endpoint"   maxLength:"1024" doc:"Only overrides of this endpoint, as written in the override; the names of parameters do not matter."`
+	Kind       string `query:"kind"                        doc:"Only overrides of this kind."   enum:"custom_limit,multiplier,ban,exempt"`
+	Source     string `query:"source"                      doc:"Only overrides of this source." enum:"commercial,detector,scheduled"`
+	State      string `query:"state"                       doc:"Only those that have not begun, are in force, or have expired and are not in the history yet." enum:"scheduled,in_force,ended"`
+	Expired    bool   `query:"expired"                     doc:"Include overrides that have expired and are not in the history yet."`
 }
 
 var overrideColumns = "id, created_at, revision, " + columnsOf(schema.OverrideFields()).read()
@@ -106,17 +119,16 @@ func (f OverrideFilter) where() *where {
 	if f.After > 0 {
 		w.add("id > %s", f.After)
 	}
-	if f.NotEnded {
-		w.add(stateColumn+" <> %s", StateEnded)
-	}
-	if f.State != "" {
+	switch {
+	case f.State != "":
 		w.add(stateColumn+" = %s", f.State)
+	case !f.Expired:
+		w.add(stateColumn+" <> %s", StateEnded)
 	}
 	return &w
 }
 
-// Overrides returns the overrides that a filter selects, in the order of their IDs. Those that have expired are there
-// until they are moved to the history.
+// Overrides returns the overrides that a filter selects, in the order of their IDs.
 func (s *DB) Overrides(ctx context.Context, f OverrideFilter) ([]Override, error) {
 	return all(s.EachOverride(ctx, f))
 }
@@ -131,6 +143,7 @@ func (s *DB) EachOverride(ctx context.Context, f OverrideFilter) iter.Seq2[Overr
 // EachEndedOverride yields the ended overrides that a filter selects, in the order of their IDs, row by row as the
 // database sends them. An error ends it.
 func (s *DB) EachEndedOverride(ctx context.Context, f OverrideFilter) iter.Seq2[EndedOverride, error] {
+	f.Expired = true
 	w := f.where()
 	return each[EndedOverride](ctx, s.pool, "list ended overrides", selectEnded+w.String()+" ORDER BY id"+limitTo(f.Max),
 		w.args...)

@@ -87,9 +87,9 @@ func TestOverrideIsReadAsItWasWritten(t *testing.T) {
 		}
 	}
 	for want, f := range map[int]rows.OverrideFilter{
-		2: {Tenant: "acme", User: "bob"},
-		1: {Policy: "daily", Endpoint: "GET /a/{whatever}", After: 1, Max: 5},
-		0: {Endpoint: "GET /a"},
+		2: {Tenant: "acme", OverrideMatch: rows.OverrideMatch{User: "bob"}},
+		1: {OverrideMatch: rows.OverrideMatch{Policy: "daily", Endpoint: "GET /a/{whatever}"}, After: 1, Max: 5},
+		0: {OverrideMatch: rows.OverrideMatch{Endpoint: "GET /a"}},
 	} {
 		if list, err := s.Overrides(t.Context(), f); err != nil || len(list) != want {
 			t.Errorf("%+v selects %v (%v), want %d", f, list, err, want)
@@ -199,19 +199,20 @@ func TestOverridesOfOnePlaceMayStartAtDifferentTimes(t *testing.T) {
 	unscheduled.Tenant, unscheduled.StartsAt = "initech", time.Time{}
 	expired := add(t, s, unscheduled)
 	age(t, pool, expired.ID, time.Second)
-	for want, f := range map[string]rows.OverrideFilter{
-		fmt.Sprint([]int64{first.ID, second.ID, over.ID}):                     {State: rows.StateScheduled},
-		fmt.Sprint([]int64{today.ID, begun.ID}):                               {State: rows.StateInForce},
-		fmt.Sprint([]int64{expired.ID}):                                       {State: rows.StateEnded},
-		fmt.Sprint([]int64{today.ID, first.ID, second.ID, begun.ID, over.ID}): {NotEnded: true},
+	for want, match := range map[string]rows.OverrideMatch{
+		fmt.Sprint([]int64{first.ID, second.ID, over.ID}):                                 {State: rows.StateScheduled},
+		fmt.Sprint([]int64{today.ID, begun.ID}):                                           {State: rows.StateInForce},
+		fmt.Sprint([]int64{expired.ID}):                                                   {State: rows.StateEnded},
+		fmt.Sprint([]int64{today.ID, first.ID, second.ID, begun.ID, over.ID}):             {},
+		fmt.Sprint([]int64{today.ID, first.ID, second.ID, begun.ID, over.ID, expired.ID}): {Expired: true},
 	} {
-		list, err := s.Overrides(t.Context(), f)
+		list, err := s.Overrides(t.Context(), rows.OverrideFilter{OverrideMatch: match})
 		var ids []int64
 		for _, o := range list {
 			ids = append(ids, o.ID)
 		}
 		if got := fmt.Sprint(ids); err != nil || got != want {
-			t.Errorf("%+v selects %s (%v), want %s", f, got, err, want)
+			t.Errorf("%+v selects %s (%v), want %s", match, got, err, want)
 		}
 	}
 	for want, o := range map[string]rows.Override{
@@ -231,7 +232,9 @@ func TestExpiredOverridesAreNotInForce(t *testing.T) {
 	old := add(t, s, ban())
 	age(t, pool, old.ID, time.Second)
 	forever := add(t, s, permanent(schema.Override{Kind: "exempt", Tenant: "acme"}))
-	list, err := s.Overrides(t.Context(), rows.OverrideFilter{State: rows.StateInForce})
+	list, err := s.Overrides(t.Context(), rows.OverrideFilter{
+		OverrideMatch: rows.OverrideMatch{State: rows.StateInForce},
+	})
 	if err != nil || len(list) != 1 || list[0].ID != forever.ID {
 		t.Errorf("in force are %v (%v), want the permanent one", list, err)
 	}

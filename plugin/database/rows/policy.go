@@ -76,11 +76,18 @@ func (k PolicyKey) target() schema.Policy {
 	return schema.Policy{Tier: k.Tier, Tenant: k.Tenant, User: k.User, Credential: k.Credential, IP: k.IP, For: k.For}
 }
 
-// PolicyFilter selects policies. Every field that is set must match; the zero value selects all.
+// PolicyFilter selects policies. Every field that is set must match; the zero value selects all. As in all filters, the
+// tags describe the parameters of the REST API.
 type PolicyFilter struct {
-	Namespace, Name, Tier, Tenant, User, Credential, IP, For string
-
-	Endpoint string // whatever its parameters are called
+	Tenant     string `query:"tenant"     maxLength:"128"  doc:"Only policies of this tenant."                             example:"acme"`
+	Namespace  string `query:"namespace"  maxLength:"64"   doc:"Only policies of this namespace."`
+	Name       string `query:"name"       maxLength:"64"   doc:"Only policies of this name."`
+	Tier       string `query:"tier"       maxLength:"64"   doc:"Only policies of this tier."`
+	User       string `query:"user"       maxLength:"128"  doc:"Only policies of this user."`
+	Credential string `query:"credential" maxLength:"128"  doc:"Only policies of this credential."`
+	IP         string `query:"ip"         maxLength:"64"   doc:"Only policies of exactly this address or network."`
+	For        string `query:"for"                         doc:"Only policies for all or anonymous requests."              enum:"all,anonymous"`
+	Endpoint   string `query:"endpoint"   maxLength:"1024" doc:"Only policies of this endpoint, as written in the policy; the names of parameters do not matter."`
 
 	Networks bool // only those of an address or a network
 

@@ -45,11 +45,17 @@ const (
 
 // TenantFilter selects tenants. The zero value selects all that have a row.
 type TenantFilter struct {
-	Tier   string
-	Prefix string // of the ID
-	After  string // only tenants with a larger ID, in the order of bytes: the last one of the page before
-	Max    int    // at most so many; 0: all
-	Usage  bool   // also tenants without a row, and so without a tier, that have usage
+	Prefix string `query:"prefix" maxLength:"128" doc:"Only names that begin with this."`
+	Tier   string `query:"tier"   maxLength:"64"  doc:"Only orgs whose row has this tier."`
+	Usage  bool   `query:"usage"                  doc:"Also orgs that have usage, and neither a tier nor a time zone set."`
+
+	After string // only tenants with a larger ID, in the order of bytes: the last one of the page before
+	Max   int    // at most so many; 0: all
+}
+
+// Tenants returns the tenants that a filter selects, in the order of their IDs.
+func (s *DB) Tenants(ctx context.Context, f TenantFilter) ([]Tenant, error) {
+	return all(s.EachTenant(ctx, f))
 }
 
 // usedTenants selects the names of tenants that have usage. There are names of endpoints and policies too: a row of
@@ -118,9 +124,10 @@ func (s *DB) DeleteTenant(ctx context.Context, c Change, id string, revision int
 
 // TierFilter selects tiers. The zero value selects all.
 type TierFilter struct {
-	Prefix string // of the name
-	After  string // only tiers with a larger name, in the order of bytes: the last one of the page before
-	Max    int    // at most so many; 0: all
+	Prefix string `query:"prefix" maxLength:"128" doc:"Only names that begin with this."`
+
+	After string // only tiers with a larger name, in the order of bytes: the last one of the page before
+	Max   int    // at most so many; 0: all
 }
 
 // Tiers returns the tiers that a filter selects, in the order of their names.

@@ -1,0 +1,301 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+// place is where the operations on one kind of rows are, and who may use them.
+type place struct {
+	*Server
+	path, tag     string
+	reads, writes access
+}
+
+// one is the end of the path of one row.
+const one = "/{id}"
+
+// operation describes an operation at a place. at is the end of its path.
+func (p *place) operation(id, method, at, summary string, codes ...int) huma.Operation {
+	o := huma.Operation{
+		OperationID: id, Method: method, Path: p.path + at, Tags: []string{p.tag}, Summary: summary, Errors: codes,
+		Responses: map[string]*huma.Response{},
+	}
+	if strings.Contains(o.Path, "{org}") {
+		o.Parameters = []*huma.Param{p.orgParam()}
+	}
+	if method == http.MethodGet {
+		return operation(o, p.reads)
+	}
+	return operation(o, p.writes)
+}
+
+// orgParam describes the org in a path, for inputs with an [OptionalOrg].
+func (s *Server) orgParam() *huma.Param {
+	field, _ := reflect.TypeFor[OrgPath]().FieldByName("Org")
+	schema := huma.SchemaFromField(s.api.OpenAPI().Components.Schemas, field, "")
+	return &huma.Param{Name: "org", In: "path", Required: true, Description: schema.Description, Schema: schema}
+}
+
+// OptionalOrg is the org of a path that has one. Its operations describe the parameter.
+type OptionalOrg struct{ org string }
+
+// Resolve implements [huma.Resolver].
+func (o *OptionalOrg) Resolve(ctx huma.Context) []error {
+	if !strings.Contains(ctx.Operation().Path, "{org}") {
+		return nil
+	}
+	o.org = ctx.Param("org")
+	return (&OrgPath{o.org}).Resolve(ctx)
+}
+
+// RowPath names a row by its id, and by its org if the path has one.
+type RowPath struct {
+	OptionalOrg
+	ID int64 `path:"id" minimum:"1" example:"7"`
+}
+
+// Resolve implements [huma.Resolver]. An input with a RowPath would have the Resolve of another field without it.
+func (r *RowPath) Resolve(ctx huma.Context) []error { return r.OptionalOrg.Resolve(ctx) }
+
+// resource is a kind of rows with ETags. R is a row, V one as callers read it, and B the answer to a write.
+type resource[R, V, B any] struct {
+	*place
+	name     string // of a row, in words
+	counted  string // the kind of its writes, in metrics
+	state    func(R) (tag string, revision int64)
+	location func(R) string
+	show     func(view, R) V
+	answer   func(V, answers.Written) B
+}
+
+// asItIs shows a row as it is.
+func asItIs[R any](_ view, row R) R { return row }
+
+// pageOutput is a page of a list.
+type pageOutput[V any] struct{ Body answers.Page[V] }
+
+// list registers the operation that lists rows in pages. read returns the rows of a page, and one more if there is
+// another page; cursor returns the cursor of a page that ends with a row.
+func list[R, V, In any, P interface {
+	*In
+	size() int
+}](
+	s *Server, o huma.Operation, action string, show func(view, R) V, cursor func(R) string,
+	read func(context.Context, P) ([]R, error),
+) {
+	huma.Register(s.api, o, func(ctx context.Context, in *In) (*pageOutput[V], error) {
+		found, err := read(ctx, in)
+		if err != nil {
+			return nil, s.readError(action, err)
+		}
+		out := &pageOutput[V]{}
+		if size := P(in).size(); len(found) > size {
+			found = found[:size]
+			out.Body.NextCursor = cursor(found[size-1])
+		}
+		out.Body.Items = make([]V, len(found))
+		for i, row := range found {
+			out.Body.Items[i] = show(s.viewOf(callerOf(ctx)), row)
+		}
+		return out, nil
+	})
+}
+
+// getOutput is a resource with its ETag.
+type getOutput[V any] struct {
+	ETag string `header:"ETag"`
+	Body V
+}
+
+type getRow struct {
+	RowPath
+	IfNoneMatch
+}
+
+// get registers the operation that reads one row. It answers 304 if the caller has this revision of the row.
+func get[R, V, B, In any, P interface {
+	*In
+	noneMatch() *IfNoneMatch
+}](r *resource[R, V, B], o huma.Operation, action string, read func(context.Context, P) (R, error)) {
+	o.Responses["304"] = &huma.Response{Description: http.StatusText(http.StatusNotModified)}
+	o.Errors = append(o.Errors, http.StatusNotFound)
+	huma.Register(r.api, o, func(ctx context.Context, in *In) (*getOutput[V], error) {
+		row, err := read(ctx, in)
+		if err != nil {
+			return nil, r.readError(action, err)
+		}
+		tag, _ := r.state(row)
+		if P(in).noneMatch().matches(tag) {
+			return nil, conditionalAnswer(http.StatusNotModified, tag, "")
+		}
+		return &getOutput[V]{tag, r.show(r.viewOf(callerOf(ctx)), row)}, nil
+	})
+}
+
+// write is a write of one row, made from the state that the caller names.
+type write[R any] struct {
+	IfMatch
+	IfNoneMatch
+	Waiting
+	action string // in words
+	read   func() (R, error)
+	write  func(current R, revision int64) (row R, version int64, err error)
+	warn   func(R) answers.Warnings // about the row that was written; nil: none
+
+	// Of a write that creates the row if there is none.
+	isSame          func(current R) bool // the write would change nothing; nil: there must be a row
+	absent, present string               // why a condition does not hold: there is no row, or there is one
+}
+
+// tries bounds how often a write starts over.
+const tries = 3
+
+// do writes the row, and returns the status of the answer. A write depends on the row that was read; if that has
+// changed meanwhile, do starts over, and at last answers that it has.
+func (w *write[R]) do(state func(R) (tag string, revision int64)) (status int, row R, version int64, err error) {
+	for range tries {
+		current, err := w.read()
+		status, revision := http.StatusOK, int64(rows.Absent)
+		mayCreate := isMissing(err) && w.isSame != nil
+		switch {
+		case err == nil:
+			tag, held := state(current)
+			revision, err = w.expectedRevision(current, tag, held)
+		case mayCreate && w.IfMatch.isGiven():
+			err = conditionalAnswer(http.StatusPreconditionFailed, "", w.absent)
+		case mayCreate:
+			status, err = http.StatusCreated, nil
+		}
+		if err != nil {
+			return 0, row, 0, err
+		}
+		row, version, err = w.write(current, revision)
+		stale := new(rows.ConflictError)
+		if !errors.As(err, &stale) || stale.Revision == 0 && w.isSame == nil {
+			return status, row, version, err
+		}
+	}
+	return 0, row, 0, staleError("")
+}
+
+// expectedRevision returns the revision that the write must find, given the current row.
+func (w *write[R]) expectedRevision(current R, tag string, revision int64) (int64, error) {
+	switch {
+	case w.isSame == nil:
+	case w.matches(tag):
+		return 0, conditionalAnswer(http.StatusPreconditionFailed, tag, w.present)
+	case !w.IfMatch.isGiven() && w.isSame(current):
+		return revision, nil
+	}
+	return w.requiredRevision(tag, revision)
+}
+
+// rowOutput is the answer to a write of a row.
+type rowOutput[B any] struct {
+	Status   int
+	ETag     string `header:"ETag"`
+	Location string `header:"Location" doc:"Where the row is."`
+	Body     B
+}
+
+// put registers the operation that puts a row.
+func put[R, V, B, In any](r *resource[R, V, B], o huma.Operation, plan func(context.Context, *In) *write[R]) {
+	o.Errors = append(o.Errors, conditional...)
+	huma.Register(r.api, o, func(ctx context.Context, in *In) (*rowOutput[B], error) {
+		w := plan(ctx, in)
+		status, row, version, err := w.do(r.state)
+		if err != nil {
+			return nil, r.writeError(w.action, err)
+		}
+		var warnings answers.Warnings
+		if w.warn != nil {
+			warnings = w.warn(row)
+		}
+		tag, _ := r.state(row)
+		return &rowOutput[B]{status, tag, r.location(row), r.written(ctx, row, version, w.wait(), warnings)}, nil
+	})
+	if _, mayCreate := any(new(In)).(interface{ noneMatch() *IfNoneMatch }); mayCreate {
+		created := *o.Responses["200"]
+		created.Description = http.StatusText(http.StatusCreated)
+		o.Responses["201"] = &created
+	}
+	r.describeLocation(o)
+}
+
+// written finishes a write of a row, and returns the body of its answer.
+func (r *resource[R, V, B]) written(
+	ctx context.Context, row R, version int64, wait time.Duration, warnings answers.Warnings,
+) B {
+	return r.answer(r.show(view{}, row), r.finishWrite(ctx, r.counted, version, wait, warnings))
+}
+
+// createdOutput is the answer to the creation of a row.
+type createdOutput[B any] struct {
+	ETag     string `header:"ETag"`
+	Location string `header:"Location"            doc:"Where the row is."`
+	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because this is a retry of an answered request."`
+	Body     B
+}
+
+// create registers the operation that creates a row. add returns the change that it made, too.
+func create[R, V, B, In any, P interface {
+	*In
+	wait() time.Duration
+}](
+	r *resource[R, V, B], o huma.Operation, action string,
+	add func(context.Context, P) (rows.Change, R, int64, answers.Warnings, error),
+) {
+	o.DefaultStatus = http.StatusCreated
+	o.Errors = append(o.Errors, http.StatusConflict)
+	huma.Register(r.api, o, func(ctx context.Context, in *In) (*createdOutput[B], error) {
+		c, row, version, warnings, err := add(ctx, in)
+		if err != nil {
+			return nil, r.writeError(action, err)
+		}
+		tag, _ := r.state(row)
+		body := r.written(ctx, row, version, P(in).wait(), warnings)
+		return &createdOutput[B]{tag, r.location(row), replayedHeader(c), body}, nil
+	})
+	r.describeLocation(o)
+}
+
+// describeLocation describes the header Location of the answers to a write.
+func (r *resource[R, V, B]) describeLocation(o huma.Operation) {
+	for _, answer := range o.Responses {
+		if location := answer.Headers["Location"]; location != nil {
+			location.Schema.Description = "Where the " + r.name + " is."
+		}
+	}
+}
+
+type deleteRow struct {
+	RowPath
+	IfMatch
+	Waiting
+	Reason
+}
+
+type deletedOutput struct{ Body answers.Written }
+
+// remove registers the operation that deletes a row.
+func remove[R, V, B, In any](r *resource[R, V, B], o huma.Operation, plan func(context.Context, *In) *write[R]) {
+	o.Errors = append(o.Errors, http.StatusNotFound)
+	huma.Register(r.api, o, func(ctx context.Context, in *In) (*deletedOutput, error) {
+		w := plan(ctx, in)
+		_, _, version, err := w.do(r.state)
+		if err != nil {
+			return nil, r.writeError(w.action, err)
+		}
+		return &deletedOutput{r.finishWrite(ctx, r.counted, version, w.wait(), answers.Warnings{})}, nil
+	})
+}
