@@ -9,7 +9,7 @@ import (
 // operatorPages returns the pages of the console.
 func operatorPages() []page {
 	return []page{
-		{Pattern: "GET /portal/fleet", For: operators, Nav: "Fleet", Serve: serveFleet},
+		{Pattern: "GET /portal/fleet", For: operators, Nav: "Fleet", Serve: pageOf("operator_fleet", "Fleet", readFleet)},
 		{Pattern: "GET /portal/tenants", For: operators, Nav: "Tenants", Serve: serveTenants},
 		{Pattern: "GET /portal/top", For: operators, Nav: "Top tenants", Serve: serveTop},
 		{Pattern: "GET /portal/near-limit", For: operators, Nav: "Near limit", Serve: serveNearLimit},

@@ -33,15 +33,7 @@ func (m mark) isDegraded() bool { return strings.HasPrefix(m.Text, degraded) }
 // maxNodes bounds the nodes on a page.
 const maxNodes = 500
 
-// serveFleet shows the nodes.
-func serveFleet(v *visit) error {
-	f, err := readFleet(v)
-	if err != nil {
-		return err
-	}
-	return v.render("operator_fleet", "Fleet", f)
-}
-
+// readFleet reads the nodes.
 func readFleet(v *visit) (*fleet, error) {
 	f := &fleet{}
 	if err := v.get("/v1/ratelimit/fleet", nil, f); err != nil {

@@ -47,6 +47,17 @@ func (p page) Path() string {
 	return strings.TrimSuffix(path, "{$}")
 }
 
+// pageOf returns what serves a page: a template with what a function reads for it.
+func pageOf[T any](template, title string, read func(*visit) (T, error)) func(*visit) error {
+	return func(v *visit) error {
+		data, err := read(v)
+		if err != nil {
+			return err
+		}
+		return v.render(template, title, data)
+	}
+}
+
 // pages returns all pages for callers who are signed in.
 func pages() []page {
 	return slices.Concat([]page{

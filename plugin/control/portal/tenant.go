@@ -21,14 +21,26 @@ const (
 // tenantPages returns the pages of tenants. Each shows the org of the caller and no other.
 func tenantPages() []page {
 	return []page{
-		{Pattern: "GET " + orgHome, For: tenants, Nav: "Plan", Serve: serveOrg},
-		{Pattern: "GET " + orgUsagePath, For: tenants, Nav: "Usage", Serve: serveOrgUsage},
-		{Pattern: "GET " + orgDenialsPath, For: tenants, Nav: "Denials", Serve: serveOrgDenials},
-		{Pattern: "GET " + orgWebhooksPath, For: tenants, Nav: "Webhooks", Serve: serveOrgWebhooks},
+		{Pattern: "GET " + orgHome, For: tenants, Nav: "Plan", Serve: pageOf("tenant_plan", "Plan and limits", readOrgPlan)},
+		{Pattern: "GET " + orgUsagePath, For: tenants, Nav: "Usage", Serve: pageOf("tenant_usage", "Usage", readOrgUsage)},
+		{
+			Pattern: "GET " + orgDenialsPath, For: tenants, Nav: "Denials",
+			Serve: pageOf("tenant_denials", "Denials", readOrgDenials),
+		},
+		{
+			Pattern: "GET " + orgWebhooksPath, For: tenants, Nav: "Webhooks",
+			Serve: pageOf("tenant_webhooks", webhooksTitle, readOrgWebhooks),
+		},
 		{Pattern: "POST " + orgWebhooksPath, For: tenants, Serve: createOrgWebhook},
-		{Pattern: "GET " + orgWebhooksPath + "/{id}", For: tenants, Serve: serveOrgWebhook},
+		{
+			Pattern: "GET " + orgWebhooksPath + "/{id}", For: tenants,
+			Serve: pageOf("tenant_webhook", webhooksTitle, readOrgWebhook),
+		},
 		{Pattern: "POST " + orgWebhooksPath + "/{id}/{action}", For: tenants, Serve: changeOrgWebhook},
-		{Pattern: "GET " + orgTokensPath, For: tenants, Nav: "Tokens", Serve: serveOrgTokens},
+		{
+			Pattern: "GET " + orgTokensPath, For: tenants, Nav: "Tokens",
+			Serve: pageOf("tenant_tokens", tokensTitle, readOrgTokens),
+		},
 		{Pattern: "POST " + orgTokensPath, For: tenants, Serve: createOrgToken},
 		{Pattern: "POST " + orgTokensPath + "/{name}/{action}", For: tenants, Serve: changeOrgToken},
 	}
@@ -125,15 +137,7 @@ type orgPlan struct {
 	NoUsage   bool // what is used cannot be read
 }
 
-// serveOrg serves the plan of an org: its limits in words, and what is used of them now.
-func serveOrg(v *visit) error {
-	data, err := readOrgPlan(v)
-	if err != nil {
-		return err
-	}
-	return v.render("tenant_plan", "Plan and limits", data)
-}
-
+// readOrgPlan reads the plan of an org: its limits in words, and what is used of them now.
 func readOrgPlan(v *visit) (*orgPlan, error) {
 	data := &orgPlan{Org: v.caller.Org, User: strings.TrimSpace(v.r.FormValue("user"))}
 	data.Live = liveURL("org-plan", url.Values{"user": {data.User}})

@@ -63,20 +63,12 @@ type orgDenials struct {
 	Clients  []client
 }
 
-// serveOrgDenials serves recent denials of the org, and what to do.
-func serveOrgDenials(v *visit) error {
-	data, err := readOrgDenials(v)
-	if err != nil {
-		return err
-	}
-	data.Clients = clients
-	return v.render("tenant_denials", "Denials", data)
-}
-
+// readOrgDenials reads recent denials of the org, and what to do.
 func readOrgDenials(v *visit) (*orgDenials, error) {
 	filters := v.filters("endpoint")
 	data := &orgDenials{
 		Org: v.caller.Org, Spans: denialSpans, Span: denialSpans[0], Endpoint: filters.Get("endpoint"),
+		Clients: clients,
 	}
 	for _, s := range denialSpans {
 		if s.Name == v.r.FormValue("since") {

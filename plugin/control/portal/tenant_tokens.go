@@ -29,22 +29,13 @@ type orgTokens struct {
 
 const tokensTitle = "Tokens"
 
-// orgTokens reads the page of tokens.
-func (v *visit) orgTokens() (*orgTokens, error) {
+// readOrgTokens reads the tokens of the org, for a page with a form for a new one.
+func readOrgTokens(v *visit) (*orgTokens, error) {
 	data := &orgTokens{Org: v.caller.Org, Lives: tokenLives}
 	var found answers.OrgTokens
 	err := v.get(v.orgPath("/tokens"), nil, &found)
 	data.Tokens = found.Tokens
 	return data, err
-}
-
-// serveOrgTokens serves the tokens of the org, with a form for a new one.
-func serveOrgTokens(v *visit) error {
-	data, err := v.orgTokens()
-	if err != nil {
-		return err
-	}
-	return v.render("tenant_tokens", tokensTitle, data)
 }
 
 // createOrgToken creates a token, and shows its secret. There is no redirect: the secret is in this answer only.
@@ -83,7 +74,7 @@ func changeOrgToken(v *visit) error {
 
 // showToken serves the page of tokens after a write, with the secret that it made, or with its fault.
 func (v *visit) showToken(made *answers.IssuedToken, form tokenForm, failed error) error {
-	data, err := v.orgTokens()
+	data, err := readOrgTokens(v)
 	switch {
 	case err != nil:
 		return cmp.Or(failed, err)

@@ -63,15 +63,7 @@ type orgQuota struct {
 	Unknown   bool // requests cost what their answers report, so their number says nothing
 }
 
-// serveOrgUsage serves the usage of an org over time, by endpoint, and what becomes of its quotas.
-func serveOrgUsage(v *visit) error {
-	data, err := readOrgUsage(v)
-	if err != nil {
-		return err
-	}
-	return v.render("tenant_usage", "Usage", data)
-}
-
+// readOrgUsage reads the usage of an org over time, by endpoint, and what becomes of its quotas.
 func readOrgUsage(v *visit) (*orgUsage, error) {
 	data := &orgUsage{Org: v.caller.Org, Spans: usageSpans, Span: usageSpans[0]}
 	for _, s := range usageSpans {

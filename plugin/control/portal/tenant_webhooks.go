@@ -65,20 +65,11 @@ type shownSecret struct{ What, Secret string }
 
 const webhooksTitle = "Webhooks"
 
-// orgWebhooks reads the page of webhooks.
-func (v *visit) orgWebhooks() (*orgWebhooks, error) {
+// readOrgWebhooks reads the webhooks of the org, for a page with a form for a new one.
+func readOrgWebhooks(v *visit) (*orgWebhooks, error) {
 	var found answers.Page[answers.Webhook]
 	err := v.get(v.orgPath("/ratelimit/webhooks"), nil, &found)
 	return &orgWebhooks{Org: v.caller.Org, Webhooks: found.Items, Events: orgEvents}, err
-}
-
-// serveOrgWebhooks serves the webhooks of the org, with a form for a new one.
-func serveOrgWebhooks(v *visit) error {
-	data, err := v.orgWebhooks()
-	if err != nil {
-		return err
-	}
-	return v.render("tenant_webhooks", webhooksTitle, data)
 }
 
 // createOrgWebhook creates a webhook, and shows its secret. There is no redirect: the secret is in this answer only.
@@ -88,7 +79,7 @@ func createOrgWebhook(v *visit) error {
 	failed := v.send(http.MethodPost, v.orgPath("/ratelimit/webhooks"), map[string]any{
 		"url": form.URL, "types": append([]string{}, form.Types...), "reason": portalReason,
 	}, &made)
-	data, err := v.orgWebhooks()
+	data, err := readOrgWebhooks(v)
 	switch {
 	case err != nil:
 		return cmp.Or(failed, err)
@@ -116,8 +107,8 @@ func (v *visit) webhookPath() string {
 	return v.orgPath("/ratelimit/webhooks/" + pathSegment(v.r.PathValue("id")))
 }
 
-// orgWebhook reads the page of one webhook.
-func (v *visit) orgWebhook() (*orgWebhookPage, error) {
+// readOrgWebhook reads the page of one webhook.
+func readOrgWebhook(v *visit) (*orgWebhookPage, error) {
 	var data orgWebhookPage
 	if err := v.get(v.webhookPath(), nil, &data.Webhook); err != nil {
 		return nil, notFound(err)
@@ -134,14 +125,6 @@ func notFound(err error) error {
 		return &problem{Status: http.StatusNotFound}
 	}
 	return err
-}
-
-func serveOrgWebhook(v *visit) error {
-	data, err := v.orgWebhook()
-	if err != nil {
-		return err
-	}
-	return v.render("tenant_webhook", webhooksTitle, data)
 }
 
 // webhookActions has what the buttons of a webhook do, with the notice that says so.
@@ -178,7 +161,7 @@ func changeOrgWebhook(v *visit) error {
 	if isStatus(err, http.StatusUnprocessableEntity) || isStatus(err, http.StatusNotFound) {
 		return notFound(err)
 	}
-	data, readErr := v.orgWebhook()
+	data, readErr := readOrgWebhook(v)
 	switch {
 	case readErr != nil:
 		return cmp.Or(err, readErr)
