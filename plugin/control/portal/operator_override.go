@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -14,31 +15,19 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
-// overrideForm has the fields of a new override as they were typed.
-type overrideForm struct {
-	Kind, Policy, Limit, Window, Burst, Factor string
-	Endpoint, User, Credential, IP             string
-	Expires, Until, Reason, Note               string
-
-	Key string // makes a form that is sent twice count once
+// overrideFields are the fields of the form of a new override. The key makes a form that is sent twice count once.
+var overrideFields = []string{
+	"kind", "policy", "limit", "window", "burst", "factor", "endpoint", "user", "credential", "ip", "expires", "until",
+	"reason", "public_note", "key",
 }
 
-// fields returns the fields by their names in the form.
-func (f *overrideForm) fields() map[string]*string {
-	return map[string]*string{
-		"kind": &f.Kind, "policy": &f.Policy, "limit": &f.Limit, "window": &f.Window, "burst": &f.Burst,
-		"factor": &f.Factor, "endpoint": &f.Endpoint, "user": &f.User, "credential": &f.Credential, "ip": &f.IP,
-		"expires": &f.Expires, "until": &f.Until, "reason": &f.Reason, "public_note": &f.Note, "key": &f.Key,
+// overrideForm returns the fields of a new override as they were typed.
+func (v *visit) overrideForm() url.Values {
+	form := url.Values{}
+	for _, name := range overrideFields {
+		form.Set(name, strings.TrimSpace(v.r.PostFormValue(name)))
 	}
-}
-
-// readOverrideForm returns the form of a request.
-func readOverrideForm(r *http.Request) *overrideForm {
-	f := &overrideForm{}
-	for name, field := range f.fields() {
-		*field = strings.TrimSpace(r.PostFormValue(name))
-	}
-	return f
+	return form
 }
 
 // untilLayout is how browsers send a date with a time.
@@ -47,36 +36,34 @@ const untilLayout = "2006-01-02T15:04"
 // permanently is the value of expires for an override without an end.
 const permanently = "permanent"
 
-// body returns the override as the API reads it. What is no number stays a text, so that the API reports it. Fields of
-// other kinds are left out: a page without JavaScript shows them all.
-func (f *overrideForm) body() map[string]any {
-	body := map[string]any{"kind": f.Kind, "reason": f.Reason}
-	texts := map[string]string{
-		"endpoint": f.Endpoint, "user": f.User, "credential": f.Credential, "ip": f.IP, "public_note": f.Note,
-	}
-	switch f.Kind {
+// overrideBody returns the override of a form as the API reads it. What is no number stays a text, so that the API
+// reports it. Fields of other kinds are left out: a page without JavaScript shows them all.
+func overrideBody(form url.Values) map[string]any {
+	kind, until, expires := form.Get("kind"), form.Get("until"), form.Get("expires")
+	body := map[string]any{"kind": kind, "reason": form.Get("reason")}
+	texts := []string{"endpoint", "user", "credential", "ip", "public_note"}
+	switch kind {
 	case "custom_limit":
-		texts["policy"], texts["window"] = f.Policy, f.Window
-		setInteger(body, "limit", f.Limit)
-		setInteger(body, "burst", f.Burst)
+		texts = append(texts, "policy", "window")
+		setInteger(body, "limit", form.Get("limit"))
+		setInteger(body, "burst", form.Get("burst"))
 	case "multiplier":
-		texts["policy"], texts["factor"] = f.Policy, f.Factor
+		texts = append(texts, "policy", "factor")
 	}
-	switch {
-	case f.Until != "":
-		texts["expires_at"] = f.Until
-		if at, err := time.Parse(untilLayout, f.Until); err == nil {
-			texts["expires_at"] = at.Format(time.RFC3339)
-		}
-	case f.Expires == permanently:
-		body["permanent"] = true
-	default:
-		texts["expires_in"] = f.Expires
-	}
-	for name, text := range texts {
-		if text != "" {
+	for _, name := range texts {
+		if text := form.Get(name); text != "" {
 			body[name] = text
 		}
+	}
+	switch at, err := time.Parse(untilLayout, until); {
+	case until != "" && err == nil:
+		body["expires_at"] = at.Format(time.RFC3339)
+	case until != "":
+		body["expires_at"] = until
+	case expires == permanently:
+		body["permanent"] = true
+	case expires != "":
+		body["expires_in"] = expires
 	}
 	return body
 }
@@ -138,12 +125,12 @@ func changeWords(c *answers.LimitChange) string {
 // overrideView is the page of a new override.
 type overrideView struct {
 	Org      string
-	Form     *overrideForm
+	Form     url.Values
 	Policies []string
 	Problem  *problem
 
 	Previewed bool
-	Until     string // the end that the preview shows, which applying it sets: the form keeps what was chosen
+	Apply     url.Values // the form with the end that the preview shows: the one below keeps what was chosen
 	Lines     []string
 	Preview   answers.OverridePreview
 	NoPreview string
@@ -163,8 +150,9 @@ func (o *overrideView) readPolicies(v *visit) error {
 
 // serveNewOverride shows the form of a new override.
 func serveNewOverride(v *visit) error {
-	o := &overrideView{Org: v.org(), Form: &overrideForm{Kind: "custom_limit", Expires: "1d"}}
-	o.Form.Policy = v.r.URL.Query().Get("policy")
+	o := &overrideView{Org: v.org(), Form: url.Values{
+		"kind": {"custom_limit"}, "expires": {"1d"}, "policy": {v.r.URL.Query().Get("policy")},
+	}}
 	if err := o.readPolicies(v); err != nil {
 		return err
 	}
@@ -173,28 +161,28 @@ func serveNewOverride(v *visit) error {
 
 // previewOverride shows what the override of a form would change, beside the form.
 func previewOverride(v *visit) error {
-	o := &overrideView{Org: v.org(), Form: readOverrideForm(v.r)}
+	o := &overrideView{Org: v.org(), Form: v.overrideForm()}
 	if err := o.readPolicies(v); err != nil {
 		return err
 	}
-	err := v.send(http.MethodPost, orgAPI(o.Org, "/ratelimit/overrides/preview"), o.Form.body(), &o.Preview)
+	err := v.send(http.MethodPost, orgAPI(o.Org, "/ratelimit/overrides/preview"), overrideBody(o.Form), &o.Preview)
 	if o.NoPreview, err = unavailable(err); err != nil {
 		o.Problem = asProblem(err)
 		return v.renderFault(err, "operator_override", "New override", o)
 	}
 	o.Previewed = true
-	o.Lines = linesOf(&o.Preview, o.Org, o.Form.Endpoint, v.portal.Now())
-	o.Form.Key = rand.Text()
-	o.Until = o.Form.Until
+	o.Lines = linesOf(&o.Preview, o.Org, o.Form.Get("endpoint"), v.portal.Now())
+	o.Apply = maps.Clone(o.Form)
+	o.Apply.Set("key", rand.Text())
 	if end := o.Preview.End; !end.IsZero() {
-		o.Until = end.UTC().Format(time.RFC3339Nano) // the end that was shown, however long the reader takes
+		o.Apply.Set("until", end.UTC().Format(time.RFC3339Nano)) // the end that was shown, however long the reader takes
 	}
 	return v.render("operator_override", "Preview of an override", o)
 }
 
 // createOverride makes the override of a form, and waits a moment for the nodes.
 func createOverride(v *visit) error {
-	o := &overrideView{Org: v.org(), Form: readOverrideForm(v.r)}
+	o := &overrideView{Org: v.org(), Form: v.overrideForm()}
 	var done struct {
 		Override struct {
 			ID int64 `json:"id"`
@@ -202,11 +190,11 @@ func createOverride(v *visit) error {
 		answers.Written
 	}
 	var header []string
-	if o.Form.Key != "" {
-		header = []string{"Idempotency-Key", o.Form.Key}
+	if key := o.Form.Get("key"); key != "" {
+		header = []string{"Idempotency-Key", key}
 	}
 	path := orgAPI(o.Org, "/ratelimit/overrides?wait="+waitForNodes)
-	if err := v.send(http.MethodPost, path, o.Form.body(), &done, header...); err != nil {
+	if err := v.send(http.MethodPost, path, overrideBody(o.Form), &done, header...); err != nil {
 		o.Problem = asProblem(err)
 		if err := o.readPolicies(v); err != nil {
 			return err
