@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 )
 
 const (
@@ -31,23 +33,22 @@ type answerCache struct {
 	portal *Portal
 	ctx    context.Context // ended by Close
 	end    func()
+	reads  singleflight.Group // by path and query
 
 	mu   sync.Mutex
-	kept map[string]*cachedAnswer // by path and query
+	kept map[string]cachedAnswer // by path and query
 }
 
 // cachedAnswer is the answer to one request of the API.
 type cachedAnswer struct {
 	body json.RawMessage
-	at   time.Time     // when its read began; zero: there is none
-	err  error         // of the last read
-	done chan struct{} // closed by the end of the read in progress; nil: there is none
+	at   time.Time // when its read began
 }
 
 func newAnswerCache(p *Portal) *answerCache {
-	s := &answerCache{portal: p, kept: map[string]*cachedAnswer{}}
-	s.ctx, s.end = context.WithCancel(context.Background())
-	return s
+	c := &answerCache{portal: p, kept: map[string]cachedAnswer{}}
+	c.ctx, c.end = context.WithCancel(context.Background())
+	return c
 }
 
 // errClosed reports that the portal ended while a page waited.
@@ -61,11 +62,7 @@ func (v *visit) getCached(path string, query url.Values, into any) error {
 	if len(query) > 0 {
 		path += "?" + query.Encode()
 	}
-	a := v.portal.shared.open(path)
-	if a == nil {
-		return v.get(path, nil, into)
-	}
-	body, err := v.portal.shared.await(v.r.Context(), a)
+	body, err := v.portal.shared.answer(v.r.Context(), path)
 	if err != nil {
 		return err
 	}
@@ -75,80 +72,62 @@ func (v *visit) getCached(path string, query url.Values, into any) error {
 	return nil
 }
 
-// open returns the answer to a request. If it is due, a read of it is in progress. nil: too many are kept.
-func (s *answerCache) open(path string) *cachedAnswer {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.portal.Now()
-	a := s.kept[path]
-	if a == nil {
-		if len(s.kept) >= maxCached {
-			maps.DeleteFunc(s.kept, func(_ string, a *cachedAnswer) bool { return a.done == nil && a.isStale(now) })
-		}
-		if len(s.kept) >= maxCached {
-			return nil
-		}
-		a = &cachedAnswer{}
-		s.kept[path] = a
+// answer returns an answer that is not stale, if need be after a read. If it is not fresh, a read is in progress.
+func (c *answerCache) answer(ctx context.Context, path string) (json.RawMessage, error) {
+	c.mu.Lock()
+	kept := c.kept[path]
+	c.mu.Unlock()
+	age := c.portal.Now().Sub(kept.at)
+	if age < freshTime {
+		return kept.body, nil
 	}
-	if a.done == nil && now.Sub(a.at) >= freshTime {
-		a.done = make(chan struct{})
-		go s.read(path, a, now)
+	read := c.reads.DoChan(path, func() (any, error) { return c.read(path) })
+	if age < staleTime {
+		return kept.body, nil
 	}
-	return a
+	select {
+	case result := <-read:
+		body, _ := result.Val.(json.RawMessage)
+		return body, result.Err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-c.ctx.Done():
+		return nil, errClosed
+	}
 }
 
-func (a *cachedAnswer) isStale(now time.Time) bool { return now.Sub(a.at) >= staleTime }
-
-// read reads an answer as an operator who may not write. It ends after readTimeout.
-func (s *answerCache) read(path string, a *cachedAnswer, now time.Time) {
-	ctx, cancel := context.WithTimeout(s.ctx, readTimeout)
-	defer cancel()
-	body, err := s.request(ctx, path)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if a.err = err; err == nil {
-		a.body, a.at = body, now
-	} else if !a.isStale(now) {
-		s.portal.Log.Warn("reading an answer for pages failed", "path", path, "error", err)
+// read reads an answer and keeps it, unless it is one too many.
+func (c *answerCache) read(path string) (json.RawMessage, error) {
+	now := c.portal.Now()
+	body, err := c.request(path)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.kept, func(_ string, a cachedAnswer) bool { return now.Sub(a.at) >= staleTime })
+	_, isKept := c.kept[path]
+	switch {
+	case err == nil && (isKept || len(c.kept) < maxCached):
+		c.kept[path] = cachedAnswer{body, now}
+	case err != nil && isKept:
+		c.portal.Log.Warn("reading an answer for pages failed", "path", path, "error", err)
 	}
-	close(a.done)
-	a.done = nil
+	return body, err
 }
 
-// request returns the answer of the API. A panic of its code is an error, because it must not end the process.
-func (s *answerCache) request(ctx context.Context, path string) (body json.RawMessage, err error) {
+// request returns the answer of the API to an operator who may not write. It ends after readTimeout. A panic of the
+// API's code is an error, because it must not end the process.
+func (c *answerCache) request(path string) (body json.RawMessage, err error) {
 	defer func() {
 		if failure := recover(); failure != nil {
 			err = fmt.Errorf("panic: %v", failure)
 		}
 	}()
+	ctx, cancel := context.WithTimeout(c.ctx, readTimeout)
+	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, home, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("read an answer for pages: %w", err)
 	}
-	v := &visit{r: r, caller: Caller{Name: cacheCaller, Role: RoleViewer}, portal: s.portal}
-	return body, v.get(path, nil, &body)
-}
-
-// await returns an answer that is not stale, if need be after the read in progress.
-func (s *answerCache) await(ctx context.Context, a *cachedAnswer) (json.RawMessage, error) {
-	s.mu.Lock()
-	body, done, stale := a.body, a.done, a.isStale(s.portal.Now())
-	s.mu.Unlock()
-	if !stale {
-		return body, nil
-	}
-	if done != nil { // else it has just ended
-		select {
-		case <-done:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-s.ctx.Done():
-			return nil, errClosed
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return a.body, a.err
+	v := &visit{r: r, caller: Caller{Name: cacheCaller, Role: RoleViewer}, portal: c.portal}
+	err = v.get(path, nil, &body)
+	return body, err
 }
