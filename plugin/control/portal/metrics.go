@@ -1,9 +1,8 @@
 package portal
 
 import (
-	"fmt"
-
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // metrics are the metrics of a portal. Pages are the paths of its table, so their labels are bounded.
@@ -26,11 +25,12 @@ const (
 	deniedProvider  = "provider"  // by the other system
 )
 
-// newMetrics returns the metrics, registered unless the registerer is nil.
-func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+// newMetrics returns the metrics, registered unless the registerer is nil. Names that are taken are a panic.
+func newMetrics(registerer prometheus.Registerer) *metrics {
 	const prefix = "rate_limiter_portal_"
+	made := promauto.With(registerer)
 	counter := func(name, help, label string, values ...string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, []string{label})
+		c := made.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, []string{label})
 		for _, value := range values {
 			c.WithLabelValues(value)
 		}
@@ -41,7 +41,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 			"by", byToken, byProvider),
 		denied: counter("denied_total", "Sign-ins and writes denied by the portal, by reason.",
 			"reason", deniedUnknown, deniedUnchecked, deniedOften, deniedPlain, deniedOrigin, deniedProvider),
-		pages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		pages: made.NewHistogramVec(prometheus.HistogramOpts{
 			Name: prefix + "page_duration_seconds", Help: "How long pages of the portal took, in seconds.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
 		}, []string{"page"}),
@@ -49,13 +49,5 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	for _, to := range pages() {
 		m.pages.WithLabelValues(to.Path())
 	}
-	if registerer == nil {
-		return m, nil
-	}
-	for _, c := range []prometheus.Collector{m.sessions, m.denied, m.pages} {
-		if err := registerer.Register(c); err != nil {
-			return nil, fmt.Errorf("register the metrics of the portal: %w", err)
-		}
-	}
-	return m, nil
+	return m
 }

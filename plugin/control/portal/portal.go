@@ -103,9 +103,7 @@ func New(o Options) (*Portal, error) {
 		return nil, fmt.Errorf("make the portal: %w", err)
 	}
 	p.sessions = session.New(p.jar, o.Idle)
-	if p.metrics, err = newMetrics(o.Metrics); err != nil {
-		return nil, err
-	}
+	p.metrics = newMetrics(o.Metrics)
 	if p.views, err = newViews(); err != nil {
 		return nil, fmt.Errorf("make the portal: %w", err)
 	}
