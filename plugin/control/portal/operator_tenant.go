@@ -64,9 +64,8 @@ func (t *tenantView) readUsage(v *visit) (err error) {
 
 // readRequests reads the requests of a day.
 func (t *tenantView) readRequests(v *visit) error {
-	var requests answers.UsageHistory
-	query := historyQuery(v.portal.Now(), &aDay, "")
-	if err := v.get(orgAPI(t.Org, "/ratelimit/usage/history"), query, &requests); err != nil {
+	requests, err := v.history(t.Org, v.portal.Now().Add(-aDay.length), aDay.Step, nil)
+	if err != nil {
 		return err
 	}
 	points := pointsOf(requests, aDay.step(), func(r *answers.UsageRow) int64 { return r.Admitted + r.Denied })

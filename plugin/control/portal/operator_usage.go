@@ -9,66 +9,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
-// period is a time that a graph shows, in steps that the API has.
-type period struct {
-	Name, Label string
-	Step        string // of the API
-	length      time.Duration
-}
-
-// The periods of graphs. The API returns at most 1,500 steps.
-var (
-	anHour  = period{"1h", "hour", "1m", time.Hour}
-	aDay    = period{"24h", "24 hours", "1m", 24 * time.Hour}
-	aWeek   = period{"7d", "7 days", "1h", 7 * 24 * time.Hour}
-	aMonth  = period{"30d", "30 days", "1d", 30 * 24 * time.Hour}
-	aYear   = period{"365d", "year", "1d", 365 * 24 * time.Hour}
-	periods = []period{anHour, aDay, aWeek, aMonth, aYear}
-)
-
-// step returns the length of a step.
-func (p *period) step() time.Duration {
-	return map[string]time.Duration{"1m": time.Minute, "1h": time.Hour, "1d": 24 * time.Hour}[p.Step]
-}
-
-// periodNamed returns the period of a name, or the one that suits a window: it shows several windows.
-func periodNamed(name string, window time.Duration) *period {
-	at := slices.IndexFunc(periods, func(p period) bool { return p.Name == name })
-	if at < 0 {
-		at = slices.IndexFunc(periods, func(p period) bool { return p.length > window })
-	}
-	return &periods[max(at, 0)]
-}
-
-// historyQuery returns the query of a period, of requests or of what a policy did.
-func historyQuery(now time.Time, p *period, policy string) url.Values {
-	query := url.Values{"step": {p.Step}, "from": {now.Add(-p.length).UTC().Format(time.RFC3339)}}
-	if policy != "" {
-		query.Set("policy", policy)
-	}
-	return query
-}
-
-// windowSums returns what was used of a window at each point: the sum since the window began if windows are fixed, else
-// of the last window. Steps before the first point are missing in the first sums.
-func windowSums(points []graphPoint, window time.Duration, fixed bool) []graphPoint {
-	sums := make([]graphPoint, len(points))
-	var sum int64
-	first := 0 // the first point that sum has
-	for i, p := range points {
-		sum += p.Value
-		begin := p.At.Add(-window) // exclusive
-		if fixed {
-			begin = p.At.Truncate(window).Add(-1)
-		}
-		for ; !points[first].At.After(begin); first++ {
-			sum -= points[first].Value
-		}
-		sums[i] = graphPoint{p.At, sum}
-	}
-	return sums
-}
-
 // limitGraph draws the use of a limit. A window that is shorter than a step is counted by step, with what the limit
 // allows in a step; a longer one as it fills.
 func limitGraph(points []graphPoint, step time.Duration, l *answers.LimitInForce, title string) graph {
@@ -109,7 +49,7 @@ type usageView struct {
 	Policies []string
 	Policy   string
 	Periods  []period
-	Period   *period
+	Period   period
 	Words    string
 	Apart    string // why the limit has no line; "": it has one, or no limit is shown
 	Graph    graph
@@ -126,10 +66,15 @@ func serveTenantUsage(v *visit) error {
 		return err
 	}
 	chosen := u.choose(limits.Limits)
-	u.Period = periodNamed(v.r.URL.Query().Get("period"), time.Duration(chosen.WindowSize)*time.Second)
-	var history answers.UsageHistory
-	query := historyQuery(v.portal.Now(), u.Period, u.Policy)
-	if err := v.get(orgAPI(u.Org, "/ratelimit/usage/history"), query, &history); err != nil {
+	window := time.Duration(chosen.WindowSize) * time.Second
+	suits := slices.IndexFunc(periods, func(p period) bool { return p.length > window })
+	u.Period = periodNamed(periods, v.r.URL.Query().Get("period"), max(suits, 0))
+	more := url.Values{}
+	if u.Policy != "" {
+		more.Set("policy", u.Policy)
+	}
+	history, err := v.history(u.Org, v.portal.Now().Add(-u.Period.length), u.Period.Step, more)
+	if err != nil {
 		return err
 	}
 	u.draw(&history, chosen)

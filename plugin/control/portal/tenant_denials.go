@@ -44,18 +44,12 @@ var reasonWords = map[string]string{
 	"others":          "Several limits; there were too many denials to list each.",
 }
 
-// denialSpan is a time that the page of denials shows.
-type denialSpan struct{ Name, Label string }
-
-// denialSpans are the times of the page; the first one is the default.
-var denialSpans = []denialSpan{{"24h", "24 hours"}, {"1h", "1 hour"}, {"7d", "7 days"}}
-
 // orgDenials is the page of recent denials.
 type orgDenials struct {
 	Org      string
 	Live     string // the address of the live part; "": this is not the first page
-	Spans    []denialSpan
-	Span     denialSpan
+	Spans    []period
+	Span     period
 	Endpoint string
 	Denials  []answers.Denial
 	Sampled  bool
@@ -67,13 +61,8 @@ type orgDenials struct {
 func readOrgDenials(v *visit) (*orgDenials, error) {
 	filters := v.filters("endpoint")
 	data := &orgDenials{
-		Org: v.caller.Org, Spans: denialSpans, Span: denialSpans[0], Endpoint: filters.Get("endpoint"),
-		Clients: clients,
-	}
-	for _, s := range denialSpans {
-		if s.Name == v.r.FormValue("since") {
-			data.Span = s
-		}
+		Org: v.caller.Org, Spans: denialSpans, Span: periodNamed(denialSpans, v.r.FormValue("since"), 0),
+		Endpoint: filters.Get("endpoint"), Clients: clients,
 	}
 	filters.Set("since", data.Span.Name)
 	query := v.withPage(filters)

@@ -11,7 +11,7 @@ import (
 // noon is when the tests of pure functions are.
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-const day = 86400 // seconds
+const daySeconds = 86400 // seconds
 
 func TestAForecastIsWhenNothingIsLeftAtTheSameRate(t *testing.T) {
 	t.Parallel()
@@ -20,21 +20,21 @@ func TestAForecastIsWhenNothingIsLeftAtTheSameRate(t *testing.T) {
 		want time.Duration // from noon; 0: it lasts
 	}{
 		"half is left and a tenth is spent an hour": {
-			quotaUse{1000, 500, 1000, day, "fixed_window", noon.Add(12 * time.Hour), 100.0 / 3600}, 5 * time.Hour,
+			quotaUse{1000, 500, 1000, daySeconds, "fixed_window", noon.Add(12 * time.Hour), 100.0 / 3600}, 5 * time.Hour,
 		},
 		"the window ends before": {
-			quotaUse{1000, 500, 1000, day, "fixed_window", noon.Add(4 * time.Hour), 100.0 / 3600}, 0,
+			quotaUse{1000, 500, 1000, daySeconds, "fixed_window", noon.Add(4 * time.Hour), 100.0 / 3600}, 0,
 		},
-		"nothing is spent":      {quotaUse{1000, 500, 1000, day, "fixed_window", noon.Add(time.Hour), 0}, 0},
-		"more is used than all": {quotaUse{1000, 1200, 1000, day, "fixed_window", noon.Add(time.Hour), 1}, -1},
+		"nothing is spent":      {quotaUse{1000, 500, 1000, daySeconds, "fixed_window", noon.Add(time.Hour), 0}, 0},
+		"more is used than all": {quotaUse{1000, 1200, 1000, daySeconds, "fixed_window", noon.Add(time.Hour), 1}, -1},
 		"a bucket refills faster than it is spent": {
-			quotaUse{2400, 500, 2400, day, "token_bucket", noon, 99.0 / 3600}, 0,
+			quotaUse{2400, 500, 2400, daySeconds, "token_bucket", noon, 99.0 / 3600}, 0,
 		},
 		"a bucket refills half of what is spent": {
-			quotaUse{2400, 1200, 2400, day, "token_bucket", noon, 200.0 / 3600}, 12 * time.Hour,
+			quotaUse{2400, 1200, 2400, daySeconds, "token_bucket", noon, 200.0 / 3600}, 12 * time.Hour,
 		},
 		"as much leaves a sliding window as is spent": {
-			quotaUse{2400, 2399, 2400, day, "sliding_window", noon, 99.0 / 3600}, 0,
+			quotaUse{2400, 2399, 2400, daySeconds, "sliding_window", noon, 99.0 / 3600}, 0,
 		},
 		"a window of no length": {quotaUse{Capacity: 5, Algorithm: "token_bucket", Rate: 1}, 0},
 	} {
@@ -82,7 +82,7 @@ func TestTheLimitOfAGraphIsTheTightestOfAllRequests(t *testing.T) {
 		return l
 	}
 	limits := []answers.LimitInForce{
-		limit("minute", "", 100, 60), limit("hour", "", 5000, 3600), limit("day", "", 50_000, day),
+		limit("minute", "", 100, 60), limit("hour", "", 5000, 3600), limit("day", "", 50_000, daySeconds),
 		limit("bulk", "POST /bulk", 1, 60), limit("user", "", 1, 60, func(l *answers.LimitInForce) { l.Scope = "user" }),
 		limit("shadow", "", 1, 60, func(l *answers.LimitInForce) { l.Mode = "shadow" }),
 		limit("tokens", "", 1, 60, func(l *answers.LimitInForce) { l.Settles = true }),

@@ -2,25 +2,12 @@ package portal
 
 import (
 	"cmp"
-	"net/http"
 	"net/url"
 	"slices"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
-
-// usageSpan is a time that the usage page shows.
-type usageSpan struct {
-	Name, Label string
-	Days        int
-	step        time.Duration // of the graph
-}
-
-// usageSpans are the times of the usage page; the first one is the default.
-var usageSpans = []usageSpan{
-	{"today", "Today", 1, time.Hour}, {"7d", "7 days", 7, 24 * time.Hour}, {"30d", "30 days", 30, 24 * time.Hour},
-}
 
 // maxEndpoints bounds the endpoints of the table; the others are summed up.
 const maxEndpoints = 100
@@ -35,8 +22,8 @@ type useSum struct {
 type orgUsage struct {
 	Org       string
 	Live      string // the address of the live part
-	Spans     []usageSpan
-	Span      usageSpan
+	Spans     []period
+	Span      period
 	From, To  time.Time
 	Total     useSum
 	Endpoints []useSum
@@ -65,26 +52,21 @@ type orgQuota struct {
 
 // readOrgUsage reads the usage of an org over time, by endpoint, and what becomes of its quotas.
 func readOrgUsage(v *visit) (*orgUsage, error) {
-	data := &orgUsage{Org: v.caller.Org, Spans: usageSpans, Span: usageSpans[0]}
-	for _, s := range usageSpans {
-		if s.Name == v.r.FormValue("span") {
-			data.Span = s
-		}
-	}
+	data := &orgUsage{Org: v.caller.Org, Spans: usageSpans, Span: periodNamed(usageSpans, v.r.FormValue("span"), 0)}
 	data.Live = liveURL("org-usage", url.Values{"span": {data.Span.Name}})
 	now := v.portal.Now().UTC()
-	from := now.Truncate(24*time.Hour).AddDate(0, 0, 1-data.Span.Days)
+	from := now.Truncate(day).Add(day - data.Span.length)
 	limits, err := v.orgLimits("")
 	if err != nil {
 		return nil, err
 	}
-	days, err := v.history(from, 24*time.Hour, true)
+	days, err := v.historyByEndpoint(from, "1d")
 	if err != nil {
 		return nil, err
 	}
 	steps := days // the graph sums up the endpoints
-	if data.Span.step < 24*time.Hour {
-		if steps, err = v.history(from, data.Span.step, false); err != nil {
+	if data.Span.Step != "1d" {
+		if steps, err = v.history(data.Org, from, data.Span.Step, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -94,7 +76,7 @@ func readOrgUsage(v *visit) (*orgUsage, error) {
 	if data.NoUsage = isStatus(err, 503); err != nil && !data.NoUsage {
 		return nil, err
 	}
-	lately, err := v.history(now.Add(-time.Hour), time.Hour, true)
+	lately, err := v.historyByEndpoint(now.Add(-time.Hour), "1h")
 	if err != nil {
 		return nil, err
 	}
@@ -102,26 +84,10 @@ func readOrgUsage(v *visit) (*orgUsage, error) {
 	return data, nil
 }
 
-// history reads the usage history from a time until now. If an answer has no room for all endpoints, it has none.
-func (v *visit) history(from time.Time, step time.Duration, byEndpoint bool) (found answers.UsageHistory, err error) {
-	query := url.Values{"from": {from.UTC().Format(time.RFC3339)}, "step": {"1h"}}
-	if step == 24*time.Hour {
-		query.Set("step", "1d")
-	}
-	if byEndpoint {
-		query.Set("group_by", "endpoint")
-		if err = v.get(v.orgPath("/ratelimit/usage/history"), query, &found); !isStatus(err, http.StatusUnprocessableEntity) {
-			return found, err
-		}
-		query.Del("group_by")
-	}
-	return found, v.get(v.orgPath("/ratelimit/usage/history"), query, &found)
-}
-
 // draw sets the graphs, given the sums of each step.
 func (u *orgUsage) draw(steps answers.UsageHistory, limits []answers.LimitInForce) {
 	u.From, u.To = steps.From, steps.To
-	step, unit := u.Span.step, "hour"
+	step, unit := u.Span.step(), "hour"
 	if step > time.Hour {
 		unit = "day"
 	}
@@ -130,8 +96,8 @@ func (u *orgUsage) draw(steps answers.UsageHistory, limits []answers.LimitInForc
 	u.Apart = slices.ContainsFunc(limits, func(l answers.LimitInForce) bool { return !isOwnTotal(&l) })
 	admitted := pointsOf(steps, step, func(r *answers.UsageRow) int64 { return r.Admitted })
 	u.Admitted = lineGraph(admitted, most, "Admitted requests by "+unit)
-	if most, name := limitOfStep(limits, 24*time.Hour); u.Span.Days == 1 && most > 0 {
-		g := lineGraph(windowSums(admitted, 24*time.Hour, true), most, "Admitted requests since midnight UTC")
+	if most, name := limitOfStep(limits, day); u.Span.length == day && most > 0 {
+		g := lineGraph(windowSums(admitted, day, true), most, "Admitted requests since midnight UTC")
 		u.Sum, u.SumOf = &g, name
 	}
 	denied := pointsOf(steps, step, func(r *answers.UsageRow) int64 { return r.Denied })
@@ -139,19 +105,6 @@ func (u *orgUsage) draw(steps answers.UsageHistory, limits []answers.LimitInForc
 		g := lineGraph(denied, 0, "Denied requests by "+unit)
 		u.Denied = &g
 	}
-}
-
-// pointsOf returns a value for each step of a history; a step without a row has 0.
-func pointsOf(h answers.UsageHistory, step time.Duration, value func(*answers.UsageRow) int64) []graphPoint {
-	byTime := map[int64]int64{}
-	for i := range h.Items {
-		byTime[h.Items[i].At.Unix()] += value(&h.Items[i])
-	}
-	var points []graphPoint
-	for at := h.From.UTC().Truncate(step); at.Before(h.To); at = at.Add(step) {
-		points = append(points, graphPoint{At: at, Value: byTime[at.Unix()]})
-	}
-	return points
 }
 
 // limitOfStep returns the fewest requests that a limit on all requests of the org admits in a step, and its name; 0:

@@ -150,7 +150,7 @@ func clockTime(at, now time.Time) string {
 		return ""
 	}
 	at, now = at.UTC(), now.UTC()
-	const day, week = 24 * time.Hour, 6
+	const week = 6
 	switch days := at.Truncate(day).Sub(now.Truncate(day)) / day; {
 	case days == 0:
 		return at.Format("15:04 UTC")

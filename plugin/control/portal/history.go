@@ -1,0 +1,97 @@
+package portal
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+)
+
+const day = 24 * time.Hour
+
+// period is a time that a page shows, in steps that the API has.
+type period struct {
+	Name, Label string
+	Step        string // of the API; "": the page has no graph
+	length      time.Duration
+}
+
+// step returns the length of a step.
+func (p *period) step() time.Duration {
+	return map[string]time.Duration{"1m": time.Minute, "1h": time.Hour, "1d": day}[p.Step]
+}
+
+// Periods of pages. The first one is the default, but for graphs of a limit, which show several windows. The API
+// returns at most 1,500 steps.
+var (
+	aDay    = period{"24h", "24 hours", "1m", day}
+	periods = []period{
+		{"1h", "hour", "1m", time.Hour}, aDay, {"7d", "7 days", "1h", 7 * day}, {"30d", "30 days", "1d", 30 * day},
+		{"365d", "year", "1d", 365 * day},
+	}
+	usageSpans = []period{
+		{"today", "Today", "1h", day}, {"7d", "7 days", "1d", 7 * day}, {"30d", "30 days", "1d", 30 * day},
+	}
+	denialSpans = []period{{Name: "24h", Label: "24 hours"}, {Name: "1h", Label: "1 hour"}, {Name: "7d", Label: "7 days"}}
+)
+
+// periodNamed returns the period of a name, or the one at an index.
+func periodNamed(list []period, name string, otherwise int) period {
+	if at := slices.IndexFunc(list, func(p period) bool { return p.Name == name }); at >= 0 {
+		return list[at]
+	}
+	return list[otherwise]
+}
+
+// history reads what an org used from a time until now, in steps of the API. more is the rest of the query.
+func (v *visit) history(org string, from time.Time, step string, more url.Values) (found answers.UsageHistory, err error) {
+	query := url.Values{"from": {from.UTC().Format(time.RFC3339)}, "step": {step}}
+	for name, values := range more {
+		query[name] = values
+	}
+	return found, v.get(orgAPI(org, "/ratelimit/usage/history"), query, &found)
+}
+
+// historyByEndpoint reads the history of the caller's org by endpoint. If an answer has no room for all, it has none.
+func (v *visit) historyByEndpoint(from time.Time, step string) (answers.UsageHistory, error) {
+	found, err := v.history(v.caller.Org, from, step, url.Values{"group_by": {"endpoint"}})
+	if isStatus(err, http.StatusUnprocessableEntity) {
+		return v.history(v.caller.Org, from, step, nil)
+	}
+	return found, err
+}
+
+// pointsOf returns a value for each step of a history; a step without a row has 0.
+func pointsOf(h answers.UsageHistory, step time.Duration, value func(*answers.UsageRow) int64) []graphPoint {
+	byTime := map[int64]int64{}
+	for i := range h.Items {
+		byTime[h.Items[i].At.Unix()] += value(&h.Items[i])
+	}
+	var points []graphPoint
+	for at := h.From.UTC().Truncate(step); at.Before(h.To); at = at.Add(step) {
+		points = append(points, graphPoint{At: at, Value: byTime[at.Unix()]})
+	}
+	return points
+}
+
+// windowSums returns what was used of a window at each point: the sum since the window began if windows are fixed, else
+// of the last window. Steps before the first point are missing in the first sums.
+func windowSums(points []graphPoint, window time.Duration, fixed bool) []graphPoint {
+	sums := make([]graphPoint, len(points))
+	var sum int64
+	first := 0 // the first point that sum has
+	for i, p := range points {
+		sum += p.Value
+		begin := p.At.Add(-window) // exclusive
+		if fixed {
+			begin = p.At.Truncate(window).Add(-1)
+		}
+		for ; !points[first].At.After(begin); first++ {
+			sum -= points[first].Value
+		}
+		sums[i] = graphPoint{p.At, sum}
+	}
+	return sums
+}
