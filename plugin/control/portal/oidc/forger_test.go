@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,7 +24,6 @@ type forger struct {
 	config   map[string]any // in place of parts of the configuration
 	token    string         // the ID token of the next answer
 	userinfo map[string]any
-	fetches  atomic.Int32 // of its keys
 	discover http.HandlerFunc
 }
 
@@ -46,7 +44,6 @@ func newForger(t *testing.T) *forger {
 	}
 	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, r *http.Request) { f.discover(w, r) })
 	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
-		f.fetches.Add(1)
 		point, err := f.key.PublicKey.Bytes()
 		if err != nil {
 			panic(err)

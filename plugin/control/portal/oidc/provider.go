@@ -14,7 +14,6 @@ import (
 	gooidc "github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
 	"golang.org/x/sync/singleflight"
-	"golang.org/x/time/rate"
 )
 
 const (
@@ -29,10 +28,6 @@ const (
 	keepAvailable = 30 * time.Second
 	// retryAfter is how long a failure to fetch the configuration is remembered.
 	retryAfter = time.Second
-	// keysEvery and keysBurst bound how often the provider's keys are fetched. They are, once, for a token that is signed
-	// by an unknown key.
-	keysEvery = 10 * time.Second
-	keysBurst = 6
 	// skew is how far the clocks of this process and of the provider may differ.
 	skew = time.Minute
 )
@@ -51,8 +46,7 @@ type configuration struct {
 // discovery fetches the provider's configuration when it is needed, and keeps it. It is safe for concurrent use.
 type discovery struct {
 	settings *Settings
-	client   *http.Client // for everything but keys
-	keys     *http.Client
+	client   *http.Client
 	now      func() time.Time
 	log      *slog.Logger
 	fetches  singleflight.Group
@@ -67,14 +61,9 @@ func newDiscovery(s *Settings, transport http.RoundTripper, now func() time.Time
 	if transport == nil {
 		transport = newTransport()
 	}
-	bounded := boundedAnswers{transport}
-	newClient := func(transport http.RoundTripper) *http.Client {
-		return &http.Client{Transport: transport, Timeout: providerTimeout, CheckRedirect: denyRedirects}
-	}
-	return &discovery{
-		settings: s, now: now, log: log, client: newClient(bounded),
-		keys: newClient(&boundedRate{next: bounded, now: now, limit: rate.NewLimiter(rate.Every(keysEvery), keysBurst)}),
-	}
+	return &discovery{settings: s, now: now, log: log, client: &http.Client{
+		Transport: boundedAnswers{transport}, Timeout: providerTimeout, CheckRedirect: denyRedirects,
+	}}
 }
 
 // newTransport returns a transport without idle connections: sign-ins are rare.
@@ -168,7 +157,7 @@ func (d *discovery) read(ctx context.Context) (*configuration, error) {
 	if d.settings.SecretFile == "" || !hasBasic {
 		endpoint.AuthStyle = oauth2.AuthStyleInParams
 	}
-	verifier := provider.VerifierContext(gooidc.ClientContext(ctx, d.keys), &gooidc.Config{
+	verifier := provider.VerifierContext(ctx, &gooidc.Config{
 		ClientID: d.settings.ClientID,
 		Now:      func() time.Time { return d.now().Add(-skew) },
 	})
@@ -197,19 +186,4 @@ func (b boundedAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	response.Body = http.MaxBytesReader(nil, response.Body, maxAnswer)
 	return response, nil
-}
-
-// boundedRate bounds the rate of requests.
-type boundedRate struct {
-	next  http.RoundTripper
-	limit *rate.Limiter
-	now   func() time.Time
-}
-
-// RoundTrip implements http.RoundTripper.
-func (b *boundedRate) RoundTrip(r *http.Request) (*http.Response, error) {
-	if !b.limit.AllowN(b.now(), 1) {
-		return nil, errors.New("the provider's keys were fetched too often")
-	}
-	return b.next.RoundTrip(r)
 }

@@ -77,25 +77,6 @@ func TestATokenWithoutAValidSignatureIsNotAccepted(t *testing.T) {
 	}
 }
 
-func TestKeysAreFetchedForAnUnknownKeyButNotWithoutEnd(t *testing.T) {
-	t.Parallel()
-	f, s := newForger(t), newSite(t)
-	fixed := s.now()
-	s.use(t, Settings{Issuer: f.URL})
-	s.flow.Now = func() time.Time { return fixed }
-	s.flow.discovery.now = s.flow.Now
-	s.flow.discovery.keys.Transport.(*boundedRate).now = s.flow.Now
-	for range 2 * keysBurst {
-		b := newBrowser(t)
-		back, nonce := f.begin(t, s, b)
-		f.token = f.sign(t, f.claims(nonce, fixed, nil), "unknown")
-		get(t, b, back, http.StatusBadGateway, "not valid")
-	}
-	if n := f.fetches.Load(); n != keysBurst {
-		t.Errorf("%d fetches of the keys, want %d", n, keysBurst)
-	}
-}
-
 func TestUserInfoHasWhatTheTokenLacks(t *testing.T) {
 	t.Parallel()
 	f, s := newForger(t), newSite(t)
