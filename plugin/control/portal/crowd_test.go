@@ -80,7 +80,7 @@ func openCrowd(t testing.TB, dsn string, size crowdSize) *crowd {
 	f.fillUsage()
 	f.fillRecords()
 	f.fillOrgs()
-	c.realWorld = overDatabase(t, pool, rowsOf(t, rows.New(pool)))
+	c.realWorld = overDatabase(t, pool, rowsOf(t, rows.New(pool)), freeTier)
 	c.write("POST", "/v1/ratelimit/candidates", `{"name":"july","reason":"a trial"}`)
 	for _, tier := range tiersOfCrowd {
 		c.write("PUT", "/v1/ratelimit/candidates/july/policies",

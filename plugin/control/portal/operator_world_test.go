@@ -2,10 +2,13 @@ package portal
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -34,21 +37,33 @@ type realWorld struct {
 // overAPI starts a portal on the API, where acme has a daily limit of 1,000,000 and one of 20 writes a minute.
 func overAPI(t *testing.T) *realWorld {
 	t.Helper()
-	return overDatabase(t, pgtest.Pool(t, pgtest.Shared(t).Database(t)), policy.Rows{})
+	return overDatabase(t, pgtest.Pool(t, pgtest.Shared(t).Database(t)), policy.Rows{}, freeTier)
 }
 
-// overDatabase is overAPI on a database, whose rows are in force.
-func overDatabase(t testing.TB, pool *pgxpool.Pool, list policy.Rows) *realWorld {
-	t.Helper()
-	w := &realWorld{store: rows.New(pool), pool: pool}
-	config := schema.Config{
+// setting is what a realWorld has beside its database.
+type setting struct {
+	config schema.Config
+	now    time.Time                   // of the buckets
+	edit   func(o *Options, r realAPI) // nil: the tokens are those of a ring
+}
+
+var freeTier = setting{
+	config: schema.Config{
 		DefaultTier: "free", OnMissingUser: "skip", TenantFrom: []string{"consumer.custom_id"},
 		Tiers: []schema.Tier{{Name: "free", Limits: []schema.Limit{
 			{Name: "daily", Scope: "tenant", Limit: 1_000_000, WindowSize: 86400, Algorithm: "fixed_window"},
 			{Name: "writes", Scope: "tenant", Endpoint: "POST /records", Limit: 20, WindowSize: 60},
 		}}},
-	}.WithDefaults()
-	now := func() limit.Micros { return 1_900_000_000 * limit.Second }
+	},
+	now: time.Unix(1_900_000_000, 0),
+}
+
+// overDatabase is overAPI on a database, whose rows are in force.
+func overDatabase(t testing.TB, pool *pgxpool.Pool, list policy.Rows, s setting) *realWorld {
+	t.Helper()
+	w := &realWorld{store: rows.New(pool), pool: pool}
+	config := s.config.WithDefaults()
+	now := func() limit.Micros { return limit.Micros(s.now.UnixMicro()) }
 	buckets := memory.New(memory.Options{Now: now})
 	w.decider = &admit.Decider{Now: now, Buckets: buckets, Renderer: response.New(config, nil)}
 	plan, err := resolve.ForCallers(config)
@@ -59,19 +74,49 @@ func overDatabase(t testing.TB, pool *pgxpool.Pool, list policy.Rows) *realWorld
 	}
 	w.decider.Policies.Store(plan.With(snapshot))
 	server, err := api.New(api.Options{
-		Rows: w.store, Tokens: noTokens{}, Log: slog.New(slog.DiscardHandler), Decider: w.decider, Buckets: buckets,
+		Rows: w.store, Tokens: storedTokens{w.store}, Log: slog.New(slog.DiscardHandler), Decider: w.decider, Buckets: buckets,
 	})
 	require.NoError(t, err)
 	w.real = realAPI{server}
-	w.world = open(t, func(o *Options) { o.API = w.real })
+	w.world = open(t, func(o *Options) {
+		if o.API = w.real; s.edit != nil {
+			s.edit(o, w.real)
+		}
+	})
 	return w
 }
 
-// noTokens is an Authenticator of the API, which the portal does not use.
-type noTokens struct{}
+// storedTokens authenticates by the tokens of a database.
+type storedTokens struct{ store *rows.DB }
 
-func (noTokens) Authenticate(context.Context, string) (api.Caller, error) {
-	return api.Caller{}, api.ErrUnknownToken
+// Authenticate implements api.Authenticator.
+func (t storedTokens) Authenticate(ctx context.Context, secret string) (api.Caller, error) {
+	all, err := t.store.Secrets(ctx)
+	if err != nil {
+		return api.Caller{}, err
+	}
+	found, err := all.Token(secret)
+	if errors.As(err, new(*rows.TokenError)) {
+		err = api.ErrUnknownToken
+	}
+	return api.Caller{Token: found.Name, Role: api.Role(found.Role), Org: found.Org}, err
+}
+
+// realAPI is the API of a real server.
+type realAPI struct{ *api.Server }
+
+// ServeAs implements API.
+func (a realAPI) ServeAs(w http.ResponseWriter, r *http.Request, c Caller) {
+	a.Server.ServeAs(w, r, api.Caller{Token: c.Name, Role: api.Role(c.Role), Org: c.Org})
+}
+
+// Authenticate implements Authenticator.
+func (a realAPI) Authenticate(ctx context.Context, secret, address string) (Caller, time.Duration, error) {
+	c, wait, err := a.Server.Authenticate(ctx, secret, address)
+	if errors.Is(err, api.ErrUnknownToken) {
+		err = ErrUnknownToken
+	}
+	return Caller{Name: c.Token, Role: string(c.Role), Org: c.Org}, wait, err
 }
 
 // exec runs a statement.
