@@ -1,7 +1,12 @@
 package portal
 
 import (
+	"fmt"
+	"maps"
+	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
@@ -68,4 +73,97 @@ func setDefault(filters url.Values, name, value string) {
 	if filters.Get(name) == "" {
 		filters.Set(name, value)
 	}
+}
+
+const (
+	// rankedRows is the number of rows on a page of a list that has no cursor.
+	rankedRows = 50
+	// maxRanked bounds the rows of such a list, as the API does.
+	maxRanked = 1000
+)
+
+// ranked is a page of a list that the API returns from its first row on, such as a ranking. Each page reads it again.
+type ranked struct {
+	First, Last int
+	Next        string // the link of the next page; "": this is the last one
+	More        bool   // the API may have more rows, which no page shows
+
+	number int // from 1
+}
+
+// rankedPage returns the page in the query of the request.
+func (v *visit) rankedPage() *ranked {
+	number, err := strconv.Atoi(v.r.URL.Query().Get("page"))
+	if err != nil {
+		number = 1
+	}
+	return &ranked{number: min(max(number, 1), maxRanked/rankedRows)}
+}
+
+// query returns a query for the rows up to the end of the page, and one more.
+func (p *ranked) query(filters url.Values) url.Values {
+	query := maps.Clone(filters)
+	query.Set("limit", strconv.Itoa(min(p.number*rankedRows+1, maxRanked)))
+	return query
+}
+
+// cutPage returns the rows of a page, given those that its query found, and sets its numbers and links. If the list has
+// become shorter, it returns the last page.
+func cutPage[T any](v *visit, p *ranked, filters url.Values, rows []T) []T {
+	p.number = min(p.number, max((len(rows)+rankedRows-1)/rankedRows, 1))
+	first := (p.number - 1) * rankedRows
+	last := min(first+rankedRows, len(rows))
+	p.First, p.Last, p.More = first+1, last, last == maxRanked
+	if len(rows) > last {
+		query := maps.Clone(filters)
+		query.Set("page", strconv.Itoa(p.number+1))
+		p.Next = v.r.URL.EscapedPath() + "?" + query.Encode()
+	}
+	return rows[first:last]
+}
+
+// serveAbuse shows the tenants that abuse detection has flagged.
+func serveAbuse(v *visit) error {
+	filters := v.filters("step")
+	page := v.rankedPage()
+	var found answers.AbuseList
+	if err := v.get("/v1/ratelimit/abuse", page.query(filters), &found); err != nil {
+		return err
+	}
+	return v.render("operator_abuse", "Abuse", map[string]any{
+		"Filters": filters, "Items": cutPage(v, page, filters, found.Items), "Page": page, "CanWrite": v.isAdmin(),
+	})
+}
+
+// forgiveView is the page that forgives a tenant.
+type forgiveView struct {
+	Org, For, Reason string
+	State            answers.AbuseState
+	Problem          *problem
+}
+
+// confirmForgive shows why a tenant was flagged, and takes the reason.
+func confirmForgive(v *visit) error {
+	f := &forgiveView{Org: v.org(), For: "1h"}
+	if err := v.get(orgAPI(f.Org, "/ratelimit/abuse"), nil, &f.State); err != nil {
+		return err
+	}
+	return v.render("operator_forgive", "Forgive a tenant", f)
+}
+
+// forgive takes a tenant off the ladder of abuse detection.
+func forgive(v *visit) error {
+	f := &forgiveView{
+		Org: v.org(), For: strings.TrimSpace(v.r.PostFormValue("for")),
+		Reason: strings.TrimSpace(v.r.PostFormValue("reason")),
+	}
+	var done answers.OrgForgiven
+	body := map[string]any{"for": f.For, "reason": f.Reason}
+	err := v.send(http.MethodPost, orgAPI(f.Org, "/ratelimit/abuse/forgive?wait="+waitForNodes), body, &done)
+	if err != nil {
+		f.Problem = asProblem(err)
+		return v.renderFault(err, "operator_forgive", "Forgive a tenant", f)
+	}
+	until := clockTime(done.Until, v.portal.Now())
+	return v.redirect(home+"abuse", noticeOf(&done.Written, fmt.Sprintf("%s is forgiven until %s", f.Org, until)))
 }

@@ -1,7 +1,9 @@
 package portal
 
 import (
+	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -27,4 +29,91 @@ func TestTheTenantsOfTheConsoleAreAllWithUsageOrARow(t *testing.T) {
 		t.Errorf("the second page has %d tenants, want 10", rows)
 	}
 	w.missing(w.want(b.get("/portal/tenants?q=t-6"), http.StatusOK, ">t-69<"), ">t-10<")
+}
+
+// listing has the API answer a list with as many rows as it has and as the query wants.
+func (w *world) listing(path string, rows int) {
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	if w.api.answers == nil {
+		w.api.answers = map[string]func(http.ResponseWriter, *http.Request, Caller){}
+	}
+	w.api.answers["GET "+path] = func(a http.ResponseWriter, r *http.Request, _ Caller) {
+		most, err := strconv.Atoi(r.URL.Query().Get("limit"))
+		if err != nil || most < 1 || most > 1000 {
+			w.Errorf("%s: the limit must be 1 to 1000", r.URL)
+		}
+		items := make([]string, min(rows, most))
+		for i := range items {
+			items[i] = fmt.Sprintf(`{"org_id":"org-%04d","step":"warn"}`, i+1)
+		}
+		fmt.Fprintf(a, `{"items":[%s]}`, strings.Join(items, ","))
+	}
+}
+
+// next returns the link of the next page, or "".
+func next(page shown) string {
+	_, link, _ := strings.Cut(page.text, `rel="next" href="`)
+	link, _, _ = strings.Cut(link, `"`)
+	return strings.ReplaceAll(link, "&amp;", "&")
+}
+
+func TestEveryRowOfARankingIsOnAPage(t *testing.T) {
+	t.Parallel()
+	for path, api := range map[string]string{
+		"/portal/top?last=7d&policy=daily": "/v1/ratelimit/usage/top",
+		"/portal/near-limit?above=0.5":     "/v1/ratelimit/near-limit",
+		"/portal/abuse?step=warn":          "/v1/ratelimit/abuse",
+	} {
+		w := open(t)
+		w.listing(api, 120)
+		b := w.signedIn(viewerSecret)
+		at, filters, _ := strings.Cut(path, "?")
+		for i, want := range [][]string{
+			{"Rows 1 to 50.", ">org-0001<", ">org-0050<"},
+			{"Rows 51 to 100.", ">org-0051<", ">org-0100<"},
+			{"Rows 101 to 120.", ">org-0101<", ">org-0120<"},
+		} {
+			page := w.want(b.get(path), http.StatusOK, want...)
+			if rows := strings.Count(page.text, `<th scope="row">`); rows != min(50, 120-50*i) {
+				t.Errorf("%s has %d rows", path, rows)
+			}
+			if path = next(page); i < 2 && path == "" {
+				t.Fatalf("%s: page %d has no link to the next", at, i+1)
+			}
+		}
+		if path != "" {
+			t.Errorf("the last page of %s leads to %s", at, path)
+		}
+		for _, call := range w.api.requests() {
+			for filter := range strings.SplitSeq(filters, "&") {
+				if !strings.Contains(call, filter) {
+					t.Errorf("the API was called with %s, without %s", call, filter)
+				}
+			}
+		}
+		w.want(b.get(at+"?page=19"), http.StatusOK, "Rows 101 to 120.")
+		for _, page := range []string{"0", "-1", "x", "99999999999999999999"} {
+			w.want(b.get(at+"?page="+page), http.StatusOK, "Rows 1 to 50.")
+		}
+		w.listing(api, 5000)
+		if end := w.want(b.get(at+"?page=20"), http.StatusOK, "Rows 951 to 1,000. The list ends here"); next(end) != "" {
+			t.Errorf("the end of %s leads to %s", at, next(end))
+		}
+		w.missing(w.want(b.get(at), http.StatusOK), "The list ends here")
+		w.listing(api, 0)
+		w.missing(w.want(b.get(at+"?page=7"), http.StatusOK), "Rows")
+	}
+}
+
+func TestPagesOfAbuseAreThoseOfTheAPI(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	w.exec(`INSERT INTO rate_limiter.abuse_tenants (tenant, state, mode, reason, scored_at)
+		SELECT format('org-%s', lpad(i::text, 3, '0')), '{"step": "warn"}', 'enforce', 'much', now()
+		FROM generate_series(1, 60) i`)
+	b := w.signedIn(viewerSecret)
+	first := w.want(b.get("/portal/abuse"), http.StatusOK, "org-001", "org-050")
+	w.missing(first, "org-051")
+	w.missing(w.want(b.get(next(first)), http.StatusOK, "org-051", "org-060"), "org-050", "Next page")
 }

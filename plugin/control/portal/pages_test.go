@@ -7,6 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
 )
 
 // parameter matches a part of a pattern that stands for any segment.
@@ -166,4 +170,10 @@ func TestAFormIsBoundedAndAForm(t *testing.T) {
 	w.want(b.do("POST", signInPath, "token=%zz", site, "same-origin", "Content-Type", "application/x-www-form-urlencoded"),
 		http.StatusBadRequest)
 	w.want(w.signedIn(adminSecret).get("/portal/?a=%zz"), http.StatusBadRequest)
+}
+
+func TestTheMetricsAreThoseOfTheDocs(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	newMetrics(registry)
+	promtest.CheckGathered(t, "testdata/metrics.golden", registry)
 }

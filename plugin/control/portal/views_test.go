@@ -1,0 +1,236 @@
+package portal
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+)
+
+func TestLimitsAreDescribedInPlainWords(t *testing.T) {
+	for want, l := range map[string]answers.LimitInForce{
+		"1,000 requests per minute, shared by all users of acme, in whole minutes UTC": {
+			Limit: 1000, Burst: 1000, WindowSize: 60, Scope: "tenant", Algorithm: "fixed_window",
+		},
+		"1 request per second, for each user of acme, refilled evenly, at most 5 at once": {
+			Limit: 1, Burst: 5, WindowSize: 1, Scope: "user", Algorithm: "token_bucket",
+		},
+		"10 requests per 10 minutes to POST /records, for each endpoint, shared by all users of acme, " +
+			"in steps of 10 minutes UTC": {
+			Limit: 10, Burst: 10, WindowSize: 600, Scope: "tenant+endpoint", Algorithm: "fixed_window",
+			Endpoint: "POST /records",
+		},
+		"1,000,000 tokens per 7 days, shared by all users of acme, in about the last 7 days": {
+			Limit: 1_000_000, Burst: 1_000_000, WindowSize: 604800, Scope: "tenant", Algorithm: "sliding_window",
+			Settles: true,
+		},
+		"500 tokens per day, for each credential of acme, in any day, of which a request spends 5": {
+			Limit: 500, Burst: 500, WindowSize: 86400, Scope: "credential", Algorithm: "sliding_log", Cost: 5,
+		},
+		"60 requests per 90 seconds, shared by all tenants, evenly spaced, at most 1 at once": {
+			Limit: 60, Burst: 1, WindowSize: 90, Scope: "global", Algorithm: "leaky_bucket", Cost: 1,
+		},
+	} {
+		if got := limitWords(&l, "acme"); got != want {
+			t.Errorf("%+v is\n%q, want\n%q", l, got, want)
+		}
+	}
+	const own = "2 requests per hour, for each user of your organization, refilled evenly"
+	perUser := answers.LimitInForce{Limit: 2, Burst: 2, WindowSize: 3600, Scope: "user", Algorithm: "token_bucket"}
+	if got := limitWords(&perUser, ""); got != own {
+		t.Errorf("without a name the limit is %q, want %q", got, own)
+	}
+}
+
+func TestNumbersHaveThousandsSeparators(t *testing.T) {
+	for n, want := range map[int64]string{
+		0: "0", 999: "999", 1000: "1,000", -1000: "-1,000", -999: "-999", 1234567: "1,234,567",
+		-9223372036854775808: "-9,223,372,036,854,775,808",
+	} {
+		if got := thousands(n); got != want {
+			t.Errorf("%d is %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestTimesAreReadFromNow(t *testing.T) {
+	now := time.Date(2026, 11, 25, 10, 0, 0, 0, time.UTC) // a Wednesday
+	for _, c := range []struct {
+		at              time.Time
+		relative, clock string
+	}{
+		{time.Time{}, "", ""},
+		{now, "now", "10:00 UTC"},
+		{now.Add(time.Second), "in 1 second", "10:00 UTC"},
+		{now.Add(-59 * time.Second), "59 seconds ago", "09:59 UTC"},
+		{now.Add(3 * time.Minute), "in 3 minutes", "10:03 UTC"},
+		{now.Add(-2 * time.Hour), "2 hours ago", "08:00 UTC"},
+		{now.Add(52 * time.Hour), "in 2 days", "Fri 14:00 UTC"},
+		{now.Add(-11 * time.Hour), "11 hours ago", "Tue 23:00 UTC"},
+		{now.AddDate(0, 0, 6), "in 6 days", "1 Dec 2026 10:00 UTC"},
+		{now.Add(-400 * 24 * time.Hour).In(time.FixedZone("", 7200)), "400 days ago", "21 Oct 2025 10:00 UTC"},
+	} {
+		if got := relativeTime(c.at, now); got != c.relative {
+			t.Errorf("%v is %q, want %q", c.at, got, c.relative)
+		}
+		if got := clockTime(c.at, now); got != c.clock {
+			t.Errorf("%v is %q, want %q", c.at, got, c.clock)
+		}
+	}
+}
+
+func TestNumbersHaveSeparatorsAndTimesTheirZone(t *testing.T) {
+	at := time.Date(2026, 11, 22, 23, 5, 9, 0, time.FixedZone("", 3600))
+	for _, c := range []struct {
+		got  func(any) (any, error)
+		in   any
+		want string
+	}{
+		{shows(number), 0, "0"},
+		{shows(number), 999, "999"},
+		{shows(number), -1000, "-1,000"},
+		{shows(number), int64(1234567), "1,234,567"},
+		{shows(number), int32(1000), "1,000"},
+		{shows(when), at, `<time datetime="2026-11-22T22:05:09Z">2026-11-22 22:05:09 UTC</time>`},
+		{shows(when), &at, `<time datetime="2026-11-22T22:05:09Z">2026-11-22 22:05:09 UTC</time>`},
+		{shows(when), "2026-11-22T23:05:09+01:00", `<time datetime="2026-11-22T22:05:09Z">2026-11-22 22:05:09 UTC</time>`},
+		{shows(when), "", "–"},
+		{shows(when), (*time.Time)(nil), "–"},
+		{shows(when), time.Time{}, "–"},
+	} {
+		if got, err := c.got(c.in); err != nil || fmt.Sprint(got) != c.want {
+			t.Errorf("%v is shown as %v (%v), want %s", c.in, got, err, c.want)
+		}
+	}
+	for _, in := range []any{1.5, "1", nil} {
+		if got, err := number(in); err == nil {
+			t.Errorf("%v is shown as the number %s", in, got)
+		}
+	}
+	if got, err := when("<b>"); err == nil {
+		t.Errorf("a text is shown as the time %s", got)
+	}
+	if got := percent(0.12345); got != "12.3 %" {
+		t.Errorf("the share is %s", got)
+	}
+}
+
+// shows returns a function of templates with a result of any type.
+func shows[T any](f func(any) (T, error)) func(any) (any, error) {
+	return func(in any) (any, error) { return f(in) }
+}
+
+var graphBegin = time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
+
+// hourly returns values an hour apart.
+func hourly(values ...int64) []graphPoint {
+	points := make([]graphPoint, len(values))
+	for i, v := range values {
+		points[i] = graphPoint{graphBegin.Add(time.Duration(i) * time.Hour), v}
+	}
+	return points
+}
+
+func TestGraphsAreScaledToTheirValuesAndTheirLimit(t *testing.T) {
+	g := lineGraph(hourly(0, 50, 100), 200, "use")
+	if want := "M8 216L360 167L712 118"; strings.Contains(g.Line, "NaN") || g.Line != want {
+		t.Errorf("the line is %q, want %q", g.Line, want)
+	}
+	if g.Limit == nil || g.Limit.Y != graphTop || g.Limit.Label != "limit 200" {
+		t.Errorf("the limit is %+v, want the top", g.Limit)
+	}
+	if want := "L712 216L8 216Z"; !strings.HasSuffix(g.Area, want) {
+		t.Errorf("the area is %q, want %q at its end", g.Area, want)
+	}
+	if len(g.Times) != 3 || g.Times[2] != (graphLabel{712, "end", "02:00"}) {
+		t.Errorf("the times are %+v", g.Times)
+	}
+	const summary = "3 values from 22 Nov 2026 00:00 UTC to 22 Nov 2026 02:00 UTC; the highest is 100 at " +
+		"22 Nov 2026 02:00 UTC, 50 % of the limit of 200."
+	if g.Summary != summary {
+		t.Errorf("the summary is %q, want %q", g.Summary, summary)
+	}
+}
+
+func TestGraphsWithoutALimitHaveNoLineOfOne(t *testing.T) {
+	if g := lineGraph(hourly(1, 2), 0, "use"); g.Limit != nil || strings.Contains(g.Summary, "limit") {
+		t.Errorf("the limit is %+v, the summary %q", g.Limit, g.Summary)
+	}
+}
+
+func TestGraphsOfFewOrExtremeValuesStayInTheirBox(t *testing.T) {
+	for name, points := range map[string][]graphPoint{
+		"none": nil, "one": hourly(5), "zeros": hourly(0, 0), "negative": hourly(-5, 3),
+		"huge": hourly(1e18, 1), "one instant": {{graphBegin, 1}, {graphBegin, 2}},
+	} {
+		g := lineGraph(points, 10, "use")
+		if (g.Line == "") != (len(points) == 0) {
+			t.Errorf("%s: the line is %q", name, g.Line)
+		}
+		for _, bad := range []string{"NaN", "Inf", "-"} {
+			if strings.Contains(g.Line+g.Area, bad) {
+				t.Errorf("%s: the line is %q", name, g.Line)
+			}
+		}
+	}
+}
+
+func TestTheTopOfAGraphIsShortToWrite(t *testing.T) {
+	for n, want := range map[int64]int64{1: 2, 2: 2, 3: 4, 9: 10, 11: 20, 85: 100, 1000: 1000, 1001: 2000} {
+		if got := niceCeil(n); got != want {
+			t.Errorf("the top for %d is %d, want %d", n, got, want)
+		}
+	}
+}
+
+func TestAGraphOfValuesThatNoOneCouldUseIsDrawn(t *testing.T) {
+	g := lineGraph(hourly(math.MaxInt64, math.MinInt64, 1), math.MaxInt64, "use")
+	if want := "M8 20L360 216L712 216"; g.Line != want || g.Limit.Y != graphTop {
+		t.Errorf("the line is %q below %+v, want %q", g.Line, g.Limit, want)
+	}
+	sums := windowSums(hourly(math.MaxInt64, math.MaxInt64, math.MaxInt64), 24*time.Hour, true)
+	if g := lineGraph(sums, 1, "use"); g.Line == "" {
+		t.Error("sums beyond all numbers are not drawn")
+	}
+}
+
+func TestDiffsHaveEachFieldThatDiffers(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, after string
+		want          []fieldChange
+	}{
+		"a row is created": {"", `{"name":"daily","limit":1000}`, []fieldChange{
+			{"limit", "", "1000", "added"}, {"name", "", "daily", "added"},
+		}},
+		"a row is deleted": {`{"name":"daily","tier":null}`, `null`, []fieldChange{{"name", "daily", "", "removed"}}},
+		"fields of a row change": {
+			`{"limit":9007199254740993,"mode":"shadow","settle":{"reserve":1},"a":true,"list":[1,"x"]}`,
+			`{"limit":9007199254740992,"mode":"shadow","settle":{"reserve":2,"from":"y"},"a":true,"list":[1,"y"]}`,
+			[]fieldChange{
+				{"limit", "9007199254740993", "9007199254740992", "changed"},
+				{"list", `[1,"x"]`, `[1,"y"]`, "changed"},
+				{"settle.from", "", "y", "added"},
+				{"settle.reserve", "1", "2", "changed"},
+			},
+		},
+		"nothing changes": {`{"a":{"b":[{}]}}`, `{"a":{"b":[{}]}}`, nil},
+	} {
+		got, err := diffJSON(json.RawMessage(c.before), json.RawMessage(c.after))
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%s: %+v (%v), want %+v", name, got, err, c.want)
+		}
+	}
+}
+
+func TestDiffsOfBrokenStatesAreErrors(t *testing.T) {
+	for _, c := range [][2]string{{`{`, `{}`}, {`{}`, `[1,`}} {
+		if got, err := diffJSON(json.RawMessage(c[0]), json.RawMessage(c[1])); err == nil {
+			t.Errorf("%q: %v, want an error", c, got)
+		}
+	}
+}
