@@ -1,6 +1,10 @@
 package server
 
 import (
+	"context"
+	"crypto/rand"
+	"time"
+
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
@@ -14,6 +18,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 // parseProxies returns the proxies of a list.
@@ -90,6 +100,86 @@ func TestAListOfProxiesThatIsInvalidNamesTheItem(t *testing.T) {
 	}
 }
 
+// storedTokens authenticates by the tokens of a database, and reads them for each request.
+type storedTokens struct{ *rows.DB }
+
+func (s storedTokens) Authenticate(ctx context.Context, secret string) (api.Caller, error) {
+	all, err := s.Secrets(ctx)
+	if err != nil {
+		return api.Caller{}, err
+	}
+	token, err := all.Token(secret)
+	if err != nil {
+		return api.Caller{}, api.ErrUnknownToken
+	}
+	return api.Caller{Token: token.Name, Role: api.Role(token.Role), Org: token.Org}, nil
+}
+
+// guarded is the API over a real Postgres, with limits of its own.
+type guarded struct {
+	*testing.T
+	store  *rows.DB
+	server *api.Server
+}
+
+func openGuarded(t *testing.T) *guarded {
+	t.Helper()
+	store := rows.New(pgtest.Pool(t, pgtest.Shared(t).Database(t)))
+	server, err := api.New(api.Options{
+		Rows: store, Tokens: storedTokens{store}, Log: slog.New(slog.DiscardHandler),
+		Limits: memory.New(memory.Options{Now: process.BucketClock.Now}),
+	})
+	require.NoError(t, err)
+	return &guarded{t, store, server}
+}
+
+// token creates a token and returns its secret.
+func (g *guarded) token(name string) string {
+	g.Helper()
+	secret, _, err := g.store.CreateToken(g.Context(), rows.Change{Actor: "ann", Reason: "a test"},
+		rows.NewToken{Name: name, Role: rows.RoleAdmin})
+	require.NoError(g, err)
+	return secret
+}
+
+// request sends a request with a token from an address, and returns the response.
+func (g *guarded) request(secret, from string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, "/v1/ratelimit/policies", http.NoBody)
+	r.RemoteAddr = from
+	r.Header.Set("Authorization", "Bearer "+secret)
+	r.Header.Set("X-Forwarded-For", rand.Text()) // must be ignored
+	recorder := httptest.NewRecorder()
+	g.server.ServeHTTP(recorder, r)
+	return recorder
+}
+
+// secretOf returns the secret of a name.
+func secretOf(name string) string {
+	random := sha256.Sum256([]byte(name))
+	return "rl_" + base64.RawURLEncoding.EncodeToString(random[:])
+}
+
+func TestGuessesFromOneAddressAreDeniedBeyondItsLimitAndEndNoTokenBehindIt(t *testing.T) {
+	g := openGuarded(t)
+	for name, from := range map[string]func(int) string{
+		"an-address":        func(i int) string { return fmt.Sprint("192.0.2.1:", 1+i) },
+		"a-network":         func(i int) string { return fmt.Sprintf("[2001:db8::%x:%x]:1", i, i) },
+		"an-address-mapped": func(i int) string { return fmt.Sprint("[::ffff:198.51.100.7]:", 1+i) },
+	} {
+		statuses, begun := map[int]int{}, time.Now()
+		for i := range 100 {
+			statuses[g.request(secretOf(from(i)), from(i)).Code]++
+		}
+		most := 60 + int(time.Since(begun).Seconds()) + 1
+		if n := statuses[http.StatusUnauthorized]; n < 60 || n > most || n+statuses[http.StatusTooManyRequests] != 100 {
+			t.Errorf("%s: of 100 guesses at most %d may be a 401, and the others a 429: %v", name, most, statuses)
+		}
+		if a := g.request(g.token(name), from(1)); a.Code != http.StatusOK {
+			t.Errorf("%s: a token has %d %s", name, a.Code, a.Body)
+		}
+	}
+}
+
 // post sends the sign-in form to a handler as a proxy does for a client, and returns the status.
 func post(h http.Handler, peer, client, secret string) int {
 	r := httptest.NewRequest("POST", "/portal/sign-in", strings.NewReader(url.Values{"token": {secret}}.Encode()))
@@ -115,9 +205,7 @@ func TestSignInsBehindATrustedProxyHaveABudgetOfGuessesForEachClient(t *testing.
 	const proxy, other = "10.0.0.1:5", "203.0.113.1:5"
 	guesses := func(from, client func(int) string) (limited int) {
 		for i := range 70 {
-			random := sha256.Sum256([]byte(from(i) + client(i)))
-			guess := "rl_" + base64.RawURLEncoding.EncodeToString(random[:])
-			switch status := post(h, from(i), client(i), guess); status {
+			switch status := post(h, from(i), client(i), secretOf(from(i)+client(i))); status {
 			case http.StatusTooManyRequests:
 				limited++
 			case http.StatusForbidden:

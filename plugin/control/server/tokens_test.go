@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -31,12 +30,6 @@ type memoryRows struct {
 	running, most int                             // reads at once
 	used          map[int64]time.Duration         // argument of the last call of Used
 	answer        func(ctx context.Context) error // of every call; nil: none fails
-}
-
-// secretOf returns the secret of a name.
-func secretOf(name string) string {
-	sum := sha256.Sum256([]byte(name))
-	return "rl_" + base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
 func (m *memoryRows) add(t rows.Token) {
