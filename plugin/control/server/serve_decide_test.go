@@ -28,6 +28,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -219,5 +220,84 @@ func save(t *testing.T, dsn, dir string) {
 	}
 	if err != nil {
 		t.Fatalf("save the rows: %v", err)
+	}
+}
+
+// What this process denies is recorded as what the plugin denies, so that people find it in the same list.
+func TestServeReportsTheDenialsOfItsDecisions(t *testing.T) {
+	dsn := pgtest.Shared(t).Database(t)
+	t.Cleanup(func() { wantDenials(t, dsn, 3) }) // after the end of the process, which reports what was denied last
+	d := deciding(t, strings.Replace(onPort(t, 1), "strategy: redis", "strategy: local", 1), func(s *Settings) {
+		s.Database, s.DenialRecent = Database{DSN: dsn}, true
+	})
+	for range 43 {
+		var x admit.Exchange
+		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme", User: "u_1"}, Route: "records"}
+		require.NoError(t, d.decider.Admit(t.Context(), request, &x))
+	}
+}
+
+// wantDenials checks what Postgres has of denials of one limit.
+func wantDenials(t *testing.T, dsn string, want int64) {
+	t.Helper()
+	list, err := rows.New(pgtest.Pool(t, dsn)).Denials(context.Background(), rows.DenialFilter{})
+	require.NoError(t, err)
+	var count int64
+	for _, d := range list {
+		if count += d.Count; d.Tenant != "acme" || d.Policy != "per-route" || d.Endpoint != "records" || d.User == "u_1" {
+			t.Errorf("a denial is %+v", d)
+		}
+	}
+	if count != want {
+		t.Errorf("%d denials are recorded, want %d", count, want)
+	}
+}
+
+func TestServeRecordsNoDenialsIfThatIsOffOrItDecidesNothing(t *testing.T) {
+	for _, s := range []*Settings{{DenialRecent: true}, {Config: &routeconfig.Config{}}} {
+		if s.newDenialRecord("n1", slog.New(slog.DiscardHandler)) != nil {
+			t.Errorf("%+v records denials", s)
+		}
+	}
+}
+
+// What this process decides counts like what the plugin decides, and its routes are those of its file.
+func TestServeReportsTheUsageOfItsDecisions(t *testing.T) {
+	dsn := pgtest.Shared(t).Database(t)
+	t.Cleanup(func() { wantReported(t, dsn) }) // after the end of the process, which reports what was counted last
+	d := deciding(t, strings.Replace(onPort(t, 1), "strategy: redis", "strategy: local", 1), func(s *Settings) {
+		s.Database, s.Usage = Database{DSN: dsn}, true
+	})
+	for _, endpoint := range []string{"records", "records", "invented"} {
+		var x admit.Exchange
+		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme"}}
+		request.Method, request.Path, request.Route = admit.Target(endpoint)
+		if d.decider.Admit(t.Context(), request, &x) != nil || x.Decision.Denied() {
+			t.Fatalf("%s: %+v", endpoint, x.Decision)
+		}
+	}
+}
+
+// wantReported checks what Postgres has of two requests of the route records, and one of a route that does not exist.
+func wantReported(t *testing.T, dsn string) {
+	t.Helper()
+	var name string
+	var text []byte
+	err := pgtest.Pool(t, dsn).QueryRow(context.Background(), `SELECT node, payload FROM rate_limiter.usage_batches`).
+		Scan(&name, &text)
+	require.NoError(t, err)
+	var batch usage.Batch
+	require.NoError(t, batch.UnmarshalBinary(text))
+	requests := map[string]int64{}
+	for _, row := range batch.Rows {
+		if row.Tenant != "acme" {
+			t.Errorf("a row of %+v", row.Key)
+		}
+		if row.Policy == "" {
+			requests[row.Endpoint] = row.Admitted
+		}
+	}
+	if want := map[string]int64{"records": 2, "": 1}; !maps.Equal(requests, want) || !strings.Contains(name, "/control/") {
+		t.Errorf("%s has counted %v, want %v", name, requests, want)
 	}
 }

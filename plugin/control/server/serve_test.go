@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -18,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -197,4 +199,41 @@ func TestADrainingServerAnswersAndClosesItsConnections(t *testing.T) {
 	if status, closes := request("/other"); status != http.StatusNoContent || !closes {
 		t.Errorf("while it drains /other answers %d, closes %v", status, closes)
 	}
+}
+
+func TestAPortThatIsInUseIsTheOnlyFault(t *testing.T) {
+	for what, dsn := range map[string]string{
+		"a database": pgtest.Shared(t).Database(t), "no database": pgtest.Denied(t),
+	} {
+		used, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer used.Close()
+		s := &Settings{Listen: used.Addr().String(), Database: Database{
+			Name: "RATELIMIT_DATABASE", DSN: dsn,
+			Connect: func() (*pgxpool.Config, error) { return pgxpool.ParseConfig(dsn) },
+		}}
+		var log bytes.Buffer
+		if err := Run(t.Context(), s, &log); err == nil || !strings.HasPrefix(err.Error(), "--listen: ") {
+			t.Errorf("beside %s it ends with %v, want the fault of --listen", what, err)
+		}
+		if log.Len() > 0 {
+			t.Errorf("beside %s it logs\n%s\nwant only the fault of the address", what, log.String())
+		}
+	}
+}
+
+func TestAFailedConnectionIsLoggedInOneLineWithTheSetting(t *testing.T) {
+	dsn := pgtest.Denied(t)
+	s := &Settings{Listen: "127.0.0.1:0", Database: Database{
+		Name: "RATELIMIT_DATABASE", Connect: func() (*pgxpool.Config, error) { return pgxpool.ParseConfig(dsn) },
+	}}
+	var log bytes.Buffer
+	pool, err := s.Database.open(t.Context())
+	require.NoError(t, err)
+	defer pool.Close()
+	require.NoError(t, s.checkTokens(t.Context(), pool, s.newLog(&log)))
+	if strings.Count(log.String(), "\n") != 1 {
+		t.Errorf("logged\n%s\nwant one line", log.String())
+	}
+	pgtest.WantPlain(t, log.String(), `denied the password of user \"ann\"`, "RATELIMIT_DATABASE")
 }
