@@ -157,13 +157,13 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		}
 		server.background = append(server.background, leader.Run, sender.Run)
 	}
-	topics, err := s.newTopics(log)
+	relays, runs, err := s.newTopics(log)
 	if err != nil {
 		return nil, err
 	}
-	if topics != nil {
-		numbers.MustRegister(relay.Collector(topics.relays))
-		server.background = append(server.background, topics.runs()...)
+	if relays != nil {
+		numbers.MustRegister(relay.Collector(relays))
+		server.background = append(server.background, runs...)
 	}
 	return server, nil
 }

@@ -32,11 +32,11 @@ func publish(t *testing.T, cluster *kfake.Cluster, keeper string, log io.Writer)
 		Options:      kafka.Options{Brokers: cluster.ListenAddrs()},
 		UpdatesTopic: "policy.updates", NoticesTopic: "ratelimit.notices",
 	}}
-	all, err := s.newTopics(slog.New(slog.NewTextHandler(log, nil)))
+	_, runs, err := s.newTopics(slog.New(slog.NewTextHandler(log, nil)))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
-	for _, run := range all.runs() {
+	for _, run := range runs {
 		go func() { ended <- run(ctx) }()
 	}
 	return func() {
@@ -181,7 +181,7 @@ func TestWithoutKafkaServeEndsAndTheEventsStayInPostgres(t *testing.T) {
 
 func TestKafkaNeedsTheRightsOfKeeperAndValidSettings(t *testing.T) {
 	s := &Settings{Listen: "127.0.0.1:0", Kafka: Kafka{Options: kafka.Options{Brokers: []string{"k:9092"}}}}
-	_, err := s.newTopics(slog.New(slog.DiscardHandler))
+	_, _, err := s.newTopics(slog.New(slog.DiscardHandler))
 	if err == nil || !strings.Contains(err.Error(), "--keeper-database") {
 		t.Errorf("without keeper: %v", err)
 	}

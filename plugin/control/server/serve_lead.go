@@ -129,43 +129,29 @@ func isUpdate(t events.Type) bool { return t == events.PolicyUpdated }
 // isNotice reports whether the topic of notices gets events of a type. Nodes send denials themselves.
 func isNotice(t events.Type) bool { return t != events.PolicyUpdated && t != events.Denial }
 
-// topics sends the events of the outbox to Kafka.
-type topics struct {
-	relays    []*relay.Relay
-	producers []*kafka.Producer
-}
-
-// newTopics makes the relays of both topics; nil: there is no Kafka. It opens no connection.
-func (s *Settings) newTopics(log *slog.Logger) (*topics, error) {
+// newTopics makes the relays of both topics, with what runs for each; none: there is no Kafka. It opens no connection.
+func (s *Settings) newTopics(log *slog.Logger) (relays []*relay.Relay, runs []func(context.Context) error, err error) {
 	if len(s.Kafka.Brokers) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if s.Keeper == nil {
-		return nil, errors.New("--kafka-brokers: events are read with the rights of keeper: " +
+		return nil, nil, errors.New("--kafka-brokers: events are read with the rights of keeper: " +
 			"give its login by --keeper-database-file in place of off, or remove --kafka-brokers")
 	}
-	all := &topics{}
 	for _, o := range []relay.Options{
 		{Consumer: updatesConsumer, Lock: updatesLock, Topic: s.Kafka.UpdatesTopic, Wants: isUpdate},
 		{Consumer: noticesConsumer, Lock: noticesLock, Topic: s.Kafka.NoticesTopic, Wants: isNotice},
 	} {
 		producer, err := kafka.New(s.Kafka.Options, o.Topic)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		o.Connect, o.Send, o.Log, o.Advice = s.Keeper.connect, producer.SendInOrder, log, leaderAdvice
-		all.producers, all.relays = append(all.producers, producer), append(all.relays, relay.New(o))
-	}
-	return all, nil
-}
-
-// runs returns what runs in the background for each topic.
-func (all *topics) runs() (runs []func(context.Context) error) {
-	for i, r := range all.relays {
-		runs = append(runs, func(ctx context.Context) error {
-			defer all.producers[i].Close()
-			return r.Run(ctx)
+		made := relay.New(o)
+		relays, runs = append(relays, made), append(runs, func(ctx context.Context) error {
+			defer producer.Close()
+			return made.Run(ctx)
 		})
 	}
-	return runs
+	return relays, runs, nil
 }
