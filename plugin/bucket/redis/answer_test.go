@@ -136,22 +136,3 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
-
-func TestARequestAllocatesLittle(t *testing.T) {
-	bounds := []policy.Bound{hundred(t), hundred(t), of(hundred(t), "u"), of(hundred(t), "u")}
-	for i := range bounds {
-		bounds[i].Key.Policy = strings.Repeat("p", i+1)
-	}
-	statuses := make([]decision.Status, len(bounds))
-	reply := scriptReply(nil, nil, int64(1_700_000_000_000_000))
-	var p scriptCall
-	if n := testing.AllocsPerRun(100, func() {
-		require.NoError(t, p.compile(bounds))
-		if _, _, err := p.readReply(reply); err != nil {
-			t.Fatal(err)
-		}
-		require.NoError(t, p.fillStatuses(statuses, true))
-	}); n > 1 {
-		t.Errorf("a request and its answer take %v allocations, want at most 1", n)
-	}
-}

@@ -108,33 +108,6 @@ func TestLuaDecidesAsGoDoesWhereNumbersAreCutOff(t *testing.T) {
 	}
 }
 
-// A tenant that was exhausted by a clock that was far ahead is admitted once it is right, and what was taken before is
-// not given back. A step by an hour forgives nothing.
-func TestABucketOfATimeThatIsFarAheadIsEmpty(t *testing.T) {
-	client := redistest.Single(t).Client(t)
-	for _, algorithm := range []limit.Algorithm{
-		limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog,
-	} {
-		f, clock, _ := grouped(t, client)
-		clock.Advance(day - storetest.Start%day) // windows begin with the timeline
-		b := bound(t, "p", limit.Spec{Algorithm: algorithm, Quantity: 100, Window: hour})
-		ahead := f.take(t, costing(b, 100))
-		for _, step := range []struct {
-			by     limit.Micros
-			admits bool
-		}{{-hour, false}, {-1, true}} {
-			clock.Advance(step.by)
-			if s := f.take(t, costing(b, 60))[0]; s.Admits() != step.admits {
-				t.Errorf("%s: after a step by %d: %+v", algorithm, step.by, s)
-			}
-		}
-		f.Refund(t.Context(), []policy.Bound{costing(b, 100)}, ahead)
-		if used := f.take(t, costing(b, 0))[0].Used; used != 60 || ahead[0].Returned != 0 {
-			t.Errorf("%s: %d are used and %d came back, want 60 and 0", algorithm, used, ahead[0].Returned)
-		}
-	}
-}
-
 // Logs that are long and busy: entries expire one by one and many at once, are searched, compacted, and forgotten.
 func TestSoakLuaKeepsLongLogsAsGoDoes(t *testing.T) {
 	client := redistest.Single(t).Client(t)

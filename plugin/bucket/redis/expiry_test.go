@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -104,31 +103,6 @@ func TestATTLIsWrittenOnlyWhenItHasBecomeTooShort(t *testing.T) {
 	status := f.take(t, weekly)[0]
 	if lives := f.lives(t, subjectKey(b)); lives < status.Reset-status.Now-limit.Second {
 		t.Errorf("with a bucket of %d µs more the key lives for %d", status.Reset-status.Now, lives)
-	}
-}
-
-func TestABucketThatExpiredIsGoneFromRedisAndStartsAfresh(t *testing.T) {
-	f := newFixture(t)
-	var bounds []policy.Bound
-	for _, algorithm := range storetest.Algorithms {
-		spec := limit.Spec{Algorithm: algorithm, Quantity: 3, Window: limit.Second}
-		b := of(bound(t, algorithm.String(), spec), algorithm.String())
-		bounds = append(bounds, costing(b, b.Policy.Limit.Capacity()))
-	}
-	await.That(t, "there is a key for each bound and one for a log's entries", func() bool {
-		f.take(t, bounds...) // on a busy machine some may expire before they are counted
-		return f.client.DBSize(context.Background()).Val() == 6
-	})
-	await.NoError(t, "the keys of limits of a second expire", func() error {
-		if keys := f.client.Keys(context.Background(), "*").Val(); len(keys) > 0 {
-			return fmt.Errorf("Redis still has %v", keys)
-		}
-		return nil
-	})
-	for i, s := range f.take(t, bounds...) {
-		if !s.Admits() || s.Used != bounds[i].Cost {
-			t.Errorf("%s: %+v, want the whole limit again", bounds[i].Policy.Name, s)
-		}
 	}
 }
 

@@ -242,18 +242,3 @@ func TestAFullRedisRejectsWholeRequestsAndChargesNothing(t *testing.T) {
 		}
 	}
 }
-
-func TestAnEvictedBucketStartsAfresh(t *testing.T) {
-	f := newFixture(t, "--maxmemory-policy", "allkeys-random")
-	b := of(hundred(t), "u")
-	f.take(t, costing(b, 100))
-	f.set(t, "ballast", strings.Repeat("x", 1<<20))
-	require.NoError(t, f.client.ConfigSet(context.Background(), "maxmemory", "1mb").Err())
-	for f.client.DBSize(context.Background()).Val() > 0 { // each command evicts first
-		f.client.Ping(context.Background())
-	}
-	require.NoError(t, f.client.ConfigSet(context.Background(), "maxmemory", "0").Err())
-	if s := f.take(t, costing(b, 100))[0]; !s.Admits() || s.Used != 100 {
-		t.Errorf("after its eviction: %+v, want the whole limit once more", s)
-	}
-}

@@ -179,18 +179,3 @@ func TestAllKeysOfAGroupHaveOneSlotAndNoOtherGroupHasItsTag(t *testing.T) {
 		}
 	})
 }
-
-func TestKeysAreMadeInTheMemoryGiven(t *testing.T) {
-	key := policy.Key{
-		Namespace: "default", Policy: "heavy", Group: policy.ByTenant, GroupID: "acme",
-		Kind: policy.KindUser, Subject: "u 42", Endpoint: "GET /export",
-	}
-	memory := make([]byte, 0, 256)
-	if n := testing.AllocsPerRun(100, func() {
-		memory = appendSubject(memory[:0], &key)
-		memory = appendLog(memory, &key)
-		memory = appendName(memory, &key)
-	}); n != 0 {
-		t.Errorf("making keys allocates %v times", n)
-	}
-}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
@@ -141,56 +140,6 @@ func usedOf(t *testing.T, store *Pair, bounds []policy.Bound) []int64 {
 		used[i] = status[0].Used
 	}
 	return used
-}
-
-func TestADenialByEitherRedisLeavesBothUnspent(t *testing.T) {
-	clients := twoServers(t)
-	rapid.Check(t, func(r *rapid.T) {
-		pair, _ := pairOf(t, clients, false)
-		var bounds []policy.Bound
-		for i := range rapid.IntRange(2, 6).Draw(r, "bounds") {
-			quantity := rapid.Int64Range(1, 9).Draw(r, "quantity")
-			bounds = append(bounds, hourly(t, named(i/2, i%2 == 1), quantity, 0))
-		}
-		for range rapid.IntRange(1, 12).Draw(r, "requests") {
-			before, denied := usedOf(t, pair, bounds), false
-			for i := range bounds {
-				bounds[i].Cost = rapid.Int64Range(0, 4).Draw(r, "cost")
-				denied = denied || before[i]+bounds[i].Cost > bounds[i].Policy.Limit.Capacity()
-			}
-			statuses := make([]decision.Status, len(bounds))
-			require.NoError(r, pair.Take(t.Context(), bounds, statuses))
-			after := usedOf(t, pair, bounds)
-			for i := range bounds {
-				want := before[i] + bounds[i].Cost
-				if denied {
-					want = before[i]
-				}
-				if after[i] != want || statuses[i].Used != want {
-					r.Fatalf("%s reports %d used and has %d, want %d (denied: %t)",
-						bounds[i].Key.Policy, statuses[i].Used, after[i], want, denied)
-				}
-			}
-		}
-	})
-}
-
-func TestARefundGoesBackToTheRedisThatWasSpentFrom(t *testing.T) {
-	pair, _ := pairOf(t, twoServers(t), false)
-	one, other := named(0, false), named(0, true)
-	bounds, statuses := []policy.Bound{hourly(t, one, 10, 3), hourly(t, other, 10, 4)}, make([]decision.Status, 2)
-	require.NoError(t, pair.Take(t.Context(), bounds, statuses))
-	pair.Refund(t.Context(), bounds, statuses)
-	if statuses[0].Returned != 3 || statuses[1].Returned != 4 || statuses[0].Charged || statuses[1].Charged {
-		t.Errorf("%+v: want 3 and 4 returned", statuses)
-	}
-	if used := usedOf(t, pair, bounds); used[0] != 0 || used[1] != 0 {
-		t.Errorf("%v is used after a refund of all", used)
-	}
-	pair.Refund(t.Context(), bounds, statuses)
-	if used := usedOf(t, pair, bounds); used[0] != 0 || used[1] != 0 {
-		t.Errorf("%v is used after a second refund", used)
-	}
 }
 
 func TestASettlementReachesTheRedisThatWasSpentFromThoughTheOtherIsAway(t *testing.T) {

@@ -3,14 +3,11 @@ package redis
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
@@ -158,70 +155,6 @@ func TestAGroupThatDoesNotAnswerLeavesTheOthersTheirSay(t *testing.T) {
 	}
 }
 
-func TestARequestThatIsDeniedAfterAllIsGivenBack(t *testing.T) {
-	f, _, transport := grouped(t, redistest.Single(t).Client(t))
-	bounds := []policy.Bound{costing(hundred(t), 60), everybody(costing(hundred(t), 2)), costing(hundred(t), 0)}
-	statuses := f.take(t, bounds...)
-	f.Refund(context.Background(), bounds, statuses)
-	f.Refund(context.Background(), bounds, statuses)
-	for i, s := range statuses {
-		if s.Charged {
-			t.Errorf("bound %d still counts as charged", i)
-		}
-	}
-	s, refunds := f.take(t, costing(bounds[0], 0), costing(bounds[1], 0)), transport.refunds.Load()
-	if s[0].Used != 0 || s[1].Used != 0 || refunds != 2 {
-		t.Errorf("used %d and %d after %d refunds, want 0 and 0 after 2: one for each group",
-			s[0].Used, s[1].Used, refunds)
-	}
-}
-
-// Random takes, some of which are given back at some later instant: whatever comes in between, no interval sees more
-// than the limit's bound, of what was not given back.
-func TestARefundNeverLetsAnIntervalSeeMoreThanTheBound(t *testing.T) {
-	client := redistest.Single(t).Client(t)
-	for _, algorithm := range storetest.Algorithms {
-		t.Run(algorithm.String(), func(t *testing.T) {
-			rapid.Check(t, func(rt *rapid.T) {
-				f, clock, _ := grouped(t, client)
-				l := storetest.Limits(algorithm).Draw(rt, "limit")
-				b := policy.Bound{Policy: &policy.Policy{Limit: *l}, Key: policy.Key{Policy: "p", Group: policy.ByAll}}
-				var kept []limit.Admission
-				var open []taken
-				for range 25 {
-					clock.Advance(max(0, storetest.Gap(rt, l)))
-					if len(open) > 0 && rapid.IntRange(0, 2).Draw(rt, "give back") == 0 {
-						i := rapid.IntRange(0, len(open)-1).Draw(rt, "which")
-						f.Refund(context.Background(), open[i].bounds, open[i].statuses)
-						if lost := f.Stats().LostRefunds; lost > 0 {
-							rt.Fatalf("%d refunds failed", lost)
-						}
-						open = append(open[:i], open[i+1:]...)
-						continue
-					}
-					b.Cost = max(1, min(storetest.Cost(rt, l), l.Capacity()))
-					bounds := []policy.Bound{b}
-					statuses := f.take(t, bounds...)
-					switch {
-					case !statuses[0].Admits():
-					case rapid.Bool().Draw(rt, "stays"):
-						kept = append(kept, limit.Admission{At: statuses[0].Now, Cost: b.Cost})
-					default:
-						open = append(open, taken{bounds, statuses})
-					}
-				}
-				require.NoError(rt, (storetest.Bound{Limit: l}).Check(kept))
-			})
-		})
-	}
-}
-
-// taken is a request and what became of it.
-type taken struct {
-	bounds   []policy.Bound
-	statuses []decision.Status
-}
-
 // A client that is denied by one group cannot fill the memory of another.
 func TestDenialsByAnotherGroupLeaveNoEntriesInASlidingLog(t *testing.T) {
 	f, clock, _ := grouped(t, redistest.Single(t).Client(t))
@@ -242,61 +175,5 @@ func TestDenialsByAnotherGroupLeaveNoEntriesInASlidingLog(t *testing.T) {
 	clock.Advance(hour - 50*limit.Second)
 	if s := f.take(t, costing(ours, 0))[0]; s.Used != 0 {
 		t.Errorf("%d used after the window of the only admission, want 0", s.Used)
-	}
-}
-
-func TestARefundIsDroppedWhenTheWindowHasMovedOn(t *testing.T) {
-	client := redistest.Single(t).Client(t)
-	for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.SlidingLog, limit.TokenBucket} {
-		t.Run(algorithm.String(), func(t *testing.T) {
-			f, clock, _ := grouped(t, client)
-			b := bound(t, "p", limit.Spec{Algorithm: algorithm, Quantity: 10, Window: hour})
-			bounds := []policy.Bound{costing(b, 5)}
-			statuses := f.take(t, bounds...)
-			clock.Advance(hour)
-			if s := f.take(t, costing(b, 2))[0]; s.Used != 2 {
-				t.Fatalf("an hour later %d are used, want 2", s.Used)
-			}
-			f.Refund(context.Background(), bounds, statuses)
-			if s := f.take(t, costing(b, 0))[0]; s.Used != 2 {
-				t.Errorf("after the refund %d are used, want 2", s.Used)
-			}
-		})
-	}
-}
-
-func TestBoundsOfEveryGroupAreTakenInARealCluster(t *testing.T) {
-	t.Parallel()
-	nodes := redistest.Cluster(t, 3, 0)
-	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: nodes.Addresses(), MaxRetries: -1})
-	t.Cleanup(func() {
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	require.NoError(t, client.ScriptLoad(context.Background(), takeScript.source).Err())
-	f := &fixture{Store: newStore("test", &direct{client, true}, takeScript, quiet)}
-	spec := limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1000, Window: 300 * 24 * hour}
-	for i := range 50 {
-		tenant := fmt.Sprint("tenant-", i)
-		ours, user, ip := bound(t, "p", spec), bound(t, "p", spec), bound(t, "p", spec)
-		log := bound(t, "log", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 1, Window: hour})
-		ours.Key.GroupID, log.Key.GroupID, user.Key.GroupID = tenant, tenant, tenant
-		user = of(user, "u}{")
-		ip.Key.Group, ip.Key.GroupID = policy.ByIP, fmt.Sprint("192.0.2.", i)
-		all := everybody(bound(t, "all", spec))
-		if statuses := f.take(t, ours, log, user, ip, all); statuses[4].Used != int64(i+1) || statuses[1].Used != 1 {
-			t.Fatalf("request %d: %+v", i, statuses)
-		}
-		denied := f.take(t, ours, log, user, ip, all)
-		if denied[1].Admits() || denied[0].Used != 1 || denied[2].Used != 1 || denied[3].Used != 1 ||
-			denied[4].Used != int64(i+1) {
-			t.Fatalf("denied request %d: %+v: want that the log alone denies, and nothing is charged", i, denied)
-		}
-		for j, s := range f.take(t, costing(ours, 0), costing(user, 0), costing(ip, 0)) {
-			if s.Used != 1 {
-				t.Fatalf("after denied request %d bound %d has %d used, want 1", i, j, s.Used)
-			}
-		}
 	}
 }

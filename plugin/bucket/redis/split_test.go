@@ -285,33 +285,6 @@ func TestExhaustedTenantsSpendNothingOfTheBucketThatAllShare(t *testing.T) {
 	}
 }
 
-func TestWhatWasTakenBeforeAResetIsNotGivenBack(t *testing.T) {
-	for name, lose := range map[string]func(f *fixture, b policy.Bound){
-		"reset": func(f *fixture, b policy.Bound) { mustForget(t, f, b) },
-		"flushall": func(f *fixture, b policy.Bound) {
-			now := f.client.Get(t.Context(), "clock").Val()
-			flush(t, f.client)
-			f.set(t, "clock", now)
-		},
-	} {
-		for _, algorithm := range []limit.Algorithm{
-			limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog,
-		} {
-			f, clock, _ := grouped(t, redistest.Single(t).Client(t))
-			b := bound(t, "p", limit.Spec{Algorithm: algorithm, Quantity: 100, Window: hour})
-			f.take(t, bound(t, "neighbour", limit.Spec{Algorithm: algorithm, Quantity: 100, Window: hour}))
-			taken := f.take(t, costing(b, 60))
-			clock.Advance(1000)
-			lose(f, b)
-			f.take(t, costing(b, 70))
-			f.Refund(t.Context(), []policy.Bound{costing(b, 60)}, taken)
-			if used := f.take(t, costing(b, 0))[0].Used; used != 70 || taken[0].Returned != 0 {
-				t.Errorf("%s, %s: %d are used and %d came back, want 70 and 0", name, algorithm, used, taken[0].Returned)
-			}
-		}
-	}
-}
-
 func mustForget(t *testing.T, f *fixture, b policy.Bound) {
 	t.Helper()
 	if n, err := f.Forget(t.Context(), []policy.Key{b.Key}); n != 1 || err != nil {

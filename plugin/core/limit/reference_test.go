@@ -143,12 +143,6 @@ func checkAgainstReference(t *rapid.T, l *limit.Limit, requests int) {
 	}
 }
 
-func TestTokenBucketIsGCRA(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		checkAgainstReference(t, storetest.Limits(limit.TokenBucket, limit.LeakyBucket).Draw(t, "limit"), 60)
-	})
-}
-
 func TestEveryAlgorithmDecidesAsItsReferenceDoes(t *testing.T) {
 	for _, algorithm := range storetest.Algorithms {
 		t.Run(algorithm.String(), func(t *testing.T) {

@@ -185,25 +185,6 @@ func TestAllComesBackToABucketThatWasNeverFull(t *testing.T) {
 	})
 }
 
-// Of what is given back, no more is lost than what the bucket refilled since it can have been full.
-func TestAPulseThatIsGivenBackCostsOnlyWhatWasSpent(t *testing.T) {
-	l := mustNew(t, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 12_000, Window: minute})
-	tl := timeline{now: noon}
-	tl.spend(l, 6_000)
-	for range 20 { // 90 of 200 are spent every 500 ms, which refill 100
-		tl.spend(l, 200)
-		receipt := tl.state.Receipt()
-		tl.now += 400_000
-		if back := l.Refund(&tl.state, tl.now, 110, receipt); back != 110*l.Units().Base {
-			t.Fatalf("%d tokens come back, want 110", l.WholeTokens(back))
-		}
-		tl.now += 100_000
-	}
-	if l.Advance(&tl.state, tl.now); l.Status(&tl.state, tl.now).Used != 6_000-20*10 {
-		t.Errorf("%d are used, want 5,800", l.Status(&tl.state, tl.now).Used)
-	}
-}
-
 func TestNothingIsGivenBackToABucketThatBeganAnew(t *testing.T) {
 	for _, algorithm := range storetest.Algorithms {
 		l := mustNew(t,

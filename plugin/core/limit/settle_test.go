@@ -212,33 +212,6 @@ func TestHostileSettlementsKeepEveryNumberExact(t *testing.T) {
 	})
 }
 
-func TestACostAboveTheReservationIsOwedUntilItIsPaidBack(t *testing.T) {
-	for _, spec := range []limit.Spec{
-		{Algorithm: limit.TokenBucket, Quantity: 60, Window: minute, Burst: 10},
-		{Algorithm: limit.FixedWindow, Quantity: 10, Window: minute},
-	} {
-		l := mustNew(t, spec)
-		tl := timeline{now: noon}
-		tl.takeOpen(l, 4)
-		if change := tl.settle(0, 30); l.WholeTokens(change) != 26 {
-			t.Errorf("%s: %d tokens are charged, want 26", spec.Algorithm, l.WholeTokens(change))
-		}
-		status := l.Status(&tl.state, tl.now)
-		if status.Used != 30 || status.Remaining != 0 || tl.spend(l, 1) {
-			t.Errorf("%s: with 30 of 10 used the status is %+v, want no room", spec.Algorithm, status)
-		}
-		wait := l.Wait(&tl.state, tl.now, 1)
-		if want := map[limit.Algorithm]limit.Micros{
-			limit.TokenBucket: 21 * second, limit.FixedWindow: minute,
-		}[spec.Algorithm]; wait != want {
-			t.Errorf("%s: a request waits %d µs, want %d", spec.Algorithm, wait, want)
-		}
-		if tl.now += wait; !tl.spend(l, 1) {
-			t.Errorf("%s: a request is denied after its wait", spec.Algorithm)
-		}
-	}
-}
-
 func TestAfterTheEndOfItsWindowARefundIsDroppedAndAChargeCountsInTheNext(t *testing.T) {
 	l := mustNew(t, limit.Spec{Algorithm: limit.FixedWindow, Quantity: 100, Window: minute})
 	for _, spent := range []int64{0, 30} {

@@ -1,7 +1,6 @@
 package limit_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -285,49 +284,5 @@ func TestAdmissionsOfOneInstantAreOneEntryOfALog(t *testing.T) {
 	}
 	if len(s.Log) != 1 || s.Log[0] != (limit.Admission{At: noon, Cost: 100}) {
 		t.Errorf("100 admissions at one instant are %v", s.Log)
-	}
-}
-
-func TestThrottlingOfFourScopesAtOnce(t *testing.T) {
-	scopes := []struct {
-		name                string
-		quantity, used, pct int64
-		softPct, hardPct    int64
-		soft                bool
-	}{
-		{"user", 500, 450, 90, 0, 0, false},
-		{"tenant", 5_000, 4_800, 96, 0, 0, false},
-		{"endpoint", 1_000, 1_020, 102, 100, 105, true},
-		{"global", 100_000, 75_000, 75, 0, 0, false},
-	}
-	for _, algorithm := range []limit.Algorithm{
-		limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog,
-	} {
-		for _, scope := range scopes {
-			if algorithm == limit.SlidingLog && scope.quantity > limit.MaxLogQuantity {
-				continue
-			}
-			t.Run(fmt.Sprintf("%s %s at %d percent", algorithm, scope.name, scope.pct), func(t *testing.T) {
-				l := mustNew(t, limit.Spec{
-					Algorithm: algorithm, Quantity: scope.quantity, Window: minute,
-					SoftPct: scope.softPct, HardPct: scope.hardPct,
-				})
-				var s limit.State
-				wait, status := take(l, &s, noon, scope.used)
-				if wait != 0 || status.Used != scope.used || status.Soft != scope.soft {
-					t.Fatalf("wait %d, status %+v: want it admitted, used %d, soft %v", wait, status, scope.used, scope.soft)
-				}
-				if want := max(0, scope.quantity-scope.used); status.Remaining != want {
-					t.Errorf("remaining %d, want %d", status.Remaining, want)
-				}
-				hard := scope.quantity * max(100, scope.hardPct) / 100
-				if wait, _ := take(l, &s, noon, hard-scope.used); wait != 0 {
-					t.Errorf("usage of exactly the hard threshold must wait %d µs", wait)
-				}
-				if wait, _ := take(l, &s, noon, 1); wait == 0 {
-					t.Error("a token above the hard threshold was admitted")
-				}
-			})
-		}
 	}
 }

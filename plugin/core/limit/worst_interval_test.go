@@ -120,19 +120,3 @@ func TestEvenTrafficThroughASlidingWindowSeesItsQuantity(t *testing.T) {
 		t.Errorf("the busiest minute saw %d tokens of %d", got, quantity)
 	}
 }
-
-func TestAFixedWindowSeesItsQuantityInEachAlignedWindow(t *testing.T) {
-	l := mustNew(t, worstSpec(limit.FixedWindow))
-	perWindow := map[limit.Micros]int64{}
-	for _, a := range greedy(l, noon+minute-1, noon+5*minute, noon+9*minute+30*second, noon+12*minute) {
-		perWindow[a.At/minute] += a.Cost
-	}
-	for window, sum := range perWindow {
-		if sum > quantity {
-			t.Errorf("window %d saw %d tokens", window, sum)
-		}
-	}
-	if len(perWindow) < 10 {
-		t.Errorf("only %d windows were spent from", len(perWindow))
-	}
-}
