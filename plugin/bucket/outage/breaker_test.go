@@ -22,32 +22,6 @@ func call(t *testing.T, b *Breaker, result rune) {
 	b.Leave(took, result == '-')
 }
 
-func TestBreakerOpensByErrorsAndBySlowness(t *testing.T) {
-	tests := []struct {
-		name, calls string
-		open        bool
-	}{
-		{"three in a row", "---", true},
-		{"three in a row, some of them slow", "s-s", true},
-		{"two in a row", "--+--+", false},
-		{"five of ten", "-+-+-+-+-", true},
-		{"four of ten", "-+-+-+-+++-+-+-+", false},
-		{"only old failures", "--++++++++++--+--+", false},
-		{"as slow as is still allowed", "++++++++++", false},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			b := NewBreakers(quiet(), time.Now).New("main", "a", 0)
-			for _, result := range test.calls {
-				call(t, b, result)
-			}
-			if _, ok := b.Enter(); ok == test.open {
-				t.Errorf("after %s: lets calls through: %v", test.calls, ok)
-			}
-		})
-	}
-}
-
 // opened is a breaker that has just opened.
 func opened(t *testing.T, breakers *Breakers) *Breaker {
 	t.Helper()
@@ -74,49 +48,6 @@ func probe(t *testing.T, b *Breaker) time.Duration {
 	}
 	t.Fatal("no call is let through")
 	return 0
-}
-
-func TestPausesBetweenProbesGrowAndStartAnewAfterSuccess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := opened(t, NewBreakers(quiet(), time.Now))
-		for _, want := range []time.Duration{
-			firstPause, 2 * firstPause, 4 * firstPause, 8 * firstPause,
-			longestPause, longestPause,
-		} {
-			if got := probe(t, b); got < want*8/10 || got > want*12/10 {
-				t.Errorf("paused %v, want about %v", got, want)
-			}
-			b.Leave(0, true)
-		}
-		probe(t, b)
-		b.Leave(0, false)
-		for range failuresInARow {
-			call(t, b, '-')
-		}
-		if got := probe(t, b); got > firstPause*12/10 {
-			t.Errorf("paused %v after a success, want about %v", got, firstPause)
-		}
-	})
-}
-
-func TestOnlyOneCallProbes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := opened(t, NewBreakers(quiet(), time.Now))
-		probe(t, b)
-		for range 10 {
-			if _, ok := b.Enter(); ok {
-				t.Fatal("a second call is let through while the first probes")
-			}
-		}
-		b.Leave(slowThreshold(defaultTimeout)+1, false)
-		if _, ok := b.Enter(); ok {
-			t.Fatal("a slow probe has closed the breaker")
-		}
-		probe(t, b)
-		b.Leave(time.Millisecond, false)
-		call(t, b, '+')
-		call(t, b, '+')
-	})
 }
 
 func TestResultsFromBeforeTheProbeDecideNothing(t *testing.T) {
@@ -245,18 +176,5 @@ func TestCallersWithLittleTimeDoNotOpenTheBreakerOfAServerThatAnswers(t *testing
 			}
 			call(t, b, '+')
 		}
-	})
-}
-
-func TestAProbeWhoseCallerHasNoTimeIsSentAgainAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := opened(t, NewBreakers(quiet(), time.Now))
-		probe(t, b)
-		b.Abandon(time.Millisecond)
-		if _, ok := b.Enter(); !ok {
-			t.Fatal("the next call does not probe")
-		}
-		b.Leave(time.Millisecond, false)
-		call(t, b, '+')
 	})
 }

@@ -134,5 +134,13 @@ func TestThePausesOfACircuitGrowToTwoSecondsWithinTheirJitter(t *testing.T) {
 			}
 			now = c.until
 		}
+		c.enter(now) // and an answer makes them short again
+		c.succeed()
+		for range failuresInARow {
+			c.fail(now, 0)
+		}
+		if got := c.until.Sub(now); got != firstPause {
+			rt.Fatalf("the pause after a success is %v, want %v", got, firstPause)
+		}
 	})
 }

@@ -52,22 +52,6 @@ func TestASettlementOfWhatThisProcessAdmittedChangesWhatIsDue(t *testing.T) {
 	}
 }
 
-func TestACostBeyondAReservationIsChargedAtOnceWhenTheSharedStoreIsBack(t *testing.T) {
-	w := newWorld(Options{}, StoreOptions{SharePct: 100})
-	b := ofFive(t, policy.FailLocal)
-	w.servers.set("acme", unreachable)
-	less, _ := w.take(t, b)
-	more, _ := w.take(t, b)
-	w.servers.set("acme", up)
-	w.store.reconcile(t.Context())
-	w.settle(t, b, more, 9)
-	w.settle(t, b, less, 2)
-	w.expect(t, "local", Tally{Unverified: 10, Charged: 10}, 0)
-	if used := w.servers.used(&b); used != 14 {
-		t.Errorf("%d used there, want the 10 that were charged and 4 more", used)
-	}
-}
-
 func TestWhatASettlementCouldNotSendIsChargedLaterAndNotReturned(t *testing.T) {
 	w := newWorld(Options{}, StoreOptions{SharePct: 100})
 	b := ofFive(t, policy.FailLocal)
@@ -136,25 +120,6 @@ func TestWhatFailModeOpenAdmittedIsDueAtItsActualCost(t *testing.T) {
 	w.store.reconcile(t.Context())
 	if used := w.servers.used(&b); used != due {
 		t.Errorf("%d used there after the outage, want %d", used, due)
-	}
-}
-
-func TestWhatFailModeOpenAdmittedIsSettledOnceAfterTheOutage(t *testing.T) {
-	w := newWorld(Options{}, StoreOptions{})
-	b := ofFive(t, policy.FailOpen)
-	w.servers.set("acme", unreachable)
-	more, less := w.takeOpen(t, b), w.takeOpen(t, b)
-	w.servers.set("acme", up)
-	w.store.reconcile(t.Context())
-	for range 2 { // the second time nothing is Charged any more
-		more[0] = w.settle(t, b, more, 9)
-		less[0] = w.settle(t, b, less, 2)
-		if more[0].Settled != 4 || less[0].Settled != 0 {
-			t.Errorf("settled %+v and %+v, want 4 more and no less", more[0], less[0])
-		}
-		if used := w.servers.used(&b); used != 14 {
-			t.Errorf("%d used there, want the 10 that were charged and 4 more", used)
-		}
 	}
 }
 

@@ -60,22 +60,6 @@ func TestAnyNumberOfNodesLeavesEachAToken(t *testing.T) {
 	}
 }
 
-func TestAnOpenPolicyAdmitsAndIsCounted(t *testing.T) {
-	w := newWorld(Options{}, StoreOptions{})
-	w.servers.set("acme", silent)
-	for range 3 {
-		statuses, admitted := w.take(t, bound(t, policy.FailOpen, 1, "acme"))
-		if !admitted || statuses[0].Source != decision.Unanswered || statuses[0].Failure != decision.TimedOut {
-			t.Errorf("admitted %v, %+v", admitted, statuses[0])
-		}
-	}
-	w.servers.set("acme", foreign)
-	w.take(t, bound(t, policy.FailOpen, 1, "acme"))
-	if got, want := w.store.Stats().Policies["open"], (Tally{Unknown: 3, Unchargeable: 1}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-}
-
 func TestTwoFailModesInOneRequest(t *testing.T) {
 	w := newWorld(Options{}, StoreOptions{})
 	w.servers.set("acme", unreachable)
@@ -97,20 +81,6 @@ func TestTwoFailModesInOneRequest(t *testing.T) {
 	}
 	if _, admitted := w.take(t, elsewhere, local); !admitted {
 		t.Error("without the closed policy the request is denied")
-	}
-}
-
-func TestWhatAnsweredIsGivenBackWhenThisNodesShareDenies(t *testing.T) {
-	w := newWorld(Options{}, StoreOptions{SharePct: 10})
-	w.servers.set("acme", unreachable)
-	local, answered := bound(t, policy.FailLocal, 10, "acme"), bound(t, policy.FailOpen, 10, "globex")
-	for i, want := range []bool{true, false} {
-		if _, admitted := w.take(t, local, answered); admitted != want {
-			t.Errorf("request %d: admitted %v", i, admitted)
-		}
-	}
-	if w.servers.spent["open"] != 1 || w.servers.refunds != 1 {
-		t.Errorf("%d spent and %d refunds, want one of each", w.servers.spent["open"], w.servers.refunds)
 	}
 }
 
@@ -172,25 +142,6 @@ func TestABucketStartsWithTheFractionThatWasLastSeen(t *testing.T) {
 				t.Errorf("%d used, want %d", statuses[0].Used, test.want)
 			}
 		})
-	}
-}
-
-func TestFlappingGivesNoFreshBucket(t *testing.T) {
-	w := newWorld(Options{}, StoreOptions{})
-	b := bound(t, policy.FailLocal, 100, "acme")
-	local := 0
-	for range 10 {
-		w.servers.set("acme", unreachable)
-		for range 20 {
-			if _, admitted := w.take(t, b); admitted {
-				local++
-			}
-		}
-		w.servers.set("acme", up)
-		w.take(t, b)
-	}
-	if local != 70 {
-		t.Errorf("%d admitted locally in ten outages of one window, want this node's share of 70", local)
 	}
 }
 
