@@ -206,13 +206,6 @@ func TestAllLimitsOfAnAddressAreCountedInOneWay(t *testing.T) {
 	}
 }
 
-func TestStatusesMustFitTheBounds(t *testing.T) {
-	w := newWorld(t, 1, 1)
-	if err := w.view.Take(context.Background(), make([]policy.Bound, 2), make([]decision.Status, 1)); err == nil {
-		t.Error("two bounds and one status were no error")
-	}
-}
-
 func TestAKnownAddressCostsNoMemory(t *testing.T) {
 	w, p := newWorld(t, 1000, 10), perMinute(t, 1_000_000)
 	w.view.next = answers{}

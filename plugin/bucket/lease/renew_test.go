@@ -111,14 +111,17 @@ func TestALeaseOfAWindowEndsBeforeTheStoresWindow(t *testing.T) {
 	}
 }
 
-func TestAnIdleLeaseGoesBackToItsBucket(t *testing.T) {
+func TestIdleLeasesGoBackToTheirBucketsInOneCall(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := window(t, "window", 10_000)
 	n.warm(t, b)
+	n.bank.clock.Advance(1000)
+	n.warm(t, window(t, "other", 10_000))
 	n.bank.clock.Advance(idleAfter)
 	n.background()
-	if used, stats := n.bank.used(b), n.Stats(); used != 21 || stats.Out != 0 || stats.Tokens.Returned == 0 {
-		t.Errorf("used is %d after 21 requests, %+v", used, stats)
+	if used, stats := n.bank.used(b), n.Stats(); used != 21 || stats.Out != 0 || n.bank.refunds != 1 ||
+		stats.Tokens.Returned != stats.Tokens.Granted-stats.Tokens.Spent {
+		t.Errorf("used is %d after 21 requests, %+v after %d refunds", used, stats, n.bank.refunds)
 	}
 	if n.background(); n.Stats().Entries != 0 {
 		t.Error("an idle bucket is remembered")

@@ -12,16 +12,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-func TestALeaseTellsTheTimeOfTheStore(t *testing.T) {
-	n := newNode(newBank(), Options{})
-	n.bank.ahead = 7 * limit.Second
-	b := window(t, "window", 10_000)
-	n.warm(t, b)
-	if s := n.take(t, b)[0]; s.Source != decision.Leased || s.Now != n.bank.Now() {
-		t.Errorf("now is %d, the store's clock shows %d", s.Now, n.bank.Now())
-	}
-}
-
 func TestARememberedDenialShowsWhatWasSpentSince(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := bound(t, "exact", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: 100 * limit.Second})
@@ -62,20 +52,6 @@ func TestWhatWasReturnedPredictsNoDenial(t *testing.T) {
 	require.NoError(t, n.Store(undone{n.bank}).Take(t.Context(), []policy.Bound{b}, make([]decision.Status, 1)))
 	if !n.admits(t, b) {
 		t.Error("denied from memory though the token went back")
-	}
-}
-
-func TestLeasesOfManyBucketsAreGivenBackInOneCall(t *testing.T) {
-	n := newNode(newBank(), Options{})
-	one, other := window(t, "a", 10_000), window(t, "b", 10_000)
-	n.warm(t, one)
-	n.bank.clock.Advance(1000)
-	n.warm(t, other)
-	n.bank.clock.Advance(idleAfter)
-	n.background()
-	if stats := n.Stats(); n.bank.refunds != 1 || stats.Out != 0 ||
-		stats.Tokens.Returned != stats.Tokens.Granted-stats.Tokens.Spent {
-		t.Errorf("%+v after %d refunds, want all in one", stats, n.bank.refunds)
 	}
 }
 

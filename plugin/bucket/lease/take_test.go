@@ -44,6 +44,7 @@ func TestAHotBucketIsSpentFromTheLeaseAndAColdOneFromTheStore(t *testing.T) {
 
 func TestAStatusFromALeaseCountsWhatTheNodeHasNotSpentAsFree(t *testing.T) {
 	n := newNode(newBank(), Options{})
+	n.bank.ahead = 7 * limit.Second // it tells the time of the store
 	b := window(t, "window", 1000)
 	n.warm(t, b) // 21 requests
 	status := n.take(t, withCost(b, 2))[0]
@@ -155,19 +156,5 @@ func TestOnlyLargeTokenBucketsAndFixedWindowsThatMayBeAreLeased(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	if n.terms.get(tokens(t, "exact", 100_000).Policy) != nil {
 		t.Error("an exact policy is leased")
-	}
-}
-
-func TestManyBoundsAreDecidedTogether(t *testing.T) {
-	n := newNode(newBank(), Options{})
-	var bounds []policy.Bound
-	for i := range 3 * fewBounds {
-		bounds = append(bounds, window(t, fmt.Sprint("window-", i), 100_000))
-	}
-	n.warm(t, bounds...)
-	for i, status := range n.take(t, bounds...) {
-		if status.Used != 22 || !status.Charged {
-			t.Errorf("bound %d: %+v, want 22 used", i, status)
-		}
 	}
 }

@@ -170,22 +170,6 @@ func TestSoakCeilingHoldsUnderAFloodOfAddressesAndADailyQuotaSurvives(t *testing
 	}
 }
 
-func TestAnEvictedBucketStartsAfresh(t *testing.T) {
-	clock := storetest.NewClock()
-	s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: 1})
-	p := daily(t)
-	acme, other := boundOf(p, policy.ByTenant, "acme"), boundOf(p, policy.ByTenant, "other")
-	acme.Cost = 100
-	take(t, s, acme)
-	take(t, s, other)
-	if got := s.Stats(); got != (memory.Stats{Buckets: 1, Evicted: 1}) {
-		t.Fatalf("%+v", got)
-	}
-	if !take(t, s, acme)[0].Admits() {
-		t.Error("an evicted bucket still counts")
-	}
-}
-
 func TestAnExpiredBucketGoesBeforeOneInUse(t *testing.T) {
 	clock := storetest.NewClock()
 	s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: 2})
@@ -297,14 +281,4 @@ func TestRunForgetsWhatExpiresAndEndsWithItsContext(t *testing.T) {
 			t.Error("Run has not ended with its context")
 		}
 	})
-}
-
-func TestTakeFailsForStatusesOfAnotherNumber(t *testing.T) {
-	s := memory.New(memory.Options{Now: storetest.NewClock().Now})
-	if err := s.Take(context.Background(), []policy.Bound{boundOf(daily(t), policy.ByTenant, "acme")}, nil); err == nil {
-		t.Error("a bound without a status was taken")
-	}
-	if got := s.Stats().Buckets; got != 0 {
-		t.Errorf("it left %d buckets", got)
-	}
 }
