@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
@@ -194,5 +195,82 @@ func TestAConfigThatNamesNoRedisOpensNothing(t *testing.T) {
 	}
 	if _, _, err := of.OpenCentral(&config); err == nil {
 		t.Error("buckets of no Redis were opened to be read")
+	}
+}
+
+// Whatever decorates the buckets of a config, a settlement reaches them: of a tenant, of an address, in Redis and in
+// this process.
+func TestASettlementReachesTheBucketsOfEveryStrategy(t *testing.T) {
+	redis := inRedis(redistest.Single(t).Port)
+	local := schema.Config{Strategy: schema.StrategyLocal}.WithDefaults()
+	for _, config := range []*schema.Config{&redis, &local} {
+		of, _ := serving(t, time.Minute)
+		view, release, err := of.Open(config)
+		require.NoError(t, err)
+		defer release()
+		bounds := append(ten(t, 8), ten(t, 8)...)
+		bounds[1].Key.Group, bounds[1].Key.GroupID = policy.ByIP, "192.0.2.1"
+		for _, actual := range [][]int64{{1, 2}, {9, 3}} {
+			statuses := make([]decision.Status, 2)
+			if err := view.Take(t.Context(), bounds, statuses); err != nil || !statuses[0].Admits() || !statuses[1].Admits() {
+				t.Fatalf("%s: %+v, %v: want a request admitted", config.Strategy, statuses, err)
+			}
+			denied := make([]decision.Status, 2)
+			if err := view.Take(t.Context(), bounds, denied); err != nil || denied[0].Admits() && denied[1].Admits() {
+				t.Fatalf("%s: %+v, %v: want a second request denied", config.Strategy, denied, err)
+			}
+			require.NoError(t, view.Settle(t.Context(), bounds, statuses, actual))
+			if statuses[0].Settled != actual[0]-8 || statuses[1].Settled != actual[1]-8 {
+				t.Errorf("%s: settled to %d with %+v", config.Strategy, actual, statuses)
+			}
+		}
+		shown := make([]decision.Status, 2)
+		require.NoError(t, view.Peek(t.Context(), append(ten(t, 0), bounds[1]), shown))
+		if shown[0].Used != 10 || shown[1].Used != 5 {
+			t.Errorf("%s: %d and %d are used, want 10 and 5", config.Strategy, shown[0].Used, shown[1].Used)
+		}
+	}
+}
+
+func TestOperatorsReadAndEmptyBucketsOfARedisThatIsTooSlowForRequests(t *testing.T) {
+	for name, harm := range map[string]func(*faultproxy.Proxy){
+		"slow":                  func(p *faultproxy.Proxy) { p.Delay(faultproxy.ToClient, 150*time.Millisecond) },
+		"one connection breaks": func(p *faultproxy.Proxy) { p.CutReplies(1, faultproxy.Reset) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			proxy, err := faultproxy.New(faultproxy.TCP(redistest.Single(t).Address()))
+			require.NoError(t, err)
+			t.Cleanup(func() {
+				if err := proxy.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			of, _ := serving(t, time.Minute)
+			config := inRedis(proxy.Port())
+			config.Redis.SendTimeout, config.Redis.ReadTimeout = 50, 50
+			operators, release, err := of.OpenOperators(&config)
+			require.NoError(t, err)
+			t.Cleanup(release)
+			harm(proxy)
+			if status := peek(t, operators); status.Source != decision.Redis {
+				t.Errorf("%+v: want an answer", status)
+			}
+			harm(proxy)
+			if _, err := operators.Forget(t.Context(), []policy.Key{ten(t, 0)[0].Key}); err != nil {
+				t.Errorf("empty a bucket: %v", err)
+			}
+			if stats := of.Stats(); len(stats) != 0 {
+				t.Errorf("%+v: want no numbers of a store that no request uses", stats)
+			}
+		})
+	}
+}
+
+func TestOperatorsOfConfigsWithoutRedisGetAnError(t *testing.T) {
+	of, _ := serving(t, time.Second)
+	config := inRedis(1)
+	config.Strategy = "local"
+	if _, _, err := of.OpenOperators(&config); !errors.Is(err, bucket.ErrNotCentral) {
+		t.Errorf("%v: want %v", err, bucket.ErrNotCentral)
 	}
 }

@@ -9,9 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -280,5 +282,14 @@ func TestRunForgetsWhatExpiresAndEndsWithItsContext(t *testing.T) {
 		default:
 			t.Error("Run has not ended with its context")
 		}
+	})
+}
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
+
+func TestMemstoreKeepsTheStoresPromises(t *testing.T) {
+	storetest.Run(t, func(*testing.T) (store.Store, storetest.Clock) {
+		clock := storetest.NewClock()
+		return memory.New(memory.Options{Now: clock.Now}), clock
 	})
 }

@@ -2,6 +2,7 @@ package reservation
 
 import (
 	"bytes"
+	"math"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
@@ -163,4 +165,69 @@ func FuzzARecordIsAnErrorOrIsWrittenAsItWasRead(f *testing.F) {
 			}
 		}
 	})
+}
+
+// The key of a bucket does not say whom a request is billed to, and what it called. An address is no tenant.
+func TestASettlementNamesTheTenantAndTheEndpointOfItsRequest(t *testing.T) {
+	for name, want := range map[identity.Name]string{
+		{Kind: identity.Tenant, ID: "acme"}:  "acme",
+		{Kind: identity.IP, ID: "192.0.2.7"}: "",
+		{}:                                   "",
+	} {
+		var d decision.Decision
+		d.Reset()
+		d.Identity.Tenant, d.Resolution.Endpoint = name, "POST /chat"
+		d.Resolution.Bounds = []policy.Bound{boundOf(budget(t, 100), 100)}
+		d.Grow()
+		d.Statuses[0] = decision.Status{Source: decision.Redis, Charged: true}
+		text := encode(t, NewRecord(&d, 1))
+		var read Record // of another process
+		require.NoError(t, read.UnmarshalBinary(text))
+		w := newWorld(t, 0)
+		read.ReportSettled(w, make([]Settlement, 1), limit.Second)
+		if s := w.settled[0]; s.Tenant != want || s.Endpoint != "POST /chat" || s.Delay != limit.Second {
+			t.Errorf("of %+v the settlement is %+v, want the tenant %q", name, s, want)
+		}
+	}
+}
+
+func TestTheIDOfAnotherTenantSettlesThatTenantsReservationAlone(t *testing.T) {
+	w := newWorld(t, 0)
+	p := budget(t, 100)
+	victim, thief := boundOf(p, 100), boundOf(p, 100)
+	thief.Key.GroupID = "globex"
+	stolen, own := w.reserve(victim), w.reserve(thief)
+	for range 3 { // the log phase of the thief's request, with the id of the victim's, as often as Kong sends it
+		w.settle(stolen, usedTokens(0))
+	}
+	w.settle(own, usedTokens(40))
+	w.expect(victim, 0, Measured, Measured)
+	if used := w.used(thief); used != 40 {
+		t.Errorf("the thief used 40 tokens and paid %d", used)
+	}
+}
+
+func TestAHostileAmountKeepsTheReservation(t *testing.T) {
+	for name, value := range map[string]settle.Value{
+		"missing": {}, "a text": settle.Text("many"), "an empty text": settle.Text(""), "negative": settle.Number(-5),
+		"not a number": settle.Number(math.NaN()), "infinite": settle.Number(math.Inf(1)), "large": settle.Number(1e300),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 0)
+			b := boundOf(budget(t, 100), 100)
+			e := usedTokens(0)
+			e.answer.Shared["tokens"] = value
+			w.settle(w.reserve(b), e)
+			w.expect(b, 100, Unmeasured)
+		})
+	}
+}
+
+func TestTheLargestAmountIsChargedOnceAndNotBeyondWhatABucketCounts(t *testing.T) {
+	w := newWorld(t, 0)
+	b := boundOf(budget(t, 100), 100)
+	w.settle(w.reserve(b), usedTokens(1<<53))
+	if used := w.used(b); used != settle.MaxActual {
+		t.Errorf("%d tokens are used, want %d", used, settle.MaxActual)
+	}
 }

@@ -1,0 +1,194 @@
+package addresses
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+)
+
+// An address is charged where it is counted: in a bucket of its own, that of its prefix, or in this process. It gets
+// tokens back in its own bucket and in this process alone.
+func TestAnAddressIsSettledWhereItIsCounted(t *testing.T) {
+	w, p := newWorld(t, 10, 1), perMinute(t, 1_000_000)
+	seen := map[string]bool{}
+	for i := range 40 * burst {
+		b := ofAddress(p, fmt.Sprintf("10.%d.%d.1", i>>8, i&255))
+		b.Cost = 10
+		bounds := []policy.Bound{b, ofTenant(perMinute(t, 1_000_000), "acme")}
+		place := func() (string, policy.Bound) {
+			before := w.budget.Stats()
+			w.take(bounds...)
+			switch after := w.budget.Stats(); {
+			case after.Local > before.Local:
+				return "here", b
+			case after.Prefix > before.Prefix:
+				wider := b
+				wider.Key = WithAddress(b.Key, Wider(*Address(&b.Key)))
+				return "prefix", wider
+			}
+			return "address", b
+		}
+		where, counted := place()
+		for actual, change := range map[int64]int64{4: -6, 10: 0, 35: 25} {
+			if where == "prefix" {
+				change = max(change, 0)
+			}
+			before := w.used(where, counted)
+			statuses, _ := w.take(bounds...)
+			require.NoError(t, w.view.Settle(t.Context(), bounds, statuses, []int64{actual, 3}))
+			used := w.used(where, counted) - before
+			if statuses[0].Charged || statuses[0].Settled != change || used != 10+change {
+				t.Fatalf("%s, settled from 10 to %d: %d used, %+v", where, actual, used, statuses[0])
+			}
+			if statuses[1].Charged || statuses[1].Settled != 2 {
+				t.Fatalf("%s: a tenant is settled from 1 to 3: %+v", where, statuses[1])
+			}
+		}
+		if seen[where] = true; len(seen) == 3 {
+			return
+		}
+	}
+	t.Errorf("addresses were counted in %v, want each place once", seen)
+}
+
+// used returns what the bucket of a bound counts, in this process or in the central store.
+func (w *world) used(where string, b policy.Bound) int64 {
+	w.t.Helper()
+	peek, statuses := w.shared.Peek, make([]decision.Status, 1)
+	if where == "here" {
+		peek = w.here.Store.Peek
+	}
+	require.NoError(w.t, peek(w.t.Context(), []policy.Bound{b}, statuses))
+	return statuses[0].Used
+}
+
+// A charge makes a key that did not exist, which counts among those of addresses.
+func TestAChargeCountsAsANewKeyOfItsAddress(t *testing.T) {
+	w, p := newWorld(t, 1000, 100), perMinute(t, 100)
+	b := ofAddress(p, "192.0.2.1")
+	bounds := []policy.Bound{b}
+	statuses, _ := w.take(bounds...)
+	w.clock.Advance(10 * minute)
+	if kept := w.budget.Stats().Kept; kept != 0 {
+		t.Fatalf("%d addresses are kept ten minutes later", kept)
+	}
+	require.NoError(t, w.view.Settle(t.Context(), bounds, statuses, []int64{50}))
+	w.clock.Advance(minute / 2)
+	if stats, used := w.budget.Stats(), w.used("", b); stats.Kept != 1 || stats.Apart != 2 || used != 49 {
+		t.Errorf("%+v with %d used: want the address kept for the 49 tokens that it was charged", stats, used)
+	}
+}
+
+func TestAViewKeepsTheStoresPromises(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) (store.Store, storetest.Clock) {
+		clock := storetest.NewClock()
+		shared, local := memory.New(memory.Options{Now: clock.Now}), memory.New(memory.Options{Now: clock.Now})
+		return New(Options{Now: clock.Now}).Store(shared, local), clock
+	})
+}
+
+func TestAPeekShowsHowAnAddressWouldBeCountedAndKeepsNoAddress(t *testing.T) {
+	w, p := newWorld(t, 10, 1), perMinute(t, 5)
+	bounds := func(i int) []policy.Bound {
+		return []policy.Bound{ofTenant(perMinute(t, 1000), "acme"), ofAddress(p, "192.0.2."+string(rune('a'+i)))}
+	}
+	for i := range 3 * burst {
+		before := w.budget.Stats()
+		peeked := storetest.Peek(t, w.view, bounds(i))
+		if after := w.budget.Stats(); after != before {
+			t.Fatalf("a peek changed the budget from %+v to %+v", before, after)
+		}
+		statuses, _ := w.take(bounds(i)...)
+		peeked.Check(t, statuses)
+	}
+	if stats := w.budget.Stats(); stats.Apart == 0 || stats.Prefix+stats.Local == 0 {
+		t.Errorf("%+v: want addresses counted apart, and others above the budget", stats)
+	}
+}
+
+func TestARefundReturnsWhatAnAddressSpentInABucketOfItsOwnOrInThisProcess(t *testing.T) {
+	w, p := newWorld(t, 10, 1), perMinute(t, 50)
+	for i := range 40 * burst {
+		bounds := []policy.Bound{ofAddress(p, fmt.Sprintf("10.%d.%d.1", i>>8, i&255))}
+		statuses, _ := w.take(bounds...)
+		if err := w.view.Refund(t.Context(), bounds, statuses); err != nil || statuses[0].Charged {
+			t.Fatalf("%+v, %v: want nothing charged any more", statuses[0], err)
+		}
+		if apart := w.budget.Stats().Apart > uint64(i); apart && statuses[0].Returned != 1 {
+			t.Errorf("address %d, counted apart: %+v, want 1 returned", i, statuses[0])
+		}
+		if w.budget.Stats().Local > 0 {
+			if statuses[0].Source != decision.Local || statuses[0].Returned != 1 {
+				t.Errorf("address %d, counted in this process: %+v, want 1 returned", i, statuses[0])
+			}
+			return
+		}
+	}
+	t.Error("no address was counted in this process")
+}
+
+func TestTheBucketOfAPrefixIsReadBesideThatOfItsAddressAndLeftOutWhileUnused(t *testing.T) {
+	w, p := newWorld(t, 1000, 1), perMinute(t, 100)
+	for range 3 {
+		w.take(ofAddress(p, "198.51.100.1"))
+	}
+	for i := range 2 * burst {
+		w.take(ofAddress(p, "10.0.0."+string(rune('a'+i)))) // the pace is used up: all of them are "other"
+	}
+	w.take(ofAddress(p, "192.0.2.1"))
+	read := func(ids ...string) (names []string) {
+		bounds := []policy.Bound{ofTenant(p, "acme")}
+		for _, id := range ids {
+			bounds = append(bounds, ofAddress(p, id))
+		}
+		bounds = WithPrefixes(bounds)
+		statuses := make([]decision.Status, len(bounds))
+		require.NoError(t, w.shared.Peek(t.Context(), bounds, statuses))
+		bounds, statuses = InUse(bounds, statuses)
+		if len(bounds) != len(statuses) {
+			t.Fatalf("%d bounds and %d statuses", len(bounds), len(statuses))
+		}
+		for i := range bounds {
+			names = append(names, bounds[i].Key.GroupID)
+		}
+		return names
+	}
+	want := []string{"acme", "198.51.100.1", "192.0.2.1", "192.0.2.0/24"}
+	if got := read("198.51.100.1", "192.0.2.1"); !slices.Equal(got, want) {
+		t.Errorf("the buckets of %q are read, want %q", got, want)
+	}
+	if got, want := read("2001:db8::/64"), []string{"acme", "2001:db8::/64"}; !slices.Equal(got, want) {
+		t.Errorf("the buckets of %q are read, want %q", got, want)
+	}
+}
+
+func TestWiderReturnsAPrefixThatContainsTheAddress(t *testing.T) {
+	for text, want := range map[string]string{
+		"192.0.2.77":              "192.0.2.0/24",
+		"2001:db8:1:2::/64":       "2001:db8:1::/48",
+		"2001:db8:1:2::9":         "2001:db8:1::/48",
+		"2001:db8:1:2::9/128":     "2001:db8:1::/48",
+		"2001:db8:1::/48":         "2001:db8::/32",
+		"2001:db8::/32":           "2001::/16",
+		"2000::/8":                "::/0",
+		"fe80::1%eth0":            "fe80::/48",
+		"unknown":                 "other",
+		"192.0.2.0/24":            "other",
+		"sha256:0123":             "other",
+		"":                        "other",
+		"::ffff:192.0.2.77":       "192.0.2.0/24",
+		"2001:db8:1:2:3:4:5:6/47": "2001:db8::/31",
+	} {
+		if got := Wider(text); got != want {
+			t.Errorf("the prefix of %s is %s, want %s", text, got, want)
+		}
+	}
+}
