@@ -126,3 +126,192 @@ func TestACandidateLeavesCostsAsTheyAre(t *testing.T) {
 		t.Errorf("under the candidate the request costs %v, want 7", costs)
 	}
 }
+
+// settling has limits with each kind of reservation, and one that does not settle.
+const settling = `{trusted_headers: [X-Max-Tokens, X-Cost], cost_header: X-Cost, costs: {POST /chat: 7},
+	tiers: [{name: a, limits: [
+	{name: constant, scope: tenant, limit: 1000, window_size: 1, settle: {sources: [{from: log.n}], reserve: 500}},
+	{name: header, scope: tenant, limit: 1000, window_size: 1,
+	 settle: {sources: [{from: shared.n}], reserve_header: x-max-tokens, reserve_max: 400}},
+	{name: cost, scope: tenant, limit: 1000, window_size: 1, settle: {sources: [{from: header.N}]}},
+	{name: own, scope: tenant, limit: 1000, window_size: 1, cost: 3, settle: {sources: [{from: header.N}]}},
+	{name: plain, scope: tenant, limit: 1000, window_size: 1}]}]}`
+
+// costsOf returns what a request costs under each policy, and whether it settles.
+func costsOf(plan *resolve.Plan, id identity.Identity) (costs map[string]int64, settles bool) {
+	var r resolve.Resolution
+	plan.ResolveAt(&id, 0, &r)
+	costs = map[string]int64{}
+	for _, b := range r.Bounds {
+		costs[b.Policy.Name] = b.Cost
+	}
+	return costs, r.Settles
+}
+
+func TestABoundThatSettlesCostsItsReservation(t *testing.T) {
+	plan := compile(t, settling)
+	if headers := []string{"X-Cost", "X-Max-Tokens"}; !slices.Equal(plan.Rules.Headers, headers) ||
+		plan.Rules.Required&identity.HeaderFacts == 0 {
+		t.Errorf("headers %q, facts %b", plan.Rules.Headers, plan.Rules.Required)
+	}
+	chat := identity.Identity{Tenant: tenant("acme"), Method: "POST", Path: "/chat"}
+	asking := func(tokens int64) identity.Identity {
+		id := chat
+		id.Reserves[0] = tokens
+		return id
+	}
+	costing := chat
+	costing.Cost = 9
+	for _, test := range []struct {
+		name                string
+		id                  identity.Identity
+		header, cost, plain int64
+	}{
+		{"of the cost table", chat, 7, 7, 7},
+		{"of the cost header", costing, 9, 9, 9},
+		{"with a reservation", asking(100), 100, 7, 7},
+		{"with too large a reservation", asking(401), 400, 7, 7},
+	} {
+		costs, settles := costsOf(plan, test.id)
+		if costs["constant"] != 500 || costs["header"] != test.header || costs["cost"] != test.cost || costs["own"] != 3 ||
+			costs["plain"] != test.plain || !settles {
+			t.Errorf("%s: costs %v, settles %v", test.name, costs, settles)
+		}
+	}
+}
+
+func TestAReservationIsReadFromItsHeader(t *testing.T) {
+	plan := compile(t, settling)
+	for text, want := range map[string]int64{
+		"": 7, "0": 7, "-5": 7, "1.5": 7, "x": 7, "100": 100, "400": 400, "99999999999999999999999": 400,
+	} {
+		request := identity.Request{Known: ^identity.Facts(0), Method: "POST", Path: "/chat", Headers: []string{"", text}}
+		request.Consumer.CustomID = "acme"
+		var id identity.Identity
+		if missing := plan.Rules.Identify(&request, &id); missing != 0 {
+			t.Fatalf("%q: facts %b are missing", text, missing)
+		}
+		if costs, _ := costsOf(plan, id); costs["header"] != want {
+			t.Errorf("%q reserves %d, want %d", text, costs["header"], want)
+		}
+	}
+}
+
+func TestOnlyAConfigWithSettlingLimitsReadsReservations(t *testing.T) {
+	plan := compile(t, `{trusted_headers: [X-Max-Tokens],
+		tiers: [{name: a, limits: [{name: plain, scope: tenant, limit: 1000, window_size: 1}]}]}`)
+	if len(plan.Rules.Headers) > 0 || len(plan.Rules.ReserveHeaders) > 0 {
+		t.Errorf("it reads %q", plan.Rules.Headers)
+	}
+	if _, settles := costsOf(plan, identity.Identity{Tenant: tenant("acme")}); settles {
+		t.Error("a limit without settle settles")
+	}
+}
+
+// settlingRow returns a row that takes reservations from a header.
+func settlingRow(id int64, header string) policy.PolicyRow {
+	return policy.PolicyRow{ID: id, Policy: schema.Policy{Tenant: "acme", Limit: schema.Limit{
+		Name: "of-" + header, Scope: "tenant", Limit: 1000, WindowSize: 60,
+		Settle: &schema.Settle{
+			Sources: []schema.SettleSource{{From: "shared.n"}}, Reserve: 5, ReserveHeader: header, ReserveMax: 900,
+		},
+	}}}
+}
+
+func TestARowReadsItsReservationFromAHeaderThatTheConfigTrusts(t *testing.T) {
+	plan := compile(t, settling)
+	snapshot := build(t, policy.Rows{Policies: []policy.PolicyRow{settlingRow(1, "x-cost"), settlingRow(2, "X-Other")}})
+	with := plan.With(snapshot)
+	if want := []string{"X-Cost", "X-Max-Tokens"}; !slices.Equal(with.Rules.Headers, want) {
+		t.Errorf("it reads %q, want %q", with.Rules.Headers, want)
+	}
+	id := identity.Identity{Tenant: tenant("acme"), Reserves: [identity.MaxReserveHeaders]int64{100, 200}}
+	costs, _ := costsOf(with, id)
+	if costs["of-x-cost"] != 200 || costs["of-X-Other"] != 5 || costs["header"] != 100 {
+		t.Errorf("costs %v", costs)
+	}
+	faults := with.Faults()
+	if len(faults) != 1 || faults[0].Key != "2" || faults[0].Field != "settle.reserve_header" ||
+		!strings.Contains(faults[0].Problem, "trusted_headers") {
+		t.Errorf("faults %+v", faults)
+	}
+	without := policy.Changes{Rows: policy.Rows{Version: 2}, Removed: policy.RowKeys{Policies: []int64{1, 2}}}
+	snapshot = apply(t, snapshot, without)
+	if faults := with.With(snapshot).Faults(); len(faults) > 0 {
+		t.Errorf("without the rows there are faults %+v", faults)
+	}
+}
+
+func TestReservationsAreReadFromAFewHeadersOfRows(t *testing.T) {
+	plan := compile(t, `{trusted_headers: [A, B, C, D, E, F], tiers: []}`)
+	var rows policy.Rows
+	for i, header := range []string{"A", "B", "C", "D", "E"} {
+		rows.Policies = append(rows.Policies, settlingRow(int64(i+1), header))
+	}
+	with := plan.With(build(t, rows))
+	if got := with.Rules.Headers; !slices.Equal(got, []string{"A", "B", "C", "D"}) {
+		t.Errorf("it reads %q", got)
+	}
+	faults := with.Faults()
+	if len(faults) != 1 || faults[0].Key != "5" || !strings.Contains(faults[0].Problem, "at most 4") {
+		t.Errorf("faults %+v", faults)
+	}
+}
+
+func TestAPolicyThatSettlesIsNotLeasableAndDescribesIt(t *testing.T) {
+	plan := compile(t, settling)
+	for _, p := range plan.Policies() {
+		if p.Leasable() != (p.Name == "plain") {
+			t.Errorf("%s: leasable is %v", p.Name, p.Leasable())
+		}
+		if p.Name == "constant" && !strings.Contains(p.Describe(), "reserves 500, settles to log.n") {
+			t.Errorf("%s: %s", p.Name, p.Describe())
+		}
+	}
+}
+
+func TestAnOverrideOfALimitKeepsItsSettling(t *testing.T) {
+	plan := compile(t, settling)
+	for factor, want := range map[int64]int64{500: 500, 400: 400} { // never more than the limit then holds
+		part := schema.Override{Kind: policy.Multiplier, Tenant: "acme", Factor: factor}
+		snapshot := build(t, policy.Rows{Overrides: numbered(part)})
+		var r resolve.Resolution
+		id := identity.Identity{Tenant: tenant("acme")}
+		plan.With(snapshot).ResolveAt(&id, 0, &r)
+		if b := r.Bounds[0]; b.Policy.Settle == nil || b.Policy.Limit.Capacity() != factor || b.Cost != want {
+			t.Errorf("%s costs %d, want %d", b.Policy.Describe(), b.Cost, want)
+		}
+	}
+}
+
+func TestRowsThatSettleAlikeShareOneRule(t *testing.T) {
+	snapshot := build(t, policy.Rows{
+		Policies: []policy.PolicyRow{settlingRow(1, "A"), settlingRow(2, "A"), settlingRow(3, "B")},
+	})
+	rules := map[*schema.Settle]int{}
+	for row := range snapshot.Policies() {
+		rules[row.Settle]++
+	}
+	if len(rules) != 2 {
+		t.Errorf("%d rules of 3 rows, want 2", len(rules))
+	}
+}
+
+func TestARowThatCannotSettleIsAFault(t *testing.T) {
+	for field, edit := range map[string]func(*schema.Limit){
+		"settle.sources[0].from": func(l *schema.Limit) { l.Settle.Sources[0].From = "body.n" },
+		"settle.sources":         func(l *schema.Limit) { l.Settle.Sources = nil },
+		"settle.reserve":         func(l *schema.Limit) { l.Settle.Reserve = 1001 },
+		"settle.reserve_max":     func(l *schema.Limit) { l.Settle.ReserveMax = 0 },
+		"settle.reserve_header":  func(l *schema.Limit) { l.Settle.ReserveHeader = "" },
+		"algorithm":              func(l *schema.Limit) { l.Algorithm = schema.AlgorithmSlidingLog },
+		"soft_only":              func(l *schema.Limit) { l.SoftOnly = true },
+	} {
+		row := settlingRow(1, "A")
+		edit(&row.Limit)
+		snapshot, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.PolicyRow{row}}, nil)
+		if len(faults) != 1 || faults[0].Field != field || snapshot.Len() != 0 {
+			t.Errorf("%s: %+v", field, faults)
+		}
+	}
+}

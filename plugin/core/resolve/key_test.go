@@ -68,18 +68,6 @@ func TestNoTenantSpendsFromAnotherTenantsBuckets(t *testing.T) {
 	})
 }
 
-func TestATenantNamedLikeAnAddressIsNotThatAddress(t *testing.T) {
-	plan := compile(t, tenantScopes)
-	const name = "192.0.2.1"
-	ofTenant, _ := bounds(plan, identity.Identity{Tenant: tenant(name), User: address(name), IP: name})
-	ofAddress, _ := bounds(plan, identity.Identity{Tenant: address(name), User: address(name), IP: name})
-	for i := range ofTenant {
-		if ofTenant[i] == ofAddress[i] {
-			t.Errorf("tenant and address share %+v", ofTenant[i])
-		}
-	}
-}
-
 func TestAUserACredentialAndAnAddressOfOneNameAreThree(t *testing.T) {
 	plan := compile(t, `tiers: [{name: one, limits: [{name: u, scope: user, limit: 1, window_size: 1}]}]`)
 	seen := map[policy.Key]identity.Kind{}
@@ -104,19 +92,6 @@ func TestACredentialAndTheAddressThatStandsInForOneAreTwo(t *testing.T) {
 	}
 	if without[0] != want || with[0] == want {
 		t.Errorf("without a credential the bucket is %+v, with one %+v, want %+v and another", without[0], with[0], want)
-	}
-}
-
-func TestResolvingAllocatesNothingInSteadyState(t *testing.T) {
-	plan := compile(t, everyScope)
-	id := identity.Identity{
-		Tenant: tenant("acme"), User: identity.Name{Kind: identity.User, ID: "u_42"}, Credential: "k-1", IP: "192.0.2.1",
-		Method: "GET", Path: "/x/7", Route: "records",
-	}
-	var r resolve.Resolution
-	allocations := testing.AllocsPerRun(100, func() { plan.ResolveAt(&id, 0, &r) })
-	if allocations != 0 || len(r.Bounds) != 11 {
-		t.Errorf("resolving %d bounds: %v allocations, want 11 and 0", len(r.Bounds), allocations)
 	}
 }
 

@@ -117,42 +117,9 @@ func TestAnOverrideChangesTheLimitsOfItsTargetAndNoOthers(t *testing.T) {
 		{"a custom limit that a log cannot hold", []schema.Override{custom("u", 10_001, acme)}, nil},
 		{"a custom limit of no policy", []schema.Override{custom("nothing", 7, acme)}, nil},
 		{
-			"another tenant's",
-			[]schema.Override{
-				times(500, schema.Override{Tenant: "beta"}), times(500, schema.Override{Tenant: "beta", User: "u"}),
-			},
-			nil,
-		},
-		{"another endpoint's", []schema.Override{times(500, schema.Override{Tenant: "acme", Endpoint: "GET /y"})}, nil},
-		{
 			"a credential's of another tenant",
 			[]schema.Override{times(500, schema.Override{Tenant: "beta", Credential: "key"})},
 			nil,
-		},
-		{
-			"the more specific of two",
-			[]schema.Override{times(500, acme), times(2000, user)},
-			map[string]int64{"t": 50, "te": 50, "u": 200, "ue": 200, "c": 50},
-		},
-		{
-			"a custom limit and a factor",
-			[]schema.Override{times(500, acme), custom("t", 7, acme)},
-			map[string]int64{"t": 7, "te": 50, "u": 50, "ue": 50, "c": 50},
-		},
-		{
-			"a penalty after a factor",
-			[]schema.Override{penalty(100, acme), times(2000, user)},
-			map[string]int64{"t": 10, "te": 10, "u": 20, "ue": 20, "c": 10},
-		},
-		{
-			"a penalty after a custom limit",
-			[]schema.Override{penalty(500, acme), custom("u", 50, user)},
-			map[string]int64{"t": 50, "te": 50, "u": 25, "ue": 50, "c": 50},
-		},
-		{
-			"the stricter of two penalties",
-			[]schema.Override{penalty(100, acme), penalty(900, user)},
-			map[string]int64{"t": 10, "te": 10, "u": 10, "ue": 10, "c": 10},
 		},
 	}
 	for _, test := range tests {
@@ -228,64 +195,6 @@ func TestAChangedLimitKeepsWhatTheOverrideDoesNotSay(t *testing.T) {
 			got.Override != 1 || got.Penalty != 0 {
 			t.Errorf("%s: limit is %+v (%s) by override %d, want %+v (%s) by 1",
 				test.name, got.Policy.Limit.Spec(), got.Policy.Quota(), got.Override, test.want, test.quota)
-		}
-	}
-}
-
-func TestABanBeatsAnExemptionAndBothEndAtTheirInstantWithoutASync(t *testing.T) {
-	const soon, later = 1000, 2000
-	ban := schema.Override{Kind: policy.Ban, Tenant: "acme", User: "u", ExpiresAt: instant(soon)}
-	exempt := schema.Override{Kind: policy.Exempt, Tenant: "acme", ExpiresAt: instant(later)}
-	forGood := schema.Override{Kind: policy.Ban, IP: "192.0.2.1"}
-	tests := []struct {
-		name           string
-		now            limit.Micros
-		overrides      []schema.Override
-		banned, exempt bool
-		until          limit.Micros
-	}{
-		{"both", soon - 1, []schema.Override{exempt, ban}, true, false, soon},
-		{"the ban has ended", soon, []schema.Override{exempt, ban}, false, true, 0},
-		{"both have ended", later, []schema.Override{exempt, ban}, false, false, 0},
-		{"two bans, one for good", 1, []schema.Override{ban, forGood}, true, false, 0},
-		{"a factor beside an exemption", 1, []schema.Override{penalty(500, acme), exempt}, false, true, 0},
-	}
-	for _, test := range tests {
-		got, r := quotas(t, test.now, test.overrides...)
-		if r.Banned != test.banned || r.Exempt != test.exempt || r.Until != test.until || (len(got) == 0) != test.exempt {
-			t.Errorf("%s: banned %v until %d, exempt %v, limits %v, want %v until %d and %v",
-				test.name, r.Banned, r.Until, r.Exempt, got, test.banned, test.until, test.exempt)
-		}
-	}
-}
-
-func TestAnOverrideHoldsFromItsStartUntilItsEndWithoutASync(t *testing.T) {
-	launch := func(factor int64, from, until limit.Micros) schema.Override {
-		o := schema.Override{Tenant: "acme", StartsAt: instant(from)}
-		if until > 0 {
-			o.ExpiresAt = instant(until)
-		}
-		return times(factor, o)
-	}
-	// A plan change for good, a launch within it, and the factor of today, in any order of their ids.
-	overrides := []schema.Override{launch(5000, 2000, 3000), launch(3000, 1000, 0), times(2000, acme)}
-	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}} {
-		var rows []schema.Override
-		for _, i := range order {
-			rows = append(rows, overrides[i])
-		}
-		for now, want := range map[limit.Micros]int64{
-			999: 200, 1000: 300, 1999: 300, 2000: 500, 2999: 500, 3000: 300, 1 << 50: 300,
-		} {
-			if got, _ := quotas(t, now, rows...); got["t"] != want {
-				t.Errorf("at %d, with rows in the order %v, the limit is %d, want %d", now, order, got["t"], want)
-			}
-		}
-	}
-	ban := schema.Override{Kind: policy.Ban, Tenant: "acme", StartsAt: instant(1000), ExpiresAt: instant(2000)}
-	for now, want := range map[limit.Micros]bool{999: false, 1000: true, 1999: true, 2000: false} {
-		if _, r := quotas(t, now, ban); r.Banned != want || r.Banned && r.Until != 2000 {
-			t.Errorf("at %d: banned %t until %d, want %t", now, r.Banned, r.Until, want)
 		}
 	}
 }

@@ -74,27 +74,6 @@ func TestOfRowsWithOneNameTheMostSpecificTargetApplies(t *testing.T) {
 	}
 }
 
-func TestARowAppliesToRequestsOfItsTargetAlone(t *testing.T) {
-	others := map[int]func(*identity.Identity){
-		0: func(id *identity.Identity) { id.User.ID = "u2" },
-		1: func(id *identity.Identity) { id.Credential = "other" },
-		2: func(id *identity.Identity) { id.IP = "192.0.2.2" },
-		3: func(id *identity.Identity) { id.IP = "192.0.3.1" },
-		4: func(id *identity.Identity) { id.IP = "193.0.2.1" },
-		5: func(id *identity.Identity) { id.Tenant = tenant("beta") },
-	}
-	for i, edit := range others {
-		plan := compile(t, modelConfig).With(build(t, targetRows(targets[i:i+1])))
-		id := acmeUser()
-		edit(&id)
-		var r resolve.Resolution
-		plan.ResolveAt(&id, 1, &r)
-		if got := quantityOf(t, &r, "daily"); got != 100 {
-			t.Errorf("%s: the limit of another request is %d, want the config's 100", targets[i].Target(), got)
-		}
-	}
-}
-
 func TestRowsForAllRequestsStandBesideThoseOfTheTierAndReplaceTheConfigsOfTheirName(t *testing.T) {
 	row := targets[7]
 	row.Name, row.Limit.Limit, row.WindowSize = "all", 7, 1
@@ -196,13 +175,5 @@ func TestRowsThatNoRequestOfTheConfigMeetsAreFaultsOfThePlan(t *testing.T) {
 	seeing := compile(t, `{user_from: [header.X-User], trusted_headers: [X-User], tiers: [{name: bronze}]}`)
 	if faults := seeing.With(snapshot).Faults(); len(faults) > 0 {
 		t.Errorf("under a config that reads them: %+v", faults)
-	}
-}
-
-func TestResolvingBesideRowsOfEveryTargetAllocatesNothing(t *testing.T) {
-	plan, id := compile(t, modelConfig).With(build(t, targetRows(targets))), acmeUser()
-	var r resolve.Resolution
-	if n := testing.AllocsPerRun(100, func() { plan.ResolveAt(&id, 1, &r) }); n != 0 {
-		t.Errorf("%v allocations, want none", n)
 	}
 }
