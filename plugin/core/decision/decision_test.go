@@ -207,16 +207,6 @@ func TestDecidingAllocatesNothingInSteadyState(t *testing.T) {
 	}
 }
 
-func TestABoundWithoutAnAnswerNeitherDeniesNorBinds(t *testing.T) {
-	var d decision.Decision
-	combine(t, &d, []answer{{10, 60, policy.Enforce, 5, false, 0}, {10, 60, policy.Enforce, 0, true, 99}})
-	d.Statuses[1].Source = decision.Unanswered
-	d.Result, d.Binding, d.RetryAfter = decision.Allowed, -1, 0
-	if d.Combine(); d.Denied() || d.Result != decision.Allowed || d.Binding != 0 {
-		t.Errorf("%v, binding %d; want it allowed by the bound that answered", d.Result, d.Binding)
-	}
-}
-
 func TestNoResetIsReportedBeforeTheRequestFits(t *testing.T) {
 	for _, test := range []struct{ wait, want limit.Micros }{
 		{0, 130}, {10, 130}, {40, 140}, {limit.Never, 130}, // a request that never fits: when the limit is whole again

@@ -2,6 +2,7 @@ package identity_test
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -82,5 +83,109 @@ func TestACallersCostIsAPositiveNumberUpToItsMaximum(t *testing.T) {
 		if got := g.identify(t, rules).Cost; got != 0 {
 			t.Errorf("a cost of %d counts as %d where no limit is charged, want 0", cost, got)
 		}
+	}
+}
+
+const (
+	target    = identity.TargetFact
+	preflight = identity.PreflightFacts
+)
+
+func TestAPreflightIsAnOPTIONSRequestWithOneOriginAndOneMethod(t *testing.T) {
+	for name, test := range map[string]struct {
+		method, origin, requested string
+		want                      bool
+	}{
+		"complete":                  {"OPTIONS", "https://app.example", "PUT", true},
+		"from an opaque origin":     {"OPTIONS", "null", "X-CUSTOM", true},
+		"without an origin":         {"OPTIONS", "", "PUT", false},
+		"without a method":          {"OPTIONS", "https://app.example", "", false},
+		"without both":              {"OPTIONS", "", "", false},
+		"with two origins":          {"OPTIONS", "https://a.example, https://b.example", "PUT", false},
+		"with two methods":          {"OPTIONS", "https://app.example", "PUT, GET", false},
+		"with a method of no token": {"OPTIONS", "https://app.example", "PUT ", false},
+		"of another method":         {"GET", "https://app.example", "PUT", false},
+		"of a method in lower case": {"options", "https://app.example", "PUT", false},
+	} {
+		rules := &identity.Rules{CostHeader: -1, NeedPreflight: true}
+		rules.Compile(target)
+		g := gateway{Request: identity.Request{Method: test.method, Origin: test.origin, RequestedMethod: test.requested}}
+		if got := g.identify(t, rules).Preflight; got != test.want {
+			t.Errorf("a request %s is a preflight: %v, want %v", name, got, test.want)
+		}
+		want := []identity.Facts{target}
+		if test.method == "OPTIONS" {
+			want = append(want, preflight)
+		}
+		g.wantRounds(t, want...)
+	}
+}
+
+func TestTheHeadersOfAPreflightAreNotReadUnlessPreflightsAreExempt(t *testing.T) {
+	rules := &identity.Rules{CostHeader: -1}
+	rules.Compile(target)
+	g := gateway{Request: identity.Request{Method: "OPTIONS", Origin: "https://app.example", RequestedMethod: "PUT"}}
+	if g.identify(t, rules).Preflight {
+		t.Error("it is a preflight")
+	}
+	g.wantRounds(t, target)
+}
+
+func TestAnExemptionSeesTheWholeAddressWhereLimitsSeeItsPrefix(t *testing.T) {
+	for ip, want := range map[string]string{
+		"192.0.2.7":            "192.0.2.7",
+		"::ffff:192.0.2.7":     "192.0.2.7",
+		"2001:db8::7":          "2001:db8::7",
+		"2001:db8::7%eth0":     "2001:db8::7",
+		"":                     "invalid IP",
+		"unix:":                "invalid IP",
+		"192.0.2.7, 192.0.2.8": "invalid IP",
+	} {
+		rules := &identity.Rules{CostHeader: -1, IPv6Prefix: 64, NeedAddress: true}
+		rules.Compile(identity.IPFact)
+		g := gateway{Request: identity.Request{IP: ip}}
+		if got := g.identify(t, rules).Address.String(); got != want {
+			t.Errorf("the address of %q is %s, want %s", ip, got, want)
+		}
+	}
+}
+
+func TestTheTagsOfAnAnonymousConsumerExemptNothing(t *testing.T) {
+	tags := []string{"internal", "tier:gold"}
+	for username, want := range map[string][]string{"acme": tags, "anonymous": nil} {
+		rules := &identity.Rules{CostHeader: -1, NeedTags: true, Anonymous: []string{"anonymous"}}
+		rules.Compile(consumer)
+		g := gateway{Request: identity.Request{Consumer: identity.Consumer{Username: username, Tags: tags}}}
+		if got := g.identify(t, rules).Tags; !slices.Equal(got, want) {
+			t.Errorf("tags of %s are %q, want %q", username, got, want)
+		}
+	}
+}
+
+func TestANameThatOnlyExemptionsSeekIsNotMissing(t *testing.T) {
+	rules := &identity.Rules{
+		CostHeader: -1, SeekTenant: true, SeekUser: true, OnMissingTenant: identity.ByIP,
+		OnMissingUser: identity.ByCredential, Anonymous: []string{"anonymous"},
+	}
+	rules.Tenant, rules.User = parse(t, rules, "consumer.username"), parse(t, rules, "jwt.sub")
+	rules.Compile(0)
+	acme, user := identity.Name{Kind: identity.Tenant, ID: "acme"}, identity.Name{Kind: identity.User, ID: "u_42"}
+	for _, test := range []struct {
+		username, claims string
+		tenant, user     identity.Name
+	}{
+		{"acme", `{"sub":"u_42"}`, acme, user},
+		{"acme", `{}`, acme, identity.Name{}},
+		{"", `{"sub":"u_42"}`, identity.Name{}, identity.Name{}},
+		{"anonymous", `{"sub":"u_42"}`, identity.Name{}, identity.Name{}},
+	} {
+		g := gateway{Request: identity.Request{
+			Consumer: identity.Consumer{Username: test.username}, Token: token(hs256, test.claims),
+		}}
+		id := g.identify(t, rules)
+		if id.Tenant != test.tenant || id.User != test.user || id.Anonymous || id.UserMissing {
+			t.Errorf("%s with %s: identity is %+v", test.username, test.claims, id)
+		}
+		g.wantRounds(t, consumer|jwt)
 	}
 }

@@ -200,3 +200,60 @@ func TestANormalPathCostsNoAllocation(t *testing.T) {
 }
 
 var sink string
+
+// decodedPaths are targets, the path of Kong's router, and the path when reserved characters are decoded too.
+var decodedPaths = []struct{ target, routed, decoded string }{
+	{"/records/7", "/records/7", "/records/7"},
+	{"/records%2f7", "/records%2F7", "/records/7"},
+	{"/records%2F%2F7%2f", "/records%2F%2F7%2F", "/records/7/"},
+	{"/a%2F..%2Fb", "/a%2F..%2Fb", "/b"},
+	{"/a%2f%2e%2e%2fb", "/a%2F..%2Fb", "/b"},
+	{"/%2E%2E/%2e%2e%2Fb", "/..%2Fb", "/b"},
+	{"/records%252F7", "/records%252F7", "/records%2F7"}, // once, and no further
+	{"/%252e%252e/b", "/%252e%252e/b", "/%2e%2e/b"},
+	{"/a%3Fb%23c%5Bd", "/a%3Fb%23c%5Bd", "/a?b#c[d"},
+	{"/%2F", "/%2F", "/"},
+	{"/a%2Fb?c=%2F", "/a%2Fb", "/a/b"},
+}
+
+func TestEndpointsAreMatchedOnTheDecodedPathIfTheConfigSaysSo(t *testing.T) {
+	for _, c := range decodedPaths {
+		normal := identity.NormalizePath(c.target)
+		if normal != c.routed {
+			t.Errorf("NormalizePath(%q) = %q, want %q", c.target, normal, c.routed)
+		}
+		for decode, want := range map[bool]string{false: c.routed, true: c.decoded} {
+			rules := identity.Rules{DecodePath: decode}
+			rules.Compile(identity.TargetFact)
+			request := identity.Request{Known: ^identity.Facts(0), Path: normal}
+			var id identity.Identity
+			if missing := rules.Identify(&request, &id); missing != 0 || id.Path != want {
+				t.Errorf("decoded %v: path of %q is %q, want %q", decode, c.target, id.Path, want)
+			}
+		}
+	}
+}
+
+func TestOnlyGRPCsOwnContentTypesMakeACall(t *testing.T) {
+	for contentType, want := range map[string]bool{
+		"application/grpc":               true,
+		"application/grpc+proto":         true,
+		"application/grpc+json":          true,
+		"application/grpc;charset=utf-8": true,
+		"application/grpc-web":           false,
+		"application/grpc-web+proto":     false,
+		"application/grpc-web-text":      false,
+		"application/grpcx":              false,
+		"application/json":               false,
+		"text/application/grpc":          false,
+		"":                               false,
+	} {
+		request := identity.Request{
+			Known:  identity.TargetFact | identity.RouteFact | identity.ContentTypeFact,
+			Method: "POST", HTTP2: true, GRPCRoute: true, ContentType: contentType,
+		}
+		if call, missing := request.GRPC(); call != want || missing != 0 {
+			t.Errorf("%q: call %v, missing %b; want %v", contentType, call, missing, want)
+		}
+	}
+}
