@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -166,27 +165,6 @@ func admitted(t *testing.T, decider *admit.Decider, g *gateway, x *admit.Exchang
 	}
 }
 
-func TestDeniedRequestSpendsNoScope(t *testing.T) {
-	decider, buckets, _ := deciderOf(t, config())
-	var x admit.Exchange
-	admitted(t, decider, &gateway{request: ofTier("paid", "u", "POST", "/records")}, &x)
-	want := map[string]int64{"daily": 1, "writes": 1, "candidate": 1}
-	if got := buckets.used(decider.Policies.Load()); !maps.Equal(got, want) {
-		t.Fatalf("after one request used is %v, want %v", got, want)
-	}
-	second := gateway{request: overHTTP1(ofTier("paid", "u", "POST", "/records"))}
-	err := decider.Admit(context.Background(), &second, &x)
-	if err != nil || !x.Response.Denied || x.Response.Status != 429 {
-		t.Fatalf("the second request: %v, %s", err, read(&x.Response))
-	}
-	if got := buckets.used(decider.Policies.Load()); !maps.Equal(got, want) {
-		t.Errorf("after a denial used is %v, want %v", got, want)
-	}
-	if d := &x.Decision; d.Resolution.Bounds[d.Binding].Policy.Name != "writes" || !d.ShadowDenied {
-		t.Errorf("decision is %s, want bound by writes with a shadow that denies too", describe(d))
-	}
-}
-
 func TestADenialForItsIdentitySpendsNothing(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -342,20 +320,6 @@ func TestAGRPCCallThatCannotBeDecidedIsUnavailable(t *testing.T) {
 			len(x.Response.Body) > 0 {
 			t.Errorf("%s: client reads %s, want 200 and UNAVAILABLE", name, read(&x.Response))
 		}
-	}
-}
-
-func TestADeniedGRPCCallHasNoBody(t *testing.T) {
-	decider, _, _ := deciderOf(t, config())
-	var x admit.Exchange
-	request := ofTier("trial", "u", "POST", "/")
-	for range 2 {
-		admitted(t, decider, &gateway{request: request}, &x)
-	}
-	require.NoError(t, decider.Admit(context.Background(), &gateway{request: request}, &x))
-	if !x.Response.Denied || x.Response.Status != 200 || x.Response.Get("grpc-status") != "8" ||
-		len(x.Response.Body) != 0 {
-		t.Errorf("client reads %s", read(&x.Response))
 	}
 }
 

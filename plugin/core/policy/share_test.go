@@ -88,47 +88,6 @@ func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
 	}
 }
 
-// The patterns of rows come and go; each step must leave what compiling all of them at once makes.
-func TestPatternsThatComeAndGoAreThoseOfACompileFromScratch(t *testing.T) {
-	e := newEndpoints()
-	steps := [][]string{
-		{"* /*", "GET /a/{x}"},
-		{"GET /a/b", "* /a/*"},
-		{"-* /*"},
-		{"GET /*", "-GET /a/{x}"},
-		{"HEAD /a/b", "-GET /a/b"},
-		{"* /*", "GET /a/{y}"},
-	}
-	inUse := map[string]bool{}
-	for _, step := range steps {
-		e = e.clone()
-		for _, text := range step {
-			if text[0] == '-' {
-				e.release(text[1:])
-				delete(inUse, text[1:])
-				continue
-			}
-			if err := e.acquire(text); err == nil {
-				inUse[text] = true
-			}
-		}
-		e.compile()
-		var texts []string
-		for text := range inUse {
-			texts = append(texts, text)
-		}
-		want, faults := CompilePatterns(texts)
-		if len(faults) > 0 || len(want.list) != len(e.patterns.list) {
-			t.Fatalf("after %q there are %d patterns, want %d; faults %v", step, len(e.patterns.list), len(want.list), faults)
-		}
-		for i := range want.list {
-			if got := e.patterns.list[i].text; got != want.list[i].text {
-				t.Errorf("after %q pattern %d is %s, want %s", step, i, got, want.list[i].text)
-			}
-		}
-	}
-}
-
 func TestTheNumberOfPatternsIsBounded(t *testing.T) {
 	e := newEndpoints()
 	for i := range maxPatterns {
