@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -34,9 +35,7 @@ func TestADeniedRequestSpendsNothingAndNamesTheLimitThatBinds(t *testing.T) {
 		!strings.Contains(string(d.Body), `"violated-policies":["user"]`) {
 		t.Errorf("%+v: want a 429 that names the limit, and not %s", d, d.Body)
 	}
-	if len(d.Statuses) != 2 {
-		t.Fatalf("%+v: want the answers of two limits", d.Statuses)
-	}
+	require.Len(t, d.Statuses, 2, "%+v: want the answers of two limits", d.Statuses)
 	for _, s := range d.Statuses {
 		if s.Used != 3 || s.Charged || s.Cost != 2 || s.Allowed != (s.Policy == "daily") ||
 			s.Scope != map[string]string{"daily": "tenant", "user": "user"}[s.Policy] {
@@ -80,9 +79,7 @@ tiers:
 	} {
 		d := acquire(t, l, test.request)
 		if test.remaining < 0 {
-			if d.Allowed || d.Remaining != 4 {
-				t.Errorf("%+v: %+v, want it denied with 4 left", test.request, d)
-			}
+			assert.True(t, !d.Allowed && d.Remaining == 4, "%+v: %+v, want it denied with 4 left", test.request, d)
 		} else if !d.Allowed || d.Policy != test.policy || d.Remaining != test.remaining {
 			t.Errorf("%+v: %+v, want %d left of %s", test.request, d, test.remaining, test.policy)
 		}
@@ -99,9 +96,7 @@ func allowed(t *testing.T, n int, next func(i int) (*limiter.Limiter, limiter.Re
 			for i := made.Add(1); i <= int64(n); i = made.Add(1) {
 				l, r := next(int(i))
 				d, err := l.TryAcquire(t.Context(), r)
-				if err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, err)
 				if d.Allowed {
 					count.Add(1)
 				}
@@ -165,9 +160,7 @@ func TestAClosedLimiterAnswersAsTheConfigSays(t *testing.T) {
 		config.OnInternalError = onError
 		l := limiting(t, config)
 		for range 2 {
-			if err := l.Close(t.Context()); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, l.Close(t.Context()))
 		}
 		d, err := l.TryAcquire(t.Context(), limiter.Request{Org: "acme"})
 		if !errors.Is(err, limiter.ErrClosed) || d.Allowed != want || d.Reason != decision.InternalFault {
@@ -228,9 +221,7 @@ func TestFaultsOfAConfigAreReturnedAllAtOnceWithTheirPaths(t *testing.T) {
 			continue
 		}
 		for _, path := range want {
-			if !strings.Contains(err.Error(), path) {
-				t.Errorf("%q: %v: want it to name %s", text, err, path)
-			}
+			assert.True(t, strings.Contains(err.Error(), path), "%q: %v: want it to name %s", text, err, path)
 		}
 	}
 	var faults schema.Faults
@@ -259,9 +250,7 @@ global: {limits: [{name: all, scope: global, limit: 2, window_size: 600}]}
 			t.Errorf("allowed %v by %s of %d, want %v by all of 2", d.Allowed, d.Policy, d.Limit, allowed)
 		}
 		for _, s := range d.Statuses {
-			if s.Shared != (s.Policy == "all") {
-				t.Errorf("%s: shared is %v", s.Policy, s.Shared)
-			}
+			assert.Equal(t, s.Policy == "all", s.Shared, "%s: shared", s.Policy)
 		}
 		for _, h := range d.Headers {
 			if h.Name == "X-RateLimit-Limit" && h.Value != "9" ||

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limiter"
@@ -46,9 +47,7 @@ tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 2, window_size: 8
 	for range 4 {
 		d := acquire(t, acquired, limiter.Request{Org: "acme"})
 		byDecision := httptest.NewRecorder()
-		if passes := d.WriteTo(byDecision); passes != d.Allowed {
-			t.Errorf("%+v: passes %v", d, passes)
-		}
+		assert.Equal(t, d.Allowed, d.WriteTo(byDecision), "%+v: passes", d)
 		w := get(handled, "/", "Org", "acme")
 		for _, name := range []string{
 			"X-RateLimit-Limit", "X-RateLimit-Remaining", "RateLimit-Policy", "RateLimit-Limit", "Content-Type",
@@ -70,9 +69,7 @@ tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 2, window_size: 8
 			t.Errorf("%d %v %s: want a 429 with a problem document", w.Code, w.Header(), w.Body)
 		}
 	}
-	if reached != 2 {
-		t.Errorf("the handler has seen %d requests of a limit of 2", reached)
-	}
+	assert.EqualValues(t, 2, reached, "the handler has seen %d requests of a limit of 2", reached)
 }
 
 func TestWhatIdentifyLeavesEmptyIsReadFromTheRequest(t *testing.T) {
@@ -121,9 +118,7 @@ func TestAClientThatLeavesEarlyIsCountedAllTheSame(t *testing.T) {
 		r.Header.Set("Org", "acme")
 		handler.ServeHTTP(httptest.NewRecorder(), r)
 	}
-	if reached != 3 {
-		t.Errorf("the handler has seen %d requests of a limit of 3", reached)
-	}
+	assert.EqualValues(t, 3, reached, "the handler has seen %d requests of a limit of 3", reached)
 }
 
 func TestWhatCannotBeDecidedIsAnsweredAsTheConfigSays(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -38,9 +39,7 @@ anonymous: {limits: [{name: daily, scope: ip, limit: 100, window_size: 86400}]}`
 	l, err := limiter.New(limiter.Options{Config: config, Budget: time.Minute, MaxAddresses: 32, NewAddresses: -1})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		if err := l.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, l.Close(context.Background()))
 	})
 	const addresses = 200
 	for i := range addresses {
@@ -82,9 +81,7 @@ func pluginDecider(t *testing.T, config schema.Config) *admit.Decider {
 	go func() { ended <- all.Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-ended)
 	})
 	buckets, _, err := all.Open(&config)
 	require.NoError(t, err)
@@ -133,9 +130,7 @@ func TestWithoutRedisEachLimitsFailModeDecides(t *testing.T) {
 			d.Statuses[0].Source != want.source || d.Statuses[0].Allowed != want.allowed {
 			t.Errorf("fail_mode %s: %+v, want allowed %v because %v, by %v", mode, d, want.allowed, want.reason, want.source)
 		}
-		if !want.allowed && d.StatusCode != 503 {
-			t.Errorf("fail_mode %s: status %d, want 503", mode, d.StatusCode)
-		}
+		assert.True(t, want.allowed || d.StatusCode == 503, "fail_mode %s: status %d, want 503", mode, d.StatusCode)
 		server.Restart(t)
 	}
 }
@@ -167,9 +162,7 @@ tiers: [{name: a, limits: [{name: yearly, scope: tenant, limit: 100000, window_s
 			t.Fatalf("%d of %d requests were answered from a lease", leased, allowed)
 		}
 		d := acquire(t, l, limiter.Request{Org: "acme"})
-		if !d.Allowed {
-			t.Fatalf("%+v: want it allowed", d)
-		}
+		require.True(t, d.Allowed, "%+v: want it allowed", d)
 		allowed++
 		if d.Statuses[0].Source == decision.Leased {
 			leased++

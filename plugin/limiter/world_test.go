@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
@@ -49,9 +50,7 @@ func limiting(t testing.TB, config schema.Config) *limiter.Limiter {
 	l, err := limiter.New(limiter.Options{Config: config})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		if err := l.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, l.Close(context.Background()))
 	})
 	return l
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
@@ -150,9 +151,7 @@ func TestNoMoreFactsAreReadThanTheDecisionNeeds(t *testing.T) {
 			if err := decider.Admit(context.Background(), &g, &x); err != nil || x.Response.Denied != test.denied {
 				t.Errorf("denied %v, %v, want %v", x.Response.Denied, err, test.denied)
 			}
-			if !slices.Equal(g.rounds, test.rounds) {
-				t.Errorf("read %08b, want %08b", g.rounds, test.rounds)
-			}
+			assert.Equal(t, test.rounds, g.rounds, "read %08b, want %08b", g.rounds, test.rounds)
 		})
 	}
 }
@@ -183,9 +182,7 @@ func TestADenialForItsIdentitySpendsNothing(t *testing.T) {
 			if !x.Response.Denied || x.Response.Status != 403 || x.Decision.Reason != test.reason || buckets.takes != 0 {
 				t.Errorf("%d takes and %s, want 403 because of %s", buckets.takes, read(&x.Response), test.reason)
 			}
-			if len(*observed) != 1 {
-				t.Errorf("%d decisions were observed, want one", len(*observed))
-			}
+			assert.Len(t, *observed, 1, "decisions were observed, want one")
 		})
 	}
 }
@@ -313,9 +310,7 @@ func TestAGRPCCallThatCannotBeDecidedIsUnavailable(t *testing.T) {
 			return nil
 		},
 	} {
-		if err := deny(); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.NoError(t, deny(), "%s", name)
 		if !x.Response.Denied || x.Response.Status != 200 || x.Response.Get("grpc-status") != "14" ||
 			len(x.Response.Body) > 0 {
 			t.Errorf("%s: client reads %s, want 200 and UNAVAILABLE", name, read(&x.Response))
@@ -371,9 +366,7 @@ func TestTheAddressOfARequestIsReadAtADenialUnlessItIsKnown(t *testing.T) {
 			if err := decider.Admit(context.Background(), &g, &x); err != nil || x.Decision.Identity.IP != test.want {
 				t.Errorf("the decision is about the address %q (%v), want %q", x.Decision.Identity.IP, err, test.want)
 			}
-			if !slices.Equal(g.rounds, test.rounds) {
-				t.Errorf("read %010b, want %010b", g.rounds, test.rounds)
-			}
+			assert.Equal(t, test.rounds, g.rounds, "read %010b, want %010b", g.rounds, test.rounds)
 		})
 	}
 }
@@ -410,9 +403,7 @@ func TestTheIDOfARequestIsReadAtADenialOnlyWithTheFirstRound(t *testing.T) {
 			if err := decider.Admit(context.Background(), &g, &x); err != nil || x.Decision.RequestID != test.id {
 				t.Errorf("the decision is about request %q (%v), want %q", x.Decision.RequestID, err, test.id)
 			}
-			if !slices.Equal(g.rounds, test.rounds) {
-				t.Errorf("read %010b, want %010b", g.rounds, test.rounds)
-			}
+			assert.Equal(t, test.rounds, g.rounds, "read %010b, want %010b", g.rounds, test.rounds)
 		})
 	}
 }

@@ -2,10 +2,10 @@ package admit_test
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
@@ -211,9 +211,7 @@ global: {limits: [{name: all, scope: global, limit: 9, window_size: 60}]}`)
 		g := gateway{request: identity.Request{Method: method, Path: "/"}}
 		var x admit.Exchange
 		admitted(t, decider, &g, &x)
-		if !slices.Equal(g.rounds, want) {
-			t.Errorf("%s: read %011b, want %011b", method, g.rounds, want)
-		}
+		assert.Equal(t, want, g.rounds, "%s: read %011b, want %011b", method, g.rounds, want)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -84,9 +85,7 @@ func TestUsageShowsTheTenantsOwnLimitsAndSpendsNothing(t *testing.T) {
 	spent := buckets.used(decider.Policies.Load())
 	usage, _ := usageDecider(t, withGlobal(), buckets)
 	_, got := answered(t, usage, asking(ofTier("paid", "u", "", ""), ""))
-	if want := map[string]string{"daily": "2/7", "writes": "1/0"}; !maps.Equal(numbers(got), want) {
-		t.Errorf("usage is %v, want %v", numbers(got), want)
-	}
+	assert.Equal(t, map[string]string{"daily": "2/7", "writes": "1/0"}, numbers(got), "usage")
 	if got.Tenant != "acme" || got.User != "u" || got.Tier != "paid" || got.Endpoint != "" || got.Degraded || got.Exempt {
 		t.Errorf("usage is of %+v", got)
 	}
@@ -201,9 +200,7 @@ func TestAFloodOfRequestsForUsageReadsFewBuckets(t *testing.T) {
 			t.Fatalf("one and the same request: %s", read(r))
 		}
 	}
-	if buckets.peeks != 1 {
-		t.Errorf("%d reads for one answer", buckets.peeks)
-	}
+	assert.Equal(t, 1, buckets.peeks, "reads for one answer")
 	denied := 0
 	for i := range 100 {
 		r, _ := answered(t, usage, asking(ofTier("paid", "u", "", ""), fmt.Sprint("route-", i)))
@@ -211,9 +208,7 @@ func TestAFloodOfRequestsForUsageReadsFewBuckets(t *testing.T) {
 			denied++
 		}
 	}
-	if buckets.peeks != 10 || denied != 91 {
-		t.Errorf("%d reads, %d denied; want 10 and 91", buckets.peeks, denied)
-	}
+	assert.True(t, buckets.peeks == 10 && denied == 91, "%d reads, %d denied; want 10 and 91", buckets.peeks, denied)
 	other := asking(ofTier("paid", "u", "", ""), "")
 	other.Consumer.CustomID = "zen"
 	if r, got := answered(t, usage, other); r.Status != 200 || got.Tenant != "zen" {

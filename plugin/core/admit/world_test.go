@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
@@ -183,17 +184,11 @@ func read(r *response.Response) string {
 func parsed(t testing.TB, text string) schema.Config {
 	t.Helper()
 	var document any
-	if err := yaml.Unmarshal([]byte(text), &document); err != nil {
-		t.Fatalf("parse YAML: %v", err)
-	}
+	require.NoError(t, yaml.Unmarshal([]byte(text), &document), "parse YAML")
 	raw, err := json.Marshal(document)
-	if err != nil {
-		t.Fatalf("encode config: %v", err)
-	}
+	require.NoError(t, err, "encode config")
 	config, _, err := schema.Parse(raw)
-	if err != nil {
-		t.Fatalf("parse config: %v", err)
-	}
+	require.NoError(t, err, "parse config")
 	return config
 }
 
@@ -202,9 +197,7 @@ func deciderOf(t testing.TB, text string) (*admit.Decider, *shelf, *diary) {
 	t.Helper()
 	config := parsed(t, text)
 	snapshot, err := resolve.FromConfig(config)
-	if err != nil {
-		t.Fatalf("compile config: %v", err)
-	}
+	require.NoError(t, err, "compile config")
 	buckets, observed := newShelf(), new(diary)
 	decider := &admit.Decider{
 		Now: func() limit.Micros { return now }, Buckets: buckets, Renderer: response.New(config, nil),

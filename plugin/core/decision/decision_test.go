@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -212,9 +213,7 @@ func TestNoResetIsReportedBeforeTheRequestFits(t *testing.T) {
 		{0, 130}, {10, 130}, {40, 140}, {limit.Never, 130}, // a request that never fits: when the limit is whole again
 	} {
 		s := decision.Status{Status: limit.Status{Reset: 130}, Now: 100, Wait: test.wait}
-		if got := s.ResetAt(); got != test.want {
-			t.Errorf("a wait of %d from 100, with all there at 130: %d, want %d", test.wait, got, test.want)
-		}
+		assert.Equal(t, test.want, s.ResetAt(), "a wait of %d from 100, with all there at 130", test.wait)
 	}
 }
 
@@ -229,7 +228,5 @@ func TestResultsReasonsAndSourcesHaveTheNamesThatMetricsUse(t *testing.T) {
 	got += decision.Unanswered.String() + " " + decision.Memory.String() + " " + decision.Redis.String()
 	const want = "allowed soft_throttled hard_throttled counted tenant_missing user_missing internal_fault " +
 		"config_fault store_away meta_limited banned header_repeated unanswered memory redis"
-	if got != want {
-		t.Errorf("names are %q, want %q", got, want)
-	}
+	assert.Equal(t, want, got, "names")
 }

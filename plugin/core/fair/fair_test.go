@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"pgregory.net/rapid"
 )
 
@@ -133,9 +134,7 @@ func TestMessagesSurviveTheirEncoding(t *testing.T) {
 		caps := Caps{Level: level, Nodes: 3, Named: map[ID]float64{IDOf("a"): 1000}, Joint: Joint{800, 200}, Free: 7}
 		message := caps.Append(nil)
 		read, err := ParseCaps(message)
-		if err != nil || !reflect.DeepEqual(read, caps) {
-			t.Errorf("caps become %+v, %v", read, err)
-		}
+		assert.True(t, err == nil && reflect.DeepEqual(read, caps), "caps become %+v, %v", read, err)
 		message[0]++
 		if read, err = ParseCaps(message); err == nil {
 			t.Errorf("caps of another version become %+v", read)

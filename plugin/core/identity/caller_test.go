@@ -1,9 +1,9 @@
 package identity_test
 
 import (
-	"reflect"
-	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 )
@@ -29,9 +29,7 @@ func TestACallersNamesAndCostAreReadFromTheCallerAlone(t *testing.T) {
 		Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: "gold",
 		User: identity.Name{Kind: identity.User, ID: "u_42"}, Cost: 7,
 	}
-	if got := g.identify(t, callerRules()); !reflect.DeepEqual(got, want) {
-		t.Errorf("identity is %+v,\nwant %+v", got, want)
-	}
+	assert.Equal(t, want, g.identify(t, callerRules()), "identity")
 	g.wantRounds(t, identity.CallerFacts)
 }
 
@@ -61,9 +59,7 @@ func TestANameThatACallerDoesNotStateIsMissing(t *testing.T) {
 		rules := callerRules()
 		rules.OnMissingTenant, rules.OnMissingUser = identity.Deny, identity.ByIP
 		g := gateway{Request: identity.Request{Caller: test.caller, IP: "192.0.2.1"}}
-		if got := g.identify(t, rules); !reflect.DeepEqual(got, test.want) {
-			t.Errorf("%s: identity is %+v,\nwant %+v", test.name, got, test.want)
-		}
+		assert.Equal(t, test.want, g.identify(t, rules), "%s: identity", test.name)
 		g.wantRounds(t, test.facts...)
 	}
 }
@@ -76,9 +72,7 @@ func TestACallersCostIsAPositiveNumberUpToItsMaximum(t *testing.T) {
 		g := gateway{Request: identity.Request{Caller: identity.Caller{Tenant: "acme", Cost: cost}}}
 		rules := callerRules()
 		rules.OnMissingUser = identity.Skip
-		if got := g.identify(t, rules).Cost; got != want {
-			t.Errorf("a cost of %d counts as %d, want %d", cost, got, want)
-		}
+		assert.Equal(t, want, g.identify(t, rules).Cost, "a cost of %d counts as", cost)
 		rules.CallerCost = false
 		if got := g.identify(t, rules).Cost; got != 0 {
 			t.Errorf("a cost of %d counts as %d where no limit is charged, want 0", cost, got)
@@ -110,9 +104,7 @@ func TestAPreflightIsAnOPTIONSRequestWithOneOriginAndOneMethod(t *testing.T) {
 		rules := &identity.Rules{CostHeader: -1, NeedPreflight: true}
 		rules.Compile(target)
 		g := gateway{Request: identity.Request{Method: test.method, Origin: test.origin, RequestedMethod: test.requested}}
-		if got := g.identify(t, rules).Preflight; got != test.want {
-			t.Errorf("a request %s is a preflight: %v, want %v", name, got, test.want)
-		}
+		assert.Equal(t, test.want, g.identify(t, rules).Preflight, "a request %s is a preflight", name)
 		want := []identity.Facts{target}
 		if test.method == "OPTIONS" {
 			want = append(want, preflight)
@@ -125,9 +117,7 @@ func TestTheHeadersOfAPreflightAreNotReadUnlessPreflightsAreExempt(t *testing.T)
 	rules := &identity.Rules{CostHeader: -1}
 	rules.Compile(target)
 	g := gateway{Request: identity.Request{Method: "OPTIONS", Origin: "https://app.example", RequestedMethod: "PUT"}}
-	if g.identify(t, rules).Preflight {
-		t.Error("it is a preflight")
-	}
+	assert.False(t, g.identify(t, rules).Preflight, "it is a preflight")
 	g.wantRounds(t, target)
 }
 
@@ -144,9 +134,7 @@ func TestAnExemptionSeesTheWholeAddressWhereLimitsSeeItsPrefix(t *testing.T) {
 		rules := &identity.Rules{CostHeader: -1, IPv6Prefix: 64, NeedAddress: true}
 		rules.Compile(identity.IPFact)
 		g := gateway{Request: identity.Request{IP: ip}}
-		if got := g.identify(t, rules).Address.String(); got != want {
-			t.Errorf("the address of %q is %s, want %s", ip, got, want)
-		}
+		assert.Equal(t, want, g.identify(t, rules).Address.String(), "the address of %q", ip)
 	}
 }
 
@@ -156,9 +144,7 @@ func TestTheTagsOfAnAnonymousConsumerExemptNothing(t *testing.T) {
 		rules := &identity.Rules{CostHeader: -1, NeedTags: true, Anonymous: []string{"anonymous"}}
 		rules.Compile(consumer)
 		g := gateway{Request: identity.Request{Consumer: identity.Consumer{Username: username, Tags: tags}}}
-		if got := g.identify(t, rules).Tags; !slices.Equal(got, want) {
-			t.Errorf("tags of %s are %q, want %q", username, got, want)
-		}
+		assert.Equal(t, want, g.identify(t, rules).Tags, "tags of %s", username)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 )
 
@@ -42,9 +44,7 @@ func TestAMissingTenantIsTreatedAsTheRulesSay(t *testing.T) {
 			rules := tenantRules(t, "consumer.custom_id")
 			rules.OnMissingTenant = test.missing
 			g := gateway{Request: test.request}
-			if got := g.identify(t, rules); !reflect.DeepEqual(got, test.want) {
-				t.Errorf("identity is %+v,\nwant %+v", got, test.want)
-			}
+			assert.Equal(t, test.want, g.identify(t, rules), "identity")
 			g.wantRounds(t, test.facts...)
 		})
 	}
@@ -174,9 +174,7 @@ func TestAllThatEveryRequestNeedsIsReadInOneRound(t *testing.T) {
 		User:       identity.Name{Kind: identity.User, ID: "u_42"},
 		Credential: "k-1", Method: "GET", Path: "/records", Route: "records",
 	}
-	if got := g.identify(t, rules); !reflect.DeepEqual(got, want) {
-		t.Errorf("identity is %+v,\nwant %+v", got, want)
-	}
+	assert.Equal(t, want, g.identify(t, rules), "identity")
 	g.wantRounds(t, consumer|credential|jwt|headers|identity.TargetFact|identity.RouteFact)
 }
 
@@ -236,7 +234,5 @@ func TestAResetRequestKeepsNoFactOfTheOneBefore(t *testing.T) {
 		request.CredentialID+request.IP+request.Method+request.Path+request.Route+request.Token+request.ContentType != "" {
 		t.Errorf("after Reset the request is %+v", request)
 	}
-	if cap(c.Tags) == 0 || cap(request.Headers) == 0 {
-		t.Error("Reset gave the memory away")
-	}
+	assert.True(t, cap(c.Tags) != 0 && cap(request.Headers) != 0, "Reset gave the memory away")
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -35,9 +37,7 @@ func TestALongNameIsHashed(t *testing.T) {
 	long := strings.Repeat("x", 129)
 	sum := sha256.Sum256([]byte(long))
 	hash := "sha256:" + hex.EncodeToString(sum[:])
-	if got := tenantOf(t, rules, long); got != hash {
-		t.Errorf("tenant of 129 bytes became %q, want %q", got, hash)
-	}
+	assert.Equal(t, hash, tenantOf(t, rules, long), "tenant of 129 bytes became")
 	if got := tenantOf(t, rules, hash); got == hash || len(got) != len(hash) {
 		t.Errorf("a tenant named %q became %q, the id of the tenant of 129 bytes", hash, got)
 	}
@@ -64,9 +64,7 @@ func TestTwoNamesAreNeverOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := names.Draw(t, "a"), names.Draw(t, "b")
 		ida, idb := tenantOf(t, rules, a), tenantOf(t, rules, b)
-		if (a == b) != (ida == idb) {
-			t.Fatalf("tenants %q and %q became %q and %q", a, b, ida, idb)
-		}
+		require.Equal(t, ida == idb, a == b, "tenants %q and %q became %q and %q", a, b, ida, idb)
 	})
 }
 
@@ -117,9 +115,7 @@ func TestAnAddressIsCountedAsOneClientHolds(t *testing.T) {
 		rules := &identity.Rules{CostHeader: -1, IPv6Prefix: test.prefix}
 		rules.Compile(ip)
 		g := gateway{Request: identity.Request{IP: test.address}}
-		if got := g.identify(t, rules).IP; got != test.want {
-			t.Errorf("address %q per /%d is counted as %q, want %q", test.address, test.prefix, got, test.want)
-		}
+		assert.Equal(t, test.want, g.identify(t, rules).IP, "address %q per /%d is counted as", test.address, test.prefix)
 	}
 }
 
@@ -157,9 +153,7 @@ func TestACostHeaderIsBoundedAndNonsenseBuysNothing(t *testing.T) {
 	rules.Compile(0)
 	for _, test := range tests {
 		g := gateway{Request: identity.Request{Headers: []string{test.header}}}
-		if got := g.identify(t, rules).Cost; got != test.want {
-			t.Errorf("cost header %.40q counts as %d, want %d", test.header, got, test.want)
-		}
+		assert.Equal(t, test.want, g.identify(t, rules).Cost, "cost header %.40q counts as", test.header)
 		g.wantRounds(t, headers)
 	}
 }

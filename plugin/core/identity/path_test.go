@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -29,17 +30,13 @@ func TestPathsAreNormalisedAsARealKongDoes(t *testing.T) {
 			RequestLine string `json:"get_var_request"`
 			Path        string `json:"get_path"`
 		}
-		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
-			t.Fatalf("row %d: %v", rows+1, err)
-		}
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &row), "row %d", rows+1)
 		_, target, _ := strings.Cut(strings.TrimSuffix(row.RequestLine, " HTTP/1.1"), " ")
 		if got := identity.NormalizePath(target); got != row.Path {
 			t.Errorf("NormalizePath(%q) = %q, Kong says %q", target, got, row.Path)
 		}
 	}
-	if rows != recorded {
-		t.Errorf("read %d recorded rows, want %d", rows, recorded)
-	}
+	assert.Equal(t, recorded, rows, "read %d recorded rows, want %d", rows, recorded)
 }
 
 func TestPathOfATarget(t *testing.T) {
@@ -69,9 +66,7 @@ func TestPathOfATarget(t *testing.T) {
 		{"https://u@h/../x", "/x"},
 	}
 	for _, test := range tests {
-		if got := identity.NormalizePath(test.target); got != test.want {
-			t.Errorf("NormalizePath(%q) = %q, want %q", test.target, got, test.want)
-		}
+		assert.Equal(t, test.want, identity.NormalizePath(test.target), "NormalizePath(%q)", test.target)
 	}
 }
 
@@ -219,9 +214,7 @@ var decodedPaths = []struct{ target, routed, decoded string }{
 func TestEndpointsAreMatchedOnTheDecodedPathIfTheConfigSaysSo(t *testing.T) {
 	for _, c := range decodedPaths {
 		normal := identity.NormalizePath(c.target)
-		if normal != c.routed {
-			t.Errorf("NormalizePath(%q) = %q, want %q", c.target, normal, c.routed)
-		}
+		assert.Equal(t, c.routed, normal, "NormalizePath(%q)", c.target)
 		for decode, want := range map[bool]string{false: c.routed, true: c.decoded} {
 			rules := identity.Rules{DecodePath: decode}
 			rules.Compile(identity.TargetFact)

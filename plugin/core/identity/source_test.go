@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 )
 
@@ -29,9 +32,7 @@ func TestEachSourceReadsItsOwnField(t *testing.T) {
 		"jwt.org_id":         "claimed",
 	} {
 		id := (&gateway{Request: request}).identify(t, tenantRules(t, source))
-		if want := (identity.Name{Kind: identity.Tenant, ID: want}); id.Tenant != want {
-			t.Errorf("%s: tenant is %v, want %v", source, id.Tenant, want)
-		}
+		assert.Equal(t, identity.Name{Kind: identity.Tenant, ID: want}, id.Tenant, "%s: tenant", source)
 		if id := (&gateway{}).identify(t, tenantRules(t, source)); !id.Anonymous {
 			t.Errorf("%s: tenant of an empty request is %v, want an anonymous one", source, id.Tenant)
 		}
@@ -46,9 +47,7 @@ func TestTheFirstSourceThatIsNotEmptyWins(t *testing.T) {
 		Token:    token(hs256, `{"org":"by-claim"}`),
 	}
 	for _, want := range []string{"by-claim", "by-header", "by-custom-id", "by-username"} {
-		if got := (&gateway{Request: request}).identify(t, tenantRules(t, sources...)).Tenant.ID; got != want {
-			t.Errorf("tenant is %q, want %q", got, want)
-		}
+		assert.Equal(t, want, (&gateway{Request: request}).identify(t, tenantRules(t, sources...)).Tenant.ID, "tenant")
 		switch want {
 		case "by-claim":
 			request.Token = token(hs256, `{"org":""}`)
@@ -74,12 +73,8 @@ func TestTheErrorOfAnUnknownSourceQuotesIt(t *testing.T) {
 
 func TestAHeaderIsReadOnceHoweverItIsSpelt(t *testing.T) {
 	rules := tenantRules(t, "header.x-org", "header.X-ORG", "header.X-Other", "header.X-Org")
-	if want := []string{"X-Org", "X-Other"}; !slices.Equal(rules.Headers, want) {
-		t.Errorf("headers are %q, want %q", rules.Headers, want)
-	}
-	if i := identity.Header("x-other", &rules.Headers); i != 1 {
-		t.Errorf("index of x-other is %d, want 1", i)
-	}
+	assert.Equal(t, []string{"X-Org", "X-Other"}, rules.Headers, "headers")
+	assert.Equal(t, 1, identity.Header("x-other", &rules.Headers), "index of x-other")
 	if i := identity.Header("x-new", &rules.Headers); i != 2 || rules.Headers[2] != "X-New" {
 		t.Errorf("index of x-new is %d in %q, want 2", i, rules.Headers)
 	}
@@ -102,9 +97,7 @@ func TestTheFirstTagWithTheKeyAndAValueWins(t *testing.T) {
 	}
 	for _, test := range tests {
 		g := gateway{Request: identity.Request{Consumer: identity.Consumer{Tags: test.tags}}}
-		if got := g.identify(t, tenantRules(t, "consumer.tag.org")).Tenant.ID; got != test.want {
-			t.Errorf("%s: tenant is %q, want %q", test.name, got, test.want)
-		}
+		assert.Equal(t, test.want, g.identify(t, tenantRules(t, "consumer.tag.org")).Tenant.ID, "%s: tenant", test.name)
 	}
 }
 
@@ -137,9 +130,7 @@ func TestAClaimIsAStringOrAWholeNumber(t *testing.T) {
 		`{"org":"acme","exp":"never","x":[]}`: "acme",
 	} {
 		g := gateway{Request: identity.Request{Token: token(hs256, claims)}}
-		if got := g.identify(t, tenantRules(t, "jwt.org")).Tenant.ID; got != want {
-			t.Errorf("claims %s: tenant is %q, want %q", claims, got, want)
-		}
+		assert.Equal(t, want, g.identify(t, tenantRules(t, "jwt.org")).Tenant.ID, "claims %s: tenant", claims)
 	}
 }
 
@@ -169,9 +160,7 @@ func TestABrokenTokenIsAMissingTenant(t *testing.T) {
 func TestTheSignatureIsNotRead(t *testing.T) {
 	for _, header := range []string{hs256, `{"alg":"none"}`, `{"alg":"EdDSA"}`} {
 		g := gateway{Request: identity.Request{Token: token(header, `{"org":"acme"}`)}}
-		if got := g.identify(t, tenantRules(t, "jwt.org")).Tenant.ID; got != "acme" {
-			t.Errorf("header %s: tenant is %q, want acme", header, got)
-		}
+		assert.Equal(t, "acme", g.identify(t, tenantRules(t, "jwt.org")).Tenant.ID, "header %s: tenant", header)
 	}
 }
 
@@ -193,9 +182,7 @@ func FuzzClaims(f *testing.F) {
 			return
 		}
 		payload, err := base64.RawURLEncoding.DecodeString(strings.Split(text, ".")[1])
-		if err != nil {
-			t.Fatalf("token %q: tenant %q from a payload that is not base64: %v", text, id.Tenant.ID, err)
-		}
+		require.NoError(t, err, "token %q: tenant %q from a payload that is not base64", text, id.Tenant.ID)
 		var claims map[string]json.RawMessage
 		// What follows the object is ignored: the gateway has verified the token.
 		if err := json.NewDecoder(bytes.NewReader(payload)).Decode(&claims); err != nil {
@@ -208,8 +195,6 @@ func FuzzClaims(f *testing.F) {
 		if value == "-0" {
 			value = "0"
 		}
-		if value != id.Tenant.ID {
-			t.Fatalf("payload %q: tenant is %q, want %q", payload, id.Tenant.ID, value)
-		}
+		require.Equal(t, id.Tenant.ID, value, "payload %q: tenant is %q, want %q", payload, id.Tenant.ID, value)
 	})
 }

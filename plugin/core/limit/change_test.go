@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
@@ -118,9 +120,7 @@ func TestBucketWrittenInFinerTicksIsNotRefilledTwice(t *testing.T) {
 	var s limit.State
 	take(fine, &s, noon+700*ms, 100)
 	coarse.Advance(&s, noon+900*ms)
-	if s.At%coarse.Tick() != 0 || s.At < noon+700*ms {
-		t.Errorf("debt of 0.7 s is dated %d µs after noon", s.At-noon)
-	}
+	assert.True(t, s.At%coarse.Tick() == 0 && s.At >= noon+700*ms, "debt of 0.7 s is dated %d µs after noon", s.At-noon)
 }
 
 func TestAnotherAlgorithmCountsALogAtItsLastAdmission(t *testing.T) {
@@ -141,9 +141,7 @@ func TestDebtIsCutToWhatCanBeWaitedFor(t *testing.T) {
 	var s, other limit.State
 	take(fast, &s, noon, 50_000_000)
 	take(slow, &other, noon, 1)
-	if s.Base != other.Base {
-		t.Fatalf("units of 1/%d and 1/%d token", s.Base, other.Base)
-	}
+	require.Equal(t, other.Base, s.Base, "units of 1/%d and 1/%d token", s.Base, other.Base)
 	wait, status := take(slow, &s, noon, 1)
 	if wait <= 0 || wait > limit.MaxProduct || status.Reset > noon+limit.MaxProduct {
 		t.Errorf("wait %d, %+v: want at most %d", wait, status, int64(limit.MaxProduct))
@@ -189,9 +187,7 @@ func TestTwoDefinitionsOfOneBucketDoNotStarveIt(t *testing.T) {
 			admitted++
 		}
 	}
-	if admitted < 4*1000/2 {
-		t.Errorf("admitted %d in four minutes of 1000 and 2000 a minute", admitted)
-	}
+	assert.True(t, admitted >= 4*1000/2, "admitted %d in four minutes of 1000 and 2000 a minute", admitted)
 }
 
 // Any limit can take over any state: its answers stay within their range, and waiting helps.

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
@@ -71,12 +73,8 @@ func TestNewReportsWhatIsOutOfRangeByTheNameOfItsField(t *testing.T) {
 			spec := valid
 			c.change(&spec)
 			l, err := limit.New(spec)
-			if got := faults(err); !slices.Equal(got, c.fields) {
-				t.Errorf("New(%+v) = %v: faults in %q, want %q", spec, err, got, c.fields)
-			}
-			if err != nil && l != (limit.Limit{}) {
-				t.Errorf("an invalid limit is %+v", l)
-			}
+			assert.Equal(t, c.fields, faults(err), "New(%+v) = %v: faults in", spec, err)
+			assert.True(t, err == nil || l == (limit.Limit{}), "an invalid limit is %+v", l)
 		})
 	}
 }
@@ -128,9 +126,7 @@ func TestNewReportsWhatCannotBeCountedExactly(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			_, err := limit.New(c.spec)
-			if (err == nil) != c.ok {
-				t.Errorf("New(%+v): %v", c.spec, err)
-			}
+			assert.Equal(t, c.ok, err == nil, "New(%+v): %v", c.spec, err)
 			if err != nil && !slices.Equal(faults(err), []string{"limit"}) {
 				t.Errorf("the fault is in %q, want limit", faults(err))
 			}
@@ -170,9 +166,7 @@ func TestAlgorithmNamesRoundTrip(t *testing.T) {
 			t.Errorf("ParseAlgorithm(%q) = %v, want an error", name, got)
 		}
 	}
-	if got := limit.Algorithm(77).String(); got != "algorithm(77)" {
-		t.Errorf("an unknown algorithm is called %q", got)
-	}
+	assert.Equal(t, "algorithm(77)", limit.Algorithm(77).String(), "an unknown algorithm is called")
 }
 
 func TestSecondsRoundUp(t *testing.T) {
@@ -242,9 +236,7 @@ func TestUnitsAreTheNumbersOfTheArithmetic(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := mustNew(t, c.spec).Units()
 			got.Tag = 0 // any
-			if got != c.want {
-				t.Errorf("\n got %+v\nwant %+v", got, c.want)
-			}
+			assert.Equal(t, c.want, got)
 		})
 	}
 }

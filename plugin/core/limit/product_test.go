@@ -5,6 +5,7 @@ import (
 	"math/big"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
@@ -51,16 +52,12 @@ func checkProducts(t *rapid.T, l *Limit, s *State, now Micros, cost int64) {
 		if p.name == "elapsed × rate" || p.name == "ticks to full × tick" { // rounded up to a whole tick
 			most.Add(most, big.NewInt(max(p.x, p.y)))
 		}
-		if exact.Cmp(most) > 0 {
-			t.Fatalf("%+v: %s = %d × %d exceeds %d", l.spec, p.name, p.x, p.y, int64(MaxProduct))
-		}
+		require.True(t, exact.Cmp(most) <= 0, "%+v: %s = %d × %d exceeds %d", l.spec, p.name, p.x, p.y, int64(MaxProduct))
 	}
 	for name, field := range map[string]int64{
 		"spent": s.Spent, "previous": s.Previous, "base": s.Base, "at": int64(s.At),
 	} {
-		if field < 0 || field > maxDouble {
-			t.Fatalf("%+v: %s is %d, which is no exact double", l.spec, name, field)
-		}
+		require.True(t, field >= 0 && field <= maxDouble, "%+v: %s is %d, which is no exact double", l.spec, name, field)
 	}
 }
 
@@ -117,17 +114,13 @@ func TestWaitsOfEveryAcceptedSpecFit(t *testing.T) {
 		if err != nil {
 			t.Skip("invalid")
 		}
-		if l.Capacity() < 1 {
-			t.Fatalf("%+v: nothing can ever be spent", l.spec)
-		}
+		require.True(t, l.Capacity() >= 1, "%+v: nothing can ever be spent", l.spec)
 		const now = Micros(1_700_000_000_123_457)
 		var s State
 		l.Advance(&s, now)
 		l.Spend(&s, now, l.Capacity())
 		wait := l.Wait(&s, now, l.Capacity())
-		if l.spec.SoftOnly != (wait == 0) || wait > MaxProduct {
-			t.Fatalf("%+v: full, it waits %d µs", l.spec, wait)
-		}
+		require.True(t, l.spec.SoftOnly == (wait == 0) && wait <= MaxProduct, "%+v: full, it waits %d µs", l.spec, wait)
 		if end := max(l.Status(&s, now).Reset, l.Expiry(&s, now)); end <= now || end > maxDouble {
 			t.Fatalf("%+v: expires at %d", l.spec, end)
 		}

@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -253,9 +254,7 @@ func TestAMarkThatBeginsAnewIsNoOtherBucket(t *testing.T) {
 	if back := l.Refund(&tl.state, tl.now, 10, second); back != 10*l.Units().Base || tl.state.Mark != 5 {
 		t.Fatalf("%d come back, and the mark is %d, want 5", back, tl.state.Mark)
 	}
-	if back := l.Refund(&tl.state, tl.now, 100, first); back != 100*l.Units().Base {
-		t.Errorf("%d come back, want all", back)
-	}
+	assert.Equal(t, 100*l.Units().Base, l.Refund(&tl.state, tl.now, 100, first), "come back, want all")
 }
 
 // So much was refunded since the take that a mark does not show how much: nothing comes back.
@@ -270,9 +269,7 @@ func TestAMarkThatCannotTellReturnsNothing(t *testing.T) {
 			t.Fatal("a take that was just made is not given back")
 		}
 	}
-	if back := l.Refund(&tl.state, tl.now, 100, receipt); back != 0 {
-		t.Errorf("%d come back", back)
-	}
+	assert.Zero(t, l.Refund(&tl.state, tl.now, 100, receipt), "come back")
 }
 
 // However many takes are refunded, a sliding log keeps no entries of them: what is not spent takes no memory.
@@ -283,9 +280,7 @@ func TestARefundedTakeLeavesNoEntryInASlidingLog(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			tl.step(t, l)
 			for i, a := range tl.state.Log {
-				if a.Cost <= 0 {
-					t.Fatalf("entry %d of %+v is empty", i, tl.state.Log)
-				}
+				require.True(t, a.Cost > 0, "entry %d of %+v is empty", i, tl.state.Log)
 			}
 		}
 		for len(tl.open) > 0 {

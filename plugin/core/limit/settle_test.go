@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -190,9 +191,7 @@ func TestHostileSettlementsKeepEveryNumberExact(t *testing.T) {
 			reserved, actual := hostile.Draw(t, "reserved"), hostile.Draw(t, "actual")
 			before := clone(s)
 			change := l.Settle(&s, now, reserved, actual, r)
-			if change == 0 && !reflect.DeepEqual(s, before) {
-				t.Fatalf("nothing was settled, and %+v became %+v", before, s)
-			}
+			require.True(t, change != 0 || reflect.DeepEqual(s, before), "nothing was settled, and %+v became %+v", before, s)
 			if u := l.Units(); change > 0 && (s.Spent > u.Ceiling || s.Algorithm != u.Kind) {
 				t.Fatalf("%d units are charged, which makes %+v", change, s)
 			}
@@ -203,9 +202,7 @@ func TestHostileSettlementsKeepEveryNumberExact(t *testing.T) {
 				l.Advance(&after, now)
 				end := max(l.Status(&after, now).Reset, l.Expiry(&after, now))
 				for _, n := range []int64{s.Spent, s.Previous, int64(s.At), s.Mark, int64(end)} {
-					if n < 0 || n > 2*limit.MaxProduct {
-						t.Fatalf("%d is no exact double: %+v", n, s)
-					}
+					require.True(t, n >= 0 && n <= 2*limit.MaxProduct, "%d is no exact double: %+v", n, s)
 				}
 			}
 		}
@@ -305,9 +302,7 @@ func TestALimitThatOnlyWarnsOwesNoMoreThanItCounts(t *testing.T) {
 	l := mustNew(t, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 60, Window: minute, SoftOnly: true})
 	tl := timeline{now: noon}
 	tl.takeOpen(l, 1000)
-	if units := tl.settle(0, 2000); units != 0 {
-		t.Errorf("%d units are charged to a full count", units)
-	}
+	assert.Zero(t, tl.settle(0, 2000), "units are charged to a full count")
 	tl = timeline{now: noon}
 	tl.takeOpen(l, 1000) // counts 120
 	if units := tl.settle(0, 100); l.WholeTokens(units) != -20 {

@@ -3,6 +3,7 @@ package limit_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -23,9 +24,7 @@ func TestSoftZoneBeginsJustAboveTheSoftThreshold(t *testing.T) {
 				if want.Soft {
 					want.Remaining = 0
 				}
-				if wait != 0 || status != want {
-					t.Fatalf("token %d: wait %d, status %+v, want %+v", used, wait, status, want)
-				}
+				require.True(t, wait == 0 && status == want, "token %d: wait %d, status %+v, want %+v", used, wait, status, want)
 			}
 			if wait, _ := take(l, &s, noon, 1); wait == 0 {
 				t.Error("token 23 of 110 % of 20 was admitted")
@@ -36,9 +35,7 @@ func TestSoftZoneBeginsJustAboveTheSoftThreshold(t *testing.T) {
 
 func TestHardThresholdMeansNothingWithoutASoftOne(t *testing.T) {
 	l := mustNew(t, limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: minute, HardPct: 200})
-	if got := l.Capacity(); got != 10 {
-		t.Errorf("capacity is %d, want 10", got)
-	}
+	assert.EqualValues(t, 10, l.Capacity(), "capacity")
 }
 
 func TestHardThresholdOfABucketWidensItsCapacityAndNotItsRate(t *testing.T) {
@@ -83,18 +80,14 @@ func TestSoftOnlyWarnsAndNeverDenies(t *testing.T) {
 			var s limit.State
 			for used := int64(1); used <= 50*full; used++ {
 				wait, status := take(l, &s, noon, 1)
-				if wait != 0 || status.Soft != (used > full) {
-					t.Fatalf("token %d of %d: wait %d, %+v", used, full, wait, status)
-				}
+				require.True(t, wait == 0 && status.Soft == (used > full), "token %d of %d: wait %d, %+v", used, full, wait, status)
 			}
 			for _, cost := range []int64{1000 * full, limit.MaxQuantity, 1 << 62} {
 				if wait, status := take(l, &s, noon, cost); wait != 0 || !status.Soft {
 					t.Fatalf("cost %d: wait %d, %+v: want it admitted and soft", cost, wait, status)
 				}
 			}
-			if len(s.Log) > 1 {
-				t.Errorf("%d entries for one instant", len(s.Log))
-			}
+			assert.True(t, len(s.Log) <= 1, "%d entries for one instant", len(s.Log))
 			// Two windows after the excess the warnings have ended, however large it was.
 			if _, status := take(l, &s, noon+3*minute, 1); status.Soft {
 				t.Errorf("still soft two windows later: %+v", status)

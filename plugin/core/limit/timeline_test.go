@@ -3,6 +3,9 @@ package limit_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
@@ -31,9 +34,7 @@ const noon = 20_000 * day
 func mustNew(t testing.TB, spec limit.Spec) *limit.Limit {
 	t.Helper()
 	l, err := limit.New(spec)
-	if err != nil {
-		t.Fatalf("New(%+v): %v", spec, err)
-	}
+	require.NoError(t, err, "New(%+v)", spec)
 	return &l
 }
 
@@ -260,16 +261,12 @@ func TestAWeekOfAHundredthTokenASecondLosesNothing(t *testing.T) {
 	if ideal := int64(7 * day / (100 * second)); admitted > ideal || admitted < ideal*100/101 {
 		t.Errorf("admitted %d of at most %d in a week", admitted, ideal)
 	}
-	if s.Spent > s.Base || s.Spent < 0 {
-		t.Errorf("debt is %d/%d tokens", s.Spent, s.Base)
-	}
+	assert.True(t, s.Spent <= s.Base && s.Spent >= 0, "debt is %d/%d tokens", s.Spent, s.Base)
 }
 
 func TestAFullBucketIsResetNowAndNotAtItsLastTick(t *testing.T) {
 	l := mustNew(t, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1_000_003, Window: day})
-	if l.Tick() == 1 {
-		t.Fatal("the limit ticks in microseconds")
-	}
+	require.True(t, l.Tick() != 1, "the limit ticks in microseconds")
 	var s limit.State
 	if _, status := take(l, &s, noon+1, 0); status.Reset != noon+1 {
 		t.Errorf("reset is %d µs after noon, want 1", status.Reset-noon)

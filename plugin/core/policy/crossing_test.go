@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"pgregory.net/rapid"
 )
 
@@ -121,9 +122,7 @@ func TestTheMostSpecificPatternMatchesFirst(t *testing.T) {
 		for _, i := range set.Match(test.method, test.path, nil) {
 			got = append(got, set.list[i].text)
 		}
-		if !slices.Equal(got, test.want) {
-			t.Errorf("%s %s matches %q, want %q", test.method, test.path, got, test.want)
-		}
+		assert.Equal(t, test.want, got, "%s %s matches", test.method, test.path)
 	}
 }
 
@@ -161,8 +160,6 @@ func TestOnlyPatternsThatCannotBeRankedAreAmbiguous(t *testing.T) {
 		for _, fault := range faults {
 			got = append(got, fault.Text)
 		}
-		if !slices.Equal(got, test.want) {
-			t.Errorf("of %q at fault are %q, want %q", test.texts, got, test.want)
-		}
+		assert.Equal(t, test.want, got, "of %q at fault", test.texts)
 	}
 }

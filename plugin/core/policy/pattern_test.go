@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
@@ -167,9 +168,7 @@ func TestTheRelationIsThatOfTheSetsOfRequests(t *testing.T) {
 		if got := relate(mustParse(t, a), mustParse(t, b)); got != want {
 			t.Fatalf("%s is %d to %s, want %d", a, got, b, want)
 		}
-		if Overlap(a, b) != both {
-			t.Fatalf("a request can match both %s and %s: %t", a, b, both)
-		}
+		require.Equal(t, both, Overlap(a, b), "a request can match both %s and %s: %t", a, b, both)
 	})
 }
 
@@ -188,9 +187,7 @@ func TestTheTreeAgreesWithANaiveMatcher(t *testing.T) {
 		path := somePath.Draw(t, "path")
 		set, _ := CompilePatterns(texts)
 		found := set.Match(method, path, nil)
-		if !slices.IsSorted(found) {
-			t.Fatalf("found %v, which is not in order", found)
-		}
+		require.True(t, slices.IsSorted(found), "found %v, which is not in order", found)
 		for i := range set.list {
 			text := set.list[i].text
 			if got, want := slices.Contains(found, i), matchesNaively(text, method, path); got != want {

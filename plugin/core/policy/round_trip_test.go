@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
@@ -42,9 +43,7 @@ func TestANodeReportsTheFaultsOfAnOverrideAsItsDeclarationHasThem(t *testing.T) 
 		rows := policy.Rows{Overrides: []policy.Override{{ID: 7, Override: c.Row}}}
 		snapshot, faults := policy.NewSnapshot(rows, nil)
 		if c.Override["ip"] == "10.0.0.0/8" { // nodes apply it
-			if len(faults) > 0 || snapshot.Len() != 1 {
-				t.Errorf("%v: %v", c.Override, faults)
-			}
+			assert.True(t, len(faults) <= 0 && snapshot.Len() == 1, "%v: %v", c.Override, faults)
 			continue
 		}
 		isSame := func(f policy.Fault) bool { return f.Field == c.Field && f.Problem == c.Message }
@@ -101,12 +100,8 @@ func TestOnlyBucketsAndFixedWindowsWithRoomForTheirCostAreLeasable(t *testing.T)
 		"all below a hard threshold of double": {doubled, policy.Leased, 1000, true},
 	} {
 		l, err := limit.New(test.spec)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		require.NoError(t, err, "%s", name)
 		p := policy.Policy{Name: "p", Scope: policy.Tenant, Limit: l, Accuracy: test.accuracy, Cost: test.cost}
-		if got := p.Leasable(); got != test.want {
-			t.Errorf("%s: leasable is %v, want %v", name, got, test.want)
-		}
+		assert.Equal(t, test.want, p.Leasable(), "%s: leasable", name)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -82,9 +83,7 @@ func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
 			t.Errorf("%s: copies %d shards, %d parts of policies and %d of overrides, want %d, %d and %d",
 				test.name, shards, policies, overrides, test.shards, test.policies, test.overrides)
 		}
-		if next.endpoints.patterns != snapshot.endpoints.patterns {
-			t.Errorf("%s: compiles the patterns again", test.name)
-		}
+		assert.True(t, next.endpoints.patterns == snapshot.endpoints.patterns, "%s: compiles the patterns again", test.name)
 	}
 }
 
@@ -96,9 +95,7 @@ func TestTheNumberOfPatternsIsBounded(t *testing.T) {
 	if err := e.acquire("GET /one-more"); err == nil {
 		t.Errorf("%d patterns are accepted", maxPatterns+1)
 	}
-	if err := e.acquire("GET /0"); err != nil {
-		t.Errorf("one that is in use already: %v", err)
-	}
+	assert.NoError(t, e.acquire("GET /0"), "one that is in use already")
 }
 
 func TestAnOverrideRemembersABoundedNumberOfPolicies(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -78,9 +79,7 @@ func TestACandidateChangesItsOwnPlanAndNotTheActiveOne(t *testing.T) {
 		t.Errorf("the active limits are %s, without a candidate %s", got, want)
 	}
 	c := plan.Candidate()
-	if got, want := limitsOf(active(c.Plan)), "a=5#1 all=1000#3 c=3#-3"; got != want {
-		t.Errorf("the candidate's limits are %s, want %s", got, want)
-	}
+	assert.Equal(t, "a=5#1 all=1000#3 c=3#-3", limitsOf(active(c.Plan)), "the candidate's limits")
 	if c.Name() != "spring" || c.Namespace != "default+spring" || resolve.ActiveNamespace(c.Namespace) != "default" ||
 		c.Plan.Version() != plan.Version() || plan.Version() != 7 {
 		t.Errorf("candidate %s counts in namespace %s at version %d", c.Name(), c.Namespace, c.Plan.Version())
@@ -119,9 +118,7 @@ func TestAChangeThatDoesNotCompileLeavesTheActiveRow(t *testing.T) {
 		faults[0].Field != "algorithm" {
 		t.Errorf("faults are %v", faults)
 	}
-	if got, want := limitsOf(active(plan.Candidate().Plan)), "a=10#1 all=1000#3 b=1#2"; got != want {
-		t.Errorf("the candidate's limits are %s, want %s", got, want)
-	}
+	assert.Equal(t, "a=10#1 all=1000#3 b=1#2", limitsOf(active(plan.Candidate().Plan)), "the candidate's limits")
 }
 
 func TestAnAssignedTenantKeepsTheActiveLimitsOfSharedBuckets(t *testing.T) {
@@ -132,12 +129,8 @@ func TestAnAssignedTenantKeepsTheActiveLimitsOfSharedBuckets(t *testing.T) {
 	}})
 	c := plan.Candidate()
 	enforced := limitsOf(func(id *identity.Identity, r *resolve.Resolution) { c.ResolveAt(id, 0, r) })
-	if want := "a=5#1 b=20#2 all=1000#3"; enforced != want {
-		t.Errorf("acme is held to %s, want %s", enforced, want)
-	}
-	if got, want := limitsOf(active(c.Plan)), "a=5#1 all=1#3 b=20#2"; got != want {
-		t.Errorf("the candidate is tried with %s, want %s", got, want)
-	}
+	assert.Equal(t, "a=5#1 b=20#2 all=1000#3", enforced, "acme is held to")
+	assert.Equal(t, "a=5#1 all=1#3 b=20#2", limitsOf(active(c.Plan)), "the candidate is tried with")
 }
 
 // A policy that only one of the sets shares is neither lost nor there twice.
@@ -148,9 +141,7 @@ func TestAnAssignedTenantKeepsAPolicyThatChangesWhetherItIsShared(t *testing.T) 
 	}})
 	c := plan.Candidate()
 	enforced := limitsOf(func(id *identity.Identity, r *resolve.Resolution) { c.ResolveAt(id, 0, r) })
-	if want := "b=20#2 a=10#1 all=1000#3"; enforced != want {
-		t.Errorf("acme is held to %s, want %s", enforced, want)
-	}
+	assert.Equal(t, "b=20#2 a=10#1 all=1000#3", enforced, "acme is held to")
 }
 
 func TestTheNextSnapshotHasNoCandidateUntilItIsPutBesideIt(t *testing.T) {
@@ -183,9 +174,7 @@ func TestACandidateIsAssignedByNameAndByAStableShareOfTheTenants(t *testing.T) {
 			t.Errorf("%d %% are %d of %d tenants", percent, len(now), tenants)
 		}
 		for name := range last {
-			if !now[name] {
-				t.Fatalf("%s is not among %d %% any more", name, percent)
-			}
+			require.True(t, now[name], "%s is not among %d %% any more", name, percent)
 		}
 		last = now
 	}
@@ -196,9 +185,7 @@ func TestACandidateIsAssignedByNameAndByAStableShareOfTheTenants(t *testing.T) {
 		{Kind: identity.Tenant, ID: "acme"}: true, {Kind: identity.Tenant, ID: "zen"}: false,
 		{Kind: identity.IP, ID: "acme"}: false,
 	} {
-		if got := plan.Candidate().Assigned(name); got != want {
-			t.Errorf("the candidate is assigned to %+v: %v", name, got)
-		}
+		assert.Equal(t, want, plan.Candidate().Assigned(name), "the candidate is assigned to %+v", name)
 	}
 }
 
@@ -220,18 +207,14 @@ func TestThePlanOfAnAssignedTenantKeepsSharedLimitsAndExplainsThem(t *testing.T)
 		{Policy: perMinute("all", "free", "global", 1)},
 	}})
 	of := plan.ForTenant("acme")
-	if got, want := limitsOf(active(of)), "a=5#1 b=20#2 all=1000#3"; got != want {
-		t.Errorf("the plan of acme resolves %s, want %s", got, want)
-	}
+	assert.Equal(t, "a=5#1 b=20#2 all=1000#3", limitsOf(active(of)), "the plan of acme resolves")
 	id := identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, IP: "192.0.2.1"}
 	for _, p := range of.ExplainPolicies(&id, 0) {
 		if p.Source == "row" && p.Won != (p.Name != "all") {
 			t.Errorf("%s is explained as won: %v, because %s", p.Name, p.Won, p.Why)
 		}
 	}
-	if plan.ForTenant("beta") != plan {
-		t.Error("a tenant that is not assigned has another plan")
-	}
+	assert.True(t, plan.ForTenant("beta") == plan, "a tenant that is not assigned has another plan")
 	for tenant, assigned := range map[string]bool{"acme": true, "beta": false} {
 		id.Tenant.ID = tenant
 		e := plan.Explain(&id, 0)

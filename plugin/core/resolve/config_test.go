@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 
@@ -20,26 +21,18 @@ import (
 func parse(t testing.TB, text string) schema.Config {
 	t.Helper()
 	var document any
-	if err := yaml.Unmarshal([]byte(text), &document); err != nil {
-		t.Fatalf("parse YAML: %v", err)
-	}
+	require.NoError(t, yaml.Unmarshal([]byte(text), &document), "parse YAML")
 	raw, err := json.Marshal(document)
-	if err != nil {
-		t.Fatalf("encode config: %v", err)
-	}
+	require.NoError(t, err, "encode config")
 	config, _, err := schema.Parse(raw)
-	if err != nil {
-		t.Fatalf("parse config: %v", err)
-	}
+	require.NoError(t, err, "parse config")
 	return config
 }
 
 func compile(t testing.TB, text string) *resolve.Plan {
 	t.Helper()
 	plan, err := resolve.FromConfig(parse(t, text))
-	if err != nil {
-		t.Fatalf("compile config: %v", err)
-	}
+	require.NoError(t, err, "compile config")
 	return plan
 }
 
@@ -113,9 +106,7 @@ global: {limits: [{name: rest, scope: endpoint, endpoint: "* /x/*/y", limit: 10,
 			t.Errorf("fault %d is %s", i, fault)
 		}
 	}
-	if len(faults) != len(want) {
-		t.Errorf("%d faults, want %d", len(faults), len(want))
-	}
+	assert.Equal(t, len(want), len(faults), "faults")
 }
 
 func TestEachFaultyFieldOfAnUncheckedLimitIsReported(t *testing.T) {
@@ -127,9 +118,7 @@ func TestEachFaultyFieldOfAnUncheckedLimitIsReported(t *testing.T) {
 	}}}}
 	_, err := resolve.FromConfig(config)
 	var faults schema.Faults
-	if !errors.As(err, &faults) {
-		t.Fatalf("FromConfig: %v of type %T, want schema.Faults", err, err)
-	}
+	require.True(t, errors.As(err, &faults), "FromConfig: %v of type %T, want schema.Faults", err, err)
 	var got []string
 	for _, fault := range faults {
 		got = append(got, fault.Path)
@@ -138,9 +127,7 @@ func TestEachFaultyFieldOfAnUncheckedLimitIsReported(t *testing.T) {
 		"tiers[0].limits[0].limit", "tiers[0].limits[0].window_size", "tiers[0].limits[1].scope",
 		"tiers[0].limits[2].algorithm", "tiers[0].limits[3].burst",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("faults at %q, want %q", got, want)
-	}
+	assert.Equal(t, want, got, "faults at")
 }
 
 func TestASourceThatWasNeverCheckedIsAFault(t *testing.T) {
@@ -192,12 +179,7 @@ func TestALimitsOwnModeFailModeAndAccuracyWinOverTheConfigs(t *testing.T) {
 			t.Errorf("config %q, limit %q: mode %s, enforcing %v, want %s and %v",
 				test.common, test.own, p.Mode, plan.Mode() == policy.Enforce, test.mode, test.enforcing)
 		}
-		if p.FailMode != test.fail {
-			t.Errorf("config %q, limit %q: fail mode %s, want %s", test.commonFail, test.ownFail, p.FailMode, test.fail)
-		}
-		if p.Accuracy != test.accuracy {
-			t.Errorf("config %q, limit %q: accuracy %s, want %s",
-				test.commonAccuracy, test.ownAccuracy, p.Accuracy, test.accuracy)
-		}
+		assert.Equal(t, test.fail, p.FailMode, "config %q, limit %q: fail mode", test.commonFail, test.ownFail)
+		assert.Equal(t, test.accuracy, p.Accuracy, "config %q, limit %q: accuracy", test.commonAccuracy, test.ownAccuracy)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -81,9 +83,7 @@ func TestACostChangesWithItsRow(t *testing.T) {
 	plan := compile(t, `{tiers: [{name: a, limits: [{name: daily, limit: 9, window_size: 60, scope: tenant}]}]}`)
 	for endpoint, want := range map[string]int64{"/a": 1, "/b": 5, "/c": 4, "/d": 1} {
 		_, costs := bounds(plan.With(after), identity.Identity{Tenant: tenant("acme"), Method: "GET", Path: endpoint})
-		if !slices.Equal(costs, []int64{want}) {
-			t.Errorf("GET %s costs %v, want %d", endpoint, costs, want)
-		}
+		assert.Equal(t, []int64{want}, costs, "GET %s costs %v, want %d", endpoint, costs, want)
 	}
 }
 
@@ -122,9 +122,7 @@ func TestACandidateLeavesCostsAsTheyAre(t *testing.T) {
 	plan := compile(t, `{tiers: [{name: a, limits: [{name: daily, limit: 9, window_size: 60, scope: tenant}]}]}`)
 	_, costs := bounds(plan.With(snapshot).Candidate().Plan,
 		identity.Identity{Tenant: tenant("acme"), Method: "GET", Path: "/a"})
-	if !slices.Equal(costs, []int64{7}) {
-		t.Errorf("under the candidate the request costs %v, want 7", costs)
-	}
+	assert.Equal(t, []int64{7}, costs, "under the candidate the request costs %v, want 7", costs)
 }
 
 // settling has limits with each kind of reservation, and one that does not settle.
@@ -200,9 +198,7 @@ func TestAReservationIsReadFromItsHeader(t *testing.T) {
 func TestOnlyAConfigWithSettlingLimitsReadsReservations(t *testing.T) {
 	plan := compile(t, `{trusted_headers: [X-Max-Tokens],
 		tiers: [{name: a, limits: [{name: plain, scope: tenant, limit: 1000, window_size: 1}]}]}`)
-	if len(plan.Rules.Headers) > 0 || len(plan.Rules.ReserveHeaders) > 0 {
-		t.Errorf("it reads %q", plan.Rules.Headers)
-	}
+	assert.True(t, len(plan.Rules.Headers) <= 0 && len(plan.Rules.ReserveHeaders) <= 0, "it reads %q", plan.Rules.Headers)
 	if _, settles := costsOf(plan, identity.Identity{Tenant: tenant("acme")}); settles {
 		t.Error("a limit without settle settles")
 	}
@@ -222,14 +218,10 @@ func TestARowReadsItsReservationFromAHeaderThatTheConfigTrusts(t *testing.T) {
 	plan := compile(t, settling)
 	snapshot := build(t, policy.Rows{Policies: []policy.PolicyRow{settlingRow(1, "x-cost"), settlingRow(2, "X-Other")}})
 	with := plan.With(snapshot)
-	if want := []string{"X-Cost", "X-Max-Tokens"}; !slices.Equal(with.Rules.Headers, want) {
-		t.Errorf("it reads %q, want %q", with.Rules.Headers, want)
-	}
+	assert.Equal(t, []string{"X-Cost", "X-Max-Tokens"}, with.Rules.Headers, "it reads")
 	id := identity.Identity{Tenant: tenant("acme"), Reserves: [identity.MaxReserveHeaders]int64{100, 200}}
 	costs, _ := costsOf(with, id)
-	if costs["of-x-cost"] != 200 || costs["of-X-Other"] != 5 || costs["header"] != 100 {
-		t.Errorf("costs %v", costs)
-	}
+	assert.True(t, costs["of-x-cost"] == 200 && costs["of-X-Other"] == 5 && costs["header"] == 100, "costs %v", costs)
 	faults := with.Faults()
 	if len(faults) != 1 || faults[0].Key != "2" || faults[0].Field != "settle.reserve_header" ||
 		!strings.Contains(faults[0].Problem, "trusted_headers") {
@@ -249,9 +241,7 @@ func TestReservationsAreReadFromAFewHeadersOfRows(t *testing.T) {
 		rows.Policies = append(rows.Policies, settlingRow(int64(i+1), header))
 	}
 	with := plan.With(build(t, rows))
-	if got := with.Rules.Headers; !slices.Equal(got, []string{"A", "B", "C", "D"}) {
-		t.Errorf("it reads %q", got)
-	}
+	assert.Equal(t, []string{"A", "B", "C", "D"}, with.Rules.Headers, "it reads")
 	faults := with.Faults()
 	if len(faults) != 1 || faults[0].Key != "5" || !strings.Contains(faults[0].Problem, "at most 4") {
 		t.Errorf("faults %+v", faults)
@@ -261,9 +251,7 @@ func TestReservationsAreReadFromAFewHeadersOfRows(t *testing.T) {
 func TestAPolicyThatSettlesIsNotLeasableAndDescribesIt(t *testing.T) {
 	plan := compile(t, settling)
 	for _, p := range plan.Policies() {
-		if p.Leasable() != (p.Name == "plain") {
-			t.Errorf("%s: leasable is %v", p.Name, p.Leasable())
-		}
+		assert.Equal(t, p.Name == "plain", p.Leasable(), "%s: leasable", p.Name)
 		if p.Name == "constant" && !strings.Contains(p.Describe(), "reserves 500, settles to log.n") {
 			t.Errorf("%s: %s", p.Name, p.Describe())
 		}
@@ -292,9 +280,7 @@ func TestRowsThatSettleAlikeShareOneRule(t *testing.T) {
 	for row := range snapshot.Policies() {
 		rules[row.Settle]++
 	}
-	if len(rules) != 2 {
-		t.Errorf("%d rules of 3 rows, want 2", len(rules))
-	}
+	assert.Len(t, rules, 2, "%d rules of 3 rows, want 2", len(rules))
 }
 
 func TestARowThatCannotSettleIsAFault(t *testing.T) {
@@ -310,8 +296,6 @@ func TestARowThatCannotSettleIsAFault(t *testing.T) {
 		row := settlingRow(1, "A")
 		edit(&row.Limit)
 		snapshot, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.PolicyRow{row}}, nil)
-		if len(faults) != 1 || faults[0].Field != field || snapshot.Len() != 0 {
-			t.Errorf("%s: %+v", field, faults)
-		}
+		assert.True(t, len(faults) == 1 && faults[0].Field == field && snapshot.Len() == 0, "%s: %+v", field, faults)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -157,9 +158,7 @@ func TestAnExemptionThatMatchesNothingHasTheSameFaultInAConfigAsInAnOverride(t *
 			t.Errorf("%s: %v, want %s: %s", raw, err, path, c.Message)
 		}
 	}
-	if compared < 15 {
-		t.Errorf("%d faults were compared, want at least 15", compared)
-	}
+	assert.True(t, compared >= 15, "%d faults were compared, want at least 15", compared)
 }
 
 func TestTheAddressOfARequestIsExemptOrBannedInFull(t *testing.T) {
@@ -179,13 +178,9 @@ func TestTheAddressOfARequestIsExemptOrBannedInFull(t *testing.T) {
 					with.ResolveAt(&id, 1, &r)
 					return r.Exempt || r.Banned
 				}
-				if !applies("2001:db8:0:1::7") {
-					t.Errorf("%s of %s with ipv6_prefix_length %d does not apply", kind, ip, prefix)
-				}
+				assert.True(t, applies("2001:db8:0:1::7"), "%s of %s with ipv6_prefix_length %d does not apply", kind, ip, prefix)
 				for _, other := range others {
-					if applies(other) {
-						t.Errorf("%s of %s with ipv6_prefix_length %d applies to %s", kind, ip, prefix, other)
-					}
+					assert.False(t, applies(other), "%s of %s with ipv6_prefix_length %d applies to %s", kind, ip, prefix, other)
 				}
 			}
 		}

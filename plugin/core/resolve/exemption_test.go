@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -145,9 +146,7 @@ func TestAPreflightIsFreeOfTheLimitsOfTenantsAlone(t *testing.T) {
 	if want := []string{"all", "i", "shared"}; !slices.Equal(names, want) || r.Exempt || !r.Preflight {
 		t.Errorf("a preflight has the bounds %q, want %q", names, want)
 	}
-	if got := r.Exemption.Source(); got != "exempt_preflights" {
-		t.Errorf("it is exempt by %q", got)
-	}
+	assert.Equal(t, "exempt_preflights", r.Exemption.Source(), "it is exempt by")
 	id.Tenant, id.User = address("192.0.2.7"), identity.Name{}
 	if r := resolved(plan, id); len(r.Bounds) != 6 { // not u, which it has no name for
 		t.Errorf("a preflight whose address stands in for a tenant has %d bounds, want all 6", len(r.Bounds))
@@ -226,18 +225,14 @@ func TestEntriesThatCannotBeCompiledAreFaultsOfTheirFields(t *testing.T) {
 	}
 	_, err := resolve.FromConfig(config)
 	var faults schema.Faults
-	if !errors.As(err, &faults) {
-		t.Fatal(err)
-	}
+	require.True(t, errors.As(err, &faults), "%v", err)
 	var paths []string
 	for _, f := range faults {
 		paths = append(paths, f.Path)
 	}
 	slices.Sort(paths)
 	want := []string{"exempt[1].endpoint", "exempt[2].cidr", "exempt[3].endpoint", "exempt[4].endpoint"}
-	if !slices.Equal(paths, want) {
-		t.Errorf("faults are %v, want those of %q", faults, want)
-	}
+	assert.Equal(t, want, paths, "faults are %v, want those of %q", faults, want)
 }
 
 func TestTenThousandEntriesDoNotSlowARequestAndCostNoAllocation(t *testing.T) {
@@ -375,7 +370,5 @@ func TestARowOfATagReadsTheConsumer(t *testing.T) {
 	if want := identity.HeaderFacts | identity.ConsumerFact; rules.Required != want || !rules.NeedTags {
 		t.Errorf("reads the facts %b, want %b", rules.Required, want)
 	}
-	if plan.Rules.NeedTags {
-		t.Error("tags are read without a row that names one")
-	}
+	assert.False(t, plan.Rules.NeedTags, "tags are read without a row that names one")
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -116,13 +117,9 @@ tiers: [{name: one, limits: [
 	} {
 		id := visitor
 		e := compile(t, fmt.Sprintf(config, strategy)).Explain(&id, 1)
-		if len(e.Bounds) != len(want) {
-			t.Fatalf("strategy %s: %d bounds, want %d", strategy, len(e.Bounds), len(want))
-		}
+		require.Equal(t, len(want), len(e.Bounds), "strategy %s: bounds", strategy)
 		for i, b := range e.Bounds {
-			if b.Accuracy != want[i] {
-				t.Errorf("strategy %s, policy %s: it is %s, want %s", strategy, b.Policy, b.Accuracy, want[i])
-			}
+			assert.Equal(t, want[i], b.Accuracy, "strategy %s, policy %s: it", strategy, b.Policy)
 		}
 	}
 }
@@ -202,9 +199,7 @@ func TestTheExplainedWinnerIsTheOneThatTheResolutionApplies(t *testing.T) {
 			rows := rows
 			rows.Overrides = overrides
 			snapshot, faults := policy.NewSnapshot(rows, nil)
-			if len(faults) > 0 {
-				t.Fatalf("rows have faults: %v", faults)
-			}
+			require.Empty(t, faults, "rows have faults: %v", faults)
 			with := plan.With(snapshot)
 			var r resolve.Resolution
 			with.ResolveAt(&id, now, &r)
@@ -295,9 +290,7 @@ func TestWhyAnOverrideGoesBeforeAnotherNamesWhatDecided(t *testing.T) {
 			if want := "override 2 goes before it: " + why; x.Override.ID == 1 && x.Why != want {
 				t.Errorf("why is %q, want %q", x.Why, want)
 			}
-			if x.Override.ID == 2 && !x.Applied {
-				t.Errorf("%s: the winner does not apply: %s", why, x.Why)
-			}
+			assert.True(t, x.Override.ID != 2 || x.Applied, "%s: the winner does not apply: %s", why, x.Why)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package resolve_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -52,9 +53,7 @@ func TestNoTenantSpendsFromAnotherTenantsBuckets(t *testing.T) {
 		b := identity.Name{Kind: kinds.Draw(t, "kind b"), ID: anyName.Draw(t, "b")}
 		keysA, _ := bounds(plan, someone(t, a, "a's"))
 		keysB, _ := bounds(plan, someone(t, b, "b's"))
-		if len(keysA) == 0 || len(keysB) == 0 {
-			t.Fatalf("no bounds")
-		}
+		require.True(t, len(keysA) != 0 && len(keysB) != 0, "no bounds")
 		met := false
 		for _, x := range keysA {
 			for _, y := range keysB {
@@ -62,9 +61,7 @@ func TestNoTenantSpendsFromAnotherTenantsBuckets(t *testing.T) {
 			}
 		}
 		// Everyone has the bucket t, so the same tenant always meets itself.
-		if met != (a == b) {
-			t.Fatalf("%+v and %+v share a bucket: %v", a, b, met)
-		}
+		require.Equal(t, a == b, met, "%+v and %+v share a bucket", a, b)
 	})
 }
 
@@ -73,9 +70,7 @@ func TestAUserACredentialAndAnAddressOfOneNameAreThree(t *testing.T) {
 	seen := map[policy.Key]identity.Kind{}
 	for _, kind := range []identity.Kind{identity.User, identity.Credential, identity.IP} {
 		keys, _ := bounds(plan, identity.Identity{Tenant: tenant("acme"), User: identity.Name{Kind: kind, ID: "same"}})
-		if len(keys) != 1 {
-			t.Fatalf("%d bounds, want 1", len(keys))
-		}
+		require.Len(t, keys, 1, "bounds")
 		if other, ok := seen[keys[0]]; ok {
 			t.Errorf("kinds %d and %d share %+v", other, kind, keys[0])
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -274,9 +275,7 @@ func TestResolvingIsWhatLookingAtEveryRowSays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rows := someRows(t)
 		snapshot, faults := policy.NewSnapshot(rows, nil)
-		if len(faults) > 0 {
-			t.Fatalf("rows have faults: %v", faults)
-		}
+		require.Empty(t, faults, "rows have faults: %v", faults)
 		id, now := somebody(t), limit.Micros(rapid.Int64Range(1, 4).Draw(t, "now"))
 		m := model{config, rows}
 		compareWanted(t, fmt.Sprintf("%+v at %d", id, now), got(plan.With(snapshot), &id, now), m.resolve(&id, now))

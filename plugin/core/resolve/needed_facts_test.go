@@ -1,10 +1,10 @@
 package resolve_test
 
 import (
-	"reflect"
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -113,9 +113,7 @@ func TestNoFactIsReadThatNoLimitNeeds(t *testing.T) {
 				want |= route
 			}
 			plan, err := resolve.FromConfig(config)
-			if err != nil {
-				t.Fatalf("%s: %v", test.name, err)
-			}
+			require.NoError(t, err, "%s", test.name)
 			if rules := plan.Rules; rules.Required != want || !slices.Equal(rules.Headers, test.headers) {
 				t.Errorf("%s: reads facts %010b with headers %q, want %010b with %q",
 					test.name, rules.Required, rules.Headers, want, test.headers)
@@ -143,16 +141,12 @@ func TestForCallersTheConfigsSourcesAreNotRead(t *testing.T) {
 		},
 	} {
 		plan, err := resolve.ForCallers(parse(t, `{`+sources+`, `+limits+`}`))
-		if err != nil {
-			t.Fatalf("%s: %v", limits, err)
-		}
+		require.NoError(t, err, "%s", limits)
 		want.CostHeader = -1
 		rules := plan.Rules
 		rules.Anonymous, rules.IPv6Prefix, rules.CostHeaderMax = nil, 0, 0 // what no source has a part in
 		rules.OnMissingTenant, rules.OnMissingUser = 0, 0
-		if !reflect.DeepEqual(rules, want) {
-			t.Errorf("%s: rules are\n%+v, want\n%+v", limits, rules, want)
-		}
+		assert.Equal(t, want, rules, "%s: rules are\n%+v, want\n%+v", limits, rules, want)
 	}
 }
 
@@ -176,9 +170,7 @@ func TestTheRulesAreThoseOfTheConfig(t *testing.T) {
 		!rules.NeedTenant || !rules.NeedUser || rules.NeedCredential || rules.IPv6Prefix != 64 || rules.CostHeader != -1 {
 		t.Errorf("rules are %+v", rules)
 	}
-	if rules.DecodePath {
-		t.Error("paths are decoded without decode_path")
-	}
+	assert.False(t, rules.DecodePath, "paths are decoded without decode_path")
 	rules = compile(t, `{decode_path: true, on_missing_tenant: skip, on_missing_user: deny, ipv6_prefix_length: 48,
 		cost_header: X-Cost, cost_header_max: 9, trusted_headers: [X-Cost],
 		tiers: [{name: a, limits: [{name: c, scope: credential, limit: 1, window_size: 1}]}]}`).Rules

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -38,9 +39,7 @@ func TestAnAddressIsInAllNetworksAroundItTheNarrowestFirst(t *testing.T) {
 		for _, i := range n.containing(netip.MustParseAddr(address), nil) {
 			got = append(got, n.list[i].String())
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s is in %v, want %v", address, got, want)
-		}
+		assert.Equal(t, want, got, "%s is in", address)
 	}
 	if found := n.containing(netip.Addr{}, nil); len(found) > 0 {
 		t.Errorf("no address is in %v", found)
@@ -82,8 +81,6 @@ func TestALookupFindsTheNetworksThatAScanFinds(t *testing.T) {
 		for _, i := range n.containing(a, nil) {
 			got = append(got, n.list[i])
 		}
-		if !slices.Equal(got, want) {
-			t.Fatalf("%s is in %v, want %v", a, got, want)
-		}
+		require.Equal(t, want, got, "%s is in", a)
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
@@ -129,9 +130,7 @@ func TestAnOverrideChangesTheLimitsOfItsTargetAndNoOthers(t *testing.T) {
 			if !changed {
 				want = 100
 			}
-			if got[name] != want {
-				t.Errorf("%s: limit %s is %d, want %d", test.name, name, got[name], want)
-			}
+			assert.Equal(t, want, got[name], "%s: limit %s", test.name, name)
 		}
 		if r.Banned || r.Exempt || len(r.Bounds) != 7 {
 			t.Errorf("%s: banned %v, exempt %v, %d bounds", test.name, r.Banned, r.Exempt, len(r.Bounds))
@@ -249,9 +248,7 @@ func TestABanOfAnAddressOrANetworkHoldsForAnonymousRequestsTooAndInAnySpelling(t
 func TestOfTwoNetworksTheNarrowerDecides(t *testing.T) {
 	got, _ := quotas(t, 1, times(500, schema.Override{IP: "192.0.2.0/24"}),
 		times(2000, schema.Override{IP: "192.0.2.0/28"}), times(3000, schema.Override{IP: "192.0.0.0/16"}))
-	if got["i"] != 200 {
-		t.Errorf("the limit per address is %d, want 200 as the /28 says", got["i"])
-	}
+	assert.EqualValues(t, 200, got["i"], "the limit per address is %d, want 200 as the /28 says", got["i"])
 }
 
 func TestARowWithoutAModeOrAnAccuracyHasThatOfTheConfigThatARequestMeets(t *testing.T) {
@@ -293,9 +290,7 @@ func TestManyRequestsAtOnceGetTheSameLimits(t *testing.T) {
 	var first, second resolve.Resolution
 	plan.ResolveAt(&visitor, 1, &first)
 	plan.ResolveAt(&visitor, 1, &second)
-	if first.Bounds[0].Policy != second.Bounds[0].Policy {
-		t.Error("a changed policy is made anew for each request")
-	}
+	assert.True(t, first.Bounds[0].Policy == second.Bounds[0].Policy, "a changed policy is made anew for each request")
 }
 
 func TestAllFaultsOfARowAreReportedAtOnce(t *testing.T) {
@@ -314,9 +309,7 @@ func TestAllFaultsOfARowAreReportedAtOnce(t *testing.T) {
 	} {
 		o.Permanent = true
 		_, faults := policy.NewSnapshot(policy.Rows{Overrides: []policy.Override{{Override: o}}}, nil)
-		if got := fieldsOf(faults); got != want {
-			t.Errorf("%+v: faults of %s, want %s", o, got, want)
-		}
+		assert.Equal(t, want, fieldsOf(faults), "%+v: faults of", o)
 	}
 	for want, row := range map[string]policy.PolicyRow{
 		"endpoint limit": {
@@ -336,9 +329,7 @@ func TestAllFaultsOfARowAreReportedAtOnce(t *testing.T) {
 		},
 	} {
 		_, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.PolicyRow{row}}, nil)
-		if got := fieldsOf(faults); got != want {
-			t.Errorf("%+v: faults of %s, want %s", row, got, want)
-		}
+		assert.Equal(t, want, fieldsOf(faults), "%+v: faults of", row)
 	}
 }
 

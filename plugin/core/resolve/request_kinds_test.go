@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -66,9 +67,7 @@ global: {limits: [{name: all, scope: global, limit: 5000, window_size: 1}]}
 	}
 	slices.Sort(list)
 	want := []string{"daily ", "daily GET /", "per-route records", "per-route search", "per-user u_42"}
-	if !slices.Equal(list, want) {
-		t.Errorf("the buckets are\n%q, want\n%q", list, want)
-	}
+	assert.Equal(t, want, list, "the buckets are\n%q, want\n%q", list, want)
 }
 
 func TestTheBoundsOfATenantIncludeAWildcardBesideNarrowerPatterns(t *testing.T) {
@@ -87,9 +86,7 @@ tiers:
 	}
 	slices.Sort(list)
 	want := []string{"POST /records/*", "POST /records/{id}", "POST /records/{id}/{part}/*"}
-	if !slices.Equal(list, want) {
-		t.Errorf("the buckets are at\n%q, want\n%q", list, want)
-	}
+	assert.Equal(t, want, list, "the buckets are at\n%q, want\n%q", list, want)
 }
 
 func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {

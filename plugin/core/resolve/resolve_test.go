@@ -1,9 +1,10 @@
 package resolve_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -100,9 +101,7 @@ func TestTheLimitsOfATenantsTierApply(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := labels(plan, test.id); !slices.Equal(got, test.want) {
-				t.Errorf("bounds are %q, want %q", got, test.want)
-			}
+			assert.Equal(t, test.want, labels(plan, test.id), "bounds")
 			var r resolve.Resolution
 			plan.ResolveAt(&test.id, 0, &r)
 			if r.Tier != test.tier || r.Endpoint != test.endpoint {
@@ -116,9 +115,7 @@ func TestTheFirstTierIsTheDefaultWhenNoneIsNamed(t *testing.T) {
 	plan := compile(t,
 		`tiers: [{name: small, limits: [{name: a, scope: tenant, limit: 1, window_size: 1}]}, {name: large}]`)
 	for claimed, want := range map[string]string{"": "small", "tiny": "small", "small": "small", "large": "large"} {
-		if got := plan.Tier(claimed); got != want {
-			t.Errorf("tier %q means %q, want %q", claimed, got, want)
-		}
+		assert.Equal(t, want, plan.Tier(claimed), "tier %q means", claimed)
 	}
 }
 
@@ -205,9 +202,7 @@ func compareKeys(t *testing.T, got, want []policy.Key) {
 func TestANameThatIsMissingTakesOnlyItsLimitsAway(t *testing.T) {
 	plan := compile(t, everyScope)
 	id := identity.Identity{Tenant: tenant("acme"), Method: "POST", Path: "/", Route: "records", UserMissing: true}
-	if got, want := labels(plan, id), []string{"one/t", "one/e-route", "one/g", "one/te-route"}; !slices.Equal(got, want) {
-		t.Errorf("bounds are %q, want %q", got, want)
-	}
+	assert.Equal(t, []string{"one/t", "one/e-route", "one/g", "one/te-route"}, labels(plan, id), "bounds")
 	var r resolve.Resolution
 	if plan.ResolveAt(&id, 0, &r); !r.UserRequired {
 		t.Error("limits per user apply, and no user is named, but UserRequired is false")
@@ -266,9 +261,7 @@ global:
 	} {
 		method, path, _ := strings.Cut(request, " ")
 		got := labels(plan, identity.Identity{Tenant: tenant("acme"), Method: method, Path: path})
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: bounds are %q, want %q", request, got, want)
-		}
+		assert.Equal(t, want, got, "%s: bounds", request)
 	}
 }
 
@@ -302,8 +295,6 @@ tiers:
 	for _, test := range tests {
 		_, costs := bounds(plan,
 			identity.Identity{Tenant: tenant("acme"), Method: test.method, Path: test.path, Cost: test.header})
-		if want := []int64{test.want, 1, 0}; !slices.Equal(costs, want) {
-			t.Errorf("%s %s with header %d costs %v, want %v", test.method, test.path, test.header, costs, want)
-		}
+		assert.Equal(t, []int64{test.want, 1, 0}, costs, "%s %s with header %d costs", test.method, test.path, test.header)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
@@ -198,9 +199,7 @@ func TestApplyingChangesIsRebuildingFromAllRowsAndLeavesTheOldSnapshotAlone(t *t
 			id, now := somebody(t), limit.Micros(2)
 			before := got(plan.With(snapshot), &id, now)
 			next, faults := snapshot.Apply(changes)
-			if len(faults) > 0 {
-				t.Fatalf("changes have faults: %v", faults)
-			}
+			require.Empty(t, faults, "changes have faults: %v", faults)
 			compareWanted(t, "the old snapshot after Apply", got(plan.With(snapshot), &id, now), before)
 			rows = merge(rows, changes)
 			rebuilt, _ := policy.NewSnapshot(rows, nil)
@@ -213,9 +212,7 @@ func TestApplyingChangesIsRebuildingFromAllRowsAndLeavesTheOldSnapshotAlone(t *t
 
 func compareSnapshots(t *rapid.T, plan *resolve.Plan, got, want *policy.Snapshot) {
 	a, b := contents(got), contents(want)
-	if !slices.Equal(a, b) {
-		t.Fatalf("the snapshot has\n%q, want\n%q", a, b)
-	}
+	require.Equal(t, b, a, "the snapshot has\n%q, want\n%q", a, b)
 	if got.Version() != want.Version() || got.Len() != want.Len() || got.Needs("default") != want.Needs("default") ||
 		got.Needs("other") != want.Needs("other") {
 		t.Fatalf("version %d, %d rows, needs %+v and %+v, want %d, %d, %+v and %+v",

@@ -42,18 +42,14 @@ func contents(snapshot *policy.Snapshot) []string {
 func build(t testing.TB, rows policy.Rows) *policy.Snapshot {
 	t.Helper()
 	snapshot, faults := policy.NewSnapshot(rows, nil)
-	if len(faults) > 0 {
-		t.Fatalf("build: %v", faults)
-	}
+	require.Empty(t, faults, "build: %v", faults)
 	return snapshot
 }
 
 func apply(t testing.TB, snapshot *policy.Snapshot, changes policy.Changes) *policy.Snapshot {
 	t.Helper()
 	next, faults := snapshot.Apply(changes)
-	if len(faults) > 0 {
-		t.Fatalf("apply: %v", faults)
-	}
+	require.Empty(t, faults, "apply: %v", faults)
 	return next
 }
 

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -43,9 +46,7 @@ func quantityOf(t *testing.T, r *resolve.Resolution, name string) (quantity int6
 	t.Helper()
 	for _, b := range r.Bounds {
 		if b.Policy.Name == name {
-			if quantity != 0 {
-				t.Fatalf("two bounds are named %s", name)
-			}
+			require.Zero(t, quantity, "two bounds are named %s", name)
 			quantity = b.Policy.Limit.Spec().Quantity
 		}
 	}
@@ -123,9 +124,7 @@ func TestANetworkInTotalHasABucketOfItsOwnAndItsAddressesThoseOfTheConfig(t *tes
 		id.IP = ip
 		var r resolve.Resolution
 		plan.ResolveAt(&id, 1, &r)
-		if r.Bounds[0].Key != want {
-			t.Errorf("%s spends from %+v, want %+v", ip, r.Bounds[0].Key, want)
-		}
+		assert.Equal(t, want, r.Bounds[0].Key, "%s spends from", ip)
 	}
 }
 

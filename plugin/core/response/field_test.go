@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -164,9 +165,7 @@ func TestTheRateLimitFieldsFollowTheDraft(t *testing.T) {
 			if test.config.HideClientHeaders || binding < 0 {
 				want = nil
 			}
-			if got := namesOf(current); !slices.Equal(got, want) {
-				t.Errorf("RateLimit lists %q, want %q", got, want)
-			}
+			assert.Equal(t, want, namesOf(current), "RateLimit lists")
 			if len(policies) > 0 {
 				seen++
 			}
@@ -188,15 +187,11 @@ func TestTheRateLimitFieldsFollowTheDraft(t *testing.T) {
 			for _, c := range current {
 				_, hasR := c.parameters["r"]
 				_, hasT := c.parameters["t"]
-				if !names[c.name] || len(c.parameters) != 2 || !hasR || !hasT {
-					t.Errorf("RateLimit has %+v", c)
-				}
+				assert.True(t, names[c.name] && len(c.parameters) == 2 && hasR && hasT, "RateLimit has %+v", c)
 			}
 		})
 	}
-	if seen < 10 {
-		t.Errorf("only %d answers had the fields", seen)
-	}
+	assert.True(t, seen >= 10, "only %d answers had the fields", seen)
 }
 
 // manyLong returns a decision about limits whose items are as long as can be. The last one binds.
@@ -246,10 +241,8 @@ func TestManyLimitsKeepTheFieldsShortAndTheBindingOnesInThem(t *testing.T) {
 		first := render(config, d, false)
 		field, current := first.Get("RateLimit-Policy"), first.Get("RateLimit")
 		names, left := namesOf(parseField(t, field)), namesOf(parseField(t, current))
-		if len(field) > 2048 || len(field)+len(current) > 4096 || !slices.IsSorted(names[2:]) {
-			t.Errorf("%s: RateLimit-Policy has %d bytes, and RateLimit %d; the limits are %q",
-				name, len(field), len(current), names)
-		}
+		assert.True(t, len(field) <= 2048 && len(field)+len(current) <= 4096 && slices.IsSorted(names[2:]),
+			"%s: RateLimit-Policy has %d bytes, and RateLimit %d; the limits are %q", name, len(field), len(current), names)
 		if got := render(config, d, false).Get("RateLimit-Policy"); got != field {
 			t.Errorf("%s: %s the second time, not %s", name, got, field)
 		}

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -242,9 +245,7 @@ func TestNoNumberOfASharedLimitIsReadUnlessTheConfigShowsThem(t *testing.T) {
 			t.Errorf("%s: the shared limit is named wrongly:\n%s", test.name, text)
 		}
 	}
-	if seen < 10 {
-		t.Errorf("only %d answers have a shared limit", seen)
-	}
+	assert.True(t, seen >= 10, "only %d answers have a shared limit", seen)
 }
 
 func show(r *response.Response) string {
@@ -280,23 +281,17 @@ func TestEveryBodyIsAProblemDocumentThatAgreesWithTheHeaders(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			r := render(test.config, test.decision, test.grpc)
 			if !r.Denied || test.grpc {
-				if len(r.Body) != 0 {
-					t.Errorf("body %s, want none", r.Body)
-				}
+				assert.Empty(t, r.Body, "body %s, want none", r.Body)
 				return
 			}
 			decoder := json.NewDecoder(strings.NewReader(string(r.Body)))
 			decoder.DisallowUnknownFields()
 			var p problem
-			if err := decoder.Decode(&p); err != nil {
-				t.Fatalf("decode %s: %v", r.Body, err)
-			}
+			require.NoError(t, decoder.Decode(&p), "decode %s", r.Body)
 			if decoder.More() || p.Type == "" || p.Title == "" || p.Detail == "" || p.Message == "" || p.Status != r.Status {
 				t.Errorf("problem is %+v with status %d", p, r.Status)
 			}
-			if got := r.Get("content-type"); got != "application/problem+json" {
-				t.Errorf("Content-Type is %q", got)
-			}
+			assert.Equal(t, "application/problem+json", r.Get("content-type"), "Content-Type")
 			want := r.Get("Retry-After")
 			if got := fmt.Sprint(p.RetryAfterSeconds); !test.config.HideClientHeaders && got != want &&
 				(want != "" || got != "0") {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
@@ -44,22 +45,16 @@ func TestJitterIsAddedToRetryAfterAloneAndWithinItsBound(t *testing.T) {
 		})
 		var r response.Response
 		re.Render(decide(t, denies), false, &r)
-		if got, want := r.Get("Retry-After"), strconv.FormatInt(1+drawn, 10); got != want {
-			t.Errorf("Retry-After is %s, want %s", got, want)
-		}
+		assert.Equal(t, strconv.FormatInt(1+drawn, 10), r.Get("Retry-After"), "Retry-After")
 		if got, want := r.Get("RateLimit"), `"burst";r=0;t=1`; got != want {
 			t.Errorf("RateLimit is %s, want %s whatever the jitter", got, want)
 		}
 		re.Render(decide(t, roomy), false, &r)
 	}
 	for _, n := range bounds {
-		if n != jitterMax+1 {
-			t.Errorf("jitter got the bound %d, want %d", n, jitterMax+1)
-		}
+		assert.EqualValues(t, jitterMax+1, n, "jitter got the bound")
 	}
-	if len(bounds) != 3 {
-		t.Errorf("jitter was called %d times for three denials", len(bounds))
-	}
+	assert.Len(t, bounds, 3, "jitter was called %d times for three denials", len(bounds))
 }
 
 // FuzzADenialIsTheJSONOfItsTexts compares the document, which is written without an encoder, with encoding/json.
@@ -78,13 +73,9 @@ func FuzzADenialIsTheJSONOfItsTexts(f *testing.F) {
 		var r response.Response
 		response.New(config, nil).Render(described(decide(t, denies), description), false, &r)
 		var p problem
-		if err := json.Unmarshal(r.Body, &p); err != nil {
-			t.Fatalf("%q is not JSON: %v", r.Body, err)
-		}
+		require.NoError(t, json.Unmarshal(r.Body, &p), "%q is not JSON", r.Body)
 		// With U+FFFD for each byte that is no text.
-		if readable := string([]rune(message)); p.Message != readable {
-			t.Errorf("message %q became %q", message, p.Message)
-		}
+		assert.Equal(t, string([]rune(message)), p.Message, "message %q became", message)
 		if readable := string([]rune(description)); !strings.HasSuffix(p.Detail, readable) {
 			t.Errorf("description %q became %q", description, p.Detail)
 		}
@@ -94,9 +85,7 @@ func FuzzADenialIsTheJSONOfItsTexts(f *testing.F) {
 func TestAGRPCMessageIsPercentEncoded(t *testing.T) {
 	config := schema.Config{ErrorMessage: "100% of \"é\"\r\n~"}
 	got := render(config, decide(t, denies), true)
-	if want := `100%25 of "%C3%A9"%0D%0A~`; got.Get("grpc-message") != want {
-		t.Errorf("grpc-message %q, want %q", got.Get("grpc-message"), want)
-	}
+	assert.Equal(t, `100%25 of "%C3%A9"%0D%0A~`, got.Get("grpc-message"), "grpc-message")
 }
 
 func TestOnlyADenialIsTimedByItsWait(t *testing.T) {
@@ -112,9 +101,7 @@ func TestOnlyADenialIsTimedByItsWait(t *testing.T) {
 	}
 	binding := schema.Config{RateLimitHeader: schema.ListBinding}
 	for _, test := range tests {
-		if got := render(binding, decide(t, test.given), false).Get("RateLimit"); got != test.want {
-			t.Errorf("%s: RateLimit is %s, want %s", test.name, got, test.want)
-		}
+		assert.Equal(t, test.want, render(binding, decide(t, test.given), false).Get("RateLimit"), "%s: RateLimit", test.name)
 	}
 }
 

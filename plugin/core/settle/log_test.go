@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -168,18 +169,14 @@ func TestARequestWasTriedUnlessItsLogEntryListsNoTry(t *testing.T) {
 	for name, want := range map[string]bool{
 		"log-chunked": true, "log-client-closed": true, "log-no-route": true, "log-serialize-after-exit": false,
 	} {
-		if got := Tried([]byte(entries[name])); got != want {
-			t.Errorf("%s: tried is %v, want %v", name, got, want)
-		}
+		assert.Equal(t, want, Tried([]byte(entries[name])), "%s: tried", name)
 	}
 	for entry, want := range map[string]bool{
 		`{"tries":{}}`: false, `{"tries":[ ]}`: false, `{"tries":null}`: true, `{"a":{"tries":[]}}`: true, `{}`: true,
 		`{"tries":[],"tries":null}`: true, `{"tries":"[]"}`: true, `{"tries":[{}]}`: true, `{"tries":[],"tries":[{}]}`: true,
 		`{"tries":[`: true, ``: true, `[]`: true,
 	} {
-		if got := Tried([]byte(entry)); got != want {
-			t.Errorf("%s: tried is %v, want %v", entry, got, want)
-		}
+		assert.Equal(t, want, Tried([]byte(entry)), "%s: tried", entry)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -164,25 +165,17 @@ func TestAReservationIsTheHeadersThenTheRulesThenTheCost(t *testing.T) {
 		{"a header before the constant", both, 7, 7},
 		{"the constant without a header", both, 0, 500},
 	} {
-		if got := rule(t, test.s).Reserve(test.wanted, 3); got != test.want {
-			t.Errorf("%s: %d, want %d", test.name, got, test.want)
-		}
+		assert.Equal(t, test.want, rule(t, test.s).Reserve(test.wanted, 3), "%s", test.name)
 	}
-	if got := rule(t, header).ReserveHeader(); got != "X-Max-Tokens" {
-		t.Errorf("the header is %q", got)
-	}
+	assert.Equal(t, "X-Max-Tokens", rule(t, header).ReserveHeader(), "the header")
 }
 
 func TestNeedsListWhatSourcesRead(t *testing.T) {
 	first := rule(t, from("header.X-B", "header.x-a", "shared.n")).Needs()
 	second := rule(t, from("log.response.size", "header.X-a", "shared.m")).Needs()
 	want := settle.Needs{Log: true, Headers: []string{"x-a", "x-b"}, Shared: []string{"m", "n"}}
-	if got := first.Union(second); !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-	if first.Log || !reflect.DeepEqual(first.Headers, []string{"x-a", "x-b"}) {
-		t.Errorf("the first needs %+v", first)
-	}
+	assert.Equal(t, want, first.Union(second))
+	assert.True(t, !first.Log && reflect.DeepEqual(first.Headers, []string{"x-a", "x-b"}), "the first needs %+v", first)
 }
 
 func TestARuleHasTheDefaultsOfItsRecord(t *testing.T) {
@@ -211,9 +204,7 @@ func TestOnlySizesOfTheLogAreBytes(t *testing.T) {
 		for from := range strings.FieldsSeq(text) {
 			s.Sources = append(s.Sources, schema.SettleSource{From: from})
 		}
-		if got := rule(t, s).CountsBytes(); got != want {
-			t.Errorf("%s: CountsBytes is %t, want %t", text, got, want)
-		}
+		assert.Equal(t, want, rule(t, s).CountsBytes(), "%s: CountsBytes", text)
 		if s.Sources[0].Weight = 4; rule(t, s).CountsBytes() {
 			t.Errorf("%s with a weight counts bytes", text)
 		}

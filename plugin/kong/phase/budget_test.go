@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -90,9 +91,7 @@ func TestTheCommonConfigCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 		k := h.dial()
 		k.Answers = kongtest.AnswersOf(t, "key-auth")
 		id := k.StartInstance(1, config)
-		if err := k.Event(id); err != nil { // the instance keeps its route
-			t.Fatal(err)
-		}
+		require.NoError(t, k.Event(id)) // the instance keeps its route
 		questions, writes := h.questions(), h.writes()
 		require.NoError(t, k.Event(id))
 		if want := []string{"kong.client.get_consumer"}; !slices.Equal(k.Questions, want) || h.questions()-questions != 1 {
@@ -168,9 +167,7 @@ func TestTheEndpointIsNamedForLimitsOfEveryScope(t *testing.T) {
 					t.Errorf("questions %q in %d writes, want %q in %d", k.Questions, got, want, wantWrites)
 				}
 			}
-			if want := []string{test.endpoint, test.endpoint}; !slices.Equal(*endpoints, want) {
-				t.Errorf("endpoints %q, want %q", *endpoints, want)
-			}
+			assert.Equal(t, []string{test.endpoint, test.endpoint}, *endpoints, "endpoints")
 		})
 	}
 }
@@ -181,9 +178,7 @@ func TestARouteWithoutANameIsItsID(t *testing.T) {
 	k.Answers = kongtest.AnswersOf(t, "key-auth")
 	k.Answers["kong.router.get_route"] = kongtest.Encode(t, &kongtest.Route{Id: "2e5a1d3e", Protocols: []string{"http"}})
 	require.NoError(t, k.Event(k.StartInstance(1, observing)))
-	if want := []string{"2e5a1d3e"}; !slices.Equal(*endpoints, want) {
-		t.Errorf("endpoints %q, want %q", *endpoints, want)
-	}
+	assert.Equal(t, []string{"2e5a1d3e"}, *endpoints, "endpoints")
 }
 
 // Kong does not start an instance anew when its route gets another name.
@@ -196,18 +191,14 @@ func TestARenamedRouteGetsItsNewNameWithinAMinute(t *testing.T) {
 		}
 		return req.Route
 	}
-	if got := named(0); got != "ask" {
-		t.Errorf("before Kong has answered: %q", got)
-	}
+	assert.Equal(t, "ask", named(0), "before Kong has answered")
 	in.keepRoute(&identity.Request{Route: "old"}, 0)
 	if first, last, then := named(0), named(fresh-1), named(fresh); first != "old" || last != "old" || then != "ask" {
 		t.Errorf("%q, %q, and then %q; want the old name for a minute", first, last, then)
 	}
 	in.keepRoute(&identity.Request{}, fresh) // an answer without a route
 	in.keepRoute(&identity.Request{Route: "new"}, fresh)
-	if got := named(fresh); got != "new" {
-		t.Errorf("%q after the minute, want the new name", got)
-	}
+	assert.Equal(t, "new", named(fresh), "after the minute, want the new name")
 }
 
 func TestAPatternCostsOneQuestionForMethodAndPathInTheSameWrite(t *testing.T) {
@@ -218,9 +209,7 @@ func TestAPatternCostsOneQuestionForMethodAndPathInTheSameWrite(t *testing.T) {
 	id := k.StartInstance(1, fourLimits(`,"endpoint":"GET /records/{id}"`, `,"observe_endpoint":false`))
 	writes := h.writes()
 	require.NoError(t, k.Event(id))
-	if want := []string{"kong.client.get_consumer", "kong.nginx.get_var=request"}; !slices.Equal(k.Questions, want) {
-		t.Errorf("questions %q, want %q", k.Questions, want)
-	}
+	assert.Equal(t, []string{"kong.client.get_consumer", "kong.nginx.get_var=request"}, k.Questions, "questions")
 	if got := h.writes() - writes; got != 2 {
 		t.Errorf("%d writes, want 2: both questions; headers, end and return together", got)
 	}

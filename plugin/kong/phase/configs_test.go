@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
@@ -22,15 +24,11 @@ func TestInstancesOfOneConfigShareItsPath(t *testing.T) {
 	k.CloseInstance(first)
 	k.Answers = kongtest.AnswersOf(t, "key-auth")
 	for _, id := range []int32{second, other} {
-		if err := k.Event(id); err != nil {
-			t.Errorf("closing one instance touched another: %v", err)
-		}
+		assert.NoError(t, k.Event(id), "closing one instance touched another")
 	}
 	k.CloseInstance(second)
 	k.CloseInstance(other)
-	if got := h.paths.Load(); got != 0 {
-		t.Errorf("%d paths are not released", got)
-	}
+	assert.Zero(t, h.paths.Load(), "paths are not released")
 	if r := h.configs; len(r.instances)+len(r.bySum)+len(r.counts)+len(r.lastGood)+len(r.plugins) != 0 {
 		t.Errorf("closed instances leave state behind: %+v", r)
 	}
@@ -48,9 +46,7 @@ func TestAFaultyConfigIsReplacedByTheLastGoodOneOrAnsweredByOnConfigFault(t *tes
 	}
 	line := h.log.Await(t, "config has faults")
 	for _, path := range []string{"tiers[0].limits[0].limit", "tiers[0].limits[0].window_size"} {
-		if !strings.Contains(line, path) {
-			t.Errorf("the log line does not name %s: %s", path, line)
-		}
+		assert.True(t, strings.Contains(line, path), "the log line does not name %s: %s", path, line)
 	}
 	k.StartInstance(2, faulty+`}`) // another worker: nothing new to log
 	k.CloseInstance(open)
@@ -63,13 +59,9 @@ func TestAFaultyConfigIsReplacedByTheLastGoodOneOrAnsweredByOnConfigFault(t *tes
 		t.Errorf("with a good config before: %v, headers %v; want it in force", err, k.Headers)
 	}
 	h.log.Await(t, "last good one stays in force")
-	if got := h.paths.Load(); got != 1 {
-		t.Errorf("%d paths are held, want the last good one", got)
-	}
+	assert.EqualValues(t, 1, h.paths.Load(), "paths are held, want the last good one")
 	k.CloseInstance(replacing)
-	if got := h.paths.Load(); got != 0 {
-		t.Errorf("%d paths are not released", got)
-	}
+	assert.Zero(t, h.paths.Load(), "paths are not released")
 
 	closed := k.StartInstance(5, faulty+`,"on_config_fault":"closed"}`)
 	if err := k.Event(closed); err != nil || k.Exit == nil || k.Exit.Status != 503 {
@@ -133,14 +125,10 @@ func TestTwoConfigsThatDefineOnePolicyDifferentlyAreLoggedOnce(t *testing.T) {
 	for _, line := range h.log.Lines() {
 		if strings.Contains(line, "share its buckets") {
 			conflicts++
-			if !strings.Contains(line, "7 per 1 s") {
-				t.Errorf("the line does not have both definitions: %s", line)
-			}
+			assert.True(t, strings.Contains(line, "7 per 1 s"), "the line does not have both definitions: %s", line)
 		}
 	}
-	if conflicts != 2 { // with each of the two live definitions of plugin-1
-		t.Errorf("%d conflicts logged, want 2", conflicts)
-	}
+	assert.Equal(t, 2, conflicts, "conflicts logged") // with each of the two live definitions of plugin-1
 	exact := strings.Replace(fmt.Sprintf(config, 7), `"window_size"`, `"accuracy":"exact","window_size"`, 1)
 	k.StartRaw([]byte(kongtest.WithSeq(6, "plugin-3", exact))) // some of its requests would need another capacity
 	h.log.Await(t, "token_bucket) per tenant, exact in plugin plugin-3, "+

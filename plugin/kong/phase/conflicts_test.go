@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
@@ -51,14 +54,10 @@ func TestAConfigThatServesNoRequestsStopsCountingAsALiveDefinition(t *testing.T)
 	l.define(1, "deleted", 5)
 	l.now = unusedAfter
 	l.define(2, "other", 6)
-	if got := l.conflicts(); got != 1 {
-		t.Errorf("%d conflicts with a config that was in use, want 1", got)
-	}
+	assert.Equal(t, 1, l.conflicts(), "conflicts with a config that was in use")
 	l.now += useStep
 	l.define(3, "other", 7)
-	if got := l.conflicts(); got != 0 {
-		t.Errorf("%d conflicts with a config that serves no requests, want none", got)
-	}
+	assert.Zero(t, l.conflicts(), "conflicts with a config that serves no requests, want none")
 }
 
 func TestAConfigThatServesRequestsStaysALiveDefinition(t *testing.T) {
@@ -69,9 +68,7 @@ func TestAConfigThatServesRequestsStaysALiveDefinition(t *testing.T) {
 		l.recordUse(first, l.now)
 	}
 	l.define(2, "two", 6)
-	if got := l.conflicts(); got != 1 {
-		t.Errorf("%d conflicts, want 1", got)
-	}
+	assert.Equal(t, 1, l.conflicts(), "conflicts")
 }
 
 func TestAConfigThatIsUsedAgainIsComparedAgain(t *testing.T) {
@@ -79,15 +76,11 @@ func TestAConfigThatIsUsedAgainIsComparedAgain(t *testing.T) {
 	first := l.define(1, "one", 5)
 	l.now = unusedAfter + useStep
 	l.define(2, "two", 6)
-	if got := l.conflicts(); got != 0 {
-		t.Fatalf("%d conflicts with a config that serves no requests, want none", got)
-	}
+	require.Zero(t, l.conflicts(), "conflicts with a config that serves no requests, want none")
 	for range 3 {
 		l.recordUse(first, l.now)
 	}
-	if got := l.conflicts(); got != 1 {
-		t.Errorf("%d conflicts once it serves requests again, want 1", got)
-	}
+	assert.Equal(t, 1, l.conflicts(), "conflicts once it serves requests again")
 }
 
 func TestLimitsThatSettleDifferentlyAreAConflict(t *testing.T) {
@@ -112,8 +105,6 @@ func TestLimitsThatSettleDifferentlyAreAConflict(t *testing.T) {
 		if strings.Contains(l.log.String(), "leased") {
 			t.Errorf("%s: what settles is exact, but the log has %s", test.name, l.log.String())
 		}
-		if got := l.conflicts(); got != test.want {
-			t.Errorf("%s: %d conflicts, want %d", test.name, got, test.want)
-		}
+		assert.Equal(t, test.want, l.conflicts(), "%s: conflicts", test.name)
 	}
 }

@@ -1,10 +1,10 @@
 package phase
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
@@ -37,9 +37,7 @@ func TestExemptionsCostOnlyTheQuestionsThatTheirEntriesNeed(t *testing.T) {
 		for method, want := range map[string][]string{"GET": test.get, "OPTIONS": test.options} {
 			k.Answers[target] = kongtest.Encode(t, &kongtest.String{V: method + " /records HTTP/1.1"})
 			require.NoError(t, k.Event(id))
-			if !slices.Equal(k.Questions, want) {
-				t.Errorf("%s with %s: questions %q, want %q", method, more, k.Questions, want)
-			}
+			assert.Equal(t, want, k.Questions, "%s with %s: questions", method, more)
 		}
 	}
 }

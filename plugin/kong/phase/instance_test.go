@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
@@ -22,8 +23,6 @@ func TestAnInstanceAsksAgainForARouteThatKongDidNotName(t *testing.T) {
 	}{{nil, true}, {named, true}, {named, false}} {
 		k.Answers["kong.router.get_route"] = c.answer
 		require.NoError(t, k.Event(id))
-		if got := slices.Contains(k.Questions, "kong.router.get_route"); got != c.asks {
-			t.Errorf("event %d asks for the route: %t, want %t", i, got, c.asks)
-		}
+		assert.Equal(t, c.asks, slices.Contains(k.Questions, "kong.router.get_route"), "event %d asks for the route", i)
 	}
 }

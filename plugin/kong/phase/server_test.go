@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -24,9 +25,7 @@ func TestAConsumerConfigAsksOnlyForTheConsumerInOneWriteAndAnswersInOne(t *testi
 	id := k.StartInstance(17, byConsumer)
 	before := h.writes()
 	require.NoError(t, k.Event(id))
-	if want := []string{"kong.client.get_consumer"}; !slices.Equal(k.Questions, want) {
-		t.Errorf("questions %q, want %q", k.Questions, want)
-	}
+	assert.Equal(t, []string{"kong.client.get_consumer"}, k.Questions, "questions")
 	if got := h.writes() - before; got != 2 {
 		t.Errorf("%d writes, want 2: the question; headers, end and return together", got)
 	}
@@ -53,9 +52,7 @@ func TestAllQuestionsOfARequestLeaveInOneWrite(t *testing.T) {
 		"kong.ctx.shared.get=authenticated_jwt_token",
 		"kong.nginx.get_var=http_x_user_id",
 	}
-	if !slices.Equal(k.Questions, want) {
-		t.Errorf("questions %q, want %q", k.Questions, want)
-	}
+	assert.Equal(t, want, k.Questions, "questions")
 	if got := h.writes() - before; got != 2 {
 		t.Errorf("%d writes for %d questions, want 2", got, len(k.Questions))
 	}
@@ -96,9 +93,7 @@ func TestTheAddressIsAskedOnlyWhenTheTenantIsMissing(t *testing.T) {
 	id := k.StartInstance(1, byConsumer)
 	k.Answers = kongtest.AnswersOf(t, "no-auth")
 	require.NoError(t, k.Event(id))
-	if want := []string{"kong.client.get_consumer", "kong.client.get_forwarded_ip"}; !slices.Equal(k.Questions, want) {
-		t.Errorf("questions %q, want %q", k.Questions, want)
-	}
+	assert.Equal(t, []string{"kong.client.get_consumer", "kong.client.get_forwarded_ip"}, k.Questions, "questions")
 }
 
 func TestADenialExitsAndTheDroppedConnectionIsNotLogged(t *testing.T) {
@@ -112,9 +107,7 @@ func TestADenialExitsAndTheDroppedConnectionIsNotLogged(t *testing.T) {
 	}
 	require.NoError(t, h.stop())
 	for _, line := range h.log.Lines() {
-		if strings.Contains(line, "closed") {
-			t.Errorf("logged %s", line)
-		}
+		assert.False(t, strings.Contains(line, "closed"), "logged %s", line)
 	}
 }
 
@@ -167,9 +160,7 @@ func TestAnIdentityThatIsNotUTF8IsCountedUnchanged(t *testing.T) {
 		"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant","limit":5,"window_size":1}]}]}`)
 	k.Answers["kong.nginx.get_var=http_x_org"] = []byte("\x0a\x04\xff\x00:}")
 	require.NoError(t, k.Event(id))
-	if tenant != "\xff\x00:}" {
-		t.Errorf("tenant %q", tenant)
-	}
+	assert.Equal(t, "\xff\x00:}", tenant, "tenant")
 }
 
 func TestATrustedHeaderWithMoreThanOneValueIsDenied(t *testing.T) {
@@ -222,24 +213,18 @@ func TestAPanicIsAnsweredByOnInternalErrorAndLoggedOnce(t *testing.T) {
 		id := k.StartInstance(1, strings.TrimSuffix(byConsumer, "}")+`,"on_internal_error":"`+mode+`"}`)
 		for range 3 {
 			require.NoError(t, k.Event(id))
-			if (k.Exit != nil) != (mode == "closed") {
-				t.Fatalf("%s: exit %v", mode, k.Exit)
-			}
+			require.Equal(t, mode == "closed", k.Exit != nil, "%s: exit %v", mode, k.Exit)
 			if k.Exit != nil {
 				k = h.dial()
 				k.Answers = kongtest.AnswersOf(t, "key-auth")
 			}
 		}
 	}
-	if got := h.Counters().Panics; got != 6 {
-		t.Errorf("%d panics counted, want 6", got)
-	}
+	assert.EqualValues(t, 6, h.Counters().Panics, "panics counted")
 	if line := h.log.Await(t, "panicked"); !strings.Contains(line, "server_test.go") {
 		t.Errorf("the log line has no stack: %s", line)
 	}
 	for _, line := range h.log.Lines() {
-		if strings.Contains(line, "panicked") {
-			t.Errorf("logged again: %s", line)
-		}
+		assert.False(t, strings.Contains(line, "panicked"), "logged again: %s", line)
 	}
 }

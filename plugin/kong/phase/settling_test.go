@@ -2,15 +2,14 @@ package phase
 
 import (
 	"context"
-	"maps"
 	"math"
 	"net"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -52,9 +51,7 @@ func TestTheLogPhaseSettlesTheReservationOfItsRequest(t *testing.T) {
 	k.Answers = kongtest.AnswersOf(t, "log-chunked")
 	k.Answers["kong.ctx.shared.get=trl"] = kongtest.Encode(t, structpb.NewStringValue("0123"))
 	require.NoError(t, k.LogEvent(id))
-	if !slices.Equal(s.ids, []string{"0123"}) {
-		t.Fatalf("settled %q", s.ids)
-	}
+	require.Equal(t, []string{"0123"}, s.ids, "settled")
 	a := s.answers[0]
 	if a.Status != 200 || a.Source != settle.SourceService || !a.Tried || a.Headers["x-upstream"] != "yes" ||
 		len(a.Log) < 1000 {
@@ -70,9 +67,7 @@ func TestAHeaderThatCameMoreThanOnceIsNoValue(t *testing.T) {
 	k.Answers["kong.response.get_header=x-twice"] = kongtest.Encode(t, &pb.String{V: "one"}) // as Kong answers
 	require.NoError(t, k.LogEvent(id))
 	want := map[string]string{"x-twice": "", "x-upstream": "yes", "x_upstream": "yes"}
-	if got := s.answers[0].Headers; !maps.Equal(got, want) {
-		t.Errorf("read %q, want %q", got, want)
-	}
+	assert.Equal(t, want, s.answers[0].Headers, "read")
 }
 
 func TestAHostileReservationIdSettlesNothing(t *testing.T) {
@@ -116,9 +111,7 @@ func TestAForgedTokenCostsABoundedNumberOfQuestions(t *testing.T) {
 		k.Answers = kongtest.AnswersOf(t, "log-chunked")
 		k.Answers["kong.ctx.shared.get=trl"] = kongtest.Encode(t, structpb.NewStringValue(c.token))
 		k.Answers["kong.ctx.shared.get"] = kongtest.Encode(t, structpb.NewNullValue())
-		if err := k.LogEvent(id); err != nil {
-			t.Fatalf("%s: %v", c.name, err)
-		}
+		require.NoError(t, k.LogEvent(id), "%s", c.name)
 		if c.questions >= 0 {
 			parked++
 		}

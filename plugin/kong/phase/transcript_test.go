@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
@@ -39,14 +40,10 @@ func TestQuestionsEqualTheRecordedBytes(t *testing.T) {
 			request := recordedArguments["kong.nginx.get_var=request"]
 			want, ok = append([]byte{request[0], byte(len(variable))}, variable...), len(request) == 2+len("request")
 		}
-		if !ok || !bytes.Equal(arguments, want) {
-			t.Errorf("%s: arguments %x, recorded %x (%t)", name, arguments, want, ok)
-		}
+		assert.True(t, ok && bytes.Equal(arguments, want), "%s: arguments %x, recorded %x (%t)", name, arguments, want, ok)
 		compared++
 	}
-	if compared != 11 {
-		t.Errorf("compared %d questions, want 11", compared)
-	}
+	assert.Equal(t, 11, compared, "compared %d questions, want 11", compared)
 }
 
 func TestRecordedAnswersIdentifyTheRequest(t *testing.T) {
@@ -79,9 +76,7 @@ func TestRecordedAnswersIdentifyTheRequest(t *testing.T) {
 		k := h.dial()
 		k.Answers = kongtest.AnswersOf(t, name)
 		require.NoError(t, k.Event(k.StartInstance(1, config)))
-		if !slices.Equal(got, want) {
-			t.Errorf("%s:\n got %+v\nwant %+v", name, got, want)
-		}
+		assert.Equal(t, want, got, "%s", name)
 	}
 }
 

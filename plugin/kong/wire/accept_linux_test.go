@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -67,9 +68,7 @@ func TestAConnectionAcceptedDuringACloseIsNotLost(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v; no one closes what was accepted", err)
 	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, c.Close())
 	l.(*quietListener).closed.Store(false)
 }
 
@@ -111,9 +110,7 @@ func TestConnectionsThatWaitToBeClosedMakeRoomForNewOnes(t *testing.T) {
 func TestConnectionsInTheQueueAreAcceptedAfterTheListenerHasStopped(t *testing.T) {
 	l, dial := listenQuietly(t)
 	queued := dial()
-	if !stopListening(l) {
-		t.Fatal("the listener cannot be stopped")
-	}
+	require.True(t, stopListening(l), "the listener cannot be stopped")
 	if _, err := l.Accept(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("Accept after the stop: %v, want the end of waiting", err)
 	}
@@ -143,9 +140,7 @@ func TestNoFileStaysOpenForAConnectionThatHasEnded(t *testing.T) {
 		require.NoError(t, h.dial().Event(id))
 	}
 	await.That(t, "the files of ended connections are closed", func() bool { return openFiles(t) <= serving })
-	if err := h.dial().Event(id); err != nil { // it may be the last of the connections that wait to be closed
-		t.Fatal(err)
-	}
+	require.NoError(t, h.dial().Event(id)) // it may be the last of the connections that wait to be closed
 	require.NoError(t, h.stop())
 	if open := openFiles(t); open > before {
 		t.Errorf("%d files are open after the end, want %d", open, before)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -29,9 +30,7 @@ func TestAnIncompleteCallClosesItsConnectionAndAnIdleOneStays(t *testing.T) {
 		}
 		h.log.Await(t, "a frame began and did not end")
 		time.Sleep(time.Hour) // on the virtual clock
-		if id := idle.StartInstance(1, "{}"); id != 1 {
-			t.Errorf("an idle connection answers %d", id)
-		}
+		assert.EqualValues(t, 1, idle.StartInstance(1, "{}"), "an idle connection answers")
 	})
 }
 
@@ -155,12 +154,8 @@ func TestThePanicOfACallEndsItsConnectionAndNothingElse(t *testing.T) {
 	if line := h.log.Await(t, "panicked"); !strings.Contains(line, "a bug") || !strings.Contains(line, "conn_test.go") {
 		t.Errorf("the line has no cause, or no stack: %s", line)
 	}
-	if got := h.Counters().Panics; got != 1 {
-		t.Errorf("%d panics counted, want 1", got)
-	}
-	if err := other.Event(id); err != nil {
-		t.Errorf("another connection: %v", err)
-	}
+	assert.EqualValues(t, 1, h.Counters().Panics, "panics counted")
+	assert.NoError(t, other.Event(id), "another connection")
 }
 
 func TestAStatusCallForAnUnknownInstanceIsLoggedAndCounted(t *testing.T) {
@@ -172,7 +167,5 @@ func TestAStatusCallForAnUnknownInstanceIsLoggedAndCounted(t *testing.T) {
 		t.Error("it was answered; Kong would not start the instance anew")
 	}
 	h.log.Await(t, "unknown instance")
-	if got := h.Counters().UnknownInstances; got != 1 {
-		t.Errorf("%d unknown instances counted, want 1", got)
-	}
+	assert.EqualValues(t, 1, h.Counters().UnknownInstances, "unknown instances counted")
 }

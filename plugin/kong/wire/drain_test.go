@@ -16,6 +16,7 @@ import (
 	"time"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
@@ -48,9 +49,7 @@ func TestServeFinishesRunningEventsAndEndsIdleConnections(t *testing.T) {
 	if err := <-ended; err != nil || running.Headers["X-Consumer"] != alice {
 		t.Errorf("the running event: %v, headers %v", err, running.Headers)
 	}
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-stopped)
 }
 
 func TestADrainingConnectionSendsEverythingAndReadsTheAnswersToCome(t *testing.T) {
@@ -79,9 +78,7 @@ func TestADrainingConnectionSendsEverythingAndReadsTheAnswersToCome(t *testing.T
 	if _, err := k.Receive(); err == nil {
 		t.Error("the connection was not closed")
 	}
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-stopped)
 }
 
 // pipeListener accepts connections without a network, which a test with a virtual clock needs.
@@ -118,9 +115,7 @@ func servePipes(
 	t.Helper()
 	p := newPipeListener()
 	h = serveOn(t, access, nil, func(l net.Listener) net.Listener {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, l.Close())
 		return p
 	})
 	return h, func() *kongtest.Worker {
@@ -153,9 +148,7 @@ func TestServeRetriesAcceptAndStillEndsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := failingListener{newPipeListener()}
 		h := serveOn(t, greet, nil, func(l net.Listener) net.Listener {
-			if err := l.Close(); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, l.Close())
 			return p
 		})
 		time.Sleep(10500 * time.Millisecond) // on the virtual clock: the pauses have grown
@@ -163,9 +156,7 @@ func TestServeRetriesAcceptAndStillEndsAtOnce(t *testing.T) {
 			t.Errorf("tried %d times in 10 s, want pauses that grow to a second", tries)
 		}
 		before := time.Now()
-		if err := h.stop(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, h.stop())
 		if took := time.Since(before); took != 0 {
 			t.Errorf("Serve took %v to end: it waited for the next try", took)
 		}
@@ -227,9 +218,7 @@ func TestADrainThatBeginsWhileAnInterruptionIsUndoneEndsTheConnection(t *testing
 					<-interrupted // by the watchdog
 					go func() {
 						before := time.Now()
-						if err := h.stop(); err != nil {
-							t.Error(err)
-						}
+						assert.NoError(t, h.stop())
 						ended <- time.Since(before)
 					}()
 					<-interrupted // by the drain, which is about to be undone
@@ -239,9 +228,7 @@ func TestADrainThatBeginsWhileAnInterruptionIsUndoneEndsTheConnection(t *testing
 		connect()
 		synctest.Wait()
 		h.interruptIdle() // as a watchdog that is a moment late
-		if took := <-ended; took != 0 {
-			t.Errorf("an idle connection kept the server for %v", took)
-		}
+		assert.Zero(t, <-ended, "an idle connection kept the server for")
 	})
 }
 
@@ -278,9 +265,7 @@ func TestAnEventThatDoesNotEndIsCutOffAfterTheDrainTime(t *testing.T) {
 	k := h.dial()
 	k.CallEvent(k.StartInstance(1, "{}"), "access")
 	<-entered
-	if err := h.stop(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, h.stop())
 }
 
 func TestADrainingServerHalfClosesIdleConnectionsSoThatALateCallCanStillBeWritten(t *testing.T) {
@@ -297,24 +282,16 @@ func TestADrainingServerHalfClosesIdleConnectionsSoThatALateCallCanStillBeWritte
 	if _, err := k.Receive(); !errors.Is(err, io.EOF) {
 		t.Errorf("after the late call: %v, want io.EOF, on which Kong replays it", err)
 	}
-	if err := k.Conn.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, k.Conn.Close())
+	assert.NoError(t, <-stopped)
 }
 
 func TestAPeerThatNeverNoticesTheEndDoesNotHoldUpTheDrain(t *testing.T) {
 	h := serve(t, greet, nil)
 	h.dial().StartInstance(1, "{}")
-	if err := h.stop(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, h.stop())
 	for _, line := range h.log.Lines() {
-		if strings.Contains(line, "drain time") {
-			t.Errorf("logged %s; the connection has no event", line)
-		}
+		assert.False(t, strings.Contains(line, "drain time"), "logged %s; the connection has no event", line)
 	}
 }
 
@@ -336,9 +313,7 @@ func TestACallThatHasArrivedWhenTheDrainBeginsIsAnswered(t *testing.T) {
 		if r, err := k.Return(); err != nil || len(r.GetPluginNames().GetNames()) != 1 {
 			t.Errorf("%v, %v", r, err)
 		}
-		if err := peer.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, peer.Close())
 		serving.Wait()
 	})
 }
@@ -357,9 +332,7 @@ func TestConnectionsThatWaitToBeAcceptedWhenTheDrainBeginsAreServed(t *testing.T
 	if _, err := k.Return(); err != nil {
 		t.Errorf("a connection that was made before the drain was not served: %v", err)
 	}
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-stopped)
 }
 
 // gatedListener accepts nothing until its gate opens.

@@ -3,10 +3,10 @@ package wire
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -22,12 +22,8 @@ func TestQuestionsAfterHeadersGetTheirOwnAnswers(t *testing.T) {
 	if err := k.Event(k.StartInstance(1, "{}")); err != nil || k.Headers["X-Consumer"] != alice {
 		t.Errorf("%v, headers %v", err, k.Headers)
 	}
-	if want := []string{"kong.log.set_serialize_value=note", getConsumer}; !slices.Equal(k.Questions, want) {
-		t.Errorf("questions %q, want %q", k.Questions, want)
-	}
-	if got := h.writes() - writes; got != 3 { // the start of the instance is one
-		t.Errorf("%d writes, want 3", got)
-	}
+	assert.Equal(t, []string{"kong.log.set_serialize_value=note", getConsumer}, k.Questions, "questions")
+	assert.EqualValues(t, 3, h.writes()-writes, "writes") // the start of the instance is one
 }
 
 func TestNothingFollowsAnExit(t *testing.T) {
@@ -83,9 +79,7 @@ func TestAPanicIsAnsweredByFaultElseTheRequestPasses(t *testing.T) {
 	if err := k.Event(k.StartInstance(2, "{}")); err != nil || k.Exit == nil || k.Exit.Status != 503 {
 		t.Errorf("with Fault: %v, exit %v", err, k.Exit)
 	}
-	if got := h.Counters().Panics; got != 2 {
-		t.Errorf("%d panics counted, want 2", got)
-	}
+	assert.EqualValues(t, 2, h.Counters().Panics, "panics counted")
 }
 
 func TestEveryInstanceIsClosedOnce(t *testing.T) {
@@ -98,9 +92,7 @@ func TestEveryInstanceIsClosedOnce(t *testing.T) {
 	k := h.dial()
 	k.StartRaw([]byte(`{"__seq__":1,"__plugin_id":"first"}`))
 	k.StartRaw([]byte(`{"__seq__":1,"__plugin_id":"second","route_id":"-route"}`)) // replaces the first
-	if got := h.Instances(); got != 1 {
-		t.Errorf("%d instances, want 1", got)
-	}
+	assert.Equal(t, 1, h.Instances(), "instances")
 	k.CloseInstance(1)
 	k.CloseInstance(1) // Kong may repeat a call
 	if closed["first"] != 1 || closed["second-route"] != 1 || h.Instances() != 0 {

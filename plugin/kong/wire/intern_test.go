@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestARepeatedStringIsEqualAndAllocatesNothing(t *testing.T) {
@@ -24,14 +27,10 @@ func TestEvictedStringsAreStillReturnedRight(t *testing.T) {
 	for round := range 2 {
 		for i := range 10 * internSets * internPerSet {
 			want := fmt.Sprint("tenant-", i)
-			if got := interner.String([]byte(want)); got != want {
-				t.Fatalf("round %d: %q, want %q", round, got, want)
-			}
+			require.Equal(t, want, interner.String([]byte(want)), "round %d", round)
 		}
 	}
 	for _, want := range []string{"", strings.Repeat("x", internLength+1), "\xff\x00"} {
-		if got := interner.String([]byte(want)); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		assert.Equal(t, want, interner.String([]byte(want)))
 	}
 }

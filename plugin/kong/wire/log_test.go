@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -39,9 +40,7 @@ func TestEachPhaseHasItsOwnFunction(t *testing.T) {
 		id := k.StartInstance(1, "{}")
 		require.NoError(t, errors.Join(k.Event(id), k.LogEvent(id)))
 	}
-	if want := []string{"|", "access", "|", "log", "|", "access", "log"}; !slices.Equal(phases, want) {
-		t.Errorf("phases %q, want %q", phases, want)
-	}
+	assert.Equal(t, []string{"|", "access", "|", "log", "|", "access", "log"}, phases, "phases")
 }
 
 func TestTheLogPhaseReadsTheResponse(t *testing.T) {
@@ -79,12 +78,8 @@ func TestTheLogPhaseReadsTheResponse(t *testing.T) {
 	if status != 200 || source != "service" || header != "yes" || shared != (Value{}) {
 		t.Errorf("status %d, source %q, header %q, shared %v", status, source, header, shared)
 	}
-	if len(entry) < 1000 || entry[0] != '{' || entry[len(entry)-1] != '}' {
-		t.Errorf("log entry %q", entry)
-	}
-	if got := h.writes() - writes; got != 3 { // the start of the instance, the questions, the end
-		t.Errorf("%d writes, want 3", got)
-	}
+	assert.True(t, len(entry) >= 1000 && entry[0] == '{' && entry[len(entry)-1] == '}', "log entry %q", entry)
+	assert.EqualValues(t, 3, h.writes()-writes, "writes") // the start of the instance, the questions, the end
 }
 
 // failures are the ways in which the log phase of an instance can fail.
@@ -249,9 +244,7 @@ func FuzzDecodeValue(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%x: %v, but it is a value", answer, err)
 		}
-		if got.Text != want.GetStringValue() {
-			t.Errorf("%x: text %q, want %q", answer, got.Text, want.GetStringValue())
-		}
+		assert.Equal(t, want.GetStringValue(), got.Text, "%x: text", answer)
 		number := want.GetNumberValue()
 		if got.Number != number && !(math.IsNaN(got.Number) && math.IsNaN(number)) {
 			t.Errorf("%x: number %v, want %v", answer, got.Number, number)
@@ -269,8 +262,6 @@ func TestHeadersAreTextsUnlessTheyCameMoreThanOnce(t *testing.T) {
 	for cut := range answer {
 		visited := 0
 		err := DecodeHeaders(answer[:cut], func(string, Value) { visited++ })
-		if err == nil && visited >= len(headers) {
-			t.Fatalf("all headers were read of %d bytes of %d", cut, len(answer))
-		}
+		require.True(t, err != nil || visited < len(headers), "all headers were read of %d bytes of %d", cut, len(answer))
 	}
 }

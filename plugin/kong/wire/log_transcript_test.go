@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
@@ -110,9 +111,7 @@ func TestTheServerSendsWhatTheRecordedPluginsSentInBothPhases(t *testing.T) {
 			o.Name = name
 			o.Start = func(c Config) Instance {
 				p := &recordedPlugin{arguments: arguments}
-				if err := json.Unmarshal(c.JSON, p); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, json.Unmarshal(c.JSON, p))
 				if name == "rec" {
 					return Instance{Access: p.run}
 				}
@@ -124,9 +123,7 @@ func TestTheServerSendsWhatTheRecordedPluginsSentInBothPhases(t *testing.T) {
 		r.play(line, lines[i+1:])
 	}
 	for _, word := range []string{"method", "args", "end", "RpcReturn"} {
-		if r.compared[word] < 30 {
-			t.Errorf("the transcript has only %d frames %q to compare", r.compared[word], word)
-		}
+		assert.True(t, r.compared[word] >= 30, "the transcript has only %d frames %q to compare", r.compared[word], word)
 	}
 }
 
@@ -179,9 +176,7 @@ func (r *replay) call(k *kongtest.Worker, line kongtest.Recorded, later []kongte
 func (r *replay) compare(k *kongtest.Worker, line kongtest.Recorded) {
 	r.t.Helper()
 	got, err := k.Receive()
-	if err != nil {
-		r.t.Fatalf("line %d: %v", line.N, err)
-	}
+	require.NoError(r.t, err, "line %d", line.N)
 	word, what, _ := strings.Cut(line.Label, " ")
 	r.compared[word]++
 	switch {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
@@ -67,12 +68,8 @@ func TestAnEventOverItsBudgetIsAnsweredAndItsLateAnswerSkipped(t *testing.T) {
 	}
 	k.Send(kongtest.AnswersOf(t, "no-auth")["kong.client.get_consumer"]) // late
 	require.NoError(t, k.Event(id))
-	if k.Headers["X-Consumer"] != alice {
-		t.Errorf("headers %v: the next event got the late answer", k.Headers)
-	}
-	if got := h.Counters().Failures; got != 1 {
-		t.Errorf("%d failures, want 1", got)
-	}
+	assert.Equal(t, alice, k.Headers["X-Consumer"], "headers %v: the next event got the late answer", k.Headers)
+	assert.EqualValues(t, 1, h.Counters().Failures, "failures")
 }
 
 func TestAFrameThatArrivesByteByByteIsWhole(t *testing.T) {
@@ -129,7 +126,5 @@ func TestConnectionsOfAnyKindAreServed(t *testing.T) {
 	if got := h.writes() - writes; got != 6 {
 		t.Errorf("%d writes for 3 events, want 6", got)
 	}
-	if err := h.stop(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, h.stop())
 }

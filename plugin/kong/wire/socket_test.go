@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -33,9 +34,7 @@ func eachSocket(t *testing.T, test func(t *testing.T, s *socket, peer net.Conn, 
 			var writes atomic.Uint64
 			s := newSocket(&writes, nil)
 			s.open(kind(c))
-			if (s.raw != nil) != (name == "unix socket") {
-				t.Fatalf("the socket is read by %v", s.raw)
-			}
+			require.Equal(t, name == "unix socket", s.raw != nil, "the socket is read by %v", s.raw)
 			test(t, s, peer, &writes)
 		})
 	}
@@ -54,9 +53,7 @@ func TestSentBytesAreWrittenBeforeTheReadWaits(t *testing.T) {
 		if n, err := s.Read(buffer); err != nil || string(buffer[:n]) != "question!" {
 			t.Errorf("%q, %v", buffer[:n], err)
 		}
-		if got := writes.Load(); got != 1 {
-			t.Errorf("%d writes, want 1", got)
-		}
+		assert.EqualValues(t, 1, writes.Load(), "writes")
 	})
 }
 
@@ -74,9 +71,7 @@ func TestSentBytesAreWrittenAlthoughTheReadIsInterrupted(t *testing.T) {
 		if n, err := s.Read(make([]byte, 100)); n != 0 || (!isTimeout(err) && err != io.EOF) {
 			t.Errorf("%d bytes, %v; want a timeout or the end", n, err)
 		}
-		if answer := <-got; answer != "answer" {
-			t.Errorf("the peer has read %q", answer)
-		}
+		assert.Equal(t, "answer", <-got, "the peer has read")
 	})
 }
 
@@ -89,12 +84,8 @@ func TestAfterTheLastBytesAConnectionIsClosedAtTheLatestByClose(t *testing.T) {
 			s.spare = spare
 			s.send([]byte("exit"), false)
 			require.NoError(t, s.sendLast())
-			if spare == nil && s.replaced {
-				t.Error("the connection was replaced by nothing")
-			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
+			assert.True(t, spare != nil || !s.replaced, "the connection was replaced by nothing")
+			assert.NoError(t, s.Close())
 			if got, err := io.ReadAll(peer); string(got) != "exit" || err != nil {
 				t.Errorf("the peer has read %q: %v", got, err)
 			}
@@ -135,9 +126,7 @@ func TestAWriteThatIsInterruptedTwiceFailsForGood(t *testing.T) {
 				case <-done:
 					return
 				case <-ticker.C:
-					if err := s.SetDeadline(time.Unix(1, 0)); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, s.SetDeadline(time.Unix(1, 0)))
 				}
 			}
 		})

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -32,9 +33,7 @@ func TestRecordedCallsOfKongAreAnswered(t *testing.T) {
 			}
 		}
 		got, err := k.Return()
-		if err != nil {
-			t.Fatalf("line %d: %v", line.N, err)
-		}
+		require.NoError(t, err, "line %d", line.N)
 		var id int32
 		switch {
 		case m.GetCmdStartInstance() != nil:
@@ -42,22 +41,16 @@ func TestRecordedCallsOfKongAreAnswered(t *testing.T) {
 		case m.GetCmdCloseInstance() != nil:
 			id = m.GetCmdCloseInstance().InstanceId
 		}
-		if got.GetInstanceStatus().GetInstanceId() != id {
-			t.Errorf("line %d: instance %d, want %d", line.N, got.GetInstanceStatus().GetInstanceId(), id)
-		}
+		assert.Equal(t, id, got.GetInstanceStatus().GetInstanceId(), "line %d: instance", line.N)
 		calls++
 	}
-	if calls < 20 {
-		t.Errorf("the transcript has only %d calls", calls)
-	}
+	assert.True(t, calls >= 20, "the transcript has only %d calls", calls)
 }
 
 func seqOf(t *testing.T, config []byte) int32 {
 	t.Helper()
 	_, digits, ok := bytes.Cut(config, []byte(`"__seq__":`))
-	if !ok {
-		t.Fatalf("no __seq__ in %s", config)
-	}
+	require.True(t, ok, "no __seq__ in %s", config)
 	var n int32
 	for _, c := range digits {
 		if c < '0' || c > '9' {
@@ -89,9 +82,7 @@ func TestAnswersEqualTheRecordedMessages(t *testing.T) {
 			found++
 		}
 	}
-	if found < 3 {
-		t.Errorf("the transcript has only %d answers to compare", found)
-	}
+	assert.True(t, found >= 3, "the transcript has only %d answers to compare", found)
 }
 
 // sameMessage compares two frames with the recorded ones: the method byte for byte, the arguments as messages of equal
@@ -106,9 +97,7 @@ func sameMessage(t *testing.T, got []byte, method, arguments kongtest.Recorded, 
 	if err := errors.Join(proto.Unmarshal(got[start:], ours), proto.Unmarshal(arguments.Frame, theirs)); err != nil {
 		t.Fatalf("line %d: %v", method.N, err)
 	}
-	if !proto.Equal(ours, theirs) {
-		t.Errorf("line %d: %v, recorded %v", method.N, ours, theirs)
-	}
+	assert.True(t, proto.Equal(ours, theirs), "line %d: %v, recorded %v", method.N, ours, theirs)
 }
 
 func FuzzDecodeCall(f *testing.F) {
@@ -126,9 +115,7 @@ func FuzzDecodeCall(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%x: %v, but it is an RpcCall", frame, err)
 		}
-		if got.sequence != want.Sequence {
-			t.Errorf("%x: sequence %d, want %d", frame, got.sequence, want.Sequence)
-		}
+		assert.Equal(t, want.Sequence, got.sequence, "%x: sequence", frame)
 		if event := want.GetCmdHandleEvent(); event != nil && got.command == cmdHandleEvent && len(frame) < 64 &&
 			bytes.Count(frame, []byte{0xa2, 0x02}) == 1 {
 			if got.instance != event.InstanceId || string(got.event) != event.EventName {

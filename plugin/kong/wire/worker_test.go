@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -22,9 +23,7 @@ func serveMemory(t *testing.T, access accessFunc) (h *harness, m *kongtest.Memor
 	t.Helper()
 	m = kongtest.NewMemory()
 	h = serveOn(t, access, nil, func(l net.Listener) net.Listener {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, l.Close())
 		return m
 	})
 	m.Run(kongtest.StartCall(t, `{"__seq__":1}`))
@@ -74,9 +73,7 @@ func TestAConnectionHasTheMemoryOfAnEarlierOneThatHasEnded(t *testing.T) {
 			seen++
 		}
 	}
-	if seen != 100 {
-		t.Errorf("%d of 100 events have the Local of the one before", seen)
-	}
+	assert.Equal(t, 100, seen, "%d of 100 events have the Local of the one before", seen)
 }
 
 // awaitIdle returns when all connections have ended and a worker is idle.
@@ -121,9 +118,7 @@ func TestAfterAPanicOutsideOfEventsNothingOfTheConnectionIsUsedAgain(t *testing.
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.idle) != 0 {
-		t.Errorf("%d workers wait for a connection; want none, for each has panicked", len(h.idle))
-	}
+	assert.Empty(t, h.idle, "%d workers wait for a connection; want none, for each has panicked", len(h.idle))
 }
 
 // TestAResetConnKeepsNothingButMemory fills all fields of a conn before: a field that it does not fill fails it, too.
@@ -190,7 +185,5 @@ func TestALongBufferIsNotKeptForAnotherConnection(t *testing.T) {
 	c := newConn(New(Options{}))
 	c.out, c.in.long = make([]byte, 0, 2*bufferSize), make([]byte, 2*bufferSize)
 	c.reset()
-	if kept := cap(c.out) + cap(c.in.long); kept != 0 {
-		t.Errorf("%d bytes are kept", kept)
-	}
+	assert.Zero(t, cap(c.out)+cap(c.in.long), "bytes are kept")
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -101,9 +102,7 @@ func (r *trial) run(t *testing.T) {
 	go func() { ended <- r.evaluator.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-ended)
 	})
 }
 
@@ -170,14 +169,10 @@ func TestWhatACandidateWouldChangeIsCountedByTenantEndpointAndPolicy(t *testing.
 		`{"tenant":"zen","endpoint":"","policy":"b","requests":6,"active_only":0,"candidate_only":0,"both":0}`,
 		`{"tenant":"zen","endpoint":"","policy":"c","requests":6,"active_only":0,"candidate_only":4,"both":0,"examples":[`,
 	} {
-		if !strings.Contains(reported, want) {
-			t.Errorf("the report lacks %s in\n%s", want, reported)
-		}
+		assert.True(t, strings.Contains(reported, want), "the report lacks %s in\n%s", want, reported)
 	}
 	for _, key := range r.tried.keys {
-		if key.Namespace != "default+spring" {
-			t.Errorf("a request is tried in the bucket %+v", key)
-		}
+		assert.Equal(t, "default+spring", key.Namespace, "a request is tried in the bucket %+v", key)
 	}
 }
 
@@ -206,9 +201,7 @@ func report(t *testing.T, e *candidate.Evaluator, to *sink, log *slog.Logger) st
 func TestAnAssignedTenantHasTheCandidatesLimitsOnTheActiveBuckets(t *testing.T) {
 	r := newTrial(t, candidate.Options{})
 	r.run(t)
-	if got := r.send(t, "acme", 1); got != 1 {
-		t.Fatal("the first request is denied")
-	}
+	require.Equal(t, 1, r.send(t, "acme", 1), "the first request is denied")
 	assigned := newTrial(t, candidate.Options{}, "acme")
 	r.Policies.Store(assigned.Policies.Load())
 	if got := r.send(t, "acme", 9); got != 2 {
@@ -221,16 +214,12 @@ func TestAnAssignedTenantHasTheCandidatesLimitsOnTheActiveBuckets(t *testing.T) 
 	if s := r.evaluator.Stats(); s.Enforced != (candidate.Results{Admitted: 2, Denied: 7}) {
 		t.Errorf("the candidate was enforced for %+v", s.Enforced)
 	}
-	if got := r.send(t, "zen", 9); got != 3 {
-		t.Errorf("%d requests of zen are admitted, want 3", got)
-	}
+	assert.Equal(t, 3, r.send(t, "zen", 9), "requests of zen are admitted")
 }
 
 func TestAFullQueueDropsRequestsAndHoldsNoneBack(t *testing.T) {
 	r := newTrial(t, candidate.Options{MaxWaiting: 2})
-	if got := r.send(t, "zen", 9); got != 3 {
-		t.Errorf("%d requests are admitted, want 3", got)
-	}
+	assert.Equal(t, 3, r.send(t, "zen", 9), "requests are admitted")
 	if s := r.evaluator.Stats(); s.Waiting != 2 || s.Dropped[candidate.QueueFull] != 7 {
 		t.Errorf("%+v, want 2 waiting and 7 dropped", s)
 	}
@@ -240,9 +229,7 @@ func TestARequestWhoseStoreFailsIsDroppedAndCounted(t *testing.T) {
 	r := newTrial(t, candidate.Options{})
 	r.tried.err = errors.New("gone")
 	r.run(t)
-	if got := r.send(t, "zen", 4); got != 3 {
-		t.Errorf("%d requests are admitted, want 3", got)
-	}
+	assert.Equal(t, 3, r.send(t, "zen", 4), "requests are admitted")
 	r.until(t, "all are dropped", func(s candidate.Stats) bool { return s.Dropped[candidate.NoStore] == 4 })
 	if s := r.evaluator.Stats(); s.Active != (candidate.Results{}) {
 		t.Errorf("a request without an answer is compared: %+v", s)
@@ -275,9 +262,7 @@ func TestTheBucketsOfACandidateAreOpenedForTheFirstTrialAndReleasedOnce(t *testi
 	r.view.Release(true)
 	r.send(t, "zen", 1)
 	r.until(t, "the next one finds it closed", func(s candidate.Stats) bool { return s.Dropped[candidate.NoStore] == 1 })
-	if r.tried.released != 1 {
-		t.Errorf("the buckets are released %d times, want once", r.tried.released)
-	}
+	assert.Equal(t, 1, r.tried.released, "the buckets are released %d times, want once", r.tried.released)
 }
 
 // rejection is an error of a batch that will never be stored.

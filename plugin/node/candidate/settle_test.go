@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -120,7 +121,5 @@ func TestWhatACandidateReservesIsSettledWithTheRequest(t *testing.T) {
 	await.That(t, "the candidate's bucket has the 70 tokens spent that its rule measures", func() bool {
 		return r.used(t, own.Plan, own.Namespace, r.stored) == 70
 	})
-	if r.table.Follow(r.x.Reservation, settle.Needs{}, nil) {
-		t.Error("a settled reservation is followed")
-	}
+	assert.False(t, r.table.Follow(r.x.Reservation, settle.Needs{}, nil), "a settled reservation is followed")
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -47,9 +48,7 @@ func following(t *testing.T, dsn string, config schema.Config) (e *Engine, decid
 		}
 		stopped = true
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-ended)
 		release()
 	}
 	t.Cleanup(stop)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 )
 
@@ -22,9 +24,7 @@ func TestALogWithoutAReaderDelaysNothing(t *testing.T) {
 	read := make(chan string)
 	go func() {
 		text, err := io.ReadAll(reader)
-		if err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, err)
 		read <- string(text)
 	}()
 	w.Close()
@@ -33,9 +33,7 @@ func TestALogWithoutAReaderDelaysNothing(t *testing.T) {
 	if lines := strings.Count(text, "line\n"); lines < logQueue || lines > logQueue+2 {
 		t.Errorf("%d lines were kept, want those of the queue (%d)", lines, logQueue)
 	}
-	if !strings.Contains(text, "log lines were dropped") {
-		t.Error("the dropped lines are not reported")
-	}
+	assert.True(t, strings.Contains(text, "log lines were dropped"), "the dropped lines are not reported")
 }
 
 func TestCloseWritesTheQueuedLines(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -60,9 +61,7 @@ func TestTheRouteOfAPathIsTheOneThatKongChooses(t *testing.T) {
 		if len(possible) > 0 {
 			got += strings.Join(possible, " or ")
 		}
-		if got != c.want {
-			t.Errorf("%s %s of host %q: %s, want %s", c.method, c.path, c.host, got, c.want)
-		}
+		assert.Equal(t, c.want, got, "%s %s of host %q", c.method, c.path, c.host)
 	}
 }
 
@@ -91,8 +90,6 @@ func TestTheHeadersInALogChooseTheRoute(t *testing.T) {
 		if len(possible) > 0 {
 			got += strings.Join(possible, " or ")
 		}
-		if got != c.want {
-			t.Errorf("%s with %v: %s, want %s", c.path, c.headers, got, c.want)
-		}
+		assert.Equal(t, c.want, got, "%s with %v", c.path, c.headers)
 	}
 }

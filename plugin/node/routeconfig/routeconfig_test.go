@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -48,9 +49,7 @@ consumers:
 	for name, want := range map[string]bool{
 		"ann": true, "acme": true, "4f1a6c1e-0000-4000-8000-000000000000": true, "bob": true, "eve": false, "": false,
 	} {
-		if got := config.ConsumerNames[name]; got != want {
-			t.Errorf("%q is a consumer: %t, want %t", name, got, want)
-		}
+		assert.Equal(t, want, config.ConsumerNames[name], "%q is a consumer", name)
 	}
 }
 
@@ -63,13 +62,9 @@ routes:
 - {name: usage, paths: [/usage]}
 `
 	chosen, _, err := Load([]byte(text), "kong.yml", "")
-	if err != nil || chosen.UsageOnly {
-		t.Errorf("without a route: %+v (%v), want the config that decides", chosen, err)
-	}
+	assert.True(t, err == nil && !chosen.UsageOnly, "without a route: %+v (%v), want the config that decides", chosen, err)
 	chosen, _, err = Load([]byte(text), "kong.yml", "usage")
-	if err != nil || !chosen.UsageOnly {
-		t.Errorf("for the route: %+v (%v), want its config", chosen, err)
-	}
+	assert.True(t, err == nil && chosen.UsageOnly, "for the route: %+v (%v), want its config", chosen, err)
 }
 
 func TestTheConfigOfARouteIsTheOneThatKongRuns(t *testing.T) {
@@ -117,9 +112,7 @@ func TestTheTenantAndTierOfAConsumerAreReadFromTheFile(t *testing.T) {
 		"tenant_from: [header.X-Org, consumer.custom_id], tier_from: [consumer.tag.tier]": "",
 	} {
 		config, _, err := Load(fmt.Appendf(nil, consumed, sources), "kong.yml", "")
-		if err != nil {
-			t.Fatalf("%s: %v", sources, err)
-		}
+		require.NoError(t, err, "%s", sources)
 		var got []string
 		for _, c := range config.Consumers {
 			got = append(got, strings.Join([]string{c.Tenant, c.Tier, c.Source}, " "))

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -33,9 +34,7 @@ func recordDenials(t *testing.T, flags ...string) (d *denials, log *strings.Buil
 	go func() { ended <- d.Run(ctx) }()
 	return d, log, func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-ended)
 	}
 }
 
@@ -134,9 +133,7 @@ func TestASettingOfKafkaThatIsWrongEndsTheStartAndIsNamed(t *testing.T) {
 			_, err = newDenials(&s, "gw-1", io.Discard, slog.New(slog.DiscardHandler))
 		}
 		for _, want := range c.want {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%q: error is %v, want %q", c.args, err, want)
-			}
+			assert.True(t, err != nil && strings.Contains(err.Error(), want), "%q: error is %v, want %q", c.args, err, want)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
@@ -45,9 +46,7 @@ func TestDenialsAreNotOfferedForAWhileAfterNoWebhookWantedAny(t *testing.T) {
 	for range 3 {
 		require.NoError(t, write())
 	}
-	if len(to.got) != 1 {
-		t.Errorf("%d reports were sent, want one", len(to.got))
-	}
+	assert.Len(t, to.got, 1, "reports were sent, want one")
 	now = now.Add(notWantedFor)
 	to.kept = 1
 	if err := errors.Join(write(), write()); err != nil || len(to.got) != 3 {
@@ -68,9 +67,7 @@ func TestDenialsThatPostgresHasNoRoomForAreRejected(t *testing.T) {
 	}
 	err := offers.Write(t.Context(), batch)
 	var partial denial.Partial
-	if !errors.As(err, &partial) || partial.MayArrive() {
-		t.Fatalf("the error is %v", err)
-	}
+	require.True(t, errors.As(err, &partial) && !partial.MayArrive(), "the error is %v", err)
 	if retry, rejected := partial.Left(); len(retry) > 0 || !slices.Equal(rejected, []int{1, 3}) || len(to.got) != 2 {
 		t.Errorf("%d reports; retried are %d, rejected %d; want the second and the fourth rejected", len(to.got), retry,
 			rejected)
@@ -125,9 +122,7 @@ func TestDenialWebhooksNeedADatabase(t *testing.T) {
 	}
 	s.Database = "host=127.0.0.1"
 	d, err := newDenials(&s, "gw-1", io.Discard, slog.New(slog.DiscardHandler))
-	if err != nil || d == nil || d.offer == nil {
-		t.Errorf("with a database there is no sink (%v)", err)
-	}
+	assert.True(t, err == nil && d != nil && d.offer != nil, "with a database there is no sink (%v)", err)
 }
 
 func TestRecentDenialsAreReportedWhereThereIsADatabaseUnlessTheyAreOff(t *testing.T) {

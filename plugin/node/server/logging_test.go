@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -23,9 +24,7 @@ func logged(t *testing.T, change func(*settings), write func(*logging)) (file, s
 	write(l)
 	l.close()
 	text, err := os.ReadFile(s.LogFile)
-	if err != nil && s.LogFile != "stderr" {
-		t.Fatal(err)
-	}
+	require.True(t, err == nil || s.LogFile == "stderr", "%v", err)
 	return string(text), out.String()
 }
 
@@ -43,18 +42,14 @@ func TestWarningsAndErrorsReachAFileThatKongDoesNotFilter(t *testing.T) {
 		!strings.Contains(lines[0], `"store":"main"`) || !strings.Contains(lines[1], `"msg":"broken"`) {
 		t.Errorf("the file has %q", file)
 	}
-	if stderr != "" {
-		t.Errorf("stderr has %q", stderr)
-	}
+	assert.Empty(t, stderr, "stderr")
 }
 
 func TestTheLogIsTextWhereThatIsWanted(t *testing.T) {
 	_, stderr := logged(t,
 		func(s *settings) { s.LogFile, s.LogText = "stderr", true },
 		func(l *logging) { l.Warn("away", "for", 3) })
-	if !strings.Contains(stderr, "level=WARN msg=away for=3\n") {
-		t.Errorf("stderr has %q", stderr)
-	}
+	assert.True(t, strings.Contains(stderr, "level=WARN msg=away for=3\n"), "stderr has %q", stderr)
 }
 
 func TestALogFileThatIsFullIsRotatedAndOneThatIsMovedIsBegunAnew(t *testing.T) {
@@ -72,9 +67,7 @@ func TestALogFileThatIsFullIsRotatedAndOneThatIsMovedIsBegunAnew(t *testing.T) {
 	if _, err := os.Stat(path + ".3"); err == nil {
 		t.Error("more full files are kept than -log-file-keep says")
 	}
-	if len(file) > 400 {
-		t.Errorf("the file has %d bytes", len(file))
-	}
+	assert.True(t, len(file) <= 400, "the file has %d bytes", len(file))
 }
 
 func TestALogFileThatCannotBeOpenedStopsNothingAndIsOpenedLater(t *testing.T) {
@@ -102,9 +95,7 @@ func TestAMachineWithoutSyslogGetsItsLinesOnStderr(t *testing.T) {
 	if text := stderr.String(); !strings.Contains(text, "nothing listens") || !strings.HasSuffix(text, "a line\n") {
 		t.Errorf("stderr has %q", text)
 	}
-	if err := system.Close(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, system.Close())
 }
 
 func TestLinesThatTheLogFileDoesNotTakeGoToStderr(t *testing.T) {

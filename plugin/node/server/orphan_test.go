@@ -4,6 +4,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestAProcessEndsWhenItsKongHasLeftItAloneForTenSeconds(t *testing.T) {
@@ -45,9 +47,7 @@ func TestAProcessEndsWhenItsKongHasLeftItAloneForTenSeconds(t *testing.T) {
 		var check orphanCheck
 		begun := time.Now()
 		for _, s := range timeline {
-			if got := check.observe(begun.Add(s.at), s.observation); got != s.ends {
-				t.Errorf("%s, after %v: ends %t, want %t", name, s.at, got, s.ends)
-			}
+			assert.Equal(t, s.ends, check.observe(begun.Add(s.at), s.observation), "%s, after %v: ends", name, s.at)
 		}
 	}
 }
@@ -69,8 +69,6 @@ func TestOnlyAProcessThatKongStartedMayEndByItself(t *testing.T) {
 		"a shell":                       {[]string{"HOME=/root"}, parent, false},
 		"init":                          {nil, 1, false},
 	} {
-		if got := startedByKong(c.environ, c.parent); got != c.want {
-			t.Errorf("%s: %t, want %t", name, got, c.want)
-		}
+		assert.Equal(t, c.want, startedByKong(c.environ, c.parent), "%s", name)
 	}
 }

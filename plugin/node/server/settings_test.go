@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -80,9 +81,7 @@ func TestAWrongSettingIsNamedWithItsPlaceAndTheFix(t *testing.T) {
 		}
 	}
 	_, err := parseSettings([]string{"-config", file + ".not"}, environment(), io.Discard)
-	if !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a missing file: %v", err)
-	}
+	assert.True(t, errors.Is(err, os.ErrNotExist), "a missing file: %v", err)
 	if _, err := parseSettings([]string{"-help"}, environment(), io.Discard); !errors.Is(err, flag.ErrHelp) {
 		t.Errorf("-help: %v", err)
 	}
@@ -129,9 +128,7 @@ func TestASocketIsTakenOverAndNeverRemoved(t *testing.T) {
 			require.NoError(t, previous.Close())
 		}
 		c, err := net.Dial("unix", path)
-		if err != nil {
-			t.Fatalf("after a take-over: %v", err)
-		}
+		require.NoError(t, err, "after a take-over")
 		accepted, err := listener.Accept()
 		require.NoError(t, err)
 		c.Close()
@@ -144,11 +141,7 @@ func TestASocketIsTakenOverAndNeverRemoved(t *testing.T) {
 		t.Errorf("left in the directory: %v, %v; want the socket's path alone", entries, err)
 	}
 	_, _, err = listen(filepath.Join(dir, strings.Repeat("x", 100)))
-	if err == nil || !strings.Contains(err.Error(), "-kong-prefix") {
-		t.Errorf("a path that is too long: %v", err)
-	}
+	assert.True(t, err != nil && strings.Contains(err.Error(), "-kong-prefix"), "a path that is too long: %v", err)
 	_, _, err = listen(filepath.Join(dir, "none", "p.socket"))
-	if err == nil || !strings.Contains(err.Error(), "directory") {
-		t.Errorf("a missing directory: %v", err)
-	}
+	assert.True(t, err != nil && strings.Contains(err.Error(), "directory"), "a missing directory: %v", err)
 }

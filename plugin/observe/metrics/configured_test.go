@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestLimitsThatConfigsDifferInShowTheFewestTokens(t *testing.T) {
@@ -17,9 +19,7 @@ policy="` + "\uFFFD" + `" tier="(none)" 7`
 	if got := samples(t, m, "limit"); got != want {
 		t.Errorf("limits are\n%s\nwant\n%s", got, want)
 	}
-	if source[0].Tokens != 600 || source[1].Policy != "\xff" {
-		t.Errorf("the source's own slice is now %v", source)
-	}
+	assert.True(t, source[0].Tokens == 600 && source[1].Policy == "\xff", "the source's own slice is now %v", source)
 }
 
 func TestLimitsHaveACeiling(t *testing.T) {
@@ -28,9 +28,7 @@ func TestLimitsHaveACeiling(t *testing.T) {
 		source = append(source, Limit{Policy: strconv.Itoa(i), Tokens: 1})
 	}
 	m := New("1", Sources{Limits: func() []Limit { return source }})
-	if n := strings.Count(samples(t, m, "limit"), "\n") + 1; n != maxSeries {
-		t.Errorf("%d limits are shown, want %d", n, maxSeries)
-	}
+	assert.Equal(t, maxSeries, strings.Count(samples(t, m, "limit"), "\n")+1, "limits are shown")
 }
 
 func TestAPanicOfOneSourceLeavesTheOthersNumbers(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
@@ -65,9 +66,7 @@ func TestEveryPublishedMetricIsAsDocumented(t *testing.T) {
 	got := published(t, m)
 	golden.Check(t, filepath.Join("testdata", "metrics.golden"), got)
 	for _, name := range described(m) {
-		if !strings.Contains(got, name+" ") {
-			t.Errorf("%s is registered, and not in the golden list", name)
-		}
+		assert.True(t, strings.Contains(got, name+" "), "%s is registered, and not in the golden list", name)
 	}
 }
 
@@ -208,9 +207,7 @@ rate_limiter_waiting_requests{store="redis:6379"} 22
 	for i := range names {
 		names[i] = prefix + names[i]
 	}
-	if err := testutil.GatherAndCompare(m, strings.NewReader(gauges), names...); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, testutil.GatherAndCompare(m, strings.NewReader(gauges), names...))
 }
 
 func TestStoresOfOneNameCountAsOne(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -34,9 +35,7 @@ func TestTheLastNumbersAreOneLineOfAllCountersOfOursThatMoved(t *testing.T) {
 func TestAProcessThatNeverServedHasNoLastNumbers(t *testing.T) {
 	s := start(t, ServerOptions{})
 	s.stop()
-	if len(s.log.lines) != 0 {
-		t.Errorf("logged %+v, want nothing", s.log.lines)
-	}
+	assert.Empty(t, s.log.lines, "logged %+v, want nothing", s.log.lines)
 }
 
 func TestTheLastNumbersAddUpTenantsAndEndpoints(t *testing.T) {
@@ -46,9 +45,7 @@ func TestTheLastNumbersAddUpTenantsAndEndpoints(t *testing.T) {
 		d.Identity.Tenant.ID, d.Resolution.Endpoint = id, strconv.Itoa(i)
 		m.Observe(d)
 	}
-	if got := counted(t, m); got != `requests_total{mode="enforce",result="allowed",tier="gold"} 4`+"\n" {
-		t.Errorf("last numbers are\n%s", got)
-	}
+	assert.Equal(t, `requests_total{mode="enforce",result="allowed",tier="gold"} 4`+"\n", counted(t, m), "last numbers")
 }
 
 func TestLastNumbersThatKongWouldCutOffAreSeveralLines(t *testing.T) {
@@ -66,8 +63,6 @@ func TestLastNumbersThatKongWouldCutOffAreSeveralLines(t *testing.T) {
 		t.Errorf("%d numbers on %d lines, want all %d on several", numbers, len(all), policies)
 	}
 	for _, line := range all {
-		if len(line) > 3500 {
-			t.Errorf("a line has %d bytes", len(line))
-		}
+		assert.True(t, len(line) <= 3500, "a line has %d bytes", len(line))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -125,16 +126,12 @@ rate_limiter_missing_identities_total{kind="tenant"} 2
 rate_limiter_missing_identities_total{kind="tier"} 1
 rate_limiter_missing_identities_total{kind="user"} 3
 `
-	if err := testutil.GatherAndCompare(m, strings.NewReader(want), "rate_limiter_missing_identities_total"); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, testutil.GatherAndCompare(m, strings.NewReader(want), "rate_limiter_missing_identities_total"))
 }
 
 func TestEveryFailureOfAStoreIsThereBeforeItHappens(t *testing.T) {
 	n, err := testutil.GatherAndCount(New("1", Sources{}), "rate_limiter_fallback_activations_total")
-	if err != nil || n != int(decision.WrongType) {
-		t.Errorf("%d reasons, %v; want %d", n, err, decision.WrongType)
-	}
+	assert.True(t, err == nil && n == int(decision.WrongType), "%d reasons, %v; want %d", n, err, decision.WrongType)
 }
 
 // busy returns a decision that changes most counters that one request can.
@@ -164,8 +161,6 @@ func TestAnUnknownRouteIsNoLabel(t *testing.T) {
 		d.Identity.Route, d.Resolution.Endpoint, d.Resolution.Bounds[0].Key.Endpoint = route, "POST /x", "POST /x"
 		m.Observe(d)
 		got := samples(t, m, "requests_total") + samples(t, m, "bucket_tokens")
-		if strings.Count(got, `endpoint="POST /x"`) != 2 {
-			t.Errorf("%s: a pattern must stay a label:\n%s", route, got)
-		}
+		assert.Equal(t, 2, strings.Count(got, `endpoint="POST /x"`), "%s: a pattern must stay a label:\n%s", route, got)
 	}
 }

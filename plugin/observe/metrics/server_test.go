@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -103,9 +104,7 @@ func start(t *testing.T, o ServerOptions) running {
 	go func() { ended <- s.Run(ctx) }()
 	stop := sync.OnceFunc(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		assert.NoError(t, <-ended, "Run")
 	})
 	t.Cleanup(stop)
 	return running{Server: s, log: log, stop: stop}
@@ -167,9 +166,7 @@ func TestMetricsAreServedAsTextAndAsOpenMetrics(t *testing.T) {
 		"go_goroutines ", "process_open_fds ",
 		`promhttp_metric_handler_errors_total{cause="gathering"} 0`,
 	} {
-		if !strings.Contains(text.body, "\n"+want) {
-			t.Errorf("no %s in\n%s", want, text.body)
-		}
+		assert.True(t, strings.Contains(text.body, "\n"+want), "no %s in\n%s", want, text.body)
 	}
 	open := get(t, "GET", url, "Accept", "application/openmetrics-text; version=1.0.0")
 	kind, end := open.header.Get("Content-Type"), open.body[max(0, len(open.body)-20):]

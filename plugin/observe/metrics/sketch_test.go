@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"pgregory.net/rapid"
 )
 
@@ -82,7 +83,5 @@ func TestATenantThatIsPutIntoAFullSetTakesTheLeastBusysPlace(t *testing.T) {
 	for _, c := range s.entries() {
 		got[c.id] = c.least
 	}
-	if want := (map[string]uint64{"busy": 3, "1": 3, "2": 4, "3": 5, "4": 6, "5": 7, "6": 8}); !maps.Equal(got, want) {
-		t.Errorf("known are %v, want %v", got, want)
-	}
+	assert.Equal(t, map[string]uint64{"busy": 3, "1": 3, "2": 4, "3": 5, "4": 6, "5": 7, "6": 8}, got, "known")
 }

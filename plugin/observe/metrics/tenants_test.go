@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -171,9 +172,7 @@ func TestTenantsThatSendAsMuchAsEachOtherDoNotChangePlacesAllTheTime(t *testing.
 				everSeen[id] = true
 			}
 		}
-		if len(everSeen) > 150 {
-			t.Errorf("%d tenants had labels of their own, want hardly more than 100", len(everSeen))
-		}
+		assert.True(t, len(everSeen) <= 150, "%d tenants had labels of their own, want hardly more than 100", len(everSeen))
 	})
 }
 
@@ -232,16 +231,12 @@ func TestTenantsThatComeAndGoAtOnceAreAllCounted(t *testing.T) {
 		for _, n := range byOrg(t, m) {
 			total += n
 		}
-		if total != senders*each {
-			t.Errorf("%v requests are counted, want %d", total, senders*each)
-		}
+		assert.True(t, total == senders*each, "%v requests are counted, want %d", total, senders*each)
 		time.Sleep(rotateEvery) // a tenant that leaves now is still shown
 		after := 0.0
 		for _, n := range byOrg(t, m) {
 			after += n
 		}
-		if after != total {
-			t.Errorf("%v requests are counted after a rotation, want %v", after, total)
-		}
+		assert.True(t, after == total, "%v requests are counted after a rotation, want %v", after, total)
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -58,9 +59,7 @@ org_id="acme" policy="writes" 0.5`
 			t.Errorf("after the reset used are\n%s\nwant 0 of each", got)
 		}
 		time.Sleep(2 * rotateEvery)
-		if got := samples(t, m, "bucket_tokens") + samples(t, m, "tenant_usage_ratio"); got != "" {
-			t.Errorf("long after the reset there are\n%s", got)
-		}
+		assert.Empty(t, samples(t, m, "bucket_tokens")+samples(t, m, "tenant_usage_ratio"), "long after the reset there")
 	})
 }
 
@@ -88,9 +87,7 @@ func TestNoMoreBucketsOfATenantAreShownThanThereIsRoomFor(t *testing.T) {
 		d.Resolution.Bounds[0].Key.Endpoint = strconv.Itoa(i)
 		m.Observe(d)
 	}
-	if n := strings.Count(samples(t, m, "bucket_tokens"), "org_id"); n != maxBuckets {
-		t.Errorf("%d buckets are shown, want %d", n, maxBuckets)
-	}
+	assert.Equal(t, maxBuckets, strings.Count(samples(t, m, "bucket_tokens"), "org_id"), "buckets are shown")
 }
 
 func TestOnlyAnAnswerOfTheSharedStoreShowsHowFullABucketIs(t *testing.T) {
@@ -159,9 +156,7 @@ rate_limiter_bucket_fullness_bucket{scope="user",le="+Inf"} 1
 rate_limiter_bucket_fullness_sum{scope="user"} 0.3
 rate_limiter_bucket_fullness_count{scope="user"} 1
 `
-	if err := testutil.GatherAndCompare(m, strings.NewReader(want), prefix+"bucket_fullness"); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, testutil.GatherAndCompare(m, strings.NewReader(want), prefix+"bucket_fullness"))
 }
 
 // durationOf returns the number of durations of a source, their sum in seconds, and whether the histogram is native and
