@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -65,9 +66,7 @@ func TestOnlyBucketsOfAddressesAreInTheSecondRedis(t *testing.T) {
 	config := inTwo(main, second)
 	view := opened(t, of, &config)
 	for i, s := range spend(t, view, policy.FailClosed, ofTenant, ofAddress, ofNameless, ofUser) {
-		if s.Source != decision.Redis || s.Used != 1 {
-			t.Errorf("bound %d: %+v, want it spent in Redis", i, s)
-		}
+		assert.True(t, s.Source == decision.Redis && s.Used == 1, "bound %d: %+v, want it spent in Redis", i, s)
 	}
 	if keys := keysIn(t, second); len(keys) != 2 || !strings.Contains(strings.Join(keys, " "), "{i=192.0.2.1}") ||
 		!strings.Contains(strings.Join(keys, " "), ":i=192.0.2.2") {
@@ -173,9 +172,7 @@ func TestEachRedisOfAPairIsPingedByItself(t *testing.T) {
 		shared, release, err := of.OpenCentral(test.config)
 		require.NoError(t, err)
 		t.Cleanup(release)
-		if err := shared.Ping(t.Context()); err != nil {
-			t.Errorf("the first Redis: %v", err)
-		}
+		assert.NoError(t, shared.Ping(t.Context()), "the first Redis")
 		if err := shared.PingSecond(t.Context()); (err != nil) != test.fails {
 			t.Errorf("the second Redis: %v, want an error: %t", err, test.fails)
 		}
@@ -215,9 +212,7 @@ func TestConfigsThatShareTheFirstRedisAloneCountAddressesApart(t *testing.T) {
 	for _, s := range of.Stats() {
 		calls += s.Redis.Calls
 	}
-	if calls != 3 {
-		t.Errorf("%d calls of Redis are counted, want 2 of the request with a second, and 1", calls)
-	}
+	assert.EqualValues(t, 3, calls, "%d calls of Redis are counted, want 2 of the request with a second, and 1", calls)
 }
 
 func TestWhatAnAddressWasAdmittedWithoutItsRedisIsChargedThere(t *testing.T) {

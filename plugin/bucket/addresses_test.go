@@ -206,9 +206,7 @@ func TestAnAddressIsRememberedForAsLongAsRedisKeepsItsKey(t *testing.T) {
 	client := server.Client(t)
 	for address, kept := range map[string]int{"192.0.2.1": 1, "192.0.2.2": 2} {
 		lives, err := client.PTTL(t.Context(), "rl:default:{i="+address+"}").Result()
-		if err != nil || lives <= 0 {
-			t.Fatalf("%s: its key lives for %v, %v", address, lives, err)
-		}
+		require.True(t, err == nil && lives > 0, "%s: its key lives for %v, %v", address, lives, err)
 		ahead.Store(lives.Microseconds())
 		if got := of.Stats()[0].Addresses.Kept; got < kept {
 			t.Errorf("after %v, the life of the key of %s, %d addresses are remembered, want %d", lives, address, got, kept)

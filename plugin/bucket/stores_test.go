@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -43,9 +44,7 @@ func run(t *testing.T, of *bucket.Stores) (stop func()) {
 	go func() { ended <- of.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("the stores end with %v", err)
-		}
+		assert.NoError(t, <-ended, "the stores end with")
 		close(ended)
 	})
 	return func() {
@@ -160,9 +159,7 @@ func TestANodeHasTakenItsLeaveOfTheOthersWhenTheStoresHaveEnded(t *testing.T) {
 	}
 	await.That(t, "the node reports that it lives", registered)
 	stop()
-	if registered() {
-		t.Error("the node is still counted")
-	}
+	assert.False(t, registered(), "the node is still counted")
 	if _, _, err := of.Open(&config); err == nil {
 		t.Error("a store was opened that would never be closed")
 	}
@@ -179,9 +176,7 @@ func TestConfigsWithBucketsInThisProcessShareThem(t *testing.T) {
 		}
 		release()
 	}
-	if kept := of.Local().Buckets; kept != 1 {
-		t.Errorf("%d buckets are kept, want 1", kept)
-	}
+	assert.Equal(t, 1, of.Local().Buckets, "buckets are kept")
 	if _, _, err := of.OpenCentral(&config); !errors.Is(err, bucket.ErrNotCentral) {
 		t.Errorf("%v: want the error that there is nothing shared to read", err)
 	}
@@ -241,9 +236,7 @@ func TestOperatorsReadAndEmptyBucketsOfARedisThatIsTooSlowForRequests(t *testing
 			proxy, err := faultproxy.New(faultproxy.TCP(redistest.Single(t).Address()))
 			require.NoError(t, err)
 			t.Cleanup(func() {
-				if err := proxy.Close(); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, proxy.Close())
 			})
 			of, _ := serving(t, time.Minute)
 			config := inRedis(proxy.Port())

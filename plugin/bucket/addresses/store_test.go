@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
@@ -77,9 +78,7 @@ func TestAChargeCountsAsANewKeyOfItsAddress(t *testing.T) {
 	bounds := []policy.Bound{b}
 	statuses, _ := w.take(bounds...)
 	w.clock.Advance(10 * minute)
-	if kept := w.budget.Stats().Kept; kept != 0 {
-		t.Fatalf("%d addresses are kept ten minutes later", kept)
-	}
+	require.Zero(t, w.budget.Stats().Kept, "addresses are kept ten minutes later")
 	require.NoError(t, w.view.Settle(t.Context(), bounds, statuses, []int64{50}))
 	w.clock.Advance(minute / 2)
 	if stats, used := w.budget.Stats(), w.used("", b); stats.Kept != 1 || stats.Apart != 2 || used != 49 {
@@ -153,9 +152,7 @@ func TestTheBucketOfAPrefixIsReadBesideThatOfItsAddressAndLeftOutWhileUnused(t *
 		statuses := make([]decision.Status, len(bounds))
 		require.NoError(t, w.shared.Peek(t.Context(), bounds, statuses))
 		bounds, statuses = InUse(bounds, statuses)
-		if len(bounds) != len(statuses) {
-			t.Fatalf("%d bounds and %d statuses", len(bounds), len(statuses))
-		}
+		require.Equal(t, len(statuses), len(bounds), "%d bounds and %d statuses", len(bounds), len(statuses))
 		for i := range bounds {
 			names = append(names, bounds[i].Key.GroupID)
 		}
@@ -187,8 +184,6 @@ func TestWiderReturnsAPrefixThatContainsTheAddress(t *testing.T) {
 		"::ffff:192.0.2.77":       "192.0.2.0/24",
 		"2001:db8:1:2:3:4:5:6/47": "2001:db8::/31",
 	} {
-		if got := Wider(text); got != want {
-			t.Errorf("the prefix of %s is %s, want %s", text, got, want)
-		}
+		assert.Equal(t, want, Wider(text), "the prefix of %s", text)
 	}
 }

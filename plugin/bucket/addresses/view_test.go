@@ -3,9 +3,9 @@ package addresses
 import (
 	"context"
 	"fmt"
-	"maps"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -25,9 +25,7 @@ func TestANewAddressAboveTheBudgetIsCountedByItsPrefix(t *testing.T) {
 	for i := range burst {
 		want[fmt.Sprintf("192.0.2.%d", i)] = 1
 	}
-	if got := w.subjects(); !maps.Equal(got, want) {
-		t.Errorf("taken from %v, want %v", got, want)
-	}
+	assert.Equal(t, want, w.subjects(), "taken from")
 }
 
 func TestAnAddressThatIsKnownKeepsItsBucketInAFlood(t *testing.T) {
@@ -54,9 +52,7 @@ func TestAboveTheBudgetOfPrefixesAnAddressIsCountedInThisProcess(t *testing.T) {
 	if stats.Apart != burst || stats.Prefix != burst || stats.Local != 1 {
 		t.Errorf("%+v: want %d of each kind and 1 in this process", stats, burst)
 	}
-	if len(w.takes) != 2*burst {
-		t.Errorf("%d buckets were taken from, want %d", len(w.takes), 2*burst)
-	}
+	assert.Len(t, w.takes, 2*burst, "buckets were taken from")
 	if statuses, admitted := w.take(ofAddress(p, fmt.Sprintf("192.0.%d.1", 2*burst))); admitted ||
 		statuses[0].Source != decision.Local {
 		t.Errorf("%+v: want its second request denied in this process", statuses[0])
@@ -134,9 +130,7 @@ func TestNoAddressIsAdmittedMoreThanItsLimitWhicheverWayItIsCounted(t *testing.T
 			}
 		}
 		for address, all := range admitted {
-			if err := (storetest.Bound{Limit: l}).Check(all); err != nil {
-				rt.Fatalf("%s: %v", address, err)
-			}
+			require.NoError(rt, (storetest.Bound{Limit: l}).Check(all), "%s", address)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -49,9 +50,7 @@ func sweep(t *testing.T, s *memory.Store) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithTimeout(t.Context(), time.Minute)
 		defer end()
-		if err := s.Run(ctx); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, s.Run(ctx))
 	})
 }
 
@@ -79,15 +78,11 @@ func TestBucketsGoOnWhenAClockThatWasAheadIsSetBack(t *testing.T) {
 			admits(t, s, "acme")
 			m.step(-2 * hour)
 			for i := range 20 {
-				if got, want := admits(t, s, "new"), i < 10; got != want {
-					t.Fatalf("request %d of a new tenant is admitted: %v, want %v", i+1, got, want)
-				}
+				require.Equal(t, i < 10, admits(t, s, "new"), "request %d of a new tenant is admitted", i+1)
 			}
 			m.pass(limit.Second + limit.Second/50)
 			for i := range 10 {
-				if !admits(t, s, "new") {
-					t.Fatalf("a second later, request %d of 10 is denied", i+1)
-				}
+				require.True(t, admits(t, s, "new"), "a second later, request %d of 10 is denied", i+1)
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
@@ -199,9 +200,7 @@ func (s *shape) compare(t testing.TB, nodes int, exact []bool) (o outcome) {
 	}
 	o.worst = s.worstMinute(leased, exact)
 	l := bound(t, "leased", s.limit).Policy.Limit
-	if err := (storetest.Bound{Limit: &l}).Check(admitted); err != nil {
-		t.Errorf("%s at %d nodes: %v", s, nodes, err)
-	}
+	assert.NoError(t, (storetest.Bound{Limit: &l}).Check(admitted), "%s at %d nodes", s, nodes)
 	return o
 }
 

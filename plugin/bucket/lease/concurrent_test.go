@@ -6,6 +6,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -32,9 +35,7 @@ func TestRequestsAtOnceAtTwoNodesSpendEveryTokenOnceAndInEveryScope(t *testing.T
 	}
 	for _, n := range nodes {
 		running.Go(func() {
-			if err := n.Run(ctx); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, n.Run(ctx))
 		})
 		for caller := range callers {
 			calling.Go(func() {
@@ -58,14 +59,10 @@ func TestRequestsAtOnceAtTwoNodesSpendEveryTokenOnceAndInEveryScope(t *testing.T
 	}
 	var drawn uint64
 	for _, n := range nodes {
-		if out := n.Stats().Out; out != 0 {
-			t.Errorf("%d tokens are out at the end", out)
-		}
+		assert.Zero(t, n.Stats().Out, "tokens are out at the end")
 		drawn += n.Stats().FromLease
 	}
-	if drawn == 0 {
-		t.Error("nothing was leased")
-	}
+	assert.True(t, drawn != 0, "nothing was leased")
 }
 
 func TestWhatARequestHoldsWhenItsLimitChangesIsNotPutBack(t *testing.T) {
@@ -81,10 +78,6 @@ func TestWhatARequestHoldsWhenItsLimitChangesIsNotPutBack(t *testing.T) {
 	}
 	n.bank.set(deaf) // the request that holds 5 fails closed
 	statuses := n.take(t, withCost(b, 5), exact)
-	if statuses[0].Charged || !decision.Denies(&exact, &statuses[1]) {
-		t.Fatalf("statuses %+v, want a denial", statuses)
-	}
-	if out := n.Stats().Out; out != 0 {
-		t.Errorf("%d tokens of the old limit can be spent under the new one", out)
-	}
+	require.True(t, !statuses[0].Charged && decision.Denies(&exact, &statuses[1]), "statuses %+v, want a denial", statuses)
+	assert.Zero(t, n.Stats().Out, "tokens of the old limit can be spent under the new one")
 }

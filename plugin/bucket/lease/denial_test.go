@@ -3,6 +3,8 @@ package lease
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -25,12 +27,8 @@ func TestADeniedFloodCallsTheStoreForNoScope(t *testing.T) {
 			}
 		}
 	})
-	if calls != 0 {
-		t.Errorf("1000 denied requests call the store %d times", calls)
-	}
-	if used := n.bank.used(roomy) + n.bank.used(shadow); used != 0 {
-		t.Errorf("they have spent %d", used)
-	}
+	assert.Zero(t, calls, "1000 denied requests call the store %d times", calls)
+	assert.Zero(t, n.bank.used(roomy)+n.bank.used(shadow), "they have spent")
 }
 
 func TestADenialIsRememberedUntilItEndsAndForASecondAtMost(t *testing.T) {
@@ -104,18 +102,12 @@ func TestADenialHoldsForItsCostOrMore(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := window(t, "window", 10)
 	n.admits(t, withCost(b, 8))
-	if n.admits(t, withCost(b, 3)) || n.admits(t, withCost(b, 4)) {
-		t.Fatal("3 and 4 of the last 2 were admitted")
-	}
+	require.True(t, !n.admits(t, withCost(b, 3)) && !n.admits(t, withCost(b, 4)), "3 and 4 of the last 2 were admitted")
 	calls := n.calls(func() {
-		if !n.admits(t, withCost(b, 2)) {
-			t.Error("2 of the last 2 were denied")
-		}
+		assert.True(t, n.admits(t, withCost(b, 2)), "2 of the last 2 were denied")
 		n.admits(t, withCost(b, 0))
 	})
-	if calls != 2 {
-		t.Errorf("%d calls for a smaller cost and a look, want 2", calls)
-	}
+	assert.Equal(t, 2, calls, "calls for a smaller cost and a look")
 }
 
 func TestADenialIsForgottenWithItsLimitAndKeptByAnEqualOne(t *testing.T) {
@@ -130,9 +122,7 @@ func TestADenialIsForgottenWithItsLimitAndKeptByAnEqualOne(t *testing.T) {
 	raised := b
 	raised.Policy = window(t, "window", 12).Policy
 	for range 2 { // the second finds what the first has left
-		if !n.admits(t, raised) {
-			t.Error("what a smaller limit has denied is denied by the larger one")
-		}
+		assert.True(t, n.admits(t, raised), "what a smaller limit has denied is denied by the larger one")
 	}
 }
 
@@ -140,12 +130,8 @@ func TestTwoBoundsOfOneBucketAreNotRememberedAsOne(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := window(t, "window", 3)
 	n.admits(t, withCost(b, 2))
-	if n.admits(t, b, b) {
-		t.Fatal("2 of the last 1 were admitted")
-	}
-	if !n.admits(t, b) {
-		t.Error("the last one was denied, because two were")
-	}
+	require.False(t, n.admits(t, b, b), "2 of the last 1 were admitted")
+	assert.True(t, n.admits(t, b), "the last one was denied, because two were")
 }
 
 func TestADenialInShadowIsAnsweredFromMemoryAndDeniesNothing(t *testing.T) {
@@ -161,9 +147,7 @@ func TestADenialInShadowIsAnsweredFromMemoryAndDeniesNothing(t *testing.T) {
 			t.Errorf("statuses %+v", statuses)
 		}
 	})
-	if calls != 0 {
-		t.Errorf("%d calls", calls)
-	}
+	assert.Zero(t, calls, "calls")
 }
 
 func TestAFallbacksDenialIsNotRemembered(t *testing.T) {
@@ -192,20 +176,14 @@ func TestADenialOfAHotBucketHoldsUntilWhatCameBackIsLeased(t *testing.T) {
 			n.bank.clock.Advance(1)
 		}
 	})
-	if calls != 0 {
-		t.Errorf("%d calls in two rounds", calls)
-	}
+	assert.Zero(t, calls, "calls in two rounds")
 	n.background()
 	calls = n.calls(func() {
 		for range 20 { // the share of 1000 that may be out
-			if !n.admits(t, b) {
-				t.Fatal("a request was denied that the renewed lease has room for")
-			}
+			require.True(t, n.admits(t, b), "a request was denied that the renewed lease has room for")
 		}
 	})
-	if calls != 0 {
-		t.Errorf("%d calls for what was leased", calls)
-	}
+	assert.Zero(t, calls, "calls for what was leased")
 	if status := n.take(t, b)[0]; status.Admits() || status.Remaining != 0 || n.bank.used(b) == 980 {
 		t.Errorf("%+v, want a denial that shows nothing of what others may lease", status)
 	}
@@ -238,17 +216,13 @@ func TestWhenADenialEndsOneRequestCallsTheStore(t *testing.T) {
 				n.bank.clock.Advance(began + then - 1 - n.now())
 				n.admits(t, b)
 			})
-			if calls != 0 {
-				t.Errorf("%d a second: %d calls while a request asks whether a token has come back", perSecond, calls)
-			}
+			assert.Zero(t, calls, "%d a second: calls while a request asks whether a token has come back", perSecond)
 			n.bank.clock.Advance(1)
 			if calls := n.calls(func() { n.admits(t, b); n.admits(t, b) }); calls != 1 {
 				t.Errorf("%d a second: %d calls when that takes long", perSecond, calls)
 			}
 		}
-		if !n.admits(t, b) {
-			t.Errorf("%d a second: what has come back is denied", perSecond)
-		}
+		assert.True(t, n.admits(t, b), "%d a second: what has come back is denied", perSecond)
 	}
 }
 
@@ -290,9 +264,7 @@ func TestARequestThatMaySpendNothingKeepsNoOtherFromTheStore(t *testing.T) {
 	}
 	b = spent(t, n, 100)
 	n.bank.during = func() {
-		if !n.admits(t, b) {
-			t.Error("what has come back is denied while a larger cost calls the store")
-		}
+		assert.True(t, n.admits(t, b), "what has come back is denied while a larger cost calls the store")
 	}
 	n.admits(t, withCost(b, 2))
 	leased := entry{

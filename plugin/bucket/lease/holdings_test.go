@@ -3,6 +3,8 @@ package lease
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -91,9 +93,7 @@ func TestTheOldestGrantIsSpentFirst(t *testing.T) {
 	if l.expire(150); l.available() != 3 {
 		t.Errorf("%d are free after the first has ended, want 3 of the second", l.available())
 	}
-	if l.draw(&d, 1, 200) {
-		t.Error("a token was drawn that had ended")
-	}
+	assert.False(t, l.draw(&d, 1, 200), "a token was drawn that had ended")
 }
 
 func TestDemandFollowsTheRateAndIsForgottenInSilence(t *testing.T) {
@@ -110,18 +110,14 @@ func TestDemandFollowsTheRateAndIsForgottenInSilence(t *testing.T) {
 		t.Errorf("after 12 spans of silence, demand is %d", got)
 	}
 	d.observe(1000, now+12*span)
-	if got := d.perSpan(now + 12*span); got != 1000 {
-		t.Errorf("a sudden 1000 are a demand of %d", got)
-	}
+	assert.EqualValues(t, 1000, d.perSpan(now+12*span), "a sudden 1000 are a demand of")
 }
 
 func TestADrawThatHasEndedDoesNotShortenWhatCameAfter(t *testing.T) {
 	var l holdings
 	l.endRenewal(grant{tokens: 5, ends: 100})
 	var d grant
-	if !l.draw(&d, 5, 50) {
-		t.Fatal("5 of 5 tokens were not drawn")
-	}
+	require.True(t, l.draw(&d, 5, 50), "5 of 5 tokens were not drawn")
 	l.endRenewal(grant{tokens: 7, ends: 200})
 	l.settle(&d, false, 150)
 	if l.expire(150); l.available() != 7 || l.sums.Expired != 5 {

@@ -2,10 +2,12 @@ package lease
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -39,13 +41,9 @@ func TestOnlyTheColdBoundOfARequestCallsTheStoreAndItsDenialReturnsTheDraws(t *t
 	next.called = nil
 	before := n.Stats()
 	for i := range 4 {
-		if admitted := n.admits(t, tenant, user, global); admitted != (i < 2) {
-			t.Fatalf("request %d was admitted: %t", i+1, admitted)
-		}
+		require.Equal(t, i < 2, n.admits(t, tenant, user, global), "request %d was admitted", i+1)
 	}
-	if want := []string{"exact", "exact", "exact", "exact"}; !slices.Equal(next.called, want) {
-		t.Errorf("called for %v, want %v", next.called, want)
-	}
+	assert.Equal(t, []string{"exact", "exact", "exact", "exact"}, next.called, "called for")
 	if after := n.Stats(); after.Tokens.Spent != before.Tokens.Spent+4 || after.Out != before.Out-4 {
 		t.Errorf("two requests of two leased bounds were admitted: from %+v to %+v", before, after)
 	}
@@ -100,9 +98,7 @@ func TestLeasesAreGivenBackThoughTheContextOfRunHasEnded(t *testing.T) {
 	n.warm(t, b)
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := n.Run(ended); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, n.Run(ended))
 	if used := n.bank.used(b); used != 21 {
 		t.Errorf("used is %d after 21 requests", used)
 	}
@@ -225,9 +221,7 @@ func TestAfterRunNothingIsLeasedAndWhatWasDrawnIsAccountedFor(t *testing.T) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	n.bank.during = func() {
-		if err := n.Run(ended); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, n.Run(ended))
 	}
 	n.bank.set(deaf) // the request that holds 5 fails closed
 	n.admits(t, withCost(b, 5), exact)
@@ -260,9 +254,7 @@ func TestAClockThatStandsLetsRunRest(t *testing.T) {
 			time.Sleep(100 * time.Microsecond)
 		}
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-ended)
 		if used, calls := n.bank.used(b), n.bank.calls; used > 1000 || used < 980-1 || calls > 200 {
 			t.Errorf("%d of 1000 were spent with %d calls", used, calls)
 		}
@@ -279,9 +271,7 @@ func TestALostNodesTokensComeBackWithTime(t *testing.T) {
 	if used := b.used(bucket); used != 0 || lost == 0 {
 		t.Errorf("%d of %d lost tokens are still missing", used, lost)
 	}
-	if !other.admits(t, withCost(bucket, 980)) {
-		t.Error("another node cannot have all of the bucket but the share")
-	}
+	assert.True(t, other.admits(t, withCost(bucket, 980)), "another node cannot have all of the bucket but the share")
 }
 
 func TestRenewalsWithoutAnAnswerAreCounted(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
@@ -69,9 +70,7 @@ func leasable(t *rapid.T) *limit.Limit {
 		spec.SoftPct, spec.HardPct = 80, rapid.Int64Range(100, 130).Draw(t, "hard")
 	}
 	l, err := limit.New(spec)
-	if err != nil {
-		t.Fatalf("compile %+v: %v", spec, err)
-	}
+	require.NoError(t, err, "compile %+v", spec)
 	return &l
 }
 
@@ -316,9 +315,7 @@ func TestNoBucketAdmitsTooMuchWhateverHappensToNodesAndStore(t *testing.T) {
 			f.check(rt)
 		}
 		for key, admissions := range f.admitted {
-			if err := (storetest.Bound{Limit: f.limits[key]}).Check(admissions); err != nil {
-				rt.Fatalf("%s: %v", key.Policy, err)
-			}
+			require.NoError(rt, (storetest.Bound{Limit: f.limits[key]}).Check(admissions), "%s", key.Policy)
 		}
 	})
 }

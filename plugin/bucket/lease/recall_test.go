@@ -4,6 +4,9 @@ import (
 	"context"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -50,13 +53,9 @@ func TestARememberedBurstDoesNotHideADayWhoseLastTokenWasJustSpent(t *testing.T)
 	n := newNode(newBank(), Options{})
 	burst, day := bursts(t, 3), window(t, "day", 1000)
 	n.bank.clock.Advance(-n.now() % (60 * limit.Second))
-	if !newNode(n.bank, Options{}).admits(t, withCost(day, 997)) {
-		t.Fatal("the day denies another node")
-	}
+	require.True(t, newNode(n.bank, Options{}).admits(t, withCost(day, 997)), "the day denies another node")
 	for range 3 {
-		if !n.admits(t, burst, day) {
-			t.Fatal("a request is denied while both have room")
-		}
+		require.True(t, n.admits(t, burst, day), "a request is denied while both have room")
 	}
 	n.admits(t, burst) // for an endpoint that no day counts; it is denied
 	denies(t, n, burst, day)
@@ -82,20 +81,14 @@ func TestWhatWasDrawnComesBackWhenTheRestOfARequestPanics(t *testing.T) {
 	n.bank.during = func() { panic("a fault of this program") }
 	func() {
 		defer func() {
-			if recover() == nil {
-				t.Error("the take has not panicked")
-			}
+			assert.NotNil(t, recover(), "the take has not panicked")
 		}()
 		_ = n.view.Take(context.Background(), []policy.Bound{leased, called}, make([]decision.Status, 2))
 	}()
 	for i := range n.shards {
-		if !n.shards[i].mu.TryLock() {
-			t.Fatalf("shard %d is still locked", i)
-		}
+		require.True(t, n.shards[i].mu.TryLock(), "shard %d is still locked", i)
 		for _, e := range n.shards[i].entries {
-			if e.holdings.pending != 0 {
-				t.Errorf("%s: %d tokens belong to a request that is gone", e.key.Policy, e.holdings.pending)
-			}
+			assert.Zero(t, e.holdings.pending, "%s: tokens belong to a request that is gone", e.key.Policy)
 		}
 		n.shards[i].mu.Unlock()
 	}

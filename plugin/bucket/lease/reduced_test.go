@@ -3,6 +3,8 @@ package lease
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -98,9 +100,7 @@ func worst(t *testing.T, l *limit.Limit, spent int64, nodes int, pause limit.Mic
 	for _, m := range f.members {
 		out += m.Stats().Out
 	}
-	if out < spent/2 {
-		t.Fatalf("%d tokens are out after %d were spent: too few to prove anything", out, spent)
-	}
+	require.True(t, out >= spent/2, "%d tokens are out after %d were spent: too few to prove anything", out, spent)
 	f.bank.clock.Advance(pause)
 	if late { // one node gives back what it has, and is paid for it when all others have spent theirs
 		f.members[0].sweep(forever)

@@ -7,6 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -57,9 +60,7 @@ func TestLooksAtABucketAreNoDemandForIt(t *testing.T) {
 	var d demand
 	d.observe(60, n.now())
 	d.observe(0, n.now())
-	if d.isHot(n.now()) {
-		t.Error("one request and a look are taken for two requests")
-	}
+	assert.False(t, d.isHot(n.now()), "one request and a look are taken for two requests")
 }
 
 func TestARaisedLimitIsLeasedAtOnce(t *testing.T) {
@@ -173,15 +174,11 @@ func TestInTheSoftZoneALeaseIsRenewedAndADenialIsNotHeld(t *testing.T) {
 	n.admits(t, withCost(b, 5000)) // denied, whatever the bucket holds
 	for i := range 1800 {
 		status := n.take(t, b)[0]
-		if !status.Admits() || !status.Soft || status.Remaining != 0 {
-			t.Fatalf("request %d: %+v", i, status)
-		}
+		require.True(t, status.Admits() && status.Soft && status.Remaining == 0, "request %d: %+v", i, status)
 		n.bank.clock.Advance(500)
 		n.background()
 	}
-	if n.Stats().FromLease < 1500 {
-		t.Errorf("%+v, want most of them drawn", n.Stats())
-	}
+	assert.True(t, n.Stats().FromLease >= 1500, "%+v, want most of them drawn", n.Stats())
 }
 
 func TestWhatIsGrantedUnderALimitThatHasChangedGoesBack(t *testing.T) {
@@ -222,9 +219,7 @@ func TestTheLastTokensAreTakenOneByOne(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := window(t, "window", 1000)
 	for i := range 1000 {
-		if !n.admits(t, b) {
-			t.Fatalf("request %d of 1000 was denied", i+1)
-		}
+		require.True(t, n.admits(t, b), "request %d of 1000 was denied", i+1)
 		n.bank.clock.Advance(1000)
 		n.background()
 	}
@@ -256,9 +251,7 @@ func TestTheObserverReceivesRenewalsAsIfTheyWereRequests(t *testing.T) {
 	})})
 	b := tokens(t, "hot", 100_000)
 	n.warm(t, b)
-	if len(saw) != 1 || saw[0] != 20+n.Stats().Tokens.Granted {
-		t.Errorf("saw %v", saw)
-	}
+	assert.True(t, len(saw) == 1 && saw[0] == 20+n.Stats().Tokens.Granted, "saw %v", saw)
 }
 
 func TestRunRenewsInTimeAndGivesEverythingBackAtItsEnd(t *testing.T) {
@@ -286,9 +279,7 @@ func TestRunRenewsInTimeAndGivesEverythingBackAtItsEnd(t *testing.T) {
 		}
 		synctest.Wait()
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-ended)
 		stats := s.Stats()
 		if stats.Out != 0 || stats.Tokens.Expired != 0 || b.used(hot) != 2010 {
 			t.Errorf("used is %d after 2010 requests, %+v", b.used(hot), stats)
@@ -324,7 +315,5 @@ func TestASweepOfManyBucketsPausesBetweenItsParts(t *testing.T) {
 		}
 		left, due = now, next
 	}
-	if due != first+span {
-		t.Errorf("the next sweep comes %d µs after the first; want %d", due-first, span)
-	}
+	assert.Equal(t, first+span, due, "the next sweep comes %d µs after the first; want %d", due-first, span)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -50,9 +51,7 @@ func TestWhatWasReturnedPredictsNoDenial(t *testing.T) {
 	n.bank.clock.Advance(60 * limit.Second)
 	n.bank.states = map[policy.Key]limit.State{}
 	require.NoError(t, n.Store(undone{n.bank}).Take(t.Context(), []policy.Bound{b}, make([]decision.Status, 1)))
-	if !n.admits(t, b) {
-		t.Error("denied from memory though the token went back")
-	}
+	assert.True(t, n.admits(t, b), "denied from memory though the token went back")
 }
 
 func TestABucketWhoseRenewalIsDueIsNotForgotten(t *testing.T) {
@@ -91,9 +90,7 @@ func TestTokensThatWereNotLeasedAreSettledInTheStore(t *testing.T) {
 			if s := n.settle(t, b, statuses, actual); s.Charged || s.Settled != actual-10 || s.Source != decision.Redis {
 				t.Errorf("%s is settled to %d: %+v", b.Policy.Name, actual, s)
 			}
-			if used := n.bank.used(b) - before; used != actual {
-				t.Errorf("%s: %d tokens are spent, want %d", b.Policy.Name, used, actual)
-			}
+			assert.Equal(t, actual, n.bank.used(b)-before, "%s: tokens are spent", b.Policy.Name)
 		}
 	}
 }
@@ -105,9 +102,7 @@ func TestLeasedTokensStaySpentAndTheExcessIsChargedToTheStore(t *testing.T) {
 	before, stats := n.bank.used(b), n.Stats().Tokens
 	for _, actual := range []int64{0, 1, 8} {
 		statuses := n.take(t, b)
-		if statuses[0].Source != decision.Leased {
-			t.Fatalf("%+v: want an answer from the lease", statuses[0])
-		}
+		require.Equal(t, decision.Leased, statuses[0].Source, "%+v: want an answer from the lease", statuses[0])
 		s := n.settle(t, b, statuses, actual)
 		if s.Charged || s.Settled != max(actual-1, 0) || s.Source != decision.Leased {
 			t.Errorf("settled to %d: %+v", actual, s)
@@ -117,9 +112,7 @@ func TestLeasedTokensStaySpentAndTheExcessIsChargedToTheStore(t *testing.T) {
 	if used := n.bank.used(b) - before; used != 7 {
 		t.Errorf("the store is charged %d tokens, want the excess of 7", used)
 	}
-	if spent := n.Stats().Tokens.Spent - stats.Spent; spent != 3 {
-		t.Errorf("%d leased tokens are spent, want 3", spent)
-	}
+	assert.EqualValues(t, 3, n.Stats().Tokens.Spent-stats.Spent, "leased tokens are spent")
 }
 
 // A request that reserved far more than it needed must not deny others for as long as a denial is remembered.
@@ -133,22 +126,16 @@ func TestADenialIsForgottenWhenTheBucketGetsTokensBack(t *testing.T) {
 		statuses := n.take(t, b)
 		n.take(t, b)
 		if calls := n.calls(func() {
-			if n.admits(t, b) {
-				t.Error("a request is admitted by an exhausted bucket")
-			}
+			assert.False(t, n.admits(t, b), "a request is admitted by an exhausted bucket")
 		}); calls != 0 {
 			t.Fatalf("a remembered denial calls the store %d times", calls)
 		}
 		n.settle(t, b, statuses, 41)
-		if n.admits(t, b) {
-			t.Error("a request is admitted after a charge")
-		}
+		assert.False(t, n.admits(t, b), "a request is admitted after a charge")
 		n.bank.clock.Advance(60 * limit.Second)
 		statuses = n.take(t, b)
 		n.take(t, b)
 		n.settle(t, b, statuses, 1)
-		if !n.admits(t, b) {
-			t.Errorf("%s: a request is denied though the bucket got 39 tokens back", b.Key.Policy)
-		}
+		assert.True(t, n.admits(t, b), "%s: a request is denied though the bucket got 39 tokens back", b.Key.Policy)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
@@ -72,9 +74,7 @@ func TestARequestThatIsDeniedElsewhereLeavesTheLeaseAsItWas(t *testing.T) {
 		!statuses[0].Admits() {
 		t.Errorf("statuses %+v, want a denial that charges nothing", statuses)
 	}
-	if before.Tokens != after.Tokens || before.Out != after.Out {
-		t.Errorf("tokens were %+v, and are %+v", before, after)
-	}
+	assert.True(t, before.Tokens == after.Tokens && before.Out == after.Out, "tokens were %+v, and are %+v", before, after)
 }
 
 func TestADrawOfARequestStillUndecidedCountsAsOut(t *testing.T) {
@@ -148,13 +148,9 @@ func TestOnlyLargeTokenBucketsAndFixedWindowsThatMayBeAreLeased(t *testing.T) {
 		for _, quantity := range []int64{499, 500} {
 			name := fmt.Sprintf("%s of %d", algorithm, quantity)
 			b := bound(t, name, limit.Spec{Algorithm: algorithm, Quantity: quantity, Window: limit.Second})
-			if got := newTerms(b.Policy, DefaultSharePct) != nil; got != leased[name] {
-				t.Errorf("%s: leased is %t", name, got)
-			}
+			assert.Equal(t, leased[name], newTerms(b.Policy, DefaultSharePct) != nil, "%s: leased", name)
 		}
 	}
 	n := newNode(newBank(), Options{})
-	if n.terms.get(tokens(t, "exact", 100_000).Policy) != nil {
-		t.Error("an exact policy is leased")
-	}
+	assert.Nil(t, n.terms.get(tokens(t, "exact", 100_000).Policy), "an exact policy is leased")
 }

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -267,9 +269,7 @@ func (n *node) background() {
 func (n *node) take(t testing.TB, bounds ...policy.Bound) []decision.Status {
 	t.Helper()
 	statuses := make([]decision.Status, len(bounds))
-	if err := n.view.Take(context.Background(), bounds, statuses); err != nil {
-		t.Fatalf("take %d bounds: %v", len(bounds), err)
-	}
+	require.NoError(t, n.view.Take(context.Background(), bounds, statuses), "take %d bounds", len(bounds))
 	return statuses
 }
 
@@ -298,9 +298,7 @@ func (n *node) calls(f func()) int {
 func (n *node) warm(t testing.TB, bounds ...policy.Bound) {
 	t.Helper()
 	for range 20 {
-		if !n.admits(t, bounds...) {
-			t.Fatal("a request was denied while the lease was to be warmed")
-		}
+		require.True(t, n.admits(t, bounds...), "a request was denied while the lease was to be warmed")
 	}
 	n.background()
 	if calls := n.calls(func() { n.admits(t, bounds...) }); calls != 0 {
@@ -312,9 +310,7 @@ func (n *node) warm(t testing.TB, bounds ...policy.Bound) {
 func bound(t testing.TB, name string, spec limit.Spec) policy.Bound {
 	t.Helper()
 	l, err := limit.New(spec)
-	if err != nil {
-		t.Fatalf("compile the limit of %s: %v", name, err)
-	}
+	require.NoError(t, err, "compile the limit of %s", name)
 	return policy.Bound{
 		Policy: &policy.Policy{Name: name, Scope: policy.Tenant, Limit: l, Cost: -1},
 		Key:    policy.Key{Namespace: "default", Policy: name, Group: policy.ByTenant, GroupID: "acme"},

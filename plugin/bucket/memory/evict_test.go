@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
@@ -25,9 +27,7 @@ func spent(t *testing.T, s *memory.Store, bounds []policy.Bound) {
 	t.Helper()
 	for i := range bounds {
 		bounds[i].Cost = bounds[i].Policy.Limit.Capacity()
-		if !take(t, s, bounds[i])[0].Admits() {
-			t.Fatalf("bound %d is denied at first", i)
-		}
+		require.True(t, take(t, s, bounds[i])[0].Admits(), "bound %d is denied at first", i)
 		bounds[i].Cost = 1
 	}
 }
@@ -68,9 +68,7 @@ func TestSoakNamesThatAreMadeUpEvictNoUsedUpQuota(t *testing.T) {
 					lost++
 				}
 			}
-			if lost > 0 {
-				t.Errorf("%d of %d used up quotas of a day are given out again", lost, victims)
-			}
+			assert.True(t, lost <= 0, "%d of %d used up quotas of a day are given out again", lost, victims)
 		})
 	}
 }
@@ -105,9 +103,7 @@ func TestSoakTenantsThatAreMadeUpEvictNoNearlySpentLimit(t *testing.T) {
 					lost++
 				}
 			}
-			if lost > 0 {
-				t.Errorf("%d of %d limits that are spent by 80 to 90 %% start again", lost, len(honest))
-			}
+			assert.True(t, lost <= 0, "%d of %d limits that are spent by 80 to 90 %% start again", lost, len(honest))
 		})
 	}
 }

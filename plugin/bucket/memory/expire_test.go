@@ -9,6 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
@@ -28,9 +31,7 @@ const (
 func policyOf(t testing.TB, name string, spec limit.Spec) *policy.Policy {
 	t.Helper()
 	l, err := limit.New(spec)
-	if err != nil {
-		t.Fatalf("compile the limit of %s: %v", name, err)
-	}
+	require.NoError(t, err, "compile the limit of %s", name)
 	return &policy.Policy{Name: name, Limit: l, Cost: -1}
 }
 
@@ -51,9 +52,7 @@ func boundOf(p *policy.Policy, group policy.Group, id string) policy.Bound {
 func take(t testing.TB, s *memory.Store, bounds ...policy.Bound) []decision.Status {
 	t.Helper()
 	statuses := make([]decision.Status, len(bounds))
-	if err := s.Take(context.Background(), bounds, statuses); err != nil {
-		t.Fatalf("take %d bounds: %v", len(bounds), err)
-	}
+	require.NoError(t, s.Take(context.Background(), bounds, statuses), "take %d bounds", len(bounds))
 	return statuses
 }
 
@@ -78,14 +77,10 @@ func TestSoakIdleBucketsAreNoLeak(t *testing.T) {
 		take(t, s, boundOf(p, policy.ByIP, ip(i)))
 	}
 	full := heap()
-	if got := s.Stats(); got != (memory.Stats{Buckets: buckets}) {
-		t.Fatalf("after %d addresses: %+v", buckets, got)
-	}
+	require.Equal(t, memory.Stats{Buckets: buckets}, s.Stats(), "after %d addresses", buckets)
 	each := (full - before) / uint64(buckets)
 	t.Logf("a bucket takes %d bytes", each)
-	if each > 350 {
-		t.Errorf("a bucket takes %d bytes; Options says about 320", each)
-	}
+	assert.True(t, each <= 350, "a bucket takes %d bytes; Options says about 320", each)
 	clock.Advance(limit.Second - 1)
 	s.Sweep(clock.Now())
 	if got := s.Stats(); got.Buckets != buckets {
@@ -93,9 +88,7 @@ func TestSoakIdleBucketsAreNoLeak(t *testing.T) {
 	}
 	clock.Advance(limit.Second) // a bucket may be dropped a second later at most
 	s.Sweep(clock.Now())
-	if got := s.Stats(); got != (memory.Stats{Expired: uint64(buckets)}) {
-		t.Fatalf("when all are full again: %+v", got)
-	}
+	require.Equal(t, (memory.Stats{Expired: uint64(buckets)}), s.Stats(), "when all are full again")
 	if after := heap(); after > before+(full-before)/20 {
 		t.Errorf("heap is %d MiB, was %d before and %d at the most", after>>20, before>>20, full>>20)
 	}
@@ -114,9 +107,7 @@ func TestBucketsInUseSurviveASweep(t *testing.T) {
 	}
 	clock.Advance(minute)
 	s.Sweep(clock.Now())
-	if got := s.Stats(); got != (memory.Stats{Buckets: 100, Expired: 10_000}) {
-		t.Fatalf("after a minute: %+v", got)
-	}
+	require.Equal(t, memory.Stats{Buckets: 100, Expired: 10_000}, s.Stats(), "after a minute")
 	for i := 0; i < 10_000; i += 100 {
 		if got := take(t, s, boundOf(long, policy.ByTenant, ip(i)))[0].Used; got != 2 {
 			t.Fatalf("tenant %d has used %d of its day, want 2", i, got)
@@ -137,9 +128,7 @@ func TestDeniedRequestsAndReadsKeepNoBuckets(t *testing.T) {
 		take(t, s, empty, boundOf(short, policy.ByIP, ip(i)))
 		take(t, s, read)
 	}
-	if got := s.Stats().Buckets; got != 1 {
-		t.Errorf("%d buckets are kept, want the one that was spent from", got)
-	}
+	assert.Equal(t, 1, s.Stats().Buckets, "buckets are kept, want the one that was spent from")
 }
 
 func TestSoakCeilingHoldsUnderAFloodOfAddressesAndADailyQuotaSurvives(t *testing.T) {
@@ -165,9 +154,7 @@ func TestSoakCeilingHoldsUnderAFloodOfAddressesAndADailyQuotaSurvives(t *testing
 			if want := uint64(4*ceiling + 1 - got.Buckets); got.Evicted+got.Expired != want || got.Evicted == 0 {
 				t.Errorf("%+v: want %d dropped", got, want)
 			}
-			if take(t, s, quota)[0].Admits() {
-				t.Error("the flood has given a tenant its daily quota back")
-			}
+			assert.False(t, take(t, s, quota)[0].Admits(), "the flood has given a tenant its daily quota back")
 		})
 	}
 }
@@ -200,9 +187,7 @@ func TestARequestDoesNotEvictItsOwnBuckets(t *testing.T) {
 		take(t, s, bounds...)
 	}
 	for i, status := range take(t, s, bounds...) {
-		if status.Used != 4 {
-			t.Errorf("bound %d has used %d, want 4", i, status.Used)
-		}
+		assert.EqualValues(t, 4, status.Used, "bound %d has used", i)
 	}
 }
 
@@ -223,9 +208,7 @@ func TestAForgottenBucketStaysForgottenWhenTheClockStepsBack(t *testing.T) {
 		t.Errorf("the next day's quota is spent, and wait is %d", wait)
 	}
 	clock.Advance(day)
-	if take(t, s, quota)[0].Admits() {
-		t.Error("the same day's quota was given out twice")
-	}
+	assert.False(t, take(t, s, quota)[0].Admits(), "the same day's quota was given out twice")
 }
 
 func TestAnExpiredBucketMeansNothingBeforeItIsSwept(t *testing.T) {
@@ -269,16 +252,12 @@ func TestRunForgetsWhatExpiresAndEndsWithItsContext(t *testing.T) {
 		go func() { ended <- s.Run(ctx) }()
 		time.Sleep(20 * time.Second) // of the bubble's clock: two rounds over all shards
 		synctest.Wait()
-		if got := s.Stats(); got != (memory.Stats{Expired: 1000}) {
-			t.Errorf("twenty seconds later: %+v", got)
-		}
+		assert.Equal(t, memory.Stats{Expired: 1000}, s.Stats(), "twenty seconds later")
 		cancel()
 		synctest.Wait()
 		select {
 		case err := <-ended:
-			if err != nil {
-				t.Errorf("Run: %v", err)
-			}
+			assert.NoError(t, err, "Run")
 		default:
 			t.Error("Run has not ended with its context")
 		}

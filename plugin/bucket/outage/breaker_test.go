@@ -6,15 +6,16 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // call makes a call that is answered (+), fails (-) or is slow (s).
 func call(t *testing.T, b *Breaker, result rune) {
 	t.Helper()
 	wait, ok := b.Enter()
-	if !ok {
-		t.Fatalf("a call is held back for %v", wait)
-	}
+	require.True(t, ok, "a call is held back for %v", wait)
 	took := slowThreshold(defaultTimeout)
 	if result == 's' {
 		took++
@@ -41,9 +42,7 @@ func probe(t *testing.T, b *Breaker) time.Duration {
 		if ok {
 			return time.Since(start)
 		}
-		if wait <= 0 {
-			t.Fatal("a call that is held back has no wait")
-		}
+		require.True(t, wait > 0, "a call that is held back has no wait")
 		time.Sleep(wait)
 	}
 	t.Fatal("no call is let through")
@@ -122,9 +121,7 @@ func TestBreakersReportForHowLongTheServersOfAStoreAreUnavailable(t *testing.T) 
 		}
 		end()
 		breakers.notify("main")
-		if back != 1 {
-			t.Error("notified after the end")
-		}
+		assert.Equal(t, 1, back, "notified after the end")
 	})
 }
 

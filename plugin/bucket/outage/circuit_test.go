@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
@@ -77,9 +78,7 @@ func TestACircuitFollowsTheResultsOfItsCalls(t *testing.T) {
 				} else {
 					apply(&c, s.after, s.took, s.how)
 				}
-				if c.state != s.state {
-					t.Fatalf("step %d: the circuit is %v, want %v", i, c.state, s.state)
-				}
+				require.Equal(t, s.state, c.state, "step %d: the circuit", i)
 			}
 		})
 	}
@@ -139,8 +138,6 @@ func TestThePausesOfACircuitGrowToTwoSecondsWithinTheirJitter(t *testing.T) {
 		for range failuresInARow {
 			c.fail(now, 0)
 		}
-		if got := c.until.Sub(now); got != firstPause {
-			rt.Fatalf("the pause after a success is %v, want %v", got, firstPause)
-		}
+		require.Equal(rt, firstPause, c.until.Sub(now), "the pause after a success")
 	})
 }

@@ -88,9 +88,7 @@ func (l *timeline) request(t *rapid.T, node *witness) {
 	}
 	statuses := make([]decision.Status, len(bounds))
 	peeked := storetest.Peek(t, node.view, bounds)
-	if err := node.view.Take(context.Background(), bounds, statuses); err != nil {
-		t.Fatalf("take %d bounds: %v", len(bounds), err)
-	}
+	require.NoError(t, node.view.Take(context.Background(), bounds, statuses), "take %d bounds", len(bounds))
 	peeked.Check(t, statuses)
 	node.fewest = min(node.fewest, node.view.live())
 	admitted, byShared := true, false
@@ -104,9 +102,7 @@ func (l *timeline) request(t *rapid.T, node *witness) {
 		if status.Charged && (!admitted || !status.Admits()) {
 			t.Fatalf("bound %d of a request that is denied was charged: %+v", i, status)
 		}
-		if want := failureOf[l.central.is[b.Key.GroupID]]; status.Failure != want {
-			t.Fatalf("bound %d failed by %s, want %s", i, status.Failure, want)
-		}
+		require.Equal(t, failureOf[l.central.is[b.Key.GroupID]], status.Failure, "bound %d failed by", i)
 		if b.Enforced() && status.Failure != decision.NoFailure && !byShared {
 			node.tally(b, status, admitted)
 		}
@@ -153,9 +149,7 @@ func (l *timeline) check(t *rapid.T) {
 				t.Fatalf("node %d, %s: %+v, want %+v", n, name, got, want)
 			}
 		}
-		if stats.Pending != 0 {
-			t.Fatalf("node %d: %d more tokens are pending than the tallies say", n, stats.Pending)
-		}
+		require.Zero(t, stats.Pending, "node %d: more tokens are pending than the tallies say", n)
 	}
 	for _, b := range l.bounds {
 		if name := b.Policy.Name; b.Enforced() && l.central.spent[name] != l.spent[name]+charged[name] {

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -53,9 +54,7 @@ func TestWhatWasAdmittedUnverifiedIsChargedOnce(t *testing.T) {
 		for range 3 {
 			w.store.reconcile(context.Background())
 			w.expect(t, mode.String(), Tally{Unverified: 5, Charged: 5}, 0)
-			if used := w.sharedUse(t, b); used != 5 {
-				t.Errorf("%d used of the shared bucket, want 5", used)
-			}
+			assert.EqualValues(t, 5, w.sharedUse(t, b), "used of the shared bucket")
 		}
 	}
 }
@@ -208,9 +207,7 @@ func TestADebtRemembersNoMoreThanAFullBucket(t *testing.T) {
 		w.outageOf(t, b, 1)
 		w.clock.Advance(1)
 	}
-	if kept := len(w.store.debts.byKey[b.Key].state.Log); kept != 10 {
-		t.Errorf("%d admissions are remembered, want 10", kept)
-	}
+	assert.Len(t, w.store.debts.byKey[b.Key].state.Log, 10, "admissions are remembered")
 }
 
 func TestRequestsAndChargesAtOnceAddUp(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -21,9 +23,7 @@ func (w *world) run(t *testing.T) (end func()) {
 	go func() { done <- w.store.Run(ctx) }()
 	return func() {
 		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("run: %v", err)
-		}
+		assert.NoError(t, <-done, "run")
 	}
 }
 
@@ -59,9 +59,7 @@ func TestLimitsAreSharedAmongTheNodesThatLastLived(t *testing.T) {
 		if got := share(); got != 350 {
 			t.Errorf("share %d when the others have gone, want 350 of the floor of 2", got)
 		}
-		if live := w.store.Stats().Live["default"]; live != 1 {
-			t.Errorf("%d live nodes", live)
-		}
+		assert.Equal(t, 1, w.store.Stats().Live["default"], "live nodes")
 	})
 }
 
@@ -75,9 +73,7 @@ func TestANodeVouchesForLeasesOnlyWhileAllOthersKnowIt(t *testing.T) {
 			t.Helper()
 			time.Sleep(pause)
 			synctest.Wait()
-			if got := w.store.LeaseNodes("default"); got != want {
-				t.Errorf("%s: counted among %d, want %d", when, got, want)
-			}
+			assert.Equal(t, want, w.store.LeaseNodes("default"), "%s: counted among", when)
 		}
 		awaits("at the start", 0, 0)
 		awaits("before all others know", minCounted-beat/2, 0)
@@ -163,9 +159,7 @@ func TestAnOutageEndsWithoutTrafficAndIsReconciled(t *testing.T) {
 		time.Sleep(longestPause*12/10 + beat + maxChargeDelay)
 		synctest.Wait()
 		w.expect(t, "local", Tally{Unverified: 5, Charged: 5}, 0)
-		if w.store.Degraded() {
-			t.Error("still degraded")
-		}
+		assert.False(t, w.store.Degraded(), "still degraded")
 	})
 }
 
@@ -197,9 +191,7 @@ func TestManyBucketsAreChargedInBatches(t *testing.T) {
 			time.Sleep(time.Until(next))
 			batches++
 		}
-		if batches != 5 {
-			t.Errorf("charged in %d batches, want 5", batches)
-		}
+		assert.Equal(t, 5, batches, "charged in %d batches, want 5", batches)
 		w.expect(t, "local", Tally{Unverified: 5 * batch, Charged: 5 * batch}, 0)
 	})
 }
@@ -295,9 +287,7 @@ func TestAProcessThatServesNoKongIsNoLiveNode(t *testing.T) {
 			w.servers.mu.Lock()
 			_, got := w.servers.beats["default"]
 			w.servers.mu.Unlock()
-			if got != want {
-				t.Errorf("%s: it reports that it lives: %t, want %t", when, got, want)
-			}
+			assert.Equal(t, want, got, "%s: it reports that it lives", when)
 		}
 		beats("while it serves", true)
 		superseded.Store(true)

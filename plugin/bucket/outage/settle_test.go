@@ -3,6 +3,7 @@ package outage
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -48,9 +49,7 @@ func TestASettlementOfWhatThisProcessAdmittedChangesWhatIsDue(t *testing.T) {
 	w.servers.set("acme", up)
 	w.store.reconcile(t.Context())
 	w.expect(t, "local", Tally{Unverified: 21, Charged: 21}, 0)
-	if used := w.servers.used(&b); used != 21 {
-		t.Errorf("%d used there after the outage, want 21", used)
-	}
+	assert.EqualValues(t, 21, w.servers.used(&b), "used there after the outage")
 }
 
 func TestWhatASettlementCouldNotSendIsChargedLaterAndNotReturned(t *testing.T) {
@@ -69,9 +68,7 @@ func TestWhatASettlementCouldNotSendIsChargedLaterAndNotReturned(t *testing.T) {
 	w.servers.set("acme", up)
 	w.store.reconcile(t.Context())
 	w.expect(t, "local", Tally{Unverified: 4, Charged: 4}, 0)
-	if used := w.servers.used(&b); used != 14 {
-		t.Errorf("%d used there, want 14", used)
-	}
+	assert.EqualValues(t, 14, w.servers.used(&b), "used there")
 }
 
 func TestASettlementOfAnUnknownOutcomeIsNeverRepeated(t *testing.T) {
@@ -119,9 +116,7 @@ func TestWhatFailModeOpenAdmittedIsDueAtItsActualCost(t *testing.T) {
 	}
 	w.servers.set("acme", up)
 	w.store.reconcile(t.Context())
-	if used := w.servers.used(&b); used != due {
-		t.Errorf("%d used there after the outage, want %d", used, due)
-	}
+	assert.Equal(t, due, w.servers.used(&b), "used there after the outage")
 }
 
 func TestASettlementChangesOnlyWhatIsDueSinceItsAdmission(t *testing.T) {
@@ -191,9 +186,7 @@ func (f *flights) settleOne(t *rapid.T) {
 	}
 	for range 2 {
 		require.NoError(t, f.view.Settle(t.Context(), []policy.Bound{r.bound}, r.statuses, []int64{actual}))
-		if r.statuses[0].Charged {
-			t.Fatalf("charged still: %+v", r.statuses[0])
-		}
+		require.False(t, r.statuses[0].Charged, "charged still: %+v", r.statuses[0])
 	}
 }
 

@@ -18,9 +18,7 @@ func TestEveryLimitHasAShareAndNoneIsLargerThanItsPart(t *testing.T) {
 		pct, live := rapid.Int64Range(1, 100).Draw(rt, "percent"),
 			rapid.SampledFrom([]int64{1, 2, 3, 7, 64, 10_000}).Draw(rt, "nodes")
 		l, err := localLimit(whole, pct, live)
-		if err != nil {
-			rt.Fatalf("%d %% of %+v for one of %d: %v", pct, whole, live, err)
-		}
+		require.NoError(rt, err, "%d %% of %+v for one of %d", pct, whole, live)
 		share := l.Spec()
 		if rate := max(whole.Quantity*pct/100/live, 1); share.Quantity > rate || share.Quantity*10 < rate {
 			rt.Fatalf("%d per window, want at most %d and at least its first digit", share.Quantity, rate)
@@ -29,9 +27,7 @@ func TestEveryLimitHasAShareAndNoneIsLargerThanItsPart(t *testing.T) {
 			rt.Fatalf("capacity %d, want at most %d", share.Burst, capacity)
 		}
 		share.Quantity, share.Burst = whole.Quantity, whole.Burst
-		if share != whole {
-			rt.Fatalf("the share of %+v is %+v", whole, l.Spec())
-		}
+		require.Equal(rt, whole, share, "the share of %+v is %+v", whole, l.Spec())
 	})
 }
 
@@ -59,9 +55,7 @@ func TestAShareThatCannotBeCountedExactlyIsRoundedDown(t *testing.T) {
 		test.spec.Algorithm = limit.TokenBucket
 		compiled(t, test.spec)
 		l, err := localLimit(test.spec, 70, 3)
-		if err != nil {
-			t.Fatalf("%s: %v", test.name, err)
-		}
+		require.NoError(t, err, "%s", test.name)
 		got := l.Spec()
 		if got.Quantity < test.leastRate || got.Quantity > test.mostRate || got.Burst < test.leastBurst ||
 			got.Burst > test.mostBurst {

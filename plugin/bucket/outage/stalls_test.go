@@ -5,6 +5,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // stalled are breakers of a process that could not run for the last d.
@@ -99,9 +102,7 @@ func TestAProcessThatRunsHasNoStalls(t *testing.T) {
 			t.Errorf("stalled for %v of a second in which every timer was exact", got)
 		}
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-ended)
 		time.Sleep(time.Second)
 		if got := breakers.stalls.within(began, time.Now()); got != 0 {
 			t.Errorf("stalled for %v when nothing measures any more", got)
@@ -121,9 +122,7 @@ func TestStallsAreMeasuredDuringCalls(t *testing.T) {
 			t.Helper()
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if measured := !s.due.IsZero(); measured != want {
-				t.Errorf("there are pulses: %t, want %t", measured, want)
-			}
+			assert.Equal(t, want, !s.due.IsZero(), "there are pulses")
 		}
 		pulses := func(want bool) {
 			t.Helper()
@@ -147,9 +146,7 @@ func TestStallsAreMeasuredDuringCalls(t *testing.T) {
 			t.Errorf("stalled for %v in which every timer was exact", got)
 		}
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-ended)
 	})
 }
 
@@ -157,16 +154,12 @@ func TestAPauseOfThePulsesIsNoStall(t *testing.T) {
 	now := time.Now()
 	var s stalls
 	s.start(now)
-	if !s.pause() {
-		t.Fatal("the pulses go on without a call")
-	}
+	require.True(t, s.pause(), "the pulses go on without a call")
 	if got := s.within(now, now.Add(time.Hour)); got != 0 {
 		t.Errorf("stalled for %v in a pause", got)
 	}
 	s.begin()
-	if s.pause() {
-		t.Error("the pulses are paused during a call")
-	}
+	assert.False(t, s.pause(), "the pulses are paused during a call")
 	late := time.Now().Add(pulse + time.Second) // the process does not run from the begin of the call on
 	if got := s.within(now, late); got < time.Second || got > time.Second+pulse {
 		t.Errorf("stalled for %v, want a second", got)

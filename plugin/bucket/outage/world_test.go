@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -315,9 +317,7 @@ func nodeOf(central *servers, o Options, v StoreOptions) *world {
 func (w *world) take(t testing.TB, bounds ...policy.Bound) ([]decision.Status, bool) {
 	t.Helper()
 	statuses := make([]decision.Status, len(bounds))
-	if err := w.view.Take(context.Background(), bounds, statuses); err != nil {
-		t.Fatalf("take %d bounds: %v", len(bounds), err)
-	}
+	require.NoError(t, w.view.Take(context.Background(), bounds, statuses), "take %d bounds", len(bounds))
 	admitted := true
 	for i := range bounds {
 		admitted = admitted && !decision.Denies(&bounds[i], &statuses[i])
@@ -328,9 +328,7 @@ func (w *world) take(t testing.TB, bounds ...policy.Bound) ([]decision.Status, b
 func compiled(t testing.TB, spec limit.Spec) limit.Limit {
 	t.Helper()
 	l, err := limit.New(spec)
-	if err != nil {
-		t.Fatalf("compile %+v: %v", spec, err)
-	}
+	require.NoError(t, err, "compile %+v", spec)
 	return l
 }
 

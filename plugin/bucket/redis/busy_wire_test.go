@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -61,9 +62,7 @@ func TestACallerWithoutTimeDoesNotWriteForOthersAfterASlowWrite(t *testing.T) {
 	cancel()
 	select {
 	case err := <-ended:
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("the caller gets %v, want that it is canceled", err)
-		}
+		assert.True(t, errors.Is(err, context.Canceled), "the caller gets %v, want that it is canceled", err)
 	case <-time.After(20 * time.Second):
 		t.Error("a canceled caller still writes")
 	}
@@ -143,9 +142,7 @@ func TestCallsThatAreAbandonedBeforeTheWireIsOpenMakeRoomForOthers(t *testing.T)
 			t.Fatalf("error is %v, want that the caller is canceled", err)
 		}
 	}
-	if len(w.calls) > 0 {
-		t.Errorf("%d abandoned calls are in the queue", len(w.calls))
-	}
+	assert.Empty(t, w.calls, "%d abandoned calls are in the queue", len(w.calls))
 }
 
 type contextKey struct{}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -83,9 +84,7 @@ func TestAWrongTopologyIsDeniedUntilItIsRight(t *testing.T) {
 		defer release()
 		await.That(t, "it is denied", func() bool { return strings.Contains(log.String(), "no limit can be counted") })
 		err = run(c, "k")
-		if err := wantKind(err, Rejected); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, wantKind(err, Rejected))
 		if !strings.Contains(log.String(), want) || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is wanted in the error (%v) and in the log:\n%s", want, err, log)
 		}
@@ -95,15 +94,11 @@ func TestAWrongTopologyIsDeniedUntilItIsRight(t *testing.T) {
 func TestADeniedRedisIsUsedOnceItIsFitForIt(t *testing.T) {
 	c := checked(t, newScript(countScript), at(redistest.Single(t), true))
 	c.reject(errors.New("not yet"))
-	if err := wantKind(run(c, "k"), Rejected); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, wantKind(run(c, "k"), Rejected))
 	if _, _, err := c.check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(c, "k"); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, run(c, "k"))
 }
 
 func TestAFindingIsLoggedOnceThoughItIsLookedForAgain(t *testing.T) {
@@ -135,7 +130,5 @@ func TestAUserWhoMayNotRunInfoIsServedAllTheSame(t *testing.T) {
 	if len(warnings) != 1 || !strings.Contains(warnings[0], "may not run INFO") || rejection != nil || err != nil {
 		t.Errorf("%q, %v, %v", warnings, rejection, err)
 	}
-	if err := run(c, "k"); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, run(c, "k"))
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -54,9 +55,7 @@ func TestACallIsOneEvalshaAndNothingElse(t *testing.T) {
 		c := checked(t, newScript(countScript), at(server, pipelined))
 		const callers, each = 32, 20
 		call := func() error { return run(c, "once") }
-		if err := atOnce(callers, 1, call); err != nil { // opens the connections
-			t.Fatal(err)
-		}
+		require.NoError(t, atOnce(callers, 1, call)) // opens the connections
 		must(t, client, "config", "resetstat")
 		require.NoError(t, atOnce(callers, each, call))
 		calls := calls(t, client)
@@ -68,9 +67,7 @@ func TestACallIsOneEvalshaAndNothingElse(t *testing.T) {
 			opened = 1 // a wire is opened with a PING
 		}
 		for command, most := range map[string]int{"eval": 0, "script|load": 0, "script": 0, "ping": opened} {
-			if calls[command] > most {
-				t.Errorf("%s was called %d times", command, calls[command])
-			}
+			assert.True(t, calls[command] <= most, "%s was called %d times", command, calls[command])
 		}
 	})
 }
@@ -133,9 +130,7 @@ func TestACallEndsAfterReadTimeout(t *testing.T) {
 				}
 				return wantLate(err, pipelined)
 			})
-			if err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, err)
 		}
 	})
 }
@@ -262,15 +257,11 @@ func TestACallEndsWithItsContext(t *testing.T) {
 			}
 			return wantLate(err, pipelined)
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, err)
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err = evaluate(over, c, c.script, []string{"k"})
-		if err := wantKind(err, NotSent); err != nil {
-			t.Errorf("a call whose context is over before it starts: %v", err)
-		}
+		assert.NoError(t, wantKind(err, NotSent), "a call whose context is over before it starts")
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -103,9 +104,7 @@ func TestEveryCallOfAClusterIsOneEvalshaAtTheMasterOfItsKey(t *testing.T) {
 	keys := keysOf(t, nodes)
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		c := checked(t, newScript(countScript), among(nodes, pipelined))
-		if !c.Groups() {
-			t.Error("a cluster is taken for a single Redis")
-		}
+		assert.True(t, c.Groups(), "a cluster is taken for a single Redis")
 		round := func() error { return errors.Join(run(c, keys[0]), run(c, keys[1]), run(c, keys[2])) }
 		require.NoError(t, atOnce(16, 1, round))
 		for _, master := range nodes.Masters {
@@ -207,13 +206,9 @@ func TestARedirectionIsFollowedAndTheScriptRunsOnce(t *testing.T) {
 			t.Fatal(err) // the cluster as it is now has been seen
 		}
 		move(t, from, to, key, false)
-		if err := atOnce(16, 1, call); err != nil {
-			t.Errorf("ASK: %v", err)
-		}
+		assert.NoError(t, atOnce(16, 1, call), "ASK")
 		move(t, from, to, key, true)
-		if err := atOnce(16, 1, call); err != nil {
-			t.Errorf("MOVED: %v", err)
-		}
+		assert.NoError(t, atOnce(16, 1, call), "MOVED")
 		if count, err := to.Get(t.Context(), key).Int(); err != nil || count != 32 {
 			t.Errorf("32 calls counted %d (%v)", count, err)
 		}
@@ -262,9 +257,7 @@ func TestTheHostThatARedirectionLeavesOutIsTheOneThatAnswered(t *testing.T) {
 			wrong := server.Masters[0].Client(t)
 			err := wrong.Do(t.Context(), "get", keysOf(t, server)[2]).Err()
 			target, asking := redirection(err, server.Masters[0].Address())
-			if target != server.Masters[2].Address() || asking {
-				t.Errorf("%v leads to %q (asking: %t)", err, target, asking)
-			}
+			assert.True(t, target == server.Masters[2].Address() && !asking, "%v leads to %q (asking: %t)", err, target, asking)
 		})
 	}
 	if target, _ := redirection(errors.New("ERR something else"), "127.0.0.1:1"); target != "" {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
@@ -88,18 +89,14 @@ func newClock(t testing.TB, servers ...*redis.Client) clock {
 func (c *clock) add(client *redis.Client, key string) {
 	c.t.Helper()
 	c.servers = append(c.servers, timeKey{client, key})
-	if err := client.Set(context.Background(), key, int64(storetest.Start), 0).Err(); err != nil {
-		c.t.Fatalf("set the clock: %v", err)
-	}
+	require.NoError(c.t, client.Set(context.Background(), key, int64(storetest.Start), 0).Err(), "set the clock")
 }
 
 func (c clock) Now() limit.Micros { return limit.Micros(c.now.Load()) }
 
 func (c clock) Advance(by limit.Micros) {
 	for _, s := range c.servers {
-		if err := s.client.IncrBy(context.Background(), s.key, int64(by)).Err(); err != nil {
-			c.t.Errorf("advance the clock: %v", err)
-		}
+		assert.NoError(c.t, s.client.IncrBy(context.Background(), s.key, int64(by)).Err(), "advance the clock")
 	}
 	c.now.Add(int64(by))
 }
@@ -130,9 +127,7 @@ func (d *direct) Probe(context.Context) {}
 
 func flush(t testing.TB, client redis.UniversalClient) {
 	t.Helper()
-	if err := client.FlushAll(context.Background()).Err(); err != nil {
-		t.Fatalf("empty Redis: %v", err)
-	}
+	require.NoError(t, client.FlushAll(context.Background()).Err(), "empty Redis")
 }
 
 // A single Redis, whose requests are not grouped, is in TestSoakAStoreKeepsItsPromisesWithAPipelineAndWithout.
@@ -216,9 +211,7 @@ func offer(t testing.TB, bounds []policy.Bound, stores ...*Store) int64 {
 		admitted.Add(1)
 		return nil
 	})
-	if err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, err)
 	return admitted.Load()
 }
 
@@ -251,9 +244,7 @@ func TestTwoNodesShareALimitExactly(t *testing.T) {
 		}
 		// Each process may miss the script at first. The wire merges calls.
 		n := calls(t, client)["evalsha"]
-		if n > 160+32 || n < 160/maxMerged || !pipelined && n < 160 {
-			t.Errorf("160 requests are %d EVALSHA", n)
-		}
+		assert.True(t, n <= 160+32 && n >= 160/maxMerged && (pipelined || n >= 160), "160 requests are %d EVALSHA", n)
 	})
 }
 
@@ -302,7 +293,5 @@ func TestARequestWithoutBoundsDoesNotAskRedis(t *testing.T) {
 		openGates{}).Open(schema.Redis{Host: "127.0.0.1", Port: int64(freeport.Port(t))})
 	require.NoError(t, err)
 	defer release()
-	if err := store.Take(t.Context(), nil, nil); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, store.Take(t.Context(), nil, nil))
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -98,9 +99,7 @@ func TestLuaDecidesAsGoDoesWhereNumbersAreCutOff(t *testing.T) {
 				clock.Advance(r.after)
 				b := costing(bound(t, "p", r.spec), r.cost)
 				got, want := f.take(t, b)[0], w.take([]policy.Bound{b})[0]
-				if got != want {
-					t.Fatalf("request %d:\n got %+v\nwant %+v", i, got, want)
-				}
+				require.Equal(t, want, got, "request %d", i)
 			}
 			w.bounds = []policy.Bound{bound(t, "p", fast)}
 			w.compareStates(t, client)

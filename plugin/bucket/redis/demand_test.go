@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -95,9 +96,7 @@ func TestTheDocumentedCommandsSufficeToExchangeDemand(t *testing.T) {
 		line, _, _ := strings.Cut(after, "\n")
 		_, commands, _ := strings.Cut(line, "| ")
 		list := regexp.MustCompile("`([a-z|\\\\]+)`").FindAllStringSubmatch(commands, -1)
-		if !found || len(list) < 4 {
-			t.Fatalf("%q lists the commands %q", row, list)
-		}
+		require.True(t, found && len(list) >= 4, "%q lists the commands %q", row, list)
 		for _, one := range list {
 			user = append(user, "+"+strings.ReplaceAll(one[1], `\|`, "|"))
 		}
@@ -143,9 +142,7 @@ func TestNodesThatLiveAreCountedByNamespace(t *testing.T) {
 	beat(1, "a", "one", time.Hour)
 	beat(2, "a", "two", time.Hour)
 	beat(1, "b", "one", time.Hour)
-	if err := f.Leave(t.Context(), "a", "one"); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, f.Leave(t.Context(), "a", "one"))
 	beat(1, "a", "two", time.Hour)
 	if ttl := client.PTTL(t.Context(), "rl:a:{n}").Val(); ttl <= time.Hour {
 		t.Errorf("the key expires in %v, want some time after the last node would", ttl)
@@ -185,9 +182,7 @@ func TestAForgottenBucketIsEmptyAndItsNeighboursAreNot(t *testing.T) {
 	never := of(bounds[0], "never seen")
 	f.take(t, append(bounds, log)...)
 	n, err := f.Forget(t.Context(), []policy.Key{bounds[1].Key, log.Key, never.Key})
-	if n != 2 || err != nil {
-		t.Fatalf("%d buckets, %v, want 2", n, err)
-	}
+	require.True(t, n == 2 && err == nil, "%d buckets, %v, want 2", n, err)
 	for i, want := range []int64{4, 0, 4} {
 		if s := f.take(t, costing(bounds[i], 0))[0]; s.Used != want {
 			t.Errorf("bucket %d has %d used, want %d", i, s.Used, want)

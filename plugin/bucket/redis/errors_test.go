@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -71,9 +72,7 @@ func TestWhatIsNotCertainIsUnknown(t *testing.T) {
 		{redis.Nil, Unknown},
 	} {
 		e := classify(test.err)
-		if e.Kind != test.kind {
-			t.Errorf("%v: kind %q, want %q", test.err, e.Kind, test.kind)
-		}
+		assert.Equal(t, test.kind, e.Kind, "%v: kind", test.err)
 		wrapped := fmt.Errorf("take 3 bounds: %w", e)
 		if errors.Is(wrapped, errUnknown) != (test.kind == Unknown) || !errors.Is(wrapped, test.err) {
 			t.Errorf("%v: errors.Is does not see what it is", test.err)
@@ -86,9 +85,7 @@ func TestWhatIsNotCertainIsUnknown(t *testing.T) {
 
 func TestAnErrorSaysWhatIsKnownAndWhy(t *testing.T) {
 	err := classify(&dialError{"redis.internal:6379", errors.New("connection refused")})
-	if want := "redis: not sent: connect to redis.internal:6379: connection refused"; err.Error() != want {
-		t.Errorf("got %q, want %q", err, want)
-	}
+	assert.Equal(t, "redis: not sent: connect to redis.internal:6379: connection refused", err.Error(), "got %q", err)
 }
 
 func TestACommandThatTheACLDeniesBeforeAnyWriteMeansThatNothingHasRun(t *testing.T) {
@@ -123,9 +120,7 @@ func TestACommandThatTheACLDeniesBeforeAnyWriteMeansThatNothingHasRun(t *testing
 					}
 					return err
 				})
-				if err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, err)
 			})
 			if keys := admin.Keys(t.Context(), "rl:*").Val(); test.failure != decision.NoFailure && len(keys) > 0 {
 				t.Errorf("%q were written", keys)

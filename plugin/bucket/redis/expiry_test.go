@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -24,9 +25,7 @@ import (
 func (f *fixture) lives(t testing.TB, key string) limit.Micros {
 	t.Helper()
 	ttl, err := f.client.PTTL(context.Background(), key).Result()
-	if err != nil || ttl <= 0 {
-		t.Fatalf("%s lives for %v (%v): every key must have a TTL", key, ttl, err)
-	}
+	require.True(t, err == nil && ttl > 0, "%s lives for %v (%v): every key must have a TTL", key, ttl, err)
 	return limit.Micros(ttl.Microseconds())
 }
 
@@ -42,9 +41,7 @@ func (f *fixture) expiry(t testing.TB, key string, b policy.Bound) (limit.Micros
 	if value.Err() != nil || at.Val() == gone {
 		return 0, nil
 	}
-	if at.Val() < 0 {
-		t.Fatalf("%s has no TTL: every key must have one", key)
-	}
+	require.True(t, at.Val() >= 0, "%s has no TTL: every key must have one", key)
 	return limit.Micros(at.Val().Microseconds()), findState([]byte(value.Val()), appendName(nil, &b.Key))
 }
 
@@ -81,9 +78,7 @@ func TestEveryKeyOutlivesItsBucketsAndNotByMuch(t *testing.T) {
 					break // the test was slower than the limit
 				}
 				lives, needs := expires-status.Now, till(bucket)-status.Now
-				if lives < needs {
-					rt.Fatalf("%s means something for %d µs, and lives for %d", key, needs, lives)
-				}
+				require.True(rt, lives >= needs, "%s means something for %d µs, and lives for %d", key, needs, lives)
 				if most := needs + needs/2 + 3*limit.Second; lives > most+needs {
 					rt.Fatalf("%s means something for %d µs, and lives for %d", key, needs, lives)
 				}
@@ -129,9 +124,7 @@ func TestNothingIsWrittenByADenialOrARead(t *testing.T) {
 	if n := f.client.DBSize(context.Background()).Val(); n != keys {
 		t.Errorf("a rejection and a read made keys: %v", f.client.Keys(context.Background(), "*").Val())
 	}
-	if f.client.Get(context.Background(), subjectKey(empty)).Val() != value {
-		t.Error("a rejection changed a bucket")
-	}
+	assert.Equal(t, value, f.client.Get(context.Background(), subjectKey(empty)).Val(), "a rejection changed a bucket")
 }
 
 // A subject with many buckets loses those that mean nothing any more, and no others.

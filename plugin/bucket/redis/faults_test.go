@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -24,9 +25,7 @@ const hour = 3600 * limit.Second
 func bound(t testing.TB, name string, spec limit.Spec) policy.Bound {
 	t.Helper()
 	l, err := limit.New(spec)
-	if err != nil {
-		t.Fatalf("compile the limit of %s: %v", name, err)
-	}
+	require.NoError(t, err, "compile the limit of %s", name)
 	return policy.Bound{
 		Policy: &policy.Policy{Name: name, Limit: l},
 		Key:    policy.Key{Namespace: "default", Policy: name, Group: policy.ByTenant, GroupID: "acme"},
@@ -65,17 +64,13 @@ func newFixture(t testing.TB, args ...string) *fixture {
 func (f *fixture) take(t testing.TB, bounds ...policy.Bound) []decision.Status {
 	t.Helper()
 	statuses := make([]decision.Status, len(bounds))
-	if err := f.Take(context.Background(), bounds, statuses); err != nil {
-		t.Fatalf("take %d bounds: %v", len(bounds), err)
-	}
+	require.NoError(t, f.Take(context.Background(), bounds, statuses), "take %d bounds", len(bounds))
 	return statuses
 }
 
 func (f *fixture) set(t testing.TB, key string, value any) {
 	t.Helper()
-	if err := f.client.Set(context.Background(), key, value, 0).Err(); err != nil {
-		t.Fatalf("set %s: %v", key, err)
-	}
+	require.NoError(t, f.client.Set(context.Background(), key, value, 0).Err(), "set %s", key)
 }
 
 func subjectKey(b policy.Bound) string { return string(appendSubject(nil, &b.Key)) }
@@ -101,9 +96,7 @@ func TestSomebodyElsesKeyIsNotTouchedAndTheOtherLimitsDecide(t *testing.T) {
 		list[0] != "theirs" {
 		t.Errorf("the foreign key now holds %v (%v)", list, err)
 	}
-	if got := f.Stats().Taken; got != 2 {
-		t.Errorf("%d foreign keys counted, want 2", got)
-	}
+	assert.EqualValues(t, 2, f.Stats().Taken, "foreign keys counted")
 	if text := f.logged.String(); !strings.Contains(text, "foreign") || !strings.Contains(text, subjectKey(theirs)) {
 		t.Errorf("the log does not name the key: %s", text)
 	}
@@ -117,9 +110,7 @@ func TestSomebodyElsesKeyInTheLogsPlaceIsNotTouched(t *testing.T) {
 	if statuses[0].Source != decision.Unanswered || statuses[1].Source != decision.Redis || statuses[1].Used != 1 {
 		t.Errorf("statuses are %+v: want the log unanswered and the other charged", statuses)
 	}
-	if kind := f.client.Type(context.Background(), logKey(b)).Val(); kind != "hash" {
-		t.Errorf("the foreign key is now a %s", kind)
-	}
+	assert.Equal(t, "hash", f.client.Type(context.Background(), logKey(b)).Val(), "the foreign key is now a")
 }
 
 func TestForeignValuesAreReadAsEmptyBucketsAndCounted(t *testing.T) {
@@ -173,9 +164,7 @@ func TestScriptAndGoReadAnyBytesAlike(t *testing.T) {
 		}
 		statuses := make([]decision.Status, 1)
 		for range 2 { // an admission is written, and read again
-			if err := f.Take(context.Background(), []policy.Bound{b}, statuses); err != nil {
-				rt.Fatalf("%q under %+v: %v", value, l.Spec(), err)
-			}
+			require.NoError(rt, f.Take(context.Background(), []policy.Bound{b}, statuses), "%q under %+v", value, l.Spec())
 		}
 	})
 }
@@ -214,9 +203,7 @@ func TestALogThatLostItsEntriesIsEmptyAndCounted(t *testing.T) {
 	if s := f.take(t, b)[0]; !s.Admits() || s.Used != 1 {
 		t.Errorf("without its entries: %+v, want an empty bucket", s)
 	}
-	if got := f.Stats().Foreign; got != 1 {
-		t.Errorf("%d values counted, want 1", got)
-	}
+	assert.EqualValues(t, 1, f.Stats().Foreign, "values counted")
 	if s := f.take(t, costing(b, 4))[0]; !s.Admits() || s.Used != 5 {
 		t.Errorf("after that: %+v, want 5 used", s)
 	}
@@ -237,8 +224,6 @@ func TestAFullRedisRejectsWholeRequestsAndChargesNothing(t *testing.T) {
 	}
 	require.NoError(t, f.client.ConfigSet(context.Background(), "maxmemory", "0").Err())
 	for i, s := range f.take(t, costing(known, 0), costing(fresh, 0)) {
-		if s.Used != int64(1-i) {
-			t.Errorf("bound %d has %d used, want %d", i, s.Used, 1-i)
-		}
+		assert.Equal(t, int64(1-i), s.Used, "bound %d has %d used, want %d", i, s.Used, 1-i)
 	}
 }

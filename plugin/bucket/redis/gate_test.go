@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -98,9 +99,7 @@ func TestNothingIsSentThroughAShutGate(t *testing.T) {
 		}
 	}
 	err := c.Run(t.Context(), c.script, newCall([]string{"k"}))
-	if !errors.Is(err, errGate) || wantKind(err, NotSent) != nil {
-		t.Errorf("error is %v", err)
-	}
+	assert.True(t, errors.Is(err, errGate) && wantKind(err, NotSent) == nil, "error is %v", err)
 	store.Probe(t.Context())
 	if calls := calls(t, server.Client(t)); calls["evalsha"]+calls["ping"] != 0 || store.Stats().Failed != 0 {
 		t.Errorf("%v were sent, %d failures counted, want none", calls, store.Stats().Failed)
@@ -126,9 +125,7 @@ func TestAGateIsToldWhatSpeaksAgainstItsServer(t *testing.T) {
 	gate := gates[store.Name()]
 	must(t, server.Client(t), "config", "set", "maxmemory", "1")
 	take(decision.Unavailable)
-	if gate.failed != 1 {
-		t.Errorf("%d failures after a full Redis rejected a script, want 1", gate.failed)
-	}
+	assert.Equal(t, 1, gate.failed, "failures after a full Redis rejected a script")
 	server.Kill()
 	take(decision.Unavailable)
 	if gate.failed != 2 || gate.in != gate.out {
@@ -157,13 +154,9 @@ func TestEachMasterHasAGateUntilTheEnd(t *testing.T) {
 	if len(gates) != 4 || !gates["any"].closed || passed != 10+3 {
 		t.Errorf("%d gates, %d calls: want three masters' beside that of the search, and ten takes and three probes", len(gates), passed)
 	}
-	if err := c.close(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, c.close())
 	for server, gate := range gates {
-		if !gate.closed {
-			t.Errorf("the gate of %s is not closed at the end", server)
-		}
+		assert.True(t, gate.closed, "the gate of %s is not closed at the end", server)
 	}
 }
 
@@ -217,9 +210,7 @@ func TestACallThatPanicsLeavesTheGateBehindIt(t *testing.T) {
 	} {
 		func() {
 			defer func() {
-				if recover() == nil {
-					t.Errorf("%s has not panicked", what)
-				}
+				assert.NotNil(t, recover(), "%s has not panicked", what)
 			}()
 			call()
 		}()

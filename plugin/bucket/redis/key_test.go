@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -71,12 +73,8 @@ func TestKeysAreWhatTheDocumentationSays(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			c.key.Namespace = "default"
-			if got := string(appendSubject(nil, &c.key)); got != c.subject {
-				t.Errorf("subject is %s, want %s", got, c.subject)
-			}
-			if got := string(appendLog(nil, &c.key)); got != c.log {
-				t.Errorf("log is %s, want %s", got, c.log)
-			}
+			assert.Equal(t, c.subject, string(appendSubject(nil, &c.key)), "subject")
+			assert.Equal(t, c.log, string(appendLog(nil, &c.key)), "log")
 		})
 	}
 }
@@ -162,9 +160,7 @@ func TestNoTwoBucketsShareAPlace(t *testing.T) {
 func tag(t *rapid.T, key []byte) string {
 	_, rest, opened := strings.Cut(string(key), "{")
 	tag, _, closed := strings.Cut(rest, "}")
-	if !opened || !closed || tag == "" {
-		t.Fatalf("%s has no hash tag", key)
-	}
+	require.True(t, opened && closed && tag != "", "%s has no hash tag", key)
 	return tag
 }
 

@@ -70,9 +70,7 @@ func run(c *connection, key string) error {
 // must sends a command that has to succeed.
 func must(t testing.TB, client *redis.Client, args ...any) {
 	t.Helper()
-	if err := client.Do(context.Background(), args...).Err(); err != nil {
-		t.Fatalf("%v: %v", args, err)
-	}
+	require.NoError(t, client.Do(context.Background(), args...).Err(), "%v", args)
 }
 
 // calls is how often each command was called since CONFIG RESETSTAT, with subcommands as "script|load".

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -88,16 +89,12 @@ func TestCallsThatWaitTogetherAreFewCommandsAndEachHasItsOwnReply(t *testing.T) 
 	must(t, client, "config", "resetstat")
 	var shared []int64
 	for i, statuses := range takeAll(t, s, all) {
-		if used := statuses[0].Used; used != int64(i)+1 {
-			t.Errorf("tenant %d has used %d", i, used)
-		}
+		assert.Equal(t, int64(i)+1, statuses[0].Used, "tenant %d has used", i)
 		shared = append(shared, statuses[1].Used)
 	}
 	slices.Sort(shared)
 	for i, used := range shared {
-		if used != int64(i)+1 {
-			t.Fatalf("the shared limit counts %v: want each request once", shared)
-		}
+		require.Equal(t, int64(i)+1, used, "the shared limit counts %v: want each request once", shared)
 	}
 	if n := calls(t, client)["evalsha"]; n != 3 {
 		t.Errorf("%d requests are %d commands, want 3", requests, n)
@@ -117,9 +114,7 @@ func TestADenialIsExactAlthoughARequestBesideItCannotBeCounted(t *testing.T) {
 	for i, statuses := range takeAll(t, s, all) {
 		got := statuses[0]
 		if all[i][0].Key == usedUp.Key {
-			if got.Source != decision.Redis || got.Admits() {
-				t.Errorf("request %d: %+v, want a denial by Redis", i, got)
-			}
+			assert.True(t, got.Source == decision.Redis && !got.Admits(), "request %d: %+v, want a denial by Redis", i, got)
 		} else if got.Source != decision.Unanswered || got.Failure != decision.Unavailable {
 			t.Errorf("request %d: %+v, want that a full Redis is unavailable", i, got)
 		}
@@ -205,9 +200,7 @@ func TestRequestsOfSeveralSlotsAreNotMergedAgain(t *testing.T) {
 	})
 	all := slices.Repeat([][]policy.Bound{{daily(t, 100, policy.ByTenant, "acme")}}, 8)
 	for i, statuses := range takeAll(t, s, all) {
-		if statuses[0].Source != decision.Redis {
-			t.Errorf("request %d: %+v, want that Redis has answered", i, statuses[0])
-		}
+		assert.Equal(t, decision.Redis, statuses[0].Source, "request %d: %+v, want that Redis has answered", i, statuses[0])
 	}
 	if rejected.Load() != 1 || ran.Load() != 8 || !p.apart.Load() {
 		t.Errorf("%d commands were rejected and %d requests ran (apart: %t), want 1 and each once",
@@ -238,9 +231,7 @@ func TestRequestsThatCannotRunAloneEitherAreNotSentAgain(t *testing.T) {
 				t.Errorf("%s: request %d: %+v, want failure %v", reply, i, statuses[0], want)
 			}
 		}
-		if sent.Load() != 8 {
-			t.Errorf("%s: %d requests were sent, want each of 8 once", reply, sent.Load())
-		}
+		assert.EqualValues(t, 8, sent.Load(), "%s: %d requests were sent, want each of 8 once", reply, sent.Load())
 	}
 }
 
@@ -265,13 +256,9 @@ func TestRequestsThatMayRunAloneAreSentAgain(t *testing.T) {
 		})
 		all := slices.Repeat([][]policy.Bound{{daily(t, 100, policy.ByTenant, "acme")}}, 8)
 		for i, statuses := range takeAll(t, s, all) {
-			if statuses[0].Source != decision.Redis {
-				t.Errorf("%s: request %d: %+v, want an answer", reply, i, statuses[0])
-			}
+			assert.Equal(t, decision.Redis, statuses[0].Source, "%s: request %d: %+v, want an answer", reply, i, statuses[0])
 		}
-		if ran.Load() != 8 {
-			t.Errorf("%s: %d requests ran, want each of 8 once", reply, ran.Load())
-		}
+		assert.EqualValues(t, 8, ran.Load(), "%s: %d requests ran, want each of 8 once", reply, ran.Load())
 	}
 }
 
@@ -290,9 +277,7 @@ func TestAReplyToOtherRequestsThanWereSentEndsTheWire(t *testing.T) {
 		})
 		all := slices.Repeat([][]policy.Bound{{daily(t, 100, policy.ByTenant, "acme")}}, 8)
 		for i, statuses := range takeAll(t, s, all) {
-			if statuses[0].Source == decision.Redis {
-				t.Errorf("%q: request %d: %+v, want no answer", wrong, i, statuses[0])
-			}
+			assert.True(t, statuses[0].Source != decision.Redis, "%q: request %d: %+v, want no answer", wrong, i, statuses[0])
 		}
 		if got := takeAll(t, s, all[:1])[0][0]; got.Source != decision.Redis || dials.Load() != 2 {
 			t.Errorf("%q: then %+v after %d dials, want an answer by a new wire", wrong, got, dials.Load())
@@ -329,14 +314,10 @@ func TestAnAbandonedCallDoesNotHoldUpThoseMergedWithIt(t *testing.T) {
 	}
 	close(goOn)
 	for range others {
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-ended)
 	}
 	for _, status := range others {
-		if status.Source != decision.Redis {
-			t.Errorf("another call has %+v, want an answer", status)
-		}
+		assert.Equal(t, decision.Redis, status.Source, "another call has %+v, want an answer", status)
 	}
 }
 
@@ -357,9 +338,7 @@ func TestAForeignValueHarmsNoRequestBesideIt(t *testing.T) {
 				require.NoError(t, before.Take(t.Context(), large[i:i+1], make([]decision.Status, 1)))
 			}
 			level := before.levels.level(&large[0].Key)
-			if level == 0 {
-				t.Fatal("the subject was not split")
-			}
+			require.True(t, level != 0, "the subject was not split")
 			s.levels.learn(&large[0].Key, level)
 			must(t, client, "set", subjectKey(large[0]), foreign)
 			all := [][]policy.Bound{{costing(large[55], 900)}}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -110,9 +111,7 @@ func TestABoundShowsNothingOfWhatTheOtherRedisDenied(t *testing.T) {
 			t.Errorf("bound %d of the shadow has %d used, wait %d, charged %t: want an empty bucket", i, s.Used, s.Wait, s.Charged)
 		}
 	}
-	if statuses[2].Admits() {
-		t.Error("an empty bucket admits")
-	}
+	assert.False(t, statuses[2].Admits(), "an empty bucket admits")
 }
 
 // hourly returns a bound of so many tokens an hour, from the bucket of a policy.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -116,9 +117,7 @@ func (b *batch) read(t *rapid.T) (most int) {
 		if err == nil {
 			err = setReplies(calls, reply)
 		}
-		if err != nil {
-			t.Fatalf("%d requests by one command: %v", len(calls), err)
-		}
+		require.NoError(t, err, "%d requests by one command", len(calls))
 		most = max(most, len(calls))
 	}
 	return most
@@ -155,9 +154,7 @@ func (w *world) play(t *rapid.T, client *redis.Client, requests int, next func()
 			s.want = w.take(s.bounds)
 			err = s.plan.compile(s.bounds)
 		}
-		if err != nil {
-			t.Fatalf("compile %d bounds: %v", len(s.bounds), err)
-		}
+		require.NoError(t, err, "compile %d bounds", len(s.bounds))
 		if s.now != clock {
 			sent.flush()
 			clock = s.now
@@ -184,9 +181,7 @@ func (s *step) check(t *rapid.T, before []step) {
 	if s.change != nil {
 		e := soleReply(reply)
 		returned, err := e.integers()
-		if err != nil {
-			t.Fatalf("settlement %d: %v", number, err)
-		}
+		require.NoError(t, err, "settlement %d", number)
 		for i, want := range s.change {
 			if -returned[i] != want {
 				t.Fatalf("settlement %d:%s\nchanged by %d units, want %d",
@@ -200,9 +195,7 @@ func (s *step) check(t *rapid.T, before []step) {
 		t.Fatalf("request %d: read the reply: %d foreign values, %d foreign keys, %v", number, foreign, taken, err)
 	}
 	got := make([]decision.Status, len(s.bounds))
-	if err := s.plan.fillStatuses(got, true); err != nil {
-		t.Fatalf("request %d: %v", number, err)
-	}
+	require.NoError(t, s.plan.fillStatuses(got, true), "request %d", number)
 	for i := range got {
 		if got[i] != s.want[i] {
 			t.Fatalf("request %d:%s\n got %+v", number, past(append(before, *s), &s.bounds[i].Key), got[i])

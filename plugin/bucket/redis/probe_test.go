@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -188,12 +189,8 @@ func TestTheGateOfARejectionEndsWithTheConnection(t *testing.T) {
 		"closed, then rejected": func(c *connection) error { err := c.close(); c.reject(errors.New("no")); return err },
 	} {
 		store, c, gates := guarded(t, at(redistest.Single(t), true))
-		if err := end(c); err != nil {
-			t.Error(err)
-		}
-		if !gates[store.Name()].closed {
-			t.Errorf("%s: the gate is left open", name)
-		}
+		assert.NoError(t, end(c))
+		assert.True(t, gates[store.Name()].closed, "%s: the gate is left open", name)
 	}
 }
 
@@ -205,9 +202,7 @@ func TestAForeignValueAtTheNodesKeyDoesNotSpeakAgainstTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	keys := client.Keys(t.Context(), "*").Val()
-	if len(keys) != 1 {
-		t.Fatalf("a heartbeat has left the keys %q, want one", keys)
-	}
+	require.Len(t, keys, 1, "a heartbeat has left the keys %q, want one", keys)
 	must(t, client, "set", keys[0], "another program's")
 	if _, err := store.Beat(t.Context(), "default", "a", time.Minute); err == nil {
 		t.Error("a heartbeat over a foreign value is no error")

@@ -64,9 +64,7 @@ func TestARecordIsAddedOnceReplacedIfItIsTheOldOneAndTakenOnce(t *testing.T) {
 					}
 					return err
 				})
-				if err != nil || got.Load() != 1 {
-					t.Fatalf("%d of 4 callers got the record, %v", got.Load(), err)
-				}
+				require.True(t, err == nil && got.Load() == 1, "%d of 4 callers got the record, %v", got.Load(), err)
 				expectRecord(t, r, key, "")
 				if swapped, err := r.Swap(t.Context(), key, nil, []byte("c")); swapped || err != nil {
 					t.Fatalf("swap of no record: %t, %v", swapped, err)

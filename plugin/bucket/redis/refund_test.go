@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -222,10 +223,8 @@ func TestASettlementThatMayHaveArrivedIsNotSentAgain(t *testing.T) {
 		transport.lose = false
 		f.settle(t, bounds, statuses, actual)
 		s, used := statuses[0], f.take(t, costing(bounds[0], 0))[0].Used
-		if transport.refunds.Load() != 1 || s.Failure != decision.Lost || s.Settled != 0 || used != 5 {
-			t.Errorf("after %d calls to settle 5 to %d: %+v, and %d are used",
-				transport.refunds.Load(), actual, s, used)
-		}
+		assert.True(t, transport.refunds.Load() == 1 && s.Failure == decision.Lost && s.Settled == 0 && used == 5,
+			"after %d calls to settle 5 to %d: %+v, and %d are used", transport.refunds.Load(), actual, s, used)
 	}
 }
 

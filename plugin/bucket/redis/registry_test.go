@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -49,9 +50,7 @@ func TestEqualSettingsShareAConnectionAndOthersDoNot(t *testing.T) {
 		require.NoError(t, err)
 		b, releaseB, err := r.acquire(test.b)
 		require.NoError(t, err)
-		if (a == b) != test.same {
-			t.Errorf("%s: shared is %t", test.name, a == b)
-		}
+		assert.Equal(t, test.same, a == b, "%s: shared is %t", test.name, a == b)
 		releaseA()
 		releaseB()
 	}
@@ -76,17 +75,11 @@ func TestAConnectionOpensWithItsFirstCallAndClosesWithItsLastUser(t *testing.T) 
 		require.NoError(t, run(c, "k"))
 		first()
 		first() // once is enough
-		if err := run(c, "k"); err != nil {
-			t.Errorf("a call while another instance uses the connection: %v", err)
-		}
+		assert.NoError(t, run(c, "k"), "a call while another instance uses the connection")
 		second()
 		await.That(t, "the server has lost the connections", func() bool { return connected() == before })
-		if err := wantKind(run(c, "k"), NotSent); err != nil {
-			t.Error(err)
-		}
-		if len(r.inUse) != 0 {
-			t.Errorf("%d connections are still remembered", len(r.inUse))
-		}
+		assert.NoError(t, wantKind(run(c, "k"), NotSent))
+		assert.Empty(t, r.inUse, "connections are still remembered")
 		again, release, err := r.acquire(at(server, pipelined))
 		require.NoError(t, err)
 		defer release()
@@ -107,12 +100,8 @@ func TestInstancesThatComeAndGoTogetherLeaveNothingBehind(t *testing.T) {
 		defer release()
 		return run(c, "k")
 	})
-	if err != nil {
-		t.Error(err)
-	}
-	if len(r.inUse) != 0 {
-		t.Errorf("%d connections are still in use", len(r.inUse))
-	}
+	assert.NoError(t, err)
+	assert.Empty(t, r.inUse, "connections are still in use")
 }
 
 func TestRunClosesWhatIsStillInUseAndOpensNothingMore(t *testing.T) {
@@ -125,12 +114,8 @@ func TestRunClosesWhatIsStillInUseAndOpensNothingMore(t *testing.T) {
 	go func() { ended <- r.Run(ctx) }()
 	require.NoError(t, run(c, "k"))
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-	if err := wantKind(run(c, "k"), NotSent); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-ended)
+	assert.NoError(t, wantKind(run(c, "k"), NotSent))
 	release() // late, and harmless
 	if _, _, err := r.acquire(at(server, true)); err == nil {
 		t.Error("a connection was opened after the end")
@@ -149,9 +134,7 @@ func watching(t *testing.T, source string) (*Registry, *logtest.Text) {
 	go func() { ended <- r.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		assert.NoError(t, <-ended, "Run")
 	})
 	return r, &text
 }
@@ -173,9 +156,7 @@ func TestNoSecretIsEverPrinted(t *testing.T) {
 			require.NoError(t, err)
 			defer release()
 			failure := run(c, "k")
-			if failure == nil {
-				t.Fatal("a wrong password was accepted")
-			}
+			require.Error(t, failure, "a wrong password was accepted")
 			await.That(t, "the failure is logged", func() bool { return strings.Contains(log.String(), "cannot be checked") })
 			texts := []string{log.String(), failure.Error(), c.settings.place()}
 			for _, value := range []any{r, *r.script, c, *c.settings, c.settings, c.backend, failure} {
@@ -184,9 +165,7 @@ func TestNoSecretIsEverPrinted(t *testing.T) {
 				}
 			}
 			for _, text := range texts {
-				if strings.Contains(text, "hunter2") {
-					t.Errorf("a password is printed: %s", text)
-				}
+				assert.False(t, strings.Contains(text, "hunter2"), "a password is printed: %s", text)
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -111,9 +112,7 @@ func FuzzReply(f *testing.F) {
 		if err != nil || n == 0 {
 			n = 0
 		}
-		if n > len(reply) || n < 0 {
-			t.Fatalf("%d of %d bytes are a reply", n, len(reply))
-		}
+		require.True(t, n <= len(reply) && n >= 0, "%d of %d bytes are a reply", n, len(reply))
 		original := bytes.Clone(reply)
 		p := compiled(t)
 		if again, err := p.learnLevels(reply); err != nil && (again || !errors.Is(err, errReply)) {
@@ -125,17 +124,13 @@ func FuzzReply(f *testing.F) {
 			t.Fatalf("settlement: %v", err)
 		}
 		if _, _, err := p.readReply(reply); err != nil {
-			if !errors.Is(err, errReply) {
-				t.Fatalf("take: %v", err)
-			}
+			require.True(t, errors.Is(err, errReply), "take: %v", err)
 		} else if err := p.fillStatuses(make([]decision.Status, 2), true); err != nil && !errors.Is(err, errScriptDiffers) {
 			t.Fatalf("statuses: %v", err)
 		} else if n != len(reply) {
 			t.Fatalf("%d of %d bytes are a reply, but all are read", n, len(reply))
 		}
-		if !bytes.Equal(reply, original) {
-			t.Fatal("reading has changed the reply")
-		}
+		require.True(t, bytes.Equal(reply, original), "reading has changed the reply")
 	})
 }
 
@@ -175,9 +170,7 @@ func TestAReplyOfAnyFormIsReadOrRejectedAndNeverPanics(t *testing.T) {
 		p := compiled(t)
 		reply := rapid.SliceOfN(element(1), 0, 6).Draw(rt, "reply")
 		if _, _, err := p.readReply(scriptReply(reply...)); err != nil {
-			if !errors.Is(err, errReply) {
-				rt.Fatalf("%v: %v", reply, err)
-			}
+			require.True(rt, errors.Is(err, errReply), "%v: %v", reply, err)
 			return
 		}
 		if err := p.fillStatuses(make([]decision.Status, 2), true); err != nil && !errors.Is(err, errScriptDiffers) {
@@ -230,9 +223,7 @@ func TestTooManyBoundsAreRejectedAsAWhole(t *testing.T) {
 	if err := new(scriptCall).compile(many); !errors.Is(err, errTooMany) {
 		t.Errorf("%d subjects: %v", len(many), err)
 	}
-	if err := new(scriptCall).compile(many[:maxSubjects]); err != nil {
-		t.Errorf("%d subjects: %v", maxSubjects, err)
-	}
+	assert.NoError(t, new(scriptCall).compile(many[:maxSubjects]), "%d subjects", maxSubjects)
 	many = make([]policy.Bound, maxRecords+1)
 	for i := range many {
 		many[i] = hundred(t)
@@ -251,15 +242,11 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		state, ok := decode([]byte(bucket), limit.Micros(now))
-		if !ok && state.Algorithm != limit.None {
-			t.Errorf("an impossible bucket is read as %+v", state)
-		}
+		assert.True(t, ok || state.Algorithm == limit.None, "an impossible bucket is read as %+v", state)
 		if state.Algorithm == limit.TokenBucket && state.Base <= 0 {
 			t.Errorf("a token bucket has %d units per token", state.Base)
 		}
-		if state.Spent < 0 || state.Previous < 0 || state.At < 0 {
-			t.Errorf("a state has negative numbers: %+v", state)
-		}
+		assert.True(t, state.Spent >= 0 && state.Previous >= 0 && state.At >= 0, "a state has negative numbers: %+v", state)
 	})
 }
 

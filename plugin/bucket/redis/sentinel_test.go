@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -44,9 +45,7 @@ func TestSentinelLeadsToTheMasterAndToItsSuccessor(t *testing.T) {
 		func() bool { return atOnce(16, 1, call) == nil })
 	successor := watched.Replica.Client(t)
 	must(t, successor, "config", "resetstat")
-	if err := atOnce(16, 5, call); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, atOnce(16, 5, call))
 	if calls := calls(t, successor); calls["evalsha"] != 80 || calls["script|load"] != 0 || calls["eval"] != 0 {
 		t.Errorf("80 calls are these at the successor: %v", calls)
 	}

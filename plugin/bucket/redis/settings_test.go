@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
@@ -162,9 +163,7 @@ func TestACertificateIsReplacedWithoutARestart(t *testing.T) {
 	})
 	require.NoError(t, wantKind(run(c, "k"), NotSent))
 	replace(a.file("ca.pem"))
-	if err := run(c, "k"); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, run(c, "k"))
 }
 
 func TestSettingsThatCannotWorkAreAnErrorAtOnce(t *testing.T) {
@@ -203,8 +202,6 @@ func TestAPlaceIsSaidShortly(t *testing.T) {
 	} {
 		s, err := normalize(block)
 		require.NoError(t, err)
-		if got := s.place(); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		assert.Equal(t, want, s.place())
 	}
 }

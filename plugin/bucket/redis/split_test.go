@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -40,15 +41,11 @@ func TestNoStringHoldsManyBuckets(t *testing.T) {
 	for _, key := range f.client.Keys(t.Context(), "*{t=*").Val() {
 		longest = max(longest, len(f.client.Get(t.Context(), key).Val()))
 	}
-	if longest > headSize+33*entrySize {
-		t.Errorf("a string has %d bytes, with 1,000 buckets", longest)
-	}
+	assert.True(t, longest <= headSize+33*entrySize, "a string has %d bytes, with 1,000 buckets", longest)
 	// Another node, which knows nothing of it, finds the same, and a receipt from before counts.
 	other := &fixture{Store: turned(newStore("other", f.transport, turnedClock, quiet)), client: f.client}
 	other.Refund(t.Context(), []policy.Bound{costing(bounds[0], 10)}, first)
-	if first[0].Returned != 10 {
-		t.Errorf("%d of 10 come back after the subject was split", first[0].Returned)
-	}
+	assert.EqualValues(t, 10, first[0].Returned, "%d of 10 come back after the subject was split", first[0].Returned)
 	for i := range bounds {
 		if s := other.take(t, costing(bounds[i], 0))[0]; s.Used != 1 {
 			t.Fatalf("bucket %d has %d used, want 1", i, s.Used)
@@ -216,9 +213,7 @@ func callsOf(t testing.TB, client *redis.Client, command string) (calls int) {
 	t.Helper()
 	info := client.Info(t.Context(), "commandstats").Val()
 	_, after, found := strings.Cut(info, "cmdstat_"+command+":calls=")
-	if !found {
-		t.Fatalf("no %s in %q", command, info)
-	}
+	require.True(t, found, "no %s in %q", command, info)
 	text, _, _ := strings.Cut(after, ",")
 	calls, err := strconv.Atoi(text)
 	require.NoError(t, err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -33,9 +34,7 @@ func dialed(t *testing.T, timeout time.Duration, dial func() (net.Conn, error)) 
 	t.Cleanup(func() {
 		p.close()
 		p.serving.Wait()
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, client.Close())
 	})
 	return p, client
 }
@@ -79,9 +78,7 @@ func TestEachCallHasItsOwnReply(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, err)
 }
 
 func TestAReplyThatIsNoneEndsTheWire(t *testing.T) {
@@ -117,9 +114,7 @@ func TestACallThatIsAbandonedBeforeTheWireIsOpenIsNeverSent(t *testing.T) {
 	go func() { ended <- p.run(ctx, count, newCall([]string{"n"})) }()
 	<-dialing
 	cancel()
-	if err := wantKind(<-ended, NotSent); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, wantKind(<-ended, NotSent))
 	close(proceed)
 	require.NoError(t, p.run(t.Context(), count, newCall([]string{"n"})))
 	if n, err := client.Get(t.Context(), "n").Int(); err != nil || n != 1 {
@@ -167,12 +162,8 @@ func TestAFullWireTakesNoMoreCalls(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	err := p.run(ctx, newScript("return {}"), newCall([]string{"k"}))
-	if !errors.Is(err, errQueueFull) {
-		t.Errorf("error is %v, want that too many calls wait", err)
-	}
-	if err := wantKind(err, NotSent); err != nil {
-		t.Error(err)
-	}
+	assert.True(t, errors.Is(err, errQueueFull), "error is %v, want that too many calls wait", err)
+	assert.NoError(t, wantKind(err, NotSent))
 }
 
 func TestADecisionAllocatesLittle(t *testing.T) {

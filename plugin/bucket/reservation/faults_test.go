@@ -3,6 +3,7 @@ package reservation_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -27,9 +28,7 @@ func newFaulty(t *testing.T) *faulty {
 	proxy, err := faultproxy.New(faultproxy.TCP(server.Address()))
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		if err := proxy.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, proxy.Close())
 	})
 	config := inRedis(server)
 	f := &faulty{t: t, server: server, proxy: proxy, direct: newProcess(t, config)}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -72,9 +73,7 @@ func serve(t *testing.T, run func(context.Context) error) {
 	go func() { ended <- run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-ended)
 	})
 }
 
@@ -139,9 +138,7 @@ func (e end) Read(_ context.Context, _ settle.Needs, a *settle.Answer) error {
 }
 
 func (p *process) settle(token string, used int64) {
-	if err := p.table.Settle(p.t.Context(), token, end(used)); err != nil {
-		p.t.Error(err)
-	}
+	assert.NoError(p.t, p.table.Settle(p.t.Context(), token, end(used)))
 }
 
 // used returns what the bucket counts as spent.
@@ -195,9 +192,7 @@ func TestEachLogEventThatReachesTwoProcessesSettlesOnce(t *testing.T) {
 	if outcomes[reservation.Measured] != requests || len(outcomes) != 1 {
 		t.Errorf("the outcomes are %v, want %d measured", outcomes, requests)
 	}
-	if used := first.used(b); used != sum {
-		t.Errorf("%d tokens are charged, want %d", used, sum)
-	}
+	assert.Equal(t, sum, first.used(b), "tokens are charged")
 	if first.reserved != requests || second.reserved != 0 || len(second.outcomes) == 0 || len(first.outcomes) == 0 {
 		t.Errorf("the first reserved %d and settled %v, the second reserved %d and settled %v",
 			first.reserved, first.outcomes, second.reserved, second.outcomes)
@@ -227,9 +222,7 @@ func calls(t *testing.T, server *redistest.Server) int {
 	require.NoError(t, client.ConfigResetStat(t.Context()).Err())
 	number, _, _ := strings.Cut(stats, ",")
 	n, err := strconv.Atoi(number)
-	if err != nil {
-		t.Fatalf("EVALSHA was called %q times", number)
-	}
+	require.NoError(t, err, "EVALSHA was called %q times", number)
 	return n
 }
 

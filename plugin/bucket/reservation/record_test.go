@@ -3,10 +3,10 @@ package reservation
 import (
 	"bytes"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
@@ -70,9 +70,7 @@ func TestARecordIsReadAsItWasWritten(t *testing.T) {
 	golden.Check(t, filepath.Join("testdata", "record.json"), string(written)+"\n")
 	read := new(Record)
 	require.NoError(t, read.UnmarshalBinary(written))
-	if !reflect.DeepEqual(read, r) {
-		t.Errorf("read %+v, want %+v", read, r)
-	}
+	assert.Equal(t, r, read, "read")
 }
 
 func TestWhatIsNoRecordIsAnError(t *testing.T) {
@@ -105,9 +103,7 @@ func TestWhatIsNoRecordIsAnError(t *testing.T) {
 		"an early instant":   strings.Replace(valid, `"made":17`, `"made":-17`, 1),
 		"too long":           strings.Replace(valid, "acme", strings.Repeat("a", maxRecord), 1),
 	} {
-		if text == valid {
-			t.Fatalf("%s: the record was not changed: %s", name, valid)
-		}
+		require.True(t, text != valid, "%s: the record was not changed: %s", name, valid)
 		if err := new(Record).UnmarshalBinary([]byte(text)); err == nil {
 			t.Errorf("%s is a record: %s", name, text)
 		}
@@ -128,9 +124,7 @@ func TestARecordOfBucketsOfAnotherProcessOnlyChargesMore(t *testing.T) {
 	r.Statuses[1].Source = decision.Local
 	read := new(Record)
 	require.NoError(t, read.UnmarshalBinary(encode(t, r)))
-	if s := read.Statuses[1]; s != (decision.Status{Source: decision.Redis, Charged: true}) {
-		t.Errorf("its status is %+v", s)
-	}
+	assert.Equal(t, decision.Status{Source: decision.Redis, Charged: true}, read.Statuses[1], "its status")
 	for actual, want := range map[int64]int64{7: 501, 700: 700} {
 		if got := read.cost(1, Settlement{Outcome: Measured, Actual: actual}); got != want {
 			t.Errorf("it costs %d of %d used, want %d", got, actual, want)
@@ -201,7 +195,5 @@ func TestTheIDOfAnotherTenantSettlesThatTenantsReservationAlone(t *testing.T) {
 	}
 	w.settle(own, usedTokens(40))
 	w.expect(victim, 0, Measured, Measured)
-	if used := w.used(thief); used != 40 {
-		t.Errorf("the thief used 40 tokens and paid %d", used)
-	}
+	assert.EqualValues(t, 40, w.used(thief), "the thief used 40 tokens and paid")
 }

@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -173,9 +176,7 @@ func TestAReservationIsRecordedBesideTheRequest(t *testing.T) {
 	}
 	w.settle(text, usedTokens(30))
 	w.expect(b, 30, Measured)
-	if len(records.records) != 0 {
-		t.Errorf("%d records are left", len(records.records))
-	}
+	assert.Empty(t, records.records, "records are left")
 }
 
 // race is what happens around the claim of a reservation.
@@ -230,9 +231,7 @@ func TestWhateverBecomesOfTheRecordAReservationIsSettledOnceAndNeverReturnedInDo
 			test.between(records)
 			w.settle(text, usedTokens(test.used))
 			w.expect(b, test.want, test.outcome...)
-			if got := w.table.Stats(); got != test.stats {
-				t.Errorf("the numbers are %+v, want %+v", got, test.stats)
-			}
+			assert.Equal(t, test.stats, w.table.Stats(), "the numbers")
 			w.settle(text, usedTokens(test.used)) // Kong sends the event again
 			w.table.retry(t.Context())
 			w.expect(b, test.want, test.outcome...)
@@ -334,9 +333,7 @@ func TestALogPhaseWaitsForTheRecordOnItsWay(t *testing.T) {
 		w.settle(text, usedTokens(30))
 	}()
 	records.set(func() {
-		if records.calls != 0 {
-			t.Error("the record was claimed before it was there")
-		}
+		assert.Zero(t, records.calls, "the record was claimed before it was there")
 	})
 	close(records.holdAdds)
 	<-settled
@@ -346,9 +343,7 @@ func TestALogPhaseWaitsForTheRecordOnItsWay(t *testing.T) {
 	text = w.reserve(b)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := w.table.Settle(ended, text, usedTokens(30)); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, w.table.Settle(ended, text, usedTokens(30)))
 	w.expect(b, 130, Measured, Lost)
 	close(records.holdAdds)
 	w.recorded()
@@ -370,13 +365,9 @@ func TestARequestIsSettledOnceItsStoreIsBack(t *testing.T) {
 	records.calls = 0
 	w.table.retry(t.Context())
 	w.expect(b, 300)
-	if records.calls != 1 {
-		t.Errorf("a store that is away is called %d times", records.calls)
-	}
+	assert.Equal(t, 1, records.calls, "a store that is away is called %d times", records.calls)
 	w.keeper.Close()
-	if w.closed != 0 {
-		t.Fatal("the store was closed before its reservations were settled")
-	}
+	require.Zero(t, w.closed, "the store was closed before its reservations were settled")
 	w.now += 30 * limit.Second
 	records.claimErr = nil
 	w.table.retry(t.Context())
@@ -426,12 +417,8 @@ func TestAnotherProcessSettlesByTheRecord(t *testing.T) {
 	other.table.retry(t.Context())
 	w.settle(text, usedTokens(0))
 	w.expect(b, 30)
-	if s := w.table.Stats(); s != (Stats{Elsewhere: 1}) {
-		t.Errorf("the numbers of the first process are %+v", s)
-	}
-	if s := other.table.Stats(); s != (Stats{Unknown: 1}) {
-		t.Errorf("the numbers of the second process are %+v", s)
-	}
+	assert.Equal(t, Stats{Elsewhere: 1}, w.table.Stats(), "the numbers of the first process")
+	assert.Equal(t, Stats{Unknown: 1}, other.table.Stats(), "the numbers of the second process")
 }
 
 func TestARecordThatComesAfterItsLogPhaseIsStillSettled(t *testing.T) {
@@ -460,9 +447,7 @@ func TestALogPhaseBeforeItsStoreIsOpenIsSettledThen(t *testing.T) {
 	respawned.settle(text, usedTokens(30))
 	respawned.table.retry(t.Context())
 	respawned.expect(b, 100)
-	if s := respawned.table.Stats(); s != (Stats{Parked: 1}) {
-		t.Errorf("the numbers are %+v", s)
-	}
+	assert.Equal(t, Stats{Parked: 1}, respawned.table.Stats(), "the numbers")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
@@ -470,9 +455,7 @@ func TestALogPhaseBeforeItsStoreIsOpenIsSettledThen(t *testing.T) {
 	respawned.shares(w.records)
 	await.That(t, "all is settled", func() bool { return respawned.table.Stats().Parked == 0 })
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-ended)
 	respawned.expect(b, 30, Measured)
 }
 
@@ -505,9 +488,7 @@ func TestWhatAnotherProcessHasSettledDoesNotTimeOut(t *testing.T) {
 	w.table.Expire()
 	w.recorded()
 	w.expect(b, 130, TimedOut)
-	if s := w.table.Stats(); s != (Stats{Kept: 1, Elsewhere: 1}) {
-		t.Errorf("the numbers are %+v", s)
-	}
+	assert.Equal(t, Stats{Kept: 1, Elsewhere: 1}, w.table.Stats(), "the numbers")
 }
 
 func TestAReservationForWhichThereIsNoRoomLeavesNoRecord(t *testing.T) {
@@ -518,9 +499,7 @@ func TestAReservationForWhichThereIsNoRoomLeavesNoRecord(t *testing.T) {
 	w.reserve(b)
 	w.recorded()
 	w.expect(b, 200, Dropped)
-	if len(records.records) != 1 {
-		t.Errorf("%d records are left", len(records.records))
-	}
+	assert.Len(t, records.records, 1, "records are left")
 }
 
 func TestASlowStoreHoldsUpABoundedNumberOfRecords(t *testing.T) {
@@ -550,9 +529,7 @@ func TestOnlyABoundedPartOfWhatWaitsIsKept(t *testing.T) {
 	for i := range 8 {
 		w.settle(strings.Repeat("0", 31)+string(rune('0'+i))+"."+testStore+".l", huge)
 	}
-	if s := w.table.Stats(); s != (Stats{Parked: 3, Abandoned: 5}) {
-		t.Errorf("the numbers are %+v", s)
-	}
+	assert.Equal(t, Stats{Parked: 3, Abandoned: 5}, w.table.Stats(), "the numbers")
 }
 
 func TestAStoreThatNeverWasOpenHasAQuarterOfTheRoom(t *testing.T) {
@@ -588,9 +565,7 @@ func TestAnUnreadableRecordSettlesNothing(t *testing.T) {
 	w.shares(records)
 	records.records[strings.Repeat("0", 32)] = []byte(`{"v":9}`)
 	err := w.table.Settle(t.Context(), strings.Repeat("0", 32)+"."+testStore+".l", usedTokens(1))
-	if err == nil || w.table.Stats() != (Stats{Abandoned: 1}) {
-		t.Errorf("%v, %+v", err, w.table.Stats())
-	}
+	assert.True(t, err != nil && w.table.Stats() == (Stats{Abandoned: 1}), "%v, %+v", err, w.table.Stats())
 }
 
 func TestATokenIsReadAsItWasWritten(t *testing.T) {

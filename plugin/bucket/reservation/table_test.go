@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -121,23 +122,17 @@ func usedTokens(n float64) end {
 
 func (w *world) settle(id string, e end) {
 	w.t.Helper()
-	if err := w.table.Settle(context.Background(), id, e); err != nil {
-		w.t.Error(err)
-	}
+	assert.NoError(w.t, w.table.Settle(context.Background(), id, e))
 }
 
 func (w *world) expect(b policy.Bound, used int64, outcomes ...Outcome) {
 	w.t.Helper()
-	if got := w.used(b); got != used {
-		w.t.Errorf("%d tokens are used, want %d", got, used)
-	}
+	assert.Equal(w.t, used, w.used(b), "tokens are used")
 	var got []Outcome
 	for _, s := range w.settled {
 		got = append(got, s.Outcome)
 	}
-	if !slices.Equal(got, outcomes) {
-		w.t.Errorf("outcomes %v, want %v", got, outcomes)
-	}
+	assert.Equal(w.t, outcomes, got, "outcomes")
 }
 
 func TestAReservationBecomesWhatTheRequestUsed(t *testing.T) {
@@ -169,9 +164,7 @@ func TestAReservationBecomesWhatTheRequestUsed(t *testing.T) {
 			b := boundOf(budget(t, 100), 100)
 			w.settle(w.reserve(b), test.end)
 			w.expect(b, test.used, test.outcome)
-			if n := w.table.Stats().Kept; n != 0 {
-				t.Errorf("%d reservations are kept", n)
-			}
+			assert.Zero(t, w.table.Stats().Kept, "reservations are kept")
 		})
 	}
 }
@@ -264,17 +257,11 @@ func TestAStoreStaysOpenWhileAReservationWaits(t *testing.T) {
 	b := boundOf(budget(t, 100), 100)
 	id := w.reserve(b)
 	w.keeper.Close()
-	if w.closed != 0 {
-		t.Fatal("the store was closed before its reservation was settled")
-	}
+	require.Zero(t, w.closed, "the store was closed before its reservation was settled")
 	w.settle(id, usedTokens(10))
-	if w.closed != 1 {
-		t.Errorf("the store was closed %d times", w.closed)
-	}
+	assert.Equal(t, 1, w.closed, "the store was closed %d times", w.closed)
 	w.expect(b, 10, Measured)
-	if id := w.reserve(b); id != "" {
-		t.Errorf("a closed store keeps reservation %s", id)
-	}
+	assert.Empty(t, w.reserve(b), "a closed store keeps reservation")
 }
 
 func TestARequestThatCannotBeReadStaysCharged(t *testing.T) {
@@ -344,9 +331,7 @@ func TestAMissingLogPhaseIsLoggedOnce(t *testing.T) {
 		w.reserve(b)
 	}
 	w.table.Expire()
-	if w.log.Len() > 0 {
-		t.Errorf("logged too soon: %s", &w.log)
-	}
+	assert.True(t, w.log.Len() <= 0, "logged too soon: %s", &w.log)
 	w.now += warnTimeout
 	w.table.Expire()
 	w.now += warnTimeout
@@ -374,9 +359,7 @@ func TestAtOnceRequestsThatReserveEnoughNeverOverspend(t *testing.T) {
 				w.mu.Lock()
 				used += actual
 				w.mu.Unlock()
-				if err := w.table.Settle(context.Background(), id, usedTokens(float64(actual))); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, w.table.Settle(context.Background(), id, usedTokens(float64(actual))))
 			}
 		})
 	}
@@ -384,7 +367,5 @@ func TestAtOnceRequestsThatReserveEnoughNeverOverspend(t *testing.T) {
 	if charged := w.used(b); used > 1000 || charged != used {
 		t.Errorf("requests used %d tokens of 1000, and %d were charged", used, charged)
 	}
-	if used <= 1000-20 {
-		t.Errorf("requests used %d tokens: the limit was never met", used)
-	}
+	assert.True(t, used > 1000-20, "requests used %d tokens: the limit was never met", used)
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
@@ -195,9 +196,7 @@ func TestTheOthersKeepTheirSharesWhenTheLeaderIsKilled(t *testing.T) {
 			}
 		}
 	}, rush, steady)
-	if killed != 4 {
-		t.Fatalf("%d leaders were killed", killed)
-	}
+	require.Equal(t, 4, killed, "leaders were killed")
 	for second := 3; second < 14; second++ {
 		if n := steady.admitted[second]; n < share*8/10 {
 			t.Errorf("in second %d the steady tenant gets %d of %d: %v", second, n, share, steady.admitted)
@@ -225,9 +224,7 @@ func TestWithoutRedisTheBucketAloneDecidesAndThereAreSharesAgainAfterwards(t *te
 			during, w.board.unavailable = denied(), false
 		}
 	}, rush, steady)
-	if during != before {
-		t.Errorf("%d requests were denied by caps that had ended", during-before)
-	}
+	assert.Equal(t, before, during, "%d requests were denied by caps that had ended", during-before)
 	if all := steady.total(5, 8) + rush.total(5, 8); all < 3*rate*99/100 {
 		t.Errorf("without caps %d requests were admitted of %d", all, 3*rate)
 	}
@@ -263,9 +260,7 @@ func TestACapDeniesForASecondAtMostAndSpendsNothing(t *testing.T) {
 		t.Errorf("the rush waits %d µs: %+v", d.RetryAfter, d.Statuses)
 	}
 	for i := range d.Statuses {
-		if d.Statuses[i].Charged {
-			t.Errorf("a denied request is charged: %+v", d.Statuses)
-		}
+		assert.False(t, d.Statuses[i].Charged, "a denied request is charged: %+v", d.Statuses)
 	}
 }
 
@@ -289,9 +284,7 @@ func TestTenantsBeyondTheBoundAreCountedTogether(t *testing.T) {
 	}
 	w.run(3, nil, clients...)
 	p := w.nodes[0].shares
-	if n := p.tenants.Load(); n != 2 {
-		t.Errorf("%d tenants are counted, want 2", n)
-	}
+	assert.EqualValues(t, 2, p.tenants.Load(), "tenants are counted")
 	w.run(12, nil)
 	if n, limits := p.tenants.Load(), p.Stats().Limits; n != 0 || limits != 0 {
 		t.Errorf("after twelve seconds without requests %d tenants of %d limits are counted", n, limits)
@@ -320,9 +313,7 @@ func TestATenantOfADroppedLimitIsNotCountedForever(t *testing.T) {
 			t.Error("a dropped limit counts a tenant more")
 		}
 	}
-	if n := s.tenants.Load(); n != 0 {
-		t.Errorf("%d tenants are counted of no limit", n)
-	}
+	assert.Zero(t, s.tenants.Load(), "tenants are counted of no limit")
 }
 
 // BenchmarkDecision measures a decision of one global limit while there are caps: by the bucket alone, with shares for
@@ -357,9 +348,7 @@ func TestRequestsAndPeriodsGoOnAtOnce(t *testing.T) {
 		sending.Go(func() {
 			c := &client{tenant: fmt.Sprint(i % 3), perSecond: part(1)}
 			for range 2000 {
-				if err := w.nodes[0].decider.Admit(t.Context(), c.request(), &c.exchange); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, w.nodes[0].decider.Admit(t.Context(), c.request(), &c.exchange))
 			}
 		})
 	}

@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -228,21 +228,15 @@ func TestAClaimThatArrivesTooLateLeavesItsIdFree(t *testing.T) {
 		}
 		w.faults.arrive()
 	}
-	if err := w.reserve("same process", 500); err != nil {
-		t.Errorf("the request sent again: %v", err)
-	}
+	assert.NoError(t, w.reserve("same process", 500), "the request sent again")
 	claim, _, err := other.Claim(t.Context(), request("other process", 500))
-	if !errors.Is(err, ErrUnderway) {
-		t.Fatalf("%v, %v", claim, err)
-	}
+	require.True(t, errors.Is(err, ErrUnderway), "%v, %v", claim, err)
 	w.releaseDoubts(t.Context())
 	if claim, _, err = other.Claim(t.Context(), request("other process", 500)); claim == nil || err != nil {
 		t.Errorf("the request sent to another process: %v", err)
 	}
 	w.wantUsed(500)
-	if n := len(w.doubts.byValue); n != 0 {
-		t.Errorf("%d claims are remembered", n)
-	}
+	assert.Empty(t, w.doubts.byValue, "claims are remembered")
 }
 
 func TestAClaimWithoutAnAnswerIsForgottenAfterAWhile(t *testing.T) {
@@ -253,9 +247,7 @@ func TestAClaimWithoutAnAnswerIsForgottenAfterAWhile(t *testing.T) {
 	}
 	w.now += limit.Micros(maxAttempt.Microseconds())
 	w.releaseDoubts(t.Context())
-	if n := len(w.doubts.byValue); n != 0 {
-		t.Errorf("%d claims are remembered", n)
-	}
+	assert.Empty(t, w.doubts.byValue, "claims are remembered")
 }
 
 func TestAnEntryThatCannotBeReadIsNeitherReservedNorSettledNorChanged(t *testing.T) {
@@ -300,9 +292,7 @@ func TestAReleasedIdIsFreeAndAFullStoreClaimsNothing(t *testing.T) {
 	if _, err := w.settles("chat1", 4); !errors.Is(err, ErrUnknown) {
 		t.Errorf("an id that has ended: %v", err)
 	}
-	if err := w.reserve("chat1", 10); err != nil {
-		t.Errorf("an id that has ended is not free: %v", err)
-	}
+	assert.NoError(t, w.reserve("chat1", 10), "an id that has ended is not free")
 	w.wantUsed(34)
 }
 
@@ -347,9 +337,7 @@ func TestAReservationThatIsNotSettledIsReportedOnce(t *testing.T) {
 	w.now += 61 * limit.Second
 	w.faults.unavailable = true
 	w.Expire(t.Context())
-	if seen[reservation.TimedOut] != 0 {
-		t.Errorf("%v before the records can be read", seen)
-	}
+	assert.Zero(t, seen[reservation.TimedOut], "%v before the records can be read", seen)
 	w.faults.unavailable = false
 	for range 2 {
 		w.Expire(t.Context())
@@ -358,9 +346,7 @@ func TestAReservationThatIsNotSettledIsReportedOnce(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	want := outcomes{reservation.Measured: 1, reservation.TimedOut: 2, reservation.Late: 1}
-	if !maps.Equal(seen, want) {
-		t.Errorf("reported %v", seen)
-	}
+	assert.Equal(t, want, seen, "reported")
 	w.wantUsed(260)
 }
 
@@ -373,13 +359,9 @@ func TestALateSettlementReportsTheTimeoutIfNoProcessHas(t *testing.T) {
 	w.now += 61 * limit.Second
 	for range 2 {
 		s, err := other.Settle(t.Context(), Name{"default", "", "chat"}, 30, func(Reserved) error { return nil })
-		if err != nil || !s.Late || s.Changes[0].Change != 0 {
-			t.Errorf("%+v, %v", s, err)
-		}
+		assert.True(t, err == nil && s.Late && s.Changes[0].Change == 0, "%+v, %v", s, err)
 	}
-	if seen[reservation.TimedOut] != 1 || seen[reservation.Late] != 1 {
-		t.Errorf("reported %v", seen)
-	}
+	assert.True(t, seen[reservation.TimedOut] == 1 && seen[reservation.Late] == 1, "reported %v", seen)
 	w.wantUsed(100)
 }
 
@@ -398,9 +380,7 @@ func TestASettlementByAClockThatIsBehindIsReportedWithoutADelay(t *testing.T) {
 	if _, err := w.settles("chat", 30); err != nil {
 		t.Fatal(err)
 	}
-	if len(seen) != 1 || seen[0] != 0 {
-		t.Errorf("reported the delays %v, want 0", seen)
-	}
+	assert.True(t, len(seen) == 1 && seen[0] == 0, "reported the delays %v, want 0", seen)
 }
 
 func TestATimeoutWhoseEntryCannotBeDecodedIsLoggedOnceAndNotCounted(t *testing.T) {
@@ -417,7 +397,5 @@ func TestATimeoutWhoseEntryCannotBeDecodedIsLoggedOnceAndNotCounted(t *testing.T
 	if n := bytes.Count(logged.Bytes(), []byte("timed out failed")); n != 1 || w.Awaited() != 0 {
 		t.Errorf("logged %d times, %d are awaited: %s", n, w.Awaited(), logged)
 	}
-	if seen[reservation.TimedOut] != 1 {
-		t.Errorf("reported %v, want the whole one", seen)
-	}
+	assert.Equal(t, 1, seen[reservation.TimedOut], "reported %v, want the whole one", seen)
 }
