@@ -247,11 +247,11 @@ func (e *entry) settle(d *draw, admitted, closed bool, now limit.Micros) {
 }
 
 // fillStatus fills in the status of a bound that was answered from the lease: the store's last status, less what is
-// available here.
+// available here and, unless the store has lost its state since, counts as used there.
 func (e *entry) fillStatus(status *decision.Status, charged bool, now limit.Micros) {
-	free := e.holdings.available()
 	status.Status, status.Now, status.Source, status.Charged = e.lastStatus, now+e.clockAhead, source, charged
-	status.Used = max(status.Used-free, 0)
+	free := min(e.holdings.available(), status.Used)
+	status.Used -= free
 	if !status.Soft {
 		status.Remaining += free
 	}

@@ -61,6 +61,18 @@ func TestAStatusFromALeaseCountsWhatTheNodeHasNotSpentAsFree(t *testing.T) {
 	}
 }
 
+func TestNoMoreThanTheLimitRemainsAfterTheStoreHasLostWhatIsLeased(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "window", 1000)
+	n.warm(t, b)
+	for i := range 100 {
+		n.bank.states = map[policy.Key]limit.State{}
+		s := n.take(t, b)[0]
+		assert.True(t, s.Remaining <= 1000, "request %d after a loss: %+v", i, s)
+		n.background()
+	}
+}
+
 func TestARequestThatIsDeniedElsewhereLeavesTheLeaseAsItWas(t *testing.T) {
 	n := newNode(newBank(), Options{DenialMemory: -1})
 	leased, shadow, exact := tokens(t, "leased", 100_000), tokens(t, "shadow", 100_000), window(t, "exact", 1)
