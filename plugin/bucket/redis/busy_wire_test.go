@@ -47,8 +47,8 @@ func TestACallerWithoutTimeDoesNotWriteForOthersAfterASlowWrite(t *testing.T) {
 	ended := make(chan error, 2)
 	call := func(ctx context.Context) { ended <- p.run(ctx, newScript("return {}"), newCall([]string{"k"})) }
 	go call(ctx)
-	began := time.Now()
 	<-conn.writes
+	began := time.Now()
 	others, cancelOthers := context.WithCancel(t.Context())
 	defer cancelOthers()
 	go call(others)
