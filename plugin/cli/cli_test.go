@@ -25,9 +25,9 @@ func TestEveryCallShowsItsResultAndExitsWithItsCode(t *testing.T) {
 		code int
 		want string
 	}{
-		{nil, "", 2, "usage: ratelimit"},
-		{[]string{"--help"}, "", 0, "usage: ratelimit"},
-		{[]string{"help"}, "", 0, "usage: ratelimit"},
+		{nil, "", 2, "Usage:\n  ratelimit"},
+		{[]string{"--help"}, "", 0, "Usage:\n  ratelimit"},
+		{[]string{"help"}, "", 0, "Usage:\n  ratelimit"},
 		{[]string{"frobnicate"}, "", 2, `ratelimit: unknown command "frobnicate"; see ratelimit -h`},
 		{[]string{"version"}, "", 0, process.Version},
 		{[]string{"--version"}, "", 0, process.Version + "\n"},

@@ -103,19 +103,15 @@ var versionCommand = &command{
 // newRoot returns the tree of all commands.
 func (o *operator) newRoot() *cobra.Command {
 	root := o.newGroup("ratelimit")
-	root.SilenceErrors, root.SilenceUsage = true, true // report and help write them
+	root.Long = rootAbout
+	root.SilenceErrors, root.SilenceUsage = true, true // report writes them
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetOut(o.stdout.to) // completions have tabs, which a screen replaces
 	root.SetErr(o.stderr)
-	root.PersistentFlags().BoolP("help", "h", false, "show the help of a command")
-	root.PersistentFlags().Lookup("help").Hidden = true
-	root.Flags().Bool("version", false, "print the version")
-	root.Flags().Lookup("version").Hidden = true
 	root.Version = process.Version
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagFault)
-	root.SetHelpFunc(func(c *cobra.Command, _ []string) { fmt.Fprint(o.stdout, helpText(c)) })
-	root.SetHelpCommand(o.newHelp())
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 100"))
 	for _, row := range commands() {
 		parent := root
 		if group, _, found := strings.Cut(row.words, " "); found {
@@ -141,32 +137,33 @@ func childOf(parent *cobra.Command, name string) *cobra.Command {
 
 // newGroup returns a command that only has others below it.
 func (o *operator) newGroup(name string) *cobra.Command {
+	var below []string
+	for _, row := range commands() {
+		if word, found := strings.CutPrefix(row.words, name+" "); found {
+			below = append(below, word)
+		}
+	}
 	return &cobra.Command{
-		Use: name, Args: cobra.ArbitraryArgs,
+		Use: name, Short: strings.Join(below, ", "), DisableFlagsInUseLine: true, SuggestionsMinimumDistance: 2,
 		FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true}, // an unknown command is the fault to report
-		RunE: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return unknownCommand(c, args[0])
-			}
-			fmt.Fprint(o.stderr, helpText(c))
+		Args:               knownCommand,
+		RunE: func(c *cobra.Command, _ []string) error {
+			fmt.Fprint(o.stderr, c.UsageString())
 			return exitStatus(exitWrongCall)
 		},
 	}
 }
 
-// newHelp returns the command help.
-func (o *operator) newHelp() *cobra.Command {
-	return &cobra.Command{
-		Use: "help [COMMAND]", Hidden: true,
-		RunE: func(c *cobra.Command, args []string) error {
-			found, words, err := c.Root().Find(args)
-			if err != nil || len(words) > 0 {
-				return unknownCommand(found, strings.Join(words, " "))
-			}
-			fmt.Fprint(o.stdout, helpText(found))
-			return nil
-		},
+// knownCommand returns an error that names the command that a group does not have, with similar ones that it has.
+func knownCommand(group *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
 	}
+	fault := fmt.Sprintf("unknown command %q", args[0])
+	if similar := group.SuggestionsFor(args[0]); len(similar) > 0 {
+		fault += " (did you mean " + strings.Join(similar, " or ") + "?)"
+	}
+	return wrong("%s", fault)
 }
 
 // newCall returns a call of a command, with its flags defined.
@@ -174,12 +171,10 @@ func newCall(o *operator, row *command) *call {
 	use := row.words[strings.LastIndex(row.words, " ")+1:]
 	c := &call{operator: o, command: row, format: formatTable}
 	c.cobra = &cobra.Command{
-		Use:         strings.TrimSpace(use + " " + row.args),
-		Short:       row.brief,
-		Long:        strings.Trim(row.about, "\n"),
-		Annotations: map[string]string{exitsAnnotation: row.exits},
-		Args:        cobra.ArbitraryArgs, // counted by run
-		RunE:        func(cmd *cobra.Command, args []string) error { return c.run(cmd.Context(), args) },
+		Use:   strings.TrimSpace(use + " " + row.args),
+		Short: row.brief,
+		Args:  cobra.ArbitraryArgs, // counted by run
+		RunE:  func(cmd *cobra.Command, args []string) error { return c.run(cmd.Context(), args) },
 	}
 	if !strings.HasPrefix(row.args, "FILE") && !strings.HasPrefix(row.args, "DIR") {
 		c.cobra.ValidArgsFunction = cobra.NoFileCompletions
@@ -187,10 +182,9 @@ func newCall(o *operator, row *command) *call {
 	c.flags = c.cobra.Flags()
 	c.act = row.define(c)
 	c.completeNames()
-	c.flags.VisitAll(func(f *pflag.Flag) {
-		f.DefValue = "" // the usage names the default
-		unquoteUsage(f)
-	})
+	c.cobra.Long = c.aboutText()
+	c.flags.SortFlags = false
+	c.flags.VisitAll(nameValue)
 	return c
 }
 

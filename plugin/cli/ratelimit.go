@@ -76,15 +76,6 @@ func (e *failure) Unwrap() error { return e.error }
 // run runs one command, and returns the exit code.
 func (o *operator) run(ctx context.Context, args []string) int {
 	root := o.newRoot()
-	if found, words, err := root.Find(args); err == nil {
-		err := checkPlace(found, words)
-		if err == nil {
-			err = checkDashes(found.Flags(), words)
-		}
-		if err != nil {
-			return o.report(found, err)
-		}
-	}
 	root.SetArgs(slices.Concat([]string{}, args)) // cobra takes those of the process in place of nil
 	c, err := root.ExecuteContextC(ctx)
 	return o.report(c, err)

@@ -36,7 +36,7 @@ func byFlags(values map[string]any) error {
 		stdout: screen{to: io.Discard}, stderr: screen{to: io.Discard},
 	}
 	var fields *policyFields
-	command := &command{words: "put"}
+	command := &command{words: "put", brief: "put"}
 	command.define = func(c *call) action { fields = c.limitFlags(); return nil }
 	call := newCall(o, command)
 	var line []string
@@ -91,7 +91,7 @@ func overrideByFlags(line []string, values map[string]any) error {
 		stdout: screen{to: io.Discard}, stderr: screen{to: io.Discard},
 	}
 	var row *rows.Override
-	command := &command{words: "add"}
+	command := &command{words: "add", brief: "add"}
 	command.define = func(c *call) action { row = c.overrideFlags(); return nil }
 	call := newCall(o, command)
 	for _, f := range schema.OverrideFields() {

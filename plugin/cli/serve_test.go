@@ -22,7 +22,7 @@ func parseServe(t *testing.T, env map[string]string, line string) (*server.Setti
 		getenv: func(name string) string { return env[name] },
 		stdout: screen{to: io.Discard}, stderr: screen{to: io.Discard},
 	}
-	c := &command{words: "serve"}
+	c := &command{words: "serve", brief: "serve"}
 	var s *server.Settings
 	c.define = func(c *call) action { s, _ = c.serveFlags(); return nil }
 	call := newCall(o, c)
