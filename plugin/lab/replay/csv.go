@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bytes"
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"net/textproto"
@@ -51,17 +52,17 @@ const (
 
 // isCSVHead reports whether a line names the columns of a log.
 func isCSVHead(line string) bool {
-	columns, err := splitCSV(line, nil)
+	columns, err := splitCSV(line)
 	return err == nil && slices.Contains(columns, startedColumn)
 }
 
 // newCSVParser returns the parser of a log with this line of columns.
 func newCSVParser(head string) (*csvParser, error) {
-	columns, err := splitCSV(head, nil)
+	columns, err := splitCSV(head)
 	if err != nil {
 		return nil, fmt.Errorf("line 1: %w", err)
 	}
-	p := &csvParser{columns: slices.Clone(columns), names: newNames(), headers: map[string]bool{}}
+	p := &csvParser{columns: columns, names: newNames(), headers: map[string]bool{}}
 	for i, name := range p.columns {
 		switch {
 		case slices.Contains(p.columns[:i], name):
@@ -103,7 +104,7 @@ func (p *csvParser) parse(line []byte, add func() *Request) (err error) {
 	if bytes.IndexByte(line, 0) >= 0 {
 		return errors.New("has a zero byte")
 	}
-	if p.fields, err = splitCSV(string(line), p.fields[:0]); err != nil {
+	if p.fields, err = splitCSV(string(line)); err != nil {
 		return err
 	}
 	if len(p.fields) != len(p.columns) {
@@ -222,44 +223,18 @@ func (p *csvParser) route(key string) *Route {
 	return r
 }
 
-// splitCSV appends the fields of a line.
-func splitCSV(line string, fields []string) ([]string, error) {
-	for {
-		if !strings.HasPrefix(line, `"`) {
-			field, after, more := strings.Cut(line, ",")
-			if fields = append(fields, strings.TrimSpace(field)); !more {
-				return fields, nil
-			}
-			line = after
-			continue
-		}
-		field, after, err := unquoteCSV(line[1:])
-		if err != nil {
-			return nil, err
-		}
-		if fields = append(fields, field); after == "" {
-			return fields, nil
-		}
-		if after[0] != ',' {
-			return nil, errors.New("has text behind a quoted field")
-		}
-		line = after[1:]
+// splitCSV returns the fields of a line.
+func splitCSV(line string) ([]string, error) {
+	r := csv.NewReader(strings.NewReader(line))
+	r.TrimLeadingSpace = true
+	fields, err := r.Read()
+	for i := range fields {
+		fields[i] = strings.TrimSpace(fields[i])
 	}
-}
-
-// unquoteCSV returns a field without its quotes, of which the first has been read, and the text behind it.
-func unquoteCSV(text string) (field, after string, err error) {
-	for {
-		i := strings.IndexByte(text, '"')
-		if i < 0 {
-			return "", "", errors.New("has a quote that is not closed")
-		}
-		field, text = field+text[:i], text[i+1:]
-		if !strings.HasPrefix(text, `"`) {
-			return field, text, nil
-		}
-		field, text = field+`"`, text[1:]
+	if fault := new(csv.ParseError); errors.As(err, &fault) {
+		err = fault.Err
 	}
+	return fields, err
 }
 
 // parseInstant reads an instant: RFC 3339, or a number of seconds, milliseconds or microseconds since 1970. Of the

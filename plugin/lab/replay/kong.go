@@ -1,7 +1,7 @@
 package replay
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,8 +9,8 @@ import (
 	"net/textproto"
 	"slices"
 	"strconv"
+	"strings"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/jsonwalk"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
@@ -31,7 +31,7 @@ func newKongParser(headers []string) *kongParser {
 		headers: map[string]string{},
 	}
 	for _, name := range headers {
-		k.headers[string(bytes.ToLower([]byte(name)))] = textproto.CanonicalMIMEHeaderKey(name)
+		k.headers[strings.ToLower(name)] = textproto.CanonicalMIMEHeaderKey(name)
 	}
 	return k
 }
@@ -41,162 +41,82 @@ func (k *kongParser) logsHeader(name string) bool {
 	return name != "Authorization" && name != "Proxy-Authorization"
 }
 
-// parse implements parser.
-func (k *kongParser) parse(line []byte, add func() *Request) error {
-	if !json.Valid(line) {
-		return errors.New("is not JSON")
-	}
-	c := jsonwalk.Cursor{Text: line}
-	c.SkipSpace()
-	switch line[c.At] {
-	case '{':
-		return k.entry(&c, add())
-	case '[':
-		var err error
-		c.EachItem(func() {
-			if line[c.At] != '{' {
-				c.SkipValue()
-				err = errNoEntry
-				return
-			}
-			if problem := k.entry(&c, add()); problem != nil {
-				err = problem
-			}
-		})
-		return err
-	}
-	return errNoEntry
+// kongEntry is an entry of a log. A value of another type counts as missing.
+type kongEntry struct {
+	StartedAt  json.RawMessage      `json:"started_at"`
+	ClientIP   string               `json:"client_ip"`
+	Consumer   json.RawMessage      `json:"consumer"`
+	Credential struct{ ID string }  `json:"authenticated_entity"`
+	Route      json.RawMessage      `json:"route"`
+	Service    json.RawMessage      `json:"service"`
+	Response   struct{ Status int } `json:"response"`
+	Request    struct {
+		Method, URI string
+		Headers     map[string]any // to a string, or a list of them
+	} `json:"request"`
 }
 
 var errNoEntry = errors.New("is not an entry of Kong's log plugins, which is a JSON object")
 
-// entry reads the entry that comes next.
-func (k *kongParser) entry(c *jsonwalk.Cursor, r *Request) error {
+// parse implements parser.
+func (k *kongParser) parse(line []byte, add func() *Request) error {
 	var (
-		started, route, service []byte
-		err                     error
+		entries     = make([]kongEntry, 1)
+		into    any = &entries[0]
+		syntax  *json.SyntaxError
+		another *json.UnmarshalTypeError
 	)
-	c.EachMember(func(key []byte) {
-		switch string(key) {
-		case "started_at":
-			started = value(c)
-		case "client_ip":
-			r.IP = k.text(c)
-		case "consumer":
-			if object := value(c); isObject(object) {
-				r.Consumer = k.consumers.get(object)
-			}
-		case "authenticated_entity":
-			k.object(c, func(key []byte) bool { return k.member(c, key, "id", &r.Credential) })
-		case "route":
-			route = value(c)
-		case "service":
-			service = value(c)
-		case "request":
-			k.object(c, func(key []byte) bool { return k.request(c, key, r) })
-		case "response":
-			k.object(c, func(key []byte) bool { return string(key) == "status" && readStatus(value(c), &r.Status) })
-		default:
-			c.SkipValue()
+	if line[0] == '[' {
+		into = &entries
+	}
+	switch err := json.Unmarshal(line, into); {
+	case errors.As(err, &syntax):
+		return errors.New("is not JSON")
+	case errors.As(err, &another) && another.Field == "":
+		return errNoEntry
+	}
+	for i := range entries {
+		if err := k.fill(&entries[i], add()); err != nil {
+			return err
 		}
-	})
-	if r.At, err = millis(started); err != nil {
-		return err
-	}
-	if isObject(route) || isObject(service) {
-		k.joined = append(append(append(k.joined[:0], route...), '\n'), service...)
-		r.Route = k.routes.get(k.joined)
-	}
-	if r.Method == "" {
-		return errors.New("request.method is missing")
 	}
 	return nil
 }
 
-// request reads a member of the object request, and reports whether it did.
-func (k *kongParser) request(c *jsonwalk.Cursor, key []byte, r *Request) bool {
-	switch string(key) {
-	case "method":
-		r.Method = k.text(c)
-	case "uri":
-		r.Target = copied(c)
-	case "headers":
-		k.object(c, func(key []byte) bool {
-			name, wanted := k.headers[string(key)]
-			if wanted {
-				k.header(c, name, r)
+// fill sets a request to what an entry says.
+func (k *kongParser) fill(e *kongEntry, r *Request) (err error) {
+	if r.At, err = millis(e.StartedAt); err != nil {
+		return err
+	}
+	r.IP, r.Credential, r.Status = k.name(e.ClientIP), k.name(e.Credential.ID), e.Response.Status
+	r.Method, r.Target = k.name(e.Request.Method), e.Request.URI
+	if r.Method == "" {
+		return errors.New("request.method is missing")
+	}
+	if isObject(e.Consumer) {
+		r.Consumer = k.consumers.get(e.Consumer)
+	}
+	if isObject(e.Route) || isObject(e.Service) {
+		k.joined = append(append(append(k.joined[:0], e.Route...), '\n'), e.Service...)
+		r.Route = k.routes.get(k.joined)
+	}
+	for logged, name := range k.headers {
+		switch value := e.Request.Headers[logged].(type) {
+		case string:
+			r.addHeader(name, k.name(value))
+		case []any:
+			for _, line := range value {
+				text, _ := line.(string)
+				r.addHeader(name, k.name(text))
 			}
-			return wanted
-		})
-	default:
-		return false
-	}
-	return true
-}
-
-// header reads the lines of a header: a string, or a list of them.
-func (k *kongParser) header(c *jsonwalk.Cursor, name string, r *Request) {
-	if c.Text[c.At] != '[' {
-		r.addHeader(name, k.text(c))
-		return
-	}
-	c.EachItem(func() { r.addHeader(name, k.text(c)) })
-}
-
-// object calls read with each key of the object that comes next. It skips other values, and members for which read
-// returns false.
-func (k *kongParser) object(c *jsonwalk.Cursor, read func(key []byte) bool) {
-	if c.Text[c.At] != '{' {
-		c.SkipValue()
-		return
-	}
-	c.EachMember(func(key []byte) {
-		if !read(key) {
-			c.SkipValue()
 		}
-	})
-}
-
-// member reads the member of a name, and reports whether the key is that name.
-func (k *kongParser) member(c *jsonwalk.Cursor, key []byte, name string, to *string) bool {
-	if string(key) != name {
-		return false
 	}
-	*to = k.text(c)
-	return true
+	return nil
 }
 
-// value returns the value that comes next, as it is written.
-func value(c *jsonwalk.Cursor) []byte {
-	from := c.At
-	c.SkipValue()
-	return c.Text[from:c.At]
-}
+func (k *kongParser) name(text string) string { return k.names.get([]byte(text)) }
 
 func isObject(text []byte) bool { return len(text) > 0 && text[0] == '{' }
-
-// text returns the string that comes next, and "" for another value.
-func (k *kongParser) text(c *jsonwalk.Cursor) string { return k.names.get(stringBytes(c)) }
-
-// copied returns the string that comes next. Such strings differ from request to request.
-func copied(c *jsonwalk.Cursor) string { return string(stringBytes(c)) }
-
-// stringBytes returns the bytes of the string that comes next.
-func stringBytes(c *jsonwalk.Cursor) []byte {
-	text := value(c)
-	if len(text) < 2 || text[0] != '"' {
-		return nil
-	}
-	return jsonwalk.Unescaped(text[1 : len(text)-1])
-}
-
-// readStatus reads an HTTP status.
-func readStatus(text []byte, to *int) bool {
-	if n, err := strconv.Atoi(string(text)); err == nil {
-		*to = n
-	}
-	return true
-}
 
 // millis reads an instant in milliseconds since 1970.
 func millis(text []byte) (limit.Micros, error) {
@@ -227,56 +147,26 @@ func instant(us float64) (limit.Micros, error) {
 // parseConsumer returns a consumer from its JSON. What has another type counts as missing: Kong writes an empty list as
 // {}.
 func parseConsumer(text string) *identity.Consumer {
-	var fields struct {
-		ID       any `json:"id"`
-		Username any `json:"username"`
-		CustomID any `json:"custom_id"`
-		Tags     any `json:"tags"`
+	var c struct {
+		ID, Username string
+		CustomID     string `json:"custom_id"`
+		Tags         []string
 	}
-	if err := json.Unmarshal([]byte(text), &fields); err != nil {
-		return nil // unreachable: it was checked
-	}
-	c := &identity.Consumer{ID: asText(fields.ID), Username: asText(fields.Username), CustomID: asText(fields.CustomID)}
-	tags, _ := fields.Tags.([]any)
-	for _, tag := range tags {
-		c.Tags = append(c.Tags, asText(tag))
-	}
-	return c
+	_ = json.Unmarshal([]byte(text), &c) // it is JSON
+	return &identity.Consumer{ID: c.ID, Username: c.Username, CustomID: c.CustomID, Tags: c.Tags}
 }
 
-// parseRoute returns a route from its JSON and, in the next line, that of its service.
+// parseRoute returns a route from its JSON and, in the next line, the JSON of its service.
 func parseRoute(text string) *Route {
-	type entity struct {
-		ID        any `json:"id"`
-		Name      any `json:"name"`
-		Protocols any `json:"protocols"`
+	var route, service struct {
+		ID, Name  string
+		Protocols []string
 	}
-	var route, service entity
-	at := bytes.IndexByte([]byte(text), '\n')
-	for part, to := range map[string]*entity{text[:at]: &route, text[at+1:]: &service} {
-		if err := json.Unmarshal([]byte(part), to); err != nil {
-			*to = entity{} // it is missing, or no object
-		}
-	}
-	protocols, _ := route.Protocols.([]any)
+	routeText, serviceText, _ := strings.Cut(text, "\n")
+	_ = json.Unmarshal([]byte(routeText), &route) // it is JSON, or missing
+	_ = json.Unmarshal([]byte(serviceText), &service)
 	return &Route{
-		Name:    firstText(route.Name, route.ID),
-		Service: firstText(service.Name, service.ID),
-		GRPC:    slices.ContainsFunc(protocols, func(p any) bool { return p == "grpc" || p == "grpcs" }),
+		Name: cmp.Or(route.Name, route.ID), Service: cmp.Or(service.Name, service.ID),
+		GRPC: slices.Contains(route.Protocols, "grpc") || slices.Contains(route.Protocols, "grpcs"),
 	}
-}
-
-func asText(value any) string {
-	text, _ := value.(string)
-	return text
-}
-
-// firstText returns the first of the values that is a text and not empty.
-func firstText(values ...any) string {
-	for _, value := range values {
-		if text := asText(value); text != "" {
-			return text
-		}
-	}
-	return ""
 }
