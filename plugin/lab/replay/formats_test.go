@@ -172,8 +172,8 @@ func TestNamesOfNginxMayHoldWhatSeparatesThem(t *testing.T) {
 		}
 	}
 	hostile := "192.0.2.7 - " + strings.Repeat(" [", 10_000) + ` [20/Nov/2026:12:00:00 +0000] "GET /a HTTP/1.1" 200 1 "-" "-"`
-	if _, unparsed := read(t, replay.LogOptions{Format: replay.FormatNginx}, hostile); unparsed != 1 {
-		t.Error("a line with 10,000 places to end a name at is read")
+	if _, unparsed := read(t, replay.LogOptions{Format: replay.FormatNginx}, hostile); unparsed != 0 {
+		t.Error("a line with 10,000 places to end a name at is not read")
 	}
 }
 

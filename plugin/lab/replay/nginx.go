@@ -1,11 +1,12 @@
 package replay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"net/textproto"
-	"slices"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -20,24 +21,20 @@ const CombinedFormat = `$remote_addr - $remote_user [$time_local] "$request" $st
 
 // nginxParser reads lines that nginx has written in a log_format.
 type nginxParser struct {
-	parts     []formatPart
+	line      *regexp.Regexp
+	variables []variable // by the groups of line
 	names     *interner[string]
 	consumers *interner[*identity.Consumer] // by id, username and custom id
 	headers   map[string]bool               // those that are read, and whether the format has them
 
 	id, username, customID string       // of the line
 	took                   limit.Micros // the request's duration, if the line has it: nginx logs at the end
-	values                 []string     // of the variables in the line
-	tries                  int          // of places at which values of the line may end
-	scratch                Request
 }
 
-// formatPart is a variable of a log_format, and the text behind it.
-type formatPart struct {
-	variable string
-	set      func(p *nginxParser, value string, r *Request) error // nil: the variable does not matter
-	strict   bool                                                 // it is a time, a number or a request line
-	until    string
+// variable is a variable of a log_format that says something about a request.
+type variable struct {
+	name string
+	set  func(p *nginxParser, value string, r *Request) error
 }
 
 // newNginxParser returns the parser of a log_format; "" is combined.
@@ -59,10 +56,19 @@ func newNginxParser(format string, headers []string) (*nginxParser, error) {
 	return p, nil
 }
 
-// compile splits a format at its variables. Its first part has no variable.
+// strictVariables are those whose values show where the values before them end: a name may hold what separates them.
+var strictVariables = map[string]string{
+	"msec": `[0-9.]+`, "request_time": `[0-9.]+`, "status": `[0-9]+`, "request": `\S+ .*?`,
+	"time_iso8601": `[0-9T:Z+-]+`, "time_local": `[0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}:[0-9:]{8} [+-][0-9]{4}`,
+}
+
+// anyValue matches any value as short as possible. It does not end behind a backslash, as escape=json writes quotes.
+const anyValue = `(?:\\.|[^\\])*?`
+
+// compile makes the expression of a line.
 func (p *nginxParser) compile(format string) error {
 	text, format, _ := strings.Cut(format, "$")
-	p.parts = []formatPart{{until: text}}
+	pattern := `(?s)^` + regexp.QuoteMeta(text)
 	timed, requested := false, false
 	for format != "" {
 		name, behind := variableName(format)
@@ -73,7 +79,12 @@ func (p *nginxParser) compile(format string) error {
 		if until == "" && more {
 			return fmt.Errorf("$%s stands right before another variable: nothing separates them", name)
 		}
-		p.parts = append(p.parts, formatPart{name, p.setter(name), slices.Contains(strictVariables, name), until})
+		value := cmp.Or(strictVariables[name], anyValue)
+		if set := p.setter(name); set != nil {
+			p.variables = append(p.variables, variable{name, set})
+			value = "(" + value + ")"
+		}
+		pattern += value + regexp.QuoteMeta(until)
 		timed = timed || name == "time_local" || name == "time_iso8601" || name == "msec"
 		requested = requested || name == "request" || name == "request_uri" || name == "uri"
 		format = after
@@ -84,7 +95,9 @@ func (p *nginxParser) compile(format string) error {
 	case !requested:
 		return errors.New("has no path: $request or $request_uri is required")
 	}
-	return nil
+	var err error
+	p.line, err = regexp.Compile(pattern + `$`)
+	return err
 }
 
 // variableName cuts the name of a variable, which may be in braces, from a format.
@@ -225,21 +238,15 @@ func (p *nginxParser) logsHeader(name string) bool { return p.headers[name] }
 
 // parse implements parser.
 func (p *nginxParser) parse(line []byte, add func() *Request) error {
-	text, ok := strings.CutPrefix(string(line), p.parts[0].until)
-	if !ok {
-		return fmt.Errorf("does not begin with %q, as log_format does", p.parts[0].until)
+	values := p.line.FindStringSubmatch(string(line))
+	if values == nil {
+		return errors.New("is not in the log_format")
 	}
 	r := add()
-	p.values, p.tries = p.values[:0], 0
-	if err := p.split(text, p.parts[1:]); err != nil {
-		return err
-	}
 	p.id, p.username, p.customID, p.took = "", "", "", 0
-	for i, part := range p.parts[1:] {
-		if part.set != nil {
-			if err := part.set(p, p.values[i], r); err != nil {
-				return part.fault(p.values[i], err)
-			}
+	for i, v := range p.variables {
+		if err := v.set(p, values[i+1], r); err != nil {
+			return fmt.Errorf("$%s: %.80q: %w", v.name, values[i+1], err)
 		}
 	}
 	r.At -= p.took
@@ -247,83 +254,6 @@ func (p *nginxParser) parse(line []byte, add func() *Request) error {
 		r.Consumer = p.consumers.get([]byte(p.id + "\x00" + p.username + "\x00" + p.customID))
 	}
 	return nil
-}
-
-// strictVariables are those whose values show whether a line was cut at the right places.
-var strictVariables = []string{"msec", "request_time", "time_iso8601", "time_local", "request", "status"}
-
-// maxTries bounds how many places are tried in a line.
-const maxTries = 100
-
-// split cuts a line into the values of parts. A value may hold the text behind its variable, such as a name with a
-// bracket: then a later place counts, from which on the strict variables are right.
-func (p *nginxParser) split(text string, parts []formatPart) error {
-	if len(parts) == 0 {
-		return nil
-	}
-	part, before := &parts[0], len(p.values)
-	var fault error // of the first place
-	for from := 0; ; {
-		end, next := len(text), len(text)
-		if part.until != "" {
-			if end = indexUnescaped(text, part.until, from); end < 0 {
-				break
-			}
-			next = end + len(part.until)
-		}
-		p.tries++
-		err := part.check(p, text[:end])
-		if err == nil {
-			p.values = append(p.values[:before], text[:end])
-			if err = p.split(text[next:], parts[1:]); err == nil {
-				return nil
-			}
-		}
-		if fault == nil {
-			fault = err
-		}
-		if part.until == "" || p.tries > maxTries {
-			break
-		}
-		from = end + 1
-	}
-	if fault == nil {
-		fault = fmt.Errorf("has no %q behind $%s, as log_format has", part.until, part.variable)
-	}
-	return fault
-}
-
-// check finds the fault of a strict variable's value.
-func (f *formatPart) check(p *nginxParser, value string) error {
-	if !f.strict {
-		return nil
-	}
-	p.scratch.reset()
-	if err := f.set(p, value, &p.scratch); err != nil {
-		return f.fault(value, err)
-	}
-	return nil
-}
-
-func (f *formatPart) fault(value string, err error) error {
-	return fmt.Errorf("$%s: %.80q: %w", f.variable, value, err)
-}
-
-// indexUnescaped returns the place of a text from an index on, or -1. A quote behind a backslash, as escape=json writes
-// it, is part of a value.
-func indexUnescaped(text, part string, from int) int {
-	for {
-		i := strings.Index(text[from:], part)
-		if i < 0 {
-			return -1
-		}
-		i += from
-		escapes := len(text[:i]) - len(strings.TrimRight(text[:i], `\`))
-		if part[0] != '"' || escapes%2 == 0 {
-			return i
-		}
-		from = i + 1
-	}
 }
 
 // unescapeNginx replaces the escapes of nginx: \x22, or with escape=json those of JSON.
