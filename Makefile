@@ -26,7 +26,6 @@ TIMEOUT  ?= 20m
 PACKAGES ?= 4
 LISTEN   ?= 127.0.0.1:8000
 
-BENCH_TABLE ?= $(CACHE)/benchmarks.md
 BENCHSTAT := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 PARITY_STEPS   ?= 2000000
@@ -171,32 +170,28 @@ chaos: ## Inject faults of Redis and the network under load, and print their eff
 	$(call gotest,chaos,$(RACE) -timeout 10m -count=1 -run '^TestChaos' ./spec)
 	@cat $(CACHE)/chaos.md
 
-# The tables of docs/benchmarks.md are copied from BENCH_TABLE of one run.
+# The numbers of docs/benchmarks.md are those of one run.
 .PHONY: bench
 bench: ## Measure decisions, with other limiters, through the socket and on several nodes (12 min)
 	@mkdir -p $(CACHE)
 	@set -o pipefail; { $(GO) test -run '^$$' -bench . -timeout 30m ./internal/bench/compare \
 		&& $(GO) test -run '^$$' -bench BelowTheLimit -benchtime 1x -timeout 30m ./plugin/bucket/lease \
 		&& $(GO) test -run '^$$' -bench 'Socket|Settling|Denial|AddedLatency|Accuracy|HotTenant|Flood|HostileBodies' -benchtime 1x -timeout 30m ./spec; } | tee $(CACHE)/bench.txt
-	@$(GO) run ./internal/bench/table -command 'make bench' -across goroutines,live-nodes \
-		internal/bench/compare/notes.md spec/testdata/benchmarks.md <$(CACHE)/bench.txt >$(BENCH_TABLE)
-	@echo "the tables: $(BENCH_TABLE)"
+	@$(GO) run $(BENCHSTAT) result=$(CACHE)/bench.txt
 
 .PHONY: bench-usage
 bench-usage: ## Measure the usage history of 10,000 tenants, in a Postgres on the disk (8 min)
 	@mkdir -p $(CACHE)
 	@set -o pipefail; PGTEST_DURABLE=1 $(GO) test -run '^$$' -bench HistoryOfManyTenants -benchtime 1x -timeout 60m \
 		./plugin/leader/usage | tee $(CACHE)/bench-usage.txt
-	@$(GO) run ./internal/bench/table -command 'make bench-usage' plugin/leader/usage/testdata/benchmarks.md \
-		<$(CACHE)/bench-usage.txt
+	@$(GO) run $(BENCHSTAT) result=$(CACHE)/bench-usage.txt
 
 .PHONY: bench-portal
 bench-portal: ## Measure every page of the portal with 10,000 tenants, in a Postgres on the disk (4 min)
 	@mkdir -p $(CACHE)
 	@set -o pipefail; PGTEST_DURABLE=1 $(GO) test -run '^$$' -bench Pages -benchtime 1x -timeout 60m ./plugin/control/portal \
 		| tee $(CACHE)/bench-portal.txt
-	@$(GO) run ./internal/bench/table -command 'make bench-portal' plugin/control/portal/testdata/benchmarks.md \
-		<$(CACHE)/bench-portal.txt
+	@$(GO) run $(BENCHSTAT) result=$(CACHE)/bench-portal.txt
 
 # BENCH_KONG has further flags: see bin/bench-kong -help. A Kong without a database needs -print-config first.
 .PHONY: bench-kong

@@ -7,7 +7,6 @@
 //   - BenchmarkUsage: the same without usage and with it.
 //   - BenchmarkSettle: a take and a settlement in the store.
 //
-// Compare numbers of one run only. The comments of the entrants, and notes.md, describe what each of them does; package
-// benchtable puts the notes above the tables. Package spec measures decisions over the socket, package redis the cost
-// for Redis itself.
+// Compare numbers of one run only. The comments of the entrants, and docs/benchmarks.md, describe what each of them
+// does. Package spec measures decisions over the socket, package redis the cost for Redis itself.
 package compare
