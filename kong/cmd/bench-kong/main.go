@@ -14,7 +14,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/signal"
@@ -64,7 +65,7 @@ func parse(args []string, stderr io.Writer) (*settings, error) {
 	s := &settings{processes: defaultGroups()}
 	flags := flag.NewFlagSet("bench-kong", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&s.proxy, "proxy", "http://127.0.0.1:8000", "`URL` of Kong's proxy listener (http)")
+	flags.StringVar(&s.proxy, "proxy", "http://127.0.0.1:8000", "`URL` of Kong's proxy listener")
 	flags.StringVar(&s.admin, "admin", "", "`URL` of Kong's Admin API, to add the routes and remove them at the end")
 	flags.Var(&s.adminHeaders, "admin-header",
 		"header of each request to the Admin API, \"`NAME: VALUE`\"; may be repeated")
@@ -172,13 +173,13 @@ func (s *settings) run(ctx context.Context, stdout, stderr io.Writer) (err error
 		s.key = "bench-kong-" + rand.Text()
 	}
 	if s.upstream == "" {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return err
-		}
-		defer serveUpstream(listener)()
-		s.upstream = "http://" + listener.Addr().String()
+		upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "ok\n") // Kong may have gone
+		}))
+		defer upstream.Close()
+		s.upstream = upstream.URL
 	}
+	s.proxy = strings.TrimSuffix(s.proxy, "/")
 	bench := newBench(s)
 	if s.printConfig {
 		fmt.Fprintf(stderr, "run bench-kong with -installed -key %s when Kong has these entities\n", s.key)

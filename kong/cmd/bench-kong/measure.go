@@ -28,14 +28,11 @@ type sample struct {
 func (b *bench) measure(ctx context.Context, s *settings, stdout, stderr io.Writer) error {
 	clients := make([]*client, len(b.routes))
 	for i := range b.routes {
-		c, err := newClient(s.proxy, b.key, &b.routes[i])
-		if err == nil {
-			err = c.awaitReady(ctx, s.ready)
+		r := &b.routes[i]
+		clients[i] = &client{url: s.proxy + r.path(), key: b.key, status: r.status, header: r.header}
+		if err := clients[i].awaitReady(ctx, s.ready); err != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
 		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", b.routes[i].name, err)
-		}
-		clients[i] = c
 	}
 	samples := make([][]sample, len(b.routes))
 	for round := range s.rounds {
