@@ -18,7 +18,7 @@ var disasters = []disaster{
 	{name: "Redis is killed and starts again empty", stage: killed, refills: 1},
 	{name: "Redis hangs", stage: hung},
 	{name: "Redis is slow", stage: behindProxy(silenceLasts,
-		func(p *faultproxy.Proxy) { p.Delay(faultproxy.ToClient, 2*chaosTimeout) })},
+		func(p *faultproxy.Proxy) { p.Delay(2 * chaosTimeout) })},
 	{name: "replies end in a reset", stage: behindProxy(failureLasts,
 		func(p *faultproxy.Proxy) { p.CutReplies(-1, faultproxy.Reset) })},
 	{
@@ -65,19 +65,6 @@ func hung(t *testing.T) *stage {
 	}
 }
 
-// proxyTo starts a proxy in front of a server, until the end of the test.
-func proxyTo(t *testing.T, server *redistest.Server) *faultproxy.Proxy {
-	t.Helper()
-	proxy, err := faultproxy.New(faultproxy.TCP(server.Address()))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		if err := proxy.Close(); err != nil {
-			t.Errorf("close the proxy: %v", err)
-		}
-	})
-	return proxy
-}
-
 // heal returns a step that ends the faults of a proxy.
 func heal(proxy *faultproxy.Proxy) func(*storm) {
 	return func(s *storm) {
@@ -90,7 +77,7 @@ func heal(proxy *faultproxy.Proxy) func(*storm) {
 // behindProxy stages a healthy Redis behind a proxy with a fault.
 func behindProxy(lasts time.Duration, harm func(*faultproxy.Proxy)) func(*testing.T) *stage {
 	return func(t *testing.T) *stage {
-		proxy := proxyTo(t, redistest.Single(t))
+		proxy := faultproxy.New(t, redistest.Single(t).Address())
 		return &stage{
 			redis: []string{single(proxy.Port())}, lasts: lasts, answers: lasts == failureLasts,
 			strike: func(*storm) { harm(proxy) },
@@ -107,7 +94,7 @@ func answering(reply string) func(*testing.T) *stage {
 // movedStorm stages a cluster whose only master redirects each script to itself.
 func movedStorm(t *testing.T) *stage {
 	master := redistest.Cluster(t, 1, 0).Masters[0]
-	proxy := proxyTo(t, master)
+	proxy := faultproxy.New(t, master.Address())
 	ctx, client := context.Background(), master.Client(t)
 	require.NoError(t, client.ConfigSet(ctx, "cluster-announce-port", fmt.Sprint(proxy.Port())).Err())
 	slot, err := client.ClusterKeySlot(ctx, bucketKey(chaosTenant)).Result()
@@ -115,7 +102,7 @@ func movedStorm(t *testing.T) *stage {
 	return &stage{
 		redis: []string{fmt.Sprintf("cluster_nodes: [{ip: 127.0.0.1, port: %d}]", proxy.Port())},
 		lasts: failureLasts, answers: true,
-		strike: func(*storm) { proxy.Answer("evalsha", fmt.Sprintf("-MOVED %d %s", slot, proxy.Address().Name)) },
+		strike: func(*storm) { proxy.Answer("evalsha", fmt.Sprintf("-MOVED %d %s", slot, proxy.Address())) },
 		end:    heal(proxy),
 	}
 }
@@ -162,7 +149,7 @@ func sentinelFailover(t *testing.T) *stage {
 // partitioned stages a Redis from which the first of two nodes is cut off.
 func partitioned(t *testing.T) *stage {
 	server := redistest.Single(t)
-	proxy := proxyTo(t, server)
+	proxy := faultproxy.New(t, server.Address())
 	return &stage{
 		redis: []string{single(proxy.Port()), single(server.Port)}, lasts: silenceLasts,
 		strike: func(*storm) { proxy.Partition() },
@@ -173,7 +160,7 @@ func partitioned(t *testing.T) *stage {
 const flaps = 10
 
 func flapping(t *testing.T) *stage {
-	proxy := proxyTo(t, redistest.Single(t))
+	proxy := faultproxy.New(t, redistest.Single(t).Address())
 	return &stage{
 		redis: []string{single(proxy.Port())},
 		strike: func(s *storm) {

@@ -2,7 +2,11 @@ package faultproxy
 
 import (
 	"bufio"
+	"bytes"
+	"fmt"
+	"io"
 	"net"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,25 +15,24 @@ import (
 // queued bounds the messages of one connection that wait in each direction.
 const queued = 1024
 
-// message is one command or reply on its way.
+// message is one reply on its way.
 type message struct {
 	bytes []byte
 	due   time.Time // when it may arrive
 }
 
-// conn is a connection of a client and its connection to the target. Each direction has a goroutine that reads and one
-// that writes, so that delays overlap.
+// conn is a connection of a client and its connection to the target. Commands, replies from the target and replies to
+// the client have a goroutine each, so that delays overlap.
 type conn struct {
 	proxy          *Proxy
 	client, target net.Conn
 
-	commands chan message // read from the client
-	replies  chan message // read from the target
+	replies chan message // read from the target; closed when the target has closed its connection
 	// expected has an entry for every forwarded or answered command, in their order: the answer of the proxy, or nil
 	// bytes for a reply of the target.
 	expected chan message
 	ended    chan struct{} // closed at the end
-	gone     chan struct{} // closed when the target has closed its connection
+	gone     chan struct{} // closed with replies
 	once     sync.Once
 	lossy    atomic.Bool // bytes were dropped
 	hangs    atomic.Bool // nothing reaches the client from now on
@@ -38,7 +41,7 @@ type conn struct {
 func newConn(p *Proxy, client, target net.Conn) *conn {
 	return &conn{
 		proxy: p, client: client, target: target,
-		commands: make(chan message, queued), replies: make(chan message, queued), expected: make(chan message, queued),
+		replies: make(chan message, queued), expected: make(chan message, queued),
 		ended: make(chan struct{}), gone: make(chan struct{}),
 	}
 }
@@ -47,14 +50,14 @@ func newConn(p *Proxy, client, target net.Conn) *conn {
 func (c *conn) run() {
 	var group sync.WaitGroup
 	group.Go(func() { // a client that has closed needs no reply
-		c.read(c.client, ToServer, c.commands)
+		c.forwardCommands()
 		c.end(false)
 	})
 	group.Go(func() {
-		c.read(c.target, ToClient, c.replies)
+		c.readReplies()
 		close(c.gone)
+		close(c.replies)
 	})
-	group.Go(c.forwardCommands)
 	group.Go(c.forwardReplies)
 	group.Wait()
 }
@@ -72,50 +75,35 @@ func (c *conn) end(byReset bool) {
 	})
 }
 
-// reset closes a connection, over TCP with RST.
+// reset closes a connection with RST.
 func reset(connection net.Conn) {
-	if tcp, ok := connection.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // fails only if it is closed already
-	}
+	_ = connection.(*net.TCPConn).SetLinger(0) // fails only if it is closed already
 	_ = connection.Close()
 }
 
-// read reads messages until one of the two sides ends.
-func (c *conn) read(from net.Conn, direction Direction, to chan<- message) {
-	r := bufio.NewReader(from)
-	for {
-		value, err := readValue(r)
+// loses reports whether a fault drops what passes now.
+func (c *conn) loses(f *faults) bool {
+	loses := f.partition || c.hangs.Load()
+	if loses {
+		c.lossy.Store(true)
+	}
+	return loses
+}
+
+// forwardCommands passes commands to the target, answers them, or drops them, until one of the two sides ends.
+func (c *conn) forwardCommands() {
+	for r := bufio.NewReader(c.client); ; {
+		command, err := readValue(r)
 		if err != nil {
 			return // nothing can be read after a broken value
 		}
-		select {
-		case to <- message{value, time.Now().Add(c.proxy.currentFaults().delay[direction])}:
-		case <-c.ended:
-			return
-		}
-	}
-}
-
-// forwardCommands passes commands to the target, answers them, or drops them.
-func (c *conn) forwardCommands() {
-	for {
-		var command message
-		select {
-		case command = <-c.commands:
-		case <-c.ended:
-			return
-		}
-		if !c.await(command.due) {
-			return
-		}
 		faults := c.proxy.currentFaults()
-		if faults.partition || c.hangs.Load() {
-			c.drop()
+		if c.loses(&faults) {
 			continue
 		}
-		answer, answers := faults.answers[commandName(command.bytes)]
-		expected := message{due: time.Now().Add(faults.delay[ToClient])}
-		if answers {
+		answer := faults.answers[commandName(command)]
+		expected := message{due: time.Now().Add(faults.delay)}
+		if answer != "" {
 			expected.bytes = []byte(answer)
 		}
 		select {
@@ -123,16 +111,24 @@ func (c *conn) forwardCommands() {
 		case <-c.ended:
 			return
 		}
-		if answers {
-			c.proxy.counts.answered.Add(1)
-			continue
+		if answer == "" {
+			_, _ = c.target.Write(command) // the reader of the target fails too, after the replies that have arrived
 		}
-		n, err := c.target.Write(command.bytes)
-		c.proxy.counts.bytesIn.Add(int64(n))
+	}
+}
+
+// readReplies reads replies until the target ends.
+func (c *conn) readReplies() {
+	for r := bufio.NewReader(c.target); ; {
+		reply, err := readValue(r)
 		if err != nil {
-			return // the reader of the target fails too, after the replies that have arrived
+			return
 		}
-		c.proxy.counts.commands.Add(1)
+		select {
+		case c.replies <- message{reply, time.Now().Add(c.proxy.currentFaults().delay)}:
+		case <-c.ended:
+			return
+		}
 	}
 }
 
@@ -140,40 +136,30 @@ func (c *conn) forwardCommands() {
 func (c *conn) forwardReplies() {
 	for {
 		reply, ok := c.nextReply()
+		faults := c.proxy.currentFaults()
 		if !ok {
-			c.endUnlessSilent()
+			if c.loses(&faults) { // the client does not learn of the end of the target
+				<-c.ended
+			}
+			c.end(false)
 			return
 		}
-		if !c.await(reply.due) {
+		if !wait(c.ended, time.Until(reply.due)) {
 			return
 		}
-		if c.proxy.currentFaults().partition || c.hangs.Load() {
-			c.drop()
+		if faults = c.proxy.currentFaults(); c.loses(&faults) {
 			continue
 		}
 		if end, cut := c.proxy.takeCut(); cut {
 			c.breakOff(reply.bytes, end)
-			continue
+		} else if _, err := c.client.Write(reply.bytes); err != nil {
+			return // the reader of the client ends the connection
 		}
-		if err := c.pass(reply.bytes); err != nil {
-			return // the client's reader ends the connection
-		}
-		c.proxy.counts.replies.Add(1)
 	}
-}
-
-// endUnlessSilent closes the connection after the target has, unless a fault keeps the end from the client.
-func (c *conn) endUnlessSilent() {
-	if c.proxy.currentFaults().partition || c.hangs.Load() {
-		c.lossy.Store(true)
-		<-c.ended
-		return
-	}
-	c.end(false)
 }
 
 // nextReply waits for the reply to the next command. It returns false if none can come.
-func (c *conn) nextReply() (message, bool) {
+func (c *conn) nextReply() (reply message, ok bool) {
 	var expected message
 	select {
 	case expected = <-c.expected:
@@ -190,49 +176,68 @@ func (c *conn) nextReply() (message, bool) {
 		return expected, true
 	}
 	select {
-	case reply := <-c.replies:
-		return reply, true
+	case reply, ok = <-c.replies:
 	case <-c.ended:
-		return message{}, false
-	case <-c.gone:
-		select {
-		case reply := <-c.replies:
-			return reply, true
-		default:
-			return message{}, false
-		}
 	}
+	return reply, ok
 }
 
 // breakOff passes half a reply and ends the connection as end says.
 func (c *conn) breakOff(reply []byte, end End) {
-	c.proxy.counts.cut.Add(1)
-	_ = c.pass(reply[:len(reply)/2]) // the connection ends in any case
+	_, _ = c.client.Write(reply[:len(reply)/2]) // the connection ends in any case
 	if end == Hang {
 		c.lossy.Store(true)
 		c.hangs.Store(true)
 		return
 	}
-	c.end(end == Reset)
+	c.end(true)
 }
 
-// pass writes a reply to the client.
-func (c *conn) pass(reply []byte) error {
-	n, err := c.client.Write(reply)
-	c.proxy.counts.bytesOut.Add(int64(n))
-	return err
-}
+// maxLength bounds the length in one header, in bytes or elements. It exceeds those of tests.
+const maxLength = 64 << 20
 
-// drop counts a dropped message.
-func (c *conn) drop() {
-	c.lossy.Store(true)
-	c.proxy.counts.dropped.Add(1)
-}
-
-// await waits until due. It returns false if the connection ends before.
-func (c *conn) await(due time.Time) bool {
-	if left := time.Until(due); left > 0 {
-		return wait(c.ended, left)
+// readValue reads one RESP value, a command or a reply with its elements, and returns its bytes. A line that begins
+// with no type of RESP is an inline command, which is a value too.
+func readValue(r *bufio.Reader) ([]byte, error) {
+	value, err := r.ReadBytes('\n')
+	if err != nil || bytes.IndexByte([]byte("$=!*~>%|"), value[0]) < 0 {
+		return value, err
 	}
-	return true
+	n, err := strconv.Atoi(string(bytes.TrimRight(value[1:], "\r\n")))
+	if err != nil || n < -1 || n > maxLength {
+		return value, fmt.Errorf("read a RESP value: %q announces no length", value)
+	}
+	switch value[0] {
+	case '$', '=', '!':
+		if n < 0 {
+			return value, nil
+		}
+		text := make([]byte, n+len("\r\n"))
+		_, err = io.ReadFull(r, text)
+		return append(value, text...), err
+	case '%':
+		n *= 2
+	case '|': // attributes, and then the value that has them
+		n = 2*n + 1
+	}
+	for range n { // a negative n is null
+		element, err := readValue(r)
+		if value = append(value, element...); err != nil {
+			return value, err
+		}
+	}
+	return value, nil
+}
+
+// commandName returns the name of a command in lower case, or "" if it has none.
+func commandName(command []byte) string {
+	if command[0] != '*' {
+		name, _, _ := bytes.Cut(bytes.TrimRight(command, "\r\n"), []byte(" "))
+		return string(bytes.ToLower(name))
+	}
+	lines := bytes.SplitN(command, []byte("\r\n"), 4) // word count, length of the first word, first word, other bytes
+	if len(lines) < 4 {
+		return ""
+	}
+	return string(bytes.ToLower(lines[2]))
 }

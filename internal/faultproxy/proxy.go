@@ -1,115 +1,189 @@
+// Package faultproxy injects faults of networks and servers between a client and a Redis. A [Proxy] delays replies,
+// drops bytes, stops listening, resets connections, breaks a reply off in the middle, or answers a command with an
+// error. Any goroutine may change the faults at any time. A new Proxy has none.
+//
+// It parses RESP, versions 2 and 3, to find the ends of commands and replies and the names of commands. So half a reply
+// is exact, and answers of the proxy come in the order of the commands. A command has one reply: messages that no
+// command requests (publish and subscribe, MONITOR) do not pass.
+//
+// Package redistest starts, stops and kills the servers.
 package faultproxy
 
 import (
+	"context"
 	"errors"
-	"fmt"
 	"net"
-	"os"
+	"strconv"
+	"strings"
 	"sync"
-	"sync/atomic"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
 // dialTimeout bounds opening a connection to the target, which is on the same machine. That may be busy.
 const dialTimeout = time.Minute
 
-// Address locates a server.
-type Address struct {
-	Network string // tcp or unix
-	Name    string // host:port, or a path
+// End selects what happens to a connection after half a reply.
+type End uint8
+
+// The ends.
+const (
+	Hang  End = iota // it stays open, and nothing passes
+	Reset            // it is reset (RST)
+)
+
+// faults are the faults of a proxy. The zero value has none.
+type faults struct {
+	delay     time.Duration     // of replies
+	partition bool              // drop everything
+	cuts      int               // replies still to break off; negative: all
+	cutEnd    End               // what happens to the connection then
+	answers   map[string]string // command, in lower case → reply
 }
 
-// TCP returns an address on a network.
-func TCP(hostPort string) Address { return Address{"tcp", hostPort} }
-
-// Unix returns the address of a unix socket.
-func Unix(path string) Address { return Address{"unix", path} }
-
-// Proxy forwards connections to a target and injects faults. Any goroutine may call any method at any time. After Close
-// they do nothing.
+// Proxy forwards connections to a target and injects faults. Any goroutine may call any method at any time.
 type Proxy struct {
-	target Address
-	listen Address
-	port   *port // nil: the proxy listens on a unix socket
-	counts counts
+	target string // host:port
+	port   int    // it never changes
 
 	mu       sync.Mutex
 	faults   faults
 	listener net.Listener // nil: the proxy does not listen
 	conns    map[*conn]struct{}
-	resets   int // the number of calls of Reset
+	downs    int // the number of calls of Down
 	closed   bool
 	running  sync.WaitGroup
 }
 
-// New starts a proxy on a free port of the loopback that forwards to a target. Close ends it.
-func New(target Address) (*Proxy, error) {
-	held, err := holdPort()
-	if err != nil {
-		return nil, fmt.Errorf("start a proxy: %w", err)
-	}
-	p := &Proxy{target: target, listen: TCP(held.address()), port: held, conns: map[*conn]struct{}{}}
-	if err := p.Listen(); err != nil {
-		return nil, errors.Join(fmt.Errorf("start a proxy: %w", err), held.close())
-	}
-	return p, nil
+// New starts a proxy on a free port of the loopback that forwards to host:port, until the end of the test.
+func New(t testing.TB, target string) *Proxy {
+	t.Helper()
+	p := &Proxy{target: target, port: freeport.Port(t), conns: map[*conn]struct{}{}}
+	require.NoError(t, p.Heal())
+	t.Cleanup(p.close)
+	return p
 }
 
-// NewUnix starts a proxy on a unix socket that forwards to a target. No file may exist at path. Close ends the proxy
-// and removes the socket. Unix sockets have no reset: the proxy closes connections instead.
-func NewUnix(path string, target Address) (*Proxy, error) {
-	p := &Proxy{target: target, listen: Unix(path), conns: map[*conn]struct{}{}}
-	if err := p.Listen(); err != nil {
-		return nil, fmt.Errorf("start a proxy: %w", err)
-	}
-	return p, nil
+// Address returns host:port of the proxy.
+func (p *Proxy) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.port)) }
+
+// Port returns the port on which the proxy listens.
+func (p *Proxy) Port() int { return p.port }
+
+// Delay delays every reply by d. Replies on their way keep their earlier delay. Their order does not change.
+func (p *Proxy) Delay(d time.Duration) { p.change(func(f *faults) { f.delay = d }) }
+
+// Partition drops all commands and replies. Connections stay open, and new ones are accepted. Heal ends the partition
+// and resets the connections that lost bytes.
+func (p *Proxy) Partition() { p.change(func(f *faults) { f.partition = true }) }
+
+// CutReplies breaks off the next n replies of all connections after half their bytes, and ends their connections in the
+// given way. A negative n breaks off every reply until Heal.
+func (p *Proxy) CutReplies(n int, end End) { p.change(func(f *faults) { f.cuts, f.cutEnd = n, end }) }
+
+// Answer answers a command with a RESP value of one line, such as "-LOADING Redis is loading". The target does not get
+// the command.
+func (p *Proxy) Answer(command, reply string) {
+	p.change(func(f *faults) {
+		answers := map[string]string{strings.ToLower(command): reply + "\r\n"}
+		for name, other := range f.answers { // connections may be reading the old map
+			if _, replaced := answers[name]; !replaced {
+				answers[name] = other
+			}
+		}
+		f.answers = answers
+	})
 }
 
-// Address returns the address of the proxy, which never changes.
-func (p *Proxy) Address() Address { return p.listen }
-
-// Port returns the port on which the proxy listens, or 0 for a unix socket.
-func (p *Proxy) Port() int {
-	if p.port == nil {
-		return 0
-	}
-	return p.port.number
-}
-
-// Listen listens again after StopListening.
-func (p *Proxy) Listen() error {
+// Down stops listening and resets open connections, as if the process of a server had ended.
+func (p *Proxy) Down() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.downs++
+	for c := range p.conns {
+		c.end(true)
+	}
+	if p.listener == nil {
+		return nil
+	}
+	err := p.listener.Close()
+	p.listener = nil
+	return err
+}
+
+// Heal ends all faults and listens again. It resets connections that have lost bytes, because they are unusable.
+func (p *Proxy) Heal() (err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.faults = faults{}
+	for c := range p.conns {
+		if c.lossy.Load() {
+			c.end(true)
+		}
+	}
 	if p.listener != nil || p.closed {
 		return nil
 	}
-	listener, err := net.Listen(p.listen.Network, p.listen.Name)
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
+	if p.listener, err = net.Listen("tcp", p.Address()); err == nil {
+		listener := p.listener
+		p.running.Go(func() { p.accept(listener) })
 	}
-	p.listener = listener
-	p.running.Go(func() { p.accept(listener) })
-	return nil
+	return err
 }
 
-// StopListening makes new connections fail. Open connections stay open.
-func (p *Proxy) StopListening() error {
+// Flap calls Down and Heal that many times. down and up are the durations between them. If ctx ends, Flap heals and
+// returns the error of ctx.
+func (p *Proxy) Flap(ctx context.Context, times int, down, up time.Duration) error {
+	for range times {
+		if err := p.Down(); err != nil {
+			return errors.Join(err, p.Heal())
+		}
+		wait(ctx.Done(), down)
+		if err := p.Heal(); err != nil {
+			return err
+		}
+		wait(ctx.Done(), up)
+	}
+	return ctx.Err()
+}
+
+// wait waits for d, or until done. It reports whether d has passed.
+func wait(done <-chan struct{}, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-done:
+		return false
+	}
+}
+
+// change changes the faults.
+func (p *Proxy) change(by func(*faults)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.closeListener()
+	by(&p.faults)
 }
 
-// closeListener closes the listener, if there is one. p.mu is held.
-func (p *Proxy) closeListener() error {
-	listener := p.listener
-	if listener == nil {
-		return nil
+// currentFaults returns the present faults.
+func (p *Proxy) currentFaults() faults {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.faults
+}
+
+// takeCut reports whether to break off a reply, and returns what happens to its connection. It counts the reply.
+func (p *Proxy) takeCut() (End, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.faults.cuts == 0 {
+		return 0, false
 	}
-	p.listener = nil
-	if err := listener.Close(); err != nil {
-		return fmt.Errorf("stop listening: %w", err)
-	}
-	return nil
+	p.faults.cuts = max(p.faults.cuts-1, -1)
+	return p.faults.cutEnd, true
 }
 
 // accept serves a listener until it is closed.
@@ -119,101 +193,41 @@ func (p *Proxy) accept(listener net.Listener) {
 		if err != nil {
 			return // it is closed, or the process has no free file descriptor
 		}
-		p.counts.connections.Add(1)
-		resets := p.resetCount()
-		p.running.Go(func() { p.serve(client, resets) })
+		p.mu.Lock()
+		downs := p.downs
+		p.mu.Unlock()
+		p.running.Go(func() { p.serve(client, downs) })
 	}
 }
 
-// resetCount returns the number of calls of Reset.
-func (p *Proxy) resetCount() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.resets
-}
-
-// serve forwards one connection until it ends. It resets the connection if the target cannot be reached. resets is the
-// resetCount when the connection was accepted.
-func (p *Proxy) serve(client net.Conn, resets int) {
-	target, err := net.DialTimeout(p.target.Network, p.target.Name, dialTimeout)
+// serve forwards one connection until it ends. It resets the connection if the target cannot be reached, or if the
+// proxy has been down since downs was counted.
+func (p *Proxy) serve(client net.Conn, downs int) {
+	target, err := net.DialTimeout("tcp", p.target, dialTimeout)
 	if err != nil {
 		reset(client)
 		return
 	}
 	c := newConn(p, client, target)
-	if !p.add(c, resets) {
+	p.mu.Lock()
+	served := p.downs == downs && !p.closed
+	if served {
+		p.conns[c] = struct{}{}
+	}
+	p.mu.Unlock()
+	if !served {
 		c.end(true)
 		return
 	}
 	c.run()
-	p.remove(c)
-}
-
-// add adds a connection. It returns false if the proxy was reset or closed since the connection was accepted.
-func (p *Proxy) add(c *conn, resets int) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed || p.resets != resets {
-		return false
-	}
-	p.conns[c] = struct{}{}
-	return true
-}
-
-// remove removes a connection.
-func (p *Proxy) remove(c *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.conns, c)
 }
 
-// Close resets all connections and waits for the goroutines of the proxy. It may be called again.
-func (p *Proxy) Close() error {
-	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		return nil
-	}
-	p.closed = true
-	err := p.closeListener()
-	p.resetMatching(func(*conn) bool { return true })
-	p.mu.Unlock()
+// close resets all connections and waits for the goroutines of the proxy.
+func (p *Proxy) close() {
+	p.change(func(*faults) { p.closed = true })
+	_ = p.Down() // the listener is closed in any case
 	p.running.Wait()
-	if p.port != nil {
-		return errors.Join(err, p.port.close())
-	}
-	if removed := os.Remove(p.listen.Name); removed != nil && !errors.Is(removed, os.ErrNotExist) {
-		err = errors.Join(err, removed)
-	}
-	return err
-}
-
-// Counts count what a proxy has done since its start.
-type Counts struct {
-	Connections int64 // accepted
-	Open        int   // connections now
-	Commands    int64 // forwarded to the target
-	Replies     int64 // passed to clients as a whole, with those of the proxy
-	Answered    int64 // commands that the proxy answered itself
-	Dropped     int64 // commands and replies that were dropped
-	Cut         int64 // replies that were broken off
-	BytesIn     int64 // forwarded to the target
-	BytesOut    int64 // passed to clients
-}
-
-type counts struct {
-	connections, commands, replies, answered, dropped, cut, bytesIn, bytesOut atomic.Int64
-}
-
-// Counts returns the counts.
-func (p *Proxy) Counts() Counts {
-	p.mu.Lock()
-	open := len(p.conns)
-	p.mu.Unlock()
-	n := &p.counts
-	return Counts{
-		Connections: n.connections.Load(), Open: open, Commands: n.commands.Load(), Replies: n.replies.Load(),
-		Answered: n.answered.Load(), Dropped: n.dropped.Load(), Cut: n.cut.Load(),
-		BytesIn: n.bytesIn.Load(), BytesOut: n.bytesOut.Load(),
-	}
 }

@@ -3,11 +3,12 @@ package faultproxy
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -15,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 )
 
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 const patience = time.Minute
 
 // startEcho starts a server that answers every command with itself, as a bulk string.
-func startEcho(t *testing.T) Address {
+func startEcho(t *testing.T) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -56,7 +56,7 @@ func startEcho(t *testing.T) Address {
 		}
 		running.Wait()
 	})
-	return TCP(listener.Addr().String())
+	return listener.Addr().String()
 }
 
 // bulk encodes a bulk string.
@@ -73,23 +73,6 @@ func command(words ...string) []byte {
 	return text
 }
 
-// startProxy starts a proxy before a server that echoes.
-func startProxy(t *testing.T) *Proxy {
-	t.Helper()
-	p, err := New(startEcho(t))
-	require.NoError(t, err)
-	t.Cleanup(func() { closeProxy(t, p) }) // before the server ends
-	return p
-}
-
-// closeProxy closes a proxy, or fails the test.
-func closeProxy(t *testing.T, p *Proxy) {
-	t.Helper()
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
 // peer is a client's connection to a proxy.
 type peer struct {
 	net.Conn
@@ -100,7 +83,7 @@ type peer struct {
 // dial connects to a proxy.
 func dial(t *testing.T, p *Proxy) *peer {
 	t.Helper()
-	connection, err := net.Dial(p.Address().Network, p.Address().Name)
+	connection, err := net.Dial("tcp", p.Address())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = connection.Close() }) // the test may have closed it
 	require.NoError(t, connection.SetDeadline(time.Now().Add(patience)))
@@ -151,82 +134,206 @@ func (c *peer) wantSilence() {
 	require.NoError(c.t, c.SetReadDeadline(time.Now().Add(patience)))
 }
 
-// awaitCounts waits until holds returns true. The proxy counts a reply after the client has it.
-func awaitCounts(t *testing.T, p *Proxy, holds func(Counts) bool) {
-	t.Helper()
-	await.NoError(t, "the counts", func() error {
-		if n := p.Counts(); !holds(n) {
-			return fmt.Errorf("they are %+v", n)
+var (
+	ping  = command("PING")
+	pong  = bulk(ping)
+	take  = command("EVALSHA", "sha", "0")
+	taken = bulk(take)
+)
+
+func TestADelayAppliesOnceToEachMessageAndKeepsTheirOrder(t *testing.T) {
+	p := New(t, startEcho(t))
+	c := dial(t, p)
+	const delay = 100 * time.Millisecond
+	p.Delay(delay)
+	start := time.Now()
+	c.send(ping, take, ping)
+	c.want(pong, taken, pong)
+	if took := time.Since(start); took < delay {
+		t.Errorf("three replies came after %v, want at least %v", took, delay)
+	}
+	require.NoError(t, p.Heal())
+	c.send(ping)
+	c.want(pong)
+}
+
+func TestAPartitionDropsAllAndHealResetsConnectionsThatLostBytes(t *testing.T) {
+	p := New(t, startEcho(t))
+	lost, idle := dial(t, p), dial(t, p)
+	for _, c := range []*peer{lost, idle} {
+		c.send(ping)
+		c.want(pong)
+	}
+	p.Partition()
+	during := dial(t, p)
+	lost.send(take)
+	during.send(take)
+	for _, c := range []*peer{lost, idle, during} {
+		c.wantSilence()
+	}
+	require.NoError(t, p.Heal())
+	lost.wantEnd(nil, true)
+	during.wantEnd(nil, true)
+	idle.send(take)
+	idle.want(taken)
+}
+
+func TestAReplyIsBrokenOffInTheMiddleAndItsConnectionEnds(t *testing.T) {
+	p := New(t, startEcho(t))
+	c := dial(t, p)
+	c.send(ping)
+	c.want(pong)
+	p.CutReplies(1, Reset)
+	c.send(take)
+	// A reset may overtake the bytes before it.
+	if _, err := c.Read(make([]byte, len(taken))); err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		t.Error(err)
+	}
+	c.wantEnd(nil, true)
+	again := dial(t, p)
+	again.send(take)
+	again.want(taken) // only one reply is broken off
+}
+
+func TestAfterHalfAReplyAConnectionHangsUntilItHeals(t *testing.T) {
+	p := New(t, startEcho(t))
+	c := dial(t, p)
+	p.CutReplies(-1, Hang)
+	c.send(take)
+	got := make([]byte, len(taken)/2)
+	for n := 0; n < len(got); {
+		more, err := c.r.Read(got[n:])
+		if n += more; err != nil {
+			t.Fatalf("after %q: %v", got[:n], err)
 		}
-		return nil
-	})
-}
-
-func TestANewProxyForwardsAndCountsAll(t *testing.T) {
-	p := startProxy(t)
-	c := dial(t, p)
-	one, two := command("GET", "a"), command("EVALSHA", "x", "0")
-	c.send(one, two)
-	c.want(bulk(one), bulk(two))
-	in, out := int64(len(one)+len(two)), int64(len(bulk(one))+len(bulk(two)))
-	awaitCounts(t, p, func(n Counts) bool {
-		return n == Counts{Connections: 1, Open: 1, Commands: 2, Replies: 2, BytesIn: in, BytesOut: out}
-	})
-	require.NoError(t, c.Close())
-	awaitCounts(t, p, func(n Counts) bool { return n.Open == 0 && n.Connections == 1 })
-}
-
-func TestAProxyOnAUnixSocketRemovesItAtTheEnd(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "p.sock")
-	p, err := NewUnix(path, startEcho(t))
-	require.NoError(t, err)
-	t.Cleanup(func() { closeProxy(t, p) })
-	c := dial(t, p)
-	c.send(command("PING"))
-	c.want(bulk(command("PING")))
-	for _, step := range []func() error{p.StopListening, p.Listen, p.Close} {
-		require.NoError(t, step())
 	}
-	c.wantEnd(nil, false)
-	if _, err := net.Dial("unix", path); !errors.Is(err, syscall.ENOENT) {
-		t.Errorf("connect after the end: %v, want no such file", err)
-	}
+	c.send(ping)
+	c.wantSilence()
+	require.NoError(t, p.Heal())
+	c.wantEnd(nil, true)
 }
 
-func TestOpenConnectionsSurviveStopListening(t *testing.T) {
-	p := startProxy(t)
+func TestAnswersOfTheProxyComeInTheOrderOfTheCommands(t *testing.T) {
+	p := New(t, startEcho(t))
 	c := dial(t, p)
-	c.send(command("PING"))
-	c.want(bulk(command("PING")))
-	require.NoError(t, p.StopListening())
-	if _, err := net.Dial("tcp", p.Address().Name); !errors.Is(err, syscall.ECONNREFUSED) {
+	loading := []byte("-LOADING Redis is loading the dataset in memory\r\n")
+	p.Answer("EvalSha", "-LOADING Redis is loading the dataset in memory")
+	p.Delay(20 * time.Millisecond)
+	c.send(ping, take, ping, take)
+	c.want(pong, loading, pong, loading)
+	require.NoError(t, p.Heal())
+	c.send(take)
+	c.want(taken)
+}
+
+func TestAProxyThatIsDownHasNoConnectionsUntilItHeals(t *testing.T) {
+	p := New(t, startEcho(t))
+	c := dial(t, p)
+	c.send(ping)
+	c.want(pong)
+	require.NoError(t, p.Down())
+	c.wantEnd(nil, true)
+	if _, err := net.Dial("tcp", p.Address()); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("connect: %v, want ECONNREFUSED", err)
 	}
-	c.send(command("PING"))
-	c.want(bulk(command("PING")))
-	require.NoError(t, p.Listen())
+	require.NoError(t, p.Heal())
 	again := dial(t, p)
-	again.send(command("PING"))
-	again.want(bulk(command("PING")))
+	again.send(ping)
+	again.want(pong)
+}
+
+func TestFlapHealsAlsoIfItIsCanceled(t *testing.T) {
+	p := New(t, startEcho(t))
+	require.NoError(t, p.Flap(context.Background(), 3, time.Millisecond, time.Millisecond))
+	stopped, stop := context.WithCancel(context.Background())
+	stop()
+	if err := p.Flap(stopped, 3, time.Hour, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Errorf("stopped: %v", err)
+	}
+	c := dial(t, p)
+	c.send(ping)
+	c.want(pong)
+}
+
+func TestFaultsChangeWhileConnectionsAreBusy(t *testing.T) {
+	p := New(t, startEcho(t))
+	ctx, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer stop()
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			for ctx.Err() == nil {
+				connection, err := net.Dial("tcp", p.Address())
+				if err != nil {
+					continue // the proxy is down
+				}
+				_ = connection.SetDeadline(time.Now().Add(10 * time.Millisecond)) // a fault makes the next steps fail
+				for err == nil && ctx.Err() == nil {
+					if _, err = connection.Write(take); err == nil {
+						_, err = connection.Read(make([]byte, 256))
+					}
+				}
+				_ = connection.Close()
+			}
+		})
+	}
+	for _, fault := range []func(){
+		p.Partition, func() { p.CutReplies(3, Hang) }, func() { p.Delay(time.Millisecond) },
+		func() { p.Answer("evalsha", "-BUSY") },
+	} {
+		group.Go(func() {
+			for ctx.Err() == nil {
+				fault()
+				if err := p.Flap(ctx, 1, time.Millisecond, time.Millisecond); err != nil && ctx.Err() == nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	require.NoError(t, p.Heal())
+	c := dial(t, p)
+	c.send(take)
+	c.want(taken)
 }
 
 func TestATargetThatEndsClosesTheConnection(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	p, err := New(TCP(listener.Addr().String()))
-	require.NoError(t, err)
-	t.Cleanup(func() { closeProxy(t, p) })
+	p := New(t, listener.Addr().String())
 	c := dial(t, p)
 	target, err := listener.Accept()
 	require.NoError(t, err)
 	require.NoError(t, errors.Join(target.Close(), listener.Close()))
 	c.wantEnd(nil, false)
-	again, err := net.Dial("tcp", p.Address().Name)
+	again, err := net.Dial("tcp", p.Address())
 	if err == nil { // else the reset came during the handshake
 		defer again.Close()
 		_, err = again.Read(make([]byte, 1))
 	}
 	if !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("a connection without a target ended with %v, want a reset", err)
+	}
+}
+
+func TestAValueIsReadToItsEndAndNoFurther(t *testing.T) {
+	for _, value := range []string{
+		"+OK\r\n", "-ERR no\r\n", ":12\r\n", "$-1\r\n", "$0\r\n\r\n", "$7\r\na\r\nb\r\nc\r\n", "*-1\r\n", "*0\r\n",
+		"_\r\n", "#t\r\n", ",1.5\r\n", "(123\r\n", "*2\r\n*1\r\n:1\r\n$1\r\nx\r\n", "%1\r\n+a\r\n:1\r\n", "~1\r\n:1\r\n",
+		"=5\r\ntxt:a\r\n", "!3\r\nERR\r\n", "|1\r\n+ttl\r\n:1\r\n+value\r\n", "PING\r\n",
+		"+" + strings.Repeat("x", 10000) + "\r\n",
+	} {
+		r := bufio.NewReader(strings.NewReader(value + "+next\r\n"))
+		if got, err := readValue(r); err != nil || string(got) != value {
+			t.Errorf("%.40q: read %.40q, %v", value, got, err)
+		}
+		if next, err := readValue(r); err != nil || string(next) != "+next\r\n" {
+			t.Errorf("%.40q: then %q, %v", value, next, err)
+		}
+	}
+	for _, text := range []string{"$x\r\n", "*-2\r\n", "$99999999999\r\n", "$7\r\na\r\n"} {
+		if value, err := readValue(bufio.NewReader(strings.NewReader(text))); err == nil {
+			t.Errorf("%q: %q, want an error", text, value)
+		}
 	}
 }

@@ -229,15 +229,11 @@ func TestASettlementReachesTheBucketsOfEveryStrategy(t *testing.T) {
 
 func TestOperatorsReadAndEmptyBucketsOfARedisThatIsTooSlowForRequests(t *testing.T) {
 	for name, harm := range map[string]func(*faultproxy.Proxy){
-		"slow":                  func(p *faultproxy.Proxy) { p.Delay(faultproxy.ToClient, 150*time.Millisecond) },
+		"slow":                  func(p *faultproxy.Proxy) { p.Delay(150 * time.Millisecond) },
 		"one connection breaks": func(p *faultproxy.Proxy) { p.CutReplies(1, faultproxy.Reset) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			proxy, err := faultproxy.New(faultproxy.TCP(redistest.Single(t).Address()))
-			require.NoError(t, err)
-			t.Cleanup(func() {
-				assert.NoError(t, proxy.Close())
-			})
+			proxy := faultproxy.New(t, redistest.Single(t).Address())
 			of, _ := serving(t, time.Minute)
 			config := inRedis(proxy.Port())
 			config.Redis.SendTimeout, config.Redis.ReadTimeout = 50, 50

@@ -111,13 +111,11 @@ func spendWith(t *testing.T, file, password string, id identity.Identity, cost i
 
 func TestOperatorsWaitForARedisThatIsTooSlowForRequestsAndRetry(t *testing.T) {
 	for name, harm := range map[string]func(*faultproxy.Proxy){
-		"slow":                  func(p *faultproxy.Proxy) { p.Delay(faultproxy.ToClient, 150*time.Millisecond) },
+		"slow":                  func(p *faultproxy.Proxy) { p.Delay(150 * time.Millisecond) },
 		"one connection breaks": func(p *faultproxy.Proxy) { p.CutReplies(1, faultproxy.Reset) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			proxy, err := faultproxy.New(faultproxy.TCP(redistest.Single(t).Address()))
-			require.NoError(t, err)
-			defer proxy.Close()
+			proxy := faultproxy.New(t, redistest.Single(t).Address())
 			harm(proxy)
 			x := &terminal{t: t}
 			code := x.call("buckets", "show", "--config", onPort(t, proxy.Port()), "--config-only", "--tenant", "acme")

@@ -3,7 +3,6 @@ package reservation_test
 import (
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -25,11 +24,7 @@ type faulty struct {
 func newFaulty(t *testing.T) *faulty {
 	t.Helper()
 	server := redistest.Single(t)
-	proxy, err := faultproxy.New(faultproxy.TCP(server.Address()))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		assert.NoError(t, proxy.Close())
-	})
+	proxy := faultproxy.New(t, server.Address())
 	config := inRedis(server)
 	f := &faulty{t: t, server: server, proxy: proxy, direct: newProcess(t, config)}
 	config.Redis.Port = int64(proxy.Port())

@@ -178,11 +178,9 @@ func TestRequestsReadALeasedBucketWithASmallerCapacity(t *testing.T) {
 }
 
 func TestOperatorsWaitLongerForRedisThanRequests(t *testing.T) {
-	proxy, err := faultproxy.New(faultproxy.TCP(redistest.Single(t).Address()))
-	require.NoError(t, err)
-	defer proxy.Close()
+	proxy := faultproxy.New(t, redistest.Single(t).Address())
 	d := deciding(t, onPort(t, proxy.Port()), nil)
-	proxy.Delay(faultproxy.ToClient, 150*time.Millisecond) // three times the default read_timeout
+	proxy.Delay(150 * time.Millisecond) // three times the default read_timeout
 	p := leasable(t, d)
 	bounds := []policy.Bound{{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByAll}}}
 	statuses := make([]decision.Status, 1)
