@@ -93,26 +93,34 @@ func (v *validator) unreadable(err error) {
 }
 
 func (v *validator) document(document *yaml.Node) {
-	entries, settling, err := pluginEntries(document)
+	plugins, _, err := Plugins(document)
 	if err != nil {
 		v.report(1, "", Error, err.Error())
 		return
 	}
-	v.entries += len(entries)
-	for _, e := range entries {
-		v.entry(e, settling)
+	var settling []Place // at which the settling plugin is enabled
+	for _, p := range plugins {
+		if p.Name == schema.SettlingName && p.Enabled {
+			settling = append(settling, p.Place)
+		}
+	}
+	for i := range plugins {
+		if p := &plugins[i]; p.Name == schema.Name {
+			v.entries++
+			v.entry(p, settling)
+		}
 	}
 }
 
 // entry checks one plugin entry, in a file that enables the settling plugin at these places.
-func (v *validator) entry(e pluginEntry, settling []place) {
-	config, err := e.encode(v.walk)
+func (v *validator) entry(e *Plugin, settling []Place) {
+	config, err := e.Config(v.walk)
 	if err != nil {
-		v.report(e.line, e.path, Error, err.Error())
+		v.report(e.configLine(), e.configPath(), Error, err.Error())
 		return
 	}
 	for _, path := range config.Templates {
-		v.report(config.Line(path), docpath.Join(e.path, path), Warning,
+		v.report(config.Line(path), docpath.Join(e.configPath(), path), Warning,
 			"comes from the environment when decK runs, so it is not checked")
 	}
 	nulls := func(schema.Config) error { return schema.DeniedNulls(config.JSON) }
@@ -122,20 +130,20 @@ func (v *validator) entry(e pluginEntry, settling []place) {
 		return
 	}
 	for _, w := range warnings {
-		v.report(config.Line(w.Path), docpath.Join(e.path, w.Path), Warning, w.Message)
+		v.report(config.Line(w.Path), docpath.Join(e.configPath(), w.Path), Warning, w.Message)
 	}
 	v.requireSettling(e, config, parsed, settling)
 	v.compareDefinitions(e, config, parsed)
 }
 
-func (v *validator) reportError(e pluginEntry, config deckfile.Config, err error) {
+func (v *validator) reportError(e *Plugin, config deckfile.Config, err error) {
 	var faults schema.Faults
 	if !errors.As(err, &faults) {
 		faults = schema.Faults{{Message: err.Error()}}
 	}
 	for _, f := range faults {
 		if !slices.Contains(config.Templates, f.Path) {
-			v.report(config.Line(f.Path), docpath.Join(e.path, f.Path), Error, f.Message)
+			v.report(config.Line(f.Path), docpath.Join(e.configPath(), f.Path), Error, f.Message)
 		}
 	}
 }

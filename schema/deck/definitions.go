@@ -24,7 +24,7 @@ type definition struct {
 
 // compareDefinitions warns if two configs of one namespace define one limit differently: they share its counter with
 // different limits.
-func (v *validator) compareDefinitions(e pluginEntry, config deckfile.Config, c schema.Config) {
+func (v *validator) compareDefinitions(e *Plugin, config deckfile.Config, c schema.Config) {
 	for i, tier := range c.Tiers {
 		v.compareList(e, config, c, limitKey{list: "tier " + tier.Name}, docpath.Item("tiers", i), tier.Limits)
 	}
@@ -33,13 +33,13 @@ func (v *validator) compareDefinitions(e pluginEntry, config deckfile.Config, c 
 }
 
 func (v *validator) compareList(
-	e pluginEntry, config deckfile.Config, c schema.Config, key limitKey, path string, limits []schema.Limit,
+	e *Plugin, config deckfile.Config, c schema.Config, key limitKey, path string, limits []schema.Limit,
 ) {
 	for i, l := range limits {
 		at := docpath.Item(path+".limits", i)
 		key.namespace, key.name, key.endpoint = c.Namespace, l.Name, l.Endpoint
 		here := definition{
-			limit: countingPart(l, c), where: docpath.Join(e.path, at), line: config.Line(at),
+			limit: countingPart(l, c), where: docpath.Join(e.configPath(), at), line: config.Line(at),
 		}
 		if l.Settle != nil {
 			here.settle = l.Settle.Describe()

@@ -1,61 +1,33 @@
 package deck
 
 import (
+	"strings"
+
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/deckfile"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// pluginEntry is one entry of a plugin in a decK file.
-type pluginEntry struct {
-	place
-	name   string
-	item   *yaml.Node // the entry, or an alias of it, in the list
-	list   *yaml.Node
-	path   string // of its config
-	line   int    // of its config, or of the entry when it has none
-	config *yaml.Node
-	shared *yaml.Node // the entry of _plugin_configs that it names by _config; its own config wins
-}
-
-// pluginEntries finds the plugin's entries in every list called plugins, wherever it is nested, and the places at which
-// the settling plugin is enabled.
-func pluginEntries(document *yaml.Node) (entries []pluginEntry, settling []place, err error) {
-	f, err := findEntries(document)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, e := range f.entries {
-		switch {
-		case e.name == schema.Name:
-			entries = append(entries, e)
-		case e.name == schema.SettlingName && e.enabled:
-			settling = append(settling, e.place)
-		}
-	}
-	return entries, settling, nil
-}
-
-// findEntries finds the entries of all plugins.
-func findEntries(document *yaml.Node) (*finder, error) {
+// Plugins returns the entries of all plugins of a document, and the services of its routes, by route; "" stands for
+// a route without one.
+func Plugins(document *yaml.Node) (plugins []Plugin, services map[string]string, err error) {
 	f := &finder{shared: sharedConfigs(document), bounds: deckfile.NewWalk(), serviceOf: map[string]string{}}
 	if err := f.walk(document, ""); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for i := range f.entries {
-		if e := &f.entries[i]; e.service == "" {
-			e.service = f.serviceOf[e.route]
+		if p := &f.entries[i].Place; p.Service == "" {
+			p.Service = f.serviceOf[p.Route]
 		}
 	}
-	return f, nil
+	return f.entries, f.serviceOf, nil
 }
 
 type finder struct {
 	shared    map[string]*yaml.Node
-	entries   []pluginEntry
-	within    place             // what the walk is in
+	entries   []Plugin
+	within    Place             // what the walk is in
 	serviceOf map[string]string // by route
 	bounds    *deckfile.Walk
 }
@@ -116,12 +88,10 @@ func (f *finder) plugins(list *yaml.Node, path string) error {
 		if name == nil {
 			continue
 		}
-		e := pluginEntry{
-			place: f.placeOf(entry), name: name.Value, item: item, list: list,
-			path: docpath.Item(path, i) + ".config", line: item.Line, config: deckfile.Get(entry, "config"),
-		}
-		if e.config != nil {
-			e.line = e.config.Line
+		enabled := deckfile.Get(entry, "enabled")
+		e := Plugin{
+			Name: name.Value, Path: docpath.Item(path, i), Line: item.Line, Item: item, List: list,
+			Enabled: enabled == nil || enabled.Value != "false", Place: f.placeOf(entry), config: deckfile.Get(entry, "config"),
 		}
 		if shared := deckfile.Get(entry, "_config"); shared != nil {
 			e.shared = f.shared[shared.Value]
@@ -147,34 +117,54 @@ func sharedConfigs(document *yaml.Node) map[string]*yaml.Node {
 	return shared
 }
 
-// encode converts the entry's config to JSON, over the one it shares.
-func (e pluginEntry) encode(w *deckfile.Walk) (deckfile.Config, error) {
-	config := e.config
-	if e.shared != nil {
-		config = e.withShared()
+// enter notes what an item of a list is: a service, a route, a consumer or a consumer group. One without a name has its
+// path as one.
+func (f *finder) enter(item *yaml.Node, list, path string) {
+	name := path
+	if own := reference(item); own != "" {
+		name = own
 	}
-	encoded, err := deckfile.Encode(config, w)
-	if err != nil {
-		return encoded, err
+	switch list[strings.LastIndexByte(list, '.')+1:] {
+	case "services":
+		f.within.Service = name
+	case "routes":
+		f.within.Route = name
+		if f.within.Service == "" {
+			f.within.Service = reference(deckfile.Get(item, "service"))
+		}
+		f.serviceOf[name] = f.within.Service
+	case "consumers":
+		f.within.Consumer = name
+	case "consumer_groups":
+		f.within.Group = name
 	}
-	encoded.Lines[""] = e.line
-	return encoded, nil
 }
 
-// withShared returns the entry's own config over the shared one, key by key, as decK merges them.
-func (e pluginEntry) withShared() *yaml.Node {
-	both := &yaml.Node{Kind: yaml.MappingNode, Line: e.line}
-	own := map[string]bool{}
-	if e.config != nil {
-		for _, p := range deckfile.Pairs(e.config) {
-			both.Content = append(both.Content, p.Key, p.Value)
-			own[p.Key.Value] = true
+// placeOf returns where a plugin entry is enabled: within what it is nested in, and what it names itself.
+func (f *finder) placeOf(entry *yaml.Node) Place {
+	p := f.within
+	for key, to := range map[string]*string{
+		"service": &p.Service, "route": &p.Route, "consumer": &p.Consumer, "consumer_group": &p.Group,
+	} {
+		if named := reference(deckfile.Get(entry, key)); named != "" {
+			*to = named
 		}
 	}
-	for _, p := range deckfile.Pairs(e.shared) {
-		if !own[p.Key.Value] {
-			both.Content = append(both.Content, p.Key, p.Value)
+	return p
+}
+
+// reference returns the name by which a node refers to an entity: itself, or its name, username or id.
+func reference(n *yaml.Node) string {
+	if n == nil || n.Kind == yaml.ScalarNode {
+		if n == nil || n.Tag == "!!null" {
+			return ""
+		}
+		return n.Value
+	}
+	for _, key := range []string{"name", "username", "id"} {
+		if value := deckfile.Get(n, key); value != nil && value.Kind == yaml.ScalarNode {
+			return value.Value
 		}
 	}
-	return both
+	return ""
 }

@@ -20,7 +20,8 @@ type Plugin struct {
 	// Place names what the entry is enabled for.
 	Place Place
 
-	entry pluginEntry
+	config *yaml.Node // nil: it has none
+	shared *yaml.Node // the entry of _plugin_configs that it names by _config; its own config wins
 }
 
 // Place names the entities whose requests a plugin entry is for: those that it is nested in or refers to. "" stands for
@@ -32,6 +33,13 @@ func (p Place) Overlaps(other Place) bool {
 	meet := func(a, b string) bool { return a == "" || b == "" || a == b }
 	return meet(p.Service, other.Service) && meet(p.Route, other.Route) && meet(p.Consumer, other.Consumer) &&
 		meet(p.Group, other.Group)
+}
+
+// covers reports whether p is at least as wide as other.
+func (p Place) covers(other Place) bool {
+	within := func(wide, narrow string) bool { return wide == "" || wide == narrow }
+	return within(p.Service, other.Service) && within(p.Route, other.Route) && within(p.Consumer, other.Consumer) &&
+		within(p.Group, other.Group)
 }
 
 // String returns the place in words.
@@ -50,21 +58,45 @@ func (p Place) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// Plugins returns the entries of all plugins of a document, and the services of its routes, by route; "" stands for
-// a route without one.
-func Plugins(document *yaml.Node) (plugins []Plugin, services map[string]string, err error) {
-	f, err := findEntries(document)
-	if err != nil {
-		return nil, nil, err
+// configPath returns the path of the entry's config.
+func (p *Plugin) configPath() string { return p.Path + ".config" }
+
+// configLine returns the line of the entry's config, or of the entry if it has none.
+func (p *Plugin) configLine() int {
+	if p.config == nil {
+		return p.Line
 	}
-	for _, e := range f.entries {
-		plugins = append(plugins, Plugin{
-			Name: e.name, Path: strings.TrimSuffix(e.path, ".config"), Line: e.item.Line, Item: e.item, List: e.list,
-			Enabled: e.enabled, Place: Place{e.service, e.route, e.consumer, e.group}, entry: e,
-		})
-	}
-	return plugins, f.serviceOf, nil
+	return p.config.Line
 }
 
-// Config returns the entry's config, over the one of _plugin_configs that it names.
-func (p *Plugin) Config(w *deckfile.Walk) (deckfile.Config, error) { return p.entry.encode(w) }
+// Config returns the entry's config as JSON, over the one of _plugin_configs that it names.
+func (p *Plugin) Config(w *deckfile.Walk) (deckfile.Config, error) {
+	config := p.config
+	if p.shared != nil {
+		config = p.withShared()
+	}
+	encoded, err := deckfile.Encode(config, w)
+	if err != nil {
+		return encoded, err
+	}
+	encoded.Lines[""] = p.configLine()
+	return encoded, nil
+}
+
+// withShared returns the entry's own config over the shared one, key by key, as decK merges them.
+func (p *Plugin) withShared() *yaml.Node {
+	both := &yaml.Node{Kind: yaml.MappingNode, Line: p.configLine()}
+	own := map[string]bool{}
+	if p.config != nil {
+		for _, pair := range deckfile.Pairs(p.config) {
+			both.Content = append(both.Content, pair.Key, pair.Value)
+			own[pair.Key.Value] = true
+		}
+	}
+	for _, pair := range deckfile.Pairs(p.shared) {
+		if !own[pair.Key.Value] {
+			both.Content = append(both.Content, pair.Key, pair.Value)
+		}
+	}
+	return both
+}
