@@ -1,29 +1,24 @@
 package oidctest
 
 import (
-	"bufio"
-	"bytes"
 	"embed"
 	"encoding/json"
-	"fmt"
-	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/daemon"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/npmtest"
 )
 
 //go:embed provider
 var files embed.FS
-
-// attempts bounds the starts of a provider: another process may take its port first.
-const attempts = 5
 
 // Config configures a provider with one client.
 type Config struct {
@@ -40,12 +35,11 @@ type Provider struct {
 	Issuer string
 
 	t       testing.TB
+	address string // host:port
 	config  Config
 	node    string // its path
 	dir     string // with the program
-	process *exec.Cmd
-	stdin   io.Closer
-	output  *bytes.Buffer
+	process *daemon.Process
 }
 
 // Start starts a provider and waits until it listens. It runs until the end of the test.
@@ -53,15 +47,13 @@ func Start(t testing.TB, c Config) *Provider {
 	t.Helper()
 	p := &Provider{t: t, config: c, node: npmtest.Node(t), dir: prepare(t)}
 	t.Cleanup(p.Stop)
-	var err error
-	for range attempts {
-		p.Issuer = "http://" + freeport.Address(t)
-		if err = p.run(); err == nil {
-			return p
-		}
-	}
-	t.Fatalf("start oidc-provider: %v", err)
-	return nil
+	_, err := daemon.Retry(func() (*Provider, error) {
+		p.address = freeport.Address(t)
+		p.Issuer = "http://" + p.address
+		return p, p.run()
+	})
+	require.NoError(t, err, "start oidc-provider")
+	return p
 }
 
 // prepare returns a folder with the program and its packages.
@@ -78,21 +70,11 @@ func prepare(t testing.TB) string {
 func (p *Provider) Restart() {
 	p.t.Helper()
 	p.Stop()
-	if err := p.run(); err != nil {
-		p.t.Fatalf("start oidc-provider again: %v", err)
-	}
+	require.NoError(p.t, p.run(), "start oidc-provider again")
 }
 
 // Stop ends the provider, if it runs.
-func (p *Provider) Stop() {
-	if p.process == nil {
-		return
-	}
-	_ = p.process.Process.Kill() // it fails only if the process has ended
-	_ = p.stdin.Close()
-	_ = p.process.Wait() // a signal ended it
-	p.process = nil
-}
+func (p *Provider) Stop() { _ = p.process.End(syscall.SIGKILL) }
 
 // run starts a process and waits until it listens.
 func (p *Provider) run() error {
@@ -103,27 +85,18 @@ func (p *Provider) run() error {
 	if err != nil {
 		return err
 	}
-	p.output = &bytes.Buffer{}
 	cmd := exec.Command(p.node, "provider/provider.mjs")
-	cmd.Dir, cmd.Stderr = p.dir, p.output
+	cmd.Dir = p.dir
 	cmd.Env = append(os.Environ(), "PROVIDER="+string(config))
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
+	if _, err := cmd.StdinPipe(); err != nil { // the provider ends when the pipe does
 		return err
 	}
-	if p.stdin, err = cmd.StdinPipe(); err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	p.process = cmd
-	lines := bufio.NewScanner(stdout)
-	for lines.Scan() {
-		if lines.Text() == "listening" {
-			return nil
+	p.process, err = daemon.Start(cmd, func() error {
+		connection, err := net.Dial("tcp", p.address)
+		if err != nil {
+			return err
 		}
-	}
-	p.Stop()
-	return fmt.Errorf("the process ended at once: %s", debian.LastLine(p.output.Bytes()))
+		return connection.Close()
+	})
+	return err
 }

@@ -84,9 +84,7 @@ func (s *Server) database(t testing.TB, from string) string {
 	name := fmt.Sprint("test_", databases.Add(1))
 	must(t, "create a database", s.copyDatabase(from, name))
 	t.Cleanup(func() {
-		select {
-		case <-s.ended: // the databases are gone with the server
-		default:
+		if !s.process.HasEnded() { // else the databases are gone with it
 			must(t, "drop the database", s.do("DROP DATABASE "+name+" WITH (FORCE)"))
 		}
 	})

@@ -1,7 +1,6 @@
 package pgtest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,17 +16,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/daemon"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
 const (
-	// serverTimeout bounds the wait for a server. It is long because tests share a busy machine.
+	// serverTimeout bounds the wait for an answer. It is long because tests share a busy machine.
 	serverTimeout = 60 * time.Second
-	// interval is the time between two checks of a condition.
-	interval = 10 * time.Millisecond
-	// attempts bounds the starts of a server: another process may take its port first.
-	attempts = 5
 	// superuser owns the server. It has no password: the server trusts every connection.
 	superuser = "postgres"
 )
@@ -50,9 +46,7 @@ type Server struct {
 	Port int    // on the loopback; it never changes
 	Dir  string // its folder, with its unix socket
 
-	process *os.Process
-	ended   chan struct{} // closed once the process is gone
-	output  *bytes.Buffer
+	process *daemon.Process
 
 	mu         sync.Mutex
 	connection *pgx.Conn // to the superuser's database, while the process runs
@@ -108,14 +102,16 @@ func launch(fill func(*Server) error) (*Server, error) {
 	}
 	s := &Server{Host: "127.0.0.1", Dir: dir}
 	if err = fill(s); err == nil {
-		for range attempts {
+		s, err = daemon.Retry(func() (*Server, error) {
+			var err error
 			if s.Port, err = freeport.Find(); err == nil {
 				err = s.run()
 			}
-			if err == nil {
-				return s, nil
-			}
-		}
+			return s, err
+		})
+	}
+	if err == nil {
+		return s, nil
 	}
 	return nil, errors.Join(err, os.RemoveAll(dir))
 }
@@ -150,27 +146,14 @@ func (s *Server) run() error {
 	if err != nil {
 		return err
 	}
-	s.output = &bytes.Buffer{}
-	cmd.Stdout, cmd.Stderr = s.output, s.output
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	ended := make(chan struct{})
-	s.process, s.ended = cmd.Process, ended
-	go func() {
-		defer close(ended)
-		_ = cmd.Wait() // a signal ends the process
-	}()
-	if err := s.awaitReady(); err != nil {
-		return errors.Join(err, s.end(syscall.SIGKILL), errors.New(debian.LastLine(s.output.Bytes())))
-	}
-	return nil
+	s.process, err = daemon.Start(cmd, s.reconnect)
+	return err
 }
 
 // restart runs a server again. Postgres does not start while children of a killed server still run.
 func (s *Server) restart() error {
 	var err error
-	for deadline := time.Now().Add(serverTimeout); time.Now().Before(deadline); time.Sleep(interval) {
+	for deadline := time.Now().Add(serverTimeout); time.Now().Before(deadline); {
 		if err = s.run(); err == nil {
 			return nil
 		}
@@ -178,25 +161,15 @@ func (s *Server) restart() error {
 	return err
 }
 
-// awaitReady waits until the server accepts a connection.
-func (s *Server) awaitReady() error {
+// reconnect connects to the superuser's database.
+func (s *Server) reconnect() error {
 	ctx, cancel := context.WithTimeout(context.Background(), serverTimeout)
 	defer cancel()
-	for {
-		select {
-		case <-s.ended:
-			return errors.New("the process ended at once")
-		case <-time.After(interval):
-		}
-		connection, err := pgx.Connect(ctx, s.DSN(superuser))
-		if err == nil {
-			s.connect(connection)
-			return nil
-		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("no answer on %s within %v: %w", s.Address(), serverTimeout, err)
-		}
+	connection, err := pgx.Connect(ctx, s.DSN(superuser))
+	if err == nil {
+		s.connect(connection)
 	}
+	return err
 }
 
 // connect replaces the connection to the superuser's database. With nil there is none.
@@ -211,19 +184,8 @@ func (s *Server) connect(connection *pgx.Conn) {
 
 // end ends the process with a signal and waits for its end.
 func (s *Server) end(signal os.Signal) error {
-	if s.process == nil {
-		return nil
-	}
 	s.connect(nil)
-	if err := s.process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("send %v to postgres %d: %w", signal, s.process.Pid, err)
-	}
-	select {
-	case <-s.ended:
-		return nil
-	case <-time.After(serverTimeout):
-		return fmt.Errorf("postgres %d did not end within %v of %v", s.process.Pid, serverTimeout, signal)
-	}
+	return s.process.End(signal)
 }
 
 // remove shuts the server down, with its children, and removes its folder.

@@ -1,7 +1,6 @@
 package promtest
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,24 +8,20 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/daemon"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
-const (
-	// serverTimeout bounds the wait for a server. It is long because tests share a busy machine.
-	serverTimeout = 2 * time.Minute
-	// interval is the time between two checks of a condition.
-	interval = 10 * time.Millisecond
-	// attempts bounds the starts of a server: another process may take its port first.
-	attempts = 5
-)
+// serverTimeout bounds the wait for an answer. It is long because tests share a busy machine.
+const serverTimeout = 2 * time.Minute
 
 // Config configures the targets and rules of a Prometheus.
 type Config struct {
@@ -40,25 +35,15 @@ type Config struct {
 type Server struct {
 	Address string // host:port, on the loopback
 
-	process *os.Process
-	ended   chan struct{} // closed once the process is gone
-	output  *bytes.Buffer
-	client  *http.Client
+	client *http.Client
 }
 
 // Start starts a Prometheus and waits until it answers. It runs until the end of the test.
 func Start(t testing.TB, c Config) *Server {
 	t.Helper()
-	var err error
-	for range attempts {
-		var s *Server
-		if s, err = startOnce(t, c); err == nil {
-			t.Cleanup(s.kill)
-			return s
-		}
-	}
-	t.Fatalf("start prometheus: %v", err)
-	return nil
+	s, err := daemon.Retry(func() (*Server, error) { return startOnce(t, c) })
+	require.NoError(t, err, "start prometheus")
+	return s
 }
 
 // startOnce starts a Prometheus on a free port.
@@ -71,27 +56,15 @@ func startOnce(t testing.TB, c Config) (*Server, error) {
 	if err := c.write(file); err != nil {
 		return nil, err
 	}
-	address := freeport.Address(t)
-	s := &Server{Address: address, output: &bytes.Buffer{}, ended: make(chan struct{}), client: &http.Client{
+	s := &Server{Address: freeport.Address(t), client: &http.Client{
 		Transport: &http.Transport{DisableKeepAlives: true}, // an idle connection would be a leak
 		Timeout:   serverTimeout,
 	}}
 	cmd := exec.Command(paths.prometheus, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
-		"--web.listen-address="+address, "--log.level=warn")
-	cmd.Stdout, cmd.Stderr = s.output, s.output
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	s.process = cmd.Process
-	go func() {
-		defer close(s.ended)
-		_ = cmd.Wait() // a signal ends the process
-	}()
-	if err := s.awaitReady(); err != nil {
-		s.kill()
-		return nil, fmt.Errorf("%w: %s", err, debian.LastLine(s.output.Bytes()))
-	}
-	return s, nil
+		"--web.listen-address="+s.Address, "--log.level=warn")
+	process, err := daemon.Start(cmd, s.checkReady)
+	t.Cleanup(func() { require.NoError(t, process.End(syscall.SIGKILL)) })
+	return s, err
 }
 
 // write writes the configuration file of Prometheus. Rule files are read where they are.
@@ -123,32 +96,16 @@ func (c Config) write(file string) error {
 	return os.WriteFile(file, text, 0o600)
 }
 
-// awaitReady waits until the server is ready for queries.
-func (s *Server) awaitReady() error {
-	for deadline := time.Now().Add(serverTimeout); time.Now().Before(deadline); {
-		select {
-		case <-s.ended:
-			return errors.New("the process ended at once")
-		case <-time.After(interval):
-		}
-		response, err := s.client.Get("http://" + s.Address + "/-/ready")
-		if err != nil {
-			continue // it does not listen yet
-		}
-		if err := response.Body.Close(); err != nil {
-			return err
-		}
-		if response.StatusCode == http.StatusOK {
-			return nil
-		}
+// checkReady returns an error unless the server is ready for queries.
+func (s *Server) checkReady() error {
+	response, err := s.client.Get("http://" + s.Address + "/-/ready")
+	if err != nil {
+		return err
 	}
-	return fmt.Errorf("not ready on %s within %v", s.Address, serverTimeout)
-}
-
-// kill ends the server at once. Its data is in the folder of the test.
-func (s *Server) kill() {
-	_ = s.process.Kill() // it fails only if the process has ended
-	<-s.ended
+	if response.StatusCode != http.StatusOK {
+		err = errors.New(response.Status)
+	}
+	return errors.Join(err, response.Body.Close())
 }
 
 // paths holds the paths of both programs.

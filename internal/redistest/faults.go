@@ -115,9 +115,7 @@ func masterAccordingTo(client *redis.Client, key string) (string, error) {
 func (n *Nodes) running() []*Server {
 	var running []*Server
 	for _, s := range n.All() {
-		select {
-		case <-s.ended:
-		default:
+		if !s.process.HasEnded() {
 			running = append(running, s)
 		}
 	}

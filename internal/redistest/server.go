@@ -1,10 +1,8 @@
 package redistest
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -18,18 +16,13 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/daemon"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
-const (
-	// serverTimeout bounds the wait for a server. It is long because tests share a busy machine.
-	serverTimeout = 2 * time.Minute
-	// interval is the time between two checks of a condition.
-	interval = 10 * time.Millisecond
-	// attempts bounds the starts of a server: another process may take its port first.
-	attempts = 5
-)
+// serverTimeout bounds the wait for an answer. It is long because tests share a busy machine.
+const serverTimeout = 2 * time.Minute
 
 // Server is one running redis-server.
 type Server struct {
@@ -40,9 +33,7 @@ type Server struct {
 
 	command     []string // program and arguments
 	environment []string // added to that of this process
-	process     *os.Process
-	ended       chan struct{} // closed once the process is gone
-	output      *bytes.Buffer
+	process     *daemon.Process
 }
 
 // Single starts one Redis without persistence. args are more options of redis-server, as on its command line:
@@ -85,24 +76,19 @@ func (s *Server) Resume(t testing.TB) { s.signal(t, syscall.SIGCONT) }
 func (s *Server) signal(t testing.TB, signal os.Signal) {
 	t.Helper()
 	if err := s.process.Signal(signal); err != nil {
-		t.Fatalf("send %v to redis-server %d: %v", signal, s.process.Pid, err)
+		t.Fatalf("send %v to redis-server: %v", signal, err)
 	}
 }
 
 // Kill ends the server at once, as a crash would. A server that has ended is no error.
-func (s *Server) Kill() {
-	_ = s.process.Kill() // it fails only if the process has ended
-	<-s.ended
-}
+func (s *Server) Kill() { _ = s.process.End(syscall.SIGKILL) }
 
 // Restart starts a killed server again, on the same port and socket. It is empty. A replica gets the data of its
 // master.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	s.Kill()
-	if err := s.run(); err != nil {
-		t.Fatalf("start redis-server again: %v", err)
-	}
+	require.NoError(t, s.run(), "start redis-server again")
 }
 
 // launch configures how a server is started.
@@ -115,16 +101,10 @@ type launch struct {
 // start runs redis-server on a free port, until the end of the test.
 func start(t testing.TB, l launch) *Server {
 	t.Helper()
-	var err error
-	for range attempts {
-		var s *Server
-		if s, err = startOnce(t, l); err == nil {
-			t.Cleanup(s.Kill)
-			return s
-		}
-	}
-	t.Fatalf("start redis-server: %v", err)
-	return nil
+	s, err := daemon.Retry(func() (*Server, error) { return startOnce(t, l) })
+	require.NoError(t, err, "start redis-server")
+	t.Cleanup(s.Kill)
+	return s
 }
 
 // startOnce starts a server on a free port.
@@ -139,44 +119,18 @@ func startOnce(t testing.TB, l launch) (*Server, error) {
 	return s, s.run()
 }
 
-// run starts the process and waits until it listens. After an error nothing runs.
-func (s *Server) run() error {
-	s.ended, s.output = make(chan struct{}), &bytes.Buffer{}
+// run starts the process and waits until it listens. It sends no command: the server may need a password or TLS.
+func (s *Server) run() (err error) {
 	cmd := exec.Command(s.command[0], s.command[1:]...)
-	cmd.Stdout, cmd.Stderr = s.output, s.output
 	cmd.Env = append(os.Environ(), s.environment...)
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	s.process = cmd.Process
-	ended := s.ended
-	go func() {
-		defer close(ended)
-		_ = cmd.Wait() // a signal ends the process
-	}()
-	if err := s.awaitListening(); err != nil {
-		s.Kill()
-		return fmt.Errorf("%w: %s", err, debian.LastLine(s.output.Bytes()))
-	}
-	return nil
-}
-
-// awaitListening waits until the server accepts connections. It sends no command: the server may need a password or
-// TLS.
-func (s *Server) awaitListening() error {
-	deadline := time.Now().Add(serverTimeout)
-	for time.Now().Before(deadline) {
-		select {
-		case <-s.ended:
-			return fmt.Errorf("the process ended at once")
-		case <-time.After(interval):
-		}
+	s.process, err = daemon.Start(cmd, func() error {
 		connection, err := net.Dial("tcp", s.Address())
-		if err == nil {
-			return connection.Close()
+		if err != nil {
+			return err
 		}
-	}
-	return fmt.Errorf("not listening on %s within %v", s.Address(), serverTimeout)
+		return connection.Close()
+	})
+	return err
 }
 
 // folder creates a temporary folder with a short path, because the path of a unix socket has at most 107 bytes.
