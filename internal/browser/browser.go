@@ -48,9 +48,7 @@ func Start(t testing.TB) *Browser {
 	t.Cleanup(stop)
 	ctx, end := chromedp.NewContext(ctx)
 	t.Cleanup(end)
-	if err := chromedp.Do(ctx); err != nil {
-		t.Fatalf("start %s: %v", path, err)
-	}
+	require.NoErrorf(t, chromedp.Do(ctx), "start %s", path)
 	return &Browser{ctx}
 }
 
@@ -96,9 +94,7 @@ func (b *Browser) Tab(t testing.TB, screen Screen) *Tab {
 	t.Helper()
 	ctx, end := chromedp.NewContext(b.ctx, chromedp.WithNewBrowserContext())
 	t.Cleanup(end)
-	if err := chromedp.Do(ctx); err != nil { // without a deadline, which would end the tab
-		t.Fatalf("open a tab: %v", err)
-	}
+	require.NoError(t, chromedp.Do(ctx), "open a tab")
 	tab := &Tab{t: t, ctx: ctx, dark: screen.Dark}
 	scheme := "light"
 	if screen.Dark {
@@ -171,9 +167,7 @@ func run[T any](tab *Tab, what string, action chromedp.Action[T]) T {
 	ctx, cancel := context.WithTimeout(tab.ctx, patience)
 	defer cancel()
 	value, err := chromedp.Run(ctx, action)
-	if err != nil {
-		tab.t.Fatalf("%s: %v", what, err)
-	}
+	require.NoErrorf(tab.t, err, "%s", what)
 	return value
 }
 
@@ -183,9 +177,7 @@ func (tab *Tab) load(what string, action chromedp.Action[chromedp.Void]) (status
 	ctx, cancel := context.WithTimeout(tab.ctx, patience)
 	defer cancel()
 	answer, err := chromedp.RunResponse(ctx, action)
-	if err != nil {
-		tab.t.Fatalf("%s: %v", what, err)
-	}
+	require.NoErrorf(tab.t, err, "%s", what)
 	return answer.Status
 }
 

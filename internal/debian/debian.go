@@ -33,7 +33,7 @@ func Find[T any](pkg string, look func() (T, error)) (found T, err error) {
 	if err := Asked("the package " + pkg); err != nil {
 		return found, err
 	}
-	unlock, err := lock()
+	unlock, err := Lock(installing)
 	if err != nil {
 		return found, fmt.Errorf("install %s: %w", pkg, err)
 	}
@@ -61,9 +61,12 @@ const installation = `export DEBIAN_FRONTEND=noninteractive
 	install() { apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=120 "$1"; }
 	install "$1" || { apt-get update && install "$1"; }`
 
-// lock takes the lock that processes of this machine hold while they install.
-func lock() (unlock func() error, err error) {
-	file, err := os.OpenFile(filepath.Join(os.TempDir(), "apt-get-for-tests.lock"), os.O_CREATE|os.O_RDWR, 0o666)
+// installing is the file that processes of this machine lock while they install.
+var installing = filepath.Join(os.TempDir(), "apt-get-for-tests.lock")
+
+// Lock locks a file, which other processes of this machine respect.
+func Lock(path string) (unlock func() error, err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o666)
 	if err != nil {
 		return nil, err
 	}

@@ -82,7 +82,7 @@ func TestOnlyOneInstallationRunsAtATime(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			unlock, err := lock()
+			unlock, err := Lock(installing)
 			if err != nil {
 				t.Error(err)
 				return

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,9 +26,7 @@ var manifests = []string{"package.json", "package-lock.json"}
 func Modules(t testing.TB, dir string) string {
 	t.Helper()
 	folder, err := install(dir)
-	if err != nil {
-		t.Fatalf("install the npm packages of %s: %v", dir, err)
-	}
+	require.NoErrorf(t, err, "install the npm packages of %s", dir)
 	return folder
 }
 
@@ -48,7 +45,7 @@ func install(dir string) (folder string, err error) {
 	if err != nil {
 		return "", err
 	}
-	unlock, err := lock(filepath.Join(root, sum+".lock"))
+	unlock, err := debian.Lock(filepath.Join(root, sum+".lock"))
 	if err != nil {
 		return "", err
 	}
@@ -110,16 +107,4 @@ func fill(npm, dir, folder string) error {
 		return fmt.Errorf("npm ci: %w: %s", err, debian.LastLine(output))
 	}
 	return nil
-}
-
-// lock takes a lock that other processes of this machine respect.
-func lock(path string) (unlock func() error, err error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return file.Close, nil
 }

@@ -41,9 +41,7 @@ func TestAProviderSendsBrowsersBackWithACodeOrAnError(t *testing.T) {
 		"error": {func(b *http.Client) (*http.Response, error) { return p.Cancel(b, page) }, "error"},
 	} {
 		response, err := c.open(newBrowser(t))
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		require.NoErrorf(t, err, "%s", name)
 		response.Body.Close()
 		to := response.Request.URL
 		if to.Path != "/callback" || to.Query().Get(c.want) == "" || to.Query().Get("state") != "s" {

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 )
 
 const (
@@ -48,14 +50,8 @@ func lockRun(name string) (dir string, unlock func() error, err error) {
 	if err := os.Mkdir(run, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", nil, err
 	}
-	lock, err := os.Create(filepath.Join(run, name+".lock"))
-	if err != nil {
-		return "", nil, err
-	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return "", nil, errors.Join(err, lock.Close())
-	}
-	return filepath.Join(run, name), lock.Close, nil
+	unlock, err = debian.Lock(filepath.Join(run, name+".lock"))
+	return filepath.Join(run, name), unlock, err
 }
 
 // startOfGo returns the time at which a process started, since the start of the machine, and whether its program is go.

@@ -41,10 +41,6 @@ func SingleClocked(t testing.TB, args ...string) *Clocked {
 func (c *Clocked) Step(t testing.TB, by time.Duration) {
 	t.Helper()
 	next := c.file + ".next"
-	if err := os.WriteFile(next, fmt.Appendf(nil, "%+f\n", by.Seconds()), 0o600); err != nil {
-		t.Fatalf("step the clock: %v", err)
-	}
-	if err := os.Rename(next, c.file); err != nil { // never half written
-		t.Fatalf("step the clock: %v", err)
-	}
+	require.NoError(t, os.WriteFile(next, fmt.Appendf(nil, "%+f\n", by.Seconds()), 0o600), "step the clock")
+	require.NoError(t, os.Rename(next, c.file), "step the clock")
 }

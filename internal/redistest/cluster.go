@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
@@ -97,13 +98,9 @@ func (n *Nodes) meet(t testing.TB) {
 func busPort(t testing.TB, s *Server) int {
 	t.Helper()
 	answer, err := s.Client(t).ConfigGet(context.Background(), "cluster-port").Result()
-	if err != nil {
-		t.Fatalf("read the cluster-port of %s: %v", s.Address(), err)
-	}
+	require.NoErrorf(t, err, "read the cluster-port of %s", s.Address())
 	port, err := strconv.Atoi(answer["cluster-port"])
-	if err != nil {
-		t.Fatalf("cluster-port of %s: %v", s.Address(), err)
-	}
+	require.NoErrorf(t, err, "cluster-port of %s", s.Address())
 	return port
 }
 
@@ -130,9 +127,7 @@ func (n *Nodes) replicate(t testing.TB) {
 	for i, replica := range n.Replicas {
 		client := replica.Client(t)
 		id, err := n.Masters[i%len(n.Masters)].Client(t).ClusterMyID(context.Background()).Result()
-		if err != nil {
-			t.Fatalf("read the id of a master: %v", err)
-		}
+		require.NoError(t, err, "read the id of a master")
 		await.NoError(t, replica.Address()+" follows its master", func() error {
 			return client.ClusterReplicate(context.Background(), id).Err()
 		})

@@ -183,9 +183,7 @@ func (n *Nodes) Migrate(t testing.TB, key string, to *Server, moving func()) {
 	moving()
 	for {
 		keys, err := source.ClusterGetKeysInSlot(context.Background(), int(slot), 100).Result()
-		if err != nil {
-			t.Fatalf("list the keys of slot %d: %v", slot, err)
-		}
+		require.NoErrorf(t, err, "list the keys of slot %d", slot)
 		if len(keys) == 0 {
 			break
 		}
@@ -205,9 +203,7 @@ func (n *Nodes) Migrate(t testing.TB, key string, to *Server, moving func()) {
 func id(t testing.TB, client *redis.Client) string {
 	t.Helper()
 	id, err := client.ClusterMyID(context.Background()).Result()
-	if err != nil {
-		t.Fatalf("read the id of a node: %v", err)
-	}
+	require.NoError(t, err, "read the id of a node")
 	return id
 }
 
@@ -218,9 +214,7 @@ func (s *Server) Replicate(t testing.TB, key string) {
 	ctx := context.Background()
 	connection := s.Client(t).Conn()
 	defer connection.Close()
-	if err := connection.Set(ctx, key, "", time.Minute).Err(); err != nil {
-		t.Fatalf("write to %s: %v", s.Address(), err)
-	}
+	require.NoErrorf(t, connection.Set(ctx, key, "", time.Minute).Err(), "write to %s", s.Address())
 	if replicas, err := connection.Wait(ctx, 1, serverTimeout).Result(); err != nil || replicas < 1 {
 		t.Fatalf("await a replica of %s: %d replicas, %v", s.Address(), replicas, err)
 	}
@@ -254,8 +248,6 @@ func (w *Watched) AwaitMaster(t testing.TB, s *Server) {
 			}
 			return err
 		})
-		if err := sentinel.Close(); err != nil {
-			t.Fatalf("close the connection to a Sentinel: %v", err)
-		}
+		require.NoError(t, sentinel.Close(), "close the connection to a Sentinel")
 	}
 }

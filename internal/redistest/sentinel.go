@@ -40,9 +40,7 @@ func Sentinel(t testing.TB) *Watched {
 		await.NoError(t, s.Address()+" finds the other Sentinels and the replica", func() error {
 			return checkFound(sentinel)
 		})
-		if err := sentinel.Close(); err != nil {
-			t.Fatalf("close the connection to a Sentinel: %v", err)
-		}
+		require.NoError(t, sentinel.Close(), "close the connection to a Sentinel")
 	}
 	return w
 }

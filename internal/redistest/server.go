@@ -75,9 +75,7 @@ func (s *Server) Resume(t testing.TB) { s.signal(t, syscall.SIGCONT) }
 // signal sends a signal to the process.
 func (s *Server) signal(t testing.TB, signal os.Signal) {
 	t.Helper()
-	if err := s.process.Signal(signal); err != nil {
-		t.Fatalf("send %v to redis-server: %v", signal, err)
-	}
+	require.NoErrorf(t, s.process.Signal(signal), "send %v to redis-server", signal)
 }
 
 // Kill ends the server at once, as a crash would. A server that has ended is no error.
@@ -149,9 +147,7 @@ func folder(t testing.TB) string {
 // do sends a command that must succeed.
 func do(t testing.TB, client *redis.Client, args ...any) {
 	t.Helper()
-	if err := client.Do(context.Background(), args...).Err(); err != nil {
-		t.Fatalf("%v: %v", args, err)
-	}
+	require.NoErrorf(t, client.Do(context.Background(), args...).Err(), "%v", args)
 }
 
 // program returns the path of redis-server.
