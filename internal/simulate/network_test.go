@@ -178,7 +178,7 @@ func (l *link) Peek(ctx context.Context, bounds []policy.Bound, statuses []decis
 	return nil
 }
 
-// Refund implements store.Store.
+// Refund implements store.Refunder.
 func (l *link) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	var charged []policy.Bound
 	var receipts []decision.Status
@@ -201,18 +201,6 @@ func (l *link) Refund(ctx context.Context, bounds []policy.Bound, statuses []dec
 // Settle implements store.Store. Nothing settles: see [Scenario].
 func (*link) Settle(context.Context, []policy.Bound, []decision.Status, []int64) error {
 	return errSettle
-}
-
-// Forget implements store.Store.
-func (l *link) Forget(ctx context.Context, keys []policy.Key) (forgotten int, err error) {
-	for i := range keys {
-		n, err := l.holder(&keys[i]).buckets.Forget(ctx, keys[i:i+1])
-		if err != nil {
-			return forgotten, fmt.Errorf("forget: %w", err)
-		}
-		forgotten += n
-	}
-	return forgotten, nil
 }
 
 // divide returns the scripts for bounds. do runs one of them.

@@ -111,7 +111,7 @@ func (m *Model) Peek(_ context.Context, bounds []policy.Bound, statuses []decisi
 	return nil
 }
 
-// Refund implements store.Store.
+// Refund implements store.Refunder.
 func (m *Model) Refund(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if len(bounds) != len(statuses) {
 		return errMisfit
@@ -169,7 +169,7 @@ func (m *Model) settle(b *policy.Bound, r limit.Receipt, actual int64) int64 {
 	return l.WholeTokens(change)
 }
 
-// Forget implements store.Store.
+// Forget implements store.Keeper.
 func (m *Model) Forget(_ context.Context, keys []policy.Key) (forgotten int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -74,18 +74,22 @@ var promises = []test{
 	{"NoBoundsAreAdmitted", noBounds},
 	{"PeekShowsTheWaitsOfATakeAndSpendsNothing", peekShowsWaits},
 	{"PeekShowsABoundInShadowBesideItsEnforcedTwin", peekShowsShadowBesideItsTwin},
-	{"RefundReturnsWhatATakeSpentOnce", refundReturnsOnce},
 	{"SettleReplacesWhatATakeSpentOnce", settleReplacesWhatWasSpent},
 	{"SettleMayLeaveADebtThatDeniesUntilItIsPaidBack", settleMayLeaveADebt},
 	{"SettleCountsTheBoundsOfOneBucketTogether", settleCountsBoundsOfOneBucketTogether},
-	{"SettleChargesABucketThatWasDeletedAndReturnsNothingToIt", settleChargesABucketThatWasDeleted},
 	{"SettleLeavesABucketOfAChangedLimitAsItIs", settleLeavesABucketOfAChangedLimit},
 	{"SettlementsThatDoNotFitTheBoundsAreAnError", settleMustFit},
 	{"ConcurrentSettlementsKeepTheBound", concurrentSettlementsKeepTheBound},
 	{"ConcurrentSettlementsAddUp", concurrentSettlementsAddUp},
-	{"ForgetEmptiesTheBucketsOfItsKeysAlone", forgetEmptiesItsKeysAlone},
 	{"StatusesThatDoNotFitTheBoundsAreAnError", statusesMustFit},
 	{"OverlappingRequestsNeverDeadlockAndKeepEveryBound", overlappingRequests},
+}
+
+// keeperPromises are those of a store.Keeper.
+var keeperPromises = []test{
+	{"RefundReturnsWhatATakeSpentOnce", refundReturnsOnce},
+	{"SettleChargesABucketThatWasDeletedAndReturnsNothingToIt", settleChargesABucketThatWasDeleted},
+	{"ForgetEmptiesTheBucketsOfItsKeysAlone", forgetEmptiesItsKeysAlone},
 }
 
 // Run runs the suite for a store that decides a request at one instant.
@@ -120,7 +124,11 @@ func RunApart(t *testing.T, open Open, place Place) {
 
 // run runs the promises and the test of the last token.
 func run(t *testing.T, open Open, last test) {
-	for _, test := range append(slices.Clip(promises), last) {
+	tests := append(slices.Clip(promises), last)
+	if one, _ := open(t); (&fixture{Store: one}).keeper() != nil {
+		tests = append(tests, keeperPromises...)
+	}
+	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			opened, clock := open(t)
 			test.test(t, &fixture{Store: opened, Clock: clock})
@@ -132,6 +140,12 @@ func run(t *testing.T, open Open, last test) {
 type fixture struct {
 	store.Store
 	Clock
+}
+
+// keeper returns the store as one that keeps the buckets itself; nil: it does not.
+func (f *fixture) keeper() store.Keeper {
+	keeper, _ := f.Store.(store.Keeper)
+	return keeper
 }
 
 // bound returns a bound of a limit that costs 1 from the bucket of tenant acme.

@@ -1,7 +1,6 @@
 // Package bucket puts stores together: it opens the buckets of a plugin config, in this process or in Redis. The plugin
 // server, the REST API and package limiter all open their buckets here, so they count alike. What it opens is a
-// [store.Store]: take, peek, refund, settle, forget. That interface is in a package below, where the stores can name it
-// too.
+// [store.Store]: take, peek, settle. That interface is in a package below, where the stores can name it too.
 //
 // For Redis the decorators stand in this order: package addresses chooses the bucket that counts an address; package
 // lease answers from leases and remembered denials; package outage calls Redis (package redis) and, where Redis does
@@ -150,7 +149,7 @@ func (s *Stores) use(config *schema.Config) (used *layers, release func(), err e
 // Central is the store that all nodes share, as Redis has it: without leases or remembered denials in front, and
 // without a fallback behind. Bounds that Redis does not answer stay decision.Unanswered, with a failure.
 type Central interface {
-	store.Store
+	store.Keeper
 	// Ping returns nil if every server of the Redis answers, without the Redis of addresses.
 	Ping(ctx context.Context) error
 	// PingSecond returns nil if every server of the Redis of addresses answers, or there is none.

@@ -54,7 +54,7 @@ func (t retrying) Peek(ctx context.Context, bounds []policy.Bound, statuses []de
 
 func hasFailed(s decision.Status) bool { return s.Failure != decision.NoFailure }
 
-// Forget implements store.Store. A bucket that is empty already stays so.
+// Forget implements store.Keeper. A bucket that is empty already stays so.
 func (t retrying) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 	n, err := t.Central.Forget(ctx, keys)
 	if err == nil {

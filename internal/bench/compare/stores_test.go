@@ -108,7 +108,7 @@ func monotonic() func() limit.Micros {
 }
 
 // leasing returns the buckets of the only node that leases from shared. It runs until the end of tb.
-func leasing(tb testing.TB, shared store.Store) admit.Buckets {
+func leasing(tb testing.TB, shared store.Refunder) admit.Buckets {
 	tb.Helper()
 	leases := lease.New(shared, lease.Options{Now: monotonic(), Nodes: oneNode{}})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -10,8 +10,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// Settle implements store.Store. What an address gets back follows the rules of [Store.Refund]. What it cost beyond its
-// reservation is charged where the address is counted now.
+// Settle implements store.Store. What an address above the budget spent by its prefix stays spent: its bucket may be
+// another by now. What an address cost beyond its reservation is charged where it is counted now.
 func (v *Store) Settle(
 	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
@@ -91,4 +91,21 @@ func (p *part) settle(ctx context.Context, s store.Store, statuses []decision.St
 		statuses[i].Charged, statuses[i].Settled, statuses[i].Failure = from.Charged, from.Settled, from.Failure
 	}
 	return err
+}
+
+// isApart reports whether an address is counted in a bucket of its own alone, and has been for as long as what it spent
+// counts: an address that was counted by its prefix is counted by both until that has expired.
+func (b *Budget) isApart(bound *policy.Bound, now limit.Micros) bool {
+	bytes := logBytes(bound)
+	hash := b.hash(&bound.Key, bytes)
+	if kept, _ := b.own.findKey(hash, now, 0); !kept {
+		return false
+	}
+	return b.peekRoute(&bound.Key, hash, bytes, now).way == byAddress
+}
+
+// addStatus adds a bound with its status.
+func (p *part) addStatus(i int, b policy.Bound, status *decision.Status) {
+	p.addBound(i, b)
+	p.statuses[len(p.statuses)-1] = *status
 }

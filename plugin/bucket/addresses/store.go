@@ -2,7 +2,6 @@ package addresses
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 
@@ -20,12 +19,12 @@ const slack = 2 * limit.Second
 type Store struct {
 	budget *Budget
 	next   store.Store
-	local  store.Store
+	local  store.Refunder
 }
 
 // Store returns a store that takes from next, which the budget's store keeps, and above the budget from local, which
 // keeps buckets in this process, with this node's shares of the limits, and does no I/O.
-func (b *Budget) Store(next, local store.Store) *Store {
+func (b *Budget) Store(next store.Store, local store.Refunder) *Store {
 	return &Store{budget: b, next: next, local: local}
 }
 
@@ -253,11 +252,4 @@ func life(l *limit.Limit, s *decision.Status) limit.Micros {
 		}
 	}
 	return lasts + lasts/4 + slack
-}
-
-// Forget implements store.Store.
-func (v *Store) Forget(ctx context.Context, keys []policy.Key) (int, error) {
-	here, err := v.local.Forget(ctx, keys)
-	there, failed := v.next.Forget(ctx, keys)
-	return here + there, errors.Join(err, failed)
 }

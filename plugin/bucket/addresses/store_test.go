@@ -113,27 +113,6 @@ func TestAPeekShowsHowAnAddressWouldBeCountedAndKeepsNoAddress(t *testing.T) {
 	}
 }
 
-func TestARefundReturnsWhatAnAddressSpentInABucketOfItsOwnOrInThisProcess(t *testing.T) {
-	w, p := newWorld(t, 10, 1), perMinute(t, 50)
-	for i := range 40 * burst {
-		bounds := []policy.Bound{ofAddress(p, fmt.Sprintf("10.%d.%d.1", i>>8, i&255))}
-		statuses, _ := w.take(bounds...)
-		if err := w.view.Refund(t.Context(), bounds, statuses); err != nil || statuses[0].Charged {
-			t.Fatalf("%+v, %v: want nothing charged any more", statuses[0], err)
-		}
-		if apart := w.budget.Stats().Apart > uint64(i); apart && statuses[0].Returned != 1 {
-			t.Errorf("address %d, counted apart: %+v, want 1 returned", i, statuses[0])
-		}
-		if w.budget.Stats().Local > 0 {
-			if statuses[0].Source != decision.Local || statuses[0].Returned != 1 {
-				t.Errorf("address %d, counted in this process: %+v, want 1 returned", i, statuses[0])
-			}
-			return
-		}
-	}
-	t.Error("no address was counted in this process")
-}
-
 func TestTheBucketOfAPrefixIsReadBesideThatOfItsAddressAndLeftOutWhileUnused(t *testing.T) {
 	w, p := newWorld(t, 1000, 1), perMinute(t, 100)
 	for range 3 {

@@ -76,19 +76,6 @@ func (b *bank) Peek(_ context.Context, bounds []policy.Bound, statuses []decisio
 	})
 }
 
-// Forget implements store.Store.
-func (b *bank) Forget(_ context.Context, keys []policy.Key) (forgotten int, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, key := range keys {
-		if _, kept := b.states[key]; kept {
-			delete(b.states, key)
-			forgotten++
-		}
-	}
-	return forgotten, nil
-}
-
 // call answers a call that takes its time.
 func (b *bank) call(
 	bounds []policy.Bound, statuses []decision.Status, answer func([]policy.Bound, []decision.Status),
@@ -147,7 +134,7 @@ func (b *bank) answer(bounds []policy.Bound, statuses []decision.Status) {
 	}
 }
 
-// Refund implements store.Store.
+// Refund implements store.Refunder.
 func (b *bank) Refund(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -158,7 +158,7 @@ func (sh *shard) count(stats *Stats) {
 	stats.Evicted += sh.evicted
 }
 
-// Forget implements store.Store. It returns no error.
+// Forget implements store.Keeper. It returns no error.
 func (s *Store) Forget(_ context.Context, keys []policy.Key) (forgotten int, err error) {
 	for i := range keys {
 		if s.forget(&keys[i]) {

@@ -53,7 +53,7 @@ func (s *Store) settle(b *policy.Bound, r limit.Receipt, actual int64) int64 {
 	return l.WholeTokens(change)
 }
 
-// Refund implements store.Store.
+// Refund implements store.Refunder.
 func (s *Store) Refund(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if err := store.CheckLengths("refund", bounds, statuses); err != nil {
 		return err

@@ -146,17 +146,6 @@ func (ds *debts) recordAdmission(b *policy.Bound, failure decision.Failure, at, 
 	return Tally{Unverified: b.Cost}
 }
 
-// cancel removes what is due for the statuses that are Charged without the central store, because it is refunded.
-func (ds *debts) cancel(bounds []policy.Bound, statuses []decision.Status) {
-	ds.mu.Lock()
-	defer ds.mu.Unlock()
-	for i := range statuses {
-		if status := &statuses[i]; status.Charged && isUnverified(status) {
-			ds.cancelAdmission(&bounds[i], status)
-		}
-	}
-}
-
 // cancelAdmission removes the bound's cost from what is due, and reports whether it was due still: since its admission
 // it may have been charged or written off.
 func (ds *debts) cancelAdmission(b *policy.Bound, admitted *decision.Status) bool {
@@ -168,18 +157,6 @@ func (ds *debts) cancelAdmission(b *policy.Bound, admitted *decision.Status) boo
 	d.tokens -= b.Cost
 	ds.addTally(b.Policy.Name, Tally{Unverified: -b.Cost})
 	return true
-}
-
-// forget writes off what is due from buckets.
-func (ds *debts) forget(keys []policy.Key) {
-	ds.mu.Lock()
-	defer ds.mu.Unlock()
-	for i := range keys {
-		if d := ds.byKey[keys[i]]; d != nil {
-			ds.addTally(d.policy.Name, Tally{WrittenOff: d.tokens})
-			d.tokens = 0
-		}
-	}
 }
 
 // spend adds to what is due, which never exceeds a full bucket.

@@ -13,7 +13,7 @@ import (
 // Local returns the buckets of this process with this node's shares of the limits, whatever the state of the central
 // store and the fail modes: for subjects that must not leave anything there. Nothing is charged later. Statuses have
 // the source Local and no failure.
-func (v *Store) Local() store.Store { return local{v} }
+func (v *Store) Local() store.Refunder { return local{v} }
 
 // local is the store of [Store.Local].
 type local struct{ view *Store }
@@ -44,7 +44,7 @@ func (l local) Peek(ctx context.Context, bounds []policy.Bound, statuses []decis
 	return nil
 }
 
-// Refund implements store.Store.
+// Refund implements store.Refunder.
 func (l local) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	shares, err := l.limited(bounds)
 	if err != nil {
@@ -54,11 +54,6 @@ func (l local) Refund(ctx context.Context, bounds []policy.Bound, statuses []dec
 		return fmt.Errorf("refund %d bounds locally: %w", len(bounds), err)
 	}
 	return nil
-}
-
-// Forget implements store.Store.
-func (l local) Forget(ctx context.Context, keys []policy.Key) (int, error) {
-	return l.view.store.fallback.Forget(ctx, keys)
 }
 
 // limited returns bounds with this node's shares of their limits.

@@ -14,7 +14,6 @@ package outage
 import (
 	"context"
 	cryptorand "crypto/rand"
-	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -32,7 +31,7 @@ type Central interface {
 	// Store decides the bounds whose servers answer. The statuses of the others must have as Wait the least time after
 	// which another call is worthwhile. If an answered bound denies, nothing that was answered may stay spent. Refund must
 	// leave statuses alone whose source is not Redis.
-	store.Store
+	store.Refunder
 	// Beat reports that node is alive, for ttl from now, among the nodes of namespace. It returns the number of live
 	// nodes, itself included.
 	Beat(ctx context.Context, namespace, node string, ttl time.Duration) (live int, err error)
@@ -44,7 +43,7 @@ type Central interface {
 
 // Fallback keeps buckets in this process. It never blocks.
 type Fallback interface {
-	store.Store
+	store.Refunder
 	// Seed raises what is spent of a bucket to tokens, spent at the instant at under l. It leaves a bucket alone of which
 	// as much is spent already.
 	Seed(key policy.Key, l *limit.Limit, tokens int64, at limit.Micros)
@@ -205,19 +204,6 @@ func (s *Guard) Degraded() bool {
 	return false
 }
 
-// Forget implements store.Store, also for what this process recorded of the buckets: what it admitted from them during
-// an outage is not charged later.
-func (v *Store) Forget(ctx context.Context, keys []policy.Key) (int, error) {
-	s := v.store
-	for i := range keys {
-		s.sightings.forget(&keys[i])
-	}
-	s.debts.forget(keys)
-	here, err := s.fallback.Forget(ctx, keys)
-	there, failed := s.central.Forget(ctx, keys)
-	return here + there, errors.Join(err, failed)
-}
-
 // Peek implements store.Store: it shows what fail modes decide where the central store does not answer. A bucket of
 // this process may then start with the usage that the central store last reported, as it does for a Take.
 func (v *Store) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
@@ -245,16 +231,4 @@ func (s *Guard) peekCentral(
 ) error {
 	defer s.bulkhead.leave(ticket)
 	return s.central.Peek(ctx, bounds, statuses)
-}
-
-// Refund implements store.Store. What this process admitted is not charged to the central store later.
-func (v *Store) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if err := store.CheckLengths("refund", bounds, statuses); err != nil {
-		return err
-	}
-	if err := v.store.refundCentral(ctx, bounds, statuses); err != nil {
-		return err
-	}
-	v.store.debts.cancel(bounds, statuses)
-	return v.Local().Refund(ctx, bounds, statuses)
 }

@@ -81,18 +81,6 @@ func (s *sightings) remember(key *policy.Key, used int64, at limit.Micros) {
 	set.seen[place] = sighting{hash: hash, used: used, at: at}
 }
 
-// forget drops what is recorded of a bucket.
-func (s *sightings) forget(key *policy.Key) {
-	set, hash := s.set(key)
-	set.mu.Lock()
-	defer set.mu.Unlock()
-	for i := range set.seen {
-		if set.seen[i].hash == hash {
-			set.seen[i] = sighting{}
-		}
-	}
-}
-
 // takeOnce returns the last usage of a bucket, once for each time that it was recorded.
 func (s *sightings) takeOnce(key *policy.Key) (used int64, at limit.Micros, ok bool) {
 	set, hash := s.set(key)

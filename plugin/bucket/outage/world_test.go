@@ -123,22 +123,6 @@ func (s *servers) call(bounds []policy.Bound, statuses []decision.Status, decide
 	decide(s.clock.Now())
 }
 
-// Forget implements Shared.
-func (s *servers) Forget(_ context.Context, keys []policy.Key) (forgotten int, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, key := range keys {
-		if s.is[key.GroupID] != up {
-			return forgotten, errUnavailable
-		}
-		if _, kept := s.states[key]; kept {
-			delete(s.states, key)
-			forgotten++
-		}
-	}
-	return forgotten, nil
-}
-
 // check fills in the waits of the servers that answer, and reports whether one denies.
 func (s *servers) check(bounds []policy.Bound, statuses []decision.Status, now limit.Micros) (denied bool) {
 	clear(statuses)

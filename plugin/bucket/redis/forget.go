@@ -9,7 +9,7 @@ import (
 
 var forgetScript = newScript(assemble("forget", nil))
 
-// Forget implements store.Store: it deletes the buckets one after the other, with the entries of sliding logs.
+// Forget implements store.Keeper: it deletes the buckets one after the other, with the entries of sliding logs.
 func (s *Store) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 	forgotten := 0
 	for i := range keys {

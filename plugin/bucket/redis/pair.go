@@ -115,7 +115,7 @@ func (p *Pair) parts(bounds []policy.Bound, indexes []int) []part {
 	return parts
 }
 
-// Refund implements store.Store, see [Store.Refund].
+// Refund implements store.Refunder, see [Store.Refund].
 func (p *Pair) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if err := store.CheckLengths("refund", bounds, statuses); err != nil {
 		return err
@@ -175,7 +175,7 @@ func (p *Pair) Probe(ctx context.Context) {
 	})
 }
 
-// Forget implements store.Store, see [Store.Forget].
+// Forget implements store.Keeper, see [Store.Forget].
 func (p *Pair) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 	var mains, seconds []policy.Key
 	for i := range keys {

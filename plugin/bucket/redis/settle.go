@@ -16,7 +16,7 @@ type settlement struct {
 	actual  int64 // tokens, of the bound's cost
 }
 
-// Refund implements store.Store, for the statuses with the source Redis. What is doubtful stays spent, and so does the
+// Refund implements store.Refunder, for the statuses with the source Redis. What is doubtful stays spent, as does the
 // refund of a call that fails.
 func (s *Store) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if err := store.CheckLengths("refund", bounds, statuses); err != nil {
