@@ -16,39 +16,45 @@ const (
 	expiryPause = time.Second
 )
 
-// awaited holds the reservations that this process has made, until it settles them or they time out. It is safe for
-// concurrent use.
+// awaited holds the reservations that this process has made, by key, with the ends of their timeouts: until it settles
+// or reports them. It is safe for concurrent use.
 type awaited struct {
 	mu   sync.Mutex
-	ends deadlines
+	ends map[string]limit.Micros
 }
 
 // add awaits the timeout of a reservation, if there is room.
 func (a *awaited) add(key string, ends limit.Micros) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.ends.size() < mostAwaited {
-		a.ends.add(key, ends)
+	if len(a.ends) < mostAwaited {
+		a.ends[key] = ends
 	}
 }
 
 func (a *awaited) remove(key string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.ends.remove(key)
+	delete(a.ends, key)
 }
 
-func (a *awaited) due(now limit.Micros) (string, bool) {
+// due returns the keys of the reservations that have timed out.
+func (a *awaited) due(now limit.Micros) (keys []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.ends.due(now)
+	for key, ends := range a.ends {
+		if ends <= now {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }
 
 // Awaited returns how many reservations of this process have neither been settled by it nor timed out.
 func (l *Ledger) Awaited() int {
 	l.awaited.mu.Lock()
 	defer l.awaited.mu.Unlock()
-	return l.awaited.ends.size()
+	return len(l.awaited.ends)
 }
 
 // Run reports the reservations of this process that time out, and frees the ids of checks that the store answered too
@@ -70,8 +76,10 @@ func (l *Ledger) Run(ctx context.Context) error {
 // Expire reports the reservations of this process that have timed out. Their entries stay, for a late settlement. If
 // the records cannot be read or written, it leaves what it has not reported for the next call.
 func (l *Ledger) Expire(ctx context.Context) {
-	now := limit.Micros(l.options.Now().UnixMicro())
-	for key, ok := l.awaited.due(now); ok && ctx.Err() == nil; key, ok = l.awaited.due(now) {
+	for _, key := range l.awaited.due(limit.Micros(l.options.Now().UnixMicro())) {
+		if ctx.Err() != nil {
+			return
+		}
 		if err := l.expire(ctx, key); err != nil {
 			l.options.Log.Debug("reporting a reservation that timed out failed: it is tried again", "error", err)
 			return

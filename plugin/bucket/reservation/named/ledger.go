@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
 // Errors of Claim and Settle, beside [ActualError]. Any other error means that the records could not be read or
@@ -44,7 +45,9 @@ type Ledger struct {
 }
 
 // New returns a ledger.
-func New(o Options) *Ledger { return &Ledger{options: o} }
+func New(o Options) *Ledger {
+	return &Ledger{options: o, awaited: awaited{ends: map[string]limit.Micros{}}}
+}
 
 const (
 	defaultPatience = 2 * time.Second

@@ -389,7 +389,7 @@ func TestATimeoutWhoseEntryCannotBeDecodedIsLoggedOnceAndNotCounted(t *testing.T
 	for _, id := range []string{"garbled", "whole"} {
 		require.NoError(t, w.reserve(id, 100))
 	}
-	w.faults.records[Name{"default", "", "garbled"}.key()] = []byte(`{"state":"later"}`)
+	w.faults.records[Name{"default", "", "garbled"}.key()] = localRecord{[]byte(`{"state":"later"}`), 1 << 62}
 	w.now += 61 * limit.Second
 	for range 2 {
 		w.Expire(t.Context())

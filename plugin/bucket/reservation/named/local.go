@@ -3,6 +3,7 @@ package named
 import (
 	"bytes"
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -19,8 +20,13 @@ type Local struct {
 	most    int
 
 	mu      sync.Mutex
-	records map[string][]byte
-	ends    deadlines
+	records map[string]localRecord
+	next    limit.Micros // when the ended ones are dropped again
+}
+
+type localRecord struct {
+	value []byte
+	ends  limit.Micros
 }
 
 // NewLocal returns an empty store of at most so many records; 0: DefaultMost. elapsed is a monotonic clock.
@@ -28,7 +34,7 @@ func NewLocal(elapsed func() limit.Micros, most int) *Local {
 	if most <= 0 {
 		most = DefaultMost
 	}
-	return &Local{elapsed: elapsed, most: most, records: map[string][]byte{}}
+	return &Local{elapsed: elapsed, most: most, records: map[string]localRecord{}}
 }
 
 // Add implements reservation.Records. The error is [ErrFull] if there is no room: a record never makes room for
@@ -36,16 +42,29 @@ func NewLocal(elapsed func() limit.Micros, most int) *Local {
 func (l *Local) Add(_ context.Context, key string, record []byte, ttl time.Duration) (present []byte, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.dropEnded()
-	if present := l.records[key]; present != nil {
+	if present := l.get(key); present != nil {
 		return present, nil
+	}
+	now := l.elapsed()
+	if now >= l.next {
+		maps.DeleteFunc(l.records, func(_ string, r localRecord) bool { return r.ends <= now })
+		l.next = now + limit.Second
 	}
 	if len(l.records) >= l.most {
 		return nil, fullError{}
 	}
-	l.records[key] = record
-	l.ends.add(key, l.elapsed()+limit.Micros(ttl.Microseconds()))
+	l.records[key] = localRecord{record, now + limit.Micros(ttl.Microseconds())}
 	return nil, nil
+}
+
+// get returns a record, unless it has ended; nil: there is none. The caller holds the lock.
+func (l *Local) get(key string) []byte {
+	present, ok := l.records[key]
+	if ok && present.ends <= l.elapsed() {
+		delete(l.records, key)
+		return nil
+	}
+	return present.value
 }
 
 // fullError is ErrFull, as an error of a call that did nothing.
@@ -59,20 +78,18 @@ func (fullError) MayHaveRun() bool     { return false }
 func (l *Local) Get(_ context.Context, key string) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.dropEnded()
-	return l.records[key], nil
+	return l.get(key), nil
 }
 
 // Swap implements reservation.Records.
 func (l *Local) Swap(_ context.Context, key string, old, next []byte) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.dropEnded()
-	present := l.records[key]
+	present := l.get(key)
 	if present == nil || !bytes.Equal(present, old) {
 		return false, nil
 	}
-	l.records[key] = next
+	l.records[key] = localRecord{next, l.records[key].ends}
 	return true, nil
 }
 
@@ -80,18 +97,7 @@ func (l *Local) Swap(_ context.Context, key string, old, next []byte) (bool, err
 func (l *Local) Take(_ context.Context, key string) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.dropEnded()
-	present := l.records[key]
+	present := l.get(key)
 	delete(l.records, key)
-	l.ends.remove(key)
 	return present, nil
-}
-
-// dropEnded drops the records whose time is up. The caller holds the lock.
-func (l *Local) dropEnded() {
-	now := l.elapsed()
-	for key, ok := l.ends.due(now); ok; key, ok = l.ends.due(now) {
-		delete(l.records, key)
-		l.ends.remove(key)
-	}
 }
