@@ -134,15 +134,15 @@ func (s *Stores) Local() memory.Stats { return s.local.Stats() }
 // Stats holds the numbers of one Redis and its decorators. A second Redis has its own numbers and the numbers of
 // addresses; what belongs to both is counted with the main one.
 type Stats struct {
-	Name           string        // where it is, without secrets
-	Second         bool          // it is the second of a pair
-	Degraded       bool          // some server of it is unavailable
-	UnavailableFor time.Duration // how long it has been degraded; 0: it is not
-	DegradedFor    time.Duration // altogether, since the start
-	Redis          redis.Stats
-	Outage         outage.Stats
-	Lease          lease.Stats
-	Addresses      addresses.Stats
+	Name           string          `label:"store"` // where it is, without secrets
+	Second         bool            // it is the second of a pair
+	Degraded       bool            `metric:"degraded" merge:"max"` // some server of it is unavailable
+	UnavailableFor time.Duration   // how long it has been degraded; 0: it is not
+	DegradedFor    time.Duration   `metric:"degraded_seconds_total" merge:"max"` // altogether, since the start
+	Redis          redis.Stats     `metric:""`
+	Outage         outage.Stats    `metric:""`
+	Lease          lease.Stats     `metric:""`
+	Addresses      addresses.Stats `metric:""`
 	Shares         share.Stats
 }
 

@@ -57,15 +57,15 @@ func New(o Options) *Budget {
 
 // Stats holds a budget's numbers. Apart, Prefix and Local are since its start.
 type Stats struct {
-	Apart  uint64 // new addresses that were counted in a bucket of their own
-	Prefix uint64 // requests whose address was counted by its prefix
-	Local  uint64 // requests whose address was counted in this process
-	Kept   int    // addresses that may have a key by this node now
-	Most   int    // addresses that can
-	Rate   int    // new ones a second; 0: any number
+	Apart  uint64 `metric:"new_addresses_total by=own"`    // new addresses that were counted in a bucket of their own
+	Prefix uint64 `metric:"new_addresses_total by=prefix"` // requests whose address was counted by its prefix
+	Local  uint64 `metric:"new_addresses_total by=local"`  // requests whose address was counted in this process
+	Kept   int    `metric:"addresses"`                     // addresses that may have a key by this node now
+	Most   int    `metric:"addresses_max"`                 // addresses that can
+	Rate   int    `metric:"new_addresses_per_second_max"`  // new ones a second; 0: any number
 
-	LogBytes     int64 // that sliding logs of addresses by this node may have in the store now
-	MostLogBytes int64 // that they can, without the logs of prefixes
+	LogBytes     int64 `metric:"address_log_bytes"`     // that sliding logs of addresses by this node may have now
+	MostLogBytes int64 `metric:"address_log_bytes_max"` // that they can, without the logs of prefixes
 }
 
 // Stats returns the budget's numbers. It counts the addresses set by set.

@@ -31,10 +31,10 @@ type draw struct {
 
 // Tokens counts leased tokens by what became of them.
 type Tokens struct {
-	Granted  int64 // taken from shared buckets ahead of need
-	Spent    int64 // by requests that were admitted
-	Returned int64 // returned to shared buckets
-	Expired  int64 // ended unspent, or returned to a bucket that had refilled meanwhile
+	Granted  int64 `metric:"leased_tokens_total outcome=granted"`  // taken from shared buckets ahead of need
+	Spent    int64 `metric:"leased_tokens_total outcome=spent"`    // by requests that were admitted
+	Returned int64 `metric:"leased_tokens_total outcome=returned"` // returned to shared buckets
+	Expired  int64 `metric:"leased_tokens_total outcome=expired"`  // ended unspent, or their bucket had refilled
 }
 
 func (t *Tokens) add(other Tokens) {

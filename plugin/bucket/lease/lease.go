@@ -111,16 +111,16 @@ func (leasedPolicies) MayLease(p *policy.Policy) bool { return p.Accuracy == pol
 
 // Stats counts what the leases did: since its start, except Entries, Leases, Out and RenewalTime.
 type Stats struct {
-	FromLease   uint64 // bounds answered from a lease
-	FromStore   uint64 // bounds answered by the central store
-	FromMemory  uint64 // bounds denied from memory
-	Renewals    uint64 // calls of the central store to take leases
-	Failed      uint64 // buckets whose renewal was not answered
-	Refunds     uint64 // calls of the central store to release leases
-	Tokens      Tokens
+	FromLease   uint64       `metric:"answered_limits_total by=lease"`  // bounds answered from a lease
+	FromStore   uint64       `metric:"answered_limits_total by=redis"`  // bounds answered by the central store
+	FromMemory  uint64       `metric:"answered_limits_total by=memory"` // bounds denied from memory
+	Renewals    uint64       `metric:"lease_renewals_total"`            // calls of the central store to take leases
+	Failed      uint64       `metric:"lease_failures_total"`            // buckets whose renewal was not answered
+	Refunds     uint64       `metric:"lease_refunds_total"`             // calls of the central store to release leases
+	Tokens      Tokens       `metric:""`
 	Entries     int          // buckets with a lease or a remembered denial now
-	Leases      int          // buckets with tokens out on lease
-	Out         int64        // tokens that this node has out on lease, renewals under way included
+	Leases      int          `metric:"leases"`           // buckets with tokens out on lease
+	Out         int64        `metric:"lease_tokens_out"` // tokens out on lease to this node, renewals under way included
 	RenewalTime limit.Micros // expected duration of a renewal, waiting included: twice the usual
 }
 

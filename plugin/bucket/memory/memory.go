@@ -27,9 +27,9 @@ type Options struct {
 
 // Stats holds a store's numbers, all but Buckets since its start.
 type Stats struct {
-	Buckets int    // kept now
-	Expired uint64 // dropped when they had expired
-	Evicted uint64 // dropped at the ceiling, with what was spent from them
+	Buckets int    `metric:"local_buckets"`               // kept now
+	Expired uint64 `metric:"local_buckets_expired_total"` // dropped when they had expired
+	Evicted uint64 `metric:"local_buckets_evicted_total"` // dropped at the ceiling, with what was spent from them
 }
 
 const (

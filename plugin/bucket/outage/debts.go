@@ -24,8 +24,8 @@ type Tally struct {
 	// Unverified counts tokens that can be charged: admitted by this process alone (fail mode local) or unchecked (open),
 	// or what a request cost beyond its reservation.
 	Unverified int64
-	Charged    int64 // tokens of Unverified that the central store was charged later
-	WrittenOff int64 // tokens of Unverified that were not: refilled or expired meanwhile, no room left, or no answer again
+	Charged    int64 `metric:"reconciled_tokens_total outcome=charged"`     // tokens of Unverified that were charged later
+	WrittenOff int64 `metric:"reconciled_tokens_total outcome=written_off"` // of Unverified: refilled, expired, or no room left
 
 	Unknown      int64 // tokens admitted where the central store may have been charged: never charged again
 	Unchargeable int64 // tokens admitted for keys of the central store that hold something else

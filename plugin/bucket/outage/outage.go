@@ -166,12 +166,12 @@ func orDefault(n, otherwise int) int {
 
 // Stats counts what a guard did, since its start where they count events.
 type Stats struct {
-	Policies    map[string]Tally            // by policy name; names beyond the first thousand count as "other"
+	Policies    map[string]Tally            `metric:""` // by name; beyond the first thousand as "other"
 	Activations map[decision.Failure]uint64 // requests that fell back, by the first failure among their bounds
-	Waiting     int64                       // requests that wait for the central store now
+	Waiting     int64                       `metric:"waiting_requests"` // requests that wait for the central store now
 	Buckets     int                         // buckets with debts
 	Pending     int64                       // tokens admitted unverified, neither charged nor written off yet
-	Live        map[string]int              // nodes that were last known to live, by namespace; 0: not known yet
+	Live        map[string]int              `metric:"live_nodes namespace" merge:"max"` // nodes by namespace; 0: unknown
 	Last        Report                      // the last outage that was reconciled; its zero value: none was
 }
 

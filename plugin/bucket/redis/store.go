@@ -31,12 +31,12 @@ type Store struct {
 
 // Stats holds a store's numbers since its start.
 type Stats struct {
-	Foreign         uint64 // values that were not of our form and were read as empty buckets
-	Taken           uint64 // keys that hold a foreign type, so that their bounds were not answered
-	LostRefunds     uint64 // failed calls to refund what a denied request had spent
-	LostSettlements uint64 // bounds of which a settlement was not answered, with those that a gate held back
+	Foreign         uint64 `metric:"foreign_values_total"`   // values of a foreign form, read as empty buckets
+	Taken           uint64 `metric:"taken_keys_total"`       // keys of a foreign type: bounds without an answer
+	LostRefunds     uint64 `metric:"lost_refunds_total"`     // failed calls to refund a denied request
+	LostSettlements uint64 `metric:"lost_settlements_total"` // bounds whose settlement had no answer or was held back
 	Failed          uint64 // calls of the script without an answer, without those that a gate held back
-	Calls           uint64 // calls to take, refund or settle, with those that a gate held back
+	Calls           uint64 `metric:"redis_round_trips_total"` // to take, refund or settle, with those held back
 }
 
 // newStore returns a store that runs the script by t.

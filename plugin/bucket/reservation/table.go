@@ -106,12 +106,12 @@ func (t *Table) Follow(text string, needs settle.Needs, settled func(a *settle.A
 
 // Stats holds the numbers of a table, since the start where they are not of now.
 type Stats struct {
-	Kept       int    // reservations that wait for their log phase now
-	Parked     int    // requests that have ended, and wait for their central store now
-	Unknown    uint64 // log phases whose reservation does not exist, or exists no more
-	Unrecorded uint64 // reservations that could not be recorded in the central store
-	Elsewhere  uint64 // reservations of this process whose record was gone: others have settled them
-	Abandoned  uint64 // requests that have ended and could not be settled, because their central store was out of reach
+	Kept       int    `metric:"reservations"`                  // reservations that wait for their log phase now
+	Parked     int    `metric:"parked_settlements"`            // requests that have ended, and wait for their store
+	Unknown    uint64 `metric:"unknown_reservations_total"`    // log phases whose reservation does not exist
+	Unrecorded uint64 `metric:"unrecorded_reservations_total"` // that could not be recorded in the central store
+	Elsewhere  uint64 `metric:"settled_elsewhere_total"`       // whose record was gone: others have settled them
+	Abandoned  uint64 `metric:"abandoned_settlements_total"`   // whose central store was out of reach in the end
 }
 
 // Stats returns the numbers of the table.

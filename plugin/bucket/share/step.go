@@ -235,10 +235,10 @@ func (p *pool) setCaps(caps fair.Caps, r *fair.Report, tenants []counted, now, u
 // Stats holds the numbers of a store.
 type Stats struct {
 	Denied  uint64 // requests that caps denied, or would have in shadow
-	Failed  uint64 // exchanges with other nodes
-	Limits  int    // buckets with demand
-	Leads   int    // of those, the ones whose limits this node divides
-	Tenants int    // that demand more of a bucket than their caps
+	Failed  uint64 `metric:"fair_share_failed_exchanges_total"` // exchanges with other nodes
+	Limits  int    `metric:"fair_share_limits"`                 // buckets with demand
+	Leads   int    `metric:"fair_share_leading"`                // of those, the ones whose limits this node divides
+	Tenants int    `metric:"fair_share_capped_tenants"`         // that demand more of a bucket than their caps
 }
 
 // Stats returns the numbers.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
@@ -73,9 +74,12 @@ func newDecider(ctx context.Context, s *Settings, log *slog.Logger) (*decider, e
 	}
 	sources := d.Sources()
 	if record != nil {
-		sources.Denial = record.Metrics
+		sources.Add(metrics.Read(record.Metrics))
 	}
-	sources.Reservations = func() metrics.Reservations { return metrics.Reservations{Kept: d.reservations.Awaited()} }
+	sources.Settles = true
+	sources.Add(metrics.Read(func() metrics.Reservations {
+		return metrics.Reservations{Stats: reservation.Stats{Kept: d.reservations.Awaited()}}
+	}))
 	d.Metrics = metrics.New(process.Version, sources)
 	return d, d.openPath(s.Config)
 }

@@ -16,25 +16,25 @@ const (
 
 // Stats describes the sync at one moment.
 type Stats struct {
-	Version   int64         // of the snapshot in force; 0: there is none, or the database is empty
+	Version   int64         `metric:"snapshot_version"` // of the snapshot in force; 0: none, or an empty database
 	Source    string        // of the snapshot in force: postgres, disk or none
-	Connected bool          // Postgres is being followed now
-	Standby   bool          // the last server is a standby, which may lag, and has no report of this node
-	Age       time.Duration // since the snapshot was last confirmed to be the newest; 0: there is none
+	Connected bool          `metric:"policies_connected"`   // Postgres is being followed now
+	Standby   bool          `metric:"policies_standby"`     // the last server is one: it may lag, and lacks reports
+	Age       time.Duration `metric:"snapshot_age_seconds"` // since the snapshot was last confirmed; 0: there is none
 	Enforced  time.Duration // since the snapshot is in force; 0: there is none
-	Rows      int           // of all tables in the snapshot
+	Rows      int           `metric:"snapshot_rows"` // of all tables in the snapshot
 
 	Faults     []policy.Fault // of rows that do not compile, at most 1000, then those of Unfollowed; do not change it
-	FaultCount int            // of all faults
+	FaultCount int            `metric:"snapshot_faults"` // of all faults
 	Fault      string         // why the newest version is not in force; "" if it is
 
-	Loads    uint64 // of all rows
-	CatchUps uint64 // of changes only
+	Loads    uint64 `metric:"snapshot_loads_total"`     // of all rows
+	CatchUps uint64 `metric:"snapshot_catch_ups_total"` // of changes only
 	Contacts uint64 // sessions with Postgres that read a version
-	Saves    uint64 // of the snapshot on disk
+	Saves    uint64 `metric:"snapshot_saves_total"` // of the snapshot on disk
 	Unsaved  uint64 // saves that failed
 
-	Propagation time.Duration // of the last change, from its write until it was in force here; 0: none
+	Propagation time.Duration `metric:"propagation_seconds"` // of the last change, from its write; 0: none
 	ClockOffset time.Duration // Postgres's clock less the node's, as last compared
 }
 

@@ -17,15 +17,16 @@ type Options struct {
 	Log     *slog.Logger  // nil: nothing is logged
 }
 
-// Counters count what a server has done since its start.
+// Counters count what a server has done since its start, except Instances.
 type Counters struct {
-	Events           uint64 // HandleEvent calls for known instances
-	Questions        uint64 // PDK questions sent
-	Writes           uint64 // writes to the socket
-	Panics           uint64 // events, compilations of configs and other calls that panicked
-	Undecided        uint64 // events without a decision (answer too long, budget exceeded): on_internal_error answered
-	UnknownInstances uint64 // events and status calls for instances that the server does not have
-	ConfigFaults     uint64 // configs with faults, each once while it has instances
+	Instances        int    `metric:"instances"`               // plugin configs served now
+	Events           uint64 `metric:"events_total"`            // HandleEvent calls for known instances
+	Questions        uint64 `metric:"questions_total"`         // PDK questions sent
+	Writes           uint64 `metric:"writes_total"`            // writes to the socket
+	Panics           uint64 `metric:"panics_total"`            // events, compilations of configs and other calls
+	Undecided        uint64 `metric:"undecided_total"`         // events that on_internal_error answered
+	UnknownInstances uint64 `metric:"unknown_instances_total"` // events and status calls for instances not kept here
+	ConfigFaults     uint64 `metric:"config_faults_total"`     // configs with faults, each once while it has instances
 }
 
 // Server serves the plugin to Kong. Make it with New.
@@ -52,7 +53,8 @@ func New(o Options) *Server {
 func (s *Server) Counters() Counters {
 	c := s.Server.Counters()
 	return Counters{
-		Events: c.Events, Questions: c.Questions, Writes: c.Writes, Panics: c.Panics + s.configs.panics.Load(),
-		Undecided: c.Failures, UnknownInstances: c.UnknownInstances, ConfigFaults: s.configs.faults.Load(),
+		Instances: s.Instances(), Events: c.Events, Questions: c.Questions, Writes: c.Writes,
+		Panics: c.Panics + s.configs.panics.Load(), Undecided: c.Failures,
+		UnknownInstances: c.UnknownInstances, ConfigFaults: s.configs.faults.Load(),
 	}
 }

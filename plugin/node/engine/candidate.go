@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/candidate"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
@@ -54,8 +53,9 @@ func releaseCandidate(decider *admit.Decider, end bool) {
 	}
 }
 
-// metrics returns the metrics of candidates; nil: no candidate is open. Every reason is there from the start.
-func (c *candidates) metrics(open *policy.CandidateSet) metrics.Candidate {
+// candidate returns the metrics of candidates. Every reason is there from the start.
+func (e *Engine) candidate() metrics.Candidate {
+	c, open := e.candidates, e.snapshot().CandidateSet()
 	s := c.Stats()
 	n := metrics.Candidate{
 		Open: open != nil, Waiting: s.Waiting,
@@ -67,7 +67,7 @@ func (c *candidates) metrics(open *policy.CandidateSet) metrics.Candidate {
 		n.Dropped[candidate.Drop(reason).String()] = dropped
 	}
 	if open != nil && open.Created > 0 {
-		n.AgeSeconds = max(0, time.Since(time.UnixMicro(int64(open.Created))).Seconds())
+		n.Age = max(0, time.Since(time.UnixMicro(int64(open.Created))))
 	}
 	return n
 }

@@ -51,24 +51,23 @@ func (d *DenialRecord) Run(ctx context.Context) error {
 
 // Metrics returns the counts of written, queued and dropped lines of every sink. Every reason is there from the start,
 // so that an alert sees the first loss.
-func (d *DenialRecord) Metrics() metrics.Denial {
+func (d *DenialRecord) Metrics() (sinks []metrics.DenialSink) {
 	s := d.Stats()
-	var n metrics.Denial
 	for _, sink := range s.Sinks {
 		dropped := map[string]uint64{}
 		for reason, tally := range sink.Dropped {
 			dropped[denial.Reason(reason).String()] = tally.Denials
 		}
 		dropped[denial.Groups.String()] = s.Folded
-		n.Sinks = append(n.Sinks, metrics.DenialSink{
+		sinks = append(sinks, metrics.DenialSink{
 			Name: sink.Name, Written: sink.Written.Lines, Dropped: dropped, Queued: int(sink.Queued.Lines),
 			Failing: sink.Failing,
 		})
 	}
 	if d.recent != nil {
-		n.Sinks = append(n.Sinks, d.recent.metrics())
+		sinks = append(sinks, d.recent.metrics())
 	}
-	return n
+	return sinks
 }
 
 // ReadSalt returns the salt in a file. nil stands for a random one, where the file has none: then the hashes of this

@@ -92,16 +92,13 @@ func New(ctx context.Context, o Options) *Engine {
 
 // Sources returns the sources of the engine's metrics.
 func (e *Engine) Sources() metrics.Sources {
-	sources := metrics.Sources{
-		Buckets: e.buckets, Stores: e.stores, Limits: e.limits, Shares: e.shares,
-	}
+	sources := metrics.Sources{Stores: e.stores, Limits: e.limits}
+	sources.Add(metrics.Read(e.Stores.Local), metrics.Read(e.Stores.Stats), metrics.Read(e.shares))
 	if e.Rows != nil {
-		sources.Policies = func() metrics.Policies { return policyMetrics(e.Rows.Stats()) }
-		sources.Overrides = e.overrides
-		sources.Candidate = func() metrics.Candidate { return e.candidates.metrics(e.snapshot().CandidateSet()) }
+		sources.Add(metrics.Read(e.Rows.Stats), metrics.Read(e.overrides), metrics.Read(e.candidate))
 	}
 	if e.usage != nil {
-		sources.Usage = e.usage.metrics
+		sources.Add(metrics.Read(e.usage.metrics))
 	}
 	return sources
 }

@@ -117,7 +117,7 @@ func TestDecisionsAndSettlementsCountAsUsageIfThatIsOn(t *testing.T) {
 			e.CountUsage()
 		}
 		sources := e.Sources()
-		sources.Reservations = func() metrics.Reservations { return metrics.Reservations{} }
+		sources.Settles = true
 		e.Metrics = metrics.New("1", sources)
 		decider, release, err := e.Build(schema.Config{}.WithDefaults(), new(resolve.Plan))
 		require.NoError(t, err)
@@ -127,12 +127,12 @@ func TestDecisionsAndSettlementsCountAsUsageIfThatIsOn(t *testing.T) {
 		e.Settlements().Reserved(budget)
 		e.Settlements().Settled(budget, reservation.Settlement{Change: -30, Tenant: "acme", Endpoint: "chat"})
 		if !on {
-			if e.usage != nil || sources.Usage != nil || observers != 2 {
+			if e.usage != nil || observers != 2 {
 				t.Errorf("usage is off, and %d observers count", observers)
 			}
 			continue
 		}
-		if n := sources.Usage(); n.Rows != 2 || observers != 3 {
+		if n := e.usage.metrics(); n.Rows != 2 || observers != 3 {
 			t.Errorf("%d rows count a settlement with %d observers, want one of requests and one of the policy", n.Rows, observers)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	_ "time/tzdata" // tenants' time zones, where the system has none
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
 
 // FollowRows makes the engine follow the rows of Postgres while Run runs. The options need no log and no callbacks.
@@ -53,21 +52,5 @@ func waitFor(ctx context.Context, done <-chan struct{}, limit time.Duration) {
 	select {
 	case <-done:
 	case <-ctx.Done():
-	}
-}
-
-// policyMetrics converts the numbers of the rows.
-func policyMetrics(s policysync.Stats) metrics.Policies {
-	return metrics.Policies{
-		Connected:          s.Connected,
-		Standby:            s.Standby,
-		Version:            s.Version,
-		AgeSeconds:         s.Age.Seconds(),
-		PropagationSeconds: s.Propagation.Seconds(),
-		Rows:               s.Rows,
-		Faults:             s.FaultCount,
-		Loads:              s.Loads,
-		CatchUps:           s.CatchUps,
-		Saves:              s.Saves,
 	}
 }

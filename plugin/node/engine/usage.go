@@ -43,9 +43,8 @@ func (u *usageReport) Run(ctx context.Context) error {
 func (u *usageReport) metrics() metrics.Usage {
 	s := u.reporter.Stats()
 	n := metrics.Usage{
-		Stored: s.Stored, Failed: s.Failed, Waiting: s.Waiting + s.Left, OldestSeconds: s.Oldest.Seconds(),
-		BacklogSecs: s.Backlog.Seconds(),
-		Rows:        u.Rows(), DroppedCounts: u.Dropped(), Dropped: map[string]uint64{},
+		Stored: s.Stored, Failed: s.Failed, Waiting: s.Waiting + s.Left, Oldest: s.Oldest, Backlog: s.Backlog,
+		Rows: u.Rows(), DroppedCounts: u.Dropped(), Dropped: map[string]uint64{},
 	}
 	for reason, dropped := range s.Dropped {
 		n.Dropped[usage.Reason(reason).String()] = dropped

@@ -134,7 +134,7 @@ func TestRecentDenialsAreReportedWhereThereIsADatabaseUnlessTheyAreOff(t *testin
 		s, err := parseSettings(strings.Fields(args), func(string) string { return "" }, nil)
 		require.NoError(t, err)
 		d, err := newDenials(&s, "n1", nil, slog.New(slog.DiscardHandler))
-		if got := d != nil && len(d.Metrics().Sinks) > 0; err != nil || got != want {
+		if got := d != nil && len(d.Metrics()) > 0; err != nil || got != want {
 			t.Errorf("%q: they are reported: %v (%v), want %v", args, got, err, want)
 		}
 	}

@@ -56,17 +56,17 @@ func newEngine(
 		}
 	}
 	sources := e.Sources()
-	sources.Process = func() metrics.Process { return processMetrics(served.limiting, e.MetaDenied()) }
-	sources.LogLines = lines
+	sources.Settles = true
+	sources.Add(
+		metrics.Read(func() phase.Counters { return served.limiting.Counters() }),
+		metrics.Read(func() metrics.MetaLimit { return metrics.MetaLimit{Denied: e.MetaDenied()} }),
+		metrics.Read(func() metrics.LogLines { return metrics.LogLines{ByLevel: lines()} }),
+		metrics.Read(func() metrics.Reservations {
+			return metrics.Reservations{Stats: e.Reservations.Stats(), Unreserved: served.settling.Unreserved()}
+		}),
+	)
 	if record != nil {
-		sources.Denial = record.Metrics
-	}
-	sources.Reservations = func() metrics.Reservations {
-		kept := e.Reservations.Stats()
-		return metrics.Reservations{
-			Kept: kept.Kept, Parked: kept.Parked, Unknown: kept.Unknown, Unrecorded: kept.Unrecorded,
-			Elsewhere: kept.Elsewhere, Abandoned: kept.Abandoned, Unreserved: served.settling.Unreserved(),
-		}
+		sources.Add(metrics.Read(record.Metrics))
 	}
 	e.Metrics = metrics.NewWithTenants(process.Version, sources, s.tenantLabels())
 	e.Reservations = reservation.New(reservation.Options{
@@ -80,15 +80,5 @@ func (s *settings) rows(node string, g *guard) policysync.Options {
 	return policysync.Options{
 		Source: policysync.Source{DSN: s.Database, File: s.DatabaseFile}, Node: node,
 		Dir: s.SnapshotDir, MaxRows: s.SnapshotMaxRows, Superseded: g.Superseded,
-	}
-}
-
-// processMetrics returns the metrics of the process.
-func processMetrics(server *phase.Server, metaDenied uint64) metrics.Process {
-	c := server.Counters()
-	return metrics.Process{
-		Instances: server.Instances(), Events: c.Events, Questions: c.Questions, Writes: c.Writes,
-		Panics: c.Panics, Undecided: c.Undecided, UnknownInstances: c.UnknownInstances,
-		ConfigFaults: c.ConfigFaults, MetaDenied: metaDenied,
 	}
 }

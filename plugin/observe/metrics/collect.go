@@ -45,7 +45,7 @@ func (t *tenants) Describe(to chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. A scrape also updates which tenants have a label, since only scrapes show
 // it.
 func (t *tenants) Collect(to chan<- prometheus.Metric) {
-	defer recoverSource(requests, to)
+	defer recoverSource(to)
 	now := time.Now()
 	t.mu.Lock()
 	t.rotate(now)

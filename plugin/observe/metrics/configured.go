@@ -14,14 +14,6 @@ type Limit struct {
 	Tokens int64  // per window
 }
 
-// Overrides counts the overrides in force, by what they do.
-type Overrides struct {
-	Bans       int
-	Exemptions int
-	Limits     int // commercial ones that change a limit
-	Penalties  int // a detector's that lower one
-}
-
 // effect selects what an override does, as the label override_type names it.
 type effect uint8
 
@@ -34,21 +26,9 @@ const (
 
 func (e effect) String() string { return [...]string{"ban", "exempt", "limit", "penalty"}[e] }
 
-var (
-	configuredLimit = prometheus.NewDesc(
-		prefix+"limit",
-		"Tokens per window that a policy allows in a tier, before overrides; the fewest if configs differ.",
-		[]string{"policy", "tier"},
-		nil,
-	)
-	activeOverrides = prometheus.NewDesc(
-		prefix+"active_overrides",
-		"Overrides in force, by what they do: ban, exempt, limit (a commercial override changes a limit), "+
-			"penalty (a detector's lowers one).",
-		[]string{"override_type"},
-		nil,
-	)
-)
+var configuredLimit = prometheus.NewDesc(prefix+"limit",
+	"Tokens per window that a policy allows in a tier, before overrides; the fewest if configs differ.",
+	[]string{"policy", "tier"}, nil)
 
 // limitCollector collects configured limits: the first maxSeries by name, so that the same series stay.
 type limitCollector struct{ read func() []Limit }
@@ -56,7 +36,7 @@ type limitCollector struct{ read func() []Limit }
 func (c limitCollector) Describe(to chan<- *prometheus.Desc) { to <- configuredLimit }
 
 func (c limitCollector) Collect(to chan<- prometheus.Metric) {
-	defer recoverSource(configuredLimit, to)
+	defer recoverSource(to)
 	all := slices.Clone(c.read())
 	for i := range all {
 		all[i].Policy, all[i].Tier = labelValue(all[i].Policy), labelValue(orNone(all[i].Tier))
@@ -67,20 +47,5 @@ func (c limitCollector) Collect(to chan<- prometheus.Metric) {
 	all = slices.CompactFunc(all, func(a, b Limit) bool { return a.Policy == b.Policy && a.Tier == b.Tier })
 	for _, l := range all[:min(len(all), maxSeries)] {
 		to <- prometheus.MustNewConstMetric(configuredLimit, prometheus.GaugeValue, float64(l.Tokens), l.Policy, l.Tier)
-	}
-}
-
-// overrideCollector collects the number of overrides in force.
-type overrideCollector struct{ read func() Overrides }
-
-func (c overrideCollector) Describe(to chan<- *prometheus.Desc) { to <- activeOverrides }
-
-func (c overrideCollector) Collect(to chan<- prometheus.Metric) {
-	defer recoverSource(activeOverrides, to)
-	now := c.read()
-	counts := [...]int{ban: now.Bans, exemption: now.Exemptions, otherLimit: now.Limits, penalty: now.Penalties}
-	for i, n := range counts {
-		e := effect(i)
-		to <- prometheus.MustNewConstMetric(activeOverrides, prometheus.GaugeValue, float64(n), e.String())
 	}
 }

@@ -8,6 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	buckets "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
@@ -89,8 +92,8 @@ func TestManyRequestsAtOnceAreAllCounted(t *testing.T) {
 }
 
 func TestNamesThatAreNotTextAreCountedAllTheSame(t *testing.T) {
-	stores := []Store{{Name: "\xff", Foreign: 1}, {Name: "\xfe", Foreign: 2}}
-	m := New("1", Sources{Stores: func() []Store { return stores }})
+	stores := []buckets.Stats{{Name: "\xff", Redis: redis.Stats{Foreign: 1}}, {Name: "\xfe", Redis: redis.Stats{Foreign: 2}}}
+	m := withNumbers(of(stores))
 	m.unavailable.with("a\xff\"\n").Inc()
 	const want = `foreign_values_total{store="` + "\uFFFD" + `"} 3
 unavailable_total{policy="a` + "\uFFFD" + `\"\n"} 1
@@ -101,10 +104,7 @@ unavailable_total{policy="a` + "\uFFFD" + `\"\n"} 1
 }
 
 func TestAPanicWhileReadingANumberCostsOnlyThatNumber(t *testing.T) {
-	m := New("1", Sources{
-		Process: func() Process { panic("a store is gone") },
-		Buckets: func() Buckets { return Buckets{Evicted: 5} },
-	})
+	m := withNumbers(Read(func() MetaLimit { panic("a store is gone") }), of(memory.Stats{Evicted: 5}))
 	numbers, err := lastNumbers(m)
 	if err == nil || len(numbers) != 1 || fmt.Sprint(numbers[0]) != prefix+"local_buckets_evicted_total=5" {
 		t.Errorf("gathered %v with error %v; want the other numbers, and an error", numbers, err)

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -13,6 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
+	buckets "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/outage"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -67,6 +73,9 @@ func TestEveryPublishedMetricIsAsDocumented(t *testing.T) {
 	golden.Check(t, filepath.Join("testdata", "metrics.golden"), got)
 	for _, name := range described(m) {
 		assert.True(t, strings.Contains(got, name+" "), "%s is registered, and not in the golden list", name)
+	}
+	for name := range help {
+		assert.Contains(t, got, prefix+name+" ", "only help has it")
 	}
 }
 
@@ -211,20 +220,23 @@ rate_limiter_waiting_requests{store="redis:6379"} 22
 }
 
 func TestStoresOfOneNameCountAsOne(t *testing.T) {
-	m := New("1", Sources{Stores: func() []Store {
-		return []Store{
-			{
-				Name: "redis:6379", Foreign: 1, Charged: 10, DegradedSeconds: 3, LiveNodes: map[string]int{"default": 2},
-				Leases: Leases{FromLease: 5, Granted: 6}, Addresses: Addresses{Prefix: 9},
+	m := withNumbers(of([]buckets.Stats{
+		{
+			Name: "redis:6379", DegradedFor: 3 * time.Second, Redis: redis.Stats{Foreign: 1},
+			Outage: outage.Stats{
+				Live: map[string]int{"default": 2}, Policies: map[string]outage.Tally{"minute": {Charged: 10}},
 			},
-			{Name: "other:6379", Taken: 5},
-			{
-				Name: "redis:6379", Foreign: 2, WrittenOff: 20, DegradedSeconds: 4, Degraded: true,
-				LiveNodes: map[string]int{"default": 3, "eu": 1},
-				Leases:    Leases{FromLease: 7, Spent: 4}, Addresses: Addresses{Prefix: 8},
+			Lease: lease.Stats{FromLease: 5, Tokens: lease.Tokens{Granted: 6}}, Addresses: addresses.Stats{Prefix: 9},
+		},
+		{Name: "other:6379", Redis: redis.Stats{Taken: 5}},
+		{
+			Name: "redis:6379", DegradedFor: 4 * time.Second, Degraded: true, Redis: redis.Stats{Foreign: 2},
+			Outage: outage.Stats{
+				Live: map[string]int{"default": 3, "eu": 1}, Policies: map[string]outage.Tally{"minute": {WrittenOff: 20}},
 			},
-		}
-	}})
+			Lease: lease.Stats{FromLease: 7, Tokens: lease.Tokens{Spent: 4}}, Addresses: addresses.Stats{Prefix: 8},
+		},
+	}))
 	const want = `answered_limits_total{by="lease",store="redis:6379"} 12
 degraded_seconds_total{store="redis:6379"} 4
 foreign_values_total{store="redis:6379"} 3
@@ -238,7 +250,8 @@ taken_keys_total{store="other:6379"} 5
 	if got := counted(t, m); got != want {
 		t.Errorf("counters are\n%s\nwant\n%s", got, want)
 	}
-	if got := m.sources.degraded(); len(got) != 1 || got[0] != "redis:6379" {
-		t.Errorf("degraded are %q, want the one", got)
-	}
+	const nodes = `namespace="default" store="redis:6379" 3
+namespace="eu" store="redis:6379" 1`
+	assert.Equal(t, nodes, samples(t, m, "live_nodes"))
+	assert.Equal(t, `store="other:6379" 0`+"\n"+`store="redis:6379" 1`, samples(t, m, "degraded"))
 }

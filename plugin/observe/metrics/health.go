@@ -69,15 +69,23 @@ func (s *Sources) degraded() []string {
 	names := []string{}
 	for _, store := range s.stores() {
 		if store.Degraded {
-			names = append(names, store.Name)
+			names = append(names, labelValue(store.Name))
 		}
 	}
-	return names
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // needsStore reports whether a store is degraded that keeps more than the buckets of addresses.
 func (s *Sources) needsStore() bool {
 	return slices.ContainsFunc(s.stores(), func(store Store) bool { return store.Degraded && !store.Second })
+}
+
+func (s *Sources) stores() []Store {
+	if s.Stores == nil {
+		return nil
+	}
+	return s.Stores()
 }
 
 func (s *Server) writeJSON(w http.ResponseWriter, status int, document any) {

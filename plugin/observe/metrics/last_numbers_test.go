@@ -11,11 +11,16 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	buckets "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/outage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
 func TestTheLastNumbersAreOneLineOfAllCountersOfOursThatMoved(t *testing.T) {
-	m := New("1", Sources{Stores: func() []Store { return []Store{{Name: "redis:6379", Waiting: 5, Charged: 1 << 50}} }})
+	m := withNumbers(of([]buckets.Stats{{
+		Name:   "redis:6379",
+		Outage: outage.Stats{Waiting: 5, Policies: map[string]outage.Tally{"minute": {Charged: 1 << 50}}},
+	}}))
 	m.Observe(decided(t, "gold", answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, denies}))
 	s := start(t, ServerOptions{Metrics: m})
 	s.SetState(Draining)

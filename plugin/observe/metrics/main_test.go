@@ -2,14 +2,26 @@ package metrics
 
 import (
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
+	buckets "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/outage"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/share"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/phase"
 )
 
 // A server that has ended leaves no goroutine behind.
@@ -55,59 +67,60 @@ var (
 
 // everySource returns sources in which no number is 0.
 func everySource() Sources {
-	return Sources{
-		Process: func() Process {
-			return Process{
-				Instances: 3, Events: 1000, Questions: 2001, Writes: 1002, Panics: 4, Undecided: 5,
-				UnknownInstances: 6, ConfigFaults: 7, MetaDenied: 8,
-			}
-		},
-		Buckets: func() Buckets { return Buckets{Kept: 11, Expired: 12, Evicted: 13} },
-		Policies: func() Policies {
-			return Policies{
-				Connected: true, Version: 31, AgeSeconds: 3.5, PropagationSeconds: 0.25,
-				Rows: 32, Faults: 33, Loads: 34, CatchUps: 35, Saves: 36,
-			}
-		},
-		Stores: func() []Store {
-			return []Store{{
-				Name: "redis:6379", Degraded: true, DegradedSeconds: 21.5, Waiting: 22, Charged: 23, WrittenOff: 24,
-				Foreign: 25, Taken: 26, LostRefunds: 27, LostSettlements: 84, RoundTrips: 28,
-				LiveNodes: map[string]int{"default": 3, "eu": 2},
-				Leases: Leases{
-					FromLease: 61, FromMemory: 62, FromStore: 63, Renewals: 64, Failed: 71, Refunds: 65,
-					Held: 72, Out: 66, Granted: 67, Spent: 68, Returned: 69, Expired: 70,
-				},
-				Addresses: Addresses{Own: 73, Prefix: 74, Local: 75, Kept: 76, Most: 77, Rate: 78, LogBytes: 79, MostLogBytes: 80},
-			}}
-		},
-		Reservations: func() Reservations {
-			return Reservations{
-				Kept: 81, Parked: 85, Unknown: 82, Unrecorded: 86, Elsewhere: 87, Abandoned: 88, Unreserved: 83,
-			}
-		},
-
-		Limits:    func() []Limit { return []Limit{{"minute", "gold", 600}, {"shared", "", 9000}} },
-		Overrides: func() Overrides { return Overrides{Bans: 41, Exemptions: 42, Limits: 43, Penalties: 44} },
-		LogLines:  func() map[string]uint64 { return map[string]uint64{"warn": 54, "error": 55} },
-		Denial: func() Denial {
-			return Denial{Sinks: []DenialSink{
-				{Name: "file", Written: 51, Dropped: map[string]uint64{"queue_full": 52}, Queued: 53, Failing: true},
-			}}
-		},
-		Shares: func() Shares { return Shares{Limits: 101, Leads: 102, Tenants: 103, Failed: 104} },
-		Candidate: func() Candidate {
-			return Candidate{
-				Open: true, Active: CandidateResults{105, 106}, Candidate: CandidateResults{107, 108},
-				Enforced: CandidateResults{109, 110}, Dropped: map[string]uint64{"queue": 113}, Failed: 114, Waiting: 115,
-				AgeSeconds: 116.5,
-			}
-		},
-		Usage: func() Usage {
-			return Usage{
-				Stored: 91, Dropped: map[string]uint64{"room": 92}, Failed: 93, Waiting: 94, OldestSeconds: 95.5, Rows: 96,
-				DroppedCounts: 97,
-			}
-		},
+	s := Sources{
+		Stores:  func() []Store { return []Store{{Name: "redis:6379", Degraded: true}} },
+		Limits:  func() []Limit { return []Limit{{"minute", "gold", 600}, {"shared", "", 9000}} },
+		Settles: true,
 	}
+	s.Add(
+		of(phase.Counters{
+			Instances: 3, Events: 1000, Questions: 2001, Writes: 1002, Panics: 4, Undecided: 5, UnknownInstances: 6,
+			ConfigFaults: 7,
+		}),
+		of(MetaLimit{8}),
+		of(memory.Stats{Buckets: 11, Expired: 12, Evicted: 13}),
+		of(policysync.Stats{
+			Connected: true, Version: 31, Age: 3500 * time.Millisecond, Propagation: 250 * time.Millisecond,
+			Rows: 32, FaultCount: 33, Loads: 34, CatchUps: 35, Saves: 36,
+		}),
+		of([]buckets.Stats{{
+			Name: "redis:6379", Degraded: true, DegradedFor: 21500 * time.Millisecond,
+			Outage: outage.Stats{
+				Waiting: 22, Live: map[string]int{"default": 3, "eu": 2},
+				Policies: map[string]outage.Tally{"a": {Charged: 20, WrittenOff: 24}, "b": {Charged: 3}},
+			},
+			Redis: redis.Stats{Foreign: 25, Taken: 26, LostRefunds: 27, LostSettlements: 84, Calls: 28},
+			Lease: lease.Stats{
+				FromLease: 61, FromMemory: 62, FromStore: 63, Renewals: 64, Failed: 71, Refunds: 65, Leases: 72, Out: 66,
+				Tokens: lease.Tokens{Granted: 67, Spent: 68, Returned: 69, Expired: 70},
+			},
+			Addresses: addresses.Stats{
+				Apart: 73, Prefix: 74, Local: 75, Kept: 76, Most: 77, Rate: 78, LogBytes: 79, MostLogBytes: 80,
+			},
+		}}),
+		of(Reservations{
+			reservation.Stats{Kept: 81, Parked: 85, Unknown: 82, Unrecorded: 86, Elsewhere: 87, Abandoned: 88}, 83,
+		}),
+		of(Overrides{Bans: 41, Exemptions: 42, Limits: 43, Penalties: 44}),
+		of(LogLines{map[string]uint64{"warn": 54, "error": 55}}),
+		of([]DenialSink{{Name: "file", Written: 51, Dropped: map[string]uint64{"queue_full": 52}, Queued: 53, Failing: true}}),
+		of([]share.Stats{{Limits: 100, Leads: 102, Tenants: 103, Failed: 100}, {Limits: 1, Failed: 4}}),
+		of(Candidate{
+			Open: true, Active: CandidateResults{105, 106}, Candidate: CandidateResults{107, 108},
+			Enforced: CandidateResults{109, 110}, Dropped: map[string]uint64{"queue": 113}, Failed: 114, Waiting: 115,
+			Age: 116500 * time.Millisecond,
+		}),
+		of(Usage{
+			Stored: 91, Dropped: map[string]uint64{"room": 92}, Failed: 93, Waiting: 94, Oldest: 95500 * time.Millisecond,
+			Rows: 96, DroppedCounts: 97,
+		}),
+	)
+	return s
+}
+
+// of returns numbers that stay as they are.
+func of[T any](numbers T) prometheus.Collector { return Read(func() T { return numbers }) }
+
+func withNumbers(numbers ...prometheus.Collector) *Metrics {
+	return New("1", Sources{Numbers: numbers})
 }

@@ -84,11 +84,13 @@ func NewWithTenants(version string, sources Sources, labels TenantLabels) *Metri
 			ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()},
 		}, func() float64 { return 1 }),
 	)
-	m.registry.MustRegister(sources.collectors()...)
-
+	m.registry.MustRegister(sources.Numbers...)
+	if sources.Limits != nil {
+		m.registry.MustRegister(limitCollector{sources.Limits})
+	}
 	m.registry.MustRegister(m.tenants, &m.fullness)
 	m.durations.init(m.registry)
-	if sources.Reservations != nil {
+	if sources.Settles {
 		m.settlements.init(m.registry)
 	}
 	m.countDecisions()

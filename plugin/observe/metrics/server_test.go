@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 )
 
 // testTimeout bounds every wait of these tests.
@@ -177,7 +179,7 @@ func TestMetricsAreServedAsTextAndAsOpenMetrics(t *testing.T) {
 }
 
 func TestAScrapeWithoutSomeNumbersIsAnsweredAndCounted(t *testing.T) {
-	m := New("1", Sources{Process: func() Process { panic("gone") }, Buckets: func() Buckets { return Buckets{Kept: 7} }})
+	m := withNumbers(Read(func() MetaLimit { panic("gone") }), of(memory.Stats{Buckets: 7}))
 	s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0"}).listening(t)
 	first := get(t, "GET", "http://"+s.address+"/metrics")
 	if first.status != 200 || !strings.Contains(first.body, "\nrate_limiter_local_buckets 7\n") {
@@ -290,11 +292,11 @@ func TestAProcessThatNeverGetsThePortEndsAllTheSame(t *testing.T) {
 
 func TestTheNewProcessGetsThePortAndTheOldOneFinishesItsScrape(t *testing.T) {
 	entered, release := make(chan struct{}, 1), make(chan struct{})
-	m := New("old", Sources{Buckets: func() Buckets {
+	m := withNumbers(Read(func() memory.Stats {
 		entered <- struct{}{}
 		<-release
-		return Buckets{Kept: 7, Evicted: 9}
-	}})
+		return memory.Stats{Buckets: 7, Evicted: 9}
+	}))
 	superseded := make(chan struct{})
 	first := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0", Superseded: superseded}).listening(t)
 	first.SetState(Serving)
