@@ -70,8 +70,10 @@ type settings struct {
 	Dump, DumpSettling, Version bool
 }
 
-// mostNodes is more than any limit is shared among.
-const mostNodes = 1_000_000
+const (
+	mostNodes  = 1_000_000 // more than any limit is shared among
+	maxSingles = 100       // bounds denial-singles
+)
 
 const environmentPrefix = "TENANT_RATE_LIMITING_"
 
@@ -80,21 +82,12 @@ func parseSettings(args []string, getenv func(string) string, usage io.Writer) (
 	var s settings
 	flags := flag.NewFlagSet("tenant-rate-limiting", flag.ContinueOnError)
 	flags.SetOutput(usage)
-	flags.BoolVar(
-		&s.Dump,
-		"dump",
-		false,
-		"print the plugin's name, version and schema for Kong's query_cmd, and exit",
-	)
-	flags.BoolVar(
-		&s.DumpSettling,
-		"dump-settling",
-		false,
-		"print the same of the companion plugin, which settles reservations, and exit",
-	)
+	flags.BoolVar(&s.Dump, "dump", false, "print the plugin's name, version and schema for Kong's query_cmd, and exit")
+	flags.BoolVar(&s.DumpSettling, "dump-settling", false,
+		"print the same of the companion plugin, which settles reservations, and exit")
 	flags.BoolVar(&s.Version, "version", false, "print the version and exit")
 	file := flags.String("config", "", "a YAML file with the settings of this list, their names with underscores")
-	given := map[string]*string{}
+	given, table := map[string]*string{}, s.table()
 	for _, row := range table {
 		given[row.name] = flags.String(row.name, row.value, row.usage)
 	}
@@ -124,7 +117,7 @@ func parseSettings(args []string, getenv func(string) string, usage io.Writer) (
 	flags.Visit(func(f *flag.Flag) { source[f.Name] = "-" + f.Name })
 	var errs []error
 	for _, row := range table {
-		if err := row.set(&s, *given[row.name]); err != nil {
+		if err := row.set(*given[row.name]); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %q: %w", source[row.name], *given[row.name], err))
 		}
 	}
@@ -164,14 +157,6 @@ func readSettings(path string, given map[string]*string, source map[string]strin
 		*given[name], source[name] = pair[1].Value, where
 	}
 	return nil
-}
-
-// given returns the text of a setting, or "" if it is none.
-func given(text string) string {
-	if text == "none" {
-		return ""
-	}
-	return text
 }
 
 func parseBool(text string, to *bool) error {

@@ -90,7 +90,7 @@ func TestAWrongSettingIsNamedWithItsPlaceAndTheFix(t *testing.T) {
 func TestTheDocsListEverySettingWithItsDefault(t *testing.T) {
 	docs, err := os.ReadFile("../../../docs/configuration.md")
 	require.NoError(t, err)
-	for _, row := range table {
+	for _, row := range new(settings).table() {
 		if want := "| `-" + row.name + "` | `" + row.value + "` |"; !strings.Contains(string(docs), want) {
 			t.Errorf("docs/configuration.md has no row %q", want)
 		}
