@@ -12,6 +12,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Facts is a set of facts about a request.
@@ -113,7 +115,7 @@ type Identity struct {
 }
 
 // MaxReserveHeaders bounds how many headers carry reservations under one set of rules.
-const MaxReserveHeaders = 4
+const MaxReserveHeaders = schema.MaxReserveHeaders
 
 // Reset clears the identity.
 func (id *Identity) Reset() { *id = Identity{} }
@@ -334,12 +336,11 @@ func (r *Rules) AddressOf(ip string) string {
 	if strings.IndexByte(ip, ':') < 0 {
 		return part(ip)
 	}
-	addr, err := netip.ParseAddr(ip)
-	if err != nil {
+	addr := wholeAddress(ip)
+	switch {
+	case !addr.IsValid():
 		return part(ip)
-	}
-	addr = addr.Unmap().WithZone("")
-	if addr.Is4() {
+	case addr.Is4():
 		return addr.String()
 	}
 	prefix, err := addr.Prefix(r.IPv6Prefix)

@@ -1,6 +1,9 @@
 package identity
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // NormalizePath returns the path that the gateway's router matches for a request target: without query, percent-decoded
 // except for reserved characters (whose escapes are written in upper case), slashes merged, dot segments removed.
@@ -15,7 +18,7 @@ func NormalizePath(target string) string {
 	if isNormal(path) {
 		return path
 	}
-	return removeDots(decode(path))
+	return removeDots(unescape(path, reserved))
 }
 
 // DecodePath returns a path that [NormalizePath] has made with the reserved characters decoded too, as an upstream sees
@@ -63,9 +66,6 @@ func isNormal(path string) bool {
 
 const reserved = "!*'();:@&=+$,/?%#[]"
 
-// decode replaces each %XX by its byte, except for reserved characters.
-func decode(path string) string { return unescape(path, reserved) }
-
 // unescape replaces each %XX by its byte, except for the characters in keep, whose escapes get capital letters.
 func unescape(path, keep string) string {
 	if strings.IndexByte(path, '%') < 0 {
@@ -78,31 +78,19 @@ func unescape(path, keep string) string {
 			b.WriteByte(path[i])
 			continue
 		}
-		hi, lo := unhex(path[i+1]), unhex(path[i+2])
-		if hi < 0 || lo < 0 {
+		c, err := strconv.ParseUint(path[i+1:i+3], 16, 8)
+		if err != nil {
 			b.WriteByte(path[i])
 			continue
 		}
-		if c := byte(hi<<4 | lo); strings.IndexByte(keep, c) < 0 {
-			b.WriteByte(c)
+		if strings.IndexByte(keep, byte(c)) < 0 {
+			b.WriteByte(byte(c))
 		} else {
 			b.WriteString(strings.ToUpper(path[i : i+3]))
 		}
 		i += 2
 	}
 	return b.String()
-}
-
-func unhex(c byte) int {
-	switch {
-	case '0' <= c && c <= '9':
-		return int(c - '0')
-	case 'a' <= c && c <= 'f':
-		return int(c-'a') + 10
-	case 'A' <= c && c <= 'F':
-		return int(c-'A') + 10
-	}
-	return -1
 }
 
 // removeDots merges slashes and resolves . and .. segments. A trailing slash (or a final dot segment) leaves one.
@@ -188,13 +176,6 @@ func (r *Request) isPreflight() bool {
 
 // isToken reports whether text is a token as RFC 9110 defines it, such as a method.
 func isToken(text string) bool {
-	const marks = "!#$%&'*+-.^_`|~"
-	for i := range len(text) {
-		c := text[i]
-		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
-		if !letter && (c < '0' || c > '9') && strings.IndexByte(marks, c) < 0 {
-			return false
-		}
-	}
-	return text != ""
+	const characters = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+	return text != "" && strings.Trim(text, characters) == ""
 }

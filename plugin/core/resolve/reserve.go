@@ -9,11 +9,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
-
-// A request's reservations have a place each, in package identity and in the check of a config.
-var _ = [1]struct{}{}[identity.MaxReserveHeaders-schema.MaxReserveHeaders]
 
 // reserve returns the tokens that a request reserves under a rule. A header counts only if the config trusts it.
 func (p *Plan) reserve(rule *settle.Rule, id *identity.Identity, cost int64) int64 {
