@@ -117,18 +117,7 @@ func (a *ActiveOverrides) BanOrExemption() *ActiveOverride {
 // Change changes the limit of a bound by the overrides that cover it: first by the strongest commercial one, then by a
 // detector's penalty.
 func (a *ActiveOverrides) Change(b *Bound) {
-	var commercial, penalty *ActiveOverride
-	for i := range a.list {
-		o := &a.list[i]
-		if o.kind == ban || o.kind == exempt || !o.Covers(b) {
-			continue
-		}
-		if o.Detector {
-			penalty = stronger(penalty, o)
-		} else {
-			commercial = stronger(commercial, o)
-		}
-	}
+	commercial, penalty := a.Strongest(b, false), a.Strongest(b, true)
 	if commercial != nil {
 		if changed := commercial.apply(b.Policy); changed != b.Policy {
 			b.Policy, b.Override = changed, commercial.ID

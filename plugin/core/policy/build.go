@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -80,12 +81,13 @@ func (b *builder) dropRows(removed RowKeys) {
 // putRows adds rows; each replaces the row of its key.
 func (b *builder) putRows(rows Rows) {
 	for _, tier := range rows.Tiers {
-		f := faultList{table: inTiers, key: tier.Name}
-		f.tier("name", tier.Name)
-		if tier.Name == "" {
-			f.add("name", "must be given")
-		}
-		if b.faults = append(b.faults, f.list...); len(f.list) == 0 {
+		switch length := len(tier.Name); {
+		case length == 0:
+			b.faults = append(b.faults, Fault{inTiers, "", "name", "must be given"})
+		case length > maxName:
+			problem := fmt.Sprintf("must have at most %d bytes, got %d", maxName, length)
+			b.faults = append(b.faults, Fault{inTiers, tier.Name, "name", problem})
+		default:
 			b.snapshot.tiers[tier.Name] = true
 		}
 	}
@@ -138,19 +140,11 @@ func (b *builder) internRule(r *CompiledPolicy) {
 func (b *builder) ownedShard(i int) *shard {
 	switch s := b.snapshot.shards[i]; {
 	case s == nil:
-		b.snapshot.shards[i] = &shard{
-			tenants:  map[string]*TenantRows{},
-			subjects: map[subject][]*CompiledOverride{},
-			networks: map[netip.Prefix][]*CompiledOverride{},
-		}
+		b.snapshot.shards[i] = &shard{tenants: map[string]*TenantRows{}}
 	case !b.fresh && !b.owned[i]:
 		b.snapshot.shards[i] = &shard{
-			tenants:  maps.Clone(s.tenants),
-			subjects: maps.Clone(s.subjects),
-			networks: maps.Clone(s.networks),
-
-			subjectRows: maps.Clone(s.subjectRows),
-			networkRows: maps.Clone(s.networkRows),
+			maps.Clone(s.tenants), maps.Clone(s.subjects), maps.Clone(s.networks), maps.Clone(s.subjectRows),
+			maps.Clone(s.networkRows),
 		}
 	}
 	b.owned[i] = true
@@ -174,11 +168,7 @@ func (b *builder) editTenant(tenant string, edit func(*TenantRows)) {
 
 func (b *builder) putTenant(in schema.Tenant) {
 	if in.ID == "" || len(in.ID) > maxPart || len(in.Tier) > maxName {
-		f := faultList{table: InTenants, key: in.ID}
-		for _, fault := range in.Faults() {
-			f.add(fault.Path, "%s", fault.Message)
-		}
-		b.faults = append(b.faults, f.list...)
+		b.faults = append(b.faults, rowFaults(InTenants, in.ID, in.Faults())...)
 		last := b.previous.Tenant(in.ID)
 		if last == nil || !last.hasRow {
 			return
@@ -268,16 +258,12 @@ func (b *builder) editTarget(o *CompiledOverride, n int, edit func([]*CompiledOv
 			return // unreachable: compileOverride has parsed it
 		}
 		b.snapshot.networkSizes = countSize(b.snapshot.networkSizes, prefix, n)
-		networks := b.ownedShard(networkShard(prefix)).networks
-		if networks[prefix] = edit(networks[prefix]); len(networks[prefix]) == 0 {
-			delete(networks, prefix)
-		}
+		shard := b.ownedShard(networkShard(prefix))
+		shard.networks = editedList(shard.networks, prefix, edit)
 	default:
-		s := o.subject()
-		subjects := b.ownedShard(s.shard()).subjects
-		if subjects[s] = edit(subjects[s]); len(subjects[s]) == 0 {
-			delete(subjects, s)
-		}
+		key := o.subject()
+		shard := b.ownedShard(key.shard())
+		shard.subjects = editedList(shard.subjects, key, edit)
 	}
 }
 
@@ -314,20 +300,10 @@ func (o *CompiledOverride) subject() subject {
 // inserted returns a copy of a list with an item inserted at i. It has no spare capacity: a snapshot has very many
 // lists.
 func inserted[T any](list []T, i int, item T) []T {
-	longer := make([]T, len(list)+1)
-	copy(longer, list[:i])
-	longer[i] = item
-	copy(longer[i+1:], list[i:])
-	return longer
+	return slices.Concat(list[:i], []T{item}, list[i:])
 }
 
 // removed returns a copy of a list without an item.
 func removed[T comparable](list []T, item T) []T {
-	shorter := make([]T, 0, max(len(list)-1, 0))
-	for _, other := range list {
-		if other != item {
-			shorter = append(shorter, other)
-		}
-	}
-	return shorter
+	return slices.DeleteFunc(slices.Clone(list), func(other T) bool { return other == item })
 }

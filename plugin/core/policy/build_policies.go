@@ -1,8 +1,11 @@
 package policy
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 )
 
 // putPolicy drops the old value of a row before it compiles the new one: the new endpoint may cross the old one.
@@ -80,11 +83,9 @@ func (b *builder) editRows(r *CompiledPolicy, edit func([]*CompiledPolicy) []*Co
 }
 
 // editedList returns lists with the list of a key edited. An empty one is dropped.
-func editedList[K comparable](
-	lists map[K][]*CompiledPolicy, key K, edit func([]*CompiledPolicy) []*CompiledPolicy,
-) map[K][]*CompiledPolicy {
+func editedList[K comparable, R any](lists map[K][]R, key K, edit func([]R) []R) map[K][]R {
 	if lists == nil {
-		lists = map[K][]*CompiledPolicy{}
+		lists = map[K][]R{}
 	}
 	if lists[key] = edit(lists[key]); len(lists[key]) == 0 {
 		delete(lists, key)
@@ -111,19 +112,10 @@ func (r *CompiledPolicy) network() netip.Prefix {
 
 // insertRow returns a copy of a list with r inserted. The list is sorted by namespace and name, the younger row first.
 func insertRow(list []*CompiledPolicy, r *CompiledPolicy) []*CompiledPolicy {
-	i := 0
-	for i < len(list) && rowBefore(list[i], r) {
-		i++
-	}
+	i, _ := slices.BinarySearchFunc(list, r, func(a, b *CompiledPolicy) int {
+		return cmp.Or(
+			strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), cmp.Compare(b.Row, a.Row),
+		)
+	})
 	return inserted(list, i, r)
-}
-
-func rowBefore(a, b *CompiledPolicy) bool {
-	if a.Namespace != b.Namespace {
-		return a.Namespace < b.Namespace
-	}
-	if a.Name != b.Name {
-		return a.Name < b.Name
-	}
-	return a.Row > b.Row
 }

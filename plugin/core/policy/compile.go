@@ -115,16 +115,6 @@ func (r *CompiledPolicy) normalized() PolicyRow {
 
 func isBucket(a limit.Algorithm) bool { return a == limit.TokenBucket || a == limit.LeakyBucket }
 
-// faultList collects what is wrong with one row.
-type faultList struct {
-	table, key string
-	list       []Fault
-}
-
-func (f *faultList) add(field, format string, args ...any) {
-	f.list = append(f.list, Fault{f.table, f.key, field, fmt.Sprintf(format, args...)})
-}
-
 const defaultNamespace = "default"
 
 // Bounds of what a row may say, as package schema declares them.
@@ -135,9 +125,6 @@ var (
 	maxCost = policyField("cost").Max
 
 	maxDescription = policyField("description").MaxLength // bytes
-	modes          = policyField("mode").OneOf
-	failModes      = policyField("fail_mode").OneOf
-	accuracies     = policyField("accuracy").OneOf
 	audiences      = policyField("for").OneOf
 
 	maxFactor = schema.FieldNamed(schema.OverrideFields(), "factor").Max // thousandths
@@ -151,27 +138,12 @@ func policyField(name string) *schema.Field[schema.Policy] {
 // isName reports whether text can name a policy or a namespace, which goes into headers and keys as it is.
 func isName(text string) bool {
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
-	if text == "" || len(text) > maxName {
-		return false
-	}
-	for i := range len(text) {
-		if strings.IndexByte(letters, text[i]) < 0 {
-			return false
-		}
-	}
-	return true
+	return text != "" && len(text) <= maxName && strings.Trim(text, letters) == ""
 }
 
 // isNote reports whether tenants can be shown text as it is.
 func isNote(text string) bool {
 	return len(text) <= maxNote && utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
-}
-
-// tier checks the name of a tier, or none.
-func (f *faultList) tier(field, name string) {
-	if len(name) > maxName {
-		f.add(field, "must have at most %d bytes, got %d", maxName, len(name))
-	}
 }
 
 // compileLimit compiles a limit by itself: all of it except its endpoint's place among others.
@@ -202,9 +174,9 @@ func compileLimit(config schema.Limit) (Policy, error) {
 		Scope:       Scope(scope),
 		Endpoint:    config.Endpoint,
 		Limit:       compiled,
-		Mode:        parseMode(config.Mode),
-		FailMode:    parseFailMode(config.FailMode),
-		Accuracy:    parseAccuracy(config.Accuracy),
+		Mode:        parseEnum[Mode](modeNames[:], config.Mode),
+		FailMode:    parseEnum[FailMode](failModeNames[:], config.FailMode),
+		Accuracy:    parseEnum[Accuracy](accuracyNames[:], config.Accuracy),
 		Cost:        -1,
 		Pattern:     -1,
 	}
@@ -268,7 +240,7 @@ func (in PolicyRow) valid(p Policy) bool {
 	l := in.Limit
 	return isName(in.Namespace) && isName(l.Name) && len(in.Tier) <= maxName && len(in.Tenant) <= maxPart &&
 		in.hasTarget() &&
-		isAmong(modes, l.Mode) && isAmong(failModes, l.FailMode) && isAmong(accuracies, l.Accuracy) &&
+		isAmong(modeNames[:], l.Mode) && isAmong(failModeNames[:], l.FailMode) && isAmong(accuracyNames[:], l.Accuracy) &&
 		isNote(in.PublicNote) && isNote(l.Description) && len(l.Description) <= maxDescription &&
 		(l.Settle == nil || p.settles(l)) && (l.Fair == nil || p.divides(l)) &&
 		(l.Cost == nil || *l.Cost >= 0 && *l.Cost <= maxCost && (l.SoftOnly || p.Cost <= p.Limit.Capacity()))
@@ -290,11 +262,7 @@ func isAmong(values []string, value string) bool {
 
 // faults returns what is wrong with a row that does not compile.
 func (in PolicyRow) faults() []Fault {
-	f := faultList{table: InPolicies, key: strconv.FormatInt(in.ID, 10)}
-	for _, fault := range Faults(in.Policy) {
-		f.add(fault.Path, "%s", fault.Message)
-	}
-	return f.list
+	return rowFaults(InPolicies, strconv.FormatInt(in.ID, 10), Faults(in.Policy))
 }
 
 // ParseNetwork parses the address of an override: an IPv4 address stands for itself, an IPv6 address for its /64, which
@@ -345,9 +313,11 @@ func CompileLimit(l schema.Limit, config *schema.Config, tier, audience string) 
 	if err != nil {
 		return nil, err
 	}
-	p.Mode = parseMode(cmp.Or(l.Mode, config.Mode))
-	p.FailMode = parseFailMode(cmp.Or(l.FailMode, config.FailMode))
-	p.Accuracy = parseAccuracy(cmp.Or(l.Accuracy, config.Accuracy))
+	modes := ModesOf(&schema.Config{
+		Mode: cmp.Or(l.Mode, config.Mode), FailMode: cmp.Or(l.FailMode, config.FailMode),
+		Accuracy: cmp.Or(l.Accuracy, config.Accuracy),
+	})
+	p.Mode, p.FailMode, p.Accuracy = modes.Mode, modes.FailMode, modes.Accuracy
 	if p.Tier = tier; audience == schema.ForAnonymous {
 		p.match = forAnonymous
 	}

@@ -20,9 +20,7 @@ func CostFaults(c schema.Cost) []schema.Fault { return c.Faults(costCompiles) }
 
 // costCompiles returns why the pattern of a cost matches nothing, as schema.Faults.
 func costCompiles(cost schema.Cost) error {
-	var c checker
-	c.checkPattern(cost.Endpoint)
-	return c.err()
+	return asError(AppendFaults(nil, "endpoint", checkPattern(cost.Endpoint)))
 }
 
 // Costs returns all costs of endpoints, ordered by id.
@@ -38,10 +36,7 @@ func (s *Snapshot) Costs() []CostRow {
 func (b *builder) putCost(in CostRow) {
 	b.dropCost(in.ID)
 	in.Namespace = b.intern(cmp.Or(in.Namespace, defaultNamespace))
-	var faults []Fault
-	for _, f := range CostFaults(in.Cost) {
-		faults = append(faults, Fault{inCosts, strconv.FormatInt(in.ID, 10), f.Path, f.Message})
-	}
+	faults := rowFaults(inCosts, strconv.FormatInt(in.ID, 10), CostFaults(in.Cost))
 	if len(faults) == 0 {
 		if err := b.snapshot.endpoints.acquire(in.Endpoint); err != nil {
 			faults = endpointFaults(nil, inCosts, in.ID, err)

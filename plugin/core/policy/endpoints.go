@@ -117,7 +117,8 @@ func (e *endpointSet) addDepth(list []Pattern, p *Pattern, n int) {
 	}
 }
 
-// compileSorted compiles patterns of which no two cross; depth holds how many are wider than each.
+// compileSorted compiles patterns of which no two cross; depth holds how many are wider than each. Specificity is a
+// partial order: this order puts every pattern before those that are wider.
 func compileSorted(list []Pattern, depth map[string]int) *Patterns {
 	set := &Patterns{root: &node{}, list: list, byText: make(map[string]int, len(list))}
 	slices.SortFunc(list, func(a, b Pattern) int {

@@ -16,13 +16,10 @@ func Faults(p schema.Policy) []schema.Fault { return p.Faults(compiles) }
 
 // compiles returns why a limit cannot be counted, as schema.Faults.
 func compiles(p schema.Policy) error {
-	var c checker
-	if _, err := compileLimit(p.Limit); err != nil {
-		c.fault("", err)
-	}
-	c.checkPattern(p.Endpoint)
-	checkAddress(&c, policyField("ip"), p.IP)
-	return c.err()
+	_, err := compileLimit(p.Limit)
+	faults := AppendFaults(nil, "", err)
+	faults = AppendFaults(faults, "endpoint", checkPattern(p.Endpoint))
+	return asError(AppendFaults(faults, "ip", checkAddress(policyField("ip").Must(), p.IP)))
 }
 
 // OverrideFaults returns everything that is wrong with an override by itself, as Faults does for a policy.
@@ -30,25 +27,25 @@ func OverrideFaults(o schema.Override) []schema.Fault { return o.Faults(override
 
 // overrideCompiles returns why an override cannot be applied, as schema.Faults.
 func overrideCompiles(o schema.Override) error {
-	var c checker
-	checkAddress(&c, schema.FieldNamed(schema.OverrideFields(), "ip"), o.IP)
-	c.checkPattern(o.Endpoint)
-	if o.Kind == Exempt {
-		c.fault("endpoint", CheckExemptable(o.Endpoint))
+	must := schema.FieldNamed(schema.OverrideFields(), "ip").Must()
+	faults := AppendFaults(nil, "ip", checkAddress(must, o.IP))
+	faults = AppendFaults(faults, "endpoint", checkPattern(o.Endpoint))
+	switch o.Kind {
+	case Exempt:
+		faults = AppendFaults(faults, "endpoint", CheckExemptable(o.Endpoint))
+	case CustomLimit:
+		_, err := limit.New(customSpec(o))
+		faults = AppendFaults(faults, "", err)
 	}
-	if o.Kind == CustomLimit {
-		if _, err := limit.New(customSpec(o)); err != nil {
-			c.fault("", err)
-		}
-	}
-	return c.err()
+	return asError(faults)
 }
 
-// checkAddress adds what is wrong with the address in a field.
-func checkAddress[T any](c *checker, field *schema.Field[T], text string) {
-	if !isAddress(text) {
-		c.fault(field.Name, fmt.Errorf("%s, got %q", field.Must(), docpath.Shorten(text)))
+// checkAddress returns what is wrong with the address in a field.
+func checkAddress(must, text string) error {
+	if isAddress(text) {
+		return nil
 	}
+	return fmt.Errorf("%s, got %q", must, docpath.Shorten(text))
 }
 
 // isAddress reports whether text is what the database takes as an address: one address, a network, or nothing.
@@ -71,28 +68,21 @@ func customSpec(o schema.Override) limit.Spec {
 	return spec
 }
 
-// checkPattern adds what is wrong with an endpoint by itself.
-func (c *checker) checkPattern(endpoint string) {
+// checkPattern returns what is wrong with an endpoint by itself.
+func checkPattern(endpoint string) error {
 	if endpoint == "" {
-		return
-	}
-	if _, err := ParsePattern(endpoint); err != nil {
-		c.fault("endpoint", err)
-	}
-}
-
-// checker collects what is wrong with a row or a limit.
-type checker struct{ faults schema.Faults }
-
-// fault adds an error; nil adds none.
-func (c *checker) fault(path string, err error) { c.faults = AppendFaults(c.faults, path, err) }
-
-// err returns the faults as an error; none is nil.
-func (c *checker) err() error {
-	if len(c.faults) == 0 {
 		return nil
 	}
-	return c.faults
+	_, err := ParsePattern(endpoint)
+	return err
+}
+
+// asError returns faults as an error; none is nil.
+func asError(faults schema.Faults) error {
+	if len(faults) == 0 {
+		return nil
+	}
+	return faults
 }
 
 // AppendFaults appends an error about a path, unless it is nil. A joined error becomes one fault each, and an error

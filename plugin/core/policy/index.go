@@ -1,6 +1,9 @@
 package policy
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // hasID is a row with an id.
 type hasID interface {
@@ -17,15 +20,7 @@ type index[R hasID] struct {
 func (x *index[R]) part(id int64) *[]R { return &x.parts[uint64(id)%shardCount] }
 
 func searchID[R hasID](part []R, id int64) (int, bool) {
-	return slices.BinarySearchFunc(part, id, func(r R, id int64) int {
-		switch k := r.rowID(); {
-		case k < id:
-			return -1
-		case k > id:
-			return 1
-		}
-		return 0
-	})
+	return slices.BinarySearchFunc(part, id, func(r R, id int64) int { return cmp.Compare(r.rowID(), id) })
 }
 
 func (x *index[R]) get(id int64) (r R, ok bool) {

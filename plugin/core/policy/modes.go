@@ -1,6 +1,10 @@
 package policy
 
-import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+import (
+	"slices"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
 
 // Mode selects what a policy does with a denial.
 type Mode uint8
@@ -12,7 +16,9 @@ const (
 	Log          // like Shadow, and log each would-deny
 )
 
-func (m Mode) String() string { return [...]string{"enforce", "shadow", "log"}[m] }
+var modeNames = [...]string{schema.ModeEnforce, schema.ModeShadow, schema.ModeLog}
+
+func (m Mode) String() string { return modeNames[m] }
 
 // FailMode selects what a policy does while the central store does not answer.
 type FailMode uint8
@@ -24,7 +30,9 @@ const (
 	FailClosed
 )
 
-func (f FailMode) String() string { return [...]string{"local", "open", "closed"}[f] }
+var failModeNames = [...]string{schema.FailLocal, schema.FailOpen, schema.FailClosed}
+
+func (f FailMode) String() string { return failModeNames[f] }
 
 // Accuracy selects whether nodes may lease tokens of a policy's buckets ([Policy.Leasable]).
 type Accuracy uint8
@@ -35,7 +43,9 @@ const (
 	Exact           // every request is counted in the central store
 )
 
-func (a Accuracy) String() string { return [...]string{"leased", "exact"}[a] }
+var accuracyNames = [...]string{schema.AccuracyLeased, schema.AccuracyExact}
+
+func (a Accuracy) String() string { return accuracyNames[a] }
 
 // Modes holds what a policy does: with a denial, while the central store does not answer, and with leases.
 type Modes struct {
@@ -46,34 +56,13 @@ type Modes struct {
 
 // ModesOf returns the modes of a config as a whole: a policy may have others.
 func ModesOf(config *schema.Config) Modes {
-	return Modes{parseMode(config.Mode), parseFailMode(config.FailMode), parseAccuracy(config.Accuracy)}
+	return Modes{
+		parseEnum[Mode](modeNames[:], config.Mode), parseEnum[FailMode](failModeNames[:], config.FailMode),
+		parseEnum[Accuracy](accuracyNames[:], config.Accuracy),
+	}
 }
 
 func (p *Policy) modes() Modes { return Modes{p.Mode, p.FailMode, p.Accuracy} }
 
-func parseMode(name string) Mode {
-	switch name {
-	case schema.ModeShadow:
-		return Shadow
-	case schema.ModeLog:
-		return Log
-	}
-	return Enforce
-}
-
-func parseFailMode(name string) FailMode {
-	switch name {
-	case schema.FailOpen:
-		return FailOpen
-	case schema.FailClosed:
-		return FailClosed
-	}
-	return FailLocal
-}
-
-func parseAccuracy(name string) Accuracy {
-	if name == schema.AccuracyExact {
-		return Exact
-	}
-	return Leased
-}
+// parseEnum returns the value with a name, or the zero value if there is none.
+func parseEnum[T ~uint8](names []string, name string) T { return T(max(slices.Index(names, name), 0)) }

@@ -264,11 +264,7 @@ func (in *Override) valid() bool {
 
 // faults returns what is wrong with a row that does not compile.
 func (in *Override) faults() []Fault {
-	f := faultList{table: inOverrides, key: strconv.FormatInt(in.ID, 10)}
-	for _, fault := range OverrideFaults(in.Override) {
-		f.add(fault.Path, "%s", fault.Message)
-	}
-	return f.list
+	return rowFaults(inOverrides, strconv.FormatInt(in.ID, 10), OverrideFaults(in.Override))
 }
 
 // setTarget sets the target of o from a valid row. It reports false if that is an address that does not parse.

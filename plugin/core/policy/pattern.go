@@ -201,14 +201,15 @@ type PatternFault struct {
 // CompilePatterns parses and sorts texts (equal ones count once). It returns a fault for every pattern that does not
 // parse, and for every pair of which neither is more specific.
 func CompilePatterns(texts []string) (*Patterns, []PatternFault) {
-	set := &Patterns{root: &node{}, byText: make(map[string]int, len(texts))}
-	var faults []PatternFault
 	if len(texts) > maxPatterns {
 		err := fmt.Errorf("a config has at most %d endpoint patterns, this one has %d", maxPatterns, len(texts))
-		return set, []PatternFault{{texts[maxPatterns], err}}
+		return compileSorted(nil, nil), []PatternFault{{texts[maxPatterns], err}}
 	}
+	var list []Pattern
+	var faults []PatternFault
+	depth := make(map[string]int, len(texts)) // how many others are wider
 	for _, text := range texts {
-		if _, repeated := set.byText[text]; repeated {
+		if _, repeated := depth[text]; repeated {
 			continue
 		}
 		p, err := ParsePattern(text)
@@ -216,44 +217,25 @@ func CompilePatterns(texts []string) (*Patterns, []PatternFault) {
 			faults = append(faults, PatternFault{text, err})
 			continue
 		}
-		for i := range set.list {
-			if o := relate(&p, &set.list[i]); o == crossing || o == same {
-				faults = append(faults, PatternFault{text, ambiguous(text, set.list[i].text)})
+		depth[text] = 0
+		for i := range list {
+			switch relate(&p, &list[i]) {
+			case crossing, same:
+				faults = append(faults, PatternFault{text, ambiguous(text, list[i].text)})
+			case narrower:
+				depth[text]++
+			case wider:
+				depth[list[i].text]++
 			}
 		}
-		set.byText[text] = len(set.list)
-		set.list = append(set.list, p)
+		list = append(list, p)
 	}
-	set.sort()
-	for i := range set.list {
-		set.byText[set.list[i].text] = i
-		set.root.insert(&set.list[i], i)
-	}
-	return set, faults
+	return compileSorted(list, depth), faults
 }
 
 // ambiguous returns the error for two patterns of which neither is more specific.
 func ambiguous(a, b string) error {
 	return fmt.Errorf("pattern %q is ambiguous with %q: both match some requests and neither is more specific", a, b)
-}
-
-// sort puts every pattern before those that are wider. Specificity is a partial order, so the patterns are sorted by
-// how many others are wider.
-func (s *Patterns) sort() {
-	depth := make(map[string]int, len(s.list))
-	for i := range s.list {
-		for j := range s.list {
-			if relate(&s.list[i], &s.list[j]) == narrower {
-				depth[s.list[i].text]++
-			}
-		}
-	}
-	slices.SortStableFunc(s.list, func(a, b Pattern) int {
-		if d := depth[b.text] - depth[a.text]; d != 0 {
-			return d
-		}
-		return strings.Compare(a.text, b.text)
-	})
 }
 
 // Len returns the number of patterns.

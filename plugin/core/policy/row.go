@@ -129,6 +129,14 @@ func (f Fault) Error() string {
 	return fmt.Sprintf("%s %s: %s: %s", f.Table, f.Key, f.Field, f.Problem)
 }
 
+// rowFaults returns the faults of a row with the table and the key of the row.
+func rowFaults(table, key string, faults []schema.Fault) (list []Fault) {
+	for _, f := range faults {
+		list = append(list, Fault{table, key, f.Path, f.Message})
+	}
+	return list
+}
+
 // The tables of faults.
 const (
 	inTiers     = "tiers"

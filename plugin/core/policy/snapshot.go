@@ -117,11 +117,8 @@ func (s *Snapshot) Tiers() []TierRow {
 // Tenants returns the rows of all tenants, in no particular order.
 func (s *Snapshot) Tenants() iter.Seq[schema.Tenant] {
 	return func(yield func(schema.Tenant) bool) {
-		for _, sh := range s.shards {
-			if sh == nil {
-				continue
-			}
-			for id, a := range sh.tenants {
+		for i := range s.shards {
+			for id, a := range s.shard(i).tenants {
 				if a.hasRow && !yield(schema.Tenant{ID: id, Tier: a.Tier, TimeZone: a.timeZone}) {
 					return
 				}
@@ -154,11 +151,18 @@ func normalizedRows[R hasID, P any](rows *index[R], as func(R) P) iter.Seq[P] {
 
 // Tenant returns the rows of a tenant, or nil if there are none.
 func (s *Snapshot) Tenant(tenant string) *TenantRows {
-	if sh := s.shards[tenantShard(tenant)]; sh != nil {
-		return sh.tenants[tenant]
-	}
-	return nil
+	return s.shard(tenantShard(tenant)).tenants[tenant]
 }
+
+// shard returns a shard, which is empty if no row is in it.
+func (s *Snapshot) shard(i int) *shard {
+	if s.shards[i] == nil {
+		return &noRows
+	}
+	return s.shards[i]
+}
+
+var noRows shard
 
 // Endpoints returns the patterns of the rows' endpoints.
 func (s *Snapshot) Endpoints() *Patterns { return s.endpoints.patterns }
@@ -204,18 +208,7 @@ func (s *Snapshot) CredentialPolicies(id *identity.Identity) []*CompiledPolicy {
 
 // overridesOf returns the overrides of a subject.
 func (s *Snapshot) overridesOf(whose subject) []*CompiledOverride {
-	if shard := s.shards[whose.shard()]; shard != nil {
-		return shard.subjects[whose]
-	}
-	return nil
-}
-
-// networkOverrides returns the overrides of a network.
-func (s *Snapshot) networkOverrides(network netip.Prefix) []*CompiledOverride {
-	if shard := s.shards[networkShard(network)]; shard != nil {
-		return shard.networks[network]
-	}
-	return nil
+	return s.shard(whose.shard()).subjects[whose]
 }
 
 // addressOverrides appends the overrides of all networks that contain a client's address. One that changes limits is
@@ -238,7 +231,7 @@ func (s *Snapshot) addressOverrides(id *identity.Identity, found []*CompiledOver
 		if err != nil {
 			continue
 		}
-		for _, o := range s.networkOverrides(part) {
+		for _, o := range s.shard(networkShard(part)).networks[part] {
 			if size.bits <= counted.Bits() || o.kind == ban || o.kind == exempt {
 				found = append(found, o)
 			}
@@ -249,23 +242,16 @@ func (s *Snapshot) addressOverrides(id *identity.Identity, found []*CompiledOver
 
 // countedNetwork returns the addresses that are counted together with a client's. It returns the zero Prefix for a
 // client without an address, and if networks of no size are looked up.
-func countedNetwork(id *identity.Identity, sizes []networkSize) netip.Prefix {
-	if len(sizes) == 0 {
-		return netip.Prefix{}
-	}
-	counted, err := ParseNetwork(id.IP)
-	if err != nil {
-		return netip.Prefix{}
+func countedNetwork(id *identity.Identity, sizes []networkSize) (counted netip.Prefix) {
+	if len(sizes) > 0 {
+		counted, _ = ParseNetwork(id.IP) // the zero Prefix with an error
 	}
 	return counted
 }
 
 // rowsOf returns the policies of a user or a credential.
 func (s *Snapshot) rowsOf(whose subject) []*CompiledPolicy {
-	if shard := s.shards[whose.shard()]; shard != nil {
-		return shard.subjectRows[whose]
-	}
-	return nil
+	return s.shard(whose.shard()).subjectRows[whose]
 }
 
 // rowsOfNetwork returns the policies of exactly one address or network.
@@ -274,10 +260,7 @@ func (s *Snapshot) rowsOfNetwork(text string) []*CompiledPolicy {
 	if err != nil {
 		return nil
 	}
-	if shard := s.shards[networkShard(prefix)]; shard != nil {
-		return shard.networkRows[prefix]
-	}
-	return nil
+	return s.shard(networkShard(prefix)).networkRows[prefix]
 }
 
 // NetworkPolicies yields the policies of each network that contains all addresses that are counted together with a
@@ -293,7 +276,7 @@ func (s *Snapshot) NetworkPolicies(id *identity.Identity) iter.Seq[[]*CompiledPo
 			if err != nil {
 				continue
 			}
-			if sh := s.shards[networkShard(part)]; sh != nil && !yield(sh.networkRows[part]) {
+			if !yield(s.shard(networkShard(part)).networkRows[part]) {
 				return
 			}
 		}
