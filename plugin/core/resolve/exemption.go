@@ -3,6 +3,7 @@ package resolve
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
@@ -287,11 +288,6 @@ func (p *Plan) applyExemption(id *identity.Identity, r *Resolution) {
 // liftTenantBounds drops the bounds of a preflight that are a tenant's. Those that are counted by address, and those
 // that all tenants share, stay: nothing proves that a browser sent the request.
 func (r *Resolution) liftTenantBounds() {
-	kept := r.Bounds[:0]
-	for _, b := range r.Bounds {
-		if b.Key.Group != policy.ByTenant {
-			kept = append(kept, b)
-		}
-	}
-	r.Bounds, r.UserRequired = kept, false
+	r.Bounds = slices.DeleteFunc(r.Bounds, func(b policy.Bound) bool { return b.Key.Group == policy.ByTenant })
+	r.UserRequired = false
 }

@@ -115,13 +115,9 @@ func (p *Plan) explain(id *identity.Identity, now limit.Micros, r *Resolution) E
 		e.Verdict = "exempt"
 	}
 	e.Version, e.ExemptBy, e.Cost = p.Version(), p.describe(r.Exemption), r.Cost.Explained()
-	var rows *policy.TenantRows
+	rows := p.tenantRows(id)
 	if id.Tenant.Kind == identity.Tenant {
-		e.Tenant = id.Tenant.ID
-		if p.snapshot != nil {
-			rows = p.snapshot.Tenant(id.Tenant.ID)
-		}
-		e.TierFrom = p.tierFrom(rows, id)
+		e.Tenant, e.TierFrom = id.Tenant.ID, p.tierFrom(rows, id)
 	}
 	for _, b := range r.Bounds {
 		e.Bounds = append(e.Bounds, ExplainedBound{
@@ -153,12 +149,14 @@ type explainer struct {
 // TierFrom returns where the tier of a tenant's request comes from: row, a source of the config, request or default. A
 // source is from the request's identity; request stands for an identity that names none. A default has the reason why
 // a given name does not apply.
-func (p *Plan) TierFrom(id *identity.Identity) string {
-	var rows *policy.TenantRows
-	if p.snapshot != nil {
-		rows = p.snapshot.Tenant(id.Tenant.ID)
+func (p *Plan) TierFrom(id *identity.Identity) string { return p.tierFrom(p.tenantRows(id), id) }
+
+// tenantRows returns the rows of an identity's tenant, or nil.
+func (p *Plan) tenantRows(id *identity.Identity) *policy.TenantRows {
+	if p.snapshot == nil || id.Tenant.Kind != identity.Tenant {
+		return nil
 	}
-	return p.tierFrom(rows, id)
+	return p.snapshot.Tenant(id.Tenant.ID)
 }
 
 func (p *Plan) tierFrom(rows *policy.TenantRows, id *identity.Identity) string {
@@ -183,8 +181,12 @@ func (e *explainer) explainPolicies(rows *policy.TenantRows) {
 	if p.hasTierOf(e.id) {
 		tier, _ = p.tierOf(rows, e.id)
 	}
-	if p.snapshot != nil {
-		e.explainSubjects()
+	if s := p.snapshot; s != nil {
+		e.explainRows(s.UserPolicies(e.id))
+		e.explainRows(s.CredentialPolicies(e.id))
+		for list := range s.NetworkPolicies(e.id) {
+			e.explainRows(list)
+		}
 	}
 	if rows != nil {
 		e.explainRows(rows.Policies)
@@ -202,16 +204,6 @@ func (e *explainer) explainPolicies(rows *policy.TenantRows) {
 	}
 	e.explainRows(p.rows.All)
 	e.explainConfig(p.global)
-}
-
-// explainSubjects lists the rows of the request's user, credential and networks.
-func (e *explainer) explainSubjects() {
-	s := e.plan.snapshot
-	e.explainRows(s.UserPolicies(e.id))
-	e.explainRows(s.CredentialPolicies(e.id))
-	for list := range s.NetworkPolicies(e.id) {
-		e.explainRows(list)
-	}
 }
 
 func (e *explainer) explainRows(list []*policy.CompiledPolicy) {

@@ -71,11 +71,7 @@ func (p *Plan) ExplainOverrides(
 func (p *Plan) withoutExemption(id *identity.Identity, r *Resolution) *Resolution {
 	other := *r
 	other.Bounds, other.rows = nil, nil
-	var rows *policy.TenantRows
-	if p.snapshot != nil && id.Tenant.Kind == identity.Tenant {
-		rows = p.snapshot.Tenant(id.Tenant.ID)
-	}
-	p.bind(rows, id, &other)
+	p.bind(p.tenantRows(id), id, &other)
 	return &other
 }
 

@@ -171,8 +171,7 @@ func (p *Plan) hasTier(tier string) bool {
 
 // Policies returns all policies of the config, in no particular order.
 func (p *Plan) Policies() []*policy.Policy {
-	all := append([]*policy.Policy(nil), p.anonymous...)
-	all = append(all, p.global...)
+	all := slices.Concat(p.anonymous, p.global)
 	for _, tier := range p.tiers {
 		all = append(all, tier...)
 	}
@@ -251,13 +250,5 @@ func (p *Plan) appendBound(applied *policy.Policy, id *identity.Identity, cost i
 }
 
 func (r *Resolution) matches(p *policy.Policy) bool {
-	if p.Pattern < 0 {
-		return true
-	}
-	for _, i := range r.configMatches {
-		if i == p.Pattern {
-			return true
-		}
-	}
-	return false
+	return p.Pattern < 0 || slices.Contains(r.configMatches, p.Pattern)
 }

@@ -145,22 +145,17 @@ func (b BoundsByUse) Find(ref policy.Ref, endpoint string) (policy.Bound, bool) 
 // route it returns the buckets of id's route and of routes. It omits bounds that all tenants share, or that are counted
 // by address alone.
 func (p *Plan) TenantBounds(id identity.Identity, routes []string, now limit.Micros) []policy.Bound {
-	return p.groupBounds(policy.ByTenant, id.Tenant.ID, id, routes, now)
+	return p.boundsWhere(id, routes, now, inGroup(policy.ByTenant, id.Tenant.ID))
 }
 
 // AddressBounds returns, as TenantBounds does for a tenant, the bounds of requests from id's address that are counted
 // by the address alone: limits per ip, and limits of requests without a tenant where the address stands in for it.
 func (p *Plan) AddressBounds(id identity.Identity, routes []string, now limit.Micros) []policy.Bound {
-	return p.groupBounds(policy.ByIP, id.IP, id, routes, now)
+	return p.boundsWhere(id, routes, now, inGroup(policy.ByIP, id.IP))
 }
 
-// groupBounds returns the bounds of all kinds of requests whose buckets are in a group.
-func (p *Plan) groupBounds(
-	group policy.Group, groupID string, id identity.Identity, routes []string, now limit.Micros,
-) []policy.Bound {
-	return p.boundsWhere(id, routes, now, func(b *policy.Bound) bool {
-		return b.Key.Group == group && b.Key.GroupID == groupID
-	})
+func inGroup(group policy.Group, id string) func(*policy.Bound) bool {
+	return func(b *policy.Bound) bool { return b.Key.Group == group && b.Key.GroupID == id }
 }
 
 // AllBounds returns the bounds of id's requests to all endpoints for which wanted returns true, each bucket once. For a

@@ -3,6 +3,7 @@ package resolve
 import (
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -185,10 +186,5 @@ func (p *Plan) narrowest(list []*policy.CompiledPolicy, r *Resolution) (best *po
 
 // hasRow reports whether a row has won a name already.
 func (r *Resolution) hasRow(name string) bool {
-	for _, row := range r.rows {
-		if row.Name == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.rows, func(row *policy.CompiledPolicy) bool { return row.Name == name })
 }
