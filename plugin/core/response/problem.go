@@ -1,7 +1,10 @@
 package response
 
 import (
+	"cmp"
+	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -21,121 +24,155 @@ const (
 	badRequest         = `"about:blank","title":"Bad Request"`
 )
 
+// The gRPC status codes of denials.
+const (
+	invalidArgument   = "3"
+	permissionDenied  = "7"
+	resourceExhausted = "8"
+	unavailable       = "14"
+)
+
+const (
+	tryLater  = "Service temporarily unavailable"
+	unchecked = "The limits of this API cannot be checked at the moment."
+)
+
+// denials holds what clients read about a denial, by its reason: the status (0: the config's), the problem's type and
+// title, its detail ("": it differs from denial to denial), the message of bodies and gRPC ("": the config's), and the
+// status of gRPC.
+var denials = [...]struct {
+	status                         int
+	problem, detail, message, grpc string
+}{
+	decision.Counted:       {0, quotaExceeded, "", "", resourceExhausted},
+	decision.TenantMissing: {403, identityIsRequired, missing("tenant"), "No tenant identified", permissionDenied},
+	decision.UserMissing:   {403, identityIsRequired, missing("user"), "No user identified", permissionDenied},
+	decision.InternalFault: {503, reducedCapacity, unchecked, tryLater, unavailable},
+	decision.ConfigFault:   {503, reducedCapacity, unchecked, tryLater, unavailable},
+	decision.StoreAway:     {0, reducedCapacity, "", tryLater, unavailable},
+	decision.MetaLimited:   {0, quotaExceeded, "", "", resourceExhausted},
+	decision.Banned:        {0, abnormalUsage, "", "Banned", permissionDenied},
+	decision.HeaderRepeated: {
+		400, badRequest, "", "Header with more than one value", invalidArgument,
+	},
+}
+
+func missing(name string) string { return "No " + name + " is identified, and this API requires one." }
+
+// trailers writes the denial of a gRPC call: headers alone, with HTTP status 200. Clients read grpc-status, its message
+// and Retry-After only there. Many of them read a 429 as UNAVAILABLE, and retry at once.
+func (re *Renderer) trailers(d *decision.Decision, r *Response) {
+	denial := &denials[d.Reason]
+	code := denial.grpc
+	if d.Reason == decision.StoreAway && re.closed == 429 {
+		code = resourceExhausted
+	}
+	r.Status = 200
+	r.text("Content-Type", "application/grpc")
+	r.text("grpc-status", code)
+	r.text("grpc-message", cmp.Or(denial.message, re.grpcMessage))
+}
+
+// percentEncode encodes a grpc-message: % and every byte that is not printable ASCII become % and two hexadecimal
+// digits.
+func percentEncode(message string) string {
+	var b strings.Builder
+	for i := range len(message) {
+		if c := message[i]; c >= ' ' && c <= '~' && c != '%' {
+			b.WriteByte(c)
+			continue
+		}
+		fmt.Fprintf(&b, "%%%02X", message[i])
+	}
+	return b.String()
+}
+
+// appendParts appends texts and numbers. It keeps none of the parts, so that they are not allocated.
+func appendParts(b []byte, parts ...any) []byte {
+	for _, part := range parts {
+		switch v := part.(type) {
+		case string:
+			b = append(b, v...)
+		case int64:
+			b = strconv.AppendInt(b, v, 10)
+		}
+	}
+	return b
+}
+
 // body writes the problem document of a denial (RFC 9457). Its parts either consist of characters that need no escaping
 // (policy names are validated) or were encoded when the config was compiled.
 func (re *Renderer) body(d *decision.Decision, wait int64, r *Response) {
-	b := r.Body
-	b = append(b, `{"type":`...)
-	message := re.message
+	denial := &denials[d.Reason]
+	b := appendParts(r.Body, `{"type":`, denial.problem, `,"detail":"`, denial.detail)
 	switch d.Reason {
-	case decision.TenantMissing:
-		b = append(b, identityIsRequired...)
-		b = append(b, `,"detail":"No tenant is identified, and this API requires one."`...)
-		message = []byte(`"No tenant identified"`)
-	case decision.UserMissing:
-		b = append(b, identityIsRequired...)
-		b = append(b, `,"detail":"No user is identified, and this API requires one."`...)
-		message = []byte(`"No user identified"`)
-	case decision.HeaderRepeated:
-		b = append(b, badRequest...)
-		b = append(b, `,"detail":"The header `...)
-		b = append(b, d.Identity.Repeated...) // from the config: letters, digits, dashes and underscores
-		b = append(b, ` must be sent once and hold one value, without a comma."`...)
-		message = []byte(`"Header with more than one value"`)
+	case decision.HeaderRepeated: // its name is from the config: letters, digits, dashes and underscores
+		b = appendParts(b, "The header ", d.Identity.Repeated, " must be sent once and hold one value, without a comma.")
 	case decision.Counted:
-		b = append(b, quotaExceeded...)
-		b = append(b, `,"detail":"`...)
-		b = re.detail(b, d, wait)
-		b = append(b, `","violated-policies":[`...)
-		b = denying(b, d, true)
-		b = append(b, ']')
+		b = append(re.detail(b, d, wait), `","violated-policies":[`...)
+		b = append(denying(b, d, true), ']')
 	case decision.MetaLimited:
-		b = append(b, quotaExceeded...)
-		b = append(b, `,"detail":"More requests arrive from this client than this server decides about. Try again in `...)
-		b = strconv.AppendInt(b, wait, 10)
-		b = append(b, ` s."`...)
+		b = appendParts(b, "More requests arrive from this client than this server decides about. Try again in ", wait, " s.")
 	case decision.Banned:
-		b = append(b, abnormalUsage...)
-		b = append(b, `,"detail":"This client is banned`...)
+		b = append(b, "This client is banned"...)
 		if wait > 0 {
-			b = append(b, ` for the next `...)
-			b = strconv.AppendInt(b, wait, 10)
-			b = append(b, ` s`...)
+			b = appendParts(b, " for the next ", wait, " s")
 		}
-		b = append(b, `."`...)
-		message = []byte(`"Banned"`)
+		b = append(b, '.')
 	case decision.StoreAway:
-		b = append(b, reducedCapacity...)
-		b = append(b, `,"detail":"A limit of this API cannot be checked at the moment, and without it no request is `+
-			`admitted. This is not the fault of the client. Try again in `...)
-		b = strconv.AppendInt(b, wait, 10)
-		b = append(b, ` s.","unchecked-policies":[`...)
-		b = denying(b, d, false)
-		b = append(b, ']')
-		message = []byte(`"Service temporarily unavailable"`)
-	default:
-		b = append(b, reducedCapacity...)
-		b = append(b, `,"detail":"The limits of this API cannot be checked at the moment."`...)
-		message = []byte(`"Service temporarily unavailable"`)
+		b = appendParts(b, "A limit of this API cannot be checked at the moment, and without it no request is admitted. "+
+			"This is not the fault of the client. Try again in ", wait, ` s.","unchecked-policies":[`)
+		b = append(denying(b, d, false), ']')
 	}
-	b = append(b, `,"status":`...)
-	b = strconv.AppendInt(b, int64(r.Status), 10)
+	if d.Reason != decision.Counted && d.Reason != decision.StoreAway { // these end with a list
+		b = append(b, '"')
+	}
+	b = appendParts(b, `,"status":`, int64(r.Status))
 	if wait > 0 {
-		b = append(b, `,"retry_after_seconds":`...)
-		b = strconv.AppendInt(b, wait, 10)
+		b = appendParts(b, `,"retry_after_seconds":`, wait)
 	}
-	b = append(b, `,"message":`...)
-	b = append(b, message...)
-	b = append(b, '}')
-	r.Body = b
+	if denial.message == "" {
+		r.Body = appendParts(b, `,"message":`, re.message, "}")
+	} else {
+		r.Body = appendParts(b, `,"message":"`, denial.message, `"}`)
+	}
 }
 
 // detail appends in words which limit the request met, and what helps. For a limit whose numbers clients do not read it
 // appends the name alone.
 func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
-	bound := &d.Resolution.Bounds[d.Binding]
-	if d.Statuses[d.Binding].Source == decision.FairShare {
-		return fairDetail(b, bound, wait)
+	bound, status := &d.Resolution.Bounds[d.Binding], &d.Statuses[d.Binding]
+	name := bound.Policy.Name
+	if status.Source == decision.FairShare { // not its size: it changes every second, and shows what other tenants demand
+		return appendParts(b, "Your share of a shared limit, '", name, "', is used up. Try again in ", wait, " s.")
 	}
 	if !re.shows(bound) {
-		return sharedDetail(b, d, wait)
+		b = appendParts(b, "Limit '", name)
+		if d.RetryAfter == limit.Never {
+			return append(b, "', which all clients share, can never hold what this request costs: it will not succeed later "+
+				"either, only a smaller one will."...)
+		}
+		return appendParts(b, "', which all clients share, has no room. Try again in ", wait, " s.")
 	}
 	spec := bound.Policy.Limit.Spec()
-	b = append(b, "Limit '"...)
-	b = append(b, bound.Policy.Name...)
-	b = append(b, "' allows "...)
-	b = strconv.AppendInt(b, spec.Quantity, 10)
-	b = append(b, " per "...)
-	b = strconv.AppendInt(b, spec.Window.Seconds(), 10)
-	b = append(b, " s"...)
+	b = appendParts(b, "Limit '", name, "' allows ", spec.Quantity, " per ", spec.Window.Seconds(), " s")
 	if spec.Burst != spec.Quantity {
-		b = append(b, " with a burst of "...)
-		b = strconv.AppendInt(b, spec.Burst, 10)
+		b = appendParts(b, " with a burst of ", spec.Burst)
 	}
-	b = append(b, ", counted "...)
 	if scope := bound.Policy.Scope; scope == policy.Global {
-		b = append(b, "in total"...)
+		b = append(b, ", counted in total"...)
 	} else {
-		b = append(append(b, "per "...), scope.String()...)
+		b = appendParts(b, ", counted per ", scope.String())
 	}
 	if d.RetryAfter == limit.Never {
-		b = append(b, ". This request costs "...)
-		b = strconv.AppendInt(b, bound.Cost, 10)
-		b = append(b, ", more than the "...)
-		b = strconv.AppendInt(b, decision.Capacity(bound, &d.Statuses[d.Binding]), 10)
-		b = append(b, " that the limit can ever hold: it will not succeed later either, only a smaller one will."...)
+		b = appendParts(b, ". This request costs ", bound.Cost, ", more than the ", decision.Capacity(bound, status),
+			" that the limit can ever hold: it will not succeed later either, only a smaller one will.")
 		return described(b, bound.Policy)
 	}
 	if bound.Cost > 1 {
-		b = append(b, ". This request costs "...)
-		b = strconv.AppendInt(b, bound.Cost, 10)
-		b = append(b, " and "...)
-		b = strconv.AppendInt(b, d.Statuses[d.Binding].Remaining, 10)
-		b = append(b, " is left"...)
+		b = appendParts(b, ". This request costs ", bound.Cost, " and ", status.Remaining, " is left")
 	}
-	b = append(b, ". Try again in "...)
-	b = strconv.AppendInt(b, wait, 10)
-	return described(append(b, " s."...), bound.Policy)
+	return described(appendParts(b, ". Try again in ", wait, " s."), bound.Policy)
 }
 
 // described appends the description of a policy, if it has one, as JSON has it in a string: a description has no
@@ -154,29 +191,6 @@ func described(b []byte, p *policy.Policy) []byte {
 	return b
 }
 
-// sharedDetail appends the detail without numbers of the limit.
-func sharedDetail(b []byte, d *decision.Decision, wait int64) []byte {
-	b = append(b, "Limit '"...)
-	b = append(b, d.Resolution.Bounds[d.Binding].Policy.Name...)
-	if d.RetryAfter == limit.Never {
-		return append(
-			b,
-			"', which all clients share, can never hold what this request costs: it will not succeed later either, "+
-				"only a smaller one will."...)
-	}
-	b = append(b, "', which all clients share, has no room. Try again in "...)
-	b = strconv.AppendInt(b, wait, 10)
-	return append(b, " s."...)
-}
-
-// fairDetail appends the detail of a denial by a fair share, without its size: it changes every second, and would show
-// what other tenants demand.
-func fairDetail(b []byte, bound *policy.Bound, wait int64) []byte {
-	b = append(append(b, "Your share of a shared limit, '"...), bound.Policy.Name...)
-	b = append(b, "', is used up. Try again in "...)
-	return append(strconv.AppendInt(b, wait, 10), " s."...)
-}
-
 // denying appends the names of all policies that deny: those without room (checked), or those that could not be
 // checked.
 func denying(b []byte, d *decision.Decision, checked bool) []byte {
@@ -184,8 +198,7 @@ func denying(b []byte, d *decision.Decision, checked bool) []byte {
 	for i := range d.Statuses {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
 		if decision.Denies(bound, status) && checked == (status.Source != decision.Unanswered) {
-			b = append(b, separator...)
-			b = append(append(append(b, '"'), bound.Policy.Name...), '"')
+			b = appendParts(b, separator, `"`, bound.Policy.Name, `"`)
 			separator = ","
 		}
 	}

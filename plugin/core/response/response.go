@@ -6,6 +6,7 @@
 package response
 
 import (
+	"cmp"
 	"encoding/json"
 	"strconv"
 	"strings"
@@ -60,7 +61,7 @@ type Renderer struct {
 	exposed     string // value of Access-Control-Expose-Headers; "": it is not sent
 	status      int
 	closed      int    // status of a denial by a limit that fails closed
-	message     []byte // a JSON string
+	message     string // as JSON
 	grpcMessage string // the same for gRPC
 	jitterMax   int64  // seconds
 	jitter      func(n int64) int64
@@ -83,7 +84,7 @@ func New(config schema.Config, jitter func(n int64) int64) *Renderer {
 		exposed:     exposedBy(&config),
 		status:      int(config.ErrorCode),
 		closed:      int(config.ClosedStatus),
-		message:     message,
+		message:     string(message),
 		grpcMessage: percentEncode(config.ErrorMessage),
 		jitterMax:   config.RetryAfterJitterMax,
 		jitter:      jitter,
@@ -158,17 +159,10 @@ func (re *Renderer) wait(d *decision.Decision) int64 {
 }
 
 func (re *Renderer) statusOf(d *decision.Decision) int {
-	switch d.Reason {
-	case decision.HeaderRepeated:
-		return 400
-	case decision.TenantMissing, decision.UserMissing:
-		return 403
-	case decision.InternalFault, decision.ConfigFault:
-		return 503
-	case decision.StoreAway:
+	if d.Reason == decision.StoreAway {
 		return re.closed
 	}
-	return re.status
+	return cmp.Or(denials[d.Reason].status, re.status)
 }
 
 // limits writes the headers about the bound whose numbers clients read, and the structured fields.
