@@ -124,11 +124,7 @@ func (dr *Decider) Admit(ctx context.Context, source FactSource, x *Exchange) er
 		d.Exchange = exchanges.Add(1)
 	}
 	if dr.Usage != nil {
-		err := dr.answerUsage(ctx, source, x)
-		if dr.Usage.Answered != nil {
-			dr.Usage.Answered(x.Response.Status)
-		}
-		return err
+		return dr.answerUsage(ctx, source, x)
 	}
 
 	// Who is it?

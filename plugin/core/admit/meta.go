@@ -2,6 +2,7 @@ package admit
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -42,4 +43,17 @@ func (m *Meta) wait(ctx context.Context, id *identity.Identity) (limit.Micros, e
 	bounds, statuses := [1]policy.Bound{{Policy: m.policy, Key: key, Cost: 1}}, [1]decision.Status{}
 	err := m.buckets.Take(ctx, bounds[:], statuses[:])
 	return statuses[0].Wait, err
+}
+
+// deny denies a request that has to wait, and reports whether it did.
+func (m *Meta) deny(ctx context.Context, d *decision.Decision) (bool, error) {
+	wait, err := m.wait(ctx, &d.Identity)
+	if err != nil {
+		return false, fmt.Errorf("take the limit of requests for usage: %w", err)
+	}
+	if wait > 0 {
+		d.Deny(decision.MetaLimited)
+		d.RetryAfter = wait
+	}
+	return wait > 0, nil
 }

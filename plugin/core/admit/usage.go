@@ -2,7 +2,6 @@ package admit
 
 import (
 	"context"
-	"fmt"
 	"net/url"
 	"strings"
 
@@ -30,9 +29,20 @@ const (
 // answerUsage answers a request with what its tenant has used of its own limits (usage_only). It spends nothing, and no
 // observer receives it: it is no request to the API. It returns errors as [Decider.Admit] does.
 func (dr *Decider) answerUsage(ctx context.Context, source FactSource, x *Exchange) error {
+	err := dr.readUsage(ctx, source, x)
+	if err != nil {
+		dr.Fault(x)
+	}
+	if dr.Usage.Answered != nil {
+		dr.Usage.Answered(x.Response.Status)
+	}
+	return err
+}
+
+// readUsage does what answerUsage does, but for an error it sets no response.
+func (dr *Decider) readUsage(ctx context.Context, source FactSource, x *Exchange) error {
 	policies, d := dr.Policies.Load(), &x.Decision
 	if err := identify(ctx, source, &policies.Rules, &x.Request, &d.Identity); err != nil {
-		dr.Fault(x)
 		return err
 	}
 	plan := policies
@@ -53,79 +63,57 @@ func (dr *Decider) answerUsage(ctx context.Context, source FactSource, x *Exchan
 		x.Response.SetUsageFault(problem)
 		return nil
 	}
-	denied, err := dr.denyUsage(ctx, d)
-	if err != nil {
-		dr.Fault(x)
+	body, err := dr.usage(ctx, policies, plan, endpoint, d)
+	switch {
+	case err != nil:
 		return err
-	}
-	if denied {
+	case d.Denied():
 		dr.Renderer.Render(d, false, &x.Response)
-		return nil
+	default:
+		x.Response.SetUsage(body)
 	}
-	return dr.renderUsage(ctx, policies, plan, endpoint, x)
+	return nil
 }
 
-// denyUsage denies a request for usage that names no tenant, or whose tenant sends more requests than meta_limit, and
-// reports whether it did.
-func (dr *Decider) denyUsage(ctx context.Context, d *decision.Decision) (bool, error) {
+// usage returns the answer to an identified request for usage: from memory if it was read a moment ago. It denies d if
+// the request names no tenant, or the tenant is banned or sends too many requests.
+func (dr *Decider) usage(
+	ctx context.Context, policies, plan *resolve.Plan, endpoint string, d *decision.Decision,
+) ([]byte, error) {
 	switch {
 	case d.Identity.Repeated != "":
 		d.Deny(decision.HeaderRepeated)
+		return nil, nil
 	case d.Identity.Tenant.Kind != identity.Tenant:
 		d.Deny(decision.TenantMissing)
-	default:
-		wait, err := dr.Meta.wait(ctx, &d.Identity)
-		if err != nil || wait == 0 {
-			return false, err
-		}
-		d.Deny(decision.MetaLimited)
-		d.RetryAfter = wait
+		return nil, nil
 	}
-	return true, nil
-}
-
-// renderUsage answers a request of an identified tenant: from memory if its usage was read a moment ago.
-func (dr *Decider) renderUsage(
-	ctx context.Context, policies, plan *resolve.Plan, endpoint string, x *Exchange,
-) error {
-	d := &x.Decision
+	if denied, err := dr.Meta.deny(ctx, d); denied || err != nil {
+		return nil, err
+	}
 	key := usageKeyOf(&d.Identity, endpoint)
 	if body := dr.Usage.recent(policies, &key); body != nil {
-		x.Response.SetUsage(body)
-		return nil
+		return body, nil
 	}
-	wait, err := dr.Usage.reads.wait(ctx, &d.Identity)
-	if err != nil {
-		dr.Fault(x)
-		return fmt.Errorf("take the limit of reads: %w", err)
-	}
-	if wait > 0 {
-		d.Deny(decision.MetaLimited)
-		d.RetryAfter = wait
-		dr.Renderer.Render(d, false, &x.Response)
-		return nil
+	if denied, err := dr.Usage.reads.deny(ctx, d); denied || err != nil {
+		return nil, err
 	}
 	now := readClock(dr.Now)
 	truncated := dr.resolveUsage(plan, endpoint, now, d)
 	if d.Resolution.Banned {
 		d.Ban(now)
-		dr.Renderer.Render(d, false, &x.Response)
-		return nil
+		return nil, nil
 	}
 	if err := dr.Usage.peek(ctx, d); err != nil {
-		dr.Fault(x)
-		return err
+		return nil, err
 	}
 	usage := response.NewUsage(d, endpoint)
 	usage.Truncated = truncated
 	body, err := usage.Body()
-	if err != nil {
-		dr.Fault(x)
-		return err
+	if err == nil {
+		dr.Usage.keep(policies, key, body)
 	}
-	dr.Usage.keep(policies, key, body)
-	x.Response.SetUsage(body)
-	return nil
+	return body, err
 }
 
 // resolveUsage sets the bounds of d to the enforced ones that the tenant reads: of its requests to an endpoint, or to
