@@ -149,12 +149,7 @@ func (c *checker) member(f *field, m member, path string) bool {
 }
 
 // unknown returns the message for a key that the record does not have.
-func (f *field) unknown(key string) string {
-	if near := closest(key, f.names); near != "" {
-		return fmt.Sprintf("unknown field, did you mean %s?", near)
-	}
-	return "unknown field"
-}
+func (f *field) unknown(key string) string { return "unknown field" + hint(key, f.names) }
 
 // addedByKong reports whether Kong itself adds a key: resolved vault references in any record, and the identity and
 // scope of the instance at the top.

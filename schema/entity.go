@@ -139,12 +139,12 @@ func (c Cost) Faults(checks ...func(Cost) error) []Fault {
 
 // complete returns an error, as Faults, unless endpoint and cost are given: an absent cost must not be taken as free.
 func (c Cost) complete() error {
-	var faults []Fault
+	var faults findings
 	if c.Endpoint == "" {
-		faults = append(faults, Fault{"endpoint", "is required, such as POST /exports"})
+		faults.add("endpoint", "is required, such as POST /exports")
 	}
 	if c.Cost == nil {
-		faults = append(faults, Fault{"cost", "is required; 0 makes the requests free"})
+		faults.add("cost", "is required; 0 makes the requests free")
 	}
 	return asError(faults)
 }

@@ -4,25 +4,21 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
+	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
 // exemptFaults returns the faults of tags, networks and methods that Kong's schema language cannot express.
 func (c Config) exemptFaults() []Fault {
-	var faults []Fault
+	var faults findings
 	for i, e := range c.Exempt {
-		add := func(field, problem string) {
-			if problem != "" {
-				faults = append(faults, Fault{docpath.Member(docpath.Item("exempt", i), field), problem})
-			}
-		}
-		add("tag", tagProblem(e.Tag))
+		path := docpath.Item("exempt", i)
+		faults.addProblem(path+".tag", tagProblem(e.Tag))
 		if _, err := e.Network(); err != nil {
-			add("cidr", err.Error())
+			faults.addProblem(path+".cidr", err.Error())
 		}
-		add("endpoint", methodProblem(e.Endpoint))
+		faults.addProblem(path+".endpoint", methodProblem(e.Endpoint))
 	}
 	return faults
 }
@@ -54,53 +50,41 @@ func (e Exemption) Network() (netip.Prefix, error) {
 
 // Subject returns what e is about, in words.
 func (e Exemption) Subject() string {
-	var parts []string
-	for _, part := range [...][2]string{
+	return inWords([][2]string{
 		{"tenant", e.Tenant}, {"user", e.User}, {"tag", e.Tag}, {"cidr", e.CIDR}, {"endpoint", e.Endpoint},
-	} {
-		if part[1] != "" {
-			parts = append(parts, part[0]+" "+part[1])
-		}
-	}
-	return strings.Join(parts, ", ")
+	})
 }
 
 // exemptWarnings returns warnings of exemptions that match nothing or nearly everything, and of preflights that no
 // limit holds for.
 func (c Config) exemptWarnings() []Warning {
-	var warnings []Warning
+	var warnings findings
 	first := map[Exemption]int{}
 	for i, e := range c.Exempt {
 		path := docpath.Item("exempt", i)
 		at, repeated := first[e]
 		switch {
 		case repeated:
-			warnings = append(warnings, Warning{path, fmt.Sprintf("is the same as exempt[%d]", at)})
+			warnings.add(path, "is the same as exempt[%d]", at)
 		case e == Exemption{Endpoint: "* /*"}:
-			warnings = append(warnings, Warning{path, "exempts requests to all endpoints but the root"})
+			warnings.add(path, "exempts requests to all endpoints but the root")
 		case e.User != "" && c.UserFrom != nil && len(c.UserFrom) == 0:
-			warnings = append(warnings, Warning{docpath.Member(path, "user"), "matches no request, because user_from is empty"})
+			warnings.add(docpath.Member(path, "user"), "matches no request, because user_from is empty")
 		}
 		if !repeated {
 			first[e] = i
 		}
 	}
 	if c.ExemptPreflights && !c.limitsEveryRequest() {
-		warnings = append(warnings, Warning{
-			"exempt_preflights",
-			"lets a client send as many preflights as it likes, because no limit in global holds for all of them: add one, " +
-				"such as one with scope ip",
-		})
+		warnings.add("exempt_preflights", "lets a client send as many preflights as it likes, because no limit in global "+
+			"holds for all of them: add one, such as one with scope ip")
 	}
 	return warnings
 }
 
 // limitsEveryRequest reports whether a limit of global holds for the requests to all endpoints.
 func (c Config) limitsEveryRequest() bool {
-	for _, l := range c.Global.Limits {
-		if l.Endpoint == "" && !l.SoftOnly && l.Mode != ModeShadow && l.Mode != ModeLog {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.Global.Limits, func(l Limit) bool {
+		return l.Endpoint == "" && !l.SoftOnly && l.Mode != ModeShadow && l.Mode != ModeLog
+	})
 }

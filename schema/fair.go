@@ -81,10 +81,8 @@ func (l locatedLimit) fairFaults() []Fault {
 	if l.Fair == nil {
 		return nil
 	}
-	var faults []Fault
-	fault := func(field, format string, args ...any) {
-		faults = append(faults, Fault{docpath.Member(l.path, field), fmt.Sprintf(format, args...)})
-	}
+	var faults findings
+	fault := func(field, format string, args ...any) { faults.add(docpath.Member(l.path, field), format, args...) }
 	if l.Scope != ScopeGlobal && l.Scope != ScopeEndpoint {
 		fault("scope", "must be global or endpoint beside fair, because only from these several tenants spend, got %q",
 			docpath.Shorten(l.Scope))
@@ -121,14 +119,12 @@ func (c Config) fairWarnings(l locatedLimit) []Warning {
 	if l.Fair == nil {
 		return nil
 	}
-	var warnings []Warning
+	var warnings findings
 	names := tierNames(c.Tiers)
-	for _, tier := range sortedKeys(l.Fair.Weights) {
+	for _, tier := range slices.Sorted(maps.Keys(l.Fair.Weights)) {
 		if !slices.Contains(names, tier) {
-			warnings = append(warnings, Warning{
-				docpath.Member(docpath.Join(l.path, "fair.weights"), tier),
-				"is the weight of a tier that this config does not have: it counts only for tenants whose tier a database sets",
-			})
+			warnings.add(docpath.Member(docpath.Join(l.path, "fair.weights"), tier),
+				"is the weight of a tier that this config does not have: it counts only for tenants whose tier a database sets")
 		}
 	}
 	return warnings

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -16,7 +17,7 @@ type Fault struct {
 	Message string
 }
 
-func (f Fault) String() string { return withPath(f.Path, f.Message) }
+func (f Fault) String() string { return cmp.Or(f.Path, "config") + ": " + f.Message }
 
 // Faults holds all faults of one config in document order. As an error it has one line for each.
 type Faults []Fault
@@ -30,18 +31,20 @@ func (fs Faults) Error() string {
 }
 
 // Warning describes a valid value that is probably not what the author of the config expects.
-type Warning struct {
-	Path    string // as in Fault
-	Message string
+type Warning = Fault
+
+// findings collects faults or warnings.
+type findings []Fault
+
+func (l *findings) add(path, format string, args ...any) {
+	*l = append(*l, Fault{path, fmt.Sprintf(format, args...)})
 }
 
-func (w Warning) String() string { return withPath(w.Path, w.Message) }
-
-func withPath(path, message string) string {
-	if path == "" {
-		path = "config"
+// addProblem adds a message, unless it is empty.
+func (l *findings) addProblem(path, message string) {
+	if message != "" {
+		*l = append(*l, Fault{path, message})
 	}
-	return path + ": " + message
 }
 
 // inDocumentOrder sorts items by the order of their paths in a document. A path outside the document, such as that of a
@@ -52,6 +55,14 @@ func inDocumentOrder[T any](items []T, path func(T) string, order map[string]int
 		second, _ := docpath.Find(order, path(b))
 		return cmp.Compare(first, second)
 	})
+}
+
+// hint returns the end of a message with the candidate nearest to name, or "" if none is near enough.
+func hint(name string, candidates []string) string {
+	if near := closest(name, candidates); near != "" {
+		return fmt.Sprintf(", did you mean %s?", near)
+	}
+	return ""
 }
 
 // closest returns the candidate nearest to name in single-character edits, or "" if none is near enough.

@@ -96,15 +96,16 @@ type Override struct {
 
 // Subject returns what o is about, in words.
 func (o Override) Subject() string {
-	var parts []string
-	for _, part := range [...][2]string{
-		{"tenant", o.Tenant},
-		{"user", o.User},
-		{"endpoint", o.Endpoint},
-		{"credential", o.Credential},
-		{"ip", o.IP},
+	return inWords([][2]string{
+		{"tenant", o.Tenant}, {"user", o.User}, {"endpoint", o.Endpoint}, {"credential", o.Credential}, {"ip", o.IP},
 		{"tag", o.Tag},
-	} {
+	})
+}
+
+// inWords joins the names and values of those that have a value.
+func inWords(named [][2]string) string {
+	var parts []string
+	for _, part := range named {
 		if part[1] != "" {
 			parts = append(parts, part[0]+" "+part[1])
 		}
@@ -148,22 +149,23 @@ func ParseTime(text string) (time.Time, error) {
 // Conflicts returns what is wrong with the fields of o beside each other, with those that are there and empty, and with
 // those that no request can match. It does without what Faults costs.
 func (o Override) Conflicts() []Fault {
-	var faults []Fault
-	faults = append(faults, o.subjectFaults()...)
-	faults = append(faults, o.reachFaults()...)
+	faults := findings(o.subjectFaults())
+	faults.addProblem("ip", addressProblem(o.IP))
+	faults.addProblem("tag", tagProblem(o.Tag))
+	faults.addProblem("endpoint", methodProblem(o.Endpoint))
 	if slices.Contains(overrideKinds[:], o.Kind) { // else what the fields are for is not clear
-		faults = append(faults, o.policyFaults()...)
+		faults.addProblem("policy", o.policyProblem())
 		faults = append(faults, o.numberFaults()...)
 	}
 	for _, text := range [...]struct{ name, value string }{{"reason", o.Reason}, {"author", o.Author}} {
 		if strings.TrimSpace(text.value) == "" {
-			faults = append(faults, Fault{text.name, overrideField(text.name).Must()})
+			faults.addProblem(text.name, overrideField(text.name).Must())
 		}
 	}
-	faults = append(faults, o.startFaults()...)
-	faults = append(faults, o.endFaults()...)
+	faults.addProblem(o.startProblem())
+	faults.addProblem("expires_at", o.endProblem())
 	if o.Source == SourceDetector && (o.Kind == KindExempt || o.Kind == KindCustomLimit || o.Factor >= 1000) {
-		faults = append(faults, Fault{"source", "must not be detector: a detector may only ban, or scale down by a factor below 1"})
+		faults.add("source", "must not be detector: a detector may only ban, or scale down by a factor below 1")
 	}
 	return faults
 }
@@ -197,11 +199,11 @@ func (o Override) subjectFaults() []Fault {
 	case o.Tag != "":
 		beside = "tag"
 	}
-	var faults []Fault
+	var faults findings
 	if isExempt && strings.HasSuffix(o.IP, "/0") {
-		faults = append(faults, Fault{"ip", "must not cover all addresses: an exempt of a network has a length from 1 on"})
+		faults.add("ip", "must not cover all addresses: an exempt of a network has a length from 1 on")
 	} else if prefix, err := netip.ParsePrefix(o.IP); isExempt && err == nil && prefix.Addr().Is4In6() {
-		faults = append(faults, Fault{"ip", "must be written as a network of IPv4, such as 192.0.2.0/24"})
+		faults.add("ip", "must be written as a network of IPv4, such as 192.0.2.0/24")
 	}
 	for _, other := range [...]struct {
 		name  string
@@ -213,39 +215,24 @@ func (o Override) subjectFaults() []Fault {
 		{"endpoint", o.Endpoint != "" && (o.Credential != "" || o.IP != "" && !isExempt)},
 	} {
 		if other.given {
-			faults = append(faults, Fault{other.name, "must be left out beside " + beside + ": " + subject})
+			faults.add(other.name, "must be left out beside %s: "+subject, beside)
 		}
 	}
 	return faults
 }
 
-// reachFaults returns why o applies to no request.
-func (o Override) reachFaults() []Fault {
-	var faults []Fault
-	for _, f := range [...]Fault{
-		{"ip", addressProblem(o.IP)},
-		{"tag", tagProblem(o.Tag)},
-		{"endpoint", methodProblem(o.Endpoint)},
-	} {
-		if f.Message != "" {
-			faults = append(faults, f)
-		}
-	}
-	return faults
-}
-
-func (o Override) policyFaults() []Fault {
+func (o Override) policyProblem() string {
 	switch {
 	case o.Kind == KindCustomLimit && o.Policy == "":
-		return []Fault{{"policy", "is required for a custom_limit: it replaces the limit of the policy that it names"}}
+		return "is required for a custom_limit: it replaces the limit of the policy that it names"
 	case (o.Kind == KindBan || o.Kind == KindExempt) && o.Policy != "":
-		return []Fault{{"policy", "must be left out of a ban or an exempt, which is for all policies"}}
+		return "must be left out of a ban or an exempt, which is for all policies"
 	}
-	return nil
+	return ""
 }
 
 func (o Override) numberFaults() []Fault {
-	var faults []Fault
+	var faults findings
 	for _, number := range [...]struct {
 		name, kind string
 		value      int64
@@ -259,40 +246,40 @@ func (o Override) numberFaults() []Fault {
 	} {
 		switch {
 		case o.Kind != number.kind && number.value != 0:
-			faults = append(faults, Fault{number.name, "must be left out: it belongs to a " + number.kind + " alone"})
+			faults.add(number.name, "must be left out: it belongs to a %s alone", number.kind)
 		case o.Kind == number.kind && number.value == 0 && number.required:
-			faults = append(faults, Fault{number.name, "is required for a " + number.kind + number.example})
+			faults.add(number.name, "is required for a %s%s", number.kind, number.example)
 		}
 	}
 	return faults
 }
 
-func (o Override) startFaults() []Fault {
+func (o Override) startProblem() (field, problem string) {
 	switch hasStart := !o.StartsAt.IsZero(); {
 	case hasStart && (o.StartsAt.UnixMicro() <= 0 || o.StartsAt.UTC().Year() > maxYear):
-		return []Fault{{"starts_at", overrideField("starts_at").Must()}}
+		return "starts_at", overrideField("starts_at").Must()
 	case hasStart && !o.ExpiresAt.IsZero() && !o.StartsAt.Before(o.ExpiresAt):
-		return []Fault{{"starts_at", "must be before expires_at"}}
+		return "starts_at", "must be before expires_at"
 	case hasStart && o.Source == SourceDetector:
-		return []Fault{{"starts_at", "must be left out of a detector's penalty, which begins at once"}}
+		return "starts_at", "must be left out of a detector's penalty, which begins at once"
 	case hasStart && o.Source != SourceScheduled && o.Source != "":
-		return []Fault{{"source", "must be scheduled beside starts_at, or left out"}}
+		return "source", "must be scheduled beside starts_at, or left out"
 	case !hasStart && o.Source == SourceScheduled:
-		return []Fault{{"starts_at", "is required for source scheduled"}}
+		return "starts_at", "is required for source scheduled"
 	}
-	return nil
+	return "", ""
 }
 
-func (o Override) endFaults() []Fault {
+func (o Override) endProblem() string {
 	switch {
 	case o.Permanent && !o.ExpiresAt.IsZero():
-		return []Fault{{"expires_at", "must be left out of a permanent override"}}
+		return "must be left out of a permanent override"
 	case !o.Permanent && o.ExpiresAt.IsZero():
-		return []Fault{{"expires_at", "is required, unless permanent is true"}}
+		return "is required, unless permanent is true"
 	case !o.Permanent && o.ExpiresAt.UnixMicro() <= 0: // to a node, that is none
-		return []Fault{{"expires_at", overrideField("expires_at").Must()}}
+		return overrideField("expires_at").Must()
 	}
-	return nil
+	return ""
 }
 
 // OverrideFields returns the fields of an Override in the order of their declaration. The caller must not change them.

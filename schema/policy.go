@@ -1,10 +1,8 @@
 package schema
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
@@ -107,24 +105,19 @@ func (p Policy) TargetFaults() []Fault {
 			given = append(given, target[0])
 		}
 	}
-	var faults []Fault
-	switch {
-	case len(given) == 0:
-		faults = append(faults, Fault{"tier", "is required unless tenant, credential, ip or for is given: " + aboutTargets})
-	case len(given) > 1:
-		for _, field := range given[1:] {
-			faults = append(faults, Fault{field, "must be left out beside " + given[0] + ": " + aboutTargets})
-		}
+	var faults findings
+	if len(given) == 0 {
+		faults.add("tier", "is required unless tenant, credential, ip or for is given: "+aboutTargets)
+	}
+	for _, field := range given[min(1, len(given)):] {
+		faults.add(field, "must be left out beside %s: "+aboutTargets, given[0])
 	}
 	if p.User != "" && p.Tenant == "" {
-		faults = append(faults, Fault{
-			"user", "needs tenant beside it, because users of different tenants may have the same name",
-		})
+		faults.add("user", "needs tenant beside it, because users of different tenants may have the same name")
 	}
-	faults = append(faults, p.networkFaults()...)
+	faults.addProblem("ip", p.networkProblem())
 	if scopes := p.scopes(); len(given) == 1 && scopes != nil && p.Scope != "" && !slices.Contains(scopes, p.Scope) {
-		faults = append(faults, Fault{"scope", fmt.Sprintf("must be one of %s, got %s", strings.Join(scopes, ", "),
-			strconv.Quote(docpath.Shorten(p.Scope)))})
+		faults.add("scope", "must be one of %s, got %q", strings.Join(scopes, ", "), docpath.Shorten(p.Scope))
 	}
 	return faults
 }
@@ -146,16 +139,13 @@ func (p Policy) scopes() []string {
 	return nil
 }
 
-// networkFaults returns why no request, or every request, has the address of p.
-func (p Policy) networkFaults() []Fault {
+// networkProblem returns why no request, or every request, has the address of p, or "".
+func (p Policy) networkProblem() string {
 	if strings.HasSuffix(p.IP, "/0") {
-		return []Fault{{"ip", "must not cover all addresses: for these, give for in its place"}}
+		return "must not cover all addresses: for these, give for in its place"
 	}
 	if prefix, err := netip.ParsePrefix(p.IP); err == nil && prefix.Addr().Is4In6() && prefix.Bits() < 96 {
-		return []Fault{{"ip", "must be written as a network of IPv4, such as 192.0.2.0/24"}}
+		return "must be written as a network of IPv4, such as 192.0.2.0/24"
 	}
-	if problem := addressProblem(p.IP); problem != "" {
-		return []Fault{{"ip", problem}}
-	}
-	return nil
+	return addressProblem(p.IP)
 }

@@ -84,9 +84,6 @@ func methodProblem(pattern string) string {
 	case method == "CONNECT", method == "TRACE":
 		return fmt.Sprintf("must not have the method %s: Kong answers it before its plugins run", method)
 	}
-	hint := ""
-	if near := closest(method, methods); near != "" {
-		hint = fmt.Sprintf(", did you mean %s?", near)
-	}
-	return fmt.Sprintf("must have a method of HTTP, such as GET, or * for any, got %s%s", docpath.Shorten(method), hint)
+	return fmt.Sprintf("must have a method of HTTP, such as GET, or * for any, got %s%s", docpath.Shorten(method),
+		hint(method, methods))
 }

@@ -1,10 +1,8 @@
 package schema
 
 import (
-	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode"
 
@@ -42,24 +40,18 @@ func (c Config) semanticFaults() []Fault {
 }
 
 func (c Config) tierFaults() []Fault {
-	var faults []Fault
+	var faults findings
 	first := map[string]int{}
 	for i, tier := range c.Tiers {
 		if at, ok := first[tier.Name]; ok && tier.Name != "" {
-			faults = append(faults, Fault{
-				docpath.Item("tiers", i) + ".name",
-				fmt.Sprintf("is the name of tiers[%d] too: %s", at, strconv.Quote(docpath.Shorten(tier.Name))),
-			})
+			faults.add(docpath.Item("tiers", i)+".name", "is the name of tiers[%d] too: %q", at, docpath.Shorten(tier.Name))
 			continue
 		}
 		first[tier.Name] = i
 	}
 	if _, ok := first[c.DefaultTier]; !ok && c.DefaultTier != "" {
-		message := "names no tier: " + strconv.Quote(docpath.Shorten(c.DefaultTier))
-		if near := closest(c.DefaultTier, tierNames(c.Tiers)); near != "" {
-			message += fmt.Sprintf(", did you mean %s?", near)
-		}
-		faults = append(faults, Fault{"default_tier", message})
+		near := hint(c.DefaultTier, tierNames(c.Tiers))
+		faults.add("default_tier", "names no tier: %q%s", docpath.Shorten(c.DefaultTier), near)
 	}
 	return faults
 }
@@ -74,24 +66,19 @@ func tierNames(tiers []Tier) []string {
 
 // headerFaults returns faults of headers that identify or charge a request although clients can set them.
 func (c Config) headerFaults() []Fault {
-	var faults []Fault
+	var faults findings
 	trusted := map[string]bool{}
 	for i, header := range c.TrustedHeaders {
 		trusted[strings.ToLower(header)] = true
 		if strings.EqualFold(header, "cookie") {
-			faults = append(faults, Fault{
-				docpath.Item("trusted_headers", i),
-				"must not be Cookie: Kong joins its lines by semicolons, so two lines look like one; use a header of its own",
-			})
+			faults.add(docpath.Item("trusted_headers", i),
+				"must not be Cookie: Kong joins its lines by semicolons, so two lines look like one; use a header of its own")
 		}
 	}
 	check := func(path, header string) {
 		if !trusted[strings.ToLower(header)] {
-			faults = append(faults, Fault{
-				path,
-				fmt.Sprintf("reads header %s, which a client can set as it likes: list it in trusted_headers if something "+
-					"in front of Kong sets it", docpath.Shorten(header)),
-			})
+			faults.add(path, "reads header %s, which a client can set as it likes: list it in trusted_headers if something "+
+				"in front of Kong sets it", docpath.Shorten(header))
 		}
 	}
 	for _, sources := range []struct {
@@ -115,8 +102,8 @@ func (c Config) headerFaults() []Fault {
 		path, header := docpath.Join(l.path, "settle.reserve_header"), l.Settle.ReserveHeader
 		check(path, header)
 		if reserves[strings.ToLower(header)] = true; len(reserves) > MaxReserveHeaders {
-			faults = append(faults, Fault{path, fmt.Sprintf(
-				"is another header than the first %d: a config reads reservations from at most so many", MaxReserveHeaders)})
+			faults.add(path, "is another header than the first %d: a config reads reservations from at most so many",
+				MaxReserveHeaders)
 		}
 	}
 	return faults
@@ -125,7 +112,7 @@ func (c Config) headerFaults() []Fault {
 // nameFaults finds limits that would share a counter, which belongs to a name and an endpoint.
 func (c Config) nameFaults() []Fault {
 	type identity struct{ list, name, endpoint string }
-	var faults []Fault
+	var faults findings
 	first := map[identity]string{}
 	firstOfName := map[string]locatedLimit{} // first limit of each name outside of global
 	for _, l := range c.limits() {
@@ -135,9 +122,7 @@ func (c Config) nameFaults() []Fault {
 		list, _, _ := strings.Cut(l.path, ".")
 		id := identity{list, l.Name, CanonicalEndpoint(l.Endpoint)}
 		if at, ok := first[id]; ok {
-			faults = append(faults, Fault{
-				l.path + ".name", fmt.Sprintf("%s is the name of %s too, for the same endpoint", l.Name, at),
-			})
+			faults.add(l.path+".name", "%s is the name of %s too, for the same endpoint", l.Name, at)
 			continue
 		}
 		first[id] = l.path
@@ -146,9 +131,8 @@ func (c Config) nameFaults() []Fault {
 				firstOfName[l.Name] = l
 			}
 		} else if other, ok := firstOfName[l.Name]; ok {
-			faults = append(faults, Fault{l.path + ".name", fmt.Sprintf(
-				"%s is the name of %s too: of two limits with one name only one applies, and global limits must always apply",
-				l.Name, other.path)})
+			faults.add(l.path+".name", "%s is the name of %s too: of two limits with one name only one applies, and global "+
+				"limits must always apply", l.Name, other.path)
 		}
 	}
 	return faults
@@ -191,27 +175,23 @@ func (l locatedLimit) textFaults() []Fault {
 
 // faults returns the faults of l by itself that Kong's schema language cannot express.
 func (l locatedLimit) faults() []Fault {
-	faults := append(l.settleFaults(), l.fairFaults()...)
+	faults := findings(append(l.settleFaults(), l.fairFaults()...))
 	if !l.inRange() {
 		return faults
 	}
-	if l.SoftThresholdPct > max(l.HardThresholdPct, 100) && !l.SoftOnly {
-		faults = append(faults, l.softAboveHard())
+	switch soft, hard := l.SoftThresholdPct, l.HardThresholdPct; {
+	case soft <= max(hard, 100) || l.SoftOnly:
+	case hard == 0:
+		faults.add(docpath.Member(l.path, "soft_threshold_pct"),
+			"must be <= 100 unless hard_threshold_pct is higher, got %d", soft)
+	default:
+		faults.add(docpath.Member(l.path, "hard_threshold_pct"), "must be >= soft_threshold_pct (%d), got %d", soft, hard)
 	}
 	if ceiling := l.ceiling(); l.Cost != nil && *l.Cost > ceiling && !l.SoftOnly {
-		faults = append(faults, Fault{docpath.Member(l.path, "cost"), fmt.Sprintf(
-			"is %d tokens, but the limit can never hold more than %d: every request would be denied", *l.Cost, ceiling)})
+		faults.add(docpath.Member(l.path, "cost"),
+			"is %d tokens, but the limit can never hold more than %d: every request would be denied", *l.Cost, ceiling)
 	}
 	return faults
-}
-
-func (l locatedLimit) softAboveHard() Fault {
-	if l.HardThresholdPct == 0 {
-		return Fault{docpath.Member(l.path, "soft_threshold_pct"), fmt.Sprintf(
-			"must be <= 100 unless hard_threshold_pct is higher, got %d", l.SoftThresholdPct)}
-	}
-	return Fault{docpath.Member(l.path, "hard_threshold_pct"), fmt.Sprintf(
-		"must be >= soft_threshold_pct (%d), got %d", l.SoftThresholdPct, l.HardThresholdPct)}
 }
 
 // inRange reports whether arithmetic with the numbers of l is defined and cannot overflow.

@@ -1,7 +1,6 @@
 package schema
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 
@@ -10,31 +9,28 @@ import (
 
 // redisFaults finds hosts that are no names of servers, and a second Redis without a first one or with the same server.
 func (c Config) redisFaults() []Fault {
-	faults := append(c.Redis.hostFaults("redis"), c.AddressRedis.hostFaults("address_redis")...)
+	faults := findings(append(c.Redis.hostFaults("redis"), c.AddressRedis.hostFaults("address_redis")...))
 	if !c.AddressRedis.IsZero() && c.Strategy != StrategyRedis {
-		faults = append(faults, Fault{"address_redis", fmt.Sprintf(
-			"needs strategy redis, which is %s: set strategy to redis, or leave address_redis out", c.Strategy)})
+		faults.add("address_redis", "needs strategy redis, which is %s: set strategy to redis, or leave address_redis out",
+			c.Strategy)
 	}
 	if path := c.Redis.sharedServer(c.AddressRedis); path != "" {
-		faults = append(
-			faults,
-			Fault{"address_redis." + path, "names a server of redis, whose memory addresses would fill all the same, " +
-				"in another database too: name a server of its own, or leave address_redis out"},
-		)
+		faults.add("address_redis."+path, "names a server of redis, whose memory addresses would fill all the same, "+
+			"in another database too: name a server of its own, or leave address_redis out")
 	}
 	return faults
 }
 
 // hostFaults finds invalid hosts in the block at a path.
 func (r Redis) hostFaults(path string) []Fault {
-	var faults []Fault
+	var faults findings
 	host := func(field, name string) {
-		if isReference(name) {
-			return
+		if strings.HasPrefix(name, "{vault://") {
+			return // Kong replaces it by a secret
 		}
 		if _, err := netip.ParseAddr(name); err != nil && strings.ContainsAny(name, ":/ ") {
-			faults = append(faults, Fault{docpath.Join(path, field), fmt.Sprintf(
-				"must be a host name or an address alone, without a port or scheme, got %q", docpath.Shorten(name))})
+			faults.add(docpath.Join(path, field), "must be a host name or an address alone, without a port or scheme, got %q",
+				docpath.Shorten(name))
 		}
 	}
 	host("host", r.Host)
@@ -46,9 +42,6 @@ func (r Redis) hostFaults(path string) []Fault {
 	}
 	return faults
 }
-
-// isReference reports whether Kong replaces a value by a secret of a vault.
-func isReference(value string) bool { return strings.HasPrefix(value, "{vault://") }
 
 // sharedServer returns the field of second that names a server of r, or "" if there is none. The nodes of a Cluster and
 // a single host are compared with each other; Sentinels only among themselves.

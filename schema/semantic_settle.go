@@ -14,15 +14,14 @@ func (l locatedLimit) settleFaults() []Fault {
 	if s == nil {
 		return nil
 	}
-	faults := append(l.cannotSettle(), sourceFaults(s.Sources, docpath.Member(path, "sources"))...)
+	faults := findings(append(l.cannotSettle(), sourceFaults(s.Sources, docpath.Member(path, "sources"))...))
 	if ceiling := l.ceiling(); s.Reserve > ceiling && l.inRange() {
-		faults = append(faults, Fault{docpath.Member(path, "reserve"), fmt.Sprintf(
-			"is %d tokens, but the limit can never hold more than %d: every request would be denied", s.Reserve, ceiling)})
+		faults.add(docpath.Member(path, "reserve"),
+			"is %d tokens, but the limit can never hold more than %d: every request would be denied", s.Reserve, ceiling)
 	}
 	if i := slices.Index(s.RefundOn, StatusClientClosed); i >= 0 {
-		faults = append(faults, Fault{docpath.Item(docpath.Member(path, "refund_on"), i), fmt.Sprintf(
-			"must not be %d, the status of a client that closes its connection: closing early would be free",
-			StatusClientClosed)})
+		faults.add(docpath.Item(docpath.Member(path, "refund_on"), i),
+			"must not be %d, the status of a client that closes its connection: closing early would be free", StatusClientClosed)
 	}
 	return faults
 }
@@ -30,32 +29,26 @@ func (l locatedLimit) settleFaults() []Fault {
 // cannotSettle returns the faults of a limit that settles and cannot. In Kong's schema language they would be
 // conditions on a field of settle, which Kong reports as a fault of every limit without settle.
 func (l locatedLimit) cannotSettle() []Fault {
-	var faults []Fault
-	switch l.Algorithm {
-	case "", AlgorithmTokenBucket, AlgorithmFixedWindow:
-	default:
-		faults = append(faults, Fault{docpath.Member(l.path, "algorithm"), fmt.Sprintf(
-			"must be token_bucket or fixed_window beside settle, because only these can charge a request afterwards, got %q",
-			docpath.Shorten(l.Algorithm))})
+	var faults findings
+	if !l.isTokenBucket() && l.Algorithm != AlgorithmFixedWindow {
+		faults.add(docpath.Member(l.path, "algorithm"), "must be token_bucket or fixed_window beside settle, because only "+
+			"these can charge a request afterwards, got %q", docpath.Shorten(l.Algorithm))
 	}
 	if l.SoftOnly {
-		faults = append(faults, Fault{
-			docpath.Member(l.path, "soft_only"),
-			"must not be true beside settle, because a limit that never denies keeps no budget: to try a limit, set mode to " +
-				"shadow, got true",
-		})
+		faults.add(docpath.Member(l.path, "soft_only"), "must not be true beside settle, because a limit that never denies "+
+			"keeps no budget: to try a limit, set mode to shadow, got true")
 	}
 	return faults
 }
 
 // sourceFaults returns the faults of sources: malformed paths, and sources that read the same value.
 func sourceFaults(sources []SettleSource, path string) []Fault {
-	var faults []Fault
+	var faults findings
 	first := map[string]int{}
 	for i, source := range sources {
 		at := docpath.Member(docpath.Item(path, i), "from")
 		if problem := pathProblem(source.From); problem != "" {
-			faults = append(faults, Fault{at, problem})
+			faults.add(at, "%s", problem)
 			continue
 		}
 		reads := source.From
@@ -63,8 +56,7 @@ func sourceFaults(sources []SettleSource, path string) []Fault {
 			reads = strings.ToLower(reads)
 		}
 		if other, ok := first[reads]; ok && reads != "" {
-			faults = append(faults, Fault{at, fmt.Sprintf(
-				"is read by sources[%d] too: give one of them both weights", other)})
+			faults.add(at, "is read by sources[%d] too: give one of them both weights", other)
 			continue
 		}
 		first[reads] = i
@@ -102,24 +94,21 @@ func (l locatedLimit) settleWarnings() []Warning {
 	if s == nil {
 		return nil
 	}
-	var warnings []Warning
-	warn := func(path, format string, args ...any) {
-		warnings = append(warnings, Warning{path, fmt.Sprintf(format, args...)})
-	}
+	var warnings findings
 	ceiling := l.ceiling()
 	if capacity := l.Capacity(); 100*s.Reserve > LargeReservePct*capacity && s.ReserveHeader == "" {
-		warn(docpath.Member(path, "reserve"), "is %d tokens of %d: so %d requests at once use up the limit, whatever they "+
-			"cost in the end; reserve what a typical request uses", s.Reserve, capacity, ceiling/s.Reserve)
+		warnings.add(docpath.Member(path, "reserve"), "is %d tokens of %d: so %d requests at once use up the limit, "+
+			"whatever they cost in the end; reserve what a typical request uses", s.Reserve, capacity, ceiling/s.Reserve)
 	}
 	if s.ReserveMax > ceiling {
-		warn(docpath.Member(path, "reserve_max"), "is %d tokens, but the limit can never hold more than %d: a request "+
-			"whose %s asks for more is always denied", s.ReserveMax, ceiling, s.ReserveHeader)
+		warnings.add(docpath.Member(path, "reserve_max"), "is %d tokens, but the limit can never hold more than %d: a "+
+			"request whose %s asks for more is always denied", s.ReserveMax, ceiling, s.ReserveHeader)
 	}
 	if s.Reserve > 0 && l.Cost != nil {
-		warn(docpath.Member(l.path, "cost"), "is ignored beside settle.reserve")
+		warnings.add(docpath.Member(l.path, "cost"), "is ignored beside settle.reserve")
 	}
 	if l.Accuracy == AccuracyLeased {
-		warn(docpath.Member(l.path, "accuracy"), "is ignored: a limit that settles is exact")
+		warnings.add(docpath.Member(l.path, "accuracy"), "is ignored: a limit that settles is exact")
 	}
 	return warnings
 }

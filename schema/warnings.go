@@ -3,6 +3,7 @@ package schema
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -35,68 +36,48 @@ func (c Config) Warnings() []Warning {
 
 // warnings returns warnings of fields that have no effect for the servers of the block at a path.
 func (r Redis) warnings(path string) []Warning {
-	var warnings []Warning
-	unused := func(name, needed string) {
-		warnings = append(warnings, Warning{
-			docpath.Member(path, name),
-			"has no effect without " + docpath.Member(path, needed),
-		})
-	}
-	for _, f := range [...]struct{ name, value string }{
-		{"host", r.Host},
-		{"username", r.Username},
-		{"password", r.Password},
-		{"sentinel_username", r.SentinelUsername},
-		{"sentinel_password", r.SentinelPassword},
-	} {
+	var warnings findings
+	type named struct{ name, value string }
+	credentials := []named{{"sentinel_username", r.SentinelUsername}, {"sentinel_password", r.SentinelPassword}}
+	all := append([]named{{"host", r.Host}, {"username", r.Username}, {"password", r.Password}}, credentials...)
+	for _, f := range all {
 		if strings.HasPrefix(f.value, "{vault") && !validReference.MatchString(f.value) {
-			warnings = append(warnings, Warning{
-				docpath.Member(path, f.name),
-				"looks like a vault reference, but Kong finds no value by it: write {vault://VAULT/NAME}, such as {vault://env/redis-password}",
-			})
+			warnings.add(docpath.Member(path, f.name),
+				"looks like a vault reference, but Kong finds no value by it: write {vault://VAULT/NAME}, such as {vault://env/redis-password}")
+		}
+	}
+	unused := func(needed string, fields ...named) {
+		for _, f := range fields {
+			if f.value != "" {
+				warnings.add(docpath.Member(path, f.name), "has no effect without %s", docpath.Member(path, needed))
+			}
 		}
 	}
 	if len(r.SentinelNodes) == 0 {
-		if r.SentinelUsername != "" {
-			unused("sentinel_username", "sentinel_nodes")
-		}
-		if r.SentinelPassword != "" {
-			unused("sentinel_password", "sentinel_nodes")
-		}
+		unused("sentinel_nodes", credentials...)
 	}
 	if !r.SSL {
-		if r.ServerName != "" {
-			unused("server_name", "ssl")
-		}
-		if r.CACert != "" {
-			unused("ca_cert", "ssl")
-		}
-		if r.ClientCert != "" {
-			unused("client_cert", "ssl")
-		}
+		unused("ssl", named{"server_name", r.ServerName}, named{"ca_cert", r.CACert}, named{"client_cert", r.ClientCert})
 	}
 	return warnings
 }
 
 func (c Config) tenantWarnings() []Warning {
-	var warnings []Warning
-	warn := func(path, format string, args ...any) {
-		warnings = append(warnings, Warning{path, fmt.Sprintf(format, args...)})
-	}
+	var warnings findings
 	byIP := c.OnMissingTenant == MissingTenantLimitByIP || c.OnMissingTenant == ""
 	hasAnonymous := len(c.Anonymous.Limits) > 0
 	switch {
 	case len(c.limits()) == 0:
-		warn("tiers", "there are no limits at all: every request passes")
+		warnings.add("tiers", "there are no limits at all: every request passes")
 		return warnings
 	case hasAnonymous && !byIP:
-		warn("anonymous", "has no effect, because on_missing_tenant is %s", c.OnMissingTenant)
+		warnings.add("anonymous", "has no effect, because on_missing_tenant is %s", c.OnMissingTenant)
 	case !hasAnonymous && byIP && len(c.Tiers) > 0:
-		warn("anonymous", "is absent: requests without a tenant are counted by ip under the limits of tier %s",
+		warnings.add("anonymous", "is absent: requests without a tenant are counted by ip under the limits of tier %s",
 			docpath.Shorten(c.defaultTier()))
 	}
 	if len(c.Tiers) > 1 && c.TierFrom != nil && len(c.TierFrom) == 0 {
-		warn("tier_from", "is empty: every tenant is on tier %s", docpath.Shorten(c.defaultTier()))
+		warnings.add("tier_from", "is empty: every tenant is on tier %s", docpath.Shorten(c.defaultTier()))
 	}
 	return warnings
 }
@@ -112,16 +93,14 @@ func (c Config) defaultTier() string {
 // costWarnings returns warnings of endpoints whose requests cost more than a limit can hold, or more than it may admit
 // while it is leased. Such requests may always be denied.
 func (c Config) costWarnings() []Warning {
-	var warnings []Warning
+	var warnings findings
 	charging := chargingLimits(c.limits())
 	leased := c.leasedBuckets(charging)
-	for _, endpoint := range sortedKeys(c.Costs) {
+	for _, endpoint := range slices.Sorted(maps.Keys(c.Costs)) {
 		path := docpath.Member("costs", endpoint)
-		if problem := methodProblem(endpoint); problem != "" {
-			warnings = append(warnings, Warning{path, problem})
-		}
+		warnings.addProblem(path, methodProblem(endpoint))
 		for _, problem := range costProblems(endpoint, c.Costs[endpoint], charging, leased) {
-			warnings = append(warnings, Warning{path, problem})
+			warnings.addProblem(path, problem)
 		}
 	}
 	return warnings
@@ -224,16 +203,12 @@ func named(limits []locatedLimit) []string {
 }
 
 func (c Config) limitWarnings(l locatedLimit) []Warning {
-	warnings := append(l.settleWarnings(), c.fairWarnings(l)...)
-	warn := func(field, format string, args ...any) {
-		warnings = append(warnings, Warning{l.path + field, fmt.Sprintf(format, args...)})
-	}
+	warnings := findings(append(l.settleWarnings(), c.fairWarnings(l)...))
+	warn := func(field, format string, args ...any) { warnings.add(l.path+field, format, args...) }
 	if l.HardThresholdPct > 0 && l.SoftThresholdPct == 0 {
 		warn(".hard_threshold_pct", "is ignored without soft_threshold_pct")
 	}
-	if problem := methodProblem(l.Endpoint); problem != "" {
-		warn(".endpoint", "%s", problem)
-	}
+	warnings.addProblem(l.path+".endpoint", methodProblem(l.Endpoint))
 	if l.isUser() && c.UserFrom != nil && len(c.UserFrom) == 0 {
 		warn(".scope", "is %s but user_from is empty: on_missing_user decides for every request", l.Scope)
 	}
@@ -258,13 +233,4 @@ func (l Limit) isUser() bool {
 
 func (l Limit) isTokenBucket() bool {
 	return l.Algorithm == AlgorithmTokenBucket || l.Algorithm == ""
-}
-
-func sortedKeys(m map[string]int64) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }
