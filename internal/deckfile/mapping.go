@@ -2,6 +2,7 @@ package deckfile
 
 import (
 	"errors"
+	"io"
 
 	"gopkg.in/yaml.v3"
 )
@@ -12,6 +13,29 @@ func Resolve(n *yaml.Node) *yaml.Node {
 		n = n.Alias
 	}
 	return n
+}
+
+// Documents returns the documents of a text. Beside an error they are those before it.
+func Documents(r io.Reader) (documents []*yaml.Node, err error) {
+	for decoder := yaml.NewDecoder(r); ; {
+		document := new(yaml.Node)
+		err := decoder.Decode(document)
+		if errors.Is(err, io.EOF) {
+			return documents, nil
+		}
+		if err != nil {
+			return documents, err
+		}
+		documents = append(documents, document)
+	}
+}
+
+// Root returns the value of a document, resolved; an empty one has the zero Node.
+func Root(document *yaml.Node) *yaml.Node {
+	if document.Kind != yaml.DocumentNode || len(document.Content) == 0 {
+		return new(yaml.Node)
+	}
+	return Resolve(document.Content[0])
 }
 
 // Get returns the value of key in a mapping, resolved, or nil.

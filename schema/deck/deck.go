@@ -47,18 +47,12 @@ func (f Finding) String() string {
 // the findings.
 func Validate(r io.Reader, file string, checks ...schema.Check) []Finding {
 	v := validator{file: file, checks: checks, walk: deckfile.NewWalk(), definitions: map[limitKey]definition{}}
-	decoder := yaml.NewDecoder(r)
-	for {
-		var document yaml.Node
-		err := decoder.Decode(&document)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			v.unreadable(err)
-			break
-		}
-		v.document(&document)
+	documents, err := deckfile.Documents(r)
+	for _, document := range documents {
+		v.document(document)
+	}
+	if err != nil {
+		v.unreadable(err)
 	}
 	if v.entries == 0 && len(v.findings) == 0 {
 		v.report(1, "", Warning, "holds no config of the plugin "+schema.Name+": is it the decK file that you mean?")
@@ -98,7 +92,7 @@ func (v *validator) document(document *yaml.Node) {
 		v.report(1, "", Error, err.Error())
 		return
 	}
-	var settling []Place // at which the settling plugin is enabled
+	var settling []Place
 	for _, p := range plugins {
 		if p.Name == schema.SettlingName && p.Enabled {
 			settling = append(settling, p.Place)

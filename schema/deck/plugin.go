@@ -1,11 +1,14 @@
 package deck
 
 import (
+	"fmt"
 	"strings"
 
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Plugin is an entry of any plugin in a decK file.
@@ -16,11 +19,9 @@ type Plugin struct {
 	Item    *yaml.Node // the entry, or an alias of it
 	List    *yaml.Node // the list that holds it
 	Enabled bool
+	Place   Place // what the entry is enabled for
 
-	// Place names what the entry is enabled for.
-	Place Place
-
-	config *yaml.Node // nil: it has none
+	config *yaml.Node
 	shared *yaml.Node // the entry of _plugin_configs that it names by _config; its own config wins
 }
 
@@ -33,13 +34,6 @@ func (p Place) Overlaps(other Place) bool {
 	meet := func(a, b string) bool { return a == "" || b == "" || a == b }
 	return meet(p.Service, other.Service) && meet(p.Route, other.Route) && meet(p.Consumer, other.Consumer) &&
 		meet(p.Group, other.Group)
-}
-
-// covers reports whether p is at least as wide as other.
-func (p Place) covers(other Place) bool {
-	within := func(wide, narrow string) bool { return wide == "" || wide == narrow }
-	return within(p.Service, other.Service) && within(p.Route, other.Route) && within(p.Consumer, other.Consumer) &&
-		within(p.Group, other.Group)
 }
 
 // String returns the place in words.
@@ -58,15 +52,171 @@ func (p Place) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// configPath returns the path of the entry's config.
+// covers reports whether p is at least as wide as other.
+func (p Place) covers(other Place) bool {
+	within := func(wide, narrow string) bool { return wide == "" || wide == narrow }
+	return within(p.Service, other.Service) && within(p.Route, other.Route) && within(p.Consumer, other.Consumer) &&
+		within(p.Group, other.Group)
+}
+
+// Plugins returns the entries of all plugins of a document, in every list called plugins, wherever it is nested. It
+// also returns the services of its routes, by route; "" stands for a route without one.
+func Plugins(document *yaml.Node) (plugins []Plugin, services map[string]string, err error) {
+	f := finder{shared: map[string]*yaml.Node{}, bounds: deckfile.NewWalk(), serviceOf: map[string]string{}}
+	if configs := deckfile.Get(deckfile.Root(document), "_plugin_configs"); configs != nil {
+		for _, p := range deckfile.Pairs(configs) {
+			f.shared[p.Key.Value] = deckfile.Resolve(p.Value)
+		}
+	}
+	if err := f.walk(document, ""); err != nil {
+		return nil, nil, err
+	}
+	for i := range f.entries {
+		if place := &f.entries[i].Place; place.Service == "" {
+			place.Service = f.serviceOf[place.Route]
+		}
+	}
+	return f.entries, f.serviceOf, nil
+}
+
+type finder struct {
+	shared    map[string]*yaml.Node
+	entries   []Plugin
+	within    Place             // what the walk is in
+	serviceOf map[string]string // by route
+	bounds    *deckfile.Walk
+}
+
+func (f *finder) walk(n *yaml.Node, path string) error {
+	n = deckfile.Resolve(n)
+	if err := f.bounds.Enter(n); err != nil {
+		return err
+	}
+	defer f.bounds.Leave(n)
+	switch n.Kind {
+	case yaml.DocumentNode:
+		for _, inner := range n.Content {
+			if err := f.walk(inner, path); err != nil {
+				return err
+			}
+		}
+	case yaml.SequenceNode:
+		outer := f.within
+		for i, item := range n.Content {
+			f.enter(deckfile.Resolve(item), path, docpath.Item(path, i))
+			if err := f.walk(item, docpath.Item(path, i)); err != nil {
+				return err
+			}
+			f.within = outer
+		}
+	case yaml.MappingNode:
+		for _, p := range deckfile.Pairs(n) {
+			if err := f.member(p, docpath.Member(path, p.Key.Value)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (f *finder) member(p deckfile.Pair, path string) error {
+	switch p.Key.Value {
+	case "plugins":
+		return f.plugins(deckfile.Resolve(p.Value), path)
+	case "config": // inside a config nothing is decK's own
+		return nil
+	}
+	return f.walk(p.Value, path)
+}
+
+func (f *finder) plugins(list *yaml.Node, path string) error {
+	if list.Kind != yaml.SequenceNode {
+		return nil
+	}
+	for i, item := range list.Content {
+		entry := deckfile.Resolve(item)
+		if err := f.bounds.Enter(entry); err != nil {
+			return err
+		}
+		f.bounds.Leave(entry) // nothing is nested in a plugin entry
+		name := deckfile.Get(entry, "name")
+		if name == nil {
+			continue
+		}
+		enabled := deckfile.Get(entry, "enabled")
+		e := Plugin{
+			Name: name.Value, Path: docpath.Item(path, i), Line: item.Line, Item: item, List: list,
+			Enabled: enabled == nil || enabled.Value != "false", Place: f.placeOf(entry),
+			config: deckfile.Get(entry, "config"),
+		}
+		if shared := deckfile.Get(entry, "_config"); shared != nil {
+			e.shared = f.shared[shared.Value]
+		}
+		f.entries = append(f.entries, e)
+	}
+	return nil
+}
+
+// enter notes what an item of a list is: a service, a route, a consumer or a consumer group. One without a name has its
+// path as one.
+func (f *finder) enter(item *yaml.Node, list, path string) {
+	name := path
+	if own := reference(item); own != "" {
+		name = own
+	}
+	switch list[strings.LastIndexByte(list, '.')+1:] {
+	case "services":
+		f.within.Service = name
+	case "routes":
+		f.within.Route = name
+		if f.within.Service == "" {
+			f.within.Service = reference(deckfile.Get(item, "service"))
+		}
+		f.serviceOf[name] = f.within.Service
+	case "consumers":
+		f.within.Consumer = name
+	case "consumer_groups":
+		f.within.Group = name
+	}
+}
+
+// placeOf returns where a plugin entry is enabled: within what it is nested in, and what it names itself.
+func (f *finder) placeOf(entry *yaml.Node) Place {
+	p := f.within
+	for key, to := range map[string]*string{
+		"service": &p.Service, "route": &p.Route, "consumer": &p.Consumer, "consumer_group": &p.Group,
+	} {
+		if named := reference(deckfile.Get(entry, key)); named != "" {
+			*to = named
+		}
+	}
+	return p
+}
+
+// reference returns the name by which a node refers to an entity: itself, or its name, username or id.
+func reference(n *yaml.Node) string {
+	if n == nil || n.Kind == yaml.ScalarNode {
+		if n == nil || n.Tag == "!!null" {
+			return ""
+		}
+		return n.Value
+	}
+	for _, key := range []string{"name", "username", "id"} {
+		if value := deckfile.Get(n, key); value != nil && value.Kind == yaml.ScalarNode {
+			return value.Value
+		}
+	}
+	return ""
+}
+
 func (p *Plugin) configPath() string { return p.Path + ".config" }
 
-// configLine returns the line of the entry's config, or of the entry if it has none.
+// configLine returns the line of the entry's config, or of the entry when it has none.
 func (p *Plugin) configLine() int {
-	if p.config == nil {
-		return p.Line
+	if p.config != nil {
+		return p.config.Line
 	}
-	return p.config.Line
+	return p.Line
 }
 
 // Config returns the entry's config as JSON, over the one of _plugin_configs that it names.
@@ -99,4 +249,41 @@ func (p *Plugin) withShared() *yaml.Node {
 		}
 	}
 	return both
+}
+
+// requireSettling warns of limits that settle without the plugin that settles them: their reservations stay charged.
+func (v *validator) requireSettling(e *Plugin, config deckfile.Config, c schema.Config, settling []Place) {
+	paths := c.Settling()
+	if len(paths) == 0 || !e.Enabled {
+		return
+	}
+	for _, p := range settling {
+		if p.covers(e.Place) {
+			return
+		}
+	}
+	at := docpath.Member(paths[0], "settle")
+	list := e.Path[:strings.LastIndex(e.Path, "[")]
+	v.report(config.Line(at), docpath.Join(e.configPath(), at), Warning, fmt.Sprintf(
+		"needs the plugin %s for the same requests, else each keeps its whole reservation: add %q to %s",
+		schema.SettlingName, "- "+settlingEntry(e.Place, list), list))
+}
+
+// settlingEntry returns the entry of the settling plugin that belongs beside another, in a list at a path.
+func settlingEntry(p Place, list string) string {
+	entry := "name: " + schema.SettlingName
+	if list != "plugins" {
+		return entry
+	}
+	for _, named := range [...][2]string{
+		{"service", p.Service}, {"route", p.Route}, {"consumer", p.Consumer}, {"consumer_group", p.Group},
+	} {
+		if named[1] != "" && (named[0] != "service" || p.Route == "") {
+			entry += ", " + named[0] + ": " + named[1]
+		}
+	}
+	if !strings.Contains(entry, ",") {
+		return entry
+	}
+	return "{" + entry + "}"
 }

@@ -159,10 +159,7 @@ const overridesKey = "consumer_group_policy_overrides"
 
 // overridesInfo returns the mapping with overridesKey if that is true, and the mapping that it is in; or nil.
 func overridesInfo(document *yaml.Node) (info, root *yaml.Node) {
-	if document.Kind != yaml.DocumentNode || len(document.Content) == 0 {
-		return nil, nil
-	}
-	root = deckfile.Resolve(document.Content[0])
+	root = deckfile.Root(document)
 	if info = deckfile.Get(root, "_info"); info == nil {
 		return nil, nil
 	}

@@ -16,9 +16,7 @@ type names map[[2]string]string
 
 func entityNames(document *yaml.Node) names {
 	n := names{}
-	if document.Kind == yaml.DocumentNode && len(document.Content) > 0 {
-		n.collect(deckfile.Resolve(document.Content[0]), true)
-	}
+	n.collect(deckfile.Root(document), true)
 	return n
 }
 
@@ -95,10 +93,7 @@ func duplicateKey(n *yaml.Node, w *deckfile.Walk) string {
 // partialsOf returns the configs of the partials of a document, by name and by id.
 func partialsOf(document *yaml.Node) map[string]*yaml.Node {
 	partials := map[string]*yaml.Node{}
-	if document.Kind != yaml.DocumentNode || len(document.Content) == 0 {
-		return partials
-	}
-	list := deckfile.Get(deckfile.Resolve(document.Content[0]), "partials")
+	list := deckfile.Get(deckfile.Root(document), "partials")
 	if list == nil || list.Kind != yaml.SequenceNode {
 		return partials
 	}

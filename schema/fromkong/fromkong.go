@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -96,19 +95,11 @@ func Convert(text []byte, o Options) (*Result, error) {
 }
 
 func parse(text []byte) ([]*yaml.Node, error) {
-	var documents []*yaml.Node
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	for {
-		document := new(yaml.Node)
-		err := decoder.Decode(document)
-		if errors.Is(err, io.EOF) {
-			return documents, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("is not YAML: %w", err)
-		}
-		documents = append(documents, document)
+	documents, err := deckfile.Documents(bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("is not YAML: %w", err)
 	}
+	return documents, nil
 }
 
 // file is a decK file that is converted.

@@ -225,22 +225,7 @@ func (m *matcher) describe(lacks []string) string {
 
 // matchersOf returns the paths of all routes in a file, in the order in which they are tried.
 func matchersOf(text []byte) (list []matcher) {
-	root := decoded(text)
-	lists := []any{root["routes"]}
-	services, _ := root["services"].([]any)
-	for _, s := range services {
-		if service, ok := s.(map[string]any); ok {
-			lists = append(lists, service["routes"])
-		}
-	}
-	for _, routes := range lists {
-		all, _ := routes.([]any)
-		for _, r := range all {
-			if route, ok := r.(map[string]any); ok && nameOf(route) != "" {
-				list = appendMatchers(list, route)
-			}
-		}
-	}
+	eachRoute(text, func(route map[string]any, _ string) { list = appendMatchers(list, route) })
 	slices.SortStableFunc(list, func(a, b matcher) int { return a.order(&b) })
 	return list
 }

@@ -171,24 +171,24 @@ func nameOf(entity any) string {
 // routesOf returns the services of the routes in a file, by the name of the route.
 func routesOf(text []byte) map[string]string {
 	found := map[string]string{}
+	eachRoute(text, func(route map[string]any, service string) { found[nameOf(route)] = service })
+	return found
+}
+
+// eachRoute calls visit with each route of a file that has a name, and the name of its service; first with the routes
+// outside of services.
+func eachRoute(text []byte, visit func(route map[string]any, service string)) {
 	root := decoded(text)
-	add := func(list any, service string) {
-		all, _ := list.([]any)
-		for _, r := range all {
-			route, _ := r.(map[string]any)
-			if name := nameOf(route); name != "" {
-				found[name] = cmp.Or(nameOf(route["service"]), service)
+	services, _ := root["services"].([]any)
+	for _, around := range append([]any{map[string]any{"routes": root["routes"]}}, services...) {
+		service, _ := around.(map[string]any)
+		routes, _ := service["routes"].([]any)
+		for _, r := range routes {
+			if route, _ := r.(map[string]any); nameOf(route) != "" {
+				visit(route, cmp.Or(nameOf(route["service"]), nameOf(service)))
 			}
 		}
 	}
-	add(root["routes"], "")
-	services, _ := root["services"].([]any)
-	for _, s := range services {
-		if service, ok := s.(map[string]any); ok {
-			add(service["routes"], nameOf(service))
-		}
-	}
-	return found
 }
 
 // deciding returns the configs that decide about requests, or all of them if all only show usage.
