@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -149,7 +150,7 @@ func (x *exchange) respond(status int, body []byte, pairs ...string) {
 // fail ends the request as kong.response.error does for a client that accepts JSON. An empty message stands for Kong's
 // own message for the status.
 func (x *exchange) fail(status int, message string, pairs ...string) {
-	setDefault(&message, errorTexts[status])
+	message = cmp.Or(message, errorTexts[status])
 	if x.isGRPC() { // Kong drops the message here
 		x.respond(status, nil, append(pairs, "Content-Type", grpcType)...)
 		x.completeGRPC(x.exit)

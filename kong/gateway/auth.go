@@ -5,6 +5,29 @@ import (
 	"net/http"
 )
 
+// authPlugin is one configuration of a plugin that identifies consumers.
+type authPlugin struct {
+	config       *compiledConfig
+	anonymous    string // the consumer of a request without a valid credential; "": it is denied
+	authenticate func(x *exchange) (deny func() error)
+}
+
+// access identifies the consumer, or denies the request.
+func (p authPlugin) access(x *exchange, _ int) error {
+	if p.anonymous != "" && x.credentialID != "" {
+		return nil // another auth plugin has identified the consumer
+	}
+	deny := p.authenticate(x)
+	switch {
+	case deny == nil:
+	case p.anonymous != "":
+		x.identifyAnonymous(p.config, p.anonymous)
+	default:
+		return deny()
+	}
+	return nil
+}
+
 // identify sets the consumer for the plugins and the service, as set_consumer of Kong's auth plugins does. It replaces
 // the headers of these names that the client sent. identifier is "" for the anonymous consumer.
 func (x *exchange) identify(consumer *Consumer, credentialID, identifier string) {

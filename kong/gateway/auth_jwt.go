@@ -12,50 +12,37 @@ import (
 
 // jwtAuth simulates Kong's jwt for tokens signed with HS256.
 type jwtAuth struct {
-	config              *compiledConfig
-	headers, arguments  []string
-	keyClaim, anonymous string
-	claimsToVerify      []string
+	config             *compiledConfig
+	headers, arguments []string
+	keyClaim           string
+	claimsToVerify     []string
 }
 
-func newJWTAuth(c *compiledConfig, config map[string]any) *jwtAuth {
-	return &jwtAuth{
+func newJWTAuth(c *compiledConfig, config map[string]any) authPlugin {
+	p := &jwtAuth{
 		config: c, headers: listSetting(config, "header_names"), arguments: listSetting(config, "uri_param_names"),
-		keyClaim: setting[string](config, "key_claim_name"), anonymous: setting[string](config, "anonymous"),
-		claimsToVerify: listSetting(config, "claims_to_verify"),
+		keyClaim: setting[string](config, "key_claim_name"), claimsToVerify: listSetting(config, "claims_to_verify"),
 	}
+	return authPlugin{c, setting[string](config, "anonymous"), p.authenticate}
 }
 
-const (
-	noToken      = "Bearer"
-	invalidToken = `Bearer error="invalid_token"`
-)
-
-// access identifies the consumer by a token, or denies the request.
-func (p *jwtAuth) access(x *exchange, _ int) error {
-	if p.anonymous != "" && x.credentialID != "" {
-		return nil // another auth plugin has identified the consumer
+// authenticate identifies the consumer by a token, or returns Kong's denial.
+func (p *jwtAuth) authenticate(x *exchange) (deny func() error) {
+	denial, challenge := map[string]string{"message": "Unauthorized"}, "Bearer"
+	if tokens := p.tokens(x); len(tokens) > 0 {
+		denial, challenge = p.verify(x, tokens), `Bearer error="invalid_token"`
 	}
-	tokens := p.tokens(x)
-	denial, challenge := map[string]string{"message": "Unauthorized"}, noToken
-	if len(tokens) > 0 {
-		denial, challenge = p.authenticate(x, tokens), invalidToken
-	}
-	switch {
-	case denial == nil:
-		return nil
-	case p.anonymous != "":
-		x.identifyAnonymous(p.config, p.anonymous)
+	if denial == nil {
 		return nil
 	}
-	return x.denyJSON(denial, challenge)
+	return func() error { return x.denyJSON(denial, challenge) }
 }
 
 var tokenParser = jwt.NewParser(jwt.WithoutClaimsValidation(), jwt.WithPaddingAllowed(),
 	jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}))
 
-// authenticate identifies the consumer, or returns the body of Kong's denial.
-func (p *jwtAuth) authenticate(x *exchange, tokens []string) (denial map[string]string) {
+// verify identifies the consumer, or returns the body of Kong's denial.
+func (p *jwtAuth) verify(x *exchange, tokens []string) (denial map[string]string) {
 	deny := func(format string, args ...any) map[string]string {
 		return map[string]string{"message": fmt.Sprintf(format, args...)}
 	}

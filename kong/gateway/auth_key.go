@@ -7,47 +7,36 @@ type keyAuth struct {
 	config            *compiledConfig
 	names             []string
 	inHeader, inQuery bool
-	anonymous         string
 }
 
-func newKeyAuth(c *compiledConfig, config map[string]any) *keyAuth {
-	return &keyAuth{
-		config: c, names: listSetting(config, "key_names"), anonymous: setting[string](config, "anonymous"),
+func newKeyAuth(c *compiledConfig, config map[string]any) authPlugin {
+	p := &keyAuth{
+		config: c, names: listSetting(config, "key_names"),
 		inHeader: setting[bool](config, "key_in_header"), inQuery: setting[bool](config, "key_in_query"),
 	}
+	return authPlugin{c, setting[string](config, "anonymous"), p.authenticate}
 }
 
-// access identifies the consumer by an API key, or denies the request.
-func (p *keyAuth) access(x *exchange, _ int) error {
-	if p.anonymous != "" && x.credentialID != "" {
-		return nil // another auth plugin has identified the consumer
-	}
-	denial := p.authenticate(x)
+// authenticate identifies the consumer by an API key, or returns Kong's denial.
+func (p *keyAuth) authenticate(x *exchange) (deny func() error) {
+	message, keys := "", p.keys(x)
 	switch {
-	case denial == "":
-	case p.anonymous != "":
-		x.identifyAnonymous(p.config, p.anonymous)
+	case len(keys) == 0 || len(keys) == 1 && keys[0] == "":
+		message = "No API key found in request"
+	case len(keys) > 1:
+		message = "Duplicate API key found"
 	default:
-		x.fail(http.StatusUnauthorized, denial, "WWW-Authenticate", "Key")
+		credential, found := p.config.keys[keys[0]]
+		if found {
+			x.identify(credential.consumer, credential.id, credential.id)
+			return nil
+		}
+		message = "Unauthorized"
 	}
-	return nil
-}
-
-// authenticate identifies the consumer, or returns the message of Kong's denial.
-func (p *keyAuth) authenticate(x *exchange) (denial string) {
-	keys := p.keys(x)
-	if len(keys) == 0 || len(keys) == 1 && keys[0] == "" {
-		return "No API key found in request"
+	return func() error {
+		x.fail(http.StatusUnauthorized, message, "WWW-Authenticate", "Key")
+		return nil
 	}
-	if len(keys) > 1 {
-		return "Duplicate API key found"
-	}
-	credential, found := p.config.keys[keys[0]]
-	if !found {
-		return "Unauthorized"
-	}
-	x.identify(credential.consumer, credential.id, credential.id)
-	return ""
 }
 
 // keys returns the values under the first name that the request has, a header before a query argument.

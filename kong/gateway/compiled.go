@@ -24,21 +24,15 @@ const workspaceID = "0dc6f45b-8f8d-40d2-a504-473544ee190b"
 // compiledConfig is a decK file prepared for serving. It does not change once it serves.
 type compiledConfig struct {
 	router     *router.Router
-	plugins    []*scopedPlugin      // in the order they run
-	consumers  map[string]*Consumer // by id and by username
-	keys       map[string]keyCredential
-	secrets    map[string]jwtCredential
+	plugins    []*scopedPlugin       // in the order they run
+	consumers  map[string]*Consumer  // by id and by username
+	keys       map[string]credential // by API key
+	secrets    map[string]credential // by the key that a token names
 	transports map[*Service]*http.Transport
 }
 
-// keyCredential identifies a consumer by an API key.
-type keyCredential struct {
-	id       string
-	consumer *Consumer
-}
-
-// jwtCredential identifies a consumer by tokens that are signed with the secret.
-type jwtCredential struct {
+// credential identifies a consumer, by an API key or by tokens that are signed with the secret.
+type credential struct {
 	id       string
 	consumer *Consumer
 	secret   string
@@ -149,17 +143,17 @@ func (c *compiledConfig) plugin(info *PluginInfo) *scopedPlugin {
 
 func (c *compiledConfig) indexConsumers(config *Config) {
 	c.consumers = map[string]*Consumer{}
-	c.keys, c.secrets = map[string]keyCredential{}, map[string]jwtCredential{}
+	c.keys, c.secrets = map[string]credential{}, map[string]credential{}
 	for _, consumer := range config.Consumers {
 		c.consumers[consumer.ID] = consumer
 		if consumer.Username != "" {
 			c.consumers[consumer.Username] = consumer
 		}
 		for _, key := range consumer.Keys {
-			c.keys[key.Key] = keyCredential{key.ID, consumer}
+			c.keys[key.Key] = credential{id: key.ID, consumer: consumer}
 		}
 		for _, secret := range consumer.Secrets {
-			c.secrets[secret.Key] = jwtCredential{secret.ID, consumer, secret.Secret}
+			c.secrets[secret.Key] = credential{secret.ID, consumer, secret.Secret}
 		}
 	}
 }

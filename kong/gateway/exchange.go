@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"net"
 	"net/http"
 	"net/url"
@@ -106,12 +107,11 @@ type keyValue struct {
 // newExchange parses the target. It returns false if nginx answers 400.
 func newExchange(n *node, request Request) (x *exchange, ok bool) {
 	x = &exchange{
-		node: n, began: time.Now(), method: request.Method, target: request.Target, host: request.Host, protocol: "HTTP/1.1",
+		node: n, began: time.Now(), method: cmp.Or(request.Method, http.MethodGet),
+		target: cmp.Or(request.Target, "/"), host: request.Host, protocol: "HTTP/1.1",
 		header: request.Header, route: request.Route, consumer: request.Consumer, credentialID: request.CredentialID,
 		shared: request.Shared, responseHeader: http.Header{},
 	}
-	setDefault(&x.method, http.MethodGet)
-	setDefault(&x.target, "/")
 	if x.requestURI, ok = uri.Target(x.target); !ok {
 		return x, false
 	}

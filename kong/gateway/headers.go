@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -104,8 +105,7 @@ func headerValues(name string, value any) ([]string, error) {
 		if !ok {
 			return nil, fmt.Errorf("invalid header value for %q: got %T", name, item)
 		}
-		setDefault(&text, " ")
-		values[i] = text
+		values[i] = cmp.Or(text, " ")
 	}
 	return values, nil
 }

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -102,26 +103,17 @@ func (o *Options) complete() error {
 		}
 		o.Prefix = prefix
 	}
-	setDefault(&o.Listen, "127.0.0.1:0")
-	setDefault(&o.Workers, 2)
-	setDefault(&o.MaxHeaderBytes, 32<<10)
-	setDefault(&o.ClaimWait, 10*time.Second)
-	setDefault(&o.NoticeAfter, 2*time.Millisecond)
-	setDefault(&o.replayFor, 2700*time.Millisecond)
-	setDefault(&o.eventTimeout, callTimeout)
-	setDefault(&o.Log, slog.New(slog.DiscardHandler))
+	o.Listen, o.Workers = cmp.Or(o.Listen, "127.0.0.1:0"), cmp.Or(o.Workers, 2)
+	o.MaxHeaderBytes = cmp.Or(o.MaxHeaderBytes, 32<<10)
+	o.ClaimWait = cmp.Or(o.ClaimWait, 10*time.Second)
+	o.NoticeAfter = cmp.Or(o.NoticeAfter, 2*time.Millisecond)
+	o.replayFor = cmp.Or(o.replayFor, 2700*time.Millisecond)
+	o.eventTimeout = cmp.Or(o.eventTimeout, callTimeout)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	upstreams := map[string]http.Handler{
 		EchoHost: http.HandlerFunc(echo), AnswerHost: http.HandlerFunc(ServeAnswer),
 	}
 	maps.Copy(upstreams, o.Upstreams)
 	o.Upstreams = upstreams
 	return nil
-}
-
-// setDefault sets a zero value to fallback.
-func setDefault[T comparable](value *T, fallback T) {
-	var zero T
-	if *value == zero {
-		*value = fallback
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -28,15 +29,7 @@ func parseTrusted(texts []string) (trustedProxies, error) {
 
 func (t trustedProxies) contain(ip string) bool {
 	addr, err := netip.ParseAddr(ip)
-	if err != nil {
-		return false
-	}
-	for _, network := range t {
-		if network.Contains(addr.Unmap()) {
-			return true
-		}
-	}
-	return false
+	return err == nil && slices.ContainsFunc(t, func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
 }
 
 // clientIP returns the last address in X-Real-IP if the peer is trusted and sent one, else the peer's.

@@ -61,12 +61,7 @@ func afterAuthority(target string) (string, bool) {
 }
 
 func hasControl(s string) bool {
-	for i := range len(s) {
-		if s[i] <= ' ' || s[i] == 0x7f {
-			return true
-		}
-	}
-	return false
+	return strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c == 0x7f })
 }
 
 // acceptable reports whether nginx can build $uri of the path with its triplets decoded (merge_slashes on): an encoded
