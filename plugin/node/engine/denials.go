@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/pgtext"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/denial"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
@@ -82,4 +83,154 @@ func ReadSalt(setting, file string, log *slog.Logger) []byte {
 		return nil
 	}
 	return salt
+}
+
+const (
+	// recentEvery is the time between two reports of recent denials.
+	recentEvery = 5 * time.Second
+	// recentTime bounds a report, and recentLastTime the last one.
+	recentTime, recentLastTime = 10 * time.Second, time.Second
+	// recentRows bounds the rows of a statement, whose names and ids could have about 14 kB each.
+	recentRows = 70
+)
+
+// recentReporter stores recent denials. It returns how many were added.
+type recentReporter interface {
+	ReportRecent(ctx context.Context, node string, all []policysync.RecentDenial) (added int, err error)
+}
+
+// recentDenials reports recent denials to Postgres. While Postgres cannot store them, it retries what it has taken, and
+// the sample counts what comes meanwhile, so both are bounded.
+type recentDenials struct {
+	node string
+	now  func() time.Time
+	take func() []*denial.Recent
+	sink recentReporter
+	log  *slog.Logger
+
+	pending []*denial.Recent // taken, and not stored
+	problem string           // the error of the last report, or ""
+
+	mu     sync.Mutex
+	counts metrics.DenialSink
+}
+
+// run reports until ctx ends.
+func (d *recentDenials) run(ctx context.Context) {
+	tick := time.NewTicker(recentEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			d.report(ctx, recentTime)
+		}
+	}
+}
+
+// end reports what is left, and counts what could not be stored.
+func (d *recentDenials) end(ctx context.Context) {
+	ctx = context.WithoutCancel(ctx)
+	d.report(ctx, recentLastTime) // what waits from before
+	if len(d.pending) == 0 {
+		d.report(ctx, recentLastTime)
+	}
+	d.drop(d.pending, denial.Shutdown)
+	d.count(0, 0, len(d.pending) > 0)
+}
+
+// report stores what is pending, or else what was denied since the last report.
+func (d *recentDenials) report(ctx context.Context, within time.Duration) {
+	if len(d.pending) == 0 {
+		d.pending = d.take()
+	}
+	bounded, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for len(d.pending) > 0 {
+		batch := d.pending[:min(len(d.pending), recentRows)]
+		now, rows := d.now(), make([]policysync.RecentDenial, len(batch))
+		for i, row := range batch {
+			rows[i] = recentRow(row, now)
+		}
+		added, err := d.sink.ReportRecent(bounded, d.node, rows)
+		d.logResult(err)
+		if err != nil && policysync.IsStorable(err) {
+			d.count(0, len(d.pending), true)
+			return
+		}
+		if err != nil {
+			d.drop(batch, denial.Rejected)
+		}
+		d.pending = d.pending[len(batch):]
+		d.count(added, len(d.pending), err != nil)
+	}
+}
+
+// count counts what was added and what is pending.
+func (d *recentDenials) count(added, pending int, failing bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.counts.Written += uint64(added)
+	d.counts.Queued, d.counts.Failing = pending, failing
+}
+
+// recentRow returns a row as Postgres stores it.
+func recentRow(d *denial.Recent, now time.Time) policysync.RecentDenial {
+	row := policysync.RecentDenial{
+		ID: d.ID, Age: now.Sub(d.At).Microseconds(), Tenant: pgtext.Storable(d.Tenant),
+		Endpoint: pgtext.Storable(d.Endpoint), Policy: pgtext.Storable(d.Policy), Scope: d.Scope,
+		Reason: d.Reason, Shadow: d.Shadow, Count: d.Count, TenantCount: d.TenantCount,
+		User: pgtext.Storable(d.User), IP: pgtext.Storable(d.IP),
+		Denier: d.Denier, RequestIDs: d.RequestIDs, HiddenIDs: d.HiddenIDs,
+	}
+	row.Tier, row.PolicyFor = pgtext.Storable(d.Tier), pgtext.Storable(d.PolicyFor)
+	if d.Scope != "" {
+		row.Limit, row.WindowSeconds = &d.Limit, &d.WindowSeconds
+	}
+	if d.RetryAfter > 0 {
+		row.RetryAfter = &d.RetryAfter
+	}
+	return row
+}
+
+// logResult logs an error if the previous report had another one or none, and its end.
+func (d *recentDenials) logResult(err error) {
+	problem := ""
+	if err != nil {
+		problem = err.Error()
+	}
+	if problem == d.problem {
+		return
+	}
+	if d.problem = problem; err != nil {
+		d.log.Warn("reporting recent denials failed; requests are not affected (denial-recent: off ends it)", "error", err)
+	} else {
+		d.log.Info("recent denials are being reported again")
+	}
+}
+
+// drop counts rows as dropped.
+func (d *recentDenials) drop(rows []*denial.Recent, reason denial.Reason) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.counts.Dropped == nil {
+		d.counts.Dropped = map[string]uint64{}
+	}
+	for _, row := range rows {
+		d.counts.Dropped[reason.String()] += row.Count
+	}
+}
+
+// metrics returns the counts of the sink recent.
+func (d *recentDenials) metrics() metrics.DenialSink {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := d.counts
+	n.Name = "recent"
+	n.Dropped = map[string]uint64{}
+	for _, reason := range []denial.Reason{denial.Rejected, denial.Shutdown} {
+		n.Dropped[reason.String()] = d.counts.Dropped[reason.String()]
+	}
+	return n
 }

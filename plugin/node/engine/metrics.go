@@ -1,8 +1,15 @@
 package engine
 
 import (
+	"slices"
+	"sync"
+	"time"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/share"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
 
@@ -28,6 +35,81 @@ func (e *Engine) shares() []share.Stats {
 	list := []share.Stats{e.Stores.LocalShares()}
 	for _, stats := range e.Stores.Stats() {
 		list = append(list, stats.Shares)
+	}
+	return list
+}
+
+// inventory counts the rows of a snapshot for metrics. Counting a million rows takes a while, so it is done once for
+// each snapshot, and again when some overrides may have begun or ended.
+type inventory struct {
+	mu        sync.Mutex
+	snapshot  *policy.Snapshot
+	at        time.Time
+	overrides metrics.Overrides
+	limits    []metrics.Limit // of rows for tiers
+}
+
+// maxAge is the age at which an inventory is counted again.
+const maxAge = time.Minute
+
+// count returns the counts of a snapshot. It counts again if they are older than maxAge.
+func (i *inventory) count(snapshot *policy.Snapshot) (metrics.Overrides, []metrics.Limit) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if snapshot == i.snapshot && time.Since(i.at) < maxAge {
+		return i.overrides, i.limits
+	}
+	i.snapshot, i.at, i.overrides, i.limits = snapshot, time.Now(), metrics.Overrides{}, nil
+	if snapshot == nil {
+		return i.overrides, nil
+	}
+	now := process.WallClock()
+	for o := range snapshot.Overrides() {
+		switch {
+		case !o.ActiveAt(now):
+		case o.Kind == policy.Ban:
+			i.overrides.Bans++
+		case o.Kind == policy.Exempt:
+			i.overrides.Exemptions++
+		case o.Source == policy.Detector:
+			i.overrides.Penalties++
+		default:
+			i.overrides.Limits++
+		}
+	}
+	for row := range snapshot.Policies() {
+		if row.Tier != "" {
+			i.limits = append(i.limits, metrics.Limit{Policy: row.Limit.Name, Tier: row.Tier, Tokens: row.Limit.Limit})
+		}
+	}
+	return i.overrides, i.limits
+}
+
+// overrides returns the number of overrides in force.
+func (e *Engine) overrides() metrics.Overrides {
+	overrides, _ := e.inventory.count(e.snapshot())
+	return overrides
+}
+
+// limits returns the limits of all live configs, and of the rows for tiers.
+func (e *Engine) limits() []metrics.Limit {
+	_, rows := e.inventory.count(e.snapshot())
+	all := slices.Clone(rows)
+	for _, config := range e.configs() {
+		for _, one := range config.Policies() {
+			all = append(all, metrics.Limit{Policy: one.Name, Tier: one.Tier, Tokens: one.Limit.Spec().Quantity})
+		}
+	}
+	return all
+}
+
+// configs returns the live configs without rows.
+func (e *Engine) configs() []*resolve.Plan {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	list := make([]*resolve.Plan, 0, len(e.live))
+	for _, config := range e.live {
+		list = append(list, config)
 	}
 	return list
 }
