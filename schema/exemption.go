@@ -50,9 +50,7 @@ func (e Exemption) Network() (netip.Prefix, error) {
 
 // Subject returns what e is about, in words.
 func (e Exemption) Subject() string {
-	return inWords([][2]string{
-		{"tenant", e.Tenant}, {"user", e.User}, {"tag", e.Tag}, {"cidr", e.CIDR}, {"endpoint", e.Endpoint},
-	})
+	return inWords("tenant", e.Tenant, "user", e.User, "tag", e.Tag, "cidr", e.CIDR, "endpoint", e.Endpoint)
 }
 
 // exemptWarnings returns warnings of exemptions that match nothing or nearly everything, and of preflights that no

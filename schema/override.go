@@ -96,16 +96,14 @@ type Override struct {
 
 // Subject returns what o is about, in words.
 func (o Override) Subject() string {
-	return inWords([][2]string{
-		{"tenant", o.Tenant}, {"user", o.User}, {"endpoint", o.Endpoint}, {"credential", o.Credential}, {"ip", o.IP},
-		{"tag", o.Tag},
-	})
+	return inWords("tenant", o.Tenant, "user", o.User, "endpoint", o.Endpoint, "credential", o.Credential, "ip", o.IP,
+		"tag", o.Tag)
 }
 
-// inWords joins the names and values of those that have a value.
-func inWords(named [][2]string) string {
+// inWords joins names, each before its value, of those that have a value.
+func inWords(named ...string) string {
 	var parts []string
-	for _, part := range named {
+	for part := range slices.Chunk(named, 2) {
 		if part[1] != "" {
 			parts = append(parts, part[0]+" "+part[1])
 		}

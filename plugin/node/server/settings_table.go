@@ -85,7 +85,8 @@ func (s *settings) databaseRows() []settingRow {
 			"the host:port of /metrics, /healthz and /readyz; off disables them"),
 		setting("metrics-tenants", "500", atLeast(0, &s.MetricsTenants),
 			"the number of busiest tenants with their own metrics; the other tenants are counted together"),
-		setting("metrics-always", "none", s.setMetricsAlways, "tenants that always have their own metrics, separated by commas"),
+		setting("metrics-always", "none", s.setMetricsAlways,
+			"tenants that always have their own metrics, separated by commas"),
 	}
 }
 
