@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/kafka"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
@@ -109,9 +109,5 @@ func checkListen(address string) error {
 // counts as this machine.
 func (s *Settings) public() bool {
 	host, _, err := net.SplitHostPort(s.Listen)
-	if err != nil || host == "localhost" {
-		return err != nil
-	}
-	ip, err := netip.ParseAddr(host)
-	return err != nil || !ip.Unmap().IsLoopback()
+	return err != nil || !session.IsLoopback(host)
 }

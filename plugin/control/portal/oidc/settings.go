@@ -3,11 +3,12 @@ package oidc
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"net/url"
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 )
 
 const (
@@ -70,16 +71,10 @@ func parseURL(text string) (*url.URL, error) {
 		return nil, errors.New("must be a URL such as https://login.example.org")
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.User != nil:
 		return nil, errors.New("must have no query, fragment or password")
-	case u.Scheme == "http" && !isLoopback(u.Hostname()):
+	case u.Scheme == "http" && !session.IsLoopback(u.Hostname()):
 		return nil, errors.New("must be https, because others may read http; http is for this machine only")
 	}
 	return u, nil
-}
-
-// isLoopback reports whether a host is this machine. It resolves no name.
-func isLoopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
 // secret reads the client's secret, or returns "" for a public client. The file is read for every sign-in, so that a

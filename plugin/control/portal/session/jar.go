@@ -165,9 +165,11 @@ func isLocal(r *http.Request) bool {
 	if err != nil {
 		host = r.Host
 	}
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return err == nil && ip.Unmap().IsLoopback()
+	return IsLoopback(strings.Trim(host, "[]"))
+}
+
+// IsLoopback reports whether a host is this machine. It resolves no name: only localhost counts.
+func IsLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
 }
