@@ -135,18 +135,27 @@ func (s *Stores) OpenShares(config *schema.Config) (shares *share.Divider, relea
 
 // use opens the Redis of a config with its decorators, and returns the function that releases them.
 func (s *Stores) use(config *schema.Config) (used *layers, release func(), err error) {
-	pair, closeRedis, err := s.connect(config)
+	return s.useOf(s.open, s.redis, config, s.start)
+}
+
+// useOf opens the Redis of a config from a registry. It returns its layers, which it starts unless they are open, and
+// the function that releases them.
+func (s *Stores) useOf(
+	open map[redisPair]*layers, from *redis.Registry, config *schema.Config, start func(*redis.Pair) *layers,
+) (used *layers, release func(), err error) {
+	pair, closeRedis, err := s.openPair(from, config)
 	if err != nil {
 		return nil, nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	used, ok := s.open[pairOf(pair)]
+	used, ok := open[pairOf(pair)]
 	if !ok {
-		used = s.start(pair)
+		used = start(pair)
+		open[pairOf(pair)] = used
 	}
 	used.uses++
-	return used, func() { s.release(used, closeRedis) }, nil
+	return used, func() { s.release(open, used, closeRedis) }, nil
 }
 
 // Central is the store that all nodes share, as Redis has it: without leases or remembered denials in front, and
@@ -169,7 +178,7 @@ func (s *Stores) OpenCentral(config *schema.Config) (buckets Central, release fu
 	if config.Strategy != schema.StrategyRedis {
 		return nil, nil, ErrNotCentral
 	}
-	return central(s.connect(config))
+	return central(s.openPair(s.redis, config))
 }
 
 // central returns a nil interface, and not one that holds a nil pointer, after an error.
@@ -186,20 +195,15 @@ func (s *Stores) OpenRecords(config *schema.Config) (records *redis.Records, rel
 	if config.Strategy != schema.StrategyRedis {
 		return nil, func() {}, nil
 	}
-	pair, release, err := s.connect(config)
+	pair, release, err := s.openPair(s.redis, config)
 	if err != nil {
 		return nil, nil, err
 	}
 	return pair.Records(config.Namespace), release, nil
 }
 
-// connect opens the Redis of a config. Its timeouts are capped by the time budget of a request, so that fail modes
-// decide in time.
-func (s *Stores) connect(config *schema.Config) (*redis.Pair, func(), error) {
-	return s.openPair(s.redis, config)
-}
-
-// openPair opens the Redis of a config from a registry, with timeouts that are capped by the time budget of a request.
+// openPair opens the Redis of a config from a registry. Its timeouts are capped by the time budget of a request, so that
+// fail modes decide in time.
 func (s *Stores) openPair(from *redis.Registry, config *schema.Config) (*redis.Pair, func(), error) {
 	main, second := config.Redis, config.AddressRedis
 	for _, block := range []*schema.Redis{&main, &second} {

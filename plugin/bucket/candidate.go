@@ -22,16 +22,7 @@ type candidateStores struct {
 	redis  *redis.Registry
 	local  *memory.Store
 	shares *share.Divider // of local
-	open   map[redisPair]*candidateStore
-}
-
-// candidateStore is one Redis with its decorators. Its buckets are leased as buckets of requests are: without leases,
-// every request that an active limit answers from one would call Redis for the candidate.
-type candidateStore struct {
-	lease  *lease.Leases
-	shares *share.Divider
-	uses   int
-	end    func() // blocks until it is done
+	open   map[redisPair]*layers
 }
 
 func newCandidateStores(o *Options) candidateStores {
@@ -39,7 +30,7 @@ func newCandidateStores(o *Options) candidateStores {
 		redis:  redis.NewRegistry(slog.New(slog.DiscardHandler), nil),
 		local:  memory.New(memory.Options{Now: o.Now, MaxBuckets: o.MaxBuckets}),
 		shares: share.New(share.Options{Now: o.Elapsed}),
-		open:   map[redisPair]*candidateStore{},
+		open:   map[redisPair]*layers{},
 	}
 }
 
@@ -61,27 +52,24 @@ func (s *Stores) OpenCandidate(
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	pair, closeRedis, err := s.openPair(s.candidates.redis, config)
+	used, release, err := s.useOf(s.candidates.open, s.candidates.redis, config, func(opened *redis.Pair) *layers {
+		return s.startCandidate(opened, active)
+	})
 	if err != nil {
 		releaseActive()
 		return nil, nil, nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	used, ok := s.candidates.open[pairOf(pair)]
-	if !ok {
-		used = s.startCandidate(pair, active)
-	}
-	used.uses++
-	return used.lease.Store(pair), used.shares, func() {
-		s.releaseCandidate(pairOf(pair), used, closeRedis)
+	return used.lease.Store(used.pair), used.shares, func() {
+		release()
 		releaseActive()
 	}, nil
 }
 
-// startCandidate opens the decorators of a pair. s.mu is held.
-func (s *Stores) startCandidate(opened *redis.Pair, active *layers) *candidateStore {
-	made := &candidateStore{
+// startCandidate opens the decorators of a pair. Its buckets are leased as buckets of requests are: without leases,
+// every request that an active limit answers from one would call Redis for the candidate. s.mu is held.
+func (s *Stores) startCandidate(opened *redis.Pair, active *layers) *layers {
+	made := &layers{
+		pair: opened,
 		lease: lease.New(opened, lease.Options{
 			Now: s.options.Elapsed, Nodes: candidateNodes{active}, Policies: leasable{s.options.LeaseShare},
 			SharePct: s.options.LeaseShare,
@@ -98,23 +86,7 @@ func (s *Stores) startCandidate(opened *redis.Pair, active *layers) *candidateSt
 		end()
 		loops.Wait()
 	}
-	s.candidates.open[pairOf(opened)] = made
 	return made
-}
-
-// releaseCandidate counts a user out. The last one's release closes the store in the background.
-func (s *Stores) releaseCandidate(pair redisPair, used *candidateStore, closeRedis func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if used.uses--; used.uses > 0 {
-		closeRedis()
-		return
-	}
-	delete(s.candidates.open, pair)
-	s.running.Go(func() {
-		used.end()
-		closeRedis()
-	})
 }
 
 // candidateNodes counts the nodes of the namespace that a candidate's buckets belong to.

@@ -23,8 +23,8 @@ func pairOf(p *redis.Pair) redisPair { return redisPair{p.Main(), p.Second()} }
 
 // layers is one pair with its decorators: leases answer a request, else Redis, else the outage layer.
 type layers struct {
-	redis  redisPair
-	outage *outage.Guard
+	pair   *redis.Pair
+	outage *outage.Guard // nil: of candidates
 	lease  *lease.Leases
 	shares *share.Divider
 	// addresses bounds how many of them have buckets; nil: any number
@@ -45,7 +45,7 @@ func (s *Stores) start(opened *redis.Pair) *layers {
 	}
 	guarded := outage.New(opened, fallback, o)
 	made := &layers{
-		redis:  pair,
+		pair:   opened,
 		outage: guarded,
 		lease: lease.New(opened, lease.Options{
 			Now: s.options.Elapsed, Nodes: guarded, Policies: leasable{s.options.LeaseShare}, Observer: guarded,
@@ -74,7 +74,6 @@ func (s *Stores) start(opened *redis.Pair) *layers {
 		leave()
 		watchers.Wait()
 	}
-	s.open[pair] = made
 	return made
 }
 
@@ -111,14 +110,14 @@ func (s *Stores) StorePolicy(p *policy.Policy) *policy.Policy {
 
 // release counts a user out. The last one's release closes the store in the background: leaving the list of live nodes
 // may block, and a config change must not wait for that.
-func (s *Stores) release(used *layers, closeRedis func()) {
+func (s *Stores) release(open map[redisPair]*layers, used *layers, closeRedis func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if used.uses--; used.uses > 0 {
 		closeRedis()
 		return
 	}
-	delete(s.open, used.redis)
+	delete(open, pairOf(used.pair))
 	s.running.Go(func() {
 		used.end()
 		closeRedis()

@@ -22,38 +22,48 @@ type local struct{ view *Store }
 
 // Take implements store.Store.
 func (l local) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	shares, err := l.limited(bounds)
-	if err != nil {
-		return err
+	err := l.run("take", bounds, func(shares []policy.Bound) error {
+		return l.view.store.fallback.Take(ctx, shares, statuses)
+	})
+	if err == nil {
+		markLocal(bounds, statuses)
 	}
-	if err := l.view.store.fallback.Take(ctx, shares, statuses); err != nil {
-		return fmt.Errorf("take %d bounds locally: %w", len(bounds), err)
-	}
-	markLocal(bounds, statuses)
-	return nil
+	return err
 }
 
 // Peek implements store.Store.
 func (l local) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	shares, err := l.limited(bounds)
-	if err != nil {
-		return err
+	err := l.run("peek at", bounds, func(shares []policy.Bound) error {
+		return l.view.store.fallback.Peek(ctx, shares, statuses)
+	})
+	if err == nil {
+		markLocal(bounds, statuses)
 	}
-	if err := l.view.store.fallback.Peek(ctx, shares, statuses); err != nil {
-		return fmt.Errorf("peek at %d bounds locally: %w", len(bounds), err)
-	}
-	markLocal(bounds, statuses)
-	return nil
+	return err
 }
 
 // Refund implements store.Refunder.
 func (l local) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	return l.run("refund", bounds, func(shares []policy.Bound) error {
+		return l.view.store.fallback.Refund(ctx, shares, statuses)
+	})
+}
+
+// Settle implements store.Store.
+func (l local) Settle(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64) error {
+	return l.run("settle", bounds, func(shares []policy.Bound) error {
+		return l.view.store.fallback.Settle(ctx, shares, statuses, actual)
+	})
+}
+
+// run calls the fallback with this node's shares of bounds. The verb is for errors.
+func (l local) run(verb string, bounds []policy.Bound, call func(shares []policy.Bound) error) error {
 	shares, err := l.limited(bounds)
 	if err != nil {
 		return err
 	}
-	if err := l.view.store.fallback.Refund(ctx, shares, statuses); err != nil {
-		return fmt.Errorf("refund %d bounds locally: %w", len(bounds), err)
+	if err := call(shares); err != nil {
+		return fmt.Errorf("%s %d bounds locally: %w", verb, len(bounds), err)
 	}
 	return nil
 }

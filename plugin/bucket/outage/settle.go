@@ -2,7 +2,6 @@ package outage
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
@@ -110,18 +109,4 @@ func (ds *debts) recordSettlement(
 		}
 	}
 	return changes
-}
-
-// Settle implements store.Store.
-func (l local) Settle(
-	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
-) error {
-	shares, err := l.limited(bounds)
-	if err != nil {
-		return err
-	}
-	if err := l.view.store.fallback.Settle(ctx, shares, statuses, actual); err != nil {
-		return fmt.Errorf("settle %d bounds locally: %w", len(bounds), err)
-	}
-	return nil
 }
