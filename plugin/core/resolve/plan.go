@@ -150,14 +150,6 @@ func (p *Plan) hasTierOf(id *identity.Identity) bool {
 	return id.Tenant.Kind == identity.Tenant || id.Tenant.Kind != identity.Unidentified && p.anonymous == nil
 }
 
-// Tier returns a claimed tier if the config or a row has it, else the default.
-func (p *Plan) Tier(claimed string) string {
-	if p.hasTier(claimed) {
-		return claimed
-	}
-	return p.defaultTier
-}
-
 func (p *Plan) hasTier(tier string) bool {
 	if _, ok := p.tiers[tier]; ok {
 		return true

@@ -115,7 +115,9 @@ func TestTheFirstTierIsTheDefaultWhenNoneIsNamed(t *testing.T) {
 	plan := compile(t,
 		`tiers: [{name: small, limits: [{name: a, scope: tenant, limit: 1, window_size: 1}]}, {name: large}]`)
 	for claimed, want := range map[string]string{"": "small", "tiny": "small", "small": "small", "large": "large"} {
-		assert.Equal(t, want, plan.Tier(claimed), "tier %q means", claimed)
+		var r resolve.Resolution
+		plan.ResolveAt(&identity.Identity{Tenant: tenant("acme"), Tier: claimed}, 0, &r)
+		assert.Equal(t, want, r.Tier, "tier %q means", claimed)
 	}
 }
 

@@ -58,7 +58,7 @@ func TestADenialAllocatesNothingInSteadyState(t *testing.T) {
 	if got := s.Counters().Questions - questions; got != 2001 { // AllocsPerRun runs it once before
 		t.Errorf("%d questions for 2001 denials, want the consumer alone", got)
 	}
-	if got := s.Counters().Undecided; got != 0 {
+	if got := s.Counters().Failures; got != 0 {
 		t.Errorf("%d events were not decided", got)
 	}
 }

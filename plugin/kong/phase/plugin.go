@@ -17,16 +17,12 @@ type Options struct {
 	Log     *slog.Logger  // nil: nothing is logged
 }
 
-// Counters count what a server has done since its start, except Instances.
+// Counters count what a server has done since its start, except Instances. Panics of compilations are Panics too.
 type Counters struct {
-	Instances        int    `metric:"instances"`               // plugin configs served now
-	Events           uint64 `metric:"events_total"`            // HandleEvent calls for known instances
-	Questions        uint64 `metric:"questions_total"`         // PDK questions sent
-	Writes           uint64 `metric:"writes_total"`            // writes to the socket
-	Panics           uint64 `metric:"panics_total"`            // events, compilations of configs and other calls
-	Undecided        uint64 `metric:"undecided_total"`         // events that on_internal_error answered
-	UnknownInstances uint64 `metric:"unknown_instances_total"` // events and status calls for instances not kept here
-	ConfigFaults     uint64 `metric:"config_faults_total"`     // configs with faults, each once while it has instances
+	wire.Counters `metric:""`
+
+	Instances    int    `metric:"instances"`           // plugin configs served now
+	ConfigFaults uint64 `metric:"config_faults_total"` // configs with faults, each once while it has instances
 }
 
 // Server serves the plugin to Kong. Make it with New.
@@ -51,10 +47,7 @@ func New(o Options) *Server {
 
 // Counters returns the server's counters.
 func (s *Server) Counters() Counters {
-	c := s.Server.Counters()
-	return Counters{
-		Instances: s.Instances(), Events: c.Events, Questions: c.Questions, Writes: c.Writes,
-		Panics: c.Panics + s.configs.panics.Load(), Undecided: c.Failures,
-		UnknownInstances: c.UnknownInstances, ConfigFaults: s.configs.faults.Load(),
-	}
+	c := Counters{s.Server.Counters(), s.Instances(), s.configs.faults.Load()}
+	c.Panics += s.configs.panics.Load()
+	return c
 }

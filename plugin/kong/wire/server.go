@@ -39,12 +39,12 @@ type Options struct {
 
 // Counters count what a server has done since its start.
 type Counters struct {
-	Events           uint64 // HandleEvent calls for known instances
-	Questions        uint64 // PDK questions sent
-	Writes           uint64 // writes to sockets
-	Panics           uint64 // events and other calls that panicked
-	Failures         uint64 // events whose Access or Log returned an error
-	UnknownInstances uint64 // events and status calls for instances that the server does not have
+	Events           uint64 `metric:"events_total"`            // HandleEvent calls for known instances
+	Questions        uint64 `metric:"questions_total"`         // PDK questions sent
+	Writes           uint64 `metric:"writes_total"`            // writes to sockets
+	Panics           uint64 `metric:"panics_total"`            // events and other calls that panicked
+	Failures         uint64 `metric:"undecided_total"`         // events whose Access or Log returned an error
+	UnknownInstances uint64 `metric:"unknown_instances_total"` // events and status calls for instances not kept here
 }
 
 type counters struct {

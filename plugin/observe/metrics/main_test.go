@@ -22,6 +22,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/phase"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 )
 
 // A server that has ended leaves no goroutine behind.
@@ -73,10 +74,9 @@ func everySource() Sources {
 		Settles: true,
 	}
 	s.Add(
-		of(phase.Counters{
-			Instances: 3, Events: 1000, Questions: 2001, Writes: 1002, Panics: 4, Undecided: 5, UnknownInstances: 6,
-			ConfigFaults: 7,
-		}),
+		of(phase.Counters{Counters: wire.Counters{
+			Events: 1000, Questions: 2001, Writes: 1002, Panics: 4, Failures: 5, UnknownInstances: 6,
+		}, Instances: 3, ConfigFaults: 7}),
 		of(MetaLimit{8}),
 		of(memory.Stats{Buckets: 11, Expired: 12, Evicted: 13}),
 		of(policysync.Stats{
